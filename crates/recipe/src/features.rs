@@ -1,0 +1,158 @@
+//! The feature bundle: what may be switched on without changing which model it is. Each feature
+//! has a placement, and a recipe lists its values even while it is off.
+
+use crate::kinds::dsa::Dsa;
+use crate::kinds::mla::Mla;
+use crate::kinds::mtp::Mtp;
+use crate::kinds::side::SideEmbedding;
+use crate::named::named;
+use crate::read::Section;
+use crate::write::Toml;
+
+named! {
+    /// A feature by name.
+    pub enum Feature {
+        /// Latent attention instead of grouped-query, on every A block.
+        Mla = "mla",
+        /// Routed experts on E blocks; without it E becomes attention, said aloud.
+        Moe = "moe",
+        /// Sparse attention on selected A blocks.
+        Dsa = "dsa",
+        /// Prediction heads on the objective's suffix.
+        Mtp = "mtp",
+        /// N-gram hash tables beside the token embedding.
+        NgramHash = "ngram_hash",
+        /// Structure tables beside the token embedding.
+        Structure = "structure",
+    }
+}
+
+impl Feature {
+    /// Where it stands.
+    pub fn placement(self) -> &'static str {
+        match self {
+            Feature::Mla => "every attention (A) block",
+            Feature::Moe => "every expert (E) block",
+            Feature::Dsa => "the attention layers the recipe names",
+            Feature::Mtp => "the objective's suffix, on the last stage",
+            Feature::NgramHash | Feature::Structure => "beside the token embedding, on its owner stage",
+        }
+    }
+}
+
+/// A feature's values, and whether they are in force.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Switch<T> {
+    /// Whether it is on.
+    pub on: bool,
+    /// Its values.
+    pub value: T,
+}
+
+impl<T> Switch<T> {
+    /// The value, when it is on.
+    pub fn active(&self) -> Option<&T> {
+        self.on.then_some(&self.value)
+    }
+}
+
+/// All features of a recipe.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Features {
+    /// Latent attention as an alternative to the recipe's own kind.
+    pub mla: Option<Switch<Mla>>,
+    /// Sparse attention.
+    pub dsa: Option<Switch<Dsa>>,
+    /// Prediction heads.
+    pub mtp: Option<Switch<Mtp>>,
+    /// N-gram hash tables.
+    pub ngram_hash: Option<Switch<SideEmbedding>>,
+    /// Structure tables.
+    pub structure: Option<Switch<SideEmbedding>>,
+}
+
+impl Features {
+    /// Reads `[features]`.
+    pub fn read(section: Option<Section>) -> Features {
+        let Some(mut section) = section else { return Features::default() };
+        let features = Features {
+            mla: switch(section.section("mla"), |mut s| {
+                let mla = Mla::read(&mut s);
+                s.finish();
+                mla
+            }),
+            dsa: switch(section.section("dsa"), Dsa::read),
+            mtp: switch(section.section("mtp"), Mtp::read),
+            ngram_hash: switch(section.section("ngram_hash"), SideEmbedding::read),
+            structure: switch(section.section("structure"), SideEmbedding::read),
+        };
+        section.finish();
+        features
+    }
+
+    /// Writes `[features.*]`.
+    pub fn write(&self, toml: &mut Toml) {
+        write_switch(toml, "mla", &self.mla, Mla::write);
+        write_switch(toml, "dsa", &self.dsa, Dsa::write);
+        write_switch(toml, "mtp", &self.mtp, Mtp::write);
+        write_switch(toml, "ngram_hash", &self.ngram_hash, SideEmbedding::write);
+        write_switch(toml, "structure", &self.structure, SideEmbedding::write);
+    }
+
+    /// The prediction suffix in force.
+    pub fn mtp(&self) -> Option<&Mtp> {
+        self.mtp.as_ref().and_then(Switch::active)
+    }
+
+    /// The sparse indexer in force.
+    pub fn dsa(&self) -> Option<&Dsa> {
+        self.dsa.as_ref().and_then(Switch::active)
+    }
+
+    /// The side channels in force, by name.
+    pub fn sides(&self) -> impl Iterator<Item = (&'static str, &SideEmbedding)> {
+        let named = [("ngram_hash", &self.ngram_hash), ("structure", &self.structure)];
+        named.into_iter().filter_map(|(name, side)| Some((name, side.as_ref()?.active()?)))
+    }
+
+    /// Features the recipe has values for, and whether each is on.
+    pub fn listed(&self) -> Vec<(Feature, bool)> {
+        let state = [
+            (Feature::Mla, self.mla.as_ref().map(|s| s.on)),
+            (Feature::Dsa, self.dsa.as_ref().map(|s| s.on)),
+            (Feature::Mtp, self.mtp.as_ref().map(|s| s.on)),
+            (Feature::NgramHash, self.ngram_hash.as_ref().map(|s| s.on)),
+            (Feature::Structure, self.structure.as_ref().map(|s| s.on)),
+        ];
+        state.into_iter().filter_map(|(feature, on)| Some((feature, on?))).collect()
+    }
+
+    /// Turns a feature on or off; false when the recipe has no values for it.
+    pub fn set(&mut self, feature: Feature, on: bool) -> bool {
+        fn flip<T>(switch: &mut Option<Switch<T>>, on: bool) -> bool {
+            switch.as_mut().map(|s| s.on = on).is_some()
+        }
+        match feature {
+            Feature::Mla => flip(&mut self.mla, on),
+            Feature::Dsa => flip(&mut self.dsa, on),
+            Feature::Mtp => flip(&mut self.mtp, on),
+            Feature::NgramHash => flip(&mut self.ngram_hash, on),
+            Feature::Structure => flip(&mut self.structure, on),
+            Feature::Moe => false,
+        }
+    }
+}
+
+fn switch<'a, T>(section: Option<Section<'a>>, read: impl FnOnce(Section<'a>) -> Option<T>) -> Option<Switch<T>> {
+    let mut section = section?;
+    let on = section.flag_or("enabled", true);
+    Some(Switch { on, value: read(section)? })
+}
+
+fn write_switch<T>(toml: &mut Toml, name: &str, switch: &Option<Switch<T>>, write: impl Fn(&T, &mut Toml)) {
+    if let Some(switch) = switch {
+        toml.table(&format!("features.{name}"));
+        toml.flag_unless("enabled", switch.on, true);
+        write(&switch.value, toml);
+    }
+}

@@ -1,0 +1,368 @@
+//! nemotron_h, jamba, bamba, granitemoehybrid, falcon_h1, mamba2, qwen3_next: models whose layers
+//! differ in kind.
+
+use super::config::Config;
+use super::moe::{bank, fill, predictions, qwen_sparsity, shared};
+use crate::kinds::Activation;
+use crate::kinds::attention::{Attention, QkNorm};
+use crate::kinds::gated_delta::GatedDelta;
+use crate::kinds::mamba::Mamba;
+use crate::kinds::mamba1::Mamba1;
+use crate::kinds::mamba2::Mamba2;
+use crate::kinds::mlp::Mlp;
+use crate::kinds::moe::{ScoreFunction, SharedExpert};
+use crate::megatron;
+use crate::pattern::{Block, Layer, Mixer};
+use crate::recipe::{Positions, Recipe};
+
+/// Nemotron-H: one mixer a layer, named by a list or by Megatron's symbols; never tied.
+pub fn nemotron_h(config: &mut Config) -> Option<Recipe> {
+    let hidden = config.count("hidden_size", 4096)?;
+    let layers = nemotron_layers(config)?;
+    let (heads, kv_heads) = config.heads(32, Some(8))?;
+    let attention = Attention::gqa(heads, kv_heads, config.count("head_dim", 128)?);
+    let mlp_bias = config.flag("mlp_bias", false);
+    let ffn = config.count("intermediate_size", 21_504)?;
+    let mlp = Mlp { ffn, activation: Activation::Relu2, bias: mlp_bias };
+    let moe = match layers.iter().any(|l| l.has(Mixer::Moe)) {
+        true => Some(nemotron_moe(config, ffn, mlp_bias)?),
+        false => None,
+    };
+    let mamba = nemotron_mamba(config)?;
+    let mut recipe = config.recipe(layers, hidden, 131_072, 10_000.0)?;
+    recipe.tied = false;
+    recipe.positions = Positions::None;
+    fill(&mut recipe, attention, mlp, moe);
+    recipe.mamba = recipe.has(Mixer::Mamba).then_some(Mamba::Two(mamba));
+    predictions(config, &mut recipe, 0, Layer::of(&[Mixer::Attention, Mixer::Moe]))?;
+    Some(recipe)
+}
+
+fn nemotron_layers(config: &mut Config) -> Option<Vec<Layer>> {
+    let named = config.layer_kinds(&["layer_types", "layers_block_type"], None);
+    if named.is_none()
+        && let Some(pattern) = config.text("hybrid_override_pattern")
+    {
+        return match megatron::read(pattern) {
+            Ok(parsed) if parsed.segments.len() == 1 && parsed.mtp_depth == 0 => {
+                Some(parsed.segments[0].iter().map(|s| Layer::of(&[s.mixer()])).collect())
+            }
+            Ok(_) => {
+                config.refuse("hybrid_override_pattern", "the pattern has pipeline cuts or a prediction suffix");
+                None
+            }
+            Err(finding) => {
+                config.refuse("hybrid_override_pattern", finding.message);
+                None
+            }
+        };
+    }
+    let kinds = named.unwrap_or_else(|| vec!["linear_attention", "moe", "full_attention", "mlp"]);
+    let mixers: Option<Vec<Mixer>> = kinds.iter().map(|kind| nemotron_mixer(kind)).collect();
+    if mixers.is_none() {
+        config.refuse("layers_block_type", "layer kinds are `mamba`, `attention`, `mlp` and `moe`");
+    }
+    Some(mixers?.into_iter().map(|m| Layer::of(&[m])).collect())
+}
+
+fn nemotron_mixer(kind: &str) -> Option<Mixer> {
+    match kind {
+        "linear_attention" => Some(Mixer::Mamba),
+        "full_attention" => Some(Mixer::Attention),
+        "moe" => Some(Mixer::Moe),
+        "mlp" => Some(Mixer::Mlp),
+        _ => None,
+    }
+}
+
+/// Two-matrix experts, optionally in a latent space, and always one shared expert.
+fn nemotron_moe(config: &mut Config, ffn: u64, bias: bool) -> Option<crate::kinds::moe::Moe> {
+    let experts = config.either(&["num_local_experts", "n_routed_experts"], 8)?;
+    let width = config.natural("moe_intermediate_size", 7688)?;
+    let mut moe = bank(config, experts, width, 2)?;
+    moe.activation = Activation::Relu2;
+    moe.latent = config.nullable("moe_latent_size", None)?.filter(|n| *n > 0);
+    moe.latent_bias = bias && moe.latent.is_some();
+    // A shared width of zero falls back to the dense one.
+    let shared_width = config.natural("moe_shared_expert_intermediate_size", 7688)?;
+    let shared_width = if shared_width == 0 { ffn } else { shared_width };
+    moe.shared = Some(SharedExpert { ffn: shared_width, activation: Activation::Relu2, gate: false, bias });
+    (moe.router.score, moe.router.expert_bias) = (ScoreFunction::Sigmoid, true);
+    Some(moe)
+}
+
+fn nemotron_mamba(config: &mut Config) -> Option<Mamba2> {
+    let heads = config.count("mamba_num_heads", 128)?;
+    let head_dim = config.count("mamba_head_dim", 64)?;
+    let state = config.count("ssm_state_size", 128)?;
+    let groups = config.either(&["mamba_n_groups", "n_groups"], 8)?;
+    let mut mamba = mamba2_of(config, heads, head_dim, state, groups)?;
+    mamba.conv = config.either(&["mamba_d_conv", "conv_kernel"], 4)?.max(1);
+    let key = if config.has("mamba_conv_bias") { "mamba_conv_bias" } else { "use_conv_bias" };
+    mamba.conv_bias = config.flag(key, true);
+    let bias = config.flag("use_bias", false);
+    (mamba.in_bias, mamba.out_bias) = (bias, bias);
+    mamba.chunk = config.count("chunk_size", 128)?;
+    Some(mamba)
+}
+
+/// A Mamba-2 mixer, refused when its groups do not divide its heads.
+fn mamba2_of(config: &mut Config, heads: u64, head_dim: u64, state: u64, groups: u64) -> Option<Mamba2> {
+    if groups == 0 || heads % groups != 0 {
+        config.refuse("n_groups", format!("{heads} Mamba heads do not share {groups} groups evenly"));
+        return None;
+    }
+    Some(Mamba2::new(heads, head_dim, state, groups))
+}
+
+/// Mamba-2 with the keys bamba, granite and falcon share; `inner` is the width between the
+/// projections.
+fn shared_mamba(config: &mut Config, inner: u64) -> Option<Mamba2> {
+    let heads = config.count("mamba_n_heads", 128)?;
+    if inner % heads != 0 {
+        config.refuse("mamba_n_heads", format!("inner width {inner} does not divide into {heads} heads"));
+        return None;
+    }
+    let auto = config.text("mamba_d_head") == Some("auto");
+    let head_dim = if auto { inner / heads } else { config.count("mamba_d_head", inner / heads)? };
+    if head_dim * heads != inner {
+        config.refuse("mamba_d_head", format!("{heads} heads of {head_dim} are not {inner} wide"));
+        return None;
+    }
+    let state = config.count("mamba_d_state", 256)?;
+    let groups = config.count("mamba_n_groups", 1)?;
+    let mut mamba = mamba2_of(config, heads, head_dim, state, groups)?;
+    mamba.conv = config.count("mamba_d_conv", 4)?;
+    mamba.conv_bias = config.flag("mamba_conv_bias", true);
+    let bias = config.flag("mamba_proj_bias", false);
+    (mamba.in_bias, mamba.out_bias) = (bias, bias);
+    mamba.chunk = config.count("mamba_chunk_size", 256)?;
+    Some(mamba)
+}
+
+/// Attention with every projection biased by `attention_bias`.
+fn plain_attention(config: &mut Config, hidden: u64, kv_default: Option<u64>) -> Option<Attention> {
+    let (heads, kv_heads) = config.heads(32, kv_default)?;
+    let bias = config.flag("attention_bias", false);
+    let mut attention = Attention::gqa(heads, kv_heads, config.head_dim(hidden, heads)?);
+    (attention.qkv_bias, attention.out_bias) = (bias, bias);
+    Some(attention)
+}
+
+/// Jamba: Mamba-1 with a few attention layers, experts in every other one.
+pub fn jamba(config: &mut Config) -> Option<Recipe> {
+    let hidden = config.count("hidden_size", 4096)?;
+    let (heads, kv_heads) = config.heads(32, Some(8))?;
+    let attention = Attention::gqa(heads, kv_heads, config.head_dim(hidden, heads)?);
+    let ffn = config.count("intermediate_size", 14_336)?;
+    let experts = config.either(&["num_local_experts", "num_experts"], 16)?;
+    let (attn_period, attn_offset) = period(config, "attn_layer_period", 8, "attn_layer_offset", 4)?;
+    let (moe_period, moe_offset) = period(config, "expert_layer_period", 2, "expert_layer_offset", 1)?;
+    let depth = config.count("num_hidden_layers", 32)?;
+    let layer = |i| {
+        let mixer = if i % attn_period == attn_offset { Mixer::Attention } else { Mixer::Mamba };
+        let is_moe = experts > 1 && i % moe_period == moe_offset;
+        Layer::of(&[mixer, if is_moe { Mixer::Moe } else { Mixer::Mlp }])
+    };
+    let layers: Vec<Layer> = (0..depth).map(layer).collect();
+    let moe = match experts > 1 {
+        true => Some(bank(config, experts, ffn, 2)?),
+        false => None,
+    };
+    let mamba = jamba_mamba(config, hidden)?;
+    let mut recipe = config.recipe(layers, hidden, 65_536, 10_000.0)?;
+    recipe.positions = Positions::None;
+    let mlp = Mlp { ffn, activation: Activation::SwiGlu, bias: false };
+    fill(&mut recipe, attention, mlp, moe);
+    recipe.mamba = recipe.has(Mixer::Mamba).then_some(Mamba::One(mamba));
+    Some(recipe)
+}
+
+fn period(config: &mut Config, key: &str, every: u64, offset_key: &str, offset: u64) -> Option<(u64, u64)> {
+    let every = config.count(key, every)?;
+    let offset = config.natural(offset_key, offset)?;
+    if offset >= every {
+        config.refuse(offset_key, format!("`{offset_key}` {offset} is not below `{key}` {every}"));
+        return None;
+    }
+    Some((every, offset))
+}
+
+fn jamba_mamba(config: &mut Config, hidden: u64) -> Option<Mamba1> {
+    let auto = config.text("mamba_dt_rank") == Some("auto") || !config.has("mamba_dt_rank");
+    Some(Mamba1 {
+        inner: config.count("mamba_expand", 2)? * hidden,
+        state: config.count("mamba_d_state", 16)?,
+        dt_rank: if auto { hidden.div_ceil(16) } else { config.count("mamba_dt_rank", 1)? },
+        conv: config.count("mamba_d_conv", 4)?,
+        conv_bias: config.flag("mamba_conv_bias", true),
+        proj_bias: config.flag("mamba_proj_bias", false),
+        inner_norms: true,
+    })
+}
+
+/// Bamba: Mamba-2 with attention in the listed layers, an MLP in all.
+pub fn bamba(config: &mut Config) -> Option<Recipe> {
+    let hidden = config.count("hidden_size", 4096)?;
+    let attention = plain_attention(config, hidden, Some(8))?;
+    let inner = config.count("mamba_expand", 2)? * hidden;
+    let mamba = shared_mamba(config, inner)?;
+    let attends = config.naturals("attn_layer_indices");
+    let depth = config.count("num_hidden_layers", 32)?;
+    let mixer = |i| if attends.contains(&i) { Mixer::Attention } else { Mixer::Mamba };
+    let layers = (0..depth).map(|i| Layer::of(&[mixer(i), Mixer::Mlp])).collect();
+    let ffn = config.count("intermediate_size", 14_336)?;
+    let mlp = Mlp { ffn, activation: Activation::SwiGlu, bias: config.flag("mlp_bias", false) };
+    let mut recipe = config.recipe(layers, hidden, 128_000, 10_000.0)?;
+    fill(&mut recipe, attention, mlp, None);
+    recipe.mamba = recipe.has(Mixer::Mamba).then_some(Mamba::Two(mamba));
+    Some(recipe)
+}
+
+/// Granite 4 hybrid: experts and a shared MLP in every layer; without experts only the latter.
+pub fn granitemoehybrid(config: &mut Config) -> Option<Recipe> {
+    let hidden = config.count("hidden_size", 4096)?;
+    let attention = plain_attention(config, hidden, None)?;
+    let inner = config.count("mamba_expand", 2)? * hidden;
+    let mamba = shared_mamba(config, inner)?;
+    let depth = config.count("num_hidden_layers", 32)?;
+    let kinds = config.layer_kinds(&["layers_block_type", "layer_types"], Some(depth));
+    let experts = config.natural("num_local_experts", 8)?;
+    let shared_width = config.natural("shared_intermediate_size", 1024)?;
+    let feed = if experts > 0 { Mixer::Moe } else { Mixer::Mlp };
+    let mixer = |kind: &str| if kind == "linear_attention" { Mixer::Mamba } else { Mixer::Attention };
+    let layers: Vec<Layer> = match &kinds {
+        Some(kinds) => kinds.iter().map(|kind| Layer::of(&[mixer(kind), feed])).collect(),
+        None => vec![Layer::of(&[Mixer::Mamba, feed]); depth as usize],
+    };
+    let width = config.count("intermediate_size", 11_008)?;
+    let moe = match experts > 0 {
+        true => {
+            let mut moe = bank(config, experts, width, 2)?;
+            moe.shared = shared(shared_width, false, false);
+            Some(moe)
+        }
+        false => None,
+    };
+    let mlp = Mlp { ffn: shared_width.max(1), activation: Activation::SwiGlu, bias: false };
+    if experts == 0 && shared_width == 0 {
+        config.refuse("shared_intermediate_size", "a layer without experts needs a shared MLP of some width");
+    }
+    let mut recipe = config.recipe(layers, hidden, 32_000, 10_000.0)?;
+    if config.text("position_embedding_type") == Some("nope") {
+        recipe.positions = Positions::None;
+    }
+    fill(&mut recipe, attention, mlp, moe);
+    recipe.mamba = recipe.has(Mixer::Mamba).then_some(Mamba::Two(mamba));
+    Some(recipe)
+}
+
+/// Falcon-H1: attention and Mamba-2 side by side in every layer, then an MLP.
+pub fn falcon_h1(config: &mut Config) -> Option<Recipe> {
+    let hidden = config.count("hidden_size", 4096)?;
+    let attention = plain_attention(config, hidden, Some(8))?;
+    let expand = config.count("mamba_expand", 2)?;
+    let inner = config.nullable("mamba_d_ssm", Some(1024))?.unwrap_or(expand * hidden);
+    let mut mamba = shared_mamba(config, inner)?;
+    mamba.out_bias = config.flag("projectors_bias", false);
+    mamba.gated_norm = config.flag("mamba_rms_norm", false);
+    let ffn = config.count("intermediate_size", 14_336)?;
+    let mlp = Mlp { ffn, activation: Activation::SwiGlu, bias: config.flag("mlp_bias", false) };
+    let depth = config.count("num_hidden_layers", 32)?;
+    let parallel = Block { mixers: vec![Mixer::Attention, Mixer::Mamba] };
+    let layer = Layer { blocks: vec![parallel, Block::of(Mixer::Mlp)] };
+    let mut recipe = config.recipe(vec![layer; depth as usize], hidden, 128_000, 10_000.0)?;
+    fill(&mut recipe, attention, mlp, None);
+    recipe.mamba = Some(Mamba::Two(mamba));
+    Some(recipe)
+}
+
+/// Mamba-2 alone.
+pub fn mamba2(config: &mut Config) -> Option<Recipe> {
+    let hidden = config.count("hidden_size", 4096)?;
+    let heads = config.count("num_heads", 128)?;
+    let head_dim = config.count("head_dim", 64)?;
+    let expand = config.count("expand", 2)?;
+    if heads * head_dim != expand * hidden {
+        config.refuse("num_heads", format!("{heads} heads of {head_dim} are not {expand} × {hidden} wide"));
+        return None;
+    }
+    let state = config.count("state_size", 128)?;
+    let groups = config.count("n_groups", 8)?;
+    let mut mamba = mamba2_of(config, heads, head_dim, state, groups)?;
+    mamba.conv = config.count("conv_kernel", 4)?;
+    mamba.conv_bias = config.flag("use_conv_bias", true);
+    let bias = config.flag("use_bias", false);
+    (mamba.in_bias, mamba.out_bias) = (bias, bias);
+    mamba.chunk = config.count("chunk_size", 256)?;
+    let depth = config.count("num_hidden_layers", 64)?;
+    let mut recipe = config.recipe(vec![Layer::of(&[Mixer::Mamba]); depth as usize], hidden, 32_768, 10_000.0)?;
+    recipe.positions = Positions::None;
+    recipe.mamba = Some(Mamba::Two(mamba));
+    Some(recipe)
+}
+
+/// Qwen3-Next: gated delta nets with gated attention every fourth layer, experts in all.
+pub fn qwen3_next(config: &mut Config) -> Option<Recipe> {
+    let hidden = config.count("hidden_size", 2048)?;
+    let (heads, kv_heads) = config.heads(16, Some(2))?;
+    let bias = config.flag("attention_bias", false);
+    let mut attention = Attention::gqa(heads, kv_heads, config.count("head_dim", 256)?);
+    (attention.qkv_bias, attention.out_bias) = (bias, bias);
+    (attention.qk_norm, attention.output_gate) = (QkNorm::Head, true);
+    let experts = config.natural("num_experts", 512)?;
+    let is_moe = qwen_sparsity(config, experts)?;
+    let depth = config.count("num_hidden_layers", 48)?;
+    let mixers = qwen_mixers(config, depth)?;
+    let feed = |i: usize| if is_moe(i as u64) { Mixer::Moe } else { Mixer::Mlp };
+    let layers: Vec<Layer> = mixers.iter().enumerate().map(|(i, m)| Layer::of(&[*m, feed(i)])).collect();
+    let width = config.natural("moe_intermediate_size", 512)?;
+    let shared_width = config.natural("shared_expert_intermediate_size", 512)?;
+    let moe = match layers.iter().any(|l| l.has(Mixer::Moe)) {
+        true => {
+            let mut moe = bank(config, experts, width, 10)?;
+            moe.shared = shared(shared_width, true, false);
+            if moe.shared.is_none() {
+                config
+                    .refuse("shared_expert_intermediate_size", "a gate over a shared expert of no width has no recipe");
+            }
+            Some(moe)
+        }
+        false => None,
+    };
+    let gated_delta = GatedDelta {
+        key_heads: config.count("linear_num_key_heads", 16)?,
+        value_heads: config.count("linear_num_value_heads", 32)?,
+        key_dim: config.count("linear_key_head_dim", 128)?,
+        value_dim: config.count("linear_value_head_dim", 128)?,
+        conv: config.count("linear_conv_kernel_dim", 4)?,
+    };
+    if gated_delta.value_heads % gated_delta.key_heads != 0 {
+        config.refuse("linear_num_value_heads", "value heads do not share the key heads evenly");
+    }
+    let mlp = Mlp { ffn: config.count("intermediate_size", 5632)?, activation: Activation::SwiGlu, bias: false };
+    let mut recipe = config.recipe(layers, hidden, 151_936, 10_000.0)?;
+    fill(&mut recipe, attention, mlp, moe);
+    recipe.gated_delta = recipe.has(Mixer::GatedDelta).then_some(gated_delta);
+    Some(recipe)
+}
+
+fn qwen_mixers(config: &mut Config, depth: u64) -> Option<Vec<Mixer>> {
+    let Some(kinds) = config.layer_kinds(&["layer_types"], Some(depth)) else {
+        let interval = config.count("full_attention_interval", 4)?;
+        let mixer = |i| if (i + 1) % interval == 0 { Mixer::Attention } else { Mixer::GatedDelta };
+        return Some((0..depth).map(mixer).collect());
+    };
+    let mixers: Option<Vec<Mixer>> = kinds
+        .iter()
+        .map(|kind| match *kind {
+            "linear_attention" => Some(Mixer::GatedDelta),
+            "full_attention" => Some(Mixer::Attention),
+            _ => None,
+        })
+        .collect();
+    if mixers.is_none() {
+        config.refuse("layer_types", "layer kinds are `linear_attention` and `full_attention`");
+    }
+    mixers
+}

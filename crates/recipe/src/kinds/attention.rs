@@ -1,0 +1,192 @@
+//! `A`: softmax attention, grouped-query or multi-latent.
+
+use super::mla::Mla;
+use super::{Bias, Emitter, Norm};
+use crate::limits;
+use crate::named::named;
+use crate::read::Section;
+use crate::tensor::{Dim, Role, Surface, Unit};
+use crate::write::Toml;
+use diag::{Blame, Finding};
+
+named! {
+    /// Whether and over what queries and keys are normalised.
+    pub enum QkNorm {
+        /// They are not.
+        None = "none",
+        /// Each head by itself, with one scale of a head's width shared by all heads.
+        Head = "head",
+        /// All heads together, with a scale as wide as the projection.
+        Full = "full",
+    }
+}
+
+/// How keys and values are made.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AttentionKind {
+    /// Grouped-query attention: `kv_heads` shared by groups of query heads.
+    Gqa {
+        /// Number of key/value heads.
+        kv_heads: u64,
+        /// Width of a head.
+        head_dim: u64,
+    },
+    /// Multi-latent attention.
+    Mla(Mla),
+}
+
+/// Attention over a window instead of everything before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Window {
+    /// Tokens a query sees.
+    pub tokens: u64,
+    /// Attention layers (counted among attention layers, from zero) that see everything.
+    pub full_layers: Vec<u64>,
+}
+
+/// The attention of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// Number of query heads.
+    pub heads: u64,
+    /// How keys and values are made.
+    pub kind: AttentionKind,
+    /// Norm of queries and keys.
+    pub qk_norm: QkNorm,
+    /// Biases on the projections into heads.
+    pub qkv_bias: bool,
+    /// Bias on the projection out of heads.
+    pub out_bias: bool,
+    /// One learned sink a head.
+    pub sinks: bool,
+    /// Whether a gate as wide as the queries multiplies the output.
+    pub output_gate: bool,
+    /// Sliding window, if any layer has one.
+    pub window: Option<Window>,
+}
+
+impl Attention {
+    /// Grouped-query attention without extras.
+    pub fn gqa(heads: u64, kv_heads: u64, head_dim: u64) -> Attention {
+        Attention {
+            heads,
+            kind: AttentionKind::Gqa { kv_heads, head_dim },
+            qk_norm: QkNorm::None,
+            qkv_bias: false,
+            out_bias: false,
+            sinks: false,
+            output_gate: false,
+            window: None,
+        }
+    }
+
+    /// Reads `[attention]`. A head's width is `hidden / heads` unless it is given.
+    pub fn read(mut section: Section, hidden: Option<u64>) -> Option<Attention> {
+        let is_mla = section.choice("kind", &[("gqa", false), ("mla", true)], false);
+        let heads = section.count("heads", limits::HEADS);
+        let kind = if is_mla {
+            Mla::read(&mut section).map(AttentionKind::Mla)
+        } else {
+            read_gqa(&mut section, heads, hidden)
+        };
+        let qk_norm = section.choice("qk_norm", QkNorm::ALL, QkNorm::None);
+        if is_mla && qk_norm != QkNorm::None {
+            let message = "multi-latent attention has norms of its own, `qk_norm` is for grouped-query attention";
+            section.report("qk_norm", Finding::error("attention/qk-norm", Blame::Recipe, "attention.qk_norm", message));
+        }
+        let qkv_bias = section.flag_or("qkv_bias", false);
+        let out_bias = section.flag_or("out_bias", false);
+        let sinks = section.flag_or("sinks", false);
+        let output_gate = section.flag_or("output_gate", false);
+        let window = section.optional_count("window", limits::SEQUENCE);
+        let full_layers = section.naturals("full_attention_layers", limits::DEPTH).unwrap_or_default();
+        section.finish();
+        let window = window.map(|tokens| Window { tokens, full_layers });
+        Some(Attention { heads: heads?, kind: kind?, qk_norm, qkv_bias, out_bias, sinks, output_gate, window })
+    }
+
+    /// Writes `[attention]`.
+    pub fn write(&self, toml: &mut Toml) {
+        toml.table("attention");
+        match &self.kind {
+            AttentionKind::Gqa { kv_heads, head_dim } => {
+                toml.int("heads", self.heads);
+                toml.int("kv_heads", *kv_heads);
+                toml.int("head_dim", *head_dim);
+            }
+            AttentionKind::Mla(mla) => {
+                toml.text("kind", "mla");
+                toml.int("heads", self.heads);
+                mla.write(toml);
+            }
+        }
+        toml.word_unless("qk_norm", self.qk_norm.name(), QkNorm::None.name());
+        toml.flag_unless("qkv_bias", self.qkv_bias, false);
+        toml.flag_unless("out_bias", self.out_bias, false);
+        toml.flag_unless("sinks", self.sinks, false);
+        toml.flag_unless("output_gate", self.output_gate, false);
+        if let Some(window) = &self.window {
+            toml.int("window", window.tokens);
+            if !window.full_layers.is_empty() {
+                toml.ints("full_attention_layers", &window.full_layers);
+            }
+        }
+    }
+
+    /// Its tensors, behind the block's norm.
+    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+        match &self.kind {
+            AttentionKind::Mla(mla) => mla.tensors(self.heads, hidden, out),
+            AttentionKind::Gqa { kv_heads, head_dim } => self.gqa_tensors(hidden, *kv_heads, *head_dim, out),
+        }
+        if self.sinks {
+            let heads = vec![Dim::of(Unit::Head, self.heads, 1)];
+            out.add("sinks", Surface::AttentionSink, Role::Scalar, heads);
+        }
+    }
+
+    fn gqa_tensors(&self, hidden: u64, kv_heads: u64, head_dim: u64, out: &mut Emitter) {
+        let mut segments = vec![("q", Unit::Head, self.heads, head_dim)];
+        if self.output_gate {
+            segments.push(("gate", Unit::Head, self.heads, head_dim));
+        }
+        segments.push(("k", Unit::KvHead, kv_heads, head_dim));
+        segments.push(("v", Unit::KvHead, kv_heads, head_dim));
+        let heads = Dim::packed(&segments);
+        out.linear("qkv", Surface::AttentionIn, Role::Matrix, heads, Dim::whole(hidden), self.qkv_bias.into());
+        match self.qk_norm {
+            QkNorm::None => {}
+            QkNorm::Head => {
+                out.norm("q_norm", Surface::AttentionNorm, Norm::RmsNorm, head_dim);
+                out.norm("k_norm", Surface::AttentionNorm, Norm::RmsNorm, head_dim);
+            }
+            QkNorm::Full => {
+                let query = vec![Dim::of(Unit::Head, self.heads, head_dim)];
+                out.add("q_norm.weight", Surface::AttentionNorm, Role::Norm, query);
+                let key = vec![Dim::of(Unit::KvHead, kv_heads, head_dim)];
+                out.add("k_norm.weight", Surface::AttentionNorm, Role::Norm, key);
+            }
+        }
+        let rows = Dim::of(Unit::Head, self.heads, head_dim);
+        out.linear("out", Surface::AttentionOut, Role::Matrix, Dim::whole(hidden), rows, Bias::from(self.out_bias));
+    }
+}
+
+fn read_gqa(section: &mut Section, heads: Option<u64>, hidden: Option<u64>) -> Option<AttentionKind> {
+    let kv_heads = section.count_or("kv_heads", limits::HEADS, heads.unwrap_or(1))?;
+    let given = section.optional_count("head_dim", limits::WIDTH);
+    let (heads, hidden) = (heads?, hidden?);
+    if !heads.is_multiple_of(kv_heads) {
+        let message = format!("{heads} query heads do not share {kv_heads} KV heads evenly");
+        let finding = Finding::error("attention/kv-heads", Blame::Recipe, "attention.kv_heads", message)
+            .hint(format!("kv_heads may be {}", diag::list(&units::divisors(heads))));
+        section.report("kv_heads", finding);
+        return None;
+    }
+    let head_dim = given.or_else(|| hidden.is_multiple_of(heads).then(|| hidden / heads));
+    if head_dim.is_none() && !section.has("head_dim") {
+        let message = format!("hidden {hidden} does not divide into {heads} heads, so `head_dim` must be given");
+        section.report("heads", Finding::error("attention/head-dim", Blame::Recipe, "attention.head_dim", message));
+    }
+    Some(AttentionKind::Gqa { kv_heads, head_dim: head_dim? })
+}

@@ -1,0 +1,76 @@
+//! Mamba-1: a selective scan with one small state a channel. Channels are independent, so the
+//! inner width is cut anywhere; `x_proj` mixes all of them and its output is shared.
+
+use super::{Bias, Emitter, Norm};
+use crate::limits;
+use crate::read::Section;
+use crate::tensor::{Dim, Role, Surface, Unit};
+use crate::write::Toml;
+
+/// The widths of a Mamba-1 mixer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mamba1 {
+    /// Inner width.
+    pub inner: u64,
+    /// State of one channel.
+    pub state: u64,
+    /// Rank of the step-size projection.
+    pub dt_rank: u64,
+    /// Convolution taps.
+    pub conv: u64,
+    /// Bias of the convolution.
+    pub conv_bias: bool,
+    /// Biases of the projections in and out.
+    pub proj_bias: bool,
+    /// Norms of step size, B and C before use.
+    pub inner_norms: bool,
+}
+
+impl Mamba1 {
+    /// Reads the keys of `[mamba]` for this kind.
+    pub fn read(mut section: Section) -> Option<Mamba1> {
+        let inner = section.count("inner", limits::WIDTH);
+        let state = section.count("state", limits::WIDTH);
+        let dt_rank = section.count("dt_rank", limits::WIDTH);
+        let conv = section.count_or("conv", 64, 4);
+        let conv_bias = section.flag_or("conv_bias", true);
+        let proj_bias = section.flag_or("proj_bias", false);
+        let inner_norms = section.flag_or("inner_norms", false);
+        section.finish();
+        Some(Mamba1 { inner: inner?, state: state?, dt_rank: dt_rank?, conv: conv?, conv_bias, proj_bias, inner_norms })
+    }
+
+    /// Writes them back.
+    pub fn write(&self, toml: &mut Toml) {
+        toml.int("inner", self.inner);
+        toml.int("state", self.state);
+        toml.int("dt_rank", self.dt_rank);
+        toml.int_unless("conv", self.conv, 4);
+        toml.flag_unless("conv_bias", self.conv_bias, true);
+        toml.flag_unless("proj_bias", self.proj_bias, false);
+        toml.flag_unless("inner_norms", self.inner_norms, false);
+    }
+
+    /// Its tensors.
+    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+        let inner = || Dim::of(Unit::Channel, self.inner, 1);
+        let into = Dim::packed(&[("x", Unit::Channel, self.inner, 1), ("z", Unit::Channel, self.inner, 1)]);
+        let bias = Bias::from(self.proj_bias);
+        out.linear("in_proj", Surface::MixerIn, Role::Matrix, into, Dim::whole(hidden), bias);
+        out.add("conv.weight", Surface::MixerConv, Role::Conv, vec![inner(), Dim::whole(self.conv)]);
+        if self.conv_bias {
+            out.add("conv.bias", Surface::MixerConv, Role::Bias, vec![inner()]);
+        }
+        let selected = Dim::whole(self.dt_rank + 2 * self.state);
+        out.linear("x_proj", Surface::MixerOut, Role::Matrix, selected, inner(), Bias::No);
+        out.linear("dt_proj", Surface::MixerIn, Role::Matrix, inner(), Dim::whole(self.dt_rank), Bias::Yes);
+        out.add("A_log", Surface::MixerScalar, Role::Scalar, vec![inner(), Dim::whole(self.state)]);
+        out.add("D", Surface::MixerScalar, Role::Scalar, vec![inner()]);
+        if self.inner_norms {
+            out.norm("dt_norm", Surface::Norm, Norm::RmsNorm, self.dt_rank);
+            out.norm("b_norm", Surface::Norm, Norm::RmsNorm, self.state);
+            out.norm("c_norm", Surface::Norm, Norm::RmsNorm, self.state);
+        }
+        out.linear("out_proj", Surface::MixerOut, Role::Matrix, Dim::whole(hidden), inner(), bias);
+    }
+}

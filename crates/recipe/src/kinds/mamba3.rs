@@ -1,0 +1,100 @@
+//! Mamba-3: no convolution; B and C are normalised, biased per head and rotated by
+//! data-dependent angles; the step is trapezoidal; optionally several inputs and outputs a head.
+//!
+//! Parameter list: state-spaces/mamba, `mamba_ssm/modules/mamba3.py`. The angle projection stands
+//! apart from `in_proj` here because it cannot be split like it: one set of angles turns every
+//! head, so a rank that held a slice of them would turn its heads differently.
+
+use super::mamba2::read_heads;
+use super::{Bias, Emitter, Norm};
+use crate::read::Section;
+use crate::tensor::{Dim, Role, Surface, Unit};
+use crate::write::Toml;
+
+/// The widths of a Mamba-3 mixer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mamba3 {
+    /// Heads.
+    pub heads: u64,
+    /// Width of a head.
+    pub head_dim: u64,
+    /// State of one element of a head.
+    pub state: u64,
+    /// Groups of heads that share B and C.
+    pub groups: u64,
+    /// Inputs and outputs a head has; one is the ordinary case.
+    pub mimo_rank: u64,
+    /// Angles that rotate the state.
+    pub angles: u64,
+    /// Tokens a chunk of the scan covers.
+    pub chunk: u64,
+}
+
+impl Mamba3 {
+    /// Width between the projections.
+    pub fn inner(&self) -> u64 {
+        self.heads * self.head_dim
+    }
+
+    /// Reads the keys of `[mamba]` for this kind. A quarter of the state is rotated unless said.
+    pub fn read(mut section: Section) -> Option<Mamba3> {
+        let base = read_heads(&mut section);
+        let mimo_rank = section.count_or("mimo_rank", 64, 1);
+        let usual = base.map_or(1, |(_, _, state, _)| usual_angles(state));
+        let angles = section.count_or("angles", crate::limits::WIDTH, usual);
+        let chunk = section.count_or("chunk", 1 << 16, 64);
+        section.finish();
+        let (heads, head_dim, state, groups) = base?;
+        Some(Mamba3 { heads, head_dim, state, groups, mimo_rank: mimo_rank?, angles: angles?, chunk: chunk? })
+    }
+
+    /// Writes them back.
+    pub fn write(&self, toml: &mut Toml) {
+        toml.int("heads", self.heads);
+        toml.int("head_dim", self.head_dim);
+        toml.int("state", self.state);
+        toml.int("groups", self.groups);
+        toml.int_unless("mimo_rank", self.mimo_rank, 1);
+        toml.int_unless("angles", self.angles, usual_angles(self.state));
+        toml.int_unless("chunk", self.chunk, 64);
+    }
+
+    /// Its tensors.
+    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+        let group = self.state * self.mimo_rank;
+        let into = Dim::packed(&[
+            ("z", Unit::MambaHead, self.heads, self.head_dim),
+            ("x", Unit::MambaHead, self.heads, self.head_dim),
+            ("B", Unit::MambaGroup, self.groups, group),
+            ("C", Unit::MambaGroup, self.groups, group),
+            ("dt", Unit::MambaHead, self.heads, 1),
+            ("A", Unit::MambaHead, self.heads, 1),
+            ("trap", Unit::MambaHead, self.heads, 1),
+        ]);
+        let heads = || Dim::of(Unit::MambaHead, self.heads, 1);
+        out.linear("in_proj", Surface::MixerIn, Role::Matrix, into, Dim::whole(hidden), Bias::No);
+        let angles = Dim::whole(self.angles);
+        out.linear("angle_proj", Surface::MixerHelper, Role::Matrix, angles, Dim::whole(hidden), Bias::No);
+        out.add("dt_bias", Surface::MixerScalar, Role::Scalar, vec![heads()]);
+        for name in ["B_bias", "C_bias"] {
+            let per_head = vec![heads(), Dim::whole(self.mimo_rank), Dim::whole(self.state)];
+            out.add(name, Surface::MixerScalar, Role::Scalar, per_head);
+        }
+        out.norm("B_norm", Surface::Norm, Norm::RmsNorm, self.state);
+        out.norm("C_norm", Surface::Norm, Norm::RmsNorm, self.state);
+        if self.mimo_rank > 1 {
+            for name in ["mimo_x", "mimo_z", "mimo_o"] {
+                let per_head = vec![heads(), Dim::whole(self.mimo_rank), Dim::whole(self.head_dim)];
+                out.add(name, Surface::MixerScalar, Role::Scalar, per_head);
+            }
+        }
+        out.add("D", Surface::MixerScalar, Role::Scalar, vec![heads()]);
+        let inner = Dim::of(Unit::MambaHead, self.heads, self.head_dim);
+        out.linear("out_proj", Surface::MixerOut, Role::Matrix, Dim::whole(hidden), inner, Bias::No);
+    }
+}
+
+/// Half the state is rotated (the reference's `rope_fraction` of 0.5), in pairs.
+fn usual_angles(state: u64) -> u64 {
+    (state / 4).max(1)
+}

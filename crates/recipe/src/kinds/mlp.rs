@@ -1,0 +1,45 @@
+//! `F`: a dense feed-forward block.
+
+use super::{Activation, Emitter};
+use crate::limits;
+use crate::read::Section;
+use crate::tensor::{Dim, Role, Surface};
+use crate::write::Toml;
+
+/// The dense feed-forward block of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mlp {
+    /// Inner width; of each of gate and up when gated.
+    pub ffn: u64,
+    /// Function between the projections.
+    pub activation: Activation,
+    /// Whether the projections add biases.
+    pub bias: bool,
+}
+
+impl Mlp {
+    /// Reads `[mlp]`.
+    pub fn read(mut section: Section) -> Option<Mlp> {
+        let ffn = section.count("ffn", limits::WIDTH);
+        let activation = section.choice("activation", Activation::ALL, Activation::SwiGlu);
+        let bias = section.flag_or("bias", false);
+        section.finish();
+        Some(Mlp { ffn: ffn?, activation, bias })
+    }
+
+    /// Writes `[mlp]`.
+    pub fn write(&self, toml: &mut Toml) {
+        toml.table("mlp");
+        toml.int("ffn", self.ffn);
+        toml.word_unless("activation", self.activation.name(), Activation::SwiGlu.name());
+        toml.flag_unless("bias", self.bias, false);
+    }
+
+    /// Its tensors, behind the block's norm.
+    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+        let into = self.activation.in_dim(self.ffn);
+        let columns = Dim::of(crate::tensor::Unit::Channel, self.ffn, 1);
+        out.linear("fc1", Surface::MlpIn, Role::Matrix, into, Dim::whole(hidden), self.bias.into());
+        out.linear("fc2", Surface::MlpOut, Role::Matrix, Dim::whole(hidden), columns, self.bias.into());
+    }
+}

@@ -1,0 +1,161 @@
+//! One kind of mixer or feature a file: what a recipe may say of it, how it is written back, and
+//! the tensors it consists of. A new kind is a new file here; a new model is data.
+
+pub mod attention;
+pub mod dsa;
+pub mod edges;
+pub mod gated_delta;
+pub mod m2rnn;
+pub mod mamba;
+pub mod mamba1;
+pub mod mamba2;
+pub mod mamba3;
+pub mod mla;
+pub mod mlp;
+pub mod moe;
+pub mod mtp;
+pub mod side;
+
+use crate::named::named;
+use crate::pattern::Family;
+use crate::precision::{OptimizerPolicy, Precision};
+use crate::tensor::{Dim, Place, Role, Surface, Tensor, Unit};
+
+named! {
+    /// The function between the two projections of a feed-forward block.
+    pub enum Activation {
+        /// SiLU gate times a second projection.
+        SwiGlu = "swiglu",
+        /// GELU gate times a second projection.
+        GeGlu = "geglu",
+        /// Squared ReLU, no gate.
+        Relu2 = "relu2",
+        /// GELU, no gate.
+        Gelu = "gelu",
+        /// SiLU, no gate.
+        Silu = "silu",
+    }
+}
+
+impl Activation {
+    /// Whether a second projection of the same width gates the first.
+    pub fn is_gated(self) -> bool {
+        matches!(self, Activation::SwiGlu | Activation::GeGlu)
+    }
+
+    /// The packed output dimension of the projection into a feed-forward block.
+    pub fn in_dim(self, ffn: u64) -> Dim {
+        if self.is_gated() {
+            Dim::packed(&[("gate", Unit::Channel, ffn, 1), ("up", Unit::Channel, ffn, 1)])
+        } else {
+            Dim::of(Unit::Channel, ffn, 1)
+        }
+    }
+}
+
+named! {
+    /// How the residual stream is normalised before a block.
+    pub enum Norm {
+        /// Scale only.
+        RmsNorm = "rmsnorm",
+        /// Scale and shift.
+        LayerNorm = "layernorm",
+    }
+}
+
+/// Collects tensors of one place under one path prefix.
+pub struct Emitter<'a> {
+    /// What has been emitted so far, over all places.
+    pub tensors: Vec<Tensor>,
+    precision: &'a Precision,
+    optimizer: &'a OptimizerPolicy,
+    prefix: String,
+    place: Place,
+    family: Family,
+}
+
+impl<'a> Emitter<'a> {
+    /// An emitter that has nothing yet.
+    pub fn new(precision: &'a Precision, optimizer: &'a OptimizerPolicy) -> Emitter<'a> {
+        Emitter {
+            tensors: Vec::new(),
+            precision,
+            optimizer,
+            prefix: String::new(),
+            place: Place::Embedding,
+            family: Family::Edge,
+        }
+    }
+
+    /// What follows stands at `place`, is counted under `family`, and has paths under `prefix`.
+    pub fn stand(&mut self, place: Place, family: Family, prefix: impl Into<String>) {
+        self.place = place;
+        self.family = family;
+        self.prefix = prefix.into();
+    }
+
+    /// The prefix in force.
+    pub fn prefix(&self) -> String {
+        self.prefix.clone()
+    }
+
+    /// Adds a tensor.
+    pub fn add(&mut self, name: &str, surface: Surface, role: Role, dims: Vec<Dim>) {
+        self.push(name, surface, role, dims, None);
+    }
+
+    /// Adds a bank of experts, `top_k` of which act on a token.
+    pub fn add_experts(&mut self, name: &str, surface: Surface, role: Role, dims: Vec<Dim>, top_k: u64) {
+        let experts = dims[0].len();
+        self.push(name, surface, role, dims, Some((top_k, experts)));
+    }
+
+    fn push(&mut self, name: &str, surface: Surface, role: Role, dims: Vec<Dim>, acting: Option<(u64, u64)>) {
+        // Muon orthogonalises matrices; a bank of experts is a matrix each.
+        let is_matrix = dims.len() - usize::from(acting.is_some()) == 2;
+        self.tensors.push(Tensor {
+            path: format!("{}.{name}", self.prefix),
+            dims,
+            dtype: self.precision.of(role),
+            role,
+            surface,
+            family: self.family,
+            place: self.place,
+            optimizer: self.optimizer.of(role, is_matrix),
+            acting,
+        });
+    }
+
+    /// Adds a norm over a width that nobody cuts.
+    pub fn norm(&mut self, name: &str, surface: Surface, norm: Norm, width: u64) {
+        self.add(&format!("{name}.weight"), surface, Role::Norm, vec![Dim::whole(width)]);
+        if norm == Norm::LayerNorm {
+            self.add(&format!("{name}.bias"), surface, Role::Norm, vec![Dim::whole(width)]);
+        }
+    }
+
+    /// Adds a weight `[out, in]` and, if asked, a bias `[out]`.
+    pub fn linear(&mut self, name: &str, surface: Surface, role: Role, out: Dim, input: Dim, bias: Bias) {
+        if bias == Bias::Yes {
+            self.add(&format!("{name}.weight"), surface, role, vec![out.clone(), input]);
+            self.add(&format!("{name}.bias"), surface, Role::Bias, vec![out]);
+        } else {
+            self.add(&format!("{name}.weight"), surface, role, vec![out, input]);
+        }
+    }
+}
+
+/// Whether a projection adds a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bias {
+    /// It does.
+    Yes,
+    /// It does not.
+    No,
+}
+
+impl From<bool> for Bias {
+    fn from(flag: bool) -> Bias {
+        if flag { Bias::Yes } else { Bias::No }
+    }
+}

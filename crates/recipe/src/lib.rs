@@ -1,0 +1,29 @@
+//! What a model is: blocks, features, and every tensor with its shape, dtype and role.
+//!
+//! A recipe knows no mesh. It does not know how many ranks there are, which axis cuts what, or
+//! how much memory anything takes; those are the layout's and the memory model's to say. Nothing
+//! here reads files or prints.
+
+pub mod builtin;
+pub mod count;
+pub mod features;
+pub mod import;
+pub mod kinds;
+pub mod limits;
+pub mod megatron;
+pub mod mode;
+mod named;
+pub mod pattern;
+pub mod precision;
+mod read;
+#[allow(clippy::module_inception)]
+mod recipe;
+mod resolve;
+pub mod tensor;
+mod write;
+
+pub use features::Feature;
+pub use mode::{Mode, Seam};
+pub use pattern::{Family, Layer, Mixer, Pattern};
+pub use recipe::{Positions, Recipe};
+pub use tensor::{Dim, Dtype, Optimizer, Place, Role, Segment, Surface, Tensor, Unit};

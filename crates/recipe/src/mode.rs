@@ -1,0 +1,179 @@
+//! Runtime modes: which implementation of the recipe's blocks runs, and what that gives up. A
+//! mode is part of a run's identity; two runs in different modes are not the same run.
+
+use crate::kinds::mamba::Mamba;
+use crate::kinds::mamba2::Mamba2;
+use crate::named::named;
+use crate::pattern::Mixer;
+use crate::recipe::Recipe;
+use diag::{Blame, Finding};
+
+named! {
+    /// A runtime mode.
+    pub enum Mode {
+        /// Tensor parallel 2 with sequence parallel, the engine's built-in mixers.
+        NemoNative = "nemo_native",
+        /// Tensor parallel 1, the authors' custom mixers kept.
+        AuthorDp = "author_dp",
+    }
+}
+
+impl Mode {
+    /// The tensor-parallel degree the mode is pinned to.
+    pub fn tensor_parallel(self) -> u64 {
+        match self {
+            Mode::NemoNative => 2,
+            Mode::AuthorDp => 1,
+        }
+    }
+
+    /// What the mode is, in one line.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Mode::NemoNative => "tensor parallel 2 + sequence parallel, built-in mixers",
+            Mode::AuthorDp => "tensor parallel 1, the custom mixers kept",
+        }
+    }
+}
+
+/// A place where the recipe and what runs differ, or where the engine needs a patch.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Seam {
+    /// Stable name.
+    pub name: &'static str,
+    /// Layers it concerns, from zero; empty when it concerns all.
+    pub layers: Vec<usize>,
+    /// What the recipe asks for.
+    pub wanted: String,
+    /// What runs instead, or what patch keeps it.
+    pub runs: String,
+    /// Whether something is given up (as opposed to kept by a patch).
+    pub gives_up: bool,
+}
+
+impl Recipe {
+    /// The recipe as `mode` runs it, and every seam. The name stays: a mode never changes which
+    /// model it is, only how it runs.
+    pub fn in_mode(&self, mode: Mode) -> Result<(Recipe, Vec<Seam>), Finding> {
+        if !self.modes.contains(&mode) {
+            let known: Vec<_> = self.modes.iter().map(|m| format!("`{m}`")).collect();
+            let message = format!("recipe `{}` has no mode `{mode}`", self.name);
+            let hint =
+                if known.is_empty() { "leave --mode out".to_string() } else { format!("it has {}", known.join(", ")) };
+            return Err(Finding::error("mode/unknown", Blame::Usage, "mode", message).hint(hint));
+        }
+        match mode {
+            Mode::AuthorDp => Ok((self.clone(), self.custom_seams())),
+            Mode::NemoNative => Ok(self.native()),
+        }
+    }
+
+    /// Blocks no engine has built in: kept by a custom mixer.
+    fn custom_seams(&self) -> Vec<Seam> {
+        let mut seams = Vec::new();
+        let recurrent = self.layers_with(Mixer::Recurrent);
+        if !recurrent.is_empty() {
+            seams.push(Seam {
+                name: "recurrent-mixer",
+                layers: recurrent,
+                wanted: "R: M2RNN".to_string(),
+                runs: "custom mixer behind the `M` symbol, one rank a replica".to_string(),
+                gives_up: false,
+            });
+        }
+        if matches!(self.mamba, Some(Mamba::Three(_))) && self.has(Mixer::Mamba) {
+            seams.push(Seam {
+                name: "mamba3-mixer",
+                layers: self.layers_with(Mixer::Mamba),
+                wanted: "M: Mamba-3".to_string(),
+                runs: "custom mixer behind the `M` symbol, one rank a replica".to_string(),
+                gives_up: false,
+            });
+        }
+        if let Some(seam) = self.shared_activation_seam(false) {
+            seams.push(seam);
+        }
+        seams
+    }
+
+    /// The built-in mixers take the place of the custom ones.
+    fn native(&self) -> (Recipe, Vec<Seam>) {
+        let mut native = self.clone();
+        let mut seams = Vec::new();
+        let built_in = self.built_in_mamba();
+        if let (Some(Mamba::Three(_)), Some(mixer)) = (&self.mamba, &built_in)
+            && self.has(Mixer::Mamba)
+        {
+            seams.push(Seam {
+                name: "mamba3-mixer",
+                layers: self.layers_with(Mixer::Mamba),
+                wanted: "M: Mamba-3 (angle projection, trapezoidal step)".to_string(),
+                runs: format!("built-in Mamba-2, {} heads × {}, state {}", mixer.heads, mixer.head_dim, mixer.state),
+                gives_up: true,
+            });
+        }
+        if let (Some(_), Some(mixer)) = (&self.recurrent, &built_in)
+            && self.has(Mixer::Recurrent)
+        {
+            seams.push(Seam {
+                name: "recurrent-mixer",
+                layers: self.layers_with(Mixer::Recurrent),
+                wanted: "R: M2RNN (non-linear recurrence, matrix state)".to_string(),
+                runs: format!("built-in Mamba-2, {} heads × {}, state {}", mixer.heads, mixer.head_dim, mixer.state),
+                gives_up: true,
+            });
+            replace(&mut native, Mixer::Recurrent, Mixer::Mamba);
+            native.recurrent = None;
+        }
+        if let Some(mixer) = built_in {
+            native.mamba = Some(Mamba::Two(mixer));
+        }
+        if let Some(seam) = self.shared_activation_seam(true) {
+            seams.push(seam);
+            if let Some(moe) = &mut native.moe
+                && let Some(shared) = &mut moe.shared
+            {
+                shared.activation = moe.activation;
+            }
+        }
+        (native, seams)
+    }
+
+    /// Megatron's MLPs take one activation for the whole model
+    /// (`TransformerConfig.activation_func`), so a shared expert cannot have one of its own.
+    fn shared_activation_seam(&self, gives_up: bool) -> Option<Seam> {
+        let moe = self.moe.as_ref()?;
+        let shared = moe.shared.as_ref()?;
+        (shared.activation != moe.activation).then(|| Seam {
+            name: "shared-expert-activation",
+            layers: self.layers_with(Mixer::Moe),
+            wanted: format!("shared expert: {}", shared.activation),
+            runs: if gives_up {
+                format!("{}, as the routed experts", moe.activation)
+            } else {
+                "custom shared expert".to_string()
+            },
+            gives_up,
+        })
+    }
+
+    /// The engine's Mamba-2 with the recipe's heads, state and groups.
+    fn built_in_mamba(&self) -> Option<Mamba2> {
+        match self.mamba.as_ref()? {
+            Mamba::One(_) => None,
+            Mamba::Two(mixer) => Some(mixer.clone()),
+            Mamba::Three(m) => Some(Mamba2::new(m.heads, m.head_dim, m.state, m.groups)),
+        }
+    }
+}
+
+/// Replaces one mixer by another throughout.
+fn replace(recipe: &mut Recipe, from: Mixer, to: Mixer) {
+    for layer in recipe.layers.iter_mut().chain(&mut recipe.pattern.period) {
+        for mixer in layer.blocks.iter_mut().flat_map(|b| &mut b.mixers) {
+            if *mixer == from {
+                *mixer = to;
+            }
+        }
+    }
+}

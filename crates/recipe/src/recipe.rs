@@ -1,0 +1,246 @@
+//! A valid recipe: what the model is, with nothing said about ranks.
+
+use crate::features::{Feature, Features};
+use crate::kinds::attention::{Attention, AttentionKind};
+use crate::kinds::gated_delta::GatedDelta;
+use crate::kinds::m2rnn::M2rnn;
+use crate::kinds::mamba::Mamba;
+use crate::kinds::mlp::Mlp;
+use crate::kinds::moe::Moe;
+use crate::kinds::{Emitter, Norm, edges};
+use crate::mode::Mode;
+use crate::pattern::{Block, Family, Layer, Mixer, Pattern};
+use crate::precision::{OptimizerPolicy, Precision};
+use crate::tensor::{Place, Role, Surface, Tensor};
+use diag::{Blame, Finding};
+
+/// How position enters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Positions {
+    /// Rotation of queries and keys.
+    Rope {
+        /// Base of the rotation frequencies.
+        theta: f64,
+    },
+    /// A learned table.
+    Learned {
+        /// Rows of the table.
+        count: u64,
+    },
+    /// Not at all: the mixers carry order themselves.
+    None,
+}
+
+/// What the model is. Built by [`crate::resolve`] and the importers only, so that every value of
+/// this type is consistent: each mixer of the pattern has its table, sizes are within limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recipe {
+    /// Name, part of a run's identity.
+    pub name: String,
+    /// Where the figures come from.
+    pub source: String,
+    /// One period, as written.
+    pub pattern: Pattern,
+    /// Every layer.
+    pub layers: Vec<Layer>,
+    /// Width of the residual stream.
+    pub hidden: u64,
+    /// Rows of the token table, before any padding that a split asks for.
+    pub vocab: u64,
+    /// Whether the output head is the token table.
+    pub tied: bool,
+    /// Tokens a training sequence has.
+    pub sequence: u64,
+    /// Norm before every block and at the end.
+    pub norm: Norm,
+    /// How position enters.
+    pub positions: Positions,
+    /// Modes the recipe may run in.
+    pub modes: Vec<Mode>,
+    /// A blocks.
+    pub attention: Option<Attention>,
+    /// E blocks.
+    pub moe: Option<Moe>,
+    /// M blocks.
+    pub mamba: Option<Mamba>,
+    /// R blocks.
+    pub recurrent: Option<M2rnn>,
+    /// G blocks.
+    pub gated_delta: Option<GatedDelta>,
+    /// F blocks.
+    pub mlp: Option<Mlp>,
+    /// What may be switched on.
+    pub features: Features,
+    /// Formats.
+    pub precision: Precision,
+    /// Optimizers.
+    pub optimizer: OptimizerPolicy,
+    /// What was decided aloud while the recipe was made, such as E becoming attention.
+    pub notes: Vec<Finding>,
+}
+
+impl Recipe {
+    /// Number of layers.
+    pub fn depth(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// The attention in force: the recipe's own, or the latent one the bundle switched on.
+    pub fn attention(&self) -> Option<Attention> {
+        let own = self.attention.clone()?;
+        match self.features.mla.as_ref().and_then(|s| s.active()) {
+            Some(mla) => Some(Attention { kind: AttentionKind::Mla(mla.clone()), ..own }),
+            None => Some(own),
+        }
+    }
+
+    /// How many blocks of a mixer the layers hold.
+    pub fn count(&self, mixer: Mixer) -> u64 {
+        self.layers.iter().flat_map(Layer::mixers).filter(|m| *m == mixer).count() as u64
+    }
+
+    /// Indices of layers that hold a mixer.
+    pub fn layers_with(&self, mixer: Mixer) -> Vec<usize> {
+        (0..self.layers.len()).filter(|&i| self.layers[i].has(mixer)).collect()
+    }
+
+    /// Whether some layer holds the mixer.
+    pub fn has(&self, mixer: Mixer) -> bool {
+        self.layers.iter().any(|l| l.has(mixer))
+    }
+
+    /// Whether the mixer stands in some layer or in the prediction suffix in force.
+    pub fn uses(&self, mixer: Mixer) -> bool {
+        self.has(mixer) || self.features.mtp().is_some_and(|mtp| mtp.layer.has(mixer))
+    }
+
+    /// Switches features on and off. `moe` off turns E into attention, and says so.
+    pub fn with_features(mut self, on: &[Feature], off: &[Feature]) -> Result<Recipe, Finding> {
+        let wanted = on.iter().map(|f| (*f, true)).chain(off.iter().map(|f| (*f, false)));
+        for (feature, state) in wanted {
+            if feature == Feature::Moe && self.moe.is_some() {
+                if !state {
+                    self.moe = None;
+                    self.experts_become_attention();
+                }
+            } else if !self.features.set(feature, state) {
+                let listed: Vec<_> = self.features.listed().iter().map(|(f, _)| format!("`{f}`")).collect();
+                let message = format!("recipe `{}` has no values for feature `{feature}`", self.name);
+                let finding = Finding::error("features/unknown", Blame::Usage, feature.name(), message);
+                return Err(finding.hint(match listed.is_empty() {
+                    true => "give them in `[features]`".to_string(),
+                    false => format!("it has {}", listed.join(", ")),
+                }));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Replaces every E by A, and says so: without experts an E block has nothing to route to.
+    pub(crate) fn experts_become_attention(&mut self) {
+        let places = self.layers_with(Mixer::Moe).len();
+        if places == 0 {
+            return;
+        }
+        for layer in self.layers.iter_mut().chain(&mut self.pattern.period) {
+            for mixer in layer.blocks.iter_mut().flat_map(|b| &mut b.mixers) {
+                if *mixer == Mixer::Moe {
+                    *mixer = Mixer::Attention;
+                }
+            }
+        }
+        let message = format!("{places} E layers became attention: MoE is off, so E has no experts to route to");
+        self.notes.push(
+            Finding::note("pattern/e-without-moe", Blame::Recipe, "pattern", message)
+                .hint("give a `[moe]` table to keep them expert layers"),
+        );
+    }
+
+    /// Every logical tensor, in the order of the forward pass.
+    pub fn tensors(&self) -> Vec<Tensor> {
+        let mut out = Emitter::new(&self.precision, &self.optimizer);
+        edges::front(self, &mut out);
+        let mut attention_ordinal = 0;
+        for (index, layer) in self.layers.iter().enumerate() {
+            self.layer_tensors(
+                layer,
+                Place::Layer(index),
+                &format!("layers.{index}"),
+                &mut attention_ordinal,
+                &mut out,
+            );
+        }
+        edges::back(self, &mut out);
+        self.mtp_tensors(&mut out);
+        out.tensors
+    }
+
+    fn layer_tensors(&self, layer: &Layer, place: Place, prefix: &str, ordinal: &mut u64, out: &mut Emitter) {
+        for (index, block) in layer.blocks.iter().enumerate() {
+            let first = block.mixers[0];
+            let twin = layer.blocks[..index].iter().filter(|b| b.mixers[0] == first).count();
+            let suffix = if twin == 0 { String::new() } else { format!("_{}", twin + 1) };
+            out.stand(place, first.family(), format!("{prefix}.{}{suffix}", first.table()));
+            out.norm("norm", Surface::Norm, self.norm, self.hidden);
+            for mixer in &block.mixers {
+                out.stand(place, mixer.family(), format!("{prefix}.{}{suffix}", mixer.table()));
+                self.mixer_tensors(*mixer, *ordinal, out);
+                if *mixer == Mixer::Attention {
+                    *ordinal += 1;
+                }
+            }
+        }
+    }
+
+    /// Tensors of one mixer; its table is there because the recipe is valid.
+    fn mixer_tensors(&self, mixer: Mixer, attention_ordinal: u64, out: &mut Emitter) {
+        match mixer {
+            Mixer::Attention => {
+                if let Some(attention) = self.attention() {
+                    attention.tensors(self.hidden, out);
+                    self.indexer_tensors(&attention, attention_ordinal, out);
+                }
+            }
+            Mixer::Moe => self.moe.iter().for_each(|k| k.tensors(self.hidden, out)),
+            Mixer::Mamba => self.mamba.iter().for_each(|k| k.tensors(self.hidden, out)),
+            Mixer::Recurrent => self.recurrent.iter().for_each(|k| k.tensors(self.hidden, out)),
+            Mixer::GatedDelta => self.gated_delta.iter().for_each(|k| k.tensors(self.hidden, out)),
+            Mixer::Mlp => self.mlp.iter().for_each(|k| k.tensors(self.hidden, out)),
+        }
+    }
+
+    fn indexer_tensors(&self, attention: &Attention, ordinal: u64, out: &mut Emitter) {
+        let Some(dsa) = self.features.dsa().filter(|dsa| dsa.covers(ordinal)) else { return };
+        let query_width = match &attention.kind {
+            AttentionKind::Mla(mla) => mla.q_rank.unwrap_or(self.hidden),
+            AttentionKind::Gqa { .. } => self.hidden,
+        };
+        dsa.tensors(query_width, self.hidden, out);
+    }
+
+    fn mtp_tensors(&self, out: &mut Emitter) {
+        let Some(mtp) = self.features.mtp() else { return };
+        for depth in 0..mtp.depth as usize {
+            let prefix = format!("mtp.{depth}");
+            let place = Place::Mtp(depth);
+            out.stand(place, Family::Edge, prefix.clone());
+            out.norm("embedding_norm", Surface::Norm, self.norm, self.hidden);
+            out.norm("hidden_norm", Surface::Norm, self.norm, self.hidden);
+            let join = vec![
+                crate::tensor::Dim::of(crate::tensor::Unit::Channel, self.hidden, 1),
+                crate::tensor::Dim::whole(2 * self.hidden),
+            ];
+            out.add("join.weight", Surface::PredictionJoin, Role::Matrix, join);
+            // A suffix never carries the sparse indexer: its ordinals lie behind every layer's.
+            let mut ordinal = u64::MAX;
+            self.layer_tensors(&mtp.layer, place, &prefix, &mut ordinal, out);
+            out.stand(place, Family::Edge, prefix);
+            out.norm("final_norm", Surface::Norm, self.norm, self.hidden);
+        }
+    }
+
+    /// Blocks in order with the layer each stands in, for reports that name a block.
+    pub fn blocks(&self) -> impl Iterator<Item = (usize, &Block)> {
+        self.layers.iter().enumerate().flat_map(|(i, l)| l.blocks.iter().map(move |b| (i, b)))
+    }
+}

@@ -1,0 +1,287 @@
+//! From the text a person wrote to a valid recipe. Reports every finding, not the first.
+
+use crate::features::Features;
+use crate::kinds::Norm;
+use crate::kinds::attention::Attention;
+use crate::kinds::gated_delta::GatedDelta;
+use crate::kinds::m2rnn::M2rnn;
+use crate::kinds::mamba::Mamba;
+use crate::kinds::mlp::Mlp;
+use crate::kinds::moe::Moe;
+use crate::limits;
+use crate::megatron;
+use crate::mode::Mode;
+use crate::pattern::{Mixer, Pattern};
+use crate::precision::{OptimizerPolicy, Precision};
+use crate::read::{Findings, Section};
+use crate::recipe::{Positions, Recipe};
+use crate::write::Toml;
+use diag::{Blame, Finding, Span, refuses};
+use std::cell::RefCell;
+use toml::de::DeTable;
+
+/// Elements a whole model may have: far above any, and low enough that bytes never overflow.
+const MOST_ELEMENTS: u128 = 1 << 52;
+
+impl Recipe {
+    /// Reads a recipe. Every mistake of the file is reported, each where it stands.
+    pub fn parse(text: &str) -> Result<Recipe, Vec<Finding>> {
+        if text.len() > limits::FILE_BYTES {
+            let message = format!("the file has {} bytes, and a recipe has at most {}", text.len(), limits::FILE_BYTES);
+            return Err(vec![Finding::error("recipe/limit", Blame::Recipe, "file", message)]);
+        }
+        let (document, errors) = DeTable::parse_recoverable(text);
+        if !errors.is_empty() {
+            return Err(errors.iter().map(syntax).collect());
+        }
+        let findings = RefCell::new(Vec::new());
+        let recipe = read(document.get_ref(), &findings);
+        let mut findings = findings.into_inner();
+        match recipe {
+            Some(recipe) if !refuses(&findings) => {
+                check(&recipe, &mut findings);
+                if refuses(&findings) { Err(findings) } else { Ok(recipe) }
+            }
+            _ => Err(findings),
+        }
+    }
+
+    /// The recipe as TOML that [`Recipe::parse`] reads back to the same recipe.
+    pub fn to_toml(&self) -> String {
+        let mut toml = Toml::default();
+        toml.text("name", &self.name);
+        if !self.source.is_empty() {
+            toml.text("source", &self.source);
+        }
+        toml.text("pattern", &self.pattern.to_string());
+        toml.int_unless("depth", self.depth() as u64, self.pattern.period.len() as u64);
+        toml.int("hidden", self.hidden);
+        toml.int("vocab", self.vocab);
+        toml.flag_unless("tied", self.tied, false);
+        toml.int("sequence", self.sequence);
+        toml.word_unless("norm", self.norm.name(), Norm::RmsNorm.name());
+        match self.positions {
+            Positions::Rope { theta } => toml.float("rope_theta", theta),
+            Positions::Learned { count } => {
+                toml.text("positions", "learned");
+                toml.int("learned_positions", count);
+            }
+            Positions::None => toml.text("positions", "none"),
+        }
+        if !self.modes.is_empty() {
+            toml.words("modes", &self.modes.iter().map(|m| m.name()).collect::<Vec<_>>());
+        }
+        self.attention.iter().for_each(|k| k.write(&mut toml));
+        self.moe.iter().for_each(|k| k.write(&mut toml));
+        self.mamba.iter().for_each(|k| k.write(&mut toml));
+        self.recurrent.iter().for_each(|k| k.write(&mut toml));
+        self.gated_delta.iter().for_each(|k| k.write(&mut toml));
+        self.mlp.iter().for_each(|k| k.write(&mut toml));
+        self.features.write(&mut toml);
+        self.precision.write(&mut toml);
+        self.optimizer.write(&mut toml);
+        toml.finish()
+    }
+
+    /// Checks what only the whole recipe shows; for importers, which build recipes directly.
+    pub fn validated(self) -> Result<Recipe, Vec<Finding>> {
+        let mut findings = Vec::new();
+        check(&self, &mut findings);
+        if refuses(&findings) { Err(findings) } else { Ok(self) }
+    }
+}
+
+fn syntax(error: &toml::de::Error) -> Finding {
+    let message = error.message().lines().next().unwrap_or("not TOML").to_string();
+    let span = error.span().map(|r| Span { start: r.start, end: r.end });
+    Finding::error("recipe/syntax", Blame::Recipe, "file", message).at(span)
+}
+
+fn read(document: &DeTable, findings: &Findings) -> Option<Recipe> {
+    let mut root = Section::root(document, findings);
+    let name = root.required_text("name").map(str::to_string);
+    let source = root.text("source").unwrap_or_default().to_string();
+    let pattern = read_pattern(&mut root);
+    let depth = root.optional_count("depth", limits::DEPTH);
+    let hidden = root.count("hidden", limits::WIDTH);
+    let vocab = root.count("vocab", limits::VOCAB);
+    let tied = root.flag_or("tied", false);
+    let sequence = root.count("sequence", limits::SEQUENCE);
+    let norm = root.choice("norm", Norm::ALL, Norm::RmsNorm);
+    let positions = read_positions(&mut root);
+    let modes = read_modes(&mut root);
+    let attention = root.section("attention").and_then(|s| Attention::read(s, hidden));
+    let moe = root.section("moe").and_then(Moe::read);
+    let mamba = root.section("mamba").and_then(Mamba::read);
+    let recurrent = root.section("recurrent").and_then(M2rnn::read);
+    let gated_delta = root.section("gated_delta").and_then(GatedDelta::read);
+    let mlp = root.section("mlp").and_then(Mlp::read);
+    let features = Features::read(root.section("features"));
+    let precision = Precision::read(root.section("precision"));
+    let optimizer = OptimizerPolicy::read(root.section("optimizer"));
+    let has_moe = root.has("moe");
+    root.finish();
+    let pattern = pattern?;
+    let depth = depth.unwrap_or(pattern.period.len() as u64) as usize;
+    if depth < pattern.period.len() {
+        let message = format!("depth {depth} cuts into the pattern's first period of {}", pattern.period.len());
+        let note = Finding::note("pattern/short-depth", Blame::Recipe, "depth", message);
+        findings.borrow_mut().push(note);
+    }
+    let mut recipe = Recipe {
+        name: name?,
+        source,
+        layers: pattern.tile(depth),
+        pattern,
+        hidden: hidden?,
+        vocab: vocab?,
+        tied,
+        sequence: sequence?,
+        norm,
+        positions: positions?,
+        modes,
+        attention,
+        moe,
+        mamba,
+        recurrent,
+        gated_delta,
+        mlp,
+        features,
+        precision,
+        optimizer,
+        notes: Vec::new(),
+    };
+    if !has_moe {
+        recipe.experts_become_attention();
+    }
+    Some(recipe)
+}
+
+/// Reads `pattern` in either dialect; findings point into the text of the value.
+fn read_pattern(root: &mut Section) -> Option<Pattern> {
+    let text = root.required_text("pattern")?;
+    let parsed = if megatron::is_dialect(text) { megatron::read_layers(text) } else { Pattern::parse(text) };
+    match parsed {
+        Ok(pattern) if pattern.period.len() as u64 <= limits::DEPTH => Some(pattern),
+        Ok(pattern) => {
+            let message =
+                format!("the pattern has {} layers, and a model at most {}", pattern.period.len(), limits::DEPTH);
+            root.report("pattern", Finding::error("recipe/limit", Blame::Recipe, "pattern", message));
+            None
+        }
+        Err(finding) => {
+            let shown: String = text.chars().take(60).collect();
+            let column = finding.span.as_ref().map_or(1, |s| text[..s.start.min(text.len())].chars().count() + 1);
+            let message = format!("{} (character {column} of `{shown}`)", finding.message);
+            root.report("pattern", Finding { message, ..finding });
+            None
+        }
+    }
+}
+
+fn read_positions(root: &mut Section) -> Option<Positions> {
+    let kind = root.choice("positions", &[("rope", 0), ("learned", 1), ("none", 2)], 0);
+    let theta = root.positive("rope_theta");
+    let count = root.optional_count("learned_positions", limits::SEQUENCE);
+    match kind {
+        0 => Some(Positions::Rope { theta: theta.unwrap_or(10_000.0) }),
+        2 => Some(Positions::None),
+        _ => {
+            if count.is_none() {
+                let message = "learned positions need `learned_positions`, the rows of their table";
+                root.report(
+                    "positions",
+                    Finding::error("recipe/missing-key", Blame::Recipe, "learned_positions", message),
+                );
+            }
+            Some(Positions::Learned { count: count? })
+        }
+    }
+}
+
+fn read_modes(root: &mut Section) -> Vec<Mode> {
+    let mut modes = Vec::new();
+    for word in root.words("modes").unwrap_or_default() {
+        match Mode::from_name(word) {
+            Some(mode) => modes.push(mode),
+            None => {
+                let shown: String = word.chars().take(40).collect();
+                let message = format!("`{shown}` is no mode");
+                let finding = Finding::error("mode/unknown", Blame::Recipe, "modes", message);
+                root.report("modes", finding.hint("modes are `nemo_native`, `author_dp`"));
+            }
+        }
+    }
+    modes
+}
+
+/// What only the whole recipe shows.
+fn check(recipe: &Recipe, findings: &mut Vec<Finding>) {
+    check_tables(recipe, findings);
+    check_features(recipe, findings);
+    if !refuses(findings) {
+        check_size(recipe, findings);
+    }
+}
+
+fn check_tables(recipe: &Recipe, findings: &mut Vec<Finding>) {
+    let described = [
+        (Mixer::Attention, recipe.attention.is_some()),
+        (Mixer::Moe, recipe.moe.is_some()),
+        (Mixer::Mamba, recipe.mamba.is_some()),
+        (Mixer::Recurrent, recipe.recurrent.is_some()),
+        (Mixer::GatedDelta, recipe.gated_delta.is_some()),
+        (Mixer::Mlp, recipe.mlp.is_some()),
+    ];
+    for (mixer, is_described) in described {
+        let in_suffix = recipe.features.mtp.as_ref().is_some_and(|mtp| mtp.value.layer.has(mixer));
+        if (recipe.has(mixer) || in_suffix) && !is_described {
+            let (letter, table) = (mixer.letter(), mixer.table());
+            let place = if recipe.has(mixer) { "the pattern" } else { "`features.mtp.pattern`" };
+            let message = format!("{place} has `{letter}` blocks, and no `[{table}]` table describes them");
+            let finding = Finding::error("pattern/table", Blame::Recipe, table, message);
+            findings.push(finding.hint(format!("add `[{table}]`, or take `{letter}` out")));
+        }
+        if !recipe.has(mixer) && !in_suffix && is_described {
+            let (letter, table) = (mixer.letter(), mixer.table());
+            let message = format!("`[{table}]` describes `{letter}` blocks, and the pattern has none");
+            findings.push(Finding::note("pattern/unused-table", Blame::Recipe, table, message));
+        }
+    }
+}
+
+fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
+    let attention_layers = recipe.count(Mixer::Attention);
+    let mut refuse = |key: &'static str, message: String| {
+        findings.push(Finding::error("features/placement", Blame::Recipe, key, message));
+    };
+    if let Some(dsa) = &recipe.features.dsa {
+        for layer in dsa.value.layers.iter().filter(|l| **l >= attention_layers) {
+            refuse(
+                "features.dsa.layers",
+                format!(
+                    "sparse attention is placed on attention layer {layer}, and the last is {}",
+                    attention_layers as i64 - 1
+                ),
+            );
+        }
+    }
+    if recipe.features.mla.is_some() && recipe.attention.is_none() {
+        refuse("features.mla", "latent attention is offered, and the recipe has no `[attention]`".to_string());
+    }
+    if let Some(window) = recipe.attention.as_ref().and_then(|a| a.window.as_ref())
+        && let Some(layer) = window.full_layers.iter().find(|l| **l >= attention_layers)
+    {
+        refuse("attention.full_attention_layers", format!("there is no attention layer {layer}"));
+    }
+}
+
+/// The sizes are each within limits; their products must be too.
+fn check_size(recipe: &Recipe, findings: &mut Vec<Finding>) {
+    let elements = |t: &crate::tensor::Tensor| t.dims.iter().map(|d| d.len() as u128).fold(1, u128::saturating_mul);
+    let total: u128 = recipe.tensors().iter().map(elements).fold(0, u128::saturating_add);
+    if total > MOST_ELEMENTS {
+        let message = format!("the model has {total} parameters, more than the {MOST_ELEMENTS} we can count in bytes");
+        findings.push(Finding::error("recipe/limit", Blame::Recipe, "recipe", message));
+    }
+}
