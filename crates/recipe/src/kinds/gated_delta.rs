@@ -56,7 +56,7 @@ impl GatedDelta {
     /// State elements one sequence carries through one block, and the convolution's tail.
     pub fn state_elements(&self) -> (u64, u64) {
         let channels = 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim;
-        (self.value_heads * self.key_dim * self.value_dim, channels * (self.conv - 1))
+        ((self.value_heads * self.value_dim).saturating_mul(self.key_dim), channels * (self.conv - 1))
     }
 
     /// Its tensors, behind the block's norm; `in_proj` packs q k v z beta alpha.

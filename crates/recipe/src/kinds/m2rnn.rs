@@ -75,7 +75,7 @@ impl M2rnn {
     /// the convolution's tail.
     pub fn state_elements(&self) -> (u64, u64) {
         let channels = 2 * self.qk_heads * self.key_dim + self.heads * self.value_dim;
-        (self.heads * self.key_dim * self.value_dim, channels * (self.conv - 1))
+        ((self.heads * self.value_dim).saturating_mul(self.key_dim), channels * (self.conv - 1))
     }
 
     /// Its tensors, behind the block's norm.

@@ -74,9 +74,9 @@ impl Mamba {
     /// state and the convolution's tail.
     pub fn state_elements(&self) -> (u64, u64) {
         match self {
-            Mamba::One(m) => (m.inner * m.state, m.inner * (m.conv - 1)),
-            Mamba::Two(m) => (m.inner() * m.state, m.conv_channels() * (m.conv - 1)),
-            Mamba::Three(m) => (m.heads * m.head_dim * m.state, 0),
+            Mamba::One(m) => (m.inner.saturating_mul(m.state), m.inner * (m.conv - 1)),
+            Mamba::Two(m) => (m.inner().saturating_mul(m.state), m.conv_channels() * (m.conv - 1)),
+            Mamba::Three(m) => (m.inner().saturating_mul(m.state), 0),
         }
     }
 }

@@ -28,6 +28,8 @@ pub struct Mamba3 {
     pub angles: u64,
     /// Tokens a chunk of the scan covers.
     pub chunk: u64,
+    /// Whether the implementation hands its state across a cut in time.
+    pub state_carry: bool,
 }
 
 impl Mamba3 {
@@ -43,9 +45,11 @@ impl Mamba3 {
         let usual = base.map_or(1, |(_, _, state, _)| usual_angles(state));
         let angles = section.count_or("angles", crate::limits::WIDTH, usual);
         let chunk = section.count_or("chunk", 1 << 16, 64);
+        let state_carry = section.flag_or("state_carry", false);
         section.finish();
         let (heads, head_dim, state, groups) = base?;
-        Some(Mamba3 { heads, head_dim, state, groups, mimo_rank: mimo_rank?, angles: angles?, chunk: chunk? })
+        let (mimo_rank, angles, chunk) = (mimo_rank?, angles?, chunk?);
+        Some(Mamba3 { heads, head_dim, state, groups, mimo_rank, angles, chunk, state_carry })
     }
 
     /// Writes them back.
@@ -57,6 +61,7 @@ impl Mamba3 {
         toml.int_unless("mimo_rank", self.mimo_rank, 1);
         toml.int_unless("angles", self.angles, usual_angles(self.state));
         toml.int_unless("chunk", self.chunk, 64);
+        toml.flag_unless("state_carry", self.state_carry, false);
     }
 
     /// Its tensors.

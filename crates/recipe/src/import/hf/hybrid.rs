@@ -108,7 +108,7 @@ fn nemotron_mamba(config: &mut Config) -> Option<Mamba2> {
 
 /// A Mamba-2 mixer, refused when its groups do not divide its heads.
 fn mamba2_of(config: &mut Config, heads: u64, head_dim: u64, state: u64, groups: u64) -> Option<Mamba2> {
-    if groups == 0 || heads % groups != 0 {
+    if groups == 0 || !heads.is_multiple_of(groups) {
         config.refuse("n_groups", format!("{heads} Mamba heads do not share {groups} groups evenly"));
         return None;
     }
@@ -119,7 +119,7 @@ fn mamba2_of(config: &mut Config, heads: u64, head_dim: u64, state: u64, groups:
 /// projections.
 fn shared_mamba(config: &mut Config, inner: u64) -> Option<Mamba2> {
     let heads = config.count("mamba_n_heads", 128)?;
-    if inner % heads != 0 {
+    if !inner.is_multiple_of(heads) {
         config.refuse("mamba_n_heads", format!("inner width {inner} does not divide into {heads} heads"));
         return None;
     }
@@ -337,7 +337,7 @@ pub fn qwen3_next(config: &mut Config) -> Option<Recipe> {
         value_dim: config.count("linear_value_head_dim", 128)?,
         conv: config.count("linear_conv_kernel_dim", 4)?,
     };
-    if gated_delta.value_heads % gated_delta.key_heads != 0 {
+    if !gated_delta.value_heads.is_multiple_of(gated_delta.key_heads) {
         config.refuse("linear_num_value_heads", "value heads do not share the key heads evenly");
     }
     let mlp = Mlp { ffn: config.count("intermediate_size", 5632)?, activation: Activation::SwiGlu, bias: false };

@@ -88,7 +88,7 @@ pub fn mixtral(config: &mut Config) -> Option<Recipe> {
 pub(super) fn qwen_sparsity(config: &mut Config, experts: u64) -> Option<impl Fn(u64) -> bool + use<>> {
     let step = config.count("decoder_sparse_step", 1)?;
     let dense = config.naturals("mlp_only_layers");
-    Some(move |i: u64| experts > 0 && !dense.contains(&i) && (i + 1) % step == 0)
+    Some(move |i: u64| experts > 0 && !dense.contains(&i) && (i + 1).is_multiple_of(step))
 }
 
 /// Qwen3 MoE.

@@ -1,0 +1,344 @@
+//! What moves while the model runs: every collective with its transpose in backward, where it
+//! stands, and what both ends must agree on; and the state contracts of recurrent blocks.
+//!
+//! Volumes are elements of the tensor that enters the collective on one rank, for one microbatch.
+//! Bytes and time are not known here.
+
+use crate::layout::Layout;
+use crate::request::ZeroStage;
+use recipe::kinds::attention::AttentionKind;
+use recipe::kinds::mamba::Mamba;
+use recipe::{Mixer, Recipe};
+
+/// One collective and its transpose.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Exchange {
+    /// The axis its group lies on; `sp` names the pair on the tensor axis.
+    pub axis: &'static str,
+    /// Where in the model.
+    pub place: String,
+    /// What runs in forward.
+    pub forward: &'static str,
+    /// What runs in backward.
+    pub backward: &'static str,
+    /// Elements a rank puts in, for one microbatch and one time through.
+    pub elements: u64,
+    /// How often it stands in the model (for state: once a step).
+    pub count: u64,
+    /// What the members must agree on.
+    pub agree: &'static str,
+}
+
+/// The collectives of a recipe under a layout.
+pub fn exchanges(recipe: &Recipe, layout: &Layout) -> Vec<Exchange> {
+    let mut out = Vec::new();
+    let tokens = layout.micro_batch * layout.sequence / layout.cp.get();
+    tensor(recipe, layout, tokens, &mut out);
+    vocabulary(recipe, layout, tokens, &mut out);
+    experts(recipe, layout, &mut out);
+    context(recipe, layout, tokens, &mut out);
+    pipeline(recipe, layout, &mut out);
+    data(recipe, layout, &mut out);
+    out
+}
+
+/// Two exchanges around every block with matrices on the tensor axis.
+fn tensor(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
+    if !layout.tp.splits() {
+        return;
+    }
+    let width = recipe.hidden;
+    let mixers = [Mixer::Attention, Mixer::Mlp, Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
+    for mixer in mixers.into_iter().filter(|m| recipe.has(*m)) {
+        let (name, count) = (mixer.table(), recipe.count(mixer));
+        tensor_pair(layout, name, tokens * width, count, out);
+    }
+    let shared = recipe.moe.as_ref().filter(|_| recipe.has(Mixer::Moe)).and_then(|m| m.shared.as_ref());
+    if shared.is_some() {
+        tensor_pair(layout, "moe.shared", tokens * width, recipe.count(Mixer::Moe), out);
+    }
+}
+
+fn tensor_pair(layout: &Layout, name: &str, elements: u64, count: u64, out: &mut Vec<Exchange>) {
+    if layout.sp {
+        let share = elements / layout.tp.get();
+        out.push(Exchange {
+            axis: "sp",
+            place: format!("into {name}: sequence made whole before the column-parallel projection"),
+            forward: "all-gather",
+            backward: "reduce-scatter",
+            elements: share,
+            count,
+            agree: "dtype of the norm's output (an fp8 gather needs the same scale on all members)",
+        });
+        out.push(Exchange {
+            axis: "sp",
+            place: format!("out of {name}: partial sums of the row-parallel projection"),
+            forward: "reduce-scatter",
+            backward: "all-gather",
+            elements,
+            count,
+            agree: "accumulation dtype: sums run in bf16 or fp32, never in fp8",
+        });
+    } else {
+        out.push(Exchange {
+            axis: "tp",
+            place: format!("out of {name}: partial sums of the row-parallel projection"),
+            forward: "all-reduce",
+            backward: "identity",
+            elements,
+            count,
+            agree: "accumulation dtype",
+        });
+        out.push(Exchange {
+            axis: "tp",
+            place: format!("into {name}: gradients of the input"),
+            forward: "identity",
+            backward: "all-reduce",
+            elements,
+            count,
+            agree: "gradient dtype",
+        });
+    }
+}
+
+fn vocabulary(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
+    if !layout.tp.splits() {
+        return;
+    }
+    out.push(Exchange {
+        axis: if layout.sp { "sp" } else { "tp" },
+        place: "out of the vocabulary-parallel embedding".to_string(),
+        forward: if layout.sp { "reduce-scatter" } else { "all-reduce" },
+        backward: if layout.sp { "all-gather" } else { "identity" },
+        elements: tokens * recipe.hidden,
+        count: 1,
+        agree: "which rank owns which token row",
+    });
+    out.push(Exchange {
+        axis: "tp",
+        place: "vocabulary-parallel cross-entropy: maximum, sum of exponentials, target logit".to_string(),
+        forward: "all-reduce",
+        backward: "identity",
+        elements: 3 * tokens,
+        count: 1,
+        agree: "fp32 statistics",
+    });
+}
+
+fn experts(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
+    let Some(moe) = recipe.moe.as_ref().filter(|_| recipe.has(Mixer::Moe)) else { return };
+    let tokens = layout.tokens_per_microbatch_per_rank();
+    let width = moe.latent.unwrap_or(recipe.hidden);
+    let count = recipe.count(Mixer::Moe);
+    if layout.ep.splits() {
+        out.push(Exchange {
+            axis: "ep",
+            place: "before dispatch: tokens each expert will receive".to_string(),
+            forward: "all-gather of counts",
+            backward: "none",
+            elements: moe.experts,
+            count,
+            agree: "owner rank of every expert",
+        });
+        for place in
+            ["dispatch: routed tokens to the owners of their experts", "combine: expert outputs back to their tokens"]
+        {
+            out.push(Exchange {
+                axis: "ep",
+                place: place.to_string(),
+                forward: "all-to-all",
+                backward: "all-to-all",
+                elements: tokens * moe.top_k * width,
+                count,
+                agree: "counts are transposes; the exit restores the sequence-sharded view",
+            });
+        }
+    }
+    if layout.etp.splits() {
+        let routed = tokens * moe.top_k * width;
+        out.push(Exchange {
+            axis: "etp",
+            place: "into experts: tokens of the expert-tensor group".to_string(),
+            forward: "all-gather",
+            backward: "reduce-scatter",
+            elements: routed,
+            count,
+            agree: "token order within the group",
+        });
+        out.push(Exchange {
+            axis: "etp",
+            place: "out of experts: partial sums".to_string(),
+            forward: "reduce-scatter",
+            backward: "all-gather",
+            elements: routed * layout.etp.get(),
+            count,
+            agree: "accumulation dtype",
+        });
+    }
+}
+
+fn context(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
+    if !layout.cp.splits() {
+        return;
+    }
+    let tp = layout.tp.get();
+    if let Some(attention) = recipe.attention().filter(|_| recipe.has(Mixer::Attention)) {
+        let per_token = match &attention.kind {
+            AttentionKind::Gqa { kv_heads, head_dim } => 2 * kv_heads.div_ceil(tp) * head_dim,
+            AttentionKind::Mla(mla) => attention.heads / tp * (mla.qk_dim + mla.rope_dim + mla.v_dim),
+        };
+        out.push(Exchange {
+            axis: "cp",
+            place: "under attention: keys and values around the ring".to_string(),
+            forward: "send/receive × (cp-1)",
+            backward: "send/receive × (cp-1)",
+            elements: tokens * per_token * (layout.cp.get() - 1),
+            count: recipe.count(Mixer::Attention),
+            agree: "order of the parts, and fp32 softmax statistics",
+        });
+    }
+    if let Some(Mamba::Two(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.has(Mixer::Mamba)) {
+        let rows = 2 * mamba.inner() + 2 * mamba.groups * mamba.state + mamba.heads;
+        head_exchange("mamba", tokens * rows / tp, tokens * mamba.inner() / tp, recipe.count(Mixer::Mamba), out);
+    }
+    if let Some(delta) = recipe.gated_delta.as_ref().filter(|_| recipe.has(Mixer::GatedDelta)) {
+        let (keys, values) = (delta.key_heads * delta.key_dim, delta.value_heads * delta.value_dim);
+        let rows = 2 * keys + 2 * values + 2 * delta.value_heads;
+        head_exchange("gated_delta", tokens * rows / tp, tokens * values / tp, recipe.count(Mixer::GatedDelta), out);
+    }
+}
+
+fn head_exchange(name: &str, into: u64, from: u64, count: u64, out: &mut Vec<Exchange>) {
+    let exchange = |place: String, elements| Exchange {
+        axis: "cp",
+        place,
+        forward: "all-to-all",
+        backward: "all-to-all",
+        elements,
+        count,
+        agree: "which heads each rank runs over the whole timeline",
+    };
+    out.push(exchange(format!("into {name}: time traded for heads"), into));
+    out.push(exchange(format!("out of {name}: heads traded for time"), from));
+}
+
+fn pipeline(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
+    if layout.pp.splits() {
+        out.push(Exchange {
+            axis: "pp",
+            place: "between chunks of depth: the residual stream".to_string(),
+            forward: "send",
+            backward: "send of its gradient",
+            elements: layout.tokens_per_microbatch_per_rank() * recipe.hidden,
+            count: layout.chunks() - 1,
+            agree: "shape and dtype of the stage boundary, and any recurrent state with it",
+        });
+    }
+}
+
+fn data(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
+    let (mut dense, mut expert) = (0, 0);
+    for tensor in recipe.tensors() {
+        if tensor.acting.is_some() { expert += tensor.elements() } else { dense += tensor.elements() }
+    }
+    let groups = [
+        ("dp", "dense", dense, layout.dense_shards(), layout.tp.get() * layout.pp.get()),
+        ("edp", "expert", expert, layout.edp.get(), layout.etp.get() * layout.ep.get() * layout.pp.get()),
+    ];
+    for (axis, what, elements, degree, cut) in groups {
+        if degree == 1 || elements == 0 {
+            continue;
+        }
+        let sharded = layout.zero != ZeroStage::Zero;
+        out.push(Exchange {
+            axis,
+            place: format!("after backward: {what} gradients over {degree} replicas"),
+            forward: "none",
+            backward: if sharded { "reduce-scatter" } else { "all-reduce" },
+            elements: elements / cut,
+            count: 1,
+            agree: "gradient dtype, bucket order and padding",
+        });
+        if sharded {
+            out.push(Exchange {
+                axis,
+                place: if layout.zero == ZeroStage::Three {
+                    format!("before every use: {what} weights of a block")
+                } else {
+                    format!("after the optimizer step: {what} weights")
+                },
+                forward: "all-gather",
+                backward: if layout.zero == ZeroStage::Three { "all-gather" } else { "none" },
+                elements: elements / cut / degree,
+                count: 1,
+                agree: "shard boundaries",
+            });
+        }
+    }
+}
+
+/// The state contract of one state-carrying family.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct StateContract {
+    /// The recipe table.
+    pub mixer: &'static str,
+    /// Blocks that carry it.
+    pub blocks: u64,
+    /// Recurrent state of a sequence in one block, in elements, before tensor parallelism.
+    pub state_elements: u64,
+    /// The convolution's tail, likewise.
+    pub conv_elements: u64,
+    /// What holds when a context cut crosses it.
+    pub under_cp: &'static str,
+    /// What holds when a stage cut stands beside it.
+    pub under_pp: &'static str,
+}
+
+/// The state contracts of a recipe.
+pub fn contracts(recipe: &Recipe) -> Vec<StateContract> {
+    let mut out = Vec::new();
+    let beside = "a block is never cut by a stage: its state stays whole on its stage";
+    if let Some(mamba) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) {
+        let (state_elements, conv_elements) = mamba.state_elements();
+        let under_cp = match mamba {
+            Mamba::One(_) => "refused: the scan takes no initial state",
+            Mamba::Two(_) => "heads are exchanged for time, so no state crosses",
+            Mamba::Three(m) if m.state_carry => "state, rotation and last step are handed to the next part",
+            Mamba::Three(_) => "refused until the mixer carries its state",
+        };
+        let blocks = recipe.count(Mixer::Mamba);
+        out.push(StateContract { mixer: "mamba", blocks, state_elements, conv_elements, under_cp, under_pp: beside });
+    }
+    if let Some(recurrent) = recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent)) {
+        let (state_elements, conv_elements) = recurrent.state_elements();
+        out.push(StateContract {
+            mixer: "recurrent",
+            blocks: recipe.count(Mixer::Recurrent),
+            state_elements,
+            conv_elements,
+            under_cp: if recurrent.state_carry {
+                "state is handed from part to part, one after another"
+            } else {
+                "refused until the mixer carries its state"
+            },
+            under_pp: if recurrent.depth_carry {
+                "state runs up the depth and crosses (virtual) stage cuts with the activations"
+            } else {
+                beside
+            },
+        });
+    }
+    if let Some(delta) = recipe.gated_delta.as_ref().filter(|_| recipe.uses(Mixer::GatedDelta)) {
+        let (state_elements, conv_elements) = delta.state_elements();
+        out.push(StateContract {
+            mixer: "gated_delta",
+            blocks: recipe.count(Mixer::GatedDelta),
+            state_elements,
+            conv_elements,
+            under_cp: "heads are exchanged for time, so no state crosses",
+            under_pp: beside,
+        });
+    }
+    out
+}

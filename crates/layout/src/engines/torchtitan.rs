@@ -1,0 +1,59 @@
+//! torchtitan 0.3.0. File names are relative to `torchtitan`.
+
+use super::{kv_heads, refuse_mixers, refuse_parallel, refuse_schedule, unsupported};
+use crate::legality::Case;
+use crate::request::Schedule;
+use diag::Finding;
+use recipe::Mixer;
+
+pub fn check(case: &Case, findings: &mut Vec<Finding>) {
+    let (recipe, layout) = (case.recipe, case.layout);
+    refuse_mixers("torchtitan/no-block", "torchtitan", &[Mixer::Mamba, Mixer::Recurrent], case, findings);
+    refuse_parallel("torchtitan/parallel-block", "torchtitan", case, findings);
+    let known = [Schedule::OneF1b, Schedule::Interleaved, Schedule::DualPipeV];
+    refuse_schedule("torchtitan/schedule", "torchtitan", &known, case, findings);
+    let tp = layout.tp.get();
+    if let Some(kv) = kv_heads(case).filter(|kv| !kv.is_multiple_of(tp)) {
+        // models/common/decoder.py
+        let message = format!("{kv} KV heads are not a multiple of tp={tp}, and torchtitan does not replicate them");
+        let finding = unsupported("torchtitan/kv-heads", "attention", message).fix("tp", units::divisors(kv));
+        findings.push(finding.quote("must divide n_heads … n_kv_heads ({n_kv_heads})."));
+    }
+    if recipe.tied && layout.pp.splits() {
+        // models/common/decoder.py
+        let finding =
+            unsupported("torchtitan/tied-pp", "pp", "tied embeddings cannot be cut into stages").fix("pp", vec![1]);
+        findings.push(finding.quote("Weight tying is not supported with Pipeline Parallel."));
+    }
+    if recipe.features.mtp().is_some() && (layout.pp.splits() || layout.cp.splits()) {
+        // models/deepseek_v3/mtp.py
+        let finding = unsupported("torchtitan/mtp", "features.mtp", "prediction heads run without pp and cp only");
+        findings.push(finding.quote("MTP does not support pipeline parallelism yet."));
+    }
+    if recipe.uses(Mixer::GatedDelta) && layout.cp.splits() {
+        // models/qwen3_5/parallelize.py
+        let finding =
+            unsupported("torchtitan/gated-delta-cp", "cp", "gated delta nets cannot be cut in time").fix("cp", vec![1]);
+        findings.push(finding.quote("Context Parallel is not yet supported for Qwen3.5."));
+    }
+    if recipe.uses(Mixer::Moe) && layout.etp.splits() && layout.ep.splits() {
+        // models: no setting for it
+        let message = format!("torchtitan has no expert tensor parallelism, and etp is {}", layout.etp);
+        findings.push(unsupported("torchtitan/etp", "etp", message).fix("etp", vec![1]));
+    }
+    let shards = layout.dp.get() * layout.cp.get() * tp;
+    if recipe.uses(Mixer::Moe) && !shards.is_multiple_of(layout.ep.get()) {
+        // config/configs.py
+        let message = format!("dp·cp·tp = {shards} is not a multiple of ep={}", layout.ep);
+        let finding = unsupported("torchtitan/ep-mesh", "ep", message).fix("ep", units::divisors(shards));
+        findings.push(finding.quote("so dp_shard * cp * tp == efsdp * ep."));
+    }
+    if layout.schedule == Schedule::OneF1b && layout.pp.splits() && layout.microbatches < layout.pp.get() {
+        // torch/distributed/pipelining/schedules.py
+        let message =
+            format!("1f1b needs at least pp {} microbatches, and there are {}", layout.pp, layout.microbatches);
+        let finding = unsupported("torchtitan/microbatches", "microbatches", message);
+        let quote = "must be greater than or equal to the number of stages";
+        findings.push(finding.fix("microbatches", vec![layout.pp.get(), 2 * layout.pp.get()]).quote(quote));
+    }
+}

@@ -1,0 +1,310 @@
+//! A layout: every degree and policy settled, with a record of what was derived and why.
+//! Whether it is legal for a recipe is [`crate::legality`]'s to say; here only sizes are settled.
+
+use crate::axis::Axis;
+use crate::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
+use diag::{Blame, Finding};
+use recipe::{Mixer, Mode, Recipe};
+use units::{Degree, gcd};
+
+/// Ranks we agree to lay out.
+pub const MOST_RANKS: u64 = 1 << 24;
+
+/// A settled layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layout {
+    /// Ranks in all.
+    pub world: u64,
+    /// Tensor-parallel degree.
+    pub tp: Degree,
+    /// Whether activations between tensor-parallel regions are sharded along the sequence.
+    pub sp: bool,
+    /// Context-parallel degree.
+    pub cp: Degree,
+    /// Pipeline stages.
+    pub pp: Degree,
+    /// Chunks a stage holds.
+    pub vpp: Degree,
+    /// Expert-parallel degree.
+    pub ep: Degree,
+    /// Tensor-parallel degree inside experts.
+    pub etp: Degree,
+    /// Data-parallel degree of the dense mesh; rounded down when the world does not divide, which
+    /// legality then refuses.
+    pub dp: Degree,
+    /// Data-parallel degree of the expert mesh, likewise.
+    pub edp: Degree,
+    /// ZeRO stage.
+    pub zero: ZeroStage,
+    /// Sequences of a microbatch.
+    pub micro_batch: u64,
+    /// Sequences of a step.
+    pub global_batch: u64,
+    /// Microbatches of a step on one replica.
+    pub microbatches: u64,
+    /// Tokens of a sequence.
+    pub sequence: u64,
+    /// Pipeline schedule.
+    pub schedule: Schedule,
+    /// Recompute policy.
+    pub recompute: Recompute,
+    /// Runtime mode.
+    pub mode: Option<Mode>,
+    /// First layer of every chunk but the first, when given.
+    pub boundaries: Option<Vec<u64>>,
+    /// How layers are dealt out without boundaries.
+    pub balance: Balance,
+    /// Engine whose own rules apply.
+    pub engine: Option<Engine>,
+    /// The padded vocabulary is a multiple of this times tp.
+    pub vocab_multiple: u64,
+}
+
+/// A value nobody typed.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Derived {
+    /// Which.
+    pub key: &'static str,
+    /// The value.
+    pub value: String,
+    /// Why that one.
+    pub why: String,
+}
+
+impl Layout {
+    /// The degree of an axis.
+    pub fn degree(&self, axis: Axis) -> Degree {
+        match axis {
+            Axis::Tp => self.tp,
+            Axis::Cp => self.cp,
+            Axis::Dp => self.dp,
+            Axis::Pp => self.pp,
+            Axis::Ep => self.ep,
+            Axis::Etp => self.etp,
+            Axis::Edp => self.edp,
+        }
+    }
+
+    /// Chunks the depth is cut into.
+    pub fn chunks(&self) -> u64 {
+        self.pp.get() * self.vpp.get()
+    }
+
+    /// Ranks that share out the state of a dense tensor: data-parallel ranks of every context part.
+    pub fn dense_shards(&self) -> u64 {
+        self.dp.get() * self.cp.get()
+    }
+
+    /// Tokens of a microbatch that one rank holds between tensor-parallel regions.
+    pub fn tokens_per_microbatch_per_rank(&self) -> u64 {
+        let shards = self.cp.get() * if self.sp { self.tp.get() } else { 1 };
+        self.micro_batch * self.sequence / shards
+    }
+
+    /// The vocabulary padded so that every tensor-parallel rank holds the same number of rows.
+    pub fn padded_vocab(&self, vocab: u64) -> u64 {
+        let step = self.tp.get() * self.vocab_multiple;
+        vocab.div_ceil(step) * step
+    }
+
+    /// The layout as the shortest flags that would type it.
+    pub fn flags(&self) -> String {
+        let mut out = vec![format!("--tp {}", self.tp)];
+        for (name, degree) in [("cp", self.cp), ("pp", self.pp), ("vpp", self.vpp), ("ep", self.ep), ("dp", self.dp)] {
+            if degree.splits() {
+                out.push(format!("--{name} {degree}"));
+            }
+        }
+        if self.ep.splits() && self.etp != self.tp {
+            out.push(format!("--etp {}", self.etp));
+        }
+        if self.tp.splits() && !self.sp {
+            out.push("--no-sp".to_string());
+        }
+        out.join(" ")
+    }
+}
+
+/// Settles a request: fills in what was left out, and says so. Fails only on sizes that are no
+/// sizes (zero, or beyond any machine).
+pub fn settle(request: &LayoutRequest, recipe: &Recipe) -> Result<(Layout, Vec<Derived>), Vec<Finding>> {
+    let mut settler = Settler { derived: Vec::new(), findings: Vec::new() };
+    let layout = settler.settle(request, recipe);
+    match layout {
+        Some(layout) if settler.findings.is_empty() => Ok((layout, settler.derived)),
+        _ => Err(settler.findings),
+    }
+}
+
+struct Settler {
+    derived: Vec<Derived>,
+    findings: Vec<Finding>,
+}
+
+impl Settler {
+    fn derive<T: ToString>(&mut self, key: &'static str, value: T, why: impl Into<String>) -> T {
+        self.derived.push(Derived { key, value: value.to_string(), why: why.into() });
+        value
+    }
+
+    /// A typed size: at least one, at most what any machine has.
+    fn size(&mut self, key: &'static str, value: Option<u64>, most: u64) -> Option<u64> {
+        let value = value?;
+        if !(1..=most).contains(&value) {
+            let message = format!("`--{key} {value}` is outside 1 to {most}");
+            self.findings.push(Finding::error("layout/size", Blame::Layout, key, message));
+        }
+        Some(value.clamp(1, most))
+    }
+
+    fn degree(&mut self, key: &'static str, value: Option<u64>, default: u64, why: &str) -> Degree {
+        let value = match self.size(key, value, MOST_RANKS) {
+            Some(value) => value,
+            None if default == 1 => 1,
+            None => self.derive(key, default, why),
+        };
+        Degree::new(value).unwrap_or(Degree::ONE)
+    }
+
+    fn settle(&mut self, request: &LayoutRequest, recipe: &Recipe) -> Option<Layout> {
+        let mode_tp = request.mode.map_or(1, Mode::tensor_parallel);
+        let mode_why = request.mode.map_or(String::new(), |m| format!("mode {m} is pinned to it"));
+        let tp = self.degree("tp", request.tp, mode_tp, &mode_why);
+        let cp = self.degree("cp", request.cp, 1, "");
+        let pp = self.degree("pp", request.pp, 1, "");
+        let ep = self.degree("ep", request.ep, 1, "");
+        let has_experts = recipe.uses(Mixer::Moe);
+        let etp_default = if has_experts { tp.get() } else { 1 };
+        let etp = self.degree("etp", request.etp, etp_default, "experts take tp unless told otherwise");
+        let vpp = self.degree("vpp", request.vpp, self.usual_vpp(request), "DualPipeV folds two chunks onto a rank");
+        let dense = tp.get().checked_mul(cp.get())?.checked_mul(pp.get());
+        let expert = etp.get().checked_mul(ep.get())?.checked_mul(pp.get());
+        let (Some(dense), Some(expert)) = (dense, if has_experts { expert } else { Some(1) }) else {
+            let message = "the degrees multiply to more ranks than can be counted";
+            self.findings.push(Finding::error("layout/size", Blame::Layout, "world", message));
+            return None;
+        };
+        let world = self.world(request, dense, expert)?;
+        let dp = self.dp(request, world, dense);
+        let edp = Degree::new(world / expert).unwrap_or(Degree::ONE);
+        let sp = self.sp(request, tp, has_experts && ep.splits());
+        let schedule = self.schedule(request, vpp);
+        let (micro_batch, microbatches, global_batch) = self.batch(request, dp, pp);
+        let sequence = match self.size("seq", request.sequence, recipe::limits::SEQUENCE) {
+            Some(sequence) => sequence,
+            None => self.derive("seq", recipe.sequence, "the recipe's sequence"),
+        };
+        let vocab_multiple = self.size("vocab-multiple", request.vocab_multiple, 1 << 20).unwrap_or(1);
+        Some(Layout {
+            world,
+            tp,
+            sp,
+            cp,
+            pp,
+            vpp,
+            ep,
+            etp,
+            dp,
+            edp,
+            zero: self.zero(request),
+            micro_batch,
+            global_batch,
+            microbatches,
+            sequence,
+            schedule,
+            recompute: request.recompute.clone().unwrap_or(Recompute::None),
+            mode: request.mode,
+            boundaries: request.boundaries.clone(),
+            balance: request.balance.unwrap_or(Balance::Layers),
+            engine: request.engine,
+            vocab_multiple,
+        })
+    }
+
+    fn usual_vpp(&self, request: &LayoutRequest) -> u64 {
+        if request.schedule == Some(Schedule::DualPipeV) { 2 } else { 1 }
+    }
+
+    /// The typed world, or the smallest one both meshes fit in.
+    fn world(&mut self, request: &LayoutRequest, dense: u64, expert: u64) -> Option<u64> {
+        if let Some(world) = self.size("world", request.world, MOST_RANKS) {
+            return Some(world);
+        }
+        let dp = request.dp.unwrap_or(1).max(1);
+        let least = dense.checked_mul(dp).and_then(|d| (d / gcd(d, expert)).checked_mul(expert));
+        // With dp typed, the world is what it makes; legality then says whether experts fit it.
+        let world = if request.dp.is_some() { dense.checked_mul(dp) } else { least };
+        match world.filter(|w| *w <= MOST_RANKS) {
+            Some(world) => Some(self.derive("world", world, "the fewest ranks these degrees need")),
+            None => {
+                let message = format!("the degrees need more than {MOST_RANKS} ranks");
+                self.findings.push(Finding::error("layout/size", Blame::Layout, "world", message));
+                None
+            }
+        }
+    }
+
+    fn dp(&mut self, request: &LayoutRequest, world: u64, dense: u64) -> Degree {
+        let value = match self.size("dp", request.dp, MOST_RANKS) {
+            Some(dp) => dp,
+            None => {
+                let dp = (world / dense).max(1);
+                self.derive("dp", dp, format!("world {world} / (tp·cp·pp = {dense})"))
+            }
+        };
+        Degree::new(value).unwrap_or(Degree::ONE)
+    }
+
+    fn sp(&mut self, request: &LayoutRequest, tp: Degree, experts_cut: bool) -> bool {
+        match request.sp {
+            Some(true) if !tp.splits() => self.derive("sp", false, "one tensor-parallel rank leaves nothing to shard"),
+            Some(sp) => sp,
+            None if !tp.splits() => false,
+            None if experts_cut => self.derive("sp", true, "tp with ep requires sequence parallelism"),
+            None => self.derive("sp", true, "activations between tensor-parallel regions are sharded with them"),
+        }
+    }
+
+    fn zero(&mut self, request: &LayoutRequest) -> ZeroStage {
+        match (request.zero, request.engine) {
+            (Some(zero), _) => zero,
+            (None, Some(Engine::Fsdp2 | Engine::Torchtitan | Engine::Maxtext | Engine::XlaSpmd)) => {
+                self.derive("zero", ZeroStage::Three, "the engine shards weights, gradients and optimizer state")
+            }
+            (None, _) => {
+                self.derive("zero", ZeroStage::One, "optimizer state is shared out, as a distributed optimizer does")
+            }
+        }
+    }
+
+    fn schedule(&mut self, request: &LayoutRequest, vpp: Degree) -> Schedule {
+        match request.schedule {
+            Some(schedule) => schedule,
+            None if vpp.splits() => self.derive("schedule", Schedule::Interleaved, "a stage holds several chunks"),
+            None => Schedule::OneF1b,
+        }
+    }
+
+    /// Microbatch, count and global batch: whichever is left out follows from the others.
+    fn batch(&mut self, request: &LayoutRequest, dp: Degree, pp: Degree) -> (u64, u64, u64) {
+        const MOST: u64 = 1 << 32;
+        let micro = self.size("mbs", request.micro_batch, MOST).unwrap_or(1);
+        let global = self.size("gbs", request.global_batch, MOST);
+        let count = self.size("microbatches", request.microbatches, MOST);
+        let per_count = micro * dp.get();
+        match (count, global) {
+            (Some(count), Some(global)) => (micro, count, global),
+            (Some(count), None) => (micro, count, count.saturating_mul(per_count)),
+            (None, Some(global)) => {
+                let count = (global / per_count).max(1);
+                let why = format!("gbs {global} / (mbs {micro} · dp {dp})");
+                (micro, self.derive("microbatches", count, why), global)
+            }
+            (None, None) => {
+                let count = if pp.splits() { 2 * pp.get() } else { 1 };
+                let why = if pp.splits() { "twice the stages, so that the pipeline fills" } else { "one stage" };
+                (micro, self.derive("microbatches", count, why), count * per_count)
+            }
+        }
+    }
+}

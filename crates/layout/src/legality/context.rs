@@ -1,0 +1,78 @@
+//! Context parallelism: parts of the timeline. Attention rebuilds the whole by exchange; a
+//! recurrence may be cut only if its boundary state is carried or its heads are exchanged.
+
+use super::{Case, multiples_near, refuse};
+use diag::Finding;
+use recipe::kinds::mamba::Mamba;
+use recipe::{Mixer, Recipe};
+use units::divisors;
+
+pub fn check(case: &Case, findings: &mut Vec<Finding>) {
+    let layout = case.layout;
+    if !layout.cp.splits() {
+        return;
+    }
+    let (cp, tp) = (layout.cp.get(), layout.tp.get());
+    if !layout.sequence.is_multiple_of(2 * cp) {
+        let message = format!(
+            "sequence {} does not divide into 2·cp = {} pieces, and causal balance gives each rank an early and a late one",
+            layout.sequence,
+            2 * cp
+        );
+        findings.push(refuse("cp/sequence", "sequence", message).fix("seq", multiples_near(layout.sequence, 2 * cp)));
+    }
+    for (object, why) in uncarried(case.recipe) {
+        let message = format!("cp={cp} cuts time through `{object}`, whose state nobody carries: {why}");
+        findings.push(refuse("cp/recurrence", object, message).fix("cp", vec![1]));
+    }
+    exchange(case.recipe, tp, cp, findings);
+}
+
+/// State-carrying mixers that can neither exchange heads nor carry state over a cut in time.
+fn uncarried(recipe: &Recipe) -> Vec<(&'static str, &'static str)> {
+    let mut found = Vec::new();
+    if recipe.uses(Mixer::Mamba) {
+        match &recipe.mamba {
+            Some(Mamba::One(_)) => found.push(("mamba", "Mamba-1's scan takes no initial state")),
+            Some(Mamba::Three(m)) if !m.state_carry => {
+                found.push(("mamba", "its rotation and trapezoidal step reach across the cut (`mamba.state_carry`)"));
+            }
+            _ => {}
+        }
+    }
+    if recipe.uses(Mixer::Recurrent) && recipe.recurrent.as_ref().is_some_and(|r| !r.state_carry) {
+        found.push(("recurrent", "its step is non-linear, so the next part waits for it (`recurrent.state_carry`)"));
+    }
+    found
+}
+
+/// Mamba-2 and gated delta nets trade time for heads: each rank runs some heads over all tokens.
+fn exchange(recipe: &Recipe, tp: u64, cp: u64, findings: &mut Vec<Finding>) {
+    if let Some(Mamba::Two(m)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba))
+        && m.heads.is_multiple_of(tp)
+        && m.groups.is_multiple_of(tp)
+    {
+        let (heads, groups) = (m.heads / tp, m.groups / tp);
+        let heads_fit = |cp: u64| heads.is_multiple_of(cp);
+        let groups_fit = |cp: u64| groups.is_multiple_of(cp) || cp.is_multiple_of(groups);
+        if !heads_fit(cp) {
+            let message =
+                format!("cp={cp} exchanges time for heads, and {heads} Mamba heads a rank are not a multiple of {cp}");
+            findings.push(refuse("cp/mamba-heads", "mamba", message).fix("cp", divisors(heads)));
+        }
+        if !groups_fit(cp) {
+            let message = format!("cp={cp} and {groups} Mamba groups a rank do not divide one another");
+            let fits = divisors(heads).into_iter().filter(|c| groups_fit(*c)).collect();
+            findings.push(refuse("cp/mamba-groups", "mamba", message).fix("cp", fits));
+        }
+    }
+    if let Some(delta) = recipe.gated_delta.as_ref().filter(|_| recipe.uses(Mixer::GatedDelta))
+        && delta.key_heads.is_multiple_of(tp)
+        && !(delta.key_heads / tp).is_multiple_of(cp)
+    {
+        let heads = delta.key_heads / tp;
+        let message =
+            format!("cp={cp} exchanges time for heads, and {heads} key heads a rank are not a multiple of {cp}");
+        findings.push(refuse("cp/gated-delta-heads", "gated_delta", message).fix("cp", divisors(heads)));
+    }
+}

@@ -1,0 +1,37 @@
+//! Layers over pipeline chunks.
+
+use super::{Case, refuse};
+use crate::stages::StagePlan;
+use diag::{Blame, Finding};
+
+pub fn check(case: &Case, findings: &mut Vec<Finding>) {
+    let layout = case.layout;
+    let depth = case.recipe.depth() as u64;
+    let (pp, vpp) = (layout.pp.get(), layout.vpp.get());
+    if pp.checked_mul(vpp).is_none_or(|chunks| chunks > depth) {
+        let message = format!("{depth} layers do not fill pp {pp} × vpp {vpp} chunks");
+        let finding = refuse("pp/depth", "pp", message);
+        findings.push(if vpp > depth {
+            Finding { hint: Some(format!("vpp may be 1 to {}", depth / pp.min(depth))), ..finding.fix("vpp", vec![1]) }
+        } else {
+            let most = depth / vpp;
+            Finding { hint: Some(format!("pp may be 1 to {most}")), ..finding.fix("pp", (1..=most).collect()) }
+        });
+        return;
+    }
+    let plan = match StagePlan::new(case.recipe, layout, None) {
+        Ok(plan) => plan,
+        Err(finding) => return findings.push(finding),
+    };
+    let counts = plan.layer_counts();
+    let (least, most) = (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
+    if least != most && layout.boundaries.is_none() {
+        let message = format!("{depth} layers over {} chunks come out uneven: {least} to {most} a chunk", counts.len());
+        let note = Finding::note("pp/uneven", Blame::Layout, "pp", message);
+        findings.push(note.hint("spare layers go to the middle; --balance or --boundaries say otherwise"));
+    }
+    for seam in plan.seams.iter().filter(|s| s.state_elements > 0) {
+        let message = format!("the cut before layer {} carries recurrent state: {}", seam.before + 1, seam.contract);
+        findings.push(Finding::note("pp/state-seam", Blame::Layout, "recurrent", message));
+    }
+}

@@ -1,0 +1,165 @@
+//! One measured row of a Megatron-Core job, as `data/truth/megatron_h200.jsonl` holds them: the
+//! model it ran, the layout, and the rank that was read. Nothing here knows what was measured.
+
+use crate::request::{LayoutRequest, Recompute, ZeroStage};
+use recipe::kinds::attention::{Attention, AttentionKind};
+use recipe::kinds::mamba::Mamba;
+use recipe::kinds::mamba2::Mamba2;
+use recipe::kinds::mla::Mla;
+use recipe::kinds::mlp::Mlp;
+use recipe::kinds::moe::{Moe, Router, SharedExpert};
+use recipe::kinds::{Activation, Norm};
+use recipe::{Dtype, Layer, Mixer, Pattern, Positions, Recipe};
+use serde_json::Value;
+
+/// What a row says was run.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The row's name.
+    pub name: String,
+    /// The model.
+    pub recipe: Recipe,
+    /// The layout.
+    pub request: LayoutRequest,
+    /// The rank whose memory was read.
+    pub rank: u64,
+}
+
+impl Case {
+    /// Reads the `case` object of a row; the error says which key is missing or unknown.
+    pub fn read(case: &Value) -> Result<Case, String> {
+        let model = &case["model"];
+        let name = case["name"].as_str().unwrap_or("unnamed").to_string();
+        let layers = layers(model)?;
+        let moe = moe(model)?;
+        let mut recipe = Recipe {
+            name: name.clone(),
+            source: "a measured row".to_string(),
+            pattern: Pattern::describe(&layers),
+            layers,
+            hidden: need(model, "hidden")?,
+            vocab: need(model, "vocab")?,
+            tied: model["tied"].as_bool().unwrap_or(false),
+            sequence: need(case, "seq")?,
+            norm: Norm::RmsNorm,
+            positions: Positions::Rope { theta: model["rope_theta"].as_f64().unwrap_or(10_000.0) },
+            modes: Vec::new(),
+            attention: Some(attention(model)?),
+            moe,
+            mamba: mamba(model),
+            recurrent: None,
+            gated_delta: None,
+            mlp: None,
+            features: Default::default(),
+            precision: Default::default(),
+            optimizer: Default::default(),
+            notes: Vec::new(),
+        };
+        // The rows were run with every weight cast to bf16.
+        recipe.precision.scalars = Dtype::Bf16;
+        if recipe.has(Mixer::Mlp) {
+            recipe.mlp = Some(Mlp { ffn: need(model, "ffn")?, activation: activation(model), bias: false });
+        }
+        let recipe = recipe.validated().map_err(|f| f[0].message.clone())?;
+        Ok(Case { name, recipe, request: request(case)?, rank: case["rank"].as_u64().unwrap_or(0) })
+    }
+}
+
+fn need(object: &Value, key: &str) -> Result<u64, String> {
+    object[key].as_u64().ok_or_else(|| format!("the row lacks `{key}`"))
+}
+
+fn activation(model: &Value) -> Activation {
+    if model["act"].as_str() == Some("relu2") { Activation::Relu2 } else { Activation::SwiGlu }
+}
+
+/// Layers of the pattern, or transformer layers with experts where `moe_layer_freq` says so.
+fn layers(model: &Value) -> Result<Vec<Layer>, String> {
+    if let Some(pattern) = model["pattern"].as_str() {
+        let parsed = recipe::megatron::read(pattern).map_err(|f| f.message)?;
+        return Ok(parsed.segments.concat().iter().map(|s| Layer::of(&[s.mixer()])).collect());
+    }
+    let depth = need(model, "layers")?;
+    let has_experts = model["experts"].is_u64();
+    let routed = |i: u64| match &model["moe_layer_freq"] {
+        Value::Array(flags) => flags.get(i as usize).and_then(Value::as_u64) == Some(1),
+        Value::Number(every) => i.is_multiple_of(every.as_u64().unwrap_or(1).max(1)),
+        _ => true,
+    };
+    let feed = |i| if has_experts && routed(i) { Mixer::Moe } else { Mixer::Mlp };
+    Ok((0..depth).map(|i| Layer::of(&[Mixer::Attention, feed(i)])).collect())
+}
+
+fn attention(model: &Value) -> Result<Attention, String> {
+    let heads = need(model, "heads")?;
+    let kv_heads = model["kv_heads"].as_u64().unwrap_or(heads);
+    let head_dim = match model["head_dim"].as_u64() {
+        Some(width) => width,
+        None => need(model, "hidden")? / heads.max(1),
+    };
+    let mut attention = Attention::gqa(heads, kv_heads, head_dim);
+    let mla = &model["mla"];
+    if mla.is_object() {
+        attention.kind = AttentionKind::Mla(Mla {
+            q_rank: mla["q_lora"].as_u64(),
+            kv_rank: need(mla, "kv_lora")?,
+            qk_dim: need(mla, "qk")?,
+            rope_dim: need(mla, "rope")?,
+            v_dim: need(mla, "v")?,
+            bias: false,
+            // `qk_layernorm` was left off, so Megatron built no norms over the latents.
+            latent_norm: false,
+        });
+    }
+    Ok(attention)
+}
+
+fn moe(model: &Value) -> Result<Option<Moe>, String> {
+    let Some(experts) = model["experts"].as_u64() else { return Ok(None) };
+    let activation = activation(model);
+    let shared = model["shared_expert"].as_u64().filter(|ffn| *ffn > 0);
+    Ok(Some(Moe {
+        experts,
+        top_k: need(model, "topk")?,
+        ffn: need(model, "expert_ffn")?,
+        activation,
+        bias: false,
+        latent: None,
+        latent_bias: false,
+        capacity_factor: None,
+        shared: shared.map(|ffn| SharedExpert { ffn, activation, gate: false, bias: false }),
+        router: Router::default(),
+    }))
+}
+
+fn mamba(model: &Value) -> Option<Mamba> {
+    let get = |key: &str| model[key].as_u64();
+    let mixer = Mamba2::new(get("mamba_heads")?, get("mamba_head_dim")?, get("mamba_state")?, get("mamba_groups")?);
+    Some(Mamba::Two(mixer))
+}
+
+fn request(case: &Value) -> Result<LayoutRequest, String> {
+    let get = |key: &str| case[key].as_u64();
+    let recompute = match case["recompute"].as_str() {
+        None => Recompute::None,
+        Some("full") => Recompute::Full,
+        Some(modules) => Recompute::parse(&format!("selective:{modules}"))?,
+    };
+    let tp = get("tp").unwrap_or(1);
+    Ok(LayoutRequest {
+        world: get("world"),
+        tp: Some(tp),
+        sp: Some(case["sp"].as_bool().unwrap_or(tp > 1)),
+        cp: get("cp"),
+        pp: get("pp"),
+        vpp: get("vpp"),
+        ep: get("ep"),
+        etp: get("etp"),
+        zero: Some(if case["dist_opt"].as_bool() == Some(false) { ZeroStage::Zero } else { ZeroStage::One }),
+        micro_batch: get("mbs"),
+        microbatches: Some(get("microbatches").unwrap_or(1)),
+        sequence: get("seq"),
+        recompute: Some(recompute),
+        ..LayoutRequest::default()
+    })
+}

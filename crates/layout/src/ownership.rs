@@ -1,0 +1,237 @@
+//! The ownership table: for every logical tensor, who holds which part, and which rule said so.
+//!
+//! A row's parts are derived, never stored: ask for a rank's part and get index ranges along each
+//! dimension. Rows exist only for layouts that legality accepts.
+
+use crate::axis::Axis;
+use crate::layout::Layout;
+use crate::mesh::{Coordinates, Kind, Mesh};
+use crate::request::{Schedule, ZeroStage};
+use crate::rules::{self, Cut, How, Rule};
+use crate::stages::StagePlan;
+use diag::{Blame, Finding};
+use recipe::{Dim, Recipe, Segment, Surface, Tensor, Unit};
+use std::ops::Range;
+
+/// One row: how one tensor is held across ranks.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The logical tensor, with its vocabulary padded where the split asks for it.
+    pub tensor: Tensor,
+    /// How it is cut; empty is replicated.
+    pub cuts: Vec<Cut>,
+    /// Which rule decided.
+    pub rule: &'static Rule,
+    /// Chunks of depth that own it, once for each copy.
+    pub chunks: Vec<usize>,
+    /// Over how many ranks its training state is shared out, by ZeRO stage.
+    pub shards: Shards,
+}
+
+/// Over how many data-parallel ranks each kind of state is shared out; one is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shards {
+    /// The axis replicas lie on: dense or expert data parallel.
+    pub axis: Axis,
+    /// Weights.
+    pub weights: u64,
+    /// Gradients.
+    pub gradients: u64,
+    /// Optimizer state.
+    pub optimizer: u64,
+}
+
+/// What one rank holds of a tensor: for each dimension, the index ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Ranges by dimension.
+    pub dims: Vec<Vec<Range<u64>>>,
+}
+
+impl Part {
+    /// Sizes of the part's dimensions.
+    pub fn shape(&self) -> Vec<u64> {
+        self.dims.iter().map(|ranges| ranges.iter().map(|r| r.end - r.start).sum()).collect()
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        self.shape().iter().product()
+    }
+}
+
+impl Row {
+    /// How the row reads in a table: `replicated`, `tp: q k v by head`, `ep: expert × etp: channel`.
+    pub fn split(&self) -> String {
+        let mut words: Vec<String> = self.cuts.iter().map(|cut| describe(cut, &self.tensor)).collect();
+        if words.is_empty() {
+            words.push("replicated".to_string());
+        }
+        words.join(" × ")
+    }
+
+    /// The part held at these coordinates. Every tensor-parallel part has the same shape.
+    pub fn part(&self, layout: &Layout, at: &Coordinates) -> Part {
+        let dims =
+            self.tensor.dims.iter().enumerate().map(|(dim, d)| match self.cuts.iter().find(|cut| cut.dim == dim) {
+                Some(cut) => ranges(d, cut, layout.degree(cut.axis).get(), at.on(cut.axis)),
+                None => std::iter::once(0..d.len()).collect(),
+            });
+        Part { dims: dims.collect() }
+    }
+
+    /// Elements of one rank's part.
+    pub fn part_elements(&self, layout: &Layout) -> u64 {
+        let dims = self.tensor.dims.iter().enumerate();
+        let part = dims.map(|(dim, d)| match self.cuts.iter().find(|cut| cut.dim == dim) {
+            Some(cut) => {
+                let first = ranges(d, cut, layout.degree(cut.axis).get(), 0);
+                first.iter().map(|r| r.end - r.start).sum()
+            }
+            None => d.len(),
+        });
+        part.product::<u64>()
+    }
+}
+
+fn describe(cut: &Cut, tensor: &Tensor) -> String {
+    let segments = &tensor.dims[cut.dim].0;
+    let axis = cut.axis;
+    match (&cut.how, segments.as_slice()) {
+        (How::Rows, _) => format!("{axis}: even rows, gathered"),
+        (How::Units, [one]) => format!("{axis}: by {}", one.unit),
+        (How::Units, many) => {
+            let names: Vec<_> = many.iter().map(|s| s.name).collect();
+            format!("{axis}: packed {}", names.join(" "))
+        }
+    }
+}
+
+/// Index ranges of one rank of `degree` along a cut dimension.
+fn ranges(dim: &Dim, cut: &Cut, degree: u64, at: u64) -> Vec<Range<u64>> {
+    if cut.how == How::Rows {
+        let rows = dim.len() / degree;
+        return std::iter::once(at * rows..(at + 1) * rows).collect();
+    }
+    let mut start = 0;
+    dim.0
+        .iter()
+        .map(|segment| {
+            let (first, count) = units_of(segment, degree, at);
+            let range = start + first * segment.size..start + (first + count) * segment.size;
+            start += segment.len();
+            range
+        })
+        .collect()
+}
+
+/// First unit and number of units of one rank. Fewer units than ranks are shared by neighbours.
+fn units_of(segment: &Segment, degree: u64, at: u64) -> (u64, u64) {
+    if segment.count < degree && segment.unit.may_be_shared() {
+        (at / (degree / segment.count), 1)
+    } else {
+        let count = segment.count / degree;
+        (at * count, count)
+    }
+}
+
+/// How many ranks of `degree` hold each unit of a segment.
+pub fn copies_of_unit(segment: &Segment, degree: u64) -> u64 {
+    if segment.count < degree && segment.unit.may_be_shared() { degree / segment.count } else { 1 }
+}
+
+/// Whether a segment can be cut over `degree` ranks without cutting a unit.
+pub fn divides(segment: &Segment, degree: u64) -> bool {
+    segment.count.is_multiple_of(degree)
+        || (segment.unit.may_be_shared() && segment.count > 0 && degree.is_multiple_of(segment.count))
+}
+
+/// The table of a recipe under a layout.
+#[derive(Clone, Debug)]
+pub struct OwnershipTable {
+    /// One row a tensor.
+    pub rows: Vec<Row>,
+    /// The partition of depth.
+    pub stages: StagePlan,
+}
+
+impl OwnershipTable {
+    /// Decides every row. Fails when a unit would be cut, which a layout that legality accepts
+    /// never does.
+    pub fn new(recipe: &Recipe, layout: &Layout) -> Result<OwnershipTable, Vec<Finding>> {
+        let stages = StagePlan::new(recipe, layout, None).map_err(|finding| vec![finding])?;
+        let mut findings = Vec::new();
+        let mut rows = Vec::new();
+        for tensor in recipe.tensors() {
+            let tensor = pad(tensor, layout);
+            let rule = rules::of(tensor.surface);
+            let cuts: Vec<Cut> =
+                (rule.decide)(&tensor, layout).into_iter().filter(|cut| layout.degree(cut.axis).splits()).collect();
+            for cut in &cuts {
+                findings.extend(refuse_cut_units(&tensor, cut, rule, layout));
+            }
+            let chunks = stages.owners(tensor.place, recipe);
+            let shards = shards(&tensor, layout);
+            rows.push(Row { tensor, cuts, rule, chunks, shards });
+        }
+        if findings.is_empty() { Ok(OwnershipTable { rows, stages }) } else { Err(findings) }
+    }
+
+    /// How many times a stage holds a row: once for each of its chunks that owns a copy.
+    pub fn copies_on_stage(&self, row: &Row, stage: usize) -> u64 {
+        let held = &self.stages.by_stage[stage];
+        row.chunks.iter().filter(|chunk| held.contains(chunk)).count() as u64
+    }
+
+    /// Elements one rank holds, before any ZeRO sharding.
+    pub fn rank_params(&self, layout: &Layout, mesh: &Mesh, rank: u64) -> u64 {
+        let stage = mesh.coordinates(rank).on(Axis::Pp) as usize;
+        self.rows.iter().map(|row| row.part_elements(layout) * self.copies_on_stage(row, stage)).sum()
+    }
+}
+
+/// Pads token rows so that they divide.
+fn pad(mut tensor: Tensor, layout: &Layout) -> Tensor {
+    if matches!(tensor.surface, Surface::TokenEmbedding | Surface::OutputHead) {
+        for segment in tensor.dims[0].0.iter_mut().filter(|s| s.unit == Unit::Token) {
+            segment.count = layout.padded_vocab(segment.count);
+        }
+    }
+    tensor
+}
+
+fn refuse_cut_units(tensor: &Tensor, cut: &Cut, rule: &Rule, layout: &Layout) -> Option<Finding> {
+    let degree = layout.degree(cut.axis).get();
+    let dim = &tensor.dims[cut.dim];
+    let refusal = match cut.how {
+        How::Rows => (!dim.len().is_multiple_of(degree)).then(|| format!("{} rows", dim.len())),
+        How::Units => {
+            let cut_segment = dim.0.iter().find(|s| s.unit == Unit::Whole || !divides(s, degree));
+            cut_segment.map(|s| format!("{} {} units", s.count, s.unit))
+        }
+    };
+    let what = refusal?;
+    let message = format!("cannot split `{}` over {}={degree}: {what} are not a multiple", tensor.path, cut.axis);
+    Some(Finding::error(rule.id, Blame::Layout, tensor.path.clone(), message))
+}
+
+fn shards(tensor: &Tensor, layout: &Layout) -> Shards {
+    let is_expert = tensor.acting.is_some();
+    let (axis, degree) = if is_expert { (Axis::Edp, layout.edp.get()) } else { (Axis::Dp, layout.dense_shards()) };
+    let from = |stage| if layout.zero >= stage { degree } else { 1 };
+    Shards { axis, weights: from(ZeroStage::Three), gradients: from(ZeroStage::Two), optimizer: from(ZeroStage::One) }
+}
+
+/// Which mesh a row's cuts lie on.
+pub fn mesh_kind(row: &Row) -> Kind {
+    if row.tensor.acting.is_some() { Kind::Expert } else { Kind::Dense }
+}
+
+/// Copies of a row over the whole world, for conservation checks: replicas over the axes that do
+/// not cut it, times the stages that hold it.
+pub fn stage_copies(table: &OwnershipTable, row: &Row, layout: &Layout) -> u64 {
+    let stages = 0..layout.pp.get() as usize;
+    let held: u64 = stages.map(|stage| table.copies_on_stage(row, stage)).sum();
+    debug_assert!(held >= 1 || layout.schedule == Schedule::DualPipe);
+    held
+}

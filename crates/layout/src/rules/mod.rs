@@ -1,0 +1,148 @@
+//! Split rules, one a file: which surfaces it decides, how they are cut, how well that works and
+//! what the cut cannot fix. A rule looks at a tensor's units and a layout's engine, never at ranks.
+
+mod attention_head_vectors;
+mod attention_in;
+mod attention_latent;
+mod attention_out;
+mod expert_bank;
+mod expert_latent;
+mod indexer;
+mod mixer_conv;
+mod mixer_helper;
+mod mixer_in;
+mod mixer_norm;
+mod mixer_out;
+mod mixer_scalar;
+mod mlp;
+mod norm;
+mod positions;
+mod prediction_join;
+mod router;
+mod shared_expert;
+mod shared_expert_gate;
+mod side_embedding;
+mod vocab_parallel;
+
+use crate::axis::Axis;
+use crate::layout::Layout;
+use diag::RuleId;
+use recipe::{Surface, Tensor};
+
+/// How well a surface splits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Quality {
+    /// Regular: cut aggressively.
+    Excellent,
+    /// Cuts well with one thing to mind.
+    Strong,
+    /// Cuts once something beside it is settled.
+    Good,
+    /// Cuts with help from a collective of its own.
+    Partial,
+    /// Belongs to an owner that somebody must name.
+    Explicit,
+    /// No axis cuts it.
+    Replicated,
+}
+
+impl Quality {
+    /// As reported.
+    pub fn name(self) -> &'static str {
+        match self {
+            Quality::Excellent => "excellent",
+            Quality::Strong => "strong",
+            Quality::Good => "good",
+            Quality::Partial => "partial",
+            Quality::Explicit => "explicit",
+            Quality::Replicated => "replicated",
+        }
+    }
+}
+
+/// Where a cut may fall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Between units, segment by segment.
+    Units,
+    /// Anywhere, evenly over the packed rows; activations are gathered to make heads whole.
+    Rows,
+}
+
+/// One dimension cut over one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Dimension of the tensor.
+    pub dim: usize,
+    /// Axis of the mesh.
+    pub axis: Axis,
+    /// Where the cut falls.
+    pub how: How,
+}
+
+/// A split rule.
+#[derive(Debug)]
+pub struct Rule {
+    /// Stable name.
+    pub id: RuleId,
+    /// Surfaces it decides.
+    pub surfaces: &'static [Surface],
+    /// How well they split.
+    pub quality: Quality,
+    /// Why so well or ill.
+    pub why: &'static str,
+    /// What the split cannot fix; empty when there is nothing to say.
+    pub cannot_fix: &'static str,
+    /// The cuts of a tensor, before degrees of one are dropped.
+    pub decide: fn(&Tensor, &Layout) -> Vec<Cut>,
+}
+
+/// Every rule.
+pub const ALL: &[&Rule] = &[
+    &vocab_parallel::RULE,
+    &positions::RULE,
+    &side_embedding::RULE,
+    &norm::RULE,
+    &attention_in::RULE,
+    &attention_latent::RULE,
+    &attention_out::RULE,
+    &attention_head_vectors::RULE,
+    &indexer::RULE,
+    &mlp::RULE,
+    &router::RULE,
+    &expert_bank::RULE,
+    &expert_latent::RULE,
+    &shared_expert::RULE,
+    &shared_expert_gate::RULE,
+    &mixer_in::RULE,
+    &mixer_conv::RULE,
+    &mixer_scalar::RULE,
+    &mixer_norm::RULE,
+    &mixer_helper::RULE,
+    &mixer_out::RULE,
+    &prediction_join::RULE,
+];
+
+/// The rule that decides a surface.
+pub fn of(surface: Surface) -> &'static Rule {
+    ALL.iter().find(|rule| rule.surfaces.contains(&surface)).expect("every surface has a rule: tested")
+}
+
+/// Cuts the first dimension that is made of units, over `axis`.
+fn cut_units(tensor: &Tensor, axis: Axis) -> Vec<Cut> {
+    let dim = (0..tensor.dims.len()).find(|&dim| tensor.dims[dim].is_cuttable());
+    dim.map(|dim| Cut { dim, axis, how: How::Units }).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_surface_has_exactly_one_rule() {
+        for &(word, surface) in Surface::ALL {
+            let deciding: Vec<_> = ALL.iter().filter(|r| r.surfaces.contains(&surface)).map(|r| r.id).collect();
+            assert_eq!(deciding.len(), 1, "{word} is decided by {deciding:?}");
+        }
+    }
+}

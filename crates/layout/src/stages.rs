@@ -1,0 +1,398 @@
+//! Pipeline stages: which layers each chunk of depth holds, which stage holds which chunk, and
+//! what a stage owns besides layers. A stage owns depth and nothing else: no matrix is smaller
+//! because there are more stages.
+
+use crate::layout::Layout;
+use crate::request::{Balance, Schedule};
+use diag::{Blame, Finding};
+use recipe::kinds::side::OwnerStage;
+use recipe::{Family, Layer, Mixer, Place, Recipe};
+use std::ops::Range;
+
+/// Something a chunk owns besides its layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Extra {
+    /// The token table (and learned positions).
+    Embedding,
+    /// A copy of the token table that serves as the tied output head.
+    TiedHeadCopy,
+    /// A copy of the token table that feeds prediction heads.
+    MtpEmbeddingCopy,
+    /// N-gram hash and structure tables.
+    SideEmbeddings,
+    /// Rotary tables.
+    RopeTables,
+    /// The norm behind the last layer.
+    FinalNorm,
+    /// The output head.
+    Head,
+    /// The loss.
+    Loss,
+    /// Prediction heads.
+    Mtp,
+    /// Balancing losses of the expert layers it holds.
+    AuxiliaryLosses,
+}
+
+impl Extra {
+    /// What it is called in a report.
+    pub fn name(self) -> &'static str {
+        match self {
+            Extra::Embedding => "embedding",
+            Extra::TiedHeadCopy => "tied-head copy",
+            Extra::MtpEmbeddingCopy => "embedding copy (mtp)",
+            Extra::SideEmbeddings => "side embeddings",
+            Extra::RopeTables => "rope tables",
+            Extra::FinalNorm => "final norm",
+            Extra::Head => "head",
+            Extra::Loss => "loss",
+            Extra::Mtp => "mtp",
+            Extra::AuxiliaryLosses => "auxiliary losses",
+        }
+    }
+}
+
+/// A contiguous run of layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chunk {
+    /// Position along the depth.
+    pub index: usize,
+    /// Its layers.
+    pub layers: Range<usize>,
+    /// What it owns besides.
+    pub extras: Vec<Extra>,
+    /// Parameters, all of it, before any other axis.
+    pub params: u64,
+}
+
+/// A cut between two layers that is more than a cut between two layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StageSeam {
+    /// The layer behind the cut.
+    pub before: usize,
+    /// Families that touch it: experts or recurrent blocks.
+    pub families: Vec<Family>,
+    /// What crosses besides the activations, or what to look at.
+    pub contract: String,
+    /// State elements a sequence carries across, when a recurrence runs up the depth.
+    pub state_elements: u64,
+}
+
+/// The partition of depth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StagePlan {
+    /// Chunks in the order of depth.
+    pub chunks: Vec<Chunk>,
+    /// For each stage, the chunks it holds, in the order of depth.
+    pub by_stage: Vec<Vec<usize>>,
+    /// Cuts to look at.
+    pub seams: Vec<StageSeam>,
+}
+
+impl StagePlan {
+    /// Partitions a recipe's layers. `weights`, one a layer, override the balance when given.
+    pub fn new(recipe: &Recipe, layout: &Layout, weights: Option<&[u64]>) -> Result<StagePlan, Finding> {
+        let params = LayerParams::of(recipe);
+        let num_chunks = layout.chunks() as usize;
+        let depth = recipe.depth();
+        let starts = match (&layout.boundaries, weights, layout.balance) {
+            (Some(given), _, _) => explicit(given, num_chunks, depth)?,
+            _ if num_chunks > depth => return Err(too_deep(num_chunks, depth)),
+            (None, Some(weights), _) => weighted(weights, 0, 0, num_chunks),
+            (None, None, Balance::Params) => weighted(&params.layers, params.front, params.back, num_chunks),
+            (None, None, Balance::Layers) => even(depth, num_chunks),
+        };
+        let ends = starts.iter().skip(1).copied().chain([depth]);
+        let ranges: Vec<Range<usize>> = starts.iter().copied().zip(ends).map(|(a, b)| a..b).collect();
+        let last = num_chunks - 1;
+        let chunk = |(index, layers): (usize, Range<usize>)| {
+            let extras = extras(recipe, &layers, index == 0, index == last);
+            let held: u64 = params.layers[layers.clone()].iter().sum();
+            Chunk { index, params: held + params.of_extras(&extras), layers, extras }
+        };
+        let chunks: Vec<Chunk> = ranges.into_iter().enumerate().map(chunk).collect();
+        let seams = chunks.iter().skip(1).filter_map(|c| seam(recipe, c.layers.start)).collect();
+        Ok(StagePlan { chunks, by_stage: deal(layout), seams })
+    }
+
+    /// Chunks that own a tensor standing at `place`, once for every copy it has.
+    pub fn owners(&self, place: Place, recipe: &Recipe) -> Vec<usize> {
+        let last = self.chunks.len() - 1;
+        match place {
+            Place::Layer(layer) => self.chunks.iter().filter(|c| c.layers.contains(&layer)).map(|c| c.index).collect(),
+            Place::Embedding => {
+                let copies = [Extra::TiedHeadCopy, Extra::MtpEmbeddingCopy];
+                let copied = copies.iter().filter(|e| self.chunks[last].extras.contains(e));
+                [0].into_iter().chain(copied.map(|_| last)).collect()
+            }
+            Place::Side => {
+                let owner = recipe.features.sides().next().map(|(_, side)| side.stage);
+                vec![if owner == Some(OwnerStage::Last) { last } else { 0 }]
+            }
+            Place::FinalNorm | Place::Head | Place::Mtp(_) => vec![last],
+        }
+    }
+
+    /// Layers a stage holds, over all its chunks.
+    pub fn layers_of_stage(&self, stage: usize) -> impl Iterator<Item = usize> + '_ {
+        self.by_stage[stage].iter().flat_map(|&c| self.chunks[c].layers.clone())
+    }
+
+    /// Layer counts of the chunks, in the order of depth.
+    pub fn layer_counts(&self) -> Vec<usize> {
+        self.chunks.iter().map(|c| c.layers.len()).collect()
+    }
+}
+
+/// Parameters by layer and at the edges.
+struct LayerParams {
+    layers: Vec<u64>,
+    embedding: u64,
+    side: u64,
+    final_norm: u64,
+    head: u64,
+    mtp: u64,
+    front: u64,
+    back: u64,
+}
+
+impl LayerParams {
+    fn of(recipe: &Recipe) -> LayerParams {
+        let mut layers = vec![0; recipe.depth()];
+        let (mut embedding, mut side, mut final_norm, mut head, mut mtp) = (0, 0, 0, 0, 0);
+        for tensor in recipe.tensors() {
+            *match tensor.place {
+                Place::Layer(layer) => &mut layers[layer],
+                Place::Embedding => &mut embedding,
+                Place::Side => &mut side,
+                Place::FinalNorm => &mut final_norm,
+                Place::Head => &mut head,
+                Place::Mtp(_) => &mut mtp,
+            } += tensor.elements();
+        }
+        let head_or_copy = if recipe.tied { embedding } else { head };
+        let front = embedding + side;
+        LayerParams { layers, embedding, side, final_norm, head, mtp, front, back: head_or_copy + final_norm + mtp }
+    }
+
+    fn of_extras(&self, extras: &[Extra]) -> u64 {
+        extras
+            .iter()
+            .map(|extra| match extra {
+                Extra::Embedding | Extra::TiedHeadCopy | Extra::MtpEmbeddingCopy => self.embedding,
+                Extra::SideEmbeddings => self.side,
+                Extra::FinalNorm => self.final_norm,
+                Extra::Head => self.head,
+                Extra::Mtp => self.mtp,
+                Extra::RopeTables | Extra::Loss | Extra::AuxiliaryLosses => 0,
+            })
+            .sum()
+    }
+}
+
+fn too_deep(num_chunks: usize, depth: usize) -> Finding {
+    let message = format!("{depth} layers do not fill {num_chunks} chunks");
+    Finding::error("pp/depth", Blame::Layout, "pp", message)
+}
+
+/// Chunk starts from typed boundaries: the first layer of every chunk but the first.
+fn explicit(given: &[u64], num_chunks: usize, depth: usize) -> Result<Vec<usize>, Finding> {
+    let refuse = |message: String| {
+        let finding = Finding::error("pp/boundaries", Blame::Layout, "boundaries", message);
+        Err(finding.hint(format!("give {} rising layer numbers below {depth}, one for each cut", num_chunks - 1)))
+    };
+    if given.len() + 1 != num_chunks {
+        return refuse(format!(
+            "{} boundaries make {} chunks, and pp·vpp is {num_chunks}",
+            given.len(),
+            given.len() + 1
+        ));
+    }
+    let mut starts = vec![0];
+    for &start in given {
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        if start <= starts[starts.len() - 1] || start >= depth {
+            return refuse(format!("boundary {start} leaves a chunk without layers"));
+        }
+        starts.push(start);
+    }
+    Ok(starts)
+}
+
+/// As even as possible; spare layers go to the middle, since the edges own embedding and head.
+fn even(depth: usize, num_chunks: usize) -> Vec<usize> {
+    let (base, spare) = (depth / num_chunks, depth % num_chunks);
+    let middle_first = (num_chunks - spare) / 2;
+    let mut start = 0;
+    (0..num_chunks)
+        .map(|chunk| {
+            let here = start;
+            start += base + usize::from((middle_first..middle_first + spare).contains(&chunk));
+            here
+        })
+        .collect()
+}
+
+/// The cut whose heaviest chunk is lightest: binary search on that weight, then layers are taken
+/// greedily. `front` and `back` weigh on the first and last chunk.
+fn weighted(weights: &[u64], front: u64, back: u64, num_chunks: usize) -> Vec<usize> {
+    let total = weights.iter().sum::<u64>() + front + back;
+    let (mut low, mut high) = (0, total);
+    while low < high {
+        let limit = low + (high - low) / 2;
+        if cut(weights, front, back, num_chunks, limit).is_some() {
+            high = limit;
+        } else {
+            low = limit + 1;
+        }
+    }
+    cut(weights, front, back, num_chunks, low).unwrap_or_else(|| even(weights.len(), num_chunks))
+}
+
+/// Chunk starts with no chunk above `limit`, if there are any. Every chunk gets a layer.
+fn cut(weights: &[u64], front: u64, back: u64, num_chunks: usize, limit: u64) -> Option<Vec<usize>> {
+    let mut starts = vec![0];
+    let mut weight = front;
+    for (layer, &w) in weights.iter().enumerate() {
+        let remaining_chunks = num_chunks - starts.len();
+        let remaining_layers = weights.len() - layer;
+        let must_cut = layer > starts[starts.len() - 1] && remaining_layers == remaining_chunks;
+        if layer > starts[starts.len() - 1] && remaining_chunks > 0 && (weight + w > limit || must_cut) {
+            starts.push(layer);
+            weight = 0;
+        }
+        weight += w;
+        if weight > limit {
+            return None;
+        }
+    }
+    (starts.len() == num_chunks && weight + back <= limit).then_some(starts)
+}
+
+/// Which chunks each stage holds.
+fn deal(layout: &Layout) -> Vec<Vec<usize>> {
+    let pp = layout.pp.get() as usize;
+    let chunks = layout.chunks() as usize;
+    (0..pp)
+        .map(|stage| match layout.schedule {
+            // Two copies of the model run in opposite directions.
+            Schedule::DualPipe if pp > 1 => {
+                let mut held = vec![stage, chunks - 1 - stage];
+                held.sort_unstable();
+                held.dedup();
+                held
+            }
+            // The depth goes down the stages and back up.
+            Schedule::DualPipeV if chunks == 2 * pp => vec![stage, chunks - 1 - stage],
+            _ => (stage..chunks).step_by(pp).collect(),
+        })
+        .collect()
+}
+
+fn extras(recipe: &Recipe, layers: &Range<usize>, is_first: bool, is_last: bool) -> Vec<Extra> {
+    let mut extras = Vec::new();
+    let mut own = |condition: bool, extra| {
+        if condition {
+            extras.push(extra);
+        }
+    };
+    let has_mtp = recipe.features.mtp().is_some();
+    let has_side = |stage| recipe.features.sides().any(|(_, side)| side.stage == stage);
+    let held = |mixer| recipe.layers[layers.clone()].iter().any(|l: &Layer| l.has(mixer));
+    own(is_first, Extra::Embedding);
+    own(is_first && has_side(OwnerStage::First), Extra::SideEmbeddings);
+    let rotates = matches!(recipe.positions, recipe::Positions::Rope { .. });
+    own(rotates && (held(Mixer::Attention) || (is_last && has_mtp)), Extra::RopeTables);
+    own(held(Mixer::Moe), Extra::AuxiliaryLosses);
+    own(is_last && !is_first && has_mtp, Extra::MtpEmbeddingCopy);
+    own(is_last && has_mtp, Extra::Mtp);
+    own(is_last && !is_first && has_side(OwnerStage::Last), Extra::SideEmbeddings);
+    own(is_last, Extra::FinalNorm);
+    own(is_last && !recipe.tied, Extra::Head);
+    own(is_last && !is_first && recipe.tied, Extra::TiedHeadCopy);
+    own(is_last, Extra::Loss);
+    extras
+}
+
+/// Whether the cut before `layer` runs through an expert or recurrent region.
+fn seam(recipe: &Recipe, layer: usize) -> Option<StageSeam> {
+    let mut families: Vec<Family> = [layer - 1, layer]
+        .iter()
+        .flat_map(|&l| recipe.layers[l].mixers())
+        .map(Mixer::family)
+        .filter(|f| matches!(f, Family::E | Family::R))
+        .collect();
+    families.sort();
+    families.dedup();
+    let carried = depth_carried_state(recipe, layer);
+    if families.is_empty() && carried == 0 {
+        return None;
+    }
+    let mut contract = Vec::new();
+    if carried > 0 {
+        contract.push(format!("recurrent state crosses with the activations: {carried} elements a sequence"));
+    } else if families.contains(&Family::R) {
+        contract.push("an R block stands at the cut; its state stays in its stage, whole".to_string());
+    }
+    if families.contains(&Family::E) {
+        contract.push("experts stand at the cut; their auxiliary loss is counted on their own stage".to_string());
+    }
+    Some(StageSeam { before: layer, families, contract: contract.join("; "), state_elements: carried })
+}
+
+/// State that runs up the depth across the cut before `layer`: there is an R block on either side
+/// and the recipe says one feeds the next.
+fn depth_carried_state(recipe: &Recipe, layer: usize) -> u64 {
+    let Some(recurrent) = recipe.recurrent.as_ref().filter(|r| r.depth_carry) else { return 0 };
+    let recurrent_layers = recipe.layers_with(Mixer::Recurrent);
+    let crosses = recurrent_layers.iter().any(|l| *l < layer) && recurrent_layers.iter().any(|l| *l >= layer);
+    if crosses { recurrent.state_elements().0 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::settle;
+    use crate::request::LayoutRequest;
+
+    fn plan(name: &str, set: impl Fn(&mut LayoutRequest)) -> StagePlan {
+        let recipe = recipe::builtin::find(name).unwrap();
+        let mut request = LayoutRequest::default();
+        set(&mut request);
+        StagePlan::new(&recipe, &settle(&request, &recipe).unwrap().0, None).unwrap()
+    }
+
+    #[test]
+    fn nam56r_at_pp2_vpp2_has_four_chunks_of_thirteen() {
+        let plan = plan("nam56r", |r| (r.pp, r.vpp) = (Some(2), Some(2)));
+        assert_eq!(plan.layer_counts(), [13, 13, 13, 13]);
+        assert_eq!(plan.by_stage, [vec![0, 2], vec![1, 3]]);
+    }
+
+    #[test]
+    fn dualpipev_folds_the_depth() {
+        let plan = plan("llama3-8b", |r| (r.pp, r.schedule) = (Some(4), Some(Schedule::DualPipeV)));
+        assert_eq!(plan.by_stage, [vec![0, 7], vec![1, 6], vec![2, 5], vec![3, 4]]);
+    }
+
+    #[test]
+    fn dualpipe_holds_every_stage_twice() {
+        let plan = plan("llama3-8b", |r| (r.pp, r.schedule) = (Some(4), Some(Schedule::DualPipe)));
+        assert_eq!(plan.by_stage, [vec![0, 3], vec![1, 2], vec![1, 2], vec![0, 3]]);
+    }
+
+    #[test]
+    fn edges_count_when_parameters_are_balanced() {
+        let plan = plan("llama3-8b", |r| (r.pp, r.balance) = (Some(4), Some(Balance::Params)));
+        let counts = plan.layer_counts();
+        assert_eq!(counts.iter().sum::<usize>(), 32);
+        assert!(counts[0] < counts[1] && counts[3] < counts[2], "{counts:?}");
+    }
+
+    #[test]
+    fn spare_layers_go_to_the_middle() {
+        assert_eq!(plan("deepseek-v3", |r| r.pp = Some(16)).layer_counts()[0], 3);
+        assert_eq!(even(61, 16).len(), 16);
+    }
+}
