@@ -125,11 +125,27 @@ impl Layout {
     }
 }
 
+/// What a layout needs to know of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// Whether there are experts, and so an expert mesh to fill.
+    pub experts: bool,
+    /// Tokens of a sequence when none are typed.
+    pub sequence: u64,
+}
+
+impl Needs {
+    /// What a recipe needs.
+    pub fn of(recipe: &Recipe) -> Needs {
+        Needs { experts: recipe.uses(Mixer::Moe), sequence: recipe.sequence }
+    }
+}
+
 /// Settles a request: fills in what was left out, and says so. Fails only on sizes that are no
 /// sizes (zero, or beyond any machine).
-pub fn settle(request: &LayoutRequest, recipe: &Recipe) -> Result<(Layout, Vec<Derived>), Vec<Finding>> {
+pub fn settle(request: &LayoutRequest, needs: Needs) -> Result<(Layout, Vec<Derived>), Vec<Finding>> {
     let mut settler = Settler { derived: Vec::new(), findings: Vec::new() };
-    let layout = settler.settle(request, recipe);
+    let layout = settler.settle(request, needs);
     match layout {
         Some(layout) if settler.findings.is_empty() => Ok((layout, settler.derived)),
         _ => Err(settler.findings),
@@ -166,14 +182,14 @@ impl Settler {
         Degree::new(value).unwrap_or(Degree::ONE)
     }
 
-    fn settle(&mut self, request: &LayoutRequest, recipe: &Recipe) -> Option<Layout> {
+    fn settle(&mut self, request: &LayoutRequest, needs: Needs) -> Option<Layout> {
         let mode_tp = request.mode.map_or(1, Mode::tensor_parallel);
         let mode_why = request.mode.map_or(String::new(), |m| format!("mode {m} is pinned to it"));
         let tp = self.degree("tp", request.tp, mode_tp, &mode_why);
         let cp = self.degree("cp", request.cp, 1, "");
         let pp = self.degree("pp", request.pp, 1, "");
         let ep = self.degree("ep", request.ep, 1, "");
-        let has_experts = recipe.uses(Mixer::Moe);
+        let has_experts = needs.experts;
         let etp_default = if has_experts { tp.get() } else { 1 };
         let etp = self.degree("etp", request.etp, etp_default, "experts take tp unless told otherwise");
         let vpp = self.degree("vpp", request.vpp, self.usual_vpp(request), "DualPipeV folds two chunks onto a rank");
@@ -192,7 +208,7 @@ impl Settler {
         let (micro_batch, microbatches, global_batch) = self.batch(request, dp, pp);
         let sequence = match self.size("seq", request.sequence, recipe::limits::SEQUENCE) {
             Some(sequence) => sequence,
-            None => self.derive("seq", recipe.sequence, "the recipe's sequence"),
+            None => self.derive("seq", needs.sequence, "the recipe's sequence"),
         };
         let vocab_multiple = self.size("vocab-multiple", request.vocab_multiple, 1 << 20).unwrap_or(1);
         Some(Layout {

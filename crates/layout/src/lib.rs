@@ -20,7 +20,7 @@ pub mod rules;
 pub mod stages;
 
 pub use axis::Axis;
-pub use layout::{Derived, Layout, settle};
+pub use layout::{Derived, Layout, Needs, settle};
 pub use legality::{Checked, check};
 pub use mesh::{Mesh, Order};
 pub use ownership::OwnershipTable;

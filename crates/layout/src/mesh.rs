@@ -191,14 +191,14 @@ impl Mesh {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::settle;
+    use crate::layout::{Needs, settle};
     use crate::request::LayoutRequest;
 
     fn mesh(order: Order, set: impl Fn(&mut LayoutRequest)) -> Result<Mesh, Finding> {
         let mut request = LayoutRequest::default();
         set(&mut request);
         let recipe = recipe::builtin::find("nam56r-mini").unwrap();
-        Mesh::new(&settle(&request, &recipe).unwrap().0, order, true)
+        Mesh::new(&settle(&request, Needs::of(&recipe)).unwrap().0, order, true)
     }
 
     #[test]

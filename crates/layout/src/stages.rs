@@ -353,14 +353,14 @@ fn depth_carried_state(recipe: &Recipe, layer: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::settle;
+    use crate::layout::{Needs, settle};
     use crate::request::LayoutRequest;
 
     fn plan(name: &str, set: impl Fn(&mut LayoutRequest)) -> StagePlan {
         let recipe = recipe::builtin::find(name).unwrap();
         let mut request = LayoutRequest::default();
         set(&mut request);
-        StagePlan::new(&recipe, &settle(&request, &recipe).unwrap().0, None).unwrap()
+        StagePlan::new(&recipe, &settle(&request, Needs::of(&recipe)).unwrap().0, None).unwrap()
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod widths;
 mod world;
 
 use crate::engines;
-use crate::layout::{Derived, Layout, settle};
+use crate::layout::{Derived, Layout, Needs, settle};
 use crate::request::LayoutRequest;
 use diag::{Blame, Finding, RuleId, Severity, refuses};
 use recipe::{Recipe, Seam};
@@ -75,7 +75,7 @@ pub fn check(recipe: &Recipe, request: &LayoutRequest) -> Checked {
         Some(Ok((recipe, seams))) => (recipe, seams, Vec::new()),
         Some(Err(finding)) => (recipe.clone(), Vec::new(), vec![finding]),
     };
-    let (layout, derived) = match settle(request, &recipe) {
+    let (layout, derived) = match settle(request, Needs::of(&recipe)) {
         Ok((layout, derived)) => (Some(layout), derived),
         Err(refusals) => {
             findings.extend(refusals);
