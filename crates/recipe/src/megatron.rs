@@ -199,7 +199,7 @@ pub fn write(recipe: &Recipe, mode: Option<Mode>, segment_layers: &[usize]) -> R
     };
     let mut findings = Vec::new();
     refuse_untranslatable(&recipe, mode, &mut findings);
-    let mut ordinal = 0;
+    let mut ordinal = Some(0);
     let layers: Vec<String> = recipe.layers.iter().map(|layer| spell(&recipe, layer, &mut ordinal)).collect();
     let whole = [layers.len()];
     let segment_layers = if segment_layers.is_empty() { &whole } else { segment_layers };
@@ -221,8 +221,7 @@ pub fn write(recipe: &Recipe, mode: Option<Mode>, segment_layers: &[usize]) -> R
         .collect();
     let mut text = segments.join("|");
     if let Some(mtp) = recipe.features.mtp() {
-        let mut beyond = u64::MAX;
-        let suffix = spell(&recipe, &mtp.layer, &mut beyond);
+        let suffix = spell(&recipe, &mtp.layer, &mut None);
         for _ in 0..mtp.depth {
             text += "/";
             text += &suffix;
@@ -271,14 +270,16 @@ pub fn numbers(layers: &[usize]) -> String {
     layers.iter().map(|l| (l + 1).to_string()).collect::<Vec<_>>().join(", ")
 }
 
-fn spell(recipe: &Recipe, layer: &Layer, ordinal: &mut u64) -> String {
+/// The symbols of a layer. `ordinal` counts attention layers; a prediction suffix has none, since
+/// sparse attention never stands there.
+fn spell(recipe: &Recipe, layer: &Layer, ordinal: &mut Option<u64>) -> String {
     let is_mla = matches!(recipe.attention().map(|a| a.kind), Some(AttentionKind::Mla(_)));
     layer
         .mixers()
         .map(|mixer| match mixer {
             Mixer::Attention => {
-                let sparse = recipe.features.dsa().is_some_and(|dsa| *ordinal != u64::MAX && dsa.covers(*ordinal));
-                *ordinal = ordinal.saturating_add(1);
+                let sparse = recipe.features.dsa().is_some_and(|dsa| ordinal.is_some_and(|o| dsa.covers(o)));
+                *ordinal = ordinal.map(|o| o + 1);
                 match (is_mla, sparse) {
                     (_, true) => Symbol::Dsa,
                     (true, false) => Symbol::Mla,

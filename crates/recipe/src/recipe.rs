@@ -2,6 +2,7 @@
 
 use crate::features::{Feature, Features};
 use crate::kinds::attention::{Attention, AttentionKind};
+use crate::kinds::dsa::Dsa;
 use crate::kinds::gated_delta::GatedDelta;
 use crate::kinds::m2rnn::M2rnn;
 use crate::kinds::mamba::Mamba;
@@ -11,7 +12,7 @@ use crate::kinds::{Emitter, Norm, edges};
 use crate::mode::Mode;
 use crate::pattern::{Block, Family, Layer, Mixer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
-use crate::tensor::{Place, Role, Surface, Tensor};
+use crate::tensor::{Dim, Place, Role, Surface, Tensor, Unit};
 use diag::{Blame, Finding};
 
 /// How position enters.
@@ -160,7 +161,7 @@ impl Recipe {
     pub fn tensors(&self) -> Vec<Tensor> {
         let mut out = Emitter::new(&self.precision, &self.optimizer);
         edges::front(self, &mut out);
-        let mut attention_ordinal = 0;
+        let mut attention_ordinal = Some(0);
         for (index, layer) in self.layers.iter().enumerate() {
             self.layer_tensors(
                 layer,
@@ -175,7 +176,7 @@ impl Recipe {
         out.tensors
     }
 
-    fn layer_tensors(&self, layer: &Layer, place: Place, prefix: &str, ordinal: &mut u64, out: &mut Emitter) {
+    fn layer_tensors(&self, layer: &Layer, place: Place, prefix: &str, ordinal: &mut Option<u64>, out: &mut Emitter) {
         for (index, block) in layer.blocks.iter().enumerate() {
             let first = block.mixers[0];
             let twin = layer.blocks[..index].iter().filter(|b| b.mixers[0] == first).count();
@@ -186,14 +187,14 @@ impl Recipe {
                 out.stand(place, mixer.family(), format!("{prefix}.{}{suffix}", mixer.table()));
                 self.mixer_tensors(*mixer, *ordinal, out);
                 if *mixer == Mixer::Attention {
-                    *ordinal += 1;
+                    *ordinal = ordinal.map(|o| o + 1);
                 }
             }
         }
     }
 
     /// Tensors of one mixer; its table is there because the recipe is valid.
-    fn mixer_tensors(&self, mixer: Mixer, attention_ordinal: u64, out: &mut Emitter) {
+    fn mixer_tensors(&self, mixer: Mixer, attention_ordinal: Option<u64>, out: &mut Emitter) {
         match mixer {
             Mixer::Attention => {
                 if let Some(attention) = self.attention() {
@@ -209,8 +210,9 @@ impl Recipe {
         }
     }
 
-    fn indexer_tensors(&self, attention: &Attention, ordinal: u64, out: &mut Emitter) {
-        let Some(dsa) = self.features.dsa().filter(|dsa| dsa.covers(ordinal)) else { return };
+    fn indexer_tensors(&self, attention: &Attention, ordinal: Option<u64>, out: &mut Emitter) {
+        let covered = |dsa: &&Dsa| ordinal.is_some_and(|o| dsa.covers(o));
+        let Some(dsa) = self.features.dsa().filter(covered) else { return };
         let query_width = match &attention.kind {
             AttentionKind::Mla(mla) => mla.q_rank.unwrap_or(self.hidden),
             AttentionKind::Gqa { .. } => self.hidden,
@@ -226,13 +228,10 @@ impl Recipe {
             out.stand(place, Family::Edge, prefix.clone());
             out.norm("embedding_norm", Surface::Norm, self.norm, self.hidden);
             out.norm("hidden_norm", Surface::Norm, self.norm, self.hidden);
-            let join = vec![
-                crate::tensor::Dim::of(crate::tensor::Unit::Channel, self.hidden, 1),
-                crate::tensor::Dim::whole(2 * self.hidden),
-            ];
+            let join = vec![Dim::of(Unit::Channel, self.hidden, 1), Dim::whole(2 * self.hidden)];
             out.add("join.weight", Surface::PredictionJoin, Role::Matrix, join);
-            // A suffix never carries the sparse indexer: its ordinals lie behind every layer's.
-            let mut ordinal = u64::MAX;
+            // A suffix never carries the sparse indexer, so its attention has no ordinal.
+            let mut ordinal = None;
             self.layer_tensors(&mtp.layer, place, &prefix, &mut ordinal, out);
             out.stand(place, Family::Edge, prefix);
             out.norm("final_norm", Surface::Norm, self.norm, self.hidden);

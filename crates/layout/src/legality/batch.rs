@@ -1,6 +1,6 @@
 //! The global batch is a whole number of microbatches on every replica.
 
-use super::{Case, multiples_near, refuse};
+use super::{Case, refuse};
 use diag::Finding;
 
 pub fn check(case: &Case, findings: &mut Vec<Finding>) {
@@ -10,18 +10,12 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         return;
     }
     let (global, micro, dp, count) = (layout.global_batch, layout.micro_batch, layout.dp, layout.microbatches);
-    let finding = if global.is_multiple_of(step) {
-        let message = format!("gbs {global} is not mbs {micro} × dp {dp} × {count} microbatches");
-        refuse("batch/global", "gbs", message).fix("microbatches", vec![global / step])
+    let message = if global.is_multiple_of(step) {
+        format!("gbs {global} is not mbs {micro} × dp {dp} × {count} microbatches")
     } else {
-        let message = format!("gbs {global} is not a multiple of mbs {micro} × dp {dp} = {step}");
-        refuse("batch/global", "gbs", message).fix("gbs", multiples_near(global, step))
+        format!("gbs {global} is not a multiple of mbs {micro} × dp {dp} = {step}")
     };
-    // With both typed, the count settles the batch.
-    findings.push(if count != (global / step).max(1) {
-        let settled = step.saturating_mul(count);
-        Finding { hint: None, ..finding }.fix("gbs", vec![settled])
-    } else {
-        finding
-    });
+    let settled = step.saturating_mul(count);
+    let hint = format!("gbs may be {settled} with {count} microbatches; any other must be a multiple of {step}");
+    findings.push(refuse("batch/global", "gbs", message).fix("gbs", vec![settled]).hint(hint));
 }

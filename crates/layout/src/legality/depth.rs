@@ -8,15 +8,16 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
     let layout = case.layout;
     let depth = case.recipe.depth() as u64;
     let (pp, vpp) = (layout.pp.get(), layout.vpp.get());
-    if pp.checked_mul(vpp).is_none_or(|chunks| chunks > depth) {
+    if pp > depth {
+        let message = format!("{depth} layers do not fill {pp} stages");
+        let finding = refuse("pp/depth", "pp", message).fix("pp", (1..=depth).collect());
+        findings.push(Finding { hint: Some(format!("pp may be 1 to {depth}")), ..finding });
+        return;
+    }
+    if vpp > depth / pp {
         let message = format!("{depth} layers do not fill pp {pp} × vpp {vpp} chunks");
-        let finding = refuse("pp/depth", "pp", message);
-        findings.push(if vpp > depth {
-            Finding { hint: Some(format!("vpp may be 1 to {}", depth / pp.min(depth))), ..finding.fix("vpp", vec![1]) }
-        } else {
-            let most = depth / vpp;
-            Finding { hint: Some(format!("pp may be 1 to {most}")), ..finding.fix("pp", (1..=most).collect()) }
-        });
+        let finding = refuse("vpp/depth", "vpp", message).fix("vpp", (1..=depth / pp).collect());
+        findings.push(Finding { hint: Some(format!("vpp may be 1 to {}", depth / pp)), ..finding });
         return;
     }
     let plan = match StagePlan::new(case.recipe, layout, None) {
