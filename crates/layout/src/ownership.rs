@@ -6,7 +6,7 @@
 use crate::axis::Axis;
 use crate::layout::Layout;
 use crate::mesh::{Coordinates, Kind, Mesh};
-use crate::request::{Schedule, ZeroStage};
+use crate::request::ZeroStage;
 use crate::rules::{self, Cut, How, Rule};
 use crate::stages::StagePlan;
 use diag::{Blame, Finding};
@@ -170,7 +170,7 @@ impl OwnershipTable {
             for cut in &cuts {
                 findings.extend(refuse_cut_units(&tensor, cut, rule, layout));
             }
-            let chunks = stages.owners(tensor.place, recipe);
+            let chunks = stages.owners(&tensor);
             let shards = shards(&tensor, layout);
             rows.push(Row { tensor, cuts, rule, chunks, shards });
         }
@@ -225,13 +225,4 @@ fn shards(tensor: &Tensor, layout: &Layout) -> Shards {
 /// Which mesh a row's cuts lie on.
 pub fn mesh_kind(row: &Row) -> Kind {
     if row.tensor.acting.is_some() { Kind::Expert } else { Kind::Dense }
-}
-
-/// Copies of a row over the whole world, for conservation checks: replicas over the axes that do
-/// not cut it, times the stages that hold it.
-pub fn stage_copies(table: &OwnershipTable, row: &Row, layout: &Layout) -> u64 {
-    let stages = 0..layout.pp.get() as usize;
-    let held: u64 = stages.map(|stage| table.copies_on_stage(row, stage)).sum();
-    debug_assert!(held >= 1 || layout.schedule == Schedule::DualPipe);
-    held
 }

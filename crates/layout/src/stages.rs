@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use crate::request::{Balance, Schedule};
 use diag::{Blame, Finding};
 use recipe::kinds::side::OwnerStage;
-use recipe::{Family, Layer, Mixer, Place, Recipe};
+use recipe::{Family, Layer, Mixer, Place, Recipe, Surface, Tensor};
 use std::ops::Range;
 
 /// Something a chunk owns besides its layers.
@@ -19,8 +19,10 @@ pub enum Extra {
     TiedHeadCopy,
     /// A copy of the token table that feeds prediction heads.
     MtpEmbeddingCopy,
-    /// N-gram hash and structure tables.
+    /// Side tables that belong where tokens enter.
     SideEmbeddings,
+    /// Side tables that belong where the loss is taken.
+    SideEmbeddingsLast,
     /// Rotary tables.
     RopeTables,
     /// The norm behind the last layer.
@@ -42,7 +44,7 @@ impl Extra {
             Extra::Embedding => "embedding",
             Extra::TiedHeadCopy => "tied-head copy",
             Extra::MtpEmbeddingCopy => "embedding copy (mtp)",
-            Extra::SideEmbeddings => "side embeddings",
+            Extra::SideEmbeddings | Extra::SideEmbeddingsLast => "side embeddings",
             Extra::RopeTables => "rope tables",
             Extra::FinalNorm => "final norm",
             Extra::Head => "head",
@@ -116,20 +118,21 @@ impl StagePlan {
         Ok(StagePlan { chunks, by_stage: deal(layout), seams })
     }
 
-    /// Chunks that own a tensor standing at `place`, once for every copy it has.
-    pub fn owners(&self, place: Place, recipe: &Recipe) -> Vec<usize> {
+    /// Chunks that own a tensor, once for every copy it has.
+    pub fn owners(&self, tensor: &Tensor) -> Vec<usize> {
         let last = self.chunks.len() - 1;
-        match place {
+        match tensor.place {
             Place::Layer(layer) => self.chunks.iter().filter(|c| c.layers.contains(&layer)).map(|c| c.index).collect(),
             Place::Embedding => {
-                let copies = [Extra::TiedHeadCopy, Extra::MtpEmbeddingCopy];
-                let copied = copies.iter().filter(|e| self.chunks[last].extras.contains(e));
-                [0].into_iter().chain(copied.map(|_| last)).collect()
+                // A tied head copies the token table alone; prediction heads the whole embedding.
+                let is_tokens = tensor.surface == Surface::TokenEmbedding;
+                let extras = &self.chunks[last].extras;
+                let tied = is_tokens && extras.contains(&Extra::TiedHeadCopy);
+                let copies = usize::from(tied) + usize::from(extras.contains(&Extra::MtpEmbeddingCopy));
+                std::iter::once(0).chain(std::iter::repeat_n(last, copies)).collect()
             }
-            Place::Side => {
-                let owner = recipe.features.sides().next().map(|(_, side)| side.stage);
-                vec![if owner == Some(OwnerStage::Last) { last } else { 0 }]
-            }
+            Place::Side(OwnerStage::First) => vec![0],
+            Place::Side(OwnerStage::Last) => vec![last],
             Place::FinalNorm | Place::Head | Place::Mtp(_) => vec![last],
         }
     }
@@ -148,8 +151,10 @@ impl StagePlan {
 /// Parameters by layer and at the edges.
 struct LayerParams {
     layers: Vec<u64>,
-    embedding: u64,
-    side: u64,
+    tokens: u64,
+    positions: u64,
+    /// Side channels of the first and of the last stage.
+    side: [u64; 2],
     final_norm: u64,
     head: u64,
     mtp: u64,
@@ -160,28 +165,33 @@ struct LayerParams {
 impl LayerParams {
     fn of(recipe: &Recipe) -> LayerParams {
         let mut layers = vec![0; recipe.depth()];
-        let (mut embedding, mut side, mut final_norm, mut head, mut mtp) = (0, 0, 0, 0, 0);
+        let (mut tokens, mut positions, mut final_norm, mut head, mut mtp) = (0, 0, 0, 0, 0);
+        let mut side = [0; 2];
         for tensor in recipe.tensors() {
             *match tensor.place {
                 Place::Layer(layer) => &mut layers[layer],
-                Place::Embedding => &mut embedding,
-                Place::Side => &mut side,
+                Place::Embedding if tensor.surface == Surface::TokenEmbedding => &mut tokens,
+                Place::Embedding => &mut positions,
+                Place::Side(stage) => &mut side[stage as usize],
                 Place::FinalNorm => &mut final_norm,
                 Place::Head => &mut head,
                 Place::Mtp(_) => &mut mtp,
             } += tensor.elements();
         }
-        let head_or_copy = if recipe.tied { embedding } else { head };
-        let front = embedding + side;
-        LayerParams { layers, embedding, side, final_norm, head, mtp, front, back: head_or_copy + final_norm + mtp }
+        let head_or_copy = if recipe.tied { tokens } else { head };
+        let front = tokens + positions + side[0];
+        let back = head_or_copy + final_norm + mtp + side[1];
+        LayerParams { layers, tokens, positions, side, final_norm, head, mtp, front, back }
     }
 
     fn of_extras(&self, extras: &[Extra]) -> u64 {
         extras
             .iter()
             .map(|extra| match extra {
-                Extra::Embedding | Extra::TiedHeadCopy | Extra::MtpEmbeddingCopy => self.embedding,
-                Extra::SideEmbeddings => self.side,
+                Extra::Embedding | Extra::MtpEmbeddingCopy => self.tokens + self.positions,
+                Extra::TiedHeadCopy => self.tokens,
+                Extra::SideEmbeddings => self.side[0],
+                Extra::SideEmbeddingsLast => self.side[1],
                 Extra::FinalNorm => self.final_norm,
                 Extra::Head => self.head,
                 Extra::Mtp => self.mtp,
@@ -307,7 +317,7 @@ fn extras(recipe: &Recipe, layers: &Range<usize>, is_first: bool, is_last: bool)
     own(held(Mixer::Moe), Extra::AuxiliaryLosses);
     own(is_last && !is_first && has_mtp, Extra::MtpEmbeddingCopy);
     own(is_last && has_mtp, Extra::Mtp);
-    own(is_last && !is_first && has_side(OwnerStage::Last), Extra::SideEmbeddings);
+    own(is_last && has_side(OwnerStage::Last), Extra::SideEmbeddingsLast);
     own(is_last, Extra::FinalNorm);
     own(is_last && !recipe.tied, Extra::Head);
     own(is_last && !is_first && recipe.tied, Extra::TiedHeadCopy);

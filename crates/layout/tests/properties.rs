@@ -9,6 +9,7 @@ use layout::{Axis, Layout, Mesh, Order, check};
 use proptest::prelude::*;
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;
+use recipe::kinds::side::OwnerStage;
 use recipe::{Feature, Mixer, Recipe};
 use std::collections::HashMap;
 
@@ -25,6 +26,9 @@ fn recipes() -> impl Strategy<Value = Recipe> {
         recipe.tied ^= flips[0];
         recipe.layers = recipe.pattern.tile(depth);
         let features = [Feature::Mla, Feature::Mtp, Feature::NgramHash, Feature::Structure];
+        if let Some(side) = &mut recipe.features.structure {
+            side.value.stage = if flips[0] { OwnerStage::Last } else { OwnerStage::First };
+        }
         let listed = recipe.features.listed();
         for (feature, on) in features.into_iter().zip(&flips[1..]) {
             if listed.iter().any(|(f, _)| *f == feature) {
@@ -290,6 +294,21 @@ fn copies_over_world(row: &Row, table: &OwnershipTable, layout: &Layout) -> u64 
         .product();
     debug_assert!(matches!(mesh_kind(row), Kind::Dense | Kind::Expert));
     whole * (per_stage_ranks / cut) * stage_copies
+}
+
+/// The properties above skip requests that no fix makes legal; most must not be skipped.
+#[test]
+fn most_random_requests_can_be_made_legal() {
+    use proptest::strategy::{Strategy, ValueTree};
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let pairs = (recipes(), requests());
+    let samples = 300;
+    let legal = (0..samples).filter(|_| {
+        let (recipe, request) = pairs.new_tree(&mut runner).unwrap().current();
+        legal(&recipe, request).is_some()
+    });
+    let legal = legal.count();
+    assert!(legal * 10 >= samples * 9, "only {legal} of {samples}");
 }
 
 #[test]

@@ -56,6 +56,36 @@ mod tests {
     }
 
     #[test]
+    fn no_two_tensors_share_a_path() {
+        for (name, text) in RECIPES {
+            let recipe = Recipe::parse(text).unwrap();
+            let on: Vec<_> = recipe.features.listed().into_iter().map(|(feature, _)| feature).collect();
+            let tensors = recipe.with_features(&on, &[]).unwrap().tensors();
+            let paths: std::collections::HashSet<_> = tensors.iter().map(|t| t.path.as_str()).collect();
+            assert_eq!(paths.len(), tensors.len(), "{name}");
+        }
+    }
+
+    #[test]
+    fn published_counts_come_out() {
+        let total = |name| find(name).unwrap().counts().all;
+        assert_eq!(total("llama3-8b").total, 8_030_261_248);
+        assert_eq!(total("llama3-70b").total, 70_553_706_496);
+        assert_eq!(total("llama3-405b").total, 405_853_388_800);
+        assert_eq!(total("mixtral-8x7b").total, 46_702_792_704);
+        assert_eq!(total("qwen3-30b-a3b").total, 30_532_122_624);
+        assert_eq!(total("qwen3-235b-a22b").total, 235_093_634_560);
+        assert_eq!(total("deepseek-v2-lite").total, 15_706_484_224);
+        assert_eq!(total("deepseek-v3").total, 671_026_404_352);
+        assert_eq!(total("deepseek-v3").active, 37_552_282_624);
+        assert_eq!(total("nemotron-h-8b").total, 8_100_852_736);
+        // The published 31,577,940,288 counts the balancing bias, a buffer, as well.
+        assert_eq!(total("nemotron-3-nano-30b-a3b").total, 31_577_937_344);
+        assert_eq!(total("gpt3-175b").total, 174_615_846_912);
+        assert_eq!(total("turing-530b").total, 529_600_819_200);
+    }
+
+    #[test]
     fn writing_reads_back_to_the_same_recipe() {
         for (name, text) in RECIPES {
             let recipe = Recipe::parse(text).unwrap();

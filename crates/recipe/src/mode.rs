@@ -167,9 +167,9 @@ impl Recipe {
     }
 }
 
-/// Replaces one mixer by another throughout.
-fn replace(recipe: &mut Recipe, from: Mixer, to: Mixer) {
-    for layer in recipe.layers.iter_mut().chain(&mut recipe.pattern.period) {
+/// Replaces one mixer by another in every layer. The pattern stays: it is the model's identity.
+pub(crate) fn replace(recipe: &mut Recipe, from: Mixer, to: Mixer) {
+    for layer in &mut recipe.layers {
         for mixer in layer.blocks.iter_mut().flat_map(|b| &mut b.mixers) {
             if *mixer == from {
                 *mixer = to;

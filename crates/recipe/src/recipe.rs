@@ -9,7 +9,7 @@ use crate::kinds::mamba::Mamba;
 use crate::kinds::mlp::Mlp;
 use crate::kinds::moe::Moe;
 use crate::kinds::{Emitter, Norm, edges};
-use crate::mode::Mode;
+use crate::mode::{Mode, replace};
 use crate::pattern::{Block, Family, Layer, Mixer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
 use crate::tensor::{Dim, Place, Role, Surface, Tensor, Unit};
@@ -143,13 +143,7 @@ impl Recipe {
         if places == 0 {
             return;
         }
-        for layer in self.layers.iter_mut().chain(&mut self.pattern.period) {
-            for mixer in layer.blocks.iter_mut().flat_map(|b| &mut b.mixers) {
-                if *mixer == Mixer::Moe {
-                    *mixer = Mixer::Attention;
-                }
-            }
-        }
+        replace(self, Mixer::Moe, Mixer::Attention);
         let message = format!("{places} E layers became attention: MoE is off, so E has no experts to route to");
         self.notes.push(
             Finding::note("pattern/e-without-moe", Blame::Recipe, "pattern", message)

@@ -4,6 +4,7 @@
 //! head, a Mamba group, an expert); a packed dimension lists its segments in order. Nothing here
 //! knows a mesh: which axis cuts which dimension is decided by the layout crate's rules.
 
+use crate::kinds::side::OwnerStage;
 use crate::named::named;
 use crate::pattern::Family;
 
@@ -147,6 +148,18 @@ named! {
     }
 }
 
+impl Dtype {
+    /// Bits of one element, block scales not counted.
+    pub fn bits(self) -> u64 {
+        match self {
+            Dtype::Fp32 => 32,
+            Dtype::Bf16 | Dtype::Fp16 => 16,
+            Dtype::Fp8 => 8,
+            Dtype::Nvfp4 => 4,
+        }
+    }
+}
+
 named! {
     /// Which optimizer steps a tensor.
     pub enum Optimizer {
@@ -225,7 +238,7 @@ pub enum Place {
     /// Before the first layer.
     Embedding,
     /// A side channel, owned by the stage the recipe names.
-    Side,
+    Side(OwnerStage),
     /// A layer, by index.
     Layer(usize),
     /// After the last layer.

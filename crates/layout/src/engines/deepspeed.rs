@@ -25,7 +25,7 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         // module_inject/auto_ep_folding.py
         let finding =
             unsupported("deepspeed/ep-tp-pp", "pp", "ep with tp runs without a pipeline only").fix("pp", vec![1]);
-        findings.push(finding.quote("AutoEP+AutoTP folding currently supports pp_size=1 only; "));
+        findings.push(finding.quote("AutoEP+AutoTP folding currently supports pp_size=1 only"));
     }
     let stateful = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
     if layout.cp.splits() && stateful.iter().any(|m| recipe.uses(*m)) {

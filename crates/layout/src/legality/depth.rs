@@ -1,6 +1,7 @@
 //! Layers over pipeline chunks.
 
 use super::{Case, refuse};
+use crate::request::Balance;
 use crate::stages::StagePlan;
 use diag::{Blame, Finding};
 
@@ -26,7 +27,7 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
     };
     let counts = plan.layer_counts();
     let (least, most) = (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
-    if least != most && layout.boundaries.is_none() {
+    if least != most && layout.boundaries.is_none() && layout.balance == Balance::Layers {
         let message = format!("{depth} layers over {} chunks come out uneven: {least} to {most} a chunk", counts.len());
         let note = Finding::note("pp/uneven", Blame::Layout, "pp", message);
         findings.push(note.hint("spare layers go to the middle; --balance or --boundaries say otherwise"));

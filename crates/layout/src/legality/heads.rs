@@ -2,7 +2,7 @@
 
 use super::{Case, must_divide, refuse};
 use crate::request::Engine;
-use diag::Finding;
+use diag::{Blame, Finding};
 use recipe::Mixer;
 use recipe::kinds::attention::AttentionKind;
 use units::divisors;
@@ -20,6 +20,14 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         );
         let fits = divisors(heads).into_iter().filter(|t| shares(*t)).collect();
         findings.push(refuse("tp/kv-heads", "attention", message).fix("tp", fits));
+    }
+    if kv_heads < tp && shares(tp) {
+        let how = match case.layout.engine {
+            Some(Engine::Shardwright) => "each rank keeps a copy of its group's",
+            _ => "packed rows are cut evenly and the projected activations gathered over tp, as Megatron-Core does",
+        };
+        let message = format!("{kv_heads} KV heads are fewer than tp={tp}: {how}");
+        findings.push(Finding::note("tp/kv-shared", Blame::Layout, "attention", message));
     }
     // Below one KV head a rank, Megatron cuts the packed rows evenly and gathers.
     let per_head = 1 + u64::from(attention.output_gate);

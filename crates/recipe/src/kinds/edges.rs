@@ -15,7 +15,7 @@ pub fn front(recipe: &Recipe, out: &mut Emitter) {
         out.add("positions.weight", Surface::PositionEmbedding, Role::Embedding, table);
     }
     for (name, side) in recipe.features.sides() {
-        out.stand(Place::Side, Family::Edge, format!("side.{name}"));
+        out.stand(Place::Side(side.stage), Family::Edge, format!("side.{name}"));
         side.tensors(recipe.hidden, out);
     }
 }

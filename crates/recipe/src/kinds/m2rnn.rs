@@ -101,7 +101,7 @@ impl M2rnn {
         let square = vec![heads(), Dim::whole(self.value_dim), Dim::whole(self.value_dim)];
         out.add("state_weight", Surface::MixerScalar, Role::Scalar, square);
         out.add("D", Surface::MixerScalar, Role::Scalar, vec![heads(), Dim::whole(self.value_dim)]);
-        out.add("norm.weight", Surface::MixerNorm, Role::Norm, vec![inner()]);
+        out.add("gate_norm.weight", Surface::MixerNorm, Role::Norm, vec![inner()]);
         out.linear("out_proj", Surface::MixerOut, Role::Matrix, Dim::whole(hidden), inner(), Bias::No);
     }
 }

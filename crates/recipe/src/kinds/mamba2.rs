@@ -121,7 +121,7 @@ impl Mamba2 {
         out.add("A_log", Surface::MixerScalar, Role::Scalar, heads());
         out.add("D", Surface::MixerScalar, Role::Scalar, heads());
         if self.gated_norm {
-            out.add("norm.weight", Surface::MixerNorm, Role::Norm, vec![inner()]);
+            out.add("gate_norm.weight", Surface::MixerNorm, Role::Norm, vec![inner()]);
         }
         let bias = Bias::from(self.out_bias);
         out.linear("out_proj", Surface::MixerOut, Role::Matrix, Dim::whole(hidden), inner(), bias);

@@ -1,0 +1,337 @@
+//! What can be typed. Help texts teach: each says what the thing is, not only how to spell it.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use diag::did_you_mean;
+use layout::engines::DECLINED;
+use layout::mesh::Order;
+use layout::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
+use recipe::{Feature, Mode};
+use std::path::PathBuf;
+
+/// Before you launch a hybrid model on a cluster: who owns what, and may it be split so?
+#[derive(Parser)]
+#[command(name = "shardwright", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    after_help = "A RECIPE is a built-in name (`shardwright recipes`), a recipe .toml, or a Hugging Face config.json.\n\
+Start with: shardwright plan nam56r --on 8xH200\n\
+Exit codes: 0 yes, 1 the answer is no or the input is wrong, 2 usage, 70 our bug."
+)]
+pub struct Cli {
+    /// Answer in JSON with stable, versioned keys
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to ask
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The questions.
+#[derive(Subcommand)]
+pub enum Command {
+    /// How many parameters, by family and surface; how many act on one token
+    Params(ParamsArgs),
+    /// Who owns what: every tensor, its rule, its per-rank shape, and what no axis can fix
+    Splits(SplitsArgs),
+    /// Is this layout legal? Every finding with its rule, the reason, and values that would do
+    Check(CheckArgs),
+    /// Ranks, coordinates and the groups of every axis
+    Mesh(MeshArgs),
+    /// Pipeline cuts: what each stage owns besides layers, and seams to look at
+    Stages(StagesArgs),
+    /// What an axis partitions, what it communicates, what it cannot fix
+    Axes(AxesArgs),
+    /// From a symptom to the axis to look at
+    Diagnose(DiagnoseArgs),
+    /// A recipe from a Hugging Face config.json or a Megatron argument list
+    Import(ImportArgs),
+    /// The built-in recipes; with a name, its text to start your own from
+    Recipes(RecipesArgs),
+    /// What to run on this cluster
+    Plan(PlanArgs),
+    /// A completion script for your shell
+    Completions(CompletionsArgs),
+}
+
+/// Which model.
+#[derive(Args)]
+pub struct RecipeArgs {
+    /// Built-in name, recipe .toml, or config.json
+    pub recipe: String,
+    /// Switch features on: mla, dsa, mtp, ngram_hash, structure
+    #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature)]
+    pub with: Vec<Feature>,
+    /// Switch features off; `moe` turns E blocks into attention
+    #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature)]
+    pub without: Vec<Feature>,
+}
+
+/// How it is split. What is left out is derived, and the answer says so.
+#[derive(Args, Default)]
+#[command(next_help_heading = "Layout")]
+pub struct LayoutArgs {
+    /// Ranks in all; without it, the fewest these degrees need
+    #[arg(long, value_name = "N")]
+    pub world: Option<u64>,
+    /// Tensor parallel: matrices and head groups
+    #[arg(long, value_name = "N")]
+    pub tp: Option<u64>,
+    /// Sequence parallel: shard activations on the tensor axis (on by default when tp > 1)
+    #[arg(long, overrides_with = "no_sp")]
+    pub sp: bool,
+    /// Keep activations whole between tensor-parallel regions
+    #[arg(long)]
+    pub no_sp: bool,
+    /// Context parallel: parts of the timeline
+    #[arg(long, value_name = "N")]
+    pub cp: Option<u64>,
+    /// Pipeline parallel: stages of depth
+    #[arg(long, value_name = "N")]
+    pub pp: Option<u64>,
+    /// Virtual stages: chunks of depth a stage holds
+    #[arg(long, value_name = "N")]
+    pub vpp: Option<u64>,
+    /// Expert parallel: whole experts to ranks
+    #[arg(long, value_name = "N")]
+    pub ep: Option<u64>,
+    /// Expert tensor parallel: matrices inside experts (default: tp)
+    #[arg(long, value_name = "N")]
+    pub etp: Option<u64>,
+    /// Data parallel: replicas (default: what the world leaves)
+    #[arg(long, value_name = "N")]
+    pub dp: Option<u64>,
+    /// State shared out over replicas: 0 none, 1 optimizer, 2 + gradients, 3 + weights
+    #[arg(long, value_name = "STAGE", value_parser = zero)]
+    pub zero: Option<ZeroStage>,
+    /// Sequences of a microbatch
+    #[arg(long, value_name = "N")]
+    pub mbs: Option<u64>,
+    /// Sequences of a step
+    #[arg(long, value_name = "N")]
+    pub gbs: Option<u64>,
+    /// Microbatches of a step on one replica
+    #[arg(long, value_name = "N")]
+    pub microbatches: Option<u64>,
+    /// Tokens of a sequence (default: the recipe's)
+    #[arg(long, value_name = "N")]
+    pub seq: Option<u64>,
+    /// Pipeline schedule: 1f1b, interleaved, zb-h1, dualpipe, dualpipev
+    #[arg(long, value_parser = schedule)]
+    pub schedule: Option<Schedule>,
+    /// What backward computes again: none, full, or selective:core_attn+moe_act
+    #[arg(long, value_name = "POLICY", value_parser = Recompute::parse)]
+    pub recompute: Option<Recompute>,
+    /// Runtime mode: nemo_native (built-in mixers, tp 2) or author_dp (custom mixers, tp 1)
+    #[arg(long, value_parser = mode)]
+    pub mode: Option<Mode>,
+    /// First layer of every chunk but the first, as 13,26,39
+    #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
+    pub boundaries: Option<Vec<u64>>,
+    /// Deal layers out by count or by parameters
+    #[arg(long, value_parser = balance)]
+    pub balance: Option<Balance>,
+    /// Add an engine's own rules: megatron, fsdp2, torchtitan, deepspeed, nanotron, maxtext, xla-spmd
+    #[arg(long, value_parser = engine)]
+    pub engine: Option<Engine>,
+    /// Pad the vocabulary to a multiple of this times tp
+    #[arg(long, value_name = "N")]
+    pub vocab_multiple: Option<u64>,
+}
+
+impl LayoutArgs {
+    /// The flags as a request.
+    pub fn request(&self) -> LayoutRequest {
+        LayoutRequest {
+            world: self.world,
+            tp: self.tp,
+            sp: if self.no_sp { Some(false) } else { self.sp.then_some(true) },
+            cp: self.cp,
+            pp: self.pp,
+            vpp: self.vpp,
+            ep: self.ep,
+            etp: self.etp,
+            dp: self.dp,
+            zero: self.zero,
+            micro_batch: self.mbs,
+            global_batch: self.gbs,
+            microbatches: self.microbatches,
+            sequence: self.seq,
+            schedule: self.schedule,
+            recompute: self.recompute.clone(),
+            mode: self.mode,
+            boundaries: self.boundaries.clone(),
+            balance: self.balance,
+            engine: self.engine,
+            vocab_multiple: self.vocab_multiple,
+        }
+    }
+}
+
+/// Arguments of `params`.
+#[derive(Args)]
+pub struct ParamsArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// Count what this mode runs instead of what the recipe says
+    #[arg(long, value_parser = mode)]
+    pub mode: Option<Mode>,
+}
+
+/// Arguments of `splits`.
+#[derive(Args)]
+pub struct SplitsArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Show what this rank holds
+    #[arg(long, value_name = "R")]
+    pub rank: Option<u64>,
+}
+
+/// Arguments of `check`.
+#[derive(Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+}
+
+/// Arguments of `mesh`.
+#[derive(Args)]
+pub struct MeshArgs {
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Show this rank's coordinates and groups
+    #[arg(long, value_name = "R")]
+    pub rank: Option<u64>,
+    /// How ranks run through the axes
+    #[arg(long, default_value = "megatron")]
+    pub order: OrderArg,
+}
+
+/// Rank orders, as typed.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum OrderArg {
+    /// tp-cp-ep-dp-pp, stages outermost
+    Megatron,
+    /// tp-cp-ep-pp-dp, replicas outermost
+    MegatronTpPpDp,
+    /// A torch DeviceMesh of (pp, dp, cp, tp)
+    Devicemesh,
+}
+
+impl From<OrderArg> for Order {
+    fn from(order: OrderArg) -> Order {
+        match order {
+            OrderArg::Megatron => Order::Megatron,
+            OrderArg::MegatronTpPpDp => Order::MegatronTpPpDp,
+            OrderArg::Devicemesh => Order::DeviceMesh,
+        }
+    }
+}
+
+/// Arguments of `stages`.
+#[derive(Args)]
+pub struct StagesArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Weight of each layer, to balance by something you measured
+    #[arg(long, value_name = "W", value_delimiter = ',')]
+    pub weights: Option<Vec<u64>>,
+}
+
+/// Arguments of `axes`.
+#[derive(Args)]
+pub struct AxesArgs {
+    /// One axis: tp, sp, pp, fsdp, ep, etp, cp
+    pub axis: Option<String>,
+}
+
+/// Arguments of `diagnose`.
+#[derive(Args)]
+pub struct DiagnoseArgs {
+    /// What you see, in your words or the engine's
+    #[arg(required = true)]
+    pub symptom: Vec<String>,
+}
+
+/// Arguments of `import`.
+#[derive(Args)]
+pub struct ImportArgs {
+    /// config.json, or a file holding a Megatron argument list; `-` reads standard input
+    pub file: PathBuf,
+    /// Write the recipe here instead of printing it
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// The recipe's name (default: the file's)
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+/// Arguments of `recipes`.
+#[derive(Args)]
+pub struct RecipesArgs {
+    /// Print this recipe's text
+    pub name: Option<String>,
+}
+
+/// Arguments of `plan`.
+#[derive(Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, or 64x8xH200
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+}
+
+/// Arguments of `completions`.
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// bash, zsh, fish, elvish or powershell
+    pub shell: clap_complete::Shell,
+}
+
+/// Picks one of several words, with a suggestion when none is meant exactly.
+fn pick<T: Copy>(text: &str, words: &[(&'static str, T)]) -> Result<T, String> {
+    if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+        return Ok(*value);
+    }
+    let known = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+    Err(match did_you_mean(text, words.iter().map(|(word, _)| *word)) {
+        Some(close) => format!("did you mean `{close}`? known are {known}"),
+        None => format!("known are {known}"),
+    })
+}
+
+fn feature(text: &str) -> Result<Feature, String> {
+    pick(text, Feature::ALL)
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    pick(text, Mode::ALL)
+}
+
+fn zero(text: &str) -> Result<ZeroStage, String> {
+    pick(text, ZeroStage::ALL)
+}
+
+fn schedule(text: &str) -> Result<Schedule, String> {
+    pick(text, Schedule::ALL)
+}
+
+fn balance(text: &str) -> Result<Balance, String> {
+    pick(text, Balance::ALL)
+}
+
+fn engine(text: &str) -> Result<Engine, String> {
+    match DECLINED.iter().find(|(name, _)| *name == text) {
+        Some((name, why)) => Err(format!("{name} is declined: {why}")),
+        None => pick(text, Engine::ALL),
+    }
+}

@@ -1,0 +1,52 @@
+//! `check`: legal or not, with every finding.
+
+use super::{checked, layout_json, layout_text, model_line, seams_text};
+use crate::args::CheckArgs;
+use crate::outcome::{Outcome, Report};
+use diag::{Finding, Severity};
+use serde_json::json;
+
+pub fn run(args: &CheckArgs) -> Outcome {
+    let checked = checked(&args.recipe, &args.layout)?;
+    let mut text = model_line(&checked.recipe) + "\n";
+    if let Some(layout) = &checked.layout {
+        text += &layout_text(layout, &checked);
+    }
+    text += &seams_text(&checked.seams);
+    let number = |severity| checked.findings.iter().filter(|f| f.severity == severity).count();
+    let verdict = if checked.is_legal() { "\x1b[1;32mlegal\x1b[0m" } else { "\x1b[1;31mnot legal\x1b[0m" };
+    text += &format!(
+        "\n{verdict}: {} errors, {} warnings, {} notes\n",
+        number(Severity::Error),
+        number(Severity::Warning),
+        number(Severity::Note)
+    );
+    for (key, values) in joint_fixes(&checked.findings) {
+        text += &match values.as_slice() {
+            [] => format!("no single {key} satisfies every rule above\n"),
+            values => format!("every rule about {key} above holds when {key} is {}\n", diag::list(values)),
+        };
+    }
+    let layout = checked.layout.as_ref().map(|layout| layout_json(layout, &checked));
+    let json = json!({
+        "recipe": checked.recipe.name, "legal": checked.is_legal(), "layout": layout,
+        "seams": checked.seams, "findings": checked.findings,
+    });
+    let report = Report::new(text, json).with_findings(&checked.findings);
+    Ok(if checked.is_legal() { report } else { report.refused() })
+}
+
+/// Where several refusals ask for values of one key: the values that satisfy them all.
+fn joint_fixes(findings: &[Finding]) -> Vec<(&'static str, Vec<u64>)> {
+    let mut joint: Vec<(&'static str, Vec<u64>, usize)> = Vec::new();
+    for fix in findings.iter().filter(|f| f.severity == Severity::Error).filter_map(|f| f.fix.as_ref()) {
+        match joint.iter_mut().find(|(key, _, _)| *key == fix.key) {
+            Some((_, values, times)) => {
+                values.retain(|v| fix.values.contains(v));
+                *times += 1;
+            }
+            None => joint.push((fix.key, fix.values.clone(), 1)),
+        }
+    }
+    joint.into_iter().filter(|(_, _, times)| *times > 1).map(|(key, values, _)| (key, values)).collect()
+}

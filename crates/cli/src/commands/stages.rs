@@ -1,0 +1,116 @@
+//! `stages`: pipeline cuts, edges and seams, and the pattern an engine would be given.
+
+use super::{layout_json, layout_text, legal, model_line, seams_text};
+use crate::args::StagesArgs;
+use crate::outcome::{Outcome, Refusal, Report};
+use crate::table::{Table, heading, wrap};
+use diag::{Blame, Finding};
+use layout::{Layout, StagePlan};
+use recipe::{Recipe, megatron};
+use serde_json::{Value, json};
+use units::count;
+
+pub fn run(args: &StagesArgs) -> Outcome {
+    let (checked, layout) = legal(&args.recipe, &args.layout)?;
+    let recipe = &checked.recipe;
+    if let Some(weights) = args.weights.as_ref().filter(|w| w.len() != recipe.depth()) {
+        let message = format!("{} weights were given, and the model has {} layers", weights.len(), recipe.depth());
+        return Err(Finding::error("stages/weights", Blame::Usage, "weights", message).into());
+    }
+    let plan = StagePlan::new(recipe, &layout, args.weights.as_deref())?;
+    let written = write_pattern(args, &layout, &plan)?;
+    let mut text = model_line(recipe) + "\n" + &layout_text(&layout, &checked) + &seams_text(&checked.seams);
+    text += &stages_text(recipe, &plan);
+    text += &cuts_text(&plan);
+    text += &pattern_text(&written);
+    let json = json!({
+        "recipe": recipe.name, "layout": layout_json(&layout, &checked),
+        "stages": stages_json(recipe, &plan), "cuts": cuts_json(&plan),
+        "megatron_pattern": written.as_ref().ok().map(|w| w.text.clone()),
+        "megatron_refusals": written.as_ref().err(),
+        "seams": checked.seams,
+    });
+    Ok(Report::new(text, json).with_findings(&checked.findings))
+}
+
+/// The recipe as Megatron would be given it, cut as planned. The mode is applied by the writer.
+fn write_pattern(
+    args: &StagesArgs,
+    layout: &Layout,
+    plan: &StagePlan,
+) -> Result<Result<megatron::Written, Vec<Finding>>, Refusal> {
+    let recipe = super::recipe_of(&args.recipe)?;
+    Ok(megatron::write(&recipe, layout.mode, &plan.layer_counts()))
+}
+
+fn segment(recipe: &Recipe, layers: std::ops::Range<usize>) -> String {
+    recipe.layers[layers].iter().map(|l| l.to_string()).collect()
+}
+
+fn stages_text(recipe: &Recipe, plan: &StagePlan) -> String {
+    let mut table = Table::new(&["stage", "chunk", "layers", "blocks", "parameters", "owns besides"]).right(&[0, 1, 4]);
+    for (stage, chunks) in plan.by_stage.iter().enumerate() {
+        for (i, &index) in chunks.iter().enumerate() {
+            let chunk = &plan.chunks[index];
+            let name = if i == 0 { stage.to_string() } else { String::new() };
+            let extras: Vec<_> = chunk.extras.iter().map(|e| e.name()).collect();
+            let layers = format!("{}-{}", chunk.layers.start + 1, chunk.layers.end);
+            let blocks = super::shorten(&segment(recipe, chunk.layers.clone()), 44);
+            table.row([name, index.to_string(), layers, blocks, count(chunk.params), extras.join(", ")]);
+        }
+    }
+    let weigh = |chunks: &Vec<usize>| chunks.iter().map(|c| plan.chunks[*c].params).sum::<u64>();
+    let held: Vec<u64> = plan.by_stage.iter().map(weigh).collect();
+    let (least, most) = (held.iter().min().copied().unwrap_or(0), held.iter().max().copied().unwrap_or(0));
+    let heaviest = held.iter().position(|h| *h == most).unwrap_or(0);
+    let spread = 100.0 * (most - least) as f64 / most.max(1) as f64;
+    heading("Stages (parameters before tp, ep and dp)")
+        + &table.render()
+        + &format!("  heaviest is stage {heaviest} with {}; the lightest holds {spread:.1}% less\n", count(most))
+}
+
+fn cuts_text(plan: &StagePlan) -> String {
+    if plan.seams.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["cut before layer", "runs through", "contract"]).right(&[0]);
+    for seam in &plan.seams {
+        let families: Vec<_> = seam.families.iter().map(|f| f.key()).collect();
+        table.row([(seam.before + 1).to_string(), families.join(" "), seam.contract.clone()]);
+    }
+    heading("Cuts to look at") + &table.render()
+}
+
+fn pattern_text(written: &Result<megatron::Written, Vec<Finding>>) -> String {
+    match written {
+        Ok(written) => heading("Megatron pattern") + &format!("  {}\n", written.text),
+        Err(findings) => {
+            let reasons: String = findings
+                .iter()
+                .map(|f| {
+                    let hint = f.hint.as_ref().map_or(String::new(), |h| format!(" ({h})"));
+                    wrap(&format!("{}{hint}", f.message), "  ", 110)
+                })
+                .collect();
+            heading("Megatron pattern: none") + &reasons
+        }
+    }
+}
+
+fn stages_json(recipe: &Recipe, plan: &StagePlan) -> Vec<Value> {
+    let chunk = |index: &usize| {
+        let chunk = &plan.chunks[*index];
+        json!({ "chunk": index, "first_layer": chunk.layers.start, "layers": chunk.layers.len(),
+            "blocks": segment(recipe, chunk.layers.clone()), "params": chunk.params, "owns": chunk.extras })
+    };
+    let stage = |(stage, chunks): (usize, &Vec<usize>)| json!({ "stage": stage, "chunks": chunks.iter().map(chunk).collect::<Vec<_>>() });
+    plan.by_stage.iter().enumerate().map(stage).collect()
+}
+
+fn cuts_json(plan: &StagePlan) -> Vec<Value> {
+    let cut = |s: &layout::stages::StageSeam| {
+        json!({ "before_layer": s.before, "families": s.families.iter().map(|f| f.key()).collect::<Vec<_>>(),
+            "contract": s.contract, "state_elements": s.state_elements })
+    };
+    plan.seams.iter().map(cut).collect()
+}

@@ -1,0 +1,62 @@
+//! Reading recipes from names and paths, and writing files whole or not at all.
+
+use crate::outcome::Refusal;
+use diag::{Blame, Finding};
+use recipe::import::hf;
+use recipe::{Recipe, builtin, limits};
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+
+/// The recipe a name or path stands for.
+pub fn load_recipe(name: &str) -> Result<Recipe, Refusal> {
+    let path = Path::new(name);
+    let is_builtin = builtin::RECIPES.iter().any(|(known, _)| *known == name);
+    if is_builtin || !path.exists() {
+        return builtin::find(name).map_err(Refusal::from);
+    }
+    let text = read_text(path)?;
+    let parsed = if text.trim_start().starts_with('{') { hf::import(&text, &stem(path)) } else { Recipe::parse(&text) };
+    parsed.map_err(|findings| Refusal { findings, source: Some((name.to_string(), text)) })
+}
+
+/// A file's name without its ending, as a recipe name.
+pub fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(|| "recipe".to_string(), |s| s.to_string_lossy().into_owned())
+}
+
+/// Reads a text file of bounded size.
+pub fn read_text(path: &Path) -> Result<String, Refusal> {
+    let refuse = |message: String| {
+        Refusal::from(Finding::error("file/read", Blame::Environment, path.display().to_string(), message))
+    };
+    let file = fs::File::open(path).map_err(|e| refuse(format!("cannot read `{}`: {e}", path.display())))?;
+    let mut bytes = Vec::new();
+    let most = limits::FILE_BYTES as u64 + 1;
+    file.take(most).read_to_end(&mut bytes).map_err(|e| refuse(format!("cannot read `{}`: {e}", path.display())))?;
+    if bytes.len() > limits::FILE_BYTES {
+        return Err(refuse(format!("`{}` has more than {} bytes", path.display(), limits::FILE_BYTES)));
+    }
+    String::from_utf8(bytes).map_err(|_| refuse(format!("`{}` is not UTF-8 text", path.display())))
+}
+
+/// Writes a file whole or not at all: a temporary beside it, synced, then renamed over it.
+pub fn write_atomically(path: &Path, text: &str) -> Result<(), Refusal> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let result = (|| {
+        let mut file = fs::File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        // The rename itself must survive a crash too.
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(folder)?.sync_all()
+    })();
+    result.map_err(|error: std::io::Error| {
+        let _ = fs::remove_file(&temporary);
+        let message = format!("cannot write `{}`: {error}", path.display());
+        Refusal::from(Finding::error("file/write", Blame::Environment, path.display().to_string(), message))
+    })
+}

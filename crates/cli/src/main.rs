@@ -1,0 +1,69 @@
+//! The command line: parse, call, render. The only part of the project that prints, reads files
+//! and exits.
+
+mod args;
+mod commands;
+mod files;
+mod outcome;
+mod table;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use outcome::{Outcome, Report};
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let wants_json = cli.json;
+    match std::panic::catch_unwind(|| run(&cli)) {
+        Ok(outcome) => finish(outcome, wants_json),
+        Err(_) => {
+            // The panic hook has printed where; this says what to do with it.
+            let _ = writeln!(anstream::stderr(), "this is a bug in shardwright: please report the command you typed");
+            ExitCode::from(70)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Outcome {
+    match &cli.command {
+        Command::Params(args) => commands::params::run(args),
+        Command::Splits(args) => commands::splits::run(args),
+        Command::Check(args) => commands::check::run(args),
+        Command::Mesh(args) => commands::mesh::run(args),
+        Command::Stages(args) => commands::stages::run(args),
+        Command::Axes(args) => commands::axes::run(args),
+        Command::Diagnose(args) => commands::diagnose::run(args),
+        Command::Import(args) => commands::import::run(args),
+        Command::Recipes(args) => commands::recipes::run(args),
+        Command::Plan(args) => commands::plan::run(args),
+        Command::Completions(args) => {
+            let mut script = Vec::new();
+            clap_complete::generate(args.shell, &mut Cli::command(), "shardwright", &mut script);
+            Ok(Report::text(String::from_utf8_lossy(&script).into_owned()))
+        }
+    }
+}
+
+/// Prints an outcome: the answer on standard output, findings on standard error.
+fn finish(outcome: Outcome, wants_json: bool) -> ExitCode {
+    let report = outcome.unwrap_or_else(|refusal| refusal.into_report());
+    let mut stderr = anstream::stderr();
+    for text in &report.messages {
+        let _ = write!(stderr, "{text}");
+    }
+    let mut stdout = anstream::stdout();
+    // A closed pipe (`| head`) is the reader's choice, not an error.
+    let _ = match (&report.json, wants_json) {
+        (Some(json), true) => writeln!(stdout, "{json:#}"),
+        _ => write!(stdout, "{}", report.text),
+    };
+    ExitCode::from(report.exit)
+}

@@ -1,0 +1,180 @@
+//! The command line as typed: answers, JSON keys, exit codes, and the words of refusals.
+
+mod common;
+
+use common::{json, run, run_args, scratch};
+
+#[test]
+fn nam56r_is_what_its_name_says() {
+    let answer = json("params nam56r");
+    assert_eq!(answer["schema"], "shardwright/1");
+    assert_eq!(answer["depth"], 52);
+    let blocks = |f: &str| answer["by_family"][f]["blocks"].as_u64().unwrap();
+    assert_eq!(["A", "E", "M", "R"].map(blocks), [13, 22, 13, 4]);
+    assert_eq!(answer["total"], 3_945_993_872_u64);
+    assert_eq!(answer["active"], 2_250_446_480_u64);
+    let sum: u64 = answer["by_surface"].as_object().unwrap().values().map(|v| v["total"].as_u64().unwrap()).sum();
+    assert_eq!(sum, 3_945_993_872);
+}
+
+#[test]
+fn the_megatron_pattern_has_four_segments_and_two_suffixes() {
+    let answer = json("stages nam56r --mode nemo_native --pp 2 --vpp 2 --with mtp");
+    let pattern = answer["megatron_pattern"].as_str().unwrap().to_string();
+    let (main, suffixes) = pattern.split_once('/').unwrap();
+    let segments: Vec<_> = main.split('|').collect();
+    assert_eq!(segments.iter().map(|s| s.len()).collect::<Vec<_>>(), [13, 13, 13, 13]);
+    assert_eq!(suffixes.split('/').collect::<Vec<_>>(), ["*-", "*-"]);
+    let recurrent = answer["seams"].as_array().unwrap().iter().find(|s| s["name"] == "recurrent-mixer").unwrap();
+    assert_eq!(recurrent["layers"], serde_json::json!([11, 23, 35, 47]));
+    assert_eq!(recurrent["gives_up"], true);
+    let author = json("stages nam56r --mode author_dp --pp 2");
+    let kept = author["seams"].as_array().unwrap().iter().find(|s| s["name"] == "recurrent-mixer").unwrap().clone();
+    assert_eq!(kept["gives_up"], false);
+    assert!(author["megatron_pattern"].as_str().unwrap().starts_with("*EME*EME*EMM"));
+}
+
+#[test]
+fn a_pattern_that_cannot_be_written_is_refused_by_name() {
+    let answer = json("stages nam56r --pp 2");
+    assert!(answer["megatron_pattern"].is_null());
+    let reasons = answer["megatron_refusals"].to_string();
+    assert!(reasons.contains("R has no Megatron symbol (layers 12, 24, 36, 48)"), "{reasons}");
+    let sparse = json("stages nam56r --mode author_dp --with dsa");
+    assert!(sparse["megatron_refusals"].to_string().contains("switch `mla` on"), "{sparse}");
+    let latent = json("stages nam56r --mode author_dp --with dsa,mla");
+    assert!(latent["megatron_pattern"].as_str().unwrap().starts_with("+EMEDEMEDEMMDEME+"), "{latent}");
+}
+
+#[test]
+fn splits_answers_for_a_rank() {
+    let answer = json("splits llama3-8b --tp 2 --pp 2 --world 8 --rank 7");
+    assert_eq!(answer["rank_params"], answer["tensors"].as_array().unwrap().iter().map(elements).sum::<u64>());
+    let head = answer["tensors"].as_array().unwrap().iter().find(|t| t["path"] == "head.weight").unwrap();
+    assert_eq!(head["logical"], serde_json::json!([128256, 4096]));
+    assert_eq!(head["per_rank"], serde_json::json!([64128, 4096]));
+    assert_eq!(head["rule"], "embedding/vocabulary");
+    assert!(!answer["tensors"].to_string().contains("embedding.tokens"), "stage 1 holds no embedding");
+}
+
+fn elements(tensor: &serde_json::Value) -> u64 {
+    tensor["per_rank"].as_array().unwrap().iter().map(|d| d.as_u64().unwrap()).product()
+}
+
+#[test]
+fn check_exits_by_its_answer() {
+    assert_eq!(run("check nam56r --mode nemo_native --world 8").code, 0);
+    let refused = json("check nam56r --tp 3");
+    assert_eq!(refused["legal"], false);
+    let rules: Vec<_> = refused["findings"].as_array().unwrap().iter().map(|f| f["rule"].clone()).collect();
+    assert!(rules.contains(&"tp/heads".into()) && rules.contains(&"mamba/groups-over-tp".into()), "{rules:?}");
+    for key in ["rule", "blame", "object", "message", "hint"] {
+        assert!(refused["findings"][0].get(key).is_some(), "a finding lacks `{key}`");
+    }
+    assert_eq!(run("check nam56r --tp 3").code, 1);
+    assert_eq!(run("check nam56r --tp three").code, 2);
+    assert_eq!(run("no-such-command").code, 2);
+}
+
+#[test]
+fn import_writes_a_recipe_that_params_reads() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/truth/hf_counts.jsonl")).unwrap();
+    for line in text.lines() {
+        let row: serde_json::Value = serde_json::from_str(&line.replace("Infinity", "null")).unwrap();
+        let name = row["model_type"].as_str().unwrap();
+        let config = scratch(&format!("{name}.json"), &row["config"].to_string());
+        let recipe = config.with_extension("toml");
+        let ran = run_args(&["import", config.to_str().unwrap(), "-o", recipe.to_str().unwrap()]);
+        assert_eq!(ran.code, 0, "{name}: {}", ran.stderr);
+        let answer = run_args(&["params", recipe.to_str().unwrap(), "--json"]);
+        let answer: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
+        assert_eq!(answer["total"], row["params"], "{name}");
+    }
+}
+
+#[test]
+fn import_reads_a_megatron_argument_list() {
+    let list = scratch(
+        "small.sh",
+        "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 2048 --vocab-size 1000 --swiglu \
+         --disable-bias-linear --normalization RMSNorm --position-embedding-type rope --tensor-model-parallel-size 2 \
+         --num-experts 8 --moe-layer-freq '([0]*1+[1]*3)' --untie-embeddings-and-output-weights --lr 3e-4",
+    );
+    let ran = run_args(&["import", list.to_str().unwrap(), "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(answer["pattern"], "(AF)(AE)x3");
+    assert_eq!(answer["layout_flags"], serde_json::json!(["--tp 2", "--no-sp", "--zero 0"]));
+    assert!(ran.stderr.contains("not part of a recipe or layout: --lr"), "{}", ran.stderr);
+}
+
+/// Ten mistakes people make, and the words they get.
+#[test]
+fn plausible_mistakes_are_answered_well() {
+    let refusal = |args: &[&str]| {
+        let ran = run_args(args);
+        assert!(ran.code == 1 || ran.code == 2, "{args:?} exits {}", ran.code);
+        ran.stderr
+    };
+    let has = |text: String, words: &[&str]| {
+        for word in words {
+            assert!(text.contains(word), "`{word}` is missing from:\n{text}");
+        }
+    };
+    has(refusal(&["params", "nam56"]), &["no built-in recipe `nam56`", "did you mean `nam56r`"]);
+    has(refusal(&["plan", "nam56r", "--on", "8H200"]), &["`8H200` is no cluster", "`8xH200`"]);
+    has(refusal(&["check", "nam56r", "--engine", "megatorn"]), &["did you mean `megatron`"]);
+    has(refusal(&["check", "nam56r", "--engine", "t5x"]), &["t5x is declined"]);
+    has(refusal(&["check", "nam56r", "--schedule", "1f1"]), &["did you mean `1f1b`"]);
+    has(refusal(&["check", "nam56r", "--tp", "0"]), &["`--tp 0` is outside 1 to"]);
+    has(refusal(&["splits", "nam56r", "--rank", "9", "--world", "8"]), &["rank 9 is not among the 8 ranks"]);
+    has(refusal(&["params", "llama3-8b", "--with", "mla"]), &["has no values for feature `mla`"]);
+    has(
+        refusal(&["stages", "nam56r", "--pp", "2", "--boundaries", "60"]),
+        &["boundary 60", "rising layer numbers below 52"],
+    );
+    has(refusal(&["diagnose", "broken"]), &["no known failure matches"]);
+}
+
+#[test]
+fn mistakes_in_a_recipe_point_into_the_file() {
+    let text = "name = \"mine\"\npattern = \"AEMX\"\nhiden = 64\nhidden = 64\nvocab = 100\nsequence = 16\n\
+                [attention]\nheads = 7\nhead_dims = 8\n[moe]\nexperts = 1000000\ntop_k = 2\nffn = \"wide\"\n";
+    let path = scratch("mistakes.toml", text);
+    let ran = run_args(&["params", path.to_str().unwrap()]);
+    assert_eq!(ran.code, 1);
+    for words in [
+        "`X` is no block letter (character 4 of `AEMX`)",
+        "mistakes.toml:2:11",
+        "unknown key `hiden`",
+        "did you mean `hidden`?",
+        "hidden 64 does not divide into 7 heads",
+        "unknown key `head_dims` in `[attention]`",
+        "`moe.experts` is 1000000, outside 1 to 65536",
+        "`moe.ffn` must be a whole number, found string",
+    ] {
+        assert!(ran.stderr.contains(words), "`{words}` is missing from:\n{}", ran.stderr);
+    }
+}
+
+#[test]
+fn nothing_is_half_written() {
+    let config = scratch("half.json", "{\"model_type\": \"llama\"}");
+    let ran = run_args(&["import", config.to_str().unwrap(), "-o", "/nonexistent-folder/x.toml"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.stderr.contains("cannot write"), "{}", ran.stderr);
+    let unsupported = scratch("bert.json", "{\"model_type\": \"bert\"}");
+    let target = unsupported.with_extension("toml");
+    let ran = run_args(&["import", unsupported.to_str().unwrap(), "-o", target.to_str().unwrap()]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.stderr.contains("model type `bert` is not supported"), "{}", ran.stderr);
+    assert!(!target.exists());
+}
+
+#[test]
+fn completions_name_every_command() {
+    let script = run("completions bash").stdout;
+    for command in ["params", "splits", "check", "mesh", "stages", "axes", "diagnose", "import", "recipes", "plan"] {
+        assert!(script.contains(command), "{command}");
+    }
+}

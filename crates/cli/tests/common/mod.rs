@@ -1,0 +1,44 @@
+//! Running the built binary as a user would.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// What a command printed, and how it ended.
+pub struct Ran {
+    pub stdout: String,
+    pub stderr: String,
+    pub code: i32,
+}
+
+/// Runs `shardwright` with words split at spaces.
+#[allow(dead_code)]
+pub fn run(line: &str) -> Ran {
+    run_args(&line.split_whitespace().collect::<Vec<_>>())
+}
+
+/// Runs `shardwright` with these arguments.
+pub fn run_args(args: &[&str]) -> Ran {
+    let output: Output = Command::new(env!("CARGO_BIN_EXE_shardwright")).args(args).output().expect("the binary runs");
+    Ran {
+        stdout: String::from_utf8(output.stdout).expect("text"),
+        stderr: String::from_utf8(output.stderr).expect("text"),
+        code: output.status.code().unwrap_or(-1),
+    }
+}
+
+/// Runs a command and reads its JSON answer.
+#[allow(dead_code)]
+pub fn json(line: &str) -> serde_json::Value {
+    let ran = run(&format!("{line} --json"));
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{line}: {e}\n{}", ran.stdout))
+}
+
+/// A file of this test run's own, with this content.
+#[allow(dead_code)]
+pub fn scratch(name: &str, text: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join(name);
+    std::fs::write(&path, text).expect("a file");
+    path
+}

@@ -1,0 +1,60 @@
+//! What the commands print, word for word. A missing golden fails; `UPDATE_GOLDENS=1 cargo test`
+//! writes them, and the diff is then read by a person.
+
+mod common;
+
+use std::path::PathBuf;
+
+fn golden(name: &str, line: &str) {
+    let ran = common::run(line);
+    let text = format!("$ shardwright {line}\n{}{}[exit {}]\n", ran.stdout, ran.stderr, ran.code);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(format!("{name}.txt"));
+    if std::env::var_os("UPDATE_GOLDENS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &text).unwrap();
+        return;
+    }
+    let stored = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("golden {}: {e}", path.display()));
+    for (number, (now, then)) in text.lines().zip(stored.lines()).enumerate() {
+        assert_eq!(now, then, "{name}, line {}", number + 1);
+    }
+    assert_eq!(text, stored, "{name}");
+}
+
+macro_rules! goldens {
+    ($($name:ident: $line:literal,)+) => {
+        $(#[test] fn $name() { golden(stringify!($name), $line); })+
+    };
+}
+
+goldens! {
+    splits_nam56r_nemo_native: "splits nam56r --mode nemo_native --ep 4 --etp 1 --world 8",
+    splits_nam56r_author_dp: "splits nam56r --mode author_dp --ep 8 --world 8",
+    splits_nam56r_as_written: "splits nam56r --tp 4 --pp 2 --ep 4 --etp 1 --with mla,dsa,mtp,ngram_hash,structure",
+    splits_deepseek_v3: "splits deepseek-v3 --tp 2 --pp 16 --ep 64 --etp 1 --world 2048 --zero 1 --with mtp",
+    splits_nemotron_nano: "splits nemotron-3-nano-30b-a3b --tp 2 --cp 2 --ep 8 --etp 1 --world 16",
+    splits_gpt3: "splits gpt3-175b --tp 8 --pp 8 --world 128 --zero 0 --rank 127",
+    splits_llama_kv_below_tp: "splits llama3-70b --tp 16 --world 16",
+    check_nam56r_nemo_native: "check nam56r --mode nemo_native --world 8 --engine megatron",
+    check_nam56r_author_dp: "check nam56r --mode author_dp --world 8 --engine megatron",
+    check_nam56r_everything_wrong: "check nam56r --tp 16 --ep 5 --cp 2 --world 100 --no-sp --engine megatron",
+    check_nam56r_author_dp_with_tp: "check nam56r --mode author_dp --tp 2 --world 8",
+    check_nam56r_torchtitan: "check nam56r --world 8 --engine torchtitan",
+    check_deepseek_dualpipe: "check deepseek-v3 --pp 16 --ep 64 --world 2048 --schedule dualpipe --gbs 15360 --mbs 1",
+    check_qwen_deepspeed: "check qwen3-30b-a3b --pp 2 --ep 2 --tp 2 --zero 3 --world 8 --engine deepspeed",
+    check_llama_nanotron: "check llama3-8b --tp 16 --ep 2 --zero 3 --world 32 --engine nanotron",
+    stages_nam56r_virtual: "stages nam56r --mode nemo_native --pp 2 --vpp 2 --with mtp",
+    stages_nam56r_author_dp: "stages nam56r --mode author_dp --pp 4 --balance params",
+    stages_llama_v: "stages llama3-8b --pp 4 --schedule dualpipev --balance params",
+    stages_gpt3_uneven: "stages gpt3-175b --pp 3 --boundaries 30,62",
+    mesh_experts: "mesh --tp 2 --cp 2 --pp 2 --ep 4 --etp 1 --world 32 --rank 13",
+    mesh_large: "mesh --tp 8 --cp 4 --pp 16 --ep 16 --world 131072 --rank 77777",
+    params_nam56r: "params nam56r",
+    params_nam56r_nemo_native: "params nam56r --mode nemo_native --with mtp",
+    params_without_moe: "params nam56r --without moe",
+    axes_all: "axes",
+    axes_cp: "axes cp",
+    diagnose_dtype: "diagnose reduce-scatter dtype mismatch with fp8 activations",
+    recipes_all: "recipes",
+    plan_nam56r: "plan nam56r --on 8xH200",
+}
