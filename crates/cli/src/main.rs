@@ -55,15 +55,16 @@ fn run(cli: &Cli) -> Outcome {
 /// Prints an outcome: the answer on standard output, findings on standard error.
 fn finish(outcome: Outcome, wants_json: bool) -> ExitCode {
     let report = outcome.unwrap_or_else(|refusal| refusal.into_report());
-    let mut stderr = anstream::stderr();
-    for text in &report.messages {
-        let _ = write!(stderr, "{text}");
-    }
     let mut stdout = anstream::stdout();
     // A closed pipe (`| head`) is the reader's choice, not an error.
     let _ = match (&report.json, wants_json) {
         (Some(json), true) => writeln!(stdout, "{json:#}"),
         _ => write!(stdout, "{}", report.text),
     };
+    let _ = stdout.flush();
+    let mut stderr = anstream::stderr();
+    for text in &report.messages {
+        let _ = write!(stderr, "{text}");
+    }
     ExitCode::from(report.exit)
 }

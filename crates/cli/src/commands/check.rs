@@ -16,15 +16,15 @@ pub fn run(args: &CheckArgs) -> Outcome {
     let number = |severity| checked.findings.iter().filter(|f| f.severity == severity).count();
     let verdict = if checked.is_legal() { "\x1b[1;32mlegal\x1b[0m" } else { "\x1b[1;31mnot legal\x1b[0m" };
     text += &format!(
-        "\n{verdict}: {} errors, {} warnings, {} notes\n",
-        number(Severity::Error),
-        number(Severity::Warning),
-        number(Severity::Note)
+        "\n{verdict}: {}, {}, {}\n",
+        plural(number(Severity::Error), "error"),
+        plural(number(Severity::Warning), "warning"),
+        plural(number(Severity::Note), "note")
     );
     for (key, values) in joint_fixes(&checked.findings) {
         text += &match values.as_slice() {
-            [] => format!("no single {key} satisfies every rule above\n"),
-            values => format!("every rule about {key} above holds when {key} is {}\n", diag::list(values)),
+            [] => format!("no single {key} satisfies every rule below\n"),
+            values => format!("every rule about {key} below holds when {key} is {}\n", diag::list(values)),
         };
     }
     let layout = checked.layout.as_ref().map(|layout| layout_json(layout, &checked));
@@ -34,6 +34,11 @@ pub fn run(args: &CheckArgs) -> Outcome {
     });
     let report = Report::new(text, json).with_findings(&checked.findings);
     Ok(if checked.is_legal() { report } else { report.refused() })
+}
+
+/// `1 note`, `2 notes`.
+fn plural(n: usize, word: &str) -> String {
+    if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") }
 }
 
 /// Where several refusals ask for values of one key: the values that satisfy them all.
