@@ -7,11 +7,24 @@ use layout::request::{Balance, LayoutRequest, Schedule, ZeroStage};
 use layout::rules::How;
 use layout::{Axis, Layout, Mesh, Order, check};
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;
 use recipe::kinds::side::OwnerStage;
 use recipe::{Feature, Mixer, Recipe};
 use std::collections::HashMap;
+
+/// A fixed seed, so that a run is the same everywhere; `PROPTEST_RNG_SEED` and `PROPTEST_CASES`
+/// explore further.
+fn config() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    let rng_seed = match usual.rng_seed {
+        RngSeed::Random => RngSeed::Fixed(20_261_115),
+        fixed => fixed,
+    };
+    let cases = if usual.cases == 256 { 400 } else { usual.cases };
+    ProptestConfig { cases, rng_seed, max_shrink_iters: 2000, failure_persistence: None, ..usual }
+}
 
 /// Built-in recipes with their sizes drawn anew, features on or off.
 fn recipes() -> impl Strategy<Value = Recipe> {
@@ -199,7 +212,7 @@ fn whole_units(row: &Row, dim: usize, ranges: &[std::ops::Range<u64>]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn every_element_is_owned_as_its_rule_says(recipe in recipes(), request in requests()) {

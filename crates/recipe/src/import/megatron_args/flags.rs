@@ -102,6 +102,9 @@ impl Flags {
 
     /// A whole number, if the flag was given.
     pub fn number(&mut self, flag: &str) -> Option<u64> {
+        if self.has(flag) && self.text(flag).is_none() {
+            self.refuse(flag, format!("`{flag}` has no value"));
+        }
         let text = self.text(flag)?.to_string();
         let most = match flag {
             "--vocab-size" | "--padded-vocab-size" => limits::VOCAB,

@@ -492,6 +492,12 @@ mod tests {
     }
 
     #[test]
+    fn a_flag_without_its_value_is_named() {
+        let findings = import("--hidden-size --num-layers 2", "x").unwrap_err();
+        assert!(findings.iter().any(|f| f.message == "`--hidden-size` has no value"), "{findings:?}");
+    }
+
+    #[test]
     fn expert_frequencies_are_read() {
         assert_eq!(layer_frequency("([0]*1+[1]*2)", 3).unwrap(), [false, true, true]);
         assert_eq!(layer_frequency("2", 3).unwrap(), [true, false, true]);
