@@ -2,33 +2,9 @@
 
 use recipe::Mode;
 use std::fmt;
+use units::named;
 
-/// Declares a choice with the word each variant is typed as.
-macro_rules! words {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$vmeta])* $variant,)+ }
-
-        impl $name {
-            /// Every choice with its word.
-            pub const ALL: &'static [(&'static str, $name)] = &[$(($word, $name::$variant),)+];
-
-            /// As typed.
-            pub fn name(self) -> &'static str {
-                match self { $($name::$variant => $word,)+ }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.name())
-            }
-        }
-    };
-}
-
-words! {
+named! {
     /// How much of the training state data-parallel ranks share out.
     pub enum ZeroStage {
         /// Nothing: every replica holds everything.
@@ -42,7 +18,7 @@ words! {
     }
 }
 
-words! {
+named! {
     /// The order in which a pipeline runs its microbatches. Ownership is the same under each but
     /// `dualpipe`, which keeps every stage twice.
     pub enum Schedule {
@@ -59,7 +35,7 @@ words! {
     }
 }
 
-words! {
+named! {
     /// The engine that will run the plan.
     pub enum Engine {
         /// Megatron-Core and NeMo.
@@ -81,7 +57,7 @@ words! {
     }
 }
 
-words! {
+named! {
     /// How layers are dealt out to pipeline chunks.
     pub enum Balance {
         /// As even as possible by count.
@@ -91,7 +67,7 @@ words! {
     }
 }
 
-words! {
+named! {
     /// Modules an engine can recompute by itself instead of saving what they computed.
     pub enum RecomputeModule {
         /// The attention core.

@@ -5,9 +5,9 @@ use crate::kinds::dsa::Dsa;
 use crate::kinds::mla::Mla;
 use crate::kinds::mtp::Mtp;
 use crate::kinds::side::SideEmbedding;
-use crate::named::named;
 use crate::read::Section;
 use crate::write::Toml;
+use units::named;
 
 named! {
     /// A feature by name.

@@ -12,7 +12,6 @@ pub mod kinds;
 pub mod limits;
 pub mod megatron;
 pub mod mode;
-mod named;
 pub mod pattern;
 pub mod precision;
 mod read;

@@ -3,10 +3,10 @@
 
 use crate::kinds::mamba::Mamba;
 use crate::kinds::mamba2::Mamba2;
-use crate::named::named;
 use crate::pattern::Mixer;
 use crate::recipe::Recipe;
 use diag::{Blame, Finding};
+use units::named;
 
 named! {
     /// A runtime mode.

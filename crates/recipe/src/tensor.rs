@@ -5,8 +5,8 @@
 //! knows a mesh: which axis cuts which dimension is decided by the layout crate's rules.
 
 use crate::kinds::side::OwnerStage;
-use crate::named::named;
 use crate::pattern::Family;
+use units::named;
 
 named! {
     /// What a dimension is made of, and so where it may be cut.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 
 mod human;
+mod named;
 
 pub use human::{count, exact, gib};
 

@@ -3,11 +3,11 @@
 use super::mla::Mla;
 use super::{Bias, Emitter, Norm};
 use crate::limits;
-use crate::named::named;
 use crate::read::Section;
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
 use diag::{Blame, Finding};
+use units::named;
 
 named! {
     /// Whether and over what queries and keys are normalised.

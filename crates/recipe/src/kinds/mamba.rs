@@ -4,9 +4,9 @@ use super::Emitter;
 use super::mamba1::Mamba1;
 use super::mamba2::Mamba2;
 use super::mamba3::Mamba3;
-use crate::named::named;
 use crate::read::Section;
 use crate::write::Toml;
+use units::named;
 
 named! {
     /// The published Mamba mixers.

@@ -16,10 +16,10 @@ pub mod moe;
 pub mod mtp;
 pub mod side;
 
-use crate::named::named;
 use crate::pattern::Family;
 use crate::precision::{OptimizerPolicy, Precision};
 use crate::tensor::{Dim, Place, Role, Surface, Tensor, Unit};
+use units::named;
 
 named! {
     /// The function between the two projections of a feed-forward block.

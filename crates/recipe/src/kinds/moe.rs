@@ -2,11 +2,11 @@
 
 use super::{Activation, Bias, Emitter};
 use crate::limits;
-use crate::named::named;
 use crate::read::Section;
 use crate::tensor::{Dim, Dtype, Role, Surface, Unit};
 use crate::write::Toml;
 use diag::{Blame, Finding};
+use units::named;
 
 named! {
     /// How expert scores are normalised before the top-k choice.

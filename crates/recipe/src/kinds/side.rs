@@ -3,10 +3,10 @@
 
 use super::{Bias, Emitter};
 use crate::limits;
-use crate::named::named;
 use crate::read::Section;
 use crate::tensor::{Dim, Role, Surface};
 use crate::write::Toml;
+use units::named;
 
 named! {
     /// The pipeline stage that owns a side channel.

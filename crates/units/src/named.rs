@@ -1,6 +1,7 @@
-//! Enums whose variants are words of the recipe format.
+//! Enums whose variants are words that people type or read.
 
 /// Declares an enum with the word each variant is written as, and `ALL` and `name` over it.
+#[macro_export]
 macro_rules! named {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$vmeta:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$meta])*
@@ -29,4 +30,3 @@ macro_rules! named {
         }
     };
 }
-pub(crate) use named;
