@@ -166,7 +166,8 @@ fn moe(model: &Value) -> Result<Option<Moe>, String> {
         latent_bias: false,
         capacity_factor: None,
         shared: shared.map(|ffn| SharedExpert { ffn, activation, gate: false, bias: false }),
-        router: Router::default(),
+        // The rows were run with a balancing loss; its coefficient moves no memory.
+        router: Router { aux_loss: Some(1e-2), ..Router::default() },
     }))
 }
 

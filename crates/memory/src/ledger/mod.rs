@@ -19,7 +19,8 @@ pub struct Phase {
     pub reserved: u64,
     /// The most reserved up to its end, within the phases that share its peak.
     pub reserved_peak: u64,
-    /// The most bytes of free blocks in split segments.
+    /// The most bytes of free blocks in split segments; it depends on the order in which one
+    /// function's locals are freed, which is not replayed, and so is only near.
     pub inactive_split_peak: u64,
 }
 

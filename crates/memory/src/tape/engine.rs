@@ -5,8 +5,8 @@ use super::graph::{Edge, Grads, Node, Task};
 use super::storage::Tape;
 use super::tensor::Tensor;
 use crate::line::Line;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, HashMap};
 use std::rc::Rc;
 
 /// Identity of a node that is alive.
@@ -15,9 +15,7 @@ type Key = *const Node;
 /// Runs backward from `root` with its gradient.
 pub fn backward(tape: &Tape, root: &Tensor, grad: Tensor) {
     let Some(edge) = root.grad_fn() else { return };
-    let mut run = Run::new(tape, &edge.node);
-    run.give(&edge, grad);
-    run.all(edge);
+    Run::new(tape, &edge.node).start(edge, grad);
 }
 
 /// Runs backward from several roots at once.
@@ -26,72 +24,86 @@ pub fn backward_all(tape: &Tape, roots: &[Tensor], grads: &mut Grads) {
     let handed = grads.clone();
     let join = Node::calling(tape, edges.collect(), 1, Box::new(move |_, _, _| handed));
     let edge = Edge { node: join, slot: 0 };
-    let mut run = Run::new(tape, &edge.node);
-    run.give(&edge, Tensor::empty());
-    run.all(edge);
+    Run::new(tape, &edge.node).start(edge, Tensor::empty());
     grads.clear();
+}
+
+/// A node that backward will reach.
+struct Reached {
+    /// Holding the node keeps it, and the leaf of an accumulator, until the run ends.
+    node: Rc<Node>,
+    /// Gradients still to come.
+    left: usize,
+    grads: Grads,
 }
 
 struct Run<'a> {
     tape: &'a Tape,
-    /// Gradients still to come for each node. Holding the node keeps it, and the leaf of an
-    /// accumulator, until the run ends.
-    pending: HashMap<Key, (Rc<Node>, usize)>,
-    buffers: HashMap<Key, Grads>,
-    /// Sequence number, then order of becoming ready.
-    ready: BinaryHeap<(u64, Reverse<u64>)>,
-    waiting: BTreeMap<u64, Rc<Node>>,
+    reached: HashMap<Key, Reached>,
+    ready: BinaryHeap<Ready>,
     ticket: u64,
 }
 
+/// A node with all its gradients; the one recorded last runs first, then the one ready first.
+struct Ready {
+    order: (u64, Reverse<u64>),
+    node: Rc<Node>,
+    grads: Grads,
+}
+
+impl Ord for Ready {
+    fn cmp(&self, other: &Ready) -> Ordering {
+        self.order.cmp(&other.order)
+    }
+}
+
+impl PartialOrd for Ready {
+    fn partial_cmp(&self, other: &Ready) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Ready {
+    fn eq(&self, other: &Ready) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Ready {}
+
 impl<'a> Run<'a> {
     fn new(tape: &'a Tape, root: &Rc<Node>) -> Run<'a> {
-        let mut pending: HashMap<Key, (Rc<Node>, usize)> = HashMap::new();
+        let mut reached: HashMap<Key, Reached> = HashMap::new();
         let mut stack = vec![root.clone()];
         while let Some(node) = stack.pop() {
             for edge in node.edges.iter().flatten() {
-                let entry = pending.entry(Rc::as_ptr(&edge.node)).or_insert_with(|| {
+                let entry = reached.entry(Rc::as_ptr(&edge.node)).or_insert_with(|| {
                     stack.push(edge.node.clone());
-                    (edge.node.clone(), 0)
+                    Reached { node: edge.node.clone(), left: 0, grads: vec![None; edge.node.slots] }
                 });
-                entry.1 += 1;
+                entry.left += 1;
             }
         }
-        let (buffers, ready, waiting) = (HashMap::new(), BinaryHeap::new(), BTreeMap::new());
-        Run { tape, pending, buffers, ready, waiting, ticket: 0 }
+        Run { tape, reached, ready: BinaryHeap::new(), ticket: 0 }
     }
 
-    fn all(&mut self, root: Edge) {
-        self.enqueue(root.node);
+    fn start(mut self, root: Edge, grad: Tensor) {
+        let mut grads = vec![None; root.node.slots];
+        grads[root.slot] = Some(grad);
+        self.enqueue(root.node, grads);
         let stand = self.tape.stand();
-        while let Some((_, Reverse(ticket))) = self.ready.pop() {
-            let Some(node) = self.waiting.remove(&ticket) else { continue };
-            self.run(&node);
+        while let Some(Ready { node, grads, .. }) = self.ready.pop() {
+            self.run(&node, grads);
         }
         self.tape.stand_at(stand);
     }
 
-    fn enqueue(&mut self, node: Rc<Node>) {
+    fn enqueue(&mut self, node: Rc<Node>, grads: Grads) {
         self.ticket += 1;
-        self.ready.push((node.sequence, Reverse(self.ticket)));
-        self.waiting.insert(self.ticket, node);
+        self.ready.push(Ready { order: (node.sequence, Reverse(self.ticket)), node, grads });
     }
 
-    /// Puts a gradient into a node's buffer. A second one is added in place when the buffer is
-    /// the only owner of dense bytes, else into a new tensor
-    /// (`torch/csrc/autograd/input_buffer.cpp`).
-    fn give(&mut self, edge: &Edge, grad: Tensor) {
-        let buffer = self.buffers.entry(Rc::as_ptr(&edge.node)).or_insert_with(|| vec![None; edge.node.slots]);
-        let sum = match buffer[edge.slot].take() {
-            None => grad,
-            Some(old) if old.is_sole_owner() => old,
-            Some(old) => self.tape.tensor(Line::ActivationGradients, old.elements(), old.width(), "sum of gradients"),
-        };
-        buffer[edge.slot] = Some(sum);
-    }
-
-    fn run(&mut self, node: &Rc<Node>) {
-        let mut grads = self.buffers.remove(&Rc::as_ptr(node)).unwrap_or_default();
+    fn run(&mut self, node: &Rc<Node>, mut grads: Grads) {
         let call = match &node.task {
             Task::Accumulate(leaf) => {
                 if let (Some(leaf), Some(grad)) = (leaf, grads.pop().flatten()) {
@@ -108,21 +120,31 @@ impl<'a> Run<'a> {
         let Some((backward, saved)) = call else { return };
         let returned = backward(self.tape, grads, saved);
         for (edge, grad) in node.edges.iter().zip(returned) {
-            let Some(edge) = edge else { continue };
-            if let Some(grad) = grad {
+            if let Some(edge) = edge {
                 self.give(edge, grad);
             }
-            self.settle(edge);
         }
     }
 
-    /// One gradient fewer to wait for.
-    fn settle(&mut self, edge: &Edge) {
-        let Some((node, left)) = self.pending.get_mut(&Rc::as_ptr(&edge.node)) else { return };
-        *left -= 1;
-        if *left == 0 {
-            let node = node.clone();
-            self.enqueue(node);
+    /// Puts a gradient into a node's buffer, and runs the node once it has all. A second gradient
+    /// is added in place when the buffer is the only owner of dense bytes, else into a new tensor
+    /// (`torch/csrc/autograd/input_buffer.cpp`).
+    fn give(&mut self, edge: &Edge, grad: Option<Tensor>) {
+        let Some(reached) = self.reached.get_mut(&Rc::as_ptr(&edge.node)) else { return };
+        if let Some(grad) = grad {
+            let sum = match reached.grads[edge.slot].take() {
+                None => grad,
+                Some(old) if old.is_sole_owner() => old,
+                Some(old) => {
+                    self.tape.tensor(Line::ActivationGradients, old.elements(), old.width(), "sum of gradients")
+                }
+            };
+            reached.grads[edge.slot] = Some(sum);
+        }
+        reached.left -= 1;
+        if reached.left == 0 {
+            let (node, grads) = (reached.node.clone(), std::mem::take(&mut reached.grads));
+            self.enqueue(node, grads);
         }
     }
 }

@@ -38,6 +38,9 @@ pub(super) struct MoeSizes {
     pub feed: Feed,
     pub shared: Option<Feed>,
     pub local_experts: u64,
+    pub score: ScoreFunction,
+    pub has_expert_bias: bool,
+    pub has_balance_loss: bool,
     /// Bytes of a routing score.
     pub score_width: u64,
     pub capacity_factor: Option<f64>,
@@ -281,9 +284,6 @@ fn experts(moe: &Moe, layout: &Layout, options: &MegatronOptions) -> Result<MoeS
     if moe.latent.is_some() {
         return refuse("a latent space around experts");
     }
-    if moe.router.score == ScoreFunction::Sigmoid {
-        return refuse("sigmoid routing");
-    }
     if moe.router.bias {
         return refuse("a router bias");
     }
@@ -297,6 +297,9 @@ fn experts(moe: &Moe, layout: &Layout, options: &MegatronOptions) -> Result<MoeS
         feed: feed(moe.ffn, moe.activation, moe.bias, "experts")?,
         shared: shared.transpose()?,
         local_experts: moe.experts / layout.ep.get(),
+        score: moe.router.score,
+        has_expert_bias: moe.router.expert_bias,
+        has_balance_loss: moe.router.aux_loss.is_some(),
         score_width: width(options.router, "routing scores")?,
         capacity_factor: options.capacity_factor,
         dispatcher: options.dispatcher,

@@ -197,9 +197,9 @@ fn linear_fp8(c: &Rank, x: &Tensor, shape: Shape, weight: &Param, recipe: Fp8Rec
     let elements = weight.elements;
     c.tape.record(vec![x.edge(), weight.edge()], &[&out], saved, move |t, _, _saved| {
         let _grad = output_grad_fp8(t, shape, recipe);
-        let mut _input = shape.gathers.then(|| recipe.one(t, Line::Communication, full)).unwrap_or_default();
-        if by_rows {
-            recipe.quantized(t, Line::Communication, full, &mut _input);
+        let mut inputs = Vec::new();
+        for _ in 0..usize::from(shape.gathers) + usize::from(by_rows) {
+            recipe.quantized(t, Line::Communication, full, &mut inputs);
         }
         let _again = keeps_original.then(|| recipe.both(t, local));
         let (whole, reduced) = shape.input_grads(t);

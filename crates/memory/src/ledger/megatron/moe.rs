@@ -216,39 +216,43 @@ pub(super) fn reduce_scattered(c: &Rank, out: Tensor, rows: (u64, u64), width: u
     out
 }
 
-/// The experts themselves (`experts.py` TEGroupedMLP). Under fp8 each expert's rows are padded.
+/// The experts themselves (`experts.py` TEGroupedMLP).
 pub(super) fn expert_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, probs: &Tensor, count: u64) -> Tensor {
     let (hidden, moe) = (c.config.hidden, c.config.moe());
-    if c.config.fp8.is_none() {
-        return grouped_mlp(c, params, tokens, probs, count);
-    }
-    // Rows are padded to a multiple of 16, which is 8 an expert on average.
-    let padded = count + moe.local_experts * 8;
-    let wide = c.scratch(padded * hidden, BF16, "padded tokens");
-    makes(c, tokens, &wide, Vec::new(), count * hidden, BF16);
-    let wide_probs = c.scratch(padded, probs.width(), "padded probabilities");
-    makes(c, probs, &wide_probs, Vec::new(), count, probs.width());
-    let out = grouped_mlp(c, params, &wide, &wide_probs, padded);
-    let unpadded = c.scratch(count * hidden, BF16, "unpadded outputs");
-    makes(c, &out, &unpadded, Vec::new(), padded * hidden, BF16);
-    unpadded
-}
-
-fn grouped_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, probs: &Tensor, rows: u64) -> Tensor {
-    let (hidden, moe) = (c.config.hidden, c.config.moe());
+    let padded = c.config.fp8.map(|_| pad(c, tokens, probs, count));
+    let (tokens, probs, rows) = padded.as_ref().map_or((tokens, probs, count), |p| (&p.tokens, &p.probs, p.count));
     let feed = Feed { ffn: moe.feed.ffn / c.config.etp, ..moe.feed };
     let wide = grouped_linear(c, tokens, rows, (hidden, rows_in(feed)), &params.fc1, Keeps::Quantized);
     let rank = c.clone();
     let activation = move |inputs: &[Tensor]| vec![weighted(&rank, &inputs[0], &inputs[1], rows, feed)];
-    let sizes = (feed.ffn, hidden);
-    if !c.config.recomputes(RecomputeModule::MoeAct) {
-        let narrow = activation(&[wide.clone(), probs.clone()]);
-        return grouped_linear(c, &narrow[0], rows, sizes, &params.fc2, Keeps::Quantized);
+    let (kept, narrow) = if c.config.recomputes(RecomputeModule::MoeAct) {
+        let (kept, narrow) = WithoutOutput::new(&c.tape, &[&wide, probs], activation);
+        (Some(kept), narrow)
+    } else {
+        (None, activation(&[wide.clone(), probs.clone()]))
+    };
+    let keeps = if kept.is_some() { Keeps::Original } else { Keeps::Quantized };
+    let out = grouped_linear(c, &narrow[0], rows, (feed.ffn, hidden), &params.fc2, keeps);
+    if let Some(kept) = kept {
+        kept.discard_until(&out);
     }
-    let (kept, narrow) = WithoutOutput::new(&c.tape, &[&wide, probs], activation);
-    let out = grouped_linear(c, &narrow[0], rows, sizes, &params.fc2, Keeps::Original);
-    kept.discard_until(&out);
-    out
+    if padded.is_none() {
+        return out;
+    }
+    let unpadded = c.scratch(count * hidden, BF16, "unpadded outputs");
+    makes(c, &out, &unpadded, Vec::new(), rows * hidden, BF16);
+    unpadded
+}
+
+/// Under fp8 each expert's rows are padded to a multiple of 16, which is 8 an expert on average.
+fn pad(c: &Rank, tokens: &Tensor, probs: &Tensor, count: u64) -> Rows {
+    let (hidden, width) = (c.config.hidden, probs.width());
+    let padded = count + c.config.moe().local_experts * 8;
+    let wide = c.scratch(padded * hidden, BF16, "padded tokens");
+    makes(c, tokens, &wide, Vec::new(), count * hidden, BF16);
+    let wide_probs = c.scratch(padded, width, "padded probabilities");
+    makes(c, probs, &wide_probs, Vec::new(), count, width);
+    Rows { tokens: wide, probs: wide_probs, count: padded }
 }
 
 /// The activation times the probabilities: fused for SwiGLU, three tensors for squared ReLU.

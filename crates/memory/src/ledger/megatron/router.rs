@@ -5,6 +5,7 @@ use super::ops::{grad, grad_of, makes, passes, weight_grad};
 use super::params::MoeParams;
 use super::rank::Rank;
 use crate::tape::{BYTE, FP32, INT64, Tensor};
+use recipe::kinds::moe::ScoreFunction;
 
 /// Scores and map of one rank's tokens, each [tokens, experts].
 pub(super) struct Routed {
@@ -31,7 +32,7 @@ pub(super) fn forward(c: &Rank, params: &MoeParams, x: &Tensor) -> Routed {
     if let Some(capacity) = capacity(c) {
         (probs, map) = drop_beyond(c, probs, map, capacity, sizes);
     }
-    if c.tape.records() {
+    if c.tape.records() && moe.has_balance_loss {
         probs = auxiliary_loss(c, &logits, probs, sizes);
     }
     Routed { probs, map }
@@ -65,27 +66,78 @@ fn gate(c: &Rank, params: &MoeParams, x: &Tensor, sizes: Sizes) -> Tensor {
     random
 }
 
-/// Top-k, softmax over the chosen in fp32, and both scattered back over all experts.
+/// Probabilities of the chosen, and both they and the choice scattered over all experts.
 fn choose(c: &Rank, logits: &Tensor, s: Sizes) -> (Tensor, Tensor) {
-    let scores = c.scratch(s.chosen, s.width, "chosen scores");
-    let indices = c.scratch(s.chosen, INT64, "chosen experts");
-    makes(c, logits, &scores, vec![indices.clone()], s.all, s.width);
-    let mut softmax = c.scratch(s.chosen, FP32, "chosen softmax");
-    makes(c, &scores, &softmax, vec![softmax.alias()], s.chosen, s.width);
-    drop(scores);
-    if s.width != FP32 {
-        let cast = c.scratch(s.chosen, s.width, "chosen probabilities");
-        makes(c, &softmax, &cast, Vec::new(), s.chosen, FP32);
-        softmax = cast;
-    }
+    let Chosen { probs: chosen, indices, _locals } = match c.config.moe().score {
+        ScoreFunction::Softmax => softmax_of_chosen(c, logits, s),
+        ScoreFunction::Sigmoid => sigmoid_of_all(c, logits, s),
+    };
     let zeros = c.scratch(s.all, s.width, "zeros");
     let probs = c.scratch(s.all, s.width, "routing probabilities");
     drop(zeros);
-    makes(c, &softmax, &probs, vec![indices.clone()], s.chosen, s.width);
+    makes(c, &chosen, &probs, vec![indices], s.chosen, s.width);
     let zeros = c.scratch(s.all, s.width, "zeros");
-    let map = routing_map(c, zeros, s);
-    drop(softmax);
-    (probs, map)
+    (probs, routing_map(c, zeros, s))
+}
+
+/// Probabilities and indices of chosen experts, and what else is a local until both are scattered.
+struct Chosen {
+    probs: Tensor,
+    indices: Tensor,
+    _locals: Option<Tensor>,
+}
+
+/// Top-k of the logits, then an fp32 softmax over the chosen.
+fn softmax_of_chosen(c: &Rank, logits: &Tensor, s: Sizes) -> Chosen {
+    let scores = c.scratch(s.chosen, s.width, "chosen scores");
+    let indices = c.scratch(s.chosen, INT64, "chosen experts");
+    makes(c, logits, &scores, vec![indices.clone()], s.all, s.width);
+    let softmax = c.scratch(s.chosen, FP32, "chosen softmax");
+    makes(c, &scores, &softmax, vec![softmax.alias()], s.chosen, s.width);
+    drop(scores);
+    let probs = cast(c, softmax, s.width, "chosen probabilities");
+    Chosen { probs, indices, _locals: None }
+}
+
+/// To another format; nothing happens when it is the same.
+fn cast(c: &Rank, x: Tensor, width: u64, name: &'static str) -> Tensor {
+    if x.width() == width {
+        return x;
+    }
+    let out = c.scratch(x.elements(), width, name);
+    makes(c, &x, &out, Vec::new(), x.elements(), x.width());
+    out
+}
+
+/// An fp32 sigmoid of every logit, chosen under the balancing bias and divided by the sum of the
+/// chosen. Modelled from source; the bias itself, one fp32 an expert, is left out.
+fn sigmoid_of_all(c: &Rank, logits: &Tensor, s: Sizes) -> Chosen {
+    let scores = sigmoid(c, logits, s);
+    let biased = c.config.moe().has_expert_bias.then(|| {
+        let biased = c.scratch(s.all, FP32, "biased scores");
+        let _values = c.scratch(s.chosen, FP32, "chosen biased scores");
+        biased
+    });
+    let indices = c.scratch(s.chosen, INT64, "chosen experts");
+    let chosen = c.scratch(s.chosen, s.width, "chosen scores");
+    makes(c, &scores, &chosen, vec![indices.clone()], s.all, s.width);
+    drop(scores);
+    let sums = c.scratch(c.config.local_tokens, s.width, "sums of scores");
+    let probs = c.scratch(s.chosen, s.width, "chosen probabilities");
+    c.tape.record(vec![chosen.edge()], &[&probs], vec![chosen.clone(), sums], move |t, _, _saved| {
+        let dx = grad_of(t, s.chosen, s.width, "chosen gradient");
+        let _of_sum = grad_of(t, s.chosen, s.width, "chosen gradient");
+        vec![Some(dx)]
+    });
+    Chosen { probs, indices, _locals: biased }
+}
+
+fn sigmoid(c: &Rank, logits: &Tensor, s: Sizes) -> Tensor {
+    let wide = cast(c, logits.clone(), FP32, "fp32 logits");
+    let out = c.scratch(s.all, FP32, "sigmoid");
+    makes(c, &wide, &out, vec![out.alias()], s.all, FP32);
+    drop(wide);
+    cast(c, out, s.width, "scores")
 }
 
 /// Zeros, the same as integers, scattered ones, then booleans.
@@ -114,9 +166,9 @@ fn drop_beyond(c: &Rank, probs: Tensor, map: Tensor, capacity: u64, s: Sizes) ->
     (masked, kept)
 }
 
-/// The balancing loss keeps an fp32 softmax over all experts until backward.
+/// The balancing loss keeps an fp32 score of every expert until backward.
 fn auxiliary_loss(c: &Rank, logits: &Tensor, probs: Tensor, s: Sizes) -> Tensor {
-    let softmax = c.scratch(s.all, FP32, "balance softmax");
+    let softmax = c.scratch(s.all, FP32, "balance scores");
     let loss = c.scratch(1, FP32, "balance loss");
     makes(c, logits, &loss, vec![softmax.clone()], s.all, s.width);
     // Its own top-k map.

@@ -1,0 +1,67 @@
+//! Replays of built-in recipes: what Megatron has is replayed, what it has not is named.
+
+use layout::{LayoutRequest, StagePlan, check};
+use memory::ledger::Replay;
+use memory::ledger::megatron::{Job, MegatronOptions, explain};
+use memory::{Line, Unmodelled};
+use recipe::Recipe;
+
+fn explained(recipe: &Recipe, request: &LayoutRequest, rank: u64) -> Result<Replay, Unmodelled> {
+    let checked = check(recipe, request);
+    let layout = checked.layout.unwrap();
+    let stages = StagePlan::new(&checked.recipe, &layout, None).unwrap();
+    let options = MegatronOptions::of(&checked.recipe);
+    explain(&Job { recipe: &checked.recipe, layout: &layout, stages: &stages, rank, options: &options })
+}
+
+fn builtin(name: &str) -> Recipe {
+    recipe::builtin::find(name).unwrap()
+}
+
+fn degrees(tp: u64, pp: u64, ep: u64, world: u64) -> LayoutRequest {
+    let some = |n| Some(n);
+    LayoutRequest { tp: some(tp), pp: some(pp), ep: some(ep), world: some(world), ..LayoutRequest::default() }
+}
+
+#[test]
+fn recipes_that_megatron_has_are_replayed() {
+    let runs = [
+        ("llama3-8b", degrees(2, 1, 1, 8)),
+        ("llama3-70b", degrees(8, 4, 1, 32)),
+        ("mixtral-8x7b", degrees(1, 4, 8, 32)),
+        ("qwen3-30b-a3b", degrees(1, 2, 8, 16)),
+        ("deepseek-v2-lite", degrees(1, 1, 8, 8)),
+        ("nemotron-h-8b", degrees(2, 1, 1, 8)),
+        ("nemotron-3-nano-30b-a3b", degrees(1, 2, 8, 16)),
+    ];
+    for (name, request) in runs {
+        let replay = explained(&builtin(name), &request, 0).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert!(replay.line(Line::TpParams) > 0 && replay.line(Line::Activations) > 0, "{name}");
+        assert_eq!(replay.by_line().iter().sum::<u64>(), replay.allocated_peak(), "{name}");
+        assert_eq!(replay.phases.len(), 4 + 2 * 3, "{name}");
+    }
+}
+
+#[test]
+fn parameters_agree_with_ownership() {
+    for (name, request) in [("qwen3-30b-a3b", degrees(2, 2, 4, 16)), ("deepseek-v2-lite", degrees(2, 1, 4, 8))] {
+        let recipe = builtin(name);
+        let layout = check(&recipe, &request).layout.unwrap();
+        let table = layout::OwnershipTable::new(&recipe, &layout).unwrap();
+        let mesh = layout::Mesh::new(&layout, layout::Order::Megatron, true).unwrap();
+        let rank = layout.world - 1;
+        let replay = explained(&recipe, &request, rank).unwrap();
+        assert_eq!(replay.params, table.rank_params(&layout, &mesh, rank), "{name}");
+    }
+}
+
+#[test]
+fn what_megatron_has_not_is_named() {
+    let refusals =
+        [("nam56r", "optimizers other than AdamW"), ("gpt3-175b", "layernorm"), ("turing-530b", "layernorm")];
+    for (name, what) in refusals {
+        let refusal = explained(&builtin(name), &degrees(1, 1, 1, 1), 0).unwrap_err();
+        assert_eq!(refusal.what, what, "{name}");
+        assert!(!refusal.why.is_empty());
+    }
+}
