@@ -1,14 +1,15 @@
-//! Replays the rows of a truth file and prints one JSON object a phase, or with `--time` how long
-//! a replay takes. Usage: `cargo run --release --example replay -- ROWS.jsonl [--time|--balanced]`.
+//! Replays the rows of a truth file and prints one line a phase (allocated, peak, reserved, its
+//! peak, split peak), with `--time` how long a replay takes, with `--lines` the peak by line. Usage: `cargo run --release --example replay -- ROWS.jsonl [--time|--lines|--balanced]`.
 
 use layout::measured::Case;
 use layout::{StagePlan, check};
+use memory::Line;
 use memory::ledger::megatron::{Job, MegatronOptions, Routing, replay};
 use std::time::Instant;
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let path = args.next().expect("usage: replay ROWS.jsonl [--time|--balanced]");
+    let path = args.next().expect("usage: replay ROWS.jsonl [--time|--lines|--balanced]");
     let flags: Vec<String> = args.collect();
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     for line in text.lines() {
@@ -48,6 +49,13 @@ fn run(case: &Case, flags: &[String]) {
     let micros = start.elapsed().as_micros();
     if flags.iter().any(|f| f == "--time") {
         return println!("{name:28} {micros:>6} us, {} allocations to the peak", replay.highest().peak.event);
+    }
+    if flags.iter().any(|f| f == "--lines") {
+        println!("{name}: {} at {}", replay.highest().name, replay.highest().peak.stand);
+        for line in Line::ALL.into_iter().filter(|line| replay.line(*line) > 0) {
+            println!("  {line:22} {}", units::Bytes(replay.line(line)));
+        }
+        return;
     }
     for phase in &replay.phases {
         let (p, a, k, r) = (&phase.name, phase.allocated, phase.peak.allocated, phase.reserved);
