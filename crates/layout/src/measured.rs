@@ -23,6 +23,43 @@ pub struct Case {
     pub request: LayoutRequest,
     /// The rank whose memory was read.
     pub rank: u64,
+    /// What the engine was told besides.
+    pub told: Told,
+}
+
+/// Engine options of a row that belong neither to the recipe nor to the layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// Gradients are accumulated in fp32.
+    pub grad_fp32: bool,
+    /// The loss over the vocabulary is fused.
+    pub ce_fusion: bool,
+    /// Scores of experts are computed in fp32.
+    pub router_fp32: bool,
+    /// Gradients are reduced during backward.
+    pub overlap: bool,
+    /// Scaling recipe of fp8, when it is on.
+    pub fp8: Option<String>,
+    /// How tokens reach their experts, when said.
+    pub dispatcher: Option<String>,
+    /// Tokens an expert accepts, over the balanced share.
+    pub capacity: Option<f64>,
+}
+
+impl Told {
+    fn read(case: &Value) -> Told {
+        let flag = |value: &Value, default| value.as_bool().unwrap_or(default);
+        let word = |key: &str| case[key].as_str().map(str::to_string);
+        Told {
+            grad_fp32: flag(&case["grad_fp32"], true),
+            ce_fusion: flag(&case["ce_fusion"], false),
+            router_fp32: flag(&case["model"]["router_fp32"], false),
+            overlap: flag(&case["overlap"], false),
+            fp8: word("fp8"),
+            dispatcher: word("dispatcher"),
+            capacity: case["capacity"].as_f64(),
+        }
+    }
 }
 
 impl Case {
@@ -61,7 +98,8 @@ impl Case {
             recipe.mlp = Some(Mlp { ffn: need(model, "ffn")?, activation: activation(model), bias: false });
         }
         let recipe = recipe.validated().map_err(|f| f[0].message.clone())?;
-        Ok(Case { name, recipe, request: request(case)?, rank: case["rank"].as_u64().unwrap_or(0) })
+        let rank = case["rank"].as_u64().unwrap_or(0);
+        Ok(Case { name, recipe, request: request(case)?, rank, told: Told::read(case) })
     }
 }
 
@@ -128,7 +166,8 @@ fn moe(model: &Value) -> Result<Option<Moe>, String> {
         latent_bias: false,
         capacity_factor: None,
         shared: shared.map(|ffn| SharedExpert { ffn, activation, gate: false, bias: false }),
-        router: Router::default(),
+        // The rows were run with a balancing loss; its coefficient moves no memory.
+        router: Router { aux_loss: Some(1e-2), ..Router::default() },
     }))
 }
 

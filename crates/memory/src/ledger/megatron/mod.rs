@@ -1,0 +1,104 @@
+//! Megatron-Core 0.19.2 with Transformer Engine 2.13 kernels, on Hopper. One file a mechanism;
+//! each names the source it follows, relative to its package (`megatron/core/…`,
+//! `transformer_engine/pytorch/…`, `mamba_ssm/ops/triton/…`).
+//!
+//! The code is written like Megatron's, *including which Python locals keep tensors alive until
+//! a function returns*: where a `drop` or a late binding looks odd, that is why.
+//!
+//! Not replayed: what lies outside the caching allocator (context, NCCL, cuDNN plans), Triton's
+//! autotuning buffers, checkpoint saving, and whatever [`Unmodelled`] names.
+
+mod attention;
+mod config;
+mod cp_attention;
+mod embedding;
+mod fp8;
+mod linear;
+mod loss;
+mod mamba;
+mod mamba_scan;
+mod mla;
+mod mlp;
+mod model;
+mod moe;
+mod moe_allgather;
+mod ops;
+mod optimizer;
+mod options;
+mod params;
+mod rank;
+mod recompute;
+mod rope;
+mod router;
+mod schedule;
+mod setup;
+
+pub use options::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Reduction, Routing};
+
+use crate::Unmodelled;
+use crate::ledger::{Phase, Replay};
+use crate::line::Stand;
+use crate::tape::Tape;
+use config::Config;
+use layout::{Layout, StagePlan};
+use model::Chunk;
+use rank::Rank;
+use recipe::Recipe;
+
+/// The rank a replay is of, and all that decides what it holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// What the model is.
+    pub recipe: &'a Recipe,
+    /// How it is split; must be legal.
+    pub layout: &'a Layout,
+    /// Which layers each chunk of depth holds.
+    pub stages: &'a StagePlan,
+    /// The rank, in Megatron's default order.
+    pub rank: u64,
+    /// What Megatron is told besides.
+    pub options: &'a MegatronOptions,
+}
+
+/// Replays one rank from an empty device through its steps.
+pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
+    let config = Config::new(job)?;
+    Ok(run(config, job.options.steps, None))
+}
+
+/// Replays, then replays again up to the highest point and says who holds what there.
+pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
+    let config = Config::new(job)?;
+    let found = run(config.clone(), job.options.steps, None);
+    let event = found.highest().peak.event;
+    Ok(run(config, job.options.steps, Some(event)))
+}
+
+fn run(config: Config, steps: u32, wanted: Option<u64>) -> Replay {
+    let rank = Rank::new(config, Tape::new(wanted));
+    let tape = rank.tape.clone();
+    let mut phases = vec![Phase::read(&tape, "context".to_string())];
+    let chunks: Vec<_> = rank.config.chunks.iter().map(|chunk| Chunk::new(&rank.config, chunk)).collect();
+    setup::build_model(&rank, &chunks);
+    phases.push(Phase::read(&tape, "model".to_string()));
+    let buffers = setup::build_buffers(&rank, &chunks);
+    phases.push(Phase::read(&tape, "ddp".to_string()));
+    let mut optimizer = optimizer::Optimizer::new(&rank, &buffers);
+    phases.push(Phase::read(&tape, "optimizer".to_string()));
+    for step in 0..steps {
+        tape.reset_peaks();
+        optimizer.zero_grad();
+        schedule::run_step(&rank, &chunks);
+        phases.push(Phase::read(&tape, format!("fwdbwd{step}")));
+        tape.stand_at(Stand::Optimizer);
+        tape.reset_peaks();
+        optimizer.step(&rank);
+        phases.push(Phase::read(&tape, format!("opt{step}")));
+    }
+    let mut replay = Replay { params: setup::count(&chunks), phases, holders: Vec::new(), retained: Vec::new() };
+    if wanted.is_some() {
+        replay.holders = tape.wanted_holders();
+        replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
+    }
+    replay
+}

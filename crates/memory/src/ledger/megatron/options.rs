@@ -1,0 +1,124 @@
+//! What Megatron is told besides recipe and layout.
+
+use crate::Unmodelled;
+use layout::measured::Case;
+use recipe::{Dtype, Recipe};
+
+/// How the loss over the vocabulary is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrossEntropy {
+    /// `tensor_parallel/cross_entropy.py`, the default.
+    Unfused,
+    /// `--cross-entropy-loss-fusion` with the `native` implementation.
+    FusedNative,
+}
+
+/// How tokens reach their experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dispatcher {
+    /// `MoEAlltoAllTokenDispatcher`.
+    AllToAll,
+    /// `MoEAllGatherTokenDispatcher`.
+    AllGather,
+}
+
+/// Transformer Engine's scaling recipes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fp8Recipe {
+    /// Scales from the past.
+    Delayed,
+    /// Scales from the tensor itself.
+    Tensorwise,
+    /// One scale for 128 elements.
+    Blockwise,
+}
+
+/// How routed tokens fall on ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routing {
+    /// Every rank receives its even share.
+    Balanced,
+    /// Each layer and microbatch draws around the even share, as a random router does.
+    Random {
+        /// Chooses the draw.
+        seed: u64,
+    },
+}
+
+/// When gradients are reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// In one bucket, after backward.
+    AtTheEnd,
+    /// Bucket by bucket, during backward.
+    Overlapped,
+}
+
+/// What Megatron is told besides recipe and layout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MegatronOptions {
+    /// Format gradients are accumulated in.
+    pub gradients: Dtype,
+    /// How the loss is taken.
+    pub cross_entropy: CrossEntropy,
+    /// Scaling recipe, when products run in fp8.
+    pub fp8: Option<Fp8Recipe>,
+    /// How tokens reach their experts.
+    pub dispatcher: Dispatcher,
+    /// Tokens an expert accepts, over the balanced share, padded to it; dropless when none.
+    pub capacity_factor: Option<f64>,
+    /// Format of the router's scores.
+    pub router: Dtype,
+    /// When gradients are reduced.
+    pub reduction: Reduction,
+    /// Steps to replay; the second sees the optimizer's moments, later ones fragmentation.
+    pub steps: u32,
+    /// How routed tokens fall on ranks.
+    pub routing: Routing,
+}
+
+impl MegatronOptions {
+    /// Megatron's own defaults under a recipe's formats.
+    pub fn of(recipe: &Recipe) -> MegatronOptions {
+        MegatronOptions {
+            gradients: recipe.precision.gradients,
+            cross_entropy: CrossEntropy::Unfused,
+            fp8: None,
+            dispatcher: Dispatcher::AllToAll,
+            capacity_factor: recipe.moe.as_ref().and_then(|moe| moe.capacity_factor),
+            router: recipe.moe.as_ref().map_or(Dtype::Bf16, |moe| moe.router.dtype),
+            reduction: Reduction::AtTheEnd,
+            steps: 3,
+            routing: Routing::Random { seed: 0 },
+        }
+    }
+
+    /// The options a measured row was run with; its router was forced to balance at random.
+    pub fn measured(case: &Case) -> Result<MegatronOptions, Unmodelled> {
+        let told = &case.told;
+        let unknown = |what: &str| Err(Unmodelled::new(what, "the row names an option we do not know"));
+        let fp8 = match told.fp8.as_deref() {
+            None => None,
+            Some("delayed") => Some(Fp8Recipe::Delayed),
+            Some("tensorwise") => Some(Fp8Recipe::Tensorwise),
+            Some("blockwise") => Some(Fp8Recipe::Blockwise),
+            Some(other) => return unknown(other),
+        };
+        let dispatcher = match told.dispatcher.as_deref() {
+            None | Some("alltoall") => Dispatcher::AllToAll,
+            Some("allgather") => Dispatcher::AllGather,
+            Some(other) => return unknown(other),
+        };
+        let width = |is_fp32| if is_fp32 { Dtype::Fp32 } else { Dtype::Bf16 };
+        Ok(MegatronOptions {
+            gradients: width(told.grad_fp32),
+            cross_entropy: if told.ce_fusion { CrossEntropy::FusedNative } else { CrossEntropy::Unfused },
+            fp8,
+            dispatcher,
+            capacity_factor: told.capacity,
+            router: width(told.router_fp32),
+            reduction: if told.overlap { Reduction::Overlapped } else { Reduction::AtTheEnd },
+            ..MegatronOptions::of(&case.recipe)
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! What stands before the first step: weights, then the buffers of distributed data parallel
+//! (`megatron/core/distributed/param_and_grad_buffer.py`, `optimizer/distrib_optimizer.py`).
+
+use super::model::Chunk;
+use super::options::Reduction;
+use super::params::{Origin, Param};
+use super::rank::Rank;
+use crate::line::Line;
+use crate::tape::{BF16, FP32, Storage};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Elements of all parameters; a tied head counts once.
+pub(super) fn count(chunks: &[Chunk]) -> u64 {
+    chunks.iter().flat_map(|chunk| &chunk.params).map(|param| param.elements).sum()
+}
+
+/// Builds the weights in Megatron's order.
+pub(super) fn build_model(c: &Rank, chunks: &[Chunk]) {
+    for chunk in chunks {
+        for param in chunk.params.iter().filter(|param| param.origin != Origin::Host) {
+            let width = if param.origin == Origin::Fp32 { FP32 } else { BF16 };
+            let replaced = match param.origin {
+                Origin::Replacing(elements) => Some(weight(c, param.line, elements * BF16)),
+                _ => None,
+            };
+            *param.data.borrow_mut() = Some(weight(c, param.line, param.elements * width));
+            drop(replaced);
+        }
+        for origin in [Origin::Host, Origin::Fp32] {
+            for param in chunk.params.iter().filter(|param| param.origin == origin) {
+                let data = weight(c, param.line, param.elements * BF16);
+                *param.data.borrow_mut() = Some(data);
+            }
+        }
+    }
+}
+
+fn weight(c: &Rank, line: Line, bytes: u64) -> Rc<Storage> {
+    c.tape.storage(line, bytes, "weight")
+}
+
+/// A parameter's place in its buffer.
+pub(super) struct Placed {
+    pub param: Rc<Param>,
+    pub range: Range<u64>,
+    pub bucket: usize,
+}
+
+/// The buffers of one chunk's dense or expert parameters.
+pub(super) struct Buffers {
+    pub is_expert: bool,
+    pub placed: Vec<Placed>,
+    pub buckets: Vec<Range<u64>>,
+    _held: Vec<Rc<Storage>>,
+}
+
+/// One set of buffers a chunk and kind. With the distributed optimizer, weights move into the
+/// buffer and their old storages are freed.
+pub(super) fn build_buffers(c: &Rank, chunks: &[Chunk]) -> Vec<Buffers> {
+    let mut all = Vec::new();
+    for chunk in chunks {
+        // In the order in which the kinds are first met.
+        let mut kinds: Vec<bool> = Vec::new();
+        for param in chunk.params.iter().filter(|param| param.elements > 0) {
+            if !kinds.contains(&param.is_expert) {
+                kinds.push(param.is_expert);
+            }
+        }
+        for is_expert in kinds {
+            let params: Vec<_> = chunk.params.iter().filter(|param| param.is_expert == is_expert).collect();
+            all.push(build(c, &params, is_expert));
+        }
+    }
+    all
+}
+
+fn build(c: &Rank, params: &[&Rc<Param>], is_expert: bool) -> Buffers {
+    let (placed, buckets) = place(c, params, is_expert);
+    let elements = buckets.last().map_or(0, |bucket| bucket.end);
+    let mut held = Vec::new();
+    if c.config.shards_optimizer {
+        held.push(c.tape.shared_storage(shares(params), elements * BF16, "weights"));
+    }
+    held.push(c.tape.storage(Line::Gradients, elements * c.config.grad_width, "gradient buffer"));
+    if c.config.shards_optimizer {
+        placed.iter().for_each(|placed| drop(placed.param.data.take()));
+    }
+    Buffers { is_expert, placed, buckets, _held: held }
+}
+
+/// Bytes of a parameter buffer by line.
+fn shares(params: &[&Rc<Param>]) -> Vec<(Line, u64)> {
+    let lines = [Line::TpParams, Line::ReplicatedParams, Line::ExpertParams];
+    let of = |line| params.iter().filter(|p| p.line == line).map(|p| p.elements * BF16).sum::<u64>();
+    lines.map(|line| (line, of(line))).into_iter().filter(|share| share.1 > 0).collect()
+}
+
+/// Backward's order, each start padded to 64 elements and each bucket's end so that every rank's
+/// part is whole and aligned (`distrib_optimizer.py`).
+fn place(c: &Rank, params: &[&Rc<Param>], is_expert: bool) -> (Vec<Placed>, Vec<Range<u64>>) {
+    let ranks = if is_expert { c.config.expert_group.0 } else { c.config.dense_group.0 };
+    let is_padded = c.config.shards_optimizer;
+    let pad = |at: u64, step: u64| if is_padded { at.next_multiple_of(step) } else { at };
+    let bucket_step = ranks / units::gcd(ranks, 128) * 128;
+    let bucket_size = match c.config.reduction {
+        Reduction::AtTheEnd => u64::MAX,
+        Reduction::Overlapped => (1_000_000 * c.config.dp).max(40_000_000),
+    };
+    let (mut at, mut start) = (0, 0);
+    let (mut placed, mut buckets) = (Vec::new(), Vec::new());
+    for param in params.iter().rev() {
+        at = pad(at, 64);
+        let range = at..at + param.elements;
+        at = range.end;
+        placed.push(Placed { param: Rc::clone(param), range, bucket: buckets.len() });
+        if at - start >= bucket_size {
+            at = pad(at, bucket_step);
+            buckets.push(start..at);
+            start = at;
+        }
+    }
+    if buckets.is_empty() || at > start {
+        buckets.push(start..pad(at, bucket_step));
+    }
+    (placed, buckets)
+}

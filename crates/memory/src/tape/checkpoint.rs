@@ -1,0 +1,119 @@
+//! The two ways Megatron computes again instead of keeping (`megatron/core/tensor_parallel/random.py`).
+
+use super::engine::{backward, backward_all};
+use super::graph::Grads;
+use super::storage::Tape;
+use super::tensor::Tensor;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// `CheckpointFunction`: keeps the inputs, runs forward again in backward, with a nested backward.
+pub fn checkpoint(tape: &Tape, inputs: &[&Tensor], run: impl Fn(&[Tensor]) -> Tensor + 'static) -> Tensor {
+    let recording = tape.set_recording(false);
+    let given: Vec<Tensor> = inputs.iter().map(|&x| x.clone()).collect();
+    let output = run(&given);
+    tape.set_recording(recording);
+    if !recording {
+        return output;
+    }
+    let output = output.alias();
+    let edges = given.iter().map(Tensor::edge).collect();
+    tape.record(edges, &[&output], given, move |tape, grads, saved| {
+        let leaves: Vec<Tensor> = saved.iter().map(Tensor::detached).collect();
+        tape.set_recording(true);
+        let again = run(&leaves);
+        // The incoming gradient stays with the outer node while the nested backward runs.
+        if let Some(grad) = grads[0].clone() {
+            backward(tape, &again, grad);
+        }
+        drop(again);
+        leaves.iter().map(Tensor::grad).collect()
+    });
+    output
+}
+
+type Rerun = Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>;
+
+/// `CheckpointWithoutOutput`: the output's bytes are discarded once its consumer has run, and
+/// computed again just before the consumer's backward.
+#[derive(Clone)]
+pub struct WithoutOutput {
+    tape: Tape,
+    state: Rc<RefCell<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    run: Option<Rerun>,
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+    /// Leaves and outputs of the second run, between the hook and the node's backward.
+    again: Option<(Vec<Tensor>, Vec<Tensor>)>,
+}
+
+impl WithoutOutput {
+    /// Runs `run` without recording what happens inside.
+    pub fn new(
+        tape: &Tape,
+        inputs: &[&Tensor],
+        run: impl Fn(&[Tensor]) -> Vec<Tensor> + 'static,
+    ) -> (WithoutOutput, Vec<Tensor>) {
+        let this = WithoutOutput { tape: tape.clone(), state: Rc::default() };
+        let recording = tape.set_recording(false);
+        let given: Vec<Tensor> = inputs.iter().map(|&x| x.clone()).collect();
+        let outputs = run(&given);
+        tape.set_recording(recording);
+        if !recording {
+            return (this, outputs);
+        }
+        let outputs: Vec<Tensor> = outputs.iter().map(Tensor::alias).collect();
+        let saved: Vec<Tensor> = given.iter().map(Tensor::detached).collect();
+        let state = this.state.clone();
+        tape.record(
+            given.iter().map(Tensor::edge).collect(),
+            &outputs.iter().collect::<Vec<_>>(),
+            saved.clone(),
+            move |tape, mut grads: Grads, _saved| {
+                let Some((leaves, again)) = state.borrow_mut().again.take() else { return Vec::new() };
+                backward_all(tape, &again, &mut grads);
+                drop(again);
+                leaves.iter().map(Tensor::grad).collect()
+            },
+        );
+        let mut state = this.state.borrow_mut();
+        state.run = Some(Box::new(run));
+        state.inputs = saved;
+        state.outputs = outputs.iter().map(Tensor::alias).collect();
+        drop(state);
+        (this, outputs)
+    }
+
+    /// Gives the outputs' bytes back; they come again before `consumer`'s backward.
+    pub fn discard_until(&self, consumer: &Tensor) {
+        let state = self.state.borrow();
+        if state.run.is_none() || !self.tape.records() {
+            return;
+        }
+        for storage in state.outputs.iter().filter_map(Tensor::storage) {
+            storage.discard();
+        }
+        if let Some(edge) = consumer.grad_fn() {
+            let this = self.clone();
+            edge.node.before(Box::new(move || this.recompute()));
+        }
+    }
+
+    fn recompute(&self) {
+        let State { run, inputs, outputs, .. } = self.state.take();
+        let Some(run) = run else { return };
+        let leaves: Vec<Tensor> = inputs.iter().map(Tensor::detached).collect();
+        self.tape.set_recording(true);
+        let again = run(&leaves);
+        for (output, new) in outputs.iter().zip(&again) {
+            if let (Some(old), Some(new)) = (output.storage(), new.storage()) {
+                old.stand_in(new);
+            }
+        }
+        self.state.borrow_mut().again = Some((leaves, again));
+    }
+}
