@@ -129,7 +129,7 @@ pub struct LayoutArgs {
     /// Deal layers out by count or by parameters
     #[arg(long, value_parser = balance)]
     pub balance: Option<Balance>,
-    /// Add an engine's own rules: megatron, fsdp2, torchtitan, deepspeed, nanotron, maxtext, xla-spmd
+    /// Add an engine's own rules: megatron, fsdp2, torchtitan, deepspeed, nanotron, maxtext, xla-spmd, shardwright
     #[arg(long, value_parser = engine)]
     pub engine: Option<Engine>,
     /// Pad the vocabulary to a multiple of this times tp

@@ -39,7 +39,7 @@ fn a_pattern_that_cannot_be_written_is_refused_by_name() {
     let answer = json("stages nam56r --pp 2");
     assert!(answer["megatron_pattern"].is_null());
     let reasons = answer["megatron_refusals"].to_string();
-    assert!(reasons.contains("R has no Megatron symbol (layers 12, 24, 36, 48)"), "{reasons}");
+    assert!(reasons.contains("R has no Megatron symbol (layers 11, 23, 35, 47)"), "{reasons}");
     let sparse = json("stages nam56r --mode author_dp --with dsa");
     assert!(sparse["megatron_refusals"].to_string().contains("switch `mla` on"), "{sparse}");
     let latent = json("stages nam56r --mode author_dp --with dsa,mla");
@@ -169,6 +169,76 @@ fn nothing_is_half_written() {
     assert_eq!(ran.code, 1);
     assert!(ran.stderr.contains("model type `bert` is not supported"), "{}", ran.stderr);
     assert!(!target.exists());
+}
+
+/// What a review found, each once.
+#[test]
+fn modes_and_features_reach_the_prediction_suffix() {
+    let answer = json("splits deepseek-v3 --with mtp --without moe");
+    let paths: Vec<_> = answer["tensors"].as_array().unwrap().iter().map(|t| t["path"].as_str().unwrap()).collect();
+    assert!(paths.contains(&"mtp.0.attention_2.kv_up.weight"), "E became attention in the suffix too");
+    assert!(!paths.iter().any(|p| p.contains("moe")));
+}
+
+#[test]
+fn a_native_mode_without_its_mixer_is_refused() {
+    let text = "name = \"r\"\npattern = \"AR\"\nhidden = 64\nvocab = 64\nsequence = 64\nmodes = [\"nemo_native\"]\n\
+                [attention]\nheads = 4\n[recurrent]\nheads = 4\nkey_dim = 8\nvalue_dim = 8\n";
+    let path = scratch("native.toml", text);
+    let ran = run_args(&["check", path.to_str().unwrap(), "--mode", "nemo_native"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.stderr.contains("no `[mamba]` describes it"), "{}", ran.stderr);
+}
+
+#[test]
+fn keys_that_would_be_ignored_are_refused() {
+    let text = "name = \"k\"\npattern = \"(AF)\"\nhidden = 64\nvocab = 64\nsequence = 64\npositions = \"none\"\n\
+                rope_theta = 5.0\n[attention]\nkind = \"mla\"\nheads = 4\nkv_rank = 8\nqk_dim = 8\nrope_dim = 8\n\
+                v_dim = 8\nqkv_bias = true\nfull_attention_layers = [0]\n[mlp]\nffn = 64\n[mamba]\nheads = 4\n\
+                head_dim = 8\nstate = 8\n";
+    let ran = run_args(&["params", scratch("keys.toml", text).to_str().unwrap()]);
+    for words in ["`rope_theta` has no use", "`qkv_bias` is for grouped-query", "`full_attention_layers` needs a `window`"] {
+        assert!(ran.stderr.contains(words), "`{words}` is missing from:\n{}", ran.stderr);
+    }
+    let usable = text.replace("rope_theta = 5.0\n", "").replace("qkv_bias = true\nfull_attention_layers = [0]\n", "");
+    let ran = run_args(&["params", scratch("unused.toml", &usable).to_str().unwrap()]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stderr.contains("`[mamba]` describes `M` blocks, and the pattern has none"), "{}", ran.stderr);
+}
+
+#[test]
+fn folded_pipelines_share_the_embedding() {
+    let tied = json("splits gpt3-175b --pp 4 --schedule dualpipev --rank 0");
+    let table = tied["tensors"].as_array().unwrap().iter().find(|t| t["path"] == "embedding.tokens.weight").unwrap();
+    assert_eq!(table["copies"], 1);
+    let folded = json("stages llama3-8b --pp 4 --schedule dualpipev");
+    assert!(folded["megatron_refusals"].to_string().contains("no schedule `dualpipev`"), "{folded}");
+}
+
+#[test]
+fn sizes_beyond_any_machine_are_refused() {
+    for line in [
+        "check nam56r --world 8 --pp 16777216 --dp 16777216 --mbs 4294967296",
+        "mesh --tp 16777216 --cp 16777216 --pp 32768 --dp 16777216 --world 8",
+        "check nam56r --mbs 16777216 --seq 4294967296",
+        "stages llama3-8b --pp 2 --weights 18446744073709551615",
+    ] {
+        assert_eq!(run(line).code, 1, "{line}");
+    }
+}
+
+#[test]
+fn data_parallel_volume_is_what_a_rank_holds() {
+    let answer = json("splits deepseek-v3 --tp 8 --ep 8 --etp 1 --world 64 --cp 2");
+    let held: u64 = answer["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|t| t["state_over"]["axis"] == "dp")
+        .map(elements)
+        .sum();
+    let reduced = answer["collectives"].as_array().unwrap().iter().find(|c| c["axis"] == "dp").unwrap();
+    assert_eq!(reduced["elements"], held);
 }
 
 #[test]

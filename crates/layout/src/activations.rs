@@ -4,8 +4,10 @@
 //! Volumes are elements of the tensor that enters the collective on one rank, for one microbatch.
 //! Bytes and time are not known here.
 
+use crate::axis::Axis;
 use crate::layout::Layout;
-use crate::request::ZeroStage;
+use crate::ownership::{OwnershipTable, Row};
+use crate::request::{Engine, ZeroStage};
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
@@ -30,7 +32,7 @@ pub struct Exchange {
 }
 
 /// The collectives of a recipe under a layout.
-pub fn exchanges(recipe: &Recipe, layout: &Layout) -> Vec<Exchange> {
+pub fn exchanges(recipe: &Recipe, layout: &Layout, table: &OwnershipTable) -> Vec<Exchange> {
     let mut out = Vec::new();
     let tokens = layout.micro_batch * layout.sequence / layout.cp.get();
     tensor(recipe, layout, tokens, &mut out);
@@ -38,7 +40,8 @@ pub fn exchanges(recipe: &Recipe, layout: &Layout) -> Vec<Exchange> {
     experts(recipe, layout, &mut out);
     context(recipe, layout, tokens, &mut out);
     pipeline(recipe, layout, &mut out);
-    data(recipe, layout, &mut out);
+    replicated_gradients(layout, table, &mut out);
+    data(layout, table, &mut out);
     out
 }
 
@@ -49,19 +52,61 @@ fn tensor(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>
     }
     let width = recipe.hidden;
     let mixers = [Mixer::Attention, Mixer::Mlp, Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
-    for mixer in mixers.into_iter().filter(|m| recipe.has(*m)) {
-        let (name, count) = (mixer.table(), recipe.count(mixer));
-        tensor_pair(layout, name, tokens * width, count, out);
+    for mixer in mixers.into_iter().filter(|m| recipe.uses(*m)) {
+        let (name, count) = (mixer.table(), recipe.count_with_suffix(mixer));
+        let into = if mixer == Mixer::Attention { attention_input(recipe) } else { width };
+        tensor_pair(layout, name, tokens * into, tokens * width, count, out);
     }
-    let shared = recipe.moe.as_ref().filter(|_| recipe.has(Mixer::Moe)).and_then(|m| m.shared.as_ref());
+    let shared = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe)).and_then(|m| m.shared.as_ref());
     if shared.is_some() {
-        tensor_pair(layout, "moe.shared", tokens * width, recipe.count(Mixer::Moe), out);
+        let count = recipe.count_with_suffix(Mixer::Moe);
+        tensor_pair(layout, "moe.shared", tokens * width, tokens * width, count, out);
+    }
+    few_kv_heads(recipe, layout, tokens, out);
+    if let Some(mtp) = recipe.features.mtp() {
+        out.push(Exchange {
+            axis: "tp",
+            place: "out of the prediction join: columns made whole".to_string(),
+            forward: "all-gather",
+            backward: "reduce-scatter",
+            elements: tokens * width / layout.tp.get(),
+            count: mtp.depth,
+            agree: "column order",
+        });
     }
 }
 
-fn tensor_pair(layout: &Layout, name: &str, elements: u64, count: u64, out: &mut Vec<Exchange>) {
+/// Width that is made whole along the sequence before attention's column-parallel projections:
+/// the residual stream, or the latents that the up-projections read
+/// (`megatron/core/transformer/multi_latent_attention.py`).
+fn attention_input(recipe: &Recipe) -> u64 {
+    match recipe.attention().map(|a| a.kind) {
+        Some(AttentionKind::Mla(mla)) => mla.q_rank.unwrap_or(recipe.hidden) + mla.kv_rank + mla.rope_dim,
+        _ => recipe.hidden,
+    }
+}
+
+/// KV heads below tp: packed rows are cut evenly, so projections are gathered to make heads whole.
+fn few_kv_heads(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
+    let Some(attention) = recipe.attention().filter(|_| recipe.uses(Mixer::Attention)) else { return };
+    let AttentionKind::Gqa { kv_heads, head_dim } = attention.kind else { return };
+    if kv_heads < layout.tp.get() && layout.engine != Some(Engine::Shardwright) {
+        let heads = attention.heads * (1 + u64::from(attention.output_gate)) + 2 * kv_heads;
+        out.push(Exchange {
+            axis: "tp",
+            place: "after the packed QKV projection: heads made whole".to_string(),
+            forward: "all-gather",
+            backward: "slice",
+            elements: tokens * heads * head_dim / layout.tp.get(),
+            count: recipe.count_with_suffix(Mixer::Attention),
+            agree: "packing of the groups",
+        });
+    }
+}
+
+fn tensor_pair(layout: &Layout, name: &str, into: u64, elements: u64, count: u64, out: &mut Vec<Exchange>) {
     if layout.sp {
-        let share = elements / layout.tp.get();
+        let share = into / layout.tp.get();
         out.push(Exchange {
             axis: "sp",
             place: format!("into {name}: sequence made whole before the column-parallel projection"),
@@ -95,7 +140,7 @@ fn tensor_pair(layout: &Layout, name: &str, elements: u64, count: u64, out: &mut
             place: format!("into {name}: gradients of the input"),
             forward: "identity",
             backward: "all-reduce",
-            elements,
+            elements: into,
             count,
             agree: "gradient dtype",
         });
@@ -115,22 +160,34 @@ fn vocabulary(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Excha
         count: 1,
         agree: "which rank owns which token row",
     });
+    let heads = 1 + recipe.features.mtp().map_or(0, |mtp| mtp.depth);
+    if layout.sp {
+        out.push(Exchange {
+            axis: "sp",
+            place: "into the output head: sequence made whole".to_string(),
+            forward: "all-gather",
+            backward: "reduce-scatter",
+            elements: tokens * recipe.hidden / layout.tp.get(),
+            count: heads,
+            agree: "dtype of the final norm's output",
+        });
+    }
     out.push(Exchange {
         axis: "tp",
         place: "vocabulary-parallel cross-entropy: maximum, sum of exponentials, target logit".to_string(),
         forward: "all-reduce",
         backward: "identity",
         elements: 3 * tokens,
-        count: 1,
+        count: heads,
         agree: "fp32 statistics",
     });
 }
 
 fn experts(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
-    let Some(moe) = recipe.moe.as_ref().filter(|_| recipe.has(Mixer::Moe)) else { return };
+    let Some(moe) = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe)) else { return };
     let tokens = layout.tokens_per_microbatch_per_rank();
     let width = moe.latent.unwrap_or(recipe.hidden);
-    let count = recipe.count(Mixer::Moe);
+    let count = recipe.count_with_suffix(Mixer::Moe);
     if layout.ep.splits() {
         out.push(Exchange {
             axis: "ep",
@@ -183,7 +240,7 @@ fn context(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange
         return;
     }
     let tp = layout.tp.get();
-    if let Some(attention) = recipe.attention().filter(|_| recipe.has(Mixer::Attention)) {
+    if let Some(attention) = recipe.attention().filter(|_| recipe.uses(Mixer::Attention)) {
         let per_token = match &attention.kind {
             AttentionKind::Gqa { kv_heads, head_dim } => 2 * kv_heads.div_ceil(tp) * head_dim,
             AttentionKind::Mla(mla) => attention.heads / tp * (mla.qk_dim + mla.rope_dim + mla.v_dim),
@@ -194,7 +251,7 @@ fn context(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange
             forward: "send/receive × (cp-1)",
             backward: "send/receive × (cp-1)",
             elements: tokens * per_token * (layout.cp.get() - 1),
-            count: recipe.count(Mixer::Attention),
+            count: recipe.count_with_suffix(Mixer::Attention),
             agree: "order of the parts, and fp32 softmax statistics",
         });
     }
@@ -237,40 +294,76 @@ fn pipeline(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
     }
 }
 
-fn data(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
-    let (mut dense, mut expert) = (0, 0);
-    for tensor in recipe.tensors() {
-        if tensor.acting.is_some() { expert += tensor.elements() } else { dense += tensor.elements() }
+/// Under sequence parallelism a rank sees its own tokens only, so gradients of what it holds whole
+/// are summed over the tensor axis, once a step; tied tables are summed over the two edge stages.
+fn replicated_gradients(layout: &Layout, table: &OwnershipTable, out: &mut Vec<Exchange>) {
+    let stages = layout.pp.get() as usize;
+    let whole = |row: &&Row| !row.cuts.iter().any(|cut| cut.axis == Axis::Tp) && row.tensor.acting.is_none();
+    let held = |stage| {
+        let rows = table.rows.iter().filter(whole);
+        rows.map(|row| row.part_elements(layout) * table.copies_on_stage(row, stage)).sum::<u64>()
+    };
+    let most = (0..stages).map(held).max().unwrap_or(0);
+    if layout.sp && most > 0 {
+        out.push(Exchange {
+            axis: "tp",
+            place: "after backward: gradients of tensors whole on every tensor-parallel rank".to_string(),
+            forward: "none",
+            backward: "all-reduce",
+            elements: most,
+            count: 1,
+            agree: "which tensors are whole",
+        });
     }
-    let groups = [
-        ("dp", "dense", dense, layout.dense_shards(), layout.tp.get() * layout.pp.get()),
-        ("edp", "expert", expert, layout.edp.get(), layout.etp.get() * layout.ep.get() * layout.pp.get()),
-    ];
-    for (axis, what, elements, degree, cut) in groups {
+    let copied = table.rows.iter().find(|row| row.chunks.len() > 1 && stages > 1);
+    if let Some(row) = copied.filter(|row| row.chunks.iter().any(|chunk| *chunk != row.chunks[0])) {
+        out.push(Exchange {
+            axis: "pp",
+            place: "after backward: gradients of the token table's copies on first and last stage".to_string(),
+            forward: "none",
+            backward: "all-reduce",
+            elements: row.part_elements(layout),
+            count: 1,
+            agree: "that the copies start equal",
+        });
+    }
+}
+
+/// Gradients and weights over replicas: what the heaviest stage holds of each mesh.
+fn data(layout: &Layout, table: &OwnershipTable, out: &mut Vec<Exchange>) {
+    let held = |is_expert: bool| {
+        let on_stage = |stage| {
+            let rows = table.rows.iter().filter(|row| row.tensor.acting.is_some() == is_expert);
+            rows.map(|row| row.part_elements(layout) * table.copies_on_stage(row, stage)).sum::<u64>()
+        };
+        (0..layout.pp.get() as usize).map(on_stage).max().unwrap_or(0)
+    };
+    let groups = [("dp", "dense", held(false), layout.dense_shards()), ("edp", "expert", held(true), layout.edp.get())];
+    for (axis, what, elements, degree) in groups {
         if degree == 1 || elements == 0 {
             continue;
         }
         let sharded = layout.zero != ZeroStage::Zero;
         out.push(Exchange {
             axis,
-            place: format!("after backward: {what} gradients over {degree} replicas"),
+            place: format!("after backward: {what} gradients over {degree} replicas (heaviest stage)"),
             forward: "none",
             backward: if sharded { "reduce-scatter" } else { "all-reduce" },
-            elements: elements / cut,
+            elements,
             count: 1,
             agree: "gradient dtype, bucket order and padding",
         });
         if sharded {
+            let (place, backward) = match layout.zero {
+                ZeroStage::Three => ("before every use", "all-gather"),
+                _ => ("after the optimizer step", "none"),
+            };
             out.push(Exchange {
                 axis,
-                place: if layout.zero == ZeroStage::Three {
-                    format!("before every use: {what} weights of a block")
-                } else {
-                    format!("after the optimizer step: {what} weights")
-                },
+                place: format!("{place}: {what} weights (heaviest stage)"),
                 forward: "all-gather",
-                backward: if layout.zero == ZeroStage::Three { "all-gather" } else { "none" },
-                elements: elements / cut / degree,
+                backward,
+                elements: elements / degree,
                 count: 1,
                 agree: "shard boundaries",
             });

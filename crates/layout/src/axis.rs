@@ -25,8 +25,6 @@ pub enum Axis {
 impl Axis {
     /// Every axis.
     pub const ALL: [Axis; 7] = [Axis::Tp, Axis::Cp, Axis::Dp, Axis::Pp, Axis::Ep, Axis::Etp, Axis::Edp];
-    /// Axes of the mesh that dense tensors live on.
-    pub const DENSE: [Axis; 4] = [Axis::Tp, Axis::Cp, Axis::Dp, Axis::Pp];
     /// Axes of the mesh that expert tensors live on.
     pub const EXPERT: [Axis; 4] = [Axis::Etp, Axis::Ep, Axis::Edp, Axis::Pp];
 

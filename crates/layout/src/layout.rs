@@ -7,6 +7,9 @@ use diag::{Blame, Finding};
 use recipe::{Mixer, Mode, Recipe};
 use units::{Degree, gcd};
 
+/// Tokens a microbatch may have.
+const MOST_TOKENS: u64 = 1 << 36;
+
 /// Ranks we agree to lay out.
 pub const MOST_RANKS: u64 = 1 << 24;
 
@@ -166,6 +169,7 @@ impl Settler {
     /// A typed size: at least one, at most what any machine has.
     fn size(&mut self, key: &'static str, value: Option<u64>, most: u64) -> Option<u64> {
         let value = value?;
+        let most = most.max(1);
         if !(1..=most).contains(&value) {
             let message = format!("`--{key} {value}` is outside 1 to {most}");
             self.findings.push(Finding::error("layout/size", Blame::Layout, key, message));
@@ -193,13 +197,9 @@ impl Settler {
         let etp_default = if has_experts { tp.get() } else { 1 };
         let etp = self.degree("etp", request.etp, etp_default, "experts take tp unless told otherwise");
         let vpp = self.degree("vpp", request.vpp, self.usual_vpp(request), "DualPipeV folds two chunks onto a rank");
-        let dense = tp.get().checked_mul(cp.get())?.checked_mul(pp.get());
-        let expert = etp.get().checked_mul(ep.get())?.checked_mul(pp.get());
-        let (Some(dense), Some(expert)) = (dense, if has_experts { expert } else { Some(1) }) else {
-            let message = "the degrees multiply to more ranks than can be counted";
-            self.findings.push(Finding::error("layout/size", Blame::Layout, "world", message));
-            return None;
-        };
+        let (dense, expert) = self.products([tp, cp, pp, vpp], [etp, ep, pp])?;
+        // Without experts the expert mesh is the dense one, and nothing lives on it.
+        let expert = if has_experts { expert } else { dense };
         let world = self.world(request, dense, expert)?;
         let dp = self.dp(request, world, dense);
         let edp = Degree::new(world / expert).unwrap_or(Degree::ONE);
@@ -210,7 +210,11 @@ impl Settler {
             Some(sequence) => sequence,
             None => self.derive("seq", needs.sequence, "the recipe's sequence"),
         };
-        let vocab_multiple = self.size("vocab-multiple", request.vocab_multiple, 1 << 20).unwrap_or(1);
+        if micro_batch.checked_mul(sequence).is_none_or(|tokens| tokens > MOST_TOKENS) {
+            let message = format!("mbs {micro_batch} × seq {sequence} is more than {MOST_TOKENS} tokens");
+            self.findings.push(Finding::error("layout/size", Blame::Layout, "mbs", message));
+        }
+        let vocab_multiple = self.vocab_multiple(request);
         Some(Layout {
             world,
             tp,
@@ -237,6 +241,32 @@ impl Settler {
         })
     }
 
+    /// Ranks of a dense and of an expert replica, refused when beyond any machine.
+    fn products(&mut self, dense: [Degree; 4], expert: [Degree; 3]) -> Option<(u64, u64)> {
+        let product = |degrees: &[Degree]| {
+            degrees.iter().try_fold(1u64, |n, d| n.checked_mul(d.get())).filter(|n| *n <= MOST_RANKS)
+        };
+        // Virtual stages own no ranks, but their chunks are counted like them.
+        let both = product(&dense).and(product(&dense[..3]).zip(product(&expert)));
+        if both.is_none() {
+            let message = format!("the degrees multiply to more than {MOST_RANKS} ranks");
+            self.findings.push(Finding::error("layout/size", Blame::Layout, "world", message));
+        }
+        both
+    }
+
+    /// Megatron pads the vocabulary to 128 times tp unless told otherwise
+    /// (`core/tokenizers/utils/build_tokenizer.py`).
+    fn vocab_multiple(&mut self, request: &LayoutRequest) -> u64 {
+        match self.size("vocab-multiple", request.vocab_multiple, 1 << 20) {
+            Some(multiple) => multiple,
+            None if request.engine == Some(Engine::Megatron) => {
+                self.derive("vocab-multiple", 128, "Megatron's --make-vocab-size-divisible-by")
+            }
+            None => 1,
+        }
+    }
+
     fn usual_vpp(&self, request: &LayoutRequest) -> u64 {
         if request.schedule == Some(Schedule::DualPipeV) { 2 } else { 1 }
     }
@@ -261,7 +291,7 @@ impl Settler {
     }
 
     fn dp(&mut self, request: &LayoutRequest, world: u64, dense: u64) -> Degree {
-        let value = match self.size("dp", request.dp, MOST_RANKS) {
+        let value = match self.size("dp", request.dp, MOST_RANKS / dense) {
             Some(dp) => dp,
             None => {
                 let dp = (world / dense).max(1);
@@ -303,11 +333,11 @@ impl Settler {
 
     /// Microbatch, count and global batch: whichever is left out follows from the others.
     fn batch(&mut self, request: &LayoutRequest, dp: Degree, pp: Degree) -> (u64, u64, u64) {
-        const MOST: u64 = 1 << 32;
+        const MOST: u64 = 1 << 24;
         let micro = self.size("mbs", request.micro_batch, MOST).unwrap_or(1);
         let global = self.size("gbs", request.global_batch, MOST);
         let count = self.size("microbatches", request.microbatches, MOST);
-        let per_count = micro * dp.get();
+        let per_count = micro.saturating_mul(dp.get());
         match (count, global) {
             (Some(count), Some(global)) => (micro, count, global),
             (Some(count), None) => (micro, count, count.saturating_mul(per_count)),
@@ -319,7 +349,7 @@ impl Settler {
             (None, None) => {
                 let count = if pp.splits() { 2 * pp.get() } else { 1 };
                 let why = if pp.splits() { "twice the stages, so that the pipeline fills" } else { "one stage" };
-                (micro, self.derive("microbatches", count, why), count * per_count)
+                (micro, self.derive("microbatches", count, why), count.saturating_mul(per_count))
             }
         }
     }

@@ -178,14 +178,6 @@ impl Mesh {
         let count = self.world / degree;
         (0..count).map(move |i| Group { start: i / stride * stride * degree + i % stride, stride, len: degree })
     }
-
-    /// The ranks a rank reduces dense gradients with: data-parallel ranks of every context part.
-    pub fn gradient_group(&self, rank: u64) -> Vec<u64> {
-        let context = self.group(Axis::Cp, rank);
-        let mut ranks: Vec<u64> = context.ranks().flat_map(|r| self.group(Axis::Dp, r).ranks()).collect();
-        ranks.sort_unstable();
-        ranks
-    }
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@
 
 use crate::axis::Axis;
 use crate::layout::Layout;
-use crate::mesh::{Coordinates, Kind, Mesh};
+use crate::mesh::{Coordinates, Mesh};
 use crate::request::ZeroStage;
 use crate::rules::{self, Cut, How, Rule};
 use crate::stages::StagePlan;
 use diag::{Blame, Finding};
-use recipe::{Dim, Recipe, Segment, Surface, Tensor, Unit};
+use recipe::{Dim, Place, Recipe, Segment, Surface, Tensor, Unit};
 use std::ops::Range;
 
 /// One row: how one tensor is held across ranks.
@@ -80,6 +80,12 @@ impl Row {
         Part { dims: dims.collect() }
     }
 
+    /// Which units the rank at these coordinates holds, in words; empty when it holds everything.
+    pub fn holds(&self, layout: &Layout, at: &Coordinates) -> String {
+        let words: Vec<String> = self.cuts.iter().map(|cut| held_units(cut, &self.tensor, layout, at)).collect();
+        words.join(" × ")
+    }
+
     /// Elements of one rank's part.
     pub fn part_elements(&self, layout: &Layout) -> u64 {
         let dims = self.tensor.dims.iter().enumerate();
@@ -105,6 +111,26 @@ fn describe(cut: &Cut, tensor: &Tensor) -> String {
             format!("{axis}: packed {}", names.join(" "))
         }
     }
+}
+
+/// The units of a cut that one rank holds: `q 28-55, k 4-7, v 4-7`.
+fn held_units(cut: &Cut, tensor: &Tensor, layout: &Layout, at: &Coordinates) -> String {
+    let (degree, place) = (layout.degree(cut.axis).get(), at.on(cut.axis));
+    let dim = &tensor.dims[cut.dim];
+    if cut.how == How::Rows {
+        let rows = dim.len() / degree;
+        return format!("rows {}-{}", place * rows, (place + 1) * rows - 1);
+    }
+    let span = |segment: &Segment| {
+        let (first, count) = units_of(segment, degree, place);
+        let name = if segment.name.is_empty() { segment.unit.name() } else { segment.name };
+        if count == 1 {
+            format!("{name} {first}")
+        } else {
+            format!("{name} {first}-{}", (first + count).saturating_sub(1))
+        }
+    };
+    dim.0.iter().map(span).collect::<Vec<_>>().join(", ")
 }
 
 /// Index ranges of one rank of `degree` along a cut dimension.
@@ -177,10 +203,12 @@ impl OwnershipTable {
         if findings.is_empty() { Ok(OwnershipTable { rows, stages }) } else { Err(findings) }
     }
 
-    /// How many times a stage holds a row: once for each of its chunks that owns a copy.
+    /// How many times a stage holds a row: once for each of its chunks that owns a copy. Where the
+    /// first and last chunk share a stage (one stage, or the fold of DualPipe), so do the copies.
     pub fn copies_on_stage(&self, row: &Row, stage: usize) -> u64 {
         let held = &self.stages.by_stage[stage];
-        row.chunks.iter().filter(|chunk| held.contains(chunk)).count() as u64
+        let copies = row.chunks.iter().filter(|chunk| held.contains(chunk)).count() as u64;
+        if row.tensor.place == Place::Embedding && held.contains(&0) { copies.min(1) } else { copies }
     }
 
     /// Elements one rank holds, before any ZeRO sharding.
@@ -220,9 +248,4 @@ fn shards(tensor: &Tensor, layout: &Layout) -> Shards {
     let (axis, degree) = if is_expert { (Axis::Edp, layout.edp.get()) } else { (Axis::Dp, layout.dense_shards()) };
     let from = |stage| if layout.zero >= stage { degree } else { 1 };
     Shards { axis, weights: from(ZeroStage::Three), gradients: from(ZeroStage::Two), optimizer: from(ZeroStage::One) }
-}
-
-/// Which mesh a row's cuts lie on.
-pub fn mesh_kind(row: &Row) -> Kind {
-    if row.tensor.acting.is_some() { Kind::Expert } else { Kind::Dense }
 }

@@ -108,14 +108,18 @@ impl StagePlan {
         let ends = starts.iter().skip(1).copied().chain([depth]);
         let ranges: Vec<Range<usize>> = starts.iter().copied().zip(ends).map(|(a, b)| a..b).collect();
         let last = num_chunks - 1;
+        let by_stage = deal(layout);
+        // Where first and last chunk share a stage, the last needs no copy of the embedding.
+        let shares_embedding = by_stage.iter().any(|held| held.contains(&0) && held.contains(&last));
         let chunk = |(index, layers): (usize, Range<usize>)| {
-            let extras = extras(recipe, &layers, index == 0, index == last);
+            let edges = Edges { is_first: index == 0, is_last: index == last, shares_embedding };
+            let extras = extras(recipe, &layers, edges);
             let held: u64 = params.layers[layers.clone()].iter().sum();
             Chunk { index, params: held + params.of_extras(&extras), layers, extras }
         };
         let chunks: Vec<Chunk> = ranges.into_iter().enumerate().map(chunk).collect();
         let seams = chunks.iter().skip(1).filter_map(|c| seam(recipe, c.layers.start)).collect();
-        Ok(StagePlan { chunks, by_stage: deal(layout), seams })
+        Ok(StagePlan { chunks, by_stage, seams })
     }
 
     /// Chunks that own a tensor, once for every copy it has.
@@ -135,11 +139,6 @@ impl StagePlan {
             Place::Side(OwnerStage::Last) => vec![last],
             Place::FinalNorm | Place::Head | Place::Mtp(_) => vec![last],
         }
-    }
-
-    /// Layers a stage holds, over all its chunks.
-    pub fn layers_of_stage(&self, stage: usize) -> impl Iterator<Item = usize> + '_ {
-        self.by_stage[stage].iter().flat_map(|&c| self.chunks[c].layers.clone())
     }
 
     /// Layer counts of the chunks, in the order of depth.
@@ -300,7 +299,16 @@ fn deal(layout: &Layout) -> Vec<Vec<usize>> {
         .collect()
 }
 
-fn extras(recipe: &Recipe, layers: &Range<usize>, is_first: bool, is_last: bool) -> Vec<Extra> {
+/// Where a chunk stands in the depth.
+#[derive(Clone, Copy)]
+struct Edges {
+    is_first: bool,
+    is_last: bool,
+    shares_embedding: bool,
+}
+
+fn extras(recipe: &Recipe, layers: &Range<usize>, edges: Edges) -> Vec<Extra> {
+    let Edges { is_first, is_last, shares_embedding } = edges;
     let mut extras = Vec::new();
     let mut own = |condition: bool, extra| {
         if condition {
@@ -315,12 +323,12 @@ fn extras(recipe: &Recipe, layers: &Range<usize>, is_first: bool, is_last: bool)
     let rotates = matches!(recipe.positions, recipe::Positions::Rope { .. });
     own(rotates && (held(Mixer::Attention) || (is_last && has_mtp)), Extra::RopeTables);
     own(held(Mixer::Moe), Extra::AuxiliaryLosses);
-    own(is_last && !is_first && has_mtp, Extra::MtpEmbeddingCopy);
+    own(is_last && !shares_embedding && has_mtp, Extra::MtpEmbeddingCopy);
     own(is_last && has_mtp, Extra::Mtp);
     own(is_last && has_side(OwnerStage::Last), Extra::SideEmbeddingsLast);
     own(is_last, Extra::FinalNorm);
     own(is_last && !recipe.tied, Extra::Head);
-    own(is_last && !is_first && recipe.tied, Extra::TiedHeadCopy);
+    own(is_last && !shares_embedding && recipe.tied, Extra::TiedHeadCopy);
     own(is_last, Extra::Loss);
     extras
 }

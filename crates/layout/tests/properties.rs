@@ -2,16 +2,20 @@
 //! its rule says, and legality is neither lax nor arbitrary.
 
 use layout::mesh::{Coordinates, Kind};
-use layout::ownership::{OwnershipTable, Row, copies_of_unit, mesh_kind};
-use layout::request::{Balance, LayoutRequest, Schedule, ZeroStage};
+use layout::ownership::{OwnershipTable, Row, copies_of_unit};
+use layout::request::{Balance, Engine, LayoutRequest, Schedule, ZeroStage};
 use layout::rules::How;
 use layout::{Axis, Layout, Mesh, Order, check};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use recipe::kinds::attention::AttentionKind;
+use recipe::kinds::gated_delta::GatedDelta;
 use recipe::kinds::mamba::Mamba;
+use recipe::kinds::mamba1::Mamba1;
 use recipe::kinds::mamba2::Mamba2;
 use recipe::kinds::side::OwnerStage;
-use recipe::{Feature, Mixer, Recipe};
+use recipe::pattern::Block;
+use recipe::{Feature, Layer, Mixer, Recipe};
 use std::collections::HashMap;
 
 /// A fixed seed, so that a run is the same everywhere; `PROPTEST_RNG_SEED` and `PROPTEST_CASES`
@@ -50,22 +54,52 @@ fn recipes() -> impl Strategy<Value = Recipe> {
             }
         }
         recipe.features.dsa = None;
+        vary(&mut recipe, sizes.0, sizes.1);
         recipe
     })
+}
+
+/// Kinds that no built-in recipe has: Mamba-1, gated delta nets, output gates, parallel blocks.
+fn vary(recipe: &mut Recipe, heads: u64, groups: u64) {
+    match heads % 5 {
+        0 if recipe.mamba.is_some() => {
+            recipe.mamba = Some(Mamba::One(Mamba1 {
+                inner: heads * groups,
+                state: 4,
+                dt_rank: 3,
+                conv: 4,
+                conv_bias: true,
+                proj_bias: false,
+                inner_norms: true,
+            }));
+        }
+        1 => {
+            let delta = GatedDelta { key_heads: groups, value_heads: groups * 2, key_dim: 4, value_dim: 8, conv: 4 };
+            recipe.gated_delta = Some(delta);
+            recipe.layers.push(Layer::of(&[Mixer::GatedDelta]));
+        }
+        2 => {
+            if let Some(attention) = &mut recipe.attention {
+                attention.output_gate = matches!(attention.kind, AttentionKind::Gqa { .. });
+            }
+        }
+        3 if recipe.mamba.is_some() && recipe.attention.is_some() => {
+            recipe.layers.push(Layer { blocks: vec![Block { mixers: vec![Mixer::Attention, Mixer::Mamba] }] });
+        }
+        _ => {}
+    }
 }
 
 /// Head, group and expert counts that divide badly as often as well.
 fn resize(recipe: &mut Recipe, heads: u64, groups: u64, experts: u64, plain_mamba: bool) {
     recipe.hidden = 16;
     if let Some(attention) = &mut recipe.attention {
-        let output_gate = attention.output_gate;
-        if let recipe::kinds::attention::AttentionKind::Gqa { kv_heads, head_dim } = &mut attention.kind {
+        if let AttentionKind::Gqa { kv_heads, head_dim } = &mut attention.kind {
             (*kv_heads, *head_dim) = (groups, 4);
             attention.heads = groups * heads.div_ceil(4);
         } else {
             attention.heads = heads;
         }
-        attention.output_gate = output_gate;
     }
     if let Some(moe) = &mut recipe.moe {
         (moe.experts, moe.top_k, moe.ffn) = (experts, 1, heads * 2);
@@ -104,10 +138,12 @@ fn requests() -> impl Strategy<Value = LayoutRequest> {
     let schedules = prop::option::weighted(0.3, prop::sample::select(Schedule::ALL));
     let batch = (prop::option::of(1u64..5), prop::option::of(1u64..40), prop::option::of(1u64..40));
     let policy = (prop::option::weighted(0.3, 1u64..100), prop::option::weighted(0.3, prop::bool::ANY), any::<bool>());
-    (degrees, schedules, batch, policy, prop::sample::select(ZeroStage::ALL), 1u64..600).prop_map(
-        |([tp, cp, pp, vpp, ep, etp], schedule, (mbs, gbs, count), (world, sp, by_params), zero, sequence)| {
+    let replicas = prop::option::weighted(0.2, 1u64..9);
+    (degrees, schedules, batch, policy, prop::sample::select(ZeroStage::ALL), 1u64..600, replicas).prop_map(
+        |([tp, cp, pp, vpp, ep, etp], schedule, (mbs, gbs, count), (world, sp, by_params), zero, sequence, dp)| {
             LayoutRequest {
                 world,
+                dp,
                 tp,
                 sp,
                 cp,
@@ -268,6 +304,19 @@ proptest! {
     }
 
     #[test]
+    fn an_engine_only_adds_findings(recipe in recipes(), request in requests(), engine in prop::sample::select(Engine::ALL)) {
+        let named = LayoutRequest { engine: Some(engine.1), ..request.clone() };
+        let (plain, with_engine) = (check(&recipe, &request), check(&recipe, &named));
+        // ZeRO and padding follow the engine; every other general refusal stays.
+        for finding in plain.findings.iter().filter(|f| f.severity == diag::Severity::Error) {
+            prop_assert!(with_engine.findings.iter().any(|f| f.rule == finding.rule), "{} lost {:?}", engine.0, finding);
+        }
+        if with_engine.is_legal() {
+            prop_assert!(OwnershipTable::new(&recipe, &with_engine.layout.unwrap()).is_ok());
+        }
+    }
+
+    #[test]
     fn ranks_and_coordinates_are_inverse(recipe in recipes(), request in requests(), seed in any::<u64>()) {
         let Some((layout, _)) = legal(&recipe, request) else { return Ok(()) };
         let mesh = Mesh::new(&layout, Order::Megatron, recipe.uses(Mixer::Moe)).unwrap();
@@ -305,7 +354,6 @@ fn copies_over_world(row: &Row, table: &OwnershipTable, layout: &Layout) -> u64 
             _ => d.len(),
         })
         .product();
-    debug_assert!(matches!(mesh_kind(row), Kind::Dense | Kind::Expert));
     whole * (per_stage_ranks / cut) * stage_copies
 }
 

@@ -4,7 +4,6 @@
 //!
 //! Rules as Megatron-Core 0.19.2 states them in `models/hybrid/hybrid_layer_allocation.py`.
 
-use crate::kinds::attention::AttentionKind;
 use crate::kinds::mamba::Mamba;
 use crate::limits;
 use crate::mode::{Mode, Seam};
@@ -234,7 +233,7 @@ pub fn write(recipe: &Recipe, mode: Option<Mode>, segment_layers: &[usize]) -> R
 
 fn refuse_untranslatable(recipe: &Recipe, mode: Option<Mode>, findings: &mut Vec<Finding>) {
     let refuse = |object: &str, message: String| Finding::error("pattern/no-symbol", Blame::Engine, object, message);
-    if recipe.has(Mixer::Recurrent) && mode.is_none() {
+    if recipe.uses(Mixer::Recurrent) && mode.is_none() {
         let layers = numbers(&recipe.layers_with(Mixer::Recurrent));
         let message = format!("R has no Megatron symbol (layers {layers})");
         findings.push(
@@ -253,8 +252,7 @@ fn refuse_untranslatable(recipe: &Recipe, mode: Option<Mode>, findings: &mut Vec
         let message = format!("parallel mixers (layer {layer}) have no Megatron symbol");
         findings.push(refuse("pattern", message));
     }
-    let is_mla = matches!(recipe.attention().map(|a| a.kind), Some(AttentionKind::Mla(_)));
-    if recipe.features.dsa().is_some() && !is_mla {
+    if recipe.features.dsa().is_some() && !recipe.is_latent() {
         let message =
             "sparse attention (`D`) is latent attention in Megatron, and the recipe's is grouped-query".to_string();
         findings.push(
@@ -265,15 +263,15 @@ fn refuse_untranslatable(recipe: &Recipe, mode: Option<Mode>, findings: &mut Vec
     }
 }
 
-/// Layer indices as people number layers, from one.
+/// Layer indices, counted from zero as in tensor paths.
 pub fn numbers(layers: &[usize]) -> String {
-    layers.iter().map(|l| (l + 1).to_string()).collect::<Vec<_>>().join(", ")
+    layers.iter().map(|l| l.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The symbols of a layer. `ordinal` counts attention layers; a prediction suffix has none, since
 /// sparse attention never stands there.
 fn spell(recipe: &Recipe, layer: &Layer, ordinal: &mut Option<u64>) -> String {
-    let is_mla = matches!(recipe.attention().map(|a| a.kind), Some(AttentionKind::Mla(_)));
+    let is_mla = recipe.is_latent();
     layer
         .mixers()
         .map(|mixer| match mixer {

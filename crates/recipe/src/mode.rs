@@ -64,7 +64,7 @@ impl Recipe {
         }
         match mode {
             Mode::AuthorDp => Ok((self.clone(), self.custom_seams())),
-            Mode::NemoNative => Ok(self.native()),
+            Mode::NemoNative => self.native(),
         }
     }
 
@@ -90,35 +90,41 @@ impl Recipe {
                 gives_up: false,
             });
         }
-        if let Some(seam) = self.shared_activation_seam(false) {
-            seams.push(seam);
-        }
+        seams.extend(self.shared_activation_seam(false));
+        seams.extend(self.side_seam());
         seams
     }
 
     /// The built-in mixers take the place of the custom ones.
-    fn native(&self) -> (Recipe, Vec<Seam>) {
+    fn native(&self) -> Result<(Recipe, Vec<Seam>), Finding> {
         let mut native = self.clone();
         let mut seams = Vec::new();
         let built_in = self.built_in_mamba();
+        let custom = |mixer| self.uses(mixer) || self.suffix_has(mixer);
+        if built_in.is_none() && custom(Mixer::Recurrent) {
+            let message =
+                "mode nemo_native puts the built-in Mamba-2 mixer where R stands, and no `[mamba]` describes it";
+            let finding = Finding::error("mode/no-built-in", Blame::Recipe, "mamba", message);
+            return Err(finding.hint("give `[mamba]` with heads, head_dim, state and groups, or use author_dp"));
+        }
         if let (Some(Mamba::Three(_)), Some(mixer)) = (&self.mamba, &built_in)
-            && self.has(Mixer::Mamba)
+            && custom(Mixer::Mamba)
         {
             seams.push(Seam {
                 name: "mamba3-mixer",
                 layers: self.layers_with(Mixer::Mamba),
-                wanted: "M: Mamba-3 (angle projection, trapezoidal step)".to_string(),
+                wanted: self.also_in_suffix("M: Mamba-3 (angle projection, trapezoidal step)", Mixer::Mamba),
                 runs: format!("built-in Mamba-2, {} heads × {}, state {}", mixer.heads, mixer.head_dim, mixer.state),
                 gives_up: true,
             });
         }
         if let (Some(_), Some(mixer)) = (&self.recurrent, &built_in)
-            && self.has(Mixer::Recurrent)
+            && custom(Mixer::Recurrent)
         {
             seams.push(Seam {
                 name: "recurrent-mixer",
                 layers: self.layers_with(Mixer::Recurrent),
-                wanted: "R: M2RNN (non-linear recurrence, matrix state)".to_string(),
+                wanted: self.also_in_suffix("R: M2RNN (non-linear recurrence, matrix state)", Mixer::Recurrent),
                 runs: format!("built-in Mamba-2, {} heads × {}, state {}", mixer.heads, mixer.head_dim, mixer.state),
                 gives_up: true,
             });
@@ -136,7 +142,29 @@ impl Recipe {
                 shared.activation = moe.activation;
             }
         }
-        (native, seams)
+        seams.extend(self.side_seam());
+        Ok((native, seams))
+    }
+
+    /// Whether the prediction suffix, on or off, has a mixer.
+    fn suffix_has(&self, mixer: Mixer) -> bool {
+        self.features.mtp.as_ref().is_some_and(|mtp| mtp.value.layer.has(mixer))
+    }
+
+    fn also_in_suffix(&self, wanted: &str, mixer: Mixer) -> String {
+        if self.suffix_has(mixer) { format!("{wanted}, in the prediction suffix too") } else { wanted.to_string() }
+    }
+
+    /// No engine builds side embeddings in: a patch beside the token table keeps them.
+    fn side_seam(&self) -> Option<Seam> {
+        let names: Vec<&str> = self.features.sides().map(|(name, _)| name).collect();
+        (!names.is_empty()).then(|| Seam {
+            name: "side-embeddings",
+            layers: Vec::new(),
+            wanted: format!("side channels: {}", names.join(", ")),
+            runs: "custom embedding beside the token table".to_string(),
+            gives_up: false,
+        })
     }
 
     /// Megatron's MLPs take one activation for the whole model
@@ -167,9 +195,10 @@ impl Recipe {
     }
 }
 
-/// Replaces one mixer by another in every layer. The pattern stays: it is the model's identity.
+/// Replaces one mixer by another in every layer and the prediction suffix. The pattern stays: it is the model's identity.
 pub(crate) fn replace(recipe: &mut Recipe, from: Mixer, to: Mixer) {
-    for layer in &mut recipe.layers {
+    let suffix = recipe.features.mtp.as_mut().map(|mtp| &mut mtp.value.layer);
+    for layer in recipe.layers.iter_mut().chain(suffix) {
         for mixer in layer.blocks.iter_mut().flat_map(|b| &mut b.mixers) {
             if *mixer == from {
                 *mixer = to;

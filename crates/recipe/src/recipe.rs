@@ -105,6 +105,18 @@ impl Recipe {
         (0..self.layers.len()).filter(|&i| self.layers[i].has(mixer)).collect()
     }
 
+    /// How many blocks of a mixer run: in the layers, and in the prediction suffix in force.
+    pub fn count_with_suffix(&self, mixer: Mixer) -> u64 {
+        let suffix =
+            self.features.mtp().map_or(0, |mtp| mtp.depth * mtp.layer.mixers().filter(|m| *m == mixer).count() as u64);
+        self.count(mixer) + suffix
+    }
+
+    /// Whether the attention in force is latent.
+    pub fn is_latent(&self) -> bool {
+        self.uses(Mixer::Attention) && matches!(self.attention().map(|a| a.kind), Some(AttentionKind::Mla(_)))
+    }
+
     /// Whether some layer holds the mixer.
     pub fn has(&self, mixer: Mixer) -> bool {
         self.layers.iter().any(|l| l.has(mixer))
@@ -140,7 +152,8 @@ impl Recipe {
     /// Replaces every E by A, and says so: without experts an E block has nothing to route to.
     pub(crate) fn experts_become_attention(&mut self) {
         let places = self.layers_with(Mixer::Moe).len();
-        if places == 0 {
+        let in_suffix = self.features.mtp.as_ref().is_some_and(|mtp| mtp.value.layer.has(Mixer::Moe));
+        if places == 0 && !in_suffix {
             return;
         }
         replace(self, Mixer::Moe, Mixer::Attention);

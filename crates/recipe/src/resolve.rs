@@ -38,9 +38,13 @@ impl Recipe {
         let recipe = read(document.get_ref(), &findings);
         let mut findings = findings.into_inner();
         match recipe {
-            Some(recipe) if !refuses(&findings) => {
+            Some(mut recipe) if !refuses(&findings) => {
                 check(&recipe, &mut findings);
-                if refuses(&findings) { Err(findings) } else { Ok(recipe) }
+                if refuses(&findings) {
+                    return Err(findings);
+                }
+                recipe.notes.extend(findings);
+                Ok(recipe)
             }
             _ => Err(findings),
         }
@@ -183,6 +187,12 @@ fn read_positions(root: &mut Section) -> Option<Positions> {
     let kind = root.choice("positions", &[("rope", 0), ("learned", 1), ("none", 2)], 0);
     let theta = root.positive("rope_theta");
     let count = root.optional_count("learned_positions", limits::SEQUENCE);
+    for (key, is_given, wanted) in [("rope_theta", theta.is_some(), 0), ("learned_positions", count.is_some(), 1)] {
+        if is_given && kind != wanted {
+            let message = format!("`{key}` has no use with these `positions`");
+            root.report(key, Finding::error("recipe/unused-key", Blame::Recipe, key, message).hint("take it out"));
+        }
+    }
     match kind {
         0 => Some(Positions::Rope { theta: theta.unwrap_or(10_000.0) }),
         2 => Some(Positions::None),
@@ -268,6 +278,14 @@ fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
     }
     if recipe.features.mla.is_some() && recipe.attention.is_none() {
         refuse("features.mla", "latent attention is offered, and the recipe has no `[attention]`".to_string());
+    }
+    if let Positions::Learned { count } = recipe.positions
+        && count < recipe.sequence
+    {
+        refuse(
+            "learned_positions",
+            format!("{count} learned positions do not reach over a sequence of {}", recipe.sequence),
+        );
     }
     if let Some(window) = recipe.attention.as_ref().and_then(|a| a.window.as_ref())
         && let Some(layer) = window.full_layers.iter().find(|l| **l >= attention_layers)

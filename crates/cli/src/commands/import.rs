@@ -12,7 +12,9 @@ use units::{count, exact};
 
 pub fn run(args: &ImportArgs) -> Outcome {
     let text = read(args)?;
-    let name = args.name.clone().unwrap_or_else(|| stem(&args.file));
+    let is_stdin = args.file.as_os_str() == "-";
+    let default = || if is_stdin { "imported".to_string() } else { stem(&args.file) };
+    let name = args.name.clone().unwrap_or_else(default);
     let refuse =
         |findings: Vec<Finding>| Refusal { findings, source: Some((args.file.display().to_string(), text.clone())) };
     let mut messages = Vec::new();

@@ -4,6 +4,7 @@ use crate::args::MeshArgs;
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading};
 use diag::{Blame, Finding};
+use layout::legality::world::{Typed, fill};
 use layout::mesh::Group;
 use layout::{Axis, Layout, Mesh, Needs, Order, settle};
 use serde_json::{Map, Value, json};
@@ -12,7 +13,10 @@ pub fn run(args: &MeshArgs) -> Outcome {
     let request = args.layout.request();
     let experts = request.ep.is_some() || request.etp.is_some();
     let (layout, _) = settle(&request, Needs { experts, sequence: 4096 }).map_err(Refusal::from)?;
-    refuse_partial(&layout, experts)?;
+    let partial = fill(&layout, experts, Typed::of(&request));
+    if !partial.is_empty() {
+        return Err(partial.into());
+    }
     let order = Order::from(args.order);
     let mesh = Mesh::new(&layout, order, experts)?;
     if let Some(rank) = args.rank.filter(|r| *r >= layout.world) {
@@ -39,25 +43,6 @@ pub fn run(args: &MeshArgs) -> Outcome {
         json["rank"] = rank_json(rank, &axes, &mesh);
     }
     Ok(Report::new(text, json))
-}
-
-/// A world that the degrees do not fill is refused with what would.
-fn refuse_partial(layout: &Layout, experts: bool) -> Result<(), Refusal> {
-    let dense = layout.tp.get() * layout.cp.get() * layout.pp.get();
-    let expert = layout.etp.get() * layout.ep.get() * layout.pp.get();
-    let mut findings = Vec::new();
-    if layout.world != dense * layout.dp.get() {
-        let message = format!("world {} is not tp·cp·pp = {dense} times dp {}", layout.world, layout.dp);
-        findings.push(
-            Finding::error("world/dense", Blame::Layout, "world", message).fix("world", vec![dense * layout.dp.get()]),
-        );
-    }
-    if experts && !layout.world.is_multiple_of(expert) {
-        let message = format!("world {} is not a multiple of etp·ep·pp = {expert}", layout.world);
-        let above = layout.world.next_multiple_of(expert);
-        findings.push(Finding::error("world/expert", Blame::Layout, "world", message).fix("world", vec![above]));
-    }
-    if findings.is_empty() { Ok(()) } else { Err(findings.into()) }
 }
 
 fn order_text(order: Order, experts: bool) -> String {
@@ -100,16 +85,31 @@ fn rank_text(rank: u64, axes: &[Axis], mesh: &Mesh) -> String {
     for axis in axes {
         table.row([axis.name(), &at.on(*axis).to_string(), &ranks_text(mesh.group(*axis, rank))]);
     }
-    let gradients = mesh.gradient_group(rank);
     heading(&format!("Rank {rank}"))
         + &table.render()
-        + &format!("  dense gradients reduce over {} ranks (dp·cp)\n", gradients.len())
+        + &format!("  dense gradients reduce over {} ranks (dp·cp)\n", gradient_ranks(rank, mesh))
+}
+
+/// Ranks are listed up to this many; beyond it start, stride and length say the same.
+const LISTED: u64 = 1024;
+
+fn group_json(group: Group) -> Value {
+    let mut json = json!({ "start": group.start, "stride": group.stride, "len": group.len });
+    if group.len <= LISTED {
+        json["ranks"] = json!(group.ranks().collect::<Vec<_>>());
+    }
+    json
 }
 
 fn rank_json(rank: u64, axes: &[Axis], mesh: &Mesh) -> Value {
     let at = mesh.coordinates(rank);
     let coordinates: Map<String, Value> = axes.iter().map(|a| (a.name().to_string(), json!(at.on(*a)))).collect();
     let groups: Map<String, Value> =
-        axes.iter().map(|a| (a.name().to_string(), json!(mesh.group(*a, rank).ranks().collect::<Vec<_>>()))).collect();
-    json!({ "rank": rank, "coordinates": coordinates, "groups": groups, "gradient_group": mesh.gradient_group(rank) })
+        axes.iter().map(|a| (a.name().to_string(), group_json(mesh.group(*a, rank)))).collect();
+    json!({ "rank": rank, "coordinates": coordinates, "groups": groups, "gradient_ranks": gradient_ranks(rank, mesh) })
+}
+
+/// Ranks that dense gradients are reduced over: replicas of every context part.
+fn gradient_ranks(rank: u64, mesh: &Mesh) -> u64 {
+    mesh.group(Axis::Dp, rank).len * mesh.group(Axis::Cp, rank).len
 }

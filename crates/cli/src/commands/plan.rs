@@ -5,6 +5,7 @@ use super::{layout_json, layout_text, model_line, recipe_of, seams_text};
 use crate::args::PlanArgs;
 use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, wrap};
+use diag::{Blame, Finding};
 use hardware::Cluster;
 use layout::{Axis, Layout, LayoutRequest, Mesh, Order, OwnershipTable, check};
 use recipe::{Mixer, Recipe};
@@ -22,6 +23,10 @@ const MISSING: &[(&str, &str)] = &[
 pub fn run(args: &PlanArgs) -> Outcome {
     let recipe = recipe_of(&args.recipe)?;
     let cluster = Cluster::parse(&args.on)?;
+    if let Some(world) = args.layout.world.filter(|world| *world != cluster.devices()) {
+        let message = format!("`--world {world}` is not the {} devices of `{}`", cluster.devices(), args.on);
+        return Err(Finding::error("plan/world", Blame::Usage, "world", message).hint("leave --world out").into());
+    }
     let request = default_request(args, &recipe, &cluster);
     let checked = check(&recipe, &request);
     let counts = recipe.counts().all;
@@ -113,11 +118,19 @@ fn weights_text(stages: &[StageWeights], cluster: &Cluster) -> String {
 }
 
 fn next_steps(args: &PlanArgs, layout: &Layout) -> String {
-    let mode = layout.mode.map_or(String::new(), |m| format!(" --mode {m}"));
-    let flags = format!("--tp {} --world {}{mode}", layout.tp, layout.world);
+    let mut flags = format!("{} --world {}", layout.flags(), layout.world);
+    if let Some(mode) = layout.mode {
+        flags += &format!(" --mode {mode}");
+    }
+    for (flag, features) in [("with", &args.recipe.with), ("without", &args.recipe.without)] {
+        if !features.is_empty() {
+            let names: Vec<_> = features.iter().map(|f| f.name()).collect();
+            flags += &format!(" --{flag} {}", names.join(","));
+        }
+    }
     let name = &args.recipe.recipe;
     heading("Look closer")
         + &format!("  shardwright splits {name} {flags}\n")
         + &format!("  shardwright check  {name} {flags} --engine megatron\n")
-        + &format!("  shardwright stages {name} {flags} --pp 2 --vpp 2\n")
+        + &format!("  shardwright stages {name} {flags}\n")
 }

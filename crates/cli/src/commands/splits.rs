@@ -7,7 +7,7 @@ use crate::table::{Table, heading, shape, wrap};
 use diag::{Blame, Finding};
 use layout::activations::{Exchange, StateContract, contracts, exchanges};
 use layout::ownership::{OwnershipTable, Row};
-use layout::rules::Quality;
+use layout::rules::{Quality, STATE_SURFACES};
 use layout::{Axis, Layout, Mesh, Order};
 use recipe::{Mixer, Place, Recipe};
 use serde_json::{Value, json};
@@ -31,26 +31,36 @@ pub fn run(args: &SplitsArgs) -> Outcome {
     let held = table.rank_params(&layout, &mesh, rank);
     let mut text = model_line(recipe) + "\n" + &layout_text(&layout, &checked) + &seams_text(&checked.seams);
     text += &rows_text(&rows, &layout, &mesh, rank, stage);
-    text += &quality_text(&table);
-    text += &exchange_text(&exchanges(recipe, &layout));
+    text += &quality_text(recipe, &table);
+    text += &exchange_text(&exchanges(recipe, &layout, &table));
     text += &contract_text(&contracts(recipe));
-    text += &negative_space(recipe, &table, &layout);
+    let negative = negative_space(recipe, &table, &layout);
+    text += &heading("What no axis can fix");
+    text += &negative.iter().map(|line| wrap(line, "  ", 110)).collect::<String>();
     text += &format!("\nrank {rank} holds {} parameters of {}\n", exact(held), exact(recipe.counts().all.total));
     let json = json!({
         "recipe": recipe.name, "layout": layout_json(&layout, &checked), "rank": rank, "rank_params": held,
-        "tensors": rows.iter().map(|row| row_json(row, &layout, &mesh, rank)).collect::<Vec<_>>(),
-        "collectives": exchanges(recipe, &layout), "state_contracts": contracts(recipe), "seams": checked.seams,
+        "tensors": rows.iter().map(|row| row_json(row, &table, &layout, &mesh, rank)).collect::<Vec<_>>(),
+        "collectives": exchanges(recipe, &layout, &table), "state_contracts": contracts(recipe), "seams": checked.seams,
+        "split_quality": quality_json(recipe, &table), "no_axis_can_fix": negative,
     });
     Ok(Report::new(text, json).with_findings(&checked.findings))
 }
 
-fn row_json(row: &Row, layout: &Layout, mesh: &Mesh, rank: u64) -> Value {
-    let part = row.part(layout, &mesh.coordinates(rank));
+fn row_json(row: &Row, table: &OwnershipTable, layout: &Layout, mesh: &Mesh, rank: u64) -> Value {
+    let at = mesh.coordinates(rank);
+    let part = row.part(layout, &at);
+    let ranges = |dim: &Vec<std::ops::Range<u64>>| dim.iter().map(|r| [r.start, r.end]).collect::<Vec<_>>();
+    let segment =
+        |s: &recipe::Segment| json!({ "name": s.name, "unit": s.unit.name(), "count": s.count, "size": s.size });
+    let units: Vec<Vec<Value>> = row.tensor.dims.iter().map(|d| d.0.iter().map(segment).collect()).collect();
     json!({
         "path": row.tensor.path, "logical": row.tensor.shape(), "per_rank": part.shape(), "split": row.split(),
         "rule": row.rule.id, "quality": row.rule.quality.name(), "role": row.tensor.role.name(),
         "dtype": row.tensor.dtype.name(), "optimizer": row.tensor.optimizer.name(),
         "surface": row.tensor.surface.name(), "family": row.tensor.family.key(), "chunks": row.chunks,
+        "copies": table.copies_on_stage(row, at.on(Axis::Pp) as usize), "holds": row.holds(layout, &at),
+        "part": part.dims.iter().map(ranges).collect::<Vec<_>>(), "units": units,
         "state_over": { "axis": row.shards.axis.name(), "weights": row.shards.weights,
             "gradients": row.shards.gradients, "optimizer": row.shards.optimizer },
     })
@@ -77,6 +87,7 @@ fn rows_text(rows: &[&Row], layout: &Layout, mesh: &Mesh, rank: u64, stage: Opti
             state_text(row),
             row.tensor.optimizer.name().to_string(),
             row.rule.id.to_string(),
+            if stage.is_some() { shorten(&row.holds(layout, &at), 40) } else { String::new() },
         ];
         match lines.iter_mut().find(|line| line.1 == cells) {
             Some(line) => {
@@ -90,14 +101,15 @@ fn rows_text(rows: &[&Row], layout: &Layout, mesh: &Mesh, rank: u64, stage: Opti
         Some(stage) => format!("Ownership on rank {rank} (stage {stage})"),
         None => "Ownership".to_string(),
     };
-    let mut table =
-        Table::new(&["tensor", "×", "logical", "per rank", "split", "state over", "steps", "chunks", "rule"])
-            .right(&[1]);
+    let holds = if stage.is_some() { "holds" } else { "" };
+    let head = ["tensor", "×", "logical", "per rank", "split", "state over", "steps", "chunks", "rule", holds];
+    let mut table = Table::new(&head).right(&[1]);
     for (_, cells, times, mut chunks) in lines {
         chunks.sort_unstable();
         chunks.dedup();
-        let [path, logical, per_rank, split, state, steps, rule] = <[String; 7]>::try_from(cells).unwrap_or_default();
-        table.row([path, times.to_string(), logical, per_rank, split, state, steps, ranges(&chunks), rule]);
+        let [path, logical, per_rank, split, state, steps, rule, holds] =
+            <[String; 8]>::try_from(cells).unwrap_or_default();
+        table.row([path, times.to_string(), logical, per_rank, split, state, steps, ranges(&chunks), rule, holds]);
     }
     heading(&title) + &table.render()
 }
@@ -122,15 +134,38 @@ fn state_text(row: &Row) -> String {
     if letters.is_empty() { "–".to_string() } else { format!("{letters}/{} {}", shards.optimizer, shards.axis) }
 }
 
-fn quality_text(table: &OwnershipTable) -> String {
-    let mut rules: Vec<_> = table.rows.iter().map(|row| row.rule).collect();
-    rules.sort_by_key(|r| (r.quality, r.id));
-    rules.dedup_by_key(|r| r.id);
-    let mut out = Table::new(&["rule", "quality", "why", "what the split cannot fix"]);
-    for rule in rules {
-        out.row([rule.id, rule.quality.name(), rule.why, rule.cannot_fix]);
+/// One line of the quality table: surface or rule, parameters, quality, why, what it cannot fix.
+type QualityLine = (&'static str, u64, Quality, &'static str, &'static str);
+
+/// Every rule in use with the parameters it decides, then the surfaces that are no tensors.
+fn quality_lines(recipe: &Recipe, table: &OwnershipTable) -> Vec<QualityLine> {
+    let mut lines: Vec<QualityLine> = Vec::new();
+    for row in &table.rows {
+        let elements = row.tensor.elements();
+        match lines.iter_mut().find(|line| line.0 == row.rule.id) {
+            Some(line) => line.1 += elements,
+            None => lines.push((row.rule.id, elements, row.rule.quality, row.rule.why, row.rule.cannot_fix)),
+        }
+    }
+    lines.sort_by_key(|line| (line.2, line.0));
+    let state = STATE_SURFACES.iter().filter(|surface| (surface.applies)(recipe));
+    lines.extend(state.map(|s| (s.name, 0, s.quality, s.why, s.cannot_fix)));
+    lines
+}
+
+fn quality_text(recipe: &Recipe, table: &OwnershipTable) -> String {
+    let mut out =
+        Table::new(&["rule or surface", "parameters", "quality", "why", "what the split cannot fix"]).right(&[1]);
+    for (name, elements, quality, why, cannot_fix) in quality_lines(recipe, table) {
+        let elements = if elements == 0 { String::new() } else { count(elements) };
+        out.row([name, &elements, quality.name(), why, cannot_fix]);
     }
     heading("How well it splits") + &out.render()
+}
+
+fn quality_json(recipe: &Recipe, table: &OwnershipTable) -> Vec<Value> {
+    let line = |(name, params, quality, why, cannot_fix): QualityLine| json!({ "name": name, "params": params, "quality": quality.name(), "why": why, "cannot_fix": cannot_fix });
+    quality_lines(recipe, table).into_iter().map(line).collect()
 }
 
 fn exchange_text(exchanges: &[Exchange]) -> String {
@@ -158,10 +193,10 @@ fn contract_text(contracts: &[StateContract]) -> String {
     heading("State contracts") + &out.render()
 }
 
-/// What stays whole on every rank, and what no axis changes.
-fn negative_space(recipe: &Recipe, table: &OwnershipTable, layout: &Layout) -> String {
-    let replicated: u64 =
-        table.rows.iter().filter(|r| r.rule.quality == Quality::Replicated).map(|r| r.tensor.elements()).sum();
+/// What stays whole on every rank, and what no axis changes, a sentence each.
+fn negative_space(recipe: &Recipe, table: &OwnershipTable, layout: &Layout) -> Vec<String> {
+    let is_whole = |r: &&Row| matches!(r.rule.quality, Quality::Replicated | Quality::Explicit);
+    let replicated: u64 = table.rows.iter().filter(is_whole).map(|r| r.tensor.elements()).sum();
     let share = 100.0 * replicated as f64 / recipe.counts().all.total as f64;
     let share = if share < 0.1 { "under 0.1%".to_string() } else { format!("{share:.1}%") };
     let mut lines = vec![format!(
@@ -184,6 +219,5 @@ fn negative_space(recipe: &Recipe, table: &OwnershipTable, layout: &Layout) -> S
     if layout.pp.splits() {
         lines.push("Stages own depth only: embedding, head and loss stay on the edges whatever pp is.".to_string());
     }
-    let body: String = lines.iter().map(|line| wrap(line, "  ", 110)).collect();
-    heading("What no axis can fix") + &body
+    lines
 }

@@ -5,7 +5,7 @@ use crate::args::StagesArgs;
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
 use diag::{Blame, Finding};
-use layout::{Layout, StagePlan};
+use layout::{Layout, Schedule, StagePlan};
 use recipe::{Recipe, megatron};
 use serde_json::{Value, json};
 use units::count;
@@ -16,6 +16,13 @@ pub fn run(args: &StagesArgs) -> Outcome {
     if let Some(weights) = args.weights.as_ref().filter(|w| w.len() != recipe.depth()) {
         let message = format!("{} weights were given, and the model has {} layers", weights.len(), recipe.depth());
         return Err(Finding::error("stages/weights", Blame::Usage, "weights", message).into());
+    }
+    const HEAVIEST: u64 = 1 << 40;
+    if let Some(weight) = args.weights.iter().flatten().find(|w| **w > HEAVIEST) {
+        let message = format!("weight {weight} is more than {HEAVIEST}");
+        return Err(Finding::error("stages/weights", Blame::Usage, "weights", message)
+            .hint("scale the weights down")
+            .into());
     }
     let plan = StagePlan::new(recipe, &layout, args.weights.as_deref())?;
     let written = write_pattern(args, &layout, &plan)?;
@@ -39,6 +46,11 @@ fn write_pattern(
     layout: &Layout,
     plan: &StagePlan,
 ) -> Result<Result<megatron::Written, Vec<Finding>>, Refusal> {
+    if layout.pp.splits() && !matches!(layout.schedule, Schedule::OneF1b | Schedule::Interleaved) {
+        let message =
+            format!("Megatron-Core places segments round the stages and has no schedule `{}`", layout.schedule);
+        return Ok(Err(vec![Finding::error("pattern/schedule", Blame::Engine, "schedule", message)]));
+    }
     let recipe = super::recipe_of(&args.recipe)?;
     Ok(megatron::write(&recipe, layout.mode, &plan.layer_counts()))
 }
@@ -54,7 +66,7 @@ fn stages_text(recipe: &Recipe, plan: &StagePlan) -> String {
             let chunk = &plan.chunks[index];
             let name = if i == 0 { stage.to_string() } else { String::new() };
             let extras: Vec<_> = chunk.extras.iter().map(|e| e.name()).collect();
-            let layers = format!("{}-{}", chunk.layers.start + 1, chunk.layers.end);
+            let layers = format!("{}-{}", chunk.layers.start, chunk.layers.end - 1);
             let blocks = super::shorten(&segment(recipe, chunk.layers.clone()), 44);
             table.row([name, index.to_string(), layers, blocks, count(chunk.params), extras.join(", ")]);
         }
@@ -64,7 +76,7 @@ fn stages_text(recipe: &Recipe, plan: &StagePlan) -> String {
     let (least, most) = (held.iter().min().copied().unwrap_or(0), held.iter().max().copied().unwrap_or(0));
     let heaviest = held.iter().position(|h| *h == most).unwrap_or(0);
     let spread = 100.0 * (most - least) as f64 / most.max(1) as f64;
-    heading("Stages (parameters before tp, ep and dp)")
+    heading("Stages (layers count from 0; parameters before tp, ep and dp)")
         + &table.render()
         + &format!("  heaviest is stage {heaviest} with {}; the lightest holds {spread:.1}% less\n", count(most))
 }
@@ -76,7 +88,7 @@ fn cuts_text(plan: &StagePlan) -> String {
     let mut table = Table::new(&["cut before layer", "runs through", "contract"]).right(&[0]);
     for seam in &plan.seams {
         let families: Vec<_> = seam.families.iter().map(|f| f.key()).collect();
-        table.row([(seam.before + 1).to_string(), families.join(" "), seam.contract.clone()]);
+        table.row([seam.before.to_string(), families.join(" "), seam.contract.clone()]);
     }
     heading("Cuts to look at") + &table.render()
 }

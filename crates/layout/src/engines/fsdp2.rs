@@ -1,7 +1,7 @@
 //! Native PyTorch with `fully_shard` (torch 2.15): PP, TP, checkpointing, compile, FSDP2, EP
 //! composed by the module that we emit. File names are relative to `torch/distributed`.
 
-use super::{refuse_schedule, unsupported};
+use super::{refuse_schedule, refuse_unfilled, unsupported};
 use crate::legality::Case;
 use crate::request::{Schedule, ZeroStage};
 use diag::Finding;
@@ -23,12 +23,5 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         let message = format!("the emitted module splits whole experts only, and etp is {}", layout.etp);
         findings.push(unsupported("fsdp2/etp", "etp", message).fix("etp", vec![1]));
     }
-    if layout.schedule == Schedule::OneF1b && layout.pp.splits() && layout.microbatches < layout.pp.get() {
-        // pipelining/schedules.py
-        let message =
-            format!("1f1b needs at least pp {} microbatches, and there are {}", layout.pp, layout.microbatches);
-        let finding = unsupported("fsdp2/microbatches", "microbatches", message);
-        let quote = "must be greater than or equal to the number of stages";
-        findings.push(finding.fix("microbatches", vec![layout.pp.get(), 2 * layout.pp.get()]).quote(quote));
-    }
+    refuse_unfilled("fsdp2/microbatches", case, findings);
 }

@@ -1,11 +1,13 @@
 //! Megatron-Core 0.19.2. File names are relative to `megatron/core` unless they start with
 //! `training/`.
 
-use super::{is_mla, refuse_parallel, refuse_schedule, unsupported};
+use super::{refuse_parallel, refuse_schedule, unsupported};
 use crate::legality::Case;
 use crate::request::{Recompute, RecomputeModule, Schedule, ZeroStage};
 use diag::{Blame, Finding};
+use recipe::kinds::attention::QkNorm;
 use recipe::kinds::mamba::Mamba;
+use recipe::kinds::moe::ScoreFunction;
 use recipe::{Mixer, Positions};
 
 pub fn check(case: &Case, findings: &mut Vec<Finding>) {
@@ -34,7 +36,7 @@ fn quote_general_rules(findings: &mut [Finding]) {
         ("mamba/heads-over-tp", "nheads must be evenly divisble by tp_size"),
         ("mamba/groups-over-tp", "ngroups must be evenly divisible by tp_size"),
         ("cp/mamba-heads", "nheads must be evenly divisible by tp_size * cp_size"),
-        ("cp/mamba-groups", "ngroups must be evenly divisible by tp_size * cp_size"),
+        ("cp/mamba-groups", "cp_size must be evenly divisible by ngroups/tp_size"),
         // training/arguments.py
         ("cp/sequence", "seq-length should be a multiple of 2 * context-parallel-size"),
         ("ep/experts", "Number of experts should be a multiple of expert model parallel_size."),
@@ -82,15 +84,61 @@ fn blocks(case: &Case, findings: &mut Vec<Finding>) {
         _ => {}
     }
     refuse_parallel("megatron/parallel-block", "Megatron-Core", case, findings);
-    if recipe.attention().is_some_and(|a| a.sinks) && recipe.uses(Mixer::Attention) {
-        findings.push(unsupported("megatron/sinks", "attention", "attention sinks are not emitted for Megatron-Core"));
+    if let Some(attention) = recipe.attention().filter(|_| recipe.uses(Mixer::Attention)) {
+        if attention.sinks {
+            let message = "attention sinks are not emitted for Megatron-Core";
+            findings.push(unsupported("megatron/sinks", "attention", message));
+        }
+        if attention.qk_norm == QkNorm::Full {
+            // transformer/attention.py: q and k norms are as wide as a head
+            let message = "Megatron-Core normalises queries and keys head by head";
+            findings.push(unsupported("megatron/qk-norm", "attention", message));
+        }
     }
+    if let Some(differing) = other_activation(case) {
+        // transformer/transformer_config.py: one `activation_func` and `gated_linear_unit`
+        let finding = unsupported("megatron/one-activation", "activation", differing);
+        findings.push(finding.hint("--mode nemo_native runs one activation, author_dp keeps a custom shared expert"));
+    }
+    let sides: Vec<_> = recipe.features.sides().map(|(name, _)| name).collect();
+    if !sides.is_empty() && case.layout.mode.is_none() {
+        let message = format!("Megatron-Core builds no side embeddings ({})", sides.join(", "));
+        findings.push(unsupported("megatron/side-embeddings", "features", message).hint("a mode names them as a seam"));
+    }
+    experts(case, findings);
+}
+
+fn experts(case: &Case, findings: &mut Vec<Finding>) {
+    let recipe = case.recipe;
     let moe = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe));
+    if moe.is_some_and(|m| m.top_k == 1 && m.router.score == ScoreFunction::Softmax) {
+        // transformer/transformer_config.py
+        let message = "one expert a token with a softmax router needs the scores before the choice";
+        let note = Finding::note("megatron/top-1", Blame::Engine, "moe.top_k", message);
+        findings.push(note.quote("Please use --moe-router-pre-softmax when topk is 1."));
+    }
     if moe.is_some_and(|m| m.shared.as_ref().is_some_and(|s| s.bias)) {
         // transformer/moe/shared_experts.py
         let finding = unsupported("megatron/shared-bias", "moe.shared", "a shared expert cannot have biases");
         findings.push(finding.quote("bias is not supported in the shared experts"));
     }
+}
+
+/// The feed-forward kinds of the model whose activation differs from the others', in words. A
+/// shared expert's own one is a named seam under a mode.
+fn other_activation(case: &Case) -> Option<String> {
+    let recipe = case.recipe;
+    let mlp = recipe.mlp.as_ref().filter(|_| recipe.uses(Mixer::Mlp)).map(|m| ("mlp", m.activation));
+    let moe = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe));
+    let shared = moe.and_then(|m| m.shared.as_ref()).filter(|_| case.layout.mode.is_none());
+    let kinds: Vec<_> = [mlp, moe.map(|m| ("moe", m.activation)), shared.map(|s| ("moe.shared", s.activation))]
+        .into_iter()
+        .flatten()
+        .collect();
+    let is_one = kinds.iter().all(|(_, activation)| *activation == kinds[0].1);
+    let words: Vec<_> = kinds.iter().map(|(name, activation)| format!("{name} {activation}")).collect();
+    let list = words.join(", ");
+    (!is_one).then(|| format!("Megatron-Core has one activation for the whole model, and the recipe has {list}"))
 }
 
 fn features(case: &Case, findings: &mut Vec<Finding>) {
@@ -104,7 +152,7 @@ fn features(case: &Case, findings: &mut Vec<Finding>) {
     if recipe.features.dsa().is_none() {
         return;
     }
-    if !is_mla(case) {
+    if !recipe.is_latent() {
         // models/hybrid/hybrid_layer_allocation.py
         let finding = unsupported("megatron/dsa-mla", "features.dsa", "sparse attention (`D`) may not stand with `*`");
         let quote = "Not supported to have both Attention and MLA/DSA in one model";

@@ -51,7 +51,7 @@ fn refuse_mixers(rule: RuleId, engine: &str, missing: &[Mixer], case: &Case, fin
 /// Refuses mixers side by side behind one norm.
 fn refuse_parallel(rule: RuleId, engine: &str, case: &Case, findings: &mut Vec<Finding>) {
     if let Some((layer, _)) = case.recipe.blocks().find(|(_, b)| b.mixers.len() > 1) {
-        let message = format!("{engine} runs one mixer behind a norm, and layer {} has several", layer + 1);
+        let message = format!("{engine} runs one mixer behind a norm, and layer {layer} has several");
         findings.push(unsupported(rule, "pattern", message));
     }
 }
@@ -66,9 +66,15 @@ fn refuse_schedule(rule: RuleId, engine: &str, known: &[Schedule], case: &Case, 
     }
 }
 
-/// Whether attention is latent.
-fn is_mla(case: &Case) -> bool {
-    case.recipe.uses(Mixer::Attention) && matches!(case.recipe.attention().map(|a| a.kind), Some(AttentionKind::Mla(_)))
+/// Refuses a pipeline that torch's 1F1B cannot fill.
+fn refuse_unfilled(rule: RuleId, case: &Case, findings: &mut Vec<Finding>) {
+    let (pp, count) = (case.layout.pp.get(), case.layout.microbatches);
+    if case.layout.schedule == Schedule::OneF1b && count < pp {
+        // torch/distributed/pipelining/schedules.py
+        let message = format!("1f1b needs at least pp {pp} microbatches, and there are {count}");
+        let finding = unsupported(rule, "microbatches", message).fix("microbatches", vec![pp, 2 * pp]);
+        findings.push(finding.quote("must be greater than or equal to the number of stages"));
+    }
 }
 
 /// KV heads of grouped-query attention, when the recipe has any.

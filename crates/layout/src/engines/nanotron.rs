@@ -1,6 +1,6 @@
 //! nanotron, main of April 2026. File names are relative to `src/nanotron`.
 
-use super::{is_mla, kv_heads, refuse_mixers, refuse_parallel, refuse_schedule, unsupported};
+use super::{kv_heads, refuse_mixers, refuse_parallel, refuse_schedule, unsupported};
 use crate::legality::Case;
 use crate::request::{Schedule, ZeroStage};
 use diag::Finding;
@@ -12,7 +12,7 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
     refuse_mixers("nanotron/no-block", "nanotron", &missing, case, findings);
     refuse_parallel("nanotron/parallel-block", "nanotron", case, findings);
     refuse_schedule("nanotron/schedule", "nanotron", &[Schedule::OneF1b], case, findings);
-    if is_mla(case) {
+    if recipe.is_latent() {
         let finding = unsupported("nanotron/mla", "attention", "nanotron has no latent attention");
         findings.push(finding.quote("Unsupported model config"));
     }

@@ -1,6 +1,6 @@
 //! torchtitan 0.3.0. File names are relative to `torchtitan`.
 
-use super::{kv_heads, refuse_mixers, refuse_parallel, refuse_schedule, unsupported};
+use super::{kv_heads, refuse_mixers, refuse_parallel, refuse_schedule, refuse_unfilled, unsupported};
 use crate::legality::Case;
 use crate::request::Schedule;
 use diag::Finding;
@@ -17,7 +17,7 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         // models/common/decoder.py
         let message = format!("{kv} KV heads are not a multiple of tp={tp}, and torchtitan does not replicate them");
         let finding = unsupported("torchtitan/kv-heads", "attention", message).fix("tp", units::divisors(kv));
-        findings.push(finding.quote("must divide n_heads … n_kv_heads ({n_kv_heads})."));
+        findings.push(finding.quote("n_kv_heads ({n_kv_heads})."));
     }
     if recipe.tied && layout.pp.splits() {
         // models/common/decoder.py
@@ -48,12 +48,5 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         let finding = unsupported("torchtitan/ep-mesh", "ep", message).fix("ep", units::divisors(shards));
         findings.push(finding.quote("so dp_shard * cp * tp == efsdp * ep."));
     }
-    if layout.schedule == Schedule::OneF1b && layout.pp.splits() && layout.microbatches < layout.pp.get() {
-        // torch/distributed/pipelining/schedules.py
-        let message =
-            format!("1f1b needs at least pp {} microbatches, and there are {}", layout.pp, layout.microbatches);
-        let finding = unsupported("torchtitan/microbatches", "microbatches", message);
-        let quote = "must be greater than or equal to the number of stages";
-        findings.push(finding.fix("microbatches", vec![layout.pp.get(), 2 * layout.pp.get()]).quote(quote));
-    }
+    refuse_unfilled("torchtitan/microbatches", case, findings);
 }

@@ -33,7 +33,7 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         findings.push(note.hint("spare layers go to the middle; --balance or --boundaries say otherwise"));
     }
     for seam in plan.seams.iter().filter(|s| s.state_elements > 0) {
-        let message = format!("the cut before layer {} carries recurrent state: {}", seam.before + 1, seam.contract);
+        let message = format!("the cut before layer {} carries recurrent state: {}", seam.before, seam.contract);
         findings.push(Finding::note("pp/state-seam", Blame::Layout, "recurrent", message));
     }
 }

@@ -13,7 +13,7 @@ mod modes;
 mod schedules;
 mod sequence;
 mod widths;
-mod world;
+pub mod world;
 
 use crate::engines;
 use crate::layout::{Derived, Layout, Needs, settle};
@@ -27,6 +27,8 @@ pub struct Case<'a> {
     pub recipe: &'a Recipe,
     /// How it is split.
     pub layout: &'a Layout,
+    /// What was typed: a hint never contradicts it.
+    pub request: &'a LayoutRequest,
 }
 
 /// One family of rules.
@@ -83,7 +85,7 @@ pub fn check(recipe: &Recipe, request: &LayoutRequest) -> Checked {
         }
     };
     if let Some(layout) = &layout {
-        let case = Case { recipe: &recipe, layout };
+        let case = Case { recipe: &recipe, layout, request };
         CHECKS.iter().for_each(|check| check(&case, &mut findings));
         if let Some(engine) = layout.engine {
             engines::check(engine, &case, &mut findings);

@@ -2,7 +2,7 @@
 
 use super::{Case, multiples_near, refuse};
 use diag::Finding;
-use recipe::Mixer;
+use recipe::{Mixer, Positions};
 
 pub fn check(case: &Case, findings: &mut Vec<Finding>) {
     let layout = case.layout;
@@ -15,6 +15,12 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         );
         findings
             .push(refuse("sp/sequence", "sequence", message).fix("seq", multiples_near(layout.sequence, 2 * pieces)));
+    }
+    if let Positions::Learned { count } = case.recipe.positions
+        && layout.sequence > count
+    {
+        let message = format!("sequence {} is longer than the {count} learned positions", layout.sequence);
+        findings.push(refuse("sequence/positions", "sequence", message).fix("seq", vec![count]));
     }
     if layout.tp.splits() && !layout.sp && case.recipe.uses(Mixer::Moe) {
         let message = format!(

@@ -27,7 +27,7 @@ mod vocab_parallel;
 use crate::axis::Axis;
 use crate::layout::Layout;
 use diag::RuleId;
-use recipe::{Surface, Tensor};
+use recipe::{Mixer, Recipe, Surface, Tensor};
 
 /// How well a surface splits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +65,8 @@ impl Quality {
 pub enum How {
     /// Between units, segment by segment.
     Units,
-    /// Anywhere, evenly over the packed rows; activations are gathered to make heads whole.
+    /// Anywhere, evenly over the packed rows as Megatron packs them (each group's queries, then
+    /// its key and value); activations are gathered to make heads whole.
     Rows,
 }
 
@@ -96,6 +97,67 @@ pub struct Rule {
     /// The cuts of a tensor, before degrees of one are dropped.
     pub decide: fn(&Tensor, &Layout) -> Vec<Cut>,
 }
+
+/// A surface that is no tensor: how it splits, why, and what splitting cannot fix.
+#[derive(Clone, Copy, Debug)]
+pub struct StateSurface {
+    /// What it is.
+    pub name: &'static str,
+    /// Whether a recipe has it.
+    pub applies: fn(&Recipe) -> bool,
+    /// How well it splits.
+    pub quality: Quality,
+    /// Why so.
+    pub why: &'static str,
+    /// What the split cannot fix.
+    pub cannot_fix: &'static str,
+}
+
+/// Surfaces that are depth, control flow or state rather than weights.
+pub const STATE_SURFACES: &[StateSurface] = &[
+    StateSurface {
+        name: "depth",
+        applies: |_| true,
+        quality: Quality::Strong,
+        why: "whole layers go to stages, and virtual stages interleave them, once boundaries mean something",
+        cannot_fix: "a layer too wide, and what the edge stages own besides",
+    },
+    StateSurface {
+        name: "token routing",
+        applies: |recipe| recipe.uses(Mixer::Moe),
+        quality: Quality::Partial,
+        why: "data-dependent: counts, dispatch and combine follow the live distribution of tokens",
+        cannot_fix: "imbalance between experts, and the scratch it needs",
+    },
+    StateSurface {
+        name: "experts without tokens",
+        applies: |recipe| recipe.uses(Mixer::Moe),
+        quality: Quality::Explicit,
+        why: "gradients and reductions must exist though no token came",
+        cannot_fix: "an assumption that every expert always acts",
+    },
+    StateSurface {
+        name: "auxiliary losses",
+        applies: |recipe| recipe.uses(Mixer::Moe),
+        quality: Quality::Explicit,
+        why: "they arise on every stage with experts and are scaled and reported from there",
+        cannot_fix: "a loss that only the last stage sees",
+    },
+    StateSurface {
+        name: "recurrent state",
+        applies: |recipe| Mixer::ALL.iter().any(|m| m.carries_state() && recipe.uses(*m)),
+        quality: Quality::Partial,
+        why: "heads split over tp; time only with the boundary state carried or heads exchanged",
+        cannot_fix: "a non-linear recurrence that must run in order",
+    },
+    StateSurface {
+        name: "prediction suffix",
+        applies: |recipe| recipe.features.mtp().is_some(),
+        quality: Quality::Explicit,
+        why: "it belongs to the objective's stage, with a copy of the embedding",
+        cannot_fix: "the weight of the last stage",
+    },
+];
 
 /// Every rule.
 pub const ALL: &[&Rule] = &[

@@ -98,6 +98,28 @@ impl Attention {
         let out_bias = section.flag_or("out_bias", false);
         let sinks = section.flag_or("sinks", false);
         let output_gate = section.flag_or("output_gate", false);
+        let is_unused = |key: &str, is_set: bool, why: &str| {
+            if is_set {
+                let finding = Finding::error(
+                    "recipe/unused-key",
+                    Blame::Recipe,
+                    format!("attention.{key}"),
+                    format!("`{key}` {why}"),
+                );
+                section.report(key, finding.hint("take it out"));
+            }
+        };
+        if is_mla {
+            let why = "is for grouped-query attention; latent attention has `latent_bias`";
+            is_unused("qkv_bias", qkv_bias, why);
+            is_unused("out_bias", out_bias, why);
+            is_unused("output_gate", output_gate, "is for grouped-query attention");
+        }
+        is_unused(
+            "full_attention_layers",
+            section.has("full_attention_layers") && !section.has("window"),
+            "needs a `window`",
+        );
         let window = section.optional_count("window", limits::SEQUENCE);
         let full_layers = section.naturals("full_attention_layers", limits::DEPTH).unwrap_or_default();
         section.finish();

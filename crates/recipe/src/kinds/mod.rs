@@ -94,11 +94,6 @@ impl<'a> Emitter<'a> {
         self.prefix = prefix.into();
     }
 
-    /// The prefix in force.
-    pub fn prefix(&self) -> String {
-        self.prefix.clone()
-    }
-
     /// Adds a tensor.
     pub fn add(&mut self, name: &str, surface: Surface, role: Role, dims: Vec<Dim>) {
         self.push(name, surface, role, dims, None);
