@@ -197,7 +197,9 @@ fn keys_that_would_be_ignored_are_refused() {
                 v_dim = 8\nqkv_bias = true\nfull_attention_layers = [0]\n[mlp]\nffn = 64\n[mamba]\nheads = 4\n\
                 head_dim = 8\nstate = 8\n";
     let ran = run_args(&["params", scratch("keys.toml", text).to_str().unwrap()]);
-    for words in ["`rope_theta` has no use", "`qkv_bias` is for grouped-query", "`full_attention_layers` needs a `window`"] {
+    for words in
+        ["`rope_theta` has no use", "`qkv_bias` is for grouped-query", "`full_attention_layers` needs a `window`"]
+    {
         assert!(ran.stderr.contains(words), "`{words}` is missing from:\n{}", ran.stderr);
     }
     let usable = text.replace("rope_theta = 5.0\n", "").replace("qkv_bias = true\nfull_attention_layers = [0]\n", "");
@@ -230,13 +232,8 @@ fn sizes_beyond_any_machine_are_refused() {
 #[test]
 fn data_parallel_volume_is_what_a_rank_holds() {
     let answer = json("splits deepseek-v3 --tp 8 --ep 8 --etp 1 --world 64 --cp 2");
-    let held: u64 = answer["tensors"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|t| t["state_over"]["axis"] == "dp")
-        .map(elements)
-        .sum();
+    let held: u64 =
+        answer["tensors"].as_array().unwrap().iter().filter(|t| t["state_over"]["axis"] == "dp").map(elements).sum();
     let reduced = answer["collectives"].as_array().unwrap().iter().find(|c| c["axis"] == "dp").unwrap();
     assert_eq!(reduced["elements"], held);
 }

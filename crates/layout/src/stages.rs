@@ -141,6 +141,11 @@ impl StagePlan {
         }
     }
 
+    /// Layers a stage holds, over all its chunks.
+    pub fn layers_of_stage(&self, stage: usize) -> impl Iterator<Item = usize> + '_ {
+        self.by_stage[stage].iter().flat_map(|&c| self.chunks[c].layers.clone())
+    }
+
     /// Layer counts of the chunks, in the order of depth.
     pub fn layer_counts(&self) -> Vec<usize> {
         self.chunks.iter().map(|c| c.layers.len()).collect()

@@ -7,6 +7,8 @@
 pub mod allocator;
 pub mod ledger;
 pub mod line;
+pub mod routing;
+pub mod serving;
 pub mod tape;
 
 pub use line::{Line, Stand};
