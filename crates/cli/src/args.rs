@@ -5,7 +5,8 @@ use diag::did_you_mean;
 use layout::engines::DECLINED;
 use layout::mesh::Order;
 use layout::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
-use recipe::{Feature, Mode};
+use memory::ledger::megatron::Fp8Recipe;
+use recipe::{Dtype, Feature, Mode};
 use std::path::PathBuf;
 
 /// Before you launch a hybrid model on a cluster: who owns what, and may it be split so?
@@ -14,7 +15,7 @@ use std::path::PathBuf;
 #[command(
     after_help = "A RECIPE is a built-in name (`shardwright recipes`), a recipe .toml, or a Hugging Face config.json.\n\
 Start with: shardwright plan nam56r --on 8xH200\n\
-Exit codes: 0 yes, 1 the answer is no or the input is wrong, 2 usage, 70 our bug."
+Exit codes: 0 yes, 1 the answer is no or the input is wrong, 2 usage, 3 does not fit, 70 our bug."
 )]
 pub struct Cli {
     /// Answer in JSON with stable, versioned keys
@@ -46,6 +47,12 @@ pub enum Command {
     Import(ImportArgs),
     /// The built-in recipes; with a name, its text to start your own from
     Recipes(RecipesArgs),
+    /// Will it fit? Memory of every rank class, line by line and phase by phase
+    Fit(FitArgs),
+    /// Which lines grow between two recipes or layouts
+    Diff(DiffArgs),
+    /// Our predictions against measured rows
+    Fidelity(FidelityArgs),
     /// What to run on this cluster
     Plan(PlanArgs),
     /// A completion script for your shell
@@ -278,6 +285,131 @@ pub struct RecipesArgs {
     pub name: Option<String>,
 }
 
+/// What an engine is told besides the layout.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Precision and state")]
+pub struct StateArgs {
+    /// Products in bf16, fp8 (tensorwise), fp8-delayed, fp8-tensorwise or fp8-blockwise
+    #[arg(long, value_parser = precision, default_value = "bf16")]
+    pub precision: PrecisionChoice,
+    /// Override the recipe's optimizers: adamw, or muon+adamw (matrices by Muon)
+    #[arg(long, value_parser = optimizer)]
+    pub optimizer: Option<OptimizerChoice>,
+    /// Accumulate gradients in bf16 or fp32 (default: the recipe's)
+    #[arg(long, value_parser = dtype, value_name = "DTYPE")]
+    pub gradients: Option<Dtype>,
+    /// Fuse the loss over the vocabulary (Megatron's --cross-entropy-loss-fusion)
+    #[arg(long)]
+    pub ce_fusion: bool,
+    /// Keep this share of AdamW's state on the host, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub offload_optimizer: f64,
+}
+
+/// Formats products may run in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrecisionChoice {
+    /// bf16 throughout.
+    Bf16,
+    /// fp8 with this scaling.
+    Fp8(Fp8Recipe),
+}
+
+/// Optimizers a whole recipe may be put under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerChoice {
+    /// AdamW throughout.
+    AdamW,
+    /// Muon for matrices, AdamW for the rest.
+    MuonAdamW,
+}
+
+/// Arguments of `fit`.
+#[derive(Args)]
+pub struct FitArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, or 64x8xH200
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    /// GiB to leave free for what nobody replays: compile peaks, fragmentation over time
+    #[arg(long, value_name = "GIB", default_value_t = 4.0)]
+    pub headroom: f64,
+    /// Price routing skew: factors over the balanced share, as 1.0,1.5,2.0
+    #[arg(long, value_name = "FACTORS", value_delimiter = ',')]
+    pub overload: Vec<f64>,
+    /// Run the production checklist and show the evidence
+    #[arg(long)]
+    pub checklist: bool,
+    /// Write the picture as SVG
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
+/// Serving instead of training.
+#[derive(Args)]
+#[command(next_help_heading = "Serving")]
+pub struct ServeArgs {
+    /// Price serving: weights, key/value cache, recurrent state
+    #[arg(long)]
+    pub serve: bool,
+    /// Sequences on one replica
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "serve")]
+    pub batch: u64,
+    /// Tokens each may grow to (default: the recipe's sequence)
+    #[arg(long, value_name = "N", requires = "serve")]
+    pub context: Option<u64>,
+    /// Tokens of a cache block
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "serve")]
+    pub block: u64,
+    /// One run of slots a sequence instead of blocks
+    #[arg(long, requires = "serve")]
+    pub contiguous: bool,
+    /// Format of keys and values
+    #[arg(long, value_parser = dtype, value_name = "DTYPE", default_value = "bf16", requires = "serve")]
+    pub cache_dtype: Dtype,
+}
+
+/// Arguments of `diff`.
+#[derive(Args)]
+pub struct DiffArgs {
+    /// A recipe with its layout flags, quoted: "nam56r --ep 4 --etp 1"
+    pub before: String,
+    /// The other one
+    pub after: String,
+    /// The cluster: 8xH200, or 64x8xH200
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+}
+
+/// One side of a diff, parsed like a command of its own.
+#[derive(Parser)]
+#[command(name = "diff side", no_binary_name = true)]
+pub struct SideArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+}
+
+/// Arguments of `fidelity`.
+#[derive(Args)]
+pub struct FidelityArgs {
+    /// Rows of measured runs, one JSON object a line
+    pub rows: PathBuf,
+    /// Show every row, not only the summary and the worst
+    #[arg(long)]
+    pub all: bool,
+}
+
 /// Arguments of `plan`.
 #[derive(Args)]
 pub struct PlanArgs {
@@ -307,6 +439,30 @@ fn pick<T: Copy>(text: &str, words: &[(&'static str, T)]) -> Result<T, String> {
         Some(close) => format!("did you mean `{close}`? known are {known}"),
         None => format!("known are {known}"),
     })
+}
+
+fn precision(text: &str) -> Result<PrecisionChoice, String> {
+    match text {
+        "mxfp8" | "nvfp4" | "fp4" => Err(format!("{text} needs Blackwell kernels that no ledger replays yet")),
+        _ => pick(
+            text,
+            &[
+                ("bf16", PrecisionChoice::Bf16),
+                ("fp8", PrecisionChoice::Fp8(Fp8Recipe::Tensorwise)),
+                ("fp8-delayed", PrecisionChoice::Fp8(Fp8Recipe::Delayed)),
+                ("fp8-tensorwise", PrecisionChoice::Fp8(Fp8Recipe::Tensorwise)),
+                ("fp8-blockwise", PrecisionChoice::Fp8(Fp8Recipe::Blockwise)),
+            ],
+        ),
+    }
+}
+
+fn optimizer(text: &str) -> Result<OptimizerChoice, String> {
+    pick(text, &[("adamw", OptimizerChoice::AdamW), ("muon+adamw", OptimizerChoice::MuonAdamW)])
+}
+
+fn dtype(text: &str) -> Result<Dtype, String> {
+    pick(text, Dtype::ALL)
 }
 
 fn feature(text: &str) -> Result<Feature, String> {

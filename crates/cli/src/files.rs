@@ -40,6 +40,20 @@ pub fn read_text(path: &Path) -> Result<String, Refusal> {
     String::from_utf8(bytes).map_err(|_| refuse(format!("`{}` is not UTF-8 text", path.display())))
 }
 
+/// Rows of a measured file: one JSON object a line; which line is wrong is said.
+pub fn read_rows(path: &Path) -> Result<Vec<serde_json::Value>, Refusal> {
+    let text = read_text(path)?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines
+        .map(|(number, line)| {
+            serde_json::from_str(line).map_err(|error| {
+                let message = format!("line {} of `{}` is not JSON: {error}", number + 1, path.display());
+                Refusal::from(Finding::error("file/rows", Blame::Usage, path.display().to_string(), message))
+            })
+        })
+        .collect()
+}
+
 /// Writes a file whole or not at all: a temporary beside it, synced, then renamed over it.
 pub fn write_atomically(path: &Path, text: &str) -> Result<(), Refusal> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();

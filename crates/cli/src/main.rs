@@ -5,6 +5,7 @@ mod args;
 mod commands;
 mod files;
 mod outcome;
+mod picture;
 mod table;
 
 use args::{Cli, Command};
@@ -44,6 +45,9 @@ fn run(cli: &Cli) -> Outcome {
         Command::Import(args) => commands::import::run(args),
         Command::Recipes(args) => commands::recipes::run(args),
         Command::Plan(args) => commands::plan::run(args),
+        Command::Fit(args) => commands::fit::run(args),
+        Command::Diff(args) => commands::diff::run(args),
+        Command::Fidelity(args) => commands::fidelity::run(args),
         Command::Completions(args) => {
             let mut script = Vec::new();
             clap_complete::generate(args.shell, &mut Cli::command(), "shardwright", &mut script);

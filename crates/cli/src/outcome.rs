@@ -9,6 +9,9 @@ pub const SCHEMA: &str = "shardwright/1";
 /// Exit code of a no, or of wrong input.
 pub const NO: u8 = 1;
 
+/// Exit code of a layout that does not fit.
+pub const DOES_NOT_FIT: u8 = 3;
+
 /// What is printed.
 #[derive(Debug, Default)]
 pub struct Report {

@@ -20,6 +20,26 @@ pub struct Device {
     pub island_devices: u64,
     /// Where that comes from.
     pub island_source: String,
+    /// What a process holds outside its allocator; measured where somebody has measured it.
+    pub reserve: Option<Reserve>,
+}
+
+/// Memory that no tensor is in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reserve {
+    /// Memory a process can see at all.
+    pub visible_bytes: u64,
+    /// The device context.
+    pub context_bytes: u64,
+    /// Library handles and loaded kernels.
+    pub libraries_bytes: u64,
+    /// The first communicator.
+    pub first_communicator_bytes: u64,
+    /// Each further communicator.
+    pub communicator_bytes: u64,
+    /// Where the figures come from.
+    pub source: String,
 }
 
 /// A number of equal nodes.
@@ -57,6 +77,14 @@ impl Device {
             return Err(Finding::error("hardware/device", Blame::Usage, name, message).hint(hint));
         };
         toml::from_str(text).map_err(|e| Finding::error("hardware/file", Blame::Bug, name, e.message().to_string()))
+    }
+}
+
+impl Device {
+    /// Memory a process can see: what the driver reports, or the physical size where nobody has
+    /// read it.
+    pub fn visible_bytes(&self) -> u64 {
+        self.reserve.as_ref().map_or(self.memory_bytes, |reserve| reserve.visible_bytes)
     }
 }
 

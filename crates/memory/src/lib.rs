@@ -1,10 +1,13 @@
 //! What one rank holds, phase by phase: a ledger replays an engine's allocations against the
 //! caching allocator, and every byte is booked on a line, in a block, under a name.
 //!
-//! This crate moves no data and measures nothing. It does not choose layouts or know a device's
-//! budget, and what a ledger cannot replay it refuses by name ([`Unmodelled`]).
+//! [`fit`] puts ranks of every class against a device: lines, phases, verdict, levers. This crate
+//! moves no data, measures nothing and does not choose layouts, and what a ledger cannot replay it
+//! refuses by name ([`Unmodelled`]).
 
 pub mod allocator;
+pub mod fidelity;
+pub mod fit;
 pub mod ledger;
 pub mod line;
 pub mod routing;

@@ -3,11 +3,15 @@
 pub mod axes;
 pub mod check;
 pub mod diagnose;
+pub mod diff;
+pub mod fidelity;
+pub mod fit;
 pub mod import;
 pub mod mesh;
 pub mod params;
 pub mod plan;
 pub mod recipes;
+pub mod serve;
 pub mod splits;
 pub mod stages;
 

@@ -1,14 +1,14 @@
 //! `plan`: what to run on a cluster. The planner proper (memory, time, search) is not built yet;
 //! until it is, `plan` says so by name and shows what already stands for one layout.
 
+use super::fit::on_cluster;
 use super::{layout_json, layout_text, model_line, recipe_of, seams_text};
 use crate::args::PlanArgs;
 use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, wrap};
-use diag::{Blame, Finding};
 use hardware::Cluster;
-use layout::{Axis, Layout, LayoutRequest, Mesh, Order, OwnershipTable, check};
-use recipe::{Mixer, Recipe};
+use layout::{Axis, Layout, Mesh, Order, OwnershipTable, check};
+use recipe::Mixer;
 use serde_json::json;
 use units::{Bytes, count, exact};
 
@@ -23,11 +23,7 @@ const MISSING: &[(&str, &str)] = &[
 pub fn run(args: &PlanArgs) -> Outcome {
     let recipe = recipe_of(&args.recipe)?;
     let cluster = Cluster::parse(&args.on)?;
-    if let Some(world) = args.layout.world.filter(|world| *world != cluster.devices()) {
-        let message = format!("`--world {world}` is not the {} devices of `{}`", cluster.devices(), args.on);
-        return Err(Finding::error("plan/world", Blame::Usage, "world", message).hint("leave --world out").into());
-    }
-    let request = default_request(args, &recipe, &cluster);
+    let request = on_cluster(&args.layout, &recipe, &cluster, &args.on)?;
     let checked = check(&recipe, &request);
     let counts = recipe.counts().all;
     let mut text = model_line(&recipe) + "\n";
@@ -63,16 +59,6 @@ pub fn run(args: &PlanArgs) -> Outcome {
         "missing": MISSING.iter().map(|(name, _)| name).collect::<Vec<_>>(),
     });
     Ok(Report::new(text, json).with_findings(&checked.findings))
-}
-
-/// The user's flags, with the recipe's first mode when none is typed and the cluster as world.
-fn default_request(args: &PlanArgs, recipe: &Recipe, cluster: &Cluster) -> LayoutRequest {
-    let mut request = args.layout.request();
-    request.world = request.world.or(Some(cluster.devices()));
-    if request.mode.is_none() && request.tp.is_none() {
-        request.mode = recipe.modes.first().copied();
-    }
-    request
 }
 
 struct StageWeights {

@@ -59,11 +59,15 @@ pub fn fill(layout: &Layout, has_experts: bool, typed: Typed) -> Vec<Finding> {
         let message = format!("world {world} is not a multiple of etp·ep·pp = {expert}");
         let finding = refuse("world/expert", "world", message);
         let replicas = expert / gcd(expert, dense);
-        findings.push(if typed == Typed::Dp && world == dense * dp {
+        let mut finding = if typed == Typed::Dp && world == dense * dp {
             finding.fix("dp", multiples_near(dp, replicas))
         } else {
             finding.fix("world", multiples_near(world, replicas * dense))
-        });
+        };
+        if layout.etp.splits() && world.is_multiple_of(layout.ep.get() * layout.pp.get()) {
+            finding.hint = finding.hint.map(|hint| format!("{hint}; or keep experts whole with --etp 1"));
+        }
+        findings.push(finding);
     }
     findings
 }

@@ -134,10 +134,14 @@ fn exchange(c: &Rank, params: &MoeParams, permuted: &Rows) -> Option<Rows> {
 /// hypergeometric.
 pub(super) fn received_tokens(c: &Rank, params: &MoeParams, even: u64) -> u64 {
     let (moe, ep) = (c.config.moe(), c.config.ep);
-    let Routing::Random { seed } = moe.routing else { return even };
     if ep == 1 {
         return even;
     }
+    let seed = match moe.routing {
+        Routing::Balanced => return even,
+        Routing::Overloaded { factor } => return ((even as f64 * factor) as u64).max(1),
+        Routing::Random { seed } => seed,
+    };
     let (share, experts, top_k) = (1.0 / ep as f64, moe.experts as f64, moe.top_k as f64);
     let spread = (experts - top_k) / (experts - 1.0).max(1.0);
     let variance = c.config.local_tokens as f64 * top_k * share * (1.0 - share) * spread;

@@ -34,7 +34,7 @@ pub enum Fp8Recipe {
 }
 
 /// How routed tokens fall on ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Routing {
     /// Every rank receives its even share.
     Balanced,
@@ -42,6 +42,11 @@ pub enum Routing {
     Random {
         /// Chooses the draw.
         seed: u64,
+    },
+    /// The rank's experts are hot: it receives a multiple of its even share.
+    Overloaded {
+        /// Tokens received, over the even share.
+        factor: f64,
     },
 }
 

@@ -1,0 +1,84 @@
+//! `diff`: which lines grow between two recipes or layouts.
+
+use super::fit::{Case, unmodelled};
+use crate::args::{DiffArgs, SideArgs};
+use crate::outcome::{Outcome, Refusal, Report};
+use crate::table::{Table, heading};
+use clap::Parser;
+use diag::{Blame, Finding};
+use memory::fit::{Fit, Review, review};
+use serde_json::json;
+use units::Bytes;
+
+/// Headroom a comparison judges by: the same as `fit` asks for unless told otherwise.
+const HEADROOM: Bytes = Bytes(4 << 30);
+
+pub fn run(args: &DiffArgs) -> Outcome {
+    let (before, after) = (side(&args.before, &args.on)?, side(&args.after, &args.on)?);
+    let price = |case: &Case| Fit::price(&case.fit_request(HEADROOM)).map_err(|e| unmodelled(&e));
+    let (old, new) = (price(&before)?, price(&after)?);
+    let found = review(&old, &new);
+    let mut text = format!("\x1b[1mbefore\x1b[0m  {}\n\x1b[1mafter\x1b[0m   {}\n", args.before, args.after);
+    text += &changes_text(&found);
+    text += &summary(&old, &new, &found);
+    let change = |c: &memory::fit::Change| json!({ "line": c.entry.name(), "before_bytes": c.before, "after_bytes": c.after, "delta_bytes": c.delta() });
+    let json = json!({
+        "before": args.before, "after": args.after, "changes": found.changes.iter().map(change).collect::<Vec<_>>(),
+        "delta_bytes": found.delta, "peak_before": found.peaks[0], "peak_after": found.peaks[1],
+        "peak_moves": found.peaks[0] != found.peaks[1], "tail_dominates": found.tail_dominates,
+        "verdict_before": old.verdict, "verdict_after": new.verdict,
+    });
+    Ok(Report::new(text, json))
+}
+
+/// One side: a recipe with flags, split at spaces.
+fn side(words: &str, on: &str) -> Result<Case, Refusal> {
+    let args = SideArgs::try_parse_from(words.split_whitespace()).map_err(|error| {
+        let message = error
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or("not a recipe with flags")
+            .trim_start_matches("error: ")
+            .to_string();
+        Refusal::from(
+            Finding::error("diff/side", Blame::Usage, words, message).hint("quote a side: \"nam56r --ep 4 --etp 1\""),
+        )
+    })?;
+    Case::new(&args.recipe, &args.layout, &args.state, on)
+}
+
+fn changes_text(review: &Review) -> String {
+    let mut table = Table::new(&["line", "before", "after", "grows by", "scales with"]).right(&[1, 2, 3]);
+    for change in &review.changes {
+        table.row([
+            change.entry.name(),
+            &Bytes(change.before).to_string(),
+            &Bytes(change.after).to_string(),
+            &signed(change.delta()),
+            change.entry.scales_with(),
+        ]);
+    }
+    heading("Lines of the worst rank that differ") + &table.render()
+}
+
+fn signed(bytes: i64) -> String {
+    let sign = if bytes < 0 { "-" } else { "+" };
+    format!("{sign}{}", Bytes(bytes.unsigned_abs()))
+}
+
+fn summary(old: &Fit, new: &Fit, review: &Review) -> String {
+    let [(old_phase, old_block), (new_phase, new_block)] = &review.peaks;
+    let moves = if review.peaks[0] == review.peaks[1] {
+        format!("the peak stays in {new_block} during {new_phase}")
+    } else {
+        format!("the peak moves from {old_block} during {old_phase} to {new_block} during {new_phase}")
+    };
+    let tail = if review.tail_dominates { "; the runtime tail is now larger than any line of the model" } else { "" };
+    format!(
+        "\n{} in all; {moves}{tail}\nbefore: {}, after: {}\n",
+        signed(review.delta),
+        old.verdict.name(),
+        new.verdict.name()
+    )
+}

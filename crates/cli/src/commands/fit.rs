@@ -1,0 +1,322 @@
+//! `fit`: memory geometry per rank class, phases, headroom, verdict, levers.
+
+use super::{layout_json, layout_text, model_line, recipe_of, seams_text, serve};
+use crate::args::{FitArgs, LayoutArgs, OptimizerChoice, PrecisionChoice, RecipeArgs, StateArgs};
+use crate::files::write_atomically;
+use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
+use crate::picture;
+use crate::table::{Table, heading};
+use diag::{Blame, Finding};
+use hardware::Cluster;
+use layout::{Checked, Layout, LayoutRequest, StagePlan, check};
+use memory::Unmodelled;
+use memory::fit::{
+    Fit, FitRequest, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers,
+};
+use memory::ledger::megatron::{CrossEntropy, MegatronOptions};
+use recipe::precision::OptimizerPolicy;
+use recipe::{Mixer, Mode, Recipe};
+use serde_json::{Value, json};
+use units::{Bytes, count};
+
+/// A model, a legal layout and a cluster, ready to be priced.
+pub struct Case {
+    /// The recipe as typed, before its mode.
+    pub recipe: Recipe,
+    /// What was typed, with the mode and world filled in.
+    pub request: LayoutRequest,
+    /// What checking it came to.
+    pub checked: Checked,
+    /// The layout.
+    pub layout: Layout,
+    /// Its stages.
+    pub stages: StagePlan,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// What the engine is told besides.
+    pub options: MegatronOptions,
+    /// Share of AdamW's state on the host.
+    pub offload: f64,
+}
+
+impl Case {
+    /// Reads a case from what was typed.
+    pub fn new(recipe: &RecipeArgs, layout: &LayoutArgs, state: &StateArgs, on: &str) -> Result<Case, Refusal> {
+        let mut recipe = recipe_of(recipe)?;
+        if let Some(choice) = state.optimizer {
+            recipe.optimizer = match choice {
+                OptimizerChoice::AdamW => OptimizerPolicy::default(),
+                OptimizerChoice::MuonAdamW => OptimizerPolicy::muon(),
+            };
+        }
+        let cluster = Cluster::parse(on)?;
+        let request = on_cluster(layout, &recipe, &cluster, on)?;
+        let checked = check(&recipe, &request);
+        let Some(layout) = checked.layout.clone().filter(|_| checked.is_legal()) else {
+            return Err(Refusal::from(checked.findings));
+        };
+        let stages = StagePlan::new(&checked.recipe, &layout, None)?;
+        let mut options = MegatronOptions::of(&checked.recipe);
+        if let Some(dtype) = state.gradients {
+            options.gradients = dtype;
+        }
+        if state.ce_fusion {
+            options.cross_entropy = CrossEntropy::FusedNative;
+        }
+        if let PrecisionChoice::Fp8(scaling) = state.precision {
+            options.fp8 = Some(scaling);
+        }
+        if !(0.0..=1.0).contains(&state.offload_optimizer) {
+            let message = format!("`--offload-optimizer {}` is no share from 0 to 1", state.offload_optimizer);
+            return Err(Finding::error("fit/offload", Blame::Usage, "offload-optimizer", message).into());
+        }
+        Ok(Case { recipe, request, checked, layout, stages, cluster, options, offload: state.offload_optimizer })
+    }
+
+    /// The request to price, leaving `headroom` free.
+    pub fn fit_request(&self, headroom: Bytes) -> FitRequest<'_> {
+        FitRequest {
+            recipe: &self.checked.recipe,
+            layout: &self.layout,
+            stages: &self.stages,
+            device: &self.cluster.device,
+            options: &self.options,
+            offload: self.offload,
+            headroom,
+        }
+    }
+}
+
+/// The layout typed for a cluster: the world is its devices, and a recipe with modes runs in one:
+/// the custom mixers at tp 1, the built-in ones otherwise.
+pub fn on_cluster(args: &LayoutArgs, recipe: &Recipe, cluster: &Cluster, on: &str) -> Result<LayoutRequest, Refusal> {
+    let mut request = args.request();
+    if let Some(world) = request.world.filter(|world| *world != cluster.devices()) {
+        let message = format!("`--world {world}` is not the {} devices of `{on}`", cluster.devices());
+        return Err(Finding::error("plan/world", Blame::Usage, "world", message).hint("leave --world out").into());
+    }
+    request.world = Some(cluster.devices());
+    if request.mode.is_none() {
+        let usual = if request.tp == Some(1) { Mode::AuthorDp } else { Mode::NemoNative };
+        request.mode = recipe.modes.contains(&usual).then_some(usual);
+    }
+    Ok(request)
+}
+
+/// A refusal to price, by name.
+pub fn unmodelled(reason: &Unmodelled) -> Refusal {
+    let message = format!("cannot be priced: {}", reason.why);
+    Finding::error("fit/unmodelled", Blame::Engine, reason.what.clone(), format!("{} {message}", reason.what)).into()
+}
+
+pub fn run(args: &FitArgs) -> Outcome {
+    let case = Case::new(&args.recipe, &args.layout, &args.state, &args.on)?;
+    if args.serve.serve {
+        return serve::run(args, &case);
+    }
+    if !args.headroom.is_finite() || args.headroom < 0.0 {
+        let message = format!("`--headroom {}` is no number of GiB", args.headroom);
+        return Err(Finding::error("fit/headroom", Blame::Usage, "headroom", message).into());
+    }
+    let request = case.fit_request(Bytes((args.headroom * Bytes::GIB.0 as f64) as u64));
+    let fit = Fit::price(&request).map_err(|e| unmodelled(&e))?;
+    let found = levers(&case.recipe, &case.request, &request, &fit);
+    let skew = if args.overload.is_empty() {
+        None
+    } else {
+        at_overloads(&request, &args.overload).map_err(|e| unmodelled(&e))?
+    };
+    let items = if args.checklist { checklist(&request, &fit) } else { Vec::new() };
+    if let Some(path) = &args.svg {
+        let title = format!("{} on {}: {}", case.checked.recipe.name, args.on, fit.verdict.name());
+        write_atomically(path, &picture::svg(&fit.classes, case.cluster.device.visible_bytes(), &title))?;
+    }
+    let mut text = model_line(&case.checked.recipe) + "\n" + &layout_text(&case.layout, &case.checked);
+    text += &seams_text(&case.checked.seams);
+    text += &verdict_text(&fit, &request);
+    text += &picture::bars(&fit.classes, case.cluster.device.visible_bytes(), 60);
+    text += &lines_text(fit.worst());
+    text += &classes_text(&fit);
+    text += &phases_text(fit.worst());
+    text += &overload_text(skew.as_ref(), &args.overload);
+    text += &levers_text(&found);
+    text += &checklist_text(&items);
+    text += &unmodelled_text(&fit);
+    let json = fit_json(&case, &fit, &found, skew.as_ref(), &items);
+    let mut report = Report::new(text, json).with_findings(&case.checked.findings);
+    if fit.verdict == Verdict::DoesNotFit {
+        report.exit = DOES_NOT_FIT;
+    }
+    Ok(report)
+}
+
+fn verdict_text(fit: &Fit, request: &FitRequest) -> String {
+    let worst = fit.worst();
+    let colour = match fit.verdict {
+        Verdict::Fits => "\x1b[1;32m",
+        Verdict::Tight => "\x1b[1;33m",
+        Verdict::DoesNotFit => "\x1b[1;31m",
+    };
+    let left = match u64::try_from(worst.headroom) {
+        Ok(left) => format!("{} left", Bytes(left)),
+        Err(_) => format!("{} over", Bytes(worst.headroom.unsigned_abs())),
+    };
+    format!(
+        "\n{colour}{}\x1b[0m on {}: the worst ranks are stage {}'s ({}-{}), holding {} of {} ({left}, {} asked for)\n\
+         the peak stands in {} during {}\n\n",
+        fit.verdict.name(),
+        request.device.name,
+        worst.stage,
+        worst.first_rank,
+        worst.first_rank + worst.num_ranks - 1,
+        Bytes(worst.total()),
+        Bytes(request.device.visible_bytes()),
+        request.headroom,
+        worst.peak_stand,
+        worst.peak_phase,
+    )
+}
+
+/// What an entry is called, with the rest of its row.
+fn lines_text(class: &RankClass) -> String {
+    let mut table = Table::new(&["line", "bytes", "basis", "scales with", "does not care about"]).right(&[1]);
+    for amount in class.lines.iter().filter(|a| a.bytes > 0) {
+        table.row([
+            amount.entry.name(),
+            &Bytes(amount.bytes).to_string(),
+            &super::shorten(&amount.basis.words(), 34),
+            amount.entry.scales_with(),
+            amount.entry.ignores(),
+        ]);
+    }
+    let title = format!("Lines at the peak of stage {} (one rank; {} parameters)", class.stage, count(class.params));
+    let mut out = heading(&title) + &table.render();
+    if class.offload.device_bytes > 0 {
+        out += &format!(
+            "  {} of AdamW's state is on the host; the link takes {:.2} s a step if nothing hides it\n",
+            Bytes(class.offload.host_bytes),
+            class.offload.link_seconds
+        );
+    }
+    out
+}
+
+fn classes_text(fit: &Fit) -> String {
+    if fit.classes.len() == 1 {
+        return String::new();
+    }
+    let mut table =
+        Table::new(&["stage", "ranks", "parameters", "allocated", "reserved", "outside", "headroom", "peak stands in"])
+            .right(&[0, 2, 3, 4, 5, 6]);
+    for class in &fit.classes {
+        let left = class.headroom as f64 / Bytes::GIB.0 as f64;
+        table.row([
+            class.stage.to_string(),
+            format!("{}-{}", class.first_rank, class.first_rank + class.num_ranks - 1),
+            count(class.params),
+            Bytes(class.allocated_peak).to_string(),
+            Bytes(class.reserved_peak).to_string(),
+            Bytes(class.outside).to_string(),
+            format!("{left:.1} GiB"),
+            format!("{} ({})", class.peak_stand, class.peak_phase),
+        ]);
+    }
+    heading("Rank classes") + &table.render()
+}
+
+fn phases_text(class: &RankClass) -> String {
+    let mut table = Table::new(&["phase", "allocated peak", "reserved", "what happens"]).right(&[1, 2]);
+    for phase in &class.phases {
+        table.row([
+            phase.name.as_str(),
+            &Bytes(phase.allocated_peak).to_string(),
+            &Bytes(phase.reserved_peak).to_string(),
+            phase.what,
+        ]);
+    }
+    heading(&format!("Phases of stage {}", class.stage)) + &table.render()
+}
+
+fn overload_text(skew: Option<&Overload>, asked: &[f64]) -> String {
+    let Some(skew) = skew else {
+        let silent = asked.is_empty();
+        return if silent {
+            String::new()
+        } else {
+            heading("Routing skew") + "  ep is 1 or there are no experts: skew moves no tokens between ranks\n"
+        };
+    };
+    let mut table = Table::new(&["overload", "holds", "headroom"]).right(&[0, 1, 2]);
+    for at in &skew.at {
+        table.row([
+            format!("{:.2}", at.factor),
+            Bytes(at.total).to_string(),
+            format!("{:.1} GiB", at.headroom as f64 / Bytes::GIB.0 as f64),
+        ]);
+    }
+    let breaks = match skew.breaks_at {
+        Some(factor) => format!("no longer fits once a rank's experts receive {factor:.2} times their share"),
+        None => "fits even when every token of every peer chooses this rank's experts".to_string(),
+    };
+    heading("Routing skew (worst rank)")
+        + &table.render()
+        + &format!("  {breaks} (the most there is: {:.1})\n", skew.most)
+}
+
+fn levers_text(levers: &[Lever]) -> String {
+    let mut table = Table::new(&["change", "saves", "holds then", "headroom", "costs"]).right(&[1, 2, 3]);
+    for lever in levers.iter().filter(|l| l.saves_bytes > 0).take(8) {
+        table.row([
+            lever.change.clone(),
+            Bytes(lever.saves_bytes.unsigned_abs()).to_string(),
+            Bytes(lever.total_bytes).to_string(),
+            format!("{:.1} GiB", lever.headroom_bytes as f64 / Bytes::GIB.0 as f64),
+            lever.costs.to_string(),
+        ]);
+    }
+    heading("Levers (one change each, on the worst rank)") + &table.render()
+}
+
+fn checklist_text(items: &[Item]) -> String {
+    if items.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["", "item", "evidence"]);
+    for item in items {
+        table.row([if item.holds { "ok" } else { "NO" }, item.what, &item.evidence]);
+    }
+    heading("Checklist") + &table.render()
+}
+
+fn unmodelled_text(fit: &Fit) -> String {
+    let lines: String = fit.unmodelled.iter().map(|line| format!("  {line}\n")).collect();
+    heading("Not in any number above") + &lines
+}
+
+/// One rank class as JSON.
+fn class_json(class: &RankClass) -> Value {
+    let line = |a: &memory::fit::Amount| json!({ "line": a.entry.name(), "bytes": a.bytes, "basis": a.basis, "scales_with": a.entry.scales_with(), "ignores": a.entry.ignores() });
+    let phase = |p: &memory::fit::PhasePeak| json!({ "phase": p.name, "allocated_peak_bytes": p.allocated_peak, "reserved_peak_bytes": p.reserved_peak, "what": p.what });
+    json!({
+        "ranks": { "first": class.first_rank, "count": class.num_ranks }, "example_rank": class.first_rank, "stage": class.stage,
+        "params": class.params, "lines": class.lines.iter().map(line).collect::<Vec<_>>(),
+        "phases": class.phases.iter().map(phase).collect::<Vec<_>>(), "peak_phase": class.peak_phase,
+        "peak_block": class.peak_stand.to_string(), "allocated_peak_bytes": class.allocated_peak,
+        "reserved_peak_bytes": class.reserved_peak, "outside_bytes": class.outside, "total_bytes": class.total(),
+        "headroom_bytes": class.headroom, "host_bytes": class.offload.host_bytes, "link_seconds": class.offload.link_seconds,
+    })
+}
+
+fn fit_json(case: &Case, fit: &Fit, levers: &[Lever], skew: Option<&Overload>, items: &[Item]) -> Value {
+    let has_experts = case.checked.recipe.uses(Mixer::Moe);
+    let at = |o: &memory::fit::AtOverload| json!({ "factor": o.factor, "total_bytes": o.total, "headroom_bytes": o.headroom });
+    json!({
+        "recipe": case.checked.recipe.name, "layout": layout_json(&case.layout, &case.checked),
+        "hardware": case.cluster, "engine": case.layout.engine.map_or("megatron", |e| e.name()),
+        "verdict": fit.verdict, "rank_classes": fit.classes.iter().map(class_json).collect::<Vec<_>>(),
+        "worst": fit.worst, "communicators": communicators(&case.layout, has_experts),
+        "unmodelled": fit.unmodelled, "levers": levers, "checklist": items,
+        "overload": skew.map(|s| json!({ "at": s.at.iter().map(at).collect::<Vec<_>>(), "breaks_at": s.breaks_at, "most": s.most })),
+        "seams": case.checked.seams, "findings": case.checked.findings,
+    })
+}

@@ -1,0 +1,104 @@
+//! The production checklist: what must be true of an estimate before a launch trusts it, each
+//! item with its evidence.
+
+use super::{Entry, Fit, FitRequest, RankClass, Verdict};
+use crate::line::Line;
+use layout::Recompute;
+use recipe::{Mixer, Optimizer};
+use units::Bytes;
+
+/// One item and what shows it.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Item {
+    /// What must be true.
+    pub what: &'static str,
+    /// Whether it is.
+    pub holds: bool,
+    /// What shows it.
+    pub evidence: String,
+}
+
+/// Runs the checklist over the worst rank.
+pub fn checklist(request: &FitRequest, fit: &Fit) -> Vec<Item> {
+    let worst = fit.worst();
+    vec![
+        degrees(request),
+        replicated(worst),
+        optimizers(request, worst),
+        routing(request, worst),
+        recompute(request, worst),
+        serving(request),
+        headroom(request, fit),
+    ]
+}
+
+fn item(what: &'static str, holds: bool, evidence: String) -> Item {
+    Item { what, holds, evidence }
+}
+
+fn degrees(request: &FitRequest) -> Item {
+    let layout = request.layout;
+    let features: Vec<_> =
+        request.recipe.features.listed().iter().filter(|(_, on)| *on).map(|(f, _)| f.name()).collect();
+    let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
+    let evidence = format!(
+        "{} zero {}, weights {}, gradients {}, features: {features}",
+        layout.flags(),
+        layout.zero,
+        request.recipe.precision.weights,
+        request.options.gradients
+    );
+    item("real degrees, precision and features", true, evidence)
+}
+
+fn replicated(worst: &RankClass) -> Item {
+    let bytes = worst.line(Entry::Ledger(Line::ReplicatedParams));
+    item("replicated tensors visible", bytes > 0, format!("{} on a line of their own", Bytes(bytes)))
+}
+
+fn optimizers(request: &FitRequest, worst: &RankClass) -> Item {
+    let (muon, adam) =
+        (worst.line(Entry::Ledger(Line::MatrixOptimizer)), worst.line(Entry::Ledger(Line::OtherOptimizer)));
+    let wants_muon = request.recipe.tensors().iter().any(|t| t.optimizer == Optimizer::Muon);
+    let holds = wants_muon == (muon > 0);
+    item("Muon and AdamW apart", holds, format!("Muon {}, AdamW and main weights {}", Bytes(muon), Bytes(adam)))
+}
+
+fn routing(request: &FitRequest, worst: &RankClass) -> Item {
+    let bytes = worst.line(Entry::Ledger(Line::RoutingScratch));
+    let needed = request.layout.ep.splits() && request.recipe.uses(Mixer::Moe);
+    let evidence = if needed || bytes > 0 {
+        format!("{} at the peak of the worst rank", Bytes(bytes))
+    } else {
+        "ep is 1 or the model has no experts".to_string()
+    };
+    item("dispatch and combine scratch whenever ep is on", !needed || bytes > 0, evidence)
+}
+
+fn recompute(request: &FitRequest, worst: &RankClass) -> Item {
+    let bytes = worst.line(Entry::Ledger(Line::Activations));
+    let policy = match &request.layout.recompute {
+        Recompute::None => "nothing recomputed".to_string(),
+        other => format!("recompute {other} in force"),
+    };
+    let evidence = format!("{policy}: {} of activations, replayed under it", Bytes(bytes));
+    item("activations under the recompute policy in force", true, evidence)
+}
+
+fn serving(request: &FitRequest) -> Item {
+    let attends = request.recipe.count(Mixer::Attention);
+    let evidence = format!(
+        "a training budget holds none; `fit --serve` prices it for {attends} of {} layers",
+        request.recipe.depth()
+    );
+    item("key/value cache for serving, not assumed covered", true, evidence)
+}
+
+fn headroom(request: &FitRequest, fit: &Fit) -> Item {
+    let left = fit.worst().headroom;
+    let evidence = match u64::try_from(left) {
+        Ok(left) => format!("{} left, {} asked for", Bytes(left), request.headroom),
+        Err(_) => format!("{} over the device", Bytes(left.unsigned_abs())),
+    };
+    item("headroom for compile peaks and fragmentation", fit.verdict == Verdict::Fits, evidence)
+}

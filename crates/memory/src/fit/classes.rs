@@ -1,0 +1,144 @@
+//! Rank classes: ranks that hold the same. Tensor, context and data-parallel neighbours hold the
+//! same shapes, so a class is a stage; its first rank is replayed and stands for the rest.
+
+use super::lines::{Amount, Entry, basis_of};
+use super::offload::Offload;
+use super::{FitRequest, reserve};
+use crate::Unmodelled;
+use crate::ledger::Replay;
+use crate::ledger::megatron::{Job, replay};
+use crate::line::{Line, Stand};
+use recipe::Mixer;
+
+/// The highest point of one phase.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PhasePeak {
+    /// `model`, `ddp`, `optimizer`, `fwdbwd0`, `opt0` …
+    pub name: String,
+    /// What happens in it.
+    pub what: &'static str,
+    /// The most allocated.
+    pub allocated_peak: u64,
+    /// The most reserved so far.
+    pub reserved_peak: u64,
+}
+
+/// Ranks that hold the same, priced.
+#[derive(Clone, Debug)]
+pub struct RankClass {
+    /// The stage they are of.
+    pub stage: usize,
+    /// First rank of the stage and how many follow it.
+    pub first_rank: u64,
+    /// Ranks in the class.
+    pub num_ranks: u64,
+    /// Parameters one of them holds.
+    pub params: u64,
+    /// Lines at the peak, in the order of reports.
+    pub lines: Vec<Amount>,
+    /// Phases in order.
+    pub phases: Vec<PhasePeak>,
+    /// Name of the phase the peak is in.
+    pub peak_phase: String,
+    /// The block it stands in.
+    pub peak_stand: Stand,
+    /// The most bytes tensors hold.
+    pub allocated_peak: u64,
+    /// The most bytes the allocator holds.
+    pub reserved_peak: u64,
+    /// Bytes outside the allocator.
+    pub outside: u64,
+    /// What the device has left; negative when it does not fit.
+    pub headroom: i64,
+    /// What was moved to the host.
+    pub offload: Offload,
+}
+
+impl RankClass {
+    /// Prices the ranks of one stage.
+    pub fn price(request: &FitRequest, stage: usize) -> Result<RankClass, Unmodelled> {
+        let num_ranks = request.layout.world / request.layout.pp.get();
+        let first_rank = stage as u64 * num_ranks;
+        let job = Job {
+            recipe: request.recipe,
+            layout: request.layout,
+            stages: request.stages,
+            rank: first_rank,
+            options: request.options,
+        };
+        let replay = replay(&job)?;
+        Ok(RankClass::of(request, stage, first_rank, num_ranks, &replay))
+    }
+
+    fn of(request: &FitRequest, stage: usize, first_rank: u64, num_ranks: u64, replay: &Replay) -> RankClass {
+        let highest = replay.highest();
+        let offload = Offload::new(request, replay.line(Line::OtherOptimizer));
+        let moved = offload.device_bytes;
+        let allocated_peak = replay.allocated_peak() - moved;
+        let reserved_peak = replay.reserved_peak() - moved;
+        let mut lines: Vec<Amount> = Line::ALL
+            .into_iter()
+            .map(|line| {
+                let taken = if line == Line::OtherOptimizer { moved } else { 0 };
+                Amount { entry: Entry::Ledger(line), bytes: replay.line(line) - taken, basis: basis_of(line) }
+            })
+            .collect();
+        lines.push(Amount {
+            entry: Entry::AllocatorOverhead,
+            bytes: reserved_peak - allocated_peak,
+            basis: super::Basis::Modelled("replay of the caching allocator of torch 2.11"),
+        });
+        let outside = reserve::outside(request.device, request.layout, request.recipe.uses(Mixer::Moe));
+        let outside_bytes: u64 = outside.iter().map(|a| a.bytes).sum();
+        lines.extend(outside);
+        let budget = request.device.visible_bytes() as i64;
+        RankClass {
+            stage,
+            first_rank,
+            num_ranks,
+            params: replay.params,
+            lines,
+            phases: replay.phases.iter().map(phase).collect(),
+            peak_phase: highest.name.clone(),
+            peak_stand: highest.peak.stand,
+            allocated_peak,
+            reserved_peak,
+            outside: outside_bytes,
+            headroom: budget - (reserved_peak + outside_bytes) as i64,
+            offload,
+        }
+    }
+
+    /// Bytes on a line.
+    pub fn line(&self, entry: Entry) -> u64 {
+        self.lines.iter().filter(|a| a.entry == entry).map(|a| a.bytes).sum()
+    }
+
+    /// Everything the device must hold.
+    pub fn total(&self) -> u64 {
+        self.reserved_peak + self.outside
+    }
+}
+
+fn phase(phase: &crate::ledger::Phase) -> PhasePeak {
+    PhasePeak {
+        name: phase.name.clone(),
+        what: describe(&phase.name),
+        allocated_peak: phase.peak.allocated,
+        reserved_peak: phase.reserved_peak,
+    }
+}
+
+/// What happens in a phase.
+fn describe(name: &str) -> &'static str {
+    match name {
+        "context" => "device context and process groups",
+        "model" => "weights built",
+        "ddp" => "gradient buffers made, weights moved into theirs",
+        "optimizer" => "main weights made",
+        "fwdbwd0" => "first step: forward, loss, backward, gradient reduction; workspaces made",
+        "opt0" => "first optimizer step: moments made",
+        _ if name.starts_with("fwdbwd") => "forward, loss, backward, gradient reduction",
+        _ => "optimizer step, weights gathered",
+    }
+}

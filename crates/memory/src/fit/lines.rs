@@ -1,0 +1,120 @@
+//! Lines of a report: bytes with their basis, what they scale with and what leaves them alone.
+
+use crate::line::Line;
+
+/// Where a number comes from.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// From shapes and formats.
+    Counted,
+    /// From a replay of what the engine allocates.
+    Modelled(&'static str),
+    /// Read off a device.
+    Measured(String),
+}
+
+impl Basis {
+    /// In a few words.
+    pub fn words(&self) -> String {
+        match self {
+            Basis::Counted => "counted".to_string(),
+            Basis::Modelled(source) => format!("modelled: {source}"),
+            Basis::Measured(source) => format!("measured: {source}"),
+        }
+    }
+}
+
+/// A line of the report: one of the ledger's, or of what stands around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Entry {
+    /// Booked by the ledger.
+    Ledger(Line),
+    /// Reserved by the caching allocator beyond what is allocated at the peak.
+    AllocatorOverhead,
+    /// Context and libraries.
+    RuntimeReserve,
+    /// Communicators.
+    Communicators,
+}
+
+impl Entry {
+    /// Stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Entry::Ledger(line) => line.name(),
+            Entry::AllocatorOverhead => "allocator-overhead",
+            Entry::RuntimeReserve => "runtime-reserve",
+            Entry::Communicators => "communicators",
+        }
+    }
+
+    /// What it grows with.
+    pub fn scales_with(self) -> &'static str {
+        match self {
+            Entry::Ledger(line) => match line {
+                Line::ReplicatedParams => "hidden width, vocabulary side tables, layers of the stage",
+                Line::TpParams => "width and depth over tp and pp",
+                Line::ExpertParams => "experts and expert width over ep, etp and pp",
+                Line::Gradients => "parameters of the rank, gradient format; ZeRO 2 shares them out",
+                Line::MatrixOptimizer => "parameters Muon steps, over data-parallel ranks from ZeRO 1",
+                Line::OtherOptimizer => "parameters AdamW steps, over data-parallel ranks from ZeRO 1",
+                Line::Activations => {
+                    "microbatch, sequence over cp, layers of the stage, microbatches in flight, recompute"
+                }
+                Line::ActivationGradients => "microbatch, sequence, the widest block in backward",
+                Line::FeatureActivations => "the features switched on, microbatch, sequence",
+                Line::RoutingScratch => "routed tokens, top-k, overload of the rank's experts",
+                Line::Loss => "microbatch, sequence, vocabulary over tp",
+                Line::Workspaces => "libraries in use, threads that call them",
+                Line::Communication => "microbatch, sequence, gathers and receives in flight",
+            },
+            Entry::AllocatorOverhead => "sizes that come and go: rounding, splits, segments kept",
+            Entry::RuntimeReserve => "device, driver, libraries loaded",
+            Entry::Communicators => "axes in use: one communicator each",
+        }
+    }
+
+    /// What leaves it alone.
+    pub fn ignores(self) -> &'static str {
+        match self {
+            Entry::Ledger(line) => match line {
+                Line::ReplicatedParams => "tp, ep, sp, cp",
+                Line::TpParams => "ep, sp, cp, microbatch",
+                Line::ExpertParams => "tp of dense blocks, sp, cp",
+                Line::Gradients => "sp, cp, serving cache",
+                Line::MatrixOptimizer | Line::OtherOptimizer => "sp, microbatch, sequence",
+                Line::Activations => "ep on non-expert blocks, ZeRO, optimizer",
+                Line::ActivationGradients => "ZeRO, optimizer, microbatches in flight",
+                Line::FeatureActivations => "ep, ZeRO",
+                Line::RoutingScratch => "tp of dense blocks, ZeRO, optimizer",
+                Line::Loss => "ep, layers, every stage but the last",
+                Line::Workspaces => "model size, batch",
+                Line::Communication => "ZeRO 1, optimizer",
+            },
+            Entry::AllocatorOverhead => "any one axis directly",
+            Entry::RuntimeReserve => "model, layout, batch",
+            Entry::Communicators => "model size, batch",
+        }
+    }
+}
+
+/// Bytes on a line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Amount {
+    /// Which line.
+    pub entry: Entry,
+    /// How many.
+    pub bytes: u64,
+    /// Where the number comes from.
+    pub basis: Basis,
+}
+
+/// The basis of a ledger line.
+pub(super) fn basis_of(line: Line) -> Basis {
+    match line {
+        Line::ReplicatedParams | Line::TpParams | Line::ExpertParams => Basis::Counted,
+        Line::Gradients | Line::MatrixOptimizer | Line::OtherOptimizer => Basis::Counted,
+        _ => Basis::Modelled("replay of Megatron-Core 0.19.2 and Transformer Engine 2.13"),
+    }
+}

@@ -1,0 +1,131 @@
+//! Whether it fits: every rank class of a layout priced against a device, with the basis of each
+//! number, the phase and block the peak stands in, and what would lower it.
+
+mod checklist;
+mod classes;
+mod levers;
+mod lines;
+mod offload;
+mod overload;
+mod reserve;
+mod review;
+
+pub use checklist::{Item, checklist};
+pub use classes::{PhasePeak, RankClass};
+pub use levers::{Lever, levers};
+pub use lines::{Amount, Basis, Entry};
+pub use offload::Offload;
+pub use overload::{AtOverload, Overload, at_overloads};
+pub use reserve::{Communicator, communicators};
+pub use review::{Change, Review, review};
+
+use crate::Unmodelled;
+use crate::ledger::megatron::MegatronOptions;
+use hardware::Device;
+use layout::{Layout, StagePlan};
+use recipe::Recipe;
+use units::Bytes;
+
+/// What is to be priced.
+#[derive(Clone, Copy, Debug)]
+pub struct FitRequest<'a> {
+    /// The model, as its mode runs it.
+    pub recipe: &'a Recipe,
+    /// How it is split; must be legal.
+    pub layout: &'a Layout,
+    /// Which layers each chunk holds.
+    pub stages: &'a StagePlan,
+    /// What it runs on.
+    pub device: &'a Device,
+    /// What the engine is told besides.
+    pub options: &'a MegatronOptions,
+    /// Share of AdamW's state to keep on the host, from 0 to 1.
+    pub offload: f64,
+    /// Memory to leave free, for compile peaks and fragmentation nobody replays.
+    pub headroom: Bytes,
+}
+
+/// The answer in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// With the headroom asked for.
+    Fits,
+    /// Without it.
+    Tight,
+    /// Not at all.
+    DoesNotFit,
+}
+
+impl Verdict {
+    /// As printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Fits => "fits",
+            Verdict::Tight => "tight",
+            Verdict::DoesNotFit => "does not fit",
+        }
+    }
+}
+
+/// Every rank class priced.
+#[derive(Clone, Debug)]
+pub struct Fit {
+    /// One a stage, in order.
+    pub classes: Vec<RankClass>,
+    /// Index of the class with the least headroom.
+    pub worst: usize,
+    /// The worst class's verdict.
+    pub verdict: Verdict,
+    /// What no figure here covers.
+    pub unmodelled: Vec<String>,
+}
+
+impl Fit {
+    /// Prices every rank class.
+    pub fn price(request: &FitRequest) -> Result<Fit, Unmodelled> {
+        let stages = 0..request.layout.pp.get() as usize;
+        let classes = stages.map(|stage| RankClass::price(request, stage)).collect::<Result<Vec<_>, _>>()?;
+        let worst = (0..classes.len()).min_by_key(|&i| classes[i].headroom).unwrap_or(0);
+        let verdict = judge(classes[worst].headroom, request.headroom);
+        Ok(Fit { classes, worst, verdict, unmodelled: unmodelled(request) })
+    }
+
+    /// The class with the least headroom.
+    pub fn worst(&self) -> &RankClass {
+        &self.classes[self.worst]
+    }
+}
+
+fn judge(headroom: i64, wanted: Bytes) -> Verdict {
+    match u64::try_from(headroom) {
+        Err(_) => Verdict::DoesNotFit,
+        Ok(left) if left < wanted.0 => Verdict::Tight,
+        Ok(_) => Verdict::Fits,
+    }
+}
+
+/// What is left out of every total, by name.
+fn unmodelled(request: &FitRequest) -> Vec<String> {
+    let mut list = vec![
+        "compile peaks and captured graphs: none is assumed to run".to_string(),
+        "checkpoint saving and data loading on the device".to_string(),
+        "kernel autotuning buffers of the first step".to_string(),
+    ];
+    if request.device.reserve.is_none() {
+        list.push(format!("memory outside the allocator on {}: nobody has measured it", request.device.name));
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_needs_its_headroom() {
+        assert_eq!(judge(-1, Bytes(0)), Verdict::DoesNotFit);
+        assert_eq!(judge(5, Bytes(6)), Verdict::Tight);
+        assert_eq!(judge(6, Bytes(6)), Verdict::Fits);
+    }
+}

@@ -1,0 +1,60 @@
+//! Memory as a function of routing skew: what the rank whose experts are hot holds, and the
+//! factor at which it no longer fits.
+
+use super::{Fit, FitRequest};
+use crate::Unmodelled;
+use crate::ledger::megatron::{MegatronOptions, Routing};
+
+/// The worst class at one overload factor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AtOverload {
+    /// Tokens the rank's experts receive, over the balanced share.
+    pub factor: f64,
+    /// Everything the device must hold.
+    pub total: u64,
+    /// What is left; negative when it does not fit.
+    pub headroom: i64,
+}
+
+/// Memory at several factors, and where it breaks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Overload {
+    /// In the order asked for.
+    pub at: Vec<AtOverload>,
+    /// The least factor that does not fit, to two digits; none when even the most does.
+    pub breaks_at: Option<f64>,
+    /// The most a rank can receive: every token of every peer, on its experts.
+    pub most: f64,
+}
+
+/// Prices the worst class at each factor, and finds the one at which it breaks.
+pub fn at_overloads(request: &FitRequest, factors: &[f64]) -> Result<Option<Overload>, Unmodelled> {
+    let Some(most) = most_overload(request) else { return Ok(None) };
+    let price = |factor: f64| -> Result<AtOverload, Unmodelled> {
+        let options = MegatronOptions { routing: Routing::Overloaded { factor }, ..request.options.clone() };
+        let fit = Fit::price(&FitRequest { options: &options, ..*request })?;
+        let worst = fit.worst();
+        Ok(AtOverload { factor, total: worst.total(), headroom: worst.headroom })
+    };
+    let at = factors.iter().map(|factor| price(factor.clamp(0.0, most))).collect::<Result<Vec<_>, _>>()?;
+    let breaks_at = if price(most)?.headroom >= 0 {
+        None
+    } else {
+        let (mut low, mut high) = (0.0, most);
+        while high - low > 0.005 {
+            let middle = (low + high) / 2.0;
+            if price(middle)?.headroom >= 0 { low = middle } else { high = middle }
+        }
+        Some((high * 100.0).round() / 100.0)
+    };
+    Ok(Some(Overload { at, breaks_at, most }))
+}
+
+/// The largest factor there is: each token can choose a rank's experts at most `min(top_k, local
+/// experts)` times, on every peer at once.
+fn most_overload(request: &FitRequest) -> Option<f64> {
+    let moe = request.recipe.moe.as_ref().filter(|_| request.recipe.uses(recipe::Mixer::Moe))?;
+    let ep = request.layout.ep.get();
+    let local = moe.experts / ep;
+    (ep > 1).then(|| ep as f64 * moe.top_k.min(local) as f64 / moe.top_k as f64)
+}
