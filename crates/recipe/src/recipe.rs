@@ -205,7 +205,7 @@ impl Recipe {
         match mixer {
             Mixer::Attention => {
                 if let Some(attention) = self.attention() {
-                    attention.tensors(self.hidden, out);
+                    attention.tensors(self.hidden, self.norm, out);
                     self.indexer_tensors(&attention, attention_ordinal, out);
                 }
             }

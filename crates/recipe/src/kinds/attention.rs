@@ -155,11 +155,12 @@ impl Attention {
         }
     }
 
-    /// Its tensors, behind the block's norm.
-    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+    /// Its tensors, behind the block's norm. Queries and keys are normalised with the model's own
+    /// norm, so that under LayerNorm each scale has a bias.
+    pub fn tensors(&self, hidden: u64, norm: Norm, out: &mut Emitter) {
         match &self.kind {
             AttentionKind::Mla(mla) => mla.tensors(self.heads, hidden, out),
-            AttentionKind::Gqa { kv_heads, head_dim } => self.gqa_tensors(hidden, *kv_heads, *head_dim, out),
+            AttentionKind::Gqa { kv_heads, head_dim } => self.gqa_tensors(hidden, *kv_heads, *head_dim, norm, out),
         }
         if self.sinks {
             let heads = vec![Dim::of(Unit::Head, self.heads, 1)];
@@ -167,7 +168,7 @@ impl Attention {
         }
     }
 
-    fn gqa_tensors(&self, hidden: u64, kv_heads: u64, head_dim: u64, out: &mut Emitter) {
+    fn gqa_tensors(&self, hidden: u64, kv_heads: u64, head_dim: u64, norm: Norm, out: &mut Emitter) {
         let mut segments = vec![("q", Unit::Head, self.heads, head_dim)];
         if self.output_gate {
             segments.push(("gate", Unit::Head, self.heads, head_dim));
@@ -179,14 +180,18 @@ impl Attention {
         match self.qk_norm {
             QkNorm::None => {}
             QkNorm::Head => {
-                out.norm("q_norm", Surface::AttentionNorm, Norm::RmsNorm, head_dim);
-                out.norm("k_norm", Surface::AttentionNorm, Norm::RmsNorm, head_dim);
+                out.norm("q_norm", Surface::AttentionNorm, norm, head_dim);
+                out.norm("k_norm", Surface::AttentionNorm, norm, head_dim);
             }
             QkNorm::Full => {
-                let query = vec![Dim::of(Unit::Head, self.heads, head_dim)];
-                out.add("q_norm.weight", Surface::AttentionNorm, Role::Norm, query);
-                let key = vec![Dim::of(Unit::KvHead, kv_heads, head_dim)];
-                out.add("k_norm.weight", Surface::AttentionNorm, Role::Norm, key);
+                let parts: &[&str] = if norm == Norm::LayerNorm { &["weight", "bias"] } else { &["weight"] };
+                let projections = [("q_norm", Unit::Head, self.heads), ("k_norm", Unit::KvHead, kv_heads)];
+                for (name, unit, heads) in projections {
+                    for part in parts {
+                        let scale = vec![Dim::of(unit, heads, head_dim)];
+                        out.add(&format!("{name}.{part}"), Surface::AttentionNorm, Role::Norm, scale);
+                    }
+                }
             }
         }
         let rows = Dim::of(Unit::Head, self.heads, head_dim);
@@ -211,4 +216,30 @@ fn read_gqa(section: &mut Section, heads: Option<u64>, hidden: Option<u64>) -> O
         section.report("heads", Finding::error("attention/head-dim", Blame::Recipe, "attention.head_dim", message));
     }
     Some(AttentionKind::Gqa { kv_heads, head_dim: head_dim? })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::builtin;
+    use crate::kinds::Norm;
+    use crate::kinds::attention::QkNorm;
+
+    /// Names of the norms of layer zero's queries and keys.
+    fn head_norms(norm: Norm, qk_norm: QkNorm) -> Vec<String> {
+        let mut recipe = builtin::find("llama3-8b").unwrap();
+        recipe.norm = norm;
+        recipe.attention.as_mut().unwrap().qk_norm = qk_norm;
+        let paths = recipe.tensors().into_iter().map(|t| t.path);
+        let layer = paths.filter_map(|p| p.strip_prefix("layers.0.attention.").map(str::to_string));
+        layer.filter(|p| p.starts_with("q_norm") || p.starts_with("k_norm")).collect()
+    }
+
+    #[test]
+    fn query_and_key_norms_are_of_the_models_kind() {
+        let both = ["q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias"];
+        for qk_norm in [QkNorm::Head, QkNorm::Full] {
+            assert_eq!(head_norms(Norm::RmsNorm, qk_norm), ["q_norm.weight", "k_norm.weight"]);
+            assert_eq!(head_norms(Norm::LayerNorm, qk_norm), both);
+        }
+    }
 }

@@ -1,5 +1,7 @@
-//! Splitting a Megatron argument list and looking flags up in the engine's own list.
+//! Splitting a Megatron argument list and looking flags up in the engine's own list. What a flag
+//! means is not known here.
 
+use super::values;
 use crate::limits;
 use diag::{Blame, Finding, did_you_mean};
 use serde_json::Value;
@@ -8,9 +10,17 @@ use std::collections::BTreeMap;
 /// The 847 option strings of Megatron-Core 0.19.2, with what each takes.
 const OPTIONS: &str = include_str!("../../../../../data/engines/megatron_flags_0.19.2.json");
 
+/// The engine's flags by name.
+pub fn options() -> Value {
+    let mut file: Value = serde_json::from_str(OPTIONS).unwrap_or_default();
+    file["flags"].take()
+}
+
 /// An argument list: each flag with its values.
 pub struct Flags {
     given: BTreeMap<String, Vec<String>>,
+    /// Ranks the launcher starts, where it says so.
+    pub ranks: Option<u64>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }
@@ -43,34 +53,68 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
+/// How many words the launcher takes: those up to the script, unless a flag of Megatron's stands
+/// before it.
+fn launcher(words: &[String], known: &Value) -> usize {
+    let script = words.iter().position(|w| w.ends_with(".py")).map_or(0, |at| at + 1);
+    let is_known = |w: &String| known.get(w.split('=').next().unwrap_or(w)).is_some();
+    if words[..script].iter().any(is_known) { 0 } else { script }
+}
+
+/// Ranks that `torchrun` starts: processes a node times nodes, when both are plain numbers.
+fn ranks(launcher: &[String]) -> Option<u64> {
+    let value = |name: &str| {
+        let spelled = |w: &String| w.split('=').next().is_some_and(|w| w.replace('_', "-") == name);
+        let at = launcher.iter().position(spelled)?;
+        let inline = launcher[at].split_once('=').map(|(_, value)| value.to_string());
+        inline.or_else(|| launcher.get(at + 1).cloned())
+    };
+    let processes: u64 = value("--nproc-per-node")?.parse().ok()?;
+    let nodes: u64 = value("--nnodes").map_or(Some(1), |n| n.parse().ok())?;
+    processes.checked_mul(nodes).filter(|ranks| (1..=1 << 24).contains(ranks))
+}
+
+/// A text short enough to print.
+pub fn shown(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
 impl Flags {
-    /// Reads an argument list; whatever stands before the first flag is the launcher's.
+    /// Reads an argument list; whatever stands before the script is the launcher's. Every value is
+    /// held against the engine's list: how many, of which type, among which choices.
     pub fn read(text: &str) -> Flags {
-        let mut flags = Flags { given: BTreeMap::new(), findings: Vec::new() };
-        let known: Value = serde_json::from_str(OPTIONS).unwrap_or_default();
-        let known = &known["flags"];
-        let mut current: Option<String> = None;
-        for word in words(text) {
-            if let Some((flag, value)) = word.strip_prefix("--").and_then(|w| w.split_once('=')) {
-                flags.start(&format!("--{flag}"), known);
-                flags.given.entry(format!("--{flag}")).or_default().push(value.to_string());
+        let known = options();
+        let words = words(text);
+        let (before, after) = words.split_at(launcher(&words, &known));
+        let mut flags = Flags { given: BTreeMap::new(), ranks: ranks(before), findings: Vec::new() };
+        let mut current: Option<&str> = None;
+        for word in after {
+            if let Some((flag, value)) = word.split_once('=').filter(|(flag, _)| flag.starts_with("--")) {
+                flags.start(flag, &known);
+                flags.given.entry(flag.to_string()).or_default().push(value.to_string());
                 current = None;
             } else if word.starts_with("--") {
-                flags.start(&word, known);
+                flags.start(word, &known);
                 current = Some(word);
-            } else if let Some(flag) = &current {
-                flags.given.entry(flag.clone()).or_default().push(word);
+            } else if let Some(flag) = current {
+                flags.given.entry(flag.to_string()).or_default().push(word.clone());
+            } else if word.contains('$') {
+                let message = format!("`{}` stands for arguments that cannot be seen", shown(word));
+                let finding = Finding::error("import/megatron-flag", Blame::Recipe, shown(word), message);
+                flags.findings.push(finding.hint("give the command line with its variables expanded"));
             }
         }
+        let complain = |(flag, given): (&String, &Vec<String>)| values::complaint(known.get(flag)?, flag, given);
+        let complaints: Vec<Finding> = flags.given.iter().filter_map(complain).collect();
+        flags.findings.extend(complaints);
         flags
     }
 
     fn start(&mut self, flag: &str, known: &Value) {
         if known.get(flag).is_none() {
-            let shown: String = flag.chars().take(60).collect();
-            let message = format!("`{shown}` is no flag of Megatron-Core 0.19.2");
+            let message = format!("`{}` is no flag of Megatron-Core 0.19.2", shown(flag));
             let names = known.as_object().into_iter().flat_map(|m| m.keys().map(String::as_str));
-            let mut finding = Finding::error("import/megatron-flag", Blame::Recipe, shown, message);
+            let mut finding = Finding::error("import/megatron-flag", Blame::Recipe, shown(flag), message);
             if let Some(close) = did_you_mean(flag, names) {
                 finding = finding.hint(format!("did you mean `{close}`?"));
             }
@@ -100,23 +144,18 @@ impl Flags {
         self.findings.push(Finding::error("import/value", Blame::Recipe, flag, message));
     }
 
-    /// A whole number, if the flag was given.
+    /// Reports what Megatron itself refuses, in its own words.
+    pub fn refuse_as(&mut self, flag: &str, message: impl Into<String>, quote: &str) {
+        self.findings.push(Finding::error("import/value", Blame::Engine, flag, message).quote(quote));
+    }
+
+    /// A whole number, if the flag was given; at least one, at most what a recipe may ask for.
     pub fn number(&mut self, flag: &str) -> Option<u64> {
-        if self.has(flag) && self.text(flag).is_none() {
-            self.refuse(flag, format!("`{flag}` has no value"));
-        }
         let text = self.text(flag)?.to_string();
-        let most = match flag {
-            "--vocab-size" | "--padded-vocab-size" => limits::VOCAB,
-            "--num-layers" => limits::DEPTH,
-            "--num-experts" => limits::EXPERTS,
-            "--seq-length" | "--max-position-embeddings" => limits::SEQUENCE,
-            _ => limits::WIDTH,
-        };
+        let most = most(flag);
         let number = text.parse::<u64>().ok().filter(|n| (1..=most).contains(n));
-        if number.is_none() {
-            let shown: String = text.chars().take(40).collect();
-            self.refuse(flag, format!("`{flag} {shown}` is no whole number from 1 to {most}"));
+        if number.is_none() && !self.findings.iter().any(|f| f.object == flag) {
+            self.refuse(flag, format!("`{flag} {}` is no whole number from 1 to {most}", shown(&text)));
         }
         number
     }
@@ -135,6 +174,24 @@ impl Flags {
     }
 }
 
+/// The largest value of a flag that a recipe could hold.
+fn most(flag: &str) -> u64 {
+    match flag {
+        "--vocab-size" | "--padded-vocab-size" => limits::VOCAB,
+        "--num-layers" => limits::DEPTH,
+        "--num-experts" | "--moe-router-topk" => limits::EXPERTS,
+        "--seq-length" | "--max-position-embeddings" => limits::SEQUENCE,
+        "--mtp-num-layers" => limits::MTP,
+        "--num-attention-heads" | "--num-query-groups" | "--dsa-indexer-n-heads" => limits::HEADS,
+        "--mamba-num-heads" | "--mamba-num-groups" | "--mamba-state-dim" => limits::HEADS,
+        "--linear-num-key-heads" | "--linear-num-value-heads" => limits::HEADS,
+        "--linear-conv-kernel-dim" => 64,
+        "--rotary-base" => 1 << 40,
+        "--make-vocab-size-divisible-by" => 1 << 20,
+        _ => limits::WIDTH,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,5 +201,20 @@ mod tests {
         let text = "torchrun x.py \\\n --a 'b c' # note\n --d=\"e\\\"f\" g";
         assert_eq!(words(text), ["torchrun", "x.py", "--a", "b c", "--d=e\"f", "g"]);
         assert_eq!(words("--x ''"), ["--x", ""]);
+    }
+
+    #[test]
+    fn the_launchers_flags_are_its_own() {
+        let flags = Flags::read("torchrun --nproc_per_node 8 --nnodes=2 pretrain_gpt.py --swiglu");
+        assert_eq!((flags.findings.len(), flags.ranks), (0, Some(16)));
+        assert_eq!(flags.names().collect::<Vec<_>>(), ["--swiglu"]);
+        assert!(!Flags::read("--swiglu --nproc_per_node 8 x.py").findings.is_empty());
+    }
+
+    #[test]
+    fn arguments_behind_a_variable_are_not_guessed() {
+        let findings = Flags::read("pretrain_gpt.py ${MODEL_ARGS[@]} --swiglu").findings;
+        assert_eq!(findings[0].hint.as_deref(), Some("give the command line with its variables expanded"));
+        assert!(!Flags::read("pretrain_gpt.py --swiglu $MORE").findings.is_empty());
     }
 }

@@ -1,0 +1,140 @@
+//! Feed-forward, experts, Mamba and gated delta nets out of Megatron's flags, with its defaults.
+
+use super::depth::{Depth, Variant};
+use super::flags::Flags;
+use crate::kinds::gated_delta::GatedDelta;
+use crate::kinds::mamba2::Mamba2;
+use crate::kinds::mlp::Mlp;
+use crate::kinds::moe::{Moe, Router, ScoreFunction, SharedExpert};
+use crate::kinds::{Activation, Norm};
+use crate::megatron::Symbol;
+use crate::tensor::Dtype;
+
+/// A width that was given, or its default.
+fn width(flags: &mut Flags, flag: &str, usual: u64) -> Option<u64> {
+    if flags.has(flag) { flags.number(flag) } else { Some(usual) }
+}
+
+pub fn activation(flags: &mut Flags) -> Activation {
+    match (flags.has("--swiglu"), flags.has("--squared-relu")) {
+        (true, true) => {
+            flags.refuse("--swiglu", "`--swiglu` and `--squared-relu` exclude each other");
+            Activation::SwiGlu
+        }
+        (true, false) => Activation::SwiGlu,
+        (false, true) => Activation::Relu2,
+        (false, false) => Activation::Gelu,
+    }
+}
+
+/// Four times the hidden width, or two thirds of it rounded to 64 when gated, unless said.
+pub fn mlp(flags: &mut Flags, hidden: u64, activation: Activation) -> Option<Mlp> {
+    let usual = if activation.is_gated() { (4 * hidden * 2 / 3) / 64 * 64 } else { 4 * hidden };
+    let ffn = width(flags, "--ffn-hidden-size", usual.max(1))?;
+    Some(Mlp { ffn, activation, bias: !flags.has("--disable-bias-linear") })
+}
+
+/// The experts, if `--num-experts` was given. Their projections, the router and the latent
+/// projections all have biases unless linear biases are disabled (`moe/experts.py`,
+/// `moe/router.py`, `moe/moe_layer.py`); shared experts refuse them.
+pub fn moe(flags: &mut Flags, ffn: u64, activation: Activation) -> Option<Option<Moe>> {
+    if !flags.has("--num-experts") {
+        return Some(None);
+    }
+    let experts = flags.number("--num-experts")?;
+    let top_k = width(flags, "--moe-router-topk", 2)?;
+    if top_k > experts {
+        let message = format!("`--moe-router-topk {top_k}` chooses among only {experts} experts");
+        flags.refuse("--moe-router-topk", message);
+    }
+    let bias = !flags.has("--disable-bias-linear");
+    let shared_ffn = flags.number("--moe-shared-expert-intermediate-size");
+    if bias && shared_ffn.is_some() {
+        let quote = "bias is not supported in the shared experts, ";
+        flags.refuse_as("--disable-bias-linear", "shared experts have no biases, and the list keeps them", quote);
+    }
+    let gate = flags.has("--moe-shared-expert-gate");
+    let sigmoid = flags.text("--moe-router-score-function") == Some("sigmoid");
+    let router = Router {
+        score: if sigmoid { ScoreFunction::Sigmoid } else { ScoreFunction::Softmax },
+        dtype: if flags.text("--moe-router-dtype") == Some("fp32") { Dtype::Fp32 } else { Dtype::Bf16 },
+        bias,
+        expert_bias: flags.has("--moe-router-enable-expert-bias"),
+        aux_loss: coefficient(flags, "--moe-aux-loss-coeff"),
+    };
+    Some(Some(Moe {
+        experts,
+        top_k,
+        ffn: width(flags, "--moe-ffn-hidden-size", ffn)?,
+        activation,
+        bias,
+        latent: flags.number("--moe-latent-size"),
+        latent_bias: bias && flags.has("--moe-latent-size"),
+        capacity_factor: capacity(flags),
+        shared: shared_ffn.map(|ffn| SharedExpert { ffn, activation, gate, bias: false }),
+        router,
+    }))
+}
+
+/// The first coefficient above zero; Megatron sums the losses of several.
+fn coefficient(flags: &mut Flags, flag: &str) -> Option<f64> {
+    let values: Vec<f64> = flags.list(flag).iter().filter_map(|t| t.parse().ok()).collect();
+    if values.iter().any(|x| *x < 0.0) {
+        flags.refuse(flag, format!("`{flag}` is below zero"));
+    }
+    values.into_iter().find(|x| x.is_finite() && *x > 0.0)
+}
+
+/// The capacity factor; below zero it means none, as in Megatron.
+fn capacity(flags: &mut Flags) -> Option<f64> {
+    let factor: f64 = flags.text("--moe-expert-capacity-factor")?.parse().ok()?;
+    if factor == 0.0 {
+        flags.refuse("--moe-expert-capacity-factor", "a capacity of zero accepts no token");
+    }
+    (factor.is_finite() && factor > 0.0).then_some(factor)
+}
+
+/// The Mamba-2 mixer, where the pattern has one.
+pub fn mamba(flags: &mut Flags, hidden: u64, depth: &Depth) -> Option<Option<Mamba2>> {
+    if !depth.has_symbol(Symbol::Mamba) {
+        return Some(None);
+    }
+    let head_dim = width(flags, "--mamba-head-dim", 64)?;
+    if !flags.has("--mamba-num-heads") && !(2 * hidden).is_multiple_of(head_dim) {
+        let message = format!("twice hidden {hidden} does not divide into heads of {head_dim}");
+        flags.refuse("--mamba-head-dim", message);
+        return None;
+    }
+    let heads = width(flags, "--mamba-num-heads", 2 * hidden / head_dim)?;
+    let state = width(flags, "--mamba-state-dim", 128)?;
+    let groups = width(flags, "--mamba-num-groups", 8)?;
+    if !heads.is_multiple_of(groups) {
+        flags.refuse("--mamba-num-groups", format!("{heads} Mamba heads do not share {groups} groups evenly"));
+        return None;
+    }
+    Some(Some(Mamba2::new(heads, head_dim, state, groups)))
+}
+
+/// The gated delta net, where the pattern or the attention variant asks for one.
+pub fn gated_delta(flags: &mut Flags, norm: Norm, depth: &Depth) -> Option<Option<GatedDelta>> {
+    let by_variant = matches!(depth, Depth::Transformer(Variant::GatedDelta));
+    if !by_variant && !depth.has_symbol(Symbol::GatedDelta) {
+        return Some(None);
+    }
+    if norm == Norm::LayerNorm {
+        flags.refuse("--normalization", "a gated delta net with LayerNorm has no recipe; its norm is RMSNorm");
+    }
+    let key_heads = width(flags, "--linear-num-key-heads", 16)?;
+    let value_heads = width(flags, "--linear-num-value-heads", 32)?;
+    if !value_heads.is_multiple_of(key_heads) {
+        let message = format!("{value_heads} value heads do not share {key_heads} key heads evenly");
+        flags.refuse("--linear-num-value-heads", message);
+    }
+    Some(Some(GatedDelta {
+        key_heads,
+        value_heads,
+        key_dim: width(flags, "--linear-key-head-dim", 128)?,
+        value_dim: width(flags, "--linear-value-head-dim", 128)?,
+        conv: width(flags, "--linear-conv-kernel-dim", 4)?,
+    }))
+}
