@@ -104,7 +104,7 @@ fn import_reads_a_megatron_argument_list() {
     let ran = run_args(&["import", list.to_str().unwrap(), "--json"]);
     let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(answer["pattern"], "(AF)(AE)x3");
-    assert_eq!(answer["layout_flags"], serde_json::json!(["--tp 2", "--no-sp", "--zero 0"]));
+    assert_eq!(answer["layout_flags"], serde_json::json!(["--tp 2", "--no-sp", "--zero 0", "--vocab-multiple 128"]));
     assert!(ran.stderr.contains("not part of a recipe or layout: --lr"), "{}", ran.stderr);
 }
 
