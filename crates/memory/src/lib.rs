@@ -10,6 +10,7 @@ pub mod fidelity;
 pub mod fit;
 pub mod ledger;
 pub mod line;
+pub mod quick;
 pub mod routing;
 pub mod serving;
 pub mod tape;

@@ -1,0 +1,310 @@
+//! The replay's figures in nanoseconds, for searches that ask millions of times.
+//!
+//! What a stage holds is static state, counted, plus what microbatches in flight save, plus the
+//! highest transient. Saved bytes add up over layers and microbatches, so a few replays of short
+//! probe stages, one for each kind of layer and place in the pipeline, give them all; a stage is
+//! then a sum. The probes depend on degrees inside a layer, batch, sequence and recompute, not on
+//! stages, replicas, ZeRO or schedule: one [`Quick`] serves every layout that shares the former.
+//!
+//! Nothing here words a reason: that is the replay's, for the layout a person looks at.
+
+use crate::Unmodelled;
+use crate::ledger::Replay;
+use crate::ledger::megatron::{Job, MegatronOptions, replay};
+use layout::{Layout, LayoutRequest, OwnershipTable, Schedule, StagePlan, ZeroStage, check};
+use recipe::{Layer, Mixer, Optimizer, Place, Recipe};
+
+/// Where in the pipeline a stage stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Only,
+    First,
+    Middle,
+    Last,
+}
+
+/// Bytes of one layer kind, or of an edge, on one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Held {
+    /// Parameters stepped by AdamW, dense and expert.
+    adam: [u64; 2],
+    /// Parameters stepped by Muon, dense and expert.
+    muon: [u64; 2],
+}
+
+impl Held {
+    fn add(&mut self, other: Held, times: u64) {
+        for i in 0..2 {
+            self.adam[i] += other.adam[i] * times;
+            self.muon[i] += other.muon[i] * times;
+        }
+    }
+}
+
+/// Everything the sum needs.
+#[derive(Clone, Debug)]
+pub struct Quick {
+    kinds: Vec<Layer>,
+    saved: Vec<u64>,
+    held: Vec<Held>,
+    front: Held,
+    back: Held,
+    /// Transient by role, in the order of [`Role`].
+    transient: [u64; 4],
+    /// What each further microbatch in flight keeps besides its layers.
+    boundary: u64,
+    grad_width: u64,
+    /// Reserved over allocated, as the probes came out.
+    overhead: f64,
+}
+
+/// A stage as the sum sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuickStage {
+    /// Layers of each kind, in the order of [`Quick::kinds`].
+    pub layers: Vec<u64>,
+    /// Whether it owns the embedding.
+    pub is_first: bool,
+    /// Whether it owns the head.
+    pub is_last: bool,
+    /// Microbatches in flight, over the layers of the whole stage, in 1/256ths.
+    pub in_flight: u64,
+    /// Ranks that share out optimizer state of dense and of expert tensors.
+    pub shards: [u64; 2],
+    /// Ranks that share out gradients, likewise.
+    pub gradient_shards: [u64; 2],
+    /// Ranks that share out weights, likewise.
+    pub weight_shards: [u64; 2],
+}
+
+/// What one rank of a stage holds at its peak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuickPeak {
+    /// Weights, gradients, optimizer state.
+    pub fixed: u64,
+    /// All of it.
+    pub allocated: u64,
+    /// With what the allocator keeps besides.
+    pub reserved: u64,
+}
+
+/// Microbatches in flight on a stage, in 1/256ths of its layers.
+pub fn in_flight(layout: &Layout, stage: u64) -> u64 {
+    let (pp, vpp, count) = (layout.pp.get(), layout.vpp.get(), layout.microbatches);
+    let whole = 256;
+    match layout.schedule {
+        Schedule::OneF1b | Schedule::ZbH1 => (pp - stage).min(count) * whole,
+        Schedule::Interleaved => {
+            let warmup = 2 * (pp - stage - 1) + (vpp - 1) * pp + 1;
+            warmup.min(count * vpp) * whole / vpp
+        }
+        // Both directions together keep pp + 1 (deepseek-ai/DualPipe, the table of its README).
+        Schedule::DualPipe | Schedule::DualPipeV => (pp + 1).min(count) * whole / 2,
+    }
+}
+
+impl QuickStage {
+    /// The stage of a layout, counted by the kinds of a [`Quick`].
+    pub fn of(quick: &Quick, recipe: &Recipe, layout: &Layout, plan: &StagePlan, stage: usize) -> QuickStage {
+        let mut layers = vec![0; quick.kinds.len()];
+        for layer in plan.layers_of_stage(stage) {
+            let kind = quick.kinds.iter().position(|k| *k == recipe.layers[layer]);
+            layers[kind.expect("every layer of the recipe has its kind")] += 1;
+        }
+        let last = plan.chunks.len() - 1;
+        let from = |stage| if layout.zero >= stage { [layout.dense_shards(), layout.edp.get()] } else { [1, 1] };
+        QuickStage {
+            layers,
+            is_first: plan.by_stage[stage].contains(&0),
+            is_last: plan.by_stage[stage].contains(&last),
+            in_flight: in_flight(layout, stage as u64),
+            shards: from(ZeroStage::One),
+            gradient_shards: from(ZeroStage::Two),
+            weight_shards: from(ZeroStage::Three),
+        }
+    }
+}
+
+impl Quick {
+    /// Probes a recipe under the degrees, batch, sequence and recompute of a layout.
+    pub fn new(recipe: &Recipe, layout: &Layout, options: &MegatronOptions) -> Result<Quick, Unmodelled> {
+        let prober = Prober { recipe, layout, options };
+        let mut kinds: Vec<Layer> = Vec::new();
+        for layer in &recipe.layers {
+            if !kinds.contains(layer) {
+                kinds.push(layer.clone());
+            }
+        }
+        let middle = prober.dynamic(&kinds, Role::Middle, 1)?;
+        let mut saved = Vec::new();
+        for kind in &kinds {
+            let mut longer = vec![kind.clone()];
+            longer.extend(kinds.iter().cloned());
+            saved.push(prober.dynamic(&longer, Role::Middle, 1)?.bytes.saturating_sub(middle.bytes));
+        }
+        let once: u64 = saved.iter().sum();
+        let mut transient = [0; 4];
+        let mut overhead = 1.0f64;
+        for (i, role) in [Role::Only, Role::First, Role::Middle, Role::Last].into_iter().enumerate() {
+            let probe = prober.dynamic(&kinds, role, 1)?;
+            transient[i] = probe.bytes.saturating_sub(once);
+            overhead = overhead.max(probe.overhead);
+        }
+        let two = prober.dynamic(&kinds, Role::Middle, 2)?;
+        let (held, front, back) = prober.held(&kinds)?;
+        Ok(Quick {
+            boundary: two.bytes.saturating_sub(middle.bytes + once),
+            kinds,
+            saved,
+            held,
+            front,
+            back,
+            transient,
+            grad_width: options.gradients.bits() / 8,
+            overhead,
+        })
+    }
+
+    /// Kinds of layers, in the order stages count them.
+    pub fn kinds(&self) -> &[Layer] {
+        &self.kinds
+    }
+
+    /// The peak of one stage.
+    pub fn peak(&self, stage: &QuickStage) -> QuickPeak {
+        let mut held = Held::default();
+        let mut saved = 0;
+        for (i, &count) in stage.layers.iter().enumerate() {
+            held.add(self.held[i], count);
+            saved += self.saved[i] * count;
+        }
+        held.add(self.front, u64::from(stage.is_first));
+        held.add(self.back, u64::from(stage.is_last));
+        let role = match (stage.is_first, stage.is_last) {
+            (true, true) => 0,
+            (true, false) => 1,
+            (false, false) => 2,
+            (false, true) => 3,
+        };
+        let fixed = self.fixed(&held, stage);
+        let further = stage.in_flight.saturating_sub(256);
+        let flying = (saved * stage.in_flight.max(256) + self.boundary * further) / 256;
+        let allocated = fixed + flying + self.transient[role];
+        QuickPeak { fixed, allocated, reserved: (allocated as f64 * self.overhead) as u64 }
+    }
+
+    fn fixed(&self, held: &Held, stage: &QuickStage) -> u64 {
+        let mut bytes = 0;
+        for i in 0..2 {
+            let (adam, muon) = (held.adam[i], held.muon[i]);
+            bytes += 2 * (adam + muon) / stage.weight_shards[i];
+            bytes += self.grad_width * (adam + muon) / stage.gradient_shards[i];
+            // Main weight and moments in fp32: two for AdamW, one for Muon.
+            bytes += (12 * adam + 8 * muon) / stage.shards[i];
+        }
+        bytes
+    }
+}
+
+/// Bytes of a probe beyond its static state, and how much the allocator kept besides.
+struct Probe {
+    bytes: u64,
+    overhead: f64,
+}
+
+/// Replays short stages.
+struct Prober<'a> {
+    recipe: &'a Recipe,
+    layout: &'a Layout,
+    options: &'a MegatronOptions,
+}
+
+impl Prober<'_> {
+    /// A recipe and layout whose stage under test holds exactly `layers`.
+    fn stage(
+        &self,
+        layers: &[Layer],
+        role: Role,
+        microbatches: u64,
+    ) -> Result<(Recipe, Layout, StagePlan), Unmodelled> {
+        let filler = &self.recipe.layers[0];
+        let (before, after) = match role {
+            Role::Only => (0, 0),
+            Role::First => (0, 1),
+            Role::Middle => (1, 1),
+            Role::Last => (1, 0),
+        };
+        let mut recipe = self.recipe.clone();
+        recipe.layers = vec![filler.clone(); before];
+        recipe.layers.extend_from_slice(layers);
+        recipe.layers.extend(vec![filler.clone(); after]);
+        let mut cuts = Vec::new();
+        cuts.extend((before > 0).then_some(before as u64));
+        cuts.extend((after > 0).then_some((before + layers.len()) as u64));
+        let own = self.layout;
+        let request = LayoutRequest {
+            tp: Some(own.tp.get()),
+            sp: Some(own.sp),
+            cp: Some(own.cp.get()),
+            pp: Some(1 + before as u64 + after as u64),
+            ep: Some(own.ep.get()),
+            etp: Some(own.etp.get()),
+            zero: Some(ZeroStage::Zero),
+            micro_batch: Some(own.micro_batch),
+            microbatches: Some(microbatches),
+            sequence: Some(own.sequence),
+            recompute: Some(own.recompute.clone()),
+            boundaries: Some(cuts).filter(|c| !c.is_empty()),
+            vocab_multiple: Some(own.vocab_multiple),
+            ..LayoutRequest::default()
+        };
+        let checked = check(&recipe, &request);
+        let refused = || Unmodelled::new("this layout", checked.findings.first().map_or("", |f| f.message.as_str()));
+        let layout = checked.layout.clone().filter(|_| checked.is_legal()).ok_or_else(refused)?;
+        let plan = StagePlan::new(&recipe, &layout, None).map_err(|f| Unmodelled::new("this partition", f.message))?;
+        Ok((recipe, layout, plan))
+    }
+
+    fn dynamic(&self, layers: &[Layer], role: Role, microbatches: u64) -> Result<Probe, Unmodelled> {
+        let (recipe, layout, plan) = self.stage(layers, role, microbatches)?;
+        let stage = u64::from(matches!(role, Role::Middle | Role::Last));
+        let rank = stage * (layout.world / layout.pp.get());
+        let options = MegatronOptions { steps: 2, ..self.options.clone() };
+        let job = Job { recipe: &recipe, layout: &layout, stages: &plan, rank, options: &options };
+        let replay = replay(&job)?;
+        Ok(Probe {
+            bytes: replay.allocated_peak().saturating_sub(fixed_of(&replay)),
+            overhead: replay.reserved_peak() as f64 / replay.allocated_peak().max(1) as f64,
+        })
+    }
+
+    /// Parameters on one rank by layer kind and at the edges.
+    fn held(&self, kinds: &[Layer]) -> Result<(Vec<Held>, Held, Held), Unmodelled> {
+        let (recipe, layout, _) = self.stage(kinds, Role::Only, 1)?;
+        let refused = |f: Vec<diag::Finding>| Unmodelled::new("this layout", f[0].message.clone());
+        let table = OwnershipTable::new(&recipe, &layout).map_err(refused)?;
+        let (mut held, mut front, mut back) = (vec![Held::default(); kinds.len()], Held::default(), Held::default());
+        for row in &table.rows {
+            let slot = match row.tensor.place {
+                Place::Layer(layer) => &mut held[layer],
+                Place::Embedding | Place::Side(_) => &mut front,
+                Place::FinalNorm | Place::Head | Place::Mtp(_) => &mut back,
+            };
+            let group = usize::from(row.tensor.acting.is_some());
+            let side = if row.tensor.optimizer == Optimizer::Muon { &mut slot.muon } else { &mut slot.adam };
+            side[group] += row.part_elements(&layout);
+        }
+        if recipe.tied {
+            // Apart from the first stage, a tied head is a copy of the table.
+            back.add(front, 1);
+        }
+        debug_assert!(recipe.has(Mixer::Moe) || held.iter().all(|h| h.adam[1] + h.muon[1] == 0));
+        Ok((held, front, back))
+    }
+}
+
+/// Weights, gradients, main weights and moments of a replay, whole on every replica.
+fn fixed_of(replay: &Replay) -> u64 {
+    let built = replay.phase("optimizer").map_or(0, |phase| phase.allocated);
+    built + 8 * replay.params
+}

@@ -1,0 +1,58 @@
+//! The quick sum against the replay it was probed from.
+
+use layout::{LayoutRequest, Recompute, StagePlan, check};
+use memory::ledger::megatron::{Job, MegatronOptions, Routing, replay};
+use memory::quick::{Quick, QuickStage};
+use recipe::precision::OptimizerPolicy;
+
+/// Degrees and batch of one case: recipe, tp, pp, vpp, ep, cp, microbatch, microbatches, recompute.
+type Case = (&'static str, u64, u64, u64, u64, u64, u64, u64, &'static str);
+
+const CASES: &[Case] = &[
+    ("llama3-8b", 2, 1, 1, 1, 1, 1, 1, "none"),
+    ("llama3-8b", 2, 4, 1, 1, 1, 1, 8, "none"),
+    ("llama3-8b", 1, 4, 2, 1, 1, 1, 8, "selective:mlp"),
+    ("llama3-70b", 4, 4, 1, 1, 2, 1, 8, "full"),
+    ("qwen3-30b-a3b", 1, 2, 1, 8, 1, 1, 4, "none"),
+    ("mixtral-8x7b", 2, 2, 1, 4, 1, 1, 4, "selective:moe_act"),
+    ("deepseek-v2-lite", 1, 1, 1, 8, 1, 2, 1, "none"),
+    ("nemotron-h-8b", 2, 2, 1, 1, 1, 1, 4, "none"),
+    ("nemotron-3-nano-30b-a3b", 2, 2, 1, 4, 1, 1, 4, "none"),
+];
+
+#[test]
+fn the_sum_is_near_the_replay() {
+    let mut worst: f64 = 0.0;
+    for &(name, tp, pp, vpp, ep, cp, mbs, count, recompute) in CASES {
+        let mut recipe = recipe::builtin::find(name).unwrap();
+        recipe.optimizer = OptimizerPolicy::default();
+        let request = LayoutRequest {
+            tp: Some(tp),
+            pp: Some(pp),
+            vpp: (vpp > 1).then_some(vpp),
+            ep: Some(ep),
+            etp: (ep > 1).then_some(1),
+            cp: Some(cp),
+            world: Some(64),
+            micro_batch: Some(mbs),
+            microbatches: Some(count),
+            sequence: Some(4096),
+            recompute: Some(Recompute::parse(recompute).unwrap()),
+            ..LayoutRequest::default()
+        };
+        let layout = check(&recipe, &request).layout.unwrap();
+        let plan = StagePlan::new(&recipe, &layout, None).unwrap();
+        let options = MegatronOptions { routing: Routing::Balanced, ..MegatronOptions::of(&recipe) };
+        let quick = Quick::new(&recipe, &layout, &options).unwrap();
+        for stage in 0..pp as usize {
+            let rank = stage as u64 * (layout.world / pp);
+            let job = Job { recipe: &recipe, layout: &layout, stages: &plan, rank, options: &options };
+            let truth = replay(&job).unwrap().allocated_peak();
+            let sum = quick.peak(&QuickStage::of(&quick, &recipe, &layout, &plan, stage)).allocated;
+            let error = sum as f64 / truth as f64 - 1.0;
+            println!("{name:26} tp {tp} pp {pp} stage {stage}: {error:+.4}");
+            worst = worst.max(error.abs());
+        }
+    }
+    assert!(worst <= 0.04, "off by {worst:.4}");
+}
