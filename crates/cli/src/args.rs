@@ -420,6 +420,8 @@ pub struct PlanArgs {
     pub on: String,
     #[command(flatten)]
     pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
 }
 
 /// Arguments of `completions`.

@@ -1,7 +1,8 @@
 //! The replay's figures in nanoseconds, for searches that ask millions of times.
 //!
 //! What a stage holds is static state, counted, plus what microbatches in flight save, plus the
-//! highest transient. Saved bytes add up over layers and microbatches, so a few replays of short
+//! highest point inside a layer or the loss. Saved bytes add up over layers and microbatches, and
+//! the highest point of a kind of layer is reached in its last one, so a few replays of short
 //! probe stages, one for each kind of layer and place in the pipeline, give them all; a stage is
 //! then a sum. The probes depend on degrees inside a layer, batch, sequence and recompute, not on
 //! stages, replicas, ZeRO or schedule: one [`Quick`] serves every layout that shares the former.
@@ -11,6 +12,7 @@
 use crate::Unmodelled;
 use crate::ledger::Replay;
 use crate::ledger::megatron::{Job, MegatronOptions, replay};
+use crate::line::Line;
 use layout::{Layout, LayoutRequest, OwnershipTable, Schedule, StagePlan, ZeroStage, check};
 use recipe::{Layer, Mixer, Optimizer, Place, Recipe};
 
@@ -49,8 +51,14 @@ pub struct Quick {
     held: Vec<Held>,
     front: Held,
     back: Held,
-    /// Transient by role, in the order of [`Role`].
-    transient: [u64; 4],
+    /// The highest point inside one layer of each kind, above what stood when it began.
+    inside: Vec<u64>,
+    /// The highest point of head and loss above what all layers saved; none but at the end.
+    loss: [u64; 2],
+    /// The highest point of the embedding's backward, when nothing of its microbatch is left.
+    embedding: u64,
+    /// What a stage keeps besides its layers.
+    besides: u64,
     /// What each further microbatch in flight keeps besides its layers.
     boundary: u64,
     grad_width: u64,
@@ -63,6 +71,8 @@ pub struct Quick {
 pub struct QuickStage {
     /// Layers of each kind, in the order of [`Quick::kinds`].
     pub layers: Vec<u64>,
+    /// For each kind, the layers of each kind from its last one on; empty when there is none.
+    pub from_last: Vec<Vec<u64>>,
     /// Whether it owns the embedding.
     pub is_first: bool,
     /// Whether it owns the head.
@@ -106,15 +116,19 @@ pub fn in_flight(layout: &Layout, stage: u64) -> u64 {
 impl QuickStage {
     /// The stage of a layout, counted by the kinds of a [`Quick`].
     pub fn of(quick: &Quick, recipe: &Recipe, layout: &Layout, plan: &StagePlan, stage: usize) -> QuickStage {
-        let mut layers = vec![0; quick.kinds.len()];
+        let (mut layers, mut from_last) = (vec![0; quick.kinds.len()], vec![Vec::new(); quick.kinds.len()]);
         for layer in plan.layers_of_stage(stage) {
             let kind = quick.kinds.iter().position(|k| *k == recipe.layers[layer]);
-            layers[kind.expect("every layer of the recipe has its kind")] += 1;
+            let kind = kind.expect("every layer of the recipe has its kind");
+            layers[kind] += 1;
+            from_last[kind] = vec![0; quick.kinds.len()];
+            from_last.iter_mut().filter(|counts| !counts.is_empty()).for_each(|counts| counts[kind] += 1);
         }
         let last = plan.chunks.len() - 1;
         let from = |stage| if layout.zero >= stage { [layout.dense_shards(), layout.edp.get()] } else { [1, 1] };
         QuickStage {
             layers,
+            from_last,
             is_first: plan.by_stage[stage].contains(&0),
             is_last: plan.by_stage[stage].contains(&last),
             in_flight: in_flight(layout, stage as u64),
@@ -143,26 +157,58 @@ impl Quick {
             saved.push(prober.dynamic(&longer, Role::Middle, 1)?.bytes.saturating_sub(middle.bytes));
         }
         let once: u64 = saved.iter().sum();
-        let mut transient = [0; 4];
-        let mut overhead = 1.0f64;
-        for (i, role) in [Role::Only, Role::First, Role::Middle, Role::Last].into_iter().enumerate() {
-            let probe = prober.dynamic(&kinds, role, 1)?;
-            transient[i] = probe.bytes.saturating_sub(once);
-            overhead = overhead.max(probe.overhead);
-        }
+        let inside = kinds
+            .iter()
+            .map(|kind| Ok(prober.dynamic(std::slice::from_ref(kind), Role::Middle, 1)?.bytes))
+            .collect::<Result<Vec<u64>, Unmodelled>>()?;
         let two = prober.dynamic(&kinds, Role::Middle, 2)?;
         let (held, front, back) = prober.held(&kinds)?;
-        Ok(Quick {
+        let mut quick = Quick {
             boundary: two.bytes.saturating_sub(middle.bytes + once),
-            kinds,
             saved,
             held,
             front,
             back,
-            transient,
+            inside,
+            loss: [0; 2],
+            embedding: 0,
+            besides: 0,
             grad_width: options.gradients.bits() / 8,
-            overhead,
-        })
+            overhead: middle.overhead,
+            kinds,
+        };
+        quick.calibrate(&prober, once)?;
+        Ok(quick)
+    }
+
+    /// What the ends of the pipeline add to the sum over layers.
+    fn calibrate(&mut self, prober: &Prober, once: u64) -> Result<(), Unmodelled> {
+        let each = self.each_once();
+        let middle = prober.dynamic(&self.kinds, Role::Middle, 1)?.bytes;
+        self.besides = middle.saturating_sub(self.highest(&each, once));
+        self.embedding = prober.dynamic(&self.kinds, Role::First, 1)?.bytes;
+        for (i, role) in [(0, Role::Only), (1, Role::Last)] {
+            let probe = prober.dynamic(&self.kinds, role, 1)?;
+            self.loss[i] = probe.bytes.saturating_sub(once);
+            self.overhead = self.overhead.max(probe.overhead);
+        }
+        Ok(())
+    }
+
+    /// A stage with one layer of each kind, in order.
+    fn each_once(&self) -> Vec<Vec<u64>> {
+        let count = self.kinds.len();
+        (0..count).map(|kind| (0..count).map(|other| u64::from(other >= kind)).collect()).collect()
+    }
+
+    /// The highest point of one microbatch inside the layers, which saved `saved` in all.
+    fn highest(&self, from_last: &[Vec<u64>], saved: u64) -> u64 {
+        let points =
+            from_last.iter().zip(&self.inside).filter(|(counts, _)| !counts.is_empty()).map(|(counts, inside)| {
+                let behind: u64 = counts.iter().zip(&self.saved).map(|(n, bytes)| n * bytes).sum();
+                saved.saturating_sub(behind) + inside
+            });
+        points.max().unwrap_or(0).max(saved)
     }
 
     /// Kinds of layers, in the order stages count them.
@@ -180,16 +226,16 @@ impl Quick {
         }
         held.add(self.front, u64::from(stage.is_first));
         held.add(self.back, u64::from(stage.is_last));
-        let role = match (stage.is_first, stage.is_last) {
-            (true, true) => 0,
-            (true, false) => 1,
-            (false, false) => 2,
-            (false, true) => 3,
-        };
         let fixed = self.fixed(&held, stage);
+        let inside = self.highest(&stage.from_last, saved) + self.besides;
+        let at_the_start = if stage.is_first { self.embedding } else { 0 };
+        let at_the_end = match (stage.is_first, stage.is_last) {
+            (_, false) => 0,
+            (is_first, true) => saved + self.loss[usize::from(!is_first)],
+        };
         let further = stage.in_flight.saturating_sub(256);
-        let flying = (saved * stage.in_flight.max(256) + self.boundary * further) / 256;
-        let allocated = fixed + flying + self.transient[role];
+        let flying = (saved + self.boundary) * further / 256;
+        let allocated = fixed + flying + inside.max(at_the_end).max(at_the_start);
         QuickPeak { fixed, allocated, reserved: (allocated as f64 * self.overhead) as u64 }
     }
 
@@ -227,7 +273,8 @@ impl Prober<'_> {
         role: Role,
         microbatches: u64,
     ) -> Result<(Recipe, Layout, StagePlan), Unmodelled> {
-        let filler = &self.recipe.layers[0];
+        // Neighbours with experts keep an expert mesh legal whatever the stage itself holds.
+        let filler = self.recipe.layers.iter().find(|l| l.has(Mixer::Moe)).unwrap_or(&self.recipe.layers[0]);
         let (before, after) = match role {
             Role::Only => (0, 0),
             Role::First => (0, 1),
@@ -273,7 +320,7 @@ impl Prober<'_> {
         let job = Job { recipe: &recipe, layout: &layout, stages: &plan, rank, options: &options };
         let replay = replay(&job)?;
         Ok(Probe {
-            bytes: replay.allocated_peak().saturating_sub(fixed_of(&replay)),
+            bytes: running_bytes(&replay, self.options.gradients.bits() / 8),
             overhead: replay.reserved_peak() as f64 / replay.allocated_peak().max(1) as f64,
         })
     }
@@ -303,8 +350,22 @@ impl Prober<'_> {
     }
 }
 
-/// Weights, gradients, main weights and moments of a replay, whole on every replica.
-fn fixed_of(replay: &Replay) -> u64 {
-    let built = replay.phase("optimizer").map_or(0, |phase| phase.allocated);
-    built + 8 * replay.params
+/// Bytes that come and go, at the highest point while layers run: every line but weights and
+/// optimizer state, and of gradients what lies outside their buffers. Probes keep whole optimizer
+/// state, whose blocks and steps are not a real stage's, so both are left out.
+fn running_bytes(replay: &Replay, grad_width: u64) -> u64 {
+    let running = replay.phases.iter().filter(|phase| phase.name.starts_with("fwdbwd"));
+    let Some(highest) = running.max_by_key(|phase| phase.peak.allocated) else { return 0 };
+    let of = |line: Line| highest.peak.by_line[line as usize];
+    let fixed = [
+        Line::ReplicatedParams,
+        Line::TpParams,
+        Line::ExpertParams,
+        Line::Gradients,
+        Line::MatrixOptimizer,
+        Line::OtherOptimizer,
+    ];
+    let fixed: u64 = fixed.into_iter().map(of).sum();
+    let fresh_gradients = of(Line::Gradients).saturating_sub(grad_width * replay.params);
+    highest.peak.allocated - fixed + fresh_gradients
 }

@@ -54,5 +54,5 @@ fn the_sum_is_near_the_replay() {
             worst = worst.max(error.abs());
         }
     }
-    assert!(worst <= 0.04, "off by {worst:.4}");
+    assert!(worst <= 0.015, "off by {worst:.4}");
 }

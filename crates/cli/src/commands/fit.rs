@@ -150,7 +150,8 @@ pub fn run(args: &FitArgs) -> Outcome {
     Ok(report)
 }
 
-fn verdict_text(fit: &Fit, request: &FitRequest) -> String {
+/// The verdict in two sentences.
+pub fn verdict_text(fit: &Fit, request: &FitRequest) -> String {
     let worst = fit.worst();
     let colour = match fit.verdict {
         Verdict::Fits => "\x1b[1;32m",
@@ -177,7 +178,15 @@ fn verdict_text(fit: &Fit, request: &FitRequest) -> String {
     )
 }
 
-/// What an entry is called, with the rest of its row.
+/// The largest lines of the worst rank, in one sentence.
+pub fn fit_lines(fit: &Fit) -> String {
+    let mut lines: Vec<_> = fit.worst().lines.iter().filter(|a| a.bytes > 0).collect();
+    lines.sort_by_key(|a| std::cmp::Reverse(a.bytes));
+    let words: Vec<String> = lines.iter().take(6).map(|a| format!("{} {}", a.entry.name(), Bytes(a.bytes))).collect();
+    format!("  most of it: {}\n", words.join(", "))
+}
+
+/// The lines of the worst class with their basis.
 fn lines_text(class: &RankClass) -> String {
     let mut table = Table::new(&["line", "bytes", "basis", "scales with", "does not care about"]).right(&[1]);
     for amount in class.lines.iter().filter(|a| a.bytes > 0) {

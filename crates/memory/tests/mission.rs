@@ -1,0 +1,175 @@
+//! Properties of the lines that the mission states: which axis owns which line, and that nothing
+//! is lost or counted twice.
+
+use hardware::Device;
+use layout::{Checked, LayoutRequest, Mesh, Order, OwnershipTable, StagePlan, check};
+use memory::Line;
+use memory::fit::{Entry, Fit, FitRequest, RankClass, at_overloads, checklist, levers, review};
+use memory::ledger::megatron::{MegatronOptions, Routing};
+use recipe::precision::OptimizerPolicy;
+use recipe::{Mixer, Recipe};
+use units::Bytes;
+
+fn recipe(name: &str) -> Recipe {
+    let mut recipe = recipe::builtin::find(name).unwrap();
+    recipe.optimizer = OptimizerPolicy::default();
+    recipe
+}
+
+fn request(tp: u64, pp: u64, ep: u64) -> LayoutRequest {
+    LayoutRequest {
+        tp: Some(tp),
+        pp: Some(pp),
+        ep: Some(ep),
+        etp: (ep > 1).then_some(1),
+        world: Some(32),
+        sequence: Some(4096),
+        microbatches: Some(4),
+        ..LayoutRequest::default()
+    }
+}
+
+/// Prices a request and hands the result to `then` with everything it borrows.
+fn priced<T>(recipe: &Recipe, request: &LayoutRequest, then: impl FnOnce(&FitRequest, &Fit, &Checked) -> T) -> T {
+    let checked = check(recipe, request);
+    let layout = checked.layout.clone().unwrap();
+    assert!(checked.is_legal(), "{:?}", checked.findings);
+    let stages = StagePlan::new(&checked.recipe, &layout, None).unwrap();
+    let options = MegatronOptions { routing: Routing::Balanced, ..MegatronOptions::of(&checked.recipe) };
+    let device = Device::find("H200").unwrap();
+    let request = FitRequest {
+        recipe: &checked.recipe,
+        layout: &layout,
+        stages: &stages,
+        device: &device,
+        options: &options,
+        offload: 0.0,
+        headroom: Bytes(4 << 30),
+    };
+    let fit = Fit::price(&request).unwrap();
+    then(&request, &fit, &checked)
+}
+
+fn lines(recipe: &Recipe, request: &LayoutRequest) -> RankClass {
+    priced(recipe, request, |_, fit, _| fit.classes[0].clone())
+}
+
+const PARAMS: [Line; 3] = [Line::ReplicatedParams, Line::TpParams, Line::ExpertParams];
+
+#[test]
+fn more_tp_never_raises_a_tp_line() {
+    let recipe = recipe("nemotron-h-8b");
+    let held: Vec<u64> =
+        [1, 2, 4, 8].map(|tp| lines(&recipe, &request(tp, 1, 1)).line(Entry::Ledger(Line::TpParams))).to_vec();
+    assert!(held.windows(2).all(|w| w[1] < w[0]), "{held:?}");
+}
+
+#[test]
+fn ep_never_changes_a_line_it_does_not_own() {
+    let recipe = recipe("nemotron-3-nano-30b-a3b");
+    let [one, four] = [1, 4].map(|ep| lines(&recipe, &request(1, 1, ep)));
+    for line in [Line::ReplicatedParams, Line::TpParams] {
+        assert_eq!(one.line(Entry::Ledger(line)), four.line(Entry::Ledger(line)), "{line}");
+    }
+    let expert = Entry::Ledger(Line::ExpertParams);
+    assert!(four.line(expert) * 39 / 10 <= one.line(expert), "{} {}", one.line(expert), four.line(expert));
+}
+
+#[test]
+fn sp_never_changes_a_parameter_and_shrinks_activations() {
+    let recipe = recipe("llama3-8b");
+    let [off, on] = [false, true].map(|sp| lines(&recipe, &LayoutRequest { sp: Some(sp), ..request(4, 1, 1) }));
+    for line in PARAMS {
+        assert_eq!(off.line(Entry::Ledger(line)), on.line(Entry::Ledger(line)), "{line}");
+    }
+    let activations = Entry::Ledger(Line::Activations);
+    assert!(on.line(activations) < off.line(activations));
+}
+
+#[test]
+fn ranks_hold_the_model_once_a_replica() {
+    for (name, tp, pp, ep) in [("llama3-8b", 2, 2, 1), ("nemotron-3-nano-30b-a3b", 2, 2, 4), ("mixtral-8x7b", 1, 4, 8)]
+    {
+        let recipe = recipe(name);
+        priced(&recipe, &request(tp, pp, ep), |request, fit, checked| {
+            let table = OwnershipTable::new(&checked.recipe, request.layout).unwrap();
+            let mesh = Mesh::new(request.layout, Order::Megatron, checked.recipe.uses(Mixer::Moe)).unwrap();
+            let owned: u64 = (0..request.layout.world).map(|rank| table.rank_params(request.layout, &mesh, rank)).sum();
+            let replayed: u64 = fit.classes.iter().map(|class| class.params * class.num_ranks).sum();
+            assert_eq!(replayed, owned, "{name}");
+            for class in &fit.classes {
+                let bytes: u64 = PARAMS.iter().map(|line| class.line(Entry::Ledger(*line))).sum();
+                let counted = 2 * class.params;
+                assert!(
+                    bytes >= counted && bytes - counted <= counted / 500 + (8 << 20),
+                    "{name}: {bytes} for {counted}"
+                );
+            }
+        });
+    }
+}
+
+#[test]
+fn lines_sum_to_the_total() {
+    priced(&recipe("qwen3-30b-a3b"), &request(1, 2, 8), |_, fit, _| {
+        for class in &fit.classes {
+            assert_eq!(class.lines.iter().map(|a| a.bytes).sum::<u64>(), class.total());
+        }
+    });
+}
+
+#[test]
+fn overload_raises_memory_and_breaks_somewhere_or_never() {
+    let request = LayoutRequest { micro_batch: Some(2), ..request(1, 1, 8) };
+    priced(&recipe("qwen3-30b-a3b"), &request, |request, _, _| {
+        let skew = at_overloads(request, &[1.0, 1.5, 2.0]).unwrap().unwrap();
+        assert!(skew.at.windows(2).all(|w| w[1].total > w[0].total), "{skew:?}");
+        if let Some(factor) = skew.breaks_at {
+            let at = at_overloads(request, &[factor + 0.01]).unwrap().unwrap();
+            assert!(at.at[0].headroom < 0);
+        }
+    });
+    priced(&recipe("llama3-8b"), &self::request(1, 1, 1), |request, _, _| {
+        assert!(at_overloads(request, &[2.0]).unwrap().is_none());
+    });
+}
+
+#[test]
+fn levers_are_priced_and_a_review_names_what_grew() {
+    let recipe = recipe("llama3-8b");
+    let typed = request(2, 1, 1);
+    priced(&recipe, &typed, |now, fit, _| {
+        let found = levers(&recipe, &typed, now, fit);
+        let full = found.iter().find(|l| l.change == "--recompute full").unwrap();
+        assert!(full.saves_bytes > 0);
+        assert!(found.windows(2).all(|w| w[0].saves_bytes >= w[1].saves_bytes));
+        let bigger = LayoutRequest { micro_batch: Some(2), ..typed.clone() };
+        priced(&recipe, &bigger, |_, after, _| {
+            let review = review(fit, after);
+            let grown = review.changes.iter().find(|c| c.entry == Entry::Ledger(Line::Activations)).unwrap();
+            assert!(grown.delta() > 0);
+            assert!(!review.changes.iter().any(|c| matches!(c.entry, Entry::Ledger(Line::TpParams))));
+            assert_eq!(review.delta, after.worst().total() as i64 - fit.worst().total() as i64);
+        });
+    });
+}
+
+#[test]
+fn the_checklist_has_evidence_for_every_item() {
+    priced(&recipe("qwen3-30b-a3b"), &request(1, 1, 8), |request, fit, _| {
+        let items = checklist(request, fit);
+        assert_eq!(items.len(), 7);
+        assert!(items.iter().all(|item| !item.evidence.is_empty()));
+        assert!(items.iter().find(|i| i.what.starts_with("dispatch")).unwrap().holds);
+    });
+}
+
+#[test]
+fn a_device_is_never_spent_to_its_datasheet() {
+    priced(&recipe("llama3-8b"), &request(1, 1, 1), |request, fit, _| {
+        let worst = fit.worst();
+        assert!(worst.outside > 1 << 30, "context and communicators are real");
+        assert_eq!(worst.headroom, request.device.visible_bytes() as i64 - worst.total() as i64);
+        assert!(worst.reserved_peak >= worst.allocated_peak);
+    });
+}
