@@ -123,7 +123,7 @@ pub fn svg(classes: &[RankClass], device_bytes: u64, title: &str) -> String {
     const BAR: f64 = 56.0;
     const GAP: f64 = 24.0;
     const HEIGHT: f64 = 320.0;
-    const LEFT: f64 = 70.0;
+    const LEFT: f64 = 84.0;
     const TOP: f64 = 60.0;
     let most = classes.iter().map(RankClass::total).max().unwrap_or(0).max(device_bytes) as f64 * 1.05;
     let scale = HEIGHT / most;

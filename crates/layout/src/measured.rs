@@ -83,7 +83,7 @@ impl Case {
             modes: Vec::new(),
             attention: Some(attention(model)?),
             moe,
-            mamba: mamba(model),
+            mamba: mamba(model)?,
             recurrent: None,
             gated_delta: None,
             mlp: None,
@@ -103,8 +103,30 @@ impl Case {
     }
 }
 
+/// The largest size of each key that a row may give; a mistyped one is refused, not laid out.
+fn most(key: &str) -> u64 {
+    match key {
+        "layers" => 1024,
+        "vocab" => recipe::limits::VOCAB,
+        "experts" | "topk" | "heads" | "kv_heads" | "mamba_heads" | "mamba_groups" => 4096,
+        _ => 1 << 20,
+    }
+}
+
+/// A size that must be there.
 fn need(object: &Value, key: &str) -> Result<u64, String> {
-    object[key].as_u64().ok_or_else(|| format!("the row lacks `{key}`"))
+    given(object, key)?.ok_or_else(|| format!("the row lacks `{key}`"))
+}
+
+/// A size that may be left out; zero and null count as left out.
+fn given(object: &Value, key: &str) -> Result<Option<u64>, String> {
+    match &object[key] {
+        Value::Null => Ok(None),
+        value => match value.as_u64() {
+            Some(n) if n <= most(key) => Ok(Some(n).filter(|n| *n > 0)),
+            _ => Err(format!("`{key}` of the row is no size up to {}", most(key))),
+        },
+    }
 }
 
 fn activation(model: &Value) -> Activation {
@@ -118,7 +140,7 @@ fn layers(model: &Value) -> Result<Vec<Layer>, String> {
         return Ok(parsed.segments.concat().iter().map(|s| Layer::of(&[s.mixer()])).collect());
     }
     let depth = need(model, "layers")?;
-    let has_experts = model["experts"].is_u64();
+    let has_experts = given(model, "experts")?.is_some();
     let routed = |i: u64| match &model["moe_layer_freq"] {
         Value::Array(flags) => flags.get(i as usize).and_then(Value::as_u64) == Some(1),
         Value::Number(every) => i.is_multiple_of(every.as_u64().unwrap_or(1).max(1)),
@@ -130,8 +152,11 @@ fn layers(model: &Value) -> Result<Vec<Layer>, String> {
 
 fn attention(model: &Value) -> Result<Attention, String> {
     let heads = need(model, "heads")?;
-    let kv_heads = model["kv_heads"].as_u64().unwrap_or(heads);
-    let head_dim = match model["head_dim"].as_u64() {
+    let kv_heads = given(model, "kv_heads")?.unwrap_or(heads);
+    if !heads.is_multiple_of(kv_heads) {
+        return Err(format!("{heads} query heads do not share {kv_heads} KV heads evenly"));
+    }
+    let head_dim = match given(model, "head_dim")? {
         Some(width) => width,
         None => need(model, "hidden")? / heads.max(1),
     };
@@ -139,7 +164,7 @@ fn attention(model: &Value) -> Result<Attention, String> {
     let mla = &model["mla"];
     if mla.is_object() {
         attention.kind = AttentionKind::Mla(Mla {
-            q_rank: mla["q_lora"].as_u64(),
+            q_rank: given(mla, "q_lora")?,
             kv_rank: need(mla, "kv_lora")?,
             qk_dim: need(mla, "qk")?,
             rope_dim: need(mla, "rope")?,
@@ -153,9 +178,12 @@ fn attention(model: &Value) -> Result<Attention, String> {
 }
 
 fn moe(model: &Value) -> Result<Option<Moe>, String> {
-    let Some(experts) = model["experts"].as_u64() else { return Ok(None) };
+    let Some(experts) = given(model, "experts")? else { return Ok(None) };
     let activation = activation(model);
-    let shared = model["shared_expert"].as_u64().filter(|ffn| *ffn > 0);
+    let shared = given(model, "shared_expert")?;
+    if need(model, "topk")? > experts {
+        return Err("a token chooses more experts than there are".to_string());
+    }
     Ok(Some(Moe {
         experts,
         top_k: need(model, "topk")?,
@@ -171,10 +199,13 @@ fn moe(model: &Value) -> Result<Option<Moe>, String> {
     }))
 }
 
-fn mamba(model: &Value) -> Option<Mamba> {
-    let get = |key: &str| model[key].as_u64();
-    let mixer = Mamba2::new(get("mamba_heads")?, get("mamba_head_dim")?, get("mamba_state")?, get("mamba_groups")?);
-    Some(Mamba::Two(mixer))
+fn mamba(model: &Value) -> Result<Option<Mamba>, String> {
+    let Some(heads) = given(model, "mamba_heads")? else { return Ok(None) };
+    let (groups, state) = (need(model, "mamba_groups")?, need(model, "mamba_state")?);
+    if !heads.is_multiple_of(groups) {
+        return Err(format!("{heads} Mamba heads do not share {groups} groups evenly"));
+    }
+    Ok(Some(Mamba::Two(Mamba2::new(heads, need(model, "mamba_head_dim")?, state, groups))))
 }
 
 fn request(case: &Value) -> Result<LayoutRequest, String> {
