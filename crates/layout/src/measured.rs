@@ -160,6 +160,9 @@ fn attention(model: &Value) -> Result<Attention, String> {
         Some(width) => width,
         None => need(model, "hidden")? / heads.max(1),
     };
+    if head_dim == 0 {
+        return Err(format!("the hidden width leaves nothing for {heads} heads"));
+    }
     let mut attention = Attention::gqa(heads, kv_heads, head_dim);
     let mla = &model["mla"];
     if mla.is_object() {
