@@ -72,7 +72,7 @@ pub fn judge(row: &Value) -> Judged {
     }
     let not_ready = |why| {
         let name = row["id"].as_str().unwrap_or("unnamed").to_string();
-        Judged::refused(name, "dense", row["source_id"].as_str().unwrap_or("unknown"), why)
+        Judged::refused(name, published::kind(row), row["source_id"].as_str().unwrap_or("unknown"), why)
     };
     match row["ready"]["memory"].as_bool() {
         Some(true) => published::judge(row),

@@ -65,11 +65,16 @@ impl Peaks {
     }
 }
 
+/// The kind of a row's model; `dense` when it has none.
+pub(super) fn kind(row: &Value) -> &'static str {
+    model::kind(&row["model"])
+}
+
 /// Judges a row that is complete enough to score.
 pub(super) fn judge(row: &Value) -> Judged {
     let name = row["id"].as_str().unwrap_or("unnamed").to_string();
     let source = row["source_id"].as_str().unwrap_or("unknown");
-    let kind = model::kind(&row["model"]);
+    let kind = kind(row);
     match predict(row).and_then(|peaks| figures(row, &peaks)) {
         Ok(figures) => Judged { name, kind, source: source.to_string(), figures, why_not: None, params_differ: None },
         Err(why) => Judged::refused(name, kind, source, why),
@@ -110,11 +115,9 @@ fn outside(row: &Value, peaks: &Peaks) -> Result<u64, String> {
     let gpu = row["hardware"]["gpu"].as_str().unwrap_or_default();
     let reserve = Device::find(gpu).ok().and_then(|device| device.reserve);
     let reserve = reserve.ok_or("what lies outside the allocator has not been measured on the row's device")?;
-    let further = (communicators(&peaks.layout, peaks.has_experts).len() as u64).saturating_sub(1);
-    let talking = if peaks.layout.world > 1 {
-        reserve.first_communicator_bytes + further * reserve.communicator_bytes
-    } else {
-        0
+    let talking = match communicators(&peaks.layout, peaks.has_experts).len() as u64 {
+        0 => 0,
+        n => reserve.first_communicator_bytes + (n - 1) * reserve.communicator_bytes,
     };
     Ok(reserve.context_bytes + reserve.libraries_bytes + talking)
 }
