@@ -2,6 +2,7 @@
 //! never dropped; no rule anywhere names a row.
 
 mod megatron;
+mod published;
 
 use recipe::{Mixer, Recipe};
 use serde_json::Value;
@@ -69,12 +70,14 @@ pub fn judge(row: &Value) -> Judged {
     if row.get("case").is_some() {
         return megatron::judge(row);
     }
-    let name = row["id"].as_str().unwrap_or("unnamed").to_string();
-    let source = row["source_id"].as_str().unwrap_or("unknown");
+    let not_ready = |why| {
+        let name = row["id"].as_str().unwrap_or("unnamed").to_string();
+        Judged::refused(name, published::kind(row), row["source_id"].as_str().unwrap_or("unknown"), why)
+    };
     match row["ready"]["memory"].as_bool() {
-        Some(true) => Judged::refused(name, "dense", source, "published rows have no ledger yet"),
-        Some(false) => Judged::refused(name, "dense", source, "the row is not complete enough to score memory"),
-        None => Judged::refused(name, "dense", source, "the row is of neither format"),
+        Some(true) => published::judge(row),
+        Some(false) => not_ready("the row is not complete enough to score memory"),
+        None => not_ready("the row is of neither format"),
     }
 }
 

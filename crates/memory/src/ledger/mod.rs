@@ -2,6 +2,7 @@
 //! ledger replays the engine's allocations in the engine's order on a [`crate::tape`].
 
 pub mod megatron;
+pub mod nanotron;
 
 use crate::line::{ByLine, Line, Stand};
 use crate::tape::{Holder, Peak, Tape};

@@ -1,0 +1,75 @@
+//! Replays against what others measured and published (`data/truth/published_memory.jsonl`). The
+//! table is what counts, and it is printed; asserted are coverage and that nothing is absurd.
+
+use memory::fidelity::{Judged, judge, summarise};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+const ROWS: usize = 855;
+
+fn rows() -> Vec<Value> {
+    let path = format!("{}/../../data/truth/published_memory.jsonl", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), ROWS);
+    rows
+}
+
+fn print_reasons(judged: &[Judged]) {
+    let mut reasons: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for row in judged {
+        if let Some(why) = &row.why_not {
+            *reasons.entry((&row.source, why)).or_default() += 1;
+        }
+    }
+    for ((source, why), count) in reasons {
+        println!("{count:4} {source:16} {why}");
+    }
+}
+
+#[test]
+fn published_rows_are_covered_and_none_is_absurd() {
+    let judged: Vec<Judged> = rows().iter().map(judge).collect();
+    let modelled = judged.iter().filter(|row| row.why_not.is_none()).count();
+    println!("{modelled} of {ROWS} rows modelled");
+    println!("{:18} {:10} {:>5} {:>8} {:>8} {:>8}", "group", "figure", "rows", "mean", "median", "worst");
+    let lines = summarise(&judged);
+    for line in &lines {
+        let [mean, median, worst] = [line.mean, line.median, line.worst].map(|x| 100.0 * x);
+        println!("{:18} {:10} {:5} {mean:7.1}% {median:7.1}% {worst:7.1}%", line.group, line.figure, line.rows);
+    }
+    print_reasons(&judged);
+    assert!(modelled * 100 >= 80 * ROWS, "{modelled} of {ROWS} rows are modelled");
+    for line in &lines {
+        assert!(line.median <= 0.20, "{} {}: median {}", line.group, line.figure, line.median);
+    }
+    for row in &judged {
+        assert!(row.figures.iter().all(|f| f.predicted > 0 && f.error() < 2.0), "{}: {:?}", row.name, row.figures);
+    }
+}
+
+#[test]
+fn a_row_that_is_not_ready_keeps_its_reason() {
+    let mut row = rows().swap_remove(0);
+    row["ready"]["memory"] = Value::Bool(false);
+    assert_eq!(judge(&row).why_not.as_deref(), Some("the row is not complete enough to score memory"));
+}
+
+/// Whatever is taken out of a row, judging it comes to a reason or a figure.
+#[test]
+fn a_row_with_a_hole_is_refused_with_a_reason() {
+    let rows = rows();
+    let mut seen = Vec::new();
+    for row in &rows {
+        let engine = row["framework"]["name"].as_str().unwrap();
+        if seen.contains(&engine) {
+            continue;
+        }
+        seen.push(engine);
+        for part in ["model", "hardware", "layout", "batch", "measured"] {
+            let mut holed = row.clone();
+            holed[part] = Value::Null;
+            assert!(judge(&holed).why_not.is_some(), "{engine} without {part}");
+        }
+    }
+}
