@@ -1,9 +1,9 @@
 //! Multi-latent attention (`megatron/core/transformer/multi_latent_attention.py`).
 
 use super::attention::{Heads, fused, run_core};
-use super::linear::{Keeps, Mode, linear, norm_linear_of};
+use super::blocks::{MlaParams, UpProjection};
+use super::linear::{Fused, Keeps, Mode, linear, norm_linear_of};
 use super::ops::{copy, grad, makes};
-use super::params::{MlaParams, UpProjection};
 use super::rank::Rank;
 use super::rope::{Storing, rotate};
 use crate::tape::{BF16, Tensor, WithoutOutput};
@@ -94,7 +94,10 @@ fn up_projections(c: &Rank, params: &MlaParams, inputs: &[Tensor]) -> Vec<Tensor
 fn up(c: &Rank, x: &Tensor, input: u64, output: u64, params: &UpProjection) -> Tensor {
     match &params.norm {
         // `TELayerNormColumnParallelLinear` under `qk_layernorm`. Modelled from source.
-        Some(norm) => norm_linear_of(c, x, input, output, (norm, &params.weight)),
+        Some(norm) => {
+            let fused = Fused { norm, weight: &params.weight, bias: None };
+            norm_linear_of(c, x, input, output, fused)
+        }
         None => linear(c, x, Mode::Column, (input, output), &params.weight, Keeps::Quantized),
     }
 }

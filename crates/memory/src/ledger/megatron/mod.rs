@@ -9,6 +9,7 @@
 //! autotuning buffers, checkpoint saving, and whatever [`Unmodelled`] names.
 
 mod attention;
+mod blocks;
 mod config;
 mod cp_attention;
 mod embedding;
@@ -22,6 +23,8 @@ mod mlp;
 mod model;
 mod moe;
 mod moe_allgather;
+mod mtp;
+mod muon;
 mod ops;
 mod optimizer;
 mod options;
@@ -32,6 +35,8 @@ mod rope;
 mod router;
 mod schedule;
 mod setup;
+mod side;
+mod supported;
 
 pub use options::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Reduction, Routing};
 
@@ -78,7 +83,7 @@ fn run(config: Config, steps: u32, wanted: Option<u64>) -> Replay {
     let rank = Rank::new(config, Tape::new(wanted));
     let tape = rank.tape.clone();
     let mut phases = vec![Phase::read(&tape, "context".to_string())];
-    let chunks: Vec<_> = rank.config.chunks.iter().map(|chunk| Chunk::new(&rank.config, chunk)).collect();
+    let chunks = Chunk::all(&rank.config);
     setup::build_model(&rank, &chunks);
     phases.push(Phase::read(&tape, "model".to_string()));
     let buffers = setup::build_buffers(&rank, &chunks);

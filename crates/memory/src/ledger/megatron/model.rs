@@ -1,12 +1,17 @@
 //! A chunk of the model and its forward pass (`models/gpt/gpt_model.py`,
 //! `models/hybrid/hybrid_model.py`, `transformer/transformer_layer.py`).
 
+use super::blocks::BlockParams;
 use super::config::{ChunkLayers, Config};
-use super::params::{BlockParams, Param, Params};
+use super::embedding::Tables;
+use super::mtp::Prediction;
+use super::params::{Norm, Param, Params};
 use super::rank::Rank;
+use super::side::SideParams;
 use super::{attention, embedding, loss, mamba, mla, mlp, moe, ops, recompute, rope};
 use crate::line::Stand;
 use crate::tape::{INT64, Storage, Tensor};
+use recipe::{Mixer, Role};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -21,16 +26,17 @@ pub(super) struct Layer {
     blocks: Vec<Block>,
 }
 
-/// Final norm and output head.
+/// Final norm, prediction suffix and output head.
 pub(super) struct Head {
-    pub norm: Rc<Param>,
+    pub norm: Norm,
+    pub suffix: Option<Prediction>,
     pub weight: Rc<Param>,
 }
 
 /// One chunk of the model.
 pub(super) struct Chunk {
     pub params: Vec<Rc<Param>>,
-    embedding: Option<Rc<Param>>,
+    tables: Option<Rc<Tables>>,
     layers: Vec<Rc<Layer>>,
     head: Option<Head>,
     /// `decoder.input_tensor`: the last input received, kept until the next.
@@ -39,24 +45,42 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    pub fn new(c: &Config, held: &ChunkLayers) -> Chunk {
-        let mut params = Params::default();
-        let table = c.vocab * c.hidden;
-        let embedding = held.is_first.then(|| params.matrix(table));
+    /// All chunks of a rank. Where the first and the last chunk share one, so do they its tables.
+    pub fn all(c: &Config) -> Vec<Chunk> {
+        let mut tables = None;
+        let mut chunks = Vec::new();
+        for held in &c.chunks {
+            let chunk = Chunk::new(c, held, tables.clone());
+            tables = tables.or_else(|| chunk.tables.clone());
+            chunks.push(chunk);
+        }
+        chunks
+    }
+
+    fn new(c: &Config, held: &ChunkLayers, known: Option<Rc<Tables>>) -> Chunk {
+        let mut params = Params::new(&c.optimizer, c.norm);
+        // The suffix looks tokens up too, in a copy of the table where the first chunk is elsewhere.
+        let suffix = c.suffix.as_ref().filter(|_| held.is_last);
+        let tables = match known {
+            Some(known) if held.is_last => Some(known),
+            _ if held.is_first => Some(build_tables(c, &mut params, Sides::Built)),
+            _ => suffix.map(|_| build_tables(c, &mut params, Sides::Elsewhere)),
+        };
         let layers = held.layers.iter().map(|(index, mixers)| {
-            let blocks = mixers.iter().map(|&mixer| Block {
-                stand: Stand::Layer { index: *index, mixer },
-                params: BlockParams::build(mixer, *index, c, &mut params),
-            });
-            Rc::new(Layer { blocks: blocks.collect() })
+            let stand = |mixer| Stand::Layer { index: *index, mixer };
+            Rc::new(Layer::build_with(c, stand, *index, mixers, &mut params))
         });
         let layers = layers.collect();
         let head = held.is_last.then(|| {
             let norm = params.norm(c.hidden);
-            let tied = embedding.clone().filter(|_| c.is_tied);
-            Head { norm, weight: tied.unwrap_or_else(|| params.matrix(table)) }
+            let suffix = suffix.zip(tables.clone());
+            let suffix = suffix.map(|(suffix, tables)| Prediction::build(c, suffix, tables, &mut params));
+            let tied = tables.as_ref().filter(|_| c.is_tied).map(|tables| tables.tokens.clone());
+            let role = if c.is_tied { Role::Embedding } else { Role::Head };
+            Head { norm, suffix, weight: tied.unwrap_or_else(|| params.matrix(role, c.vocab, c.hidden)) }
         });
-        Chunk { params: params.all, embedding, layers, head, input: RefCell::default(), rope: RefCell::default() }
+        let tables = tables.filter(|_| held.is_first);
+        Chunk { params: params.all, tables, layers, head, input: RefCell::default(), rope: RefCell::default() }
     }
 
     /// One microbatch through the chunk: hidden states, or the loss on the last chunk.
@@ -65,8 +89,8 @@ impl Chunk {
         c.tape.stand_at(Stand::Embedding);
         let _tokens = c.act_of(config.tokens, INT64, "tokens");
         let _positions = c.act_of(config.sequence, INT64, "positions");
-        let mut x = match (&self.embedding, &*self.input.borrow()) {
-            (Some(table), _) => embedding::forward(c, table),
+        let mut x = match (&self.tables, &*self.input.borrow()) {
+            (Some(tables), _) => embedding::forward(c, tables),
             (None, Some(input)) => input.clone(),
             (None, None) => unreachable!("a chunk without an embedding is given its input"),
         };
@@ -92,7 +116,40 @@ impl Chunk {
     }
 }
 
+/// Whether side tables stand beside a token table.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sides {
+    /// They do.
+    Built,
+    /// It is a copy, and they stand beside the first.
+    Elsewhere,
+}
+
+fn build_tables(c: &Config, params: &mut Params, sides: Sides) -> Rc<Tables> {
+    let tokens = params.matrix(Role::Embedding, c.vocab, c.hidden);
+    let positions = c.positions.map(|count| params.whole_matrix(Role::Embedding, count, c.hidden));
+    let built = c.sides.iter().filter(|_| sides == Sides::Built);
+    let sides = built.map(|side| SideParams::build(side, c.hidden, params)).collect();
+    Rc::new(Tables { tokens, positions, sides })
+}
+
 impl Layer {
+    /// A layer whose blocks all stand at one place.
+    pub fn build(c: &Config, stand: Stand, index: u32, mixers: &[Mixer], params: &mut Params) -> Layer {
+        Layer::build_with(c, |_| stand, index, mixers, params)
+    }
+
+    fn build_with(
+        c: &Config,
+        stand: impl Fn(Mixer) -> Stand,
+        index: u32,
+        mixers: &[Mixer],
+        params: &mut Params,
+    ) -> Layer {
+        let block = |&mixer: &Mixer| Block { stand: stand(mixer), params: BlockParams::build(mixer, index, c, params) };
+        Layer { blocks: mixers.iter().map(block).collect() }
+    }
+
     pub fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
         let mut x = x.clone();
         for block in &self.blocks {
@@ -115,6 +172,9 @@ impl Block {
             BlockParams::Mlp(params) => mlp::forward(c, params, x),
             BlockParams::Mamba(params) => mamba::forward(c, params, x),
         };
-        ops::add(c, &out, x)
+        match self.params.late_bias() {
+            Some(bias) => ops::add_with_bias(c, &out, x, bias),
+            None => ops::add(c, &out, x),
+        }
     }
 }
