@@ -82,11 +82,11 @@ fn parameters_agree_with_ownership() {
 
 #[test]
 fn what_megatron_has_not_is_named() {
-    let refusals =
-        [("nam56r", "optimizers other than AdamW"), ("gpt3-175b", "layernorm"), ("turing-530b", "layernorm")];
-    for (name, what) in refusals {
-        let refusal = explained(&builtin(name), &degrees(1, 1, 1, 1), 0).unwrap_err();
-        assert_eq!(refusal.what, what, "{name}");
-        assert!(!refusal.why.is_empty());
+    use layout::ZeroStage::{Three, Two};
+    for zero in [Two, Three] {
+        let request = LayoutRequest { zero: Some(zero), ..degrees(1, 1, 1, 8) };
+        let refusal = explained(&builtin("llama3-8b"), &request, 0).unwrap_err();
+        assert_eq!(refusal.what, format!("zero {zero} under Megatron-Core"));
+        assert!(refusal.why.contains("Megatron-FSDP"), "{}", refusal.why);
     }
 }

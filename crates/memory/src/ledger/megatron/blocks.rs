@@ -1,6 +1,10 @@
 //! The parameters of each kind of block, in the order in which Megatron's modules make them.
 
+pub(super) use super::custom::{GatedDeltaParams, M2rnnParams, Mamba3Params};
+
 use super::config::{AttentionSizes, Config, Feed};
+use super::custom;
+use super::indexer::IndexerParams;
 use super::params::{Linear, Norm, NormLinear, Origin, Param, Params};
 use crate::tape::{Storage, Tensor};
 use recipe::kinds::mla::Mla;
@@ -24,6 +28,7 @@ pub(super) struct UpProjection {
 /// `transformer/multi_latent_attention.py`.
 pub(super) struct MlaParams {
     pub norm: Rc<Norm>,
+    pub indexer: Option<IndexerParams>,
     pub proj: Rc<Param>,
     /// The query latent's down-projection, when there is a latent.
     pub q_down: Option<Rc<Param>>,
@@ -85,6 +90,9 @@ pub(super) enum BlockParams {
     Moe(Rc<MoeParams>),
     Mlp(Rc<MlpParams>),
     Mamba(MambaParams),
+    Mamba3(Mamba3Params),
+    M2rnn(M2rnnParams),
+    GatedDelta(GatedDeltaParams),
 }
 
 impl BlockParams {
@@ -92,10 +100,14 @@ impl BlockParams {
         match mixer {
             Mixer::Moe => BlockParams::Moe(Rc::new(moe(c, layer, params))),
             Mixer::Mlp => BlockParams::Mlp(Rc::new(mlp(c, params))),
-            Mixer::Mamba => BlockParams::Mamba(mamba(c, params)),
-            Mixer::Recurrent | Mixer::GatedDelta => todo!(),
+            Mixer::Mamba => match &c.mamba3 {
+                Some(mixer) => BlockParams::Mamba3(custom::mamba3(c, mixer, params)),
+                None => BlockParams::Mamba(mamba(c, params)),
+            },
+            Mixer::Recurrent => BlockParams::M2rnn(custom::m2rnn(c, params)),
+            Mixer::GatedDelta => BlockParams::GatedDelta(custom::gated_delta(c, params)),
             Mixer::Attention => match &c.attention().mla {
-                Some(latent) => BlockParams::Mla(Rc::new(mla(c, c.attention(), latent, params))),
+                Some(latent) => BlockParams::Mla(Rc::new(mla(c, layer, latent, params))),
                 None => BlockParams::Attention(attention(c, c.attention(), params)),
             },
         }
@@ -129,9 +141,11 @@ fn attention(c: &Config, a: &AttentionSizes, params: &mut Params) -> AttentionPa
     AttentionParams { proj, qkv: NormLinear { norm, weight, bias }, head_norms }
 }
 
-fn mla(c: &Config, a: &AttentionSizes, latent: &Mla, params: &mut Params) -> MlaParams {
+fn mla(c: &Config, layer: u32, latent: &Mla, params: &mut Params) -> MlaParams {
+    let a = c.attention();
     let query = a.heads * (latent.qk_dim + latent.rope_dim) / c.tp;
     let norm = Rc::new(params.block_norm(c.hidden));
+    let indexer = IndexerParams::build(c, layer, latent.q_rank.unwrap_or(c.hidden), params);
     // `Attention.__init__` builds a projection that the latent one then replaces.
     let replaced = a.heads * a.head_dim / c.tp * c.hidden;
     let proj = params.matrix_from(Origin::Replacing(replaced), c.hidden, a.heads * latent.v_dim / c.tp);
@@ -143,7 +157,7 @@ fn mla(c: &Config, a: &AttentionSizes, latent: &Mla, params: &mut Params) -> Mla
     let q_up = up(query, latent.q_rank.unwrap_or(c.hidden), latent.q_rank.is_some(), params);
     let kv_down = params.whole_matrix(Role::Matrix, latent.kv_rank + latent.rope_dim, c.hidden);
     let kv_up = up(a.heads * (latent.qk_dim + latent.v_dim) / c.tp, latent.kv_rank, true, params);
-    MlaParams { norm, proj, q_down, q_up, kv_down, kv_up, latent: latent.clone(), rope: RefCell::default() }
+    MlaParams { norm, indexer, proj, q_down, q_up, kv_down, kv_up, latent: latent.clone(), rope: RefCell::default() }
 }
 
 /// Rows of the projection into a feed-forward block of this width.

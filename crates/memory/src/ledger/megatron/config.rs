@@ -230,6 +230,14 @@ impl Config {
         self.mamba.as_ref().expect("a valid recipe with Mamba blocks has a mamba table")
     }
 
+    pub fn recurrent(&self) -> &M2rnn {
+        self.recurrent.as_ref().expect("a valid recipe with recurrent blocks has a recurrent table")
+    }
+
+    pub fn gated_delta(&self) -> &GatedDelta {
+        self.gated_delta.as_ref().expect("a valid recipe with gated delta nets has their table")
+    }
+
     /// Width experts work in.
     pub fn expert_hidden(&self) -> u64 {
         self.moe.as_ref().and_then(|moe| moe.latent).unwrap_or(self.hidden)

@@ -2,6 +2,7 @@
 
 use super::attention::{Heads, fused, run_core};
 use super::blocks::{MlaParams, UpProjection};
+use super::indexer;
 use super::linear::{Fused, Keeps, Mode, linear, norm_linear_of};
 use super::ops::{copy, grad, makes};
 use super::rank::Rank;
@@ -33,7 +34,10 @@ pub(super) fn forward(c: &Rc<Rank>, params: &Rc<MlaParams>, y: &Tensor) -> Tenso
     let sizes = Heads { query: count, kv: count, qk_dim: width, v_dim: latent.v_dim };
     let rank = c.clone();
     let core = move |inputs: &[Tensor]| fused(&rank, [&inputs[0], &inputs[1], &inputs[2]], sizes);
-    let out = run_core(c, [&heads[0], &heads[1], &heads[2]], core);
+    let mut out = run_core(c, [&heads[0], &heads[1], &heads[2]], core);
+    if let Some(indexer) = &params.indexer {
+        out = indexer::forward(c, indexer, [&heads[0], &heads[1]], out, sizes);
+    }
     if let Some(kept) = kept {
         kept.discard_until(&out);
     }

@@ -8,7 +8,7 @@ use super::mtp::Prediction;
 use super::params::{Norm, Param, Params};
 use super::rank::Rank;
 use super::side::SideParams;
-use super::{attention, embedding, loss, mamba, mla, mlp, moe, ops, recompute, rope};
+use super::{attention, embedding, gated_delta, loss, m2rnn, mamba, mamba3, mla, mlp, moe, ops, recompute, rope};
 use crate::line::Stand;
 use crate::tape::{INT64, Storage, Tensor};
 use recipe::{Mixer, Role};
@@ -171,6 +171,9 @@ impl Block {
             BlockParams::Moe(params) => recompute::behind_norm(c, &params.norm, x, |y| moe::forward(c, params, y)),
             BlockParams::Mlp(params) => mlp::forward(c, params, x),
             BlockParams::Mamba(params) => mamba::forward(c, params, x),
+            BlockParams::Mamba3(params) => mamba3::forward(c, params, x),
+            BlockParams::M2rnn(params) => m2rnn::forward(c, params, x),
+            BlockParams::GatedDelta(params) => gated_delta::forward(c, params, x),
         };
         match self.params.late_bias() {
             Some(bias) => ops::add_with_bias(c, &out, x, bias),
