@@ -1,7 +1,8 @@
 //! Recipe, layout and options as the sizes one rank works with, or by name what is not modelled.
 
 use super::Job;
-use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, Reduction, Routing};
+use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, Microbatches, Reduction, Routing};
+use super::schedule;
 use super::supported::{self, Sharding};
 use crate::Unmodelled;
 use layout::request::RecomputeModule;
@@ -92,6 +93,13 @@ pub(super) struct Indexer {
     pub layers: Vec<u32>,
 }
 
+fn microbatches(job: &Job, stage: usize) -> u64 {
+    match job.options.microbatches {
+        Microbatches::All => job.layout.microbatches,
+        Microbatches::Steady => schedule::replayed(job.layout, stage as u64, job.stages.layers_of_stage(stage).count()),
+    }
+}
+
 /// The prediction suffix: one stack a depth.
 #[derive(Clone, Debug)]
 pub(super) struct Suffix {
@@ -126,6 +134,7 @@ pub(super) struct Config {
     /// The same of experts with buffers of their own.
     pub expert_group: (u64, u64),
     pub micro_batch: u64,
+    /// Microbatches that are replayed, which may be fewer than a step has.
     pub microbatches: u64,
     /// Tokens of a whole sequence, and of this rank's part of it.
     pub full_sequence: u64,
@@ -161,6 +170,7 @@ impl Config {
             .map_err(|finding| Unmodelled::new("this mesh", finding.message))?;
         let at = mesh.coordinates(job.rank);
         let on = |axis| at.on(axis);
+        let stage = on(Axis::Pp) as usize;
         let cp = layout.cp.get();
         let sequence = layout.sequence / cp;
         let positions = match recipe.positions {
@@ -181,14 +191,14 @@ impl Config {
             cp,
             cp_rank: on(Axis::Cp),
             pp: layout.pp.get(),
-            stage: on(Axis::Pp),
+            stage: stage as u64,
             ep: layout.ep.get(),
             etp: layout.etp.get(),
             dp: layout.dp.get(),
             dense_group: (layout.dense_shards(), on(Axis::Dp) * cp + on(Axis::Cp)),
             expert_group: (layout.edp.get(), on(Axis::Edp)),
             micro_batch: layout.micro_batch,
-            microbatches: layout.microbatches,
+            microbatches: microbatches(job, stage),
             full_sequence: layout.sequence,
             sequence,
             tokens: sequence * layout.micro_batch,
@@ -209,7 +219,7 @@ impl Config {
             reduction: options.reduction,
             cross_entropy: options.cross_entropy,
             fp8: options.fp8,
-            chunks: supported::chunks(job, on(Axis::Pp) as usize)?,
+            chunks: supported::chunks(job, stage)?,
         })
     }
 

@@ -40,11 +40,12 @@ mod recompute;
 mod rope;
 mod router;
 mod schedule;
+mod schedule_split;
 mod setup;
 mod side;
 mod supported;
 
-pub use options::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Reduction, Routing};
+pub use options::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Microbatches, Reduction, Routing};
 
 use crate::Unmodelled;
 use crate::ledger::{Phase, Replay};
