@@ -260,3 +260,26 @@ fn split_backward_holds_operands_until_their_turn() {
         assert!(split >= plain, "stage {rank}: {split} {plain}");
     }
 }
+
+/// Each stage of ZeRO shares out one thing more; in the optimizer's step nothing is gathered.
+#[test]
+fn zero_shares_out_state_then_gradients_then_weights() {
+    use layout::ZeroStage::{One, Three, Two, Zero};
+    let replays = [Zero, One, Two, Three].map(|zero| {
+        let request = LayoutRequest { zero: Some(zero), ..degrees(1, 1, 1, 8) };
+        Run::new("llama3-8b", &builtin("llama3-8b"), &request).replay(3, 2)
+    });
+    let params = replays[0].params;
+    for (replay, [weights, gradients, state]) in replays.iter().zip([[1, 1, 1], [1, 1, 8], [1, 8, 8], [8, 8, 8]]) {
+        let at = |wanted| line(replay, "opt1", wanted);
+        assert_near("weights", at(Line::TpParams) + at(Line::ReplicatedParams), 2 * params / weights);
+        assert_near("gradients", at(Line::Gradients), 4 * params / gradients);
+        let moments = line(replay, "fwdbwd1", Line::OtherOptimizer);
+        assert_near("state", moments, 12 * params / state);
+    }
+    let peaks: Vec<u64> = replays.iter().map(Replay::allocated_peak).collect();
+    assert!(peaks.is_sorted_by(|a, b| a > b), "{peaks:?}");
+    // What is in flight: gathered weights, and whole gradients on their way.
+    let three = &replays[3];
+    assert!(three.line(Line::Communication) > 0 && three.line(Line::Gradients) > 4 * params / 8);
+}

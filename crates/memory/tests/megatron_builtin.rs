@@ -82,11 +82,13 @@ fn parameters_agree_with_ownership() {
 
 #[test]
 fn what_megatron_has_not_is_named() {
-    use layout::ZeroStage::{Three, Two};
-    for zero in [Two, Three] {
-        let request = LayoutRequest { zero: Some(zero), ..degrees(1, 1, 1, 8) };
-        let refusal = explained(&builtin("llama3-8b"), &request, 0).unwrap_err();
-        assert_eq!(refusal.what, format!("zero {zero} under Megatron-Core"));
-        assert!(refusal.why.contains("Megatron-FSDP"), "{}", refusal.why);
-    }
+    let zero = Some(layout::ZeroStage::Three);
+    let mode = Some(recipe::Mode::AuthorDp);
+    let request = LayoutRequest { zero, mode, ..degrees(1, 1, 1, 8) };
+    let refusal = explained(&builtin("nam56r"), &request, 0).unwrap_err();
+    assert_eq!(refusal.what, "zero 3 under Megatron-Core");
+    assert!(refusal.why.contains("does not support Megatron-FSDP"), "{}", refusal.why);
+    let schedule = Some(layout::Schedule::ZbH1);
+    let request = LayoutRequest { zero, schedule, ..degrees(1, 2, 1, 8) };
+    assert!(explained(&builtin("llama3-8b"), &request, 0).is_err());
 }

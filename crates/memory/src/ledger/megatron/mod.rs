@@ -15,6 +15,7 @@ mod cp_attention;
 mod custom;
 mod embedding;
 mod fp8;
+mod fsdp;
 mod gated_delta;
 mod indexer;
 mod linear;
@@ -101,6 +102,7 @@ fn run(config: Config, steps: u32, wanted: Option<u64>) -> Replay {
         tape.reset_peaks();
         optimizer.zero_grad();
         schedule::run_step(&rank, &chunks);
+        chunks.iter().for_each(Chunk::finish_step);
         phases.push(Phase::read(&tape, format!("fwdbwd{step}")));
         tape.stand_at(Stand::Optimizer);
         tape.reset_peaks();

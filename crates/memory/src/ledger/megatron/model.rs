@@ -4,6 +4,7 @@
 use super::blocks::BlockParams;
 use super::config::{ChunkLayers, Config};
 use super::embedding::Tables;
+use super::fsdp::{self, Units};
 use super::mtp::Prediction;
 use super::params::{Norm, Param, Params};
 use super::rank::Rank;
@@ -13,6 +14,7 @@ use crate::line::Stand;
 use crate::tape::{INT64, Storage, Tensor};
 use recipe::{Mixer, Role};
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// A block of a layer.
@@ -38,6 +40,9 @@ pub(super) struct Chunk {
     pub params: Vec<Rc<Param>>,
     tables: Option<Rc<Tables>>,
     layers: Vec<Rc<Layer>>,
+    /// Where each layer's parameters stand among the chunk's.
+    pub ranges: Vec<Range<usize>>,
+    units: Rc<Units>,
     head: Option<Head>,
     /// `decoder.input_tensor`: the last input received, kept until the next.
     pub input: RefCell<Option<Tensor>>,
@@ -66,11 +71,12 @@ impl Chunk {
             _ if held.is_first => Some(build_tables(c, &mut params, Sides::Built)),
             _ => suffix.map(|_| build_tables(c, &mut params, Sides::Elsewhere)),
         };
-        let layers = held.layers.iter().map(|(index, mixers)| {
-            let stand = |mixer| Stand::Layer { index: *index, mixer };
-            Rc::new(Layer::build_with(c, stand, *index, mixers, &mut params))
-        });
-        let layers = layers.collect();
+        let (mut layers, mut ranges) = (Vec::new(), Vec::new());
+        for (index, mixers) in &held.layers {
+            let (start, stand) = (params.all.len(), |mixer| Stand::Layer { index: *index, mixer });
+            layers.push(Rc::new(Layer::build_with(c, stand, *index, mixers, &mut params)));
+            ranges.push(start..params.all.len());
+        }
         let head = held.is_last.then(|| {
             let norm = params.norm(c.hidden);
             let suffix = suffix.zip(tables.clone());
@@ -80,7 +86,17 @@ impl Chunk {
             Head { norm, suffix, weight: tied.unwrap_or_else(|| params.matrix(role, c.vocab, c.hidden)) }
         });
         let tables = tables.filter(|_| held.is_first);
-        Chunk { params: params.all, tables, layers, head, input: RefCell::default(), rope: RefCell::default() }
+        let units = Rc::new(Units::new(&params.all, &ranges));
+        Chunk {
+            params: params.all,
+            tables,
+            layers,
+            ranges,
+            units,
+            head,
+            input: RefCell::default(),
+            rope: RefCell::default(),
+        }
     }
 
     /// One microbatch through the chunk: hidden states, or the loss on the last chunk.
@@ -96,15 +112,24 @@ impl Chunk {
         };
         // `decoder_input` is a local of the model's forward until it returns.
         let _decoder_input = x.clone();
+        self.units.gather_edges(c);
         self.rotary_table(c);
-        for layer in &self.layers {
-            x = if config.recompute.whole_layers { recompute::whole_layer(c, layer, &x) } else { layer.forward(c, &x) };
+        for (unit, layer) in self.layers.iter().enumerate() {
+            x = fsdp::around(c, &self.units, unit, &x, |x| match config.recompute.whole_layers {
+                true => recompute::whole_layer(c, layer, x),
+                false => layer.forward(c, x),
+            });
         }
         c.tape.stand_at(Stand::Head);
         match &self.head {
             Some(head) => loss::forward(c, head, x),
             None => x,
         }
+    }
+
+    /// The step's passes are over.
+    pub fn finish_step(&self) {
+        self.units.finish();
     }
 
     /// One table a chunk, made at first use; latent attention makes its own.

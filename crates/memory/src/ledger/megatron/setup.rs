@@ -95,32 +95,53 @@ pub(super) fn build_buffers(c: &Rank, chunks: &[Chunk]) -> Vec<Buffers> {
             }
         }
         for wanted in keys {
-            let params: Vec<_> = chunk.params.iter().filter(|param| key(param) == wanted).collect();
-            all.push(build(c, &params, wanted));
+            for group in groups(c, chunk) {
+                let params: Vec<_> = group.into_iter().filter(|param| key(param) == wanted).collect();
+                if !params.is_empty() {
+                    all.push(build(c, &params, wanted));
+                }
+            }
         }
     }
     all
 }
 
+/// Parameters that may share a buffer: all of a chunk, or under Megatron-FSDP those of a unit.
+fn groups<'a>(c: &Rank, chunk: &'a Chunk) -> Vec<Vec<&'a Rc<Param>>> {
+    if !c.config.sharding.is_fsdp() {
+        return vec![chunk.params.iter().collect()];
+    }
+    let units = chunk.ranges.iter().map(|range| chunk.params[range.clone()].iter().collect());
+    let is_outside = |index: &usize| !chunk.ranges.iter().any(|range| range.contains(index));
+    let outside = (0..chunk.params.len()).filter(is_outside).map(|index| &chunk.params[index]).collect();
+    units.chain([outside]).collect()
+}
+
 fn build(c: &Rank, params: &[&Rc<Param>], key: Key) -> Buffers {
     let (placed, buckets) = if key.by_tensor { muon::place(c, params, key) } else { place(c, params, key) };
-    let shards = c.config.sharding == Sharding::Optimizer;
     let elements = buckets.last().map_or(0, |bucket| bucket.end);
+    let (sharding, ranks) = (c.config.sharding, key.group(c).0);
+    let (weight_ranks, grad_ranks) = match sharding {
+        Sharding::None | Sharding::Optimizer => (1, 1),
+        Sharding::Gradients => (1, ranks),
+        Sharding::Everything => (ranks, ranks),
+    };
     let mut held = Vec::new();
-    if shards {
-        held.push(c.tape.shared_storage(shares(params), elements * BF16, "weights"));
+    if sharding != Sharding::None {
+        held.push(c.tape.shared_storage(shares(params, weight_ranks), elements * BF16 / weight_ranks, "weights"));
     }
-    held.push(c.tape.storage(Line::Gradients, elements * c.config.grad_width, "gradient buffer"));
-    if shards {
+    let gradients = elements * c.config.grad_width / grad_ranks;
+    held.push(c.tape.storage(Line::Gradients, gradients, "gradient buffer"));
+    if sharding != Sharding::None {
         placed.iter().for_each(|placed| drop(placed.param.data.take()));
     }
     Buffers { key, placed, buckets, _held: held }
 }
 
 /// Bytes of a parameter buffer by line.
-fn shares(params: &[&Rc<Param>]) -> Vec<(Line, u64)> {
+fn shares(params: &[&Rc<Param>], ranks: u64) -> Vec<(Line, u64)> {
     let lines = [Line::TpParams, Line::ReplicatedParams, Line::ExpertParams];
-    let of = |line| params.iter().filter(|p| p.line == line).map(|p| p.elements * BF16).sum::<u64>();
+    let of = |line| params.iter().filter(|p| p.line == line).map(|p| p.elements * BF16).sum::<u64>() / ranks;
     lines.map(|line| (line, of(line))).into_iter().filter(|share| share.1 > 0).collect()
 }
 
@@ -128,7 +149,7 @@ fn shares(params: &[&Rc<Param>]) -> Vec<(Line, u64)> {
 /// part is whole and aligned (`distrib_optimizer.py`).
 fn place(c: &Rank, params: &[&Rc<Param>], key: Key) -> (Vec<Placed>, Vec<Range<u64>>) {
     let ranks = key.group(c).0;
-    let is_padded = c.config.sharding == Sharding::Optimizer;
+    let is_padded = c.config.sharding != Sharding::None;
     let pad = |at: u64, step: u64| if is_padded { at.next_multiple_of(step) } else { at };
     let bucket_step = ranks / units::gcd(ranks, 128) * 128;
     let bucket_size = bucket_size(c);

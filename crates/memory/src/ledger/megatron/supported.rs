@@ -5,7 +5,7 @@ use super::{Job, MegatronOptions};
 use crate::Unmodelled;
 use crate::tape::{BF16, FP32};
 use layout::request::RecomputeModule;
-use layout::{Layout, Recompute, ZeroStage};
+use layout::{Layout, Recompute, Schedule, ZeroStage};
 use recipe::kinds::Activation;
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
 use recipe::kinds::gated_delta::GatedDelta;
@@ -25,6 +25,17 @@ pub(super) enum Sharding {
     None,
     /// Optimizer state: the distributed optimizer.
     Optimizer,
+    /// Optimizer state and gradients: Megatron-FSDP's `optim_grads`.
+    Gradients,
+    /// Weights too: Megatron-FSDP's `optim_grads_params`.
+    Everything,
+}
+
+impl Sharding {
+    /// Whether Megatron-FSDP wraps the model.
+    pub fn is_fsdp(self) -> bool {
+        matches!(self, Sharding::Gradients | Sharding::Everything)
+    }
 }
 
 fn refuse<T>(what: impl Into<String>, why: impl Into<String>) -> Result<T, Unmodelled> {
@@ -54,17 +65,25 @@ pub(super) fn sharding(recipe: &Recipe, layout: &Layout) -> Result<Sharding, Unm
     match layout.zero {
         ZeroStage::Zero => Ok(Sharding::None),
         ZeroStage::One => Ok(Sharding::Optimizer),
-        ZeroStage::Two | ZeroStage::Three => {
-            let what = format!("zero {} under Megatron-Core", layout.zero);
-            if recipe.tensors().iter().any(|tensor| tensor.optimizer == Optimizer::Muon) {
-                return refuse(
-                    what,
-                    "Megatron refuses it with Muon: `Emerging optimizer does not support Megatron-FSDP for now.`",
-                );
-            }
-            refuse(what, "Megatron-FSDP's buckets and hooks are not replayed; its distributed optimizer is zero 1")
-        }
+        ZeroStage::Two => fsdp(recipe, layout).map(|()| Sharding::Gradients),
+        ZeroStage::Three => fsdp(recipe, layout).map(|()| Sharding::Everything),
     }
+}
+
+/// What Megatron-FSDP refuses itself, and what is not replayed of it.
+fn fsdp(recipe: &Recipe, layout: &Layout) -> Result<(), Unmodelled> {
+    let what = format!("zero {} under Megatron-Core", layout.zero);
+    if recipe.tensors().iter().any(|tensor| tensor.optimizer == Optimizer::Muon) {
+        let why = "Megatron refuses it with Muon: `Emerging optimizer does not support Megatron-FSDP for now.`";
+        return refuse(what, why);
+    }
+    if !matches!(layout.schedule, Schedule::OneF1b | Schedule::Interleaved) {
+        return refuse(
+            format!("{what} with {}", layout.schedule),
+            "its hooks are not replayed around a split backward",
+        );
+    }
+    Ok(())
 }
 
 pub(super) fn attention(attention: &Attention, recipe: &Recipe) -> Result<AttentionSizes, Unmodelled> {
