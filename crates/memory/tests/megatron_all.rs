@@ -82,6 +82,17 @@ fn runs() -> Vec<Run> {
     add("gpt3-175b", &[], sp(degrees(8, 8, 1, 64)));
     add("gpt3-175b", &[], degrees(8, 1, 1, 8));
     add("turing-530b", &[], sp(degrees(8, 35, 1, 280)));
+    for schedule in [Schedule::ZbH1, Schedule::DualPipe, Schedule::DualPipeV] {
+        let some = |request| LayoutRequest { schedule: Some(schedule), microbatches: Some(8), ..request };
+        add("llama3-8b", &[], some(degrees(1, 4, 1, 8)));
+        add("gpt3-175b", &[], some(degrees(8, 4, 1, 32)));
+        add("nam56r", &[Feature::Mtp], some(in_mode(Mode::AuthorDp, degrees(1, 2, 1, 2))));
+    }
+    for zero in [layout::ZeroStage::Two, layout::ZeroStage::Three] {
+        add("mixtral-8x7b", &[], LayoutRequest { zero: Some(zero), ..degrees(1, 2, 4, 16) });
+        let recompute = Some(layout::Recompute::Full);
+        add("llama3-8b", &[], LayoutRequest { zero: Some(zero), recompute, ..degrees(1, 1, 1, 8) });
+    }
     runs
 }
 
@@ -131,7 +142,7 @@ fn more_microbatches_than_the_steady_state_needs_change_nothing() {
     for name in ["nam56r", "llama3-8b"] {
         for (schedule, pp, vpp) in schedules {
             let mode = (name == "nam56r").then_some(Mode::AuthorDp);
-            let (schedule, microbatches) = (Some(schedule), Some(24 * pp));
+            let (schedule, microbatches) = (Some(schedule), Some(6 * pp));
             let request = LayoutRequest { mode, vpp: Some(vpp), schedule, microbatches, ..degrees(1, pp, 1, pp) };
             let run = Run::new(name, &builtin(name), &request);
             for rank in 0..pp {

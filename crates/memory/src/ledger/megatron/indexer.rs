@@ -6,8 +6,9 @@
 //! keeps, and the choice. No measured row shows it.
 
 use super::attention::Heads;
+use super::config::Config;
 use super::ops::{grad_of, weight_grad};
-use super::params::{Norm, Param, Params};
+use super::params::{Param, Params};
 use super::rank::Rank;
 use crate::line::Stand;
 use crate::tape::{FP32, INT64, Tape, Tensor};
@@ -22,15 +23,14 @@ pub(super) struct IndexerParams {
 
 impl IndexerParams {
     /// Builds it when it stands on this layer.
-    pub fn build(c: &super::config::Config, layer: u32, q_rank: u64, params: &mut Params) -> Option<IndexerParams> {
+    pub fn build(c: &Config, layer: u32, q_rank: u64, params: &mut Params) -> Option<IndexerParams> {
         let indexer = c.indexer.as_ref().filter(|indexer| indexer.layers.contains(&layer))?;
         let query = params.whole_matrix(Role::Matrix, indexer.heads * indexer.head_dim, q_rank);
         let key = params.whole_matrix(Role::Matrix, indexer.head_dim, c.hidden);
-        let Norm { weight, bias } =
-            Norm { weight: params.whole_vector(indexer.head_dim), bias: Some(params.whole_vector(indexer.head_dim)) };
+        // The keys' norm is a LayerNorm, whatever the model's is.
+        let (scale, shift) = (params.whole_vector(indexer.head_dim), params.whole_vector(indexer.head_dim));
         let weights = params.whole_matrix(Role::Matrix, indexer.heads, c.hidden);
-        let all = [Some(query), Some(key), Some(weight), bias, Some(weights)].into_iter().flatten().collect();
-        Some(IndexerParams { all, layer })
+        Some(IndexerParams { all: vec![query, key, scale, shift, weights], layer })
     }
 }
 
