@@ -8,7 +8,8 @@
 //! passes are over. Under both, a unit's gradients are made in a whole buffer, reduced into this
 //! rank's part, and freed once more than [`AHEAD`] elements wait behind them.
 //!
-//! Modelled from source, no measured row shows it. Not replayed: collectives' own scratch, padding
+//! The prediction suffix counts as outside. Modelled from source, no measured row shows it. Not
+//! replayed: collectives' own scratch, padding
 //! beyond that of the distributed optimizer, and the allocator's second stream.
 
 use super::params::Param;
