@@ -112,10 +112,34 @@ pub enum Stand {
     },
     /// Final norm, output head and loss.
     Head,
+    /// A prediction depth: its join, its stack, its logits and loss.
+    Prediction {
+        /// The depth, from zero.
+        depth: u32,
+    },
+    /// The sparse indexer of an attention block.
+    Indexer {
+        /// The layer, from zero, over the whole model.
+        layer: u32,
+    },
+    /// A table beside the token table.
+    SideEmbedding,
     /// Between stages.
     Pipeline,
     /// The optimizer's step.
     Optimizer,
+}
+
+impl Stand {
+    /// The line something is booked on here: what a feature computes for backward is the
+    /// feature's, whoever's code makes it.
+    pub fn line_of(self, line: Line) -> Line {
+        let is_feature = matches!(self, Stand::Prediction { .. } | Stand::Indexer { .. } | Stand::SideEmbedding);
+        match line {
+            Line::Activations | Line::Loss if is_feature => Line::FeatureActivations,
+            _ => line,
+        }
+    }
 }
 
 impl fmt::Display for Stand {
@@ -125,6 +149,9 @@ impl fmt::Display for Stand {
             Stand::Embedding => f.pad("embedding"),
             Stand::Layer { index, mixer } => f.pad(&format!("layers.{index}.{}", mixer.table())),
             Stand::Head => f.pad("head"),
+            Stand::Prediction { depth } => f.pad(&format!("mtp.{depth}")),
+            Stand::Indexer { layer } => f.pad(&format!("layers.{layer}.indexer")),
+            Stand::SideEmbedding => f.pad("side embedding"),
             Stand::Pipeline => f.pad("pipeline"),
             Stand::Optimizer => f.pad("optimizer"),
         }

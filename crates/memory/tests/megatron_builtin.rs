@@ -82,11 +82,13 @@ fn parameters_agree_with_ownership() {
 
 #[test]
 fn what_megatron_has_not_is_named() {
-    let refusals =
-        [("nam56r", "optimizers other than AdamW"), ("gpt3-175b", "layernorm"), ("turing-530b", "layernorm")];
-    for (name, what) in refusals {
-        let refusal = explained(&builtin(name), &degrees(1, 1, 1, 1), 0).unwrap_err();
-        assert_eq!(refusal.what, what, "{name}");
-        assert!(!refusal.why.is_empty());
-    }
+    let zero = Some(layout::ZeroStage::Three);
+    let mode = Some(recipe::Mode::AuthorDp);
+    let request = LayoutRequest { zero, mode, ..degrees(1, 1, 1, 8) };
+    let refusal = explained(&builtin("nam56r"), &request, 0).unwrap_err();
+    assert_eq!(refusal.what, "zero 3 under Megatron-Core");
+    assert!(refusal.why.contains("does not support Megatron-FSDP"), "{}", refusal.why);
+    let schedule = Some(layout::Schedule::ZbH1);
+    let request = LayoutRequest { zero, schedule, ..degrees(1, 2, 1, 8) };
+    assert!(explained(&builtin("llama3-8b"), &request, 0).is_err());
 }

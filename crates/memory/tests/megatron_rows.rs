@@ -88,6 +88,26 @@ fn every_measured_rank_is_replayed_within_bounds() {
     assert!(mean <= 0.015, "reserved peak: mean {mean}");
 }
 
+/// Every phase of every row as it was when rows were last compared with a device: row, phase,
+/// allocated, its peak, reserved, its peak, split peak. A replay that gains a mechanism must not
+/// move them by a byte.
+#[test]
+fn no_measured_row_moves_by_a_byte() {
+    let golden = include_str!("golden/megatron_rows.txt");
+    let mut expected = golden.lines();
+    for (case, _) in rows() {
+        for phase in &replayed(&case, replay).phases {
+            let (name, peak) = (&phase.name, phase.peak.allocated);
+            let line = format!(
+                "{} {name} {} {peak} {} {} {}",
+                case.name, phase.allocated, phase.reserved, phase.reserved_peak, phase.inactive_split_peak
+            );
+            assert_eq!(Some(line.as_str()), expected.next());
+        }
+    }
+    assert_eq!(expected.next(), None);
+}
+
 /// What Megatron retains after a step, and why.
 const RETAINED: [&str; 6] = [
     // Attributes of the token dispatcher, until its next forward.

@@ -3,12 +3,14 @@
 //! code does, because a storage returns its bytes when its last owner is dropped.
 
 mod checkpoint;
+mod deferred;
 mod engine;
 mod graph;
 mod storage;
 mod tensor;
 
 pub use checkpoint::{WithoutOutput, checkpoint};
+pub use deferred::Deferred;
 pub use engine::{backward, backward_all};
 pub use graph::{Edge, Grads, Node};
 pub use storage::{Holder, Peak, Storage, Tape};

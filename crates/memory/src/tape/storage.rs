@@ -1,5 +1,6 @@
 //! Storages and the book they are entered in: who holds how many bytes, and the peak.
 
+use super::deferred::Queue;
 use crate::allocator::{Allocator, BlockId, Stream};
 use crate::line::{ByLine, Line, Stand};
 use std::cell::{Cell, RefCell};
@@ -15,6 +16,7 @@ struct State {
     stand: Cell<Stand>,
     records: Cell<bool>,
     sequence: Cell<u64>,
+    queue: Queue,
 }
 
 /// The entry of one block.
@@ -129,13 +131,14 @@ impl Tape {
             stand: Cell::new(Stand::Setup),
             records: Cell::new(true),
             sequence: Cell::new(0),
+            queue: Queue::default(),
         }))
     }
 
     /// Takes bytes and books them where the tape stands.
     pub fn storage(&self, line: Line, bytes: u64, name: &'static str) -> Rc<Storage> {
-        let entry = Entry { line, stand: self.0.stand.get(), name };
-        self.make(bytes, entry, Vec::new())
+        let stand = self.0.stand.get();
+        self.make(bytes, Entry { line: stand.line_of(line), stand, name }, Vec::new())
     }
 
     /// Takes bytes that belong to several lines; rounding goes to the first.
@@ -167,6 +170,10 @@ impl Tape {
     /// Switches recording, and says how it was.
     pub fn set_recording(&self, on: bool) -> bool {
         self.0.records.replace(on)
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.0.queue
     }
 
     /// The next node's sequence number.

@@ -1,10 +1,10 @@
 //! Grouped-query attention (`megatron/core/transformer/attention.py`) over Transformer Engine's
 //! fused kernel (`attention/dot_product_attention/backends.py` FusedAttnFunc).
 
+use super::blocks::AttentionParams;
 use super::cp_attention;
 use super::linear::{Keeps, Mode, linear, norm_linear};
 use super::ops::{copy, grad, grad_of, makes, rmsnorm};
-use super::params::AttentionParams;
 use super::rank::Rank;
 use super::rope::{Storing, rotate};
 use crate::tape::{BF16, BYTE, FP32, INT64, Tensor, checkpoint};
@@ -26,7 +26,7 @@ pub(super) fn forward(c: &Rc<Rank>, params: &AttentionParams, x: &Tensor) -> Ten
     let width = sizes.head_dim;
     let kv = (sizes.kv_heads / config.tp).max(1);
     let heads = Heads { query: sizes.heads / config.tp, kv, qk_dim: width, v_dim: width };
-    let (query_part, key_part, value) = split(c, params, x, heads);
+    let Packed { query: query_part, key: key_part, value, gate } = split(c, params, x, heads);
     let (query, key) = heads_of(c, params, &query_part, &key_part, heads);
     drop((query_part, key_part));
     // `qkv_output` is a local of `Attention.forward`: queries and keys before rotation live until
@@ -40,8 +40,32 @@ pub(super) fn forward(c: &Rc<Rank>, params: &AttentionParams, x: &Tensor) -> Ten
     };
     let rank = c.clone();
     let core = move |inputs: &[Tensor]| contiguous_core(&rank, inputs, heads);
-    let out = run_core(c, [&query, &key, &value], core);
-    linear(c, &out, Mode::Row, (heads.query * width, config.hidden), &params.proj, Keeps::Original)
+    let mut out = run_core(c, [&query, &key, &value], core);
+    if let Some(gate) = gate {
+        out = gated(c, &out, &gate);
+    }
+    linear(c, &out, Mode::Row, (heads.query * width, config.hidden), &params.proj.weight, Keeps::Original)
+}
+
+/// Strided parts of the packed projection.
+struct Packed {
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    gate: Option<Tensor>,
+}
+
+/// `out * sigmoid(gate)`, compiled (`_apply_output_gate`): the kernel keeps both factors, the gate
+/// as a slice of the packed projection, which so stays whole.
+fn gated(c: &Rank, out: &Tensor, gate: &Tensor) -> Tensor {
+    let elements = out.elements();
+    let gated = c.act(elements, "gated attention output");
+    let saved = vec![out.clone(), gate.clone()];
+    c.tape.record(vec![out.edge(), gate.edge()], &[&gated], saved, move |t, _, _saved| {
+        let dx = grad(t, elements, "gated output gradient");
+        vec![Some(dx), Some(grad(t, elements, "output gate gradient"))]
+    });
+    gated
 }
 
 /// Runs attention's core, or runs it again in backward when `core_attn` is recomputed.
@@ -53,7 +77,7 @@ pub(super) fn run_core(c: &Rank, inputs: [&Tensor; 3], core: impl Fn(&[Tensor]) 
 }
 
 /// The packed projection and its three strided parts; the split's backward concatenates.
-fn split(c: &Rank, params: &AttentionParams, x: &Tensor, heads: Heads) -> (Tensor, Tensor, Tensor) {
+fn split(c: &Rank, params: &AttentionParams, x: &Tensor, heads: Heads) -> Packed {
     let config = &c.config;
     let mut mixed = norm_linear(c, x, config.hidden, params.qkv.weight.elements / config.hidden, &params.qkv);
     if config.attention().kv_heads < config.tp {
@@ -64,12 +88,12 @@ fn split(c: &Rank, params: &AttentionParams, x: &Tensor, heads: Heads) -> (Tenso
     }
     let query_elements = config.tokens * heads.query * heads.qk_dim;
     let kv_elements = config.tokens * heads.kv * heads.qk_dim;
-    let parts = (mixed.part(query_elements), mixed.part(kv_elements), mixed.part(kv_elements));
-    let total = query_elements + 2 * kv_elements;
-    c.tape.record(vec![mixed.edge()], &[&parts.0, &parts.1, &parts.2], Vec::new(), move |t, _, _| {
-        vec![Some(grad(t, total, "qkv gradient"))]
-    });
-    parts
+    let gate = config.attention().has_gate.then(|| mixed.part(query_elements));
+    let (query, key, value) = (mixed.part(query_elements), mixed.part(kv_elements), mixed.part(kv_elements));
+    let total = (1 + u64::from(gate.is_some())) * query_elements + 2 * kv_elements;
+    let outputs: Vec<&Tensor> = [&query, &key, &value].into_iter().chain(&gate).collect();
+    c.tape.record(vec![mixed.edge()], &outputs, Vec::new(), move |t, _, _| vec![Some(grad(t, total, "qkv gradient"))]);
+    Packed { query, key, value, gate }
 }
 
 /// Queries and keys by head, normalised where the recipe says so.

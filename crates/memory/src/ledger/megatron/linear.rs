@@ -2,12 +2,12 @@
 //! `linear.py`, `grouped_linear.py`).
 
 use super::fp8;
-use super::ops::{grad, norm_partials, weight_grad};
+use super::ops::{grad, norm_partials, weight_grad, weight_grads};
 use super::options::Fp8Recipe;
-use super::params::{NormLinear, Param};
+use super::params::{Norm, NormLinear, Param};
 use super::rank::Rank;
 use crate::line::Line;
-use crate::tape::{FP32, Grads, Tape, Tensor};
+use crate::tape::{Edge, FP32, Grads, Tape, Tensor};
 use std::rc::Rc;
 
 /// How a projection's tokens move.
@@ -78,45 +78,86 @@ fn gathered(t: &Tape, elements: u64) -> Tensor {
 /// fp32 a token. Under sequence parallelism the norm's output is gathered for the product, and
 /// again in backward.
 pub(super) fn norm_linear(c: &Rank, x: &Tensor, input: u64, output: u64, params: &NormLinear) -> Tensor {
-    norm_linear_of(c, x, input, output, (&params.norm, &params.weight))
+    let fused = Fused { norm: &params.norm, weight: &params.weight, bias: params.bias.as_deref() };
+    norm_linear_of(c, x, input, output, fused)
 }
 
-/// The same, of a norm and a weight that stand elsewhere.
-pub(super) fn norm_linear_of(c: &Rank, x: &Tensor, input: u64, output: u64, params: (&Param, &Param)) -> Tensor {
+/// A norm, and the weight and bias behind it, that may stand elsewhere.
+#[derive(Clone, Copy)]
+pub(super) struct Fused<'a> {
+    pub norm: &'a Norm,
+    pub weight: &'a Param,
+    pub bias: Option<&'a Param>,
+}
+
+/// Elements of a fused module's parameters: scale, shift, weight and bias.
+#[derive(Clone, Copy)]
+struct Sizes {
+    norm: u64,
+    shift: Option<u64>,
+    weight: u64,
+    bias: Option<u64>,
+}
+
+impl Fused<'_> {
+    fn sizes(&self) -> Sizes {
+        let of = |param: &Param| param.elements;
+        let shift = self.norm.bias.as_deref().map(of);
+        Sizes { norm: self.norm.weight.elements, shift, weight: self.weight.elements, bias: self.bias.map(of) }
+    }
+
+    fn edges(&self, x: &Tensor) -> Vec<Option<Edge>> {
+        let mut edges = vec![x.edge(), self.norm.weight.edge(), self.weight.edge()];
+        edges.extend([self.norm.bias.as_deref(), self.bias].into_iter().flatten().map(Param::edge));
+        edges
+    }
+}
+
+/// The same, of parameters that stand elsewhere.
+pub(super) fn norm_linear_of(c: &Rank, x: &Tensor, input: u64, output: u64, params: Fused) -> Tensor {
     c.te_product();
     let shape = Shape::new(c, Mode::Column, input, output);
     if let Some(recipe) = c.config.fp8 {
         return norm_linear_fp8(c, x, shape, params, recipe);
     }
     let norm = c.act(shape.local_tokens * input, "norm output");
+    let sizes = params.sizes();
     let inverse = c.act_of(shape.local_tokens, FP32, "norm rsigma");
     let total = shape.gathers.then(|| gathered(&c.tape, shape.tokens * input));
     let out = c.act(shape.tokens * output, "projection output");
     drop(total);
-    let edges = vec![x.edge(), params.0.edge(), params.1.edge()];
-    let (norm_elements, elements) = (params.0.elements, params.1.elements);
-    c.tape.record(edges, &[&out], vec![x.clone(), norm, inverse], move |t, _, mut saved| {
+    let mut saved = vec![x.clone(), norm, inverse];
+    saved.extend(sizes.shift.map(|_| c.act_of(shape.local_tokens, FP32, "norm mean")));
+    c.tape.record(params.edges(x), &[&out], saved, move |t, grads, mut saved| {
         let norm = saved.remove(1);
         let total = shape.gathers.then(|| gathered(t, shape.tokens * shape.input));
         let (_whole, _reduced) = shape.input_grads(t);
-        let dw = weight_grad(t, elements);
+        let input = total.unwrap_or_else(|| norm.clone());
+        let dw = weight_grads(t, &[sizes.weight], operands(input, &grads)).remove(0);
         // `clear_tensor_data(ln_out, ln_out_total)` before the norm's backward.
-        drop((norm, total));
-        norm_grads(t, shape, norm_elements, dw)
+        drop(norm);
+        norm_grads(t, shape, sizes, dw)
     });
     out
 }
 
-/// The norm's part of backward: gradients of input, norm weight and projection weight.
-fn norm_grads(t: &Tape, shape: Shape, norm_elements: u64, dw: Tensor) -> Grads {
-    let dx = grad(t, shape.local_tokens * shape.input, "norm input gradient");
-    let partials = norm_partials(t, shape.input);
-    let dnorm = weight_grad(t, norm_elements);
-    drop(partials);
-    vec![Some(dx), Some(dnorm), Some(dw)]
+/// What a weight's gradient is made of: the input and the gradient of the output.
+fn operands(input: Tensor, grads: &Grads) -> Vec<Tensor> {
+    [input].into_iter().chain(grads[0].clone()).collect()
 }
 
-fn norm_linear_fp8(c: &Rank, x: &Tensor, shape: Shape, params: (&Param, &Param), recipe: Fp8Recipe) -> Tensor {
+/// The norm's part of backward: gradients of input, scale, weight, shift and bias.
+fn norm_grads(t: &Tape, shape: Shape, sizes: Sizes, dw: Option<Tensor>) -> Grads {
+    let dx = grad(t, shape.local_tokens * shape.input, "norm input gradient");
+    let partials = (norm_partials(t, shape.input), sizes.shift.map(|_| norm_partials(t, shape.input)));
+    let dnorm = weight_grad(t, sizes.norm);
+    drop(partials);
+    let vectors = [sizes.shift, sizes.bias].into_iter().flatten();
+    [Some(dx), Some(dnorm), dw].into_iter().chain(vectors.map(|elements| Some(weight_grad(t, elements)))).collect()
+}
+
+fn norm_linear_fp8(c: &Rank, x: &Tensor, shape: Shape, params: Fused, recipe: Fp8Recipe) -> Tensor {
+    let sizes = params.sizes();
     let local = shape.local_tokens * shape.input;
     let inverse = c.act_of(shape.local_tokens, FP32, "norm rsigma");
     let rows = recipe.one(&c.tape, Line::Activations, local);
@@ -126,23 +167,24 @@ fn norm_linear_fp8(c: &Rank, x: &Tensor, shape: Shape, params: (&Param, &Param),
     // (`transformer_engine/pytorch/csrc/extensions/normalization.cpp`).
     drop(recipe.may_save_original().then(|| c.act(local, "norm output")));
     let total = shape.gathers.then(|| recipe.one(&c.tape, Line::Communication, shape.tokens * shape.input));
-    fp8::keep_weight(c, params.1);
+    fp8::keep_weight(c, params.weight);
     let out = c.act(shape.tokens * shape.output, "projection output");
     drop(total);
     let mut saved = vec![x.clone(), inverse];
+    let before = 2 + usize::from(sizes.shift.is_some());
+    saved.extend(sizes.shift.map(|_| c.act_of(shape.local_tokens, FP32, "norm mean")));
     saved.extend(if by_rows { rows } else { columns.unwrap_or_default() });
-    let edges = vec![x.edge(), params.0.edge(), params.1.edge()];
-    let (norm_elements, elements) = (params.0.elements, params.1.elements);
-    c.tape.record(edges, &[&out], saved, move |t, _, mut saved| {
-        let kept = saved.split_off(2);
-        let _grad = recipe.both(t, shape.tokens * shape.output);
+    c.tape.record(params.edges(x), &[&out], saved, move |t, _, mut saved| {
+        let kept = saved.split_off(before);
+        let grads = recipe.both(t, shape.tokens * shape.output);
         let full = shape.tokens * shape.input;
         let total = shape.gathers.then(|| recipe.one(t, Line::Communication, full));
         let (_whole, _reduced) = shape.input_grads(t);
         let transposed = by_rows.then(|| recipe.one(t, Line::Communication, full));
-        let dw = weight_grad(t, elements);
+        let operands = grads.iter().chain(transposed.as_ref().or(total.as_ref()).unwrap_or(&kept)).cloned().collect();
+        let dw = weight_grads(t, &[sizes.weight], operands).remove(0);
         drop((kept, total, transposed));
-        norm_grads(t, shape, norm_elements, dw)
+        norm_grads(t, shape, sizes, dw)
     });
     out
 }
@@ -159,12 +201,14 @@ pub(super) fn linear(c: &Rank, x: &Tensor, mode: Mode, sizes: (u64, u64), weight
     drop(total);
     let out = scattered(c, out, shape);
     let elements = weight.elements;
-    c.tape.record(vec![x.edge(), weight.edge()], &[&out], vec![x.clone()], move |t, _, _saved| {
-        let _grad = shape.scatters.then(|| gathered(t, shape.tokens * shape.output));
-        let _input = shape.gathers.then(|| gathered(t, shape.tokens * shape.input));
+    c.tape.record(vec![x.edge(), weight.edge()], &[&out], vec![x.clone()], move |t, grads, saved| {
+        let output = shape.scatters.then(|| gathered(t, shape.tokens * shape.output));
+        let input = shape.gathers.then(|| gathered(t, shape.tokens * shape.input));
         let (whole, reduced) = shape.input_grads(t);
-        let dw = weight_grad(t, elements);
-        vec![Some(reduced.unwrap_or(whole)), Some(dw)]
+        let of_output = output.or_else(|| grads[0].clone());
+        let operands = [input.unwrap_or_else(|| saved[0].clone())].into_iter().chain(of_output).collect();
+        let dw = weight_grads(t, &[elements], operands).remove(0);
+        vec![Some(reduced.unwrap_or(whole)), dw]
     });
     out
 }
@@ -195,16 +239,17 @@ fn linear_fp8(c: &Rank, x: &Tensor, shape: Shape, weight: &Param, recipe: Fp8Rec
     drop((total, rows));
     let out = scattered(c, out, shape);
     let elements = weight.elements;
-    c.tape.record(vec![x.edge(), weight.edge()], &[&out], saved, move |t, _, _saved| {
-        let _grad = output_grad_fp8(t, shape, recipe);
+    c.tape.record(vec![x.edge(), weight.edge()], &[&out], saved, move |t, _, saved| {
+        let grads = output_grad_fp8(t, shape, recipe);
         let mut inputs = Vec::new();
         for _ in 0..usize::from(shape.gathers) + usize::from(by_rows) {
             recipe.quantized(t, Line::Communication, full, &mut inputs);
         }
         let _again = keeps_original.then(|| recipe.both(t, local));
         let (whole, reduced) = shape.input_grads(t);
-        let dw = weight_grad(t, elements);
-        vec![Some(reduced.unwrap_or(whole)), Some(dw)]
+        let input = if inputs.is_empty() { &saved } else { &inputs };
+        let dw = weight_grads(t, &[elements], grads.iter().chain(input).cloned().collect()).remove(0);
+        vec![Some(reduced.unwrap_or(whole)), dw]
     });
     out
 }
@@ -250,10 +295,10 @@ pub(super) fn grouped_linear(
     };
     let edges = [x.edge()].into_iter().chain(weights.iter().map(|weight| weight.edge())).collect();
     let elements: Vec<u64> = weights.iter().map(|weight| weight.elements).collect();
-    c.tape.record(edges, &[&out], saved, move |t, _, _saved| {
+    c.tape.record(edges, &[&out], saved, move |t, grads, saved| {
         let _grad = fp8.map(|recipe| recipe.both(t, rows * output));
         let dx = grad(t, rows * input, "expert input gradient");
-        let dws: Vec<_> = elements.iter().map(|&elements| Some(weight_grad(t, elements))).collect();
+        let dws = weight_grads(t, &elements, saved.iter().cloned().chain(grads[0].clone()).collect());
         let again = fp8.filter(|_| keeps_original);
         let _again = again.map(|recipe| recipe.one(t, Line::Activations, rows * input));
         [Some(dx)].into_iter().chain(dws).collect()

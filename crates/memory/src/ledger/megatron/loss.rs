@@ -3,19 +3,24 @@
 //! `fusions/fused_cross_entropy.py`).
 
 use super::model::Head;
-use super::ops::{self, grad, weight_grad};
+use super::mtp;
+use super::ops::{self, grad, weight_grads};
 use super::options::CrossEntropy;
 use super::params::Param;
 use super::rank::Rank;
-use crate::line::Line;
+use crate::line::{Line, Stand};
 use crate::tape::{BF16, BYTE, FP32, INT64, Tape, Tensor};
 use std::rc::Rc;
 
-/// From hidden states to the loss.
+/// From hidden states to the loss; the prediction suffix, where there is one, comes first.
 pub(super) fn forward(c: &Rc<Rank>, head: &Head, x: Tensor) -> Tensor {
     let config = &c.config;
-    let normed = ops::rmsnorm(c, &x, config.hidden, &head.norm);
+    let mut normed = ops::norm(c, &x, config.hidden, &head.norm);
     drop(x);
+    if let Some(suffix) = &head.suffix {
+        normed = mtp::forward(c, suffix, &head.weight, normed);
+        c.tape.stand_at(Stand::Head);
+    }
     let _labels = (config.micro_batch > 1).then(|| c.act_of(config.tokens, INT64, "labels"));
     let logits = output_layer(c, &normed, &head.weight);
     let losses = cross_entropy(c, &logits);
@@ -28,13 +33,13 @@ pub(super) fn forward(c: &Rc<Rank>, head: &Head, x: Tensor) -> Tensor {
     loss
 }
 
-fn loss(t: &Tape, elements: u64, width: u64, name: &'static str) -> Tensor {
+pub(super) fn loss(t: &Tape, elements: u64, width: u64, name: &'static str) -> Tensor {
     t.tensor(Line::Loss, elements, width, name)
 }
 
 /// A product of torch's, so cuBLAS keeps a workspace on each thread. Saves its input; under
 /// sequence parallelism the input is gathered into the global buffer, in backward too.
-fn output_layer(c: &Rc<Rank>, x: &Tensor, weight: &Param) -> Tensor {
+pub(super) fn output_layer(c: &Rc<Rank>, x: &Tensor, weight: &Param) -> Tensor {
     let config = &c.config;
     let (local, full) = (config.local_tokens * config.hidden, config.tokens * config.hidden);
     if config.sp {
@@ -43,17 +48,18 @@ fn output_layer(c: &Rc<Rank>, x: &Tensor, weight: &Param) -> Tensor {
     c.torch_product();
     let logits = loss(&c.tape, config.tokens * config.vocab, BF16, "logits");
     let (rank, is_gathered, elements) = (c.clone(), config.sp, weight.elements);
-    c.tape.record(vec![x.edge(), weight.edge()], &[&logits], vec![x.clone()], move |t, _, _saved| {
+    c.tape.record(vec![x.edge(), weight.edge()], &[&logits], vec![x.clone()], move |t, grads, saved| {
         rank.torch_product();
         let whole = grad(t, full, "head input gradient");
         let reduced = is_gathered.then(|| grad(t, local, "scattered head input gradient"));
-        let dw = weight_grad(t, elements);
-        vec![Some(reduced.unwrap_or(whole)), Some(dw)]
+        let operands = saved.iter().cloned().chain(grads[0].clone()).collect();
+        let dw = weight_grads(t, &[elements], operands).remove(0);
+        vec![Some(reduced.unwrap_or(whole)), dw]
     });
     logits
 }
 
-fn cross_entropy(c: &Rank, logits: &Tensor) -> Tensor {
+pub(super) fn cross_entropy(c: &Rank, logits: &Tensor) -> Tensor {
     match c.config.cross_entropy {
         CrossEntropy::Unfused => unfused(c, logits),
         CrossEntropy::FusedNative => fused(c, logits),

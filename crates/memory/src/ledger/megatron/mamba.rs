@@ -2,10 +2,10 @@
 //! MambaSplitConv1dScanCombinedFn): convolution, steps and states are computed again in backward,
 //! so the packed projection and the scan's output before its gate are all that is saved.
 
+use super::blocks::{MambaParams, MambaSizes};
 use super::linear::{Keeps, Mode, linear, norm_linear};
 use super::mamba_scan::{self, Scan};
 use super::ops::{MULTIPROCESSORS, copy, grad, grad_of, makes, weight_grad};
-use super::params::{MambaParams, MambaSizes};
 use super::rank::Rank;
 use crate::tape::{BF16, FP32, Tape, Tensor};
 

@@ -1,8 +1,8 @@
 //! The chunked scan's tensors, kernel by kernel (`mamba_ssm/ops/triton/ssd_combined.py`,
 //! `ssd_chunk_state.py`, `ssd_state_passing.py`, `ssd_bmm.py`, `ssd_chunk_scan.py`).
 
+use super::blocks::MambaSizes;
 use super::ops::{MULTIPROCESSORS, grad, grad_of};
-use super::params::MambaSizes;
 use super::rank::Rank;
 use crate::line::Line;
 use crate::tape::{BF16, FP32, Tape, Tensor};

@@ -1,9 +1,10 @@
 //! Multi-latent attention (`megatron/core/transformer/multi_latent_attention.py`).
 
 use super::attention::{Heads, fused, run_core};
-use super::linear::{Keeps, Mode, linear, norm_linear_of};
+use super::blocks::{MlaParams, UpProjection};
+use super::indexer;
+use super::linear::{Fused, Keeps, Mode, linear, norm_linear_of};
 use super::ops::{copy, grad, makes};
-use super::params::{MlaParams, UpProjection};
 use super::rank::Rank;
 use super::rope::{Storing, rotate};
 use crate::tape::{BF16, Tensor, WithoutOutput};
@@ -33,7 +34,10 @@ pub(super) fn forward(c: &Rc<Rank>, params: &Rc<MlaParams>, y: &Tensor) -> Tenso
     let sizes = Heads { query: count, kv: count, qk_dim: width, v_dim: latent.v_dim };
     let rank = c.clone();
     let core = move |inputs: &[Tensor]| fused(&rank, [&inputs[0], &inputs[1], &inputs[2]], sizes);
-    let out = run_core(c, [&heads[0], &heads[1], &heads[2]], core);
+    let mut out = run_core(c, [&heads[0], &heads[1], &heads[2]], core);
+    if let Some(indexer) = &params.indexer {
+        out = indexer::forward(c, indexer, [&heads[0], &heads[1]], out, sizes);
+    }
     if let Some(kept) = kept {
         kept.discard_until(&out);
     }
@@ -94,7 +98,10 @@ fn up_projections(c: &Rank, params: &MlaParams, inputs: &[Tensor]) -> Vec<Tensor
 fn up(c: &Rank, x: &Tensor, input: u64, output: u64, params: &UpProjection) -> Tensor {
     match &params.norm {
         // `TELayerNormColumnParallelLinear` under `qk_layernorm`. Modelled from source.
-        Some(norm) => norm_linear_of(c, x, input, output, (norm, &params.weight)),
+        Some(norm) => {
+            let fused = Fused { norm, weight: &params.weight, bias: None };
+            norm_linear_of(c, x, input, output, fused)
+        }
         None => linear(c, x, Mode::Column, (input, output), &params.weight, Keeps::Quantized),
     }
 }

@@ -1,18 +1,19 @@
 //! Expert layers with the all-to-all dispatcher (`megatron/core/transformer/moe/moe_layer.py`,
 //! `token_dispatcher.py`, `moe_utils.py`, `experts.py`).
 
+use super::blocks::{MoeParams, rows_in};
 use super::config::Feed;
-use super::linear::{Keeps, grouped_linear};
+use super::linear::{Keeps, Mode, grouped_linear, linear};
 use super::mlp::shared_expert;
 use super::moe_allgather;
-use super::ops::{add, grad_of, makes, relu2};
+use super::ops::{activate, add, grad_of, makes};
 use super::options::{Dispatcher, Routing};
-use super::params::{MoeParams, rows_in};
 use super::rank::Rank;
 use super::recompute::again;
 use super::router::{self, Routed};
 use crate::tape::{BF16, BYTE, INT64, Tensor, WithoutOutput, checkpoint};
 use layout::request::RecomputeModule;
+use recipe::kinds::Activation;
 use std::rc::Rc;
 
 /// `y` is the normed input.
@@ -27,14 +28,28 @@ pub(super) fn forward(c: &Rc<Rank>, params: &Rc<MoeParams>, y: &Tensor) -> Tenso
 fn layer(c: &Rc<Rank>, params: &Rc<MoeParams>, x: &Tensor) -> Tensor {
     let shared = shared(c, params, x);
     let routed = router::forward(c, params, x);
+    // Router and shared expert see the hidden width; only dispatched tokens are projected.
+    let latent = params.latent.as_ref().map(|(into, _)| {
+        let sizes = (c.config.hidden, c.config.expert_hidden());
+        linear(c, x, Mode::Plain, sizes, into, Keeps::Quantized)
+    });
+    let x = latent.as_ref().unwrap_or(x);
     match c.config.moe().dispatcher {
         Dispatcher::AllGather => moe_allgather::forward(c, params, x, routed, shared),
         Dispatcher::AllToAll => all_to_all(c, params, x, routed, shared),
     }
 }
 
-/// Adds the shared expert's output, while the caller's dispatch buffers are still there.
-pub(super) fn with_shared(c: &Rank, out: Tensor, shared: Option<Tensor>) -> Tensor {
+/// Projects back to the hidden width and adds the shared expert's output, while the caller's
+/// dispatch buffers are still there.
+pub(super) fn with_shared(c: &Rank, params: &MoeParams, out: Tensor, shared: Option<Tensor>) -> Tensor {
+    let out = match &params.latent {
+        Some((_, back)) => {
+            let sizes = (c.config.expert_hidden(), c.config.hidden);
+            linear(c, &out, Mode::Plain, sizes, back, Keeps::Quantized)
+        }
+        None => out,
+    };
     match shared {
         Some(shared) => add(c, &out, &shared),
         None => out,
@@ -66,15 +81,15 @@ fn all_to_all(c: &Rc<Rank>, params: &MoeParams, x: &Tensor, routed: Routed, shar
     let rows = received.as_ref().unwrap_or(&permuted);
     let mut out = experts(c, params, rows);
     if c.config.ep > 1 {
-        let returned = c.scratch(permuted.count * c.config.hidden, BF16, "combined tokens");
-        makes(c, &out, &returned, Vec::new(), rows.count * c.config.hidden, BF16);
+        let returned = c.scratch(permuted.count * c.config.expert_hidden(), BF16, "combined tokens");
+        makes(c, &out, &returned, Vec::new(), rows.count * c.config.expert_hidden(), BF16);
         out = returned;
     }
     // Zeros, and a scatter that keeps its index.
     let whole = c.scratch(x.elements(), BF16, "unpermuted tokens");
-    makes(c, &out, &whole, vec![order], permuted.count * c.config.hidden, BF16);
+    makes(c, &out, &whole, vec![order], permuted.count * c.config.expert_hidden(), BF16);
     drop(out);
-    with_shared(c, whole, shared)
+    with_shared(c, params, whole, shared)
 }
 
 /// Sorts this rank's tokens by expert; the permutation is the second result.
@@ -92,7 +107,7 @@ fn permute(c: &Rank, x: &Tensor, probs: &Tensor) -> (Rows, Tensor) {
     makes(c, &transposed, &permuted_probs, vec![index.clone()], all, width);
     drop((transposed, index));
     drop(transposed_map);
-    let tokens = c.scratch(count * c.config.hidden, BF16, "permuted tokens");
+    let tokens = c.scratch(count * c.config.expert_hidden(), BF16, "permuted tokens");
     makes(c, x, &tokens, vec![order.clone()], x.elements(), BF16);
     (Rows { tokens, probs: permuted_probs, count }, order)
 }
@@ -115,7 +130,7 @@ fn sort(c: &Rank, all: u64, count: u64, is_padded: bool) -> (Option<Tensor>, Ten
 
 /// Tokens this rank receives over the expert-parallel group, when there is one.
 fn exchange(c: &Rank, params: &MoeParams, permuted: &Rows) -> Option<Rows> {
-    let hidden = c.config.hidden;
+    let hidden = c.config.expert_hidden();
     if c.config.ep == 1 {
         return None;
     }
@@ -170,8 +185,8 @@ fn experts(c: &Rc<Rank>, params: &MoeParams, rows: &Rows) -> Tensor {
     let count = rows.count * config.etp;
     let mut out = sorted_experts(c, params, rows, count);
     if config.moe().local_experts > 1 {
-        let unsorted = c.scratch(count * config.hidden, BF16, "unsorted outputs");
-        makes(c, &out, &unsorted, Vec::new(), count * config.hidden, BF16);
+        let unsorted = c.scratch(count * config.expert_hidden(), BF16, "unsorted outputs");
+        makes(c, &out, &unsorted, Vec::new(), count * config.expert_hidden(), BF16);
         out = unsorted;
     }
     if config.etp > 1 {
@@ -203,7 +218,7 @@ fn sorted_experts(c: &Rc<Rank>, params: &MoeParams, rows: &Rows, count: u64) -> 
 
 /// Sums over expert tensor parallel ranks, in the scores' format.
 pub(super) fn reduce_scattered(c: &Rank, out: Tensor, rows: (u64, u64), width: u64) -> Tensor {
-    let hidden = c.config.hidden;
+    let hidden = c.config.expert_hidden();
     let mut out = out;
     let mut step = |count: u64, to: u64, before: u64, from: u64| {
         let next = c.scratch(count * hidden, to, "reduced outputs");
@@ -222,7 +237,7 @@ pub(super) fn reduce_scattered(c: &Rank, out: Tensor, rows: (u64, u64), width: u
 
 /// The experts themselves (`experts.py` TEGroupedMLP).
 pub(super) fn expert_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, probs: &Tensor, count: u64) -> Tensor {
-    let (hidden, moe) = (c.config.hidden, c.config.moe());
+    let (hidden, moe) = (c.config.expert_hidden(), c.config.moe());
     let padded = c.config.fp8.map(|_| pad(c, tokens, probs, count));
     let (tokens, probs, rows) = padded.as_ref().map_or((tokens, probs, count), |p| (&p.tokens, &p.probs, p.count));
     let feed = Feed { ffn: moe.feed.ffn / c.config.etp, ..moe.feed };
@@ -250,7 +265,7 @@ pub(super) fn expert_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, prob
 
 /// Under fp8 each expert's rows are padded to a multiple of 16, which is 8 an expert on average.
 fn pad(c: &Rank, tokens: &Tensor, probs: &Tensor, count: u64) -> Rows {
-    let (hidden, width) = (c.config.hidden, probs.width());
+    let (hidden, width) = (c.config.expert_hidden(), probs.width());
     let padded = count + c.config.moe().local_experts * 8;
     let wide = c.scratch(padded * hidden, BF16, "padded tokens");
     makes(c, tokens, &wide, Vec::new(), count * hidden, BF16);
@@ -262,8 +277,8 @@ fn pad(c: &Rank, tokens: &Tensor, probs: &Tensor, count: u64) -> Rows {
 /// The activation times the probabilities: fused for SwiGLU, three tensors for squared ReLU.
 fn weighted(c: &Rank, x: &Tensor, probs: &Tensor, rows: u64, feed: Feed) -> Tensor {
     let elements = rows * feed.ffn;
-    if !feed.is_gated {
-        return times_probs(c, &relu2(c, x, elements), probs, rows);
+    if feed.activation != Activation::SwiGlu {
+        return times_probs(c, &activate(c, x, elements, feed.activation), probs, rows);
     }
     let out = c.act(elements, "activation output");
     let width = probs.width();

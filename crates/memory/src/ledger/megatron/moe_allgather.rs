@@ -2,16 +2,16 @@
 //! token_dispatcher.py` MoEAllGatherTokenDispatcher): every rank sees all tokens of its group and
 //! keeps those of its experts. Modelled from source; no measured row shows it.
 
+use super::blocks::MoeParams;
 use super::moe::{expert_mlp, received_tokens, reduce_scattered, with_shared};
 use super::ops::makes;
-use super::params::MoeParams;
 use super::rank::Rank;
 use super::router::Routed;
 use crate::tape::{BF16, BYTE, INT64, Tensor};
 use std::rc::Rc;
 
 pub(super) fn forward(c: &Rc<Rank>, params: &MoeParams, x: &Tensor, routed: Routed, shared: Option<Tensor>) -> Tensor {
-    let (hidden, local, moe) = (c.config.hidden, c.config.local_tokens, c.config.moe());
+    let (hidden, local, moe) = (c.config.expert_hidden(), c.config.local_tokens, c.config.moe());
     let group = c.config.etp * c.config.ep;
     let tokens = local * group;
     let width = routed.probs.width();
@@ -33,7 +33,7 @@ pub(super) fn forward(c: &Rc<Rank>, params: &MoeParams, x: &Tensor, routed: Rout
     if group > 1 {
         out = reduce_scattered(c, out, (tokens, local), width);
     }
-    with_shared(c, out, shared)
+    with_shared(c, params, out, shared)
 }
 
 /// Tokens go into the global gather buffer, scores and map into tensors of their own.
@@ -46,7 +46,7 @@ fn gather(c: &Rank, x: &Tensor, routed: Routed, tokens: u64) -> (Tensor, Tensor,
     let whole_map = c.scratch(all, BYTE, "gathered map");
     let whole_probs = c.scratch(all, width, "gathered probabilities");
     makes(c, &probs, &whole_probs, Vec::new(), probs.elements(), width);
-    let elements = tokens * c.config.hidden;
+    let elements = tokens * c.config.expert_hidden();
     let whole = Tensor::of_storage(c.gather_buffer(elements), elements, BF16);
     makes(c, x, &whole, Vec::new(), x.elements(), BF16);
     (whole, whole_probs, whole_map)

@@ -1,9 +1,10 @@
 //! Small operations of torch and Transformer Engine: what each allocates and saves.
 
-use super::params::Param;
+use super::params::{Norm, Param};
 use super::rank::Rank;
 use crate::line::Line;
 use crate::tape::{BF16, FP32, Tape, Tensor};
+use recipe::kinds::Activation;
 
 /// Blocks of threads that each hold a row of partial sums (an H200 has 132 multiprocessors).
 pub(super) const MULTIPROCESSORS: u64 = 132;
@@ -23,6 +24,16 @@ pub(super) fn weight_grad(t: &Tape, elements: u64) -> Tensor {
     t.tensor(Line::Gradients, elements, BF16, "weight gradient")
 }
 
+/// Gradients of weights from their operands, or nothing yet when backward is split and the product
+/// has to wait for its turn.
+pub(super) fn weight_grads(t: &Tape, elements: &[u64], operands: Vec<Tensor>) -> Vec<Option<Tensor>> {
+    if t.is_deferring() {
+        t.defer(operands, elements.to_vec());
+        return vec![None; elements.len()];
+    }
+    elements.iter().map(|&elements| Some(weight_grad(t, elements))).collect()
+}
+
 /// Records an operation whose backward makes one new gradient of the given size.
 pub(super) fn makes(c: &Rank, x: &Tensor, out: &Tensor, saved: Vec<Tensor>, elements: u64, width: u64) {
     c.tape.record(vec![x.edge()], &[out], saved, move |t, _, _| vec![Some(grad_of(t, elements, width, "gradient"))]);
@@ -40,6 +51,16 @@ pub(super) fn passes(c: &Rank, inputs: &[&Tensor], out: &Tensor) {
 pub(super) fn add(c: &Rank, x: &Tensor, residual: &Tensor) -> Tensor {
     let out = c.act_of(x.elements(), x.width(), "residual stream");
     passes(c, &[x, residual], &out);
+    out
+}
+
+/// The same where a projection left its bias to be added here.
+pub(super) fn add_with_bias(c: &Rank, x: &Tensor, residual: &Tensor, bias: &Param) -> Tensor {
+    let out = c.act_of(x.elements(), x.width(), "residual stream");
+    let (edges, elements) = (vec![x.edge(), residual.edge(), bias.edge()], bias.elements);
+    c.tape.record(edges, &[&out], Vec::new(), move |t, grads, _| {
+        vec![grads[0].clone(), grads[0].clone(), Some(weight_grad(t, elements))]
+    });
     out
 }
 
@@ -70,11 +91,39 @@ pub(super) fn rmsnorm(c: &Rank, x: &Tensor, width: u64, weight: &Param) -> Tenso
     out
 }
 
-/// SwiGLU over packed gate and up; saves its input
-/// (`megatron/core/fusions/fused_bias_swiglu.py`).
-fn swiglu(c: &Rank, x: &Tensor, elements: u64) -> Tensor {
+/// A norm of the model's kind. A LayerNorm saves the mean besides, and sums its shift's gradient
+/// in partials of its own (`transformer_engine/common/normalization/layernorm`).
+pub(super) fn norm(c: &Rank, x: &Tensor, width: u64, norm: &Norm) -> Tensor {
+    let Some(bias) = &norm.bias else { return rmsnorm(c, x, width, &norm.weight) };
+    let elements = x.elements();
+    let out = c.act(elements, "norm output");
+    let (mean, inverse) =
+        (c.act_of(elements / width, FP32, "norm mean"), c.act_of(elements / width, FP32, "norm rsigma"));
+    let edges = vec![x.edge(), norm.weight.edge(), bias.edge()];
+    c.tape.record(edges, &[&out], vec![x.clone(), mean, inverse], move |t, _, _saved| {
+        let dx = grad(t, elements, "norm input gradient");
+        let _partials = (norm_partials(t, width), norm_partials(t, width));
+        vec![Some(dx), Some(weight_grad(t, width)), Some(weight_grad(t, width))]
+    });
+    out
+}
+
+/// An activation in one kernel that saves its input of `input` elements, and makes a gradient of
+/// that size: SwiGLU and GeGLU over packed gate and up, GELU, SiLU
+/// (`megatron/core/fusions/fused_bias_swiglu.py`, `fused_bias_geglu.py`, `fused_bias_gelu.py`).
+fn in_one_kernel(c: &Rank, x: &Tensor, elements: u64, input: u64) -> Tensor {
     let out = c.act(elements, "activation output");
-    makes(c, x, &out, vec![x.clone()], 2 * elements, BF16);
+    makes(c, x, &out, vec![x.clone()], input, BF16);
+    out
+}
+
+/// The same with a bias that the projection before left to it (`fused_bias_gelu.py` GeLUFunction).
+pub(super) fn activate_with_bias(c: &Rank, x: &Tensor, elements: u64, bias: &Param) -> Tensor {
+    let out = c.act(elements, "activation output");
+    let (input, bias_elements) = (x.elements(), bias.elements);
+    c.tape.record(vec![x.edge(), bias.edge()], &[&out], vec![x.clone()], move |t, _, _saved| {
+        vec![Some(grad(t, input, "gradient")), Some(weight_grad(t, bias_elements))]
+    });
     out
 }
 
@@ -94,6 +143,10 @@ pub(super) fn relu2(c: &Rank, x: &Tensor, elements: u64) -> Tensor {
 }
 
 /// The function between the projections of a feed-forward block.
-pub(super) fn activate(c: &Rank, x: &Tensor, elements: u64, is_gated: bool) -> Tensor {
-    if is_gated { swiglu(c, x, elements) } else { relu2(c, x, elements) }
+pub(super) fn activate(c: &Rank, x: &Tensor, elements: u64, activation: Activation) -> Tensor {
+    match activation {
+        Activation::SwiGlu | Activation::GeGlu => in_one_kernel(c, x, elements, 2 * elements),
+        Activation::Gelu | Activation::Silu => in_one_kernel(c, x, elements, elements),
+        Activation::Relu2 => relu2(c, x, elements),
+    }
 }

@@ -59,6 +59,15 @@ pub enum Reduction {
     Overlapped,
 }
 
+/// How many of a step's microbatches are replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Microbatches {
+    /// Until the steady state repeats itself, and those that drain it.
+    Steady,
+    /// All of them.
+    All,
+}
+
 /// What Megatron is told besides recipe and layout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MegatronOptions {
@@ -80,6 +89,8 @@ pub struct MegatronOptions {
     pub steps: u32,
     /// How routed tokens fall on ranks.
     pub routing: Routing,
+    /// How many of a step's microbatches are replayed.
+    pub microbatches: Microbatches,
 }
 
 impl MegatronOptions {
@@ -95,6 +106,7 @@ impl MegatronOptions {
             reduction: Reduction::AtTheEnd,
             steps: 3,
             routing: Routing::Random { seed: 0 },
+            microbatches: Microbatches::Steady,
         }
     }
 

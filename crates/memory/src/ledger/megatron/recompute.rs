@@ -3,7 +3,7 @@
 
 use super::model::Layer;
 use super::ops;
-use super::params::Param;
+use super::params::Norm;
 use super::rank::Rank;
 use crate::tape::{Tensor, WithoutOutput, checkpoint};
 use layout::request::RecomputeModule;
@@ -26,13 +26,13 @@ pub(super) fn again(c: &Rank, pass: u64, run: impl FnOnce() -> Tensor) -> Tensor
 
 /// A block behind a norm of its own. Recomputing `layernorm` discards the norm's output once the
 /// block has run; norms fused into a projection are not touched by it.
-pub(super) fn behind_norm(c: &Rc<Rank>, norm: &Rc<Param>, x: &Tensor, block: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+pub(super) fn behind_norm(c: &Rc<Rank>, norm: &Rc<Norm>, x: &Tensor, block: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
     let hidden = c.config.hidden;
     if !c.config.recomputes(RecomputeModule::Layernorm) {
-        return block(&ops::rmsnorm(c, x, hidden, norm));
+        return block(&ops::norm(c, x, hidden, norm));
     }
     let (rank, norm) = (c.clone(), norm.clone());
-    let run = move |inputs: &[Tensor]| vec![ops::rmsnorm(&rank, &inputs[0], hidden, &norm)];
+    let run = move |inputs: &[Tensor]| vec![ops::norm(&rank, &inputs[0], hidden, &norm)];
     let (kept, outputs) = WithoutOutput::new(&c.tape, &[x], run);
     let out = block(&outputs[0]);
     kept.discard_until(&out);

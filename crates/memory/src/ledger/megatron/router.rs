@@ -1,8 +1,8 @@
 //! The router (`megatron/core/transformer/moe/router.py`, `moe_utils.py`) under forced balance:
 //! random logits, auxiliary loss.
 
+use super::blocks::MoeParams;
 use super::ops::{grad, grad_of, makes, passes, weight_grad};
-use super::params::MoeParams;
 use super::rank::Rank;
 use crate::tape::{BYTE, FP32, INT64, Tensor};
 use recipe::kinds::moe::ScoreFunction;

@@ -4,8 +4,10 @@
 
 use super::model::Chunk;
 use super::rank::Rank;
+use super::schedule_split::Split;
 use crate::line::{Line, Stand};
 use crate::tape::{BF16, FP32, Tensor, backward};
+use layout::{Layout, Schedule};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -13,14 +15,41 @@ use std::rc::Rc;
 pub(super) fn run_step(c: &Rc<Rank>, chunks: &[Chunk]) {
     c.tape.stand_at(Stand::Pipeline);
     let _token_count = c.act_of(1, FP32, "number of tokens");
-    match chunks {
-        [chunk] if c.config.pp == 1 => without_pipeline(c, chunk),
-        [chunk] => one_forward_one_backward(c, chunk),
+    let (pp, stage, microbatches) = (c.config.pp, c.config.stage, c.config.microbatches);
+    match (c.config.schedule, chunks) {
+        (_, [chunk]) if pp == 1 => without_pipeline(c, chunk),
+        (Schedule::ZbH1, _) => Split::new(c, chunks).zero_bubble(),
+        // Two directions meet between the middle ranks.
+        (Schedule::DualPipe, _) => Split::new(c, chunks).dual(pp / 2, stage.min(pp - 1 - stage), microbatches / 2),
+        (Schedule::DualPipeV, _) => Split::new(c, chunks).dual(pp, stage, microbatches),
+        (_, [chunk]) => one_forward_one_backward(c, chunk),
         _ => Interleaved::new(c, chunks).run(),
     }
 }
 
-fn forward(c: &Rc<Rank>, chunk: &Chunk, input: Option<Tensor>) -> Tensor {
+/// Microbatches replayed in the steady state: the second sees what the frames of the first left.
+const STEADY: u64 = 2;
+/// Layer passes so few that a step is replayed whole: how free blocks lie, which no peak of what is
+/// allocated depends on, settles a little later than that.
+const FEW: u64 = 64;
+
+/// Microbatches that are replayed on a stage of so many layers: those before the steady state, and
+/// [`STEADY`] in it. What is in flight does not change after that, and what drains the pipeline is
+/// the same. Under a random router fewer draws are seen than a whole step makes.
+pub(super) fn replayed(layout: &Layout, stage: u64, layers: usize) -> u64 {
+    let (pp, few) = (layout.pp.get(), FEW / layers.max(1) as u64);
+    let most = match layout.schedule {
+        Schedule::OneF1b => (pp - stage - 1 + STEADY).max(few),
+        // Weight passes lag behind by as many backwards as the stage has stages before it.
+        Schedule::ZbH1 => pp - 1 + STEADY,
+        // Warmup is less than two rounds of all chunks; rounds are whole.
+        Schedule::Interleaved => ((2 + STEADY) * pp).max(few.next_multiple_of(pp)),
+        Schedule::DualPipe | Schedule::DualPipeV => 2 * pp + 2 * STEADY,
+    };
+    layout.microbatches.min(most)
+}
+
+pub(super) fn forward(c: &Rc<Rank>, chunk: &Chunk, input: Option<Tensor>) -> Tensor {
     *chunk.input.borrow_mut() = input;
     c.tape.set_recording(true);
     c.pass.set(c.pass.get() + 1);
@@ -30,7 +59,12 @@ fn forward(c: &Rc<Rank>, chunk: &Chunk, input: Option<Tensor>) -> Tensor {
 }
 
 /// Backward of one microbatch; returns the gradient of its input.
-fn backward_step(c: &Rank, input: Option<&Tensor>, output: &Tensor, grad: Option<&Tensor>) -> Option<Tensor> {
+pub(super) fn backward_step(
+    c: &Rank,
+    input: Option<&Tensor>,
+    output: &Tensor,
+    grad: Option<&Tensor>,
+) -> Option<Tensor> {
     c.is_backward.set(true);
     let grad = grad.cloned().unwrap_or_else(|| c.tape.tensor(Line::Loss, 1, FP32, "loss gradient"));
     backward(&c.tape, output, grad.clone());
@@ -38,13 +72,13 @@ fn backward_step(c: &Rank, input: Option<&Tensor>, output: &Tensor, grad: Option
     input.and_then(Tensor::grad)
 }
 
-fn receive(c: &Rank, name: &'static str) -> Tensor {
+pub(super) fn receive(c: &Rank, name: &'static str) -> Tensor {
     c.tape.stand_at(Stand::Pipeline);
     c.comm(c.config.local_tokens * c.config.hidden, name).requiring_grad()
 }
 
 /// Once sent, an output keeps its graph but not its bytes (`deallocate_output_tensor`).
-fn release(c: &Rank, output: &Tensor) {
+pub(super) fn release(c: &Rank, output: &Tensor) {
     output.set_storage(c.tape.storage(Line::Communication, BF16, "sent output"));
 }
 
@@ -57,9 +91,9 @@ fn without_pipeline(c: &Rc<Rank>, chunk: &Chunk) {
 
 /// What a schedule keeps of microbatches in flight, oldest first.
 #[derive(Default)]
-struct InFlight {
-    inputs: VecDeque<Option<Tensor>>,
-    outputs: VecDeque<Tensor>,
+pub(super) struct InFlight {
+    pub inputs: VecDeque<Option<Tensor>>,
+    pub outputs: VecDeque<Tensor>,
     grads: VecDeque<Tensor>,
 }
 

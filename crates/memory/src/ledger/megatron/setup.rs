@@ -2,9 +2,11 @@
 //! (`megatron/core/distributed/param_and_grad_buffer.py`, `optimizer/distrib_optimizer.py`).
 
 use super::model::Chunk;
+use super::muon;
 use super::options::Reduction;
 use super::params::{Origin, Param};
 use super::rank::Rank;
+use super::supported::Sharding;
 use crate::line::Line;
 use crate::tape::{BF16, FP32, Storage};
 use std::ops::Range;
@@ -47,66 +49,110 @@ pub(super) struct Placed {
     pub bucket: usize,
 }
 
-/// The buffers of one chunk's dense or expert parameters.
-pub(super) struct Buffers {
+/// Which parameters share a buffer (`optimizer/param_layout.py` BufferKey).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
     pub is_expert: bool,
+    /// Whether each is owned whole by one data-parallel rank, because Muon steps it.
+    pub by_tensor: bool,
+}
+
+/// The buffers of one chunk's parameters of one key.
+pub(super) struct Buffers {
+    pub key: Key,
     pub placed: Vec<Placed>,
     pub buckets: Vec<Range<u64>>,
     _held: Vec<Rc<Storage>>,
 }
 
+impl Key {
+    /// The data-parallel group that shares such parameters out, and this rank's place in it.
+    pub fn group(self, c: &Rank) -> (u64, u64) {
+        if self.is_expert { c.config.expert_group } else { c.config.dense_group }
+    }
+}
+
+/// Elements after which a bucket is closed.
+pub(super) fn bucket_size(c: &Rank) -> u64 {
+    match c.config.reduction {
+        Reduction::AtTheEnd => u64::MAX,
+        Reduction::Overlapped => (1_000_000 * c.config.dp).max(40_000_000),
+    }
+}
+
 /// One set of buffers a chunk and kind. With the distributed optimizer, weights move into the
 /// buffer and their old storages are freed.
 pub(super) fn build_buffers(c: &Rank, chunks: &[Chunk]) -> Vec<Buffers> {
+    let shards = c.config.sharding == Sharding::Optimizer;
     let mut all = Vec::new();
     for chunk in chunks {
         // In the order in which the kinds are first met.
-        let mut kinds: Vec<bool> = Vec::new();
+        let key = |param: &Param| Key { is_expert: param.is_expert, by_tensor: shards && param.muon.is_some() };
+        let mut keys: Vec<Key> = Vec::new();
         for param in chunk.params.iter().filter(|param| param.elements > 0) {
-            if !kinds.contains(&param.is_expert) {
-                kinds.push(param.is_expert);
+            if !keys.contains(&key(param)) {
+                keys.push(key(param));
             }
         }
-        for is_expert in kinds {
-            let params: Vec<_> = chunk.params.iter().filter(|param| param.is_expert == is_expert).collect();
-            all.push(build(c, &params, is_expert));
+        for wanted in keys {
+            for group in groups(c, chunk) {
+                let params: Vec<_> = group.into_iter().filter(|param| key(param) == wanted).collect();
+                if !params.is_empty() {
+                    all.push(build(c, &params, wanted));
+                }
+            }
         }
     }
     all
 }
 
-fn build(c: &Rank, params: &[&Rc<Param>], is_expert: bool) -> Buffers {
-    let (placed, buckets) = place(c, params, is_expert);
-    let elements = buckets.last().map_or(0, |bucket| bucket.end);
-    let mut held = Vec::new();
-    if c.config.shards_optimizer {
-        held.push(c.tape.shared_storage(shares(params), elements * BF16, "weights"));
+/// Parameters that may share a buffer: all of a chunk, or under Megatron-FSDP those of a unit.
+fn groups<'a>(c: &Rank, chunk: &'a Chunk) -> Vec<Vec<&'a Rc<Param>>> {
+    if !c.config.sharding.is_fsdp() {
+        return vec![chunk.params.iter().collect()];
     }
-    held.push(c.tape.storage(Line::Gradients, elements * c.config.grad_width, "gradient buffer"));
-    if c.config.shards_optimizer {
+    let units = chunk.ranges.iter().map(|range| chunk.params[range.clone()].iter().collect());
+    let is_outside = |index: &usize| !chunk.ranges.iter().any(|range| range.contains(index));
+    let outside = (0..chunk.params.len()).filter(is_outside).map(|index| &chunk.params[index]).collect();
+    units.chain([outside]).collect()
+}
+
+fn build(c: &Rank, params: &[&Rc<Param>], key: Key) -> Buffers {
+    let (placed, buckets) = if key.by_tensor { muon::place(c, params, key) } else { place(c, params, key) };
+    let elements = buckets.last().map_or(0, |bucket| bucket.end);
+    let (sharding, ranks) = (c.config.sharding, key.group(c).0);
+    let (weight_ranks, grad_ranks) = match sharding {
+        Sharding::None | Sharding::Optimizer => (1, 1),
+        Sharding::Gradients => (1, ranks),
+        Sharding::Everything => (ranks, ranks),
+    };
+    let mut held = Vec::new();
+    if sharding != Sharding::None {
+        held.push(c.tape.shared_storage(shares(params, weight_ranks), elements * BF16 / weight_ranks, "weights"));
+    }
+    let gradients = elements * c.config.grad_width / grad_ranks;
+    held.push(c.tape.storage(Line::Gradients, gradients, "gradient buffer"));
+    if sharding != Sharding::None {
         placed.iter().for_each(|placed| drop(placed.param.data.take()));
     }
-    Buffers { is_expert, placed, buckets, _held: held }
+    Buffers { key, placed, buckets, _held: held }
 }
 
 /// Bytes of a parameter buffer by line.
-fn shares(params: &[&Rc<Param>]) -> Vec<(Line, u64)> {
+fn shares(params: &[&Rc<Param>], ranks: u64) -> Vec<(Line, u64)> {
     let lines = [Line::TpParams, Line::ReplicatedParams, Line::ExpertParams];
-    let of = |line| params.iter().filter(|p| p.line == line).map(|p| p.elements * BF16).sum::<u64>();
+    let of = |line| params.iter().filter(|p| p.line == line).map(|p| p.elements * BF16).sum::<u64>() / ranks;
     lines.map(|line| (line, of(line))).into_iter().filter(|share| share.1 > 0).collect()
 }
 
 /// Backward's order, each start padded to 64 elements and each bucket's end so that every rank's
 /// part is whole and aligned (`distrib_optimizer.py`).
-fn place(c: &Rank, params: &[&Rc<Param>], is_expert: bool) -> (Vec<Placed>, Vec<Range<u64>>) {
-    let ranks = if is_expert { c.config.expert_group.0 } else { c.config.dense_group.0 };
-    let is_padded = c.config.shards_optimizer;
+fn place(c: &Rank, params: &[&Rc<Param>], key: Key) -> (Vec<Placed>, Vec<Range<u64>>) {
+    let ranks = key.group(c).0;
+    let is_padded = c.config.sharding != Sharding::None;
     let pad = |at: u64, step: u64| if is_padded { at.next_multiple_of(step) } else { at };
     let bucket_step = ranks / units::gcd(ranks, 128) * 128;
-    let bucket_size = match c.config.reduction {
-        Reduction::AtTheEnd => u64::MAX,
-        Reduction::Overlapped => (1_000_000 * c.config.dp).max(40_000_000),
-    };
+    let bucket_size = bucket_size(c);
     let (mut at, mut start) = (0, 0);
     let (mut placed, mut buckets) = (Vec::new(), Vec::new());
     for param in params.iter().rev() {

@@ -1,0 +1,92 @@
+//! Parameters of mixers that Megatron does not build, or builds apart from its hybrid stack.
+
+use super::config::Config;
+use super::gated_delta::Widths;
+use super::params::{Norm, NormLinear, Origin, Param, Params};
+use super::{m2rnn as rnn, mamba3 as three};
+use recipe::Role;
+use recipe::kinds::m2rnn::M2rnn;
+use recipe::kinds::mamba3::Mamba3;
+use std::rc::Rc;
+
+/// `mamba_ssm/modules/mamba3.py`.
+pub(super) struct Mamba3Params {
+    pub norm: Norm,
+    pub in_proj: Rc<Param>,
+    /// Biases, norms and skips by head.
+    pub small: Vec<Rc<Param>>,
+    pub out_proj: Rc<Param>,
+    pub mixer: Mamba3,
+}
+
+/// `cppmega/megatron/m2rnn_spec.py`.
+pub(super) struct M2rnnParams {
+    pub norm: Norm,
+    pub a_log: Rc<Param>,
+    pub dt_bias: Rc<Param>,
+    pub state_weight: Rc<Param>,
+    pub d: Rc<Param>,
+    pub in_proj: Rc<Param>,
+    pub conv: Rc<Param>,
+    pub conv_bias: Option<Rc<Param>>,
+    pub gate_norm: Rc<Param>,
+    pub out_proj: Rc<Param>,
+    pub mixer: M2rnn,
+}
+
+/// `ssm/gated_delta_net/common.py`.
+pub(super) struct GatedDeltaParams {
+    pub in_proj: NormLinear,
+    pub conv: Rc<Param>,
+    pub dt_bias: Rc<Param>,
+    pub a_log: Rc<Param>,
+    pub out_norm: Rc<Param>,
+    pub out_proj: Rc<Param>,
+    pub widths: Widths,
+}
+
+pub(super) fn mamba3(c: &Config, mixer: &Mamba3, params: &mut Params) -> Mamba3Params {
+    let norm = params.block_norm(c.hidden);
+    let by_head = mixer.heads * mixer.mimo_rank;
+    let mut small = vec![params.vector(mixer.heads, Origin::Fp32)];
+    small.extend((0..2).map(|_| params.bank(by_head * mixer.state, Origin::Fp32)));
+    if mixer.mimo_rank > 1 {
+        small.extend((0..3).map(|_| params.bank(by_head * mixer.head_dim, Origin::Fp32)));
+    }
+    small.push(params.vector(mixer.heads, Origin::Fp32));
+    let in_proj = params.matrix(Role::Matrix, three::width(mixer), c.hidden);
+    small.extend((0..2).map(|_| params.whole_vector(mixer.state)));
+    let out_proj = params.matrix(Role::Matrix, c.hidden, mixer.inner());
+    Mamba3Params { norm, in_proj, small, out_proj, mixer: mixer.clone() }
+}
+
+pub(super) fn m2rnn(c: &Config, params: &mut Params) -> M2rnnParams {
+    let mixer = c.recurrent();
+    let inner = mixer.heads * mixer.value_dim;
+    let norm = params.block_norm(c.hidden);
+    let a_log = params.vector(mixer.heads, Origin::Fp32);
+    let dt_bias = params.vector(mixer.heads, Origin::Fp32);
+    let state_weight = params.bank(inner * mixer.value_dim, Origin::Device);
+    let d = params.bank(inner, Origin::Device);
+    let in_proj = params.matrix(Role::Matrix, rnn::width(mixer), c.hidden);
+    let conv = params.bank(rnn::channels(mixer) * mixer.conv, Origin::Device);
+    let conv_bias = mixer.conv_bias.then(|| params.vector(rnn::channels(mixer), Origin::Device));
+    let gate_norm = params.vector(inner, Origin::Device);
+    let out_proj = params.matrix(Role::Matrix, c.hidden, inner);
+    let mixer = mixer.clone();
+    M2rnnParams { norm, a_log, dt_bias, state_weight, d, in_proj, conv, conv_bias, gate_norm, out_proj, mixer }
+}
+
+pub(super) fn gated_delta(c: &Config, params: &mut Params) -> GatedDeltaParams {
+    let mixer = c.gated_delta();
+    let widths = Widths::of(mixer, c.tp);
+    let dt_bias = params.vector(widths.value_heads, Origin::Device);
+    let a_log = params.vector(widths.value_heads, Origin::Device);
+    let norm = params.block_norm(c.hidden);
+    let weight = params.matrix(Role::Matrix, widths.packed(), c.hidden);
+    let in_proj = NormLinear { norm, weight, bias: None };
+    let conv = params.bank(widths.channels() * mixer.conv, Origin::Device);
+    let out_norm = params.whole_vector(mixer.value_dim);
+    let out_proj = params.matrix(Role::Matrix, c.hidden, widths.values);
+    GatedDeltaParams { in_proj, conv, dt_bias, a_log, out_norm, out_proj, widths }
+}
