@@ -234,11 +234,19 @@ fn classes_text(fit: &Fit) -> String {
 }
 
 fn phases_text(class: &RankClass) -> String {
-    let mut table = Table::new(&["phase", "allocated peak", "reserved", "what happens"]).right(&[1, 2]);
+    let head = ["phase", "allocated peak", "forward", "loss", "backward", "reserved", "what happens"];
+    let mut table = Table::new(&head).right(&[1, 2, 3, 4, 5]);
     for phase in &class.phases {
+        let part = |i: usize| match phase.parts.map(|parts| parts[i]) {
+            None | Some(0) => String::new(),
+            Some(bytes) => Bytes(bytes).to_string(),
+        };
         table.row([
             phase.name.as_str(),
             &Bytes(phase.allocated_peak).to_string(),
+            &part(0),
+            &part(1),
+            &part(2),
             &Bytes(phase.reserved_peak).to_string(),
             phase.what,
         ]);
@@ -305,7 +313,7 @@ fn unmodelled_text(fit: &Fit) -> String {
 /// One rank class as JSON.
 fn class_json(class: &RankClass) -> Value {
     let line = |a: &memory::fit::Amount| json!({ "line": a.entry.name(), "bytes": a.bytes, "basis": a.basis, "scales_with": a.entry.scales_with(), "ignores": a.entry.ignores() });
-    let phase = |p: &memory::fit::PhasePeak| json!({ "phase": p.name, "allocated_peak_bytes": p.allocated_peak, "reserved_peak_bytes": p.reserved_peak, "what": p.what });
+    let phase = |p: &memory::fit::PhasePeak| json!({ "phase": p.name, "allocated_peak_bytes": p.allocated_peak, "forward_loss_backward_bytes": p.parts, "reserved_peak_bytes": p.reserved_peak, "what": p.what });
     json!({
         "ranks": { "first": class.first_rank, "count": class.num_ranks }, "example_rank": class.first_rank, "stage": class.stage,
         "params": class.params, "lines": class.lines.iter().map(line).collect::<Vec<_>>(),

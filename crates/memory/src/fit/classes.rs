@@ -19,6 +19,8 @@ pub struct PhasePeak {
     pub what: &'static str,
     /// The most allocated.
     pub allocated_peak: u64,
+    /// The most allocated in forward, loss and backward, where the phase has them.
+    pub parts: Option<[u64; 3]>,
     /// The most reserved so far.
     pub reserved_peak: u64,
 }
@@ -125,6 +127,7 @@ fn phase(phase: &crate::ledger::Phase) -> PhasePeak {
         name: phase.name.clone(),
         what: describe(&phase.name),
         allocated_peak: phase.peak.allocated,
+        parts: phase.name.starts_with("fwdbwd").then_some(phase.by_part),
         reserved_peak: phase.reserved_peak,
     }
 }

@@ -16,6 +16,8 @@ pub struct Phase {
     pub allocated: u64,
     /// The most allocated in it.
     pub peak: Peak,
+    /// The most allocated in its forward, loss and backward; zero where there is none.
+    pub by_part: [u64; 3],
     /// Bytes reserved at its end.
     pub reserved: u64,
     /// The most reserved up to its end, within the phases that share its peak.
@@ -28,11 +30,12 @@ pub struct Phase {
 impl Phase {
     /// Reads a phase off the tape.
     pub(crate) fn read(tape: &Tape, name: String) -> Phase {
-        let peak = tape.peak();
+        let (peak, by_part) = (tape.peak(), tape.by_part());
         tape.read(|a| Phase {
             name,
             allocated: a.allocated(),
             peak,
+            by_part,
             reserved: a.reserved(),
             reserved_peak: a.reserved_peak(),
             inactive_split_peak: a.inactive_split_peak(),

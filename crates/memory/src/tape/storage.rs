@@ -14,9 +14,23 @@ pub struct Tape(Rc<State>);
 struct State {
     book: RefCell<Book>,
     stand: Cell<Stand>,
+    part: Cell<Part>,
     records: Cell<bool>,
     sequence: Cell<u64>,
     queue: Queue,
+}
+
+/// A part of a training step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Layers run forward.
+    Forward,
+    /// Head and loss run forward.
+    Loss,
+    /// Anything runs backward.
+    Backward,
+    /// Between those.
+    Other,
 }
 
 /// The entry of one block.
@@ -63,6 +77,8 @@ struct Book {
     live: ByLine,
     events: u64,
     peak: Peak,
+    /// The most allocated in forward, loss and backward since the last reset.
+    by_part: [u64; 3],
     /// The event at which holders are wanted, and what they were.
     wanted: Option<u64>,
     holders: Vec<Holder>,
@@ -123,12 +139,14 @@ impl Tape {
             live: nothing,
             events: 0,
             peak,
+            by_part: [0; 3],
             wanted,
             holders: Vec::new(),
         };
         Tape(Rc::new(State {
             book: RefCell::new(book),
             stand: Cell::new(Stand::Setup),
+            part: Cell::new(Part::Other),
             records: Cell::new(true),
             sequence: Cell::new(0),
             queue: Queue::default(),
@@ -148,8 +166,29 @@ impl Tape {
     }
 
     fn make(&self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>) -> Rc<Storage> {
-        let block = self.0.book.borrow_mut().malloc(bytes, entry, shares);
+        let mut book = self.0.book.borrow_mut();
+        let block = book.malloc(bytes, entry, shares);
+        let part = match (self.0.part.get(), entry.stand) {
+            (Part::Forward, Stand::Head) => Part::Loss,
+            (part, _) => part,
+        };
+        let allocated = book.allocator.allocated();
+        if let Some(most) = book.by_part.get_mut(part as usize) {
+            *most = (*most).max(allocated);
+        }
+        drop(book);
         Rc::new(Storage { tape: self.clone(), bytes, block: Cell::new(block), stand_in: RefCell::new(None) })
+    }
+
+    /// What follows belongs to this part of the step.
+    pub fn begin(&self, part: Part) {
+        self.0.part.set(part);
+    }
+
+    /// The most allocated in forward, loss and backward since the last reset; zero where a part
+    /// allocated nothing.
+    pub fn by_part(&self) -> [u64; 3] {
+        self.0.book.borrow().by_part
     }
 
     /// Where the tape stands.
@@ -192,6 +231,7 @@ impl Tape {
     pub fn reset_peaks(&self) {
         let book = &mut *self.0.book.borrow_mut();
         book.allocator.reset_peaks();
+        book.by_part = [0; 3];
         book.mark_peak(self.0.stand.get());
     }
 

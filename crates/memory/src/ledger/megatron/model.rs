@@ -66,6 +66,7 @@ impl Chunk {
         let mut params = Params::new(&c.optimizer, c.norm);
         // The suffix looks tokens up too, in a copy of the table where the first chunk is elsewhere.
         let suffix = c.suffix.as_ref().filter(|_| held.is_last);
+        let shares_first = known.is_some() || held.is_first;
         let tables = match known {
             Some(known) if held.is_last => Some(known),
             _ if held.is_first => Some(build_tables(c, &mut params, Sides::Built)),
@@ -81,7 +82,9 @@ impl Chunk {
             let norm = params.norm(c.hidden);
             let suffix = suffix.zip(tables.clone());
             let suffix = suffix.map(|(suffix, tables)| Prediction::build(c, suffix, tables, &mut params));
-            let tied = tables.as_ref().filter(|_| c.is_tied).map(|tables| tables.tokens.clone());
+            // Away from the first stage a tied head has a weight of its own beside the suffix's
+            // table (`skip_weight_param_allocation` in `models/hybrid/hybrid_model.py`).
+            let tied = tables.as_ref().filter(|_| c.is_tied && shares_first).map(|tables| tables.tokens.clone());
             let role = if c.is_tied { Role::Embedding } else { Role::Head };
             Head { norm, suffix, weight: tied.unwrap_or_else(|| params.matrix(role, c.vocab, c.hidden)) }
         });
