@@ -113,6 +113,11 @@ impl Tensor {
         self.0.grad.borrow().clone()
     }
 
+    /// Takes the gradient a leaf has been given, as assigning `None` to `.grad` does.
+    pub fn take_grad(&self) -> Option<Tensor> {
+        self.0.grad.borrow_mut().take()
+    }
+
     pub(super) fn set_grad_if_none(&self, grad: &Tensor) {
         self.0.grad.borrow_mut().get_or_insert_with(|| grad.alias());
     }
