@@ -19,8 +19,9 @@ pub(super) struct Fsdp {
     /// `torch/distributed/pipelining/stage.py` asks for.
     pub puts_off: bool,
     comm: RefCell<Comm>,
-    /// The group whose forward began first and so ends a pass.
-    root_is_running: Cell<bool>,
+    /// The group whose forward began first and so ends the pass: the root, or a group that
+    /// checkpointing runs again by itself.
+    pass: Cell<Option<usize>>,
 }
 
 /// `FSDPCommContext`.
@@ -35,8 +36,8 @@ struct Comm {
 
 impl Fsdp {
     pub fn new(tape: &Tape, groups: Vec<Group>, reduce_width: u64, prefetch: Prefetch, puts_off: bool) -> Fsdp {
-        let (comm, root_is_running) = (RefCell::default(), Cell::new(false));
-        Fsdp { tape: tape.clone(), groups, reduce_width, prefetch, puts_off, comm, root_is_running }
+        let (comm, pass) = (RefCell::default(), Cell::new(None));
+        Fsdp { tape: tape.clone(), groups, reduce_width, prefetch, puts_off, comm, pass }
     }
 
     /// Copies a gathered group out. In forward the buffer of the last is freed before, and this
@@ -70,6 +71,14 @@ impl Fsdp {
                 self.post_backward(unit);
             }
             group.training.set(Training::Idle);
+        }
+        if !self.puts_off {
+            self.finalize();
+        }
+    }
+
+    fn finalize(&self) {
+        for group in &self.groups {
             group.forget_pending();
             group.indices.borrow_mut().clear();
         }
@@ -83,7 +92,7 @@ impl Fsdp {
         for group in &self.groups {
             self.reduce(group);
         }
-        self.comm.borrow_mut().reduce = None;
+        self.finalize();
     }
 }
 
@@ -96,9 +105,7 @@ impl Engine for Fsdp {
             self.wait_for_unshard(group);
             return;
         }
-        if unit == 0 {
-            self.root_is_running.set(true);
-        }
+        self.pass.set(self.pass.get().or(Some(unit)));
         group.training.set(Training::Forward);
         group.unshard(&self.tape);
         self.wait_for_unshard(group);
@@ -119,7 +126,8 @@ impl Engine for Fsdp {
         group.indices.borrow_mut().push(comm.forward_order.len());
         comm.forward_order.push(unit);
         group.training.set(Training::Idle);
-        if unit == 0 && self.root_is_running.replace(false) {
+        if self.pass.get() == Some(unit) {
+            self.pass.set(None);
             comm.gather = None;
         }
     }

@@ -37,8 +37,8 @@ pub(super) struct Group {
 
 /// The stream gathers are copied into and allocated on.
 const GATHER: Stream = Stream::Side;
-/// The stream reduced gradients are allocated on. It is a third stream; the allocator knows two,
-/// and gathers are freed and taken in a rhythm of their own, so it shares with compute.
+/// The stream reduced gradients are allocated on: a third one, where the allocator knows two. It
+/// shares with compute here, so that reserved bytes lack the size of the gradient shards.
 const REDUCE: Stream = Stream::Main;
 
 impl Group {

@@ -13,7 +13,7 @@ mod options;
 pub(in crate::ledger) mod plain;
 mod schedule;
 
-pub use options::{Fsdp2Options, Prefetch, Reshard};
+pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
 
 use crate::Unmodelled;
 use crate::ledger::{Phase, Replay};
@@ -71,6 +71,7 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
         return Err(Unmodelled::new("compiled expert and Mamba layers", "what the partitioner keeps is not measured"));
     }
     config.is_compiled = options.compile;
+    config.edges_apart = options.edges == Edges::Apart && !config.is_tied;
     Ok(config)
 }
 
@@ -109,7 +110,7 @@ fn groups(config: &Config, options: &Fsdp2Options, units: &[Unit], tape: &Tape) 
         let is_expert = unit.params.iter().any(|param| param.is_expert);
         let shards = if is_expert { config.expert_shards } else { config.dense_shards };
         let reshards = match unit.stand {
-            None => options.reshard.edges,
+            None | Some(Stand::Head) => options.reshard.edges,
             Some(Stand::Layer { index, .. }) if Some(index) == last => options.reshard.last_layer,
             Some(_) => options.reshard.layers,
         };

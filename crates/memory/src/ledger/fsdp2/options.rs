@@ -21,6 +21,16 @@ impl Reshard {
     pub const NEVER: Reshard = Reshard { layers: false, last_layer: false, edges: false };
 }
 
+/// How the edges are wrapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edges {
+    /// Token table, final norm and head belong to the group of the whole model.
+    InRoot,
+    /// The token table is a group, final norm and head are another, as torchtitan does. A tied
+    /// head stays in the root.
+    Apart,
+}
+
 /// How many groups are gathered ahead of the one that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefetch {
@@ -45,6 +55,8 @@ pub struct Fsdp2Options {
     pub reduce_dtype: Dtype,
     /// Which groups give their gathered weights back between forward and backward.
     pub reshard: Reshard,
+    /// How the edges are wrapped.
+    pub edges: Edges,
     /// How many groups are gathered ahead.
     pub prefetch: Prefetch,
     /// Whether each layer is compiled.
@@ -60,6 +72,7 @@ impl Fsdp2Options {
             param_dtype: Dtype::Bf16,
             reduce_dtype: Dtype::Fp32,
             reshard: if layout.zero == ZeroStage::Three { Reshard::DEFAULT } else { Reshard::NEVER },
+            edges: Edges::InRoot,
             prefetch: Prefetch::DEFAULT,
             compile: false,
             steps: 3,

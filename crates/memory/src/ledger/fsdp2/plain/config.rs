@@ -88,6 +88,8 @@ pub(in crate::ledger) struct Config {
     pub mamba: Option<Mamba2>,
     /// Whether every layer is computed again in backward.
     pub checkpoints: bool,
+    /// Whether token table and head are units of their own.
+    pub edges_apart: bool,
     /// Whether every layer is compiled.
     pub is_compiled: bool,
     pub layers: Vec<(u32, Vec<Mixer>)>,
@@ -96,7 +98,7 @@ pub(in crate::ledger) struct Config {
 }
 
 impl Config {
-    /// Sizes of a rank; nothing is compiled until the caller says so.
+    /// Sizes of a rank; nothing is compiled, and edges are one unit, until the caller says so.
     pub fn new(place: Place) -> Result<Config, Unmodelled> {
         let Place { recipe, layout, .. } = place;
         refuse_recipe(recipe)?;
@@ -105,8 +107,8 @@ impl Config {
             .map_err(|finding| Unmodelled::new("this mesh", finding.message))?;
         let stage = mesh.coordinates(place.rank).on(Axis::Pp);
         let tp = layout.tp.get();
-        let held = place.stages.by_stage[stage as usize].iter().map(|&index| &place.stages.chunks[index]);
-        let chunk = held.last().ok_or_else(|| Unmodelled::new("an empty stage", "it holds no layers"))?;
+        let mut held = place.stages.by_stage[stage as usize].iter().map(|&index| &place.stages.chunks[index]);
+        let chunk = held.next_back().ok_or_else(|| Unmodelled::new("an empty stage", "it holds no layers"))?;
         let layers = chunk.layers.clone().map(|index| Ok((index as u32, mixers(&recipe.layers[index], index)?)));
         Ok(Config {
             hidden: recipe.hidden,
@@ -132,6 +134,7 @@ impl Config {
             moe: recipe.moe.as_ref().map(|moe| experts(moe, layout)).transpose()?,
             mamba: mamba(recipe)?,
             checkpoints: layout.recompute == Recompute::Full,
+            edges_apart: false,
             is_compiled: false,
             layers: layers.collect::<Result<_, Unmodelled>>()?,
             is_first: chunk.index == 0,

@@ -24,7 +24,8 @@ pub(in crate::ledger) use params::{Param, Unit};
 pub(in crate::ledger) use rank::Rank;
 
 /// What wraps the units of a model: called where a module's forward and backward hooks run.
-/// Units are numbered as in [`Unit`]'s list; the first holds the edges.
+/// Units are numbered as in [`Unit`]'s list; the first is the root, which holds the
+/// edges unless they are units of their own.
 pub(in crate::ledger) trait Engine {
     /// Before a unit's forward.
     fn pre_forward(&self, unit: usize);

@@ -9,7 +9,7 @@ use crate::line::{Line, Stand};
 use crate::tape::{FP32, INT64, Storage, Tape, Tensor, checkpoint};
 use std::rc::Rc;
 
-/// The edges' unit.
+/// The unit around all others.
 const ROOT: usize = 0;
 
 /// A layer: what an engine wraps and checkpointing computes again.
@@ -20,26 +20,35 @@ struct Layer {
 
 /// The part of a model one rank holds.
 pub(in crate::ledger) struct Model {
-    embedding: Option<Rc<Param>>,
+    embedding: Option<(Option<usize>, Rc<Param>)>,
     layers: Vec<Rc<Layer>>,
-    head: Option<Head>,
+    head: Option<(Option<usize>, Head)>,
 }
 
 impl Model {
-    /// The model and its units: edges, then layers.
+    /// The model and its units: the root, then layers, with edges before and behind them when
+    /// they are units of their own. A tied head's unit lists the token table once more.
     pub fn new(c: &Config) -> (Model, Vec<Unit>) {
         let mut units = vec![Unit::default()];
-        let embedding = c.is_first.then(|| units[ROOT].table(c));
+        let embedding = c.is_first.then(|| {
+            let unit = apart(c, Stand::Embedding, &mut units);
+            (unit, units[unit.unwrap_or(ROOT)].table(c))
+        });
         let layers = c.layers.iter().map(|(index, mixers)| {
             let unit = units.len();
             Rc::new(Layer { unit, blocks: layer(c, *index, mixers, &mut units) })
         });
         let layers = layers.collect();
         let head = c.is_last.then(|| {
-            let norm = units[ROOT].norm(c, c.hidden);
-            let tied = embedding.clone().filter(|_| c.is_tied);
-            let weight = tied.unwrap_or_else(|| units[ROOT].table(c));
-            Head { norm, weight: Linear { weight, bias: None } }
+            let unit = apart(c, Stand::Head, &mut units);
+            let held = &mut units[unit.unwrap_or(ROOT)];
+            let norm = held.norm(c, c.hidden);
+            let tied = embedding.as_ref().map(|(_, table)| table.clone()).filter(|_| c.is_tied);
+            if unit.is_some() {
+                held.params.extend(tied.clone());
+            }
+            let weight = tied.unwrap_or_else(|| held.table(c));
+            (unit, Head { norm, weight: Linear { weight, bias: None } })
         });
         (Model { embedding, layers, head }, units)
     }
@@ -61,7 +70,11 @@ impl Model {
         let tokens = self.embedding.as_ref().map(|_| c.act_of(c.config.tokens, INT64, "tokens"));
         let inside = |input: Option<&Tensor>| {
             let mut x = match (&self.embedding, input) {
-                (Some(table), _) => embed(c, table, tokens.as_ref()),
+                (Some((unit, table)), _) => {
+                    unit.iter().for_each(|&unit| c.engine.pre_forward(unit));
+                    let x = embed(c, table, tokens.as_ref());
+                    unit.iter().fold(x, |x, &unit| behind(c, unit, x))
+                }
                 (None, Some(input)) => input.clone(),
                 (None, None) => unreachable!("a stage without an embedding is given its input"),
             };
@@ -70,7 +83,7 @@ impl Model {
             }
             c.tape.stand_at(Stand::Head);
             match &self.head {
-                Some(head) => loss::logits(c, head, &x),
+                Some((unit, head)) => wrapped(c, *unit, &x, |x| loss::logits(c, head, x)),
                 None => x,
             }
         };
@@ -83,6 +96,14 @@ impl Model {
         };
         if self.head.is_some() { loss::cross_entropy(c, out) } else { out }
     }
+}
+
+/// A new unit, when edges are units of their own.
+fn apart(c: &Config, stand: Stand, units: &mut Vec<Unit>) -> Option<usize> {
+    c.edges_apart.then(|| {
+        units.push(Unit::at(stand));
+        units.len() - 1
+    })
 }
 
 /// Runs a unit's forward between an engine's hooks, or plainly when there is no unit. The input

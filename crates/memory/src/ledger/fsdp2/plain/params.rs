@@ -37,12 +37,12 @@ impl Param {
 #[derive(Default)]
 pub(in crate::ledger) struct Unit {
     pub params: Vec<Rc<Param>>,
-    /// Where it stands, when it is not the edges.
+    /// Where it stands, when it is not the root.
     pub stand: Option<Stand>,
 }
 
 impl Unit {
-    fn at(stand: Stand) -> Unit {
+    pub(super) fn at(stand: Stand) -> Unit {
         Unit { params: Vec::new(), stand: Some(stand) }
     }
 
