@@ -1,6 +1,8 @@
 //! What an implementation saves for backward differs, so it is data: one ledger an engine. A
 //! ledger replays the engine's allocations in the engine's order on a [`crate::tape`].
 
+pub mod deepspeed;
+pub mod fsdp2;
 pub mod megatron;
 pub mod nanotron;
 

@@ -108,6 +108,8 @@ impl<'a> Run<'a> {
             Task::Accumulate(leaf) => {
                 if let (Some(leaf), Some(grad)) = (leaf, grads.pop().flatten()) {
                     leaf.set_grad_if_none(&grad);
+                    drop(grad);
+                    leaf.tell_of_grad();
                 }
                 return;
             }

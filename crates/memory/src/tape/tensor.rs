@@ -19,9 +19,13 @@ struct Data {
     requires_grad: Cell<bool>,
     grad_fn: RefCell<Option<Edge>>,
     grad: RefCell<Option<Tensor>>,
+    /// Called whenever a leaf has been given a gradient.
+    on_grad: RefCell<Option<Hook>>,
     /// A leaf holds its accumulator weakly and is held by it (`torch/csrc/autograd/variable.cpp`).
     accumulator: RefCell<Weak<Node>>,
 }
+
+type Hook = Rc<dyn Fn()>;
 
 /// Whether a view fills its storage; only dense gradients are added to in place.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,6 +51,7 @@ impl Tensor {
             requires_grad: Cell::new(false),
             grad_fn: RefCell::new(None),
             grad: RefCell::new(None),
+            on_grad: RefCell::new(None),
             accumulator: RefCell::new(Weak::new()),
         }))
     }
@@ -111,6 +116,24 @@ impl Tensor {
     /// The gradient a leaf has been given.
     pub fn grad(&self) -> Option<Tensor> {
         self.0.grad.borrow().clone()
+    }
+
+    /// Takes the gradient a leaf has been given, as assigning `None` to `.grad` does.
+    pub fn take_grad(&self) -> Option<Tensor> {
+        self.0.grad.borrow_mut().take()
+    }
+
+    /// Calls `hook` whenever a gradient has been given to this leaf, as
+    /// `register_post_accumulate_grad_hook` does. A hook must not own the leaf.
+    pub fn on_grad(&self, hook: impl Fn() + 'static) {
+        self.0.on_grad.replace(Some(Rc::new(hook)));
+    }
+
+    pub(super) fn tell_of_grad(&self) {
+        let hook = self.0.on_grad.borrow().clone();
+        if let Some(hook) = hook {
+            hook();
+        }
     }
 
     pub(super) fn set_grad_if_none(&self, grad: &Tensor) {

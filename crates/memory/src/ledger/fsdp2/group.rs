@@ -1,0 +1,165 @@
+//! A parameter group: its shards, and what is gathered of it (`_fsdp_param.py`,
+//! `_fsdp_param_group.py` under `torch/distributed/fsdp/_fully_shard`).
+
+use super::plain::{Param, Unit};
+use crate::allocator::Stream;
+use crate::line::Line;
+use crate::tape::{BF16, FP32, Storage, Tape, Tensor};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Where a group is in a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Training {
+    Idle,
+    Forward,
+    PreBackward,
+    PostBackward,
+}
+
+/// Parameters that are gathered and reduced together.
+pub(super) struct Group {
+    params: Vec<Rc<Param>>,
+    shards: u64,
+    pub reshards: bool,
+    pub training: Cell<Training>,
+    /// Its places in the order of forward passes, for prefetching in backward.
+    pub indices: RefCell<Vec<usize>>,
+    _sharded: Vec<Rc<Storage>>,
+    gathered: RefCell<Vec<Rc<Storage>>>,
+    /// The buffer of a gather that has not been copied out of.
+    pending: RefCell<Option<Rc<Storage>>>,
+    /// fp32 gradients of this rank's shards, in one buffer.
+    gradients: RefCell<Option<Rc<Storage>>>,
+    /// Whole gradients of microbatches whose reduction was put off.
+    accumulated: RefCell<Vec<Rc<Storage>>>,
+}
+
+/// The stream gathers are copied into and allocated on.
+const GATHER: Stream = Stream::Side;
+/// The stream reduced gradients are allocated on: a third one, where the allocator knows two. It
+/// shares with compute here, so that reserved bytes lack the size of the gradient shards.
+const REDUCE: Stream = Stream::Main;
+
+impl Group {
+    pub fn new(tape: &Tape, unit: &Unit, shards: u64, reshards: bool) -> Group {
+        tape.stand_at(crate::line::Stand::Setup);
+        let shard = |p: &Rc<Param>| tape.storage(p.line, padded(p, shards) / shards * FP32, "weight shard");
+        Group {
+            params: unit.params.clone(),
+            shards,
+            reshards,
+            training: Cell::new(Training::Idle),
+            indices: RefCell::default(),
+            _sharded: unit.params.iter().map(shard).collect(),
+            gathered: RefCell::default(),
+            pending: RefCell::default(),
+            gradients: RefCell::default(),
+            accumulated: RefCell::default(),
+        }
+    }
+
+    /// Elements of each parameter's shard.
+    pub fn shard_elements(&self) -> impl Iterator<Item = u64> + '_ {
+        self.params.iter().map(|param| padded(param, self.shards) / self.shards)
+    }
+
+    fn elements(&self) -> u64 {
+        self.params.iter().map(|param| padded(param, self.shards)).sum()
+    }
+
+    pub fn is_gathered(&self) -> bool {
+        !self.gathered.borrow().is_empty()
+    }
+
+    /// `unshard`: a flat copy of the shards and the whole, on the gathering stream. The copy is
+    /// free again once the whole has been filled.
+    pub fn unshard(&self, tape: &Tape) {
+        if self.params.is_empty() || self.pending.borrow().is_some() || self.is_gathered() {
+            return;
+        }
+        let whole = self.elements() * BF16;
+        tape.on_stream(GATHER);
+        let input = tape.storage(Line::Communication, whole / self.shards, "gather input");
+        let output = tape.storage(Line::Communication, whole, "gather output");
+        drop(input);
+        tape.on_stream(Stream::Main);
+        *self.pending.borrow_mut() = Some(output);
+    }
+
+    /// `wait_for_unshard`: copies every parameter out of the gathered whole, which the caller
+    /// then keeps or frees.
+    pub fn copy_out(&self, tape: &Tape) -> Option<Rc<Storage>> {
+        let output = self.pending.borrow_mut().take()?;
+        let weights = self
+            .params
+            .iter()
+            .map(|param| tape.storage(Line::Communication, padded(param, self.shards) * BF16, "gathered weight"));
+        *self.gathered.borrow_mut() = weights.collect();
+        Some(output)
+    }
+
+    /// Whether a gather has not been copied out of.
+    pub fn is_pending(&self) -> bool {
+        self.pending.borrow().is_some()
+    }
+
+    pub fn reshard(&self) {
+        self.gathered.borrow_mut().clear();
+    }
+
+    /// A gather nobody waited for.
+    pub fn forget_pending(&self) {
+        self.pending.take();
+    }
+
+    /// Gradients autograd has given its parameters.
+    fn take_gradients(&self) -> Vec<Tensor> {
+        self.params.iter().filter_map(|param| param.leaf.take_grad()).collect()
+    }
+
+    /// Puts off the reduction: whole gradients are kept in the format they will be reduced in.
+    pub fn accumulate(&self, tape: &Tape, reduce_width: u64) {
+        let mut kept = self.accumulated.borrow_mut();
+        let taken = self.take_gradients();
+        if kept.is_empty() {
+            let wide = |grad: Tensor| match grad.storage().filter(|_| reduce_width == BF16) {
+                Some(storage) => storage,
+                None => tape.storage(Line::Gradients, grad.elements() * reduce_width, "whole gradient"),
+            };
+            kept.extend(taken.into_iter().map(wide));
+        }
+    }
+
+    /// `foreach_reduce`: copies gradients into one buffer, frees them, and adds the reduced shard
+    /// to what is there. Returns the buffer, which stays until the next reduction.
+    pub fn reduce(&self, tape: &Tape, reduce_width: u64) -> Option<Rc<Storage>> {
+        if !self.accumulated.borrow().is_empty() {
+            self.accumulate(tape, reduce_width);
+        }
+        let (grads, whole) = (self.take_gradients(), self.accumulated.take());
+        if grads.is_empty() && whole.is_empty() {
+            return None;
+        }
+        let elements = self.elements();
+        let input = tape.storage(Line::Communication, elements * reduce_width, "reduce input");
+        drop((grads, whole));
+        tape.on_stream(REDUCE);
+        let mut output = tape.storage(Line::Gradients, elements / self.shards * reduce_width, "gradient shard");
+        if reduce_width != FP32 {
+            output = tape.storage(Line::Gradients, elements / self.shards * FP32, "gradient shard");
+        }
+        tape.on_stream(Stream::Main);
+        self.gradients.borrow_mut().get_or_insert(output);
+        Some(input)
+    }
+
+    pub fn zero_grad(&self) {
+        self.gradients.take();
+    }
+}
+
+/// Elements of a parameter once its rows are padded to whole shards.
+fn padded(param: &Param, shards: u64) -> u64 {
+    param.rows.div_ceil(shards) * shards * param.columns
+}

@@ -1,0 +1,81 @@
+//! What FSDP2 is told besides recipe and layout.
+
+use layout::{Layout, ZeroStage};
+use recipe::Dtype;
+
+/// Which groups give their gathered weights back between forward and backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reshard {
+    /// Layers but the last.
+    pub layers: bool,
+    /// The last layer, which backward needs first.
+    pub last_layer: bool,
+    /// Edges: token table, final norm and head. `fully_shard` keeps them unless it is told.
+    pub edges: bool,
+}
+
+impl Reshard {
+    /// What `fully_shard` does when it is not told (ZeRO 3).
+    pub const DEFAULT: Reshard = Reshard { layers: true, last_layer: true, edges: false };
+    /// `reshard_after_forward=False` everywhere (ZeRO 2).
+    pub const NEVER: Reshard = Reshard { layers: false, last_layer: false, edges: false };
+}
+
+/// How the edges are wrapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edges {
+    /// Token table, final norm and head belong to the group of the whole model.
+    InRoot,
+    /// The token table is a group, final norm and head are another, as torchtitan does. A tied
+    /// head stays in the root.
+    Apart,
+}
+
+/// How many groups are gathered ahead of the one that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefetch {
+    /// In forward, by `set_modules_to_forward_prefetch`. Without it the next gather still overlaps,
+    /// because the host runs ahead of the device, but in memory freed by the one before.
+    pub forward: usize,
+    /// In backward.
+    pub backward: usize,
+}
+
+impl Prefetch {
+    /// One group ahead in backward.
+    pub const DEFAULT: Prefetch = Prefetch { forward: 0, backward: 1 };
+}
+
+/// What FSDP2 is told besides recipe and layout; checkpointing is the layout's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fsdp2Options {
+    /// Format weights are gathered and computed in; shards are kept in fp32.
+    pub param_dtype: Dtype,
+    /// Format gradients are reduced in.
+    pub reduce_dtype: Dtype,
+    /// Which groups give their gathered weights back between forward and backward.
+    pub reshard: Reshard,
+    /// How the edges are wrapped.
+    pub edges: Edges,
+    /// How many groups are gathered ahead.
+    pub prefetch: Prefetch,
+    /// Whether each layer is compiled.
+    pub compile: bool,
+    /// Steps to replay; the second sees the optimizer's moments, later ones fragmentation.
+    pub steps: u32,
+}
+
+impl Fsdp2Options {
+    /// torchtitan's mixed precision, and a layout's ZeRO stage.
+    pub fn of(layout: &Layout) -> Fsdp2Options {
+        Fsdp2Options {
+            param_dtype: Dtype::Bf16,
+            reduce_dtype: Dtype::Fp32,
+            reshard: if layout.zero == ZeroStage::Three { Reshard::DEFAULT } else { Reshard::NEVER },
+            edges: Edges::InRoot,
+            prefetch: Prefetch::DEFAULT,
+            compile: false,
+            steps: 3,
+        }
+    }
+}

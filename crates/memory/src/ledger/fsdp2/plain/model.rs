@@ -1,0 +1,172 @@
+//! The model of one stage and its forward pass.
+
+use super::loss::{self, Head};
+use super::ops::{add, leave, norm, weight_grad};
+use super::params::{BlockParams, Linear, Mixing, Param, Unit, layer};
+use super::rank::Rank;
+use super::{Config, attention, mamba, mla, mlp, moe};
+use crate::line::{Line, Stand};
+use crate::tape::{FP32, INT64, Storage, Tape, Tensor, checkpoint};
+use std::rc::Rc;
+
+/// The unit around all others.
+const ROOT: usize = 0;
+
+/// A layer: what an engine wraps and checkpointing computes again.
+struct Layer {
+    unit: usize,
+    blocks: Vec<BlockParams>,
+}
+
+/// The part of a model one rank holds.
+pub(in crate::ledger) struct Model {
+    embedding: Option<(Option<usize>, Rc<Param>)>,
+    layers: Vec<Rc<Layer>>,
+    head: Option<(Option<usize>, Head)>,
+}
+
+impl Model {
+    /// The model and its units: the root, then layers, with edges before and behind them when
+    /// they are units of their own. A tied head's unit lists the token table once more.
+    pub fn new(c: &Config) -> (Model, Vec<Unit>) {
+        let mut units = vec![Unit::default()];
+        let embedding = c.is_first.then(|| {
+            let unit = apart(c, Stand::Embedding, &mut units);
+            (unit, units[unit.unwrap_or(ROOT)].table(c))
+        });
+        let layers = c.layers.iter().map(|(index, mixers)| {
+            let unit = units.len();
+            Rc::new(Layer { unit, blocks: layer(c, *index, mixers, &mut units) })
+        });
+        let layers = layers.collect();
+        let head = c.is_last.then(|| {
+            let unit = apart(c, Stand::Head, &mut units);
+            let held = &mut units[unit.unwrap_or(ROOT)];
+            let norm = held.norm(c, c.hidden);
+            let tied = embedding.as_ref().map(|(_, table)| table.clone()).filter(|_| c.is_tied);
+            if unit.is_some() {
+                held.params.extend(tied.clone());
+            }
+            let weight = tied.unwrap_or_else(|| held.table(c));
+            (unit, Head { norm, weight: Linear { weight, bias: None } })
+        });
+        (Model { embedding, layers, head }, units)
+    }
+
+    /// The rotary table: one complex fp32 number for two channels of each position.
+    pub fn rotary_table(c: &Config, tape: &Tape) -> Option<Rc<Storage>> {
+        let attention = c.attention.as_ref().filter(|_| c.rotates)?;
+        let width = attention.mla.as_ref().map_or(attention.head_dim, |mla| mla.rope_dim);
+        let angles = tape.storage(Line::Workspaces, c.sequence * width / 2 * FP32, "rotary angles");
+        let table = tape.storage(Line::Workspaces, c.sequence * width * FP32, "rotary table");
+        drop(angles);
+        Some(table)
+    }
+
+    /// One microbatch through the stage: hidden states, or the loss on the last stage. Stages
+    /// behind the first are given their input.
+    pub fn forward(&self, c: &Rc<Rank>, input: Option<&Tensor>) -> Tensor {
+        c.tape.stand_at(Stand::Embedding);
+        let tokens = self.embedding.as_ref().map(|_| c.act_of(c.config.tokens, INT64, "tokens"));
+        let inside = |input: Option<&Tensor>| {
+            let mut x = match (&self.embedding, input) {
+                (Some((unit, table)), _) => {
+                    unit.iter().for_each(|&unit| c.engine.pre_forward(unit));
+                    let x = embed(c, table, tokens.as_ref());
+                    unit.iter().fold(x, |x, &unit| behind(c, unit, x))
+                }
+                (None, Some(input)) => input.clone(),
+                (None, None) => unreachable!("a stage without an embedding is given its input"),
+            };
+            for layer in &self.layers {
+                x = forward_layer(c, layer, &x);
+            }
+            c.tape.stand_at(Stand::Head);
+            match &self.head {
+                Some((unit, head)) => wrapped(c, *unit, &x, |x| loss::logits(c, head, x)),
+                None => x,
+            }
+        };
+        let out = match input {
+            Some(input) => wrapped(c, Some(ROOT), input, |x| inside(Some(x))),
+            None => {
+                c.engine.pre_forward(ROOT);
+                behind(c, ROOT, inside(None))
+            }
+        };
+        if self.head.is_some() { loss::cross_entropy(c, out) } else { out }
+    }
+}
+
+/// A new unit, when edges are units of their own.
+fn apart(c: &Config, stand: Stand, units: &mut Vec<Unit>) -> Option<usize> {
+    c.edges_apart.then(|| {
+        units.push(Unit::at(stand));
+        units.len() - 1
+    })
+}
+
+/// Runs a unit's forward between an engine's hooks, or plainly when there is no unit. The input
+/// passes through a node whose backward runs when the input's gradient is whole.
+pub(super) fn wrapped(c: &Rc<Rank>, unit: Option<usize>, x: &Tensor, run: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+    let Some(unit) = unit else { return run(x) };
+    c.engine.pre_forward(unit);
+    let inside = x.alias();
+    let engine = c.engine.clone();
+    c.tape.record(vec![x.edge()], &[&inside], Vec::new(), move |_, grads, _| {
+        engine.post_backward(unit);
+        grads
+    });
+    let out = run(&inside);
+    drop(inside);
+    behind(c, unit, out)
+}
+
+/// A unit's forward has run: its engine is told, now and when backward comes back.
+fn behind(c: &Rc<Rank>, unit: usize, out: Tensor) -> Tensor {
+    c.engine.post_forward(unit);
+    if let Some(edge) = out.grad_fn() {
+        let engine = c.engine.clone();
+        edge.node.before(Box::new(move || engine.pre_backward(unit)));
+    }
+    out
+}
+
+/// Rows of the token table; backward makes a dense gradient of it.
+fn embed(c: &Rc<Rank>, table: &Rc<Param>, tokens: Option<&Tensor>) -> Tensor {
+    let (elements, size) = (c.config.tokens * c.config.hidden, table.elements());
+    let out = c.act(elements, "embedding output");
+    let saved = tokens.cloned().into_iter().collect();
+    c.tape.record(vec![table.edge()], &[&out], saved, move |t, _, _saved| vec![Some(weight_grad(t, size))]);
+    leave(c, out)
+}
+
+fn forward_layer(c: &Rc<Rank>, layer: &Rc<Layer>, x: &Tensor) -> Tensor {
+    wrapped(c, Some(layer.unit), x, |x| {
+        if !c.config.checkpoints {
+            return layer.forward(c, x);
+        }
+        let (rank, layer) = (c.clone(), layer.clone());
+        checkpoint(&c.tape, &[x], move |inputs| layer.forward(&rank, &inputs[0]))
+    })
+}
+
+impl Layer {
+    fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
+        let mut x = x.clone();
+        for block in &self.blocks {
+            c.tape.stand_at(block.stand);
+            let normed = norm(c, &x, c.config.hidden, &block.norm);
+            let out = match &block.mixing {
+                Mixing::Attention(params) => attention::forward(c, params, &normed),
+                Mixing::Mla(params) => mla::forward(c, params, &normed),
+                Mixing::Mlp(params) => mlp::forward(c, params, &normed),
+                Mixing::Moe(params) => moe::forward(c, params, &normed),
+                Mixing::Mamba(params) => mamba::forward(c, params, &normed),
+            };
+            drop(normed);
+            x = add(c, &x, &out);
+        }
+        x
+    }
+}

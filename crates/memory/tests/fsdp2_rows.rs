@@ -1,0 +1,139 @@
+//! The FSDP2 ledger against ranks measured on an H200 (`data/truth/fsdp_h200.jsonl`).
+
+use layout::{Layout, LayoutRequest, Recompute, StagePlan, ZeroStage, check};
+use memory::ledger::Replay;
+use memory::ledger::fsdp2::{Fsdp2Options, Job, Reshard, explain, replay};
+use recipe::kinds::attention::Attention;
+use recipe::kinds::mlp::Mlp;
+use recipe::kinds::{Activation, Norm};
+use recipe::{Layer, Mixer, Pattern, Positions, Recipe};
+use serde_json::Value;
+
+fn rows() -> Vec<Value> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/truth/fsdp_h200.jsonl");
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).filter(|row: &Value| row["kind"] == "fsdp2").collect()
+}
+
+fn count(case: &Value, key: &str) -> u64 {
+    case[key].as_u64().unwrap()
+}
+
+fn recipe(case: &Value) -> Recipe {
+    let (hidden, heads) = (count(case, "hidden"), count(case, "heads"));
+    let layers: Vec<_> = (0..count(case, "layers")).map(|_| Layer::of(&[Mixer::Attention, Mixer::Mlp])).collect();
+    let recipe = Recipe {
+        name: "llama".to_string(),
+        source: "a measured row".to_string(),
+        pattern: Pattern::describe(&layers),
+        layers,
+        hidden,
+        vocab: count(case, "vocab"),
+        tied: false,
+        sequence: count(case, "seq"),
+        norm: Norm::RmsNorm,
+        positions: Positions::Rope { theta: 500_000.0 },
+        modes: Vec::new(),
+        attention: Some(Attention::gqa(heads, count(case, "kv_heads"), hidden / heads)),
+        moe: None,
+        mamba: None,
+        recurrent: None,
+        gated_delta: None,
+        mlp: Some(Mlp { ffn: count(case, "ffn"), activation: Activation::SwiGlu, bias: false }),
+        features: Default::default(),
+        precision: Default::default(),
+        optimizer: Default::default(),
+        notes: Vec::new(),
+    };
+    recipe.validated().unwrap()
+}
+
+fn reshards(case: &Value) -> bool {
+    case["reshard"].as_bool().unwrap_or(true)
+}
+
+fn layout(case: &Value, recipe: &Recipe) -> Layout {
+    let is_full = case["ac"].as_str() == Some("full");
+    let request = LayoutRequest {
+        world: case["world"].as_u64(),
+        tp: Some(1),
+        zero: Some(if reshards(case) { ZeroStage::Three } else { ZeroStage::Two }),
+        micro_batch: case["mbs"].as_u64(),
+        microbatches: Some(1),
+        sequence: case["seq"].as_u64(),
+        recompute: Some(if is_full { Recompute::Full } else { Recompute::None }),
+        ..LayoutRequest::default()
+    };
+    check(recipe, &request).layout.unwrap()
+}
+
+fn replayed(case: &Value, run: fn(&Job) -> Result<Replay, memory::Unmodelled>) -> Replay {
+    let recipe = recipe(case);
+    let layout = layout(case, &recipe);
+    let stages = StagePlan::new(&recipe, &layout, None).unwrap();
+    let mut options = Fsdp2Options::of(&layout);
+    // The script tells the edges to reshard with the rest, and never the last layer.
+    options.reshard = Reshard { layers: reshards(case), last_layer: false, edges: reshards(case) };
+    options.compile = case["compile"].as_bool().unwrap_or(false);
+    run(&Job { recipe: &recipe, layout: &layout, stages: &stages, rank: 0, options: &options }).unwrap()
+}
+
+fn highest(row: &Value, key: &str) -> u64 {
+    row.as_object().unwrap().values().filter_map(|phase| phase[key].as_u64()).max().unwrap()
+}
+
+fn name(case: &Value) -> String {
+    let size = format!("{}x{} s{} b{} w{}", case["layers"], case["hidden"], case["seq"], case["mbs"], case["world"]);
+    let recompute = if case["ac"] == "full" { " ac" } else { "" };
+    let compiled = if case["compile"] == true { " compiled" } else { "" };
+    format!("{size}{recompute}{}{compiled}", if reshards(case) { "" } else { " kept" })
+}
+
+#[test]
+fn every_measured_rank_is_replayed_within_bounds() {
+    println!("{:36} {:>9} {:>9} {:>9} {:>9} {:>9}", "row", "static", "after bwd", "after opt", "allocated", "reserved");
+    let mut errors = Vec::new();
+    for row in rows() {
+        let case = &row["case"];
+        let replay = replayed(case, replay);
+        let end = |phase: &str| replay.phase(phase).unwrap().allocated;
+        let pairs = [
+            (end("optimizer"), count(&row["optimizer"], "alloc")),
+            (end("fwdbwd2"), count(&row["bwd2"], "alloc")),
+            (end("opt2"), count(&row["opt2"], "alloc")),
+            (replay.allocated_peak(), highest(&row, "peak")),
+            (replay.reserved_peak(), highest(&row, "reserved_peak")),
+        ];
+        let e = pairs.map(|(predicted, truth)| 100.0 * (predicted as f64 / truth as f64 - 1.0));
+        // The script keeps the angles it makes the rotary table from, and their frequencies.
+        let angles = count(case, "seq") * count(case, "hidden") / count(case, "heads") / 2 * 4 + 512;
+        assert_eq!(pairs[0].0 + angles, pairs[0].1, "{}", name(case));
+        println!("{:36} {:+8.3}% {:+8.3}% {:+8.3}% {:+8.3}%", name(case), e[0], e[1], e[2], e[3], e[4]);
+        errors.push(e);
+    }
+    let mean = |i: usize| errors.iter().map(|e| e[i].abs()).sum::<f64>() / errors.len() as f64;
+    let worst = |i: usize| errors.iter().map(|e| e[i].abs()).fold(0.0, f64::max);
+    println!(
+        "n={} allocated mean {:.3}% worst {:.3}%, reserved mean {:.3}% worst {:.3}%",
+        errors.len(),
+        mean(3),
+        worst(3),
+        mean(4),
+        worst(4)
+    );
+    assert_eq!(errors.len(), 14);
+    assert!(worst(1) <= 1.0 && worst(2) <= 1.0);
+    assert!(mean(3) <= 0.05 && worst(3) <= 0.2, "allocated peak");
+    assert!(mean(4) <= 5.0 && worst(4) <= 8.0, "reserved peak");
+}
+
+#[test]
+fn a_step_leaves_nothing_behind() {
+    for row in rows() {
+        let replay = replayed(&row["case"], explain);
+        assert!(replay.retained.is_empty(), "{}: {:?}", name(&row["case"]), replay.retained);
+        let peak = replay.allocated_peak();
+        assert_eq!(replay.by_line().iter().sum::<u64>(), peak);
+        assert_eq!(replay.holders.iter().map(|h| h.bytes).sum::<u64>(), peak);
+    }
+}
