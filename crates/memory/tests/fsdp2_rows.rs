@@ -108,7 +108,7 @@ fn every_measured_rank_is_replayed_within_bounds() {
         // The script keeps the angles it makes the rotary table from, and their frequencies.
         let angles = count(case, "seq") * count(case, "hidden") / count(case, "heads") / 2 * 4 + 512;
         assert_eq!(pairs[0].0 + angles, pairs[0].1, "{}", name(case));
-        println!("{:36} {:+8.3}% {:+8.3}% {:+8.3}% {:+8.3}%", name(case), e[0], e[1], e[2], e[3], e[4]);
+        println!("{:36} {:+8.3}% {:+8.3}% {:+8.3}% {:+8.3}% {:+8.3}%", name(case), e[0], e[1], e[2], e[3], e[4]);
         errors.push(e);
     }
     let mean = |i: usize| errors.iter().map(|e| e[i].abs()).sum::<f64>() / errors.len() as f64;

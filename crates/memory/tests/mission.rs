@@ -5,6 +5,7 @@ use hardware::Device;
 use layout::{Checked, LayoutRequest, Mesh, Order, OwnershipTable, StagePlan, check};
 use memory::Line;
 use memory::fit::{Entry, Fit, FitRequest, RankClass, at_overloads, checklist, levers, review};
+use memory::ledger::Ledger;
 use memory::ledger::megatron::{MegatronOptions, Routing};
 use recipe::precision::OptimizerPolicy;
 use recipe::{Mixer, Recipe};
@@ -35,14 +36,15 @@ fn priced<T>(recipe: &Recipe, request: &LayoutRequest, then: impl FnOnce(&FitReq
     let layout = checked.layout.clone().unwrap();
     assert!(checked.is_legal(), "{:?}", checked.findings);
     let stages = StagePlan::new(&checked.recipe, &layout, None).unwrap();
-    let options = MegatronOptions { routing: Routing::Balanced, ..MegatronOptions::of(&checked.recipe) };
+    let ledger =
+        Ledger::Megatron(MegatronOptions { routing: Routing::Balanced, ..MegatronOptions::of(&checked.recipe) });
     let device = Device::find("H200").unwrap();
     let request = FitRequest {
         recipe: &checked.recipe,
         layout: &layout,
         stages: &stages,
         device: &device,
-        options: &options,
+        ledger: &ledger,
         offload: 0.0,
         headroom: Bytes(4 << 30),
     };

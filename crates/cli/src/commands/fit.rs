@@ -13,7 +13,8 @@ use memory::Unmodelled;
 use memory::fit::{
     Fit, FitRequest, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers,
 };
-use memory::ledger::megatron::{CrossEntropy, MegatronOptions};
+use memory::ledger::Ledger;
+use memory::ledger::megatron::CrossEntropy;
 use recipe::precision::OptimizerPolicy;
 use recipe::{Mixer, Mode, Recipe};
 use serde_json::{Value, json};
@@ -33,8 +34,8 @@ pub struct Case {
     pub stages: StagePlan,
     /// The cluster.
     pub cluster: Cluster,
-    /// What the engine is told besides.
-    pub options: MegatronOptions,
+    /// Which engine's ledger prices it, with what that engine is told.
+    pub ledger: Ledger,
     /// Share of AdamW's state on the host.
     pub offload: f64,
 }
@@ -56,21 +57,13 @@ impl Case {
             return Err(Refusal::from(checked.findings));
         };
         let stages = StagePlan::new(&checked.recipe, &layout, None)?;
-        let mut options = MegatronOptions::of(&checked.recipe);
-        if let Some(dtype) = state.gradients {
-            options.gradients = dtype;
-        }
-        if state.ce_fusion {
-            options.cross_entropy = CrossEntropy::FusedNative;
-        }
-        if let PrecisionChoice::Fp8(scaling) = state.precision {
-            options.fp8 = Some(scaling);
-        }
+        let mut ledger = Ledger::of(layout.engine, &checked.recipe, &layout).map_err(|e| unmodelled(&e))?;
+        tell(&mut ledger, state)?;
         if !(0.0..=1.0).contains(&state.offload_optimizer) {
             let message = format!("`--offload-optimizer {}` is no share from 0 to 1", state.offload_optimizer);
             return Err(Finding::error("fit/offload", Blame::Usage, "offload-optimizer", message).into());
         }
-        Ok(Case { recipe, request, checked, layout, stages, cluster, options, offload: state.offload_optimizer })
+        Ok(Case { recipe, request, checked, layout, stages, cluster, ledger, offload: state.offload_optimizer })
     }
 
     /// The request to price, leaving `headroom` free.
@@ -80,11 +73,36 @@ impl Case {
             layout: &self.layout,
             stages: &self.stages,
             device: &self.cluster.device,
-            options: &self.options,
+            ledger: &self.ledger,
             offload: self.offload,
             headroom,
         }
     }
+}
+
+/// Passes on what was typed about precision and state; what an engine's ledger cannot take is
+/// refused by name.
+fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
+    let is_plain = state.gradients.is_none() && !state.ce_fusion && state.precision == PrecisionChoice::Bf16;
+    let Ledger::Megatron(options) = ledger else {
+        if is_plain {
+            return Ok(());
+        }
+        let message = "--precision, --gradients and --ce-fusion are for Megatron's ledger";
+        return Err(Finding::error("fit/state", Blame::Usage, "engine", message)
+            .hint("leave them out with this engine")
+            .into());
+    };
+    if let Some(dtype) = state.gradients {
+        options.gradients = dtype;
+    }
+    if state.ce_fusion {
+        options.cross_entropy = CrossEntropy::FusedNative;
+    }
+    if let PrecisionChoice::Fp8(scaling) = state.precision {
+        options.fp8 = Some(scaling);
+    }
+    Ok(())
 }
 
 /// The layout typed for a cluster: the world is its devices, and a recipe with modes runs in one:

@@ -46,7 +46,7 @@ fn degrees(request: &FitRequest) -> Item {
         layout.flags(),
         layout.zero,
         request.recipe.precision.weights,
-        request.options.gradients
+        request.ledger.gradients()
     );
     item("real degrees, precision and features", true, evidence)
 }

@@ -5,8 +5,7 @@ use super::lines::{Amount, Entry, basis_of};
 use super::offload::Offload;
 use super::{FitRequest, reserve};
 use crate::Unmodelled;
-use crate::ledger::Replay;
-use crate::ledger::megatron::{Job, replay};
+use crate::ledger::{RankJob, Replay};
 use crate::line::{Line, Stand};
 use recipe::Mixer;
 
@@ -61,14 +60,8 @@ impl RankClass {
     pub fn price(request: &FitRequest, stage: usize) -> Result<RankClass, Unmodelled> {
         let num_ranks = request.layout.world / request.layout.pp.get();
         let first_rank = stage as u64 * num_ranks;
-        let job = Job {
-            recipe: request.recipe,
-            layout: request.layout,
-            stages: request.stages,
-            rank: first_rank,
-            options: request.options,
-        };
-        let replay = replay(&job)?;
+        let (recipe, layout, stages) = (request.recipe, request.layout, request.stages);
+        let replay = request.ledger.replay(&RankJob { recipe, layout, stages, rank: first_rank })?;
         Ok(RankClass::of(request, stage, first_rank, num_ranks, &replay))
     }
 
@@ -82,7 +75,11 @@ impl RankClass {
             .into_iter()
             .map(|line| {
                 let taken = if line == Line::OtherOptimizer { moved } else { 0 };
-                Amount { entry: Entry::Ledger(line), bytes: replay.line(line) - taken, basis: basis_of(line) }
+                Amount {
+                    entry: Entry::Ledger(line),
+                    bytes: replay.line(line) - taken,
+                    basis: basis_of(line, request.ledger),
+                }
             })
             .collect();
         lines.push(Amount {

@@ -2,7 +2,6 @@
 //! listed with what it saves on the worst rank and what it costs.
 
 use super::{Fit, FitRequest};
-use crate::ledger::megatron::MegatronOptions;
 use layout::request::{LayoutRequest, Recompute, RecomputeModule, ZeroStage};
 use layout::{Layout, StagePlan, check};
 use recipe::{Mixer, Recipe};
@@ -56,15 +55,8 @@ fn price(recipe: &Recipe, now: &FitRequest, attempt: &Try) -> Option<Fit> {
     let checked = check(recipe, &attempt.request);
     let layout = checked.layout.clone().filter(|_| checked.is_legal())?;
     let stages = StagePlan::new(&checked.recipe, &layout, None).ok()?;
-    let options: &MegatronOptions = now.options;
-    let request = FitRequest {
-        recipe: &checked.recipe,
-        layout: &layout,
-        stages: &stages,
-        offload: attempt.offload,
-        options,
-        ..*now
-    };
+    let request =
+        FitRequest { recipe: &checked.recipe, layout: &layout, stages: &stages, offload: attempt.offload, ..*now };
     Fit::price(&request).ok()
 }
 

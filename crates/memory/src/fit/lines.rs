@@ -1,5 +1,6 @@
 //! Lines of a report: bytes with their basis, what they scale with and what leaves them alone.
 
+use crate::ledger::Ledger;
 use crate::line::Line;
 
 /// Where a number comes from.
@@ -111,10 +112,10 @@ pub struct Amount {
 }
 
 /// The basis of a ledger line.
-pub(super) fn basis_of(line: Line) -> Basis {
+pub(super) fn basis_of(line: Line, ledger: &Ledger) -> Basis {
     match line {
         Line::ReplicatedParams | Line::TpParams | Line::ExpertParams => Basis::Counted,
         Line::Gradients | Line::MatrixOptimizer | Line::OtherOptimizer => Basis::Counted,
-        _ => Basis::Modelled("replay of Megatron-Core 0.19.2 and Transformer Engine 2.13"),
+        _ => Basis::Modelled(ledger.source()),
     }
 }

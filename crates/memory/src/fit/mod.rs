@@ -20,7 +20,7 @@ pub use reserve::{Communicator, communicators};
 pub use review::{Change, Review, review};
 
 use crate::Unmodelled;
-use crate::ledger::megatron::MegatronOptions;
+use crate::ledger::Ledger;
 use hardware::Device;
 use layout::{Layout, StagePlan};
 use recipe::Recipe;
@@ -37,8 +37,8 @@ pub struct FitRequest<'a> {
     pub stages: &'a StagePlan,
     /// What it runs on.
     pub device: &'a Device,
-    /// What the engine is told besides.
-    pub options: &'a MegatronOptions,
+    /// Which engine's ledger prices it, with what that engine is told.
+    pub ledger: &'a Ledger,
     /// Share of AdamW's state to keep on the host, from 0 to 1.
     pub offload: f64,
     /// Memory to leave free, for compile peaks and fragmentation nobody replays.

@@ -3,7 +3,6 @@
 
 use super::{Fit, FitRequest};
 use crate::Unmodelled;
-use crate::ledger::megatron::{MegatronOptions, Routing};
 
 /// The worst class at one overload factor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,8 +30,9 @@ pub struct Overload {
 pub fn at_overloads(request: &FitRequest, factors: &[f64]) -> Result<Option<Overload>, Unmodelled> {
     let Some(most) = most_overload(request) else { return Ok(None) };
     let price = |factor: f64| -> Result<AtOverload, Unmodelled> {
-        let options = MegatronOptions { routing: Routing::Overloaded { factor }, ..request.options.clone() };
-        let fit = Fit::price(&FitRequest { options: &options, ..*request })?;
+        let unskewed = || Unmodelled::new("routing skew", "this engine's ledger replays balanced routing only");
+        let ledger = request.ledger.overloaded(factor).ok_or_else(unskewed)?;
+        let fit = Fit::price(&FitRequest { ledger: &ledger, ..*request })?;
         let worst = fit.worst();
         Ok(AtOverload { factor, total: worst.total(), headroom: worst.headroom })
     };

@@ -1,10 +1,13 @@
 //! What an implementation saves for backward differs, so it is data: one ledger an engine. A
 //! ledger replays the engine's allocations in the engine's order on a [`crate::tape`].
 
+mod choice;
 pub mod deepspeed;
 pub mod fsdp2;
 pub mod megatron;
 pub mod nanotron;
+
+pub use choice::{Ledger, RankJob};
 
 use crate::line::{ByLine, Line, Stand};
 use crate::tape::{Holder, Peak, Tape};
