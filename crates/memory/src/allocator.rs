@@ -41,8 +41,10 @@ impl BlockId {
 pub enum Stream {
     /// Where compute runs.
     Main,
-    /// Where context-parallel attention runs every other step.
+    /// Where context-parallel attention runs every other step, and where weights are gathered.
     Side,
+    /// Where gradients are reduced.
+    Reduce,
 }
 
 #[derive(Clone, Debug)]
@@ -68,7 +70,7 @@ pub struct Allocator {
     /// Entries of `blocks` that no longer stand for anything.
     spare: Vec<BlockId>,
     /// Free blocks by stream and size class, smallest first.
-    pools: [BTreeSet<(u64, u64, BlockId)>; 4],
+    pools: [BTreeSet<(u64, u64, BlockId)>; 6],
     stream: Stream,
     next_address: u64,
     allocated: u64,

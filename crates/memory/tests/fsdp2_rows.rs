@@ -9,9 +9,14 @@ use recipe::kinds::{Activation, Norm};
 use recipe::{Layer, Mixer, Pattern, Positions, Recipe};
 use serde_json::Value;
 
-fn rows() -> Vec<Value> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/truth/fsdp_h200.jsonl");
-    let text = std::fs::read_to_string(path).unwrap();
+/// Rows of the truth file, whose peaks all stand in the loss.
+const TRUTH: &str = "/../../data/truth/fsdp_h200.jsonl";
+/// Rows with a small vocabulary, whose peaks stand in layers: four runs of
+/// `tools/measure_fsdp2.py --one` on an H200, taken when the ledger stood.
+const SMALL_VOCAB: &str = "/tests/data/fsdp_small_vocab.jsonl";
+
+fn rows(path: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(format!("{}{path}", env!("CARGO_MANIFEST_DIR"))).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).filter(|row: &Value| row["kind"] == "fsdp2").collect()
 }
 
@@ -89,47 +94,51 @@ fn name(case: &Value) -> String {
     format!("{size}{recompute}{}{compiled}", if reshards(case) { "" } else { " kept" })
 }
 
-#[test]
-fn every_measured_rank_is_replayed_within_bounds() {
-    println!("{:36} {:>9} {:>9} {:>9} {:>9} {:>9}", "row", "static", "after bwd", "after opt", "allocated", "reserved");
-    let mut errors = Vec::new();
-    for row in rows() {
+/// Errors in percent: allocated after backward, after the step, at the peak; reserved at its peak.
+fn errors(path: &str) -> Vec<[f64; 4]> {
+    println!("{:36} {:>9} {:>9} {:>9} {:>9}  peak stands in", "row", "after bwd", "after opt", "allocated", "reserved");
+    let judge = |row: &Value| {
         let case = &row["case"];
         let replay = replayed(case, replay);
         let end = |phase: &str| replay.phase(phase).unwrap().allocated;
-        let pairs = [
-            (end("optimizer"), count(&row["optimizer"], "alloc")),
-            (end("fwdbwd2"), count(&row["bwd2"], "alloc")),
-            (end("opt2"), count(&row["opt2"], "alloc")),
-            (replay.allocated_peak(), highest(&row, "peak")),
-            (replay.reserved_peak(), highest(&row, "reserved_peak")),
-        ];
-        let e = pairs.map(|(predicted, truth)| 100.0 * (predicted as f64 / truth as f64 - 1.0));
         // The script keeps the angles it makes the rotary table from, and their frequencies.
         let angles = count(case, "seq") * count(case, "hidden") / count(case, "heads") / 2 * 4 + 512;
-        assert_eq!(pairs[0].0 + angles, pairs[0].1, "{}", name(case));
-        println!("{:36} {:+8.3}% {:+8.3}% {:+8.3}% {:+8.3}% {:+8.3}%", name(case), e[0], e[1], e[2], e[3], e[4]);
-        errors.push(e);
+        assert_eq!(end("optimizer") + angles, count(&row["optimizer"], "alloc"), "{}", name(case));
+        let pairs = [
+            (end("fwdbwd2"), count(&row["bwd2"], "alloc")),
+            (end("opt2"), count(&row["opt2"], "alloc")),
+            (replay.allocated_peak(), highest(row, "peak")),
+            (replay.reserved_peak(), highest(row, "reserved_peak")),
+        ];
+        let e = pairs.map(|(predicted, truth)| 100.0 * (predicted as f64 / truth as f64 - 1.0));
+        let at = replay.highest().peak.stand;
+        println!("{:36} {:+8.3}% {:+8.3}% {:+8.3}% {:+8.3}%  {at}", name(case), e[0], e[1], e[2], e[3]);
+        e
+    };
+    rows(path).iter().map(judge).collect()
+}
+
+fn mean_and_worst(errors: &[[f64; 4]], i: usize) -> (f64, f64) {
+    let sizes = errors.iter().map(|e| e[i].abs());
+    (sizes.clone().sum::<f64>() / errors.len() as f64, sizes.fold(0.0, f64::max))
+}
+
+#[test]
+fn every_measured_rank_is_replayed_within_bounds() {
+    for (path, num_rows) in [(TRUTH, 14), (SMALL_VOCAB, 4)] {
+        let errors = errors(path);
+        let [bwd, opt, allocated, reserved] = [0, 1, 2, 3].map(|i| mean_and_worst(&errors, i));
+        println!("n={} allocated {allocated:.3?} reserved {reserved:.3?} (mean, worst, %)", errors.len());
+        assert_eq!(errors.len(), num_rows);
+        assert!(bwd.1 <= 1.0 && opt.1 <= 1.0, "{path}: {bwd:?} {opt:?}");
+        assert!(allocated.0 <= 0.05 && allocated.1 <= 0.2, "{path}: allocated {allocated:?}");
+        assert!(reserved.0 <= 1.0 && reserved.1 <= 3.0, "{path}: reserved {reserved:?}");
     }
-    let mean = |i: usize| errors.iter().map(|e| e[i].abs()).sum::<f64>() / errors.len() as f64;
-    let worst = |i: usize| errors.iter().map(|e| e[i].abs()).fold(0.0, f64::max);
-    println!(
-        "n={} allocated mean {:.3}% worst {:.3}%, reserved mean {:.3}% worst {:.3}%",
-        errors.len(),
-        mean(3),
-        worst(3),
-        mean(4),
-        worst(4)
-    );
-    assert_eq!(errors.len(), 14);
-    assert!(worst(1) <= 1.0 && worst(2) <= 1.0);
-    assert!(mean(3) <= 0.05 && worst(3) <= 0.2, "allocated peak");
-    assert!(mean(4) <= 5.0 && worst(4) <= 8.0, "reserved peak");
 }
 
 #[test]
 fn a_step_leaves_nothing_behind() {
-    for row in rows() {
+    for row in rows(TRUTH) {
         let replay = replayed(&row["case"], explain);
         assert!(replay.retained.is_empty(), "{}: {:?}", name(&row["case"]), replay.retained);
         let peak = replay.allocated_peak();

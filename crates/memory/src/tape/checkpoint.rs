@@ -1,4 +1,5 @@
-//! The two ways Megatron computes again instead of keeping (`megatron/core/tensor_parallel/random.py`).
+//! Ways to compute again instead of keeping: Megatron's two (`megatron/core/tensor_parallel/random.py`)
+//! and torch's own (`torch/utils/checkpoint.py`).
 
 use super::engine::{backward, backward_all};
 use super::graph::Grads;
@@ -9,6 +10,32 @@ use std::rc::Rc;
 
 /// `CheckpointFunction`: keeps the inputs, runs forward again in backward, with a nested backward.
 pub fn checkpoint(tape: &Tape, inputs: &[&Tensor], run: impl Fn(&[Tensor]) -> Tensor + 'static) -> Tensor {
+    checkpointed(tape, inputs, Output::Made, run)
+}
+
+/// `checkpoint(use_reentrant=False)`: the same, but running again stops early, once everything that
+/// backward needs is there; the output is not among it.
+pub fn checkpoint_stopping_early(
+    tape: &Tape,
+    inputs: &[&Tensor],
+    run: impl Fn(&[Tensor]) -> Tensor + 'static,
+) -> Tensor {
+    checkpointed(tape, inputs, Output::Left, run)
+}
+
+/// Whether running again gets as far as the output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Output {
+    Made,
+    Left,
+}
+
+fn checkpointed(
+    tape: &Tape,
+    inputs: &[&Tensor],
+    output_again: Output,
+    run: impl Fn(&[Tensor]) -> Tensor + 'static,
+) -> Tensor {
     let recording = tape.set_recording(false);
     let given: Vec<Tensor> = inputs.iter().map(|&x| x.clone()).collect();
     let output = run(&given);
@@ -22,6 +49,9 @@ pub fn checkpoint(tape: &Tape, inputs: &[&Tensor], run: impl Fn(&[Tensor]) -> Te
         let leaves: Vec<Tensor> = saved.iter().map(Tensor::detached).collect();
         tape.set_recording(true);
         let again = run(&leaves);
+        if let Some(storage) = again.storage().filter(|_| output_again == Output::Left) {
+            storage.discard();
+        }
         // The incoming gradient stays with the outer node while the nested backward runs.
         if let Some(grad) = grads[0].clone() {
             backward(tape, &again, grad);

@@ -9,7 +9,7 @@ mod graph;
 mod storage;
 mod tensor;
 
-pub use checkpoint::{WithoutOutput, checkpoint};
+pub use checkpoint::{WithoutOutput, checkpoint, checkpoint_stopping_early};
 pub use deferred::Deferred;
 pub use engine::{backward, backward_all};
 pub use graph::{Edge, Grads, Node};

@@ -122,13 +122,18 @@ impl Engine for Fsdp {
         if group.reshards {
             group.reshard();
         }
-        let mut comm = self.comm.borrow_mut();
-        group.indices.borrow_mut().push(comm.forward_order.len());
-        comm.forward_order.push(unit);
         group.training.set(Training::Idle);
-        if self.pass.get() == Some(unit) {
+        let mut comm = self.comm.borrow_mut();
+        let ends_pass = self.pass.get() == Some(unit);
+        if ends_pass {
             self.pass.set(None);
             comm.gather = None;
+        }
+        // A bank of experts that checkpointing runs again enters the order once, so that
+        // prefetching finds the group before it, as torchtitan's explicit order does.
+        if unit == 0 || !ends_pass {
+            group.indices.borrow_mut().push(comm.forward_order.len());
+            comm.forward_order.push(unit);
         }
     }
 

@@ -37,9 +37,8 @@ pub(super) struct Group {
 
 /// The stream gathers are copied into and allocated on.
 const GATHER: Stream = Stream::Side;
-/// The stream reduced gradients are allocated on: a third one, where the allocator knows two. It
-/// shares with compute here, so that reserved bytes lack the size of the gradient shards.
-const REDUCE: Stream = Stream::Main;
+/// The stream reduced gradients are allocated on.
+const REDUCE: Stream = Stream::Reduce;
 
 impl Group {
     pub fn new(tape: &Tape, unit: &Unit, shards: u64, reshards: bool) -> Group {

@@ -5,7 +5,7 @@
 //! kernel that does saves the same tensors.
 
 use super::attention::{Heads, concatenate, flash, rotate};
-use super::ops::{enter, leave, linear, norm};
+use super::ops::{enter, grad, leave, linear, norm};
 use super::params::{Latent, MlaParams};
 use super::rank::Rank;
 use crate::tape::Tensor;
@@ -18,7 +18,7 @@ pub(super) fn forward(c: &Rc<Rank>, params: &MlaParams, x: &Tensor) -> Tensor {
     let heads = Heads { query: count, kv: count, qk_dim: sizes.qk_dim + sizes.rope_dim, v_dim: sizes.v_dim };
     let x = enter(c, x);
     let q = match &params.q_latent {
-        Some(latent) => linear(c, &down(c, latent, &x, None), &params.q),
+        Some(latent) => linear(c, &down(c, latent, &x), &params.q),
         None => linear(c, &x, &params.q),
     };
     let q = joined(c, &q, tokens * count, sizes.rope_dim, heads.qk_dim, "query");
@@ -27,7 +27,7 @@ pub(super) fn forward(c: &Rc<Rank>, params: &MlaParams, x: &Tensor) -> Tensor {
     let latent = both.part(tokens * sizes.kv_rank);
     let position = both.part(tokens * sizes.rope_dim);
     c.tape.record(vec![both.edge()], &[&latent, &position], Vec::new(), move |t, _, _| {
-        vec![Some(super::ops::grad(t, tokens * width, "latent gradient"))]
+        vec![Some(grad(t, tokens * width, "latent gradient"))]
     });
     drop(both);
     let position = if c.config.rotates { rotate(c, &position) } else { position };
@@ -44,10 +44,10 @@ pub(super) fn forward(c: &Rc<Rank>, params: &MlaParams, x: &Tensor) -> Tensor {
 }
 
 /// Into a latent and through its norm.
-fn down(c: &Rc<Rank>, latent: &Latent, x: &Tensor, width: Option<u64>) -> Tensor {
+fn down(c: &Rc<Rank>, latent: &Latent, x: &Tensor) -> Tensor {
     let out = linear(c, x, &latent.down);
     match &latent.norm {
-        Some(weight) => norm(c, &out, width.unwrap_or(latent.down.weight.rows), weight),
+        Some(weight) => norm(c, &out, latent.down.weight.rows, weight),
         None => out,
     }
 }
@@ -59,7 +59,7 @@ fn joined(c: &Rank, x: &Tensor, rows: u64, turned: u64, width: u64, name: &'stat
     }
     let part = x.part(rows * turned);
     c.tape.record(vec![x.edge()], &[&part], Vec::new(), move |t, _, _| {
-        vec![Some(super::ops::grad(t, rows * width, "slice gradient"))]
+        vec![Some(grad(t, rows * width, "slice gradient"))]
     });
     let turned = rotate(c, &part);
     concatenate(c, &[x, &turned], rows * width, name)

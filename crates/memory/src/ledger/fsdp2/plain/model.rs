@@ -6,7 +6,7 @@ use super::params::{BlockParams, Linear, Mixing, Param, Unit, layer};
 use super::rank::Rank;
 use super::{Config, attention, mamba, mla, mlp, moe};
 use crate::line::{Line, Stand};
-use crate::tape::{FP32, INT64, Storage, Tape, Tensor, checkpoint};
+use crate::tape::{FP32, INT64, Storage, Tape, Tensor, checkpoint_stopping_early};
 use std::rc::Rc;
 
 /// The unit around all others.
@@ -147,7 +147,7 @@ fn forward_layer(c: &Rc<Rank>, layer: &Rc<Layer>, x: &Tensor) -> Tensor {
             return layer.forward(c, x);
         }
         let (rank, layer) = (c.clone(), layer.clone());
-        checkpoint(&c.tape, &[x], move |inputs| layer.forward(&rank, &inputs[0]))
+        checkpoint_stopping_early(&c.tape, &[x], move |inputs| layer.forward(&rank, &inputs[0]))
     })
 }
 
