@@ -239,9 +239,117 @@ fn data_parallel_volume_is_what_a_rank_holds() {
 }
 
 #[test]
+fn fit_answers_with_stable_keys_and_exits_by_its_verdict() {
+    let answer = json("fit llama3-8b --tp 2 --pp 2 --gbs 64 --on 8xH200");
+    for key in ["recipe", "layout", "hardware", "engine", "verdict", "rank_classes", "worst", "unmodelled", "levers"] {
+        assert!(answer.get(key).is_some(), "fit lacks `{key}`");
+    }
+    assert_eq!(answer["verdict"], "fits");
+    let classes = answer["rank_classes"].as_array().unwrap();
+    assert_eq!(classes.len(), 2);
+    for class in classes {
+        let sum: u64 = class["lines"].as_array().unwrap().iter().map(|l| l["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(sum, class["total_bytes"].as_u64().unwrap());
+        for line in class["lines"].as_array().unwrap() {
+            for key in ["line", "bytes", "basis", "scales_with", "ignores"] {
+                assert!(line.get(key).is_some(), "a line lacks `{key}`");
+            }
+        }
+        for key in [
+            "ranks",
+            "example_rank",
+            "stage",
+            "phases",
+            "allocated_peak_bytes",
+            "reserved_peak_bytes",
+            "headroom_bytes",
+        ] {
+            assert!(class.get(key).is_some(), "a class lacks `{key}`");
+        }
+    }
+    let over = run("fit llama3-70b --on 1xH200 --mbs 1");
+    assert_eq!(over.code, 3, "{}", over.stderr);
+    assert!(over.stdout.contains("does not fit"));
+}
+
+/// The public notes on NAM56R give 52 and 86 GiB a GPU at microbatch 4 and 8 under tp 2, and out
+/// of memory at 16 (DatasunriseOU/cppmega, docs/changelog.md, Adam with a distributed optimizer).
+#[test]
+fn nam56r_comes_out_as_its_authors_measured() {
+    let held = |mbs: u64| {
+        let answer =
+            json(&format!("fit nam56r --mode nemo_native --optimizer adamw --ce-fusion --mbs {mbs} --on 8xH200"));
+        let class = &answer["rank_classes"][0];
+        (class["total_bytes"].as_u64().unwrap() as f64 / (1u64 << 30) as f64, answer["verdict"].clone())
+    };
+    assert!((held(4).0 - 52.0).abs() <= 52.0 * 0.03, "{:?}", held(4));
+    assert!((held(8).0 - 86.0).abs() <= 86.0 * 0.03, "{:?}", held(8));
+    assert_eq!(held(16).1, "does-not-fit");
+}
+
+#[test]
+fn diff_names_the_lines_that_grow() {
+    let ran = run_args(&["diff", "llama3-8b --tp 2", "llama3-8b --tp 2 --mbs 2", "--on", "8xH200", "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let lines: Vec<_> = answer["changes"].as_array().unwrap().iter().map(|c| c["line"].as_str().unwrap()).collect();
+    assert!(lines.contains(&"activations") && !lines.contains(&"tp-params"), "{lines:?}");
+    assert!(answer["delta_bytes"].as_i64().unwrap() > 0);
+    let ran = run_args(&["diff", "llama3-8b --tpp 2", "llama3-8b", "--on", "8xH200"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.stderr.contains("unexpected argument '--tpp'"), "{}", ran.stderr);
+}
+
+#[test]
+fn fidelity_counts_every_row() {
+    let answer = json("fidelity ../../data/truth/megatron_h200.jsonl");
+    let summary = &answer["summary"];
+    assert_eq!((summary["rows"].as_u64(), summary["modelled"].as_u64()), (Some(37), Some(37)));
+    assert!(summary["mean_abs_error"]["allocated"].as_f64().unwrap() <= 0.01);
+    assert!(summary["worst_abs_error"]["allocated"].as_f64().unwrap() <= 0.03);
+    assert!(summary["mean_abs_error"]["reserved"].as_f64().unwrap() <= 0.03);
+    assert_eq!(answer["param_mismatches"], serde_json::json!([]));
+    let odd = scratch("rows.jsonl", "{\"case\": {\"name\": \"x\"}}\n{}\n");
+    let ran = run_args(&["fidelity", odd.to_str().unwrap(), "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((answer["summary"]["rows"].as_u64(), answer["summary"]["modelled"].as_u64()), (Some(2), Some(0)));
+    assert!(answer["rows"].as_array().unwrap().iter().all(|r| r["why_not"].is_string()));
+}
+
+#[test]
+fn serving_gives_slots_to_attention_layers_only() {
+    let answer = json("fit nam56r --serve --tp 2 --batch 8 --context 8192 --on 8xH200");
+    assert_eq!(answer["stages"][0]["saved_layers"], 39);
+    assert!(answer["largest_batch"].as_u64().unwrap() > 8);
+}
+
+#[test]
+fn the_picture_is_written_whole() {
+    let path = scratch("fit.svg", "old");
+    let ran = run_args(&["fit", "llama3-8b", "--tp", "2", "--on", "8xH200", "--svg", path.to_str().unwrap()]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let svg = std::fs::read_to_string(&path).unwrap();
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+}
+
+#[test]
+fn what_cannot_be_priced_is_refused_by_name() {
+    let refusal = |line: &str| {
+        let ran = run(line);
+        assert_eq!(ran.code, 1, "{line}");
+        ran.stderr
+    };
+    assert!(refusal("fit llama3-8b --engine maxtext --on 8xH200").contains("no ledger replays it"));
+    assert!(refusal("fit llama3-8b --engine shardwright --on 8xH200").contains("the runtime is not built yet"));
+    assert!(refusal("fit llama3-8b --engine fsdp2 --precision fp8 --on 8xH200").contains("are for Megatron's ledger"));
+    assert!(refusal("fit llama3-8b --offload-optimizer 2 --on 8xH200").contains("no share from 0 to 1"));
+}
+
+#[test]
 fn completions_name_every_command() {
     let script = run("completions bash").stdout;
-    for command in ["params", "splits", "check", "mesh", "stages", "axes", "diagnose", "import", "recipes", "plan"] {
+    let commands =
+        ["params", "splits", "check", "mesh", "stages", "axes", "diagnose", "import", "recipes", "fit", "diff", "plan"];
+    for command in commands {
         assert!(script.contains(command), "{command}");
     }
 }

@@ -57,4 +57,10 @@ goldens! {
     diagnose_dtype: "diagnose reduce-scatter dtype mismatch with fp8 activations",
     recipes_all: "recipes",
     plan_nam56r: "plan nam56r --on 8xH200",
+    fit_nam56r_ep8: "fit nam56r --tp 1 --ep 8 --mbs 10 --on 8xH200 --overload 1.0,1.5,2.0 --checklist",
+    fit_nam56r_virtual: "fit nam56r --pp 2 --vpp 2 --mbs 4 --gbs 64 --with mtp --on 8xH200",
+    fit_deepseek_v3: "fit deepseek-v3 --pp 16 --ep 64 --gbs 15360 --schedule dualpipe --recompute selective:mla_up_proj+moe_act+layernorm --on 256x8xH100",
+    fit_llama_fsdp2: "fit llama3-8b --engine fsdp2 --recompute full --on 8xH200",
+    fit_serve_nam56r: "fit nam56r --serve --tp 2 --batch 64 --context 32768 --on 8xH200",
+    fidelity_megatron: "fidelity ../../data/truth/megatron_h200.jsonl",
 }

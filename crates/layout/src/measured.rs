@@ -44,6 +44,8 @@ pub struct Told {
     pub dispatcher: Option<String>,
     /// Tokens an expert accepts, over the balanced share.
     pub capacity: Option<f64>,
+    /// Steps that were run.
+    pub steps: u32,
 }
 
 impl Told {
@@ -58,6 +60,7 @@ impl Told {
             fp8: word("fp8"),
             dispatcher: word("dispatcher"),
             capacity: case["capacity"].as_f64(),
+            steps: case["steps"].as_u64().map_or(3, |n| n.clamp(1, 8) as u32),
         }
     }
 }
@@ -66,6 +69,12 @@ impl Case {
     /// Reads the `case` object of a row; the error says which key is missing or unknown.
     pub fn read(case: &Value) -> Result<Case, String> {
         let model = &case["model"];
+        if let Some(spec) = case["spec"].as_str().filter(|spec| *spec != "te") {
+            return Err(format!("layers of the `{spec}` spec are not Transformer Engine's"));
+        }
+        if let Some(optimizer) = case["opt"].as_str().filter(|o| *o != "adam") {
+            return Err(format!("a row stepped by `{optimizer}` is not Adam's"));
+        }
         let name = case["name"].as_str().unwrap_or("unnamed").to_string();
         let layers = layers(model)?;
         let moe = moe(model)?;

@@ -58,6 +58,7 @@ fn lines(recipe: &Recipe, request: &LayoutRequest) -> RankClass {
 
 const PARAMS: [Line; 3] = [Line::ReplicatedParams, Line::TpParams, Line::ExpertParams];
 
+/// A2: the tensor axis divides what it owns.
 #[test]
 fn more_tp_never_raises_a_tp_line() {
     let recipe = recipe("nemotron-h-8b");
@@ -66,6 +67,7 @@ fn more_tp_never_raises_a_tp_line() {
     assert!(held.windows(2).all(|w| w[1] < w[0]), "{held:?}");
 }
 
+/// A2, A4: the expert axis owns banks and nothing else.
 #[test]
 fn ep_never_changes_a_line_it_does_not_own() {
     let recipe = recipe("nemotron-3-nano-30b-a3b");
@@ -77,6 +79,7 @@ fn ep_never_changes_a_line_it_does_not_own() {
     assert!(four.line(expert) * 39 / 10 <= one.line(expert), "{} {}", one.line(expert), four.line(expert));
 }
 
+/// A4: sequence parallelism is activations on the tensor axis.
 #[test]
 fn sp_never_changes_a_parameter_and_shrinks_activations() {
     let recipe = recipe("llama3-8b");
@@ -88,6 +91,7 @@ fn sp_never_changes_a_parameter_and_shrinks_activations() {
     assert!(on.line(activations) < off.line(activations));
 }
 
+/// A11: no line is credited to an axis that does not own it.
 #[test]
 fn ranks_hold_the_model_once_a_replica() {
     for (name, tp, pp, ep) in [("llama3-8b", 2, 2, 1), ("nemotron-3-nano-30b-a3b", 2, 2, 4), ("mixtral-8x7b", 1, 4, 8)]
@@ -111,6 +115,7 @@ fn ranks_hold_the_model_once_a_replica() {
     }
 }
 
+/// A1: separate lines, and nothing between them.
 #[test]
 fn lines_sum_to_the_total() {
     priced(&recipe("qwen3-30b-a3b"), &request(1, 2, 8), |_, fit, _| {
@@ -120,6 +125,7 @@ fn lines_sum_to_the_total() {
     });
 }
 
+/// A5: routing has a line of its own, and a bound.
 #[test]
 fn overload_raises_memory_and_breaks_somewhere_or_never() {
     let request = LayoutRequest { micro_batch: Some(2), ..request(1, 1, 8) };
@@ -136,6 +142,7 @@ fn overload_raises_memory_and_breaks_somewhere_or_never() {
     });
 }
 
+/// A9: a change is reviewed line by line.
 #[test]
 fn levers_are_priced_and_a_review_names_what_grew() {
     let recipe = recipe("llama3-8b");
@@ -156,6 +163,7 @@ fn levers_are_priced_and_a_review_names_what_grew() {
     });
 }
 
+/// A12: the production checklist, with evidence.
 #[test]
 fn the_checklist_has_evidence_for_every_item() {
     priced(&recipe("qwen3-30b-a3b"), &request(1, 1, 8), |request, fit, _| {
@@ -166,6 +174,7 @@ fn the_checklist_has_evidence_for_every_item() {
     });
 }
 
+/// A6: the tail is modelled, and the datasheet is not the budget.
 #[test]
 fn a_device_is_never_spent_to_its_datasheet() {
     priced(&recipe("llama3-8b"), &request(1, 1, 1), |request, fit, _| {
@@ -174,4 +183,63 @@ fn a_device_is_never_spent_to_its_datasheet() {
         assert_eq!(worst.headroom, request.device.visible_bytes() as i64 - worst.total() as i64);
         assert!(worst.reserved_peak >= worst.allocated_peak);
     });
+}
+
+/// A3: state follows each tensor's optimizer, never one multiplier.
+#[test]
+fn muon_and_adamw_are_priced_apart() {
+    let with = |policy: OptimizerPolicy| {
+        let mut recipe = recipe::builtin::find("nemotron-h-8b").unwrap();
+        recipe.optimizer = policy;
+        lines(&recipe, &request(2, 1, 1))
+    };
+    let (adam, muon) = (with(OptimizerPolicy::default()), with(OptimizerPolicy::muon()));
+    let of = |class: &RankClass, line| class.line(Entry::Ledger(line));
+    assert_eq!(of(&adam, Line::MatrixOptimizer), 0);
+    assert!(of(&muon, Line::MatrixOptimizer) > of(&muon, Line::OtherOptimizer));
+    let state = |class| of(class, Line::MatrixOptimizer) + of(class, Line::OtherOptimizer);
+    assert!(state(&muon) < state(&adam), "one moment is less than two");
+}
+
+/// A8: every line says what it scales with and what leaves it alone.
+#[test]
+fn every_line_explains_itself() {
+    priced(&recipe("qwen3-30b-a3b"), &request(1, 1, 8), |_, fit, _| {
+        for amount in &fit.worst().lines {
+            assert!(!amount.entry.scales_with().is_empty() && !amount.entry.ignores().is_empty(), "{:?}", amount.entry);
+        }
+    });
+}
+
+/// A10: formats of weights, gradients and products are priced separately.
+#[test]
+fn formats_move_their_own_lines() {
+    let price = |change: fn(&mut MegatronOptions)| {
+        let recipe = recipe("llama3-8b");
+        let checked = check(&recipe, &request(2, 1, 1));
+        let layout = checked.layout.clone().unwrap();
+        let stages = StagePlan::new(&checked.recipe, &layout, None).unwrap();
+        let mut options = MegatronOptions::of(&checked.recipe);
+        change(&mut options);
+        let (ledger, device) = (Ledger::Megatron(options), Device::find("H200").unwrap());
+        let (recipe, headroom) = (&checked.recipe, Bytes(0));
+        let request = FitRequest {
+            recipe,
+            layout: &layout,
+            stages: &stages,
+            device: &device,
+            ledger: &ledger,
+            offload: 0.0,
+            headroom,
+        };
+        Fit::price(&request).unwrap().worst().clone()
+    };
+    let plain = price(|_| {});
+    let thin = price(|o| o.gradients = recipe::Dtype::Bf16);
+    let fp8 = price(|o| o.fp8 = Some(memory::ledger::megatron::Fp8Recipe::Tensorwise));
+    let of = |class: &RankClass, line| class.line(Entry::Ledger(line));
+    assert!(of(&thin, Line::Gradients) * 10 < of(&plain, Line::Gradients) * 7);
+    assert_eq!(of(&thin, Line::TpParams), of(&plain, Line::TpParams));
+    assert!(of(&fp8, Line::Activations) < of(&plain, Line::Activations));
+    assert!(of(&fp8, Line::Workspaces) > of(&plain, Line::Workspaces), "cached fp8 weights have a line");
 }

@@ -154,7 +154,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     text += &verdict_text(&fit, &request);
     text += &picture::bars(&fit.classes, case.cluster.device.visible_bytes(), 60);
     text += &lines_text(fit.worst());
-    text += &classes_text(&fit);
+    text += &classes_text(&fit, case.cluster.device.reserve.is_some());
     text += &phases_text(fit.worst());
     text += &overload_text(skew.as_ref(), &args.overload);
     text += &levers_text(&found);
@@ -228,7 +228,7 @@ fn lines_text(class: &RankClass) -> String {
     out
 }
 
-fn classes_text(fit: &Fit) -> String {
+fn classes_text(fit: &Fit, outside_is_known: bool) -> String {
     if fit.classes.len() == 1 {
         return String::new();
     }
@@ -243,7 +243,7 @@ fn classes_text(fit: &Fit) -> String {
             count(class.params),
             Bytes(class.allocated_peak).to_string(),
             Bytes(class.reserved_peak).to_string(),
-            Bytes(class.outside).to_string(),
+            if outside_is_known { Bytes(class.outside).to_string() } else { "unknown".to_string() },
             format!("{left:.1} GiB"),
             format!("{} ({})", class.peak_stand, class.peak_phase),
         ]);

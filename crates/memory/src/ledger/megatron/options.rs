@@ -135,6 +135,7 @@ impl MegatronOptions {
             capacity_factor: told.capacity,
             router: width(told.router_fp32),
             reduction: if told.overlap { Reduction::Overlapped } else { Reduction::AtTheEnd },
+            steps: told.steps,
             ..MegatronOptions::of(&case.recipe)
         })
     }
