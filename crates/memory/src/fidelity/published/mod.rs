@@ -86,9 +86,13 @@ fn predict(row: &Value) -> Result<Peaks, String> {
     match row["framework"]["name"].as_str().unwrap_or_default() {
         "nanotron" => nanotron::predict(row),
         "Megatron-LM" | "Megatron-DeepSpeed" => megatron::predict(row),
-        name if name.starts_with("torchtitan") => Err("rows of torchtitan are not translated to its ledger yet".to_string()),
+        name if name.starts_with("torchtitan") => {
+            Err("rows of torchtitan are not translated to its ledger yet".to_string())
+        }
         name if name.starts_with("torchtune") => Err("torchtune has no ledger".to_string()),
-        name if name.starts_with("DeepSpeed") => Err("rows of DeepSpeed are not translated to its ledger yet".to_string()),
+        name if name.starts_with("DeepSpeed") => {
+            Err("rows of DeepSpeed are not translated to its ledger yet".to_string())
+        }
         _ => Err("the engine has no ledger".to_string()),
     }
 }
