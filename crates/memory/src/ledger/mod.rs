@@ -4,6 +4,7 @@
 mod choice;
 pub mod deepspeed;
 pub mod fsdp2;
+mod mamba_scan;
 pub mod megatron;
 pub mod nanotron;
 

@@ -6,6 +6,7 @@ use super::config::{AttentionSizes, Config, Feed};
 use super::custom;
 use super::indexer::IndexerParams;
 use super::params::{Linear, Norm, NormLinear, Origin, Param, Params};
+use crate::ledger::mamba_scan::MambaSizes;
 use crate::tape::{Storage, Tensor};
 use recipe::kinds::mla::Mla;
 use recipe::{Mixer, Role};
@@ -197,7 +198,7 @@ fn mlp(c: &Config, params: &mut Params) -> MlpParams {
 }
 
 fn mamba(c: &Config, params: &mut Params) -> MambaParams {
-    let sizes = MambaSizes::of(c);
+    let sizes = MambaSizes::of(c.mamba(), c.tp);
     let conv_weight = params.bank(sizes.conv * c.mamba().conv, Origin::Device);
     let conv_bias = params.vector(sizes.conv, Origin::Device);
     let dt_bias = params.vector(sizes.heads, Origin::Device);
@@ -209,28 +210,4 @@ fn mamba(c: &Config, params: &mut Params) -> MambaParams {
     let norm = params.vector(sizes.inner, Origin::Device);
     let out_proj = params.matrix(Role::Matrix, c.hidden, sizes.inner);
     MambaParams { conv_weight, conv_bias, dt_bias, a_log, d, in_proj, norm, out_proj }
-}
-
-/// Sizes of a Mamba mixer on one rank.
-#[derive(Clone, Copy)]
-pub(super) struct MambaSizes {
-    pub heads: u64,
-    pub state: u64,
-    pub groups: u64,
-    /// Width between the projections.
-    pub inner: u64,
-    /// Channels of the convolution.
-    pub conv: u64,
-    /// Width of the packed projection: z x B C dt.
-    pub width: u64,
-}
-
-impl MambaSizes {
-    pub fn of(c: &Config) -> MambaSizes {
-        let mamba = c.mamba();
-        let (heads, groups) = (mamba.heads / c.tp, mamba.groups / c.tp);
-        let inner = heads * mamba.head_dim;
-        let shared = 2 * groups * mamba.state;
-        MambaSizes { heads, state: mamba.state, groups, inner, conv: inner + shared, width: 2 * inner + shared + heads }
-    }
 }

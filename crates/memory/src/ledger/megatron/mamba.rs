@@ -2,16 +2,16 @@
 //! MambaSplitConv1dScanCombinedFn): convolution, steps and states are computed again in backward,
 //! so the packed projection and the scan's output before its gate are all that is saved.
 
-use super::blocks::{MambaParams, MambaSizes};
+use super::blocks::MambaParams;
 use super::linear::{Keeps, Mode, linear, norm_linear};
-use super::mamba_scan::{self, Scan};
-use super::ops::{MULTIPROCESSORS, copy, grad, grad_of, makes, weight_grad};
+use super::ops::{copy, grad, grad_of, makes, weight_grad};
 use super::rank::Rank;
+use crate::ledger::mamba_scan::{self, MULTIPROCESSORS, MambaSizes, Scan};
 use crate::tape::{BF16, FP32, Tape, Tensor};
 
 pub(super) fn forward(c: &Rank, params: &MambaParams, x: &Tensor) -> Tensor {
     let config = &c.config;
-    let sizes = MambaSizes::of(config);
+    let sizes = MambaSizes::of(config.mamba(), config.tp);
     let mut packed = norm_linear(c, x, config.hidden, sizes.width, &params.in_proj);
     if config.cp > 1 {
         // `MambaContextParallel.pre_conv_ssm`: sequence parts become head parts.
@@ -39,8 +39,9 @@ pub(super) fn forward(c: &Rank, params: &MambaParams, x: &Tensor) -> Tensor {
 
 /// Convolution and scan.
 fn scan(c: &Rank, params: &MambaParams, packed: Tensor) -> Tensor {
-    let scan = Scan::of(c);
-    let (out, ungated) = mamba_scan::forward(c, scan);
+    let config = &c.config;
+    let scan = Scan::of(config.mamba(), config.tp, config.micro_batch, config.sequence);
+    let (out, ungated) = mamba_scan::forward(&c.tape, scan);
     let scalars = [&params.conv_weight, &params.conv_bias, &params.dt_bias, &params.a_log, &params.d];
     let edges = [packed.edge()].into_iter().chain(scalars.map(|p| p.edge())).collect();
     let elements = scalars.map(|p| p.elements);

@@ -28,7 +28,6 @@ mod loss;
 mod m2rnn;
 mod mamba;
 mod mamba3;
-mod mamba_scan;
 mod mla;
 mod mlp;
 mod model;

@@ -2,12 +2,10 @@
 
 use super::params::{Norm, Param};
 use super::rank::Rank;
+use crate::ledger::mamba_scan::MULTIPROCESSORS;
 use crate::line::Line;
 use crate::tape::{BF16, FP32, Tape, Tensor};
 use recipe::kinds::Activation;
-
-/// Blocks of threads that each hold a row of partial sums (an H200 has 132 multiprocessors).
-pub(super) const MULTIPROCESSORS: u64 = 132;
 
 /// A bf16 gradient of an activation.
 pub(super) fn grad(t: &Tape, elements: u64, name: &'static str) -> Tensor {

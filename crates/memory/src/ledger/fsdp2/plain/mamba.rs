@@ -3,10 +3,10 @@
 //! are computed again in backward, so that the packed projection and the scan's output before its
 //! gate are what is saved, and behind them the gated norm's input.
 
-use super::mamba_scan::{self, MULTIPROCESSORS, Scan};
 use super::ops::{enter, grad, grad_of, leave, linear, sizes_of, weight_grad, weight_grads};
-use super::params::{MambaParams, MambaSizes};
+use super::params::MambaParams;
 use super::rank::Rank;
+use crate::ledger::mamba_scan::{self, MULTIPROCESSORS, MambaSizes, Scan};
 use crate::tape::{FP32, Tensor};
 use std::rc::Rc;
 
@@ -15,15 +15,16 @@ pub(super) fn forward(c: &Rc<Rank>, params: &MambaParams, x: &Tensor) -> Tensor 
     let x = enter(c, x);
     let packed = linear(c, &x, &params.in_proj);
     let y = scan(c, params, packed);
-    let normed = gated_norm(c, params, &y, MambaSizes::of(&c.config));
+    let normed = gated_norm(c, params, &y, MambaSizes::of(c.config.mamba(), c.config.tp));
     drop(y);
     leave(c, linear(c, &normed, &params.out_proj))
 }
 
 /// Convolution and scan.
 fn scan(c: &Rank, params: &MambaParams, packed: Tensor) -> Tensor {
-    let scan = Scan::of(c);
-    let (out, ungated) = mamba_scan::forward(c, scan);
+    let config = &c.config;
+    let scan = Scan::of(config.mamba(), config.tp, config.micro_batch, config.sequence);
+    let (out, ungated) = mamba_scan::forward(&c.tape, scan);
     let weights = [&params.conv_weight, &params.conv_bias, &params.dt_bias, &params.a_log, &params.d];
     let edges = [packed.edge()].into_iter().chain(weights.map(|p| p.edge())).collect();
     let sizes = sizes_of(&weights);

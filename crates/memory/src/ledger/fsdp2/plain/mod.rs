@@ -9,7 +9,6 @@ mod attention;
 mod config;
 mod loss;
 mod mamba;
-mod mamba_scan;
 mod mla;
 mod mlp;
 mod model;

@@ -1,6 +1,7 @@
 //! Parameters of one rank in the order of `named_parameters`, and the units an engine wraps.
 
 use super::config::{Config, Feed};
+use crate::ledger::mamba_scan::MambaSizes;
 use crate::line::{Line, Stand};
 use crate::tape::{Edge, Tensor};
 use recipe::Mixer;
@@ -232,7 +233,7 @@ fn moe(c: &Config, own: usize, stand: Stand, units: &mut Vec<Unit>) -> Mixing {
 }
 
 fn mamba(c: &Config, unit: &mut Unit) -> Mixing {
-    let sizes = MambaSizes::of(c);
+    let sizes = MambaSizes::of(c.mamba(), c.tp);
     let mut vector = |elements| unit.add(Line::TpParams, elements, 1);
     let (dt_bias, a_log, d) = (vector(sizes.heads), vector(sizes.heads), vector(sizes.heads));
     let in_proj = unit.column(sizes.width, c.hidden, false);
@@ -241,28 +242,4 @@ fn mamba(c: &Config, unit: &mut Unit) -> Mixing {
     let norm = unit.add(Line::TpParams, sizes.inner, 1);
     let out_proj = unit.row(c.hidden, sizes.inner, false);
     Mixing::Mamba(MambaParams { in_proj, conv_weight, conv_bias, dt_bias, a_log, d, norm, out_proj })
-}
-
-/// Sizes of a Mamba mixer on one rank.
-#[derive(Clone, Copy)]
-pub(super) struct MambaSizes {
-    pub heads: u64,
-    pub state: u64,
-    pub groups: u64,
-    /// Width between the projections.
-    pub inner: u64,
-    /// Channels of the convolution.
-    pub conv: u64,
-    /// Width of the packed projection: z x B C dt.
-    pub width: u64,
-}
-
-impl MambaSizes {
-    pub fn of(c: &Config) -> MambaSizes {
-        let mamba = c.mamba();
-        let (heads, groups) = (mamba.heads / c.tp, (mamba.groups / c.tp).max(1));
-        let inner = heads * mamba.head_dim;
-        let shared = 2 * groups * mamba.state;
-        MambaSizes { heads, state: mamba.state, groups, inner, conv: inner + shared, width: 2 * inner + shared + heads }
-    }
 }

@@ -1,14 +1,44 @@
 //! The chunked scan's tensors, kernel by kernel (`mamba_ssm/ops/triton/ssd_combined.py`,
 //! `ssd_chunk_state.py`, `ssd_state_passing.py`, `ssd_bmm.py`, `ssd_chunk_scan.py`).
 
-use super::ops::{grad, grad_of};
-use super::params::MambaSizes;
-use super::rank::Rank;
 use crate::line::Line;
 use crate::tape::{BF16, FP32, Tape, Tensor};
+use recipe::kinds::mamba2::Mamba2;
 
 /// Multiprocessors of an H200, among which programs are dealt out.
 pub(super) const MULTIPROCESSORS: u64 = 132;
+
+/// Sizes of the mixer on one rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MambaSizes {
+    pub heads: u64,
+    pub state: u64,
+    pub groups: u64,
+    /// Width between the projections.
+    pub inner: u64,
+    /// Channels of the convolution.
+    pub conv: u64,
+    /// Width of the packed projection: z x B C dt.
+    pub width: u64,
+}
+
+impl MambaSizes {
+    /// Heads and groups go to tensor-parallel ranks whole; a rank has at least one group.
+    pub fn of(mamba: &Mamba2, tp: u64) -> MambaSizes {
+        let (heads, groups) = (mamba.heads / tp, (mamba.groups / tp).max(1));
+        let inner = heads * mamba.head_dim;
+        let shared = 2 * groups * mamba.state;
+        MambaSizes { heads, state: mamba.state, groups, inner, conv: inner + shared, width: 2 * inner + shared + heads }
+    }
+}
+
+fn grad(t: &Tape, elements: u64, name: &'static str) -> Tensor {
+    grad_of(t, elements, BF16, name)
+}
+
+fn grad_of(t: &Tape, elements: u64, width: u64, name: &'static str) -> Tensor {
+    t.tensor(Line::ActivationGradients, elements, width, name)
+}
 
 /// Sizes of one scan, in elements.
 #[derive(Clone, Copy)]
@@ -36,25 +66,25 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    pub fn of(c: &Rank) -> Scan {
-        let (config, sizes) = (&c.config, MambaSizes::of(&c.config));
-        let (batch, chunk) = (config.micro_batch, config.mamba().chunk);
-        let chunks = config.sequence.div_ceil(chunk);
+    /// The scan of `batch` sequences of `sequence` tokens each on one rank of `tp`.
+    pub fn of(mamba: &Mamba2, tp: u64, batch: u64, sequence: u64) -> Scan {
+        let (sizes, tokens, chunk) = (MambaSizes::of(mamba, tp), batch * sequence, mamba.chunk);
+        let chunks = sequence.div_ceil(chunk);
         let heads_of_group = sizes.heads / sizes.groups;
         // Heads of a group that one program takes, so that all multiprocessors have work.
         let per_program = (batch * chunks * sizes.heads).div_ceil(MULTIPROCESSORS).clamp(1, heads_of_group);
         Scan {
-            tokens: config.tokens,
+            tokens,
             heads: sizes.heads,
             inner: sizes.inner,
             conv: sizes.conv,
-            taps: config.mamba().conv,
+            taps: mamba.conv,
             width: sizes.width,
             steps: batch * sizes.heads * chunks * chunk,
             states: batch * chunks * sizes.inner * sizes.state,
             final_states: batch * sizes.inner * sizes.state,
             products: batch * chunks * sizes.groups * chunk * chunk,
-            shared: config.tokens * sizes.groups * sizes.state,
+            shared: tokens * sizes.groups * sizes.state,
             splits: heads_of_group.div_ceil(per_program),
             is_strided: !sizes.width.is_multiple_of(8),
         }
@@ -70,17 +100,19 @@ impl Scan {
 }
 
 /// The gated output, and the output before its gate, which backward needs.
-pub(super) fn forward(c: &Rank, s: Scan) -> (Tensor, Tensor) {
-    let fp32 = |elements, name| c.act_of(elements, FP32, name);
-    let _conv = s.convolved(&c.tape, Line::Activations);
+pub(super) fn forward(t: &Tape, s: Scan) -> (Tensor, Tensor) {
+    let made = |elements, width, name| t.tensor(Line::Activations, elements, width, name);
+    let fp32 = |elements, name| made(elements, FP32, name);
+    let bf16 = |elements, name| made(elements, BF16, name);
+    let _conv = s.convolved(t, Line::Activations);
     let _decays = (fp32(s.steps, "scan decays"), fp32(s.steps, "scan steps"));
     let states = fp32(s.states, "chunk states");
-    let _passed = c.act(s.states, "passed states");
+    let _passed = bf16(s.states, "passed states");
     let _final = fp32(s.final_states, "final states");
     drop(states);
     let _products = fp32(s.products, "chunk products");
-    let out = c.act(s.tokens * s.inner, "scan output");
-    let ungated = c.act(s.tokens * s.inner, "scan output before gate");
+    let out = bf16(s.tokens * s.inner, "scan output");
+    let ungated = bf16(s.tokens * s.inner, "scan output before gate");
     (out, ungated)
 }
 
