@@ -84,9 +84,8 @@ fn options(row: &Value, recipe: &Recipe) -> Result<MegatronOptions, String> {
 fn read_notes(row: &Value, options: &mut MegatronOptions) -> Result<(), String> {
     let notes = row["notes"].as_str().unwrap_or_default();
     if notes.contains("TE fused cross entropy") {
-        // `transformer_engine/pytorch/cross_entropy.py` writes the gradient over the bf16 logits
-        // and makes no fp32 copy; Megatron's own fusion is another thing.
-        return Err("Transformer Engine's fused cross-entropy is not replayed".to_string());
+        // `--cross-entropy-fusion-impl te`.
+        options.cross_entropy = CrossEntropy::FusedTransformerEngine;
     }
     if notes.contains("CP uses all-to-all") {
         return Err("context parallelism by all-to-all is not replayed".to_string());
@@ -109,6 +108,8 @@ fn read_feature(feature: &str, options: &mut MegatronOptions) -> Result<(), Stri
         ("moe-token-dispatcher-type", "alltoall") => options.dispatcher = Dispatcher::AllToAll,
         ("moe-token-dispatcher-type", "allgather") => options.dispatcher = Dispatcher::AllGather,
         ("grad-reduce-in-bf16", _) => options.gradients = Dtype::Bf16,
+        // A row's own words; which fusion it is, its notes say.
+        ("cross-entropy fusion", _) if options.cross_entropy == CrossEntropy::FusedTransformerEngine => {}
         ("overlap-param-gather" | "moe-grouped-gemm" | "grouped GEMM" | "permute fusion" | "no-load-optim", _)
         | ("transformer-impl", "transformer_engine")
         | ("attention-backend", "flash" | "fused")
