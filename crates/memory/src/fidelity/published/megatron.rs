@@ -85,6 +85,9 @@ fn read_notes(row: &Value, options: &mut MegatronOptions) -> Result<(), String> 
     let notes = row["notes"].as_str().unwrap_or_default();
     if notes.contains("TE fused cross entropy") {
         // `--cross-entropy-fusion-impl te`.
+        if transformer_engine(row).ok_or("the row does not say which Transformer Engine")? >= (2, 18) {
+            return Err("the fp32 gradient of logits of Transformer Engine 2.18 is not replayed".to_string());
+        }
         options.cross_entropy = CrossEntropy::FusedTransformerEngine;
     }
     if notes.contains("CP uses all-to-all") {
@@ -97,6 +100,13 @@ fn read_notes(row: &Value, options: &mut MegatronOptions) -> Result<(), String> 
         options.dispatcher = Dispatcher::AllToAll;
     }
     Ok(())
+}
+
+/// Version of Transformer Engine, from `… / TE 2.11.0 / …`.
+fn transformer_engine(row: &Value) -> Option<(u32, u32)> {
+    let (_, rest) = row["framework"]["version"].as_str()?.split_once("TE ")?;
+    let mut parts = rest.split(['.', ' ']).map(|part| part.parse().ok());
+    Some((parts.next()??, parts.next()??))
 }
 
 /// One option a row lists. What is known to move no memory is passed over by name.

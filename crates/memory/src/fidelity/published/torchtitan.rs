@@ -1,8 +1,8 @@
 //! Rows of torchtitan, whose base is FSDP2.
 //!
-//! All rows we hold are of torchtitan before July 2025, which leaves the edges to the group of the
-//! whole model (`torchtitan/parallelisms/parallelize_llama.py`; they are groups of their own since
-//! its #1094). It has no gradient accumulation: a step is one microbatch.
+//! Rows do not name its version. Those that can be replayed are of early 2025, when it left the
+//! edges to the group of the whole model (`torchtitan/parallelisms/parallelize_llama.py`; groups of
+//! their own since its #1094, July 2025) and had no gradient accumulation: a step is one microbatch.
 
 use super::model::{self, Unsaid};
 use super::{Expressed, Peaks, need};
