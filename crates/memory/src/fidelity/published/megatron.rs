@@ -84,9 +84,11 @@ fn options(row: &Value, recipe: &Recipe) -> Result<MegatronOptions, String> {
 fn read_notes(row: &Value, options: &mut MegatronOptions) -> Result<(), String> {
     let notes = row["notes"].as_str().unwrap_or_default();
     if notes.contains("TE fused cross entropy") {
-        // `transformer_engine/pytorch/cross_entropy.py` writes the gradient over the bf16 logits
-        // and makes no fp32 copy; Megatron's own fusion is another thing.
-        return Err("Transformer Engine's fused cross-entropy is not replayed".to_string());
+        // `--cross-entropy-fusion-impl te`.
+        if transformer_engine(row).ok_or("the row does not say which Transformer Engine")? >= (2, 18) {
+            return Err("the fp32 gradient of logits of Transformer Engine 2.18 is not replayed".to_string());
+        }
+        options.cross_entropy = CrossEntropy::FusedTransformerEngine;
     }
     if notes.contains("CP uses all-to-all") {
         return Err("context parallelism by all-to-all is not replayed".to_string());
@@ -100,6 +102,13 @@ fn read_notes(row: &Value, options: &mut MegatronOptions) -> Result<(), String> 
     Ok(())
 }
 
+/// Version of Transformer Engine, from `… / TE 2.11.0 / …`.
+fn transformer_engine(row: &Value) -> Option<(u32, u32)> {
+    let (_, rest) = row["framework"]["version"].as_str()?.split_once("TE ")?;
+    let mut parts = rest.split(['.', ' ']).map(|part| part.parse().ok());
+    Some((parts.next()??, parts.next()??))
+}
+
 /// One option a row lists. What is known to move no memory is passed over by name.
 fn read_feature(feature: &str, options: &mut MegatronOptions) -> Result<(), String> {
     let refuse = |why: &str| Err(why.to_string());
@@ -109,6 +118,8 @@ fn read_feature(feature: &str, options: &mut MegatronOptions) -> Result<(), Stri
         ("moe-token-dispatcher-type", "alltoall") => options.dispatcher = Dispatcher::AllToAll,
         ("moe-token-dispatcher-type", "allgather") => options.dispatcher = Dispatcher::AllGather,
         ("grad-reduce-in-bf16", _) => options.gradients = Dtype::Bf16,
+        // A row's own words; which fusion it is, its notes say.
+        ("cross-entropy fusion", _) if options.cross_entropy == CrossEntropy::FusedTransformerEngine => {}
         ("overlap-param-gather" | "moe-grouped-gemm" | "grouped GEMM" | "permute fusion" | "no-load-optim", _)
         | ("transformer-impl", "transformer_engine")
         | ("attention-backend", "flash" | "fused")

@@ -12,9 +12,11 @@
 //! and the masks are not replayed, so those come out low); [`nanotron`](crate::ledger::nanotron)
 //! says where its replay is.
 
+mod deepspeed;
 mod megatron;
 mod model;
 mod nanotron;
+mod torchtitan;
 
 use super::{Figure, Judged};
 use crate::fit::communicators;
@@ -86,13 +88,9 @@ fn predict(row: &Value) -> Result<Peaks, String> {
     match row["framework"]["name"].as_str().unwrap_or_default() {
         "nanotron" => nanotron::predict(row),
         "Megatron-LM" | "Megatron-DeepSpeed" => megatron::predict(row),
-        name if name.starts_with("torchtitan") => {
-            Err("rows of torchtitan are not translated to its ledger yet".to_string())
-        }
+        name if name.starts_with("torchtitan") => torchtitan::predict(row),
         name if name.starts_with("torchtune") => Err("torchtune has no ledger".to_string()),
-        name if name.starts_with("DeepSpeed") => {
-            Err("rows of DeepSpeed are not translated to its ledger yet".to_string())
-        }
+        name if name.starts_with("DeepSpeed") => deepspeed::predict(row),
         _ => Err("the engine has no ledger".to_string()),
     }
 }

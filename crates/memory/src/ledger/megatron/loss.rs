@@ -1,6 +1,6 @@
 //! Final norm, output head and the loss over the vocabulary
 //! (`megatron/core/tensor_parallel/layers.py`, `tensor_parallel/cross_entropy.py`,
-//! `fusions/fused_cross_entropy.py`).
+//! `fusions/fused_cross_entropy.py`; `transformer_engine/pytorch/cross_entropy.py`).
 
 use super::model::Head;
 use super::mtp;
@@ -63,6 +63,7 @@ pub(super) fn cross_entropy(c: &Rank, logits: &Tensor) -> Tensor {
     match c.config.cross_entropy {
         CrossEntropy::Unfused => unfused(c, logits),
         CrossEntropy::FusedNative => fused(c, logits),
+        CrossEntropy::FusedTransformerEngine => in_place(c, logits),
     }
 }
 
@@ -104,6 +105,22 @@ fn fused(c: &Rank, logits: &Tensor) -> Tensor {
     t.record(vec![logits.edge()], &[&losses], vec![softmax, mask, target], move |t, _, _saved| {
         let _copy = loss(t, wide, FP32, "fp32 logits gradient");
         vec![Some(loss(t, wide, BF16, "logits gradient"))]
+    });
+    losses
+}
+
+/// Transformer Engine before 2.18 (`pytorch/triton/cross_entropy.py`): the kernel writes the gradient
+/// over the logits in forward, saves them, and backward scales them where they lie. Maximum, sum
+/// and target logit of each token are fp32, those of all tensor ranks gathered. Later versions
+/// keep an fp32 gradient apart, and are not replayed.
+fn in_place(c: &Rank, logits: &Tensor) -> Tensor {
+    let (tokens, tp, t) = (c.config.tokens, c.config.tp, &c.tape);
+    let losses = loss(t, tokens, FP32, "losses");
+    let _parts = loss(t, tokens * 3, FP32, "softmax parts");
+    let _counted = loss(t, 1, INT64, "counted tokens");
+    let _gathered = (tp > 1).then(|| loss(t, tokens * 3 * tp, FP32, "gathered softmax parts"));
+    t.record(vec![logits.edge()], &[&losses], vec![logits.alias()], |_, _, saved| {
+        saved.into_iter().map(Some).collect()
     });
     losses
 }

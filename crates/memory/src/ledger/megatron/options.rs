@@ -11,6 +11,8 @@ pub enum CrossEntropy {
     Unfused,
     /// `--cross-entropy-loss-fusion` with the `native` implementation.
     FusedNative,
+    /// `--cross-entropy-loss-fusion` with the `te` implementation, Transformer Engine's.
+    FusedTransformerEngine,
 }
 
 /// How tokens reach their experts.
