@@ -306,6 +306,35 @@ pub struct StateArgs {
     pub offload_optimizer: f64,
 }
 
+impl StateArgs {
+    /// What was typed, as flags with a space in front; empty when nothing was.
+    pub fn flags(&self) -> String {
+        let mut out = String::new();
+        if let PrecisionChoice::Fp8(scaling) = self.precision {
+            let word = match scaling {
+                Fp8Recipe::Delayed => "fp8-delayed",
+                Fp8Recipe::Tensorwise => "fp8-tensorwise",
+                Fp8Recipe::Blockwise => "fp8-blockwise",
+            };
+            out += &format!(" --precision {word}");
+        }
+        if let Some(choice) = self.optimizer {
+            let word = if choice == OptimizerChoice::AdamW { "adamw" } else { "muon+adamw" };
+            out += &format!(" --optimizer {word}");
+        }
+        if let Some(dtype) = self.gradients {
+            out += &format!(" --gradients {dtype}");
+        }
+        if self.ce_fusion {
+            out += " --ce-fusion";
+        }
+        if self.offload_optimizer > 0.0 {
+            out += &format!(" --offload-optimizer {}", self.offload_optimizer);
+        }
+        out
+    }
+}
+
 /// Formats products may run in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrecisionChoice {
@@ -337,7 +366,7 @@ pub struct FitArgs {
     #[command(flatten)]
     pub state: StateArgs,
     /// GiB to leave free for what nobody replays: compile peaks, fragmentation over time
-    #[arg(long, value_name = "GIB", default_value_t = 4.0)]
+    #[arg(long, value_name = "GIB", default_value_t = memory::fit::HEADROOM.0 as f64 / units::Bytes::GIB.0 as f64)]
     pub headroom: f64,
     /// Price routing skew: factors over the balanced share, as 1.0,1.5,2.0
     #[arg(long, value_name = "FACTORS", value_delimiter = ',')]

@@ -80,7 +80,8 @@ fn bytes_of(part: &Part, class: &RankClass) -> u64 {
 /// Bars for the terminal, `width` cells to the device's edge.
 pub fn bars(classes: &[RankClass], device_bytes: u64, width: usize) -> String {
     let most = classes.iter().map(RankClass::total).max().unwrap_or(0).max(device_bytes);
-    let cells = |bytes: u64| (bytes as f64 / device_bytes as f64 * width as f64).round() as usize;
+    // A bar that is far over is cut: how far is in its number.
+    let cells = |bytes: u64| ((bytes as f64 / device_bytes as f64 * width as f64).round() as usize).min(width * 3 / 2);
     let mut out = String::new();
     for class in classes {
         let _ = write!(out, "  stage {:>3} ", class.stage);

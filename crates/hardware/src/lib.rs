@@ -14,6 +14,8 @@ pub struct Device {
     pub memory_bytes: u64,
     /// Where the figure comes from.
     pub memory_source: String,
+    /// Whether it multiplies in fp8.
+    pub fp8: bool,
     /// Devices a node usually has.
     pub devices_per_node: u64,
     /// Devices that reach one another over the fast fabric.
@@ -40,6 +42,28 @@ pub struct Reserve {
     pub communicator_bytes: u64,
     /// Where the figures come from.
     pub source: String,
+}
+
+impl Reserve {
+    fn nothing() -> Reserve {
+        Reserve {
+            visible_bytes: 0,
+            context_bytes: 0,
+            libraries_bytes: 0,
+            first_communicator_bytes: 0,
+            communicator_bytes: 0,
+            source: "unknown".to_string(),
+        }
+    }
+}
+
+/// A reserve, and whether it was read off this very device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outside {
+    /// The figures.
+    pub reserve: Reserve,
+    /// Whether they are this device's own.
+    pub is_measured: bool,
 }
 
 /// A number of equal nodes.
@@ -85,6 +109,17 @@ impl Device {
     /// read it.
     pub fn visible_bytes(&self) -> u64 {
         self.reserve.as_ref().map_or(self.memory_bytes, |reserve| reserve.visible_bytes)
+    }
+
+    /// What a process holds outside its allocator: measured here, or the H200's where nobody has.
+    pub fn outside(&self) -> Outside {
+        match &self.reserve {
+            Some(reserve) => Outside { reserve: reserve.clone(), is_measured: true },
+            None => {
+                let borrowed = Device::find("H200").ok().and_then(|device| device.reserve);
+                Outside { reserve: borrowed.unwrap_or_else(Reserve::nothing), is_measured: false }
+            }
+        }
     }
 }
 

@@ -128,6 +128,32 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// The layout as flags that type it whole, world and engine apart.
+    pub fn all_flags(&self) -> String {
+        let mut out = vec![self.flags(), format!("--zero {} --mbs {}", self.zero, self.micro_batch)];
+        out.push(format!("--microbatches {} --seq {}", self.microbatches, self.sequence));
+        if self.pp.splits() {
+            out.push(format!("--schedule {}", self.schedule));
+        }
+        if self.recompute != Recompute::None {
+            out.push(format!("--recompute {}", self.recompute));
+        }
+        if let Some(cuts) = &self.boundaries {
+            out.push(format!("--boundaries {}", cuts.iter().map(u64::to_string).collect::<Vec<_>>().join(",")));
+        } else if self.balance != Balance::Layers {
+            out.push(format!("--balance {}", self.balance));
+        }
+        if let Some(mode) = self.mode {
+            out.push(format!("--mode {mode}"));
+        }
+        if let Some(engine) = self.engine {
+            out.push(format!("--engine {engine}"));
+        }
+        out.join(" ")
+    }
+}
+
 /// What a layout needs to know of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {

@@ -14,7 +14,7 @@ use crate::ledger::Replay;
 use crate::ledger::megatron::{Job, MegatronOptions, replay};
 use crate::line::Line;
 use layout::{Layout, LayoutRequest, OwnershipTable, Schedule, StagePlan, ZeroStage, check};
-use recipe::{Layer, Mixer, Optimizer, Place, Recipe};
+use recipe::{Layer, Mixer, Optimizer, Place, Recipe, Surface};
 
 /// Where in the pipeline a stage stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct Quick {
     held: Vec<Held>,
     front: Held,
     back: Held,
+    /// The copy of the token table that a tied head needs away from the first stage.
+    tied: Held,
     /// The highest point inside one layer of each kind, above what stood when it began.
     inside: Vec<u64>,
     /// The highest point of head and loss above what all layers saved; none but at the end.
@@ -103,13 +105,18 @@ pub fn in_flight(layout: &Layout, stage: u64) -> u64 {
     let (pp, vpp, count) = (layout.pp.get(), layout.vpp.get(), layout.microbatches);
     let whole = 256;
     match layout.schedule {
-        Schedule::OneF1b | Schedule::ZbH1 => (pp - stage).min(count) * whole,
+        Schedule::OneF1b => (pp - stage).min(count) * whole,
+        // Weight passes wait, so that every stage keeps what the first does (Qi et al., Zero
+        // Bubble Pipeline Parallelism, arXiv 2401.10241).
+        Schedule::ZbH1 => pp.min(count) * whole,
         Schedule::Interleaved => {
             let warmup = 2 * (pp - stage - 1) + (vpp - 1) * pp + 1;
             warmup.min(count * vpp) * whole / vpp
         }
-        // Both directions together keep pp + 1 (deepseek-ai/DualPipe, the table of its README).
-        Schedule::DualPipe | Schedule::DualPipeV => (pp + 1).min(count) * whole / 2,
+        // pp + 1 passes of a pp-th of the depth (deepseek-ai/DualPipe, the table of its README);
+        // under DualPipe a stage holds two such parts.
+        Schedule::DualPipe => (pp + 1).min(count) * whole / 2,
+        Schedule::DualPipeV => (pp + 1).min(count) * whole,
     }
 }
 
@@ -162,13 +169,14 @@ impl Quick {
             .map(|kind| Ok(prober.dynamic(std::slice::from_ref(kind), Role::Middle, 1)?.bytes))
             .collect::<Result<Vec<u64>, Unmodelled>>()?;
         let two = prober.dynamic(&kinds, Role::Middle, 2)?;
-        let (held, front, back) = prober.held(&kinds)?;
+        let (held, front, back, tied) = prober.held(&kinds)?;
         let mut quick = Quick {
             boundary: two.bytes.saturating_sub(middle.bytes + once),
             saved,
             held,
             front,
             back,
+            tied,
             inside,
             loss: [0; 2],
             embedding: 0,
@@ -226,6 +234,7 @@ impl Quick {
         }
         held.add(self.front, u64::from(stage.is_first));
         held.add(self.back, u64::from(stage.is_last));
+        held.add(self.tied, u64::from(stage.is_last && !stage.is_first));
         let fixed = self.fixed(&held, stage);
         let inside = self.highest(&stage.from_last, saved) + self.besides;
         let at_the_start = if stage.is_first { self.embedding } else { 0 };
@@ -326,11 +335,12 @@ impl Prober<'_> {
     }
 
     /// Parameters on one rank by layer kind and at the edges.
-    fn held(&self, kinds: &[Layer]) -> Result<(Vec<Held>, Held, Held), Unmodelled> {
+    fn held(&self, kinds: &[Layer]) -> Result<(Vec<Held>, Held, Held, Held), Unmodelled> {
         let (recipe, layout, _) = self.stage(kinds, Role::Only, 1)?;
         let refused = |f: Vec<diag::Finding>| Unmodelled::new("this layout", f[0].message.clone());
         let table = OwnershipTable::new(&recipe, &layout).map_err(refused)?;
         let (mut held, mut front, mut back) = (vec![Held::default(); kinds.len()], Held::default(), Held::default());
+        let mut tied = Held::default();
         for row in &table.rows {
             let slot = match row.tensor.place {
                 Place::Layer(layer) => &mut held[layer],
@@ -340,13 +350,12 @@ impl Prober<'_> {
             let group = usize::from(row.tensor.acting.is_some());
             let side = if row.tensor.optimizer == Optimizer::Muon { &mut slot.muon } else { &mut slot.adam };
             side[group] += row.part_elements(&layout);
-        }
-        if recipe.tied {
-            // Apart from the first stage, a tied head is a copy of the table.
-            back.add(front, 1);
+            if recipe.tied && row.tensor.surface == Surface::TokenEmbedding {
+                tied.adam[0] += row.part_elements(&layout);
+            }
         }
         debug_assert!(recipe.has(Mixer::Moe) || held.iter().all(|h| h.adam[1] + h.muon[1] == 0));
-        Ok((held, front, back))
+        Ok((held, front, back, tied))
     }
 }
 

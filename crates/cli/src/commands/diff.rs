@@ -6,12 +6,9 @@ use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading};
 use clap::Parser;
 use diag::{Blame, Finding};
-use memory::fit::{Fit, Review, review};
+use memory::fit::{Fit, HEADROOM, Review, review};
 use serde_json::json;
 use units::Bytes;
-
-/// Headroom a comparison judges by: the same as `fit` asks for unless told otherwise.
-const HEADROOM: Bytes = Bytes(4 << 30);
 
 pub fn run(args: &DiffArgs) -> Outcome {
     let (before, after) = (side(&args.before, &args.on)?, side(&args.after, &args.on)?);

@@ -4,12 +4,17 @@ use crate::args::FidelityArgs;
 use crate::files::read_rows;
 use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading};
+use diag::{Blame, Finding};
 use memory::fidelity::{Judged, SummaryLine, judge, summarise};
 use serde_json::{Map, Value, json};
 use units::Bytes;
 
 pub fn run(args: &FidelityArgs) -> Outcome {
     let rows: Vec<Judged> = read_rows(&args.rows)?.iter().map(judge).collect();
+    if rows.is_empty() {
+        let message = format!("`{}` has no rows", args.rows.display());
+        return Err(Finding::error("file/rows", Blame::Usage, args.rows.display().to_string(), message).into());
+    }
     let lines = summarise(&rows);
     let modelled = rows.iter().filter(|r| r.why_not.is_none()).count();
     let mut text = format!("{} rows, {modelled} modelled\n", rows.len()) + &summary_text(&lines);

@@ -59,6 +59,12 @@ impl Case {
         let stages = StagePlan::new(&checked.recipe, &layout, None)?;
         let mut ledger = Ledger::of(layout.engine, &checked.recipe, &layout).map_err(|e| unmodelled(&e))?;
         tell(&mut ledger, state)?;
+        if matches!(state.precision, PrecisionChoice::Fp8(_)) && !cluster.device.fp8 {
+            let message = format!("{} does not multiply in fp8", cluster.device.name);
+            return Err(Finding::error("fit/fp8", Blame::Usage, "precision", message)
+                .hint("use --precision bf16")
+                .into());
+        }
         if !(0.0..=1.0).contains(&state.offload_optimizer) {
             let message = format!("`--offload-optimizer {}` is no share from 0 to 1", state.offload_optimizer);
             return Err(Finding::error("fit/offload", Blame::Usage, "offload-optimizer", message).into());
@@ -83,12 +89,15 @@ impl Case {
 /// Passes on what was typed about precision and state; what an engine's ledger cannot take is
 /// refused by name.
 fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
-    let is_plain = state.gradients.is_none() && !state.ce_fusion && state.precision == PrecisionChoice::Bf16;
+    let is_plain = state.gradients.is_none()
+        && !state.ce_fusion
+        && state.precision == PrecisionChoice::Bf16
+        && state.offload_optimizer == 0.0;
     let Ledger::Megatron(options) = ledger else {
         if is_plain {
             return Ok(());
         }
-        let message = "--precision, --gradients and --ce-fusion are for Megatron's ledger";
+        let message = "--precision, --gradients, --ce-fusion and --offload-optimizer are for Megatron's ledger";
         return Err(Finding::error("fit/state", Blame::Usage, "engine", message)
             .hint("leave them out with this engine")
             .into());
@@ -132,9 +141,14 @@ pub fn run(args: &FitArgs) -> Outcome {
     if args.serve.serve {
         return serve::run(args, &case);
     }
-    if !args.headroom.is_finite() || args.headroom < 0.0 {
-        let message = format!("`--headroom {}` is no number of GiB", args.headroom);
+    let most = case.cluster.device.visible_bytes() as f64 / Bytes::GIB.0 as f64;
+    if !(0.0..=most).contains(&args.headroom) {
+        let message = format!("`--headroom {}` is no number of GiB from 0 to {most:.0}", args.headroom);
         return Err(Finding::error("fit/headroom", Blame::Usage, "headroom", message).into());
+    }
+    if let Some(factor) = args.overload.iter().find(|f| !f.is_finite() || **f <= 0.0) {
+        let message = format!("`--overload {factor}` is no factor over the balanced share");
+        return Err(Finding::error("fit/overload", Blame::Usage, "overload", message).into());
     }
     let request = case.fit_request(Bytes((args.headroom * Bytes::GIB.0 as f64) as u64));
     let fit = Fit::price(&request).map_err(|e| unmodelled(&e))?;
@@ -154,7 +168,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     text += &verdict_text(&fit, &request);
     text += &picture::bars(&fit.classes, case.cluster.device.visible_bytes(), 60);
     text += &lines_text(fit.worst());
-    text += &classes_text(&fit, case.cluster.device.reserve.is_some());
+    text += &classes_text(&fit);
     text += &phases_text(fit.worst());
     text += &overload_text(skew.as_ref(), &args.overload);
     text += &levers_text(&found);
@@ -228,7 +242,7 @@ fn lines_text(class: &RankClass) -> String {
     out
 }
 
-fn classes_text(fit: &Fit, outside_is_known: bool) -> String {
+fn classes_text(fit: &Fit) -> String {
     if fit.classes.len() == 1 {
         return String::new();
     }
@@ -243,7 +257,7 @@ fn classes_text(fit: &Fit, outside_is_known: bool) -> String {
             count(class.params),
             Bytes(class.allocated_peak).to_string(),
             Bytes(class.reserved_peak).to_string(),
-            if outside_is_known { Bytes(class.outside).to_string() } else { "unknown".to_string() },
+            Bytes(class.outside).to_string(),
             format!("{left:.1} GiB"),
             format!("{} ({})", class.peak_stand, class.peak_phase),
         ]);
@@ -290,6 +304,7 @@ fn overload_text(skew: Option<&Overload>, asked: &[f64]) -> String {
         ]);
     }
     let breaks = match skew.breaks_at {
+        Some(factor) if factor <= 0.01 => "does not fit however tokens fall: routing is not the cause".to_string(),
         Some(factor) => format!("no longer fits once a rank's experts receive {factor:.2} times their share"),
         None => "fits even when every token of every peer chooses this rank's experts".to_string(),
     };

@@ -9,7 +9,7 @@ use crate::outcome::{DOES_NOT_FIT, Outcome, Report};
 use crate::picture;
 use crate::table::{heading, wrap};
 use layout::Layout;
-use memory::fit::{Fit, Verdict};
+use memory::fit::{Fit, HEADROOM, Verdict};
 use serde_json::json;
 use units::{Bytes, count, exact};
 
@@ -19,9 +19,6 @@ const MISSING: &[(&str, &str)] = &[
     ("search", "every legal layout priced: the best one, and why the others lost"),
     ("launch", "the engine's own arguments"),
 ];
-
-/// Memory to leave free: what `fit` asks for unless told otherwise.
-const HEADROOM: Bytes = Bytes(4 << 30);
 
 pub fn run(args: &PlanArgs) -> Outcome {
     let case = Case::new(&args.recipe, &args.layout, &args.state, &args.on)?;
@@ -70,11 +67,9 @@ pub fn run(args: &PlanArgs) -> Outcome {
     Ok(report)
 }
 
+/// The same question asked of the other commands, with everything that was typed.
 fn next_steps(args: &PlanArgs, layout: &Layout) -> String {
-    let mut flags = layout.flags();
-    if let Some(mode) = layout.mode {
-        flags += &format!(" --mode {mode}");
-    }
+    let mut flags = layout.all_flags();
     for (flag, features) in [("with", &args.recipe.with), ("without", &args.recipe.without)] {
         if !features.is_empty() {
             let names: Vec<_> = features.iter().map(|f| f.name()).collect();
@@ -83,8 +78,7 @@ fn next_steps(args: &PlanArgs, layout: &Layout) -> String {
     }
     let (name, world) = (&args.recipe.recipe, layout.world);
     heading("Look closer")
-        + &format!("  shardwright fit    {name} {flags} --on {}\n", args.on)
+        + &format!("  shardwright fit    {name} {flags} --on {}{}\n", args.on, args.state.flags())
         + &format!("  shardwright splits {name} {flags} --world {world}\n")
-        + &format!("  shardwright check  {name} {flags} --world {world} --engine megatron\n")
         + &format!("  shardwright stages {name} {flags} --world {world}\n")
 }

@@ -5,8 +5,9 @@ use super::{layout_text, model_line};
 use crate::args::FitArgs;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::table::{Table, heading};
+use diag::{Blame, Finding};
 use layout::OwnershipTable;
-use memory::fit::communicators;
+use memory::fit::{Verdict, outside};
 use memory::serving::{LargestBatch, ServeRequest, Serving, ServingPrice, Substrate};
 use recipe::Mixer;
 use serde_json::{Value, json};
@@ -29,7 +30,9 @@ pub fn run(args: &FitArgs, case: &Case) -> Outcome {
     };
     let table = OwnershipTable::new(recipe, &case.layout)?;
     let visible = case.cluster.device.visible_bytes();
-    let outside = reserve(case);
+    refuse_training_flags(args)?;
+    let outside: u64 =
+        outside(&case.cluster.device, &case.layout, recipe.uses(Mixer::Moe)).iter().map(|a| a.bytes).sum();
     let budget = Bytes(visible.saturating_sub(outside));
     let stages = (0..case.layout.pp.get() as usize)
         .map(|stage| {
@@ -41,7 +44,13 @@ pub fn run(args: &FitArgs, case: &Case) -> Outcome {
         .collect::<Result<Vec<Stage>, Refusal>>()?;
     let worst = (0..stages.len()).max_by_key(|&i| stages[i].price.total).unwrap_or(0);
     let batch = stages.iter().map(|s| s.largest.batch).min().unwrap_or(0);
-    let fits = stages[worst].price.total.0 <= budget.0;
+    let total = stages[worst].price.total.0;
+    let wanted = (args.headroom.clamp(0.0, 1e6) * Bytes::GIB.0 as f64) as u64;
+    let verdict = match budget.0.checked_sub(total) {
+        None => Verdict::DoesNotFit,
+        Some(left) if left < wanted => Verdict::Tight,
+        Some(_) => Verdict::Fits,
+    };
     let mut text = model_line(recipe) + "\n" + &layout_text(&case.layout, &case.checked);
     text += &stage_text(&stages[worst], worst, &request);
     text += &format!(
@@ -49,29 +58,42 @@ pub fn run(args: &FitArgs, case: &Case) -> Outcome {
         stages[worst].price.total,
         Bytes(visible),
         Bytes(outside),
-        if fits { "\x1b[1;32mfits\x1b[0m" } else { "\x1b[1;31mdoes not fit\x1b[0m" },
+        verdict.name(),
         exact(batch),
         exact(request.context),
     );
+    text += &heading("Not in any number above");
+    text += &stages[worst].price.unmodelled.iter().map(|line| format!("  {line}\n")).collect::<String>();
     let json = json!({
-        "recipe": recipe.name, "batch": request.batch, "context": request.context, "verdict": if fits { "fits" } else { "does-not-fit" },
+        "recipe": recipe.name, "batch": request.batch, "context": request.context, "verdict": verdict,
         "largest_batch": batch, "budget_bytes": budget.0, "outside_bytes": outside, "worst": worst,
         "stages": stages.iter().enumerate().map(stage_json).collect::<Vec<_>>(),
     });
     let mut report = Report::new(text, json).with_findings(&case.checked.findings);
-    if !fits {
+    if verdict == Verdict::DoesNotFit {
         report.exit = DOES_NOT_FIT;
     }
     Ok(report)
 }
 
-/// Context, libraries and communicators, where the device has been measured.
-fn reserve(case: &Case) -> u64 {
-    let Some(reserve) = &case.cluster.device.reserve else { return 0 };
-    let count = communicators(&case.layout, case.checked.recipe.uses(Mixer::Moe)).len() as u64;
-    let talking =
-        if count == 0 { 0 } else { reserve.first_communicator_bytes + (count - 1) * reserve.communicator_bytes };
-    reserve.context_bytes + reserve.libraries_bytes + talking
+/// Flags of training that serving would ignore are refused by name.
+fn refuse_training_flags(args: &FitArgs) -> Result<(), Refusal> {
+    let mut given = Vec::new();
+    if !args.state.flags().is_empty() {
+        given.push(args.state.flags().trim().to_string());
+    }
+    for (name, is_given) in
+        [("--overload", !args.overload.is_empty()), ("--checklist", args.checklist), ("--svg", args.svg.is_some())]
+    {
+        if is_given {
+            given.push(name.to_string());
+        }
+    }
+    if given.is_empty() {
+        return Ok(());
+    }
+    let message = format!("serving has no use for `{}`", given.join("`, `"));
+    Err(Finding::error("serve/flags", Blame::Usage, "serve", message).hint("leave it out with --serve").into())
 }
 
 fn stage_text(stage: &Stage, index: usize, request: &ServeRequest) -> String {

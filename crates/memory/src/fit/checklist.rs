@@ -42,9 +42,13 @@ fn degrees(request: &FitRequest) -> Item {
         request.recipe.features.listed().iter().filter(|(_, on)| *on).map(|(f, _)| f.name()).collect();
     let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
     let evidence = format!(
-        "{} zero {}, weights {}, gradients {}, features: {features}",
+        "{} zero {}, mbs {}, seq {}, {} microbatches {}, weights {}, gradients {}, features: {features}",
         layout.flags(),
         layout.zero,
+        layout.micro_batch,
+        layout.sequence,
+        layout.microbatches,
+        layout.schedule,
         request.recipe.precision.weights,
         request.ledger.gradients()
     );

@@ -97,7 +97,7 @@ impl RankClass {
             num_ranks,
             params: replay.params,
             lines,
-            phases: replay.phases.iter().map(phase).collect(),
+            phases: replay.phases.iter().map(|p| phase(p, moved)).collect(),
             peak_phase: highest.name.clone(),
             peak_stand: highest.peak.stand,
             allocated_peak,
@@ -106,6 +106,13 @@ impl RankClass {
             headroom: budget - (reserved_peak + outside_bytes) as i64,
             offload,
         }
+    }
+
+    /// The same class standing at another stage.
+    pub(super) fn at_stage(mut self, stage: usize) -> RankClass {
+        self.stage = stage;
+        self.first_rank = stage as u64 * self.num_ranks;
+        self
     }
 
     /// Bytes on a line.
@@ -119,13 +126,20 @@ impl RankClass {
     }
 }
 
-fn phase(phase: &crate::ledger::Phase) -> PhasePeak {
+/// A phase, less what the host holds by then: main weights from the start, moments from the first
+/// step on.
+fn phase(phase: &crate::ledger::Phase, moved: u64) -> PhasePeak {
+    let gone = match phase.name.as_str() {
+        "context" | "model" | "ddp" => 0,
+        "optimizer" | "fwdbwd0" => moved / 3,
+        _ => moved,
+    };
     PhasePeak {
         name: phase.name.clone(),
         what: describe(&phase.name),
-        allocated_peak: phase.peak.allocated,
-        parts: phase.name.starts_with("fwdbwd").then_some(phase.by_part),
-        reserved_peak: phase.reserved_peak,
+        allocated_peak: phase.peak.allocated.saturating_sub(gone),
+        parts: phase.name.starts_with("fwdbwd").then_some(phase.by_part.map(|bytes| bytes.saturating_sub(gone))),
+        reserved_peak: phase.reserved_peak.saturating_sub(gone),
     }
 }
 

@@ -2,8 +2,9 @@
 //! listed with what it saves on the worst rank and what it costs.
 
 use super::{Fit, FitRequest};
+use crate::ledger::Ledger;
 use layout::request::{LayoutRequest, Recompute, RecomputeModule, ZeroStage};
-use layout::{Layout, StagePlan, check};
+use layout::{StagePlan, check};
 use recipe::{Mixer, Recipe};
 
 /// One change and what it comes to.
@@ -33,7 +34,7 @@ struct Try {
 /// world and cluster stay.
 pub fn levers(recipe: &Recipe, typed: &LayoutRequest, now: &FitRequest, fit: &Fit) -> Vec<Lever> {
     let before = fit.worst().total();
-    let mut found: Vec<Lever> = tries(now.recipe, typed, now.layout)
+    let mut found: Vec<Lever> = tries(now, typed)
         .into_iter()
         .filter_map(|attempt| {
             let after = price(recipe, now, &attempt)?;
@@ -61,16 +62,12 @@ fn price(recipe: &Recipe, now: &FitRequest, attempt: &Try) -> Option<Fit> {
 }
 
 /// The changes worth trying from where the layout stands.
-fn tries(recipe: &Recipe, typed: &LayoutRequest, layout: &Layout) -> Vec<Try> {
-    let base = LayoutRequest {
-        world: Some(layout.world),
-        dp: None,
-        microbatches: None,
-        global_batch: Some(layout.global_batch),
-        ..typed.clone()
-    };
+fn tries(now: &FitRequest, typed: &LayoutRequest) -> Vec<Try> {
+    let (recipe, layout, offload) = (now.recipe, now.layout, now.offload);
+    // Everything else stays as it was typed, so that a lever typed along gives the figure shown.
+    let base = LayoutRequest { world: Some(layout.world), ..typed.clone() };
     let mut list = Vec::new();
-    let mut add = |change: String, costs, request| list.push(Try { change, costs, request, offload: 0.0 });
+    let mut add = |change: String, costs, request| list.push(Try { change, costs, request, offload });
     let has_experts = recipe.uses(Mixer::Moe);
     if layout.tp.splits() && !layout.sp {
         add("--sp".to_string(), "nothing: the same bytes move", LayoutRequest { sp: Some(true), ..base.clone() });
@@ -125,12 +122,14 @@ fn tries(recipe: &Recipe, typed: &LayoutRequest, layout: &Layout) -> Vec<Try> {
             LayoutRequest { zero: Some(zero), ..base.clone() },
         );
     }
-    list.push(Try {
-        change: "--offload-optimizer 1".to_string(),
-        costs: "host memory and the link, every step",
-        request: typed.clone(),
-        offload: 1.0,
-    });
+    if offload < 1.0 && matches!(now.ledger, Ledger::Megatron(_)) {
+        list.push(Try {
+            change: "--offload-optimizer 1".to_string(),
+            costs: "host memory and the link, every step",
+            request: typed.clone(),
+            offload: 1.0,
+        });
+    }
     list
 }
 

@@ -67,7 +67,7 @@ impl Entry {
                 Line::FeatureActivations => "the features switched on, microbatch, sequence",
                 Line::RoutingScratch => "routed tokens, top-k, overload of the rank's experts",
                 Line::Loss => "microbatch, sequence, vocabulary over tp",
-                Line::Workspaces => "libraries in use, threads that call them",
+                Line::Workspaces => "libraries in use, gathered buffers they keep, fp8 copies of weights",
                 Line::Communication => "microbatch, sequence, gathers and receives in flight",
             },
             Entry::AllocatorOverhead => "sizes that come and go: rounding, splits, segments kept",
@@ -84,13 +84,15 @@ impl Entry {
                 Line::TpParams => "ep, sp, cp, microbatch",
                 Line::ExpertParams => "tp of dense blocks, sp, cp",
                 Line::Gradients => "sp, cp, serving cache",
-                Line::MatrixOptimizer | Line::OtherOptimizer => "sp, microbatch, sequence",
+                Line::MatrixOptimizer | Line::OtherOptimizer => {
+                    "sp, microbatch, sequence (but for the slack of blocks)"
+                }
                 Line::Activations => "ep on non-expert blocks, ZeRO, optimizer",
                 Line::ActivationGradients => "ZeRO, optimizer, microbatches in flight",
                 Line::FeatureActivations => "ep, ZeRO",
                 Line::RoutingScratch => "tp of dense blocks, ZeRO, optimizer",
                 Line::Loss => "ep, layers, every stage but the last",
-                Line::Workspaces => "model size, batch",
+                Line::Workspaces => "optimizer, microbatches in flight",
                 Line::Communication => "ZeRO 1, optimizer",
             },
             Entry::AllocatorOverhead => "any one axis directly",

@@ -16,7 +16,7 @@ pub use levers::{Lever, levers};
 pub use lines::{Amount, Basis, Entry};
 pub use offload::Offload;
 pub use overload::{AtOverload, Overload, at_overloads};
-pub use reserve::{Communicator, communicators};
+pub use reserve::{Communicator, communicators, outside};
 pub use review::{Change, Review, review};
 
 use crate::Unmodelled;
@@ -25,6 +25,9 @@ use hardware::Device;
 use layout::{Layout, StagePlan};
 use recipe::Recipe;
 use units::Bytes;
+
+/// Memory to leave free unless told otherwise, for what nobody replays.
+pub const HEADROOM: Bytes = Bytes(4 << 30);
 
 /// What is to be priced.
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +87,7 @@ pub struct Fit {
 impl Fit {
     /// Prices every rank class.
     pub fn price(request: &FitRequest) -> Result<Fit, Unmodelled> {
-        let stages = 0..request.layout.pp.get() as usize;
-        let classes = stages.map(|stage| RankClass::price(request, stage)).collect::<Result<Vec<_>, _>>()?;
+        let classes = price_stages(request)?;
         let worst = (0..classes.len()).min_by_key(|&i| classes[i].headroom).unwrap_or(0);
         let verdict = judge(classes[worst].headroom, request.headroom);
         Ok(Fit { classes, worst, verdict, unmodelled: unmodelled(request) })
@@ -95,6 +97,34 @@ impl Fit {
     pub fn worst(&self) -> &RankClass {
         &self.classes[self.worst]
     }
+}
+
+/// Prices every stage, on as many threads as there are; stages that hold the same chunks under a
+/// folded schedule are replayed once.
+fn price_stages(request: &FitRequest) -> Result<Vec<RankClass>, Unmodelled> {
+    let pp = request.layout.pp.get() as usize;
+    let by_stage = &request.stages.by_stage;
+    // Under DualPipe a stage and its mirror hold the same chunks and run the same order.
+    let twin = |stage: usize| (0..stage).find(|&s| by_stage[s] == by_stage[stage]).unwrap_or(stage);
+    let own: Vec<usize> = (0..pp).filter(|&stage| twin(stage) == stage).collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(own.len());
+    let mut priced: Vec<(usize, Result<RankClass, Unmodelled>)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|worker| {
+                let mine: Vec<usize> = own.iter().copied().skip(worker).step_by(threads).collect();
+                scope.spawn(move || mine.into_iter().map(|s| (s, RankClass::price(request, s))).collect::<Vec<_>>())
+            })
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+    });
+    priced.sort_by_key(|(stage, _)| *stage);
+    let mut classes: Vec<RankClass> = Vec::new();
+    for stage in 0..pp {
+        let found = priced.iter().find(|(s, _)| *s == twin(stage)).map(|(_, class)| class.clone());
+        let class = found.unwrap_or_else(|| Err(Unmodelled::new("this stage", "its replay failed")))?;
+        classes.push(class.at_stage(stage));
+    }
+    Ok(classes)
 }
 
 fn judge(headroom: i64, wanted: Bytes) -> Verdict {
@@ -113,7 +143,7 @@ fn unmodelled(request: &FitRequest) -> Vec<String> {
         "kernel autotuning buffers of the first step".to_string(),
     ];
     if request.device.reserve.is_none() {
-        list.push(format!("memory outside the allocator on {}: nobody has measured it", request.device.name));
+        list.push(format!("memory outside the allocator on {}: the H200's stands in for it", request.device.name));
     }
     list
 }

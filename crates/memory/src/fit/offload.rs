@@ -3,8 +3,8 @@
 
 use super::FitRequest;
 
-/// Bytes a host link moves in a second: PCIe 5.0 ×16, one direction, as the device's datasheet
-/// gives it (128 GB/s both ways).
+/// Bytes a host link moves in a second: PCIe 5.0 ×16, one direction, as the H200's datasheet gives
+/// it (128 GB/s both ways); older links take longer.
 const LINK_BYTES_PER_SECOND: f64 = 64e9;
 
 /// What was moved to the host.
@@ -23,7 +23,8 @@ impl Offload {
     /// weight and two moments in fp32), each step sends a 4-byte gradient down and a 2-byte weight
     /// up.
     pub(super) fn new(request: &FitRequest, adam_bytes: u64) -> Offload {
-        let moved = (adam_bytes as f64 * request.offload.clamp(0.0, 1.0)) as u64 / 12 * 12;
+        let share = request.offload.clamp(0.0, 1.0);
+        let moved = if share >= 1.0 { adam_bytes } else { (adam_bytes as f64 * share) as u64 };
         let parameters = (moved / 12) as f64;
         Offload { device_bytes: moved, host_bytes: moved, link_seconds: parameters * 6.0 / LINK_BYTES_PER_SECOND }
     }

@@ -28,15 +28,20 @@ pub fn communicators(layout: &Layout, has_experts: bool) -> Vec<Communicator> {
     talking.map(|(name, ranks)| Communicator { name, ranks }).collect()
 }
 
-/// Amounts outside the allocator; none where the device has not been measured.
-pub(super) fn outside(device: &Device, layout: &Layout, has_experts: bool) -> Vec<Amount> {
-    let Some(reserve) = &device.reserve else { return Vec::new() };
+/// Amounts outside the allocator: measured on the device, or the H200's where nobody has.
+pub fn outside(device: &Device, layout: &Layout, has_experts: bool) -> Vec<Amount> {
+    let found = device.outside();
+    let reserve = &found.reserve;
     let count = communicators(layout, has_experts).len() as u64;
     let talking = match count {
         0 => 0,
         n => reserve.first_communicator_bytes + (n - 1) * reserve.communicator_bytes,
     };
-    let amount = |entry, bytes| Amount { entry, bytes, basis: Basis::Measured(reserve.source.clone()) };
+    let basis = match found.is_measured {
+        true => Basis::Measured(reserve.source.clone()),
+        false => Basis::Modelled("the H200's, nobody has measured this device"),
+    };
+    let amount = |entry, bytes| Amount { entry, bytes, basis: basis.clone() };
     vec![
         amount(Entry::RuntimeReserve, reserve.context_bytes + reserve.libraries_bytes),
         amount(Entry::Communicators, talking),
