@@ -301,9 +301,12 @@ pub struct StateArgs {
     /// Fuse the loss over the vocabulary (Megatron's --cross-entropy-loss-fusion)
     #[arg(long)]
     pub ce_fusion: bool,
-    /// Keep this share of AdamW's state on the host, 0 to 1
+    /// Keep this share of AdamW's state on the host, 0 to 1: whole tensors, largest first
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub offload_optimizer: f64,
+    /// Keep this share of saved activations on the host, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub offload_activations: f64,
 }
 
 impl StateArgs {
@@ -330,6 +333,9 @@ impl StateArgs {
         }
         if self.offload_optimizer > 0.0 {
             out += &format!(" --offload-optimizer {}", self.offload_optimizer);
+        }
+        if self.offload_activations > 0.0 {
+            out += &format!(" --offload-activations {}", self.offload_activations);
         }
         out
     }

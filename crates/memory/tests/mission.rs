@@ -45,7 +45,7 @@ fn priced<T>(recipe: &Recipe, request: &LayoutRequest, then: impl FnOnce(&FitReq
         stages: &stages,
         device: &device,
         ledger: &ledger,
-        offload: 0.0,
+        offload: Default::default(),
         headroom: Bytes(4 << 30),
     };
     let fit = Fit::price(&request).unwrap();
@@ -229,7 +229,7 @@ fn formats_move_their_own_lines() {
             stages: &stages,
             device: &device,
             ledger: &ledger,
-            offload: 0.0,
+            offload: Default::default(),
             headroom,
         };
         Fit::price(&request).unwrap().worst().clone()
@@ -242,4 +242,28 @@ fn formats_move_their_own_lines() {
     assert_eq!(of(&thin, Line::TpParams), of(&plain, Line::TpParams));
     assert!(of(&fp8, Line::Activations) < of(&plain, Line::Activations));
     assert!(of(&fp8, Line::Workspaces) > of(&plain, Line::Workspaces), "cached fp8 weights have a line");
+}
+
+/// Offload: AdamW only, whole tensors largest first, monotone, and the least that fits is a lever.
+#[test]
+fn offload_moves_whole_tensors_and_says_the_least_that_fits() {
+    let recipe = recipe("llama3-8b");
+    let typed = LayoutRequest { micro_batch: Some(3), ..request(1, 1, 1) };
+    let adam = Entry::Ledger(Line::OtherOptimizer);
+    priced(&recipe, &typed, |now, fit, _| {
+        let held = |optimizer: f64, activations: f64| {
+            let offload = memory::fit::OffloadRequest { optimizer, activations };
+            Fit::price(&FitRequest { offload, ..*now }).unwrap().worst().clone()
+        };
+        let states: Vec<u64> = [0.0, 0.1, 0.5, 1.0].map(|share| held(share, 0.0).line(adam)).to_vec();
+        assert!(states.windows(2).all(|w| w[1] < w[0]), "{states:?}");
+        assert_eq!(states[3], 0);
+        let half = held(0.0, 0.5);
+        assert!(half.total() < fit.worst().total() && half.offload.link_seconds > 0.0);
+        assert_eq!(half.lines.iter().map(|a| a.bytes).sum::<u64>(), half.total());
+        let needed = FitRequest { headroom: Bytes(fit.worst().headroom as u64 + (1 << 30)), ..*now };
+        let found = levers(&recipe, &typed, &needed, &Fit::price(&needed).unwrap());
+        let least = found.iter().find(|l| l.costs.starts_with("the least")).unwrap();
+        assert!(least.headroom_bytes >= needed.headroom.0 as i64, "{least:?}");
+    });
 }

@@ -11,10 +11,11 @@ use hardware::Cluster;
 use layout::{Checked, Layout, LayoutRequest, StagePlan, check};
 use memory::Unmodelled;
 use memory::fit::{
-    Fit, FitRequest, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers,
+    Fit, FitRequest, Item, Lever, OffloadRequest, Overload, RankClass, Verdict, at_overloads, checklist, communicators,
+    levers,
 };
-use memory::ledger::Ledger;
 use memory::ledger::megatron::CrossEntropy;
+use memory::ledger::{Ledger, deepspeed};
 use recipe::precision::OptimizerPolicy;
 use recipe::{Mixer, Mode, Recipe};
 use serde_json::{Value, json};
@@ -36,8 +37,8 @@ pub struct Case {
     pub cluster: Cluster,
     /// Which engine's ledger prices it, with what that engine is told.
     pub ledger: Ledger,
-    /// Share of AdamW's state on the host.
-    pub offload: f64,
+    /// What stays on the host.
+    pub offload: OffloadRequest,
 }
 
 impl Case {
@@ -65,11 +66,20 @@ impl Case {
                 .hint("use --precision bf16")
                 .into());
         }
-        if !(0.0..=1.0).contains(&state.offload_optimizer) {
-            let message = format!("`--offload-optimizer {}` is no share from 0 to 1", state.offload_optimizer);
-            return Err(Finding::error("fit/offload", Blame::Usage, "offload-optimizer", message).into());
+        for (key, share) in [("optimizer", state.offload_optimizer), ("activations", state.offload_activations)] {
+            if !(0.0..=1.0).contains(&share) {
+                let message = format!("`--offload-{key} {share}` is no share from 0 to 1");
+                return Err(Finding::error("fit/offload", Blame::Usage, format!("offload-{key}"), message).into());
+            }
         }
-        Ok(Case { recipe, request, checked, layout, stages, cluster, ledger, offload: state.offload_optimizer })
+        let offload = match ledger {
+            Ledger::Megatron(_) => {
+                OffloadRequest { optimizer: state.offload_optimizer, activations: state.offload_activations }
+            }
+            // DeepSpeed's ledger replays its own offload.
+            _ => OffloadRequest::default(),
+        };
+        Ok(Case { recipe, request, checked, layout, stages, cluster, ledger, offload })
     }
 
     /// The request to price, leaving `headroom` free.
@@ -89,15 +99,18 @@ impl Case {
 /// Passes on what was typed about precision and state; what an engine's ledger cannot take is
 /// refused by name.
 fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
-    let is_plain = state.gradients.is_none()
-        && !state.ce_fusion
-        && state.precision == PrecisionChoice::Bf16
-        && state.offload_optimizer == 0.0;
-    let Ledger::Megatron(options) = ledger else {
-        if is_plain {
+    let is_plain = state.gradients.is_none() && !state.ce_fusion && state.precision == PrecisionChoice::Bf16;
+    if let Ledger::Deepspeed(options) = ledger {
+        options.offload_optimizer = (state.offload_optimizer == 1.0).then_some(deepspeed::Offload::DEFAULT);
+        if is_plain && [0.0, 1.0].contains(&state.offload_optimizer) && state.offload_activations == 0.0 {
             return Ok(());
         }
-        let message = "--precision, --gradients, --ce-fusion and --offload-optimizer are for Megatron's ledger";
+    }
+    let Ledger::Megatron(options) = ledger else {
+        if is_plain && state.offload_optimizer == 0.0 && state.offload_activations == 0.0 {
+            return Ok(());
+        }
+        let message = "--precision, --gradients, --ce-fusion and shares of offload are for Megatron's ledger";
         return Err(Finding::error("fit/state", Blame::Usage, "engine", message)
             .hint("leave them out with this engine")
             .into());
@@ -232,10 +245,11 @@ fn lines_text(class: &RankClass) -> String {
     }
     let title = format!("Lines at the peak of stage {} (one rank; {} parameters)", class.stage, count(class.params));
     let mut out = heading(&title) + &table.render();
-    if class.offload.device_bytes > 0 {
+    if class.offload.bytes() > 0 {
         out += &format!(
-            "  {} of AdamW's state is on the host; the link takes {:.2} s a step if nothing hides it\n",
-            Bytes(class.offload.host_bytes),
+            "  on the host: {} of AdamW's state, {} of activations; the link takes {:.2} s a step if nothing hides it\n",
+            Bytes(class.offload.optimizer_bytes),
+            Bytes(class.offload.activation_bytes),
             class.offload.link_seconds
         );
     }
@@ -353,7 +367,7 @@ fn class_json(class: &RankClass) -> Value {
         "phases": class.phases.iter().map(phase).collect::<Vec<_>>(), "peak_phase": class.peak_phase,
         "peak_block": class.peak_stand.to_string(), "allocated_peak_bytes": class.allocated_peak,
         "reserved_peak_bytes": class.reserved_peak, "outside_bytes": class.outside, "total_bytes": class.total(),
-        "headroom_bytes": class.headroom, "host_bytes": class.offload.host_bytes, "link_seconds": class.offload.link_seconds,
+        "headroom_bytes": class.headroom, "host_bytes": class.offload.bytes(), "link_seconds": class.offload.link_seconds,
     })
 }
 

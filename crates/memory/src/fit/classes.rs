@@ -67,14 +67,18 @@ impl RankClass {
 
     fn of(request: &FitRequest, stage: usize, first_rank: u64, num_ranks: u64, replay: &Replay) -> RankClass {
         let highest = replay.highest();
-        let offload = Offload::new(request, replay.line(Line::OtherOptimizer));
-        let moved = offload.device_bytes;
+        let offload = Offload::new(request, stage, replay);
+        let moved = offload.bytes();
         let allocated_peak = replay.allocated_peak() - moved;
         let reserved_peak = replay.reserved_peak() - moved;
         let mut lines: Vec<Amount> = Line::ALL
             .into_iter()
             .map(|line| {
-                let taken = if line == Line::OtherOptimizer { moved } else { 0 };
+                let taken = match line {
+                    Line::OtherOptimizer => offload.optimizer_bytes,
+                    Line::Activations => offload.activation_bytes,
+                    _ => 0,
+                };
                 Amount {
                     entry: Entry::Ledger(line),
                     bytes: replay.line(line) - taken,
@@ -97,7 +101,7 @@ impl RankClass {
             num_ranks,
             params: replay.params,
             lines,
-            phases: replay.phases.iter().map(|p| phase(p, moved)).collect(),
+            phases: replay.phases.iter().map(|p| phase(p, &offload)).collect(),
             peak_phase: highest.name.clone(),
             peak_stand: highest.peak.stand,
             allocated_peak,
@@ -128,12 +132,14 @@ impl RankClass {
 
 /// A phase, less what the host holds by then: main weights from the start, moments from the first
 /// step on.
-fn phase(phase: &crate::ledger::Phase, moved: u64) -> PhasePeak {
-    let gone = match phase.name.as_str() {
+fn phase(phase: &crate::ledger::Phase, offload: &Offload) -> PhasePeak {
+    let activations = if phase.name.starts_with("fwdbwd") { offload.activation_bytes } else { 0 };
+    let state = match phase.name.as_str() {
         "context" | "model" | "ddp" => 0,
-        "optimizer" | "fwdbwd0" => moved / 3,
-        _ => moved,
+        "optimizer" | "fwdbwd0" => offload.optimizer_bytes / 3,
+        _ => offload.optimizer_bytes,
     };
+    let gone = activations + state;
     PhasePeak {
         name: phase.name.clone(),
         what: describe(&phase.name),

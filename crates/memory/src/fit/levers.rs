@@ -1,9 +1,10 @@
 //! What would lower the peak: each lever changes one thing, is checked for legality, priced, and
 //! listed with what it saves on the worst rank and what it costs.
 
-use super::{Fit, FitRequest};
+use super::{Entry, Fit, FitRequest, OffloadRequest};
 use crate::ledger::Ledger;
-use layout::request::{LayoutRequest, Recompute, RecomputeModule, ZeroStage};
+use crate::line::Line;
+use layout::request::{Balance, LayoutRequest, Recompute, RecomputeModule, ZeroStage};
 use layout::{StagePlan, check};
 use recipe::{Mixer, Recipe};
 
@@ -27,7 +28,7 @@ struct Try {
     change: String,
     costs: &'static str,
     request: LayoutRequest,
-    offload: f64,
+    offload: OffloadRequest,
 }
 
 /// Every lever that is legal and can be priced, best first. `typed` is what the user asked for;
@@ -48,8 +49,33 @@ pub fn levers(recipe: &Recipe, typed: &LayoutRequest, now: &FitRequest, fit: &Fi
             })
         })
         .collect();
+    found.extend(least_offload(now, fit));
     found.sort_by_key(|lever| std::cmp::Reverse(lever.saves_bytes));
     found
+}
+
+/// The least share of AdamW's state whose move makes it fit with the headroom asked for.
+fn least_offload(now: &FitRequest, fit: &Fit) -> Option<Lever> {
+    let missing = now.headroom.0 as i64 - fit.worst().headroom;
+    let adam = fit.worst().line(Entry::Ledger(Line::OtherOptimizer));
+    if missing <= 0 || adam == 0 || !matches!(now.ledger, Ledger::Megatron(_)) {
+        return None;
+    }
+    let share = now.offload.optimizer + missing as f64 / adam as f64 * (1.0 - now.offload.optimizer);
+    let share = (share * 100.0).ceil() / 100.0;
+    if share >= 1.0 {
+        return None;
+    }
+    let request = FitRequest { offload: OffloadRequest { optimizer: share, ..now.offload }, ..*now };
+    let after = Fit::price(&request).ok()?;
+    let worst = after.worst();
+    Some(Lever {
+        change: format!("--offload-optimizer {share}"),
+        total_bytes: worst.total(),
+        saves_bytes: fit.worst().total() as i64 - worst.total() as i64,
+        headroom_bytes: worst.headroom,
+        costs: "the least that fits on the host: memory there and the link, every step",
+    })
 }
 
 fn price(recipe: &Recipe, now: &FitRequest, attempt: &Try) -> Option<Fit> {
@@ -122,13 +148,25 @@ fn tries(now: &FitRequest, typed: &LayoutRequest) -> Vec<Try> {
             LayoutRequest { zero: Some(zero), ..base.clone() },
         );
     }
-    if offload < 1.0 && matches!(now.ledger, Ledger::Megatron(_)) {
-        list.push(Try {
-            change: "--offload-optimizer 1".to_string(),
-            costs: "host memory and the link, every step",
-            request: typed.clone(),
-            offload: 1.0,
-        });
+    if layout.pp.splits() && layout.boundaries.is_none() && layout.balance == Balance::Layers {
+        let moved = LayoutRequest { balance: Some(Balance::Params), ..base.clone() };
+        add("--balance params".to_string(), "stages of unequal depth", moved);
+    }
+    if matches!(now.ledger, Ledger::Megatron(_)) {
+        let mut host = |flag: &str, request: OffloadRequest| {
+            list.push(Try {
+                change: format!("--offload-{flag} 1"),
+                costs: "host memory and the link, every step",
+                request: base.clone(),
+                offload: request,
+            });
+        };
+        if offload.optimizer < 1.0 {
+            host("optimizer", OffloadRequest { optimizer: 1.0, ..offload });
+        }
+        if offload.activations < 1.0 {
+            host("activations", OffloadRequest { activations: 1.0, ..offload });
+        }
     }
     list
 }

@@ -14,7 +14,7 @@ pub use checklist::{Item, checklist};
 pub use classes::{PhasePeak, RankClass};
 pub use levers::{Lever, levers};
 pub use lines::{Amount, Basis, Entry};
-pub use offload::Offload;
+pub use offload::{Offload, OffloadRequest};
 pub use overload::{AtOverload, Overload, at_overloads};
 pub use reserve::{Communicator, communicators, outside};
 pub use review::{Change, Review, review};
@@ -42,8 +42,8 @@ pub struct FitRequest<'a> {
     pub device: &'a Device,
     /// Which engine's ledger prices it, with what that engine is told.
     pub ledger: &'a Ledger,
-    /// Share of AdamW's state to keep on the host, from 0 to 1.
-    pub offload: f64,
+    /// What to keep on the host.
+    pub offload: OffloadRequest,
     /// Memory to leave free, for compile peaks and fragmentation nobody replays.
     pub headroom: Bytes,
 }

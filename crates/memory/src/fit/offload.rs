@@ -1,31 +1,82 @@
-//! Optimizer state on the host: AdamW's only, since Muon orthogonalises on the device. The share
-//! asked for moves; host memory and the time on the link are stated, not hidden.
+//! State on the host. Of optimizer state only AdamW's moves, since Muon orthogonalises on the
+//! device: whole tensors, largest first, until the share asked for is reached. Of activations the
+//! share asked for moves, but for one layer's that is always in use. Host memory and the time on
+//! the link are stated, not hidden; NVMe is not modelled.
 
 use super::FitRequest;
+use crate::ledger::Replay;
+use crate::line::Line;
+use crate::quick::in_flight;
+use layout::OwnershipTable;
+use recipe::Optimizer;
 
 /// Bytes a host link moves in a second: PCIe 5.0 ×16, one direction, as the H200's datasheet gives
 /// it (128 GB/s both ways); older links take longer.
 const LINK_BYTES_PER_SECOND: f64 = 64e9;
 
+/// Shares to keep on the host, from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OffloadRequest {
+    /// Of AdamW's state.
+    pub optimizer: f64,
+    /// Of saved activations.
+    pub activations: f64,
+}
+
 /// What was moved to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Offload {
-    /// Bytes the device no longer holds.
-    pub device_bytes: u64,
-    /// Bytes the host holds for one rank.
-    pub host_bytes: u64,
-    /// Seconds a step spends on the link if nothing hides it: gradients down, weights up.
+    /// Bytes of AdamW's state the device no longer holds.
+    pub optimizer_bytes: u64,
+    /// Bytes of activations it no longer holds at the peak.
+    pub activation_bytes: u64,
+    /// Seconds a step spends on the link if nothing hides it.
     pub link_seconds: f64,
 }
 
 impl Offload {
-    /// Moves the share of AdamW's state that was asked for. Of the 12 bytes a parameter (main
-    /// weight and two moments in fp32), each step sends a 4-byte gradient down and a 2-byte weight
-    /// up.
-    pub(super) fn new(request: &FitRequest, adam_bytes: u64) -> Offload {
-        let share = request.offload.clamp(0.0, 1.0);
-        let moved = if share >= 1.0 { adam_bytes } else { (adam_bytes as f64 * share) as u64 };
-        let parameters = (moved / 12) as f64;
-        Offload { device_bytes: moved, host_bytes: moved, link_seconds: parameters * 6.0 / LINK_BYTES_PER_SECOND }
+    /// Bytes the host holds for one rank, and the device does not.
+    pub fn bytes(&self) -> u64 {
+        self.optimizer_bytes + self.activation_bytes
     }
+
+    /// Moves what was asked for off one rank of a stage.
+    pub(super) fn new(request: &FitRequest, stage: usize, replay: &Replay) -> Offload {
+        let share = whole_tensor_share(request, stage);
+        let optimizer_bytes = (replay.line(Line::OtherOptimizer) as f64 * share).round() as u64;
+        // Of the 12 bytes a parameter, each step sends a 4-byte gradient down and a 2-byte weight up.
+        let optimizer_traffic = optimizer_bytes as f64 / 12.0 * 6.0;
+        let layers = request.stages.layers_of_stage(stage).count().max(1) as u64;
+        let saved = replay.line(Line::Activations);
+        let movable = saved - saved / layers;
+        let activation_bytes = (movable as f64 * request.offload.activations.clamp(0.0, 1.0)) as u64;
+        let flights = in_flight(request.layout, stage as u64).max(256) as f64 / 256.0;
+        // Every microbatch's activations go down once and come back once.
+        let activation_traffic = 2.0 * activation_bytes as f64 / flights * request.layout.microbatches as f64;
+        let link_seconds = (optimizer_traffic + activation_traffic) / LINK_BYTES_PER_SECOND;
+        Offload { optimizer_bytes, activation_bytes, link_seconds }
+    }
+}
+
+/// The share of AdamW's state that whole tensors come to, largest first.
+fn whole_tensor_share(request: &FitRequest, stage: usize) -> f64 {
+    let share = request.offload.optimizer.clamp(0.0, 1.0);
+    if share == 0.0 || share == 1.0 {
+        return share;
+    }
+    let Ok(table) = OwnershipTable::new(request.recipe, request.layout) else { return 0.0 };
+    let stepped = table.rows.iter().filter(|row| row.tensor.optimizer == Optimizer::AdamW);
+    let mut sizes: Vec<u64> =
+        stepped.map(|row| row.part_elements(request.layout) * table.copies_on_stage(row, stage)).collect();
+    sizes.sort_unstable_by_key(|size| std::cmp::Reverse(*size));
+    let total: u64 = sizes.iter().sum();
+    let wanted = share * total as f64;
+    let mut taken = 0;
+    for size in sizes {
+        if taken as f64 >= wanted {
+            break;
+        }
+        taken += size;
+    }
+    taken as f64 / total.max(1) as f64
 }
