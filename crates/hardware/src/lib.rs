@@ -14,8 +14,8 @@ pub struct Device {
     pub memory_bytes: u64,
     /// Where the figure comes from.
     pub memory_source: String,
-    /// Whether it multiplies in fp8.
-    pub fp8: bool,
+    /// Formats its matrix units multiply in.
+    pub formats: Vec<String>,
     /// Devices a node usually has.
     pub devices_per_node: u64,
     /// Devices that reach one another over the fast fabric.
