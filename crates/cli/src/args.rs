@@ -350,6 +350,16 @@ pub enum PrecisionChoice {
     Fp8(Fp8Recipe),
 }
 
+impl PrecisionChoice {
+    /// The format a device must multiply in.
+    pub fn format(self) -> &'static str {
+        match self {
+            PrecisionChoice::Bf16 => "bf16",
+            PrecisionChoice::Fp8(_) => "fp8",
+        }
+    }
+}
+
 /// Optimizers a whole recipe may be put under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptimizerChoice {

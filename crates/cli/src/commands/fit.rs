@@ -60,11 +60,11 @@ impl Case {
         let stages = StagePlan::new(&checked.recipe, &layout, None)?;
         let mut ledger = Ledger::of(layout.engine, &checked.recipe, &layout).map_err(|e| unmodelled(&e))?;
         tell(&mut ledger, state)?;
-        if matches!(state.precision, PrecisionChoice::Fp8(_)) && !cluster.device.fp8 {
-            let message = format!("{} does not multiply in fp8", cluster.device.name);
-            return Err(Finding::error("fit/fp8", Blame::Usage, "precision", message)
-                .hint("use --precision bf16")
-                .into());
+        let format = state.precision.format();
+        if !cluster.device.formats.iter().any(|known| known == format) {
+            let message = format!("{} does not multiply in {format}", cluster.device.name);
+            let hint = format!("it multiplies in {}", cluster.device.formats.join(", "));
+            return Err(Finding::error("fit/format", Blame::Usage, "precision", message).hint(hint).into());
         }
         for (key, share) in [("optimizer", state.offload_optimizer), ("activations", state.offload_activations)] {
             if !(0.0..=1.0).contains(&share) {
