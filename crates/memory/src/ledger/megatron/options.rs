@@ -33,6 +33,11 @@ pub enum Fp8Recipe {
     Tensorwise,
     /// One scale for 128 elements.
     Blockwise,
+    /// One E8M0 scale for 32 elements of fp8; Blackwell only.
+    Mxfp8,
+    /// One E4M3 scale for 16 elements of fp4, under one fp32 scale; Blackwell only. Megatron calls
+    /// its switches `--fp4-format` and `--fp4-recipe`.
+    Nvfp4,
 }
 
 /// How routed tokens fall on ranks.
@@ -121,6 +126,8 @@ impl MegatronOptions {
             Some("delayed") => Some(Fp8Recipe::Delayed),
             Some("tensorwise") => Some(Fp8Recipe::Tensorwise),
             Some("blockwise") => Some(Fp8Recipe::Blockwise),
+            Some("mxfp8") => Some(Fp8Recipe::Mxfp8),
+            Some("nvfp4") => Some(Fp8Recipe::Nvfp4),
             Some(other) => return unknown(other),
         };
         let dispatcher = match told.dispatcher.as_deref() {
