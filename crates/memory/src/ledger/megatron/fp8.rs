@@ -96,6 +96,21 @@ pub(super) fn keep_weight(c: &Rank, weight: &Param, recipe: Fp8Recipe) {
     }
 }
 
+/// A weight kept in the recipe's format alone (`megatron/core/fp8_utils.py` fp8_model_init with
+/// preserve_high_precision_init_val; `transformer_engine/pytorch/module/base.py`
+/// reset_parameters): built in bf16, copied to the host for the optimizer, then quantized both
+/// ways. Rows are the weight, on its own line; columns and scales stand beside it, and no product
+/// keeps another copy. Returns the rows.
+pub(super) fn quantize_weight(c: &Rank, weight: &Param, recipe: Fp8Recipe) -> Rc<Storage> {
+    let bytes = recipe.data(weight.elements);
+    let rows = c.tape.storage(weight.line, bytes, "weight");
+    let mut beside = weight.fp8.borrow_mut();
+    beside.extend(weight_scales(c, weight, recipe));
+    beside.push(c.tape.storage(Line::Workspaces, bytes, "fp8 weight columns"));
+    beside.extend(weight_scales(c, weight, recipe));
+    rows
+}
+
 /// The scales of one orientation of a weight.
 fn weight_scales(c: &Rank, weight: &Param, recipe: Fp8Recipe) -> Option<Rc<Storage>> {
     let has_many = matches!(recipe, Fp8Recipe::Mxfp8 | Fp8Recipe::Nvfp4);

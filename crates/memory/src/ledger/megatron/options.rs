@@ -84,6 +84,9 @@ pub struct MegatronOptions {
     pub cross_entropy: CrossEntropy,
     /// Scaling recipe, when products run in fp8.
     pub fp8: Option<Fp8Recipe>,
+    /// Whether weights of Transformer Engine's projections are kept in the recipe's format alone
+    /// (`--fp8-param-gather`; for NVFP4 `--fp4-param-gather`).
+    pub fp8_param_gather: bool,
     /// How tokens reach their experts.
     pub dispatcher: Dispatcher,
     /// Tokens an expert accepts, over the balanced share, padded to it; dropless when none.
@@ -107,6 +110,7 @@ impl MegatronOptions {
             gradients: recipe.precision.gradients,
             cross_entropy: CrossEntropy::Unfused,
             fp8: None,
+            fp8_param_gather: false,
             dispatcher: Dispatcher::AllToAll,
             capacity_factor: recipe.moe.as_ref().and_then(|moe| moe.capacity_factor),
             router: recipe.moe.as_ref().map_or(Dtype::Bf16, |moe| moe.router.dtype),
