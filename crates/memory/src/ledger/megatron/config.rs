@@ -159,6 +159,8 @@ pub(super) struct Config {
     pub reduction: Reduction,
     pub cross_entropy: CrossEntropy,
     pub fp8: Option<Fp8Recipe>,
+    /// The recipe weights of projections are kept in, when they are not in bf16.
+    pub quantized_weights: Option<Fp8Recipe>,
     pub chunks: Vec<ChunkLayers>,
 }
 
@@ -219,6 +221,7 @@ impl Config {
             reduction: options.reduction,
             cross_entropy: options.cross_entropy,
             fp8: options.fp8,
+            quantized_weights: supported::quantized_weights(recipe, layout, options)?,
             chunks: supported::chunks(job, stage)?,
         })
     }

@@ -54,9 +54,9 @@ pub(super) fn mamba3(c: &Config, mixer: &Mamba3, params: &mut Params) -> Mamba3P
         small.extend((0..3).map(|_| params.bank(by_head * mixer.head_dim, Origin::Fp32)));
     }
     small.push(params.vector(mixer.heads, Origin::Fp32));
-    let in_proj = params.matrix(Role::Matrix, three::width(mixer), c.hidden);
+    let in_proj = params.plain_matrix(three::width(mixer), c.hidden);
     small.extend((0..2).map(|_| params.whole_vector(mixer.state)));
-    let out_proj = params.matrix(Role::Matrix, c.hidden, mixer.inner());
+    let out_proj = params.plain_matrix(c.hidden, mixer.inner());
     Mamba3Params { norm, in_proj, small, out_proj, mixer: mixer.clone() }
 }
 
@@ -68,11 +68,11 @@ pub(super) fn m2rnn(c: &Config, params: &mut Params) -> M2rnnParams {
     let dt_bias = params.vector(mixer.heads, Origin::Fp32);
     let state_weight = params.bank(inner * mixer.value_dim, Origin::Device);
     let d = params.bank(inner, Origin::Device);
-    let in_proj = params.matrix(Role::Matrix, rnn::width(mixer), c.hidden);
+    let in_proj = params.plain_matrix(rnn::width(mixer), c.hidden);
     let conv = params.bank(rnn::channels(mixer) * mixer.conv, Origin::Device);
     let conv_bias = mixer.conv_bias.then(|| params.vector(rnn::channels(mixer), Origin::Device));
     let gate_norm = params.vector(inner, Origin::Device);
-    let out_proj = params.matrix(Role::Matrix, c.hidden, inner);
+    let out_proj = params.plain_matrix(c.hidden, inner);
     let mixer = mixer.clone();
     M2rnnParams { norm, a_log, dt_bias, state_weight, d, in_proj, conv, conv_bias, gate_norm, out_proj, mixer }
 }

@@ -167,13 +167,16 @@ fn norm_linear_fp8(c: &Rank, x: &Tensor, shape: Shape, params: Fused, recipe: Fp
     // (`transformer_engine/pytorch/csrc/extensions/normalization.cpp`).
     drop(recipe.may_save_original().then(|| c.act(local, "norm output")));
     let total = shape.gathers.then(|| recipe.one(&c.tape, Line::Communication, shape.tokens * shape.input));
-    fp8::keep_weight(c, params.weight);
+    fp8::keep_weight(c, params.weight, recipe);
     let out = c.act(shape.tokens * shape.output, "projection output");
     drop(total);
     let mut saved = vec![x.clone(), inverse];
     let before = 2 + usize::from(sizes.shift.is_some());
     saved.extend(sizes.shift.map(|_| c.act_of(shape.local_tokens, FP32, "norm mean")));
-    saved.extend(if by_rows { rows } else { columns.unwrap_or_default() });
+    saved.extend(columns.unwrap_or_default());
+    if by_rows || shape.gathers && recipe.keeps_gathered_rows() {
+        saved.extend(rows);
+    }
     c.tape.record(params.edges(x), &[&out], saved, move |t, _, mut saved| {
         let kept = saved.split_off(before);
         let grads = recipe.both(t, shape.tokens * shape.output);
@@ -229,7 +232,7 @@ fn linear_fp8(c: &Rank, x: &Tensor, shape: Shape, weight: &Param, recipe: Fp8Rec
     let needs_columns = !keeps_original && !by_rows && c.tape.records();
     let columns = needs_columns.then(|| recipe.one(&c.tape, Line::Activations, local));
     let total = shape.gathers.then(|| recipe.one(&c.tape, Line::Communication, full));
-    fp8::keep_weight(c, weight);
+    fp8::keep_weight(c, weight, recipe);
     let saved = match (keeps_original, by_rows) {
         (true, _) => vec![x.clone()],
         (false, true) => rows.clone(),
@@ -284,7 +287,7 @@ pub(super) fn grouped_linear(
         let by_rows = recipe.one(&c.tape, Line::Activations, rows * input);
         let needs_columns = c.tape.records() && !keeps_original;
         let columns = needs_columns.then(|| recipe.one(&c.tape, Line::Activations, rows * input));
-        weights.iter().for_each(|weight| fp8::keep_weight(c, weight));
+        weights.iter().for_each(|weight| fp8::keep_weight(c, weight, recipe));
         (by_rows, columns.unwrap_or_default())
     });
     c.grouped_product();

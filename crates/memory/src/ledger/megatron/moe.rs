@@ -238,7 +238,7 @@ pub(super) fn reduce_scattered(c: &Rank, out: Tensor, rows: (u64, u64), width: u
 /// The experts themselves (`experts.py` TEGroupedMLP).
 pub(super) fn expert_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, probs: &Tensor, count: u64) -> Tensor {
     let (hidden, moe) = (c.config.expert_hidden(), c.config.moe());
-    let padded = c.config.fp8.map(|_| pad(c, tokens, probs, count));
+    let padded = c.config.fp8.map(|recipe| pad(c, tokens, probs, count, recipe.row_step()));
     let (tokens, probs, rows) = padded.as_ref().map_or((tokens, probs, count), |p| (&p.tokens, &p.probs, p.count));
     let feed = Feed { ffn: moe.feed.ffn / c.config.etp, ..moe.feed };
     let wide = grouped_linear(c, tokens, rows, (hidden, rows_in(feed)), &params.fc1, Keeps::Quantized);
@@ -263,10 +263,11 @@ pub(super) fn expert_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, prob
     unpadded
 }
 
-/// Under fp8 each expert's rows are padded to a multiple of 16, which is 8 an expert on average.
-fn pad(c: &Rank, tokens: &Tensor, probs: &Tensor, count: u64) -> Rows {
+/// Under fp8 each expert's rows are padded to a multiple of a step, which is half of one an expert
+/// on average.
+fn pad(c: &Rank, tokens: &Tensor, probs: &Tensor, count: u64, step: u64) -> Rows {
     let (hidden, width) = (c.config.expert_hidden(), probs.width());
-    let padded = count + c.config.moe().local_experts * 8;
+    let padded = count + c.config.moe().local_experts * (step / 2);
     let wide = c.scratch(padded * hidden, BF16, "padded tokens");
     makes(c, tokens, &wide, Vec::new(), count * hidden, BF16);
     let wide_probs = c.scratch(padded, width, "padded probabilities");

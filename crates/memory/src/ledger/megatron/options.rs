@@ -33,6 +33,11 @@ pub enum Fp8Recipe {
     Tensorwise,
     /// One scale for 128 elements.
     Blockwise,
+    /// One E8M0 scale for 32 elements of fp8; Blackwell only.
+    Mxfp8,
+    /// One E4M3 scale for 16 elements of fp4, under one fp32 scale; Blackwell only. Megatron calls
+    /// its switches `--fp4-format` and `--fp4-recipe`.
+    Nvfp4,
 }
 
 /// How routed tokens fall on ranks.
@@ -79,6 +84,9 @@ pub struct MegatronOptions {
     pub cross_entropy: CrossEntropy,
     /// Scaling recipe, when products run in fp8.
     pub fp8: Option<Fp8Recipe>,
+    /// Whether weights of Transformer Engine's projections are kept in the recipe's format alone
+    /// (`--fp8-param-gather`; for NVFP4 `--fp4-param-gather`).
+    pub fp8_param_gather: bool,
     /// How tokens reach their experts.
     pub dispatcher: Dispatcher,
     /// Tokens an expert accepts, over the balanced share, padded to it; dropless when none.
@@ -102,6 +110,7 @@ impl MegatronOptions {
             gradients: recipe.precision.gradients,
             cross_entropy: CrossEntropy::Unfused,
             fp8: None,
+            fp8_param_gather: false,
             dispatcher: Dispatcher::AllToAll,
             capacity_factor: recipe.moe.as_ref().and_then(|moe| moe.capacity_factor),
             router: recipe.moe.as_ref().map_or(Dtype::Bf16, |moe| moe.router.dtype),
@@ -121,6 +130,8 @@ impl MegatronOptions {
             Some("delayed") => Some(Fp8Recipe::Delayed),
             Some("tensorwise") => Some(Fp8Recipe::Tensorwise),
             Some("blockwise") => Some(Fp8Recipe::Blockwise),
+            Some("mxfp8") => Some(Fp8Recipe::Mxfp8),
+            Some("nvfp4") => Some(Fp8Recipe::Nvfp4),
             Some(other) => return unknown(other),
         };
         let dispatcher = match told.dispatcher.as_deref() {

@@ -45,7 +45,9 @@ pub(super) struct Param {
     /// Its shape, when Muon steps it; AdamW steps all else.
     pub muon: Option<Matrix>,
     pub data: RefCell<Option<Rc<Storage>>>,
-    /// Row and column copies that fp8 products keep.
+    /// Whether it is the weight of one of Transformer Engine's projections, which may be kept in fp8.
+    pub is_te: bool,
+    /// Row and column copies that fp8 products keep; of a weight kept in fp8, all but its rows.
     pub fp8: RefCell<Vec<Rc<Storage>>>,
     accumulator: Rc<Node>,
 }
@@ -60,6 +62,7 @@ impl Param {
             decays: true,
             is_block_norm: false,
             muon: None,
+            is_te: false,
             data: RefCell::default(),
             fp8: RefCell::default(),
             accumulator: Node::accumulator(None),
@@ -113,13 +116,20 @@ impl Params {
     fn matrix_on(&self, line: Line, role: Role, rows: u64, columns: u64) -> Param {
         let is_muon = self.policy.of(role, true) == Optimizer::Muon;
         let muon = is_muon.then_some(Matrix { rows, columns, parts: None });
-        Param { muon, ..Param::new(line, rows * columns) }
+        let is_te = matches!(role, Role::Matrix | Role::Expert);
+        Param { muon, is_te, ..Param::new(line, rows * columns) }
     }
 
     /// A matrix cut over tensor-parallel ranks.
     pub fn matrix(&mut self, role: Role, rows: u64, columns: u64) -> Rc<Param> {
         let param = self.matrix_on(Line::TpParams, role, rows, columns);
         self.add(param)
+    }
+
+    /// The same of a projection that is not Transformer Engine's.
+    pub fn plain_matrix(&mut self, rows: u64, columns: u64) -> Rc<Param> {
+        let param = self.matrix_on(Line::TpParams, Role::Matrix, rows, columns);
+        self.add(Param { is_te: false, ..param })
     }
 
     /// The packed projection into heads, of which Muon steps queries, keys and values apart.

@@ -1,9 +1,10 @@
 //! What stands before the first step: weights, then the buffers of distributed data parallel
 //! (`megatron/core/distributed/param_and_grad_buffer.py`, `optimizer/distrib_optimizer.py`).
 
+use super::fp8;
 use super::model::Chunk;
 use super::muon;
-use super::options::Reduction;
+use super::options::{Fp8Recipe, Reduction};
 use super::params::{Origin, Param};
 use super::rank::Rank;
 use super::supported::Sharding;
@@ -28,6 +29,10 @@ pub(super) fn build_model(c: &Rank, chunks: &[Chunk]) {
             };
             *param.data.borrow_mut() = Some(weight(c, param.line, param.elements * width));
             drop(replaced);
+            if let Some(recipe) = quantized(c, param) {
+                let rows = fp8::quantize_weight(c, param, recipe);
+                *param.data.borrow_mut() = Some(rows);
+            }
         }
         for origin in [Origin::Host, Origin::Fp32] {
             for param in chunk.params.iter().filter(|param| param.origin == origin) {
@@ -36,6 +41,11 @@ pub(super) fn build_model(c: &Rank, chunks: &[Chunk]) {
             }
         }
     }
+}
+
+/// The recipe a parameter is kept in, when it is not in bf16.
+fn quantized(c: &Rank, param: &Param) -> Option<Fp8Recipe> {
+    c.config.quantized_weights.filter(|_| param.is_te)
 }
 
 fn weight(c: &Rank, line: Line, bytes: u64) -> Rc<Storage> {
@@ -55,6 +65,8 @@ pub(super) struct Key {
     pub is_expert: bool,
     /// Whether each is owned whole by one data-parallel rank, because Muon steps it.
     pub by_tensor: bool,
+    /// The recipe they are kept in: their buffer is one of `uint8`.
+    pub quantized: Option<Fp8Recipe>,
 }
 
 /// The buffers of one chunk's parameters of one key.
@@ -87,7 +99,11 @@ pub(super) fn build_buffers(c: &Rank, chunks: &[Chunk]) -> Vec<Buffers> {
     let mut all = Vec::new();
     for chunk in chunks {
         // In the order in which the kinds are first met.
-        let key = |param: &Param| Key { is_expert: param.is_expert, by_tensor: shards && param.muon.is_some() };
+        let key = |param: &Param| Key {
+            is_expert: param.is_expert,
+            by_tensor: shards && param.muon.is_some(),
+            quantized: quantized(c, param),
+        };
         let mut keys: Vec<Key> = Vec::new();
         for param in chunk.params.iter().filter(|param| param.elements > 0) {
             if !keys.contains(&key(param)) {
@@ -127,21 +143,29 @@ fn build(c: &Rank, params: &[&Rc<Param>], key: Key) -> Buffers {
         Sharding::Everything => (ranks, ranks),
     };
     let mut held = Vec::new();
-    if sharding != Sharding::None {
-        held.push(c.tape.shared_storage(shares(params, weight_ranks), elements * BF16 / weight_ranks, "weights"));
+    // MXFP8's scales cannot move into a buffer: such weights keep their own storages and are
+    // gathered through the gradients' buffer (`reuse_grad_buf_for_mxfp8_param_ag`).
+    let moves = sharding != Sharding::None && key.quantized != Some(Fp8Recipe::Mxfp8);
+    if moves {
+        let bytes = |elements: u64| key.quantized.map_or(elements * BF16, |recipe| recipe.data(elements));
+        held.push(c.tape.shared_storage(
+            shares(params, weight_ranks, bytes),
+            bytes(elements) / weight_ranks,
+            "weights",
+        ));
     }
     let gradients = elements * c.config.grad_width / grad_ranks;
     held.push(c.tape.storage(Line::Gradients, gradients, "gradient buffer"));
-    if sharding != Sharding::None {
+    if moves {
         placed.iter().for_each(|placed| drop(placed.param.data.take()));
     }
     Buffers { key, placed, buckets, _held: held }
 }
 
 /// Bytes of a parameter buffer by line.
-fn shares(params: &[&Rc<Param>], ranks: u64) -> Vec<(Line, u64)> {
+fn shares(params: &[&Rc<Param>], ranks: u64, bytes: impl Fn(u64) -> u64) -> Vec<(Line, u64)> {
     let lines = [Line::TpParams, Line::ReplicatedParams, Line::ExpertParams];
-    let of = |line| params.iter().filter(|p| p.line == line).map(|p| p.elements * BF16).sum::<u64>() / ranks;
+    let of = |line| params.iter().filter(|p| p.line == line).map(|p| bytes(p.elements)).sum::<u64>() / ranks;
     lines.map(|line| (line, of(line))).into_iter().filter(|share| share.1 > 0).collect()
 }
 

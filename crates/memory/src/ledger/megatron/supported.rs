@@ -1,7 +1,7 @@
 //! What of a recipe and a layout is replayed, as sizes, or by name what is not and why.
 
 use super::config::{AttentionSizes, ChunkLayers, Feed, Indexer, MoeSizes, Recomputed, Suffix};
-use super::{Job, MegatronOptions};
+use super::{Fp8Recipe, Job, MegatronOptions};
 use crate::Unmodelled;
 use crate::tape::{BF16, FP32};
 use layout::request::RecomputeModule;
@@ -84,6 +84,33 @@ fn fsdp(recipe: &Recipe, layout: &Layout) -> Result<(), Unmodelled> {
         );
     }
     Ok(())
+}
+
+/// What `--fp8-param-gather` needs (`megatron/training/arguments.py`,
+/// `megatron/core/transformer/transformer_config.py`), and what is not replayed of it.
+pub(super) fn quantized_weights(
+    recipe: &Recipe,
+    layout: &Layout,
+    options: &MegatronOptions,
+) -> Result<Option<Fp8Recipe>, Unmodelled> {
+    if !options.fp8_param_gather {
+        return Ok(None);
+    }
+    let what = "fp8 parameter gather";
+    if options.fp8.is_none() {
+        return refuse(what, "Megatron refuses it: `fp8_param must be used together with fp8 mode.`");
+    }
+    match layout.zero {
+        ZeroStage::Zero => return refuse(what, "Megatron has it with the distributed optimizer only"),
+        ZeroStage::One => {}
+        ZeroStage::Two | ZeroStage::Three => {
+            return refuse(what, "Megatron-FSDP's buffers of fp8 weights are not replayed");
+        }
+    }
+    if recipe.tensors().iter().any(|tensor| tensor.optimizer == Optimizer::Muon) {
+        return refuse(what, "fp8 weights under Muon are not replayed");
+    }
+    Ok(options.fp8)
 }
 
 pub(super) fn attention(attention: &Attention, recipe: &Recipe) -> Result<AttentionSizes, Unmodelled> {
