@@ -289,7 +289,7 @@ pub struct RecipesArgs {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Precision and state")]
 pub struct StateArgs {
-    /// Products in bf16, fp8 (tensorwise), fp8-delayed, fp8-tensorwise or fp8-blockwise
+    /// Products in bf16, fp8 (tensorwise), fp8-delayed, fp8-blockwise, mxfp8 or nvfp4 (Blackwell)
     #[arg(long, value_parser = precision, default_value = "bf16")]
     pub precision: PrecisionChoice,
     /// Override the recipe's optimizers: adamw, or muon+adamw (matrices by Muon)
@@ -301,6 +301,9 @@ pub struct StateArgs {
     /// Fuse the loss over the vocabulary (Megatron's --cross-entropy-loss-fusion)
     #[arg(long)]
     pub ce_fusion: bool,
+    /// Keep and gather weights in fp8 (Megatron's --fp8-param-gather)
+    #[arg(long)]
+    pub fp8_param_gather: bool,
     /// Keep this share of AdamW's state on the host, 0 to 1: whole tensors, largest first
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub offload_optimizer: f64,
@@ -318,6 +321,8 @@ impl StateArgs {
                 Fp8Recipe::Delayed => "fp8-delayed",
                 Fp8Recipe::Tensorwise => "fp8-tensorwise",
                 Fp8Recipe::Blockwise => "fp8-blockwise",
+                Fp8Recipe::Mxfp8 => "mxfp8",
+                Fp8Recipe::Nvfp4 => "nvfp4",
             };
             out += &format!(" --precision {word}");
         }
@@ -330,6 +335,9 @@ impl StateArgs {
         }
         if self.ce_fusion {
             out += " --ce-fusion";
+        }
+        if self.fp8_param_gather {
+            out += " --fp8-param-gather";
         }
         if self.offload_optimizer > 0.0 {
             out += &format!(" --offload-optimizer {}", self.offload_optimizer);
@@ -355,6 +363,8 @@ impl PrecisionChoice {
     pub fn format(self) -> &'static str {
         match self {
             PrecisionChoice::Bf16 => "bf16",
+            PrecisionChoice::Fp8(Fp8Recipe::Mxfp8) => "mxfp8",
+            PrecisionChoice::Fp8(Fp8Recipe::Nvfp4) => "nvfp4",
             PrecisionChoice::Fp8(_) => "fp8",
         }
     }
@@ -489,19 +499,18 @@ fn pick<T: Copy>(text: &str, words: &[(&'static str, T)]) -> Result<T, String> {
 }
 
 fn precision(text: &str) -> Result<PrecisionChoice, String> {
-    match text {
-        "mxfp8" | "nvfp4" | "fp4" => Err(format!("{text} needs Blackwell kernels that no ledger replays yet")),
-        _ => pick(
-            text,
-            &[
-                ("bf16", PrecisionChoice::Bf16),
-                ("fp8", PrecisionChoice::Fp8(Fp8Recipe::Tensorwise)),
-                ("fp8-delayed", PrecisionChoice::Fp8(Fp8Recipe::Delayed)),
-                ("fp8-tensorwise", PrecisionChoice::Fp8(Fp8Recipe::Tensorwise)),
-                ("fp8-blockwise", PrecisionChoice::Fp8(Fp8Recipe::Blockwise)),
-            ],
-        ),
-    }
+    pick(
+        text,
+        &[
+            ("bf16", PrecisionChoice::Bf16),
+            ("fp8", PrecisionChoice::Fp8(Fp8Recipe::Tensorwise)),
+            ("fp8-delayed", PrecisionChoice::Fp8(Fp8Recipe::Delayed)),
+            ("fp8-tensorwise", PrecisionChoice::Fp8(Fp8Recipe::Tensorwise)),
+            ("fp8-blockwise", PrecisionChoice::Fp8(Fp8Recipe::Blockwise)),
+            ("mxfp8", PrecisionChoice::Fp8(Fp8Recipe::Mxfp8)),
+            ("nvfp4", PrecisionChoice::Fp8(Fp8Recipe::Nvfp4)),
+        ],
+    )
 }
 
 fn optimizer(text: &str) -> Result<OptimizerChoice, String> {

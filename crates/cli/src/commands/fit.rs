@@ -99,7 +99,10 @@ impl Case {
 /// Passes on what was typed about precision and state; what an engine's ledger cannot take is
 /// refused by name.
 fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
-    let is_plain = state.gradients.is_none() && !state.ce_fusion && state.precision == PrecisionChoice::Bf16;
+    let is_plain = state.gradients.is_none()
+        && !state.ce_fusion
+        && !state.fp8_param_gather
+        && state.precision == PrecisionChoice::Bf16;
     if let Ledger::Deepspeed(options) = ledger {
         options.offload_optimizer = (state.offload_optimizer == 1.0).then_some(deepspeed::Offload::DEFAULT);
         if is_plain && [0.0, 1.0].contains(&state.offload_optimizer) && state.offload_activations == 0.0 {
@@ -124,6 +127,7 @@ fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
     if let PrecisionChoice::Fp8(scaling) = state.precision {
         options.fp8 = Some(scaling);
     }
+    options.fp8_param_gather = state.fp8_param_gather;
     Ok(())
 }
 
