@@ -15,7 +15,9 @@ type Key = *const Node;
 /// Runs backward from `root` with its gradient.
 pub fn backward(tape: &Tape, root: &Tensor, grad: Tensor) {
     let Some(edge) = root.grad_fn() else { return };
+    let before = tape.set_backward(true);
     Run::new(tape, &edge.node).start(edge, grad);
+    tape.set_backward(before);
 }
 
 /// Runs backward from several roots at once.

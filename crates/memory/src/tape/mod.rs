@@ -13,7 +13,7 @@ pub use checkpoint::{WithoutOutput, checkpoint, checkpoint_stopping_early};
 pub use deferred::Deferred;
 pub use engine::{backward, backward_all};
 pub use graph::{Edge, Grads, Node};
-pub use storage::{Holder, Part, Peak, Storage, Tape};
+pub use storage::{Holder, Peak, Storage, Tape};
 pub use tensor::Tensor;
 
 /// Bytes of a bf16 element.

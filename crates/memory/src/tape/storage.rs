@@ -14,23 +14,21 @@ pub struct Tape(Rc<State>);
 struct State {
     book: RefCell<Book>,
     stand: Cell<Stand>,
-    part: Cell<Part>,
+    runs_backward: Cell<bool>,
     records: Cell<bool>,
     sequence: Cell<u64>,
     queue: Queue,
 }
 
-/// A part of a training step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Layers run forward.
-    Forward,
-    /// Head and loss run forward.
-    Loss,
-    /// Anything runs backward.
-    Backward,
-    /// Between those.
-    Other,
+/// The part of a step that something made at `stand` belongs to, as its place in [`Tape::by_part`]:
+/// layers forward, head and loss forward, anything backward; none between those.
+fn part(stand: Stand, runs_backward: bool) -> Option<usize> {
+    match stand {
+        _ if runs_backward => Some(2),
+        Stand::Head => Some(1),
+        Stand::Setup | Stand::Pipeline | Stand::Optimizer => None,
+        _ => Some(0),
+    }
 }
 
 /// The entry of one block.
@@ -146,7 +144,7 @@ impl Tape {
         Tape(Rc::new(State {
             book: RefCell::new(book),
             stand: Cell::new(Stand::Setup),
-            part: Cell::new(Part::Other),
+            runs_backward: Cell::new(false),
             records: Cell::new(true),
             sequence: Cell::new(0),
             queue: Queue::default(),
@@ -168,21 +166,17 @@ impl Tape {
     fn make(&self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>) -> Rc<Storage> {
         let mut book = self.0.book.borrow_mut();
         let block = book.malloc(bytes, entry, shares);
-        let part = match (self.0.part.get(), entry.stand) {
-            (Part::Forward, Stand::Head) => Part::Loss,
-            (part, _) => part,
-        };
         let allocated = book.allocator.allocated();
-        if let Some(most) = book.by_part.get_mut(part as usize) {
-            *most = (*most).max(allocated);
+        if let Some(part) = part(entry.stand, self.0.runs_backward.get()) {
+            book.by_part[part] = book.by_part[part].max(allocated);
         }
         drop(book);
         Rc::new(Storage { tape: self.clone(), bytes, block: Cell::new(block), stand_in: RefCell::new(None) })
     }
 
-    /// What follows belongs to this part of the step.
-    pub fn begin(&self, part: Part) {
-        self.0.part.set(part);
+    /// Switches whether backward runs, and says how it was.
+    pub(super) fn set_backward(&self, on: bool) -> bool {
+        self.0.runs_backward.replace(on)
     }
 
     /// The most allocated in forward, loss and backward since the last reset; zero where a part

@@ -6,7 +6,7 @@ use super::model::Chunk;
 use super::rank::Rank;
 use super::schedule_split::Split;
 use crate::line::{Line, Stand};
-use crate::tape::{BF16, FP32, Part, Tensor, backward};
+use crate::tape::{BF16, FP32, Tensor, backward};
 use layout::{Layout, Schedule};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -53,9 +53,7 @@ pub(super) fn forward(c: &Rc<Rank>, chunk: &Chunk, input: Option<Tensor>) -> Ten
     *chunk.input.borrow_mut() = input;
     c.tape.set_recording(true);
     c.pass.set(c.pass.get() + 1);
-    c.tape.begin(Part::Forward);
     let out = chunk.forward(c);
-    c.tape.begin(Part::Other);
     c.tape.stand_at(Stand::Pipeline);
     out
 }
@@ -69,9 +67,7 @@ pub(super) fn backward_step(
 ) -> Option<Tensor> {
     c.is_backward.set(true);
     let grad = grad.cloned().unwrap_or_else(|| c.tape.tensor(Line::Loss, 1, FP32, "loss gradient"));
-    c.tape.begin(Part::Backward);
     backward(&c.tape, output, grad.clone());
-    c.tape.begin(Part::Other);
     c.is_backward.set(false);
     input.and_then(Tensor::grad)
 }
