@@ -6,14 +6,6 @@ const RESET: &str = "\x1b[0m";
 const BOLD: &str = "\x1b[1m";
 const CYAN: &str = "\x1b[36m";
 
-/// The text a finding points into, and what to call it.
-pub struct Source<'a> {
-    /// File name or built-in name.
-    pub name: &'a str,
-    /// The whole text.
-    pub text: &'a str,
-}
-
 /// Renders one finding, with ANSI styles that the printer may strip.
 pub fn render(finding: &Finding, source: Option<(&str, &str)>) -> String {
     let (word, colour) = match finding.severity {
@@ -23,7 +15,7 @@ pub fn render(finding: &Finding, source: Option<(&str, &str)>) -> String {
     };
     let mut out = format!("{colour}{word}{RESET}{BOLD}: {}{RESET} [{}]\n", finding.message, finding.rule);
     if let (Some(span), Some((name, text))) = (&finding.span, source) {
-        out += &snippet(span, &Source { name, text });
+        out += &snippet(span, name, text);
     }
     if let Some(quote) = &finding.quote {
         out += &format!("  engine: {quote}\n");
@@ -35,18 +27,18 @@ pub fn render(finding: &Finding, source: Option<(&str, &str)>) -> String {
 }
 
 /// The line a span starts on, with a caret under it.
-fn snippet(span: &Span, source: &Source) -> String {
-    let start = floor_char(source.text, span.start);
-    let end = floor_char(source.text, span.end.max(span.start + 1));
-    let line_start = source.text[..start].rfind('\n').map_or(0, |i| i + 1);
-    let line_end = source.text[start..].find('\n').map_or(source.text.len(), |i| start + i);
-    let line_number = source.text[..start].matches('\n').count() + 1;
-    let column = source.text[line_start..start].chars().count();
-    let width = source.text[start..end.min(line_end).max(start)].chars().count().clamp(1, 80);
+fn snippet(span: &Span, name: &str, text: &str) -> String {
+    let start = floor_char(text, span.start);
+    let end = floor_char(text, span.end.max(span.start + 1));
+    let line_start = text[..start].rfind('\n').map_or(0, |i| i + 1);
+    let line_end = text[start..].find('\n').map_or(text.len(), |i| start + i);
+    let line_number = text[..start].matches('\n').count() + 1;
+    let column = text[line_start..start].chars().count();
+    let width = text[start..end.min(line_end).max(start)].chars().count().clamp(1, 80);
     let gutter = " ".repeat(line_number.to_string().len());
     // A line of a generated or hostile file may be huge; show what a screen holds.
-    let shown: String = source.text[line_start..line_end].chars().take(160).map(printable).collect();
-    let mut out = format!(" {gutter}--> {}:{line_number}:{}\n", source.name, column + 1);
+    let shown: String = text[line_start..line_end].chars().take(160).map(printable).collect();
+    let mut out = format!(" {gutter}--> {}:{line_number}:{}\n", name, column + 1);
     out += &format!(" {line_number} | {shown}\n");
     if column < 160 {
         out += &format!(" {gutter} | {}{}\n", " ".repeat(column), "^".repeat(width.min(160 - column)));

@@ -197,17 +197,10 @@ fn moe(model: &Value) -> Result<Option<Moe>, String> {
         return Err("a token chooses more experts than there are".to_string());
     }
     Ok(Some(Moe {
-        experts,
-        top_k: need(model, "topk")?,
-        ffn: need(model, "expert_ffn")?,
-        activation,
-        bias: false,
-        latent: None,
-        latent_bias: false,
-        capacity_factor: None,
         shared: shared.map(|ffn| SharedExpert { ffn, activation, gate: false, bias: false }),
         // The rows were run with a balancing loss; its coefficient moves no memory.
         router: Router { aux_loss: Some(1e-2), ..Router::default() },
+        ..Moe::plain(experts, need(model, "topk")?, need(model, "expert_ffn")?, activation)
     }))
 }
 

@@ -33,11 +33,6 @@ impl Degree {
     pub fn splits(self) -> bool {
         self.get() > 1
     }
-
-    /// `total / self` when it comes out even; a split never truncates.
-    pub fn divide(self, total: u64) -> Option<u64> {
-        total.is_multiple_of(self.get()).then(|| total / self.get())
-    }
 }
 
 impl fmt::Display for Degree {
@@ -99,21 +94,14 @@ pub fn gcd(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// The least multiple of `step` that is not below `n`, unless it does not fit.
-pub fn round_up(n: u64, step: u64) -> Option<u64> {
-    n.div_ceil(step).checked_mul(step)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_split_never_truncates() {
-        let eight = Degree::new(8).unwrap();
-        assert_eq!(eight.divide(56), Some(7));
-        assert_eq!(eight.divide(57), None);
+    fn a_degree_is_at_least_one() {
         assert_eq!(Degree::new(0), None);
+        assert!(!Degree::ONE.splits());
     }
 
     #[test]
@@ -121,12 +109,6 @@ mod tests {
         assert_eq!(divisors(56), [1, 2, 4, 7, 8, 14, 28, 56]);
         assert_eq!(divisors(1), [1]);
         assert_eq!(divisors(49), [1, 7, 49]);
-    }
-
-    #[test]
-    fn rounding_up_refuses_overflow() {
-        assert_eq!(round_up(50257, 128), Some(50304));
-        assert_eq!(round_up(u64::MAX, 2), None);
     }
 
     #[test]

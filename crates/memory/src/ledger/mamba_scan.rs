@@ -1,12 +1,10 @@
 //! The chunked scan's tensors, kernel by kernel (`mamba_ssm/ops/triton/ssd_combined.py`,
 //! `ssd_chunk_state.py`, `ssd_state_passing.py`, `ssd_bmm.py`, `ssd_chunk_scan.py`).
 
+use super::grads::{MULTIPROCESSORS, grad, grad_of};
 use crate::line::Line;
 use crate::tape::{BF16, FP32, Tape, Tensor};
 use recipe::kinds::mamba2::Mamba2;
-
-/// Multiprocessors of an H200, among which programs are dealt out.
-pub(super) const MULTIPROCESSORS: u64 = 132;
 
 /// Sizes of the mixer on one rank.
 #[derive(Clone, Copy, Debug)]
@@ -30,14 +28,6 @@ impl MambaSizes {
         let shared = 2 * groups * mamba.state;
         MambaSizes { heads, state: mamba.state, groups, inner, conv: inner + shared, width: 2 * inner + shared + heads }
     }
-}
-
-fn grad(t: &Tape, elements: u64, name: &'static str) -> Tensor {
-    grad_of(t, elements, BF16, name)
-}
-
-fn grad_of(t: &Tape, elements: u64, width: u64, name: &'static str) -> Tensor {
-    t.tensor(Line::ActivationGradients, elements, width, name)
 }
 
 /// Sizes of one scan, in elements.

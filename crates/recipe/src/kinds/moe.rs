@@ -72,6 +72,22 @@ pub struct Moe {
 }
 
 impl Moe {
+    /// A dropless bank without extras: no biases, no latent space, no shared expert.
+    pub fn plain(experts: u64, top_k: u64, ffn: u64, activation: Activation) -> Moe {
+        Moe {
+            experts,
+            top_k,
+            ffn,
+            activation,
+            bias: false,
+            latent: None,
+            latent_bias: false,
+            capacity_factor: None,
+            shared: None,
+            router: Router::default(),
+        }
+    }
+
     /// Reads `[moe]` with `[moe.shared]` and `[moe.router]`.
     pub fn read(mut section: Section) -> Option<Moe> {
         let experts = section.count("experts", limits::EXPERTS);

@@ -180,17 +180,10 @@ fn moe(model: &Value) -> Result<Option<Moe>, String> {
     let activation = activation(model)?;
     let shared = model["shared_expert_ffn"].as_u64().filter(|ffn| *ffn > 0);
     Ok(Some(Moe {
-        experts,
-        top_k: need(model, "topk")?,
-        ffn: need(model, "expert_ffn")?,
-        activation,
-        bias: false,
-        latent: None,
-        latent_bias: false,
-        capacity_factor: None,
         shared: shared.map(|ffn| SharedExpert { ffn, activation, gate: false, bias: false }),
         // A balancing loss is Megatron's default; its coefficient moves no memory.
         router: Router { aux_loss: Some(1e-2), ..Router::default() },
+        ..Moe::plain(experts, need(model, "topk")?, need(model, "expert_ffn")?, activation)
     }))
 }
 

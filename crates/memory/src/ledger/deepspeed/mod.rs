@@ -21,28 +21,15 @@ use crate::ledger::fsdp2::plain::{Config, Model, Param, Place, Rank, Unit};
 use crate::ledger::{Phase, Replay};
 use crate::line::{Line, Stand};
 use crate::tape::{FP32, Tape, backward};
-use layout::{Layout, StagePlan, ZeroStage};
-use recipe::Recipe;
+use layout::ZeroStage;
 use stage0::Stage0;
 use stage3::Stage3;
 use stage12::{Stage12, Step};
 use std::rc::{Rc, Weak};
 use zero::Zero;
 
-/// The rank a replay is of, and all that decides what it holds.
-#[derive(Clone, Copy, Debug)]
-pub struct Job<'a> {
-    /// What the model is.
-    pub recipe: &'a Recipe,
-    /// How it is split; must be legal.
-    pub layout: &'a Layout,
-    /// Which layers each chunk of depth holds.
-    pub stages: &'a StagePlan,
-    /// The rank.
-    pub rank: u64,
-    /// What DeepSpeed is told besides.
-    pub options: &'a DeepspeedOptions,
-}
+/// The rank a replay under DeepSpeed is of.
+pub type Job<'a> = super::Job<'a, DeepspeedOptions>;
 
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {

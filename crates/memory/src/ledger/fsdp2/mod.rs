@@ -21,25 +21,13 @@ use crate::line::Stand;
 use crate::tape::{BF16, FP32, Tape};
 use engine::Fsdp;
 use group::Group;
-use layout::{Layout, StagePlan, ZeroStage};
+use layout::ZeroStage;
 use plain::{Config, Model, Place, Rank, Unit};
-use recipe::{Dtype, Mixer, Recipe};
+use recipe::{Dtype, Mixer};
 use std::rc::Rc;
 
-/// The rank a replay is of, and all that decides what it holds.
-#[derive(Clone, Copy, Debug)]
-pub struct Job<'a> {
-    /// What the model is.
-    pub recipe: &'a Recipe,
-    /// How it is split; must be legal.
-    pub layout: &'a Layout,
-    /// Which layers each chunk of depth holds.
-    pub stages: &'a StagePlan,
-    /// The rank, in the order of a torch DeviceMesh.
-    pub rank: u64,
-    /// What FSDP2 is told besides.
-    pub options: &'a Fsdp2Options,
-}
+/// The rank a replay under FSDP2 is of.
+pub type Job<'a> = super::Job<'a, Fsdp2Options>;
 
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {

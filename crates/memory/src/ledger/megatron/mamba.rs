@@ -6,7 +6,8 @@ use super::blocks::MambaParams;
 use super::linear::{Keeps, Mode, linear, norm_linear};
 use super::ops::{copy, grad, grad_of, makes, weight_grad};
 use super::rank::Rank;
-use crate::ledger::mamba_scan::{self, MULTIPROCESSORS, MambaSizes, Scan};
+use crate::ledger::grads::MULTIPROCESSORS;
+use crate::ledger::mamba_scan::{self, MambaSizes, Scan};
 use crate::tape::{BF16, FP32, Tape, Tensor};
 
 pub(super) fn forward(c: &Rank, params: &MambaParams, x: &Tensor) -> Tensor {

@@ -57,25 +57,11 @@ use crate::ledger::{Phase, Replay};
 use crate::line::Stand;
 use crate::tape::Tape;
 use config::Config;
-use layout::{Layout, StagePlan};
 use model::Chunk;
 use rank::Rank;
-use recipe::Recipe;
 
-/// The rank a replay is of, and all that decides what it holds.
-#[derive(Clone, Copy, Debug)]
-pub struct Job<'a> {
-    /// What the model is.
-    pub recipe: &'a Recipe,
-    /// How it is split; must be legal.
-    pub layout: &'a Layout,
-    /// Which layers each chunk of depth holds.
-    pub stages: &'a StagePlan,
-    /// The rank, in Megatron's default order.
-    pub rank: u64,
-    /// What Megatron is told besides.
-    pub options: &'a MegatronOptions,
-}
+/// The rank a replay under Megatron is of.
+pub type Job<'a> = super::Job<'a, MegatronOptions>;
 
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {

@@ -1,26 +1,12 @@
 //! Small operations of torch and Transformer Engine: what each allocates and saves.
 
+use crate::ledger::grads::MULTIPROCESSORS;
+pub(super) use crate::ledger::grads::{grad, grad_of, weight_grad};
+
 use super::params::{Norm, Param};
 use super::rank::Rank;
-use crate::ledger::mamba_scan::MULTIPROCESSORS;
-use crate::line::Line;
 use crate::tape::{BF16, FP32, Tape, Tensor};
 use recipe::kinds::Activation;
-
-/// A bf16 gradient of an activation.
-pub(super) fn grad(t: &Tape, elements: u64, name: &'static str) -> Tensor {
-    grad_of(t, elements, BF16, name)
-}
-
-/// A gradient of an activation, or a temporary of backward.
-pub(super) fn grad_of(t: &Tape, elements: u64, width: u64, name: &'static str) -> Tensor {
-    t.tensor(Line::ActivationGradients, elements, width, name)
-}
-
-/// The bf16 gradient of a weight on its way into the gradient buffer.
-pub(super) fn weight_grad(t: &Tape, elements: u64) -> Tensor {
-    t.tensor(Line::Gradients, elements, BF16, "weight gradient")
-}
 
 /// Gradients of weights from their operands, or nothing yet when backward is split and the product
 /// has to wait for its turn.

@@ -1,27 +1,12 @@
-//! Small operations: what each allocates and saves.
+//! Small operations: what each allocates and saves. The gradient of a weight stays on its parameter
+//! until the microbatch's backward has ended (`optim/gradient_accumulator.py`
+//! FP32GradientAccumulator.backward).
+
+use crate::ledger::grads::MULTIPROCESSORS;
+pub(super) use crate::ledger::grads::{grad, grad_of, weight_grad};
 
 use super::rank::Rank;
-use crate::line::Line;
-use crate::tape::{BF16, FP32, Tape, Tensor};
-
-/// Blocks of threads that each hold a row of partial sums (an H100 has 132 multiprocessors).
-const MULTIPROCESSORS: u64 = 132;
-
-/// A bf16 gradient of an activation.
-pub(super) fn grad(t: &Tape, elements: u64, name: &'static str) -> Tensor {
-    grad_of(t, elements, BF16, name)
-}
-
-/// A gradient of an activation, or a temporary of backward.
-pub(super) fn grad_of(t: &Tape, elements: u64, width: u64, name: &'static str) -> Tensor {
-    t.tensor(Line::ActivationGradients, elements, width, name)
-}
-
-/// The bf16 gradient of a weight; it stays on its parameter until the microbatch's backward has
-/// ended (`optim/gradient_accumulator.py` FP32GradientAccumulator.backward).
-pub(super) fn weight_grad(t: &Tape, elements: u64) -> Tensor {
-    t.tensor(Line::Gradients, elements, BF16, "weight gradient")
-}
+use crate::tape::{FP32, Tensor};
 
 /// Records an operation whose backward makes one new bf16 gradient.
 pub(super) fn makes(c: &Rank, x: &Tensor, out: &[&Tensor], saved: Vec<Tensor>, elements: u64) {

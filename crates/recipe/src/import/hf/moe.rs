@@ -5,7 +5,7 @@ use crate::features::Switch;
 use crate::kinds::Activation;
 use crate::kinds::attention::{Attention, QkNorm};
 use crate::kinds::mlp::Mlp;
-use crate::kinds::moe::{Moe, Router, ScoreFunction, SharedExpert};
+use crate::kinds::moe::{Moe, ScoreFunction, SharedExpert};
 use crate::kinds::mtp::Mtp;
 use crate::pattern::{Layer, Mixer};
 use crate::recipe::Recipe;
@@ -18,18 +18,7 @@ pub(super) fn bank(config: &mut Config, experts: u64, ffn: u64, top_k: u64) -> O
     }
     // transformers lets `num_experts_per_tok` be null; the count does not depend on it.
     let top_k = config.nullable("num_experts_per_tok", Some(top_k))?.unwrap_or(top_k).clamp(1, experts);
-    Some(Moe {
-        experts,
-        top_k,
-        ffn,
-        activation: Activation::SwiGlu,
-        bias: false,
-        latent: None,
-        latent_bias: false,
-        capacity_factor: None,
-        shared: None,
-        router: Router::default(),
-    })
+    Some(Moe::plain(experts, top_k, ffn, Activation::SwiGlu))
 }
 
 /// A shared expert, unless it has no width.

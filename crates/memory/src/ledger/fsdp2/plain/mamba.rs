@@ -6,7 +6,8 @@
 use super::ops::{enter, grad, grad_of, leave, linear, sizes_of, weight_grad, weight_grads};
 use super::params::MambaParams;
 use super::rank::Rank;
-use crate::ledger::mamba_scan::{self, MULTIPROCESSORS, MambaSizes, Scan};
+use crate::ledger::grads::MULTIPROCESSORS;
+use crate::ledger::mamba_scan::{self, MambaSizes, Scan};
 use crate::tape::{FP32, Tensor};
 use std::rc::Rc;
 

@@ -1,26 +1,12 @@
 //! Operations of torch: what each allocates and what it saves (`tools/autograd/derivatives.yaml`).
 
+pub(super) use crate::ledger::grads::{grad, grad_of, weight_grad};
+
 use super::params::{Linear, NormParams, Param};
 use super::rank::Rank;
-use crate::line::Line;
 use crate::tape::{BF16, FP32, Tape, Tensor};
 use recipe::kinds::{Activation, Norm};
 use std::rc::Rc;
-
-/// A half-precision gradient of an activation.
-pub(super) fn grad(t: &Tape, elements: u64, name: &'static str) -> Tensor {
-    grad_of(t, elements, BF16, name)
-}
-
-/// A gradient of an activation, or a temporary of backward.
-pub(super) fn grad_of(t: &Tape, elements: u64, width: u64, name: &'static str) -> Tensor {
-    t.tensor(Line::ActivationGradients, elements, width, name)
-}
-
-/// The gradient of a weight, in the format it was computed with.
-pub(super) fn weight_grad(t: &Tape, elements: u64) -> Tensor {
-    t.tensor(Line::Gradients, elements, BF16, "weight gradient")
-}
 
 /// Records an operation whose backward makes one new gradient of the given size.
 pub(super) fn makes(c: &Rank, x: &Tensor, out: &Tensor, saved: Vec<Tensor>, elements: u64, width: u64) {
