@@ -22,8 +22,55 @@ pub struct Device {
     pub island_devices: u64,
     /// Where that comes from.
     pub island_source: String,
+    /// Dense rates of its matrix units, one a format.
+    #[serde(default)]
+    pub peaks: Vec<Peak>,
+    /// Its own memory, read or written.
+    pub memory_rate: Option<Rate>,
+    /// To the other devices of its island, one direction.
+    pub island_link: Option<Link>,
+    /// To other islands, one direction, this device's share.
+    pub network: Option<Link>,
+    /// To the memory of its host, one direction.
+    pub host_link: Option<Link>,
     /// What a process holds outside its allocator; measured where somebody has measured it.
     pub reserve: Option<Reserve>,
+}
+
+/// The most that matrix units do in one format, without sparsity.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peak {
+    /// Format of the factors.
+    pub format: String,
+    /// Operations a second, a multiply and an add being two.
+    pub flops: f64,
+    /// Where the figure comes from.
+    pub source: String,
+}
+
+/// Bytes a second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    /// As the maker states it; what is reached of it is a profile's to say.
+    pub bytes_per_second: f64,
+    /// Where the figure comes from.
+    pub source: String,
+}
+
+/// A way to another memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// What it is.
+    pub name: String,
+    /// One direction, one device's share.
+    pub bytes_per_second: f64,
+    /// Before the first byte arrives.
+    pub latency_seconds: f64,
+    /// Where the figures come from.
+    pub source: String,
 }
 
 /// Memory that no tensor is in.
