@@ -1,6 +1,13 @@
 //! Devices and clusters, each fact with its source. Knows sizes and neighbourhoods; knows no
 //! model and no layout.
 
+mod profile;
+
+pub use profile::{
+    AttentionCurve, Calibrated, CollectiveCurve, GemmCurve, LaunchCurve, MemoryCurve, Profile, RecurrenceCurve,
+    ScanCurve,
+};
+
 use diag::{Blame, Finding, did_you_mean};
 use serde::{Deserialize, Serialize};
 

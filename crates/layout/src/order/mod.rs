@@ -224,6 +224,11 @@ impl Pipeline {
         if self.kind == Kind::Interleaved { self.pp } else { self.directions() }
     }
 
+    /// Rounds of the steady state that such a period takes.
+    pub fn rounds_per_period(&self) -> u32 {
+        if self.kind == Kind::Interleaved { self.chunks() } else { 1 }
+    }
+
     /// The loops of a stage.
     pub fn program(&self, stage: u32) -> Program {
         match self.kind {

@@ -83,7 +83,7 @@ impl StageOrder {
         StageOrder { program, at_loop: 0, at_verb: 0, round: 0, forward, backward, waiting: VecDeque::new() }
     }
 
-    /// Which loop the next block belongs to.
+    /// Which loop the block last taken belongs to.
     pub fn at_loop(&self) -> usize {
         self.at_loop
     }

@@ -1,0 +1,204 @@
+//! Collectives inside a layer: volumes from the layout, times from the fabric, and how much of each
+//! shows beside the compute it may hide under.
+
+use crate::ops::Shape;
+use crate::options::{Dispatch, EpOverlap, TpOverlap};
+use crate::part::{Part, Times};
+use crate::traffic::{Collective, Fabric, Spread};
+use layout::Layout;
+use layout::activations::{Exchange, of_edges, of_mixer};
+use recipe::{Layer, Mixer};
+
+/// Bytes of an element that travels: activations and their gradients go in bf16.
+const WIDTH: f64 = 2.0;
+
+/// Seconds of collectives by the axis they lie on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Waits {
+    pub tp: f64,
+    pub cp: f64,
+    /// Of `cp`, what travels around the ring under attention.
+    pub ring: f64,
+    pub ep: f64,
+}
+
+/// Collectives of one layer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LayerWaits {
+    pub forward: Waits,
+    pub backward: Waits,
+    /// Gathers repeated in backward, because sharded inputs were saved.
+    pub again: f64,
+}
+
+/// Seconds in which links were busy without anybody waiting, by axis: tp, cp, ep.
+pub(crate) type Hidden = [f64; 3];
+
+/// The groups of a layout on a fabric.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Groups {
+    pub tp: Spread,
+    pub cp: Spread,
+    pub ep: Spread,
+    pub etp: Spread,
+}
+
+impl Groups {
+    /// Strides of Megatron's order `tp-cp-ep-dp-pp` (`layout::mesh`): stages outermost.
+    pub fn of(layout: &Layout, fabric: &Fabric) -> Groups {
+        let (tp, etp) = (layout.tp.get(), layout.etp.get());
+        Groups {
+            tp: fabric.spread(tp, 1),
+            cp: fabric.spread(layout.cp.get(), tp),
+            ep: fabric.spread(layout.ep.get(), etp),
+            etp: fabric.spread(etp, 1),
+        }
+    }
+
+    fn on(&self, axis: &str) -> Spread {
+        match axis {
+            "cp" => self.cp,
+            "ep" => self.ep,
+            "etp" => self.etp,
+            _ => self.tp,
+        }
+    }
+}
+
+/// Prices exchanges.
+pub(crate) struct Carrier<'a> {
+    pub fabric: &'a Fabric,
+    pub groups: Groups,
+    pub shape: Shape<'a>,
+}
+
+impl Carrier<'_> {
+    /// Collectives of a layer.
+    pub fn layer(&self, layer: &Layer) -> LayerWaits {
+        let mut waits = LayerWaits::default();
+        for mixer in layer.mixers() {
+            for exchange in of_mixer(self.shape.recipe, self.shape.layout, mixer) {
+                self.add(&exchange, Some(mixer), &mut waits);
+            }
+        }
+        waits
+    }
+
+    /// Collectives of the edges: `(embedding, head)`.
+    pub fn edges(&self) -> (LayerWaits, LayerWaits) {
+        let (mut front, mut back) = (LayerWaits::default(), LayerWaits::default());
+        for (index, exchange) in of_edges(self.shape.recipe, self.shape.layout).iter().enumerate() {
+            self.add(exchange, None, if index == 0 { &mut front } else { &mut back });
+        }
+        (front, back)
+    }
+
+    fn add(&self, exchange: &Exchange, mixer: Option<Mixer>, waits: &mut LayerWaits) {
+        let forward = self.seconds(exchange, exchange.forward);
+        let backward = self.seconds(exchange, exchange.backward);
+        let into = |waits: &mut Waits, seconds: f64| match exchange.axis {
+            "cp" => {
+                waits.cp += seconds;
+                waits.ring += if mixer == Some(Mixer::Attention) { seconds } else { 0.0 };
+            }
+            "ep" => waits.ep += seconds,
+            _ => waits.tp += seconds,
+        };
+        into(&mut waits.forward, forward);
+        into(&mut waits.backward, backward);
+        // Megatron saves the sharded input and gathers it again for the gradient of the weight
+        // (`megatron/core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication).
+        if exchange.axis == "sp" && exchange.forward == "all-gather" {
+            waits.again += forward;
+        }
+    }
+
+    /// Seconds of one direction of an exchange.
+    fn seconds(&self, exchange: &Exchange, name: &str) -> f64 {
+        let spread = self.groups.on(exchange.axis);
+        let bytes = exchange.elements as f64 * WIDTH;
+        let members = spread.members as f64;
+        match name {
+            "all-gather" => self.fabric.time(Collective::AllGather, bytes * members, spread).seconds,
+            "reduce-scatter" => self.fabric.time(Collective::ReduceScatter, bytes, spread).seconds,
+            "all-reduce" => self.fabric.time(Collective::AllReduce, bytes, spread).seconds,
+            "all-gather of counts" => {
+                self.fabric.time(Collective::AllGather, exchange.elements as f64 * 4.0 * members, spread).seconds
+            }
+            "all-to-all" if exchange.axis == "ep" => self.dispatch(bytes, spread),
+            "all-to-all" => self.fabric.time(Collective::AllToAll, bytes, spread).seconds,
+            "send/receive × (cp-1)" => {
+                let steps = (members - 1.0).max(1.0);
+                // Backward sends gradients of keys and values along with them; each step is one send.
+                steps * self.fabric.time(Collective::Send, bytes / steps, spread).seconds
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// Routed tokens to the owners of their experts.
+    fn dispatch(&self, bytes: f64, spread: Spread) -> f64 {
+        let Some(moe) = &self.shape.recipe.moe else { return 0.0 };
+        let bytes = bytes * self.shape.options.overload;
+        match self.shape.options.kernels.dispatch {
+            Dispatch::AllToAll => self.fabric.all_to_all(bytes, 1.0, spread).seconds,
+            Dispatch::AllGather => {
+                let whole = bytes / moe.top_k as f64 * spread.members as f64;
+                self.fabric.time(Collective::AllGather, whole, spread).seconds
+            }
+            Dispatch::DeepEp => {
+                // Distinct islands a token's experts lie on, against the experts themselves.
+                let (islands, k) = (spread.islands(), moe.top_k as f64);
+                let distinct = islands * (1.0 - (1.0 - 1.0 / islands).powf(k));
+                self.fabric.all_to_all(bytes, distinct / k, spread).seconds
+            }
+        }
+    }
+}
+
+/// Compute that collectives of one pass may hide under.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cover {
+    /// Products beside which tensor-parallel collectives run.
+    pub products: f64,
+    pub attention: f64,
+    pub all: f64,
+}
+
+/// Books what shows, returns what hides.
+pub(crate) fn expose(
+    shape: Shape,
+    waits: Waits,
+    again: f64,
+    cover: Cover,
+    backward: bool,
+    times: &mut Times,
+) -> Hidden {
+    let overlap = shape.options.overlap;
+    let tp = match (overlap.tp, backward) {
+        (TpOverlap::None, _) => waits.tp + again,
+        (TpOverlap::Async, false) => waits.tp,
+        // The input's gradient is reduced beside the weight's product; the gather for that product
+        // runs beside the input's. What is gathered first in backward stays.
+        (TpOverlap::Async, true) => {
+            let hideable = (waits.tp + again) * 2.0 / 3.0;
+            waits.tp + again - hideable.min(0.9 * cover.products)
+        }
+        // One piece in `tp` cannot hide: the first to arrive or the last to leave.
+        (TpOverlap::Userbuffers, _) => {
+            let all = waits.tp + again;
+            let hideable = all * (1.0 - 1.0 / shape.tp);
+            all - hideable.min(0.8 * cover.products)
+        }
+    };
+    let ring = if overlap.ring { (waits.ring - cover.attention).max(0.0) } else { waits.ring };
+    let cp = waits.cp - waits.ring + ring;
+    let ep = match overlap.ep {
+        EpOverlap::None => waits.ep,
+        EpOverlap::Microbatches => (waits.ep - 0.8 * cover.all).max(0.0),
+    };
+    times.add(Part::Tp, tp);
+    times.add(Part::Cp, cp);
+    times.add(Part::Ep, ep);
+    [waits.tp + again - tp, waits.cp - cp, waits.ep - ep]
+}

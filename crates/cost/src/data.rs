@@ -1,0 +1,124 @@
+//! What happens once a step around the microbatches: gradients over replicas, weights back, the
+//! optimizer; and under ZeRO-3 what happens around every layer of every microbatch.
+
+use crate::held::Held;
+use crate::prices::{ChunkTimes, Prices};
+use crate::traffic::{Collective, Spread};
+use layout::{Layout, ZeroStage};
+
+/// Bytes AdamW reads and writes for an element: gradient, main weight and two moments in fp32
+/// read, main weight and moments written, the bf16 weight written; and the gradient read once
+/// more for its norm, and cleared.
+const ADAMW_BYTES: f64 = 16.0 + 12.0 + 2.0 + 8.0;
+
+/// Muon keeps one moment: four bytes less read and written, and each product reads and writes.
+const MUON_BYTES: f64 = ADAMW_BYTES - 8.0;
+
+/// Seconds once a step on one stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct OnceAStep {
+    /// Gradients over replicas, all of it and what shows.
+    pub gradients: [f64; 2],
+    /// Weights over replicas, likewise.
+    pub weights: [f64; 2],
+    /// The optimizer's own kernels.
+    pub optimizer: f64,
+    /// State that travels to and from the host.
+    pub offload: f64,
+}
+
+impl OnceAStep {
+    /// What the step waits for.
+    pub fn exposed(&self) -> f64 {
+        self.gradients[1] + self.weights[1] + self.optimizer + self.offload
+    }
+}
+
+/// Replicas of dense and of expert tensors on the fabric.
+pub(crate) fn replicas(prices: &Prices, layout: &Layout) -> [Spread; 2] {
+    // Context ranks hold copies of dense tensors too, and lie between tensor and data ranks.
+    let dense = prices.fabric.spread(layout.dense_shards(), layout.tp.get());
+    let expert = prices.fabric.spread(layout.edp.get(), layout.etp.get() * layout.ep.get());
+    [dense, expert]
+}
+
+/// Bytes of a gradient and of a weight as they travel.
+pub(crate) fn widths(prices: &Prices) -> (f64, f64) {
+    let precision = &prices.recipe.precision;
+    (precision.gradients.bits() as f64 / 8.0, precision.weights.bits() as f64 / 8.0)
+}
+
+/// Gathers and reductions of one stage under ZeRO-3 for one microbatch: seconds that show in
+/// forward and in backward. A layer's weights are gathered while the layer before it runs.
+pub(crate) fn sharded_weights(prices: &Prices, layout: &Layout, held: &Held, times: ChunkTimes) -> [f64; 2] {
+    if layout.zero != ZeroStage::Three {
+        return [0.0; 2];
+    }
+    let spreads = replicas(prices, layout);
+    let (gradient, weight) = widths(prices);
+    let (mut gather, mut reduce) = (0.0, 0.0);
+    for (elements, spread) in held.elements.iter().zip(spreads) {
+        gather += prices.fabric.time(Collective::AllGather, elements * weight, spread).seconds;
+        reduce += prices.fabric.time(Collective::ReduceScatter, elements * gradient, spread).seconds;
+    }
+    let occupied = prices.meter.profile().collectives.occupied;
+    let shows = |moved: f64, cover: f64| (moved - cover).max(0.0) + occupied * moved.min(cover);
+    [shows(gather, times.forward), shows(gather + reduce, times.backward())]
+}
+
+/// Gradients, weights and the optimizer of one stage. `times` are one microbatch's, under whose
+/// last backward gradients travel and under whose first forward weights do.
+pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: ChunkTimes) -> OnceAStep {
+    let spreads = replicas(prices, layout);
+    let (gradient, weight) = widths(prices);
+    let overlap = prices.options.overlap;
+    let mut once = OnceAStep::default();
+    if layout.zero != ZeroStage::Three {
+        let (down, back) = match layout.zero {
+            ZeroStage::Zero => (Collective::AllReduce, None),
+            _ => (Collective::ReduceScatter, Some(Collective::AllGather)),
+        };
+        for (elements, spread) in held.elements.iter().zip(spreads) {
+            once.gradients[0] += prices.fabric.time(down, elements * gradient, spread).seconds;
+            if let Some(gather) = back {
+                once.weights[0] += prices.fabric.time(gather, elements * weight, spread).seconds;
+            }
+        }
+    }
+    let occupied = prices.meter.profile().collectives.occupied;
+    let shows = |moved: f64, cover: f64, hides: bool| match hides {
+        true => (moved - cover).max(0.0) + occupied * moved.min(cover),
+        false => moved,
+    };
+    once.gradients[1] = shows(once.gradients[0], times.backward(), overlap.gradients);
+    once.weights[1] = shows(once.weights[0], times.forward, overlap.weights);
+    if layout.sp {
+        let tp = prices.fabric.spread(layout.tp.get(), 1);
+        let whole = prices.fabric.time(Collective::AllReduce, held.whole * gradient, tp).seconds;
+        once.gradients[0] += whole;
+        once.gradients[1] += whole;
+    }
+    (once.optimizer, once.offload) = optimizer(prices, layout, held);
+    once
+}
+
+/// Seconds of the optimizer's kernels, and of the host link.
+fn optimizer(prices: &Prices, layout: &Layout, held: &Held) -> (f64, f64) {
+    let shards = |mesh: usize| match (layout.zero, mesh) {
+        (ZeroStage::Zero, _) => 1.0,
+        (_, 0) => layout.dense_shards() as f64,
+        (_, _) => layout.edp.get() as f64,
+    };
+    let (mut bytes, mut products, mut stepped) = (0.0, 0.0, 0.0);
+    for mesh in 0..2 {
+        let adam = held.elements[mesh] - held.muon[mesh];
+        bytes += (adam * ADAMW_BYTES + held.muon[mesh] * MUON_BYTES) / shards(mesh);
+        products += held.products[mesh] / shards(mesh);
+        stepped += held.elements[mesh] / shards(mesh);
+    }
+    let kernels = bytes * (1.0 - prices.options.offload) / prices.meter.rate();
+    let host = prices.cluster.device.host_link.as_ref();
+    // The gradient goes down in fp32 and the weight comes back in bf16.
+    let travel = host.map_or(0.0, |link| stepped * prices.options.offload * 6.0 / link.bytes_per_second);
+    (kernels + prices.meter.large_products(products), travel)
+}

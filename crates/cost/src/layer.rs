@@ -1,0 +1,130 @@
+//! The passes of one layer: its operations on the meter, its collectives on the fabric, what the
+//! host can start, and what recompute runs again.
+
+use crate::comm::{Cover, Hidden, LayerWaits, Waits, expose};
+use crate::ops::{Op, Shape, Work};
+use crate::part::{Part, Times};
+use crate::roofline::Meter;
+use layout::Recompute;
+use layout::request::RecomputeModule;
+
+/// Seconds of one layer for one microbatch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct LayerPrice {
+    pub forward: Times,
+    pub input: Times,
+    pub weight: Times,
+    pub recompute: Times,
+    /// Seconds of collectives nobody waited for, all passes together.
+    pub hidden: Hidden,
+}
+
+impl LayerPrice {
+    /// The passes as the pipeline sees them: forward, towards the input, towards the weight.
+    pub fn passes(&self) -> [f64; 3] {
+        [self.forward.seconds(), self.input.seconds() + self.recompute.seconds(), self.weight.seconds()]
+    }
+
+    /// All passes together.
+    pub fn all(&self) -> Times {
+        let mut all = self.forward;
+        all += self.input;
+        all += self.weight;
+        all += self.recompute;
+        all
+    }
+
+    /// The same, several times.
+    pub fn times(self, count: f64) -> LayerPrice {
+        LayerPrice {
+            forward: self.forward * count,
+            input: self.input * count,
+            weight: self.weight * count,
+            recompute: self.recompute * count,
+            hidden: self.hidden.map(|seconds| seconds * count),
+        }
+    }
+
+    /// One behind the other.
+    pub fn add(&mut self, other: LayerPrice) {
+        self.forward += other.forward;
+        self.input += other.input;
+        self.weight += other.weight;
+        self.recompute += other.recompute;
+        self.hidden.iter_mut().zip(other.hidden).for_each(|(a, b)| *a += b);
+    }
+}
+
+/// A pass being summed: device seconds by part, and the host's.
+#[derive(Default)]
+struct Pass {
+    times: Times,
+    host: f64,
+}
+
+impl Pass {
+    fn run(&mut self, meter: &Meter, part: Part, works: &[Work]) {
+        for work in works {
+            let part = if matches!(work, Work::Sync) { Part::Launch } else { part };
+            self.times.add(part, meter.seconds(work));
+            self.host += meter.host_seconds(work);
+        }
+    }
+
+    /// The device waits where the host starts kernels more slowly than they run.
+    fn floor(&mut self) {
+        let late = self.host - self.times.compute();
+        if late > 0.0 {
+            self.times.add(Part::Launch, late);
+        }
+    }
+}
+
+/// Prices a layer.
+pub(crate) fn price(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits, recompute: &Recompute) -> LayerPrice {
+    let [mut forward, mut input, mut weight, mut again] = [(); 4].map(|()| Pass::default());
+    for op in ops {
+        forward.run(meter, op.part, &op.forward);
+        input.run(meter, op.part, &op.input);
+        weight.run(meter, op.part, &op.weight);
+        if runs_again(op.modules, recompute) {
+            again.run(meter, op.part, &op.forward);
+        }
+    }
+    for pass in [&mut forward, &mut input, &mut weight, &mut again] {
+        pass.floor();
+    }
+    let forward_cover = cover(&forward.times, &Times::default());
+    let hidden = expose(shape, waits.forward, 0.0, forward_cover, false, &mut forward.times);
+    let backward_cover = cover(&input.times, &weight.times);
+    let behind = expose(shape, waits.backward, waits.again, backward_cover, true, &mut input.times);
+    let repeated = match recompute {
+        Recompute::Full => waits.forward,
+        Recompute::Selective(modules) if modules.contains(&RecomputeModule::Moe) => {
+            Waits { ep: waits.forward.ep, ..Waits::default() }
+        }
+        _ => Waits::default(),
+    };
+    let again_cover = cover(&again.times, &Times::default());
+    let once_more = expose(shape, repeated, 0.0, again_cover, false, &mut again.times);
+    let mut all = hidden;
+    all.iter_mut().zip(behind).zip(once_more).for_each(|((a, b), c)| *a += b + c);
+    LayerPrice { forward: forward.times, input: input.times, weight: weight.times, recompute: again.times, hidden: all }
+}
+
+fn cover(first: &Times, second: &Times) -> Cover {
+    let products = |t: &Times| t.of(Part::Gemm) + t.of(Part::Experts);
+    Cover {
+        products: products(first) + products(second),
+        attention: first.of(Part::Attention),
+        all: first.compute() + second.compute(),
+    }
+}
+
+fn runs_again(modules: &[RecomputeModule], recompute: &Recompute) -> bool {
+    match recompute {
+        Recompute::None => false,
+        Recompute::Full => true,
+        Recompute::Selective(chosen) => modules.iter().any(|module| chosen.contains(module)),
+    }
+}

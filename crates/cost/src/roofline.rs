@@ -1,0 +1,125 @@
+//! Work into seconds: the larger of what the matrix units and what memory need, plus what a kernel
+//! takes besides. Every figure is the profile's or the device's.
+
+use crate::Unpriced;
+use crate::ops::{Direction, Work};
+use crate::options::{Elementwise, Format, Launch, Options};
+use hardware::{AttentionCurve, Device, GemmCurve, Profile};
+
+/// Ways a product may be cut along k when it has too few tiles; libraries try a few.
+const SPLITS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
+
+/// A device with its curves.
+#[derive(Clone, Debug)]
+pub(crate) struct Meter {
+    profile: Profile,
+    gemm: [Option<(f64, GemmCurve)>; 4],
+    attention: AttentionCurve,
+    bf16: f64,
+    /// Bytes a second of large kernels.
+    rate: f64,
+    host: f64,
+}
+
+impl Meter {
+    pub fn new(device: &Device, options: &Options) -> Result<Meter, Unpriced> {
+        let profile = device.profile()?.profile;
+        let curve = |format: Format| {
+            let peak = device.peaks.iter().find(|p| p.format == format.name())?;
+            Some((peak.flops, profile.gemm(format.name())?.clone()))
+        };
+        let gemm = [Format::Bf16, Format::Fp8, Format::Mxfp8, Format::Nvfp4].map(curve);
+        let missing = |format: Format| Unpriced::new(device.name.clone(), format!("no peak or curve in {format}"));
+        let bf16 = gemm[0].as_ref().ok_or_else(|| missing(Format::Bf16))?.0;
+        if gemm[options.format as usize].is_none() {
+            return Err(missing(options.format));
+        }
+        let rate = device.memory_rate.as_ref().map(|r| r.bytes_per_second * profile.memory.fraction);
+        let rate = rate.ok_or_else(|| Unpriced::new(device.name.clone(), "no memory rate"))?;
+        let kernel = options.kernels.attention.name();
+        let attention = profile.attention(kernel).cloned();
+        let attention = attention.ok_or_else(|| Unpriced::new(device.name.clone(), format!("no curve of {kernel}")))?;
+        let host = match (options.kernels.launch, options.kernels.elementwise) {
+            (Launch::Graphs, _) => 0.0,
+            (Launch::Eager, Elementwise::Compiled) => profile.launch.compiled_seconds,
+            (Launch::Eager, _) => profile.launch.host_seconds,
+        };
+        Ok(Meter { gemm, attention, bf16, rate, host, profile })
+    }
+
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Bytes a second of large kernels.
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// Seconds the device takes.
+    pub fn seconds(&self, work: &Work) -> f64 {
+        let memory = &self.profile.memory;
+        match *work {
+            Work::Gemm { format, m, n, k, groups, out_bytes } => self.gemm(format, [m, n, k], groups, out_bytes),
+            Work::Attention { flops, bytes, tokens, dim, pass } => {
+                let curve = &self.attention;
+                let reached = tokens / (tokens + curve.half_tokens)
+                    * (dim / (dim + curve.half_dim))
+                    * ((128.0 + curve.half_dim) / 128.0);
+                let fraction = if pass == Direction::Forward { curve.forward } else { curve.backward };
+                (flops / (self.bf16 * fraction * reached.max(1e-3))).max(bytes / self.rate) + memory.fixed_seconds
+            }
+            Work::Scan { flops, bytes, pass } => {
+                let scan = &self.profile.scan;
+                let fraction = if pass == Direction::Forward { scan.forward } else { scan.backward };
+                (flops / (self.bf16 * fraction)).max(bytes / self.rate) + 5.0 * memory.fixed_seconds
+            }
+            Work::Serial { steps, heads, pass } => {
+                let curve = &self.profile.recurrence;
+                let waves = (heads / self.profile.multiprocessors as f64).ceil().max(1.0);
+                let times = if pass == Direction::Forward { 1.0 } else { curve.backward };
+                steps * waves * times * curve.step_seconds
+            }
+            Work::Bytes { bytes, kernels } => bytes / self.rate + kernels * memory.fixed_seconds,
+            Work::Sync => self.profile.launch.sync_seconds,
+        }
+    }
+
+    /// Seconds the host takes to start it.
+    pub fn host_seconds(&self, work: &Work) -> f64 {
+        let kernels = match work {
+            Work::Gemm { .. } | Work::Attention { .. } => 2.0,
+            Work::Scan { .. } => 6.0,
+            Work::Serial { .. } => 2.0,
+            Work::Bytes { kernels, .. } => *kernels,
+            Work::Sync => 0.0,
+        };
+        kernels * self.host
+    }
+
+    /// Waves of tiles over the multiprocessors, on the best tile and cut along k.
+    fn gemm(&self, format: Format, [m, n, k]: [f64; 3], groups: f64, out_bytes: f64) -> f64 {
+        let Some((peak, curve)) = &self.gemm[format as usize] else { return f64::INFINITY };
+        let many = if groups > 1.0 { curve.grouped } else { 1.0 };
+        let units = self.profile.multiprocessors as f64;
+        let rate = peak * curve.sustained * many;
+        let mut best = f64::INFINITY;
+        for &(rows, columns, tile) in &curve.tiles {
+            let (rows, columns) = (rows as f64, columns as f64);
+            let tiles = (m / rows).ceil() * (n / columns).ceil() * groups;
+            for split in SPLITS {
+                let waves = (tiles * split / units).ceil();
+                let flops = waves * units * rows * columns * 2.0 * (k / split + curve.k_overhead);
+                best = best.min(flops / (rate * tile));
+            }
+        }
+        let bytes = groups * (format.bytes() * (m * k + n * k) + out_bytes * m * n);
+        best.max(bytes / self.rate) + curve.fixed_seconds
+    }
+
+    /// Seconds of plain products of this many operations in bf16, large and square.
+    pub fn large_products(&self, flops: f64) -> f64 {
+        let sustained = self.gemm[0].as_ref().map_or(1.0, |(_, curve)| curve.sustained);
+        flops / (self.bf16 * sustained)
+    }
+}

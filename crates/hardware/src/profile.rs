@@ -1,0 +1,226 @@
+//! What a device reaches of what its maker states: efficiency by shape of the products, kernels and
+//! copies that training consists of. A profile is read off one device and shipped with how it was
+//! taken; a device without one borrows the curves of its nearest relative, and says so.
+//!
+//! A profile knows no model. It answers how fast a shape runs, never what a step consists of.
+
+use crate::Device;
+use diag::{Blame, Finding};
+use serde::{Deserialize, Serialize};
+
+/// The calibrated curves of one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The device it describes.
+    pub device: String,
+    /// Multiprocessors that share out the tiles of a product.
+    pub multiprocessors: u64,
+    /// Where the count and the profile as a whole come from.
+    pub source: String,
+    /// Matrix products, one a format.
+    pub gemm: Vec<GemmCurve>,
+    /// Attention kernels.
+    pub attention: Vec<AttentionCurve>,
+    /// Chunked scans of state-space mixers.
+    pub scan: ScanCurve,
+    /// Steps of a recurrence that cannot be scanned.
+    pub recurrence: RecurrenceCurve,
+    /// Kernels that only read and write.
+    pub memory: MemoryCurve,
+    /// Starting kernels.
+    pub launch: LaunchCurve,
+    /// Collectives over the fast fabric and the network.
+    pub collectives: CollectiveCurve,
+}
+
+/// How matrix products run in one format: whole waves of tiles, a prologue along k, and the rate
+/// of the units once they are busy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GemmCurve {
+    /// Format of the factors.
+    pub format: String,
+    /// Share of the stated peak that a large product sustains.
+    pub sustained: f64,
+    /// Depth along k that filling and draining a tile costs.
+    pub k_overhead: f64,
+    /// Tiles the library chooses among: rows, columns, and their rate against the best tile's.
+    pub tiles: Vec<(u64, u64, f64)>,
+    /// What a kernel takes besides.
+    pub fixed_seconds: f64,
+    /// The rate of products with a group of factors each, against one product of the same work.
+    pub grouped: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// How one attention kernel runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionCurve {
+    /// `unfused`, `flash2` or `flash3`.
+    pub kernel: String,
+    /// Share of the bf16 peak on long sequences with heads of 128, in forward.
+    pub forward: f64,
+    /// The same in backward, whose work is two and a half times the forward's.
+    pub backward: f64,
+    /// Width of a head at which half the rate is reached.
+    pub half_dim: f64,
+    /// Tokens of a sequence at which half the rate is reached.
+    pub half_tokens: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// How the chunked scan of a state-space mixer runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScanCurve {
+    /// Share of the bf16 peak its products reach in forward.
+    pub forward: f64,
+    /// And in backward.
+    pub backward: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// How a recurrence without a scan runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecurrenceCurve {
+    /// One step of one head, its state kept on the multiprocessor.
+    pub step_seconds: f64,
+    /// Backward steps against forward steps: the state is run again, then its gradient.
+    pub backward: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// How kernels that only move bytes run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryCurve {
+    /// Share of the stated rate that large tensors reach.
+    pub fraction: f64,
+    /// What a kernel takes besides.
+    pub fixed_seconds: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// What starting kernels takes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchCurve {
+    /// Host time of one operation of an eager framework.
+    pub host_seconds: f64,
+    /// Host time of one that a compiler or a recorded graph launches.
+    pub compiled_seconds: f64,
+    /// A wait of the host for a figure on the device.
+    pub sync_seconds: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// What collectives reach of their links.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CollectiveCurve {
+    /// Share of the island link that rings reach on large messages.
+    pub island: f64,
+    /// Share that an all-to-all reaches.
+    pub island_all_to_all: f64,
+    /// Rate of an all-reduce that the switch sums, against a ring's; one where it cannot.
+    pub switch_reduce: f64,
+    /// Share of the network link that rings reach on large messages.
+    pub network: f64,
+    /// Share that an all-to-all reaches.
+    pub network_all_to_all: f64,
+    /// Before the first byte, whatever the size of the group.
+    pub base_seconds: f64,
+    /// Share of the multiprocessors a collective occupies while it runs beside compute.
+    pub occupied: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// A profile, and whether it was read off this very device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calibrated {
+    /// The curves.
+    pub profile: Profile,
+    /// Whether they are this device's own.
+    pub is_own: bool,
+}
+
+const PROFILES: &[(&str, &str)] = &[
+    ("H200", include_str!("../../../data/hardware/curves/h200.toml")),
+    ("H100", include_str!("../../../data/hardware/curves/h100.toml")),
+    ("A100", include_str!("../../../data/hardware/curves/a100.toml")),
+    ("B200", include_str!("../../../data/hardware/curves/b200.toml")),
+];
+
+impl Profile {
+    /// Reads a profile file.
+    pub fn parse(name: &str, text: &str) -> Result<Profile, Finding> {
+        toml::from_str(text)
+            .map_err(|e| Finding::error("hardware/profile", Blame::Environment, name, e.message().to_string()))
+    }
+
+    /// The curve of a format, if the device multiplies in it.
+    pub fn gemm(&self, format: &str) -> Option<&GemmCurve> {
+        self.gemm.iter().find(|curve| curve.format == format)
+    }
+
+    /// The curve of an attention kernel, if the device runs it.
+    pub fn attention(&self, kernel: &str) -> Option<&AttentionCurve> {
+        self.attention.iter().find(|curve| curve.kernel == kernel)
+    }
+}
+
+impl Device {
+    /// The curves of this device: its own, or those of the nearest relative that multiplies in the
+    /// same formats.
+    pub fn profile(&self) -> Result<Calibrated, Finding> {
+        let own = PROFILES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&self.name));
+        let speaks = |format: &str| self.formats.iter().any(|f| f == format);
+        let relative = match (speaks("mxfp8"), speaks("fp8")) {
+            (true, _) => "B200",
+            (false, true) => "H200",
+            (false, false) => "A100",
+        };
+        let (name, text) = own.or_else(|| PROFILES.iter().find(|(name, _)| *name == relative)).unwrap_or(&PROFILES[0]);
+        Ok(Calibrated { profile: Profile::parse(name, text)?, is_own: own.is_some() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_profile_reads_and_names_its_sources() {
+        for (name, text) in PROFILES {
+            let profile = Profile::parse(name, text).unwrap();
+            let device = Device::find(name).unwrap();
+            assert_eq!(profile.device, *name);
+            assert!(!profile.source.is_empty() && profile.gemm.iter().all(|c| !c.source.is_empty()));
+            for format in &device.formats {
+                assert!(profile.gemm(format).is_some(), "{name} has no curve in {format}");
+                assert!(device.peaks.iter().any(|p| p.format == *format), "{name} has no peak in {format}");
+            }
+            for kernel in ["unfused", "flash2", "flash3"] {
+                assert!(profile.attention(kernel).is_some(), "{name} has no curve of {kernel}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_without_curves_borrows_a_relatives() {
+        let mut device = Device::find("B200").unwrap();
+        device.name = "GB999".to_string();
+        let calibrated = device.profile().unwrap();
+        assert!(!calibrated.is_own && calibrated.profile.device == "B200");
+    }
+}
