@@ -149,17 +149,20 @@ pub fn ranges(recipe: &Recipe, layout: &Layout, weights: Option<&[u64]>) -> Resu
         (Some(given), _, _) => explicit(given, num_chunks, depth)?,
         _ if num_chunks > depth => return Err(too_deep(num_chunks, depth)),
         (None, Some(weights), _) => weighted(weights, 0, 0, num_chunks),
-        (None, None, Balance::Params) => by_params(recipe, num_chunks),
+        (None, None, Balance::Params) => {
+            let (layers, front, back) = param_weights(recipe);
+            weighted(&layers, front, back, num_chunks)
+        }
         (None, None, Balance::Layers) => even(depth, num_chunks),
     };
     let ends = starts.iter().skip(1).copied().chain([depth]);
     Ok(starts.iter().copied().zip(ends).map(|(a, b)| a..b).collect())
 }
 
-/// First layers of chunks as even as possible by parameters, edges included.
-pub fn by_params(recipe: &Recipe, num_chunks: usize) -> Vec<usize> {
+/// Parameters of every layer, of the front and of the back.
+pub fn param_weights(recipe: &Recipe) -> (Vec<u64>, u64, u64) {
     let params = LayerParams::of(recipe);
-    weighted(&params.layers, params.front, params.back, num_chunks)
+    (params.layers, params.front, params.back)
 }
 
 /// Parameters by layer and at the edges.
@@ -316,8 +319,8 @@ fn cut(
     (starts.len() == num_chunks && held + back <= limit).then_some(starts)
 }
 
-/// Which chunks each stage holds.
-fn deal(layout: &Layout) -> Vec<Vec<usize>> {
+/// Which chunks each stage holds, in the order of depth.
+pub fn deal(layout: &Layout) -> Vec<Vec<usize>> {
     let pp = layout.pp.get() as usize;
     let chunks = layout.chunks() as usize;
     (0..pp)

@@ -1,0 +1,379 @@
+//! Memory and time of every legal layout that shares the degrees inside a layer. The probes of a
+//! key are paid once; a layout is then a few sums, without allocation.
+
+use crate::point::{Key, Offload, Point};
+use crate::shape::{Shape, Stage};
+use crate::simplicity::complexity;
+use crate::space::{Realm, Space};
+use cost::{ChunkTimes, Counts, Prices};
+use layout::{Layout, ZeroStage};
+use memory::fit::{communicator_bytes, communicators};
+use memory::quick::{Highest, Probes, Quick, Shards, StageTerms, State, in_flight_under};
+use recipe::Mixer;
+use std::collections::BTreeMap;
+use units::named;
+
+named! {
+    /// The line of a rank that is largest where a layout does not fit.
+    pub enum MemoryLine {
+        /// Weights.
+        Weights = "memory/weights",
+        /// Gradients.
+        Gradients = "memory/gradients",
+        /// Optimizer state.
+        Optimizer = "memory/optimizer",
+        /// What layers save for backward, over all microbatches in flight.
+        Activations = "memory/activations",
+        /// The highest point inside one layer.
+        Layer = "memory/layer",
+        /// Head and loss.
+        Loss = "memory/loss",
+    }
+}
+
+/// A layout that fits, with a time it cannot go below.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Which.
+    pub point: Point,
+    /// Seconds a sequence takes, at least.
+    pub bound: f64,
+    /// Bytes left on the worst rank.
+    pub headroom: i64,
+    /// How much there is to get wrong.
+    pub complexity: u32,
+}
+
+/// What became of layouts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Priced: memory and time.
+    pub priced: u64,
+    /// Of these, fitting with the headroom asked for.
+    pub fit: u64,
+    /// Of these, not fitting, by the largest line of the worst stage.
+    pub misfit: [u64; MemoryLine::ALL.len()],
+    /// Likewise, by where that stage stands: the only one, first, middle, last.
+    pub misfit_at: [u64; 4],
+    /// Legal, and not priced, by the reason.
+    pub unpriced: BTreeMap<String, u64>,
+    /// The layout that misses by least, and by how much.
+    pub nearest: Option<(i64, Point)>,
+}
+
+impl Tally {
+    /// Both together.
+    pub fn add(&mut self, other: &Tally) {
+        self.priced += other.priced;
+        self.fit += other.fit;
+        self.misfit.iter_mut().zip(other.misfit).for_each(|(a, b)| *a += b);
+        self.misfit_at.iter_mut().zip(other.misfit_at).for_each(|(a, b)| *a += b);
+        for (reason, count) in &other.unpriced {
+            *self.unpriced.entry(reason.clone()).or_default() += count;
+        }
+        if let Some(other) = other.nearest {
+            self.nearer(other);
+        }
+    }
+
+    fn nearer(&mut self, other: (i64, Point)) {
+        let is_nearer = self.nearest.is_none_or(|(over, point)| (other.0, other.1) < (over, point));
+        self.nearest = if is_nearer { Some(other) } else { self.nearest };
+    }
+}
+
+/// Degrees of a pipeline that are legal for a key.
+#[derive(Clone, Copy, Debug)]
+struct Mesh {
+    pp: u64,
+    microbatches: u64,
+}
+
+/// Prices the keys of one realm.
+pub struct Pricer<'a> {
+    space: &'a Space<'a>,
+    realm: &'a Realm,
+    index: usize,
+    probes: Probes<'a>,
+    /// Bytes a rank may hold in its allocator before communicators.
+    budget: i64,
+    reserve: hardware::Reserve,
+    has_experts: bool,
+}
+
+/// What a stage comes to under one recompute policy, before state is shared out.
+struct Summed {
+    terms: StageTerms,
+    running: u64,
+}
+
+impl<'a> Pricer<'a> {
+    /// A pricer for one realm of a space.
+    pub fn new(space: &'a Space<'a>, index: usize) -> Pricer<'a> {
+        let realm = &space.realms[index];
+        let device = &space.question.cluster.device;
+        let reserve = device.outside().reserve;
+        Pricer {
+            space,
+            realm,
+            index,
+            probes: Probes::new(&realm.recipe, &realm.options),
+            budget: device.visible_bytes() as i64 - (reserve.context_bytes + reserve.libraries_bytes) as i64,
+            reserve,
+            has_experts: realm.recipe.uses(Mixer::Moe),
+        }
+    }
+
+    /// Probes shared by everything this realm prices.
+    pub fn probes(&self) -> &Probes<'a> {
+        &self.probes
+    }
+
+    /// Prices of a layer under a key.
+    pub fn prices(&self, layout: &Layout, offload: Offload) -> Result<Prices, cost::Unpriced> {
+        let share = match self.space.question.offload {
+            crate::question::OffloadChoice::Pinned(share) => share,
+            crate::question::OffloadChoice::Free => offload.share(),
+        };
+        let options = cost::Options { offload: share, ..self.space.question.options };
+        Prices::new(&self.realm.recipe, layout, self.space.question.cluster, &options)
+    }
+
+    fn meshes(&self, key: &Key) -> Vec<Mesh> {
+        let meshes = self.realm.shapes.keys().filter_map(|&pp| {
+            let dp = self.space.replicas(key, pp)?;
+            let mesh = Mesh { pp, microbatches: self.space.microbatches(key, dp) };
+            (self.realm.rules.mesh(key, pp, dp) == 0).then_some(mesh)
+        });
+        meshes.collect()
+    }
+
+    fn shapes(&self, mesh: Mesh) -> impl Iterator<Item = (usize, &'a Shape)> + '_ {
+        let shapes = self.realm.shapes[&mesh.pp].iter().enumerate();
+        shapes.filter(move |(_, shape)| self.realm.rules.order(mesh.pp, shape.order, mesh.microbatches) == 0)
+    }
+
+    /// Seconds a sequence takes at least, over all layouts of a key: recompute only adds to it.
+    pub fn least(&self, key: &Key) -> f64 {
+        let meshes = self.meshes(key);
+        if meshes.is_empty() {
+            return f64::INFINITY;
+        }
+        let mut layout = self.realm.template.clone();
+        self.space.set_key(&mut layout, key);
+        layout.recompute = self.realm.recompute[0].clone();
+        let Ok(prices) = self.prices(&layout, Offload::Device) else { return 0.0 };
+        let mut scratch = Scratch::default();
+        let mut least = f64::INFINITY;
+        for mesh in meshes {
+            for (_, shape) in self.shapes(mesh) {
+                self.space.set_pipeline(&mut layout, key, mesh.pp, shape.order);
+                for &zero in self.space.zero.iter().filter(|zero| self.realm.rules.state(mesh.pp, **zero) == 0) {
+                    layout.zero = zero;
+                    let seconds = scratch.estimate(&prices, &layout, shape);
+                    least = least.min(seconds / layout.global_batch as f64);
+                }
+            }
+        }
+        least
+    }
+
+    /// Prices every layout of a key; `keep` is given each that fits.
+    pub fn price(&self, key: &Key, keep: &mut dyn FnMut(Candidate)) -> Tally {
+        let mut tally = Tally::default();
+        let meshes = self.meshes(key);
+        if meshes.is_empty() {
+            return tally;
+        }
+        let mut layout = self.realm.template.clone();
+        self.space.set_key(&mut layout, key);
+        for recompute in 0..self.realm.recompute.len() {
+            if self.realm.rules.recompute(recompute) != 0 {
+                continue;
+            }
+            layout.recompute = self.realm.recompute[recompute].clone();
+            match self.probe(&layout) {
+                Ok((quick, prices)) => {
+                    let mut run = Run {
+                        pricer: self,
+                        key,
+                        recompute,
+                        quick: &quick,
+                        prices: &prices,
+                        layout: &mut layout,
+                        scratch: Scratch::default(),
+                        tally: &mut tally,
+                        keep,
+                    };
+                    meshes.iter().for_each(|mesh| run.mesh(*mesh));
+                }
+                Err(reason) => {
+                    let states = |mesh: &Mesh| self.states(mesh.pp).count() as u64 * self.space.offload.len() as u64;
+                    let count = meshes.iter().map(|mesh| self.shapes(*mesh).count() as u64 * states(mesh)).sum::<u64>();
+                    *tally.unpriced.entry(reason).or_default() += count;
+                }
+            }
+        }
+        tally
+    }
+
+    fn states(&self, pp: u64) -> impl Iterator<Item = ZeroStage> + '_ {
+        self.space.zero.iter().copied().filter(move |zero| self.realm.rules.state(pp, *zero) == 0)
+    }
+
+    fn probe(&self, layout: &Layout) -> Result<(Quick, Vec<Prices>), String> {
+        let quick = self.probes.quick(layout).map_err(|e| format!("{}: {}", e.what, e.why))?;
+        let prices = self.space.offload.iter().map(|offload| self.prices(layout, *offload));
+        Ok((quick, prices.collect::<Result<_, _>>().map_err(|e| e.to_string())?))
+    }
+}
+
+/// Buffers that every layout of a key reuses.
+#[derive(Default)]
+struct Scratch {
+    distinct: Vec<ChunkTimes>,
+    chunks: Vec<ChunkTimes>,
+}
+
+impl Scratch {
+    fn estimate(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) -> f64 {
+        self.distinct.clear();
+        self.distinct.extend(shape.chunks.iter().map(|chunk| prices.chunk(layout, chunk.counts())));
+        self.chunks.clear();
+        self.chunks.extend(shape.chunk_of.iter().map(|chunk| self.distinct[*chunk]));
+        let mut counts = [Counts { layers: &[], is_first: false, is_last: false }; MOST_DISTINCT];
+        if shape.stages.len() > MOST_DISTINCT {
+            let all: Vec<Counts> = shape.stages.iter().map(counts_of).collect();
+            return prices.estimate(layout, &self.chunks, &all);
+        }
+        counts.iter_mut().zip(&shape.stages).for_each(|(slot, stage)| *slot = counts_of(stage));
+        prices.estimate(layout, &self.chunks, &counts[..shape.stages.len()])
+    }
+}
+
+/// Distinct stages that need no allocation.
+const MOST_DISTINCT: usize = 32;
+
+fn counts_of(stage: &Stage) -> Counts<'_> {
+    Counts { layers: &stage.shape.layers, is_first: stage.shape.is_first, is_last: stage.shape.is_last }
+}
+
+/// One recompute policy of one key.
+struct Run<'r, 'a> {
+    pricer: &'r Pricer<'a>,
+    key: &'r Key,
+    recompute: usize,
+    quick: &'r Quick,
+    /// One for every place AdamW's state may live.
+    prices: &'r [Prices],
+    layout: &'r mut Layout,
+    scratch: Scratch,
+    tally: &'r mut Tally,
+    keep: &'r mut dyn FnMut(Candidate),
+}
+
+impl<'a> Run<'_, 'a> {
+    fn mesh(&mut self, mesh: Mesh) {
+        let pricer = self.pricer;
+        let mut summed: Vec<Summed> = Vec::new();
+        for (index, shape) in pricer.shapes(mesh) {
+            pricer.space.set_pipeline(self.layout, self.key, mesh.pp, shape.order);
+            let talking = communicators(self.layout, pricer.has_experts).len() as u64;
+            let budget = pricer.budget - communicator_bytes(&pricer.reserve, talking) as i64;
+            summed.clear();
+            summed.extend(shape.stages.iter().map(|stage| {
+                let terms = self.quick.terms(&stage.shape);
+                let degrees = [mesh.pp, shape.order.vpp];
+                let flights = in_flight_under(shape.order.schedule, degrees, mesh.microbatches, stage.index);
+                Summed { running: terms.running(flights), terms }
+            }));
+            for zero in pricer.states(mesh.pp) {
+                self.layout.zero = zero;
+                let shards = Shards::new(zero, [self.layout.dense_shards(), self.layout.edp.get()]);
+                for (place, &offload) in pricer.space.offload.iter().enumerate() {
+                    let seconds = self.scratch.estimate(&self.prices[place], self.layout, shape);
+                    let point = Point {
+                        realm: pricer.index,
+                        key: *self.key,
+                        pp: mesh.pp,
+                        order: shape.order,
+                        shape: index,
+                        zero,
+                        recompute: self.recompute,
+                        offload,
+                    };
+                    self.judge(point, shape, &summed, &shards, budget, seconds);
+                }
+            }
+        }
+    }
+
+    fn judge(
+        &mut self,
+        point: Point,
+        shape: &Shape,
+        summed: &[Summed],
+        shards: &Shards,
+        budget: i64,
+        seconds: f64,
+    ) {
+        let space = self.pricer.space;
+        let share = match space.question.offload {
+            crate::question::OffloadChoice::Pinned(share) => share,
+            crate::question::OffloadChoice::Free => point.offload.share(),
+        };
+        let (mut most, mut worst) = (0, 0);
+        for (i, stage) in summed.iter().enumerate() {
+            let held = on_device(self.quick.state(&stage.terms, shards), share).total() + stage.running;
+            if held > most {
+                (most, worst) = (held, i);
+            }
+        }
+        let headroom = budget - self.quick.reserved(most) as i64;
+        self.tally.priced += 1;
+        if headroom < space.question.headroom.0 as i64 {
+            let stage = &summed[worst];
+            let state = on_device(self.quick.state(&stage.terms, shards), share);
+            self.tally.misfit[largest(&state, stage) as usize] += 1;
+            self.tally.misfit_at[place(&shape.stages[worst], shape)] += 1;
+            self.tally.nearer((space.question.headroom.0 as i64 - headroom, point));
+            return;
+        }
+        self.tally.fit += 1;
+        let bound = seconds / self.layout.global_batch as f64;
+        let complexity = complexity(&point, shape, &self.pricer.realm.recompute[self.recompute]);
+        (self.keep)(Candidate { point, bound, headroom, complexity });
+    }
+}
+
+fn on_device(mut state: State, share: f64) -> State {
+    state.adam -= (state.adam as f64 * share) as u64;
+    state
+}
+
+/// The largest line of a stage.
+fn largest(state: &State, stage: &Summed) -> MemoryLine {
+    let kept = stage.running - stage.terms.once + stage.terms.saved.min(stage.terms.once);
+    let point = match stage.terms.highest {
+        Highest::Layer | Highest::Embedding => MemoryLine::Layer,
+        Highest::Loss => MemoryLine::Loss,
+    };
+    let lines = [
+        (state.weights, MemoryLine::Weights),
+        (state.gradients, MemoryLine::Gradients),
+        (state.adam + state.muon, MemoryLine::Optimizer),
+        (kept, MemoryLine::Activations),
+        (stage.running - kept, point),
+    ];
+    lines.into_iter().max_by_key(|(bytes, _)| *bytes).map_or(MemoryLine::Activations, |(_, line)| line)
+}
+
+/// Where a stage stands: the only one, first, middle, last.
+fn place(stage: &Stage, shape: &Shape) -> usize {
+    match (stage.shape.is_first, stage.shape.is_last) {
+        _ if shape.stages.len() == 1 => 0,
+        (true, _) => 1,
+        (false, false) => 2,
+        (false, true) => 3,
+    }
+}
