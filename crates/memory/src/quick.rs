@@ -232,6 +232,11 @@ impl Quick {
         &self.kinds
     }
 
+    /// What one layer of each kind saves for backward.
+    pub fn saved_by_kind(&self) -> &[u64] {
+        &self.saved
+    }
+
     /// The peak of one stage.
     pub fn peak(&self, stage: &QuickStage) -> QuickPeak {
         let terms = self.terms(&stage.shape);

@@ -32,7 +32,7 @@ fn main() {
         "{} enumerated, {} legal, {} bounded, {} priced, {} fit, {} simulated in {seconds:.2} s on {threads}: {:.0} a second a core",
         found.counts.enumerated,
         found.counts.legal,
-        found.bounded,
+        found.tally.bounded,
         found.tally.priced,
         found.tally.fit,
         found.simulated,
@@ -44,6 +44,12 @@ fn main() {
     println!("  misfit {:?}, unpriced {:?}", found.tally.misfit, found.tally.unpriced);
     for best in found.best.top.iter().take(8).chain(&found.best.frontier) {
         let layout = space.layout(&best.point);
-        println!("{:.4} ms {:.1} GiB {} {}", 1e3 * best.per_sequence, best.headroom as f64 / 1.074e9, best.complexity, layout.all_flags());
+        println!(
+            "{:.4} ms {:.1} GiB {} {}",
+            1e3 * best.per_sequence,
+            best.headroom as f64 / 1.074e9,
+            best.complexity,
+            layout.all_flags()
+        );
     }
 }

@@ -31,7 +31,7 @@ impl Simulated {
 
 /// The frontier's layouts take at most this many times as long as the best one: beyond it no
 /// headroom and no simplicity is worth it.
-pub const FRONTIER_REACH: f64 = 1.5;
+pub const FRONTIER_REACH: f64 = 1.25;
 
 /// Headroom counts on the frontier in this many steps of the device: less is noise.
 pub const HEADROOM_STEPS: i64 = 20;

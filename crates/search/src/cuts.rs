@@ -1,9 +1,9 @@
 //! Where the depth is cut: for every number of chunks, the partitions worth pricing.
 
-use cost::{Counts, Prices};
 use crate::point::Order;
-use layout::{Balance, Schedule};
+use cost::{Counts, Prices};
 use layout::stages::{even, param_weights, weighted, weighted_by};
+use layout::{Balance, Schedule};
 use memory::quick::{Quick, Shards, StageShape, in_flight_under};
 use recipe::Recipe;
 use units::named;
@@ -98,16 +98,10 @@ impl Weights {
     /// First layers of chunks even in memory: early stages keep more microbatches.
     pub fn by_memory(&self, schedule: Schedule, pp: u64, vpp: u64) -> Vec<usize> {
         let flights: Vec<u64> = (0..pp).map(|stage| in_flight_under(schedule, [pp, vpp], 2 * pp, stage)).collect();
-        weighted_by(
-            self.kinds.len(),
-            self.state_ends[0],
-            self.state_ends[1],
-            (pp * vpp) as usize,
-            |chunk, layer| {
-                let kind = self.kinds[layer];
-                self.state[kind] + self.saved[kind] * flights[chunk % pp as usize] / 256
-            },
-        )
+        weighted_by(self.kinds.len(), self.state_ends[0], self.state_ends[1], (pp * vpp) as usize, |chunk, layer| {
+            let kind = self.kinds[layer];
+            self.state[kind] + self.saved[kind] * flights[chunk % pp as usize] / 256
+        })
     }
 }
 

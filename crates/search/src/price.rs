@@ -55,6 +55,8 @@ pub struct Tally {
     pub misfit: [u64; MemoryLine::ALL.len()],
     /// Likewise, by where that stage stands: the only one, first, middle, last.
     pub misfit_at: [u64; 4],
+    /// Legal, and left out because a bound shows them to be slower than what is asked for.
+    pub bounded: u64,
     /// Legal, and not priced, by the reason.
     pub unpriced: BTreeMap<String, u64>,
     /// The layout that misses by least, and by how much.
@@ -66,6 +68,7 @@ impl Tally {
     pub fn add(&mut self, other: &Tally) {
         self.priced += other.priced;
         self.fit += other.fit;
+        self.bounded += other.bounded;
         self.misfit.iter_mut().zip(other.misfit).for_each(|(a, b)| *a += b);
         self.misfit_at.iter_mut().zip(other.misfit_at).for_each(|(a, b)| *a += b);
         for (reason, count) in &other.unpriced {
@@ -131,10 +134,7 @@ impl<'a> Pricer<'a> {
 
     /// Prices of a layer under a key.
     pub fn prices(&self, layout: &Layout, offload: Offload) -> Result<Prices, cost::Unpriced> {
-        let share = match self.space.question.offload {
-            crate::question::OffloadChoice::Pinned(share) => share,
-            crate::question::OffloadChoice::Free => offload.share(),
-        };
+        let share = self.space.question.offload.share(offload);
         let options = cost::Options { offload: share, ..self.space.question.options };
         Prices::new(&self.realm.recipe, layout, self.space.question.cluster, &options)
     }
@@ -163,23 +163,14 @@ impl<'a> Pricer<'a> {
         self.space.set_key(&mut layout, key);
         layout.recompute = self.realm.recompute[0].clone();
         let Ok(prices) = self.prices(&layout, Offload::Device) else { return 0.0 };
-        let mut scratch = Scratch::default();
-        let mut least = f64::INFINITY;
-        for mesh in meshes {
-            for (_, shape) in self.shapes(mesh) {
-                self.space.set_pipeline(&mut layout, key, mesh.pp, shape.order);
-                for &zero in self.space.zero.iter().filter(|zero| self.realm.rules.state(mesh.pp, **zero) == 0) {
-                    layout.zero = zero;
-                    let seconds = scratch.estimate(&prices, &layout, shape);
-                    least = least.min(seconds / layout.global_batch as f64);
-                }
-            }
-        }
-        least
+        let mut clock = Clock::default();
+        clock.read(self, key, &meshes, std::slice::from_ref(&prices), &mut layout);
+        clock.least()
     }
 
-    /// Prices every layout of a key; `keep` is given each that fits.
-    pub fn price(&self, key: &Key, keep: &mut dyn FnMut(Candidate)) -> Tally {
+    /// Prices every layout of a key. `reaches` says of a time whether layouts that take at least
+    /// so long are of interest; `keep` is given each that fits.
+    pub fn price(&self, key: &Key, reaches: &dyn Fn(f64) -> bool, keep: &mut dyn FnMut(Candidate)) -> Tally {
         let mut tally = Tally::default();
         let meshes = self.meshes(key);
         if meshes.is_empty() {
@@ -187,65 +178,91 @@ impl<'a> Pricer<'a> {
         }
         let mut layout = self.realm.template.clone();
         self.space.set_key(&mut layout, key);
-        for recompute in 0..self.realm.recompute.len() {
-            if self.realm.rules.recompute(recompute) != 0 {
-                continue;
-            }
+        let mut clock = Clock::default();
+        for recompute in (0..self.realm.recompute.len()).filter(|policy| self.realm.rules.recompute(*policy) == 0) {
             layout.recompute = self.realm.recompute[recompute].clone();
-            match self.probe(&layout) {
-                Ok((quick, prices)) => {
-                    let mut run = Run {
-                        pricer: self,
-                        key,
-                        recompute,
-                        quick: &quick,
-                        prices: &prices,
-                        layout: &mut layout,
-                        scratch: Scratch::default(),
-                        tally: &mut tally,
-                        keep,
-                    };
-                    meshes.iter().for_each(|mesh| run.mesh(*mesh));
+            let prices = self.space.offload.iter().map(|offload| self.prices(&layout, *offload));
+            let prices = prices.collect::<Result<Vec<Prices>, _>>().map_err(|e| e.to_string());
+            let quick = prices.and_then(|prices| {
+                clock.read(self, key, &meshes, &prices, &mut layout);
+                if !reaches(clock.least()) {
+                    return Ok(None);
                 }
-                Err(reason) => {
-                    let states = |mesh: &Mesh| self.states(mesh.pp).count() as u64 * self.space.offload.len() as u64;
-                    let count = meshes.iter().map(|mesh| self.shapes(*mesh).count() as u64 * states(mesh)).sum::<u64>();
-                    *tally.unpriced.entry(reason).or_default() += count;
+                self.probes.quick(&layout).map(Some).map_err(|e| format!("{}: {}", e.what, e.why))
+            });
+            match quick {
+                Ok(Some(quick)) => {
+                    let run = Run { pricer: self, key, recompute, quick: &quick, layout: &mut layout };
+                    run.judge_all(&meshes, &clock, &mut tally, keep);
                 }
+                Ok(None) => tally.bounded += clock.seconds.len() as u64,
+                Err(reason) => *tally.unpriced.entry(reason).or_default() += self.count(&meshes),
             }
         }
         tally
     }
 
+    /// Layouts of one recompute policy.
+    fn count(&self, meshes: &[Mesh]) -> u64 {
+        let states = |mesh: &Mesh| self.states(mesh.pp).count() as u64 * self.space.offload.len() as u64;
+        meshes.iter().map(|mesh| self.shapes(*mesh).count() as u64 * states(mesh)).sum()
+    }
+
     fn states(&self, pp: u64) -> impl Iterator<Item = ZeroStage> + '_ {
         self.space.zero.iter().copied().filter(move |zero| self.realm.rules.state(pp, *zero) == 0)
     }
-
-    fn probe(&self, layout: &Layout) -> Result<(Quick, Vec<Prices>), String> {
-        let quick = self.probes.quick(layout).map_err(|e| format!("{}: {}", e.what, e.why))?;
-        let prices = self.space.offload.iter().map(|offload| self.prices(layout, *offload));
-        Ok((quick, prices.collect::<Result<_, _>>().map_err(|e| e.to_string())?))
-    }
 }
 
-/// Buffers that every layout of a key reuses.
+/// The times of all layouts of one key and policy, in the order they are judged in.
 #[derive(Default)]
-struct Scratch {
+struct Clock {
+    /// Seconds a sequence takes, at least.
+    seconds: Vec<f64>,
     distinct: Vec<ChunkTimes>,
     chunks: Vec<ChunkTimes>,
 }
 
-impl Scratch {
-    fn estimate(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) -> f64 {
+impl Clock {
+    fn least(&self) -> f64 {
+        self.seconds.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// Reads every layout's time. `prices` are one for every place AdamW's state may live.
+    fn read(&mut self, pricer: &Pricer, key: &Key, meshes: &[Mesh], prices: &[Prices], layout: &mut Layout) {
+        self.seconds.clear();
+        for &mesh in meshes {
+            for (_, shape) in pricer.shapes(mesh) {
+                pricer.space.set_pipeline(layout, key, mesh.pp, shape.order);
+                let mut known = None;
+                for zero in pricer.states(mesh.pp) {
+                    layout.zero = zero;
+                    // Only ZeRO 3 does anything inside a microbatch.
+                    if known.replace(zero == ZeroStage::Three) != Some(zero == ZeroStage::Three) {
+                        self.pass(&prices[0], layout, shape);
+                    }
+                    for prices in prices {
+                        let seconds = self.step(prices, layout, shape);
+                        self.seconds.push(seconds / layout.global_batch as f64);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads what the chunks take.
+    fn pass(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) {
         self.distinct.clear();
         self.distinct.extend(shape.chunks.iter().map(|chunk| prices.chunk(layout, chunk.counts())));
         self.chunks.clear();
         self.chunks.extend(shape.chunk_of.iter().map(|chunk| self.distinct[*chunk]));
-        let mut counts = [Counts { layers: &[], is_first: false, is_last: false }; MOST_DISTINCT];
+    }
+
+    fn step(&self, prices: &Prices, layout: &Layout, shape: &Shape) -> f64 {
         if shape.stages.len() > MOST_DISTINCT {
             let all: Vec<Counts> = shape.stages.iter().map(counts_of).collect();
             return prices.estimate(layout, &self.chunks, &all);
         }
+        let mut counts = [Counts { layers: &[], is_first: false, is_last: false }; MOST_DISTINCT];
         counts.iter_mut().zip(&shape.stages).for_each(|(slot, stage)| *slot = counts_of(stage));
         prices.estimate(layout, &self.chunks, &counts[..shape.stages.len()])
     }
@@ -264,64 +281,67 @@ struct Run<'r, 'a> {
     key: &'r Key,
     recompute: usize,
     quick: &'r Quick,
-    /// One for every place AdamW's state may live.
-    prices: &'r [Prices],
     layout: &'r mut Layout,
-    scratch: Scratch,
-    tally: &'r mut Tally,
-    keep: &'r mut dyn FnMut(Candidate),
 }
 
-impl<'a> Run<'_, 'a> {
-    fn mesh(&mut self, mesh: Mesh) {
+impl Run<'_, '_> {
+    /// Judges every layout, in the order of the clock.
+    fn judge_all(self, meshes: &[Mesh], clock: &Clock, tally: &mut Tally, keep: &mut dyn FnMut(Candidate)) {
         let pricer = self.pricer;
+        let mut times = clock.seconds.iter();
         let mut summed: Vec<Summed> = Vec::new();
-        for (index, shape) in pricer.shapes(mesh) {
-            pricer.space.set_pipeline(self.layout, self.key, mesh.pp, shape.order);
-            let talking = communicators(self.layout, pricer.has_experts).len() as u64;
-            let budget = pricer.budget - communicator_bytes(&pricer.reserve, talking) as i64;
-            summed.clear();
-            summed.extend(shape.stages.iter().map(|stage| {
-                let terms = self.quick.terms(&stage.shape);
-                let degrees = [mesh.pp, shape.order.vpp];
-                let flights = in_flight_under(shape.order.schedule, degrees, mesh.microbatches, stage.index);
-                Summed { running: terms.running(flights), terms }
-            }));
-            for zero in pricer.states(mesh.pp) {
-                self.layout.zero = zero;
-                let shards = Shards::new(zero, [self.layout.dense_shards(), self.layout.edp.get()]);
-                for (place, &offload) in pricer.space.offload.iter().enumerate() {
-                    let seconds = self.scratch.estimate(&self.prices[place], self.layout, shape);
-                    let point = Point {
-                        realm: pricer.index,
-                        key: *self.key,
-                        pp: mesh.pp,
-                        order: shape.order,
-                        shape: index,
-                        zero,
-                        recompute: self.recompute,
-                        offload,
-                    };
-                    self.judge(point, shape, &summed, &shards, budget, seconds);
+        for &mesh in meshes {
+            for (index, shape) in pricer.shapes(mesh) {
+                pricer.space.set_pipeline(self.layout, self.key, mesh.pp, shape.order);
+                let talking = communicators(self.layout, pricer.has_experts).len() as u64;
+                let budget = pricer.budget - communicator_bytes(&pricer.reserve, talking) as i64;
+                self.sum(mesh, shape, &mut summed);
+                for zero in pricer.states(mesh.pp) {
+                    let shards = Shards::new(zero, [self.layout.dense_shards(), self.layout.edp.get()]);
+                    for &offload in &pricer.space.offload {
+                        let point = Point {
+                            realm: pricer.index,
+                            key: *self.key,
+                            pp: mesh.pp,
+                            order: shape.order,
+                            shape: index,
+                            zero,
+                            recompute: self.recompute,
+                            offload,
+                        };
+                        let bound = times.next().copied().unwrap_or(f64::INFINITY);
+                        if let Some(headroom) = self.judge(point, shape, &summed, &shards, budget, tally) {
+                            let complexity = complexity(&point, shape, &self.layout.recompute);
+                            keep(Candidate { point, bound, headroom, complexity });
+                        }
+                    }
                 }
             }
         }
     }
 
+    fn sum(&self, mesh: Mesh, shape: &Shape, summed: &mut Vec<Summed>) {
+        summed.clear();
+        summed.extend(shape.stages.iter().map(|stage| {
+            let terms = self.quick.terms(&stage.shape);
+            let degrees = [mesh.pp, shape.order.vpp];
+            let flights = in_flight_under(shape.order.schedule, degrees, mesh.microbatches, stage.index);
+            Summed { running: terms.running(flights), terms }
+        }));
+    }
+
+    /// Bytes left on the worst rank, when they are enough.
     fn judge(
-        &mut self,
+        &self,
         point: Point,
         shape: &Shape,
         summed: &[Summed],
         shards: &Shards,
         budget: i64,
-        seconds: f64,
-    ) {
+        tally: &mut Tally,
+    ) -> Option<i64> {
         let space = self.pricer.space;
-        let share = match space.question.offload {
-            crate::question::OffloadChoice::Pinned(share) => share,
-            crate::question::OffloadChoice::Free => point.offload.share(),
-        };
+        let share = space.question.offload.share(point.offload);
         let (mut most, mut worst) = (0, 0);
         for (i, stage) in summed.iter().enumerate() {
             let held = on_device(self.quick.state(&stage.terms, shards), share).total() + stage.running;
@@ -330,19 +350,18 @@ impl<'a> Run<'_, 'a> {
             }
         }
         let headroom = budget - self.quick.reserved(most) as i64;
-        self.tally.priced += 1;
-        if headroom < space.question.headroom.0 as i64 {
-            let stage = &summed[worst];
-            let state = on_device(self.quick.state(&stage.terms, shards), share);
-            self.tally.misfit[largest(&state, stage) as usize] += 1;
-            self.tally.misfit_at[place(&shape.stages[worst], shape)] += 1;
-            self.tally.nearer((space.question.headroom.0 as i64 - headroom, point));
-            return;
+        let missing = space.question.headroom.0 as i64 - headroom;
+        tally.priced += 1;
+        if missing <= 0 {
+            tally.fit += 1;
+            return Some(headroom);
         }
-        self.tally.fit += 1;
-        let bound = seconds / self.layout.global_batch as f64;
-        let complexity = complexity(&point, shape, &self.pricer.realm.recompute[self.recompute]);
-        (self.keep)(Candidate { point, bound, headroom, complexity });
+        let stage = &summed[worst];
+        let state = on_device(self.quick.state(&stage.terms, shards), share);
+        tally.misfit[largest(&state, stage) as usize] += 1;
+        tally.misfit_at[place(&shape.stages[worst], shape)] += 1;
+        tally.nearer((missing, point));
+        None
     }
 }
 

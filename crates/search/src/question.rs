@@ -1,5 +1,6 @@
 //! What is asked: a model, a cluster, and what was pinned.
 
+use crate::point::Offload;
 use hardware::Cluster;
 use layout::{Layout, LayoutRequest};
 use memory::Unmodelled;
@@ -35,6 +36,16 @@ pub enum OffloadChoice {
     Free,
     /// This share on the host.
     Pinned(f64),
+}
+
+impl OffloadChoice {
+    /// The share on the host.
+    pub fn share(self, chosen: Offload) -> f64 {
+        match self {
+            OffloadChoice::Pinned(share) => share,
+            OffloadChoice::Free => chosen.share(),
+        }
+    }
 }
 
 /// How far tensor parallelism may reach.

@@ -46,13 +46,22 @@ impl Table {
         match rule {
             "ep/experts" | "etp/expert-ffn" | "ep/no-experts" | "nanotron/ep" | "nanotron/etp" | "torchtitan/etp"
             | "deepspeed/etp" | "fsdp2/etp" => &[Table::Experts],
-            "pp/depth" | "vpp/depth" | "pp/boundaries" | "maxtext/layers" | "schedule/no-pipeline"
-            | "schedule/one-chunk" | "schedule/chunks" | "schedule/v-chunks" | "schedule/dualpipe-even" => {
-                &[Table::Depth]
-            }
+            "pp/depth"
+            | "vpp/depth"
+            | "pp/boundaries"
+            | "maxtext/layers"
+            | "schedule/no-pipeline"
+            | "schedule/one-chunk"
+            | "schedule/chunks"
+            | "schedule/v-chunks"
+            | "schedule/dualpipe-even" => &[Table::Depth],
             "schedule/interleaved-microbatches" | "schedule/dual-microbatches" => &[Table::Flow],
-            "megatron/schedule" | "fsdp2/schedule" | "torchtitan/schedule" | "deepspeed/schedule"
-            | "nanotron/schedule" | "maxtext/schedule" => &[Table::Flow],
+            "megatron/schedule"
+            | "fsdp2/schedule"
+            | "torchtitan/schedule"
+            | "deepspeed/schedule"
+            | "nanotron/schedule"
+            | "maxtext/schedule" => &[Table::Flow],
             "fsdp2/microbatches" | "torchtitan/microbatches" | "nanotron/microbatches" | "maxtext/microbatches" => {
                 &[Table::Flow]
             }
@@ -211,6 +220,12 @@ impl Rules {
         self.state[&(pp, zero)]
     }
 
+    /// Forgets policies that are not kept.
+    pub fn keep_policies(&mut self, kept: &[bool]) {
+        let mut kept = kept.iter();
+        self.recompute.retain(|_| *kept.next().unwrap_or(&true));
+    }
+
     /// What refuses a recompute policy.
     pub fn recompute(&self, policy: usize) -> Mask {
         self.recompute[policy]
@@ -298,12 +313,8 @@ impl<'a> Asker<'a> {
         let (mut depth, mut flow) = (HashMap::new(), HashMap::new());
         for (pp, orders) in &values.orders {
             for order in orders {
-                let request = LayoutRequest {
-                    pp: Some(*pp),
-                    vpp: Some(order.vpp),
-                    schedule: Some(order.schedule),
-                    ..one(base)
-                };
+                let request =
+                    LayoutRequest { pp: Some(*pp), vpp: Some(order.vpp), schedule: Some(order.schedule), ..one(base) };
                 let mask = self.ask(Table::Depth, &request);
                 depth.insert((*pp, *order), mask);
                 for &count in &values.counts {

@@ -8,10 +8,10 @@ use crate::cuts::Weights;
 use crate::point::{Key, Point};
 use crate::price::{Candidate, Pricer, Tally};
 use crate::question::Question;
-use crate::space::Space;
+use crate::space::{Realm, Space};
 use cost::{Step, Unpriced};
 use diag::Finding;
-use layout::{Layout, StagePlan, ZeroStage};
+use layout::{Layout, Recompute, StagePlan, ZeroStage};
 use memory::quick::Shards;
 use rayon::prelude::*;
 
@@ -32,8 +32,6 @@ pub struct Found {
     pub counts: Counts,
     /// What became of the legal ones that were priced.
     pub tally: Tally,
-    /// Legal, and left out because a bound showed them to be slower.
-    pub bounded: u64,
     /// Simulated event by event.
     pub simulated: u64,
 }
@@ -48,15 +46,17 @@ const BATCH: usize = 32;
 pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
     let mut space = Space::new(question)?;
     for realm in 0..space.realms.len() {
-        if let Some(weights) = weigh(&space, realm) {
+        if let Some((weights, useful)) = weigh(&space, realm) {
+            space.realms[realm].keep_policies(&useful);
             space.cut(realm, &weights);
         }
     }
     Ok(space)
 }
 
-/// What layers weigh, read off the first legal degrees that can be priced.
-fn weigh(space: &Space, index: usize) -> Option<Weights> {
+/// What layers weigh and which recompute policies save anything, read off the first legal degrees
+/// that can be priced.
+fn weigh(space: &Space, index: usize) -> Option<(Weights, Vec<bool>)> {
     let realm = &space.realms[index];
     let pricer = Pricer::new(space, index);
     let is_legal = |key: &Key| {
@@ -70,8 +70,33 @@ fn weigh(space: &Space, index: usize) -> Option<Weights> {
         let quick = pricer.probes().quick(&layout).ok()?;
         let prices = pricer.prices(&layout, crate::point::Offload::Device).ok()?;
         let ranks = (space.world / (key.tp * key.cp)).max(1);
-        Some(Weights::new(&realm.recipe, &quick, &prices, &Shards::new(ZeroStage::One, [ranks, ranks])))
+        let shards = Shards::new(ZeroStage::One, [ranks, ranks]);
+        Some((Weights::new(&realm.recipe, &quick, &prices, &shards), useful(&pricer, realm, layout)))
     })
+}
+
+/// Which policies save something that no policy of fewer modules saves.
+fn useful(pricer: &Pricer, realm: &Realm, mut layout: Layout) -> Vec<bool> {
+    let mut saved: Vec<Option<Vec<u64>>> = Vec::new();
+    for policy in &realm.recompute {
+        layout.recompute = policy.clone();
+        saved.push(pricer.probes().quick(&layout).ok().map(|quick| quick.saved_by_kind().to_vec()));
+    }
+    let within = |one: &Recompute, other: &Recompute| match (one, other) {
+        (Recompute::None, other) => *other != Recompute::None,
+        (Recompute::Selective(few), Recompute::Selective(many)) => {
+            few.len() < many.len() && few.iter().all(|module| many.contains(module))
+        }
+        _ => false,
+    };
+    let saves_no_more = |i: usize, j: usize| match (&saved[i], &saved[j]) {
+        (Some(one), Some(other)) => one.iter().zip(other).all(|(a, b)| a <= b),
+        _ => false,
+    };
+    let count = realm.recompute.len();
+    (0..count)
+        .map(|j| !(0..count).any(|i| within(&realm.recompute[i], &realm.recompute[j]) && saves_no_more(i, j)))
+        .collect()
 }
 
 /// Searches a space for the `keep` best layouts and the frontier.
@@ -82,20 +107,21 @@ pub fn search(space: &Space, keep: usize, effort: Effort, watch: Watch) -> Found
         best: Best::new(keep, space.question.cluster.device.visible_bytes()),
         counts: count(space),
         tally: Tally::default(),
-        bounded: 0,
         simulated: 0,
     };
     let mut done = 0;
     for batch in keys.chunks(BATCH) {
         let (wanted, left): (Vec<_>, Vec<_>) =
             batch.iter().partition(|(bound, _, _)| effort == Effort::Everything || found.best.reaches(*bound));
-        found.bounded += left.iter().map(|(_, realm, key)| legal_of(space, &space.realms[*realm], key)).sum::<u64>();
+        found.tally.bounded +=
+            left.iter().map(|(_, realm, key)| legal_of(space, &space.realms[*realm], key)).sum::<u64>();
         let best = &found.best;
         let priced: Vec<(Tally, Vec<Candidate>)> = wanted
             .par_iter()
             .map(|(_, realm, key)| {
                 let mut kept = Vec::new();
-                let tally = pricers[*realm].price(key, &mut |candidate| {
+                let reaches = |bound: f64| effort == Effort::Everything || best.reaches(bound);
+                let tally = pricers[*realm].price(key, &reaches, &mut |candidate| {
                     if effort == Effort::Everything || best.wants(&candidate) {
                         kept.push(candidate);
                     }

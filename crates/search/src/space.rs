@@ -56,6 +56,15 @@ pub struct Realm {
     pub orders: BTreeMap<u64, Vec<Order>>,
 }
 
+impl Realm {
+    /// Forgets policies that are not kept.
+    pub fn keep_policies(&mut self, kept: &[bool]) {
+        let mut each = kept.iter();
+        self.recompute.retain(|_| *each.next().unwrap_or(&true));
+        self.rules.keep_policies(kept);
+    }
+}
+
 /// Everything that is searched.
 pub struct Space<'a> {
     /// What was asked.
@@ -94,8 +103,7 @@ impl<'a> Space<'a> {
             OffloadChoice::Free => vec![Offload::Device, Offload::Host],
             OffloadChoice::Pinned(_) => vec![Offload::Device],
         };
-        let mut space =
-            Space { question, world, batch, sequence, is_batch_typed, zero, offload, realms: Vec::new() };
+        let mut space = Space { question, world, batch, sequence, is_batch_typed, zero, offload, realms: Vec::new() };
         let modes: Vec<Option<Mode>> = match pinned.mode {
             Some(mode) => vec![Some(mode)],
             None if question.recipe.modes.is_empty() => vec![None],

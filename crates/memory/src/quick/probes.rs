@@ -31,6 +31,14 @@ struct Probe {
     overhead: f64,
 }
 
+/// What the ends of a pipeline add.
+struct Ends {
+    boundary: u64,
+    loss: [u64; 2],
+    embedding: u64,
+    overhead: f64,
+}
+
 /// What a probe depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Asked {
@@ -95,25 +103,39 @@ impl<'a> Probes<'a> {
             inside.push(one.bytes);
             overhead = overhead.max(two.overhead);
         }
-        // The ends of the pipeline are read off the lightest kind, above which they stand out.
-        let light = (0..self.kinds.len()).min_by_key(|&kind| inside[kind]).unwrap_or(0);
-        let two = self.probe(layout, light, 1, Role::Middle, 2)?;
-        let first = self.probe(layout, light, 1, Role::First, 1)?;
-        let ends = [self.probe(layout, light, 1, Role::Only, 1)?, self.probe(layout, light, 1, Role::Last, 1)?];
+        let ends = self.ends(layout)?;
         let (held, front, back, tied) = self.held(layout)?;
         Ok(Quick {
-            boundary: two.bytes.saturating_sub(inside[light] + saved[light]),
-            loss: ends.map(|end| end.bytes.saturating_sub(saved[light])),
-            embedding: first.bytes,
+            boundary: ends.boundary,
+            loss: ends.loss,
+            embedding: ends.embedding,
             held,
             front,
             back,
             tied,
             grad_width: self.options.gradients.bits() / 8,
-            overhead: ends.iter().fold(overhead, |most, end| most.max(end.overhead)),
+            overhead: overhead.max(ends.overhead),
             kinds: self.kinds.clone(),
             saved,
             inside,
+        })
+    }
+
+    /// The ends of the pipeline, read off a kind without experts where there is one. What they add
+    /// does not depend on what layers compute again, so every policy shares them.
+    fn ends(&self, layout: &Layout) -> Result<Ends, Unmodelled> {
+        let plain = Layout { recompute: Recompute::None, ..layout.clone() };
+        let light = self.kinds.iter().position(|kind| !kind.has(Mixer::Moe)).unwrap_or(0);
+        let one = self.probe(&plain, light, 1, Role::Middle, 1)?.bytes;
+        let saved = self.probe(&plain, light, 2, Role::Middle, 1)?.bytes.saturating_sub(one);
+        let two = self.probe(&plain, light, 1, Role::Middle, 2)?.bytes;
+        let first = self.probe(&plain, light, 1, Role::First, 1)?;
+        let roles = [self.probe(&plain, light, 1, Role::Only, 1)?, self.probe(&plain, light, 1, Role::Last, 1)?];
+        Ok(Ends {
+            boundary: two.saturating_sub(one + saved),
+            loss: roles.map(|end| end.bytes.saturating_sub(saved)),
+            embedding: first.bytes.saturating_sub(saved),
+            overhead: roles[0].overhead.max(roles[1].overhead),
         })
     }
 
@@ -207,7 +229,10 @@ impl<'a> Probes<'a> {
         let (recipe, layout, plan) = self.stage(asked)?;
         let stage = u64::from(matches!(asked.role, Role::Middle | Role::Last));
         let rank = stage * (layout.world / layout.pp.get());
-        let options = MegatronOptions { steps: 2, ..self.options.clone() };
+        // What a layer keeps is the same in every step; libraries' workspaces, which stay from the
+        // first on, are read off the ends.
+        let steps = if asked.role == Role::Middle { 1 } else { 2 };
+        let options = MegatronOptions { steps, ..self.options.clone() };
         let job = Job { recipe: &recipe, layout: &layout, stages: &plan, rank, options: &options };
         let replay = replay(&job)?;
         Ok(Probe {
