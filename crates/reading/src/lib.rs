@@ -121,6 +121,11 @@ impl<'a> Section<'a> {
         self.table.contains_key(key)
     }
 
+    /// Whether the key holds a text; does not count as asking for it.
+    pub fn is_text(&self, key: &str) -> bool {
+        self.table.get(key).is_some_and(|value| matches!(value.get_ref(), DeValue::String(_)))
+    }
+
     fn whole(&self, key: &str, value: &DeValue, least: u64, most: u64) -> Option<u64> {
         let DeValue::Integer(int) = value else {
             self.wrong(key, "a whole number");
