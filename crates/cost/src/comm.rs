@@ -22,6 +22,13 @@ pub(crate) struct Waits {
     pub ep: f64,
 }
 
+impl Waits {
+    /// The same, scaled.
+    pub fn times(self, by: f64) -> Waits {
+        Waits { tp: self.tp * by, cp: self.cp * by, ring: self.ring * by, ep: self.ep * by }
+    }
+}
+
 /// Collectives of one layer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LayerWaits {

@@ -140,6 +140,19 @@ pub struct Overlap {
     pub p2p: bool,
 }
 
+named! {
+    /// How an engine reads a recompute policy.
+    pub enum Again {
+        /// As the layout says it.
+        Layout = "layout",
+        /// The layout's policy in every second layer.
+        EveryOther = "every-other",
+        /// By operator: attention and every second product are kept, the rest runs again
+        /// (torchtitan's `selective` policy `op`, `torchtitan/distributed/activation_checkpoint.py`).
+        ByOperator = "by-operator",
+    }
+}
+
 /// All of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
@@ -153,6 +166,11 @@ pub struct Options {
     pub overload: f64,
     /// Share of optimizer state kept and stepped in host memory.
     pub offload: f64,
+    /// How recompute is read.
+    pub again: Again,
+    /// Replicas that share out state, where fewer than all do: the others hold copies, and
+    /// gradients are summed over them besides (hybrid sharding).
+    pub shard_group: Option<u64>,
 }
 
 impl Options {
@@ -163,7 +181,15 @@ impl Options {
             Dtype::Nvfp4 => Format::Nvfp4,
             Dtype::Fp32 | Dtype::Bf16 | Dtype::Fp16 => Format::Bf16,
         };
-        Options { format, kernels: kernels(engine), overlap: overlap(engine), overload: 1.0, offload: 0.0 }
+        Options {
+            format,
+            kernels: kernels(engine),
+            overlap: overlap(engine),
+            overload: 1.0,
+            offload: 0.0,
+            again: Again::Layout,
+            shard_group: None,
+        }
     }
 }
 

@@ -34,8 +34,7 @@ impl Meter {
         if gemm[options.format as usize].is_none() {
             return Err(missing(options.format));
         }
-        let rate = device.memory_rate.as_ref().map(|r| r.bytes_per_second * profile.memory.fraction);
-        let rate = rate.ok_or_else(|| Unpriced::new(device.name.clone(), "no memory rate"))?;
+        let rate = device.known_memory_rate()?.bytes_per_second * profile.memory.fraction;
         let kernel = options.kernels.attention.name();
         let attention = profile.attention(kernel).cloned();
         let attention = attention.ok_or_else(|| Unpriced::new(device.name.clone(), format!("no curve of {kernel}")))?;
@@ -106,19 +105,20 @@ impl Meter {
         let Some((peak, curve)) = &self.gemm[format as usize] else { return f64::INFINITY };
         let many = if groups > 1.0 { curve.grouped } else { 1.0 };
         let units = self.profile.multiprocessors as f64;
-        let rate = peak * curve.sustained * many;
-        let mut best = f64::INFINITY;
+        let mut waves_take = f64::INFINITY;
         for &(rows, columns, tile) in &curve.tiles {
             let (rows, columns) = (rows as f64, columns as f64);
             let tiles = (m / rows).ceil() * (n / columns).ceil() * groups;
             for split in SPLITS {
                 let waves = (tiles * split / units).ceil();
                 let flops = waves * units * rows * columns * 2.0 * (k / split + curve.k_overhead);
-                best = best.min(flops / (rate * tile));
+                waves_take = waves_take.min(flops / (peak * curve.boost * many * tile));
             }
         }
+        // Filling and draining draws power too, but half of it waits.
+        let powered = 2.0 * m * n * (k + curve.k_overhead / 2.0) * groups / (peak * curve.sustained * many);
         let bytes = groups * (format.bytes() * (m * k + n * k) + out_bytes * m * n);
-        best.max(bytes / self.rate) + curve.fixed_seconds
+        waves_take.max(powered).max(bytes / self.rate) + curve.fixed_seconds
     }
 
     /// Seconds of plain products of this many operations in bf16, large and square.

@@ -3,18 +3,16 @@
 
 mod cluster;
 mod network;
+mod profile;
 mod read;
 
 pub use cluster::{Cluster, ClusterText, is_path};
 pub use network::Network;
-pub use read::FORMATS;
-
-mod profile;
-
 pub use profile::{
     AttentionCurve, Calibrated, CollectiveCurve, GemmCurve, LaunchCurve, MemoryCurve, Profile, RecurrenceCurve,
     ScanCurve,
 };
+pub use read::FORMATS;
 
 use diag::{Blame, Finding, did_you_mean};
 use serde::Serialize;

@@ -7,6 +7,7 @@
 use crate::Device;
 use diag::{Blame, Finding};
 use serde::{Deserialize, Serialize};
+use std::sync::LazyLock;
 
 /// The calibrated curves of one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,15 +35,18 @@ pub struct Profile {
     pub collectives: CollectiveCurve,
 }
 
-/// How matrix products run in one format: whole waves of tiles, a prologue along k, and the rate
-/// of the units once they are busy.
+/// How matrix products run in one format: whole waves of tiles with a prologue along k at the clock
+/// a cool device holds, and never faster than its power lets all units run together. Idle units
+/// leave power to the others, so that the two bounds do not multiply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GemmCurve {
     /// Format of the factors.
     pub format: String,
-    /// Share of the stated peak that a large product sustains.
+    /// Share of the stated peak that power sustains over many large products.
     pub sustained: f64,
+    /// Share that the units of one wave reach while power lasts.
+    pub boost: f64,
     /// Depth along k that filling and draining a tile costs.
     pub k_overhead: f64,
     /// Tiles the library chooses among: rows, columns, and their rate against the best tile's.
@@ -199,19 +203,33 @@ impl Profile {
     }
 }
 
+/// Whose curves a device without its own borrows: by name where we know the chip, else by the
+/// formats its units multiply in.
+fn relative(device: &Device) -> Result<&'static str, Finding> {
+    let is = |names: &[&str]| names.iter().any(|name| device.name.eq_ignore_ascii_case(name));
+    let speaks = |format: &str| device.formats.iter().any(|f| f == format);
+    if is(&["B300", "GB200", "GB300", "GB10"]) || speaks("mxfp8") {
+        Ok("B200")
+    } else if device.name.to_ascii_lowercase().starts_with("tpu") {
+        let message = format!("nobody has measured the curves of {}, and no relative's fit", device.name);
+        Err(Finding::error("hardware/no-curves", Blame::Environment, device.name.clone(), message))
+    } else {
+        Ok(if speaks("fp8") { "H200" } else { "A100" })
+    }
+}
+
 impl Device {
-    /// The curves of this device: its own, or those of the nearest relative that multiplies in the
-    /// same formats.
+    /// The curves of this device: its own, or those of its nearest relative.
     pub fn profile(&self) -> Result<Calibrated, Finding> {
-        let own = PROFILES.iter().find(|(name, _)| name.eq_ignore_ascii_case(&self.name));
-        let speaks = |format: &str| self.formats.iter().any(|f| f == format);
-        let relative = match (speaks("mxfp8"), speaks("fp8")) {
-            (true, _) => "B200",
-            (false, true) => "H200",
-            (false, false) => "A100",
+        // Read once: a search prices many layouts on one device.
+        static READ: LazyLock<Vec<Result<Profile, Finding>>> =
+            LazyLock::new(|| PROFILES.iter().map(|(name, text)| Profile::parse(name, text)).collect());
+        let find = |wanted: &str| PROFILES.iter().position(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        let (index, is_own) = match find(&self.name) {
+            Some(index) => (index, true),
+            None => (find(relative(self)?).unwrap_or(0), false),
         };
-        let (name, text) = own.or_else(|| PROFILES.iter().find(|(name, _)| *name == relative)).unwrap_or(&PROFILES[0]);
-        Ok(Calibrated { profile: Profile::parse(name, text)?, is_own: own.is_some() })
+        Ok(Calibrated { profile: READ[index].clone()?, is_own })
     }
 }
 
@@ -226,7 +244,8 @@ mod tests {
             let device = Device::find(name).unwrap();
             assert_eq!(profile.device, *name);
             assert!(!profile.source.is_empty() && profile.gemm.iter().all(|c| !c.source.is_empty()));
-            for format in &device.formats {
+            // fp16 runs as bf16 does, integers train nothing.
+            for format in device.formats.iter().filter(|f| !matches!(f.as_str(), "fp16" | "int8" | "tf32" | "fp32")) {
                 assert!(profile.gemm(format).is_some(), "{name} has no curve in {format}");
                 assert!(device.peaks.iter().any(|p| p.format == *format), "{name} has no peak in {format}");
             }
@@ -254,5 +273,6 @@ mod tests {
         device.name = "GB999".to_string();
         let calibrated = device.profile().unwrap();
         assert!(!calibrated.is_own && calibrated.profile.device == "B200");
+        assert!(Device::find("TPU-v5e").unwrap().profile().unwrap_err().message.contains("nobody has measured"));
     }
 }
