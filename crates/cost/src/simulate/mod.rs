@@ -7,10 +7,13 @@
 //! are never kept, and nothing happens behind the last backward (no gradient reduction, no
 //! optimizer step).
 
+mod bound;
 mod engine;
+mod marks;
 mod steady;
 mod timeline;
 
+pub use bound::Bound;
 pub use engine::Simulator;
 pub use timeline::{Event, StageTimeline, Timeline};
 
@@ -90,6 +93,11 @@ pub fn simulate(pipeline: &Pipeline, times: &Times) -> Result<Timeline, Finding>
 /// Simulates all microbatches of a step and keeps every block, for drawing.
 pub fn trace(pipeline: &Pipeline, times: &Times) -> Result<(Timeline, Vec<Event>), Finding> {
     Simulator::default().trace(pipeline, times)
+}
+
+/// Seconds that no simulation of these times comes below.
+pub fn lower_bound(pipeline: &Pipeline, times: &Times) -> Result<f64, Finding> {
+    Bound::default().lower(pipeline, times)
 }
 
 /// Microbatches that one chunk may have in flight, at most.

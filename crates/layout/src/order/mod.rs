@@ -210,6 +210,19 @@ impl Pipeline {
         }
     }
 
+    /// The direction and the (first) chunk of a slot of a stage.
+    pub fn slot(&self, stage: u32, slot: Slot) -> (u32, u32) {
+        match self.kind {
+            Kind::DualPipe => {
+                // Slot 0 of the second half of the stages is the direction that enters at the last.
+                let direction = u32::from(stage >= self.pp / 2) ^ slot as u32;
+                (direction, if direction == 0 { stage } else { self.pp - 1 - stage })
+            }
+            Kind::DualPipeV if slot == 1 => (0, self.chunks() - 1 - stage),
+            _ => (0, stage),
+        }
+    }
+
     /// The position of a chunk among those its stage holds, in the order of depth.
     pub fn local(&self, chunk: u32) -> usize {
         let local = match self.kind {
