@@ -14,6 +14,7 @@ pub mod options;
 mod part;
 mod prices;
 mod roofline;
+pub mod simulate;
 mod step;
 pub mod traffic;
 

@@ -61,18 +61,20 @@ impl Meter {
         let memory = &self.profile.memory;
         match *work {
             Work::Gemm { format, m, n, k, groups, out_bytes } => self.gemm(format, [m, n, k], groups, out_bytes),
-            Work::Attention { flops, bytes, tokens, dim, pass } => {
+            Work::Attention { flops, bytes, tokens, rows, dim, pass } => {
                 let curve = &self.attention;
-                let reached = tokens / (tokens + curve.half_tokens)
-                    * (dim / (dim + curve.half_dim))
-                    * ((128.0 + curve.half_dim) / 128.0);
-                let fraction = if pass == Direction::Forward { curve.forward } else { curve.backward };
+                let (forward, backward) = curve.fractions(dim);
+                let (fraction, half) = match pass {
+                    Direction::Forward => (forward, curve.half_tokens.0),
+                    Direction::Backward => (backward, curve.half_tokens.1),
+                };
+                let reached = tokens / (tokens + half) * (rows / (rows + curve.half_rows));
                 (flops / (self.bf16 * fraction * reached.max(1e-3))).max(bytes / self.rate) + memory.fixed_seconds
             }
             Work::Scan { flops, bytes, pass } => {
                 let scan = &self.profile.scan;
                 let fraction = if pass == Direction::Forward { scan.forward } else { scan.backward };
-                (flops / (self.bf16 * fraction)).max(bytes / self.rate) + 5.0 * memory.fixed_seconds
+                (flops / (self.bf16 * fraction)).max(bytes / self.rate) + memory.fixed_seconds
             }
             Work::Serial { steps, heads, pass } => {
                 let curve = &self.profile.recurrence;
@@ -88,9 +90,11 @@ impl Meter {
     /// Seconds the host takes to start it.
     pub fn host_seconds(&self, work: &Work) -> f64 {
         let kernels = match work {
-            Work::Gemm { .. } | Work::Attention { .. } => 2.0,
-            Work::Scan { .. } => 6.0,
-            Work::Serial { .. } => 2.0,
+            Work::Scan { .. } if self.host == 0.0 => 0.0,
+            Work::Scan { pass: Direction::Forward, .. } => return self.profile.scan.host_seconds.0,
+            Work::Scan { pass: Direction::Backward, .. } => return self.profile.scan.host_seconds.1,
+            // A product comes with the views and the autograd node around it.
+            Work::Gemm { .. } | Work::Attention { .. } | Work::Serial { .. } => 2.0,
             Work::Bytes { kernels, .. } => *kernels,
             Work::Sync => 0.0,
         };

@@ -55,22 +55,40 @@ pub struct GemmCurve {
     pub source: String,
 }
 
-/// How one attention kernel runs.
+/// How one attention kernel runs: a rate by width of a head on long sequences, less on short ones
+/// and on few rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttentionCurve {
     /// `unfused`, `flash2` or `flash3`.
     pub kernel: String,
-    /// Share of the bf16 peak on long sequences with heads of 128, in forward.
-    pub forward: f64,
-    /// The same in backward, whose work is two and a half times the forward's.
-    pub backward: f64,
-    /// Width of a head at which half the rate is reached.
-    pub half_dim: f64,
-    /// Tokens of a sequence at which half the rate is reached.
-    pub half_tokens: f64,
+    /// Width of a head, and the share of the bf16 peak on long sequences in forward and in
+    /// backward, whose work is two and a half times the forward's. Widths rise.
+    pub dims: Vec<(f64, f64, f64)>,
+    /// Tokens of a sequence at which half the rate is reached, in forward and in backward.
+    pub half_tokens: (f64, f64),
+    /// Rows (tokens times heads) at which half the rate is reached.
+    pub half_rows: f64,
     /// Where the figures come from.
     pub source: String,
+}
+
+impl AttentionCurve {
+    /// Shares of the peak in forward and backward for a width of head, between the widths measured.
+    pub fn fractions(&self, dim: f64) -> (f64, f64) {
+        let after = self.dims.iter().position(|(width, _, _)| *width >= dim);
+        let Some((low, high)) = after.map(|i| (self.dims[i.saturating_sub(1)], self.dims[i])) else {
+            return self.dims.last().map_or((1.0, 1.0), |(_, forward, backward)| (*forward, *backward));
+        };
+        let span = (high.0 / low.0).ln();
+        // Narrower than the narrowest: the units are as busy as a head is wide.
+        if span <= 0.0 {
+            let share = (dim / high.0).min(1.0);
+            return (high.1 * share, high.2 * share);
+        }
+        let at = (dim / low.0).ln() / span;
+        (low.1 + at * (high.1 - low.1), low.2 + at * (high.2 - low.2))
+    }
 }
 
 /// How the chunked scan of a state-space mixer runs.
@@ -81,6 +99,8 @@ pub struct ScanCurve {
     pub forward: f64,
     /// And in backward.
     pub backward: f64,
+    /// Host time of its kernels, forward and backward, where they are started one by one.
+    pub host_seconds: (f64, f64),
     /// Where the figures come from.
     pub source: String,
 }
@@ -214,6 +234,18 @@ mod tests {
                 assert!(profile.attention(kernel).is_some(), "{name} has no curve of {kernel}");
             }
         }
+    }
+
+    #[test]
+    fn attention_is_interpolated_between_widths() {
+        let curve = &Profile::parse("H200", PROFILES[0].1).unwrap().attention[2];
+        let (narrow, wide) = (curve.dims[0], curve.dims[1]);
+        assert_eq!(curve.fractions(narrow.0), (narrow.1, narrow.2));
+        assert_eq!(curve.fractions(wide.0), (wide.1, wide.2));
+        let between = curve.fractions((narrow.0 * wide.0).sqrt()).0;
+        assert!((between - (narrow.1 + wide.1) / 2.0).abs() < 1e-9);
+        assert!(curve.fractions(narrow.0 / 2.0).0 < narrow.1);
+        assert_eq!(curve.fractions(1e4).0, curve.dims.last().unwrap().1);
     }
 
     #[test]

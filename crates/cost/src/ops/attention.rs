@@ -55,6 +55,7 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
         flops,
         bytes,
         tokens: sequence / shape.cp,
+        rows: shape.tokens * heads.heads,
         dim: (heads.qk_dim + heads.v_dim) / 2.0,
         pass,
     };
@@ -128,7 +129,14 @@ fn indexer(shape: Shape, share: f64, ops: &mut Vec<Op>) {
     let pairs = share * shape.tokens * sequence / 2.0;
     let flops = 2.0 * pairs * (dsa.heads * dsa.head_dim) as f64;
     let dim = dsa.head_dim as f64;
-    let work = |flops, pass| Work::Attention { flops, bytes: 4.0 * pairs, tokens: sequence / shape.cp, dim, pass };
+    let work = |flops, pass| Work::Attention {
+        flops,
+        bytes: 4.0 * pairs,
+        tokens: sequence / shape.cp,
+        rows: shape.tokens * dsa.heads as f64,
+        dim,
+        pass,
+    };
     ops.push(Op {
         part: Part::Attention,
         modules: &[RecomputeModule::CoreAttn],

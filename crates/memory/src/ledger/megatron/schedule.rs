@@ -7,6 +7,7 @@ use super::rank::Rank;
 use super::schedule_split::Split;
 use crate::line::{Line, Stand};
 use crate::tape::{BF16, FP32, Tensor, backward};
+use layout::order::Kind;
 use layout::{Layout, Schedule};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -15,13 +16,9 @@ use std::rc::Rc;
 pub(super) fn run_step(c: &Rc<Rank>, chunks: &[Chunk]) {
     c.tape.stand_at(Stand::Pipeline);
     let _token_count = c.act_of(1, FP32, "number of tokens");
-    let (pp, stage, microbatches) = (c.config.pp, c.config.stage, c.config.microbatches);
-    match (c.config.schedule, chunks) {
-        (_, [chunk]) if pp == 1 => without_pipeline(c, chunk),
-        (Schedule::ZbH1, _) => Split::new(c, chunks).zero_bubble(),
-        // Two directions meet between the middle ranks.
-        (Schedule::DualPipe, _) => Split::new(c, chunks).dual(pp / 2, stage.min(pp - 1 - stage), microbatches / 2),
-        (Schedule::DualPipeV, _) => Split::new(c, chunks).dual(pp, stage, microbatches),
+    match (c.config.order.kind(), chunks) {
+        (_, [chunk]) if c.config.pp == 1 => without_pipeline(c, chunk),
+        (Kind::ZbH1 | Kind::DualPipe | Kind::DualPipeV, _) => Split::new(c, chunks).run(),
         (_, [chunk]) => one_forward_one_backward(c, chunk),
         _ => Interleaved::new(c, chunks).run(),
     }
