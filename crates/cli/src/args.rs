@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use diag::did_you_mean;
+use fidelity::Part;
 use layout::engines::DECLINED;
 use layout::mesh::Order;
 use layout::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
@@ -475,6 +476,9 @@ pub struct FidelityArgs {
     /// Show every row, not only the summary and the worst
     #[arg(long)]
     pub all: bool,
+    /// Judge one part of the rows only
+    #[arg(long, value_name = "PART", value_parser = part)]
+    pub only: Option<Part>,
 }
 
 /// Arguments of `plan`.
@@ -547,6 +551,10 @@ fn zero(text: &str) -> Result<ZeroStage, String> {
 
 fn schedule(text: &str) -> Result<Schedule, String> {
     pick(text, Schedule::ALL)
+}
+
+fn part(text: &str) -> Result<Part, String> {
+    pick(text, Part::ALL)
 }
 
 fn balance(text: &str) -> Result<Balance, String> {

@@ -125,9 +125,12 @@ impl Carrier<'_> {
         let spread = self.groups.on(exchange.axis);
         let bytes = exchange.elements as f64 * WIDTH;
         let members = spread.members as f64;
+        // Elements are what a rank puts into forward: a part where that gathers, the whole where
+        // it sums; backward moves the same whole.
+        let whole = if exchange.forward == "all-gather" { bytes * members } else { bytes };
         match name {
-            "all-gather" => self.fabric.time(Collective::AllGather, bytes * members, spread).seconds,
-            "reduce-scatter" => self.fabric.time(Collective::ReduceScatter, bytes, spread).seconds,
+            "all-gather" => self.fabric.time(Collective::AllGather, whole, spread).seconds,
+            "reduce-scatter" => self.fabric.time(Collective::ReduceScatter, whole, spread).seconds,
             "all-reduce" => self.fabric.time(Collective::AllReduce, bytes, spread).seconds,
             "all-gather of counts" => {
                 self.fabric.time(Collective::AllGather, exchange.elements as f64 * 4.0 * members, spread).seconds
