@@ -6,7 +6,7 @@ use crate::data::{OnceAStep, once_a_step, sharded_weights};
 use crate::flops::{self, Convention};
 use crate::part::{Part, Times};
 use crate::prices::{Counts, Prices};
-use crate::simulate::{self, ChunkTimes, Simulator, StageTimeline};
+use crate::simulate::{self, Bound, ChunkTimes, Simulator, StageTimeline};
 use crate::traffic::Collective;
 use layout::order::Pipeline;
 use layout::{Layout, StagePlan};
@@ -80,6 +80,7 @@ const RESERVE: f64 = 0.02;
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     transfers: Vec<f64>,
+    bound: Bound,
 }
 
 impl Prices {
@@ -118,13 +119,18 @@ impl Prices {
     /// Seconds of a step without a breakdown and without allocating; never above [`Prices::step`].
     /// `chunks` are [`Prices::chunk`]'s of every chunk along the depth, `stages` what each stage
     /// holds.
-    pub fn estimate(&self, scratch: &mut Scratch, layout: &Layout, chunks: &[ChunkTimes], stages: &[Counts]) -> f64 {
+    pub fn estimate(
+        &self,
+        scratch: &mut Scratch,
+        layout: &Layout,
+        chunks: &[ChunkTimes],
+        stages: &[Counts],
+    ) -> Result<f64, Unpriced> {
         scratch.transfers.clear();
         scratch.transfers.resize(chunks.len().saturating_sub(1), self.transfer(layout));
-        let slowest =
-            stages.iter().map(|s| self.chunk(layout, *s)).map(|t| t.forward + t.backward()).fold(0.0, f64::max);
-        let makespan = slowest * layout.microbatches as f64;
-        (makespan + self.once(layout, stages).exposed()) * (1.0 + RESERVE)
+        let pipeline = Pipeline::of(layout)?;
+        let makespan = scratch.bound.lower(&pipeline, &self.times(chunks, &scratch.transfers))?;
+        Ok((makespan + self.once(layout, stages).exposed()) * (1.0 + RESERVE))
     }
 
     fn times<'a>(&self, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {
