@@ -72,7 +72,8 @@ impl Pass {
         }
     }
 
-    /// The device waits where the host starts kernels more slowly than they run.
+    /// The device waits where the host starts kernels more slowly than they run. The host runs
+    /// ahead while the device is busy, so only the sum over a pass counts.
     fn floor(&mut self) {
         let late = self.host - self.times.compute();
         if late > 0.0 {
@@ -90,6 +91,8 @@ pub(crate) fn price(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits, 
         weight.run(meter, op.part, &op.weight, 1.0);
         again.run(meter, op.part, &op.forward, runs_again(op, shape, recompute));
     }
+    forward.host += meter.host_of_collectives(waits.calls.0);
+    input.host += meter.host_of_collectives(waits.calls.1);
     for pass in [&mut forward, &mut input, &mut weight, &mut again] {
         pass.floor();
     }

@@ -93,7 +93,7 @@ impl Prices {
         let pipeline = Pipeline::of(layout)?;
         let timeline = Simulator::default().run_steady(&pipeline, &self.times(&chunks, &transfers))?;
         let once = self.once(layout, &stages);
-        let seconds = (timeline.makespan + once.exposed()) * (1.0 + RESERVE);
+        let seconds = self.with_reserve(timeline.makespan + once.exposed());
         let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
         let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
         let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
@@ -130,7 +130,12 @@ impl Prices {
         scratch.transfers.resize(chunks.len().saturating_sub(1), self.transfer(layout));
         let pipeline = Pipeline::of(layout)?;
         let makespan = scratch.bound.lower(&pipeline, &self.times(chunks, &scratch.transfers))?;
-        Ok((makespan + self.once(layout, stages).exposed()) * (1.0 + RESERVE))
+        Ok(self.with_reserve(makespan + self.once(layout, stages).exposed()))
+    }
+
+    /// Data, logging, the optimizer's host loops and the slowest of many ranks.
+    fn with_reserve(&self, seconds: f64) -> f64 {
+        seconds * (1.0 + RESERVE) + self.meter.profile().launch.step_seconds
     }
 
     fn times<'a>(&self, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {
@@ -195,7 +200,8 @@ impl Prices {
         parts.push(("weights exposed", once.weights[1], "weights over replicas, beyond what forward hides"));
         parts.push(("optimizer", once.optimizer, "reading and writing optimizer state"));
         parts.push(("offload", once.offload, "state over the host link"));
-        parts.push(("reserve", seconds - seconds / (1.0 + RESERVE), "data, logging, the slowest of many ranks"));
+        let rest = seconds - parts.iter().map(|(_, s, _)| s).sum::<f64>();
+        parts.push(("reserve", rest, "data, logging, host loops of the optimizer, the slowest of many ranks"));
         let lines = parts.into_iter().filter(|(_, s, _)| *s > 0.0);
         let line = |(name, s, what)| Line { name, seconds: s, share: s / seconds, basis: Basis::Modelled, what };
         lines.map(line).collect()

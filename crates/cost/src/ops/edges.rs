@@ -18,10 +18,11 @@ pub(crate) fn head(shape: Shape) -> Vec<Op> {
     let mut ops = Vec::new();
     super::elementwise::around_block(shape, &mut ops);
     // Engines keep the head in bf16 whatever the layers run in.
-    ops.push(product(Format::Bf16, &[], shape.tokens, vocab, hidden));
+    ops.push(product(shape, Format::Bf16, &[], shape.tokens, vocab, hidden));
     let (forward, backward) = match (shape.options.kernels.loss, shape.options.kernels.elementwise) {
-        // One kernel reads bf16 logits twice and writes their gradient over them.
-        (Loss::Fused, _) => ((6.0, 2.0), (2.0, 1.0)),
+        // One kernel reads bf16 logits twice and writes their gradient over them, which backward
+        // scales.
+        (Loss::Fused, _) => ((6.0, 2.0), (4.0, 1.0)),
         // A compiler reads bf16 logits three times, and writes an fp32 gradient and its cast.
         (Loss::Eager, Elementwise::Compiled) => ((8.0, 3.0), (8.0, 2.0)),
         // Cast to fp32 (6), maximum (4), subtraction (8), exponent (8), sum (4), target (4);

@@ -3,14 +3,17 @@
 //! of the weight sums over tokens.
 
 use super::{Op, Shape, Work};
-use crate::options::Format;
+use crate::options::{Elementwise, Format};
 use crate::part::Part;
 use layout::ownership::Row;
 use layout::request::RecomputeModule;
 use recipe::{Role, Surface};
 
-/// Gradients of weights are added into fp32 buffers by the product itself: read and written.
-const ACCUMULATED: f64 = 8.0;
+/// Bytes for each element of a weight's gradient: Megatron's products add into fp32 buffers, read
+/// and written; elsewhere the gradient is written in bf16.
+fn gradient_bytes(shape: Shape) -> f64 {
+    if shape.options.kernels.elementwise == Elementwise::Fused { 8.0 } else { WRITTEN }
+}
 
 /// Bytes of an element of a result that leaves in bf16.
 const WRITTEN: f64 = 2.0;
@@ -24,7 +27,7 @@ pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
             (Role::Matrix | Role::Router, [out, into]) => {
                 let tokens = tokens(shape, row.tensor.surface);
                 let format = if row.tensor.role == Role::Router { Format::Bf16 } else { shape.options.format };
-                ops.push(product(format, modules(row.tensor.surface), tokens, *out as f64, *into as f64));
+                ops.push(product(shape, format, modules(row.tensor.surface), tokens, *out as f64, *into as f64));
                 cast(format, tokens, *out as f64, *into as f64, modules(row.tensor.surface), ops);
             }
             _ => {}
@@ -33,13 +36,13 @@ pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
 }
 
 /// One linear layer over `m` tokens.
-pub(super) fn product(format: Format, modules: &'static [RecomputeModule], m: f64, n: f64, k: f64) -> Op {
+pub(super) fn product(shape: Shape, format: Format, modules: &'static [RecomputeModule], m: f64, n: f64, k: f64) -> Op {
     Op {
         part: Part::Gemm,
         modules,
         forward: vec![Work::Gemm { format, m, n, k, groups: 1.0, out_bytes: WRITTEN }],
         input: vec![Work::Gemm { format, m, n: k, k: n, groups: 1.0, out_bytes: WRITTEN }],
-        weight: vec![Work::Gemm { format, m: n, n: k, k: m, groups: 1.0, out_bytes: ACCUMULATED }],
+        weight: vec![Work::Gemm { format, m: n, n: k, k: m, groups: 1.0, out_bytes: gradient_bytes(shape) }],
     }
 }
 
@@ -54,7 +57,7 @@ fn expert(shape: Shape, row: &Row, [experts, n, k]: [f64; 3], ops: &mut Vec<Op>)
         modules,
         forward: vec![Work::Gemm { format, m, n, k, groups: experts, out_bytes: WRITTEN }],
         input: vec![Work::Gemm { format, m, n: k, k: n, groups: experts, out_bytes: WRITTEN }],
-        weight: vec![Work::Gemm { format, m: n, n: k, k: m, groups: experts, out_bytes: ACCUMULATED }],
+        weight: vec![Work::Gemm { format, m: n, n: k, k: m, groups: experts, out_bytes: gradient_bytes(shape) }],
     });
     cast(shape.options.format, rows, n, k, modules, ops);
 }
