@@ -35,6 +35,8 @@ named! {
     pub enum AttentionKernel {
         /// Batched products with a softmax between, which writes every score.
         Unfused = "unfused",
+        /// The first FlashAttention, and Triton's of its time.
+        Flash1 = "flash1",
         /// FlashAttention-2, also what torch's own kernel is.
         Flash2 = "flash2",
         /// FlashAttention-3 or cuDNN's, which use the newer units of Hopper and Blackwell.
