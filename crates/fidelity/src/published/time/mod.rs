@@ -45,6 +45,16 @@ impl Case {
     }
 
     fn step(&self) -> Result<Step, String> {
+        let step = self.priced()?;
+        let peaks = self.cluster.device.peaks.iter().filter(|peak| peak.format == self.options.format.name());
+        let most = peaks.map(|peak| peak.flops).fold(0.0, f64::max) * self.expressed.layout.world as f64;
+        if step.model_flops / self.measured > most {
+            return Err("the row contradicts itself: its step would take more than the devices' peak".to_string());
+        }
+        Ok(step)
+    }
+
+    fn priced(&self) -> Result<Step, String> {
         let Expressed { recipe, layout } = &self.expressed;
         let plan = StagePlan::new(recipe, layout, None).map_err(|finding| finding.message)?;
         let prices = Prices::new(recipe, layout, &self.cluster, &self.options).map_err(|e| e.to_string())?;

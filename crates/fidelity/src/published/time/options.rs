@@ -1,6 +1,7 @@
 //! What engines of a row's date ran: kernels, formats, and what they let overlap.
 
 use super::engine::Family;
+use super::request::again;
 use cost::options::{AttentionKernel, Loss};
 use cost::{Dispatch, Elementwise, EpOverlap, Format, Launch, Options, Overlap, TpOverlap};
 use layout::Layout;
@@ -11,6 +12,8 @@ use serde_json::Value;
 pub(super) fn options(row: &Value, family: Family, recipe: &Recipe, layout: &Layout) -> Result<Options, String> {
     let mut options = Options::of(family.engine(), recipe);
     options.format = format(row)?;
+    options.again = again(row);
+    options.shard_group = row["layout"]["fsdp"].as_u64().filter(|group| *group > 1);
     let said = Said::of(row);
     set_kernels(&mut options, &said, family);
     set_overlap(&mut options, &said, family, layout, recipe.uses(Mixer::Moe));
@@ -60,6 +63,8 @@ fn set_kernels(options: &mut Options, said: &Said, family: Family) {
         Family::Megatron | Family::Maxtext if said.is_hopper_or_newer() => AttentionKernel::Flash3,
         Family::Automodel if !said.features.contains("SDPA") => AttentionKernel::Flash3,
         Family::MegatronOfOld | Family::MegatronDeepspeed => AttentionKernel::Unfused,
+        // llm-foundry's `attn_impl: triton` of 2023, on both devices.
+        Family::Composer => AttentionKernel::Flash1,
         _ => AttentionKernel::Flash2,
     };
     kernels.elementwise = match family {

@@ -3,6 +3,7 @@
 use super::super::need;
 use super::depth::boundaries;
 use super::engine::Family;
+use cost::Again;
 use layout::{LayoutRequest, Recompute, ZeroStage};
 use recipe::Recipe;
 use serde_json::Value;
@@ -56,14 +57,25 @@ fn zero(row: &Value, family: Family) -> Result<ZeroStage, String> {
     }
 }
 
+/// What torchtitan checkpoints by operator, or in every other layer.
+pub(super) fn again(row: &Value) -> Again {
+    match row["recompute"].as_str().unwrap_or_default() {
+        text if text.starts_with("selective op") => Again::ByOperator,
+        text if text.starts_with("selective every 2nd layer") => Again::EveryOther,
+        _ => Again::Layout,
+    }
+}
+
 /// `none`, `full`, `selective` (the attention core), or a list of modules.
 fn recompute(row: &Value, family: Family) -> Result<Recompute, String> {
     let Some(text) = row["recompute"].as_str() else {
         // MaxText's own configuration of these runs (`configs/models/gpu/llama3_70b.yml` remat_policy).
         return Ok(if family == Family::Maxtext { Recompute::Full } else { Recompute::None });
     };
-    if text.starts_with("selective op") || text.starts_with("selective every") {
-        return Err("checkpointing by operator or of some layers has no time".to_string());
+    match again(row) {
+        Again::Layout => {}
+        Again::EveryOther => return Ok(Recompute::Full),
+        Again::ByOperator => return Ok(Recompute::None),
     }
     if text == "selective" && family != Family::Megatron {
         return Err("the row does not say what is computed again".to_string());
