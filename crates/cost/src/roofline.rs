@@ -43,8 +43,8 @@ impl Meter {
         let attention = attention.ok_or_else(|| Unpriced::new(device.name.clone(), format!("no curve of {kernel}")))?;
         let host = match (options.kernels.launch, options.kernels.elementwise) {
             (Launch::Graphs, _) => 0.0,
-            (Launch::Eager, Elementwise::Compiled) => profile.launch.compiled_seconds,
-            (Launch::Eager, _) => profile.launch.host_seconds,
+            (Launch::Eager | Launch::Blocking, Elementwise::Compiled) => profile.launch.compiled_seconds,
+            (Launch::Eager | Launch::Blocking, _) => profile.launch.host_seconds,
         };
         let around_products = match (options.kernels.elementwise, options.format) {
             (Elementwise::Fused, Format::Bf16) => 3.0,
@@ -101,6 +101,8 @@ impl Meter {
             Work::Scan { .. } if self.host == 0.0 => 0.0,
             Work::Scan { pass: Direction::Forward, .. } => return self.profile.scan.host_seconds.0,
             Work::Scan { pass: Direction::Backward, .. } => return self.profile.scan.host_seconds.1,
+            // Weights of a group are handed over one by one.
+            Work::Gemm { groups, .. } if *groups > 1.0 => 3.0 * self.around_products,
             Work::Gemm { .. } => self.around_products,
             Work::Attention { .. } | Work::Serial { .. } => 2.0 * self.around_products,
             Work::Bytes { kernels, .. } => *kernels,
