@@ -22,6 +22,13 @@ pub(crate) struct Waits {
     pub ep: f64,
 }
 
+impl Waits {
+    /// The same, scaled.
+    pub fn times(self, by: f64) -> Waits {
+        Waits { tp: self.tp * by, cp: self.cp * by, ring: self.ring * by, ep: self.ep * by }
+    }
+}
+
 /// Collectives of one layer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LayerWaits {
@@ -29,6 +36,8 @@ pub(crate) struct LayerWaits {
     pub backward: Waits,
     /// Gathers repeated in backward, because sharded inputs were saved.
     pub again: f64,
+    /// Collectives started in forward and in backward.
+    pub calls: (f64, f64),
 }
 
 /// Seconds in which links were busy without anybody waiting, by axis: tp, cp, ep.
@@ -106,6 +115,9 @@ impl Carrier<'_> {
         };
         into(&mut waits.forward, forward);
         into(&mut waits.backward, backward);
+        let call = |seconds: f64| f64::from(u8::from(seconds > 0.0));
+        waits.calls.0 += call(forward);
+        waits.calls.1 += call(backward);
         // Megatron saves the sharded input and gathers it again for the gradient of the weight
         // (`megatron/core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication).
         if exchange.axis == "sp" && exchange.forward == "all-gather" {
@@ -118,9 +130,12 @@ impl Carrier<'_> {
         let spread = self.groups.on(exchange.axis);
         let bytes = exchange.elements as f64 * WIDTH;
         let members = spread.members as f64;
+        // Elements are what a rank puts into forward: a part where that gathers, the whole where
+        // it sums; backward moves the same whole.
+        let whole = if exchange.forward == "all-gather" { bytes * members } else { bytes };
         match name {
-            "all-gather" => self.fabric.time(Collective::AllGather, bytes * members, spread).seconds,
-            "reduce-scatter" => self.fabric.time(Collective::ReduceScatter, bytes, spread).seconds,
+            "all-gather" => self.fabric.time(Collective::AllGather, whole, spread).seconds,
+            "reduce-scatter" => self.fabric.time(Collective::ReduceScatter, whole, spread).seconds,
             "all-reduce" => self.fabric.time(Collective::AllReduce, bytes, spread).seconds,
             "all-gather of counts" => {
                 self.fabric.time(Collective::AllGather, exchange.elements as f64 * 4.0 * members, spread).seconds

@@ -2,7 +2,8 @@
 //! optimizer; and under ZeRO-3 what happens around every layer of every microbatch.
 
 use crate::held::Held;
-use crate::prices::{ChunkTimes, Prices};
+use crate::prices::Prices;
+use crate::simulate::ChunkTimes;
 use crate::traffic::{Collective, Spread};
 use layout::{Layout, ZeroStage};
 
@@ -34,12 +35,34 @@ impl OnceAStep {
     }
 }
 
+/// Replicas of one mesh: those that share out state, and those that hold copies of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replicas {
+    pub sharing: Spread,
+    pub copies: Spread,
+}
+
 /// Replicas of dense and of expert tensors on the fabric.
-pub(crate) fn replicas(prices: &Prices, layout: &Layout) -> [Spread; 2] {
+pub(crate) fn replicas(prices: &Prices, layout: &Layout) -> [Replicas; 2] {
+    let of = |members: u64, stride: u64| {
+        let sharing = prices.options.shard_group.unwrap_or(members).clamp(1, members);
+        Replicas {
+            sharing: prices.fabric.spread(sharing, stride),
+            copies: prices.fabric.spread(members / sharing, stride * sharing),
+        }
+    };
     // Context ranks hold copies of dense tensors too, and lie between tensor and data ranks.
-    let dense = prices.fabric.spread(layout.dense_shards(), layout.tp.get());
-    let expert = prices.fabric.spread(layout.edp.get(), layout.etp.get() * layout.ep.get());
+    let dense = of(layout.dense_shards(), layout.tp.get());
+    let expert = of(layout.edp.get(), layout.etp.get() * layout.ep.get());
     [dense, expert]
+}
+
+/// Seconds to reduce gradients of `bytes` on the way to their shards, copies included.
+fn reduce(prices: &Prices, zero: ZeroStage, bytes: f64, replicas: Replicas) -> f64 {
+    let down = if zero == ZeroStage::Zero { Collective::AllReduce } else { Collective::ReduceScatter };
+    let shard = bytes / replicas.sharing.members as f64;
+    prices.fabric.time(down, bytes, replicas.sharing).seconds
+        + prices.fabric.time(Collective::AllReduce, shard, replicas.copies).seconds
 }
 
 /// Bytes of a gradient and of a weight as they travel.
@@ -56,32 +79,30 @@ pub(crate) fn sharded_weights(prices: &Prices, layout: &Layout, held: &Held, tim
     }
     let spreads = replicas(prices, layout);
     let (gradient, weight) = widths(prices);
-    let (mut gather, mut reduce) = (0.0, 0.0);
-    for (elements, spread) in held.elements.iter().zip(spreads) {
-        gather += prices.fabric.time(Collective::AllGather, elements * weight, spread).seconds;
-        reduce += prices.fabric.time(Collective::ReduceScatter, elements * gradient, spread).seconds;
+    let (mut gather, mut reduced) = (0.0, 0.0);
+    for (elements, replicas) in held.elements.iter().zip(spreads) {
+        gather += prices.fabric.time(Collective::AllGather, elements * weight, replicas.sharing).seconds;
+        reduced += reduce(prices, layout.zero, elements * gradient, replicas);
     }
     let occupied = prices.meter.profile().collectives.occupied;
     let shows = |moved: f64, cover: f64| (moved - cover).max(0.0) + occupied * moved.min(cover);
-    [shows(gather, times.forward), shows(gather + reduce, times.backward())]
+    [shows(gather, times.forward), shows(gather + reduced, times.backward())]
 }
 
 /// Gradients, weights and the optimizer of one stage. `times` are one microbatch's, under whose
-/// last backward gradients travel and under whose first forward weights do.
-pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: ChunkTimes) -> OnceAStep {
+/// last backward gradients travel and under whose first forward weights do; `slack` is how long
+/// the stage waits for others before its first and behind its last pass.
+pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: ChunkTimes, slack: f64) -> OnceAStep {
     let spreads = replicas(prices, layout);
     let (gradient, weight) = widths(prices);
     let overlap = prices.options.overlap;
     let mut once = OnceAStep::default();
     if layout.zero != ZeroStage::Three {
-        let (down, back) = match layout.zero {
-            ZeroStage::Zero => (Collective::AllReduce, None),
-            _ => (Collective::ReduceScatter, Some(Collective::AllGather)),
-        };
-        for (elements, spread) in held.elements.iter().zip(spreads) {
-            once.gradients[0] += prices.fabric.time(down, elements * gradient, spread).seconds;
-            if let Some(gather) = back {
-                once.weights[0] += prices.fabric.time(gather, elements * weight, spread).seconds;
+        for (elements, replicas) in held.elements.iter().zip(spreads) {
+            once.gradients[0] += reduce(prices, layout.zero, elements * gradient, replicas);
+            if layout.zero != ZeroStage::Zero {
+                let gathered = prices.fabric.time(Collective::AllGather, elements * weight, replicas.sharing);
+                once.weights[0] += gathered.seconds;
             }
         }
     }
@@ -92,6 +113,9 @@ pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: 
     };
     once.gradients[1] = shows(once.gradients[0], times.backward(), overlap.gradients);
     once.weights[1] = shows(once.weights[0], times.forward, overlap.weights);
+    // What a stage waits for others anyway, it need not show twice.
+    once.gradients[1] = (once.gradients[1] - slack).max(0.0);
+    once.weights[1] = (once.weights[1] - slack).max(0.0);
     if layout.sp {
         let tp = prices.fabric.spread(layout.tp.get(), 1);
         let whole = prices.fabric.time(Collective::AllReduce, held.whole * gradient, tp).seconds;
@@ -104,10 +128,10 @@ pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: 
 
 /// Seconds of the optimizer's kernels, and of the host link.
 fn optimizer(prices: &Prices, layout: &Layout, held: &Held) -> (f64, f64) {
-    let shards = |mesh: usize| match (layout.zero, mesh) {
-        (ZeroStage::Zero, _) => 1.0,
-        (_, 0) => layout.dense_shards() as f64,
-        (_, _) => layout.edp.get() as f64,
+    let replicas = replicas(prices, layout);
+    let shards = |mesh: usize| match layout.zero {
+        ZeroStage::Zero => 1.0,
+        _ => replicas[mesh].sharing.members as f64,
     };
     let (mut bytes, mut products, mut stepped) = (0.0, 0.0, 0.0);
     for mesh in 0..2 {

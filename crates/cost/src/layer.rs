@@ -3,6 +3,7 @@
 
 use crate::comm::{Cover, Hidden, LayerWaits, Waits, expose};
 use crate::ops::{Op, Shape, Work};
+use crate::options::{Again, Launch};
 use crate::part::{Part, Times};
 use crate::roofline::Meter;
 use layout::Recompute;
@@ -63,17 +64,21 @@ struct Pass {
 }
 
 impl Pass {
-    fn run(&mut self, meter: &Meter, part: Part, works: &[Work]) {
+    fn run(&mut self, meter: &Meter, part: Part, works: &[Work], times: f64) {
         for work in works {
             let part = if matches!(work, Work::Sync) { Part::Launch } else { part };
-            self.times.add(part, meter.seconds(work));
-            self.host += meter.host_seconds(work);
+            self.times.add(part, times * meter.seconds(work));
+            self.host += times * meter.host_seconds(work);
         }
     }
 
-    /// The device waits where the host starts kernels more slowly than they run.
-    fn floor(&mut self) {
-        let late = self.host - self.times.compute();
+    /// The device waits where the host starts kernels more slowly than they run. The host runs
+    /// ahead while the device is busy, so only the sum over a pass counts.
+    fn floor(&mut self, launch: Launch) {
+        let late = match launch {
+            Launch::Blocking => self.host,
+            Launch::Eager | Launch::Graphs => self.host - self.times.compute(),
+        };
         if late > 0.0 {
             self.times.add(Part::Launch, late);
         }
@@ -84,23 +89,25 @@ impl Pass {
 pub(crate) fn price(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits, recompute: &Recompute) -> LayerPrice {
     let [mut forward, mut input, mut weight, mut again] = [(); 4].map(|()| Pass::default());
     for op in ops {
-        forward.run(meter, op.part, &op.forward);
-        input.run(meter, op.part, &op.input);
-        weight.run(meter, op.part, &op.weight);
-        if runs_again(op.modules, recompute) {
-            again.run(meter, op.part, &op.forward);
-        }
+        forward.run(meter, op.part, &op.forward, 1.0);
+        input.run(meter, op.part, &op.input, 1.0);
+        weight.run(meter, op.part, &op.weight, 1.0);
+        again.run(meter, op.part, &op.forward, runs_again(op, shape, recompute));
     }
+    forward.host += meter.host_of_collectives(waits.calls.0);
+    input.host += meter.host_of_collectives(waits.calls.1);
     for pass in [&mut forward, &mut input, &mut weight, &mut again] {
-        pass.floor();
+        pass.floor(shape.options.kernels.launch);
     }
     let forward_cover = cover(&forward.times, &Times::default());
     let hidden = expose(shape, waits.forward, 0.0, forward_cover, false, &mut forward.times);
     let backward_cover = cover(&input.times, &weight.times);
     let behind = expose(shape, waits.backward, waits.again, backward_cover, true, &mut input.times);
-    let repeated = match recompute {
-        Recompute::Full => waits.forward,
-        Recompute::Selective(modules) if modules.contains(&RecomputeModule::Moe) => {
+    let repeated = match (recompute, shape.options.again) {
+        (_, Again::ByOperator) => Waits::default(),
+        (Recompute::Full, Again::Layout) => waits.forward,
+        (Recompute::Full, Again::EveryOther) => waits.forward.times(0.5),
+        (Recompute::Selective(modules), _) if modules.contains(&RecomputeModule::Moe) => {
             Waits { ep: waits.forward.ep, ..Waits::default() }
         }
         _ => Waits::default(),
@@ -121,10 +128,18 @@ fn cover(first: &Times, second: &Times) -> Cover {
     }
 }
 
-fn runs_again(modules: &[RecomputeModule], recompute: &Recompute) -> bool {
-    match recompute {
-        Recompute::None => false,
-        Recompute::Full => true,
-        Recompute::Selective(chosen) => modules.iter().any(|module| chosen.contains(module)),
+/// How often an operation runs again, on average over layers.
+fn runs_again(op: &Op, shape: Shape, recompute: &Recompute) -> f64 {
+    let by_layout = match recompute {
+        Recompute::None => 0.0,
+        Recompute::Full => 1.0,
+        Recompute::Selective(chosen) => f64::from(u8::from(op.modules.iter().any(|module| chosen.contains(module)))),
+    };
+    match (shape.options.again, op.part) {
+        (Again::Layout, _) => by_layout,
+        (Again::EveryOther, _) => 0.5 * by_layout,
+        (Again::ByOperator, Part::Attention) => 0.0,
+        (Again::ByOperator, Part::Gemm | Part::Experts) => 0.5,
+        (Again::ByOperator, _) => 1.0,
     }
 }

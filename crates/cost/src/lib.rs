@@ -19,10 +19,14 @@ mod step;
 pub mod traffic;
 
 pub use flops::Convention;
-pub use options::{Dispatch, Elementwise, EpOverlap, Format, Kernels, Launch, Options, Overlap, TpOverlap};
+pub use options::{
+    Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, Kernels, Launch, Loss, Options,
+    Overlap, TpOverlap,
+};
 pub use part::{Part, Times};
-pub use prices::{ChunkTimes, Counts, Prices};
-pub use step::{Basis, Line, StageTime, Step};
+pub use prices::{Counts, Prices};
+pub use simulate::ChunkTimes;
+pub use step::{Basis, Line, Scratch, StageTime, Step};
 
 use std::fmt;
 

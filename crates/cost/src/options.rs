@@ -35,6 +35,8 @@ named! {
     pub enum AttentionKernel {
         /// Batched products with a softmax between, which writes every score.
         Unfused = "unfused",
+        /// FlashAttention of the first version, as in Triton or in llm-foundry's early runs.
+        Flash1 = "flash1",
         /// FlashAttention-2, also what torch's own kernel is.
         Flash2 = "flash2",
         /// FlashAttention-3 or cuDNN's, which use the newer units of Hopper and Blackwell.
@@ -67,8 +69,10 @@ named! {
 named! {
     /// How kernels are started.
     pub enum Launch {
-        /// One by one from the host.
+        /// One by one from the host, which runs ahead of the device.
         Eager = "eager",
+        /// One by one, the host waiting for each (`CUDA_LAUNCH_BLOCKING=1`).
+        Blocking = "blocking",
         /// Recorded once and replayed.
         Graphs = "graphs",
     }
@@ -86,6 +90,18 @@ named! {
     }
 }
 
+named! {
+    /// How gradients of weights are summed over microbatches.
+    pub enum Accumulate {
+        /// The product adds into an fp32 buffer (Megatron's gradient accumulation fusion).
+        Fused = "fused",
+        /// The product writes, and a second kernel adds into a buffer of the gradients' format.
+        Separate = "separate",
+        /// Nothing is summed here: what a microbatch leaves is reduced at once (FSDP).
+        Reduced = "reduced",
+    }
+}
+
 /// The kernels an engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernels {
@@ -99,6 +115,8 @@ pub struct Kernels {
     pub launch: Launch,
     /// How routed tokens travel.
     pub dispatch: Dispatch,
+    /// How gradients of weights are summed.
+    pub accumulate: Accumulate,
 }
 
 named! {
@@ -140,6 +158,19 @@ pub struct Overlap {
     pub p2p: bool,
 }
 
+named! {
+    /// How an engine reads a recompute policy.
+    pub enum Again {
+        /// As the layout says it.
+        Layout = "layout",
+        /// The layout's policy in every second layer.
+        EveryOther = "every-other",
+        /// By operator: attention and every second product are kept, the rest runs again
+        /// (torchtitan's `selective` policy `op`, `torchtitan/distributed/activation_checkpoint.py`).
+        ByOperator = "by-operator",
+    }
+}
+
 /// All of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
@@ -153,6 +184,11 @@ pub struct Options {
     pub overload: f64,
     /// Share of optimizer state kept and stepped in host memory.
     pub offload: f64,
+    /// How recompute is read.
+    pub again: Again,
+    /// Replicas that share out state, where fewer than all do: the others hold copies, and
+    /// gradients are summed over them besides (hybrid sharding).
+    pub shard_group: Option<u64>,
 }
 
 impl Options {
@@ -163,7 +199,15 @@ impl Options {
             Dtype::Nvfp4 => Format::Nvfp4,
             Dtype::Fp32 | Dtype::Bf16 | Dtype::Fp16 => Format::Bf16,
         };
-        Options { format, kernels: kernels(engine), overlap: overlap(engine), overload: 1.0, offload: 0.0 }
+        Options {
+            format,
+            kernels: kernels(engine),
+            overlap: overlap(engine),
+            overload: 1.0,
+            offload: 0.0,
+            again: Again::Layout,
+            shard_group: None,
+        }
     }
 }
 
@@ -176,7 +220,12 @@ fn kernels(engine: Option<Engine>) -> Kernels {
         Some(Engine::Maxtext | Engine::XlaSpmd) => (Flash3, Elementwise::Compiled, Loss::Fused),
         Some(Engine::Fsdp2 | Engine::Deepspeed | Engine::Nanotron) => (Flash2, Elementwise::Eager, Loss::Eager),
     };
-    Kernels { attention, elementwise, loss, launch: Launch::Eager, dispatch: Dispatch::AllToAll }
+    let accumulate = match engine {
+        None | Some(Engine::Megatron | Engine::Shardwright) => Accumulate::Fused,
+        Some(Engine::Nanotron | Engine::Deepspeed) => Accumulate::Separate,
+        Some(Engine::Torchtitan | Engine::Fsdp2 | Engine::Maxtext | Engine::XlaSpmd) => Accumulate::Reduced,
+    };
+    Kernels { attention, elementwise, loss, launch: Launch::Eager, dispatch: Dispatch::AllToAll, accumulate }
 }
 
 fn overlap(engine: Option<Engine>) -> Overlap {

@@ -8,30 +8,13 @@ use crate::layer::{LayerPrice, price};
 use crate::ops::{self, Shape};
 use crate::options::Options;
 use crate::roofline::Meter;
+use crate::simulate::ChunkTimes;
 use crate::traffic::Fabric;
 use hardware::Cluster;
 use layout::ownership::Row;
 use layout::{Layout, OwnershipTable, Recompute};
 use recipe::{Layer, Place, Recipe};
 use units::Degree;
-
-/// Seconds that passes over one chunk take for one microbatch.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ChunkTimes {
-    /// Forward.
-    pub forward: f64,
-    /// Backward for gradients of inputs, recomputed forward included.
-    pub backward_input: f64,
-    /// Backward for gradients of weights.
-    pub backward_weight: f64,
-}
-
-impl ChunkTimes {
-    /// Backward as a whole.
-    pub fn backward(&self) -> f64 {
-        self.backward_input + self.backward_weight
-    }
-}
 
 /// What a chunk or a stage holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +102,11 @@ impl Prices {
             front,
             back,
         })
+    }
+
+    /// Moves another share of optimizer state to the host; nothing else depends on it.
+    pub fn set_offload(&mut self, share: f64) {
+        self.options.offload = share;
     }
 
     /// Kinds of layers, in the order stages count them: distinct layers of the recipe.

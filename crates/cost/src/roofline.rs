@@ -19,6 +19,9 @@ pub(crate) struct Meter {
     /// Bytes a second of large kernels.
     rate: f64,
     host: f64,
+    /// Operations of the host around one product: a module of Transformer Engine checks formats,
+    /// workspaces and recipes before it launches.
+    around_products: f64,
 }
 
 impl Meter {
@@ -34,17 +37,22 @@ impl Meter {
         if gemm[options.format as usize].is_none() {
             return Err(missing(options.format));
         }
-        let rate = device.memory_rate.as_ref().map(|r| r.bytes_per_second * profile.memory.fraction);
-        let rate = rate.ok_or_else(|| Unpriced::new(device.name.clone(), "no memory rate"))?;
+        let rate = device.known_memory_rate()?.bytes_per_second * profile.memory.fraction;
         let kernel = options.kernels.attention.name();
         let attention = profile.attention(kernel).cloned();
         let attention = attention.ok_or_else(|| Unpriced::new(device.name.clone(), format!("no curve of {kernel}")))?;
         let host = match (options.kernels.launch, options.kernels.elementwise) {
             (Launch::Graphs, _) => 0.0,
-            (Launch::Eager, Elementwise::Compiled) => profile.launch.compiled_seconds,
-            (Launch::Eager, _) => profile.launch.host_seconds,
+            (Launch::Eager | Launch::Blocking, Elementwise::Compiled) => profile.launch.compiled_seconds,
+            (Launch::Eager | Launch::Blocking, _) => profile.launch.host_seconds,
         };
-        Ok(Meter { gemm, attention, bf16, rate, host, profile })
+        let around_products = match (options.kernels.elementwise, options.format) {
+            (Elementwise::Fused, Format::Bf16) => 3.0,
+            (Elementwise::Fused, _) => 5.0,
+            (_, Format::Bf16) => 1.0,
+            (_, _) => 3.0,
+        };
+        Ok(Meter { around_products, gemm, attention, bf16, rate, host, profile })
     }
 
     pub fn profile(&self) -> &Profile {
@@ -61,18 +69,20 @@ impl Meter {
         let memory = &self.profile.memory;
         match *work {
             Work::Gemm { format, m, n, k, groups, out_bytes } => self.gemm(format, [m, n, k], groups, out_bytes),
-            Work::Attention { flops, bytes, tokens, dim, pass } => {
+            Work::Attention { flops, bytes, tokens, rows, dim, pass } => {
                 let curve = &self.attention;
-                let reached = tokens / (tokens + curve.half_tokens)
-                    * (dim / (dim + curve.half_dim))
-                    * ((128.0 + curve.half_dim) / 128.0);
-                let fraction = if pass == Direction::Forward { curve.forward } else { curve.backward };
+                let (forward, backward) = curve.fractions(dim);
+                let (fraction, half, half_rows) = match pass {
+                    Direction::Forward => (forward, curve.half_tokens.0, curve.half_rows.0),
+                    Direction::Backward => (backward, curve.half_tokens.1, curve.half_rows.1),
+                };
+                let reached = tokens / (tokens + half) * (rows / (rows + half_rows));
                 (flops / (self.bf16 * fraction * reached.max(1e-3))).max(bytes / self.rate) + memory.fixed_seconds
             }
             Work::Scan { flops, bytes, pass } => {
                 let scan = &self.profile.scan;
                 let fraction = if pass == Direction::Forward { scan.forward } else { scan.backward };
-                (flops / (self.bf16 * fraction)).max(bytes / self.rate) + 5.0 * memory.fixed_seconds
+                (flops / (self.bf16 * fraction)).max(bytes / self.rate) + memory.fixed_seconds
             }
             Work::Serial { steps, heads, pass } => {
                 let curve = &self.profile.recurrence;
@@ -88,33 +98,45 @@ impl Meter {
     /// Seconds the host takes to start it.
     pub fn host_seconds(&self, work: &Work) -> f64 {
         let kernels = match work {
-            Work::Gemm { .. } | Work::Attention { .. } => 2.0,
-            Work::Scan { .. } => 6.0,
-            Work::Serial { .. } => 2.0,
+            Work::Scan { .. } if self.host == 0.0 => 0.0,
+            Work::Scan { pass: Direction::Forward, .. } => return self.profile.scan.host_seconds.0,
+            Work::Scan { pass: Direction::Backward, .. } => return self.profile.scan.host_seconds.1,
+            // Weights of a group are handed over one by one.
+            Work::Gemm { groups, .. } if *groups > 1.0 => 3.0 * self.around_products,
+            Work::Gemm { .. } => self.around_products,
+            Work::Attention { .. } | Work::Serial { .. } => 2.0 * self.around_products,
             Work::Bytes { kernels, .. } => *kernels,
             Work::Sync => 0.0,
         };
         kernels * self.host
     }
 
+    /// Seconds the host takes to start so many collectives, each with the copies and waits around
+    /// it on its stream.
+    pub fn host_of_collectives(&self, calls: f64) -> f64 {
+        2.5 * calls * self.host
+    }
+
     /// Waves of tiles over the multiprocessors, on the best tile and cut along k.
     fn gemm(&self, format: Format, [m, n, k]: [f64; 3], groups: f64, out_bytes: f64) -> f64 {
         let Some((peak, curve)) = &self.gemm[format as usize] else { return f64::INFINITY };
-        let many = if groups > 1.0 { curve.grouped } else { 1.0 };
+        let grouped = if groups > 1.0 { curve.grouped } else { 1.0 };
+        let many = grouped * if out_bytes > 4.0 { curve.accumulated } else { 1.0 };
         let units = self.profile.multiprocessors as f64;
-        let rate = peak * curve.sustained * many;
-        let mut best = f64::INFINITY;
+        let mut waves_take = f64::INFINITY;
         for &(rows, columns, tile) in &curve.tiles {
             let (rows, columns) = (rows as f64, columns as f64);
             let tiles = (m / rows).ceil() * (n / columns).ceil() * groups;
             for split in SPLITS {
                 let waves = (tiles * split / units).ceil();
                 let flops = waves * units * rows * columns * 2.0 * (k / split + curve.k_overhead);
-                best = best.min(flops / (rate * tile));
+                waves_take = waves_take.min(flops / (peak * curve.boost * many * tile));
             }
         }
+        // Filling and draining draws power too, but half of it waits.
+        let powered = 2.0 * m * n * (k + curve.k_overhead / 2.0) * groups / (peak * curve.sustained * many);
         let bytes = groups * (format.bytes() * (m * k + n * k) + out_bytes * m * n);
-        best.max(bytes / self.rate) + curve.fixed_seconds
+        waves_take.max(powered).max(bytes / self.rate) + curve.fixed_seconds
     }
 
     /// Seconds of plain products of this many operations in bf16, large and square.

@@ -5,8 +5,11 @@ use crate::Unpriced;
 use crate::data::{OnceAStep, once_a_step, sharded_weights};
 use crate::flops::{self, Convention};
 use crate::part::{Part, Times};
-use crate::prices::{ChunkTimes, Counts, Prices};
-use layout::{Layout, Schedule, StagePlan};
+use crate::prices::{Counts, Prices};
+use crate::simulate::{self, Bound, ChunkTimes, Simulator, StageTimeline};
+use crate::traffic::Collective;
+use layout::order::Pipeline;
+use layout::{Layout, StagePlan};
 use serde::Serialize;
 
 /// Where a figure comes from.
@@ -41,6 +44,8 @@ pub struct StageTime {
     pub busy: f64,
     /// Seconds it waits for other stages.
     pub idle: f64,
+    /// Seconds it does nothing but send to them.
+    pub sending: f64,
 }
 
 /// What a step takes.
@@ -71,44 +76,119 @@ pub struct Step {
 /// Data, logging and the slowest of many ranks, as a share of the step: a stated reserve.
 const RESERVE: f64 = 0.02;
 
+/// Memory of estimates: use one for many.
+#[derive(Clone, Debug, Default)]
+pub struct Scratch {
+    transfers: Vec<f64>,
+    bound: Bound,
+}
+
 impl Prices {
     /// The step of a layout whose degrees inside a layer are those of these prices.
     pub fn step(&self, layout: &Layout, plan: &StagePlan) -> Result<Step, Unpriced> {
         let counted = self.counted(plan);
         let chunks: Vec<ChunkTimes> = counted.chunks.iter().map(|c| self.chunk(layout, c.counts())).collect();
         let stages: Vec<Counts> = counted.stages.iter().map(Counted::counts).collect();
-        let (seconds, once) = self.total(layout, &chunks, &stages);
-        let slow = slowest(&stages, |s| self.chunk(layout, s).forward + self.chunk(layout, s).backward());
-        let count = layout.microbatches as f64;
-        let makespan = seconds / (1.0 + RESERVE) - once.exposed();
-        let busy = |s: Counts| count * (self.chunk(layout, s).forward + self.chunk(layout, s).backward());
-        let times: Vec<StageTime> =
-            stages.iter().map(|s| StageTime { busy: busy(*s), idle: (makespan - busy(*s)).max(0.0) }).collect();
-        let parts = self.lines(layout, stages[slow], times[slow].idle, &once, seconds);
-        let idle: f64 = times.iter().map(|t| t.idle).sum();
+        let transfers = vec![self.transfer(layout); chunks.len().saturating_sub(1)];
+        let pipeline = Pipeline::of(layout)?;
+        let timeline = Simulator::default().run_steady(&pipeline, &self.times(&chunks, &transfers))?;
+        let once = self.once(layout, &stages);
+        let seconds = self.with_reserve(timeline.makespan + once.exposed());
+        let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
+        let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
+        let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
+        let parts = self.lines(layout, stages[slow], times[slow], &once, seconds);
         let convention = Convention::MaskedScores;
         let model_flops = flops::of_step(&self.recipe, layout, &self.options, convention);
         let each = model_flops / seconds / layout.world as f64;
-        let peak = self.cluster.device.peaks.iter().find(|p| p.format == "bf16").map_or(f64::NAN, |p| p.flops);
+        let tokens = (layout.global_batch * layout.sequence) as f64;
         Ok(Step {
             seconds,
             bound: bound(&parts),
             parts,
-            bubble: idle / times.iter().map(|t| t.busy).sum::<f64>(),
+            bubble: timeline.bubble_over_ideal(),
             stages: times,
-            tokens_per_second_per_device: (layout.global_batch * layout.sequence) as f64
-                / seconds
-                / layout.world as f64,
+            tokens_per_second_per_device: tokens / seconds / layout.world as f64,
             model_flops,
             convention,
             tflops_per_device: each / 1e12,
-            mfu: each / peak,
+            mfu: each / self.cluster.device.peak("bf16")?.flops,
         })
     }
 
     /// Seconds of a step without a breakdown and without allocating; never above [`Prices::step`].
-    pub fn estimate(&self, layout: &Layout, chunks: &[ChunkTimes], stages: &[Counts]) -> f64 {
-        self.total(layout, chunks, stages).0
+    /// `chunks` are [`Prices::chunk`]'s of every chunk along the depth, `stages` what each stage
+    /// holds.
+    pub fn estimate(
+        &self,
+        scratch: &mut Scratch,
+        layout: &Layout,
+        chunks: &[ChunkTimes],
+        stages: &[Counts],
+    ) -> Result<f64, Unpriced> {
+        let makespan = self.least_makespan(scratch, layout, chunks)?;
+        Ok(self.with_reserve(makespan + self.once(layout, stages).exposed()))
+    }
+
+    /// Seconds that the pipeline of a step does not come below: the part of an estimate that does
+    /// not depend on the optimizer, nor on ZeRO below 3.
+    pub fn least_makespan(
+        &self,
+        scratch: &mut Scratch,
+        layout: &Layout,
+        chunks: &[ChunkTimes],
+    ) -> Result<f64, Unpriced> {
+        scratch.transfers.clear();
+        scratch.transfers.resize(chunks.len().saturating_sub(1), self.transfer(layout));
+        let pipeline = Pipeline::of(layout)?;
+        Ok(scratch.bound.lower(&pipeline, &self.times(chunks, &scratch.transfers))?)
+    }
+
+    /// An estimate whose pipeline takes so long, were this the stage that waits longest at its end;
+    /// `slack` is that of the stages before it ([`Prices::slack`]). The estimate is the largest over
+    /// the stages; of stages that hold the same the first is enough, since a later one hides more.
+    pub fn around(&self, layout: &Layout, makespan: f64, stage: Counts, slack: f64) -> f64 {
+        let once = once_a_step(self, layout, &self.held(stage), self.chunk(layout, stage), slack);
+        self.with_reserve(makespan + once.exposed())
+    }
+
+    /// How much later the stage behind one that takes so long starts, at least, and ends sooner.
+    pub fn slack(&self, layout: &Layout, times: ChunkTimes) -> f64 {
+        times.forward.min(times.backward()) / layout.vpp.get() as f64
+    }
+
+    /// Data, logging, the optimizer's host loops and the slowest of many ranks.
+    fn with_reserve(&self, seconds: f64) -> f64 {
+        seconds * (1.0 + RESERVE) + self.meter.profile().launch.step_seconds
+    }
+
+    fn times<'a>(&self, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {
+        let serial = if self.options.overlap.p2p { 0.0 } else { 1.0 };
+        simulate::Times { chunks, transfers, serial, overlapped: 1.0 }
+    }
+
+    /// Seconds an activation takes to the next stage. Stages lie outermost, so neighbours are a
+    /// whole replica's ranks apart.
+    fn transfer(&self, layout: &Layout) -> f64 {
+        let bytes = 2.0 * (layout.tokens_per_microbatch_per_rank() * self.recipe.hidden) as f64;
+        let neighbours = self.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
+        self.fabric.time(Collective::Send, bytes, neighbours).seconds
+    }
+
+    /// What the stage that waits longest does once a step. A stage further down the pipeline
+    /// starts later and ends sooner, by at least a pass over each stage before it.
+    fn once(&self, layout: &Layout, stages: &[Counts]) -> OnceAStep {
+        let mut once = OnceAStep::default();
+        let mut slack = 0.0;
+        for stage in stages {
+            let times = self.chunk(layout, *stage);
+            let here = once_a_step(self, layout, &self.held(*stage), times, slack);
+            if here.exposed() > once.exposed() {
+                once = here;
+            }
+            slack += self.slack(layout, times);
+        }
+        once
     }
 
     /// Seconds of a chunk, with the gathers of ZeRO-3 that show.
@@ -120,31 +200,7 @@ impl Prices {
         times
     }
 
-    /// Crude: the slowest stage's work, and a fill and drain of one microbatch over the others.
-    fn total(&self, layout: &Layout, chunks: &[ChunkTimes], stages: &[Counts]) -> (f64, OnceAStep) {
-        let count = layout.microbatches as f64;
-        let of = |c: &ChunkTimes| c.forward + c.backward();
-        let all: f64 = chunks.iter().map(of).sum();
-        let mut slow: f64 = 0.0;
-        let mut once = OnceAStep::default();
-        for stage in stages {
-            let times = self.chunk(layout, *stage);
-            slow = slow.max(of(&times));
-            let here = once_a_step(self, layout, &self.held(*stage), times);
-            if here.exposed() > once.exposed() {
-                once = here;
-            }
-        }
-        let chunked = match layout.schedule {
-            Schedule::OneF1b => 1.0,
-            Schedule::ZbH1 => 3.0,
-            _ => layout.vpp.get() as f64 * 2.0,
-        };
-        let makespan = count * slow + (all - slow).max(0.0) / chunked;
-        ((makespan + once.exposed()) * (1.0 + RESERVE), once)
-    }
-
-    fn lines(&self, layout: &Layout, stage: Counts, idle: f64, once: &OnceAStep, seconds: f64) -> Vec<Line> {
+    fn lines(&self, layout: &Layout, stage: Counts, time: StageTime, once: &OnceAStep, seconds: f64) -> Vec<Line> {
         let mut inside = Times::default();
         for (price, &count) in self.layers.iter().zip(stage.layers) {
             inside += price.all() * count as f64;
@@ -162,12 +218,14 @@ impl Prices {
         let plain = self.stage(stage);
         let gathers = shown.forward + shown.backward() - plain.forward - plain.backward();
         parts.push(("zero-3 exposed", count * gathers, "gathers and reductions of sharded weights that show"));
-        parts.push(("bubble", idle, "waiting for other stages"));
+        parts.push(("bubble", time.idle, "waiting for other stages"));
+        parts.push(("pp exposed", time.sending, "sending activations and their gradients to other stages"));
         parts.push(("gradients exposed", once.gradients[1], "gradients over replicas, beyond what backward hides"));
         parts.push(("weights exposed", once.weights[1], "weights over replicas, beyond what forward hides"));
         parts.push(("optimizer", once.optimizer, "reading and writing optimizer state"));
         parts.push(("offload", once.offload, "state over the host link"));
-        parts.push(("reserve", seconds - seconds / (1.0 + RESERVE), "data, logging, the slowest of many ranks"));
+        let rest = seconds - parts.iter().map(|(_, s, _)| s).sum::<f64>();
+        parts.push(("reserve", rest, "data, logging, host loops of the optimizer, the slowest of many ranks"));
         let lines = parts.into_iter().filter(|(_, s, _)| *s > 0.0);
         let line = |(name, s, what)| Line { name, seconds: s, share: s / seconds, basis: Basis::Modelled, what };
         lines.map(line).collect()
@@ -204,10 +262,6 @@ impl Counted {
 struct CountedPlan {
     chunks: Vec<Counted>,
     stages: Vec<Counted>,
-}
-
-fn slowest(stages: &[Counts], of: impl Fn(Counts) -> f64) -> usize {
-    (0..stages.len()).max_by(|a, b| of(stages[*a]).total_cmp(&of(stages[*b]))).unwrap_or(0)
 }
 
 fn bound(parts: &[Line]) -> String {

@@ -6,7 +6,7 @@
 //! island until the fast fabric bounds it.
 
 use crate::Unpriced;
-use hardware::{Cluster, CollectiveCurve};
+use hardware::{Cluster, CollectiveCurve, Way};
 use serde::Serialize;
 
 /// A way to move data between members.
@@ -88,24 +88,19 @@ impl Fabric {
     /// The links of a cluster. A cluster of one device has none to speak of.
     pub fn new(cluster: &Cluster, curve: &CollectiveCurve) -> Result<Fabric, Unpriced> {
         let device = &cluster.device;
-        let lacks = |what: &str| Unpriced::new(device.name.clone(), format!("no rate of its {what}"));
-        let island = device.island_link.as_ref().ok_or_else(|| lacks("island link"))?;
-        // An island may span nodes; a node of fewer devices than an island is its own island.
-        let island_devices = device.island_devices.max(cluster.devices_per_node.min(device.island_devices));
-        let island_devices = island_devices.min(cluster.devices()).max(1);
-        let crosses = cluster.devices() > island_devices;
-        let network = match (&device.network, crosses) {
-            (Some(link), _) => (link.bytes_per_second, link.latency_seconds),
-            (None, false) => (island.bytes_per_second, island.latency_seconds),
-            (None, true) => return Err(lacks("network")),
+        let island = device.link(Way::Island)?;
+        let island_devices = cluster.island_devices().max(1);
+        let network = match cluster.devices() > island_devices {
+            true => device.link(Way::Network)?,
+            false => device.network.as_ref().unwrap_or(island),
         };
         Ok(Fabric {
             island: island.bytes_per_second * curve.island,
             island_all_to_all: island.bytes_per_second * curve.island_all_to_all,
             island_hop: island.latency_seconds * HOP_SHARE,
-            network: network.0 * curve.network,
-            network_all_to_all: network.0 * curve.network_all_to_all,
-            network_hop: network.1,
+            network: network.bytes_per_second * curve.network,
+            network_all_to_all: network.bytes_per_second * curve.network_all_to_all,
+            network_hop: network.latency_seconds,
             switch_reduce: curve.switch_reduce,
             base: curve.base_seconds,
             island_devices,

@@ -20,7 +20,7 @@ pub use best::{Best, FRONTIER_REACH, HEADROOM_STEPS, Simulated};
 pub use count::{Counts, count};
 pub use cuts::{Cut, Evenness, Weights, cuts};
 pub use point::{Key, Offload, Order, Point};
-pub use price::{Candidate, MemoryLine, Pricer, Tally};
+pub use price::{Candidate, Interest, MemoryLine, Pricer, Tally};
 pub use question::{OffloadChoice, Question, Reach, TOKENS_PER_STEP, usual_batch};
 pub use rules::{Mask, Rules};
 pub use search::{Effort, Found, Watch, lay_out, search, step_of};

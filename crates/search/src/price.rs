@@ -5,8 +5,9 @@ use crate::point::{Key, Offload, Point};
 use crate::shape::{Shape, Stage};
 use crate::simplicity::complexity;
 use crate::space::{Realm, Space};
-use cost::{ChunkTimes, Counts, Prices};
-use layout::{Layout, ZeroStage};
+use cost::simulate::ChunkTimes;
+use cost::{Prices, Unpriced};
+use layout::{Layout, Schedule, ZeroStage};
 use memory::fit::{communicator_bytes, communicators};
 use memory::quick::{Highest, Probes, Quick, Shards, StageTerms, State, in_flight_under};
 use recipe::Mixer;
@@ -92,6 +93,14 @@ struct Mesh {
     microbatches: u64,
 }
 
+/// What a search still wants to know of.
+pub struct Interest<'a> {
+    /// Whether layouts that take at least so long a sequence are of interest.
+    pub reaches: &'a (dyn Fn(f64) -> bool + Sync),
+    /// Whether a layout that fits is.
+    pub wants: &'a (dyn Fn(&Candidate) -> bool + Sync),
+}
+
 /// Prices the keys of one realm.
 pub struct Pricer<'a> {
     space: &'a Space<'a>,
@@ -162,44 +171,48 @@ impl<'a> Pricer<'a> {
         let mut layout = self.realm.template.clone();
         self.space.set_key(&mut layout, key);
         layout.recompute = self.realm.recompute[0].clone();
-        let Ok(prices) = self.prices(&layout, Offload::Device) else { return 0.0 };
         let mut clock = Clock::default();
-        clock.read(self, key, &meshes, std::slice::from_ref(&prices), &mut layout);
-        clock.least()
+        let read = self
+            .prices(&layout, Offload::Device)
+            .and_then(|mut prices| clock.read(self, key, &meshes, &mut prices, &mut layout));
+        // What has no price is looked at, so that it is named.
+        if read.is_ok() { clock.least() } else { 0.0 }
     }
 
     /// Prices every layout of a key. `reaches` says of a time whether layouts that take at least
-    /// so long are of interest; `keep` is given each that fits.
-    pub fn price(&self, key: &Key, reaches: &dyn Fn(f64) -> bool, keep: &mut dyn FnMut(Candidate)) -> Tally {
-        let mut tally = Tally::default();
+    /// so long are of interest, `wants` the same of a layout that fits; those are handed back.
+    pub fn price(&self, key: &Key, interest: &Interest) -> (Tally, Vec<Candidate>) {
+        let (mut tally, mut kept) = (Tally::default(), Vec::new());
         let meshes = self.meshes(key);
         if meshes.is_empty() {
-            return tally;
+            return (tally, kept);
         }
         let mut layout = self.realm.template.clone();
         self.space.set_key(&mut layout, key);
         let mut clock = Clock::default();
         for recompute in (0..self.realm.recompute.len()).filter(|policy| self.realm.rules.recompute(*policy) == 0) {
             layout.recompute = self.realm.recompute[recompute].clone();
-            let prices = self.space.offload.iter().map(|offload| self.prices(&layout, *offload));
-            let prices = prices.collect::<Result<Vec<Prices>, _>>().map_err(|e| e.to_string());
-            let quick = prices.and_then(|prices| {
-                clock.read(self, key, &meshes, &prices, &mut layout);
-                if !reaches(clock.least()) {
+            let read = self.prices(&layout, Offload::Device).and_then(|mut prices| {
+                clock.read(self, key, &meshes, &mut prices, &mut layout)?;
+                Ok(prices)
+            });
+            let probed = read.map_err(|e| e.to_string()).and_then(|prices| {
+                if !(interest.reaches)(clock.least()) {
                     return Ok(None);
                 }
-                self.probes.quick(&layout).map(Some).map_err(|e| format!("{}: {}", e.what, e.why))
+                let quick = self.probes.quick(&layout).map_err(|e| format!("{}: {}", e.what, e.why))?;
+                Ok(Some((quick, prices)))
             });
-            match quick {
-                Ok(Some(quick)) => {
-                    let run = Run { pricer: self, key, recompute, quick: &quick, layout: &mut layout };
-                    run.judge_all(&meshes, &clock, &mut tally, keep);
+            match probed {
+                Ok(Some((quick, prices))) => {
+                    let run = Run { pricer: self, key, recompute, quick: &quick, prices, layout: &mut layout };
+                    run.judge_all(&meshes, &mut clock, interest, &mut tally, &mut kept);
                 }
                 Ok(None) => tally.bounded += clock.seconds.len() as u64,
                 Err(reason) => *tally.unpriced.entry(reason).or_default() += self.count(&meshes),
             }
         }
-        tally
+        (tally, kept)
     }
 
     /// Layouts of one recompute policy.
@@ -218,8 +231,11 @@ impl<'a> Pricer<'a> {
 struct Clock {
     /// Seconds a sequence takes, at least.
     seconds: Vec<f64>,
-    distinct: Vec<ChunkTimes>,
+    /// What distinct chunks take, and distinct stages.
     chunks: Vec<ChunkTimes>,
+    stages: Vec<ChunkTimes>,
+    along: Vec<ChunkTimes>,
+    scratch: cost::Scratch,
 }
 
 impl Clock {
@@ -227,52 +243,82 @@ impl Clock {
         self.seconds.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// Reads every layout's time. `prices` are one for every place AdamW's state may live.
-    fn read(&mut self, pricer: &Pricer, key: &Key, meshes: &[Mesh], prices: &[Prices], layout: &mut Layout) {
+    /// Reads every layout's time.
+    fn read(
+        &mut self,
+        pricer: &Pricer,
+        key: &Key,
+        meshes: &[Mesh],
+        prices: &mut Prices,
+        layout: &mut Layout,
+    ) -> Result<(), Unpriced> {
         self.seconds.clear();
         for &mesh in meshes {
             for (_, shape) in pricer.shapes(mesh) {
                 pricer.space.set_pipeline(layout, key, mesh.pp, shape.order);
-                let mut known = None;
+                let mut known: Option<(bool, f64)> = None;
                 for zero in pricer.states(mesh.pp) {
                     layout.zero = zero;
                     // Only ZeRO 3 does anything inside a microbatch.
-                    if known.replace(zero == ZeroStage::Three) != Some(zero == ZeroStage::Three) {
-                        self.pass(&prices[0], layout, shape);
-                    }
-                    for prices in prices {
-                        let seconds = self.step(prices, layout, shape);
+                    let gathers = zero == ZeroStage::Three;
+                    let makespan = match known {
+                        Some((same, makespan)) if same == gathers => makespan,
+                        _ => self.makespan(prices, layout, shape)?,
+                    };
+                    known = Some((gathers, makespan));
+                    for &offload in &pricer.space.offload {
+                        prices.set_offload(pricer.space.question.offload.share(offload));
+                        let seconds = self.step(prices, layout, shape, makespan);
                         self.seconds.push(seconds / layout.global_batch as f64);
                     }
                 }
             }
         }
+        Ok(())
     }
 
-    /// Reads what the chunks take.
+    /// Reads what chunks and stages take.
     fn pass(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) {
-        self.distinct.clear();
-        self.distinct.extend(shape.chunks.iter().map(|chunk| prices.chunk(layout, chunk.counts())));
         self.chunks.clear();
-        self.chunks.extend(shape.chunk_of.iter().map(|chunk| self.distinct[*chunk]));
+        self.chunks.extend(shape.chunks.iter().map(|chunk| prices.chunk(layout, chunk.counts())));
+        self.stages.clear();
+        self.stages.extend(shape.stages.iter().map(|stage| prices.chunk(layout, stage.counts())));
     }
 
-    fn step(&self, prices: &Prices, layout: &Layout, shape: &Shape) -> f64 {
-        if shape.stages.len() > MOST_DISTINCT {
-            let all: Vec<Counts> = shape.stages.iter().map(counts_of).collect();
-            return prices.estimate(layout, &self.chunks, &all);
+    /// What the pipeline takes at least, in a few sums: a stage does all its own work, and before
+    /// it the first microbatch passed every chunk in front, behind it the last one passes them
+    /// back. Schedules that split or fold backward do not wait for the way back.
+    fn makespan(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
+        self.pass(prices, layout, shape);
+        let way = |times: &ChunkTimes| match shape.order.schedule {
+            Schedule::OneF1b | Schedule::Interleaved => times.forward + times.backward(),
+            _ => times.forward,
+        };
+        if matches!(shape.order.schedule, Schedule::DualPipe | Schedule::DualPipeV) {
+            return self.tight(prices, layout, shape);
         }
-        let mut counts = [Counts { layers: &[], is_first: false, is_last: false }; MOST_DISTINCT];
-        counts.iter_mut().zip(&shape.stages).for_each(|(slot, stage)| *slot = counts_of(stage));
-        prices.estimate(layout, &self.chunks, &counts[..shape.stages.len()])
+        let of_stage = |(stage, times): (&Stage, &ChunkTimes)| {
+            let fill: f64 = stage.chunks_before.iter().zip(&self.chunks).map(|(n, chunk)| *n as f64 * way(chunk)).sum();
+            fill + layout.microbatches as f64 * (times.forward + times.backward())
+        };
+        Ok(shape.stages.iter().zip(&self.stages).map(of_stage).fold(0.0, f64::max))
     }
-}
 
-/// Distinct stages that need no allocation.
-const MOST_DISTINCT: usize = 32;
+    /// The tightest bound on the pipeline there is.
+    fn tight(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
+        self.along.clear();
+        self.along.extend(shape.chunk_of.iter().map(|chunk| self.chunks[*chunk]));
+        prices.least_makespan(&mut self.scratch, layout, &self.along)
+    }
 
-fn counts_of(stage: &Stage) -> Counts<'_> {
-    Counts { layers: &stage.shape.layers, is_first: stage.shape.is_first, is_last: stage.shape.is_last }
+    fn step(&self, prices: &Prices, layout: &Layout, shape: &Shape, makespan: f64) -> f64 {
+        let waits = shape.stages.iter().map(|stage| {
+            let before = stage.before.iter().zip(&self.stages);
+            let slack: f64 = before.map(|(count, times)| *count as f64 * prices.slack(layout, *times)).sum();
+            prices.around(layout, makespan, stage.counts(), slack)
+        });
+        waits.fold(0.0, f64::max)
+    }
 }
 
 /// One recompute policy of one key.
@@ -281,14 +327,22 @@ struct Run<'r, 'a> {
     key: &'r Key,
     recompute: usize,
     quick: &'r Quick,
+    prices: Prices,
     layout: &'r mut Layout,
 }
 
 impl Run<'_, '_> {
     /// Judges every layout, in the order of the clock.
-    fn judge_all(self, meshes: &[Mesh], clock: &Clock, tally: &mut Tally, keep: &mut dyn FnMut(Candidate)) {
+    fn judge_all(
+        mut self,
+        meshes: &[Mesh],
+        clock: &mut Clock,
+        interest: &Interest,
+        tally: &mut Tally,
+        kept: &mut Vec<Candidate>,
+    ) {
         let pricer = self.pricer;
-        let mut times = clock.seconds.iter();
+        let mut next = 0;
         let mut summed: Vec<Summed> = Vec::new();
         for &mesh in meshes {
             for (index, shape) in pricer.shapes(mesh) {
@@ -309,15 +363,31 @@ impl Run<'_, '_> {
                             recompute: self.recompute,
                             offload,
                         };
-                        let bound = times.next().copied().unwrap_or(f64::INFINITY);
-                        if let Some(headroom) = self.judge(point, shape, &summed, &shards, budget, tally) {
-                            let complexity = complexity(&point, shape, &self.layout.recompute);
-                            keep(Candidate { point, bound, headroom, complexity });
+                        let bound = clock.seconds[next];
+                        next += 1;
+                        let Some(headroom) = self.judge(point, shape, &summed, &shards, budget, tally) else {
+                            continue;
+                        };
+                        let complexity = complexity(&point, shape, &self.layout.recompute);
+                        let candidate = Candidate { point, bound, headroom, complexity };
+                        if (interest.wants)(&candidate) {
+                            let candidate =
+                                Candidate { bound: self.tight(clock, &point, shape).max(bound), ..candidate };
+                            kept.extend(Some(candidate).filter(|candidate| (interest.wants)(candidate)));
                         }
                     }
                 }
             }
         }
+    }
+
+    /// Seconds a sequence takes, by the tightest bound there is.
+    fn tight(&mut self, clock: &mut Clock, point: &Point, shape: &Shape) -> f64 {
+        self.layout.zero = point.zero;
+        self.prices.set_offload(self.pricer.space.question.offload.share(point.offload));
+        clock.pass(&self.prices, self.layout, shape);
+        let makespan = clock.tight(&self.prices, self.layout, shape).unwrap_or(0.0);
+        clock.step(&self.prices, self.layout, shape, makespan) / self.layout.global_batch as f64
     }
 
     fn sum(&self, mesh: Mesh, shape: &Shape, summed: &mut Vec<Summed>) {

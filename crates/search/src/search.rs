@@ -6,7 +6,7 @@ use crate::best::{Best, Simulated};
 use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Point};
-use crate::price::{Candidate, Pricer, Tally};
+use crate::price::{Candidate, Interest, Pricer, Tally};
 use crate::question::Question;
 use crate::space::{Realm, Space};
 use cost::{Step, Unpriced};
@@ -116,19 +116,12 @@ pub fn search(space: &Space, keep: usize, effort: Effort, watch: Watch) -> Found
         found.tally.bounded +=
             left.iter().map(|(_, realm, key)| legal_of(space, &space.realms[*realm], key)).sum::<u64>();
         let best = &found.best;
-        let priced: Vec<(Tally, Vec<Candidate>)> = wanted
-            .par_iter()
-            .map(|(_, realm, key)| {
-                let mut kept = Vec::new();
-                let reaches = |bound: f64| effort == Effort::Everything || best.reaches(bound);
-                let tally = pricers[*realm].price(key, &reaches, &mut |candidate| {
-                    if effort == Effort::Everything || best.wants(&candidate) {
-                        kept.push(candidate);
-                    }
-                });
-                (tally, kept)
-            })
-            .collect();
+        let interest = Interest {
+            reaches: &|bound| effort == Effort::Everything || best.reaches(bound),
+            wants: &|candidate| effort == Effort::Everything || best.wants(candidate),
+        };
+        let priced: Vec<(Tally, Vec<Candidate>)> =
+            wanted.par_iter().map(|(_, realm, key)| pricers[*realm].price(key, &interest)).collect();
         let mut candidates = Vec::new();
         for (tally, kept) in priced {
             found.tally.add(&tally);

@@ -16,6 +16,17 @@ pub struct Stage {
     pub shape: StageShape,
     /// The first such stage: no later one keeps more microbatches in flight.
     pub index: u64,
+    /// How many stages of each distinct kind stand before it, in the order of the shape's.
+    pub before: Vec<u64>,
+    /// How many chunks of each distinct kind stand before its first one, likewise.
+    pub chunks_before: Vec<u64>,
+}
+
+impl Stage {
+    /// As prices count it.
+    pub fn counts(&self) -> Counts<'_> {
+        Counts { layers: &self.shape.layers, is_first: self.shape.is_first, is_last: self.shape.is_last }
+    }
 }
 
 /// One chunk of depth.
@@ -65,13 +76,19 @@ impl Shape {
                 chunks.len() - 1
             }));
         }
-        let mut stages: Vec<Stage> = Vec::new();
+        let (mut stages, mut passed): (Vec<Stage>, Vec<u64>) = (Vec::new(), Vec::new());
         for (index, held) in deal(layout).iter().enumerate() {
             let layers = held.iter().flat_map(|chunk| range(*chunk)).map(|layer| kind_of_layer[layer]);
             let shape = StageShape::new(*num_kinds, layers, held.contains(&0), held.contains(&last));
-            if !stages.iter().any(|stage| stage.shape == shape) {
-                stages.push(Stage { shape, index: index as u64 });
-            }
+            let kind = stages.iter().position(|stage| stage.shape == shape).unwrap_or_else(|| {
+                let first = held.iter().copied().min().unwrap_or(0);
+                let mut chunks_before = vec![0; chunks.len()];
+                chunk_of[..first].iter().for_each(|chunk| chunks_before[*chunk] += 1);
+                stages.push(Stage { shape, index: index as u64, before: passed.clone(), chunks_before });
+                passed.push(0);
+                stages.len() - 1
+            });
+            passed[kind] += 1;
         }
         Shape { order, cut, stages, chunks, chunk_of }
     }

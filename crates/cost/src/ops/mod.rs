@@ -45,6 +45,8 @@ pub enum Work {
         bytes: f64,
         /// Tokens a query row of blocks runs over.
         tokens: f64,
+        /// Query tokens times heads.
+        rows: f64,
         /// Mean width of a head.
         dim: f64,
         /// Whether this is the backward kernel.

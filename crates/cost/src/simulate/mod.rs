@@ -7,10 +7,13 @@
 //! are never kept, and nothing happens behind the last backward (no gradient reduction, no
 //! optimizer step).
 
+mod bound;
 mod engine;
+mod marks;
 mod steady;
 mod timeline;
 
+pub use bound::Bound;
 pub use engine::Simulator;
 pub use timeline::{Event, StageTimeline, Timeline};
 
@@ -77,8 +80,7 @@ impl Times<'_> {
 
     /// The transfer between a chunk and the next, which is nothing inside a stage.
     fn transfer(&self, pipeline: &Pipeline, cut: u32) -> f64 {
-        let is_inside = pipeline.stage_of(0, cut) == pipeline.stage_of(0, cut + 1);
-        if is_inside { 0.0 } else { self.transfers[cut as usize] }
+        if pipeline.stays(cut) { 0.0 } else { self.transfers[cut as usize] }
     }
 }
 
@@ -90,6 +92,11 @@ pub fn simulate(pipeline: &Pipeline, times: &Times) -> Result<Timeline, Finding>
 /// Simulates all microbatches of a step and keeps every block, for drawing.
 pub fn trace(pipeline: &Pipeline, times: &Times) -> Result<(Timeline, Vec<Event>), Finding> {
     Simulator::default().trace(pipeline, times)
+}
+
+/// Seconds that no simulation of these times comes below.
+pub fn lower_bound(pipeline: &Pipeline, times: &Times) -> Result<f64, Finding> {
+    Bound::default().lower(pipeline, times)
 }
 
 /// Microbatches that one chunk may have in flight, at most.

@@ -17,7 +17,7 @@ mod program;
 mod stage;
 mod zb_h1;
 
-pub use program::{Loop, Program, Slot, Verb};
+pub use program::{LONGEST_BODY, Loop, Program, Slot, Verb};
 pub use stage::StageOrder;
 
 use crate::layout::Layout;
@@ -206,7 +206,26 @@ impl Pipeline {
         match self.kind {
             Kind::DualPipe if direction == 1 => self.pp - 1 - chunk,
             Kind::DualPipeV if chunk >= self.pp => self.chunks() - 1 - chunk,
-            _ => chunk % self.pp,
+            Kind::Interleaved => chunk % self.pp,
+            _ => chunk,
+        }
+    }
+
+    /// Whether a chunk and the next one are on the same stage.
+    pub fn stays(&self, chunk: u32) -> bool {
+        self.pp == 1 || (self.kind == Kind::DualPipeV && chunk + 1 == self.pp)
+    }
+
+    /// The direction and the (first) chunk of a slot of a stage.
+    pub fn slot(&self, stage: u32, slot: Slot) -> (u32, u32) {
+        match self.kind {
+            Kind::DualPipe => {
+                // Slot 0 of the second half of the stages is the direction that enters at the last.
+                let direction = u32::from(stage >= self.pp / 2) ^ slot as u32;
+                (direction, if direction == 0 { stage } else { self.pp - 1 - stage })
+            }
+            Kind::DualPipeV if slot == 1 => (0, self.chunks() - 1 - stage),
+            _ => (0, stage),
         }
     }
 

@@ -128,22 +128,14 @@ impl Iterator for StageOrder {
 
 /// Where the forwards of a slot begin.
 fn cursor(pipeline: &Pipeline, stage: u32, slot: Slot) -> Cursor {
-    let Pipeline { kind, pp, vpp, microbatches } = *pipeline;
-    match kind {
-        Kind::Interleaved => Cursor {
-            group_end: pp.min(microbatches),
-            group: pp,
-            turns: vpp,
-            stride: pp as i32,
-            ..Cursor::over(stage, 0, microbatches)
-        },
-        Kind::DualPipe => {
-            // Slot 0 of the second half of the stages is the direction that enters at the last.
-            let direction = u32::from(stage >= pp / 2) ^ slot as u32;
-            let chunk = if direction == 0 { stage } else { pp - 1 - stage };
-            Cursor::over(chunk, direction * (microbatches / 2), microbatches / 2)
+    let (direction, chunk) = pipeline.slot(stage, slot);
+    let microbatches = pipeline.microbatches_per_direction();
+    let whole = Cursor::over(chunk, direction * microbatches, microbatches);
+    match pipeline.kind {
+        Kind::Interleaved => {
+            let Pipeline { pp, vpp, .. } = *pipeline;
+            Cursor { group_end: pp.min(microbatches), group: pp, turns: vpp, stride: pp as i32, ..whole }
         }
-        Kind::DualPipeV if slot == 1 => Cursor::over(2 * pp - 1 - stage, 0, microbatches),
-        _ => Cursor::over(stage, 0, microbatches),
+        _ => whole,
     }
 }

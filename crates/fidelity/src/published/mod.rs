@@ -1,4 +1,4 @@
-//! Rows of published runs: what others measured and wrote down (`data/truth/published_memory.jsonl`).
+//! Rows of published runs: what others measured and wrote down (`data/truth/published.jsonl`).
 //!
 //! A row becomes a recipe, a layout and options of the engine that ran it, or a reason why it
 //! cannot. What a row leaves unsaid takes the engine's own default, and the default is named where
@@ -9,20 +9,23 @@
 //! where that has been measured on the device: `data/hardware`), and all else is reserved.
 //!
 //! Known weak: rows of Megatron-LM's own tests do not say whether dropout was on (its default is,
-//! and the masks are not replayed, so those come out low); [`nanotron`](crate::ledger::nanotron)
+//! and the masks are not replayed, so those come out low); [`nanotron`](memory::ledger::nanotron)
 //! says where its replay is.
 
 mod deepspeed;
 mod megatron;
 mod model;
 mod nanotron;
+mod time;
 mod torchtitan;
 
-use super::{Figure, Judged};
-use crate::fit::communicators;
-use crate::ledger::Replay;
+pub use time::step;
+
+use crate::{Figure, Judged, Part, Refusal};
 use hardware::Device;
 use layout::{Layout, LayoutRequest, check};
+use memory::fit::communicators;
+use memory::ledger::Replay;
 use recipe::{Mixer, Recipe};
 use serde_json::Value;
 
@@ -67,20 +70,60 @@ impl Peaks {
     }
 }
 
-/// The kind of a row's model; `dense` when it has none.
-pub(super) fn kind(row: &Value) -> &'static str {
-    model::kind(&row["model"])
+/// Judges what a row is complete enough to score.
+pub(super) fn judge(row: &Value, parts: &[Part]) -> Judged {
+    let text = |value: &Value| value.as_str().unwrap_or("unknown").to_string();
+    let mut judged = Judged {
+        name: row["id"].as_str().unwrap_or("unnamed").to_string(),
+        kind: model::kind(&row["model"]),
+        source: text(&row["source_id"]),
+        device: text(&row["hardware"]["gpu"]),
+        is_pretraining: row["kind"].as_str() == Some("pretrain"),
+        sweep: sweep(row),
+        tokens_per_device: time::tokens_per_device(row).unwrap_or(0.0),
+        figures: Vec::new(),
+        refusals: Vec::new(),
+        params_differ: None,
+    };
+    for part in parts {
+        let ready = row["ready"][if *part == Part::Time { "throughput" } else { "memory" }].as_bool();
+        let predicted = match (ready, part) {
+            (Some(true), Part::Memory) => predict(row).and_then(|peaks| figures(row, &peaks)),
+            (Some(true), Part::Time) => time::judge(row).map(|figure| vec![figure]),
+            _ => continue,
+        };
+        match predicted {
+            Ok(figures) => judged.figures.extend(figures),
+            Err(why) => judged.refusals.push(Refusal { part: Some(*part), why }),
+        }
+    }
+    if judged.figures.is_empty() && judged.refusals.is_empty() {
+        let why = match row["ready"].is_object() {
+            true => "the row is not complete enough to score",
+            false => "the row is of neither format",
+        };
+        judged.refusals.push(Refusal { part: None, why: why.to_string() });
+    }
+    judged
 }
 
-/// Judges a row that is complete enough to score.
-pub(super) fn judge(row: &Value) -> Judged {
-    let name = row["id"].as_str().unwrap_or("unnamed").to_string();
-    let source = row["source_id"].as_str().unwrap_or("unknown");
-    let kind = kind(row);
-    match predict(row).and_then(|peaks| figures(row, &peaks)) {
-        Ok(figures) => Judged { name, kind, source: source.to_string(), figures, why_not: None, params_differ: None },
-        Err(why) => Judged::refused(name, kind, source, why),
-    }
+/// What the rows of a sweep share.
+fn sweep(row: &Value) -> String {
+    let (model, hardware) = (&row["model"], &row["hardware"]);
+    let said = [
+        &row["source_id"],
+        &row["framework"]["name"],
+        &model["name"],
+        &model["layers"],
+        &model["hidden"],
+        &model["heads"],
+        &hardware["gpu"],
+        &hardware["mem_gb"],
+        &row["precision"],
+        &row["batch"]["seq"],
+    ];
+    let words = said.iter().map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_string));
+    words.filter(|word| word != "null").collect::<Vec<_>>().join(" ")
 }
 
 /// One arm an engine.
@@ -105,9 +148,9 @@ fn figures(row: &Value, peaks: &Peaks) -> Result<Vec<Figure>, String> {
         "nvidia-smi" => ("reserved", peaks.reserved + outside(row, peaks)?),
         _ => ("reserved", peaks.reserved),
     };
-    let mut figures = vec![Figure { name, measured: peak, predicted }];
+    let mut figures = vec![Figure::bytes(name, peak, predicted)];
     if let Some(measured) = bytes("peak_reserved_gib").filter(|_| name == "allocated") {
-        figures.push(Figure { name: "reserved", measured, predicted: peaks.reserved });
+        figures.push(Figure::bytes("reserved", measured, peaks.reserved));
     }
     Ok(figures)
 }

@@ -2,7 +2,7 @@
 
 use super::need;
 use recipe::features::Switch;
-use recipe::kinds::attention::{Attention, AttentionKind};
+use recipe::kinds::attention::{Attention, AttentionKind, Window};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;
 use recipe::kinds::mla::Mla;
@@ -32,7 +32,7 @@ impl Unsaid {
 pub(super) fn kind(model: &Value) -> &'static str {
     match () {
         () if !model["mla"].is_null() => "mla",
-        () if !model["pattern"].is_null() => "hybrid",
+        () if !model["pattern"].is_null() && window(model).is_none() => "hybrid",
         () if !model["experts"].is_null() => "moe",
         () => "dense",
     }
@@ -118,7 +118,7 @@ fn optimizer(row: &Value) -> Result<OptimizerPolicy, String> {
 
 /// Blocks of a hybrid pattern, or transformer layers with experts where `moe_layers` says so.
 fn layers(model: &Value) -> Result<Vec<Layer>, String> {
-    if let Some(pattern) = model["pattern"].as_str() {
+    if let Some(pattern) = model["pattern"].as_str().filter(|_| window(model).is_none()) {
         let parsed = recipe::megatron::read(pattern).map_err(|finding| finding.message)?;
         return Ok(parsed.segments.concat().iter().map(|symbol| Layer::of(&[symbol.mixer()])).collect());
     }
@@ -128,17 +128,27 @@ fn layers(model: &Value) -> Result<Vec<Layer>, String> {
     Ok(routed.into_iter().map(|is_routed| Layer::of(&[Mixer::Attention, feed(is_routed)])).collect())
 }
 
-/// Which layers have experts: all, all but the first, or as a list or Megatron's
+/// Which layers have experts: all, all but the first few, or as a list or Megatron's
 /// `([0]*3+[1]*12)` says.
 fn routed(model: &Value, depth: u64) -> Result<Vec<bool>, String> {
     let flags: Vec<bool> = match &model["moe_layers"] {
         Value::Null => vec![true; depth as usize],
         Value::Array(flags) => flags.iter().map(|flag| flag.as_u64() == Some(1)).collect(),
-        Value::String(text) if text.starts_with("first dense") => (0..depth).map(|layer| layer > 0).collect(),
+        Value::String(text) if text == "all" => vec![true; depth as usize],
+        Value::String(text) if text.starts_with("first") => {
+            let dense = dense_first(text).ok_or("`moe_layers` is not understood")?;
+            (0..depth).map(|layer| layer >= dense).collect()
+        }
         Value::String(text) => runs(text).ok_or("`moe_layers` is not understood")?,
         _ => return Err("`moe_layers` is not understood".to_string()),
     };
     if flags.len() as u64 == depth { Ok(flags) } else { Err("`moe_layers` is of another depth".to_string()) }
+}
+
+/// Dense layers before those with experts: `first dense, rest MoE`, `first 3 dense, 58 MoE`.
+fn dense_first(text: &str) -> Option<u64> {
+    let (first, _) = text.strip_prefix("first ")?.split_once("dense")?;
+    if first.is_empty() { Some(1) } else { first.trim().parse().ok() }
 }
 
 fn runs(text: &str) -> Option<Vec<bool>> {
@@ -152,6 +162,13 @@ fn runs(text: &str) -> Option<Vec<bool>> {
     Some(flags)
 }
 
+/// Tokens a query sees in every other layer, where a row's pattern says
+/// `alternate sliding-window(128)/full attention`.
+fn window(model: &Value) -> Option<u64> {
+    let (_, rest) = model["pattern"].as_str()?.split_once("alternate sliding-window(")?;
+    rest.split(')').next()?.parse().ok()
+}
+
 fn attention(model: &Value, unsaid: &Unsaid) -> Result<Attention, String> {
     let heads = need(model, "heads")?;
     let kv_heads = model["kv_heads"].as_u64().unwrap_or(heads);
@@ -159,14 +176,20 @@ fn attention(model: &Value, unsaid: &Unsaid) -> Result<Attention, String> {
     let mut attention = Attention::gqa(heads, kv_heads, head_dim);
     attention.qkv_bias = unsaid.has_biases;
     attention.out_bias = unsaid.has_biases;
+    if let Some(tokens) = window(model) {
+        let layers = need(model, "layers")?;
+        attention.window = Some(Window { tokens, full_layers: (0..layers).filter(|layer| layer % 2 == 1).collect() });
+    }
     let mla = &model["mla"];
     if mla.is_object() {
+        // Unsaid widths are Megatron's (`core/transformer/transformer_config.py` MLATransformerConfig).
+        let or = |key: &str, default| mla[key].as_u64().unwrap_or(default);
         attention.kind = AttentionKind::Mla(Mla {
             q_rank: mla["q_lora_rank"].as_u64(),
             kv_rank: need(mla, "kv_lora_rank")?,
-            qk_dim: need(mla, "qk_head_dim")?,
-            rope_dim: need(mla, "qk_rope_head_dim")?,
-            v_dim: need(mla, "v_head_dim")?,
+            qk_dim: or("qk_head_dim", 128),
+            rope_dim: or("qk_rope_head_dim", 64),
+            v_dim: or("v_head_dim", 128),
             bias: false,
             // Rows do not say, and Megatron builds these norms with `--qk-layernorm` only.
             latent_norm: false,
@@ -204,12 +227,12 @@ fn mamba(model: &Value) -> Result<Option<Mamba>, String> {
 fn mtp(model: &Value, layers: &[Layer]) -> Result<Option<Mtp>, String> {
     let Some(depth) = model["mtp_layers"].as_u64().filter(|depth| *depth > 0) else { return Ok(None) };
     let layer = match model["pattern"].as_str() {
-        Some(pattern) => {
+        Some(pattern) if window(model).is_none() => {
             let parsed = recipe::megatron::read(pattern).map_err(|finding| finding.message)?;
             let mixers: Vec<Mixer> = parsed.suffix.iter().map(|symbol| symbol.mixer()).collect();
             Layer::of(&mixers)
         }
-        None => layers.last().cloned().ok_or("the row has no layers")?,
+        _ => layers.last().cloned().ok_or("the row has no layers")?,
     };
     Ok(Some(Mtp { depth, layer }))
 }

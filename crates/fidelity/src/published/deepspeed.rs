@@ -3,8 +3,8 @@
 
 use super::model::{self, Unsaid};
 use super::{Expressed, Peaks, need};
-use crate::ledger::deepspeed::{DeepspeedOptions, Job, replay};
 use layout::{Engine, LayoutRequest, Recompute, StagePlan, ZeroStage};
+use memory::ledger::deepspeed::{DeepspeedOptions, Job, replay};
 use serde_json::Value;
 
 pub(super) fn predict(row: &Value) -> Result<Peaks, String> {

@@ -1,6 +1,6 @@
 //! Measured rows with hostile numbers: judged or refused, never a panic.
 
-use memory::fidelity::judge;
+use fidelity::judge;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ proptest! {
             }
         }
         let judged = judge(&row);
-        prop_assert_eq!(judged.figures.is_empty(), judged.why_not.is_some());
+        prop_assert_eq!(judged.figures.is_empty(), judged.why_not().is_some());
     }
 }
 
@@ -72,6 +72,6 @@ proptest! {
 fn rows_of_no_format_say_so() {
     for text in ["{}", "[]", "3", "{\"case\": 5}", "{\"ready\": {\"memory\": true}}"] {
         let row: Value = serde_json::from_str(text).unwrap();
-        assert!(judge(&row).why_not.is_some(), "{text}");
+        assert!(judge(&row).why_not().is_some(), "{text}");
     }
 }

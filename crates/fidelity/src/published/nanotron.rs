@@ -2,8 +2,8 @@
 
 use super::model::{self, Unsaid};
 use super::{Expressed, Peaks, need};
-use crate::ledger::nanotron::{Job, NanotronOptions, PipelineEngine, replay};
 use layout::{Engine, LayoutRequest, Recompute, ZeroStage};
+use memory::ledger::nanotron::{Job, NanotronOptions, PipelineEngine, replay};
 use serde_json::Value;
 
 pub(super) fn predict(row: &Value) -> Result<Peaks, String> {

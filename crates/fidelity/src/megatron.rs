@@ -1,29 +1,42 @@
 //! Rows read off real ranks of Megatron-Core jobs: static memory, allocated and reserved peaks.
 
-use super::{Figure, Judged, kind};
-use crate::ledger::megatron::{Job, MegatronOptions, replay};
+use crate::{Figure, Judged, Part, Refusal, kind};
 use layout::measured::Case;
 use layout::{StagePlan, check};
+use memory::ledger::megatron::{Job, MegatronOptions, replay};
 use serde_json::Value;
 
 const SOURCE: &str = "megatron-h200";
 
-/// Judges a row with a `case`.
-pub(super) fn judge(row: &Value) -> Judged {
-    let name = row["case"]["name"].as_str().unwrap_or("unnamed").to_string();
-    let case = match Case::read(&row["case"]) {
-        Ok(case) => case,
-        Err(why) => return Judged::refused(name, "dense", SOURCE, why),
+/// Judges a row with a `case`: memory only, for its collectives return at once.
+pub(super) fn judge(row: &Value, parts: &[Part]) -> Judged {
+    let mut judged = Judged {
+        name: row["case"]["name"].as_str().unwrap_or("unnamed").to_string(),
+        kind: "dense",
+        source: SOURCE.to_string(),
+        device: "H200".to_string(),
+        is_pretraining: true,
+        sweep: String::new(),
+        tokens_per_device: 0.0,
+        figures: Vec::new(),
+        refusals: Vec::new(),
+        params_differ: None,
     };
-    let kind = kind(&case.recipe);
-    match predict(&case, row) {
-        Ok((figures, params)) => {
-            let measured = row["params"].as_u64();
-            let params_differ = measured.filter(|m| *m != params).map(|m| (params, m));
-            Judged { name, kind, source: SOURCE.to_string(), figures, why_not: None, params_differ }
-        }
-        Err(why) => Judged::refused(name, kind, SOURCE, why),
+    if !parts.contains(&Part::Memory) {
+        return judged;
     }
+    let predicted = Case::read(&row["case"]).and_then(|case| {
+        judged.kind = kind(&case.recipe);
+        predict(&case, row)
+    });
+    match predicted {
+        Ok((figures, params)) => {
+            judged.figures = figures;
+            judged.params_differ = row["params"].as_u64().filter(|m| *m != params).map(|m| (params, m));
+        }
+        Err(why) => judged.refusals.push(Refusal { part: Some(Part::Memory), why }),
+    }
+    judged
 }
 
 fn predict(case: &Case, row: &Value) -> Result<(Vec<Figure>, u64), String> {
@@ -41,7 +54,7 @@ fn predict(case: &Case, row: &Value) -> Result<(Vec<Figure>, u64), String> {
     let replay = replay(&job).map_err(|e| e.to_string())?;
     let mut figures = Vec::new();
     let mut add = |name, measured: Option<u64>, predicted| {
-        figures.extend(measured.map(|measured| Figure { name, measured, predicted }));
+        figures.extend(measured.map(|measured| Figure::bytes(name, measured, predicted)));
     };
     let fixed = replay.phase("optimizer").map_or(0, |phase| phase.allocated);
     add("static", row["optimizer"]["alloc"].as_u64(), fixed);

@@ -1,0 +1,42 @@
+//! The machines a row ran on.
+
+use super::super::need;
+use hardware::{Cluster, Link};
+use serde_json::Value;
+
+/// Devices by the name and memory a row gives, in its own nodes, on the network of its site.
+pub(super) fn cluster(row: &Value) -> Result<Cluster, String> {
+    let hardware = &row["hardware"];
+    let gpu = hardware["gpu"].as_str().ok_or("the row does not name its device")?;
+    let name = match (gpu, hardware["mem_gb"].as_u64()) {
+        ("A100", Some(40)) => "A100-40G",
+        _ => gpu,
+    };
+    let count = need(hardware, "count")?;
+    let per_node = need(hardware, "per_node")?.clamp(1, count.max(1));
+    let nodes = count.div_ceil(per_node);
+    let mut cluster = Cluster::parse(&format!("{nodes}x{per_node}x{name}")).map_err(|finding| finding.message)?;
+    if let Some(site) = site(row["source"].as_str().unwrap_or_default(), gpu) {
+        cluster.network = None;
+        cluster.device.network = Some(site);
+    }
+    Ok(cluster)
+}
+
+/// The network of a site that is known to differ from its maker's own machines.
+fn site(source: &str, gpu: &str) -> Option<Link> {
+    let (name, gigabits_a_node, microseconds, where_from) = match gpu {
+        "A100" if source.starts_with("BigScience") => {
+            ("Omni-Path, four 100 Gb/s links a node", 400.0, 5.0, "BigScience train/tr11-176B-ml/README.md, Hardware")
+        }
+        "A100" if source.contains("fms-fsdp") => ("400 Gb/s a node", 400.0, 15.0, "fms-fsdp README"),
+        "H100" if source.contains("fms-fsdp") => ("800 Gb/s a node", 800.0, 15.0, "fms-fsdp README"),
+        _ => return None,
+    };
+    Some(Link {
+        name: name.to_string(),
+        bytes_per_second: gigabits_a_node * 1e9 / 8.0 / 8.0,
+        latency_seconds: microseconds * 1e-6,
+        source: format!("{where_from}; latency assumed"),
+    })
+}
