@@ -192,21 +192,20 @@ impl<'a> Pricer<'a> {
         let mut clock = Clock::default();
         for recompute in (0..self.realm.recompute.len()).filter(|policy| self.realm.rules.recompute(*policy) == 0) {
             layout.recompute = self.realm.recompute[recompute].clone();
-            let read = self.prices(&layout, Offload::Device).and_then(|mut prices| {
-                clock.read(self, key, &meshes, &mut prices, &mut layout)?;
-                Ok(prices)
-            });
-            let probed = read.map_err(|e| e.to_string()).and_then(|prices| {
+            let read = self
+                .prices(&layout, Offload::Device)
+                .and_then(|mut prices| clock.read(self, key, &meshes, &mut prices, &mut layout));
+            let probed = read.map_err(|e| e.to_string()).and_then(|()| {
                 if !(interest.reaches)(clock.least()) {
                     return Ok(None);
                 }
                 let quick = self.probes.quick(&layout).map_err(|e| format!("{}: {}", e.what, e.why))?;
-                Ok(Some((quick, prices)))
+                Ok(Some(quick))
             });
             match probed {
-                Ok(Some((quick, prices))) => {
-                    let run = Run { pricer: self, key, recompute, quick: &quick, prices, layout: &mut layout };
-                    run.judge_all(&meshes, &mut clock, interest, &mut tally, &mut kept);
+                Ok(Some(quick)) => {
+                    let run = Run { pricer: self, key, recompute, quick: &quick, layout: &mut layout };
+                    run.judge_all(&meshes, &clock, interest, &mut tally, &mut kept);
                 }
                 Ok(None) => tally.bounded += clock.seconds.len() as u64,
                 Err(reason) => *tally.unpriced.entry(reason).or_default() += self.count(&meshes),
@@ -287,16 +286,17 @@ impl Clock {
 
     /// What the pipeline takes at least, in a few sums: a stage does all its own work, and before
     /// it the first microbatch passed every chunk in front, behind it the last one passes them
-    /// back. Schedules that split or fold backward do not wait for the way back.
+    /// back. A schedule that splits backward does not wait for the way back; for one that folds the
+    /// depth `cost` has the bound.
     fn makespan(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
         self.pass(prices, layout, shape);
+        if matches!(shape.order.schedule, Schedule::DualPipe | Schedule::DualPipeV) {
+            return self.tight(prices, layout, shape);
+        }
         let way = |times: &ChunkTimes| match shape.order.schedule {
             Schedule::OneF1b | Schedule::Interleaved => times.forward + times.backward(),
             _ => times.forward,
         };
-        if matches!(shape.order.schedule, Schedule::DualPipe | Schedule::DualPipeV) {
-            return self.tight(prices, layout, shape);
-        }
         let of_stage = |(stage, times): (&Stage, &ChunkTimes)| {
             let fill: f64 = stage.chunks_before.iter().zip(&self.chunks).map(|(n, chunk)| *n as f64 * way(chunk)).sum();
             fill + layout.microbatches as f64 * (times.forward + times.backward())
@@ -321,22 +321,29 @@ impl Clock {
     }
 }
 
+/// Seconds of a step, by the tightest bound that needs no simulation.
+pub(crate) fn tight(prices: &Prices, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
+    let mut clock = Clock::default();
+    clock.pass(prices, layout, shape);
+    let makespan = clock.tight(prices, layout, shape)?;
+    Ok(clock.step(prices, layout, shape, makespan))
+}
+
 /// One recompute policy of one key.
 struct Run<'r, 'a> {
     pricer: &'r Pricer<'a>,
     key: &'r Key,
     recompute: usize,
     quick: &'r Quick,
-    prices: Prices,
     layout: &'r mut Layout,
 }
 
 impl Run<'_, '_> {
     /// Judges every layout, in the order of the clock.
     fn judge_all(
-        mut self,
+        self,
         meshes: &[Mesh],
-        clock: &mut Clock,
+        clock: &Clock,
         interest: &Interest,
         tally: &mut Tally,
         kept: &mut Vec<Candidate>,
@@ -370,24 +377,11 @@ impl Run<'_, '_> {
                         };
                         let complexity = complexity(&point, shape, &self.layout.recompute);
                         let candidate = Candidate { point, bound, headroom, complexity };
-                        if (interest.wants)(&candidate) {
-                            let candidate =
-                                Candidate { bound: self.tight(clock, &point, shape).max(bound), ..candidate };
-                            kept.extend(Some(candidate).filter(|candidate| (interest.wants)(candidate)));
-                        }
+                        kept.extend(Some(candidate).filter(|candidate| (interest.wants)(candidate)));
                     }
                 }
             }
         }
-    }
-
-    /// Seconds a sequence takes, by the tightest bound there is.
-    fn tight(&mut self, clock: &mut Clock, point: &Point, shape: &Shape) -> f64 {
-        self.layout.zero = point.zero;
-        self.prices.set_offload(self.pricer.space.question.offload.share(point.offload));
-        clock.pass(&self.prices, self.layout, shape);
-        let makespan = clock.tight(&self.prices, self.layout, shape).unwrap_or(0.0);
-        clock.step(&self.prices, self.layout, shape, makespan) / self.layout.global_batch as f64
     }
 
     fn sum(&self, mesh: Mesh, shape: &Shape, summed: &mut Vec<Summed>) {

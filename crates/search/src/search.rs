@@ -6,7 +6,7 @@ use crate::best::{Best, Simulated};
 use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Point};
-use crate::price::{Candidate, Interest, Pricer, Tally};
+use crate::price::{Candidate, Interest, Pricer, Tally, tight};
 use crate::question::Question;
 use crate::space::{Realm, Space};
 use cost::{Step, Unpriced};
@@ -153,22 +153,29 @@ fn ordered_keys(space: &Space, pricers: &[Pricer]) -> Vec<(f64, usize, Key)> {
 fn simulate(space: &Space, pricers: &[Pricer], mut candidates: Vec<Candidate>, effort: Effort, found: &mut Found) {
     candidates.sort_by(|a, b| a.bound.total_cmp(&b.bound).then(a.point.cmp(&b.point)));
     for batch in candidates.chunks(BATCH) {
-        let wanted: Vec<&Candidate> =
-            batch.iter().filter(|c| effort == Effort::Everything || found.best.wants(c)).collect();
+        let is_wanted = |candidate: &Candidate| effort == Effort::Everything || found.best.wants(candidate);
+        let wanted: Vec<&Candidate> = batch.iter().filter(|candidate| is_wanted(candidate)).collect();
         let steps: Vec<Option<Simulated>> = wanted
             .par_iter()
             .map(|candidate| {
-                let layout = space.layout(&candidate.point);
-                let step = step_of(space, &pricers[candidate.point.realm], &candidate.point, &layout).ok()?;
+                let point = candidate.point;
+                let layout = space.layout(&point);
+                let plan = StagePlan::new(&space.realms[point.realm].recipe, &layout, None).ok()?;
+                let prices = pricers[point.realm].prices(&layout, point.offload).ok()?;
+                let sequences = layout.global_batch as f64;
+                let bound = tight(&prices, &layout, space.shape(&point)).ok()? / sequences;
+                if !is_wanted(&Candidate { bound: bound.max(candidate.bound), ..**candidate }) {
+                    return None;
+                }
                 Some(Simulated {
-                    point: candidate.point,
-                    per_sequence: step.seconds / layout.global_batch as f64,
+                    point,
+                    per_sequence: prices.step(&layout, &plan).ok()?.seconds / sequences,
                     headroom: candidate.headroom,
                     complexity: candidate.complexity,
                 })
             })
             .collect();
-        found.simulated += wanted.len() as u64;
+        found.simulated += steps.iter().flatten().count() as u64;
         steps.into_iter().flatten().for_each(|simulated| found.best.take(simulated));
     }
 }

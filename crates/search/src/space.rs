@@ -75,6 +75,8 @@ pub struct Space<'a> {
     pub batch: Batch,
     /// Tokens of a sequence.
     pub sequence: u64,
+    /// Whether there is an expert mesh.
+    pub has_experts: bool,
     /// Whether a person gave the batch.
     pub is_batch_typed: bool,
     /// ZeRO stages.
@@ -103,7 +105,17 @@ impl<'a> Space<'a> {
             OffloadChoice::Free => vec![Offload::Device, Offload::Host],
             OffloadChoice::Pinned(_) => vec![Offload::Device],
         };
-        let mut space = Space { question, world, batch, sequence, is_batch_typed, zero, offload, realms: Vec::new() };
+        let mut space = Space {
+            question,
+            world,
+            batch,
+            sequence,
+            has_experts: question.recipe.uses(Mixer::Moe),
+            is_batch_typed,
+            zero,
+            offload,
+            realms: Vec::new(),
+        };
         let modes: Vec<Option<Mode>> = match pinned.mode {
             Some(mode) => vec![Some(mode)],
             None if question.recipe.modes.is_empty() => vec![None],
@@ -331,8 +343,7 @@ impl<'a> Space<'a> {
         let dp = self.replicas(key, pp).unwrap_or(1);
         degrees(layout, pp, order);
         layout.dp = degree(dp);
-        let has_experts = key.ep * key.etp > 1 || self.question.recipe.uses(Mixer::Moe);
-        let expert = if has_experts { key.ep * key.etp * pp } else { key.tp * key.cp * pp };
+        let expert = if self.has_experts { key.ep * key.etp * pp } else { key.tp * key.cp * pp };
         layout.edp = degree(self.world / expert);
         layout.microbatches = self.microbatches(key, dp);
         layout.global_batch = match self.batch {
