@@ -3,7 +3,7 @@
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest};
 use memory::ledger::Ledger;
-use search::{Effort, OffloadChoice, Question, Reach, lay_out, search};
+use search::{Effort, OffloadChoice, Question, Reach, lay_out, pricers, search};
 use std::time::Instant;
 
 fn main() {
@@ -25,7 +25,7 @@ fn main() {
     let start = Instant::now();
     let space = lay_out(question).unwrap_or_else(|findings| panic!("{findings:?}"));
     println!("laid out in {:?}: {} keys", start.elapsed(), space.realms.iter().map(|r| r.keys.len()).sum::<usize>());
-    let found = search(&space, 24, Effort::Bounded, &|_, _| ());
+    let found = search(&space, &pricers(&space), 24, Effort::Bounded, &|_, _| ());
     let seconds = start.elapsed().as_secs_f64();
     let threads = rayon::current_num_threads();
     println!(

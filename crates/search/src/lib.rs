@@ -4,9 +4,11 @@
 //! Legality comes from `layout`, memory from `memory`, time from `cost`; nothing here knows a rule,
 //! a byte or a second of its own. It prints nothing and reads no file.
 
+mod answer;
 mod best;
 mod count;
 mod cuts;
+mod placement;
 mod point;
 mod price;
 mod question;
@@ -16,13 +18,15 @@ mod shape;
 mod simplicity;
 mod space;
 
+pub use answer::{Answer, Choice, Neighbour, Unseated, answer, confirm};
 pub use best::{Best, FRONTIER_REACH, HEADROOM_STEPS, Simulated};
 pub use count::{Counts, count};
 pub use cuts::{Cut, Evenness, Weights, cuts};
+pub use placement::placement;
 pub use point::{Key, Offload, Order, Point};
 pub use price::{Candidate, Interest, MemoryLine, Pricer, Tally};
 pub use question::{OffloadChoice, Question, Reach, TOKENS_PER_STEP, usual_batch};
 pub use rules::{Mask, Rules};
-pub use search::{Effort, Found, Watch, lay_out, search, step_of};
+pub use search::{Effort, Found, Watch, lay_out, pricers, search, step_of};
 pub use shape::{Shape, Stage};
 pub use space::{Batch, MOST_TOKENS, Realm, Space};

@@ -214,6 +214,34 @@ impl<'a> Pricer<'a> {
         (tally, kept)
     }
 
+    /// Whether no rule refuses a point, whose degrees must divide the world.
+    pub fn is_legal(&self, point: &Point) -> bool {
+        let Some(dp) = self.space.replicas(&point.key, point.pp) else { return false };
+        let microbatches = self.space.microbatches(&point.key, dp);
+        let rules = &self.realm.rules;
+        let order = self.space.shape(point).order;
+        rules.mesh(&point.key, point.pp, dp)
+            | rules.order(point.pp, order, microbatches)
+            | rules.state(point.pp, point.zero)
+            | rules.recompute(point.recompute)
+            == 0
+    }
+
+    /// Bytes left on the worst rank of a legal point, by the quick sum; none when it has none.
+    pub fn headroom(&self, point: &Point) -> Option<i64> {
+        let mut layout = self.space.layout(point);
+        let shape = self.space.shape(point);
+        let quick = self.probes.quick(&layout).ok()?;
+        let talking = communicators(&layout, self.has_experts).len() as u64;
+        let budget = self.budget - communicator_bytes(&self.reserve, talking) as i64;
+        let mesh = Mesh { pp: point.pp, microbatches: layout.microbatches };
+        let shards = Shards::new(point.zero, [layout.dense_shards(), layout.edp.get()]);
+        let run = Run { pricer: self, key: &point.key, recompute: point.recompute, quick: &quick, layout: &mut layout };
+        let mut summed = Vec::new();
+        run.sum(mesh, shape, &mut summed);
+        Some(run.worst(&summed, &shards, budget, self.space.question.offload.share(point.offload)).0)
+    }
+
     /// Layouts of one recompute policy.
     fn count(&self, meshes: &[Mesh]) -> u64 {
         let states = |mesh: &Mesh| self.states(mesh.pp).count() as u64 * self.space.offload.len() as u64;
@@ -394,6 +422,18 @@ impl Run<'_, '_> {
         }));
     }
 
+    /// Bytes left on the worst rank, and its stage among the distinct ones.
+    fn worst(&self, summed: &[Summed], shards: &Shards, budget: i64, share: f64) -> (i64, usize) {
+        let (mut most, mut worst) = (0, 0);
+        for (i, stage) in summed.iter().enumerate() {
+            let held = on_device(self.quick.state(&stage.terms, shards), share).total() + stage.running;
+            if held > most {
+                (most, worst) = (held, i);
+            }
+        }
+        (budget - self.quick.reserved(most) as i64, worst)
+    }
+
     /// Bytes left on the worst rank, when they are enough.
     fn judge(
         &self,
@@ -406,14 +446,7 @@ impl Run<'_, '_> {
     ) -> Option<i64> {
         let space = self.pricer.space;
         let share = space.question.offload.share(point.offload);
-        let (mut most, mut worst) = (0, 0);
-        for (i, stage) in summed.iter().enumerate() {
-            let held = on_device(self.quick.state(&stage.terms, shards), share).total() + stage.running;
-            if held > most {
-                (most, worst) = (held, i);
-            }
-        }
-        let headroom = budget - self.quick.reserved(most) as i64;
+        let (headroom, worst) = self.worst(summed, shards, budget, share);
         let missing = space.question.headroom.0 as i64 - headroom;
         tally.priced += 1;
         if missing <= 0 {

@@ -99,10 +99,14 @@ fn useful(pricer: &Pricer, realm: &Realm, mut layout: Layout) -> Vec<bool> {
         .collect()
 }
 
+/// One pricer a realm, which share their probes with whoever asks next.
+pub fn pricers<'a>(space: &'a Space<'a>) -> Vec<Pricer<'a>> {
+    (0..space.realms.len()).map(|realm| Pricer::new(space, realm)).collect()
+}
+
 /// Searches a space for the `keep` best layouts and the frontier.
-pub fn search(space: &Space, keep: usize, effort: Effort, watch: Watch) -> Found {
-    let pricers: Vec<Pricer> = (0..space.realms.len()).map(|realm| Pricer::new(space, realm)).collect();
-    let keys = ordered_keys(space, &pricers);
+pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, watch: Watch) -> Found {
+    let keys = ordered_keys(space, pricers);
     let mut found = Found {
         best: Best::new(keep, space.question.cluster.device.visible_bytes()),
         counts: count(space),
@@ -127,7 +131,7 @@ pub fn search(space: &Space, keep: usize, effort: Effort, watch: Watch) -> Found
             found.tally.add(&tally);
             candidates.extend(kept);
         }
-        simulate(space, &pricers, candidates, effort, &mut found);
+        simulate(space, pricers, candidates, effort, &mut found);
         done += batch.len() as u64;
         watch(done, keys.len() as u64);
     }
