@@ -17,6 +17,7 @@ fn main() {
         cluster: &cluster,
         pinned: &pinned,
         headroom: memory::fit::HEADROOM,
+        caution: units::Bytes(0),
         offload: OffloadChoice::Free,
         reach: Reach::Anywhere,
         ledger: &ledger,

@@ -57,6 +57,8 @@ pub struct Unseated {
     pub layout: Layout,
     /// Why.
     pub why: String,
+    /// Bytes the replay misses, where it came so far.
+    pub missing: u64,
 }
 
 /// What a search answers.
@@ -82,21 +84,38 @@ pub fn answer(space: &Space, pricers: &[Pricer], found: &Found) -> Answer {
                 best = Some(choice);
                 break;
             }
-            Err(why) => unseated.push(Unseated { layout: space.layout(&simulated.point), why }),
+            Err(refused) => {
+                let Refused { why, missing } = refused;
+                unseated.push(Unseated { layout: space.layout(&simulated.point), why, missing });
+            }
         }
     }
     let neighbours = best.as_ref().map_or_else(Vec::new, |best| neighbours(space, pricers, best));
     Answer { best, unseated, neighbours }
 }
 
+/// Why a replay does not let a layout pass.
+pub struct Refused {
+    /// In words.
+    pub why: String,
+    /// Bytes missing, where it came so far.
+    pub missing: u64,
+}
+
+impl Refused {
+    fn new(why: impl Into<String>) -> Refused {
+        Refused { why: why.into(), missing: 0 }
+    }
+}
+
 /// Everything about a layout, or why the replay does not let it pass.
-pub fn confirm(space: &Space, pricers: &[Pricer], simulated: &Simulated) -> Result<Choice, String> {
+pub fn confirm(space: &Space, pricers: &[Pricer], simulated: &Simulated) -> Result<Choice, Refused> {
     let point = simulated.point;
     let layout = space.layout(&point);
     let recipe = &space.realms[point.realm].recipe;
-    let stages = StagePlan::new(recipe, &layout, None).map_err(|finding| finding.message)?;
+    let stages = StagePlan::new(recipe, &layout, None).map_err(|finding| Refused::new(finding.message))?;
     let fit = replay(space, &point, &layout, &stages)?;
-    let step = step_of(space, &pricers[point.realm], &point, &layout).map_err(|e| e.to_string())?;
+    let step = step_of(space, &pricers[point.realm], &point, &layout).map_err(|e| Refused::new(e.to_string()))?;
     Ok(Choice {
         notes: placement(&layout, space.question.cluster),
         offload: space.question.offload.share(point.offload),
@@ -110,9 +129,9 @@ pub fn confirm(space: &Space, pricers: &[Pricer], simulated: &Simulated) -> Resu
 }
 
 /// The exact replay of a layout, or by how much it does not fit.
-fn replay(space: &Space, point: &Point, layout: &Layout, stages: &StagePlan) -> Result<Fit, String> {
+fn replay(space: &Space, point: &Point, layout: &Layout, stages: &StagePlan) -> Result<Fit, Refused> {
     let recipe = &space.realms[point.realm].recipe;
-    let ledger = (space.question.ledger)(recipe, layout).map_err(|e| format!("{}: {}", e.what, e.why))?;
+    let ledger = (space.question.ledger)(recipe, layout).map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
     let share = space.question.offload.share(point.offload);
     let request = FitRequest {
         recipe,
@@ -123,13 +142,14 @@ fn replay(space: &Space, point: &Point, layout: &Layout, stages: &StagePlan) -> 
         offload: OffloadRequest { optimizer: share, ..OffloadRequest::default() },
         headroom: space.question.headroom,
     };
-    let fit = Fit::price(&request).map_err(|e| format!("{}: {}", e.what, e.why))?;
+    let fit = Fit::price(&request).map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
     if fit.verdict == Verdict::Fits {
         return Ok(fit);
     }
-    let missing = space.question.headroom.0 as i64 - fit.worst().headroom;
-    let bytes = units::Bytes(missing.unsigned_abs());
-    Err(format!("the replay holds {bytes} more on stage {} than fits with the headroom asked for", fit.worst().stage))
+    let missing = (space.question.headroom.0 as i64 - fit.worst().headroom).unsigned_abs();
+    let (bytes, stage) = (units::Bytes(missing), fit.worst().stage);
+    let why = format!("the replay holds {bytes} more on stage {stage} than fits with the headroom asked for");
+    Err(Refused { why, missing })
 }
 
 /// The best layout on each axis that differs from the best in that axis alone.

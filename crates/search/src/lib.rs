@@ -18,7 +18,7 @@ mod shape;
 mod simplicity;
 mod space;
 
-pub use answer::{Answer, Choice, Neighbour, Unseated, answer, confirm};
+pub use answer::{Answer, Choice, Neighbour, Refused, Unseated, answer, confirm};
 pub use best::{Best, FRONTIER_REACH, HEADROOM_STEPS, Simulated};
 pub use count::{Counts, count};
 pub use cuts::{Cut, Evenness, Weights, cuts};

@@ -7,7 +7,7 @@ use layout::Layout;
 
 /// What lies across the island and should not.
 pub fn placement(layout: &Layout, cluster: &Cluster) -> Vec<Finding> {
-    let island = cluster.device.island_devices.max(1).min(cluster.devices());
+    let island = cluster.island_devices();
     let groups = [
         ("tp", layout.tp.get(), "its collectives stand in every layer, twice each way"),
         ("ep", layout.ep.get() * layout.etp.get(), "every token is sent to its experts and back in every expert layer"),

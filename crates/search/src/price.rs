@@ -447,7 +447,7 @@ impl Run<'_, '_> {
         let space = self.pricer.space;
         let share = space.question.offload.share(point.offload);
         let (headroom, worst) = self.worst(summed, shards, budget, share);
-        let missing = space.question.headroom.0 as i64 - headroom;
+        let missing = (space.question.headroom.0 + space.question.caution.0) as i64 - headroom;
         tally.priced += 1;
         if missing <= 0 {
             tally.fit += 1;
