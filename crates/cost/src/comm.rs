@@ -36,6 +36,8 @@ pub(crate) struct LayerWaits {
     pub backward: Waits,
     /// Gathers repeated in backward, because sharded inputs were saved.
     pub again: f64,
+    /// Collectives started in forward and in backward.
+    pub calls: (f64, f64),
 }
 
 /// Seconds in which links were busy without anybody waiting, by axis: tp, cp, ep.
@@ -113,6 +115,9 @@ impl Carrier<'_> {
         };
         into(&mut waits.forward, forward);
         into(&mut waits.backward, backward);
+        let call = |seconds: f64| f64::from(u8::from(seconds > 0.0));
+        waits.calls.0 += call(forward);
+        waits.calls.1 += call(backward);
         // Megatron saves the sharded input and gathers it again for the gradient of the weight
         // (`megatron/core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication).
         if exchange.axis == "sp" && exchange.forward == "all-gather" {

@@ -3,7 +3,7 @@
 
 use crate::comm::{Cover, Hidden, LayerWaits, Waits, expose};
 use crate::ops::{Op, Shape, Work};
-use crate::options::Again;
+use crate::options::{Again, Launch};
 use crate::part::{Part, Times};
 use crate::roofline::Meter;
 use layout::Recompute;
@@ -72,9 +72,13 @@ impl Pass {
         }
     }
 
-    /// The device waits where the host starts kernels more slowly than they run.
-    fn floor(&mut self) {
-        let late = self.host - self.times.compute();
+    /// The device waits where the host starts kernels more slowly than they run. The host runs
+    /// ahead while the device is busy, so only the sum over a pass counts.
+    fn floor(&mut self, launch: Launch) {
+        let late = match launch {
+            Launch::Blocking => self.host,
+            Launch::Eager | Launch::Graphs => self.host - self.times.compute(),
+        };
         if late > 0.0 {
             self.times.add(Part::Launch, late);
         }
@@ -90,8 +94,10 @@ pub(crate) fn price(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits, 
         weight.run(meter, op.part, &op.weight, 1.0);
         again.run(meter, op.part, &op.forward, runs_again(op, shape, recompute));
     }
+    forward.host += meter.host_of_collectives(waits.calls.0);
+    input.host += meter.host_of_collectives(waits.calls.1);
     for pass in [&mut forward, &mut input, &mut weight, &mut again] {
-        pass.floor();
+        pass.floor(shape.options.kernels.launch);
     }
     let forward_cover = cover(&forward.times, &Times::default());
     let hidden = expose(shape, waits.forward, 0.0, forward_cover, false, &mut forward.times);

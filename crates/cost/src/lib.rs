@@ -20,8 +20,8 @@ pub mod traffic;
 
 pub use flops::Convention;
 pub use options::{
-    Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, Kernels, Launch, Loss, Options, Overlap,
-    TpOverlap,
+    Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, Kernels, Launch, Loss, Options,
+    Overlap, TpOverlap,
 };
 pub use part::{Part, Times};
 pub use prices::{Counts, Prices};

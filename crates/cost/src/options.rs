@@ -35,7 +35,7 @@ named! {
     pub enum AttentionKernel {
         /// Batched products with a softmax between, which writes every score.
         Unfused = "unfused",
-        /// The first FlashAttention, and Triton's of its time.
+        /// FlashAttention of the first version, as in Triton or in llm-foundry's early runs.
         Flash1 = "flash1",
         /// FlashAttention-2, also what torch's own kernel is.
         Flash2 = "flash2",
@@ -69,8 +69,10 @@ named! {
 named! {
     /// How kernels are started.
     pub enum Launch {
-        /// One by one from the host.
+        /// One by one from the host, which runs ahead of the device.
         Eager = "eager",
+        /// One by one, the host waiting for each (`CUDA_LAUNCH_BLOCKING=1`).
+        Blocking = "blocking",
         /// Recorded once and replayed.
         Graphs = "graphs",
     }
@@ -88,6 +90,18 @@ named! {
     }
 }
 
+named! {
+    /// How gradients of weights are summed over microbatches.
+    pub enum Accumulate {
+        /// The product adds into an fp32 buffer (Megatron's gradient accumulation fusion).
+        Fused = "fused",
+        /// The product writes, and a second kernel adds into a buffer of the gradients' format.
+        Separate = "separate",
+        /// Nothing is summed here: what a microbatch leaves is reduced at once (FSDP).
+        Reduced = "reduced",
+    }
+}
+
 /// The kernels an engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernels {
@@ -101,6 +115,8 @@ pub struct Kernels {
     pub launch: Launch,
     /// How routed tokens travel.
     pub dispatch: Dispatch,
+    /// How gradients of weights are summed.
+    pub accumulate: Accumulate,
 }
 
 named! {
@@ -204,7 +220,12 @@ fn kernels(engine: Option<Engine>) -> Kernels {
         Some(Engine::Maxtext | Engine::XlaSpmd) => (Flash3, Elementwise::Compiled, Loss::Fused),
         Some(Engine::Fsdp2 | Engine::Deepspeed | Engine::Nanotron) => (Flash2, Elementwise::Eager, Loss::Eager),
     };
-    Kernels { attention, elementwise, loss, launch: Launch::Eager, dispatch: Dispatch::AllToAll }
+    let accumulate = match engine {
+        None | Some(Engine::Megatron | Engine::Shardwright) => Accumulate::Fused,
+        Some(Engine::Nanotron | Engine::Deepspeed) => Accumulate::Separate,
+        Some(Engine::Torchtitan | Engine::Fsdp2 | Engine::Maxtext | Engine::XlaSpmd) => Accumulate::Reduced,
+    };
+    Kernels { attention, elementwise, loss, launch: Launch::Eager, dispatch: Dispatch::AllToAll, accumulate }
 }
 
 fn overlap(engine: Option<Engine>) -> Overlap {

@@ -19,6 +19,9 @@ pub(crate) struct Meter {
     /// Bytes a second of large kernels.
     rate: f64,
     host: f64,
+    /// Operations of the host around one product: a module of Transformer Engine checks formats,
+    /// workspaces and recipes before it launches.
+    around_products: f64,
 }
 
 impl Meter {
@@ -40,10 +43,16 @@ impl Meter {
         let attention = attention.ok_or_else(|| Unpriced::new(device.name.clone(), format!("no curve of {kernel}")))?;
         let host = match (options.kernels.launch, options.kernels.elementwise) {
             (Launch::Graphs, _) => 0.0,
-            (Launch::Eager, Elementwise::Compiled) => profile.launch.compiled_seconds,
-            (Launch::Eager, _) => profile.launch.host_seconds,
+            (Launch::Eager | Launch::Blocking, Elementwise::Compiled) => profile.launch.compiled_seconds,
+            (Launch::Eager | Launch::Blocking, _) => profile.launch.host_seconds,
         };
-        Ok(Meter { gemm, attention, bf16, rate, host, profile })
+        let around_products = match (options.kernels.elementwise, options.format) {
+            (Elementwise::Fused, Format::Bf16) => 3.0,
+            (Elementwise::Fused, _) => 5.0,
+            (_, Format::Bf16) => 1.0,
+            (_, _) => 3.0,
+        };
+        Ok(Meter { around_products, gemm, attention, bf16, rate, host, profile })
     }
 
     pub fn profile(&self) -> &Profile {
@@ -63,11 +72,11 @@ impl Meter {
             Work::Attention { flops, bytes, tokens, rows, dim, pass } => {
                 let curve = &self.attention;
                 let (forward, backward) = curve.fractions(dim);
-                let (fraction, half) = match pass {
-                    Direction::Forward => (forward, curve.half_tokens.0),
-                    Direction::Backward => (backward, curve.half_tokens.1),
+                let (fraction, half, half_rows) = match pass {
+                    Direction::Forward => (forward, curve.half_tokens.0, curve.half_rows.0),
+                    Direction::Backward => (backward, curve.half_tokens.1, curve.half_rows.1),
                 };
-                let reached = tokens / (tokens + half) * (rows / (rows + curve.half_rows));
+                let reached = tokens / (tokens + half) * (rows / (rows + half_rows));
                 (flops / (self.bf16 * fraction * reached.max(1e-3))).max(bytes / self.rate) + memory.fixed_seconds
             }
             Work::Scan { flops, bytes, pass } => {
@@ -92,18 +101,27 @@ impl Meter {
             Work::Scan { .. } if self.host == 0.0 => 0.0,
             Work::Scan { pass: Direction::Forward, .. } => return self.profile.scan.host_seconds.0,
             Work::Scan { pass: Direction::Backward, .. } => return self.profile.scan.host_seconds.1,
-            // A product comes with the views and the autograd node around it.
-            Work::Gemm { .. } | Work::Attention { .. } | Work::Serial { .. } => 2.0,
+            // Weights of a group are handed over one by one.
+            Work::Gemm { groups, .. } if *groups > 1.0 => 3.0 * self.around_products,
+            Work::Gemm { .. } => self.around_products,
+            Work::Attention { .. } | Work::Serial { .. } => 2.0 * self.around_products,
             Work::Bytes { kernels, .. } => *kernels,
             Work::Sync => 0.0,
         };
         kernels * self.host
     }
 
+    /// Seconds the host takes to start so many collectives, each with the copies and waits around
+    /// it on its stream.
+    pub fn host_of_collectives(&self, calls: f64) -> f64 {
+        2.5 * calls * self.host
+    }
+
     /// Waves of tiles over the multiprocessors, on the best tile and cut along k.
     fn gemm(&self, format: Format, [m, n, k]: [f64; 3], groups: f64, out_bytes: f64) -> f64 {
         let Some((peak, curve)) = &self.gemm[format as usize] else { return f64::INFINITY };
-        let many = if groups > 1.0 { curve.grouped } else { 1.0 };
+        let grouped = if groups > 1.0 { curve.grouped } else { 1.0 };
+        let many = grouped * if out_bytes > 4.0 { curve.accumulated } else { 1.0 };
         let units = self.profile.multiprocessors as f64;
         let mut waves_take = f64::INFINITY;
         for &(rows, columns, tile) in &curve.tiles {

@@ -6,7 +6,7 @@ use crate::data::{OnceAStep, once_a_step, sharded_weights};
 use crate::flops::{self, Convention};
 use crate::part::{Part, Times};
 use crate::prices::{Counts, Prices};
-use crate::simulate::{self, ChunkTimes, Simulator, StageTimeline};
+use crate::simulate::{self, Bound, ChunkTimes, Simulator, StageTimeline};
 use crate::traffic::Collective;
 use layout::order::Pipeline;
 use layout::{Layout, StagePlan};
@@ -80,6 +80,7 @@ const RESERVE: f64 = 0.02;
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     transfers: Vec<f64>,
+    bound: Bound,
 }
 
 impl Prices {
@@ -92,7 +93,7 @@ impl Prices {
         let pipeline = Pipeline::of(layout)?;
         let timeline = Simulator::default().run_steady(&pipeline, &self.times(&chunks, &transfers))?;
         let once = self.once(layout, &stages);
-        let seconds = (timeline.makespan + once.exposed()) * (1.0 + RESERVE);
+        let seconds = self.with_reserve(timeline.makespan + once.exposed());
         let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
         let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
         let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
@@ -118,13 +119,23 @@ impl Prices {
     /// Seconds of a step without a breakdown and without allocating; never above [`Prices::step`].
     /// `chunks` are [`Prices::chunk`]'s of every chunk along the depth, `stages` what each stage
     /// holds.
-    pub fn estimate(&self, scratch: &mut Scratch, layout: &Layout, chunks: &[ChunkTimes], stages: &[Counts]) -> f64 {
+    pub fn estimate(
+        &self,
+        scratch: &mut Scratch,
+        layout: &Layout,
+        chunks: &[ChunkTimes],
+        stages: &[Counts],
+    ) -> Result<f64, Unpriced> {
         scratch.transfers.clear();
         scratch.transfers.resize(chunks.len().saturating_sub(1), self.transfer(layout));
-        let slowest =
-            stages.iter().map(|s| self.chunk(layout, *s)).map(|t| t.forward + t.backward()).fold(0.0, f64::max);
-        let makespan = slowest * layout.microbatches as f64;
-        (makespan + self.once(layout, stages).exposed()) * (1.0 + RESERVE)
+        let pipeline = Pipeline::of(layout)?;
+        let makespan = scratch.bound.lower(&pipeline, &self.times(chunks, &scratch.transfers))?;
+        Ok(self.with_reserve(makespan + self.once(layout, stages).exposed()))
+    }
+
+    /// Data, logging, the optimizer's host loops and the slowest of many ranks.
+    fn with_reserve(&self, seconds: f64) -> f64 {
+        seconds * (1.0 + RESERVE) + self.meter.profile().launch.step_seconds
     }
 
     fn times<'a>(&self, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {
@@ -189,7 +200,8 @@ impl Prices {
         parts.push(("weights exposed", once.weights[1], "weights over replicas, beyond what forward hides"));
         parts.push(("optimizer", once.optimizer, "reading and writing optimizer state"));
         parts.push(("offload", once.offload, "state over the host link"));
-        parts.push(("reserve", seconds - seconds / (1.0 + RESERVE), "data, logging, the slowest of many ranks"));
+        let rest = seconds - parts.iter().map(|(_, s, _)| s).sum::<f64>();
+        parts.push(("reserve", rest, "data, logging, host loops of the optimizer, the slowest of many ranks"));
         let lines = parts.into_iter().filter(|(_, s, _)| *s > 0.0);
         let line = |(name, s, what)| Line { name, seconds: s, share: s / seconds, basis: Basis::Modelled, what };
         lines.map(line).collect()

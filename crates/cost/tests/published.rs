@@ -1,13 +1,17 @@
 //! Bubbles and activations as published, from the simulator: uniform stages, free transfers.
 
-use cost::simulate::{ChunkTimes, Timeline, Times, simulate};
+use cost::simulate::{ChunkTimes, Timeline, Times, lower_bound, simulate};
 use layout::order::{Kind, Pipeline};
 
+/// Simulated, and told exactly by the lower bound: where stages are alike there is nothing to lose.
 fn uniform(kind: Kind, (pp, vpp, microbatches): (u64, u64, u64), each: ChunkTimes, overlapped: f64) -> Timeline {
     let pipeline = Pipeline::new(kind, pp, vpp, microbatches).unwrap();
     let chunks = vec![each; (pp * vpp) as usize];
     let transfers = vec![0.0; chunks.len() - 1];
-    simulate(&pipeline, &Times { chunks: &chunks, transfers: &transfers, serial: 0.0, overlapped }).unwrap()
+    let times = Times { chunks: &chunks, transfers: &transfers, serial: 0.0, overlapped };
+    let timeline = simulate(&pipeline, &times).unwrap();
+    assert_same(lower_bound(&pipeline, &times).unwrap(), timeline.makespan);
+    timeline
 }
 
 /// Forward, backward for inputs and for weights: dyadic, so that sums are exact.

@@ -55,6 +55,8 @@ pub struct GemmCurve {
     pub fixed_seconds: f64,
     /// The rate of products with a group of factors each, against one product of the same work.
     pub grouped: f64,
+    /// The rate of products that add their result into an fp32 buffer, against those that write it.
+    pub accumulated: f64,
     /// Where the figures come from.
     pub source: String,
 }
@@ -64,15 +66,15 @@ pub struct GemmCurve {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttentionCurve {
-    /// `unfused`, `flash2` or `flash3`.
+    /// `unfused`, `flash1`, `flash2` or `flash3`.
     pub kernel: String,
     /// Width of a head, and the share of the bf16 peak on long sequences in forward and in
     /// backward, whose work is two and a half times the forward's. Widths rise.
     pub dims: Vec<(f64, f64, f64)>,
     /// Tokens of a sequence at which half the rate is reached, in forward and in backward.
     pub half_tokens: (f64, f64),
-    /// Rows (tokens times heads) at which half the rate is reached.
-    pub half_rows: f64,
+    /// Rows (tokens times heads) at which half the rate is reached, likewise.
+    pub half_rows: (f64, f64),
     /// Where the figures come from.
     pub source: String,
 }
@@ -137,12 +139,15 @@ pub struct MemoryCurve {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchCurve {
-    /// Host time of one operation of an eager framework.
+    /// Host time of one operation of an eager framework, its module and autograd node included.
     pub host_seconds: f64,
-    /// Host time of one that a compiler or a recorded graph launches.
+    /// Host time of one that a compiler launches.
     pub compiled_seconds: f64,
     /// A wait of the host for a figure on the device.
     pub sync_seconds: f64,
+    /// What a step takes of the host besides its operations: the optimizer's loops over tensors,
+    /// gradient norm, data, logging.
+    pub step_seconds: f64,
     /// Where the figures come from.
     pub source: String,
 }
@@ -249,7 +254,7 @@ mod tests {
                 assert!(profile.gemm(format).is_some(), "{name} has no curve in {format}");
                 assert!(device.peaks.iter().any(|p| p.format == *format), "{name} has no peak in {format}");
             }
-            for kernel in ["unfused", "flash2", "flash3"] {
+            for kernel in ["unfused", "flash1", "flash2", "flash3"] {
                 assert!(profile.attention(kernel).is_some(), "{name} has no curve of {kernel}");
             }
         }
@@ -257,7 +262,7 @@ mod tests {
 
     #[test]
     fn attention_is_interpolated_between_widths() {
-        let curve = &Profile::parse("H200", PROFILES[0].1).unwrap().attention[2];
+        let curve = &Profile::parse("H200", PROFILES[0].1).unwrap().attention[3];
         let (narrow, wide) = (curve.dims[0], curve.dims[1]);
         assert_eq!(curve.fractions(narrow.0), (narrow.1, narrow.2));
         assert_eq!(curve.fractions(wide.0), (wide.1, wide.2));

@@ -91,6 +91,16 @@ proptest! {
         }
     }
 
+    #[test]
+    fn what_stays_on_a_stage_is_known(pipeline in pipelines()) {
+        for direction in 0..pipeline.directions() {
+            for chunk in 1..pipeline.chunks() {
+                let stays = pipeline.stage_of(direction, chunk - 1) == pipeline.stage_of(direction, chunk);
+                prop_assert_eq!(stays, pipeline.stays(chunk - 1));
+            }
+        }
+    }
+
     /// Microbatches pass a chunk in order, which is what lets sends and receives match without tags.
     #[test]
     fn microbatches_pass_a_chunk_in_order(pipeline in pipelines()) {

@@ -13,6 +13,16 @@ use recipe::{Mixer, Positions};
 /// Backward runs five products where forward runs two (Dao, FlashAttention-2, arXiv 2307.08691).
 const BACKWARD: f64 = 2.5;
 
+/// How much longer batched products take over heads whose rows are no multiple of 16 bytes: the
+/// matrix units load 16 bytes at a time (NVIDIA, Matrix Multiplication Background, section 3), and
+/// a library falls back to kernels without them. Calibrated on BigScience's runs of one model with
+/// heads of 108 against 144 and 216.
+const UNALIGNED: f64 = 18.0;
+
+fn aligned(dim: f64) -> bool {
+    dim % 8.0 == 0.0
+}
+
 /// Widths of the heads this rank runs.
 struct Heads {
     heads: f64,
@@ -48,7 +58,10 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
     // A batched product does the masked half too, and every score is written and read: by the
     // first product, the softmax, and the second product; backward reads what it needs again.
     let (flops, scores) = match shape.options.kernels.attention {
-        AttentionKernel::Unfused => (flops(shape, Convention::AllScores), 2.0 * shape.tokens * sequence * heads.heads),
+        AttentionKernel::Unfused => {
+            let slow = if aligned(heads.qk_dim) && aligned(heads.v_dim) { 1.0 } else { UNALIGNED };
+            (slow * flops(shape, Convention::AllScores), 2.0 * shape.tokens * sequence * heads.heads)
+        }
         _ => (flops(shape, Convention::MaskedScores), 0.0),
     };
     let work = |flops, bytes, pass| Work::Attention {

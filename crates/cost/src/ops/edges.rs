@@ -1,8 +1,9 @@
 //! Where tokens enter and where the loss is taken.
 
-use super::linear::product;
+use super::linear::Product;
 use super::{Op, Shape};
 use crate::options::{Elementwise, Format, Loss};
+use crate::part::Part;
 
 /// The lookup: rows read and written; backward adds them into the table's gradient.
 pub(crate) fn embedding(shape: Shape) -> Vec<Op> {
@@ -18,10 +19,13 @@ pub(crate) fn head(shape: Shape) -> Vec<Op> {
     let mut ops = Vec::new();
     super::elementwise::around_block(shape, &mut ops);
     // Engines keep the head in bf16 whatever the layers run in.
-    ops.push(product(Format::Bf16, &[], shape.tokens, vocab, hidden));
+    let (format, m) = (Format::Bf16, shape.tokens);
+    let head = Product { part: Part::Gemm, format, modules: &[], groups: 1.0, m, n: vocab, k: hidden };
+    ops.push(head.op(shape));
     let (forward, backward) = match (shape.options.kernels.loss, shape.options.kernels.elementwise) {
-        // One kernel reads bf16 logits twice and writes their gradient over them.
-        (Loss::Fused, _) => ((6.0, 2.0), (2.0, 1.0)),
+        // One kernel reads bf16 logits twice and writes their gradient over them, which backward
+        // scales.
+        (Loss::Fused, _) => ((6.0, 2.0), (4.0, 1.0)),
         // A compiler reads bf16 logits three times, and writes an fp32 gradient and its cast.
         (Loss::Eager, Elementwise::Compiled) => ((8.0, 3.0), (8.0, 2.0)),
         // Cast to fp32 (6), maximum (4), subtraction (8), exponent (8), sum (4), target (4);

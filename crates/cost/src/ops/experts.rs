@@ -26,15 +26,16 @@ pub(super) fn routing(shape: Shape, ops: &mut Vec<Op>) {
     let bytes = 2.0 * 2.0 * width * (sent + (moves - 1.0) * rows);
     let modules: &'static [RecomputeModule] = &[RecomputeModule::Moe];
     ops.push(Op::bytes(modules, (2.0 * bytes, 2.0 * moves), (2.0 * bytes, 2.0 * moves)));
-    // Scores in fp32: softmax or sigmoid, top-k, map, balancing loss.
+    // Scores in fp32: softmax or sigmoid, top-k, map, balancing loss; then histograms, offsets and
+    // splits of the exchange, all of them small kernels that cost the host more than the device
+    // (Megatron-Core's router, `token_dispatcher.py` and `moe_utils.py`, operation by operation).
     let scores = 4.0 * shape.local * moe.experts as f64;
     let kernels = match shape.options.kernels.elementwise {
-        Elementwise::Eager => 20.0,
-        Elementwise::Fused => 10.0,
-        Elementwise::Compiled => 6.0,
+        Elementwise::Eager | Elementwise::Fused => 60.0,
+        Elementwise::Compiled => 25.0,
     };
     ops.push(Op::bytes(modules, (6.0 * scores, kernels), (4.0 * scores, kernels / 2.0)));
-    if shape.options.kernels.launch == Launch::Eager {
+    if shape.options.kernels.launch != Launch::Graphs {
         let wait = Op { part: Part::Launch, modules, forward: vec![Work::Sync], input: Vec::new(), weight: Vec::new() };
         ops.push(wait);
     }

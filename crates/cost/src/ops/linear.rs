@@ -3,71 +3,91 @@
 //! of the weight sums over tokens.
 
 use super::{Op, Shape, Work};
-use crate::options::Format;
+use crate::options::{Accumulate, Format};
 use crate::part::Part;
 use layout::ownership::Row;
 use layout::request::RecomputeModule;
 use recipe::{Role, Surface};
 
-/// Gradients of weights are added into fp32 buffers by the product itself: read and written.
-const ACCUMULATED: f64 = 8.0;
-
 /// Bytes of an element of a result that leaves in bf16.
 const WRITTEN: f64 = 2.0;
 
-/// Products of the rows, and the casts into an 8- or 4-bit format around them.
-pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
-    for row in rows {
-        let part = row.part_shape(shape.layout);
-        match (row.tensor.role, part.as_slice()) {
-            (Role::Expert, [experts, out, into]) => expert(shape, row, [*experts, *out, *into].map(|n| n as f64), ops),
-            (Role::Matrix | Role::Router, [out, into]) => {
-                let tokens = tokens(shape, row.tensor.surface);
-                let format = if row.tensor.role == Role::Router { Format::Bf16 } else { shape.options.format };
-                ops.push(product(format, modules(row.tensor.surface), tokens, *out as f64, *into as f64));
-                cast(format, tokens, *out as f64, *into as f64, modules(row.tensor.surface), ops);
-            }
-            _ => {}
+/// Bytes for each element of a weight's gradient: added into an fp32 buffer by the product, read and
+/// written, or written in bf16.
+fn gradient_bytes(shape: Shape) -> f64 {
+    if shape.options.kernels.accumulate == Accumulate::Fused { 8.0 } else { WRITTEN }
+}
+
+/// A second kernel that adds the gradient of `elements` into its buffer: both read, one written.
+fn accumulate(shape: Shape, elements: f64) -> Option<Work> {
+    let width = shape.recipe.precision.gradients.bits() as f64 / 8.0;
+    let is_separate = shape.options.kernels.accumulate == Accumulate::Separate;
+    is_separate.then_some(Work::Bytes { bytes: elements * (WRITTEN + 2.0 * width), kernels: 1.0 })
+}
+
+/// A product to be priced: one weight, or a group of equal ones.
+pub(super) struct Product {
+    pub part: Part,
+    pub format: Format,
+    pub modules: &'static [RecomputeModule],
+    pub groups: f64,
+    /// Tokens each weight multiplies.
+    pub m: f64,
+    pub n: f64,
+    pub k: f64,
+}
+
+impl Product {
+    /// Its passes.
+    pub fn op(&self, shape: Shape) -> Op {
+        let &Product { part, format, modules, groups, m, n, k } = self;
+        let mut weight = vec![Work::Gemm { format, m: n, n: k, k: m, groups, out_bytes: gradient_bytes(shape) }];
+        weight.extend(accumulate(shape, groups * n * k));
+        Op {
+            part,
+            modules,
+            forward: vec![Work::Gemm { format, m, n, k, groups, out_bytes: WRITTEN }],
+            input: vec![Work::Gemm { format, m, n: k, k: n, groups, out_bytes: WRITTEN }],
+            weight,
         }
     }
 }
 
-/// One linear layer over `m` tokens.
-pub(super) fn product(format: Format, modules: &'static [RecomputeModule], m: f64, n: f64, k: f64) -> Op {
-    Op {
-        part: Part::Gemm,
-        modules,
-        forward: vec![Work::Gemm { format, m, n, k, groups: 1.0, out_bytes: WRITTEN }],
-        input: vec![Work::Gemm { format, m, n: k, k: n, groups: 1.0, out_bytes: WRITTEN }],
-        weight: vec![Work::Gemm { format, m: n, n: k, k: m, groups: 1.0, out_bytes: ACCUMULATED }],
+/// Products of the rows, and the casts into an 8- or 4-bit format around them. An expert multiplies
+/// as many rows as balance gives it, times the overload.
+pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
+    for row in rows {
+        let part = row.part_shape(shape.layout);
+        let modules = modules(row.tensor.surface);
+        let format = if row.tensor.role == Role::Router { Format::Bf16 } else { shape.options.format };
+        let product = match (row.tensor.role, part.as_slice()) {
+            (Role::Expert, &[experts, out, into]) => {
+                let groups = experts as f64;
+                let m = super::experts::rows(shape) * shape.options.overload / groups;
+                Product { part: Part::Experts, format, modules, groups, m, n: out as f64, k: into as f64 }
+            }
+            (Role::Matrix | Role::Router, &[out, into]) => {
+                let m = tokens(shape, row.tensor.surface);
+                Product { part: Part::Gemm, format, modules, groups: 1.0, m, n: out as f64, k: into as f64 }
+            }
+            _ => continue,
+        };
+        ops.push(product.op(shape));
+        cast(&product, ops);
     }
-}
-
-/// Routed experts: as many rows an expert as balance gives it, times the overload.
-fn expert(shape: Shape, row: &Row, [experts, n, k]: [f64; 3], ops: &mut Vec<Op>) {
-    let rows = super::experts::rows(shape);
-    let m = rows * shape.options.overload / experts;
-    let modules = modules(row.tensor.surface);
-    let format = shape.options.format;
-    ops.push(Op {
-        part: Part::Experts,
-        modules,
-        forward: vec![Work::Gemm { format, m, n, k, groups: experts, out_bytes: WRITTEN }],
-        input: vec![Work::Gemm { format, m, n: k, k: n, groups: experts, out_bytes: WRITTEN }],
-        weight: vec![Work::Gemm { format, m: n, n: k, k: m, groups: experts, out_bytes: ACCUMULATED }],
-    });
-    cast(shape.options.format, rows, n, k, modules, ops);
 }
 
 /// What an 8- or 4-bit product needs besides: input and gradient are read in bf16, and written
 /// once by row and once by column for the two products that read them (Transformer Engine keeps
 /// both: `common/cast`). Half of the inputs are cast by the norm or activation before them.
-fn cast(format: Format, tokens: f64, out: f64, into: f64, modules: &'static [RecomputeModule], ops: &mut Vec<Op>) {
-    if format == Format::Bf16 {
+fn cast(product: &Product, ops: &mut Vec<Op>) {
+    if product.format == Format::Bf16 {
         return;
     }
-    let each = 2.0 + 2.0 * format.bytes();
-    ops.push(Op::bytes(modules, (0.5 * tokens * into * each, 0.5), (tokens * out * each, 1.0)));
+    let each = 2.0 + 2.0 * product.format.bytes();
+    let tokens = product.m * product.groups;
+    let (into, out) = (0.5 * tokens * product.k * each, tokens * product.n * each);
+    ops.push(Op::bytes(product.modules, (into, 0.5), (out, 1.0)));
 }
 
 /// Tokens a matrix multiplies: what is whole on every tensor-parallel rank sees its own part of

@@ -6,22 +6,26 @@ use super::timeline::{Event, StageTimeline, Timeline};
 use super::{Times, most_in_flight};
 use diag::Finding;
 use layout::order::{Action, Block, Pass, Pipeline, StageOrder};
+use std::ops::ControlFlow;
 
-/// Sees every block as it is run.
+/// Sees every block as it is run, and may stop there.
 pub(super) trait Observe {
-    fn block(&mut self, at_loop: usize, event: Event);
+    fn block(&mut self, at_loop: usize, event: Event) -> ControlFlow<()>;
 }
 
 /// Sees nothing.
 struct Nobody;
 
 impl Observe for Nobody {
-    fn block(&mut self, _: usize, _: Event) {}
+    fn block(&mut self, _: usize, _: Event) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
 }
 
 impl Observe for Vec<Event> {
-    fn block(&mut self, _: usize, event: Event) {
+    fn block(&mut self, _: usize, event: Event) -> ControlFlow<()> {
         self.push(event);
+        ControlFlow::Continue(())
     }
 }
 
@@ -97,11 +101,14 @@ impl Simulator {
         Ok((timeline, events))
     }
 
+    /// Runs until all is done or the observer has seen enough.
     pub(super) fn observed(&mut self, pipeline: &Pipeline, times: &Times, observer: &mut impl Observe) -> Timeline {
         self.set_up(pipeline, times);
         self.ready.extend((0..pipeline.stages()).rev());
         while let Some(stage) = self.ready.pop() {
-            self.run_stage(stage, observer);
+            if self.run_stage(stage, observer).is_break() {
+                return self.timeline();
+            }
         }
         debug_assert!(self.stages.iter().all(|s| s.held.is_none()), "{pipeline:?} waits for ever");
         self.timeline()
@@ -136,14 +143,14 @@ impl Simulator {
     }
 
     /// Runs a stage until something is missing or it is done.
-    fn run_stage(&mut self, stage: u32, observer: &mut impl Observe) {
+    fn run_stage(&mut self, stage: u32, observer: &mut impl Observe) -> ControlFlow<()> {
         let index = stage as usize;
         let mut next = self.stages[index].held.take();
         loop {
             let here = &mut self.stages[index];
             let Some((at_loop, block)) = next.take().or_else(|| here.order.next().map(|b| (here.order.at_loop(), b)))
             else {
-                return;
+                return ControlFlow::Continue(());
             };
             let clock = here.clock;
             let started = match block {
@@ -156,12 +163,12 @@ impl Simulator {
                 Ok(arrived) => {
                     let start = clock.max(arrived);
                     let end = self.execute(index, block, start);
-                    observer.block(at_loop, Event { stage, block, start, end });
+                    observer.block(at_loop, Event { stage, block, start, end })?;
                 }
                 Err(need) => {
                     let here = &mut self.stages[index];
                     (here.held, here.waits_for) = (Some((at_loop, block)), Some(need));
-                    return;
+                    return ControlFlow::Continue(());
                 }
             }
         }

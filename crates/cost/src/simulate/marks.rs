@@ -2,7 +2,7 @@
 //! bound knows of an order. Read off the loops, never off the unrolled order.
 
 use super::Times;
-use layout::order::{Kind, Pipeline, Slot, Verb};
+use layout::order::{Kind, LONGEST_BODY, Pipeline, Slot, Verb};
 
 /// An action of a chunk that stands out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,25 +71,25 @@ fn by_loops(pipeline: &Pipeline, times: &Times, stage: u32, marks: &mut [Marks])
     let mut blocks = Blocks { pipeline, times, chunks: [places[0].1, places[1].1], may_wait: [false; 2], waiting: 0 };
     let (mut seen, mut count, mut result) = ([[false; 2]; 2], 0, Work::default());
     for (index, this) in program.loops().iter().enumerate().filter(|(_, this)| this.times > 0) {
-        let before = blocks;
-        let round: f64 = this.body.iter().map(|&verb| blocks.take(verb).all()).sum();
+        let mut taken = [Taken::default(); LONGEST_BODY];
+        this.body.iter().zip(&mut taken).for_each(|(&verb, taken)| *taken = blocks.take(verb));
+        let round: f64 = taken.iter().map(|taken| taken.all()).sum();
         let before_last = f64::from(this.times - 1) * round;
-        let rounds_before_last = (this.times - 1) * this.body.len() as u32;
-        let (mut again, mut within) = (before, result.work);
-        for &verb in this.body {
-            let Taken { takes, sends } = again.take(verb);
-            for (which, slot) in slots(verb) {
-                let [first, last] = marks[lanes[slot]].of(which);
-                if !std::mem::replace(&mut seen[which as usize][slot], true) {
+        let blocks_before_last = (this.times - 1) * this.body.len() as u32;
+        let mut within = result.work;
+        for (&verb, Taken { takes, sends }) in this.body.iter().zip(taken) {
+            for (way, slot) in slots(verb) {
+                let [first, last] = marks[lanes[slot]].of(way);
+                if !std::mem::replace(&mut seen[way as usize][slot], true) {
                     *first = Mark { work: within, takes, blocks: count };
                 }
-                let blocks = count + rounds_before_last + 1;
+                let blocks = count + blocks_before_last + 1;
                 *last = Mark { work: within + before_last + takes, takes, blocks };
             }
             within += takes + sends;
             count += 1;
         }
-        count += rounds_before_last;
+        count += blocks_before_last;
         result.work += before_last + round;
         if program.main() == Some(index) {
             result.round = round;
@@ -219,6 +219,9 @@ impl<'a> Rounds<'a> {
 
     /// Work of the first so many passes of one kind.
     fn first(&self, passes: u32, all: f64, each: impl Fn(u32) -> f64) -> f64 {
+        if self.held == 1 {
+            return f64::from(passes) * all;
+        }
         let round = self.turn * self.held;
         let (rounds, rest) = (passes / round, passes % round);
         let (turns, odd) = (rest / self.turn, rest % self.turn);

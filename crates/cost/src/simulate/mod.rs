@@ -80,8 +80,7 @@ impl Times<'_> {
 
     /// The transfer between a chunk and the next, which is nothing inside a stage.
     fn transfer(&self, pipeline: &Pipeline, cut: u32) -> f64 {
-        let is_inside = pipeline.stage_of(0, cut) == pipeline.stage_of(0, cut + 1);
-        if is_inside { 0.0 } else { self.transfers[cut as usize] }
+        if pipeline.stays(cut) { 0.0 } else { self.transfers[cut as usize] }
     }
 }
 

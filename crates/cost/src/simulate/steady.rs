@@ -2,17 +2,18 @@
 //!
 //! More microbatches lengthen the main loop of every stage and nothing else, so a long step begins
 //! like a short one, event for event. Once all events of enough rounds of the main loop come exactly
-//! one shift after those a period earlier, on every stage at once, everything behind them does too:
-//! an event depends on events of these rounds or later ones, and on nothing else. What is left of
-//! the long step is then so many shifts, and the same drain. Where no such shift is found (an order
-//! without a main loop, or stages so nearly alike that the slowest takes long to show), the step is
-//! simulated whole.
+//! one shift after those some periods earlier, on every stage at once, everything behind them does
+//! too: an event depends on events of these rounds or later ones, and on nothing else. The long step
+//! is then a short one that has these rounds, with so many shifts put in. Where no such shift turns
+//! up in the first half (an order without a main loop, or stages so nearly alike that the slowest
+//! takes long to show), the step is simulated whole.
 
 use super::Times;
 use super::engine::{Observe, Simulator};
 use super::timeline::{Event, Timeline};
 use diag::Finding;
 use layout::order::{Kind, Pipeline};
+use std::ops::ControlFlow;
 
 /// The most periods after which times repeat that are looked for: a cycle through several stages
 /// may take several microbatches.
@@ -20,51 +21,32 @@ const MOST_PERIODS: usize = 12;
 /// Periods of the main loop that must repeat, and rounds besides. A block needs what another stage
 /// made at most a period of rounds before.
 const WINDOW: (usize, usize) = (2, 4);
-/// Rounding, against the length of the step.
+/// Rounding, against the length of the step so far.
 const ROUNDING: f64 = 1e-13;
 
-/// Times repeat `shift` later after so many periods.
+/// Times repeat `shift` later after so many periods, by so many rounds of the main loop.
 #[derive(Clone, Copy, Debug)]
 struct Steady {
     periods: u32,
     shift: f64,
+    rounds: u32,
 }
 
 impl Simulator {
     /// As [`Simulator::run`], but simulates no more microbatches than it needs.
     pub fn run_steady(&mut self, pipeline: &Pipeline, times: &Times) -> Result<Timeline, Finding> {
         times.check(pipeline)?;
-        let (all, period) = (pipeline.microbatches(), pipeline.period());
-        let mut few = 4 * pipeline.stages().next_multiple_of(2) + 2 * WINDOW.1 as u32;
-        while pipeline.program(0).main().is_some() && few < all / 2 {
-            let short = pipeline.with_microbatches(u64::from(few + (all - few) % period))?;
-            if let Some((steady, timeline)) = self.find_steady(&short, times) {
-                let periods = (all - short.microbatches()) / period;
-                let odd = periods % steady.periods;
-                let timeline = match odd {
-                    0 => timeline,
-                    _ => {
-                        let longer = short.with_microbatches(u64::from(short.microbatches() + odd * period))?;
-                        self.run(&longer, times)?
-                    }
-                };
-                let shifts = periods / steady.periods;
-                return Ok(self.later(timeline, shifts, steady, pipeline));
-            }
-            few *= 2;
-        }
-        self.run(pipeline, times)
-    }
-
-    fn find_steady(&mut self, pipeline: &Pipeline, times: &Times) -> Option<(Steady, Timeline)> {
-        let mut ends = std::mem::take(&mut self.ends);
-        ends.iter_mut().for_each(Vec::clear);
-        ends.resize_with(pipeline.stages() as usize, Vec::new);
-        let main = pipeline.program(0).main();
-        let timeline = self.observed(pipeline, times, &mut Ends { main, ends: &mut ends });
-        let steady = repeats(pipeline, &ends, ROUNDING * timeline.makespan);
-        self.ends = ends;
-        steady.map(|steady| (steady, timeline))
+        let rounds = (0..pipeline.stages()).filter_map(|stage| main_rounds(pipeline, stage)).min().unwrap_or(0);
+        let mut ends = Ends::new(std::mem::take(&mut self.ends), pipeline, rounds);
+        let whole = self.observed(pipeline, times, &mut ends);
+        let found = ends.found;
+        self.ends = ends.ends;
+        let Some(steady) = found else { return Ok(whole) };
+        let shifts = (rounds - steady.rounds) / (pipeline.rounds_per_period() * steady.periods);
+        let left_out = shifts * steady.periods * pipeline.period();
+        let short = pipeline.with_microbatches(u64::from(pipeline.microbatches() - left_out))?;
+        let timeline = self.run(&short, times)?;
+        Ok(self.later(timeline, shifts, steady, pipeline))
     }
 
     /// The timeline with so many shifts of the steady state put in.
@@ -93,32 +75,110 @@ impl Simulator {
     }
 }
 
-/// Writes down when each block of the main loop ends.
-struct Ends<'a> {
-    main: Option<usize>,
-    ends: &'a mut [Vec<f64>],
+/// Rounds of a stage's main loop.
+fn main_rounds(pipeline: &Pipeline, stage: u32) -> Option<u32> {
+    let program = pipeline.program(stage);
+    program.main().map(|main| program.loops()[main].times)
 }
 
-impl Observe for Ends<'_> {
-    fn block(&mut self, at_loop: usize, event: Event) {
-        if self.main == Some(at_loop) {
-            self.ends[event.stage as usize].push(event.end);
+/// Writes down when each block of the main loop ends, and stops once the ends repeat.
+struct Ends {
+    main: Option<usize>,
+    /// Blocks of a round, and rounds of a period.
+    body: usize,
+    per_period: usize,
+    ends: Vec<Vec<f64>>,
+    /// Rounds after which it is looked next, the most after which it is, and stages that have them.
+    look_at: usize,
+    most: usize,
+    reached: usize,
+    found: Option<Steady>,
+}
+
+impl Ends {
+    fn new(mut ends: Vec<Vec<f64>>, pipeline: &Pipeline, rounds: u32) -> Ends {
+        ends.iter_mut().for_each(Vec::clear);
+        ends.resize_with(pipeline.stages() as usize, Vec::new);
+        let (program, per_period) = (pipeline.program(0), pipeline.rounds_per_period() as usize);
+        let body = program.main().map_or(1, |main| program.loops()[main].body.len());
+        let look_at = window(per_period) + per_period + ends.len();
+        let most = rounds as usize / 2;
+        // Nothing is written down where it would not be looked at.
+        let main = program.main().filter(|_| look_at <= most);
+        Ends { main, body, per_period, ends, look_at, most, reached: 0, found: None }
+    }
+
+    /// Whether the last rounds are those some periods before, one shift later.
+    fn look(&self) -> Option<Steady> {
+        let (rounds, window) = (self.look_at, window(self.per_period));
+        let (from, to) = ((rounds - window) * self.body, rounds * self.body);
+        let rounding = ROUNDING * self.ends[0][to - 1];
+        let fits = |periods: &usize| window + periods * self.per_period <= rounds;
+        (1..=MOST_PERIODS).take_while(fits).find_map(|periods| {
+            let back = periods * self.per_period * self.body;
+            let shift = self.ends[0][to - 1] - self.ends[0][to - 1 - back];
+            let same = |e: &Vec<f64>| (from..to).all(|i| (e[i] - e[i - back] - shift).abs() <= rounding);
+            let steady = Steady { periods: periods as u32, shift, rounds: rounds as u32 };
+            self.ends.iter().all(same).then_some(steady)
+        })
+    }
+
+    /// Looks, once every stage has the rounds.
+    fn reach(&mut self) -> ControlFlow<()> {
+        self.reached += 1;
+        while self.reached == self.ends.len() {
+            self.found = self.look();
+            if self.found.is_some() {
+                return ControlFlow::Break(());
+            }
+            self.look_at += self.look_at / 4 + 1;
+            if self.look_at > self.most {
+                self.main = None;
+                return ControlFlow::Continue(());
+            }
+            self.reached = self.ends.iter().filter(|e| e.len() >= self.look_at * self.body).count();
         }
+        ControlFlow::Continue(())
     }
 }
 
-/// Whether the last rounds that every stage has are those some periods before, one shift later.
-fn repeats(pipeline: &Pipeline, ends: &[Vec<f64>], rounding: f64) -> Option<Steady> {
-    let per_period = pipeline.rounds_per_period() as usize;
-    let program = pipeline.program(0);
-    let body = program.loops()[program.main()?].body.len();
-    let rounds = ends.iter().map(|e| e.len() / body).min()?;
-    let window = WINDOW.0 * per_period + WINDOW.1;
-    (1..=MOST_PERIODS).take_while(|periods| window + periods * per_period <= rounds).find_map(|periods| {
-        let back = periods * per_period * body;
-        let (from, to) = ((rounds - window) * body, rounds * body);
-        let shift = ends[0][to - 1] - ends[0][to - 1 - back];
-        let same = |e: &Vec<f64>| (from..to).all(|i| (e[i] - e[i - back] - shift).abs() <= rounding);
-        ends.iter().all(same).then_some(Steady { periods: periods as u32, shift })
-    })
+fn window(per_period: usize) -> usize {
+    WINDOW.0 * per_period + WINDOW.1
+}
+
+impl Observe for Ends {
+    fn block(&mut self, at_loop: usize, event: Event) -> ControlFlow<()> {
+        if self.main != Some(at_loop) {
+            return ControlFlow::Continue(());
+        }
+        let ends = &mut self.ends[event.stage as usize];
+        ends.push(event.end);
+        if ends.len() == self.look_at * self.body { self.reach() } else { ControlFlow::Continue(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::ChunkTimes;
+
+    /// Stages alike, and one that is slower than the rest, settle at once.
+    #[test]
+    fn a_steady_state_is_found() {
+        for (kind, vpp) in
+            [(Kind::OneF1b, 1), (Kind::Interleaved, 3), (Kind::ZbH1, 1), (Kind::DualPipe, 1), (Kind::DualPipeV, 2)]
+        {
+            for slower in [1.0, 1.5] {
+                let pipeline = Pipeline::new(kind, 6, vpp, 1200).unwrap();
+                let each = ChunkTimes { forward: 1.0, backward_input: 1.0, backward_weight: 0.5 };
+                let mut chunks = vec![each; pipeline.chunks() as usize];
+                chunks[2].forward *= slower;
+                let transfers = vec![0.125; chunks.len() - 1];
+                let times = Times { chunks: &chunks, transfers: &transfers, serial: 0.0, overlapped: 1.0 };
+                let mut ends = Ends::new(Vec::new(), &pipeline, main_rounds(&pipeline, 0).unwrap());
+                Simulator::default().observed(&pipeline, &times, &mut ends);
+                assert!(ends.found.is_some(), "{kind:?} {slower}");
+            }
+        }
+    }
 }

@@ -17,7 +17,7 @@ mod program;
 mod stage;
 mod zb_h1;
 
-pub use program::{Loop, Program, Slot, Verb};
+pub use program::{LONGEST_BODY, Loop, Program, Slot, Verb};
 pub use stage::StageOrder;
 
 use crate::layout::Layout;
@@ -206,8 +206,14 @@ impl Pipeline {
         match self.kind {
             Kind::DualPipe if direction == 1 => self.pp - 1 - chunk,
             Kind::DualPipeV if chunk >= self.pp => self.chunks() - 1 - chunk,
-            _ => chunk % self.pp,
+            Kind::Interleaved => chunk % self.pp,
+            _ => chunk,
         }
+    }
+
+    /// Whether a chunk and the next one are on the same stage.
+    pub fn stays(&self, chunk: u32) -> bool {
+        self.pp == 1 || (self.kind == Kind::DualPipeV && chunk + 1 == self.pp)
     }
 
     /// The direction and the (first) chunk of a slot of a stage.

@@ -36,6 +36,9 @@ pub struct Loop {
 /// The most loops of any schedule: DualPipe's eight, two of which are in parts.
 const MOST: usize = 12;
 
+/// The most verbs of a loop.
+pub const LONGEST_BODY: usize = 3;
+
 /// The loops of a stage.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
@@ -51,6 +54,7 @@ impl Program {
 
     /// Adds a loop.
     pub(super) fn then(mut self, times: u32, body: &'static [Verb]) -> Program {
+        debug_assert!(body.len() <= LONGEST_BODY);
         self.loops[self.len] = Loop { times, body };
         self.len += 1;
         self

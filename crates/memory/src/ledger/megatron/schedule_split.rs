@@ -13,7 +13,7 @@ use super::rank::Rank;
 use super::schedule::{InFlight, backward_step, forward, receive, release};
 use crate::line::Stand;
 use crate::tape::{Deferred, Tensor};
-use layout::order::{Block, Pass};
+use layout::order::{Action, Block, Pass};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -97,11 +97,20 @@ impl<'a> Split<'a> {
     /// Walks the order of the stage.
     pub fn run(mut self) {
         let order = self.c.config.order;
-        for block in order.stage(self.c.config.stage as u32) {
+        let mut blocks = order.stage(self.c.config.stage as u32).peekable();
+        while let Some(block) = blocks.next() {
             match block {
-                Block::Alone(action) => self.pass(action.pass, order.local(action.chunk)),
                 Block::Overlapped { forward, backward } => {
                     self.both(order.local(forward.chunk), order.local(backward.chunk));
+                }
+                Block::Alone(action) => {
+                    // The one pair that DualPipe keeps apart, where its directions meet, is booked
+                    // like the others: its gradient is there a forward early.
+                    let pair = blocks.next_if(|next| action.pass == Pass::Forward && is_whole_backward(next));
+                    match pair.and_then(|pair| pair.actions().next()) {
+                        Some(back) => self.both(order.local(action.chunk), order.local(back.chunk)),
+                        None => self.pass(action.pass, order.local(action.chunk)),
+                    }
                 }
             }
         }
@@ -115,4 +124,8 @@ impl<'a> Split<'a> {
             Pass::BackwardWeight => self.weights(),
         }
     }
+}
+
+fn is_whole_backward(block: &Block) -> bool {
+    matches!(block, Block::Alone(Action { pass: Pass::Backward, .. }))
 }
