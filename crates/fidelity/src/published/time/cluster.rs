@@ -12,11 +12,15 @@ pub(super) fn cluster(row: &Value) -> Result<Cluster, String> {
         ("A100", Some(40)) => "A100-40G",
         _ => gpu,
     };
+    let source = row["source"].as_str().unwrap_or_default();
     let count = need(hardware, "count")?;
     let per_node = need(hardware, "per_node")?.clamp(1, count.max(1));
     let nodes = count.div_ceil(per_node);
-    let mut cluster = Cluster::parse(&format!("{nodes}x{per_node}x{name}")).map_err(|finding| finding.message)?;
-    if let Some(site) = site(row["source"].as_str().unwrap_or_default(), gpu) {
+    // Hugging Face's cluster of the Ultra-Scale Playbook is AWS p5.
+    let network = if source.contains("Ultra-Scale") { "@efa3200" } else { "" };
+    let text = format!("{nodes}x{per_node}x{name}{network}");
+    let mut cluster = Cluster::parse(&text).map_err(|finding| finding.message)?;
+    if let Some(site) = site(source, gpu) {
         cluster.network = None;
         cluster.device.network = Some(site);
     }
