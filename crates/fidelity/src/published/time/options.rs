@@ -2,7 +2,7 @@
 
 use super::engine::Family;
 use super::request::again;
-use cost::options::{AttentionKernel, Loss};
+use cost::options::{Accumulate, AttentionKernel, Loss};
 use cost::{Dispatch, Elementwise, EpOverlap, Format, Launch, Options, Overlap, TpOverlap};
 use layout::Layout;
 use recipe::{Mixer, Recipe};
@@ -15,9 +15,45 @@ pub(super) fn options(row: &Value, family: Family, recipe: &Recipe, layout: &Lay
     options.again = again(row);
     options.shard_group = row["layout"]["fsdp"].as_u64().filter(|group| *group > 1);
     let said = Said::of(row);
-    set_kernels(&mut options, &said, family);
+    set_kernels(&mut options, &said, family, layout);
     set_overlap(&mut options, &said, family, layout, recipe.uses(Mixer::Moe));
+    if let Some(release) = bridge(row) {
+        set_bridge(&mut options, release, &said, recipe, layout);
+    }
     Ok(options)
+}
+
+/// Devices from which on BigScience's runs hung unless every launch was waited for
+/// (`train/tr11-176B-ml/chronicles-prequel.md`, dealing with JZ hanging on the large model).
+const HANGING_DEVICES: u64 = 320;
+
+/// The year and month of a Megatron-Bridge release: `NeMo 26.04.01` is 26.
+fn bridge(row: &Value) -> Option<u32> {
+    let framework = &row["framework"];
+    framework["name"].as_str()?.starts_with("Megatron-Bridge").then_some(())?;
+    let (_, release) = framework["version"].as_str()?.split_once("NeMo ")?;
+    release.split('.').next()?.parse().ok()
+}
+
+/// What Megatron-Bridge's performance recipes set for models with experts and rows do not repeat
+/// (`src/megatron/bridge/perf_recipes`).
+fn set_bridge(options: &mut Options, release: u32, said: &Said, recipe: &Recipe, layout: &Layout) {
+    if !recipe.uses(Mixer::Moe) {
+        return;
+    }
+    let is_hybrid = recipe.uses(Mixer::Mamba);
+    // `moe_flex_dispatcher_backend`: deepep or hybridep on racks, and for these models everywhere.
+    if recipe.is_latent() || (release >= 26 && is_hybrid) {
+        options.kernels.dispatch = Dispatch::DeepEp;
+    }
+    // `cuda_graph_impl`: since 26 around all but expert products.
+    if release >= 26 && (is_hybrid || said.is_blackwell()) {
+        options.kernels.launch = Launch::Graphs;
+    }
+    // `overlap_moe_expert_parallel_comm`, where exchanges leave the node; it needs virtual stages.
+    if layout.vpp.splits() && layout.ep.get() > 8 && !said.is_rack() {
+        options.overlap.ep = EpOverlap::Microbatches;
+    }
 }
 
 /// What a row says in words, features and notes.
@@ -38,6 +74,10 @@ impl Said {
         !self.device.starts_with("A100")
     }
 
+    fn is_blackwell(&self) -> bool {
+        self.device.starts_with('B') || self.is_rack()
+    }
+
     /// Whether its fast fabric reaches over nodes, where dispatch kernels of their own are used.
     fn is_rack(&self) -> bool {
         self.device.starts_with("GB")
@@ -56,7 +96,7 @@ fn format(row: &Value) -> Result<Format, String> {
     }
 }
 
-fn set_kernels(options: &mut Options, said: &Said, family: Family) {
+fn set_kernels(options: &mut Options, said: &Said, family: Family, layout: &Layout) {
     let kernels = &mut options.kernels;
     kernels.attention = match family {
         // Transformer Engine and MaxText call cuDNN's kernel where the device has the units.
@@ -80,7 +120,15 @@ fn set_kernels(options: &mut Options, said: &Said, family: Family) {
         _ => Loss::Eager,
     };
     let has_graphs = said.features.to_ascii_lowercase().replace('_', " ").contains("cuda graph");
-    kernels.launch = if has_graphs || family == Family::Maxtext { Launch::Graphs } else { Launch::Eager };
+    kernels.launch = match family {
+        Family::MegatronDeepspeed if layout.world >= HANGING_DEVICES => Launch::Blocking,
+        _ if has_graphs || family == Family::Maxtext => Launch::Graphs,
+        _ => Launch::Eager,
+    };
+    if family == Family::MegatronDeepspeed {
+        // DeepSpeed sums gradients itself, so Megatron's fusion is off.
+        kernels.accumulate = Accumulate::Separate;
+    }
     let has_own_dispatch = ["DeepEP", "HybridEP"].iter().any(|name| said.features.contains(name)) || said.is_rack();
     kernels.dispatch = if has_own_dispatch { Dispatch::DeepEp } else { Dispatch::AllToAll };
 }
