@@ -95,14 +95,18 @@ impl Prices {
     /// starts later and ends sooner, by at least a pass over each stage before it.
     fn once(&self, layout: &Layout, stages: &[Counts]) -> OnceAStep {
         let mut once = OnceAStep::default();
-        let mut slack = 0.0;
-        for stage in stages {
-            let times = self.chunk(layout, *stage);
-            let here = once_a_step(self, layout, &self.held(*stage), times, slack);
-            if here.exposed() > once.exposed() {
-                once = here;
+        let (mut slack, mut pass) = (0.0, 0.0);
+        for (index, stage) in stages.iter().enumerate() {
+            // A stage like the one before it holds as much, and has more slack.
+            if index == 0 || stages[index - 1] != *stage {
+                let times = self.chunk(layout, *stage);
+                pass = times.forward.min(times.backward()) / layout.vpp.get() as f64;
+                let here = once_a_step(self, layout, &self.held(*stage), times, slack);
+                if here.exposed() > once.exposed() {
+                    once = here;
+                }
             }
-            slack += times.forward.min(times.backward()) / layout.vpp.get() as f64;
+            slack += pass;
         }
         once
     }
