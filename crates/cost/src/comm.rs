@@ -4,7 +4,7 @@
 use crate::ops::Shape;
 use crate::options::{Dispatch, EpOverlap, TpOverlap};
 use crate::part::{Part, Times};
-use crate::traffic::{Collective, Fabric, Spread};
+use crate::traffic::{Collective, Fabric, Moved, Spread};
 use layout::Layout;
 use layout::activations::{Exchange, of_edges, of_mixer};
 use recipe::{Layer, Mixer};
@@ -38,6 +38,8 @@ pub(crate) struct LayerWaits {
     pub again: f64,
     /// Collectives started in forward and in backward.
     pub calls: (f64, f64),
+    /// Bytes a rank sends over tp, cp and ep, in forward and in backward.
+    pub moved: [[f64; 3]; 2],
 }
 
 /// Seconds in which links were busy without anybody waiting, by axis: tp, cp, ep.
@@ -103,69 +105,76 @@ impl Carrier<'_> {
     }
 
     fn add(&self, exchange: &Exchange, mixer: Option<Mixer>, waits: &mut LayerWaits) {
-        let forward = self.seconds(exchange, exchange.forward);
-        let backward = self.seconds(exchange, exchange.backward);
-        let into = |waits: &mut Waits, seconds: f64| match exchange.axis {
-            "cp" => {
+        let forward = self.moved(exchange, exchange.forward);
+        let backward = self.moved(exchange, exchange.backward);
+        let axis = match exchange.axis {
+            "cp" => 1,
+            "ep" => 2,
+            _ => 0,
+        };
+        let into = |waits: &mut Waits, seconds: f64| match axis {
+            1 => {
                 waits.cp += seconds;
                 waits.ring += if mixer == Some(Mixer::Attention) { seconds } else { 0.0 };
             }
-            "ep" => waits.ep += seconds,
+            2 => waits.ep += seconds,
             _ => waits.tp += seconds,
         };
-        into(&mut waits.forward, forward);
-        into(&mut waits.backward, backward);
-        let call = |seconds: f64| f64::from(u8::from(seconds > 0.0));
+        into(&mut waits.forward, forward.seconds);
+        into(&mut waits.backward, backward.seconds);
+        waits.moved[0][axis] += forward.bytes;
+        waits.moved[1][axis] += backward.bytes;
+        let call = |moved: Moved| f64::from(u8::from(moved.seconds > 0.0));
         waits.calls.0 += call(forward);
         waits.calls.1 += call(backward);
         // Megatron saves the sharded input and gathers it again for the gradient of the weight
         // (`megatron/core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication).
         if exchange.axis == "sp" && exchange.forward == "all-gather" {
-            waits.again += forward;
+            waits.again += forward.seconds;
+            waits.moved[1][axis] += forward.bytes;
         }
     }
 
-    /// Seconds of one direction of an exchange.
-    fn seconds(&self, exchange: &Exchange, name: &str) -> f64 {
+    /// One direction of an exchange. Its elements are what enters in forward, so that a gather's
+    /// are a part, and its transpose reduces the whole.
+    fn moved(&self, exchange: &Exchange, name: &str) -> Moved {
         let spread = self.groups.on(exchange.axis);
-        let bytes = exchange.elements as f64 * WIDTH;
         let members = spread.members as f64;
-        // Elements are what a rank puts into forward: a part where that gathers, the whole where
-        // it sums; backward moves the same whole.
+        let bytes = exchange.elements as f64 * WIDTH;
         let whole = if exchange.forward == "all-gather" { bytes * members } else { bytes };
         match name {
-            "all-gather" => self.fabric.time(Collective::AllGather, whole, spread).seconds,
-            "reduce-scatter" => self.fabric.time(Collective::ReduceScatter, whole, spread).seconds,
-            "all-reduce" => self.fabric.time(Collective::AllReduce, bytes, spread).seconds,
+            "all-gather" => self.fabric.time(Collective::AllGather, whole, spread),
+            "reduce-scatter" => self.fabric.time(Collective::ReduceScatter, whole, spread),
+            "all-reduce" => self.fabric.time(Collective::AllReduce, whole, spread),
             "all-gather of counts" => {
-                self.fabric.time(Collective::AllGather, exchange.elements as f64 * 4.0 * members, spread).seconds
+                self.fabric.time(Collective::AllGather, exchange.elements as f64 * 4.0 * members, spread)
             }
             "all-to-all" if exchange.axis == "ep" => self.dispatch(bytes, spread),
-            "all-to-all" => self.fabric.time(Collective::AllToAll, bytes, spread).seconds,
+            "all-to-all" => self.fabric.time(Collective::AllToAll, bytes, spread),
             "send/receive × (cp-1)" => {
                 let steps = (members - 1.0).max(1.0);
-                // Backward sends gradients of keys and values along with them; each step is one send.
-                steps * self.fabric.time(Collective::Send, bytes / steps, spread).seconds
+                let each = self.fabric.time(Collective::Send, bytes / steps, spread);
+                Moved { seconds: steps * each.seconds, bytes, algorithm: each.algorithm }
             }
-            _ => 0.0,
+            _ => Moved::NOTHING,
         }
     }
 
     /// Routed tokens to the owners of their experts.
-    fn dispatch(&self, bytes: f64, spread: Spread) -> f64 {
-        let Some(moe) = &self.shape.recipe.moe else { return 0.0 };
+    fn dispatch(&self, bytes: f64, spread: Spread) -> Moved {
+        let Some(moe) = &self.shape.recipe.moe else { return Moved::NOTHING };
         let bytes = bytes * self.shape.options.overload;
         match self.shape.options.kernels.dispatch {
-            Dispatch::AllToAll => self.fabric.all_to_all(bytes, 1.0, spread).seconds,
+            Dispatch::AllToAll => self.fabric.all_to_all(bytes, 1.0, spread),
             Dispatch::AllGather => {
                 let whole = bytes / moe.top_k as f64 * spread.members as f64;
-                self.fabric.time(Collective::AllGather, whole, spread).seconds
+                self.fabric.time(Collective::AllGather, whole, spread)
             }
             Dispatch::DeepEp => {
                 // Distinct islands a token's experts lie on, against the experts themselves.
                 let (islands, k) = (spread.islands(), moe.top_k as f64);
                 let distinct = islands * (1.0 - (1.0 - 1.0 / islands).powf(k));
-                self.fabric.all_to_all(bytes, distinct / k, spread).seconds
+                self.fabric.all_to_all(bytes, distinct / k, spread)
             }
         }
     }

@@ -84,6 +84,9 @@ pub(crate) fn sharded_weights(prices: &Prices, layout: &Layout, held: &Held, tim
         gather += prices.fabric.time(Collective::AllGather, elements * weight, replicas.sharing).seconds;
         reduced += reduce(prices, layout.zero, elements * gradient, replicas);
     }
+    // Every layer is a collective of its own.
+    let more = (held.units - 1.0).max(0.0) * prices.fabric.overhead(spreads[0].sharing);
+    (gather, reduced) = (gather + more, reduced + more);
     let occupied = prices.meter.profile().collectives.occupied;
     let shows = |moved: f64, cover: f64| (moved - cover).max(0.0) + occupied * moved.min(cover);
     [shows(gather, times.forward), shows(gather + reduced, times.backward())]

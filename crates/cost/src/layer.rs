@@ -18,6 +18,8 @@ pub(crate) struct LayerPrice {
     pub recompute: Times,
     /// Seconds of collectives nobody waited for, all passes together.
     pub hidden: Hidden,
+    /// Bytes a rank sends over tp, cp and ep, all passes together.
+    pub moved: [f64; 3],
 }
 
 impl LayerPrice {
@@ -43,6 +45,7 @@ impl LayerPrice {
             weight: self.weight * count,
             recompute: self.recompute * count,
             hidden: self.hidden.map(|seconds| seconds * count),
+            moved: self.moved.map(|bytes| bytes * count),
         }
     }
 
@@ -53,6 +56,7 @@ impl LayerPrice {
         self.weight += other.weight;
         self.recompute += other.recompute;
         self.hidden.iter_mut().zip(other.hidden).for_each(|(a, b)| *a += b);
+        self.moved.iter_mut().zip(other.moved).for_each(|(a, b)| *a += b);
     }
 }
 
@@ -116,7 +120,22 @@ pub(crate) fn price(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits, 
     let once_more = expose(shape, repeated, 0.0, again_cover, false, &mut again.times);
     let mut all = hidden;
     all.iter_mut().zip(behind).zip(once_more).for_each(|((a, b), c)| *a += b + c);
-    LayerPrice { forward: forward.times, input: input.times, weight: weight.times, recompute: again.times, hidden: all }
+    LayerPrice {
+        forward: forward.times,
+        input: input.times,
+        weight: weight.times,
+        recompute: again.times,
+        hidden: all,
+        moved: moved(&waits, &repeated),
+    }
+}
+
+/// Bytes of both passes, and of what recompute repeats of the forward's.
+fn moved(waits: &LayerWaits, repeated: &Waits) -> [f64; 3] {
+    let share = |again: f64, once: f64| if once > 0.0 { again / once } else { 0.0 };
+    let forward = waits.forward;
+    let shares = [share(repeated.tp, forward.tp), share(repeated.cp, forward.cp), share(repeated.ep, forward.ep)];
+    std::array::from_fn(|axis| waits.moved[0][axis] * (1.0 + shares[axis]) + waits.moved[1][axis])
 }
 
 fn cover(first: &Times, second: &Times) -> Cover {

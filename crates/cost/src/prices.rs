@@ -7,6 +7,7 @@ use crate::held::Held;
 use crate::layer::{LayerPrice, price};
 use crate::ops::{self, Shape};
 use crate::options::Options;
+use crate::part::Times;
 use crate::roofline::Meter;
 use crate::simulate::ChunkTimes;
 use crate::traffic::Fabric;
@@ -35,6 +36,7 @@ pub struct Prices {
     pub(crate) cluster: Cluster,
     pub(crate) meter: Meter,
     pub(crate) fabric: Fabric,
+    pub(crate) groups: Groups,
     pub(crate) kinds: Vec<Layer>,
     pub(crate) kind_of_layer: Vec<usize>,
     pub(crate) layers: Vec<LayerPrice>,
@@ -95,6 +97,7 @@ impl Prices {
             options: *options,
             cluster: cluster.clone(),
             meter,
+            groups,
             fabric,
             kinds,
             kind_of_layer,
@@ -107,6 +110,11 @@ impl Prices {
     /// Kinds of layers, in the order stages count them: distinct layers of the recipe.
     pub fn kinds(&self) -> &[Layer] {
         &self.kinds
+    }
+
+    /// Seconds by part of one layer of each kind, all passes of one microbatch together.
+    pub fn of_layers(&self) -> Vec<Times> {
+        self.layers.iter().map(LayerPrice::all).collect()
     }
 
     /// Seconds of a chunk or stage for one microbatch.
@@ -170,7 +178,7 @@ fn one_of_each(recipe: &Recipe, layout: &Layout, kinds: &[Layer]) -> (Recipe, La
 }
 
 fn sum(table: &OwnershipTable, layout: &Layout, is_there: impl Fn(Place) -> bool) -> Held {
-    let mut held = Held::default();
+    let mut held = Held { units: 1.0, ..Held::default() };
     for row in table.rows.iter().filter(|row| is_there(row.tensor.place)) {
         held += Held::of(row, layout);
     }

@@ -13,6 +13,7 @@ const SPLITS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
 #[derive(Clone, Debug)]
 pub(crate) struct Meter {
     profile: Profile,
+    is_measured: bool,
     gemm: [Option<(f64, GemmCurve)>; 4],
     attention: AttentionCurve,
     bf16: f64,
@@ -26,7 +27,9 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub fn new(device: &Device, options: &Options) -> Result<Meter, Unpriced> {
-        let profile = device.profile()?.profile;
+        let calibrated = device.profile()?;
+        let is_measured = calibrated.is_own && calibrated.profile.measured;
+        let profile = calibrated.profile;
         let curve = |format: Format| {
             let peak = device.peaks.iter().find(|p| p.format == format.name())?;
             Some((peak.flops, profile.gemm(format.name())?.clone()))
@@ -52,11 +55,16 @@ impl Meter {
             (_, Format::Bf16) => 1.0,
             (_, _) => 3.0,
         };
-        Ok(Meter { around_products, gemm, attention, bf16, rate, host, profile })
+        Ok(Meter { is_measured, around_products, gemm, attention, bf16, rate, host, profile })
     }
 
     pub fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// Whether compute is priced by curves read off this very device.
+    pub fn is_measured(&self) -> bool {
+        self.is_measured
     }
 
     /// Bytes a second of large kernels.
