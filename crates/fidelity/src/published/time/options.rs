@@ -27,31 +27,37 @@ pub(super) fn options(row: &Value, family: Family, recipe: &Recipe, layout: &Lay
 /// (`train/tr11-176B-ml/chronicles-prequel.md`, dealing with JZ hanging on the large model).
 const HANGING_DEVICES: u64 = 320;
 
-/// The year and month of a Megatron-Bridge release: `NeMo 26.04.01` is 26.
-fn bridge(row: &Value) -> Option<u32> {
+/// The year and month of a Megatron-Bridge release: `NeMo 26.04.01`.
+fn bridge(row: &Value) -> Option<(u32, u32)> {
     let framework = &row["framework"];
     framework["name"].as_str()?.starts_with("Megatron-Bridge").then_some(())?;
     let (_, release) = framework["version"].as_str()?.split_once("NeMo ")?;
-    release.split('.').next()?.parse().ok()
+    let mut parts = release.split('.').map(|part| part.parse().ok());
+    Some((parts.next()??, parts.next()??))
 }
 
 /// What Megatron-Bridge's performance recipes set for models with experts and rows do not repeat
 /// (`src/megatron/bridge/perf_recipes`).
-fn set_bridge(options: &mut Options, release: u32, said: &Said, recipe: &Recipe, layout: &Layout) {
+fn set_bridge(options: &mut Options, release: (u32, u32), said: &Said, recipe: &Recipe, layout: &Layout) {
     if !recipe.uses(Mixer::Moe) {
         return;
     }
     let is_hybrid = recipe.uses(Mixer::Mamba);
     // `moe_flex_dispatcher_backend`: deepep or hybridep on racks, and for these models everywhere.
-    if recipe.is_latent() || (release >= 26 && is_hybrid) {
+    if recipe.is_latent() || (release.0 >= 26 && is_hybrid) {
         options.kernels.dispatch = Dispatch::DeepEp;
     }
     // `cuda_graph_impl`: since 26 around all but expert products.
-    if release >= 26 && (is_hybrid || said.is_blackwell()) {
+    if release.0 >= 26 && (is_hybrid || said.is_blackwell()) {
         options.kernels.launch = Launch::Graphs;
     }
-    // `overlap_moe_expert_parallel_comm`, where exchanges leave the node; it needs virtual stages.
-    if layout.vpp.splits() && layout.ep.get() > 8 && !said.is_rack() {
+    // `overlap_moe_expert_parallel_comm`: where exchanges leave the node, which needs virtual
+    // stages; and since 26.06 where a whole step is one graph, as it is for models of these recipes
+    // without windows or state-space blocks.
+    let has_window = recipe.attention().is_some_and(|attention| attention.window.is_some());
+    let leaves_node = layout.vpp.splits() && layout.ep.get() > 8 && !said.is_rack();
+    let is_one_graph = release >= (26, 6) && said.is_blackwell() && options.format == Format::Mxfp8;
+    if leaves_node || (is_one_graph && !has_window && !is_hybrid) {
         options.overlap.ep = EpOverlap::Microbatches;
     }
 }
