@@ -24,20 +24,21 @@ pub(super) fn cluster(row: &Value) -> Result<Cluster, String> {
         cluster.network = None;
         cluster.device.network = Some(site);
     }
-    if row["notes"].as_str().is_some_and(|notes| notes.contains("HBM2e")) {
+    let is_capped = row["notes"].as_str().is_some_and(|notes| notes.contains("HBM2e"));
+    if gpu == "H100" && (is_capped || source.starts_with("pytorch/")) {
         slow_down(&mut cluster.device);
     }
     Ok(cluster)
 }
 
-/// Meta's H100 of 94 to 96 GB: HBM2e, and 500 W instead of 700 (torchtitan
-/// `benchmarks/llama3_h100_202412_torchtitan.md`).
+/// The PyTorch team's H100 hosts: HBM2e, and 500 W instead of 700 (torchtitan
+/// `benchmarks/llama3_h100_202412_torchtitan.md` and `asyncTP_llama3_h100_2025-06_torchtitan.md`,
+/// Hardware; assumed for torchao's tables, which do not say).
 fn slow_down(device: &mut Device) {
     // Switching takes power with the clock and the square of the voltage, which rises with it.
     let clock = (500.0_f64 / 700.0).cbrt();
     device.peaks.iter_mut().for_each(|peak| peak.flops *= clock);
     if let Some(rate) = &mut device.memory_rate {
-        // Six stacks, as the H100 PCIe has five of them at 2.0 TB/s (NVIDIA H100 datasheet).
         rate.bytes_per_second = 2.4e12;
     }
 }

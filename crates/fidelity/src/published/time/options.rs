@@ -116,9 +116,9 @@ fn set_kernels(options: &mut Options, said: &Said, family: Family, layout: &Layo
     kernels.elementwise = match family {
         Family::Composer | Family::Nanotron => Elementwise::Eager,
         Family::Fms | Family::Maxtext => Elementwise::Compiled,
-        // torchtitan's tables say which; where they do not, layers were compiled.
-        Family::Torchtitan if said.features.contains("eager") => Elementwise::Eager,
-        Family::Torchtitan => Elementwise::Compiled,
+        // torchtitan's tables name `compile` where it was on; its default is off.
+        Family::Torchtitan if said.features.contains("compile") => Elementwise::Compiled,
+        Family::Torchtitan => Elementwise::Eager,
         Family::Megatron | Family::MegatronOfOld | Family::MegatronDeepspeed | Family::Automodel => Elementwise::Fused,
     };
     kernels.loss = match family {
@@ -153,7 +153,7 @@ fn set_overlap(options: &mut Options, said: &Said, family: Family, layout: &Layo
         // NeMo and Megatron-Bridge ship user buffers for dense models (`comm_overlap.tp_comm_overlap`).
         Family::Megatron if !has_experts => TpOverlap::Userbuffers,
         Family::Megatron | Family::MegatronOfOld => TpOverlap::Async,
-        Family::Torchtitan if said.features.contains("async TP") => TpOverlap::Userbuffers,
+        Family::Torchtitan if said.features.contains("async TP") => TpOverlap::Async,
         _ => TpOverlap::None,
     };
     let has_ep_overlap = said.features.contains("EP overlap");
