@@ -11,7 +11,7 @@ use crate::part::Times;
 use crate::roofline::Meter;
 use crate::simulate::ChunkTimes;
 use crate::traffic::Fabric;
-use hardware::Cluster;
+use hardware::{Cluster, Way};
 use layout::ownership::Row;
 use layout::{Layout, OwnershipTable, Recompute};
 use recipe::{Layer, Place, Recipe};
@@ -34,6 +34,8 @@ pub struct Prices {
     pub(crate) recipe: Recipe,
     pub(crate) options: Options,
     pub(crate) cluster: Cluster,
+    /// Bytes a second to the host's memory, where somebody states it.
+    pub(crate) host_link: Option<f64>,
     pub(crate) meter: Meter,
     pub(crate) fabric: Fabric,
     pub(crate) groups: Groups,
@@ -60,6 +62,10 @@ impl Prices {
     pub fn new(recipe: &Recipe, layout: &Layout, cluster: &Cluster, options: &Options) -> Result<Prices, Unpriced> {
         let meter = Meter::new(&cluster.device, options)?;
         let fabric = Fabric::new(cluster, &meter.profile().collectives)?;
+        let host_link = match options.offload > 0.0 {
+            true => Some(cluster.device.link(Way::Host)?.bytes_per_second),
+            false => None,
+        };
         let (kinds, kind_of_layer) = kinds_of(recipe);
         let (short, flat) = one_of_each(recipe, layout, &kinds);
         let table = OwnershipTable::new(&short, &flat).map_err(|findings| {
@@ -96,6 +102,7 @@ impl Prices {
             recipe: recipe.clone(),
             options: *options,
             cluster: cluster.clone(),
+            host_link,
             meter,
             groups,
             fabric,

@@ -147,7 +147,7 @@ impl Prices {
             ("gradients exposed", once.gradients[1], modelled, "gradients over replicas, beyond what backward hides"),
             ("weights exposed", once.weights[1], modelled, "weights over replicas, beyond what forward hides"),
             ("optimizer", once.optimizer, compute, "reading and writing optimizer state, and Muon's products"),
-            ("offload", once.offload, modelled, "gradients and weights over the host link"),
+            ("offload", once.offload, modelled, "gradients and weights over the host link, and the step on the host"),
         ]);
         let rest = seconds - parts.iter().map(|(_, s, _, _)| s).sum::<f64>();
         parts.push(("reserve", rest, modelled, "data, logging, the optimizer's host loops, the slowest of many ranks"));

@@ -2,7 +2,7 @@
 //! breakdown that sums to the total.
 
 use crate::Unpriced;
-use crate::data::{OnceAStep, once_a_step, sharded_weights};
+use crate::data::{OnceAStep, once_a_step, sharded_weights, widths};
 use crate::flops::{self, Convention};
 use crate::prices::{Counts, Prices};
 use crate::report::{Slowest, StageTime, Step, bound};
@@ -108,7 +108,17 @@ impl Prices {
             }
             slack += pass;
         }
+        let tied = self.tied_tables(layout);
+        once.gradients[0] += tied;
+        once.gradients[1] += tied;
         once
+    }
+
+    /// Gradients of the token table's copies on first and last stage.
+    fn tied_tables(&self, layout: &Layout) -> f64 {
+        let ends = self.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
+        let bytes = self.tied_held.elements[0] * widths(self).0;
+        self.fabric.time(Collective::AllReduce, bytes, ends).seconds
     }
 
     /// Seconds of a chunk, with the gathers of ZeRO-3 that show.
