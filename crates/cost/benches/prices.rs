@@ -29,7 +29,9 @@ fn main() {
         let counts = |i: u64| Counts { layers: &layers, is_first: i == 0, is_last: i + 1 == pp };
         let stages: Vec<Counts> = (0..pp).map(counts).collect();
         let chunks: Vec<ChunkTimes> = stages.iter().map(|s| prices.chunk(&layout, *s)).collect();
-        report(&format!("{name}: stage"), 1_000_000, || drop(black_box(prices.stage(black_box(stages[0])))));
+        report(&format!("{name}: stage"), 1_000_000, || {
+            black_box(prices.stage(black_box(stages[0])));
+        });
         let mut scratch = Scratch::default();
         report(&format!("{name}: estimate"), 50_000, || {
             drop(black_box(prices.estimate(&mut scratch, black_box(&layout), &chunks, &stages)));

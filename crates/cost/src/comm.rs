@@ -1,9 +1,7 @@
-//! Collectives inside a layer: volumes from the layout, times from the fabric, and how much of each
-//! shows beside the compute it may hide under.
+//! Collectives inside a layer: volumes from the layout, times from the fabric.
 
 use crate::ops::Shape;
-use crate::options::{Dispatch, EpOverlap, TpOverlap};
-use crate::part::{Part, Times};
+use crate::options::Dispatch;
 use crate::traffic::{Collective, Fabric, Moved, Spread};
 use layout::Layout;
 use layout::activations::{Exchange, of_edges, of_mixer};
@@ -41,9 +39,6 @@ pub(crate) struct LayerWaits {
     /// Bytes a rank sends over tp, cp and ep, in forward and in backward.
     pub moved: [[f64; 3]; 2],
 }
-
-/// Seconds in which links were busy without anybody waiting, by axis: tp, cp, ep.
-pub(crate) type Hidden = [f64; 3];
 
 /// The groups of a layout on a fabric.
 #[derive(Clone, Copy, Debug)]
@@ -178,51 +173,4 @@ impl Carrier<'_> {
             }
         }
     }
-}
-
-/// Compute that collectives of one pass may hide under.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cover {
-    /// Products beside which tensor-parallel collectives run.
-    pub products: f64,
-    pub attention: f64,
-    pub all: f64,
-}
-
-/// Books what shows, returns what hides.
-pub(crate) fn expose(
-    shape: Shape,
-    waits: Waits,
-    again: f64,
-    cover: Cover,
-    backward: bool,
-    times: &mut Times,
-) -> Hidden {
-    let overlap = shape.options.overlap;
-    let tp = match (overlap.tp, backward) {
-        (TpOverlap::None, _) => waits.tp + again,
-        (TpOverlap::Async, false) => waits.tp,
-        // The input's gradient is reduced beside the weight's product; the gather for that product
-        // runs beside the input's. What is gathered first in backward stays.
-        (TpOverlap::Async, true) => {
-            let hideable = (waits.tp + again) * 2.0 / 3.0;
-            waits.tp + again - hideable.min(0.9 * cover.products)
-        }
-        // One piece in `tp` cannot hide: the first to arrive or the last to leave.
-        (TpOverlap::Userbuffers, _) => {
-            let all = waits.tp + again;
-            let hideable = all * (1.0 - 1.0 / shape.tp);
-            all - hideable.min(0.8 * cover.products)
-        }
-    };
-    let ring = if overlap.ring { (waits.ring - cover.attention).max(0.0) } else { waits.ring };
-    let cp = waits.cp - waits.ring + ring;
-    let ep = match overlap.ep {
-        EpOverlap::None => waits.ep,
-        EpOverlap::Microbatches => (waits.ep - 0.8 * cover.all).max(0.0),
-    };
-    times.add(Part::Tp, tp);
-    times.add(Part::Cp, cp);
-    times.add(Part::Ep, ep);
-    [waits.tp + again - tp, waits.cp - cp, waits.ep - ep]
 }

@@ -2,6 +2,7 @@
 //! optimizer; and under ZeRO-3 what happens around every layer of every microbatch.
 
 use crate::held::Held;
+use crate::overlap::Rules;
 use crate::prices::Prices;
 use crate::simulate::ChunkTimes;
 use crate::traffic::{Collective, Spread};
@@ -96,8 +97,7 @@ pub(crate) fn sharded_weights(prices: &Prices, layout: &Layout, held: &Held, tim
     let more = (held.units - 1.0).max(0.0) * prices.fabric.overhead(spreads[0].sharing);
     (gather, reduced) = (gather + more, reduced + more);
     let occupied = prices.meter.profile().collectives.occupied;
-    let shows = |moved: f64, cover: f64| (moved - cover).max(0.0) + occupied * moved.min(cover);
-    [shows(gather, times.forward), shows(gather + reduced, times.backward())]
+    [Rules::beside(occupied, gather, times.forward), Rules::beside(occupied, gather + reduced, times.backward())]
 }
 
 /// Gradients, weights and the optimizer of one stage. `times` are one microbatch's, under whose
@@ -119,7 +119,7 @@ pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: 
     }
     let occupied = prices.meter.profile().collectives.occupied;
     let shows = |moved: f64, cover: f64, hides: bool| match hides {
-        true => (moved - cover).max(0.0) + occupied * moved.min(cover),
+        true => Rules::beside(occupied, moved, cover),
         false => moved,
     };
     once.gradients[1] = shows(once.gradients[0], times.backward(), overlap.gradients);

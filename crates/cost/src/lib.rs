@@ -11,6 +11,7 @@ mod held;
 mod layer;
 pub mod ops;
 pub mod options;
+mod overlap;
 mod part;
 mod prices;
 mod report;
