@@ -114,6 +114,11 @@ impl Prices {
         })
     }
 
+    /// Moves another share of optimizer state to the host; nothing else depends on it.
+    pub fn set_offload(&mut self, share: f64) {
+        self.options.offload = share;
+    }
+
     /// Kinds of layers, in the order stages count them: distinct layers of the recipe.
     pub fn kinds(&self) -> &[Layer] {
         &self.kinds

@@ -66,11 +66,35 @@ impl Prices {
         chunks: &[ChunkTimes],
         stages: &[Counts],
     ) -> Result<f64, Unpriced> {
+        let makespan = self.least_makespan(scratch, layout, chunks)?;
+        Ok(self.with_reserve(makespan + self.once(layout, stages).exposed()))
+    }
+
+    /// Seconds that the pipeline of a step does not come below: the part of an estimate that does
+    /// not depend on the optimizer, nor on ZeRO below 3.
+    pub fn least_makespan(
+        &self,
+        scratch: &mut Scratch,
+        layout: &Layout,
+        chunks: &[ChunkTimes],
+    ) -> Result<f64, Unpriced> {
         scratch.transfers.clear();
         scratch.transfers.resize(chunks.len().saturating_sub(1), self.transfer(layout));
         let pipeline = Pipeline::of(layout)?;
-        let makespan = scratch.bound.lower(&pipeline, &self.times(chunks, &scratch.transfers))?;
-        Ok(self.with_reserve(makespan + self.once(layout, stages).exposed()))
+        Ok(scratch.bound.lower(&pipeline, &self.times(chunks, &scratch.transfers))?)
+    }
+
+    /// An estimate whose pipeline takes so long, were this the stage that waits longest at its end;
+    /// `slack` is that of the stages before it ([`Prices::slack`]). The estimate is the largest over
+    /// the stages; of stages that hold the same the first is enough, since a later one hides more.
+    pub fn around(&self, layout: &Layout, makespan: f64, stage: Counts, slack: f64) -> f64 {
+        let once = once_a_step(self, layout, &self.held(stage), self.chunk(layout, stage), slack);
+        self.with_reserve(makespan + once.exposed())
+    }
+
+    /// How much later the stage behind one that takes so long starts, at least, and ends sooner.
+    pub fn slack(&self, layout: &Layout, times: ChunkTimes) -> f64 {
+        times.forward.min(times.backward()) / layout.vpp.get() as f64
     }
 
     /// Data, logging, the optimizer's host loops and the slowest of many ranks.
@@ -100,7 +124,7 @@ impl Prices {
             // A stage like the one before it holds as much, and has more slack.
             if index == 0 || stages[index - 1] != *stage {
                 let times = self.chunk(layout, *stage);
-                pass = times.forward.min(times.backward()) / layout.vpp.get() as f64;
+                pass = self.slack(layout, times);
                 let here = once_a_step(self, layout, &self.held(*stage), times, slack);
                 if here.exposed() > once.exposed() {
                     once = here;
