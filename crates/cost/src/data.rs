@@ -16,8 +16,8 @@ const ADAMW_BYTES: f64 = 16.0 + 12.0 + 2.0 + 8.0;
 /// Muon keeps one moment: four bytes less read and written, and each product reads and writes.
 const MUON_BYTES: f64 = ADAMW_BYTES - 8.0;
 
-/// Elements a second that the host of a node steps with AdamW: 0.22 s for 10^9 (Ren et al.,
-/// ZeRO-Offload, arXiv 2101.06840, table 4), shared by its devices.
+/// Elements a second that the host of a node steps with AdamW, shared by its devices. An assumption
+/// of the order ZeRO-Offload reports for its own kernel (Ren et al., arXiv 2101.06840); not checked.
 const HOST_STEPS: f64 = 4.5e9;
 
 /// Share of the host link that large copies reach: 55 of 64 GB/s, pinned, either way
