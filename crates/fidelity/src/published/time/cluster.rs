@@ -16,7 +16,7 @@ pub(super) fn cluster(row: &Value) -> Result<Cluster, String> {
     let count = need(hardware, "count")?;
     let per_node = need(hardware, "per_node")?.clamp(1, count.max(1));
     let nodes = count.div_ceil(per_node);
-    // Hugging Face's cluster of the Ultra-Scale Playbook is AWS p5.
+    // Assumed, not stated by the source: Hugging Face's cluster of the playbook is AWS p5.
     let network = if source.contains("Ultra-Scale") { "@efa3200" } else { "" };
     let text = format!("{nodes}x{per_node}x{name}{network}");
     let mut cluster = Cluster::parse(&text).map_err(|finding| finding.message)?;
@@ -47,7 +47,7 @@ fn slow_down(device: &mut Device) {
 fn site(source: &str, gpu: &str) -> Option<Link> {
     let (name, gigabits_a_node, microseconds, where_from) = match gpu {
         "A100" if source.starts_with("BigScience") => {
-            ("Omni-Path, four 100 Gb/s links a node", 400.0, 5.0, "BigScience train/tr11-176B-ml/README.md, Hardware")
+            ("Omni-Path, four 100 Gb/s links a node", 400.0, 5.0, "BLOOM model card, Hardware: 4 OmniPath links a node")
         }
         "A100" if source.contains("fms-fsdp") => ("400 Gb/s a node", 400.0, 15.0, "fms-fsdp README"),
         "H100" if source.contains("fms-fsdp") => ("800 Gb/s a node", 800.0, 15.0, "fms-fsdp README"),

@@ -109,7 +109,8 @@ fn set_kernels(options: &mut Options, said: &Said, family: Family, layout: &Layo
         Family::Megatron | Family::Maxtext if said.is_hopper_or_newer() => AttentionKernel::Flash3,
         Family::Automodel if !said.features.contains("SDPA") => AttentionKernel::Flash3,
         Family::MegatronOfOld | Family::MegatronDeepspeed => AttentionKernel::Unfused,
-        // llm-foundry's `attn_impl: triton` of 2023, on both devices.
+        // Its `scripts/train/benchmarking/submit_benchmarks.py` runs `attn_impl=triton` unless told
+        // otherwise; assumed on both devices.
         Family::Composer => AttentionKernel::Flash1,
         _ => AttentionKernel::Flash2,
     };
