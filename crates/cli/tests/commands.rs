@@ -316,6 +316,19 @@ fn fidelity_counts_every_row() {
 }
 
 #[test]
+fn fidelity_judges_step_times() {
+    let answer = json("fidelity ../../data/truth/published.jsonl --only step_time");
+    let summary = &answer["summary"];
+    let covered = &summary["coverage"]["step_time"];
+    assert!(covered["modelled"].as_u64() > Some(1000) && covered["ready"] == 1026, "{covered}");
+    let target = summary["by_kind"].as_object().unwrap().iter().find(|(group, _)| group.starts_with("pretraining"));
+    assert!(target.unwrap().1["median_abs_error"]["step_time"].as_f64().unwrap() <= 0.15);
+    assert!(summary["sweeps"].as_array().unwrap().len() >= 6);
+    let timed = answer["rows"].as_array().unwrap().iter().filter(|row| row["predicted"]["step_time"].is_f64()).count();
+    assert_eq!(covered["modelled"].as_u64(), Some(timed as u64));
+}
+
+#[test]
 fn serving_gives_slots_to_attention_layers_only() {
     let answer = json("fit nam56r --serve --tp 2 --batch 8 --context 8192 --on 8xH200");
     assert_eq!(answer["stages"][0]["saved_layers"], 39);

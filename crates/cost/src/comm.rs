@@ -1,10 +1,8 @@
-//! Collectives inside a layer: volumes from the layout, times from the fabric, and how much of each
-//! shows beside the compute it may hide under.
+//! Collectives inside a layer: volumes from the layout, times from the fabric.
 
 use crate::ops::Shape;
-use crate::options::{Dispatch, EpOverlap, TpOverlap};
-use crate::part::{Part, Times};
-use crate::traffic::{Collective, Fabric, Spread};
+use crate::options::Dispatch;
+use crate::traffic::{Collective, Fabric, Moved, Spread};
 use layout::Layout;
 use layout::activations::{Exchange, of_edges, of_mixer};
 use recipe::{Layer, Mixer};
@@ -38,10 +36,9 @@ pub(crate) struct LayerWaits {
     pub again: f64,
     /// Collectives started in forward and in backward.
     pub calls: (f64, f64),
+    /// Bytes a rank sends over tp, cp and ep, in forward and in backward.
+    pub moved: [[f64; 3]; 2],
 }
-
-/// Seconds in which links were busy without anybody waiting, by axis: tp, cp, ep.
-pub(crate) type Hidden = [f64; 3];
 
 /// The groups of a layout on a fabric.
 #[derive(Clone, Copy, Debug)]
@@ -103,117 +100,77 @@ impl Carrier<'_> {
     }
 
     fn add(&self, exchange: &Exchange, mixer: Option<Mixer>, waits: &mut LayerWaits) {
-        let forward = self.seconds(exchange, exchange.forward);
-        let backward = self.seconds(exchange, exchange.backward);
-        let into = |waits: &mut Waits, seconds: f64| match exchange.axis {
-            "cp" => {
+        let forward = self.moved(exchange, exchange.forward);
+        let backward = self.moved(exchange, exchange.backward);
+        let axis = match exchange.axis {
+            "cp" => 1,
+            "ep" => 2,
+            _ => 0,
+        };
+        let into = |waits: &mut Waits, seconds: f64| match axis {
+            1 => {
                 waits.cp += seconds;
                 waits.ring += if mixer == Some(Mixer::Attention) { seconds } else { 0.0 };
             }
-            "ep" => waits.ep += seconds,
+            2 => waits.ep += seconds,
             _ => waits.tp += seconds,
         };
-        into(&mut waits.forward, forward);
-        into(&mut waits.backward, backward);
-        let call = |seconds: f64| f64::from(u8::from(seconds > 0.0));
+        into(&mut waits.forward, forward.seconds);
+        into(&mut waits.backward, backward.seconds);
+        waits.moved[0][axis] += forward.bytes;
+        waits.moved[1][axis] += backward.bytes;
+        let call = |moved: Moved| f64::from(u8::from(moved.seconds > 0.0));
         waits.calls.0 += call(forward);
         waits.calls.1 += call(backward);
         // Megatron saves the sharded input and gathers it again for the gradient of the weight
         // (`megatron/core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication).
         if exchange.axis == "sp" && exchange.forward == "all-gather" {
-            waits.again += forward;
+            waits.again += forward.seconds;
+            waits.moved[1][axis] += forward.bytes;
         }
     }
 
-    /// Seconds of one direction of an exchange.
-    fn seconds(&self, exchange: &Exchange, name: &str) -> f64 {
+    /// One direction of an exchange. Its elements are what enters in forward, so that a gather's
+    /// are a part, and its transpose reduces the whole.
+    fn moved(&self, exchange: &Exchange, name: &str) -> Moved {
         let spread = self.groups.on(exchange.axis);
-        let bytes = exchange.elements as f64 * WIDTH;
         let members = spread.members as f64;
-        // Elements are what a rank puts into forward: a part where that gathers, the whole where
-        // it sums; backward moves the same whole.
+        let bytes = exchange.elements as f64 * WIDTH;
         let whole = if exchange.forward == "all-gather" { bytes * members } else { bytes };
         match name {
-            "all-gather" => self.fabric.time(Collective::AllGather, whole, spread).seconds,
-            "reduce-scatter" => self.fabric.time(Collective::ReduceScatter, whole, spread).seconds,
-            "all-reduce" => self.fabric.time(Collective::AllReduce, bytes, spread).seconds,
+            "all-gather" => self.fabric.time(Collective::AllGather, whole, spread),
+            "reduce-scatter" => self.fabric.time(Collective::ReduceScatter, whole, spread),
+            "all-reduce" => self.fabric.time(Collective::AllReduce, whole, spread),
             "all-gather of counts" => {
-                self.fabric.time(Collective::AllGather, exchange.elements as f64 * 4.0 * members, spread).seconds
+                self.fabric.time(Collective::AllGather, exchange.elements as f64 * 4.0 * members, spread)
             }
             "all-to-all" if exchange.axis == "ep" => self.dispatch(bytes, spread),
-            "all-to-all" => self.fabric.time(Collective::AllToAll, bytes, spread).seconds,
+            "all-to-all" => self.fabric.time(Collective::AllToAll, bytes, spread),
             "send/receive × (cp-1)" => {
                 let steps = (members - 1.0).max(1.0);
-                // Backward sends gradients of keys and values along with them; each step is one send.
-                steps * self.fabric.time(Collective::Send, bytes / steps, spread).seconds
+                let each = self.fabric.time(Collective::Send, bytes / steps, spread);
+                Moved { seconds: steps * each.seconds, bytes, algorithm: each.algorithm }
             }
-            _ => 0.0,
+            _ => Moved::NOTHING,
         }
     }
 
     /// Routed tokens to the owners of their experts.
-    fn dispatch(&self, bytes: f64, spread: Spread) -> f64 {
-        let Some(moe) = &self.shape.recipe.moe else { return 0.0 };
+    fn dispatch(&self, bytes: f64, spread: Spread) -> Moved {
+        let Some(moe) = &self.shape.recipe.moe else { return Moved::NOTHING };
         let bytes = bytes * self.shape.options.overload;
         match self.shape.options.kernels.dispatch {
-            Dispatch::AllToAll => self.fabric.all_to_all(bytes, 1.0, spread).seconds,
+            Dispatch::AllToAll => self.fabric.all_to_all(bytes, 1.0, spread),
             Dispatch::AllGather => {
                 let whole = bytes / moe.top_k as f64 * spread.members as f64;
-                self.fabric.time(Collective::AllGather, whole, spread).seconds
+                self.fabric.time(Collective::AllGather, whole, spread)
             }
             Dispatch::DeepEp => {
                 // Distinct islands a token's experts lie on, against the experts themselves.
                 let (islands, k) = (spread.islands(), moe.top_k as f64);
                 let distinct = islands * (1.0 - (1.0 - 1.0 / islands).powf(k));
-                self.fabric.all_to_all(bytes, distinct / k, spread).seconds
+                self.fabric.all_to_all(bytes, distinct / k, spread)
             }
         }
     }
-}
-
-/// Compute that collectives of one pass may hide under.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cover {
-    /// Products beside which tensor-parallel collectives run.
-    pub products: f64,
-    pub attention: f64,
-    pub all: f64,
-}
-
-/// Books what shows, returns what hides.
-pub(crate) fn expose(
-    shape: Shape,
-    waits: Waits,
-    again: f64,
-    cover: Cover,
-    backward: bool,
-    times: &mut Times,
-) -> Hidden {
-    let overlap = shape.options.overlap;
-    let tp = match (overlap.tp, backward) {
-        (TpOverlap::None, _) => waits.tp + again,
-        (TpOverlap::Async, false) => waits.tp,
-        // The input's gradient is reduced beside the weight's product; the gather for that product
-        // runs beside the input's. What is gathered first in backward stays.
-        (TpOverlap::Async, true) => {
-            let hideable = (waits.tp + again) * 2.0 / 3.0;
-            waits.tp + again - hideable.min(0.9 * cover.products)
-        }
-        // One piece in `tp` cannot hide: the first to arrive or the last to leave.
-        (TpOverlap::Userbuffers, _) => {
-            let all = waits.tp + again;
-            let hideable = all * (1.0 - 1.0 / shape.tp);
-            all - hideable.min(0.8 * cover.products)
-        }
-    };
-    let ring = if overlap.ring { (waits.ring - cover.attention).max(0.0) } else { waits.ring };
-    let cp = waits.cp - waits.ring + ring;
-    let ep = match overlap.ep {
-        EpOverlap::None => waits.ep,
-        EpOverlap::Microbatches => (waits.ep - 0.8 * cover.all).max(0.0),
-    };
-    times.add(Part::Tp, tp);
-    times.add(Part::Cp, cp);
-    times.add(Part::Ep, ep);
-    [waits.tp + again - tp, waits.cp - cp, waits.ep - ep]
 }

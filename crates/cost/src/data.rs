@@ -2,6 +2,7 @@
 //! optimizer; and under ZeRO-3 what happens around every layer of every microbatch.
 
 use crate::held::Held;
+use crate::overlap::Rules;
 use crate::prices::Prices;
 use crate::simulate::ChunkTimes;
 use crate::traffic::{Collective, Spread};
@@ -15,6 +16,14 @@ const ADAMW_BYTES: f64 = 16.0 + 12.0 + 2.0 + 8.0;
 /// Muon keeps one moment: four bytes less read and written, and each product reads and writes.
 const MUON_BYTES: f64 = ADAMW_BYTES - 8.0;
 
+/// Elements a second that the host of a node steps with AdamW, shared by its devices. An assumption
+/// of the order ZeRO-Offload reports for its own kernel (Ren et al., arXiv 2101.06840); not checked.
+const HOST_STEPS: f64 = 4.5e9;
+
+/// Share of the host link that large copies reach: 55 of 64 GB/s, pinned, either way
+/// (`tools/measure_curves.py` on an H200).
+const HOST_LINK: f64 = 0.86;
+
 /// Seconds once a step on one stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct OnceAStep {
@@ -24,7 +33,7 @@ pub(crate) struct OnceAStep {
     pub weights: [f64; 2],
     /// The optimizer's own kernels.
     pub optimizer: f64,
-    /// State that travels to and from the host.
+    /// State that travels to and from the host, and is stepped there.
     pub offload: f64,
 }
 
@@ -84,9 +93,11 @@ pub(crate) fn sharded_weights(prices: &Prices, layout: &Layout, held: &Held, tim
         gather += prices.fabric.time(Collective::AllGather, elements * weight, replicas.sharing).seconds;
         reduced += reduce(prices, layout.zero, elements * gradient, replicas);
     }
+    // Every layer is a collective of its own.
+    let more = (held.units - 1.0).max(0.0) * prices.fabric.overhead(spreads[0].sharing);
+    (gather, reduced) = (gather + more, reduced + more);
     let occupied = prices.meter.profile().collectives.occupied;
-    let shows = |moved: f64, cover: f64| (moved - cover).max(0.0) + occupied * moved.min(cover);
-    [shows(gather, times.forward), shows(gather + reduced, times.backward())]
+    [Rules::beside(occupied, gather, times.forward), Rules::beside(occupied, gather + reduced, times.backward())]
 }
 
 /// Gradients, weights and the optimizer of one stage. `times` are one microbatch's, under whose
@@ -108,7 +119,7 @@ pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: 
     }
     let occupied = prices.meter.profile().collectives.occupied;
     let shows = |moved: f64, cover: f64, hides: bool| match hides {
-        true => (moved - cover).max(0.0) + occupied * moved.min(cover),
+        true => Rules::beside(occupied, moved, cover),
         false => moved,
     };
     once.gradients[1] = shows(once.gradients[0], times.backward(), overlap.gradients);
@@ -126,7 +137,7 @@ pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: 
     once
 }
 
-/// Seconds of the optimizer's kernels, and of the host link.
+/// Seconds of the optimizer's kernels, and of the host's link and step.
 fn optimizer(prices: &Prices, layout: &Layout, held: &Held) -> (f64, f64) {
     let replicas = replicas(prices, layout);
     let shards = |mesh: usize| match layout.zero {
@@ -141,8 +152,9 @@ fn optimizer(prices: &Prices, layout: &Layout, held: &Held) -> (f64, f64) {
         stepped += held.elements[mesh] / shards(mesh);
     }
     let kernels = bytes * (1.0 - prices.options.offload) / prices.meter.rate();
-    let host = prices.cluster.device.host_link.as_ref();
+    let away = stepped * prices.options.offload;
     // The gradient goes down in fp32 and the weight comes back in bf16.
-    let travel = host.map_or(0.0, |link| stepped * prices.options.offload * 6.0 / link.bytes_per_second);
-    (kernels + prices.meter.large_products(products), travel)
+    let travel = prices.host_link.map_or(0.0, |rate| away * 6.0 / (rate * HOST_LINK));
+    let host = away * prices.cluster.devices_per_node as f64 / HOST_STEPS;
+    (kernels + prices.meter.large_products(products), travel + host)
 }

@@ -20,6 +20,8 @@ pub(crate) struct Held {
     pub products: [f64; 2],
     /// Of the dense ones, whole on every tensor-parallel rank.
     pub whole: f64,
+    /// Groups of tensors that are gathered together: layers, and each edge.
+    pub units: f64,
 }
 
 impl Held {
@@ -48,6 +50,7 @@ impl Held {
             self.products[i] *= count;
         }
         self.whole *= count;
+        self.units *= count;
         self
     }
 }
@@ -60,6 +63,7 @@ impl AddAssign for Held {
             self.products[i] += other.products[i];
         }
         self.whole += other.whole;
+        self.units += other.units;
     }
 }
 

@@ -1,9 +1,10 @@
 //! The passes of one layer: its operations on the meter, its collectives on the fabric, what the
 //! host can start, and what recompute runs again.
 
-use crate::comm::{Cover, Hidden, LayerWaits, Waits, expose};
-use crate::ops::{Op, Shape, Work};
+use crate::comm::{LayerWaits, Waits};
+use crate::ops::{Direction, Op, Shape, Work};
 use crate::options::{Again, Launch};
+use crate::overlap::{Cover, Hidden, Rules};
 use crate::part::{Part, Times};
 use crate::roofline::Meter;
 use layout::Recompute;
@@ -18,6 +19,8 @@ pub(crate) struct LayerPrice {
     pub recompute: Times,
     /// Seconds of collectives nobody waited for, all passes together.
     pub hidden: Hidden,
+    /// Bytes a rank sends over tp, cp and ep, all passes together.
+    pub moved: [f64; 3],
 }
 
 impl LayerPrice {
@@ -43,6 +46,7 @@ impl LayerPrice {
             weight: self.weight * count,
             recompute: self.recompute * count,
             hidden: self.hidden.map(|seconds| seconds * count),
+            moved: self.moved.map(|bytes| bytes * count),
         }
     }
 
@@ -53,6 +57,7 @@ impl LayerPrice {
         self.weight += other.weight;
         self.recompute += other.recompute;
         self.hidden.iter_mut().zip(other.hidden).for_each(|(a, b)| *a += b);
+        self.moved.iter_mut().zip(other.moved).for_each(|(a, b)| *a += b);
     }
 }
 
@@ -99,10 +104,12 @@ pub(crate) fn price(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits, 
     for pass in [&mut forward, &mut input, &mut weight, &mut again] {
         pass.floor(shape.options.kernels.launch);
     }
-    let forward_cover = cover(&forward.times, &Times::default());
-    let hidden = expose(shape, waits.forward, 0.0, forward_cover, false, &mut forward.times);
-    let backward_cover = cover(&input.times, &weight.times);
-    let behind = expose(shape, waits.backward, waits.again, backward_cover, true, &mut input.times);
+    let occupied = meter.profile().collectives.occupied;
+    let rules = Rules { overlap: shape.options.overlap, tp: shape.tp, occupied };
+    let beside = cover(&forward.times, &Times::default());
+    let ahead = rules.expose(Direction::Forward, waits.forward, 0.0, beside, &mut forward.times);
+    let beside = cover(&input.times, &weight.times);
+    let behind = rules.expose(Direction::Backward, waits.backward, waits.again, beside, &mut input.times);
     let repeated = match (recompute, shape.options.again) {
         (_, Again::ByOperator) => Waits::default(),
         (Recompute::Full, Again::Layout) => waits.forward,
@@ -112,11 +119,24 @@ pub(crate) fn price(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits, 
         }
         _ => Waits::default(),
     };
-    let again_cover = cover(&again.times, &Times::default());
-    let once_more = expose(shape, repeated, 0.0, again_cover, false, &mut again.times);
-    let mut all = hidden;
-    all.iter_mut().zip(behind).zip(once_more).for_each(|((a, b), c)| *a += b + c);
-    LayerPrice { forward: forward.times, input: input.times, weight: weight.times, recompute: again.times, hidden: all }
+    let beside = cover(&again.times, &Times::default());
+    let once_more = rules.expose(Direction::Forward, repeated, 0.0, beside, &mut again.times);
+    LayerPrice {
+        forward: forward.times,
+        input: input.times,
+        weight: weight.times,
+        recompute: again.times,
+        hidden: std::array::from_fn(|axis| ahead[axis] + behind[axis] + once_more[axis]),
+        moved: moved(&waits, &repeated),
+    }
+}
+
+/// Bytes of both passes, and of what recompute repeats of the forward's.
+fn moved(waits: &LayerWaits, repeated: &Waits) -> [f64; 3] {
+    let share = |again: f64, once: f64| if once > 0.0 { again / once } else { 0.0 };
+    let forward = waits.forward;
+    let shares = [share(repeated.tp, forward.tp), share(repeated.cp, forward.cp), share(repeated.ep, forward.ep)];
+    std::array::from_fn(|axis| waits.moved[0][axis] * (1.0 + shares[axis]) + waits.moved[1][axis])
 }
 
 fn cover(first: &Times, second: &Times) -> Cover {

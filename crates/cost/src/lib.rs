@@ -11,8 +11,10 @@ mod held;
 mod layer;
 pub mod ops;
 pub mod options;
+mod overlap;
 mod part;
 mod prices;
+mod report;
 mod roofline;
 pub mod simulate;
 mod step;
@@ -25,8 +27,9 @@ pub use options::{
 };
 pub use part::{Part, Times};
 pub use prices::{Counts, Prices};
+pub use report::{Basis, Line, StageTime, Step, Traffic};
 pub use simulate::ChunkTimes;
-pub use step::{Basis, Line, Scratch, StageTime, Step};
+pub use step::Scratch;
 
 use std::fmt;
 

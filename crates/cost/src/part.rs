@@ -29,6 +29,29 @@ named! {
     }
 }
 
+impl Part {
+    /// Whether the device computes, rather than waits for links or the host.
+    pub fn is_compute(self) -> bool {
+        !matches!(self, Part::Launch | Part::Tp | Part::Cp | Part::Ep)
+    }
+
+    /// What it is, in words.
+    pub fn what(self) -> &'static str {
+        match self {
+            Part::Gemm => "products of projections, feed-forward blocks and the head",
+            Part::Attention => "scores and their use",
+            Part::Scan => "chunked scans of state-space mixers",
+            Part::Recurrence => "recurrences, token by token",
+            Part::Experts => "products of routed experts",
+            Part::Bandwidth => "norms, activations, casts, permutations, the loss: reading and writing",
+            Part::Launch => "the device waiting for the host to start kernels or read counts",
+            Part::Tp => "tensor-parallel collectives, beyond what products hide",
+            Part::Cp => "context-parallel exchanges, beyond what attention hides",
+            Part::Ep => "tokens to their experts and back, beyond what other compute hides",
+        }
+    }
+}
+
 /// How many parts there are.
 pub(crate) const PARTS: usize = Part::ALL.len();
 
@@ -54,7 +77,7 @@ impl Times {
 
     /// What the device computes, without waiting for links or the host.
     pub fn compute(&self) -> f64 {
-        self.seconds() - self.of(Part::Tp) - self.of(Part::Cp) - self.of(Part::Ep) - self.of(Part::Launch)
+        Part::ALL.iter().filter(|(_, part)| part.is_compute()).map(|(_, part)| self.of(*part)).sum()
     }
 }
 

@@ -7,10 +7,11 @@ use crate::held::Held;
 use crate::layer::{LayerPrice, price};
 use crate::ops::{self, Shape};
 use crate::options::Options;
+use crate::part::Times;
 use crate::roofline::Meter;
 use crate::simulate::ChunkTimes;
 use crate::traffic::Fabric;
-use hardware::Cluster;
+use hardware::{Cluster, Way};
 use layout::ownership::Row;
 use layout::{Layout, OwnershipTable, Recompute};
 use recipe::{Layer, Place, Recipe};
@@ -33,8 +34,11 @@ pub struct Prices {
     pub(crate) recipe: Recipe,
     pub(crate) options: Options,
     pub(crate) cluster: Cluster,
+    /// Bytes a second to the host's memory, where somebody states it.
+    pub(crate) host_link: Option<f64>,
     pub(crate) meter: Meter,
     pub(crate) fabric: Fabric,
+    pub(crate) groups: Groups,
     pub(crate) kinds: Vec<Layer>,
     pub(crate) kind_of_layer: Vec<usize>,
     pub(crate) layers: Vec<LayerPrice>,
@@ -58,6 +62,10 @@ impl Prices {
     pub fn new(recipe: &Recipe, layout: &Layout, cluster: &Cluster, options: &Options) -> Result<Prices, Unpriced> {
         let meter = Meter::new(&cluster.device, options)?;
         let fabric = Fabric::new(cluster, &meter.profile().collectives)?;
+        let host_link = match options.offload > 0.0 {
+            true => Some(cluster.device.link(Way::Host)?.bytes_per_second),
+            false => None,
+        };
         let (kinds, kind_of_layer) = kinds_of(recipe);
         let (short, flat) = one_of_each(recipe, layout, &kinds);
         let table = OwnershipTable::new(&short, &flat).map_err(|findings| {
@@ -94,7 +102,9 @@ impl Prices {
             recipe: recipe.clone(),
             options: *options,
             cluster: cluster.clone(),
+            host_link,
             meter,
+            groups,
             fabric,
             kinds,
             kind_of_layer,
@@ -112,6 +122,11 @@ impl Prices {
     /// Kinds of layers, in the order stages count them: distinct layers of the recipe.
     pub fn kinds(&self) -> &[Layer] {
         &self.kinds
+    }
+
+    /// Seconds by part of one layer of each kind, all passes of one microbatch together.
+    pub fn of_layers(&self) -> Vec<Times> {
+        self.layers.iter().map(LayerPrice::all).collect()
     }
 
     /// Seconds of a chunk or stage for one microbatch.
@@ -175,7 +190,7 @@ fn one_of_each(recipe: &Recipe, layout: &Layout, kinds: &[Layer]) -> (Recipe, La
 }
 
 fn sum(table: &OwnershipTable, layout: &Layout, is_there: impl Fn(Place) -> bool) -> Held {
-    let mut held = Held::default();
+    let mut held = Held { units: 1.0, ..Held::default() };
     for row in table.rows.iter().filter(|row| is_there(row.tensor.place)) {
         held += Held::of(row, layout);
     }

@@ -9,10 +9,15 @@ use hardware::{AttentionCurve, Device, GemmCurve, Profile};
 /// Ways a product may be cut along k when it has too few tiles; libraries try a few.
 const SPLITS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
 
+/// What a round trip to the device adds to an operation when the host waits for each. Calibrated on
+/// BigScience's runs of one and more sequences a microbatch.
+const BLOCKED: f64 = 3e-5;
+
 /// A device with its curves.
 #[derive(Clone, Debug)]
 pub(crate) struct Meter {
     profile: Profile,
+    is_measured: bool,
     gemm: [Option<(f64, GemmCurve)>; 4],
     attention: AttentionCurve,
     bf16: f64,
@@ -26,7 +31,9 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub fn new(device: &Device, options: &Options) -> Result<Meter, Unpriced> {
-        let profile = device.profile()?.profile;
+        let calibrated = device.profile()?;
+        let is_measured = calibrated.is_own && calibrated.profile.measured;
+        let profile = calibrated.profile;
         let curve = |format: Format| {
             let peak = device.peaks.iter().find(|p| p.format == format.name())?;
             Some((peak.flops, profile.gemm(format.name())?.clone()))
@@ -43,8 +50,9 @@ impl Meter {
         let attention = attention.ok_or_else(|| Unpriced::new(device.name.clone(), format!("no curve of {kernel}")))?;
         let host = match (options.kernels.launch, options.kernels.elementwise) {
             (Launch::Graphs, _) => 0.0,
-            (Launch::Eager | Launch::Blocking, Elementwise::Compiled) => profile.launch.compiled_seconds,
-            (Launch::Eager | Launch::Blocking, _) => profile.launch.host_seconds,
+            (Launch::Eager, Elementwise::Compiled) => profile.launch.compiled_seconds,
+            (Launch::Eager, _) => profile.launch.host_seconds,
+            (Launch::Blocking, _) => profile.launch.host_seconds + BLOCKED,
         };
         let around_products = match (options.kernels.elementwise, options.format) {
             (Elementwise::Fused, Format::Bf16) => 3.0,
@@ -52,11 +60,16 @@ impl Meter {
             (_, Format::Bf16) => 1.0,
             (_, _) => 3.0,
         };
-        Ok(Meter { around_products, gemm, attention, bf16, rate, host, profile })
+        Ok(Meter { is_measured, around_products, gemm, attention, bf16, rate, host, profile })
     }
 
     pub fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// Whether compute is priced by curves read off this very device.
+    pub fn is_measured(&self) -> bool {
+        self.is_measured
     }
 
     /// Bytes a second of large kernels.
@@ -143,5 +156,71 @@ impl Meter {
     pub fn large_products(&self, flops: f64) -> f64 {
         let sustained = self.gemm[0].as_ref().map_or(1.0, |(_, curve)| curve.sustained);
         flops / (self.bf16 * sustained)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::Engine;
+
+    fn meter(device: &str, format: Format) -> Meter {
+        let recipe = recipe::builtin::find("llama3-8b").unwrap();
+        let options = Options { format, ..Options::of(Some(Engine::Fsdp2), &recipe) };
+        Meter::new(&Device::find(device).unwrap(), &options).unwrap()
+    }
+
+    /// Products timed on an H200 with `tools/measure_curves.py`, in milliseconds.
+    #[test]
+    fn products_take_what_was_measured() {
+        let rows = [
+            (Format::Bf16, [1024.0, 4096.0, 8192.0], 1.0, 0.098),
+            (Format::Bf16, [4096.0, 8192.0, 1024.0], 1.0, 0.117),
+            (Format::Bf16, [8192.0, 1024.0, 4096.0], 1.0, 0.098),
+            (Format::Bf16, [16384.0, 4096.0, 4096.0], 1.0, 0.812),
+            (Format::Bf16, [28672.0, 8192.0, 32768.0], 1.0, 22.16),
+            (Format::Fp8, [8192.0, 8192.0, 8192.0], 1.0, 0.821),
+            (Format::Fp8, [8192.0, 28672.0, 4096.0], 1.0, 1.553),
+            (Format::Bf16, [4096.0, 4096.0, 3584.0], 8.0, 1.447),
+            (Format::Bf16, [1024.0, 2048.0, 7168.0], 16.0, 0.665),
+            (Format::Bf16, [256.0, 4096.0, 3584.0], 64.0, 0.736),
+        ];
+        for (format, [m, n, k], groups, measured) in rows {
+            let work = Work::Gemm { format, m, n, k, groups, out_bytes: 2.0 };
+            let milliseconds = 1e3 * meter("H200", format).seconds(&work);
+            let error = milliseconds / measured - 1.0;
+            // Groups scatter more: the library picks one tile for all shapes.
+            let bound = if groups > 1.0 { 0.2 } else { 0.12 };
+            assert!(error.abs() < bound, "{m} x {n} x {k} in {format}: {milliseconds:.3}, measured {measured}");
+        }
+    }
+
+    /// Causal attention of 16384 tokens timed on an H200, in shares of the bf16 peak.
+    #[test]
+    fn attention_reaches_what_was_measured() {
+        let recipe = recipe::builtin::find("llama3-8b").unwrap();
+        let options = Options::of(Some(Engine::Megatron), &recipe);
+        let meter = Meter::new(&Device::find("H200").unwrap(), &options).unwrap();
+        let rows = [
+            (2048.0, 32.0, 128.0, Direction::Forward, 0.537),
+            (8192.0, 32.0, 128.0, Direction::Forward, 0.633),
+            (8192.0, 32.0, 128.0, Direction::Backward, 0.533),
+            (4096.0, 16.0, 64.0, Direction::Forward, 0.395),
+            (8192.0, 16.0, 160.0, Direction::Backward, 0.454),
+        ];
+        for (sequence, heads, dim, pass, measured) in rows {
+            let flops = 4.0 * 16384.0 * sequence / 2.0 * heads * dim;
+            let work = Work::Attention { flops, bytes: 0.0, tokens: sequence, rows: 16384.0 * heads, dim, pass };
+            let share = flops / meter.seconds(&work) / 9.894e14;
+            assert!((share / measured - 1.0).abs() < 0.12, "{sequence} x {heads} x {dim} {pass:?}: {share:.3}");
+        }
+    }
+
+    #[test]
+    fn bytes_bound_a_thin_product() {
+        let meter = meter("H200", Format::Bf16);
+        let thin = Work::Gemm { format: Format::Bf16, m: 16.0, n: 8192.0, k: 8192.0, groups: 1.0, out_bytes: 2.0 };
+        let read = 2.0 * 8192.0 * 8192.0 / meter.rate();
+        assert!(meter.seconds(&thin) >= read);
     }
 }

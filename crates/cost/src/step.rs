@@ -2,76 +2,14 @@
 //! breakdown that sums to the total.
 
 use crate::Unpriced;
-use crate::data::{OnceAStep, once_a_step, sharded_weights};
+use crate::data::{OnceAStep, once_a_step, sharded_weights, widths};
 use crate::flops::{self, Convention};
-use crate::part::{Part, Times};
 use crate::prices::{Counts, Prices};
+use crate::report::{Slowest, StageTime, Step, bound};
 use crate::simulate::{self, Bound, ChunkTimes, Simulator, StageTimeline};
 use crate::traffic::Collective;
 use layout::order::Pipeline;
 use layout::{Layout, StagePlan};
-use serde::Serialize;
-
-/// Where a figure comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Basis {
-    /// Curves read off this device.
-    Measured,
-    /// Curves or rates with a named source, or a device's that borrows another's curves.
-    Modelled,
-}
-
-/// One line of the breakdown.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Line {
-    /// Which part.
-    pub name: &'static str,
-    /// Seconds of the step.
-    pub seconds: f64,
-    /// Of the whole step.
-    pub share: f64,
-    /// Where the figure comes from.
-    pub basis: Basis,
-    /// What it is.
-    pub what: &'static str,
-}
-
-/// One stage of the pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct StageTime {
-    /// Seconds it computes or waits for collectives of its own.
-    pub busy: f64,
-    /// Seconds it waits for other stages.
-    pub idle: f64,
-    /// Seconds it does nothing but send to them.
-    pub sending: f64,
-}
-
-/// What a step takes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Step {
-    /// All of it.
-    pub seconds: f64,
-    /// The breakdown, on the stage that bounds the pipeline.
-    pub parts: Vec<Line>,
-    /// Idle over busy seconds, all stages together.
-    pub bubble: f64,
-    /// Every stage.
-    pub stages: Vec<StageTime>,
-    /// Tokens a second on one device.
-    pub tokens_per_second_per_device: f64,
-    /// Operations of the model.
-    pub model_flops: f64,
-    /// How they are counted.
-    pub convention: Convention,
-    /// In 10^12 a second on one device.
-    pub tflops_per_device: f64,
-    /// Against the device's stated peak in bf16.
-    pub mfu: f64,
-    /// What bounds it, in words.
-    pub bound: String,
-}
 
 /// Data, logging and the slowest of many ranks, as a share of the step: a stated reserve.
 const RESERVE: f64 = 0.02;
@@ -97,7 +35,8 @@ impl Prices {
         let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
         let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
         let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
-        let parts = self.lines(layout, stages[slow], times[slow], &once, seconds);
+        let slow = Slowest { counts: stages[slow], time: times[slow], once };
+        let parts = self.lines(layout, &slow, seconds);
         let convention = Convention::MaskedScores;
         let model_flops = flops::of_step(&self.recipe, layout, &self.options, convention);
         let each = model_flops / seconds / layout.world as f64;
@@ -107,6 +46,7 @@ impl Prices {
             bound: bound(&parts),
             parts,
             bubble: timeline.bubble_over_ideal(),
+            traffic: self.traffic(layout, &slow),
             stages: times,
             tokens_per_second_per_device: tokens / seconds / layout.world as f64,
             model_flops,
@@ -179,16 +119,30 @@ impl Prices {
     /// starts later and ends sooner, by at least a pass over each stage before it.
     fn once(&self, layout: &Layout, stages: &[Counts]) -> OnceAStep {
         let mut once = OnceAStep::default();
-        let mut slack = 0.0;
-        for stage in stages {
-            let times = self.chunk(layout, *stage);
-            let here = once_a_step(self, layout, &self.held(*stage), times, slack);
-            if here.exposed() > once.exposed() {
-                once = here;
+        let (mut slack, mut pass) = (0.0, 0.0);
+        for (index, stage) in stages.iter().enumerate() {
+            // A stage like the one before it holds as much, and has more slack.
+            if index == 0 || stages[index - 1] != *stage {
+                let times = self.chunk(layout, *stage);
+                pass = self.slack(layout, times);
+                let here = once_a_step(self, layout, &self.held(*stage), times, slack);
+                if here.exposed() > once.exposed() {
+                    once = here;
+                }
             }
-            slack += self.slack(layout, times);
+            slack += pass;
         }
+        let tied = self.tied_tables(layout);
+        once.gradients[0] += tied;
+        once.gradients[1] += tied;
         once
+    }
+
+    /// Gradients of the token table's copies on first and last stage.
+    fn tied_tables(&self, layout: &Layout) -> f64 {
+        let ends = self.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
+        let bytes = self.tied_held.elements[0] * widths(self).0;
+        self.fabric.time(Collective::AllReduce, bytes, ends).seconds
     }
 
     /// Seconds of a chunk, with the gathers of ZeRO-3 that show.
@@ -198,37 +152,6 @@ impl Prices {
         times.forward += shown[0];
         times.backward_input += shown[1];
         times
-    }
-
-    fn lines(&self, layout: &Layout, stage: Counts, time: StageTime, once: &OnceAStep, seconds: f64) -> Vec<Line> {
-        let mut inside = Times::default();
-        for (price, &count) in self.layers.iter().zip(stage.layers) {
-            inside += price.all() * count as f64;
-        }
-        if stage.is_first {
-            inside += self.front.all();
-        }
-        if stage.is_last {
-            inside += self.back.all();
-        }
-        let count = layout.microbatches as f64;
-        let mut parts: Vec<(&'static str, f64, &'static str)> =
-            Part::ALL.iter().map(|(name, part)| (*name, count * inside.of(*part), "inside layers")).collect();
-        let shown = self.chunk(layout, stage);
-        let plain = self.stage(stage);
-        let gathers = shown.forward + shown.backward() - plain.forward - plain.backward();
-        parts.push(("zero-3 exposed", count * gathers, "gathers and reductions of sharded weights that show"));
-        parts.push(("bubble", time.idle, "waiting for other stages"));
-        parts.push(("pp exposed", time.sending, "sending activations and their gradients to other stages"));
-        parts.push(("gradients exposed", once.gradients[1], "gradients over replicas, beyond what backward hides"));
-        parts.push(("weights exposed", once.weights[1], "weights over replicas, beyond what forward hides"));
-        parts.push(("optimizer", once.optimizer, "reading and writing optimizer state"));
-        parts.push(("offload", once.offload, "state over the host link"));
-        let rest = seconds - parts.iter().map(|(_, s, _)| s).sum::<f64>();
-        parts.push(("reserve", rest, "data, logging, host loops of the optimizer, the slowest of many ranks"));
-        let lines = parts.into_iter().filter(|(_, s, _)| *s > 0.0);
-        let line = |(name, s, what)| Line { name, seconds: s, share: s / seconds, basis: Basis::Modelled, what };
-        lines.map(line).collect()
     }
 
     fn counted(&self, plan: &StagePlan) -> CountedPlan {
@@ -262,9 +185,4 @@ impl Counted {
 struct CountedPlan {
     chunks: Vec<Counted>,
     stages: Vec<Counted>,
-}
-
-fn bound(parts: &[Line]) -> String {
-    let most = parts.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    most.map_or(String::new(), |line| format!("{}: {:.0}% of the step", line.name, 100.0 * line.share))
 }

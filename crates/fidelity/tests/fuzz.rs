@@ -1,12 +1,12 @@
 //! Measured rows with hostile numbers: judged or refused, never a panic.
 
-use fidelity::judge;
+use fidelity::{Part, judge, judge_parts};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::{Value, json};
 
-fn rows() -> Vec<Value> {
-    let path = format!("{}/../../data/truth/megatron_h200.jsonl", env!("CARGO_MANIFEST_DIR"));
+fn rows(file: &str) -> Vec<Value> {
+    let path = format!("{}/../../data/truth/{file}", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -52,7 +52,7 @@ proptest! {
 
     #[test]
     fn mangled_rows_are_judged_or_refused(
-        row in prop::sample::select(rows()),
+        row in prop::sample::select(rows("megatron_h200.jsonl")),
         edits in prop::collection::vec((any::<prop::sample::Index>(), hostile()), 1..4),
     ) {
         let mut row = row;
@@ -65,6 +65,24 @@ proptest! {
         }
         let judged = judge(&row);
         prop_assert_eq!(judged.figures.is_empty(), judged.why_not().is_some());
+    }
+
+    #[test]
+    fn mangled_published_rows_are_timed_or_refused(
+        row in prop::sample::select(rows("published.jsonl")),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), hostile()), 1..4),
+    ) {
+        let mut row = row;
+        let mut all = Vec::new();
+        pointers(&row, String::new(), &mut all);
+        for (index, value) in edits {
+            if let Some(slot) = row.pointer_mut(&all[index.index(all.len())]) {
+                *slot = value;
+            }
+        }
+        let judged = judge_parts(&row, &[Part::Time]);
+        prop_assert_eq!(judged.figures.is_empty(), judged.why_not().is_some());
+        prop_assert!(judged.figures.iter().all(|f| f.predicted.number().is_finite()), "{:?}", judged.figures);
     }
 }
 

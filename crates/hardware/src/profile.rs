@@ -17,6 +17,8 @@ pub struct Profile {
     pub device: String,
     /// Multiprocessors that share out the tiles of a product.
     pub multiprocessors: u64,
+    /// Whether its compute curves were read off this very device.
+    pub measured: bool,
     /// Where the count and the profile as a whole come from.
     pub source: String,
     /// Matrix products, one a format.
@@ -174,12 +176,12 @@ pub struct CollectiveCurve {
     pub source: String,
 }
 
-/// A profile, and whether it was read off this very device.
+/// A profile, and whether it is this very device's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibrated {
     /// The curves.
     pub profile: Profile,
-    /// Whether they are this device's own.
+    /// Whether they are this device's own, or borrowed.
     pub is_own: bool,
 }
 
@@ -188,6 +190,8 @@ const PROFILES: &[(&str, &str)] = &[
     ("H100", include_str!("../../../data/hardware/curves/h100.toml")),
     ("A100", include_str!("../../../data/hardware/curves/a100.toml")),
     ("B200", include_str!("../../../data/hardware/curves/b200.toml")),
+    ("GB200", include_str!("../../../data/hardware/curves/gb200.toml")),
+    ("GB300", include_str!("../../../data/hardware/curves/gb300.toml")),
 ];
 
 impl Profile {
@@ -213,7 +217,7 @@ impl Profile {
 fn relative(device: &Device) -> Result<&'static str, Finding> {
     let is = |names: &[&str]| names.iter().any(|name| device.name.eq_ignore_ascii_case(name));
     let speaks = |format: &str| device.formats.iter().any(|f| f == format);
-    if is(&["B300", "GB200", "GB300", "GB10"]) || speaks("mxfp8") {
+    if is(&["B300", "GB10"]) || speaks("mxfp8") {
         Ok("B200")
     } else if device.name.to_ascii_lowercase().starts_with("tpu") {
         let message = format!("nobody has measured the curves of {}, and no relative's fit", device.name);

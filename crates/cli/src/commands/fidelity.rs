@@ -73,7 +73,8 @@ fn summary_text(lines: &[SummaryLine]) -> String {
             .right(&[2, 3, 4, 5, 6]);
     for line in lines {
         let [mean, median, worst] = [line.mean, line.median, line.worst].map(percent);
-        let leans = format!("{:+.1}%", 100.0 * line.bias);
+        // Less than a twentieth of a percent leans nowhere.
+        let leans = if line.bias.abs() < 5e-4 { "0.0%".to_string() } else { format!("{:+.1}%", 100.0 * line.bias) };
         table.row([&line.group, line.figure, &line.rows.to_string(), &mean, &median, &leans, &worst]);
     }
     heading("Errors") + &table.render()

@@ -14,8 +14,8 @@ use recipe::{Mixer, Positions};
 const BACKWARD: f64 = 2.5;
 
 /// How much longer batched products take over heads whose rows are no multiple of 16 bytes: the
-/// matrix units load 16 bytes at a time (NVIDIA, Matrix Multiplication Background, section 3), and
-/// a library falls back to kernels without them. Calibrated on BigScience's runs of one model with
+/// matrix units' kernels want 16-byte loads (NVIDIA/cutlass issue 75, cuBLAS' tensor-op restrictions),
+/// and a library falls back to kernels without them. Calibrated on BigScience's runs of one model with
 /// heads of 108 against 144 and 216.
 const UNALIGNED: f64 = 18.0;
 

@@ -77,17 +77,28 @@ pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
     }
 }
 
-/// What an 8- or 4-bit product needs besides: input and gradient are read in bf16, and written
-/// once by row and once by column for the two products that read them (Transformer Engine keeps
-/// both: `common/cast`). Half of the inputs are cast by the norm or activation before them.
-fn cast(product: &Product, ops: &mut Vec<Op>) {
-    if product.format == Format::Bf16 {
-        return;
+/// Bytes a cast moves for each element. Input and gradient are read in bf16, once for their largest
+/// value unless the scale is a block's, and written by row and by column for the two products that
+/// read them (Transformer Engine keeps both: `common/cast`). Engines that multiply in 8 bits bring
+/// fused kernels for it, however the rest of them runs.
+fn cast_bytes(format: Format) -> f64 {
+    let written = 2.0 * format.bytes();
+    match format {
+        Format::Bf16 => 0.0,
+        Format::Fp8 => 4.0 + written,
+        Format::Mxfp8 | Format::Nvfp4 => 2.0 + written,
     }
-    let each = 2.0 + 2.0 * product.format.bytes();
-    let tokens = product.m * product.groups;
-    let (into, out) = (0.5 * tokens * product.k * each, tokens * product.n * each);
-    ops.push(Op::bytes(product.modules, (into, 0.5), (out, 1.0)));
+}
+
+/// What an 8- or 4-bit product needs besides. Half of the inputs are cast by the norm or activation
+/// before them.
+fn cast(product: &Product, ops: &mut Vec<Op>) {
+    let each = cast_bytes(product.format);
+    if each > 0.0 {
+        let tokens = product.m * product.groups;
+        let (into, out) = (0.5 * tokens * product.k * each, tokens * product.n * each);
+        ops.push(Op::bytes(product.modules, (into, 0.5), (out, 1.0)));
+    }
 }
 
 /// Tokens a matrix multiplies: what is whole on every tensor-parallel rank sees its own part of

@@ -170,3 +170,79 @@ pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<O
     }
     ops
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::{LayoutRequest, OwnershipTable, check};
+
+    /// Operations of the first layer that holds a mixer.
+    fn ops(name: &str, mixer: Mixer, set: impl Fn(&mut LayoutRequest)) -> Vec<Op> {
+        let recipe = recipe::builtin::find(name).unwrap();
+        let mut request = LayoutRequest { sequence: Some(4096), ..LayoutRequest::default() };
+        set(&mut request);
+        let layout = check(&recipe, &request).layout.unwrap();
+        let options = Options::of(None, &recipe);
+        let table = OwnershipTable::new(&recipe, &layout).unwrap();
+        let index = recipe.layers_with(mixer)[0];
+        let place = recipe::Place::Layer(index);
+        let rows: Vec<&Row> = table.rows.iter().filter(|row| row.tensor.place == place).collect();
+        layer(Shape::new(&recipe, &layout, &options), &recipe.layers[index], &rows)
+    }
+
+    fn products(ops: &[Op], part: Part) -> Vec<[f64; 4]> {
+        let of = |op: &Op| match op.forward[0] {
+            Work::Gemm { m, n, k, groups, .. } if op.part == part => Some([m, n, k, groups]),
+            _ => None,
+        };
+        ops.iter().filter_map(of).collect()
+    }
+
+    #[test]
+    fn products_are_the_parts_this_rank_holds() {
+        let ops = ops("llama3-8b", Mixer::Attention, |r| r.tp = Some(4));
+        let expected = [
+            [4096.0, 1536.0, 4096.0, 1.0],
+            [4096.0, 4096.0, 1024.0, 1.0],
+            [4096.0, 7168.0, 4096.0, 1.0],
+            [4096.0, 4096.0, 3584.0, 1.0],
+        ];
+        assert_eq!(products(&ops, Part::Gemm), expected);
+    }
+
+    #[test]
+    fn gradients_turn_the_product_around() {
+        let op = ops("llama3-8b", Mixer::Attention, |_| {}).into_iter().find(|op| op.part == Part::Gemm).unwrap();
+        let sides = |work: &Work| match *work {
+            Work::Gemm { m, n, k, .. } => [m, n, k],
+            _ => [0.0; 3],
+        };
+        let [m, n, k] = sides(&op.forward[0]);
+        assert_eq!(sides(&op.input[0]), [m, k, n]);
+        assert_eq!(sides(&op.weight[0]), [n, k, m]);
+    }
+
+    #[test]
+    fn experts_share_routed_rows_evenly() {
+        // 4096 tokens to two of eight experts each, four experts a rank.
+        let ops = ops("mixtral-8x7b", Mixer::Moe, |r| (r.ep, r.world) = (Some(2), Some(2)));
+        for [m, _, _, groups] in products(&ops, Part::Experts) {
+            assert_eq!((m, groups), (2048.0, 4.0));
+        }
+    }
+
+    #[test]
+    fn masked_scores_are_not_computed() {
+        let ops = ops("llama3-8b", Mixer::Attention, |_| {});
+        let core = ops.iter().find(|op| op.part == Part::Attention).unwrap();
+        let Work::Attention { flops, .. } = core.forward[0] else { panic!("{core:?}") };
+        assert_eq!(flops, 4.0 * 4096.0 * 4096.0 / 2.0 * 4096.0);
+    }
+
+    #[test]
+    fn a_recurrence_walks_the_whole_sequence_whatever_the_degrees() {
+        let ops = ops("nam56r", Mixer::Recurrent, |r| r.tp = Some(2));
+        let core = ops.iter().find(|op| op.part == Part::Recurrence).unwrap();
+        assert!(matches!(core.forward[0], Work::Serial { steps, .. } if steps == 4096.0));
+    }
+}

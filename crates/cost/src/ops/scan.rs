@@ -63,8 +63,8 @@ fn of_mamba(shape: Shape) -> Option<Chunked> {
     }
 }
 
-/// The scan of a G block: the delta rule inverts a small triangle in every chunk, which about
-/// doubles its products (Yang et al., Gated Delta Networks, arXiv 2412.06464).
+/// The scan of a G block: the delta rule inverts a small triangle in every chunk (Yang et al.,
+/// arXiv 2412.06464), assumed to double its products; not measured.
 fn of_gated_delta(shape: Shape) -> Option<Chunked> {
     let delta = shape.recipe.gated_delta.as_ref()?;
     Some(Chunked {

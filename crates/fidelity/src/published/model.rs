@@ -11,7 +11,7 @@ use recipe::kinds::moe::{Moe, Router, SharedExpert};
 use recipe::kinds::mtp::Mtp;
 use recipe::kinds::{Activation, Norm};
 use recipe::precision::OptimizerPolicy;
-use recipe::{Dtype, Layer, Mixer, Pattern, Positions, Recipe};
+use recipe::{Dtype, Layer, Mixer, Pattern, Positions, Recipe, limits};
 use serde_json::Value;
 
 /// What rows never say of a model, and its engine therefore decides.
@@ -41,6 +41,7 @@ pub(super) fn kind(model: &Value) -> &'static str {
 /// The recipe of a row.
 pub(super) fn recipe(row: &Value, unsaid: &Unsaid) -> Result<Recipe, String> {
     let model = &row["model"];
+    check_sizes(row)?;
     let layers = layers(model)?;
     let mut recipe = Recipe {
         name: row["id"].as_str().unwrap_or("unnamed").to_string(),
@@ -72,6 +73,24 @@ pub(super) fn recipe(row: &Value, unsaid: &Unsaid) -> Result<Recipe, String> {
         recipe.mlp = Some(Mlp { ffn: need(model, "ffn")?, activation, bias: unsaid.has_biases });
     }
     recipe.validated().map_err(|findings| findings[0].message.clone())
+}
+
+/// Sizes beyond what a recipe may ask for are refused before anything is built of them.
+fn check_sizes(row: &Value) -> Result<(), String> {
+    let (model, mla, mamba) = (&row["model"], &row["model"]["mla"], &row["model"]["mamba"]);
+    let within = |object: &Value, keys: &[&str], most: u64| {
+        let large = keys.iter().find(|key| object[**key].as_u64().is_some_and(|size| size > most));
+        large.map_or(Ok(()), |key| Err(format!("`{key}` is more than {most}")))
+    };
+    within(model, &["layers"], limits::DEPTH)?;
+    within(model, &["mtp_layers"], limits::MTP)?;
+    within(model, &["vocab"], limits::VOCAB)?;
+    within(model, &["hidden", "ffn", "expert_ffn", "shared_expert_ffn", "head_dim"], limits::WIDTH)?;
+    within(model, &["heads", "kv_heads"], limits::HEADS)?;
+    within(model, &["experts", "topk"], limits::EXPERTS)?;
+    within(mla, &["q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_rope_head_dim", "v_head_dim"], limits::WIDTH)?;
+    within(mamba, &["num_heads", "head_dim", "state_dim", "num_groups"], limits::HEADS)?;
+    within(&row["batch"], &["seq"], limits::SEQUENCE)
 }
 
 fn activation(model: &Value) -> Result<Activation, String> {

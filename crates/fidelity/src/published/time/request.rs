@@ -69,8 +69,13 @@ pub(super) fn again(row: &Value) -> Again {
 /// `none`, `full`, `selective` (the attention core), or a list of modules.
 fn recompute(row: &Value, family: Family) -> Result<Recompute, String> {
     let Some(text) = row["recompute"].as_str() else {
-        // MaxText's own configuration of these runs (`configs/models/gpu/llama3_70b.yml` remat_policy).
-        return Ok(if family == Family::Maxtext { Recompute::Full } else { Recompute::None });
+        return match family {
+            // MaxText's own configuration of these runs (`configs/models/gpu/llama3_70b.yml` remat_policy).
+            Family::Maxtext => Ok(Recompute::Full),
+            // Megatron-Bridge `perf_recipes/deepseek` and `perf_recipes/kimi`.
+            Family::Megatron if row["model"]["mla"].is_object() => Recompute::parse("selective:mla_up_proj"),
+            _ => Ok(Recompute::None),
+        };
     };
     match again(row) {
         Again::Layout => {}
