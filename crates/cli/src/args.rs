@@ -552,6 +552,9 @@ pub struct SearchArgs {
     /// Say how many layouts were priced, and how fast
     #[arg(long)]
     pub stats: bool,
+    /// Price every legal layout, also where a bound shows it to be slower
+    #[arg(long)]
+    pub exhaustive: bool,
     /// Sweep over sequence lengths, as 4096,8192
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', conflicts_with = "seq")]
     pub sequences: Vec<u64>,

@@ -17,6 +17,7 @@ use crate::question::{OffloadChoice, Question, Reach, usual_batch};
 use crate::rules::{Fixed, Rules, Values};
 use crate::shape::{Shape, kinds_of_layers};
 use diag::{Blame, Finding};
+use hardware::Way;
 use layout::request::RecomputeModule;
 use layout::{Layout, LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
 use memory::fit::useful_modules;
@@ -106,8 +107,10 @@ impl<'a> Space<'a> {
         };
         let zero = pinned.zero.map_or_else(|| vec![ZeroStage::Zero, ZeroStage::One], |zero| vec![zero]);
         let offload = match question.offload {
-            OffloadChoice::Free => vec![Offload::Device, Offload::Host],
-            OffloadChoice::Pinned(_) => vec![Offload::Device],
+            OffloadChoice::Free if question.cluster.device.link(Way::Host).is_ok() => {
+                vec![Offload::Device, Offload::Host]
+            }
+            OffloadChoice::Free | OffloadChoice::Pinned(_) => vec![Offload::Device],
         };
         let mut space = Space {
             question,

@@ -123,7 +123,8 @@ fn with_solution<T>(
         let pricers = pricers(&space);
         let progress = Progress::new();
         let keep = KEPT.max(args.search.top);
-        let found = search(&space, &pricers, keep, Effort::Bounded, &|done, all| progress.show(done, all));
+        let effort = if args.search.exhaustive { Effort::Priced } else { Effort::Bounded };
+        let found = search(&space, &pricers, keep, effort, &|done, all| progress.show(done, all));
         progress.clear();
         let seconds = start.elapsed().as_secs_f64();
         let answer = answer(&space, &pricers, &found);
