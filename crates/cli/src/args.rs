@@ -549,12 +549,9 @@ pub struct SearchArgs {
     /// Say why this layout is not the best, as "--tp 8 --pp 4"
     #[arg(long, value_name = "LAYOUT", allow_hyphen_values = true)]
     pub explain: Option<String>,
-    /// Say how many layouts were priced, and how fast
+    /// Price every legal layout, also where a bound shows it to be slower, and say how fast
     #[arg(long)]
     pub stats: bool,
-    /// Price every legal layout, also where a bound shows it to be slower
-    #[arg(long)]
-    pub exhaustive: bool,
     /// Sweep over sequence lengths, as 4096,8192
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', conflicts_with = "seq")]
     pub sequences: Vec<u64>,

@@ -8,8 +8,6 @@
 //!
 //! It does not return segments to the device, expand them, or know what a block holds.
 
-use std::collections::BTreeSet;
-
 const MIB: u64 = 1 << 20;
 /// Every size is a multiple of this.
 const ROUND: u64 = 512;
@@ -63,14 +61,41 @@ impl Block {
     }
 }
 
+/// Free blocks, smallest first, the lowest address among equals. There are few at a time, so that a
+/// sorted list is quicker than a tree.
+#[derive(Debug, Default)]
+struct Pool(Vec<(u64, u64, BlockId)>);
+
+impl Pool {
+    fn at(&self, size: u64, address: u64) -> usize {
+        self.0.partition_point(|&(s, a, _)| (s, a) < (size, address))
+    }
+
+    fn insert(&mut self, size: u64, address: u64, id: BlockId) {
+        let at = self.at(size, address);
+        self.0.insert(at, (size, address, id));
+    }
+
+    fn remove(&mut self, size: u64, address: u64) {
+        let at = self.at(size, address);
+        self.0.remove(at);
+    }
+
+    /// Takes out the smallest block of at least so many bytes.
+    fn take(&mut self, size: u64) -> Option<BlockId> {
+        let at = self.at(size, 0);
+        (at < self.0.len()).then(|| self.0.remove(at).2)
+    }
+}
+
 /// The allocator of one device.
 #[derive(Debug)]
 pub struct Allocator {
     blocks: Vec<Block>,
     /// Entries of `blocks` that no longer stand for anything.
     spare: Vec<BlockId>,
-    /// Free blocks by stream and size class, smallest first.
-    pools: [BTreeSet<(u64, u64, BlockId)>; 6],
+    /// Free blocks by stream and size class.
+    pools: [Pool; 6],
     stream: Stream,
     next_address: u64,
     allocated: u64,
@@ -169,13 +194,12 @@ impl Allocator {
     }
 
     fn take_free(&mut self, pool: usize, size: u64) -> Option<BlockId> {
-        let entry = *self.pools[pool].range((size, 0, BlockId(0))..).next()?;
-        self.pools[pool].remove(&entry);
-        let block = &self.blocks[entry.2.index()];
+        let id = self.pools[pool].take(size)?;
+        let block = &self.blocks[id.index()];
         if block.is_split() {
             self.inactive_split -= block.size;
         }
-        Some(entry.2)
+        Some(id)
     }
 
     fn grow(&mut self, pool: usize, size: u64, is_small: bool) -> BlockId {
@@ -223,7 +247,7 @@ impl Allocator {
         let taken = &mut self.blocks[id.index()];
         taken.after = Some(rest);
         taken.size = size;
-        self.pools[whole.pool].insert((entry.0, entry.1, rest));
+        self.pools[whole.pool].insert(entry.0, entry.1, rest);
         self.count_split(entry.0);
     }
 
@@ -249,7 +273,7 @@ impl Allocator {
         }
         let block = &self.blocks[id.index()];
         let (size, is_split) = (block.size, block.is_split());
-        self.pools[block.pool].insert((size, block.address, id));
+        self.pools[block.pool].insert(size, block.address, id);
         if is_split {
             self.count_split(size);
         }
@@ -257,7 +281,7 @@ impl Allocator {
 
     fn leave_pool(&mut self, id: BlockId) {
         let block = &self.blocks[id.index()];
-        self.pools[block.pool].remove(&(block.size, block.address, id));
+        self.pools[block.pool].remove(block.size, block.address);
         self.inactive_split -= block.size;
     }
 

@@ -30,6 +30,10 @@ use units::{Degree, divisors};
 /// Tokens of a microbatch beyond which products gain nothing more.
 pub const MOST_TOKENS: u64 = 1 << 17;
 
+/// Queries a step of a ring has at least: a tile of a flash kernel's rows, below which a step takes
+/// as long as a whole tile does (Dao, FlashAttention-2, arXiv 2307.08691).
+const LEAST_QUERIES: u64 = 128;
+
 /// How the number of microbatches follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batch {
@@ -194,10 +198,12 @@ impl<'a> Space<'a> {
             (None, None) => all.iter().copied().filter(|tp| *tp <= most_tp).collect(),
         };
         let either = |typed: Option<u64>, free: &[u64]| typed.map_or_else(|| free.to_vec(), |value| vec![value]);
+        let rings: Vec<u64> =
+            all.iter().copied().filter(|cp| *cp == 1 || self.sequence / (2 * cp) >= LEAST_QUERIES).collect();
         let mut keys = Vec::new();
         for &tp in &tps {
             let etps = if has_experts { divisors(tp) } else { vec![1] };
-            for cp in either(pinned.cp, &all) {
+            for cp in either(pinned.cp, &rings) {
                 for ep in either(pinned.ep, if has_experts { &all } else { &[1] }) {
                     for etp in either(pinned.etp, &etps) {
                         for micro_batch in self.micro_batches() {

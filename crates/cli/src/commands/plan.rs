@@ -43,6 +43,8 @@ pub struct Solved<'a> {
     found: Found,
     answer: Answer,
     seconds: f64,
+    /// Seconds of cores it took, where the system says.
+    cpu_seconds: Option<f64>,
     threads: usize,
     caution: Bytes,
 }
@@ -106,7 +108,7 @@ fn with_solution<T>(
     options.format = format_of(args).unwrap_or(options.format);
     let offload = args.state.offload_optimizer.map_or(OffloadChoice::Free, OffloadChoice::Pinned);
     let mut caution = Bytes(0);
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), cpu_seconds());
     for round in 1.. {
         let question = Question {
             recipe: &asked.recipe,
@@ -123,10 +125,11 @@ fn with_solution<T>(
         let pricers = pricers(&space);
         let progress = Progress::new();
         let keep = KEPT.max(args.search.top);
-        let effort = if args.search.exhaustive { Effort::Priced } else { Effort::Bounded };
+        let effort = if args.search.stats { Effort::Priced } else { Effort::Bounded };
         let found = search(&space, &pricers, keep, effort, &|done, all| progress.show(done, all));
         progress.clear();
         let seconds = start.elapsed().as_secs_f64();
+        let cpu_seconds = before.zip(cpu_seconds()).map(|(before, after)| after - before);
         let answer = answer(&space, &pricers, &found);
         let missing = answer.unseated.iter().map(|unseated| unseated.missing).max().unwrap_or(0);
         if answer.best.is_none() && missing > 0 && round < ROUNDS {
@@ -134,9 +137,19 @@ fn with_solution<T>(
             continue;
         }
         let threads = rayon::current_num_threads();
-        return then(&Solved { space: &space, found, answer, seconds, threads, caution });
+        return then(&Solved { space: &space, found, answer, seconds, cpu_seconds, threads, caution });
     }
     unreachable!("the last round returns")
+}
+
+/// Seconds that all threads of this process have run, where the system says.
+fn cpu_seconds() -> Option<f64> {
+    let threads = std::fs::read_dir("/proc/self/task").ok()?;
+    let ran = |thread: std::fs::DirEntry| -> Option<f64> {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    Some(threads.flatten().filter_map(ran).sum::<f64>() / 1e9)
 }
 
 /// What was found, as text and JSON.

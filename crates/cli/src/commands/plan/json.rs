@@ -30,7 +30,7 @@ pub fn of(args: &PlanArgs, asked: &Asked, solved: &Solved) -> Value {
         "stats": {
             "enumerated": found.counts.enumerated, "legal": found.counts.legal, "priced": found.tally.priced,
             "bounded": found.tally.bounded, "fit": found.tally.fit, "simulated": found.simulated,
-            "seconds": solved.seconds, "threads": solved.threads, "priced_per_second_per_core": rate(solved),
+            "seconds": solved.seconds, "cpu_seconds": solved.cpu_seconds, "threads": solved.threads, "priced_per_second_per_core": rate(solved),
         },
     })
 }

@@ -366,7 +366,7 @@ fn stats(solved: &Solved) -> String {
     let (counts, tally) = (&solved.found.counts, &solved.found.tally);
     heading("Stats")
         + &format!(
-            "  enumerated {}, legal {}, priced {}, fit {}, simulated {}\n  {:.3} s on {} threads: {} priced a second a core\n",
+            "  enumerated {}, legal {}, priced {}, fit {}, simulated {}\n  {:.3} s on {} threads, {:.3} s of cores: {} priced a second a core\n",
             exact(counts.enumerated),
             exact(counts.legal),
             exact(tally.priced),
@@ -374,13 +374,19 @@ fn stats(solved: &Solved) -> String {
             exact(solved.found.simulated),
             solved.seconds,
             solved.threads,
+            core_seconds(solved),
             exact(rate(solved) as u64)
         )
 }
 
-/// Layouts priced a second on one core, probing included.
+/// Layouts priced in a second of one core, probing included. Time that others held the core does
+/// not count where the system tells it apart.
 pub fn rate(solved: &Solved) -> f64 {
-    solved.found.tally.priced as f64 / solved.seconds.max(1e-9) / solved.threads.max(1) as f64
+    solved.found.tally.priced as f64 / core_seconds(solved).max(1e-9)
+}
+
+fn core_seconds(solved: &Solved) -> f64 {
+    solved.cpu_seconds.unwrap_or(solved.seconds * solved.threads.max(1) as f64)
 }
 
 /// Seconds as people read them.
