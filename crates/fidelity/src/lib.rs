@@ -4,6 +4,7 @@
 mod figure;
 mod megatron;
 mod published;
+mod steps;
 mod summary;
 mod sweep;
 
@@ -80,14 +81,18 @@ impl Judged {
     }
 }
 
-/// Judges all of one row of either format.
+/// Judges all of one row of any format.
 pub fn judge(row: &Value) -> Judged {
     judge_parts(row, &[Part::Memory, Part::Time])
 }
 
-/// Judges these parts of a row of either format.
+/// Judges these parts of a row of any format.
 pub fn judge_parts(row: &Value, parts: &[Part]) -> Judged {
-    if row.get("case").is_some() { megatron::judge(row, parts) } else { published::judge(row, parts) }
+    match (row.get("case"), row.get("step_seconds")) {
+        (Some(_), Some(_)) => steps::judge(row, parts),
+        (Some(_), None) => megatron::judge(row, parts),
+        (None, _) => published::judge(row, parts),
+    }
 }
 
 /// The kind of a model, as summaries group by it.
