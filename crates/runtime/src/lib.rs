@@ -1,1 +1,18 @@
-//! x
+//! The plan executed for real: every rank holds exactly the parts the ownership table gives it, and
+//! runs explicit forward and backward operations, each collective beside its transpose.
+//!
+//! No framework and no tape of operations: a block says what it keeps, and keeps nothing else. What
+//! cannot be run is refused by name. Nothing here decides who owns what; `layout` does.
+
+pub mod blocks;
+pub mod mat;
+pub mod model;
+pub mod optimizer;
+pub mod params;
+mod product;
+pub mod rank;
+pub mod real;
+pub mod saved;
+mod shards;
+mod split;
+pub mod train;

@@ -1,0 +1,185 @@
+//! Every split against one rank, in f64: losses, gradients and weights after steps.
+
+use layout::{Checked, Engine, LayoutRequest, ZeroStage, check};
+use recipe::Recipe;
+use runtime::mat::Mat;
+use runtime::optimizer::Settings;
+use runtime::params::global_indices;
+use runtime::train::{Batch, Report, Trainer};
+use std::collections::HashMap;
+use std::time::Duration;
+
+const TABLES: &str = r#"
+source = "test"
+hidden = 16
+vocab = 22
+sequence = 16
+rope_theta = 100.0
+
+[attention]
+heads = 4
+kv_heads = 2
+head_dim = 4
+qk_norm = "head"
+
+[moe]
+experts = 8
+top_k = 2
+ffn = 8
+activation = "relu2"
+
+[moe.shared]
+ffn = 8
+activation = "swiglu"
+
+[moe.router]
+score = "sigmoid"
+aux_loss = 0.1
+
+[recurrent]
+heads = 4
+qk_heads = 1
+key_dim = 3
+value_dim = 2
+state_carry = true
+
+[mlp]
+ffn = 16
+
+[optimizer]
+matrix = "muon"
+expert = "muon"
+"#;
+
+const MAMBA2: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\n";
+const MAMBA3: &str =
+    "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\nstate_carry = true\n";
+
+fn recipe(pattern: &str, more: &str) -> Recipe {
+    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{TABLES}{more}");
+    Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"))
+}
+
+/// What a run came to: reports of every step, and whole gradients and weights by path.
+struct Outcome {
+    reports: Vec<Report>,
+    gradients: HashMap<String, Vec<f64>>,
+    weights: HashMap<String, Vec<f64>>,
+}
+
+fn legal(recipe: &Recipe, request: &LayoutRequest) -> Checked {
+    let request = LayoutRequest { engine: Some(Engine::Shardwright), global_batch: Some(4), ..request.clone() };
+    let checked = check(recipe, &request);
+    assert!(checked.is_legal(), "{:#?}", checked.findings);
+    checked
+}
+
+/// Puts a rank's parts where they stand in the whole tensors. Copies must be equal.
+fn place(into: &mut HashMap<String, Vec<f64>>, trainer: &Trainer<f64>, parts: &[Mat<f64>]) {
+    for (param, part) in trainer.shelf().params.iter().zip(parts) {
+        let tensor = &param.row.tensor;
+        let whole = into.entry(tensor.path.clone()).or_insert_with(|| vec![f64::NAN; tensor.elements() as usize]);
+        for (at, value) in global_indices(tensor, &param.part).into_iter().zip(&part.data) {
+            let old = whole[at as usize];
+            assert!(
+                old.is_nan() || (old - value).abs() <= 1e-12 * old.abs().max(1e-3),
+                "{}: copies differ",
+                tensor.path
+            );
+            whole[at as usize] = *value;
+        }
+    }
+}
+
+fn run(recipe: &Recipe, request: &LayoutRequest, steps: u64) -> Outcome {
+    let checked = legal(recipe, request);
+    let layout = checked.layout.as_ref().unwrap();
+    let out = std::sync::Mutex::new((HashMap::new(), HashMap::new()));
+    let results = comm::threads::run(layout.world as usize, Duration::from_secs(60), |comm| {
+        let mut trainer = Trainer::<f64>::new(&checked.recipe, layout, comm, 5, Settings::default())?;
+        let (_, grads) = trainer.gradients(&Batch::synthetic(recipe.vocab, layout, 1, 0))?;
+        let mut reports = Vec::new();
+        for step in 0..steps {
+            reports.push(trainer.step(&Batch::synthetic(recipe.vocab, layout, 1, step))?);
+        }
+        let weights = trainer.weights()?;
+        let mut out = out.lock().unwrap();
+        place(&mut out.0, &trainer, &grads);
+        place(&mut out.1, &trainer, &weights);
+        Ok(reports)
+    });
+    let reports = results.into_iter().map(|r| r.unwrap_or_else(|f| panic!("{f:#?}"))).next().unwrap();
+    let (gradients, weights) = out.into_inner().unwrap();
+    Outcome { reports, gradients, weights }
+}
+
+/// Compares up to the length of the shorter: a split may pad the vocabulary.
+fn compare(what: &str, name: &str, one: &HashMap<String, Vec<f64>>, many: &HashMap<String, Vec<f64>>) {
+    assert_eq!(one.len(), many.len());
+    for (path, expected) in one {
+        let scale = expected.iter().fold(1e-3f64, |a, b| a.max(b.abs()));
+        for (i, (a, b)) in expected.iter().zip(&many[path]).enumerate() {
+            assert!((a - b).abs() <= 1e-9 * scale, "{name}: {what} of {path}[{i}] is {b}, one rank has {a}");
+        }
+    }
+}
+
+fn check_parity(recipe: &Recipe, name: &str, request: &LayoutRequest, one: &Outcome) {
+    let many = run(recipe, request, one.reports.len() as u64);
+    for (a, b) in one.reports.iter().zip(&many.reports) {
+        for (x, y) in [(a.loss, b.loss), (a.auxiliary, b.auxiliary), (a.norm, b.norm)] {
+            assert!((x - y).abs() <= 1e-9 * x.abs().max(1e-3), "{name}: {a:?} on one rank, {b:?} split");
+        }
+    }
+    compare("gradient", name, &one.gradients, &many.gradients);
+    compare("weight", name, &one.weights, &many.weights);
+}
+
+fn one(recipe: &Recipe) -> Outcome {
+    run(recipe, &LayoutRequest { world: Some(1), ..LayoutRequest::default() }, 2)
+}
+
+fn parity(pattern: &str, more: &str, set: impl Fn(&mut LayoutRequest)) {
+    let recipe = recipe(pattern, more);
+    let mut request = LayoutRequest::default();
+    set(&mut request);
+    let name = format!("{pattern} {request:?}");
+    check_parity(&recipe, &name, &request, &one(&recipe));
+}
+
+#[test]
+fn tensor_parallel_with_and_without_sequence_parallel() {
+    for sp in [true, false] {
+        parity("(AF)", "", |r| (r.tp, r.sp) = (Some(2), Some(sp)));
+        parity("(AF)", "", |r| (r.tp, r.sp) = (Some(4), Some(sp)));
+        parity("R", "", |r| (r.tp, r.sp) = (Some(2), Some(sp)));
+        parity("M", MAMBA2, |r| (r.tp, r.sp) = (Some(4), Some(sp)));
+        parity("M", MAMBA3, |r| (r.tp, r.sp) = (Some(2), Some(sp)));
+    }
+    parity("E", "", |r| r.tp = Some(2));
+}
+
+#[test]
+fn context_parallel() {
+    parity("A", "", |r| r.cp = Some(2));
+    parity("A", "", |r| r.cp = Some(4));
+    parity("M", MAMBA2, |r| r.cp = Some(2));
+    parity("M", MAMBA3, |r| r.cp = Some(2));
+    parity("MR", MAMBA3, |r| r.cp = Some(2));
+    parity("E", "", |r| (r.cp, r.ep) = (Some(2), Some(2)));
+}
+
+#[test]
+fn experts() {
+    parity("E", "", |r| (r.dp, r.ep) = (Some(4), Some(2)));
+    parity("E", "", |r| (r.dp, r.ep, r.etp) = (Some(4), Some(2), Some(2)));
+    parity("E", "", |r| (r.tp, r.dp, r.ep, r.etp) = (Some(2), Some(2), Some(4), Some(1)));
+}
+
+#[test]
+fn replicas_and_shards() {
+    for zero in [ZeroStage::Zero, ZeroStage::One, ZeroStage::Two, ZeroStage::Three] {
+        parity("AEF", "", |r| (r.dp, r.zero) = (Some(2), Some(zero)));
+        parity("AEF", "", |r| (r.dp, r.zero, r.microbatches, r.ep) = (Some(2), Some(zero), Some(2), Some(2)));
+    }
+}
