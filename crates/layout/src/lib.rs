@@ -1,5 +1,5 @@
-//! Who owns what: axes and degrees, the mesh, split rules, the ownership table, pipeline stages,
-//! and whether all of it is legal, with reasons.
+//! Who owns what: axes and degrees, the mesh, split rules, the ownership table, pipeline stages and
+//! the order they run in, and whether all of it is legal, with reasons.
 //!
 //! This crate counts elements and names collectives. It does not know how many bytes a device
 //! has, how long anything takes, or what an engine's flags are called.
@@ -14,6 +14,7 @@ pub mod layout;
 pub mod legality;
 pub mod measured;
 pub mod mesh;
+pub mod order;
 pub mod ownership;
 pub mod request;
 pub mod rules;

@@ -100,7 +100,8 @@ pub struct QuickPeak {
     pub reserved: u64,
 }
 
-/// Microbatches in flight on a stage, in 1/256ths of its layers.
+/// Microbatches in flight on a stage, in 1/256ths of its layers: what [`layout::order`] comes to,
+/// without walking it.
 pub fn in_flight(layout: &Layout, stage: u64) -> u64 {
     let (pp, vpp, count) = (layout.pp.get(), layout.vpp.get(), layout.microbatches);
     let whole = 256;
@@ -113,10 +114,10 @@ pub fn in_flight(layout: &Layout, stage: u64) -> u64 {
             let warmup = 2 * (pp - stage - 1) + (vpp - 1) * pp + 1;
             warmup.min(count * vpp) * whole / vpp
         }
-        // pp + 1 passes of a pp-th of the depth (deepseek-ai/DualPipe, the table of its README);
-        // under DualPipe a stage holds two such parts.
-        Schedule::DualPipe => (pp + 1).min(count) * whole / 2,
-        Schedule::DualPipeV => (pp + 1).min(count) * whole,
+        // One pass more than there are chunks, each over half of the stage (deepseek-ai/DualPipe,
+        // the table of its README, which counts chunks as stages).
+        Schedule::DualPipe => (pp + 1) * whole / 2,
+        Schedule::DualPipeV => (2 * pp + 1) * whole / 2,
     }
 }
 

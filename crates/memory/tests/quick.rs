@@ -1,8 +1,9 @@
 //! The quick sum against the replay it was probed from.
 
+use layout::order::Pipeline;
 use layout::{LayoutRequest, Recompute, Schedule, StagePlan, check};
 use memory::ledger::megatron::{Job, MegatronOptions, Routing, replay};
-use memory::quick::{Quick, QuickStage};
+use memory::quick::{Quick, QuickStage, in_flight};
 use recipe::Recipe;
 use recipe::precision::OptimizerPolicy;
 
@@ -91,4 +92,36 @@ fn other_schedules_and_states_are_near() {
         worst = worst.max(worst_error(&recipe, &request));
     }
     assert!(worst <= 0.12, "off by {worst:.4}");
+}
+
+/// What is in flight by formula is what walking the order counts.
+#[test]
+fn in_flight_is_what_the_order_keeps() {
+    let recipe = recipe::builtin::find("llama3-405b").unwrap();
+    for &(_, schedule) in Schedule::ALL {
+        for (pp, vpp, rounds) in [(2, 2, 1), (2, 3, 2), (4, 2, 1), (4, 3, 2), (6, 4, 3), (8, 2, 5)] {
+            let vpp = match schedule {
+                Schedule::Interleaved => vpp,
+                Schedule::DualPipeV => 2,
+                _ => 1,
+            };
+            let dual = matches!(schedule, Schedule::DualPipe | Schedule::DualPipeV);
+            let odd = if matches!(schedule, Schedule::OneF1b | Schedule::ZbH1) { pp / 2 } else { 0 };
+            let request = LayoutRequest {
+                pp: Some(pp),
+                vpp: Some(vpp),
+                world: Some(pp),
+                microbatches: Some(pp * (rounds + u64::from(dual)) - odd),
+                schedule: Some(schedule),
+                ..LayoutRequest::default()
+            };
+            let layout = check(&recipe, &request).layout.unwrap();
+            let pipeline = Pipeline::of(&layout).unwrap();
+            let held = if schedule == Schedule::DualPipe { 2 } else { vpp };
+            for stage in 0..pp {
+                let passes = u64::from(pipeline.peak_in_flight(stage as u32));
+                assert_eq!(in_flight(&layout, stage), passes * 256 / held, "{pipeline:?} stage {stage}");
+            }
+        }
+    }
 }

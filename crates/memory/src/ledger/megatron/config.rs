@@ -5,8 +5,9 @@ use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, Microbatches, Reductio
 use super::schedule;
 use super::supported::{self, Sharding};
 use crate::Unmodelled;
+use layout::order::Pipeline;
 use layout::request::RecomputeModule;
-use layout::{Axis, Mesh, Order, Schedule};
+use layout::{Axis, Mesh, Order};
 use recipe::kinds::gated_delta::GatedDelta;
 use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba2::Mamba2;
@@ -119,7 +120,8 @@ pub(super) struct Config {
     pub positions: Option<u64>,
     pub norm: Norm,
     pub optimizer: OptimizerPolicy,
-    pub schedule: Schedule,
+    /// The order of the microbatches that are replayed.
+    pub order: Pipeline,
     pub tp: u64,
     pub sp: bool,
     pub cp: u64,
@@ -187,7 +189,7 @@ impl Config {
             positions,
             norm: recipe.norm,
             optimizer: recipe.optimizer.clone(),
-            schedule: layout.schedule,
+            order: supported::order(layout, microbatches(job, stage))?,
             tp: layout.tp.get(),
             sp: layout.sp && layout.tp.splits(),
             cp,

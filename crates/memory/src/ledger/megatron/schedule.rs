@@ -7,6 +7,7 @@ use super::rank::Rank;
 use super::schedule_split::Split;
 use crate::line::{Line, Stand};
 use crate::tape::{BF16, FP32, Tensor, backward};
+use layout::order::{Block, Kind, Pass};
 use layout::{Layout, Schedule};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -15,13 +16,9 @@ use std::rc::Rc;
 pub(super) fn run_step(c: &Rc<Rank>, chunks: &[Chunk]) {
     c.tape.stand_at(Stand::Pipeline);
     let _token_count = c.act_of(1, FP32, "number of tokens");
-    let (pp, stage, microbatches) = (c.config.pp, c.config.stage, c.config.microbatches);
-    match (c.config.schedule, chunks) {
-        (_, [chunk]) if pp == 1 => without_pipeline(c, chunk),
-        (Schedule::ZbH1, _) => Split::new(c, chunks).zero_bubble(),
-        // Two directions meet between the middle ranks.
-        (Schedule::DualPipe, _) => Split::new(c, chunks).dual(pp / 2, stage.min(pp - 1 - stage), microbatches / 2),
-        (Schedule::DualPipeV, _) => Split::new(c, chunks).dual(pp, stage, microbatches),
+    match (c.config.order.kind(), chunks) {
+        (_, [chunk]) if c.config.pp == 1 => without_pipeline(c, chunk),
+        (Kind::ZbH1 | Kind::DualPipe | Kind::DualPipeV, _) => Split::new(c, chunks).run(),
         (_, [chunk]) => one_forward_one_backward(c, chunk),
         _ => Interleaved::new(c, chunks).run(),
     }
@@ -122,12 +119,17 @@ impl Frame {
     }
 }
 
+/// Forwards before the first pair of one forward and one backward: the first loop of the order.
+fn forwards_ahead(c: &Rank) -> usize {
+    c.config.order.program(c.config.stage as u32).loops()[0].times as usize
+}
+
 fn one_forward_one_backward(c: &Rc<Rank>, chunk: &Chunk) {
     let (is_first, is_last) = (c.config.stage == 0, c.config.stage + 1 == c.config.pp);
     let next_input = || (!is_first).then(|| receive(c, "received input"));
     let next_grad = || (!is_last).then(|| receive(c, "received gradient"));
-    let warmup = (c.config.pp - c.config.stage - 1).min(c.config.microbatches);
-    let steady = c.config.microbatches - warmup;
+    let warmup = forwards_ahead(c);
+    let steady = c.config.microbatches as usize - warmup;
     let (mut frame, mut flight) = (Frame::default(), InFlight::default());
     let run = |frame: &mut Frame, flight: &mut InFlight| {
         let output = forward(c, chunk, frame.input.clone());
@@ -175,14 +177,10 @@ struct Interleaved<'a> {
 
 impl<'a> Interleaved<'a> {
     fn new(c: &'a Rc<Rank>, chunks: &'a [Chunk]) -> Interleaved<'a> {
-        let (group, microbatches) = (c.config.pp, c.config.microbatches);
-        let mut order = Vec::new();
-        for start in (0..microbatches).step_by(group as usize) {
-            let members = group.min(microbatches - start);
-            for chunk in 0..chunks.len() {
-                order.extend((0..members).map(|_| chunk));
-            }
-        }
+        let pipeline = c.config.order;
+        let forwards = pipeline.stage(c.config.stage as u32).flat_map(Block::actions);
+        let forwards = forwards.filter(|action| action.pass == Pass::Forward);
+        let order = forwards.map(|action| pipeline.local(action.chunk)).collect();
         let flights = chunks.iter().map(|_| InFlight::default()).collect();
         let (is_first, is_last) = (c.config.stage == 0, c.config.stage + 1 == c.config.pp);
         Interleaved { c, chunks, order, flights, is_first, is_last }
@@ -255,9 +253,7 @@ impl<'a> Interleaved<'a> {
 
     fn run(mut self) {
         let total = self.order.len();
-        let (pp, stage) = (self.c.config.pp, self.c.config.stage);
-        let warmup = 2 * (pp - stage - 1) + (self.chunks.len() as u64 - 1) * pp;
-        let warmup = (warmup as usize).min(total);
+        let warmup = forwards_ahead(self.c);
         let mut frame = Frame::default();
         if self.needs_input(0) {
             let input = self.receive_input(0);

@@ -1,19 +1,11 @@
-//! Schedules that split backward. Megatron-Core has none of them, so each follows an order of its
-//! own, said here, around Megatron's blocks: backward makes gradients of activations and puts
+//! Schedules that split backward. Megatron-Core has none of them, so each follows its order in
+//! [`layout::order`] around Megatron's blocks: backward makes gradients of activations and puts
 //! weight gradients off, which keeps each product's operands, as Transformer Engine's
 //! `delay_wgrad_compute` does (`module/_common.py` WeightGradStore); a weight pass makes them later.
 //!
-//! **zb-h1** (Qi et al., arXiv 2401.10241; torch's `ScheduleInterleavedZeroBubble` holds weight
-//! passes back by the same count): stage *s* of *p* runs `p − s − 1` forwards, then one forward and
-//! one backward in turn, then the backwards left. A weight pass follows each backward once *s* of
-//! them are waiting, so late stages fill the bubble at the end, and no stage holds more than the
-//! first does.
-//!
-//! **dualpipe** and **dualpipev** (deepseek-ai/DualPipe, `dualpipe.py` and `dualpipev.py`, `step`):
-//! eight numbered loops over two chunks, which are the two directions of the one and the two arms
-//! of the other. Where forward and backward overlap, both inputs are there before either runs, and
-//! forward is replayed first. An output is freed once sent; at the fold of the V it is handed on,
-//! which is booked as if it were received.
+//! Where forward and backward overlap, both inputs are there before either runs, and forward is
+//! replayed first. An output is freed once sent; at the fold of a V it is handed on, which is booked
+//! as if it were received.
 
 use super::model::Chunk;
 use super::ops::weight_grad;
@@ -21,6 +13,7 @@ use super::rank::Rank;
 use super::schedule::{InFlight, backward_step, forward, receive, release};
 use crate::line::Stand;
 use crate::tape::{Deferred, Tensor};
+use layout::order::{Action, Block, Pass};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -101,74 +94,38 @@ impl<'a> Split<'a> {
         self.c.tape.stand_at(Stand::Pipeline);
     }
 
-    pub fn zero_bubble(mut self) {
-        let (pp, stage, microbatches) = (self.c.config.pp, self.c.config.stage, self.c.config.microbatches);
-        let warmup = (pp - stage - 1).min(microbatches);
-        let held_back = stage as usize;
-        (0..warmup).for_each(|_| self.forward(0));
-        for step in 0..microbatches {
-            if warmup + step < microbatches {
-                self.forward(0);
-            }
-            self.backward(0, Backward::Split);
-            if self.waiting.len() > held_back {
-                self.weights();
-            }
-        }
-        while !self.waiting.is_empty() {
-            self.weights();
-        }
-    }
-
-    /// Over `ranks` that meet in the middle (or at the fold), of which this is the `rank`th, with
-    /// `microbatches` for each chunk.
-    pub fn dual(mut self, ranks: u64, rank: u64, microbatches: u64) {
-        let (behind, held) = (ranks - rank - 1, rank + 1);
-        // 1: forwards of the first chunk.
-        (0..2 * behind).for_each(|_| self.forward(0));
-        // 2: forwards of both.
-        (0..held).for_each(|_| {
-            self.forward(0);
-            self.forward(1);
-        });
-        // 3: the second chunk turns, backward split.
-        (0..behind).for_each(|_| {
-            self.backward(1, Backward::Split);
-            self.weights();
-            self.forward(1);
-        });
-        // 4: the main loop.
-        (0..(microbatches + held).saturating_sub(2 * ranks)).for_each(|_| {
-            self.both(0, 1);
-            self.both(1, 0);
-        });
-        // 5: forwards of the second chunk run out.
-        (0..behind).for_each(|_| {
-            self.backward(1, Backward::Whole);
-            self.both(1, 0);
-        });
-        self.drain(behind, held, rank);
-    }
-
-    fn drain(&mut self, behind: u64, held: u64, rank: u64) {
-        // 6: backwards of both, split from the middle on.
-        let mut how = Backward::Whole;
-        for step in 0..held {
-            for (chunk, turns_on) in [(1, 1), (0, 0)] {
-                if step == held / 2 && rank % 2 == turns_on {
-                    how = Backward::Split;
+    /// Walks the order of the stage.
+    pub fn run(mut self) {
+        let order = self.c.config.order;
+        let mut blocks = order.stage(self.c.config.stage as u32).peekable();
+        while let Some(block) = blocks.next() {
+            match block {
+                Block::Overlapped { forward, backward } => {
+                    self.both(order.local(forward.chunk), order.local(backward.chunk));
                 }
-                self.backward(chunk, how);
+                Block::Alone(action) => {
+                    // The one pair that DualPipe keeps apart, where its directions meet, is booked
+                    // like the others: its gradient is there a forward early.
+                    let pair = blocks.next_if(|next| action.pass == Pass::Forward && is_whole_backward(next));
+                    match pair.and_then(|pair| pair.actions().next()) {
+                        Some(back) => self.both(order.local(action.chunk), order.local(back.chunk)),
+                        None => self.pass(action.pass, order.local(action.chunk)),
+                    }
+                }
             }
         }
-        // 7: weight passes between the last backwards.
-        (0..behind).for_each(|_| {
-            self.weights();
-            self.backward(0, Backward::Split);
-        });
-        // 8: weight passes.
-        while !self.waiting.is_empty() {
-            self.weights();
+    }
+
+    fn pass(&mut self, pass: Pass, chunk: usize) {
+        match pass {
+            Pass::Forward => self.forward(chunk),
+            Pass::Backward => self.backward(chunk, Backward::Whole),
+            Pass::BackwardInput => self.backward(chunk, Backward::Split),
+            Pass::BackwardWeight => self.weights(),
         }
     }
+}
+
+fn is_whole_backward(block: &Block) -> bool {
+    matches!(block, Block::Alone(Action { pass: Pass::Backward, .. }))
 }

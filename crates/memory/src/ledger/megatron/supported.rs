@@ -4,6 +4,7 @@ use super::config::{AttentionSizes, ChunkLayers, Feed, Indexer, MoeSizes, Recomp
 use super::{Fp8Recipe, Job, MegatronOptions};
 use crate::Unmodelled;
 use crate::tape::{BF16, FP32};
+use layout::order::Pipeline;
 use layout::request::RecomputeModule;
 use layout::{Layout, Recompute, Schedule, ZeroStage};
 use recipe::kinds::Activation;
@@ -58,6 +59,12 @@ pub(super) fn features(recipe: &Recipe) -> Result<(), Unmodelled> {
         return refuse("SGD for a part of the model", "Megatron has SGD for the whole model only");
     }
     Ok(())
+}
+
+/// The order in which so many microbatches run.
+pub(super) fn order(layout: &Layout, microbatches: u64) -> Result<Pipeline, Unmodelled> {
+    let order = Pipeline::new(layout.schedule.into(), layout.pp.get(), layout.vpp.get(), microbatches);
+    order.map_err(|finding| Unmodelled::new(format!("schedule {}", layout.schedule), finding.message))
 }
 
 /// ZeRO 2 and 3 are Megatron-FSDP there, another wrapper with buffers and hooks of its own.
