@@ -19,9 +19,9 @@ pub trait Fabric: Send + Sync {
     /// From every member, the part its `header.counts` deals to this rank, by place.
     fn deal(&self, group: &Group, header: Header, payload: Payload) -> Result<Vec<Piece>>;
     /// Leaves a message for a rank without waiting.
-    fn post(&self, to: usize, header: Header, payload: Payload) -> Result<()>;
-    /// Takes the next message of a rank.
-    fn take(&self, from: usize, header: Header) -> Result<Payload>;
+    fn post(&self, to: usize, tag: u64, header: Header, payload: Payload) -> Result<()>;
+    /// Takes the next message of a rank under a tag.
+    fn take(&self, from: usize, tag: u64, header: Header) -> Result<Payload>;
 }
 
 /// How an all-reduce joins values.
@@ -213,17 +213,28 @@ impl Comm {
 
     /// Leaves values for a rank, which may be this one; does not wait until they are taken.
     pub fn send<T: Element>(&self, to: usize, call: Call, values: Vec<T>) -> Result<()> {
-        let header = header::<T>(call, Kind::Send, Some(values.len()));
-        if to != self.rank() {
-            self.traffic.add(call, Kind::Send, values.len(), T::BYTES);
-        }
-        self.fabric.post(to, header, T::payload(Arc::new(values)))
+        self.send_tagged(to, call, 0, values)
     }
 
     /// Takes the `len` values a rank has left or will leave.
     pub fn receive<T: Element>(&self, from: usize, call: Call, len: usize) -> Result<Vec<T>> {
+        self.receive_tagged(from, call, 0, len)
+    }
+
+    /// Leaves values under a tag: messages are taken in the order of their tag's sends, whatever
+    /// was sent under others meanwhile.
+    pub fn send_tagged<T: Element>(&self, to: usize, call: Call, tag: u64, values: Vec<T>) -> Result<()> {
+        let header = header::<T>(call, Kind::Send, Some(values.len()));
+        if to != self.rank() {
+            self.traffic.add(call, Kind::Send, values.len(), T::BYTES);
+        }
+        self.fabric.post(to, tag, header, T::payload(Arc::new(values)))
+    }
+
+    /// Takes `len` values left under a tag.
+    pub fn receive_tagged<T: Element>(&self, from: usize, call: Call, tag: u64, len: usize) -> Result<Vec<T>> {
         let header = header::<T>(call, Kind::Send, Some(len));
-        let payload = self.fabric.take(from, header)?;
+        let payload = self.fabric.take(from, tag, header)?;
         Ok(reuse::<T>(payload).unwrap_or_default())
     }
 

@@ -48,8 +48,8 @@ struct Hall {
     deadline: Duration,
     status: Mutex<Status>,
     tables: Mutex<HashMap<Group, Arc<Table>>>,
-    /// Messages by sender and receiver.
-    boxes: Mutex<HashMap<(usize, usize), Arc<Mailbox>>>,
+    /// Messages by sender, receiver and tag.
+    boxes: Mutex<HashMap<(usize, usize, u64), Arc<Mailbox>>>,
 }
 
 struct Status {
@@ -105,8 +105,8 @@ impl Hall {
         }
     }
 
-    fn mailbox(&self, from: usize, to: usize) -> Arc<Mailbox> {
-        Arc::clone(lock(&self.boxes).entry((from, to)).or_default())
+    fn mailbox(&self, from: usize, to: usize, tag: u64) -> Arc<Mailbox> {
+        Arc::clone(lock(&self.boxes).entry((from, to, tag)).or_default())
     }
 
     fn doing(&self, rank: usize) -> Option<Header> {
@@ -289,18 +289,18 @@ impl Fabric for Thread {
         Ok(self.meet(group, header, payload)?.into_iter().map(piece).collect())
     }
 
-    fn post(&self, to: usize, header: Header, payload: Payload) -> Result<()> {
+    fn post(&self, to: usize, tag: u64, header: Header, payload: Payload) -> Result<()> {
         self.hall.begin(self.rank, &header)?;
-        let mailbox = self.hall.mailbox(self.rank, to);
+        let mailbox = self.hall.mailbox(self.rank, to, tag);
         lock(&mailbox.messages).push_back((header, payload));
         mailbox.moved.notify_all();
         Ok(())
     }
 
-    fn take(&self, from: usize, header: Header) -> Result<Payload> {
+    fn take(&self, from: usize, tag: u64, header: Header) -> Result<Payload> {
         self.hall.begin(self.rank, &header)?;
         let group = Group::new([from, self.rank]);
-        let mailbox = self.hall.mailbox(from, self.rank);
+        let mailbox = self.hall.mailbox(from, self.rank, tag);
         let wait = Wait { group: &group, header: &header, rank: self.rank, since: Instant::now() };
         let mut messages = lock(&mailbox.messages);
         loop {

@@ -9,6 +9,7 @@ pub mod mat;
 pub mod model;
 pub mod optimizer;
 pub mod params;
+mod pipeline;
 mod product;
 pub mod rank;
 pub mod real;

@@ -11,9 +11,10 @@ use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
 use comm::Result;
 use diag::{Blame, Finding};
-use layout::Layout;
+use layout::{Layout, StagePlan};
 use recipe::kinds::mamba::Mamba;
 use recipe::{Layer, Mixer, Place, Recipe};
+use std::collections::BTreeMap;
 
 /// Mixers side by side behind one norm.
 struct Residual<R> {
@@ -21,22 +22,22 @@ struct Residual<R> {
     mixers: Vec<Box<dyn Block<R>>>,
 }
 
-/// One model on one rank.
+/// What one rank has of a model: its chunks of depth, and the edges of those at the ends.
 pub struct Model<R> {
-    embedding: Embedding,
-    /// Blocks in order, with the layer each stands in.
-    blocks: Vec<(usize, Residual<R>)>,
-    final_norm: Norm,
-    head: Head,
+    embedding: Option<Embedding>,
+    /// By chunk, blocks in order with the layer each stands in.
+    chunks: BTreeMap<usize, Vec<(usize, Residual<R>)>>,
+    last: Option<(Norm, Head)>,
+    last_chunk: usize,
     hidden: usize,
     is_tied: bool,
 }
 
-/// What one microbatch kept.
+/// What one microbatch kept in one chunk.
 pub struct Pass<R> {
     blocks: Vec<(Mat<R>, Vec<Saved<R>>)>,
-    last: Mat<R>,
-    head: Saved<R>,
+    /// Input of the final norm, and what the head kept.
+    head: Option<(Mat<R>, Saved<R>)>,
     /// Cross-entropy of this context rank's tokens, as it enters the step's loss.
     pub loss: f64,
 }
@@ -44,9 +45,9 @@ pub struct Pass<R> {
 impl<R: Real> Pass<R> {
     /// Bytes kept.
     pub fn bytes(&self) -> u64 {
-        let inputs = self.blocks.iter().map(|(x, _)| x.data.len() as u64 * R::BYTES);
-        let kept = self.blocks.iter().flat_map(|(_, s)| s).map(Saved::bytes);
-        inputs.sum::<u64>() + kept.sum::<u64>() + self.last.data.len() as u64 * R::BYTES + self.head.bytes()
+        let inputs = self.blocks.iter().map(|(x, _)| x).chain(self.head.iter().map(|(x, _)| x));
+        let saved = self.blocks.iter().flat_map(|(_, s)| s).chain(self.head.iter().map(|(_, s)| s));
+        inputs.map(|x| x.data.len() as u64 * R::BYTES).sum::<u64>() + saved.map(Saved::bytes).sum::<u64>()
     }
 }
 
@@ -56,6 +57,8 @@ pub struct Tokens {
     pub input: Vec<u32>,
     /// The next token of each.
     pub target: Vec<u32>,
+    /// Tokens of the whole step, which losses are over.
+    pub total: f64,
 }
 
 fn refuse(object: &str, what: &str) -> Finding {
@@ -63,26 +66,39 @@ fn refuse(object: &str, what: &str) -> Finding {
 }
 
 impl<R: Real> Model<R> {
-    /// The model of a recipe over the parameters a rank holds.
-    pub fn new(recipe: &Recipe, layout: &Layout, shelf: &mut Shelf) -> std::result::Result<Model<R>, Finding> {
+    /// The chunks that `stage` holds of a recipe, over the parameters the rank holds.
+    pub fn new(
+        recipe: &Recipe,
+        layout: &Layout,
+        stages: &StagePlan,
+        stage: usize,
+        shelf: &mut Shelf,
+    ) -> std::result::Result<Model<R>, Finding> {
         if recipe.features.sides().next().is_some() {
             return Err(refuse("features", "side embeddings"));
         }
         if recipe.features.mtp().is_some() {
             return Err(refuse("features.mtp", "prediction heads"));
         }
-        let mut blocks = Vec::new();
-        let mut ordinal = 0;
-        for (index, layer) in recipe.layers.iter().enumerate() {
-            for residual in residuals(recipe, layout, shelf, layer, &format!("layers.{index}"), &mut ordinal)? {
-                blocks.push((index, residual));
+        let mut chunks = BTreeMap::new();
+        for &chunk in &stages.by_stage[stage] {
+            let mut blocks = Vec::new();
+            for index in stages.chunks[chunk].layers.clone() {
+                let before = recipe.layers[..index].iter().flat_map(Layer::mixers);
+                let mut ordinal = before.filter(|m| *m == Mixer::Attention).count() as u64;
+                let (layer, prefix) = (&recipe.layers[index], format!("layers.{index}"));
+                let residuals = residuals(recipe, layout, shelf, layer, &prefix, &mut ordinal)?;
+                blocks.extend(residuals.into_iter().map(|r| (index, r)));
             }
+            chunks.insert(chunk, blocks);
         }
+        let last_chunk = stages.chunks.len() - 1;
+        let norm = |shelf: &Shelf| Norm::new(shelf, "final.norm", recipe.hidden as usize);
         Ok(Model {
-            embedding: Embedding::new(recipe, shelf),
-            blocks,
-            final_norm: Norm::new(shelf, "final.norm", recipe.hidden as usize),
-            head: Head::new(recipe, shelf),
+            embedding: chunks.contains_key(&0).then(|| Embedding::new(recipe, shelf)),
+            last: chunks.contains_key(&last_chunk).then(|| (norm(shelf), Head::new(recipe, shelf))),
+            chunks,
+            last_chunk,
             hidden: recipe.hidden as usize,
             is_tied: recipe.tied,
         })
@@ -93,26 +109,53 @@ impl<R: Real> Model<R> {
         [Place::FinalNorm, if self.is_tied { Place::Embedding } else { Place::Head }]
     }
 
-    /// Everything one microbatch keeps, by layer (`None` behind the last): the declaration that a
-    /// run is held to.
-    pub fn saves(&self, sizes: &Sizes, shelf: &Shelf) -> Vec<(Option<usize>, Save)> {
+    /// Everything one microbatch keeps in a chunk, by layer (`None` behind the last): the
+    /// declaration that a run is held to.
+    pub fn saves(&self, chunk: usize, sizes: &Sizes, shelf: &Shelf) -> Vec<(Option<usize>, Save)> {
         let mut all = Vec::new();
-        for (layer, residual) in &self.blocks {
+        for (layer, residual) in &self.chunks[&chunk] {
             all.push((Some(*layer), residual.norm.saves("norm input", sizes.shard, self.hidden)));
             all.extend(residual.mixers.iter().flat_map(|m| m.saves(sizes)).map(|s| (Some(*layer), s)));
         }
-        all.push((None, self.final_norm.saves("final norm input", sizes.shard, self.hidden)));
-        all.extend(self.head.saves(sizes, shelf).into_iter().map(|s| (None, s)));
+        if let Some((norm, head)) = self.last.as_ref().filter(|_| chunk == self.last_chunk) {
+            all.push((None, norm.saves("final norm input", sizes.shard, self.hidden)));
+            all.extend(head.saves(sizes, shelf).into_iter().map(|s| (None, s)));
+        }
         all
     }
 
-    /// Runs a microbatch; its losses are over `total` tokens.
-    pub fn forward(&self, cx: &mut Cx<R>, shelf: &Shelf, tokens: &Tokens, total: f64) -> Result<Pass<R>> {
-        cx.open(Place::Embedding)?;
-        let mut x = self.embedding.forward(cx, shelf, &tokens.input)?;
-        cx.close(Place::Embedding);
-        let mut blocks = Vec::with_capacity(self.blocks.len());
-        for (layer, residual) in &self.blocks {
+    /// Width of the residual stream.
+    pub fn hidden(&self) -> usize {
+        self.hidden
+    }
+
+    /// Chunks this rank holds.
+    pub fn chunks(&self) -> impl Iterator<Item = usize> + '_ {
+        self.chunks.keys().copied()
+    }
+
+    /// Runs a microbatch through a chunk. The first chunk takes its input from the tokens, the last
+    /// gives a loss instead of an output.
+    pub fn forward(
+        &self,
+        cx: &mut Cx<R>,
+        shelf: &Shelf,
+        chunk: usize,
+        input: Option<Mat<R>>,
+        tokens: &Tokens,
+    ) -> Result<(Option<Mat<R>>, Pass<R>)> {
+        let mut x = match (input, &self.embedding) {
+            (Some(x), _) => x,
+            (None, Some(embedding)) => {
+                cx.open(Place::Embedding)?;
+                let x = embedding.forward(cx, shelf, &tokens.input)?;
+                cx.close(Place::Embedding);
+                x
+            }
+            (None, None) => unreachable!("a chunk behind the first has an input"),
+        };
+        let mut blocks = Vec::new();
+        for (layer, residual) in &self.chunks[&chunk] {
             cx.open(Place::Layer(*layer))?;
             let normed = residual.norm.forward(cx, &x);
             let mut out = x.clone();
@@ -126,20 +169,37 @@ impl<R: Real> Model<R> {
             blocks.push((std::mem::replace(&mut x, out), kept));
             cx.close(Place::Layer(*layer));
         }
+        let Some((norm, head)) = self.last.as_ref().filter(|_| chunk == self.last_chunk) else {
+            return Ok((Some(x), Pass { blocks, head: None, loss: 0.0 }));
+        };
         self.edges().iter().try_for_each(|p| cx.open(*p))?;
-        let normed = self.final_norm.forward(cx, &x);
-        let (loss, head) = self.head.forward(cx, shelf, normed, &tokens.target, total)?;
+        let (loss, saved) = head.forward(cx, shelf, norm.forward(cx, &x), tokens)?;
         self.edges().iter().for_each(|p| cx.close(*p));
-        Ok(Pass { blocks, last: x, head, loss })
+        Ok((None, Pass { blocks, head: Some((x, saved)), loss }))
     }
 
-    /// Adds a microbatch's gradients.
-    pub fn backward(&self, cx: &mut Cx<R>, shelf: &Shelf, tokens: &Tokens, pass: Pass<R>, total: f64) -> Result<()> {
-        self.edges().iter().try_for_each(|p| cx.open(*p))?;
-        let dnormed = self.head.backward(cx, shelf, pass.head, &tokens.target, total)?;
-        let mut dx = self.final_norm.backward(cx, &pass.last, &dnormed);
-        self.edges().iter().for_each(|p| cx.close(*p));
-        for ((layer, residual), (x, kept)) in self.blocks.iter().zip(pass.blocks).rev() {
+    /// Transpose of [`Model::forward`]: adds gradients, and gives the input's unless tokens were.
+    pub fn backward(
+        &self,
+        cx: &mut Cx<R>,
+        shelf: &Shelf,
+        chunk: usize,
+        tokens: &Tokens,
+        pass: Pass<R>,
+        dy: Option<Mat<R>>,
+    ) -> Result<Option<Mat<R>>> {
+        let mut dx = match (dy, &self.last, pass.head) {
+            (Some(dy), ..) => dy,
+            (None, Some((norm, head)), Some((x, saved))) => {
+                self.edges().iter().try_for_each(|p| cx.open(*p))?;
+                let dnormed = head.backward(cx, shelf, saved, tokens)?;
+                let dx = norm.backward(cx, &x, &dnormed);
+                self.edges().iter().for_each(|p| cx.close(*p));
+                dx
+            }
+            _ => unreachable!("a chunk before the last is given its output's gradient"),
+        };
+        for ((layer, residual), (x, kept)) in self.chunks[&chunk].iter().zip(pass.blocks).rev() {
             cx.open(Place::Layer(*layer))?;
             let mut dnormed = Mat::zeros(dx.rows, dx.cols);
             for (mixer, saved) in residual.mixers.iter().zip(kept) {
@@ -148,7 +208,10 @@ impl<R: Real> Model<R> {
             dx.add(&residual.norm.backward(cx, &x, &dnormed));
             cx.close(Place::Layer(*layer));
         }
-        self.embedding.backward(cx, shelf, &tokens.input, dx)
+        match self.embedding.as_ref().filter(|_| chunk == 0) {
+            Some(embedding) => embedding.backward(cx, shelf, &tokens.input, dx).map(|()| None),
+            None => Ok(Some(dx)),
+        }
     }
 }
 

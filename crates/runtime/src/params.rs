@@ -36,6 +36,8 @@ pub struct Param {
     pub part: Part,
     /// How its gradient adds up over the tensor axis.
     pub sum: Sum,
+    /// Stages that hold it: more than one for tied tables, and for everything under DualPipe.
+    pub holders: Vec<usize>,
 }
 
 impl Param {
@@ -78,11 +80,17 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// The parameters of the rank at these coordinates, all stages together.
+    /// The parameters of the rank at these coordinates: those of its stage's chunks.
     pub fn new(table: &OwnershipTable, layout: &Layout, at: &Coordinates) -> Result<Shelf, Finding> {
         let mut params = Vec::new();
         let mut by_path = HashMap::new();
+        let stage = at.on(Axis::Pp) as usize;
         for row in &table.rows {
+            let holders: Vec<usize> =
+                (0..table.stages.by_stage.len()).filter(|s| table.copies_on_stage(row, *s) > 0).collect();
+            if !holders.contains(&stage) {
+                continue;
+            }
             if let Some(cut) = row.cuts.iter().find(|c| c.how == How::Rows) {
                 let message = format!(
                     "`{}` is cut by rows over {}, and this runtime keeps heads whole",
@@ -95,7 +103,7 @@ impl Shelf {
             by_path.insert(row.tensor.path.clone(), Id(params.len()));
             let cut_over_tp = row.cuts.iter().any(|c| c.axis == Axis::Tp);
             let sum = if cut_over_tp || row.tensor.acting.is_some() { Sum::Own } else { Sum::Tokens };
-            params.push(Param { row: row.clone(), part: row.part(layout, at), sum });
+            params.push(Param { row: row.clone(), part: row.part(layout, at), sum, holders });
         }
         Ok(Shelf { params, by_path })
     }

@@ -58,6 +58,8 @@ pub struct Rank<'a> {
     pub tp: Group,
     /// Context-parallel group.
     pub cp: Group,
+    /// Ranks of the stages, in the order of stages.
+    pub pp: Group,
     /// Expert-parallel group.
     pub ep: Group,
     /// Expert-tensor-parallel group.
@@ -90,6 +92,7 @@ impl<'a> Rank<'a> {
             layout,
             tp: group(Axis::Tp),
             cp: group(Axis::Cp),
+            pp: group(Axis::Pp),
             ep: expert_group(Axis::Ep),
             etp: expert_group(Axis::Etp),
             edp: Group::new(edp.map(|r| r as usize)),

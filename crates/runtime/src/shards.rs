@@ -23,6 +23,8 @@ pub(crate) struct Flat {
     pub axis: &'static str,
     /// The run this rank keeps and steps.
     pub held: Range<usize>,
+    /// Ranks of other stages that hold a copy, this one among them.
+    pub copies: Group,
 }
 
 impl Flat {
@@ -32,9 +34,11 @@ impl Flat {
         for (i, param) in shelf.params.iter().enumerate() {
             let (group, axis) = if param.is_expert() { (&rank.edp, "edp") } else { (&rank.shards, "dp") };
             let place = param.row.tensor.place;
-            let at = flats.iter().position(|f| f.place == place && f.axis == axis).unwrap_or_else(|| {
-                let (ids, spans) = (Vec::new(), Vec::new());
-                flats.push(Flat { place, ids, spans, len: 0, group: group.clone(), axis, held: 0..0 });
+            let copies = Group::new(param.holders.iter().map(|stage| rank.pp.ranks()[*stage]));
+            let is_like = |f: &Flat| f.place == place && f.axis == axis && f.copies == copies;
+            let at = flats.iter().position(is_like).unwrap_or_else(|| {
+                let (ids, spans, group) = (Vec::new(), Vec::new(), group.clone());
+                flats.push(Flat { place, ids, spans, len: 0, group, axis, held: 0..0, copies: copies.clone() });
                 flats.len() - 1
             });
             let elements = param.part.elements() as usize;

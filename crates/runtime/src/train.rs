@@ -7,12 +7,13 @@ use crate::mat::Mat;
 use crate::model::{Model, Tokens};
 use crate::optimizer::{self, Settings, State};
 use crate::params::{Id, Shelf, Sum, hash};
+use crate::pipeline::{Done, Flight};
 use crate::rank::Rank;
 use crate::real::Real;
 use crate::saved::Sizes;
 use crate::shards::{Flat, Vault};
 use comm::{Call, Comm, Group, Op, Result};
-use diag::{Blame, Finding};
+use layout::order::{Pass, Pipeline};
 use layout::{Axis, Layout, OwnershipTable, ZeroStage};
 use recipe::{Optimizer, Recipe};
 use std::ops::Range;
@@ -52,7 +53,8 @@ impl Batch {
                 target.push(sequence[position + 1]);
             }
         }
-        Tokens { input, target }
+        let total = (rank.layout.global_batch * rank.layout.sequence) as f64;
+        Tokens { input, target, total }
     }
 }
 
@@ -93,14 +95,10 @@ impl<'a, R: Real> Trainer<'a, R> {
         seed: u64,
         settings: Settings,
     ) -> Result<Trainer<'a, R>> {
-        if layout.pp.splits() {
-            let message = format!("the runtime has no pipeline, and pp is {}", layout.pp);
-            return Err(Finding::error("runtime/pipeline", Blame::Engine, "pp", message).fix("pp", vec![1]));
-        }
         let table = OwnershipTable::new(recipe, layout).map_err(|mut f| f.remove(0))?;
         let rank = Rank::new(comm, layout)?;
         let mut shelf = Shelf::new(&table, layout, &rank.at)?;
-        let model = Model::new(recipe, layout, &mut shelf)?;
+        let model = Model::new(recipe, layout, &table.stages, rank.on(Axis::Pp), &mut shelf)?;
         let mut weights = shelf.initial(seed);
         let flats = Flat::all(&shelf, &rank);
         let held = flats.iter().map(|flat| flat.cut(&weights)).collect();
@@ -172,12 +170,23 @@ impl<'a, R: Real> Trainer<'a, R> {
     }
 
     fn accumulate(&mut self, batch: &Batch) -> Result<Report> {
-        let layout = self.rank.layout;
         self.reduced = self.vault.flats.iter().map(|f| vec![R::ZERO; f.held.len()]).collect();
-        let total = (layout.global_batch * layout.sequence) as f64;
-        let (mut loss, mut auxiliary, mut saved_bytes) = (0.0, 0.0, 0);
-        for microbatch in 0..layout.microbatches as usize {
-            let tokens = batch.tokens(&self.rank, microbatch);
+        let done = self.walk(batch)?;
+        if self.rank.layout.zero < ZeroStage::Two {
+            self.reduce()?;
+        }
+        self.sum_copies()?;
+        let sums = self.sums(done.loss, done.auxiliary)?;
+        Ok(Report { loss: sums[0], auxiliary: sums[1], norm: sums[2].sqrt(), saved_bytes: done.saved_bytes })
+    }
+
+    /// Runs the passes of this rank's stage in the order of the layout's schedule.
+    fn walk(&mut self, batch: &Batch) -> Result<Done> {
+        let layout = self.rank.layout;
+        let order = Pipeline::of(layout)?;
+        let mut flight = Flight::new(order);
+        for action in order.stage(self.rank.on(Axis::Pp) as u32).flat_map(layout::order::Block::actions) {
+            let tokens = batch.tokens(&self.rank, action.microbatch as usize);
             let mut cx = Cx {
                 rank: &self.rank,
                 sizes: Sizes::of(layout),
@@ -185,22 +194,24 @@ impl<'a, R: Real> Trainer<'a, R> {
                 vault: (layout.zero == ZeroStage::Three).then_some(&self.vault),
                 grads: &mut self.grads,
                 auxiliary: 0.0,
+                deferred: None,
             };
-            let pass = self.model.forward(&mut cx, &self.shelf, &tokens, total)?;
-            loss += pass.loss;
-            saved_bytes = saved_bytes.max(pass.bytes());
-            self.model.backward(&mut cx, &self.shelf, &tokens, pass, total)?;
-            auxiliary += cx.auxiliary;
+            flight.run(&mut cx, &self.model, &self.shelf, action, &tokens)?;
             // From the second stage on gradients are never whole between microbatches.
-            if layout.zero >= ZeroStage::Two {
+            if layout.zero >= ZeroStage::Two && matches!(action.pass, Pass::Backward | Pass::BackwardWeight) {
                 self.reduce()?;
             }
         }
-        if layout.zero < ZeroStage::Two {
-            self.reduce()?;
+        Ok(flight.done)
+    }
+
+    /// Gradients of what several stages hold: a tied table, and everything under DualPipe.
+    fn sum_copies(&mut self) -> Result<()> {
+        let call = Call::new("pp", "gradients of copies");
+        for (flat, sum) in self.vault.flats.iter().zip(&mut self.reduced) {
+            *sum = self.rank.comm.all_reduce(&flat.copies, call, Op::Sum, std::mem::take(sum))?;
         }
-        let sums = self.sums(loss, auxiliary)?;
-        Ok(Report { loss: sums[0], auxiliary: sums[1], norm: sums[2].sqrt(), saved_bytes })
+        Ok(())
     }
 
     /// Loss, balancing loss and squared length of the gradient over all ranks, each thing once.
@@ -216,7 +227,8 @@ impl<'a, R: Real> Trainer<'a, R> {
     /// Squares of the gradients this rank counts: what others hold too is counted by the first.
     fn squares(&self, flat: &Flat, grads: &[R]) -> f64 {
         let rank = &self.rank;
-        if rank.layout.zero == ZeroStage::Zero && flat.group.place(rank.comm.rank()) != Some(0) {
+        let is_first_copy = flat.copies.place(rank.comm.rank()) == Some(0);
+        if !is_first_copy || rank.layout.zero == ZeroStage::Zero && flat.group.place(rank.comm.rank()) != Some(0) {
             return 0.0;
         }
         let tp = rank.on(Axis::Tp);

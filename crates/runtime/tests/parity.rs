@@ -1,10 +1,11 @@
 //! Every split against one rank, in f64: losses, gradients and weights after steps.
 
-use layout::{Checked, Engine, LayoutRequest, ZeroStage, check};
+use layout::{Checked, Engine, LayoutRequest, Schedule, ZeroStage, check};
 use recipe::Recipe;
 use runtime::mat::Mat;
 use runtime::optimizer::Settings;
 use runtime::params::global_indices;
+use runtime::saved::{self, Sizes};
 use runtime::train::{Batch, Report, Trainer};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -181,5 +182,107 @@ fn replicas_and_shards() {
     for zero in [ZeroStage::Zero, ZeroStage::One, ZeroStage::Two, ZeroStage::Three] {
         parity("AEF", "", |r| (r.dp, r.zero) = (Some(2), Some(zero)));
         parity("AEF", "", |r| (r.dp, r.zero, r.microbatches, r.ep) = (Some(2), Some(zero), Some(2), Some(2)));
+    }
+}
+
+#[test]
+fn pipelines_in_every_order() {
+    let cases = [
+        (Schedule::OneF1b, 2, 1, 4),
+        (Schedule::OneF1b, 4, 1, 4),
+        (Schedule::Interleaved, 2, 2, 4),
+        (Schedule::ZbH1, 2, 1, 4),
+        (Schedule::DualPipe, 2, 1, 4),
+        (Schedule::DualPipeV, 2, 2, 4),
+    ];
+    for tied in ["", "tied = true\n"] {
+        let text = format!("{tied}pattern = \"AEMR\"\n");
+        let recipe = Recipe::parse(&format!("name = \"t\"\n{text}{TABLES}{MAMBA2}")).unwrap();
+        let expected = one(&recipe);
+        for (schedule, pp, vpp, microbatches) in cases {
+            for zero in [ZeroStage::One, ZeroStage::Three] {
+                let request = LayoutRequest {
+                    pp: Some(pp),
+                    vpp: Some(vpp),
+                    schedule: Some(schedule),
+                    microbatches: Some(microbatches),
+                    zero: Some(zero),
+                    ..LayoutRequest::default()
+                };
+                check_parity(&recipe, &format!("{schedule} pp {pp} zero {zero} {tied}"), &request, &expected);
+            }
+        }
+    }
+}
+
+/// Every axis with every other, up to sixteen ranks, on the flagship's pattern.
+#[test]
+fn axes_together() {
+    for (mamba, pattern) in [(MAMBA2, "AEMEAEMR"), (MAMBA3, "AEMEAEMEAEMR")] {
+        let recipe = recipe(pattern, mamba);
+        let expected = one(&recipe);
+        let mut ran = 0;
+        for (i, [tp, cp, pp, dp, ep, etp]) in degrees().into_iter().enumerate() {
+            let zero = [ZeroStage::One, ZeroStage::Three, ZeroStage::Two, ZeroStage::Zero][i % 4];
+            let request = LayoutRequest {
+                tp: Some(tp),
+                cp: Some(cp),
+                pp: Some(pp),
+                dp: Some(dp),
+                ep: Some(ep),
+                etp: Some(etp),
+                zero: Some(zero),
+                ..LayoutRequest::default()
+            };
+            let name = format!("tp {tp} cp {cp} pp {pp} dp {dp} ep {ep} etp {etp} zero {zero}");
+            check_parity(&recipe, &name, &request, &expected);
+            ran += 1;
+        }
+        assert!(ran >= 24, "{ran}");
+    }
+}
+
+/// Degrees of tp, cp, pp, dp, ep and etp that fill at most sixteen ranks, a selection.
+fn degrees() -> Vec<[u64; 6]> {
+    let mut all = Vec::new();
+    for tp in [1, 2] {
+        for cp in [1, 2] {
+            for pp in [1, 2] {
+                for dp in [1, 2, 4] {
+                    for (ep, etp) in [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (4, 2)] {
+                        let (dense, experts) = (tp * cp * dp, ep * etp);
+                        if dense * pp <= 16 && dense >= 2 && dense % experts == 0 {
+                            all.push([tp, cp, pp, dp, ep, etp]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    all.into_iter().step_by(3).collect()
+}
+
+/// What a microbatch keeps is what its blocks declare, to the byte; routed rows add up over ranks.
+#[test]
+fn what_is_kept_is_what_was_declared() {
+    let cases = [("AFMR", false), ("AE", true)];
+    for (pattern, is_routed) in cases {
+        let recipe = recipe(pattern, MAMBA2);
+        let request = LayoutRequest { tp: Some(2), cp: Some(2), ep: Some(2), etp: Some(1), ..LayoutRequest::default() };
+        let request = if is_routed { request } else { LayoutRequest { ep: None, etp: None, ..request } };
+        let request = LayoutRequest { microbatches: Some(1), micro_batch: Some(4), ..request };
+        let checked = legal(&recipe, &request);
+        let layout = checked.layout.as_ref().unwrap();
+        let results = comm::threads::run(layout.world as usize, Duration::from_secs(60), |comm| {
+            let mut trainer = Trainer::<f32>::new(&checked.recipe, layout, comm, 5, Settings::default())?;
+            let report = trainer.step(&Batch::synthetic(recipe.vocab, layout, 1, 0))?;
+            let saves = trainer.model().saves(0, &Sizes::of(layout), trainer.shelf());
+            let saves: Vec<_> = saves.into_iter().map(|(_, save)| save).collect();
+            Ok((report.saved_bytes, saved::bytes(&saves, 4)))
+        });
+        let all: Vec<(u64, u64)> = results.into_iter().map(|r| r.unwrap()).collect();
+        let total = |pick: fn(&(u64, u64)) -> u64| all.iter().map(pick).sum::<u64>();
+        assert_eq!(total(|a| a.0), total(|a| a.1), "{pattern}");
+        assert!(is_routed || all.iter().all(|(held, declared)| held == declared), "{pattern}: {all:?}");
     }
 }

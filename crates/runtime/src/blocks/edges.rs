@@ -2,6 +2,7 @@
 
 use super::{Cx, Linear};
 use crate::mat::{Mat, axpy, dot};
+use crate::model::Tokens;
 use crate::params::{Id, Shelf};
 use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
@@ -101,15 +102,9 @@ impl Head {
         (first, self.vocab.saturating_sub(first).min(len))
     }
 
-    /// The sum of this context rank's losses, each over `total`; the same on every tensor rank.
-    pub fn forward<R: Real>(
-        &self,
-        cx: &Cx<R>,
-        shelf: &Shelf,
-        x: Mat<R>,
-        targets: &[u32],
-        total: f64,
-    ) -> Result<(f64, Saved<R>)> {
+    /// The sum of this context rank's losses, each over the step's tokens; the same on every tensor rank.
+    pub fn forward<R: Real>(&self, cx: &Cx<R>, shelf: &Shelf, x: Mat<R>, tokens: &Tokens) -> Result<(f64, Saved<R>)> {
+        let targets = &tokens.target;
         let mut saved = Saved::new(self.saves(&cx.sizes, shelf));
         let x = tensor::enter(cx.rank, HEAD, x)?;
         let mut logits = self.weight.partial(cx, &x);
@@ -137,7 +132,7 @@ impl Head {
         }
         saved.keep("head input", x);
         saved.keep("shares", logits);
-        Ok((loss / total, saved))
+        Ok((loss / tokens.total, saved))
     }
 
     /// Transpose of [`Head::forward`].
@@ -146,17 +141,16 @@ impl Head {
         cx: &mut Cx<R>,
         shelf: &Shelf,
         mut saved: Saved<R>,
-        targets: &[u32],
-        total: f64,
+        tokens: &Tokens,
     ) -> Result<Mat<R>> {
         let mut d = saved.take("shares");
         let (first, real) = self.real(shelf);
-        for (row, target) in targets.iter().enumerate() {
+        for (row, target) in tokens.target.iter().enumerate() {
             if let Some(at) = (*target as usize).checked_sub(first).filter(|at| *at < real) {
                 d.row_mut(row)[at] -= R::ONE;
             }
         }
-        let scale = R::of(1.0 / total);
+        let scale = R::of(1.0 / tokens.total);
         d.data.iter_mut().for_each(|v| *v *= scale);
         let dx = self.weight.partial_back(cx, &saved.take("head input"), &d);
         tensor::enter_back(cx.rank, HEAD, dx)

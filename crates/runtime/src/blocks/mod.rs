@@ -38,6 +38,22 @@ pub struct Cx<'a, R> {
     pub grads: &'a mut [Mat<R>],
     /// Sum of auxiliary losses of this rank's tokens, as they enter the step's loss.
     pub auxiliary: f64,
+    /// Weight products put off, where backward is split; `None` where they are taken at once.
+    pub deferred: Option<Vec<Product<R>>>,
+}
+
+/// A linear layer's weight gradient that waits: output's gradient and input.
+pub struct Product<R> {
+    weight: Id,
+    dy: Mat<R>,
+    x: Mat<R>,
+}
+
+impl<R: Real> Product<R> {
+    /// Adds it to the gradients.
+    pub(crate) fn add(&self, grads: &mut [Mat<R>]) {
+        self.dy.linear_weight(&self.x, &mut grads[self.weight.0]);
+    }
 }
 
 impl<R: Real> Cx<'_, R> {
@@ -129,7 +145,10 @@ impl Linear {
 
     /// Transpose of [`Linear::partial`].
     pub fn partial_back<R: Real>(&self, cx: &mut Cx<R>, x: &Mat<R>, dy: &Mat<R>) -> Mat<R> {
-        dy.linear_weight(x, cx.grad(self.weight));
+        match &mut cx.deferred {
+            Some(waiting) => waiting.push(Product { weight: self.weight, dy: dy.clone(), x: x.clone() }),
+            None => dy.linear_weight(x, cx.grad(self.weight)),
+        }
         dy.linear_input(cx.weight(self.weight))
     }
 }
