@@ -6,10 +6,11 @@ use crate::element::{Element, Payload, Piece};
 use crate::failure;
 use crate::traffic::Traffic;
 use crate::{Dtype, Result};
+use diag::Finding;
 use std::sync::Arc;
 
 /// What a backend provides. Groups have at least two members when a primitive is called.
-pub trait Fabric: Send + Sync {
+pub trait Fabric {
     /// This rank.
     fn rank(&self) -> usize;
     /// Ranks in all.
@@ -22,6 +23,8 @@ pub trait Fabric: Send + Sync {
     fn post(&self, to: usize, tag: u64, header: Header, payload: Payload) -> Result<()>;
     /// Takes the next message of a rank under a tag.
     fn take(&self, from: usize, tag: u64, header: Header) -> Result<Payload>;
+    /// Ends the run on every rank, for a reason that arose outside any call.
+    fn end(&self, finding: &Finding);
 }
 
 /// How an all-reduce joins values.
@@ -61,6 +64,11 @@ impl Comm {
     /// What this rank has put into calls.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
+    }
+
+    /// Ends the run on every rank: this one has failed outside any call.
+    pub fn end(&self, finding: &Finding) {
+        self.fabric.end(finding);
     }
 
     fn place<T: Element>(&self, group: &Group, header: &Header, put: usize) -> Result<usize> {

@@ -3,15 +3,19 @@
 use crate::call::{Group, Header};
 use diag::{Blame, Finding};
 
-/// Members came with different calls.
-pub fn disagree(group: &Group, first: (usize, &Header), other: (usize, &Header)) -> Finding {
-    let axis = first.1.call.axis;
+/// Members came with different calls, each in its own words (see [`words`]).
+pub fn disagree(group: &Group, axis: &'static str, first: (usize, &str), other: (usize, &str)) -> Finding {
     let message = format!(
-        "members of {axis} group {group} disagree: rank {} calls {}, rank {} calls {} on axis {}",
-        first.0, first.1, other.0, other.1, other.1.call.axis
+        "members of {axis} group {group} disagree: rank {} calls {}, rank {} calls {}",
+        first.0, first.1, other.0, other.1
     );
     Finding::error("comm/disagree", Blame::Bug, axis, message)
         .hint("every member must make the same calls in the same order with the same lengths and dtype")
+}
+
+/// A call in words that say everything its members must agree on.
+pub fn words(header: &Header) -> String {
+    format!("{header} on axis {} ({})", header.call.axis, header.detail)
 }
 
 /// Somebody did not come in time.

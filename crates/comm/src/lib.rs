@@ -9,6 +9,8 @@ mod call;
 mod collectives;
 mod element;
 mod failure;
+#[cfg(feature = "mpi")]
+pub mod processes;
 pub mod threads;
 mod traffic;
 

@@ -189,11 +189,9 @@ impl Thread {
         let number = rounds.join(place, group.len());
         if let Some((other, theirs)) = rounds.lay(number, place, header.clone(), payload) {
             drop(rounds);
-            return Err(self.hall.fail(failure::disagree(
-                group,
-                (group.ranks()[other], &theirs),
-                (self.rank, &header),
-            )));
+            let (theirs, ours) = (failure::words(&theirs), failure::words(&header));
+            let (first, second) = ((group.ranks()[other], theirs.as_str()), (self.rank, ours.as_str()));
+            return Err(self.hall.fail(failure::disagree(group, header.call.axis, first, second)));
         }
         table.moved.notify_all();
         let wait = Wait { group, header: &header, rank: self.rank, since: Instant::now() };
@@ -289,6 +287,10 @@ impl Fabric for Thread {
         Ok(self.meet(group, header, payload)?.into_iter().map(piece).collect())
     }
 
+    fn end(&self, finding: &Finding) {
+        self.hall.fail(finding.clone());
+    }
+
     fn post(&self, to: usize, tag: u64, header: Header, payload: Payload) -> Result<()> {
         self.hall.begin(self.rank, &header)?;
         let mailbox = self.hall.mailbox(self.rank, to, tag);
@@ -309,7 +311,9 @@ impl Fabric for Thread {
                     return Ok(payload);
                 }
                 drop(messages);
-                return Err(self.hall.fail(failure::disagree(&group, (from, &theirs), (self.rank, &header))));
+                let (theirs, ours) = (failure::words(&theirs), failure::words(&header));
+                let (first, second) = ((from, theirs.as_str()), (self.rank, ours.as_str()));
+                return Err(self.hall.fail(failure::disagree(&group, header.call.axis, first, second)));
             }
             if let Some(finding) = self.hall.in_vain(&wait, &[from]) {
                 drop(messages);

@@ -16,4 +16,6 @@ pub mod real;
 pub mod saved;
 mod shards;
 mod split;
+mod stack;
+mod suffix;
 pub mod train;

@@ -12,13 +12,15 @@ use crate::rank::Rank;
 use crate::real::Real;
 use crate::saved::Sizes;
 use crate::shards::{Flat, Vault};
+use crate::suffix;
 use comm::{Call, Comm, Group, Op, Result};
 use layout::order::{Pass, Pipeline};
 use layout::{Axis, Layout, OwnershipTable, ZeroStage};
 use recipe::{Optimizer, Recipe};
 use std::ops::Range;
 
-/// The sequences of one step, each one token longer than it is trained on.
+/// The sequences of one step, each longer than it is trained on by one token, and by one more for
+/// each prediction depth.
 pub struct Batch {
     /// One a sequence.
     pub sequences: Vec<Vec<u32>>,
@@ -26,11 +28,12 @@ pub struct Batch {
 
 impl Batch {
     /// Sequences that can be learned: each token follows from the one before by one of a few rules.
-    pub fn synthetic(vocab: u64, layout: &Layout, seed: u64, step: u64) -> Batch {
+    pub fn synthetic(recipe: &Recipe, layout: &Layout, seed: u64, step: u64) -> Batch {
+        let (vocab, ahead) = (recipe.vocab, recipe.features.mtp().map_or(0, |mtp| mtp.depth));
         let sequence = |index: u64| {
             let key = hash(hash(seed, step), index);
             let mut token = hash(key, 0) % vocab;
-            (0..=layout.sequence)
+            (0..=layout.sequence + ahead)
                 .map(|t| {
                     let now = token;
                     token = (token * 5 + 3 + hash(key, t + 1) % 2) % vocab;
@@ -42,19 +45,24 @@ impl Batch {
     }
 
     /// The tokens a rank runs in one microbatch: its replica's sequences at its context part.
-    fn tokens(&self, rank: &Rank, microbatch: usize) -> Tokens {
-        let batch = rank.layout.micro_batch as usize;
-        let replicas = rank.layout.dp.get() as usize;
-        let first = (microbatch * replicas + rank.on(Axis::Dp)) * batch;
-        let (mut input, mut target) = (Vec::new(), Vec::new());
-        for position in rank.positions() {
-            for sequence in &self.sequences[first..first + batch] {
-                input.push(sequence[position]);
-                target.push(sequence[position + 1]);
-            }
-        }
+    fn tokens(&self, rank: &Rank, microbatch: usize, depths: usize) -> Tokens {
         let total = (rank.layout.global_batch * rank.layout.sequence) as f64;
-        Tokens { input, target, total }
+        let shifted = |by: usize, total: f64| {
+            let batch = rank.layout.micro_batch as usize;
+            let replicas = rank.layout.dp.get() as usize;
+            let first = (microbatch * replicas + rank.on(Axis::Dp)) * batch;
+            let (mut input, mut target) = (Vec::new(), Vec::new());
+            for position in rank.positions() {
+                for sequence in &self.sequences[first..first + batch] {
+                    input.push(sequence[position + by]);
+                    target.push(sequence[position + by + 1]);
+                }
+            }
+            Tokens { input, target, ahead: Vec::new(), total }
+        };
+        // A depth's loss weighs its share of the suffix's, which is said by dividing by more tokens.
+        let ahead = (1..=depths).map(|by| shifted(by, total * depths as f64 / suffix::WEIGHT)).collect();
+        Tokens { ahead, ..shifted(0, total) }
     }
 }
 
@@ -84,6 +92,8 @@ pub struct Trainer<'a, R> {
     reduced: Vec<Vec<R>>,
     states: Vec<State<R>>,
     steps: u64,
+    /// Prediction depths of the model.
+    depths: usize,
 }
 
 impl<'a, R: Real> Trainer<'a, R> {
@@ -106,8 +116,21 @@ impl<'a, R: Real> Trainer<'a, R> {
             weights.iter_mut().for_each(|w| w.data = Vec::new());
         }
         let states = flats.iter().map(|flat| State::new(flat, &shelf)).collect();
+        let depths = recipe.features.mtp().map_or(0, |mtp| mtp.depth as usize);
         let (grads, vault) = (shelf.zeros(), Vault { flats, held });
-        Ok(Trainer { rank, shelf, model, settings, weights, grads, vault, reduced: Vec::new(), states, steps: 0 })
+        Ok(Trainer {
+            rank,
+            shelf,
+            model,
+            settings,
+            weights,
+            grads,
+            vault,
+            reduced: Vec::new(),
+            states,
+            steps: 0,
+            depths,
+        })
     }
 
     /// The parameters this rank holds.
@@ -186,7 +209,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         let order = Pipeline::of(layout)?;
         let mut flight = Flight::new(order);
         for action in order.stage(self.rank.on(Axis::Pp) as u32).flat_map(layout::order::Block::actions) {
-            let tokens = batch.tokens(&self.rank, action.microbatch as usize);
+            let tokens = batch.tokens(&self.rank, action.microbatch as usize, self.depths);
             let mut cx = Cx {
                 rank: &self.rank,
                 sizes: Sizes::of(layout),

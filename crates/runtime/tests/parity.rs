@@ -98,10 +98,10 @@ fn run(recipe: &Recipe, request: &LayoutRequest, steps: u64) -> Outcome {
     let out = std::sync::Mutex::new((HashMap::new(), HashMap::new()));
     let results = comm::threads::run(layout.world as usize, Duration::from_secs(60), |comm| {
         let mut trainer = Trainer::<f64>::new(&checked.recipe, layout, comm, 5, Settings::default())?;
-        let (_, grads) = trainer.gradients(&Batch::synthetic(recipe.vocab, layout, 1, 0))?;
+        let (_, grads) = trainer.gradients(&Batch::synthetic(recipe, layout, 1, 0))?;
         let mut reports = Vec::new();
         for step in 0..steps {
-            reports.push(trainer.step(&Batch::synthetic(recipe.vocab, layout, 1, step))?);
+            reports.push(trainer.step(&Batch::synthetic(recipe, layout, 1, step))?);
         }
         let weights = trainer.weights()?;
         let mut out = out.lock().unwrap();
@@ -275,7 +275,7 @@ fn what_is_kept_is_what_was_declared() {
         let layout = checked.layout.as_ref().unwrap();
         let results = comm::threads::run(layout.world as usize, Duration::from_secs(60), |comm| {
             let mut trainer = Trainer::<f32>::new(&checked.recipe, layout, comm, 5, Settings::default())?;
-            let report = trainer.step(&Batch::synthetic(recipe.vocab, layout, 1, 0))?;
+            let report = trainer.step(&Batch::synthetic(&recipe, layout, 1, 0))?;
             let saves = trainer.model().saves(0, &Sizes::of(layout), trainer.shelf());
             let saves: Vec<_> = saves.into_iter().map(|(_, save)| save).collect();
             Ok((report.saved_bytes, saved::bytes(&saves, 4)))
@@ -285,4 +285,13 @@ fn what_is_kept_is_what_was_declared() {
         assert_eq!(total(|a| a.0), total(|a| a.1), "{pattern}");
         assert!(is_routed || all.iter().all(|(held, declared)| held == declared), "{pattern}: {all:?}");
     }
+}
+
+#[test]
+fn prediction_heads() {
+    let mtp = "[features.mtp]\ndepth = 2\npattern = \"(AF)\"\n";
+    parity("AF", mtp, |r| r.tp = Some(2));
+    parity("AF", mtp, |r| (r.tp, r.sp) = (Some(2), Some(false)));
+    parity("AF", mtp, |r| (r.cp, r.dp, r.zero) = (Some(2), Some(2), Some(ZeroStage::Three)));
+    parity("AF", mtp, |r| (r.pp, r.microbatches) = (Some(2), Some(4)));
 }

@@ -75,7 +75,7 @@ fn compare(pattern: &str, request: LayoutRequest) {
     let layout = checked.layout.as_ref().unwrap();
     let moved = comm::threads::run(layout.world as usize, Duration::from_secs(60), |comm| {
         let mut trainer = Trainer::<f32>::new(&recipe, layout, comm, 5, Settings::default())?;
-        trainer.step(&Batch::synthetic(recipe.vocab, layout, 1, 0))?;
+        trainer.step(&Batch::synthetic(&recipe, layout, 1, 0))?;
         Ok(comm.traffic().all())
     });
     let mut by_axis: BTreeMap<&str, (u64, u64)> = BTreeMap::new();

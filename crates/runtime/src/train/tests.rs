@@ -20,7 +20,7 @@ fn error(pattern: &str, tables: &str) -> f64 {
     let layout = checked.layout.as_ref().unwrap();
     let comm = comm::threads::alone();
     let mut trainer = Trainer::<f64>::new(&recipe, layout, &comm, 3, Settings::default()).unwrap();
-    let batch = Batch::synthetic(recipe.vocab, layout, 1, 0);
+    let batch = Batch::synthetic(&recipe, layout, 1, 0);
     let (_, grads) = trainer.gradients(&batch).unwrap();
     let loss = |trainer: &mut Trainer<f64>| {
         let report = trainer.accumulate(&batch).unwrap();
@@ -80,4 +80,11 @@ fn recurrences_have_true_gradients() {
     error("M", "[mamba]\nkind = \"mamba2\"\nheads = 4\nhead_dim = 3\nstate = 4\ngroups = 2\nchunk = 3\n");
     error("M", "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 3\nstate = 8\ngroups = 2\nangles = 2\nchunk = 3\n");
     error("R", "[recurrent]\nheads = 4\nqk_heads = 2\nkey_dim = 3\nvalue_dim = 2\n");
+}
+
+#[test]
+fn prediction_heads_have_true_gradients() {
+    let mtp = "[mlp]\nffn = 12\n[features.mtp]\ndepth = 2\npattern = \"F\"\n";
+    error("F", mtp);
+    error("F", &format!("tied = true\n{mtp}"));
 }

@@ -1,0 +1,149 @@
+//! Blocks one above another, each behind its norm and added to the residual stream.
+
+use crate::blocks::mlp::{DENSE, Mlp};
+use crate::blocks::norm::Norm;
+use crate::blocks::{Block, Cx, attention, m2rnn, mamba2, mamba3, moe};
+use crate::mat::Mat;
+use crate::params::Shelf;
+use crate::real::Real;
+use crate::saved::{Save, Saved, Sizes};
+use comm::Result;
+use diag::{Blame, Finding};
+use layout::Layout;
+use recipe::kinds::mamba::Mamba;
+use recipe::{Layer, Mixer, Place, Recipe};
+
+/// Mixers side by side behind one norm.
+pub(crate) struct Residual<R> {
+    norm: Norm,
+    mixers: Vec<Box<dyn Block<R>>>,
+}
+
+/// Blocks in order, with the place whose weights each opens for itself.
+pub(crate) struct Stack<R> {
+    blocks: Vec<(Option<Place>, Residual<R>)>,
+}
+
+impl<R> Default for Stack<R> {
+    fn default() -> Stack<R> {
+        Stack { blocks: Vec::new() }
+    }
+}
+
+/// What a stack kept: for each block its input and what its mixers kept.
+pub(crate) struct Kept<R> {
+    blocks: Vec<(Mat<R>, Vec<Saved<R>>)>,
+}
+
+impl<R: Real> Kept<R> {
+    pub fn bytes(&self) -> u64 {
+        let one = |(x, saved): &(Mat<R>, Vec<Saved<R>>)| {
+            x.data.len() as u64 * R::BYTES + saved.iter().map(Saved::bytes).sum::<u64>()
+        };
+        self.blocks.iter().map(one).sum()
+    }
+}
+
+impl<R: Real> Stack<R> {
+    /// Puts blocks on top; `None` leaves opening their weights to the caller.
+    pub fn push(&mut self, place: Option<Place>, residuals: Vec<Residual<R>>) {
+        self.blocks.extend(residuals.into_iter().map(|r| (place, r)));
+    }
+
+    pub fn saves(&self, sizes: &Sizes, hidden: usize) -> Vec<(Option<Place>, Save)> {
+        let one = |(place, residual): &(Option<Place>, Residual<R>)| {
+            let input = residual.norm.saves("norm input", sizes.shard, hidden);
+            let kept = residual.mixers.iter().flat_map(|m| m.saves(sizes));
+            std::iter::once(input).chain(kept).map(|save| (*place, save)).collect::<Vec<_>>()
+        };
+        self.blocks.iter().flat_map(one).collect()
+    }
+
+    pub fn forward(&self, cx: &mut Cx<R>, mut x: Mat<R>) -> Result<(Mat<R>, Kept<R>)> {
+        let mut blocks = Vec::with_capacity(self.blocks.len());
+        for (place, residual) in &self.blocks {
+            place.map_or(Ok(()), |p| cx.open(p))?;
+            let normed = residual.norm.forward(cx, &x);
+            let mut out = x.clone();
+            let mut kept = Vec::with_capacity(residual.mixers.len());
+            for mixer in &residual.mixers {
+                let (y, saved) = mixer.forward(cx, normed.clone())?;
+                debug_assert!(saved.is_complete());
+                out.add(&y);
+                kept.push(saved);
+            }
+            blocks.push((std::mem::replace(&mut x, out), kept));
+            place.iter().for_each(|p| cx.close(*p));
+        }
+        Ok((x, Kept { blocks }))
+    }
+
+    /// Transpose of [`Stack::forward`].
+    pub fn backward(&self, cx: &mut Cx<R>, kept: Kept<R>, mut dx: Mat<R>) -> Result<Mat<R>> {
+        for ((place, residual), (x, kept)) in self.blocks.iter().zip(kept.blocks).rev() {
+            place.map_or(Ok(()), |p| cx.open(p))?;
+            let mut dnormed = Mat::zeros(dx.rows, dx.cols);
+            for (mixer, saved) in residual.mixers.iter().zip(kept) {
+                dnormed.add(&mixer.backward(cx, saved, dx.clone())?);
+            }
+            dx.add(&residual.norm.backward(cx, &x, &dnormed));
+            place.iter().for_each(|p| cx.close(*p));
+        }
+        Ok(dx)
+    }
+}
+
+fn refuse(object: &str, what: &str) -> Finding {
+    Finding::error("runtime/unsupported", Blame::Engine, object, format!("the runtime has no {what}"))
+}
+
+/// The blocks of one layer, with the paths `recipe.tensors()` gives them. `ordinal` counts attention
+/// layers; a prediction suffix has none.
+pub(crate) fn residuals<R: Real>(
+    recipe: &Recipe,
+    layout: &Layout,
+    shelf: &mut Shelf,
+    layer: &Layer,
+    prefix: &str,
+    mut ordinal: Option<&mut u64>,
+) -> std::result::Result<Vec<Residual<R>>, Finding> {
+    let mut out = Vec::new();
+    for (index, block) in layer.blocks.iter().enumerate() {
+        let first = block.mixers[0];
+        let twin = layer.blocks[..index].iter().filter(|b| b.mixers[0] == first).count();
+        let suffix = if twin == 0 { String::new() } else { format!("_{}", twin + 1) };
+        let path = |mixer: Mixer| format!("{prefix}.{}{suffix}", mixer.table());
+        let norm = Norm::new(shelf, &format!("{}.norm", path(first)), recipe.hidden as usize);
+        let mut mixers = Vec::new();
+        for &mixer in &block.mixers {
+            mixers.push(new_block(recipe, layout, shelf, mixer, &path(mixer), ordinal.as_deref().copied())?);
+            if let Some(ordinal) = &mut ordinal {
+                **ordinal += u64::from(mixer == Mixer::Attention);
+            }
+        }
+        out.push(Residual { norm, mixers });
+    }
+    Ok(out)
+}
+
+/// One block at a path.
+fn new_block<R: Real>(
+    recipe: &Recipe,
+    layout: &Layout,
+    shelf: &mut Shelf,
+    mixer: Mixer,
+    path: &str,
+    ordinal: Option<u64>,
+) -> std::result::Result<Box<dyn Block<R>>, Finding> {
+    Ok(match (mixer, &recipe.moe, &recipe.mamba, &recipe.recurrent, &recipe.mlp) {
+        (Mixer::Attention, ..) => attention::new(recipe, shelf, path, ordinal)?,
+        (Mixer::Moe, Some(kind), ..) => Box::new(moe::Moe::new(kind, shelf, path, recipe.hidden, layout)?),
+        (Mixer::Mamba, _, Some(Mamba::Two(kind)), ..) => Box::new(mamba2::Mamba2::new(kind, shelf, path, layout)?),
+        (Mixer::Mamba, _, Some(Mamba::Three(kind)), ..) => Box::new(mamba3::Mamba3::new(kind, shelf, path)?),
+        (Mixer::Recurrent, _, _, Some(kind), _) => Box::new(m2rnn::M2rnn::new(kind, shelf, path)?),
+        (Mixer::Mlp, .., Some(kind)) => Box::new(Mlp::new(shelf, path, kind.activation, DENSE)),
+        (Mixer::Mamba, ..) => return Err(refuse("mamba", "Mamba-1")),
+        (Mixer::GatedDelta, ..) => return Err(refuse("gated_delta", "gated delta net")),
+        (mixer, ..) => return Err(refuse(mixer.table(), "block without a table")),
+    })
+}
