@@ -95,7 +95,8 @@ impl Comm {
         drop(pieces);
         header.counts = Vec::new();
         let segments = self.fabric.share(group, header, T::payload(Arc::new(segment)))?;
-        let mut out = reuse::<T>(mine).unwrap_or_else(|| vec![T::ZERO; len]);
+        // Between processes a piece is a buffer of its own, and shorter.
+        let mut out = reuse::<T>(mine).filter(|v| v.len() == len).unwrap_or_else(|| vec![T::ZERO; len]);
         let mut at = 0;
         for segment in segments.iter().filter_map(T::values) {
             out[at..at + segment.len()].copy_from_slice(segment);

@@ -65,6 +65,21 @@ struct Desk {
     failure: Option<Finding>,
 }
 
+impl Desk {
+    /// The next frame under a key, or why there will be none.
+    fn next(&mut self, at: &(usize, Key)) -> Option<Result<Frame>> {
+        if let Some(finding) = &self.failure {
+            return Some(Err(finding.clone()));
+        }
+        let frames = self.came.get_mut(at)?;
+        let frame = frames.pop_front();
+        if frames.is_empty() {
+            self.came.remove(at);
+        }
+        frame.map(Ok)
+    }
+}
+
 struct Process {
     rank: usize,
     deadline: Duration,
@@ -104,12 +119,9 @@ impl Process {
         let since = Instant::now();
         let at = (from, key.clone());
         loop {
-            if let Some(finding) = self.desk.borrow().failure.clone() {
-                return Err(finding);
-            }
-            if let Some(frame) = self.desk.borrow_mut().came.get_mut(&at).and_then(VecDeque::pop_front) {
-                self.desk.borrow_mut().came.retain(|_, frames| !frames.is_empty());
-                return Ok(frame);
+            let found = self.desk.borrow_mut().next(&at);
+            if let Some(found) = found {
+                return found;
             }
             if !self.poll() {
                 if since.elapsed() >= self.deadline {
