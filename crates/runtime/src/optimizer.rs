@@ -52,18 +52,18 @@ const QUINTIC: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
 /// Optimizer state of one flat buffer's held run: one moment where Muon steps, two where AdamW does.
 pub(crate) struct State<R> {
-    first: Vec<R>,
-    second: Vec<R>,
+    pub first: Vec<R>,
+    pub second: Vec<R>,
 }
 
 /// A run of one parameter inside the held run.
-struct Piece {
-    id: Id,
+pub(crate) struct Piece {
+    pub id: Id,
     /// In the held run.
-    at: Range<usize>,
+    pub at: Range<usize>,
 }
 
-fn pieces(flat: &Flat) -> Vec<Piece> {
+pub(crate) fn pieces(flat: &Flat) -> Vec<Piece> {
     let held = &flat.held;
     let piece = |(id, span): (&Id, &Range<usize>)| {
         let (start, end) = (span.start.max(held.start), span.end.min(held.end));
@@ -72,7 +72,7 @@ fn pieces(flat: &Flat) -> Vec<Piece> {
     flat.ids.iter().zip(&flat.spans).filter_map(piece).collect()
 }
 
-fn steps_by_muon(shelf: &Shelf, id: Id) -> bool {
+pub(crate) fn steps_by_muon(shelf: &Shelf, id: Id) -> bool {
     shelf.params[id.0].row.tensor.optimizer == Optimizer::Muon
 }
 

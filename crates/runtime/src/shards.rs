@@ -55,7 +55,7 @@ impl Flat {
     }
 
     /// The run of one member; the larger runs first, as a reduce-scatter deals them.
-    fn share(&self, place: usize) -> Range<usize> {
+    pub fn share(&self, place: usize) -> Range<usize> {
         let (each, more) = (self.len / self.group.len(), self.len % self.group.len());
         let start = place * each + place.min(more);
         start..start + each + usize::from(place < more)

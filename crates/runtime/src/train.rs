@@ -81,17 +81,17 @@ pub struct Report {
 
 /// One rank of a training run.
 pub struct Trainer<'a, R> {
-    rank: Rank<'a>,
-    shelf: Shelf,
+    pub(crate) rank: Rank<'a>,
+    pub(crate) shelf: Shelf,
     model: Model<R>,
     settings: Settings,
-    weights: Vec<Mat<R>>,
+    pub(crate) weights: Vec<Mat<R>>,
     grads: Vec<Mat<R>>,
-    vault: Vault<R>,
+    pub(crate) vault: Vault<R>,
     /// Summed gradients of the held runs.
     reduced: Vec<Vec<R>>,
-    states: Vec<State<R>>,
-    steps: u64,
+    pub(crate) states: Vec<State<R>>,
+    pub(crate) steps: u64,
     /// Prediction depths of the model.
     depths: usize,
 }
@@ -136,6 +136,11 @@ impl<'a, R: Real> Trainer<'a, R> {
     /// The parameters this rank holds.
     pub fn shelf(&self) -> &Shelf {
         &self.shelf
+    }
+
+    /// Steps taken, those before a checkpoint that was loaded among them.
+    pub fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// The model.
@@ -361,12 +366,12 @@ impl<'a, R: Real> Trainer<'a, R> {
     }
 }
 
-fn clip(span: &Range<usize>, to: &Range<usize>) -> Range<usize> {
+pub(crate) fn clip(span: &Range<usize>, to: &Range<usize>) -> Range<usize> {
     let start = span.start.clamp(to.start, to.end);
     start..span.end.clamp(start, to.end)
 }
 
-fn shift(range: &Range<usize>, by: usize) -> Range<usize> {
+pub(crate) fn shift(range: &Range<usize>, by: usize) -> Range<usize> {
     range.start - by..range.end - by
 }
 
