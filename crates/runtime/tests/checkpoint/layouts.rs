@@ -1,9 +1,7 @@
 //! Checkpoints saved under one layout and loaded under others: the same run goes on, every element
 //! is stored once, and what is damaged is named.
 
-mod common;
-
-use common::{Temp, load_and_train, on_ranks, recipe, save_after_two, unwrap};
+use crate::common::{self, Temp, load_and_train, on_ranks, recipe, save_after_two, unwrap};
 use layout::{LayoutRequest, Schedule, ZeroStage};
 use runtime::checkpoint::{self, Index, Kind, Region};
 use std::collections::BTreeMap;
@@ -41,6 +39,15 @@ fn cases() -> Vec<Case> {
     ]
 }
 
+/// Losses, balancing losses and norms of the gradient, step by step.
+fn check_same(expected: &[[f64; 3]], found: &[[f64; 3]], case: &str) {
+    assert_eq!(expected.len(), found.len());
+    for (a, b) in expected.iter().flatten().zip(found.iter().flatten()) {
+        let error = (a - b).abs() / a.abs();
+        assert!(error <= 1e-12, "{case}: {b} is {error:e} from {a}");
+    }
+}
+
 #[test]
 fn a_run_goes_on_under_any_other_layout() {
     for keys in ["pattern = \"AEMR\"\ntied = true", "pattern = \"AEMR\""] {
@@ -52,10 +59,7 @@ fn a_run_goes_on_under_any_other_layout() {
             for case in cases() {
                 for (loaded, reports) in unwrap(load_and_train(&recipe, &request(case), &store)) {
                     assert_eq!((loaded.step, loaded.position), (2, common::position(2)));
-                    for (a, b) in expected.iter().flatten().zip(reports.iter().flatten()) {
-                        let error = (a - b).abs() / a.abs();
-                        assert!(error <= 1e-12, "from {source} onto {case:?}: {b} is {error:e} from {a}");
-                    }
+                    check_same(&expected, &reports, &format!("from {source} onto {case:?}"));
                 }
             }
         }
@@ -179,3 +183,21 @@ fn old_checkpoints_go_and_stale_ones_are_cleared() {
     names.sort();
     assert_eq!(names, ["step-3", "step-4"]);
 }
+
+/// A model with prediction depths, whose suffix copies the embedding.
+#[test]
+fn prediction_heads_load_elsewhere() {
+    let text = format!("name = \"t\"\npattern = \"AE\"\n{}[mlp]\nffn = 16\n{MTP}", common::TABLES);
+    let recipe = recipe::Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"));
+    let temp = Temp::new("mtp");
+    let store = temp.store().pieces(4..=32);
+    let pipeline = ([2, 1, 2, 1, 1, 1, 1], ZeroStage::One, Some(Schedule::OneF1b));
+    let (_, expected) = save_after_two::<f64>(&recipe, &request(pipeline), &store);
+    for case in [cases()[0], cases()[3], cases()[9], cases()[6]] {
+        for (_, reports) in unwrap(load_and_train(&recipe, &request(case), &store)) {
+            check_same(&expected, &reports, &format!("{case:?}"));
+        }
+    }
+}
+
+const MTP: &str = "[features.mtp]\ndepth = 1\npattern = \"(AF)\"\n";
