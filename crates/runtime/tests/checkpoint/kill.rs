@@ -59,19 +59,22 @@ fn saves_until_killed() {
 enum Sign {
     /// It began to save, or to clear what the kill before left.
     Began,
-    /// It completed a save, so that the run gets on however slow the disk is.
-    Completed,
+    /// It began to write the index.
+    Indexed,
+    /// It gave a checkpoint its name: the run gets on however slow the disk is.
+    Named,
 }
 
 fn wait_for(sign: Sign, folder: &Path, before: &[String]) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    let is_new = |name: &String| !before.contains(name) && !name.ends_with(".partial");
+    let is_partial = |name: &&String| name.ends_with(".partial");
     let is_there = |now: Vec<String>| match sign {
         Sign::Began => now != before,
-        Sign::Completed => now.iter().any(is_new),
+        Sign::Indexed => now.iter().filter(is_partial).any(|n| folder.join(n).join(checkpoint::NAME).exists()),
+        Sign::Named => now.iter().any(|name| !before.contains(name) && !is_partial(&name)),
     };
     while !is_there(names(folder)) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_micros(200));
+        std::thread::sleep(Duration::from_micros(10));
     }
 }
 
@@ -92,9 +95,10 @@ fn kill_once(kill: u64, temp: &Temp, folder: &Path) -> bool {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    wait_for(if kill % 2 == 0 { Sign::Began } else { Sign::Completed }, folder, &before);
-    // From the start of a save to a few saves later, in steps that are never in step with the child.
-    std::thread::sleep(Duration::from_micros(kill * 7919 % 20_011));
+    wait_for([Sign::Began, Sign::Indexed, Sign::Named][kill as usize % 3], folder, &before);
+    // Up to a whole save later, most often soon: what is short is likeliest to be struck so.
+    let part = (kill * 7919 % 1009) as f64 / 1009.0;
+    std::thread::sleep(Duration::from_secs_f64(0.03 * part.powi(4)));
     child.kill().unwrap();
     child.wait().unwrap();
     names(folder).iter().any(|n| n.ends_with(".partial"))
@@ -122,7 +126,12 @@ fn kills_at_any_moment_lose_nothing() {
         for kill in 0..KILLS {
             interrupted += u64::from(comm.rank() == 0 && kill_once(kill, &temp, &folder));
             comm.barrier(&Group::new(0..2), Call::new("world", "killed"))?;
-            let Some(newest) = store(&folder).latest()? else { continue };
+            let store = store(&folder);
+            let Some(newest) = store.latest()? else { continue };
+            // Whatever is named as a checkpoint loads, those that were about to be removed among them.
+            for step in store.steps()? {
+                checkpoint::load(&store.at(step), &mut resumed, &recipe)?;
+            }
             let loaded = checkpoint::load(&newest, &mut resumed, &recipe)?;
             assert!(loaded.step >= last, "kill {kill}: step {last} was complete, and is lost");
             assert_eq!(loaded.position, position(loaded.step));
