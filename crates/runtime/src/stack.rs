@@ -137,7 +137,9 @@ fn new_block<R: Real>(
 ) -> std::result::Result<Box<dyn Block<R>>, Finding> {
     Ok(match (mixer, &recipe.moe, &recipe.mamba, &recipe.recurrent, &recipe.mlp) {
         (Mixer::Attention, ..) => attention::new(recipe, shelf, path, ordinal)?,
-        (Mixer::Moe, Some(kind), ..) => Box::new(moe::Moe::new(kind, shelf, path, recipe.hidden, layout)?),
+        (Mixer::Moe, Some(kind), ..) => {
+            Box::new(moe::Moe::new(kind, shelf, path, recipe.hidden, layout, expert_ordinal(recipe, path))?)
+        }
         (Mixer::Mamba, _, Some(Mamba::Two(kind)), ..) => Box::new(mamba2::Mamba2::new(kind, shelf, path, layout)?),
         (Mixer::Mamba, _, Some(Mamba::Three(kind)), ..) => Box::new(mamba3::Mamba3::new(kind, shelf, path)?),
         (Mixer::Recurrent, _, _, Some(kind), _) => Box::new(m2rnn::M2rnn::new(kind, shelf, path)?),
@@ -146,4 +148,21 @@ fn new_block<R: Real>(
         (Mixer::GatedDelta, ..) => return Err(refuse("gated_delta", "gated delta net")),
         (mixer, ..) => return Err(refuse(mixer.table(), "block without a table")),
     })
+}
+
+/// How many expert blocks stand before the one at `path`, suffixes last: the number of its balance.
+fn expert_ordinal(recipe: &Recipe, path: &str) -> usize {
+    let mut words = path.split('.');
+    let is_suffix = words.next() == Some("mtp");
+    let index: usize = words.next().and_then(|w| w.parse().ok()).unwrap_or(0);
+    let experts = |layer: &Layer| layer.mixers().filter(|m| *m == Mixer::Moe).count();
+    // A second expert block of one layer is `moe_2`.
+    let twin = path.rsplit_once('_').and_then(|(_, n)| n.parse::<usize>().ok()).map_or(0, |n| n - 1);
+    let before: usize = if is_suffix {
+        let each = recipe.features.mtp().map_or(0, |mtp| experts(&mtp.layer));
+        recipe.layers.iter().map(experts).sum::<usize>() + index * each
+    } else {
+        recipe.layers[..index].iter().map(experts).sum()
+    };
+    before + twin
 }

@@ -35,6 +35,7 @@ activation = "swiglu"
 
 [moe.router]
 score = "sigmoid"
+expert_bias = true
 aux_loss = 0.1
 
 [recurrent]
