@@ -340,3 +340,36 @@ fn training_learns_and_replicas_follow_the_same_curve_in_f32() {
     assert!(one[39] < 0.7 * one[0], "{} to {}", one[0], one[39]);
     assert!(one[..5].iter().zip(&four).all(|(a, b)| (a - b).abs() <= 1e-4 * a.abs()), "{one:?} {four:?}");
 }
+
+#[test]
+fn latent_attention() {
+    let mla = "[features.mla]\nq_rank = 6\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 4\n";
+    for more in [mla, &mla.replace("q_rank = 6\n", "")] {
+        parity("A", more, |r| r.tp = Some(2));
+        parity("A", more, |r| (r.tp, r.sp) = (Some(4), Some(false)));
+        parity("A", more, |r| (r.tp, r.cp) = (Some(2), Some(2)));
+    }
+}
+
+/// Drops, softmax scores, and experts that no token chooses, under every split of tokens.
+#[test]
+fn experts_with_drops_and_without_tokens() {
+    let routers = ["score = \"softmax\"\n", "score = \"sigmoid\"\nbias = true\naux_loss = 0.5\n"];
+    for (i, router) in routers.into_iter().enumerate() {
+        // With 64 experts and 64 choices of two a step, many experts stay without tokens.
+        let experts = if i == 0 { 64 } else { 8 };
+        let text = format!(
+            "name = \"t\"\nsource = \"test\"\npattern = \"E\"\nhidden = 16\nvocab = 22\nsequence = 16\nrope_theta = 100.0\n\
+             [moe]\nexperts = {experts}\ntop_k = 2\nffn = 8\ncapacity_factor = 0.8\n[moe.router]\n{router}"
+        );
+        let recipe = Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"));
+        let expected = one(&recipe);
+        for [tp, cp, dp, ep, etp] in
+            [[2, 1, 1, 2, 1], [1, 2, 1, 2, 1], [2, 2, 1, 2, 2], [1, 1, 4, 4, 1], [2, 2, 2, 4, 2]]
+        {
+            let mut request = LayoutRequest { tp: Some(tp), cp: Some(cp), dp: Some(dp), ..LayoutRequest::default() };
+            (request.ep, request.etp) = (Some(ep), Some(etp));
+            check_parity(&recipe, &format!("tp {tp} cp {cp} dp {dp} ep {ep} etp {etp}"), &request, &expected);
+        }
+    }
+}

@@ -282,11 +282,12 @@ impl<R: Real> Cell<R> for Delta<R> {
         for (i, ds) in dstate.chunks_exact_mut(width).enumerate() {
             grads[qs.start + i] += scale * dot(&after[i * width..(i + 1) * width], dout);
             axpy(ds, scale * q[i], dout);
-            axpy(&mut dmissing, k[i] * beta, ds);
+            axpy(&mut dmissing, k[i], ds);
             grads[ks.start + i] += beta * dot(ds, &missing);
         }
-        // dmissing is of `v − k P`, the write's factor beta taken in; beta's own is without it.
-        let dbeta = dot(&dmissing, &missing) / beta;
+        // So far of `beta (v − k P)`.
+        let dbeta = dot(&dmissing, &missing);
+        dmissing.iter_mut().for_each(|d| *d *= beta);
         axpy(&mut grads[vs.clone()], R::ONE, &dmissing);
         let mut dkeep = R::ZERO;
         for (i, ds) in dstate.chunks_exact_mut(width).enumerate() {
