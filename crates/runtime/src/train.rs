@@ -1,8 +1,8 @@
 //! Training steps: microbatches, gradients summed over the axes that share them, clipping, and the
 //! optimizers on shards.
 
-use crate::blocks::Cx;
 use crate::blocks::edges::squares;
+use crate::blocks::{Balance, Cx};
 use crate::mat::Mat;
 use crate::model::{Model, Tokens};
 use crate::optimizer::{self, Settings, State};
@@ -16,7 +16,7 @@ use crate::suffix;
 use comm::{Call, Comm, Group, Op, Result};
 use layout::order::{Pass, Pipeline};
 use layout::{Axis, Layout, OwnershipTable, ZeroStage};
-use recipe::{Optimizer, Recipe};
+use recipe::{Mixer, Optimizer, Recipe};
 use std::ops::Range;
 
 /// The sequences of one step, each longer than it is trained on by one token, and by one more for
@@ -94,6 +94,8 @@ pub struct Trainer<'a, R> {
     pub(crate) steps: u64,
     /// Prediction depths of the model.
     depths: usize,
+    /// One for each expert layer of the whole model, wherever it runs.
+    balances: Vec<Balance>,
 }
 
 impl<'a, R: Real> Trainer<'a, R> {
@@ -116,6 +118,8 @@ impl<'a, R: Real> Trainer<'a, R> {
             weights.iter_mut().for_each(|w| w.data = Vec::new());
         }
         let states = flats.iter().map(|flat| State::new(flat, &shelf)).collect();
+        let experts = recipe.moe.as_ref().map_or(0, |moe| moe.experts);
+        let balances = vec![Balance::new(experts); recipe.count_with_suffix(Mixer::Moe) as usize];
         let depths = recipe.features.mtp().map_or(0, |mtp| mtp.depth as usize);
         let (grads, vault) = (shelf.zeros(), Vault { flats, held });
         Ok(Trainer {
@@ -130,6 +134,7 @@ impl<'a, R: Real> Trainer<'a, R> {
             states,
             steps: 0,
             depths,
+            balances,
         })
     }
 
@@ -189,6 +194,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         let report = self.accumulate(batch)?;
         let scale = self.settings.clip.map_or(1.0, |most| (most / (report.norm + 1e-6)).min(1.0));
         self.steps += 1;
+        self.balance()?;
         for at in 0..self.vault.flats.len() {
             let mut grads = std::mem::take(&mut self.reduced[at]);
             grads.iter_mut().for_each(|g| *g *= R::of(scale));
@@ -199,6 +205,7 @@ impl<'a, R: Real> Trainer<'a, R> {
 
     fn accumulate(&mut self, batch: &Batch) -> Result<Report> {
         self.reduced = self.vault.flats.iter().map(|f| vec![R::ZERO; f.held.len()]).collect();
+        self.balances.iter_mut().for_each(|b| b.counts.fill(0));
         let done = self.walk(batch)?;
         if self.rank.layout.zero < ZeroStage::Two {
             self.reduce()?;
@@ -222,6 +229,7 @@ impl<'a, R: Real> Trainer<'a, R> {
                 vault: (layout.zero == ZeroStage::Three).then_some(&self.vault),
                 grads: &mut self.grads,
                 auxiliary: 0.0,
+                balances: &mut self.balances,
                 deferred: None,
             };
             flight.run(&mut cx, &self.model, &self.shelf, action, &tokens)?;
@@ -327,6 +335,20 @@ impl<'a, R: Real> Trainer<'a, R> {
             let sums = self.rank.comm.all_reduce(&group, call, Op::Sum, values)?;
             places.iter().zip(sums).for_each(|(i, v)| grad.data[*i] = v);
         }
+        Ok(())
+    }
+
+    /// Moves the routing biases by what all ranks counted.
+    fn balance(&mut self) -> Result<()> {
+        let counts: Vec<u64> = self.balances.iter().flat_map(|b| b.counts.iter().copied()).collect();
+        if counts.is_empty() {
+            return Ok(());
+        }
+        let world = Group::new(0..self.rank.comm.world());
+        let call = Call::new("world", "tokens of each expert of the step");
+        let sums = self.rank.comm.all_reduce(&world, call, Op::Sum, counts)?;
+        let each = self.balances[0].counts.len();
+        self.balances.iter_mut().zip(sums.chunks_exact(each)).for_each(|(b, c)| b.update(c));
         Ok(())
     }
 

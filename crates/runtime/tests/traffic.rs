@@ -13,6 +13,7 @@ const UNLISTED: &[(&str, &str)] = &[
     ("gradients of keys and values to their owner", "the list has the ring's keys and values only"),
     ("counts of the expert-tensor group", "rows of the group must be told apart by expert"),
     ("tokens of each expert", "the balancing loss is a sequence's, whoever holds its parts"),
+    ("tokens of each expert of the step", "the routing bias moves by them"),
     ("gradients of shared heads", "units that neighbours hold too"),
     ("momentum made whole", "Muon orthogonalises whole matrices"),
     ("squares of the recurrent norm", "a norm over the heads of all ranks"),

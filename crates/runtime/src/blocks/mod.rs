@@ -6,6 +6,7 @@ pub(crate) mod attend;
 pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod edges;
+pub(crate) mod gated_delta;
 pub(crate) mod m2rnn;
 pub(crate) mod mamba2;
 pub(crate) mod mamba3;
@@ -38,8 +39,40 @@ pub struct Cx<'a, R> {
     pub grads: &'a mut [Mat<R>],
     /// Sum of auxiliary losses of this rank's tokens, as they enter the step's loss.
     pub auxiliary: f64,
+    /// Routing of every expert layer that balances by a bias, in the order of depth.
+    pub balances: &'a mut [Balance],
     /// Weight products put off, where backward is split; `None` where they are taken at once.
     pub deferred: Option<Vec<Product<R>>>,
+}
+
+/// What balances an expert layer without a gradient: a bias on its scores when experts are chosen,
+/// moved after every step towards experts that got too few tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Balance {
+    /// Added to scores for the choice; the weights of the choice do not see it.
+    pub bias: Vec<f64>,
+    /// Tokens of this step that chose each expert, here.
+    pub counts: Vec<u64>,
+}
+
+/// How far a bias moves in a step: DeepSeek-V3's report, section 4.2.
+const BIAS_STEP: f64 = 1e-3;
+
+impl Balance {
+    /// For so many experts.
+    pub fn new(experts: u64) -> Balance {
+        Balance { bias: vec![0.0; experts as usize], counts: vec![0; experts as usize] }
+    }
+
+    /// Moves the bias by the counts of all ranks, and starts counting anew.
+    pub(crate) fn update(&mut self, counts: &[u64]) {
+        let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
+        for (bias, count) in self.bias.iter_mut().zip(counts) {
+            let short = mean - *count as f64;
+            *bias += BIAS_STEP * if short == 0.0 { 0.0 } else { short.signum() };
+        }
+        self.counts.fill(0);
+    }
 }
 
 /// A linear layer's weight gradient that waits: output's gradient and input.
@@ -57,6 +90,15 @@ impl<R: Real> Product<R> {
 }
 
 impl<R: Real> Cx<'_, R> {
+    /// Runs a forward a second time: what it counts was counted the first time.
+    pub(crate) fn again<T>(&mut self, forward: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let (auxiliary, counts) = (self.auxiliary, self.balances.to_vec());
+        let out = forward(self);
+        self.auxiliary = auxiliary;
+        self.balances.clone_from_slice(&counts);
+        out
+    }
+
     /// Makes the weights of a place whole before its use.
     pub(crate) fn open(&mut self, place: Place) -> Result<()> {
         self.vault.map_or(Ok(()), |vault| vault.open(self.rank, place, self.weights))

@@ -38,6 +38,7 @@ impl Moe {
         path: &str,
         hidden: u64,
         layout: &Layout,
+        balance: usize,
     ) -> std::result::Result<Moe, Finding> {
         let missing =
             [(kind.latent.is_some(), "latent", "latent space around experts"), (kind.bias, "bias", "bias in experts")];
@@ -55,6 +56,7 @@ impl Moe {
             router: Router {
                 weight: shelf.id(&at("router.weight")),
                 bias: shelf.find(&at("router.bias")),
+                balance: kind.router.expert_bias.then_some(balance),
                 kind: kind.clone(),
             },
             into: shelf.params[fc1.0].part.shape()[1] as usize,

@@ -19,6 +19,8 @@ const RUNS: usize = 2;
 pub(crate) struct Router {
     pub weight: Id,
     pub bias: Option<Id>,
+    /// Which of the context's balances is its own, where it has one.
+    pub balance: Option<usize>,
     pub kind: Kind,
 }
 
@@ -83,7 +85,11 @@ impl Router {
 
     /// The choice for every token, and the balancing loss added to the context's.
     pub fn choose<R: Real>(&self, cx: &mut Cx<R>, scores: &Mat<R>) -> Result<Chosen<R>> {
-        let experts = best(scores, self.top_k());
+        let bias: &[f64] = self.balance.map_or(&[], |at| &cx.balances[at].bias);
+        let experts = best(scores, bias, self.top_k());
+        if let Some(at) = self.balance {
+            experts.iter().for_each(|e| cx.balances[at].counts[*e] += 1);
+        }
         let mut weights = Mat::zeros(scores.rows, self.top_k());
         for (token, chosen) in experts.chunks_exact(self.top_k()).enumerate() {
             let sum: R = chosen.iter().map(|e| scores.row(token)[*e]).sum();
@@ -238,14 +244,20 @@ impl Router {
     }
 }
 
-/// The `top_k` best-scored experts of every token, best first; the lower number wins a tie.
-fn best<R: Real>(scores: &Mat<R>, top_k: usize) -> Vec<usize> {
+/// The `top_k` best experts of every token by score and bias, best first; the lower number wins a
+/// tie.
+fn best<R: Real>(scores: &Mat<R>, bias: &[f64], top_k: usize) -> Vec<usize> {
     let mut out = Vec::with_capacity(scores.rows * top_k);
     let mut order: Vec<usize> = Vec::new();
     for row in scores.data.chunks_exact(scores.cols) {
+        let biased = |e: usize| row[e] + R::of(bias.get(e).copied().unwrap_or(0.0));
+        let rank = |a: &usize, b: &usize| {
+            let by_score = biased(*b).partial_cmp(&biased(*a)).unwrap_or(std::cmp::Ordering::Equal);
+            by_score.then(a.cmp(b))
+        };
         order.clear();
         order.extend(0..row.len());
-        order.sort_by(|a, b| row[*b].partial_cmp(&row[*a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(b)));
+        order.sort_by(rank);
         out.extend_from_slice(&order[..top_k]);
     }
     out
