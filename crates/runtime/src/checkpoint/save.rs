@@ -71,7 +71,10 @@ fn prepare(store: &Store, step: u64, partial: &Path) -> Result<()> {
     for name in names(&store.folder)?.iter().filter(|n| n.starts_with(PREFIX) && n.ends_with(PARTIAL)) {
         remove(&store.folder.join(name))?;
     }
-    fs::create_dir_all(partial).map_err(|e| files::failed("create", partial, &e))
+    let is_new = !store.folder.exists();
+    fs::create_dir_all(partial).map_err(|e| files::failed("create", partial, &e))?;
+    let above = store.folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if is_new { files::sync_folder(above) } else { Ok(()) }
 }
 
 fn remove(folder: &Path) -> Result<()> {
@@ -79,7 +82,7 @@ fn remove(folder: &Path) -> Result<()> {
 }
 
 /// One region of a slot, to be stored as a piece.
-struct Duties<'s> {
+struct Job<'s> {
     slot: &'s Slot,
     path: &'s str,
     region: Region,
@@ -94,7 +97,7 @@ fn write_file<R: Real>(
     partial: &Path,
 ) -> Result<(BTreeMap<String, Entry>, u64)> {
     let (slots, format) = (slots(trainer), format::<R>());
-    let (mut entries, mut duties) = (BTreeMap::new(), Vec::new());
+    let (mut entries, mut jobs) = (BTreeMap::new(), Vec::new());
     for (i, param) in trainer.shelf.params.iter().enumerate() {
         let path = param.row.tensor.path.as_str();
         let shape = shapes.get(path).ok_or_else(|| other_recipe(path))?;
@@ -102,24 +105,24 @@ fn write_file<R: Real>(
         let duty = Duty::new(trainer, crate::params::Id(i), store.piece.clone());
         for slot in slots.iter().filter(|s| s.id.0 == i) {
             let regions = duty.regions(trainer, slot, shape);
-            duties.extend(regions.into_iter().map(|region| Duties { slot, path, region }));
+            jobs.extend(regions.into_iter().map(|region| Job { slot, path, region }));
         }
     }
-    let items: Vec<Item> = duties.iter().map(|d| item(d, format)).collect();
+    let items: Vec<Item> = jobs.iter().map(|job| item(job, format)).collect();
     let header = files::header(format.name(), &items);
     let (mut start, mut sums) = (header.len() as u64, Vec::new());
-    let bodies = duties.iter().map(|d| {
-        let body = encode(trainer, d);
+    let bodies = jobs.iter().map(|job| {
+        let body = encode(trainer, job);
         sums.push(files::crc32(&body));
         body
     });
     let file = format!("rank-{:05}.safetensors", trainer.rank.comm.rank());
     files::write(&partial.join(&file), std::iter::once(header).chain(bodies))?;
     let mut total = 0;
-    for ((duty, item), crc32) in duties.into_iter().zip(items).zip(sums) {
-        let piece = Piece { file: file.clone(), at: duty.region, start, bytes: item.bytes, crc32 };
+    for ((job, item), crc32) in jobs.into_iter().zip(items).zip(sums) {
+        let piece = Piece { file: file.clone(), at: job.region, start, bytes: item.bytes, crc32 };
         (start, total) = (start + item.bytes, total + item.bytes);
-        entries.entry(duty.path.to_string()).or_default().pieces_mut(duty.slot.kind).push(piece);
+        entries.entry(job.path.to_string()).or_default().pieces_mut(job.slot.kind).push(piece);
     }
     Ok((entries, total))
 }
@@ -129,20 +132,20 @@ fn other_recipe(path: &str) -> Finding {
     Finding::error("checkpoint/recipe", Blame::Usage, path, message).hint("give the recipe the trainer was made from")
 }
 
-fn item(duty: &Duties, format: Format) -> Item {
-    let Duties { slot, path, region } = duty;
+fn item(job: &Job, format: Format) -> Item {
+    let Job { slot, path, region } = job;
     let name = format!("{}/{path}{region}", slot.kind);
     Item { name, shape: region.shape(), bytes: region.elements() * format.bytes() }
 }
 
 /// The bytes of a piece, little-endian and row by row.
-fn encode<R: Real>(trainer: &Trainer<R>, duty: &Duties) -> Vec<u8> {
-    let part = &trainer.shelf.params[duty.slot.id.0].part;
-    let local = region::local(part, &duty.region);
-    let (values, len) = (duty.slot.values(trainer), local.row_len() as usize);
-    let mut out = Vec::with_capacity(duty.region.elements() as usize * R::BYTES as usize);
+fn encode<R: Real>(trainer: &Trainer<R>, job: &Job) -> Vec<u8> {
+    let part = &trainer.shelf.params[job.slot.id.0].part;
+    let local = region::local(part, &job.region);
+    let (values, len) = (job.slot.values(trainer), local.row_len() as usize);
+    let mut out = Vec::with_capacity(job.region.elements() as usize * R::BYTES as usize);
     for start in Region::whole(&part.shape()).rows(&local) {
-        let first = start as usize - duty.slot.local.start;
+        let first = start as usize - job.slot.local.start;
         for value in &values[first..first + len] {
             match R::DTYPE {
                 Dtype::F32 => out.extend_from_slice(&(value.f64() as f32).to_le_bytes()),

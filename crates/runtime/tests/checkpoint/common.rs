@@ -119,7 +119,7 @@ pub fn position(step: u64) -> Position {
     Position { seed: 5, sequences: 4 * step }
 }
 
-/// Trains one step in two on a layout and saves; bytes written by rank, and reports of two more steps.
+/// Trains two steps on a layout and saves; bytes written by rank, and reports of two more steps.
 pub fn save_after_two<R: Real>(recipe: &Recipe, request: &LayoutRequest, store: &Store) -> (Vec<u64>, Vec<[f64; 3]>) {
     let results = unwrap(on_ranks::<R, _>(recipe, request, |trainer| {
         train(recipe, trainer, 2)?;
@@ -131,12 +131,12 @@ pub fn save_after_two<R: Real>(recipe: &Recipe, request: &LayoutRequest, store: 
 }
 
 /// Loads the newest checkpoint on every rank of a layout and trains up to step four.
-pub fn load_and_train(
+pub fn load_and_train<R: Real>(
     recipe: &Recipe,
     request: &LayoutRequest,
     store: &Store,
 ) -> Vec<comm::Result<(Loaded, Vec<[f64; 3]>)>> {
-    on_ranks::<f64, _>(recipe, request, |trainer| {
+    on_ranks::<R, _>(recipe, request, |trainer| {
         let folder = store.latest()?.expect("a checkpoint");
         let loaded = checkpoint::load(&folder, trainer, recipe)?;
         Ok((loaded, train(recipe, trainer, 4)?))

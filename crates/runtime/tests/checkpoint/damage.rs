@@ -30,7 +30,7 @@ fn saved(name: &str) -> (Temp, Store, Recipe) {
 /// What one rank says of the newest checkpoint.
 fn refusal(recipe: &Recipe, store: &Store) -> Finding {
     let one = LayoutRequest { world: Some(1), ..LayoutRequest::default() };
-    load_and_train(recipe, &one, store).remove(0).map(|_| ()).expect_err("it loads")
+    load_and_train::<f64>(recipe, &one, store).remove(0).map(|_| ()).expect_err("it loads")
 }
 
 fn file(store: &Store) -> PathBuf {
@@ -63,7 +63,7 @@ fn a_damaged_shard_is_named_with_its_tensor_and_what_would_do() {
     check(&refusal(&recipe, &store), "checkpoint/missing", &["`rank-00001.safetensors`", "needs it", "`step-1`"]);
     fs::write(file(&store), &good).unwrap();
     let one = LayoutRequest { world: Some(1), ..LayoutRequest::default() };
-    unwrap(load_and_train(&recipe, &one, &store));
+    unwrap(load_and_train::<f64>(&recipe, &one, &store));
 }
 
 /// A rank that reads only what is whole is stopped as well, and says who was not.
@@ -72,7 +72,7 @@ fn ranks_fail_together() {
     let (_temp, store, recipe) = saved("together");
     fs::remove_file(file(&store)).unwrap();
     let rules: Vec<&str> =
-        load_and_train(&recipe, &two(), &store).iter().map(|r| r.as_ref().unwrap_err().rule).collect();
+        load_and_train::<f64>(&recipe, &two(), &store).iter().map(|r| r.as_ref().unwrap_err().rule).collect();
     assert!(rules.contains(&"checkpoint/missing"), "{rules:?}");
     assert!(rules.iter().all(|r| ["checkpoint/missing", "checkpoint/peer"].contains(r)), "{rules:?}");
 }
@@ -83,7 +83,7 @@ fn another_recipe_dtype_or_schema_is_refused() {
     let other = common::recipe("pattern = \"AE\"\ntied = true");
     check(&refusal(&other, &store), "checkpoint/recipe", &["another recipe", "tied = true"]);
     let longer = Recipe::parse(&recipe.to_toml().replace("sequence = 16", "sequence = 8")).unwrap();
-    unwrap(load_and_train(&longer, &two(), &store));
+    unwrap(load_and_train::<f64>(&longer, &two(), &store));
     let half = on_ranks::<f32, _>(&recipe, &two(), |t| checkpoint::load(&store.at(2), t, &recipe)).remove(0);
     check(&half.unwrap_err(), "checkpoint/dtype", &["F64", "F32", "--dtype f64"]);
     let path = store.at(2).join(checkpoint::NAME);

@@ -3,7 +3,9 @@
 
 use crate::common::{self, Temp, load_and_train, on_ranks, recipe, save_after_two, unwrap};
 use layout::{LayoutRequest, Schedule, ZeroStage};
+use recipe::Recipe;
 use runtime::checkpoint::{self, Index, Kind, Region};
+use runtime::real::Real;
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -57,12 +59,28 @@ fn a_run_goes_on_under_any_other_layout() {
             let store = temp.store().pieces(4..=32);
             let (_, expected) = save_after_two::<f64>(&recipe, &request(cases()[source]), &store);
             for case in cases() {
-                for (loaded, reports) in unwrap(load_and_train(&recipe, &request(case), &store)) {
+                for (loaded, reports) in unwrap(load_and_train::<f64>(&recipe, &request(case), &store)) {
                     assert_eq!((loaded.step, loaded.position), (2, common::position(2)));
                     check_same(&expected, &reports, &format!("from {source} onto {case:?}"));
                 }
             }
         }
+    }
+}
+
+/// Under the layout it was saved from a run goes on bit for bit, in both formats.
+#[test]
+fn the_same_layout_goes_on_bit_for_bit() {
+    fn check<R: Real>(recipe: &Recipe, case: Case) {
+        let temp = Temp::new("bits");
+        let (_, expected) = save_after_two::<R>(recipe, &request(case), &temp.store());
+        let found = unwrap(load_and_train::<R>(recipe, &request(case), &temp.store()));
+        assert!(found.iter().all(|(_, reports)| *reports == expected), "{case:?}");
+    }
+    let recipe = recipe("pattern = \"AEMR\"");
+    for case in [cases()[3], cases()[5], cases()[13]] {
+        check::<f32>(&recipe, case);
+        check::<f64>(&recipe, case);
     }
 }
 
@@ -156,7 +174,7 @@ fn a_rank_reads_no_more_than_it_holds() {
     let temp = Temp::new("reads");
     let (written, _) = save_after_two::<f64>(&recipe, &request(([1, 1, 2, 1, 1, 1, 1], One, pipeline)), &temp.store());
     let read = |case: Case| -> Vec<u64> {
-        unwrap(load_and_train(&recipe, &request(case), &temp.store())).iter().map(|(l, _)| l.bytes).collect()
+        unwrap(load_and_train::<f64>(&recipe, &request(case), &temp.store())).iter().map(|(l, _)| l.bytes).collect()
     };
     assert_eq!(read(([1, 1, 4, 1, 1, 1, 1], One, pipeline)).iter().sum::<u64>(), written.iter().sum::<u64>());
     assert_eq!(read(([1, 1, 2, 1, 1, 1, 1], Three, pipeline)), written);
@@ -188,13 +206,13 @@ fn old_checkpoints_go_and_stale_ones_are_cleared() {
 #[test]
 fn prediction_heads_load_elsewhere() {
     let text = format!("name = \"t\"\npattern = \"AE\"\n{}[mlp]\nffn = 16\n{MTP}", common::TABLES);
-    let recipe = recipe::Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"));
+    let recipe = Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"));
     let temp = Temp::new("mtp");
     let store = temp.store().pieces(4..=32);
     let pipeline = ([2, 1, 2, 1, 1, 1, 1], ZeroStage::One, Some(Schedule::OneF1b));
     let (_, expected) = save_after_two::<f64>(&recipe, &request(pipeline), &store);
     for case in [cases()[0], cases()[3], cases()[9], cases()[6]] {
-        for (_, reports) in unwrap(load_and_train(&recipe, &request(case), &store)) {
+        for (_, reports) in unwrap(load_and_train::<f64>(&recipe, &request(case), &store)) {
             check_same(&expected, &reports, &format!("{case:?}"));
         }
     }
