@@ -30,8 +30,8 @@ use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-/// Elements of a piece: what several ranks hold is dealt out in pieces no smaller than the first,
-/// and a reader, which must read a piece whole to trust it, never reads more than the second.
+/// Elements of a piece. What several ranks hold is dealt out in pieces that are not cut below the
+/// first; and a reader must read a piece whole to trust it, so none is larger than the second.
 const PIECE: RangeInclusive<u64> = 1 << 12..=1 << 18;
 
 const PREFIX: &str = "step-";

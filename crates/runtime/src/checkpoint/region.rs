@@ -69,6 +69,21 @@ impl Region {
         out
     }
 
+    /// Cut in half along its longest dimension, and so on, into boxes of at most `most` elements:
+    /// tiles, of which a layout that cuts rows or columns in halves needs few it does not hold.
+    pub fn halves(&self, most: u64) -> Vec<Region> {
+        let longest = (0..self.0.len()).rev().max_by_key(|d| self.0[*d].end - self.0[*d].start);
+        let Some(dim) = longest.filter(|_| self.elements() > most.max(1)) else { return vec![self.clone()] };
+        let (start, end) = (self.0[dim].start, self.0[dim].end);
+        let middle = start + (end - start).div_ceil(2);
+        let half = |range: Range<u64>| {
+            let mut half = self.clone();
+            half.0[dim] = range;
+            half.halves(most)
+        };
+        [half(start..middle), half(middle..end)].concat()
+    }
+
     /// Where the rows of `inner` start among this region's elements in the order they are stored,
     /// each a run of `inner`'s last dimension.
     pub fn rows(&self, inner: &Region) -> Vec<u64> {
@@ -130,7 +145,7 @@ pub fn of_part(part: &Part, run: Range<u64>) -> Vec<Region> {
 }
 
 /// A box of local coordinates, cut where the part's ranges end.
-fn split(part: &Part, local: &Region) -> Vec<Region> {
+pub fn split(part: &Part, local: &Region) -> Vec<Region> {
     let mut out = vec![Vec::new()];
     for (ranges, wanted) in part.dims.iter().zip(&local.0) {
         let mut start = 0;

@@ -10,6 +10,7 @@ use crate::real::Real;
 use crate::train::{Trainer, clip, shift};
 use layout::ownership::Part;
 use layout::{Axis, ZeroStage};
+use recipe::{Segment, Tensor};
 use std::ops::{Range, RangeInclusive};
 use units::named;
 
@@ -136,37 +137,35 @@ impl Duty {
         }
         let local = shift(&share, flat.spans[at].start);
         let whole = regions(trainer, slot.id, &local, shape);
-        let path = &trainer.shelf.params[slot.id.0].row.tensor.path;
-        whole.iter().flat_map(|r| self.mine(r, path)).collect()
+        let tensor = &trainer.shelf.params[slot.id.0].row.tensor;
+        let by_segment = whole.iter().flat_map(|r| region::split(&segments(tensor), r));
+        by_segment.flat_map(|r| self.mine(&r, &tensor.path)).collect()
     }
 
-    /// This rank's share of a region, as pieces. Who of the holders is first follows from what all of
-    /// them know, the name of the region, so that small ones are dealt out evenly.
+    /// This rank's share of a region, as pieces that its holders take in turn. Who is first follows
+    /// from what all of them know, the name of the region, so that small ones are dealt out evenly.
     fn mine(&self, region: &Region, path: &str) -> Vec<Region> {
         let holders: Vec<usize> = self.holders.iter().filter(|(_, p)| region.is_in(p)).map(|(r, _)| *r).collect();
         let Some(place) = holders.iter().position(|r| *r == self.me) else { return Vec::new() };
-        let (count, elements) = (holders.len() as u64, region.elements());
-        let writers = (elements / self.elements.start()).clamp(1, count);
-        let turn = u64::from(files::crc32(format!("{path}{region}").as_bytes()));
-        let place = (place as u64 + turn) % count;
-        if place >= writers {
-            return Vec::new();
-        }
-        let (start, end) = (elements * place / writers, elements * (place + 1) / writers);
-        let most = whole_rows(region, *self.elements.end());
-        let starts = (start..end).step_by(most as usize);
-        starts.flat_map(|s| region.run(s..(s + most).min(end))).collect()
+        let (least, most) = (*self.elements.start(), *self.elements.end());
+        let each = region.elements().div_ceil(holders.len() as u64);
+        let pieces = region.halves(each.max(least).min(most));
+        let turn = place + files::crc32(format!("{path}{region}").as_bytes()) as usize;
+        pieces.into_iter().skip(turn % holders.len()).step_by(holders.len()).collect()
     }
 }
 
-/// The largest number of elements up to `most` that is whole in as many inner dimensions as may be.
-fn whole_rows(region: &Region, most: u64) -> u64 {
-    let mut block = 1;
-    for len in region.shape().into_iter().rev() {
-        if block * len > most {
-            break;
-        }
-        block *= len;
-    }
-    most / block * block
+/// A whole tensor, cut where its segments end: other degrees cut within segments, so that pieces
+/// within one are cut where they are.
+fn segments(tensor: &Tensor) -> Part {
+    let ranges = tensor.dims.iter().map(|dim| {
+        let mut end = 0;
+        let segment = |s: &Segment| {
+            let start = end;
+            end += s.len();
+            start..end
+        };
+        dim.0.iter().map(segment).collect()
+    });
+    Part { dims: ranges.collect() }
 }

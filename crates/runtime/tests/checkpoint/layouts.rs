@@ -180,6 +180,28 @@ fn a_rank_reads_no_more_than_it_holds() {
     assert_eq!(read(([1, 1, 2, 1, 1, 1, 1], Three, pipeline)), written);
 }
 
+/// A piece is read whole or not at all, so a rank reads what it holds and at most the rest of the
+/// pieces at its edges.
+#[test]
+fn a_tensor_parallel_rank_reads_little_beyond_its_part() {
+    let recipe = recipe("pattern = \"AEMR\"");
+    let temp = Temp::new("edges");
+    let store = temp.store().pieces(1..=16);
+    let one = unwrap(on_ranks::<f64, _>(&recipe, &request(cases()[0]), |trainer| {
+        Ok(store.save(trainer, &recipe, common::position(0))?.bytes)
+    }))[0];
+    for tp in [2, 4] {
+        let case = ([tp, 1, 1, 1, 1, tp, 1], ZeroStage::Zero, None);
+        let results = unwrap(on_ranks::<f64, _>(&recipe, &request(case), |trainer| {
+            let parts = trainer.shelf().params.iter().map(|p| p.part.elements() * 8).sum::<u64>();
+            Ok((checkpoint::load(&store.at(0), trainer, &recipe)?.bytes, parts + trainer.optimizer_bytes()))
+        }));
+        for (read, held) in results {
+            assert!(read <= held + held / 4, "tp {tp}: {read} read, {held} held, of {one}");
+        }
+    }
+}
+
 #[test]
 fn old_checkpoints_go_and_stale_ones_are_cleared() {
     let recipe = recipe("pattern = \"A\"");
