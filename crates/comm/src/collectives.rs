@@ -1,0 +1,291 @@
+//! The collectives, written once over three primitives that a backend provides. Reductions run
+//! here, in the order of the group, so that every backend gives the same bits.
+
+use crate::call::{Call, Group, Header, Kind};
+use crate::element::{Element, Payload, Piece};
+use crate::failure;
+use crate::traffic::Traffic;
+use crate::{Dtype, Result};
+use diag::Finding;
+use std::sync::Arc;
+
+/// What a backend provides. Groups have at least two members when a primitive is called.
+pub trait Fabric {
+    /// This rank.
+    fn rank(&self) -> usize;
+    /// Ranks in all.
+    fn world(&self) -> usize;
+    /// Everyone's payload, by place.
+    fn share(&self, group: &Group, header: Header, payload: Payload) -> Result<Vec<Payload>>;
+    /// From every member, the part its `header.counts` deals to this rank, by place.
+    fn deal(&self, group: &Group, header: Header, payload: Payload) -> Result<Vec<Piece>>;
+    /// Leaves a message for a rank without waiting.
+    fn post(&self, to: usize, tag: u64, header: Header, payload: Payload) -> Result<()>;
+    /// Takes the next message of a rank under a tag.
+    fn take(&self, from: usize, tag: u64, header: Header) -> Result<Payload>;
+    /// Ends the run on every rank, for a reason that arose outside any call.
+    fn end(&self, finding: &Finding);
+}
+
+/// How an all-reduce joins values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Their sum.
+    Sum,
+    /// The largest.
+    Max,
+}
+
+/// One rank's end of the world.
+pub struct Comm {
+    fabric: Box<dyn Fabric>,
+    traffic: Traffic,
+}
+
+/// Elements a reduction handles at a time, so that the accumulator stays in cache.
+const BLOCK: usize = 4096;
+
+impl Comm {
+    /// A rank's end over a backend.
+    pub fn new(fabric: Box<dyn Fabric>) -> Comm {
+        Comm { fabric, traffic: Traffic::default() }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.fabric.rank()
+    }
+
+    /// Ranks in all.
+    pub fn world(&self) -> usize {
+        self.fabric.world()
+    }
+
+    /// What this rank has put into calls.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// Ends the run on every rank: this one has failed outside any call.
+    pub fn end(&self, finding: &Finding) {
+        self.fabric.end(finding);
+    }
+
+    fn place<T: Element>(&self, group: &Group, header: &Header, put: usize) -> Result<usize> {
+        let place = group.place(self.rank());
+        let place = place.ok_or_else(|| failure::misused(group, header, self.rank(), "it is not a member"))?;
+        self.traffic.add(header.call, header.kind, put, T::BYTES);
+        Ok(place)
+    }
+
+    /// Joins everyone's values element by element; all bring the same number.
+    pub fn all_reduce<T: Element>(&self, group: &Group, call: Call, op: Op, values: Vec<T>) -> Result<Vec<T>> {
+        if !group.splits() {
+            return Ok(values);
+        }
+        let len = values.len();
+        let mut header = header::<T>(call, Kind::AllReduce, Some(len));
+        header.detail = op as usize;
+        header.counts = even(len, group.len());
+        let place = self.place::<T>(group, &header, len)?;
+        let pieces = self.fabric.deal(group, header.clone(), T::payload(Arc::new(values)))?;
+        // Kept so that the sums can be written where the values were, without a new allocation.
+        let mine = pieces[place].payload.clone();
+        let segment = reduce::<T>(&pieces, op, &header)?;
+        drop(pieces);
+        header.counts = Vec::new();
+        let segments = self.fabric.share(group, header, T::payload(Arc::new(segment)))?;
+        // Between processes a piece is a buffer of its own, and shorter.
+        let mut out = reuse::<T>(mine).filter(|v| v.len() == len).unwrap_or_else(|| vec![T::ZERO; len]);
+        let mut at = 0;
+        for segment in segments.iter().filter_map(T::values) {
+            out[at..at + segment.len()].copy_from_slice(segment);
+            at += segment.len();
+        }
+        Ok(out)
+    }
+
+    /// Everyone's values one after another in the order of the group; all bring the same number.
+    pub fn all_gather<T: Element>(&self, group: &Group, call: Call, values: Vec<T>) -> Result<Vec<T>> {
+        let len = Some(values.len());
+        Ok(self.gather(group, call, len, values)?.0)
+    }
+
+    /// Everyone's values one after another, and how many each brought; members may differ.
+    pub fn all_gather_uneven<T: Element>(
+        &self,
+        group: &Group,
+        call: Call,
+        values: Vec<T>,
+    ) -> Result<(Vec<T>, Vec<usize>)> {
+        self.gather(group, call, None, values)
+    }
+
+    fn gather<T: Element>(
+        &self,
+        group: &Group,
+        call: Call,
+        len: Option<usize>,
+        values: Vec<T>,
+    ) -> Result<(Vec<T>, Vec<usize>)> {
+        if !group.splits() {
+            let count = values.len();
+            return Ok((values, vec![count]));
+        }
+        let header = header::<T>(call, Kind::AllGather, len);
+        self.place::<T>(group, &header, values.len())?;
+        let all = self.fabric.share(group, header, T::payload(Arc::new(values)))?;
+        let counts: Vec<usize> = all.iter().map(Payload::len).collect();
+        let mut out = Vec::with_capacity(counts.iter().sum());
+        all.iter().filter_map(T::values).for_each(|part| out.extend_from_slice(part));
+        Ok((out, counts))
+    }
+
+    /// This rank's even share of the sum of everyone's values.
+    pub fn reduce_scatter<T: Element>(&self, group: &Group, call: Call, values: Vec<T>) -> Result<Vec<T>> {
+        let counts = even(values.len(), group.len());
+        self.reduce_scatter_uneven(group, call, values, &counts)
+    }
+
+    /// This rank's share of the sum, where member `i` gets `counts[i]` elements.
+    pub fn reduce_scatter_uneven<T: Element>(
+        &self,
+        group: &Group,
+        call: Call,
+        values: Vec<T>,
+        counts: &[usize],
+    ) -> Result<Vec<T>> {
+        if !group.splits() {
+            return Ok(values);
+        }
+        let mut header = header::<T>(call, Kind::ReduceScatter, Some(values.len()));
+        header.counts = counts.to_vec();
+        self.place::<T>(group, &header, values.len())?;
+        self.deals_all(group, &header, values.len())?;
+        let pieces = self.fabric.deal(group, header.clone(), T::payload(Arc::new(values)))?;
+        reduce::<T>(&pieces, Op::Sum, &header)
+    }
+
+    /// Sends `send[i]` elements to member `i`; gives what came, by place, and expects `receive[i]`
+    /// from member `i`.
+    pub fn all_to_all<T: Element>(
+        &self,
+        group: &Group,
+        call: Call,
+        values: Vec<T>,
+        send: &[usize],
+        receive: &[usize],
+    ) -> Result<Vec<T>> {
+        if !group.splits() {
+            return Ok(values);
+        }
+        let mut header = header::<T>(call, Kind::AllToAll, None);
+        header.counts = send.to_vec();
+        self.place::<T>(group, &header, values.len())?;
+        self.deals_all(group, &header, values.len())?;
+        let pieces = self.fabric.deal(group, header.clone(), T::payload(Arc::new(values)))?;
+        let came: Vec<usize> = pieces.iter().map(|p| p.range.len()).collect();
+        if came != receive {
+            let why = format!("it expected {receive:?} elements by place, and {came:?} came");
+            return Err(failure::misused(group, &header, self.rank(), &why));
+        }
+        let mut out = Vec::with_capacity(came.iter().sum());
+        for piece in &pieces {
+            out.extend(T::values(&piece.payload).into_iter().flat_map(|v| &v[piece.range.clone()]));
+        }
+        Ok(out)
+    }
+
+    /// The values of the member at place `root`; what others bring is not looked at.
+    pub fn broadcast<T: Element>(&self, group: &Group, call: Call, root: usize, values: Vec<T>) -> Result<Vec<T>> {
+        if !group.splits() {
+            return Ok(values);
+        }
+        let mut header = header::<T>(call, Kind::Broadcast, None);
+        header.detail = root;
+        let is_root = group.place(self.rank()) == Some(root);
+        let values = if is_root { values } else { Vec::new() };
+        self.place::<T>(group, &header, values.len())?;
+        let all = self.fabric.share(group, header, T::payload(Arc::new(values)))?;
+        Ok(T::values(&all[root]).map_or_else(Vec::new, |v| v.to_vec()))
+    }
+
+    /// Waits for everyone.
+    pub fn barrier(&self, group: &Group, call: Call) -> Result<()> {
+        if group.splits() {
+            let header = header::<u64>(call, Kind::Barrier, None);
+            self.place::<u64>(group, &header, 0)?;
+            self.fabric.share(group, header, u64::payload(Arc::new(Vec::new())))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves values for a rank, which may be this one; does not wait until they are taken.
+    pub fn send<T: Element>(&self, to: usize, call: Call, values: Vec<T>) -> Result<()> {
+        self.send_tagged(to, call, 0, values)
+    }
+
+    /// Takes the `len` values a rank has left or will leave.
+    pub fn receive<T: Element>(&self, from: usize, call: Call, len: usize) -> Result<Vec<T>> {
+        self.receive_tagged(from, call, 0, len)
+    }
+
+    /// Leaves values under a tag: messages are taken in the order of their tag's sends, whatever
+    /// was sent under others meanwhile.
+    pub fn send_tagged<T: Element>(&self, to: usize, call: Call, tag: u64, values: Vec<T>) -> Result<()> {
+        let header = header::<T>(call, Kind::Send, Some(values.len()));
+        if to != self.rank() {
+            self.traffic.add(call, Kind::Send, values.len(), T::BYTES);
+        }
+        self.fabric.post(to, tag, header, T::payload(Arc::new(values)))
+    }
+
+    /// Takes `len` values left under a tag.
+    pub fn receive_tagged<T: Element>(&self, from: usize, call: Call, tag: u64, len: usize) -> Result<Vec<T>> {
+        let header = header::<T>(call, Kind::Send, Some(len));
+        let payload = self.fabric.take(from, tag, header)?;
+        Ok(reuse::<T>(payload).unwrap_or_default())
+    }
+
+    fn deals_all(&self, group: &Group, header: &Header, len: usize) -> Result<()> {
+        if header.counts.len() == group.len() && header.counts.iter().sum::<usize>() == len {
+            return Ok(());
+        }
+        let why = format!("{:?} does not deal out {len} elements", header.counts);
+        Err(failure::misused(group, header, self.rank(), &why))
+    }
+}
+
+fn header<T: Element>(call: Call, kind: Kind, len: Option<usize>) -> Header {
+    let dtype: Dtype = T::DTYPE;
+    Header { call, kind, dtype, len, detail: 0, counts: Vec::new() }
+}
+
+/// Shares as even as possible, the larger ones first.
+fn even(len: usize, members: usize) -> Vec<usize> {
+    (0..members).map(|i| len / members + usize::from(i < len % members)).collect()
+}
+
+/// Joins pieces in the order of the group, block by block.
+fn reduce<T: Element>(pieces: &[Piece], op: Op, header: &Header) -> Result<Vec<T>> {
+    let slices: Vec<&[T]> = pieces.iter().filter_map(|p| T::values(&p.payload).map(|v| &v[p.range.clone()])).collect();
+    debug_assert_eq!(slices.len(), pieces.len(), "dtypes were compared: {header}");
+    let mut out = slices[0].to_vec();
+    for (block, start) in out.chunks_mut(BLOCK).zip((0..).step_by(BLOCK)) {
+        for slice in &slices[1..] {
+            let other = &slice[start..start + block.len()];
+            match op {
+                Op::Sum => block.iter_mut().zip(other).for_each(|(a, b)| *a = a.plus(*b)),
+                Op::Max => block.iter_mut().zip(other).for_each(|(a, b)| *a = if *b > *a { *b } else { *a }),
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The buffer of a payload, copied only if somebody still reads it.
+fn reuse<T: Element>(payload: Payload) -> Option<Vec<T>> {
+    let values = T::values(&payload).cloned();
+    drop(payload);
+    values.map(|v| Arc::try_unwrap(v).unwrap_or_else(|shared| shared.to_vec()))
+}

@@ -1,0 +1,383 @@
+//! Grouped-query and latent attention: projections, norms, rotary positions around the core.
+
+use super::attend::{Core, Kept};
+use super::norm::Norm;
+use super::{Block, Cx, Linear};
+use crate::mat::Mat;
+use crate::params::Shelf;
+use crate::rank::Rank;
+use crate::real::Real;
+use crate::saved::{Save, Saved, Sizes};
+use crate::split::tensor;
+use comm::Result;
+use diag::{Blame, Finding};
+use recipe::kinds::attention::{Attention as Kind, AttentionKind, QkNorm};
+use recipe::kinds::mla::Mla as Latent;
+use recipe::{Positions, Recipe};
+
+const NAMES: [&str; 2] = ["into attention", "out of attention"];
+
+/// Rotation of pairs of columns by position: column `i` turns with column `i + half`.
+#[derive(Clone, Copy, Debug)]
+struct Rotary {
+    theta: f64,
+    /// Columns of a head before the rotated ones.
+    skip: usize,
+    /// Rotated columns.
+    width: usize,
+}
+
+/// Which way to turn.
+#[derive(Clone, Copy)]
+enum Turn {
+    Forward,
+    Back,
+}
+
+impl Rotary {
+    /// Turns every head of `head` columns in place; turning back is the transpose.
+    fn turn<R: Real>(&self, rank: &Rank, batch: usize, x: &mut Mat<R>, head: usize, turn: Turn) {
+        let half = self.width / 2;
+        for (s, position) in rank.positions().into_iter().enumerate() {
+            let angle = |i: usize| position as f64 * self.theta.powf(-2.0 * i as f64 / self.width as f64);
+            let turns: Vec<(R, R)> = (0..half).map(|i| R::of(angle(i)).sin_cos()).collect();
+            for b in 0..batch {
+                for head in x.row_mut(s * batch + b).chunks_exact_mut(head) {
+                    let (low, high) = head[self.skip..self.skip + self.width].split_at_mut(half);
+                    for ((a, b), (sin, cos)) in low.iter_mut().zip(high).zip(&turns) {
+                        let sin = match turn {
+                            Turn::Forward => *sin,
+                            Turn::Back => -*sin,
+                        };
+                        (*a, *b) = (*a * *cos - *b * sin, *b * *cos + *a * sin);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What this runtime does not do, by name.
+fn refuse(key: &str, what: &str) -> Finding {
+    let message = format!("the runtime has no {what}");
+    Finding::error("runtime/attention", Blame::Engine, format!("attention.{key}"), message)
+}
+
+fn supported(attention: &Kind) -> std::result::Result<(), Finding> {
+    let missing = [
+        (attention.sinks, "sinks", "attention sinks"),
+        (attention.output_gate, "output_gate", "gate on attention's output"),
+        (attention.qk_norm == QkNorm::Full, "qk_norm", "norm of queries over all heads together"),
+    ];
+    match missing.iter().find(|(is_set, _, _)| *is_set) {
+        Some((_, key, what)) => Err(refuse(key, what)),
+        None => Ok(()),
+    }
+}
+
+fn rotary(recipe: &Recipe, skip: usize, width: usize) -> Option<Rotary> {
+    match recipe.positions {
+        Positions::Rope { theta } => Some(Rotary { theta, skip, width }),
+        _ => None,
+    }
+}
+
+fn window(attention: &Kind, ordinal: Option<u64>) -> Option<usize> {
+    let window = attention.window.as_ref()?;
+    let is_full = ordinal.is_some_and(|o| window.full_layers.contains(&o));
+    (!is_full).then_some(window.tokens as usize)
+}
+
+/// The attention at `path`; `ordinal` counts attention layers, and a suffix has none.
+pub(crate) fn new<R: Real>(
+    recipe: &Recipe,
+    shelf: &mut Shelf,
+    path: &str,
+    ordinal: Option<u64>,
+) -> std::result::Result<Box<dyn Block<R>>, Finding> {
+    let attention = recipe.attention().ok_or_else(|| refuse("kind", "attention without a table"))?;
+    supported(&attention)?;
+    if recipe.features.dsa().is_some_and(|d| ordinal.is_some_and(|o| d.covers(o))) {
+        return Err(refuse("dsa", "sparse indexer"));
+    }
+    let window = window(&attention, ordinal);
+    Ok(match &attention.kind {
+        AttentionKind::Gqa { head_dim, .. } => Box::new(Gqa::new(recipe, &attention, shelf, path, *head_dim, window)),
+        AttentionKind::Mla(latent) => Box::new(Mla::new(recipe, latent, shelf, path, window)),
+    })
+}
+
+/// Grouped-query attention.
+struct Gqa {
+    qkv: Linear,
+    out: Linear,
+    norms: Option<[Norm; 2]>,
+    rotary: Option<Rotary>,
+    core: Core,
+    hidden: usize,
+}
+
+impl Gqa {
+    fn new(
+        recipe: &Recipe,
+        attention: &Kind,
+        shelf: &mut Shelf,
+        path: &str,
+        head_dim: u64,
+        window: Option<usize>,
+    ) -> Gqa {
+        let width = head_dim as usize;
+        let qkv = Linear::new(shelf, &format!("{path}.qkv"));
+        let widths = shelf.segments(qkv.weight());
+        let (heads, kv_heads) = (widths[0] / width, widths[1] / width);
+        let mut norm = |name: &str| Norm::of_heads(shelf, &format!("{path}.{name}"), width);
+        let norms = (attention.qk_norm == QkNorm::Head).then(|| [norm("q_norm"), norm("k_norm")]);
+        let out = Linear::new(shelf, &format!("{path}.out"));
+        let core = Core { heads, kv_heads, key: width, value: width, window };
+        Gqa { qkv, out, norms, rotary: rotary(recipe, 0, width), core, hidden: recipe.hidden as usize }
+    }
+
+    fn widths(&self) -> [usize; 3] {
+        let Core { heads, kv_heads, key, .. } = self.core;
+        [heads * key, kv_heads * key, kv_heads * key]
+    }
+
+    /// Queries and keys as the core reads them, from as they were projected.
+    fn prepare<R: Real>(&self, cx: &Cx<R>, mut q: Mat<R>, mut k: Mat<R>) -> (Mat<R>, Mat<R>) {
+        if let Some([q_norm, k_norm]) = &self.norms {
+            (q, k) = (q_norm.forward(cx, &q), k_norm.forward(cx, &k));
+        }
+        if let Some(rotary) = &self.rotary {
+            for x in [&mut q, &mut k] {
+                rotary.turn(cx.rank, cx.sizes.sequences, x, self.core.key, Turn::Forward);
+            }
+        }
+        (q, k)
+    }
+}
+
+impl<R: Real> Block<R> for Gqa {
+    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
+        let (tokens, core) = (sizes.tokens, self.core);
+        vec![
+            Save::new("input", tokens, self.hidden),
+            Save::new("projected", tokens, self.widths().iter().sum()),
+            Save::new("heads out", tokens, core.heads * core.value),
+            Save::new("statistics", tokens, core.heads),
+        ]
+    }
+
+    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
+        let mut saved = Saved::new(Block::<R>::saves(self, &cx.sizes));
+        let x = tensor::enter(cx.rank, NAMES[0], x)?;
+        let projected = self.qkv.forward(cx, &x);
+        let [q, k, v] = three(projected.split(&self.widths()));
+        let (q, k) = self.prepare(cx, q, k);
+        let (heads, log) = self.core.forward(cx, &q, &k, &v)?;
+        let mut y = tensor::leave(cx.rank, NAMES[1], self.out.partial(cx, &heads))?;
+        self.out.add_bias(cx, &mut y);
+        for (name, value) in [("input", x), ("projected", projected), ("heads out", heads), ("statistics", log)] {
+            saved.keep(name, value);
+        }
+        Ok((y, saved))
+    }
+
+    fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {
+        self.out.bias_back(cx, &dy);
+        let dy = tensor::leave_back(cx.rank, NAMES[1], dy)?;
+        let out = saved.take("heads out");
+        let dheads = self.out.partial_back(cx, &out, &dy);
+        let [q_in, k_in, v] = three(saved.take("projected").split(&self.widths()));
+        let (q, k) = self.prepare(cx, q_in.clone(), k_in.clone());
+        let log = saved.take("statistics");
+        let kept = Kept { q: &q, k: &k, v: &v, out: &out, log: &log };
+        let [mut dq, mut dk, dv] = self.core.backward(cx, kept, &dheads)?;
+        if let Some(rotary) = &self.rotary {
+            for x in [&mut dq, &mut dk] {
+                rotary.turn(cx.rank, cx.sizes.sequences, x, self.core.key, Turn::Back);
+            }
+        }
+        if let Some([q_norm, k_norm]) = &self.norms {
+            (dq, dk) = (q_norm.backward(cx, &q_in, &dq), k_norm.backward(cx, &k_in, &dk));
+        }
+        let dx = self.qkv.backward(cx, &saved.take("input"), &Mat::join(&[&dq, &dk, &dv]));
+        tensor::enter_back(cx.rank, NAMES[0], dx)
+    }
+}
+
+fn three<T>(parts: Vec<T>) -> [T; 3] {
+    parts.try_into().unwrap_or_else(|_| unreachable!("split into three"))
+}
+
+/// Latent attention. The down-projections serve every head and run on a rank's own tokens; what
+/// they give is made whole before the up-projections.
+struct Mla {
+    q_down: Option<(Linear, Option<Norm>)>,
+    q_up: Linear,
+    kv_down: Linear,
+    kv_norm: Option<Norm>,
+    kv_up: Linear,
+    out: Linear,
+    rotary: Option<Rotary>,
+    core: Core,
+    hidden: usize,
+    /// Widths of what is made whole: the query's input, the key/value latent, the rotary key.
+    gathered: [usize; 3],
+    /// Width of a head's query and key without position.
+    plain: usize,
+}
+
+impl Mla {
+    fn new(recipe: &Recipe, latent: &Latent, shelf: &Shelf, path: &str, window: Option<usize>) -> Mla {
+        let linear = |name: &str| Linear::new(shelf, &format!("{path}.{name}"));
+        let norm = |name: &str, width: u64| {
+            latent.latent_norm.then(|| Norm::new(shelf, &format!("{path}.{name}"), width as usize))
+        };
+        let (plain, rope, value) = (latent.qk_dim as usize, latent.rope_dim as usize, latent.v_dim as usize);
+        let key = plain + rope;
+        let q_down = latent.q_rank.map(|rank| (linear("q_down"), norm("q_norm", rank)));
+        let q_up = linear(if q_down.is_some() { "q_up" } else { "q_proj" });
+        let heads = shelf.params[q_up.weight().0].shape().0 / key;
+        let query = latent.q_rank.unwrap_or(recipe.hidden) as usize;
+        Mla {
+            q_down,
+            q_up,
+            kv_down: linear("kv_down"),
+            kv_norm: norm("kv_norm", latent.kv_rank),
+            kv_up: linear("kv_up"),
+            out: linear("out"),
+            rotary: rotary(recipe, plain, rope),
+            core: Core { heads, kv_heads: heads, key, value, window },
+            hidden: recipe.hidden as usize,
+            gathered: [query, latent.kv_rank as usize, rope],
+            plain,
+        }
+    }
+
+    fn kv_norm<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>) -> Mat<R> {
+        self.kv_norm.map_or_else(|| x.clone(), |norm| norm.forward(cx, x))
+    }
+
+    /// Latents as the up-projections read them, still on a rank's own tokens.
+    fn latents<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>, q: &Mat<R>, kv: &Mat<R>) -> Mat<R> {
+        let query = match &self.q_down {
+            Some((_, Some(norm))) => norm.forward(cx, q),
+            Some((_, None)) => q.clone(),
+            None => x.clone(),
+        };
+        let parts = kv.split(&self.gathered[1..]);
+        Mat::join(&[&query, &self.kv_norm(cx, &parts[0]), &parts[1]])
+    }
+
+    /// Queries, keys and values of every local head from whole latents.
+    fn heads<R: Real>(&self, cx: &Cx<R>, whole: &Mat<R>) -> [Mat<R>; 3] {
+        let [query, latent, position] = three(whole.split(&self.gathered));
+        let Core { heads, key, value, .. } = self.core;
+        let mut q = self.q_up.forward(cx, &query);
+        let packed = self.kv_up.forward(cx, &latent);
+        let (mut k, mut v) = (Mat::zeros(q.rows, heads * key), Mat::zeros(q.rows, heads * value));
+        for row in 0..q.rows {
+            for head in 0..heads {
+                let from = &packed.row(row)[head * (self.plain + value)..];
+                let to = &mut k.row_mut(row)[head * key..(head + 1) * key];
+                to[..self.plain].copy_from_slice(&from[..self.plain]);
+                to[self.plain..].copy_from_slice(position.row(row));
+                v.row_mut(row)[head * value..(head + 1) * value].copy_from_slice(&from[self.plain..self.plain + value]);
+            }
+        }
+        if let Some(rotary) = &self.rotary {
+            for x in [&mut q, &mut k] {
+                rotary.turn(cx.rank, cx.sizes.sequences, x, key, Turn::Forward);
+            }
+        }
+        [q, k, v]
+    }
+
+    /// Transpose of [`Mla::heads`].
+    fn heads_back<R: Real>(&self, cx: &mut Cx<R>, whole: &Mat<R>, grads: [Mat<R>; 3]) -> Mat<R> {
+        let [mut dq, mut dk, dv] = grads;
+        let Core { heads, key, value, .. } = self.core;
+        if let Some(rotary) = &self.rotary {
+            for x in [&mut dq, &mut dk] {
+                rotary.turn(cx.rank, cx.sizes.sequences, x, key, Turn::Back);
+            }
+        }
+        let mut dpacked = Mat::zeros(dq.rows, heads * (self.plain + value));
+        let mut dposition = Mat::zeros(dq.rows, self.gathered[2]);
+        for row in 0..dq.rows {
+            for head in 0..heads {
+                let from = &dk.row(row)[head * key..(head + 1) * key];
+                let to = &mut dpacked.row_mut(row)[head * (self.plain + value)..(head + 1) * (self.plain + value)];
+                to[..self.plain].copy_from_slice(&from[..self.plain]);
+                to[self.plain..].copy_from_slice(&dv.row(row)[head * value..(head + 1) * value]);
+                crate::mat::axpy(dposition.row_mut(row), R::ONE, &from[self.plain..]);
+            }
+        }
+        let [query, latent, _] = three(whole.split(&self.gathered));
+        let dquery = self.q_up.backward(cx, &query, &dq);
+        let dlatent = self.kv_up.backward(cx, &latent, &dpacked);
+        Mat::join(&[&dquery, &dlatent, &dposition])
+    }
+}
+
+impl<R: Real> Block<R> for Mla {
+    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
+        let core = self.core;
+        let mut saves = vec![
+            Save::new("input", sizes.shard, self.hidden),
+            Save::new("kv latent", sizes.shard, self.gathered[1] + self.gathered[2]),
+            Save::new("whole latents", sizes.tokens, self.gathered.iter().sum()),
+            Save::new("heads out", sizes.tokens, core.heads * core.value),
+            Save::new("statistics", sizes.tokens, core.heads),
+        ];
+        if self.q_down.is_some() {
+            saves.push(Save::new("q latent", sizes.shard, self.gathered[0]));
+        }
+        saves
+    }
+
+    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
+        let mut saved = Saved::new(Block::<R>::saves(self, &cx.sizes));
+        let q_latent = self.q_down.as_ref().map(|(down, _)| down.forward(cx, &x));
+        let kv_latent = self.kv_down.forward(cx, &x);
+        let latents = self.latents(cx, &x, q_latent.as_ref().unwrap_or(&x), &kv_latent);
+        let whole = tensor::enter(cx.rank, NAMES[0], latents)?;
+        let [q, k, v] = self.heads(cx, &whole);
+        let (heads, log) = self.core.forward(cx, &q, &k, &v)?;
+        let mut y = tensor::leave(cx.rank, NAMES[1], self.out.partial(cx, &heads))?;
+        self.out.add_bias(cx, &mut y);
+        let kept = [("input", x), ("kv latent", kv_latent), ("whole latents", whole), ("heads out", heads)];
+        kept.into_iter().for_each(|(name, value)| saved.keep(name, value));
+        saved.keep("statistics", log);
+        q_latent.into_iter().for_each(|q| saved.keep("q latent", q));
+        Ok((y, saved))
+    }
+
+    fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {
+        self.out.bias_back(cx, &dy);
+        let dy = tensor::leave_back(cx.rank, NAMES[1], dy)?;
+        let (out, log) = (saved.take("heads out"), saved.take("statistics"));
+        let dheads = self.out.partial_back(cx, &out, &dy);
+        let whole = saved.take("whole latents");
+        let [q, k, v] = self.heads(cx, &whole);
+        let grads = self.core.backward(cx, Kept { q: &q, k: &k, v: &v, out: &out, log: &log }, &dheads)?;
+        let dwhole = self.heads_back(cx, &whole, grads);
+        let dlatents = tensor::enter_back(cx.rank, NAMES[0], dwhole)?;
+        let [dquery, dlatent, dposition] = three(dlatents.split(&self.gathered));
+        let (x, kv) = (saved.take("input"), saved.take("kv latent"));
+        let dlatent = match self.kv_norm {
+            Some(norm) => norm.backward(cx, &kv.columns(0, self.gathered[1]), &dlatent),
+            None => dlatent,
+        };
+        let mut dx = self.kv_down.backward(cx, &x, &Mat::join(&[&dlatent, &dposition]));
+        match &self.q_down {
+            None => dx.add(&dquery),
+            Some((down, norm)) => {
+                let q = saved.take("q latent");
+                let dq = norm.map_or_else(|| dquery.clone(), |norm| norm.backward(cx, &q, &dquery));
+                dx.add(&down.backward(cx, &x, &dq));
+            }
+        }
+        Ok(dx)
+    }
+}

@@ -1,0 +1,163 @@
+//! What stands around the layers: the token table and the vocabulary-parallel loss.
+
+use super::{Cx, Linear};
+use crate::mat::{Mat, axpy, dot};
+use crate::model::Tokens;
+use crate::params::{Id, Shelf};
+use crate::real::Real;
+use crate::saved::{Save, Saved, Sizes};
+use crate::split::tensor;
+use comm::{Call, Op, Result};
+use recipe::{Positions, Recipe};
+
+const EMBED: &str = "out of the embedding";
+const HEAD: &str = "into the output head";
+
+/// The token table, cut by rows over the tensor axis, and learned positions.
+pub(crate) struct Embedding {
+    pub tokens: Id,
+    positions: Option<Id>,
+    hidden: usize,
+}
+
+/// First global row of this rank's part of a vocabulary, and its rows.
+fn rows(shelf: &Shelf, id: Id) -> (usize, usize) {
+    let range = &shelf.params[id.0].part.dims[0][0];
+    (range.start as usize, (range.end - range.start) as usize)
+}
+
+impl Embedding {
+    pub fn new(recipe: &Recipe, shelf: &Shelf) -> Embedding {
+        let positions = matches!(recipe.positions, Positions::Learned { .. });
+        Embedding {
+            tokens: shelf.id("embedding.tokens.weight"),
+            positions: positions.then(|| shelf.id("embedding.positions.weight")),
+            hidden: recipe.hidden as usize,
+        }
+    }
+
+    /// Embeds the tokens of this context rank, one a row; gives its own tokens' rows.
+    pub fn forward<R: Real>(&self, cx: &Cx<R>, shelf: &Shelf, tokens: &[u32]) -> Result<Mat<R>> {
+        let (first, len) = rows(shelf, self.tokens);
+        let mut y = Mat::zeros(tokens.len(), self.hidden);
+        for (row, token) in tokens.iter().enumerate() {
+            if let Some(at) = (*token as usize).checked_sub(first).filter(|at| *at < len) {
+                y.row_mut(row).copy_from_slice(cx.weight(self.tokens).row(at));
+            }
+        }
+        let mut y = tensor::leave(cx.rank, EMBED, y)?;
+        if let Some(positions) = self.positions {
+            let batch = cx.sizes.sequences;
+            for (s, position) in cx.rank.shard_positions().into_iter().enumerate() {
+                (0..batch).for_each(|b| axpy(y.row_mut(s * batch + b), R::ONE, cx.weight(positions).row(position)));
+            }
+        }
+        Ok(y)
+    }
+
+    /// Transpose of [`Embedding::forward`].
+    pub fn backward<R: Real>(&self, cx: &mut Cx<R>, shelf: &Shelf, tokens: &[u32], dy: Mat<R>) -> Result<()> {
+        if let Some(positions) = self.positions {
+            let batch = cx.sizes.sequences;
+            for (s, position) in cx.rank.shard_positions().into_iter().enumerate() {
+                for b in 0..batch {
+                    axpy(cx.grads[positions.0].row_mut(position), R::ONE, dy.row(s * batch + b));
+                }
+            }
+        }
+        let dy = tensor::leave_back(cx.rank, EMBED, dy)?;
+        let (first, len) = rows(shelf, self.tokens);
+        for (row, token) in tokens.iter().enumerate() {
+            if let Some(at) = (*token as usize).checked_sub(first).filter(|at| *at < len) {
+                axpy(cx.grad(self.tokens).row_mut(at), R::ONE, dy.row(row));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The output head and the loss: the mean cross-entropy over all tokens of a step. Rows that only
+/// pad the vocabulary take no part.
+pub(crate) struct Head {
+    weight: Linear,
+    id: Id,
+    vocab: usize,
+    hidden: usize,
+}
+
+impl Head {
+    pub fn new(recipe: &Recipe, shelf: &Shelf) -> Head {
+        let id = shelf.id(if recipe.tied { "embedding.tokens.weight" } else { "head.weight" });
+        Head { weight: Linear::of(id), id, vocab: recipe.vocab as usize, hidden: recipe.hidden as usize }
+    }
+
+    pub fn saves(&self, sizes: &Sizes, shelf: &Shelf) -> Vec<Save> {
+        let (_, rows) = rows(shelf, self.id);
+        vec![Save::new("head input", sizes.tokens, self.hidden), Save::new("shares", sizes.tokens, rows)]
+    }
+
+    /// Local rows that are tokens rather than padding.
+    fn real(&self, shelf: &Shelf) -> (usize, usize) {
+        let (first, len) = rows(shelf, self.id);
+        (first, self.vocab.saturating_sub(first).min(len))
+    }
+
+    /// The sum of this context rank's losses, each over the step's tokens; the same on every tensor rank.
+    pub fn forward<R: Real>(&self, cx: &Cx<R>, shelf: &Shelf, x: Mat<R>, tokens: &Tokens) -> Result<(f64, Saved<R>)> {
+        let targets = &tokens.target;
+        let mut saved = Saved::new(self.saves(&cx.sizes, shelf));
+        let x = tensor::enter(cx.rank, HEAD, x)?;
+        let mut logits = self.weight.partial(cx, &x);
+        let (first, real) = self.real(shelf);
+        let reduce = |name, op, values| cx.rank.comm.all_reduce(&cx.rank.tp, Call::new("tp", name), op, values);
+        let cols = logits.cols;
+        let lowest = R::of(f64::NEG_INFINITY);
+        let most = |row: &[R]| row[..real].iter().fold(lowest, |a, b| if *b > a { *b } else { a });
+        let most = reduce("loss: maximum", Op::Max, logits.data.chunks_exact(cols).map(most).collect())?;
+        let picked = |(row, target): (&[R], &u32)| {
+            (*target as usize).checked_sub(first).filter(|at| *at < real).map_or(R::ZERO, |at| row[at])
+        };
+        let picked = logits.data.chunks_exact(cols).zip(targets).map(picked).collect();
+        let picked = reduce("loss: target", Op::Sum, picked)?;
+        for (row, most) in logits.data.chunks_exact_mut(cols).zip(&most) {
+            row[..real].iter_mut().for_each(|v| *v = (*v - *most).exp());
+            row[real..].fill(R::ZERO);
+        }
+        let sums = logits.data.chunks_exact(cols).map(|row| row.iter().copied().sum()).collect();
+        let sums = reduce("loss: sum", Op::Sum, sums)?;
+        let mut loss = 0.0;
+        for (i, row) in logits.data.chunks_exact_mut(cols).enumerate() {
+            loss += (sums[i].ln() + most[i] - picked[i]).f64();
+            row.iter_mut().for_each(|v| *v = *v / sums[i]);
+        }
+        saved.keep("head input", x);
+        saved.keep("shares", logits);
+        Ok((loss / tokens.total, saved))
+    }
+
+    /// Transpose of [`Head::forward`].
+    pub fn backward<R: Real>(
+        &self,
+        cx: &mut Cx<R>,
+        shelf: &Shelf,
+        mut saved: Saved<R>,
+        tokens: &Tokens,
+    ) -> Result<Mat<R>> {
+        let mut d = saved.take("shares");
+        let (first, real) = self.real(shelf);
+        for (row, target) in tokens.target.iter().enumerate() {
+            if let Some(at) = (*target as usize).checked_sub(first).filter(|at| *at < real) {
+                d.row_mut(row)[at] -= R::ONE;
+            }
+        }
+        let scale = R::of(1.0 / tokens.total);
+        d.data.iter_mut().for_each(|v| *v *= scale);
+        let dx = self.weight.partial_back(cx, &saved.take("head input"), &d);
+        tensor::enter_back(cx.rank, HEAD, dx)
+    }
+}
+
+/// The squared length of a slice, for global norms.
+pub(crate) fn squares<R: Real>(values: &[R]) -> f64 {
+    dot(values, values).f64()
+}

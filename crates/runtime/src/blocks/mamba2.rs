@@ -1,0 +1,309 @@
+//! Mamba-2: heads that share B and C by group, a short convolution, a gated norm by group. Over
+//! the context axis time is traded for heads, so the scan sees all of time.
+//!
+//! Step and order of operations: state-spaces/mamba, `mamba_ssm/modules/mamba2.py`.
+
+use super::act::silu;
+use super::conv::Conv;
+use super::norm::{rms, rms_back};
+use super::scan::{Cell, Scan, Times};
+use super::{Block, Cx, Linear};
+use crate::mat::{Mat, axpy, dot};
+use crate::params::{Id, Shelf};
+use crate::real::Real;
+use crate::saved::{Save, Saved, Sizes};
+use crate::split::{heads, tensor};
+use comm::Result;
+use diag::{Blame, Finding};
+use layout::Layout;
+use recipe::kinds::mamba2::Mamba2 as Kind;
+
+const NAMES: [&str; 2] = ["into mamba", "out of mamba"];
+
+/// The block.
+pub(crate) struct Mamba2 {
+    in_proj: Linear,
+    out_proj: Linear,
+    conv: Id,
+    conv_bias: Option<Id>,
+    dt_bias: Id,
+    a_log: Id,
+    d: Id,
+    norm: Option<Id>,
+    hidden: usize,
+    /// Local widths of z x B C dt.
+    widths: Vec<usize>,
+    head: usize,
+    state: usize,
+    taps: usize,
+    cp: usize,
+    scan: Scan,
+    /// Columns the gated norm runs over.
+    group: usize,
+}
+
+impl Mamba2 {
+    pub fn new(kind: &Kind, shelf: &Shelf, path: &str, layout: &Layout) -> std::result::Result<Mamba2, Finding> {
+        let at = |name: &str| format!("{path}.{name}");
+        let in_proj = Linear::new(shelf, &at("in_proj"));
+        let widths = shelf.segments(in_proj.weight());
+        let (cp, groups) = (layout.cp.get() as usize, widths[2] / kind.state as usize);
+        if !groups.is_multiple_of(cp) {
+            let message = format!("cp={cp} trades time for heads, and {groups} Mamba groups a rank would be copied");
+            return Err(Finding::error("runtime/mamba-groups", Blame::Engine, "mamba", message)
+                .fix("cp", units::divisors(groups as u64)));
+        }
+        Ok(Mamba2 {
+            hidden: shelf.params[in_proj.weight().0].shape().1,
+            in_proj,
+            out_proj: Linear::new(shelf, &at("out_proj")),
+            conv: shelf.id(&at("conv.weight")),
+            conv_bias: shelf.find(&at("conv.bias")),
+            dt_bias: shelf.id(&at("dt_bias")),
+            a_log: shelf.id(&at("A_log")),
+            d: shelf.id(&at("D")),
+            norm: shelf.find(&at("gate_norm.weight")),
+            group: widths[0] / groups,
+            widths,
+            head: kind.head_dim as usize,
+            state: kind.state as usize,
+            taps: kind.conv as usize,
+            cp,
+            scan: Scan { chunk: kind.chunk as usize, times: Times::Whole },
+        })
+    }
+
+    /// Widths of z x B C dt on one context rank.
+    fn shares(&self) -> Vec<usize> {
+        self.widths.iter().map(|w| w / self.cp).collect()
+    }
+
+    fn conv<R: Real>(&self, cx: &Cx<R>) -> (Conv<R>, Mat<R>) {
+        let channels = &self.widths[1..4];
+        let weight = heads::mine(cx, self.conv, channels, self.taps);
+        let bias = self.conv_bias.map(|b| heads::mine(cx, b, channels, 1));
+        let batch = cx.sizes.sequences;
+        let width = channels.iter().sum::<usize>() / self.cp;
+        (Conv::new(&weight, self.taps, bias, batch, 1), Mat::zeros((self.taps - 1) * batch, width))
+    }
+
+    fn cell<R: Real>(&self, cx: &Cx<R>, xbc: Mat<R>, dt: &Mat<R>) -> Ssd<R> {
+        let by_head = &self.widths[4..5];
+        let shares = self.shares();
+        let decay: Vec<R> = heads::mine(cx, self.a_log, by_head, 1).iter().map(|a| -a.exp()).collect();
+        let bias = heads::mine(cx, self.dt_bias, by_head, 1);
+        let raw = {
+            let mut raw = dt.clone();
+            raw.add_row(&bias);
+            raw
+        };
+        let step = Mat { data: raw.data.iter().map(|v| v.softplus()).collect(), ..raw.clone() };
+        Ssd {
+            head: self.head,
+            state: self.state,
+            inner: shares[1],
+            grouped: shares[2],
+            per_group: shares[4] / (shares[2] / self.state),
+            dxbc: Mat::zeros(xbc.rows, xbc.cols),
+            dstep: Mat::zeros(step.rows, step.cols),
+            ddecay: vec![R::ZERO; decay.len()],
+            dskip: vec![R::ZERO; decay.len()],
+            skip: heads::mine(cx, self.d, by_head, 1),
+            xbc,
+            raw,
+            step,
+            decay,
+        }
+    }
+
+    /// Gate and norm: what the projection out reads.
+    fn gate<R: Real>(&self, cx: &Cx<R>, y: &Mat<R>, z: &Mat<R>) -> (Mat<R>, Mat<R>) {
+        let data = y.data.iter().zip(&z.data).map(|(y, z)| *y * silu(*z).0).collect();
+        let gated = Mat { data, ..*y };
+        let normed = match self.norm {
+            Some(id) => rms(&gated, &heads::mine(cx, id, &self.widths[..1], 1), self.group),
+            None => gated.clone(),
+        };
+        (gated, normed)
+    }
+}
+
+impl<R: Real> Block<R> for Mamba2 {
+    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
+        let (rows, heads) = (sizes.tokens * self.cp, self.widths[4] / self.cp);
+        vec![
+            Save::new("input", sizes.tokens, self.hidden),
+            Save::new("projected", rows, self.shares().iter().sum()),
+            self.scan.save(sizes, heads, self.head * self.state),
+            Save::new("scanned", rows, heads * self.head),
+            Save::new("normed", sizes.tokens, self.widths[0]),
+        ]
+    }
+
+    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
+        let mut saved = Saved::new(Block::<R>::saves(self, &cx.sizes));
+        let (rank, batch) = (cx.rank, cx.sizes.sequences);
+        let x = tensor::enter(rank, NAMES[0], x)?;
+        let projected = heads::trade(rank, self.in_proj.forward(cx, &x), &self.widths, batch)?;
+        let [z, xbc, dt] = self.three(&projected);
+        let (conv, tails) = self.conv(cx);
+        let cell = self.cell(cx, conv.forward(&xbc, &tails), &dt);
+        let (scanned, states) = self.scan.forward(cx, &cell)?;
+        let (_, normed) = self.gate(cx, &scanned, &z);
+        let normed = heads::trade_back(rank, normed, &self.widths[..1], batch)?;
+        let mut y = tensor::leave(rank, NAMES[1], self.out_proj.partial(cx, &normed))?;
+        self.out_proj.add_bias(cx, &mut y);
+        let kept =
+            [("input", x), ("projected", projected), ("states", states), ("scanned", scanned), ("normed", normed)];
+        kept.into_iter().for_each(|(name, value)| saved.keep(name, value));
+        Ok((y, saved))
+    }
+
+    fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {
+        let (rank, batch) = (cx.rank, cx.sizes.sequences);
+        self.out_proj.bias_back(cx, &dy);
+        let dy = tensor::leave_back(rank, NAMES[1], dy)?;
+        let dnormed = self.out_proj.partial_back(cx, &saved.take("normed"), &dy);
+        let dnormed = heads::trade(rank, dnormed, &self.widths[..1], batch)?;
+        let [z, xbc, dt] = self.three(&saved.take("projected"));
+        let scanned = saved.take("scanned");
+        let dgated = self.norm_back(cx, &scanned, &z, dnormed);
+        let (dscanned, dz) = gate_back(&scanned, &z, &dgated);
+        let (conv, tails) = self.conv(cx);
+        let mut cell = self.cell(cx, conv.forward(&xbc, &tails), &dt);
+        self.scan.backward(cx, &mut cell, &saved.take("states"), &dscanned)?;
+        let ddt = self.scalars_back(cx, &cell);
+        let back = conv.backward(&xbc, &tails, &cell.dxbc);
+        heads::add_mine(cx, self.conv, &self.widths[1..4], self.taps, &back.weight);
+        if let Some(bias) = self.conv_bias {
+            heads::add_mine(cx, bias, &self.widths[1..4], 1, &back.bias);
+        }
+        let dprojected = Mat::join(&[&dz, &back.input, &ddt]);
+        let dprojected = heads::trade_back(rank, dprojected, &self.widths, batch)?;
+        let dx = self.in_proj.backward(cx, &saved.take("input"), &dprojected);
+        tensor::enter_back(rank, NAMES[0], dx)
+    }
+}
+
+impl Mamba2 {
+    /// z, then x B C together, then dt.
+    fn three<R: Real>(&self, projected: &Mat<R>) -> [Mat<R>; 3] {
+        let w = self.shares();
+        let parts = projected.split(&[w[0], w[1] + w[2] + w[3], w[4]]);
+        parts.try_into().unwrap_or_else(|_| unreachable!("split into three"))
+    }
+
+    fn norm_back<R: Real>(&self, cx: &mut Cx<R>, scanned: &Mat<R>, z: &Mat<R>, dnormed: Mat<R>) -> Mat<R> {
+        let Some(id) = self.norm else { return dnormed };
+        let (gated, _) = self.gate(cx, scanned, z);
+        let scale = heads::mine(cx, id, &self.widths[..1], 1);
+        let mut dscale = vec![R::ZERO; scale.len()];
+        let dgated = rms_back(&gated, &scale, self.group, &dnormed, &mut dscale);
+        heads::add_mine(cx, id, &self.widths[..1], 1, &dscale);
+        dgated
+    }
+
+    /// Gradients of the scalars of every head; gives that of the raw steps.
+    fn scalars_back<R: Real>(&self, cx: &mut Cx<R>, cell: &Ssd<R>) -> Mat<R> {
+        let by_head = &self.widths[4..5];
+        let data = cell.dstep.data.iter().zip(&cell.raw.data).map(|(d, raw)| *d * raw.sigmoid()).collect();
+        let ddt = Mat { data, ..cell.dstep };
+        let mut dbias = vec![R::ZERO; ddt.cols];
+        ddt.sum_rows(&mut dbias);
+        // The decay is minus the exponential of the parameter, and so its own derivative.
+        let dlog: Vec<R> = cell.ddecay.iter().zip(&cell.decay).map(|(d, a)| *d * *a).collect();
+        heads::add_mine(cx, self.dt_bias, by_head, 1, &dbias);
+        heads::add_mine(cx, self.a_log, by_head, 1, &dlog);
+        heads::add_mine(cx, self.d, by_head, 1, &cell.dskip);
+        ddt
+    }
+}
+
+/// Transpose of `y · silu(z)`: gradients of both.
+pub(crate) fn gate_back<R: Real>(y: &Mat<R>, z: &Mat<R>, d: &Mat<R>) -> (Mat<R>, Mat<R>) {
+    let (mut dy, mut dz) = (d.clone(), d.clone());
+    for (i, (y, z)) in y.data.iter().zip(&z.data).enumerate() {
+        let (value, slope) = silu(*z);
+        dy.data[i] *= value;
+        dz.data[i] *= *y * slope;
+    }
+    (dy, dz)
+}
+
+/// `h ← exp(a·dt) h + dt x⊗B`, `y = h C + D x`.
+struct Ssd<R> {
+    head: usize,
+    state: usize,
+    inner: usize,
+    grouped: usize,
+    /// Heads of a group.
+    per_group: usize,
+    xbc: Mat<R>,
+    raw: Mat<R>,
+    step: Mat<R>,
+    decay: Vec<R>,
+    skip: Vec<R>,
+    dxbc: Mat<R>,
+    dstep: Mat<R>,
+    ddecay: Vec<R>,
+    dskip: Vec<R>,
+}
+
+impl<R: Real> Ssd<R> {
+    /// Columns of a head's x, B and C.
+    fn places(&self, head: usize) -> [std::ops::Range<usize>; 3] {
+        let b = self.inner + head / self.per_group * self.state;
+        let c = b + self.grouped;
+        [head * self.head..(head + 1) * self.head, b..b + self.state, c..c + self.state]
+    }
+}
+
+impl<R: Real> Cell<R> for Ssd<R> {
+    fn heads(&self) -> usize {
+        self.step.cols
+    }
+
+    fn state(&self) -> usize {
+        self.head * self.state
+    }
+
+    fn width(&self) -> usize {
+        self.head
+    }
+
+    fn step(&self, row: usize, head: usize, state: &mut [R], out: &mut [R]) {
+        let [x, b, c] = self.places(head).map(|r| &self.xbc.row(row)[r]);
+        let dt = self.step.row(row)[head];
+        let keep = (self.decay[head] * dt).exp();
+        for ((h, x), y) in state.chunks_exact_mut(self.state).zip(x).zip(out) {
+            let scale = dt * *x;
+            h.iter_mut().zip(b).for_each(|(h, b)| *h = keep * *h + scale * *b);
+            *y = dot(h, c) + self.skip[head] * *x;
+        }
+    }
+
+    fn back(&mut self, row: usize, head: usize, [before, after]: [&[R]; 2], dout: &[R], dstate: &mut [R]) {
+        let [xs, bs, cs] = self.places(head);
+        let inputs = self.xbc.row(row);
+        let (x, b, c) = (&inputs[xs.clone()], &inputs[bs.clone()], &inputs[cs.clone()]);
+        let dt = self.step.row(row)[head];
+        let keep = (self.decay[head] * dt).exp();
+        let n = self.state;
+        let grads = self.dxbc.row_mut(row);
+        let (mut dkeep, mut ddt, mut dskip) = (R::ZERO, R::ZERO, R::ZERO);
+        for (p, dh) in dstate.chunks_exact_mut(n).enumerate() {
+            axpy(&mut grads[cs.clone()], dout[p], &after[p * n..(p + 1) * n]);
+            axpy(dh, dout[p], c);
+            dkeep += dot(dh, &before[p * n..(p + 1) * n]);
+            let along = dot(dh, b);
+            ddt += along * x[p];
+            grads[xs.start + p] += dt * along + self.skip[head] * dout[p];
+            dskip += dout[p] * x[p];
+            axpy(&mut grads[bs.clone()], dt * x[p], dh);
+            dh.iter_mut().for_each(|d| *d *= keep);
+        }
+        self.dstep.row_mut(row)[head] += ddt + dkeep * keep * self.decay[head];
+        self.ddecay[head] += dkeep * keep * dt;
+        self.dskip[head] += dskip;
+    }
+}

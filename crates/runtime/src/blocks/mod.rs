@@ -1,0 +1,196 @@
+//! Blocks, forward and explicit backward. A block works on a microbatch's tokens of one rank,
+//! after the norm and before the residual addition.
+
+pub(crate) mod act;
+pub(crate) mod attend;
+pub(crate) mod attention;
+pub(crate) mod conv;
+pub(crate) mod edges;
+pub(crate) mod gated_delta;
+pub(crate) mod m2rnn;
+pub(crate) mod mamba2;
+pub(crate) mod mamba3;
+pub(crate) mod mlp;
+pub(crate) mod moe;
+pub(crate) mod norm;
+pub(crate) mod router;
+pub(crate) mod scan;
+
+use crate::mat::{Mat, axpy};
+use crate::params::{Id, Shelf};
+use crate::rank::Rank;
+use crate::real::Real;
+use crate::saved::{Save, Saved, Sizes};
+use crate::shards::Vault;
+use comm::Result;
+use recipe::Place;
+
+/// What a block may use while it runs.
+pub struct Cx<'a, R> {
+    /// Where it runs.
+    pub rank: &'a Rank<'a>,
+    /// Sizes of a microbatch.
+    pub sizes: Sizes,
+    /// The rank's weights; those of a place are there while it is open.
+    pub weights: &'a mut [Mat<R>],
+    /// Where weights come from when they are gathered for use only.
+    pub vault: Option<&'a Vault<R>>,
+    /// Gradients, added to.
+    pub grads: &'a mut [Mat<R>],
+    /// Sum of auxiliary losses of this rank's tokens, as they enter the step's loss.
+    pub auxiliary: f64,
+    /// Routing of every expert layer that balances by a bias, in the order of depth.
+    pub balances: &'a mut [Balance],
+    /// Weight products put off, where backward is split; `None` where they are taken at once.
+    pub deferred: Option<Vec<Product<R>>>,
+}
+
+/// What balances an expert layer without a gradient: a bias on its scores when experts are chosen,
+/// moved after every step towards experts that got too few tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Balance {
+    /// Added to scores for the choice; the weights of the choice do not see it.
+    pub bias: Vec<f64>,
+    /// Tokens of this step that chose each expert, here.
+    pub counts: Vec<u64>,
+}
+
+/// How far a bias moves in a step: DeepSeek-V3's report, section 4.2.
+const BIAS_STEP: f64 = 1e-3;
+
+impl Balance {
+    /// For so many experts.
+    pub fn new(experts: u64) -> Balance {
+        Balance { bias: vec![0.0; experts as usize], counts: vec![0; experts as usize] }
+    }
+
+    /// Moves the bias by the counts of all ranks, and starts counting anew.
+    pub(crate) fn update(&mut self, counts: &[u64]) {
+        let mean = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
+        for (bias, count) in self.bias.iter_mut().zip(counts) {
+            let short = mean - *count as f64;
+            *bias += BIAS_STEP * if short == 0.0 { 0.0 } else { short.signum() };
+        }
+        self.counts.fill(0);
+    }
+}
+
+/// A linear layer's weight gradient that waits: output's gradient and input.
+pub struct Product<R> {
+    weight: Id,
+    dy: Mat<R>,
+    x: Mat<R>,
+}
+
+impl<R: Real> Product<R> {
+    /// Adds it to the gradients.
+    pub(crate) fn add(&self, grads: &mut [Mat<R>]) {
+        self.dy.linear_weight(&self.x, &mut grads[self.weight.0]);
+    }
+}
+
+impl<R: Real> Cx<'_, R> {
+    /// Runs a forward a second time: what it counts was counted the first time.
+    pub(crate) fn again<T>(&mut self, forward: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let (auxiliary, counts) = (self.auxiliary, self.balances.to_vec());
+        let out = forward(self);
+        self.auxiliary = auxiliary;
+        self.balances.clone_from_slice(&counts);
+        out
+    }
+
+    /// Makes the weights of a place whole before its use.
+    pub(crate) fn open(&mut self, place: Place) -> Result<()> {
+        self.vault.map_or(Ok(()), |vault| vault.open(self.rank, place, self.weights))
+    }
+
+    /// Drops them again.
+    pub(crate) fn close(&mut self, place: Place) {
+        if let Some(vault) = self.vault {
+            vault.close(place, self.weights);
+        }
+    }
+
+    pub(crate) fn weight(&self, id: Id) -> &Mat<R> {
+        &self.weights[id.0]
+    }
+
+    /// Adds to a gradient, element by element.
+    pub(crate) fn add_grad(&mut self, id: Id, from: &[R]) {
+        axpy(&mut self.grad(id).data, R::ONE, from);
+    }
+
+    pub(crate) fn grad(&mut self, id: Id) -> &mut Mat<R> {
+        &mut self.grads[id.0]
+    }
+}
+
+/// A mixer or feed-forward block.
+pub trait Block<R: Real>: Send + Sync {
+    /// What forward keeps for backward: the one declaration of it.
+    fn saves(&self, sizes: &Sizes) -> Vec<Save>;
+    /// The output for normed input `x`, and what was kept.
+    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)>;
+    /// The input's gradient; gradients of weights are added to the context's.
+    fn backward(&self, cx: &mut Cx<R>, saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>>;
+}
+
+/// A linear layer's weight and bias.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Linear {
+    weight: Id,
+    bias: Option<Id>,
+}
+
+impl Linear {
+    pub fn new(shelf: &Shelf, path: &str) -> Linear {
+        Linear { weight: shelf.id(&format!("{path}.weight")), bias: shelf.find(&format!("{path}.bias")) }
+    }
+
+    pub fn of(weight: Id) -> Linear {
+        Linear { weight, bias: None }
+    }
+
+    pub fn weight(&self) -> Id {
+        self.weight
+    }
+
+    /// With its bias: for columns, and for projections nobody cuts.
+    pub fn forward<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>) -> Mat<R> {
+        let mut y = x.linear(cx.weight(self.weight));
+        self.add_bias(cx, &mut y);
+        y
+    }
+
+    /// Without its bias: for rows, whose bias is added once behind the sum.
+    pub fn partial<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>) -> Mat<R> {
+        x.linear(cx.weight(self.weight))
+    }
+
+    pub fn add_bias<R: Real>(&self, cx: &Cx<R>, y: &mut Mat<R>) {
+        if let Some(bias) = self.bias {
+            y.add_row(&cx.weight(bias).data);
+        }
+    }
+
+    pub fn bias_back<R: Real>(&self, cx: &mut Cx<R>, dy: &Mat<R>) {
+        if let Some(bias) = self.bias {
+            dy.sum_rows(&mut cx.grad(bias).data);
+        }
+    }
+
+    /// Transpose of [`Linear::forward`].
+    pub fn backward<R: Real>(&self, cx: &mut Cx<R>, x: &Mat<R>, dy: &Mat<R>) -> Mat<R> {
+        self.bias_back(cx, dy);
+        self.partial_back(cx, x, dy)
+    }
+
+    /// Transpose of [`Linear::partial`].
+    pub fn partial_back<R: Real>(&self, cx: &mut Cx<R>, x: &Mat<R>, dy: &Mat<R>) -> Mat<R> {
+        match &mut cx.deferred {
+            Some(waiting) => waiting.push(Product { weight: self.weight, dy: dy.clone(), x: x.clone() }),
+            None => dy.linear_weight(x, cx.grad(self.weight)),
+        }
+        dy.linear_input(cx.weight(self.weight))
+    }
+}

@@ -1,0 +1,261 @@
+//! Routed experts, with or without a shared one. Tokens enter and leave in the sequence-sharded
+//! view; between, they are on the ranks that own their experts.
+
+use super::mlp::{Mlp, Words};
+use super::router::{Chosen, Router};
+use super::{Block, Cx, act};
+use crate::mat::{Mat, axpy, dot};
+use crate::params::{Id, Shelf};
+use crate::product::{View, Write, multiply};
+use crate::real::Real;
+use crate::saved::{Save, Saved, Sizes};
+use crate::split::experts::Plan;
+use comm::Result;
+use diag::{Blame, Finding};
+use layout::Layout;
+use recipe::kinds::moe::Moe as Kind;
+
+const SHARED: Words =
+    Words { into: "into moe.shared", out: "out of moe.shared", input: "shared input", packed: "shared packed" };
+
+/// The block.
+pub(crate) struct Moe {
+    router: Router,
+    fc1: Id,
+    fc2: Id,
+    shared: Option<(Mlp, Option<Id>)>,
+    kind: Kind,
+    hidden: usize,
+    /// Local width of an expert's first projection.
+    into: usize,
+    etp: usize,
+}
+
+impl Moe {
+    pub fn new(
+        kind: &Kind,
+        shelf: &Shelf,
+        path: &str,
+        hidden: u64,
+        layout: &Layout,
+        balance: usize,
+    ) -> std::result::Result<Moe, Finding> {
+        let missing =
+            [(kind.latent.is_some(), "latent", "latent space around experts"), (kind.bias, "bias", "bias in experts")];
+        if let Some((_, key, what)) = missing.iter().find(|(is_set, _, _)| *is_set) {
+            let message = format!("the runtime has no {what}");
+            return Err(Finding::error("runtime/moe", Blame::Engine, format!("moe.{key}"), message));
+        }
+        let at = |name: &str| format!("{path}.{name}");
+        let (fc1, fc2) = (shelf.id(&at("experts.fc1.weight")), shelf.id(&at("experts.fc2.weight")));
+        let shared = kind.shared.as_ref().map(|shared| {
+            let mlp = Mlp::new(shelf, &at("shared"), shared.activation, SHARED);
+            (mlp, shelf.find(&at("shared.gate.weight")))
+        });
+        Ok(Moe {
+            router: Router {
+                weight: shelf.id(&at("router.weight")),
+                bias: shelf.find(&at("router.bias")),
+                balance: kind.router.expert_bias.then_some(balance),
+                kind: kind.clone(),
+            },
+            into: shelf.params[fc1.0].part.shape()[1] as usize,
+            fc1,
+            fc2,
+            shared,
+            kind: kind.clone(),
+            hidden: hidden as usize,
+            etp: layout.etp.get() as usize,
+        })
+    }
+
+    fn top_k(&self) -> usize {
+        self.kind.top_k as usize
+    }
+
+    /// Rows of `x` for every choice that is sent, by expert; and how many each expert gets.
+    fn rows<R: Real>(&self, x: &Mat<R>, chosen: &Chosen<R>) -> (Mat<R>, Vec<u64>) {
+        let sent = chosen.sent(self.top_k());
+        let mut counts = vec![0; self.kind.experts as usize];
+        let mut data = Vec::with_capacity(sent.len() * x.cols);
+        for s in &sent {
+            counts[s.expert] += 1;
+            data.extend_from_slice(x.row(s.token));
+        }
+        (Mat::of(x.cols, data), counts)
+    }
+
+    /// Views of each local expert's rows and weights: `visit(expert, first row, rows)`.
+    fn each_expert(&self, plan: &Plan, mut visit: impl FnMut(usize, usize, usize)) {
+        let mut first = 0;
+        for (expert, &rows) in plan.per_expert.iter().enumerate() {
+            visit(expert, first, rows);
+            first += rows;
+        }
+    }
+
+    fn bank<'a, R: Real>(&self, weight: &'a Mat<R>, expert: usize, rows: usize) -> View<'a, R> {
+        let size = rows * weight.cols;
+        View::new(&weight.data[expert * size..(expert + 1) * size], rows, weight.cols, weight.cols)
+    }
+
+    /// First projections of every row.
+    fn project<R: Real>(&self, cx: &Cx<R>, plan: &Plan, rows: &Mat<R>) -> Mat<R> {
+        let mut packed = Mat::zeros(rows.rows, self.into);
+        self.each_expert(plan, |expert, first, len| {
+            let x = View::new(&rows.data[first * rows.cols..], len, rows.cols, rows.cols);
+            let weight = self.bank(cx.weight(self.fc1), expert, self.into).t();
+            multiply(&mut packed.data[first * self.into..], self.into, Write::Replace, R::ONE, x, weight);
+        });
+        packed
+    }
+
+    fn unproject<R: Real>(&self, cx: &Cx<R>, plan: &Plan, inner: &Mat<R>) -> Mat<R> {
+        let mut out = Mat::zeros(inner.rows, self.hidden);
+        self.each_expert(plan, |expert, first, len| {
+            let x = View::new(&inner.data[first * inner.cols..], len, inner.cols, inner.cols);
+            let weight = self.bank(cx.weight(self.fc2), expert, self.hidden).t();
+            multiply(&mut out.data[first * self.hidden..], self.hidden, Write::Replace, R::ONE, x, weight);
+        });
+        out
+    }
+
+    /// Transpose of one projection of the bank: rows' gradients, and the weights' added.
+    fn bank_back<R: Real>(&self, cx: &mut Cx<R>, plan: &Plan, id: Id, x: &Mat<R>, dy: &Mat<R>) -> Mat<R> {
+        let mut dx = Mat::zeros(x.rows, x.cols);
+        self.each_expert(plan, |expert, first, len| {
+            let d = View::new(&dy.data[first * dy.cols..], len, dy.cols, dy.cols);
+            let rows = View::new(&x.data[first * x.cols..], len, x.cols, x.cols);
+            let weight = self.bank(cx.weight(id), expert, dy.cols);
+            multiply(&mut dx.data[first * x.cols..], x.cols, Write::Replace, R::ONE, d, weight);
+            let size = dy.cols * x.cols;
+            let gradient = &mut cx.grad(id).data[expert * size..(expert + 1) * size];
+            multiply(gradient, x.cols, Write::Add, R::ONE, d.t(), rows);
+        });
+        dx
+    }
+
+    /// The shared expert's output, weighed by its gate.
+    fn shared<R: Real>(&self, cx: &mut Cx<R>, x: &Mat<R>, saved: &mut Saved<R>) -> Result<Option<Mat<R>>> {
+        let Some((mlp, gate)) = &self.shared else { return Ok(None) };
+        let mut y = mlp.run(cx, x.clone(), saved)?;
+        if let Some(gate) = gate {
+            saved.keep("shared output", y.clone());
+            let weight = &cx.weight(*gate).data;
+            for (row, x) in y.data.chunks_exact_mut(self.hidden).zip(x.data.chunks_exact(self.hidden)) {
+                let open = dot(x, weight).sigmoid();
+                row.iter_mut().for_each(|v| *v *= open);
+            }
+        }
+        Ok(Some(y))
+    }
+
+    /// Transpose of [`Moe::shared`], added to `dx`.
+    fn shared_back<R: Real>(
+        &self,
+        cx: &mut Cx<R>,
+        x: &Mat<R>,
+        saved: &mut Saved<R>,
+        dy: &Mat<R>,
+        dx: &mut Mat<R>,
+    ) -> Result<()> {
+        let Some((mlp, gate)) = &self.shared else { return Ok(()) };
+        let mut dy = dy.clone();
+        if let Some(gate) = gate {
+            let (y, weight) = (saved.take("shared output"), cx.weight(*gate).data.clone());
+            for i in 0..dy.rows {
+                let open = dot(x.row(i), &weight).sigmoid();
+                let dgate = dot(dy.row(i), y.row(i)) * open * (R::ONE - open);
+                axpy(&mut cx.grad(*gate).data, dgate, x.row(i));
+                axpy(dx.row_mut(i), dgate, &weight);
+                dy.row_mut(i).iter_mut().for_each(|v| *v *= open);
+            }
+        }
+        dx.add(&mlp.back(cx, saved, dy)?);
+        Ok(())
+    }
+
+    /// Elements of the indices that are kept when `sent` rows leave and `came` rows are computed.
+    fn indices(&self, sizes: &Sizes, came: usize) -> usize {
+        sizes.shard * self.top_k() + sizes.sequences * self.kind.experts as usize + came
+    }
+}
+
+/// Where tokens went: kept between forward and backward.
+struct Routing<R> {
+    chosen: Chosen<R>,
+    plan: Plan,
+}
+
+impl<R: Real> Block<R> for Moe {
+    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
+        let (experts, sent) = (self.kind.experts as usize, sizes.shard * self.top_k());
+        let came = sent * self.etp;
+        let mut saves = vec![
+            Save::new("input", sizes.shard, self.hidden),
+            Save::new("scores", sizes.shard, experts),
+            Save::new("weights", sizes.shard, self.top_k()),
+            Save::indices("routing", self.indices(sizes, came)),
+            Save::routed("expert outputs", sent, self.hidden),
+            Save::routed("dispatched", came, self.hidden),
+            Save::routed("dispatched packed", came, self.into),
+        ];
+        if let Some((mlp, gate)) = &self.shared {
+            saves.extend(mlp.saves(sizes));
+            saves.extend(gate.map(|_| Save::new("shared output", sizes.shard, self.hidden)));
+        }
+        saves
+    }
+
+    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
+        let mut saved = Saved::new(Block::<R>::saves(self, &cx.sizes));
+        let scores = self.router.scores(cx, &x);
+        let mut chosen = self.router.choose(cx, &scores)?;
+        let (rows, counts) = self.rows(&x, &chosen);
+        let plan = Plan::new(cx.rank, &counts)?;
+        let dispatched = plan.dispatch(cx.rank, rows)?;
+        let packed = self.project(cx, &plan, &dispatched);
+        let out = self.unproject(cx, &plan, &act::forward(self.kind.activation, &packed));
+        let outputs = plan.combine(cx.rank, &out)?;
+        let mut y = Mat::zeros(x.rows, x.cols);
+        for (row, s) in chosen.sent(self.top_k()).iter().enumerate() {
+            axpy(y.row_mut(s.token), chosen.weights.row(s.token)[s.slot], outputs.row(row));
+        }
+        if let Some(shared) = self.shared(cx, &x, &mut saved)? {
+            y.add(&shared);
+        }
+        let kept = [("input", x), ("scores", scores), ("expert outputs", outputs), ("dispatched", dispatched)];
+        kept.into_iter().for_each(|(name, value)| saved.keep(name, value));
+        saved.keep("dispatched packed", packed);
+        saved.keep("weights", std::mem::take(&mut chosen.weights));
+        let indices = self.indices(&cx.sizes, plan.per_expert.iter().sum());
+        saved.keep_indices("routing", Routing { chosen, plan }, indices);
+        Ok((y, saved))
+    }
+
+    fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {
+        let (x, scores) = (saved.take("input"), saved.take("scores"));
+        let Routing { mut chosen, plan } = saved.take_indices::<Routing<R>>();
+        chosen.weights = saved.take("weights");
+        let outputs = saved.take("expert outputs");
+        let sent = chosen.sent(self.top_k());
+        let mut dweights = Mat::zeros(x.rows, self.top_k());
+        let mut doutputs = Mat::zeros(outputs.rows, self.hidden);
+        for (row, s) in sent.iter().enumerate() {
+            dweights.row_mut(s.token)[s.slot] = dot(dy.row(s.token), outputs.row(row));
+            axpy(doutputs.row_mut(row), chosen.weights.row(s.token)[s.slot], dy.row(s.token));
+        }
+        let dout = plan.dispatch(cx.rank, doutputs)?;
+        let packed = saved.take("dispatched packed");
+        let dinner = self.bank_back(cx, &plan, self.fc2, &act::forward(self.kind.activation, &packed), &dout);
+        let dpacked = act::backward(self.kind.activation, &packed, &dinner);
+        let drows = self.bank_back(cx, &plan, self.fc1, &saved.take("dispatched"), &dpacked);
+        let drows = plan.combine(cx.rank, &drows)?;
+        let mut dx = self.router.backward(cx, &x, &scores, &chosen, &dweights);
+        for (row, s) in sent.iter().enumerate() {
+            axpy(dx.row_mut(s.token), R::ONE, drows.row(row));
+        }
+        self.shared_back(cx, &x, &mut saved, &dy, &mut dx)?;
+        Ok(dx)
+    }
+}

@@ -1,0 +1,269 @@
+//! What chooses experts: scores, the top-k choice, weights, capacity and the balancing loss.
+//!
+//! Weights are the chosen scores over their sum. The balancing loss and the capacity are taken
+//! sequence by sequence (as DeepSeek-V3's complementary loss is), so that neither depends on how
+//! sequences and tokens are dealt out to ranks: ranks that hold parts of a sequence gather the
+//! number of tokens each expert gets from each part.
+
+use super::Cx;
+use crate::mat::{Mat, dot};
+use crate::params::Id;
+use crate::real::Real;
+use comm::{Call, Result};
+use recipe::kinds::moe::{Moe as Kind, ScoreFunction};
+
+/// Contiguous stretches of time a rank's own tokens may have.
+const RUNS: usize = 2;
+
+/// The router of a block.
+pub(crate) struct Router {
+    pub weight: Id,
+    pub bias: Option<Id>,
+    /// Which of the context's balances is its own, where it has one.
+    pub balance: Option<usize>,
+    pub kind: Kind,
+}
+
+/// A token sent to an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub expert: usize,
+    pub token: usize,
+    /// Which of the token's choices it is.
+    pub slot: usize,
+}
+
+/// What was chosen for every token.
+pub(crate) struct Chosen<R> {
+    pub experts: Vec<usize>,
+    /// Weights of the choices; one row a token.
+    pub weights: Mat<R>,
+    /// Whether a choice found room.
+    pub has_room: Vec<bool>,
+    /// For each sequence and expert, tokens of the whole sequence that chose it.
+    pub counts: Vec<u64>,
+}
+
+impl<R> Chosen<R> {
+    /// What is sent, by expert and then by token.
+    pub fn sent(&self, top_k: usize) -> Vec<Sent> {
+        let all = self.experts.iter().enumerate().filter(|(i, _)| self.has_room[*i]);
+        let mut sent: Vec<Sent> = all.map(|(i, &expert)| Sent { expert, token: i / top_k, slot: i % top_k }).collect();
+        sent.sort_by_key(|s| (s.expert, s.token));
+        sent
+    }
+}
+
+impl Router {
+    fn experts(&self) -> usize {
+        self.kind.experts as usize
+    }
+
+    fn top_k(&self) -> usize {
+        self.kind.top_k as usize
+    }
+
+    /// Scores of every expert for every token.
+    pub fn scores<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>) -> Mat<R> {
+        let mut scores = x.linear(cx.weight(self.weight));
+        if let Some(bias) = self.bias {
+            scores.add_row(&cx.weight(bias).data);
+        }
+        for row in scores.data.chunks_exact_mut(self.kind.experts as usize) {
+            match self.kind.router.score {
+                ScoreFunction::Sigmoid => row.iter_mut().for_each(|s| *s = s.sigmoid()),
+                ScoreFunction::Softmax => {
+                    let top = row.iter().copied().fold(row[0], |a, b| if b > a { b } else { a });
+                    row.iter_mut().for_each(|s| *s = (*s - top).exp());
+                    let sum: R = row.iter().copied().sum();
+                    row.iter_mut().for_each(|s| *s = *s / sum);
+                }
+            }
+        }
+        scores
+    }
+
+    /// The choice for every token, and the balancing loss added to the context's.
+    pub fn choose<R: Real>(&self, cx: &mut Cx<R>, scores: &Mat<R>) -> Result<Chosen<R>> {
+        let bias: &[f64] = self.balance.map_or(&[], |at| &cx.balances[at].bias);
+        let experts = best(scores, bias, self.top_k());
+        if let Some(at) = self.balance {
+            experts.iter().for_each(|e| cx.balances[at].counts[*e] += 1);
+        }
+        let mut weights = Mat::zeros(scores.rows, self.top_k());
+        for (token, chosen) in experts.chunks_exact(self.top_k()).enumerate() {
+            let sum: R = chosen.iter().map(|e| scores.row(token)[*e]).sum();
+            let row = weights.row_mut(token).iter_mut().zip(chosen);
+            row.for_each(|(w, e)| *w = scores.row(token)[*e] / sum);
+        }
+        let has_room = vec![true; experts.len()];
+        let mut chosen = Chosen { experts, weights, has_room, counts: Vec::new() };
+        if self.kind.router.aux_loss.is_some() || self.kind.capacity_factor.is_some() {
+            self.count(cx, &mut chosen)?;
+            cx.auxiliary += self.balance(cx, scores, &chosen);
+        }
+        Ok(chosen)
+    }
+
+    /// Counts choices over whole sequences, and takes room from those beyond an expert's capacity,
+    /// latest first.
+    fn count<R: Real>(&self, cx: &Cx<R>, chosen: &mut Chosen<R>) -> Result<()> {
+        let (rank, batch, experts) = (cx.rank, cx.sizes.sequences, self.experts());
+        let positions = rank.shard_positions();
+        let runs = runs(&positions);
+        let mut mine = vec![0u64; RUNS * batch * experts];
+        let place = |time: usize, sequence: usize, expert: usize| {
+            let run = runs.iter().filter(|start| **start <= time).count() - 1;
+            (run * batch + sequence) * experts + expert
+        };
+        for (i, &expert) in chosen.experts.iter().enumerate() {
+            let token = i / self.top_k();
+            mine[place(token / batch, token % batch, expert)] += 1;
+        }
+        let name = "tokens of each expert";
+        let over_tp = rank.comm.all_gather(&rank.tp, Call::new("tp", name), mine)?;
+        let all = rank.comm.all_gather(&rank.cp, Call::new("cp", name), over_tp)?;
+        let starts = self.starts(cx);
+        let each = batch * experts;
+        chosen.counts = vec![0; each];
+        let mut before = vec![0u64; RUNS * each];
+        for (counts, start) in all.chunks_exact(each).zip(&starts) {
+            chosen.counts.iter_mut().zip(counts).for_each(|(sum, c)| *sum += c);
+            for (run, first) in runs.iter().enumerate() {
+                if start.is_some_and(|s| s < positions[*first]) {
+                    before[run * each..(run + 1) * each].iter_mut().zip(counts).for_each(|(b, c)| *b += c);
+                }
+            }
+        }
+        if let Some(factor) = self.kind.capacity_factor {
+            let capacity = (factor * (cx.sizes.sequence * self.top_k()) as f64 / experts as f64).ceil() as u64;
+            for (i, &expert) in chosen.experts.iter().enumerate() {
+                let token = i / self.top_k();
+                let ahead = &mut before[place(token / batch, token % batch, expert)];
+                chosen.has_room[i] = *ahead < capacity;
+                *ahead += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// First position of every run of every rank that holds parts of our sequences, in the order
+    /// the counts come in; `None` for a run a rank does not have.
+    fn starts<R: Real>(&self, cx: &Cx<R>) -> Vec<Option<usize>> {
+        let rank = cx.rank;
+        let shards = rank.tp.len();
+        let mut starts = Vec::new();
+        for cp in 0..rank.cp.len() {
+            let all: Vec<usize> = rank.timeline.spans(cp).into_iter().flatten().collect();
+            for shard in all.chunks_exact(all.len() / shards) {
+                let runs = runs(shard);
+                starts.extend((0..RUNS).map(|i| runs.get(i).map(|r| shard[*r])));
+            }
+        }
+        starts
+    }
+
+    /// What one unit of `count · score` weighs in the step's loss: for each sequence, experts over
+    /// top-k times the mean share of tokens times the mean score; then the mean over sequences.
+    fn pull<R: Real>(&self, cx: &Cx<R>) -> f64 {
+        let (coefficient, sequence) = (self.kind.router.aux_loss.unwrap_or(0.0), cx.sizes.sequence as f64);
+        let balanced = self.experts() as f64 / self.top_k() as f64;
+        coefficient * balanced / (sequence * sequence) / cx.rank.layout.global_batch as f64
+    }
+
+    /// The part of the balancing loss that this rank's tokens make.
+    fn balance<R: Real>(&self, cx: &Cx<R>, scores: &Mat<R>, chosen: &Chosen<R>) -> f64 {
+        let (batch, experts) = (cx.sizes.sequences, self.experts());
+        let one = |(token, row): (usize, &[R])| {
+            let counts = &chosen.counts[token % batch * experts..][..experts];
+            let sum: f64 = self.total(row).f64();
+            row.iter().zip(counts).map(|(s, c)| s.f64() / sum * *c as f64).sum::<f64>()
+        };
+        self.pull(cx) * scores.data.chunks_exact(experts).enumerate().map(one).sum::<f64>()
+    }
+
+    /// What scores are divided by to be shares: softmax's already are.
+    fn total<R: Real>(&self, row: &[R]) -> R {
+        match self.kind.router.score {
+            ScoreFunction::Sigmoid => row.iter().copied().sum(),
+            ScoreFunction::Softmax => R::ONE,
+        }
+    }
+
+    /// Transpose of scores, choice and balancing loss: the gradient of `x`, and the weights'.
+    pub fn backward<R: Real>(
+        &self,
+        cx: &mut Cx<R>,
+        x: &Mat<R>,
+        scores: &Mat<R>,
+        chosen: &Chosen<R>,
+        dweights: &Mat<R>,
+    ) -> Mat<R> {
+        let experts = self.experts();
+        let mut d = Mat::zeros(scores.rows, experts);
+        for token in 0..scores.rows {
+            let picks = &chosen.experts[token * self.top_k()..(token + 1) * self.top_k()];
+            let (weights, dw) = (chosen.weights.row(token), dweights.row(token));
+            let sum: R = picks.iter().map(|e| scores.row(token)[*e]).sum();
+            let along = dot(weights, dw);
+            picks.iter().zip(dw).for_each(|(e, dw)| d.row_mut(token)[*e] += (*dw - along) / sum);
+        }
+        if !chosen.counts.is_empty() {
+            self.balance_back(cx, scores, chosen, &mut d);
+        }
+        for (d, s) in d.data.chunks_exact_mut(experts).zip(scores.data.chunks_exact(experts)) {
+            match self.kind.router.score {
+                ScoreFunction::Sigmoid => d.iter_mut().zip(s).for_each(|(d, s)| *d *= *s * (R::ONE - *s)),
+                ScoreFunction::Softmax => {
+                    let along = dot(d, s);
+                    d.iter_mut().zip(s).for_each(|(d, s)| *d = (*d - along) * *s);
+                }
+            }
+        }
+        if let Some(bias) = self.bias {
+            d.sum_rows(&mut cx.grad(bias).data);
+        }
+        d.linear_weight(x, cx.grad(self.weight));
+        d.linear_input(cx.weight(self.weight))
+    }
+
+    fn balance_back<R: Real>(&self, cx: &Cx<R>, scores: &Mat<R>, chosen: &Chosen<R>, d: &mut Mat<R>) {
+        let (batch, experts) = (cx.sizes.sequences, self.experts());
+        let pull = R::of(self.pull(cx));
+        for token in 0..scores.rows {
+            let counts = &chosen.counts[token % batch * experts..][..experts];
+            let row = scores.row(token);
+            let total = self.total(row);
+            let mean = match self.kind.router.score {
+                ScoreFunction::Sigmoid => row.iter().zip(counts).map(|(s, c)| *s * R::of(*c as f64)).sum::<R>() / total,
+                ScoreFunction::Softmax => R::ZERO,
+            };
+            let to = d.row_mut(token).iter_mut().zip(counts);
+            to.for_each(|(d, c)| *d += pull * (R::of(*c as f64) - mean) / total);
+        }
+    }
+}
+
+/// The `top_k` best experts of every token by score and bias, best first; the lower number wins a
+/// tie.
+fn best<R: Real>(scores: &Mat<R>, bias: &[f64], top_k: usize) -> Vec<usize> {
+    let mut out = Vec::with_capacity(scores.rows * top_k);
+    let mut order: Vec<usize> = Vec::new();
+    for row in scores.data.chunks_exact(scores.cols) {
+        let biased = |e: usize| row[e] + R::of(bias.get(e).copied().unwrap_or(0.0));
+        let rank = |a: &usize, b: &usize| {
+            let by_score = biased(*b).partial_cmp(&biased(*a)).unwrap_or(std::cmp::Ordering::Equal);
+            by_score.then(a.cmp(b))
+        };
+        order.clear();
+        order.extend(0..row.len());
+        order.sort_by(rank);
+        out.extend_from_slice(&order[..top_k]);
+    }
+    out
+}
+
+/// Where contiguous runs of positions begin.
+fn runs(positions: &[usize]) -> Vec<usize> {
+    (0..positions.len()).filter(|&i| i == 0 || positions[i] != positions[i - 1] + 1).collect()
+}

@@ -1,0 +1,205 @@
+//! Saving: every rank writes what it answers for into `step-N.partial`, the first writes the index
+//! when all files are durable, and one rename makes a checkpoint of it.
+
+use super::files::{self, Item};
+use super::index::{self, Entry, Format, Index, Piece, Written};
+use super::region::{self, Region};
+use super::slots::{Duty, Slot, slots};
+use super::{PARTIAL, PREFIX, Position, Saved, Store, agree, names, steps};
+use crate::real::Real;
+use crate::train::Trainer;
+use comm::{Call, Comm, Dtype, Group, Result};
+use diag::{Blame, Finding};
+use recipe::Recipe;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Logical shapes by path, without the padding a layout adds.
+pub(super) type Shapes = HashMap<String, Vec<u64>>;
+
+pub(super) fn shapes(recipe: &Recipe) -> Shapes {
+    recipe.tensors().into_iter().map(|t| (t.path.clone(), t.shape())).collect()
+}
+
+pub(super) fn format<R: Real>() -> Format {
+    if R::DTYPE == Dtype::F32 { Format::F32 } else { Format::F64 }
+}
+
+pub(super) fn save<R: Real>(store: &Store, trainer: &Trainer<R>, recipe: &Recipe, position: Position) -> Result<Saved> {
+    let (comm, target) = (trainer.rank.comm, store.at(trainer.steps));
+    let partial = with_suffix(&target);
+    let is_first = comm.rank() == 0;
+    let ready = if is_first { prepare(store, trainer.steps, &partial) } else { Ok(()) };
+    agree(comm, "preparing the checkpoint", ready)?;
+    let written = write_file(trainer, &shapes(recipe), store, &partial);
+    let (mine, bytes) = agree(comm, "writing the checkpoint", written)?;
+    let tensors = gather(comm, &mine)?;
+    let finished = if is_first {
+        let layout = trainer.rank.layout;
+        let index = Index {
+            step: trainer.steps,
+            seed: position.seed,
+            sequences: position.sequences,
+            dtype: format::<R>().name().to_string(),
+            recipe: index::identity(recipe),
+            layout: Written { world: layout.world, flags: layout.all_flags() },
+            tensors,
+        };
+        finish(store, &index, &partial, &target)
+    } else {
+        Ok(())
+    };
+    agree(comm, "completing the checkpoint", finished)?;
+    Ok(Saved { folder: target, bytes })
+}
+
+fn with_suffix(folder: &Path) -> PathBuf {
+    let mut name = folder.as_os_str().to_owned();
+    name.push(PARTIAL);
+    name.into()
+}
+
+/// Clears what interrupted saves left, and makes the folder to write into.
+fn prepare(store: &Store, step: u64, partial: &Path) -> Result<()> {
+    if steps(&store.folder)?.contains(&step) {
+        let folder = store.at(step);
+        let message = format!("`{}` is already a checkpoint", folder.display());
+        let finding = Finding::error("checkpoint/exists", Blame::Usage, folder.display().to_string(), message);
+        return Err(finding.hint("remove it, or save into another folder"));
+    }
+    for name in names(&store.folder)?.iter().filter(|n| n.starts_with(PREFIX) && n.ends_with(PARTIAL)) {
+        remove(&store.folder.join(name))?;
+    }
+    let is_new = !store.folder.exists();
+    fs::create_dir_all(partial).map_err(|e| files::failed("create", partial, &e))?;
+    let above = store.folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if is_new { files::sync_folder(above) } else { Ok(()) }
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    fs::remove_dir_all(folder).map_err(|e| files::failed("remove", folder, &e))
+}
+
+/// One region of a slot, to be stored as a piece.
+struct Job<'s> {
+    slot: &'s Slot,
+    path: &'s str,
+    region: Region,
+}
+
+/// Writes this rank's file; gives its pieces by tensor, and their bytes. Tensors of this rank stand
+/// in the answer even where others write all of them.
+fn write_file<R: Real>(
+    trainer: &Trainer<R>,
+    shapes: &Shapes,
+    store: &Store,
+    partial: &Path,
+) -> Result<(BTreeMap<String, Entry>, u64)> {
+    let (slots, format) = (slots(trainer), format::<R>());
+    let (mut entries, mut jobs) = (BTreeMap::new(), Vec::new());
+    for (i, param) in trainer.shelf.params.iter().enumerate() {
+        let path = param.row.tensor.path.as_str();
+        let shape = shapes.get(path).ok_or_else(|| other_recipe(path))?;
+        entries.insert(path.to_string(), Entry { shape: shape.clone(), ..Entry::default() });
+        let duty = Duty::new(trainer, crate::params::Id(i), store.piece.clone());
+        for slot in slots.iter().filter(|s| s.id.0 == i) {
+            let regions = duty.regions(trainer, slot, shape);
+            jobs.extend(regions.into_iter().map(|region| Job { slot, path, region }));
+        }
+    }
+    let items: Vec<Item> = jobs.iter().map(|job| item(job, format)).collect();
+    let header = files::header(format.name(), &items);
+    let (mut start, mut sums) = (header.len() as u64, Vec::new());
+    let bodies = jobs.iter().map(|job| {
+        let body = encode(trainer, job);
+        sums.push(files::crc32(&body));
+        body
+    });
+    let file = format!("rank-{:05}.safetensors", trainer.rank.comm.rank());
+    files::write(&partial.join(&file), std::iter::once(header).chain(bodies))?;
+    let mut total = 0;
+    for ((job, item), crc32) in jobs.into_iter().zip(items).zip(sums) {
+        let piece = Piece { file: file.clone(), at: job.region, start, bytes: item.bytes, crc32 };
+        (start, total) = (start + item.bytes, total + item.bytes);
+        entries.entry(job.path.to_string()).or_default().pieces_mut(job.slot.kind).push(piece);
+    }
+    Ok((entries, total))
+}
+
+fn other_recipe(path: &str) -> Finding {
+    let message = format!("the trainer holds `{path}`, which the recipe given to the checkpoint does not have");
+    Finding::error("checkpoint/recipe", Blame::Usage, path, message).hint("give the recipe the trainer was made from")
+}
+
+fn item(job: &Job, format: Format) -> Item {
+    let Job { slot, path, region } = job;
+    let name = format!("{}/{path}{region}", slot.kind);
+    Item { name, shape: region.shape(), bytes: region.elements() * format.bytes() }
+}
+
+/// The bytes of a piece, little-endian and row by row.
+fn encode<R: Real>(trainer: &Trainer<R>, job: &Job) -> Vec<u8> {
+    let part = &trainer.shelf.params[job.slot.id.0].part;
+    let local = region::local(part, &job.region);
+    let (values, len) = (job.slot.values(trainer), local.row_len() as usize);
+    let mut out = Vec::with_capacity(job.region.elements() as usize * R::BYTES as usize);
+    for start in Region::whole(&part.shape()).rows(&local) {
+        let first = start as usize - job.slot.local.start;
+        for value in &values[first..first + len] {
+            match R::DTYPE {
+                Dtype::F32 => out.extend_from_slice(&(value.f64() as f32).to_le_bytes()),
+                _ => out.extend_from_slice(&value.f64().to_le_bytes()),
+            }
+        }
+    }
+    out
+}
+
+/// Everyone's pieces by tensor. They travel as JSON, eight bytes to a number, behind their length.
+fn gather(comm: &Comm, mine: &BTreeMap<String, Entry>) -> Result<BTreeMap<String, Entry>> {
+    let text = serde_json::to_vec(mine).unwrap_or_default();
+    let mut numbers = vec![text.len() as u64];
+    numbers.extend(text.chunks(8).map(|c| {
+        let mut eight = [0; 8];
+        eight[..c.len()].copy_from_slice(c);
+        u64::from_le_bytes(eight)
+    }));
+    let world = Group::new(0..comm.world());
+    let (all, counts) = comm.all_gather_uneven(&world, Call::new("world", "pieces of the checkpoint"), numbers)?;
+    let (mut rest, mut merged) = (all.as_slice(), BTreeMap::<String, Entry>::new());
+    for (rank, count) in counts.into_iter().enumerate() {
+        let (theirs, others) = rest.split_at(count);
+        rest = others;
+        let mut bytes: Vec<u8> = theirs[1..].iter().flat_map(|n| n.to_le_bytes()).collect();
+        bytes.truncate(theirs[0] as usize);
+        let entries: BTreeMap<String, Entry> = serde_json::from_slice(&bytes).map_err(|e| {
+            Finding::error("checkpoint/peer", Blame::Bug, "pieces", format!("rank {rank} sent an unreadable list: {e}"))
+        })?;
+        for (path, entry) in entries {
+            let into = merged.entry(path).or_default();
+            into.shape = entry.shape;
+            into.weight.extend(entry.weight);
+            into.first_moment.extend(entry.first_moment);
+            into.second_moment.extend(entry.second_moment);
+        }
+    }
+    Ok(merged)
+}
+
+/// Writes the index, makes everything durable, gives the checkpoint its name, and removes old ones.
+fn finish(store: &Store, index: &Index, partial: &Path, target: &Path) -> Result<()> {
+    files::write(&partial.join(index::NAME), std::iter::once(index.to_json()))?;
+    files::sync_folder(partial)?;
+    fs::rename(partial, target).map_err(|e| files::failed("name", target, &e))?;
+    files::sync_folder(&store.folder)?;
+    // A checkpoint is unnamed before it is taken apart, so that no half of one ever has a name.
+    let older: Vec<u64> = steps(&store.folder)?.into_iter().filter(|step| *step <= index.step).collect();
+    for step in older.iter().rev().skip(store.keep.get()) {
+        let (old, gone) = (store.at(*step), with_suffix(&store.at(*step)));
+        fs::rename(&old, &gone).map_err(|e| files::failed("retire", &old, &e))?;
+        files::sync_folder(&store.folder)?;
+        remove(&gone)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,22 @@
+//! The plan executed for real: every rank holds exactly the parts the ownership table gives it, and
+//! runs explicit forward and backward operations, each collective beside its transpose.
+//!
+//! No framework and no tape of operations: a block says what it keeps, and keeps nothing else. What
+//! cannot be run is refused by name. Nothing here decides who owns what; `layout` does.
+
+pub mod blocks;
+pub mod checkpoint;
+pub mod mat;
+pub mod model;
+pub mod optimizer;
+pub mod params;
+mod pipeline;
+mod product;
+pub mod rank;
+pub mod real;
+pub mod saved;
+mod shards;
+mod split;
+mod stack;
+mod suffix;
+pub mod train;

@@ -1,0 +1,202 @@
+//! A model from a recipe: the layers of the pattern, each block behind its norm and added to the
+//! residual stream, between embedding and loss.
+
+use crate::blocks::Cx;
+use crate::blocks::edges::{Embedding, Head};
+use crate::blocks::norm::Norm;
+use crate::mat::Mat;
+use crate::params::Shelf;
+use crate::real::Real;
+use crate::saved::{Save, Saved, Sizes};
+use crate::stack::{Kept, Stack, residuals};
+use crate::suffix::{Predicted, Prediction};
+use comm::Result;
+use diag::{Blame, Finding};
+use layout::{Layout, StagePlan};
+use recipe::{Layer, Mixer, Place, Recipe};
+use std::collections::BTreeMap;
+
+/// What one rank has of a model: its chunks of depth, and the edges of those at the ends.
+pub struct Model<R> {
+    embedding: Option<Embedding>,
+    /// By chunk, its blocks.
+    chunks: BTreeMap<usize, Stack<R>>,
+    last: Option<(Norm, Head)>,
+    /// Prediction depths, on the last chunk.
+    suffix: Vec<Prediction<R>>,
+    last_chunk: usize,
+    hidden: usize,
+    is_tied: bool,
+}
+
+/// What one microbatch kept in one chunk.
+pub struct Pass<R> {
+    blocks: Kept<R>,
+    /// Input of the final norm, and what the head kept.
+    head: Option<(Mat<R>, Saved<R>)>,
+    suffix: Vec<Predicted<R>>,
+    /// Cross-entropy of this context rank's tokens, as it enters the step's loss.
+    pub loss: f64,
+}
+
+impl<R: Real> Pass<R> {
+    /// Bytes kept.
+    pub fn bytes(&self) -> u64 {
+        let head = self.head.iter().map(|(x, saved)| x.data.len() as u64 * R::BYTES + saved.bytes());
+        self.blocks.bytes() + head.sum::<u64>() + self.suffix.iter().map(Predicted::bytes).sum::<u64>()
+    }
+}
+
+/// A microbatch on one rank: tokens and what follows each, for the positions of its context part.
+pub struct Tokens {
+    /// One a row.
+    pub input: Vec<u32>,
+    /// The next token of each.
+    pub target: Vec<u32>,
+    /// For each prediction depth, the tokens it reads and those it predicts.
+    pub ahead: Vec<Tokens>,
+    /// Tokens of the whole step, which losses are over.
+    pub total: f64,
+}
+
+impl<R: Real> Model<R> {
+    /// The chunks that `stage` holds of a recipe, over the parameters the rank holds.
+    pub fn new(
+        recipe: &Recipe,
+        layout: &Layout,
+        stages: &StagePlan,
+        stage: usize,
+        shelf: &mut Shelf,
+    ) -> std::result::Result<Model<R>, Finding> {
+        if recipe.features.sides().next().is_some() {
+            let message = "the runtime has no side embeddings";
+            return Err(Finding::error("runtime/unsupported", Blame::Engine, "features", message));
+        }
+        let mut chunks = BTreeMap::new();
+        for &chunk in &stages.by_stage[stage] {
+            let mut stack = Stack::default();
+            for index in stages.chunks[chunk].layers.clone() {
+                let before = recipe.layers[..index].iter().flat_map(Layer::mixers);
+                let mut ordinal = before.filter(|m| *m == Mixer::Attention).count() as u64;
+                let (layer, prefix) = (&recipe.layers[index], format!("layers.{index}"));
+                let residuals = residuals(recipe, layout, shelf, layer, &prefix, Some(&mut ordinal))?;
+                stack.push(Some(Place::Layer(index)), residuals);
+            }
+            chunks.insert(chunk, stack);
+        }
+        let last_chunk = stages.chunks.len() - 1;
+        let norm = |shelf: &Shelf| Norm::new(shelf, "final.norm", recipe.hidden as usize);
+        let depth = if chunks.contains_key(&last_chunk) { recipe.features.mtp().map_or(0, |m| m.depth) } else { 0 };
+        let suffix = (0..depth as usize).map(|d| Prediction::new(recipe, layout, shelf, d));
+        let suffix = suffix.collect::<std::result::Result<Vec<_>, Finding>>()?;
+        Ok(Model {
+            suffix,
+            embedding: chunks.contains_key(&0).then(|| Embedding::new(recipe, shelf)),
+            last: chunks.contains_key(&last_chunk).then(|| (norm(shelf), Head::new(recipe, shelf))),
+            chunks,
+            last_chunk,
+            hidden: recipe.hidden as usize,
+            is_tied: recipe.tied,
+        })
+    }
+
+    /// Places behind the last layer; a tied head is the token table.
+    fn edges(&self) -> [Place; 2] {
+        [Place::FinalNorm, if self.is_tied { Place::Embedding } else { Place::Head }]
+    }
+
+    /// Everything one microbatch keeps in a chunk, by place (`None` behind the last layer): the
+    /// declaration that a run is held to.
+    pub fn saves(&self, chunk: usize, sizes: &Sizes, shelf: &Shelf) -> Vec<(Option<Place>, Save)> {
+        let mut all = self.chunks[&chunk].saves(sizes, self.hidden);
+        if let Some((norm, head)) = self.last.as_ref().filter(|_| chunk == self.last_chunk) {
+            all.push((None, norm.saves("final norm input", sizes.shard, self.hidden)));
+            all.extend(head.saves(sizes, shelf).into_iter().map(|s| (None, s)));
+            all.extend(self.suffix.iter().flat_map(|p| p.saves(sizes, shelf, head)));
+        }
+        all
+    }
+
+    /// Width of the residual stream.
+    pub fn hidden(&self) -> usize {
+        self.hidden
+    }
+
+    /// Chunks this rank holds.
+    pub fn chunks(&self) -> impl Iterator<Item = usize> + '_ {
+        self.chunks.keys().copied()
+    }
+
+    /// Runs a microbatch through a chunk. The first chunk takes its input from the tokens, the last
+    /// gives a loss instead of an output.
+    pub fn forward(
+        &self,
+        cx: &mut Cx<R>,
+        shelf: &Shelf,
+        chunk: usize,
+        input: Option<Mat<R>>,
+        tokens: &Tokens,
+    ) -> Result<(Option<Mat<R>>, Pass<R>)> {
+        let x = match (input, &self.embedding) {
+            (Some(x), _) => x,
+            (None, Some(embedding)) => {
+                cx.open(Place::Embedding)?;
+                let x = embedding.forward(cx, shelf, &tokens.input)?;
+                cx.close(Place::Embedding);
+                x
+            }
+            (None, None) => unreachable!("a chunk behind the first has an input"),
+        };
+        let (x, blocks) = self.chunks[&chunk].forward(cx, x)?;
+        let Some((norm, head)) = self.last.as_ref().filter(|_| chunk == self.last_chunk) else {
+            return Ok((Some(x), Pass { blocks, head: None, suffix: Vec::new(), loss: 0.0 }));
+        };
+        self.edges().iter().try_for_each(|p| cx.open(*p))?;
+        let (mut loss, saved) = head.forward(cx, shelf, norm.forward(cx, &x), tokens)?;
+        self.edges().iter().for_each(|p| cx.close(*p));
+        let mut suffix = Vec::with_capacity(self.suffix.len());
+        let mut hidden = x.clone();
+        for (prediction, tokens) in self.suffix.iter().zip(&tokens.ahead) {
+            let (out, pass) = prediction.forward(cx, shelf, head, hidden, tokens)?;
+            loss += pass.loss;
+            suffix.push(pass);
+            hidden = out;
+        }
+        Ok((None, Pass { blocks, head: Some((x, saved)), suffix, loss }))
+    }
+
+    /// Transpose of [`Model::forward`]: adds gradients, and gives the input's unless tokens were.
+    pub fn backward(
+        &self,
+        cx: &mut Cx<R>,
+        shelf: &Shelf,
+        chunk: usize,
+        tokens: &Tokens,
+        pass: Pass<R>,
+        dy: Option<Mat<R>>,
+    ) -> Result<Option<Mat<R>>> {
+        let dx = match (dy, &self.last, pass.head) {
+            (Some(dy), ..) => dy,
+            (None, Some((norm, head)), Some((x, saved))) => {
+                self.edges().iter().try_for_each(|p| cx.open(*p))?;
+                let dnormed = head.backward(cx, shelf, saved, tokens)?;
+                let mut dx = norm.backward(cx, &x, &dnormed);
+                self.edges().iter().for_each(|p| cx.close(*p));
+                // Each depth's gradient enters the depth before through its hidden state.
+                let mut dhidden: Option<Mat<R>> = None;
+                let depths = self.suffix.iter().zip(pass.suffix).zip(&tokens.ahead);
+                for ((prediction, pass), tokens) in depths.rev() {
+                    dhidden = Some(prediction.backward(cx, shelf, head, pass, tokens, dhidden)?);
+                }
+                dhidden.iter().for_each(|d| dx.add(d));
+                dx
+            }
+            _ => unreachable!("a chunk before the last is given its output's gradient"),
+        };
+        let dx = self.chunks[&chunk].backward(cx, pass.blocks, dx)?;
+        match self.embedding.as_ref().filter(|_| chunk == 0) {
+            Some(embedding) => embedding.backward(cx, shelf, &tokens.input, dx).map(|()| None),
+            None => Ok(Some(dx)),
+        }
+    }
+}

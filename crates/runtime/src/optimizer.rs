@@ -1,0 +1,225 @@
+//! AdamW and Muon by tensor role, on the run of a flat buffer that a rank holds.
+
+use crate::mat::Mat;
+use crate::params::{Id, Shelf, global_indices};
+use crate::product::{Write, multiply};
+use crate::rank::Rank;
+use crate::real::Real;
+use crate::shards::Flat;
+use comm::{Call, Result};
+use layout::Axis;
+use recipe::{Optimizer, Role};
+use std::ops::Range;
+
+/// What the optimizers are told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// AdamW's learning rate.
+    pub rate: f64,
+    /// Muon's learning rate.
+    pub muon_rate: f64,
+    /// Decays of AdamW's moments.
+    pub betas: (f64, f64),
+    /// Added to AdamW's denominator.
+    pub epsilon: f64,
+    /// Decoupled decay of matrices and tables.
+    pub weight_decay: f64,
+    /// Decay of Muon's momentum.
+    pub momentum: f64,
+    /// Gradients longer than this are scaled to it.
+    pub clip: Option<f64>,
+}
+
+impl Default for Settings {
+    /// Usual values: AdamW's of Llama-style pretraining, Muon's of its reference implementation
+    /// (KellerJordan/Muon).
+    fn default() -> Settings {
+        Settings {
+            rate: 3e-4,
+            muon_rate: 0.02,
+            betas: (0.9, 0.95),
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            momentum: 0.95,
+            clip: Some(1.0),
+        }
+    }
+}
+
+/// Steps of the Newton–Schulz iteration, and its coefficients (KellerJordan/Muon, `muon.py`).
+const ITERATIONS: usize = 5;
+const QUINTIC: [f64; 3] = [3.4445, -4.7750, 2.0315];
+
+/// Optimizer state of one flat buffer's held run: one moment where Muon steps, two where AdamW does.
+pub(crate) struct State<R> {
+    pub first: Vec<R>,
+    pub second: Vec<R>,
+}
+
+/// A run of one parameter inside the held run.
+pub(crate) struct Piece {
+    pub id: Id,
+    /// In the held run.
+    pub at: Range<usize>,
+}
+
+pub(crate) fn pieces(flat: &Flat) -> Vec<Piece> {
+    let held = &flat.held;
+    let piece = |(id, span): (&Id, &Range<usize>)| {
+        let (start, end) = (span.start.max(held.start), span.end.min(held.end));
+        (start < end).then(|| Piece { id: *id, at: start - held.start..end - held.start })
+    };
+    flat.ids.iter().zip(&flat.spans).filter_map(piece).collect()
+}
+
+pub(crate) fn steps_by_muon(shelf: &Shelf, id: Id) -> bool {
+    shelf.params[id.0].row.tensor.optimizer == Optimizer::Muon
+}
+
+impl<R: Real> State<R> {
+    /// Nothing yet. AdamW's second moment exists only where AdamW steps.
+    pub fn new(flat: &Flat, shelf: &Shelf) -> State<R> {
+        let adam = pieces(flat).iter().filter(|p| !steps_by_muon(shelf, p.id)).map(|p| p.at.len()).sum();
+        State { first: vec![R::ZERO; flat.held.len()], second: vec![R::ZERO; adam] }
+    }
+
+    /// Bytes it holds.
+    pub fn bytes(&self) -> u64 {
+        (self.first.len() + self.second.len()) as u64 * R::BYTES
+    }
+
+    /// Turns gradients of the held run into what is gathered: new weights where AdamW steps, the
+    /// direction to orthogonalise where Muon does.
+    pub fn step(&mut self, s: &Settings, flat: &Flat, shelf: &Shelf, number: u64, grads: &[R], weights: &mut [R]) {
+        let mut second = 0;
+        for piece in pieces(flat) {
+            let at = piece.at.clone();
+            let (grads, first) = (&grads[at.clone()], &mut self.first[at.clone()]);
+            let weights = &mut weights[at.clone()];
+            if steps_by_muon(shelf, piece.id) {
+                let (keep, new) = (R::of(s.momentum), R::of(1.0 - s.momentum));
+                for ((m, g), w) in first.iter_mut().zip(grads).zip(weights) {
+                    *m = keep * *m + new * *g;
+                    *w = keep * *m + new * *g;
+                }
+                continue;
+            }
+            let range = second..second + at.len();
+            second = range.end;
+            let decay = decay(s, shelf, piece.id) * s.rate;
+            adam(s, number, R::of(1.0 - decay), grads, first, &mut self.second[range], weights);
+        }
+    }
+}
+
+/// Norms, biases and scalars are not decayed.
+fn decay(s: &Settings, shelf: &Shelf, id: Id) -> f64 {
+    match shelf.params[id.0].row.tensor.role {
+        Role::Norm | Role::Bias | Role::Scalar => 0.0,
+        _ => s.weight_decay,
+    }
+}
+
+fn adam<R: Real>(
+    s: &Settings,
+    number: u64,
+    keep: R,
+    grads: &[R],
+    first: &mut [R],
+    second: &mut [R],
+    weights: &mut [R],
+) {
+    let (b1, b2) = s.betas;
+    let correct = |b: f64| R::of(1.0 / (1.0 - b.powi(number as i32)));
+    let (c1, c2) = (correct(b1), correct(b2));
+    let (b1, b2, rate, epsilon) = (R::of(b1), R::of(b2), R::of(s.rate), R::of(s.epsilon));
+    for (((g, m), v), w) in grads.iter().zip(first).zip(second).zip(weights) {
+        *m = b1 * *m + (R::ONE - b1) * *g;
+        *v = b2 * *v + (R::ONE - b2) * *g * *g;
+        *w = *w * keep - rate * (*m * c1) / ((*v * c2).sqrt() + epsilon);
+    }
+}
+
+/// Steps a Muon parameter from its local direction: the whole matrix is gathered over the axis that
+/// cuts it, made orthogonal, and this rank's part of it is taken.
+pub(crate) fn muon<R: Real>(
+    s: &Settings,
+    shelf: &Shelf,
+    rank: &Rank,
+    id: Id,
+    direction: &[R],
+    weight: &mut [R],
+) -> Result<()> {
+    let param = &shelf.params[id.0];
+    let tensor = &param.row.tensor;
+    let (axis, group) = if param.is_expert() { (Axis::Etp, &rank.etp) } else { (Axis::Tp, &rank.tp) };
+    let is_cut = param.row.cuts.iter().any(|c| c.axis == axis);
+    let shape = tensor.shape();
+    let (rows, cols) = (shape[shape.len() - 2] as usize, shape[shape.len() - 1] as usize);
+    // Experts are local by number; within one, indices are those of the whole matrix.
+    let first = param.part.dims[0][0].start * (tensor.elements() / shape[0]);
+    let first = if param.is_expert() { first } else { 0 };
+    let indices = global_indices(tensor, &param.part);
+    let matrices = if param.is_expert() { param.part.shape()[0] as usize } else { 1 };
+    let mut whole = vec![R::ZERO; matrices * rows * cols];
+    if is_cut {
+        let call = Call::new(axis.name(), "momentum made whole");
+        let all = rank.comm.all_gather(group, call, direction.to_vec())?;
+        for (place, part) in all.chunks_exact(direction.len()).enumerate() {
+            let held = part_at(shelf, rank, id, axis, place);
+            held.iter().zip(part).for_each(|(at, v)| whole[(at - first) as usize] = *v);
+        }
+    } else {
+        whole.copy_from_slice(direction);
+    }
+    whole.chunks_exact_mut(rows * cols).for_each(|m| orthogonalise(m, rows, cols));
+    let scale = R::of(s.muon_rate * (rows as f64 / cols as f64).max(1.0).sqrt());
+    let keep = R::of(1.0 - s.muon_rate * decay(s, shelf, id));
+    weight.iter_mut().zip(indices).for_each(|(w, at)| *w = *w * keep - scale * whole[(at - first) as usize]);
+    Ok(())
+}
+
+/// Indices of the part that the member at `place` of an axis holds.
+fn part_at(shelf: &Shelf, rank: &Rank, id: Id, axis: Axis, place: usize) -> Vec<u64> {
+    let row = &shelf.params[id.0].row;
+    let group = if axis == Axis::Etp { &rank.etp } else { &rank.tp };
+    let at = rank.coordinates(group.ranks()[place]);
+    global_indices(&row.tensor, &row.part(rank.layout, &at))
+}
+
+/// The nearest orthogonal matrix, nearly: five quintic Newton–Schulz steps on the scaled matrix.
+fn orthogonalise<R: Real>(m: &mut [R], rows: usize, cols: usize) {
+    let length = m.iter().map(|x| x.f64() * x.f64()).sum::<f64>().sqrt() + 1e-7;
+    m.iter_mut().for_each(|x| *x *= R::of(1.0 / length));
+    let mut x = Mat::of(cols, m.to_vec());
+    let is_tall = rows > cols;
+    let small = rows.min(cols);
+    for _ in 0..ITERATIONS {
+        let [a, b, c] = QUINTIC.map(R::of);
+        let mut gram = Mat::zeros(small, small);
+        let (left, right) = if is_tall { (x.view().t(), x.view()) } else { (x.view(), x.view().t()) };
+        multiply(&mut gram.data, small, Write::Replace, R::ONE, left, right);
+        let mut poly = Mat { data: gram.data.iter().map(|g| *g * b).collect(), ..gram };
+        multiply(&mut poly.data, small, Write::Add, c, gram.view(), gram.view());
+        let mut next = Mat { data: x.data.iter().map(|v| *v * a).collect(), ..x };
+        let (left, right) = if is_tall { (x.view(), poly.view()) } else { (poly.view(), x.view()) };
+        multiply(&mut next.data, cols, Write::Add, R::ONE, left, right);
+        x = next;
+    }
+    m.copy_from_slice(&x.data);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn singular_values_come_near_one() {
+        let mut m: Vec<f64> = (0..24).map(|i| ((i * 7919 % 101) as f64 - 50.0) / 50.0).collect();
+        orthogonalise(&mut m, 4, 6);
+        for i in 0..4 {
+            let length: f64 = m[i * 6..(i + 1) * 6].iter().map(|x| x * x).sum();
+            assert!((0.4..1.6).contains(&length), "{length}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Passes over chunks as a schedule orders them: where inputs come from, where outputs go, and what
+//! is kept meanwhile. The order itself is [`layout::order`]'s.
+
+use crate::blocks::{Cx, Product};
+use crate::mat::Mat;
+use crate::model::{Model, Pass, Tokens};
+use crate::params::Shelf;
+use crate::real::Real;
+use comm::{Call, Result};
+use layout::order::{Action, Pass as Kind, Pipeline};
+use std::collections::HashMap;
+
+const UP: Call = Call::new("pp", "residual stream to the next chunk");
+const DOWN: Call = Call::new("pp", "its gradient to the chunk before");
+
+/// What a step has come to on this rank.
+#[derive(Default)]
+pub(crate) struct Done {
+    pub loss: f64,
+    pub auxiliary: f64,
+    /// Most bytes kept at once.
+    pub saved_bytes: u64,
+}
+
+/// Passes under way, by microbatch and chunk.
+pub(crate) struct Flight<R> {
+    order: Pipeline,
+    passes: HashMap<(u32, u32), Pass<R>>,
+    waiting: HashMap<(u32, u32), Vec<Product<R>>>,
+    /// Bytes kept by the passes under way.
+    bytes: u64,
+    pub done: Done,
+}
+
+impl<R: Real> Flight<R> {
+    pub fn new(order: Pipeline) -> Flight<R> {
+        Flight { order, passes: HashMap::new(), waiting: HashMap::new(), bytes: 0, done: Done::default() }
+    }
+
+    /// The rank that runs a chunk of a microbatch, with the tag of what passes between it and the
+    /// chunk before.
+    fn peer(&self, cx: &Cx<R>, action: Action, chunk: u32) -> usize {
+        let direction = self.order.direction(action.microbatch);
+        cx.rank.pp.ranks()[self.order.stage_of(direction, chunk) as usize]
+    }
+
+    /// Names the seam below `chunk` for one microbatch, one way over it. Zero is left to messages
+    /// without a tag.
+    fn tag(&self, action: Action, chunk: u32, call: Call) -> u64 {
+        let seam = u64::from(action.microbatch) * u64::from(self.order.chunks()) + u64::from(chunk);
+        2 * seam + 1 + u64::from(call == DOWN)
+    }
+
+    /// Runs one pass.
+    pub fn run(
+        &mut self,
+        cx: &mut Cx<R>,
+        model: &Model<R>,
+        shelf: &Shelf,
+        action: Action,
+        tokens: &Tokens,
+    ) -> Result<()> {
+        match action.pass {
+            Kind::Forward => self.forward(cx, model, shelf, action, tokens),
+            Kind::Backward => self.backward(cx, model, shelf, action, tokens),
+            Kind::BackwardInput => {
+                cx.deferred = Some(Vec::new());
+                self.backward(cx, model, shelf, action, tokens)?;
+                let products = cx.deferred.take().unwrap_or_default();
+                self.waiting.insert((action.microbatch, action.chunk), products);
+                Ok(())
+            }
+            Kind::BackwardWeight => {
+                let products = self.waiting.remove(&(action.microbatch, action.chunk)).unwrap_or_default();
+                products.iter().for_each(|product| product.add(cx.grads));
+                Ok(())
+            }
+        }
+    }
+
+    fn forward(
+        &mut self,
+        cx: &mut Cx<R>,
+        model: &Model<R>,
+        shelf: &Shelf,
+        action: Action,
+        tokens: &Tokens,
+    ) -> Result<()> {
+        let Action { microbatch, chunk, .. } = action;
+        let input = match chunk.checked_sub(1) {
+            Some(before) => Some(self.receive(cx, model, action, before, UP, chunk)?),
+            None => None,
+        };
+        let (out, pass) = model.forward(cx, shelf, chunk as usize, input, tokens)?;
+        if let Some(out) = out {
+            let tag = self.tag(action, chunk + 1, UP);
+            cx.rank.comm.send_tagged(self.peer(cx, action, chunk + 1), UP, tag, out.data)?;
+        }
+        self.done.loss += pass.loss;
+        self.done.auxiliary += std::mem::take(&mut cx.auxiliary);
+        self.bytes += pass.bytes();
+        self.done.saved_bytes = self.done.saved_bytes.max(self.bytes);
+        self.passes.insert((microbatch, chunk), pass);
+        Ok(())
+    }
+
+    fn backward(
+        &mut self,
+        cx: &mut Cx<R>,
+        model: &Model<R>,
+        shelf: &Shelf,
+        action: Action,
+        tokens: &Tokens,
+    ) -> Result<()> {
+        let Action { microbatch, chunk, .. } = action;
+        let dy = match chunk + 1 == self.order.chunks() {
+            true => None,
+            false => Some(self.receive(cx, model, action, chunk + 1, DOWN, chunk + 1)?),
+        };
+        let pass = self.passes.remove(&(microbatch, chunk));
+        let pass = pass.unwrap_or_else(|| panic!("chunk {chunk} of microbatch {microbatch} has not run forward"));
+        self.bytes -= pass.bytes();
+        let dx = model.backward(cx, shelf, chunk as usize, tokens, pass, dy)?;
+        if let (Some(dx), Some(before)) = (dx, chunk.checked_sub(1)) {
+            let tag = self.tag(action, chunk, DOWN);
+            cx.rank.comm.send_tagged(self.peer(cx, action, before), DOWN, tag, dx.data)?;
+        }
+        Ok(())
+    }
+
+    /// What the rank of a neighbouring chunk sends over the seam below `seam`.
+    fn receive(
+        &self,
+        cx: &Cx<R>,
+        model: &Model<R>,
+        action: Action,
+        from: u32,
+        call: Call,
+        seam: u32,
+    ) -> Result<Mat<R>> {
+        let (rows, cols) = (cx.sizes.shard, model.hidden());
+        let peer = self.peer(cx, action, from);
+        let data = cx.rank.comm.receive_tagged(peer, call, self.tag(action, seam, call), rows * cols)?;
+        Ok(Mat::of(cols, data))
+    }
+}

@@ -1,0 +1,87 @@
+//! Tokens to the ranks that own their experts and back. Counts travel first, so that every buffer
+//! is as large as what comes; then rows; where experts are cut over the expert-tensor axis, its
+//! members gather each other's rows. The way back is the transpose of each, in reverse.
+
+use crate::mat::Mat;
+use crate::rank::Rank;
+use crate::real::Real;
+use comm::{Call, Result};
+use layout::Axis;
+
+const COUNTS: Call = Call::new("ep", "counts before dispatch");
+const DISPATCH: Call = Call::new("ep", "dispatch");
+const COMBINE: Call = Call::new("ep", "combine");
+const ETP_COUNTS: Call = Call::new("etp", "counts of the expert-tensor group");
+const ETP_IN: Call = Call::new("etp", "into experts");
+const ETP_OUT: Call = Call::new("etp", "out of experts");
+
+/// Who sends how many rows to whom, and in which order they are computed.
+pub(crate) struct Plan {
+    /// Rows this rank sends to each member of the expert axis, and gets from each.
+    send: Vec<usize>,
+    receive: Vec<usize>,
+    /// Rows each member of the expert-tensor axis brings.
+    members: Vec<usize>,
+    /// Row of what came, for each row in the order of experts.
+    order: Vec<usize>,
+    /// Rows of each local expert.
+    pub per_expert: Vec<usize>,
+}
+
+impl Plan {
+    /// The plan for `counts` rows of each expert; owners hold equal runs of experts.
+    pub fn new(rank: &Rank, counts: &[u64]) -> Result<Plan> {
+        let (owners, experts) = (rank.ep.len(), counts.len());
+        let local = experts / owners;
+        let all = rank.comm.all_gather(&rank.ep, COUNTS, counts.to_vec())?;
+        let first = rank.on(Axis::Ep) * local;
+        let mine: Vec<u64> = all.chunks_exact(experts).flat_map(|c| c[first..first + local].iter().copied()).collect();
+        let total = |c: &[u64]| c.iter().sum::<u64>() as usize;
+        let send = counts.chunks_exact(local).map(total).collect();
+        let receive = mine.chunks_exact(local).map(total).collect();
+        // Runs of rows of one expert, in the order they lie: member, source, expert.
+        let runs = rank.comm.all_gather(&rank.etp, ETP_COUNTS, mine)?;
+        let members = runs.chunks_exact(owners * local).map(total).collect();
+        let mut starts = Vec::with_capacity(runs.len());
+        let mut at = 0;
+        for run in &runs {
+            starts.push(at);
+            at += *run as usize;
+        }
+        let runs_of = |expert: usize| (expert..runs.len()).step_by(local);
+        let order = (0..local)
+            .flat_map(|e| runs_of(e).flat_map(|i| starts[i]..starts[i] + runs[i] as usize).collect::<Vec<_>>())
+            .collect();
+        let per_expert = (0..local).map(|e| runs_of(e).map(|i| runs[i] as usize).sum()).collect();
+        Ok(Plan { send, receive, members, order, per_expert })
+    }
+
+    fn scaled(rows: &[usize], width: usize) -> Vec<usize> {
+        rows.iter().map(|r| r * width).collect()
+    }
+
+    /// Rows in the order of our sends, then rows in the order of local experts.
+    pub fn dispatch<R: Real>(&self, rank: &Rank, rows: Mat<R>) -> Result<Mat<R>> {
+        let width = rows.cols;
+        let (send, receive) = (Self::scaled(&self.send, width), Self::scaled(&self.receive, width));
+        let came = rank.comm.all_to_all(&rank.ep, DISPATCH, rows.data, &send, &receive)?;
+        let came = Mat::of(width, rank.comm.all_gather_uneven(&rank.etp, ETP_IN, came)?.0);
+        let mut data = Vec::with_capacity(came.data.len());
+        self.order.iter().for_each(|&at| data.extend_from_slice(came.row(at)));
+        Ok(Mat::of(width, data))
+    }
+
+    /// Transpose of [`Plan::dispatch`]: rows of local experts, summed over the expert-tensor axis,
+    /// back in the order of our sends. Forward uses it to combine.
+    pub fn combine<R: Real>(&self, rank: &Rank, rows: &Mat<R>) -> Result<Mat<R>> {
+        let width = rows.cols;
+        let mut data = vec![R::ZERO; rows.data.len()];
+        for (row, &at) in self.order.iter().enumerate() {
+            data[at * width..(at + 1) * width].copy_from_slice(rows.row(row));
+        }
+        let members = Self::scaled(&self.members, width);
+        let mine = rank.comm.reduce_scatter_uneven(&rank.etp, ETP_OUT, data, &members)?;
+        let (send, receive) = (Self::scaled(&self.receive, width), Self::scaled(&self.send, width));
+        Ok(Mat::of(width, rank.comm.all_to_all(&rank.ep, COMBINE, mine, &send, &receive)?))
+    }
+}

@@ -1,0 +1,69 @@
+//! Parts of the timeline hand something on: forward to the part after, and in backward its
+//! gradient to the part before. Before the first part there is nothing, and so zeros.
+
+use crate::mat::Mat;
+use crate::rank::Rank;
+use crate::real::Real;
+use comm::{Call, Result};
+use layout::Axis;
+
+fn owner(rank: &Rank, part: usize) -> usize {
+    rank.cp.ranks()[rank.timeline.owner(part)]
+}
+
+/// What the part before handed on.
+pub(crate) fn from_before<R: Real>(rank: &Rank, part: usize, call: Call, len: usize) -> Result<Vec<R>> {
+    if part == 0 { Ok(vec![R::ZERO; len]) } else { rank.comm.receive(owner(rank, part - 1), call, len) }
+}
+
+/// Hands something on to the part after.
+pub(crate) fn to_after<R: Real>(rank: &Rank, part: usize, call: Call, values: Vec<R>) -> Result<()> {
+    if part + 1 == rank.timeline.parts() { Ok(()) } else { rank.comm.send(owner(rank, part + 1), call, values) }
+}
+
+/// Transpose of [`to_after`]: the gradient of what was handed on.
+pub(crate) fn from_after<R: Real>(rank: &Rank, part: usize, call: Call, len: usize) -> Result<Vec<R>> {
+    if part + 1 == rank.timeline.parts() {
+        Ok(vec![R::ZERO; len])
+    } else {
+        rank.comm.receive(owner(rank, part + 1), call, len)
+    }
+}
+
+/// Transpose of [`from_before`].
+pub(crate) fn to_before<R: Real>(rank: &Rank, part: usize, call: Call, values: Vec<R>) -> Result<()> {
+    if part == 0 { Ok(()) } else { rank.comm.send(owner(rank, part - 1), call, values) }
+}
+
+const TAIL: Call = Call::new("cp", "tails of the convolution");
+
+/// For every part we hold, the last `taps` times before it: one matrix, part after part.
+pub(crate) fn tails<R: Real>(rank: &Rank, x: &Mat<R>, batch: usize, taps: usize) -> Result<Mat<R>> {
+    let parts = rank.timeline.held(rank.on(Axis::Cp));
+    let (len, rows) = (x.rows / parts.len(), taps * batch);
+    for (i, &part) in parts.iter().enumerate() {
+        let end = (i + 1) * len * x.cols;
+        to_after(rank, part, TAIL, x.data[end - rows * x.cols..end].to_vec())?;
+    }
+    let mut data = Vec::with_capacity(parts.len() * rows * x.cols);
+    for &part in &parts {
+        data.extend(from_before::<R>(rank, part, TAIL, rows * x.cols)?);
+    }
+    Ok(Mat { rows: parts.len() * rows, cols: x.cols, data })
+}
+
+/// Transpose of [`tails`]: adds the gradients of what we handed on to `dx`.
+pub(crate) fn tails_back<R: Real>(rank: &Rank, dtails: &Mat<R>, dx: &mut Mat<R>) -> Result<()> {
+    let parts = rank.timeline.held(rank.on(Axis::Cp));
+    let (len, rows) = (dx.rows / parts.len(), dtails.rows / parts.len());
+    let width = rows * dx.cols;
+    for (i, &part) in parts.iter().enumerate() {
+        to_before(rank, part, TAIL, dtails.data[i * width..(i + 1) * width].to_vec())?;
+    }
+    for (i, &part) in parts.iter().enumerate() {
+        let came = from_after::<R>(rank, part, TAIL, width)?;
+        let end = (i + 1) * len * dx.cols;
+        dx.data[end - width..end].iter_mut().zip(came).for_each(|(a, b)| *a += b);
+    }
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! Blocks one above another, each behind its norm and added to the residual stream.
+
+use crate::blocks::mlp::{DENSE, Mlp};
+use crate::blocks::norm::Norm;
+use crate::blocks::{Block, Cx, attention, gated_delta, m2rnn, mamba2, mamba3, moe};
+use crate::mat::Mat;
+use crate::params::Shelf;
+use crate::real::Real;
+use crate::saved::{Save, Saved, Sizes};
+use comm::Result;
+use diag::{Blame, Finding};
+use layout::request::RecomputeModule;
+use layout::{Layout, Recompute};
+use recipe::kinds::mamba::Mamba;
+use recipe::{Layer, Mixer, Place, Recipe};
+
+/// Mixers side by side behind one norm.
+pub(crate) struct Residual<R> {
+    norm: Norm,
+    mixers: Vec<(Keep, Box<dyn Block<R>>)>,
+}
+
+/// What becomes of what a mixer's forward keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    /// It is kept until backward.
+    Kept,
+    /// It is dropped, and forward runs again in backward, its collectives with it.
+    Again,
+}
+
+impl Keep {
+    /// What a policy says of a mixer. Everything is computed again block by block: a layer of
+    /// several blocks keeps the input of each.
+    fn of(layout: &Layout, mixer: Mixer) -> std::result::Result<Keep, Finding> {
+        let modules = match &layout.recompute {
+            Recompute::None => return Ok(Keep::Kept),
+            Recompute::Full => return Ok(Keep::Again),
+            Recompute::Selective(modules) => modules,
+        };
+        let known = [(RecomputeModule::Mlp, Mixer::Mlp), (RecomputeModule::Moe, Mixer::Moe)];
+        if let Some(module) = modules.iter().find(|m| !known.iter().any(|(k, _)| k == *m)) {
+            let message = format!("the runtime cannot compute `{module}` again by itself");
+            return Err(Finding::error("runtime/recompute", Blame::Engine, "recompute", message)
+                .hint("recompute may be `none`, `full`, or `selective` of `mlp` and `moe`"));
+        }
+        let is_named = known.iter().any(|(module, of)| *of == mixer && modules.contains(module));
+        Ok(if is_named { Keep::Again } else { Keep::Kept })
+    }
+}
+
+/// Blocks in order, with the place whose weights each opens for itself.
+pub(crate) struct Stack<R> {
+    blocks: Vec<(Option<Place>, Residual<R>)>,
+}
+
+impl<R> Default for Stack<R> {
+    fn default() -> Stack<R> {
+        Stack { blocks: Vec::new() }
+    }
+}
+
+/// What a stack kept: for each block its input and what its mixers kept.
+pub(crate) struct Kept<R> {
+    blocks: Vec<(Mat<R>, Mixers<R>)>,
+}
+
+/// What each mixer of a block kept, where it kept anything.
+type Mixers<R> = Vec<Option<Saved<R>>>;
+
+impl<R: Real> Kept<R> {
+    pub fn bytes(&self) -> u64 {
+        let one = |(x, saved): &(Mat<R>, Mixers<R>)| {
+            x.data.len() as u64 * R::BYTES + saved.iter().flatten().map(Saved::bytes).sum::<u64>()
+        };
+        self.blocks.iter().map(one).sum()
+    }
+}
+
+impl<R: Real> Stack<R> {
+    /// Puts blocks on top; `None` leaves opening their weights to the caller.
+    pub fn push(&mut self, place: Option<Place>, residuals: Vec<Residual<R>>) {
+        self.blocks.extend(residuals.into_iter().map(|r| (place, r)));
+    }
+
+    pub fn saves(&self, sizes: &Sizes, hidden: usize) -> Vec<(Option<Place>, Save)> {
+        let one = |(place, residual): &(Option<Place>, Residual<R>)| {
+            let input = residual.norm.saves("norm input", sizes.shard, hidden);
+            let kept = residual.mixers.iter().filter(|(keep, _)| *keep == Keep::Kept).flat_map(|(_, m)| m.saves(sizes));
+            std::iter::once(input).chain(kept).map(|save| (*place, save)).collect::<Vec<_>>()
+        };
+        self.blocks.iter().flat_map(one).collect()
+    }
+
+    pub fn forward(&self, cx: &mut Cx<R>, mut x: Mat<R>) -> Result<(Mat<R>, Kept<R>)> {
+        let mut blocks = Vec::with_capacity(self.blocks.len());
+        for (place, residual) in &self.blocks {
+            place.map_or(Ok(()), |p| cx.open(p))?;
+            let normed = residual.norm.forward(cx, &x);
+            let mut out = x.clone();
+            let mut kept = Vec::with_capacity(residual.mixers.len());
+            for (keep, mixer) in &residual.mixers {
+                let (y, saved) = mixer.forward(cx, normed.clone())?;
+                debug_assert!(saved.is_complete());
+                out.add(&y);
+                kept.push((*keep == Keep::Kept).then_some(saved));
+            }
+            blocks.push((std::mem::replace(&mut x, out), kept));
+            place.iter().for_each(|p| cx.close(*p));
+        }
+        Ok((x, Kept { blocks }))
+    }
+
+    /// Transpose of [`Stack::forward`].
+    pub fn backward(&self, cx: &mut Cx<R>, kept: Kept<R>, mut dx: Mat<R>) -> Result<Mat<R>> {
+        for ((place, residual), (x, kept)) in self.blocks.iter().zip(kept.blocks).rev() {
+            place.map_or(Ok(()), |p| cx.open(p))?;
+            let mut dnormed = Mat::zeros(dx.rows, dx.cols);
+            for ((_, mixer), saved) in residual.mixers.iter().zip(kept) {
+                let saved = match saved {
+                    Some(saved) => saved,
+                    None => cx.again(|cx| mixer.forward(cx, residual.norm.forward(cx, &x)))?.1,
+                };
+                dnormed.add(&mixer.backward(cx, saved, dx.clone())?);
+            }
+            dx.add(&residual.norm.backward(cx, &x, &dnormed));
+            place.iter().for_each(|p| cx.close(*p));
+        }
+        Ok(dx)
+    }
+}
+
+fn refuse(object: &str, what: &str) -> Finding {
+    Finding::error("runtime/unsupported", Blame::Engine, object, format!("the runtime has no {what}"))
+}
+
+/// The blocks of one layer, with the paths `recipe.tensors()` gives them. `ordinal` counts attention
+/// layers; a prediction suffix has none.
+pub(crate) fn residuals<R: Real>(
+    recipe: &Recipe,
+    layout: &Layout,
+    shelf: &mut Shelf,
+    layer: &Layer,
+    prefix: &str,
+    mut ordinal: Option<&mut u64>,
+) -> std::result::Result<Vec<Residual<R>>, Finding> {
+    let mut out = Vec::new();
+    for (index, block) in layer.blocks.iter().enumerate() {
+        let first = block.mixers[0];
+        let twin = layer.blocks[..index].iter().filter(|b| b.mixers[0] == first).count();
+        let suffix = if twin == 0 { String::new() } else { format!("_{}", twin + 1) };
+        let path = |mixer: Mixer| format!("{prefix}.{}{suffix}", mixer.table());
+        let norm = Norm::new(shelf, &format!("{}.norm", path(first)), recipe.hidden as usize);
+        let mut mixers = Vec::new();
+        for &mixer in &block.mixers {
+            let keep = Keep::of(layout, mixer)?;
+            mixers.push((keep, new_block(recipe, layout, shelf, mixer, &path(mixer), ordinal.as_deref().copied())?));
+            if let Some(ordinal) = &mut ordinal {
+                **ordinal += u64::from(mixer == Mixer::Attention);
+            }
+        }
+        out.push(Residual { norm, mixers });
+    }
+    Ok(out)
+}
+
+/// One block at a path.
+fn new_block<R: Real>(
+    recipe: &Recipe,
+    layout: &Layout,
+    shelf: &mut Shelf,
+    mixer: Mixer,
+    path: &str,
+    ordinal: Option<u64>,
+) -> std::result::Result<Box<dyn Block<R>>, Finding> {
+    Ok(match (mixer, &recipe.moe, &recipe.mamba, &recipe.recurrent, &recipe.mlp) {
+        (Mixer::Attention, ..) => attention::new(recipe, shelf, path, ordinal)?,
+        (Mixer::Moe, Some(kind), ..) => {
+            Box::new(moe::Moe::new(kind, shelf, path, recipe.hidden, layout, expert_ordinal(recipe, path))?)
+        }
+        (Mixer::Mamba, _, Some(Mamba::Two(kind)), ..) => Box::new(mamba2::Mamba2::new(kind, shelf, path, layout)?),
+        (Mixer::Mamba, _, Some(Mamba::Three(kind)), ..) => Box::new(mamba3::Mamba3::new(kind, shelf, path)?),
+        (Mixer::Recurrent, _, _, Some(kind), _) => Box::new(m2rnn::M2rnn::new(kind, shelf, path)?),
+        (Mixer::Mlp, .., Some(kind)) => Box::new(Mlp::new(shelf, path, kind.activation, DENSE)),
+        (Mixer::Mamba, ..) => return Err(refuse("mamba", "Mamba-1")),
+        (Mixer::GatedDelta, ..) => match &recipe.gated_delta {
+            Some(kind) => Box::new(gated_delta::GatedDelta::new(kind, shelf, path)),
+            None => return Err(refuse("gated_delta", "block without a table")),
+        },
+        (mixer, ..) => return Err(refuse(mixer.table(), "block without a table")),
+    })
+}
+
+/// How many expert blocks stand before the one at `path`, suffixes last: the number of its balance.
+fn expert_ordinal(recipe: &Recipe, path: &str) -> usize {
+    let mut words = path.split('.');
+    let is_suffix = words.next() == Some("mtp");
+    let index: usize = words.next().and_then(|w| w.parse().ok()).unwrap_or(0);
+    let experts = |layer: &Layer| layer.mixers().filter(|m| *m == Mixer::Moe).count();
+    // A second expert block of one layer is `moe_2`.
+    let twin = path.rsplit_once('_').and_then(|(_, n)| n.parse::<usize>().ok()).map_or(0, |n| n - 1);
+    let before: usize = if is_suffix {
+        let each = recipe.features.mtp().map_or(0, |mtp| experts(&mtp.layer));
+        recipe.layers.iter().map(experts).sum::<usize>() + index * each
+    } else {
+        recipe.layers[..index].iter().map(experts).sum()
+    };
+    before + twin
+}

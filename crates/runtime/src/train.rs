@@ -1,0 +1,401 @@
+//! Training steps: microbatches, gradients summed over the axes that share them, clipping, and the
+//! optimizers on shards.
+
+use crate::blocks::edges::squares;
+use crate::blocks::{Balance, Cx};
+use crate::mat::Mat;
+use crate::model::{Model, Tokens};
+use crate::optimizer::{self, Settings, State};
+use crate::params::{Id, Shelf, Sum, hash};
+use crate::pipeline::{Done, Flight};
+use crate::rank::Rank;
+use crate::real::Real;
+use crate::saved::Sizes;
+use crate::shards::{Flat, Vault};
+use crate::suffix;
+use comm::{Call, Comm, Group, Op, Result};
+use layout::order::{Pass, Pipeline};
+use layout::{Axis, Layout, OwnershipTable, ZeroStage};
+use recipe::{Mixer, Optimizer, Recipe};
+use std::ops::Range;
+
+/// The sequences of one step, each longer than it is trained on by one token, and by one more for
+/// each prediction depth.
+pub struct Batch {
+    /// One a sequence.
+    pub sequences: Vec<Vec<u32>>,
+}
+
+impl Batch {
+    /// Sequences that can be learned: each token follows from the one before by one of a few rules.
+    pub fn synthetic(recipe: &Recipe, layout: &Layout, seed: u64, step: u64) -> Batch {
+        let (vocab, ahead) = (recipe.vocab, recipe.features.mtp().map_or(0, |mtp| mtp.depth));
+        let sequence = |index: u64| {
+            let key = hash(hash(seed, step), index);
+            let mut token = hash(key, 0) % vocab;
+            (0..=layout.sequence + ahead)
+                .map(|t| {
+                    let now = token;
+                    token = (token * 5 + 3 + hash(key, t + 1) % 2) % vocab;
+                    now as u32
+                })
+                .collect()
+        };
+        Batch { sequences: (0..layout.global_batch).map(sequence).collect() }
+    }
+
+    /// The tokens a rank runs in one microbatch: its replica's sequences at its context part.
+    fn tokens(&self, rank: &Rank, microbatch: usize, depths: usize) -> Tokens {
+        let total = (rank.layout.global_batch * rank.layout.sequence) as f64;
+        let shifted = |by: usize, total: f64| {
+            let batch = rank.layout.micro_batch as usize;
+            let replicas = rank.layout.dp.get() as usize;
+            let first = (microbatch * replicas + rank.on(Axis::Dp)) * batch;
+            let (mut input, mut target) = (Vec::new(), Vec::new());
+            for position in rank.positions() {
+                for sequence in &self.sequences[first..first + batch] {
+                    input.push(sequence[position + by]);
+                    target.push(sequence[position + by + 1]);
+                }
+            }
+            Tokens { input, target, ahead: Vec::new(), total }
+        };
+        // A depth's loss weighs its share of the suffix's, which is said by dividing by more tokens.
+        let ahead = (1..=depths).map(|by| shifted(by, total * depths as f64 / suffix::WEIGHT)).collect();
+        Tokens { ahead, ..shifted(0, total) }
+    }
+}
+
+/// What a step came to, the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    /// Mean cross-entropy of the step's tokens.
+    pub loss: f64,
+    /// Balancing losses of all expert layers.
+    pub auxiliary: f64,
+    /// Length of the whole gradient before clipping.
+    pub norm: f64,
+    /// Most bytes one microbatch kept on this rank.
+    pub saved_bytes: u64,
+}
+
+/// One rank of a training run.
+pub struct Trainer<'a, R> {
+    pub(crate) rank: Rank<'a>,
+    pub(crate) shelf: Shelf,
+    model: Model<R>,
+    settings: Settings,
+    pub(crate) weights: Vec<Mat<R>>,
+    grads: Vec<Mat<R>>,
+    pub(crate) vault: Vault<R>,
+    /// Summed gradients of the held runs.
+    reduced: Vec<Vec<R>>,
+    pub(crate) states: Vec<State<R>>,
+    pub(crate) steps: u64,
+    /// Prediction depths of the model.
+    depths: usize,
+    /// One for each expert layer of the whole model, wherever it runs.
+    balances: Vec<Balance>,
+}
+
+impl<'a, R: Real> Trainer<'a, R> {
+    /// The rank `comm` is, of a recipe under a layout that legality accepts.
+    pub fn new(
+        recipe: &Recipe,
+        layout: &'a Layout,
+        comm: &'a Comm,
+        seed: u64,
+        settings: Settings,
+    ) -> Result<Trainer<'a, R>> {
+        let table = OwnershipTable::new(recipe, layout).map_err(|mut f| f.remove(0))?;
+        let rank = Rank::new(comm, layout)?;
+        let mut shelf = Shelf::new(&table, layout, &rank.at)?;
+        let model = Model::new(recipe, layout, &table.stages, rank.on(Axis::Pp), &mut shelf)?;
+        let mut weights = shelf.initial(seed);
+        let flats = Flat::all(&shelf, &rank);
+        let held = flats.iter().map(|flat| flat.cut(&weights)).collect();
+        if layout.zero == ZeroStage::Three {
+            weights.iter_mut().for_each(|w| w.data = Vec::new());
+        }
+        let states = flats.iter().map(|flat| State::new(flat, &shelf)).collect();
+        let experts = recipe.moe.as_ref().map_or(0, |moe| moe.experts);
+        let balances = vec![Balance::new(experts); recipe.count_with_suffix(Mixer::Moe) as usize];
+        let depths = recipe.features.mtp().map_or(0, |mtp| mtp.depth as usize);
+        let (grads, vault) = (shelf.zeros(), Vault { flats, held });
+        Ok(Trainer {
+            rank,
+            shelf,
+            model,
+            settings,
+            weights,
+            grads,
+            vault,
+            reduced: Vec::new(),
+            states,
+            steps: 0,
+            depths,
+            balances,
+        })
+    }
+
+    /// The parameters this rank holds.
+    pub fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// Steps taken, those before a checkpoint that was loaded among them.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model<R> {
+        &self.model
+    }
+
+    /// Weights as they are now; under ZeRO 3 they are gathered for the purpose.
+    pub fn weights(&mut self) -> Result<Vec<Mat<R>>> {
+        let mut weights = self.weights.clone();
+        if self.rank.layout.zero == ZeroStage::Three {
+            for place in self.places() {
+                self.vault.open(&self.rank, place, &mut weights)?;
+            }
+        }
+        Ok(weights)
+    }
+
+    fn places(&self) -> Vec<recipe::Place> {
+        let mut places: Vec<_> = self.vault.flats.iter().map(|f| f.place).collect();
+        places.dedup();
+        places
+    }
+
+    /// Bytes of optimizer state.
+    pub fn optimizer_bytes(&self) -> u64 {
+        self.states.iter().map(State::bytes).sum()
+    }
+
+    /// Runs every microbatch of a step; gradients of this rank's parameters are whole afterwards,
+    /// and given back as each rank holds them.
+    pub fn gradients(&mut self, batch: &Batch) -> Result<(Report, Vec<Mat<R>>)> {
+        let report = self.accumulate(batch)?;
+        let mut grads = self.shelf.zeros();
+        for (flat, held) in self.vault.flats.iter().zip(&self.reduced) {
+            let whole = flat.gather(&self.rank, "gradients to look at", held.clone())?;
+            for (id, span) in flat.ids.iter().zip(&flat.spans) {
+                grads[id.0].data.copy_from_slice(&whole[span.clone()]);
+            }
+        }
+        Ok((report, grads))
+    }
+
+    /// One step.
+    pub fn step(&mut self, batch: &Batch) -> Result<Report> {
+        let report = self.accumulate(batch)?;
+        let scale = self.settings.clip.map_or(1.0, |most| (most / (report.norm + 1e-6)).min(1.0));
+        self.steps += 1;
+        self.balance()?;
+        for at in 0..self.vault.flats.len() {
+            let mut grads = std::mem::take(&mut self.reduced[at]);
+            grads.iter_mut().for_each(|g| *g *= R::of(scale));
+            self.update(at, &grads)?;
+        }
+        Ok(report)
+    }
+
+    fn accumulate(&mut self, batch: &Batch) -> Result<Report> {
+        self.reduced = self.vault.flats.iter().map(|f| vec![R::ZERO; f.held.len()]).collect();
+        self.balances.iter_mut().for_each(|b| b.counts.fill(0));
+        let done = self.walk(batch)?;
+        if self.rank.layout.zero < ZeroStage::Two {
+            self.reduce()?;
+        }
+        self.sum_copies()?;
+        let sums = self.sums(done.loss, done.auxiliary)?;
+        Ok(Report { loss: sums[0], auxiliary: sums[1], norm: sums[2].sqrt(), saved_bytes: done.saved_bytes })
+    }
+
+    /// Runs the passes of this rank's stage in the order of the layout's schedule.
+    fn walk(&mut self, batch: &Batch) -> Result<Done> {
+        let layout = self.rank.layout;
+        let order = Pipeline::of(layout)?;
+        let mut flight = Flight::new(order);
+        for action in order.stage(self.rank.on(Axis::Pp) as u32).flat_map(layout::order::Block::actions) {
+            let tokens = batch.tokens(&self.rank, action.microbatch as usize, self.depths);
+            let mut cx = Cx {
+                rank: &self.rank,
+                sizes: Sizes::of(layout),
+                weights: &mut self.weights,
+                vault: (layout.zero == ZeroStage::Three).then_some(&self.vault),
+                grads: &mut self.grads,
+                auxiliary: 0.0,
+                balances: &mut self.balances,
+                deferred: None,
+            };
+            flight.run(&mut cx, &self.model, &self.shelf, action, &tokens)?;
+            // From the second stage on gradients are never whole between microbatches.
+            if layout.zero >= ZeroStage::Two && matches!(action.pass, Pass::Backward | Pass::BackwardWeight) {
+                self.reduce()?;
+            }
+        }
+        Ok(flight.done)
+    }
+
+    /// Gradients of what several stages hold: a tied table, and everything under DualPipe.
+    fn sum_copies(&mut self) -> Result<()> {
+        let call = Call::new("pp", "gradients of copies");
+        for (flat, sum) in self.vault.flats.iter().zip(&mut self.reduced) {
+            *sum = self.rank.comm.all_reduce(&flat.copies, call, Op::Sum, std::mem::take(sum))?;
+        }
+        Ok(())
+    }
+
+    /// Loss, balancing loss and squared length of the gradient over all ranks, each thing once.
+    fn sums(&self, loss: f64, auxiliary: f64) -> Result<Vec<f64>> {
+        let rank = &self.rank;
+        let first = if rank.on(Axis::Tp) == 0 { loss } else { 0.0 };
+        // Without sequence parallelism tensor neighbours route the same tokens; then tp is one.
+        let mine: f64 = self.vault.flats.iter().zip(&self.reduced).map(|(f, g)| self.squares(f, g)).sum();
+        let world = Group::new(0..rank.comm.world());
+        rank.comm.all_reduce(&world, Call::new("world", "loss and norm"), Op::Sum, vec![first, auxiliary, mine])
+    }
+
+    /// Squares of the gradients this rank counts: what others hold too is counted by the first.
+    fn squares(&self, flat: &Flat, grads: &[R]) -> f64 {
+        let rank = &self.rank;
+        let is_first_copy = flat.copies.place(rank.comm.rank()) == Some(0);
+        if !is_first_copy || rank.layout.zero == ZeroStage::Zero && flat.group.place(rank.comm.rank()) != Some(0) {
+            return 0.0;
+        }
+        let tp = rank.on(Axis::Tp);
+        let mut sum = 0.0;
+        for (id, span) in flat.ids.iter().zip(&flat.spans) {
+            let param = &self.shelf.params[id.0];
+            if param.sum != Sum::Own && tp != 0 {
+                continue;
+            }
+            let held = clip(span, &flat.held);
+            sum += squares(&grads[shift(&held, flat.held.start)]);
+            let Some((rows, holders)) = param.shared_rows(rank.layout) else { continue };
+            if !tp.is_multiple_of(holders) {
+                let unit = param.part.elements() as usize / param.part.shape()[0] as usize;
+                for row in rows {
+                    let shared = span.start + row.start * unit..span.start + row.end * unit;
+                    sum -= squares(&grads[shift(&clip(&shared, &flat.held), flat.held.start)]);
+                }
+            }
+        }
+        sum
+    }
+
+    /// Adds this rank's gradients, made whole over the tensor axis and summed over replicas, to the
+    /// held runs, and clears them.
+    fn reduce(&mut self) -> Result<()> {
+        self.sum_whole()?;
+        self.sum_shared()?;
+        for (flat, sum) in self.vault.flats.iter().zip(&mut self.reduced) {
+            let held = flat.reduce(&self.rank, &self.grads)?;
+            sum.iter_mut().zip(held).for_each(|(a, b)| *a += b);
+        }
+        self.grads.iter_mut().for_each(|g| g.data.fill(R::ZERO));
+        Ok(())
+    }
+
+    /// Gradients of tensors that are whole on every tensor-parallel rank, where each has a part.
+    fn sum_whole(&mut self) -> Result<()> {
+        let is_partial = |sum: Sum| sum == Sum::Heads || (sum == Sum::Tokens && self.rank.layout.sp);
+        let ids: Vec<usize> = (0..self.grads.len()).filter(|i| is_partial(self.shelf.params[*i].sum)).collect();
+        if !self.rank.tp.splits() || ids.is_empty() {
+            return Ok(());
+        }
+        let flat: Vec<R> = ids.iter().flat_map(|i| self.grads[*i].data.iter().copied()).collect();
+        let call = Call::new("tp", "gradients of whole tensors");
+        let flat = self.rank.comm.all_reduce(&self.rank.tp, call, Op::Sum, flat)?;
+        let mut rest = flat.as_slice();
+        for i in ids {
+            let (mine, others) = rest.split_at(self.grads[i].data.len());
+            self.grads[i].data.copy_from_slice(mine);
+            rest = others;
+        }
+        Ok(())
+    }
+
+    /// Gradients of units that several tensor-parallel ranks hold: KV heads below the degree, and
+    /// query and key heads that recurrent heads share.
+    fn sum_shared(&mut self) -> Result<()> {
+        let place = self.rank.on(Axis::Tp);
+        for (param, grad) in self.shelf.params.iter().zip(&mut self.grads) {
+            let Some((rows, holders)) = param.shared_rows(self.rank.layout) else { continue };
+            let first = place / holders * holders;
+            let group = Group::new(self.rank.tp.ranks()[first..first + holders].iter().copied());
+            let unit = grad.data.len() / param.part.shape()[0] as usize;
+            let places: Vec<usize> = rows.into_iter().flat_map(|r| r.start * unit..r.end * unit).collect();
+            let values = places.iter().map(|i| grad.data[*i]).collect();
+            let call = Call::new("tp", "gradients of shared heads");
+            let sums = self.rank.comm.all_reduce(&group, call, Op::Sum, values)?;
+            places.iter().zip(sums).for_each(|(i, v)| grad.data[*i] = v);
+        }
+        Ok(())
+    }
+
+    /// Moves the routing biases by what all ranks counted.
+    fn balance(&mut self) -> Result<()> {
+        let counts: Vec<u64> = self.balances.iter().flat_map(|b| b.counts.iter().copied()).collect();
+        if counts.is_empty() {
+            return Ok(());
+        }
+        let world = Group::new(0..self.rank.comm.world());
+        let call = Call::new("world", "tokens of each expert of the step");
+        let sums = self.rank.comm.all_reduce(&world, call, Op::Sum, counts)?;
+        let each = self.balances[0].counts.len();
+        self.balances.iter_mut().zip(sums.chunks_exact(each)).for_each(|(b, c)| b.update(c));
+        Ok(())
+    }
+
+    /// Steps one flat buffer.
+    fn update(&mut self, at: usize, grads: &[R]) -> Result<()> {
+        let (flat, shelf, rank) = (&self.vault.flats[at], &self.shelf, &self.rank);
+        let is_sharded = rank.layout.zero == ZeroStage::Three;
+        let mut held = if is_sharded { self.vault.held[at].clone() } else { flat.cut(&self.weights) };
+        let old = held.clone();
+        self.states[at].step(&self.settings, flat, shelf, self.steps, grads, &mut held);
+        let is_muon = |id: &Id| shelf.params[id.0].row.tensor.optimizer == Optimizer::Muon;
+        let has_muon = flat.ids.iter().any(is_muon);
+        if is_sharded && !has_muon {
+            self.vault.held[at] = held;
+            return Ok(());
+        }
+        let whole = flat.gather(rank, "weights after the step", held)?;
+        // Under ZeRO 3 only the held run is kept; what Muon steps needs the old weights of it.
+        let mut before =
+            if is_sharded { flat.gather(rank, "weights before use", old)? } else { flat.pack(&self.weights) };
+        for (id, span) in flat.ids.iter().zip(&flat.spans) {
+            if is_muon(id) {
+                let weight = &mut before[span.clone()];
+                optimizer::muon(&self.settings, shelf, rank, *id, &whole[span.clone()], weight)?;
+            } else {
+                before[span.clone()].copy_from_slice(&whole[span.clone()]);
+            }
+        }
+        if is_sharded {
+            self.vault.held[at] = before[flat.held.clone()].to_vec();
+        } else {
+            for (id, span) in flat.ids.iter().zip(&flat.spans) {
+                self.weights[id.0].data.copy_from_slice(&before[span.clone()]);
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn clip(span: &Range<usize>, to: &Range<usize>) -> Range<usize> {
+    let start = span.start.clamp(to.start, to.end);
+    start..span.end.clamp(start, to.end)
+}
+
+pub(crate) fn shift(range: &Range<usize>, by: usize) -> Range<usize> {
+    range.start - by..range.end - by
+}
+
+#[cfg(test)]
+mod tests;

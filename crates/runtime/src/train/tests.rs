@@ -1,0 +1,91 @@
+//! Gradients of every kind of block against finite differences, through a whole small model.
+
+use super::*;
+use layout::{LayoutRequest, check};
+
+const BASE: &str = r#"
+source = "test"
+hidden = 8
+vocab = 11
+sequence = 8
+rope_theta = 100.0
+"#;
+
+/// The largest error of any parameter's gradient, relative to the largest gradient.
+fn error(pattern: &str, tables: &str) -> f64 {
+    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{BASE}{tables}");
+    let recipe = Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"));
+    let request = LayoutRequest { world: Some(1), micro_batch: Some(2), ..LayoutRequest::default() };
+    let checked = check(&recipe, &request);
+    let layout = checked.layout.as_ref().unwrap();
+    let comm = comm::threads::alone();
+    let mut trainer = Trainer::<f64>::new(&recipe, layout, &comm, 3, Settings::default()).unwrap();
+    let batch = Batch::synthetic(&recipe, layout, 1, 0);
+    let (_, grads) = trainer.gradients(&batch).unwrap();
+    let loss = |trainer: &mut Trainer<f64>| {
+        let report = trainer.accumulate(&batch).unwrap();
+        report.loss + report.auxiliary
+    };
+    let most = grads.iter().flat_map(|g| &g.data).fold(0.0f64, |a, b| a.max(b.abs()));
+    let mut worst = 0.0f64;
+    for (id, grad) in grads.iter().enumerate() {
+        let len = grad.data.len();
+        let path = trainer.shelf.params[id].row.tensor.path.clone();
+        let mut largest = 0.0f64;
+        for pick in 0..5 {
+            let at = hash(17, (id * 5 + pick) as u64) as usize % len;
+            let (h, old) = (1e-5, trainer.weights[id].data[at]);
+            trainer.weights[id].data[at] = old + h;
+            let up = loss(&mut trainer);
+            trainer.weights[id].data[at] = old - h;
+            let down = loss(&mut trainer);
+            trainer.weights[id].data[at] = old;
+            largest = largest.max((grad.data[at] - (up - down) / (2.0 * h)).abs());
+        }
+        assert!(largest < 1e-7 * most.max(1e-2), "{pattern}: {path} is off by {largest:e} of {most:e}");
+        worst = worst.max(largest / most);
+    }
+    worst
+}
+
+#[test]
+fn dense_blocks_have_true_gradients() {
+    error("F", "[mlp]\nffn = 12\nactivation = \"relu2\"\nbias = true\n");
+    error("F", "norm = \"layernorm\"\ntied = true\n[mlp]\nffn = 12\nactivation = \"geglu\"\n");
+    error(
+        "(AF)",
+        "[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 4\nqk_norm = \"head\"\nqkv_bias = true\n[mlp]\nffn = 12\n",
+    );
+    error("A", "[attention]\nheads = 2\nkv_heads = 1\nhead_dim = 4\nwindow = 3\nout_bias = true\n");
+}
+
+#[test]
+fn latent_attention_has_true_gradients() {
+    let widths = "kv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 6\n";
+    error("A", &format!("[attention]\nkind = \"mla\"\nheads = 2\nq_rank = 6\n{widths}"));
+    error("A", &format!("[attention]\nkind = \"mla\"\nheads = 2\n{widths}"));
+}
+
+#[test]
+fn experts_have_true_gradients() {
+    let shared = "[moe.shared]\nffn = 6\ngate = true\nactivation = \"swiglu\"\n";
+    let bank = "[moe]\nexperts = 6\ntop_k = 2\nffn = 5\n";
+    error("E", &format!("{bank}{shared}[moe.router]\nscore = \"sigmoid\"\naux_loss = 0.3\n"));
+    error("E", &format!("{bank}[moe.router]\nscore = \"softmax\"\nbias = true\naux_loss = 0.3\n"));
+    error("E", &format!("{bank}capacity_factor = 0.7\nactivation = \"relu2\"\n"));
+}
+
+#[test]
+fn recurrences_have_true_gradients() {
+    error("M", "[mamba]\nkind = \"mamba2\"\nheads = 4\nhead_dim = 3\nstate = 4\ngroups = 2\nchunk = 3\n");
+    error("M", "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 3\nstate = 8\ngroups = 2\nangles = 2\nchunk = 3\n");
+    error("G", "[gated_delta]\nkey_heads = 2\nvalue_heads = 4\nkey_dim = 3\nvalue_dim = 2\n");
+    error("R", "[recurrent]\nheads = 4\nqk_heads = 2\nkey_dim = 3\nvalue_dim = 2\n");
+}
+
+#[test]
+fn prediction_heads_have_true_gradients() {
+    let mtp = "[mlp]\nffn = 12\n[features.mtp]\ndepth = 2\npattern = \"F\"\n";
+    error("F", mtp);
+    error("F", &format!("tied = true\n{mtp}"));
+}
