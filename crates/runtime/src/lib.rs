@@ -15,6 +15,7 @@ pub mod rank;
 pub mod real;
 pub mod saved;
 mod shards;
+pub mod shrink;
 mod split;
 mod stack;
 mod suffix;
