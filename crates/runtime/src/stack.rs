@@ -2,21 +2,51 @@
 
 use crate::blocks::mlp::{DENSE, Mlp};
 use crate::blocks::norm::Norm;
-use crate::blocks::{Block, Cx, attention, m2rnn, mamba2, mamba3, moe};
+use crate::blocks::{Block, Cx, attention, gated_delta, m2rnn, mamba2, mamba3, moe};
 use crate::mat::Mat;
 use crate::params::Shelf;
 use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
 use comm::Result;
 use diag::{Blame, Finding};
-use layout::Layout;
+use layout::request::RecomputeModule;
+use layout::{Layout, Recompute};
 use recipe::kinds::mamba::Mamba;
 use recipe::{Layer, Mixer, Place, Recipe};
 
 /// Mixers side by side behind one norm.
 pub(crate) struct Residual<R> {
     norm: Norm,
-    mixers: Vec<Box<dyn Block<R>>>,
+    mixers: Vec<(Keep, Box<dyn Block<R>>)>,
+}
+
+/// What becomes of what a mixer's forward keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    /// It is kept until backward.
+    Kept,
+    /// It is dropped, and forward runs again in backward, its collectives with it.
+    Again,
+}
+
+impl Keep {
+    /// What a policy says of a mixer. Everything is computed again block by block: a layer of
+    /// several blocks keeps the input of each.
+    fn of(layout: &Layout, mixer: Mixer) -> std::result::Result<Keep, Finding> {
+        let modules = match &layout.recompute {
+            Recompute::None => return Ok(Keep::Kept),
+            Recompute::Full => return Ok(Keep::Again),
+            Recompute::Selective(modules) => modules,
+        };
+        let known = [(RecomputeModule::Mlp, Mixer::Mlp), (RecomputeModule::Moe, Mixer::Moe)];
+        if let Some(module) = modules.iter().find(|m| !known.iter().any(|(k, _)| k == *m)) {
+            let message = format!("the runtime cannot compute `{module}` again by itself");
+            return Err(Finding::error("runtime/recompute", Blame::Engine, "recompute", message)
+                .hint("recompute may be `none`, `full`, or `selective` of `mlp` and `moe`"));
+        }
+        let is_named = known.iter().any(|(module, of)| *of == mixer && modules.contains(module));
+        Ok(if is_named { Keep::Again } else { Keep::Kept })
+    }
 }
 
 /// Blocks in order, with the place whose weights each opens for itself.
@@ -32,13 +62,16 @@ impl<R> Default for Stack<R> {
 
 /// What a stack kept: for each block its input and what its mixers kept.
 pub(crate) struct Kept<R> {
-    blocks: Vec<(Mat<R>, Vec<Saved<R>>)>,
+    blocks: Vec<(Mat<R>, Mixers<R>)>,
 }
+
+/// What each mixer of a block kept, where it kept anything.
+type Mixers<R> = Vec<Option<Saved<R>>>;
 
 impl<R: Real> Kept<R> {
     pub fn bytes(&self) -> u64 {
-        let one = |(x, saved): &(Mat<R>, Vec<Saved<R>>)| {
-            x.data.len() as u64 * R::BYTES + saved.iter().map(Saved::bytes).sum::<u64>()
+        let one = |(x, saved): &(Mat<R>, Mixers<R>)| {
+            x.data.len() as u64 * R::BYTES + saved.iter().flatten().map(Saved::bytes).sum::<u64>()
         };
         self.blocks.iter().map(one).sum()
     }
@@ -53,7 +86,7 @@ impl<R: Real> Stack<R> {
     pub fn saves(&self, sizes: &Sizes, hidden: usize) -> Vec<(Option<Place>, Save)> {
         let one = |(place, residual): &(Option<Place>, Residual<R>)| {
             let input = residual.norm.saves("norm input", sizes.shard, hidden);
-            let kept = residual.mixers.iter().flat_map(|m| m.saves(sizes));
+            let kept = residual.mixers.iter().filter(|(keep, _)| *keep == Keep::Kept).flat_map(|(_, m)| m.saves(sizes));
             std::iter::once(input).chain(kept).map(|save| (*place, save)).collect::<Vec<_>>()
         };
         self.blocks.iter().flat_map(one).collect()
@@ -66,11 +99,11 @@ impl<R: Real> Stack<R> {
             let normed = residual.norm.forward(cx, &x);
             let mut out = x.clone();
             let mut kept = Vec::with_capacity(residual.mixers.len());
-            for mixer in &residual.mixers {
+            for (keep, mixer) in &residual.mixers {
                 let (y, saved) = mixer.forward(cx, normed.clone())?;
                 debug_assert!(saved.is_complete());
                 out.add(&y);
-                kept.push(saved);
+                kept.push((*keep == Keep::Kept).then_some(saved));
             }
             blocks.push((std::mem::replace(&mut x, out), kept));
             place.iter().for_each(|p| cx.close(*p));
@@ -83,7 +116,11 @@ impl<R: Real> Stack<R> {
         for ((place, residual), (x, kept)) in self.blocks.iter().zip(kept.blocks).rev() {
             place.map_or(Ok(()), |p| cx.open(p))?;
             let mut dnormed = Mat::zeros(dx.rows, dx.cols);
-            for (mixer, saved) in residual.mixers.iter().zip(kept) {
+            for ((_, mixer), saved) in residual.mixers.iter().zip(kept) {
+                let saved = match saved {
+                    Some(saved) => saved,
+                    None => cx.again(|cx| mixer.forward(cx, residual.norm.forward(cx, &x)))?.1,
+                };
                 dnormed.add(&mixer.backward(cx, saved, dx.clone())?);
             }
             dx.add(&residual.norm.backward(cx, &x, &dnormed));
@@ -116,7 +153,8 @@ pub(crate) fn residuals<R: Real>(
         let norm = Norm::new(shelf, &format!("{}.norm", path(first)), recipe.hidden as usize);
         let mut mixers = Vec::new();
         for &mixer in &block.mixers {
-            mixers.push(new_block(recipe, layout, shelf, mixer, &path(mixer), ordinal.as_deref().copied())?);
+            let keep = Keep::of(layout, mixer)?;
+            mixers.push((keep, new_block(recipe, layout, shelf, mixer, &path(mixer), ordinal.as_deref().copied())?));
             if let Some(ordinal) = &mut ordinal {
                 **ordinal += u64::from(mixer == Mixer::Attention);
             }
@@ -145,7 +183,10 @@ fn new_block<R: Real>(
         (Mixer::Recurrent, _, _, Some(kind), _) => Box::new(m2rnn::M2rnn::new(kind, shelf, path)?),
         (Mixer::Mlp, .., Some(kind)) => Box::new(Mlp::new(shelf, path, kind.activation, DENSE)),
         (Mixer::Mamba, ..) => return Err(refuse("mamba", "Mamba-1")),
-        (Mixer::GatedDelta, ..) => return Err(refuse("gated_delta", "gated delta net")),
+        (Mixer::GatedDelta, ..) => match &recipe.gated_delta {
+            Some(kind) => Box::new(gated_delta::GatedDelta::new(kind, shelf, path)),
+            None => return Err(refuse("gated_delta", "block without a table")),
+        },
         (mixer, ..) => return Err(refuse(mixer.table(), "block without a table")),
     })
 }

@@ -1,6 +1,6 @@
 //! Every split against one rank, in f64: losses, gradients and weights after steps.
 
-use layout::{Checked, Engine, LayoutRequest, Schedule, ZeroStage, check};
+use layout::{Checked, Engine, LayoutRequest, Recompute, Schedule, ZeroStage, check};
 use recipe::Recipe;
 use runtime::mat::Mat;
 use runtime::optimizer::Settings;
@@ -56,6 +56,8 @@ expert = "muon"
 const MAMBA2: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\n";
 const MAMBA3: &str =
     "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\nstate_carry = true\n";
+
+const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 8\nkey_dim = 3\nvalue_dim = 2\n";
 
 fn recipe(pattern: &str, more: &str) -> Recipe {
     let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{TABLES}{more}");
@@ -156,6 +158,7 @@ fn tensor_parallel_with_and_without_sequence_parallel() {
         parity("(AF)", "", |r| (r.tp, r.sp) = (Some(4), Some(sp)));
         parity("R", "", |r| (r.tp, r.sp) = (Some(2), Some(sp)));
         parity("M", MAMBA2, |r| (r.tp, r.sp) = (Some(4), Some(sp)));
+        parity("G", DELTA, |r| (r.tp, r.sp) = (Some(2), Some(sp)));
         parity("M", MAMBA3, |r| (r.tp, r.sp) = (Some(2), Some(sp)));
     }
     parity("E", "", |r| r.tp = Some(2));
@@ -167,6 +170,7 @@ fn context_parallel() {
     parity("A", "", |r| r.cp = Some(4));
     parity("M", MAMBA2, |r| r.cp = Some(2));
     parity("M", MAMBA3, |r| r.cp = Some(2));
+    parity("AG", DELTA, |r| (r.tp, r.cp) = (Some(2), Some(2)));
     parity("MR", MAMBA3, |r| r.cp = Some(2));
     parity("E", "", |r| (r.cp, r.ep) = (Some(2), Some(2)));
 }
@@ -295,4 +299,77 @@ fn prediction_heads() {
     parity("AF", mtp, |r| (r.tp, r.sp) = (Some(2), Some(false)));
     parity("AF", mtp, |r| (r.cp, r.dp, r.zero) = (Some(2), Some(2), Some(ZeroStage::Three)));
     parity("AF", mtp, |r| (r.pp, r.microbatches) = (Some(2), Some(4)));
+}
+
+#[test]
+fn what_is_computed_again_is_the_same_and_keeps_less() {
+    let recipe = recipe("(AF)EMR", MAMBA2);
+    let expected = one(&recipe);
+    let mut kept = Vec::new();
+    for recompute in ["none", "selective:mlp+moe", "full"] {
+        let request = LayoutRequest {
+            tp: Some(2),
+            cp: Some(2),
+            ep: Some(2),
+            etp: Some(1),
+            recompute: Recompute::parse(recompute).ok(),
+            ..LayoutRequest::default()
+        };
+        check_parity(&recipe, recompute, &request, &expected);
+        kept.push(run(&recipe, &request, 1).reports[0].saved_bytes);
+    }
+    assert!(kept[0] > kept[1] && kept[1] > kept[2], "{kept:?}");
+}
+
+#[test]
+fn training_learns_and_replicas_follow_the_same_curve_in_f32() {
+    let recipe = recipe("AEMR", MAMBA3);
+    let settings = Settings { rate: 3e-3, ..Settings::default() };
+    let curve = |request: &LayoutRequest| {
+        let checked = legal(&recipe, request);
+        let layout = checked.layout.as_ref().unwrap();
+        let results = comm::threads::run(layout.world as usize, Duration::from_secs(60), |comm| {
+            let mut trainer = Trainer::<f32>::new(&recipe, layout, comm, 5, settings)?;
+            (0..40).map(|step| Ok(trainer.step(&Batch::synthetic(&recipe, layout, 1, step))?.loss)).collect()
+        });
+        results.into_iter().next().unwrap().unwrap_or_else(|f| panic!("{f:#?}"))
+    };
+    let one: Vec<f64> = curve(&LayoutRequest { world: Some(1), ..LayoutRequest::default() });
+    let four: Vec<f64> = curve(&LayoutRequest { dp: Some(4), ep: Some(2), ..LayoutRequest::default() });
+    // Each token has two equally likely successors, so the loss of a perfect model is ln 2.
+    assert!(one[39] < 0.7 * one[0], "{} to {}", one[0], one[39]);
+    assert!(one[..5].iter().zip(&four).all(|(a, b)| (a - b).abs() <= 1e-4 * a.abs()), "{one:?} {four:?}");
+}
+
+#[test]
+fn latent_attention() {
+    let mla = "[features.mla]\nq_rank = 6\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 4\n";
+    for more in [mla, &mla.replace("q_rank = 6\n", "")] {
+        parity("A", more, |r| r.tp = Some(2));
+        parity("A", more, |r| (r.tp, r.sp) = (Some(4), Some(false)));
+        parity("A", more, |r| (r.tp, r.cp) = (Some(2), Some(2)));
+    }
+}
+
+/// Drops, softmax scores, and experts that no token chooses, under every split of tokens.
+#[test]
+fn experts_with_drops_and_without_tokens() {
+    let routers = ["score = \"softmax\"\n", "score = \"sigmoid\"\nbias = true\naux_loss = 0.5\n"];
+    for (i, router) in routers.into_iter().enumerate() {
+        // With 64 experts and 64 choices of two a step, many experts stay without tokens.
+        let experts = if i == 0 { 64 } else { 8 };
+        let text = format!(
+            "name = \"t\"\nsource = \"test\"\npattern = \"E\"\nhidden = 16\nvocab = 22\nsequence = 16\nrope_theta = 100.0\n\
+             [moe]\nexperts = {experts}\ntop_k = 2\nffn = 8\ncapacity_factor = 0.8\n[moe.router]\n{router}"
+        );
+        let recipe = Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"));
+        let expected = one(&recipe);
+        for [tp, cp, dp, ep, etp] in
+            [[2, 1, 1, 2, 1], [1, 2, 1, 2, 1], [2, 2, 1, 2, 2], [1, 1, 4, 4, 1], [2, 2, 2, 4, 2]]
+        {
+            let mut request = LayoutRequest { tp: Some(tp), cp: Some(cp), dp: Some(dp), ..LayoutRequest::default() };
+            (request.ep, request.etp) = (Some(ep), Some(etp));
+            check_parity(&recipe, &format!("tp {tp} cp {cp} dp {dp} ep {ep} etp {etp}"), &request, &expected);
+        }
+    }
 }

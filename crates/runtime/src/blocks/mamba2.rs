@@ -78,21 +78,10 @@ impl Mamba2 {
         self.widths.iter().map(|w| w / self.cp).collect()
     }
 
-    /// This context rank's share of a parameter with these segments, each unit `unit` wide.
-    fn mine<R: Real>(&self, cx: &Cx<R>, id: Id, segments: &[usize], unit: usize) -> Vec<R> {
-        let ranges = heads::share(segments, self.cp, heads::place(cx.rank));
-        heads::pick(&cx.weight(id).data, unit, &ranges)
-    }
-
-    fn add_mine<R: Real>(&self, cx: &mut Cx<R>, id: Id, segments: &[usize], unit: usize, from: &[R]) {
-        let ranges = heads::share(segments, self.cp, heads::place(cx.rank));
-        heads::unpick(&mut cx.grad(id).data, unit, &ranges, from);
-    }
-
     fn conv<R: Real>(&self, cx: &Cx<R>) -> (Conv<R>, Mat<R>) {
         let channels = &self.widths[1..4];
-        let weight = self.mine(cx, self.conv, channels, self.taps);
-        let bias = self.conv_bias.map(|b| self.mine(cx, b, channels, 1));
+        let weight = heads::mine(cx, self.conv, channels, self.taps);
+        let bias = self.conv_bias.map(|b| heads::mine(cx, b, channels, 1));
         let batch = cx.sizes.sequences;
         let width = channels.iter().sum::<usize>() / self.cp;
         (Conv::new(&weight, self.taps, bias, batch, 1), Mat::zeros((self.taps - 1) * batch, width))
@@ -101,8 +90,8 @@ impl Mamba2 {
     fn cell<R: Real>(&self, cx: &Cx<R>, xbc: Mat<R>, dt: &Mat<R>) -> Ssd<R> {
         let by_head = &self.widths[4..5];
         let shares = self.shares();
-        let decay: Vec<R> = self.mine(cx, self.a_log, by_head, 1).iter().map(|a| -a.exp()).collect();
-        let bias = self.mine(cx, self.dt_bias, by_head, 1);
+        let decay: Vec<R> = heads::mine(cx, self.a_log, by_head, 1).iter().map(|a| -a.exp()).collect();
+        let bias = heads::mine(cx, self.dt_bias, by_head, 1);
         let raw = {
             let mut raw = dt.clone();
             raw.add_row(&bias);
@@ -119,7 +108,7 @@ impl Mamba2 {
             dstep: Mat::zeros(step.rows, step.cols),
             ddecay: vec![R::ZERO; decay.len()],
             dskip: vec![R::ZERO; decay.len()],
-            skip: self.mine(cx, self.d, by_head, 1),
+            skip: heads::mine(cx, self.d, by_head, 1),
             xbc,
             raw,
             step,
@@ -132,7 +121,7 @@ impl Mamba2 {
         let data = y.data.iter().zip(&z.data).map(|(y, z)| *y * silu(*z).0).collect();
         let gated = Mat { data, ..*y };
         let normed = match self.norm {
-            Some(id) => rms(&gated, &self.mine(cx, id, &self.widths[..1], 1), self.group),
+            Some(id) => rms(&gated, &heads::mine(cx, id, &self.widths[..1], 1), self.group),
             None => gated.clone(),
         };
         (gated, normed)
@@ -185,9 +174,9 @@ impl<R: Real> Block<R> for Mamba2 {
         self.scan.backward(cx, &mut cell, &saved.take("states"), &dscanned)?;
         let ddt = self.scalars_back(cx, &cell);
         let back = conv.backward(&xbc, &tails, &cell.dxbc);
-        self.add_mine(cx, self.conv, &self.widths[1..4], self.taps, &back.weight);
+        heads::add_mine(cx, self.conv, &self.widths[1..4], self.taps, &back.weight);
         if let Some(bias) = self.conv_bias {
-            self.add_mine(cx, bias, &self.widths[1..4], 1, &back.bias);
+            heads::add_mine(cx, bias, &self.widths[1..4], 1, &back.bias);
         }
         let dprojected = Mat::join(&[&dz, &back.input, &ddt]);
         let dprojected = heads::trade_back(rank, dprojected, &self.widths, batch)?;
@@ -207,10 +196,10 @@ impl Mamba2 {
     fn norm_back<R: Real>(&self, cx: &mut Cx<R>, scanned: &Mat<R>, z: &Mat<R>, dnormed: Mat<R>) -> Mat<R> {
         let Some(id) = self.norm else { return dnormed };
         let (gated, _) = self.gate(cx, scanned, z);
-        let scale = self.mine(cx, id, &self.widths[..1], 1);
+        let scale = heads::mine(cx, id, &self.widths[..1], 1);
         let mut dscale = vec![R::ZERO; scale.len()];
         let dgated = rms_back(&gated, &scale, self.group, &dnormed, &mut dscale);
-        self.add_mine(cx, id, &self.widths[..1], 1, &dscale);
+        heads::add_mine(cx, id, &self.widths[..1], 1, &dscale);
         dgated
     }
 
@@ -223,9 +212,9 @@ impl Mamba2 {
         ddt.sum_rows(&mut dbias);
         // The decay is minus the exponential of the parameter, and so its own derivative.
         let dlog: Vec<R> = cell.ddecay.iter().zip(&cell.decay).map(|(d, a)| *d * *a).collect();
-        self.add_mine(cx, self.dt_bias, by_head, 1, &dbias);
-        self.add_mine(cx, self.a_log, by_head, 1, &dlog);
-        self.add_mine(cx, self.d, by_head, 1, &cell.dskip);
+        heads::add_mine(cx, self.dt_bias, by_head, 1, &dbias);
+        heads::add_mine(cx, self.a_log, by_head, 1, &dlog);
+        heads::add_mine(cx, self.d, by_head, 1, &cell.dskip);
         ddt
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod attend;
 pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod edges;
+pub(crate) mod gated_delta;
 pub(crate) mod m2rnn;
 pub(crate) mod mamba2;
 pub(crate) mod mamba3;
@@ -89,6 +90,15 @@ impl<R: Real> Product<R> {
 }
 
 impl<R: Real> Cx<'_, R> {
+    /// Runs a forward a second time: what it counts was counted the first time.
+    pub(crate) fn again<T>(&mut self, forward: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let (auxiliary, counts) = (self.auxiliary, self.balances.to_vec());
+        let out = forward(self);
+        self.auxiliary = auxiliary;
+        self.balances.clone_from_slice(&counts);
+        out
+    }
+
     /// Makes the weights of a place whole before its use.
     pub(crate) fn open(&mut self, place: Place) -> Result<()> {
         self.vault.map_or(Ok(()), |vault| vault.open(self.rank, place, self.weights))

@@ -1,7 +1,9 @@
 //! Time traded for heads over the context axis: each rank gives its part of the timeline for all
 //! heads and gets the whole timeline of its share of heads. The way back is the transpose.
 
+use crate::blocks::Cx;
 use crate::mat::Mat;
+use crate::params::Id;
 use crate::rank::Rank;
 use crate::real::Real;
 use comm::{Call, Result};
@@ -79,18 +81,16 @@ pub(crate) fn trade_back<R: Real>(rank: &Rank, x: Mat<R>, segments: &[usize], ba
     Ok(out)
 }
 
-/// This rank's share of a parameter whose rows are `unit` wide.
-pub(crate) fn pick<R: Real>(data: &[R], unit: usize, ranges: &[Range<usize>]) -> Vec<R> {
+/// This rank's share of a parameter with these segments, each unit `unit` wide.
+pub(crate) fn mine<R: Real>(cx: &Cx<R>, id: Id, segments: &[usize], unit: usize) -> Vec<R> {
+    let (data, ranges) = (&cx.weight(id).data, share(segments, cx.rank.cp.len(), cx.rank.on(Axis::Cp)));
     ranges.iter().flat_map(|r| data[r.start * unit..r.end * unit].iter().copied()).collect()
 }
 
-/// Transpose of [`pick`].
-pub(crate) fn unpick<R: Real>(into: &mut [R], unit: usize, ranges: &[Range<usize>], from: &[R]) {
+/// Transpose of [`mine`]: adds to the parameter's gradient.
+pub(crate) fn add_mine<R: Real>(cx: &mut Cx<R>, id: Id, segments: &[usize], unit: usize, from: &[R]) {
+    let ranges = share(segments, cx.rank.cp.len(), cx.rank.on(Axis::Cp));
+    let into = &mut cx.grad(id).data;
     let places = ranges.iter().flat_map(|r| r.start * unit..r.end * unit);
     places.zip(from).for_each(|(at, value)| into[at] += *value);
-}
-
-/// The place whose share a rank takes.
-pub(crate) fn place(rank: &Rank) -> usize {
-    rank.on(Axis::Cp)
 }
