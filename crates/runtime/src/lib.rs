@@ -13,6 +13,7 @@ mod pipeline;
 mod product;
 pub mod rank;
 pub mod real;
+pub mod rehearse;
 pub mod saved;
 mod shards;
 pub mod shrink;

@@ -2,8 +2,8 @@
 //! layout stay as they are to that layout, and widths, depth, sequence and batch come down.
 //!
 //! Legality is not reasoned about here: each size takes the smallest value that [`layout::check`]
-//! still accepts with the findings the original had, and keeps its own where there is none. A size
-//! that legality does not look at goes to its target.
+//! still accepts, with units shared out as before, and keeps its own where there is none. A size that
+//! legality does not look at goes to its target.
 
 mod dims;
 
@@ -90,8 +90,8 @@ struct Shrinker {
     recipe: Recipe,
     request: LayoutRequest,
     full: layout::Layout,
-    /// Notes about sharing that the small model must earn too.
-    notes: BTreeSet<&'static str>,
+    /// How units are shared, which the small model must share too.
+    sharing: BTreeSet<&'static str>,
 }
 
 impl Shrinker {
@@ -106,7 +106,7 @@ impl Shrinker {
             sequence: Some(layout.sequence),
             ..request.clone()
         };
-        Shrinker { recipe: recipe.clone(), request, full: layout, notes: notes(full) }
+        Shrinker { recipe: recipe.clone(), request, full: layout, sharing: sharing(full) }
     }
 
     /// Takes the first of `values` that legality accepts, or leaves everything as it is.
@@ -116,7 +116,7 @@ impl Shrinker {
             set(&mut recipe, &mut request, value);
             let Ok(recipe) = recipe.validated() else { continue };
             let checked = check(&recipe, &request);
-            if checked.is_legal() && notes(&checked) == self.notes {
+            if checked.is_legal() && sharing(&checked) == self.sharing {
                 (self.recipe, self.request) = (recipe, request);
                 return;
             }
@@ -318,10 +318,16 @@ impl Shrinker {
     }
 }
 
-/// Notes that say how units are shared; the small model must be shared out in the same way.
-fn notes(checked: &Checked) -> BTreeSet<&'static str> {
+/// How units are shared out where there are fewer of them than ranks: in the same way as before.
+fn sharing(checked: &Checked) -> BTreeSet<&'static str> {
     let is_kept = |f: &&Finding| f.severity == Severity::Note && f.rule == "tp/kv-shared";
-    checked.findings.iter().filter(is_kept).map(|f| f.rule).collect()
+    let mut all: BTreeSet<&'static str> = checked.findings.iter().filter(is_kept).map(|f| f.rule).collect();
+    if let (Some(Mamba::Two(m)), Some(layout)) = (&checked.recipe.mamba, &checked.layout)
+        && !(m.groups / layout.tp.get()).is_multiple_of(layout.cp.get())
+    {
+        all.insert("groups of the scan are copied over cp");
+    }
+    all
 }
 
 /// Layers from the first until every kind of layer has stood among them.
