@@ -3,7 +3,7 @@
 use super::{Ask, Source, data};
 use crate::shrink::{Change, Dim, Dims, shrink};
 use diag::{Blame, Finding};
-use layout::{Checked, Engine, Layout, LayoutRequest, check};
+use layout::{Checked, Engine, Layout, LayoutRequest, ZeroStage, check};
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
 
@@ -43,6 +43,9 @@ pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
     let (small_recipe, layout) = legal(check(&small.recipe, &small.request))?;
     let alone = LayoutRequest {
         world: Some(1),
+        // Microbatches are summed one by one, in the order in which replicas are: without this the
+        // products of all run into one sum, and rounding differs from the first step.
+        zero: Some(ZeroStage::Two),
         micro_batch: Some(layout.micro_batch),
         global_batch: Some(layout.global_batch),
         sequence: Some(layout.sequence),

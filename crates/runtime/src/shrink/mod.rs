@@ -31,6 +31,8 @@ mod aim {
     pub const SHARING: u64 = 8;
     pub const TOP_K: u64 = 4;
     pub const EXPERTS: u64 = 8;
+    /// Microbatches kept, where a pipeline needs no more.
+    pub const MICROBATCHES: u64 = 8;
     /// Layers kept whole, whatever the pattern.
     pub const DEPTH: usize = 16;
     /// Layers of a deeper model at least.
@@ -313,7 +315,7 @@ impl Shrinker {
     fn batch(&mut self) {
         let (pp, before) = (self.full.pp.get(), self.full.microbatches);
         self.first([self.full.micro_batch.min(2)], |_, request, mbs| request.micro_batch = Some(mbs));
-        let least = before.min(if pp > 1 { 2 * pp } else { 2 });
+        let least = before.min((2 * pp).max(aim::MICROBATCHES));
         self.first(least..before, |_, request, count| request.microbatches = Some(count));
     }
 }
