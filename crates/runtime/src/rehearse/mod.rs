@@ -85,7 +85,9 @@ pub struct Ask<'a> {
     pub ranks: Ranks,
 }
 
-/// Small models learn faster than large ones; otherwise the usual values.
+/// Small models learn faster than large ones. AdamW divides by its epsilon where a gradient is
+/// nothing but rounding; a larger one keeps that rounding from becoming whole steps in f32.
+/// Otherwise the usual values.
 fn settings() -> Settings {
-    Settings { rate: 3e-3, ..Settings::default() }
+    Settings { rate: 3e-3, epsilon: 1e-5, ..Settings::default() }
 }
