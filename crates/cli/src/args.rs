@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use diag::did_you_mean;
+use fidelity::Part;
 use layout::engines::DECLINED;
 use layout::mesh::Order;
 use layout::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
@@ -10,6 +11,7 @@ use recipe::{Dtype, Feature, Mode};
 use runtime::rehearse::{Inject, Number, Ranks};
 use runtime::shrink::Dims;
 use std::path::PathBuf;
+use units::Bytes;
 
 /// Before you launch a hybrid model on a cluster: who owns what, and may it be split so?
 #[derive(Parser)]
@@ -142,12 +144,31 @@ pub struct LayoutArgs {
     /// Deal layers out by count or by parameters
     #[arg(long, value_parser = balance)]
     pub balance: Option<Balance>,
-    /// Add an engine's own rules: megatron, fsdp2, torchtitan, deepspeed, nanotron, maxtext, xla-spmd, shardwright
+    /// Add an engine's own rules: megatron, fsdp2, torchtitan, deepspeed, nanotron, maxtext, xla-spmd, shardwright; or any
     #[arg(long, value_parser = engine)]
-    pub engine: Option<Engine>,
+    pub engine: Option<EngineChoice>,
     /// Pad the vocabulary to a multiple of this times tp
     #[arg(long, value_name = "N")]
     pub vocab_multiple: Option<u64>,
+}
+
+/// An engine, or none in particular.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// Whatever some engine could run.
+    Any,
+    /// This one.
+    One(Engine),
+}
+
+impl EngineChoice {
+    /// The engine whose rules apply.
+    pub fn engine(self) -> Option<Engine> {
+        match self {
+            EngineChoice::Any => None,
+            EngineChoice::One(engine) => Some(engine),
+        }
+    }
 }
 
 impl LayoutArgs {
@@ -173,7 +194,7 @@ impl LayoutArgs {
             mode: self.mode,
             boundaries: self.boundaries.clone(),
             balance: self.balance,
-            engine: self.engine,
+            engine: self.engine.and_then(EngineChoice::engine),
             vocab_multiple: self.vocab_multiple,
         }
     }
@@ -254,6 +275,21 @@ pub struct StagesArgs {
     /// Weight of each layer, to balance by something you measured
     #[arg(long, value_name = "W", value_delimiter = ',')]
     pub weights: Option<Vec<u64>>,
+    /// Cut so that stages are even in time or memory, as priced on the cluster of --on
+    #[arg(long, value_name = "WHAT", value_parser = even_in, requires = "on", conflicts_with_all = ["weights", "balance", "boundaries"])]
+    pub even_in: Option<EvenIn>,
+    /// The cluster that prices them: 8xH200, or 64x8xH200
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: Option<String>,
+}
+
+/// What stages may be even in once they are priced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvenIn {
+    /// Seconds of a microbatch.
+    Time,
+    /// Bytes at the peak.
+    Memory,
 }
 
 /// Arguments of `axes`.
@@ -321,8 +357,8 @@ pub struct StateArgs {
     #[arg(long)]
     pub fp8_param_gather: bool,
     /// Keep this share of AdamW's state on the host, 0 to 1: whole tensors, largest first
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    pub offload_optimizer: f64,
+    #[arg(long, value_name = "SHARE")]
+    pub offload_optimizer: Option<f64>,
     /// Keep this share of saved activations on the host, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub offload_activations: f64,
@@ -355,8 +391,8 @@ impl StateArgs {
         if self.fp8_param_gather {
             out += " --fp8-param-gather";
         }
-        if self.offload_optimizer > 0.0 {
-            out += &format!(" --offload-optimizer {}", self.offload_optimizer);
+        if let Some(share) = self.offload_optimizer.filter(|share| *share > 0.0) {
+            out += &format!(" --offload-optimizer {share}");
         }
         if self.offload_activations > 0.0 {
             out += &format!(" --offload-activations {}", self.offload_activations);
@@ -408,7 +444,7 @@ pub struct FitArgs {
     #[command(flatten)]
     pub state: StateArgs,
     /// GiB to leave free for what nobody replays: compile peaks, fragmentation over time
-    #[arg(long, value_name = "GIB", default_value_t = memory::fit::HEADROOM.0 as f64 / units::Bytes::GIB.0 as f64)]
+    #[arg(long, value_name = "GIB", default_value_t = memory::fit::HEADROOM.0 as f64 / Bytes::GIB.0 as f64)]
     pub headroom: f64,
     /// Price routing skew: factors over the balanced share, as 1.0,1.5,2.0
     #[arg(long, value_name = "FACTORS", value_delimiter = ',')]
@@ -479,6 +515,9 @@ pub struct FidelityArgs {
     /// Show every row, not only the summary and the worst
     #[arg(long)]
     pub all: bool,
+    /// Judge one part of the rows only
+    #[arg(long, value_name = "PART", value_parser = part)]
+    pub only: Option<Part>,
 }
 
 /// Arguments of `plan`.
@@ -486,13 +525,79 @@ pub struct FidelityArgs {
 pub struct PlanArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    /// The cluster: 8xH200, or 64x8xH200; several counts (8,16,32xH200) make a sweep
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
+    /// A layout flag pins its axis; what is left out is searched
     #[command(flatten)]
     pub layout: LayoutArgs,
     #[command(flatten)]
     pub state: StateArgs,
+    #[command(flatten)]
+    pub search: SearchArgs,
+}
+
+/// What a search is told.
+#[derive(Args)]
+#[command(next_help_heading = "Search")]
+pub struct SearchArgs {
+    /// Leave this free on every rank: 10%, or GiB
+    #[arg(long, value_name = "GIB or %", value_parser = headroom, default_value = "4")]
+    pub keep_headroom: Headroom,
+    /// Keep tensor parallelism inside a node
+    #[arg(long)]
+    pub max_tp_in_node: bool,
+    /// Also list the N best layouts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub top: usize,
+    /// Say why this layout is not the best, as "--tp 8 --pp 4"
+    #[arg(long, value_name = "LAYOUT", allow_hyphen_values = true)]
+    pub explain: Option<String>,
+    /// Say how many layouts were priced, and how fast
+    #[arg(long)]
+    pub stats: bool,
+    /// Price every legal layout, also where a bound shows it to be slower
+    #[arg(long)]
+    pub exhaustive: bool,
+    /// Sweep over sequence lengths, as 4096,8192
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', conflicts_with = "seq")]
+    pub sequences: Vec<u64>,
+    /// Write a sweep as CSV
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write a sweep as an SVG plot
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// Memory to leave free.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Headroom {
+    /// In GiB.
+    Gib(f64),
+    /// As a share of what the device shows.
+    Share(f64),
+}
+
+impl Headroom {
+    /// In bytes of a device that shows so many.
+    pub fn bytes(self, visible: u64) -> Bytes {
+        Bytes(match self {
+            Headroom::Gib(gib) => (gib * Bytes::GIB.0 as f64) as u64,
+            Headroom::Share(share) => (share * visible as f64) as u64,
+        })
+    }
+}
+
+/// The layout of `--explain`, parsed like a command of its own.
+#[derive(Parser)]
+#[command(name = "explain", no_binary_name = true)]
+pub struct ExplainArgs {
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Share of AdamW's state on the host
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub offload_optimizer: f64,
 }
 
 /// Arguments of `rehearse`.
@@ -570,6 +675,24 @@ fn precision(text: &str) -> Result<PrecisionChoice, String> {
     )
 }
 
+fn even_in(text: &str) -> Result<EvenIn, String> {
+    pick(text, &[("time", EvenIn::Time), ("memory", EvenIn::Memory)])
+}
+
+fn headroom(text: &str) -> Result<Headroom, String> {
+    let refuse = || format!("`{text}` is neither GiB (`8`) nor a share of the device (`10%`)");
+    let (number, is_share) = match text.strip_suffix('%') {
+        Some(number) => (number, true),
+        None => (text.strip_suffix("GiB").unwrap_or(text), false),
+    };
+    let value = number.trim().parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0);
+    match value.ok_or_else(refuse)? {
+        share if is_share && share < 100.0 => Ok(Headroom::Share(share / 100.0)),
+        gib if !is_share && gib <= 1024.0 => Ok(Headroom::Gib(gib)),
+        _ => Err(refuse()),
+    }
+}
+
 fn optimizer(text: &str) -> Result<OptimizerChoice, String> {
     pick(text, &[("adamw", OptimizerChoice::AdamW), ("muon+adamw", OptimizerChoice::MuonAdamW)])
 }
@@ -602,13 +725,18 @@ fn schedule(text: &str) -> Result<Schedule, String> {
     pick(text, Schedule::ALL)
 }
 
+fn part(text: &str) -> Result<Part, String> {
+    pick(text, Part::ALL)
+}
+
 fn balance(text: &str) -> Result<Balance, String> {
     pick(text, Balance::ALL)
 }
 
-fn engine(text: &str) -> Result<Engine, String> {
+fn engine(text: &str) -> Result<EngineChoice, String> {
     match DECLINED.iter().find(|(name, _)| *name == text) {
         Some((name, why)) => Err(format!("{name} is declined: {why}")),
-        None => pick(text, Engine::ALL),
+        None if text == "any" => Ok(EngineChoice::Any),
+        None => pick(text, Engine::ALL).map(EngineChoice::One),
     }
 }

@@ -115,7 +115,7 @@ fn gib(bytes: u64) -> f64 {
 }
 
 /// Text that is safe inside SVG.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

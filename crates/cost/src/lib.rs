@@ -1,5 +1,64 @@
-//! How long a step takes, and why.
+//! What one training step takes: compute from real operations on a roofline of calibrated curves,
+//! traffic from the layout's own collectives, the pipeline from each stage's own times.
 //!
-//! Nothing here says what a rank holds (that is `memory`) or whether a layout is legal (`layout`).
+//! This crate counts no parameter and decides no split: shapes and volumes are the layout's. It
+//! holds no efficiency: curves are the hardware profile's. It does not know what fits in memory.
 
+mod comm;
+mod data;
+mod flops;
+mod held;
+mod layer;
+pub mod ops;
+pub mod options;
+mod overlap;
+mod part;
+mod prices;
+mod report;
+mod roofline;
 pub mod simulate;
+mod step;
+pub mod traffic;
+
+pub use flops::Convention;
+pub use options::{
+    Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, Kernels, Launch, Loss, Options,
+    Overlap, TpOverlap,
+};
+pub use part::{Part, Times};
+pub use prices::{Counts, Prices};
+pub use report::{Basis, Line, StageTime, Step, Traffic};
+pub use simulate::ChunkTimes;
+pub use step::Scratch;
+
+use std::fmt;
+
+/// What cannot be priced, and why. Nothing is ever priced at zero instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unpriced {
+    /// What was asked for.
+    pub what: String,
+    /// Why there is no time for it.
+    pub why: String,
+}
+
+impl Unpriced {
+    /// Names what is not priced, and why.
+    pub fn new(what: impl Into<String>, why: impl Into<String>) -> Unpriced {
+        Unpriced { what: what.into(), why: why.into() }
+    }
+}
+
+impl fmt::Display for Unpriced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} has no price: {}", self.what, self.why)
+    }
+}
+
+impl std::error::Error for Unpriced {}
+
+impl From<diag::Finding> for Unpriced {
+    fn from(finding: diag::Finding) -> Unpriced {
+        Unpriced::new(finding.object, finding.message)
+    }
+}

@@ -3,10 +3,15 @@
 
 mod cluster;
 mod network;
+mod profile;
 mod read;
 
 pub use cluster::{Cluster, ClusterText, is_path};
 pub use network::Network;
+pub use profile::{
+    AttentionCurve, Calibrated, CollectiveCurve, GemmCurve, LaunchCurve, MemoryCurve, Profile, RecurrenceCurve,
+    ScanCurve,
+};
 pub use read::FORMATS;
 
 use diag::{Blame, Finding, did_you_mean};

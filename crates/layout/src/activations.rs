@@ -10,7 +10,7 @@ use crate::ownership::{OwnershipTable, Row};
 use crate::request::{Engine, ZeroStage};
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::mamba::Mamba;
-use recipe::{Mixer, Recipe};
+use recipe::{Layer, Mixer, Recipe};
 
 /// One collective and its transpose.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -42,6 +42,26 @@ pub fn exchanges(recipe: &Recipe, layout: &Layout, table: &OwnershipTable) -> Ve
     pipeline(recipe, layout, &mut out);
     replicated_gradients(layout, table, &mut out);
     data(layout, table, &mut out);
+    out
+}
+
+/// The collectives inside one block of a mixer, each counted once.
+pub fn of_mixer(recipe: &Recipe, layout: &Layout, mixer: Mixer) -> Vec<Exchange> {
+    let mut alone = recipe.clone();
+    alone.layers = vec![Layer::of(&[mixer])];
+    alone.features.mtp = None;
+    let mut out = Vec::new();
+    let tokens = layout.micro_batch * layout.sequence / layout.cp.get();
+    tensor(&alone, layout, tokens, &mut out);
+    experts(&alone, layout, &mut out);
+    context(&alone, layout, tokens, &mut out);
+    out
+}
+
+/// The collectives where tokens enter and where the loss is taken, prediction heads included.
+pub fn of_edges(recipe: &Recipe, layout: &Layout) -> Vec<Exchange> {
+    let mut out = Vec::new();
+    vocabulary(recipe, layout, layout.micro_batch * layout.sequence / layout.cp.get(), &mut out);
     out
 }
 

@@ -86,8 +86,8 @@ impl Row {
         words.join(" × ")
     }
 
-    /// Elements of one rank's part.
-    pub fn part_elements(&self, layout: &Layout) -> u64 {
+    /// Sizes of one rank's part: every rank's are the same.
+    pub fn part_shape(&self, layout: &Layout) -> Vec<u64> {
         let dims = self.tensor.dims.iter().enumerate();
         let part = dims.map(|(dim, d)| match self.cuts.iter().find(|cut| cut.dim == dim) {
             Some(cut) => {
@@ -96,7 +96,12 @@ impl Row {
             }
             None => d.len(),
         });
-        part.product::<u64>()
+        part.collect()
+    }
+
+    /// Elements of one rank's part.
+    pub fn part_elements(&self, layout: &Layout) -> u64 {
+        self.part_shape(layout).iter().product()
     }
 }
 

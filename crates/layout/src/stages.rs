@@ -95,19 +95,9 @@ pub struct StagePlan {
 impl StagePlan {
     /// Partitions a recipe's layers. `weights`, one a layer, override the balance when given.
     pub fn new(recipe: &Recipe, layout: &Layout, weights: Option<&[u64]>) -> Result<StagePlan, Finding> {
+        let ranges = ranges(recipe, layout, weights)?;
         let params = LayerParams::of(recipe);
-        let num_chunks = layout.chunks() as usize;
-        let depth = recipe.depth();
-        let starts = match (&layout.boundaries, weights, layout.balance) {
-            (Some(given), _, _) => explicit(given, num_chunks, depth)?,
-            _ if num_chunks > depth => return Err(too_deep(num_chunks, depth)),
-            (None, Some(weights), _) => weighted(weights, 0, 0, num_chunks),
-            (None, None, Balance::Params) => weighted(&params.layers, params.front, params.back, num_chunks),
-            (None, None, Balance::Layers) => even(depth, num_chunks),
-        };
-        let ends = starts.iter().skip(1).copied().chain([depth]);
-        let ranges: Vec<Range<usize>> = starts.iter().copied().zip(ends).map(|(a, b)| a..b).collect();
-        let last = num_chunks - 1;
+        let last = ranges.len() - 1;
         let by_stage = deal(layout);
         // Where first and last chunk share a stage, the last needs no copy of the embedding.
         let shares_embedding = by_stage.iter().any(|held| held.contains(&0) && held.contains(&last));
@@ -118,7 +108,7 @@ impl StagePlan {
             Chunk { index, params: held + params.of_extras(&extras), layers, extras }
         };
         let chunks: Vec<Chunk> = ranges.into_iter().enumerate().map(chunk).collect();
-        let seams = chunks.iter().skip(1).filter_map(|c| seam(recipe, c.layers.start)).collect();
+        let seams = chunks.iter().skip(1).filter_map(|c| StageSeam::at(recipe, c.layers.start)).collect();
         Ok(StagePlan { chunks, by_stage, seams })
     }
 
@@ -150,6 +140,29 @@ impl StagePlan {
     pub fn layer_counts(&self) -> Vec<usize> {
         self.chunks.iter().map(|c| c.layers.len()).collect()
     }
+}
+
+/// The layers of every chunk, in the order of depth, and nothing else: what a plan starts from.
+pub fn ranges(recipe: &Recipe, layout: &Layout, weights: Option<&[u64]>) -> Result<Vec<Range<usize>>, Finding> {
+    let (num_chunks, depth) = (layout.chunks() as usize, recipe.depth());
+    let starts = match (&layout.boundaries, weights, layout.balance) {
+        (Some(given), _, _) => explicit(given, num_chunks, depth)?,
+        _ if num_chunks > depth => return Err(too_deep(num_chunks, depth)),
+        (None, Some(weights), _) => weighted(weights, 0, 0, num_chunks),
+        (None, None, Balance::Params) => {
+            let (layers, front, back) = param_weights(recipe);
+            weighted(&layers, front, back, num_chunks)
+        }
+        (None, None, Balance::Layers) => even(depth, num_chunks),
+    };
+    let ends = starts.iter().skip(1).copied().chain([depth]);
+    Ok(starts.iter().copied().zip(ends).map(|(a, b)| a..b).collect())
+}
+
+/// Parameters of every layer, of the front and of the back.
+pub fn param_weights(recipe: &Recipe) -> (Vec<u64>, u64, u64) {
+    let params = LayerParams::of(recipe);
+    (params.layers, params.front, params.back)
 }
 
 /// Parameters by layer and at the edges.
@@ -234,8 +247,9 @@ fn explicit(given: &[u64], num_chunks: usize, depth: usize) -> Result<Vec<usize>
     Ok(starts)
 }
 
-/// As even as possible; spare layers go to the middle, since the edges own embedding and head.
-fn even(depth: usize, num_chunks: usize) -> Vec<usize> {
+/// First layers of chunks as even as possible; spare layers go to the middle, since the edges own
+/// embedding and head.
+pub fn even(depth: usize, num_chunks: usize) -> Vec<usize> {
     let (base, spare) = (depth / num_chunks, depth % num_chunks);
     let middle_first = (num_chunks - spare) / 2;
     let mut start = 0;
@@ -248,44 +262,65 @@ fn even(depth: usize, num_chunks: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The cut whose heaviest chunk is lightest: binary search on that weight, then layers are taken
-/// greedily. `front` and `back` weigh on the first and last chunk.
-fn weighted(weights: &[u64], front: u64, back: u64, num_chunks: usize) -> Vec<usize> {
-    let total = weights.iter().sum::<u64>() + front + back;
-    let (mut low, mut high) = (0, total);
+/// The cut whose heaviest chunk is lightest. `front` and `back` weigh on the first and last chunk.
+pub fn weighted(weights: &[u64], front: u64, back: u64, num_chunks: usize) -> Vec<usize> {
+    weighted_by(weights.len(), front, back, num_chunks, |_, layer| weights[layer])
+}
+
+/// The same where a layer's weight depends on the chunk it falls into (`weight(chunk, layer)`):
+/// binary search on the heaviest weight, then layers are taken greedily.
+pub fn weighted_by(
+    depth: usize,
+    front: u64,
+    back: u64,
+    num_chunks: usize,
+    weight: impl Fn(usize, usize) -> u64,
+) -> Vec<usize> {
+    let most = |layer| (0..num_chunks).map(|chunk| weight(chunk, layer)).max().unwrap_or(0);
+    let (mut low, mut high) = (0, (0..depth).map(most).sum::<u64>() + front + back);
     while low < high {
         let limit = low + (high - low) / 2;
-        if cut(weights, front, back, num_chunks, limit).is_some() {
+        if cut(depth, front, back, num_chunks, limit, &weight).is_some() {
             high = limit;
         } else {
             low = limit + 1;
         }
     }
-    cut(weights, front, back, num_chunks, low).unwrap_or_else(|| even(weights.len(), num_chunks))
+    cut(depth, front, back, num_chunks, low, &weight).unwrap_or_else(|| even(depth, num_chunks))
 }
 
 /// Chunk starts with no chunk above `limit`, if there are any. Every chunk gets a layer.
-fn cut(weights: &[u64], front: u64, back: u64, num_chunks: usize, limit: u64) -> Option<Vec<usize>> {
+fn cut(
+    depth: usize,
+    front: u64,
+    back: u64,
+    num_chunks: usize,
+    limit: u64,
+    weight: impl Fn(usize, usize) -> u64,
+) -> Option<Vec<usize>> {
     let mut starts = vec![0];
-    let mut weight = front;
-    for (layer, &w) in weights.iter().enumerate() {
+    let mut held = front;
+    for layer in 0..depth {
         let remaining_chunks = num_chunks - starts.len();
-        let remaining_layers = weights.len() - layer;
-        let must_cut = layer > starts[starts.len() - 1] && remaining_layers == remaining_chunks;
-        if layer > starts[starts.len() - 1] && remaining_chunks > 0 && (weight + w > limit || must_cut) {
+        let remaining_layers = depth - layer;
+        let has_layer = layer > starts[starts.len() - 1];
+        let must_cut = has_layer && remaining_layers == remaining_chunks;
+        let w = weight(starts.len() - 1, layer);
+        if has_layer && remaining_chunks > 0 && (held + w > limit || must_cut) {
             starts.push(layer);
-            weight = 0;
+            held = weight(starts.len() - 1, layer);
+        } else {
+            held += w;
         }
-        weight += w;
-        if weight > limit {
+        if held > limit {
             return None;
         }
     }
-    (starts.len() == num_chunks && weight + back <= limit).then_some(starts)
+    (starts.len() == num_chunks && held + back <= limit).then_some(starts)
 }
 
-/// Which chunks each stage holds.
-fn deal(layout: &Layout) -> Vec<Vec<usize>> {
+/// Which chunks each stage holds, in the order of depth.
+pub fn deal(layout: &Layout) -> Vec<Vec<usize>> {
     let pp = layout.pp.get() as usize;
     let chunks = layout.chunks() as usize;
     (0..pp)
@@ -338,30 +373,32 @@ fn extras(recipe: &Recipe, layers: &Range<usize>, edges: Edges) -> Vec<Extra> {
     extras
 }
 
-/// Whether the cut before `layer` runs through an expert or recurrent region.
-fn seam(recipe: &Recipe, layer: usize) -> Option<StageSeam> {
-    let mut families: Vec<Family> = [layer - 1, layer]
-        .iter()
-        .flat_map(|&l| recipe.layers[l].mixers())
-        .map(Mixer::family)
-        .filter(|f| matches!(f, Family::E | Family::R))
-        .collect();
-    families.sort();
-    families.dedup();
-    let carried = depth_carried_state(recipe, layer);
-    if families.is_empty() && carried == 0 {
-        return None;
+impl StageSeam {
+    /// The cut before `layer`, if it runs through an expert or recurrent region.
+    pub fn at(recipe: &Recipe, layer: usize) -> Option<StageSeam> {
+        let mut families: Vec<Family> = [layer - 1, layer]
+            .iter()
+            .flat_map(|&l| recipe.layers[l].mixers())
+            .map(Mixer::family)
+            .filter(|f| matches!(f, Family::E | Family::R))
+            .collect();
+        families.sort();
+        families.dedup();
+        let carried = depth_carried_state(recipe, layer);
+        if families.is_empty() && carried == 0 {
+            return None;
+        }
+        let mut contract = Vec::new();
+        if carried > 0 {
+            contract.push(format!("recurrent state crosses with the activations: {carried} elements a sequence"));
+        } else if families.contains(&Family::R) {
+            contract.push("an R block stands at the cut; its state stays in its stage, whole".to_string());
+        }
+        if families.contains(&Family::E) {
+            contract.push("experts stand at the cut; their auxiliary loss is counted on their own stage".to_string());
+        }
+        Some(StageSeam { before: layer, families, contract: contract.join("; "), state_elements: carried })
     }
-    let mut contract = Vec::new();
-    if carried > 0 {
-        contract.push(format!("recurrent state crosses with the activations: {carried} elements a sequence"));
-    } else if families.contains(&Family::R) {
-        contract.push("an R block stands at the cut; its state stays in its stage, whole".to_string());
-    }
-    if families.contains(&Family::E) {
-        contract.push("experts stand at the cut; their auxiliary loss is counted on their own stage".to_string());
-    }
-    Some(StageSeam { before: layer, families, contract: contract.join("; "), state_elements: carried })
 }
 
 /// State that runs up the depth across the cut before `layer`: there is an R block on either side

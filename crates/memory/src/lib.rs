@@ -6,7 +6,6 @@
 //! refuses by name ([`Unmodelled`]).
 
 pub mod allocator;
-pub mod fidelity;
 pub mod fit;
 pub mod ledger;
 pub mod line;

@@ -9,24 +9,17 @@
 //!
 //! Nothing here words a reason: that is the replay's, for the layout a person looks at.
 
-use crate::Unmodelled;
-use crate::ledger::Replay;
-use crate::ledger::megatron::{Job, MegatronOptions, replay};
-use crate::line::Line;
-use layout::{Layout, LayoutRequest, OwnershipTable, Schedule, StagePlan, ZeroStage, check};
-use recipe::{Layer, Mixer, Optimizer, Place, Recipe, Surface};
+mod probes;
 
-/// Where in the pipeline a stage stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Only,
-    First,
-    Middle,
-    Last,
-}
+pub use probes::Probes;
+
+use crate::Unmodelled;
+use crate::ledger::megatron::MegatronOptions;
+use layout::{Layout, Schedule, StagePlan, ZeroStage};
+use recipe::{Layer, Recipe};
 
 /// Bytes of one layer kind, or of an edge, on one rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     /// Parameters stepped by AdamW, dense and expert.
     adam: [u64; 2],
@@ -59,18 +52,17 @@ pub struct Quick {
     loss: [u64; 2],
     /// The highest point of the embedding's backward, when nothing of its microbatch is left.
     embedding: u64,
-    /// What a stage keeps besides its layers.
-    besides: u64,
     /// What each further microbatch in flight keeps besides its layers.
     boundary: u64,
     grad_width: u64,
-    /// Reserved over allocated, as the probes came out.
-    overhead: f64,
+    /// What the allocator keeps besides: blocks that the front, the end and the widest layer of a
+    /// step leave split. How many there are no sum tells; what each leaves by itself comes near.
+    left: u64,
 }
 
-/// A stage as the sum sees it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct QuickStage {
+/// What a stage consists of, whatever runs through it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StageShape {
     /// Layers of each kind, in the order of [`Quick::kinds`].
     pub layers: Vec<u64>,
     /// For each kind, the layers of each kind from its last one on; empty when there is none.
@@ -79,14 +71,94 @@ pub struct QuickStage {
     pub is_first: bool,
     /// Whether it owns the head.
     pub is_last: bool,
+}
+
+impl StageShape {
+    /// A stage of layers given by their kinds, of `num_kinds` in all.
+    pub fn new(num_kinds: usize, layers: impl IntoIterator<Item = usize>, is_first: bool, is_last: bool) -> StageShape {
+        let (mut counts, mut from_last) = (vec![0; num_kinds], vec![Vec::new(); num_kinds]);
+        for kind in layers {
+            counts[kind] += 1;
+            from_last[kind] = vec![0; num_kinds];
+            from_last.iter_mut().filter(|behind| !behind.is_empty()).for_each(|behind| behind[kind] += 1);
+        }
+        StageShape { layers: counts, from_last, is_first, is_last }
+    }
+}
+
+/// Ranks that share out state: of dense and of expert tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shards {
+    /// Optimizer state.
+    pub optimizer: [u64; 2],
+    /// Gradients.
+    pub gradients: [u64; 2],
+    /// Weights.
+    pub weights: [u64; 2],
+}
+
+impl Shards {
+    /// What a ZeRO stage shares out over `ranks`.
+    pub fn new(zero: ZeroStage, ranks: [u64; 2]) -> Shards {
+        let from = |stage| if zero >= stage { ranks } else { [1, 1] };
+        Shards { optimizer: from(ZeroStage::One), gradients: from(ZeroStage::Two), weights: from(ZeroStage::Three) }
+    }
+}
+
+/// A stage as the sum sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuickStage {
+    /// What it consists of.
+    pub shape: StageShape,
     /// Microbatches in flight, over the layers of the whole stage, in 1/256ths.
     pub in_flight: u64,
-    /// Ranks that share out optimizer state of dense and of expert tensors.
-    pub shards: [u64; 2],
-    /// Ranks that share out gradients, likewise.
-    pub gradient_shards: [u64; 2],
-    /// Ranks that share out weights, likewise.
-    pub weight_shards: [u64; 2],
+    /// Who shares out its state.
+    pub shards: Shards,
+}
+
+/// What the highest point of a microbatch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Highest {
+    /// Inside a layer.
+    Layer,
+    /// Head and loss.
+    Loss,
+    /// The embedding's backward.
+    Embedding,
+}
+
+/// What a stage holds, before it is said how many ranks share its state and how much is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageTerms {
+    held: Held,
+    /// What every further microbatch in flight keeps.
+    pub flying: u64,
+    /// The highest point of one microbatch.
+    pub once: u64,
+    /// What that point is.
+    pub highest: Highest,
+    /// Of that point, what all layers saved.
+    pub saved: u64,
+}
+
+/// Bytes of state on one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Weights.
+    pub weights: u64,
+    /// Gradients.
+    pub gradients: u64,
+    /// State of what Muon steps.
+    pub muon: u64,
+    /// State of what AdamW steps.
+    pub adam: u64,
+}
+
+impl State {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.weights + self.gradients + self.muon + self.adam
+    }
 }
 
 /// What one rank of a stage holds at its peak.
@@ -103,9 +175,13 @@ pub struct QuickPeak {
 /// Microbatches in flight on a stage, in 1/256ths of its layers: what [`layout::order`] comes to,
 /// without walking it.
 pub fn in_flight(layout: &Layout, stage: u64) -> u64 {
-    let (pp, vpp, count) = (layout.pp.get(), layout.vpp.get(), layout.microbatches);
+    in_flight_under(layout.schedule, [layout.pp.get(), layout.vpp.get()], layout.microbatches, stage)
+}
+
+/// The same for a schedule over `[pp, vpp]` with `count` microbatches.
+pub fn in_flight_under(schedule: Schedule, [pp, vpp]: [u64; 2], count: u64, stage: u64) -> u64 {
     let whole = 256;
-    match layout.schedule {
+    match schedule {
         Schedule::OneF1b => (pp - stage).min(count) * whole,
         // Weight passes wait, so that every stage keeps what the first does (Qi et al., Zero
         // Bubble Pipeline Parallelism, arXiv 2401.10241).
@@ -124,90 +200,22 @@ pub fn in_flight(layout: &Layout, stage: u64) -> u64 {
 impl QuickStage {
     /// The stage of a layout, counted by the kinds of a [`Quick`].
     pub fn of(quick: &Quick, recipe: &Recipe, layout: &Layout, plan: &StagePlan, stage: usize) -> QuickStage {
-        let (mut layers, mut from_last) = (vec![0; quick.kinds.len()], vec![Vec::new(); quick.kinds.len()]);
-        for layer in plan.layers_of_stage(stage) {
-            let kind = quick.kinds.iter().position(|k| *k == recipe.layers[layer]);
-            let kind = kind.expect("every layer of the recipe has its kind");
-            layers[kind] += 1;
-            from_last[kind] = vec![0; quick.kinds.len()];
-            from_last.iter_mut().filter(|counts| !counts.is_empty()).for_each(|counts| counts[kind] += 1);
-        }
-        let last = plan.chunks.len() - 1;
-        let from = |stage| if layout.zero >= stage { [layout.dense_shards(), layout.edp.get()] } else { [1, 1] };
+        let kind = |layer: usize| quick.kinds.iter().position(|k| *k == recipe.layers[layer]);
+        let layers = plan.layers_of_stage(stage).map(|l| kind(l).expect("every layer of the recipe has its kind"));
+        let (held, last) = (&plan.by_stage[stage], plan.chunks.len() - 1);
         QuickStage {
-            layers,
-            from_last,
-            is_first: plan.by_stage[stage].contains(&0),
-            is_last: plan.by_stage[stage].contains(&last),
+            shape: StageShape::new(quick.kinds.len(), layers, held.contains(&0), held.contains(&last)),
             in_flight: in_flight(layout, stage as u64),
-            shards: from(ZeroStage::One),
-            gradient_shards: from(ZeroStage::Two),
-            weight_shards: from(ZeroStage::Three),
+            shards: Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]),
         }
     }
 }
 
 impl Quick {
-    /// Probes a recipe under the degrees, batch, sequence and recompute of a layout.
+    /// Probes a recipe under the degrees, batch, sequence and recompute of a layout, which must be
+    /// legal.
     pub fn new(recipe: &Recipe, layout: &Layout, options: &MegatronOptions) -> Result<Quick, Unmodelled> {
-        let prober = Prober { recipe, layout, options };
-        let mut kinds: Vec<Layer> = Vec::new();
-        for layer in &recipe.layers {
-            if !kinds.contains(layer) {
-                kinds.push(layer.clone());
-            }
-        }
-        let middle = prober.dynamic(&kinds, Role::Middle, 1)?;
-        let mut saved = Vec::new();
-        for kind in &kinds {
-            let mut longer = vec![kind.clone()];
-            longer.extend(kinds.iter().cloned());
-            saved.push(prober.dynamic(&longer, Role::Middle, 1)?.bytes.saturating_sub(middle.bytes));
-        }
-        let once: u64 = saved.iter().sum();
-        let inside = kinds
-            .iter()
-            .map(|kind| Ok(prober.dynamic(std::slice::from_ref(kind), Role::Middle, 1)?.bytes))
-            .collect::<Result<Vec<u64>, Unmodelled>>()?;
-        let two = prober.dynamic(&kinds, Role::Middle, 2)?;
-        let (held, front, back, tied) = prober.held(&kinds)?;
-        let mut quick = Quick {
-            boundary: two.bytes.saturating_sub(middle.bytes + once),
-            saved,
-            held,
-            front,
-            back,
-            tied,
-            inside,
-            loss: [0; 2],
-            embedding: 0,
-            besides: 0,
-            grad_width: options.gradients.bits() / 8,
-            overhead: middle.overhead,
-            kinds,
-        };
-        quick.calibrate(&prober, once)?;
-        Ok(quick)
-    }
-
-    /// What the ends of the pipeline add to the sum over layers.
-    fn calibrate(&mut self, prober: &Prober, once: u64) -> Result<(), Unmodelled> {
-        let each = self.each_once();
-        let middle = prober.dynamic(&self.kinds, Role::Middle, 1)?.bytes;
-        self.besides = middle.saturating_sub(self.highest(&each, once));
-        self.embedding = prober.dynamic(&self.kinds, Role::First, 1)?.bytes;
-        for (i, role) in [(0, Role::Only), (1, Role::Last)] {
-            let probe = prober.dynamic(&self.kinds, role, 1)?;
-            self.loss[i] = probe.bytes.saturating_sub(once);
-            self.overhead = self.overhead.max(probe.overhead);
-        }
-        Ok(())
-    }
-
-    /// A stage with one layer of each kind, in order.
-    fn each_once(&self) -> Vec<Vec<u64>> {
-        let count = self.kinds.len();
-        (0..count).map(|kind| (0..count).map(|other| u64::from(other >= kind)).collect()).collect()
+        Probes::new(recipe, options).quick(layout)
     }
 
     /// The highest point of one microbatch inside the layers, which saved `saved` in all.
@@ -225,157 +233,66 @@ impl Quick {
         &self.kinds
     }
 
+    /// What one layer of each kind saves for backward.
+    pub fn saved_by_kind(&self) -> &[u64] {
+        &self.saved
+    }
+
     /// The peak of one stage.
     pub fn peak(&self, stage: &QuickStage) -> QuickPeak {
+        let terms = self.terms(&stage.shape);
+        let fixed = self.state(&terms, &stage.shards).total();
+        let allocated = fixed + terms.running(stage.in_flight);
+        QuickPeak { fixed, allocated, reserved: self.reserved(allocated) }
+    }
+
+    /// What a stage holds, before shares and microbatches in flight.
+    pub fn terms(&self, shape: &StageShape) -> StageTerms {
         let mut held = Held::default();
         let mut saved = 0;
-        for (i, &count) in stage.layers.iter().enumerate() {
+        for (i, &count) in shape.layers.iter().enumerate() {
             held.add(self.held[i], count);
             saved += self.saved[i] * count;
         }
-        held.add(self.front, u64::from(stage.is_first));
-        held.add(self.back, u64::from(stage.is_last));
-        held.add(self.tied, u64::from(stage.is_last && !stage.is_first));
-        let fixed = self.fixed(&held, stage);
-        let inside = self.highest(&stage.from_last, saved) + self.besides;
-        let at_the_start = if stage.is_first { self.embedding } else { 0 };
-        let at_the_end = match (stage.is_first, stage.is_last) {
-            (_, false) => 0,
-            (is_first, true) => saved + self.loss[usize::from(!is_first)],
-        };
-        let further = stage.in_flight.saturating_sub(256);
-        let flying = (saved + self.boundary) * further / 256;
-        let allocated = fixed + flying + inside.max(at_the_end).max(at_the_start);
-        QuickPeak { fixed, allocated, reserved: (allocated as f64 * self.overhead) as u64 }
+        held.add(self.front, u64::from(shape.is_first));
+        held.add(self.back, u64::from(shape.is_last));
+        held.add(self.tied, u64::from(shape.is_last && !shape.is_first));
+        let inside = self.highest(&shape.from_last, saved);
+        let at_the_start = if shape.is_first { self.embedding } else { 0 };
+        let at_the_end = if shape.is_last { saved + self.loss[usize::from(!shape.is_first)] } else { 0 };
+        let points = [(inside, Highest::Layer), (at_the_end, Highest::Loss), (at_the_start, Highest::Embedding)];
+        let (once, highest) = points.into_iter().max_by_key(|(bytes, _)| *bytes).unwrap_or(points[0]);
+        StageTerms { held, flying: saved + self.boundary, once, highest, saved }
     }
 
-    fn fixed(&self, held: &Held, stage: &QuickStage) -> u64 {
-        let mut bytes = 0;
+    /// Weights, gradients and optimizer state, shared out.
+    pub fn state(&self, terms: &StageTerms, shards: &Shards) -> State {
+        let mut state = State::default();
         for i in 0..2 {
-            let (adam, muon) = (held.adam[i], held.muon[i]);
-            bytes += 2 * (adam + muon) / stage.weight_shards[i];
-            bytes += self.grad_width * (adam + muon) / stage.gradient_shards[i];
+            let (adam, muon) = (terms.held.adam[i], terms.held.muon[i]);
+            state.weights += 2 * (adam + muon) / shards.weights[i];
+            state.gradients += self.grad_width * (adam + muon) / shards.gradients[i];
             // Main weight and moments in fp32: two for AdamW, one for Muon.
-            bytes += (12 * adam + 8 * muon) / stage.shards[i];
+            state.adam += 12 * adam / shards.optimizer[i];
+            state.muon += 8 * muon / shards.optimizer[i];
         }
-        bytes
+        state
+    }
+
+    /// What the allocator keeps for so many allocated bytes.
+    pub fn reserved(&self, allocated: u64) -> u64 {
+        allocated + self.left
     }
 }
 
-/// Bytes of a probe beyond its static state, and how much the allocator kept besides.
-struct Probe {
-    bytes: u64,
-    overhead: f64,
-}
-
-/// Replays short stages.
-struct Prober<'a> {
-    recipe: &'a Recipe,
-    layout: &'a Layout,
-    options: &'a MegatronOptions,
-}
-
-impl Prober<'_> {
-    /// A recipe and layout whose stage under test holds exactly `layers`.
-    fn stage(
-        &self,
-        layers: &[Layer],
-        role: Role,
-        microbatches: u64,
-    ) -> Result<(Recipe, Layout, StagePlan), Unmodelled> {
-        // Neighbours with experts keep an expert mesh legal whatever the stage itself holds.
-        let filler = self.recipe.layers.iter().find(|l| l.has(Mixer::Moe)).unwrap_or(&self.recipe.layers[0]);
-        let (before, after) = match role {
-            Role::Only => (0, 0),
-            Role::First => (0, 1),
-            Role::Middle => (1, 1),
-            Role::Last => (1, 0),
-        };
-        let mut recipe = self.recipe.clone();
-        recipe.layers = vec![filler.clone(); before];
-        recipe.layers.extend_from_slice(layers);
-        recipe.layers.extend(vec![filler.clone(); after]);
-        let mut cuts = Vec::new();
-        cuts.extend((before > 0).then_some(before as u64));
-        cuts.extend((after > 0).then_some((before + layers.len()) as u64));
-        let own = self.layout;
-        let request = LayoutRequest {
-            tp: Some(own.tp.get()),
-            sp: Some(own.sp),
-            cp: Some(own.cp.get()),
-            pp: Some(1 + before as u64 + after as u64),
-            ep: Some(own.ep.get()),
-            etp: Some(own.etp.get()),
-            zero: Some(ZeroStage::Zero),
-            micro_batch: Some(own.micro_batch),
-            microbatches: Some(microbatches),
-            sequence: Some(own.sequence),
-            recompute: Some(own.recompute.clone()),
-            boundaries: Some(cuts).filter(|c| !c.is_empty()),
-            vocab_multiple: Some(own.vocab_multiple),
-            ..LayoutRequest::default()
-        };
-        let checked = check(&recipe, &request);
-        let refused = || Unmodelled::new("this layout", checked.findings.first().map_or("", |f| f.message.as_str()));
-        let layout = checked.layout.clone().filter(|_| checked.is_legal()).ok_or_else(refused)?;
-        let plan = StagePlan::new(&recipe, &layout, None).map_err(|f| Unmodelled::new("this partition", f.message))?;
-        Ok((recipe, layout, plan))
+impl StageTerms {
+    /// What comes and goes at the highest point, with so much in flight (in 1/256ths).
+    pub fn running(&self, in_flight: u64) -> u64 {
+        self.once + self.flying * in_flight.saturating_sub(256) / 256
     }
 
-    fn dynamic(&self, layers: &[Layer], role: Role, microbatches: u64) -> Result<Probe, Unmodelled> {
-        let (recipe, layout, plan) = self.stage(layers, role, microbatches)?;
-        let stage = u64::from(matches!(role, Role::Middle | Role::Last));
-        let rank = stage * (layout.world / layout.pp.get());
-        let options = MegatronOptions { steps: 2, ..self.options.clone() };
-        let job = Job { recipe: &recipe, layout: &layout, stages: &plan, rank, options: &options };
-        let replay = replay(&job)?;
-        Ok(Probe {
-            bytes: running_bytes(&replay, self.options.gradients.bits() / 8),
-            overhead: replay.reserved_peak() as f64 / replay.allocated_peak().max(1) as f64,
-        })
+    /// Parameters stepped by AdamW and by Muon.
+    pub fn params(&self) -> [u64; 2] {
+        [self.held.adam.iter().sum(), self.held.muon.iter().sum()]
     }
-
-    /// Parameters on one rank by layer kind and at the edges.
-    fn held(&self, kinds: &[Layer]) -> Result<(Vec<Held>, Held, Held, Held), Unmodelled> {
-        let (recipe, layout, _) = self.stage(kinds, Role::Only, 1)?;
-        let refused = |f: Vec<diag::Finding>| Unmodelled::new("this layout", f[0].message.clone());
-        let table = OwnershipTable::new(&recipe, &layout).map_err(refused)?;
-        let (mut held, mut front, mut back) = (vec![Held::default(); kinds.len()], Held::default(), Held::default());
-        let mut tied = Held::default();
-        for row in &table.rows {
-            let slot = match row.tensor.place {
-                Place::Layer(layer) => &mut held[layer],
-                Place::Embedding | Place::Side(_) => &mut front,
-                Place::FinalNorm | Place::Head | Place::Mtp(_) => &mut back,
-            };
-            let group = usize::from(row.tensor.acting.is_some());
-            let side = if row.tensor.optimizer == Optimizer::Muon { &mut slot.muon } else { &mut slot.adam };
-            side[group] += row.part_elements(&layout);
-            if recipe.tied && row.tensor.surface == Surface::TokenEmbedding {
-                tied.adam[0] += row.part_elements(&layout);
-            }
-        }
-        debug_assert!(recipe.has(Mixer::Moe) || held.iter().all(|h| h.adam[1] + h.muon[1] == 0));
-        Ok((held, front, back, tied))
-    }
-}
-
-/// Bytes that come and go, at the highest point while layers run: every line but weights and
-/// optimizer state, and of gradients what lies outside their buffers. Probes keep whole optimizer
-/// state, whose blocks and steps are not a real stage's, so both are left out.
-fn running_bytes(replay: &Replay, grad_width: u64) -> u64 {
-    let running = replay.phases.iter().filter(|phase| phase.name.starts_with("fwdbwd"));
-    let Some(highest) = running.max_by_key(|phase| phase.peak.allocated) else { return 0 };
-    let of = |line: Line| highest.peak.by_line[line as usize];
-    let fixed = [
-        Line::ReplicatedParams,
-        Line::TpParams,
-        Line::ExpertParams,
-        Line::Gradients,
-        Line::MatrixOptimizer,
-        Line::OtherOptimizer,
-    ];
-    let fixed: u64 = fixed.into_iter().map(of).sum();
-    let fresh_gradients = of(Line::Gradients).saturating_sub(grad_width * replay.params);
-    highest.peak.allocated - fixed + fresh_gradients
 }

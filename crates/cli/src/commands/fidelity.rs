@@ -5,21 +5,24 @@ use crate::files::read_rows;
 use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading};
 use diag::{Blame, Finding};
-use memory::fidelity::{Judged, SummaryLine, judge, summarise};
+use fidelity::{Coverage, Figure, Judged, Part, SummaryLine, Sweep, coverage, judge_parts, summarise, sweeps};
 use serde_json::{Map, Value, json};
-use units::Bytes;
 
 pub fn run(args: &FidelityArgs) -> Outcome {
-    let rows: Vec<Judged> = read_rows(&args.rows)?.iter().map(judge).collect();
+    let parts: Vec<Part> = match args.only {
+        Some(part) => vec![part],
+        None => Part::ALL.iter().map(|(_, part)| *part).collect(),
+    };
+    let rows: Vec<Judged> = read_rows(&args.rows)?.iter().map(|row| judge_parts(row, &parts)).collect();
     if rows.is_empty() {
         let message = format!("`{}` has no rows", args.rows.display());
         return Err(Finding::error("file/rows", Blame::Usage, args.rows.display().to_string(), message).into());
     }
-    let lines = summarise(&rows);
-    let modelled = rows.iter().filter(|r| r.why_not.is_none()).count();
-    let mut text = format!("{} rows, {modelled} modelled\n", rows.len()) + &summary_text(&lines);
-    text += &rows_text(&rows, args.all);
-    text += &why_not_text(&rows);
+    let (lines, ranks) = (summarise(&rows), sweeps(&rows));
+    let modelled = rows.iter().filter(|r| r.why_not().is_none()).count();
+    let covered: Vec<(Part, Coverage)> = parts.iter().map(|part| (*part, coverage(&rows, *part))).collect();
+    let mut text = format!("{} rows, {modelled} modelled{}\n", rows.len(), coverage_text(&covered));
+    text += &(summary_text(&lines) + &sweeps_text(&ranks) + &rows_text(&rows, args.all) + &why_not_text(&rows));
     let differ = |r: &Judged| {
         r.params_differ.map(|(ours, theirs)| json!({ "name": r.name, "predicted": ours, "measured": theirs }))
     };
@@ -27,11 +30,37 @@ pub fn run(args: &FidelityArgs) -> Outcome {
     if !mismatches.is_empty() {
         text += &format!("\n{} rows hold another number of parameters than we say\n", mismatches.len());
     }
+    let mut summary = summary_json(&lines, rows.len(), modelled);
+    summary["coverage"] =
+        covered.iter().map(|(part, c)| (part.name().to_string(), json!(c))).collect::<Map<_, _>>().into();
+    summary["sweeps"] = json!(ranks);
     let json = json!({
-        "summary": summary_json(&lines, rows.len(), modelled), "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
-        "param_mismatches": mismatches,
+        "summary": summary, "rows": rows.iter().map(row_json).collect::<Vec<_>>(), "param_mismatches": mismatches,
     });
     Ok(Report::new(text, json))
+}
+
+/// Nothing where only one part of the rows could be scored.
+fn coverage_text(covered: &[(Part, Coverage)]) -> String {
+    let scored: Vec<_> = covered.iter().filter(|(_, c)| c.ready > 0).collect();
+    if scored.len() < 2 {
+        return String::new();
+    }
+    let words: Vec<String> =
+        scored.iter().map(|(part, c)| format!("{} {} of {}", part.name(), c.modelled, c.ready)).collect();
+    format!(": {}", words.join(", "))
+}
+
+fn sweeps_text(ranks: &[Sweep]) -> String {
+    if ranks.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["sweep", "rows", "step time", "tokens a second and device"]).right(&[1, 2, 3]);
+    for sweep in ranks {
+        let [time, rate] = [sweep.step_time, sweep.tokens_per_second].map(|r| format!("{r:.3}"));
+        table.row([&sweep.name, &sweep.rows.to_string(), &time, &rate]);
+    }
+    heading("Rank correlation within sweeps") + &table.render()
 }
 
 fn percent(x: f64) -> String {
@@ -39,18 +68,21 @@ fn percent(x: f64) -> String {
 }
 
 fn summary_text(lines: &[SummaryLine]) -> String {
-    let mut table = Table::new(&["kind or source", "figure", "rows", "mean |error|", "median", "worst |error|"])
-        .right(&[2, 3, 4, 5]);
+    let mut table =
+        Table::new(&["kind, source or device", "figure", "rows", "mean |error|", "median", "leans", "worst |error|"])
+            .right(&[2, 3, 4, 5, 6]);
     for line in lines {
-        let rows = line.rows.to_string();
-        table.row([&line.group, line.figure, &rows, &percent(line.mean), &percent(line.median), &percent(line.worst)]);
+        let [mean, median, worst] = [line.mean, line.median, line.worst].map(percent);
+        // Less than a twentieth of a percent leans nowhere.
+        let leans = if line.bias.abs() < 5e-4 { "0.0%".to_string() } else { format!("{:+.1}%", 100.0 * line.bias) };
+        table.row([&line.group, line.figure, &line.rows.to_string(), &mean, &median, &leans, &worst]);
     }
     heading("Errors") + &table.render()
 }
 
 fn rows_text(rows: &[Judged], all: bool) -> String {
     const SHOWN: usize = 10;
-    let mut listed: Vec<&Judged> = rows.iter().filter(|r| r.why_not.is_none()).collect();
+    let mut listed: Vec<&Judged> = rows.iter().filter(|r| r.why_not().is_none()).collect();
     if !all {
         listed.sort_by(|a, b| b.worst_error().total_cmp(&a.worst_error()));
         listed.truncate(SHOWN);
@@ -58,7 +90,7 @@ fn rows_text(rows: &[Judged], all: bool) -> String {
     let mut table = Table::new(&["row", "kind", "figure", "measured", "predicted", "error"]).right(&[3, 4, 5]);
     for row in listed {
         for figure in &row.figures {
-            let (measured, predicted) = (Bytes(figure.measured).to_string(), Bytes(figure.predicted).to_string());
+            let (measured, predicted) = (figure.measured.to_string(), figure.predicted.to_string());
             let error = format!("{:+.3}%", 100.0 * figure.error());
             table.row([row.name.as_str(), row.kind, figure.name, &measured, &predicted, &error]);
         }
@@ -68,10 +100,10 @@ fn rows_text(rows: &[Judged], all: bool) -> String {
 
 fn why_not_text(rows: &[Judged]) -> String {
     let mut reasons: Vec<(&str, usize)> = Vec::new();
-    for why in rows.iter().filter_map(|r| r.why_not.as_deref()) {
-        match reasons.iter_mut().find(|(reason, _)| *reason == why) {
+    for refusal in rows.iter().flat_map(|r| &r.refusals) {
+        match reasons.iter_mut().find(|(reason, _)| *reason == refusal.why) {
             Some((_, times)) => *times += 1,
-            None => reasons.push((why, 1)),
+            None => reasons.push((&refusal.why, 1)),
         }
     }
     if reasons.is_empty() {
@@ -107,11 +139,14 @@ fn summary_json(lines: &[SummaryLine], rows: usize, modelled: usize) -> Value {
 }
 
 fn row_json(row: &Judged) -> Value {
-    let figures = |value: fn(&memory::fidelity::Figure) -> Value| {
+    let figures = |value: fn(&Figure) -> Value| {
         Value::Object(row.figures.iter().map(|f| (f.name.to_string(), value(f))).collect::<Map<_, _>>())
     };
+    let refused: Map<String, Value> =
+        row.refusals.iter().filter_map(|r| Some((r.part?.name().to_string(), json!(r.why)))).collect();
     json!({
-        "name": row.name, "kind": row.kind, "source": row.source, "measured": figures(|f| json!(f.measured)),
-        "predicted": figures(|f| json!(f.predicted)), "error": figures(|f| json!(f.error())), "why_not": row.why_not,
+        "name": row.name, "kind": row.kind, "source": row.source, "device": row.device,
+        "measured": figures(|f| f.measured.json()), "predicted": figures(|f| f.predicted.json()),
+        "error": figures(|f| json!(f.error())), "why_not": row.why_not(), "refused": refused,
     })
 }

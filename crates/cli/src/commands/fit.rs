@@ -44,13 +44,7 @@ pub struct Case {
 impl Case {
     /// Reads a case from what was typed.
     pub fn new(recipe: &RecipeArgs, layout: &LayoutArgs, state: &StateArgs, on: &str) -> Result<Case, Refusal> {
-        let mut recipe = recipe_of(recipe)?;
-        if let Some(choice) = state.optimizer {
-            recipe.optimizer = match choice {
-                OptimizerChoice::AdamW => OptimizerPolicy::default(),
-                OptimizerChoice::MuonAdamW => OptimizerPolicy::muon(),
-            };
-        }
+        let recipe = recipe_under(recipe, state)?;
         let cluster = load_cluster(on)?;
         let request = on_cluster(layout, &recipe, &cluster, on)?;
         let checked = check(&recipe, &request);
@@ -60,22 +54,12 @@ impl Case {
         let stages = StagePlan::new(&checked.recipe, &layout, None)?;
         let mut ledger = Ledger::of(layout.engine, &checked.recipe, &layout).map_err(|e| unmodelled(&e))?;
         tell(&mut ledger, state)?;
-        let format = state.precision.format();
-        if !cluster.device.formats.iter().any(|known| known == format) {
-            let message = format!("{} does not multiply in {format}", cluster.device.name);
-            let hint = format!("it multiplies in {}", cluster.device.formats.join(", "));
-            return Err(Finding::error("fit/format", Blame::Usage, "precision", message).hint(hint).into());
-        }
-        for (key, share) in [("optimizer", state.offload_optimizer), ("activations", state.offload_activations)] {
-            if !(0.0..=1.0).contains(&share) {
-                let message = format!("`--offload-{key} {share}` is no share from 0 to 1");
-                return Err(Finding::error("fit/offload", Blame::Usage, format!("offload-{key}"), message).into());
-            }
-        }
+        check_state(state, &cluster)?;
         let offload = match ledger {
-            Ledger::Megatron(_) => {
-                OffloadRequest { optimizer: state.offload_optimizer, activations: state.offload_activations }
-            }
+            Ledger::Megatron(_) => OffloadRequest {
+                optimizer: state.offload_optimizer.unwrap_or(0.0),
+                activations: state.offload_activations,
+            },
             // DeepSpeed's ledger replays its own offload.
             _ => OffloadRequest::default(),
         };
@@ -96,21 +80,53 @@ impl Case {
     }
 }
 
+/// Refuses a format the device does not multiply in, and shares that are none.
+pub fn check_state(state: &StateArgs, cluster: &Cluster) -> Result<(), Refusal> {
+    let format = state.precision.format();
+    if !cluster.device.formats.iter().any(|known| known == format) {
+        let message = format!("{} does not multiply in {format}", cluster.device.name);
+        let hint = format!("it multiplies in {}", cluster.device.formats.join(", "));
+        return Err(Finding::error("fit/format", Blame::Usage, "precision", message).hint(hint).into());
+    }
+    for (key, share) in
+        [("optimizer", state.offload_optimizer.unwrap_or(0.0)), ("activations", state.offload_activations)]
+    {
+        if !(0.0..=1.0).contains(&share) {
+            let message = format!("`--offload-{key} {share}` is no share from 0 to 1");
+            return Err(Finding::error("fit/offload", Blame::Usage, format!("offload-{key}"), message).into());
+        }
+    }
+    Ok(())
+}
+
+/// The recipe typed, under the optimizers typed.
+pub fn recipe_under(args: &RecipeArgs, state: &StateArgs) -> Result<Recipe, Refusal> {
+    let mut recipe = recipe_of(args)?;
+    if let Some(choice) = state.optimizer {
+        recipe.optimizer = match choice {
+            OptimizerChoice::AdamW => OptimizerPolicy::default(),
+            OptimizerChoice::MuonAdamW => OptimizerPolicy::muon(),
+        };
+    }
+    Ok(recipe)
+}
+
 /// Passes on what was typed about precision and state; what an engine's ledger cannot take is
 /// refused by name.
-fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
+pub fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
     let is_plain = state.gradients.is_none()
         && !state.ce_fusion
         && !state.fp8_param_gather
         && state.precision == PrecisionChoice::Bf16;
+    let offloaded = state.offload_optimizer.unwrap_or(0.0);
     if let Ledger::Deepspeed(options) = ledger {
-        options.offload_optimizer = (state.offload_optimizer == 1.0).then_some(deepspeed::Offload::DEFAULT);
-        if is_plain && [0.0, 1.0].contains(&state.offload_optimizer) && state.offload_activations == 0.0 {
+        options.offload_optimizer = (offloaded == 1.0).then_some(deepspeed::Offload::DEFAULT);
+        if is_plain && [0.0, 1.0].contains(&offloaded) && state.offload_activations == 0.0 {
             return Ok(());
         }
     }
     let Ledger::Megatron(options) = ledger else {
-        if is_plain && state.offload_optimizer == 0.0 && state.offload_activations == 0.0 {
+        if is_plain && offloaded == 0.0 && state.offload_activations == 0.0 {
             return Ok(());
         }
         let message = "--precision, --gradients, --ce-fusion and shares of offload are for Megatron's ledger";

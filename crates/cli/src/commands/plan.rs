@@ -1,101 +1,174 @@
-//! `plan`: what to run on a cluster. The planner proper (time, search, launch) is not built yet;
-//! until it is, `plan` says so by name and shows what stands for one layout: whether it is legal,
-//! who holds what, and whether it fits.
+//! `plan`: what to run on a cluster. Searches every legal layout that the typed flags leave open,
+//! and shows the best one on a screen: memory, time, what stands beside it, and why the rest lost.
 
-use super::fit::{Case, fit_lines, verdict_text};
-use super::{layout_json, layout_text, model_line, seams_text};
-use crate::args::PlanArgs;
-use crate::outcome::{DOES_NOT_FIT, Outcome, Report};
-use crate::picture;
-use crate::table::{heading, wrap};
-use hardware::{Cluster, Link};
-use layout::Layout;
-use memory::fit::{Fit, HEADROOM, Verdict};
-use serde_json::json;
-use units::{Bytes, count, exact};
+mod explain;
+mod json;
+mod progress;
+mod sweep;
+mod text;
 
-/// What a plan will say and cannot yet.
-const MISSING: &[(&str, &str)] = &[
-    ("time", "compute, traffic and schedule: how long a step takes and what bounds it"),
-    ("search", "every legal layout priced: the best one, and why the others lost"),
-    ("launch", "the engine's own arguments"),
-];
+use super::fit::{check_state, recipe_under, tell};
+use crate::args::{EngineChoice, PlanArgs};
+use crate::files::load_cluster;
+use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
+use diag::{Blame, Finding, Severity};
+use hardware::Cluster;
+use layout::{Engine, Layout, LayoutRequest, check};
+use memory::Unmodelled;
+use memory::ledger::Ledger;
+use progress::Progress;
+use recipe::Recipe;
+use search::{Answer, Effort, Found, OffloadChoice, Question, Reach, Space, answer, lay_out, pricers, search};
+use std::time::Instant;
+use units::Bytes;
+
+/// Layouts kept in case the replay refuses the first.
+const KEPT: usize = 24;
+
+/// How often the sums are asked to be more careful, when the replay refuses all that were kept.
+const ROUNDS: usize = 3;
+
+/// What was typed, read.
+pub struct Asked {
+    recipe: Recipe,
+    cluster: Cluster,
+    pinned: LayoutRequest,
+    /// Whether the engine was typed.
+    engine_typed: bool,
+}
+
+/// A search done.
+pub struct Solved<'a> {
+    space: &'a Space<'a>,
+    found: Found,
+    answer: Answer,
+    seconds: f64,
+    threads: usize,
+    caution: Bytes,
+}
 
 pub fn run(args: &PlanArgs) -> Outcome {
-    let case = Case::new(&args.recipe, &args.layout, &args.state, &args.on)?;
-    let (counts, device) = (case.recipe.counts().all, &case.cluster.device);
-    let mut text = model_line(&case.recipe) + "\n";
-    text += &format!("  {} parameters, {} active on a token\n", exact(counts.total), count(counts.active));
-    text += &format!(
-        "\x1b[1m{}\x1b[0m  {} × {} {}, {} visible on each (physical, not a budget)\n",
-        args.on,
-        case.cluster.nodes,
-        case.cluster.devices_per_node,
-        device.name,
-        Bytes(device.visible_bytes())
-    );
-    text += &neighbours(&case.cluster);
-    text += &heading("One layout, not yet the best one");
-    text += &layout_text(&case.layout, &case.checked);
-    text += &seams_text(&case.checked.seams);
-    let request = case.fit_request(HEADROOM);
-    let fit = Fit::price(&request);
-    text += &match &fit {
-        Ok(fit) => {
-            verdict_text(fit, &request) + &picture::bars(&fit.classes, device.visible_bytes(), 60) + &fit_lines(fit)
+    let clusters = sweep::clusters(&args.on)?;
+    if clusters.len() > 1 || args.search.sequences.len() > 1 {
+        return sweep::run(args, &clusters);
+    }
+    let sequence = args.search.sequences.first().copied();
+    let asked = Asked::new(args, &args.on, sequence)?;
+    with_solution(args, &asked, |solved| report(args, &asked, solved))
+}
+
+impl Asked {
+    /// Reads what was typed, for one cluster and sequence.
+    pub fn new(args: &PlanArgs, on: &str, sequence: Option<u64>) -> Result<Asked, Refusal> {
+        let recipe = recipe_under(&args.recipe, &args.state)?;
+        let cluster = load_cluster(on)?;
+        check_state(&args.state, &cluster)?;
+        let mut pinned = args.layout.request();
+        if let Some(world) = pinned.world.filter(|world| *world != cluster.devices()) {
+            let message = format!("`--world {world}` is not the {} devices of `{on}`", cluster.devices());
+            return Err(Finding::error("plan/world", Blame::Usage, "world", message).hint("leave --world out").into());
         }
-        Err(reason) => format!("\nmemory: {reason}\n"),
-    };
-    text += &next_steps(args, &case.layout);
-    text += &heading("Not built yet");
-    for (name, what) in MISSING {
-        text += &wrap(&format!("{name}: {what}"), "  ", 110);
+        pinned.world = None;
+        pinned.sequence = sequence.or(pinned.sequence);
+        let engine_typed = args.layout.engine.is_some();
+        pinned.engine = args.layout.engine.unwrap_or(EngineChoice::One(Engine::Megatron)).engine();
+        if args.state.offload_activations > 0.0 {
+            let message = "activations on the host are not searched over";
+            let finding = Finding::error("plan/offload", Blame::Usage, "offload-activations", message);
+            return Err(finding.hint("`shardwright fit` prices them for one layout").into());
+        }
+        Ok(Asked { recipe, cluster, pinned, engine_typed })
     }
-    let stage = |class: &memory::fit::RankClass| {
-        json!({ "stage": class.stage, "example_rank": class.first_rank, "rank_params": class.params,
-            "total_bytes": class.total(), "headroom_bytes": class.headroom })
+}
+
+/// The time's view of a typed format.
+fn format_of(args: &PlanArgs) -> Option<cost::Format> {
+    let word = args.state.precision.format();
+    cost::Format::ALL.iter().find(|(name, _)| *name == word).map(|(_, format)| *format)
+}
+
+/// Searches, and hands over what was found.
+fn with_solution<T>(
+    args: &PlanArgs,
+    asked: &Asked,
+    then: impl FnOnce(&Solved) -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    let ledger = |recipe: &Recipe, layout: &Layout| -> Result<Ledger, Unmodelled> {
+        let mut ledger = Ledger::of(layout.engine, recipe, layout)?;
+        let refused = |refusal: Refusal| {
+            let why = refusal.findings.first().map_or(String::new(), |finding| finding.message.clone());
+            Unmodelled::new("what was typed", why)
+        };
+        tell(&mut ledger, &args.state).map_err(refused)?;
+        Ok(ledger)
     };
-    let json = json!({
-        "recipe": case.recipe.name, "cluster": case.cluster, "total": counts.total, "active": counts.active, "legal": true,
-        "layout": layout_json(&case.layout, &case.checked), "seams": case.checked.seams, "findings": case.checked.findings,
-        "verdict": fit.as_ref().ok().map(|f| f.verdict), "unmodelled": fit.as_ref().err(),
-        "stages": fit.as_ref().ok().map(|f| f.classes.iter().map(stage).collect::<Vec<_>>()),
-        "missing": MISSING.iter().map(|(name, _)| name).collect::<Vec<_>>(),
-    });
-    let mut report = Report::new(text, json).with_findings(&case.checked.findings);
-    if fit.is_ok_and(|f| f.verdict == Verdict::DoesNotFit) {
-        report.exit = DOES_NOT_FIT;
+    let mut options = cost::Options::of(asked.pinned.engine, &asked.recipe);
+    options.format = format_of(args).unwrap_or(options.format);
+    let offload = args.state.offload_optimizer.map_or(OffloadChoice::Free, OffloadChoice::Pinned);
+    let mut caution = Bytes(0);
+    let start = Instant::now();
+    for round in 1.. {
+        let question = Question {
+            recipe: &asked.recipe,
+            cluster: &asked.cluster,
+            pinned: &asked.pinned,
+            headroom: args.search.keep_headroom.bytes(asked.cluster.device.visible_bytes()),
+            caution,
+            offload,
+            reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
+            ledger: &ledger,
+            options,
+        };
+        let space = lay_out(question)?;
+        let pricers = pricers(&space);
+        let progress = Progress::new();
+        let keep = KEPT.max(args.search.top);
+        let effort = if args.search.exhaustive { Effort::Priced } else { Effort::Bounded };
+        let found = search(&space, &pricers, keep, effort, &|done, all| progress.show(done, all));
+        progress.clear();
+        let seconds = start.elapsed().as_secs_f64();
+        let answer = answer(&space, &pricers, &found);
+        let missing = answer.unseated.iter().map(|unseated| unseated.missing).max().unwrap_or(0);
+        if answer.best.is_none() && missing > 0 && round < ROUNDS {
+            caution = Bytes(caution.0 + missing);
+            continue;
+        }
+        let threads = rayon::current_num_threads();
+        return then(&Solved { space: &space, found, answer, seconds, threads, caution });
     }
+    unreachable!("the last round returns")
+}
+
+/// What was found, as text and JSON.
+fn report(args: &PlanArgs, asked: &Asked, solved: &Solved) -> Outcome {
+    let explained = args.search.explain.as_ref().map(|typed| explain::explain(asked, solved, typed)).transpose()?;
+    let mut text = text::screen(args, asked, solved);
+    let mut json = json::of(args, asked, solved);
+    if let Some((words, value)) = explained {
+        text += &words;
+        json["explained"] = value;
+    }
+    let mut report = Report::new(text, json);
+    if let Some(best) = &solved.answer.best {
+        report = report.with_findings(&best.notes);
+    } else if solved.found.counts.legal == 0 {
+        report = report.with_findings(&pinned_findings(asked, solved));
+    }
+    report.exit = match &solved.answer.best {
+        Some(_) => 0,
+        None if solved.found.counts.legal == 0 => NO,
+        None => DOES_NOT_FIT,
+    };
     Ok(report)
 }
 
-/// Who is near whom: the islands of a cluster and what joins them.
-fn neighbours(cluster: &Cluster) -> String {
-    let link = |link: &Option<Link>| link.as_ref().map_or("an unstated link".to_string(), |link| link.name.clone());
-    let (islands, size) = (cluster.islands(), cluster.island_devices());
-    let inside = match cluster.nodes_per_island() {
-        _ if size == 1 => "each device alone".to_string(),
-        1 => format!("{size} over {}", link(&cluster.device.island_link)),
-        nodes => format!("{size} over {} ({nodes} nodes)", link(&cluster.device.island_link)),
+/// What refuses the typed flags by themselves, with the values that would do.
+fn pinned_findings(asked: &Asked, solved: &Solved) -> Vec<Finding> {
+    let request = LayoutRequest {
+        world: Some(solved.space.world),
+        mode: solved.space.realms.first().and_then(|realm| realm.mode),
+        ..asked.pinned.clone()
     };
-    match islands {
-        1 => format!("  one island: {inside}\n"),
-        _ => format!("  {islands} islands: {inside}, between them {}\n", link(&cluster.device.network)),
-    }
-}
-
-/// The same question asked of the other commands, with everything that was typed.
-fn next_steps(args: &PlanArgs, layout: &Layout) -> String {
-    let mut flags = layout.all_flags();
-    for (flag, features) in [("with", &args.recipe.with), ("without", &args.recipe.without)] {
-        if !features.is_empty() {
-            let names: Vec<_> = features.iter().map(|f| f.name()).collect();
-            flags += &format!(" --{flag} {}", names.join(","));
-        }
-    }
-    let (name, world) = (&args.recipe.recipe, layout.world);
-    heading("Look closer")
-        + &format!("  shardwright fit    {name} {flags} --on {}{}\n", args.on, args.state.flags())
-        + &format!("  shardwright splits {name} {flags} --world {world}\n")
-        + &format!("  shardwright stages {name} {flags} --world {world}\n")
+    let findings = check(&asked.recipe, &request).findings;
+    findings.into_iter().filter(|finding| finding.severity == Severity::Error).collect()
 }

@@ -177,13 +177,15 @@ fn features(case: &Case, findings: &mut Vec<Finding>) {
 
 fn state(case: &Case, findings: &mut Vec<Finding>) {
     let layout = case.layout;
-    let steps_muon = case.recipe.tensors().iter().any(|t| t.optimizer == recipe::Optimizer::Muon);
-    if steps_muon && layout.zero >= ZeroStage::Two {
+    if layout.zero < ZeroStage::Two {
+        return;
+    }
+    if case.recipe.tensors().iter().any(|t| t.optimizer == recipe::Optimizer::Muon) {
         // training/arguments.py
         let message = format!("Muon runs with Megatron's layer-wise optimizer, not with FSDP (zero {})", layout.zero);
         let finding = unsupported("megatron/muon-fsdp", "zero", message).fix("zero", vec![0, 1]);
         findings.push(finding.quote("Emerging optimizer does not support Megatron-FSDP for now."));
-    } else if layout.zero >= ZeroStage::Two {
+    } else {
         let message = format!("zero {} runs as Megatron-FSDP, with its own checkpoint format", layout.zero);
         let note = Finding::note("megatron/fsdp", Blame::Engine, "zero", message);
         findings.push(note.hint("needs --ckpt-format fsdp_dtensor and CUDA_DEVICE_MAX_CONNECTIONS other than 1"));

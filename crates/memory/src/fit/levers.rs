@@ -172,7 +172,7 @@ fn tries(now: &FitRequest, typed: &LayoutRequest) -> Vec<Try> {
 }
 
 /// Modules whose recompute can save memory in this model.
-fn useful_modules(recipe: &Recipe) -> Vec<RecomputeModule> {
+pub fn useful_modules(recipe: &Recipe) -> Vec<RecomputeModule> {
     let mut modules = Vec::new();
     if recipe.uses(Mixer::Mlp) {
         modules.push(RecomputeModule::Mlp);

@@ -12,11 +12,11 @@ mod review;
 
 pub use checklist::{Item, checklist};
 pub use classes::{PhasePeak, RankClass};
-pub use levers::{Lever, levers};
+pub use levers::{Lever, levers, useful_modules};
 pub use lines::{Amount, Basis, Entry};
 pub use offload::{Offload, OffloadRequest};
 pub use overload::{AtOverload, Overload, at_overloads};
-pub use reserve::{Communicator, communicators, outside};
+pub use reserve::{Communicator, communicator_bytes, communicators, outside};
 pub use review::{Change, Review, review};
 
 use crate::Unmodelled;

@@ -1,7 +1,7 @@
 //! What lies outside the caching allocator: context, libraries, communicators.
 
 use super::lines::{Amount, Basis, Entry};
-use hardware::Device;
+use hardware::{Device, Reserve};
 use layout::{Axis, Layout};
 
 /// A communicator the engine makes.
@@ -28,15 +28,19 @@ pub fn communicators(layout: &Layout, has_experts: bool) -> Vec<Communicator> {
     talking.map(|(name, ranks)| Communicator { name, ranks }).collect()
 }
 
+/// Bytes of so many communicators.
+pub fn communicator_bytes(reserve: &Reserve, count: u64) -> u64 {
+    match count {
+        0 => 0,
+        n => reserve.first_communicator_bytes + (n - 1) * reserve.communicator_bytes,
+    }
+}
+
 /// Amounts outside the allocator: measured on the device, or the H200's where nobody has.
 pub fn outside(device: &Device, layout: &Layout, has_experts: bool) -> Vec<Amount> {
     let found = device.outside();
     let reserve = &found.reserve;
-    let count = communicators(layout, has_experts).len() as u64;
-    let talking = match count {
-        0 => 0,
-        n => reserve.first_communicator_bytes + (n - 1) * reserve.communicator_bytes,
-    };
+    let talking = communicator_bytes(reserve, communicators(layout, has_experts).len() as u64);
     let basis = match found.is_measured {
         true => Basis::Measured(reserve.source.clone()),
         false => Basis::Modelled("the H200's, nobody has measured this device"),

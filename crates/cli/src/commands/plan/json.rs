@@ -1,0 +1,100 @@
+//! A plan for machines.
+
+use super::text::{difference, flags_of, misfits, rate};
+use super::{Asked, Solved};
+use crate::args::PlanArgs;
+use layout::Layout;
+use memory::fit::RankClass;
+use search::{Choice, Neighbour, Simulated};
+use serde_json::{Map, Value, json};
+
+/// Everything that is shown, and what a screen has no room for.
+pub fn of(args: &PlanArgs, asked: &Asked, solved: &Solved) -> Value {
+    let (found, answer) = (&solved.found, &solved.answer);
+    let counts = asked.recipe.counts().all;
+    let frontier: Vec<Value> = found.best.frontier.iter().map(|s| simulated(solved, s)).collect();
+    let top: Vec<Value> = found.best.top.iter().take(args.search.top.max(1)).map(|s| simulated(solved, s)).collect();
+    let near = |n: &Neighbour| answer.best.as_ref().map(|best| neighbour(best, n));
+    json!({
+        "recipe": asked.recipe.name, "cluster": asked.cluster, "total": counts.total, "active": counts.active,
+        "engine": asked.pinned.engine.map(|engine| engine.name()), "gbs_assumed": !solved.space.is_batch_typed,
+        "seq": solved.space.sequence, "headroom_bytes": solved.space.question.headroom,
+        "best": answer.best.as_ref().map(best),
+        "alternatives": answer.neighbours.iter().filter_map(near).collect::<Vec<_>>(),
+        "frontier": frontier, "top": top,
+        "unseated": answer.unseated.iter()
+            .map(|u| json!({ "flags": u.layout.all_flags(), "why": u.why, "missing_bytes": u.missing })).collect::<Vec<_>>(),
+        "rejected": rejected(solved),
+        "worst_stage": worst_stage(solved),
+        "unpriced": found.tally.unpriced,
+        "stats": {
+            "enumerated": found.counts.enumerated, "legal": found.counts.legal, "priced": found.tally.priced,
+            "bounded": found.tally.bounded, "fit": found.tally.fit, "simulated": found.simulated,
+            "seconds": solved.seconds, "threads": solved.threads, "priced_per_second_per_core": rate(solved),
+        },
+    })
+}
+
+/// Layouts refused, by rule or line; those that only lost, by how.
+fn rejected(solved: &Solved) -> Value {
+    let found = &solved.found;
+    let mut map = Map::new();
+    map.extend(found.counts.refused.iter().map(|(rule, number)| (rule.to_string(), json!(number))));
+    map.extend(misfits(solved).into_iter().map(|(line, number)| (line, json!(number))));
+    map.insert("slower-by-bound".to_string(), json!(found.tally.bounded));
+    let frontier = found.best.frontier.len() as u64;
+    map.insert("dominated".to_string(), json!(found.tally.fit.saturating_sub(frontier)));
+    Value::Object(map)
+}
+
+/// Where the stage stands that keeps a layout from fitting.
+fn worst_stage(solved: &Solved) -> Value {
+    let [only, first, middle, last] = solved.found.tally.misfit_at;
+    json!({ "only": only, "first": first, "middle": middle, "last": last })
+}
+
+/// The degrees and policies of a layout.
+pub fn layout_of(layout: &Layout, offload: f64) -> Value {
+    json!({
+        "flags": flags_of(layout, offload),
+        "world": layout.world, "tp": layout.tp.get(), "sp": layout.sp, "cp": layout.cp.get(), "pp": layout.pp.get(),
+        "vpp": layout.vpp.get(), "ep": layout.ep.get(), "etp": layout.etp.get(), "dp": layout.dp.get(),
+        "edp": layout.edp.get(), "zero": layout.zero.name(), "mbs": layout.micro_batch,
+        "microbatches": layout.microbatches, "gbs": layout.global_batch, "seq": layout.sequence,
+        "schedule": layout.schedule.name(), "recompute": layout.recompute.to_string(),
+        "boundaries": layout.boundaries, "mode": layout.mode.map(|m| m.name()),
+        "engine": layout.engine.map(|e| e.name()), "offload_optimizer": offload,
+    })
+}
+
+fn best(choice: &Choice) -> Value {
+    let stage = |class: &RankClass| {
+        json!({ "stage": class.stage, "example_rank": class.first_rank, "rank_params": class.params,
+            "total_bytes": class.total(), "headroom_bytes": class.headroom })
+    };
+    json!({
+        "layout": layout_of(&choice.layout, choice.offload),
+        "step": choice.step, "verdict": choice.fit.verdict, "complexity": choice.complexity,
+        "headroom_bytes": choice.fit.worst().headroom,
+        "stages": choice.fit.classes.iter().map(stage).collect::<Vec<_>>(),
+        "layers": choice.stages.layer_counts(),
+        "notes": choice.notes,
+    })
+}
+
+fn simulated(solved: &Solved, one: &Simulated) -> Value {
+    let layout = solved.space.layout(&one.point);
+    let tokens = layout.sequence as f64 / one.per_sequence / layout.world as f64;
+    let offload = solved.space.question.offload.share(one.point.offload);
+    json!({
+        "layout": layout_of(&layout, offload), "seconds": one.per_sequence * layout.global_batch as f64,
+        "tokens_per_second_per_device": tokens, "headroom_bytes": one.headroom, "complexity": one.complexity,
+    })
+}
+
+fn neighbour(best: &Choice, one: &Neighbour) -> Value {
+    json!({
+        "axis": one.axis, "change": difference(best, one), "flags": one.layout.all_flags(), "seconds": one.seconds,
+        "slower": one.slower, "headroom_bytes": one.headroom,
+    })
+}

@@ -1,0 +1,176 @@
+//! Collectives inside a layer: volumes from the layout, times from the fabric.
+
+use crate::ops::Shape;
+use crate::options::Dispatch;
+use crate::traffic::{Collective, Fabric, Moved, Spread};
+use layout::Layout;
+use layout::activations::{Exchange, of_edges, of_mixer};
+use recipe::{Layer, Mixer};
+
+/// Bytes of an element that travels: activations and their gradients go in bf16.
+const WIDTH: f64 = 2.0;
+
+/// Seconds of collectives by the axis they lie on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Waits {
+    pub tp: f64,
+    pub cp: f64,
+    /// Of `cp`, what travels around the ring under attention.
+    pub ring: f64,
+    pub ep: f64,
+}
+
+impl Waits {
+    /// The same, scaled.
+    pub fn times(self, by: f64) -> Waits {
+        Waits { tp: self.tp * by, cp: self.cp * by, ring: self.ring * by, ep: self.ep * by }
+    }
+}
+
+/// Collectives of one layer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LayerWaits {
+    pub forward: Waits,
+    pub backward: Waits,
+    /// Gathers repeated in backward, because sharded inputs were saved.
+    pub again: f64,
+    /// Collectives started in forward and in backward.
+    pub calls: (f64, f64),
+    /// Bytes a rank sends over tp, cp and ep, in forward and in backward.
+    pub moved: [[f64; 3]; 2],
+}
+
+/// The groups of a layout on a fabric.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Groups {
+    pub tp: Spread,
+    pub cp: Spread,
+    pub ep: Spread,
+    pub etp: Spread,
+}
+
+impl Groups {
+    /// Strides of Megatron's order `tp-cp-ep-dp-pp` (`layout::mesh`): stages outermost.
+    pub fn of(layout: &Layout, fabric: &Fabric) -> Groups {
+        let (tp, etp) = (layout.tp.get(), layout.etp.get());
+        Groups {
+            tp: fabric.spread(tp, 1),
+            cp: fabric.spread(layout.cp.get(), tp),
+            ep: fabric.spread(layout.ep.get(), etp),
+            etp: fabric.spread(etp, 1),
+        }
+    }
+
+    fn on(&self, axis: &str) -> Spread {
+        match axis {
+            "cp" => self.cp,
+            "ep" => self.ep,
+            "etp" => self.etp,
+            _ => self.tp,
+        }
+    }
+}
+
+/// Prices exchanges.
+pub(crate) struct Carrier<'a> {
+    pub fabric: &'a Fabric,
+    pub groups: Groups,
+    pub shape: Shape<'a>,
+}
+
+impl Carrier<'_> {
+    /// Collectives of a layer.
+    pub fn layer(&self, layer: &Layer) -> LayerWaits {
+        let mut waits = LayerWaits::default();
+        for mixer in layer.mixers() {
+            for exchange in of_mixer(self.shape.recipe, self.shape.layout, mixer) {
+                self.add(&exchange, Some(mixer), &mut waits);
+            }
+        }
+        waits
+    }
+
+    /// Collectives of the edges: `(embedding, head)`.
+    pub fn edges(&self) -> (LayerWaits, LayerWaits) {
+        let (mut front, mut back) = (LayerWaits::default(), LayerWaits::default());
+        for (index, exchange) in of_edges(self.shape.recipe, self.shape.layout).iter().enumerate() {
+            self.add(exchange, None, if index == 0 { &mut front } else { &mut back });
+        }
+        (front, back)
+    }
+
+    fn add(&self, exchange: &Exchange, mixer: Option<Mixer>, waits: &mut LayerWaits) {
+        let forward = self.moved(exchange, exchange.forward);
+        let backward = self.moved(exchange, exchange.backward);
+        let axis = match exchange.axis {
+            "cp" => 1,
+            "ep" => 2,
+            _ => 0,
+        };
+        let into = |waits: &mut Waits, seconds: f64| match axis {
+            1 => {
+                waits.cp += seconds;
+                waits.ring += if mixer == Some(Mixer::Attention) { seconds } else { 0.0 };
+            }
+            2 => waits.ep += seconds,
+            _ => waits.tp += seconds,
+        };
+        into(&mut waits.forward, forward.seconds);
+        into(&mut waits.backward, backward.seconds);
+        waits.moved[0][axis] += forward.bytes;
+        waits.moved[1][axis] += backward.bytes;
+        let call = |moved: Moved| f64::from(u8::from(moved.seconds > 0.0));
+        waits.calls.0 += call(forward);
+        waits.calls.1 += call(backward);
+        // Megatron saves the sharded input and gathers it again for the gradient of the weight
+        // (`megatron/core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication).
+        if exchange.axis == "sp" && exchange.forward == "all-gather" {
+            waits.again += forward.seconds;
+            waits.moved[1][axis] += forward.bytes;
+        }
+    }
+
+    /// One direction of an exchange. Its elements are what enters in forward, so that a gather's
+    /// are a part, and its transpose reduces the whole.
+    fn moved(&self, exchange: &Exchange, name: &str) -> Moved {
+        let spread = self.groups.on(exchange.axis);
+        let members = spread.members as f64;
+        let bytes = exchange.elements as f64 * WIDTH;
+        let whole = if exchange.forward == "all-gather" { bytes * members } else { bytes };
+        match name {
+            "all-gather" => self.fabric.time(Collective::AllGather, whole, spread),
+            "reduce-scatter" => self.fabric.time(Collective::ReduceScatter, whole, spread),
+            "all-reduce" => self.fabric.time(Collective::AllReduce, whole, spread),
+            "all-gather of counts" => {
+                self.fabric.time(Collective::AllGather, exchange.elements as f64 * 4.0 * members, spread)
+            }
+            "all-to-all" if exchange.axis == "ep" => self.dispatch(bytes, spread),
+            "all-to-all" => self.fabric.time(Collective::AllToAll, bytes, spread),
+            "send/receive × (cp-1)" => {
+                let steps = (members - 1.0).max(1.0);
+                let each = self.fabric.time(Collective::Send, bytes / steps, spread);
+                Moved { seconds: steps * each.seconds, bytes, algorithm: each.algorithm }
+            }
+            _ => Moved::NOTHING,
+        }
+    }
+
+    /// Routed tokens to the owners of their experts.
+    fn dispatch(&self, bytes: f64, spread: Spread) -> Moved {
+        let Some(moe) = &self.shape.recipe.moe else { return Moved::NOTHING };
+        let bytes = bytes * self.shape.options.overload;
+        match self.shape.options.kernels.dispatch {
+            Dispatch::AllToAll => self.fabric.all_to_all(bytes, 1.0, spread),
+            Dispatch::AllGather => {
+                let whole = bytes / moe.top_k as f64 * spread.members as f64;
+                self.fabric.time(Collective::AllGather, whole, spread)
+            }
+            Dispatch::DeepEp => {
+                // Distinct islands a token's experts lie on, against the experts themselves.
+                let (islands, k) = (spread.islands(), moe.top_k as f64);
+                let distinct = islands * (1.0 - (1.0 - 1.0 / islands).powf(k));
+                self.fabric.all_to_all(bytes, distinct / k, spread)
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What happens once a step around the microbatches: gradients over replicas, weights back, the
+//! optimizer; and under ZeRO-3 what happens around every layer of every microbatch.
+
+use crate::held::Held;
+use crate::overlap::Rules;
+use crate::prices::Prices;
+use crate::simulate::ChunkTimes;
+use crate::traffic::{Collective, Spread};
+use layout::{Layout, ZeroStage};
+
+/// Bytes AdamW reads and writes for an element: gradient, main weight and two moments in fp32
+/// read, main weight and moments written, the bf16 weight written; and the gradient read once
+/// more for its norm, and cleared.
+const ADAMW_BYTES: f64 = 16.0 + 12.0 + 2.0 + 8.0;
+
+/// Muon keeps one moment: four bytes less read and written, and each product reads and writes.
+const MUON_BYTES: f64 = ADAMW_BYTES - 8.0;
+
+/// Elements a second that the host of a node steps with AdamW, shared by its devices. An assumption
+/// of the order ZeRO-Offload reports for its own kernel (Ren et al., arXiv 2101.06840); not checked.
+const HOST_STEPS: f64 = 4.5e9;
+
+/// Share of the host link that large copies reach: 55 of 64 GB/s, pinned, either way
+/// (`tools/measure_curves.py` on an H200).
+const HOST_LINK: f64 = 0.86;
+
+/// Seconds once a step on one stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct OnceAStep {
+    /// Gradients over replicas, all of it and what shows.
+    pub gradients: [f64; 2],
+    /// Weights over replicas, likewise.
+    pub weights: [f64; 2],
+    /// The optimizer's own kernels.
+    pub optimizer: f64,
+    /// State that travels to and from the host, and is stepped there.
+    pub offload: f64,
+}
+
+impl OnceAStep {
+    /// What the step waits for.
+    pub fn exposed(&self) -> f64 {
+        self.gradients[1] + self.weights[1] + self.optimizer + self.offload
+    }
+}
+
+/// Replicas of one mesh: those that share out state, and those that hold copies of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replicas {
+    pub sharing: Spread,
+    pub copies: Spread,
+}
+
+/// Replicas of dense and of expert tensors on the fabric.
+pub(crate) fn replicas(prices: &Prices, layout: &Layout) -> [Replicas; 2] {
+    let of = |members: u64, stride: u64| {
+        let sharing = prices.options.shard_group.unwrap_or(members).clamp(1, members);
+        Replicas {
+            sharing: prices.fabric.spread(sharing, stride),
+            copies: prices.fabric.spread(members / sharing, stride * sharing),
+        }
+    };
+    // Context ranks hold copies of dense tensors too, and lie between tensor and data ranks.
+    let dense = of(layout.dense_shards(), layout.tp.get());
+    let expert = of(layout.edp.get(), layout.etp.get() * layout.ep.get());
+    [dense, expert]
+}
+
+/// Seconds to reduce gradients of `bytes` on the way to their shards, copies included.
+fn reduce(prices: &Prices, zero: ZeroStage, bytes: f64, replicas: Replicas) -> f64 {
+    let down = if zero == ZeroStage::Zero { Collective::AllReduce } else { Collective::ReduceScatter };
+    let shard = bytes / replicas.sharing.members as f64;
+    prices.fabric.time(down, bytes, replicas.sharing).seconds
+        + prices.fabric.time(Collective::AllReduce, shard, replicas.copies).seconds
+}
+
+/// Bytes of a gradient and of a weight as they travel.
+pub(crate) fn widths(prices: &Prices) -> (f64, f64) {
+    let precision = &prices.recipe.precision;
+    (precision.gradients.bits() as f64 / 8.0, precision.weights.bits() as f64 / 8.0)
+}
+
+/// Gathers and reductions of one stage under ZeRO-3 for one microbatch: seconds that show in
+/// forward and in backward. A layer's weights are gathered while the layer before it runs.
+pub(crate) fn sharded_weights(prices: &Prices, layout: &Layout, held: &Held, times: ChunkTimes) -> [f64; 2] {
+    if layout.zero != ZeroStage::Three {
+        return [0.0; 2];
+    }
+    let spreads = replicas(prices, layout);
+    let (gradient, weight) = widths(prices);
+    let (mut gather, mut reduced) = (0.0, 0.0);
+    for (elements, replicas) in held.elements.iter().zip(spreads) {
+        gather += prices.fabric.time(Collective::AllGather, elements * weight, replicas.sharing).seconds;
+        reduced += reduce(prices, layout.zero, elements * gradient, replicas);
+    }
+    // Every layer is a collective of its own.
+    let more = (held.units - 1.0).max(0.0) * prices.fabric.overhead(spreads[0].sharing);
+    (gather, reduced) = (gather + more, reduced + more);
+    let occupied = prices.meter.profile().collectives.occupied;
+    [Rules::beside(occupied, gather, times.forward), Rules::beside(occupied, gather + reduced, times.backward())]
+}
+
+/// Gradients, weights and the optimizer of one stage. `times` are one microbatch's, under whose
+/// last backward gradients travel and under whose first forward weights do; `slack` is how long
+/// the stage waits for others before its first and behind its last pass.
+pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: ChunkTimes, slack: f64) -> OnceAStep {
+    let spreads = replicas(prices, layout);
+    let (gradient, weight) = widths(prices);
+    let overlap = prices.options.overlap;
+    let mut once = OnceAStep::default();
+    if layout.zero != ZeroStage::Three {
+        for (elements, replicas) in held.elements.iter().zip(spreads) {
+            once.gradients[0] += reduce(prices, layout.zero, elements * gradient, replicas);
+            if layout.zero != ZeroStage::Zero {
+                let gathered = prices.fabric.time(Collective::AllGather, elements * weight, replicas.sharing);
+                once.weights[0] += gathered.seconds;
+            }
+        }
+    }
+    let occupied = prices.meter.profile().collectives.occupied;
+    let shows = |moved: f64, cover: f64, hides: bool| match hides {
+        true => Rules::beside(occupied, moved, cover),
+        false => moved,
+    };
+    once.gradients[1] = shows(once.gradients[0], times.backward(), overlap.gradients);
+    once.weights[1] = shows(once.weights[0], times.forward, overlap.weights);
+    // What a stage waits for others anyway, it need not show twice.
+    once.gradients[1] = (once.gradients[1] - slack).max(0.0);
+    once.weights[1] = (once.weights[1] - slack).max(0.0);
+    if layout.sp {
+        let tp = prices.fabric.spread(layout.tp.get(), 1);
+        let whole = prices.fabric.time(Collective::AllReduce, held.whole * gradient, tp).seconds;
+        once.gradients[0] += whole;
+        once.gradients[1] += whole;
+    }
+    (once.optimizer, once.offload) = optimizer(prices, layout, held);
+    once
+}
+
+/// Seconds of the optimizer's kernels, and of the host's link and step.
+fn optimizer(prices: &Prices, layout: &Layout, held: &Held) -> (f64, f64) {
+    let replicas = replicas(prices, layout);
+    let shards = |mesh: usize| match layout.zero {
+        ZeroStage::Zero => 1.0,
+        _ => replicas[mesh].sharing.members as f64,
+    };
+    let (mut bytes, mut products, mut stepped) = (0.0, 0.0, 0.0);
+    for mesh in 0..2 {
+        let adam = held.elements[mesh] - held.muon[mesh];
+        bytes += (adam * ADAMW_BYTES + held.muon[mesh] * MUON_BYTES) / shards(mesh);
+        products += held.products[mesh] / shards(mesh);
+        stepped += held.elements[mesh] / shards(mesh);
+    }
+    let kernels = bytes * (1.0 - prices.options.offload) / prices.meter.rate();
+    let away = stepped * prices.options.offload;
+    // The gradient goes down in fp32 and the weight comes back in bf16.
+    let travel = prices.host_link.map_or(0.0, |rate| away * 6.0 / (rate * HOST_LINK));
+    let host = away * prices.cluster.devices_per_node as f64 / HOST_STEPS;
+    (kernels + prices.meter.large_products(products), travel + host)
+}

@@ -1,0 +1,46 @@
+//! Model operations of a step, whatever the machine does besides: recompute, padding and masked
+//! scores are not counted.
+
+use crate::ops::{Shape, core_flops};
+use crate::options::Options;
+use layout::Layout;
+use recipe::{Mixer, Place, Recipe, Role, Surface};
+use serde::Serialize;
+
+/// How operations are counted. Rates under different conventions do not compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Convention {
+    /// Six for each weight that multiplies a token, plus three times the forward of every mixer's
+    /// core, of attention only the scores a causal mask leaves.
+    MaskedScores,
+    /// The same with all scores, masked or not, as PaLM and llm-foundry count.
+    AllScores,
+}
+
+/// Operations of a whole step over all ranks.
+pub(crate) fn of_step(recipe: &Recipe, layout: &Layout, options: &Options, convention: Convention) -> f64 {
+    let tokens = (layout.global_batch * layout.sequence) as f64;
+    let multiplies = |role: Role| matches!(role, Role::Matrix | Role::Expert | Role::Router | Role::Head);
+    let mut weights: f64 = 0.0;
+    let heads = 1 + recipe.features.mtp().map_or(0, |mtp| mtp.depth);
+    for tensor in recipe.tensors() {
+        let is_head = tensor.place == Place::Head;
+        let is_tied_head = recipe.tied && tensor.surface == Surface::TokenEmbedding;
+        if is_head || is_tied_head {
+            weights += (tensor.elements() * heads) as f64;
+        } else if multiplies(tensor.role) {
+            weights += tensor.active_elements() as f64;
+        }
+    }
+    let shape = Shape::new(recipe, layout, options);
+    let per_token = |flops: f64| flops * shape.tp / shape.tokens;
+    let mut cores = 0.0;
+    for mixer in [Mixer::Attention, Mixer::Mamba, Mixer::GatedDelta] {
+        let count = recipe.count_with_suffix(mixer) as f64;
+        if count > 0.0 {
+            cores += count * per_token(core_flops(shape, mixer, convention));
+        }
+    }
+    tokens * (6.0 * weights + 3.0 * cores)
+}

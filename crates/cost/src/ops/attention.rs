@@ -1,0 +1,160 @@
+//! The attention core: scores and their use, masked work left out; rotation; the sparse indexer.
+//! Under context parallelism every rank holds an early and a late part of the sequence, so masked
+//! work is shared evenly.
+
+use super::{Direction, Op, Shape, Work};
+use crate::flops::Convention;
+use crate::options::{AttentionKernel, Elementwise};
+use crate::part::Part;
+use layout::request::RecomputeModule;
+use recipe::kinds::attention::{Attention, AttentionKind};
+use recipe::{Mixer, Positions};
+
+/// Backward runs five products where forward runs two (Dao, FlashAttention-2, arXiv 2307.08691).
+const BACKWARD: f64 = 2.5;
+
+/// How much longer batched products take over heads whose rows are no multiple of 16 bytes: the
+/// matrix units' kernels want 16-byte loads (NVIDIA/cutlass issue 75, cuBLAS' tensor-op restrictions),
+/// and a library falls back to kernels without them. Calibrated on BigScience's runs of one model with
+/// heads of 108 against 144 and 216.
+const UNALIGNED: f64 = 18.0;
+
+fn aligned(dim: f64) -> bool {
+    dim % 8.0 == 0.0
+}
+
+/// Widths of the heads this rank runs.
+struct Heads {
+    heads: f64,
+    kv_heads: f64,
+    qk_dim: f64,
+    v_dim: f64,
+}
+
+impl Heads {
+    fn of(shape: Shape, attention: &Attention) -> Heads {
+        let heads = attention.heads as f64 / shape.tp;
+        match &attention.kind {
+            AttentionKind::Gqa { kv_heads, head_dim } => Heads {
+                heads,
+                kv_heads: (*kv_heads as f64 / shape.tp).max(1.0),
+                qk_dim: *head_dim as f64,
+                v_dim: *head_dim as f64,
+            },
+            AttentionKind::Mla(mla) => {
+                Heads { heads, kv_heads: heads, qk_dim: (mla.qk_dim + mla.rope_dim) as f64, v_dim: mla.v_dim as f64 }
+            }
+        }
+    }
+}
+
+/// The core and what stands around it.
+pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
+    let Some(attention) = shape.recipe.attention() else { return };
+    let heads = Heads::of(shape, &attention);
+    let sequence = shape.layout.sequence as f64;
+    let (_, indexed) = keys_seen(shape, &attention, sequence);
+    let io = 2.0 * shape.tokens * (heads.heads + heads.kv_heads) * (heads.qk_dim + heads.v_dim);
+    // A batched product does the masked half too, and every score is written and read: by the
+    // first product, the softmax, and the second product; backward reads what it needs again.
+    let (flops, scores) = match shape.options.kernels.attention {
+        AttentionKernel::Unfused => {
+            let slow = if aligned(heads.qk_dim) && aligned(heads.v_dim) { 1.0 } else { UNALIGNED };
+            (slow * flops(shape, Convention::AllScores), 2.0 * shape.tokens * sequence * heads.heads)
+        }
+        _ => (flops(shape, Convention::MaskedScores), 0.0),
+    };
+    let work = |flops, bytes, pass| Work::Attention {
+        flops,
+        bytes,
+        tokens: sequence / shape.cp,
+        rows: shape.tokens * heads.heads,
+        dim: (heads.qk_dim + heads.v_dim) / 2.0,
+        pass,
+    };
+    // Unfused backward is four products; a flash kernel runs the scores again.
+    let again = if scores > 0.0 { 2.0 } else { BACKWARD };
+    ops.push(Op {
+        part: Part::Attention,
+        modules: &[RecomputeModule::CoreAttn],
+        forward: vec![work(flops, io + 4.0 * scores, Direction::Forward)],
+        input: vec![work(again * flops, 2.0 * io + 7.0 * scores, Direction::Backward)],
+        weight: Vec::new(),
+    });
+    rotation(shape, &heads, ops);
+    indexer(shape, indexed, ops);
+}
+
+/// Operations of the core in forward under a counting convention.
+pub(super) fn flops(shape: Shape, convention: Convention) -> f64 {
+    let Some(attention) = shape.recipe.attention() else { return 0.0 };
+    let heads = Heads::of(shape, &attention);
+    let sequence = shape.layout.sequence as f64;
+    let seen = match convention {
+        Convention::MaskedScores => keys_seen(shape, &attention, sequence).0,
+        Convention::AllScores => sequence,
+    };
+    2.0 * shape.tokens * seen * heads.heads * (heads.qk_dim + heads.v_dim)
+}
+
+/// Keys a query sees on average over layers, and the share of layers with an indexer.
+fn keys_seen(shape: Shape, attention: &Attention, sequence: f64) -> (f64, f64) {
+    let layers = shape.recipe.count(Mixer::Attention).max(1);
+    let causal = sequence / 2.0;
+    let within = |limit: f64| if limit >= sequence { causal } else { limit - limit * limit / (2.0 * sequence) };
+    let dsa = shape.recipe.features.dsa();
+    let mut seen = 0.0;
+    let mut indexed = 0.0;
+    let places = shape.recipe.layers_with(Mixer::Attention);
+    for ordinal in 0..layers {
+        let layer = places.get(ordinal as usize).copied().unwrap_or(0) as u64;
+        let window = attention.window.as_ref().filter(|w| !w.full_layers.contains(&layer));
+        let sparse = dsa.filter(|d| d.covers(ordinal));
+        indexed += f64::from(u8::from(sparse.is_some()));
+        seen += match (window, sparse) {
+            (Some(window), _) => within(window.tokens as f64),
+            (None, Some(sparse)) => within(sparse.top_k as f64),
+            (None, None) => causal,
+        };
+    }
+    (seen / layers as f64, indexed / layers as f64)
+}
+
+/// Rotation of queries and keys, and the copies that pack them.
+fn rotation(shape: Shape, heads: &Heads, ops: &mut Vec<Op>) {
+    if !matches!(shape.recipe.positions, Positions::Rope { .. }) {
+        return;
+    }
+    let bytes = 2.0 * shape.tokens * (heads.heads + heads.kv_heads) * heads.qk_dim;
+    let (passes, kernels) = match shape.options.kernels.elementwise {
+        // Halves negated, concatenated, multiplied by cosine and sine, added.
+        Elementwise::Eager => (9.0, 10.0),
+        Elementwise::Fused => (2.0, 2.0),
+        Elementwise::Compiled => (2.0, 1.0),
+    };
+    ops.push(Op::bytes(&[], (passes * bytes, kernels), (passes * bytes, kernels)));
+}
+
+/// The sparse indexer scores every earlier token with a few narrow heads.
+fn indexer(shape: Shape, share: f64, ops: &mut Vec<Op>) {
+    let Some(dsa) = shape.recipe.features.dsa().filter(|_| share > 0.0) else { return };
+    let sequence = shape.layout.sequence as f64;
+    let pairs = share * shape.tokens * sequence / 2.0;
+    let flops = 2.0 * pairs * (dsa.heads * dsa.head_dim) as f64;
+    let dim = dsa.head_dim as f64;
+    let work = |flops, pass| Work::Attention {
+        flops,
+        bytes: 4.0 * pairs,
+        tokens: sequence / shape.cp,
+        rows: shape.tokens * dsa.heads as f64,
+        dim,
+        pass,
+    };
+    ops.push(Op {
+        part: Part::Attention,
+        modules: &[RecomputeModule::CoreAttn],
+        forward: vec![work(flops, Direction::Forward)],
+        input: vec![work(2.0 * flops, Direction::Backward)],
+        weight: Vec::new(),
+    });
+}

@@ -1,0 +1,248 @@
+//! What a layer consists of: operations with the work of each pass, one family a file. Work says
+//! what is asked of a device, never how fast it does it.
+
+mod attention;
+mod edges;
+mod elementwise;
+mod experts;
+mod linear;
+mod recurrence;
+mod scan;
+
+use crate::flops::Convention;
+use crate::options::{Format, Options};
+use crate::part::Part;
+use layout::Layout;
+use layout::ownership::Row;
+use layout::request::RecomputeModule;
+use recipe::{Mixer, Recipe};
+
+pub(crate) use edges::{embedding, head};
+
+/// Something a device is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Work {
+    /// `groups` products of m×k by k×n.
+    Gemm {
+        /// The format of the factors.
+        format: Format,
+        /// Rows of the result.
+        m: f64,
+        /// Columns of the result.
+        n: f64,
+        /// The summed dimension.
+        k: f64,
+        /// Products in one kernel.
+        groups: f64,
+        /// Bytes read and written for each element of the result.
+        out_bytes: f64,
+    },
+    /// Scores and their use.
+    Attention {
+        /// Operations, masked ones left out.
+        flops: f64,
+        /// Bytes of queries, keys, values, result, and of scores where they are written.
+        bytes: f64,
+        /// Tokens a query row of blocks runs over.
+        tokens: f64,
+        /// Query tokens times heads.
+        rows: f64,
+        /// Mean width of a head.
+        dim: f64,
+        /// Whether this is the backward kernel.
+        pass: Direction,
+    },
+    /// The products of a chunked scan, in bf16.
+    Scan {
+        /// Operations.
+        flops: f64,
+        /// Bytes.
+        bytes: f64,
+        /// Whether this is the backward kernel.
+        pass: Direction,
+    },
+    /// Steps that wait for one another.
+    Serial {
+        /// Steps.
+        steps: f64,
+        /// Heads that step side by side.
+        heads: f64,
+        /// Whether this is the backward kernel.
+        pass: Direction,
+    },
+    /// Bytes read and written.
+    Bytes {
+        /// How many.
+        bytes: f64,
+        /// Kernels they are spread over.
+        kernels: f64,
+    },
+    /// The host waits for the device.
+    Sync,
+}
+
+/// Which way a kernel runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Forward.
+    Forward,
+    /// Backward.
+    Backward,
+}
+
+/// One operation with its passes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Op {
+    /// What its time is booked as.
+    pub part: Part,
+    /// Modules whose recompute runs it again.
+    pub modules: &'static [RecomputeModule],
+    /// In forward.
+    pub forward: Vec<Work>,
+    /// In backward, towards the input.
+    pub input: Vec<Work>,
+    /// In backward, towards the weight.
+    pub weight: Vec<Work>,
+}
+
+impl Op {
+    /// An operation that only reads and writes.
+    pub(crate) fn bytes(modules: &'static [RecomputeModule], forward: (f64, f64), backward: (f64, f64)) -> Op {
+        let work = |(bytes, kernels)| vec![Work::Bytes { bytes, kernels }];
+        Op { part: Part::Bandwidth, modules, forward: work(forward), input: work(backward), weight: Vec::new() }
+    }
+}
+
+/// Sizes that operations are made from.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape<'a> {
+    pub recipe: &'a Recipe,
+    pub layout: &'a Layout,
+    pub options: &'a Options,
+    /// Tokens of a microbatch on one rank inside tensor-parallel regions.
+    pub tokens: f64,
+    /// And between them.
+    pub local: f64,
+    pub tp: f64,
+    pub cp: f64,
+}
+
+impl<'a> Shape<'a> {
+    pub fn new(recipe: &'a Recipe, layout: &'a Layout, options: &'a Options) -> Shape<'a> {
+        let tokens = (layout.micro_batch * layout.sequence) as f64 / layout.cp.get() as f64;
+        Shape {
+            recipe,
+            layout,
+            options,
+            tokens,
+            local: layout.tokens_per_microbatch_per_rank() as f64,
+            tp: layout.tp.get() as f64,
+            cp: layout.cp.get() as f64,
+        }
+    }
+}
+
+/// Operations in the core of one block in forward on one rank, without its projections.
+pub(crate) fn core_flops(shape: Shape, mixer: Mixer, convention: Convention) -> f64 {
+    match mixer {
+        Mixer::Attention => attention::flops(shape, convention),
+        Mixer::Mamba | Mixer::GatedDelta => scan::flops(shape, mixer),
+        Mixer::Moe | Mixer::Mlp | Mixer::Recurrent => 0.0,
+    }
+}
+
+/// Operations of one layer: products from the ownership table's rows, the rest from its mixers.
+pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<Op> {
+    let mut ops = Vec::new();
+    linear::products(shape, rows, &mut ops);
+    for block in &layer.blocks {
+        elementwise::around_block(shape, &mut ops);
+        for mixer in &block.mixers {
+            match mixer {
+                Mixer::Attention => attention::core(shape, &mut ops),
+                Mixer::Moe => experts::routing(shape, &mut ops),
+                Mixer::Mamba => scan::mamba(shape, &mut ops),
+                Mixer::Recurrent => recurrence::m2rnn(shape, &mut ops),
+                Mixer::GatedDelta => scan::gated_delta(shape, &mut ops),
+                Mixer::Mlp => elementwise::mlp(shape, &mut ops),
+            }
+        }
+    }
+    ops
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::{LayoutRequest, OwnershipTable, check};
+
+    /// Operations of the first layer that holds a mixer.
+    fn ops(name: &str, mixer: Mixer, set: impl Fn(&mut LayoutRequest)) -> Vec<Op> {
+        let recipe = recipe::builtin::find(name).unwrap();
+        let mut request = LayoutRequest { sequence: Some(4096), ..LayoutRequest::default() };
+        set(&mut request);
+        let layout = check(&recipe, &request).layout.unwrap();
+        let options = Options::of(None, &recipe);
+        let table = OwnershipTable::new(&recipe, &layout).unwrap();
+        let index = recipe.layers_with(mixer)[0];
+        let place = recipe::Place::Layer(index);
+        let rows: Vec<&Row> = table.rows.iter().filter(|row| row.tensor.place == place).collect();
+        layer(Shape::new(&recipe, &layout, &options), &recipe.layers[index], &rows)
+    }
+
+    fn products(ops: &[Op], part: Part) -> Vec<[f64; 4]> {
+        let of = |op: &Op| match op.forward[0] {
+            Work::Gemm { m, n, k, groups, .. } if op.part == part => Some([m, n, k, groups]),
+            _ => None,
+        };
+        ops.iter().filter_map(of).collect()
+    }
+
+    #[test]
+    fn products_are_the_parts_this_rank_holds() {
+        let ops = ops("llama3-8b", Mixer::Attention, |r| r.tp = Some(4));
+        let expected = [
+            [4096.0, 1536.0, 4096.0, 1.0],
+            [4096.0, 4096.0, 1024.0, 1.0],
+            [4096.0, 7168.0, 4096.0, 1.0],
+            [4096.0, 4096.0, 3584.0, 1.0],
+        ];
+        assert_eq!(products(&ops, Part::Gemm), expected);
+    }
+
+    #[test]
+    fn gradients_turn_the_product_around() {
+        let op = ops("llama3-8b", Mixer::Attention, |_| {}).into_iter().find(|op| op.part == Part::Gemm).unwrap();
+        let sides = |work: &Work| match *work {
+            Work::Gemm { m, n, k, .. } => [m, n, k],
+            _ => [0.0; 3],
+        };
+        let [m, n, k] = sides(&op.forward[0]);
+        assert_eq!(sides(&op.input[0]), [m, k, n]);
+        assert_eq!(sides(&op.weight[0]), [n, k, m]);
+    }
+
+    #[test]
+    fn experts_share_routed_rows_evenly() {
+        // 4096 tokens to two of eight experts each, four experts a rank.
+        let ops = ops("mixtral-8x7b", Mixer::Moe, |r| (r.ep, r.world) = (Some(2), Some(2)));
+        for [m, _, _, groups] in products(&ops, Part::Experts) {
+            assert_eq!((m, groups), (2048.0, 4.0));
+        }
+    }
+
+    #[test]
+    fn masked_scores_are_not_computed() {
+        let ops = ops("llama3-8b", Mixer::Attention, |_| {});
+        let core = ops.iter().find(|op| op.part == Part::Attention).unwrap();
+        let Work::Attention { flops, .. } = core.forward[0] else { panic!("{core:?}") };
+        assert_eq!(flops, 4.0 * 4096.0 * 4096.0 / 2.0 * 4096.0);
+    }
+
+    #[test]
+    fn a_recurrence_walks_the_whole_sequence_whatever_the_degrees() {
+        let ops = ops("nam56r", Mixer::Recurrent, |r| r.tp = Some(2));
+        let core = ops.iter().find(|op| op.part == Part::Recurrence).unwrap();
+        assert!(matches!(core.forward[0], Work::Serial { steps, .. } if steps == 4096.0));
+    }
+}

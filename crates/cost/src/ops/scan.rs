@@ -1,0 +1,163 @@
+//! Chunked scans: Mamba of three kinds and gated delta nets. Within a chunk of Q tokens work is a
+//! masked product; between chunks a state is handed on (Dao and Gu, arXiv 2405.21060, section 6).
+
+use super::{Direction, Op, Shape, Work};
+use crate::options::Elementwise;
+use crate::part::Part;
+use layout::request::RecomputeModule;
+use recipe::Mixer;
+use recipe::kinds::mamba::Mamba;
+
+/// Sizes of one chunked scan on one rank.
+struct Chunked {
+    heads: f64,
+    /// Groups that share keys and queries (B and C).
+    groups: f64,
+    /// Width of a value head.
+    value: f64,
+    /// Width of keys and queries: the state of one element.
+    state: f64,
+    chunk: f64,
+    /// Products of the delta rule against plain accumulation.
+    factor: f64,
+}
+
+impl Chunked {
+    /// Operations a token: scores of a group, scores by values, state in, state out.
+    fn flops(&self) -> f64 {
+        let scores = self.groups * 2.0 * self.chunk * self.state;
+        let values = self.heads * 2.0 * self.chunk * self.value;
+        let states = self.heads * 4.0 * self.state * self.value;
+        self.factor * (scores + values + states)
+    }
+
+    /// Bytes a token: inputs and result in bf16, and the fp32 state of every chunk written, read
+    /// by the pass along chunks, written and read again.
+    fn bytes(&self) -> f64 {
+        let streams = 2.0 * (3.0 * self.heads * self.value + 2.0 * self.groups * self.state);
+        streams + 16.0 * self.heads * self.value * self.state / self.chunk
+    }
+}
+
+/// The scan of an M block; Mamba-1 has none that is chunked.
+fn of_mamba(shape: Shape) -> Option<Chunked> {
+    match shape.recipe.mamba.as_ref()? {
+        Mamba::One(_) => None,
+        Mamba::Two(m) => Some(Chunked {
+            heads: m.heads as f64 / shape.tp,
+            groups: (m.groups as f64 / shape.tp).max(1.0),
+            value: m.head_dim as f64,
+            state: m.state as f64,
+            chunk: m.chunk as f64,
+            factor: 1.0,
+        }),
+        Mamba::Three(m) => Some(Chunked {
+            heads: m.heads as f64 / shape.tp,
+            // B and C are rotated by head, so every head has its own.
+            groups: m.heads as f64 / shape.tp,
+            value: (m.head_dim * m.mimo_rank) as f64,
+            state: m.state as f64,
+            chunk: m.chunk as f64,
+            factor: 1.0,
+        }),
+    }
+}
+
+/// The scan of a G block: the delta rule inverts a small triangle in every chunk (Yang et al.,
+/// arXiv 2412.06464), assumed to double its products; not measured.
+fn of_gated_delta(shape: Shape) -> Option<Chunked> {
+    let delta = shape.recipe.gated_delta.as_ref()?;
+    Some(Chunked {
+        heads: delta.value_heads as f64 / shape.tp,
+        groups: delta.value_heads as f64 / shape.tp,
+        value: delta.value_dim as f64,
+        state: delta.key_dim as f64,
+        chunk: 64.0,
+        factor: 2.0,
+    })
+}
+
+/// Operations of a mixer's scan in forward.
+pub(super) fn flops(shape: Shape, mixer: Mixer) -> f64 {
+    let chunked = if mixer == Mixer::Mamba { of_mamba(shape) } else { of_gated_delta(shape) };
+    chunked.map_or(0.0, |chunked| shape.tokens * chunked.flops())
+}
+
+/// The mixer of an M block.
+pub(super) fn mamba(shape: Shape, ops: &mut Vec<Op>) {
+    if let Some(chunked) = of_mamba(shape) {
+        scan(shape, &chunked, ops);
+    }
+    let (channels, inner) = match &shape.recipe.mamba {
+        Some(Mamba::One(m)) => {
+            selective(shape, m.inner as f64 / shape.tp, m.state as f64, ops);
+            (Some(m.inner), None)
+        }
+        Some(Mamba::Two(m)) => (Some(m.conv_channels()), Some(m.inner())),
+        Some(Mamba::Three(m)) => (None, Some(m.inner())),
+        None => (None, None),
+    };
+    if let Some(channels) = channels {
+        convolution(shape, channels as f64 / shape.tp, ops);
+    }
+    if let Some(inner) = inner {
+        gate(shape, inner as f64 / shape.tp, &[], ops);
+    }
+}
+
+/// The mixer of a G block.
+pub(super) fn gated_delta(shape: Shape, ops: &mut Vec<Op>) {
+    let Some((delta, chunked)) = shape.recipe.gated_delta.as_ref().zip(of_gated_delta(shape)) else { return };
+    scan(shape, &chunked, ops);
+    let keys = (2 * delta.key_heads * delta.key_dim) as f64;
+    let values = (delta.value_heads * delta.value_dim) as f64;
+    convolution(shape, (keys + values) / shape.tp, ops);
+    gate(shape, values / shape.tp, &[RecomputeModule::GdnNormOut], ops);
+}
+
+fn scan(shape: Shape, chunked: &Chunked, ops: &mut Vec<Op>) {
+    let work = |times: f64, pass| Work::Scan {
+        flops: times * shape.tokens * chunked.flops(),
+        bytes: times * shape.tokens * chunked.bytes(),
+        pass,
+    };
+    ops.push(Op {
+        part: Part::Scan,
+        modules: &[],
+        forward: vec![work(1.0, Direction::Forward)],
+        // Chunk states are computed again, then every product has two gradients.
+        input: vec![work(2.5, Direction::Backward)],
+        weight: Vec::new(),
+    });
+}
+
+/// Mamba-1 steps every channel's state by itself: no products, about nine operations an element
+/// outside the matrix units, so that it is priced by the bytes its fused kernel moves plus those
+/// operations at the rate of a scan.
+fn selective(shape: Shape, inner: f64, state: f64, ops: &mut Vec<Op>) {
+    let work = |times: f64, pass| Work::Scan {
+        flops: times * 9.0 * shape.tokens * inner * state,
+        bytes: times * shape.tokens * (2.0 * 4.0 * inner + 4.0 * state),
+        pass,
+    };
+    ops.push(Op {
+        part: Part::Scan,
+        modules: &[],
+        forward: vec![work(1.0, Direction::Forward)],
+        input: vec![work(2.5, Direction::Backward)],
+        weight: Vec::new(),
+    });
+}
+
+/// The short convolution: read and write; backward reads input and gradient.
+pub(super) fn convolution(shape: Shape, channels: f64, ops: &mut Vec<Op>) {
+    let bytes = 2.0 * shape.tokens * channels;
+    ops.push(Op::bytes(&[], (2.0 * bytes, 1.0), (3.0 * bytes, 2.0)));
+}
+
+/// The gated norm behind a mixer.
+pub(super) fn gate(shape: Shape, inner: f64, modules: &'static [RecomputeModule], ops: &mut Vec<Op>) {
+    let bytes = 2.0 * shape.tokens * inner;
+    let eager = if shape.options.kernels.elementwise == Elementwise::Eager { 2.0 } else { 1.0 };
+    ops.push(Op::bytes(modules, (3.0 * eager * bytes, eager), (5.0 * eager * bytes, 2.0 * eager)));
+}

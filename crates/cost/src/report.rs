@@ -1,0 +1,224 @@
+//! What a step comes to, as a person argues with it: lines that sum to the total, traffic by axis,
+//! rates under a named convention, and what bounds it.
+
+use crate::data::{OnceAStep, replicas, widths};
+use crate::flops::Convention;
+use crate::layer::LayerPrice;
+use crate::part::Part;
+use crate::prices::{Counts, Prices};
+use crate::traffic::{Collective, Spread};
+use layout::{Layout, Schedule, ZeroStage};
+use serde::Serialize;
+
+/// Where a figure comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// Curves read off this device.
+    Measured,
+    /// Curves or rates with a named source, or borrowed from another device.
+    Modelled,
+}
+
+/// One line of the breakdown.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// Which part.
+    pub name: &'static str,
+    /// Seconds of the step.
+    pub seconds: f64,
+    /// Of the whole step.
+    pub share: f64,
+    /// Where the figure comes from.
+    pub basis: Basis,
+    /// What it is.
+    pub what: &'static str,
+}
+
+/// One stage of the pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StageTime {
+    /// Seconds it computes or waits for collectives of its own.
+    pub busy: f64,
+    /// Seconds it waits for other stages.
+    pub idle: f64,
+    /// Seconds it does nothing but send to them.
+    pub sending: f64,
+}
+
+/// What moves over one axis in a step, on the stage that bounds the pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Traffic {
+    /// The axis.
+    pub axis: &'static str,
+    /// Bytes one rank sends.
+    pub bytes: f64,
+    /// How.
+    pub algorithm: &'static str,
+    /// Where its group lies.
+    pub spread: Spread,
+    /// Whether the group leaves the fast island.
+    pub crosses_island: bool,
+    /// Seconds somebody waits for it.
+    pub exposed: f64,
+    /// Seconds it runs beside compute.
+    pub hidden: f64,
+}
+
+/// What a step takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// All of it.
+    pub seconds: f64,
+    /// The breakdown, on the stage that bounds the pipeline.
+    pub parts: Vec<Line>,
+    /// Idle over busy seconds, all stages together.
+    pub bubble: f64,
+    /// Every stage.
+    pub stages: Vec<StageTime>,
+    /// What moves, by axis.
+    pub traffic: Vec<Traffic>,
+    /// Tokens a second on one device.
+    pub tokens_per_second_per_device: f64,
+    /// Operations of the model.
+    pub model_flops: f64,
+    /// How they are counted.
+    pub convention: Convention,
+    /// In 10^12 a second on one device.
+    pub tflops_per_device: f64,
+    /// Against the device's stated peak in bf16, whatever the format of the products.
+    pub mfu: f64,
+    /// What bounds it, in words.
+    pub bound: String,
+}
+
+/// The stage a report is about.
+pub(crate) struct Slowest<'a> {
+    pub counts: Counts<'a>,
+    pub time: StageTime,
+    pub once: OnceAStep,
+}
+
+impl Prices {
+    /// Passes of a stage over the whole step. Under DualPipe a stage holds two chunks, and each
+    /// sees the half of the microbatches that enters at its end.
+    fn over_the_step(&self, layout: &Layout, counts: Counts) -> LayerPrice {
+        let mut sum = LayerPrice::default();
+        for (price, &count) in self.layers.iter().zip(counts.layers) {
+            sum.add(price.times(count as f64));
+        }
+        if counts.is_first {
+            sum.add(self.front);
+        }
+        if counts.is_last {
+            sum.add(self.back);
+        }
+        sum.times(self.microbatches_a_chunk(layout))
+    }
+
+    fn microbatches_a_chunk(&self, layout: &Layout) -> f64 {
+        let share = if layout.schedule == Schedule::DualPipe && layout.pp.splits() { 0.5 } else { 1.0 };
+        layout.microbatches as f64 * share
+    }
+
+    /// Lines that sum to the step.
+    pub(crate) fn lines(&self, layout: &Layout, slow: &Slowest, seconds: f64) -> Vec<Line> {
+        let inside = self.over_the_step(layout, slow.counts).all();
+        // Chunks were timed with their gathers, layers without.
+        let is_sharded = layout.zero == ZeroStage::Three;
+        let gathers = if is_sharded { (slow.time.busy - inside.seconds()).max(0.0) } else { 0.0 };
+        let compute = if self.meter.is_measured() { Basis::Measured } else { Basis::Modelled };
+        let modelled = Basis::Modelled;
+        let once = &slow.once;
+        let mut parts: Vec<(&'static str, f64, Basis, &'static str)> = Vec::new();
+        for &(name, part) in Part::ALL {
+            let basis = if part.is_compute() { compute } else { modelled };
+            parts.push((name, inside.of(part), basis, part.what()));
+        }
+        parts.extend([
+            (
+                "zero-3 exposed",
+                gathers,
+                modelled,
+                "sharded weights gathered and gradients reduced, beyond what the layers hide",
+            ),
+            ("bubble", slow.time.idle, modelled, "waiting for other stages"),
+            ("pp exposed", slow.time.sending, modelled, "sending activations and their gradients to other stages"),
+            ("gradients exposed", once.gradients[1], modelled, "gradients over replicas, beyond what backward hides"),
+            ("weights exposed", once.weights[1], modelled, "weights over replicas, beyond what forward hides"),
+            ("optimizer", once.optimizer, compute, "reading and writing optimizer state, and Muon's products"),
+            ("offload", once.offload, modelled, "gradients and weights over the host link, and the step on the host"),
+        ]);
+        let rest = seconds - parts.iter().map(|(_, s, _, _)| s).sum::<f64>();
+        parts.push(("reserve", rest, modelled, "data, logging, the optimizer's host loops, the slowest of many ranks"));
+        let lines = parts.into_iter().filter(|(_, s, _, _)| *s > 0.0);
+        lines.map(|(name, s, basis, what)| Line { name, seconds: s, share: s / seconds, basis, what }).collect()
+    }
+
+    /// What moves on the slowest stage, by axis.
+    pub(crate) fn traffic(&self, layout: &Layout, slow: &Slowest) -> Vec<Traffic> {
+        let inside = self.over_the_step(layout, slow.counts);
+        let exposed = inside.all();
+        let groups = self.groups;
+        let probe = |collective, spread| self.fabric.time(collective, 1e9, spread).algorithm;
+        let tp = if layout.sp { Collective::AllGather } else { Collective::AllReduce };
+        let rows = [
+            ("tp", 0, groups.tp, exposed.of(Part::Tp), probe(tp, groups.tp)),
+            ("cp", 1, groups.cp, exposed.of(Part::Cp), probe(Collective::Send, groups.cp)),
+            ("ep", 2, groups.ep, exposed.of(Part::Ep), self.options.kernels.dispatch.name()),
+        ];
+        let mut traffic: Vec<Traffic> = Vec::new();
+        for (axis, index, spread, exposed, algorithm) in rows {
+            let (bytes, hidden) = (inside.moved[index], inside.hidden[index]);
+            let crosses_island = spread.crosses();
+            traffic.push(Traffic { axis, bytes, algorithm, spread, crosses_island, exposed, hidden });
+        }
+        traffic.extend(self.replica_traffic(layout, slow));
+        traffic.retain(|row| row.bytes > 0.0);
+        traffic
+    }
+
+    /// Gradients and weights over replicas; under ZeRO-3 as often as microbatches ask for them.
+    fn replica_traffic(&self, layout: &Layout, slow: &Slowest) -> Vec<Traffic> {
+        let held = self.held(slow.counts);
+        let (gradient, weight) = widths(self);
+        let count = self.microbatches_a_chunk(layout);
+        let (gathers, reductions) = match layout.zero {
+            ZeroStage::Zero => (0.0, 2.0),
+            ZeroStage::One | ZeroStage::Two => (1.0, 1.0),
+            ZeroStage::Three => (2.0 * count, count),
+        };
+        let all = [slow.once.gradients, slow.once.weights];
+        let (total, exposed) = (all[0][0] + all[1][0], all[0][1] + all[1][1]);
+        let elements: f64 = held.elements.iter().sum();
+        let row = |(mesh, replicas): (usize, crate::data::Replicas)| {
+            let spread = replicas.sharing;
+            let members = spread.members as f64;
+            let share = held.elements[mesh] / elements.max(1.0);
+            Traffic {
+                axis: if mesh == 0 { "dp" } else { "edp" },
+                bytes: held.elements[mesh] * (members - 1.0) / members * (gradient * reductions + weight * gathers),
+                algorithm: self.fabric.time(Collective::AllGather, 1e9, spread).algorithm,
+                spread,
+                crosses_island: spread.crosses(),
+                exposed: exposed * share,
+                hidden: (total - exposed).max(0.0) * share,
+            }
+        };
+        replicas(self, layout).into_iter().enumerate().map(row).collect()
+    }
+}
+
+/// What bounds a step: its largest line, and the second where it comes close.
+pub(crate) fn bound(parts: &[Line]) -> String {
+    let mut sorted: Vec<&Line> = parts.iter().collect();
+    sorted.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let words = |line: &Line| format!("{} ({:.0}% of the step)", line.name, 100.0 * line.share);
+    match sorted.as_slice() {
+        [first, second, ..] if second.seconds > 0.6 * first.seconds => {
+            format!("{}, then {}", words(first), words(second))
+        }
+        [first, ..] => words(first),
+        [] => String::new(),
+    }
+}

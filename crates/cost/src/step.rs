@@ -1,0 +1,188 @@
+//! A whole step: the pipeline over each stage's own times, then what happens once a step; with a
+//! breakdown that sums to the total.
+
+use crate::Unpriced;
+use crate::data::{OnceAStep, once_a_step, sharded_weights, widths};
+use crate::flops::{self, Convention};
+use crate::prices::{Counts, Prices};
+use crate::report::{Slowest, StageTime, Step, bound};
+use crate::simulate::{self, Bound, ChunkTimes, Simulator, StageTimeline};
+use crate::traffic::Collective;
+use layout::order::Pipeline;
+use layout::{Layout, StagePlan};
+
+/// Data, logging and the slowest of many ranks, as a share of the step: a stated reserve.
+const RESERVE: f64 = 0.02;
+
+/// Memory of estimates: use one for many.
+#[derive(Clone, Debug, Default)]
+pub struct Scratch {
+    transfers: Vec<f64>,
+    bound: Bound,
+}
+
+impl Prices {
+    /// The step of a layout whose degrees inside a layer are those of these prices.
+    pub fn step(&self, layout: &Layout, plan: &StagePlan) -> Result<Step, Unpriced> {
+        let counted = self.counted(plan);
+        let chunks: Vec<ChunkTimes> = counted.chunks.iter().map(|c| self.chunk(layout, c.counts())).collect();
+        let stages: Vec<Counts> = counted.stages.iter().map(Counted::counts).collect();
+        let transfers = vec![self.transfer(layout); chunks.len().saturating_sub(1)];
+        let pipeline = Pipeline::of(layout)?;
+        let timeline = Simulator::default().run_steady(&pipeline, &self.times(&chunks, &transfers))?;
+        let once = self.once(layout, &stages);
+        let seconds = self.with_reserve(timeline.makespan + once.exposed());
+        let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
+        let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
+        let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
+        let slow = Slowest { counts: stages[slow], time: times[slow], once };
+        let parts = self.lines(layout, &slow, seconds);
+        let convention = Convention::MaskedScores;
+        let model_flops = flops::of_step(&self.recipe, layout, &self.options, convention);
+        let each = model_flops / seconds / layout.world as f64;
+        let tokens = (layout.global_batch * layout.sequence) as f64;
+        Ok(Step {
+            seconds,
+            bound: bound(&parts),
+            parts,
+            bubble: timeline.bubble_over_ideal(),
+            traffic: self.traffic(layout, &slow),
+            stages: times,
+            tokens_per_second_per_device: tokens / seconds / layout.world as f64,
+            model_flops,
+            convention,
+            tflops_per_device: each / 1e12,
+            mfu: each / self.cluster.device.peak("bf16")?.flops,
+        })
+    }
+
+    /// Seconds of a step without a breakdown and without allocating; never above [`Prices::step`].
+    /// `chunks` are [`Prices::chunk`]'s of every chunk along the depth, `stages` what each stage
+    /// holds.
+    pub fn estimate(
+        &self,
+        scratch: &mut Scratch,
+        layout: &Layout,
+        chunks: &[ChunkTimes],
+        stages: &[Counts],
+    ) -> Result<f64, Unpriced> {
+        let makespan = self.least_makespan(scratch, layout, chunks)?;
+        Ok(self.with_reserve(makespan + self.once(layout, stages).exposed()))
+    }
+
+    /// Seconds that the pipeline of a step does not come below: the part of an estimate that does
+    /// not depend on the optimizer, nor on ZeRO below 3.
+    pub fn least_makespan(
+        &self,
+        scratch: &mut Scratch,
+        layout: &Layout,
+        chunks: &[ChunkTimes],
+    ) -> Result<f64, Unpriced> {
+        scratch.transfers.clear();
+        scratch.transfers.resize(chunks.len().saturating_sub(1), self.transfer(layout));
+        let pipeline = Pipeline::of(layout)?;
+        Ok(scratch.bound.lower(&pipeline, &self.times(chunks, &scratch.transfers))?)
+    }
+
+    /// An estimate whose pipeline takes so long, were this the stage that waits longest at its end;
+    /// `slack` is that of the stages before it ([`Prices::slack`]). The estimate is the largest over
+    /// the stages; of stages that hold the same the first is enough, since a later one hides more.
+    pub fn around(&self, layout: &Layout, makespan: f64, stage: Counts, slack: f64) -> f64 {
+        let once = once_a_step(self, layout, &self.held(stage), self.chunk(layout, stage), slack);
+        self.with_reserve(makespan + once.exposed())
+    }
+
+    /// How much later the stage behind one that takes so long starts, at least, and ends sooner.
+    pub fn slack(&self, layout: &Layout, times: ChunkTimes) -> f64 {
+        times.forward.min(times.backward()) / layout.vpp.get() as f64
+    }
+
+    /// Data, logging, the optimizer's host loops and the slowest of many ranks.
+    fn with_reserve(&self, seconds: f64) -> f64 {
+        seconds * (1.0 + RESERVE) + self.meter.profile().launch.step_seconds
+    }
+
+    fn times<'a>(&self, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {
+        let serial = if self.options.overlap.p2p { 0.0 } else { 1.0 };
+        simulate::Times { chunks, transfers, serial, overlapped: 1.0 }
+    }
+
+    /// Seconds an activation takes to the next stage. Stages lie outermost, so neighbours are a
+    /// whole replica's ranks apart.
+    fn transfer(&self, layout: &Layout) -> f64 {
+        let bytes = 2.0 * (layout.tokens_per_microbatch_per_rank() * self.recipe.hidden) as f64;
+        let neighbours = self.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
+        self.fabric.time(Collective::Send, bytes, neighbours).seconds
+    }
+
+    /// What the stage that waits longest does once a step. A stage further down the pipeline
+    /// starts later and ends sooner, by at least a pass over each stage before it.
+    fn once(&self, layout: &Layout, stages: &[Counts]) -> OnceAStep {
+        let mut once = OnceAStep::default();
+        let (mut slack, mut pass) = (0.0, 0.0);
+        for (index, stage) in stages.iter().enumerate() {
+            // A stage like the one before it holds as much, and has more slack.
+            if index == 0 || stages[index - 1] != *stage {
+                let times = self.chunk(layout, *stage);
+                pass = self.slack(layout, times);
+                let here = once_a_step(self, layout, &self.held(*stage), times, slack);
+                if here.exposed() > once.exposed() {
+                    once = here;
+                }
+            }
+            slack += pass;
+        }
+        let tied = self.tied_tables(layout);
+        once.gradients[0] += tied;
+        once.gradients[1] += tied;
+        once
+    }
+
+    /// Gradients of the token table's copies on first and last stage.
+    fn tied_tables(&self, layout: &Layout) -> f64 {
+        let ends = self.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
+        let bytes = self.tied_held.elements[0] * widths(self).0;
+        self.fabric.time(Collective::AllReduce, bytes, ends).seconds
+    }
+
+    /// Seconds of a chunk, with the gathers of ZeRO-3 that show.
+    pub fn chunk(&self, layout: &Layout, counts: Counts) -> ChunkTimes {
+        let mut times = self.stage(counts);
+        let shown = sharded_weights(self, layout, &self.held(counts), times);
+        times.forward += shown[0];
+        times.backward_input += shown[1];
+        times
+    }
+
+    fn counted(&self, plan: &StagePlan) -> CountedPlan {
+        let count = |chunks: &[usize]| {
+            let mut layers = vec![0; self.kinds.len()];
+            for &chunk in chunks {
+                plan.chunks[chunk].layers.clone().for_each(|layer| layers[self.kind_of_layer[layer]] += 1);
+            }
+            let last = plan.chunks.len() - 1;
+            Counted { layers, is_first: chunks.contains(&0), is_last: chunks.contains(&last) }
+        };
+        CountedPlan {
+            chunks: (0..plan.chunks.len()).map(|chunk| count(&[chunk])).collect(),
+            stages: plan.by_stage.iter().map(|held| count(held)).collect(),
+        }
+    }
+}
+
+struct Counted {
+    layers: Vec<u64>,
+    is_first: bool,
+    is_last: bool,
+}
+
+impl Counted {
+    fn counts(&self) -> Counts<'_> {
+        Counts { layers: &self.layers, is_first: self.is_first, is_last: self.is_last }
+    }
+}
+
+struct CountedPlan {
+    chunks: Vec<Counted>,
+    stages: Vec<Counted>,
+}

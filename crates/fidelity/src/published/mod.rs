@@ -1,0 +1,173 @@
+//! Rows of published runs: what others measured and wrote down (`data/truth/published.jsonl`).
+//!
+//! A row becomes a recipe, a layout and options of the engine that ran it, or a reason why it
+//! cannot. What a row leaves unsaid takes the engine's own default, and the default is named where
+//! it is taken. What it says and no ledger replays is a reason, never an approximation.
+//!
+//! Which figure a row holds is read from `memory_kind`: `allocated…` is the allocator's allocated
+//! peak, `nvidia-smi` is reserved bytes with what the process holds outside the allocator (only
+//! where that has been measured on the device: `data/hardware`), and all else is reserved.
+//!
+//! Known weak: rows of Megatron-LM's own tests do not say whether dropout was on (its default is,
+//! and the masks are not replayed, so those come out low); [`nanotron`](memory::ledger::nanotron)
+//! says where its replay is.
+
+mod deepspeed;
+mod megatron;
+mod model;
+mod nanotron;
+mod time;
+mod torchtitan;
+
+pub use time::step;
+
+use crate::{Figure, Judged, Part, Refusal};
+use hardware::Device;
+use layout::{Layout, LayoutRequest, check};
+use memory::fit::communicators;
+use memory::ledger::Replay;
+use recipe::{Mixer, Recipe};
+use serde_json::Value;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// A recipe under a legal layout.
+struct Expressed {
+    recipe: Recipe,
+    layout: Layout,
+}
+
+impl Expressed {
+    fn new(recipe: Recipe, request: &LayoutRequest) -> Result<Expressed, String> {
+        let checked = check(&recipe, request);
+        match &checked.layout {
+            Some(layout) if checked.is_legal() => Ok(Expressed { layout: layout.clone(), recipe }),
+            _ => {
+                let first = checked.findings.first().map_or("", |finding| finding.message.as_str());
+                Err(format!("the layout is refused: {first}"))
+            }
+        }
+    }
+}
+
+/// The highest figures over the ranks a row speaks of.
+struct Peaks {
+    allocated: u64,
+    reserved: u64,
+    layout: Layout,
+    has_experts: bool,
+}
+
+impl Peaks {
+    fn of(expressed: &Expressed, replays: &[Replay]) -> Peaks {
+        let highest = |read: fn(&Replay) -> u64| replays.iter().map(read).max().unwrap_or(0);
+        Peaks {
+            allocated: highest(Replay::allocated_peak),
+            reserved: highest(Replay::reserved_peak),
+            layout: expressed.layout.clone(),
+            has_experts: expressed.recipe.uses(Mixer::Moe),
+        }
+    }
+}
+
+/// Judges what a row is complete enough to score.
+pub(super) fn judge(row: &Value, parts: &[Part]) -> Judged {
+    let text = |value: &Value| value.as_str().unwrap_or("unknown").to_string();
+    let mut judged = Judged {
+        name: row["id"].as_str().unwrap_or("unnamed").to_string(),
+        kind: model::kind(&row["model"]),
+        source: text(&row["source_id"]),
+        device: text(&row["hardware"]["gpu"]),
+        is_pretraining: row["kind"].as_str() == Some("pretrain"),
+        sweep: sweep(row),
+        tokens_per_device: time::tokens_per_device(row).unwrap_or(0.0),
+        figures: Vec::new(),
+        refusals: Vec::new(),
+        params_differ: None,
+    };
+    for part in parts {
+        let ready = row["ready"][if *part == Part::Time { "throughput" } else { "memory" }].as_bool();
+        let predicted = match (ready, part) {
+            (Some(true), Part::Memory) => predict(row).and_then(|peaks| figures(row, &peaks)),
+            (Some(true), Part::Time) => time::judge(row).map(|figure| vec![figure]),
+            _ => continue,
+        };
+        match predicted {
+            Ok(figures) => judged.figures.extend(figures),
+            Err(why) => judged.refusals.push(Refusal { part: Some(*part), why }),
+        }
+    }
+    if judged.figures.is_empty() && judged.refusals.is_empty() {
+        let why = match row["ready"].is_object() {
+            true => "the row is not complete enough to score",
+            false => "the row is of neither format",
+        };
+        judged.refusals.push(Refusal { part: None, why: why.to_string() });
+    }
+    judged
+}
+
+/// What the rows of a sweep share.
+fn sweep(row: &Value) -> String {
+    let (model, hardware) = (&row["model"], &row["hardware"]);
+    let said = [
+        &row["source_id"],
+        &row["framework"]["name"],
+        &model["name"],
+        &model["layers"],
+        &model["hidden"],
+        &model["heads"],
+        &hardware["gpu"],
+        &hardware["mem_gb"],
+        &row["precision"],
+        &row["batch"]["seq"],
+    ];
+    let words = said.iter().map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_string));
+    words.filter(|word| word != "null").collect::<Vec<_>>().join(" ")
+}
+
+/// One arm an engine.
+fn predict(row: &Value) -> Result<Peaks, String> {
+    match row["framework"]["name"].as_str().unwrap_or_default() {
+        "nanotron" => nanotron::predict(row),
+        "Megatron-LM" | "Megatron-DeepSpeed" => megatron::predict(row),
+        name if name.starts_with("torchtitan") => torchtitan::predict(row),
+        name if name.starts_with("torchtune") => Err("torchtune has no ledger".to_string()),
+        name if name.starts_with("DeepSpeed") => deepspeed::predict(row),
+        _ => Err("the engine has no ledger".to_string()),
+    }
+}
+
+/// The row's peak, and its reserved peak where it gives both.
+fn figures(row: &Value, peaks: &Peaks) -> Result<Vec<Figure>, String> {
+    let measured = &row["measured"];
+    let bytes = |key: &str| measured[key].as_f64().map(|gib| (gib * GIB).round() as u64);
+    let peak = bytes("peak_memory_gib").filter(|peak| *peak > 0).ok_or("the row holds no figure we predict")?;
+    let (name, predicted) = match measured["memory_kind"].as_str().unwrap_or_default() {
+        kind if kind.starts_with("allocated") => ("allocated", peaks.allocated),
+        "nvidia-smi" => ("reserved", peaks.reserved + outside(row, peaks)?),
+        _ => ("reserved", peaks.reserved),
+    };
+    let mut figures = vec![Figure::bytes(name, peak, predicted)];
+    if let Some(measured) = bytes("peak_reserved_gib").filter(|_| name == "allocated") {
+        figures.push(Figure::bytes("reserved", measured, peaks.reserved));
+    }
+    Ok(figures)
+}
+
+/// What the process holds outside its allocator, as measured on the row's device.
+fn outside(row: &Value, peaks: &Peaks) -> Result<u64, String> {
+    let gpu = row["hardware"]["gpu"].as_str().unwrap_or_default();
+    let reserve = Device::find(gpu).ok().and_then(|device| device.reserve);
+    let reserve = reserve.ok_or("what lies outside the allocator has not been measured on the row's device")?;
+    let talking = match communicators(&peaks.layout, peaks.has_experts).len() as u64 {
+        0 => 0,
+        n => reserve.first_communicator_bytes + (n - 1) * reserve.communicator_bytes,
+    };
+    Ok(reserve.context_bytes + reserve.libraries_bytes + talking)
+}
+
+/// A whole number a row must give.
+fn need(object: &Value, key: &str) -> Result<u64, String> {
+    object[key].as_u64().ok_or_else(|| format!("the row lacks `{key}`"))
+}

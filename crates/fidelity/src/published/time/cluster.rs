@@ -1,0 +1,62 @@
+//! The machines a row ran on.
+
+use super::super::need;
+use hardware::{Cluster, Device, Link};
+use serde_json::Value;
+
+/// Devices by the name and memory a row gives, in its own nodes, on the network of its site.
+pub(super) fn cluster(row: &Value) -> Result<Cluster, String> {
+    let hardware = &row["hardware"];
+    let gpu = hardware["gpu"].as_str().ok_or("the row does not name its device")?;
+    let name = match (gpu, hardware["mem_gb"].as_u64()) {
+        ("A100", Some(40)) => "A100-40G",
+        _ => gpu,
+    };
+    let source = row["source"].as_str().unwrap_or_default();
+    let count = need(hardware, "count")?;
+    let per_node = need(hardware, "per_node")?.clamp(1, count.max(1));
+    let nodes = count.div_ceil(per_node);
+    // Assumed, not stated by the source: Hugging Face's cluster of the playbook is AWS p5.
+    let network = if source.contains("Ultra-Scale") { "@efa3200" } else { "" };
+    let text = format!("{nodes}x{per_node}x{name}{network}");
+    let mut cluster = Cluster::parse(&text).map_err(|finding| finding.message)?;
+    if let Some(site) = site(source, gpu) {
+        cluster.network = None;
+        cluster.device.network = Some(site);
+    }
+    let is_capped = row["notes"].as_str().is_some_and(|notes| notes.contains("HBM2e"));
+    if gpu == "H100" && (is_capped || source.starts_with("pytorch/")) {
+        slow_down(&mut cluster.device);
+    }
+    Ok(cluster)
+}
+
+/// The PyTorch team's H100 hosts: HBM2e, and 500 W instead of 700 (torchtitan
+/// `benchmarks/llama3_h100_202412_torchtitan.md` and `asyncTP_llama3_h100_2025-06_torchtitan.md`,
+/// Hardware; assumed for torchao's tables, which do not say).
+fn slow_down(device: &mut Device) {
+    // Switching takes power with the clock and the square of the voltage, which rises with it.
+    let clock = (500.0_f64 / 700.0).cbrt();
+    device.peaks.iter_mut().for_each(|peak| peak.flops *= clock);
+    if let Some(rate) = &mut device.memory_rate {
+        rate.bytes_per_second = 2.4e12;
+    }
+}
+
+/// The network of a site that is known to differ from its maker's own machines.
+fn site(source: &str, gpu: &str) -> Option<Link> {
+    let (name, gigabits_a_node, microseconds, where_from) = match gpu {
+        "A100" if source.starts_with("BigScience") => {
+            ("Omni-Path, four 100 Gb/s links a node", 400.0, 5.0, "BLOOM model card, Hardware: 4 OmniPath links a node")
+        }
+        "A100" if source.contains("fms-fsdp") => ("400 Gb/s a node", 400.0, 15.0, "fms-fsdp README"),
+        "H100" if source.contains("fms-fsdp") => ("800 Gb/s a node", 800.0, 15.0, "fms-fsdp README"),
+        _ => return None,
+    };
+    Some(Link {
+        name: name.to_string(),
+        bytes_per_second: gigabits_a_node * 1e9 / 8.0 / 8.0,
+        latency_seconds: microseconds * 1e-6,
+        source: format!("{where_from}; latency assumed"),
+    })
+}

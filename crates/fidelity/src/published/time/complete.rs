@@ -1,0 +1,48 @@
+//! What rows leave unsaid and a step's time needs: each engine's own default, named where taken.
+
+use super::super::model::Unsaid;
+use super::super::need;
+use super::engine::Family;
+use recipe::Positions;
+use recipe::kinds::Norm;
+use serde_json::{Value, json};
+
+/// The row with its model, precision and optimizer said in full.
+pub(super) fn complete(row: &Value) -> Value {
+    let mut row = row.clone();
+    let model = &mut row["model"];
+    if model["tied_embeddings"].is_null() {
+        // Llama and its kin keep a head of their own; GPTs of Megatron's default share the table
+        // (`training/arguments.py` --untie-embeddings-and-output-weights).
+        model["tied_embeddings"] = json!(model["activation"].as_str() == Some("gelu"));
+    }
+    if model["activation"].is_null() {
+        // GPT-OSS clamps a gated linear unit, which costs what SwiGLU costs.
+        model["activation"] = json!("swiglu");
+    }
+    // Products in 8 or 4 bits keep bf16 weights, gradients and activations around them.
+    let word = row["precision"].as_str().and_then(|text| text.split_whitespace().next()).unwrap_or_default();
+    if ["FP8", "MXFP8", "NVFP4"].iter().any(|low| word.starts_with(low)) {
+        row["precision"] = json!("BF16");
+    }
+    if row["optimizer"].is_null() {
+        // Every engine of these rows defaults to Adam or AdamW.
+        row["optimizer"] = json!("AdamW");
+    }
+    row
+}
+
+/// Norm, positions and biases, which rows never say.
+pub(super) fn unsaid(row: &Value, family: Family) -> Result<Unsaid, String> {
+    let model = &row["model"];
+    let is_gelu = model["activation"].as_str() == Some("gelu");
+    if !is_gelu || model["mla"].is_object() || model["mamba"].is_object() {
+        return Ok(Unsaid::llama());
+    }
+    Ok(Unsaid {
+        norm: Norm::LayerNorm,
+        positions: Positions::Learned { count: need(&row["batch"], "seq")? },
+        // MPT is built without them (llm-foundry `mpt/configuration_mpt.py` no_bias in its benchmarks).
+        has_biases: family != Family::Composer && model["experts"].is_null(),
+    })
+}

@@ -1,0 +1,105 @@
+//! Step times of published runs.
+//!
+//! A row becomes a recipe, a layout, a cluster and what its engine was told, or a reason why it
+//! cannot. What is measured is the step time; where a row has none, tokens a second and device over
+//! its own batch. TFLOP/s are never read: sources count them differently (with or without
+//! recompute, causal attention whole or halved), and every row has one of the other two.
+
+mod cluster;
+mod complete;
+mod depth;
+mod engine;
+mod options;
+mod request;
+
+use super::{Expressed, model, need};
+use crate::Figure;
+use cost::{Options, Prices, Step};
+use engine::Family;
+use hardware::Cluster;
+use layout::StagePlan;
+use recipe::{Dtype, Recipe};
+use serde_json::Value;
+
+/// A run whose step was timed.
+struct Case {
+    expressed: Expressed,
+    cluster: Cluster,
+    options: Options,
+    /// Seconds of a step.
+    measured: f64,
+}
+
+impl Case {
+    fn read(row: &Value) -> Result<Case, String> {
+        let measured = measured(row)?;
+        let family = Family::of(row)?;
+        let cluster = cluster::cluster(row)?;
+        let said = complete::complete(row);
+        let mut recipe = model::recipe(&said, &complete::unsaid(&said, family)?)?;
+        set_gradients(&mut recipe, row, family);
+        let request = request::request(row, family, &recipe)?;
+        let expressed = Expressed::new(recipe, &request)?;
+        let options = options::options(row, family, &expressed.recipe, &expressed.layout)?;
+        Ok(Case { expressed, cluster, options, measured })
+    }
+
+    fn step(&self) -> Result<Step, String> {
+        let step = self.priced()?;
+        let peaks = self.cluster.device.peaks.iter().filter(|peak| peak.format == self.options.format.name());
+        let most = peaks.map(|peak| peak.flops).fold(0.0, f64::max) * self.expressed.layout.world as f64;
+        if step.model_flops / self.measured > most {
+            return Err("the row contradicts itself: its step would take more than the devices' peak".to_string());
+        }
+        Ok(step)
+    }
+
+    fn priced(&self) -> Result<Step, String> {
+        let Expressed { recipe, layout } = &self.expressed;
+        let plan = StagePlan::new(recipe, layout, None).map_err(|finding| finding.message)?;
+        let prices = Prices::new(recipe, layout, &self.cluster, &self.options).map_err(|e| e.to_string())?;
+        prices.step(layout, &plan).map_err(|e| e.to_string())
+    }
+}
+
+/// Judges the time of a row's step.
+pub(super) fn judge(row: &Value) -> Result<Figure, String> {
+    let case = Case::read(row)?;
+    Ok(Figure::step_time(case.measured, case.step()?.seconds))
+}
+
+/// The predicted step of a row, with its breakdown.
+pub fn step(row: &Value) -> Result<Step, String> {
+    Case::read(row)?.step()
+}
+
+/// The format gradients are reduced in, where the engine does not reduce what Megatron's ledger
+/// says.
+fn set_gradients(recipe: &mut Recipe, row: &Value, family: Family) {
+    let is_bridge = row["framework"]["name"].as_str().is_some_and(|name| name.starts_with("Megatron-Bridge"));
+    let is_pure = row["notes"].as_str().is_some_and(|notes| notes.contains("mode PURE"));
+    recipe.precision.gradients = match family {
+        // `perf_recipes/_common.py`: grad_reduce_in_fp32 is off.
+        Family::Megatron if is_bridge => Dtype::Bf16,
+        // Composer's PURE reduces in the compute format (`mosaic_fsdp_utils.py` get_mixed_precision);
+        // MaxText's gradients are of its compute format.
+        Family::Composer if is_pure => Dtype::Bf16,
+        Family::Maxtext => Dtype::Bf16,
+        _ => recipe.precision.gradients,
+    };
+}
+
+/// Tokens of a step for each device.
+pub(super) fn tokens_per_device(row: &Value) -> Result<f64, String> {
+    let (batch, hardware) = (&row["batch"], &row["hardware"]);
+    let tokens = need(batch, "global")? as f64 * need(batch, "seq")? as f64;
+    Ok(tokens / need(hardware, "count")?.max(1) as f64)
+}
+
+/// Seconds of a step, as measured.
+fn measured(row: &Value) -> Result<f64, String> {
+    let measured = &row["measured"];
+    let rate = || Some(tokens_per_device(row).ok()? / measured["tokens_per_s_per_gpu"].as_f64()?);
+    let seconds = measured["step_time_s"].as_f64().or_else(rate);
+    seconds.filter(|s| s.is_finite() && *s > 0.0).ok_or_else(|| "the row holds no time of a step".to_string())
+}

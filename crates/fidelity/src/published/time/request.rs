@@ -1,0 +1,98 @@
+//! The layout of a row, for its whole step.
+
+use super::super::need;
+use super::depth::boundaries;
+use super::engine::Family;
+use cost::Again;
+use layout::{LayoutRequest, Recompute, ZeroStage};
+use recipe::Recipe;
+use serde_json::Value;
+
+/// The layout as asked for.
+pub(super) fn request(row: &Value, family: Family, recipe: &Recipe) -> Result<LayoutRequest, String> {
+    let (layout, batch) = (&row["layout"], &row["batch"]);
+    let get = |key: &str| layout[key].as_u64();
+    let tp = need(layout, "tp")?;
+    let pp = get("pp").unwrap_or(1);
+    let vpp = get("vpp").filter(|_| pp > 1).unwrap_or(1);
+    let has_experts = recipe.moe.is_some();
+    Ok(LayoutRequest {
+        world: Some(need(&row["hardware"], "count")?),
+        tp: Some(tp),
+        // Experts with tp always shard the sequence.
+        sp: Some(tp > 1 && (layout["sp"].as_bool().unwrap_or(family.shards_sequence()) || has_experts)),
+        cp: get("cp"),
+        pp: Some(pp),
+        vpp: Some(vpp),
+        ep: get("ep").filter(|_| has_experts),
+        // Whole experts unless a row says otherwise, as every recipe with experts has it.
+        etp: Some(get("etp").filter(|_| has_experts).unwrap_or(1)),
+        dp: get("dp"),
+        zero: Some(zero(row, family)?),
+        micro_batch: Some(micro_batch(row, family, pp)?),
+        global_batch: Some(need(batch, "global")?),
+        sequence: Some(need(batch, "seq")?),
+        recompute: Some(recompute(row, family)?),
+        boundaries: boundaries(family, recipe, pp.saturating_mul(vpp)),
+        engine: family.engine(),
+        ..LayoutRequest::default()
+    })
+}
+
+/// torchtitan gives the local batch, which its pipeline cuts into single sequences
+/// (`pipeline_parallel_microbatch_size`).
+fn micro_batch(row: &Value, family: Family, pp: u64) -> Result<u64, String> {
+    let told = need(&row["batch"], "micro")?;
+    Ok(if family == Family::Torchtitan && pp > 1 { 1 } else { told })
+}
+
+/// Unsaid, optimizer state is shared out, as every recipe of Megatron's perf tables has it.
+fn zero(row: &Value, family: Family) -> Result<ZeroStage, String> {
+    match (row["layout"]["zero"].as_u64(), family) {
+        (Some(0), _) | (None, Family::MegatronOfOld) => Ok(ZeroStage::Zero),
+        (Some(1), _) | (None, Family::Megatron) => Ok(ZeroStage::One),
+        (Some(2), _) => Ok(ZeroStage::Two),
+        (Some(3), _) => Ok(ZeroStage::Three),
+        _ => Err("the row does not say its ZeRO stage".to_string()),
+    }
+}
+
+/// What torchtitan checkpoints by operator, or in every other layer.
+pub(super) fn again(row: &Value) -> Again {
+    match row["recompute"].as_str().unwrap_or_default() {
+        text if text.starts_with("selective op") => Again::ByOperator,
+        text if text.starts_with("selective every 2nd layer") => Again::EveryOther,
+        _ => Again::Layout,
+    }
+}
+
+/// `none`, `full`, `selective` (the attention core), or a list of modules.
+fn recompute(row: &Value, family: Family) -> Result<Recompute, String> {
+    let Some(text) = row["recompute"].as_str() else {
+        return match family {
+            // MaxText's own configuration of these runs (`configs/models/gpu/llama3_70b.yml` remat_policy).
+            Family::Maxtext => Ok(Recompute::Full),
+            // Megatron-Bridge `perf_recipes/deepseek` and `perf_recipes/kimi`.
+            Family::Megatron if row["model"]["mla"].is_object() => Recompute::parse("selective:mla_up_proj"),
+            _ => Ok(Recompute::None),
+        };
+    };
+    match again(row) {
+        Again::Layout => {}
+        Again::EveryOther => return Ok(Recompute::Full),
+        Again::ByOperator => return Ok(Recompute::None),
+    }
+    if text == "selective" && family != Family::Megatron {
+        return Err("the row does not say what is computed again".to_string());
+    }
+    match text.split_once(':') {
+        Some(("selective", list)) if list.contains("empty") => Ok(Recompute::None),
+        Some(("selective", list)) => {
+            let words: Vec<&str> =
+                list.split([',', ' ', '[', ']']).map(str::trim).filter(|word| !word.is_empty()).collect();
+            Recompute::parse(&format!("selective:{}", words.join("+")))
+        }
+        None if text == "selective" => Recompute::parse("selective:core_attn"),
+        _ => Recompute::parse(text),
+    }
+}

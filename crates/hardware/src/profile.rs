@@ -1,0 +1,287 @@
+//! What a device reaches of what its maker states: efficiency by shape of the products, kernels and
+//! copies that training consists of. A profile is read off one device and shipped with how it was
+//! taken; a device without one borrows the curves of its nearest relative, and says so.
+//!
+//! A profile knows no model. It answers how fast a shape runs, never what a step consists of.
+
+use crate::Device;
+use diag::{Blame, Finding};
+use serde::{Deserialize, Serialize};
+use std::sync::LazyLock;
+
+/// The calibrated curves of one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// The device it describes.
+    pub device: String,
+    /// Multiprocessors that share out the tiles of a product.
+    pub multiprocessors: u64,
+    /// Whether its compute curves were read off this very device.
+    pub measured: bool,
+    /// Where the count and the profile as a whole come from.
+    pub source: String,
+    /// Matrix products, one a format.
+    pub gemm: Vec<GemmCurve>,
+    /// Attention kernels.
+    pub attention: Vec<AttentionCurve>,
+    /// Chunked scans of state-space mixers.
+    pub scan: ScanCurve,
+    /// Steps of a recurrence that cannot be scanned.
+    pub recurrence: RecurrenceCurve,
+    /// Kernels that only read and write.
+    pub memory: MemoryCurve,
+    /// Starting kernels.
+    pub launch: LaunchCurve,
+    /// Collectives over the fast fabric and the network.
+    pub collectives: CollectiveCurve,
+}
+
+/// How matrix products run in one format: whole waves of tiles with a prologue along k at the clock
+/// a cool device holds, and never faster than its power lets all units run together. Idle units
+/// leave power to the others, so that the two bounds do not multiply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GemmCurve {
+    /// Format of the factors.
+    pub format: String,
+    /// Share of the stated peak that power sustains over many large products.
+    pub sustained: f64,
+    /// Share that the units of one wave reach while power lasts.
+    pub boost: f64,
+    /// Depth along k that filling and draining a tile costs.
+    pub k_overhead: f64,
+    /// Tiles the library chooses among: rows, columns, and their rate against the best tile's.
+    pub tiles: Vec<(u64, u64, f64)>,
+    /// What a kernel takes besides.
+    pub fixed_seconds: f64,
+    /// The rate of products with a group of factors each, against one product of the same work.
+    pub grouped: f64,
+    /// The rate of products that add their result into an fp32 buffer, against those that write it.
+    pub accumulated: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// How one attention kernel runs: a rate by width of a head on long sequences, less on short ones
+/// and on few rows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionCurve {
+    /// `unfused`, `flash1`, `flash2` or `flash3`.
+    pub kernel: String,
+    /// Width of a head, and the share of the bf16 peak on long sequences in forward and in
+    /// backward, whose work is two and a half times the forward's. Widths rise.
+    pub dims: Vec<(f64, f64, f64)>,
+    /// Tokens of a sequence at which half the rate is reached, in forward and in backward.
+    pub half_tokens: (f64, f64),
+    /// Rows (tokens times heads) at which half the rate is reached, likewise.
+    pub half_rows: (f64, f64),
+    /// Where the figures come from.
+    pub source: String,
+}
+
+impl AttentionCurve {
+    /// Shares of the peak in forward and backward for a width of head, between the widths measured.
+    pub fn fractions(&self, dim: f64) -> (f64, f64) {
+        let after = self.dims.iter().position(|(width, _, _)| *width >= dim);
+        let Some((low, high)) = after.map(|i| (self.dims[i.saturating_sub(1)], self.dims[i])) else {
+            return self.dims.last().map_or((1.0, 1.0), |(_, forward, backward)| (*forward, *backward));
+        };
+        let span = (high.0 / low.0).ln();
+        // Narrower than the narrowest: the units are as busy as a head is wide.
+        if span <= 0.0 {
+            let share = (dim / high.0).min(1.0);
+            return (high.1 * share, high.2 * share);
+        }
+        let at = (dim / low.0).ln() / span;
+        (low.1 + at * (high.1 - low.1), low.2 + at * (high.2 - low.2))
+    }
+}
+
+/// How the chunked scan of a state-space mixer runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScanCurve {
+    /// Share of the bf16 peak its products reach in forward.
+    pub forward: f64,
+    /// And in backward.
+    pub backward: f64,
+    /// Host time of its kernels, forward and backward, where they are started one by one.
+    pub host_seconds: (f64, f64),
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// How a recurrence without a scan runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecurrenceCurve {
+    /// One step of one head, its state kept on the multiprocessor.
+    pub step_seconds: f64,
+    /// Backward steps against forward steps: the state is run again, then its gradient.
+    pub backward: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// How kernels that only move bytes run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryCurve {
+    /// Share of the stated rate that large tensors reach.
+    pub fraction: f64,
+    /// What a kernel takes besides.
+    pub fixed_seconds: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// What starting kernels takes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchCurve {
+    /// Host time of one operation of an eager framework, its module and autograd node included.
+    pub host_seconds: f64,
+    /// Host time of one that a compiler launches.
+    pub compiled_seconds: f64,
+    /// A wait of the host for a figure on the device.
+    pub sync_seconds: f64,
+    /// What a step takes of the host besides its operations: the optimizer's loops over tensors,
+    /// gradient norm, data, logging.
+    pub step_seconds: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// What collectives reach of their links.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CollectiveCurve {
+    /// Share of the island link that rings reach on large messages.
+    pub island: f64,
+    /// Share that an all-to-all reaches.
+    pub island_all_to_all: f64,
+    /// Rate of an all-reduce that the switch sums, against a ring's; one where it cannot.
+    pub switch_reduce: f64,
+    /// Share of the network link that rings reach on large messages.
+    pub network: f64,
+    /// Share that an all-to-all reaches.
+    pub network_all_to_all: f64,
+    /// Before the first byte, whatever the size of the group.
+    pub base_seconds: f64,
+    /// Share of the multiprocessors a collective occupies while it runs beside compute.
+    pub occupied: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// A profile, and whether it is this very device's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calibrated {
+    /// The curves.
+    pub profile: Profile,
+    /// Whether they are this device's own, or borrowed.
+    pub is_own: bool,
+}
+
+const PROFILES: &[(&str, &str)] = &[
+    ("H200", include_str!("../../../data/hardware/curves/h200.toml")),
+    ("H100", include_str!("../../../data/hardware/curves/h100.toml")),
+    ("A100", include_str!("../../../data/hardware/curves/a100.toml")),
+    ("B200", include_str!("../../../data/hardware/curves/b200.toml")),
+    ("GB200", include_str!("../../../data/hardware/curves/gb200.toml")),
+    ("GB300", include_str!("../../../data/hardware/curves/gb300.toml")),
+];
+
+impl Profile {
+    /// Reads a profile file.
+    pub fn parse(name: &str, text: &str) -> Result<Profile, Finding> {
+        toml::from_str(text)
+            .map_err(|e| Finding::error("hardware/profile", Blame::Environment, name, e.message().to_string()))
+    }
+
+    /// The curve of a format, if the device multiplies in it.
+    pub fn gemm(&self, format: &str) -> Option<&GemmCurve> {
+        self.gemm.iter().find(|curve| curve.format == format)
+    }
+
+    /// The curve of an attention kernel, if the device runs it.
+    pub fn attention(&self, kernel: &str) -> Option<&AttentionCurve> {
+        self.attention.iter().find(|curve| curve.kernel == kernel)
+    }
+}
+
+/// Whose curves a device without its own borrows: by name where we know the chip, else by the
+/// formats its units multiply in.
+fn relative(device: &Device) -> Result<&'static str, Finding> {
+    let is = |names: &[&str]| names.iter().any(|name| device.name.eq_ignore_ascii_case(name));
+    let speaks = |format: &str| device.formats.iter().any(|f| f == format);
+    if is(&["B300", "GB10"]) || speaks("mxfp8") {
+        Ok("B200")
+    } else if device.name.to_ascii_lowercase().starts_with("tpu") {
+        let message = format!("nobody has measured the curves of {}, and no relative's fit", device.name);
+        Err(Finding::error("hardware/no-curves", Blame::Environment, device.name.clone(), message))
+    } else {
+        Ok(if speaks("fp8") { "H200" } else { "A100" })
+    }
+}
+
+impl Device {
+    /// The curves of this device: its own, or those of its nearest relative.
+    pub fn profile(&self) -> Result<Calibrated, Finding> {
+        // Read once: a search prices many layouts on one device.
+        static READ: LazyLock<Vec<Result<Profile, Finding>>> =
+            LazyLock::new(|| PROFILES.iter().map(|(name, text)| Profile::parse(name, text)).collect());
+        let find = |wanted: &str| PROFILES.iter().position(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        let (index, is_own) = match find(&self.name) {
+            Some(index) => (index, true),
+            None => (find(relative(self)?).unwrap_or(0), false),
+        };
+        Ok(Calibrated { profile: READ[index].clone()?, is_own })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_profile_reads_and_names_its_sources() {
+        for (name, text) in PROFILES {
+            let profile = Profile::parse(name, text).unwrap();
+            let device = Device::find(name).unwrap();
+            assert_eq!(profile.device, *name);
+            assert!(!profile.source.is_empty() && profile.gemm.iter().all(|c| !c.source.is_empty()));
+            // fp16 runs as bf16 does, integers train nothing.
+            for format in device.formats.iter().filter(|f| !matches!(f.as_str(), "fp16" | "int8" | "tf32" | "fp32")) {
+                assert!(profile.gemm(format).is_some(), "{name} has no curve in {format}");
+                assert!(device.peaks.iter().any(|p| p.format == *format), "{name} has no peak in {format}");
+            }
+            for kernel in ["unfused", "flash1", "flash2", "flash3"] {
+                assert!(profile.attention(kernel).is_some(), "{name} has no curve of {kernel}");
+            }
+        }
+    }
+
+    #[test]
+    fn attention_is_interpolated_between_widths() {
+        let curve = &Profile::parse("H200", PROFILES[0].1).unwrap().attention[3];
+        let (narrow, wide) = (curve.dims[0], curve.dims[1]);
+        assert_eq!(curve.fractions(narrow.0), (narrow.1, narrow.2));
+        assert_eq!(curve.fractions(wide.0), (wide.1, wide.2));
+        let between = curve.fractions((narrow.0 * wide.0).sqrt()).0;
+        assert!((between - (narrow.1 + wide.1) / 2.0).abs() < 1e-9);
+        assert!(curve.fractions(narrow.0 / 2.0).0 < narrow.1);
+        assert_eq!(curve.fractions(1e4).0, curve.dims.last().unwrap().1);
+    }
+
+    #[test]
+    fn a_device_without_curves_borrows_a_relatives() {
+        let mut device = Device::find("B200").unwrap();
+        device.name = "GB999".to_string();
+        let calibrated = device.profile().unwrap();
+        assert!(!calibrated.is_own && calibrated.profile.device == "B200");
+        assert!(Device::find("TPU-v5e").unwrap().profile().unwrap_err().message.contains("nobody has measured"));
+    }
+}

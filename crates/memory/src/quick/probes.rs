@@ -1,0 +1,317 @@
+//! Replays of short stages that the quick sum is made of.
+//!
+//! A probe is keyed by what it can depend on: experts' degrees only where experts stand, of the
+//! recompute policy only the modules its layers have. A search that walks thousands of degrees
+//! shares most of its probes that way.
+
+use super::{Held, Quick};
+use crate::Unmodelled;
+use crate::ledger::Replay;
+use crate::ledger::megatron::{Job, MegatronOptions, replay};
+use crate::line::Line;
+use layout::request::RecomputeModule;
+use layout::{Layout, LayoutRequest, Needs, OwnershipTable, Recompute, StagePlan, ZeroStage, settle};
+use recipe::{Layer, Mixer, Optimizer, Place, Recipe, Surface};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Where in the pipeline a stage stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Role {
+    Only,
+    First,
+    Middle,
+    Last,
+}
+
+/// Bytes of a probe beyond its static state, and what the allocator kept besides.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    bytes: u64,
+    left: u64,
+}
+
+/// What the ends of a pipeline add.
+struct Ends {
+    boundary: u64,
+    loss: [u64; 2],
+    embedding: u64,
+    left: u64,
+}
+
+/// What a probe depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Asked {
+    /// One kind, once or twice.
+    kind: usize,
+    times: usize,
+    role: Role,
+    microbatches: u64,
+    tp: u64,
+    sp: bool,
+    cp: u64,
+    ep: u64,
+    etp: u64,
+    micro_batch: u64,
+    sequence: u64,
+    vocab_multiple: u64,
+    /// Modules computed again, or all of them.
+    recompute: Option<Vec<RecomputeModule>>,
+}
+
+/// Parameters on one rank: by layer kind, at the front, at the back, of a tied head's copy.
+type HeldBy = (Vec<Held>, Held, Held, Held);
+
+/// Probes of one recipe, each replayed once however often it is asked for. Threads may share it.
+pub struct Probes<'a> {
+    recipe: &'a Recipe,
+    options: &'a MegatronOptions,
+    kinds: Vec<Layer>,
+    /// The recipe without layers, to be given those of a probe.
+    bare: Recipe,
+    replayed: Mutex<HashMap<Asked, Result<Probe, Unmodelled>>>,
+    counted: Mutex<HashMap<[u64; 4], HeldBy>>,
+}
+
+impl<'a> Probes<'a> {
+    /// No probe replayed yet.
+    pub fn new(recipe: &'a Recipe, options: &'a MegatronOptions) -> Probes<'a> {
+        let mut kinds: Vec<Layer> = Vec::new();
+        for layer in &recipe.layers {
+            if !kinds.contains(layer) {
+                kinds.push(layer.clone());
+            }
+        }
+        let mut bare = recipe.clone();
+        bare.layers.clear();
+        let (replayed, counted) = (Mutex::new(HashMap::new()), Mutex::new(HashMap::new()));
+        Probes { recipe, options, kinds, bare, replayed, counted }
+    }
+
+    /// Kinds of layers, in the order of depth.
+    pub fn kinds(&self) -> &[Layer] {
+        &self.kinds
+    }
+
+    /// The sum for the degrees, batch, sequence and recompute of a layout, which must be legal.
+    pub fn quick(&self, layout: &Layout) -> Result<Quick, Unmodelled> {
+        let (mut saved, mut inside, mut left) = (Vec::new(), Vec::new(), 0);
+        for kind in 0..self.kinds.len() {
+            let one = self.probe(layout, kind, 1, Role::Middle, 1)?;
+            let two = self.probe(layout, kind, 2, Role::Middle, 1)?;
+            saved.push(two.bytes.saturating_sub(one.bytes));
+            inside.push(one.bytes);
+            left = left.max(two.left);
+        }
+        let ends = self.ends(layout)?;
+        let (held, front, back, tied) = self.held(layout)?;
+        Ok(Quick {
+            boundary: ends.boundary,
+            loss: ends.loss,
+            embedding: ends.embedding,
+            held,
+            front,
+            back,
+            tied,
+            grad_width: self.options.gradients.bits() / 8,
+            left: left + ends.left,
+            kinds: self.kinds.clone(),
+            saved,
+            inside,
+        })
+    }
+
+    /// The ends of the pipeline, read off a kind without experts where there is one. What they add
+    /// does not depend on what layers compute again, so every policy shares them.
+    fn ends(&self, layout: &Layout) -> Result<Ends, Unmodelled> {
+        let plain = Layout { recompute: Recompute::None, ..layout.clone() };
+        let light = self.kinds.iter().position(|kind| !kind.has(Mixer::Moe)).unwrap_or(0);
+        let one = self.probe(&plain, light, 1, Role::Middle, 1)?.bytes;
+        let saved = self.probe(&plain, light, 2, Role::Middle, 1)?.bytes.saturating_sub(one);
+        let two = self.probe(&plain, light, 1, Role::Middle, 2)?.bytes;
+        let first = self.probe(&plain, light, 1, Role::First, 1)?;
+        let roles = [self.probe(&plain, light, 1, Role::Only, 1)?, self.probe(&plain, light, 1, Role::Last, 1)?];
+        Ok(Ends {
+            boundary: two.saturating_sub(one + saved),
+            loss: roles.map(|end| end.bytes.saturating_sub(saved)),
+            embedding: first.bytes.saturating_sub(saved),
+            left: first.left + roles[0].left.max(roles[1].left),
+        })
+    }
+
+    fn probe(
+        &self,
+        layout: &Layout,
+        kind: usize,
+        times: usize,
+        role: Role,
+        microbatches: u64,
+    ) -> Result<Probe, Unmodelled> {
+        let asked = self.asked(layout, kind, times, role, microbatches);
+        if let Some(known) = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).get(&asked) {
+            return known.clone();
+        }
+        let found = self.replay(&asked);
+        self.replayed.lock().unwrap_or_else(|e| e.into_inner()).insert(asked, found.clone());
+        found
+    }
+
+    /// What the probe depends on, and nothing else.
+    fn asked(&self, layout: &Layout, kind: usize, times: usize, role: Role, microbatches: u64) -> Asked {
+        let layer = &self.kinds[kind];
+        let suffix = self.recipe.features.mtp().filter(|_| matches!(role, Role::Only | Role::Last));
+        let stands = |mixer| layer.has(mixer) || suffix.is_some_and(|mtp| mtp.layer.has(mixer));
+        let recompute = match &layout.recompute {
+            Recompute::Full => None,
+            Recompute::None => Some(Vec::new()),
+            Recompute::Selective(modules) => {
+                Some(modules.iter().copied().filter(|m| mixer_of(*m).is_none_or(stands)).collect())
+            }
+        };
+        let (ep, etp) = if stands(Mixer::Moe) { (layout.ep.get(), layout.etp.get()) } else { (1, 1) };
+        Asked {
+            kind,
+            times,
+            role,
+            microbatches,
+            tp: layout.tp.get(),
+            sp: layout.sp,
+            cp: layout.cp.get(),
+            ep,
+            etp,
+            micro_batch: layout.micro_batch,
+            sequence: layout.sequence,
+            vocab_multiple: layout.vocab_multiple,
+            recompute,
+        }
+    }
+
+    /// A recipe and layout whose stage under test holds the layers asked for.
+    fn stage(&self, asked: &Asked) -> Result<(Recipe, Layout, StagePlan), Unmodelled> {
+        let (before, after) = match asked.role {
+            Role::Only => (0, 0),
+            Role::First => (0, 1),
+            Role::Middle => (1, 1),
+            Role::Last => (1, 0),
+        };
+        let mut recipe = self.bare.clone();
+        recipe.layers = vec![self.kinds[asked.kind].clone(); before + asked.times + after];
+        let mut cuts = Vec::new();
+        cuts.extend((before > 0).then_some(before as u64));
+        cuts.extend((after > 0).then_some((before + asked.times) as u64));
+        let request = LayoutRequest {
+            tp: Some(asked.tp),
+            sp: Some(asked.sp),
+            cp: Some(asked.cp),
+            pp: Some(1 + before as u64 + after as u64),
+            ep: Some(asked.ep),
+            etp: Some(asked.etp),
+            zero: Some(ZeroStage::Zero),
+            micro_batch: Some(asked.micro_batch),
+            microbatches: Some(asked.microbatches),
+            sequence: Some(asked.sequence),
+            recompute: Some(match &asked.recompute {
+                None => Recompute::Full,
+                Some(modules) if modules.is_empty() => Recompute::None,
+                Some(modules) => Recompute::Selective(modules.clone()),
+            }),
+            boundaries: Some(cuts).filter(|c| !c.is_empty()),
+            vocab_multiple: Some(asked.vocab_multiple),
+            ..LayoutRequest::default()
+        };
+        let refused = |f: &diag::Finding| Unmodelled::new("this layout", f.message.as_str());
+        let (layout, _) = settle(&request, Needs::of(&recipe)).map_err(|found| refused(&found[0]))?;
+        let plan = StagePlan::new(&recipe, &layout, None).map_err(|f| refused(&f))?;
+        Ok((recipe, layout, plan))
+    }
+
+    fn replay(&self, asked: &Asked) -> Result<Probe, Unmodelled> {
+        let (recipe, layout, plan) = self.stage(asked)?;
+        let stage = u64::from(matches!(asked.role, Role::Middle | Role::Last));
+        let rank = stage * (layout.world / layout.pp.get());
+        // What a layer keeps is the same in every step; libraries' workspaces, which stay from the
+        // first on, are read off the ends.
+        let steps = if asked.role == Role::Middle { 1 } else { 2 };
+        let options = MegatronOptions { steps, ..self.options.clone() };
+        let job = Job { recipe: &recipe, layout: &layout, stages: &plan, rank, options: &options };
+        let replay = replay(&job)?;
+        Ok(Probe {
+            bytes: running_bytes(&replay, self.options.gradients.bits() / 8),
+            left: replay.reserved_peak() - replay.allocated_peak(),
+        })
+    }
+
+    /// Parameters on one rank by layer kind and at the edges.
+    fn held(&self, layout: &Layout) -> Result<HeldBy, Unmodelled> {
+        let key = [layout.tp.get(), layout.ep.get(), layout.etp.get(), layout.vocab_multiple];
+        if let Some(known) = self.counted.lock().unwrap_or_else(|e| e.into_inner()).get(&key) {
+            return Ok(known.clone());
+        }
+        let found = self.count(layout)?;
+        self.counted.lock().unwrap_or_else(|e| e.into_inner()).insert(key, found.clone());
+        Ok(found)
+    }
+
+    fn count(&self, layout: &Layout) -> Result<HeldBy, Unmodelled> {
+        let mut recipe = self.bare.clone();
+        recipe.layers = self.kinds.clone();
+        let request = LayoutRequest {
+            tp: Some(layout.tp.get()),
+            ep: Some(layout.ep.get()),
+            etp: Some(layout.etp.get()),
+            vocab_multiple: Some(layout.vocab_multiple),
+            ..LayoutRequest::default()
+        };
+        let refused = |f: Vec<diag::Finding>| Unmodelled::new("this layout", f[0].message.clone());
+        let (layout, _) = settle(&request, Needs::of(&recipe)).map_err(refused)?;
+        let table = OwnershipTable::new(&recipe, &layout).map_err(refused)?;
+        let mut held = vec![Held::default(); self.kinds.len()];
+        let (mut front, mut back, mut tied) = (Held::default(), Held::default(), Held::default());
+        for row in &table.rows {
+            let slot = match row.tensor.place {
+                Place::Layer(layer) => &mut held[layer],
+                Place::Embedding | Place::Side(_) => &mut front,
+                Place::FinalNorm | Place::Head | Place::Mtp(_) => &mut back,
+            };
+            let group = usize::from(row.tensor.acting.is_some());
+            let side = if row.tensor.optimizer == Optimizer::Muon { &mut slot.muon } else { &mut slot.adam };
+            side[group] += row.part_elements(&layout);
+            if recipe.tied && row.tensor.surface == Surface::TokenEmbedding {
+                tied.adam[0] += row.part_elements(&layout);
+            }
+        }
+        debug_assert!(recipe.has(Mixer::Moe) || held.iter().all(|h| h.adam[1] + h.muon[1] == 0));
+        Ok((held, front, back, tied))
+    }
+}
+
+/// The mixer a recomputed module stands in; none when it stands in every layer.
+fn mixer_of(module: RecomputeModule) -> Option<Mixer> {
+    match module {
+        RecomputeModule::CoreAttn | RecomputeModule::MlaUpProj => Some(Mixer::Attention),
+        RecomputeModule::MoeAct | RecomputeModule::Moe | RecomputeModule::SharedExperts => Some(Mixer::Moe),
+        RecomputeModule::Mlp => Some(Mixer::Mlp),
+        RecomputeModule::GdnNormOut => Some(Mixer::GatedDelta),
+        RecomputeModule::Layernorm => None,
+    }
+}
+
+/// Bytes that come and go, at the highest point while layers run: every line but weights and
+/// optimizer state, and of gradients what lies outside their buffers. Probes keep whole optimizer
+/// state, whose blocks and steps are not a real stage's, so both are left out.
+fn running_bytes(replay: &Replay, grad_width: u64) -> u64 {
+    let running = replay.phases.iter().filter(|phase| phase.name.starts_with("fwdbwd"));
+    let Some(highest) = running.max_by_key(|phase| phase.peak.allocated) else { return 0 };
+    let of = |line: Line| highest.peak.by_line[line as usize];
+    let fixed = [
+        Line::ReplicatedParams,
+        Line::TpParams,
+        Line::ExpertParams,
+        Line::Gradients,
+        Line::MatrixOptimizer,
+        Line::OtherOptimizer,
+    ];
+    let fixed: u64 = fixed.into_iter().map(of).sum();
+    let fresh_gradients = of(Line::Gradients).saturating_sub(grad_width * replay.params);
+    highest.peak.allocated - fixed + fresh_gradients
+}

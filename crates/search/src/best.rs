@@ -1,0 +1,123 @@
+//! The best few layouts and the frontier, kept while layouts are simulated, and the bounds that
+//! tell which need no simulation.
+//!
+//! A candidate is left out only when its bound shows that it is neither among the best few nor on
+//! the frontier, ties included; so what comes out is what simulating everything would give.
+
+use crate::point::Point;
+use crate::price::Candidate;
+use std::cmp::Ordering;
+
+/// A layout with its simulated time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Simulated {
+    /// Which.
+    pub point: Point,
+    /// Seconds of a step over sequences of a step.
+    pub per_sequence: f64,
+    /// Bytes left on the worst rank.
+    pub headroom: i64,
+    /// How much there is to get wrong.
+    pub complexity: u32,
+}
+
+impl Simulated {
+    /// Faster first, then simpler, then smaller degrees.
+    fn order(&self, other: &Simulated) -> Ordering {
+        let time = self.per_sequence.total_cmp(&other.per_sequence);
+        time.then(self.complexity.cmp(&other.complexity)).then(self.point.cmp(&other.point))
+    }
+}
+
+/// The frontier's layouts take at most this many times as long as the best one: beyond it no
+/// headroom and no simplicity is worth it.
+pub const FRONTIER_REACH: f64 = 1.25;
+
+/// Headroom counts on the frontier in this many steps of the device: less is noise.
+pub const HEADROOM_STEPS: i64 = 20;
+
+/// The best few and the frontier.
+#[derive(Clone, Debug)]
+pub struct Best {
+    keep: usize,
+    /// Bytes of one step of headroom.
+    step: i64,
+    /// The best few, best first.
+    pub top: Vec<Simulated>,
+    /// Layouts that none is better than in throughput, headroom and simplicity at once.
+    pub frontier: Vec<Simulated>,
+}
+
+impl Best {
+    /// Nothing yet.
+    pub fn new(keep: usize, device_bytes: u64) -> Best {
+        let step = (device_bytes as i64 / HEADROOM_STEPS).max(1);
+        Best { keep: keep.max(1), step, top: Vec::new(), frontier: Vec::new() }
+    }
+
+    fn level(&self, headroom: i64) -> i64 {
+        headroom.div_euclid(self.step)
+    }
+
+    /// Whether simulating a candidate could change anything.
+    pub fn wants(&self, candidate: &Candidate) -> bool {
+        let least = Simulated {
+            point: candidate.point,
+            per_sequence: candidate.bound,
+            headroom: candidate.headroom,
+            complexity: candidate.complexity,
+        };
+        self.could_be_top(&least) || self.could_be_frontier(&least)
+    }
+
+    /// Whether anything that takes at least so long could change anything.
+    pub fn reaches(&self, per_sequence: f64) -> bool {
+        match (self.top.last().filter(|_| self.top.len() == self.keep), self.top.first()) {
+            (Some(last), Some(first)) => per_sequence <= last.per_sequence.max(first.per_sequence * FRONTIER_REACH),
+            _ => true,
+        }
+    }
+
+    fn could_be_top(&self, least: &Simulated) -> bool {
+        self.top.len() < self.keep || self.top.last().is_some_and(|last| least.order(last) == Ordering::Less)
+    }
+
+    fn could_be_frontier(&self, least: &Simulated) -> bool {
+        let in_reach = self.top.first().is_none_or(|first| least.per_sequence <= first.per_sequence * FRONTIER_REACH);
+        in_reach && !self.frontier.iter().any(|member| self.beats(member, least))
+    }
+
+    /// Whether one is at least as good in everything, and better in something or first in order.
+    fn beats(&self, one: &Simulated, other: &Simulated) -> bool {
+        let (mine, theirs) = (self.level(one.headroom), self.level(other.headroom));
+        if one.per_sequence > other.per_sequence || mine < theirs || one.complexity > other.complexity {
+            return false;
+        }
+        let is_better = one.per_sequence < other.per_sequence || mine > theirs || one.complexity < other.complexity;
+        is_better || one.point < other.point
+    }
+
+    /// Takes a simulated layout in.
+    pub fn take(&mut self, new: Simulated) {
+        let at = self.top.partition_point(|kept| kept.order(&new) == Ordering::Less);
+        if at < self.keep {
+            self.top.insert(at, new);
+            self.top.truncate(self.keep);
+        }
+        if self.could_be_frontier(&new) {
+            let beaten: Vec<bool> = self.frontier.iter().map(|member| self.beats(&new, member)).collect();
+            let mut beaten = beaten.into_iter();
+            self.frontier.retain(|_| !beaten.next().unwrap_or(false));
+            self.frontier.push(new);
+        }
+        if let Some(first) = self.top.first() {
+            let most = first.per_sequence * FRONTIER_REACH;
+            self.frontier.retain(|member| member.per_sequence <= most);
+        }
+    }
+
+    /// The frontier in the order of throughput.
+    pub fn sort(&mut self) {
+        self.frontier.sort_by(Simulated::order);
+    }
+}

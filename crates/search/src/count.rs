@@ -1,0 +1,92 @@
+//! How many layouts there are, and how many each rule refuses. Nothing is priced here, and few
+//! layouts are looked at one by one: what refuses an order or a policy does not depend on the
+//! degrees inside a layer.
+
+use crate::point::Key;
+use crate::rules::Mask;
+use crate::space::{Realm, Space};
+use diag::RuleId;
+use std::collections::{BTreeMap, HashMap};
+
+/// The layouts of a space.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All of them.
+    pub enumerated: u64,
+    /// Those no rule refuses.
+    pub legal: u64,
+    /// How many each rule refuses; one layout may be refused by several.
+    pub refused: BTreeMap<RuleId, u64>,
+}
+
+/// Layouts by what refuses them.
+type Histogram = Vec<(Mask, u64)>;
+
+/// Counts every layout of a space.
+pub fn count(space: &Space) -> Counts {
+    let mut counts = Counts::default();
+    for realm in &space.realms {
+        count_realm(space, realm, &mut counts);
+    }
+    counts
+}
+
+fn count_realm(space: &Space, realm: &Realm, counts: &mut Counts) {
+    let mut by_pipeline: HashMap<(u64, u64), Histogram> = HashMap::new();
+    let mut by_mask: HashMap<Mask, u64> = HashMap::new();
+    for key in &realm.keys {
+        for &pp in realm.orders.keys() {
+            let Some(dp) = space.replicas(key, pp) else { continue };
+            let microbatches = space.microbatches(key, dp);
+            let pipeline =
+                by_pipeline.entry((pp, microbatches)).or_insert_with(|| histogram(space, realm, pp, microbatches));
+            let mesh = realm.rules.mesh(key, pp, dp);
+            for (mask, number) in pipeline.iter() {
+                *by_mask.entry(mesh | mask).or_default() += number;
+            }
+        }
+    }
+    for (mask, number) in by_mask {
+        counts.enumerated += number;
+        if mask == 0 {
+            counts.legal += number;
+        }
+        for rule in realm.rules.names(mask) {
+            *counts.refused.entry(rule).or_default() += number;
+        }
+    }
+}
+
+/// Everything that varies under fixed degrees, by what refuses it.
+fn histogram(space: &Space, realm: &Realm, pp: u64, microbatches: u64) -> Histogram {
+    let mut found: BTreeMap<Mask, u64> = BTreeMap::new();
+    for &order in &realm.orders[&pp] {
+        let here = realm.rules.order(pp, order, microbatches);
+        let shapes = realm.shapes.get(&pp).into_iter().flatten().filter(|shape| shape.order == order).count();
+        for &zero in &space.zero {
+            for policy in 0..realm.recompute.len() {
+                let mask = here | realm.rules.state(pp, zero) | realm.rules.recompute(policy);
+                // An order that has too few layers is still one layout, refused.
+                *found.entry(mask).or_default() += shapes.max(1) as u64 * space.offload.len() as u64;
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// Legal layouts of one key.
+pub fn legal_of(space: &Space, realm: &Realm, key: &Key) -> u64 {
+    let mut sum = 0;
+    for (&pp, shapes) in &realm.shapes {
+        let Some(dp) = space.replicas(key, pp) else { continue };
+        if realm.rules.mesh(key, pp, dp) != 0 {
+            continue;
+        }
+        let microbatches = space.microbatches(key, dp);
+        let orders = shapes.iter().filter(|shape| realm.rules.order(pp, shape.order, microbatches) == 0).count();
+        let states = space.zero.iter().filter(|zero| realm.rules.state(pp, **zero) == 0).count();
+        let policies = (0..realm.recompute.len()).filter(|policy| realm.rules.recompute(*policy) == 0).count();
+        sum += (orders * states * policies * space.offload.len()) as u64;
+    }
+    sum
+}

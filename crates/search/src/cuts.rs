@@ -1,0 +1,125 @@
+//! Where the depth is cut: for every number of chunks, the partitions worth pricing.
+
+use crate::point::Order;
+use cost::{Counts, Prices};
+use layout::stages::{even, param_weights, weighted, weighted_by};
+use layout::{Balance, Schedule};
+use memory::quick::{Quick, Shards, StageShape, in_flight_under};
+use recipe::Recipe;
+use units::named;
+
+named! {
+    /// What a partition is even in.
+    pub enum Evenness {
+        /// Layers.
+        Layers = "layers",
+        /// Layers, where embedding and head count as one each.
+        LayersAndEdges = "layers and edges",
+        /// Parameters.
+        Params = "parameters",
+        /// Time of a microbatch.
+        Time = "time",
+        /// Memory at the peak.
+        Memory = "memory",
+        /// What was typed.
+        Typed = "boundaries",
+    }
+}
+
+/// One partition: the first layer of every chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// What it is even in; the first of several that come out the same.
+    pub even: Evenness,
+    /// First layers, zero included.
+    pub starts: Vec<usize>,
+}
+
+/// What layers weigh, read off one set of degrees: partitions are compared with one another, so
+/// what matters is how the kinds of layers stand to each other.
+pub struct Weights {
+    kinds: Vec<usize>,
+    /// Parameters by layer, of the front and of the back.
+    params: (Vec<u64>, u64, u64),
+    /// Nanoseconds of a microbatch by kind, and of the ends.
+    time: Vec<u64>,
+    time_ends: [u64; 2],
+    /// Bytes of state and of saved activations by kind, and state of the ends.
+    state: Vec<u64>,
+    saved: Vec<u64>,
+    state_ends: [u64; 2],
+}
+
+impl Weights {
+    /// Weighs every kind. `shards` share out the state.
+    pub fn new(recipe: &Recipe, quick: &Quick, prices: &Prices, shards: &Shards) -> Weights {
+        let count = quick.kinds().len();
+        let kinds = recipe.layers.iter().map(|layer| quick.kinds().iter().position(|k| k == layer).unwrap_or(0));
+        let seconds = |layers: &[u64], is_first: bool, is_last: bool| {
+            let times = prices.stage(Counts { layers, is_first, is_last });
+            ((times.forward + times.backward()) * 1e9) as u64
+        };
+        let one = |kind: usize| (0..count).map(|k| u64::from(k == kind)).collect::<Vec<u64>>();
+        let none = vec![0; count];
+        let terms = |shape: &StageShape| quick.terms(shape);
+        let shape = |layers: Vec<usize>, is_first, is_last| StageShape::new(count, layers, is_first, is_last);
+        let state = |shape: &StageShape| quick.state(&terms(shape), shards).total();
+        Weights {
+            kinds: kinds.collect(),
+            params: param_weights(recipe),
+            time: (0..count).map(|kind| seconds(&one(kind), false, false)).collect(),
+            time_ends: [seconds(&none, true, false), seconds(&none, false, true)],
+            state: (0..count).map(|kind| state(&shape(vec![kind], false, false))).collect(),
+            saved: (0..count).map(|kind| terms(&shape(vec![kind], false, false)).saved).collect(),
+            state_ends: [state(&shape(vec![], true, false)), state(&shape(vec![], false, true))],
+        }
+    }
+
+    /// The cut of a typed balance.
+    pub fn balanced(&self, balance: Balance, order: Order, pp: u64) -> Cut {
+        let chunks = (pp * order.vpp) as usize;
+        match balance {
+            Balance::Layers => Cut { even: Evenness::Layers, starts: even(self.kinds.len(), chunks) },
+            Balance::Params => Cut { even: Evenness::Params, starts: self.by_params(chunks) },
+        }
+    }
+
+    /// First layers of chunks even in parameters.
+    pub fn by_params(&self, num_chunks: usize) -> Vec<usize> {
+        weighted(&self.params.0, self.params.1, self.params.2, num_chunks)
+    }
+
+    /// First layers of chunks even in time.
+    pub fn by_time(&self, num_chunks: usize) -> Vec<usize> {
+        let weights: Vec<u64> = self.kinds.iter().map(|kind| self.time[*kind]).collect();
+        weighted(&weights, self.time_ends[0], self.time_ends[1], num_chunks)
+    }
+
+    /// First layers of chunks even in memory: early stages keep more microbatches.
+    pub fn by_memory(&self, schedule: Schedule, pp: u64, vpp: u64) -> Vec<usize> {
+        let flights: Vec<u64> = (0..pp).map(|stage| in_flight_under(schedule, [pp, vpp], 2 * pp, stage)).collect();
+        weighted_by(self.kinds.len(), self.state_ends[0], self.state_ends[1], (pp * vpp) as usize, |chunk, layer| {
+            let kind = self.kinds[layer];
+            self.state[kind] + self.saved[kind] * flights[chunk % pp as usize] / 256
+        })
+    }
+}
+
+/// The distinct partitions of a recipe under an order.
+pub fn cuts(recipe: &Recipe, weights: &Weights, schedule: Schedule, pp: u64, vpp: u64) -> Vec<Cut> {
+    let (depth, chunks) = (recipe.depth(), (pp * vpp) as usize);
+    let mut found: Vec<Cut> = Vec::new();
+    let mut add = |even, starts: Vec<usize>| {
+        if !found.iter().any(|cut| cut.starts == starts) {
+            found.push(Cut { even, starts });
+        }
+    };
+    add(Evenness::Layers, even(depth, chunks));
+    if chunks > 1 {
+        add(Evenness::LayersAndEdges, weighted(&vec![1; depth], 1, 1, chunks));
+        add(Evenness::Params, weights.by_params(chunks));
+        add(Evenness::Time, weights.by_time(chunks));
+        add(Evenness::Memory, weights.by_memory(schedule, pp, vpp));
+    }
+    found
+}

@@ -1,0 +1,85 @@
+//! What is asked: a model, a cluster, and what was pinned.
+
+use crate::point::Offload;
+use hardware::Cluster;
+use layout::{Layout, LayoutRequest};
+use memory::Unmodelled;
+use memory::ledger::Ledger;
+use recipe::Recipe;
+use units::Bytes;
+
+/// What is searched, and within which limits.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    /// The model as typed, features switched.
+    pub recipe: &'a Recipe,
+    /// What it runs on; its devices are the world.
+    pub cluster: &'a Cluster,
+    /// What was typed: a value pins its axis. The engine is part of it.
+    pub pinned: &'a LayoutRequest,
+    /// Memory to leave free on every rank.
+    pub headroom: Bytes,
+    /// More than that, where only the sums have been asked: what a replay found them to be off by.
+    pub caution: Bytes,
+    /// Where AdamW's state may live.
+    pub offload: OffloadChoice,
+    /// How far tensor parallelism may reach.
+    pub reach: Reach,
+    /// The ledger that prices a layout's memory.
+    pub ledger: &'a (dyn Fn(&Recipe, &Layout) -> Result<Ledger, Unmodelled> + Sync),
+    /// What the engine runs, as its time depends on it.
+    pub options: cost::Options,
+}
+
+/// Where AdamW's state may live.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OffloadChoice {
+    /// On the device or on the host, whichever is better.
+    Free,
+    /// This share on the host.
+    Pinned(f64),
+}
+
+impl OffloadChoice {
+    /// The share on the host.
+    pub fn share(self, chosen: Offload) -> f64 {
+        match self {
+            OffloadChoice::Pinned(share) => share,
+            OffloadChoice::Free => chosen.share(),
+        }
+    }
+}
+
+/// How far tensor parallelism may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// As far as the rules allow.
+    Anywhere,
+    /// Over the devices of one node.
+    Node,
+}
+
+/// Tokens a step has when no batch is typed: what large runs of the last years took, give or take
+/// a factor of four (GPT-3: 3.2 M, arXiv 2005.14165; Llama 3: 4 to 16 M, arXiv 2407.21783).
+pub const TOKENS_PER_STEP: u64 = 4 << 20;
+
+/// Sequences of a step when none are typed: near [`TOKENS_PER_STEP`] tokens, at least one a device,
+/// and a power of two on each, so that many degrees divide it.
+pub fn usual_batch(world: u64, sequence: u64) -> u64 {
+    let each = TOKENS_PER_STEP as f64 / sequence.max(1) as f64 / world.max(1) as f64;
+    let power = each.max(1.0).log2().round() as u32;
+    world << power.min(24)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::usual_batch;
+
+    #[test]
+    fn the_usual_batch_divides_well() {
+        assert_eq!(usual_batch(8, 4096), 1024);
+        assert_eq!(usual_batch(64, 8192), 512);
+        assert_eq!(usual_batch(24, 4096), 768);
+        assert_eq!(usual_batch(4096, 2048), 4096);
+    }
+}

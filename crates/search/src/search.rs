@@ -1,0 +1,194 @@
+//! The search: keys in the order of their bounds, each priced whole, and of what fits only what a
+//! bound cannot rule out is simulated. Batches have fixed sizes and are merged in order, so the
+//! answer does not depend on how many threads there are.
+
+use crate::best::{Best, Simulated};
+use crate::count::{Counts, count, legal_of};
+use crate::cuts::Weights;
+use crate::point::{Key, Point};
+use crate::price::{Candidate, Interest, Pricer, Tally, tight};
+use crate::question::Question;
+use crate::space::{Realm, Space};
+use cost::{Step, Unpriced};
+use diag::Finding;
+use layout::{Layout, Recompute, StagePlan, ZeroStage};
+use memory::quick::Shards;
+use rayon::prelude::*;
+
+/// How many keys are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Those whose bound reaches the best few or the frontier.
+    Bounded,
+    /// All of them: every legal layout is priced.
+    Priced,
+    /// All of them, and every layout that fits is simulated.
+    Everything,
+}
+
+/// What a search came to.
+pub struct Found {
+    /// The best few and the frontier.
+    pub best: Best,
+    /// Layouts, legal and not.
+    pub counts: Counts,
+    /// What became of the legal ones that were priced.
+    pub tally: Tally,
+    /// Simulated event by event.
+    pub simulated: u64,
+}
+
+/// How far a search has come: keys done, of how many.
+pub type Watch<'a> = &'a (dyn Fn(u64, u64) + Sync);
+
+/// Keys and candidates handled together; between batches bounds are tightened.
+const BATCH: usize = 32;
+
+/// Lays out a question's space, cut and ready to be priced.
+pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
+    let mut space = Space::new(question)?;
+    for realm in 0..space.realms.len() {
+        if let Some((weights, useful)) = weigh(&space, realm) {
+            space.realms[realm].keep_policies(&useful);
+            space.cut(realm, &weights);
+        }
+    }
+    Ok(space)
+}
+
+/// What layers weigh and which recompute policies save anything, read off the first legal degrees
+/// that can be priced.
+fn weigh(space: &Space, index: usize) -> Option<(Weights, Vec<bool>)> {
+    let realm = &space.realms[index];
+    let pricer = Pricer::new(space, index);
+    let is_legal = |key: &Key| {
+        let dp = |pp: &u64| space.replicas(key, *pp).map(|dp| (*pp, dp));
+        realm.orders.keys().filter_map(dp).any(|(pp, dp)| realm.rules.mesh(key, pp, dp) == 0)
+    };
+    realm.keys.iter().filter(|key| is_legal(key)).take(BATCH).find_map(|key| {
+        let mut layout = realm.template.clone();
+        space.set_key(&mut layout, key);
+        layout.recompute = realm.recompute[0].clone();
+        let quick = pricer.probes().quick(&layout).ok()?;
+        let prices = pricer.prices(&layout, crate::point::Offload::Device).ok()?;
+        let ranks = (space.world / (key.tp * key.cp)).max(1);
+        let shards = Shards::new(ZeroStage::One, [ranks, ranks]);
+        Some((Weights::new(&realm.recipe, &quick, &prices, &shards), useful(&pricer, realm, layout)))
+    })
+}
+
+/// Which policies save something that no policy of fewer modules saves.
+fn useful(pricer: &Pricer, realm: &Realm, mut layout: Layout) -> Vec<bool> {
+    let mut saved: Vec<Option<Vec<u64>>> = Vec::new();
+    for policy in &realm.recompute {
+        layout.recompute = policy.clone();
+        saved.push(pricer.probes().quick(&layout).ok().map(|quick| quick.saved_by_kind().to_vec()));
+    }
+    let within = |one: &Recompute, other: &Recompute| match (one, other) {
+        (Recompute::None, other) => *other != Recompute::None,
+        (Recompute::Selective(few), Recompute::Selective(many)) => {
+            few.len() < many.len() && few.iter().all(|module| many.contains(module))
+        }
+        _ => false,
+    };
+    let saves_no_more = |i: usize, j: usize| match (&saved[i], &saved[j]) {
+        (Some(one), Some(other)) => one.iter().zip(other).all(|(a, b)| a <= b),
+        _ => false,
+    };
+    let count = realm.recompute.len();
+    (0..count)
+        .map(|j| !(0..count).any(|i| within(&realm.recompute[i], &realm.recompute[j]) && saves_no_more(i, j)))
+        .collect()
+}
+
+/// One pricer a realm, which share their probes with whoever asks next.
+pub fn pricers<'a>(space: &'a Space<'a>) -> Vec<Pricer<'a>> {
+    (0..space.realms.len()).map(|realm| Pricer::new(space, realm)).collect()
+}
+
+/// Searches a space for the `keep` best layouts and the frontier.
+pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, watch: Watch) -> Found {
+    let keys = ordered_keys(space, pricers);
+    let mut found = Found {
+        best: Best::new(keep, space.question.cluster.device.visible_bytes()),
+        counts: count(space),
+        tally: Tally::default(),
+        simulated: 0,
+    };
+    let mut done = 0;
+    for batch in keys.chunks(BATCH) {
+        let (wanted, left): (Vec<_>, Vec<_>) =
+            batch.iter().partition(|(bound, _, _)| effort != Effort::Bounded || found.best.reaches(*bound));
+        found.tally.bounded +=
+            left.iter().map(|(_, realm, key)| legal_of(space, &space.realms[*realm], key)).sum::<u64>();
+        let best = &found.best;
+        let interest = Interest {
+            reaches: &|bound| effort != Effort::Bounded || best.reaches(bound),
+            wants: &|candidate| effort == Effort::Everything || best.wants(candidate),
+        };
+        let priced: Vec<(Tally, Vec<Candidate>)> =
+            wanted.par_iter().map(|(_, realm, key)| pricers[*realm].price(key, &interest)).collect();
+        let mut candidates = Vec::new();
+        for (tally, kept) in priced {
+            found.tally.add(&tally);
+            candidates.extend(kept);
+        }
+        simulate(space, pricers, candidates, effort, &mut found);
+        done += batch.len() as u64;
+        watch(done, keys.len() as u64);
+    }
+    found.best.sort();
+    found
+}
+
+/// Keys that have a legal layout, the most promising first.
+fn ordered_keys(space: &Space, pricers: &[Pricer]) -> Vec<(f64, usize, Key)> {
+    let all: Vec<(usize, Key)> = space
+        .realms
+        .iter()
+        .enumerate()
+        .flat_map(|(index, realm)| realm.keys.iter().map(move |key| (index, *key)))
+        .collect();
+    let bounds = all.par_iter().map(|(realm, key)| (pricers[*realm].least(key), *realm, *key));
+    let mut keys: Vec<_> = bounds.filter(|(bound, _, _)| bound.is_finite()).collect();
+    keys.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+    keys
+}
+
+/// Simulates candidates in the order of their bounds, until no bound is of interest.
+fn simulate(space: &Space, pricers: &[Pricer], mut candidates: Vec<Candidate>, effort: Effort, found: &mut Found) {
+    candidates.sort_by(|a, b| a.bound.total_cmp(&b.bound).then(a.point.cmp(&b.point)));
+    for batch in candidates.chunks(BATCH) {
+        let is_wanted = |candidate: &Candidate| effort == Effort::Everything || found.best.wants(candidate);
+        let wanted: Vec<&Candidate> = batch.iter().filter(|candidate| is_wanted(candidate)).collect();
+        let steps: Vec<Option<Simulated>> = wanted
+            .par_iter()
+            .map(|candidate| {
+                let point = candidate.point;
+                let layout = space.layout(&point);
+                let prices = pricers[point.realm].prices(&layout, point.offload).ok()?;
+                let sequences = layout.global_batch as f64;
+                let bound = tight(&prices, &layout, space.shape(&point)).ok()? / sequences;
+                if !is_wanted(&Candidate { bound: bound.max(candidate.bound), ..**candidate }) {
+                    return None;
+                }
+                let plan = StagePlan::new(&space.realms[point.realm].recipe, &layout, None).ok()?;
+                Some(Simulated {
+                    point,
+                    per_sequence: prices.step(&layout, &plan).ok()?.seconds / sequences,
+                    headroom: candidate.headroom,
+                    complexity: candidate.complexity,
+                })
+            })
+            .collect();
+        found.simulated += steps.iter().flatten().count() as u64;
+        steps.into_iter().flatten().for_each(|simulated| found.best.take(simulated));
+    }
+}
+
+/// The simulated step of a point.
+pub fn step_of(space: &Space, pricer: &Pricer, point: &Point, layout: &Layout) -> Result<Step, Unpriced> {
+    let recipe = &space.realms[point.realm].recipe;
+    let plan = StagePlan::new(recipe, layout, None)?;
+    pricer.prices(layout, point.offload)?.step(layout, &plan)
+}

@@ -1,0 +1,398 @@
+//! The space: the values of every axis, the realms (one a mode), and points turned into layouts.
+//!
+//! What is in it: tp, cp, pp, ep that divide the world; etp that divides tp; microbatches of at
+//! most [`MOST_TOKENS`] tokens that divide the global batch; ZeRO 0 and 1; recompute of nothing, of
+//! each useful module, of the cheap ones together, of everything; every schedule with every number
+//! of chunks it has layers for; five partitions of depth; AdamW's state on the device or on the
+//! host. SP follows TP. A typed value pins its axis, whatever it is; a mode pins the tensor axis to
+//! the degree that is part of its identity.
+//!
+//! ZeRO 2 and 3 are searched when typed. Under Megatron-Core they are another wrapper
+//! (Megatron-FSDP), whose gathered buffers the quick sums do not count; the replay that confirms an
+//! answer does, and sends the search back.
+
+use crate::cuts::{Cut, Evenness, Weights, cuts};
+use crate::point::{Key, Offload, Order, Point};
+use crate::question::{OffloadChoice, Question, Reach, usual_batch};
+use crate::rules::{Fixed, Rules, Values};
+use crate::shape::{Shape, kinds_of_layers};
+use diag::{Blame, Finding};
+use hardware::Way;
+use layout::request::RecomputeModule;
+use layout::{Layout, LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
+use memory::fit::useful_modules;
+use memory::ledger::Ledger;
+use memory::ledger::megatron::MegatronOptions;
+use recipe::{Mixer, Mode, Recipe};
+use std::collections::{BTreeMap, BTreeSet};
+use units::{Degree, divisors};
+
+/// Tokens of a microbatch beyond which products gain nothing more.
+pub const MOST_TOKENS: u64 = 1 << 17;
+
+/// How the number of microbatches follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batch {
+    /// From sequences a step has in all.
+    Global(u64),
+    /// It was typed, and the global batch follows from it.
+    Count(u64),
+}
+
+/// A mode, or none, with everything that depends on which blocks run.
+pub struct Realm {
+    /// The mode.
+    pub mode: Option<Mode>,
+    /// The model as the mode runs it.
+    pub recipe: Recipe,
+    /// What Megatron is told.
+    pub options: MegatronOptions,
+    /// Degrees inside a layer, with the microbatch, in order.
+    pub keys: Vec<Key>,
+    /// Recompute policies.
+    pub recompute: Vec<Recompute>,
+    /// Legality.
+    pub rules: Rules,
+    /// A settled layout to start from.
+    pub template: Layout,
+    /// For each pp, every order and cut that has layers enough.
+    pub shapes: BTreeMap<u64, Vec<Shape>>,
+    /// For each pp, the orders asked for.
+    pub orders: BTreeMap<u64, Vec<Order>>,
+}
+
+impl Realm {
+    /// Forgets policies that are not kept.
+    pub fn keep_policies(&mut self, kept: &[bool]) {
+        let mut each = kept.iter();
+        self.recompute.retain(|_| *each.next().unwrap_or(&true));
+        self.rules.keep_policies(kept);
+    }
+}
+
+/// Everything that is searched.
+pub struct Space<'a> {
+    /// What was asked.
+    pub question: Question<'a>,
+    /// Ranks.
+    pub world: u64,
+    /// How microbatches follow.
+    pub batch: Batch,
+    /// Tokens of a sequence.
+    pub sequence: u64,
+    /// Whether there is an expert mesh.
+    pub has_experts: bool,
+    /// Whether a person gave the batch.
+    pub is_batch_typed: bool,
+    /// ZeRO stages.
+    pub zero: Vec<ZeroStage>,
+    /// Where AdamW's state may live.
+    pub offload: Vec<Offload>,
+    /// One a mode.
+    pub realms: Vec<Realm>,
+}
+
+impl<'a> Space<'a> {
+    /// Lays the space out; refuses what no layout can mend.
+    pub fn new(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
+        let pinned = question.pinned;
+        let world = question.cluster.devices();
+        settle(&LayoutRequest { world: Some(world), ..pinned.clone() }, Needs::of(question.recipe))?;
+        let sequence = pinned.sequence.unwrap_or(question.recipe.sequence);
+        let is_batch_typed = pinned.global_batch.is_some() || pinned.microbatches.is_some();
+        let batch = match (pinned.global_batch, pinned.microbatches) {
+            (Some(global), _) => Batch::Global(global),
+            (None, Some(count)) => Batch::Count(count),
+            (None, None) => Batch::Global(usual_batch(world, sequence)),
+        };
+        let zero = pinned.zero.map_or_else(|| vec![ZeroStage::Zero, ZeroStage::One], |zero| vec![zero]);
+        let offload = match question.offload {
+            OffloadChoice::Free if question.cluster.device.link(Way::Host).is_ok() => {
+                vec![Offload::Device, Offload::Host]
+            }
+            OffloadChoice::Free | OffloadChoice::Pinned(_) => vec![Offload::Device],
+        };
+        let mut space = Space {
+            question,
+            world,
+            batch,
+            sequence,
+            has_experts: question.recipe.uses(Mixer::Moe),
+            is_batch_typed,
+            zero,
+            offload,
+            realms: Vec::new(),
+        };
+        let modes: Vec<Option<Mode>> = match pinned.mode {
+            Some(mode) => vec![Some(mode)],
+            None if question.recipe.modes.is_empty() => vec![None],
+            None => question.recipe.modes.iter().map(|mode| Some(*mode)).collect(),
+        };
+        for mode in modes {
+            let realm = space.realm(mode)?;
+            space.realms.push(realm);
+        }
+        Ok(space)
+    }
+
+    fn realm(&self, mode: Option<Mode>) -> Result<Realm, Vec<Finding>> {
+        let question = &self.question;
+        let recipe = match mode {
+            Some(mode) => question.recipe.in_mode(mode).map_err(|finding| vec![finding])?.0,
+            None => question.recipe.clone(),
+        };
+        let base = LayoutRequest {
+            sequence: Some(self.sequence),
+            mode,
+            sp: question.pinned.sp,
+            engine: question.pinned.engine,
+            boundaries: question.pinned.boundaries.clone(),
+            vocab_multiple: question.pinned.vocab_multiple,
+            ..LayoutRequest::default()
+        };
+        let (template, _) = settle(&LayoutRequest { boundaries: None, ..base.clone() }, Needs::of(&recipe))?;
+        let ledger = (question.ledger)(&recipe, &template);
+        let refuse = |what: &str, why: &str| {
+            let finding = Finding::error("plan/ledger", Blame::Engine, what, format!("{what}: {why}"));
+            vec![finding.hint("--engine megatron, or --engine any")]
+        };
+        let options = match ledger.map_err(|e| refuse(&e.what, &e.why))? {
+            Ledger::Megatron(options) => options,
+            _ => return Err(refuse("this engine", "only Megatron-Core's memory is priced fast enough to search")),
+        };
+        let keys = self.keys(&recipe, mode);
+        let recompute = question.pinned.recompute.clone().map_or_else(|| policies(&recipe), |policy| vec![policy]);
+        let orders: BTreeMap<u64, Vec<Order>> =
+            self.stages().into_iter().map(|pp| (pp, self.orders(recipe.depth() as u64, pp))).collect();
+        let values = self.values(&keys, &orders, &recompute);
+        let fixed = Fixed {
+            base,
+            world: self.world,
+            dp: question.pinned.dp,
+            global_batch: match self.batch {
+                Batch::Global(global) => Some(global),
+                Batch::Count(_) => None,
+            },
+            microbatches: question.pinned.microbatches,
+        };
+        let rules = Rules::new(question.recipe, &fixed, &values);
+        Ok(Realm { mode, recipe, options, keys, recompute, rules, template, shapes: BTreeMap::new(), orders })
+    }
+
+    /// Degrees inside a layer, with the microbatch.
+    fn keys(&self, recipe: &Recipe, mode: Option<Mode>) -> Vec<Key> {
+        let pinned = self.question.pinned;
+        let all = divisors(self.world);
+        let has_experts = recipe.uses(Mixer::Moe);
+        let most_tp = match self.question.reach {
+            Reach::Anywhere => self.world,
+            Reach::Node => self.question.cluster.devices_per_node,
+        };
+        let tps = match (pinned.tp, mode) {
+            (Some(tp), _) => vec![tp],
+            (None, Some(mode)) => vec![mode.tensor_parallel()],
+            (None, None) => all.iter().copied().filter(|tp| *tp <= most_tp).collect(),
+        };
+        let either = |typed: Option<u64>, free: &[u64]| typed.map_or_else(|| free.to_vec(), |value| vec![value]);
+        let mut keys = Vec::new();
+        for &tp in &tps {
+            let etps = if has_experts { divisors(tp) } else { vec![1] };
+            for cp in either(pinned.cp, &all) {
+                for ep in either(pinned.ep, if has_experts { &all } else { &[1] }) {
+                    for etp in either(pinned.etp, &etps) {
+                        for micro_batch in self.micro_batches() {
+                            keys.push(Key { tp, cp, ep, etp, micro_batch });
+                        }
+                    }
+                }
+            }
+        }
+        keys.retain(|key| key.tp * key.cp <= self.world);
+        keys
+    }
+
+    fn micro_batches(&self) -> Vec<u64> {
+        if let Some(typed) = self.question.pinned.micro_batch {
+            return vec![typed];
+        }
+        let most = (MOST_TOKENS / self.sequence.max(1)).max(1);
+        match self.batch {
+            Batch::Global(global) => divisors(global).into_iter().filter(|n| *n <= most).collect(),
+            Batch::Count(_) => (0..24).map(|power| 1 << power).filter(|n| *n <= most).collect(),
+        }
+    }
+
+    fn stages(&self) -> Vec<u64> {
+        self.question.pinned.pp.map_or_else(|| divisors(self.world), |pp| vec![pp])
+    }
+
+    /// Schedules with the chunks they may have.
+    fn orders(&self, depth: u64, pp: u64) -> Vec<Order> {
+        let pinned = self.question.pinned;
+        let schedules: Vec<Schedule> = match pinned.schedule {
+            Some(schedule) => vec![schedule],
+            None if pp == 1 => vec![Schedule::OneF1b],
+            None => Schedule::ALL.iter().map(|(_, schedule)| *schedule).collect(),
+        };
+        let mut orders = Vec::new();
+        for schedule in schedules {
+            let chunks = match (pinned.vpp, schedule) {
+                (Some(vpp), _) => vec![vpp],
+                (None, Schedule::Interleaved) => (2..=(depth / pp).max(2)).collect(),
+                (None, Schedule::DualPipeV) => vec![2],
+                (None, _) => vec![1],
+            };
+            orders.extend(chunks.into_iter().map(|vpp| Order { schedule, vpp }));
+        }
+        orders
+    }
+
+    /// Replicas under degrees, none when they do not divide the world.
+    pub fn replicas(&self, key: &Key, pp: u64) -> Option<u64> {
+        let dense = key.tp.checked_mul(key.cp)?.checked_mul(pp)?;
+        self.world.is_multiple_of(dense).then(|| self.question.pinned.dp.unwrap_or(self.world / dense))
+    }
+
+    /// Microbatches of a step on one replica, as a layout settles them.
+    pub fn microbatches(&self, key: &Key, dp: u64) -> u64 {
+        match (self.question.pinned.microbatches, self.batch) {
+            (Some(count), _) | (None, Batch::Count(count)) => count,
+            (None, Batch::Global(global)) => (global / (key.micro_batch * dp)).max(1),
+        }
+    }
+
+    fn values(&self, keys: &[Key], orders: &BTreeMap<u64, Vec<Order>>, recompute: &[Recompute]) -> Values {
+        let (mut inside, mut experts, mut at_once) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut counts = BTreeSet::new();
+        for key in keys {
+            inside.insert((key.tp, key.cp));
+            experts.insert((key.ep, key.etp));
+            for &pp in orders.keys() {
+                if let Some(dp) = self.replicas(key, pp) {
+                    at_once.insert((key.micro_batch, dp));
+                    counts.insert(self.microbatches(key, dp));
+                }
+            }
+        }
+        Values {
+            inside: inside.into_iter().collect(),
+            experts: experts.into_iter().collect(),
+            orders: orders.iter().map(|(pp, list)| (*pp, list.clone())).collect(),
+            counts: counts.into_iter().collect(),
+            zero: self.zero.clone(),
+            recompute: recompute.to_vec(),
+            at_once: at_once.into_iter().collect(),
+        }
+    }
+
+    /// Cuts the depth for every order that has layers enough.
+    pub fn cut(&mut self, realm: usize, weights: &Weights) {
+        let typed = self.question.pinned.boundaries.clone();
+        let balance = self.question.pinned.balance;
+        let realm = &mut self.realms[realm];
+        let kinds = kinds_of_layers(&realm.recipe);
+        for (&pp, orders) in &realm.orders {
+            let mut shapes = Vec::new();
+            for &order in orders {
+                if pp * order.vpp > realm.recipe.depth() as u64 {
+                    continue;
+                }
+                let list = match (&typed, balance) {
+                    (Some(given), _) => {
+                        let starts = std::iter::once(0).chain(given.iter().map(|b| *b as usize)).collect();
+                        vec![Cut { even: Evenness::Typed, starts }]
+                    }
+                    (None, Some(balance)) => vec![weights.balanced(balance, order, pp)],
+                    (None, None) => cuts(&realm.recipe, weights, order.schedule, pp, order.vpp),
+                };
+                let whole = list.into_iter().filter(|cut| cut.starts.len() as u64 == pp * order.vpp);
+                let mut layout = realm.template.clone();
+                degrees(&mut layout, pp, order);
+                shapes.extend(whole.map(|cut| Shape::new(&layout, &kinds, order, cut)));
+            }
+            realm.shapes.insert(pp, shapes);
+        }
+    }
+
+    /// The layout of a point.
+    pub fn layout(&self, point: &Point) -> Layout {
+        let realm = &self.realms[point.realm];
+        let mut layout = realm.template.clone();
+        self.set_key(&mut layout, &point.key);
+        self.set_pipeline(&mut layout, &point.key, point.pp, point.order);
+        layout.zero = point.zero;
+        layout.recompute = realm.recompute[point.recompute].clone();
+        let shape = self.shape(point);
+        if shape.cut.even == Evenness::Typed || (point.pp > 1 && shape.cut.even != Evenness::Layers) {
+            layout.boundaries = Some(shape.cut.starts.iter().skip(1).map(|start| *start as u64).collect());
+        }
+        layout
+    }
+
+    /// The shape of a point's pipeline.
+    pub fn shape(&self, point: &Point) -> &Shape {
+        &self.realms[point.realm].shapes[&point.pp][point.shape]
+    }
+
+    /// Degrees inside a layer and the microbatch.
+    pub fn set_key(&self, layout: &mut Layout, key: &Key) {
+        layout.world = self.world;
+        layout.tp = degree(key.tp);
+        layout.cp = degree(key.cp);
+        layout.ep = degree(key.ep);
+        layout.etp = degree(key.etp);
+        layout.micro_batch = key.micro_batch;
+        layout.sp = key.tp > 1 && self.question.pinned.sp != Some(false);
+    }
+
+    /// Stages, replicas and microbatches.
+    pub fn set_pipeline(&self, layout: &mut Layout, key: &Key, pp: u64, order: Order) {
+        let dp = self.replicas(key, pp).unwrap_or(1);
+        degrees(layout, pp, order);
+        layout.dp = degree(dp);
+        let expert = if self.has_experts { key.ep * key.etp * pp } else { key.tp * key.cp * pp };
+        layout.edp = degree(self.world / expert);
+        layout.microbatches = self.microbatches(key, dp);
+        layout.global_batch = match self.batch {
+            Batch::Global(global) => global,
+            Batch::Count(count) => count * key.micro_batch * dp,
+        };
+    }
+}
+
+fn degrees(layout: &mut Layout, pp: u64, order: Order) {
+    layout.pp = degree(pp);
+    layout.vpp = degree(order.vpp);
+    layout.schedule = order.schedule;
+}
+
+fn degree(value: u64) -> Degree {
+    Degree::new(value).unwrap_or(Degree::ONE)
+}
+
+/// Recompute worth trying: nothing, each module that can save memory here, the first few together
+/// from the one that costs least on, everything.
+fn policies(recipe: &Recipe) -> Vec<Recompute> {
+    let mut modules = useful_modules(recipe);
+    modules.sort_by_key(|module| work_of(*module));
+    let mut found = vec![Recompute::None];
+    let mut add = |modules: &[RecomputeModule]| {
+        let mut modules = modules.to_vec();
+        modules.sort();
+        let policy = Recompute::Selective(modules);
+        if !found.contains(&policy) {
+            found.push(policy);
+        }
+    };
+    modules.iter().for_each(|module| add(&[*module]));
+    (2..=modules.len()).for_each(|count| add(&modules[..count]));
+    found.push(Recompute::Full);
+    found
+}
+
+/// Modules from the least work to the most: element-wise ones, then products by how wide they are.
+fn work_of(module: RecomputeModule) -> usize {
+    use RecomputeModule::{CoreAttn, GdnNormOut, Layernorm, MlaUpProj, Mlp, Moe, MoeAct, SharedExperts};
+    let order = [Layernorm, MoeAct, GdnNormOut, MlaUpProj, CoreAttn, SharedExperts, Mlp, Moe];
+    order.iter().position(|other| *other == module).unwrap_or(order.len())
+}
