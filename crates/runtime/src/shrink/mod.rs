@@ -126,7 +126,8 @@ impl Shrinker {
     }
 
     /// Whole periods, as many as the chunks need; of a long pattern without a period its beginning,
-    /// until every kind of layer has stood there. Boundaries name layers, and so keep the depth.
+    /// twice as long as it takes until every kind of layer has stood there. Boundaries name layers,
+    /// and so keep the depth.
     fn depth(&mut self, has_boundaries: bool) {
         let (layers, period) = (self.recipe.layers.clone(), self.recipe.pattern.period.len());
         let chunks = self.full.chunks() as usize;
@@ -136,7 +137,7 @@ impl Shrinker {
         let least = chunks.max(aim::LEAST_DEPTH);
         let depths: Vec<usize> = match period <= aim::DEPTH {
             true => (1..).map(|n| n * period).skip_while(|d| *d < least).take_while(|d| *d < layers.len()).collect(),
-            false => (least.max(seen_all(&layers))..layers.len()).collect(),
+            false => (least.max(2 * seen_all(&layers))..layers.len()).collect(),
         };
         self.first(depths, |recipe, _, depth| {
             recipe.layers.truncate(depth);
