@@ -8,6 +8,8 @@ use layout::mesh::Order;
 use layout::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
 use memory::ledger::megatron::Fp8Recipe;
 use recipe::{Dtype, Feature, Mode};
+use runtime::rehearse::{Inject, Number, Ranks};
+use runtime::shrink::Dims;
 use std::path::PathBuf;
 use units::Bytes;
 
@@ -59,6 +61,8 @@ pub enum Command {
     Fidelity(FidelityArgs),
     /// What to run on this cluster
     Plan(PlanArgs),
+    /// Is the split right? Trains the model made small on every rank and on one, and compares
+    Rehearse(RehearseArgs),
     /// A completion script for your shell
     Completions(CompletionsArgs),
 }
@@ -593,6 +597,47 @@ pub struct ExplainArgs {
     pub offload_optimizer: f64,
 }
 
+/// Arguments of `rehearse`.
+#[derive(Args)]
+pub struct RehearseArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub how: RehearsalArgs,
+}
+
+/// How a plan is rehearsed.
+#[derive(Args)]
+#[command(next_help_heading = "Rehearsal")]
+pub struct RehearsalArgs {
+    /// Training steps
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub steps: u64,
+    /// Numbers to compute with: f64 tells mistakes from rounding, f32 is faster
+    #[arg(long, value_parser = number, default_value = "f64")]
+    pub dtype: Number,
+    /// Sizes to insist on, as hidden=64,seq=32,depth=12,experts=8; the rest is made small
+    #[arg(long, value_name = "SIZES", value_parser = Dims::parse)]
+    pub dims: Option<Dims>,
+    /// Learn this text, a token a byte, instead of a synthetic sequence
+    #[arg(long, value_name = "FILE")]
+    pub text: Option<PathBuf>,
+    /// Of initial weights and data
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Make a fault: die:RANK@STEP, dtype:RANK@STEP, drop:RANK@STEP, skew:FACTOR, zero-expert:EXPERT
+    #[arg(long, value_name = "FAULT", value_parser = Inject::parse)]
+    pub inject: Option<Inject>,
+    /// Seconds a rank waits for another (default: 60, or 5 with --inject)
+    #[arg(long, value_name = "SECONDS")]
+    pub deadline: Option<f64>,
+    /// What ranks are: threads, or mpi under mpirun
+    #[arg(long, value_parser = ranks, default_value = "threads")]
+    pub ranks: Ranks,
+}
+
 /// Arguments of `completions`.
 #[derive(Args)]
 pub struct CompletionsArgs {
@@ -655,6 +700,14 @@ fn dtype(text: &str) -> Result<Dtype, String> {
 
 fn feature(text: &str) -> Result<Feature, String> {
     pick(text, Feature::ALL)
+}
+
+fn number(text: &str) -> Result<Number, String> {
+    pick(text, Number::ALL)
+}
+
+fn ranks(text: &str) -> Result<Ranks, String> {
+    pick(text, Ranks::ALL)
 }
 
 fn mode(text: &str) -> Result<Mode, String> {

@@ -4,6 +4,7 @@
 use crate::call::{Call, Group, Header, Kind};
 use crate::element::{Element, Payload, Piece};
 use crate::failure;
+use crate::fault::{Fault, Faulty};
 use crate::traffic::Traffic;
 use crate::{Dtype, Result};
 use diag::Finding;
@@ -38,7 +39,7 @@ pub enum Op {
 
 /// One rank's end of the world.
 pub struct Comm {
-    fabric: Box<dyn Fabric>,
+    fabric: Faulty,
     traffic: Traffic,
 }
 
@@ -48,7 +49,7 @@ const BLOCK: usize = 4096;
 impl Comm {
     /// A rank's end over a backend.
     pub fn new(fabric: Box<dyn Fabric>) -> Comm {
-        Comm { fabric, traffic: Traffic::default() }
+        Comm { fabric: Faulty::over(fabric), traffic: Traffic::default() }
     }
 
     /// This rank.
@@ -64,6 +65,11 @@ impl Comm {
     /// What this rank has put into calls.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
+    }
+
+    /// Makes this rank's next call go wrong, to see what everybody makes of it.
+    pub fn arm(&self, fault: Fault) {
+        self.fabric.arm(fault);
     }
 
     /// Ends the run on every rank: this one has failed outside any call.

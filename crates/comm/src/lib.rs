@@ -9,6 +9,7 @@ mod call;
 mod collectives;
 mod element;
 mod failure;
+mod fault;
 #[cfg(feature = "mpi")]
 pub mod processes;
 pub mod threads;
@@ -17,6 +18,7 @@ mod traffic;
 pub use call::{Call, Group, Header, Kind};
 pub use collectives::{Comm, Fabric, Op};
 pub use element::{Dtype, Element, Payload, Piece};
+pub use fault::Fault;
 pub use traffic::{Moved, Traffic};
 
 /// What a call comes to: a value, or why the run is over.

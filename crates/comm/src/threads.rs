@@ -58,6 +58,44 @@ struct Status {
     has_left: Vec<bool>,
     /// The call each rank made last.
     doing: Vec<Option<Header>>,
+    /// Whether it waits in it.
+    waits: Vec<bool>,
+}
+
+impl Status {
+    /// Ranks that are here and wait for nobody: whoever keeps the others waiting is among them.
+    fn busy(&self) -> Option<String> {
+        let is_busy = |rank: &usize| !self.waits[*rank] && !self.has_left[*rank];
+        let words: Vec<String> = (0..self.waits.len()).filter(is_busy).map(|rank| self.words(rank)).collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    /// A rank and what it called last.
+    fn words(&self, rank: usize) -> String {
+        match &self.doing[rank] {
+            Some(header) => format!("rank {rank} (last in {header} on {})", header.call.axis),
+            None => format!("rank {rank} (has called nothing)"),
+        }
+    }
+}
+
+/// Marks a rank as waiting for as long as it lives.
+struct Waiting<'a> {
+    hall: &'a Hall,
+    rank: usize,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(hall: &'a Hall, rank: usize) -> Waiting<'a> {
+        lock(&hall.status).waits[rank] = true;
+        Waiting { hall, rank }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.hall.status).waits[self.rank] = false;
+    }
 }
 
 #[derive(Default)]
@@ -93,7 +131,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Hall {
     fn new(world: usize, deadline: Duration) -> Hall {
-        let status = Status { failure: None, has_left: vec![false; world], doing: vec![None; world] };
+        let status =
+            Status { failure: None, has_left: vec![false; world], doing: vec![None; world], waits: vec![false; world] };
         Hall { deadline, status: Mutex::new(status), tables: Mutex::default(), boxes: Mutex::default() }
     }
 
@@ -155,11 +194,10 @@ impl Hall {
         }
         let waited = wait.since.elapsed();
         (waited >= self.deadline).then(|| {
-            let words = missing.iter().map(|&rank| match &status.doing[rank] {
-                Some(header) => format!("rank {rank} (last in {header} on {})", header.call.axis),
-                None => format!("rank {rank} (has called nothing)"),
-            });
-            failure::late(wait.group, wait.header, wait.rank, &words.collect::<Vec<_>>(), waited.as_secs_f64())
+            let words = missing.iter().map(|&rank| status.words(rank));
+            let late =
+                failure::late(wait.group, wait.header, wait.rank, &words.collect::<Vec<_>>(), waited.as_secs_f64());
+            status.busy().map_or(late.clone(), |who| late.hint(format!("look first at who waits for nobody: {who}")))
         })
     }
 }
@@ -195,6 +233,7 @@ impl Thread {
         }
         table.moved.notify_all();
         let wait = Wait { group, header: &header, rank: self.rank, since: Instant::now() };
+        let _waiting = Waiting::new(&self.hall, self.rank);
         loop {
             if let Some(all) = rounds.take(number) {
                 return Ok(all);
@@ -304,6 +343,7 @@ impl Fabric for Thread {
         let group = Group::new([from, self.rank]);
         let mailbox = self.hall.mailbox(from, self.rank, tag);
         let wait = Wait { group: &group, header: &header, rank: self.rank, since: Instant::now() };
+        let _waiting = Waiting::new(&self.hall, self.rank);
         let mut messages = lock(&mailbox.messages);
         loop {
             if let Some((theirs, payload)) = messages.pop_front() {

@@ -84,6 +84,16 @@ fn tensor(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>
     }
     few_kv_heads(recipe, layout, tokens, out);
     if let Some(mtp) = recipe.features.mtp() {
+        let into = Exchange {
+            axis: if layout.sp { "sp" } else { "tp" },
+            place: "into the prediction join: hidden state and embedding side by side".to_string(),
+            forward: if layout.sp { "all-gather" } else { "identity" },
+            backward: if layout.sp { "reduce-scatter" } else { "all-reduce" },
+            elements: 2 * tokens * width / if layout.sp { layout.tp.get() } else { 1 },
+            count: mtp.depth,
+            agree: "dtype of the two norms' outputs",
+        };
+        out.push(into);
         out.push(Exchange {
             axis: "tp",
             place: "out of the prediction join: columns made whole".to_string(),
@@ -171,27 +181,31 @@ fn vocabulary(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Excha
     if !layout.tp.splits() {
         return;
     }
+    // Each prediction depth embeds its own tokens and reads the head.
+    let heads = 1 + recipe.features.mtp().map_or(0, |mtp| mtp.depth);
     out.push(Exchange {
         axis: if layout.sp { "sp" } else { "tp" },
         place: "out of the vocabulary-parallel embedding".to_string(),
         forward: if layout.sp { "reduce-scatter" } else { "all-reduce" },
         backward: if layout.sp { "all-gather" } else { "identity" },
         elements: tokens * recipe.hidden,
-        count: 1,
+        count: heads,
         agree: "which rank owns which token row",
     });
-    let heads = 1 + recipe.features.mtp().map_or(0, |mtp| mtp.depth);
-    if layout.sp {
-        out.push(Exchange {
-            axis: "sp",
-            place: "into the output head: sequence made whole".to_string(),
-            forward: "all-gather",
-            backward: "reduce-scatter",
-            elements: tokens * recipe.hidden / layout.tp.get(),
-            count: heads,
-            agree: "dtype of the final norm's output",
-        });
-    }
+    let (forward, backward, share) =
+        if layout.sp { ("all-gather", "reduce-scatter", layout.tp.get()) } else { ("identity", "all-reduce", 1) };
+    out.push(Exchange {
+        axis: if layout.sp { "sp" } else { "tp" },
+        place: match layout.sp {
+            true => "into the output head: sequence made whole".to_string(),
+            false => "into the output head: gradients of the input".to_string(),
+        },
+        forward,
+        backward,
+        elements: tokens * recipe.hidden / share,
+        count: heads,
+        agree: "dtype of the final norm's output",
+    });
     out.push(Exchange {
         axis: "tp",
         place: "vocabulary-parallel cross-entropy: maximum, sum of exponentials, target logit".to_string(),

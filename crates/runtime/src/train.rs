@@ -2,7 +2,7 @@
 //! optimizers on shards.
 
 use crate::blocks::edges::squares;
-use crate::blocks::{Balance, Cx};
+use crate::blocks::{Balance, Cx, Tilt};
 use crate::mat::Mat;
 use crate::model::{Model, Tokens};
 use crate::optimizer::{self, Settings, State};
@@ -113,13 +113,17 @@ impl<'a, R: Real> Trainer<'a, R> {
         let model = Model::new(recipe, layout, &table.stages, rank.on(Axis::Pp), &mut shelf)?;
         let mut weights = shelf.initial(seed);
         let flats = Flat::all(&shelf, &rank);
-        let held = flats.iter().map(|flat| flat.cut(&weights)).collect();
+        // Weights are whole, or in the vault; never both.
+        let held = match layout.zero {
+            ZeroStage::Three => flats.iter().map(|flat| flat.cut(&weights)).collect(),
+            _ => vec![Vec::new(); flats.len()],
+        };
         if layout.zero == ZeroStage::Three {
             weights.iter_mut().for_each(|w| w.data = Vec::new());
         }
         let states = flats.iter().map(|flat| State::new(flat, &shelf)).collect();
-        let experts = recipe.moe.as_ref().map_or(0, |moe| moe.experts);
-        let balances = vec![Balance::new(experts); recipe.count_with_suffix(Mixer::Moe) as usize];
+        let layers = recipe.count_with_suffix(Mixer::Moe) as usize;
+        let balances = recipe.moe.as_ref().map_or(Vec::new(), |moe| vec![Balance::new(moe); layers]);
         let depths = recipe.features.mtp().map_or(0, |mtp| mtp.depth as usize);
         let (grads, vault) = (shelf.zeros(), Vault { flats, held });
         Ok(Trainer {
@@ -173,6 +177,28 @@ impl<'a, R: Real> Trainer<'a, R> {
     /// Bytes of optimizer state.
     pub fn optimizer_bytes(&self) -> u64 {
         self.states.iter().map(State::bytes).sum()
+    }
+
+    /// Bytes of weights between uses.
+    pub fn weight_bytes(&self) -> u64 {
+        let held = self.vault.held.iter().map(Vec::len).chain(self.weights.iter().map(|w| w.data.len()));
+        held.sum::<usize>() as u64 * R::BYTES
+    }
+
+    /// Bytes of gradients: the buffers backward adds to, and the summed runs until they are stepped by.
+    pub fn gradient_bytes(&self) -> u64 {
+        let held = self.reduced.iter().map(Vec::len).chain(self.grads.iter().map(|g| g.data.len()));
+        held.sum::<usize>() as u64 * R::BYTES
+    }
+
+    /// For every expert layer, tokens of all steps that chose each expert, on all ranks.
+    pub fn load(&self) -> Vec<Vec<u64>> {
+        self.balances.iter().map(|b| b.total.clone()).collect()
+    }
+
+    /// Makes every expert layer choose wrong on purpose.
+    pub fn tilt(&mut self, tilt: Tilt) {
+        self.balances.iter_mut().for_each(|b| b.tilt = Some(tilt));
     }
 
     /// Runs every microbatch of a step; gradients of this rank's parameters are whole afterwards,

@@ -12,6 +12,7 @@ pub mod mesh;
 pub mod params;
 pub mod plan;
 pub mod recipes;
+pub mod rehearse;
 pub mod serve;
 pub mod splits;
 pub mod stages;
@@ -113,6 +114,18 @@ fn shorten(text: &str, most: usize) -> String {
     } else {
         format!("{}…", text.chars().take(most - 1).collect::<String>())
     }
+}
+
+/// `0`, `0-3`, `0,2`: ranks and chunks as people write them.
+fn ranges(numbers: &[usize]) -> String {
+    let mut out: Vec<String> = Vec::new();
+    let mut i = 0;
+    while i < numbers.len() {
+        let run = (i..numbers.len()).take_while(|&j| numbers[j] == numbers[i] + (j - i)).count();
+        out.push(if run > 1 { format!("{}-{}", numbers[i], numbers[i] + run - 1) } else { numbers[i].to_string() });
+        i += run;
+    }
+    out.join(",")
 }
 
 /// The layout as JSON.

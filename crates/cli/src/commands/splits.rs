@@ -109,21 +109,20 @@ fn rows_text(rows: &[&Row], layout: &Layout, mesh: &Mesh, rank: u64, stage: Opti
         chunks.dedup();
         let [path, logical, per_rank, split, state, steps, rule, holds] =
             <[String; 8]>::try_from(cells).unwrap_or_default();
-        table.row([path, times.to_string(), logical, per_rank, split, state, steps, ranges(&chunks), rule, holds]);
+        table.row([
+            path,
+            times.to_string(),
+            logical,
+            per_rank,
+            split,
+            state,
+            steps,
+            shorten(&super::ranges(&chunks), 20),
+            rule,
+            holds,
+        ]);
     }
     heading(&title) + &table.render()
-}
-
-/// `0`, `0-3`, `0,2`: chunks as people write them.
-fn ranges(numbers: &[usize]) -> String {
-    let mut out: Vec<String> = Vec::new();
-    let mut i = 0;
-    while i < numbers.len() {
-        let run = (i..numbers.len()).take_while(|&j| numbers[j] == numbers[i] + (j - i)).count();
-        out.push(if run > 1 { format!("{}-{}", numbers[i], numbers[i] + run - 1) } else { numbers[i].to_string() });
-        i += run;
-    }
-    shorten(&out.join(","), 20)
 }
 
 /// Which state is shared out, over how many replicas: `o/8`, `go/8`, `wgo/8`.

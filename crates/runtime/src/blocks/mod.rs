@@ -24,6 +24,7 @@ use crate::saved::{Save, Saved, Sizes};
 use crate::shards::Vault;
 use comm::Result;
 use recipe::Place;
+use recipe::kinds::moe::Moe;
 
 /// What a block may use while it runs.
 pub struct Cx<'a, R> {
@@ -49,19 +50,58 @@ pub struct Cx<'a, R> {
 /// moved after every step towards experts that got too few tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Balance {
-    /// Added to scores for the choice; the weights of the choice do not see it.
+    /// Added to scores for the choice, where the recipe has it; the weights of the choice do not see it.
     pub bias: Vec<f64>,
     /// Tokens of this step that chose each expert, here.
     pub counts: Vec<u64>,
+    /// Tokens of all steps that chose each expert, on all ranks.
+    pub total: Vec<u64>,
+    /// What makes its choice wrong on purpose.
+    pub tilt: Option<Tilt>,
+}
+
+/// A choice of experts made wrong on purpose, by position, so that every layout errs alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Tilt {
+    /// One expert is among the chosen for this share of positions, and for no other.
+    Hot {
+        /// Which.
+        expert: usize,
+        /// Share of positions.
+        share: f64,
+    },
+    /// One expert is never chosen.
+    Never {
+        /// Which.
+        expert: usize,
+    },
+}
+
+impl Tilt {
+    /// Lifts or sinks an expert's score of the token at a position.
+    fn apply<R: Real>(&self, position: usize, scores: &mut [R]) {
+        let beyond = R::of(1e6);
+        match *self {
+            Tilt::Never { expert } => scores[expert] -= beyond,
+            // Positions are spread evenly: those at which the running share passes a whole number.
+            Tilt::Hot { expert, share } => {
+                let passed = |position: usize| (position as f64 * share).floor();
+                let is_hot = passed(position + 1) > passed(position);
+                scores[expert] += if is_hot { beyond } else { -beyond };
+            }
+        }
+    }
 }
 
 /// How far a bias moves in a step: DeepSeek-V3's report, section 4.2.
 const BIAS_STEP: f64 = 1e-3;
 
 impl Balance {
-    /// For so many experts.
-    pub fn new(experts: u64) -> Balance {
-        Balance { bias: vec![0.0; experts as usize], counts: vec![0; experts as usize] }
+    /// Of a bank of experts; without `expert_bias` there is nothing to move.
+    pub fn new(moe: &Moe) -> Balance {
+        let experts = moe.experts as usize;
+        let biased = if moe.router.expert_bias { experts } else { 0 };
+        Balance { bias: vec![0.0; biased], counts: vec![0; experts], total: vec![0; experts], tilt: None }
     }
 
     /// Moves the bias by the counts of all ranks, and starts counting anew.
@@ -71,6 +111,7 @@ impl Balance {
             let short = mean - *count as f64;
             *bias += BIAS_STEP * if short == 0.0 { 0.0 } else { short.signum() };
         }
+        self.total.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
         self.counts.fill(0);
     }
 }

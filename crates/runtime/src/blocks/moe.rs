@@ -56,7 +56,7 @@ impl Moe {
             router: Router {
                 weight: shelf.id(&at("router.weight")),
                 bias: shelf.find(&at("router.bias")),
-                balance: kind.router.expert_bias.then_some(balance),
+                balance,
                 kind: kind.clone(),
             },
             into: shelf.params[fc1.0].part.shape()[1] as usize,

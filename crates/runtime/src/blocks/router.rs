@@ -5,7 +5,7 @@
 //! sequences and tokens are dealt out to ranks: ranks that hold parts of a sequence gather the
 //! number of tokens each expert gets from each part.
 
-use super::Cx;
+use super::{Balance, Cx};
 use crate::mat::{Mat, dot};
 use crate::params::Id;
 use crate::real::Real;
@@ -19,8 +19,8 @@ const RUNS: usize = 2;
 pub(crate) struct Router {
     pub weight: Id,
     pub bias: Option<Id>,
-    /// Which of the context's balances is its own, where it has one.
-    pub balance: Option<usize>,
+    /// Which of the context's balances is its own.
+    pub balance: usize,
     pub kind: Kind,
 }
 
@@ -85,11 +85,8 @@ impl Router {
 
     /// The choice for every token, and the balancing loss added to the context's.
     pub fn choose<R: Real>(&self, cx: &mut Cx<R>, scores: &Mat<R>) -> Result<Chosen<R>> {
-        let bias: &[f64] = self.balance.map_or(&[], |at| &cx.balances[at].bias);
-        let experts = best(scores, bias, self.top_k());
-        if let Some(at) = self.balance {
-            experts.iter().for_each(|e| cx.balances[at].counts[*e] += 1);
-        }
+        let experts = self.ranked(cx, scores);
+        experts.iter().for_each(|e| cx.balances[self.balance].counts[*e] += 1);
         let mut weights = Mat::zeros(scores.rows, self.top_k());
         for (token, chosen) in experts.chunks_exact(self.top_k()).enumerate() {
             let sum: R = chosen.iter().map(|e| scores.row(token)[*e]).sum();
@@ -103,6 +100,19 @@ impl Router {
             cx.auxiliary += self.balance(cx, scores, &chosen);
         }
         Ok(chosen)
+    }
+
+    /// The best experts of every token by score, bias and tilt.
+    fn ranked<R: Real>(&self, cx: &Cx<R>, scores: &Mat<R>) -> Vec<usize> {
+        let Balance { bias, tilt, .. } = &cx.balances[self.balance];
+        let Some(tilt) = tilt else { return best(scores, bias, self.top_k()) };
+        let mut tilted = scores.clone();
+        for (time, position) in cx.rank.shard_positions().into_iter().enumerate() {
+            for sequence in 0..cx.sizes.sequences {
+                tilt.apply(position, tilted.row_mut(time * cx.sizes.sequences + sequence));
+            }
+        }
+        best(&tilted, bias, self.top_k())
     }
 
     /// Counts choices over whole sequences, and takes room from those beyond an expert's capacity,

@@ -1,0 +1,153 @@
+//! `rehearse`: the plan executed on small dimensions, on all ranks and on one.
+
+mod text;
+
+use super::{layout_json, recipe_of};
+use crate::args::{RehearsalArgs, RehearseArgs};
+use crate::files::read_text;
+use crate::outcome::{Outcome, Refusal, Report};
+use diag::{Blame, Finding};
+use layout::check;
+use runtime::rehearse::{Ask, Ending, Outcome as Ran, Prepared, Rehearsal, Source, prepare, rehearse};
+use runtime::shrink::Dims;
+use serde_json::{Value, json};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+/// Seconds a rank waits for another: a fault is made to be seen soon, while a step of many ranks
+/// on few cores may take its time.
+const PATIENCE: f64 = 60.0;
+const PATIENCE_WITH_FAULT: f64 = 5.0;
+
+pub fn run(args: &RehearseArgs) -> Outcome {
+    let recipe = recipe_of(&args.recipe)?;
+    let request = args.layout.request();
+    let args = &args.how;
+    let patience = if args.inject.is_some() { PATIENCE_WITH_FAULT } else { PATIENCE };
+    let ask = Ask {
+        recipe: &recipe,
+        request: &request,
+        dims: args.dims.clone().unwrap_or_else(Dims::default),
+        steps: args.steps,
+        number: args.dtype,
+        seed: args.seed,
+        source: source(args)?,
+        inject: args.inject,
+        deadline: deadline(args.deadline.unwrap_or(patience))?,
+        ranks: args.ranks,
+    };
+    let prepared = prepare(&ask)?;
+    let ran = rehearse(&ask, &prepared, &progress(&ask, &prepared))?;
+    clear_progress();
+    let head = text::head(&ask, &prepared);
+    let report = match ran {
+        Ran::Ran(rehearsal) => finished(&ask, &prepared, head, &rehearsal),
+        Ran::Ended(endings, seconds) => ended(&ask, &prepared, head, &endings, seconds),
+        Ran::Elsewhere => Report::default(),
+    };
+    Ok(report.with_findings(&prepared.notes))
+}
+
+fn source(args: &RehearsalArgs) -> Result<Source, Refusal> {
+    let Some(path) = &args.text else { return Ok(Source::Synthetic) };
+    let text = read_text(path)?;
+    if text.len() < 2 {
+        let message = format!("`{}` is too short to learn from", path.display());
+        return Err(Finding::error("rehearse/text", Blame::Usage, path.display().to_string(), message).into());
+    }
+    Ok(Source::Text(text.into_bytes()))
+}
+
+fn deadline(seconds: f64) -> Result<Duration, Refusal> {
+    let fits = (0.01..=3600.0).contains(&seconds);
+    fits.then(|| Duration::from_secs_f64(seconds)).ok_or_else(|| {
+        let message = format!("a deadline of {seconds} seconds is outside 0.01 to 3600");
+        Finding::error("rehearse/deadline", Blame::Usage, "deadline", message).into()
+    })
+}
+
+/// A line on the terminal that says how far it is.
+fn progress(ask: &Ask, prepared: &Prepared) -> impl Fn(u64) + Sync + use<> {
+    let (steps, world) = (ask.steps, prepared.layout.world);
+    let is_seen = std::io::stderr().is_terminal();
+    move |done: u64| {
+        if !is_seen {
+            return;
+        }
+        let (where_, step) =
+            if done < steps { ("one rank".to_string(), done) } else { (format!("{world} ranks"), done - steps) };
+        let filled = (20 * (done + 1) / (2 * steps)) as usize;
+        let bar = format!("{}{}", "█".repeat(filled), "░".repeat(20 - filled.min(20)));
+        let _ = write!(std::io::stderr(), "\r\x1b[K{bar} {where_}: step {} of {steps}", step + 1);
+        let _ = std::io::stderr().flush();
+    }
+}
+
+fn clear_progress() {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+}
+
+fn finished(ask: &Ask, prepared: &Prepared, head: String, rehearsal: &Rehearsal) -> Report {
+    let report = Report::new(head + &text::body(ask, prepared, rehearsal), json(ask, prepared, rehearsal));
+    if rehearsal.parity.passes() { report } else { report.refused() }
+}
+
+fn common_json(ask: &Ask, prepared: &Prepared) -> Value {
+    let shrunk: Vec<Value> =
+        prepared.changes.iter().map(|c| json!({ "size": c.what, "from": c.from, "to": c.to })).collect();
+    let checked = check(&prepared.recipe, ask.request);
+    json!({
+        "recipe": prepared.recipe.name, "layout": layout_json(&prepared.layout, &checked), "shrunk": shrunk,
+        "steps": ask.steps, "dtype": ask.number.name(), "seed": ask.seed, "notes": prepared.notes,
+    })
+}
+
+fn json(ask: &Ask, prepared: &Prepared, r: &Rehearsal) -> Value {
+    let worst = |all: &[runtime::rehearse::Worst]| {
+        let shown = all.iter().take(text::WORST).filter(|w| w.difference > 0.0);
+        shown.map(|w| json!({ "tensor": w.path, "difference": number(w.difference) })).collect::<Vec<_>>()
+    };
+    let load = |l: &runtime::rehearse::Load| {
+        json!({ "expert_layer": l.layer, "tokens": l.tokens,
+            "without_tokens": l.tokens.iter().filter(|n| **n == 0).count() })
+    };
+    let mut out = common_json(ask, prepared);
+    out["parity"] = json!({
+        "pass": r.parity.passes(), "tolerance": r.parity.tolerance, "judged_steps": r.parity.steps,
+        "loss": number(r.parity.loss), "gradient": number(r.parity.gradient()), "weight": number(r.parity.weight()),
+        "drift": number(r.parity.drift),
+        "worst_gradients": worst(&r.parity.gradients), "worst_weights": worst(&r.parity.weights),
+    });
+    out["losses"] = json!({ "one_rank": r.one, "all_ranks": r.many });
+    out["traffic"] = r
+        .traffic
+        .iter()
+        .map(|m| json!({ "axis": m.axis, "predicted_bytes": m.predicted, "moved_bytes": m.moved }))
+        .collect();
+    out["traffic_besides"] =
+        r.besides.iter().map(|(name, why, bytes)| json!({ "call": name, "moved_bytes": bytes, "why": why })).collect();
+    out["memory"] = r
+        .memory
+        .iter()
+        .map(|(rank, line, counted, held)| json!({ "rank": rank, "line": line.name(), "predicted_bytes": counted, "held_bytes": held }))
+        .collect();
+    out["router_load"] = r.load.iter().map(load).collect();
+    out["seconds"] = json!({ "one_rank": r.seconds.0, "all_ranks": r.seconds.1 });
+    out
+}
+
+/// A difference as JSON has it: what is no number there is written as a word.
+fn number(difference: f64) -> Value {
+    if difference.is_finite() { json!(difference) } else { json!("infinite") }
+}
+
+fn ended(ask: &Ask, prepared: &Prepared, head: String, endings: &[Ending], seconds: f64) -> Report {
+    let mut out = common_json(ask, prepared);
+    let ending = |e: &Ending| json!({ "ranks": e.ranks, "finding": e.finding });
+    out["ended"] = endings.iter().map(ending).collect();
+    out["seconds"] = json!({ "all_ranks": seconds });
+    let report = Report::new(head + &text::endings(endings, seconds), out);
+    report.refused()
+}

@@ -1,0 +1,87 @@
+//! Calls that go wrong on purpose: what a user would see of a fault is seen by making one.
+
+use crate::Result;
+use crate::call::{Group, Header};
+use crate::collectives::Fabric;
+use crate::element::{Dtype, Payload, Piece};
+use diag::Finding;
+use std::cell::Cell;
+use std::time::Duration;
+
+/// What goes wrong with one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The rank brings another format than everybody else.
+    Dtype,
+    /// What the rank sends never arrives. A rank that waits for the answer of a collective does so
+    /// this long, which should be longer than the deadline of the others.
+    Drop {
+        /// How long.
+        late: Duration,
+    },
+}
+
+/// A backend whose next call may be armed.
+pub(crate) struct Faulty {
+    fabric: Box<dyn Fabric>,
+    armed: Cell<Option<Fault>>,
+}
+
+impl Faulty {
+    pub fn over(fabric: Box<dyn Fabric>) -> Faulty {
+        Faulty { fabric, armed: Cell::new(None) }
+    }
+
+    pub fn arm(&self, fault: Fault) {
+        self.armed.set(Some(fault));
+    }
+
+    /// What a collective brings, after the fault if there is one.
+    fn spoil(&self, mut header: Header) -> Header {
+        match self.armed.take() {
+            Some(Fault::Dtype) => header.dtype = other(header.dtype),
+            Some(Fault::Drop { late }) => std::thread::sleep(late),
+            None => {}
+        }
+        header
+    }
+}
+
+fn other(dtype: Dtype) -> Dtype {
+    if dtype == Dtype::F32 { Dtype::F64 } else { Dtype::F32 }
+}
+
+impl Fabric for Faulty {
+    fn rank(&self) -> usize {
+        self.fabric.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.fabric.world()
+    }
+
+    fn share(&self, group: &Group, header: Header, payload: Payload) -> Result<Vec<Payload>> {
+        self.fabric.share(group, self.spoil(header), payload)
+    }
+
+    fn deal(&self, group: &Group, header: Header, payload: Payload) -> Result<Vec<Piece>> {
+        self.fabric.deal(group, self.spoil(header), payload)
+    }
+
+    fn post(&self, to: usize, tag: u64, mut header: Header, payload: Payload) -> Result<()> {
+        match self.armed.take() {
+            Some(Fault::Drop { .. }) => return Ok(()),
+            Some(Fault::Dtype) => header.dtype = other(header.dtype),
+            None => {}
+        }
+        self.fabric.post(to, tag, header, payload)
+    }
+
+    fn take(&self, from: usize, tag: u64, header: Header) -> Result<Payload> {
+        self.fabric.take(from, tag, header)
+    }
+
+    fn end(&self, finding: &Finding) {
+        self.fabric.end(finding);
+    }
+}

@@ -1,0 +1,141 @@
+//! Faults to make on purpose, as typed.
+
+use crate::blocks::Tilt;
+use comm::{Comm, Fault};
+use diag::{Blame, Finding};
+use layout::Layout;
+use recipe::{Mixer, Recipe};
+use std::time::Duration;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Inject {
+    /// A rank dies.
+    Die(At),
+    /// A rank brings the wrong format to a call.
+    Dtype(At),
+    /// What a rank sends in one call never arrives.
+    Drop(At),
+    /// One expert gets this many times its share of tokens.
+    Skew(f64),
+    /// An expert that gets no tokens.
+    ZeroExpert(u64),
+}
+
+/// A rank at the beginning of a step; steps count from zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// The rank.
+    pub rank: usize,
+    /// The step.
+    pub step: u64,
+}
+
+/// How long a drop outlives the deadline, so that whoever waits for it is the one who speaks.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Inject {
+    /// Reads `die:3@2`, `dtype:0@1`, `drop:1@0`, `skew:2.5` or `zero-expert:4`.
+    pub fn parse(text: &str) -> Result<Inject, String> {
+        let known = "die:RANK@STEP, dtype:RANK@STEP, drop:RANK@STEP, skew:FACTOR or zero-expert:EXPERT";
+        let (word, value) = text.split_once(':').ok_or_else(|| format!("a fault is {known}"))?;
+        let at = || {
+            let (rank, step) = value.split_once('@').unwrap_or((value, "0"));
+            let read =
+                |n: &str| n.parse::<u64>().map_err(|_| format!("`{n}` in `{text}` is no number; a fault is {known}"));
+            Ok::<At, String>(At { rank: read(rank)? as usize, step: read(step)? })
+        };
+        match word {
+            "die" => at().map(Inject::Die),
+            "dtype" => at().map(Inject::Dtype),
+            "drop" => at().map(Inject::Drop),
+            "skew" => match value.parse::<f64>() {
+                Ok(factor) if factor.is_finite() && factor >= 0.0 => Ok(Inject::Skew(factor)),
+                _ => Err(format!("`{value}` is no factor")),
+            },
+            "zero-expert" => value.parse().map(Inject::ZeroExpert).map_err(|_| format!("`{value}` is no expert")),
+            _ => Err(format!("there is no fault `{word}`; a fault is {known}")),
+        }
+    }
+
+    /// Why it cannot be made here, if it cannot.
+    pub(super) fn refuse(&self, recipe: &Recipe, layout: &Layout, steps: u64) -> Option<Finding> {
+        let refuse = |message: String| Some(Finding::error("rehearse/inject", Blame::Usage, "inject", message));
+        let moe = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe));
+        match (self, moe) {
+            (Inject::Die(at) | Inject::Dtype(at) | Inject::Drop(at), _) => {
+                if at.rank as u64 >= layout.world {
+                    return refuse(format!("there is no rank {}: the layout has {}", at.rank, layout.world));
+                }
+                if at.step >= steps {
+                    return refuse(format!("step {} is not among the {steps} steps, which count from 0", at.step));
+                }
+                let needs_company = !matches!(self, Inject::Die(_));
+                if needs_company && layout.world == 1 {
+                    return refuse("one rank talks to nobody, so nothing can go wrong between ranks".to_string());
+                }
+                None
+            }
+            (_, None) => refuse(format!("recipe `{}` has no experts to route to", recipe.name)),
+            (Inject::Skew(factor), Some(moe)) => {
+                let most = moe.experts as f64 / moe.top_k as f64;
+                if *factor <= most {
+                    return None;
+                }
+                refuse(format!(
+                    "no expert can get {factor} times its share: with top {} of {} experts, every token makes {most}",
+                    moe.top_k, moe.experts
+                ))
+            }
+            (Inject::ZeroExpert(expert), Some(moe)) => {
+                if *expert >= moe.experts {
+                    return refuse(format!("there is no expert {expert}: {} are rehearsed, from 0", moe.experts));
+                }
+                if moe.top_k < moe.experts {
+                    return None;
+                }
+                refuse("every token goes to every expert, so none can be left out".to_string())
+            }
+        }
+    }
+
+    /// How it makes routers choose, if it does.
+    pub(super) fn tilt(&self, recipe: &Recipe) -> Option<Tilt> {
+        let moe = recipe.moe.as_ref()?;
+        match *self {
+            Inject::Skew(factor) => {
+                Some(Tilt::Hot { expert: 0, share: factor * moe.top_k as f64 / moe.experts as f64 })
+            }
+            Inject::ZeroExpert(expert) => Some(Tilt::Never { expert: expert as usize }),
+            _ => None,
+        }
+    }
+
+    /// Strikes if its time has come.
+    pub(super) fn strike(&self, comm: &Comm, step: u64, deadline: Duration) {
+        let now = |at: &At| at.rank == comm.rank() && at.step == step;
+        match self {
+            // Unwinds without the panic hook: nothing is wrong with this program.
+            Inject::Die(at) if now(at) => std::panic::resume_unwind(Box::new("killed by --inject")),
+            Inject::Dtype(at) if now(at) => comm.arm(Fault::Dtype),
+            Inject::Drop(at) if now(at) => comm.arm(Fault::Drop { late: deadline + PATIENCE }),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_read_as_typed() {
+        assert_eq!(Inject::parse("die:3@2"), Ok(Inject::Die(At { rank: 3, step: 2 })));
+        assert_eq!(Inject::parse("drop:1"), Ok(Inject::Drop(At { rank: 1, step: 0 })));
+        assert_eq!(Inject::parse("skew:1.5"), Ok(Inject::Skew(1.5)));
+        assert_eq!(Inject::parse("zero-expert:4"), Ok(Inject::ZeroExpert(4)));
+        for wrong in ["die", "die:x@1", "burn:1@1", "skew:-1", "skew:nan", "zero-expert:-1"] {
+            assert!(Inject::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A rehearsal: a recipe at rehearsal size trained on all ranks of a layout and on one, and
+//! everything that must be equal compared: losses, gradients, weights, bytes moved, bytes held.
+//!
+//! It shows that the split computes the same model. It says nothing of speed, of formats other
+//! than f32 and f64, or of kernels other than this runtime's.
+
+mod compare;
+mod data;
+mod inject;
+mod memory;
+mod outcome;
+mod prepare;
+mod run;
+mod traffic;
+
+pub use data::Source;
+pub use inject::Inject;
+pub use memory::Line;
+pub use outcome::{Ending, Load, Moves, Outcome, Parity, Rehearsal, Worst};
+pub use prepare::{MOST_RANKS, Prepared, prepare};
+pub use run::rehearse;
+
+use crate::optimizer::Settings;
+use crate::shrink::Dims;
+use layout::LayoutRequest;
+use recipe::Recipe;
+use std::time::Duration;
+use units::named;
+
+named! {
+    /// The numbers a rehearsal computes with.
+    pub enum Number {
+        /// 32 bits: differences are rounding's, up to one in ten thousand.
+        F32 = "f32",
+        /// 64 bits: differences beyond one in a thousand million are mistakes.
+        F64 = "f64",
+    }
+}
+
+impl Number {
+    /// The largest relative difference that passes.
+    pub fn tolerance(self) -> f64 {
+        match self {
+            Number::F32 => 1e-4,
+            Number::F64 => 1e-9,
+        }
+    }
+}
+
+named! {
+    /// What ranks are.
+    pub enum Ranks {
+        /// Threads of this process.
+        Threads = "threads",
+        /// Processes that `mpirun` started.
+        Mpi = "mpi",
+    }
+}
+
+/// Steps whose losses and weights are held to the tolerance. Training amplifies rounding step by
+/// step, and experts are chosen by comparison; a longer run shows its curves, and is judged here.
+pub const JUDGED_STEPS: u64 = 5;
+
+/// What is asked for.
+pub struct Ask<'a> {
+    /// The recipe at full size.
+    pub recipe: &'a Recipe,
+    /// The layout.
+    pub request: &'a LayoutRequest,
+    /// Sizes insisted on.
+    pub dims: Dims,
+    /// Training steps.
+    pub steps: u64,
+    /// Numbers.
+    pub number: Number,
+    /// Of initial weights and data.
+    pub seed: u64,
+    /// What is learned.
+    pub source: Source,
+    /// What goes wrong.
+    pub inject: Option<Inject>,
+    /// How long a rank waits for another.
+    pub deadline: Duration,
+    /// What ranks are.
+    pub ranks: Ranks,
+}
+
+/// Small models learn faster than large ones. AdamW divides by its epsilon where a gradient is
+/// nothing but rounding; a larger one keeps that rounding from becoming whole steps in f32.
+/// Otherwise the usual values.
+fn settings() -> Settings {
+    Settings { rate: 3e-3, epsilon: 1e-5, ..Settings::default() }
+}

@@ -1,0 +1,119 @@
+//! From what was asked to a small recipe, the layout to rehearse, and the one rank to compare with.
+
+use super::{Ask, Source, data};
+use crate::shrink::{Change, Dim, Dims, shrink};
+use diag::{Blame, Finding};
+use layout::{Checked, Engine, Layout, LayoutRequest, ZeroStage, check};
+use recipe::kinds::mamba::Mamba;
+use recipe::{Mixer, Recipe};
+
+/// Ranks that one machine rehearses: threads far beyond its cores only wait for one another.
+pub const MOST_RANKS: u64 = 64;
+
+/// A rehearsal about to begin.
+pub struct Prepared {
+    /// The small recipe, as its mode runs it.
+    pub recipe: Recipe,
+    /// The layout.
+    pub layout: Layout,
+    /// The same steps on one rank.
+    pub one: Layout,
+    /// What came down.
+    pub changes: Vec<Change>,
+    /// What the user should know of all this.
+    pub notes: Vec<Finding>,
+}
+
+/// Shrinks and checks; refuses by name what cannot be rehearsed.
+pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
+    let mut notes = Vec::new();
+    let (recipe, mut request) = (carrying(ask.recipe, ask.request, &mut notes), ask.request.clone());
+    if request.engine.is_some_and(|engine| engine != Engine::Shardwright) {
+        let theirs = check(&recipe, &request);
+        if !theirs.is_legal() {
+            return Err(theirs.findings);
+        }
+    }
+    request.engine = Some(Engine::Shardwright);
+    let full = legal(check(&recipe, &request))?.1;
+    if full.world > MOST_RANKS {
+        return Err(vec![too_many(&full)]);
+    }
+    let small = shrink(&recipe, &request, &dims(ask))?;
+    let (small_recipe, layout) = legal(check(&small.recipe, &small.request))?;
+    let alone = LayoutRequest {
+        world: Some(1),
+        // Microbatches are summed one by one, in the order in which replicas are: without this the
+        // products of all run into one sum, and rounding differs from the first step.
+        zero: Some(ZeroStage::Two),
+        micro_batch: Some(layout.micro_batch),
+        global_batch: Some(layout.global_batch),
+        sequence: Some(layout.sequence),
+        vocab_multiple: Some(1),
+        engine: Some(Engine::Shardwright),
+        ..LayoutRequest::default()
+    };
+    let (_, one) = legal(check(&small_recipe, &alone))?;
+    if let Some(finding) = ask.inject.and_then(|inject| inject.refuse(&small_recipe, &layout, ask.steps)) {
+        return Err(vec![finding]);
+    }
+    Ok(Prepared { recipe: small_recipe, layout, one, changes: small.changes, notes })
+}
+
+fn legal(checked: Checked) -> Result<(Recipe, Layout), Vec<Finding>> {
+    match checked.layout.clone().filter(|_| checked.is_legal()) {
+        Some(layout) => Ok((checked.recipe, layout)),
+        None => Err(checked.findings),
+    }
+}
+
+/// The sizes asked for; a text needs a token a byte, whatever was asked.
+fn dims(ask: &Ask) -> Dims {
+    let mut dims = ask.dims.clone();
+    if matches!(ask.source, Source::Text(_)) && !dims.0.iter().any(|(d, v)| *d == Dim::Vocab && *v >= data::BYTES) {
+        dims.0.retain(|(d, _)| *d != Dim::Vocab);
+        dims.0.push((Dim::Vocab, data::BYTES));
+    }
+    dims
+}
+
+/// Under context parallelism this runtime's recurrent mixers hand their state on, whether or not
+/// the recipe's own do; that must be said, since `check` refuses the layout for the recipe's.
+fn carrying(recipe: &Recipe, request: &LayoutRequest, notes: &mut Vec<Finding>) -> Recipe {
+    let mut recipe = recipe.clone();
+    if request.cp.is_none_or(|cp| cp < 2) {
+        return recipe;
+    }
+    let uses = |mixer| recipe.uses(mixer);
+    let (mamba, recurrent) = (uses(Mixer::Mamba), uses(Mixer::Recurrent));
+    let mut set = |object: &str, carries: &mut bool| {
+        if !std::mem::replace(carries, true) {
+            let message = format!("the recipe does not say that `{object}` hands its state across a cut in time");
+            let finding = Finding::warning("rehearse/state-carry", Blame::Recipe, object, message);
+            notes.push(finding.hint(format!(
+                "rehearsed with a mixer that does; `check` refuses cp until yours does (`{object}.state_carry = true`)"
+            )));
+        }
+    };
+    if let Some(Mamba::Three(m)) = recipe.mamba.as_mut().filter(|_| mamba) {
+        set("mamba", &mut m.state_carry);
+    }
+    if let Some(m) = recipe.recurrent.as_mut().filter(|_| recurrent) {
+        set("recurrent", &mut m.state_carry);
+    }
+    recipe
+}
+
+fn too_many(layout: &Layout) -> Finding {
+    let world = layout.world;
+    let message = format!("the layout has {world} ranks, and one machine rehearses at most {MOST_RANKS}");
+    let replica = world / layout.dp.get();
+    let hint = match replica <= MOST_RANKS {
+        true => format!(
+            "--dp {} (without --world) rehearses the same split with fewer replicas; give ep a degree that fits them",
+            (MOST_RANKS / replica).clamp(1, 2)
+        ),
+        false => format!("one replica alone has {replica} ranks: lower tp, cp, pp or ep"),
+    };
+    Finding::error("rehearse/ranks", Blame::Layout, "world", message).hint(hint)
+}

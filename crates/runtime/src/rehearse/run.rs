@@ -1,0 +1,181 @@
+//! The runs: one rank first, whose tensors are what all ranks are compared with.
+
+use super::compare::Wholes;
+use super::outcome::{Expected, Outcome, RankOutcome, endings, join};
+use super::{Ask, JUDGED_STEPS, Number, Prepared, Ranks, memory, settings, traffic};
+use crate::rank::Rank;
+use crate::real::Real;
+use crate::train::Trainer;
+use comm::{Comm, Result, threads};
+use diag::{Blame, Finding};
+use layout::{Axis, OwnershipTable};
+use std::time::{Duration, Instant};
+
+/// Runs a prepared rehearsal. `watch` is told of every step done, on one rank and then on all.
+pub fn rehearse(
+    ask: &Ask,
+    prepared: &Prepared,
+    watch: &(dyn Fn(u64) + Sync),
+) -> std::result::Result<Outcome, Vec<Finding>> {
+    match ask.number {
+        Number::F32 => run::<f32>(ask, prepared, watch),
+        Number::F64 => run::<f64>(ask, prepared, watch),
+    }
+}
+
+/// One rank's run.
+struct Reference {
+    gradients: Wholes,
+    weights: Wholes,
+    losses: Vec<f64>,
+    load: Vec<Vec<u64>>,
+    seconds: f64,
+}
+
+fn run<R: Real>(
+    ask: &Ask,
+    prepared: &Prepared,
+    watch: &(dyn Fn(u64) + Sync),
+) -> std::result::Result<Outcome, Vec<Finding>> {
+    let table = OwnershipTable::new(&prepared.recipe, &prepared.layout)?;
+    let predicted = traffic::predicted(&prepared.recipe, &prepared.layout, &table, R::BYTES).map_err(|f| vec![f])?;
+    let paths: Vec<String> = table.rows.iter().map(|row| row.tensor.path.clone()).collect();
+    let reference = reference::<R>(ask, prepared, watch).map_err(|f| vec![f])?;
+    let since = Instant::now();
+    let body = |comm: &Comm| rank::<R>(ask, prepared, &table, &paths, &reference, comm, watch);
+    let (results, reports) = match ask.ranks {
+        Ranks::Threads => (threads::run(prepared.layout.world as usize, ask.deadline, body), true),
+        Ranks::Mpi => processes(ask.deadline, prepared, body)?,
+    };
+    let seconds = since.elapsed().as_secs_f64();
+    if !reports {
+        return Ok(Outcome::Elsewhere);
+    }
+    let failed: Vec<_> = results.iter().enumerate().map(|(rank, r)| (rank, r.as_ref().err().cloned())).collect();
+    let endings = endings(&failed);
+    // What the runtime has not is refused by every rank before its first call: nothing went wrong.
+    if let [ending] = &endings[..]
+        && ending.finding.blame == Blame::Engine
+    {
+        return Err(vec![ending.finding.clone()]);
+    }
+    if !endings.is_empty() {
+        return Ok(Outcome::Ended(endings, seconds));
+    }
+    let ranks: Vec<RankOutcome> = results.into_iter().flatten().collect();
+    let Reference { losses, load, seconds: alone, .. } = reference;
+    let expected = Expected { losses, seconds: alone, load, predicted, paths, number: ask.number };
+    Ok(Outcome::Ran(Box::new(join(&ranks, expected, seconds))))
+}
+
+/// Everything on one rank.
+fn reference<R: Real>(ask: &Ask, prepared: &Prepared, watch: &(dyn Fn(u64) + Sync)) -> Result<Reference> {
+    let since = Instant::now();
+    let comm = threads::alone();
+    let layout = &prepared.one;
+    let mut trainer = Trainer::<R>::new(&prepared.recipe, layout, &comm, ask.seed, settings())?;
+    ask.inject.and_then(|i| i.tilt(&prepared.recipe)).into_iter().for_each(|tilt| trainer.tilt(tilt));
+    let batch = |step| ask.source.batch(&prepared.recipe, layout, ask.seed, step);
+    let (_, gradients) = trainer.gradients(&batch(0))?;
+    let gradients = Wholes::new(trainer.shelf(), &gradients);
+    let (mut losses, mut weights) = (Vec::new(), None);
+    for step in 0..ask.steps {
+        losses.push(trainer.step(&batch(step))?.loss);
+        watch(step);
+        if step + 1 == ask.steps.min(JUDGED_STEPS) {
+            let now = trainer.weights()?;
+            weights = Some(Wholes::new(trainer.shelf(), &now));
+        }
+    }
+    let weights = weights.unwrap_or_else(|| Wholes::new::<R>(trainer.shelf(), &[]));
+    Ok(Reference { gradients, weights, losses, load: trainer.load(), seconds: since.elapsed().as_secs_f64() })
+}
+
+/// The same on one of the ranks.
+fn rank<R: Real>(
+    ask: &Ask,
+    prepared: &Prepared,
+    table: &OwnershipTable,
+    paths: &[String],
+    reference: &Reference,
+    comm: &Comm,
+    watch: &(dyn Fn(u64) + Sync),
+) -> Result<RankOutcome> {
+    let layout = &prepared.layout;
+    let at = Rank::new(comm, layout)?;
+    let mut trainer = Trainer::<R>::new(&prepared.recipe, layout, comm, ask.seed, settings())?;
+    ask.inject.and_then(|i| i.tilt(&prepared.recipe)).into_iter().for_each(|tilt| trainer.tilt(tilt));
+    let batch = |step| ask.source.batch(&prepared.recipe, layout, ask.seed, step);
+    let (_, gradients) = trainer.gradients(&batch(0))?;
+    let mut out = RankOutcome {
+        gradients: reference.gradients.differences(paths, trainer.shelf(), &gradients),
+        partial: traffic::partial(layout, at.on(Axis::Pp) as u32, &trainer)?,
+        counted: memory::counted(table, layout, &at, &trainer)?,
+        held: vec![trainer.weight_bytes(), trainer.gradient_bytes(), trainer.optimizer_bytes(), 0],
+        ..RankOutcome::default()
+    };
+    comm.traffic().clear();
+    for step in 0..ask.steps {
+        ask.inject.iter().for_each(|inject| inject.strike(comm, step, ask.deadline));
+        let report = trainer.step(&batch(step))?;
+        if step == 0 {
+            (out.listed, out.besides) = traffic::counted(&comm.traffic().all());
+        }
+        out.held[3] = out.held[3].max(report.saved_bytes);
+        out.losses.push(report.loss);
+        if comm.rank() == 0 {
+            watch(ask.steps + step);
+        }
+        if step + 1 == ask.steps.min(JUDGED_STEPS) {
+            let weights = trainer.weights()?;
+            out.weights = reference.weights.differences(paths, trainer.shelf(), &weights);
+        }
+    }
+    Ok(out)
+}
+
+type Results = Vec<Result<RankOutcome>>;
+
+/// Ranks as processes: every process has the same reference, and all numbers meet on all; the first
+/// reports, and the others where the run ended early.
+#[cfg(feature = "mpi")]
+fn processes(
+    deadline: Duration,
+    prepared: &Prepared,
+    body: impl Fn(&Comm) -> Result<RankOutcome>,
+) -> std::result::Result<(Results, bool), Vec<Finding>> {
+    use comm::{Call, Group};
+    let gathered = comm::processes::run(deadline, |comm| {
+        let (world, wanted) = (comm.world(), prepared.layout.world as usize);
+        if world != wanted {
+            let message = format!("mpirun started {world} processes, and the layout has {wanted} ranks");
+            let finding = Finding::error("rehearse/processes", Blame::Environment, "mpi", message);
+            return Err(finding.hint(format!("mpirun -n {wanted} shardwright rehearse …")));
+        }
+        let mine = body(comm)?.encode();
+        let call = Call::new("world", "what ranks came to");
+        let (all, counts) = comm.all_gather_uneven(&Group::new(0..world), call, mine)?;
+        let mut rest = all.as_slice();
+        let mut ranks = Vec::with_capacity(world);
+        for count in counts {
+            let (part, others) = rest.split_at(count);
+            ranks.push(Ok(RankOutcome::decode(part)));
+            rest = others;
+        }
+        Ok((ranks, comm.rank() == 0))
+    });
+    gathered.map_err(|finding| vec![finding])
+}
+
+#[cfg(not(feature = "mpi"))]
+fn processes(
+    _: Duration,
+    _: &Prepared,
+    _: impl Fn(&Comm) -> Result<RankOutcome>,
+) -> std::result::Result<(Results, bool), Vec<Finding>> {
+    let message = "this build has no MPI";
+    Err(vec![
+        Finding::error("rehearse/processes", Blame::Environment, "mpi", message)
+            .hint("build with `--features mpi`, or leave --ranks out: threads run the same collectives"),
+    ])
+}

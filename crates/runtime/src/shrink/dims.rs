@@ -1,0 +1,162 @@
+//! Sizes by name: what `--dims` may set, and what a report says came down.
+
+use diag::{Blame, Finding, did_you_mean};
+use layout::{Checked, LayoutRequest};
+use recipe::Recipe;
+use recipe::kinds::attention::AttentionKind;
+use recipe::kinds::mamba::Mamba;
+use units::named;
+
+named! {
+    /// A size of a recipe.
+    pub enum Dim {
+        /// Layers.
+        Depth = "depth",
+        /// Width of the residual stream.
+        Hidden = "hidden",
+        /// Rows of the token table.
+        Vocab = "vocab",
+        /// Tokens of a sequence.
+        Sequence = "seq",
+        /// Query heads.
+        Heads = "heads",
+        /// Key/value heads.
+        KvHeads = "kv_heads",
+        /// Width of an attention head.
+        HeadDim = "head_dim",
+        /// Width of the dense feed-forward block.
+        Ffn = "ffn",
+        /// Experts.
+        Experts = "experts",
+        /// Experts a token goes to.
+        TopK = "top_k",
+        /// Width of an expert.
+        ExpertFfn = "expert_ffn",
+        /// Width of the shared expert.
+        SharedFfn = "shared_ffn",
+        /// Mamba heads.
+        MambaHeads = "mamba_heads",
+        /// Mamba groups.
+        MambaGroups = "mamba_groups",
+        /// State of a Mamba head's element.
+        State = "state",
+        /// Recurrent heads.
+        RecurrentHeads = "recurrent_heads",
+    }
+}
+
+/// Sizes a user insists on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dims(pub Vec<(Dim, u64)>);
+
+impl Dims {
+    /// Reads `hidden=64,seq=32`.
+    pub fn parse(text: &str) -> Result<Dims, String> {
+        let one = |word: &str| {
+            let (name, value) = word.split_once('=').ok_or_else(|| format!("`{word}` is not NAME=SIZE"))?;
+            let value = value.trim().parse::<u64>().ok().filter(|v| *v > 0);
+            let value = value.ok_or_else(|| format!("`{word}` has no size of at least 1"))?;
+            let dim = Dim::from_name(name.trim()).ok_or_else(|| unknown(name.trim()))?;
+            Ok((dim, value))
+        };
+        text.split(',').map(str::trim).filter(|w| !w.is_empty()).map(one).collect::<Result<_, String>>().map(Dims)
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let known = Dim::ALL.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+    match did_you_mean(name, Dim::ALL.iter().map(|(word, _)| *word)) {
+        Some(close) => format!("there is no size `{name}`; did you mean `{close}`? known are {known}"),
+        None => format!("there is no size `{name}`; known are {known}"),
+    }
+}
+
+impl Dim {
+    /// Its value, if the recipe has it in use.
+    pub fn get(self, recipe: &Recipe, checked: &Checked) -> Option<u64> {
+        use recipe::Mixer;
+        let attention = recipe.attention().filter(|_| recipe.uses(Mixer::Attention));
+        let gqa = attention.as_ref().and_then(|a| match a.kind {
+            AttentionKind::Gqa { kv_heads, head_dim } => Some((kv_heads, head_dim)),
+            AttentionKind::Mla(_) => None,
+        });
+        let moe = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe));
+        let mamba = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)).map(|m| match m {
+            Mamba::One(m) => (m.inner, 1, m.state),
+            Mamba::Two(m) => (m.heads, m.groups, m.state),
+            Mamba::Three(m) => (m.heads, m.groups, m.state),
+        });
+        match self {
+            Dim::Depth => Some(recipe.depth() as u64),
+            Dim::Hidden => Some(recipe.hidden),
+            Dim::Vocab => Some(recipe.vocab),
+            Dim::Sequence => checked.layout.as_ref().map(|l| l.sequence),
+            Dim::Heads => attention.map(|a| a.heads),
+            Dim::KvHeads => gqa.map(|(heads, _)| heads),
+            Dim::HeadDim => gqa.map(|(_, width)| width),
+            Dim::Ffn => recipe.mlp.as_ref().filter(|_| recipe.uses(Mixer::Mlp)).map(|m| m.ffn),
+            Dim::Experts => moe.map(|m| m.experts),
+            Dim::TopK => moe.map(|m| m.top_k),
+            Dim::ExpertFfn => moe.map(|m| m.ffn),
+            Dim::SharedFfn => moe.and_then(|m| m.shared.as_ref()).map(|s| s.ffn),
+            Dim::MambaHeads => mamba.map(|(heads, ..)| heads),
+            Dim::MambaGroups => mamba.map(|(_, groups, _)| groups),
+            Dim::State => mamba.map(|(.., state)| state),
+            Dim::RecurrentHeads => recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent)).map(|r| r.heads),
+        }
+    }
+
+    /// Sets it, or says that the recipe has no such size.
+    pub fn set(self, recipe: &mut Recipe, request: &mut LayoutRequest, value: u64) -> Result<(), Vec<Finding>> {
+        let done = match self {
+            Dim::Depth => {
+                recipe.layers = recipe.pattern.tile(value as usize);
+                super::keep_ordinals(recipe);
+                true
+            }
+            Dim::Hidden => put(Some(&mut recipe.hidden), value),
+            Dim::Vocab => put(Some(&mut recipe.vocab), value),
+            Dim::Sequence => {
+                recipe.sequence = value;
+                put(request.sequence.as_mut(), value)
+            }
+            Dim::Heads => put(recipe.attention.as_mut().map(|a| &mut a.heads), value),
+            Dim::KvHeads => put(gqa(recipe).map(|(heads, _)| heads), value),
+            Dim::HeadDim => put(gqa(recipe).map(|(_, width)| width), value),
+            Dim::Ffn => put(recipe.mlp.as_mut().map(|m| &mut m.ffn), value),
+            Dim::Experts => put(recipe.moe.as_mut().map(|m| &mut m.experts), value),
+            Dim::TopK => put(recipe.moe.as_mut().map(|m| &mut m.top_k), value),
+            Dim::ExpertFfn => put(recipe.moe.as_mut().map(|m| &mut m.ffn), value),
+            Dim::SharedFfn => put(recipe.moe.as_mut().and_then(|m| m.shared.as_mut()).map(|s| &mut s.ffn), value),
+            Dim::MambaHeads => put(mamba(recipe).map(|(heads, _, _)| heads), value),
+            Dim::MambaGroups => put(mamba(recipe).and_then(|(_, groups, _)| groups), value),
+            Dim::State => put(mamba(recipe).map(|(_, _, state)| state), value),
+            Dim::RecurrentHeads => put(recipe.recurrent.as_mut().map(|r| &mut r.heads), value),
+        };
+        if done {
+            return Ok(());
+        }
+        let message = format!("`--dims {self}={value}`: recipe `{}` has no such size", recipe.name);
+        Err(vec![Finding::error("shrink/dims", Blame::Usage, self.name(), message)])
+    }
+}
+
+fn put(place: Option<&mut u64>, value: u64) -> bool {
+    place.map(|p| *p = value).is_some()
+}
+
+fn gqa(recipe: &mut Recipe) -> Option<(&mut u64, &mut u64)> {
+    match &mut recipe.attention.as_mut()?.kind {
+        AttentionKind::Gqa { kv_heads, head_dim } => Some((kv_heads, head_dim)),
+        AttentionKind::Mla(_) => None,
+    }
+}
+
+/// Heads or channels, groups where there are, and state.
+fn mamba(recipe: &mut Recipe) -> Option<(&mut u64, Option<&mut u64>, &mut u64)> {
+    Some(match recipe.mamba.as_mut()? {
+        Mamba::One(m) => (&mut m.inner, None, &mut m.state),
+        Mamba::Two(m) => (&mut m.heads, Some(&mut m.groups), &mut m.state),
+        Mamba::Three(m) => (&mut m.heads, Some(&mut m.groups), &mut m.state),
+    })
+}

@@ -1,0 +1,385 @@
+//! A recipe made small enough to rehearse: the pattern, the ratios and everything divided by a
+//! layout stay as they are to that layout, and widths, depth, sequence and batch come down.
+//!
+//! Legality is not reasoned about here: each size takes the smallest value that [`layout::check`]
+//! still accepts, with units shared out as before, and keeps its own where there is none. A size that
+//! legality does not look at goes to its target.
+
+mod dims;
+
+pub use dims::{Dim, Dims};
+
+use diag::{Finding, Severity};
+use layout::{Checked, LayoutRequest, check};
+use recipe::kinds::attention::AttentionKind;
+use recipe::kinds::mamba::Mamba;
+use recipe::{Layer, Mixer, Positions, Recipe};
+use std::collections::BTreeSet;
+
+/// Widths and counts a rehearsal aims at.
+mod aim {
+    pub const HIDDEN: u64 = 64;
+    pub const VOCAB: u64 = 64;
+    pub const SEQUENCE: u64 = 32;
+    /// Tokens of each part of the timeline; a convolution's tail must lie within one.
+    pub const PART: u64 = 4;
+    pub const HEAD: u64 = 8;
+    pub const STATE: u64 = 8;
+    pub const LATENT: u64 = 16;
+    pub const CHUNK: u64 = 8;
+    /// Heads that share one KV head or group, beyond which sharing is cut down too.
+    pub const SHARING: u64 = 8;
+    pub const TOP_K: u64 = 4;
+    pub const EXPERTS: u64 = 8;
+    /// Microbatches kept, where a pipeline needs no more.
+    pub const MICROBATCHES: u64 = 8;
+    /// Layers kept whole, whatever the pattern.
+    pub const DEPTH: usize = 16;
+    /// Layers of a deeper model at least.
+    pub const LEAST_DEPTH: usize = 4;
+}
+
+/// One size that came down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which size.
+    pub what: &'static str,
+    /// As the recipe and layout have it.
+    pub from: u64,
+    /// As it is rehearsed.
+    pub to: u64,
+}
+
+/// A recipe and layout at rehearsal size.
+#[derive(Clone, Debug)]
+pub struct Shrunk {
+    /// The recipe.
+    pub recipe: Recipe,
+    /// The request that asks for the same split of it.
+    pub request: LayoutRequest,
+    /// What came down.
+    pub changes: Vec<Change>,
+}
+
+/// Shrinks a recipe for a layout it is legal under; otherwise every finding that refuses it. Sizes
+/// in `dims` are taken as given, and refused by legality if it refuses them.
+pub fn shrink(recipe: &Recipe, request: &LayoutRequest, dims: &Dims) -> Result<Shrunk, Vec<Finding>> {
+    let full = check(recipe, request);
+    if !full.is_legal() {
+        return Err(full.findings);
+    }
+    let mut small = Shrinker::new(recipe, request, &full);
+    small.depth(request.boundaries.is_some());
+    small.sequence();
+    small.widths();
+    small.attention();
+    small.mixers();
+    small.experts();
+    small.batch();
+    for (dim, value) in &dims.0 {
+        dim.set(&mut small.recipe, &mut small.request, *value)?;
+    }
+    let shrunk = small.recipe.validated()?;
+    let after = check(&shrunk, &small.request);
+    if !after.is_legal() {
+        return Err(after.findings);
+    }
+    let changes = changes(&sizes(recipe, &full), &sizes(&shrunk, &after));
+    Ok(Shrunk { recipe: shrunk, request: small.request, changes })
+}
+
+struct Shrinker {
+    recipe: Recipe,
+    request: LayoutRequest,
+    full: layout::Layout,
+    /// How units are shared, which the small model must share too.
+    sharing: BTreeSet<&'static str>,
+}
+
+impl Shrinker {
+    fn new(recipe: &Recipe, request: &LayoutRequest, full: &Checked) -> Shrinker {
+        let layout = full.layout.clone().unwrap_or_else(|| unreachable!("a legal request is settled"));
+        let request = LayoutRequest {
+            world: Some(layout.world),
+            dp: Some(layout.dp.get()),
+            global_batch: None,
+            micro_batch: Some(layout.micro_batch),
+            microbatches: Some(layout.microbatches),
+            sequence: Some(layout.sequence),
+            ..request.clone()
+        };
+        Shrinker { recipe: recipe.clone(), request, full: layout, sharing: sharing(full) }
+    }
+
+    /// Takes the first of `values` that legality accepts, or leaves everything as it is.
+    fn first<T>(&mut self, values: impl IntoIterator<Item = T>, set: impl Fn(&mut Recipe, &mut LayoutRequest, T)) {
+        for value in values {
+            let (mut recipe, mut request) = (self.recipe.clone(), self.request.clone());
+            set(&mut recipe, &mut request, value);
+            let Ok(recipe) = recipe.validated() else { continue };
+            let checked = check(&recipe, &request);
+            if checked.is_legal() && sharing(&checked) == self.sharing {
+                (self.recipe, self.request) = (recipe, request);
+                return;
+            }
+        }
+    }
+
+    /// Whole periods, as many as the chunks need; of a long pattern without a period its beginning,
+    /// twice as long as it takes until every kind of layer has stood there. Boundaries name layers,
+    /// and so keep the depth.
+    fn depth(&mut self, has_boundaries: bool) {
+        let (layers, period) = (self.recipe.layers.clone(), self.recipe.pattern.period.len());
+        let chunks = self.full.chunks() as usize;
+        if layers.len() <= aim::DEPTH || has_boundaries {
+            return;
+        }
+        let least = chunks.max(aim::LEAST_DEPTH);
+        let depths: Vec<usize> = match period <= aim::DEPTH {
+            true => (1..).map(|n| n * period).skip_while(|d| *d < least).take_while(|d| *d < layers.len()).collect(),
+            false => (least.max(2 * seen_all(&layers))..layers.len()).collect(),
+        };
+        self.first(depths, |recipe, _, depth| {
+            recipe.layers.truncate(depth);
+            keep_ordinals(recipe);
+        });
+    }
+
+    /// A sequence of whole parts: two a context rank, each divided over the tensor axis.
+    fn sequence(&mut self) {
+        let (tp, cp) = (self.full.tp.get(), self.full.cp.get());
+        let step = 2 * cp * tp;
+        let least = aim::SEQUENCE.max(2 * cp * aim::PART).div_ceil(step) * step;
+        let before = self.full.sequence;
+        self.first((least..before).step_by(step as usize).take(8), |recipe, request, sequence| {
+            request.sequence = Some(sequence);
+            recipe.sequence = recipe.sequence.min(sequence);
+            let share = |n: u64| (n * sequence / before).max(1);
+            if let Some(window) = recipe.attention.as_mut().and_then(|a| a.window.as_mut()) {
+                window.tokens = share(window.tokens);
+            }
+            if let Some(dsa) = &mut recipe.features.dsa {
+                dsa.value.top_k = share(dsa.value.top_k);
+            }
+            if let Positions::Learned { count } = &mut recipe.positions {
+                *count = (*count).min(sequence);
+            }
+        });
+        // A padded vocabulary stays one that needs padding.
+        let is_padded = self.full.padded_vocab(self.recipe.vocab) != self.recipe.vocab;
+        let vocab = if is_padded { aim::VOCAB - 1 } else { aim::VOCAB.div_ceil(tp) * tp };
+        let vocab = vocab.min(self.recipe.vocab);
+        self.first([vocab], |recipe, request, vocab| {
+            (recipe.vocab, request.vocab_multiple) = (vocab, Some(1));
+        });
+    }
+
+    /// The residual stream, and feed-forward widths at their ratio to it.
+    fn widths(&mut self) {
+        let before = self.recipe.hidden;
+        self.first(up_from(aim::HIDDEN, before), |recipe, _, hidden| recipe.hidden = hidden);
+        let hidden = self.recipe.hidden;
+        let share = |width: u64| (width * hidden / before).max(8).next_multiple_of(8).min(width);
+        if let Some(width) = self.recipe.mlp.as_ref().map(|m| m.ffn) {
+            self.first(up_from(share(width), width), |recipe, _, ffn| {
+                recipe.mlp.iter_mut().for_each(|m| m.ffn = ffn);
+            });
+        }
+        let Some(moe) = self.recipe.moe.clone() else { return };
+        self.first(up_from(share(moe.ffn), moe.ffn), |recipe, _, ffn| {
+            recipe.moe.iter_mut().for_each(|m| m.ffn = ffn);
+        });
+        if let Some(shared) = &moe.shared {
+            self.first(up_from(share(shared.ffn), shared.ffn), |recipe, _, ffn| {
+                recipe.moe.iter_mut().filter_map(|m| m.shared.as_mut()).for_each(|s| s.ffn = ffn);
+            });
+        }
+        if let Some(latent) = moe.latent {
+            self.first(up_from(share(latent), latent), |recipe, _, width| {
+                recipe.moe.iter_mut().for_each(|m| m.latent = Some(width));
+            });
+        }
+    }
+
+    fn attention(&mut self) {
+        let Some(own) = self.recipe.attention.clone() else { return };
+        match own.kind {
+            AttentionKind::Gqa { kv_heads, head_dim } => {
+                self.first(counts(kv_heads, own.heads / kv_heads), |recipe, _, (kv, sharing)| {
+                    let Some(attention) = &mut recipe.attention else { return };
+                    attention.heads = kv * sharing;
+                    attention.kind = AttentionKind::Gqa { kv_heads: kv, head_dim: head_dim.min(aim::HEAD) };
+                });
+            }
+            AttentionKind::Mla(_) => self.first(counts(own.heads, 1), |recipe, _, (heads, _)| {
+                recipe.attention.iter_mut().for_each(|a| a.heads = heads);
+            }),
+        }
+        self.first([()], |recipe, _, ()| {
+            let own = recipe.attention.as_mut().and_then(|a| match &mut a.kind {
+                AttentionKind::Mla(mla) => Some(mla),
+                AttentionKind::Gqa { .. } => None,
+            });
+            for mla in own.into_iter().chain(recipe.features.mla.as_mut().map(|s| &mut s.value)) {
+                mla.q_rank = mla.q_rank.map(|r| r.min(aim::LATENT));
+                mla.kv_rank = mla.kv_rank.min(aim::LATENT);
+                mla.qk_dim = mla.qk_dim.min(aim::HEAD);
+                mla.rope_dim = mla.rope_dim.min(aim::HEAD / 2);
+                mla.v_dim = mla.v_dim.min(aim::HEAD);
+            }
+            if let Some(dsa) = &mut recipe.features.dsa {
+                dsa.value.heads = dsa.value.heads.min(2);
+                dsa.value.head_dim = dsa.value.head_dim.min(aim::HEAD);
+            }
+        });
+    }
+
+    fn mixers(&mut self) {
+        match self.recipe.mamba.clone() {
+            Some(Mamba::One(m)) => self.first(up_from(aim::HIDDEN, m.inner), |recipe, _, inner| {
+                let small = recipe::kinds::mamba1::Mamba1 {
+                    inner,
+                    state: m.state.min(aim::STATE),
+                    dt_rank: m.dt_rank.min(aim::HEAD),
+                    ..m.clone()
+                };
+                recipe.mamba = Some(Mamba::One(small));
+            }),
+            Some(Mamba::Two(m)) => self.first(counts(m.groups, m.heads / m.groups), |recipe, _, (groups, sharing)| {
+                let small = recipe::kinds::mamba2::Mamba2 {
+                    heads: groups * sharing,
+                    groups,
+                    head_dim: m.head_dim.min(aim::HEAD),
+                    state: m.state.min(aim::STATE),
+                    chunk: m.chunk.min(aim::CHUNK),
+                    ..m.clone()
+                };
+                recipe.mamba = Some(Mamba::Two(small));
+            }),
+            Some(Mamba::Three(m)) => {
+                self.first(counts(m.groups, m.heads / m.groups), |recipe, _, (groups, sharing)| {
+                    let state = m.state.min(aim::STATE);
+                    let small = recipe::kinds::mamba3::Mamba3 {
+                        heads: groups * sharing,
+                        groups,
+                        head_dim: m.head_dim.min(aim::HEAD),
+                        state,
+                        angles: (m.angles * state / m.state).max(1),
+                        chunk: m.chunk.min(aim::CHUNK),
+                        ..m.clone()
+                    };
+                    recipe.mamba = Some(Mamba::Three(small));
+                });
+            }
+            None => {}
+        }
+        if let Some(m) = self.recipe.recurrent.clone() {
+            self.first(counts(m.qk_heads, m.heads / m.qk_heads), |recipe, _, (qk_heads, sharing)| {
+                let (key_dim, value_dim) = (m.key_dim.min(aim::HEAD), m.value_dim.min(aim::HEAD));
+                let heads = qk_heads * sharing;
+                recipe.recurrent =
+                    Some(recipe::kinds::m2rnn::M2rnn { heads, qk_heads, key_dim, value_dim, ..m.clone() });
+            });
+        }
+        if let Some(g) = self.recipe.gated_delta.clone() {
+            self.first(counts(g.key_heads, g.value_heads / g.key_heads), |recipe, _, (key_heads, sharing)| {
+                let (key_dim, value_dim) = (g.key_dim.min(aim::HEAD), g.value_dim.min(aim::HEAD));
+                let value_heads = key_heads * sharing;
+                recipe.gated_delta = Some(recipe::kinds::gated_delta::GatedDelta {
+                    key_heads,
+                    value_heads,
+                    key_dim,
+                    value_dim,
+                    ..g.clone()
+                });
+            });
+        }
+    }
+
+    /// Fewer experts, with room for the choice and, where there were, several a rank.
+    fn experts(&mut self) {
+        let Some(moe) = self.recipe.moe.clone() else { return };
+        let top_k = moe.top_k.min(aim::TOP_K);
+        let least = (2 * top_k).max(aim::EXPERTS).max(2 * self.full.ep.get()).min(moe.experts);
+        let counts = units::divisors(moe.experts).into_iter().filter(|e| *e >= least);
+        self.first(counts, |recipe, _, experts| {
+            recipe.moe.iter_mut().for_each(|m| (m.experts, m.top_k) = (experts, top_k));
+        });
+        let sides = [&mut self.recipe.features.ngram_hash, &mut self.recipe.features.structure];
+        for side in sides.into_iter().flatten() {
+            side.value.rows = side.value.rows.min(aim::VOCAB.max(side.value.tables));
+            side.value.dim = side.value.dim.min(aim::HEAD);
+        }
+    }
+
+    /// Enough microbatches to fill and drain the pipeline once, of at most two sequences.
+    fn batch(&mut self) {
+        let (pp, before) = (self.full.pp.get(), self.full.microbatches);
+        self.first([self.full.micro_batch.min(2)], |_, request, mbs| request.micro_batch = Some(mbs));
+        let least = before.min((2 * pp).max(aim::MICROBATCHES));
+        self.first(least..before, |_, request, count| request.microbatches = Some(count));
+    }
+}
+
+/// How units are shared out where there are fewer of them than ranks: in the same way as before.
+fn sharing(checked: &Checked) -> BTreeSet<&'static str> {
+    let is_kept = |f: &&Finding| f.severity == Severity::Note && f.rule == "tp/kv-shared";
+    let mut all: BTreeSet<&'static str> = checked.findings.iter().filter(is_kept).map(|f| f.rule).collect();
+    if let (Some(Mamba::Two(m)), Some(layout)) = (&checked.recipe.mamba, &checked.layout)
+        && !(m.groups / layout.tp.get()).is_multiple_of(layout.cp.get())
+    {
+        all.insert("groups of the scan are copied over cp");
+    }
+    all
+}
+
+/// Layers from the first until every kind of layer has stood among them.
+fn seen_all(layers: &[Layer]) -> usize {
+    let first = |i: usize| layers[..i].iter().all(|l| *l != layers[i]);
+    (0..layers.len()).filter(|i| first(*i)).max().map_or(0, |i| i + 1)
+}
+
+/// Drops attention layers that are no more from lists that name some.
+fn keep_ordinals(recipe: &mut Recipe) {
+    let count = recipe.count(Mixer::Attention);
+    if let Some(window) = recipe.attention.as_mut().and_then(|a| a.window.as_mut()) {
+        window.full_layers.retain(|o| *o < count);
+    }
+    if let Some(dsa) = &mut recipe.features.dsa {
+        dsa.value.layers.retain(|o| *o < count);
+    }
+}
+
+/// Widths from a target up to what it was, in steps that keep vectors whole.
+fn up_from(target: u64, before: u64) -> impl Iterator<Item = u64> {
+    (target..before).step_by(8).take(64)
+}
+
+/// Numbers of shared units and of units that share one, smallest first: divisors of what they
+/// were, at least two where there were two, sharing as it was unless it is far more than needed.
+fn counts(shared: u64, sharing: u64) -> Vec<(u64, u64)> {
+    let least = |n: u64| units::divisors(n).into_iter().filter(move |d| *d >= n.min(2)).collect::<Vec<_>>();
+    let sharings = if sharing > aim::SHARING { least(sharing) } else { vec![sharing] };
+    let mut all: Vec<(u64, u64)> =
+        least(shared).into_iter().flat_map(|units| sharings.iter().map(move |s| (units, *s))).collect();
+    all.sort_by_key(|(units, sharing)| units * sharing);
+    all
+}
+
+/// Every size a change may be reported of.
+fn sizes(recipe: &Recipe, checked: &Checked) -> Vec<(&'static str, u64)> {
+    let mut all: Vec<(&'static str, u64)> =
+        Dim::ALL.iter().filter_map(|(name, dim)| dim.get(recipe, checked).map(|value| (*name, value))).collect();
+    let Some(layout) = &checked.layout else { return all };
+    all.push(("mbs", layout.micro_batch));
+    all.push(("microbatches", layout.microbatches));
+    all
+}
+
+fn changes(before: &[(&'static str, u64)], after: &[(&'static str, u64)]) -> Vec<Change> {
+    let pairs = before.iter().filter_map(|(what, from)| Some((what, from, after.iter().find(|(w, _)| w == what)?.1)));
+    pairs.filter(|(_, from, to)| *from != to).map(|(what, from, to)| Change { what, from: *from, to }).collect()
+}
+
+#[cfg(test)]
+mod tests;
