@@ -102,7 +102,7 @@ fn chosen(asked: &Asked, solved: &Solved, best: &Choice) -> String {
     text += &wrap(&flags_of(&best.layout, best.offload), "  ", 100);
     let step = &best.step;
     text += &format!(
-        "  step {}, {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; {}\n",
+        "  step {}, {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
         seconds(step.seconds),
         count(step.tokens_per_second_per_device as u64),
         step.tflops_per_device,
