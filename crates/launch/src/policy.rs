@@ -1,0 +1,161 @@
+//! Where a run keeps things, what it reads, and how long it goes on: what neither recipe nor
+//! layout says. Written by people, so unknown keys are refused.
+
+use diag::{Blame, Finding};
+use serde::{Deserialize, Serialize};
+
+/// A launch policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// Locations.
+    pub storage: Storage,
+    /// What is trained on.
+    pub data: Data,
+    /// How long, how fast.
+    pub run: Run,
+    /// What the scheduler is told.
+    pub job: JobPolicy,
+    /// Variables carried into the run as they are.
+    pub environment: std::collections::BTreeMap<String, String>,
+}
+
+/// Locations; none of them may be on the root volume, which `preflight` checks on the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Storage {
+    /// Checkpoints.
+    pub checkpoints: String,
+    /// Data caches and indices.
+    pub data: String,
+    /// Logs.
+    pub logs: String,
+    /// Compiler, Triton and CUDA caches.
+    pub caches: String,
+    /// Temporary files.
+    pub temporary: String,
+}
+
+impl Default for Storage {
+    /// A volume of its own, by a name a cluster can mount; a policy file names the real one.
+    fn default() -> Storage {
+        let below = |name: &str| format!("/mnt/shardwright/{name}");
+        Storage {
+            checkpoints: below("checkpoints"),
+            data: below("data"),
+            logs: below("logs"),
+            caches: below("caches"),
+            temporary: below("tmp"),
+        }
+    }
+}
+
+/// What is trained on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Data {
+    /// Data sets in the engine's own form; the engine's made-up data when there are none.
+    pub paths: Vec<String>,
+    /// Tokenizer: a name or path the engine's loader takes; a made-up one when there is none.
+    pub tokenizer: Option<String>,
+}
+
+/// How long and how fast.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Run {
+    /// Steps.
+    pub steps: u64,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// Learning rate at the end.
+    pub least_learning_rate: f64,
+    /// Steps of warm-up.
+    pub warmup_steps: u64,
+    /// Weight decay.
+    pub weight_decay: f64,
+    /// Largest gradient norm.
+    pub clip: f64,
+    /// Seed.
+    pub seed: u64,
+    /// Steps between checkpoints.
+    pub save_every: u64,
+    /// Steps between log lines.
+    pub log_every: u64,
+}
+
+impl Default for Run {
+    /// A short run that shows whether a plan works; a real one has a policy.
+    fn default() -> Run {
+        Run {
+            steps: 100,
+            learning_rate: 3e-4,
+            least_learning_rate: 3e-5,
+            warmup_steps: 10,
+            weight_decay: 0.1,
+            clip: 1.0,
+            seed: 1234,
+            save_every: 50,
+            log_every: 1,
+        }
+    }
+}
+
+/// What the scheduler is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct JobPolicy {
+    /// Name; the recipe's when there is none.
+    pub name: Option<String>,
+    /// Container image.
+    pub image: String,
+    /// Where the engine's scripts are, on the machine or in the image.
+    pub engine_root: String,
+    /// Restarts after a failure.
+    pub restarts: u64,
+    /// Port of the rendezvous.
+    pub port: u16,
+    /// Host of the rendezvous, where the scheduler does not name one.
+    pub host: String,
+    /// CPU cores of a node that the run gets.
+    pub cpus: u64,
+    /// Wall-clock limit in hours.
+    pub hours: u64,
+    /// Slurm partition.
+    pub partition: Option<String>,
+    /// Slurm account.
+    pub account: Option<String>,
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Kubernetes training runtime a TrainJob refers to.
+    pub runtime: String,
+}
+
+impl Default for JobPolicy {
+    fn default() -> JobPolicy {
+        JobPolicy {
+            name: None,
+            image: "training:latest".to_string(),
+            engine_root: "/opt/engine".to_string(),
+            restarts: 3,
+            port: 29500,
+            host: "localhost".to_string(),
+            cpus: 64,
+            hours: 24,
+            partition: None,
+            account: None,
+            namespace: "default".to_string(),
+            runtime: "torch-distributed".to_string(),
+        }
+    }
+}
+
+impl Policy {
+    /// Reads a policy.
+    pub fn parse(text: &str) -> Result<Policy, Finding> {
+        toml::from_str(text).map_err(|error| {
+            let finding = Finding::error("policy/file", Blame::Environment, "policy", error.message().to_string());
+            finding.at(error.span().map(|span| diag::Span { start: span.start, end: span.end }))
+        })
+    }
+}
