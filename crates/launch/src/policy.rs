@@ -38,6 +38,8 @@ pub struct Storage {
     pub caches: String,
     /// Temporary files.
     pub temporary: String,
+    /// Whether a location may be on the root volume after all.
+    pub allow_root: bool,
 }
 
 impl Default for Storage {
@@ -50,6 +52,7 @@ impl Default for Storage {
             logs: below("logs"),
             caches: below("caches"),
             temporary: below("tmp"),
+            allow_root: false,
         }
     }
 }
