@@ -47,6 +47,8 @@ pub enum Command {
     Import(ImportArgs),
     /// The built-in recipes; with a name, its text to start your own from
     Recipes(RecipesArgs),
+    /// The devices and networks we know, every fact with its source; or what is in a file of yours
+    Hardware(HardwareArgs),
     /// Will it fit? Memory of every rank class, line by line and phase by phase
     Fit(FitArgs),
     /// Which lines grow between two recipes or layouts
@@ -285,6 +287,16 @@ pub struct RecipesArgs {
     pub name: Option<String>,
 }
 
+/// Arguments of `hardware`.
+#[derive(Args)]
+pub struct HardwareArgs {
+    /// One device or network, or a device file: its facts and their sources
+    pub name: Option<String>,
+    /// Print a built-in device's file, to start your own from
+    #[arg(long, requires = "name")]
+    pub toml: bool,
+}
+
 /// What an engine is told besides the layout.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Precision and state")]
@@ -384,7 +396,7 @@ pub enum OptimizerChoice {
 pub struct FitArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// The cluster: 8xH200, or 64x8xH200
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
     #[command(flatten)]
@@ -438,7 +450,7 @@ pub struct DiffArgs {
     pub before: String,
     /// The other one
     pub after: String,
-    /// The cluster: 8xH200, or 64x8xH200
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
 }
@@ -470,7 +482,7 @@ pub struct FidelityArgs {
 pub struct PlanArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// The cluster: 8xH200, or 64x8xH200
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
     #[command(flatten)]

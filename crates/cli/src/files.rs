@@ -2,6 +2,7 @@
 
 use crate::outcome::Refusal;
 use diag::{Blame, Finding};
+use hardware::{Cluster, ClusterText, Device, is_path};
 use recipe::import::hf;
 use recipe::{Recipe, builtin, limits};
 use std::fs;
@@ -18,6 +19,21 @@ pub fn load_recipe(name: &str) -> Result<Recipe, Refusal> {
     let text = read_text(path)?;
     let parsed = if text.trim_start().starts_with('{') { hf::import(&text, &stem(path)) } else { Recipe::parse(&text) };
     parsed.map_err(|findings| Refusal { findings, source: Some((name.to_string(), text)) })
+}
+
+/// The cluster a text stands for; its device may be built in or a file.
+pub fn load_cluster(on: &str) -> Result<Cluster, Refusal> {
+    let typed = ClusterText::parse(on)?;
+    Ok(typed.on(load_device(typed.device)?)?)
+}
+
+/// The device a name or path stands for.
+pub fn load_device(name: &str) -> Result<Device, Refusal> {
+    if !is_path(name) {
+        return Ok(Device::find(name)?);
+    }
+    let text = read_text(Path::new(name))?;
+    Device::parse(&text).map_err(|findings| Refusal { findings, source: Some((name.to_string(), text)) })
 }
 
 /// A file's name without its ending, as a recipe name.

@@ -44,6 +44,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Diagnose(args) => commands::diagnose::run(args),
         Command::Import(args) => commands::import::run(args),
         Command::Recipes(args) => commands::recipes::run(args),
+        Command::Hardware(args) => commands::hardware::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Fit(args) => commands::fit::run(args),
         Command::Diff(args) => commands::diff::run(args),

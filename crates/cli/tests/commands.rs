@@ -345,6 +345,50 @@ fn what_cannot_be_priced_is_refused_by_name() {
 }
 
 #[test]
+fn a_network_reaches_the_answer() {
+    let network = |on: &str| json(&format!("plan llama3-8b --tp 2 --on {on}"))["cluster"]["network"].clone();
+    assert_eq!(network("2x8xH100@roce200"), "roce200");
+    assert_eq!(network("16xH100"), "ndr400");
+    let ran = run("fit llama3-8b --on 8xH100@rocce400");
+    assert_eq!(ran.code, 1);
+    assert!(ran.stderr.contains("unknown network `rocce400`") && ran.stderr.contains("did you mean `roce400`?"));
+}
+
+#[test]
+fn a_device_file_stands_in_for_a_device() {
+    let example = include_str!("../../../docs/example_device.toml");
+    let path = scratch("mine.toml", example);
+    let path = path.to_str().unwrap();
+    for (on, nodes) in [(path.to_string(), 1), (format!("16x{path}@hdr200"), 4)] {
+        let ran = run_args(&["plan", "llama3-8b", "--tp", "2", "--on", &on, "--json"]);
+        let answer: serde_json::Value = serde_json::from_str(&ran.stdout).expect(&ran.stderr);
+        assert_eq!(
+            (answer["cluster"]["nodes"].as_u64(), &answer["cluster"]["device"]["name"]),
+            (Some(nodes), &"my-H100".into())
+        );
+    }
+    let wrong = scratch("wrong.toml", &example.replace("memory_bytes", "memory_byte"));
+    let ran = run_args(&["fit", "llama3-8b", "--on", &format!("8x{}", wrong.display())]);
+    assert_eq!(ran.code, 1);
+    for words in ["lacks `memory_bytes`", "wrong.toml:2:1", "did you mean `memory_bytes`?", "[hardware/unknown-key]"] {
+        assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
+    }
+    let ran = run("fit llama3-8b --on 8x./no-such.toml");
+    assert!(ran.code == 1 && ran.stderr.contains("cannot read `./no-such.toml`"), "{}", ran.stderr);
+}
+
+#[test]
+fn every_device_starts_a_file_that_reads() {
+    for device in json("hardware")["devices"].as_array().unwrap() {
+        let name = device["name"].as_str().unwrap();
+        let path = scratch(&format!("copy-{name}.toml"), &run(&format!("hardware {name} --toml")).stdout);
+        let copy = run_args(&["hardware", path.to_str().unwrap(), "--json"]);
+        let copy: serde_json::Value = serde_json::from_str(&copy.stdout).expect(&copy.stderr);
+        assert_eq!(&copy["device"], device);
+    }
+}
+
+#[test]
 fn completions_name_every_command() {
     let script = run("completions bash").stdout;
     let commands =

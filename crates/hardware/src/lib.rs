@@ -1,12 +1,20 @@
-//! Devices and clusters, each fact with its source. Knows sizes and neighbourhoods; knows no
-//! model and no layout.
+//! Devices, networks and clusters, each fact with its source. Knows sizes and neighbourhoods; knows
+//! no model and no layout.
+
+mod cluster;
+mod network;
+mod read;
+
+pub use cluster::{Cluster, ClusterText, is_path};
+pub use network::Network;
+pub use read::FORMATS;
 
 use diag::{Blame, Finding, did_you_mean};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use std::sync::LazyLock;
 
 /// One accelerator.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Device {
     /// As typed in a cluster.
     pub name: String,
@@ -22,13 +30,55 @@ pub struct Device {
     pub island_devices: u64,
     /// Where that comes from.
     pub island_source: String,
+    /// Dense rates of its matrix units, one a format.
+    pub peaks: Vec<Peak>,
+    /// Its own memory, read or written.
+    pub memory_rate: Option<Rate>,
+    /// To the other devices of its island, one direction.
+    pub island_link: Option<Link>,
+    /// To other islands, one direction, this device's share.
+    pub network: Option<Link>,
+    /// To the memory of its host, one direction.
+    pub host_link: Option<Link>,
     /// What a process holds outside its allocator; measured where somebody has measured it.
     pub reserve: Option<Reserve>,
 }
 
+/// The most that matrix units do in one format, without sparsity.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Peak {
+    /// Format of the factors.
+    pub format: String,
+    /// Operations a second, a multiply and an add being two.
+    pub flops: f64,
+    /// Where the figure comes from.
+    pub source: String,
+}
+
+/// Bytes a second.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rate {
+    /// As the maker states it; what is reached of it is a profile's to say.
+    pub bytes_per_second: f64,
+    /// Where the figure comes from.
+    pub source: String,
+}
+
+/// A way to another memory.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Link {
+    /// What it is.
+    pub name: String,
+    /// One direction, one device's share.
+    pub bytes_per_second: f64,
+    /// Before the first byte arrives.
+    pub latency_seconds: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
 /// Memory that no tensor is in.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Reserve {
     /// Memory a process can see at all.
     pub visible_bytes: u64,
@@ -66,41 +116,97 @@ pub struct Outside {
     pub is_measured: bool,
 }
 
-/// A number of equal nodes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cluster {
-    /// Nodes.
-    pub nodes: u64,
-    /// Devices in each.
-    pub devices_per_node: u64,
-    /// What they are.
-    pub device: Device,
-}
-
 const DEVICES: &[(&str, &str)] = &[
     ("H200", include_str!("../../../data/hardware/h200.toml")),
     ("H100", include_str!("../../../data/hardware/h100.toml")),
     ("A100", include_str!("../../../data/hardware/a100.toml")),
+    ("A100-40G", include_str!("../../../data/hardware/a100_40g.toml")),
     ("B200", include_str!("../../../data/hardware/b200.toml")),
+    ("B300", include_str!("../../../data/hardware/b300.toml")),
+    ("GB200", include_str!("../../../data/hardware/gb200.toml")),
+    ("GB300", include_str!("../../../data/hardware/gb300.toml")),
+    ("GB10", include_str!("../../../data/hardware/gb10.toml")),
+    ("TPU-v5e", include_str!("../../../data/hardware/tpu_v5e.toml")),
+    ("TPU-v5p", include_str!("../../../data/hardware/tpu_v5p.toml")),
+    ("TPU-v6e", include_str!("../../../data/hardware/tpu_v6e.toml")),
 ];
 
-/// Devices a cluster may have; beyond it a typo is likelier.
-const MOST_DEVICES: u64 = 1 << 24;
-
 impl Device {
-    /// The built-in device of this name, whatever its case.
+    /// The built-in device of this name, whatever its case and dashes.
     pub fn find(name: &str) -> Result<Device, Finding> {
-        let known = DEVICES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        let Some((_, text)) = known else {
-            let message = format!("unknown device `{name}`");
-            let names = DEVICES.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
-            let hint = match did_you_mean(name, DEVICES.iter().map(|(known, _)| *known)) {
+        let plain = |name: &str| name.replace(['-', '_'], "").to_ascii_lowercase();
+        let Some((known, text)) = DEVICES.iter().find(|(known, _)| plain(known) == plain(name)) else {
+            let names = Device::names().collect::<Vec<_>>().join(", ");
+            let hint = match did_you_mean(name, Device::names()) {
                 Some(close) => format!("did you mean `{close}`? known are {names}"),
                 None => format!("known are {names}"),
             };
-            return Err(Finding::error("hardware/device", Blame::Usage, name, message).hint(hint));
+            let hint = hint + "; a file of your own is written as `./mine.toml`";
+            let shown: String = name.chars().take(60).collect();
+            let message = format!("unknown device `{shown}`");
+            return Err(Finding::error("hardware/device", Blame::Usage, shown, message).hint(hint));
         };
-        toml::from_str(text).map_err(|e| Finding::error("hardware/file", Blame::Bug, name, e.message().to_string()))
+        Device::parse(text).map_err(|findings| {
+            let why = findings.first().map_or("unreadable", |finding| finding.message.as_str());
+            Finding::error("hardware/file", Blame::Bug, *known, why)
+        })
+    }
+
+    /// The file of a built-in device, to start one's own from.
+    pub fn toml(&self) -> Option<&'static str> {
+        DEVICES.iter().find(|(known, _)| *known == self.name).map(|(_, text)| *text)
+    }
+
+    /// Names of the built-in devices.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        DEVICES.iter().map(|(name, _)| *name)
+    }
+
+    /// The built-in devices.
+    pub fn all() -> Result<Vec<Device>, Finding> {
+        Device::names().map(Device::find).collect()
+    }
+}
+
+/// Ways out of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To the devices of its island.
+    Island,
+    /// To other islands.
+    Network,
+    /// To its host's memory.
+    Host,
+}
+
+/// What needs a figure that nobody states is refused by its name: unknown is not zero.
+impl Device {
+    /// The dense rate of its matrix units in this format.
+    pub fn peak(&self, format: &str) -> Result<&Peak, Finding> {
+        let found = self.peaks.iter().find(|peak| peak.format == format);
+        found.ok_or_else(|| self.unknown(&format!("how fast it multiplies in {format}"), "[[peaks]]"))
+    }
+
+    /// The rate of its own memory.
+    pub fn known_memory_rate(&self) -> Result<&Rate, Finding> {
+        self.memory_rate.as_ref().ok_or_else(|| self.unknown("how fast its memory is", "[memory_rate]"))
+    }
+
+    /// The link that goes this way.
+    pub fn link(&self, way: Way) -> Result<&Link, Finding> {
+        let (link, what, key) = match way {
+            Way::Island => (&self.island_link, "how fast it reaches its island", "[island_link]"),
+            Way::Network => (&self.network, "how fast it reaches other islands", "[network]"),
+            Way::Host => (&self.host_link, "how fast it reaches its host's memory", "[host_link]"),
+        };
+        link.as_ref().ok_or_else(|| self.unknown(what, key))
+    }
+
+    fn unknown(&self, what: &str, key: &str) -> Finding {
+        let message = format!("{} does not say {what}", self.name);
+        let hint =
+            format!("start a file from `shardwright hardware {} --toml`, and add `{key}` with its source", self.name);
+        Finding::error("hardware/unknown-fact", Blame::Environment, self.name.clone(), message).hint(hint)
     }
 }
 
@@ -116,77 +222,15 @@ impl Device {
         match &self.reserve {
             Some(reserve) => Outside { reserve: reserve.clone(), is_measured: true },
             None => {
-                let borrowed = Device::find("H200").ok().and_then(|device| device.reserve);
-                Outside { reserve: borrowed.unwrap_or_else(Reserve::nothing), is_measured: false }
+                // Read once: a search asks for every layout it prices.
+                static BORROWED: LazyLock<Reserve> = LazyLock::new(|| {
+                    Device::find("H200").ok().and_then(|device| device.reserve).unwrap_or_else(Reserve::nothing)
+                });
+                Outside { reserve: BORROWED.clone(), is_measured: false }
             }
         }
-    }
-}
-
-impl Cluster {
-    /// Reads `8xH200` (devices, in nodes of the usual size) or `64x8xH200` (nodes × devices).
-    pub fn parse(text: &str) -> Result<Cluster, Finding> {
-        let refuse = |message: String| {
-            Finding::error("hardware/cluster", Blame::Usage, "on", message)
-                .hint("write devices as `8xH200`, or nodes and devices as `64x8xH200`")
-        };
-        let parts: Vec<&str> = text.split(['x', 'X', '×']).collect();
-        let number = |part: &str| part.parse::<u64>().ok().filter(|n| (1..=MOST_DEVICES).contains(n));
-        let (counts, name) = match parts.as_slice() {
-            [n, name] => (vec![number(n)], *name),
-            [n, m, name] => (vec![number(n), number(m)], *name),
-            _ => return Err(refuse(format!("`{text}` is no cluster"))),
-        };
-        let counts: Option<Vec<u64>> = counts.into_iter().collect();
-        let Some(counts) = counts else { return Err(refuse(format!("`{text}` has no whole numbers of devices"))) };
-        let device = Device::find(name)?;
-        let (nodes, per_node) = match counts.as_slice() {
-            [nodes, per_node] => (*nodes, *per_node),
-            [devices] if *devices <= device.devices_per_node => (1, *devices),
-            [devices] if devices.is_multiple_of(device.devices_per_node) => {
-                (devices / device.devices_per_node, device.devices_per_node)
-            }
-            _ => {
-                let message = format!("`{text}` does not fill nodes of {}", device.devices_per_node);
-                return Err(refuse(message));
-            }
-        };
-        if nodes.checked_mul(per_node).is_none_or(|n| n > MOST_DEVICES) {
-            return Err(refuse(format!("`{text}` has more than {MOST_DEVICES} devices")));
-        }
-        Ok(Cluster { nodes, devices_per_node: per_node, device })
-    }
-
-    /// Devices in all.
-    pub fn devices(&self) -> u64 {
-        self.nodes * self.devices_per_node
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clusters_are_read() {
-        let shape = |text| Cluster::parse(text).map(|c| (c.nodes, c.devices_per_node)).map_err(|f| f.message);
-        assert_eq!(shape("8xH200"), Ok((1, 8)));
-        assert_eq!(shape("64x8xh200"), Ok((64, 8)));
-        assert_eq!(shape("64xH100"), Ok((8, 8)));
-        assert_eq!(shape("9xH100"), Err("`9xH100` does not fill nodes of 8".to_string()));
-        assert_eq!(shape("H200"), Err("`H200` is no cluster".to_string()));
-        assert_eq!(shape("0xH200"), Err("`0xH200` has no whole numbers of devices".to_string()));
-        assert_eq!(
-            Cluster::parse("8xH20").unwrap_err().hint.unwrap(),
-            "did you mean `H200`? known are H200, H100, A100, B200"
-        );
-    }
-
-    #[test]
-    fn every_device_reads_and_names_its_sources() {
-        for (name, _) in DEVICES {
-            let device = Device::find(name).unwrap();
-            assert!(!device.memory_source.is_empty() && device.memory_bytes > 1 << 30);
-        }
-    }
-}
+mod tests;

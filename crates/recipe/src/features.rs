@@ -5,8 +5,8 @@ use crate::kinds::dsa::Dsa;
 use crate::kinds::mla::Mla;
 use crate::kinds::mtp::Mtp;
 use crate::kinds::side::SideEmbedding;
-use crate::read::Section;
 use crate::write::Toml;
+use reading::Section;
 use units::named;
 
 named! {

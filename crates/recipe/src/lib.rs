@@ -14,7 +14,6 @@ pub mod megatron;
 pub mod mode;
 pub mod pattern;
 pub mod precision;
-mod read;
 #[allow(clippy::module_inception)]
 mod recipe;
 mod resolve;

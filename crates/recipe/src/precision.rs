@@ -1,10 +1,10 @@
 //! Number formats and optimizers by tensor role: never one choice, and never one multiplier, for
 //! the whole model.
 
-use crate::read::Section;
 use crate::tensor::{Dtype, Optimizer, Role};
 use crate::write::Toml;
 use diag::{Blame, Finding};
+use reading::Section;
 
 /// Formats of what training holds.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,41 +13,37 @@ use crate::megatron;
 use crate::mode::Mode;
 use crate::pattern::{Mixer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
-use crate::read::{Findings, Section};
 use crate::recipe::{Positions, Recipe};
 use crate::write::Toml;
-use diag::{Blame, Finding, Span, refuses};
-use std::cell::RefCell;
-use toml::de::DeTable;
+use diag::{Blame, Finding, refuses};
+use reading::{Dialect, Section, read_text};
 
 /// Elements a whole model may have: far above any, and low enough that bytes never overflow.
 const MOST_ELEMENTS: u128 = 1 << 52;
 
+/// How a recipe's mistakes are worded.
+static RECIPE: Dialect = Dialect {
+    whole: "the recipe",
+    blame: Blame::Recipe,
+    most_bytes: limits::FILE_BYTES,
+    syntax: "recipe/syntax",
+    wrong_type: "recipe/type",
+    missing_key: "recipe/missing-key",
+    limit: "recipe/limit",
+    choice: "recipe/choice",
+    unknown_key: "recipe/unknown-key",
+};
+
 impl Recipe {
     /// Reads a recipe. Every mistake of the file is reported, each where it stands.
     pub fn parse(text: &str) -> Result<Recipe, Vec<Finding>> {
-        if text.len() > limits::FILE_BYTES {
-            let message = format!("the file has {} bytes, and a recipe has at most {}", text.len(), limits::FILE_BYTES);
-            return Err(vec![Finding::error("recipe/limit", Blame::Recipe, "file", message)]);
+        let (mut recipe, mut findings) = read_text(text, &RECIPE, read)?;
+        check(&recipe, &mut findings);
+        if refuses(&findings) {
+            return Err(findings);
         }
-        let (document, errors) = DeTable::parse_recoverable(text);
-        if !errors.is_empty() {
-            return Err(errors.iter().map(syntax).collect());
-        }
-        let findings = RefCell::new(Vec::new());
-        let recipe = read(document.get_ref(), &findings);
-        let mut findings = findings.into_inner();
-        match recipe {
-            Some(mut recipe) if !refuses(&findings) => {
-                check(&recipe, &mut findings);
-                if refuses(&findings) {
-                    return Err(findings);
-                }
-                recipe.notes.extend(findings);
-                Ok(recipe)
-            }
-            _ => Err(findings),
-        }
+        recipe.notes.extend(findings);
+        Ok(recipe)
     }
 
     /// The recipe as TOML that [`Recipe::parse`] reads back to the same recipe.
@@ -95,14 +91,7 @@ impl Recipe {
     }
 }
 
-fn syntax(error: &toml::de::Error) -> Finding {
-    let message = error.message().lines().next().unwrap_or("not TOML").to_string();
-    let span = error.span().map(|r| Span { start: r.start, end: r.end });
-    Finding::error("recipe/syntax", Blame::Recipe, "file", message).at(span)
-}
-
-fn read(document: &DeTable, findings: &Findings) -> Option<Recipe> {
-    let mut root = Section::root(document, findings);
+fn read(mut root: Section) -> Option<Recipe> {
     let name = root.required_text("name").map(str::to_string);
     let source = root.text("source").unwrap_or_default().to_string();
     let pattern = read_pattern(&mut root);
@@ -127,10 +116,10 @@ fn read(document: &DeTable, findings: &Findings) -> Option<Recipe> {
     root.finish();
     let pattern = pattern?;
     let depth = depth.unwrap_or(pattern.period.len() as u64) as usize;
+    let mut notes = Vec::new();
     if depth < pattern.period.len() {
         let message = format!("depth {depth} cuts into the pattern's first period of {}", pattern.period.len());
-        let note = Finding::note("pattern/short-depth", Blame::Recipe, "depth", message);
-        findings.borrow_mut().push(note);
+        notes.push(Finding::note("pattern/short-depth", Blame::Recipe, "depth", message));
     }
     let mut recipe = Recipe {
         name: name?,
@@ -153,7 +142,7 @@ fn read(document: &DeTable, findings: &Findings) -> Option<Recipe> {
         features,
         precision,
         optimizer,
-        notes: Vec::new(),
+        notes,
     };
     if !has_moe {
         recipe.experts_become_attention();

@@ -2,7 +2,7 @@
 
 use super::{layout_json, layout_text, model_line, recipe_of, seams_text, serve};
 use crate::args::{FitArgs, LayoutArgs, OptimizerChoice, PrecisionChoice, RecipeArgs, StateArgs};
-use crate::files::write_atomically;
+use crate::files::{load_cluster, write_atomically};
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::picture;
 use crate::table::{Table, heading};
@@ -51,7 +51,7 @@ impl Case {
                 OptimizerChoice::MuonAdamW => OptimizerPolicy::muon(),
             };
         }
-        let cluster = Cluster::parse(on)?;
+        let cluster = load_cluster(on)?;
         let request = on_cluster(layout, &recipe, &cluster, on)?;
         let checked = check(&recipe, &request);
         let Some(layout) = checked.layout.clone().filter(|_| checked.is_legal()) else {

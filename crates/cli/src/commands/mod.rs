@@ -6,6 +6,7 @@ pub mod diagnose;
 pub mod diff;
 pub mod fidelity;
 pub mod fit;
+pub mod hardware;
 pub mod import;
 pub mod mesh;
 pub mod params;

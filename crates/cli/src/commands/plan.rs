@@ -8,6 +8,7 @@ use crate::args::PlanArgs;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Report};
 use crate::picture;
 use crate::table::{heading, wrap};
+use hardware::{Cluster, Link};
 use layout::Layout;
 use memory::fit::{Fit, HEADROOM, Verdict};
 use serde_json::json;
@@ -33,6 +34,7 @@ pub fn run(args: &PlanArgs) -> Outcome {
         device.name,
         Bytes(device.visible_bytes())
     );
+    text += &neighbours(&case.cluster);
     text += &heading("One layout, not yet the best one");
     text += &layout_text(&case.layout, &case.checked);
     text += &seams_text(&case.checked.seams);
@@ -65,6 +67,21 @@ pub fn run(args: &PlanArgs) -> Outcome {
         report.exit = DOES_NOT_FIT;
     }
     Ok(report)
+}
+
+/// Who is near whom: the islands of a cluster and what joins them.
+fn neighbours(cluster: &Cluster) -> String {
+    let link = |link: &Option<Link>| link.as_ref().map_or("an unstated link".to_string(), |link| link.name.clone());
+    let (islands, size) = (cluster.islands(), cluster.island_devices());
+    let inside = match cluster.nodes_per_island() {
+        _ if size == 1 => "each device alone".to_string(),
+        1 => format!("{size} over {}", link(&cluster.device.island_link)),
+        nodes => format!("{size} over {} ({nodes} nodes)", link(&cluster.device.island_link)),
+    };
+    match islands {
+        1 => format!("  one island: {inside}\n"),
+        _ => format!("  {islands} islands: {inside}, between them {}\n", link(&cluster.device.network)),
+    }
 }
 
 /// The same question asked of the other commands, with everything that was typed.

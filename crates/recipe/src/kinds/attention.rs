@@ -3,10 +3,10 @@
 use super::mla::Mla;
 use super::{Bias, Emitter, Norm};
 use crate::limits;
-use crate::read::Section;
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
 use diag::{Blame, Finding};
+use reading::Section;
 use units::named;
 
 named! {

@@ -3,9 +3,9 @@
 
 use super::{Emitter, Norm};
 use crate::limits;
-use crate::read::Section;
 use crate::tensor::{Dim, Role, Surface};
 use crate::write::Toml;
+use reading::Section;
 
 /// The indexer, and where it stands.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,10 +2,10 @@
 
 use super::{Bias, Emitter, Norm};
 use crate::limits;
-use crate::read::Section;
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
 use diag::{Blame, Finding};
+use reading::Section;
 
 /// The widths of a gated delta net.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,10 +6,10 @@
 
 use super::{Bias, Emitter};
 use crate::limits;
-use crate::read::Section;
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
 use diag::{Blame, Finding};
+use reading::Section;
 
 /// The widths of an M2RNN mixer.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,8 +4,8 @@ use super::Emitter;
 use super::mamba1::Mamba1;
 use super::mamba2::Mamba2;
 use super::mamba3::Mamba3;
-use crate::read::Section;
 use crate::write::Toml;
+use reading::Section;
 use units::named;
 
 named! {

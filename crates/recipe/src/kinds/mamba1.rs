@@ -3,9 +3,9 @@
 
 use super::{Bias, Emitter, Norm};
 use crate::limits;
-use crate::read::Section;
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
+use reading::Section;
 
 /// The widths of a Mamba-1 mixer.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,10 +3,10 @@
 
 use super::{Bias, Emitter};
 use crate::limits;
-use crate::read::Section;
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
 use diag::{Blame, Finding};
+use reading::Section;
 
 /// The widths of a Mamba-2 mixer.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,9 +7,9 @@
 
 use super::mamba2::read_heads;
 use super::{Bias, Emitter, Norm};
-use crate::read::Section;
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
+use reading::Section;
 
 /// The widths of a Mamba-3 mixer.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,9 +2,9 @@
 
 use super::{Activation, Emitter};
 use crate::limits;
-use crate::read::Section;
 use crate::tensor::{Dim, Role, Surface};
 use crate::write::Toml;
+use reading::Section;
 
 /// The dense feed-forward block of a model.
 #[derive(Clone, Debug, PartialEq)]

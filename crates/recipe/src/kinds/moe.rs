@@ -2,10 +2,10 @@
 
 use super::{Activation, Bias, Emitter};
 use crate::limits;
-use crate::read::Section;
 use crate::tensor::{Dim, Dtype, Role, Surface, Unit};
 use crate::write::Toml;
 use diag::{Blame, Finding};
+use reading::Section;
 use units::named;
 
 named! {

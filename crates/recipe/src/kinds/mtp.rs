@@ -4,9 +4,9 @@
 
 use crate::limits;
 use crate::pattern::{Layer, Pattern};
-use crate::read::Section;
 use crate::write::Toml;
 use diag::{Blame, Finding};
+use reading::Section;
 
 /// The prediction suffix.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,9 +3,9 @@
 
 use super::{Bias, Emitter};
 use crate::limits;
-use crate::read::Section;
 use crate::tensor::{Dim, Role, Surface};
 use crate::write::Toml;
+use reading::Section;
 use units::named;
 
 named! {

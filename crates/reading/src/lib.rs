@@ -1,13 +1,67 @@
 //! Reading TOML that people write: every mistake is reported, each where it stands, and an
-//! unknown key gets a "did you mean". Knows TOML and findings; knows no model.
+//! unknown key gets a "did you mean". Knows TOML and findings; knows neither model nor machine: what
+//! a kind of file calls itself and its rules is its [`Dialect`].
 
-use diag::{Blame, Finding, Span, did_you_mean};
+use diag::{Blame, Finding, RuleId, Span, did_you_mean, refuses};
 use std::cell::RefCell;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
+/// How one kind of file words its findings.
+#[derive(Debug)]
+pub struct Dialect {
+    /// What the whole file is: `the recipe`.
+    pub whole: &'static str,
+    /// Whom its mistakes are laid to.
+    pub blame: Blame,
+    /// Bytes a file may have; beyond it nobody wrote it by hand.
+    pub most_bytes: usize,
+    /// Rule of a text that is not TOML.
+    pub syntax: RuleId,
+    /// Rule of a value of the wrong type.
+    pub wrong_type: RuleId,
+    /// Rule of a required key left out.
+    pub missing_key: RuleId,
+    /// Rule of a number out of range.
+    pub limit: RuleId,
+    /// Rule of a word that is not one of a list.
+    pub choice: RuleId,
+    /// Rule of a key nobody reads.
+    pub unknown_key: RuleId,
+}
+
 /// Where findings of one file are collected.
-pub type Findings = RefCell<Vec<Finding>>;
+type Findings = RefCell<Vec<Finding>>;
+
+/// Reads a whole file. What `read` makes of it comes with notes and warnings; with any error the
+/// answer is every finding.
+pub fn read_text<T>(
+    text: &str,
+    dialect: &'static Dialect,
+    read: impl FnOnce(Section) -> Option<T>,
+) -> Result<(T, Vec<Finding>), Vec<Finding>> {
+    if text.len() > dialect.most_bytes {
+        let message =
+            format!("the file has {} bytes, and {} has at most {}", text.len(), dialect.whole, dialect.most_bytes);
+        return Err(vec![Finding::error(dialect.limit, dialect.blame, "file", message)]);
+    }
+    let (document, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        return Err(errors.iter().map(|error| syntax(error, dialect)).collect());
+    }
+    let findings = RefCell::new(Vec::new());
+    let whole = read(Section::root(document.get_ref(), dialect, &findings));
+    let findings = findings.into_inner();
+    match whole {
+        Some(whole) if !refuses(&findings) => Ok((whole, findings)),
+        _ => Err(findings),
+    }
+}
+
+fn syntax(error: &toml::de::Error, dialect: &Dialect) -> Finding {
+    let message = error.message().lines().next().unwrap_or("not TOML").to_string();
+    Finding::error(dialect.syntax, dialect.blame, "file", message).at(error.span().map(span))
+}
 
 /// A TOML table being read: it remembers which keys were asked for.
 pub struct Section<'a> {
@@ -15,6 +69,7 @@ pub struct Section<'a> {
     table: &'a DeTable<'a>,
     span: Span,
     asked: Vec<&'static str>,
+    dialect: &'static Dialect,
     findings: &'a Findings,
 }
 
@@ -24,8 +79,13 @@ fn span(range: Range<usize>) -> Span {
 
 impl<'a> Section<'a> {
     /// The root table of a parsed file.
-    pub fn root(table: &'a DeTable<'a>, findings: &'a Findings) -> Section<'a> {
-        Section { path: String::new(), table, span: Span { start: 0, end: 0 }, asked: Vec::new(), findings }
+    fn root(table: &'a DeTable<'a>, dialect: &'static Dialect, findings: &'a Findings) -> Section<'a> {
+        Section { path: String::new(), table, span: Span { start: 0, end: 0 }, asked: Vec::new(), dialect, findings }
+    }
+
+    /// A refusal in this file's words.
+    fn error(&self, rule: RuleId, key: &str, message: String) -> Finding {
+        Finding::error(rule, self.dialect.blame, self.name(key), message)
     }
 
     /// The dotted name of a key of this table.
@@ -42,13 +102,13 @@ impl<'a> Section<'a> {
     fn wrong(&self, key: &str, wanted: &str) {
         let found = self.table.get(key).map_or("nothing", |v| v.get_ref().type_str());
         let message = format!("`{}` must be {wanted}, found {found}", self.name(key));
-        self.report(key, Finding::error("recipe/type", Blame::Recipe, self.name(key), message));
+        self.report(key, self.error(self.dialect.wrong_type, key, message));
     }
 
     fn missing(&self, key: &str, wanted: &str) {
-        let table = if self.path.is_empty() { "the recipe".to_string() } else { format!("`[{}]`", self.path) };
+        let table = if self.path.is_empty() { self.dialect.whole.to_string() } else { format!("`[{}]`", self.path) };
         let message = format!("{table} lacks `{key}`, {wanted}");
-        self.report(key, Finding::error("recipe/missing-key", Blame::Recipe, self.name(key), message));
+        self.report(key, self.error(self.dialect.missing_key, key, message));
     }
 
     fn value(&mut self, key: &'static str) -> Option<&'a DeValue<'a>> {
@@ -61,6 +121,11 @@ impl<'a> Section<'a> {
         self.table.contains_key(key)
     }
 
+    /// Whether the key holds a text; does not count as asking for it.
+    pub fn is_text(&self, key: &str) -> bool {
+        self.table.get(key).is_some_and(|value| matches!(value.get_ref(), DeValue::String(_)))
+    }
+
     fn whole(&self, key: &str, value: &DeValue, least: u64, most: u64) -> Option<u64> {
         let DeValue::Integer(int) = value else {
             self.wrong(key, "a whole number");
@@ -71,7 +136,7 @@ impl<'a> Section<'a> {
         if fits.is_none() {
             let shown: String = int.as_str().chars().take(24).collect();
             let message = format!("`{}` is {shown}, outside {least} to {most}", self.name(key));
-            self.report(key, Finding::error("recipe/limit", Blame::Recipe, self.name(key), message));
+            self.report(key, self.error(self.dialect.limit, key, message));
         }
         fits
     }
@@ -135,6 +200,16 @@ impl<'a> Section<'a> {
         good
     }
 
+    /// A required positive number.
+    pub fn required_positive(&mut self, key: &'static str) -> Option<f64> {
+        if !self.has(key) {
+            self.asked.push(key);
+            self.missing(key, "a positive number");
+            return None;
+        }
+        self.positive(key)
+    }
+
     /// A text that may be left out.
     pub fn text(&mut self, key: &'static str) -> Option<&'a str> {
         match self.value(key)? {
@@ -169,7 +244,7 @@ impl<'a> Section<'a> {
         };
         let shown: String = text.chars().take(40).collect();
         let message = format!("`{}` cannot be `{shown}`", self.name(key));
-        self.report(key, Finding::error("recipe/choice", Blame::Recipe, self.name(key), message).hint(hint));
+        self.report(key, self.error(self.dialect.choice, key, message).hint(hint));
         default
     }
 
@@ -207,13 +282,29 @@ impl<'a> Section<'a> {
             self.wrong(key, "a table");
             return None;
         };
-        Some(Section {
-            path: self.name(key),
-            table,
-            span: span(value.span()),
-            asked: Vec::new(),
-            findings: self.findings,
-        })
+        Some(self.inner(key, table, span(value.span())))
+    }
+
+    /// The tables of a list (`[[key]]`); none when it is left out.
+    pub fn sections(&mut self, key: &'static str) -> Vec<Section<'a>> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let DeValue::Array(items) = value else {
+            self.wrong(key, "a list of tables");
+            return Vec::new();
+        };
+        let tables = items.iter().filter_map(|item| match item.get_ref() {
+            DeValue::Table(table) => Some(self.inner(key, table, span(item.span()))),
+            _ => {
+                self.wrong(key, "a list of tables");
+                None
+            }
+        });
+        tables.collect()
+    }
+
+    fn inner(&self, key: &str, table: &'a DeTable<'a>, span: Span) -> Section<'a> {
+        let (dialect, findings) = (self.dialect, self.findings);
+        Section { path: self.name(key), table, span, asked: Vec::new(), dialect, findings }
     }
 
     /// Reports every key that nobody asked for.
@@ -225,17 +316,64 @@ impl<'a> Section<'a> {
             }
             let shown: String = name.chars().take(60).collect();
             let place = if self.path.is_empty() { String::new() } else { format!(" in `[{}]`", self.path) };
-            let mut finding = Finding::error(
-                "recipe/unknown-key",
-                Blame::Recipe,
-                self.name(&shown),
-                format!("unknown key `{shown}`{place}"),
-            );
+            let message = format!("unknown key `{shown}`{place}");
+            let mut finding = self.error(self.dialect.unknown_key, &shown, message);
             finding = match did_you_mean(name, self.asked.iter().copied()) {
                 Some(word) => finding.hint(format!("did you mean `{word}`?")),
                 None => finding.hint(format!("known here: {}", self.asked.join(", "))),
             };
             self.findings.borrow_mut().push(finding.at(Some(span(key.span()))));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static DIALECT: Dialect = Dialect {
+        whole: "the list",
+        blame: Blame::Usage,
+        most_bytes: 100,
+        syntax: "t/syntax",
+        wrong_type: "t/type",
+        missing_key: "t/missing",
+        limit: "t/limit",
+        choice: "t/choice",
+        unknown_key: "t/unknown",
+    };
+
+    fn rates(text: &str) -> Result<Vec<f64>, Vec<String>> {
+        let read = |mut root: Section| {
+            let rates = root.sections("item").into_iter().map(|mut item| {
+                let rate = item.required_positive("rate");
+                item.finish();
+                rate
+            });
+            // Read all before giving up on any, so that every table's mistakes are found.
+            let rates: Vec<Option<f64>> = rates.collect();
+            root.finish();
+            rates.into_iter().collect()
+        };
+        let wrong =
+            |findings: Vec<Finding>| findings.into_iter().map(|f| format!("{} [{}]", f.message, f.rule)).collect();
+        read_text(text, &DIALECT, read).map(|(rates, _)| rates).map_err(wrong)
+    }
+
+    #[test]
+    fn lists_of_tables_are_read_and_every_mistake_is_named() {
+        assert_eq!(rates("[[item]]\nrate = 2\n[[item]]\nrate = 1.5\n"), Ok(vec![2.0, 1.5]));
+        assert_eq!(rates(""), Ok(vec![]));
+        assert_eq!(
+            rates("[[item]]\nrte = 2\n[[item]]\nrate = 0\n"),
+            Err(vec![
+                "`[item]` lacks `rate`, a positive number [t/missing]".to_string(),
+                "unknown key `rte` in `[item]` [t/unknown]".to_string(),
+                "`item.rate` must be a positive number, found integer [t/type]".to_string(),
+            ])
+        );
+        assert_eq!(rates("item = [1]"), Err(vec!["`item` must be a list of tables, found array [t/type]".to_string()]));
+        assert!(rates(&"#".repeat(101)).unwrap_err()[0].contains("the list has at most 100"));
+        assert!(rates("item =").unwrap_err()[0].ends_with("[t/syntax]"));
     }
 }

@@ -1,0 +1,241 @@
+//! Clusters as typed: how many devices, of which kind, over which network; and which devices are
+//! neighbours on the fast fabric.
+
+use crate::{Device, Network};
+use diag::{Blame, Finding};
+use serde::Serialize;
+
+/// A number of equal nodes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cluster {
+    /// Nodes.
+    pub nodes: u64,
+    /// Devices in each.
+    pub devices_per_node: u64,
+    /// Name of the network between islands: as picked with `@`, or the device's usual one. Absent
+    /// where the device has none or states its own.
+    pub network: Option<String>,
+    /// What they are; its `network` is the one picked.
+    pub device: Device,
+}
+
+/// A cluster as typed, before its device is looked up: `64x8xH100@roce400`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterText<'a> {
+    text: &'a str,
+    counts: Vec<u64>,
+    /// A built-in device, or the path of a file.
+    pub device: &'a str,
+    network: Option<&'a str>,
+}
+
+/// Devices a cluster may have; beyond it a typo is likelier.
+const MOST_DEVICES: u64 = 1 << 24;
+
+fn refuse(message: String) -> Finding {
+    Finding::error("hardware/cluster", Blame::Usage, "on", message)
+        .hint("write devices as `8xH200`, nodes and devices as `64x8xH200`, a network behind them as `64xH100@roce400`")
+}
+
+/// Whether a word in a device's place is the path of a file.
+pub fn is_path(device: &str) -> bool {
+    device.contains(['/', '\\']) || device.ends_with(".toml")
+}
+
+impl<'a> ClusterText<'a> {
+    /// Takes a cluster apart: at most two counts, a device or a path, and perhaps a network.
+    pub fn parse(text: &'a str) -> Result<ClusterText<'a>, Finding> {
+        let mut counts = Vec::new();
+        let mut rest = text;
+        while counts.len() < 2
+            && let Some((digits, behind)) = rest.split_once(['x', 'X', '×'])
+            && digits.bytes().all(|b| b.is_ascii_digit())
+        {
+            let number = digits.parse().ok().filter(|n| (1..=MOST_DEVICES).contains(n));
+            counts.push(number.ok_or_else(|| refuse(format!("`{text}` has no whole numbers of devices")))?);
+            rest = behind;
+        }
+        let (device, network) = match rest.rsplit_once('@') {
+            Some((device, network)) if !is_path(network) => (device, Some(network)),
+            _ => (rest, None),
+        };
+        let has_counts = !counts.is_empty() || is_path(device);
+        if !has_counts || device.is_empty() {
+            return Err(refuse(format!("`{text}` is no cluster")));
+        }
+        Ok(ClusterText { text, counts, device, network })
+    }
+
+    /// The cluster of this device. Without a count, one node of it.
+    pub fn on(&self, mut device: Device) -> Result<Cluster, Finding> {
+        let text = self.text;
+        let usual = device.devices_per_node;
+        let (nodes, devices_per_node) = match self.counts.as_slice() {
+            [nodes, per_node] => (*nodes, *per_node),
+            [devices] if *devices <= usual => (1, *devices),
+            [devices] if devices.is_multiple_of(usual) => (devices / usual, usual),
+            [_, ..] => return Err(refuse(format!("`{text}` does not fill nodes of {usual}"))),
+            [] => (1, usual),
+        };
+        if nodes.checked_mul(devices_per_node).is_none_or(|n| n > MOST_DEVICES) {
+            return Err(refuse(format!("`{text}` has more than {MOST_DEVICES} devices")));
+        }
+        let network = match self.network {
+            Some(key) => {
+                let picked = Network::find(key)?;
+                device.network = Some(picked.link);
+                Some(picked.key)
+            }
+            None => {
+                let usual = Network::all()?.iter().find(|network| Some(&network.link) == device.network.as_ref());
+                usual.map(|network| network.key.clone())
+            }
+        };
+        Ok(Cluster { nodes, devices_per_node, network, device })
+    }
+}
+
+impl Cluster {
+    /// Reads `8xH200` (devices, in nodes of the usual size), `64x8xH200` (nodes × devices), either
+    /// with a network (`64x8xH100@roce400`), of a built-in device.
+    pub fn parse(text: &str) -> Result<Cluster, Finding> {
+        let typed = ClusterText::parse(text)?;
+        typed.on(Device::find(typed.device)?)
+    }
+
+    /// Devices in all.
+    pub fn devices(&self) -> u64 {
+        self.nodes * self.devices_per_node
+    }
+
+    /// Nodes that one island spans: one, unless the device's fabric leaves the node, as in an
+    /// NVL72 rack (18 trays of 4) or a pod. Only whole nodes belong to an island.
+    pub fn nodes_per_island(&self) -> u64 {
+        let device = &self.device;
+        if device.island_devices <= device.devices_per_node {
+            return 1;
+        }
+        (device.island_devices / self.devices_per_node).clamp(1, self.nodes)
+    }
+
+    /// Consecutive devices of this cluster that reach one another over the fast fabric. The last
+    /// island may have fewer.
+    pub fn island_devices(&self) -> u64 {
+        match self.nodes_per_island() {
+            // An island inside a node may be smaller than the node; a rack-scale fabric under
+            // nodes larger than itself reaches no further than it does.
+            1 => self.device.island_devices.min(self.devices_per_node),
+            nodes => nodes * self.devices_per_node,
+        }
+    }
+
+    /// Islands of this cluster.
+    pub fn islands(&self) -> u64 {
+        match self.nodes_per_island() {
+            1 => self.nodes * self.devices_per_node.div_ceil(self.island_devices()),
+            nodes => self.nodes.div_ceil(nodes),
+        }
+    }
+
+    /// Which island a device is in, counting devices node by node.
+    pub fn island_of(&self, device: u64) -> u64 {
+        let island = self.island_devices();
+        if self.nodes_per_island() > 1 {
+            return device / island;
+        }
+        let (node, place) = (device / self.devices_per_node, device % self.devices_per_node);
+        node * self.devices_per_node.div_ceil(island) + place / island
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shape(text: &str) -> Result<(u64, u64), String> {
+        Cluster::parse(text).map(|c| (c.nodes, c.devices_per_node)).map_err(|f| f.message)
+    }
+
+    #[test]
+    fn clusters_are_read() {
+        assert_eq!(shape("8xH200"), Ok((1, 8)));
+        assert_eq!(shape("64x8xh200"), Ok((64, 8)));
+        assert_eq!(shape("64xH100"), Ok((8, 8)));
+        assert_eq!(shape("64×8×H100"), Ok((64, 8)));
+        assert_eq!(shape("2xGB10"), Ok((2, 1)));
+        assert_eq!(shape("9xH100"), Err("`9xH100` does not fill nodes of 8".to_string()));
+        assert_eq!(shape("H200"), Err("`H200` is no cluster".to_string()));
+        assert_eq!(shape("8x"), Err("`8x` is no cluster".to_string()));
+        assert_eq!(shape("0xH200"), Err("`0xH200` has no whole numbers of devices".to_string()));
+        assert_eq!(shape("xH200"), Err("`xH200` has no whole numbers of devices".to_string()));
+        assert_eq!(shape("9999999x9xH200"), Err("`9999999x9xH200` has more than 16777216 devices".to_string()));
+        assert!(Cluster::parse("8xH20").unwrap_err().hint.unwrap().starts_with("did you mean `H200`? known are H200"));
+    }
+
+    #[test]
+    fn a_network_is_picked_and_named() {
+        let usual = Cluster::parse("64x8xH100").unwrap();
+        assert_eq!(usual.network.as_deref(), Some("ndr400"));
+        let picked = Cluster::parse("64x8xH100@RoCE200").unwrap();
+        assert_eq!(picked.network.as_deref(), Some("roce200"));
+        assert_eq!(picked.device.network.unwrap().bytes_per_second, 2.5e10);
+        assert_eq!(Cluster::parse("256xTPU-v5e").unwrap().network, None, "a device's own");
+        assert_eq!(shape("8xH100@ndr40"), Err("unknown network `ndr40`".to_string()));
+        assert_eq!(shape("8xH100@"), Err("unknown network ``".to_string()));
+    }
+
+    #[test]
+    fn paths_stand_where_devices_do() {
+        let parts = |text| ClusterText::parse(text).map(|t| (t.counts.clone(), t.device, t.network)).unwrap();
+        assert_eq!(parts("8x./box.toml"), (vec![8], "./box.toml", None));
+        assert_eq!(parts("4x8x../x@y/box.toml@roce400"), (vec![4, 8], "../x@y/box.toml", Some("roce400")));
+        assert_eq!(parts("me@home/box.toml"), (vec![], "me@home/box.toml", None));
+        let mut device = Device::find("H100").unwrap();
+        device.devices_per_node = 4;
+        let one = ClusterText::parse("box.toml").unwrap().on(device).unwrap();
+        assert_eq!((one.nodes, one.devices_per_node), (1, 4));
+    }
+
+    #[test]
+    fn islands_may_span_nodes() {
+        let islands = |text: &str| {
+            let cluster = Cluster::parse(text).unwrap();
+            (cluster.nodes_per_island(), cluster.island_devices(), cluster.islands())
+        };
+        assert_eq!(islands("128xGB200"), (18, 72, 2));
+        assert_eq!(islands("8xGB200"), (2, 8, 1));
+        assert_eq!(islands("4xGB300"), (1, 4, 1));
+        assert_eq!(islands("64xH100"), (1, 8, 8));
+        assert_eq!(islands("2x4xH100"), (1, 4, 2), "a switch inside the box joins no boxes");
+        assert_eq!(islands("2x16xH100"), (1, 8, 4), "and reaches half of a larger one");
+        assert_eq!(islands("512xTPU-v5e"), (32, 256, 2));
+        assert_eq!(islands("2xGB10"), (1, 1, 2));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,40}") {
+            let _ = Cluster::parse(&text);
+        }
+
+        #[test]
+        fn nothing_like_a_cluster_makes_it_panic(
+            text in "[0-9]{0,20}[xX×@]{0,2}[0-9]{0,9}[xX×@]{0,2}(H100|GB200|TPU-v5e|\\./a\\.toml|)[@x]{0,2}(roce400|ndr|)"
+        ) {
+            let _ = Cluster::parse(&text);
+        }
+
+        #[test]
+        fn islands_cover_every_device_once(nodes in 1u64..200, per_node in 1u64..100, which in 0..Device::names().count()) {
+            let device = Device::all().unwrap().swap_remove(which);
+            let cluster = Cluster { nodes, devices_per_node: per_node, network: None, device };
+            let mut sizes = vec![0; cluster.islands() as usize];
+            for device in 0..cluster.devices() {
+                sizes[cluster.island_of(device) as usize] += 1;
+            }
+            prop_assert!(sizes.iter().all(|n| (1..=cluster.island_devices()).contains(n)));
+            prop_assert!(cluster.island_devices() <= cluster.device.island_devices);
+        }
+    }
+}
