@@ -9,6 +9,7 @@ pub mod emission;
 pub mod engines;
 pub mod job;
 pub mod policy;
+pub mod preflight;
 pub mod quote;
 
 pub use emission::{Argument, Emission, EnvVar, File, Kind};
