@@ -11,6 +11,7 @@ pub mod import;
 pub mod mesh;
 pub mod params;
 pub mod plan;
+pub mod preflight;
 pub mod recipes;
 pub mod serve;
 pub mod splits;

@@ -1,8 +1,8 @@
 //! Ports that must be free, with who listens where that may be read.
 
+use super::Check;
 use super::machine::{Listener, Machine};
 use super::processes::command_words;
-use super::Check;
 use crate::policy::Policy;
 
 const RULE: &str = "preflight/port-in-use";

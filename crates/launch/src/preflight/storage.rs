@@ -37,16 +37,11 @@ pub fn volume_words(mount: &Mount) -> String {
     format!("`{}` ({} on {})", show::bytes(&mount.point), show::bytes(&mount.kind), show::bytes(&mount.source))
 }
 
-/// A place in a few words, with where links lead.
+/// A place that exists in a few words, with where links lead.
 fn place_words(place: &Place, folder: &Folder) -> String {
     let written = show::text(&place.path);
-    let whole = match (folder.missing.as_slice(), folder.existing.as_slice()) {
-        ([], existing) => existing.to_vec(),
-        (missing, b"/") => [b"/", missing].concat(),
-        (missing, existing) => [existing, b"/", missing].concat(),
-    };
-    let is_same = whole == place.path.trim_end_matches('/').as_bytes();
-    if is_same { format!("`{written}`") } else { format!("`{written}`, which is `{}`,", show::bytes(&whole)) }
+    let is_same = folder.existing == place.path.trim_end_matches('/').as_bytes();
+    if is_same { format!("`{written}`") } else { format!("`{written}`, which is `{}`,", show::bytes(&folder.existing)) }
 }
 
 /// Both the folder and its volume, or why not.
@@ -68,14 +63,15 @@ fn root_volume(machine: &Machine, place: &Place) -> Check {
         }
     };
     let mounts = machine.mounts.as_deref().unwrap_or_default();
-    let found = format!("{} is on {}", place_words(place, folder), volume_words(mount));
-    let fix = format!("mount a volume there, or set storage.{} to a folder on one", place.key);
-    match relation(mounts, mount) {
-        Relation::Root if folder.missing.is_empty() => check(found).violation(fix),
-        Relation::Root => {
-            let nearest = show::bytes(&folder.existing);
-            check(format!("{found}: it does not exist, and `{nearest}` does, which is")).violation(fix)
+    let found = match folder.missing.is_empty() {
+        true => format!("{} is on {}", place_words(place, folder), volume_words(mount)),
+        false => {
+            let (path, existing) = (show::text(&place.path), show::bytes(&folder.existing));
+            format!("`{path}` does not exist; `{existing}`, where it would be made, is on {}", volume_words(mount))
         }
+    };
+    match relation(mounts, mount) {
+        Relation::Root => check(found).violation("mount a volume there, or name a folder on one in [storage]"),
         Relation::BesideContainer => {
             let why = "the same device as this container's own files: probably the host's root volume";
             let fix = format!("on the host, look which volume is mounted at `{}`", show::bytes(&mount.point));
