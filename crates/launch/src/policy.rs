@@ -23,6 +23,8 @@ pub struct Policy {
     pub job: JobPolicy,
     /// Implementations of seams by the seam's name, as `module:function`.
     pub seams: BTreeMap<String, String>,
+    /// Versions of packages the run is pinned to.
+    pub pins: BTreeMap<String, String>,
     /// Variables carried into the run, and those the machine must or must not have.
     pub environment: Environment,
     /// Ports nobody may listen at.
@@ -168,6 +170,10 @@ pub struct Run {
     pub log_every: u64,
     /// Whether gradients and weights travel during compute.
     pub overlap: bool,
+    /// The topology that bucket and padding constants were tuned for, if they were tuned.
+    pub tuned_for: Option<String>,
+    /// Whether adapters are added after sharding, so that their gradients need hooks of their own.
+    pub adapters: bool,
 }
 
 impl Default for Run {
@@ -184,6 +190,8 @@ impl Default for Run {
             save_every: 50,
             log_every: 1,
             overlap: true,
+            tuned_for: None,
+            adapters: false,
         }
     }
 }
@@ -197,6 +205,8 @@ pub struct JobPolicy {
     pub image: String,
     /// Where the engine's scripts are, on the machine or in the image.
     pub engine_root: String,
+    /// The training script of engines that have none of their own.
+    pub script: Option<String>,
     /// Restarts after a failure.
     pub restarts: u64,
     /// Port of the rendezvous.
@@ -215,6 +225,10 @@ pub struct JobPolicy {
     pub namespace: String,
     /// Kubernetes training runtime a TrainJob refers to.
     pub runtime: String,
+    /// Kubernetes volume claim that holds the storage.
+    pub claim: String,
+    /// Where the claim is mounted.
+    pub mount: String,
 }
 
 impl Default for JobPolicy {
@@ -223,6 +237,7 @@ impl Default for JobPolicy {
             name: None,
             image: "training:latest".to_string(),
             engine_root: "/opt/engine".to_string(),
+            script: None,
             restarts: 3,
             port: 29500,
             host: "localhost".to_string(),
@@ -232,6 +247,8 @@ impl Default for JobPolicy {
             account: None,
             namespace: "default".to_string(),
             runtime: "torch-distributed".to_string(),
+            claim: "shardwright".to_string(),
+            mount: "/mnt/shardwright".to_string(),
         }
     }
 }

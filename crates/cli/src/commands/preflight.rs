@@ -6,7 +6,7 @@ use crate::files::read_text;
 use crate::machine::{self, Probe};
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
-use launch::job::{Frontend, Job};
+use launch::job::{Frontend, Job, Seams};
 use launch::policy::Policy;
 use launch::preflight::{Check, Launcher, MemoryOverride, Plan, Verdict, judge};
 use memory::fit::{Fit, HEADROOM};
@@ -73,6 +73,7 @@ fn plan(case: &Case, policy: &Policy, args: &PreflightArgs) -> Plan {
         told: Some(&case.ledger),
         offload: case.offload,
         seams: &case.checked.seams,
+        allowed: Seams::Allow,
         frontend: Frontend::MegatronLm,
     };
     let fit = Fit::price(&case.fit_request(HEADROOM));
@@ -80,25 +81,43 @@ fn plan(case: &Case, policy: &Policy, args: &PreflightArgs) -> Plan {
     Plan::of(&job, fit.as_ref(), memory_override)
 }
 
-/// Checks of one verdict, rule by rule. What neighbours share (requirement, fix) is said once.
+/// Checks of one verdict, rule by rule. What a rule's checks share (requirement, fix) is said once.
 fn details(checks: &[Check], verdict: Verdict, title: &str) -> String {
     let of_verdict: Vec<&Check> = checks.iter().filter(|check| check.verdict == verdict).collect();
     if of_verdict.is_empty() {
         return String::new();
     }
     let mut out = heading(title);
-    for group in of_verdict.chunk_by(|a, b| (a.rule, &a.required, &a.fix) == (b.rule, &b.required, &b.fix)) {
+    for group in by_rule(&of_verdict) {
         let first = group[0];
-        out += &format!("  {}{}\x1b[0m: wants {}\n", colour(verdict), first.rule, first.required);
-        for check in group {
-            let lines = wrap(&check.found, "      ", WIDTH);
-            out += &format!("    \x1b[1m{}\x1b[0m\n{lines}", check.object);
+        let shares_required = group.iter().all(|check| check.required == first.required);
+        let shares_fix = group.iter().all(|check| check.fix == first.fix);
+        let required = |check: &Check| wrap(&format!("required: {}", check.required), "      ", WIDTH);
+        let fix = |check: &Check| {
+            check.fix.as_ref().map_or(String::new(), |fix| wrap(&format!("fix: {fix}"), "      ", WIDTH))
+        };
+        out += &format!("  {}{}\x1b[0m\n", colour(verdict), first.rule);
+        for check in &group {
+            out += &wrap(&format!("{}: {}", check.object, check.found), "    ", WIDTH);
+            out += &if shares_required { String::new() } else { required(check) };
+            out += &if shares_fix { String::new() } else { fix(check) };
         }
-        if let Some(fix) = &first.fix {
-            out += &wrap(&format!("fix: {fix}"), "    ", WIDTH);
-        }
+        out += &if shares_required { required(first) } else { String::new() };
+        out += &if shares_fix { fix(first) } else { String::new() };
     }
     out
+}
+
+/// Checks in groups of one rule, in the order rules appear.
+fn by_rule<'a>(checks: &[&'a Check]) -> Vec<Vec<&'a Check>> {
+    let mut groups: Vec<Vec<&Check>> = Vec::new();
+    for check in checks {
+        match groups.iter_mut().find(|group| group[0].rule == check.rule) {
+            Some(group) => group.push(check),
+            None => groups.push(vec![check]),
+        }
+    }
+    groups
 }
 
 fn colour(verdict: Verdict) -> &'static str {
@@ -116,8 +135,8 @@ fn summary(checks: &[Check]) -> String {
         return String::new();
     }
     let mut table = Table::new(&["rule", "what"]);
-    for group in passed.chunk_by(|a, b| a.rule == b.rule) {
-        let what = match group {
+    for group in by_rule(&passed) {
+        let what = match group.as_slice() {
             [one] => format!("{}: {}", one.object, one.found),
             many => many.iter().map(|check| check.object.as_str()).collect::<Vec<_>>().join(", "),
         };
@@ -128,9 +147,15 @@ fn summary(checks: &[Check]) -> String {
 
 /// One line that counts everything.
 fn last_line(checks: &[Check], is_fit: bool) -> String {
-    let words = [Verdict::Violation, Verdict::Unknown, Verdict::Overridden, Verdict::Pass].map(|verdict| {
+    let names = [
+        (Verdict::Violation, "against the policy or the engine"),
+        (Verdict::Unknown, "not known"),
+        (Verdict::Overridden, "overridden"),
+        (Verdict::Pass, "passed"),
+    ];
+    let words = names.map(|(verdict, name)| {
         let count = checks.iter().filter(|check| check.verdict == verdict).count();
-        (count > 0).then(|| format!("{count} {}", verdict.name()))
+        (count > 0).then(|| format!("{count} {name}"))
     });
     let words: Vec<String> = words.into_iter().flatten().collect();
     let (colour, answer) = if is_fit {

@@ -53,10 +53,11 @@ fn nearest(path: &Path) -> Known<(PathBuf, PathBuf)> {
                 return Ok((resolved, missing.to_path_buf()));
             }
             // A link that leads nowhere exists, and what it will lead to is not known.
-            Err(_) if existing.symlink_metadata().is_ok_and(|m| m.is_symlink()) => {
-                return Err("a symbolic link on the way leads nowhere".to_string());
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                if existing.symlink_metadata().is_ok_and(|m| m.is_symlink()) {
+                    return Err("a symbolic link on the way leads nowhere".to_string());
+                }
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error.to_string()),
         }
     }

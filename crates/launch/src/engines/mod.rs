@@ -1,19 +1,29 @@
 //! One engine a file: a job in, an emission out. What the engine's own rules refuse was refused
 //! before (`layout::engines`); here is only what it cannot be told.
 
+mod decoder;
+pub mod deepspeed;
 mod list;
+pub mod maxtext;
 pub mod megatron;
+pub mod nanotron;
+pub mod torchtitan;
 
 use crate::emission::{Emission, EnvVar};
-use crate::job::Job;
+use crate::job::{Job, Seams, as_seam, suggest_seams};
 use crate::policy::Place;
 use diag::{Blame, Finding};
 use layout::Engine;
+use recipe::Seam;
 
 /// Writes a job down for the engine of its layout (Megatron when none is named).
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     match engine_of(job) {
         Engine::Megatron => megatron::emit(job),
+        Engine::Deepspeed => deepspeed::emit(job),
+        Engine::Nanotron => nanotron::emit(job),
+        Engine::Maxtext => maxtext::emit(job),
+        Engine::Torchtitan => torchtitan::emit(job),
         engine => Err(vec![refuse(engine, "nothing is emitted for it")]),
     }
 }
@@ -28,9 +38,23 @@ fn refuse(engine: Engine, why: &str) -> Finding {
     Finding::error("launch/engine", Blame::Engine, engine.name(), format!("`{engine}` cannot be launched: {why}"))
 }
 
-/// The lane of a job.
-fn lane_of(_job: &Job) -> &'static str {
-    "nvidia-pretraining"
+/// What an engine has no block for, as seams where they are allowed; refused with the whole list
+/// otherwise.
+fn engine_seams(job: &Job, missing: Vec<Finding>) -> Result<Vec<Seam>, Vec<Finding>> {
+    if job.allowed == Seams::Allow { Ok(missing.iter().map(as_seam).collect()) } else { Err(suggest_seams(missing)) }
+}
+
+/// A name with small letters, digits and dashes only, for places that take no others.
+pub fn slug(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let text: String = name.chars().map(plain).take(50).collect();
+    let trimmed = text.trim_matches('-');
+    if trimmed.is_empty() { "run".to_string() } else { trimmed.to_string() }
+}
+
+/// The name of a job's lane.
+fn lane_of(job: &Job) -> &'static str {
+    crate::lanes::of_engine(engine_of(job)).map_or("none", |lane| lane.name)
 }
 
 /// Where compilers, kernels and libraries keep what they make, and what the policy carries along.
@@ -46,10 +70,7 @@ pub fn storage_environment(job: &Job) -> Vec<EnvVar> {
     kept.chain(carried.map(|(name, value)| EnvVar::new(name, value, "carried by the policy"))).collect()
 }
 
-/// The environment the job's processes are given, without composing the rest of the emission.
+/// The environment the job's processes are given; what the policy carries, where nothing is emitted.
 pub fn environment(job: &Job) -> Vec<EnvVar> {
-    match engine_of(job) {
-        Engine::Megatron => megatron::environment(job),
-        _ => storage_environment(job),
-    }
+    emit(job).map_or_else(|_| storage_environment(job), |emission| emission.environment)
 }

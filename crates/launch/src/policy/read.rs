@@ -35,6 +35,7 @@ fn policy(mut root: Section) -> Option<Policy> {
         run: with(root.section("run"), run),
         job: with(root.section("job"), job),
         seams: owned(root.texts("seams")),
+        pins: owned(root.texts("pins")),
         environment: with(root.section("environment"), environment),
         ports: with(root.section("ports"), ports),
         processes: with(root.section("processes"), processes),
@@ -70,15 +71,33 @@ fn optional_text(section: &mut Section, key: &'static str) -> Option<String> {
     section.text(key).map(str::to_string)
 }
 
-/// A path from the root: what it is relative to would be another folder on another node.
+/// A name a scheduler takes on a line of its own.
+fn optional_word(section: &mut Section, key: &'static str) -> Option<String> {
+    let word = section.text(key)?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    if !word.is_empty() && !word.starts_with('-') && word.chars().all(is_plain) {
+        return Some(word.to_string());
+    }
+    let message = format!("`{key}` is `{}`, no plain name", crate::preflight::show::text(word));
+    let finding = Finding::error("policy/name", Blame::Environment, key, message);
+    section.report(key, finding.hint("letters, digits, `_`, `.` and `-` only"));
+    None
+}
+
+/// A path from the root, since what it is relative to would be another folder on another node; on one
+/// line, since job files have lines.
 fn optional_path(section: &mut Section, key: &'static str) -> Option<String> {
     let path = section.text(key)?;
-    if path.starts_with('/') && !path.contains('\0') {
+    if path.starts_with('/') && !path.contains(char::is_control) {
         return Some(path.to_string());
     }
     let shown = crate::preflight::show::text(path);
-    let finding =
-        Finding::error("policy/path", Blame::Environment, key, format!("`{key}` is `{shown}`, no path from /"));
+    let finding = Finding::error(
+        "policy/path",
+        Blame::Environment,
+        key,
+        format!("`{key}` is `{shown}`, no path from / on one line"),
+    );
     section.report(key, finding.hint("write the whole path: it must mean the same on every node"));
     None
 }
@@ -155,6 +174,8 @@ fn run(section: &mut Section) -> Run {
         save_every: section.optional_count("save_every", MOST).unwrap_or(usual.save_every),
         log_every: section.optional_count("log_every", MOST).unwrap_or(usual.log_every),
         overlap: section.flag_or("overlap", usual.overlap),
+        tuned_for: optional_text(section, "tuned_for"),
+        adapters: section.flag_or("adapters", usual.adapters),
     }
 }
 
@@ -164,15 +185,18 @@ fn job(section: &mut Section) -> JobPolicy {
         name: optional_text(section, "name"),
         image: text_or(section, "image", usual.image),
         engine_root: text_or(section, "engine_root", usual.engine_root),
+        script: optional_text(section, "script"),
         restarts: section.natural_or("restarts", MOST, usual.restarts).unwrap_or(usual.restarts),
         port: section.optional_count("port", 65_535).and_then(|n| u16::try_from(n).ok()).unwrap_or(usual.port),
         host: text_or(section, "host", usual.host),
         cpus: section.optional_count("cpus", MOST).unwrap_or(usual.cpus),
         hours: section.optional_count("hours", MOST).unwrap_or(usual.hours),
-        partition: optional_text(section, "partition"),
-        account: optional_text(section, "account"),
+        partition: optional_word(section, "partition"),
+        account: optional_word(section, "account"),
         namespace: text_or(section, "namespace", usual.namespace),
         runtime: text_or(section, "runtime", usual.runtime),
+        claim: text_or(section, "claim", usual.claim),
+        mount: path_or(section, "mount", usual.mount),
     }
 }
 
@@ -183,6 +207,14 @@ fn environment(section: &mut Section) -> Environment {
         forbidden: words(section, "forbidden").unwrap_or_default(),
         expected: owned(section.texts("expected")),
     };
+    let lists = [("required", &read.required), ("forbidden", &read.forbidden)];
+    let listed = lists.into_iter().flat_map(|(key, names)| names.iter().map(move |name| (key, name)));
+    let maps = [("set", &read.set), ("expected", &read.expected)];
+    let mapped = maps.into_iter().flat_map(|(key, names)| names.keys().map(move |name| (key, name)));
+    for (key, name) in listed.chain(mapped).filter(|(_, name)| !is_variable(name)) {
+        let message = format!("`{}` is no name of a variable", crate::preflight::show::text(name));
+        section.report(key, Finding::error("policy/name", Blame::Environment, key, message));
+    }
     for name in read.forbidden.iter().filter(|name| read.required.contains(name) || read.set.contains_key(*name)) {
         let message = format!("`{}` is forbidden, and wanted as well", crate::preflight::show::text(name));
         section.report("forbidden", Finding::error("policy/consistency", Blame::Environment, "forbidden", message));
@@ -195,6 +227,12 @@ fn environment(section: &mut Section) -> Environment {
         }
     }
     read
+}
+
+/// Whether a shell and every process take it as a variable's name.
+fn is_variable(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 fn ports(section: &mut Section) -> Ports {
@@ -301,6 +339,17 @@ mod tests {
             wrong("[environment.set]\nA = 1\n"),
             ["`environment.set.A` must be a text, found integer [policy/type]"]
         );
+    }
+
+    #[test]
+    fn unsafe_values_are_refused() {
+        let refusal = |text: &str| Policy::parse(text).unwrap_err()[0].rule;
+        assert_eq!(refusal("[storage]\nlogs = \"/a\\nb\""), "policy/path");
+        assert_eq!(refusal("[environment.set]\n\"A B\" = \"x\""), "policy/name");
+        assert_eq!(refusal("[environment]\nforbidden = [\"A;B\"]"), "policy/name");
+        assert_eq!(refusal("[job]\npartition = \"a; rm\""), "policy/name");
+        assert_eq!(refusal("[run]\nlearning_rate = inf"), "policy/type");
+        assert_eq!(refusal("[environment]\nPATH = \"x\""), "policy/unknown-key");
     }
 
     #[test]

@@ -58,6 +58,11 @@ pub fn engine_rules(job: &Job, devices: u64) -> Vec<Rule> {
         let why = "Megatron asserts it for `--attention-backend auto`, and chooses the kernel itself";
         rules.extend(KERNEL_SWITCHES.map(|name| Rule { name, wanted: Wanted::IsOrUnset("1"), why }));
     }
+    if engine == Engine::Nanotron && job.layout.tp.splits() {
+        // nanotron/parallel/tensor_parallel/nn.py asserts it.
+        let why = "nanotron asserts it for tensor parallel layers";
+        rules.push(Rule { name: queues, wanted: Wanted::Is("1".to_string()), why });
+    }
     if engine == Engine::Fsdp2 {
         // training/arguments.py, of --use-torch-fsdp2: "FSDP always requires ... large than one".
         let why = "gathers of fully_shard overlap with compute only on several queues";
@@ -79,8 +84,6 @@ pub fn check(machine: &Machine, policy: &Policy, launcher: Launcher, plan: Optio
     for (name, value) in &policy.environment.expected {
         checks.push(seen.value(name, &Wanted::Is(value.clone()), "the policy expects it"));
     }
-    checks.extend(policy.environment.required.iter().map(|name| seen.required(name)));
-    checks.extend(policy.environment.forbidden.iter().map(|name| seen.forbidden(name)));
     if launcher == Launcher::Own {
         let places = policy.storage.places();
         let kept = places.iter().filter_map(|place| Some((place.variable?, &place.path)));
@@ -89,6 +92,8 @@ pub fn check(machine: &Machine, policy: &Policy, launcher: Launcher, plan: Optio
             checks.push(seen.value(name, &Wanted::Is(value.clone()), "the policy says so, and `launch` would set it"));
         }
     }
+    checks.extend(policy.environment.required.iter().map(|name| seen.required(name)));
+    checks.extend(policy.environment.forbidden.iter().map(|name| seen.forbidden(name)));
 }
 
 /// The environment the processes will get.
@@ -147,7 +152,8 @@ impl<'a> Seen<'a> {
         let check = Check::pass(VALUE, shown, self.words(name), format!("{required}: {why}"));
         match holds {
             true => check,
-            false if is_ours => check.violation(format!("take it out of [environment.set] of the policy, or {fix}")),
+            // The policy's own word goes over the engine's, so it is there that it must change.
+            false if is_ours => check.violation("take it out of [environment.set] of the policy"),
             false => check.violation(fix),
         }
     }

@@ -80,19 +80,23 @@ fn number(machine: &Machine, least: u64, who: &str) -> Check {
 }
 
 fn total(gpu: &Gpu, plan: &Plan, required: &str) -> Check {
-    let found = format!("{} on {}", Bytes(gpu.total), show::text(&gpu.name));
-    let check = Check::pass(MEMORY, object(gpu), found, required);
-    if gpu.total >= plan.visible {
-        check
-    } else {
-        check.violation("name the device that is here in --on, and plan again")
+    let check = |found: String| Check::pass(MEMORY, object(gpu), found, required);
+    let name = show::text(&gpu.name);
+    match gpu.total {
+        None => check(format!("{name} does not say")).unknown("compare it yourself: free -b"),
+        Some(total) if total >= plan.visible => check(format!("{} on {name}", Bytes(total))),
+        Some(total) => check(format!("{} on {name}", Bytes(total)))
+            .violation("name the device that is here in --on, and plan again"),
     }
 }
 
 fn free(gpu: &Gpu, least: u64, required: &str) -> Check {
-    let found = format!("{} free of {}", Bytes(gpu.free), Bytes(gpu.total));
-    let check = Check::pass(MEMORY, object(gpu), found, required);
-    if gpu.free >= least {
+    let check = |found: String| Check::pass(MEMORY, object(gpu), found, required);
+    let Some(free) = gpu.free else {
+        return check(format!("{} does not say", show::text(&gpu.name))).unknown("compare it yourself: free -b");
+    };
+    let check = check(format!("{} free", Bytes(free)));
+    if free >= least {
         return check;
     }
     let users: Vec<String> = gpu.users.iter().map(|(pid, _)| format!("pid {pid}")).collect();

@@ -168,10 +168,10 @@ pub struct Gpu {
     pub name: String,
     /// The driver's version.
     pub driver: String,
-    /// Bytes in all.
-    pub total: u64,
-    /// Bytes free.
-    pub free: u64,
+    /// Bytes in all; a device that shares the host's memory does not say.
+    pub total: Option<u64>,
+    /// Bytes free, likewise.
+    pub free: Option<u64>,
     /// Processes that compute on it, with the bytes each holds where that may be read.
     pub users: Vec<(u32, Option<u64>)>,
 }

@@ -24,15 +24,21 @@ pub fn check(machine: &Machine, policy: &Policy, checks: &mut Vec<Check>) {
     };
     let ours = ancestors(processes, machine.own_pid);
     let before = checks.len();
+    let stale = |pid: u32, found: String| {
+        let fix = format!("look: ps -fp {pid}; if it is stale, end it: kill {pid}");
+        Check::pass(RULE, format!("pid {pid}"), found, required).violation(fix)
+    };
     for process in processes.iter().filter(|process| !ours.contains(&process.pid)) {
-        let on_device = device_use(machine, process.pid);
-        if on_device.is_none() && !trains(process, &policy.processes.training) {
-            continue;
+        let words = command_words(process);
+        match device_use(machine, process.pid) {
+            Some(held) => checks.push(stale(process.pid, format!("{words}, {held}"))),
+            None if trains(process, &policy.processes.training) => checks.push(stale(process.pid, words)),
+            None => {}
         }
-        let held = on_device.map(|held| format!(", {held}")).unwrap_or_default();
-        let found = format!("{}{held}", command_words(process));
-        let fix = format!("look: ps -fp {0}; if it is stale, end it: kill {0}", process.pid);
-        checks.push(Check::pass(RULE, format!("pid {}", process.pid), found, required).violation(fix));
+    }
+    for pid in strangers(machine, processes) {
+        let held = device_use(machine, pid).unwrap_or_default();
+        checks.push(stale(pid, format!("a process that cannot be seen from here, {held}")));
     }
     if checks.len() == before {
         let found = format!("{} processes, none of which trains", processes.len());
@@ -55,6 +61,15 @@ fn ancestors(processes: &[Process], pid: u32) -> Vec<u32> {
         found.push(process.parent);
     }
     found
+}
+
+/// Who computes on a device and is in no list of ours: a process of the host or of another container.
+fn strangers(machine: &Machine, processes: &[Process]) -> Vec<u32> {
+    let users = machine.gpus.iter().flatten().flat_map(|gpu| gpu.users.iter().map(|(pid, _)| *pid));
+    let mut pids: Vec<u32> = users.filter(|pid| processes.iter().all(|process| process.pid != *pid)).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
 }
 
 /// What a process holds on devices, in words.

@@ -37,11 +37,15 @@ pub fn volume_words(mount: &Mount) -> String {
     format!("`{}` ({} on {})", show::bytes(&mount.point), show::bytes(&mount.kind), show::bytes(&mount.source))
 }
 
-/// A place that exists in a few words, with where links lead.
-fn place_words(place: &Place, folder: &Folder) -> String {
-    let written = show::text(&place.path);
+/// Where a place lies, with where links lead.
+fn place_words(place: &Place, folder: &Folder, mount: &Mount) -> String {
+    let (written, existing, volume) = (show::text(&place.path), show::bytes(&folder.existing), volume_words(mount));
+    if !folder.missing.is_empty() {
+        return format!("`{written}` does not exist; `{existing}`, where it would be made, is on {volume}");
+    }
     let is_same = folder.existing == place.path.trim_end_matches('/').as_bytes();
-    if is_same { format!("`{written}`") } else { format!("`{written}`, which is `{}`,", show::bytes(&folder.existing)) }
+    let link = if is_same { String::new() } else { format!(", which is `{existing}`,") };
+    format!("`{written}`{link} is on {volume}")
 }
 
 /// Both the folder and its volume, or why not.
@@ -63,13 +67,7 @@ fn root_volume(machine: &Machine, place: &Place) -> Check {
         }
     };
     let mounts = machine.mounts.as_deref().unwrap_or_default();
-    let found = match folder.missing.is_empty() {
-        true => format!("{} is on {}", place_words(place, folder), volume_words(mount)),
-        false => {
-            let (path, existing) = (show::text(&place.path), show::bytes(&folder.existing));
-            format!("`{path}` does not exist; `{existing}`, where it would be made, is on {}", volume_words(mount))
-        }
-    };
+    let found = place_words(place, folder, mount);
     match relation(mounts, mount) {
         Relation::Root => check(found).violation("mount a volume there, or name a folder on one in [storage]"),
         Relation::BesideContainer => {
@@ -89,8 +87,8 @@ fn volatile(machine: &Machine, place: &Place) -> Check {
             check(format!("`{}`: {why}", show::text(&place.path))).unknown(fix)
         }
         Ok((folder, mount)) if super::volume::is_memory(mount) => {
-            let found = format!("{} is memory: {}", place_words(place, folder), volume_words(mount));
-            check(found).violation(format!("set storage.{} to a folder on a disk or a shared file system", place.key))
+            let found = format!("{}, which is memory", place_words(place, folder, mount));
+            check(found).violation("name a folder on a disk or a shared file system in [storage]")
         }
         Ok((_, mount)) => check(volume_words(mount)),
     }
@@ -101,7 +99,7 @@ fn writable(machine: &Machine, place: &Place) -> Check {
     let path = show::text(&place.path);
     let folder = match located(machine, place.key) {
         Ok(folder) => folder,
-        Err(why) => return check(format!("`{path}`: {why}")).violation("make the folder, and let this user write"),
+        Err(why) => return check(format!("`{path}`: {why}")).violation("mend the path, and let this user reach it"),
     };
     let existing = format!("`{}`", show::bytes(&folder.existing));
     let word = show::shell(&folder.existing);
