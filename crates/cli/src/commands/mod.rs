@@ -8,6 +8,8 @@ pub mod fidelity;
 pub mod fit;
 pub mod hardware;
 pub mod import;
+pub mod lanes;
+pub mod launch;
 pub mod mesh;
 pub mod params;
 pub mod plan;

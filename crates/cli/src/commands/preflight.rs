@@ -2,7 +2,7 @@
 
 use super::fit::Case;
 use crate::args::{PreflightArgs, RecipeArgs};
-use crate::files::read_text;
+use crate::files::load_policy;
 use crate::machine::{self, Probe};
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
@@ -11,7 +11,6 @@ use launch::policy::Policy;
 use launch::preflight::{Check, Launcher, MemoryOverride, Plan, Verdict, judge};
 use memory::fit::{Fit, HEADROOM};
 use serde_json::json;
-use std::path::Path;
 
 /// A policy with every key, kept valid by a test.
 const EXAMPLE: &str = include_str!("../../../../docs/example_policy.toml");
@@ -47,12 +46,6 @@ pub fn run(args: &PreflightArgs) -> Outcome {
     let findings = case.as_ref().map_or(Vec::new(), |case| case.checked.findings.clone());
     let report = Report::new(text, json).with_findings(&findings);
     Ok(if is_fit { report } else { report.refused() })
-}
-
-/// Reads a policy.
-pub fn load_policy(path: &Path) -> Result<Policy, Refusal> {
-    let text = read_text(path)?;
-    Policy::parse(&text).map_err(|findings| Refusal { findings, source: Some((path.display().to_string(), text)) })
 }
 
 /// The model, layout and cluster that were named, if any.

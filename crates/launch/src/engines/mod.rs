@@ -1,6 +1,7 @@
 //! One engine a file: a job in, an emission out. What the engine's own rules refuse was refused
 //! before (`layout::engines`); here is only what it cannot be told.
 
+pub mod bridge;
 mod decoder;
 pub mod deepspeed;
 mod list;
@@ -10,7 +11,7 @@ pub mod nanotron;
 pub mod torchtitan;
 
 use crate::emission::{Emission, EnvVar};
-use crate::job::{Job, Seams, as_seam, suggest_seams};
+use crate::job::{Frontend, Job, Seams, as_seam, suggest_seams};
 use crate::policy::Place;
 use diag::{Blame, Finding};
 use layout::Engine;
@@ -19,6 +20,7 @@ use recipe::Seam;
 /// Writes a job down for the engine of its layout (Megatron when none is named).
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     match engine_of(job) {
+        Engine::Megatron if job.frontend == Frontend::Bridge => bridge::emit(job),
         Engine::Megatron => megatron::emit(job),
         Engine::Deepspeed => deepspeed::emit(job),
         Engine::Nanotron => nanotron::emit(job),

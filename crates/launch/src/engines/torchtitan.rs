@@ -250,7 +250,7 @@ fn module(job: &Job, arguments: &[Argument], model: &Value, seams: &[Seam]) -> S
 }
 
 /// JSON as a Python literal.
-fn python(value: &Value) -> String {
+pub(super) fn python(value: &Value) -> String {
     match value {
         Value::Null => "None".to_string(),
         Value::Bool(true) => "True".to_string(),

@@ -26,7 +26,12 @@ pub fn node(job: &Job, emission: &Emission) -> String {
         out += &format!("export {}={}\n", variable.name, quote::shell(&variable.value));
     }
     let folders = job.policy.storage.places().into_iter().map(|place| place.path);
-    out += &format!("mkdir -p -- {}\n", quote::shell_line(folders));
+    out += &format!("for folder in {}; do\n  mkdir -p -- \"$folder\"\n", quote::shell_line(folders));
+    if job.policy.storage.forbid_root_volume {
+        out += "  if [ \"$(stat -c %d -- \"$folder\")\" = \"$(stat -c %d /)\" ]; then\n";
+        out += "    printf '%s is on the root volume, and the policy keeps runs off it\\n' \"$folder\" >&2\n    exit 1\n  fi\n";
+    }
+    out += "done\n";
     out += &start(job, emission);
     out
 }

@@ -19,7 +19,7 @@ pub fn file(job: &Job, emission: &Emission, files: &[File]) -> File {
             "activeDeadlineSeconds": policy.hours * 3600,
             "trainer": {
                 "image": policy.image,
-                "command": ["bash", "-c", bundle(job, files, "exec bash ./launch.sh")],
+                "command": ["bash", "-c", unexpanded(&bundle(job, files, "exec bash ./launch.sh"))],
                 "env": environment(emission),
                 "numNodes": cluster.nodes,
                 "numProcPerNode": cluster.devices_per_node,
@@ -32,6 +32,11 @@ pub fn file(job: &Job, emission: &Emission, files: &[File]) -> File {
 
 /// The emission's environment as a container's.
 pub fn environment(emission: &Emission) -> Vec<Value> {
-    // Kubernetes expands `$(NAME)` in values; doubled, a dollar is a dollar.
-    emission.environment.iter().map(|v| json!({ "name": v.name, "value": v.value.replace('$', "$$") })).collect()
+    emission.environment.iter().map(|v| json!({ "name": v.name, "value": unexpanded(&v.value) })).collect()
+}
+
+/// Text that Kubernetes leaves as it is: it expands `$(NAME)` in commands and values, and takes a
+/// doubled dollar for a dollar.
+pub fn unexpanded(text: &str) -> String {
+    text.replace('$', "$$")
 }
