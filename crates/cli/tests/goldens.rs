@@ -70,7 +70,7 @@ goldens! {
     launch_nam56r_author_dp: "launch nam56r --mode author_dp --ep 8 --with mla --on 2x8xH200 --scheduler slurm",
     launch_nam56r_torchtitan: "launch nam56r --engine torchtitan --on 8xH200",
     launch_nam56r_maxtext: "launch nam56r --engine maxtext --on 8xH200",
-    launch_deepseek_v3: "launch deepseek-v3 --tp 2 --pp 16 --ep 64 --etp 1 --gbs 4096 --recompute full --on 64x8xH200 --with mtp --explain",
+    launch_deepseek_v3: "launch deepseek-v3 --tp 2 --pp 16 --ep 32 --etp 1 --gbs 4096 --recompute full --on 64x8xH200 --with mtp --explain",
     launch_llama_torchtitan: "launch llama3-8b --engine torchtitan --tp 2 --recompute full --on 8xH200",
     launch_llama_deepspeed: "launch llama3-8b --engine deepspeed --zero 3 --offload-optimizer 1 --on 8xH200 --scheduler jobset",
     launch_llama_nanotron: "launch llama3-8b --engine nanotron --tp 2 --recompute full --on 8xH200",
