@@ -62,6 +62,8 @@ pub enum Command {
     Fidelity(FidelityArgs),
     /// What to run on this cluster
     Plan(PlanArgs),
+    /// Is this machine fit to run on? Storage, environment, ports, processes, devices, limits, clock
+    Preflight(PreflightArgs),
     /// What to hand to the cluster: the engine's own arguments, job files and a record
     Launch(LaunchArgs),
     /// Ways to run a model: engine, wrapper, optimizer and compile policy, and which one suits
@@ -583,6 +585,48 @@ pub struct ExplainArgs {
     /// Share of AdamW's state on the host
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub offload_optimizer: f64,
+}
+
+/// Arguments of `preflight`.
+#[derive(Args)]
+pub struct PreflightArgs {
+    /// What the machine is held to (docs/policy.md; `--example` prints one)
+    #[arg(long, value_name = "FILE", required_unless_present = "example")]
+    pub policy: Option<PathBuf>,
+    /// Print an example policy, to start your own from
+    #[arg(long, exclusive = true)]
+    pub example: bool,
+    /// The model that will run: adds the plan's memory, checkpoints, devices and the engine's rules
+    #[arg(requires = "on")]
+    pub recipe: Option<String>,
+    /// Switch features on: mla, dsa, mtp, ngram_hash, structure
+    #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature, requires = "recipe")]
+    pub with: Vec<Feature>,
+    /// Switch features off; `moe` turns E blocks into attention
+    #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature, requires = "recipe")]
+    pub without: Vec<Feature>,
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    #[arg(long, value_name = "CLUSTER", requires = "recipe")]
+    pub on: Option<String>,
+    /// Launch although the plan does not fit; the report says that it was overridden
+    #[arg(long, requires = "recipe")]
+    pub override_memory: bool,
+    /// Prove that folders take files by writing 4 KiB into each and removing it
+    #[arg(long)]
+    pub write_probe: bool,
+    /// Judge this environment as it is, for a launcher of your own: nothing counts as set by `launch`
+    #[arg(long)]
+    pub as_is: bool,
+    /// Exit 1 on what is not known, too
+    #[arg(long)]
+    pub strict: bool,
+    /// Show what passed one by one
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
 }
 
 /// Arguments of `launch`.

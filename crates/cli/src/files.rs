@@ -3,6 +3,7 @@
 use crate::outcome::Refusal;
 use diag::{Blame, Finding};
 use hardware::{Cluster, ClusterText, Device, is_path};
+use launch::Policy;
 use recipe::import::hf;
 use recipe::{Recipe, builtin, limits};
 use std::fs;
@@ -34,6 +35,12 @@ pub fn load_device(name: &str) -> Result<Device, Refusal> {
     }
     let text = read_text(Path::new(name))?;
     Device::parse(&text).map_err(|findings| Refusal { findings, source: Some((name.to_string(), text)) })
+}
+
+/// Reads a policy.
+pub fn load_policy(path: &Path) -> Result<Policy, Refusal> {
+    let text = read_text(path)?;
+    Policy::parse(&text).map_err(|findings| Refusal { findings, source: Some((path.display().to_string(), text)) })
 }
 
 /// A file's name without its ending, as a recipe name.

@@ -10,6 +10,7 @@ pub mod engines;
 pub mod job;
 pub mod lanes;
 pub mod policy;
+pub mod preflight;
 pub mod quote;
 pub mod record;
 pub mod schedulers;

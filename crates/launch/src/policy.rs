@@ -1,12 +1,17 @@
 //! Where a run keeps things, what it reads, and how long it goes on: what neither recipe nor
-//! layout says. Written by people, so unknown keys are refused.
+//! layout says; and what a machine must be like before it may run there. Written by people, so
+//! unknown keys are refused. One file serves `launch` and `preflight`.
 
-use diag::{Blame, Finding};
-use serde::{Deserialize, Serialize};
+mod machine;
+mod read;
+
+pub use machine::{Clock, Environment, Gpu, Limit, Limits, Ports, Processes};
+
+use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// A launch policy.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Policy {
     /// Locations.
     pub storage: Storage,
@@ -17,16 +22,25 @@ pub struct Policy {
     /// What the scheduler is told.
     pub job: JobPolicy,
     /// Implementations of seams by the seam's name, as `module:function`.
-    pub seams: std::collections::BTreeMap<String, String>,
+    pub seams: BTreeMap<String, String>,
     /// Versions of packages the run is pinned to.
-    pub pins: std::collections::BTreeMap<String, String>,
-    /// Variables carried into the run as they are.
-    pub environment: std::collections::BTreeMap<String, String>,
+    pub pins: BTreeMap<String, String>,
+    /// Variables carried into the run, and those the machine must or must not have.
+    pub environment: Environment,
+    /// Ports nobody may listen at.
+    pub ports: Ports,
+    /// What counts as a training process.
+    pub processes: Processes,
+    /// What the devices must be like.
+    pub gpu: Gpu,
+    /// Limits of a process.
+    pub limits: Limits,
+    /// The clock.
+    pub clock: Clock,
 }
 
 /// Locations; none of them may be on the root volume, which `preflight` checks on the machine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Storage {
     /// Checkpoints.
     pub checkpoints: String,
@@ -38,8 +52,69 @@ pub struct Storage {
     pub caches: String,
     /// Temporary files.
     pub temporary: String,
-    /// Whether a location may be on the root volume after all.
-    pub allow_root: bool,
+    /// Triton's kernels; below `caches` when it is not said.
+    pub triton_cache: Option<String>,
+    /// Inductor's kernels; below `caches` when it is not said.
+    pub inductor_cache: Option<String>,
+    /// The driver's own kernels; below `caches` when it is not said.
+    pub cuda_cache: Option<String>,
+    /// Tokenizers and data sets of Hugging Face; below `data` when it is not said.
+    pub hf_home: Option<String>,
+    /// Whether any of these on the root volume is a violation.
+    pub forbid_root_volume: bool,
+    /// Checkpoints kept at a time; every one that is written when it is not said.
+    pub keep_last: Option<u64>,
+    /// Bytes that must be free, by location.
+    pub free: BTreeMap<&'static str, u64>,
+}
+
+/// Whether what a location holds is missed after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// It must outlive the machine's memory.
+    Lasting,
+    /// It is made again.
+    Remade,
+}
+
+/// One location with where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its key in `[storage]`.
+    pub key: &'static str,
+    /// Where it is.
+    pub path: String,
+    /// The variable that tells a library so.
+    pub variable: Option<&'static str>,
+    /// Whether it must last.
+    pub keeps: Keeps,
+}
+
+impl Storage {
+    /// Every location, those below another spelled out.
+    pub fn places(&self) -> Vec<Place> {
+        let below = |said: &Option<String>, folder: &str, name: &str| {
+            said.clone().unwrap_or_else(|| format!("{}/{name}", folder.trim_end_matches('/')))
+        };
+        let place = |key, path: String, variable, keeps| Place { key, path, variable, keeps };
+        use Keeps::{Lasting, Remade};
+        vec![
+            place("checkpoints", self.checkpoints.clone(), None, Lasting),
+            place("data", self.data.clone(), None, Lasting),
+            place("logs", self.logs.clone(), None, Lasting),
+            place("caches", self.caches.clone(), None, Remade),
+            place("triton_cache", below(&self.triton_cache, &self.caches, "triton"), Some("TRITON_CACHE_DIR"), Remade),
+            place(
+                "inductor_cache",
+                below(&self.inductor_cache, &self.caches, "inductor"),
+                Some("TORCHINDUCTOR_CACHE_DIR"),
+                Remade,
+            ),
+            place("cuda_cache", below(&self.cuda_cache, &self.caches, "cuda"), Some("CUDA_CACHE_PATH"), Remade),
+            place("hf_home", below(&self.hf_home, &self.data, "huggingface"), Some("HF_HOME"), Remade),
+            place("temporary", self.temporary.clone(), Some("TMPDIR"), Remade),
+        ]
+    }
 }
 
 impl Default for Storage {
@@ -52,14 +127,19 @@ impl Default for Storage {
             logs: below("logs"),
             caches: below("caches"),
             temporary: below("tmp"),
-            allow_root: false,
+            triton_cache: None,
+            inductor_cache: None,
+            cuda_cache: None,
+            hf_home: None,
+            forbid_root_volume: true,
+            keep_last: None,
+            free: BTreeMap::new(),
         }
     }
 }
 
 /// What is trained on.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Data {
     /// Data sets in the engine's own form; the engine's made-up data when there are none.
     pub paths: Vec<String>,
@@ -68,8 +148,7 @@ pub struct Data {
 }
 
 /// How long and how fast.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Run {
     /// Steps.
     pub steps: u64,
@@ -118,8 +197,7 @@ impl Default for Run {
 }
 
 /// What the scheduler is told.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JobPolicy {
     /// Name; the recipe's when there is none.
     pub name: Option<String>,
@@ -172,78 +250,5 @@ impl Default for JobPolicy {
             claim: "shardwright".to_string(),
             mount: "/mnt/shardwright".to_string(),
         }
-    }
-}
-
-impl Policy {
-    /// Reads a policy.
-    pub fn parse(text: &str) -> Result<Policy, Vec<Finding>> {
-        let policy: Policy = toml::from_str(text).map_err(|error| {
-            let finding = Finding::error("policy/file", Blame::Environment, "policy", error.message().to_string());
-            vec![finding.at(error.span().map(|span| diag::Span { start: span.start, end: span.end }))]
-        })?;
-        let findings = policy.findings();
-        if findings.is_empty() { Ok(policy) } else { Err(findings) }
-    }
-
-    /// Locations by name.
-    pub fn locations(&self) -> [(&'static str, &str); 5] {
-        let storage = &self.storage;
-        [
-            ("checkpoints", &storage.checkpoints),
-            ("data", &storage.data),
-            ("logs", &storage.logs),
-            ("caches", &storage.caches),
-            ("temporary", &storage.temporary),
-        ]
-    }
-
-    /// What is wrong with it: locations that are no absolute paths, names that are no variables.
-    fn findings(&self) -> Vec<Finding> {
-        let refuse =
-            |object: String, message: String| Finding::error("policy/value", Blame::Environment, object, message);
-        let mut findings = Vec::new();
-        for (name, path) in self.locations() {
-            if !path.starts_with('/') || path.chars().any(char::is_control) {
-                findings.push(refuse(format!("storage.{name}"), format!("{path:?} is no absolute path on one line")));
-            }
-        }
-        for name in self.environment.keys().filter(|name| !is_variable(name)) {
-            findings.push(refuse(format!("environment.{name}"), format!("{name:?} is no name of a variable")));
-        }
-        let job = &self.job;
-        for (key, name) in [("partition", &job.partition), ("account", &job.account)] {
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
-            if name.as_ref().is_some_and(|n| n.is_empty() || n.starts_with('-') || !n.chars().all(is_plain)) {
-                findings.push(refuse(format!("job.{key}"), "letters, digits, `_`, `.` and `-` only".to_string()));
-            }
-        }
-        let rates = [self.run.learning_rate, self.run.least_learning_rate, self.run.weight_decay, self.run.clip];
-        if rates.iter().any(|x| !x.is_finite() || *x < 0.0) || self.run.learning_rate == 0.0 || self.run.steps == 0 {
-            findings.push(refuse("run".to_string(), "rates and steps are above zero and finite".to_string()));
-        }
-        findings
-    }
-}
-
-/// Whether a shell and every process take it as a variable's name.
-fn is_variable(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unknown_and_unsafe_values_are_refused() {
-        let refusal = |text: &str| Policy::parse(text).unwrap_err()[0].rule;
-        assert_eq!(refusal("[storage]\nlogz = \"/x\""), "policy/file");
-        assert_eq!(refusal("[storage]\nlogs = \"relative\""), "policy/value");
-        assert_eq!(refusal("[storage]\nlogs = \"/a\\nb\""), "policy/value");
-        assert_eq!(refusal("[environment]\n\"A B\" = \"x\""), "policy/value");
-        assert_eq!(refusal("[job]\npartition = \"a; rm\""), "policy/value");
-        assert_eq!(Policy::parse("").unwrap(), Policy::default());
     }
 }

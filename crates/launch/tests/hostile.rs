@@ -115,13 +115,13 @@ fn hostile_policy(base: &Path) -> Policy {
     policy.storage.logs = at("logs");
     policy.storage.caches = at("caches");
     policy.storage.temporary = at("tmp");
-    policy.storage.allow_root = true;
+    policy.storage.forbid_root_volume = false;
     policy.data.paths = vec!["$(touch CANARY)".to_string(), "a\nb".to_string()];
     policy.data.tokenizer = Some("'; touch CANARY; '".to_string());
     policy.job.name = Some("x\n; touch CANARY".to_string());
     policy.job.host = "$(touch CANARY)".to_string();
     policy.job.image = "image: {x: $(touch CANARY)}".to_string();
-    policy.environment.insert("SAFE".to_string(), "$(touch CANARY)\n'\"".to_string());
+    policy.environment.set.insert("SAFE".to_string(), "$(touch CANARY)\n'\"".to_string());
     policy
 }
 

@@ -3,7 +3,7 @@
 use super::fit::{check_state, offload, on_cluster, stepped, tell};
 use super::{layout_json, layout_text, model_line, recipe_of, seams_text};
 use crate::args::LaunchArgs;
-use crate::files::{read_text, write_folder};
+use crate::files::{load_policy, write_folder};
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::table::{Table, heading};
 use diag::{Blame, Finding, refuses};
@@ -76,14 +76,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
 fn prepare(args: &LaunchArgs, lane: Option<&'static Lane>) -> Result<Prepared, Refusal> {
     let recipe = stepped(recipe_of(&args.recipe)?, &args.state);
     let cluster = Cluster::parse(&args.on)?;
-    let policy = match &args.policy {
-        None => Policy::default(),
-        Some(path) => {
-            let text = read_text(path)?;
-            let source = Some((path.display().to_string(), text.clone()));
-            Policy::parse(&text).map_err(|findings| Refusal { findings, source })?
-        }
-    };
+    let policy = args.policy.as_deref().map_or_else(|| Ok(Policy::default()), load_policy)?;
     let request = request(args, lane, &recipe, &cluster)?;
     let checked = check(&recipe, &request);
     let allowed = if args.allow_seams { Seams::Allow } else { Seams::Refuse };

@@ -13,6 +13,7 @@ pub mod launch;
 pub mod mesh;
 pub mod params;
 pub mod plan;
+pub mod preflight;
 pub mod recipes;
 pub mod serve;
 pub mod splits;

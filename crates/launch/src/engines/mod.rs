@@ -12,6 +12,7 @@ pub mod torchtitan;
 
 use crate::emission::{Emission, EnvVar};
 use crate::job::{Frontend, Job, Seams, as_seam, suggest_seams};
+use crate::policy::Place;
 use diag::{Blame, Finding};
 use layout::Engine;
 use recipe::Seam;
@@ -60,16 +61,18 @@ fn lane_of(job: &Job) -> &'static str {
 
 /// Where compilers, kernels and libraries keep what they make, and what the policy carries along.
 pub fn storage_environment(job: &Job) -> Vec<EnvVar> {
-    let storage = &job.policy.storage;
-    let below = |folder: &str, name: &str| format!("{}/{name}", folder.trim_end_matches('/'));
-    let cache = "compiled kernels never fill the root volume [policy/root-volume]";
-    let mut all = vec![
-        EnvVar::new("TRITON_CACHE_DIR", below(&storage.caches, "triton"), cache),
-        EnvVar::new("TORCHINDUCTOR_CACHE_DIR", below(&storage.caches, "inductor"), cache),
-        EnvVar::new("CUDA_CACHE_PATH", below(&storage.caches, "cuda"), cache),
-        EnvVar::new("HF_HOME", below(&storage.data, "huggingface"), "tokenizers and data sets are kept with the data"),
-        EnvVar::new("TMPDIR", &storage.temporary, "temporary files never fill the root volume [policy/root-volume]"),
-    ];
-    all.extend(job.policy.environment.iter().map(|(name, value)| EnvVar::new(name, value, "carried by the policy")));
-    all
+    let places = job.policy.storage.places();
+    let why = |place: &Place| match place.key {
+        "hf_home" => "tokenizers and data sets are kept with the data",
+        "temporary" => "temporary files never fill the root volume [preflight/root-volume]",
+        _ => "compiled kernels never fill the root volume [preflight/root-volume]",
+    };
+    let kept = places.iter().filter_map(|place| Some(EnvVar::new(place.variable?, &place.path, why(place))));
+    let carried = job.policy.environment.set.iter();
+    kept.chain(carried.map(|(name, value)| EnvVar::new(name, value, "carried by the policy"))).collect()
+}
+
+/// The environment the job's processes are given; what the policy carries, where nothing is emitted.
+pub fn environment(job: &Job) -> Vec<EnvVar> {
+    emit(job).map_or_else(|_| storage_environment(job), |emission| emission.environment)
 }

@@ -25,9 +25,9 @@ pub fn node(job: &Job, emission: &Emission) -> String {
         out += &(quote::comment(&format!("# {}", variable.why)) + "\n");
         out += &format!("export {}={}\n", variable.name, quote::shell(&variable.value));
     }
-    let folders: Vec<&str> = job.policy.locations().iter().map(|(_, path)| *path).collect();
+    let folders = job.policy.storage.places().into_iter().map(|place| place.path);
     out += &format!("for folder in {}; do\n  mkdir -p -- \"$folder\"\n", quote::shell_line(folders));
-    if !job.policy.storage.allow_root {
+    if job.policy.storage.forbid_root_volume {
         out += "  if [ \"$(stat -c %d -- \"$folder\")\" = \"$(stat -c %d /)\" ]; then\n";
         out += "    printf '%s is on the root volume, and the policy keeps runs off it\\n' \"$folder\" >&2\n    exit 1\n  fi\n";
     }

@@ -87,7 +87,7 @@ pub fn environment(job: &Job) -> Vec<EnvVar> {
 
 /// Whether the device is of the Blackwell generation, which the engine tests as architecture 10:
 /// the first whose matrix units take block-scaled formats.
-fn is_blackwell(job: &Job) -> bool {
+pub fn is_blackwell(job: &Job) -> bool {
     job.cluster.device.formats.iter().any(|format| format == "mxfp8")
 }
 
