@@ -16,6 +16,8 @@ pub struct Policy {
     pub run: Run,
     /// What the scheduler is told.
     pub job: JobPolicy,
+    /// Implementations of seams by the seam's name, as `module:function`.
+    pub seams: std::collections::BTreeMap<String, String>,
     /// Variables carried into the run as they are.
     pub environment: std::collections::BTreeMap<String, String>,
 }
@@ -82,6 +84,8 @@ pub struct Run {
     pub save_every: u64,
     /// Steps between log lines.
     pub log_every: u64,
+    /// Whether gradients and weights travel during compute.
+    pub overlap: bool,
 }
 
 impl Default for Run {
@@ -97,6 +101,7 @@ impl Default for Run {
             seed: 1234,
             save_every: 50,
             log_every: 1,
+            overlap: true,
         }
     }
 }
