@@ -41,6 +41,8 @@ pub struct Job<'a> {
     pub offload: OffloadRequest,
     /// Where recipe and run differ already: the mode's seams, and those that were allowed.
     pub seams: &'a [Seam],
+    /// Whether blocks an engine does not have may be left to a patch.
+    pub allowed: Seams,
     /// How Megatron-Core is reached.
     pub frontend: Frontend,
 }
@@ -77,7 +79,7 @@ pub fn is_seam(finding: &Finding) -> bool {
 }
 
 /// A refusal as the seam it becomes when allowed.
-fn as_seam(finding: &Finding) -> Seam {
+pub(crate) fn as_seam(finding: &Finding) -> Seam {
     Seam {
         name: finding.rule,
         layers: Vec::new(),
@@ -105,12 +107,14 @@ pub fn seams(checked: &Checked, policy: Seams) -> Result<Vec<Seam>, Vec<Finding>
         let engine = refusals.into_iter().map(as_seam);
         return Ok(checked.seams.iter().cloned().chain(engine).collect());
     }
-    let mut findings = checked.findings.clone();
-    if all_seams {
-        for finding in findings.iter_mut().filter(|f| is_seam(f)) {
-            let hint = "--allow-seams emits the rest and marks this place";
-            finding.hint = Some(finding.hint.take().map_or(hint.to_string(), |own| format!("{own}; {hint}")));
-        }
+    Err(if all_seams { suggest_seams(checked.findings.clone()) } else { checked.findings.clone() })
+}
+
+/// Refusals with what would let them pass as seams.
+pub(crate) fn suggest_seams(mut findings: Vec<Finding>) -> Vec<Finding> {
+    for finding in findings.iter_mut().filter(|f| is_seam(f)) {
+        let hint = "--allow-seams emits the rest and marks this place";
+        finding.hint = Some(finding.hint.take().map_or(hint.to_string(), |own| format!("{own}; {hint}")));
     }
-    Err(findings)
+    findings
 }

@@ -10,6 +10,7 @@ pub mod engines;
 pub mod job;
 pub mod policy;
 pub mod quote;
+pub mod tree;
 
 pub use emission::{Argument, Emission, EnvVar, File, Kind};
 pub use job::{Frontend, Job};

@@ -116,6 +116,8 @@ pub struct JobPolicy {
     pub image: String,
     /// Where the engine's scripts are, on the machine or in the image.
     pub engine_root: String,
+    /// The training script of engines that have none of their own.
+    pub script: Option<String>,
     /// Restarts after a failure.
     pub restarts: u64,
     /// Port of the rendezvous.
@@ -142,6 +144,7 @@ impl Default for JobPolicy {
             name: None,
             image: "training:latest".to_string(),
             engine_root: "/opt/engine".to_string(),
+            script: None,
             restarts: 3,
             port: 29500,
             host: "localhost".to_string(),

@@ -1,18 +1,28 @@
 //! One engine a file: a job in, an emission out. What the engine's own rules refuse was refused
 //! before (`layout::engines`); here is only what it cannot be told.
 
+mod decoder;
+pub mod deepspeed;
 mod list;
+pub mod maxtext;
 pub mod megatron;
+pub mod nanotron;
+pub mod torchtitan;
 
 use crate::emission::{Emission, EnvVar};
-use crate::job::Job;
+use crate::job::{Job, Seams, as_seam, suggest_seams};
 use diag::{Blame, Finding};
 use layout::Engine;
+use recipe::Seam;
 
 /// Writes a job down for the engine of its layout (Megatron when none is named).
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     match engine_of(job) {
         Engine::Megatron => megatron::emit(job),
+        Engine::Deepspeed => deepspeed::emit(job),
+        Engine::Nanotron => nanotron::emit(job),
+        Engine::Maxtext => maxtext::emit(job),
+        Engine::Torchtitan => torchtitan::emit(job),
         engine => Err(vec![refuse(engine, "nothing is emitted for it")]),
     }
 }
@@ -25,6 +35,20 @@ pub fn engine_of(job: &Job) -> Engine {
 /// An engine that cannot be started.
 fn refuse(engine: Engine, why: &str) -> Finding {
     Finding::error("launch/engine", Blame::Engine, engine.name(), format!("`{engine}` cannot be launched: {why}"))
+}
+
+/// What an engine has no block for, as seams where they are allowed; refused with the whole list
+/// otherwise.
+fn engine_seams(job: &Job, missing: Vec<Finding>) -> Result<Vec<Seam>, Vec<Finding>> {
+    if job.allowed == Seams::Allow { Ok(missing.iter().map(as_seam).collect()) } else { Err(suggest_seams(missing)) }
+}
+
+/// A name with small letters, digits and dashes only, for places that take no others.
+pub fn slug(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let text: String = name.chars().map(plain).take(50).collect();
+    let trimmed = text.trim_matches('-');
+    if trimmed.is_empty() { "run".to_string() } else { trimmed.to_string() }
 }
 
 /// The lane of a job.

@@ -22,6 +22,7 @@ pub struct Case {
     pub policy: Policy,
     pub seams: Vec<Seam>,
     pub ledger: Option<Ledger>,
+    pub allowed: Seams,
     pub frontend: Frontend,
 }
 
@@ -39,7 +40,19 @@ impl Case {
         }
         let name = source.name.clone();
         let (policy, frontend) = (Policy::default(), Frontend::MegatronLm);
-        Ok(Case { name, source: source.clone(), checked, layout, stages, cluster, policy, seams, ledger, frontend })
+        Ok(Case {
+            name,
+            source: source.clone(),
+            checked,
+            layout,
+            stages,
+            cluster,
+            policy,
+            seams,
+            ledger,
+            allowed,
+            frontend,
+        })
     }
 
     pub fn job(&self) -> Job<'_> {
@@ -53,6 +66,7 @@ impl Case {
             told: self.ledger.as_ref(),
             offload: OffloadRequest::default(),
             seams: &self.seams,
+            allowed: self.allowed,
             frontend: self.frontend,
         }
     }
