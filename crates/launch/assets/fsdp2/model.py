@@ -194,7 +194,8 @@ class Experts(nn.Module):
         done = self.run(rows, counts) if self.dispatch is None else self.dispatch(self.run, rows, counts)
         done = done * share.flatten().index_select(0, order).unsqueeze(-1).to(done.dtype)
         out = torch.zeros_like(flat).index_add(0, order // top_k, done)
-        return self.leave(out.view_as(x))
+        # A copy, because fully_shard hooks what a module returns and a view would lose the hook.
+        return self.leave(out.view_as(x).clone())
 
     def run(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Rows sorted by local expert. An expert without rows still takes part, so that it has a gradient."""

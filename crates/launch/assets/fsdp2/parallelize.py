@@ -5,11 +5,12 @@
 `model` may be any module tree whose parameters carry the plan's paths and whose tensor-parallel regions
 are bordered by `enter` and `leave`. It is built on the meta device; weights are filled at the end, each
 rank its part. Gradients are sums, never means: the loss is divided by the global token count up front.
-There is no gradient clipping and no checkpoint format here.
+There is no gradient clipping and no checkpoint format here. Needs torch 2.8: `ignored_params` and plain sums.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass, field
 from typing import Callable
@@ -146,18 +147,19 @@ def border_regions(plan: Plan, root: nn.Module, group: dist.ProcessGroup, is_sp:
 
 def cut_parameters(run: Parallel, root: nn.Module, axes: tuple[str, ...]) -> None:
     """Replaces each parameter cut over one of the axes by this rank's part, still on the meta device."""
-    seen: dict[int, nn.Parameter] = {}
-    for name, parameter in list(root.named_parameters(remove_duplicate=False)):
+    parts: dict[int, nn.Parameter] = {}
+    for name, parameter in root.named_parameters():
         row = run.plan.rows.get(name.replace(WRAPPER, ""))
         cut = row and row.cut_over(*axes)
-        if not cut:
-            continue
-        if id(parameter) not in seen:
+        if cut:
             shape = list(parameter.shape)
             shape[cut.dim] = len(cut.index(run.plan.degrees[cut.axis], 0))
-            seen[id(parameter)] = nn.Parameter(torch.empty(shape, device="meta", dtype=parameter.dtype))
-        owner, _, leaf = name.rpartition(".")
-        setattr(root.get_submodule(owner), leaf, seen[id(parameter)])
+            parts[id(parameter)] = nn.Parameter(torch.empty(shape, device="meta", dtype=parameter.dtype))
+    # A tied parameter has two names and one row: both get the same part.
+    for name, parameter in list(root.named_parameters(remove_duplicate=False)):
+        if id(parameter) in parts:
+            owner, _, leaf = name.rpartition(".")
+            setattr(root.get_submodule(owner), leaf, parts[id(parameter)])
 
 
 def apply_activation_checkpointing(run: Parallel) -> None:
@@ -184,11 +186,12 @@ def wrap_selected(root: nn.Module, endings: tuple[str, ...]) -> None:
 
 
 def apply_compile(run: Parallel) -> None:
-    """Compiles each layer of the stage, inside what FSDP2 wraps afterwards."""
-    if run.plan.compile["enabled"]:
-        for module in run.chunks.values():
-            for layer in module.layers.values():
-                layer.compile(backend=run.plan.compile["backend"])
+    """Compiles the blocks of the stage that the plan names, inside what FSDP2 wraps afterwards."""
+    blocks = "|".join(map(re.escape, run.plan.compile["blocks"]))
+    for module in run.chunks.values() if blocks else ():
+        for name, child in module.named_modules():
+            if re.fullmatch(rf"layers\.\d+\.({blocks})(_\d+)?", name.replace(WRAPPER, "")):
+                child.compile(backend=run.plan.compile["backend"])
     run.applied.append("compile")
 
 
@@ -237,11 +240,10 @@ def apply_ep(run: Parallel) -> None:
 
 
 def sum_gradients(module: FSDPModule) -> None:
-    """Gradients are summed over replicas: the loss has its global divisor already."""
-    if hasattr(module, "set_gradient_divide_factor"):
-        module.set_gradient_divide_factor(1.0)
-    else:  # its name before torch 2.8
-        module.set_reduce_scatter_divide_factor(1.0)
+    """Gradients are summed over replicas: the loss has its global divisor already. Plain sums, since gloo
+    has no scaled ones."""
+    module.set_gradient_divide_factor(1.0)
+    module.set_force_sum_reduction_for_comms(True)
 
 
 class AllToAll:

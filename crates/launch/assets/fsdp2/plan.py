@@ -124,12 +124,12 @@ def parse(raw: dict[str, Any]) -> Plan:
     if raw["wrap_order"] != WRAP_ORDER:
         raise PlanError(f"wrap order is {raw['wrap_order']}, this module applies {WRAP_ORDER}")
     degrees = {axis: int(raw["degrees"][axis]) for axis in AXES}
-    check_degrees(degrees, raw["sequence_parallel"])
+    check_degrees(degrees, raw["sequence_parallel"], any(entry["expert"] for entry in raw["tensors"]))
     rows = [read_row(entry, degrees) for entry in raw["tensors"]]
     return Plan(raw, degrees, {row.path: row for row in rows})
 
 
-def check_degrees(d: dict[str, int], sequence_parallel: bool) -> None:
+def check_degrees(d: dict[str, int], sequence_parallel: bool, has_experts: bool) -> None:
     """Refuses degrees whose meshes do not cover the world, and what the module does not build."""
     if d["pp"] * d["dp"] * d["tp"] != d["world"]:
         raise PlanError(f"pp·dp·tp = {d['pp']}·{d['dp']}·{d['tp']} is not the world of {d['world']}")
@@ -137,7 +137,7 @@ def check_degrees(d: dict[str, int], sequence_parallel: bool) -> None:
         raise PlanError(f"pp·edp·ep·etp = {d['pp']}·{d['edp']}·{d['ep']}·{d['etp']} is not the world of {d['world']}")
     if d["etp"] not in (1, d["tp"]) or (d["etp"] > 1 and d["ep"] > 1):
         raise PlanError(f"etp {d['etp']} with tp {d['tp']} and ep {d['ep']}: experts are cut by expert or by tp, not both")
-    if d["tp"] > d["etp"] and not sequence_parallel:
+    if has_experts and d["tp"] > d["etp"] and not sequence_parallel:
         raise PlanError("whole experts under tp need sequence parallelism: without it tp ranks route the same tokens")
 
 
