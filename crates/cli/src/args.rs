@@ -2,6 +2,9 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use diag::did_you_mean;
+use launch::Frontend;
+use launch::lanes::Goal;
+use launch::schedulers::Scheduler;
 use layout::engines::DECLINED;
 use layout::mesh::Order;
 use layout::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
@@ -55,6 +58,10 @@ pub enum Command {
     Fidelity(FidelityArgs),
     /// What to run on this cluster
     Plan(PlanArgs),
+    /// What to hand to the cluster: the engine's own arguments, job files and a record
+    Launch(LaunchArgs),
+    /// Ways to run a model: engine, wrapper, optimizer and compile policy, and which one suits
+    Lanes(LanesArgs),
     /// A completion script for your shell
     Completions(CompletionsArgs),
 }
@@ -479,6 +486,58 @@ pub struct PlanArgs {
     pub state: StateArgs,
 }
 
+/// Arguments of `launch`.
+#[derive(Args)]
+pub struct LaunchArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, or 64x8xH200
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    /// The lane to run in (default: the engine's; `shardwright lanes` lists them)
+    #[arg(long)]
+    pub lane: Option<String>,
+    /// How Megatron-Core is reached: megatron-lm (scripts) or bridge (a recipe module, as NeMo runs it)
+    #[arg(long, value_parser = frontend, default_value = "megatron-lm")]
+    pub frontend: Frontend,
+    /// What starts the job: torchrun, slurm, trainjob, jobset or rayjob
+    #[arg(long, value_parser = scheduler, default_value = "torchrun")]
+    pub scheduler: Scheduler,
+    /// Write the launch into this new directory instead of printing it
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Say where every argument comes from, and by which rule
+    #[arg(long)]
+    pub explain: bool,
+    /// Emit where the engine has no block for something, and mark each place
+    #[arg(long)]
+    pub allow_seams: bool,
+    /// Launch although the plan does not fit; the record says so
+    #[arg(long)]
+    pub override_memory: bool,
+    /// Where things are kept, what is trained on, how long: a policy .toml
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+}
+
+/// Arguments of `lanes`.
+#[derive(Args)]
+pub struct LanesArgs {
+    /// Recommend a lane for this recipe
+    #[arg(long = "for", value_name = "RECIPE")]
+    pub recipe: Option<String>,
+    /// On this cluster
+    #[arg(long, value_name = "CLUSTER", default_value = "8xH200", requires = "recipe")]
+    pub on: String,
+    /// To this end: throughput, control, offload or tpu
+    #[arg(long, value_parser = goal, default_value = "throughput", requires = "recipe")]
+    pub goal: Goal,
+}
+
 /// Arguments of `completions`.
 #[derive(Args)]
 pub struct CompletionsArgs {
@@ -539,6 +598,18 @@ fn schedule(text: &str) -> Result<Schedule, String> {
 
 fn balance(text: &str) -> Result<Balance, String> {
     pick(text, Balance::ALL)
+}
+
+fn frontend(text: &str) -> Result<Frontend, String> {
+    pick(text, Frontend::ALL)
+}
+
+fn scheduler(text: &str) -> Result<Scheduler, String> {
+    pick(text, Scheduler::ALL)
+}
+
+fn goal(text: &str) -> Result<Goal, String> {
+    pick(text, Goal::ALL)
 }
 
 fn engine(text: &str) -> Result<Engine, String> {

@@ -54,6 +54,48 @@ pub fn read_rows(path: &Path) -> Result<Vec<serde_json::Value>, Refusal> {
         .collect()
 }
 
+/// Writes a new directory whole or not at all: a temporary beside it, synced, then renamed.
+pub fn write_folder(path: &Path, files: &[launch::File]) -> Result<(), Refusal> {
+    let refuse = |message: String| {
+        let finding = Finding::error("launch/out", Blame::Environment, path.display().to_string(), message);
+        Refusal::from(finding.hint("--out names a directory that is not there yet"))
+    };
+    if path.symlink_metadata().is_ok() {
+        return Err(refuse(format!("`{}` is there already, and a record is never overwritten", path.display())));
+    }
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let result = (|| {
+        fs::create_dir(&temporary)?;
+        for file in files {
+            write_synced(&temporary.join(&file.path), file)?;
+        }
+        fs::File::open(&temporary)?.sync_all()?;
+        fs::rename(&temporary, path)?;
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(folder)?.sync_all()
+    })();
+    result.map_err(|error: std::io::Error| {
+        let _ = fs::remove_dir_all(&temporary);
+        refuse(format!("cannot write `{}`: {error}", path.display()))
+    })
+}
+
+fn write_synced(path: &Path, file: &launch::File) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mut handle = fs::File::create_new(path)?;
+    handle.write_all(file.contents.as_bytes())?;
+    #[cfg(unix)]
+    if file.executable {
+        use std::os::unix::fs::PermissionsExt;
+        handle.set_permissions(fs::Permissions::from_mode(0o755))?;
+    }
+    handle.sync_all()
+}
+
 /// Writes a file whole or not at all: a temporary beside it, synced, then renamed over it.
 pub fn write_atomically(path: &Path, text: &str) -> Result<(), Refusal> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();

@@ -48,6 +48,8 @@ fn run(cli: &Cli) -> Outcome {
         Command::Fit(args) => commands::fit::run(args),
         Command::Diff(args) => commands::diff::run(args),
         Command::Fidelity(args) => commands::fidelity::run(args),
+        Command::Launch(args) => commands::launch::run(args),
+        Command::Lanes(args) => commands::lanes::run(args),
         Command::Completions(args) => {
             let mut script = Vec::new();
             clap_complete::generate(args.shell, &mut Cli::command(), "shardwright", &mut script);

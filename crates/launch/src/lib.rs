@@ -8,8 +8,11 @@
 pub mod emission;
 pub mod engines;
 pub mod job;
+pub mod lanes;
 pub mod policy;
 pub mod quote;
+pub mod record;
+pub mod schedulers;
 pub mod tree;
 
 pub use emission::{Argument, Emission, EnvVar, File, Kind};

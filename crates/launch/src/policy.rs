@@ -18,6 +18,8 @@ pub struct Policy {
     pub job: JobPolicy,
     /// Implementations of seams by the seam's name, as `module:function`.
     pub seams: std::collections::BTreeMap<String, String>,
+    /// Versions of packages the run is pinned to.
+    pub pins: std::collections::BTreeMap<String, String>,
     /// Variables carried into the run as they are.
     pub environment: std::collections::BTreeMap<String, String>,
 }
@@ -36,6 +38,8 @@ pub struct Storage {
     pub caches: String,
     /// Temporary files.
     pub temporary: String,
+    /// Whether a location may be on the root volume after all.
+    pub allow_root: bool,
 }
 
 impl Default for Storage {
@@ -48,6 +52,7 @@ impl Default for Storage {
             logs: below("logs"),
             caches: below("caches"),
             temporary: below("tmp"),
+            allow_root: false,
         }
     }
 }
@@ -86,6 +91,10 @@ pub struct Run {
     pub log_every: u64,
     /// Whether gradients and weights travel during compute.
     pub overlap: bool,
+    /// The topology that bucket and padding constants were tuned for, if they were tuned.
+    pub tuned_for: Option<String>,
+    /// Whether adapters are added after sharding, so that their gradients need hooks of their own.
+    pub adapters: bool,
 }
 
 impl Default for Run {
@@ -102,6 +111,8 @@ impl Default for Run {
             save_every: 50,
             log_every: 1,
             overlap: true,
+            tuned_for: None,
+            adapters: false,
         }
     }
 }
@@ -136,6 +147,10 @@ pub struct JobPolicy {
     pub namespace: String,
     /// Kubernetes training runtime a TrainJob refers to.
     pub runtime: String,
+    /// Kubernetes volume claim that holds the storage.
+    pub claim: String,
+    /// Where the claim is mounted.
+    pub mount: String,
 }
 
 impl Default for JobPolicy {
@@ -154,16 +169,81 @@ impl Default for JobPolicy {
             account: None,
             namespace: "default".to_string(),
             runtime: "torch-distributed".to_string(),
+            claim: "shardwright".to_string(),
+            mount: "/mnt/shardwright".to_string(),
         }
     }
 }
 
 impl Policy {
     /// Reads a policy.
-    pub fn parse(text: &str) -> Result<Policy, Finding> {
-        toml::from_str(text).map_err(|error| {
+    pub fn parse(text: &str) -> Result<Policy, Vec<Finding>> {
+        let policy: Policy = toml::from_str(text).map_err(|error| {
             let finding = Finding::error("policy/file", Blame::Environment, "policy", error.message().to_string());
-            finding.at(error.span().map(|span| diag::Span { start: span.start, end: span.end }))
-        })
+            vec![finding.at(error.span().map(|span| diag::Span { start: span.start, end: span.end }))]
+        })?;
+        let findings = policy.findings();
+        if findings.is_empty() { Ok(policy) } else { Err(findings) }
+    }
+
+    /// Locations by name.
+    pub fn locations(&self) -> [(&'static str, &str); 5] {
+        let storage = &self.storage;
+        [
+            ("checkpoints", &storage.checkpoints),
+            ("data", &storage.data),
+            ("logs", &storage.logs),
+            ("caches", &storage.caches),
+            ("temporary", &storage.temporary),
+        ]
+    }
+
+    /// What is wrong with it: locations that are no absolute paths, names that are no variables.
+    fn findings(&self) -> Vec<Finding> {
+        let refuse =
+            |object: String, message: String| Finding::error("policy/value", Blame::Environment, object, message);
+        let mut findings = Vec::new();
+        for (name, path) in self.locations() {
+            if !path.starts_with('/') || path.chars().any(char::is_control) {
+                findings.push(refuse(format!("storage.{name}"), format!("{path:?} is no absolute path on one line")));
+            }
+        }
+        for name in self.environment.keys().filter(|name| !is_variable(name)) {
+            findings.push(refuse(format!("environment.{name}"), format!("{name:?} is no name of a variable")));
+        }
+        let job = &self.job;
+        for (key, name) in [("partition", &job.partition), ("account", &job.account)] {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+            if name.as_ref().is_some_and(|n| n.is_empty() || n.starts_with('-') || !n.chars().all(is_plain)) {
+                findings.push(refuse(format!("job.{key}"), "letters, digits, `_`, `.` and `-` only".to_string()));
+            }
+        }
+        let rates = [self.run.learning_rate, self.run.least_learning_rate, self.run.weight_decay, self.run.clip];
+        if rates.iter().any(|x| !x.is_finite() || *x < 0.0) || self.run.learning_rate == 0.0 || self.run.steps == 0 {
+            findings.push(refuse("run".to_string(), "rates and steps are above zero and finite".to_string()));
+        }
+        findings
+    }
+}
+
+/// Whether a shell and every process take it as a variable's name.
+fn is_variable(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_and_unsafe_values_are_refused() {
+        let refusal = |text: &str| Policy::parse(text).unwrap_err()[0].rule;
+        assert_eq!(refusal("[storage]\nlogz = \"/x\""), "policy/file");
+        assert_eq!(refusal("[storage]\nlogs = \"relative\""), "policy/value");
+        assert_eq!(refusal("[storage]\nlogs = \"/a\\nb\""), "policy/value");
+        assert_eq!(refusal("[environment]\n\"A B\" = \"x\""), "policy/value");
+        assert_eq!(refusal("[job]\npartition = \"a; rm\""), "policy/value");
+        assert_eq!(Policy::parse("").unwrap(), Policy::default());
     }
 }

@@ -44,13 +44,7 @@ pub struct Case {
 impl Case {
     /// Reads a case from what was typed.
     pub fn new(recipe: &RecipeArgs, layout: &LayoutArgs, state: &StateArgs, on: &str) -> Result<Case, Refusal> {
-        let mut recipe = recipe_of(recipe)?;
-        if let Some(choice) = state.optimizer {
-            recipe.optimizer = match choice {
-                OptimizerChoice::AdamW => OptimizerPolicy::default(),
-                OptimizerChoice::MuonAdamW => OptimizerPolicy::muon(),
-            };
-        }
+        let recipe = stepped(recipe_of(recipe)?, state);
         let cluster = Cluster::parse(on)?;
         let request = on_cluster(layout, &recipe, &cluster, on)?;
         let checked = check(&recipe, &request);
@@ -60,25 +54,8 @@ impl Case {
         let stages = StagePlan::new(&checked.recipe, &layout, None)?;
         let mut ledger = Ledger::of(layout.engine, &checked.recipe, &layout).map_err(|e| unmodelled(&e))?;
         tell(&mut ledger, state)?;
-        let format = state.precision.format();
-        if !cluster.device.formats.iter().any(|known| known == format) {
-            let message = format!("{} does not multiply in {format}", cluster.device.name);
-            let hint = format!("it multiplies in {}", cluster.device.formats.join(", "));
-            return Err(Finding::error("fit/format", Blame::Usage, "precision", message).hint(hint).into());
-        }
-        for (key, share) in [("optimizer", state.offload_optimizer), ("activations", state.offload_activations)] {
-            if !(0.0..=1.0).contains(&share) {
-                let message = format!("`--offload-{key} {share}` is no share from 0 to 1");
-                return Err(Finding::error("fit/offload", Blame::Usage, format!("offload-{key}"), message).into());
-            }
-        }
-        let offload = match ledger {
-            Ledger::Megatron(_) => {
-                OffloadRequest { optimizer: state.offload_optimizer, activations: state.offload_activations }
-            }
-            // DeepSpeed's ledger replays its own offload.
-            _ => OffloadRequest::default(),
-        };
+        check_state(state, &cluster)?;
+        let offload = offload(&ledger, state);
         Ok(Case { recipe, request, checked, layout, stages, cluster, ledger, offload })
     }
 
@@ -96,9 +73,47 @@ impl Case {
     }
 }
 
+/// The recipe under the optimizers that were typed.
+pub fn stepped(mut recipe: Recipe, state: &StateArgs) -> Recipe {
+    if let Some(choice) = state.optimizer {
+        recipe.optimizer = match choice {
+            OptimizerChoice::AdamW => OptimizerPolicy::default(),
+            OptimizerChoice::MuonAdamW => OptimizerPolicy::muon(),
+        };
+    }
+    recipe
+}
+
+/// Refuses formats the device does not multiply in, and shares that are none.
+pub fn check_state(state: &StateArgs, cluster: &Cluster) -> Result<(), Refusal> {
+    let format = state.precision.format();
+    if !cluster.device.formats.iter().any(|known| known == format) {
+        let message = format!("{} does not multiply in {format}", cluster.device.name);
+        let hint = format!("it multiplies in {}", cluster.device.formats.join(", "));
+        return Err(Finding::error("fit/format", Blame::Usage, "precision", message).hint(hint).into());
+    }
+    for (key, share) in [("optimizer", state.offload_optimizer), ("activations", state.offload_activations)] {
+        if !(0.0..=1.0).contains(&share) {
+            let message = format!("`--offload-{key} {share}` is no share from 0 to 1");
+            return Err(Finding::error("fit/offload", Blame::Usage, format!("offload-{key}"), message).into());
+        }
+    }
+    Ok(())
+}
+
+/// What stays on the host; DeepSpeed's ledger replays its own offload.
+pub fn offload(ledger: &Ledger, state: &StateArgs) -> OffloadRequest {
+    match ledger {
+        Ledger::Megatron(_) => {
+            OffloadRequest { optimizer: state.offload_optimizer, activations: state.offload_activations }
+        }
+        _ => OffloadRequest::default(),
+    }
+}
+
 /// Passes on what was typed about precision and state; what an engine's ledger cannot take is
 /// refused by name.
-fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
+pub fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
     let is_plain = state.gradients.is_none()
         && !state.ce_fusion
         && !state.fp8_param_gather

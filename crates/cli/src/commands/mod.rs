@@ -7,6 +7,8 @@ pub mod diff;
 pub mod fidelity;
 pub mod fit;
 pub mod import;
+pub mod lanes;
+pub mod launch;
 pub mod mesh;
 pub mod params;
 pub mod plan;

@@ -170,6 +170,7 @@ fn mesh(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     set("ici_context_parallelism", layout.cp.get(), "layout.cp", why);
     set("ici_pipeline_parallelism", pp / dcn_pp, "layout.pp", why);
     let why = "between nodes [lane/island]";
+    set("num_slices", nodes, "cluster.nodes", "devices that reach one another over the fast fabric make a slice");
     set("dcn_data_parallelism", 1, "layout.dp", why);
     set("dcn_fsdp_parallelism", dcn_fsdp, "layout.dp", why);
     set("dcn_pipeline_parallelism", dcn_pp, "layout.pp", why);

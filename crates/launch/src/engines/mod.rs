@@ -60,9 +60,9 @@ pub fn slug(name: &str) -> String {
     if trimmed.is_empty() { "run".to_string() } else { trimmed.to_string() }
 }
 
-/// The lane of a job.
-fn lane_of(_job: &Job) -> &'static str {
-    "nvidia-pretraining"
+/// The name of a job's lane.
+fn lane_of(job: &Job) -> &'static str {
+    crate::lanes::of_engine(engine_of(job)).map_or("none", |lane| lane.name)
 }
 
 /// Where compilers, kernels and libraries keep what they make, and what the policy carries along.

@@ -90,12 +90,12 @@ fn attention(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
                 list.switch(NATIVE, "--qk-layernorm", "attention.qk_norm", why);
             }
         }
-        AttentionKind::Mla(mla) => latent(recipe, mla, list),
+        AttentionKind::Mla(mla) => latent(recipe, mla, list, findings),
     }
     extras(&attention, list, findings);
 }
 
-fn latent(recipe: &Recipe, mla: &Mla, list: &mut List) {
+fn latent(recipe: &Recipe, mla: &Mla, list: &mut List, findings: &mut Vec<Finding>) {
     let from = if recipe.features.mla.as_ref().is_some_and(|s| s.on) { "features.mla" } else { "attention" };
     list.switch(NATIVE, "--multi-latent-attention", from, "latent attention on every attention block");
     if let Some(rank) = mla.q_rank {
@@ -106,6 +106,11 @@ fn latent(recipe: &Recipe, mla: &Mla, list: &mut List) {
     list.set(NATIVE, "--qk-head-dim", mla.qk_dim, &format!("{from}.qk_dim"), why);
     list.set(NATIVE, "--qk-pos-emb-head-dim", mla.rope_dim, &format!("{from}.rope_dim"), why);
     list.set(NATIVE, "--v-head-dim", mla.v_dim, &format!("{from}.v_dim"), why);
+    if mla.latent_norm && mla.q_rank.is_none() {
+        // core/transformer/mla_qk_norm_config.py: the query norm then stands before the projection, as wide as hidden.
+        let message = "a normalised key/value latent brings a norm before queries that have no latent";
+        findings.push(unsayable("attention.latent_norm", message));
+    }
     if mla.latent_norm {
         list.switch(NATIVE, "--qk-layernorm", &format!("{from}.latent_norm"), "the latents are normalised");
     }

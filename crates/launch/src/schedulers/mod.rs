@@ -1,0 +1,63 @@
+//! Job files: the emission on every node of a cluster, with its environment, restart policy, and
+//! log and checkpoint locations.
+
+mod jobset;
+mod rayjob;
+mod script;
+mod slurm;
+mod trainjob;
+
+use crate::emission::{Emission, File};
+use crate::job::Job;
+use diag::Finding;
+use units::named;
+
+named! {
+    /// What starts a job on its nodes.
+    pub enum Scheduler {
+        /// By hand or by any tool: one script a node.
+        Torchrun = "torchrun",
+        /// `sbatch`.
+        Slurm = "slurm",
+        /// Kubeflow's TrainJob.
+        TrainJob = "trainjob",
+        /// Kubernetes' JobSet.
+        JobSet = "jobset",
+        /// A Ray cluster on Kubernetes.
+        RayJob = "rayjob",
+    }
+}
+
+/// The script every node runs, and the scheduler's own file.
+pub fn files(scheduler: Scheduler, job: &Job, emission: &Emission) -> Result<Vec<File>, Vec<Finding>> {
+    let mut files = emission.files.clone();
+    files.push(File::script("launch.sh", script::node(job, emission)));
+    match scheduler {
+        Scheduler::Torchrun => {}
+        Scheduler::Slurm => files.push(slurm::file(job, emission)?),
+        Scheduler::TrainJob => files.push(trainjob::file(job, emission, &files)),
+        Scheduler::JobSet => files.push(jobset::file(job, emission, &files)),
+        Scheduler::RayJob => {
+            files.push(rayjob::driver());
+            files.push(rayjob::file(job, emission, &files));
+        }
+    }
+    Ok(files)
+}
+
+/// What a person types to start it, in the launch directory.
+pub fn command(scheduler: Scheduler, job: &Job) -> String {
+    match scheduler {
+        Scheduler::Torchrun if job.cluster.nodes == 1 => "./launch.sh".to_string(),
+        Scheduler::Torchrun => "NODE_RANK=<0..> RDZV_HOST=<first node> ./launch.sh   # on every node".to_string(),
+        Scheduler::Slurm => "sbatch job.sbatch".to_string(),
+        Scheduler::TrainJob => "kubectl apply -f trainjob.yaml".to_string(),
+        Scheduler::JobSet => "kubectl apply -f jobset.yaml".to_string(),
+        Scheduler::RayJob => "kubectl apply -f rayjob.yaml".to_string(),
+    }
+}
+
+/// The name of a job, as schedulers take names.
+fn name(job: &Job) -> String {
+    crate::engines::slug(job.policy.job.name.as_ref().unwrap_or(&job.source.name))
+}
