@@ -24,7 +24,7 @@ def scatter_sum_along(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
         # gloo has no reduce-scatter of lists in every release; a sum of the whole is the same number.
         whole = torch.stack(parts)
         dist.all_reduce(whole, group=group)
-        return whole[group.rank()]
+        return whole[group.rank()].clone()
     dist.reduce_scatter(out, parts, group=group)
     return out
 
