@@ -40,7 +40,10 @@ def maxtext(case):
         if key.startswith("dcn_") and key.endswith("_parallelism"):
             slices *= int(value)
     offline = ["skip_jax_distributed_system=True"]
-    return {"NDEV": case["world"][0], "NSLICES": str(slices), "JAX_PLATFORMS": "cpu"}, words + offline
+    # The batch is counted over the devices JAX sees.
+    devices = f"--xla_force_host_platform_device_count={case['world'][0]}"
+    environment = {"NDEV": case["world"][0], "NSLICES": str(slices), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": devices}
+    return environment, words + offline
 
 
 def bridge(case):
@@ -122,8 +125,8 @@ def main():
     limit = int(sys.argv[3]) if len(sys.argv) > 3 else 120
     began = time.monotonic()
     everything = sorted(at for at in folder.iterdir() if (at / "argv.json").exists())
-    step = max(1, -(-len(everything) // limit))
-    cases = [read(at) for at in everything[::step]]
+    count = min(limit, len(everything))
+    cases = [read(everything[index * len(everything) // count]) for index in range(count)]
     prepare(engine)
     refused = 0
     for case in cases:

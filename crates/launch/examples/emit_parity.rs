@@ -30,7 +30,8 @@ fn request(world: u64, [tp, pp, vpp, ep, etp]: [u64; 5]) -> LayoutRequest {
         ep: Some(ep),
         etp: Some(etp),
         zero: Some(ZeroStage::Three),
-        micro_batch: Some(1),
+        // As few microbatches as the pipeline needs: each costs eight processes a pass.
+        micro_batch: Some(GLOBAL_BATCH / (world / tp / pp) / if pp > 1 { 2 } else { 1 }),
         global_batch: Some(GLOBAL_BATCH),
         ..LayoutRequest::default()
     }
@@ -41,7 +42,7 @@ fn fsdp2() -> Vec<(&'static str, LayoutRequest)> {
     let some = Recompute::parse("selective:core_attn+shared_experts").ok();
     vec![
         ("one", request(1, [1, 1, 1, 1, 1])),
-        ("fsdp4", request(4, [1, 1, 1, 1, 1])),
+        ("fsdp4", LayoutRequest { micro_batch: Some(1), ..request(4, [1, 1, 1, 1, 1]) }),
         ("fsdp8", request(8, [1, 1, 1, 1, 1])),
         (
             "fsdp8-zero2-recompute",
