@@ -19,7 +19,9 @@ import traceback
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
+import torch._dynamo  # optimizers and DTensor load it on first use: once here rather than in every fork
 import torch.distributed as dist
+import torch.distributed.pipelining
 
 import plan as plans
 from train import Trainer
