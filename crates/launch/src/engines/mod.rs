@@ -4,11 +4,14 @@
 pub mod bridge;
 mod decoder;
 pub mod deepspeed;
+pub mod fsdp2;
 mod list;
 pub mod maxtext;
 pub mod megatron;
 pub mod nanotron;
+mod reference;
 pub mod torchtitan;
+pub mod xla_spmd;
 
 use crate::emission::{Emission, EnvVar};
 use crate::job::{Frontend, Job, Seams, as_seam, suggest_seams};
@@ -26,6 +29,8 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         Engine::Nanotron => nanotron::emit(job),
         Engine::Maxtext => maxtext::emit(job),
         Engine::Torchtitan => torchtitan::emit(job),
+        Engine::Fsdp2 => fsdp2::emit(job),
+        Engine::XlaSpmd => xla_spmd::emit(job),
         engine => Err(vec![refuse(engine, "nothing is emitted for it")]),
     }
 }
@@ -43,7 +48,11 @@ fn refuse(engine: Engine, why: &str) -> Finding {
 /// What an engine has no block for, as seams where they are allowed; refused with the whole list
 /// otherwise.
 fn engine_seams(job: &Job, missing: Vec<Finding>) -> Result<Vec<Seam>, Vec<Finding>> {
-    if job.allowed == Seams::Allow { Ok(missing.iter().map(as_seam).collect()) } else { Err(suggest_seams(missing)) }
+    if missing.is_empty() || job.allowed == Seams::Allow {
+        Ok(missing.iter().map(as_seam).collect())
+    } else {
+        Err(suggest_seams(missing))
+    }
 }
 
 /// A name with small letters, digits and dashes only, for places that take no others.
