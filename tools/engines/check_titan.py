@@ -2,7 +2,7 @@
 # One emitted configuration into the engine's own parser, on a CPU; exits non-zero when it is refused.
 # Terse on purpose: what is patched here is only what would ask for a GPU. Run in batches by batch.py.
 """NGPU=N RANK=r check_titan.py --module M --config C [--section.key v ...]
-parse (tyro, rc 2) -> ParallelDims + mesh on fake PG -> meta-build and shard rank r, all on CPU"""
+parse (tyro, rc 2) -> ParallelDims + mesh on fake PG -> meta-build and shard rank r, all on CPU; BUILD=no stops before the build"""
 import os, sys, warnings; warnings.filterwarnings("ignore")
 import torch, torch._utils
 torch._utils._get_available_device_type = lambda: "cpu"      # before any torchtitan import
@@ -20,6 +20,7 @@ try:
     du.set_spmd_backend(cfg.parallelism.spmd_backend)
     ms = cfg.model_spec; mc = ms.model
     mc.update_from_config(config=cfg); cfg._validate_cuda_graphs()
+    if os.environ.get("BUILD") == "no": print("OK", ms.name, ms.flavor, "dp_shard", pd.dp_shard, "not built"); sys.exit(0)
     with torch.device("meta"):
         m = mc.build()
     tot = sum(p.numel() for p in m.parameters())

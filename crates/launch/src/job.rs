@@ -107,11 +107,11 @@ pub fn seams(checked: &Checked, policy: Seams) -> Result<Vec<Seam>, Vec<Finding>
         let engine = refusals.into_iter().map(as_seam);
         return Ok(checked.seams.iter().cloned().chain(engine).collect());
     }
-    Err(if all_seams { suggest_seams(checked.findings.clone()) } else { checked.findings.clone() })
+    Err(checked.findings.clone())
 }
 
-/// Refusals with what would let them pass as seams.
-pub(crate) fn suggest_seams(mut findings: Vec<Finding>) -> Vec<Finding> {
+/// Refusals with what lets them pass as seams, for a caller who has seen that it does.
+pub fn offer_seams(mut findings: Vec<Finding>) -> Vec<Finding> {
     for finding in findings.iter_mut().filter(|f| is_seam(f)) {
         let hint = "--allow-seams emits the rest and marks this place";
         finding.hint = Some(finding.hint.take().map_or(hint.to_string(), |own| format!("{own}; {hint}")));

@@ -292,6 +292,7 @@ pub fn check(job: &Job, asked: Option<&Lane>) -> Vec<Finding> {
     buckets(job, &mut findings);
     mode(job, engine, &mut findings);
     adapters(job, engine, &mut findings);
+    data(engine, &mut findings);
     let missing: Vec<&str> = TPU_PINS.iter().copied().filter(|name| !job.policy.pins.contains_key(*name)).collect();
     if engine == Engine::XlaSpmd && !missing.is_empty() {
         let message = format!("a TPU run is pinned to its runtime, and the policy pins no {}", missing.join(", "));
@@ -299,6 +300,16 @@ pub fn check(job: &Job, asked: Option<&Lane>) -> Vec<Finding> {
         findings.push(finding.hint("write the versions into the policy's [pins]; never upgrade during a run"));
     }
     findings
+}
+
+/// The emitted programs of native PyTorch and XLA are about sharding: they draw tokens and keep
+/// nothing. A policy that names data is told where its loader goes.
+fn data(engine: Engine, findings: &mut Vec<Finding>) {
+    if matches!(engine, Engine::Fsdp2 | Engine::XlaSpmd) {
+        let message = "the emitted train.py draws its tokens and writes no checkpoint: the policy's data is not read";
+        let finding = Finding::warning("lane/own-data", Blame::Engine, "data", message);
+        findings.push(finding.hint("put your loader where it calls `sequences`, and save after its steps"));
+    }
 }
 
 /// Adapters added after `fully_shard` are not its parameters: without hooks nobody reduces their

@@ -71,5 +71,13 @@ pub fn files(
         "sha256": hashes,
     });
     all.push(File::new("launch.json", pretty(&record)));
+    all.push(File::new(SUMS, sums(&all)));
     all
+}
+
+/// Every other file with its hash, as `sha256sum -c` reads it.
+const SUMS: &str = "SHA256SUMS";
+
+fn sums(files: &[File]) -> String {
+    files.iter().map(|file| format!("{}  {}\n", hash(&file.contents), file.path)).collect()
 }

@@ -3,7 +3,7 @@
 
 use crate::emission::Argument;
 use crate::quote;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Arguments whose flags are dotted keys and whose values are JSON, as one object.
 pub fn nested<'a>(arguments: impl IntoIterator<Item = &'a Argument>) -> Value {
@@ -102,16 +102,45 @@ fn float(x: f64) -> String {
     }
 }
 
+/// JSON with one member a line, and one row a line where a member is a list or a table: as easy to
+/// read as to compare, and half as long as one value a line.
+pub fn json_rows(value: &Value) -> String {
+    let Value::Object(members) = value else { return format!("{value}\n") };
+    let rows = |open: char, rows: Vec<String>, close: char| {
+        if rows.is_empty() { format!("{open}{close}") } else { format!("{open}\n  {}\n {close}", rows.join(",\n  ")) }
+    };
+    let member = |(key, value): (&String, &Value)| {
+        let text = match value {
+            Value::Array(list) if list.iter().any(Value::is_object) => {
+                rows('[', list.iter().map(Value::to_string).collect(), ']')
+            }
+            Value::Object(table) if table.len() > 8 => {
+                rows('{', table.iter().map(|(key, value)| format!("{}: {value}", json!(key))).collect(), '}')
+            }
+            other => other.to_string(),
+        };
+        format!(" {}: {text}", json!(key))
+    };
+    format!("{{\n{}\n}}\n", members.iter().map(member).collect::<Vec<_>>().join(",\n"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn yaml_is_the_same_to_both_versions() {
         let value = json!({ "a": { "b": [1, { "c": "on", "d": [] }], "on": null }, "e": 3e-05, "f": 1e20, "g": {} });
         let text = "a:\n  b:\n    - 1\n    - c: \"on\"\n      d: []\n  \"on\": null\ne: 3.0e-5\nf: 1.0e+20\ng: {}\n";
         assert_eq!(yaml(&value), text);
+    }
+
+    #[test]
+    fn rows_stand_on_lines_of_their_own_and_read_back() {
+        let value = json!({ "a": [{ "x": 1 }, { "x": "\n" }], "b": [1, 2], "c": {}, "d": [] });
+        let text = json_rows(&value);
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+        assert_eq!(text.lines().count(), 9, "{text}");
     }
 
     #[test]

@@ -118,22 +118,27 @@ pub fn offload(ledger: &Ledger, state: &StateArgs) -> OffloadRequest {
     }
 }
 
+/// Whether nothing was typed about precision and state.
+pub fn is_plain(state: &StateArgs) -> bool {
+    is_plain_precision(state) && state.offload_optimizer.unwrap_or(0.0) == 0.0 && state.offload_activations == 0.0
+}
+
+fn is_plain_precision(state: &StateArgs) -> bool {
+    state.gradients.is_none() && !state.ce_fusion && !state.fp8_param_gather && state.precision == PrecisionChoice::Bf16
+}
+
 /// Passes on what was typed about precision and state; what an engine's ledger cannot take is
 /// refused by name.
 pub fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
-    let is_plain = state.gradients.is_none()
-        && !state.ce_fusion
-        && !state.fp8_param_gather
-        && state.precision == PrecisionChoice::Bf16;
     let offloaded = state.offload_optimizer.unwrap_or(0.0);
     if let Ledger::Deepspeed(options) = ledger {
         options.offload_optimizer = (offloaded == 1.0).then_some(deepspeed::Offload::DEFAULT);
-        if is_plain && [0.0, 1.0].contains(&offloaded) && state.offload_activations == 0.0 {
+        if is_plain_precision(state) && [0.0, 1.0].contains(&offloaded) && state.offload_activations == 0.0 {
             return Ok(());
         }
     }
     let Ledger::Megatron(options) = ledger else {
-        if is_plain && offloaded == 0.0 && state.offload_activations == 0.0 {
+        if is_plain(state) {
             return Ok(());
         }
         let message = "--precision, --gradients, --ce-fusion and shares of offload are for Megatron's ledger";

@@ -1,59 +1,35 @@
 //! `launch`: from a plan to what to hand to the cluster.
 
-use super::fit::{check_state, offload, on_cluster, stepped, tell};
-use super::{layout_json, layout_text, model_line, recipe_of, seams_text};
+use super::prepared::{Prepared, Typed};
+use super::{layout_json, layout_text, model_line, seams_text};
 use crate::args::LaunchArgs;
 use crate::files::{load_policy, write_folder};
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::table::{Table, heading};
 use diag::{Blame, Finding, refuses};
-use hardware::Cluster;
-use launch::job::{Job, Seams, seams};
-use launch::lanes::{self, Lane};
+use launch::job::{Job, Seams, offer_seams};
 use launch::record::{self, MemoryVerdict};
-use launch::{Emission, File, Kind, Policy, engines, schedulers};
-use layout::{Checked, Engine, Layout, LayoutRequest, StagePlan, check};
-use memory::fit::{Fit, FitRequest, HEADROOM, OffloadRequest, Verdict};
-use memory::ledger::Ledger;
-use memory::ledger::megatron::Reduction;
-use recipe::{Recipe, Seam};
+use launch::{Emission, File, Kind, Policy, engines, lanes, quote, schedulers};
+use memory::fit::Verdict;
 use serde_json::{Value, json};
+use std::path::Path;
 use units::Bytes;
 
-/// Everything a launch borrows.
-struct Prepared {
-    recipe: Recipe,
-    checked: Checked,
-    layout: Layout,
-    stages: StagePlan,
-    cluster: Cluster,
-    policy: Policy,
-    seams: Vec<Seam>,
-    ledger: Option<Ledger>,
-    offload: OffloadRequest,
-    /// Why nothing can be priced, when nothing can.
-    unpriced: Option<String>,
-}
-
 pub fn run(args: &LaunchArgs) -> Outcome {
-    let lane = args.lane.as_deref().map(lanes::find).transpose()?;
-    let prepared = prepare(args, lane)?;
-    let job = job(args, &prepared);
-    let mut findings = lanes::check(&job, lane);
-    if refuses(&findings) {
-        return Err(findings.into());
-    }
+    let allowed = if args.allow_seams { Seams::Allow } else { Seams::Refuse };
+    let (prepared, mut emission, mut findings) = attempt(args, allowed).map_err(|refusal| offered(refusal, args))?;
+    let job = prepared.job();
     findings.extend(notes(args));
     let memory = price(&prepared, args);
     if memory.verdict == Verdict::DoesNotFit.name() && !args.override_memory {
         return Ok(does_not_fit(&memory));
     }
-    let mut emission = engines::emit(&job)?;
+    let out = args.out.as_deref().map(|path| quote::path(path.as_os_str())).transpose()?;
     emission.files = schedulers::files(args.scheduler, &job, &emission)?;
     let plan = plan(&prepared, &job, args);
     let files = record::files(&job, &emission, args.scheduler, emission.files.clone(), &memory, plan);
-    if let Some(path) = &args.out {
-        write_folder(path, &files)?;
+    if let Some(path) = out {
+        write_folder(Path::new(path), &files)?;
     }
     let mut text = model_line(&prepared.recipe) + "\n" + &layout_text(&prepared.layout, &prepared.checked);
     text += &summary(&emission, &memory);
@@ -61,7 +37,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     if args.explain {
         text += &explain(&emission);
     }
-    text += &ending(args, &job, &emission, &files);
+    text += &ending(&schedulers::command(args.scheduler, &job), out, &emission, &files);
     let json = json!({
         "recipe": prepared.recipe.name, "engine": emission.engine.name(), "lane": emission.lane,
         "mode": emission.mode.map(|m| m.name()), "arguments": emission.arguments,
@@ -72,64 +48,26 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     Ok(Report::new(text, json).with_findings(&findings))
 }
 
-/// What was typed, checked; blocks an engine does not have are refused or become seams.
-fn prepare(args: &LaunchArgs, lane: Option<&'static Lane>) -> Result<Prepared, Refusal> {
-    let recipe = stepped(recipe_of(&args.recipe)?, &args.state);
-    let cluster = Cluster::parse(&args.on)?;
+/// What was typed, checked and written down for its engine, with what a lane has to say of it.
+fn attempt(args: &LaunchArgs, allowed: Seams) -> Result<(Prepared, Emission, Vec<Finding>), Refusal> {
+    let lane = args.lane.as_deref().map(lanes::find).transpose()?;
     let policy = args.policy.as_deref().map_or_else(|| Ok(Policy::default()), load_policy)?;
-    let request = request(args, lane, &recipe, &cluster)?;
-    let checked = check(&recipe, &request);
-    let allowed = if args.allow_seams { Seams::Allow } else { Seams::Refuse };
-    let seams = seams(&checked, allowed)?;
-    let Some(layout) = checked.layout.clone() else { return Err(checked.findings.into()) };
-    let stages = StagePlan::new(&checked.recipe, &layout, None)?;
-    check_state(&args.state, &cluster)?;
-    let (ledger, unpriced) = match Ledger::of(layout.engine, &checked.recipe, &layout) {
-        Ok(mut ledger) => {
-            tell(&mut ledger, &args.state)?;
-            if let (Ledger::Megatron(options), true) = (&mut ledger, policy.run.overlap) {
-                options.reduction = Reduction::Overlapped;
-            }
-            (Some(ledger), None)
-        }
-        Err(reason) => (None, Some(reason.to_string())),
-    };
-    let offload = ledger.as_ref().map_or(OffloadRequest::default(), |ledger| offload(ledger, &args.state));
-    Ok(Prepared { recipe, checked, layout, stages, cluster, policy, seams, ledger, offload, unpriced })
-}
-
-/// The layout on the cluster: the engine is the lane's or Megatron, the mode one that the lane runs.
-fn request(
-    args: &LaunchArgs,
-    lane: Option<&Lane>,
-    recipe: &Recipe,
-    cluster: &Cluster,
-) -> Result<LayoutRequest, Refusal> {
-    let mut request = on_cluster(&args.layout, recipe, cluster, &args.on)?;
-    let engine = request.engine.or(lane.map(|lane| lane.engine)).unwrap_or(Engine::Megatron);
-    request.engine = Some(engine);
-    if args.layout.mode.is_none()
-        && let (Some(mode), Some(lane)) = (request.mode, lanes::of_engine(engine))
-        && !lane.modes.contains(&mode)
-    {
-        request.mode = lane.modes.iter().copied().find(|mode| recipe.modes.contains(mode)).or(Some(mode));
+    let (recipe, layout, state) = (&args.recipe, &args.layout, &args.state);
+    let typed = Typed { recipe, layout, state, on: &args.on, lane, frontend: args.frontend };
+    let prepared = Prepared::new(&typed, policy, allowed)?;
+    let findings = lanes::check(&prepared.job(), lane);
+    if refuses(&findings) {
+        return Err(findings.into());
     }
-    Ok(request)
+    let emission = engines::emit(&prepared.job())?;
+    Ok((prepared, emission, findings))
 }
 
-fn job<'a>(args: &LaunchArgs, prepared: &'a Prepared) -> Job<'a> {
-    Job {
-        source: &prepared.recipe,
-        recipe: &prepared.checked.recipe,
-        layout: &prepared.layout,
-        stages: &prepared.stages,
-        cluster: &prepared.cluster,
-        policy: &prepared.policy,
-        told: prepared.ledger.as_ref(),
-        offload: prepared.offload,
-        seams: &prepared.seams,
-        allowed: if args.allow_seams { Seams::Allow } else { Seams::Refuse },
-        frontend: args.frontend,
+/// A refusal; seams are offered only where they would help, which is found out by trying.
+fn offered(refusal: Refusal, args: &LaunchArgs) -> Refusal {
+    match attempt(args, Seams::Allow) {
+        Ok(_) => Refusal { findings: offer_seams(refusal.findings), ..refusal },
+        Err(_) => refusal,
     }
 }
 
@@ -144,29 +82,19 @@ fn notes(args: &LaunchArgs) -> Vec<Finding> {
 
 /// The memory verdict of the plan.
 fn price(prepared: &Prepared, args: &LaunchArgs) -> MemoryVerdict {
-    let unmodelled = |detail: String| MemoryVerdict { verdict: "unmodelled".to_string(), detail, overridden: false };
-    let Some(ledger) = &prepared.ledger else { return unmodelled(prepared.unpriced.clone().unwrap_or_default()) };
-    let request = FitRequest {
-        recipe: &prepared.checked.recipe,
-        layout: &prepared.layout,
-        stages: &prepared.stages,
-        device: &prepared.cluster.device,
-        ledger,
-        offload: prepared.offload,
-        headroom: HEADROOM,
-    };
-    match Fit::price(&request) {
-        Err(reason) => unmodelled(reason.to_string()),
-        Ok(fit) => {
-            let worst = fit.worst();
-            let left = worst.headroom as f64 / Bytes::GIB.0 as f64;
-            let held = Bytes(worst.total());
-            MemoryVerdict {
-                verdict: fit.verdict.name().to_string(),
-                detail: format!("stage {} holds {held}, headroom {left:.1} GiB", worst.stage),
-                overridden: fit.verdict == Verdict::DoesNotFit && args.override_memory,
-            }
+    let fit = match prepared.price() {
+        Ok(fit) => fit,
+        Err(reason) => {
+            let detail = reason.to_string();
+            return MemoryVerdict { verdict: "unmodelled".to_string(), detail, overridden: false };
         }
+    };
+    let worst = fit.worst();
+    let left = worst.headroom as f64 / Bytes::GIB.0 as f64;
+    MemoryVerdict {
+        verdict: fit.verdict.name().to_string(),
+        detail: format!("stage {} holds {}, headroom {left:.1} GiB", worst.stage, Bytes(worst.total())),
+        overridden: fit.verdict == Verdict::DoesNotFit && args.override_memory,
     }
 }
 
@@ -238,15 +166,13 @@ fn explain(emission: &Emission) -> String {
 }
 
 /// Where it is, or what it is.
-fn ending(args: &LaunchArgs, job: &Job, emission: &Emission, files: &[File]) -> String {
-    let command = schedulers::command(args.scheduler, job);
-    match &args.out {
-        Some(path) => {
+fn ending(command: &str, out: Option<&str>, emission: &Emission, files: &[File]) -> String {
+    match out {
+        Some(folder) => {
             let names: Vec<&str> = files.iter().map(|f| f.path.as_str()).collect();
-            let folder = path.display();
             format!("\nwrote {folder}: {}\n", names.join(", "))
                 + &heading("Start it")
-                + &format!("  cd {} && {command}\n", launch::quote::shell(&folder.to_string()))
+                + &format!("  cd {} && {command}\n", quote::shell(folder))
         }
         None => {
             let printed = |file: &File| heading(&file.path) + &file.contents;

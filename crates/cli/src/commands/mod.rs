@@ -14,6 +14,7 @@ pub mod mesh;
 pub mod params;
 pub mod plan;
 pub mod preflight;
+mod prepared;
 pub mod recipes;
 pub mod serve;
 pub mod splits;

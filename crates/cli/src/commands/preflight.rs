@@ -1,15 +1,15 @@
 //! `preflight`: this machine against a policy, and against a plan where one is named.
 
-use super::fit::Case;
+use super::prepared::{Prepared, Typed};
 use crate::args::{PreflightArgs, RecipeArgs};
 use crate::files::load_policy;
 use crate::machine::{self, Probe};
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
-use launch::job::{Frontend, Job, Seams};
+use diag::Severity;
+use launch::job::{Frontend, Seams};
 use launch::policy::Policy;
 use launch::preflight::{Check, Launcher, MemoryOverride, Plan, Verdict, judge};
-use memory::fit::{Fit, HEADROOM};
 use serde_json::json;
 
 /// A policy with every key, kept valid by a test.
@@ -21,8 +21,8 @@ const WIDTH: usize = 110;
 pub fn run(args: &PreflightArgs) -> Outcome {
     let Some(path) = &args.policy else { return Ok(Report::text(EXAMPLE.to_string())) };
     let policy = load_policy(path)?;
-    let case = case(args)?;
-    let plan = case.as_ref().map(|case| plan(case, &policy, args));
+    let prepared = prepared(args, &policy)?;
+    let plan = prepared.as_ref().map(|prepared| plan(prepared, args));
     let probe = if args.write_probe { Probe::Write } else { Probe::Ask };
     let launcher = if args.as_is { Launcher::Own } else { Launcher::Ours };
     let machine = machine::read(&policy.storage.places(), probe);
@@ -30,7 +30,7 @@ pub fn run(args: &PreflightArgs) -> Outcome {
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
     let is_fit = count(Verdict::Violation) == 0 && (!args.strict || count(Verdict::Unknown) == 0);
     let json = json!({
-        "policy": path.to_string_lossy(), "recipe": case.as_ref().map(|case| &case.checked.recipe.name),
+        "policy": path.to_string_lossy(), "recipe": prepared.as_ref().map(|p| &p.recipe.name),
         "engine": plan.as_ref().map(|plan| plan.engine.name()), "fit": is_fit, "strict": args.strict,
         "violations": count(Verdict::Violation), "unknown": count(Verdict::Unknown),
         "overridden": count(Verdict::Overridden), "passed": count(Verdict::Pass), "checks": checks,
@@ -43,35 +43,25 @@ pub fn run(args: &PreflightArgs) -> Outcome {
     }
     text += &if args.all { details(&checks, Verdict::Pass, "Passed") } else { summary(&checks) };
     text += &last_line(&checks, is_fit);
-    let findings = case.as_ref().map_or(Vec::new(), |case| case.checked.findings.clone());
+    let mut findings = prepared.as_ref().map_or(Vec::new(), |p| p.checked.findings.clone());
+    findings.retain(|finding| finding.severity != Severity::Error);
     let report = Report::new(text, json).with_findings(&findings);
     Ok(if is_fit { report } else { report.refused() })
 }
 
-/// The model, layout and cluster that were named, if any.
-fn case(args: &PreflightArgs) -> Result<Option<Case>, Refusal> {
+/// The model, layout and cluster that were named, if any. Blocks an engine does not have are for
+/// `launch` to refuse.
+fn prepared(args: &PreflightArgs, policy: &Policy) -> Result<Option<Prepared>, Refusal> {
     let (Some(recipe), Some(on)) = (&args.recipe, &args.on) else { return Ok(None) };
     let recipe = RecipeArgs { recipe: recipe.clone(), with: args.with.clone(), without: args.without.clone() };
-    Case::new(&recipe, &args.layout, &args.state, on).map(Some)
+    let (layout, state, frontend) = (&args.layout, &args.state, Frontend::MegatronLm);
+    let typed = Typed { recipe: &recipe, layout, state, on, lane: None, frontend };
+    Prepared::new(&typed, policy.clone(), Seams::Allow).map(Some)
 }
 
-fn plan(case: &Case, policy: &Policy, args: &PreflightArgs) -> Plan {
-    let job = Job {
-        source: &case.recipe,
-        recipe: &case.checked.recipe,
-        layout: &case.layout,
-        stages: &case.stages,
-        cluster: &case.cluster,
-        policy,
-        told: Some(&case.ledger),
-        offload: case.offload,
-        seams: &case.checked.seams,
-        allowed: Seams::Allow,
-        frontend: Frontend::MegatronLm,
-    };
-    let fit = Fit::price(&case.fit_request(HEADROOM));
+fn plan(prepared: &Prepared, args: &PreflightArgs) -> Plan {
     let memory_override = if args.override_memory { MemoryOverride::Yes } else { MemoryOverride::No };
-    Plan::of(&job, fit.as_ref(), memory_override)
+    Plan::of(&prepared.job(), prepared.price().as_ref(), memory_override)
 }
 
 /// Checks of one verdict, rule by rule. What a rule's checks share (requirement, fix) is said once.

@@ -1,8 +1,9 @@
 """Holds every plan below a folder to the same run on one rank: parity.py FOLDER
 
-FOLDER/RECIPE/NAME/plan.json, where `one` is the run on one rank. Ranks are forked processes on CPU with
+FOLDER/RECIPE/NAME/sharding.json, where `one` is the run on one rank. Ranks are forked processes on CPU with
 gloo. Losses of ten steps must agree to 1e-5 relative. Adapters are tried on a few plans by adding `lora`,
-compile by a backend that compiles nothing. Exits 1 when a plan differs or does not run.
+compile by a backend that compiles nothing. A plan that is spoilt on purpose must differ. Exits 1 when a plan
+differs or does not run.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def judge(name: str, outcome: dict, baseline: list[float]) -> bool:
 
 
 def check_recipe(folder: pathlib.Path, only: str) -> list[bool]:
-    plans_by_name = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/plan.json"))}
+    plans_by_name = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/sharding.json"))}
     baselines = {name: run(raw) for name, raw in variants("one", plans_by_name.pop("one"))}
     verdicts = []
     for name, outcome in baselines.items():
@@ -115,12 +116,24 @@ def check_recipe(folder: pathlib.Path, only: str) -> list[bool]:
     return verdicts
 
 
+def check_spoilt(folder: pathlib.Path) -> bool:
+    """Whether a plan that leaves partial gradients unsummed is told apart."""
+    one, tp = (quiet(json.loads((folder / name / "sharding.json").read_text())) for name in ("one", "fsdp2-tp2-sp"))
+    for row in tp["tensors"]:
+        row["tp_gradient"] = "whole" if row["tp_gradient"] == "sum" else row["tp_gradient"]
+    right, wrong = run(one)["losses"], run(tp)["losses"]
+    worst = max(abs(a - b) / abs(b) for a, b in zip(wrong, right, strict=True))
+    print(f"{'ok' if worst > TOLERANCE else 'ACCEPTED'} {folder.name} spoilt on purpose: worst difference {worst:.1e}", flush=True)
+    return worst > TOLERANCE
+
+
 def main() -> None:
     began = time.monotonic()
     only = sys.argv[2] if len(sys.argv) > 2 else ""
     folders = [f for f in sorted(pathlib.Path(sys.argv[1]).iterdir()) if f.is_dir()]
     verdicts = [verdict for folder in folders for verdict in check_recipe(folder, only)]
-    print(f"fsdp2 parity: {sum(verdicts)} of {len(verdicts)} runs agree to {TOLERANCE:g}, {time.monotonic() - began:.0f} s")
+    verdicts.append(check_spoilt(folders[0]))
+    print(f"fsdp2 parity: {sum(verdicts)} of {len(verdicts)} runs as they should be (agreement to {TOLERANCE:g}), {time.monotonic() - began:.0f} s")
     sys.exit(0 if verdicts and all(verdicts) else 1)
 
 

@@ -1,4 +1,4 @@
-"""plan.json as Python sees it: degrees, one row a tensor, and which part of a tensor a rank holds.
+"""sharding.json as Python sees it: degrees, one row a tensor, and which part of a tensor a rank holds.
 
 Knows no module and starts no process. Everything is checked on reading; what is unknown is refused
 by name, because a key that nobody reads is a policy that nobody follows.

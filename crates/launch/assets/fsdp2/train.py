@@ -1,4 +1,4 @@
-"""Runs a plan: torchrun … train.py --plan plan.json --steps N
+"""Runs a plan: torchrun … train.py --plan sharding.json --steps N
 
 On CPU with gloo or on GPUs with nccl. Data is synthetic and drawn from (step, sequence) alone, so that
 every layout sees the same tokens; put your own loader where `sequences` is called.

@@ -5,6 +5,7 @@
 use super::{engine_seams, lane_of, reference, storage_environment};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
+use crate::tree;
 use diag::{Blame, Finding};
 use layout::ownership::{Row, copies_of_unit};
 use layout::rules::{Cut, How};
@@ -38,12 +39,12 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     }
     let missing = reference::findings(job.recipe, "fsdp2/reference-model");
     let seams = job.seams.iter().cloned().chain(engine_seams(job, missing)?).collect();
-    let plan = serde_json::to_string_pretty(&plan(job, &table)).unwrap_or_default() + "\n";
-    let files = std::iter::once(File::new("plan.json", plan));
+    let plan = tree::json_rows(&plan(job, &table));
+    let files = std::iter::once(File::new("sharding.json", plan));
     let files = files.chain(ASSETS.iter().map(|(path, contents)| File::new(*path, *contents))).collect();
     let why = "degrees, table, groups: everything the module applies";
     let arguments = vec![
-        Argument::new(Kind::Layout, "--plan", "plan", why).value("plan.json"),
+        Argument::new(Kind::Layout, "--plan", "plan", why).value("sharding.json"),
         Argument::new(Kind::Policy, "--steps", "policy.run.steps", "length of the run").value(job.policy.run.steps),
     ];
     Ok(Emission {

@@ -14,7 +14,7 @@ pub mod torchtitan;
 pub mod xla_spmd;
 
 use crate::emission::{Emission, EnvVar};
-use crate::job::{Frontend, Job, Seams, as_seam, suggest_seams};
+use crate::job::{Frontend, Job, Seams, as_seam};
 use crate::policy::Place;
 use diag::{Blame, Finding};
 use layout::Engine;
@@ -51,7 +51,7 @@ fn engine_seams(job: &Job, missing: Vec<Finding>) -> Result<Vec<Seam>, Vec<Findi
     if missing.is_empty() || job.allowed == Seams::Allow {
         Ok(missing.iter().map(as_seam).collect())
     } else {
-        Err(suggest_seams(missing))
+        Err(missing)
     }
 }
 

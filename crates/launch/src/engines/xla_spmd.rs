@@ -4,6 +4,7 @@
 use super::{engine_seams, lane_of, reference, storage_environment};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
+use crate::tree;
 use diag::{Blame, Finding};
 use layout::ownership::Row;
 use layout::{Axis, Engine, Layout, OwnershipTable};
@@ -30,7 +31,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     }
     let missing = reference::findings(job.recipe, "xla-spmd/reference-model");
     let seams = job.seams.iter().cloned().chain(engine_seams(job, missing)?).collect();
-    let table = serde_json::to_string_pretty(&table_json(job, &table)).unwrap_or_default() + "\n";
+    let table = tree::json_rows(&table_json(job, &table));
     let files = std::iter::once(File::new("table.json", table));
     let files = files.chain(ASSETS.iter().map(|(path, contents)| File::new(*path, *contents))).collect();
     let why = "mesh and one partition spec a parameter";

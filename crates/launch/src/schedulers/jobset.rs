@@ -1,7 +1,6 @@
 //! Kubernetes' JobSet: one indexed job with a pod a node.
 
-use super::script::bundle;
-use super::trainjob::{environment, unexpanded};
+use super::trainjob::{command, environment};
 use crate::emission::{Emission, File};
 use crate::job::Job;
 use crate::tree;
@@ -16,7 +15,7 @@ pub fn file(job: &Job, emission: &Emission, files: &[File]) -> File {
     // The first pod's name in the JobSet's own domain.
     variables.push(json!({ "name": "RDZV_HOST", "value": format!("{name}-node-0-0.{name}") }));
     container["env"] = Value::Array(variables);
-    container["command"] = json!(["bash", "-c", unexpanded(&bundle(job, files, "exec bash ./launch.sh"))]);
+    container["command"] = json!(command(job, files));
     let value = json!({
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",

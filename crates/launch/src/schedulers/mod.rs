@@ -9,7 +9,8 @@ mod trainjob;
 
 use crate::emission::{Emission, File};
 use crate::job::Job;
-use diag::Finding;
+use crate::quote;
+use diag::{Blame, Finding};
 use units::named;
 
 named! {
@@ -35,14 +36,36 @@ pub fn files(scheduler: Scheduler, job: &Job, emission: &Emission) -> Result<Vec
     match scheduler {
         Scheduler::Torchrun => {}
         Scheduler::Slurm => files.push(slurm::file(job, emission)?),
-        Scheduler::TrainJob => files.push(trainjob::file(job, emission, &files)),
-        Scheduler::JobSet => files.push(jobset::file(job, emission, &files)),
+        Scheduler::TrainJob => files.push(trainjob::file(job, emission, &carried(scheduler, &files)?)),
+        Scheduler::JobSet => files.push(jobset::file(job, emission, &carried(scheduler, &files)?)),
         Scheduler::RayJob => {
             files.push(rayjob::driver());
-            files.push(rayjob::file(job, emission, &files));
+            files.push(rayjob::file(job, emission, &carried(scheduler, &files)?));
         }
     }
     Ok(files)
+}
+
+/// The most bytes of one argument: Linux takes 128 KiB (`MAX_ARG_STRLEN`).
+const ONE_WORD: usize = 120 << 10;
+
+/// The most bytes of a job object's files: etcd takes 1.5 MiB for the object.
+const ALL_WORDS: usize = 1 << 20;
+
+/// Files small enough to travel inside a job object. Ray's entrypoint is one word, the others'
+/// commands have a word a file.
+fn carried(scheduler: Scheduler, files: &[File]) -> Result<Vec<File>, Vec<Finding>> {
+    let sizes = files.iter().map(|file| quote::shell(&file.contents).len());
+    let (largest, all) = (sizes.clone().max().unwrap_or(0), sizes.sum::<usize>());
+    let most = if scheduler == Scheduler::RayJob { ONE_WORD } else { ALL_WORDS };
+    if largest <= ONE_WORD && all <= most {
+        return Ok(files.to_vec());
+    }
+    let message = format!(
+        "the launch's files are {all} bytes, the largest {largest}; `{scheduler}` carries {most}, and {ONE_WORD} in one"
+    );
+    let hint = "take --scheduler torchrun, put the directory on the storage claim, and run its launch.sh in the pods";
+    Err(vec![Finding::error("launch/bundle", Blame::Environment, "scheduler", message).hint(hint)])
 }
 
 /// What a person types to start it, in the launch directory.

@@ -19,7 +19,7 @@ pub fn file(job: &Job, emission: &Emission, files: &[File]) -> File {
     let (policy, cluster) = (&job.policy.job, job.cluster);
     let (nodes, devices) = (cluster.nodes.to_string(), cluster.devices_per_node.to_string());
     let words = ["exec", "python3", "./ray_launch.py", &nodes, &devices, &job.policy.storage.temporary];
-    let text = bundle(job, files, &quote::shell_line(words));
+    let words = bundle(job, files, &quote::shell_line(words));
     let mut worker = container(job, "worker");
     worker["env"] = Value::Array(environment(emission));
     let head = json!({
@@ -38,7 +38,7 @@ pub fn file(job: &Job, emission: &Emission, files: &[File]) -> File {
         "kind": "RayJob",
         "metadata": { "name": super::name(job), "namespace": policy.namespace },
         "spec": {
-            "entrypoint": quote::shell_line(["bash", "-c", &text]),
+            "entrypoint": quote::shell_line(words),
             "backoffLimit": policy.restarts,
             "activeDeadlineSeconds": policy.hours * 3600,
             "shutdownAfterJobFinishes": true,

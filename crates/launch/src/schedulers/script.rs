@@ -65,17 +65,16 @@ fn start(job: &Job, emission: &Emission) -> String {
     lines.join(" \\\n  ") + "\n"
 }
 
-/// The launch as one shell text: it writes its files below the temporary location and runs them.
-/// For schedulers that carry no files.
-pub fn bundle(job: &Job, files: &[File], last: &str) -> String {
+/// The launch as the words of one command, for schedulers that carry no files: it writes its files
+/// below the temporary location and goes on with `last`. Paths and contents are words of their own,
+/// so that no single argument holds the whole launch.
+pub fn bundle(job: &Job, files: &[File], last: &str) -> Vec<String> {
     let folder = format!("{}/launch-XXXXXX", job.policy.storage.temporary.trim_end_matches('/'));
-    let mut out = format!("set -euo pipefail\nmkdir -p -- {}\n", quote::shell(&job.policy.storage.temporary));
-    out += &format!("cd -- \"$(mktemp -d -- {})\"\n", quote::shell(&folder));
-    for file in files {
-        if let Some((parent, _)) = file.path.rsplit_once('/') {
-            out += &format!("mkdir -p -- {}\n", quote::shell(parent));
-        }
-        out += &format!("printf %s {} > {}\n", quote::shell(&file.contents), quote::shell(&file.path));
-    }
-    out + last + "\n"
+    let mut text = format!("set -euo pipefail\nmkdir -p -- {}\n", quote::shell(&job.policy.storage.temporary));
+    text += &format!("cd -- \"$(mktemp -d -- {})\"\n", quote::shell(&folder));
+    text += "while [ $# -gt 0 ]; do\n  mkdir -p -- \"$(dirname -- \"$1\")\"\n  printf %s \"$2\" > \"$1\"\n  shift 2\ndone\n";
+    text += &format!("{last}\n");
+    let mut words = vec!["bash".to_string(), "-c".to_string(), text, "launch".to_string()];
+    words.extend(files.iter().flat_map(|file| [file.path.clone(), file.contents.clone()]));
+    words
 }

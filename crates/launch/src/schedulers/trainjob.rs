@@ -19,7 +19,7 @@ pub fn file(job: &Job, emission: &Emission, files: &[File]) -> File {
             "activeDeadlineSeconds": policy.hours * 3600,
             "trainer": {
                 "image": policy.image,
-                "command": ["bash", "-c", unexpanded(&bundle(job, files, "exec bash ./launch.sh"))],
+                "command": command(job, files),
                 "env": environment(emission),
                 "numNodes": cluster.nodes,
                 "numProcPerNode": cluster.devices_per_node,
@@ -30,6 +30,11 @@ pub fn file(job: &Job, emission: &Emission, files: &[File]) -> File {
     File::new("trainjob.yaml", tree::yaml(&value))
 }
 
+/// A container's command: the launch's files, then its script.
+pub fn command(job: &Job, files: &[File]) -> Vec<String> {
+    bundle(job, files, "exec bash ./launch.sh").iter().map(|word| unexpanded(word)).collect()
+}
+
 /// The emission's environment as a container's.
 pub fn environment(emission: &Emission) -> Vec<Value> {
     emission.environment.iter().map(|v| json!({ "name": v.name, "value": unexpanded(&v.value) })).collect()
@@ -37,6 +42,6 @@ pub fn environment(emission: &Emission) -> Vec<Value> {
 
 /// Text that Kubernetes leaves as it is: it expands `$(NAME)` in commands and values, and takes a
 /// doubled dollar for a dollar.
-pub fn unexpanded(text: &str) -> String {
+fn unexpanded(text: &str) -> String {
     text.replace('$', "$$")
 }

@@ -50,11 +50,11 @@ pub fn file(job: &Job) -> Option<File> {
     let text = format!(
         r#""""Megatron's built-in hybrid stack with a patch point for every seam that is kept.
 
-Each seam names a function `patch(spec, layers)` that returns the spec with its own modules at
-those layers (counted from zero; none means all). A seam without one stops the run here.
+Each seam names a function `patch(spec, layers)` that returns a spec with its own modules at those
+layers (counted from zero; none means all): a new one by `dataclasses.replace`, since the built-in
+holds functions that cannot be copied. A seam without one stops the run here.
 """
 {comments}
-import copy
 import importlib
 
 from {BUILT_IN} import hybrid_stack_spec as built_in
@@ -74,7 +74,7 @@ def patched(spec):
     return spec
 
 
-hybrid_stack_spec = patched(copy.deepcopy(built_in))
+hybrid_stack_spec = patched(built_in)
 "#,
         comments = seam_comments(job)
     );
