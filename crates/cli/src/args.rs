@@ -280,6 +280,21 @@ pub struct StagesArgs {
     /// Weight of each layer, to balance by something you measured
     #[arg(long, value_name = "W", value_delimiter = ',')]
     pub weights: Option<Vec<u64>>,
+    /// Cut so that stages are even in time or memory, as priced on the cluster of --on
+    #[arg(long, value_name = "WHAT", value_parser = even_in, requires = "on", conflicts_with_all = ["weights", "balance", "boundaries"])]
+    pub even_in: Option<EvenIn>,
+    /// The cluster that prices them: 8xH200, or 64x8xH200
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: Option<String>,
+}
+
+/// What stages may be even in once they are priced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvenIn {
+    /// Seconds of a microbatch.
+    Time,
+    /// Bytes at the peak.
+    Memory,
 }
 
 /// Arguments of `axes`.
@@ -546,6 +561,9 @@ pub struct SearchArgs {
     /// Say how many layouts were priced, and how fast
     #[arg(long)]
     pub stats: bool,
+    /// Price every legal layout, also where a bound shows it to be slower
+    #[arg(long)]
+    pub exhaustive: bool,
     /// Sweep over sequence lengths, as 4096,8192
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', conflicts_with = "seq")]
     pub sequences: Vec<u64>,
@@ -713,6 +731,10 @@ fn precision(text: &str) -> Result<PrecisionChoice, String> {
             ("nvfp4", PrecisionChoice::Fp8(Fp8Recipe::Nvfp4)),
         ],
     )
+}
+
+fn even_in(text: &str) -> Result<EvenIn, String> {
+    pick(text, &[("time", EvenIn::Time), ("memory", EvenIn::Memory)])
 }
 
 fn headroom(text: &str) -> Result<Headroom, String> {

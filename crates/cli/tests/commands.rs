@@ -410,3 +410,80 @@ fn completions_name_every_command() {
         assert!(script.contains(command), "{command}");
     }
 }
+
+#[test]
+fn plan_answers_with_stable_keys() {
+    let answer = json("plan llama3-8b --gbs 64 --cp 1 --on 8xH200 --top 3");
+    for key in ["best", "frontier", "alternatives", "top", "rejected", "stats", "unseated", "unpriced"] {
+        assert!(answer.get(key).is_some(), "plan lacks `{key}`");
+    }
+    let stats = &answer["stats"];
+    for key in ["enumerated", "legal", "priced", "fit", "seconds", "threads", "priced_per_second_per_core"] {
+        assert!(stats.get(key).is_some(), "stats lack `{key}`");
+    }
+    let number = |value: &serde_json::Value| value.as_u64().unwrap();
+    assert_eq!(number(&stats["legal"]), number(&stats["priced"]) + number(&stats["bounded"]));
+    let best = &answer["best"];
+    assert_eq!(best["verdict"], "fits");
+    let parts = best["step"]["parts"].as_array().unwrap();
+    let sum: f64 = parts.iter().map(|part| part["seconds"].as_f64().unwrap()).sum();
+    let whole = best["step"]["seconds"].as_f64().unwrap();
+    assert!((sum / whole - 1.0).abs() < 1e-6, "{sum} of {whole}");
+    assert_eq!(answer["top"].as_array().unwrap().len(), 3);
+    let rates: Vec<f64> = answer["frontier"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|f| f["tokens_per_second_per_device"].as_f64().unwrap())
+        .collect();
+    assert!(rates.windows(2).all(|pair| pair[0] >= pair[1]), "{rates:?}");
+}
+
+/// The flags that `plan` prints are the layout it priced: typed back, they give the same plan.
+#[test]
+fn a_plan_typed_back_is_the_same_plan() {
+    let first = json("plan nam56r --gbs 64 --on 8xH200");
+    let flags = first["best"]["layout"]["flags"].as_str().unwrap();
+    let again = json(&format!("plan nam56r {flags} --on 8xH200"));
+    assert_eq!(again["best"]["step"]["seconds"], first["best"]["step"]["seconds"]);
+    assert_eq!(again["best"]["headroom_bytes"], first["best"]["headroom_bytes"]);
+}
+
+#[test]
+fn a_sweep_is_written_as_csv_and_svg() {
+    let csv = scratch("sweep.csv", "");
+    let svg = csv.with_extension("svg");
+    let ran = run_args(&[
+        "plan",
+        "llama3-8b",
+        "--pp",
+        "1",
+        "--cp",
+        "1",
+        "--gbs",
+        "32",
+        "--mbs",
+        "1",
+        "--on",
+        "2,4xH200",
+        "--csv",
+        csv.to_str().unwrap(),
+        "--svg",
+        svg.to_str().unwrap(),
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let text = std::fs::read_to_string(&csv).unwrap();
+    assert_eq!(text.lines().count(), 3, "{text}");
+    assert!(std::fs::read_to_string(&svg).unwrap().contains("<polyline"));
+}
+
+#[test]
+fn plan_takes_headroom_as_a_share_and_says_what_it_cannot_do() {
+    let answer = json("plan llama3-8b --gbs 32 --cp 1 --pp 1 --mbs 1 --keep-headroom 50% --on 8xH200");
+    let asked = answer["headroom_bytes"].as_u64().unwrap();
+    assert!(answer["best"]["headroom_bytes"].as_u64().unwrap() >= asked && asked > 60 << 30);
+    assert_eq!(run("plan llama3-8b --on 8xH200 --keep-headroom most").code, 2);
+    let refused = run("plan llama3-8b --engine maxtext --on 8xH200");
+    assert_eq!(refused.code, 1);
+    assert!(refused.stderr.contains("no ledger replays it"), "{}", refused.stderr);
+}

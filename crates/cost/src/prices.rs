@@ -62,9 +62,11 @@ impl Prices {
     pub fn new(recipe: &Recipe, layout: &Layout, cluster: &Cluster, options: &Options) -> Result<Prices, Unpriced> {
         let meter = Meter::new(&cluster.device, options)?;
         let fabric = Fabric::new(cluster, &meter.profile().collectives)?;
-        let host_link = match options.offload > 0.0 {
-            true => Some(cluster.device.link(Way::Host)?.bytes_per_second),
-            false => None,
+        // Only what goes to the host needs a way there.
+        let host_link = match cluster.device.link(Way::Host) {
+            Ok(link) => Some(link.bytes_per_second),
+            Err(finding) if options.offload > 0.0 => return Err(finding.into()),
+            Err(_) => None,
         };
         let (kinds, kind_of_layer) = kinds_of(recipe);
         let (short, flat) = one_of_each(recipe, layout, &kinds);
@@ -114,8 +116,10 @@ impl Prices {
         })
     }
 
-    /// Moves another share of optimizer state to the host; nothing else depends on it.
+    /// Moves another share of optimizer state to the host, to which there must be a link; nothing
+    /// else depends on it.
     pub fn set_offload(&mut self, share: f64) {
+        debug_assert!(share == 0.0 || self.host_link.is_some());
         self.options.offload = share;
     }
 

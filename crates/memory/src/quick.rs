@@ -55,8 +55,9 @@ pub struct Quick {
     /// What each further microbatch in flight keeps besides its layers.
     boundary: u64,
     grad_width: u64,
-    /// Reserved over allocated, as the probes came out.
-    overhead: f64,
+    /// What the allocator keeps besides: blocks that the front, the end and the widest layer of a
+    /// step leave split. How many there are no sum tells; what each leaves by itself comes near.
+    left: u64,
 }
 
 /// What a stage consists of, whatever runs through it.
@@ -280,7 +281,7 @@ impl Quick {
 
     /// What the allocator keeps for so many allocated bytes.
     pub fn reserved(&self, allocated: u64) -> u64 {
-        (allocated as f64 * self.overhead) as u64
+        allocated + self.left
     }
 }
 

@@ -26,7 +26,13 @@ fn main() {
     let start = Instant::now();
     let space = lay_out(question).unwrap_or_else(|findings| panic!("{findings:?}"));
     println!("laid out in {:?}: {} keys", start.elapsed(), space.realms.iter().map(|r| r.keys.len()).sum::<usize>());
-    let found = search(&space, &pricers(&space), 24, Effort::Bounded, &|_, _| ());
+    let found = search(
+        &space,
+        &pricers(&space),
+        24,
+        if args.next().is_some() { Effort::Priced } else { Effort::Bounded },
+        &|_, _| (),
+    );
     let seconds = start.elapsed().as_secs_f64();
     let threads = rayon::current_num_threads();
     println!(

@@ -71,8 +71,8 @@ pub struct Answer {
     pub neighbours: Vec<Neighbour>,
 }
 
-/// Neighbours whose memory is replayed before they are shown.
-const SHOWN: usize = 3;
+/// Neighbours whose memory is replayed: those a screen shows, and one in case it is refused.
+const REPLAYED: usize = 4;
 
 /// Confirms the best layout, and looks around it.
 pub fn answer(space: &Space, pricers: &[Pricer], found: &Found) -> Answer {
@@ -173,19 +173,19 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice) -> Vec<Neighbour
         .collect();
     found.sort_by(|a, b| a.slower.total_cmp(&b.slower).then(a.point.cmp(&b.point)));
     let mut kept: Vec<Neighbour> = Vec::new();
-    for mut neighbour in found {
-        if kept.iter().any(|other| other.axis == neighbour.axis) {
-            continue;
+    for neighbour in found {
+        if !kept.iter().any(|other| other.axis == neighbour.axis) {
+            kept.push(neighbour);
         }
-        if kept.len() < SHOWN {
-            let recipe = &space.realms[neighbour.point.realm].recipe;
-            let Ok(stages) = StagePlan::new(recipe, &neighbour.layout, None) else { continue };
-            let Ok(fit) = replay(space, &neighbour.point, &neighbour.layout, &stages) else { continue };
-            neighbour.headroom = fit.worst().headroom;
-        }
-        kept.push(neighbour);
     }
-    kept
+    let rest = kept.split_off(kept.len().min(REPLAYED));
+    let replayed = kept.into_par_iter().filter_map(|neighbour| {
+        let recipe = &space.realms[neighbour.point.realm].recipe;
+        let stages = StagePlan::new(recipe, &neighbour.layout, None).ok()?;
+        let fit = replay(space, &neighbour.point, &neighbour.layout, &stages).ok()?;
+        Some(Neighbour { headroom: fit.worst().headroom, ..neighbour })
+    });
+    replayed.collect::<Vec<_>>().into_iter().chain(rest).collect()
 }
 
 /// Points that differ in one axis; what must follow follows.

@@ -114,6 +114,12 @@ pub struct Values {
     pub at_once: Vec<(u64, u64)>,
 }
 
+/// By pp and order.
+type ByOrder = HashMap<(u64, Order), Mask>;
+
+/// By pp, schedule and microbatches.
+type ByFlow = HashMap<(u64, Schedule, u64), Mask>;
+
 /// The tables of one recipe in one mode.
 #[derive(Debug)]
 pub struct Rules {
@@ -121,8 +127,8 @@ pub struct Rules {
     world: u64,
     inside: HashMap<(u64, u64), Mask>,
     experts: HashMap<(u64, u64), Mask>,
-    depth: HashMap<(u64, Order), Mask>,
-    flow: HashMap<(u64, Schedule, u64), Mask>,
+    depth: ByOrder,
+    flow: ByFlow,
     state: HashMap<(u64, ZeroStage), Mask>,
     recompute: Vec<Mask>,
     dense_world: HashMap<u64, Mask>,
@@ -304,12 +310,7 @@ impl<'a> Asker<'a> {
         mask
     }
 
-    #[allow(clippy::type_complexity)]
-    fn pipelines(
-        &mut self,
-        base: &LayoutRequest,
-        values: &Values,
-    ) -> (HashMap<(u64, Order), Mask>, HashMap<(u64, Schedule, u64), Mask>) {
+    fn pipelines(&mut self, base: &LayoutRequest, values: &Values) -> (ByOrder, ByFlow) {
         let (mut depth, mut flow) = (HashMap::new(), HashMap::new());
         for (pp, orders) in &values.orders {
             for order in orders {
@@ -319,12 +320,9 @@ impl<'a> Asker<'a> {
                 depth.insert((*pp, *order), mask);
                 for &count in &values.counts {
                     let count = canonical(count, *pp);
-                    let asked = (*pp, order.schedule, count);
-                    if !flow.contains_key(&asked) {
-                        let mask =
-                            self.ask(Table::Flow, &LayoutRequest { microbatches: Some(count), ..request.clone() });
-                        flow.insert(asked, mask);
-                    }
+                    flow.entry((*pp, order.schedule, count)).or_insert_with(|| {
+                        self.ask(Table::Flow, &LayoutRequest { microbatches: Some(count), ..request.clone() })
+                    });
                 }
             }
         }

@@ -20,6 +20,8 @@ use rayon::prelude::*;
 pub enum Effort {
     /// Those whose bound reaches the best few or the frontier.
     Bounded,
+    /// All of them: every legal layout is priced.
+    Priced,
     /// All of them, and every layout that fits is simulated.
     Everything,
 }
@@ -116,12 +118,12 @@ pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, wa
     let mut done = 0;
     for batch in keys.chunks(BATCH) {
         let (wanted, left): (Vec<_>, Vec<_>) =
-            batch.iter().partition(|(bound, _, _)| effort == Effort::Everything || found.best.reaches(*bound));
+            batch.iter().partition(|(bound, _, _)| effort != Effort::Bounded || found.best.reaches(*bound));
         found.tally.bounded +=
             left.iter().map(|(_, realm, key)| legal_of(space, &space.realms[*realm], key)).sum::<u64>();
         let best = &found.best;
         let interest = Interest {
-            reaches: &|bound| effort == Effort::Everything || best.reaches(bound),
+            reaches: &|bound| effort != Effort::Bounded || best.reaches(bound),
             wants: &|candidate| effort == Effort::Everything || best.wants(candidate),
         };
         let priced: Vec<(Tally, Vec<Candidate>)> =
@@ -164,13 +166,13 @@ fn simulate(space: &Space, pricers: &[Pricer], mut candidates: Vec<Candidate>, e
             .map(|candidate| {
                 let point = candidate.point;
                 let layout = space.layout(&point);
-                let plan = StagePlan::new(&space.realms[point.realm].recipe, &layout, None).ok()?;
                 let prices = pricers[point.realm].prices(&layout, point.offload).ok()?;
                 let sequences = layout.global_batch as f64;
                 let bound = tight(&prices, &layout, space.shape(&point)).ok()? / sequences;
                 if !is_wanted(&Candidate { bound: bound.max(candidate.bound), ..**candidate }) {
                     return None;
                 }
+                let plan = StagePlan::new(&space.realms[point.realm].recipe, &layout, None).ok()?;
                 Some(Simulated {
                     point,
                     per_sequence: prices.step(&layout, &plan).ok()?.seconds / sequences,

@@ -1,11 +1,15 @@
 //! The space: the values of every axis, the realms (one a mode), and points turned into layouts.
 //!
 //! What is in it: tp, cp, pp, ep that divide the world; etp that divides tp; microbatches of at
-//! most [`MOST_TOKENS`] tokens that divide the global batch; every ZeRO stage; recompute of
-//! nothing, of each useful module, of the cheap ones together, of everything; every schedule with
-//! every number of chunks it has layers for; five partitions of depth; AdamW's state on the device
-//! or on the host. SP follows TP. A typed value pins its axis, whatever it is; a mode pins the
-//! tensor axis to the degree that is part of its identity.
+//! most [`MOST_TOKENS`] tokens that divide the global batch; ZeRO 0 and 1; recompute of nothing, of
+//! each useful module, of the cheap ones together, of everything; every schedule with every number
+//! of chunks it has layers for; five partitions of depth; AdamW's state on the device or on the
+//! host. SP follows TP. A typed value pins its axis, whatever it is; a mode pins the tensor axis to
+//! the degree that is part of its identity.
+//!
+//! ZeRO 2 and 3 are searched when typed. Under Megatron-Core they are another wrapper
+//! (Megatron-FSDP), whose gathered buffers the quick sums do not count; the replay that confirms an
+//! answer does, and sends the search back.
 
 use crate::cuts::{Cut, Evenness, Weights, cuts};
 use crate::point::{Key, Offload, Order, Point};
@@ -13,6 +17,7 @@ use crate::question::{OffloadChoice, Question, Reach, usual_batch};
 use crate::rules::{Fixed, Rules, Values};
 use crate::shape::{Shape, kinds_of_layers};
 use diag::{Blame, Finding};
+use hardware::Way;
 use layout::request::RecomputeModule;
 use layout::{Layout, LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
 use memory::fit::useful_modules;
@@ -100,10 +105,12 @@ impl<'a> Space<'a> {
             (None, Some(count)) => Batch::Count(count),
             (None, None) => Batch::Global(usual_batch(world, sequence)),
         };
-        let zero = pinned.zero.map_or_else(|| ZeroStage::ALL.iter().map(|(_, z)| *z).collect(), |z| vec![z]);
+        let zero = pinned.zero.map_or_else(|| vec![ZeroStage::Zero, ZeroStage::One], |zero| vec![zero]);
         let offload = match question.offload {
-            OffloadChoice::Free => vec![Offload::Device, Offload::Host],
-            OffloadChoice::Pinned(_) => vec![Offload::Device],
+            OffloadChoice::Free if question.cluster.device.link(Way::Host).is_ok() => {
+                vec![Offload::Device, Offload::Host]
+            }
+            OffloadChoice::Free | OffloadChoice::Pinned(_) => vec![Offload::Device],
         };
         let mut space = Space {
             question,

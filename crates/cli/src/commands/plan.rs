@@ -11,9 +11,9 @@ use super::fit::{check_state, recipe_under, tell};
 use crate::args::{EngineChoice, PlanArgs};
 use crate::files::load_cluster;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, Severity};
 use hardware::Cluster;
-use layout::{Engine, Layout, LayoutRequest};
+use layout::{Engine, Layout, LayoutRequest, check};
 use memory::Unmodelled;
 use memory::ledger::Ledger;
 use progress::Progress;
@@ -123,7 +123,8 @@ fn with_solution<T>(
         let pricers = pricers(&space);
         let progress = Progress::new();
         let keep = KEPT.max(args.search.top);
-        let found = search(&space, &pricers, keep, Effort::Bounded, &|done, all| progress.show(done, all));
+        let effort = if args.search.exhaustive { Effort::Priced } else { Effort::Bounded };
+        let found = search(&space, &pricers, keep, effort, &|done, all| progress.show(done, all));
         progress.clear();
         let seconds = start.elapsed().as_secs_f64();
         let answer = answer(&space, &pricers, &found);
@@ -150,6 +151,8 @@ fn report(args: &PlanArgs, asked: &Asked, solved: &Solved) -> Outcome {
     let mut report = Report::new(text, json);
     if let Some(best) = &solved.answer.best {
         report = report.with_findings(&best.notes);
+    } else if solved.found.counts.legal == 0 {
+        report = report.with_findings(&pinned_findings(asked, solved));
     }
     report.exit = match &solved.answer.best {
         Some(_) => 0,
@@ -157,4 +160,15 @@ fn report(args: &PlanArgs, asked: &Asked, solved: &Solved) -> Outcome {
         None => DOES_NOT_FIT,
     };
     Ok(report)
+}
+
+/// What refuses the typed flags by themselves, with the values that would do.
+fn pinned_findings(asked: &Asked, solved: &Solved) -> Vec<Finding> {
+    let request = LayoutRequest {
+        world: Some(solved.space.world),
+        mode: solved.space.realms.first().and_then(|realm| realm.mode),
+        ..asked.pinned.clone()
+    };
+    let findings = check(&asked.recipe, &request).findings;
+    findings.into_iter().filter(|finding| finding.severity == Severity::Error).collect()
 }

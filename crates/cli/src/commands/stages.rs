@@ -1,18 +1,26 @@
 //! `stages`: pipeline cuts, edges and seams, and the pattern an engine would be given.
 
 use super::{layout_json, layout_text, legal, model_line, seams_text};
-use crate::args::StagesArgs;
+use crate::args::{EvenIn, StagesArgs};
+use crate::files::load_cluster;
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
+use cost::Prices;
 use diag::{Blame, Finding};
 use layout::{Layout, Schedule, StagePlan};
+use memory::ledger::megatron::MegatronOptions;
+use memory::quick::{Quick, Shards};
 use recipe::{Recipe, megatron};
+use search::Weights;
 use serde_json::{Value, json};
 use units::count;
 
 pub fn run(args: &StagesArgs) -> Outcome {
-    let (checked, layout) = legal(&args.recipe, &args.layout)?;
+    let (checked, mut layout) = legal(&args.recipe, &args.layout)?;
     let recipe = &checked.recipe;
+    if let (Some(what), Some(on)) = (args.even_in, &args.on) {
+        layout.boundaries = Some(priced_cut(recipe, &layout, what, on)?);
+    }
     if let Some(weights) = args.weights.as_ref().filter(|w| w.len() != recipe.depth()) {
         let message = format!("{} weights were given, and the model has {} layers", weights.len(), recipe.depth());
         return Err(Finding::error("stages/weights", Blame::Usage, "weights", message).into());
@@ -38,6 +46,23 @@ pub fn run(args: &StagesArgs) -> Outcome {
         "seams": checked.seams,
     });
     Ok(Report::new(text, json).with_findings(&checked.findings))
+}
+
+/// First layers of chunks even in what a cluster makes of them.
+fn priced_cut(recipe: &Recipe, layout: &Layout, what: EvenIn, on: &str) -> Result<Vec<u64>, Refusal> {
+    let cluster = load_cluster(on)?;
+    let unpriced = |what: &str, why: String| Finding::error("stages/unpriced", Blame::Engine, what, why);
+    let options = MegatronOptions::of(recipe);
+    let quick = Quick::new(recipe, layout, &options).map_err(|e| unpriced(&e.what, e.why.clone()))?;
+    let timing = cost::Options::of(layout.engine, recipe);
+    let prices = Prices::new(recipe, layout, &cluster, &timing).map_err(|e| unpriced(&e.what, e.to_string()))?;
+    let shards = Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]);
+    let weights = Weights::new(recipe, &quick, &prices, &shards);
+    let starts = match what {
+        EvenIn::Time => weights.by_time(layout.chunks() as usize),
+        EvenIn::Memory => weights.by_memory(layout.schedule, layout.pp.get(), layout.vpp.get()),
+    };
+    Ok(starts.into_iter().skip(1).map(|start| start as u64).collect())
 }
 
 /// The recipe as Megatron would be given it, cut as planned. The mode is applied by the writer.

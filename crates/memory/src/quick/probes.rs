@@ -24,11 +24,11 @@ enum Role {
     Last,
 }
 
-/// Bytes of a probe beyond its static state, and how much the allocator kept besides.
+/// Bytes of a probe beyond its static state, and what the allocator kept besides.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     bytes: u64,
-    overhead: f64,
+    left: u64,
 }
 
 /// What the ends of a pipeline add.
@@ -36,7 +36,7 @@ struct Ends {
     boundary: u64,
     loss: [u64; 2],
     embedding: u64,
-    overhead: f64,
+    left: u64,
 }
 
 /// What a probe depends on.
@@ -95,13 +95,13 @@ impl<'a> Probes<'a> {
 
     /// The sum for the degrees, batch, sequence and recompute of a layout, which must be legal.
     pub fn quick(&self, layout: &Layout) -> Result<Quick, Unmodelled> {
-        let (mut saved, mut inside, mut overhead) = (Vec::new(), Vec::new(), 1.0f64);
+        let (mut saved, mut inside, mut left) = (Vec::new(), Vec::new(), 0);
         for kind in 0..self.kinds.len() {
             let one = self.probe(layout, kind, 1, Role::Middle, 1)?;
             let two = self.probe(layout, kind, 2, Role::Middle, 1)?;
             saved.push(two.bytes.saturating_sub(one.bytes));
             inside.push(one.bytes);
-            overhead = overhead.max(two.overhead);
+            left = left.max(two.left);
         }
         let ends = self.ends(layout)?;
         let (held, front, back, tied) = self.held(layout)?;
@@ -114,7 +114,7 @@ impl<'a> Probes<'a> {
             back,
             tied,
             grad_width: self.options.gradients.bits() / 8,
-            overhead: overhead.max(ends.overhead),
+            left: left + ends.left,
             kinds: self.kinds.clone(),
             saved,
             inside,
@@ -135,7 +135,7 @@ impl<'a> Probes<'a> {
             boundary: two.saturating_sub(one + saved),
             loss: roles.map(|end| end.bytes.saturating_sub(saved)),
             embedding: first.bytes.saturating_sub(saved),
-            overhead: roles[0].overhead.max(roles[1].overhead),
+            left: first.left + roles[0].left.max(roles[1].left),
         })
     }
 
@@ -237,7 +237,7 @@ impl<'a> Probes<'a> {
         let replay = replay(&job)?;
         Ok(Probe {
             bytes: running_bytes(&replay, self.options.gradients.bits() / 8),
-            overhead: replay.reserved_peak() as f64 / replay.allocated_peak().max(1) as f64,
+            left: replay.reserved_peak() - replay.allocated_peak(),
         })
     }
 

@@ -290,6 +290,9 @@ pub fn misfits(solved: &Solved) -> Vec<(String, u64)> {
 
 fn nothing_legal(solved: &Solved) -> String {
     let mut rules: Vec<_> = solved.found.counts.refused.iter().collect();
+    if rules.is_empty() {
+        return heading("No layout of these degrees fills the world");
+    }
     rules.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
     let mut table = Table::new(&["rule", "layouts it refuses"]).right(&[1]);
     for (rule, number) in rules {

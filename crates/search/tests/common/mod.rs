@@ -1,0 +1,38 @@
+//! Small questions.
+
+use hardware::Cluster;
+use layout::{Layout, LayoutRequest};
+use memory::Unmodelled;
+use memory::ledger::Ledger;
+use recipe::Recipe;
+use search::{OffloadChoice, Question, Reach, Space, lay_out};
+use units::Bytes;
+
+fn ledger(recipe: &Recipe, _: &Layout) -> Result<Ledger, Unmodelled> {
+    Ok(Ledger::Megatron(memory::ledger::megatron::MegatronOptions::of(recipe)))
+}
+
+/// A question with nothing typed but what is pinned.
+pub fn question<'a>(
+    recipe: &'a Recipe,
+    cluster: &'a Cluster,
+    pinned: &'a LayoutRequest,
+    headroom: Bytes,
+) -> Question<'a> {
+    Question {
+        recipe,
+        cluster,
+        pinned,
+        headroom,
+        caution: Bytes(0),
+        offload: OffloadChoice::Free,
+        reach: Reach::Anywhere,
+        ledger: &ledger,
+        options: cost::Options::of(pinned.engine, recipe),
+    }
+}
+
+/// The space of a question; panics where there is none.
+pub fn space<'a>(question: Question<'a>) -> Space<'a> {
+    lay_out(question).unwrap_or_else(|findings| panic!("{findings:?}"))
+}
