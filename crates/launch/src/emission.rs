@@ -166,7 +166,11 @@ impl Emission {
 
     /// The words, quoted for a POSIX shell, one option a line.
     pub fn shell_words(&self) -> Vec<String> {
-        let mut lines = vec![quote::shell_line(&self.entry)];
+        // An entry that carries its keys as words (MaxText) has one a line too.
+        let keys = self.entry.iter().position(|word| word.contains('=')).unwrap_or(self.entry.len());
+        let (start, keys) = self.entry.split_at(keys);
+        let mut lines = vec![quote::shell_line(start)];
+        lines.extend(keys.iter().map(|word| quote::shell(word)));
         if self.on_command_line {
             lines.extend(self.arguments.iter().map(|a| quote::shell_line(a.words())));
         }

@@ -292,7 +292,7 @@ pub fn check(job: &Job, asked: Option<&Lane>) -> Vec<Finding> {
     buckets(job, &mut findings);
     mode(job, engine, &mut findings);
     adapters(job, engine, &mut findings);
-    data(engine, &mut findings);
+    own_program(job, engine, &mut findings);
     let missing: Vec<&str> = TPU_PINS.iter().copied().filter(|name| !job.policy.pins.contains_key(*name)).collect();
     if engine == Engine::XlaSpmd && !missing.is_empty() {
         let message = format!("a TPU run is pinned to its runtime, and the policy pins no {}", missing.join(", "));
@@ -302,14 +302,25 @@ pub fn check(job: &Job, asked: Option<&Lane>) -> Vec<Finding> {
     findings
 }
 
-/// The emitted programs of native PyTorch and XLA are about sharding: they draw tokens and keep
-/// nothing. A policy that names data is told where its loader goes.
-fn data(engine: Engine, findings: &mut Vec<Finding>) {
-    if matches!(engine, Engine::Fsdp2 | Engine::XlaSpmd) {
-        let message = "the emitted train.py draws its tokens and writes no checkpoint: the policy's data is not read";
-        let finding = Finding::warning("lane/own-data", Blame::Engine, "data", message);
-        findings.push(finding.hint("put your loader where it calls `sequences`, and save after its steps"));
-    }
+/// What the reader's own program must bring. The emitted programs of native PyTorch and XLA are about
+/// sharding: they draw tokens and keep nothing. DeepSpeed has no program of its own.
+fn own_program(job: &Job, engine: Engine, findings: &mut Vec<Finding>) {
+    let (rule, object, message, hint) = match engine {
+        Engine::Fsdp2 | Engine::XlaSpmd => (
+            "lane/own-data",
+            "data",
+            "the emitted train.py draws its tokens and writes no checkpoint: the policy's data is not read",
+            "put your loader where it draws them, and save after its steps",
+        ),
+        Engine::Deepspeed if job.policy.job.script.is_none() => (
+            "lane/own-script",
+            "job.script",
+            "DeepSpeed wraps a model that a script of yours builds, and none is named: `train.py` is not in the directory",
+            "name it in the policy's [job] script",
+        ),
+        _ => return,
+    };
+    findings.push(Finding::warning(rule, Blame::Engine, object, message).hint(hint));
 }
 
 /// Adapters added after `fully_shard` are not its parameters: without hooks nobody reduces their

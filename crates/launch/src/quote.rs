@@ -60,6 +60,7 @@ fn by_code_point(text: &str) -> String {
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
             ' '..='~' => out.push(c),
             c if u32::from(c) <= 0xffff => out.push_str(&format!("\\u{:04x}", u32::from(c))),
             c => out.push_str(&format!("\\U{:08x}", u32::from(c))),

@@ -10,6 +10,7 @@ use diag::{Blame, Finding, refuses};
 use launch::job::{Job, Seams, offer_seams};
 use launch::record::{self, MemoryVerdict};
 use launch::{Emission, File, Kind, Policy, engines, lanes, quote, schedulers};
+use layout::Engine;
 use memory::fit::Verdict;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -76,8 +77,9 @@ fn notes(args: &LaunchArgs) -> Vec<Finding> {
     if args.policy.is_some() {
         return Vec::new();
     }
-    let message = "no --policy: storage is below /mnt/shardwright, data and tokenizer are made up, 100 steps";
-    vec![Finding::note("launch/default-policy", Blame::Environment, "policy", message)]
+    let message = "no --policy: storage is below /mnt/shardwright, the engine at /opt/engine, its test data, 100 steps";
+    let note = Finding::note("launch/default-policy", Blame::Environment, "policy", message);
+    vec![note.hint("`shardwright preflight --example > policy.toml` is one to start from")]
 }
 
 /// The memory verdict of the plan.
@@ -91,9 +93,11 @@ fn price(prepared: &Prepared, args: &LaunchArgs) -> MemoryVerdict {
     };
     let worst = fit.worst();
     let left = worst.headroom as f64 / Bytes::GIB.0 as f64;
+    let is_overlapped = prepared.layout.engine == Some(Engine::Megatron) && prepared.policy.run.overlap;
+    let overlap = if is_overlapped { " (buffers of the overlapped reduction included)" } else { "" };
     MemoryVerdict {
         verdict: fit.verdict.name().to_string(),
-        detail: format!("stage {} holds {}, headroom {left:.1} GiB", worst.stage, Bytes(worst.total())),
+        detail: format!("stage {} holds {}, headroom {left:.1} GiB{overlap}", worst.stage, Bytes(worst.total())),
         overridden: fit.verdict == Verdict::DoesNotFit && args.override_memory,
     }
 }

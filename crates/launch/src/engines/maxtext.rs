@@ -211,6 +211,9 @@ fn batch(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
 }
 
 fn run(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    if job.policy.data.paths.len() > 1 {
+        findings.push(unsayable("policy.data.paths", "`hf_path` is one data set, and the policy names several"));
+    }
     let (run, storage, data) = (&job.policy.run, &job.policy.storage, &job.policy.data);
     let name = slug(job.policy.job.name.as_ref().unwrap_or(&job.source.name));
     let mut set = |key: &str, value: String, from: &str, why: &str| {

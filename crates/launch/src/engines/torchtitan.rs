@@ -85,6 +85,10 @@ fn refusals(job: &Job) -> Vec<Finding> {
         let message = format!("experts are dealt out over sharded ranks, and zero 0 shards none (ep {})", layout.ep);
         refuse("zero", message, vec![2, 3]);
     }
+    if job.policy.data.paths.len() > 1 {
+        let message = "torchtitan's text loader reads one data set, and the policy names several";
+        findings.push(Finding::error("torchtitan/unsayable", Blame::Engine, "policy.data.paths", message));
+    }
     if matches!(layout.recompute, Recompute::Selective(_)) {
         let message = "torchtitan's selective recompute chooses operations, not the modules named";
         findings.push(Finding::error("torchtitan/recompute", Blame::Engine, "recompute", message));
@@ -171,9 +175,22 @@ fn run(job: &Job, list: &mut List) {
     set("metrics.log_freq", json!(run.log_every), "policy.run.log_every", "steps between log lines");
     set("metrics.enable_tensorboard", json!(true), "policy.storage.logs", "below the dump folder");
     set("dump_folder", json!(storage.logs), "policy.storage.logs", "never on the root volume");
-    let dataset = data.paths.first().map_or("c4_test", String::as_str);
-    set("data.dataset", json!(dataset), "policy.data.paths", "the engine's test data where none is named");
-    let assets = data.tokenizer.as_deref().unwrap_or("./tests/assets/tokenizer");
+    // hf_datasets/text_datasets.py: `c4_test` reads the texts of a local folder, and is where the path goes;
+    // its own folder and tokenizer are in the engine's sources.
+    let root = job.policy.job.engine_root.trim_end_matches('/');
+    let (dataset, path) = match data.paths.first() {
+        Some(name) if !name.contains('/') => (name.as_str(), None),
+        Some(path) => ("c4_test", Some(path.clone())),
+        None => ("c4_test", Some(format!("{root}/tests/assets/c4_test"))),
+    };
+    set(
+        "data.dataset",
+        json!(dataset),
+        "policy.data.paths",
+        "a data set it knows by name, or the loader of local text",
+    );
+    set("data.dataset_path", json!(path), "policy.data.paths", "the engine's test data where none is named");
+    let assets = data.tokenizer.clone().unwrap_or_else(|| format!("{root}/tests/assets/tokenizer"));
     set("hf_assets_path", json!(assets), "policy.data.tokenizer", "the engine's test tokenizer where none is named");
     let full = job.layout.recompute == Recompute::Full;
     list.set(Kind::Layout, "recompute", json!(full), "layout.recompute", "every layer computed again, or nothing");

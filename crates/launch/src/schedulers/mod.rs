@@ -73,7 +73,10 @@ pub fn command(scheduler: Scheduler, job: &Job) -> String {
     match scheduler {
         Scheduler::Torchrun if job.cluster.nodes == 1 => "./launch.sh".to_string(),
         Scheduler::Torchrun => "NODE_RANK=<0..> RDZV_HOST=<first node> ./launch.sh   # on every node".to_string(),
-        Scheduler::Slurm => "sbatch job.sbatch".to_string(),
+        // Slurm opens the logs before the script runs, and fails without a word where their folder is not.
+        Scheduler::Slurm => {
+            format!("mkdir -p -- {} && sbatch job.sbatch", quote::shell(&job.policy.storage.logs))
+        }
         Scheduler::TrainJob => "kubectl apply -f trainjob.yaml".to_string(),
         Scheduler::JobSet => "kubectl apply -f jobset.yaml".to_string(),
         Scheduler::RayJob => "kubectl apply -f rayjob.yaml".to_string(),
