@@ -7,6 +7,7 @@ use crate::commands::{model_line, shorten};
 use crate::picture;
 use crate::table::{Table, heading, wrap};
 use hardware::{Cluster, Link};
+use launch::quote;
 use layout::Layout;
 use memory::fit::{Fit, FitRequest, OffloadRequest, RankClass, levers};
 use search::{Batch, Choice, MemoryLine, Neighbour, TOKENS_PER_STEP};
@@ -413,8 +414,11 @@ fn next_steps(args: &PlanArgs, best: &Choice) -> String {
     } else {
         String::new()
     };
-    let (name, world) = (&args.recipe.recipe, best.layout.world);
+    let (name, world) = (quote::shell(&args.recipe.recipe), best.layout.world);
+    let on = format!("{}{}{host}", quote::shell(&args.on), args.state.flags());
     heading("Look closer")
-        + &format!("  shardwright fit    {name} {flags} --on {}{}{host}\n", args.on, args.state.flags())
+        + &format!("  shardwright fit    {name} {flags} --on {on}\n")
         + &format!("  shardwright stages {name} {flags} --world {world}\n")
+        + &heading("Launch it (the directory to hand to your cluster)")
+        + &format!("  shardwright launch {name} {flags} --on {on} --scheduler slurm --out launch\n")
 }
