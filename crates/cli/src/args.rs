@@ -3,6 +3,9 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use diag::did_you_mean;
 use fidelity::Part;
+use launch::Frontend;
+use launch::lanes::Goal;
+use launch::schedulers::Scheduler;
 use layout::engines::DECLINED;
 use layout::mesh::Order;
 use layout::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
@@ -63,6 +66,12 @@ pub enum Command {
     Plan(PlanArgs),
     /// Is the split right? Trains the model made small on every rank and on one, and compares
     Rehearse(RehearseArgs),
+    /// Is this machine fit to run on? Storage, environment, ports, processes, devices, limits, clock
+    Preflight(PreflightArgs),
+    /// What to hand to the cluster: the engine's own arguments, job files and a record
+    Launch(LaunchArgs),
+    /// Ways to run a model: engine, wrapper, optimizer and compile policy, and which one suits
+    Lanes(LanesArgs),
     /// A completion script for your shell
     Completions(CompletionsArgs),
 }
@@ -638,6 +647,100 @@ pub struct RehearsalArgs {
     pub ranks: Ranks,
 }
 
+/// Arguments of `preflight`.
+#[derive(Args)]
+pub struct PreflightArgs {
+    /// What the machine is held to (docs/policy.md; `--example` prints one)
+    #[arg(long, value_name = "FILE", required_unless_present = "example")]
+    pub policy: Option<PathBuf>,
+    /// Print an example policy, to start your own from
+    #[arg(long, exclusive = true)]
+    pub example: bool,
+    /// The model that will run: adds the plan's memory, checkpoints, devices and the engine's rules
+    #[arg(requires = "on")]
+    pub recipe: Option<String>,
+    /// Switch features on: mla, dsa, mtp, ngram_hash, structure
+    #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature, requires = "recipe")]
+    pub with: Vec<Feature>,
+    /// Switch features off; `moe` turns E blocks into attention
+    #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature, requires = "recipe")]
+    pub without: Vec<Feature>,
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    #[arg(long, value_name = "CLUSTER", requires = "recipe")]
+    pub on: Option<String>,
+    /// Launch although the plan does not fit; the report says that it was overridden
+    #[arg(long, requires = "recipe")]
+    pub override_memory: bool,
+    /// Prove that folders take files by writing 4 KiB into each and removing it
+    #[arg(long)]
+    pub write_probe: bool,
+    /// Judge this environment as it is, for a launcher of your own: nothing counts as set by `launch`
+    #[arg(long)]
+    pub as_is: bool,
+    /// Exit 1 on what is not known, too
+    #[arg(long)]
+    pub strict: bool,
+    /// Show what passed one by one
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+}
+
+/// Arguments of `launch`.
+#[derive(Args)]
+pub struct LaunchArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, or 64x8xH200
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    /// The lane to run in (default: the engine's; `shardwright lanes` lists them)
+    #[arg(long)]
+    pub lane: Option<String>,
+    /// How Megatron-Core is reached: megatron-lm (scripts) or bridge (a recipe module, as NeMo runs it)
+    #[arg(long, value_parser = frontend, default_value = "megatron-lm")]
+    pub frontend: Frontend,
+    /// What starts the job: torchrun, slurm, trainjob, jobset or rayjob
+    #[arg(long, value_parser = scheduler, default_value = "torchrun")]
+    pub scheduler: Scheduler,
+    /// Write the launch into this new directory instead of printing it
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Say where every argument comes from, and by which rule
+    #[arg(long)]
+    pub explain: bool,
+    /// Emit where the engine has no block for something, and mark each place
+    #[arg(long)]
+    pub allow_seams: bool,
+    /// Launch although the plan does not fit; the record says so
+    #[arg(long)]
+    pub override_memory: bool,
+    /// Where things are kept, what is trained on, how long: a policy .toml
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+}
+
+/// Arguments of `lanes`.
+#[derive(Args)]
+pub struct LanesArgs {
+    /// Recommend a lane for this recipe
+    #[arg(long = "for", value_name = "RECIPE")]
+    pub recipe: Option<String>,
+    /// On this cluster
+    #[arg(long, value_name = "CLUSTER", default_value = "8xH200", requires = "recipe")]
+    pub on: String,
+    /// To this end: throughput, control, offload or tpu
+    #[arg(long, value_parser = goal, default_value = "throughput", requires = "recipe")]
+    pub goal: Goal,
+}
+
 /// Arguments of `completions`.
 #[derive(Args)]
 pub struct CompletionsArgs {
@@ -728,6 +831,18 @@ fn part(text: &str) -> Result<Part, String> {
 
 fn balance(text: &str) -> Result<Balance, String> {
     pick(text, Balance::ALL)
+}
+
+fn frontend(text: &str) -> Result<Frontend, String> {
+    pick(text, Frontend::ALL)
+}
+
+fn scheduler(text: &str) -> Result<Scheduler, String> {
+    pick(text, Scheduler::ALL)
+}
+
+fn goal(text: &str) -> Result<Goal, String> {
+    pick(text, Goal::ALL)
 }
 
 fn engine(text: &str) -> Result<EngineChoice, String> {

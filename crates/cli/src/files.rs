@@ -3,6 +3,7 @@
 use crate::outcome::Refusal;
 use diag::{Blame, Finding};
 use hardware::{Cluster, ClusterText, Device, is_path};
+use launch::Policy;
 use recipe::import::hf;
 use recipe::{Recipe, builtin, limits};
 use std::fs;
@@ -34,6 +35,12 @@ pub fn load_device(name: &str) -> Result<Device, Refusal> {
     }
     let text = read_text(Path::new(name))?;
     Device::parse(&text).map_err(|findings| Refusal { findings, source: Some((name.to_string(), text)) })
+}
+
+/// Reads a policy.
+pub fn load_policy(path: &Path) -> Result<Policy, Refusal> {
+    let text = read_text(path)?;
+    Policy::parse(&text).map_err(|findings| Refusal { findings, source: Some((path.display().to_string(), text)) })
 }
 
 /// A file's name without its ending, as a recipe name.
@@ -68,6 +75,48 @@ pub fn read_rows(path: &Path) -> Result<Vec<serde_json::Value>, Refusal> {
             })
         })
         .collect()
+}
+
+/// Writes a new directory whole or not at all: a temporary beside it, synced, then renamed.
+pub fn write_folder(path: &Path, files: &[launch::File]) -> Result<(), Refusal> {
+    let refuse = |message: String| {
+        let finding = Finding::error("launch/out", Blame::Environment, path.display().to_string(), message);
+        Refusal::from(finding.hint("--out names a directory that is not there yet"))
+    };
+    if path.symlink_metadata().is_ok() {
+        return Err(refuse(format!("`{}` is there already, and a record is never overwritten", path.display())));
+    }
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let result = (|| {
+        fs::create_dir(&temporary)?;
+        for file in files {
+            write_synced(&temporary.join(&file.path), file)?;
+        }
+        fs::File::open(&temporary)?.sync_all()?;
+        fs::rename(&temporary, path)?;
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(folder)?.sync_all()
+    })();
+    result.map_err(|error: std::io::Error| {
+        let _ = fs::remove_dir_all(&temporary);
+        refuse(format!("cannot write `{}`: {error}", path.display()))
+    })
+}
+
+fn write_synced(path: &Path, file: &launch::File) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mut handle = fs::File::create_new(path)?;
+    handle.write_all(file.contents.as_bytes())?;
+    #[cfg(unix)]
+    if file.executable {
+        use std::os::unix::fs::PermissionsExt;
+        handle.set_permissions(fs::Permissions::from_mode(0o755))?;
+    }
+    handle.sync_all()
 }
 
 /// Writes a file whole or not at all: a temporary beside it, synced, then renamed over it.

@@ -4,6 +4,7 @@
 mod args;
 mod commands;
 mod files;
+mod machine;
 mod outcome;
 mod picture;
 mod table;
@@ -50,6 +51,9 @@ fn run(cli: &Cli) -> Outcome {
         Command::Fit(args) => commands::fit::run(args),
         Command::Diff(args) => commands::diff::run(args),
         Command::Fidelity(args) => commands::fidelity::run(args),
+        Command::Preflight(args) => commands::preflight::run(args),
+        Command::Launch(args) => commands::launch::run(args),
+        Command::Lanes(args) => commands::lanes::run(args),
         Command::Completions(args) => {
             let mut script = Vec::new();
             clap_complete::generate(args.shell, &mut Cli::command(), "shardwright", &mut script);

@@ -200,6 +200,20 @@ impl<'a> Section<'a> {
         good
     }
 
+    /// A number of at least zero that may be left out.
+    pub fn not_negative(&mut self, key: &'static str) -> Option<f64> {
+        let number = match self.value(key)? {
+            DeValue::Integer(int) => i64::from_str_radix(int.as_str(), int.radix()).ok().map(|n| n as f64),
+            DeValue::Float(float) => float.as_str().parse::<f64>().ok(),
+            _ => None,
+        };
+        let good = number.filter(|n| n.is_finite() && *n >= 0.0);
+        if good.is_none() {
+            self.wrong(key, "a number of at least zero");
+        }
+        good
+    }
+
     /// A required positive number.
     pub fn required_positive(&mut self, key: &'static str) -> Option<f64> {
         if !self.has(key) {
@@ -272,6 +286,22 @@ impl<'a> Section<'a> {
             self.wrong(key, "a list of texts");
         }
         words
+    }
+
+    /// A table whose keys are the writer's own and whose values are texts; none when it is left out.
+    pub fn texts(&mut self, key: &'static str) -> Vec<(&'a str, &'a str)> {
+        let Some(section) = self.section(key) else { return Vec::new() };
+        let pair = |(name, value): (&'a toml::Spanned<toml::de::DeString<'a>>, &'a toml::Spanned<DeValue<'a>>)| {
+            let name: &'a str = name.get_ref();
+            match value.get_ref() {
+                DeValue::String(text) => Some((name, text.as_ref())),
+                _ => {
+                    section.wrong(name, "a text");
+                    None
+                }
+            }
+        };
+        section.table.iter().filter_map(pair).collect()
     }
 
     /// A table inside this one that may be left out.

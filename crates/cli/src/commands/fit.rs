@@ -55,14 +55,7 @@ impl Case {
         let mut ledger = Ledger::of(layout.engine, &checked.recipe, &layout).map_err(|e| unmodelled(&e))?;
         tell(&mut ledger, state)?;
         check_state(state, &cluster)?;
-        let offload = match ledger {
-            Ledger::Megatron(_) => OffloadRequest {
-                optimizer: state.offload_optimizer.unwrap_or(0.0),
-                activations: state.offload_activations,
-            },
-            // DeepSpeed's ledger replays its own offload.
-            _ => OffloadRequest::default(),
-        };
+        let offload = offload(&ledger, state);
         Ok(Case { recipe, request, checked, layout, stages, cluster, ledger, offload })
     }
 
@@ -80,7 +73,18 @@ impl Case {
     }
 }
 
-/// Refuses a format the device does not multiply in, and shares that are none.
+/// The recipe under the optimizers that were typed.
+pub fn stepped(mut recipe: Recipe, state: &StateArgs) -> Recipe {
+    if let Some(choice) = state.optimizer {
+        recipe.optimizer = match choice {
+            OptimizerChoice::AdamW => OptimizerPolicy::default(),
+            OptimizerChoice::MuonAdamW => OptimizerPolicy::muon(),
+        };
+    }
+    recipe
+}
+
+/// Refuses formats the device does not multiply in, and shares that are none.
 pub fn check_state(state: &StateArgs, cluster: &Cluster) -> Result<(), Refusal> {
     let format = state.precision.format();
     if !cluster.device.formats.iter().any(|known| known == format) {
@@ -101,32 +105,40 @@ pub fn check_state(state: &StateArgs, cluster: &Cluster) -> Result<(), Refusal> 
 
 /// The recipe typed, under the optimizers typed.
 pub fn recipe_under(args: &RecipeArgs, state: &StateArgs) -> Result<Recipe, Refusal> {
-    let mut recipe = recipe_of(args)?;
-    if let Some(choice) = state.optimizer {
-        recipe.optimizer = match choice {
-            OptimizerChoice::AdamW => OptimizerPolicy::default(),
-            OptimizerChoice::MuonAdamW => OptimizerPolicy::muon(),
-        };
+    Ok(stepped(recipe_of(args)?, state))
+}
+
+/// What stays on the host; DeepSpeed's ledger replays its own offload.
+pub fn offload(ledger: &Ledger, state: &StateArgs) -> OffloadRequest {
+    match ledger {
+        Ledger::Megatron(_) => {
+            OffloadRequest { optimizer: state.offload_optimizer.unwrap_or(0.0), activations: state.offload_activations }
+        }
+        _ => OffloadRequest::default(),
     }
-    Ok(recipe)
+}
+
+/// Whether nothing was typed about precision and state.
+pub fn is_plain(state: &StateArgs) -> bool {
+    is_plain_precision(state) && state.offload_optimizer.unwrap_or(0.0) == 0.0 && state.offload_activations == 0.0
+}
+
+fn is_plain_precision(state: &StateArgs) -> bool {
+    state.gradients.is_none() && !state.ce_fusion && !state.fp8_param_gather && state.precision == PrecisionChoice::Bf16
 }
 
 /// Passes on what was typed about precision and state; what an engine's ledger cannot take is
 /// refused by name.
 pub fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
-    let is_plain = state.gradients.is_none()
-        && !state.ce_fusion
-        && !state.fp8_param_gather
-        && state.precision == PrecisionChoice::Bf16;
     let offloaded = state.offload_optimizer.unwrap_or(0.0);
     if let Ledger::Deepspeed(options) = ledger {
         options.offload_optimizer = (offloaded == 1.0).then_some(deepspeed::Offload::DEFAULT);
-        if is_plain && [0.0, 1.0].contains(&offloaded) && state.offload_activations == 0.0 {
+        if is_plain_precision(state) && [0.0, 1.0].contains(&offloaded) && state.offload_activations == 0.0 {
             return Ok(());
         }
     }
     let Ledger::Megatron(options) = ledger else {
-        if is_plain && offloaded == 0.0 && state.offload_activations == 0.0 {
+        if is_plain(state) {
             return Ok(());
         }
         let message = "--precision, --gradients, --ce-fusion and shares of offload are for Megatron's ledger";

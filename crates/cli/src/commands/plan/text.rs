@@ -7,6 +7,7 @@ use crate::commands::{model_line, shorten};
 use crate::picture;
 use crate::table::{Table, heading, wrap};
 use hardware::{Cluster, Link};
+use launch::quote;
 use layout::Layout;
 use memory::fit::{Fit, FitRequest, OffloadRequest, RankClass, levers};
 use search::{Batch, Choice, MemoryLine, Neighbour, TOKENS_PER_STEP};
@@ -102,7 +103,7 @@ fn chosen(asked: &Asked, solved: &Solved, best: &Choice) -> String {
     text += &wrap(&flags_of(&best.layout, best.offload), "  ", 100);
     let step = &best.step;
     text += &format!(
-        "  step {}, {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; {}\n",
+        "  step {}, {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
         seconds(step.seconds),
         count(step.tokens_per_second_per_device as u64),
         step.tflops_per_device,
@@ -413,8 +414,11 @@ fn next_steps(args: &PlanArgs, best: &Choice) -> String {
     } else {
         String::new()
     };
-    let (name, world) = (&args.recipe.recipe, best.layout.world);
+    let (name, world) = (quote::shell(&args.recipe.recipe), best.layout.world);
+    let on = format!("{}{}{host}", quote::shell(&args.on), args.state.flags());
     heading("Look closer")
-        + &format!("  shardwright fit    {name} {flags} --on {}{}{host}\n", args.on, args.state.flags())
+        + &format!("  shardwright fit    {name} {flags} --on {on}\n")
         + &format!("  shardwright stages {name} {flags} --world {world}\n")
+        + &heading("Launch it (the directory to hand to your cluster)")
+        + &format!("  shardwright launch {name} {flags} --on {on} --scheduler slurm --out launch\n")
 }

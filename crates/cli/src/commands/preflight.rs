@@ -1,0 +1,150 @@
+//! `preflight`: this machine against a policy, and against a plan where one is named.
+
+use super::prepared::{Prepared, Typed};
+use crate::args::{PreflightArgs, RecipeArgs};
+use crate::files::load_policy;
+use crate::machine::{self, Probe};
+use crate::outcome::{Outcome, Refusal, Report};
+use crate::table::{Table, heading, wrap};
+use diag::Severity;
+use launch::job::{Frontend, Seams};
+use launch::policy::Policy;
+use launch::preflight::{Check, Launcher, MemoryOverride, Plan, Verdict, judge};
+use serde_json::json;
+
+/// A policy with every key, kept valid by a test.
+const EXAMPLE: &str = include_str!("../../../../docs/example_policy.toml");
+
+/// Columns a report may take.
+const WIDTH: usize = 110;
+
+pub fn run(args: &PreflightArgs) -> Outcome {
+    let Some(path) = &args.policy else { return Ok(Report::text(EXAMPLE.to_string())) };
+    let policy = load_policy(path)?;
+    let prepared = prepared(args, &policy)?;
+    let plan = prepared.as_ref().map(|prepared| plan(prepared, args));
+    let probe = if args.write_probe { Probe::Write } else { Probe::Ask };
+    let launcher = if args.as_is { Launcher::Own } else { Launcher::Ours };
+    let machine = machine::read(&policy.storage.places(), probe);
+    let checks = judge(&machine, &policy, launcher, plan.as_ref());
+    let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
+    let is_fit = count(Verdict::Violation) == 0 && (!args.strict || count(Verdict::Unknown) == 0);
+    let json = json!({
+        "policy": path.to_string_lossy(), "recipe": prepared.as_ref().map(|p| &p.recipe.name),
+        "engine": plan.as_ref().map(|plan| plan.engine.name()), "fit": is_fit, "strict": args.strict,
+        "violations": count(Verdict::Violation), "unknown": count(Verdict::Unknown),
+        "overridden": count(Verdict::Overridden), "passed": count(Verdict::Pass), "checks": checks,
+    });
+    let mut text = String::new();
+    for (verdict, title) in
+        [(Verdict::Violation, "Violations"), (Verdict::Unknown, "Not known"), (Verdict::Overridden, "Overridden")]
+    {
+        text += &details(&checks, verdict, title);
+    }
+    text += &if args.all { details(&checks, Verdict::Pass, "Passed") } else { summary(&checks) };
+    text += &last_line(&checks, is_fit);
+    let mut findings = prepared.as_ref().map_or(Vec::new(), |p| p.checked.findings.clone());
+    findings.retain(|finding| finding.severity != Severity::Error);
+    let report = Report::new(text, json).with_findings(&findings);
+    Ok(if is_fit { report } else { report.refused() })
+}
+
+/// The model, layout and cluster that were named, if any. Blocks an engine does not have are for
+/// `launch` to refuse.
+fn prepared(args: &PreflightArgs, policy: &Policy) -> Result<Option<Prepared>, Refusal> {
+    let (Some(recipe), Some(on)) = (&args.recipe, &args.on) else { return Ok(None) };
+    let recipe = RecipeArgs { recipe: recipe.clone(), with: args.with.clone(), without: args.without.clone() };
+    let (layout, state, frontend) = (&args.layout, &args.state, Frontend::MegatronLm);
+    let typed = Typed { recipe: &recipe, layout, state, on, lane: None, frontend };
+    Prepared::new(&typed, policy.clone(), Seams::Allow).map(Some)
+}
+
+fn plan(prepared: &Prepared, args: &PreflightArgs) -> Plan {
+    let memory_override = if args.override_memory { MemoryOverride::Yes } else { MemoryOverride::No };
+    Plan::of(&prepared.job(), prepared.price().as_ref(), memory_override)
+}
+
+/// Checks of one verdict, rule by rule. What a rule's checks share (requirement, fix) is said once.
+fn details(checks: &[Check], verdict: Verdict, title: &str) -> String {
+    let of_verdict: Vec<&Check> = checks.iter().filter(|check| check.verdict == verdict).collect();
+    if of_verdict.is_empty() {
+        return String::new();
+    }
+    let mut out = heading(title);
+    for group in by_rule(&of_verdict) {
+        let first = group[0];
+        let shares_required = group.iter().all(|check| check.required == first.required);
+        let shares_fix = group.iter().all(|check| check.fix == first.fix);
+        let required = |check: &Check| wrap(&format!("required: {}", check.required), "      ", WIDTH);
+        let fix = |check: &Check| {
+            check.fix.as_ref().map_or(String::new(), |fix| wrap(&format!("fix: {fix}"), "      ", WIDTH))
+        };
+        out += &format!("  {}{}\x1b[0m\n", colour(verdict), first.rule);
+        for check in &group {
+            out += &wrap(&format!("{}: {}", check.object, check.found), "    ", WIDTH);
+            out += &if shares_required { String::new() } else { required(check) };
+            out += &if shares_fix { String::new() } else { fix(check) };
+        }
+        out += &if shares_required { required(first) } else { String::new() };
+        out += &if shares_fix { fix(first) } else { String::new() };
+    }
+    out
+}
+
+/// Checks in groups of one rule, in the order rules appear.
+fn by_rule<'a>(checks: &[&'a Check]) -> Vec<Vec<&'a Check>> {
+    let mut groups: Vec<Vec<&Check>> = Vec::new();
+    for check in checks {
+        match groups.iter_mut().find(|group| group[0].rule == check.rule) {
+            Some(group) => group.push(check),
+            None => groups.push(vec![check]),
+        }
+    }
+    groups
+}
+
+fn colour(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Violation => "\x1b[1;31m",
+        Verdict::Unknown | Verdict::Overridden => "\x1b[1;33m",
+        Verdict::Pass => "\x1b[1;32m",
+    }
+}
+
+/// What passed, one line a rule.
+fn summary(checks: &[Check]) -> String {
+    let passed: Vec<&Check> = checks.iter().filter(|check| check.verdict == Verdict::Pass).collect();
+    if passed.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["rule", "what"]);
+    for group in by_rule(&passed) {
+        let what = match group.as_slice() {
+            [one] => format!("{}: {}", one.object, one.found),
+            many => many.iter().map(|check| check.object.as_str()).collect::<Vec<_>>().join(", "),
+        };
+        table.row([group[0].rule, &super::shorten(&what, WIDTH - 30)]);
+    }
+    heading("Passed") + &table.render()
+}
+
+/// One line that counts everything.
+fn last_line(checks: &[Check], is_fit: bool) -> String {
+    let names = [
+        (Verdict::Violation, "against the policy or the engine"),
+        (Verdict::Unknown, "not known"),
+        (Verdict::Overridden, "overridden"),
+        (Verdict::Pass, "passed"),
+    ];
+    let words = names.map(|(verdict, name)| {
+        let count = checks.iter().filter(|check| check.verdict == verdict).count();
+        (count > 0).then(|| format!("{count} {name}"))
+    });
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    let (colour, answer) = if is_fit {
+        (colour(Verdict::Pass), "fit to launch")
+    } else {
+        (colour(Verdict::Violation), "not fit to launch")
+    };
+    format!("\n{colour}{answer}\x1b[0m: {} checks, {}\n", checks.len(), words.join(", "))
+}

@@ -1,0 +1,438 @@
+"""A small reference hybrid in plain torch: attention (A), routed experts (E), Mamba-2 and Mamba-3 style
+scans (M), a matrix-state recurrence (R) and a dense MLP (F), sized by the plan's `model`.
+
+Parameters carry the paths of the plan's tensors, so that the plan can be applied by name. Where a
+tensor-parallel region begins and ends stand `enter` and `leave`, which are the identity until somebody
+puts a collective there; widths inside a region are read off the local weights. It is a reference:
+scans run step by step, no token is dropped, there is no auxiliary loss, and what it does not have
+(latent or sparse attention, side embeddings, prediction heads, biases) is refused by name.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+GATED = {"swiglu": F.silu, "geglu": F.gelu}
+PLAIN = {"relu2": lambda x: F.relu(x).square(), "gelu": F.gelu, "silu": F.silu}
+
+
+def activate(name: str, x: torch.Tensor) -> torch.Tensor:
+    """The activation; a gated one reads gate rows first, then up rows."""
+    if name in GATED:
+        gate, up = x.chunk(2, -1)
+        return GATED[name](gate) * up
+    return PLAIN[name](x)
+
+
+def rows_of(name: str, width: int) -> int:
+    """Rows of the projection in front of an activation."""
+    return 2 * width if name in GATED else width
+
+
+class Weight(nn.Module):
+    """A bare `weight`, and a projection onto its rows when called."""
+
+    def __init__(self, *shape: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(*shape))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight)
+
+
+class Norm(nn.Module):
+    """RMS norm in fp32 or wider; LayerNorm when the recipe's norm has a bias."""
+
+    def __init__(self, width: int, kind: str = "rmsnorm"):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if kind == "layernorm" else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.bias is not None:
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
+        return rms(x) * self.weight
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """At least fp32, for sums and scans."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def rms(x: torch.Tensor) -> torch.Tensor:
+    """x over its root mean square along the last dim."""
+    return (wide(x) * torch.rsqrt(wide(x).square().mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+
+class GateNorm(nn.Module):
+    """RMS norm over groups of heads, or over all heads: then `across` sums squares over ranks."""
+
+    def __init__(self, width: int, group: int | None):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.width, self.group, self.across = width, group, nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.group is not None:
+            return rms(x.unflatten(-1, (-1, self.group))).flatten(-2) * self.weight
+        total = self.across(wide(x).square().sum(-1, keepdim=True))
+        return (wide(x) * torch.rsqrt(total / self.width + 1e-5)).to(x.dtype) * self.weight
+
+
+class Block(nn.Module):
+    """What every mixer has: its norm, and the borders of its tensor-parallel region."""
+
+    def __init__(self, m: dict):
+        super().__init__()
+        self.norm = Norm(m["hidden"], m["norm"])
+        self.enter, self.leave = nn.Identity(), nn.Identity()
+
+
+class Conv(nn.Module):
+    """A short causal depthwise convolution and SiLU."""
+
+    def __init__(self, channels: int, taps: int, bias: bool):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels, 1, taps))
+        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        taps = self.weight.shape[-1]
+        x = F.pad(x.transpose(1, 2), (taps - 1, 0))
+        return F.silu(F.conv1d(x, self.weight, self.bias, groups=self.weight.shape[0])).transpose(1, 2)
+
+
+def rotate(x: torch.Tensor, theta: float) -> torch.Tensor:
+    """Rotary positions over [batch, sequence, heads, width]."""
+    half = x.shape[-1] // 2
+    rates = theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    angle = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)[:, None, None] * rates
+    return turn(x, angle.to(wide(x).dtype))
+
+
+def turn(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    """Rotates the pairs (i, half + i) of the last dim's first 2·n entries by n angles."""
+    n = angle.shape[-1]
+    a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos, rest], -1)
+
+
+class Attention(Block):
+    """Grouped-query attention with rotary positions."""
+
+    def __init__(self, m: dict):
+        super().__init__(m)
+        a = m["attention"]
+        self.width, self.theta = a["head_dim"], m["rope_theta"]
+        self.ratio = a["heads"] // a["kv_heads"]
+        self.qkv = Weight((a["heads"] + 2 * a["kv_heads"]) * self.width, m["hidden"])
+        self.out = Weight(m["hidden"], a["heads"] * self.width)
+        self.core = AttentionCore()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        packed = self.qkv(self.enter(self.norm(x))).unflatten(-1, (-1, self.width))
+        kv = packed.shape[2] // (self.ratio + 2)
+        q, k, v = packed.split([kv * self.ratio, kv, kv], 2)
+        if self.theta is not None:
+            q, k = rotate(q, self.theta), rotate(k, self.theta)
+        return self.leave(self.out(self.core(q, k, v)))
+
+
+class AttentionCore(nn.Module):
+    """Softmax attention; a module of its own, so that it can be recomputed by itself."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+class Mlp(Block):
+    """A dense feed-forward block."""
+
+    def __init__(self, m: dict):
+        super().__init__(m)
+        ffn, self.activation = m["mlp"]["ffn"], m["mlp"]["activation"]
+        self.fc1, self.fc2 = Weight(rows_of(self.activation, ffn), m["hidden"]), Weight(m["hidden"], ffn)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.leave(self.fc2(activate(self.activation, self.fc1(self.enter(self.norm(x))))))
+
+
+class SharedExpert(nn.Module):
+    """The expert every token visits."""
+
+    def __init__(self, hidden: int, ffn: int, activation: str):
+        super().__init__()
+        self.activation, self.enter, self.leave = activation, nn.Identity(), nn.Identity()
+        self.fc1, self.fc2 = Weight(rows_of(activation, ffn), hidden), Weight(hidden, ffn)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.leave(self.fc2(activate(self.activation, self.fc1(self.enter(x)))))
+
+
+class Experts(nn.Module):
+    """A bank of routed experts; `dispatch` brings rows to the experts held here and takes them home."""
+
+    def __init__(self, hidden: int, moe: dict):
+        super().__init__()
+        self.activation, self.num_experts = moe["activation"], moe["experts"]
+        self.fc1 = Weight(moe["experts"], rows_of(self.activation, moe["ffn"]), hidden)
+        self.fc2 = Weight(moe["experts"], hidden, moe["ffn"])
+        self.enter, self.leave, self.dispatch = nn.Identity(), nn.Identity(), None
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+        """Sums each token's experts by their share. x is [b, s, h]; the others [b, s, top_k]."""
+        x, chosen, share = self.enter(x), self.enter(chosen), self.enter(share)
+        flat, top_k = x.flatten(0, 1), chosen.shape[-1]
+        order = chosen.flatten().argsort(stable=True)
+        rows = flat.index_select(0, order // top_k)
+        counts = chosen.flatten().bincount(minlength=self.num_experts)
+        done = self.run(rows, counts) if self.dispatch is None else self.dispatch(self.run, rows, counts)
+        done = done * share.flatten().index_select(0, order).unsqueeze(-1).to(done.dtype)
+        out = torch.zeros_like(flat).index_add(0, order // top_k, done)
+        # A copy, because fully_shard hooks what a module returns and a view would lose the hook.
+        return self.leave(out.view_as(x).clone())
+
+    def run(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Rows sorted by local expert. An expert without rows still takes part, so that it has a gradient."""
+        fc1, fc2 = self.fc1.weight, self.fc2.weight
+        parts = rows.split(counts.tolist())
+        out = [F.linear(activate(self.activation, F.linear(p, fc1[e])), fc2[e]) for e, p in enumerate(parts)]
+        return torch.cat(out)
+
+
+class Moe(nn.Module):
+    """Top-k routing without capacity, and a shared expert where the recipe has one."""
+
+    def __init__(self, m: dict):
+        super().__init__()
+        moe = m["moe"]
+        self.norm, self.router = Norm(m["hidden"], m["norm"]), Weight(moe["experts"], m["hidden"])
+        self.experts, self.top_k, self.score = Experts(m["hidden"], moe), moe["top_k"], moe["score"]
+        shared = moe["shared"]
+        self.shared = SharedExpert(m["hidden"], shared["ffn"], shared["activation"]) if shared else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(x)
+        scores = wide(self.router(x))
+        scores = scores.sigmoid() if self.score == "sigmoid" else scores.softmax(-1)
+        share, chosen = scores.topk(self.top_k, -1)
+        out = self.experts(x, chosen, share / share.sum(-1, keepdim=True))
+        return out if self.shared is None else out + self.shared(x)
+
+
+class Mamba2(Block):
+    """A Mamba-2 style selective scan."""
+
+    def __init__(self, m: dict):
+        super().__init__(m)
+        s = m["mamba"]
+        self.width, self.state, inner = s["head_dim"], s["state"], s["heads"] * s["head_dim"]
+        bc = s["groups"] * s["state"]
+        self.ratio = s["heads"] // s["groups"]
+        self.in_proj = Weight(2 * inner + 2 * bc + s["heads"], m["hidden"])
+        self.conv = Conv(inner + 2 * bc, s["conv"], s["conv_bias"])
+        self.dt_bias, self.A_log, self.D = (nn.Parameter(torch.empty(s["heads"])) for _ in range(3))
+        self.gate_norm = GateNorm(inner, inner // s["groups"]) if s["gated_norm"] else None
+        self.out_proj = Weight(m["hidden"], inner)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.dt_bias.shape[0]
+        inner, bc = heads * self.width, heads // self.ratio * self.state
+        z, xbc, dt = self.in_proj(self.enter(self.norm(x))).split([inner, inner + 2 * bc, heads], -1)
+        u, b, c = self.conv(xbc).split([inner, bc, bc], -1)
+        u = wide(u).unflatten(-1, (heads, self.width))
+        b, c = (wide(t).unflatten(-1, (-1, self.state)).repeat_interleave(self.ratio, 2) for t in (b, c))
+        dt = F.softplus(wide(dt) + self.dt_bias)
+        decay = torch.exp(-dt * wide(self.A_log).exp())
+        y = scan(decay, dt.unsqueeze(-1) * u, b, c) + wide(self.D)[:, None] * u
+        y = y.flatten(2).to(x.dtype) * F.silu(z)
+        return self.leave(self.out_proj(y if self.gate_norm is None else self.gate_norm(y)))
+
+
+def scan(decay: torch.Tensor, u: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """state = decay·state + u ⊗ b, read by c, step by step along dim 1."""
+    state, out = u.new_zeros(u.shape[0], *u.shape[2:], b.shape[-1]), []
+    for t in range(u.shape[1]):
+        state = decay[:, t, :, None, None] * state + u[:, t, :, :, None] * b[:, t, :, None, :]
+        out.append((state * c[:, t, :, None, :]).sum(-1))
+    return torch.stack(out, 1)
+
+
+class Mamba3(Block):
+    """A Mamba-3 style scan: trapezoidal steps, rotated and normalised B and C, no convolution."""
+
+    def __init__(self, m: dict):
+        super().__init__(m)
+        s = m["mamba"]
+        self.width, self.state, inner = s["head_dim"], s["state"], s["heads"] * s["head_dim"]
+        self.ratio = s["heads"] // s["groups"]
+        self.in_proj = Weight(2 * inner + 2 * s["groups"] * s["state"] + 3 * s["heads"], m["hidden"])
+        self.angle_proj = Weight(s["angles"], m["hidden"])
+        self.dt_bias, self.D = (nn.Parameter(torch.empty(s["heads"])) for _ in range(2))
+        self.B_bias, self.C_bias = (nn.Parameter(torch.empty(s["heads"], 1, s["state"])) for _ in range(2))
+        self.B_norm, self.C_norm = Norm(s["state"]), Norm(s["state"])
+        self.out_proj = Weight(m["hidden"], inner)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.dt_bias.shape[0]
+        inner, bc = heads * self.width, heads // self.ratio * self.state
+        h = self.enter(self.norm(x))
+        z, u, b, c, dt, a, trap = self.in_proj(h).split([inner, inner, bc, bc, heads, heads, heads], -1)
+        u = wide(u).unflatten(-1, (heads, self.width))
+        dt, trap = F.softplus(wide(dt) + self.dt_bias), wide(trap).sigmoid()
+        decay = torch.exp(-dt * F.softplus(wide(a)))
+        angle = (wide(self.angle_proj(h)).tanh().unsqueeze(2) * dt.unsqueeze(-1)).cumsum(1)
+        b = turn(self.heads_of(b, self.B_norm, self.B_bias), angle)
+        c = turn(self.heads_of(c, self.C_norm, self.C_bias), angle)
+        # The trapezoid weighs this step's input and the last one's.
+        now = (trap * dt).unsqueeze(-1) * u
+        before = ((1 - trap) * dt * decay).unsqueeze(-1) * F.pad(u, (0, 0, 0, 0, 1, -1))
+        y = scan(decay, now, b, c) + scan(decay, before, F.pad(b, (0, 0, 0, 0, 1, -1)), c)
+        y = (y + wide(self.D)[:, None] * u).flatten(2).to(x.dtype)
+        return self.leave(self.out_proj(y * F.silu(z)))
+
+    def heads_of(self, packed: torch.Tensor, norm: Norm, bias: torch.Tensor) -> torch.Tensor:
+        """B or C of every head: normalised by group, biased by head."""
+        groups = norm(wide(packed).unflatten(-1, (-1, self.state)))
+        return groups.repeat_interleave(self.ratio, 2) + wide(bias)[:, 0]
+
+
+class Recurrent(Block):
+    """A matrix state that a tanh passes through at every step: it cannot be cut in time."""
+
+    def __init__(self, m: dict):
+        super().__init__(m)
+        r = m["recurrent"]
+        self.key, self.value, qk = r["key_dim"], r["value_dim"], r["qk_heads"] * r["key_dim"]
+        heads, inner, self.ratio = r["heads"], r["heads"] * r["value_dim"], r["heads"] // r["qk_heads"]
+        self.in_proj = Weight(2 * qk + 2 * inner + heads, m["hidden"])
+        self.conv = Conv(2 * qk + inner, r["conv"], r["conv_bias"])
+        self.A_log, self.dt_bias = (nn.Parameter(torch.empty(heads)) for _ in range(2))
+        self.state_weight = nn.Parameter(torch.empty(heads, self.value, self.value))
+        self.D = nn.Parameter(torch.empty(heads, self.value))
+        self.gate_norm = GateNorm(inner, None)
+        self.out_proj = Weight(m["hidden"], inner)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.A_log.shape[0]
+        packed = self.in_proj(self.enter(self.norm(x)))
+        inner = heads * self.value
+        qk = (packed.shape[-1] - 2 * inner - heads) // 2
+        qkv, forget, gate = packed.split([2 * qk + inner, heads, inner], -1)
+        q, k, v = wide(self.conv(qkv)).split([qk, qk, inner], -1)
+        q, k = (t.unflatten(-1, (-1, self.key)) for t in (q, k))
+        q, k = (t.repeat_interleave(heads // t.shape[2], 2) for t in (q, k))
+        v = v.unflatten(-1, (heads, self.value))
+        keep = torch.exp(-F.softplus(wide(forget) + self.dt_bias) * wide(self.A_log).exp())
+        y = (self.recur(keep, q, k, v) + wide(self.D) * v).flatten(2).to(x.dtype)
+        return self.leave(self.out_proj(self.gate_norm(y * F.silu(gate))))
+
+    def recur(self, keep: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        state, out = v.new_zeros(*v.shape[:1], *k.shape[2:], self.value), []
+        for t in range(v.shape[1]):
+            fresh = torch.tanh(state @ wide(self.state_weight) + k[:, t, :, :, None] * v[:, t, :, None, :])
+            state = keep[:, t, :, None, None] * state + (1 - keep[:, t, :, None, None]) * fresh
+            out.append((state * q[:, t, :, :, None]).sum(-2))
+        return torch.stack(out, 1)
+
+
+class Tokens(nn.Module):
+    """The token table; a rank that holds some rows answers zero for the others."""
+
+    def __init__(self, rows: int, hidden: int):
+        super().__init__()
+        self.weight, self.first, self.leave = nn.Parameter(torch.empty(rows, hidden)), 0, nn.Identity()
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        local = (ids >= self.first) & (ids < self.first + self.weight.shape[0])
+        found = F.embedding(torch.where(local, ids - self.first, torch.zeros_like(ids)), self.weight)
+        return self.leave(found * local.unsqueeze(-1).to(found.dtype))
+
+
+class Embedding(nn.Module):
+    """What stands before the first layer."""
+
+    def __init__(self, m: dict):
+        super().__init__()
+        self.tokens = Tokens(m["vocab"], m["hidden"])
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.tokens(ids)
+
+
+class Final(nn.Module):
+    """The norm after the last layer."""
+
+    def __init__(self, m: dict):
+        super().__init__()
+        self.norm = Norm(m["hidden"], m["norm"])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x)
+
+
+class Head(Weight):
+    """The projection onto the vocabulary rows held here."""
+
+    def __init__(self, m: dict):
+        super().__init__(m["vocab"], m["hidden"])
+        self.enter = nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(self.enter(x), self.weight)
+
+
+class Layer(nn.Module):
+    """Blocks in order, each added to the residual stream."""
+
+    def __init__(self, m: dict, blocks: list[str]):
+        super().__init__()
+        for name in blocks:
+            self.add_module(name, MIXERS[mixer_of(m, name)](m))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.children():
+            x = x + block(x)
+        return x
+
+
+MIXERS = {
+    "attention": Attention, "moe": Moe, "mamba2": Mamba2, "mamba3": Mamba3, "recurrent": Recurrent, "mlp": Mlp,
+}  # fmt: skip
+
+
+def mixer_of(m: dict, name: str) -> str:
+    """The class of a block by its name, which may end in `_2` for a second of its kind in a layer."""
+    kind = name.split("_")[0] if name.split("_")[-1].isdigit() else name
+    kind = m["mamba"]["kind"] if kind == "mamba" else kind
+    if kind not in MIXERS:
+        raise ValueError(f"the reference model has no `{kind}` block; bring a model whose parameters carry the plan's paths")
+    return kind
+
+
+class Hybrid(nn.Module):
+    """The layers of one pipeline chunk, with the edges where the chunk has them."""
+
+    def __init__(self, m: dict, layers: list[int], first: bool, last: bool):
+        super().__init__()
+        for name in m["unsupported"]:
+            raise ValueError(f"the reference model has no {name}; bring a model whose parameters carry the plan's paths")
+        self.embedding = Embedding(m) if first else None
+        self.layers = nn.ModuleDict({str(i): Layer(m, m["layers"][i]) for i in layers})
+        self.final, self.head = (Final(m), Head(m)) if last else (None, None)
+        if m["tied"] and last:
+            if not first:
+                raise ValueError("tied embeddings over pipeline stages are not in the reference model")
+            self.head.weight = self.embedding.tokens.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for layer in self.layers.values():
+            x = layer(x)
+        return x if self.head is None else self.head(self.final(x))

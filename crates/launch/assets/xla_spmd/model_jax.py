@@ -1,0 +1,206 @@
+"""The reference hybrid in JAX: parameters are a dict by path, the forward pass a function of it.
+
+The same blocks as the torch reference, without any sharding in it: every expert sees every token and
+its share decides, so that no shape depends on data; scans are `lax.scan`.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+GATED = {"swiglu": jax.nn.silu, "geglu": jax.nn.gelu}
+PLAIN = {"relu2": lambda x: jnp.square(jax.nn.relu(x)), "gelu": jax.nn.gelu, "silu": jax.nn.silu}
+
+
+def activate(name, x):
+    if name in GATED:
+        gate, up = jnp.split(x, 2, -1)
+        return GATED[name](gate) * up
+    return PLAIN[name](x)
+
+
+def initial(path: str, shape: list[int]) -> np.ndarray:
+    """A tensor's first value, drawn from its path alone, so that no mesh changes it."""
+    leaf = path.rpartition(".")[2]
+    draw = np.random.default_rng(zlib.crc32(path.encode()))
+    if leaf in ("A_log", "dt_bias"):
+        return draw.uniform(-1, 1, shape).astype(np.float32)
+    if leaf == "D" or path.endswith("norm.weight"):
+        return np.ones(shape, np.float32)
+    if leaf == "bias":
+        return np.zeros(shape, np.float32)
+    return (draw.standard_normal(shape) * min(0.08, shape[-1] ** -0.5)).astype(np.float32)
+
+
+def rms(x):
+    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-5)
+
+
+def norm(p, path, x):
+    bias = p.get(f"{path}.bias")
+    if bias is None:
+        return rms(x) * p[f"{path}.weight"]
+    centred = x - x.mean(-1, keepdims=True)
+    return rms(centred) * p[f"{path}.weight"] + bias
+
+
+def project(p, path, x):
+    return x @ p[f"{path}.weight"].T
+
+
+def turn(x, angle):
+    n = angle.shape[-1]
+    a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos, rest], -1)
+
+
+def rotate(x, theta):
+    half = x.shape[-1] // 2
+    rates = theta ** (-jnp.arange(half) / half)
+    return turn(x, jnp.arange(x.shape[1])[:, None, None] * rates)
+
+
+def attention(m, p, at, x):
+    a = m["attention"]
+    heads, kv, width = a["heads"], a["kv_heads"], a["head_dim"]
+    packed = project(p, f"{at}.qkv", norm(p, f"{at}.norm", x)).reshape(*x.shape[:2], heads + 2 * kv, width)
+    q, k, v = packed[:, :, :heads], packed[:, :, heads : heads + kv], packed[:, :, heads + kv :]
+    if m["rope_theta"] is not None:
+        q, k = rotate(q, m["rope_theta"]), rotate(k, m["rope_theta"])
+    k, v = jnp.repeat(k, heads // kv, 2), jnp.repeat(v, heads // kv, 2)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * width**-0.5
+    mask = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))
+    weights = jax.nn.softmax(jnp.where(mask, scores, -jnp.inf), -1)
+    return project(p, f"{at}.out", jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(*x.shape[:2], heads * width))
+
+
+def mlp(m, p, at, x):
+    hidden = activate(m["mlp"]["activation"], project(p, f"{at}.fc1", norm(p, f"{at}.norm", x)))
+    return project(p, f"{at}.fc2", hidden)
+
+
+def moe(m, p, at, x):
+    e = m["moe"]
+    x = norm(p, f"{at}.norm", x)
+    scores = project(p, f"{at}.router", x)
+    scores = jax.nn.sigmoid(scores) if e["score"] == "sigmoid" else jax.nn.softmax(scores, -1)
+    top, chosen = jax.lax.top_k(scores, e["top_k"])
+    share = (jax.nn.one_hot(chosen, e["experts"]) * (top / top.sum(-1, keepdims=True))[..., None]).sum(-2)
+    inner = activate(e["activation"], jnp.einsum("bsh,efh->bsef", x, p[f"{at}.experts.fc1.weight"]))
+    out = jnp.einsum("bsef,ehf,bse->bsh", inner, p[f"{at}.experts.fc2.weight"], share)
+    if e["shared"]:
+        out += project(p, f"{at}.shared.fc2", activate(e["shared"]["activation"], project(p, f"{at}.shared.fc1", x)))
+    return out
+
+
+def conv(p, at, x):
+    """Causal and depthwise: a sum of shifted inputs."""
+    weight, bias = p[f"{at}.weight"], p.get(f"{at}.bias")
+    taps = weight.shape[-1]
+    padded = jnp.pad(x, ((0, 0), (taps - 1, 0), (0, 0)))
+    out = sum(padded[:, t : t + x.shape[1]] * weight[:, 0, t] for t in range(taps))
+    return jax.nn.silu(out if bias is None else out + bias)
+
+
+def scan(decay, u, b, c):
+    def step(state, now):
+        decay, u, b, c = now
+        state = decay[..., None, None] * state + u[..., :, None] * b[..., None, :]
+        return state, (state * c[..., None, :]).sum(-1)
+
+    start = jnp.zeros((u.shape[0], *u.shape[2:], b.shape[-1]), u.dtype)
+    _, out = jax.lax.scan(step, start, tuple(jnp.moveaxis(t, 1, 0) for t in (decay, u, b, c)))
+    return jnp.moveaxis(out, 0, 1)
+
+
+def cuts(sizes):
+    return list(np.cumsum(sizes)[:-1])
+
+
+def mamba(m, p, at, x):
+    return (mamba3 if m["mamba"]["kind"] == "mamba3" else mamba2)(m, p, at, x)
+
+
+def mamba2(m, p, at, x):
+    s = m["mamba"]
+    heads, width, inner, bc = s["heads"], s["head_dim"], s["heads"] * s["head_dim"], s["groups"] * s["state"]
+    packed = project(p, f"{at}.in_proj", norm(p, f"{at}.norm", x))
+    z, xbc, dt = jnp.split(packed, cuts([inner, inner + 2 * bc, heads]), -1)
+    u, b, c = jnp.split(conv(p, f"{at}.conv", xbc), cuts([inner, bc, bc]), -1)
+    u = u.reshape(*x.shape[:2], heads, width)
+    b, c = (jnp.repeat(t.reshape(*x.shape[:2], -1, s["state"]), heads // s["groups"], 2) for t in (b, c))
+    dt = jax.nn.softplus(dt + p[f"{at}.dt_bias"])
+    y = scan(jnp.exp(-dt * jnp.exp(p[f"{at}.A_log"])), dt[..., None] * u, b, c) + p[f"{at}.D"][:, None] * u
+    y = y.reshape(*x.shape[:2], inner) * jax.nn.silu(z)
+    if s["gated_norm"]:
+        grouped = rms(y.reshape(*x.shape[:2], s["groups"], -1))
+        y = grouped.reshape(*x.shape[:2], inner) * p[f"{at}.gate_norm.weight"]
+    return project(p, f"{at}.out_proj", y)
+
+
+def mamba3(m, p, at, x):
+    s = m["mamba"]
+    heads, width, inner, bc = s["heads"], s["head_dim"], s["heads"] * s["head_dim"], s["groups"] * s["state"]
+    h = norm(p, f"{at}.norm", x)
+    packed = project(p, f"{at}.in_proj", h)
+    z, u, b, c, dt, a, trap = jnp.split(packed, cuts([inner, inner, bc, bc, heads, heads, heads]), -1)
+    u = u.reshape(*x.shape[:2], heads, width)
+    dt, trap = jax.nn.softplus(dt + p[f"{at}.dt_bias"]), jax.nn.sigmoid(trap)
+    decay = jnp.exp(-dt * jax.nn.softplus(a))
+    angle = jnp.cumsum(jnp.tanh(project(p, f"{at}.angle_proj", h))[:, :, None] * dt[..., None], 1)
+
+    def of_heads(packed, name):
+        groups = norm(p, f"{at}.{name}_norm", packed.reshape(*x.shape[:2], -1, s["state"]))
+        return turn(jnp.repeat(groups, heads // s["groups"], 2) + p[f"{at}.{name}_bias"][:, 0], angle)
+
+    def late(t):
+        return jnp.pad(t, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, :-1]
+
+    b, c = of_heads(b, "B"), of_heads(c, "C")
+    y = scan(decay, (trap * dt)[..., None] * u, b, c)
+    y += scan(decay, ((1 - trap) * dt * decay)[..., None] * late(u), late(b), c)
+    y = (y + p[f"{at}.D"][:, None] * u).reshape(*x.shape[:2], inner)
+    return project(p, f"{at}.out_proj", y * jax.nn.silu(z))
+
+
+def recurrent(m, p, at, x):
+    r = m["recurrent"]
+    heads, value, inner, qk = r["heads"], r["value_dim"], r["heads"] * r["value_dim"], r["qk_heads"] * r["key_dim"]
+    packed = project(p, f"{at}.in_proj", norm(p, f"{at}.norm", x))
+    qkv, forget, gate = jnp.split(packed, cuts([2 * qk + inner, heads, inner]), -1)
+    q, k, v = jnp.split(conv(p, f"{at}.conv", qkv), cuts([qk, qk, inner]), -1)
+    q, k = (jnp.repeat(t.reshape(*x.shape[:2], -1, r["key_dim"]), heads // r["qk_heads"], 2) for t in (q, k))
+    v = v.reshape(*x.shape[:2], heads, value)
+    keep = jnp.exp(-jax.nn.softplus(forget + p[f"{at}.dt_bias"]) * jnp.exp(p[f"{at}.A_log"]))
+
+    def step(state, now):
+        keep, q, k, v = now
+        fresh = jnp.tanh(state @ p[f"{at}.state_weight"] + k[..., :, None] * v[..., None, :])
+        state = keep[..., None, None] * state + (1 - keep[..., None, None]) * fresh
+        return state, (state * q[..., :, None]).sum(-2)
+
+    start = jnp.zeros((x.shape[0], heads, r["key_dim"], value), x.dtype)
+    _, y = jax.lax.scan(step, start, tuple(jnp.moveaxis(t, 1, 0) for t in (keep, q, k, v)))
+    y = (jnp.moveaxis(y, 0, 1) + p[f"{at}.D"] * v).reshape(*x.shape[:2], inner)
+    return project(p, f"{at}.out_proj", rms(y * jax.nn.silu(gate)) * p[f"{at}.gate_norm.weight"])
+
+
+MIXERS = {"attention": attention, "moe": moe, "mamba": mamba, "recurrent": recurrent, "mlp": mlp}
+
+
+def loss(m, p, tokens):
+    """Mean cross-entropy of the next token."""
+    x = p["embedding.tokens.weight"][tokens[:, :-1]]
+    for index, blocks in enumerate(m["layers"]):
+        for name in blocks:
+            kind = name.rpartition("_")[0] if name.rpartition("_")[2].isdigit() else name
+            x = x + MIXERS[kind](m, p, f"layers.{index}.{name}", x)
+    head = p["embedding.tokens.weight"] if m["tied"] else p["head.weight"]
+    logits = norm(p, "final.norm", x) @ head.T
+    picked = jnp.take_along_axis(jax.nn.log_softmax(logits, -1), tokens[:, 1:, None], -1)
+    return -picked.mean()

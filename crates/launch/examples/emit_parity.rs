@@ -1,0 +1,113 @@
+//! Writes plans of tiny recipes for the FSDP2 module and tables for XLA SPMD into a directory, each
+//! beside the same run on one rank: `emit_parity DIRECTORY`. A case is `ENGINE/RECIPE/NAME/`.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use launch::job::Seams;
+use layout::{Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
+use recipe::Recipe;
+use std::path::Path;
+
+/// Sequences of a step, whatever the layout: eight ranks of data parallelism get one each.
+const GLOBAL_BATCH: u64 = 8;
+
+const RECIPES: [&str; 2] = [
+    include_str!("../../../data/engines/parity/tiny-mamba2.toml"),
+    include_str!("../../../data/engines/parity/tiny-mamba3.toml"),
+];
+
+const DENSE: &str = include_str!("../../../data/engines/parity/tiny-dense.toml");
+
+/// Degrees tp, pp, vpp, ep, etp over a world.
+fn request(world: u64, [tp, pp, vpp, ep, etp]: [u64; 5]) -> LayoutRequest {
+    LayoutRequest {
+        world: Some(world),
+        tp: Some(tp),
+        pp: Some(pp),
+        vpp: (vpp > 1).then_some(vpp),
+        schedule: (vpp > 1).then_some(Schedule::Interleaved),
+        ep: Some(ep),
+        etp: Some(etp),
+        zero: Some(ZeroStage::Three),
+        // As few microbatches as the pipeline needs: each costs eight processes a pass.
+        micro_batch: Some(GLOBAL_BATCH / (world / tp / pp) / if pp > 1 { 2 } else { 1 }),
+        global_batch: Some(GLOBAL_BATCH),
+        ..LayoutRequest::default()
+    }
+}
+
+fn fsdp2() -> Vec<(&'static str, LayoutRequest)> {
+    let full = Some(Recompute::Full);
+    let some = Recompute::parse("selective:core_attn+shared_experts").ok();
+    vec![
+        ("one", request(1, [1, 1, 1, 1, 1])),
+        ("fsdp4", LayoutRequest { micro_batch: Some(1), ..request(4, [1, 1, 1, 1, 1]) }),
+        ("fsdp8", request(8, [1, 1, 1, 1, 1])),
+        (
+            "fsdp8-zero2-recompute",
+            LayoutRequest { zero: Some(ZeroStage::Two), recompute: full, ..request(8, [1, 1, 1, 1, 1]) },
+        ),
+        ("fsdp2-tp2-sp", request(4, [2, 1, 1, 1, 2])),
+        ("fsdp4-tp2-sp", LayoutRequest { recompute: some, ..request(8, [2, 1, 1, 1, 2]) }),
+        ("fsdp2-tp4-sp", request(8, [4, 1, 1, 1, 4])),
+        ("fsdp4-ep2", request(4, [1, 1, 1, 2, 1])),
+        ("fsdp8-ep4", request(8, [1, 1, 1, 4, 1])),
+        ("fsdp4-tp2-sp-ep4", request(8, [2, 1, 1, 4, 1])),
+        ("fsdp2-pp2", request(4, [1, 2, 1, 1, 1])),
+        ("fsdp2-pp2-interleaved", request(4, [1, 2, 2, 1, 1])),
+        ("fsdp2-pp2-tp2-sp-ep2", request(8, [2, 2, 1, 2, 1])),
+    ]
+}
+
+/// Layouts of the recipe without experts.
+fn dense() -> Vec<(&'static str, LayoutRequest)> {
+    vec![
+        ("one", request(1, [1, 1, 1, 1, 1])),
+        ("fsdp4", request(4, [1, 1, 1, 1, 1])),
+        ("fsdp2-tp2-sp", request(4, [2, 1, 1, 1, 1])),
+        ("fsdp2-tp2-no-sp", LayoutRequest { sp: Some(false), ..request(4, [2, 1, 1, 1, 1]) }),
+        ("fsdp2-tp4-no-sp", LayoutRequest { sp: Some(false), ..request(8, [4, 1, 1, 1, 1]) }),
+    ]
+}
+
+fn xla() -> Vec<(&'static str, LayoutRequest)> {
+    vec![
+        ("data", request(8, [1, 1, 1, 1, 1])),
+        ("data-model", request(8, [2, 1, 1, 1, 2])),
+        ("data-model4", request(8, [4, 1, 1, 1, 4])),
+        ("data-expert", request(8, [1, 1, 1, 4, 1])),
+        ("data-expert-model", request(8, [2, 1, 1, 2, 1])),
+    ]
+}
+
+fn main() {
+    let Some(folder) = std::env::args().nth(1) else {
+        eprintln!("emit_parity DIRECTORY");
+        std::process::exit(2);
+    };
+    let folder = Path::new(&folder);
+    for text in RECIPES {
+        let cases = fsdp2().into_iter();
+        // The first recipe is tried under every layout, the second where its own blocks and Muon matter.
+        let few = ["one", "fsdp8", "fsdp2-tp4-sp", "fsdp4-tp2-sp-ep4", "fsdp2-pp2-tp2-sp-ep2"];
+        let cases = cases.filter(|(name, _)| text == RECIPES[0] || few.contains(name)).collect();
+        write(folder, text, Engine::Fsdp2, cases);
+        write(folder, text, Engine::XlaSpmd, xla());
+    }
+    write(folder, DENSE, Engine::Fsdp2, dense());
+}
+
+fn write(folder: &Path, text: &str, engine: Engine, cases: Vec<(&'static str, LayoutRequest)>) {
+    let recipe = Recipe::parse(text).expect("a tiny recipe reads");
+    for (name, request) in cases {
+        let request = LayoutRequest { engine: Some(engine), ..request };
+        let case = common::Case::new(&recipe, &request, Seams::Refuse).expect("a parity layout is legal");
+        let emission = case.emit().expect("a parity layout is emitted");
+        let at = folder.join(engine.name()).join(&recipe.name).join(name);
+        std::fs::create_dir_all(&at).expect("the folder can be written");
+        for file in &emission.files {
+            std::fs::write(at.join(&file.path), &file.contents).expect("the folder can be written");
+        }
+    }
+}

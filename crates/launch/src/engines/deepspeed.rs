@@ -1,0 +1,191 @@
+//! DeepSpeed 0.19.8: its JSON, and the line that starts a training script with it. DeepSpeed wraps
+//! a model that the script builds, so it has no words for the model; recurrent blocks pass through.
+
+use super::list::List;
+use super::{lane_of, storage_environment};
+use crate::emission::{Emission, File, Kind, Starter};
+use crate::job::Job;
+use crate::tree;
+use diag::{Blame, Finding};
+use layout::{Engine, Recompute, Schedule, ZeroStage};
+use memory::ledger::Ledger;
+use memory::ledger::deepspeed::DeepspeedOptions;
+use recipe::kinds::attention::QkNorm;
+use recipe::kinds::moe::ScoreFunction;
+use recipe::{Dtype, Mixer, Optimizer, Recipe};
+
+const FILE: &str = "ds_config.json";
+
+/// Writes a job down for DeepSpeed.
+pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
+    let mut list = List::default();
+    let mut findings = Vec::new();
+    batch(job, &mut list);
+    formats(job, &mut list, &mut findings);
+    zero(job, &options(job), &mut list);
+    axes(job, &mut list, &mut findings);
+    optimizer(job, &mut list, &mut findings);
+    list.set(Kind::Policy, "steps_per_print", job.policy.run.log_every, "policy.run.log_every", "log lines");
+    if !findings.is_empty() {
+        return Err(findings);
+    }
+    let json = serde_json::to_string_pretty(&tree::nested(&list.arguments)).unwrap_or_default() + "\n";
+    let script = job.policy.job.script.clone().unwrap_or_else(|| "train.py".to_string());
+    let mut entry = vec![script, "--deepspeed".to_string(), "--deepspeed_config".to_string(), FILE.to_string()];
+    if job.layout.recompute != Recompute::None {
+        entry.push("--gradient-checkpointing".to_string());
+    }
+    Ok(Emission {
+        engine: Engine::Deepspeed,
+        lane: lane_of(job),
+        mode: job.layout.mode,
+        starter: Starter::Torchrun,
+        entry,
+        arguments: list.arguments,
+        on_command_line: false,
+        environment: storage_environment(job),
+        files: vec![File::new(FILE, json)],
+        seams: job.seams.to_vec(),
+    })
+}
+
+fn options(job: &Job) -> DeepspeedOptions {
+    match job.told {
+        Some(Ledger::Deepspeed(options)) => options.clone(),
+        _ => DeepspeedOptions::defaults(),
+    }
+}
+
+fn batch(job: &Job, list: &mut List) {
+    let layout = job.layout;
+    // runtime/config.py: train == micro · accumulation · data-parallel.
+    list.set(Kind::Layout, "train_batch_size", layout.global_batch, "layout.global_batch", "sequences of a step");
+    let why = "sequences of a microbatch";
+    list.set(Kind::Layout, "train_micro_batch_size_per_gpu", layout.micro_batch, "layout.micro_batch", why);
+    let why = "microbatches of a step on one replica";
+    list.set(Kind::Layout, "gradient_accumulation_steps", layout.microbatches, "layout.microbatches", why);
+    list.set(Kind::Policy, "gradient_clipping", job.policy.run.clip, "policy.run.clip", "largest gradient norm");
+}
+
+fn formats(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    if job.recipe.precision.weights != Dtype::Bf16 {
+        let message = format!("weights are emitted in bf16, and the recipe has {}", job.recipe.precision.weights);
+        findings.push(Finding::error("deepspeed/unsayable", Blame::Engine, "precision.weights", message));
+    }
+    list.set(Kind::RecipeNative, "bf16.enabled", true, "precision.weights", "weights and products");
+    let gradients = job.recipe.precision.gradients;
+    list.set(Kind::RecipeNative, "data_types.grad_accum_dtype", gradients, "precision.gradients", "as accumulated");
+}
+
+/// ZeRO with its buckets: constants that belong to a topology, carried as they are.
+fn zero(job: &Job, options: &DeepspeedOptions, list: &mut List) {
+    let stage = job.layout.zero;
+    let section = |key: &str| format!("zero_optimization.{key}");
+    list.set(Kind::Layout, &section("stage"), stage, "layout.zero", "what replicas share out");
+    let bucket = "a bucket belongs to a topology: measure again when it changes [lane/buckets]";
+    let mut policy = |key: &str, value: String| list.set(Kind::Policy, &section(key), value, "state", bucket);
+    policy("reduce_bucket_size", options.reduce_bucket_size.to_string());
+    policy("allgather_bucket_size", options.allgather_bucket_size.to_string());
+    policy("contiguous_gradients", "true".to_string());
+    if let Some(overlap) = options.overlap_comm {
+        policy("overlap_comm", overlap.to_string());
+    }
+    if stage == ZeroStage::Three {
+        policy("stage3_prefetch_bucket_size", options.prefetch_bucket_size.to_string());
+        policy("stage3_param_persistence_threshold", options.param_persistence_threshold.to_string());
+        policy("stage3_max_live_parameters", options.max_live_parameters.to_string());
+        policy("stage3_max_reuse_distance", options.max_reuse_distance.to_string());
+        policy("sub_group_size", options.sub_group_size.to_string());
+        policy("stage3_gather_16bit_weights_on_model_save", "true".to_string());
+    }
+    let why = "the offload lane: state on the host";
+    for (key, kept) in [("offload_optimizer", options.offload_optimizer), ("offload_param", options.offload_param)] {
+        if let Some(offload) = kept {
+            list.set(Kind::Policy, &section(&format!("{key}.device")), "cpu", "state.offload", why);
+            list.set(Kind::Policy, &section(&format!("{key}.pin_memory")), offload.pin_memory, "state.offload", why);
+        }
+    }
+}
+
+fn axes(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    let layout = job.layout;
+    if layout.tp.splits() {
+        list.set(Kind::Layout, "tensor_parallel.autotp_size", layout.tp, "layout.tp", "matrices and head groups");
+    }
+    if layout.cp.splits() {
+        list.set(Kind::Layout, "sequence_parallel_size", layout.cp, "layout.cp", "Ulysses: heads for time");
+    }
+    if layout.pp.splits() {
+        // runtime/pipe/module.py: the script's PipelineModule takes the number of stages.
+        list.set(Kind::Layout, "pipeline.stages", layout.pp, "layout.pp", "the script's PipelineModule reads it");
+        let boundaries: Vec<usize> = job.stages.chunks.iter().skip(1).map(|c| c.layers.start).collect();
+        let cuts = serde_json::to_string(&boundaries).unwrap_or_default();
+        list.set(Kind::Layout, "pipeline.boundaries", cuts, "stages", "first layer of every stage but the first");
+        if layout.schedule == Schedule::DualPipeV {
+            list.set(Kind::Layout, "pipeline.schedule", "dualpipev", "layout.schedule", "two chunks a rank");
+        }
+    }
+    if layout.ep.splits() {
+        list.set(Kind::Layout, "expert_parallel.enabled", true, "layout.ep", "whole experts to ranks");
+        list.set(Kind::Layout, "expert_parallel.autoep_size", layout.ep, "layout.ep", "whole experts to ranks");
+        match preset(job.recipe) {
+            Some(name) => {
+                list.set(
+                    Kind::RecipeNative,
+                    "expert_parallel.preset_model",
+                    name,
+                    "moe",
+                    "where experts and router are",
+                );
+            }
+            None => {
+                let message = "AutoEP finds experts by the names of known models, and this one is none of them";
+                let finding = Finding::error("deepspeed/autoep", Blame::Engine, "ep", message);
+                findings.push(finding.fix("ep", vec![1]).quote("Unknown preset_model"));
+            }
+        }
+    }
+}
+
+/// AutoEP's name for the form of a model's experts (`module_inject/auto_ep_presets`).
+fn preset(recipe: &Recipe) -> Option<&'static str> {
+    let moe = recipe.moe.as_ref()?;
+    let others = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
+    if others.iter().any(|m| recipe.uses(*m)) {
+        return None;
+    }
+    let normed = recipe.attention().is_some_and(|a| a.qk_norm == QkNorm::Head);
+    match (recipe.is_latent(), moe.shared.is_some(), moe.router.score, normed) {
+        (true, true, ScoreFunction::Sigmoid, _) => Some("deepseek_v3"),
+        (true, true, ScoreFunction::Softmax, _) => Some("deepseek_v2"),
+        (false, false, ScoreFunction::Softmax, true) => Some("qwen3_moe"),
+        (false, false, ScoreFunction::Softmax, false) => Some("mixtral"),
+        _ => None,
+    }
+}
+
+fn optimizer(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    let tensors = job.recipe.tensors();
+    let steps = |optimizer| tensors.iter().any(|t| t.optimizer == optimizer);
+    if steps(Optimizer::Sgd) {
+        let message = "SGD for some tensors and another optimizer for the rest has no key";
+        findings.push(Finding::error("deepspeed/unsayable", Blame::Engine, "optimizer", message));
+    }
+    let run = &job.policy.run;
+    let name = if steps(Optimizer::Muon) { "Muon" } else { "AdamW" };
+    let why = "Muon needs every parameter tagged with `use_muon` by the script";
+    let why = if name == "Muon" { why } else { "AdamW throughout" };
+    list.set(Kind::RecipeNative, "optimizer.type", name, "recipe.optimizer", why);
+    list.set(Kind::Policy, "optimizer.params.lr", run.learning_rate, "policy.run.learning_rate", "peak");
+    if name == "AdamW" {
+        let betas = ["0.9", "0.95"];
+        list.many(Kind::Policy, "optimizer.params.betas", betas, "policy.run", "usual for language models");
+    }
+    list.set(Kind::Policy, "optimizer.params.weight_decay", run.weight_decay, "policy.run.weight_decay", "decay");
+    let key = |name: &str| format!("scheduler.params.{name}");
+    list.set(Kind::Policy, "scheduler.type", "WarmupCosineLR", "policy.run", "warm up, then cosine");
+    list.set(Kind::Policy, &key("total_num_steps"), run.steps, "policy.run.steps", "over the whole run");
+    list.set(Kind::Policy, &key("warmup_num_steps"), run.warmup_steps, "policy.run.warmup_steps", "warm-up");
+    let ratio = run.least_learning_rate / run.learning_rate;
+    list.set(Kind::Policy, &key("cos_min_ratio"), ratio, "policy.run.least_learning_rate", "share of the peak left");
+}

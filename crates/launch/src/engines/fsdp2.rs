@@ -1,0 +1,219 @@
+//! Native PyTorch: a module that applies a plan to a model in the order PP, TP, activation
+//! checkpointing, compile, `fully_shard`, EP, optimizer, LoRA; a reference hybrid; and the plan.
+//! The plan is the ownership table written out: no split is decided in Python.
+
+use super::{engine_seams, lane_of, reference, storage_environment};
+use crate::emission::{Argument, Emission, File, Kind, Starter};
+use crate::job::Job;
+use crate::tree;
+use diag::{Blame, Finding};
+use layout::ownership::{Row, copies_of_unit};
+use layout::rules::{Cut, How};
+use layout::{Axis, Engine, Layout, OwnershipTable, Recompute, ZeroStage};
+use recipe::{Dtype, Mixer, Optimizer, Recipe, Surface};
+use serde_json::{Value, json};
+
+/// The schema that `plan.py` reads.
+const SCHEMA: &str = "shardwright.fsdp2/1";
+
+/// E2: the one order, named in the plan and checked by the module.
+const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
+
+/// What is emitted beside the plan.
+const ASSETS: [(&str, &str); 7] = [
+    ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
+    ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
+    ("model.py", include_str!("../../assets/fsdp2/model.py")),
+    ("parallelize.py", include_str!("../../assets/fsdp2/parallelize.py")),
+    ("optim.py", include_str!("../../assets/fsdp2/optim.py")),
+    ("lora.py", include_str!("../../assets/fsdp2/lora.py")),
+    ("train.py", include_str!("../../assets/fsdp2/train.py")),
+];
+
+/// Writes a job down for native PyTorch.
+pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
+    let table = OwnershipTable::new(job.recipe, job.layout)?;
+    let findings = refusals(job, &table);
+    if !findings.is_empty() {
+        return Err(findings);
+    }
+    let missing = reference::findings(job.recipe, "fsdp2/reference-model");
+    let seams = job.seams.iter().cloned().chain(engine_seams(job, missing)?).collect();
+    let plan = tree::json_rows(&plan(job, &table));
+    let files = std::iter::once(File::new("sharding.json", plan));
+    let files = files.chain(ASSETS.iter().map(|(path, contents)| File::new(*path, *contents))).collect();
+    let why = "degrees, table, groups: everything the module applies";
+    let arguments = vec![
+        Argument::new(Kind::Layout, "--plan", "plan", why).value("sharding.json"),
+        Argument::new(Kind::Policy, "--steps", "policy.run.steps", "length of the run").value(job.policy.run.steps),
+    ];
+    Ok(Emission {
+        engine: Engine::Fsdp2,
+        lane: lane_of(job),
+        mode: job.layout.mode,
+        starter: Starter::Torchrun,
+        entry: vec!["train.py".to_string()],
+        arguments,
+        on_command_line: true,
+        environment: storage_environment(job),
+        files,
+        seams,
+    })
+}
+
+/// What the emitted module does not build, each by name.
+fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
+    let layout = job.layout;
+    let refuse = |rule, object: &str, message: String| Finding::error(rule, Blame::Engine, object, message);
+    let mut findings = Vec::new();
+    if layout.cp.splits() {
+        let message = format!("the emitted module does not cut the sequence over ranks, and cp is {}", layout.cp);
+        findings.push(refuse("fsdp2/cp", "cp", message).fix("cp", vec![1]));
+    }
+    let has_experts = job.recipe.uses(Mixer::Moe);
+    if has_experts && layout.etp != layout.tp && layout.etp.splits() {
+        let message =
+            format!("experts are whole or cut like everything else, and etp is {} of tp {}", layout.etp, layout.tp);
+        findings.push(refuse("fsdp2/etp", "etp", message).fix("etp", vec![1]));
+    }
+    if table.rows.iter().any(|row| row.cuts.iter().any(|cut| cut.how == How::Rows)) {
+        let message = format!("the emitted module gives whole KV heads to ranks, and tp {} has more ranks", layout.tp);
+        findings.push(refuse("fsdp2/kv-heads", "tp", message).fix("tp", vec![1]));
+    }
+    if job.recipe.tied && layout.pp.splits() {
+        let message = "the emitted module keeps tied embeddings on one stage".to_string();
+        findings.push(refuse("fsdp2/tied", "pp", message).fix("pp", vec![1]));
+    }
+    if job.recipe.precision.weights.bits() < 16 {
+        let message =
+            format!("fully_shard casts to bf16, fp16 or fp32, and weights are {}", job.recipe.precision.weights);
+        findings.push(refuse("fsdp2/precision", "precision.weights", message));
+    }
+    if table.rows.iter().any(|row| row.tensor.optimizer == Optimizer::Sgd) {
+        findings.push(refuse("fsdp2/optimizer", "optimizer", "the lane has AdamW and Muon, not SGD".to_string()));
+    }
+    findings
+}
+
+fn plan(job: &Job, table: &OwnershipTable) -> Value {
+    let (recipe, layout) = (job.recipe, job.layout);
+    let chunks: Vec<Vec<usize>> = table.stages.chunks.iter().map(|c| c.layers.clone().collect()).collect();
+    let has_experts = recipe.uses(Mixer::Moe);
+    // Without experts the expert mesh is the dense one.
+    let expert = if has_experts { (layout.ep.get(), layout.etp.get()) } else { (1, 1) };
+    let edp = layout.world / (layout.pp.get() * expert.0 * expert.1);
+    json!({
+        "schema": SCHEMA,
+        "recipe": job.source.name,
+        "wrap_order": WRAP_ORDER,
+        "degrees": {
+            "world": layout.world, "pp": layout.pp.get(), "vpp": layout.vpp.get(), "dp": layout.dp.get(),
+            "tp": layout.tp.get(), "ep": expert.0, "etp": expert.1, "edp": edp,
+        },
+        "sequence_parallel": layout.sp,
+        "schedule": layout.schedule.name(),
+        "chunks": chunks,
+        "stages": table.stages.by_stage,
+        "reshard_after_forward": layout.zero == ZeroStage::Three,
+        "recompute": recompute(&layout.recompute),
+        "compile": {"blocks": compiled(recipe, layout), "backend": "inductor"},
+        "batch": {"micro_batch": layout.micro_batch, "microbatches": layout.microbatches, "sequence": layout.sequence},
+        "precision": {
+            "params": dtype(recipe.precision.weights), "reduce": dtype(recipe.precision.gradients),
+            "main": dtype(recipe.precision.main),
+        },
+        "model": reference::model(recipe, layout.padded_vocab(recipe.vocab)),
+        "modules": if layout.tp.splits() { borders(recipe, layout) } else { Vec::new() },
+        "tensors": table.rows.iter().map(|row| tensor(row, layout)).collect::<Vec<_>>(),
+        "optimizers": optimizers(job),
+        "lora": Value::Null,
+    })
+}
+
+fn dtype(dtype: Dtype) -> &'static str {
+    dtype.name()
+}
+
+fn recompute(policy: &Recompute) -> Value {
+    match policy {
+        Recompute::None => json!({"policy": "none", "modules": []}),
+        Recompute::Full => json!({"policy": "full", "modules": []}),
+        Recompute::Selective(modules) => {
+            json!({"policy": "selective", "modules": modules.iter().map(|m| m.name()).collect::<Vec<_>>()})
+        }
+    }
+}
+
+/// The lane compiles small expert models only: those whose experts need no exchange. Scans stay
+/// eager: a compiler would unroll them step by step.
+fn compiled(recipe: &Recipe, layout: &Layout) -> Vec<&'static str> {
+    if recipe.uses(Mixer::Moe) && !layout.ep.splits() { vec!["attention", "moe", "mlp"] } else { Vec::new() }
+}
+
+/// Where tensor-parallel regions begin and end, by module.
+fn borders(recipe: &Recipe, layout: &Layout) -> Vec<Value> {
+    let border = |module: String, places: &[&str]| json!({"module": module, "borders": places});
+    let mut all = vec![border("embedding.tokens".to_string(), &["rows", "leave"])];
+    for (_, path, mixer) in reference::blocks(recipe) {
+        match mixer {
+            Mixer::Moe => {
+                if recipe.moe.as_ref().is_some_and(|m| m.shared.is_some()) {
+                    all.push(border(format!("{path}.shared"), &["enter", "leave"]));
+                }
+                if layout.etp.splits() {
+                    all.push(border(format!("{path}.experts"), &["enter", "leave"]));
+                }
+            }
+            Mixer::Recurrent => {
+                all.push(border(path.clone(), &["enter", "leave"]));
+                all.push(border(format!("{path}.gate_norm"), &["across"]));
+            }
+            _ => all.push(border(path, &["enter", "leave"])),
+        }
+    }
+    all.push(border("head".to_string(), &["enter"]));
+    all
+}
+
+fn tensor(row: &Row, layout: &Layout) -> Value {
+    let cuts: Vec<Value> = row.cuts.iter().map(|cut| cut_of(row, cut, layout)).collect();
+    json!({
+        "path": row.tensor.path,
+        "shape": row.tensor.shape(),
+        "cuts": cuts,
+        "tp_gradient": tp_gradient(row, layout),
+        "optimizer": row.tensor.optimizer.name(),
+        "expert": row.tensor.acting.is_some(),
+        "rule": row.rule.id,
+    })
+}
+
+fn cut_of(row: &Row, cut: &Cut, layout: &Layout) -> Value {
+    let degree = layout.degree(cut.axis).get();
+    let segments: Vec<Value> = row.tensor.dims[cut.dim].0.iter().map(|segment| {
+        json!({"count": segment.count, "size": segment.size, "shared": copies_of_unit(segment, degree) > 1})
+    }).collect();
+    json!({"axis": cut.axis.name(), "dim": cut.dim, "segments": segments})
+}
+
+/// What tp ranks hold of a gradient after backward: parts; equal copies; or copies that are partial
+/// because each rank saw only its heads, or only its part of the sequence.
+fn tp_gradient(row: &Row, layout: &Layout) -> &'static str {
+    if row.cuts.iter().any(|cut| matches!(cut.axis, Axis::Tp | Axis::Etp)) {
+        return "cut";
+    }
+    let is_norm_inside = row.tensor.surface == Surface::Norm && !row.tensor.path.contains(".norm.");
+    let is_inside = is_norm_inside || matches!(row.tensor.surface, Surface::MixerHelper | Surface::AttentionNorm);
+    if layout.tp.splits() && (layout.sp || is_inside) { "sum" } else { "whole" }
+}
+
+/// AdamW's moments as GPT-3 had them; Muon's momentum and steps as its authors published them.
+fn optimizers(job: &Job) -> Value {
+    let run = &job.policy.run;
+    json!({
+        "adamw": {"lr": run.learning_rate, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": run.weight_decay},
+        "muon": {
+            "lr": run.learning_rate, "momentum": 0.95, "weight_decay": run.weight_decay, "newton_schulz_steps": 5,
+        },
+    })
+}

@@ -1,0 +1,258 @@
+//! MaxText 0.2.5: overrides of its base configuration, `key=value` on the line. File names are
+//! relative to `maxtext`.
+
+use super::decoder::{Decoder, Has};
+use super::list::List;
+use super::{lane_of, slug, storage_environment};
+use crate::emission::{Emission, Kind, Starter};
+use crate::job::Job;
+use diag::{Blame, Finding};
+use layout::{Engine, Recompute};
+use recipe::kinds::attention::QkNorm;
+use units::gcd;
+
+/// What its decoder blocks have (`models/llama2.py`, `mixtral.py`, `qwen3.py`, `deepseek.py`).
+const HAS: Has = Has {
+    latent: true,
+    qk_norm: true,
+    free_head_dim: true,
+    aux_loss: true,
+    expert_bias: true,
+    shared: true,
+    mtp: true,
+    muon: false,
+};
+
+/// Writes a job down for MaxText.
+pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
+    let decoder = Decoder::of(job, "maxtext/model", "MaxText", HAS)?;
+    let mut list = List::default();
+    let mut findings = Vec::new();
+    model(job, &decoder, &mut list, &mut findings);
+    mesh(job, &mut list, &mut findings);
+    batch(job, &mut list, &mut findings);
+    run(job, &mut list, &mut findings);
+    if !findings.is_empty() {
+        return Err(findings);
+    }
+    let mut entry: Vec<String> =
+        ["-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml"].map(str::to_string).to_vec();
+    entry.extend(list.arguments.iter().map(|a| format!("{}={}", a.flag, a.values.join(","))));
+    Ok(Emission {
+        engine: Engine::Maxtext,
+        lane: lane_of(job),
+        mode: job.layout.mode,
+        starter: Starter::Python,
+        entry,
+        arguments: list.arguments,
+        on_command_line: false,
+        environment: storage_environment(job),
+        files: Vec::new(),
+        seams: job.seams.to_vec(),
+    })
+}
+
+fn unsayable(object: &str, message: impl Into<String>) -> Finding {
+    Finding::error("maxtext/unsayable", Blame::Engine, object, message)
+}
+
+/// The decoder block of this form (`common/common_types.py`).
+fn block(decoder: &Decoder) -> &'static str {
+    let has_norm = decoder.attention.qk_norm == QkNorm::Head;
+    match (decoder.latent(), decoder.moe, has_norm) {
+        (Some(_), ..) => "deepseek",
+        (None, Some(_), true) => "qwen3_moe",
+        (None, Some(_), false) => "mixtral",
+        (None, None, true) => "qwen3",
+        (None, None, false) => "llama2",
+    }
+}
+
+fn model(job: &Job, decoder: &Decoder, list: &mut List, findings: &mut Vec<Finding>) {
+    let recipe = job.recipe;
+    let block = block(decoder);
+    let mut set = |key: &str, value: String, from: &str| {
+        list.set(Kind::RecipeNative, key, value, from, "the model, over the base configuration's");
+    };
+    let (kv_heads, head_dim) = decoder.heads();
+    let dense = decoder.mlp.map_or_else(|| decoder.moe.map_or(0, |m| m.ffn), |m| m.ffn);
+    set("decoder_block", block.to_string(), "recipe.pattern");
+    set("base_emb_dim", recipe.hidden.to_string(), "recipe.hidden");
+    set("base_num_query_heads", decoder.attention.heads.to_string(), "attention.heads");
+    set("base_num_kv_heads", kv_heads.to_string(), "attention.kv_heads");
+    set("head_dim", head_dim.to_string(), "attention.head_dim");
+    set("base_mlp_dim", dense.to_string(), "mlp.ffn");
+    set("base_num_decoder_layers", recipe.depth().to_string(), "recipe.depth");
+    set("vocab_size", recipe.vocab.to_string(), "recipe.vocab");
+    set("logits_via_embedding", recipe.tied.to_string(), "recipe.tied");
+    set("rope_max_timescale", super::list::number(decoder.theta), "recipe.rope_theta");
+    set("use_qk_norm", (decoder.attention.qk_norm == QkNorm::Head).to_string(), "attention.qk_norm");
+    set("enable_dropout", "false".to_string(), "recipe");
+    if let Some(mla) = decoder.latent() {
+        set("attention_type", "mla".to_string(), "attention.kind");
+        set("q_lora_rank", mla.q_rank.unwrap_or(0).to_string(), "attention.q_rank");
+        set("kv_lora_rank", mla.kv_rank.to_string(), "attention.kv_rank");
+        set("qk_nope_head_dim", mla.qk_dim.to_string(), "attention.qk_dim");
+        set("qk_rope_head_dim", mla.rope_dim.to_string(), "attention.rope_dim");
+        set("v_head_dim", mla.v_dim.to_string(), "attention.v_dim");
+    }
+    if decoder.mtp_depth > 0 {
+        set("mtp_num_layers", decoder.mtp_depth.to_string(), "features.mtp.depth");
+    }
+    if decoder.moe.is_some() {
+        experts(decoder, block, list, findings);
+    } else if decoder.latent().is_some() {
+        findings.push(unsayable("moe", "the latent block comes with experts"));
+    }
+}
+
+fn experts(decoder: &Decoder, block: &str, list: &mut List, findings: &mut Vec<Finding>) {
+    let Some(moe) = decoder.moe else { return };
+    let mut set = |key: &str, value: String, from: &str| {
+        list.set(Kind::RecipeNative, key, value, from, "the experts");
+    };
+    set("num_experts", moe.experts.to_string(), "moe.experts");
+    set("num_experts_per_tok", moe.top_k.to_string(), "moe.top_k");
+    set("base_moe_mlp_dim", moe.ffn.to_string(), "moe.ffn");
+    set("load_balance_loss_weight", format!("{:?}", moe.router.aux_loss.unwrap_or(0.0)), "moe.router.aux_loss");
+    if block == "deepseek" {
+        let shared = moe.shared.as_ref().map_or(0, |s| s.ffn);
+        if !shared.is_multiple_of(moe.ffn) {
+            let message = format!("shared experts are whole experts, and {shared} is no multiple of {}", moe.ffn);
+            findings.push(unsayable("moe.shared", message));
+        }
+        set("first_num_dense_layers", decoder.dense_first.to_string(), "recipe.pattern");
+        set("shared_experts", (shared / moe.ffn).to_string(), "moe.shared.ffn");
+        set("routed_score_func", moe.router.score.to_string(), "moe.router.score");
+        set("routed_bias", moe.router.expert_bias.to_string(), "moe.router.expert_bias");
+        return;
+    }
+    set("norm_topk_prob", "true".to_string(), "moe.router.score");
+    if moe.shared.is_some() || decoder.dense_first > 0 || moe.router.expert_bias {
+        let message = format!("the `{block}` block has experts in every layer, none of them shared, and no bias");
+        findings.push(unsayable("moe", message));
+    }
+    if moe.router.score != recipe::kinds::moe::ScoreFunction::Softmax {
+        findings.push(unsayable("moe.router.score", format!("the `{block}` block's router is a softmax")));
+    }
+}
+
+/// The mesh: what fits a node goes to its own fabric (`ici`), stages and replicas cross (`dcn`).
+fn mesh(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    let layout = job.layout;
+    let (dp, ep, pp) = (layout.dp.get(), layout.ep.get(), layout.pp.get());
+    if !dp.is_multiple_of(ep) {
+        let message = format!("the expert axis takes ranks from dp={dp}, which is no multiple of ep={ep}");
+        findings
+            .push(Finding::error("maxtext/expert-mesh", Blame::Engine, "ep", message).fix("ep", units::divisors(dp)));
+        return;
+    }
+    if ep > 1 && layout.etp != layout.tp {
+        let message = format!("the tensor axis cuts experts too, and etp={} is not tp={}", layout.etp, layout.tp);
+        findings.push(Finding::error("maxtext/etp", Blame::Engine, "etp", message).fix("etp", vec![layout.tp.get()]));
+        return;
+    }
+    let nodes = job.cluster.nodes;
+    let dcn_pp = gcd(pp, nodes);
+    let dcn_fsdp = nodes / dcn_pp;
+    let fsdp = dp / ep;
+    if !fsdp.is_multiple_of(dcn_fsdp) {
+        let message = format!("{nodes} nodes are filled by stages and replicas, and pp={pp}, dp/ep={fsdp} do not");
+        findings.push(unsayable("dp", message).hint("tp, cp and ep stay inside a node [lane/island]"));
+        return;
+    }
+    let why = "inside a node [lane/island]";
+    let mut set = |key: &str, degree: u64, from: &str, why: &str| list.set(Kind::Layout, key, degree, from, why);
+    set("ici_data_parallelism", 1, "layout.dp", why);
+    set("ici_fsdp_parallelism", fsdp / dcn_fsdp, "layout.dp", why);
+    set("ici_expert_parallelism", ep, "layout.ep", why);
+    set("ici_tensor_parallelism", layout.tp.get(), "layout.tp", why);
+    set("ici_context_parallelism", layout.cp.get(), "layout.cp", why);
+    set("ici_pipeline_parallelism", pp / dcn_pp, "layout.pp", why);
+    let why = "between nodes [lane/island]";
+    set("num_slices", nodes, "cluster.nodes", "devices that reach one another over the fast fabric make a slice");
+    set("dcn_data_parallelism", 1, "layout.dp", why);
+    set("dcn_fsdp_parallelism", dcn_fsdp, "layout.dp", why);
+    set("dcn_pipeline_parallelism", dcn_pp, "layout.pp", why);
+}
+
+fn batch(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    let layout = job.layout;
+    let world = layout.world as f64;
+    let kind = Kind::Layout;
+    // Under a pipeline a step is one batch cut into microbatches; without one it is accumulated.
+    let (accumulate, at_once) = match layout.pp.splits() {
+        true => (1, layout.global_batch),
+        false => (layout.microbatches, layout.global_batch / layout.microbatches),
+    };
+    let per_device = super::list::number(at_once as f64 / world);
+    list.set(kind, "per_device_batch_size", per_device, "layout.micro_batch", "sequences at once, over all devices");
+    list.set(kind, "gradient_accumulation_steps", accumulate, "layout.microbatches", "microbatches");
+    list.set(kind, "max_target_length", layout.sequence, "layout.sequence", "tokens of a sequence");
+    if layout.pp.splits() {
+        let layers = job.recipe.depth() as u64 / layout.chunks();
+        list.set(kind, "num_layers_per_pipeline_stage", layers, "stages", "layers of a chunk");
+        list.set(kind, "num_pipeline_microbatches", layout.microbatches, "layout.microbatches", "microbatches");
+        let counts = job.stages.layer_counts();
+        if counts.iter().any(|n| *n as u64 != layers) {
+            findings.push(unsayable("boundaries", "MaxText's chunks are equal, and the plan's are not"));
+        }
+    }
+    let policy = match layout.recompute {
+        Recompute::None => "null",
+        Recompute::Full => "full",
+        Recompute::Selective(_) => {
+            let message = "MaxText's policies name its own tensors, not the modules named";
+            findings.push(unsayable("recompute", message));
+            "null"
+        }
+    };
+    list.set(kind, "remat_policy", policy, "layout.recompute", "what backward computes again");
+}
+
+fn run(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    if job.policy.data.paths.len() > 1 {
+        findings.push(unsayable("policy.data.paths", "`hf_path` is one data set, and the policy names several"));
+    }
+    let (run, storage, data) = (&job.policy.run, &job.policy.storage, &job.policy.data);
+    let name = slug(job.policy.job.name.as_ref().unwrap_or(&job.source.name));
+    let mut set = |key: &str, value: String, from: &str, why: &str| {
+        // Values are read as YAML, and `${}` in them as a reference (omegaconf).
+        if value.contains(['$', '"', '\'', '\\', '\n', '{', '[', '#']) {
+            findings.push(unsayable(from, format!("`{key}` cannot hold this text safely: {value:?}")));
+        }
+        list.set(Kind::Policy, key, value, from, why);
+    };
+    set("run_name", name, "policy.job.name", "names the run");
+    set("base_output_directory", storage.checkpoints.clone(), "policy.storage.checkpoints", "never on the root volume");
+    let cache = format!("{}/jax", storage.caches.trim_end_matches('/'));
+    set("jax_cache_dir", cache, "policy.storage.caches", "never on the root volume");
+    set("hardware", "gpu".to_string(), "cluster", "the default is tpu");
+    set("steps", run.steps.to_string(), "policy.run.steps", "steps");
+    set("learning_rate", format!("{:?}", run.learning_rate), "policy.run.learning_rate", "peak");
+    let least = run.least_learning_rate / run.learning_rate;
+    set(
+        "learning_rate_final_fraction",
+        format!("{least:?}"),
+        "policy.run.least_learning_rate",
+        "share of the peak left",
+    );
+    set("gradient_clipping_threshold", format!("{:?}", run.clip), "policy.run.clip", "largest gradient norm");
+    set("adam_weight_decay", format!("{:?}", run.weight_decay), "policy.run.weight_decay", "decay");
+    set("opt_type", "adamw".to_string(), "recipe.optimizer", "AdamW throughout");
+    set("checkpoint_period", run.save_every.to_string(), "policy.run.save_every", "steps between checkpoints");
+    set("log_period", run.log_every.to_string(), "policy.run.log_every", "steps between log lines");
+    set("dtype", "bfloat16".to_string(), "precision.weights", "products");
+    set("weight_dtype", "float32".to_string(), "precision.main", "the weights that are stepped");
+    match data.paths.first() {
+        None => set("dataset_type", "synthetic".to_string(), "policy.data.paths", "no data is named in the policy"),
+        Some(path) => {
+            set("dataset_type", "hf".to_string(), "policy.data.paths", "named in the policy");
+            set("hf_path", path.clone(), "policy.data.paths", "named in the policy");
+        }
+    }
+    if let Some(tokenizer) = &data.tokenizer {
+        set("tokenizer_path", tokenizer.clone(), "policy.data.tokenizer", "named in the policy");
+        set("tokenizer_type", "huggingface".to_string(), "policy.data.tokenizer", "named in the policy");
+    }
+}

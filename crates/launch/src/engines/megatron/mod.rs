@@ -1,0 +1,105 @@
+//! Megatron-Core 0.19.2: the argument list, environment and script of `pretrain_hybrid.py` or
+//! `pretrain_gpt.py`. Flags and defaults follow `megatron/training/arguments.py`; a value that the
+//! command line would default differently is always said.
+
+mod depth;
+mod model;
+mod run;
+mod spec;
+mod state;
+
+use super::list::List;
+use super::{lane_of, storage_environment};
+use crate::emission::{Emission, EnvVar, Kind, Starter};
+use crate::job::Job;
+use crate::quote;
+use diag::{Blame, Finding};
+use layout::ZeroStage;
+use memory::ledger::Ledger;
+use memory::ledger::megatron::MegatronOptions;
+
+pub use depth::Shape;
+
+/// Writes a job down for Megatron-LM's own scripts.
+pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
+    let shape = Shape::of(job);
+    let arguments = arguments(job, shape)?;
+    let entry = format!("{}/{}", job.policy.job.engine_root.trim_end_matches('/'), shape.script());
+    Ok(Emission {
+        engine: layout::Engine::Megatron,
+        lane: lane_of(job),
+        mode: job.layout.mode,
+        starter: Starter::Torchrun,
+        entry: vec![entry],
+        arguments,
+        on_command_line: true,
+        environment: environment(job),
+        files: spec::file(job).into_iter().collect(),
+        seams: job.seams.to_vec(),
+    })
+}
+
+/// The argument list, or every reason why there is none.
+pub fn arguments(job: &Job, shape: Shape) -> Result<Vec<crate::Argument>, Vec<Finding>> {
+    let options = options(job);
+    let mut list = List::default();
+    let mut findings = Vec::new();
+    depth::arguments(job, shape, &mut list, &mut findings);
+    model::arguments(job, &options, &mut list, &mut findings);
+    state::layout(job, &mut list);
+    state::arguments(job, &options, &mut list, &mut findings);
+    run::arguments(job, &mut list);
+    if findings.is_empty() { Ok(list.arguments) } else { Err(findings) }
+}
+
+/// What Megatron is told about precision and state, as it was priced.
+pub fn options(job: &Job) -> MegatronOptions {
+    match job.told {
+        Some(Ledger::Megatron(options)) => options.clone(),
+        _ => MegatronOptions::of(job.recipe),
+    }
+}
+
+/// Whether state is shared out by Megatron-FSDP.
+pub fn is_fsdp(job: &Job) -> bool {
+    job.layout.zero >= ZeroStage::Two
+}
+
+/// Something the argument list has no words for.
+fn unsayable(object: &str, message: impl Into<String>) -> Finding {
+    Finding::error("megatron/unsayable", Blame::Engine, object, message)
+}
+
+/// The environment: the engine's own rule about streams, and where things are kept.
+pub fn environment(job: &Job) -> Vec<EnvVar> {
+    let mut all = Vec::new();
+    let name = "CUDA_DEVICE_MAX_CONNECTIONS";
+    if is_fsdp(job) {
+        // training/arguments.py: "FSDP requires CUDA_DEVICE_MAX_CONNECTIONS > 1 or unset."
+        all.push(EnvVar::new(name, 32, "Megatron-FSDP overlaps on several queues and refuses 1"));
+    } else if (job.layout.tp.splits() || job.layout.cp.splits()) && !is_blackwell(job) {
+        // training/arguments.py: required before Blackwell for tensor or context parallelism.
+        all.push(EnvVar::new(name, 1, "tensor or context parallel kernels must be issued in order before Blackwell"));
+    }
+    all.extend(storage_environment(job));
+    all
+}
+
+/// Whether the device is of the Blackwell generation, which the engine tests as architecture 10:
+/// the first whose matrix units take block-scaled formats.
+pub fn is_blackwell(job: &Job) -> bool {
+    job.cluster.device.formats.iter().any(|format| format == "mxfp8")
+}
+
+/// The kind of a value that a mode or seam put in the recipe's place.
+fn patched(job: &Job, name: &str, usual: Kind) -> Kind {
+    if job.seams.iter().any(|seam| seam.name == name) { Kind::RuntimePatch } else { usual }
+}
+
+/// Seams as comment lines.
+pub fn seam_comments(job: &Job) -> String {
+    job.seams
+        .iter()
+        .map(|s| quote::comment(&format!("# seam {}: the recipe says {}; runs: {}", s.name, s.wanted, s.runs)) + "\n")
+        .collect()
+}

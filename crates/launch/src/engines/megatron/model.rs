@@ -1,0 +1,280 @@
+//! What the model is, in Megatron's flags. Everything is said, defaults included, so that another
+//! version's defaults cannot change the model.
+
+use super::super::list::{List, number};
+use super::{patched, unsayable};
+use crate::emission::Kind;
+use crate::job::Job;
+use diag::Finding;
+use memory::ledger::megatron::{Dispatcher, MegatronOptions};
+use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
+use recipe::kinds::mamba::Mamba;
+use recipe::kinds::mamba2::Mamba2;
+use recipe::kinds::mla::Mla;
+use recipe::kinds::moe::{Moe, ScoreFunction};
+use recipe::kinds::{Activation, Norm};
+use recipe::{Dtype, Mixer, Positions, Recipe};
+
+const NATIVE: Kind = Kind::RecipeNative;
+
+/// Adds the model.
+pub fn arguments(job: &Job, options: &MegatronOptions, list: &mut List, findings: &mut Vec<Finding>) {
+    let recipe = job.recipe;
+    list.set(NATIVE, "--hidden-size", recipe.hidden, "recipe.hidden", "width of the residual stream");
+    widths(job, list, findings);
+    attention(job, list, findings);
+    positions(job, list, findings);
+    biases(recipe, list, findings);
+    if recipe.uses(Mixer::Moe)
+        && let Some(moe) = &recipe.moe
+    {
+        experts(job, moe, options, list, findings);
+    }
+    if recipe.uses(Mixer::Mamba) || recipe.uses(Mixer::Recurrent) {
+        mamba(job, list, findings);
+    }
+    if recipe.uses(Mixer::GatedDelta) {
+        gated_delta(recipe, list);
+    }
+    if let Some(dsa) = recipe.features.dsa() {
+        let why = "sparse attention where the pattern has `D`";
+        list.set(NATIVE, "--dsa-indexer-n-heads", dsa.heads, "features.dsa.heads", why);
+        list.set(NATIVE, "--dsa-indexer-head-dim", dsa.head_dim, "features.dsa.head_dim", why);
+        list.set(NATIVE, "--dsa-indexer-topk", dsa.top_k, "features.dsa.top_k", why);
+    }
+    vocabulary(job, list);
+}
+
+fn widths(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    let recipe = job.recipe;
+    let norm = if recipe.norm == Norm::RmsNorm { "RMSNorm" } else { "LayerNorm" };
+    list.set(NATIVE, "--normalization", norm, "recipe.norm", "the default is LayerNorm");
+    if let Some(mlp) = &recipe.mlp {
+        list.set(NATIVE, "--ffn-hidden-size", mlp.ffn, "mlp.ffn", "inner width of dense blocks");
+    }
+    let routed = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe)).map(|m| m.activation);
+    let dense = recipe.mlp.as_ref().filter(|_| recipe.uses(Mixer::Mlp)).map(|m| m.activation);
+    match routed.or(dense) {
+        Some(Activation::SwiGlu) => list.switch(NATIVE, "--swiglu", "activation", "one activation for the whole model"),
+        Some(Activation::Relu2) => {
+            list.switch(NATIVE, "--squared-relu", "activation", "one activation for the whole model");
+        }
+        Some(Activation::Gelu) | None => {}
+        Some(other @ (Activation::GeGlu | Activation::Silu)) => {
+            findings.push(unsayable("activation", format!("no flag makes the activation `{other}`")));
+        }
+    }
+}
+
+/// The flags of attention. A model without attention still has to say a number of heads
+/// (`training/arguments.py`), which nothing then uses.
+fn attention(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    let recipe = job.recipe;
+    let Some(attention) = recipe.attention().filter(|_| recipe.uses(Mixer::Attention)) else {
+        let heads = job.layout.tp.get();
+        let why = "the engine asks for heads even where no block attends";
+        list.set(Kind::Policy, "--num-attention-heads", heads, "layout.tp", why);
+        return;
+    };
+    list.set(NATIVE, "--num-attention-heads", attention.heads, "attention.heads", "query heads");
+    match &attention.kind {
+        AttentionKind::Gqa { kv_heads, head_dim } => {
+            if *kv_heads != attention.heads {
+                let why = "without it the groups are ignored";
+                list.switch(NATIVE, "--group-query-attention", "attention.kv_heads", why);
+                list.set(NATIVE, "--num-query-groups", kv_heads, "attention.kv_heads", "key/value heads");
+            }
+            list.set(NATIVE, "--kv-channels", head_dim, "attention.head_dim", "width of a head");
+            if attention.qk_norm == QkNorm::Head {
+                let why = "queries and keys are normalised head by head";
+                list.switch(NATIVE, "--qk-layernorm", "attention.qk_norm", why);
+            }
+        }
+        AttentionKind::Mla(mla) => latent(recipe, mla, list, findings),
+    }
+    extras(&attention, list, findings);
+}
+
+fn latent(recipe: &Recipe, mla: &Mla, list: &mut List, findings: &mut Vec<Finding>) {
+    let from = if recipe.features.mla.as_ref().is_some_and(|s| s.on) { "features.mla" } else { "attention" };
+    list.switch(NATIVE, "--multi-latent-attention", from, "latent attention on every attention block");
+    if let Some(rank) = mla.q_rank {
+        list.set(NATIVE, "--q-lora-rank", rank, &format!("{from}.q_rank"), "rank of the query latent");
+    }
+    let why = "the default is another width";
+    list.set(NATIVE, "--kv-lora-rank", mla.kv_rank, &format!("{from}.kv_rank"), "the default is 32");
+    list.set(NATIVE, "--qk-head-dim", mla.qk_dim, &format!("{from}.qk_dim"), why);
+    list.set(NATIVE, "--qk-pos-emb-head-dim", mla.rope_dim, &format!("{from}.rope_dim"), why);
+    list.set(NATIVE, "--v-head-dim", mla.v_dim, &format!("{from}.v_dim"), why);
+    if mla.latent_norm && mla.q_rank.is_none() {
+        // core/transformer/mla_qk_norm_config.py: the query norm then stands before the projection, as wide as hidden.
+        let message = "a normalised key/value latent brings a norm before queries that have no latent";
+        findings.push(unsayable("attention.latent_norm", message));
+    }
+    if mla.latent_norm {
+        list.switch(NATIVE, "--qk-layernorm", &format!("{from}.latent_norm"), "the latents are normalised");
+    }
+    list.set(NATIVE, "--rope-type", "rope", "recipe.rope_theta", "latent attention defaults to yarn");
+    // transformer_config.py: "apply_rope_fusion for MLA only works with YARN RoPE."
+    list.switch(Kind::Policy, "--no-rope-fusion", from, "the fused rotation of latent attention is for yarn only");
+}
+
+fn extras(attention: &Attention, list: &mut List, findings: &mut Vec<Finding>) {
+    if attention.output_gate {
+        list.switch(NATIVE, "--attention-output-gate", "attention.output_gate", "a gate multiplies the output");
+    }
+    if attention.window.is_some() {
+        let message = "sliding windows on some attention layers only have no flag in a hybrid stack";
+        findings.push(unsayable("attention.window", message));
+    }
+}
+
+fn positions(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    let sequence = job.layout.sequence;
+    let (kind, most) = match job.recipe.positions {
+        Positions::Rope { .. } => ("rope", sequence),
+        Positions::Learned { count } => ("learned_absolute", count.max(sequence)),
+        Positions::None => ("none", sequence),
+    };
+    let why = "the default is learned_absolute";
+    list.set(NATIVE, "--position-embedding-type", kind, "recipe.positions", why);
+    if let Positions::Rope { theta } = job.recipe.positions {
+        if theta.fract() != 0.0 {
+            findings.push(unsayable("rope_theta", format!("--rotary-base is a whole number, and theta is {theta}")));
+        }
+        list.set(NATIVE, "--rotary-base", number(theta), "recipe.rope_theta", "the default is 10000");
+        list.set(NATIVE, "--rotary-percent", "1.0", "recipe.rope_theta", "the whole rotary width turns");
+    }
+    list.set(NATIVE, "--max-position-embeddings", most, "recipe.positions", "at least the sequence");
+}
+
+/// Biases are the whole model's, but for the projections into heads.
+fn biases(recipe: &Recipe, list: &mut List, findings: &mut Vec<Finding>) {
+    let attention = recipe.attention().filter(|_| recipe.uses(Mixer::Attention));
+    let mlp = recipe.mlp.as_ref().filter(|_| recipe.uses(Mixer::Mlp)).map(|m| m.bias);
+    let moe = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe));
+    let out = attention.as_ref().map(|a| match &a.kind {
+        AttentionKind::Gqa { .. } => a.out_bias,
+        AttentionKind::Mla(mla) => mla.bias,
+    });
+    let said: Vec<bool> = [out, mlp, moe.map(|m| m.bias), moe.map(|m| m.router.bias)].into_iter().flatten().collect();
+    let qkv = attention.as_ref().is_some_and(|a| a.qkv_bias);
+    let any = said.iter().any(|b| *b);
+    if any && !said.iter().all(|b| *b) {
+        let message = "linear biases are on for the whole model or for none of it, and the recipe mixes them";
+        findings.push(unsayable("bias", message));
+    }
+    if !any {
+        list.switch(NATIVE, "--disable-bias-linear", "bias", "the default adds biases");
+    }
+    match (qkv, any) {
+        (true, false) => list.switch(NATIVE, "--add-qkv-bias", "attention.qkv_bias", "biases into heads alone"),
+        (false, true) if attention.is_some() => {
+            findings.push(unsayable("attention.qkv_bias", "biases everywhere but into heads have no flag"));
+        }
+        _ => {}
+    }
+}
+
+fn experts(job: &Job, moe: &Moe, options: &MegatronOptions, list: &mut List, findings: &mut Vec<Finding>) {
+    list.set(NATIVE, "--num-experts", moe.experts, "moe.experts", "routed experts a layer");
+    list.set(NATIVE, "--moe-router-topk", moe.top_k, "moe.top_k", "the default is 2");
+    list.set(NATIVE, "--moe-ffn-hidden-size", moe.ffn, "moe.ffn", "the default is the dense width");
+    list.switch(Kind::Policy, "--moe-grouped-gemm", "moe.experts", "local experts in one grouped product");
+    if let Some(shared) = &moe.shared {
+        let flag = "--moe-shared-expert-intermediate-size";
+        let kind = patched(job, "shared-expert-activation", NATIVE);
+        list.set(kind, flag, shared.ffn, "moe.shared.ffn", "width of all shared experts together");
+        if shared.gate {
+            list.switch(NATIVE, "--moe-shared-expert-gate", "moe.shared.gate", "a scalar a token weighs it");
+        }
+    }
+    if let Some(latent) = moe.latent {
+        list.set(NATIVE, "--moe-latent-size", latent, "moe.latent", "width experts work in");
+    }
+    router(moe, options, list, findings);
+    if let Some(factor) = options.capacity_factor {
+        let from = "moe.capacity_factor";
+        list.set(NATIVE, "--moe-expert-capacity-factor", number(factor), from, "tokens an expert accepts");
+        let why = "buffers are sized before the exchange";
+        list.switch(NATIVE, "--moe-pad-expert-input-to-capacity", from, why);
+    }
+    let dispatcher = match options.dispatcher {
+        Dispatcher::AllToAll => "alltoall",
+        Dispatcher::AllGather => "allgather",
+    };
+    let why = "a choice of the framework, not of the model; the default is allgather [lane/dispatcher]";
+    list.set(Kind::Policy, "--moe-token-dispatcher-type", dispatcher, "lane.dispatcher", why);
+}
+
+fn router(moe: &Moe, options: &MegatronOptions, list: &mut List, findings: &mut Vec<Finding>) {
+    let score = moe.router.score;
+    list.set(NATIVE, "--moe-router-score-function", score, "moe.router.score", "how scores are normalised");
+    match options.router {
+        Dtype::Fp32 => list.set(NATIVE, "--moe-router-dtype", "fp32", "moe.router.dtype", "the default is bf16"),
+        Dtype::Bf16 => {}
+        other => findings.push(unsayable("moe.router.dtype", format!("routers score in fp32 or bf16, not {other}"))),
+    }
+    if moe.router.expert_bias {
+        let why = "a balancing bias that no gradient reaches";
+        list.switch(NATIVE, "--moe-router-enable-expert-bias", "moe.router.expert_bias", why);
+    }
+    // transformer_config.py: "Please use --moe-router-pre-softmax when topk is 1."
+    if moe.top_k == 1 && score == ScoreFunction::Softmax {
+        let why = "one expert a token needs its score before the choice [megatron/top-1]";
+        list.switch(Kind::Policy, "--moe-router-pre-softmax", "moe.top_k", why);
+    }
+    let (kind, from) = (NATIVE, "moe.router.aux_loss");
+    match moe.router.aux_loss {
+        Some(coefficient) => {
+            list.set(kind, "--moe-router-load-balancing-type", "aux_loss", from, "a balancing loss");
+            list.set(kind, "--moe-aux-loss-coeff", number(coefficient), from, "the default is 0");
+        }
+        None => list.set(kind, "--moe-router-load-balancing-type", "none", from, "the default is aux_loss"),
+    }
+}
+
+fn mamba(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    // Under a custom mixer the built-in widths stand for what it replaces.
+    let built_in;
+    let mixer = match &job.recipe.mamba {
+        Some(Mamba::Two(mixer)) => mixer,
+        Some(Mamba::Three(m)) => {
+            built_in = Mamba2::new(m.heads, m.head_dim, m.state, m.groups);
+            &built_in
+        }
+        _ => return findings.push(unsayable("mamba", "`M` is Mamba-2, and no `[mamba]` describes one")),
+    };
+    let usual = Mamba2::new(mixer.heads, mixer.head_dim, mixer.state, mixer.groups);
+    if (Mamba2 { chunk: usual.chunk, ..mixer.clone() }) != usual {
+        let message = "the built-in mixer has four taps with a bias, no other biases and a gated norm";
+        findings.push(unsayable("mamba", message));
+    }
+    let kind = patched(job, "mamba3-mixer", NATIVE);
+    list.set(kind, "--mamba-num-heads", mixer.heads, "mamba.heads", "the default is twice hidden over head_dim");
+    list.set(kind, "--mamba-head-dim", mixer.head_dim, "mamba.head_dim", "width of a head");
+    list.set(kind, "--mamba-state-dim", mixer.state, "mamba.state", "the default is 128");
+    list.set(kind, "--mamba-num-groups", mixer.groups, "mamba.groups", "groups that share B and C");
+}
+
+fn gated_delta(recipe: &Recipe, list: &mut List) {
+    let Some(net) = &recipe.gated_delta else { return };
+    for (flag, value, from) in [
+        ("--linear-num-key-heads", net.key_heads, "gated_delta.key_heads"),
+        ("--linear-num-value-heads", net.value_heads, "gated_delta.value_heads"),
+        ("--linear-key-head-dim", net.key_dim, "gated_delta.key_dim"),
+        ("--linear-value-head-dim", net.value_dim, "gated_delta.value_dim"),
+        ("--linear-conv-kernel-dim", net.conv, "gated_delta.conv"),
+    ] {
+        list.set(NATIVE, flag, value, from, "gated delta net");
+    }
+}
+
+fn vocabulary(job: &Job, list: &mut List) {
+    list.set(NATIVE, "--vocab-size", job.recipe.vocab, "recipe.vocab", "rows of the token table before padding");
+    let why = "the padded vocabulary is a multiple of this times tp";
+    list.set(Kind::Layout, "--make-vocab-size-divisible-by", job.layout.vocab_multiple, "layout.vocab_multiple", why);
+    if !job.recipe.tied {
+        list.switch(NATIVE, "--untie-embeddings-and-output-weights", "recipe.tied", "the default ties them");
+    }
+}

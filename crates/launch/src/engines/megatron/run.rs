@@ -1,0 +1,81 @@
+//! Data, steps, checkpoints and logs, from the policy.
+
+use super::super::list::{List, number};
+use super::is_fsdp;
+use crate::emission::Kind;
+use crate::job::Job;
+
+const POLICY: Kind = Kind::Policy;
+
+/// Adds what the policy says.
+pub fn arguments(job: &Job, list: &mut List) {
+    data(job, list);
+    steps(job, list);
+    storage(job, list);
+    list.switch(
+        POLICY,
+        "--no-create-attention-mask-in-dataloader",
+        "policy.data",
+        "the attention kernels are causal by themselves",
+    );
+}
+
+fn data(job: &Job, list: &mut List) {
+    let data = &job.policy.data;
+    match &data.tokenizer {
+        Some(model) => {
+            list.set(
+                POLICY,
+                "--tokenizer-type",
+                "HuggingFaceTokenizer",
+                "policy.data.tokenizer",
+                "named in the policy",
+            );
+            list.set(POLICY, "--tokenizer-model", model, "policy.data.tokenizer", "named in the policy");
+        }
+        None => {
+            let why = "no tokenizer is named in the policy: token numbers are taken as they are";
+            list.set(POLICY, "--tokenizer-type", "NullTokenizer", "policy.data.tokenizer", why);
+        }
+    }
+    if data.paths.is_empty() {
+        let why = "no data is named in the policy: the engine makes some up, and throughput on it proves little";
+        list.switch(POLICY, "--mock-data", "policy.data.paths", why);
+    } else {
+        list.many(POLICY, "--data-path", &data.paths, "policy.data.paths", "named in the policy");
+        list.set(POLICY, "--data-cache-path", &job.policy.storage.data, "policy.storage.data", "indices are kept here");
+    }
+    list.set(POLICY, "--split", "100,0,0", "policy.data", "all data trains; evaluation is a run of its own");
+}
+
+fn steps(job: &Job, list: &mut List) {
+    let run = &job.policy.run;
+    let from = "policy.run";
+    list.set(POLICY, "--train-iters", run.steps, from, "steps");
+    list.set(POLICY, "--lr", number(run.learning_rate), from, "peak learning rate");
+    list.set(POLICY, "--min-lr", number(run.least_learning_rate), from, "learning rate at the end");
+    list.set(POLICY, "--lr-decay-style", "cosine", from, "the default is linear");
+    list.set(POLICY, "--lr-decay-iters", run.steps, from, "over the whole run");
+    let warmup = run.warmup_steps.min(run.steps.saturating_sub(1));
+    list.set(POLICY, "--lr-warmup-iters", warmup, from, "fewer than the steps that decay");
+    list.set(POLICY, "--weight-decay", number(run.weight_decay), from, "the default is 0.01");
+    list.set(POLICY, "--clip-grad", number(run.clip), from, "largest gradient norm");
+    list.set(POLICY, "--attention-dropout", "0.0", from, "the default is 0.1");
+    list.set(POLICY, "--hidden-dropout", "0.0", from, "the default is 0.1");
+    list.set(POLICY, "--seed", run.seed, from, "part of the record");
+    list.set(POLICY, "--eval-iters", 0, from, "evaluation is a run of its own");
+}
+
+fn storage(job: &Job, list: &mut List) {
+    let (storage, run) = (&job.policy.storage, &job.policy.run);
+    let why = "never on the root volume";
+    list.set(POLICY, "--save", &storage.checkpoints, "policy.storage.checkpoints", why);
+    list.set(POLICY, "--load", &storage.checkpoints, "policy.storage.checkpoints", "a restart goes on from there");
+    list.set(POLICY, "--save-interval", run.save_every, "policy.run.save_every", "steps between checkpoints");
+    let format = if is_fsdp(job) { "fsdp_dtensor" } else { "torch_dist" };
+    let why = if is_fsdp(job) { "Megatron-FSDP's own format" } else { "reshards onto another layout at load" };
+    list.set(POLICY, "--ckpt-format", format, "layout.zero", why);
+    list.set(POLICY, "--log-interval", run.log_every, "policy.run.log_every", "steps between log lines");
+    let logs = format!("{}/tensorboard", storage.logs.trim_end_matches('/'));
+    list.set(POLICY, "--tensorboard-dir", logs, "policy.storage.logs", "never on the root volume");
+}

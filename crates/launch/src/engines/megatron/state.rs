@@ -1,0 +1,191 @@
+//! Degrees, batch, recompute, formats and optimizer in Megatron's flags.
+
+use super::super::list::{List, number};
+use super::{is_fsdp, unsayable};
+use crate::emission::Kind;
+use crate::job::Job;
+use diag::Finding;
+use layout::{Recompute, ZeroStage};
+use memory::ledger::megatron::{CrossEntropy, Fp8Recipe, MegatronOptions, Reduction};
+use recipe::{Dtype, Mixer, Optimizer};
+
+const LAYOUT: Kind = Kind::Layout;
+
+/// Adds degrees, batch and recompute.
+pub fn layout(job: &Job, list: &mut List) {
+    let layout = job.layout;
+    for (flag, degree, from, why) in [
+        ("--tensor-model-parallel-size", layout.tp, "layout.tp", "matrices and head groups [rule tp]"),
+        ("--pipeline-model-parallel-size", layout.pp, "layout.pp", "depth [rule pp]"),
+        ("--context-parallel-size", layout.cp, "layout.cp", "parts of the timeline [rule cp]"),
+    ] {
+        list.set(LAYOUT, flag, degree, from, why);
+    }
+    if job.recipe.uses(Mixer::Moe) {
+        list.set(LAYOUT, "--expert-model-parallel-size", layout.ep, "layout.ep", "whole experts to ranks [rule ep]");
+        list.set(LAYOUT, "--expert-tensor-parallel-size", layout.etp, "layout.etp", "the default is tp");
+    }
+    if layout.sp && layout.tp.splits() {
+        let why = "activations between tensor regions are sharded along the sequence [sp/required]";
+        list.switch(LAYOUT, "--sequence-parallel", "layout.sp", why);
+    }
+    if layout.cp.splits() && job.recipe.features.dsa().is_some() {
+        // transformer_config.py: "DSAttention context parallelism currently supports cp_comm_type=allgather only."
+        list.set(LAYOUT, "--cp-comm-type", "allgather", "layout.cp", "sparse attention gathers [megatron/dsa-cp]");
+    }
+    list.set(LAYOUT, "--micro-batch-size", layout.micro_batch, "layout.micro_batch", "sequences of a microbatch");
+    list.set(LAYOUT, "--global-batch-size", layout.global_batch, "layout.global_batch", "sequences of a step");
+    list.set(LAYOUT, "--seq-length", layout.sequence, "layout.sequence", "tokens of a sequence");
+    recompute(job, list);
+}
+
+fn recompute(job: &Job, list: &mut List) {
+    let from = "layout.recompute";
+    match &job.layout.recompute {
+        Recompute::None => {}
+        Recompute::Full => {
+            list.set(LAYOUT, "--recompute-granularity", "full", from, "every layer is computed again");
+            list.set(LAYOUT, "--recompute-method", "uniform", from, "layer by layer");
+            list.set(LAYOUT, "--recompute-num-layers", 1, from, "layer by layer");
+        }
+        Recompute::Selective(modules) => {
+            list.set(LAYOUT, "--recompute-granularity", "selective", from, "the named modules are computed again");
+            list.many(LAYOUT, "--recompute-modules", modules, from, "the default is core_attn alone");
+        }
+    }
+}
+
+/// Adds formats, the optimizer and how state is shared out.
+pub fn arguments(job: &Job, options: &MegatronOptions, list: &mut List, findings: &mut Vec<Finding>) {
+    formats(job, options, list, findings);
+    if options.cross_entropy != CrossEntropy::Unfused {
+        let te = options.cross_entropy == CrossEntropy::FusedTransformerEngine;
+        let why = "the loss over the vocabulary in one kernel";
+        list.switch(Kind::Policy, "--cross-entropy-loss-fusion", "state.ce_fusion", why);
+        let implementation = if te { "te" } else { "native" };
+        list.set(Kind::Policy, "--cross-entropy-fusion-impl", implementation, "state.ce_fusion", why);
+    }
+    optimizer(job, list, findings);
+    sharing(job, options, list);
+    offload(job, list, findings);
+}
+
+fn formats(job: &Job, options: &MegatronOptions, list: &mut List, findings: &mut Vec<Finding>) {
+    let precision = &job.recipe.precision;
+    if precision.weights != Dtype::Bf16 {
+        let message = format!("weights are emitted in bf16, and the recipe has {}", precision.weights);
+        findings.push(unsayable("precision.weights", message));
+    }
+    list.switch(Kind::RecipeNative, "--bf16", "precision.weights", "the default is fp32");
+    match options.gradients {
+        Dtype::Fp32 => {
+            let why = "gradients are accumulated and reduced in fp32";
+            list.switch(Kind::RecipeNative, "--accumulate-allreduce-grads-in-fp32", "precision.gradients", why);
+        }
+        Dtype::Bf16 => {
+            let why = "the default reduces in fp32 under bf16";
+            list.switch(Kind::RecipeNative, "--grad-reduce-in-bf16", "precision.gradients", why);
+        }
+        other => findings.push(unsayable("precision.gradients", format!("gradients are fp32 or bf16, not {other}"))),
+    }
+    let Some(scaling) = options.fp8 else { return };
+    let (policy, from) = (Kind::Policy, "state.precision");
+    if scaling == Fp8Recipe::Nvfp4 {
+        list.set(policy, "--fp4-format", "e2m1", from, "products in NVFP4");
+        list.set(policy, "--fp4-recipe", "nvfp4", from, "one scale for 16 elements");
+    } else {
+        let (name, format) = match scaling {
+            Fp8Recipe::Delayed => ("delayed", "hybrid"),
+            Fp8Recipe::Tensorwise => ("tensorwise", "hybrid"),
+            Fp8Recipe::Blockwise => ("blockwise", "e4m3"),
+            Fp8Recipe::Mxfp8 | Fp8Recipe::Nvfp4 => ("mxfp8", "e4m3"),
+        };
+        list.set(policy, "--fp8-format", format, from, "products in fp8");
+        list.set(policy, "--fp8-recipe", name, from, "where scales come from; the default is delayed");
+    }
+    if options.fp8_param_gather {
+        let flag = if scaling == Fp8Recipe::Nvfp4 { "--fp4-param-gather" } else { "--fp8-param-gather" };
+        list.switch(policy, flag, "state.fp8_param_gather", "weights are kept and gathered in the product's format");
+    }
+}
+
+fn optimizer(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    let tensors = job.recipe.tensors();
+    let steps = |optimizer| tensors.iter().any(|t| t.optimizer == optimizer);
+    if steps(Optimizer::Sgd) {
+        findings.push(unsayable("optimizer", "SGD for some tensors and another optimizer for the rest has no flag"));
+    }
+    let name = if steps(Optimizer::Muon) { "muon" } else { "adam" };
+    let why = "Muon steps matrices, AdamW the rest";
+    let why = if name == "muon" { why } else { "AdamW throughout" };
+    list.set(Kind::RecipeNative, "--optimizer", name, "recipe.optimizer", why);
+    list.set(Kind::Policy, "--adam-beta1", "0.9", "policy.run", "usual for language models");
+    list.set(Kind::Policy, "--adam-beta2", "0.95", "policy.run", "the default is 0.999");
+    if name == "muon" {
+        list.set(Kind::Policy, "--muon-momentum", "0.95", "policy.run", "the default is 0.9");
+        let why = "each tensor-parallel rank orthogonalises its own part";
+        list.set(Kind::Policy, "--muon-tp-mode", "blockwise", "layout.tp", why);
+    }
+    moments(job, list, findings);
+}
+
+/// Moments and main weights in other formats need the precision-aware optimizer.
+fn moments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    let precision = &job.recipe.precision;
+    let offloads = job.offload.optimizer > 0.0;
+    let usual = precision.moments == Dtype::Fp32 && precision.main == Dtype::Fp32;
+    if usual && !offloads {
+        return;
+    }
+    let why = "moments and main weights in the recipe's formats";
+    list.switch(Kind::RecipeNative, "--use-precision-aware-optimizer", "precision", why);
+    let sayable = [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16];
+    if !sayable.contains(&precision.moments) || ![Dtype::Fp32, Dtype::Fp16].contains(&precision.main) {
+        let message = format!("moments in {} with main weights in {}", precision.moments, precision.main);
+        findings.push(unsayable("precision", message + " have no flag"));
+    }
+    list.set(Kind::RecipeNative, "--exp-avg-dtype", precision.moments, "precision.moments", why);
+    list.set(Kind::RecipeNative, "--exp-avg-sq-dtype", precision.moments, "precision.moments", why);
+    list.set(Kind::RecipeNative, "--main-params-dtype", precision.main, "precision.main", why);
+}
+
+/// How state is shared out, and when gradients and weights travel.
+fn sharing(job: &Job, options: &MegatronOptions, list: &mut List) {
+    let from = "layout.zero";
+    let distributed = "--use-distributed-optimizer";
+    match job.layout.zero {
+        ZeroStage::Zero => {}
+        ZeroStage::One => list.switch(LAYOUT, distributed, from, "optimizer state is shared out over replicas"),
+        ZeroStage::Two | ZeroStage::Three => {
+            let strategy = if job.layout.zero == ZeroStage::Two { "optim_grads" } else { "optim_grads_params" };
+            list.switch(LAYOUT, "--use-megatron-fsdp", from, "gradients, and at 3 weights, are shared out");
+            list.switch(LAYOUT, distributed, from, "Megatron-FSDP stands on it");
+            list.set(LAYOUT, "--data-parallel-sharding-strategy", strategy, from, "what is shared out");
+        }
+    }
+    let why = "gradients travel during backward, weights during forward [lane/buckets]";
+    if options.reduction == Reduction::Overlapped || is_fsdp(job) {
+        list.switch(Kind::Policy, "--overlap-grad-reduce", "policy.run.overlap", why);
+        if job.layout.zero != ZeroStage::Zero {
+            list.switch(Kind::Policy, "--overlap-param-gather", "policy.run.overlap", why);
+        }
+    }
+}
+
+fn offload(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    if job.offload.optimizer > 0.0 {
+        let from = "state.offload_optimizer";
+        list.switch(Kind::Policy, "--optimizer-cpu-offload", from, "AdamW's state on the host");
+        list.set(
+            Kind::Policy,
+            "--optimizer-offload-fraction",
+            number(job.offload.optimizer),
+            from,
+            "the default is all",
+        );
+    }
+    if job.offload.activations > 0.0 {
+        let message = "Megatron offloads named modules or whole layers, not a share of activations";
+        findings.push(unsayable("offload-activations", message).hint("leave --offload-activations out"));
+    }
+}

@@ -1,0 +1,87 @@
+//! One engine a file: a job in, an emission out. What the engine's own rules refuse was refused
+//! before (`layout::engines`); here is only what it cannot be told.
+
+pub mod bridge;
+mod decoder;
+pub mod deepspeed;
+pub mod fsdp2;
+mod list;
+pub mod maxtext;
+pub mod megatron;
+pub mod nanotron;
+mod reference;
+pub mod torchtitan;
+pub mod xla_spmd;
+
+use crate::emission::{Emission, EnvVar};
+use crate::job::{Frontend, Job, Seams, as_seam};
+use crate::policy::Place;
+use diag::{Blame, Finding};
+use layout::Engine;
+use recipe::Seam;
+
+/// Writes a job down for the engine of its layout (Megatron when none is named).
+pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
+    match engine_of(job) {
+        Engine::Megatron if job.frontend == Frontend::Bridge => bridge::emit(job),
+        Engine::Megatron => megatron::emit(job),
+        Engine::Deepspeed => deepspeed::emit(job),
+        Engine::Nanotron => nanotron::emit(job),
+        Engine::Maxtext => maxtext::emit(job),
+        Engine::Torchtitan => torchtitan::emit(job),
+        Engine::Fsdp2 => fsdp2::emit(job),
+        Engine::XlaSpmd => xla_spmd::emit(job),
+        engine => Err(vec![refuse(engine, "nothing is emitted for it")]),
+    }
+}
+
+/// The engine of a job.
+pub fn engine_of(job: &Job) -> Engine {
+    job.layout.engine.unwrap_or(Engine::Megatron)
+}
+
+/// An engine that cannot be started.
+fn refuse(engine: Engine, why: &str) -> Finding {
+    Finding::error("launch/engine", Blame::Engine, engine.name(), format!("`{engine}` cannot be launched: {why}"))
+}
+
+/// What an engine has no block for, as seams where they are allowed; refused with the whole list
+/// otherwise.
+fn engine_seams(job: &Job, missing: Vec<Finding>) -> Result<Vec<Seam>, Vec<Finding>> {
+    if missing.is_empty() || job.allowed == Seams::Allow {
+        Ok(missing.iter().map(as_seam).collect())
+    } else {
+        Err(missing)
+    }
+}
+
+/// A name with small letters, digits and dashes only, for places that take no others.
+pub fn slug(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let text: String = name.chars().map(plain).take(50).collect();
+    let trimmed = text.trim_matches('-');
+    if trimmed.is_empty() { "run".to_string() } else { trimmed.to_string() }
+}
+
+/// The name of a job's lane.
+fn lane_of(job: &Job) -> &'static str {
+    crate::lanes::of_engine(engine_of(job)).map_or("none", |lane| lane.name)
+}
+
+/// Where compilers, kernels and libraries keep what they make, and what the policy carries along.
+pub fn storage_environment(job: &Job) -> Vec<EnvVar> {
+    let places = job.policy.storage.places();
+    let why = |place: &Place| match place.key {
+        "hf_home" => "tokenizers and data sets are kept with the data",
+        "temporary" => "temporary files never fill the root volume [preflight/root-volume]",
+        _ => "compiled kernels never fill the root volume [preflight/root-volume]",
+    };
+    let kept = places.iter().filter_map(|place| Some(EnvVar::new(place.variable?, &place.path, why(place))));
+    let carried = job.policy.environment.set.iter();
+    kept.chain(carried.map(|(name, value)| EnvVar::new(name, value, "carried by the policy"))).collect()
+}
+
+/// The environment the job's processes are given; what the policy carries, where nothing is emitted.
+pub fn environment(job: &Job) -> Vec<EnvVar> {
+    emit(job).map_or_else(|_| storage_environment(job), |emission| emission.environment)
+}

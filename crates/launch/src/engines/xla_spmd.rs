@@ -1,0 +1,129 @@
+//! XLA SPMD: one partition spec a parameter over ("data", "expert", "model"), a loader for
+//! torch_xla and for JAX, and the reference model in both. The compiler places collectives.
+
+use super::{engine_seams, lane_of, reference, storage_environment};
+use crate::emission::{Argument, Emission, File, Kind, Starter};
+use crate::job::Job;
+use crate::tree;
+use diag::{Blame, Finding};
+use layout::ownership::Row;
+use layout::{Axis, Engine, Layout, OwnershipTable};
+use serde_json::{Map, Value, json};
+
+/// The schema that `table.py` reads.
+const SCHEMA: &str = "shardwright.xla-spmd/1";
+
+/// What is emitted beside the table. `model.py` is the torch reference, unsharded: annotations do
+/// the rest.
+const ASSETS: [(&str, &str); 4] = [
+    ("table.py", include_str!("../../assets/xla_spmd/table.py")),
+    ("model_jax.py", include_str!("../../assets/xla_spmd/model_jax.py")),
+    ("model.py", include_str!("../../assets/fsdp2/model.py")),
+    ("train.py", include_str!("../../assets/xla_spmd/train.py")),
+];
+
+/// Writes a job down for XLA SPMD.
+pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
+    let table = OwnershipTable::new(job.recipe, job.layout)?;
+    let findings = refusals(job);
+    if !findings.is_empty() {
+        return Err(findings);
+    }
+    let missing = reference::findings(job.recipe, "xla-spmd/reference-model");
+    let seams = job.seams.iter().cloned().chain(engine_seams(job, missing)?).collect();
+    let table = tree::json_rows(&table_json(job, &table));
+    let files = std::iter::once(File::new("table.json", table));
+    let files = files.chain(ASSETS.iter().map(|(path, contents)| File::new(*path, *contents))).collect();
+    let why = "mesh and one partition spec a parameter";
+    let arguments = vec![
+        Argument::new(Kind::Layout, "--table", "plan", why).value("table.json"),
+        Argument::new(Kind::Policy, "--steps", "policy.run.steps", "length of the run").value(job.policy.run.steps),
+        Argument::new(Kind::Policy, "--framework", "lane", "the TPU lane runs torch_xla").value("torch_xla"),
+    ];
+    Ok(Emission {
+        engine: Engine::XlaSpmd,
+        lane: lane_of(job),
+        mode: job.layout.mode,
+        starter: Starter::Python,
+        entry: vec!["train.py".to_string()],
+        arguments,
+        on_command_line: true,
+        environment: storage_environment(job),
+        files,
+        seams,
+    })
+}
+
+/// What the mesh cannot hold, and what the reference model does not have.
+fn refusals(job: &Job) -> Vec<Finding> {
+    let layout = job.layout;
+    let mut findings = Vec::new();
+    if !layout.dp.get().is_multiple_of(layout.ep.get()) {
+        let message = format!("the mesh is (data, expert, model): ep {} must divide dp {}", layout.ep, layout.dp);
+        let fix = units::divisors(layout.dp.get());
+        findings.push(Finding::error("xla-spmd/expert-axis", Blame::Engine, "ep", message).fix("ep", fix));
+    }
+    findings
+}
+
+/// The mesh, outermost axis first; an axis of one is left out, data apart.
+fn mesh(layout: &Layout) -> Vec<(&'static str, u64)> {
+    let (expert, model) = (layout.ep.get(), layout.tp.get());
+    let all = [("data", layout.dp.get() / expert), ("expert", expert), ("model", model)];
+    all.into_iter().filter(|&(name, degree)| name == "data" || degree > 1).collect()
+}
+
+fn table_json(job: &Job, table: &OwnershipTable) -> Value {
+    let (recipe, layout) = (job.recipe, job.layout);
+    let mesh = mesh(layout);
+    let mut parameters = Map::new();
+    let mut shapes = Map::new();
+    for row in &table.rows {
+        parameters.insert(row.tensor.path.clone(), spec(row, layout));
+        shapes.insert(row.tensor.path.clone(), json!(row.tensor.shape()));
+    }
+    json!({
+        "schema": SCHEMA,
+        "recipe": job.source.name,
+        "mesh": {
+            "axes": mesh.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+            "shape": mesh.iter().map(|(_, degree)| *degree).collect::<Vec<_>>(),
+        },
+        "data": [replicas(layout), Value::Null],
+        "batch": {"global_batch": layout.global_batch, "sequence": layout.sequence},
+        "learning_rate": job.policy.run.learning_rate,
+        "model": reference::model(recipe, layout.padded_vocab(recipe.vocab)),
+        "shapes": shapes,
+        "parameters": parameters,
+    })
+}
+
+/// The axes that replicas of a dense tensor lie on.
+fn replicas(layout: &Layout) -> Value {
+    if layout.ep.splits() { json!(["data", "expert"]) } else { json!("data") }
+}
+
+/// One entry a dim: the table's own cuts as mesh axes, then ZeRO-3: the widest dim left that
+/// divides is shared out over replicas. A dim that does not divide evenly stays whole: XLA would
+/// pad it, and the plan says nothing of padding.
+fn spec(row: &Row, layout: &Layout) -> Value {
+    let shape = row.tensor.shape();
+    let mut entries = vec![Value::Null; shape.len()];
+    for cut in &row.cuts {
+        let axis = if cut.axis == Axis::Ep { "expert" } else { "model" };
+        if shape[cut.dim].is_multiple_of(layout.degree(cut.axis).get()) {
+            entries[cut.dim] = json!(axis);
+        }
+    }
+    let is_expert = row.tensor.acting.is_some() && layout.ep.splits();
+    let (axes, degree) = if is_expert {
+        (json!("data"), layout.dp.get() / layout.ep.get())
+    } else {
+        (replicas(layout), layout.dp.get())
+    };
+    let free = (0..shape.len()).filter(|&d| entries[d].is_null() && shape[d].is_multiple_of(degree));
+    if let Some(dim) = free.max_by_key(|&d| (shape[d], std::cmp::Reverse(d))) {
+        entries[dim] = axes;
+    }
+    Value::Array(entries)
+}

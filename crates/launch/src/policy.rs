@@ -1,0 +1,254 @@
+//! Where a run keeps things, what it reads, and how long it goes on: what neither recipe nor
+//! layout says; and what a machine must be like before it may run there. Written by people, so
+//! unknown keys are refused. One file serves `launch` and `preflight`.
+
+mod machine;
+mod read;
+
+pub use machine::{Clock, Environment, Gpu, Limit, Limits, Ports, Processes};
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A launch policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Policy {
+    /// Locations.
+    pub storage: Storage,
+    /// What is trained on.
+    pub data: Data,
+    /// How long, how fast.
+    pub run: Run,
+    /// What the scheduler is told.
+    pub job: JobPolicy,
+    /// Implementations of seams by the seam's name, as `module:function`.
+    pub seams: BTreeMap<String, String>,
+    /// Versions of packages the run is pinned to.
+    pub pins: BTreeMap<String, String>,
+    /// Variables carried into the run, and those the machine must or must not have.
+    pub environment: Environment,
+    /// Ports nobody may listen at.
+    pub ports: Ports,
+    /// What counts as a training process.
+    pub processes: Processes,
+    /// What the devices must be like.
+    pub gpu: Gpu,
+    /// Limits of a process.
+    pub limits: Limits,
+    /// The clock.
+    pub clock: Clock,
+}
+
+/// Locations; none of them may be on the root volume, which `preflight` checks on the machine.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Storage {
+    /// Checkpoints.
+    pub checkpoints: String,
+    /// Data caches and indices.
+    pub data: String,
+    /// Logs.
+    pub logs: String,
+    /// Compiler, Triton and CUDA caches.
+    pub caches: String,
+    /// Temporary files.
+    pub temporary: String,
+    /// Triton's kernels; below `caches` when it is not said.
+    pub triton_cache: Option<String>,
+    /// Inductor's kernels; below `caches` when it is not said.
+    pub inductor_cache: Option<String>,
+    /// The driver's own kernels; below `caches` when it is not said.
+    pub cuda_cache: Option<String>,
+    /// Tokenizers and data sets of Hugging Face; below `data` when it is not said.
+    pub hf_home: Option<String>,
+    /// Whether any of these on the root volume is a violation.
+    pub forbid_root_volume: bool,
+    /// Checkpoints kept at a time; every one that is written when it is not said.
+    pub keep_last: Option<u64>,
+    /// Bytes that must be free, by location.
+    pub free: BTreeMap<&'static str, u64>,
+}
+
+/// Whether what a location holds is missed after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// It must outlive the machine's memory.
+    Lasting,
+    /// It is made again.
+    Remade,
+}
+
+/// One location with where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its key in `[storage]`.
+    pub key: &'static str,
+    /// Where it is.
+    pub path: String,
+    /// The variable that tells a library so.
+    pub variable: Option<&'static str>,
+    /// Whether it must last.
+    pub keeps: Keeps,
+}
+
+impl Storage {
+    /// Every location, those below another spelled out.
+    pub fn places(&self) -> Vec<Place> {
+        let below = |said: &Option<String>, folder: &str, name: &str| {
+            said.clone().unwrap_or_else(|| format!("{}/{name}", folder.trim_end_matches('/')))
+        };
+        let place = |key, path: String, variable, keeps| Place { key, path, variable, keeps };
+        use Keeps::{Lasting, Remade};
+        vec![
+            place("checkpoints", self.checkpoints.clone(), None, Lasting),
+            place("data", self.data.clone(), None, Lasting),
+            place("logs", self.logs.clone(), None, Lasting),
+            place("caches", self.caches.clone(), None, Remade),
+            place("triton_cache", below(&self.triton_cache, &self.caches, "triton"), Some("TRITON_CACHE_DIR"), Remade),
+            place(
+                "inductor_cache",
+                below(&self.inductor_cache, &self.caches, "inductor"),
+                Some("TORCHINDUCTOR_CACHE_DIR"),
+                Remade,
+            ),
+            place("cuda_cache", below(&self.cuda_cache, &self.caches, "cuda"), Some("CUDA_CACHE_PATH"), Remade),
+            place("hf_home", below(&self.hf_home, &self.data, "huggingface"), Some("HF_HOME"), Remade),
+            place("temporary", self.temporary.clone(), Some("TMPDIR"), Remade),
+        ]
+    }
+}
+
+impl Default for Storage {
+    /// A volume of its own, by a name a cluster can mount; a policy file names the real one.
+    fn default() -> Storage {
+        let below = |name: &str| format!("/mnt/shardwright/{name}");
+        Storage {
+            checkpoints: below("checkpoints"),
+            data: below("data"),
+            logs: below("logs"),
+            caches: below("caches"),
+            temporary: below("tmp"),
+            triton_cache: None,
+            inductor_cache: None,
+            cuda_cache: None,
+            hf_home: None,
+            forbid_root_volume: true,
+            keep_last: None,
+            free: BTreeMap::new(),
+        }
+    }
+}
+
+/// What is trained on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Data {
+    /// Data sets in the engine's own form; the engine's made-up data when there are none.
+    pub paths: Vec<String>,
+    /// Tokenizer: a name or path the engine's loader takes; a made-up one when there is none.
+    pub tokenizer: Option<String>,
+}
+
+/// How long and how fast.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Run {
+    /// Steps.
+    pub steps: u64,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// Learning rate at the end.
+    pub least_learning_rate: f64,
+    /// Steps of warm-up.
+    pub warmup_steps: u64,
+    /// Weight decay.
+    pub weight_decay: f64,
+    /// Largest gradient norm.
+    pub clip: f64,
+    /// Seed.
+    pub seed: u64,
+    /// Steps between checkpoints.
+    pub save_every: u64,
+    /// Steps between log lines.
+    pub log_every: u64,
+    /// Whether gradients and weights travel during compute.
+    pub overlap: bool,
+    /// The topology that bucket and padding constants were tuned for, if they were tuned.
+    pub tuned_for: Option<String>,
+    /// Whether adapters are added after sharding, so that their gradients need hooks of their own.
+    pub adapters: bool,
+}
+
+impl Default for Run {
+    /// A short run that shows whether a plan works; a real one has a policy.
+    fn default() -> Run {
+        Run {
+            steps: 100,
+            learning_rate: 3e-4,
+            least_learning_rate: 3e-5,
+            warmup_steps: 10,
+            weight_decay: 0.1,
+            clip: 1.0,
+            seed: 1234,
+            save_every: 50,
+            log_every: 1,
+            overlap: true,
+            tuned_for: None,
+            adapters: false,
+        }
+    }
+}
+
+/// What the scheduler is told.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobPolicy {
+    /// Name; the recipe's when there is none.
+    pub name: Option<String>,
+    /// Container image.
+    pub image: String,
+    /// Where the engine's scripts are, on the machine or in the image.
+    pub engine_root: String,
+    /// The training script of engines that have none of their own.
+    pub script: Option<String>,
+    /// Restarts after a failure.
+    pub restarts: u64,
+    /// Port of the rendezvous.
+    pub port: u16,
+    /// Host of the rendezvous, where the scheduler does not name one.
+    pub host: String,
+    /// CPU cores of a node that the run gets.
+    pub cpus: u64,
+    /// Wall-clock limit in hours.
+    pub hours: u64,
+    /// Slurm partition.
+    pub partition: Option<String>,
+    /// Slurm account.
+    pub account: Option<String>,
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Kubernetes training runtime a TrainJob refers to.
+    pub runtime: String,
+    /// Kubernetes volume claim that holds the storage.
+    pub claim: String,
+    /// Where the claim is mounted.
+    pub mount: String,
+}
+
+impl Default for JobPolicy {
+    fn default() -> JobPolicy {
+        JobPolicy {
+            name: None,
+            image: "training:latest".to_string(),
+            engine_root: "/opt/engine".to_string(),
+            script: None,
+            restarts: 3,
+            port: 29500,
+            host: "localhost".to_string(),
+            cpus: 64,
+            hours: 24,
+            partition: None,
+            account: None,
+            namespace: "default".to_string(),
+            runtime: "torch-distributed".to_string(),
+            claim: "shardwright".to_string(),
+            mount: "/mnt/shardwright".to_string(),
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `/proc/self/limits`: soft limits, which are those in force.
+
+use super::super::machine::Resource;
+use super::number;
+use crate::policy::Limit;
+
+const ROWS: [(&[u8], Resource); 3] = [
+    (b"Max open files", Resource::OpenFiles),
+    (b"Max locked memory", Resource::LockedMemory),
+    (b"Max processes", Resource::Processes),
+];
+
+/// The limits a policy may ask about.
+pub fn limits(raw: &[u8]) -> Vec<(Resource, Limit)> {
+    let lines = raw.split(|b| *b == b'\n');
+    lines
+        .filter_map(|line| ROWS.iter().find_map(|(name, resource)| row(line.strip_prefix(*name)?, *resource)))
+        .collect()
+}
+
+fn row(rest: &[u8], resource: Resource) -> Option<(Resource, Limit)> {
+    let soft = rest.split(|b| *b == b' ').find(|field| !field.is_empty())?;
+    if soft == b"unlimited" {
+        return Some((resource, Limit::Unlimited));
+    }
+    Some((resource, Limit::Of(number(soft)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn soft_limits_are_read() {
+        let text = b"Limit                     Soft Limit           Hard Limit           Units     \n\
+            Max processes             unlimited            96349                processes \n\
+            Max open files            1024                 20000                files     \n";
+        assert_eq!(limits(text), [(Resource::Processes, Limit::Unlimited), (Resource::OpenFiles, Limit::Of(1024))]);
+    }
+}

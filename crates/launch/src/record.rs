@@ -1,0 +1,83 @@
+//! The record of a launch: everything that says what ran, with a hash of each file, so that a
+//! receipt can later prove it. Composed here; the command line writes it.
+
+use crate::emission::{Emission, File};
+use crate::job::Job;
+use crate::lanes;
+use crate::quote;
+use crate::schedulers::{Scheduler, command};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// Versions of engines the emission was written for.
+pub const VERSIONS: &[(&str, &str)] = &[
+    ("megatron", "megatron-core 0.19.2"),
+    ("bridge", "megatron-bridge 0.6.2"),
+    ("torchtitan", "torchtitan 0.3.0"),
+    ("deepspeed", "deepspeed 0.19.8"),
+    ("nanotron", "nanotron main 2411b02 (2026-04-07)"),
+    ("maxtext", "maxtext 0.2.5"),
+    ("fsdp2", "torch 2.15"),
+    ("xla-spmd", "torch_xla or jax as pinned in the policy"),
+];
+
+/// What the memory model said of the plan, and whether it was overridden.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct MemoryVerdict {
+    /// `fits`, `tight`, `does not fit`, or `unmodelled`.
+    pub verdict: String,
+    /// Headroom of the worst rank, or why nothing was priced.
+    pub detail: String,
+    /// Whether the launch went on against a verdict of `does not fit`.
+    pub overridden: bool,
+}
+
+/// SHA-256 in hexadecimal.
+pub fn hash(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Every file of the launch directory: the job's own, and the record's.
+pub fn files(
+    job: &Job,
+    emission: &Emission,
+    scheduler: Scheduler,
+    job_files: Vec<File>,
+    memory: &MemoryVerdict,
+    plan: Value,
+) -> Vec<File> {
+    let mut all = job_files;
+    let pretty = |value: &Value| serde_json::to_string_pretty(value).unwrap_or_default() + "\n";
+    all.push(File::new("plan.json", pretty(&plan)));
+    all.push(File::new("recipe.toml", job.source.to_toml()));
+    all.push(File::new("arguments.json", pretty(&json!(emission.arguments))));
+    let environment: String =
+        emission.environment.iter().map(|v| format!("{}={}\n", v.name, quote::shell(&v.value))).collect();
+    all.push(File::new("environment.env", environment));
+    let hashes: serde_json::Map<String, Value> =
+        all.iter().map(|file| (file.path.clone(), hash(&file.contents).into())).collect();
+    let version = match emission.engine {
+        layout::Engine::Megatron if job.frontend == crate::Frontend::Bridge => "bridge",
+        engine => engine.name(),
+    };
+    let version = VERSIONS.iter().find(|(name, _)| *name == version).map(|(_, version)| *version);
+    let record = json!({
+        "schema": "shardwright/launch/1",
+        "recipe": job.source.name, "engine": emission.engine.name(), "lane": emission.lane,
+        "mode": emission.mode.map(|m| m.name()), "frontend": job.frontend.name(), "scheduler": scheduler.name(),
+        "command": command(scheduler, job), "topology": lanes::topology(job.cluster, job.layout),
+        "memory": memory, "seams": emission.seams, "pins": job.policy.pins,
+        "versions": { "shardwright": env!("CARGO_PKG_VERSION"), "engine": version },
+        "sha256": hashes,
+    });
+    all.push(File::new("launch.json", pretty(&record)));
+    all.push(File::new(SUMS, sums(&all)));
+    all
+}
+
+/// Every other file with its hash, as `sha256sum -c` reads it.
+const SUMS: &str = "SHA256SUMS";
+
+fn sums(files: &[File]) -> String {
+    files.iter().map(|file| format!("{}  {}\n", hash(&file.contents), file.path)).collect()
+}

@@ -1,0 +1,80 @@
+//! The script of a node. Every value in it is quoted; only our own variables are expanded.
+
+use crate::emission::{Emission, File, Starter};
+use crate::job::Job;
+use crate::quote;
+
+/// `launch.sh`: environment, folders, then the engine in place of the shell.
+pub fn node(job: &Job, emission: &Emission) -> String {
+    let policy = &job.policy.job;
+    let mut out = String::from("#!/usr/bin/env bash\n");
+    let words = format!("# {} on {} (lane {})", job.source.name, emission.engine, emission.lane);
+    out += &(quote::comment(&words) + "\n");
+    for seam in &emission.seams {
+        let gives_up = if seam.gives_up { "given up" } else { "kept by a patch" };
+        let text = format!("# seam {} ({gives_up}): the recipe says {}; runs: {}", seam.name, seam.wanted, seam.runs);
+        out += &(quote::comment(&text) + "\n");
+    }
+    out += "set -euo pipefail\n";
+    out += "here=$(cd -- \"$(dirname -- \"${BASH_SOURCE[0]}\")\" && pwd)\n";
+    out += "cd -- \"$here\"\n";
+    out += "export PYTHONPATH=\"$here${PYTHONPATH:+:$PYTHONPATH}\"\n";
+    out += ": \"${NODE_RANK:=${SLURM_NODEID:-${JOB_COMPLETION_INDEX:-${PET_NODE_RANK:-0}}}}\"\n";
+    out += &format!(": \"${{RDZV_HOST:=${{PET_MASTER_ADDR:-{}}}}}\"\n", plain_host(&policy.host));
+    for variable in &emission.environment {
+        out += &(quote::comment(&format!("# {}", variable.why)) + "\n");
+        out += &format!("export {}={}\n", variable.name, quote::shell(&variable.value));
+    }
+    let folders = job.policy.storage.places().into_iter().map(|place| place.path);
+    out += &format!("for folder in {}; do\n  mkdir -p -- \"$folder\"\n", quote::shell_line(folders));
+    if job.policy.storage.forbid_root_volume {
+        out += "  if [ \"$(stat -c %d -- \"$folder\")\" = \"$(stat -c %d /)\" ]; then\n";
+        out += "    printf '%s is on the root volume, and the policy keeps runs off it\\n' \"$folder\" >&2\n    exit 1\n  fi\n";
+    }
+    out += "done\n";
+    out += &start(job, emission);
+    out
+}
+
+/// A host's name, or the local one where it is none.
+fn plain_host(host: &str) -> &str {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
+    if !host.is_empty() && host.chars().all(is_plain) { host } else { "localhost" }
+}
+
+/// The line that starts the engine.
+fn start(job: &Job, emission: &Emission) -> String {
+    let (policy, cluster) = (&job.policy.job, job.cluster);
+    let mut lines = Vec::new();
+    match emission.starter {
+        Starter::Torchrun => {
+            let logs = format!("{}/torchrun", job.policy.storage.logs.trim_end_matches('/'));
+            lines.push("exec torchrun".to_string());
+            lines.push(format!("--nnodes {} --nproc-per-node {}", cluster.nodes, cluster.devices_per_node));
+            lines.push(format!("--node-rank \"$NODE_RANK\" --rdzv-id {}", super::name(job)));
+            lines.push(format!("--rdzv-backend c10d --rdzv-endpoint \"$RDZV_HOST:{}\"", policy.port));
+            lines.push(format!("--max-restarts {} --tee 3 --log-dir {}", policy.restarts, quote::shell(&logs)));
+        }
+        Starter::Python => {
+            let port = policy.port;
+            let exports = format!("export JAX_COORDINATOR_IP=\"$RDZV_HOST\" JAX_COORDINATOR_PORT={port}");
+            lines.push(format!("{exports} NNODES={} NODE_RANK\nexec python3", cluster.nodes));
+        }
+    }
+    lines.extend(emission.shell_words());
+    lines.join(" \\\n  ") + "\n"
+}
+
+/// The launch as the words of one command, for schedulers that carry no files: it writes its files
+/// below the temporary location and goes on with `last`. Paths and contents are words of their own,
+/// so that no single argument holds the whole launch.
+pub fn bundle(job: &Job, files: &[File], last: &str) -> Vec<String> {
+    let folder = format!("{}/launch-XXXXXX", job.policy.storage.temporary.trim_end_matches('/'));
+    let mut text = format!("set -euo pipefail\nmkdir -p -- {}\n", quote::shell(&job.policy.storage.temporary));
+    text += &format!("cd -- \"$(mktemp -d -- {})\"\n", quote::shell(&folder));
+    text += "while [ $# -gt 0 ]; do\n  mkdir -p -- \"$(dirname -- \"$1\")\"\n  printf %s \"$2\" > \"$1\"\n  shift 2\ndone\n";
+    text += &format!("{last}\n");
+    let mut words = vec!["bash".to_string(), "-c".to_string(), text, "launch".to_string()];
+    words.extend(files.iter().flat_map(|file| [file.path.clone(), file.contents.clone()]));
+    words
+}
