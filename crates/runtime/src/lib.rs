@@ -19,3 +19,4 @@ mod split;
 mod stack;
 mod suffix;
 pub mod train;
+mod wide;

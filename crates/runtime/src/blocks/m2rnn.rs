@@ -17,6 +17,7 @@ use crate::product::{View, Write, multiply};
 use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
 use crate::split::{tensor, time};
+use crate::wide::map2;
 use comm::{Call, Op, Result};
 use diag::{Blame, Finding};
 use recipe::kinds::m2rnn::M2rnn as Kind;
@@ -156,7 +157,7 @@ impl M2rnn {
     }
 
     fn gated<R: Real>(&self, y: &Mat<R>, g: &Mat<R>) -> Mat<R> {
-        Mat { data: y.data.iter().zip(&g.data).map(|(y, g)| *y * silu(*g).0).collect(), ..*y }
+        Mat { data: map2(&y.data, &g.data, |y, g| y * silu(g).0), ..*y }
     }
 
     /// Gradients of the scalars of every head; gives that of the raw forget gates.

@@ -13,6 +13,7 @@ use crate::params::{Id, Shelf};
 use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
 use crate::split::{heads, tensor};
+use crate::wide::{map2, wide};
 use comm::Result;
 use diag::{Blame, Finding};
 use layout::Layout;
@@ -118,7 +119,7 @@ impl Mamba2 {
 
     /// Gate and norm: what the projection out reads.
     fn gate<R: Real>(&self, cx: &Cx<R>, y: &Mat<R>, z: &Mat<R>) -> (Mat<R>, Mat<R>) {
-        let data = y.data.iter().zip(&z.data).map(|(y, z)| *y * silu(*z).0).collect();
+        let data = map2(&y.data, &z.data, |y, z| y * silu(z).0);
         let gated = Mat { data, ..*y };
         let normed = match self.norm {
             Some(id) => rms(&gated, &heads::mine(cx, id, &self.widths[..1], 1), self.group),
@@ -222,11 +223,15 @@ impl Mamba2 {
 /// Transpose of `y · silu(z)`: gradients of both.
 pub(crate) fn gate_back<R: Real>(y: &Mat<R>, z: &Mat<R>, d: &Mat<R>) -> (Mat<R>, Mat<R>) {
     let (mut dy, mut dz) = (d.clone(), d.clone());
-    for (i, (y, z)) in y.data.iter().zip(&z.data).enumerate() {
-        let (value, slope) = silu(*z);
-        dy.data[i] *= value;
-        dz.data[i] *= *y * slope;
-    }
+    let inputs = y.data.iter().zip(&z.data);
+    let outputs = dy.data.iter_mut().zip(&mut dz.data);
+    wide(|| {
+        for ((y, z), (dy, dz)) in inputs.zip(outputs) {
+            let (value, slope) = silu(*z);
+            *dy *= value;
+            *dz *= *y * slope;
+        }
+    });
     (dy, dz)
 }
 

@@ -16,6 +16,7 @@ use crate::params::{Id, Shelf};
 use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
 use crate::split::tensor;
+use crate::wide::map2;
 use comm::Result;
 use diag::{Blame, Finding};
 use recipe::kinds::mamba3::Mamba3 as Kind;
@@ -117,7 +118,7 @@ impl Mamba3 {
     }
 
     fn gated<R: Real>(&self, y: &Mat<R>, z: &Mat<R>) -> Mat<R> {
-        Mat { data: y.data.iter().zip(&z.data).map(|(y, z)| *y * silu(*z).0).collect(), ..*y }
+        Mat { data: map2(&y.data, &z.data, |y, z| y * silu(z).0), ..*y }
     }
 
     /// Gradients of the packed projection and of the raw angle rates, from the cell's.
