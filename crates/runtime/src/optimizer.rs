@@ -6,7 +6,7 @@ use crate::product::{Write, multiply};
 use crate::rank::Rank;
 use crate::real::Real;
 use crate::shards::Flat;
-use crate::wide::{dot, wide};
+use crate::wide::{squares, wide};
 use comm::{Call, Result};
 use layout::Axis;
 use recipe::{Optimizer, Role};
@@ -206,7 +206,7 @@ fn part_at(shelf: &Shelf, rank: &Rank, id: Id, axis: Axis, place: usize) -> Vec<
 
 /// The nearest orthogonal matrix, nearly: five quintic Newton–Schulz steps on the scaled matrix.
 fn orthogonalise<R: Real>(m: &mut [R], rows: usize, cols: usize) {
-    let length = wide(|| dot(m, m)).f64().sqrt() + 1e-7;
+    let length = squares(m).f64().sqrt() + 1e-7;
     m.iter_mut().for_each(|x| *x *= R::of(1.0 / length));
     let mut x = Mat::of(cols, m.to_vec());
     let is_tall = rows > cols;

@@ -14,18 +14,59 @@ pub(crate) fn wide<T>(work: impl FnOnce() -> T) -> T {
     pulp::Arch::new().dispatch(work)
 }
 
-/// The largest number, or `least` if all are smaller.
-#[inline(always)]
-pub(crate) fn most<R: Real>(row: &[R], least: R) -> R {
-    let larger = |a: R, b: R| if b > a { b } else { a };
-    let mut lanes = [least; LANES];
-    let chunks = row.chunks_exact(LANES);
-    let rest = chunks.remainder().iter().fold(least, |a, b| larger(a, *b));
-    for chunk in chunks {
-        lanes.iter_mut().zip(chunk).for_each(|(lane, x)| *lane = larger(*lane, *x));
-    }
-    lanes.iter().fold(rest, |a, b| larger(a, *b))
+/// A longer loop: as a closure it would be too long to be inlined, and stay narrow.
+macro_rules! kernel {
+    ($(#[$doc:meta])* $name:ident, $kernel:ident($($field:ident: $type:ty),+), $body:block) => {
+        struct $kernel<'a, R>($($type),+);
+
+        impl<R: Real> pulp::NullaryFnOnce for $kernel<'_, R> {
+            type Output = R;
+            #[inline(always)]
+            fn call(self) -> R {
+                let $kernel($($field),+) = self;
+                $body
+            }
+        }
+
+        $(#[$doc])*
+        pub(crate) fn $name<'a, R: Real>($($field: $type),+) -> R {
+            pulp::Arch::new().dispatch($kernel($($field),+))
+        }
+    };
 }
+
+kernel!(
+    /// The largest number, or `least` if all are smaller.
+    most,
+    Most(row: &'a [R], least: R),
+    {
+        let larger = |a: R, b: R| if b > a { b } else { a };
+        let mut lanes = [least; LANES];
+        let chunks = row.chunks_exact(LANES);
+        let rest = chunks.remainder().iter().fold(least, |a, b| larger(a, *b));
+        for chunk in chunks {
+            lanes.iter_mut().zip(chunk).for_each(|(lane, x)| *lane = larger(*lane, *x));
+        }
+        lanes.iter().fold(rest, |a, b| larger(a, *b))
+    }
+);
+
+kernel!(
+    /// Turns each number into the exponential of what it has over `from`; gives their sum.
+    exp_over,
+    ExpOver(row: &'a mut [R], from: R),
+    {
+        row.iter_mut().for_each(|x| *x = (*x - from).exp());
+        total(row)
+    }
+);
+
+kernel!(
+    /// The sum of squares.
+    squares,
+    Squares(row: &'a [R]),
+    { dot(row, row) }
+);
 
 /// The sum.
 #[inline(always)]
@@ -59,18 +100,11 @@ fn fold<R: Real>(mut lanes: [R; LANES]) -> R {
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {
-            lanes[i] = lanes[i] + lanes[i + width];
+            lanes[i] += lanes[i + width];
         }
         width /= 2;
     }
     lanes[0]
-}
-
-/// Turns each number into the exponential of what it has over `from`; gives their sum.
-#[inline(always)]
-pub(crate) fn exp_over<R: Real>(row: &mut [R], from: R) -> R {
-    row.iter_mut().for_each(|x| *x = (*x - from).exp());
-    total(row)
 }
 
 /// `f` of every number.

@@ -281,19 +281,17 @@ fn soften<R: Real>(scores: &mut [R], m: usize, tops: &mut [R], sums: &mut [R], o
     let lowest = R::of(f64::NEG_INFINITY);
     let width = outs.len() / tops.len();
     let stats = tops.iter_mut().zip(sums).zip(outs.chunks_exact_mut(width));
-    wide(|| {
-        for (row, ((top, sum), out)) in scores.chunks_exact_mut(m).zip(stats) {
-            let old = *top;
-            *top = most(row, old);
-            if *top == lowest {
-                row.fill(R::ZERO);
-                continue;
-            }
-            let shrink = (old - *top).exp();
-            *sum = *sum * shrink + exp_over(row, *top);
-            out.iter_mut().for_each(|o| *o *= shrink);
+    for (row, ((top, sum), out)) in scores.chunks_exact_mut(m).zip(stats) {
+        let old = *top;
+        *top = most(row, old);
+        if *top == lowest {
+            row.fill(R::ZERO);
+            continue;
         }
-    });
+        let shrink = (old - *top).exp();
+        *sum = *sum * shrink + exp_over(row, *top);
+        out.iter_mut().for_each(|o| *o *= shrink);
+    }
 }
 
 /// A tile's queries, or what belongs to them, one token's `width` columns behind the other's.

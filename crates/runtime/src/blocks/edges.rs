@@ -1,13 +1,13 @@
 //! What stands around the layers: the token table and the vocabulary-parallel loss.
 
 use super::{Cx, Linear};
-use crate::mat::{Mat, axpy, dot};
+use crate::mat::{Mat, axpy};
 use crate::model::Tokens;
 use crate::params::{Id, Shelf};
 use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
 use crate::split::tensor;
-use crate::wide::{exp_over, most, wide};
+use crate::wide::{self, exp_over, most, wide};
 use comm::{Call, Op, Result};
 use recipe::{Positions, Recipe};
 
@@ -113,7 +113,7 @@ impl Head {
         let reduce = |name, op, values| cx.rank.comm.all_reduce(&cx.rank.tp, Call::new("tp", name), op, values);
         let cols = logits.cols;
         let lowest = R::of(f64::NEG_INFINITY);
-        let top = |row: &[R]| wide(|| most(&row[..real], lowest));
+        let top = |row: &[R]| most(&row[..real], lowest);
         let most = reduce("loss: maximum", Op::Max, logits.data.chunks_exact(cols).map(top).collect())?;
         let picked = |(row, target): (&[R], &u32)| {
             (*target as usize).checked_sub(first).filter(|at| *at < real).map_or(R::ZERO, |at| row[at])
@@ -122,7 +122,7 @@ impl Head {
         let picked = reduce("loss: target", Op::Sum, picked)?;
         let shares = |(row, most): (&mut [R], &R)| {
             row[real..].fill(R::ZERO);
-            wide(|| exp_over(&mut row[..real], *most))
+            exp_over(&mut row[..real], *most)
         };
         let sums = logits.data.chunks_exact_mut(cols).zip(&most).map(shares).collect();
         let sums = reduce("loss: sum", Op::Sum, sums)?;
@@ -161,5 +161,5 @@ impl Head {
 
 /// The squared length of a slice, for global norms.
 pub(crate) fn squares<R: Real>(values: &[R]) -> f64 {
-    wide(|| dot(values, values)).f64()
+    wide::squares(values).f64()
 }
