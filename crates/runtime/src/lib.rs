@@ -22,3 +22,4 @@ mod split;
 mod stack;
 mod suffix;
 pub mod train;
+mod wide;

@@ -3,6 +3,8 @@
 
 use crate::product::{View, Write, multiply};
 use crate::real::Real;
+pub(crate) use crate::wide::dot;
+use crate::wide::wide;
 
 /// `rows × cols` numbers, row by row.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -81,7 +83,7 @@ impl<R: Real> Mat<R> {
     /// Adds another of the same shape.
     pub(crate) fn add(&mut self, other: &Mat<R>) {
         debug_assert_eq!((self.rows, self.cols), (other.rows, other.cols));
-        self.data.iter_mut().zip(&other.data).for_each(|(a, b)| *a += *b);
+        wide(|| self.data.iter_mut().zip(&other.data).for_each(|(a, b)| *a += *b));
     }
 
     /// `self · weightᵀ`, a weight being `[out, in]`.
@@ -113,20 +115,6 @@ impl<R: Real> Mat<R> {
     pub(crate) fn sum_rows(&self, sum: &mut [R]) {
         self.data.chunks_exact(self.cols).for_each(|r| sum.iter_mut().zip(r).for_each(|(a, b)| *a += *b));
     }
-}
-
-/// The sum of products, in four independent chains so that it vectorises.
-#[inline(always)]
-pub(crate) fn dot<R: Real>(a: &[R], b: &[R]) -> R {
-    let mut lanes = [R::ZERO; 4];
-    let (a4, b4) = (a.chunks_exact(4), b.chunks_exact(4));
-    let rest: R = a4.remainder().iter().zip(b4.remainder()).map(|(x, y)| *x * *y).sum();
-    for (x, y) in a4.zip(b4) {
-        for (lane, (p, q)) in lanes.iter_mut().zip(x.iter().zip(y)) {
-            *lane += *p * *q;
-        }
-    }
-    (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]) + rest
 }
 
 /// `to += scale · from`.

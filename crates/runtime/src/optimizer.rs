@@ -6,6 +6,7 @@ use crate::product::{Write, multiply};
 use crate::rank::Rank;
 use crate::real::Real;
 use crate::shards::Flat;
+use crate::wide::{squares, wide};
 use comm::{Call, Result};
 use layout::Axis;
 use recipe::{Optimizer, Role};
@@ -56,6 +57,16 @@ pub(crate) struct State<R> {
     pub second: Vec<R>,
 }
 
+/// One step of a held run.
+#[derive(Clone, Copy)]
+pub(crate) struct Step<'a, R> {
+    /// Which it is, from one.
+    pub number: u64,
+    /// What clipping leaves of a gradient.
+    pub scale: R,
+    pub grads: &'a [R],
+}
+
 /// A run of one parameter inside the held run.
 pub(crate) struct Piece {
     pub id: Id,
@@ -90,24 +101,29 @@ impl<R: Real> State<R> {
 
     /// Turns gradients of the held run into what is gathered: new weights where AdamW steps, the
     /// direction to orthogonalise where Muon does.
-    pub fn step(&mut self, s: &Settings, flat: &Flat, shelf: &Shelf, number: u64, grads: &[R], weights: &mut [R]) {
+    ///
+    /// Gradients are multiplied by `scale` first.
+    pub fn step(&mut self, s: &Settings, flat: &Flat, shelf: &Shelf, at: Step<R>, weights: &mut [R]) {
+        let Step { number, scale, grads } = at;
         let mut second = 0;
         for piece in pieces(flat) {
             let at = piece.at.clone();
             let (grads, first) = (&grads[at.clone()], &mut self.first[at.clone()]);
             let weights = &mut weights[at.clone()];
             if steps_by_muon(shelf, piece.id) {
-                let (keep, new) = (R::of(s.momentum), R::of(1.0 - s.momentum));
-                for ((m, g), w) in first.iter_mut().zip(grads).zip(weights) {
-                    *m = keep * *m + new * *g;
-                    *w = keep * *m + new * *g;
-                }
+                let (keep, new) = (R::of(s.momentum), R::of(1.0 - s.momentum) * scale);
+                wide(|| {
+                    for ((m, g), w) in first.iter_mut().zip(grads).zip(weights) {
+                        *m = keep * *m + new * *g;
+                        *w = keep * *m + new * *g;
+                    }
+                });
                 continue;
             }
             let range = second..second + at.len();
             second = range.end;
             let decay = decay(s, shelf, piece.id) * s.rate;
-            adam(s, number, R::of(1.0 - decay), grads, first, &mut self.second[range], weights);
+            adam(s, Step { number, scale, grads }, R::of(1.0 - decay), first, &mut self.second[range], weights);
         }
     }
 }
@@ -120,24 +136,20 @@ fn decay(s: &Settings, shelf: &Shelf, id: Id) -> f64 {
     }
 }
 
-fn adam<R: Real>(
-    s: &Settings,
-    number: u64,
-    keep: R,
-    grads: &[R],
-    first: &mut [R],
-    second: &mut [R],
-    weights: &mut [R],
-) {
+fn adam<R: Real>(s: &Settings, at: Step<R>, keep: R, first: &mut [R], second: &mut [R], weights: &mut [R]) {
+    let Step { number, scale, grads } = at;
     let (b1, b2) = s.betas;
     let correct = |b: f64| R::of(1.0 / (1.0 - b.powi(number as i32)));
     let (c1, c2) = (correct(b1), correct(b2));
     let (b1, b2, rate, epsilon) = (R::of(b1), R::of(b2), R::of(s.rate), R::of(s.epsilon));
-    for (((g, m), v), w) in grads.iter().zip(first).zip(second).zip(weights) {
-        *m = b1 * *m + (R::ONE - b1) * *g;
-        *v = b2 * *v + (R::ONE - b2) * *g * *g;
-        *w = *w * keep - rate * (*m * c1) / ((*v * c2).sqrt() + epsilon);
-    }
+    wide(|| {
+        for (((g, m), v), w) in grads.iter().zip(first).zip(second).zip(weights) {
+            let g = *g * scale;
+            *m = b1 * *m + (R::ONE - b1) * g;
+            *v = b2 * *v + (R::ONE - b2) * g * g;
+            *w = *w * keep - rate * (*m * c1) / ((*v * c2).sqrt() + epsilon);
+        }
+    });
 }
 
 /// Steps a Muon parameter from its local direction: the whole matrix is gathered over the axis that
@@ -159,7 +171,6 @@ pub(crate) fn muon<R: Real>(
     // Experts are local by number; within one, indices are those of the whole matrix.
     let first = param.part.dims[0][0].start * (tensor.elements() / shape[0]);
     let first = if param.is_expert() { first } else { 0 };
-    let indices = global_indices(tensor, &param.part);
     let matrices = if param.is_expert() { param.part.shape()[0] as usize } else { 1 };
     let mut whole = vec![R::ZERO; matrices * rows * cols];
     if is_cut {
@@ -175,7 +186,13 @@ pub(crate) fn muon<R: Real>(
     whole.chunks_exact_mut(rows * cols).for_each(|m| orthogonalise(m, rows, cols));
     let scale = R::of(s.muon_rate * (rows as f64 / cols as f64).max(1.0).sqrt());
     let keep = R::of(1.0 - s.muon_rate * decay(s, shelf, id));
-    weight.iter_mut().zip(indices).for_each(|(w, at)| *w = *w * keep - scale * whole[(at - first) as usize]);
+    let step = |w: &mut R, to: R| *w = *w * keep - scale * to;
+    if is_cut {
+        let indices = global_indices(tensor, &param.part);
+        weight.iter_mut().zip(indices).for_each(|(w, at)| step(w, whole[(at - first) as usize]));
+    } else {
+        weight.iter_mut().zip(whole).for_each(|(w, to)| step(w, to));
+    }
     Ok(())
 }
 
@@ -189,22 +206,23 @@ fn part_at(shelf: &Shelf, rank: &Rank, id: Id, axis: Axis, place: usize) -> Vec<
 
 /// The nearest orthogonal matrix, nearly: five quintic Newton–Schulz steps on the scaled matrix.
 fn orthogonalise<R: Real>(m: &mut [R], rows: usize, cols: usize) {
-    let length = m.iter().map(|x| x.f64() * x.f64()).sum::<f64>().sqrt() + 1e-7;
+    let length = squares(m).f64().sqrt() + 1e-7;
     m.iter_mut().for_each(|x| *x *= R::of(1.0 / length));
     let mut x = Mat::of(cols, m.to_vec());
     let is_tall = rows > cols;
     let small = rows.min(cols);
+    let [a, b, c] = QUINTIC.map(R::of);
+    let (mut gram, mut next) = (Mat::zeros(small, small), Mat::zeros(rows, cols));
     for _ in 0..ITERATIONS {
-        let [a, b, c] = QUINTIC.map(R::of);
-        let mut gram = Mat::zeros(small, small);
         let (left, right) = if is_tall { (x.view().t(), x.view()) } else { (x.view(), x.view().t()) };
         multiply(&mut gram.data, small, Write::Replace, R::ONE, left, right);
+        // (a + b G + c G²) x, with a on the diagonal, so that x is read once.
         let mut poly = Mat { data: gram.data.iter().map(|g| *g * b).collect(), ..gram };
+        poly.data.iter_mut().step_by(small + 1).for_each(|d| *d += a);
         multiply(&mut poly.data, small, Write::Add, c, gram.view(), gram.view());
-        let mut next = Mat { data: x.data.iter().map(|v| *v * a).collect(), ..x };
         let (left, right) = if is_tall { (x.view(), poly.view()) } else { (poly.view(), x.view()) };
-        multiply(&mut next.data, cols, Write::Add, R::ONE, left, right);
-        x = next;
+        multiply(&mut next.data, cols, Write::Replace, R::ONE, left, right);
+        std::mem::swap(&mut x, &mut next);
     }
     m.copy_from_slice(&x.data);
 }

@@ -20,6 +20,17 @@ impl<'a, R: Real> View<'a, R> {
         View { data, rows, cols, row: stride, column: 1 }
     }
 
+    /// One row; the elements of a row lie side by side.
+    pub fn line(self, i: usize) -> &'a [R] {
+        debug_assert_eq!(self.column, 1);
+        &self.data[i * self.row..i * self.row + self.cols]
+    }
+
+    /// All rows.
+    pub fn lines(self) -> impl Iterator<Item = &'a [R]> {
+        (0..self.rows).map(move |i| self.line(i))
+    }
+
     /// The transpose, without moving anything.
     pub fn t(self) -> View<'a, R> {
         View { rows: self.cols, cols: self.rows, row: self.column, column: self.row, ..self }

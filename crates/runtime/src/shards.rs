@@ -63,12 +63,21 @@ impl Flat {
 
     /// The parameters end to end.
     pub fn pack<R: Real>(&self, from: &[Mat<R>]) -> Vec<R> {
-        self.ids.iter().flat_map(|id| from[id.0].data.iter().copied()).collect()
+        let mut flat = Vec::with_capacity(self.len);
+        self.ids.iter().for_each(|id| flat.extend_from_slice(&from[id.0].data));
+        flat
     }
 
     /// The run of a whole buffer that this rank holds.
     pub fn cut<R: Real>(&self, from: &[Mat<R>]) -> Vec<R> {
-        self.pack(from)[self.held.clone()].to_vec()
+        let mut run = Vec::with_capacity(self.held.len());
+        for (id, span) in self.ids.iter().zip(&self.spans) {
+            let (start, end) = (span.start.max(self.held.start), span.end.min(self.held.end));
+            if start < end {
+                run.extend_from_slice(&from[id.0].data[start - span.start..end - span.start]);
+            }
+        }
+        run
     }
 
     /// Gradients summed over the group: the run this rank holds.

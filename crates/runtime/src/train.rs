@@ -3,9 +3,9 @@
 
 use crate::blocks::edges::squares;
 use crate::blocks::{Balance, Cx, Tilt};
-use crate::mat::Mat;
+use crate::mat::{Mat, axpy};
 use crate::model::{Model, Tokens};
-use crate::optimizer::{self, Settings, State};
+use crate::optimizer::{self, Settings, State, Step};
 use crate::params::{Id, Shelf, Sum, hash};
 use crate::pipeline::{Done, Flight};
 use crate::rank::Rank;
@@ -222,15 +222,14 @@ impl<'a, R: Real> Trainer<'a, R> {
         self.steps += 1;
         self.balance()?;
         for at in 0..self.vault.flats.len() {
-            let mut grads = std::mem::take(&mut self.reduced[at]);
-            grads.iter_mut().for_each(|g| *g *= R::of(scale));
-            self.update(at, &grads)?;
+            let grads = std::mem::take(&mut self.reduced[at]);
+            self.update(at, Step { number: self.steps, scale: R::of(scale), grads: &grads })?;
         }
         Ok(report)
     }
 
     fn accumulate(&mut self, batch: &Batch) -> Result<Report> {
-        self.reduced = self.vault.flats.iter().map(|f| vec![R::ZERO; f.held.len()]).collect();
+        self.reduced = vec![Vec::new(); self.vault.flats.len()];
         self.balances.iter_mut().for_each(|b| b.counts.fill(0));
         let done = self.walk(batch)?;
         if self.rank.layout.zero < ZeroStage::Two {
@@ -321,7 +320,11 @@ impl<'a, R: Real> Trainer<'a, R> {
         self.sum_shared()?;
         for (flat, sum) in self.vault.flats.iter().zip(&mut self.reduced) {
             let held = flat.reduce(&self.rank, &self.grads)?;
-            sum.iter_mut().zip(held).for_each(|(a, b)| *a += b);
+            if sum.is_empty() {
+                *sum = held;
+            } else {
+                axpy(sum, R::ONE, &held);
+            }
         }
         self.grads.iter_mut().for_each(|g| g.data.fill(R::ZERO));
         Ok(())
@@ -379,12 +382,12 @@ impl<'a, R: Real> Trainer<'a, R> {
     }
 
     /// Steps one flat buffer.
-    fn update(&mut self, at: usize, grads: &[R]) -> Result<()> {
+    fn update(&mut self, at: usize, step: Step<R>) -> Result<()> {
         let (flat, shelf, rank) = (&self.vault.flats[at], &self.shelf, &self.rank);
         let is_sharded = rank.layout.zero == ZeroStage::Three;
         let mut held = if is_sharded { self.vault.held[at].clone() } else { flat.cut(&self.weights) };
-        let old = held.clone();
-        self.states[at].step(&self.settings, flat, shelf, self.steps, grads, &mut held);
+        let old = if is_sharded { held.clone() } else { Vec::new() };
+        self.states[at].step(&self.settings, flat, shelf, step, &mut held);
         let is_muon = |id: &Id| shelf.params[id.0].row.tensor.optimizer == Optimizer::Muon;
         let has_muon = flat.ids.iter().any(is_muon);
         if is_sharded && !has_muon {
@@ -392,9 +395,11 @@ impl<'a, R: Real> Trainer<'a, R> {
             return Ok(());
         }
         let whole = flat.gather(rank, "weights after the step", held)?;
+        if !is_sharded {
+            return self.set(at, &whole);
+        }
         // Under ZeRO 3 only the held run is kept; what Muon steps needs the old weights of it.
-        let mut before =
-            if is_sharded { flat.gather(rank, "weights before use", old)? } else { flat.pack(&self.weights) };
+        let mut before = flat.gather(rank, "weights before use", old)?;
         for (id, span) in flat.ids.iter().zip(&flat.spans) {
             if is_muon(id) {
                 let weight = &mut before[span.clone()];
@@ -403,11 +408,19 @@ impl<'a, R: Real> Trainer<'a, R> {
                 before[span.clone()].copy_from_slice(&whole[span.clone()]);
             }
         }
-        if is_sharded {
-            self.vault.held[at] = before[flat.held.clone()].to_vec();
-        } else {
-            for (id, span) in flat.ids.iter().zip(&flat.spans) {
-                self.weights[id.0].data.copy_from_slice(&before[span.clone()]);
+        self.vault.held[at] = before[flat.held.clone()].to_vec();
+        Ok(())
+    }
+
+    /// Weights that are held whole, from what a step gave: new ones, or Muon's direction.
+    fn set(&mut self, at: usize, whole: &[R]) -> Result<()> {
+        let (flat, shelf) = (&self.vault.flats[at], &self.shelf);
+        for (id, span) in flat.ids.iter().zip(&flat.spans) {
+            let (weight, new) = (&mut self.weights[id.0].data, &whole[span.clone()]);
+            if shelf.params[id.0].row.tensor.optimizer == Optimizer::Muon {
+                optimizer::muon(&self.settings, shelf, &self.rank, *id, new, weight)?;
+            } else {
+                weight.copy_from_slice(new);
             }
         }
         Ok(())

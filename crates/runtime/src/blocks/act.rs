@@ -2,6 +2,7 @@
 
 use crate::mat::Mat;
 use crate::real::Real;
+use crate::wide::{map, map2, wide};
 use recipe::kinds::Activation;
 
 /// The function and its derivative at `x`.
@@ -34,7 +35,7 @@ pub(crate) fn silu<R: Real>(x: R) -> (R, R) {
 /// The activation of packed projections: gate and up side by side where it is gated.
 pub(crate) fn forward<R: Real>(activation: Activation, packed: &Mat<R>) -> Mat<R> {
     if !activation.is_gated() {
-        let data = packed.data.iter().map(|x| curve(activation, *x).0).collect();
+        let data = map(&packed.data, |x| curve(activation, x).0);
         return Mat { rows: packed.rows, cols: packed.cols, data };
     }
     let width = packed.cols / 2;
@@ -42,7 +43,7 @@ pub(crate) fn forward<R: Real>(activation: Activation, packed: &Mat<R>) -> Mat<R
     for i in 0..packed.rows {
         let (gate, up) = packed.row(i).split_at(width);
         let row = out.row_mut(i).iter_mut().zip(gate.iter().zip(up));
-        row.for_each(|(o, (g, u))| *o = curve(activation, *g).0 * *u);
+        wide(|| row.for_each(|(o, (g, u))| *o = curve(activation, *g).0 * *u));
     }
     out
 }
@@ -50,7 +51,7 @@ pub(crate) fn forward<R: Real>(activation: Activation, packed: &Mat<R>) -> Mat<R
 /// Transpose of [`forward`].
 pub(crate) fn backward<R: Real>(activation: Activation, packed: &Mat<R>, dy: &Mat<R>) -> Mat<R> {
     if !activation.is_gated() {
-        let data = packed.data.iter().zip(&dy.data).map(|(x, d)| curve(activation, *x).1 * *d).collect();
+        let data = map2(&packed.data, &dy.data, |x, d| curve(activation, x).1 * d);
         return Mat { rows: packed.rows, cols: packed.cols, data };
     }
     let width = packed.cols / 2;
@@ -58,11 +59,15 @@ pub(crate) fn backward<R: Real>(activation: Activation, packed: &Mat<R>, dy: &Ma
     for i in 0..packed.rows {
         let (gate, up) = packed.row(i).split_at(width);
         let (dgate, dup) = out.row_mut(i).split_at_mut(width);
-        for (j, d) in dy.row(i).iter().enumerate() {
-            let (value, slope) = curve(activation, gate[j]);
-            dgate[j] = slope * up[j] * *d;
-            dup[j] = value * *d;
-        }
+        let inputs = gate.iter().zip(up).zip(dy.row(i));
+        let outputs = dgate.iter_mut().zip(dup);
+        wide(|| {
+            for (((gate, up), d), (dgate, dup)) in inputs.zip(outputs) {
+                let (value, slope) = curve(activation, *gate);
+                *dgate = slope * *up * *d;
+                *dup = value * *d;
+            }
+        });
     }
     out
 }

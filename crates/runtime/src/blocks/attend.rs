@@ -3,10 +3,11 @@
 //! backward they go round again and each rank sends its part of their gradients to their owner.
 
 use super::Cx;
-use crate::mat::{Mat, dot};
+use crate::mat::{Mat, axpy, dot};
 use crate::product::{View, Write, multiply};
 use crate::rank::Rank;
 use crate::real::Real;
+use crate::wide::{exp_over, most, wide};
 use comm::{Call, Result};
 use layout::Axis;
 use std::ops::Range;
@@ -30,10 +31,12 @@ pub(crate) struct Core {
     pub window: Option<usize>,
 }
 
-/// A tile of queries against a tile of keys.
+/// A tile of queries against a tile of keys. The queries are those of all heads that read one head
+/// of keys: a token's are side by side, and so a tile's are the rows of one matrix.
 struct Tile {
     sequence: usize,
-    head: usize,
+    /// Head of keys and values.
+    group: usize,
     /// Local rows of time and the position of the first.
     q: Range<usize>,
     q_position: usize,
@@ -64,10 +67,10 @@ impl Core {
                             continue;
                         }
                         for sequence in 0..batch {
-                            for head in 0..self.heads {
+                            for group in 0..self.kv_heads {
                                 let (q, k) = (q_row + q_at, k_row + k_at);
                                 let (q, k) = (q..q + q_len, k..k + k_len);
-                                visit(&Tile { sequence, head, q, q_position, k, k_position });
+                                visit(&Tile { sequence, group, q, q_position, k, k_position });
                             }
                         }
                     }
@@ -78,17 +81,20 @@ impl Core {
         }
     }
 
-    /// Scaled scores of a tile; what a query may not see is left at minus infinity.
-    fn scores<R: Real>(&self, t: &Tile, batch: usize, q: &Mat<R>, k: &Mat<R>, out: &mut Vec<R>) {
-        let (n, m) = (t.q.len(), t.k.len());
-        out.clear();
-        out.resize(n * m, R::ZERO);
-        let queries = rows_of(q, t.q.start, n, t.sequence, batch, t.head * self.key, self.key);
-        let keys = rows_of(k, t.k.start, m, t.sequence, batch, self.kv(t.head) * self.key, self.key);
-        multiply(out, m, Write::Replace, self.scale(), queries, keys.t());
+    /// Heads that read one head of keys.
+    fn shared(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Scaled scores of a tile's queries; what a query may not see is left at minus infinity.
+    fn scores<R: Real>(&self, t: &Tile, batch: usize, queries: &[R], k: &Mat<R>, out: &mut Vec<R>) {
+        let (rows, m) = (t.q.len() * self.shared(), t.k.len());
+        out.resize(rows * m, R::ZERO);
+        let keys = rows_of(k, t.k.start, m, t.sequence, batch, t.group * self.key, self.key);
+        multiply(out, m, Write::Replace, self.scale(), View::new(queries, rows, self.key, self.key), keys.t());
         let hidden = R::of(f64::NEG_INFINITY);
         for (i, row) in out.chunks_exact_mut(m).enumerate() {
-            let position = t.q_position + i;
+            let position = t.q_position + i / self.shared();
             let seen = (position + 1).saturating_sub(t.k_position).min(m);
             row[seen..].fill(hidden);
             if let Some(window) = self.window {
@@ -98,93 +104,97 @@ impl Core {
         }
     }
 
-    fn kv(&self, head: usize) -> usize {
-        head / (self.heads / self.kv_heads)
-    }
-
     /// Output and the logarithm of each query's sum of exponentials.
     pub fn forward<R: Real>(&self, cx: &Cx<R>, q: &Mat<R>, k: &Mat<R>, v: &Mat<R>) -> Result<(Mat<R>, Mat<R>)> {
-        let (rank, batch) = (cx.rank, cx.sizes.sequences);
-        let lowest = R::of(f64::NEG_INFINITY);
+        let (rank, batch, shared) = (cx.rank, cx.sizes.sequences, self.shared());
         let mut out = Mat::zeros(q.rows, self.heads * self.value);
-        let (mut most, mut sum) = (Mat::zeros(q.rows, self.heads), Mat::zeros(q.rows, self.heads));
-        most.data.fill(lowest);
-        let mut scores = Vec::new();
+        let (mut tops, mut sums) = (Mat::zeros(q.rows, self.heads), Mat::zeros(q.rows, self.heads));
+        tops.data.fill(R::of(f64::NEG_INFINITY));
+        let (mut queries, mut scores, mut part) = (Vec::new(), Vec::new(), Vec::new());
         self.around(rank, k, v, |owner, k, v| {
             self.tiles(rank, owner, batch, |t| {
-                self.scores(t, batch, q, k, &mut scores);
-                let m = t.k.len();
-                for (i, row) in scores.chunks_exact_mut(m).enumerate() {
+                let (m, rows) = (t.k.len(), t.q.len() * shared);
+                gather(q, t, batch, shared * self.key, &mut queries);
+                self.scores(t, batch, &queries, k, &mut scores);
+                let heads = t.group * shared..(t.group + 1) * shared;
+                for (i, rows) in scores.chunks_exact_mut(m * shared).enumerate() {
                     let at = (t.q.start + i) * batch + t.sequence;
-                    let old = most.row(at)[t.head];
-                    let top = row.iter().fold(old, |a, b| if *b > a { *b } else { a });
-                    if top == lowest {
-                        row.fill(R::ZERO);
-                        continue;
-                    }
-                    let shrink = (old - top).exp();
-                    row.iter_mut().for_each(|s| *s = (*s - top).exp());
-                    sum.row_mut(at)[t.head] = sum.row(at)[t.head] * shrink + row.iter().copied().sum();
-                    most.row_mut(at)[t.head] = top;
-                    let start = t.head * self.value;
-                    out.row_mut(at)[start..start + self.value].iter_mut().for_each(|o| *o *= shrink);
+                    let (tops, sums) = (&mut tops.row_mut(at)[heads.clone()], &mut sums.row_mut(at)[heads.clone()]);
+                    let outs = &mut out.row_mut(at)[heads.start * self.value..heads.end * self.value];
+                    soften(rows, m, tops, sums, outs);
                 }
-                let values = rows_of(v, t.k.start, m, t.sequence, batch, self.kv(t.head) * self.value, self.value);
-                let (to, stride) = offset(&mut out, t.q.start, t.sequence, batch, t.head * self.value);
-                multiply(to, stride, Write::Add, R::ONE, View::new(&scores, t.q.len(), m, m), values);
+                part.resize(rows * self.value, R::ZERO);
+                let values = rows_of(v, t.k.start, m, t.sequence, batch, t.group * self.value, self.value);
+                multiply(&mut part, self.value, Write::Replace, R::ONE, View::new(&scores, rows, m, m), values);
+                scatter(&part, t, batch, shared * self.value, &mut out);
             });
         })?;
-        for at in 0..q.rows {
-            for head in 0..self.heads {
-                let total = sum.row(at)[head];
-                let start = head * self.value;
-                out.row_mut(at)[start..start + self.value].iter_mut().for_each(|o| *o = *o / total);
-                most.row_mut(at)[head] += total.ln();
-            }
+        for (out, (top, sum)) in out.data.chunks_exact_mut(self.value).zip(tops.data.iter_mut().zip(&sums.data)) {
+            let share = R::ONE / *sum;
+            out.iter_mut().for_each(|o| *o *= share);
+            *top += sum.ln();
         }
-        Ok((out, most))
+        Ok((out, tops))
     }
 
     /// Gradients of queries, keys and values. `kept` is what forward had and gave.
     pub fn backward<R: Real>(&self, cx: &Cx<R>, kept: Kept<R>, dout: &Mat<R>) -> Result<[Mat<R>; 3]> {
         let (rank, batch) = (cx.rank, cx.sizes.sequences);
-        let Kept { q, k, v, out, log } = kept;
-        let along = self.along(out, dout);
-        let mut dq = Mat::zeros(q.rows, q.cols);
-        let (mut own_k, mut own_v) = (Mat::zeros(k.rows, k.cols), Mat::zeros(v.rows, v.cols));
-        let (mut p, mut ds) = (Vec::new(), Vec::new());
-        self.around(rank, k, v, |owner, k, v| {
-            let (mut dk, mut dv) = (Mat::zeros(k.rows, k.cols), Mat::zeros(v.rows, v.cols));
+        let along = self.along(kept.out, dout);
+        let mut dq = Mat::zeros(kept.q.rows, kept.q.cols);
+        let (mut own_k, mut own_v) = (Mat::zeros(kept.k.rows, kept.k.cols), Mat::zeros(kept.v.rows, kept.v.cols));
+        let mut room = Room::default();
+        self.around(rank, kept.k, kept.v, |owner, k, v| {
+            let mut grads = [Mat::zeros(k.rows, k.cols), Mat::zeros(v.rows, v.cols)];
             self.tiles(rank, owner, batch, |t| {
-                let (n, m, kv) = (t.q.len(), t.k.len(), self.kv(t.head));
-                self.scores(t, batch, q, k, &mut p);
-                for (i, row) in p.chunks_exact_mut(m).enumerate() {
-                    let log = log.row((t.q.start + i) * batch + t.sequence)[t.head];
-                    row.iter_mut().for_each(|s| *s = (*s - log).exp());
-                }
-                let d = rows_of(dout, t.q.start, n, t.sequence, batch, t.head * self.value, self.value);
-                let values = rows_of(v, t.k.start, m, t.sequence, batch, kv * self.value, self.value);
-                let (to, stride) = offset(&mut dv, t.k.start, t.sequence, batch, kv * self.value);
-                multiply(to, stride, Write::Add, R::ONE, View::new(&p, n, m, m).t(), d);
-                ds.clear();
-                ds.resize(n * m, R::ZERO);
-                multiply(&mut ds, m, Write::Replace, R::ONE, d, values.t());
-                for (i, (row, p)) in ds.chunks_exact_mut(m).zip(p.chunks_exact(m)).enumerate() {
-                    let along = along.row((t.q.start + i) * batch + t.sequence)[t.head];
-                    row.iter_mut().zip(p).for_each(|(s, p)| *s = (*s - along) * *p);
-                }
-                let ds = View::new(&ds, n, m, m);
-                let keys = rows_of(k, t.k.start, m, t.sequence, batch, kv * self.key, self.key);
-                let queries = rows_of(q, t.q.start, n, t.sequence, batch, t.head * self.key, self.key);
-                let (to, stride) = offset(&mut dq, t.q.start, t.sequence, batch, t.head * self.key);
-                multiply(to, stride, Write::Add, self.scale(), ds, keys);
-                let (to, stride) = offset(&mut dk, t.k.start, t.sequence, batch, kv * self.key);
-                multiply(to, stride, Write::Add, self.scale(), ds.t(), queries);
+                gather(kept.q, t, batch, self.shared() * self.key, &mut room.queries);
+                gather(dout, t, batch, self.shared() * self.value, &mut room.dout);
+                self.scores(t, batch, &room.queries, k, &mut room.shares);
+                self.tile_back(t, batch, [k, v], [kept.log, &along], &mut room, &mut grads);
+                scatter(&room.dqueries, t, batch, self.shared() * self.key, &mut dq);
             });
+            let [dk, dv] = grads;
             self.go_home(rank, owner, (dk, dv), (&mut own_k, &mut own_v))
         })?;
         self.come_home(rank, &mut own_k, &mut own_v)?;
         Ok([dq, own_k, own_v])
+    }
+
+    /// A tile's part of the gradients, from its scores.
+    fn tile_back<R: Real>(
+        &self,
+        t: &Tile,
+        batch: usize,
+        [k, v]: [&Mat<R>; 2],
+        [log, along]: [&Mat<R>; 2],
+        room: &mut Room<R>,
+        [dk, dv]: &mut [Mat<R>; 2],
+    ) {
+        let (shared, m) = (self.shared(), t.k.len());
+        let n = t.q.len() * shared;
+        let stat = |of: &Mat<R>, i: usize| {
+            of.row((t.q.start + i / shared) * batch + t.sequence)[t.group * shared + i % shared]
+        };
+        for (i, row) in room.shares.chunks_exact_mut(m).enumerate() {
+            let log = stat(log, i);
+            wide(|| row.iter_mut().for_each(|s| *s = (*s - log).exp()));
+        }
+        let d = View::new(&room.dout, n, self.value, self.value);
+        let (to, stride) = offset(dv, t.k.start, t.sequence, batch, t.group * self.value);
+        multiply(to, stride, Write::Add, R::ONE, View::new(&room.shares, n, m, m).t(), d);
+        room.dscores.resize(n * m, R::ZERO);
+        let values = rows_of(v, t.k.start, m, t.sequence, batch, t.group * self.value, self.value);
+        multiply(&mut room.dscores, m, Write::Replace, R::ONE, d, values.t());
+        for (i, (row, p)) in room.dscores.chunks_exact_mut(m).zip(room.shares.chunks_exact(m)).enumerate() {
+            let along = stat(along, i);
+            wide(|| row.iter_mut().zip(p).for_each(|(s, p)| *s = (*s - along) * *p));
+        }
+        let ds = View::new(&room.dscores, n, m, m);
+        room.dqueries.resize(n * self.key, R::ZERO);
+        let keys = rows_of(k, t.k.start, m, t.sequence, batch, t.group * self.key, self.key);
+        multiply(&mut room.dqueries, self.key, Write::Replace, self.scale(), ds, keys);
+        let (to, stride) = offset(dk, t.k.start, t.sequence, batch, t.group * self.key);
+        multiply(to, stride, Write::Add, self.scale(), ds.t(), View::new(&room.queries, n, self.key, self.key));
     }
 
     /// Each query's output along its gradient.
@@ -253,6 +263,50 @@ pub(crate) struct Kept<'a, R> {
     pub v: &'a Mat<R>,
     pub out: &'a Mat<R>,
     pub log: &'a Mat<R>,
+}
+
+/// Buffers of a tile in backward, used again for the next.
+#[derive(Default)]
+struct Room<R> {
+    queries: Vec<R>,
+    dout: Vec<R>,
+    shares: Vec<R>,
+    dscores: Vec<R>,
+    dqueries: Vec<R>,
+}
+
+/// One token's scores of each head into exponentials over the largest so far; what was summed over
+/// a smaller one shrinks.
+fn soften<R: Real>(scores: &mut [R], m: usize, tops: &mut [R], sums: &mut [R], outs: &mut [R]) {
+    let lowest = R::of(f64::NEG_INFINITY);
+    let width = outs.len() / tops.len();
+    let stats = tops.iter_mut().zip(sums).zip(outs.chunks_exact_mut(width));
+    for (row, ((top, sum), out)) in scores.chunks_exact_mut(m).zip(stats) {
+        let old = *top;
+        *top = most(row, old);
+        if *top == lowest {
+            row.fill(R::ZERO);
+            continue;
+        }
+        let shrink = (old - *top).exp();
+        *sum = *sum * shrink + exp_over(row, *top);
+        out.iter_mut().for_each(|o| *o *= shrink);
+    }
+}
+
+/// A tile's queries, or what belongs to them, one token's `width` columns behind the other's.
+fn gather<R: Real>(from: &Mat<R>, t: &Tile, batch: usize, width: usize, to: &mut Vec<R>) {
+    to.clear();
+    let columns = t.group * width..(t.group + 1) * width;
+    t.q.clone().for_each(|s| to.extend_from_slice(&from.row(s * batch + t.sequence)[columns.clone()]));
+}
+
+/// Transpose of [`gather`].
+fn scatter<R: Real>(from: &[R], t: &Tile, batch: usize, width: usize, to: &mut Mat<R>) {
+    let columns = t.group * width..(t.group + 1) * width;
+    for (s, part) in t.q.clone().zip(from.chunks_exact(width)) {
+        axpy(&mut to.row_mut(s * batch + t.sequence)[columns.clone()], R::ONE, part);
+    }
 }
 
 /// A visit that may fail, or not.

@@ -38,9 +38,9 @@ impl Rotary {
     /// Turns every head of `head` columns in place; turning back is the transpose.
     fn turn<R: Real>(&self, rank: &Rank, batch: usize, x: &mut Mat<R>, head: usize, turn: Turn) {
         let half = self.width / 2;
+        let rates: Vec<f64> = (0..half).map(|i| self.theta.powf(-2.0 * i as f64 / self.width as f64)).collect();
         for (s, position) in rank.positions().into_iter().enumerate() {
-            let angle = |i: usize| position as f64 * self.theta.powf(-2.0 * i as f64 / self.width as f64);
-            let turns: Vec<(R, R)> = (0..half).map(|i| R::of(angle(i)).sin_cos()).collect();
+            let turns: Vec<(R, R)> = rates.iter().map(|rate| R::of(position as f64 * rate).sin_cos()).collect();
             for b in 0..batch {
                 for head in x.row_mut(s * batch + b).chunks_exact_mut(head) {
                     let (low, high) = head[self.skip..self.skip + self.width].split_at_mut(half);

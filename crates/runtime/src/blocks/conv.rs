@@ -3,6 +3,7 @@
 use super::act::silu;
 use crate::mat::Mat;
 use crate::real::Real;
+use crate::wide::{map, wide};
 
 /// Weights `[channels, taps]`, and a bias for each channel.
 pub(crate) struct Conv<R> {
@@ -47,7 +48,7 @@ impl<R: Real> Conv<R> {
             }
             for (j, tap) in self.taps.iter().enumerate() {
                 let from = padded.row(row + j * self.batch);
-                to.iter_mut().zip(tap.iter().zip(from)).for_each(|(o, (w, x))| *o += *w * *x);
+                wide(|| to.iter_mut().zip(tap.iter().zip(from)).for_each(|(o, (w, x))| *o += *w * *x));
             }
         }
         out
@@ -58,7 +59,7 @@ impl<R: Real> Conv<R> {
         let mut data = Vec::with_capacity(x.data.len());
         for part in 0..self.parts {
             let pre = self.linear(&self.padded(x, tails, part), x.rows / self.parts);
-            data.extend(pre.data.iter().map(|v| silu(*v).0));
+            data.append(&mut map(&pre.data, |v| silu(v).0));
         }
         Mat::of(x.cols, data)
     }
@@ -74,15 +75,18 @@ impl<R: Real> Conv<R> {
             let padded = self.padded(x, tails, part);
             let mut dpre = self.linear(&padded, rows);
             let from = &dy.data[part * rows * channels..(part + 1) * rows * channels];
-            dpre.data.iter_mut().zip(from).for_each(|(p, d)| *p = silu(*p).1 * *d);
+            wide(|| dpre.data.iter_mut().zip(from).for_each(|(p, d)| *p = silu(*p).1 * *d));
             dpre.sum_rows(&mut bias);
             let mut dpadded = Mat::zeros(padded.rows, channels);
             for row in 0..rows {
                 let d = dpre.row(row);
                 for (j, tap) in self.taps.iter().enumerate() {
                     let at = row + j * self.batch;
-                    weights[j].iter_mut().zip(d.iter().zip(padded.row(at))).for_each(|(w, (d, x))| *w += *d * *x);
-                    dpadded.row_mut(at).iter_mut().zip(d.iter().zip(tap)).for_each(|(o, (d, w))| *o += *d * *w);
+                    let (weight, x, dx) = (&mut weights[j], padded.row(at), dpadded.row_mut(at));
+                    wide(|| {
+                        weight.iter_mut().zip(d.iter().zip(x)).for_each(|(w, (d, x))| *w += *d * *x);
+                        dx.iter_mut().zip(d.iter().zip(tap)).for_each(|(o, (d, w))| *o += *d * *w);
+                    });
                 }
             }
             let tail = (padded.rows - rows) * channels;

@@ -1,12 +1,13 @@
 //! What stands around the layers: the token table and the vocabulary-parallel loss.
 
 use super::{Cx, Linear};
-use crate::mat::{Mat, axpy, dot};
+use crate::mat::{Mat, axpy};
 use crate::model::Tokens;
 use crate::params::{Id, Shelf};
 use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
 use crate::split::tensor;
+use crate::wide::{self, exp_over, most, wide};
 use comm::{Call, Op, Result};
 use recipe::{Positions, Recipe};
 
@@ -112,23 +113,24 @@ impl Head {
         let reduce = |name, op, values| cx.rank.comm.all_reduce(&cx.rank.tp, Call::new("tp", name), op, values);
         let cols = logits.cols;
         let lowest = R::of(f64::NEG_INFINITY);
-        let most = |row: &[R]| row[..real].iter().fold(lowest, |a, b| if *b > a { *b } else { a });
-        let most = reduce("loss: maximum", Op::Max, logits.data.chunks_exact(cols).map(most).collect())?;
+        let top = |row: &[R]| most(&row[..real], lowest);
+        let most = reduce("loss: maximum", Op::Max, logits.data.chunks_exact(cols).map(top).collect())?;
         let picked = |(row, target): (&[R], &u32)| {
             (*target as usize).checked_sub(first).filter(|at| *at < real).map_or(R::ZERO, |at| row[at])
         };
         let picked = logits.data.chunks_exact(cols).zip(targets).map(picked).collect();
         let picked = reduce("loss: target", Op::Sum, picked)?;
-        for (row, most) in logits.data.chunks_exact_mut(cols).zip(&most) {
-            row[..real].iter_mut().for_each(|v| *v = (*v - *most).exp());
+        let shares = |(row, most): (&mut [R], &R)| {
             row[real..].fill(R::ZERO);
-        }
-        let sums = logits.data.chunks_exact(cols).map(|row| row.iter().copied().sum()).collect();
+            exp_over(&mut row[..real], *most)
+        };
+        let sums = logits.data.chunks_exact_mut(cols).zip(&most).map(shares).collect();
         let sums = reduce("loss: sum", Op::Sum, sums)?;
         let mut loss = 0.0;
         for (i, row) in logits.data.chunks_exact_mut(cols).enumerate() {
             loss += (sums[i].ln() + most[i] - picked[i]).f64();
-            row.iter_mut().for_each(|v| *v = *v / sums[i]);
+            let share = R::ONE / sums[i];
+            wide(|| row.iter_mut().for_each(|v| *v *= share));
         }
         saved.keep("head input", x);
         saved.keep("shares", logits);
@@ -151,7 +153,7 @@ impl Head {
             }
         }
         let scale = R::of(1.0 / tokens.total);
-        d.data.iter_mut().for_each(|v| *v *= scale);
+        wide(|| d.data.iter_mut().for_each(|v| *v *= scale));
         let dx = self.weight.partial_back(cx, &saved.take("head input"), &d);
         tensor::enter_back(cx.rank, HEAD, dx)
     }
@@ -159,5 +161,5 @@ impl Head {
 
 /// The squared length of a slice, for global norms.
 pub(crate) fn squares<R: Real>(values: &[R]) -> f64 {
-    dot(values, values).f64()
+    wide::squares(values).f64()
 }

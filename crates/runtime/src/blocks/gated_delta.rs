@@ -7,7 +7,7 @@ use super::act::silu;
 use super::conv::Conv;
 use super::mamba2::gate_back;
 use super::norm::Norm;
-use super::scan::{Cell, Scan, Times};
+use super::scan::{ByToken, Scan, Times, Token};
 use super::{Block, Cx, Linear};
 use crate::mat::{Mat, axpy, dot};
 use crate::params::{Id, Shelf};
@@ -177,7 +177,7 @@ impl<R: Real> Block<R> for GatedDelta {
         let [qkv, z, beta, alpha] = self.four(&projected, cx.sizes.cp);
         let (conv, tails) = self.conv(cx);
         let cell = self.cell(cx, conv.forward(&qkv, &tails), &beta, &alpha);
-        let (scanned, states) = self.scan.forward(cx, &cell)?;
+        let (scanned, states) = self.scan.forward(cx, &ByToken(cell))?;
         let (gated, _) = self.gated(cx, &scanned, &z);
         let gated = heads::trade_back(rank, gated, &self.widths[2..3], batch)?;
         let y = tensor::leave(rank, NAMES[1], self.out_proj.partial(cx, &gated))?;
@@ -197,8 +197,9 @@ impl<R: Real> Block<R> for GatedDelta {
         let (dnormed, dz) = gate_back(&normed, &z, &dgated);
         let dscanned = self.norm.backward(cx, &scanned, &dnormed);
         let (conv, tails) = self.conv(cx);
-        let mut cell = self.cell(cx, conv.forward(&qkv, &tails), &beta, &alpha);
+        let mut cell = ByToken(self.cell(cx, conv.forward(&qkv, &tails), &beta, &alpha));
         self.scan.backward(cx, &mut cell, &saved.take("states"), &dscanned)?;
+        let cell = cell.0;
         let dprojected = self.inputs_back(cx, &cell, &qkv, &dz);
         let dprojected = heads::trade_back(rank, dprojected, &self.widths, batch)?;
         let dx = self.in_proj.backward(cx, &saved.take("input"), &dprojected);
@@ -245,7 +246,7 @@ impl<R: Real> Delta<R> {
     }
 }
 
-impl<R: Real> Cell<R> for Delta<R> {
+impl<R: Real> Token<R> for Delta<R> {
     fn heads(&self) -> usize {
         self.keep.cols
     }

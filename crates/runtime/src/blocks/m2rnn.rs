@@ -9,7 +9,7 @@ use super::act::silu;
 use super::conv::Conv;
 use super::mamba2::gate_back;
 use super::norm::inverse_rms;
-use super::scan::{Cell, Scan, Times};
+use super::scan::{ByToken, Scan, Times, Token};
 use super::{Block, Cx, Linear};
 use crate::mat::{Mat, axpy, dot};
 use crate::params::{Id, Shelf};
@@ -17,6 +17,7 @@ use crate::product::{View, Write, multiply};
 use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
 use crate::split::{tensor, time};
+use crate::wide::{map2, wide};
 use comm::{Call, Op, Result};
 use diag::{Blame, Finding};
 use recipe::kinds::m2rnn::M2rnn as Kind;
@@ -25,6 +26,9 @@ const NAMES: [&str; 2] = ["into recurrent", "out of recurrent"];
 const SQUARES: Call = Call::new("tp", "squares of the recurrent norm");
 /// Tokens between kept states, as the reference's kernels keep them (`m2rnn_triton.py`).
 const CHUNK: usize = 64;
+
+/// Widths below which calling a product costs more than it.
+const SMALL: usize = 16;
 
 /// The block.
 pub(crate) struct M2rnn {
@@ -156,7 +160,7 @@ impl M2rnn {
     }
 
     fn gated<R: Real>(&self, y: &Mat<R>, g: &Mat<R>) -> Mat<R> {
-        Mat { data: y.data.iter().zip(&g.data).map(|(y, g)| *y * silu(*g).0).collect(), ..*y }
+        Mat { data: map2(&y.data, &g.data, |y, g| y * silu(g).0), ..*y }
     }
 
     /// Gradients of the scalars of every head; gives that of the raw forget gates.
@@ -205,7 +209,7 @@ impl<R: Real> Block<R> for M2rnn {
         let [qkv, f, g] = self.three(&projected);
         let tails = time::tails(cx.rank, &qkv, cx.sizes.sequences, self.taps - 1)?;
         let cell = self.cell(cx, self.conv(cx).forward(&qkv, &tails), &f);
-        let (scanned, states) = self.scan.forward(cx, &cell)?;
+        let (scanned, states) = self.scan.forward(cx, &ByToken(cell))?;
         let gated = self.gated(&scanned, &g);
         let inverse = self.inverse(cx, &gated)?;
         let normed = self.normed(cx, &gated, &inverse);
@@ -226,8 +230,9 @@ impl<R: Real> Block<R> for M2rnn {
         let dgated = self.norm_back(cx, &gated, &inverse, dnormed)?;
         let (dscanned, dg) = gate_back(&scanned, &g, &dgated);
         let (conv, tails) = (self.conv(cx), saved.take("tails"));
-        let mut cell = self.cell(cx, conv.forward(&qkv, &tails), &f);
+        let mut cell = ByToken(self.cell(cx, conv.forward(&qkv, &tails), &f));
         self.scan.backward(cx, &mut cell, &saved.take("states"), &dscanned)?;
+        let cell = cell.0;
         let df = self.scalars_back(cx, &cell);
         let mut back = conv.backward(&qkv, &tails, &cell.dqkv);
         time::tails_back(cx.rank, &back.tails, &mut back.input)?;
@@ -275,18 +280,54 @@ impl<R: Real> Matrix<R> {
         View::new(&self.square.data[head * size..(head + 1) * size], self.value, self.value, self.value)
     }
 
+    /// Adds `h W`.
+    fn through(&self, out: &mut [R], state: &[R], head: usize) {
+        let width = self.value;
+        if width >= SMALL {
+            return multiply(
+                out,
+                width,
+                Write::Add,
+                R::ONE,
+                View::new(state, self.key, width, width),
+                self.weight(head),
+            );
+        }
+        let weight = self.weight(head);
+        for (out, h) in out.chunks_exact_mut(width).zip(state.chunks_exact(width)) {
+            h.iter().zip(weight.lines()).for_each(|(h, w)| axpy(out, *h, w));
+        }
+    }
+
+    /// Transpose of [`Matrix::through`]: adds to the weight's gradient and to the state's.
+    fn through_back(&mut self, du: &[R], before: &[R], dstate: &mut [R], head: usize) {
+        let (width, size) = (self.value, self.value * self.value);
+        let dsquare = &mut self.dsquare.data[head * size..(head + 1) * size];
+        let weight = View::new(&self.square.data[head * size..(head + 1) * size], width, width, width);
+        if width >= SMALL {
+            let du = View::new(du, self.key, width, width);
+            multiply(dsquare, width, Write::Add, R::ONE, View::new(before, self.key, width, width).t(), du);
+            return multiply(dstate, width, Write::Add, R::ONE, du, weight.t());
+        }
+        for (i, du) in du.chunks_exact(width).enumerate() {
+            let row = i * width..(i + 1) * width;
+            let given = dsquare.chunks_exact_mut(width).zip(&before[row.clone()]);
+            given.for_each(|(to, h)| axpy(to, *h, du));
+            dstate[row].iter_mut().zip(weight.lines()).for_each(|(d, w)| *d += dot(du, w));
+        }
+    }
+
     /// `tanh(h W + k⊗v)`.
     fn candidate(&self, row: usize, head: usize, state: &[R]) -> Vec<R> {
         let [_, k, v] = self.places(head).map(|r| &self.qkv.row(row)[r]);
         let mut out: Vec<R> = k.iter().flat_map(|k| v.iter().map(move |v| *k * *v)).collect();
-        let before = View::new(state, self.key, self.value, self.value);
-        multiply(&mut out, self.value, Write::Add, R::ONE, before, self.weight(head));
-        out.iter_mut().for_each(|x| *x = x.tanh());
+        self.through(&mut out, state, head);
+        wide(|| out.iter_mut().for_each(|x| *x = x.tanh()));
         out
     }
 }
 
-impl<R: Real> Cell<R> for Matrix<R> {
+impl<R: Real> Token<R> for Matrix<R> {
     fn heads(&self) -> usize {
         self.forget.cols
     }
@@ -334,11 +375,6 @@ impl<R: Real> Cell<R> for Matrix<R> {
         dv.iter_mut().zip(dout.iter().zip(self.skip.row(head))).for_each(|(g, (o, d))| *g += *o * *d);
         self.dskip.row_mut(head).iter_mut().zip(dout.iter().zip(v)).for_each(|(g, (o, v))| *g += *o * *v);
         self.dforget.row_mut(row)[head] += dforget;
-        let du = View::new(&du, self.key, width, width);
-        let size = width * width;
-        let dsquare = &mut self.dsquare.data[head * size..(head + 1) * size];
-        multiply(dsquare, width, Write::Add, R::ONE, View::new(before, self.key, width, width).t(), du);
-        let weight = View::new(&self.square.data[head * size..(head + 1) * size], width, width, width);
-        multiply(dstate, width, Write::Add, R::ONE, du, weight.t());
+        self.through_back(&du, before, dstate, head);
     }
 }

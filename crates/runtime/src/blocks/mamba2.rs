@@ -6,13 +6,15 @@
 use super::act::silu;
 use super::conv::Conv;
 use super::norm::{rms, rms_back};
-use super::scan::{Cell, Scan, Times};
+use super::scan::{Scan, Times};
+use super::ssd::Ssd;
 use super::{Block, Cx, Linear};
-use crate::mat::{Mat, axpy, dot};
+use crate::mat::Mat;
 use crate::params::{Id, Shelf};
 use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
 use crate::split::{heads, tensor};
+use crate::wide::{map2, wide};
 use comm::Result;
 use diag::{Blame, Finding};
 use layout::Layout;
@@ -118,7 +120,7 @@ impl Mamba2 {
 
     /// Gate and norm: what the projection out reads.
     fn gate<R: Real>(&self, cx: &Cx<R>, y: &Mat<R>, z: &Mat<R>) -> (Mat<R>, Mat<R>) {
-        let data = y.data.iter().zip(&z.data).map(|(y, z)| *y * silu(*z).0).collect();
+        let data = map2(&y.data, &z.data, |y, z| y * silu(z).0);
         let gated = Mat { data, ..*y };
         let normed = match self.norm {
             Some(id) => rms(&gated, &heads::mine(cx, id, &self.widths[..1], 1), self.group),
@@ -222,88 +224,14 @@ impl Mamba2 {
 /// Transpose of `y · silu(z)`: gradients of both.
 pub(crate) fn gate_back<R: Real>(y: &Mat<R>, z: &Mat<R>, d: &Mat<R>) -> (Mat<R>, Mat<R>) {
     let (mut dy, mut dz) = (d.clone(), d.clone());
-    for (i, (y, z)) in y.data.iter().zip(&z.data).enumerate() {
-        let (value, slope) = silu(*z);
-        dy.data[i] *= value;
-        dz.data[i] *= *y * slope;
-    }
+    let inputs = y.data.iter().zip(&z.data);
+    let outputs = dy.data.iter_mut().zip(&mut dz.data);
+    wide(|| {
+        for ((y, z), (dy, dz)) in inputs.zip(outputs) {
+            let (value, slope) = silu(*z);
+            *dy *= value;
+            *dz *= *y * slope;
+        }
+    });
     (dy, dz)
-}
-
-/// `h ← exp(a·dt) h + dt x⊗B`, `y = h C + D x`.
-struct Ssd<R> {
-    head: usize,
-    state: usize,
-    inner: usize,
-    grouped: usize,
-    /// Heads of a group.
-    per_group: usize,
-    xbc: Mat<R>,
-    raw: Mat<R>,
-    step: Mat<R>,
-    decay: Vec<R>,
-    skip: Vec<R>,
-    dxbc: Mat<R>,
-    dstep: Mat<R>,
-    ddecay: Vec<R>,
-    dskip: Vec<R>,
-}
-
-impl<R: Real> Ssd<R> {
-    /// Columns of a head's x, B and C.
-    fn places(&self, head: usize) -> [std::ops::Range<usize>; 3] {
-        let b = self.inner + head / self.per_group * self.state;
-        let c = b + self.grouped;
-        [head * self.head..(head + 1) * self.head, b..b + self.state, c..c + self.state]
-    }
-}
-
-impl<R: Real> Cell<R> for Ssd<R> {
-    fn heads(&self) -> usize {
-        self.step.cols
-    }
-
-    fn state(&self) -> usize {
-        self.head * self.state
-    }
-
-    fn width(&self) -> usize {
-        self.head
-    }
-
-    fn step(&self, row: usize, head: usize, state: &mut [R], out: &mut [R]) {
-        let [x, b, c] = self.places(head).map(|r| &self.xbc.row(row)[r]);
-        let dt = self.step.row(row)[head];
-        let keep = (self.decay[head] * dt).exp();
-        for ((h, x), y) in state.chunks_exact_mut(self.state).zip(x).zip(out) {
-            let scale = dt * *x;
-            h.iter_mut().zip(b).for_each(|(h, b)| *h = keep * *h + scale * *b);
-            *y = dot(h, c) + self.skip[head] * *x;
-        }
-    }
-
-    fn back(&mut self, row: usize, head: usize, [before, after]: [&[R]; 2], dout: &[R], dstate: &mut [R]) {
-        let [xs, bs, cs] = self.places(head);
-        let inputs = self.xbc.row(row);
-        let (x, b, c) = (&inputs[xs.clone()], &inputs[bs.clone()], &inputs[cs.clone()]);
-        let dt = self.step.row(row)[head];
-        let keep = (self.decay[head] * dt).exp();
-        let n = self.state;
-        let grads = self.dxbc.row_mut(row);
-        let (mut dkeep, mut ddt, mut dskip) = (R::ZERO, R::ZERO, R::ZERO);
-        for (p, dh) in dstate.chunks_exact_mut(n).enumerate() {
-            axpy(&mut grads[cs.clone()], dout[p], &after[p * n..(p + 1) * n]);
-            axpy(dh, dout[p], c);
-            dkeep += dot(dh, &before[p * n..(p + 1) * n]);
-            let along = dot(dh, b);
-            ddt += along * x[p];
-            grads[xs.start + p] += dt * along + self.skip[head] * dout[p];
-            dskip += dout[p] * x[p];
-            axpy(&mut grads[bs.clone()], dt * x[p], dh);
-            dh.iter_mut().for_each(|d| *d *= keep);
-        }
-        self.dstep.row_mut(row)[head] += ddt + dkeep * keep * self.decay[head];
-        self.ddecay[head] += dkeep * keep * dt;
-        self.dskip[head] += dskip;
-    }
 }

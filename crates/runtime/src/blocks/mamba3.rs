@@ -9,13 +9,14 @@
 use super::act::silu;
 use super::mamba2::gate_back;
 use super::norm::Norm;
-use super::scan::{Cell, Scan, Times};
+use super::scan::{ByToken, Scan, Times, Token};
 use super::{Block, Cx, Linear};
 use crate::mat::{Mat, axpy, dot};
 use crate::params::{Id, Shelf};
 use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
 use crate::split::tensor;
+use crate::wide::map2;
 use comm::Result;
 use diag::{Blame, Finding};
 use recipe::kinds::mamba3::Mamba3 as Kind;
@@ -117,7 +118,7 @@ impl Mamba3 {
     }
 
     fn gated<R: Real>(&self, y: &Mat<R>, z: &Mat<R>) -> Mat<R> {
-        Mat { data: y.data.iter().zip(&z.data).map(|(y, z)| *y * silu(*z).0).collect(), ..*y }
+        Mat { data: map2(&y.data, &z.data, |y, z| y * silu(z).0), ..*y }
     }
 
     /// Gradients of the packed projection and of the raw angle rates, from the cell's.
@@ -179,7 +180,7 @@ impl<R: Real> Block<R> for Mamba3 {
         let (projected, rates) = (self.in_proj.forward(cx, &x), self.angle_proj.forward(cx, &x));
         let parts = projected.split(&self.widths);
         let cell = self.cell(cx, &parts, &rates);
-        let (scanned, states) = self.scan.forward(cx, &cell)?;
+        let (scanned, states) = self.scan.forward(cx, &ByToken(cell))?;
         let gated = self.gated(&scanned, &parts[0]);
         let y = tensor::leave(cx.rank, NAMES[1], self.out_proj.partial(cx, &gated))?;
         let kept = [("input", x), ("projected", projected), ("angle rates", rates), ("states", states)];
@@ -194,8 +195,9 @@ impl<R: Real> Block<R> for Mamba3 {
         let parts = saved.take("projected").split(&self.widths);
         let dgated = self.out_proj.partial_back(cx, &self.gated(&scanned, &parts[0]), &dy);
         let (dscanned, dz) = gate_back(&scanned, &parts[0], &dgated);
-        let mut cell = self.cell(cx, &parts, &rates);
+        let mut cell = ByToken(self.cell(cx, &parts, &rates));
         self.scan.backward(cx, &mut cell, &saved.take("states"), &dscanned)?;
+        let cell = cell.0;
         let (dprojected, drates) = self.inputs_back(cx, &cell, &parts, &rates, &dz);
         let x = saved.take("input");
         let mut dx = self.in_proj.backward(cx, &x, &dprojected);
@@ -270,7 +272,7 @@ impl<R: Real> Trapezoid<R> {
     }
 }
 
-impl<R: Real> Cell<R> for Trapezoid<R> {
+impl<R: Real> Token<R> for Trapezoid<R> {
     fn heads(&self) -> usize {
         self.step.cols
     }

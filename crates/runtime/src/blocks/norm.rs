@@ -5,6 +5,7 @@ use crate::mat::{Mat, dot};
 use crate::params::{Id, Shelf};
 use crate::real::Real;
 use crate::saved::Save;
+use crate::wide::{total, wide};
 
 /// Added to the mean square.
 pub(crate) const EPSILON: f64 = 1e-5;
@@ -36,9 +37,10 @@ impl Norm {
     }
 
     /// Mean and inverse deviation of one group.
+    #[inline(always)]
     fn statistics<R: Real>(&self, x: &[R]) -> (R, R) {
         let n = R::of(x.len() as f64);
-        let mean = if self.bias.is_some() { x.iter().copied().sum::<R>() / n } else { R::ZERO };
+        let mean = if self.bias.is_some() { total(x) / n } else { R::ZERO };
         let square = dot(x, x) / n - mean * mean;
         (mean, R::ONE / (square + R::of(EPSILON)).sqrt())
     }
@@ -49,9 +51,11 @@ impl Norm {
         let bias = self.bias.map(|b| &cx.weight(b).data);
         let mut out = x.clone();
         for (group, at) in out.data.chunks_exact_mut(self.width).zip((0..).step_by(self.width)) {
-            let (mean, inverse) = self.statistics(group);
             let scale = at % weight.len();
-            group.iter_mut().zip(&weight[scale..]).for_each(|(v, w)| *v = (*v - mean) * inverse * *w);
+            wide(|| {
+                let (mean, inverse) = self.statistics(group);
+                group.iter_mut().zip(&weight[scale..]).for_each(|(v, w)| *v = (*v - mean) * inverse * *w);
+            });
             if let Some(bias) = bias {
                 group.iter_mut().zip(&bias[scale..]).for_each(|(v, b)| *v += *b);
             }
@@ -69,18 +73,20 @@ impl Norm {
         let mut unit = vec![R::ZERO; self.width];
         for (i, d) in dx.data.chunks_exact_mut(self.width).enumerate() {
             let group = &x.data[i * self.width..(i + 1) * self.width];
-            let (mean, inverse) = self.statistics(group);
             let scale = i * self.width % weight.len();
-            unit.iter_mut().zip(group).for_each(|(u, v)| *u = (*v - mean) * inverse);
-            let dw = &mut dweight[scale..scale + self.width];
-            dw.iter_mut().zip(unit.iter().zip(d.iter())).for_each(|(w, (u, g))| *w += *u * *g);
             if !dbias.is_empty() {
                 dbias[scale..scale + self.width].iter_mut().zip(d.iter()).for_each(|(b, g)| *b += *g);
             }
-            d.iter_mut().zip(&weight[scale..]).for_each(|(g, w)| *g *= *w);
-            let along = dot(d, &unit) / n;
-            let level = if self.bias.is_some() { d.iter().copied().sum::<R>() / n } else { R::ZERO };
-            d.iter_mut().zip(&unit).for_each(|(g, u)| *g = (*g - level - *u * along) * inverse);
+            let dw = &mut dweight[scale..scale + self.width];
+            wide(|| {
+                let (mean, inverse) = self.statistics(group);
+                unit.iter_mut().zip(group).for_each(|(u, v)| *u = (*v - mean) * inverse);
+                dw.iter_mut().zip(unit.iter().zip(d.iter())).for_each(|(w, (u, g))| *w += *u * *g);
+                d.iter_mut().zip(&weight[scale..]).for_each(|(g, w)| *g *= *w);
+                let along = dot(d, &unit) / n;
+                let level = if self.bias.is_some() { total(d) / n } else { R::ZERO };
+                d.iter_mut().zip(&unit).for_each(|(g, u)| *g = (*g - level - *u * along) * inverse);
+            });
         }
         cx.grad(self.weight).data.iter_mut().zip(&dweight).for_each(|(a, b)| *a += *b);
         if let Some(bias) = self.bias {
@@ -95,9 +101,11 @@ impl Norm {
 pub(crate) fn rms<R: Real>(x: &Mat<R>, scale: &[R], width: usize) -> Mat<R> {
     let mut out = x.clone();
     for (i, group) in out.data.chunks_exact_mut(width).enumerate() {
-        let inverse = inverse_rms(dot(group, group), width);
         let at = i * width % scale.len();
-        group.iter_mut().zip(&scale[at..]).for_each(|(v, w)| *v = *v * inverse * *w);
+        wide(|| {
+            let inverse = inverse_rms(dot(group, group), width);
+            group.iter_mut().zip(&scale[at..]).for_each(|(v, w)| *v = *v * inverse * *w);
+        });
     }
     out
 }
@@ -107,18 +115,22 @@ pub(crate) fn rms_back<R: Real>(x: &Mat<R>, scale: &[R], width: usize, dy: &Mat<
     let mut dx = dy.clone();
     for (i, d) in dx.data.chunks_exact_mut(width).enumerate() {
         let group = &x.data[i * width..(i + 1) * width];
-        let inverse = inverse_rms(dot(group, group), width);
         let at = i * width % scale.len();
-        let pairs = dscale[at..at + width].iter_mut().zip(group.iter().zip(d.iter()));
-        pairs.for_each(|(s, (v, g))| *s += *v * inverse * *g);
-        d.iter_mut().zip(&scale[at..]).for_each(|(g, w)| *g *= *w);
-        let along = dot(d, group) * inverse * inverse / R::of(width as f64);
-        d.iter_mut().zip(group).for_each(|(g, v)| *g = (*g - *v * along) * inverse);
+        let dscale = &mut dscale[at..at + width];
+        wide(|| {
+            let inverse = inverse_rms(dot(group, group), width);
+            let pairs = dscale.iter_mut().zip(group.iter().zip(d.iter()));
+            pairs.for_each(|(s, (v, g))| *s += *v * inverse * *g);
+            d.iter_mut().zip(&scale[at..]).for_each(|(g, w)| *g *= *w);
+            let along = dot(d, group) * inverse * inverse / R::of(width as f64);
+            d.iter_mut().zip(group).for_each(|(g, v)| *g = (*g - *v * along) * inverse);
+        });
     }
     dx
 }
 
 /// One over the root mean square of `width` numbers whose squares sum to `squares`.
+#[inline(always)]
 pub(crate) fn inverse_rms<R: Real>(squares: R, width: usize) -> R {
     R::ONE / (squares / R::of(width as f64) + R::of(EPSILON)).sqrt()
 }

@@ -1,20 +1,61 @@
-//! Recurrences over time. A cell says what one step does to a head's state and the step's
-//! transpose; this file runs it over a microbatch, keeps states at the borders of chunks only,
-//! computes those between again in backward, and hands the state from part to part of the
+//! Recurrences over time. A cell says what a chunk of tokens, or one token, does to a head's state,
+//! and the transpose; this file runs it over a microbatch, keeps states at the borders of chunks
+//! only, computes those between again in backward, and hands the state from part to part of the
 //! timeline where the context axis cuts it.
 
 use super::Cx;
 use crate::mat::Mat;
+use crate::product::View;
 use crate::real::Real;
 use crate::saved::{Save, Sizes};
 use crate::split::time;
 use comm::{Call, Result};
 use layout::Axis;
+use std::ops::Range;
 
 const STATE: Call = Call::new("cp", "recurrent state handed on");
 
-/// One step of one head. Rows are tokens of the microbatch.
+/// Tokens of one sequence, as rows of the microbatch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub first: usize,
+    pub stride: usize,
+    pub len: usize,
+}
+
+impl Rows {
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
+        (0..self.len).map(move |t| self.first + t * self.stride)
+    }
+
+    /// Some columns of them.
+    pub fn view<R: Real>(self, of: &Mat<R>, columns: Range<usize>) -> View<'_, R> {
+        View::new(&of.data[self.first * of.cols + columns.start..], self.len, columns.len(), self.stride * of.cols)
+    }
+
+    /// The same place, to write, with the distance of rows.
+    pub fn offset<R>(self, of: &mut Mat<R>, column: usize) -> (&mut [R], usize) {
+        let stride = self.stride * of.cols;
+        (&mut of.data[self.first * of.cols + column..], stride)
+    }
+}
+
+/// A recurrence, a chunk of one head at a time. `room` is there to be written to.
 pub(crate) trait Cell<R: Real> {
+    fn heads(&self) -> usize;
+    /// State of one head.
+    fn state(&self) -> usize;
+    /// Output of one head.
+    fn width(&self) -> usize;
+    /// Moves the state over the tokens and writes their outputs.
+    fn run(&self, rows: Rows, head: usize, state: &mut [R], out: &mut Mat<R>, room: &mut Vec<R>);
+    /// Transpose of `run` from state `before`: turns the gradient of the state after into that of
+    /// the state before, and adds gradients of inputs to the cell's own.
+    fn run_back(&mut self, rows: Rows, head: usize, before: &[R], dout: &Mat<R>, dstate: &mut [R], room: &mut Vec<R>);
+}
+
+/// A recurrence told a token at a time.
+pub(crate) trait Token<R: Real> {
     fn heads(&self) -> usize;
     /// State of one head.
     fn state(&self) -> usize;
@@ -25,6 +66,43 @@ pub(crate) trait Cell<R: Real> {
     /// Transpose of `step`: turns the gradient of the state after into that of the state before,
     /// and adds gradients of inputs to the cell's own.
     fn back(&mut self, row: usize, head: usize, states: [&[R]; 2], dout: &[R], dstate: &mut [R]);
+}
+
+/// Runs a recurrence token by token.
+pub(crate) struct ByToken<T>(pub T);
+
+impl<R: Real, T: Token<R>> Cell<R> for ByToken<T> {
+    fn heads(&self) -> usize {
+        self.0.heads()
+    }
+
+    fn state(&self) -> usize {
+        self.0.state()
+    }
+
+    fn width(&self) -> usize {
+        self.0.width()
+    }
+
+    fn run(&self, rows: Rows, head: usize, state: &mut [R], out: &mut Mat<R>, _: &mut Vec<R>) {
+        let columns = head * self.0.width()..(head + 1) * self.0.width();
+        rows.iter().for_each(|row| self.0.step(row, head, state, &mut out.row_mut(row)[columns.clone()]));
+    }
+
+    fn run_back(&mut self, rows: Rows, head: usize, before: &[R], dout: &Mat<R>, dstate: &mut [R], room: &mut Vec<R>) {
+        let (len, width) = (self.0.state(), self.0.width());
+        room.resize(((rows.len + 1) * len + width).max(room.len()), R::ZERO);
+        let (unused, between) = room.split_at_mut(width);
+        between[..len].copy_from_slice(before);
+        for (n, row) in rows.iter().enumerate() {
+            between.copy_within(n * len..(n + 1) * len, (n + 1) * len);
+            self.0.step(row, head, &mut between[(n + 1) * len..(n + 2) * len], unused);
+        }
+        for (n, row) in rows.iter().enumerate().rev() {
+            let states = [&between[n * len..(n + 1) * len], &between[(n + 1) * len..(n + 2) * len]];
+            self.0.back(row, head, states, &dout.row(row)[head * width..(head + 1) * width], dstate);
+        }
+    }
 }
 
 /// Which times a rank scans.
@@ -62,13 +140,18 @@ impl Scan {
         (self.times == Times::Parts).then(|| cx.rank.timeline.held(cx.rank.on(Axis::Cp)))
     }
 
+    /// The rows of the chunk that begins at `start` of a stretch whose first time is `first`.
+    fn rows(&self, first: usize, start: usize, span: usize, batch: usize, sequence: usize) -> Rows {
+        Rows { first: (first + start) * batch + sequence, stride: batch, len: self.chunk.min(span - start) }
+    }
+
     /// Output of every token, and kept states: chunk by chunk, sequence by sequence, head by head.
     pub fn forward<R: Real>(&self, cx: &Cx<R>, cell: &impl Cell<R>) -> Result<(Mat<R>, Mat<R>)> {
         let (batch, heads, len) = (cx.sizes.sequences, cell.heads(), cell.state());
         let spans = self.spans(&cx.sizes);
         let parts = self.parts(cx);
         let mut out = Mat::zeros(spans.iter().sum::<usize>() * batch, heads * cell.width());
-        let mut kept = Vec::new();
+        let (mut kept, mut room) = (Vec::new(), Vec::new());
         let mut first = 0;
         for (i, span) in spans.iter().enumerate() {
             let size = batch * heads * len;
@@ -79,12 +162,8 @@ impl Scan {
             for start in (0..*span).step_by(self.chunk) {
                 kept.extend_from_slice(&states);
                 for (at, state) in states.chunks_exact_mut(len).enumerate() {
-                    let (sequence, head) = (at / heads, at % heads);
-                    for t in start..(start + self.chunk).min(*span) {
-                        let row = (first + t) * batch + sequence;
-                        let columns = head * cell.width()..(head + 1) * cell.width();
-                        cell.step(row, head, state, &mut out.row_mut(row)[columns]);
-                    }
+                    let rows = self.rows(first, start, *span, batch, at / heads);
+                    cell.run(rows, at % heads, state, &mut out, &mut room);
                 }
             }
             if let Some(parts) = &parts {
@@ -103,8 +182,7 @@ impl Scan {
         let size = batch * heads * len;
         let mut border = kept.data.len();
         let mut first: usize = spans.iter().sum();
-        let mut between = vec![R::ZERO; (self.chunk + 1) * len];
-        let mut unused = vec![R::ZERO; cell.width()];
+        let mut room = Vec::new();
         for (i, span) in spans.iter().enumerate().rev() {
             first -= span;
             let mut dstates: Vec<R> = match &parts {
@@ -113,21 +191,10 @@ impl Scan {
             };
             for start in (0..*span).step_by(self.chunk).rev() {
                 border -= size;
-                let times = start..(start + self.chunk).min(*span);
                 for (at, dstate) in dstates.chunks_exact_mut(len).enumerate() {
-                    let (sequence, head) = (at / heads, at % heads);
-                    let row = |t: usize| (first + t) * batch + sequence;
-                    between[..len].copy_from_slice(&kept.data[border + at * len..border + (at + 1) * len]);
-                    for (n, t) in times.clone().enumerate() {
-                        let (before, after) = between.split_at_mut((n + 1) * len);
-                        after[..len].copy_from_slice(&before[n * len..]);
-                        cell.step(row(t), head, &mut after[..len], &mut unused);
-                    }
-                    for (n, t) in times.clone().enumerate().rev() {
-                        let states = [&between[n * len..(n + 1) * len], &between[(n + 1) * len..(n + 2) * len]];
-                        let columns = head * cell.width()..(head + 1) * cell.width();
-                        cell.back(row(t), head, states, &dout.row(row(t))[columns], dstate);
-                    }
+                    let before = &kept.data[border + at * len..border + (at + 1) * len];
+                    let rows = self.rows(first, start, *span, batch, at / heads);
+                    cell.run_back(rows, at % heads, before, dout, dstate, &mut room);
                 }
             }
             if let Some(parts) = &parts {
