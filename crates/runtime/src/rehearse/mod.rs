@@ -88,6 +88,10 @@ pub struct Ask<'a> {
 /// Small models learn faster than large ones. AdamW divides by its epsilon where a gradient is
 /// nothing but rounding; a larger one keeps that rounding from becoming whole steps in f32.
 /// Otherwise the usual values.
-fn settings() -> Settings {
-    Settings { rate: 3e-3, epsilon: 1e-5, ..Settings::default() }
+fn settings(number: Number) -> Settings {
+    let epsilon = match number {
+        Number::F32 => 1e-4,
+        Number::F64 => 1e-5,
+    };
+    Settings { rate: 3e-3, epsilon, ..Settings::default() }
 }

@@ -73,7 +73,7 @@ fn reference<R: Real>(ask: &Ask, prepared: &Prepared, watch: &(dyn Fn(u64) + Syn
     let since = Instant::now();
     let comm = threads::alone();
     let layout = &prepared.one;
-    let mut trainer = Trainer::<R>::new(&prepared.recipe, layout, &comm, ask.seed, settings())?;
+    let mut trainer = Trainer::<R>::new(&prepared.recipe, layout, &comm, ask.seed, settings(ask.number))?;
     ask.inject.and_then(|i| i.tilt(&prepared.recipe)).into_iter().for_each(|tilt| trainer.tilt(tilt));
     let batch = |step| ask.source.batch(&prepared.recipe, layout, ask.seed, step);
     let (_, gradients) = trainer.gradients(&batch(0))?;
@@ -103,7 +103,7 @@ fn rank<R: Real>(
 ) -> Result<RankOutcome> {
     let layout = &prepared.layout;
     let at = Rank::new(comm, layout)?;
-    let mut trainer = Trainer::<R>::new(&prepared.recipe, layout, comm, ask.seed, settings())?;
+    let mut trainer = Trainer::<R>::new(&prepared.recipe, layout, comm, ask.seed, settings(ask.number))?;
     ask.inject.and_then(|i| i.tilt(&prepared.recipe)).into_iter().for_each(|tilt| trainer.tilt(tilt));
     let batch = |step| ask.source.batch(&prepared.recipe, layout, ask.seed, step);
     let (_, gradients) = trainer.gradients(&batch(0))?;
