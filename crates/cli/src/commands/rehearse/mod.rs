@@ -27,7 +27,7 @@ pub fn run(args: &RehearseArgs) -> Outcome {
     let ask = Ask {
         recipe: &recipe,
         request: &request,
-        dims: args.dims.clone().unwrap_or_else(Dims::default),
+        dims: args.dims.clone().unwrap_or_default(),
         steps: args.steps,
         number: args.dtype,
         seed: args.seed,
