@@ -9,7 +9,6 @@ use crate::outcome::{Outcome, Refusal, Report};
 use diag::{Blame, Finding};
 use layout::check;
 use runtime::rehearse::{Ask, Ending, Outcome as Ran, Prepared, Rehearsal, Source, prepare, rehearse};
-use runtime::shrink::Dims;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
