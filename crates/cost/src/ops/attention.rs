@@ -67,7 +67,7 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
     let work = |flops, bytes, pass| Work::Attention {
         flops,
         bytes,
-        tokens: sequence / shape.cp,
+        tokens: kernel_tokens(shape, sequence),
         rows: shape.tokens * heads.heads,
         dim: (heads.qk_dim + heads.v_dim) / 2.0,
         pass,
@@ -81,8 +81,33 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
         input: vec![work(again * flops, 2.0 * io + 7.0 * scores, Direction::Backward)],
         weight: Vec::new(),
     });
+    ring(shape, &heads, ops);
     rotation(shape, &heads, ops);
     indexer(shape, indexed, ops);
+}
+
+/// Tokens one attention kernel runs over: the whole sequence, or under a ring half of a rank's own,
+/// since after the first step either only the late queries or only the early keys count.
+fn kernel_tokens(shape: Shape, sequence: f64) -> f64 {
+    if shape.cp > 1.0 { sequence / (2.0 * shape.cp) } else { sequence }
+}
+
+/// What a ring adds around its steps: each step's output is corrected into a sum in fp32, keys and
+/// values are packed for sending, and in backward the gradients of each step are added up
+/// (Transformer Engine, `attention/dot_product_attention/context_parallel.py`).
+fn ring(shape: Shape, heads: &Heads, ops: &mut Vec<Op>) {
+    if shape.cp <= 1.0 {
+        return;
+    }
+    let (read_add_write, copied) = (2.0 + 4.0 + 4.0, 2.0 * 2.0);
+    let out = shape.tokens * heads.heads * heads.v_dim;
+    let queries = shape.tokens * heads.heads * heads.qk_dim;
+    let pairs = shape.tokens * heads.kv_heads * (heads.qk_dim + heads.v_dim);
+    // Kernels of a step: statistics, correction, two copies; in backward three sums and the copies.
+    let forward = shape.cp * (read_add_write * out + copied * pairs);
+    let backward = shape.cp * (read_add_write * (queries + pairs) + copied * pairs);
+    let modules = &[RecomputeModule::CoreAttn];
+    ops.push(Op::bytes(modules, (forward, 6.0 * shape.cp), (backward, 9.0 * shape.cp)));
 }
 
 /// Operations of the core in forward under a counting convention.
