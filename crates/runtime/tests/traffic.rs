@@ -1,105 +1,70 @@
-//! What moves is what the layout says moves: elements put into calls, by axis, over all ranks.
+//! What moves is what the layout says moves: bytes put into calls by axis, on every rank, in one
+//! step. Where routing decides who sends how much, the sum over ranks is held to instead.
 
-use layout::activations::{Exchange, exchanges};
-use layout::{Engine, Layout, LayoutRequest, OwnershipTable, ZeroStage, check};
-use recipe::Recipe;
+use layout::OwnershipTable;
+use layout::activations::volume;
 use runtime::optimizer::Settings;
 use runtime::train::{Batch, Trainer};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Calls this runtime makes that the layout's list does not have, with the reason.
-const UNLISTED: &[(&str, &str)] = &[
-    ("gradients of keys and values to their owner", "the list has the ring's keys and values only"),
-    ("counts of the expert-tensor group", "rows of the group must be told apart by expert"),
-    ("tokens of each expert", "the balancing loss is a sequence's, whoever holds its parts"),
-    ("tokens of each expert of the step", "the routing bias moves by them"),
-    ("gradients of shared heads", "units that neighbours hold too"),
-    ("momentum made whole", "Muon orthogonalises whole matrices"),
-    ("squares of the recurrent norm", "a norm over the heads of all ranks"),
-    ("tails of the convolution", "handed on under state_carry"),
-    ("recurrent state handed on", "handed on under state_carry"),
-    ("loss and norm", "what a step reports"),
-];
+mod matrix;
+use matrix::{Case, cases, legal, recipe};
 
-const RECIPE: &str = r#"
-name = "t"
-source = "test"
-hidden = 16
-vocab = 32
-sequence = 16
-rope_theta = 100.0
-[attention]
-heads = 4
-kv_heads = 4
-head_dim = 4
-[moe]
-experts = 8
-top_k = 2
-ffn = 8
-[moe.shared]
-ffn = 8
-[mamba]
-kind = "mamba2"
-heads = 8
-head_dim = 2
-state = 4
-groups = 4
-[mlp]
-ffn = 16
-"#;
+/// Bytes by axis; an axis nobody puts anything in on is not there.
+type Bytes = BTreeMap<&'static str, u64>;
 
-/// Elements a rank puts in over a step.
-fn predicted(exchange: &Exchange, layout: &Layout) -> u64 {
-    let e = exchange.elements;
-    let degree = match exchange.axis {
-        "etp" => layout.etp.get(),
-        _ => layout.tp.get(),
-    };
-    let (each, is_of_step) = match (exchange.forward, exchange.backward) {
-        ("all-gather", "reduce-scatter") => (e + e * degree, false),
-        ("reduce-scatter", "all-gather") => (e + e / degree, false),
-        ("all-reduce", "identity") | ("identity", "all-reduce") | ("all-gather of counts", "none") => (e, false),
-        ("all-to-all", "all-to-all") | ("send/receive × (cp-1)", _) => (2 * e, false),
-        ("none", _) | ("all-gather", "none") => (e, true),
-        other => panic!("{other:?} is no pair this test knows"),
-    };
-    each * exchange.count * if is_of_step { 1 } else { layout.microbatches }
-}
-
-fn compare(pattern: &str, request: LayoutRequest) {
-    let recipe = Recipe::parse(&format!("pattern = \"{pattern}\"\n{RECIPE}")).unwrap();
-    let zero = Some(ZeroStage::One);
-    let request = LayoutRequest { engine: Some(Engine::Shardwright), microbatches: Some(2), zero, ..request };
-    let checked = check(&recipe, &request);
-    assert!(checked.is_legal(), "{:#?}", checked.findings);
+fn moved(case: &Case) -> (String, Vec<Bytes>, Vec<Bytes>) {
+    let recipe = recipe(case.pattern, case.more);
+    let checked = legal(&recipe, &case.request);
     let layout = checked.layout.as_ref().unwrap();
     let moved = comm::threads::run(layout.world as usize, Duration::from_secs(60), |comm| {
         let mut trainer = Trainer::<f32>::new(&recipe, layout, comm, 5, Settings::default())?;
         trainer.step(&Batch::synthetic(&recipe, layout, 1, 0))?;
-        Ok(comm.traffic().all())
-    });
-    let mut by_axis: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for (call, _, moved) in moved.into_iter().flat_map(|m| m.unwrap()) {
-        if !UNLISTED.iter().any(|(name, _)| *name == call.name) {
-            by_axis.entry(call.axis).or_default().0 += moved.elements;
+        let mut bytes = Bytes::new();
+        for (call, _, moved) in comm.traffic().all() {
+            *bytes.entry(call.axis).or_default() += moved.bytes;
         }
-    }
+        bytes.retain(|_, b| *b > 0);
+        Ok(bytes)
+    });
+    let moved = moved.into_iter().map(|m| m.unwrap_or_else(|f| panic!("{f:#?}"))).collect();
     let table = OwnershipTable::new(&recipe, layout).unwrap();
-    for exchange in exchanges(&recipe, layout, &table) {
-        by_axis.entry(exchange.axis).or_default().1 += predicted(&exchange, layout) * layout.world;
-    }
-    for (axis, (moved, predicted)) in by_axis {
-        assert_eq!(moved, predicted, "{pattern} on {axis} under {}", layout.all_flags());
-    }
+    let predicted = |rank| {
+        let by_axis = volume::of_rank(&recipe, layout, &table, rank).unwrap();
+        by_axis.into_iter().map(|(axis, moved)| (axis, moved.bytes(4))).collect()
+    };
+    let name = format!("{} {:?}: {}", case.pattern, case.more, layout.all_flags());
+    (name, moved, (0..layout.world).map(predicted).collect())
+}
+
+/// Axes on which routing decides what one rank puts in.
+const ROUTED: [&str; 2] = ["ep", "etp"];
+
+fn over_ranks(all: &[Bytes], axis: &str) -> u64 {
+    all.iter().filter_map(|bytes| bytes.get(axis)).sum()
 }
 
 #[test]
-fn elements_by_axis_are_the_layouts() {
-    let some = LayoutRequest::default;
-    compare("AFME", LayoutRequest { tp: Some(2), etp: Some(1), ..some() });
-    compare("AE", LayoutRequest { tp: Some(2), ep: Some(2), etp: Some(1), dp: Some(2), ..some() });
-    compare("AE", LayoutRequest { tp: Some(2), ep: Some(2), etp: Some(2), dp: Some(2), ..some() });
-    compare("AME", LayoutRequest { cp: Some(2), ep: Some(2), ..some() });
-    compare("AF", LayoutRequest { dp: Some(4), ..some() });
+fn bytes_by_axis_are_the_layouts_on_every_rank() {
+    let mut wrong = Vec::new();
+    for case in cases() {
+        let (name, moved, predicted) = moved(&case);
+        for axis in ROUTED {
+            let (a, b) = (over_ranks(&moved, axis), over_ranks(&predicted, axis));
+            if a != b {
+                wrong.push(format!("{name}\n  {axis} over all ranks: moved {a}, predicted {b}"));
+            }
+        }
+        for (rank, (mut a, mut b)) in moved.into_iter().zip(predicted).enumerate() {
+            for axis in ROUTED {
+                a.remove(axis);
+                b.remove(axis);
+            }
+            if a != b {
+                wrong.push(format!("{name}\n  rank {rank}: moved {a:?}\n  predicted {b:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
