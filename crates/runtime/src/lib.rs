@@ -13,6 +13,7 @@ mod pipeline;
 mod product;
 pub mod rank;
 pub mod real;
+pub mod report;
 pub mod saved;
 mod shards;
 mod split;

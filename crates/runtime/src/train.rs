@@ -16,6 +16,7 @@ use crate::suffix;
 use comm::{Call, Comm, Group, Op, Result};
 use layout::order::{Pass, Pipeline};
 use layout::{Axis, Layout, OwnershipTable, ZeroStage};
+use memory::ledger::shardwright::Held;
 use recipe::{Mixer, Optimizer, Recipe};
 use std::ops::Range;
 
@@ -90,6 +91,8 @@ pub struct Trainer<'a, R> {
     vault: Vault<R>,
     /// Summed gradients of the held runs.
     reduced: Vec<Vec<R>>,
+    /// Most bytes that microbatches kept at once in the last step.
+    most_saved: u64,
     states: Vec<State<R>>,
     steps: u64,
     /// Prediction depths of the model.
@@ -110,13 +113,17 @@ impl<'a, R: Real> Trainer<'a, R> {
         let table = OwnershipTable::new(recipe, layout).map_err(|mut f| f.remove(0))?;
         let rank = Rank::new(comm, layout)?;
         let mut shelf = Shelf::new(&table, layout, &rank.at)?;
-        let model = Model::new(recipe, layout, &table.stages, rank.on(Axis::Pp), &mut shelf)?;
+        let model = Model::new(recipe, layout, &table, rank.on(Axis::Pp), &mut shelf)?;
         let mut weights = shelf.initial(seed);
         let flats = Flat::all(&shelf, &rank);
-        let held = flats.iter().map(|flat| flat.cut(&weights)).collect();
-        if layout.zero == ZeroStage::Three {
-            weights.iter_mut().for_each(|w| w.data = Vec::new());
-        }
+        let held = match layout.zero {
+            ZeroStage::Three => {
+                let held = flats.iter().map(|flat| flat.cut(&weights)).collect();
+                weights.iter_mut().for_each(|w| w.data = Vec::new());
+                held
+            }
+            _ => Vec::new(),
+        };
         let states = flats.iter().map(|flat| State::new(flat, &shelf)).collect();
         let experts = recipe.moe.as_ref().map_or(0, |moe| moe.experts);
         let balances = vec![Balance::new(experts); recipe.count_with_suffix(Mixer::Moe) as usize];
@@ -131,6 +138,7 @@ impl<'a, R: Real> Trainer<'a, R> {
             grads,
             vault,
             reduced: Vec::new(),
+            most_saved: 0,
             states,
             steps: 0,
             depths,
@@ -165,9 +173,16 @@ impl<'a, R: Real> Trainer<'a, R> {
         places
     }
 
-    /// Bytes of optimizer state.
-    pub fn optimizer_bytes(&self) -> u64 {
-        self.states.iter().map(State::bytes).sum()
+    /// Bytes held now, line by line, as they are allocated; `saved` is the most of the last step.
+    pub fn held(&self) -> Held {
+        let whole = |all: &[Mat<R>]| all.iter().map(|m| m.data.capacity() as u64).sum::<u64>() * R::BYTES;
+        let runs = |all: &[Vec<R>]| all.iter().map(|v| v.capacity() as u64).sum::<u64>() * R::BYTES;
+        Held {
+            weights: whole(&self.weights) + runs(&self.vault.held),
+            gradients: whole(&self.grads) + runs(&self.reduced),
+            optimizer: self.states.iter().map(State::bytes).sum(),
+            saved: self.most_saved,
+        }
     }
 
     /// Runs every microbatch of a step; gradients of this rank's parameters are whole afterwards,
@@ -202,6 +217,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         self.reduced = self.vault.flats.iter().map(|f| vec![R::ZERO; f.held.len()]).collect();
         self.balances.iter_mut().for_each(|b| b.counts.fill(0));
         let done = self.walk(batch)?;
+        self.most_saved = done.saved_bytes;
         if self.rank.layout.zero < ZeroStage::Two {
             self.reduce()?;
         }
