@@ -5,6 +5,7 @@
 //! cannot be run is refused by name. Nothing here decides who owns what; `layout` does.
 
 pub mod blocks;
+pub mod live;
 pub mod mat;
 pub mod model;
 pub mod optimizer;

@@ -63,7 +63,9 @@ impl Flat {
 
     /// The parameters end to end.
     pub fn pack<R: Real>(&self, from: &[Mat<R>]) -> Vec<R> {
-        self.ids.iter().flat_map(|id| from[id.0].data.iter().copied()).collect()
+        let mut whole = Vec::with_capacity(self.len);
+        self.ids.iter().for_each(|id| whole.extend_from_slice(&from[id.0].data));
+        whole
     }
 
     /// The run of a whole buffer that this rank holds.

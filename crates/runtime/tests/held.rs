@@ -1,10 +1,11 @@
 //! What a rank holds is what `memory`'s ledger of this runtime says, to the byte, line by line.
 
-use layout::OwnershipTable;
+use layout::{LayoutRequest, OwnershipTable};
 use memory::ledger::shardwright::{Held, held};
 use recipe::Mixer;
 use runtime::optimizer::Settings;
 use runtime::real::Real;
+use runtime::report;
 use runtime::train::{Batch, Trainer};
 use std::time::Duration;
 
@@ -52,4 +53,28 @@ fn lines_are_the_ledgers_on_every_rank() {
         check::<f32>(&case, &mut wrong);
     }
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The report shows the same figures: by rank and line, and by axis over the steps of a run.
+#[test]
+fn a_report_has_both_sides() {
+    let recipe = recipe("AF", "");
+    let request = LayoutRequest { tp: Some(2), dp: Some(2), ..LayoutRequest::default() };
+    let checked = legal(&recipe, &request);
+    let layout = checked.layout.as_ref().unwrap();
+    let table = OwnershipTable::new(&recipe, layout).unwrap();
+    let results = comm::threads::run(layout.world as usize, Duration::from_secs(60), |comm| {
+        let mut trainer = Trainer::<f64>::new(&recipe, layout, comm, 5, Settings::default())?;
+        (0..2).try_for_each(|step| trainer.step(&Batch::synthetic(&recipe, layout, 1, step)).map(|_| ()))?;
+        let traffic = comm.traffic().all();
+        trainer.gradients(&Batch::synthetic(&recipe, layout, 1, 2))?;
+        Ok((trainer.held(), traffic))
+    });
+    let (held, moved): (Vec<Held>, Vec<_>) = results.into_iter().map(|r| r.unwrap()).unzip();
+    let lines = report::memory(&recipe, layout, &table, &held, 8).unwrap();
+    assert_eq!(lines.len(), 16);
+    assert!(lines.iter().all(|l| l.predicted_bytes == l.held_bytes && l.held_bytes > 0), "{lines:#?}");
+    let axes = report::traffic(&recipe, layout, &table, &moved, 2, 8).unwrap();
+    assert!(axes.iter().all(|a| a.predicted_bytes == a.moved_bytes), "{axes:#?}");
+    assert_eq!(axes.iter().map(|a| a.axis).collect::<Vec<_>>(), ["dp", "sp", "tp", "world"]);
 }

@@ -2,11 +2,15 @@
 //! policy and what every block declares to keep. Nothing is fitted; a run is held to it.
 
 mod chunk;
+mod engine;
 mod local;
+mod replay;
 mod saves;
 mod state;
 
 pub use chunk::{mixers, of_chunk};
+pub use engine::{ShardwrightOptions, replay};
+pub use replay::{Highest, highest};
 pub use saves::{
     DELTA_CHUNK, Holds, M2RNN_CHUNK, Rows, Save, Sizes, bytes, head, norm_input, of_mixer, prediction, routing_indices,
 };
