@@ -46,12 +46,17 @@ pub fn highest(
     let cx = Cx { recipe, layout, table, heap: heap.clone(), sizes: Sizes::of(layout) };
     let _state = state(&cx, &buffers);
     let stays = heap.now();
-    let _sums = heap.reals(Line::Gradients, buffers.iter().map(|b| b.held_len() as usize).sum());
-    passes(&cx, &buffers, stage, Pipeline::of(layout)?);
-    reduce(&cx, &buffers);
+    let mut sums: Vec<Option<Buf>> = buffers.iter().map(|_| None).collect();
+    passes(&cx, &buffers, stage, Pipeline::of(layout)?, &mut sums);
+    if layout.zero < ZeroStage::Two {
+        reduce(&cx, &buffers, &mut sums);
+    }
     let during = heap.peak();
     heap.mark();
-    buffers.iter().for_each(|buffer| update(&cx, buffer));
+    for (buffer, sum) in buffers.iter().zip(sums) {
+        update(&cx, buffer);
+        drop(sum);
+    }
     Ok(Highest { passes: during, optimizer: heap.peak(), state: stays })
 }
 
@@ -84,7 +89,7 @@ fn state(cx: &Cx, buffers: &[Buffer]) -> Vec<Buf> {
     all
 }
 
-fn passes(cx: &Cx, buffers: &[Buffer], stage: u32, order: Pipeline) {
+fn passes(cx: &Cx, buffers: &[Buffer], stage: u32, order: Pipeline, sums: &mut [Option<Buf>]) {
     let open = |place: Place| {
         let mine = buffers.iter().filter(|b| b.place == place);
         mine.fold((0, 0), |(len, held), b| (len + b.len as usize, held + b.held_len() as usize))
@@ -108,27 +113,29 @@ fn passes(cx: &Cx, buffers: &[Buffer], stage: u32, order: Pipeline) {
             }
         }
         if cx.layout.zero >= ZeroStage::Two && matches!(pass, Pass::Backward | Pass::BackwardWeight) {
-            reduce(cx, buffers);
+            reduce(cx, buffers, sums);
         }
     }
 }
 
-/// Gradients end to end, and the share of their sum.
-fn reduce(cx: &Cx, buffers: &[Buffer]) {
-    for buffer in buffers {
+/// Gradients end to end, and the share of their sum, which the first reduction of a step keeps.
+fn reduce(cx: &Cx, buffers: &[Buffer], sums: &mut [Option<Buf>]) {
+    for (buffer, sum) in buffers.iter().zip(sums) {
         let packed = cx.heap.reals(Line::Communication, buffer.len as usize);
         let share = cx.heap.reals(Line::Communication, (buffer.len / buffer.members) as usize);
         drop((packed, share));
+        sum.get_or_insert_with(|| cx.heap.reals(Line::Gradients, buffer.held_len() as usize));
     }
 }
 
-/// The optimizer's step over one buffer: old, new and gathered weights; for Muon the whole matrix
-/// beside the iterate, the next one and two products.
+/// The optimizer's step over one buffer: new and gathered weights, under ZeRO 3 the old ones too;
+/// for Muon the whole matrix beside the iterate, the next one and two products.
 fn update(cx: &Cx, buffer: &Buffer) {
     let take = |len: u64| cx.heap.reals(Line::Workspaces, len as usize);
-    let runs = take(2 * buffer.held_len());
+    let is_sharded = cx.layout.zero == ZeroStage::Three;
+    let runs = take(if is_sharded { 2 } else { 1 } * buffer.held_len());
     let whole = take(if buffer.members > 1 { buffer.len } else { 0 });
-    let before = take(buffer.len);
+    let before = take(if is_sharded { buffer.len } else { 0 });
     for &row in buffer.rows.iter().filter(|row| is_muon(&cx.table.rows[**row])) {
         let row = &cx.table.rows[row];
         let (part, shape) = (row.part_elements(cx.layout), row.tensor.shape());
