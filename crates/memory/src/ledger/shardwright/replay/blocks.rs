@@ -56,6 +56,19 @@ fn ring(cx: &Cx, kv: usize) -> Kept {
     (0..3).map(|_| cx.heap.reals(Line::Communication, cx.sizes.tokens * kv)).collect()
 }
 
+/// Rows of a tile (`crates/runtime/src/blocks/attend.rs`).
+const TILE: usize = 64;
+
+/// A tile of the core: `copies` of its scores, and `keys` and `values` of its queries' widths. The
+/// queries of all heads that share keys are one tile's.
+fn tile(cx: &Cx, path: &str, copies: usize, keys: usize, values: usize) -> Buf {
+    let [q, k, _] = head_widths(cx, path);
+    let heads = (len(&cx.saves(Mixer::Attention, path), "statistics") / cx.sizes.tokens).max(1);
+    let rows = cx.sizes.spans().into_iter().max().unwrap_or(0).min(TILE);
+    let (key, value) = (q / heads, cx.local(path).cols("out.weight") / heads);
+    cx.temp(rows * q / k.max(1) * (copies * rows + keys * key + values * value))
+}
+
 fn attention(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     let (tokens, saves) = (cx.sizes.tokens, cx.saves(Mixer::Attention, path));
     let [q, k, v] = head_widths(cx, path);
@@ -81,7 +94,8 @@ fn attention(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     let out = cx.temp(len(&saves, "heads out"));
     let statistics = [0; 2].map(|_| cx.temp(len(&saves, "statistics")));
     let round = ring(cx, k + v);
-    drop(round);
+    let core = tile(cx, path, 1, 1, 1);
+    drop((round, core));
     let [log, sum] = statistics;
     drop(sum);
     let partial = cx.temp(tokens * cx.hidden());
@@ -103,7 +117,8 @@ fn attention_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
     let grads = cx.temp(tokens * width);
     let theirs = cx.temp(tokens * (k + v));
     let round = ring(cx, k + v);
-    drop((round, theirs, along));
+    let core = tile(cx, path, 2, 2, 1);
+    drop((round, core, theirs, along));
     let joined = cx.temp(tokens * width);
     let dx = if is_latent(cx.recipe) {
         let latents = cx.temp(2 * tokens * cols(&saves, "whole latents"));
