@@ -350,7 +350,8 @@ pub struct HardwareArgs {
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Precision and state")]
 pub struct StateArgs {
-    /// Products in bf16, fp8 (tensorwise), fp8-delayed, fp8-blockwise, mxfp8 or nvfp4 (Blackwell)
+    /// Products in bf16, fp8 (tensorwise), fp8-delayed, fp8-blockwise, mxfp8 or nvfp4 (Blackwell);
+    /// f32 or f64 for --engine shardwright
     #[arg(long, value_parser = precision, default_value = "bf16")]
     pub precision: PrecisionChoice,
     /// Override the recipe's optimizers: adamw, or muon+adamw (matrices by Muon)
@@ -377,6 +378,9 @@ impl StateArgs {
     /// What was typed, as flags with a space in front; empty when nothing was.
     pub fn flags(&self) -> String {
         let mut out = String::new();
+        if matches!(self.precision, PrecisionChoice::F32 | PrecisionChoice::F64) {
+            out += &format!(" --precision {}", self.precision.format());
+        }
         if let PrecisionChoice::Fp8(scaling) = self.precision {
             let word = match scaling {
                 Fp8Recipe::Delayed => "fp8-delayed",
@@ -415,6 +419,10 @@ impl StateArgs {
 pub enum PrecisionChoice {
     /// bf16 throughout.
     Bf16,
+    /// 32-bit floats throughout.
+    F32,
+    /// 64-bit floats throughout.
+    F64,
     /// fp8 with this scaling.
     Fp8(Fp8Recipe),
 }
@@ -424,6 +432,8 @@ impl PrecisionChoice {
     pub fn format(self) -> &'static str {
         match self {
             PrecisionChoice::Bf16 => "bf16",
+            PrecisionChoice::F32 => "f32",
+            PrecisionChoice::F64 => "f64",
             PrecisionChoice::Fp8(Fp8Recipe::Mxfp8) => "mxfp8",
             PrecisionChoice::Fp8(Fp8Recipe::Nvfp4) => "nvfp4",
             PrecisionChoice::Fp8(_) => "fp8",
@@ -765,6 +775,8 @@ fn precision(text: &str) -> Result<PrecisionChoice, String> {
         text,
         &[
             ("bf16", PrecisionChoice::Bf16),
+            ("f32", PrecisionChoice::F32),
+            ("f64", PrecisionChoice::F64),
             ("fp8", PrecisionChoice::Fp8(Fp8Recipe::Tensorwise)),
             ("fp8-delayed", PrecisionChoice::Fp8(Fp8Recipe::Delayed)),
             ("fp8-tensorwise", PrecisionChoice::Fp8(Fp8Recipe::Tensorwise)),

@@ -345,6 +345,15 @@ fn the_picture_is_written_whole() {
 }
 
 #[test]
+fn our_own_engine_is_priced_in_its_own_formats() {
+    let total = |precision: &str| {
+        let line = format!("fit llama3-8b --engine shardwright --tp 4 --precision {precision} --on 8xH200");
+        json(&line)["rank_classes"][0]["allocated_peak_bytes"].as_u64().unwrap()
+    };
+    assert_eq!(total("f64"), 2 * total("f32"));
+}
+
+#[test]
 fn what_cannot_be_priced_is_refused_by_name() {
     let refusal = |line: &str| {
         let ran = run(line);
@@ -352,7 +361,7 @@ fn what_cannot_be_priced_is_refused_by_name() {
         ran.stderr
     };
     assert!(refusal("fit llama3-8b --engine maxtext --on 8xH200").contains("no ledger replays it"));
-    assert!(refusal("fit llama3-8b --engine shardwright --on 8xH200").contains("the runtime is not built yet"));
+    assert!(refusal("fit llama3-8b --precision f64 --on 8xH200").contains("is for --engine shardwright"));
     assert!(refusal("fit llama3-8b --engine fsdp2 --precision fp8 --on 8xH200").contains("are for Megatron's ledger"));
     assert!(refusal("fit llama3-8b --offload-optimizer 2 --on 8xH200").contains("no share from 0 to 1"));
 }

@@ -2,14 +2,23 @@
 //! stands, and what both ends must agree on; and the state contracts of recurrent blocks.
 //!
 //! Volumes are elements of the tensor that enters the collective on one rank, for one microbatch.
-//! Bytes and time are not known here.
+//! [`volume`] adds them up over a step for one rank. Time is not known here.
+
+mod contracts;
+mod recurrent;
+mod state;
+pub mod volume;
+
+pub use contracts::{StateContract, contracts};
 
 use crate::axis::Axis;
 use crate::layout::Layout;
-use crate::ownership::{OwnershipTable, Row};
-use crate::request::{Engine, ZeroStage};
+use crate::mesh::Coordinates;
+use crate::ownership::OwnershipTable;
+use crate::request::Engine;
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::mamba::Mamba;
+use recipe::kinds::moe::Moe;
 use recipe::{Layer, Mixer, Recipe};
 
 /// One collective and its transpose.
@@ -29,6 +38,46 @@ pub struct Exchange {
     pub count: u64,
     /// What the members must agree on.
     pub agree: &'static str,
+    /// What the elements are.
+    #[serde(skip)]
+    pub holds: Holds,
+}
+
+/// What moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// Numbers of the run's format.
+    Numbers,
+    /// Counts and sums of eight bytes, whatever the format.
+    Wide,
+}
+
+/// Each part of the timeline hands something to the next; in backward its gradient to the one
+/// before. Elements are one message's: context ranks at the ends send one, those between two,
+/// since causal balance gives each rank an early part and the late one that mirrors it.
+pub(crate) const HAND_ON: &str = "send to the next part";
+
+impl Exchange {
+    /// Elements the rank at these coordinates puts in, in forward and in backward.
+    pub fn put(&self, layout: &Layout, at: &Coordinates) -> [u64; 2] {
+        let (e, degree) = (self.elements, if self.axis == "etp" { layout.etp.get() } else { layout.tp.get() });
+        let cp = at.on(Axis::Cp);
+        let messages = if cp == 0 || cp + 1 == layout.cp.get() { 1 } else { 2 };
+        let is_free = |name: &str| matches!(name, "identity" | "none" | "slice");
+        let forward = match self.forward {
+            name if is_free(name) => 0,
+            HAND_ON => messages * e,
+            _ => e,
+        };
+        let backward = match (self.forward, self.backward) {
+            (_, name) if is_free(name) => 0,
+            ("all-gather", "reduce-scatter") => e * degree,
+            ("reduce-scatter", "all-gather") => e / degree,
+            (HAND_ON, _) => messages * e,
+            _ => e,
+        };
+        [forward, backward]
+    }
 }
 
 /// The collectives of a recipe under a layout.
@@ -40,8 +89,7 @@ pub fn exchanges(recipe: &Recipe, layout: &Layout, table: &OwnershipTable) -> Ve
     experts(recipe, layout, &mut out);
     context(recipe, layout, tokens, &mut out);
     pipeline(recipe, layout, &mut out);
-    replicated_gradients(layout, table, &mut out);
-    data(layout, table, &mut out);
+    state::once_a_step(recipe, layout, table, &mut out);
     out
 }
 
@@ -65,6 +113,10 @@ pub fn of_edges(recipe: &Recipe, layout: &Layout) -> Vec<Exchange> {
     out
 }
 
+fn is_ours(layout: &Layout) -> bool {
+    layout.engine == Some(Engine::Shardwright)
+}
+
 /// Two exchanges around every block with matrices on the tensor axis.
 fn tensor(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
     if !layout.tp.splits() {
@@ -83,27 +135,26 @@ fn tensor(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>
         tensor_pair(layout, "moe.shared", tokens * width, tokens * width, count, out);
     }
     few_kv_heads(recipe, layout, tokens, out);
+    recurrent::norms(recipe, layout, tokens, out);
     if let Some(mtp) = recipe.features.mtp() {
-        let into = Exchange {
-            axis: if layout.sp { "sp" } else { "tp" },
-            place: "into the prediction join: hidden state and embedding side by side".to_string(),
-            forward: if layout.sp { "all-gather" } else { "identity" },
-            backward: if layout.sp { "reduce-scatter" } else { "all-reduce" },
-            elements: 2 * tokens * width / if layout.sp { layout.tp.get() } else { 1 },
-            count: mtp.depth,
-            agree: "dtype of the two norms' outputs",
-        };
-        out.push(into);
-        out.push(Exchange {
-            axis: "tp",
-            place: "out of the prediction join: columns made whole".to_string(),
-            forward: "all-gather",
-            backward: "reduce-scatter",
-            elements: tokens * width / layout.tp.get(),
-            count: mtp.depth,
-            agree: "column order",
-        });
+        prediction_join(layout, tokens, width, mtp.depth, out);
     }
+}
+
+/// Both inputs side by side enter a column-parallel projection, whose columns are made whole. Without
+/// sequence parallelism every rank knows the whole gradient behind it and takes its columns.
+fn prediction_join(layout: &Layout, tokens: u64, width: u64, depth: u64, out: &mut Vec<Exchange>) {
+    out.push(into_region(layout, "prediction join", 2 * tokens * width, depth));
+    out.push(Exchange {
+        axis: "tp",
+        place: "out of the prediction join: columns made whole".to_string(),
+        forward: "all-gather",
+        backward: if layout.sp { "reduce-scatter" } else { "slice" },
+        elements: tokens * width / layout.tp.get(),
+        count: depth,
+        agree: "column order",
+        holds: Holds::Numbers,
+    });
 }
 
 /// Width that is made whole along the sequence before attention's column-parallel projections:
@@ -130,58 +181,67 @@ fn few_kv_heads(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exc
             elements: tokens * heads * head_dim / layout.tp.get(),
             count: recipe.count_with_suffix(Mixer::Attention),
             agree: "packing of the groups",
+            holds: Holds::Numbers,
         });
     }
 }
 
-fn tensor_pair(layout: &Layout, name: &str, into: u64, elements: u64, count: u64, out: &mut Vec<Exchange>) {
+/// The way into a column-parallel projection, and its transpose.
+fn into_region(layout: &Layout, name: &str, into: u64, count: u64) -> Exchange {
     if layout.sp {
-        let share = into / layout.tp.get();
-        out.push(Exchange {
+        return Exchange {
             axis: "sp",
             place: format!("into {name}: sequence made whole before the column-parallel projection"),
             forward: "all-gather",
             backward: "reduce-scatter",
-            elements: share,
+            elements: into / layout.tp.get(),
             count,
             agree: "dtype of the norm's output (an fp8 gather needs the same scale on all members)",
-        });
-        out.push(Exchange {
-            axis: "sp",
-            place: format!("out of {name}: partial sums of the row-parallel projection"),
-            forward: "reduce-scatter",
-            backward: "all-gather",
-            elements,
-            count,
-            agree: "accumulation dtype: sums run in bf16 or fp32, never in fp8",
-        });
-    } else {
-        out.push(Exchange {
-            axis: "tp",
-            place: format!("out of {name}: partial sums of the row-parallel projection"),
-            forward: "all-reduce",
-            backward: "identity",
-            elements,
-            count,
-            agree: "accumulation dtype",
-        });
-        out.push(Exchange {
-            axis: "tp",
-            place: format!("into {name}: gradients of the input"),
-            forward: "identity",
-            backward: "all-reduce",
-            elements: into,
-            count,
-            agree: "gradient dtype",
-        });
+            holds: Holds::Numbers,
+        };
     }
+    Exchange {
+        axis: "tp",
+        place: format!("into {name}: gradients of the input"),
+        forward: "identity",
+        backward: "all-reduce",
+        elements: into,
+        count,
+        agree: "gradient dtype",
+        holds: Holds::Numbers,
+    }
+}
+
+/// The way out of a row-parallel projection, and its transpose.
+fn out_of_region(layout: &Layout, name: &str, elements: u64, count: u64) -> Exchange {
+    Exchange {
+        axis: if layout.sp { "sp" } else { "tp" },
+        place: format!("out of {name}: partial sums of the row-parallel projection"),
+        forward: if layout.sp { "reduce-scatter" } else { "all-reduce" },
+        backward: if layout.sp { "all-gather" } else { "identity" },
+        elements,
+        count,
+        agree: if layout.sp {
+            "accumulation dtype: sums run in bf16 or fp32, never in fp8"
+        } else {
+            "accumulation dtype"
+        },
+        holds: Holds::Numbers,
+    }
+}
+
+fn tensor_pair(layout: &Layout, name: &str, into: u64, elements: u64, count: u64, out: &mut Vec<Exchange>) {
+    let pair = [into_region(layout, name, into, count), out_of_region(layout, name, elements, count)];
+    // Listed by the pass they run in first.
+    let [into, from] = pair;
+    out.extend(if layout.sp { [into, from] } else { [from, into] });
 }
 
 fn vocabulary(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
     if !layout.tp.splits() {
         return;
     }
-    // Each prediction depth embeds its own tokens and reads the head.
+    // Every prediction depth embeds its own tokens and has a loss of its own.
     let heads = 1 + recipe.features.mtp().map_or(0, |mtp| mtp.depth);
     out.push(Exchange {
         axis: if layout.sp { "sp" } else { "tp" },
@@ -191,20 +251,14 @@ fn vocabulary(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Excha
         elements: tokens * recipe.hidden,
         count: heads,
         agree: "which rank owns which token row",
+        holds: Holds::Numbers,
     });
-    let (forward, backward, share) =
-        if layout.sp { ("all-gather", "reduce-scatter", layout.tp.get()) } else { ("identity", "all-reduce", 1) };
-    out.push(Exchange {
-        axis: if layout.sp { "sp" } else { "tp" },
-        place: match layout.sp {
-            true => "into the output head: sequence made whole".to_string(),
-            false => "into the output head: gradients of the input".to_string(),
-        },
-        forward,
-        backward,
-        elements: tokens * recipe.hidden / share,
-        count: heads,
-        agree: "dtype of the final norm's output",
+    let into = into_region(layout, "the output head", tokens * recipe.hidden, heads);
+    out.push(if layout.sp {
+        let place = "into the output head: sequence made whole".to_string();
+        Exchange { place, agree: "dtype of the final norm's output", ..into }
+    } else {
+        into
     });
     out.push(Exchange {
         axis: "tp",
@@ -214,6 +268,7 @@ fn vocabulary(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Excha
         elements: 3 * tokens,
         count: heads,
         agree: "fp32 statistics",
+        holds: Holds::Numbers,
     });
 }
 
@@ -222,6 +277,9 @@ fn experts(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
     let tokens = layout.tokens_per_microbatch_per_rank();
     let width = moe.latent.unwrap_or(recipe.hidden);
     let count = recipe.count_with_suffix(Mixer::Moe);
+    if is_ours(layout) {
+        expert_counts(moe, layout, count, out);
+    }
     if layout.ep.splits() {
         out.push(Exchange {
             axis: "ep",
@@ -231,6 +289,7 @@ fn experts(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
             elements: moe.experts,
             count,
             agree: "owner rank of every expert",
+            holds: Holds::Wide,
         });
         for place in
             ["dispatch: routed tokens to the owners of their experts", "combine: expert outputs back to their tokens"]
@@ -243,6 +302,7 @@ fn experts(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
                 elements: tokens * moe.top_k * width,
                 count,
                 agree: "counts are transposes; the exit restores the sequence-sharded view",
+                holds: Holds::Numbers,
             });
         }
     }
@@ -256,6 +316,7 @@ fn experts(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
             elements: routed,
             count,
             agree: "token order within the group",
+            holds: Holds::Numbers,
         });
         out.push(Exchange {
             axis: "etp",
@@ -265,7 +326,40 @@ fn experts(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
             elements: routed * layout.etp.get(),
             count,
             agree: "accumulation dtype",
+            holds: Holds::Numbers,
         });
+    }
+}
+
+/// Runs of consecutive tokens that a rank's own tokens may have, which are counted apart.
+const RUNS: u64 = 2;
+
+/// Counts this engine exchanges besides those before dispatch: rows of the expert-tensor group are
+/// told apart by expert, and the balancing loss and the capacity are a whole sequence's.
+fn expert_counts(moe: &Moe, layout: &Layout, count: u64, out: &mut Vec<Exchange>) {
+    let counts = |axis, place: &str, elements| Exchange {
+        axis,
+        place: place.to_string(),
+        forward: "all-gather of counts",
+        backward: "none",
+        elements,
+        count,
+        agree: "order of experts",
+        holds: Holds::Wide,
+    };
+    if layout.etp.splits() {
+        out.push(counts("etp", "before dispatch: rows of each expert of the expert-tensor group", moe.experts));
+    }
+    if moe.router.aux_loss.is_none() && moe.capacity_factor.is_none() {
+        return;
+    }
+    let each = RUNS * layout.micro_batch * moe.experts;
+    if layout.tp.splits() {
+        out.push(counts("tp", "under the router: tokens of each expert in parts of a sequence", each));
+    }
+    if layout.cp.splits() {
+        let elements = each * layout.tp.get();
+        out.push(counts("cp", "under the router: tokens of each expert in parts of a sequence", elements));
     }
 }
 
@@ -287,17 +381,43 @@ fn context(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange
             elements: tokens * per_token * (layout.cp.get() - 1),
             count: recipe.count_with_suffix(Mixer::Attention),
             agree: "order of the parts, and fp32 softmax statistics",
+            holds: Holds::Numbers,
         });
+        if is_ours(layout) {
+            out.push(Exchange {
+                axis: "cp",
+                place: "under attention: gradients of keys and values to their owners".to_string(),
+                forward: "none",
+                backward: "send/receive × (cp-1)",
+                elements: tokens * per_token * (layout.cp.get() - 1),
+                count: recipe.count_with_suffix(Mixer::Attention),
+                agree: "who owns which part",
+                holds: Holds::Numbers,
+            });
+        }
     }
-    if let Some(Mamba::Two(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.has(Mixer::Mamba)) {
+    if let Some(Mamba::Two(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) {
         let rows = 2 * mamba.inner() + 2 * mamba.groups * mamba.state + mamba.heads;
-        head_exchange("mamba", tokens * rows / tp, tokens * mamba.inner() / tp, recipe.count(Mixer::Mamba), out);
+        head_exchange(
+            "mamba",
+            tokens * rows / tp,
+            tokens * mamba.inner() / tp,
+            recipe.count_with_suffix(Mixer::Mamba),
+            out,
+        );
     }
-    if let Some(delta) = recipe.gated_delta.as_ref().filter(|_| recipe.has(Mixer::GatedDelta)) {
+    if let Some(delta) = recipe.gated_delta.as_ref().filter(|_| recipe.uses(Mixer::GatedDelta)) {
         let (keys, values) = (delta.key_heads * delta.key_dim, delta.value_heads * delta.value_dim);
         let rows = 2 * keys + 2 * values + 2 * delta.value_heads;
-        head_exchange("gated_delta", tokens * rows / tp, tokens * values / tp, recipe.count(Mixer::GatedDelta), out);
+        head_exchange(
+            "gated_delta",
+            tokens * rows / tp,
+            tokens * values / tp,
+            recipe.count_with_suffix(Mixer::GatedDelta),
+            out,
+        );
     }
+    recurrent::carry(recipe, layout, out);
 }
 
 fn head_exchange(name: &str, into: u64, from: u64, count: u64, out: &mut Vec<Exchange>) {
@@ -309,6 +429,7 @@ fn head_exchange(name: &str, into: u64, from: u64, count: u64, out: &mut Vec<Exc
         elements,
         count,
         agree: "which heads each rank runs over the whole timeline",
+        holds: Holds::Numbers,
     };
     out.push(exchange(format!("into {name}: time traded for heads"), into));
     out.push(exchange(format!("out of {name}: heads traded for time"), from));
@@ -324,148 +445,7 @@ fn pipeline(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
             elements: layout.tokens_per_microbatch_per_rank() * recipe.hidden,
             count: layout.chunks() - 1,
             agree: "shape and dtype of the stage boundary, and any recurrent state with it",
+            holds: Holds::Numbers,
         });
     }
-}
-
-/// Under sequence parallelism a rank sees its own tokens only, so gradients of what it holds whole
-/// are summed over the tensor axis, once a step; tied tables are summed over the two edge stages.
-fn replicated_gradients(layout: &Layout, table: &OwnershipTable, out: &mut Vec<Exchange>) {
-    let stages = layout.pp.get() as usize;
-    let whole = |row: &&Row| !row.cuts.iter().any(|cut| cut.axis == Axis::Tp) && row.tensor.acting.is_none();
-    let held = |stage| {
-        let rows = table.rows.iter().filter(whole);
-        rows.map(|row| row.part_elements(layout) * table.copies_on_stage(row, stage)).sum::<u64>()
-    };
-    let most = (0..stages).map(held).max().unwrap_or(0);
-    if layout.sp && most > 0 {
-        out.push(Exchange {
-            axis: "tp",
-            place: "after backward: gradients of tensors whole on every tensor-parallel rank".to_string(),
-            forward: "none",
-            backward: "all-reduce",
-            elements: most,
-            count: 1,
-            agree: "which tensors are whole",
-        });
-    }
-    let copied = table.rows.iter().find(|row| row.chunks.len() > 1 && stages > 1);
-    if let Some(row) = copied.filter(|row| row.chunks.iter().any(|chunk| *chunk != row.chunks[0])) {
-        out.push(Exchange {
-            axis: "pp",
-            place: "after backward: gradients of the token table's copies on first and last stage".to_string(),
-            forward: "none",
-            backward: "all-reduce",
-            elements: row.part_elements(layout),
-            count: 1,
-            agree: "that the copies start equal",
-        });
-    }
-}
-
-/// Gradients and weights over replicas: what the heaviest stage holds of each mesh.
-fn data(layout: &Layout, table: &OwnershipTable, out: &mut Vec<Exchange>) {
-    let held = |is_expert: bool| {
-        let on_stage = |stage| {
-            let rows = table.rows.iter().filter(|row| row.tensor.acting.is_some() == is_expert);
-            rows.map(|row| row.part_elements(layout) * table.copies_on_stage(row, stage)).sum::<u64>()
-        };
-        (0..layout.pp.get() as usize).map(on_stage).max().unwrap_or(0)
-    };
-    let groups = [("dp", "dense", held(false), layout.dense_shards()), ("edp", "expert", held(true), layout.edp.get())];
-    for (axis, what, elements, degree) in groups {
-        if degree == 1 || elements == 0 {
-            continue;
-        }
-        let sharded = layout.zero != ZeroStage::Zero;
-        out.push(Exchange {
-            axis,
-            place: format!("after backward: {what} gradients over {degree} replicas (heaviest stage)"),
-            forward: "none",
-            backward: if sharded { "reduce-scatter" } else { "all-reduce" },
-            elements,
-            count: 1,
-            agree: "gradient dtype, bucket order and padding",
-        });
-        if sharded {
-            let (place, backward) = match layout.zero {
-                ZeroStage::Three => ("before every use", "all-gather"),
-                _ => ("after the optimizer step", "none"),
-            };
-            out.push(Exchange {
-                axis,
-                place: format!("{place}: {what} weights (heaviest stage)"),
-                forward: "all-gather",
-                backward,
-                elements: elements / degree,
-                count: 1,
-                agree: "shard boundaries",
-            });
-        }
-    }
-}
-
-/// The state contract of one state-carrying family.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct StateContract {
-    /// The recipe table.
-    pub mixer: &'static str,
-    /// Blocks that carry it.
-    pub blocks: u64,
-    /// Recurrent state of a sequence in one block, in elements, before tensor parallelism.
-    pub state_elements: u64,
-    /// The convolution's tail, likewise.
-    pub conv_elements: u64,
-    /// What holds when a context cut crosses it.
-    pub under_cp: &'static str,
-    /// What holds when a stage cut stands beside it.
-    pub under_pp: &'static str,
-}
-
-/// The state contracts of a recipe.
-pub fn contracts(recipe: &Recipe) -> Vec<StateContract> {
-    let mut out = Vec::new();
-    let beside = "a block is never cut by a stage: its state stays whole on its stage";
-    if let Some(mamba) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) {
-        let (state_elements, conv_elements) = mamba.state_elements();
-        let under_cp = match mamba {
-            Mamba::One(_) => "refused: the scan takes no initial state",
-            Mamba::Two(_) => "heads are exchanged for time, so no state crosses",
-            Mamba::Three(m) if m.state_carry => "state, rotation and last step are handed to the next part",
-            Mamba::Three(_) => "refused until the mixer carries its state",
-        };
-        let blocks = recipe.count(Mixer::Mamba);
-        out.push(StateContract { mixer: "mamba", blocks, state_elements, conv_elements, under_cp, under_pp: beside });
-    }
-    if let Some(recurrent) = recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent)) {
-        let (state_elements, conv_elements) = recurrent.state_elements();
-        out.push(StateContract {
-            mixer: "recurrent",
-            blocks: recipe.count(Mixer::Recurrent),
-            state_elements,
-            conv_elements,
-            under_cp: if recurrent.state_carry {
-                "state is handed from part to part, one after another"
-            } else {
-                "refused until the mixer carries its state"
-            },
-            under_pp: if recurrent.depth_carry {
-                "state runs up the depth and crosses (virtual) stage cuts with the activations"
-            } else {
-                beside
-            },
-        });
-    }
-    if let Some(delta) = recipe.gated_delta.as_ref().filter(|_| recipe.uses(Mixer::GatedDelta)) {
-        let (state_elements, conv_elements) = delta.state_elements();
-        out.push(StateContract {
-            mixer: "gated_delta",
-            blocks: recipe.count(Mixer::GatedDelta),
-            state_elements,
-            conv_elements,
-            under_cp: "heads are exchanged for time, so no state crosses",
-            under_pp: beside,
-        });
-    }
-    out
 }

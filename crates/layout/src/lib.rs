@@ -18,6 +18,7 @@ pub mod order;
 pub mod ownership;
 pub mod request;
 pub mod rules;
+pub mod shards;
 pub mod stages;
 
 pub use axis::Axis;

@@ -99,6 +99,30 @@ impl Row {
         part.collect()
     }
 
+    /// Whether each tensor-parallel rank uses its whole copy for its own heads only, so that its
+    /// gradient is a part of the sum whichever tokens the rank sees.
+    pub fn serves_own_heads(&self) -> bool {
+        let is_whole = !self.cuts.iter().any(|cut| cut.axis == Axis::Tp) && self.tensor.acting.is_none();
+        let owner = self.tensor.path.rsplit('.').nth(1).unwrap_or("");
+        let is_of_heads = match self.tensor.surface {
+            Surface::AttentionNorm | Surface::MixerHelper => true,
+            Surface::Norm => matches!(owner, "B_norm" | "C_norm" | "out_norm"),
+            _ => false,
+        };
+        is_whole && is_of_heads
+    }
+
+    /// Rows of one rank's part that neighbours on the tensor axis hold as well, as a share of the
+    /// part's elements, with the number of holders of each.
+    pub fn shared_elements(&self, layout: &Layout) -> Option<(u64, u64)> {
+        let cut = self.cuts.iter().find(|c| c.axis == Axis::Tp && c.how == How::Units)?;
+        let (degree, dim) = (layout.tp.get(), &self.tensor.dims[cut.dim]);
+        let holders = dim.0.iter().map(|s| copies_of_unit(s, degree)).max().filter(|c| *c > 1)?;
+        let shared = dim.0.iter().filter(|s| copies_of_unit(s, degree) > 1);
+        let rows: u64 = shared.map(|s| units_of(s, degree, 0).1 * s.size).sum();
+        Some((rows * (self.part_elements(layout) / self.part_shape(layout)[cut.dim]), holders))
+    }
+
     /// Elements of one rank's part.
     pub fn part_elements(&self, layout: &Layout) -> u64 {
         self.part_shape(layout).iter().product()

@@ -1,6 +1,6 @@
 //! What the user asked for: flags as typed, nothing derived.
 
-use recipe::Mode;
+use recipe::{Mixer, Mode};
 use std::fmt;
 use units::named;
 
@@ -101,6 +101,19 @@ pub enum Recompute {
 }
 
 impl Recompute {
+    /// Whether a mixer as a whole is computed again in backward instead of keeping anything.
+    pub fn repeats(&self, mixer: Mixer) -> bool {
+        match self {
+            Recompute::None => false,
+            Recompute::Full => true,
+            Recompute::Selective(modules) => match mixer {
+                Mixer::Mlp => modules.contains(&RecomputeModule::Mlp),
+                Mixer::Moe => modules.contains(&RecomputeModule::Moe),
+                _ => false,
+            },
+        }
+    }
+
     /// Reads `none`, `full` or `selective:a+b`.
     pub fn parse(text: &str) -> Result<Recompute, String> {
         match text {

@@ -6,6 +6,7 @@
 
 pub mod blocks;
 pub mod checkpoint;
+pub mod live;
 pub mod mat;
 pub mod model;
 pub mod optimizer;
@@ -15,6 +16,7 @@ mod product;
 pub mod rank;
 pub mod real;
 pub mod rehearse;
+pub mod report;
 pub mod saved;
 mod shards;
 pub mod shrink;

@@ -7,12 +7,12 @@ use crate::blocks::norm::Norm;
 use crate::mat::Mat;
 use crate::params::Shelf;
 use crate::real::Real;
-use crate::saved::{Save, Saved, Sizes};
+use crate::saved::Saved;
 use crate::stack::{Kept, Stack, residuals};
 use crate::suffix::{Predicted, Prediction};
 use comm::Result;
 use diag::{Blame, Finding};
-use layout::{Layout, StagePlan};
+use layout::{Layout, OwnershipTable};
 use recipe::{Layer, Mixer, Place, Recipe};
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub struct Pass<R> {
 impl<R: Real> Pass<R> {
     /// Bytes kept.
     pub fn bytes(&self) -> u64 {
-        let head = self.head.iter().map(|(x, saved)| x.data.len() as u64 * R::BYTES + saved.bytes());
+        let head = self.head.iter().map(|(x, saved)| x.data.capacity() as u64 * R::BYTES + saved.bytes());
         self.blocks.bytes() + head.sum::<u64>() + self.suffix.iter().map(Predicted::bytes).sum::<u64>()
     }
 }
@@ -64,7 +64,7 @@ impl<R: Real> Model<R> {
     pub fn new(
         recipe: &Recipe,
         layout: &Layout,
-        stages: &StagePlan,
+        table: &OwnershipTable,
         stage: usize,
         shelf: &mut Shelf,
     ) -> std::result::Result<Model<R>, Finding> {
@@ -72,6 +72,7 @@ impl<R: Real> Model<R> {
             let message = "the runtime has no side embeddings";
             return Err(Finding::error("runtime/unsupported", Blame::Engine, "features", message));
         }
+        let stages = &table.stages;
         let mut chunks = BTreeMap::new();
         for &chunk in &stages.by_stage[stage] {
             let mut stack = Stack::default();
@@ -79,7 +80,7 @@ impl<R: Real> Model<R> {
                 let before = recipe.layers[..index].iter().flat_map(Layer::mixers);
                 let mut ordinal = before.filter(|m| *m == Mixer::Attention).count() as u64;
                 let (layer, prefix) = (&recipe.layers[index], format!("layers.{index}"));
-                let residuals = residuals(recipe, layout, shelf, layer, &prefix, Some(&mut ordinal))?;
+                let residuals = residuals(recipe, layout, table, shelf, layer, &prefix, Some(&mut ordinal))?;
                 stack.push(Some(Place::Layer(index)), residuals);
             }
             chunks.insert(chunk, stack);
@@ -87,12 +88,12 @@ impl<R: Real> Model<R> {
         let last_chunk = stages.chunks.len() - 1;
         let norm = |shelf: &Shelf| Norm::new(shelf, "final.norm", recipe.hidden as usize);
         let depth = if chunks.contains_key(&last_chunk) { recipe.features.mtp().map_or(0, |m| m.depth) } else { 0 };
-        let suffix = (0..depth as usize).map(|d| Prediction::new(recipe, layout, shelf, d));
+        let suffix = (0..depth as usize).map(|d| Prediction::new(recipe, layout, table, shelf, d));
         let suffix = suffix.collect::<std::result::Result<Vec<_>, Finding>>()?;
         Ok(Model {
             suffix,
             embedding: chunks.contains_key(&0).then(|| Embedding::new(recipe, shelf)),
-            last: chunks.contains_key(&last_chunk).then(|| (norm(shelf), Head::new(recipe, shelf))),
+            last: chunks.contains_key(&last_chunk).then(|| (norm(shelf), Head::new(recipe, layout, shelf))),
             chunks,
             last_chunk,
             hidden: recipe.hidden as usize,
@@ -103,18 +104,6 @@ impl<R: Real> Model<R> {
     /// Places behind the last layer; a tied head is the token table.
     fn edges(&self) -> [Place; 2] {
         [Place::FinalNorm, if self.is_tied { Place::Embedding } else { Place::Head }]
-    }
-
-    /// Everything one microbatch keeps in a chunk, by place (`None` behind the last layer): the
-    /// declaration that a run is held to.
-    pub fn saves(&self, chunk: usize, sizes: &Sizes, shelf: &Shelf) -> Vec<(Option<Place>, Save)> {
-        let mut all = self.chunks[&chunk].saves(sizes, self.hidden);
-        if let Some((norm, head)) = self.last.as_ref().filter(|_| chunk == self.last_chunk) {
-            all.push((None, norm.saves("final norm input", sizes.shard, self.hidden)));
-            all.extend(head.saves(sizes, shelf).into_iter().map(|s| (None, s)));
-            all.extend(self.suffix.iter().flat_map(|p| p.saves(sizes, shelf, head)));
-        }
-        all
     }
 
     /// Width of the residual stream.

@@ -96,7 +96,7 @@ impl<R: Real> State<R> {
 
     /// Bytes it holds.
     pub fn bytes(&self) -> u64 {
-        (self.first.len() + self.second.len()) as u64 * R::BYTES
+        (self.first.capacity() + self.second.capacity()) as u64 * R::BYTES
     }
 
     /// Turns gradients of the held run into what is gathered: new weights where AdamW steps, the

@@ -165,7 +165,10 @@ fn initial<R: Real>(tensor: &Tensor, part: &Part, seed: u64) -> Mat<R> {
         tensor.path.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)),
     );
     let rule = Start::of(tensor);
-    let data = global_indices(tensor, part).into_iter().map(|i| R::of(rule.value(key, i))).collect();
+    let indices = global_indices(tensor, part);
+    // Collected straight away, the numbers would inherit the room the indices grew into.
+    let mut data = Vec::with_capacity(indices.len());
+    data.extend(indices.into_iter().map(|i| R::of(rule.value(key, i))));
     Mat::of(cols.max(1), data)
 }
 

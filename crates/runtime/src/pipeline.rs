@@ -2,6 +2,7 @@
 //! is kept meanwhile. The order itself is [`layout::order`]'s.
 
 use crate::blocks::{Cx, Product};
+use crate::live;
 use crate::mat::Mat;
 use crate::model::{Model, Pass, Tokens};
 use crate::params::Shelf;
@@ -141,6 +142,6 @@ impl<R: Real> Flight<R> {
         let (rows, cols) = (cx.sizes.shard, model.hidden());
         let peer = self.peer(cx, action, from);
         let data = cx.rank.comm.receive_tagged(peer, call, self.tag(action, seam, call), rows * cols)?;
-        Ok(Mat::of(cols, data))
+        Ok(Mat::of(cols, live::adopt(data)))
     }
 }

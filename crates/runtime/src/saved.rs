@@ -1,103 +1,12 @@
-//! What a block keeps between forward and backward. A block declares it once, as names and shapes
-//! that follow from a layout; a run that keeps anything else panics, so that the declaration is
-//! what a memory model may price.
+//! What a block keeps between forward and backward. It is declared once, in `memory`'s ledger of
+//! this runtime, as names and shapes that follow from a layout; a run that keeps anything else
+//! panics, so that what is priced is what is kept.
+
+pub use memory::ledger::shardwright::{Holds, Rows, Save, Sizes};
 
 use crate::mat::Mat;
 use crate::real::Real;
-use layout::Layout;
 use std::any::Any;
-
-/// Sizes a declaration may depend on: all follow from the layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    /// Sequences of a microbatch.
-    pub sequences: usize,
-    /// Tokens of a sequence.
-    pub sequence: usize,
-    /// Tokens of a microbatch inside tensor-parallel regions.
-    pub tokens: usize,
-    /// Tokens of a microbatch between them.
-    pub shard: usize,
-    /// Context-parallel degree.
-    pub cp: usize,
-}
-
-impl Sizes {
-    /// The sizes of a layout.
-    pub fn of(layout: &Layout) -> Sizes {
-        let (sequences, sequence) = (layout.micro_batch as usize, layout.sequence as usize);
-        let cp = layout.cp.get() as usize;
-        let shard = layout.tokens_per_microbatch_per_rank() as usize;
-        Sizes { sequences, sequence, tokens: sequences * sequence / cp, shard, cp }
-    }
-
-    /// Positions of each contiguous part of the timeline that a rank holds.
-    pub fn spans(&self) -> Vec<usize> {
-        if self.cp == 1 { vec![self.sequence] } else { vec![self.sequence / (2 * self.cp); 2] }
-    }
-}
-
-/// How many rows something has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
-    /// Exactly these.
-    Fixed(usize),
-    /// As many as routing sends here; these when it is balanced.
-    Routed(usize),
-}
-
-/// One thing a block keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Save {
-    /// What it is.
-    pub name: &'static str,
-    /// Its rows.
-    pub rows: Rows,
-    /// Its columns.
-    pub cols: usize,
-    /// What its elements are.
-    pub holds: Holds,
-}
-
-/// What the elements of something kept are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holds {
-    /// Numbers of the run's format.
-    Reals,
-    /// Indices and counts of eight bytes.
-    Indices,
-}
-
-impl Save {
-    /// Something of a fixed shape.
-    pub fn new(name: &'static str, rows: usize, cols: usize) -> Save {
-        Save { name, rows: Rows::Fixed(rows), cols, holds: Holds::Reals }
-    }
-
-    /// Something with a row for each token routed here.
-    pub fn routed(name: &'static str, balanced: usize, cols: usize) -> Save {
-        Save { name, rows: Rows::Routed(balanced), cols, holds: Holds::Reals }
-    }
-
-    /// Indices that say where rows go.
-    pub fn indices(name: &'static str, balanced: usize) -> Save {
-        Save { name, rows: Rows::Routed(balanced), cols: 1, holds: Holds::Indices }
-    }
-
-    /// Elements, as balanced routing would have them.
-    pub fn elements(&self) -> u64 {
-        let (Rows::Fixed(rows) | Rows::Routed(rows)) = self.rows;
-        (rows * self.cols) as u64
-    }
-
-    /// Bytes, when a number has `bytes_each`.
-    pub fn bytes(&self, bytes_each: u64) -> u64 {
-        match self.holds {
-            Holds::Reals => self.elements() * bytes_each,
-            Holds::Indices => self.elements() * 8,
-        }
-    }
-}
 
 /// What one pass through a block kept.
 pub struct Saved<R> {
@@ -158,7 +67,7 @@ impl<R: Real> Saved<R> {
 
     /// Bytes held now.
     pub fn bytes(&self) -> u64 {
-        let reals: u64 = self.kept.iter().flatten().map(|m| m.data.len() as u64 * R::BYTES).sum();
+        let reals: u64 = self.kept.iter().flatten().map(|m| m.data.capacity() as u64 * R::BYTES).sum();
         reals + self.indices.as_ref().map_or(0, |(_, elements)| *elements as u64 * 8)
     }
 
@@ -170,9 +79,4 @@ impl<R: Real> Saved<R> {
         };
         self.declared.iter().zip(&self.kept).all(is_there)
     }
-}
-
-/// Bytes of a declaration.
-pub fn bytes(saves: &[Save], bytes_each: u64) -> u64 {
-    saves.iter().map(|s| s.bytes(bytes_each)).sum()
 }

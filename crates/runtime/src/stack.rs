@@ -6,18 +6,32 @@ use crate::blocks::{Block, Cx, attention, gated_delta, m2rnn, mamba2, mamba3, mo
 use crate::mat::Mat;
 use crate::params::Shelf;
 use crate::real::Real;
-use crate::saved::{Save, Saved, Sizes};
+use crate::saved::{Save, Saved};
 use comm::Result;
 use diag::{Blame, Finding};
 use layout::request::RecomputeModule;
-use layout::{Layout, Recompute};
+use layout::{Layout, OwnershipTable, Recompute};
+use memory::ledger::shardwright as declared;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Layer, Mixer, Place, Recipe};
 
 /// Mixers side by side behind one norm.
 pub(crate) struct Residual<R> {
     norm: Norm,
-    mixers: Vec<(Keep, Box<dyn Block<R>>)>,
+    mixers: Vec<Mixing<R>>,
+}
+
+/// A mixer with what it declares to keep.
+struct Mixing<R> {
+    keep: Keep,
+    saves: Vec<Save>,
+    block: Box<dyn Block<R>>,
+}
+
+impl<R: Real> Mixing<R> {
+    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
+        self.block.forward(cx, Saved::new(self.saves.clone()), x)
+    }
 }
 
 /// What becomes of what a mixer's forward keeps.
@@ -33,19 +47,17 @@ impl Keep {
     /// What a policy says of a mixer. Everything is computed again block by block: a layer of
     /// several blocks keeps the input of each.
     fn of(layout: &Layout, mixer: Mixer) -> std::result::Result<Keep, Finding> {
-        let modules = match &layout.recompute {
-            Recompute::None => return Ok(Keep::Kept),
-            Recompute::Full => return Ok(Keep::Again),
+        let modules: &[RecomputeModule] = match &layout.recompute {
             Recompute::Selective(modules) => modules,
+            _ => &[],
         };
-        let known = [(RecomputeModule::Mlp, Mixer::Mlp), (RecomputeModule::Moe, Mixer::Moe)];
-        if let Some(module) = modules.iter().find(|m| !known.iter().any(|(k, _)| k == *m)) {
+        let known = [RecomputeModule::Mlp, RecomputeModule::Moe];
+        if let Some(module) = modules.iter().find(|m| !known.contains(m)) {
             let message = format!("the runtime cannot compute `{module}` again by itself");
             return Err(Finding::error("runtime/recompute", Blame::Engine, "recompute", message)
                 .hint("recompute may be `none`, `full`, or `selective` of `mlp` and `moe`"));
         }
-        let is_named = known.iter().any(|(module, of)| *of == mixer && modules.contains(module));
-        Ok(if is_named { Keep::Again } else { Keep::Kept })
+        Ok(if layout.recompute.repeats(mixer) { Keep::Again } else { Keep::Kept })
     }
 }
 
@@ -71,7 +83,7 @@ type Mixers<R> = Vec<Option<Saved<R>>>;
 impl<R: Real> Kept<R> {
     pub fn bytes(&self) -> u64 {
         let one = |(x, saved): &(Mat<R>, Mixers<R>)| {
-            x.data.len() as u64 * R::BYTES + saved.iter().flatten().map(Saved::bytes).sum::<u64>()
+            x.data.capacity() as u64 * R::BYTES + saved.iter().flatten().map(Saved::bytes).sum::<u64>()
         };
         self.blocks.iter().map(one).sum()
     }
@@ -83,15 +95,6 @@ impl<R: Real> Stack<R> {
         self.blocks.extend(residuals.into_iter().map(|r| (place, r)));
     }
 
-    pub fn saves(&self, sizes: &Sizes, hidden: usize) -> Vec<(Option<Place>, Save)> {
-        let one = |(place, residual): &(Option<Place>, Residual<R>)| {
-            let input = residual.norm.saves("norm input", sizes.shard, hidden);
-            let kept = residual.mixers.iter().filter(|(keep, _)| *keep == Keep::Kept).flat_map(|(_, m)| m.saves(sizes));
-            std::iter::once(input).chain(kept).map(|save| (*place, save)).collect::<Vec<_>>()
-        };
-        self.blocks.iter().flat_map(one).collect()
-    }
-
     pub fn forward(&self, cx: &mut Cx<R>, mut x: Mat<R>) -> Result<(Mat<R>, Kept<R>)> {
         let mut blocks = Vec::with_capacity(self.blocks.len());
         for (place, residual) in &self.blocks {
@@ -99,11 +102,11 @@ impl<R: Real> Stack<R> {
             let normed = residual.norm.forward(cx, &x);
             let mut out = x.clone();
             let mut kept = Vec::with_capacity(residual.mixers.len());
-            for (keep, mixer) in &residual.mixers {
+            for mixer in &residual.mixers {
                 let (y, saved) = mixer.forward(cx, normed.clone())?;
                 debug_assert!(saved.is_complete());
                 out.add(&y);
-                kept.push((*keep == Keep::Kept).then_some(saved));
+                kept.push((mixer.keep == Keep::Kept).then_some(saved));
             }
             blocks.push((std::mem::replace(&mut x, out), kept));
             place.iter().for_each(|p| cx.close(*p));
@@ -116,12 +119,12 @@ impl<R: Real> Stack<R> {
         for ((place, residual), (x, kept)) in self.blocks.iter().zip(kept.blocks).rev() {
             place.map_or(Ok(()), |p| cx.open(p))?;
             let mut dnormed = Mat::zeros(dx.rows, dx.cols);
-            for ((_, mixer), saved) in residual.mixers.iter().zip(kept) {
+            for (mixer, saved) in residual.mixers.iter().zip(kept) {
                 let saved = match saved {
                     Some(saved) => saved,
                     None => cx.again(|cx| mixer.forward(cx, residual.norm.forward(cx, &x)))?.1,
                 };
-                dnormed.add(&mixer.backward(cx, saved, dx.clone())?);
+                dnormed.add(&mixer.block.backward(cx, saved, dx.clone())?);
             }
             dx.add(&residual.norm.backward(cx, &x, &dnormed));
             place.iter().for_each(|p| cx.close(*p));
@@ -139,22 +142,21 @@ fn refuse(object: &str, what: &str) -> Finding {
 pub(crate) fn residuals<R: Real>(
     recipe: &Recipe,
     layout: &Layout,
+    table: &OwnershipTable,
     shelf: &mut Shelf,
     layer: &Layer,
     prefix: &str,
     mut ordinal: Option<&mut u64>,
 ) -> std::result::Result<Vec<Residual<R>>, Finding> {
     let mut out = Vec::new();
-    for (index, block) in layer.blocks.iter().enumerate() {
-        let first = block.mixers[0];
-        let twin = layer.blocks[..index].iter().filter(|b| b.mixers[0] == first).count();
-        let suffix = if twin == 0 { String::new() } else { format!("_{}", twin + 1) };
-        let path = |mixer: Mixer| format!("{prefix}.{}{suffix}", mixer.table());
-        let norm = Norm::new(shelf, &format!("{}.norm", path(first)), recipe.hidden as usize);
+    for block in declared::mixers(layer, prefix) {
+        let norm = Norm::new(shelf, &format!("{}.norm", block[0].1), recipe.hidden as usize);
         let mut mixers = Vec::new();
-        for &mixer in &block.mixers {
+        for (mixer, path) in block {
             let keep = Keep::of(layout, mixer)?;
-            mixers.push((keep, new_block(recipe, layout, shelf, mixer, &path(mixer), ordinal.as_deref().copied())?));
+            let saves = declared::of_mixer(recipe, layout, table, mixer, &path);
+            let block = new_block(recipe, layout, shelf, mixer, &path, ordinal.as_deref().copied())?;
+            mixers.push(Mixing { keep, saves, block });
             if let Some(ordinal) = &mut ordinal {
                 **ordinal += u64::from(mixer == Mixer::Attention);
             }
@@ -176,7 +178,7 @@ fn new_block<R: Real>(
     Ok(match (mixer, &recipe.moe, &recipe.mamba, &recipe.recurrent, &recipe.mlp) {
         (Mixer::Attention, ..) => attention::new(recipe, shelf, path, ordinal)?,
         (Mixer::Moe, Some(kind), ..) => {
-            Box::new(moe::Moe::new(kind, shelf, path, recipe.hidden, layout, expert_ordinal(recipe, path))?)
+            Box::new(moe::Moe::new(kind, shelf, path, recipe.hidden, expert_ordinal(recipe, path))?)
         }
         (Mixer::Mamba, _, Some(Mamba::Two(kind)), ..) => Box::new(mamba2::Mamba2::new(kind, shelf, path, layout)?),
         (Mixer::Mamba, _, Some(Mamba::Three(kind)), ..) => Box::new(mamba3::Mamba3::new(kind, shelf, path)?),

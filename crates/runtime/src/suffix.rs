@@ -18,7 +18,8 @@ use crate::split::tensor;
 use crate::stack::{Kept, Stack, residuals};
 use comm::{Call, Result};
 use diag::Finding;
-use layout::{Axis, Layout};
+use layout::{Axis, Layout, OwnershipTable};
+use memory::ledger::shardwright as declared;
 use recipe::{Place, Recipe};
 
 /// What all depths together weigh beside the main loss: Megatron's `mtp_loss_scaling_factor`.
@@ -38,6 +39,7 @@ pub(crate) struct Prediction<R> {
     final_norm: Norm,
     head: Place,
     hidden: usize,
+    saves: Vec<Save>,
 }
 
 /// What one depth kept of a microbatch.
@@ -59,13 +61,14 @@ impl<R: Real> Prediction<R> {
     pub fn new(
         recipe: &Recipe,
         layout: &Layout,
+        table: &OwnershipTable,
         shelf: &mut Shelf,
         depth: usize,
     ) -> std::result::Result<Prediction<R>, Finding> {
         let (prefix, hidden) = (format!("mtp.{depth}"), recipe.hidden as usize);
         let mut stack = Stack::default();
         if let Some(mtp) = recipe.features.mtp() {
-            stack.push(None, residuals(recipe, layout, shelf, &mtp.layer, &prefix, None)?);
+            stack.push(None, residuals(recipe, layout, table, shelf, &mtp.layer, &prefix, None)?);
         }
         let norm = |name: &str| Norm::new(shelf, &format!("{prefix}.{name}"), hidden);
         Ok(Prediction {
@@ -78,23 +81,8 @@ impl<R: Real> Prediction<R> {
             final_norm: norm("final_norm"),
             head: if recipe.tied { Place::Embedding } else { Place::Head },
             hidden,
+            saves: declared::prediction(recipe, &Sizes::of(layout)),
         })
-    }
-
-    fn inputs(&self, sizes: &Sizes) -> Vec<Save> {
-        vec![
-            Save::new("mtp hidden", sizes.shard, self.hidden),
-            Save::new("mtp embedding", sizes.shard, self.hidden),
-            Save::new("mtp joined", sizes.tokens, 2 * self.hidden),
-            Save::new("mtp final norm input", sizes.shard, self.hidden),
-        ]
-    }
-
-    pub fn saves(&self, sizes: &Sizes, shelf: &Shelf, head: &Head) -> Vec<(Option<Place>, Save)> {
-        let mut all: Vec<_> = self.inputs(sizes).into_iter().map(|s| (Some(self.place), s)).collect();
-        all.extend(self.stack.saves(sizes, self.hidden));
-        all.extend(head.saves(sizes, shelf).into_iter().map(|s| (Some(self.place), s)));
-        all
     }
 
     fn places(&self) -> [Place; 3] {
@@ -112,7 +100,7 @@ impl<R: Real> Prediction<R> {
         tokens: &Tokens,
     ) -> Result<(Mat<R>, Predicted<R>)> {
         self.places().iter().try_for_each(|p| cx.open(*p))?;
-        let mut inputs = Saved::new(self.inputs(&cx.sizes));
+        let mut inputs = Saved::new(self.saves.clone());
         let embedded = self.embedding.forward(cx, shelf, &tokens.input)?;
         let normed = [self.embedding_norm.forward(cx, &embedded), self.hidden_norm.forward(cx, &hidden)];
         let joined = tensor::enter(cx.rank, INTO, Mat::join(&[&normed[0], &normed[1]]))?;

@@ -16,6 +16,7 @@ use crate::suffix;
 use comm::{Call, Comm, Group, Op, Result};
 use layout::order::{Pass, Pipeline};
 use layout::{Axis, Layout, OwnershipTable, ZeroStage};
+use memory::ledger::shardwright::Held;
 use recipe::{Mixer, Optimizer, Recipe};
 use std::ops::Range;
 
@@ -90,6 +91,8 @@ pub struct Trainer<'a, R> {
     pub(crate) vault: Vault<R>,
     /// Summed gradients of the held runs.
     reduced: Vec<Vec<R>>,
+    /// Most bytes that microbatches kept at once in the last step.
+    most_saved: u64,
     pub(crate) states: Vec<State<R>>,
     pub(crate) steps: u64,
     /// Prediction depths of the model.
@@ -110,7 +113,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         let table = OwnershipTable::new(recipe, layout).map_err(|mut f| f.remove(0))?;
         let rank = Rank::new(comm, layout)?;
         let mut shelf = Shelf::new(&table, layout, &rank.at)?;
-        let model = Model::new(recipe, layout, &table.stages, rank.on(Axis::Pp), &mut shelf)?;
+        let model = Model::new(recipe, layout, &table, rank.on(Axis::Pp), &mut shelf)?;
         let mut weights = shelf.initial(seed);
         let flats = Flat::all(&shelf, &rank);
         // Weights are whole, or in the vault; never both.
@@ -135,6 +138,7 @@ impl<'a, R: Real> Trainer<'a, R> {
             grads,
             vault,
             reduced: Vec::new(),
+            most_saved: 0,
             states,
             steps: 0,
             depths,
@@ -174,21 +178,16 @@ impl<'a, R: Real> Trainer<'a, R> {
         places
     }
 
-    /// Bytes of optimizer state.
-    pub fn optimizer_bytes(&self) -> u64 {
-        self.states.iter().map(State::bytes).sum()
-    }
-
-    /// Bytes of weights between uses.
-    pub fn weight_bytes(&self) -> u64 {
-        let held = self.vault.held.iter().map(Vec::len).chain(self.weights.iter().map(|w| w.data.len()));
-        held.sum::<usize>() as u64 * R::BYTES
-    }
-
-    /// Bytes of gradients: the buffers backward adds to, and the summed runs until they are stepped by.
-    pub fn gradient_bytes(&self) -> u64 {
-        let held = self.reduced.iter().map(Vec::len).chain(self.grads.iter().map(|g| g.data.len()));
-        held.sum::<usize>() as u64 * R::BYTES
+    /// Bytes held now, line by line, as they are allocated; `saved` is the most of the last step.
+    pub fn held(&self) -> Held {
+        let whole = |all: &[Mat<R>]| all.iter().map(|m| m.data.capacity() as u64).sum::<u64>() * R::BYTES;
+        let runs = |all: &[Vec<R>]| all.iter().map(|v| v.capacity() as u64).sum::<u64>() * R::BYTES;
+        Held {
+            weights: whole(&self.weights) + runs(&self.vault.held),
+            gradients: whole(&self.grads) + runs(&self.reduced),
+            optimizer: self.states.iter().map(State::bytes).sum(),
+            saved: self.most_saved,
+        }
     }
 
     /// For every expert layer, tokens of all steps that chose each expert, on all ranks.
@@ -232,6 +231,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         self.reduced = vec![Vec::new(); self.vault.flats.len()];
         self.balances.iter_mut().for_each(|b| b.counts.fill(0));
         let done = self.walk(batch)?;
+        self.most_saved = done.saved_bytes;
         if self.rank.layout.zero < ZeroStage::Two {
             self.reduce()?;
         }

@@ -4,6 +4,7 @@
 use layout::{LayoutRequest, Schedule, ZeroStage};
 use recipe::{Feature, Recipe, builtin};
 use runtime::rehearse::{Ask, Number, Outcome, Ranks, Source, prepare, rehearse};
+use runtime::report::{Line, MemoryLine};
 use runtime::shrink::Dims;
 use std::time::Duration;
 
@@ -96,12 +97,10 @@ fn hold(recipe: &Recipe, request: &LayoutRequest, number: Number) {
     let (gradient, weight) = (&r.parity.gradients[0], &r.parity.weights[0]);
     assert!(r.parity.passes(), "{what}: loss {:e}, {gradient:?}, {weight:?}", r.parity.loss);
     for moves in &r.traffic {
-        assert_eq!(moves.predicted, moves.moved, "{what}: bytes on {}", moves.axis);
+        assert_eq!(moves.predicted_bytes, moves.moved_bytes, "{what}: bytes on {}", moves.axis);
     }
-    let is_exact = |line: &runtime::rehearse::Line, counted: &u64, held: &u64| {
-        *line == runtime::rehearse::Line::Saved || counted == held
-    };
-    assert!(r.memory.iter().all(|(_, line, counted, held)| is_exact(line, counted, held)), "{what}: {:?}", r.memory);
+    let is_exact = |l: &MemoryLine| l.line == Line::Saved || l.predicted_bytes == l.held_bytes;
+    assert!(r.memory.iter().all(is_exact), "{what}: {:?}", r.memory);
 }
 
 #[test]

@@ -1,81 +1,22 @@
 //! Every split against one rank, in f64: losses, gradients and weights after steps.
 
-use layout::{Checked, Engine, LayoutRequest, Recompute, Schedule, ZeroStage, check};
+use layout::{LayoutRequest, Recompute, Schedule, ZeroStage};
 use recipe::Recipe;
 use runtime::mat::Mat;
 use runtime::optimizer::Settings;
 use runtime::params::global_indices;
-use runtime::saved::{self, Sizes};
 use runtime::train::{Batch, Report, Trainer};
 use std::collections::HashMap;
 use std::time::Duration;
 
-const TABLES: &str = r#"
-source = "test"
-hidden = 16
-vocab = 22
-sequence = 16
-rope_theta = 100.0
-
-[attention]
-heads = 4
-kv_heads = 2
-head_dim = 4
-qk_norm = "head"
-
-[moe]
-experts = 8
-top_k = 2
-ffn = 8
-activation = "relu2"
-
-[moe.shared]
-ffn = 8
-activation = "swiglu"
-
-[moe.router]
-score = "sigmoid"
-expert_bias = true
-aux_loss = 0.1
-
-[recurrent]
-heads = 4
-qk_heads = 1
-key_dim = 3
-value_dim = 2
-state_carry = true
-
-[mlp]
-ffn = 16
-
-[optimizer]
-matrix = "muon"
-expert = "muon"
-"#;
-
-const MAMBA2: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\n";
-const MAMBA3: &str =
-    "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\nstate_carry = true\n";
-
-const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 8\nkey_dim = 3\nvalue_dim = 2\n";
-
-fn recipe(pattern: &str, more: &str) -> Recipe {
-    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{TABLES}{more}");
-    Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"))
-}
+mod splits;
+use splits::{DELTA, MAMBA2, MAMBA3, TABLES, degrees, legal, recipe};
 
 /// What a run came to: reports of every step, and whole gradients and weights by path.
 struct Outcome {
     reports: Vec<Report>,
     gradients: HashMap<String, Vec<f64>>,
     weights: HashMap<String, Vec<f64>>,
-}
-
-fn legal(recipe: &Recipe, request: &LayoutRequest) -> Checked {
-    let request = LayoutRequest { engine: Some(Engine::Shardwright), global_batch: Some(4), ..request.clone() };
-    let checked = check(recipe, &request);
-    assert!(checked.is_legal(), "{:#?}", checked.findings);
-    checked
 }
 
 /// Puts a rank's parts where they stand in the whole tensors. Copies must be equal.
@@ -244,51 +185,6 @@ fn axes_together() {
             ran += 1;
         }
         assert!(ran >= 24, "{ran}");
-    }
-}
-
-/// Degrees of tp, cp, pp, dp, ep and etp that fill at most sixteen ranks, a selection.
-fn degrees() -> Vec<[u64; 6]> {
-    let mut all = Vec::new();
-    for tp in [1, 2] {
-        for cp in [1, 2] {
-            for pp in [1, 2] {
-                for dp in [1, 2, 4] {
-                    for (ep, etp) in [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (4, 2)] {
-                        let (dense, experts) = (tp * cp * dp, ep * etp);
-                        if dense * pp <= 16 && dense >= 2 && dense % experts == 0 {
-                            all.push([tp, cp, pp, dp, ep, etp]);
-                        }
-                    }
-                }
-            }
-        }
-    }
-    all.into_iter().step_by(3).collect()
-}
-
-/// What a microbatch keeps is what its blocks declare, to the byte; routed rows add up over ranks.
-#[test]
-fn what_is_kept_is_what_was_declared() {
-    let cases = [("AFMR", false), ("AE", true)];
-    for (pattern, is_routed) in cases {
-        let recipe = recipe(pattern, MAMBA2);
-        let request = LayoutRequest { tp: Some(2), cp: Some(2), ep: Some(2), etp: Some(1), ..LayoutRequest::default() };
-        let request = if is_routed { request } else { LayoutRequest { ep: None, etp: None, ..request } };
-        let request = LayoutRequest { microbatches: Some(1), micro_batch: Some(4), ..request };
-        let checked = legal(&recipe, &request);
-        let layout = checked.layout.as_ref().unwrap();
-        let results = comm::threads::run(layout.world as usize, Duration::from_secs(60), |comm| {
-            let mut trainer = Trainer::<f32>::new(&checked.recipe, layout, comm, 5, Settings::default())?;
-            let report = trainer.step(&Batch::synthetic(&recipe, layout, 1, 0))?;
-            let saves = trainer.model().saves(0, &Sizes::of(layout), trainer.shelf());
-            let saves: Vec<_> = saves.into_iter().map(|(_, save)| save).collect();
-            Ok((report.saved_bytes, saved::bytes(&saves, 4)))
-        });
-        let all: Vec<(u64, u64)> = results.into_iter().map(|r| r.unwrap()).collect();
-        let total = |pick: fn(&(u64, u64)) -> u64| all.iter().map(pick).sum::<u64>();
-        assert_eq!(total(|a| a.0), total(|a| a.1), "{pattern}");
-        assert!(is_routed || all.iter().all(|(held, declared)| held == declared), "{pattern}: {all:?}");
     }
 }
 

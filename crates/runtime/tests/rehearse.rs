@@ -3,7 +3,8 @@
 
 use layout::{LayoutRequest, Recompute, Schedule, ZeroStage};
 use recipe::{Feature, Mixer, builtin};
-use runtime::rehearse::{Ask, Inject, Line, Number, Outcome, Ranks, Rehearsal, Source, prepare, rehearse};
+use runtime::rehearse::{Ask, Inject, Number, Outcome, Ranks, Rehearsal, Source, prepare, rehearse};
+use runtime::report::{Line, MemoryLine};
 use runtime::shrink::Dims;
 use std::time::{Duration, Instant};
 
@@ -46,12 +47,12 @@ fn holds(name: &str, features: &[Feature], request: &LayoutRequest) {
     let what = format!("{name} {request:?}");
     assert!(rehearsal.parity.passes(), "{what}: {:#?}", &rehearsal.parity.gradients[..3]);
     for moves in &rehearsal.traffic {
-        assert_eq!(moves.predicted, moves.moved, "{what}: bytes on {}", moves.axis);
+        assert_eq!(moves.predicted_bytes, moves.moved_bytes, "{what}: bytes on {}", moves.axis);
     }
-    for (rank, line, counted, held) in &rehearsal.memory {
+    for MemoryLine { rank, line, predicted_bytes, held_bytes } in &rehearsal.memory {
         // Routed rows are as many as routers send.
         if *line != Line::Saved || !recipe.uses(Mixer::Moe) {
-            assert_eq!(counted, held, "{what}: {line} of rank {rank}");
+            assert_eq!(predicted_bytes, held_bytes, "{what}: {line} of rank {rank}");
         }
     }
 }
@@ -142,7 +143,9 @@ fn routers_made_wrong_err_alike_on_every_rank() {
         assert_eq!(load.tokens[0] as f64, 2.0 * mean, "{load:?}");
     }
     // The rank of the hot expert holds more than balanced routing would have it hold.
-    let over = |r: usize| skewed.memory.iter().any(|(rank, line, c, h)| *rank == r && *line == Line::Saved && h > c);
+    let over = |r: usize| {
+        skewed.memory.iter().any(|l| l.rank == r && l.line == Line::Saved && l.held_bytes > l.predicted_bytes)
+    };
     assert!((0..4).any(over));
 }
 

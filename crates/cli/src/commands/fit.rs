@@ -87,7 +87,9 @@ pub fn stepped(mut recipe: Recipe, state: &StateArgs) -> Recipe {
 /// Refuses formats the device does not multiply in, and shares that are none.
 pub fn check_state(state: &StateArgs, cluster: &Cluster) -> Result<(), Refusal> {
     let format = state.precision.format();
-    if !cluster.device.formats.iter().any(|known| known == format) {
+    // This project's own runtime multiplies in these; other engines are refused them by name.
+    let is_own = matches!(state.precision, PrecisionChoice::F32 | PrecisionChoice::F64);
+    if !is_own && !cluster.device.formats.iter().any(|known| known == format) {
         let message = format!("{} does not multiply in {format}", cluster.device.name);
         let hint = format!("it multiplies in {}", cluster.device.formats.join(", "));
         return Err(Finding::error("fit/format", Blame::Usage, "precision", message).hint(hint).into());
@@ -131,6 +133,18 @@ fn is_plain_precision(state: &StateArgs) -> bool {
 /// refused by name.
 pub fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
     let offloaded = state.offload_optimizer.unwrap_or(0.0);
+    if let Ledger::Shardwright(options) = ledger {
+        let is_wide = state.precision == PrecisionChoice::F64;
+        options.bytes_each = if is_wide { 8 } else { 4 };
+        let is_own = is_wide || state.precision == PrecisionChoice::F32;
+        let is_else_plain = state.gradients.is_none() && !state.ce_fusion && !state.fp8_param_gather;
+        if (is_plain_precision(state) || (is_own && is_else_plain))
+            && offloaded == 0.0
+            && state.offload_activations == 0.0
+        {
+            return Ok(());
+        }
+    }
     if let Ledger::Deepspeed(options) = ledger {
         options.offload_optimizer = (offloaded == 1.0).then_some(deepspeed::Offload::DEFAULT);
         if is_plain_precision(state) && [0.0, 1.0].contains(&offloaded) && state.offload_activations == 0.0 {
@@ -146,6 +160,10 @@ pub fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
             .hint("leave them out with this engine")
             .into());
     };
+    if matches!(state.precision, PrecisionChoice::F32 | PrecisionChoice::F64) {
+        let message = format!("--precision {} is for --engine shardwright", state.precision.format());
+        return Err(Finding::error("fit/precision", Blame::Usage, "precision", message).hint("leave it out").into());
+    }
     if let Some(dtype) = state.gradients {
         options.gradients = dtype;
     }

@@ -5,7 +5,7 @@ use super::lines::{Amount, Entry, basis_of};
 use super::offload::Offload;
 use super::{FitRequest, reserve};
 use crate::Unmodelled;
-use crate::ledger::{RankJob, Replay};
+use crate::ledger::{Ledger, RankJob, Replay};
 use crate::line::{Line, Stand};
 use recipe::Mixer;
 
@@ -89,7 +89,10 @@ impl RankClass {
         lines.push(Amount {
             entry: Entry::AllocatorOverhead,
             bytes: reserved_peak - allocated_peak,
-            basis: super::Basis::Modelled("replay of the caching allocator of torch 2.11"),
+            basis: match request.ledger {
+                Ledger::Shardwright(_) => super::Basis::Counted,
+                _ => super::Basis::Modelled("replay of the caching allocator of torch 2.11"),
+            },
         });
         let outside = reserve::outside(request.device, request.layout, request.recipe.uses(Mixer::Moe));
         let outside_bytes: u64 = outside.iter().map(|a| a.bytes).sum();

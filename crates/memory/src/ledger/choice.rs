@@ -5,6 +5,7 @@ use super::deepspeed::{self, DeepspeedOptions};
 use super::fsdp2::{self, Fsdp2Options};
 use super::megatron::{self, MegatronOptions, Routing};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
+use super::shardwright::{self, ShardwrightOptions};
 use crate::Unmodelled;
 use layout::{Engine, Layout, StagePlan};
 use recipe::{Dtype, Recipe};
@@ -20,6 +21,8 @@ pub enum Ledger {
     Deepspeed(DeepspeedOptions),
     /// nanotron.
     Nanotron(NanotronOptions),
+    /// This project's own runtime.
+    Shardwright(ShardwrightOptions),
 }
 
 /// The rank to replay.
@@ -50,7 +53,7 @@ impl Ledger {
             Some(Engine::Maxtext | Engine::XlaSpmd) => {
                 none("its compiler decides what is kept, and no ledger replays it")
             }
-            Some(Engine::Shardwright) => none("the runtime is not built yet, so nothing declares what it saves"),
+            Some(Engine::Shardwright) => Ok(Ledger::Shardwright(ShardwrightOptions::defaults())),
         }
     }
 
@@ -61,6 +64,7 @@ impl Ledger {
             Ledger::Megatron(options) => megatron::replay(&megatron::Job { recipe, layout, stages, rank, options }),
             Ledger::Fsdp2(options) => fsdp2::replay(&fsdp2::Job { recipe, layout, stages, rank, options }),
             Ledger::Deepspeed(options) => deepspeed::replay(&deepspeed::Job { recipe, layout, stages, rank, options }),
+            Ledger::Shardwright(options) => shardwright::replay(&super::Job { recipe, layout, stages, rank, options }),
             Ledger::Nanotron(options) if rank == 0 => nanotron::replay(&nanotron::Job { recipe, layout, options }),
             Ledger::Nanotron(_) => Err(Unmodelled::new("later stages under nanotron", "only world rank 0 is replayed")),
         }
@@ -73,6 +77,7 @@ impl Ledger {
             Ledger::Fsdp2(_) => "replay of a plain model under torch 2.11 FSDP2",
             Ledger::Deepspeed(_) => "replay of a plain model under DeepSpeed 0.19.8",
             Ledger::Nanotron(_) => "replay of nanotron, early 2025",
+            Ledger::Shardwright(_) => "what this project's runtime declares to keep, and its buffers",
         }
     }
 
@@ -82,7 +87,7 @@ impl Ledger {
             Ledger::Megatron(options) => options.gradients,
             Ledger::Fsdp2(options) => options.reduce_dtype,
             Ledger::Deepspeed(_) => Dtype::Bf16,
-            Ledger::Nanotron(_) => Dtype::Fp32,
+            Ledger::Nanotron(_) | Ledger::Shardwright(_) => Dtype::Fp32,
         }
     }
 

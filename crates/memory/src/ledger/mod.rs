@@ -8,6 +8,7 @@ mod grads;
 mod mamba_scan;
 pub mod megatron;
 pub mod nanotron;
+pub mod shardwright;
 
 pub use choice::{Ledger, RankJob};
 

@@ -7,7 +7,7 @@ use crate::mat::Mat;
 use crate::params::Shelf;
 use crate::rank::Rank;
 use crate::real::Real;
-use crate::saved::{Save, Saved, Sizes};
+use crate::saved::Saved;
 use crate::split::tensor;
 use comm::Result;
 use diag::{Blame, Finding};
@@ -114,7 +114,6 @@ struct Gqa {
     norms: Option<[Norm; 2]>,
     rotary: Option<Rotary>,
     core: Core,
-    hidden: usize,
 }
 
 impl Gqa {
@@ -134,7 +133,7 @@ impl Gqa {
         let norms = (attention.qk_norm == QkNorm::Head).then(|| [norm("q_norm"), norm("k_norm")]);
         let out = Linear::new(shelf, &format!("{path}.out"));
         let core = Core { heads, kv_heads, key: width, value: width, window };
-        Gqa { qkv, out, norms, rotary: rotary(recipe, 0, width), core, hidden: recipe.hidden as usize }
+        Gqa { qkv, out, norms, rotary: rotary(recipe, 0, width), core }
     }
 
     fn widths(&self) -> [usize; 3] {
@@ -157,18 +156,7 @@ impl Gqa {
 }
 
 impl<R: Real> Block<R> for Gqa {
-    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
-        let (tokens, core) = (sizes.tokens, self.core);
-        vec![
-            Save::new("input", tokens, self.hidden),
-            Save::new("projected", tokens, self.widths().iter().sum()),
-            Save::new("heads out", tokens, core.heads * core.value),
-            Save::new("statistics", tokens, core.heads),
-        ]
-    }
-
-    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
-        let mut saved = Saved::new(Block::<R>::saves(self, &cx.sizes));
+    fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let x = tensor::enter(cx.rank, NAMES[0], x)?;
         let projected = self.qkv.forward(cx, &x);
         let [q, k, v] = three(projected.split(&self.widths()));
@@ -220,7 +208,6 @@ struct Mla {
     out: Linear,
     rotary: Option<Rotary>,
     core: Core,
-    hidden: usize,
     /// Widths of what is made whole: the query's input, the key/value latent, the rotary key.
     gathered: [usize; 3],
     /// Width of a head's query and key without position.
@@ -248,7 +235,6 @@ impl Mla {
             out: linear("out"),
             rotary: rotary(recipe, plain, rope),
             core: Core { heads, kv_heads: heads, key, value, window },
-            hidden: recipe.hidden as usize,
             gathered: [query, latent.kv_rank as usize, rope],
             plain,
         }
@@ -321,23 +307,7 @@ impl Mla {
 }
 
 impl<R: Real> Block<R> for Mla {
-    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
-        let core = self.core;
-        let mut saves = vec![
-            Save::new("input", sizes.shard, self.hidden),
-            Save::new("kv latent", sizes.shard, self.gathered[1] + self.gathered[2]),
-            Save::new("whole latents", sizes.tokens, self.gathered.iter().sum()),
-            Save::new("heads out", sizes.tokens, core.heads * core.value),
-            Save::new("statistics", sizes.tokens, core.heads),
-        ];
-        if self.q_down.is_some() {
-            saves.push(Save::new("q latent", sizes.shard, self.gathered[0]));
-        }
-        saves
-    }
-
-    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
-        let mut saved = Saved::new(Block::<R>::saves(self, &cx.sizes));
+    fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let q_latent = self.q_down.as_ref().map(|(down, _)| down.forward(cx, &x));
         let kv_latent = self.kv_down.forward(cx, &x);
         let latents = self.latents(cx, &x, q_latent.as_ref().unwrap_or(&x), &kv_latent);

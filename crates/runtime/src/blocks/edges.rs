@@ -9,6 +9,8 @@ use crate::saved::{Save, Saved, Sizes};
 use crate::split::tensor;
 use crate::wide::{self, exp_over, most, wide};
 use comm::{Call, Op, Result};
+use layout::Layout;
+use memory::ledger::shardwright as declared;
 use recipe::{Positions, Recipe};
 
 const EMBED: &str = "out of the embedding";
@@ -83,18 +85,18 @@ pub(crate) struct Head {
     weight: Linear,
     id: Id,
     vocab: usize,
-    hidden: usize,
+    saves: Vec<Save>,
 }
 
 impl Head {
-    pub fn new(recipe: &Recipe, shelf: &Shelf) -> Head {
+    pub fn new(recipe: &Recipe, layout: &Layout, shelf: &Shelf) -> Head {
         let id = shelf.id(if recipe.tied { "embedding.tokens.weight" } else { "head.weight" });
-        Head { weight: Linear::of(id), id, vocab: recipe.vocab as usize, hidden: recipe.hidden as usize }
-    }
-
-    pub fn saves(&self, sizes: &Sizes, shelf: &Shelf) -> Vec<Save> {
-        let (_, rows) = rows(shelf, self.id);
-        vec![Save::new("head input", sizes.tokens, self.hidden), Save::new("shares", sizes.tokens, rows)]
+        Head {
+            weight: Linear::of(id),
+            id,
+            vocab: recipe.vocab as usize,
+            saves: declared::head(recipe, layout, &Sizes::of(layout)),
+        }
     }
 
     /// Local rows that are tokens rather than padding.
@@ -106,7 +108,7 @@ impl Head {
     /// The sum of this context rank's losses, each over the step's tokens; the same on every tensor rank.
     pub fn forward<R: Real>(&self, cx: &Cx<R>, shelf: &Shelf, x: Mat<R>, tokens: &Tokens) -> Result<(f64, Saved<R>)> {
         let targets = &tokens.target;
-        let mut saved = Saved::new(self.saves(&cx.sizes, shelf));
+        let mut saved = Saved::new(self.saves.clone());
         let x = tensor::enter(cx.rank, HEAD, x)?;
         let mut logits = self.weight.partial(cx, &x);
         let (first, real) = self.real(shelf);

@@ -12,14 +12,13 @@ use super::{Block, Cx, Linear};
 use crate::mat::{Mat, axpy, dot};
 use crate::params::{Id, Shelf};
 use crate::real::Real;
-use crate::saved::{Save, Saved, Sizes};
+use crate::saved::Saved;
 use crate::split::{heads, tensor};
 use comm::Result;
+use memory::ledger::shardwright::DELTA_CHUNK;
 use recipe::kinds::gated_delta::GatedDelta as Kind;
 
 const NAMES: [&str; 2] = ["into gated_delta", "out of gated_delta"];
-/// Tokens between kept states: the chunk of the reference's kernels.
-const CHUNK: usize = 64;
 /// Added to a key's squared length.
 const EPSILON: f64 = 1e-6;
 
@@ -31,7 +30,6 @@ pub(crate) struct GatedDelta {
     dt_bias: Id,
     a_log: Id,
     norm: Norm,
-    hidden: usize,
     /// Local widths of q k v z beta alpha.
     widths: Vec<usize>,
     key: usize,
@@ -46,7 +44,6 @@ impl GatedDelta {
         let in_proj = Linear::new(shelf, &at("in_proj"));
         GatedDelta {
             widths: shelf.segments(in_proj.weight()),
-            hidden: shelf.params[in_proj.weight().0].shape().1,
             in_proj,
             out_proj: Linear::new(shelf, &at("out_proj")),
             conv: shelf.id(&at("conv.weight")),
@@ -56,7 +53,7 @@ impl GatedDelta {
             key: kind.key_dim as usize,
             value: kind.value_dim as usize,
             taps: kind.conv as usize,
-            scan: Scan { chunk: CHUNK, times: Times::Whole },
+            scan: Scan { chunk: DELTA_CHUNK, times: Times::Whole },
         }
     }
 
@@ -158,19 +155,7 @@ fn inverse_length<R: Real>(x: &[R]) -> R {
 }
 
 impl<R: Real> Block<R> for GatedDelta {
-    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
-        let (rows, cp) = (sizes.tokens * sizes.cp, sizes.cp);
-        vec![
-            Save::new("input", sizes.tokens, self.hidden),
-            Save::new("projected", rows, self.widths.iter().sum::<usize>() / cp),
-            self.scan.save(sizes, self.widths[4] / cp, self.key * self.value),
-            Save::new("scanned", rows, self.widths[2] / cp),
-            Save::new("gated", sizes.tokens, self.widths[2]),
-        ]
-    }
-
-    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
-        let mut saved = Saved::new(Block::<R>::saves(self, &cx.sizes));
+    fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let (rank, batch) = (cx.rank, cx.sizes.sequences);
         let x = tensor::enter(rank, NAMES[0], x)?;
         let projected = heads::trade(rank, self.in_proj.forward(cx, &x), &self.widths, batch)?;

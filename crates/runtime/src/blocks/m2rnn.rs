@@ -15,17 +15,16 @@ use crate::mat::{Mat, axpy, dot};
 use crate::params::{Id, Shelf};
 use crate::product::{View, Write, multiply};
 use crate::real::Real;
-use crate::saved::{Save, Saved, Sizes};
+use crate::saved::Saved;
 use crate::split::{tensor, time};
 use crate::wide::{map2, wide};
 use comm::{Call, Op, Result};
 use diag::{Blame, Finding};
+use memory::ledger::shardwright::M2RNN_CHUNK;
 use recipe::kinds::m2rnn::M2rnn as Kind;
 
 const NAMES: [&str; 2] = ["into recurrent", "out of recurrent"];
 const SQUARES: Call = Call::new("tp", "squares of the recurrent norm");
-/// Tokens between kept states, as the reference's kernels keep them (`m2rnn_triton.py`).
-const CHUNK: usize = 64;
 
 /// Widths below which calling a product costs more than it.
 const SMALL: usize = 16;
@@ -41,7 +40,6 @@ pub(crate) struct M2rnn {
     square: Id,
     d: Id,
     norm: Id,
-    hidden: usize,
     /// Local widths of q k v f g.
     widths: Vec<usize>,
     key: usize,
@@ -62,7 +60,6 @@ impl M2rnn {
         let in_proj = Linear::new(shelf, &at("in_proj"));
         Ok(M2rnn {
             widths: shelf.segments(in_proj.weight()),
-            hidden: shelf.params[in_proj.weight().0].shape().1,
             in_proj,
             out_proj: Linear::new(shelf, &at("out_proj")),
             conv: shelf.id(&at("conv.weight")),
@@ -76,7 +73,7 @@ impl M2rnn {
             value: kind.value_dim as usize,
             taps: kind.conv as usize,
             whole: (kind.heads * kind.value_dim) as usize,
-            scan: Scan { chunk: CHUNK, times: Times::Parts },
+            scan: Scan { chunk: M2RNN_CHUNK, times: Times::Parts },
         })
     }
 
@@ -189,21 +186,7 @@ impl M2rnn {
 }
 
 impl<R: Real> Block<R> for M2rnn {
-    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
-        let tokens = sizes.tokens;
-        let tails = (self.taps - 1) * sizes.sequences * sizes.spans().len();
-        vec![
-            Save::new("input", tokens, self.hidden),
-            Save::new("projected", tokens, self.widths.iter().sum()),
-            Save::new("tails", tails, self.conv_width()),
-            self.scan.save(sizes, self.widths[3], self.key * self.value),
-            Save::new("scanned", tokens, self.widths[4]),
-            Save::new("inverse", tokens, 1),
-        ]
-    }
-
-    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
-        let mut saved = Saved::new(Block::<R>::saves(self, &cx.sizes));
+    fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let x = tensor::enter(cx.rank, NAMES[0], x)?;
         let projected = self.in_proj.forward(cx, &x);
         let [qkv, f, g] = self.three(&projected);

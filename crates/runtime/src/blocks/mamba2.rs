@@ -12,7 +12,7 @@ use super::{Block, Cx, Linear};
 use crate::mat::Mat;
 use crate::params::{Id, Shelf};
 use crate::real::Real;
-use crate::saved::{Save, Saved, Sizes};
+use crate::saved::Saved;
 use crate::split::{heads, tensor};
 use crate::wide::{map2, wide};
 use comm::Result;
@@ -32,7 +32,6 @@ pub(crate) struct Mamba2 {
     a_log: Id,
     d: Id,
     norm: Option<Id>,
-    hidden: usize,
     /// Local widths of z x B C dt.
     widths: Vec<usize>,
     head: usize,
@@ -56,7 +55,6 @@ impl Mamba2 {
                 .fix("cp", units::divisors(groups as u64)));
         }
         Ok(Mamba2 {
-            hidden: shelf.params[in_proj.weight().0].shape().1,
             in_proj,
             out_proj: Linear::new(shelf, &at("out_proj")),
             conv: shelf.id(&at("conv.weight")),
@@ -131,19 +129,7 @@ impl Mamba2 {
 }
 
 impl<R: Real> Block<R> for Mamba2 {
-    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
-        let (rows, heads) = (sizes.tokens * self.cp, self.widths[4] / self.cp);
-        vec![
-            Save::new("input", sizes.tokens, self.hidden),
-            Save::new("projected", rows, self.shares().iter().sum()),
-            self.scan.save(sizes, heads, self.head * self.state),
-            Save::new("scanned", rows, heads * self.head),
-            Save::new("normed", sizes.tokens, self.widths[0]),
-        ]
-    }
-
-    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
-        let mut saved = Saved::new(Block::<R>::saves(self, &cx.sizes));
+    fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let (rank, batch) = (cx.rank, cx.sizes.sequences);
         let x = tensor::enter(rank, NAMES[0], x)?;
         let projected = heads::trade(rank, self.in_proj.forward(cx, &x), &self.widths, batch)?;

@@ -14,7 +14,7 @@ use super::{Block, Cx, Linear};
 use crate::mat::{Mat, axpy, dot};
 use crate::params::{Id, Shelf};
 use crate::real::Real;
-use crate::saved::{Save, Saved, Sizes};
+use crate::saved::Saved;
 use crate::split::tensor;
 use crate::wide::map2;
 use comm::Result;
@@ -36,7 +36,6 @@ pub(crate) struct Mamba3 {
     d: Id,
     b_norm: Norm,
     c_norm: Norm,
-    hidden: usize,
     /// Local widths of z x B C dt A trap.
     widths: Vec<usize>,
     angles: usize,
@@ -58,7 +57,6 @@ impl Mamba3 {
         let state = kind.state as usize;
         Ok(Mamba3 {
             widths: shelf.segments(in_proj.weight()),
-            hidden: shelf.params[in_proj.weight().0].shape().1,
             in_proj,
             angle_proj: Linear::of(shelf.id_of_heads(&at("angle_proj.weight"))),
             out_proj: Linear::new(shelf, &at("out_proj")),
@@ -73,10 +71,6 @@ impl Mamba3 {
             state,
             scan: Scan { chunk: kind.chunk as usize, times: Times::Parts },
         })
-    }
-
-    fn cell_state(&self) -> usize {
-        self.head * self.state + self.angles + self.state + self.head
     }
 
     fn cell<R: Real>(&self, cx: &Cx<R>, parts: &[Mat<R>], rates: &Mat<R>) -> Trapezoid<R> {
@@ -163,19 +157,7 @@ fn decay<R: Real>(x: R) -> (R, R) {
 }
 
 impl<R: Real> Block<R> for Mamba3 {
-    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
-        let tokens = sizes.tokens;
-        vec![
-            Save::new("input", tokens, self.hidden),
-            Save::new("projected", tokens, self.widths.iter().sum()),
-            Save::new("angle rates", tokens, self.angles),
-            self.scan.save(sizes, self.widths[4], self.cell_state()),
-            Save::new("scanned", tokens, self.widths[0]),
-        ]
-    }
-
-    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
-        let mut saved = Saved::new(Block::<R>::saves(self, &cx.sizes));
+    fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let x = tensor::enter(cx.rank, NAMES[0], x)?;
         let (projected, rates) = (self.in_proj.forward(cx, &x), self.angle_proj.forward(cx, &x));
         let parts = projected.split(&self.widths);

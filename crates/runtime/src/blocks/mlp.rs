@@ -5,7 +5,7 @@ use super::{Block, Cx, Linear, act};
 use crate::mat::Mat;
 use crate::params::Shelf;
 use crate::real::Real;
-use crate::saved::{Save, Saved, Sizes};
+use crate::saved::Saved;
 use crate::split::tensor;
 use comm::Result;
 use recipe::kinds::Activation;
@@ -15,9 +15,6 @@ pub(crate) struct Mlp {
     fc1: Linear,
     fc2: Linear,
     activation: Activation,
-    hidden: usize,
-    /// Local width of the first projection.
-    width: usize,
     words: Words,
 }
 
@@ -36,13 +33,7 @@ pub(crate) const DENSE: Words = Words { into: "into mlp", out: "out of mlp", inp
 impl Mlp {
     pub fn new(shelf: &Shelf, path: &str, activation: Activation, words: Words) -> Mlp {
         let (fc1, fc2) = (Linear::new(shelf, &format!("{path}.fc1")), Linear::new(shelf, &format!("{path}.fc2")));
-        let (width, hidden) = shelf.params[fc1.weight().0].shape();
-        Mlp { fc1, fc2, activation, hidden, width, words }
-    }
-
-    pub fn saves(&self, sizes: &Sizes) -> Vec<Save> {
-        let Words { input, packed, .. } = self.words;
-        vec![Save::new(input, sizes.tokens, self.hidden), Save::new(packed, sizes.tokens, self.width)]
+        Mlp { fc1, fc2, activation, words }
     }
 
     pub fn run<R: Real>(&self, cx: &mut Cx<R>, x: Mat<R>, saved: &mut Saved<R>) -> Result<Mat<R>> {
@@ -70,12 +61,7 @@ impl Mlp {
 }
 
 impl<R: Real> Block<R> for Mlp {
-    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
-        Mlp::saves(self, sizes)
-    }
-
-    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
-        let mut saved = Saved::new(Mlp::saves(self, &cx.sizes));
+    fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let y = self.run(cx, x, &mut saved)?;
         Ok((y, saved))
     }

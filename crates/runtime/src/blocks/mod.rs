@@ -21,7 +21,7 @@ use crate::mat::{Mat, axpy};
 use crate::params::{Id, Shelf};
 use crate::rank::Rank;
 use crate::real::Real;
-use crate::saved::{Save, Saved, Sizes};
+use crate::saved::{Saved, Sizes};
 use crate::shards::Vault;
 use comm::Result;
 use recipe::Place;
@@ -169,10 +169,8 @@ impl<R: Real> Cx<'_, R> {
 
 /// A mixer or feed-forward block.
 pub trait Block<R: Real>: Send + Sync {
-    /// What forward keeps for backward: the one declaration of it.
-    fn saves(&self, sizes: &Sizes) -> Vec<Save>;
-    /// The output for normed input `x`, and what was kept.
-    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)>;
+    /// The output for normed input `x`, and what was kept: exactly what `saved` was declared for.
+    fn forward(&self, cx: &mut Cx<R>, saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)>;
     /// The input's gradient; gradients of weights are added to the context's.
     fn backward(&self, cx: &mut Cx<R>, saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>>;
 }

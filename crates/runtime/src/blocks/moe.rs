@@ -8,11 +8,11 @@ use crate::mat::{Mat, axpy, dot};
 use crate::params::{Id, Shelf};
 use crate::product::{View, Write, multiply};
 use crate::real::Real;
-use crate::saved::{Save, Saved, Sizes};
+use crate::saved::Saved;
 use crate::split::experts::Plan;
 use comm::Result;
 use diag::{Blame, Finding};
-use layout::Layout;
+use memory::ledger::shardwright::routing_indices;
 use recipe::kinds::moe::Moe as Kind;
 
 const SHARED: Words =
@@ -28,7 +28,6 @@ pub(crate) struct Moe {
     hidden: usize,
     /// Local width of an expert's first projection.
     into: usize,
-    etp: usize,
 }
 
 impl Moe {
@@ -37,7 +36,6 @@ impl Moe {
         shelf: &Shelf,
         path: &str,
         hidden: u64,
-        layout: &Layout,
         balance: usize,
     ) -> std::result::Result<Moe, Finding> {
         let missing =
@@ -65,7 +63,6 @@ impl Moe {
             shared,
             kind: kind.clone(),
             hidden: hidden as usize,
-            etp: layout.etp.get() as usize,
         })
     }
 
@@ -174,11 +171,6 @@ impl Moe {
         dx.add(&mlp.back(cx, saved, dy)?);
         Ok(())
     }
-
-    /// Elements of the indices that are kept when `sent` rows leave and `came` rows are computed.
-    fn indices(&self, sizes: &Sizes, came: usize) -> usize {
-        sizes.shard * self.top_k() + sizes.sequences * self.kind.experts as usize + came
-    }
 }
 
 /// Where tokens went: kept between forward and backward.
@@ -188,27 +180,7 @@ struct Routing<R> {
 }
 
 impl<R: Real> Block<R> for Moe {
-    fn saves(&self, sizes: &Sizes) -> Vec<Save> {
-        let (experts, sent) = (self.kind.experts as usize, sizes.shard * self.top_k());
-        let came = sent * self.etp;
-        let mut saves = vec![
-            Save::new("input", sizes.shard, self.hidden),
-            Save::new("scores", sizes.shard, experts),
-            Save::new("weights", sizes.shard, self.top_k()),
-            Save::indices("routing", self.indices(sizes, came)),
-            Save::routed("expert outputs", sent, self.hidden),
-            Save::routed("dispatched", came, self.hidden),
-            Save::routed("dispatched packed", came, self.into),
-        ];
-        if let Some((mlp, gate)) = &self.shared {
-            saves.extend(mlp.saves(sizes));
-            saves.extend(gate.map(|_| Save::new("shared output", sizes.shard, self.hidden)));
-        }
-        saves
-    }
-
-    fn forward(&self, cx: &mut Cx<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
-        let mut saved = Saved::new(Block::<R>::saves(self, &cx.sizes));
+    fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let scores = self.router.scores(cx, &x);
         let mut chosen = self.router.choose(cx, &scores)?;
         let (rows, counts) = self.rows(&x, &chosen);
@@ -228,7 +200,7 @@ impl<R: Real> Block<R> for Moe {
         kept.into_iter().for_each(|(name, value)| saved.keep(name, value));
         saved.keep("dispatched packed", packed);
         saved.keep("weights", std::mem::take(&mut chosen.weights));
-        let indices = self.indices(&cx.sizes, plan.per_expert.iter().sum());
+        let indices = routing_indices(&self.kind, &cx.sizes, plan.per_expert.iter().sum());
         saved.keep_indices("routing", Routing { chosen, plan }, indices);
         Ok((y, saved))
     }

@@ -4,7 +4,6 @@ use super::Cx;
 use crate::mat::{Mat, dot};
 use crate::params::{Id, Shelf};
 use crate::real::Real;
-use crate::saved::Save;
 use crate::wide::{total, wide};
 
 /// Added to the mean square.
@@ -29,11 +28,6 @@ impl Norm {
         let weight = shelf.id_of_heads(&format!("{path}.weight"));
         let bias = shelf.find(&format!("{path}.bias")).map(|_| shelf.id_of_heads(&format!("{path}.bias")));
         Norm { weight, bias, width }
-    }
-
-    /// What backward needs: the input. Statistics are computed again.
-    pub fn saves(&self, name: &'static str, rows: usize, cols: usize) -> Save {
-        Save::new(name, rows, cols)
     }
 
     /// Mean and inverse deviation of one group.

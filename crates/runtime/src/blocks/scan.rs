@@ -7,7 +7,7 @@ use super::Cx;
 use crate::mat::Mat;
 use crate::product::View;
 use crate::real::Real;
-use crate::saved::{Save, Sizes};
+use crate::saved::Sizes;
 use crate::split::time;
 use comm::{Call, Result};
 use layout::Axis;
@@ -130,12 +130,6 @@ impl Scan {
         }
     }
 
-    /// The kept states.
-    pub fn save(&self, sizes: &Sizes, heads: usize, state: usize) -> Save {
-        let chunks: usize = self.spans(sizes).iter().map(|len| len.div_ceil(self.chunk)).sum();
-        Save::new("states", chunks * sizes.sequences * heads, state)
-    }
-
     fn parts<R: Real>(&self, cx: &Cx<R>) -> Option<Vec<usize>> {
         (self.times == Times::Parts).then(|| cx.rank.timeline.held(cx.rank.on(Axis::Cp)))
     }
@@ -151,7 +145,8 @@ impl Scan {
         let spans = self.spans(&cx.sizes);
         let parts = self.parts(cx);
         let mut out = Mat::zeros(spans.iter().sum::<usize>() * batch, heads * cell.width());
-        let (mut kept, mut room) = (Vec::new(), Vec::new());
+        let borders: usize = spans.iter().map(|span| span.div_ceil(self.chunk)).sum();
+        let (mut kept, mut room) = (Vec::with_capacity(borders * batch * heads * len), Vec::new());
         let mut first = 0;
         for (i, span) in spans.iter().enumerate() {
             let size = batch * heads * len;

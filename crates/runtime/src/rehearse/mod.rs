@@ -7,16 +7,13 @@
 mod compare;
 mod data;
 mod inject;
-mod memory;
 mod outcome;
 mod prepare;
 mod run;
-mod traffic;
 
 pub use data::Source;
 pub use inject::Inject;
-pub use memory::Line;
-pub use outcome::{Ending, Load, Moves, Outcome, Parity, Rehearsal, Worst};
+pub use outcome::{Ending, Load, Outcome, Parity, Rehearsal, Worst};
 pub use prepare::{MOST_RANKS, Prepared, prepare};
 pub use run::rehearse;
 

@@ -1,9 +1,9 @@
 //! What a rehearsal comes to.
 
-use super::memory::Line;
-use super::traffic::{AXES, BESIDES};
 use super::{JUDGED_STEPS, Number, compare};
+use crate::report::{AxisLine, MemoryLine};
 use diag::Finding;
+use memory::ledger::shardwright::Held;
 
 /// What one rank came to, in numbers only, so that it travels between processes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,14 +12,9 @@ pub(super) struct RankOutcome {
     /// By row of the ownership table.
     pub gradients: Vec<f64>,
     pub weights: Vec<f64>,
-    /// Bytes of a step by axis, and of calls besides.
-    pub listed: Vec<u64>,
-    pub besides: Vec<u64>,
-    /// Bytes this rank brings to sums over the tensor axis.
-    pub partial: u64,
-    /// By line, counted and held.
-    pub counted: Vec<u64>,
-    pub held: Vec<u64>,
+    /// Bytes of a step by axis, as [`crate::report::moved`] has them.
+    pub moved: Vec<u64>,
+    pub held: Held,
 }
 
 impl RankOutcome {
@@ -31,11 +26,8 @@ impl RankOutcome {
             self.losses.clone(),
             self.gradients.clone(),
             self.weights.clone(),
-            counts(&self.listed),
-            counts(&self.besides),
-            counts(&[self.partial]),
-            counts(&self.counted),
-            counts(&self.held),
+            counts(&self.moved),
+            counts(&[self.held.weights, self.held.gradients, self.held.optimizer, self.held.saved]),
         ];
         all.into_iter().flat_map(|part| std::iter::once(part.len() as f64).chain(part)).collect()
     }
@@ -53,11 +45,11 @@ impl RankOutcome {
             losses: next(),
             gradients: next(),
             weights: next(),
-            listed: counts(next()),
-            besides: counts(next()),
-            partial: counts(next()).first().copied().unwrap_or(0),
-            counted: counts(next()),
-            held: counts(next()),
+            moved: counts(next()),
+            held: match counts(next())[..] {
+                [weights, gradients, optimizer, saved] => Held { weights, gradients, optimizer, saved },
+                _ => Held::default(),
+            },
         }
     }
 }
@@ -105,17 +97,6 @@ impl Parity {
     }
 }
 
-/// Bytes of a step on an axis.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Moves {
-    /// The axis.
-    pub axis: &'static str,
-    /// What the layout's exchanges come to.
-    pub predicted: u64,
-    /// What was put into calls.
-    pub moved: u64,
-}
-
 /// Tokens that chose each expert of a layer, over all steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
@@ -135,11 +116,9 @@ pub struct Rehearsal {
     /// How far they are apart.
     pub parity: Parity,
     /// Bytes of a step by axis.
-    pub traffic: Vec<Moves>,
-    /// Bytes of a step in calls the layout does not list: name, why, bytes.
-    pub besides: Vec<(&'static str, &'static str, u64)>,
-    /// For every rank and line, bytes counted and held.
-    pub memory: Vec<(usize, Line, u64, u64)>,
+    pub traffic: Vec<AxisLine>,
+    /// For every rank and line, bytes predicted and held.
+    pub memory: Vec<MemoryLine>,
     /// Router load.
     pub load: Vec<Load>,
     /// Wall time on one rank and on all.
@@ -183,15 +162,15 @@ pub(super) struct Expected {
     pub losses: Vec<f64>,
     pub seconds: f64,
     pub load: Vec<Vec<u64>>,
-    pub predicted: Vec<u64>,
+    pub traffic: Vec<AxisLine>,
+    pub memory: Vec<MemoryLine>,
     pub paths: Vec<String>,
     pub number: Number,
 }
 
 /// Joins what the ranks came to.
 pub(super) fn join(ranks: &[RankOutcome], expected: Expected, seconds: f64) -> Rehearsal {
-    let Expected { losses: one, predicted, paths, number, .. } = expected;
-    let sum = |pick: fn(&RankOutcome) -> &Vec<u64>, at: usize| ranks.iter().map(|r| pick(r)[at]).sum::<u64>();
+    let Expected { losses: one, traffic, memory, paths, number, .. } = expected;
     let worst = |pick: fn(&RankOutcome) -> &Vec<f64>| {
         let of = |at: usize| ranks.iter().map(|r| pick(r)[at]).fold(0.0, f64::max);
         let mut all: Vec<Worst> =
@@ -209,25 +188,12 @@ pub(super) fn join(ranks: &[RankOutcome], expected: Expected, seconds: f64) -> R
         gradients: worst(|r| &r.gradients),
         weights: worst(|r| &r.weights),
     };
-    let partial: u64 = ranks.iter().map(|r| r.partial).sum();
-    let moves = AXES.iter().enumerate().map(|(at, &axis)| Moves {
-        axis,
-        predicted: predicted[at] + if axis == "tp" { partial } else { 0 },
-        moved: sum(|r| &r.listed, at),
-    });
-    let traffic = moves.filter(|m| m.predicted > 0 || m.moved > 0).collect();
-    let besides = BESIDES.iter().enumerate().map(|(at, (name, why))| (*name, *why, sum(|r| &r.besides, at)));
-    let lines = |(rank, r): (usize, &RankOutcome)| {
-        let line = |(at, (_, line)): (usize, &(&str, Line))| (rank, *line, r.counted[at], r.held[at]);
-        Line::ALL.iter().enumerate().map(line).collect::<Vec<_>>()
-    };
     Rehearsal {
         one,
         many,
         parity,
         traffic,
-        besides: besides.filter(|(_, _, bytes)| *bytes > 0).collect(),
-        memory: ranks.iter().enumerate().flat_map(lines).collect(),
+        memory,
         load: expected.load.into_iter().enumerate().map(|(layer, tokens)| Load { layer, tokens }).collect(),
         seconds: (expected.seconds, seconds),
     }

@@ -2,13 +2,13 @@
 
 use super::compare::Wholes;
 use super::outcome::{Expected, Outcome, RankOutcome, endings, join};
-use super::{Ask, JUDGED_STEPS, Number, Prepared, Ranks, memory, settings, traffic};
-use crate::rank::Rank;
+use super::{Ask, JUDGED_STEPS, Number, Prepared, Ranks, settings};
 use crate::real::Real;
+use crate::report;
 use crate::train::Trainer;
 use comm::{Comm, Result, threads};
 use diag::{Blame, Finding};
-use layout::{Axis, OwnershipTable};
+use layout::OwnershipTable;
 use std::time::{Duration, Instant};
 
 /// Runs a prepared rehearsal. `watch` is told of every step done, on one rank and then on all.
@@ -38,11 +38,10 @@ fn run<R: Real>(
     watch: &(dyn Fn(u64) + Sync),
 ) -> std::result::Result<Outcome, Vec<Finding>> {
     let table = OwnershipTable::new(&prepared.recipe, &prepared.layout)?;
-    let predicted = traffic::predicted(&prepared.recipe, &prepared.layout, &table, R::BYTES).map_err(|f| vec![f])?;
     let paths: Vec<String> = table.rows.iter().map(|row| row.tensor.path.clone()).collect();
     let reference = reference::<R>(ask, prepared, watch).map_err(|f| vec![f])?;
     let since = Instant::now();
-    let body = |comm: &Comm| rank::<R>(ask, prepared, &table, &paths, &reference, comm, watch);
+    let body = |comm: &Comm| rank::<R>(ask, prepared, &paths, &reference, comm, watch);
     let (results, reports) = match ask.ranks {
         Ranks::Threads => (threads::run(prepared.layout.world as usize, ask.deadline, body), true),
         Ranks::Mpi => processes(ask.deadline, prepared, body)?,
@@ -63,8 +62,13 @@ fn run<R: Real>(
         return Ok(Outcome::Ended(endings, seconds));
     }
     let ranks: Vec<RankOutcome> = results.into_iter().flatten().collect();
+    let (recipe, layout) = (&prepared.recipe, &prepared.layout);
+    let moved: Vec<_> = ranks.iter().map(|r| r.moved.clone()).collect();
+    let held: Vec<_> = ranks.iter().map(|r| r.held).collect();
+    let traffic = report::traffic(recipe, layout, &table, &moved, 1, R::BYTES).map_err(|f| vec![f])?;
+    let memory = report::memory(recipe, layout, &table, &held, R::BYTES).map_err(|f| vec![f])?;
     let Reference { losses, load, seconds: alone, .. } = reference;
-    let expected = Expected { losses, seconds: alone, load, predicted, paths, number: ask.number };
+    let expected = Expected { losses, seconds: alone, load, traffic, memory, paths, number: ask.number };
     Ok(Outcome::Ran(Box::new(join(&ranks, expected, seconds))))
 }
 
@@ -95,23 +99,19 @@ fn reference<R: Real>(ask: &Ask, prepared: &Prepared, watch: &(dyn Fn(u64) + Syn
 fn rank<R: Real>(
     ask: &Ask,
     prepared: &Prepared,
-    table: &OwnershipTable,
     paths: &[String],
     reference: &Reference,
     comm: &Comm,
     watch: &(dyn Fn(u64) + Sync),
 ) -> Result<RankOutcome> {
     let layout = &prepared.layout;
-    let at = Rank::new(comm, layout)?;
     let mut trainer = Trainer::<R>::new(&prepared.recipe, layout, comm, ask.seed, settings(ask.number))?;
     ask.inject.and_then(|i| i.tilt(&prepared.recipe)).into_iter().for_each(|tilt| trainer.tilt(tilt));
     let batch = |step| ask.source.batch(&prepared.recipe, layout, ask.seed, step);
     let (_, gradients) = trainer.gradients(&batch(0))?;
     let mut out = RankOutcome {
         gradients: reference.gradients.differences(paths, trainer.shelf(), &gradients),
-        partial: traffic::partial(layout, at.on(Axis::Pp) as u32, &trainer)?,
-        counted: memory::counted(table, layout, &at, &trainer)?,
-        held: vec![trainer.weight_bytes(), trainer.gradient_bytes(), trainer.optimizer_bytes(), 0],
+        held: trainer.held(),
         ..RankOutcome::default()
     };
     comm.traffic().clear();
@@ -119,9 +119,9 @@ fn rank<R: Real>(
         ask.inject.iter().for_each(|inject| inject.strike(comm, step, ask.deadline));
         let report = trainer.step(&batch(step))?;
         if step == 0 {
-            (out.listed, out.besides) = traffic::counted(&comm.traffic().all());
+            out.moved = report::moved(&comm.traffic().all());
         }
-        out.held[3] = out.held[3].max(report.saved_bytes);
+        out.held.saved = out.held.saved.max(report.saved_bytes);
         out.losses.push(report.loss);
         if comm.rank() == 0 {
             watch(ask.steps + step);

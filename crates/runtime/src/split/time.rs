@@ -5,6 +5,7 @@ use crate::mat::Mat;
 use crate::rank::Rank;
 use crate::real::Real;
 use comm::{Call, Result};
+use diag::{Blame, Finding};
 use layout::Axis;
 
 fn owner(rank: &Rank, part: usize) -> usize {
@@ -41,6 +42,10 @@ const TAIL: Call = Call::new("cp", "tails of the convolution");
 pub(crate) fn tails<R: Real>(rank: &Rank, x: &Mat<R>, batch: usize, taps: usize) -> Result<Mat<R>> {
     let parts = rank.timeline.held(rank.on(Axis::Cp));
     let (len, rows) = (x.rows / parts.len(), taps * batch);
+    if rows > len {
+        let message = format!("a part of {} tokens is shorter than the {taps} a convolution looks back", len / batch);
+        return Err(Finding::error("runtime/short-part", Blame::Layout, "cp", message).hint("ask for less cp"));
+    }
     for (i, &part) in parts.iter().enumerate() {
         let end = (i + 1) * len * x.cols;
         to_after(rank, part, TAIL, x.data[end - rows * x.cols..end].to_vec())?;

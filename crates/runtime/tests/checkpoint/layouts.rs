@@ -194,7 +194,7 @@ fn a_tensor_parallel_rank_reads_little_beyond_its_part() {
         let case = ([tp, 1, 1, 1, 1, tp, 1], ZeroStage::Zero, None);
         let results = unwrap(on_ranks::<f64, _>(&recipe, &request(case), |trainer| {
             let parts = trainer.shelf().params.iter().map(|p| p.part.elements() * 8).sum::<u64>();
-            Ok((checkpoint::load(&store.at(0), trainer, &recipe)?.bytes, parts + trainer.optimizer_bytes()))
+            Ok((checkpoint::load(&store.at(0), trainer, &recipe)?.bytes, parts + trainer.held().optimizer))
         }));
         for (read, held) in results {
             assert!(read <= held + held / 4, "tp {tp}: {read} read, {held} held, of {one}");

@@ -123,14 +123,12 @@ fn json(ask: &Ask, prepared: &Prepared, r: &Rehearsal) -> Value {
     out["traffic"] = r
         .traffic
         .iter()
-        .map(|m| json!({ "axis": m.axis, "predicted_bytes": m.predicted, "moved_bytes": m.moved }))
+        .map(|m| json!({ "axis": m.axis, "predicted_bytes": m.predicted_bytes, "moved_bytes": m.moved_bytes }))
         .collect();
-    out["traffic_besides"] =
-        r.besides.iter().map(|(name, why, bytes)| json!({ "call": name, "moved_bytes": bytes, "why": why })).collect();
     out["memory"] = r
         .memory
         .iter()
-        .map(|(rank, line, counted, held)| json!({ "rank": rank, "line": line.name(), "predicted_bytes": counted, "held_bytes": held }))
+        .map(|l| json!({ "rank": l.rank, "line": l.line.name(), "predicted_bytes": l.predicted_bytes, "held_bytes": l.held_bytes }))
         .collect();
     out["router_load"] = r.load.iter().map(load).collect();
     out["seconds"] = json!({ "one_rank": r.seconds.0, "all_ranks": r.seconds.1 });

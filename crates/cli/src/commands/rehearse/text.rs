@@ -2,7 +2,8 @@
 
 use crate::commands::{model_line, shorten};
 use crate::table::{Table, heading, wrap};
-use runtime::rehearse::{Ask, Ending, Line, Prepared, Rehearsal, Source, Worst};
+use runtime::rehearse::{Ask, Ending, Prepared, Rehearsal, Source, Worst};
+use runtime::report::Line;
 use units::exact;
 
 /// Tensors named in a list of the worst.
@@ -94,15 +95,9 @@ fn traffic(r: &Rehearsal) -> String {
     }
     let mut table = Table::new(&["axis", "predicted", "moved", ""]).right(&[1, 2]);
     for m in &r.traffic {
-        table.row([m.axis, &exact(m.predicted), &exact(m.moved), same(m.predicted, m.moved)]);
+        table.row([m.axis, &exact(m.predicted_bytes), &exact(m.moved_bytes), same(m.predicted_bytes, m.moved_bytes)]);
     }
-    let mut out = heading("Bytes put into calls in a step, all ranks together") + &table.render();
-    if !r.besides.is_empty() {
-        let mut table = Table::new(&["calls besides, not on the layout's list", "moved", "why"]).right(&[1]);
-        r.besides.iter().for_each(|(name, why, bytes)| table.row([name.to_string(), exact(*bytes), why.to_string()]));
-        out += &table.render();
-    }
-    out
+    heading("Bytes put into calls in a step, all ranks together") + &table.render()
 }
 
 fn same(a: u64, b: u64) -> &'static str {
@@ -114,10 +109,10 @@ fn memory(r: &Rehearsal) -> String {
     let mut table = Table::new(&["line", "ranks", "counted", "held", ""]).right(&[2, 3]);
     for (name, line) in Line::ALL {
         let mut rows: Vec<(u64, u64, Vec<usize>)> = Vec::new();
-        for (rank, _, counted, held) in r.memory.iter().filter(|(_, l, ..)| l == line) {
-            match rows.iter_mut().find(|(c, h, _)| c == counted && h == held) {
-                Some((.., ranks)) => ranks.push(*rank),
-                None => rows.push((*counted, *held, vec![*rank])),
+        for l in r.memory.iter().filter(|l| l.line == *line) {
+            match rows.iter_mut().find(|(c, h, _)| *c == l.predicted_bytes && *h == l.held_bytes) {
+                Some((.., ranks)) => ranks.push(l.rank),
+                None => rows.push((l.predicted_bytes, l.held_bytes, vec![l.rank])),
             }
         }
         let is_routed = *line == Line::Saved && !r.load.is_empty();
@@ -157,7 +152,7 @@ fn load(r: &Rehearsal) -> String {
 
 fn verdict(ask: &Ask, prepared: &Prepared, r: &Rehearsal) -> String {
     let world = ranks(prepared.layout.world);
-    let exact_axes = r.traffic.iter().filter(|m| m.predicted == m.moved).count();
+    let exact_axes = r.traffic.iter().filter(|m| m.predicted_bytes == m.moved_bytes).count();
     let word = if r.parity.passes() {
         format!(
             "{GOOD}the split is right{RESET}: {world} compute what one computes, to {}",

@@ -1,0 +1,60 @@
+//! What recurrent blocks exchange: the state and the convolution's tail between parts of the
+//! timeline, and the squares of a norm over the heads of all ranks.
+
+use super::{Exchange, HAND_ON, Holds, is_ours};
+use crate::layout::Layout;
+use recipe::kinds::m2rnn::M2rnn;
+use recipe::kinds::mamba::Mamba;
+use recipe::{Mixer, Recipe};
+
+/// Squares for the norm over all heads: only this engine cuts M2RNN's heads over the tensor axis.
+pub(super) fn norms(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
+    if is_ours(layout) && recipe.uses(Mixer::Recurrent) {
+        out.push(Exchange {
+            axis: "tp",
+            place: "under recurrent: squares of the norm over all heads".to_string(),
+            forward: "all-reduce",
+            backward: "all-reduce",
+            elements: tokens,
+            count: recipe.count_with_suffix(Mixer::Recurrent),
+            agree: "fp32 statistics",
+            holds: Holds::Numbers,
+        });
+    }
+}
+
+/// State handed from part to part under `state_carry`; other engines refuse the cut.
+pub(super) fn carry(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
+    if !is_ours(layout) {
+        return;
+    }
+    let (tp, batch) = (layout.tp.get(), layout.micro_batch);
+    let mut hand_on = |place: &str, elements: u64, mixer: Mixer| {
+        out.push(Exchange {
+            axis: "cp",
+            place: place.to_string(),
+            forward: HAND_ON,
+            backward: "send of its gradient to the part before",
+            elements,
+            count: recipe.count_with_suffix(mixer),
+            agree: "order of the parts",
+            holds: Holds::Numbers,
+        });
+    };
+    if let Some(Mamba::Three(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) {
+        // With the state go the angles, and the last B and x that the trapezoid needs.
+        let state = mamba.head_dim * mamba.state + mamba.angles + mamba.state + mamba.head_dim;
+        hand_on("under mamba: state handed on", batch * mamba.heads / tp * state, Mixer::Mamba);
+    }
+    if let Some(kind) = recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent)) {
+        let state = kind.key_dim * kind.value_dim;
+        hand_on("under recurrent: state handed on", batch * kind.heads / tp * state, Mixer::Recurrent);
+        let tail = batch * (kind.conv - 1) * conv_width(kind, tp);
+        hand_on("under recurrent: tail of the convolution handed on", tail, Mixer::Recurrent);
+    }
+}
+
+/// Channels of the convolution on one rank: shared query and key heads are copied below tp.
+fn conv_width(kind: &M2rnn, tp: u64) -> u64 {
+    2 * kind.qk_heads.div_ceil(tp) * kind.key_dim + kind.heads / tp * kind.value_dim
+}

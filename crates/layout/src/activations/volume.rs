@@ -1,0 +1,204 @@
+//! What one rank puts into collectives in a step, by axis: the exchanges of its chunks for every
+//! pass its stage runs, and what moves once a step. Exact for this project's own engine; rows that
+//! routing deals out are counted as if it were balanced, which is their mean over ranks.
+
+use super::{Exchange, Holds, prediction_join, state, vocabulary};
+use crate::axis::Axis;
+use crate::layout::Layout;
+use crate::mesh::{Coordinates, Mesh, Order};
+use crate::order::{Action, Block, Pass, Pipeline};
+use crate::ownership::OwnershipTable;
+use crate::request::ZeroStage;
+use crate::shards::{Buffer, buffers};
+use diag::Finding;
+use recipe::{Layer, Place, Recipe};
+use std::collections::BTreeMap;
+
+/// What a rank puts in on one axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Numbers of the run's format.
+    pub numbers: u64,
+    /// Counts and sums of eight bytes.
+    pub wide: u64,
+}
+
+impl Moved {
+    /// Bytes, when a number has `bytes_each`.
+    pub fn bytes(&self, bytes_each: u64) -> u64 {
+        self.numbers * bytes_each + self.wide * 8
+    }
+}
+
+/// By axis, as calls name it.
+pub type ByAxis = BTreeMap<&'static str, Moved>;
+
+/// What one rank puts in over a step.
+pub fn of_rank(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, rank: u64) -> Result<ByAxis, Finding> {
+    let mesh = Mesh::new(layout, Order::Megatron, layout.ep.splits() || layout.etp.splits())?;
+    let order = Pipeline::of(layout)?;
+    let at = mesh.coordinates(rank);
+    let stage = at.on(Axis::Pp) as u32;
+    let buffers = buffers(table, layout, &mesh, rank);
+    let mut sum = Sum { layout, at, by_axis: ByAxis::new() };
+    let mut chunks: BTreeMap<u32, [ByAxis; 2]> = BTreeMap::new();
+    for action in order.stage(stage).flat_map(Block::actions) {
+        let of_chunk = chunks.entry(action.chunk).or_insert_with(|| {
+            let passes = [Direction::Forward, Direction::Backward];
+            passes.map(|d| Chunk { recipe, layout, table, at, buffers: &buffers, index: action.chunk as usize }.pass(d))
+        });
+        match action.pass {
+            Pass::Forward => sum.add_all(&of_chunk[0]),
+            Pass::Backward | Pass::BackwardInput => sum.add_all(&of_chunk[1]),
+            Pass::BackwardWeight => {}
+        }
+        sum.add("pp", Holds::Numbers, seam(recipe, layout, &order, stage, action));
+    }
+    for exchange in state::of_rank(recipe, layout, table, &mesh, rank) {
+        sum.add(exchange.axis, exchange.holds, exchange.elements * exchange.count);
+    }
+    sum.by_axis.retain(|_, moved| *moved != Moved::default());
+    Ok(sum.by_axis)
+}
+
+/// Elements a pass sends to the stage of the next chunk, or of the one before; a stage that holds
+/// both sends nothing.
+fn seam(recipe: &Recipe, layout: &Layout, order: &Pipeline, stage: u32, action: Action) -> u64 {
+    let to = match action.pass {
+        Pass::Forward => Some(action.chunk + 1).filter(|c| *c < order.chunks()),
+        Pass::Backward | Pass::BackwardInput => action.chunk.checked_sub(1),
+        Pass::BackwardWeight => None,
+    };
+    let leaves = to.is_some_and(|chunk| order.stage_of(order.direction(action.microbatch), chunk) != stage);
+    if leaves { layout.tokens_per_microbatch_per_rank() * recipe.hidden } else { 0 }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Backward,
+}
+
+/// Sums by axis on one rank.
+struct Sum<'a> {
+    layout: &'a Layout,
+    at: Coordinates,
+    by_axis: ByAxis,
+}
+
+impl Sum<'_> {
+    fn add(&mut self, axis: &'static str, holds: Holds, elements: u64) {
+        let moved = self.by_axis.entry(axis).or_default();
+        match holds {
+            Holds::Numbers => moved.numbers += elements,
+            Holds::Wide => moved.wide += elements,
+        }
+    }
+
+    fn add_all(&mut self, other: &ByAxis) {
+        for (axis, moved) in other {
+            self.add(axis, Holds::Numbers, moved.numbers);
+            self.add(axis, Holds::Wide, moved.wide);
+        }
+    }
+
+    fn pass(&mut self, exchanges: &[Exchange], direction: Direction, times: u64) {
+        for exchange in exchanges {
+            let [forward, backward] = exchange.put(self.layout, &self.at);
+            let put = if direction == Direction::Forward { forward } else { backward };
+            self.add(exchange.axis, exchange.holds, put * times);
+        }
+    }
+}
+
+/// One chunk of depth on one rank.
+struct Chunk<'a> {
+    recipe: &'a Recipe,
+    layout: &'a Layout,
+    table: &'a OwnershipTable,
+    at: Coordinates,
+    buffers: &'a [Buffer],
+    index: usize,
+}
+
+impl Chunk<'_> {
+    fn is_last(&self) -> bool {
+        self.index + 1 == self.table.stages.chunks.len()
+    }
+
+    fn depth(&self) -> u64 {
+        self.recipe.features.mtp().map_or(0, |mtp| mtp.depth)
+    }
+
+    /// What one microbatch puts in.
+    fn pass(&self, direction: Direction) -> ByAxis {
+        let mut sum = Sum { layout: self.layout, at: self.at, by_axis: ByAxis::new() };
+        for layer in self.table.stages.chunks[self.index].layers.clone() {
+            self.layer(&self.recipe.layers[layer], direction, 1, &mut sum);
+        }
+        self.edges(direction, &mut sum);
+        if self.layout.zero == ZeroStage::Three {
+            self.weights(direction, &mut sum);
+        }
+        sum.by_axis
+    }
+
+    /// A layer's mixers; one that is computed again runs its forward in backward too.
+    fn layer(&self, layer: &Layer, direction: Direction, times: u64, sum: &mut Sum) {
+        for mixer in layer.mixers() {
+            let exchanges = super::of_mixer(self.recipe, self.layout, mixer);
+            sum.pass(&exchanges, direction, times);
+            if direction == Direction::Backward && self.layout.recompute.repeats(mixer) {
+                sum.pass(&exchanges, Direction::Forward, times);
+            }
+        }
+    }
+
+    fn edges(&self, direction: Direction, sum: &mut Sum) {
+        let (layout, tokens) = (self.layout, self.layout.micro_batch * self.layout.sequence / self.layout.cp.get());
+        let mut edges = Vec::new();
+        vocabulary(self.recipe, layout, tokens, &mut edges);
+        let at = edges.len().min(1);
+        let head = edges.split_off(at);
+        if self.index == 0 {
+            sum.pass(&edges, direction, 1);
+        }
+        if !self.is_last() {
+            return;
+        }
+        sum.pass(&head, direction, 1 + self.depth());
+        let Some(mtp) = self.recipe.features.mtp() else { return };
+        sum.pass(&edges, direction, mtp.depth);
+        self.layer(&mtp.layer, direction, mtp.depth, sum);
+        if layout.tp.splits() {
+            let mut join = Vec::new();
+            prediction_join(layout, tokens, self.recipe.hidden, mtp.depth, &mut join);
+            sum.pass(&join, direction, mtp.depth);
+        }
+    }
+
+    /// Weights gathered before every use. A block opens its whole layer; the token table's gradient
+    /// needs no weights.
+    fn weights(&self, direction: Direction, sum: &mut Sum) {
+        let mut places = Vec::new();
+        if self.index == 0 && direction == Direction::Forward {
+            places.push(Place::Embedding);
+        }
+        for layer in self.table.stages.chunks[self.index].layers.clone() {
+            places.extend(self.recipe.layers[layer].blocks.iter().map(|_| Place::Layer(layer)));
+        }
+        if self.is_last() {
+            let head = if self.recipe.tied { Place::Embedding } else { Place::Head };
+            places.extend([Place::FinalNorm, head]);
+            for depth in 0..self.depth() as usize {
+                let second = if self.recipe.tied { Place::Mtp(depth) } else { Place::Head };
+                places.extend([Place::Embedding, second, Place::Mtp(depth)]);
+            }
+        }
+        for place in places {
+            for buffer in self.buffers.iter().filter(|b| b.place == place && b.members > 1) {
+                sum.add(buffer.axis(), Holds::Numbers, buffer.held_len());
+            }
+        }
+    }
+}

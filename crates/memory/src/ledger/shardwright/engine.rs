@@ -1,0 +1,83 @@
+//! The replay as other ledgers give theirs.
+
+use super::replay::{Highest, highest};
+use crate::Unmodelled;
+use crate::ledger::{Job, Phase, Replay};
+use crate::line::{ByLine, Stand};
+use crate::tape::Peak;
+use layout::{Mesh, Order, OwnershipTable};
+use recipe::kinds::attention::QkNorm;
+use recipe::kinds::mamba::Mamba;
+use recipe::{Mixer, Recipe};
+
+/// What the runtime is told besides the layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardwrightOptions {
+    /// Bytes of a number: four or eight.
+    pub bytes_each: u64,
+}
+
+impl ShardwrightOptions {
+    /// Numbers of 32 bits.
+    pub fn defaults() -> ShardwrightOptions {
+        ShardwrightOptions { bytes_each: 4 }
+    }
+}
+
+/// What the runtime refuses to run, it has no bytes for.
+fn supported(recipe: &Recipe) -> Result<(), Unmodelled> {
+    let attention = recipe.attention();
+    let moe = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe));
+    let mimo = match &recipe.mamba {
+        Some(Mamba::Three(mamba)) => mamba.mimo_rank,
+        _ => 1,
+    };
+    let missing = [
+        (recipe.features.sides().next().is_some(), "side embeddings"),
+        (recipe.features.dsa().is_some(), "the sparse indexer"),
+        (attention.as_ref().is_some_and(|a| a.sinks || a.output_gate), "attention sinks and output gates"),
+        (attention.as_ref().is_some_and(|a| a.qk_norm == QkNorm::Full), "a norm of queries over all heads together"),
+        (recipe.uses(Mixer::Mamba) && mimo > 1, "Mamba-3 with several inputs a head"),
+        (moe.is_some_and(|m| m.latent.is_some() || m.bias), "latent or biased experts"),
+        (recipe.uses(Mixer::Mamba) && matches!(recipe.mamba, Some(Mamba::One(_))), "Mamba-1"),
+        (recipe.recurrent.as_ref().is_some_and(|r| r.depth_carry), "recurrent state carried up the depth"),
+    ];
+    match missing.iter().find(|(is_there, _)| *is_there) {
+        Some((_, what)) => Err(Unmodelled::new(*what, "this project's runtime does not run it")),
+        None => Ok(()),
+    }
+}
+
+/// Replays a step of one rank: state, passes, and the optimizer's step.
+pub fn replay(job: &Job<ShardwrightOptions>) -> Result<Replay, Unmodelled> {
+    supported(job.recipe)?;
+    let table = OwnershipTable::new(job.recipe, job.layout).map_err(|findings| {
+        Unmodelled::new("this layout", findings.iter().map(|f| f.message.as_str()).collect::<String>())
+    })?;
+    let refuse = |finding: diag::Finding| Unmodelled::new("this layout", finding.message);
+    let has_experts = job.layout.ep.splits() || job.layout.etp.splits();
+    let mesh = Mesh::new(job.layout, Order::Megatron, has_experts).map_err(refuse)?;
+    let Highest { passes, optimizer, state } =
+        highest(job.recipe, job.layout, &table, job.rank, job.options.bytes_each).map_err(refuse)?;
+    let phases = vec![
+        phase("optimizer", state, Stand::Setup),
+        phase("fwdbwd0", passes, Stand::Pipeline),
+        phase("opt0", optimizer, Stand::Optimizer),
+    ];
+    let params = table.rank_params(job.layout, &mesh, job.rank);
+    Ok(Replay { params, phases, holders: Vec::new(), retained: Vec::new() })
+}
+
+/// Nothing is reserved beyond what is allocated: the system's allocator is not modelled.
+fn phase(name: &str, by_line: ByLine, stand: Stand) -> Phase {
+    let allocated = by_line.iter().sum();
+    Phase {
+        name: name.to_string(),
+        allocated,
+        peak: Peak { allocated, event: 0, by_line, stand },
+        by_part: [0; 3],
+        reserved: allocated,
+        reserved_peak: allocated,
+        inactive_split_peak: 0,
+    }
+}

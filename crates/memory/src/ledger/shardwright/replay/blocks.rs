@@ -1,0 +1,369 @@
+//! Blocks of the runtime with their buffers, in the order its code makes and frees them
+//! (`crates/runtime/src/blocks`, one function there a function here).
+
+use super::heap::Buf;
+use super::region::{Cx, Kept, cols, len};
+use crate::line::Line;
+use recipe::kinds::attention::{AttentionKind, QkNorm};
+use recipe::kinds::mamba::Mamba;
+use recipe::{Mixer, Recipe};
+
+/// Output of a mixer for its normed input, and what it kept.
+pub(super) fn forward(cx: &Cx, mixer: Mixer, path: &str, x: Buf) -> (Buf, Kept) {
+    match mixer {
+        Mixer::Attention => attention(cx, path, x),
+        Mixer::Mlp => feed_forward(cx, cx.local(path).cols("fc2.weight"), cx.local(path).rows("fc1.weight"), x),
+        Mixer::Moe => experts(cx, path, x),
+        Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta => scanned(cx, mixer, path, x),
+    }
+}
+
+/// The gradient of a mixer's input.
+pub(super) fn backward(cx: &Cx, mixer: Mixer, path: &str, kept: Kept, dy: Buf) -> Buf {
+    match mixer {
+        Mixer::Attention => attention_back(cx, path, kept, dy),
+        Mixer::Mlp => feed_forward_back(cx, cx.local(path).cols("fc2.weight"), kept, dy),
+        Mixer::Moe => experts_back(cx, path, kept, dy),
+        Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta => scanned_back(cx, mixer, path, kept, dy),
+    }
+}
+
+fn is_latent(recipe: &Recipe) -> bool {
+    matches!(recipe.attention().map(|a| a.kind), Some(AttentionKind::Mla(_)))
+}
+
+/// Elements a token has of queries, keys and values on this rank, in this order.
+fn head_widths(cx: &Cx, path: &str) -> [usize; 3] {
+    let (local, Some(attention)) = (cx.local(path), cx.recipe.attention()) else { return [0; 3] };
+    let out = local.cols("out.weight");
+    match attention.kind {
+        AttentionKind::Gqa { .. } => {
+            let kv = (local.rows("qkv.weight") - out) / 2;
+            [out, kv, kv]
+        }
+        AttentionKind::Mla(mla) => {
+            let keys = out / mla.v_dim as usize * (mla.qk_dim + mla.rope_dim) as usize;
+            [keys, keys, out]
+        }
+    }
+}
+
+/// Keys and values as they go round the ring: packed, as they came, and cut apart again.
+fn ring(cx: &Cx, kv: usize) -> Kept {
+    if cx.sizes.cp == 1 {
+        return Vec::new();
+    }
+    (0..3).map(|_| cx.heap.reals(Line::Communication, cx.sizes.tokens * kv)).collect()
+}
+
+/// Rows of a tile (`crates/runtime/src/blocks/attend.rs`).
+const TILE: usize = 64;
+
+/// A tile of the core: `copies` of its scores, and `keys` and `values` of its queries' widths. The
+/// queries of all heads that share keys are one tile's.
+fn tile(cx: &Cx, path: &str, copies: usize, keys: usize, values: usize) -> Buf {
+    let [q, k, _] = head_widths(cx, path);
+    let heads = (len(&cx.saves(Mixer::Attention, path), "statistics") / cx.sizes.tokens).max(1);
+    let rows = cx.sizes.spans().into_iter().max().unwrap_or(0).min(TILE);
+    let (key, value) = (q / heads, cx.local(path).cols("out.weight") / heads);
+    cx.temp(rows * q / k.max(1) * (copies * rows + keys * key + values * value))
+}
+
+fn attention(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
+    let (tokens, saves) = (cx.sizes.tokens, cx.saves(Mixer::Attention, path));
+    let [q, k, v] = head_widths(cx, path);
+    let mut kept = Vec::new();
+    let _latents = if is_latent(cx.recipe) {
+        kept.extend(["kv latent", "q latent"].map(|name| cx.temp(len(&saves, name))));
+        let joined = cx.temp(cx.sizes.shard * cols(&saves, "whole latents"));
+        let whole = cx.enter(joined);
+        let parts = whole.like(Line::ActivationGradients);
+        let packed = cx.temp(tokens * (k + v));
+        kept.extend([x, whole]);
+        drop((parts, packed));
+        None
+    } else {
+        let x = cx.enter(x);
+        let projected = cx.temp(len(&saves, "projected"));
+        kept.extend([x, projected]);
+        let is_normed = cx.recipe.attention().is_some_and(|a| a.qk_norm == QkNorm::Head);
+        is_normed.then(|| cx.temp(tokens * (q + k)))
+    };
+    let heads = [q, k, v].map(|width| cx.temp(tokens * width));
+    drop(_latents);
+    let out = cx.temp(len(&saves, "heads out"));
+    let statistics = [0; 2].map(|_| cx.temp(len(&saves, "statistics")));
+    let round = ring(cx, k + v);
+    let core = tile(cx, path, 1, 1, 1);
+    drop((round, core));
+    let [log, sum] = statistics;
+    drop(sum);
+    let partial = cx.temp(tokens * cx.hidden());
+    let y = cx.leave(partial);
+    drop(heads);
+    kept.extend([out, log]);
+    (y, kept)
+}
+
+fn attention_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
+    let (tokens, saves) = (cx.sizes.tokens, cx.saves(Mixer::Attention, path));
+    let [q, k, v] = head_widths(cx, path);
+    let dy = cx.enter(dy);
+    let dheads = cx.temp(len(&saves, "heads out"));
+    let width = q + k + v;
+    // Heads as projected, and once more as the core reads them.
+    let heads = cx.temp(tokens * if is_latent(cx.recipe) { width } else { width + q + k });
+    let along = cx.temp(len(&saves, "statistics"));
+    let grads = cx.temp(tokens * width);
+    let theirs = cx.temp(tokens * (k + v));
+    let round = ring(cx, k + v);
+    let core = tile(cx, path, 2, 2, 1);
+    drop((round, core, theirs, along));
+    let joined = cx.temp(tokens * width);
+    let dx = if is_latent(cx.recipe) {
+        let latents = cx.temp(2 * tokens * cols(&saves, "whole latents"));
+        let dlatents = cx.leave(latents);
+        drop(dlatents);
+        cx.stream()
+    } else {
+        let dx = cx.temp(tokens * cx.hidden());
+        drop(joined);
+        cx.leave(dx)
+    };
+    drop((kept, dy, dheads, heads, grads));
+    dx
+}
+
+fn feed_forward(cx: &Cx, inner: usize, width: usize, x: Buf) -> (Buf, Kept) {
+    let tokens = cx.sizes.tokens;
+    let x = cx.enter(x);
+    let packed = cx.temp(tokens * width);
+    let activated = cx.temp(tokens * inner);
+    let partial = cx.temp(tokens * cx.hidden());
+    drop(activated);
+    let y = cx.leave(partial);
+    (y, vec![x, packed])
+}
+
+fn feed_forward_back(cx: &Cx, inner: usize, kept: Kept, dy: Buf) -> Buf {
+    let tokens = cx.sizes.tokens;
+    let dy = cx.enter(dy);
+    let activated = [0; 2].map(|_| cx.temp(tokens * inner));
+    let dpacked = kept.last().map(|packed| packed.like(Line::ActivationGradients));
+    let dx = cx.temp(tokens * cx.hidden());
+    let dx = cx.leave(dx);
+    drop((kept, dy, activated, dpacked));
+    dx
+}
+
+/// Rows to the owners of their experts: as they came, over both axes, and in order.
+fn dispatch(cx: &Cx, rows: Buf, came: usize) -> Buf {
+    let routing = |len| cx.heap.reals(Line::RoutingScratch, len);
+    let arrived = if cx.layout.ep.splits() { routing(rows.len) } else { rows };
+    let arrived = if cx.layout.etp.splits() { routing(came) } else { arrived };
+    let ordered = routing(came);
+    drop(arrived);
+    ordered
+}
+
+/// The way back.
+fn combine(cx: &Cx, came: usize, sent: usize) -> Buf {
+    let routing = |len| cx.heap.reals(Line::RoutingScratch, len);
+    let ordered = routing(came);
+    let mine = if cx.layout.etp.splits() { routing(sent) } else { ordered };
+    if cx.layout.ep.splits() { routing(sent) } else { mine }
+}
+
+fn experts(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
+    let saves = cx.saves(Mixer::Moe, path);
+    let (sent, came) = (len(&saves, "expert outputs"), len(&saves, "dispatched"));
+    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / cx.hidden().max(1));
+    let scores = cx.temp(len(&saves, "scores"));
+    let weights = cx.temp(len(&saves, "weights"));
+    let rows = cx.temp(sent);
+    let dispatched = dispatch(cx, rows, came);
+    let indices = saves.iter().filter(|s| s.name == "routing").map(|s| cx.kept(s)).collect::<Vec<_>>();
+    let packed = cx.temp(len(&saves, "dispatched packed"));
+    let activated = cx.temp(inner);
+    let out = cx.temp(came);
+    drop(activated);
+    let outputs = combine(cx, came, sent);
+    let y = cx.stream();
+    let mut kept = vec![scores, weights, dispatched, packed, outputs];
+    kept.extend(indices);
+    if cx.recipe.moe.as_ref().is_some_and(|moe| moe.shared.is_some()) {
+        let local = cx.local(path);
+        let copy = x.like(Line::ActivationGradients);
+        let (shared, more) = feed_forward(cx, local.cols("shared.fc2.weight"), local.rows("shared.fc1.weight"), copy);
+        kept.extend(more);
+        if len(&saves, "shared output") > 0 {
+            kept.push(shared);
+        }
+    }
+    drop(out);
+    kept.push(x);
+    (y, kept)
+}
+
+fn experts_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
+    let saves = cx.saves(Mixer::Moe, path);
+    let (sent, came) = (len(&saves, "expert outputs"), len(&saves, "dispatched"));
+    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / cx.hidden().max(1));
+    // Three words for every choice: expert, token, slot.
+    let choices = cx.heap.bytes(Line::RoutingScratch, (sent / cx.hidden().max(1)) as u64 * 24);
+    let dweights = cx.temp(len(&saves, "weights"));
+    let doutputs = cx.temp(sent);
+    let dout = dispatch(cx, doutputs, came);
+    let activated = cx.temp(inner);
+    let dinner = cx.temp(inner);
+    drop(activated);
+    let dpacked = cx.temp(len(&saves, "dispatched packed"));
+    let came_back = cx.temp(came);
+    let drows = combine(cx, came, sent);
+    let dscores = cx.temp(len(&saves, "scores"));
+    let dx = cx.stream();
+    drop(dscores);
+    if cx.recipe.moe.as_ref().is_some_and(|moe| moe.shared.is_some()) {
+        let copy = [0; 2].map(|_| dy.like(Line::ActivationGradients));
+        let [first, second] = copy;
+        let shared = feed_forward_back(cx, cx.local(path).cols("shared.fc2.weight"), vec![cx.temp(0)], first);
+        drop((shared, second));
+    }
+    drop((kept, dy, choices, dweights, dout, dinner, dpacked, came_back, drows));
+    dx
+}
+
+/// Widths of a recurrent block on this rank, over the times it scans.
+struct Scan {
+    kind: Kind,
+    /// Elements of the packed projection, of what enters the convolution or the cell, of one number
+    /// a head, of the output, of the angles.
+    projected: usize,
+    convolved: usize,
+    heads: usize,
+    inner: usize,
+    angles: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Mamba2,
+    Mamba3,
+    M2rnn,
+    Delta,
+}
+
+impl Kind {
+    /// Whether time is traded for heads over the context axis, and the norm's output kept.
+    fn trades(self) -> bool {
+        matches!(self, Kind::Mamba2 | Kind::Delta)
+    }
+}
+
+fn scan(cx: &Cx, mixer: Mixer, path: &str) -> Scan {
+    let (saves, local, recipe) = (cx.saves(mixer, path), cx.local(path), cx.recipe);
+    let (kind, head) = match (mixer, &recipe.mamba, &recipe.recurrent, &recipe.gated_delta) {
+        (Mixer::Mamba, Some(Mamba::Three(m)), ..) => (Kind::Mamba3, m.head_dim),
+        (Mixer::Recurrent, _, Some(m), _) => (Kind::M2rnn, m.value_dim),
+        (Mixer::GatedDelta, _, _, Some(m)) => (Kind::Delta, m.value_dim),
+        (_, Some(Mamba::Two(m)), ..) => (Kind::Mamba2, m.head_dim),
+        _ => (Kind::Mamba2, 1),
+    };
+    let (inner, projected) = (len(&saves, "scanned"), len(&saves, "projected"));
+    let heads = inner / head.max(1) as usize;
+    // Mamba-3 has no convolution; its cell reads x, B and C.
+    let convolved = match kind {
+        Kind::Mamba3 => projected - inner - 3 * heads,
+        _ => cx.sizes.tokens * local.rows("conv.weight"),
+    };
+    Scan { kind, projected, convolved, heads, inner, angles: len(&saves, "angle rates") }
+}
+
+impl Scan {
+    /// The cell: its input and that input's gradient, and numbers of every head.
+    fn cell(&self, cx: &Cx) -> Kept {
+        let by_head = match self.kind {
+            Kind::Mamba2 | Kind::M2rnn => 3,
+            Kind::Delta => 5,
+            Kind::Mamba3 => return vec![cx.temp(2 * self.convolved + 2 * self.angles + 7 * self.heads)],
+        };
+        // One part of the timeline behind its tail, convolved, and activated.
+        let convolved = cx.temp(self.convolved);
+        let padded = cx.temp(2 * self.convolved / self.parts(cx));
+        drop(padded);
+        vec![convolved, cx.temp(self.convolved), cx.temp(by_head * self.heads)]
+    }
+
+    /// Stretches of time convolved one after another.
+    fn parts(&self, cx: &Cx) -> usize {
+        if self.kind.trades() { 1 } else { cx.sizes.spans().len() }
+    }
+
+    fn trade(&self, cx: &Cx, x: Buf) -> Buf {
+        if self.kind.trades() { cx.trade(x) } else { x }
+    }
+
+    /// From the cell's gradients to those of what it and the convolution read.
+    fn inputs_back(&self, cx: &Cx) -> Kept {
+        if self.kind == Kind::Mamba3 {
+            return vec![cx.temp(self.convolved / 2 + self.angles + 4 * self.heads)];
+        }
+        let again = cx.temp(if self.kind == Kind::Delta { 2 * self.convolved } else { 0 });
+        let scalars = cx.temp(self.heads);
+        let input = cx.temp(self.convolved);
+        let padded = cx.temp(3 * self.convolved / self.parts(cx));
+        drop((padded, again));
+        vec![scalars, input]
+    }
+}
+
+fn scanned(cx: &Cx, mixer: Mixer, path: &str, x: Buf) -> (Buf, Kept) {
+    let (saves, s) = (cx.saves(mixer, path), scan(cx, mixer, path));
+    let x = cx.enter(x);
+    let projected = s.trade(cx, cx.temp(s.projected));
+    let mut kept = vec![x, projected];
+    kept.extend(["angle rates", "tails", "inverse"].map(|name| cx.temp(len(&saves, name))));
+    let parts = cx.temp(s.projected);
+    let cell = s.cell(cx);
+    kept.extend([cx.temp(s.inner), cx.temp(len(&saves, "states"))]);
+    let gated = cx.temp(s.inner);
+    let normed = (s.kind != Kind::Mamba3).then(|| cx.temp(s.inner));
+    let y = if s.kind.trades() {
+        drop(gated);
+        kept.extend(normed.map(|normed| s.trade(cx, normed)));
+        cx.leave(cx.temp(cx.sizes.tokens * cx.hidden()))
+    } else {
+        let partial = cx.temp(cx.sizes.tokens * cx.hidden());
+        let y = cx.leave(partial);
+        drop((gated, normed));
+        y
+    };
+    drop((parts, cell));
+    (y, kept)
+}
+
+fn scanned_back(cx: &Cx, mixer: Mixer, path: &str, mut kept: Kept, dy: Buf) -> Buf {
+    let s = scan(cx, mixer, path);
+    let dy = cx.enter(dy);
+    let dout = s.trade(cx, cx.temp(s.inner));
+    if s.kind.trades() {
+        // What the projection out read is not needed further.
+        kept.pop();
+    }
+    // Beside the gradient that came: those of the scan's output and of the gate, and what the norm
+    // and the gate are computed from again.
+    let gates = cx.temp(match s.kind {
+        Kind::Mamba2 | Kind::Mamba3 => 2 * s.inner,
+        Kind::M2rnn => 3 * s.inner,
+        Kind::Delta => 4 * s.inner,
+    });
+    let cell = s.cell(cx);
+    // The states at the borders go with the scan.
+    kept.pop();
+    let inputs = s.inputs_back(cx);
+    let dprojected = s.trade(cx, cx.temp(s.projected));
+    let dx = cx.temp(cx.sizes.tokens * cx.hidden());
+    let dx = cx.leave(dx);
+    drop((kept, dy, dout, gates, cell, inputs, dprojected));
+    dx
+}

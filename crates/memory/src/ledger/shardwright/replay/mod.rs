@@ -1,0 +1,224 @@
+//! A step of one rank replayed: state that stays, passes in the order of the schedule with their
+//! temporaries, reductions and the optimizer's step. Routing is taken as balanced.
+
+mod blocks;
+mod heap;
+mod region;
+mod step;
+
+use super::chunk::mixers;
+use super::saves::head;
+use crate::line::Line;
+use heap::Buf;
+use layout::order::Pass;
+use recipe::{Layer, Place};
+use region::{Cx, Kept};
+
+pub use step::{Highest, highest};
+
+/// By block its input, and what each mixer kept.
+type Blocks = Vec<(Buf, Vec<Option<Kept>>)>;
+
+/// What one microbatch kept in a chunk: of its blocks, and of the head and every prediction depth.
+#[derive(Default)]
+struct Flight {
+    blocks: Blocks,
+    head: Vec<(Kept, Blocks)>,
+}
+
+/// A layer of a chunk or of a prediction suffix, with the place whose weights its blocks open.
+struct Level<'a> {
+    layer: &'a Layer,
+    prefix: String,
+    place: Option<Place>,
+}
+
+/// Weights gathered for use only, under ZeRO 3: elements of a place's parameters on this rank, and
+/// of the runs held.
+type Open<'a> = &'a dyn Fn(Place) -> (usize, usize);
+
+/// A chunk of depth on one rank.
+struct Chunk<'a> {
+    cx: &'a Cx<'a>,
+    index: usize,
+    open: Option<Open<'a>>,
+}
+
+impl Chunk<'_> {
+    fn is_last(&self) -> bool {
+        self.index + 1 == self.cx.table.stages.chunks.len()
+    }
+
+    fn levels(&self) -> Vec<Level<'_>> {
+        let layers = self.cx.table.stages.chunks[self.index].layers.clone();
+        let level = |i: usize| Level {
+            layer: &self.cx.recipe.layers[i],
+            prefix: format!("layers.{i}"),
+            place: Some(Place::Layer(i)),
+        };
+        layers.map(level).collect()
+    }
+
+    /// A place's weights while they are used: gathered end to end, then cut apart.
+    fn opened(&self, place: Option<Place>) -> Option<Buf> {
+        let (len, held) = place.and_then(|place| self.open.map(|open| open(place)))?;
+        let take = |len| self.cx.heap.reals(Line::Communication, len);
+        let (copy, whole) = (take(held), take(len));
+        drop(copy);
+        let weights = take(len);
+        drop(whole);
+        Some(weights)
+    }
+
+    fn edges(&self) -> Vec<Option<Buf>> {
+        let second = if self.cx.recipe.tied { Place::Embedding } else { Place::Head };
+        [Place::FinalNorm, second].map(|place| self.opened(Some(place))).into()
+    }
+
+    /// Runs a microbatch forward; gives what it kept. The output is the next stage's.
+    fn forward(&self) -> Flight {
+        let cx = self.cx;
+        let x = if self.index == 0 {
+            let _table = self.opened(Some(Place::Embedding));
+            cx.leave(cx.temp(cx.sizes.tokens * cx.hidden()))
+        } else {
+            cx.stream()
+        };
+        let mut flight = Flight::default();
+        let x = self.stack(&self.levels(), x, &mut flight.blocks);
+        if !self.is_last() {
+            return flight;
+        }
+        let edges = self.edges();
+        let loss = self.loss();
+        drop(edges);
+        flight.head.push((loss, Vec::new()));
+        let hidden = x.like(Line::ActivationGradients);
+        flight.head[0].0.push(x.onto(Line::Activations));
+        self.suffix(hidden, &mut flight);
+        flight
+    }
+
+    fn stack(&self, levels: &[Level], mut x: Buf, blocks: &mut Blocks) -> Buf {
+        let cx = self.cx;
+        for level in levels {
+            for block in mixers(level.layer, &level.prefix) {
+                let _weights = self.opened(level.place);
+                let normed = x.like(Line::ActivationGradients);
+                let out = x.like(Line::ActivationGradients);
+                let mut kept = Vec::new();
+                for (mixer, path) in &block {
+                    let (y, saved) = blocks::forward(cx, *mixer, path, normed.like(Line::ActivationGradients));
+                    drop(y);
+                    let stays = !cx.layout.recompute.repeats(*mixer);
+                    kept.push(stays.then(|| saved.into_iter().map(|b| b.onto(Line::Activations)).collect()));
+                }
+                blocks.push((std::mem::replace(&mut x, out).onto(Line::Activations), kept));
+                drop(normed);
+            }
+        }
+        x
+    }
+
+    /// The head and the loss: input, shares, and three statistics of every token on the way.
+    fn loss(&self) -> Kept {
+        let cx = self.cx;
+        let x = cx.enter(cx.stream());
+        let logits = cx.heap.reals(Line::Loss, head(cx.recipe, cx.layout, &cx.sizes)[1].elements() as usize);
+        let _statistics = cx.temp(3 * cx.sizes.tokens);
+        vec![x.onto(Line::Loss), logits]
+    }
+
+    fn suffix(&self, mut hidden: Buf, flight: &mut Flight) {
+        let (cx, Some(mtp)) = (self.cx, self.cx.recipe.features.mtp()) else { return };
+        for depth in 0..mtp.depth as usize {
+            let _open = self.suffix_places(depth);
+            let embedded = cx.leave(cx.temp(cx.sizes.tokens * cx.hidden()));
+            let normed = [0; 2].map(|_| cx.stream());
+            let joined = cx.enter(cx.temp(2 * cx.sizes.shard * cx.hidden()));
+            let columns = cx.temp(cx.sizes.tokens * cx.hidden() / cx.tp());
+            let x = cx.stream();
+            drop((columns, normed));
+            let mut blocks = Vec::new();
+            let x = self.stack(&[suffix_level(&mtp.layer, depth)], x, &mut blocks);
+            let mut kept = self.loss();
+            let next = x.like(Line::ActivationGradients);
+            let inputs = [std::mem::replace(&mut hidden, next), embedded, joined, x];
+            kept.extend(inputs.map(|b| b.onto(Line::FeatureActivations)));
+            flight.head.push((kept, blocks));
+        }
+    }
+
+    fn suffix_places(&self, depth: usize) -> Vec<Option<Buf>> {
+        let second = if self.cx.recipe.tied { Place::Mtp(depth) } else { Place::Head };
+        let mut places = vec![Place::Embedding, second, Place::Mtp(depth)];
+        places.dedup();
+        places.into_iter().map(|place| self.opened(Some(place))).collect()
+    }
+
+    /// Runs a microbatch backward; gives what products that wait hold.
+    fn backward(&self, pass: Pass, flight: Flight) -> Kept {
+        let cx = self.cx;
+        let mut waits = (pass == Pass::BackwardInput).then(Vec::new);
+        let Flight { blocks, mut head } = flight;
+        let dx = cx.stream();
+        if self.is_last() {
+            let first = (!head.is_empty()).then(|| head.remove(0));
+            if let Some((kept, _)) = first {
+                let _edges = self.edges();
+                waits.iter_mut().for_each(|w| w.push(self.head_waiting()));
+                let dhead = cx.leave(cx.temp(cx.sizes.tokens * cx.hidden()));
+                drop((kept, dhead));
+            }
+            for (depth, (kept, blocks)) in head.into_iter().enumerate().rev() {
+                let Some(mtp) = cx.recipe.features.mtp() else { break };
+                let _open = self.suffix_places(depth);
+                waits.iter_mut().for_each(|w| w.push(self.head_waiting()));
+                let inner = cx.stream();
+                self.stack_back(&[suffix_level(&mtp.layer, depth)], blocks, &inner, &mut waits);
+                let djoined = cx.temp(2 * cx.sizes.tokens * cx.hidden());
+                let djoined = cx.leave(djoined);
+                let parts = cx.temp(2 * cx.sizes.shard * cx.hidden());
+                drop((kept, inner, djoined, parts));
+            }
+        }
+        self.stack_back(&self.levels(), blocks, &dx, &mut waits);
+        waits.unwrap_or_default()
+    }
+
+    fn stack_back(&self, levels: &[Level], blocks: Vec<(Buf, Vec<Option<Kept>>)>, dx: &Buf, waits: &mut Option<Kept>) {
+        let cx = self.cx;
+        let all: Vec<_> = levels
+            .iter()
+            .flat_map(|level| mixers(level.layer, &level.prefix).into_iter().map(|block| (level.place, block)))
+            .collect();
+        for ((place, block), (x, kept)) in all.into_iter().zip(blocks).rev() {
+            let _weights = self.opened(place);
+            let dnormed = dx.like(Line::ActivationGradients);
+            for ((mixer, path), saved) in block.iter().zip(kept) {
+                let saved = saved.unwrap_or_else(|| {
+                    let (y, saved) = blocks::forward(cx, *mixer, path, x.like(Line::ActivationGradients));
+                    drop(y);
+                    saved
+                });
+                let widths = cx.local(path).linear_widths();
+                waits.iter_mut().for_each(|w| w.push(cx.temp(cx.sizes.tokens * widths)));
+                drop(blocks::backward(cx, *mixer, path, saved, dx.like(Line::ActivationGradients)));
+            }
+            let dnorm = dx.like(Line::ActivationGradients);
+            drop((dnormed, dnorm, x));
+        }
+    }
+
+    /// Copies that the head's put-off weight product holds. A mixer's are alike: output's gradient
+    /// and input of every linear layer.
+    fn head_waiting(&self) -> Buf {
+        let cx = self.cx;
+        let vocab = head(cx.recipe, cx.layout, &cx.sizes)[1].cols;
+        cx.temp(cx.sizes.tokens * (cx.hidden() + vocab))
+    }
+}
+
+fn suffix_level(layer: &Layer, depth: usize) -> Level<'_> {
+    Level { layer, prefix: format!("mtp.{depth}"), place: None }
+}

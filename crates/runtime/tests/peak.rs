@@ -1,0 +1,107 @@
+//! The most a rank really has allocated in a step is what `memory`'s ledger replays, nearly.
+
+use layout::{LayoutRequest, OwnershipTable, Schedule, ZeroStage};
+use memory::ledger::shardwright::highest;
+use recipe::Recipe;
+use runtime::live::{Counting, Meter};
+use runtime::optimizer::Settings;
+use runtime::train::{Batch, Trainer};
+use std::time::Duration;
+
+mod splits;
+use splits::legal;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// How far a prediction may be off.
+const NEAR: f64 = 0.05;
+
+/// Wide enough in tokens that tensors, not the names of parameters, are what is held.
+const TABLES: &str = r#"
+source = "test"
+hidden = 32
+vocab = 64
+sequence = 128
+rope_theta = 100.0
+
+[attention]
+heads = 4
+kv_heads = 2
+head_dim = 8
+
+[moe]
+experts = 8
+top_k = 2
+ffn = 32
+
+[moe.shared]
+ffn = 32
+
+[recurrent]
+heads = 4
+qk_heads = 4
+key_dim = 4
+value_dim = 8
+state_carry = true
+
+[mlp]
+ffn = 64
+"#;
+
+const MAMBA2: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 8\nstate = 8\ngroups = 4\nchunk = 16\n";
+const MAMBA3: &str =
+    "[mamba]\nkind = \"mamba3\"\nheads = 8\nhead_dim = 8\nstate = 8\ngroups = 4\nchunk = 16\nstate_carry = true\n";
+const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 4\nkey_dim = 8\nvalue_dim = 8\n";
+const MLA: &str = "[features.mla]\nq_rank = 16\nkv_rank = 8\nqk_dim = 8\nrope_dim = 4\nv_dim = 8\n";
+
+/// The largest error over ranks, signed.
+fn error(pattern: &str, more: &str, set: impl Fn(&mut LayoutRequest)) -> (String, f64) {
+    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{TABLES}{more}");
+    let recipe = Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"));
+    let mut request = LayoutRequest::default();
+    set(&mut request);
+    let checked = legal(&recipe, &request);
+    let layout = checked.layout.as_ref().unwrap();
+    let table = OwnershipTable::new(&recipe, layout).unwrap();
+    let results = comm::threads::run(layout.world as usize, Duration::from_secs(60), |comm| {
+        let meter = Meter::start();
+        let mut trainer = Trainer::<f32>::new(&recipe, layout, comm, 5, Settings::default())?;
+        trainer.step(&Batch::synthetic(&recipe, layout, 1, 0))?;
+        let predicted = highest(&recipe, layout, &table, comm.rank() as u64, 4)?;
+        let batch = Batch::synthetic(&recipe, layout, 1, 1);
+        // What is no tensor of the run: names, parts, the batch, the kernels' own workspace.
+        let rest = meter.live() - predicted.state.iter().sum::<u64>() as i64;
+        meter.mark();
+        trainer.step(&batch)?;
+        let peak = meter.peak() - rest;
+        Ok(predicted.bytes() as f64 / peak as f64 - 1.0)
+    });
+    let errors = results.into_iter().map(|r| r.unwrap_or_else(|f| panic!("{f:#?}")));
+    let worst = errors.max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap();
+    (format!("{pattern} {more:?}: {}", layout.all_flags()), worst)
+}
+
+#[test]
+fn peaks_are_near() {
+    let mut all = Vec::new();
+    let blocks = [("AAAA", ""), ("AAAA", MLA), ("FFFF", ""), ("EEEE", ""), ("RRRR", "")];
+    let scans = [("MMMM", MAMBA2), ("MMMM", MAMBA3), ("GGGG", DELTA)];
+    for (pattern, more) in blocks.into_iter().chain(scans) {
+        all.push(error(pattern, more, |r| r.world = Some(1)));
+        all.push(error(pattern, more, |r| (r.tp, r.etp) = (Some(2), Some(1))));
+        all.push(error(pattern, more, |r| r.cp = Some(2)));
+    }
+    for zero in [ZeroStage::Zero, ZeroStage::One, ZeroStage::Two, ZeroStage::Three] {
+        all.push(error("AEMR", MAMBA2, |r| (r.dp, r.zero, r.ep) = (Some(2), Some(zero), Some(2))));
+    }
+    let schedules = [(Schedule::OneF1b, 1), (Schedule::Interleaved, 2), (Schedule::ZbH1, 1), (Schedule::DualPipeV, 2)];
+    for (schedule, vpp) in schedules {
+        all.push(error("AFMRAFMR", MAMBA2, |r| {
+            (r.pp, r.vpp, r.schedule, r.microbatches) = (Some(2), Some(vpp), Some(schedule), Some(4));
+        }));
+    }
+    let wrong: Vec<String> =
+        all.iter().filter(|(_, e)| e.abs() > NEAR).map(|(name, e)| format!("{:+.1}% {name}", 100.0 * e)).collect();
+    assert!(wrong.is_empty(), "{} of {} are off:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+}
