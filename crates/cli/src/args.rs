@@ -138,7 +138,7 @@ pub struct LayoutArgs {
     /// Tokens of a sequence (default: the recipe's)
     #[arg(long, value_name = "N")]
     pub seq: Option<u64>,
-    /// Pipeline schedule: 1f1b, interleaved, zb-h1, dualpipe, dualpipev
+    /// Pipeline schedule: gpipe, 1f1b, interleaved, zb-h1, dualpipe, dualpipev
     #[arg(long, value_parser = schedule)]
     pub schedule: Option<Schedule>,
     /// What backward computes again: none, full, or selective:core_attn+moe_act
@@ -637,6 +637,9 @@ pub struct RehearsalArgs {
     /// Numbers to compute with: f64 tells mistakes from rounding, f32 is faster
     #[arg(long, value_parser = number, default_value = "f64")]
     pub dtype: Number,
+    /// Override the recipe's optimizers: adamw, or muon+adamw (matrices by Muon)
+    #[arg(long, value_parser = optimizer)]
+    pub optimizer: Option<OptimizerChoice>,
     /// Sizes to insist on, as hidden=64,seq=32,depth=12,experts=8; the rest is made small
     #[arg(long, value_name = "SIZES", value_parser = Dims::parse)]
     pub dims: Option<Dims>,

@@ -2,7 +2,8 @@
 //! it comes. `cargo bench -p shardwright-cost`
 
 use cost::simulate::{Bound, ChunkTimes, Simulator, Times};
-use layout::order::{Kind, Pipeline};
+use layout::Schedule;
+use layout::order::Pipeline;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -29,13 +30,20 @@ impl Dice {
 fn tightness(transfer: f64, spread: f64) {
     let (mut simulator, mut bound, mut dice) = (Simulator::default(), Bound::default(), Dice(7));
     print!("spread {spread}, transfer {transfer}:");
-    for kind in [Kind::OneF1b, Kind::Interleaved, Kind::ZbH1, Kind::DualPipe, Kind::DualPipeV, Kind::GPipe] {
+    for kind in [
+        Schedule::OneF1b,
+        Schedule::Interleaved,
+        Schedule::ZbH1,
+        Schedule::DualPipe,
+        Schedule::DualPipeV,
+        Schedule::GPipe,
+    ] {
         let (mut sum, mut least, rounds) = (0.0, 1.0f64, 2000);
         for _ in 0..rounds {
             let pp = [2, 4, 8, 16][(dice.roll() * 4.0) as usize];
             let vpp = match kind {
-                Kind::Interleaved => 2 + (dice.roll() * 3.0) as u64,
-                Kind::DualPipeV => 2,
+                Schedule::Interleaved => 2 + (dice.roll() * 3.0) as u64,
+                Schedule::DualPipeV => 2,
                 _ => 1,
             };
             let pipeline = Pipeline::new(kind, pp, vpp, pp * (2 + (dice.roll() * 10.0) as u64)).expect("an order");
@@ -56,14 +64,14 @@ fn tightness(transfer: f64, spread: f64) {
 
 fn rates() {
     let cases = [
-        (Kind::OneF1b, 8, 1, 64),
-        (Kind::OneF1b, 64, 1, 4096),
-        (Kind::Interleaved, 8, 4, 64),
-        (Kind::Interleaved, 16, 6, 512),
-        (Kind::ZbH1, 16, 1, 512),
-        (Kind::DualPipe, 16, 1, 512),
-        (Kind::DualPipeV, 16, 2, 512),
-        (Kind::GPipe, 16, 1, 512),
+        (Schedule::OneF1b, 8, 1, 64),
+        (Schedule::OneF1b, 64, 1, 4096),
+        (Schedule::Interleaved, 8, 4, 64),
+        (Schedule::Interleaved, 16, 6, 512),
+        (Schedule::ZbH1, 16, 1, 512),
+        (Schedule::DualPipe, 16, 1, 512),
+        (Schedule::DualPipeV, 16, 2, 512),
+        (Schedule::GPipe, 16, 1, 512),
     ];
     for (kind, pp, vpp, microbatches) in cases {
         let pipeline = Pipeline::new(kind, pp, vpp, microbatches).expect("an order");

@@ -1,20 +1,22 @@
 //! What holds of every simulation, whatever its times.
 
 use cost::simulate::{Bound, ChunkTimes, Simulator, Times, lower_bound, simulate, trace};
-use layout::order::{Action, Block, Kind, Pass, Pipeline};
+use layout::Schedule;
+use layout::order::{Action, Block, Pass, Pipeline};
 use proptest::prelude::*;
 
-const KINDS: [Kind; 6] = [Kind::GPipe, Kind::OneF1b, Kind::Interleaved, Kind::ZbH1, Kind::DualPipe, Kind::DualPipeV];
+const KINDS: [Schedule; 6] =
+    [Schedule::GPipe, Schedule::OneF1b, Schedule::Interleaved, Schedule::ZbH1, Schedule::DualPipe, Schedule::DualPipeV];
 
 /// A pipeline of the kind near the sizes given.
-fn pipeline(kind: Kind, pp: u64, vpp: u64, microbatches: u64) -> Pipeline {
+fn pipeline(kind: Schedule, pp: u64, vpp: u64, microbatches: u64) -> Pipeline {
     let (pp, vpp, microbatches) = match kind {
-        Kind::Interleaved => (pp, vpp, microbatches.next_multiple_of(pp)),
-        Kind::DualPipe => {
+        Schedule::Interleaved => (pp, vpp, microbatches.next_multiple_of(pp)),
+        Schedule::DualPipe => {
             let pp = pp.next_multiple_of(2);
             (pp, 1, microbatches.max(2 * pp).next_multiple_of(2))
         }
-        Kind::DualPipeV => (pp, 2, microbatches.max(2 * pp)),
+        Schedule::DualPipeV => (pp, 2, microbatches.max(2 * pp)),
         _ => (pp, 1, microbatches),
     };
     Pipeline::new(kind, pp, vpp, microbatches).unwrap()
@@ -163,7 +165,7 @@ fn a_simulator_can_be_used_again() {
 
 #[test]
 fn times_that_are_none_are_refused() {
-    let pipeline = Pipeline::new(Kind::OneF1b, 2, 1, 4).unwrap();
+    let pipeline = Pipeline::new(Schedule::OneF1b, 2, 1, 4).unwrap();
     let (good, bad) = (ChunkTimes::default(), ChunkTimes { forward: f64::NAN, ..ChunkTimes::default() });
     for (chunks, transfers, serial) in [
         (vec![good; 3], vec![0.0], 0.0),

@@ -1,10 +1,11 @@
 //! Bubbles and activations as published, from the simulator: uniform stages, free transfers.
 
 use cost::simulate::{ChunkTimes, Timeline, Times, lower_bound, simulate};
-use layout::order::{Kind, Pipeline};
+use layout::Schedule;
+use layout::order::Pipeline;
 
 /// Simulated, and told exactly by the lower bound: where stages are alike there is nothing to lose.
-fn uniform(kind: Kind, (pp, vpp, microbatches): (u64, u64, u64), each: ChunkTimes, overlapped: f64) -> Timeline {
+fn uniform(kind: Schedule, (pp, vpp, microbatches): (u64, u64, u64), each: ChunkTimes, overlapped: f64) -> Timeline {
     let pipeline = Pipeline::new(kind, pp, vpp, microbatches).unwrap();
     let chunks = vec![each; (pp * vpp) as usize];
     let transfers = vec![0.0; chunks.len() - 1];
@@ -31,13 +32,13 @@ const SHAPES: [(u64, u64); 6] = [(2, 4), (4, 8), (4, 12), (8, 16), (8, 40), (16,
 fn one_forward_one_backward() {
     for (pp, m) in SHAPES {
         for each in [passes(1.0, 1.0, 1.0), passes(1.0, 1.5, 0.75), passes(2.0, 0.5, 0.25)] {
-            let timeline = uniform(Kind::OneF1b, (pp, 1, m), each, 1.0);
+            let timeline = uniform(Schedule::OneF1b, (pp, 1, m), each, 1.0);
             assert_same(timeline.bubble_over_ideal(), (pp - 1) as f64 / m as f64);
             for (stage, s) in timeline.stages.iter().enumerate() {
                 assert_same(s.idle, (pp - 1) as f64 * (each.forward + each.backward()));
                 assert_eq!(u64::from(s.peak_in_flight), pp - stage as u64);
             }
-            let gpipe = uniform(Kind::GPipe, (pp, 1, m), each, 1.0);
+            let gpipe = uniform(Schedule::GPipe, (pp, 1, m), each, 1.0);
             assert_same(gpipe.makespan, timeline.makespan);
             assert!(gpipe.stages.iter().all(|s| u64::from(s.peak_in_flight) == m));
         }
@@ -49,7 +50,7 @@ fn one_forward_one_backward() {
 fn interleaved() {
     for (pp, m) in SHAPES {
         for vpp in [2, 3, 4] {
-            let timeline = uniform(Kind::Interleaved, (pp, vpp, m), passes(1.0, 1.0, 1.0), 1.0);
+            let timeline = uniform(Schedule::Interleaved, (pp, vpp, m), passes(1.0, 1.0, 1.0), 1.0);
             assert_same(timeline.bubble_over_ideal(), (pp - 1) as f64 / (vpp * m) as f64);
         }
     }
@@ -63,7 +64,7 @@ fn interleaved() {
 fn zero_bubble() {
     for (pp, m) in SHAPES {
         for each in [passes(1.0, 1.0, 1.0), passes(1.0, 1.5, 0.75), passes(1.25, 1.0, 1.0), passes(1.0, 2.0, 0.5)] {
-            let timeline = uniform(Kind::ZbH1, (pp, 1, m), each, 1.0);
+            let timeline = uniform(Schedule::ZbH1, (pp, 1, m), each, 1.0);
             let bubble = (pp - 1) as f64 * (each.forward + each.backward() - 2.0 * each.backward_weight);
             for stage in &timeline.stages {
                 assert_same(stage.idle, bubble);
@@ -85,8 +86,8 @@ fn dualpipe() {
         {
             let both = overlapped * (each.forward + each.backward());
             let bubble = (pp as f64 / 2.0 - 1.0) * (both + each.backward() - 3.0 * each.backward_weight);
-            let dualpipe = uniform(Kind::DualPipe, (pp, 1, 2 * m), each, overlapped);
-            let dualpipev = uniform(Kind::DualPipeV, (pp / 2, 2, m), each, overlapped);
+            let dualpipe = uniform(Schedule::DualPipe, (pp, 1, 2 * m), each, overlapped);
+            let dualpipev = uniform(Schedule::DualPipeV, (pp / 2, 2, m), each, overlapped);
             for timeline in [dualpipe, dualpipev] {
                 assert_same(timeline.worst_idle(), bubble);
                 for stage in &timeline.stages {

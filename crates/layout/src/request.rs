@@ -22,6 +22,8 @@ named! {
     /// The order in which a pipeline runs its microbatches. Ownership is the same under each but
     /// `dualpipe`, which keeps every stage twice.
     pub enum Schedule {
+        /// All forwards, then all backwards.
+        GPipe = "gpipe",
         /// One forward, one backward.
         OneF1b = "1f1b",
         /// One forward, one backward over virtual stages.

@@ -1,21 +1,22 @@
 //! What every pipeline order must be: each chunk sees each microbatch once forward and once
 //! backward, on the stage that holds it, and no stage waits for what never comes.
 
-use layout::order::{Action, Block, Kind, Pass, Pipeline};
+use layout::order::{Action, Block, Pass, Pipeline};
 use layout::{LayoutRequest, Schedule, StagePlan, check};
 use proptest::prelude::*;
 
-const KINDS: [Kind; 6] = [Kind::GPipe, Kind::OneF1b, Kind::Interleaved, Kind::ZbH1, Kind::DualPipe, Kind::DualPipeV];
+const KINDS: [Schedule; 6] =
+    [Schedule::GPipe, Schedule::OneF1b, Schedule::Interleaved, Schedule::ZbH1, Schedule::DualPipe, Schedule::DualPipeV];
 
 /// A pipeline of the kind near the sizes given.
-fn pipeline(kind: Kind, pp: u64, vpp: u64, microbatches: u64) -> Pipeline {
+fn pipeline(kind: Schedule, pp: u64, vpp: u64, microbatches: u64) -> Pipeline {
     let (pp, vpp, microbatches) = match kind {
-        Kind::Interleaved => (pp, vpp, microbatches.next_multiple_of(pp)),
-        Kind::DualPipe => {
+        Schedule::Interleaved => (pp, vpp, microbatches.next_multiple_of(pp)),
+        Schedule::DualPipe => {
             let pp = pp.next_multiple_of(2);
             (pp, 1, microbatches.max(2 * pp).next_multiple_of(2))
         }
-        Kind::DualPipeV => (pp, 2, microbatches.max(2 * pp)),
+        Schedule::DualPipeV => (pp, 2, microbatches.max(2 * pp)),
         _ => (pp, 1, microbatches),
     };
     Pipeline::new(kind, pp, vpp, microbatches).unwrap()
@@ -137,6 +138,7 @@ proptest! {
 fn orders_agree_with_the_stage_plan() {
     let recipe = recipe::builtin::find("llama3-8b").unwrap();
     for (schedule, vpp) in [
+        (Schedule::GPipe, 1),
         (Schedule::OneF1b, 1),
         (Schedule::Interleaved, 2),
         (Schedule::ZbH1, 1),
@@ -180,29 +182,29 @@ fn written(pipeline: Pipeline, stage: u32, blocks: usize) -> String {
 #[test]
 fn orders_read_as_their_sources_draw_them() {
     let line = |kind, pp, vpp, m, stage, blocks| written(Pipeline::new(kind, pp, vpp, m).unwrap(), stage, blocks);
-    assert_eq!(line(Kind::OneF1b, 4, 1, 4, 2, 9), "F0.2 F1.2 B0.2 F2.2 B1.2 F3.2 B2.2 B3.2");
+    assert_eq!(line(Schedule::OneF1b, 4, 1, 4, 2, 9), "F0.2 F1.2 B0.2 F2.2 B1.2 F3.2 B2.2 B3.2");
     assert_eq!(
-        line(Kind::Interleaved, 2, 2, 2, 1, 9),
+        line(Schedule::Interleaved, 2, 2, 2, 1, 9),
         "F0.1 F1.1 F0.3 B0.3 F1.3 B1.3 B0.1 B1.1",
         "the last stage turns once its first microbatch is at the end"
     );
-    assert_eq!(line(Kind::ZbH1, 2, 1, 3, 1, 9), "F0.1 I0.1 F1.1 I1.1 W0.1 F2.1 I2.1 W1.1 W2.1");
-    assert_eq!(line(Kind::DualPipe, 2, 1, 4, 0, 5), "F0.0 F2.1 F1.0 B2.1 F3.1&B0.0");
-    assert_eq!(line(Kind::DualPipe, 2, 1, 4, 1, 5), "F2.0 F0.1 F3.0 B0.1 F1.1&B2.0");
-    assert_eq!(line(Kind::DualPipeV, 2, 2, 4, 0, 7), "F0.0 F1.0 F2.0 F0.3 I0.3 W0.3 F1.3");
+    assert_eq!(line(Schedule::ZbH1, 2, 1, 3, 1, 9), "F0.1 I0.1 F1.1 I1.1 W0.1 F2.1 I2.1 W1.1 W2.1");
+    assert_eq!(line(Schedule::DualPipe, 2, 1, 4, 0, 5), "F0.0 F2.1 F1.0 B2.1 F3.1&B0.0");
+    assert_eq!(line(Schedule::DualPipe, 2, 1, 4, 1, 5), "F2.0 F0.1 F3.0 B0.1 F1.1&B2.0");
+    assert_eq!(line(Schedule::DualPipeV, 2, 2, 4, 0, 7), "F0.0 F1.0 F2.0 F0.3 I0.3 W0.3 F1.3");
 }
 
 #[test]
 fn a_shape_without_an_order_is_refused() {
     for (kind, pp, vpp, m) in [
-        (Kind::OneF1b, 4, 2, 8),
-        (Kind::Interleaved, 4, 2, 9),
-        (Kind::DualPipe, 3, 1, 8),
-        (Kind::DualPipe, 4, 1, 9),
-        (Kind::DualPipeV, 4, 2, 7),
-        (Kind::DualPipeV, 4, 1, 8),
-        (Kind::GPipe, 0, 1, 8),
-        (Kind::GPipe, 1 << 20, 1, 1 << 20),
+        (Schedule::OneF1b, 4, 2, 8),
+        (Schedule::Interleaved, 4, 2, 9),
+        (Schedule::DualPipe, 3, 1, 8),
+        (Schedule::DualPipe, 4, 1, 9),
+        (Schedule::DualPipeV, 4, 2, 7),
+        (Schedule::DualPipeV, 4, 1, 8),
+        (Schedule::GPipe, 0, 1, 8),
+        (Schedule::GPipe, 1 << 20, 1, 1 << 20),
     ] {
         assert_eq!(Pipeline::new(kind, pp, vpp, m).unwrap_err().rule, "order/shape");
     }

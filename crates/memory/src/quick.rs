@@ -182,6 +182,7 @@ pub fn in_flight(layout: &Layout, stage: u64) -> u64 {
 pub fn in_flight_under(schedule: Schedule, [pp, vpp]: [u64; 2], count: u64, stage: u64) -> u64 {
     let whole = 256;
     match schedule {
+        Schedule::GPipe => count * whole,
         Schedule::OneF1b => (pp - stage).min(count) * whole,
         // Weight passes wait, so that every stage keeps what the first does (Qi et al., Zero
         // Bubble Pipeline Parallelism, arXiv 2401.10241).

@@ -33,22 +33,25 @@ fn alone() -> Vec<LayoutRequest> {
         LayoutRequest { etp: Some(2), dp: Some(2), ..some() },
     ];
     all.extend(ZEROS.map(|zero| LayoutRequest { dp: Some(2), zero: Some(zero), ..some() }));
-    all.extend((0..6).map(|i| LayoutRequest { ..pipeline(i, 2) }));
+    all.extend((0..ORDERS.len()).map(|i| pipeline(i, 2)));
     all.push(LayoutRequest { pp: Some(4), ..some() });
     all
 }
 
+/// Schedules with the chunks a stage runs.
+const ORDERS: [(Schedule, u64); 7] = [
+    (Schedule::OneF1b, 1),
+    (Schedule::Interleaved, 2),
+    (Schedule::ZbH1, 1),
+    (Schedule::DualPipe, 1),
+    (Schedule::DualPipeV, 2),
+    (Schedule::Interleaved, 3),
+    (Schedule::GPipe, 1),
+];
+
 /// A pipeline in one of the orders.
 fn pipeline(which: usize, pp: u64) -> LayoutRequest {
-    let orders = [
-        (Schedule::OneF1b, 1),
-        (Schedule::Interleaved, 2),
-        (Schedule::ZbH1, 1),
-        (Schedule::DualPipe, 1),
-        (Schedule::DualPipeV, 2),
-        (Schedule::Interleaved, 3),
-    ];
-    let (schedule, vpp) = orders[which % orders.len()];
+    let (schedule, vpp) = ORDERS[which % ORDERS.len()];
     LayoutRequest { pp: Some(pp), vpp: Some(vpp), schedule: Some(schedule), microbatches: Some(2 * pp), ..some() }
 }
 

@@ -134,6 +134,7 @@ fn replicas_and_shards() {
 #[test]
 fn pipelines_in_every_order() {
     let cases = [
+        (Schedule::GPipe, 2, 1, 4),
         (Schedule::OneF1b, 2, 1, 4),
         (Schedule::OneF1b, 4, 1, 4),
         (Schedule::Interleaved, 2, 2, 4),

@@ -95,7 +95,13 @@ fn peaks_are_near() {
     for zero in [ZeroStage::Zero, ZeroStage::One, ZeroStage::Two, ZeroStage::Three] {
         all.push(error("AEMR", MAMBA2, |r| (r.dp, r.zero, r.ep) = (Some(2), Some(zero), Some(2))));
     }
-    let schedules = [(Schedule::OneF1b, 1), (Schedule::Interleaved, 2), (Schedule::ZbH1, 1), (Schedule::DualPipeV, 2)];
+    let schedules = [
+        (Schedule::GPipe, 1),
+        (Schedule::OneF1b, 1),
+        (Schedule::Interleaved, 2),
+        (Schedule::ZbH1, 1),
+        (Schedule::DualPipeV, 2),
+    ];
     for (schedule, vpp) in schedules {
         all.push(error("AFMRAFMR", MAMBA2, |r| {
             (r.pp, r.vpp, r.schedule, r.microbatches) = (Some(2), Some(vpp), Some(schedule), Some(4));

@@ -78,6 +78,7 @@ fn latents_prediction_heads_and_shards_too() {
 #[test]
 fn every_order_and_recompute_too() {
     for (schedule, vpp) in [
+        (Schedule::GPipe, 1),
         (Schedule::OneF1b, 1),
         (Schedule::Interleaved, 2),
         (Schedule::ZbH1, 1),

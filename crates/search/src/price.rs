@@ -322,7 +322,7 @@ impl Clock {
             return self.tight(prices, layout, shape);
         }
         let way = |times: &ChunkTimes| match shape.order.schedule {
-            Schedule::OneF1b | Schedule::Interleaved => times.forward + times.backward(),
+            Schedule::GPipe | Schedule::OneF1b | Schedule::Interleaved => times.forward + times.backward(),
             _ => times.forward,
         };
         let of_stage = |(stage, times): (&Stage, &ChunkTimes)| {

@@ -15,7 +15,7 @@ pub fn complexity(point: &Point, shape: &Shape, recompute: &Recompute) -> u32 {
     let key = &point.key;
     let axes = [key.tp > 1, key.cp > 1, point.pp > 1, key.ep > 1, key.ep > 1 && key.etp != key.tp];
     let schedule = match shape.order.schedule {
-        Schedule::OneF1b => 0,
+        Schedule::GPipe | Schedule::OneF1b => 0,
         Schedule::Interleaved => 1,
         Schedule::ZbH1 | Schedule::DualPipeV => 2,
         Schedule::DualPipe => 3,

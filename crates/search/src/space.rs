@@ -238,7 +238,11 @@ impl<'a> Space<'a> {
         let schedules: Vec<Schedule> = match pinned.schedule {
             Some(schedule) => vec![schedule],
             None if pp == 1 => vec![Schedule::OneF1b],
-            None => Schedule::ALL.iter().map(|(_, schedule)| *schedule).collect(),
+            // `gpipe` takes as long as `1f1b` and keeps more: it never wins.
+            None => {
+                let all = Schedule::ALL.iter().map(|(_, schedule)| *schedule);
+                all.filter(|schedule| *schedule != Schedule::GPipe).collect()
+            }
         };
         let mut orders = Vec::new();
         for schedule in schedules {

@@ -74,8 +74,8 @@ impl Case {
 }
 
 /// The recipe under the optimizers that were typed.
-pub fn stepped(mut recipe: Recipe, state: &StateArgs) -> Recipe {
-    if let Some(choice) = state.optimizer {
+pub fn stepped(mut recipe: Recipe, choice: Option<OptimizerChoice>) -> Recipe {
+    if let Some(choice) = choice {
         recipe.optimizer = match choice {
             OptimizerChoice::AdamW => OptimizerPolicy::default(),
             OptimizerChoice::MuonAdamW => OptimizerPolicy::muon(),
@@ -107,7 +107,7 @@ pub fn check_state(state: &StateArgs, cluster: &Cluster) -> Result<(), Refusal> 
 
 /// The recipe typed, under the optimizers typed.
 pub fn recipe_under(args: &RecipeArgs, state: &StateArgs) -> Result<Recipe, Refusal> {
-    Ok(stepped(recipe_of(args)?, state))
+    Ok(stepped(recipe_of(args)?, state.optimizer))
 }
 
 /// What stays on the host; DeepSpeed's ledger replays its own offload.

@@ -49,7 +49,7 @@ pub struct Prepared {
 impl Prepared {
     /// Checks what was typed; blocks an engine does not have are refused or become seams.
     pub fn new(typed: &Typed, policy: Policy, allowed: Seams) -> Result<Prepared, Refusal> {
-        let recipe = stepped(recipe_of(typed.recipe)?, typed.state);
+        let recipe = stepped(recipe_of(typed.recipe)?, typed.state.optimizer);
         let cluster = load_cluster(typed.on)?;
         let request = request(typed, &recipe, &cluster)?;
         let checked = check(&recipe, &request);

@@ -11,7 +11,8 @@
 use super::Times;
 use super::marks::{Mark, Marks, Work, of_stage};
 use diag::Finding;
-use layout::order::{Kind, Pipeline};
+use layout::Schedule;
+use layout::order::Pipeline;
 
 /// Paths through one stage.
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,7 +122,8 @@ impl Bound {
     /// order lets only so many microbatches pass meanwhile: where their work is less, every such
     /// trip adds the difference.
     fn round_trips(&self, pipeline: &Pipeline, times: &Times) -> f64 {
-        if !matches!(pipeline.kind(), Kind::OneF1b | Kind::ZbH1 | Kind::DualPipe | Kind::DualPipeV) {
+        if !matches!(pipeline.schedule(), Schedule::OneF1b | Schedule::ZbH1 | Schedule::DualPipe | Schedule::DualPipeV)
+        {
             return 0.0;
         }
         let chunks = pipeline.chunks();
@@ -146,9 +148,9 @@ impl Bound {
 /// What a forward and a backward of a chunk take in the main loop.
 fn steady_passes(pipeline: &Pipeline, times: &Times, chunk: u32) -> f64 {
     let here = &times.chunks[chunk as usize];
-    match pipeline.kind() {
-        Kind::ZbH1 => here.forward + here.backward_input,
-        Kind::DualPipe | Kind::DualPipeV => {
+    match pipeline.schedule() {
+        Schedule::ZbH1 => here.forward + here.backward_input,
+        Schedule::DualPipe | Schedule::DualPipeV => {
             let beside = &times.chunks[(pipeline.chunks() - 1 - chunk) as usize];
             times.overlapped * (here.forward + here.backward() + beside.forward + beside.backward())
         }
@@ -161,10 +163,10 @@ fn steady_passes(pipeline: &Pipeline, times: &Times, chunk: u32) -> f64 {
 fn trips(pipeline: &Pipeline, stage: u32, chunk: u32, span: u32) -> u32 {
     let microbatches = pipeline.microbatches_per_direction();
     let fit = |from: u32, to: u32| if to < from { 0 } else { (to - from) / span };
-    match pipeline.kind() {
+    match pipeline.schedule() {
         // The first backward, or the last round without a weight pass, comes before forward `from`.
-        Kind::OneF1b => fit(span, microbatches - 1),
-        Kind::ZbH1 => fit(span - 1 + stage.max(1), microbatches - 1),
+        Schedule::OneF1b => fit(span, microbatches - 1),
+        Schedule::ZbH1 => fit(span - 1 + stage.max(1), microbatches - 1),
         _ => {
             let half = pipeline.chunks() / 2;
             let (from, to) = if chunk < half {

@@ -2,7 +2,8 @@
 //! bound knows of an order. Read off the loops, never off the unrolled order.
 
 use super::Times;
-use layout::order::{Kind, LONGEST_BODY, Pipeline, Slot, Verb};
+use layout::Schedule;
+use layout::order::{LONGEST_BODY, Pipeline, Slot, Verb};
 
 /// An action of a chunk that stands out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,9 +47,9 @@ impl Taken {
 
 /// Writes the marks of all chunks of a stage, and says how much it works.
 pub(super) fn of_stage(pipeline: &Pipeline, times: &Times, stage: u32, marks: &mut [Marks]) -> Work {
-    match pipeline.kind() {
-        Kind::GPipe | Kind::OneF1b | Kind::Interleaved => Rounds::new(pipeline, times, stage).mark(marks),
-        Kind::ZbH1 | Kind::DualPipe | Kind::DualPipeV => by_loops(pipeline, times, stage, marks),
+    match pipeline.schedule() {
+        Schedule::GPipe | Schedule::OneF1b | Schedule::Interleaved => Rounds::new(pipeline, times, stage).mark(marks),
+        Schedule::ZbH1 | Schedule::DualPipe | Schedule::DualPipeV => by_loops(pipeline, times, stage, marks),
     }
 }
 
@@ -190,7 +191,8 @@ struct Rounds<'a> {
 impl<'a> Rounds<'a> {
     fn new(pipeline: &'a Pipeline, times: &'a Times<'a>, stage: u32) -> Rounds<'a> {
         let held = pipeline.chunks() / pipeline.stages();
-        let turn = if pipeline.kind() == Kind::Interleaved { pipeline.stages() } else { pipeline.microbatches() };
+        let turn =
+            if pipeline.schedule() == Schedule::Interleaved { pipeline.stages() } else { pipeline.microbatches() };
         let (passes, ahead) = (pipeline.microbatches() * held, pipeline.program(stage).loops()[0].times);
         let mut rounds = Rounds { pipeline, times, stage, held, turn, passes, ahead, forwards: 0.0, backwards: 0.0 };
         rounds.forwards = (0..held).map(|local| rounds.forward(local).all()).sum();

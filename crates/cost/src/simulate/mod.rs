@@ -18,7 +18,8 @@ pub use engine::Simulator;
 pub use timeline::{Event, StageTimeline, Timeline};
 
 use diag::{Blame, Finding};
-use layout::order::{Kind, Pipeline};
+use layout::Schedule;
+use layout::order::Pipeline;
 
 /// Seconds that passes over one chunk take for one microbatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -102,8 +103,8 @@ pub fn lower_bound(pipeline: &Pipeline, times: &Times) -> Result<f64, Finding> {
 /// Microbatches that one chunk may have in flight, at most.
 fn most_in_flight(pipeline: &Pipeline) -> u32 {
     let all = pipeline.microbatches_per_direction();
-    match pipeline.kind() {
-        Kind::GPipe => all,
+    match pipeline.schedule() {
+        Schedule::GPipe => all,
         // Every other order keeps at most a pass a chunk, and as many more as there are stages.
         _ => all.min(pipeline.chunks() + pipeline.stages() + 1),
     }

@@ -12,7 +12,8 @@ use super::Times;
 use super::engine::{Observe, Simulator};
 use super::timeline::{Event, Timeline};
 use diag::Finding;
-use layout::order::{Kind, Pipeline};
+use layout::Schedule;
+use layout::order::Pipeline;
 use std::ops::ControlFlow;
 
 /// The most periods after which times repeat that are looked for: a cycle through several stages
@@ -68,8 +69,8 @@ impl Simulator {
 
     /// What a pass of the main loop takes, as a share of what it takes alone.
     fn steady_share(&self, pipeline: &Pipeline) -> f64 {
-        match pipeline.kind() {
-            Kind::DualPipe | Kind::DualPipeV => self.overlapped,
+        match pipeline.schedule() {
+            Schedule::DualPipe | Schedule::DualPipeV => self.overlapped,
             _ => 1.0,
         }
     }
@@ -165,9 +166,13 @@ mod tests {
     /// Stages alike, and one that is slower than the rest, settle at once.
     #[test]
     fn a_steady_state_is_found() {
-        for (kind, vpp) in
-            [(Kind::OneF1b, 1), (Kind::Interleaved, 3), (Kind::ZbH1, 1), (Kind::DualPipe, 1), (Kind::DualPipeV, 2)]
-        {
+        for (kind, vpp) in [
+            (Schedule::OneF1b, 1),
+            (Schedule::Interleaved, 3),
+            (Schedule::ZbH1, 1),
+            (Schedule::DualPipe, 1),
+            (Schedule::DualPipeV, 2),
+        ] {
             for slower in [1.0, 1.5] {
                 let pipeline = Pipeline::new(kind, 6, vpp, 1200).unwrap();
                 let each = ChunkTimes { forward: 1.0, backward_input: 1.0, backward_weight: 0.5 };

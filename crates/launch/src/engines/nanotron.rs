@@ -8,7 +8,7 @@ use crate::emission::{Emission, EnvVar, File, Kind, Starter};
 use crate::job::Job;
 use crate::tree;
 use diag::Finding;
-use layout::{Engine, Recompute};
+use layout::{Engine, Recompute, Schedule};
 
 const FILE: &str = "nanotron.yaml";
 
@@ -193,7 +193,8 @@ fn parallelism(job: &Job, list: &mut List) {
     }
     list.set(Kind::Layout, &key("context_parallel_size"), layout.cp, "layout.cp", "parts of the timeline");
     list.set(Kind::Layout, &key("expert_parallel_size"), layout.ep, "layout.ep", "whole experts to ranks");
-    list.set(Kind::Layout, &key("pp_engine"), "\"1f1b\"", "layout.schedule", "the default is afab");
+    let engine = if layout.schedule == Schedule::GPipe { "\"afab\"" } else { "\"1f1b\"" };
+    list.set(Kind::Layout, &key("pp_engine"), engine, "layout.schedule", "afab is all forwards, then all backwards");
     let mode = if layout.sp { "\"REDUCE_SCATTER\"" } else { "\"ALL_REDUCE\"" };
     list.set(Kind::Layout, &key("tp_mode"), mode, "layout.sp", "reduce-scatter is sequence parallelism");
     list.set(Kind::Policy, &key("tp_linear_async_communication"), layout.sp, "layout.sp", "overlaps the gather");

@@ -119,6 +119,7 @@ fn parallelism(job: &Job, list: &mut List) {
         return;
     }
     let schedule = match layout.schedule {
+        Schedule::GPipe => "GPipe",
         Schedule::Interleaved => "Interleaved1F1B",
         Schedule::DualPipeV => "DualPipeV",
         _ => "1F1B",

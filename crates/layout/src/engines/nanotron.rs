@@ -11,7 +11,7 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
     let missing = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
     refuse_mixers("nanotron/no-block", "nanotron", &missing, case, findings);
     refuse_parallel("nanotron/parallel-block", "nanotron", case, findings);
-    refuse_schedule("nanotron/schedule", "nanotron", &[Schedule::OneF1b], case, findings);
+    refuse_schedule("nanotron/schedule", "nanotron", &[Schedule::OneF1b, Schedule::GPipe], case, findings);
     if recipe.is_latent() {
         let finding = unsupported("nanotron/mla", "attention", "nanotron has no latent attention");
         findings.push(finding.quote("Unsupported model config"));
@@ -42,7 +42,8 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         let message = format!("zero {} is not there; the optimizer state alone can be shared out", layout.zero);
         findings.push(unsupported("nanotron/zero", "zero", message).fix("zero", vec![0, 1]));
     }
-    if layout.pp.splits() && layout.microbatches + 1 < layout.pp.get() {
+    let one_f1b = layout.pp.splits() && layout.schedule == Schedule::OneF1b;
+    if one_f1b && layout.microbatches + 1 < layout.pp.get() {
         // parallel/pipeline_parallel/engine.py
         let message = format!("1f1b needs at least pp-1 = {} microbatches", layout.pp.get() - 1);
         let finding = unsupported("nanotron/microbatches", "microbatches", message);

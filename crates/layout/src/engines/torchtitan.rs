@@ -10,7 +10,7 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
     let (recipe, layout) = (case.recipe, case.layout);
     refuse_mixers("torchtitan/no-block", "torchtitan", &[Mixer::Mamba, Mixer::Recurrent], case, findings);
     refuse_parallel("torchtitan/parallel-block", "torchtitan", case, findings);
-    let known = [Schedule::OneF1b, Schedule::Interleaved, Schedule::DualPipeV];
+    let known = [Schedule::GPipe, Schedule::OneF1b, Schedule::Interleaved, Schedule::DualPipeV];
     refuse_schedule("torchtitan/schedule", "torchtitan", &known, case, findings);
     let tp = layout.tp.get();
     if let Some(kv) = kv_heads(case).filter(|kv| !kv.is_multiple_of(tp)) {

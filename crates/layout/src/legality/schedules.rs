@@ -16,7 +16,7 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         return;
     }
     match schedule {
-        Schedule::OneF1b | Schedule::ZbH1 | Schedule::DualPipe if vpp > 1 => {
+        Schedule::GPipe | Schedule::OneF1b | Schedule::ZbH1 | Schedule::DualPipe if vpp > 1 => {
             let message = format!("schedule `{schedule}` runs one chunk a stage, and vpp is {vpp}");
             let finding = refuse("schedule/one-chunk", "schedule", message).fix("vpp", vec![1]);
             findings.push(Finding { hint: Some("vpp may be 1, or the schedule `interleaved`".to_string()), ..finding });

@@ -75,50 +75,21 @@ impl Block {
     }
 }
 
-/// How a pipeline orders its passes: the schedules a layout may name, and those it may not yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// All forwards, then all backwards. No layout names it yet.
-    GPipe,
-    /// One forward, one backward.
-    OneF1b,
-    /// One forward, one backward over virtual stages.
-    Interleaved,
-    /// Backward split, weight passes fill the bubble.
-    ZbH1,
-    /// Two directions over the same stages.
-    DualPipe,
-    /// The depth folded into a V.
-    DualPipeV,
-}
-
-impl From<Schedule> for Kind {
-    fn from(schedule: Schedule) -> Kind {
-        match schedule {
-            Schedule::OneF1b => Kind::OneF1b,
-            Schedule::Interleaved => Kind::Interleaved,
-            Schedule::ZbH1 => Kind::ZbH1,
-            Schedule::DualPipe => Kind::DualPipe,
-            Schedule::DualPipeV => Kind::DualPipeV,
-        }
-    }
-}
-
 /// The most passes of a stage: positions are counted in 32 bits.
 const MOST_PASSES: u64 = 1 << 30;
 
 /// The order of a whole pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pipeline {
-    kind: Kind,
+    schedule: Schedule,
     pp: u32,
     vpp: u32,
     microbatches: u32,
 }
 
 impl Pipeline {
-    /// The order of `kind` over `pp` stages of `vpp` chunks, or why there is none.
-    pub fn new(kind: Kind, pp: u64, vpp: u64, microbatches: u64) -> Result<Pipeline, Finding> {
+    /// The order of a schedule over `pp` stages of `vpp` chunks, or why there is none.
+    pub fn new(schedule: Schedule, pp: u64, vpp: u64, microbatches: u64) -> Result<Pipeline, Finding> {
         let refuse = |message: String, hint: &str| {
             Err(Finding::error("order/shape", Blame::Layout, "schedule", message).hint(hint.to_string()))
         };
@@ -129,46 +100,46 @@ impl Pipeline {
             let message = format!("{pp} stages of {vpp} chunks run {microbatches} microbatches");
             return refuse(message, "at most 2^30 passes over chunks can be ordered");
         }
-        let chunks = match kind {
-            Kind::Interleaved => vpp,
-            Kind::DualPipeV => 2,
+        let chunks = match schedule {
+            Schedule::Interleaved => vpp,
+            Schedule::DualPipeV => 2,
             _ => 1,
         };
         if vpp != chunks {
-            return refuse(format!("{kind:?} does not run {vpp} chunks a stage"), &format!("vpp may be {chunks}"));
+            return refuse(format!("`{schedule}` does not run {vpp} chunks a stage"), &format!("vpp may be {chunks}"));
         }
-        let least = match kind {
-            Kind::DualPipe | Kind::DualPipeV => 2 * pp,
+        let least = match schedule {
+            Schedule::DualPipe | Schedule::DualPipeV => 2 * pp,
             _ => 1,
         };
-        let multiple = match kind {
-            Kind::Interleaved => pp,
-            Kind::DualPipe => 2,
+        let multiple = match schedule {
+            Schedule::Interleaved => pp,
+            Schedule::DualPipe => 2,
             _ => 1,
         };
         if microbatches < least || !microbatches.is_multiple_of(multiple) {
             let hint = format!("it takes a multiple of {multiple}, at least {least}");
-            return refuse(format!("{kind:?} over {pp} stages does not run {microbatches} microbatches"), &hint);
+            return refuse(format!("`{schedule}` over {pp} stages does not run {microbatches} microbatches"), &hint);
         }
-        if kind == Kind::DualPipe && !pp.is_multiple_of(2) {
+        if schedule == Schedule::DualPipe && !pp.is_multiple_of(2) {
             return refuse(format!("DualPipe mirrors stages in pairs, and pp {pp} is odd"), "pp may be even");
         }
-        Ok(Pipeline { kind, pp: pp as u32, vpp: vpp as u32, microbatches: microbatches as u32 })
+        Ok(Pipeline { schedule, pp: pp as u32, vpp: vpp as u32, microbatches: microbatches as u32 })
     }
 
     /// The order of a layout's schedule.
     pub fn of(layout: &Layout) -> Result<Pipeline, Finding> {
-        Pipeline::new(layout.schedule.into(), layout.pp.get(), layout.vpp.get(), layout.microbatches)
+        Pipeline::new(layout.schedule, layout.pp.get(), layout.vpp.get(), layout.microbatches)
     }
 
     /// The same pipeline over another number of microbatches.
     pub fn with_microbatches(self, microbatches: u64) -> Result<Pipeline, Finding> {
-        Pipeline::new(self.kind, u64::from(self.pp), u64::from(self.vpp), microbatches)
+        Pipeline::new(self.schedule, u64::from(self.pp), u64::from(self.vpp), microbatches)
     }
 
     /// Which schedule.
-    pub fn kind(&self) -> Kind {
-        self.kind
+    pub fn schedule(&self) -> Schedule {
+        self.schedule
     }
 
     /// Stages.
@@ -188,7 +159,7 @@ impl Pipeline {
 
     /// Directions the depth is run through: two under DualPipe.
     pub fn directions(&self) -> u32 {
-        if self.kind == Kind::DualPipe { 2 } else { 1 }
+        if self.schedule == Schedule::DualPipe { 2 } else { 1 }
     }
 
     /// Microbatches of one direction, which are all that one held chunk sees.
@@ -203,36 +174,36 @@ impl Pipeline {
 
     /// The stage that runs a chunk in a direction.
     pub fn stage_of(&self, direction: u32, chunk: u32) -> u32 {
-        match self.kind {
-            Kind::DualPipe if direction == 1 => self.pp - 1 - chunk,
-            Kind::DualPipeV if chunk >= self.pp => self.chunks() - 1 - chunk,
-            Kind::Interleaved => chunk % self.pp,
+        match self.schedule {
+            Schedule::DualPipe if direction == 1 => self.pp - 1 - chunk,
+            Schedule::DualPipeV if chunk >= self.pp => self.chunks() - 1 - chunk,
+            Schedule::Interleaved => chunk % self.pp,
             _ => chunk,
         }
     }
 
     /// Whether a chunk and the next one are on the same stage.
     pub fn stays(&self, chunk: u32) -> bool {
-        self.pp == 1 || (self.kind == Kind::DualPipeV && chunk + 1 == self.pp)
+        self.pp == 1 || (self.schedule == Schedule::DualPipeV && chunk + 1 == self.pp)
     }
 
     /// The direction and the (first) chunk of a slot of a stage.
     pub fn slot(&self, stage: u32, slot: Slot) -> (u32, u32) {
-        match self.kind {
-            Kind::DualPipe => {
+        match self.schedule {
+            Schedule::DualPipe => {
                 // Slot 0 of the second half of the stages is the direction that enters at the last.
                 let direction = u32::from(stage >= self.pp / 2) ^ slot as u32;
                 (direction, if direction == 0 { stage } else { self.pp - 1 - stage })
             }
-            Kind::DualPipeV if slot == 1 => (0, self.chunks() - 1 - stage),
+            Schedule::DualPipeV if slot == 1 => (0, self.chunks() - 1 - stage),
             _ => (0, stage),
         }
     }
 
     /// The position of a chunk among those its stage holds, in the order of depth.
     pub fn local(&self, chunk: u32) -> usize {
-        let local = match self.kind {
-            Kind::DualPipe => u32::from(chunk >= self.pp / 2),
+        let local = match self.schedule {
+            Schedule::DualPipe => u32::from(chunk >= self.pp / 2),
             _ => chunk / self.pp,
         };
         local as usize
@@ -240,23 +211,23 @@ impl Pipeline {
 
     /// Microbatches after which the steady state of the order repeats, chunk for chunk.
     pub fn period(&self) -> u32 {
-        if self.kind == Kind::Interleaved { self.pp } else { self.directions() }
+        if self.schedule == Schedule::Interleaved { self.pp } else { self.directions() }
     }
 
     /// Rounds of the steady state that such a period takes.
     pub fn rounds_per_period(&self) -> u32 {
-        if self.kind == Kind::Interleaved { self.chunks() } else { 1 }
+        if self.schedule == Schedule::Interleaved { self.chunks() } else { 1 }
     }
 
     /// The loops of a stage.
     pub fn program(&self, stage: u32) -> Program {
-        match self.kind {
-            Kind::GPipe => gpipe::program(self.microbatches),
-            Kind::OneF1b => one_f1b::program(self.pp, stage, self.microbatches),
-            Kind::Interleaved => interleaved::program(self.pp, self.vpp, stage, self.microbatches),
-            Kind::ZbH1 => zb_h1::program(self.pp, stage, self.microbatches),
-            Kind::DualPipe => dualpipe::program(self.pp, stage, self.microbatches),
-            Kind::DualPipeV => dualpipev::program(self.pp, stage, self.microbatches),
+        match self.schedule {
+            Schedule::GPipe => gpipe::program(self.microbatches),
+            Schedule::OneF1b => one_f1b::program(self.pp, stage, self.microbatches),
+            Schedule::Interleaved => interleaved::program(self.pp, self.vpp, stage, self.microbatches),
+            Schedule::ZbH1 => zb_h1::program(self.pp, stage, self.microbatches),
+            Schedule::DualPipe => dualpipe::program(self.pp, stage, self.microbatches),
+            Schedule::DualPipeV => dualpipev::program(self.pp, stage, self.microbatches),
         }
     }
 

@@ -1,7 +1,8 @@
 //! A stage's loops walked block by block: each verb is given its microbatch and chunk.
 
 use super::program::{Program, Slot, Verb};
-use super::{Action, Block, Kind, Pass, Pipeline};
+use super::{Action, Block, Pass, Pipeline};
+use crate::request::Schedule;
 use std::collections::VecDeque;
 
 /// Which microbatch and chunk comes next: a group of microbatches of one chunk, the same group of
@@ -75,7 +76,7 @@ impl StageOrder {
     pub(super) fn new(pipeline: &Pipeline, stage: u32) -> StageOrder {
         let forward = [0, 1].map(|slot| cursor(pipeline, stage, slot));
         let mut backward = forward;
-        if pipeline.kind == Kind::Interleaved {
+        if pipeline.schedule == Schedule::Interleaved {
             let last = stage + (pipeline.vpp - 1) * pipeline.pp;
             backward[0] = Cursor { chunk: last, first_chunk: last, stride: -forward[0].stride, ..forward[0] };
         }
@@ -131,8 +132,8 @@ fn cursor(pipeline: &Pipeline, stage: u32, slot: Slot) -> Cursor {
     let (direction, chunk) = pipeline.slot(stage, slot);
     let microbatches = pipeline.microbatches_per_direction();
     let whole = Cursor::over(chunk, direction * microbatches, microbatches);
-    match pipeline.kind {
-        Kind::Interleaved => {
+    match pipeline.schedule {
+        Schedule::Interleaved => {
             let Pipeline { pp, vpp, .. } = *pipeline;
             Cursor { group_end: pp.min(microbatches), group: pp, turns: vpp, stride: pp as i32, ..whole }
         }

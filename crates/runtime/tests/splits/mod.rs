@@ -166,7 +166,8 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Schedules with the stages and chunks they are tried with.
-const SCHEDULES: [(Schedule, u64, u64); 6] = [
+const SCHEDULES: [(Schedule, u64, u64); 7] = [
+    (Schedule::GPipe, 2, 1),
     (Schedule::OneF1b, 2, 1),
     (Schedule::OneF1b, 4, 1),
     (Schedule::Interleaved, 2, 2),

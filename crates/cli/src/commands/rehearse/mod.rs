@@ -2,6 +2,7 @@
 
 mod text;
 
+use super::fit::stepped;
 use super::{layout_json, recipe_of};
 use crate::args::{RehearsalArgs, RehearseArgs};
 use crate::files::read_text;
@@ -19,7 +20,7 @@ const PATIENCE: f64 = 60.0;
 const PATIENCE_WITH_FAULT: f64 = 5.0;
 
 pub fn run(args: &RehearseArgs) -> Outcome {
-    let recipe = recipe_of(&args.recipe)?;
+    let recipe = stepped(recipe_of(&args.recipe)?, args.how.optimizer);
     let request = args.layout.request();
     let args = &args.how;
     let patience = if args.inject.is_some() { PATIENCE_WITH_FAULT } else { PATIENCE };

@@ -7,7 +7,7 @@ use super::rank::Rank;
 use super::schedule_split::Split;
 use crate::line::{Line, Stand};
 use crate::tape::{BF16, FP32, Tensor, backward};
-use layout::order::{Block, Kind, Pass};
+use layout::order::{Block, Pass};
 use layout::{Layout, Schedule};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -16,9 +16,9 @@ use std::rc::Rc;
 pub(super) fn run_step(c: &Rc<Rank>, chunks: &[Chunk]) {
     c.tape.stand_at(Stand::Pipeline);
     let _token_count = c.act_of(1, FP32, "number of tokens");
-    match (c.config.order.kind(), chunks) {
+    match (c.config.order.schedule(), chunks) {
         (_, [chunk]) if c.config.pp == 1 => without_pipeline(c, chunk),
-        (Kind::ZbH1 | Kind::DualPipe | Kind::DualPipeV, _) => Split::new(c, chunks).run(),
+        (Schedule::ZbH1 | Schedule::DualPipe | Schedule::DualPipeV, _) => Split::new(c, chunks).run(),
         (_, [chunk]) => one_forward_one_backward(c, chunk),
         _ => Interleaved::new(c, chunks).run(),
     }
@@ -36,6 +36,8 @@ const FEW: u64 = 64;
 pub(super) fn replayed(layout: &Layout, stage: u64, layers: usize) -> u64 {
     let (pp, few) = (layout.pp.get(), FEW / layers.max(1) as u64);
     let most = match layout.schedule {
+        // Every microbatch is in flight at once.
+        Schedule::GPipe => layout.microbatches,
         Schedule::OneF1b => (pp - stage - 1 + STEADY).max(few),
         // Weight passes lag behind by as many backwards as the stage has stages before it.
         Schedule::ZbH1 => pp - 1 + STEADY,

@@ -63,7 +63,7 @@ pub(super) fn features(recipe: &Recipe) -> Result<(), Unmodelled> {
 
 /// The order in which so many microbatches run.
 pub(super) fn order(layout: &Layout, microbatches: u64) -> Result<Pipeline, Unmodelled> {
-    let order = Pipeline::new(layout.schedule.into(), layout.pp.get(), layout.vpp.get(), microbatches);
+    let order = Pipeline::new(layout.schedule, layout.pp.get(), layout.vpp.get(), microbatches);
     order.map_err(|finding| Unmodelled::new(format!("schedule {}", layout.schedule), finding.message))
 }
 
