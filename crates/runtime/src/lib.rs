@@ -23,5 +23,6 @@ pub mod shrink;
 mod split;
 mod stack;
 mod suffix;
+pub mod team;
 pub mod train;
 mod wide;

@@ -3,6 +3,7 @@
 
 use crate::product::{View, Write, multiply};
 use crate::real::Real;
+use crate::team;
 pub(crate) use crate::wide::dot;
 use crate::wide::wide;
 
@@ -83,7 +84,9 @@ impl<R: Real> Mat<R> {
     /// Adds another of the same shape.
     pub(crate) fn add(&mut self, other: &Mat<R>) {
         debug_assert_eq!((self.rows, self.cols), (other.rows, other.cols));
-        wide(|| self.data.iter_mut().zip(&other.data).for_each(|(a, b)| *a += *b));
+        team::rows(&mut self.data, 1, |at, to| {
+            wide(|| to.iter_mut().zip(&other.data[at..]).for_each(|(a, b)| *a += *b));
+        });
     }
 
     /// `self · weightᵀ`, a weight being `[out, in]`.

@@ -6,6 +6,7 @@ use crate::product::{Write, multiply};
 use crate::rank::Rank;
 use crate::real::Real;
 use crate::shards::Flat;
+use crate::team;
 use crate::wide::{squares, wide};
 use comm::{Call, Result};
 use layout::Axis;
@@ -142,13 +143,15 @@ fn adam<R: Real>(s: &Settings, at: Step<R>, keep: R, first: &mut [R], second: &m
     let correct = |b: f64| R::of(1.0 / (1.0 - b.powi(number as i32)));
     let (c1, c2) = (correct(b1), correct(b2));
     let (b1, b2, rate, epsilon) = (R::of(b1), R::of(b2), R::of(s.rate), R::of(s.epsilon));
-    wide(|| {
-        for (((g, m), v), w) in grads.iter().zip(first).zip(second).zip(weights) {
-            let g = *g * scale;
-            *m = b1 * *m + (R::ONE - b1) * g;
-            *v = b2 * *v + (R::ONE - b2) * g * g;
-            *w = *w * keep - rate * (*m * c1) / ((*v * c2).sqrt() + epsilon);
-        }
+    team::four(grads, first, second, weights, |grads, first, second, weights| {
+        wide(|| {
+            for (((g, m), v), w) in grads.iter().zip(first).zip(second).zip(weights) {
+                let g = *g * scale;
+                *m = b1 * *m + (R::ONE - b1) * g;
+                *v = b2 * *v + (R::ONE - b2) * g * g;
+                *w = *w * keep - rate * (*m * c1) / ((*v * c2).sqrt() + epsilon);
+            }
+        });
     });
 }
 

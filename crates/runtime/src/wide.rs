@@ -3,6 +3,7 @@
 //! them at run time. Sums run in independent lanes, in an order that depends on lengths alone.
 
 use crate::real::Real;
+use crate::team;
 
 /// Independent chains of a sum or maximum: two registers of eight `f32`.
 const LANES: usize = 16;
@@ -109,17 +110,19 @@ fn fold<R: Real>(mut lanes: [R; LANES]) -> R {
 
 /// `f` of every number.
 #[inline(always)]
-pub(crate) fn map<R: Real>(from: &[R], f: impl Fn(R) -> R) -> Vec<R> {
+pub(crate) fn map<R: Real>(from: &[R], f: impl Fn(R) -> R + Sync) -> Vec<R> {
     let mut out = vec![R::ZERO; from.len()];
-    wide(|| out.iter_mut().zip(from).for_each(|(o, x)| *o = f(*x)));
+    team::rows(&mut out, 1, |at, out| wide(|| out.iter_mut().zip(&from[at..]).for_each(|(o, x)| *o = f(*x))));
     out
 }
 
 /// `f` of every pair of numbers.
 #[inline(always)]
-pub(crate) fn map2<R: Real>(a: &[R], b: &[R], f: impl Fn(R, R) -> R) -> Vec<R> {
+pub(crate) fn map2<R: Real>(a: &[R], b: &[R], f: impl Fn(R, R) -> R + Sync) -> Vec<R> {
     let mut out = vec![R::ZERO; a.len()];
-    wide(|| out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = f(*a, *b)));
+    team::rows(&mut out, 1, |at, out| {
+        wide(|| out.iter_mut().zip(a[at..].iter().zip(&b[at..])).for_each(|(o, (a, b))| *o = f(*a, *b)));
+    });
     out
 }
 

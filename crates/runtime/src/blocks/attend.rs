@@ -4,9 +4,10 @@
 
 use super::Cx;
 use crate::mat::{Mat, axpy, dot};
-use crate::product::{View, Write, multiply};
+use crate::product::{Stripe, View, Write, multiply};
 use crate::rank::Rank;
 use crate::real::Real;
+use crate::team;
 use crate::wide::{exp_over, most, wide};
 use comm::{Call, Result};
 use layout::Axis;
@@ -49,15 +50,14 @@ impl Core {
         R::of(1.0 / (self.key as f64).sqrt())
     }
 
-    /// Every tile with something to see between our queries and the keys of `owner`.
-    fn tiles(&self, rank: &Rank, owner: usize, batch: usize, mut visit: impl FnMut(&Tile)) {
-        let (mine, theirs) = (rank.timeline.spans(rank.on(Axis::Cp)), rank.timeline.spans(owner));
+    /// Every tile of one head of keys with something to see between our queries and those of an owner.
+    fn tiles(&self, [mine, theirs]: &Spans, batch: usize, group: usize, mut visit: impl FnMut(&Tile)) {
         let mut q_row = 0;
-        for q_span in &mine {
+        for q_span in mine {
             for q_at in (0..q_span.len()).step_by(TILE) {
                 let q_len = TILE.min(q_span.len() - q_at);
                 let mut k_row = 0;
-                for k_span in &theirs {
+                for k_span in theirs {
                     for k_at in (0..k_span.len()).step_by(TILE) {
                         let k_len = TILE.min(k_span.len() - k_at);
                         let (q_position, k_position) = (q_span.start + q_at, k_span.start + k_at);
@@ -67,11 +67,9 @@ impl Core {
                             continue;
                         }
                         for sequence in 0..batch {
-                            for group in 0..self.kv_heads {
-                                let (q, k) = (q_row + q_at, k_row + k_at);
-                                let (q, k) = (q..q + q_len, k..k + k_len);
-                                visit(&Tile { sequence, group, q, q_position, k, k_position });
-                            }
+                            let (q, k) = (q_row + q_at, k_row + k_at);
+                            let (q, k) = (q..q + q_len, k..k + k_len);
+                            visit(&Tile { sequence, group, q, q_position, k, k_position });
                         }
                     }
                     k_row += k_span.len();
@@ -110,23 +108,12 @@ impl Core {
         let mut out = Mat::zeros(q.rows, self.heads * self.value);
         let (mut tops, mut sums) = (Mat::zeros(q.rows, self.heads), Mat::zeros(q.rows, self.heads));
         tops.data.fill(R::of(f64::NEG_INFINITY));
-        let (mut queries, mut scores, mut part) = (Vec::new(), Vec::new(), Vec::new());
         self.around(rank, k, v, |owner, k, v| {
-            self.tiles(rank, owner, batch, |t| {
-                let (m, rows) = (t.k.len(), t.q.len() * shared);
-                gather(q, t, batch, shared * self.key, &mut queries);
-                self.scores(t, batch, &queries, k, &mut scores);
-                let heads = t.group * shared..(t.group + 1) * shared;
-                for (i, rows) in scores.chunks_exact_mut(m * shared).enumerate() {
-                    let at = (t.q.start + i) * batch + t.sequence;
-                    let (tops, sums) = (&mut tops.row_mut(at)[heads.clone()], &mut sums.row_mut(at)[heads.clone()]);
-                    let outs = &mut out.row_mut(at)[heads.start * self.value..heads.end * self.value];
-                    soften(rows, m, tops, sums, outs);
-                }
-                part.resize(rows * self.value, R::ZERO);
-                let values = rows_of(v, t.k.start, m, t.sequence, batch, t.group * self.value, self.value);
-                multiply(&mut part, self.value, Write::Replace, R::ONE, View::new(&scores, rows, m, m), values);
-                scatter(&part, t, batch, shared * self.value, &mut out);
+            let spans = spans(rank, owner);
+            let widths = [shared * self.value, shared, shared];
+            let groups = by_group([&mut out, &mut tops, &mut sums], widths);
+            team::each(groups, <[Vec<R>; 3]>::default, |room, (group, mut to)| {
+                self.tiles(&spans, batch, group, |t| self.tile(t, batch, q, [k, v], room, &mut to));
             });
         })?;
         for (out, (top, sum)) in out.data.chunks_exact_mut(self.value).zip(tops.data.iter_mut().zip(&sums.data)) {
@@ -137,21 +124,48 @@ impl Core {
         Ok((out, tops))
     }
 
+    /// A tile's part of the outputs, with the running statistics of its queries.
+    fn tile<R: Real>(
+        &self,
+        t: &Tile,
+        batch: usize,
+        q: &Mat<R>,
+        [k, v]: [&Mat<R>; 2],
+        [queries, scores, part]: &mut [Vec<R>; 3],
+        [out, tops, sums]: &mut [Stripe<R>; 3],
+    ) {
+        let (m, shared) = (t.k.len(), self.shared());
+        let rows = t.q.len() * shared;
+        gather(q, t, batch, shared * self.key, queries);
+        self.scores(t, batch, queries, k, scores);
+        for (i, rows) in scores.chunks_exact_mut(m * shared).enumerate() {
+            let at = (t.q.start + i) * batch + t.sequence;
+            soften(rows, m, tops.row_mut(at), sums.row_mut(at), out.row_mut(at));
+        }
+        part.resize(rows * self.value, R::ZERO);
+        let values = rows_of(v, t.k.start, m, t.sequence, batch, t.group * self.value, self.value);
+        multiply(part, self.value, Write::Replace, R::ONE, View::new(scores, rows, m, m), values);
+        scatter(part, t, batch, shared * self.value, out);
+    }
+
     /// Gradients of queries, keys and values. `kept` is what forward had and gave.
     pub fn backward<R: Real>(&self, cx: &Cx<R>, kept: Kept<R>, dout: &Mat<R>) -> Result<[Mat<R>; 3]> {
         let (rank, batch) = (cx.rank, cx.sizes.sequences);
         let along = self.along(kept.out, dout);
         let mut dq = Mat::zeros(kept.q.rows, kept.q.cols);
         let (mut own_k, mut own_v) = (Mat::zeros(kept.k.rows, kept.k.cols), Mat::zeros(kept.v.rows, kept.v.cols));
-        let mut room = Room::default();
         self.around(rank, kept.k, kept.v, |owner, k, v| {
             let mut grads = [Mat::zeros(k.rows, k.cols), Mat::zeros(v.rows, v.cols)];
-            self.tiles(rank, owner, batch, |t| {
-                gather(kept.q, t, batch, self.shared() * self.key, &mut room.queries);
-                gather(dout, t, batch, self.shared() * self.value, &mut room.dout);
-                self.scores(t, batch, &room.queries, k, &mut room.shares);
-                self.tile_back(t, batch, [k, v], [kept.log, &along], &mut room, &mut grads);
-                scatter(&room.dqueries, t, batch, self.shared() * self.key, &mut dq);
+            let spans = spans(rank, owner);
+            let [dk, dv] = &mut grads;
+            let groups = by_group([&mut dq, dk, dv], [self.shared() * self.key, self.key, self.value]);
+            team::each(groups, Room::default, |room, (group, mut to)| {
+                self.tiles(&spans, batch, group, |t| {
+                    gather(kept.q, t, batch, self.shared() * self.key, &mut room.queries);
+                    gather(dout, t, batch, self.shared() * self.value, &mut room.dout);
+                    self.scores(t, batch, &room.queries, k, &mut room.shares);
+                    self.tile_back(t, batch, [k, v], [kept.log, &along], room, &mut to);
+                });
             });
             let [dk, dv] = grads;
             self.go_home(rank, owner, (dk, dv), (&mut own_k, &mut own_v))
@@ -168,7 +182,7 @@ impl Core {
         [k, v]: [&Mat<R>; 2],
         [log, along]: [&Mat<R>; 2],
         room: &mut Room<R>,
-        [dk, dv]: &mut [Mat<R>; 2],
+        [dq, dk, dv]: &mut [Stripe<R>; 3],
     ) {
         let (shared, m) = (self.shared(), t.k.len());
         let n = t.q.len() * shared;
@@ -180,8 +194,8 @@ impl Core {
             wide(|| row.iter_mut().for_each(|s| *s = (*s - log).exp()));
         }
         let d = View::new(&room.dout, n, self.value, self.value);
-        let (to, stride) = offset(dv, t.k.start, t.sequence, batch, t.group * self.value);
-        multiply(to, stride, Write::Add, R::ONE, View::new(&room.shares, n, m, m).t(), d);
+        let first = t.k.start * batch + t.sequence;
+        dv.multiply(first, batch, Write::Add, R::ONE, View::new(&room.shares, n, m, m).t(), d);
         room.dscores.resize(n * m, R::ZERO);
         let values = rows_of(v, t.k.start, m, t.sequence, batch, t.group * self.value, self.value);
         multiply(&mut room.dscores, m, Write::Replace, R::ONE, d, values.t());
@@ -193,8 +207,9 @@ impl Core {
         room.dqueries.resize(n * self.key, R::ZERO);
         let keys = rows_of(k, t.k.start, m, t.sequence, batch, t.group * self.key, self.key);
         multiply(&mut room.dqueries, self.key, Write::Replace, self.scale(), ds, keys);
-        let (to, stride) = offset(dk, t.k.start, t.sequence, batch, t.group * self.key);
-        multiply(to, stride, Write::Add, self.scale(), ds.t(), View::new(&room.queries, n, self.key, self.key));
+        scatter(&room.dqueries, t, batch, shared * self.key, dq);
+        let queries = View::new(&room.queries, n, self.key, self.key);
+        dk.multiply(first, batch, Write::Add, self.scale(), ds.t(), queries);
     }
 
     /// Each query's output along its gradient.
@@ -301,12 +316,25 @@ fn gather<R: Real>(from: &Mat<R>, t: &Tile, batch: usize, width: usize, to: &mut
     t.q.clone().for_each(|s| to.extend_from_slice(&from.row(s * batch + t.sequence)[columns.clone()]));
 }
 
-/// Transpose of [`gather`].
-fn scatter<R: Real>(from: &[R], t: &Tile, batch: usize, width: usize, to: &mut Mat<R>) {
-    let columns = t.group * width..(t.group + 1) * width;
+/// Transpose of [`gather`], into the columns of the tile's group.
+fn scatter<R: Real>(from: &[R], t: &Tile, batch: usize, width: usize, to: &mut Stripe<R>) {
     for (s, part) in t.q.clone().zip(from.chunks_exact(width)) {
-        axpy(&mut to.row_mut(s * batch + t.sequence)[columns.clone()], R::ONE, part);
+        axpy(to.row_mut(s * batch + t.sequence), R::ONE, part);
     }
+}
+
+/// Columns of three matrices by head of keys, with its number.
+fn by_group<'a, R: Real>(of: [&'a mut Mat<R>; 3], widths: [usize; 3]) -> Vec<(usize, [Stripe<'a, R>; 3])> {
+    let [a, b, c] = of;
+    let (a, b, c) = (Stripe::all(a, widths[0]), Stripe::all(b, widths[1]), Stripe::all(c, widths[2]));
+    a.into_iter().zip(b).zip(c).map(|((a, b), c)| [a, b, c]).enumerate().collect()
+}
+
+/// Stretches of time: of our queries, and of an owner's keys.
+type Spans = [Vec<Range<usize>>; 2];
+
+fn spans(rank: &Rank, owner: usize) -> Spans {
+    [rank.timeline.spans(rank.on(Axis::Cp)), rank.timeline.spans(owner)]
 }
 
 /// A visit that may fail, or not.
@@ -337,11 +365,4 @@ fn rows_of<R: Real>(
     width: usize,
 ) -> View<'_, R> {
     View::new(&m.data[(start * batch + sequence) * m.cols + column..], len, width, batch * m.cols)
-}
-
-/// The same place, to write, with the distance of rows.
-fn offset<R: Real>(m: &mut Mat<R>, start: usize, sequence: usize, batch: usize, column: usize) -> (&mut [R], usize) {
-    let stride = batch * m.cols;
-    let from = (start * batch + sequence) * m.cols + column;
-    (&mut m.data[from..], stride)
 }

@@ -7,6 +7,7 @@ use crate::params::{Id, Shelf};
 use crate::real::Real;
 use crate::saved::{Save, Saved, Sizes};
 use crate::split::tensor;
+use crate::team;
 use crate::wide::{self, exp_over, most, wide};
 use comm::{Call, Op, Result};
 use layout::Layout;
@@ -122,18 +123,24 @@ impl Head {
         };
         let picked = logits.data.chunks_exact(cols).zip(targets).map(picked).collect();
         let picked = reduce("loss: target", Op::Sum, picked)?;
-        let shares = |(row, most): (&mut [R], &R)| {
-            row[real..].fill(R::ZERO);
-            exp_over(&mut row[..real], *most)
-        };
-        let sums = logits.data.chunks_exact_mut(cols).zip(&most).map(shares).collect();
+        let mut sums = vec![R::ZERO; most.len()];
+        team::rows2(&mut logits.data, cols, &mut sums, |at, rows, sums| {
+            for ((row, sum), most) in rows.chunks_exact_mut(cols).zip(sums).zip(&most[at..]) {
+                row[real..].fill(R::ZERO);
+                *sum = exp_over(&mut row[..real], *most);
+            }
+        });
         let sums = reduce("loss: sum", Op::Sum, sums)?;
         let mut loss = 0.0;
-        for (i, row) in logits.data.chunks_exact_mut(cols).enumerate() {
+        for i in 0..sums.len() {
             loss += (sums[i].ln() + most[i] - picked[i]).f64();
-            let share = R::ONE / sums[i];
-            wide(|| row.iter_mut().for_each(|v| *v *= share));
         }
+        team::rows(&mut logits.data, cols, |at, rows| {
+            for (row, sum) in rows.chunks_exact_mut(cols).zip(&sums[at..]) {
+                let share = R::ONE / *sum;
+                wide(|| row.iter_mut().for_each(|v| *v *= share));
+            }
+        });
         saved.keep("head input", x);
         saved.keep("shares", logits);
         Ok((loss / tokens.total, saved))
@@ -155,7 +162,7 @@ impl Head {
             }
         }
         let scale = R::of(1.0 / tokens.total);
-        wide(|| d.data.iter_mut().for_each(|v| *v *= scale));
+        team::rows(&mut d.data, 1, |_, d| wide(|| d.iter_mut().for_each(|v| *v *= scale)));
         let dx = self.weight.partial_back(cx, &saved.take("head input"), &d);
         tensor::enter_back(cx.rank, HEAD, dx)
     }

@@ -4,6 +4,7 @@ use super::Cx;
 use crate::mat::{Mat, dot};
 use crate::params::{Id, Shelf};
 use crate::real::Real;
+use crate::team;
 use crate::wide::{total, wide};
 
 /// Added to the mean square.
@@ -44,16 +45,18 @@ impl Norm {
         let weight = &cx.weight(self.weight).data;
         let bias = self.bias.map(|b| &cx.weight(b).data);
         let mut out = x.clone();
-        for (group, at) in out.data.chunks_exact_mut(self.width).zip((0..).step_by(self.width)) {
-            let scale = at % weight.len();
-            wide(|| {
-                let (mean, inverse) = self.statistics(group);
-                group.iter_mut().zip(&weight[scale..]).for_each(|(v, w)| *v = (*v - mean) * inverse * *w);
-            });
-            if let Some(bias) = bias {
-                group.iter_mut().zip(&bias[scale..]).for_each(|(v, b)| *v += *b);
+        team::rows(&mut out.data, self.width, |first, part| {
+            for (i, group) in part.chunks_exact_mut(self.width).enumerate() {
+                let scale = (first + i) * self.width % weight.len();
+                wide(|| {
+                    let (mean, inverse) = self.statistics(group);
+                    group.iter_mut().zip(&weight[scale..]).for_each(|(v, w)| *v = (*v - mean) * inverse * *w);
+                });
+                if let Some(bias) = bias {
+                    group.iter_mut().zip(&bias[scale..]).for_each(|(v, b)| *v += *b);
+                }
             }
-        }
+        });
         out
     }
 

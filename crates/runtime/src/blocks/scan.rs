@@ -5,10 +5,11 @@
 
 use super::Cx;
 use crate::mat::Mat;
-use crate::product::View;
+use crate::product::{Stripe, View};
 use crate::real::Real;
 use crate::saved::Sizes;
 use crate::split::time;
+use crate::team;
 use comm::{Call, Result};
 use layout::Axis;
 use std::ops::Range;
@@ -32,30 +33,35 @@ impl Rows {
     pub fn view<R: Real>(self, of: &Mat<R>, columns: Range<usize>) -> View<'_, R> {
         View::new(&of.data[self.first * of.cols + columns.start..], self.len, columns.len(), self.stride * of.cols)
     }
-
-    /// The same place, to write, with the distance of rows.
-    pub fn offset<R>(self, of: &mut Mat<R>, column: usize) -> (&mut [R], usize) {
-        let stride = self.stride * of.cols;
-        (&mut of.data[self.first * of.cols + column..], stride)
-    }
 }
 
 /// A recurrence, a chunk of one head at a time. `room` is there to be written to.
-pub(crate) trait Cell<R: Real> {
+pub(crate) trait Cell<R: Real>: Sync {
+    /// What the transpose over a chunk of one head comes to.
+    type Back: Send;
     fn heads(&self) -> usize;
     /// State of one head.
     fn state(&self) -> usize;
     /// Output of one head.
     fn width(&self) -> usize;
-    /// Moves the state over the tokens and writes their outputs.
-    fn run(&self, rows: Rows, head: usize, state: &mut [R], out: &mut Mat<R>, room: &mut Vec<R>);
-    /// Transpose of `run` from state `before`: turns the gradient of the state after into that of
-    /// the state before, and adds gradients of inputs to the cell's own.
-    fn run_back(&mut self, rows: Rows, head: usize, before: &[R], dout: &Mat<R>, dstate: &mut [R], room: &mut Vec<R>);
+    /// Moves the state over the tokens and writes their outputs, the head's columns.
+    fn run(&self, rows: Rows, head: usize, state: &mut [R], out: &mut Stripe<R>, room: &mut Vec<R>);
+    /// Transpose of `run` from state `before`, as far as it touches nothing that heads share: it may
+    /// turn the gradient of the state after into that of the state before.
+    fn back(&self, at: At, before: &[R], dout: &Mat<R>, dstate: &mut [R], room: &mut Vec<R>) -> Self::Back;
+    /// The rest of it: adds gradients of inputs to the cell's own. Heads are added in order.
+    fn add(&mut self, at: At, back: Self::Back, dout: &Mat<R>, dstate: &mut [R]);
+}
+
+/// A chunk of one head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At {
+    pub rows: Rows,
+    pub head: usize,
 }
 
 /// A recurrence told a token at a time.
-pub(crate) trait Token<R: Real> {
+pub(crate) trait Token<R: Real>: Sync {
     fn heads(&self) -> usize;
     /// State of one head.
     fn state(&self) -> usize;
@@ -72,6 +78,8 @@ pub(crate) trait Token<R: Real> {
 pub(crate) struct ByToken<T>(pub T);
 
 impl<R: Real, T: Token<R>> Cell<R> for ByToken<T> {
+    type Back = Vec<R>;
+
     fn heads(&self) -> usize {
         self.0.heads()
     }
@@ -84,20 +92,26 @@ impl<R: Real, T: Token<R>> Cell<R> for ByToken<T> {
         self.0.width()
     }
 
-    fn run(&self, rows: Rows, head: usize, state: &mut [R], out: &mut Mat<R>, _: &mut Vec<R>) {
-        let columns = head * self.0.width()..(head + 1) * self.0.width();
-        rows.iter().for_each(|row| self.0.step(row, head, state, &mut out.row_mut(row)[columns.clone()]));
+    fn run(&self, rows: Rows, head: usize, state: &mut [R], out: &mut Stripe<R>, _: &mut Vec<R>) {
+        rows.iter().for_each(|row| self.0.step(row, head, state, out.row_mut(row)));
     }
 
-    fn run_back(&mut self, rows: Rows, head: usize, before: &[R], dout: &Mat<R>, dstate: &mut [R], room: &mut Vec<R>) {
-        let (len, width) = (self.0.state(), self.0.width());
-        room.resize(((rows.len + 1) * len + width).max(room.len()), R::ZERO);
-        let (unused, between) = room.split_at_mut(width);
+    /// States before, between and after the tokens.
+    fn back(&self, at: At, before: &[R], _: &Mat<R>, _: &mut [R], room: &mut Vec<R>) -> Vec<R> {
+        let (At { rows, head }, len) = (at, self.0.state());
+        room.resize(self.0.width().max(room.len()), R::ZERO);
+        let unused = &mut room[..self.0.width()];
+        let mut between = vec![R::ZERO; (rows.len + 1) * len];
         between[..len].copy_from_slice(before);
         for (n, row) in rows.iter().enumerate() {
             between.copy_within(n * len..(n + 1) * len, (n + 1) * len);
             self.0.step(row, head, &mut between[(n + 1) * len..(n + 2) * len], unused);
         }
+        between
+    }
+
+    fn add(&mut self, at: At, between: Vec<R>, dout: &Mat<R>, dstate: &mut [R]) {
+        let (At { rows, head }, len, width) = (at, self.0.state(), self.0.width());
         for (n, row) in rows.iter().enumerate().rev() {
             let states = [&between[n * len..(n + 1) * len], &between[(n + 1) * len..(n + 2) * len]];
             self.0.back(row, head, states, &dout.row(row)[head * width..(head + 1) * width], dstate);
@@ -146,27 +160,32 @@ impl Scan {
         let parts = self.parts(cx);
         let mut out = Mat::zeros(spans.iter().sum::<usize>() * batch, heads * cell.width());
         let borders: usize = spans.iter().map(|span| span.div_ceil(self.chunk)).sum();
-        let (mut kept, mut room) = (Vec::with_capacity(borders * batch * heads * len), Vec::new());
-        let mut first = 0;
+        let mut kept = Mat::zeros(borders * batch, heads * len);
+        let (mut first, mut border) = (0, 0);
         for (i, span) in spans.iter().enumerate() {
             let size = batch * heads * len;
-            let mut states: Vec<R> = match &parts {
+            let states: Vec<R> = match &parts {
                 Some(parts) => time::from_before(cx.rank, parts[i], STATE, size)?,
                 None => vec![R::ZERO; size],
             };
+            let mut states = Mat::of(heads * len, states);
             for start in (0..*span).step_by(self.chunk) {
-                kept.extend_from_slice(&states);
-                for (at, state) in states.chunks_exact_mut(len).enumerate() {
-                    let rows = self.rows(first, start, *span, batch, at / heads);
-                    cell.run(rows, at % heads, state, &mut out, &mut room);
-                }
+                kept.data[border * size..(border + 1) * size].copy_from_slice(&states.data);
+                border += 1;
+                let heads = Stripe::all(&mut states, len).into_iter().zip(Stripe::all(&mut out, cell.width()));
+                team::each(heads.enumerate().collect(), Vec::new, |room, (head, (mut states, mut out))| {
+                    for sequence in 0..batch {
+                        let rows = self.rows(first, start, *span, batch, sequence);
+                        cell.run(rows, head, states.row_mut(sequence), &mut out, room);
+                    }
+                });
             }
             if let Some(parts) = &parts {
-                time::to_after(cx.rank, parts[i], STATE, states)?;
+                time::to_after(cx.rank, parts[i], STATE, states.data)?;
             }
             first += span;
         }
-        Ok((out, Mat::of(len, kept)))
+        Ok((out, Mat::of(len, kept.data)))
     }
 
     /// Runs the cell's transposes backwards in time.
@@ -186,11 +205,9 @@ impl Scan {
             };
             for start in (0..*span).step_by(self.chunk).rev() {
                 border -= size;
-                for (at, dstate) in dstates.chunks_exact_mut(len).enumerate() {
-                    let before = &kept.data[border + at * len..border + (at + 1) * len];
-                    let rows = self.rows(first, start, *span, batch, at / heads);
-                    cell.run_back(rows, at % heads, before, dout, dstate, &mut room);
-                }
+                let before = &kept.data[border..border + size];
+                let at = |i: usize| At { rows: self.rows(first, start, *span, batch, i / heads), head: i % heads };
+                chunk_back(cell, at, before, dout, dstates.chunks_exact_mut(len), &mut room);
             }
             if let Some(parts) = &parts {
                 time::to_before(cx.rank, parts[i], STATE, dstates)?;
@@ -198,4 +215,30 @@ impl Scan {
         }
         Ok(())
     }
+}
+
+/// Transposes of a chunk of every sequence and head. What threads may do at once they do at once;
+/// what is added is added in the order it has without them.
+fn chunk_back<'a, R: Real, C: Cell<R>>(
+    cell: &mut C,
+    at: impl Fn(usize) -> At + Sync + Send,
+    before: &[R],
+    dout: &Mat<R>,
+    dstates: std::slice::ChunksExactMut<'a, R>,
+    room: &mut Vec<R>,
+) {
+    let len = cell.state();
+    let before = |i: usize| &before[i * len..(i + 1) * len];
+    if team::threads() == 1 {
+        for (i, dstate) in dstates.enumerate() {
+            let back = cell.back(at(i), before(i), dout, dstate, room);
+            cell.add(at(i), back, dout, dstate);
+        }
+        return;
+    }
+    let shared: &C = cell;
+    let backs = team::map(dstates.enumerate().collect(), Vec::new, |room, (i, dstate): (usize, &'a mut [R])| {
+        (shared.back(at(i), before(i), dout, dstate, room), dstate)
+    });
+    backs.into_iter().enumerate().for_each(|(i, (back, dstate))| cell.add(at(i), back, dout, dstate));
 }

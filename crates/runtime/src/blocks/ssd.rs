@@ -3,9 +3,9 @@
 //!
 //! `h ← exp(a·dt) h + dt x⊗B`, `y = h C + D x` (Dao and Gu, "Transformers are SSMs", section 6).
 
-use super::scan::{Cell, Rows};
+use super::scan::{At, Cell, Rows};
 use crate::mat::{Mat, axpy, dot};
-use crate::product::{View, Write, multiply};
+use crate::product::{Stripe, View, Write, multiply};
 use crate::real::Real;
 use crate::wide::{total, wide};
 use std::ops::Range;
@@ -38,6 +38,16 @@ struct Chunk<R> {
     /// What is left at each token of what entered, and at the end of what each token brought.
     since: Vec<R>,
     until: Vec<R>,
+}
+
+/// Gradients of a chunk of one head.
+pub(crate) struct Back<R> {
+    /// Of `dt · x`.
+    du: Vec<R>,
+    db: Vec<R>,
+    dc: Vec<R>,
+    /// Of the sums of decays.
+    dsums: Vec<R>,
 }
 
 /// `count` rows of `width` numbers, multiplied row by row.
@@ -94,6 +104,8 @@ impl<R: Real> Ssd<R> {
 }
 
 impl<R: Real> Cell<R> for Ssd<R> {
+    type Back = Back<R>;
+
     fn heads(&self) -> usize {
         self.step.cols
     }
@@ -106,31 +118,31 @@ impl<R: Real> Cell<R> for Ssd<R> {
         self.head
     }
 
-    fn run(&self, rows: Rows, head: usize, state: &mut [R], out: &mut Mat<R>, room: &mut Vec<R>) {
+    fn run(&self, rows: Rows, head: usize, state: &mut [R], out: &mut Stripe<R>, room: &mut Vec<R>) {
         let (len, width, n) = (rows.len, self.head, self.state);
         let (sums, kept) = self.decays(rows, head);
         let chunk = self.chunk(rows, head, &sums, kept, room);
         let [x, b, c] = self.inputs(rows, head);
         let u = View::new(&chunk.u, len, width, width);
         let read = scaled(c, &chunk.since);
-        let (to, stride) = rows.offset(out, head * width);
-        multiply(to, stride, Write::Replace, R::ONE, View::new(&chunk.mix, len, len, len), u);
+        out.multiply(rows.first, rows.stride, Write::Replace, R::ONE, View::new(&chunk.mix, len, len, len), u);
         let before = View::new(state, width, n, n);
-        multiply(to, stride, Write::Add, R::ONE, View::new(&read, len, n, n), before.t());
+        out.multiply(rows.first, rows.stride, Write::Add, R::ONE, View::new(&read, len, n, n), before.t());
         let brought = scaled(u, &chunk.until);
         let whole = chunk.since[len - 1];
         state.iter_mut().for_each(|h| *h *= whole);
         multiply(state, n, Write::Add, R::ONE, View::new(&brought, len, width, width).t(), b);
         for (row, x) in rows.iter().zip(x.lines()) {
-            axpy(&mut out.row_mut(row)[head * width..(head + 1) * width], self.skip[head], x);
+            axpy(out.row_mut(row), self.skip[head], x);
         }
     }
 
-    fn run_back(&mut self, rows: Rows, head: usize, before: &[R], dout: &Mat<R>, dstate: &mut [R], room: &mut Vec<R>) {
+    fn back(&self, at: At, before: &[R], dout: &Mat<R>, dstate: &mut [R], room: &mut Vec<R>) -> Back<R> {
+        let At { rows, head } = at;
         let (len, width, n) = (rows.len, self.head, self.state);
         let (sums, mut dscores) = self.decays(rows, head);
         let chunk = self.chunk(rows, head, &sums, dscores.clone(), room);
-        let [x, b, c] = self.inputs(rows, head);
+        let [_, b, c] = self.inputs(rows, head);
         let dy = rows.view(dout, head * width..(head + 1) * width);
         let (u, mix) = (View::new(&chunk.u, len, width, width), View::new(&chunk.mix, len, len, len));
         let after = dstate.to_vec();
@@ -179,18 +191,24 @@ impl<R: Real> Cell<R> for Ssd<R> {
         dstate.iter_mut().for_each(|d| *d *= whole);
         let read = scaled(c, &chunk.since);
         multiply(dstate, n, Write::Add, R::ONE, dy.t(), View::new(&read, len, n, n));
+        Back { du, db, dc, dsums }
+    }
 
-        let own: Vec<R> = du.chunks_exact(width).zip(x.lines()).map(|(d, x)| dot(d, x)).collect();
+    fn add(&mut self, at: At, back: Back<R>, dout: &Mat<R>, _: &mut [R]) {
+        let (At { rows, head }, width, n) = (at, self.head, self.state);
+        let x = rows.view(&self.xbc, head * width..(head + 1) * width);
+        let dy = rows.view(dout, head * width..(head + 1) * width);
+        let own: Vec<R> = back.du.chunks_exact(width).zip(x.lines()).map(|(d, x)| dot(d, x)).collect();
         let skipped = dy.lines().zip(x.lines()).map(|(d, x)| dot(d, x)).sum::<R>();
         self.dskip[head] += skipped;
-        self.steps_back(rows, head, &own, &dsums);
+        self.steps_back(rows, head, &own, &back.dsums);
         let [xs, bs, cs] = self.places(head);
         for (t, row) in rows.iter().enumerate() {
             let (dt, grads) = (self.step.row(row)[head], self.dxbc.row_mut(row));
-            axpy(&mut grads[xs.clone()], dt, &du[t * width..(t + 1) * width]);
+            axpy(&mut grads[xs.clone()], dt, &back.du[t * width..(t + 1) * width]);
             axpy(&mut grads[xs.clone()], self.skip[head], dy.line(t));
-            axpy(&mut grads[bs.clone()], R::ONE, &db[t * n..(t + 1) * n]);
-            axpy(&mut grads[cs.clone()], R::ONE, &dc[t * n..(t + 1) * n]);
+            axpy(&mut grads[bs.clone()], R::ONE, &back.db[t * n..(t + 1) * n]);
+            axpy(&mut grads[cs.clone()], R::ONE, &back.dc[t * n..(t + 1) * n]);
         }
     }
 }
