@@ -1,17 +1,21 @@
 //! `rehearse`: the plan executed on small dimensions, on all ranks and on one.
 
+mod processes;
 mod text;
 
 use super::{layout_json, recipe_of};
 use crate::args::{RehearsalArgs, RehearseArgs};
 use crate::files::read_text;
 use crate::outcome::{Outcome, Refusal, Report};
+use comm::Comm;
 use diag::{Blame, Finding};
 use layout::check;
-use runtime::rehearse::{Ask, Ending, Outcome as Ran, Prepared, Rehearsal, Source, prepare, rehearse};
+use runtime::rehearse::{
+    Ask, Ending, Outcome as Ran, Prepared, Ranks, Rehearsal, Source, prepare, rehearse, rehearse_between,
+};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Seconds a rank waits for another: a fault is made to be seen soon, while a step of many ranks
 /// on few cores may take its time.
@@ -19,10 +23,26 @@ const PATIENCE: f64 = 60.0;
 const PATIENCE_WITH_FAULT: f64 = 5.0;
 
 pub fn run(args: &RehearseArgs) -> Outcome {
+    let patience = if args.how.inject.is_some() { PATIENCE_WITH_FAULT } else { PATIENCE };
+    let deadline = deadline(args.how.deadline.unwrap_or(patience));
+    match args.how.ranks {
+        Ranks::Threads => on_ranks(args, deadline?, None, &mut None),
+        Ranks::Mpi => processes::run(args, deadline),
+    }
+}
+
+/// What a report of a run that ended early begins with.
+struct Begun {
+    head: String,
+    json: Value,
+    since: Instant,
+}
+
+/// A rehearsal on threads, or on the ranks that `comm` is one of.
+fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun: &mut Option<Begun>) -> Outcome {
     let recipe = recipe_of(&args.recipe)?;
     let request = args.layout.request();
     let args = &args.how;
-    let patience = if args.inject.is_some() { PATIENCE_WITH_FAULT } else { PATIENCE };
     let ask = Ask {
         recipe: &recipe,
         request: &request,
@@ -32,18 +52,30 @@ pub fn run(args: &RehearseArgs) -> Outcome {
         seed: args.seed,
         source: source(args)?,
         inject: args.inject,
-        deadline: deadline(args.deadline.unwrap_or(patience))?,
+        deadline,
         ranks: args.ranks,
     };
     let prepared = prepare(&ask)?;
-    let ran = rehearse(&ask, &prepared, &progress(&ask, &prepared))?;
-    clear_progress();
     let head = text::head(&ask, &prepared);
+    let ran = match comm {
+        None => rehearse(&ask, &prepared, &progress(&ask, &prepared))?,
+        Some(comm) => {
+            processes::fits(comm, &prepared)?;
+            let json = common_json(&ask, &prepared);
+            *begun = Some(Begun { head: head.clone(), json, since: Instant::now() });
+            match comm.rank() {
+                0 => rehearse_between(&ask, &prepared, comm, &progress(&ask, &prepared))?,
+                _ => rehearse_between(&ask, &prepared, comm, &|_| {})?,
+            }
+        }
+    };
     let report = match ran {
         Ran::Ran(rehearsal) => finished(&ask, &prepared, head, &rehearsal),
-        Ran::Ended(endings, seconds) => ended(&ask, &prepared, head, &endings, seconds),
-        Ran::Elsewhere => Report::default(),
+        Ran::Ended(endings, seconds) => ended(head, common_json(&ask, &prepared), &endings, seconds),
+        // The first process says everything, warnings too.
+        Ran::Elsewhere => return Ok(Report::default()),
     };
+    clear_progress();
     Ok(report.with_findings(&prepared.notes))
 }
 
@@ -140,11 +172,9 @@ fn number(difference: f64) -> Value {
     if difference.is_finite() { json!(difference) } else { json!("infinite") }
 }
 
-fn ended(ask: &Ask, prepared: &Prepared, head: String, endings: &[Ending], seconds: f64) -> Report {
-    let mut out = common_json(ask, prepared);
+fn ended(head: String, mut json: Value, endings: &[Ending], seconds: f64) -> Report {
     let ending = |e: &Ending| json!({ "ranks": e.ranks, "finding": e.finding });
-    out["ended"] = endings.iter().map(ending).collect();
-    out["seconds"] = json!({ "all_ranks": seconds });
-    let report = Report::new(head + &text::endings(endings, seconds), out);
-    report.refused()
+    json["ended"] = endings.iter().map(ending).collect();
+    json["seconds"] = json!({ "all_ranks": seconds });
+    Report::new(head + &text::endings(endings, seconds), json).refused()
 }
