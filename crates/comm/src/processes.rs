@@ -59,7 +59,7 @@ pub fn run<T>(
     universe.set_buffer_size(BUFFER);
     let rank = universe.world().rank() as usize;
     let launcher = Launcher::listen(rank, Arc::clone(&last_words)).map_err(Ended::alone)?;
-    let (desk, waits) = (RefCell::default(), Cell::new(false));
+    let (desk, waits) = (RefCell::default(), Cell::new(None));
     let process = Rc::new(Process { rank, deadline, desk, waits, universe, launcher });
     let comm = Comm::new(Box::new(Rc::clone(&process)));
     let result = catch_unwind(AssertUnwindSafe(|| body(&comm))).unwrap_or_else(|panic| {
@@ -134,8 +134,8 @@ struct Process {
     rank: usize,
     deadline: Duration,
     desk: RefCell<Desk>,
-    /// Whether this rank is in a call that others have to answer.
-    waits: Cell<bool>,
+    /// The rank that this one waits for.
+    waits: Cell<Option<usize>>,
     universe: Universe,
     launcher: Launcher,
 }
@@ -196,14 +196,14 @@ impl Process {
     /// The next frame of a rank under a key.
     fn wait(&self, wait: &Wait, from: usize) -> Result<Frame> {
         let at = (from, wait.key.clone());
-        self.waits.set(true);
+        self.waits.set(Some(from));
         loop {
             if let Some(finding) = self.over() {
                 return Err(finding);
             }
             let found = self.desk.borrow_mut().next(&at);
             if let Some(found) = found {
-                self.waits.set(false);
+                self.waits.set(None);
                 return Ok(found);
             }
             if self.poll() {

@@ -133,14 +133,22 @@ fn linger(process: &Process) {
 fn endings(lasts: &[Option<Last>], answered: f64) -> Vec<Ending> {
     let busy = lasts.iter().enumerate().filter_map(|(rank, last)| match last {
         None => Some(format!("rank {rank} (did not answer)")),
-        Some(last) if last.waits => None,
+        Some(last) if last.waits.is_some() => None,
         Some(Last { doing: Some(words), .. }) => Some(format!("rank {rank} (last in {words})")),
         Some(_) => Some(format!("rank {rank} (has called nothing)")),
     });
     let busy: Vec<String> = busy.collect();
+    let waits = |(rank, last): (usize, &Option<Last>)| {
+        last.as_ref().and_then(|l| l.waits).map(|other| format!("rank {rank} for rank {other}"))
+    };
+    let circle: Vec<String> = lasts.iter().enumerate().filter_map(waits).collect();
+    let hint = match busy.is_empty() {
+        true => format!("a message was lost, or calls are out of order, for all wait: {}", circle.join(", ")),
+        false => format!("look first at who waits for nobody: {}", busy.join(", ")),
+    };
     let hinted = |mut finding: Finding| {
-        if matches!(finding.rule, "comm/deadline" | "comm/terminated") && !busy.is_empty() {
-            finding.hint = Some(format!("look first at who waits for nobody: {}", busy.join(", ")));
+        if matches!(finding.rule, "comm/deadline" | "comm/terminated") {
+            finding.hint = Some(hint.clone());
         }
         finding
     };
@@ -162,11 +170,14 @@ mod tests {
     fn who_waits_for_nobody_is_named() {
         let finding = Finding::error("comm/deadline", Blame::Environment, "tp", "rank 0 waited");
         let ending = Ending { findings: vec![finding], by: 0 };
-        let waiting = Last { ending: ending.clone(), doing: Some("a barrier".to_string()), waits: true };
-        let busy = Last { waits: false, ..waiting.clone() };
-        let all = endings(&[Some(waiting), Some(busy), None], 2.0);
+        let waiting = Last { ending: ending.clone(), doing: Some("a barrier".to_string()), waits: Some(1) };
+        let busy = Last { waits: None, ..waiting.clone() };
+        let all = endings(&[Some(waiting.clone()), Some(busy), None], 2.0);
         let hint = all[0].findings[0].hint.clone().unwrap();
         assert!(hint.ends_with("nobody: rank 1 (last in a barrier), rank 2 (did not answer)"), "{hint}");
         assert_eq!((all[2].findings[0].rule, all[2].by), ("comm/silent", 2));
+        let back = Last { waits: Some(0), ..waiting.clone() };
+        let hint = endings(&[Some(waiting), Some(back)], 2.0)[1].findings[0].hint.clone().unwrap();
+        assert!(hint.ends_with("all wait: rank 0 for rank 1, rank 1 for rank 0"), "{hint}");
     }
 }

@@ -154,8 +154,8 @@ pub struct Last {
     pub ending: Ending,
     /// The call it made last, in words.
     pub doing: Option<String>,
-    /// Whether it waits in it.
-    pub waits: bool,
+    /// The rank it waits for in it.
+    pub waits: Option<usize>,
 }
 
 const BLAMES: [Blame; 6] = [Blame::Recipe, Blame::Layout, Blame::Engine, Blame::Environment, Blame::Usage, Blame::Bug];
@@ -165,7 +165,7 @@ impl Last {
     pub fn encode(&self) -> Payload {
         let mut out = Vec::new();
         out.extend((self.ending.by as u64).to_le_bytes());
-        out.extend(u64::from(self.waits).to_le_bytes());
+        out.extend(self.waits.map_or(0, |rank| rank as u64 + 1).to_le_bytes());
         text(&mut out, self.doing.as_deref().unwrap_or(""));
         for finding in &self.ending.findings {
             let blame = BLAMES.iter().position(|b| *b == finding.blame).unwrap_or(BLAMES.len() - 1);
@@ -181,7 +181,7 @@ impl Last {
         let Payload::U64(bytes) = payload else { return None };
         let bytes: Vec<u8> = bytes.iter().map(|b| *b as u8).collect();
         let mut rest = &bytes[..];
-        let (by, waits) = (number(&mut rest)? as usize, number(&mut rest)? == 1);
+        let (by, waits) = (number(&mut rest)? as usize, (number(&mut rest)? as usize).checked_sub(1));
         let doing = word(&mut rest).map(|w| (!w.is_empty()).then_some(w))?;
         let mut findings = Vec::new();
         while !rest.is_empty() {
@@ -227,7 +227,7 @@ mod tests {
     fn endings_read_back() {
         let finding = Finding::error("comm/late", Blame::Environment, "tp", "rank 1 · naïve").hint("wait");
         let ending = Ending { findings: vec![finding.clone(), Finding { hint: None, ..finding }], by: 3 };
-        let last = Last { ending, doing: Some("a barrier".to_string()), waits: true };
+        let last = Last { ending, doing: Some("a barrier".to_string()), waits: Some(2) };
         assert_eq!(Last::decode(&last.encode()), Some(last));
     }
 }

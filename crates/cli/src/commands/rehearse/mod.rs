@@ -15,7 +15,7 @@ use runtime::rehearse::{
 };
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Seconds a rank waits for another: a fault is made to be seen soon, while a step of many ranks
 /// on few cores may take its time.
@@ -31,11 +31,10 @@ pub fn run(args: &RehearseArgs) -> Outcome {
     }
 }
 
-/// What a report of a run that ended early begins with.
+/// What a report begins with, however the run ends.
 struct Begun {
     head: String,
     json: Value,
-    since: Instant,
 }
 
 /// A rehearsal on threads, or on the ranks that `comm` is one of.
@@ -56,22 +55,16 @@ fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun:
         ranks: args.ranks,
     };
     let prepared = prepare(&ask)?;
-    let head = text::head(&ask, &prepared);
+    comm.map_or(Ok(()), |comm| processes::fits(comm, &prepared))?;
+    let begun = begun.insert(Begun { head: text::head(&ask, &prepared), json: common_json(&ask, &prepared) });
     let ran = match comm {
         None => rehearse(&ask, &prepared, &progress(&ask, &prepared))?,
-        Some(comm) => {
-            processes::fits(comm, &prepared)?;
-            let json = common_json(&ask, &prepared);
-            *begun = Some(Begun { head: head.clone(), json, since: Instant::now() });
-            match comm.rank() {
-                0 => rehearse_between(&ask, &prepared, comm, &progress(&ask, &prepared))?,
-                _ => rehearse_between(&ask, &prepared, comm, &|_| {})?,
-            }
-        }
+        Some(comm) if comm.rank() == 0 => rehearse_between(&ask, &prepared, comm, &progress(&ask, &prepared))?,
+        Some(comm) => rehearse_between(&ask, &prepared, comm, &|_| {})?,
     };
     let report = match ran {
-        Ran::Ran(rehearsal) => finished(&ask, &prepared, head, &rehearsal),
-        Ran::Ended(endings, seconds) => ended(head, common_json(&ask, &prepared), &endings, seconds),
+        Ran::Ran(rehearsal) => finished(&ask, &prepared, begun, &rehearsal),
+        Ran::Ended(endings, seconds) => ended(begun, &endings, seconds),
         // The first process says everything, warnings too.
         Ran::Elsewhere => return Ok(Report::default()),
     };
@@ -120,8 +113,9 @@ fn clear_progress() {
     }
 }
 
-fn finished(ask: &Ask, prepared: &Prepared, head: String, rehearsal: &Rehearsal) -> Report {
-    let report = Report::new(head + &text::body(ask, prepared, rehearsal), json(ask, prepared, rehearsal));
+fn finished(ask: &Ask, prepared: &Prepared, begun: &Begun, rehearsal: &Rehearsal) -> Report {
+    let text = begun.head.clone() + &text::body(ask, prepared, rehearsal);
+    let report = Report::new(text, json(begun.json.clone(), rehearsal));
     if rehearsal.parity.passes() { report } else { report.refused() }
 }
 
@@ -135,7 +129,7 @@ fn common_json(ask: &Ask, prepared: &Prepared) -> Value {
     })
 }
 
-fn json(ask: &Ask, prepared: &Prepared, r: &Rehearsal) -> Value {
+fn json(mut out: Value, r: &Rehearsal) -> Value {
     let worst = |all: &[runtime::rehearse::Worst]| {
         let shown = all.iter().take(text::WORST).filter(|w| w.difference > 0.0);
         shown.map(|w| json!({ "tensor": w.path, "difference": number(w.difference) })).collect::<Vec<_>>()
@@ -144,7 +138,6 @@ fn json(ask: &Ask, prepared: &Prepared, r: &Rehearsal) -> Value {
         json!({ "expert_layer": l.layer, "tokens": l.tokens,
             "without_tokens": l.tokens.iter().filter(|n| **n == 0).count() })
     };
-    let mut out = common_json(ask, prepared);
     out["parity"] = json!({
         "pass": r.parity.passes(), "tolerance": r.parity.tolerance, "judged_steps": r.parity.steps,
         "loss": number(r.parity.loss), "gradient": number(r.parity.gradient()), "weight": number(r.parity.weight()),
@@ -172,9 +165,10 @@ fn number(difference: f64) -> Value {
     if difference.is_finite() { json!(difference) } else { json!("infinite") }
 }
 
-fn ended(head: String, mut json: Value, endings: &[Ending], seconds: f64) -> Report {
+fn ended(begun: &Begun, endings: &[Ending], seconds: f64) -> Report {
+    let mut json = begun.json.clone();
     let ending = |e: &Ending| json!({ "ranks": e.ranks, "finding": e.finding });
     json["ended"] = endings.iter().map(ending).collect();
     json["seconds"] = json!({ "all_ranks": seconds });
-    Report::new(head + &text::endings(endings, seconds), json).refused()
+    Report::new(begun.head.clone() + &text::endings(endings, seconds), json).refused()
 }

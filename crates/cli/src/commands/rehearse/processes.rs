@@ -36,16 +36,17 @@ mod with_mpi {
     use comm::processes::{Ended, Ending};
     use runtime::rehearse::endings;
     use std::io::Write;
+    use std::time::Instant;
 
     /// This process's part of the rehearsal.
     pub fn run(args: &RehearseArgs, deadline: Result<Duration, Refusal>) -> Outcome {
-        let (mut begun, mut refusal) = (None, None);
+        let (since, mut begun, mut refusal) = (Instant::now(), None, None);
         let patience = *deadline.as_ref().unwrap_or(&Duration::from_secs_f64(PATIENCE));
         let ran = comm::processes::run(patience, last_words, |comm| {
             let outcome = deadline.and_then(|deadline| on_ranks(args, deadline, Some(comm), &mut begun));
             outcome.map_err(|why| refusal.insert(why).findings.clone())
         });
-        ran.or_else(|ended| told(&ended, begun, refusal))
+        ran.or_else(|ended| told(&ended, begun, refusal, since.elapsed().as_secs_f64()))
     }
 
     /// For a rank that the launcher ends while it computes.
@@ -54,7 +55,7 @@ mod with_mpi {
     }
 
     /// What the user is told of a run that failed, by the process that is to.
-    fn told(ended: &Ended, begun: Option<Begun>, refusal: Option<Refusal>) -> Outcome {
+    fn told(ended: &Ended, begun: Option<Begun>, refusal: Option<Refusal>, seconds: f64) -> Outcome {
         clear_progress();
         if !ended.speaks {
             return Ok(Report { exit: NO, ..Report::default() });
@@ -69,7 +70,7 @@ mod with_mpi {
         let by_rank = ended.endings.iter().enumerate().flat_map(|(rank, e)| named(e).map(move |f| (rank, Some(f))));
         let endings = endings(&by_rank.collect::<Vec<_>>());
         match begun {
-            Some(Begun { head, json, since }) => Ok(report(head, json, &endings, since.elapsed().as_secs_f64())),
+            Some(begun) => Ok(report(&begun, &endings, seconds)),
             None => Err(endings.into_iter().map(|e| e.finding).collect::<Vec<_>>().into()),
         }
     }
