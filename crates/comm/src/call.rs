@@ -114,10 +114,13 @@ impl Header {
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} `{}` of {}", self.kind, self.call.name, self.dtype)?;
-        match self.len {
-            Some(len) => write!(f, " × {len}"),
-            None if self.kind == Kind::ReduceScatter => write!(f, " in parts of {:?}", self.counts),
-            None => Ok(()),
+        if let Some(len) = self.len {
+            write!(f, " × {len}")?;
         }
+        // Members of a reduce-scatter must deal alike; elsewhere counts are each member's own.
+        if self.kind == Kind::ReduceScatter && !self.counts.is_empty() {
+            write!(f, " in parts of {:?}", self.counts)?;
+        }
+        Ok(())
     }
 }

@@ -26,6 +26,8 @@ pub trait Fabric {
     fn take(&self, from: usize, tag: u64, header: Header) -> Result<Payload>;
     /// Ends the run on every rank, for a reason that arose outside any call.
     fn end(&self, finding: &Finding);
+    /// Whether the run has ended for everyone.
+    fn is_over(&self) -> bool;
 }
 
 /// How an all-reduce joins values.

@@ -6,7 +6,10 @@ use crate::collectives::Fabric;
 use crate::element::{Dtype, Payload, Piece};
 use diag::Finding;
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How often a rank whose message was lost looks whether the others have given up.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What goes wrong with one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +17,7 @@ pub enum Fault {
     /// The rank brings another format than everybody else.
     Dtype,
     /// What the rank sends never arrives. A rank that waits for the answer of a collective does so
-    /// this long, which should be longer than the deadline of the others.
+    /// until the others have given up, and at most this long.
     Drop {
         /// How long.
         late: Duration,
@@ -40,7 +43,12 @@ impl Faulty {
     fn spoil(&self, mut header: Header) -> Header {
         match self.armed.take() {
             Some(Fault::Dtype) => header.dtype = other(header.dtype),
-            Some(Fault::Drop { late }) => std::thread::sleep(late),
+            Some(Fault::Drop { late }) => {
+                let since = Instant::now();
+                while since.elapsed() < late && !self.fabric.is_over() {
+                    std::thread::sleep(LOOK);
+                }
+            }
             None => {}
         }
         header
@@ -83,5 +91,9 @@ impl Fabric for Faulty {
 
     fn end(&self, finding: &Finding) {
         self.fabric.end(finding);
+    }
+
+    fn is_over(&self) -> bool {
+        self.fabric.is_over()
     }
 }

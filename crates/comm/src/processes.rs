@@ -2,58 +2,87 @@
 //! belong to, and waiting is polling, so that a member that disagrees, dies or hangs is named
 //! within the deadline instead of blocking inside MPI.
 //!
-//! A frame is sent buffered: it is out of the sender's hands at once, as between threads.
+//! A frame is sent buffered: it is out of the sender's hands at once, as between threads. When the
+//! run ends early, ranks tell one another how before any of them exits, for the launcher ends them
+//! all when the first one does; MPI is then not finalized, which would wait for the dead.
+
+mod closing;
+mod launcher;
+mod wire;
+
+pub use closing::Ended;
+pub use wire::Ending;
 
 use crate::call::{Group, Header};
 use crate::collectives::{Comm, Fabric};
-use crate::element::{Dtype, Payload, Piece};
+use crate::element::{Payload, Piece};
 use crate::{Result, failure};
 use diag::{Blame, Finding};
+use launcher::{Guard, LastWords, Launcher};
 use mpi::environment::Universe;
+use mpi::point_to_point::MatchedReceiveVec;
 use mpi::traits::{Communicator, Destination, Source};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use wire::{Frame, Key, Last, Partial};
 
 /// Bytes of frames that may be on their way from one rank.
 const BUFFER: usize = 1 << 28;
 /// How long a poll that found nothing rests.
 const REST: Duration = Duration::from_micros(20);
 
-/// Runs `body` on this process's rank of the MPI world. A failure is told to every rank.
-pub fn run<T>(deadline: Duration, body: impl FnOnce(&Comm) -> Result<T>) -> Result<T> {
-    let missing = || Finding::error("comm/mpi", Blame::Environment, "mpi", "MPI is already running in this process");
-    let mut universe = mpi::initialize().ok_or_else(missing)?;
+/// The least that MPI is given to start and to end, however short the deadline of a call.
+const START: Duration = Duration::from_secs(8);
+
+/// Runs `body` on this process's rank of the MPI world. When it fails on any rank, every process
+/// learns how it ended on each, and one of them is to say so. A rank that the launcher ends while it
+/// computes has no time for that; it gives `last_words` alone.
+pub fn run<T>(
+    deadline: Duration,
+    last_words: impl Fn(&Finding) + Send + Sync + 'static,
+    body: impl FnOnce(&Comm) -> std::result::Result<T, Vec<Finding>>,
+) -> std::result::Result<T, Ended> {
+    let environment = |message: String| Finding::error("comm/mpi", Blame::Environment, "mpi", message);
+    let last_words: Arc<LastWords> = Arc::new(last_words);
+    let limit = deadline.max(START);
+    let seconds = limit.as_secs_f64();
+    // Nobody polls inside these two: MPI waits there for every process, without an end.
+    let missing = format!("MPI did not start within {seconds:.0} s: a process that mpirun started is missing or stuck");
+    let starting = Guard::new(limit, environment(missing), &last_words);
+    let running = || environment("MPI is already running in this process".to_string());
+    let mut universe = mpi::initialize().ok_or_else(|| Ended::alone(running()))?;
+    drop(starting);
     universe.set_buffer_size(BUFFER);
     let rank = universe.world().rank() as usize;
-    let comm = Comm::new(Box::new(Process { rank, deadline, desk: RefCell::default(), universe }));
-    catch_unwind(AssertUnwindSafe(|| body(&comm))).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-        let finding = failure::died(rank, None, text);
-        comm.end(&finding);
-        Err(finding)
-    })
-}
-
-/// What a frame belongs to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
-    /// A round of a group.
-    Round(Vec<usize>, u64),
-    /// A message under a tag.
-    Message(u64),
-    /// The end of the run.
-    End,
-}
-
-/// A frame as it came.
-struct Frame {
-    /// What its sender calls, in words.
-    words: String,
-    payload: Payload,
+    let launcher = Launcher::listen(rank, Arc::clone(&last_words)).map_err(Ended::alone)?;
+    let (desk, waits) = (RefCell::default(), Cell::new(None));
+    let process = Rc::new(Process { rank, deadline, desk, waits, universe, launcher });
+    let comm = Comm::new(Box::new(Rc::clone(&process)));
+    let result = catch_unwind(AssertUnwindSafe(|| body(&comm))).unwrap_or_else(|panic| {
+        Err(vec![failure::died(rank, process.launcher.doing().as_ref(), failure::panicked(&*panic))])
+    });
+    let ended = match result {
+        Ok(value) => match closing::leave(&process) {
+            Ok(()) => {
+                let missing =
+                    format!("rank {rank} waited {seconds:.0} s for MPI to end: another rank is stuck or dead");
+                let _ending = Guard::new(limit, environment(missing), &last_words);
+                drop(comm);
+                drop(process);
+                return Ok(value);
+            }
+            Err(finding) => vec![finding],
+        },
+        Err(findings) => findings,
+    };
+    let ended = closing::end(&process, ended);
+    // Its end would finalize MPI.
+    std::mem::forget((comm, process));
+    Err(ended)
 }
 
 #[derive(Default)]
@@ -61,22 +90,43 @@ struct Desk {
     /// Rounds each group has had.
     rounds: HashMap<Vec<usize>, u64>,
     came: HashMap<(usize, Key), VecDeque<Frame>>,
+    /// What has begun to come, by sender.
+    partial: HashMap<usize, Partial>,
     /// Why the run is over.
-    failure: Option<Finding>,
+    failure: Option<Ending>,
+    /// How it ended elsewhere.
+    ends: HashMap<usize, Last>,
+    /// Who is through.
+    left: Vec<usize>,
+    /// Who tells the user.
+    speaker: Option<usize>,
 }
 
 impl Desk {
     /// The next frame under a key, or why there will be none.
-    fn next(&mut self, at: &(usize, Key)) -> Option<Result<Frame>> {
-        if let Some(finding) = &self.failure {
-            return Some(Err(finding.clone()));
-        }
+    fn next(&mut self, at: &(usize, Key)) -> Option<Frame> {
         let frames = self.came.get_mut(at)?;
         let frame = frames.pop_front();
         if frames.is_empty() {
             self.came.remove(at);
         }
-        frame.map(Ok)
+        frame
+    }
+
+    /// Takes a whole frame.
+    fn take(&mut self, from: usize, bytes: &[u8]) -> Option<()> {
+        let (key, frame) = wire::decode(bytes)?;
+        match key {
+            Key::End => {
+                let last = Last::decode(&frame.payload)?;
+                self.failure.get_or_insert(last.ending.clone());
+                self.ends.insert(from, last);
+            }
+            Key::Left => self.left.push(from),
+            Key::Speaks => self.speaker = Some(from),
+            key => self.came.entry((from, key)).or_default().push_back(frame),
+        }
+        Some(())
     }
 }
 
@@ -84,67 +134,117 @@ struct Process {
     rank: usize,
     deadline: Duration,
     desk: RefCell<Desk>,
+    /// The rank that this one waits for.
+    waits: Cell<Option<usize>>,
     universe: Universe,
+    launcher: Launcher,
+}
+
+/// Who waits for whom, in what, since when.
+struct Wait<'a> {
+    group: &'a Group,
+    header: &'a Header,
+    key: &'a Key,
+    since: Instant,
 }
 
 impl Process {
-    fn send(&self, to: usize, key: &Key, words: &str, payload: &Payload) {
-        let frame = encode(key, words, payload);
-        self.universe.world().process_at_rank(to as i32).buffered_send(&frame[..]);
+    fn world(&self) -> usize {
+        self.universe.world().size() as usize
     }
 
-    /// Takes whatever has come off the wire.
-    fn poll(&self) -> bool {
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let rank = self.rank;
+        (0..self.world()).filter(move |r| *r != rank)
+    }
+
+    fn send(&self, to: usize, key: &Key, words: &str, payload: &Payload) -> Result<()> {
+        let frame = wire::encode(key, words, payload);
+        if frame.len() > BUFFER / 8 {
+            let (bytes, most) = (frame.len(), BUFFER / 8);
+            let message = format!("rank {} cannot send {words}: {bytes} bytes, and at most {most} travel", self.rank);
+            return Err(Finding::error("comm/size", Blame::Environment, "mpi", message));
+        }
         let world = self.universe.world();
-        let Some(status) = world.any_process().immediate_probe() else { return false };
-        let from = status.source_rank();
-        let (bytes, _) = world.process_at_rank(from).receive_vec::<u8>();
+        let target = world.process_at_rank(to as i32);
+        wire::messages(&frame).iter().for_each(|message| target.buffered_send(&message[..]));
+        Ok(())
+    }
+
+    /// Takes a message off the wire, if one is there.
+    fn poll(&self) -> bool {
+        let Some((message, status)) = self.universe.world().any_process().immediate_matched_probe() else {
+            return false;
+        };
+        let from = status.source_rank() as usize;
+        let (bytes, _) = (message, status).matched_receive_vec::<u8>();
         let mut desk = self.desk.borrow_mut();
-        match decode(&bytes) {
-            Some((Key::End, frame)) => {
-                let finding = Finding::error("comm/ended", Blame::Bug, "world", frame.words);
-                desk.failure.get_or_insert(finding);
-            }
-            Some((key, frame)) => desk.came.entry((from as usize, key)).or_default().push_back(frame),
-            None => {
-                let message = format!("rank {from} sent something that is no frame");
-                desk.failure.get_or_insert(Finding::error("comm/frame", Blame::Bug, "world", message));
-            }
+        let Some(frame) = desk.partial.entry(from).or_default().add(&bytes) else { return true };
+        if desk.take(from, &frame).is_none() {
+            let message = format!("rank {from} sent rank {} something that is no frame", self.rank);
+            let findings = vec![Finding::error("comm/frame", Blame::Bug, "world", message)];
+            desk.failure.get_or_insert(Ending { findings, by: self.rank });
         }
         true
     }
 
+    /// Why the run is over, if it is.
+    fn over(&self) -> Option<Finding> {
+        self.desk.borrow().failure.as_ref().and_then(|ending| ending.findings.first().cloned())
+    }
+
     /// The next frame of a rank under a key.
-    fn wait(&self, group: &Group, header: &Header, from: usize, key: &Key) -> Result<Frame> {
-        let since = Instant::now();
-        let at = (from, key.clone());
+    fn wait(&self, wait: &Wait, from: usize) -> Result<Frame> {
+        let at = (from, wait.key.clone());
+        self.waits.set(Some(from));
         loop {
+            if let Some(finding) = self.over() {
+                return Err(finding);
+            }
             let found = self.desk.borrow_mut().next(&at);
             if let Some(found) = found {
-                return found;
+                self.waits.set(None);
+                return Ok(found);
             }
-            if !self.poll() {
-                if since.elapsed() >= self.deadline {
-                    let missing = [format!("rank {from}")];
-                    let seconds = since.elapsed().as_secs_f64();
-                    return Err(self.fail(failure::late(group, header, self.rank, &missing, seconds)));
-                }
-                std::thread::sleep(REST);
+            if self.poll() {
+                continue;
             }
+            if let Some(finding) = self.in_vain(wait, from) {
+                return Err(self.fail(finding));
+            }
+            std::thread::sleep(REST);
         }
     }
 
-    /// Ends the run for everyone.
-    fn fail(&self, finding: Finding) -> Finding {
-        let none = Payload::U64(Arc::new(Vec::new()));
-        for to in (0..self.world()).filter(|r| *r != self.rank) {
-            self.send(to, &Key::End, &finding.message, &none);
+    /// Why waiting for a rank is in vain, if it is.
+    fn in_vain(&self, wait: &Wait, from: usize) -> Option<Finding> {
+        let desk = self.desk.borrow();
+        let Wait { group, header, key, since } = wait;
+        if desk.left.contains(&from) {
+            return Some(failure::left(group, header, self.rank, from));
         }
-        self.desk.borrow_mut().failure.get_or_insert(finding).clone()
+        let is_missing = |rank: &&usize| **rank != self.rank && !desk.came.contains_key(&(**rank, (*key).clone()));
+        let after_from = group.ranks().iter().skip_while(|rank| **rank != from);
+        let missing: Vec<String> = after_from.filter(is_missing).map(|rank| format!("rank {rank}")).collect();
+        let axis = header.call.axis;
+        if self.launcher.ends() {
+            let at = format!("in {header} on {axis} group {group}, as it waited for {}", missing.join(", "));
+            return Some(failure::terminated(self.rank, axis, &at));
+        }
+        let waited = since.elapsed();
+        (waited >= self.deadline).then(|| failure::late(group, header, self.rank, &missing, waited.as_secs_f64()))
+    }
+
+    /// Ends the run for this rank; the others are told when it closes.
+    fn fail(&self, finding: Finding) -> Finding {
+        let ending = Ending { findings: vec![finding.clone()], by: self.rank };
+        self.desk.borrow_mut().failure.get_or_insert(ending);
+        finding
     }
 
     /// Sends a part to every other member and gives everyone's for us; our own is `parts[place]`.
     fn meet(&self, group: &Group, header: &Header, parts: Vec<Payload>) -> Result<Vec<Payload>> {
+        self.begin(header)?;
         let number = {
             let mut desk = self.desk.borrow_mut();
             let round = desk.rounds.entry(group.ranks().to_vec()).or_default();
@@ -154,32 +254,44 @@ impl Process {
         let key = Key::Round(group.ranks().to_vec(), number);
         let words = failure::words(header);
         for (to, part) in group.ranks().iter().zip(&parts).filter(|(to, _)| **to != self.rank) {
-            self.send(*to, &key, &words, part);
+            self.send(*to, &key, &words, part)?;
         }
+        let wait = Wait { group, header, key: &key, since: Instant::now() };
         let mut out = Vec::with_capacity(group.len());
         for (&from, mine) in group.ranks().iter().zip(parts) {
             if from == self.rank {
                 out.push(mine);
                 continue;
             }
-            let frame = self.wait(group, header, from, &key)?;
-            if frame.words != words {
-                let (first, second) = ((from, frame.words.as_str()), (self.rank, words.as_str()));
-                return Err(self.fail(failure::disagree(group, header.call.axis, first, second)));
-            }
-            out.push(frame.payload);
+            out.push(self.agreed(&wait, from, &words)?);
         }
         Ok(out)
     }
+
+    /// What a rank brings, if it makes the same call.
+    fn agreed(&self, wait: &Wait, from: usize, words: &str) -> Result<Payload> {
+        let frame = self.wait(wait, from)?;
+        if frame.words == words {
+            return Ok(frame.payload);
+        }
+        let (first, second) = ((from, frame.words.as_str()), (self.rank, words));
+        Err(self.fail(failure::disagree(wait.group, wait.header.call.axis, first, second)))
+    }
+
+    /// Notes a call; refuses when the run is over.
+    fn begin(&self, header: &Header) -> Result<()> {
+        self.launcher.begin(header);
+        self.over().map_or(Ok(()), Err)
+    }
 }
 
-impl Fabric for Process {
+impl Fabric for Rc<Process> {
     fn rank(&self) -> usize {
         self.rank
     }
 
     fn world(&self) -> usize {
-        self.universe.world().size() as usize
+        Process::world(self)
     }
 
     fn share(&self, group: &Group, header: Header, payload: Payload) -> Result<Vec<Payload>> {
@@ -199,29 +311,30 @@ impl Fabric for Process {
     }
 
     fn post(&self, to: usize, tag: u64, header: Header, payload: Payload) -> Result<()> {
+        self.begin(&header)?;
         let (key, words) = (Key::Message(tag), failure::words(&header));
-        if to == self.rank {
-            let mut desk = self.desk.borrow_mut();
-            desk.came.entry((to, key)).or_default().push_back(Frame { words, payload });
-        } else {
-            self.send(to, &key, &words, &payload);
+        if to != self.rank {
+            return self.send(to, &key, &words, &payload);
         }
+        let mut desk = self.desk.borrow_mut();
+        desk.came.entry((to, key)).or_default().push_back(Frame { words, payload });
         Ok(())
     }
 
     fn take(&self, from: usize, tag: u64, header: Header) -> Result<Payload> {
+        self.begin(&header)?;
         let group = Group::new([from, self.rank]);
-        let frame = self.wait(&group, &header, from, &Key::Message(tag))?;
-        let words = failure::words(&header);
-        if frame.words == words {
-            return Ok(frame.payload);
-        }
-        let (first, second) = ((from, frame.words.as_str()), (self.rank, words.as_str()));
-        Err(self.fail(failure::disagree(&group, header.call.axis, first, second)))
+        let wait = Wait { group: &group, header: &header, key: &Key::Message(tag), since: Instant::now() };
+        self.agreed(&wait, from, &failure::words(&header))
     }
 
     fn end(&self, finding: &Finding) {
         self.fail(finding.clone());
+    }
+
+    fn is_over(&self) -> bool {
+        while self.poll() {}
+        self.launcher.ends() || self.over().is_some()
     }
 }
 
@@ -230,80 +343,5 @@ fn cut(payload: &Payload, range: std::ops::Range<usize>) -> Payload {
         Payload::F32(v) => Payload::F32(Arc::new(v[range].to_vec())),
         Payload::F64(v) => Payload::F64(Arc::new(v[range].to_vec())),
         Payload::U64(v) => Payload::U64(Arc::new(v[range].to_vec())),
-    }
-}
-
-/// A frame as bytes: the key, the words, the format, the elements. Numbers are little-endian.
-fn encode(key: &Key, words: &str, payload: &Payload) -> Vec<u8> {
-    let numbers: Vec<u64> = match key {
-        Key::Round(ranks, round) => {
-            [0, *round, ranks.len() as u64].into_iter().chain(ranks.iter().map(|r| *r as u64)).collect()
-        }
-        Key::Message(tag) => vec![1, *tag],
-        Key::End => vec![2],
-    };
-    let mut out: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
-    out.extend((words.len() as u64).to_le_bytes());
-    out.extend(words.as_bytes());
-    match payload {
-        Payload::F32(v) => {
-            out.push(Dtype::F32 as u8);
-            out.extend(v.iter().flat_map(|x| x.to_le_bytes()));
-        }
-        Payload::F64(v) => {
-            out.push(Dtype::F64 as u8);
-            out.extend(v.iter().flat_map(|x| x.to_le_bytes()));
-        }
-        Payload::U64(v) => {
-            out.push(Dtype::U64 as u8);
-            out.extend(v.iter().flat_map(|x| x.to_le_bytes()));
-        }
-    }
-    out
-}
-
-fn decode(bytes: &[u8]) -> Option<(Key, Frame)> {
-    let mut at = 0;
-    let mut number = || {
-        let found = bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
-        at += 8;
-        found
-    };
-    let key = match number()? {
-        0 => {
-            let (round, len) = (number()?, number()?);
-            let ranks = (0..len).map(|_| number().map(|r| r as usize)).collect::<Option<Vec<_>>>()?;
-            Key::Round(ranks, round)
-        }
-        1 => Key::Message(number()?),
-        2 => Key::End,
-        _ => return None,
-    };
-    let len = number()? as usize;
-    let words = String::from_utf8(bytes.get(at..at + len)?.to_vec()).ok()?;
-    let dtype = *bytes.get(at + len)?;
-    let data = &bytes[at + len + 1..];
-    let payload = if dtype == Dtype::F32 as u8 {
-        Payload::F32(Arc::new(data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()))
-    } else if dtype == Dtype::F64 as u8 {
-        Payload::F64(Arc::new(data.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect()))
-    } else {
-        Payload::U64(Arc::new(data.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b)).collect()))
-    };
-    Some((key, Frame { words, payload }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frames_read_back() {
-        let payload = Payload::F64(Arc::new(vec![1.5, -2.0]));
-        for key in [Key::Round(vec![0, 3], 7), Key::Message(9), Key::End] {
-            let (again, frame) = decode(&encode(&key, "all-reduce", &payload)).unwrap();
-            assert_eq!((again, frame.words.as_str(), frame.payload.len()), (key, "all-reduce", 2));
-        }
-        assert!(decode(&[1, 2, 3]).is_none());
     }
 }

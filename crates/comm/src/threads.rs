@@ -24,9 +24,7 @@ pub fn run<T: Send>(world: usize, deadline: Duration, body: impl Fn(&Comm) -> Re
                 let comm = Comm::new(Box::new(Thread { hall: Arc::clone(&hall), rank }));
                 let result = catch_unwind(AssertUnwindSafe(|| body(&comm)));
                 let result = result.unwrap_or_else(|panic| {
-                    let text = panic.downcast_ref::<String>().map(String::as_str);
-                    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-                    Err(failure::died(rank, hall.doing(rank).as_ref(), text))
+                    Err(failure::died(rank, hall.doing(rank).as_ref(), failure::panicked(&*panic)))
                 });
                 match result {
                     Ok(value) => {
@@ -328,6 +326,10 @@ impl Fabric for Thread {
 
     fn end(&self, finding: &Finding) {
         self.hall.fail(finding.clone());
+    }
+
+    fn is_over(&self) -> bool {
+        lock(&self.hall.status).failure.is_some()
     }
 
     fn post(&self, to: usize, tag: u64, header: Header, payload: Payload) -> Result<()> {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// What a command printed, and how it ended.
+#[allow(dead_code)]
 pub struct Ran {
     pub stdout: String,
     pub stderr: String,
@@ -17,6 +18,7 @@ pub fn run(line: &str) -> Ran {
 }
 
 /// Runs `shardwright` with these arguments.
+#[allow(dead_code)]
 pub fn run_args(args: &[&str]) -> Ran {
     let output: Output = Command::new(env!("CARGO_BIN_EXE_shardwright")).args(args).output().expect("the binary runs");
     Ran {

@@ -13,9 +13,9 @@ mod run;
 
 pub use data::Source;
 pub use inject::Inject;
-pub use outcome::{Ending, Load, Outcome, Parity, Rehearsal, Worst};
+pub use outcome::{Ending, Load, Outcome, Parity, Rehearsal, Worst, endings};
 pub use prepare::{MOST_RANKS, Prepared, prepare};
-pub use run::rehearse;
+pub use run::{rehearse, rehearse_between};
 
 use crate::optimizer::Settings;
 use crate::shrink::Dims;

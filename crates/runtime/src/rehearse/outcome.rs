@@ -19,7 +19,6 @@ pub(super) struct RankOutcome {
 
 impl RankOutcome {
     /// End to end, each behind its length. Counts of bytes are exact up to 2^53.
-    #[cfg(feature = "mpi")]
     pub fn encode(&self) -> Vec<f64> {
         let counts = |v: &[u64]| v.iter().map(|n| *n as f64).collect::<Vec<_>>();
         let all = [
@@ -32,7 +31,6 @@ impl RankOutcome {
         all.into_iter().flat_map(|part| std::iter::once(part.len() as f64).chain(part)).collect()
     }
 
-    #[cfg(feature = "mpi")]
     pub fn decode(mut values: &[f64]) -> RankOutcome {
         let mut next = || {
             let (len, rest) = values.split_first().map_or((0, &[][..]), |(n, rest)| (*n as usize, rest));
@@ -145,7 +143,7 @@ pub enum Outcome {
 }
 
 /// Ranks that ended alike, together.
-pub(super) fn endings(results: &[(usize, Option<Finding>)]) -> Vec<Ending> {
+pub fn endings(results: &[(usize, Option<Finding>)]) -> Vec<Ending> {
     let mut out: Vec<Ending> = Vec::new();
     for (rank, finding) in results {
         let Some(finding) = finding else { continue };

@@ -2,14 +2,14 @@
 
 use super::compare::Wholes;
 use super::outcome::{Expected, Outcome, RankOutcome, endings, join};
-use super::{Ask, JUDGED_STEPS, Number, Prepared, Ranks, settings};
+use super::{Ask, JUDGED_STEPS, Number, Prepared, settings};
 use crate::real::Real;
 use crate::report;
 use crate::train::Trainer;
-use comm::{Comm, Result, threads};
+use comm::{Call, Comm, Group, Result, threads};
 use diag::{Blame, Finding};
 use layout::OwnershipTable;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Runs a prepared rehearsal. `watch` is told of every step done, on one rank and then on all.
 pub fn rehearse(
@@ -17,9 +17,36 @@ pub fn rehearse(
     prepared: &Prepared,
     watch: &(dyn Fn(u64) + Sync),
 ) -> std::result::Result<Outcome, Vec<Finding>> {
+    rehearse_over(ask, prepared, Over::Threads, watch)
+}
+
+/// The same where this process is one of the ranks, and its end of the world is `comm`. What goes
+/// wrong between ranks is an error here: whoever runs the processes knows how each of them ended.
+pub fn rehearse_between(
+    ask: &Ask,
+    prepared: &Prepared,
+    comm: &Comm,
+    watch: &(dyn Fn(u64) + Sync),
+) -> std::result::Result<Outcome, Vec<Finding>> {
+    rehearse_over(ask, prepared, Over::Processes(comm), watch)
+}
+
+/// What ranks are here.
+#[derive(Clone, Copy)]
+enum Over<'a> {
+    Threads,
+    Processes(&'a Comm),
+}
+
+fn rehearse_over(
+    ask: &Ask,
+    prepared: &Prepared,
+    over: Over,
+    watch: &(dyn Fn(u64) + Sync),
+) -> std::result::Result<Outcome, Vec<Finding>> {
     match ask.number {
-        Number::F32 => run::<f32>(ask, prepared, watch),
-        Number::F64 => run::<f64>(ask, prepared, watch),
+        Number::F32 => run::<f32>(ask, prepared, over, watch),
+        Number::F64 => run::<f64>(ask, prepared, over, watch),
     }
 }
 
@@ -35,6 +62,7 @@ struct Reference {
 fn run<R: Real>(
     ask: &Ask,
     prepared: &Prepared,
+    over: Over,
     watch: &(dyn Fn(u64) + Sync),
 ) -> std::result::Result<Outcome, Vec<Finding>> {
     let table = OwnershipTable::new(&prepared.recipe, &prepared.layout)?;
@@ -42,12 +70,12 @@ fn run<R: Real>(
     let reference = reference::<R>(ask, prepared, watch).map_err(|f| vec![f])?;
     let since = Instant::now();
     let body = |comm: &Comm| rank::<R>(ask, prepared, &paths, &reference, comm, watch);
-    let (results, reports) = match ask.ranks {
-        Ranks::Threads => (threads::run(prepared.layout.world as usize, ask.deadline, body), true),
-        Ranks::Mpi => processes(ask.deadline, prepared, body)?,
+    let results = match over {
+        Over::Threads => threads::run(prepared.layout.world as usize, ask.deadline, body),
+        Over::Processes(comm) => processes(comm, body).map_err(|f| vec![f])?,
     };
     let seconds = since.elapsed().as_secs_f64();
-    if !reports {
+    if matches!(over, Over::Processes(comm) if comm.rank() > 0) {
         return Ok(Outcome::Elsewhere);
     }
     let failed: Vec<_> = results.iter().enumerate().map(|(rank, r)| (rank, r.as_ref().err().cloned())).collect();
@@ -136,46 +164,17 @@ fn rank<R: Real>(
 
 type Results = Vec<Result<RankOutcome>>;
 
-/// Ranks as processes: every process has the same reference, and all numbers meet on all; the first
-/// reports, and the others where the run ended early.
-#[cfg(feature = "mpi")]
-fn processes(
-    deadline: Duration,
-    prepared: &Prepared,
-    body: impl Fn(&Comm) -> Result<RankOutcome>,
-) -> std::result::Result<(Results, bool), Vec<Finding>> {
-    use comm::{Call, Group};
-    let gathered = comm::processes::run(deadline, |comm| {
-        let (world, wanted) = (comm.world(), prepared.layout.world as usize);
-        if world != wanted {
-            let message = format!("mpirun started {world} processes, and the layout has {wanted} ranks");
-            let finding = Finding::error("rehearse/processes", Blame::Environment, "mpi", message);
-            return Err(finding.hint(format!("mpirun -n {wanted} shardwright rehearse …")));
-        }
-        let mine = body(comm)?.encode();
-        let call = Call::new("world", "what ranks came to");
-        let (all, counts) = comm.all_gather_uneven(&Group::new(0..world), call, mine)?;
-        let mut rest = all.as_slice();
-        let mut ranks = Vec::with_capacity(world);
-        for count in counts {
-            let (part, others) = rest.split_at(count);
-            ranks.push(Ok(RankOutcome::decode(part)));
-            rest = others;
-        }
-        Ok((ranks, comm.rank() == 0))
-    });
-    gathered.map_err(|finding| vec![finding])
-}
-
-#[cfg(not(feature = "mpi"))]
-fn processes(
-    _: Duration,
-    _: &Prepared,
-    _: impl Fn(&Comm) -> Result<RankOutcome>,
-) -> std::result::Result<(Results, bool), Vec<Finding>> {
-    let message = "this build has no MPI";
-    Err(vec![
-        Finding::error("rehearse/processes", Blame::Environment, "mpi", message)
-            .hint("build with `--features mpi`, or leave --ranks out: threads run the same collectives"),
-    ])
+/// Ranks as processes: every process has the same reference, and all numbers meet on all.
+fn processes(comm: &Comm, body: impl Fn(&Comm) -> Result<RankOutcome>) -> Result<Results> {
+    let mine = body(comm)?.encode();
+    let call = Call::new("world", "what ranks came to");
+    let (all, counts) = comm.all_gather_uneven(&Group::new(0..comm.world()), call, mine)?;
+    let mut rest = all.as_slice();
+    let mut ranks = Vec::with_capacity(comm.world());
+    for count in counts {
+        let (part, others) = rest.split_at(count);
+        ranks.push(Ok(RankOutcome::decode(part)));
+        rest = others;
+    }
+    Ok(ranks)
 }

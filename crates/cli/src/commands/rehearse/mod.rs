@@ -1,5 +1,6 @@
 //! `rehearse`: the plan executed on small dimensions, on all ranks and on one.
 
+mod processes;
 mod text;
 
 use super::fit::stepped;
@@ -7,9 +8,12 @@ use super::{layout_json, recipe_of};
 use crate::args::{RehearsalArgs, RehearseArgs};
 use crate::files::read_text;
 use crate::outcome::{Outcome, Refusal, Report};
+use comm::Comm;
 use diag::{Blame, Finding};
 use layout::check;
-use runtime::rehearse::{Ask, Ending, Outcome as Ran, Prepared, Rehearsal, Source, prepare, rehearse};
+use runtime::rehearse::{
+    Ask, Ending, Outcome as Ran, Prepared, Ranks, Rehearsal, Source, prepare, rehearse, rehearse_between,
+};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -20,10 +24,25 @@ const PATIENCE: f64 = 60.0;
 const PATIENCE_WITH_FAULT: f64 = 5.0;
 
 pub fn run(args: &RehearseArgs) -> Outcome {
+    let patience = if args.how.inject.is_some() { PATIENCE_WITH_FAULT } else { PATIENCE };
+    let deadline = deadline(args.how.deadline.unwrap_or(patience));
+    match args.how.ranks {
+        Ranks::Threads => on_ranks(args, deadline?, None, &mut None),
+        Ranks::Mpi => processes::run(args, deadline),
+    }
+}
+
+/// What a report begins with, however the run ends.
+struct Begun {
+    head: String,
+    json: Value,
+}
+
+/// A rehearsal on threads, or on the ranks that `comm` is one of.
+fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun: &mut Option<Begun>) -> Outcome {
     let recipe = stepped(recipe_of(&args.recipe)?, args.how.optimizer);
     let request = args.layout.request();
     let args = &args.how;
-    let patience = if args.inject.is_some() { PATIENCE_WITH_FAULT } else { PATIENCE };
     let ask = Ask {
         recipe: &recipe,
         request: &request,
@@ -33,18 +52,24 @@ pub fn run(args: &RehearseArgs) -> Outcome {
         seed: args.seed,
         source: source(args)?,
         inject: args.inject,
-        deadline: deadline(args.deadline.unwrap_or(patience))?,
+        deadline,
         ranks: args.ranks,
     };
     let prepared = prepare(&ask)?;
-    let ran = rehearse(&ask, &prepared, &progress(&ask, &prepared))?;
-    clear_progress();
-    let head = text::head(&ask, &prepared);
-    let report = match ran {
-        Ran::Ran(rehearsal) => finished(&ask, &prepared, head, &rehearsal),
-        Ran::Ended(endings, seconds) => ended(&ask, &prepared, head, &endings, seconds),
-        Ran::Elsewhere => Report::default(),
+    comm.map_or(Ok(()), |comm| processes::fits(comm, &prepared))?;
+    let begun = begun.insert(Begun { head: text::head(&ask, &prepared), json: common_json(&ask, &prepared) });
+    let ran = match comm {
+        None => rehearse(&ask, &prepared, &progress(&ask, &prepared))?,
+        Some(comm) if comm.rank() == 0 => rehearse_between(&ask, &prepared, comm, &progress(&ask, &prepared))?,
+        Some(comm) => rehearse_between(&ask, &prepared, comm, &|_| {})?,
     };
+    let report = match ran {
+        Ran::Ran(rehearsal) => finished(&ask, &prepared, begun, &rehearsal),
+        Ran::Ended(endings, seconds) => ended(begun, &endings, seconds),
+        // The first process says everything, warnings too.
+        Ran::Elsewhere => return Ok(Report::default()),
+    };
+    clear_progress();
     Ok(report.with_findings(&prepared.notes))
 }
 
@@ -89,8 +114,9 @@ fn clear_progress() {
     }
 }
 
-fn finished(ask: &Ask, prepared: &Prepared, head: String, rehearsal: &Rehearsal) -> Report {
-    let report = Report::new(head + &text::body(ask, prepared, rehearsal), json(ask, prepared, rehearsal));
+fn finished(ask: &Ask, prepared: &Prepared, begun: &Begun, rehearsal: &Rehearsal) -> Report {
+    let text = begun.head.clone() + &text::body(ask, prepared, rehearsal);
+    let report = Report::new(text, json(begun.json.clone(), rehearsal));
     if rehearsal.parity.passes() { report } else { report.refused() }
 }
 
@@ -104,7 +130,7 @@ fn common_json(ask: &Ask, prepared: &Prepared) -> Value {
     })
 }
 
-fn json(ask: &Ask, prepared: &Prepared, r: &Rehearsal) -> Value {
+fn json(mut out: Value, r: &Rehearsal) -> Value {
     let worst = |all: &[runtime::rehearse::Worst]| {
         let shown = all.iter().take(text::WORST).filter(|w| w.difference > 0.0);
         shown.map(|w| json!({ "tensor": w.path, "difference": number(w.difference) })).collect::<Vec<_>>()
@@ -113,7 +139,6 @@ fn json(ask: &Ask, prepared: &Prepared, r: &Rehearsal) -> Value {
         json!({ "expert_layer": l.layer, "tokens": l.tokens,
             "without_tokens": l.tokens.iter().filter(|n| **n == 0).count() })
     };
-    let mut out = common_json(ask, prepared);
     out["parity"] = json!({
         "pass": r.parity.passes(), "tolerance": r.parity.tolerance, "judged_steps": r.parity.steps,
         "loss": number(r.parity.loss), "gradient": number(r.parity.gradient()), "weight": number(r.parity.weight()),
@@ -141,11 +166,10 @@ fn number(difference: f64) -> Value {
     if difference.is_finite() { json!(difference) } else { json!("infinite") }
 }
 
-fn ended(ask: &Ask, prepared: &Prepared, head: String, endings: &[Ending], seconds: f64) -> Report {
-    let mut out = common_json(ask, prepared);
+fn ended(begun: &Begun, endings: &[Ending], seconds: f64) -> Report {
+    let mut json = begun.json.clone();
     let ending = |e: &Ending| json!({ "ranks": e.ranks, "finding": e.finding });
-    out["ended"] = endings.iter().map(ending).collect();
-    out["seconds"] = json!({ "all_ranks": seconds });
-    let report = Report::new(head + &text::endings(endings, seconds), out);
-    report.refused()
+    json["ended"] = endings.iter().map(ending).collect();
+    json["seconds"] = json!({ "all_ranks": seconds });
+    Report::new(begun.head.clone() + &text::endings(endings, seconds), json).refused()
 }
