@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 mod splits;
-use splits::{DELTA, MAMBA2, MAMBA3, TABLES, degrees, legal, recipe};
+use splits::{CARRY, DELTA, FEW_GROUPS, MAMBA2, MAMBA3, SCHEDULES, TABLES, degrees, legal, recipe};
 
 /// What a run came to: reports of every step, and whole gradients and weights by path.
 struct Outcome {
@@ -111,6 +111,8 @@ fn context_parallel() {
     parity("A", "", |r| r.cp = Some(4));
     parity("M", MAMBA2, |r| r.cp = Some(2));
     parity("M", MAMBA3, |r| r.cp = Some(2));
+    parity("M", FEW_GROUPS, |r| r.cp = Some(4));
+    parity("M", FEW_GROUPS, |r| (r.tp, r.cp) = (Some(2), Some(2)));
     parity("AG", DELTA, |r| (r.tp, r.cp) = (Some(2), Some(2)));
     parity("MR", MAMBA3, |r| r.cp = Some(2));
     parity("E", "", |r| (r.cp, r.ep) = (Some(2), Some(2)));
@@ -158,6 +160,33 @@ fn pipelines_in_every_order() {
                 check_parity(&recipe, &format!("{schedule} pp {pp} zero {zero} {tied}"), &request, &expected);
             }
         }
+    }
+}
+
+/// State that runs up the depth crosses chunks in every order, with every other axis.
+#[test]
+fn state_up_the_depth() {
+    let recipe = recipe("RFARAR", CARRY);
+    let expected = one(&recipe);
+    let plain = one(&splits::recipe("RFARAR", ""));
+    assert!((plain.reports[0].loss - expected.reports[0].loss).abs() > 1e-6, "state changes nothing");
+    for (schedule, pp, vpp) in SCHEDULES {
+        let request = LayoutRequest {
+            pp: Some(pp),
+            vpp: Some(vpp),
+            schedule: Some(schedule),
+            microbatches: Some(4),
+            ..LayoutRequest::default()
+        };
+        check_parity(&recipe, &format!("{schedule} pp {pp} vpp {vpp}"), &request, &expected);
+    }
+    for (tp, cp, pp, dp, recompute) in
+        [(1, 2, 1, 1, "none"), (1, 2, 2, 1, "full"), (2, 1, 2, 2, "full"), (2, 2, 2, 2, "none")]
+    {
+        let mut request =
+            LayoutRequest { tp: Some(tp), cp: Some(cp), pp: Some(pp), dp: Some(dp), ..Default::default() };
+        request.recompute = Recompute::parse(recompute).ok();
+        check_parity(&recipe, &format!("tp {tp} cp {cp} pp {pp} dp {dp} {recompute}"), &request, &expected);
     }
 }
 

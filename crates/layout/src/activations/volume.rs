@@ -2,7 +2,7 @@
 //! pass its stage runs, and what moves once a step. Exact for this project's own engine; rows that
 //! routing deals out are counted as if it were balanced, which is their mean over ranks.
 
-use super::{Exchange, Holds, prediction_join, state, vocabulary};
+use super::{Exchange, Holds, depth_state, prediction_join, state, vocabulary};
 use crate::axis::Axis;
 use crate::layout::Layout;
 use crate::mesh::{Coordinates, Mesh, Order};
@@ -52,7 +52,7 @@ pub fn of_rank(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, rank: u
             Pass::Backward | Pass::BackwardInput => sum.add_all(&of_chunk[1]),
             Pass::BackwardWeight => {}
         }
-        sum.add("pp", Holds::Numbers, seam(recipe, layout, &order, stage, action));
+        sum.add("pp", Holds::Numbers, seam(recipe, layout, table, &order, stage, action));
     }
     for exchange in state::of_rank(recipe, layout, table, &mesh, rank) {
         sum.add(exchange.axis, exchange.holds, exchange.elements * exchange.count);
@@ -61,16 +61,18 @@ pub fn of_rank(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, rank: u
     Ok(sum.by_axis)
 }
 
-/// Elements a pass sends to the stage of the next chunk, or of the one before; a stage that holds
-/// both sends nothing.
-fn seam(recipe: &Recipe, layout: &Layout, order: &Pipeline, stage: u32, action: Action) -> u64 {
+/// Elements a pass sends to the stage of the next chunk, or of the one before: the residual stream,
+/// and recurrent state where it runs up the depth. A stage that holds both sends nothing.
+fn seam(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, order: &Pipeline, stage: u32, action: Action) -> u64 {
     let to = match action.pass {
         Pass::Forward => Some(action.chunk + 1).filter(|c| *c < order.chunks()),
         Pass::Backward | Pass::BackwardInput => action.chunk.checked_sub(1),
         Pass::BackwardWeight => None,
     };
-    let leaves = to.is_some_and(|chunk| order.stage_of(order.direction(action.microbatch), chunk) != stage);
-    if leaves { layout.tokens_per_microbatch_per_rank() * recipe.hidden } else { 0 }
+    let leaves = |chunk: &u32| order.stage_of(order.direction(action.microbatch), *chunk) != stage;
+    let Some(chunk) = to.filter(leaves) else { return 0 };
+    let above = &table.stages.chunks[chunk.max(action.chunk) as usize];
+    layout.tokens_per_microbatch_per_rank() * recipe.hidden + depth_state(recipe, layout, above.layers.start)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! timeline where the context axis cuts it.
 
 use super::Cx;
-use crate::mat::Mat;
+use crate::mat::{Mat, axpy};
 use crate::product::View;
 use crate::real::Real;
 use crate::saved::Sizes;
@@ -141,6 +141,17 @@ impl Scan {
 
     /// Output of every token, and kept states: chunk by chunk, sequence by sequence, head by head.
     pub fn forward<R: Real>(&self, cx: &Cx<R>, cell: &impl Cell<R>) -> Result<(Mat<R>, Mat<R>)> {
+        self.forward_with(cx, cell, None)
+    }
+
+    /// The same, where at every border of a chunk the state becomes the mean of its own and of the
+    /// one `below`, which is like the kept ones.
+    pub fn forward_with<R: Real>(
+        &self,
+        cx: &Cx<R>,
+        cell: &impl Cell<R>,
+        below: Option<&Mat<R>>,
+    ) -> Result<(Mat<R>, Mat<R>)> {
         let (batch, heads, len) = (cx.sizes.sequences, cell.heads(), cell.state());
         let spans = self.spans(&cx.sizes);
         let parts = self.parts(cx);
@@ -155,6 +166,10 @@ impl Scan {
                 None => vec![R::ZERO; size],
             };
             for start in (0..*span).step_by(self.chunk) {
+                if let Some(below) = below {
+                    let theirs = &below.data[kept.len()..kept.len() + size];
+                    states.iter_mut().zip(theirs).for_each(|(own, below)| *own = (*own + *below) * R::of(0.5));
+                }
                 kept.extend_from_slice(&states);
                 for (at, state) in states.chunks_exact_mut(len).enumerate() {
                     let rows = self.rows(first, start, *span, batch, at / heads);
@@ -171,6 +186,20 @@ impl Scan {
 
     /// Runs the cell's transposes backwards in time.
     pub fn backward<R: Real>(&self, cx: &Cx<R>, cell: &mut impl Cell<R>, kept: &Mat<R>, dout: &Mat<R>) -> Result<()> {
+        self.backward_with(cx, cell, kept, dout, None, None)
+    }
+
+    /// Transpose of [`Scan::forward_with`]: `dabove` is what the block above says of the kept states,
+    /// and the gradient of the states below is written to `dbelow`.
+    pub fn backward_with<R: Real>(
+        &self,
+        cx: &Cx<R>,
+        cell: &mut impl Cell<R>,
+        kept: &Mat<R>,
+        dout: &Mat<R>,
+        dabove: Option<&Mat<R>>,
+        mut dbelow: Option<&mut Mat<R>>,
+    ) -> Result<()> {
         let (batch, heads, len) = (cx.sizes.sequences, cell.heads(), cell.state());
         let spans = self.spans(&cx.sizes);
         let parts = self.parts(cx);
@@ -190,6 +219,13 @@ impl Scan {
                     let before = &kept.data[border + at * len..border + (at + 1) * len];
                     let rows = self.rows(first, start, *span, batch, at / heads);
                     cell.run_back(rows, at % heads, before, dout, dstate, &mut room);
+                }
+                if let Some(dabove) = dabove {
+                    axpy(&mut dstates, R::ONE, &dabove.data[border..border + size]);
+                }
+                if let Some(dbelow) = &mut dbelow {
+                    dstates.iter_mut().for_each(|d| *d *= R::of(0.5));
+                    dbelow.data[border..border + size].copy_from_slice(&dstates);
                 }
             }
             if let Some(parts) = &parts {

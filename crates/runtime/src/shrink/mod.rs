@@ -161,6 +161,11 @@ impl Shrinker {
             if let Some(dsa) = &mut recipe.features.dsa {
                 dsa.value.top_k = share(dsa.value.top_k);
             }
+            // Borders at which state runs up the depth must fall within every part.
+            if let Some(every) = recipe.recurrent.as_mut().and_then(|r| r.depth_carry.as_mut()) {
+                let fits = |d: &u64| *d <= aim::PART.min(*every);
+                *every = units::divisors(sequence / (2 * cp)).into_iter().filter(fits).max().unwrap_or(1);
+            }
             if let Positions::Learned { count } = &mut recipe.positions {
                 *count = (*count).min(sequence);
             }
