@@ -9,8 +9,7 @@ use crate::real::Real;
 use crate::saved::{Save, Saved};
 use comm::Result;
 use diag::{Blame, Finding};
-use layout::request::RecomputeModule;
-use layout::{Layout, OwnershipTable, Recompute};
+use layout::{Layout, OwnershipTable};
 use memory::ledger::shardwright as declared;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Layer, Mixer, Place, Recipe};
@@ -25,6 +24,8 @@ pub(crate) struct Residual<R> {
 struct Mixing<R> {
     keep: Keep,
     saves: Vec<Save>,
+    /// What of it is dropped behind forward and made again before backward.
+    dropped: Vec<&'static str>,
     /// Whether state enters it from the R block below.
     takes_state: bool,
     block: Box<dyn Block<R>>,
@@ -48,18 +49,8 @@ enum Keep {
 impl Keep {
     /// What a policy says of a mixer. Everything is computed again block by block: a layer of
     /// several blocks keeps the input of each.
-    fn of(layout: &Layout, mixer: Mixer) -> std::result::Result<Keep, Finding> {
-        let modules: &[RecomputeModule] = match &layout.recompute {
-            Recompute::Selective(modules) => modules,
-            _ => &[],
-        };
-        let known = [RecomputeModule::Mlp, RecomputeModule::Moe];
-        if let Some(module) = modules.iter().find(|m| !known.contains(m)) {
-            let message = format!("the runtime cannot compute `{module}` again by itself");
-            return Err(Finding::error("runtime/recompute", Blame::Engine, "recompute", message)
-                .hint("recompute may be `none`, `full`, or `selective` of `mlp` and `moe`"));
-        }
-        Ok(if layout.recompute.repeats(mixer) { Keep::Again } else { Keep::Kept })
+    fn of(layout: &Layout, mixer: Mixer) -> Keep {
+        if layout.recompute.repeats(mixer) { Keep::Again } else { Keep::Kept }
     }
 }
 
@@ -123,8 +114,9 @@ impl<R: Real> Stack<R> {
             let mut kept = Vec::with_capacity(residual.mixers.len());
             for mixer in &residual.mixers {
                 let below = if mixer.keep == Keep::Again && mixer.takes_state { cx.carried.clone() } else { None };
-                let (y, saved) = mixer.forward(cx, normed.clone())?;
+                let (y, mut saved) = mixer.forward(cx, normed.clone())?;
                 debug_assert!(saved.is_complete());
+                mixer.dropped.iter().for_each(|name| saved.forget(name));
                 out.add(&y);
                 kept.push(match mixer.keep {
                     Keep::Kept => Stays::Saved(saved),
@@ -144,7 +136,11 @@ impl<R: Real> Stack<R> {
             let mut dnormed = Mat::zeros(dx.rows, dx.cols);
             for (mixer, saved) in residual.mixers.iter().zip(kept) {
                 let saved = match saved {
-                    Stays::Saved(saved) => saved,
+                    Stays::Saved(mut saved) => {
+                        let normed = mixer.dropped.contains(&"input").then(|| residual.norm.forward(cx, &x));
+                        mixer.block.restore(cx, &mut saved, normed)?;
+                        saved
+                    }
                     Stays::Below(below) => cx.again(below, |cx| mixer.forward(cx, residual.norm.forward(cx, &x)))?.1,
                 };
                 dnormed.add(&mixer.block.backward(cx, saved, dx.clone())?);
@@ -176,11 +172,12 @@ pub(crate) fn residuals<R: Real>(
         let norm = Norm::new(shelf, &format!("{}.norm", block[0].1), recipe.hidden as usize);
         let mut mixers = Vec::new();
         for (mixer, path) in block {
-            let keep = Keep::of(layout, mixer)?;
+            let keep = Keep::of(layout, mixer);
             let saves = declared::of_mixer(recipe, layout, table, mixer, &path);
             let block = new_block(recipe, layout, shelf, mixer, &path, ordinal.as_deref().copied())?;
             let takes_state = declared::Link::of(recipe, &path).takes;
-            mixers.push(Mixing { keep, saves, takes_state, block });
+            let dropped = declared::dropped(&layout.recompute, mixer);
+            mixers.push(Mixing { keep, saves, dropped, takes_state, block });
             if let Some(ordinal) = &mut ordinal {
                 **ordinal += u64::from(mixer == Mixer::Attention);
             }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 mod splits;
-use splits::{CARRY, DELTA, FEW_GROUPS, MAMBA2, MAMBA3, SCHEDULES, TABLES, degrees, legal, recipe};
+use splits::{AGAIN, CARRY, DELTA, FEW_GROUPS, MAMBA2, MAMBA3, SCHEDULES, TABLES, degrees, legal, recipe};
 
 /// What a run came to: reports of every step, and whole gradients and weights by path.
 struct Outcome {
@@ -244,6 +244,37 @@ fn what_is_computed_again_is_the_same_and_keeps_less() {
         kept.push(run(&recipe, &request, 1).reports[0].saved_bytes);
     }
     assert!(kept[0] > kept[1] && kept[1] > kept[2], "{kept:?}");
+}
+
+/// What is computed again comes out bit for bit as if it had been kept.
+#[test]
+fn recompute_changes_no_bit() {
+    let shared = |policy| ("EF", "", policy);
+    let gated = |policy| ("E", "[moe.shared]", policy);
+    let experts = ["selective:shared_experts", "selective:layernorm", "selective:shared_experts+layernorm+moe_act"];
+    let cases = AGAIN.into_iter().chain(experts.map(shared)).chain(experts.map(gated));
+    for (pattern, more, policy) in cases {
+        let recipe = match more {
+            "[moe.shared]" => {
+                let tables = TABLES.replace("[moe.shared]\n", "[moe.shared]\ngate = true\n");
+                Recipe::parse(&format!("name = \"t\"\npattern = \"{pattern}\"\n{tables}")).unwrap()
+            }
+            _ => recipe(pattern, more),
+        };
+        let of = |policy: &str| {
+            let mut request = LayoutRequest { tp: Some(2), cp: Some(2), etp: Some(1), ..LayoutRequest::default() };
+            request.recompute = Recompute::parse(policy).ok();
+            run(&recipe, &request, 2)
+        };
+        let (plain, again) = (of("none"), of(policy));
+        let name = format!("{pattern} {policy}");
+        for (a, b) in plain.reports.iter().zip(&again.reports) {
+            assert_eq!((a.loss, a.norm, a.auxiliary), (b.loss, b.norm, b.auxiliary), "{name}");
+            assert!(a.saved_bytes > b.saved_bytes, "{name}: {} to {}", a.saved_bytes, b.saved_bytes);
+        }
+        assert_eq!(plain.gradients, again.gradients, "{name}");
+        assert_eq!(plain.weights, again.weights, "{name}");
+    }
 }
 
 #[test]

@@ -8,10 +8,10 @@ use crate::layout::Layout;
 use crate::mesh::{Coordinates, Mesh, Order};
 use crate::order::{Action, Block, Pass, Pipeline};
 use crate::ownership::OwnershipTable;
-use crate::request::ZeroStage;
+use crate::request::{RecomputeModule, ZeroStage};
 use crate::shards::{Buffer, buffers};
 use diag::Finding;
-use recipe::{Layer, Place, Recipe};
+use recipe::{Layer, Mixer, Place, Recipe};
 use std::collections::BTreeMap;
 
 /// What a rank puts in on one axis.
@@ -73,6 +73,29 @@ fn seam(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, order: &Pipeli
     let Some(chunk) = to.filter(leaves) else { return 0 };
     let above = &table.stages.chunks[chunk.max(action.chunk) as usize];
     layout.tokens_per_microbatch_per_rank() * recipe.hidden + depth_state(recipe, layout, above.layers.start)
+}
+
+/// Whether recompute runs the forward of a mixer's exchange again in backward: all of them where
+/// the mixer is computed again, and otherwise those that stand inside a named module.
+fn repeats(recipe: &Recipe, layout: &Layout, mixer: Mixer, exchange: &Exchange) -> bool {
+    let policy = &layout.recompute;
+    let stands = |place: &str| exchange.place.starts_with(place);
+    let normed = match (mixer, recipe.is_latent()) {
+        // Latents are made whole behind the down-projections, not behind the norm.
+        (Mixer::Attention, true) => false,
+        (Mixer::Moe, _) => stands("into moe.shared:"),
+        _ => {
+            stands(&format!("into {}: sequence", mixer.table()))
+                || stands(&format!("into {}: gradients", mixer.table()))
+        }
+    };
+    let gate = recipe.moe.as_ref().and_then(|m| m.shared.as_ref()).is_some_and(|s| s.gate);
+    let shared = stands("into moe.shared:") || gate && stands("out of moe.shared:");
+    policy.repeats(mixer)
+        || policy.names(RecomputeModule::Layernorm) && normed
+        || policy.names(RecomputeModule::SharedExperts) && shared
+        || policy.names(RecomputeModule::CoreAttn) && stands("under attention: keys and values around")
+        || policy.names(RecomputeModule::GdnNormOut) && stands("out of gated_delta: heads")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -150,8 +173,10 @@ impl Chunk<'_> {
         for mixer in layer.mixers() {
             let exchanges = super::of_mixer(self.recipe, self.layout, mixer);
             sum.pass(&exchanges, direction, times);
-            if direction == Direction::Backward && self.layout.recompute.repeats(mixer) {
-                sum.pass(&exchanges, Direction::Forward, times);
+            if direction == Direction::Backward {
+                let again: Vec<Exchange> =
+                    exchanges.into_iter().filter(|e| repeats(self.recipe, self.layout, mixer, e)).collect();
+                sum.pass(&again, Direction::Forward, times);
             }
         }
     }

@@ -181,6 +181,9 @@ impl<R: Real> Cx<'_, R> {
 pub trait Block<R: Real>: Send + Sync {
     /// The output for normed input `x`, and what was kept: exactly what `saved` was declared for.
     fn forward(&self, cx: &mut Cx<R>, saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)>;
+    /// Makes again what was dropped of what forward kept. `normed` is there where norms are computed
+    /// again, whose outputs blocks keep as their input.
+    fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()>;
     /// The input's gradient; gradients of weights are added to the context's.
     fn backward(&self, cx: &mut Cx<R>, saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>>;
 }

@@ -167,6 +167,14 @@ pub fn cases() -> Vec<Case> {
             r.recompute = layout::Recompute::parse(recompute).ok();
         });
     }
+    for (pattern, more, recompute) in AGAIN {
+        for sp in [true, false] {
+            add(pattern, more, &|r| {
+                (r.tp, r.cp, r.sp, r.etp) = (Some(2), Some(2), Some(sp), Some(1));
+                r.recompute = layout::Recompute::parse(recompute).ok();
+            });
+        }
+    }
     for (mamba, pattern) in [(MAMBA2, "AEMEAEMR"), (MAMBA3, "AEMEAEMEAEMR")] {
         for (i, [tp, cp, pp, dp, ep, etp]) in degrees().into_iter().enumerate() {
             let zero = [ZeroStage::One, ZeroStage::Three, ZeroStage::Two, ZeroStage::Zero][i % 4];
@@ -178,6 +186,22 @@ pub fn cases() -> Vec<Case> {
     }
     all
 }
+
+/// Patterns with what of them is computed again, alone and together.
+pub const AGAIN: [(&str, &str, &str); 12] = [
+    ("AF", "", "selective:core_attn"),
+    ("AF", "", "selective:attention"),
+    ("AF", "", "selective:layernorm+mlp"),
+    ("AF", MLA, "selective:core_attn+layernorm+mla_up_proj"),
+    ("AF", MTP, "selective:core_attn+layernorm"),
+    ("GA", DELTA, "selective:gdn_norm_out+layernorm"),
+    ("GA", DELTA, "selective:gated_delta"),
+    ("MR", MAMBA2, "selective:layernorm"),
+    ("MF", FEW_GROUPS, "selective:mamba+layernorm"),
+    ("MR", MAMBA3, "selective:mamba+layernorm"),
+    ("RFR", CARRY, "selective:recurrent"),
+    ("RFR", CARRY, "selective:layernorm"),
+];
 
 /// Schedules with the stages and chunks they are tried with.
 pub const SCHEDULES: [(Schedule, u64, u64); 6] = [

@@ -1,6 +1,6 @@
 //! What one microbatch keeps in a chunk of depth.
 
-use super::saves::{Save, Sizes, carried, head, norm_input, of_mixer, prediction};
+use super::saves::{Save, Sizes, carried, dropped, head, norm_input, of_mixer, prediction};
 use layout::{Layout, OwnershipTable};
 use recipe::{Layer, Mixer, Recipe};
 
@@ -44,7 +44,11 @@ fn stack(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, layer: &Layer
         for (mixer, path) in &block {
             match layout.recompute.repeats(*mixer) {
                 true => all.extend(carried(recipe, layout, table, *mixer, path)),
-                false => all.extend(of_mixer(recipe, layout, table, *mixer, path)),
+                false => {
+                    let dropped = dropped(&layout.recompute, *mixer);
+                    let saves = of_mixer(recipe, layout, table, *mixer, path).into_iter();
+                    all.extend(saves.filter(|save| !dropped.contains(&save.name)));
+                }
             }
         }
     }

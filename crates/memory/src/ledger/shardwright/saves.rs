@@ -4,7 +4,8 @@
 use super::chunk::mixers;
 use super::local::Local;
 use layout::activations::trades_heads;
-use layout::{Layout, OwnershipTable};
+use layout::request::RecomputeModule;
+use layout::{Layout, OwnershipTable, Recompute};
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba::Mamba;
@@ -251,6 +252,25 @@ fn mamba(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
         }
         _ => Vec::new(),
     }
+}
+
+/// What of a mixer's declaration does not stay until backward because a module that makes it is
+/// computed again. Activations inside experts and latent attention's up-projections always are, so
+/// that naming them changes nothing.
+pub fn dropped(recompute: &Recompute, mixer: Mixer) -> Vec<&'static str> {
+    use RecomputeModule::{CoreAttn, GdnNormOut, Layernorm, SharedExperts};
+    let mut names = Vec::new();
+    let mut drop = |module, of: Option<Mixer>, what: &[&'static str]| {
+        if recompute.names(module) && of.is_none_or(|of| of == mixer) {
+            names.extend(what.iter().filter(|name| !names.contains(*name)).copied().collect::<Vec<_>>());
+        }
+    };
+    drop(Layernorm, None, &["input"]);
+    drop(Layernorm, Some(Mixer::Moe), &["shared input"]);
+    drop(SharedExperts, Some(Mixer::Moe), &["shared input", "shared packed", "shared output"]);
+    drop(CoreAttn, Some(Mixer::Attention), &["heads out", "statistics"]);
+    drop(GdnNormOut, Some(Mixer::GatedDelta), &["gated"]);
+    names
 }
 
 /// Tokens between kept states of M2RNN: where state runs up the depth, its borders.
