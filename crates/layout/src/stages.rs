@@ -433,6 +433,16 @@ mod tests {
     }
 
     #[test]
+    fn state_up_the_depth_crosses_cuts_between_recurrent_layers() {
+        let mut recipe = recipe::builtin::find("nam56r").unwrap();
+        let each = recipe.recurrent.as_ref().unwrap().state_elements().0;
+        recipe.recurrent.as_mut().unwrap().depth_carry = Some(64);
+        // R stands at 11, 23, 35 and 47: nothing has run up before the first, or is taken behind the last.
+        let cuts = [11, 12, 47, 48].map(|layer| depth_carried_state(&recipe, layer, 4096));
+        assert_eq!(cuts, [0, 64 * each, 64 * each, 0]);
+    }
+
+    #[test]
     fn dualpipev_folds_the_depth() {
         let plan = plan("llama3-8b", |r| (r.pp, r.schedule) = (Some(4), Some(Schedule::DualPipeV)));
         assert_eq!(plan.by_stage, [vec![0, 7], vec![1, 6], vec![2, 5], vec![3, 4]]);

@@ -123,6 +123,7 @@ fn resize(recipe: &mut Recipe, heads: u64, groups: u64, experts: u64, plain_mamb
     if let Some(recurrent) = &mut recipe.recurrent {
         (recurrent.heads, recurrent.qk_heads) = (heads, 1);
         recurrent.state_carry = plain_mamba;
+        recurrent.depth_carry = groups.is_multiple_of(3).then_some(heads);
     }
     if let Some(mlp) = &mut recipe.mlp {
         mlp.ffn = groups * heads;

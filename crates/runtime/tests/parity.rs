@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 mod splits;
-use splits::{AGAIN, CARRY, DELTA, FEW_GROUPS, MAMBA2, MAMBA3, SCHEDULES, TABLES, degrees, legal, recipe};
+use splits::{AGAIN, CARRY, DELTA, FEW_GROUPS, GATED, MAMBA2, MAMBA3, SCHEDULES, TABLES, degrees, legal, recipe};
 
 /// What a run came to: reports of every step, and whole gradients and weights by path.
 struct Outcome {
@@ -250,17 +250,11 @@ fn what_is_computed_again_is_the_same_and_keeps_less() {
 #[test]
 fn recompute_changes_no_bit() {
     let shared = |policy| ("EF", "", policy);
-    let gated = |policy| ("E", "[moe.shared]", policy);
+    let gated = |policy| ("E", GATED, policy);
     let experts = ["selective:shared_experts", "selective:layernorm", "selective:shared_experts+layernorm+moe_act"];
     let cases = AGAIN.into_iter().chain(experts.map(shared)).chain(experts.map(gated));
     for (pattern, more, policy) in cases {
-        let recipe = match more {
-            "[moe.shared]" => {
-                let tables = TABLES.replace("[moe.shared]\n", "[moe.shared]\ngate = true\n");
-                Recipe::parse(&format!("name = \"t\"\npattern = \"{pattern}\"\n{tables}")).unwrap()
-            }
-            _ => recipe(pattern, more),
-        };
+        let recipe = recipe(pattern, more);
         let of = |policy: &str| {
             let mut request = LayoutRequest { tp: Some(2), cp: Some(2), etp: Some(1), ..LayoutRequest::default() };
             request.recompute = Recompute::parse(policy).ok();

@@ -84,10 +84,7 @@ fn repeats(recipe: &Recipe, layout: &Layout, mixer: Mixer, exchange: &Exchange) 
         // Latents are made whole behind the down-projections, not behind the norm.
         (Mixer::Attention, true) => false,
         (Mixer::Moe, _) => stands("into moe.shared:"),
-        _ => {
-            stands(&format!("into {}: sequence", mixer.table()))
-                || stands(&format!("into {}: gradients", mixer.table()))
-        }
+        _ => stands(&format!("into {}: sequence", mixer.table())),
     };
     let gate = recipe.moe.as_ref().and_then(|m| m.shared.as_ref()).is_some_and(|s| s.gate);
     let shared = stands("into moe.shared:") || gate && stands("out of moe.shared:");

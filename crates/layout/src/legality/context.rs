@@ -113,3 +113,44 @@ fn exchange(recipe: &Recipe, layout: &Layout, tp: u64, cp: u64, findings: &mut V
         findings.push(refuse("cp/gated-delta-heads", "gated_delta", message).fix("cp", divisors(heads)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Engine, LayoutRequest, activations, check};
+    use diag::Finding;
+    use recipe::Recipe;
+
+    fn rules(recipe: &Recipe, request: &LayoutRequest) -> Vec<Finding> {
+        check(recipe, request).findings.into_iter().filter(|f| f.rule.starts_with("cp/")).collect()
+    }
+
+    #[test]
+    fn our_engine_carries_state_in_time_and_others_must_be_said_to() {
+        let recipe = recipe::builtin::find("nam56r").unwrap();
+        let request = |engine| LayoutRequest { cp: Some(2), engine, ..LayoutRequest::default() };
+        assert_eq!(rules(&recipe, &request(None)).len(), 2);
+        assert_eq!(rules(&recipe, &request(Some(Engine::Megatron))).len(), 2);
+        let ours = check(&recipe, &request(Some(Engine::Shardwright)));
+        assert!(ours.is_legal() && ours.findings.iter().all(|f| f.severity < diag::Severity::Warning), "{ours:#?}");
+        let contracts = activations::contracts(&recipe, &ours.layout.unwrap());
+        assert!(contracts.iter().all(|c| c.under_cp.contains("handed")), "{contracts:#?}");
+    }
+
+    #[test]
+    fn parts_hold_a_tail_and_end_at_borders() {
+        let mut recipe = recipe::builtin::find("nam56r-mini").unwrap();
+        recipe.recurrent.as_mut().unwrap().depth_carry = Some(2);
+        for (sequence, rule) in [(8, "cp/short-part"), (20, "cp/depth-carry")] {
+            let request = LayoutRequest {
+                cp: Some(2),
+                engine: Some(Engine::Shardwright),
+                sequence: Some(sequence),
+                ..LayoutRequest::default()
+            };
+            let found = rules(&recipe, &request);
+            assert_eq!(found.iter().map(|f| f.rule).collect::<Vec<_>>(), [rule], "{sequence}");
+            let mended = found[0].fix.as_ref().unwrap().values[0];
+            assert!(rules(&recipe, &LayoutRequest { sequence: Some(mended), ..request }).is_empty(), "{mended}");
+        }
+    }
+}

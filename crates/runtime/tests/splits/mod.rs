@@ -51,9 +51,14 @@ pub const MAMBA3: &str = "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 2\ns
 
 pub const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 8\nkey_dim = 3\nvalue_dim = 2\n";
 
+/// Stands for a gate on the shared expert, whose table is one of the common ones.
+pub const GATED: &str = "# shared experts have a gate\n";
+
 /// A recipe of a pattern with more keys of `[recurrent]`, and more tables.
 pub fn recipe(pattern: &str, more: &str) -> Recipe {
-    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{TABLES}{more}");
+    let gate = if more == GATED { "[moe.shared]\ngate = true" } else { "[moe.shared]" };
+    let tables = TABLES.replace("[moe.shared]", gate);
+    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{tables}{more}");
     Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"))
 }
 
@@ -172,6 +177,14 @@ pub fn cases() -> Vec<Case> {
             add(pattern, more, &|r| {
                 (r.tp, r.cp, r.sp, r.etp) = (Some(2), Some(2), Some(sp), Some(1));
                 r.recompute = layout::Recompute::parse(recompute).ok();
+            });
+        }
+    }
+    for recompute in ["selective:shared_experts", "selective:layernorm", "selective:shared_experts+layernorm+moe_act"] {
+        for more in ["", GATED] {
+            add("E", more, &|r| {
+                (r.tp, r.cp, r.etp, r.microbatches) = (Some(2), Some(2), Some(1), Some(1));
+                (r.micro_batch, r.recompute) = (Some(4), layout::Recompute::parse(recompute).ok());
             });
         }
     }
