@@ -14,7 +14,7 @@ use std::collections::HashMap;
 const UP: Call = Call::new("pp", "residual stream to the next chunk");
 const DOWN: Call = Call::new("pp", "its gradient to the chunk before");
 const STATE_UP: Call = Call::new("pp", "recurrent state to the next chunk");
-const STATE_DOWN: Call = Call::new("pp", "its gradient to the chunk before");
+const STATE_DOWN: Call = Call::new("pp", "gradient of recurrent state to the chunk before");
 
 /// What a step has come to on this rank.
 #[derive(Default)]
