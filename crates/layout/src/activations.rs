@@ -10,6 +10,8 @@ mod state;
 pub mod volume;
 
 pub use contracts::{StateContract, contracts};
+pub(crate) use recurrent::carries_time;
+pub use recurrent::{depth_state, trades_heads};
 
 use crate::axis::Axis;
 use crate::layout::Layout;
@@ -88,7 +90,7 @@ pub fn exchanges(recipe: &Recipe, layout: &Layout, table: &OwnershipTable) -> Ve
     vocabulary(recipe, layout, tokens, &mut out);
     experts(recipe, layout, &mut out);
     context(recipe, layout, tokens, &mut out);
-    pipeline(recipe, layout, &mut out);
+    pipeline(recipe, layout, table, &mut out);
     state::once_a_step(recipe, layout, table, &mut out);
     out
 }
@@ -396,7 +398,9 @@ fn context(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange
             });
         }
     }
-    if let Some(Mamba::Two(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) {
+    if let Some(Mamba::Two(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba))
+        && trades_heads(mamba, layout)
+    {
         let rows = 2 * mamba.inner() + 2 * mamba.groups * mamba.state + mamba.heads;
         head_exchange(
             "mamba",
@@ -435,8 +439,20 @@ fn head_exchange(name: &str, into: u64, from: u64, count: u64, out: &mut Vec<Exc
     out.push(exchange(format!("out of {name}: heads traded for time"), from));
 }
 
-fn pipeline(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
+fn pipeline(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, out: &mut Vec<Exchange>) {
     if layout.pp.splits() {
+        let starts = table.stages.chunks.iter().skip(1).map(|chunk| chunk.layers.start);
+        let states: Vec<u64> = starts.map(|l| depth_state(recipe, layout, l)).filter(|e| *e > 0).collect();
+        out.extend(states.first().map(|elements| Exchange {
+            axis: "pp",
+            place: "between chunks of depth: recurrent state at its borders".to_string(),
+            forward: "send",
+            backward: "send of its gradient",
+            elements: *elements,
+            count: states.len() as u64,
+            agree: "order of borders, sequences and heads",
+            holds: Holds::Numbers,
+        }));
         out.push(Exchange {
             axis: "pp",
             place: "between chunks of depth: the residual stream".to_string(),

@@ -88,6 +88,36 @@ named! {
         SharedExperts = "shared_experts",
         /// The output norm of gated delta nets.
         GdnNormOut = "gdn_norm_out",
+        /// Whole attention blocks.
+        Attention = "attention",
+        /// Whole Mamba blocks.
+        Mamba = "mamba",
+        /// Whole recurrent blocks.
+        Recurrent = "recurrent",
+        /// Whole gated delta nets.
+        GatedDelta = "gated_delta",
+    }
+}
+
+impl RecomputeModule {
+    /// The mixer that a module is the whole of.
+    pub fn whole(self) -> Option<Mixer> {
+        match self {
+            RecomputeModule::Mlp => Some(Mixer::Mlp),
+            RecomputeModule::Moe => Some(Mixer::Moe),
+            RecomputeModule::Attention => Some(Mixer::Attention),
+            RecomputeModule::Mamba => Some(Mixer::Mamba),
+            RecomputeModule::Recurrent => Some(Mixer::Recurrent),
+            RecomputeModule::GatedDelta => Some(Mixer::GatedDelta),
+            _ => None,
+        }
+    }
+
+    /// Whether only this project's own engine can compute it again by itself. The others are the
+    /// choices of `--recompute-modules` (Megatron-Core `transformer_config.py`).
+    pub fn is_ours(self) -> bool {
+        use RecomputeModule::{Attention, GatedDelta, Mamba, Recurrent};
+        matches!(self, Attention | Mamba | Recurrent | GatedDelta)
     }
 }
 
@@ -108,12 +138,13 @@ impl Recompute {
         match self {
             Recompute::None => false,
             Recompute::Full => true,
-            Recompute::Selective(modules) => match mixer {
-                Mixer::Mlp => modules.contains(&RecomputeModule::Mlp),
-                Mixer::Moe => modules.contains(&RecomputeModule::Moe),
-                _ => false,
-            },
+            Recompute::Selective(modules) => modules.iter().any(|module| module.whole() == Some(mixer)),
         }
+    }
+
+    /// Whether a module is named.
+    pub fn names(&self, module: RecomputeModule) -> bool {
+        matches!(self, Recompute::Selective(modules) if modules.contains(&module))
     }
 
     /// Reads `none`, `full` or `selective:a+b`.

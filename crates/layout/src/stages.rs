@@ -108,7 +108,8 @@ impl StagePlan {
             Chunk { index, params: held + params.of_extras(&extras), layers, extras }
         };
         let chunks: Vec<Chunk> = ranges.into_iter().enumerate().map(chunk).collect();
-        let seams = chunks.iter().skip(1).filter_map(|c| StageSeam::at(recipe, c.layers.start)).collect();
+        let seams =
+            chunks.iter().skip(1).filter_map(|c| StageSeam::at(recipe, c.layers.start, layout.sequence)).collect();
         Ok(StagePlan { chunks, by_stage, seams })
     }
 
@@ -374,8 +375,9 @@ fn extras(recipe: &Recipe, layers: &Range<usize>, edges: Edges) -> Vec<Extra> {
 }
 
 impl StageSeam {
-    /// The cut before `layer`, if it runs through an expert or recurrent region.
-    pub fn at(recipe: &Recipe, layer: usize) -> Option<StageSeam> {
+    /// The cut before `layer`, if it runs through an expert or recurrent region; sequences are of
+    /// `tokens`.
+    pub fn at(recipe: &Recipe, layer: usize, tokens: u64) -> Option<StageSeam> {
         let mut families: Vec<Family> = [layer - 1, layer]
             .iter()
             .flat_map(|&l| recipe.layers[l].mixers())
@@ -384,7 +386,7 @@ impl StageSeam {
             .collect();
         families.sort();
         families.dedup();
-        let carried = depth_carried_state(recipe, layer);
+        let carried = depth_carried_state(recipe, layer, tokens);
         if families.is_empty() && carried == 0 {
             return None;
         }
@@ -403,11 +405,11 @@ impl StageSeam {
 
 /// State that runs up the depth across the cut before `layer`: there is an R block on either side
 /// and the recipe says one feeds the next.
-fn depth_carried_state(recipe: &Recipe, layer: usize) -> u64 {
-    let Some(recurrent) = recipe.recurrent.as_ref().filter(|r| r.depth_carry) else { return 0 };
-    let recurrent_layers = recipe.layers_with(Mixer::Recurrent);
-    let crosses = recurrent_layers.iter().any(|l| *l < layer) && recurrent_layers.iter().any(|l| *l >= layer);
-    if crosses { recurrent.state_elements().0 } else { 0 }
+pub(crate) fn depth_carried_state(recipe: &Recipe, layer: usize, tokens: u64) -> u64 {
+    let Some(recurrent) = &recipe.recurrent else { return 0 };
+    let (below, above) = recipe.layers.split_at(layer);
+    let crosses = [below, above].iter().all(|part| part.iter().any(|l| l.has(Mixer::Recurrent)));
+    if crosses { recurrent.carried_elements(tokens) } else { 0 }
 }
 
 #[cfg(test)]
@@ -428,6 +430,16 @@ mod tests {
         let plan = plan("nam56r", |r| (r.pp, r.vpp) = (Some(2), Some(2)));
         assert_eq!(plan.layer_counts(), [13, 13, 13, 13]);
         assert_eq!(plan.by_stage, [vec![0, 2], vec![1, 3]]);
+    }
+
+    #[test]
+    fn state_up_the_depth_crosses_cuts_between_recurrent_layers() {
+        let mut recipe = recipe::builtin::find("nam56r").unwrap();
+        let each = recipe.recurrent.as_ref().unwrap().state_elements().0;
+        recipe.recurrent.as_mut().unwrap().depth_carry = Some(64);
+        // R stands at 11, 23, 35 and 47: nothing has run up before the first, or is taken behind the last.
+        let cuts = [11, 12, 47, 48].map(|layer| depth_carried_state(&recipe, layer, 4096));
+        assert_eq!(cuts, [0, 64 * each, 64 * each, 0]);
     }
 
     #[test]

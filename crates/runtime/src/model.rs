@@ -12,6 +12,7 @@ use crate::stack::{Kept, Stack, residuals};
 use crate::suffix::{Predicted, Prediction};
 use comm::Result;
 use diag::{Blame, Finding};
+use layout::activations::depth_state;
 use layout::{Layout, OwnershipTable};
 use recipe::{Layer, Mixer, Place, Recipe};
 use std::collections::BTreeMap;
@@ -27,6 +28,9 @@ pub struct Model<R> {
     last_chunk: usize,
     hidden: usize,
     is_tied: bool,
+    /// Recurrent state that enters each chunk of the whole depth, rows and columns; no rows where
+    /// none does.
+    states: Vec<(usize, usize)>,
 }
 
 /// What one microbatch kept in one chunk.
@@ -98,7 +102,13 @@ impl<R: Real> Model<R> {
             last_chunk,
             hidden: recipe.hidden as usize,
             is_tied: recipe.tied,
+            states: states(recipe, layout, table),
         })
+    }
+
+    /// Rows and columns of the recurrent state that enters a chunk with the residual stream.
+    pub fn state(&self, chunk: usize) -> Option<(usize, usize)> {
+        self.states.get(chunk).copied().filter(|(rows, _)| *rows > 0)
     }
 
     /// Places behind the last layer; a tied head is the token table.
@@ -188,4 +198,10 @@ impl<R: Real> Model<R> {
             None => Ok(Some(dx)),
         }
     }
+}
+
+fn states(recipe: &Recipe, layout: &Layout, table: &OwnershipTable) -> Vec<(usize, usize)> {
+    let cols = recipe.recurrent.as_ref().map_or(1, |r| (r.key_dim * r.value_dim) as usize);
+    let starts = table.stages.chunks.iter().map(|chunk| chunk.layers.start);
+    starts.map(|layer| (depth_state(recipe, layout, layer) as usize / cols, cols)).collect()
 }

@@ -13,6 +13,8 @@ use std::collections::HashMap;
 
 const UP: Call = Call::new("pp", "residual stream to the next chunk");
 const DOWN: Call = Call::new("pp", "its gradient to the chunk before");
+const STATE_UP: Call = Call::new("pp", "recurrent state to the next chunk");
+const STATE_DOWN: Call = Call::new("pp", "gradient of recurrent state to the chunk before");
 
 /// What a step has come to on this rank.
 #[derive(Default)]
@@ -45,11 +47,22 @@ impl<R: Real> Flight<R> {
         cx.rank.pp.ranks()[self.order.stage_of(direction, chunk) as usize]
     }
 
-    /// Names the seam below `chunk` for one microbatch, one way over it. Zero is left to messages
-    /// without a tag.
-    fn tag(&self, action: Action, chunk: u32, call: Call) -> u64 {
+    /// Names the seam below `chunk` for one microbatch, one way over it; state follows the stream
+    /// under the same tag. Zero is left to messages without a tag.
+    fn tag(&self, action: Action, chunk: u32) -> u64 {
         let seam = u64::from(action.microbatch) * u64::from(self.order.chunks()) + u64::from(chunk);
-        2 * seam + 1 + u64::from(call == DOWN)
+        2 * seam + 1 + u64::from(action.pass != Kind::Forward)
+    }
+
+    /// Sends the residual stream and the state beside it over the seam below `seam`.
+    fn send(&self, cx: &mut Cx<R>, action: Action, to: u32, seam: u32, stream: Mat<R>) -> Result<()> {
+        let (peer, tag) = (self.peer(cx, action, to), self.tag(action, seam));
+        let [call, of_state] = if action.pass == Kind::Forward { [UP, STATE_UP] } else { [DOWN, STATE_DOWN] };
+        cx.rank.comm.send_tagged(peer, call, tag, stream.data)?;
+        match cx.carried.take() {
+            Some(state) => cx.rank.comm.send_tagged(peer, of_state, tag, state.data),
+            None => Ok(()),
+        }
     }
 
     /// Runs one pass.
@@ -89,13 +102,12 @@ impl<R: Real> Flight<R> {
     ) -> Result<()> {
         let Action { microbatch, chunk, .. } = action;
         let input = match chunk.checked_sub(1) {
-            Some(before) => Some(self.receive(cx, model, action, before, UP, chunk)?),
+            Some(before) => Some(self.receive(cx, model, action, before, chunk)?),
             None => None,
         };
         let (out, pass) = model.forward(cx, shelf, chunk as usize, input, tokens)?;
         if let Some(out) = out {
-            let tag = self.tag(action, chunk + 1, UP);
-            cx.rank.comm.send_tagged(self.peer(cx, action, chunk + 1), UP, tag, out.data)?;
+            self.send(cx, action, chunk + 1, chunk + 1, out)?;
         }
         self.done.loss += pass.loss;
         self.done.auxiliary += std::mem::take(&mut cx.auxiliary);
@@ -116,32 +128,29 @@ impl<R: Real> Flight<R> {
         let Action { microbatch, chunk, .. } = action;
         let dy = match chunk + 1 == self.order.chunks() {
             true => None,
-            false => Some(self.receive(cx, model, action, chunk + 1, DOWN, chunk + 1)?),
+            false => Some(self.receive(cx, model, action, chunk + 1, chunk + 1)?),
         };
         let pass = self.passes.remove(&(microbatch, chunk));
         let pass = pass.unwrap_or_else(|| panic!("chunk {chunk} of microbatch {microbatch} has not run forward"));
         self.bytes -= pass.bytes();
         let dx = model.backward(cx, shelf, chunk as usize, tokens, pass, dy)?;
         if let (Some(dx), Some(before)) = (dx, chunk.checked_sub(1)) {
-            let tag = self.tag(action, chunk, DOWN);
-            cx.rank.comm.send_tagged(self.peer(cx, action, before), DOWN, tag, dx.data)?;
+            self.send(cx, action, before, chunk, dx)?;
         }
         Ok(())
     }
 
-    /// What the rank of a neighbouring chunk sends over the seam below `seam`.
-    fn receive(
-        &self,
-        cx: &Cx<R>,
-        model: &Model<R>,
-        action: Action,
-        from: u32,
-        call: Call,
-        seam: u32,
-    ) -> Result<Mat<R>> {
+    /// What the rank of a neighbouring chunk sends over the seam below `seam`; state that comes with
+    /// it is left in the context.
+    fn receive(&self, cx: &mut Cx<R>, model: &Model<R>, action: Action, from: u32, seam: u32) -> Result<Mat<R>> {
+        let (peer, tag) = (self.peer(cx, action, from), self.tag(action, seam));
+        let [call, of_state] = if action.pass == Kind::Forward { [UP, STATE_UP] } else { [DOWN, STATE_DOWN] };
         let (rows, cols) = (cx.sizes.shard, model.hidden());
-        let peer = self.peer(cx, action, from);
-        let data = cx.rank.comm.receive_tagged(peer, call, self.tag(action, seam, call), rows * cols)?;
+        let data = cx.rank.comm.receive_tagged(peer, call, tag, rows * cols)?;
+        if let Some((rows, cols)) = model.state(seam as usize) {
+            let state = cx.rank.comm.receive_tagged(peer, of_state, tag, rows * cols)?;
+            cx.carried = Some(Mat::of(cols, live::adopt(state)));
+        }
         Ok(Mat::of(cols, live::adopt(data)))
     }
 }

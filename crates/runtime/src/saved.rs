@@ -48,6 +48,18 @@ impl<R: Real> Saved<R> {
         self.kept[at].take().unwrap_or_else(|| panic!("`{name}` was not kept"))
     }
 
+    /// Drops one thing that backward will make again; what is not declared is not there to drop.
+    pub fn forget(&mut self, name: &str) {
+        if let Some(at) = self.declared.iter().position(|s| s.name == name) {
+            self.kept[at] = None;
+        }
+    }
+
+    /// Whether something declared is not there.
+    pub fn lacks(&self, name: &str) -> bool {
+        self.declared.iter().zip(&self.kept).any(|(save, kept)| save.name == name && kept.is_none())
+    }
+
     /// Looks at one thing.
     pub fn get(&self, name: &str) -> &Mat<R> {
         self.kept[self.index(name)].as_ref().unwrap_or_else(|| panic!("`{name}` was not kept"))

@@ -9,8 +9,7 @@ use crate::real::Real;
 use crate::saved::{Save, Saved};
 use comm::Result;
 use diag::{Blame, Finding};
-use layout::request::RecomputeModule;
-use layout::{Layout, OwnershipTable, Recompute};
+use layout::{Layout, OwnershipTable};
 use memory::ledger::shardwright as declared;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Layer, Mixer, Place, Recipe};
@@ -25,6 +24,10 @@ pub(crate) struct Residual<R> {
 struct Mixing<R> {
     keep: Keep,
     saves: Vec<Save>,
+    /// What of it is dropped behind forward and made again before backward.
+    dropped: Vec<&'static str>,
+    /// Whether state enters it from the R block below.
+    takes_state: bool,
     block: Box<dyn Block<R>>,
 }
 
@@ -46,18 +49,8 @@ enum Keep {
 impl Keep {
     /// What a policy says of a mixer. Everything is computed again block by block: a layer of
     /// several blocks keeps the input of each.
-    fn of(layout: &Layout, mixer: Mixer) -> std::result::Result<Keep, Finding> {
-        let modules: &[RecomputeModule] = match &layout.recompute {
-            Recompute::Selective(modules) => modules,
-            _ => &[],
-        };
-        let known = [RecomputeModule::Mlp, RecomputeModule::Moe];
-        if let Some(module) = modules.iter().find(|m| !known.contains(m)) {
-            let message = format!("the runtime cannot compute `{module}` again by itself");
-            return Err(Finding::error("runtime/recompute", Blame::Engine, "recompute", message)
-                .hint("recompute may be `none`, `full`, or `selective` of `mlp` and `moe`"));
-        }
-        Ok(if layout.recompute.repeats(mixer) { Keep::Again } else { Keep::Kept })
+    fn of(layout: &Layout, mixer: Mixer) -> Keep {
+        if layout.recompute.repeats(mixer) { Keep::Again } else { Keep::Kept }
     }
 }
 
@@ -77,13 +70,30 @@ pub(crate) struct Kept<R> {
     blocks: Vec<(Mat<R>, Mixers<R>)>,
 }
 
-/// What each mixer of a block kept, where it kept anything.
-type Mixers<R> = Vec<Option<Saved<R>>>;
+/// What each mixer of a block kept.
+type Mixers<R> = Vec<Stays<R>>;
+
+/// What stays of a mixer's forward.
+enum Stays<R> {
+    /// What it declared.
+    Saved(Saved<R>),
+    /// Nothing but the state that had come from the R block below, if any: forward runs again.
+    Below(Option<Mat<R>>),
+}
+
+impl<R: Real> Stays<R> {
+    fn bytes(&self) -> u64 {
+        match self {
+            Stays::Saved(saved) => saved.bytes(),
+            Stays::Below(below) => below.iter().map(|b| b.data.capacity() as u64 * R::BYTES).sum(),
+        }
+    }
+}
 
 impl<R: Real> Kept<R> {
     pub fn bytes(&self) -> u64 {
         let one = |(x, saved): &(Mat<R>, Mixers<R>)| {
-            x.data.capacity() as u64 * R::BYTES + saved.iter().flatten().map(Saved::bytes).sum::<u64>()
+            x.data.capacity() as u64 * R::BYTES + saved.iter().map(Stays::bytes).sum::<u64>()
         };
         self.blocks.iter().map(one).sum()
     }
@@ -103,10 +113,15 @@ impl<R: Real> Stack<R> {
             let mut out = x.clone();
             let mut kept = Vec::with_capacity(residual.mixers.len());
             for mixer in &residual.mixers {
-                let (y, saved) = mixer.forward(cx, normed.clone())?;
+                let below = if mixer.keep == Keep::Again && mixer.takes_state { cx.carried.clone() } else { None };
+                let (y, mut saved) = mixer.forward(cx, normed.clone())?;
                 debug_assert!(saved.is_complete());
+                mixer.dropped.iter().for_each(|name| saved.forget(name));
                 out.add(&y);
-                kept.push((mixer.keep == Keep::Kept).then_some(saved));
+                kept.push(match mixer.keep {
+                    Keep::Kept => Stays::Saved(saved),
+                    Keep::Again => Stays::Below(below),
+                });
             }
             blocks.push((std::mem::replace(&mut x, out), kept));
             place.iter().for_each(|p| cx.close(*p));
@@ -121,8 +136,12 @@ impl<R: Real> Stack<R> {
             let mut dnormed = Mat::zeros(dx.rows, dx.cols);
             for (mixer, saved) in residual.mixers.iter().zip(kept) {
                 let saved = match saved {
-                    Some(saved) => saved,
-                    None => cx.again(|cx| mixer.forward(cx, residual.norm.forward(cx, &x)))?.1,
+                    Stays::Saved(mut saved) => {
+                        let normed = mixer.dropped.contains(&"input").then(|| residual.norm.forward(cx, &x));
+                        mixer.block.restore(cx, &mut saved, normed)?;
+                        saved
+                    }
+                    Stays::Below(below) => cx.again(below, |cx| mixer.forward(cx, residual.norm.forward(cx, &x)))?.1,
                 };
                 dnormed.add(&mixer.block.backward(cx, saved, dx.clone())?);
             }
@@ -153,10 +172,12 @@ pub(crate) fn residuals<R: Real>(
         let norm = Norm::new(shelf, &format!("{}.norm", block[0].1), recipe.hidden as usize);
         let mut mixers = Vec::new();
         for (mixer, path) in block {
-            let keep = Keep::of(layout, mixer)?;
+            let keep = Keep::of(layout, mixer);
             let saves = declared::of_mixer(recipe, layout, table, mixer, &path);
             let block = new_block(recipe, layout, shelf, mixer, &path, ordinal.as_deref().copied())?;
-            mixers.push(Mixing { keep, saves, block });
+            let takes_state = declared::Link::of(recipe, &path).takes;
+            let dropped = declared::dropped(&layout.recompute, mixer);
+            mixers.push(Mixing { keep, saves, dropped, takes_state, block });
             if let Some(ordinal) = &mut ordinal {
                 **ordinal += u64::from(mixer == Mixer::Attention);
             }
@@ -180,9 +201,11 @@ fn new_block<R: Real>(
         (Mixer::Moe, Some(kind), ..) => {
             Box::new(moe::Moe::new(kind, shelf, path, recipe.hidden, expert_ordinal(recipe, path))?)
         }
-        (Mixer::Mamba, _, Some(Mamba::Two(kind)), ..) => Box::new(mamba2::Mamba2::new(kind, shelf, path, layout)?),
+        (Mixer::Mamba, _, Some(Mamba::Two(kind)), ..) => Box::new(mamba2::Mamba2::new(kind, shelf, path, layout)),
         (Mixer::Mamba, _, Some(Mamba::Three(kind)), ..) => Box::new(mamba3::Mamba3::new(kind, shelf, path)?),
-        (Mixer::Recurrent, _, _, Some(kind), _) => Box::new(m2rnn::M2rnn::new(kind, shelf, path)?),
+        (Mixer::Recurrent, _, _, Some(kind), _) => {
+            Box::new(m2rnn::M2rnn::new(kind, shelf, path, declared::Link::of(recipe, path)))
+        }
         (Mixer::Mlp, .., Some(kind)) => Box::new(Mlp::new(shelf, path, kind.activation, DENSE)),
         (Mixer::Mamba, ..) => return Err(refuse("mamba", "Mamba-1")),
         (Mixer::GatedDelta, ..) => match &recipe.gated_delta {

@@ -255,6 +255,7 @@ impl<'a, R: Real> Trainer<'a, R> {
                 grads: &mut self.grads,
                 auxiliary: 0.0,
                 balances: &mut self.balances,
+                carried: None,
                 deferred: None,
             };
             flight.run(&mut cx, &self.model, &self.shelf, action, &tokens)?;

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 mod splits;
-use splits::{DELTA, MAMBA2, MAMBA3, TABLES, degrees, legal, recipe};
+use splits::{AGAIN, CARRY, DELTA, FEW_GROUPS, GATED, MAMBA2, MAMBA3, SCHEDULES, TABLES, degrees, legal, recipe};
 
 /// What a run came to: reports of every step, and whole gradients and weights by path.
 struct Outcome {
@@ -111,6 +111,8 @@ fn context_parallel() {
     parity("A", "", |r| r.cp = Some(4));
     parity("M", MAMBA2, |r| r.cp = Some(2));
     parity("M", MAMBA3, |r| r.cp = Some(2));
+    parity("M", FEW_GROUPS, |r| r.cp = Some(4));
+    parity("M", FEW_GROUPS, |r| (r.tp, r.cp) = (Some(2), Some(2)));
     parity("AG", DELTA, |r| (r.tp, r.cp) = (Some(2), Some(2)));
     parity("MR", MAMBA3, |r| r.cp = Some(2));
     parity("E", "", |r| (r.cp, r.ep) = (Some(2), Some(2)));
@@ -159,6 +161,33 @@ fn pipelines_in_every_order() {
                 check_parity(&recipe, &format!("{schedule} pp {pp} zero {zero} {tied}"), &request, &expected);
             }
         }
+    }
+}
+
+/// State that runs up the depth crosses chunks in every order, with every other axis.
+#[test]
+fn state_up_the_depth() {
+    let recipe = recipe("RFARAR", CARRY);
+    let expected = one(&recipe);
+    let plain = one(&splits::recipe("RFARAR", ""));
+    assert!((plain.reports[0].loss - expected.reports[0].loss).abs() > 1e-6, "state changes nothing");
+    for (schedule, pp, vpp) in SCHEDULES {
+        let request = LayoutRequest {
+            pp: Some(pp),
+            vpp: Some(vpp),
+            schedule: Some(schedule),
+            microbatches: Some(4),
+            ..LayoutRequest::default()
+        };
+        check_parity(&recipe, &format!("{schedule} pp {pp} vpp {vpp}"), &request, &expected);
+    }
+    for (tp, cp, pp, dp, recompute) in
+        [(1, 2, 1, 1, "none"), (1, 2, 2, 1, "full"), (2, 1, 2, 2, "full"), (2, 2, 2, 2, "none")]
+    {
+        let mut request =
+            LayoutRequest { tp: Some(tp), cp: Some(cp), pp: Some(pp), dp: Some(dp), ..Default::default() };
+        request.recompute = Recompute::parse(recompute).ok();
+        check_parity(&recipe, &format!("tp {tp} cp {cp} pp {pp} dp {dp} {recompute}"), &request, &expected);
     }
 }
 
@@ -216,6 +245,31 @@ fn what_is_computed_again_is_the_same_and_keeps_less() {
         kept.push(run(&recipe, &request, 1).reports[0].saved_bytes);
     }
     assert!(kept[0] > kept[1] && kept[1] > kept[2], "{kept:?}");
+}
+
+/// What is computed again comes out bit for bit as if it had been kept.
+#[test]
+fn recompute_changes_no_bit() {
+    let shared = |policy| ("EF", "", policy);
+    let gated = |policy| ("E", GATED, policy);
+    let experts = ["selective:shared_experts", "selective:layernorm", "selective:shared_experts+layernorm+moe_act"];
+    let cases = AGAIN.into_iter().chain(experts.map(shared)).chain(experts.map(gated));
+    for (pattern, more, policy) in cases {
+        let recipe = recipe(pattern, more);
+        let of = |policy: &str| {
+            let mut request = LayoutRequest { tp: Some(2), cp: Some(2), etp: Some(1), ..LayoutRequest::default() };
+            request.recompute = Recompute::parse(policy).ok();
+            run(&recipe, &request, 2)
+        };
+        let (plain, again) = (of("none"), of(policy));
+        let name = format!("{pattern} {policy}");
+        for (a, b) in plain.reports.iter().zip(&again.reports) {
+            assert_eq!((a.loss, a.norm, a.auxiliary), (b.loss, b.norm, b.auxiliary), "{name}");
+            assert!(a.saved_bytes > b.saved_bytes, "{name}: {} to {}", a.saved_bytes, b.saved_bytes);
+        }
+        assert_eq!(plain.gradients, again.gradients, "{name}");
+        assert_eq!(plain.weights, again.weights, "{name}");
+    }
 }
 
 #[test]

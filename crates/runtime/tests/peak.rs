@@ -1,6 +1,6 @@
 //! The most a rank really has allocated in a step is what `memory`'s ledger replays, nearly.
 
-use layout::{LayoutRequest, OwnershipTable, Schedule, ZeroStage};
+use layout::{LayoutRequest, OwnershipTable, Recompute, Schedule, ZeroStage};
 use memory::ledger::shardwright::highest;
 use recipe::Recipe;
 use runtime::live::{Counting, Meter};
@@ -38,20 +38,21 @@ ffn = 32
 [moe.shared]
 ffn = 32
 
+[mlp]
+ffn = 64
+
 [recurrent]
 heads = 4
 qk_heads = 4
 key_dim = 4
 value_dim = 8
-state_carry = true
-
-[mlp]
-ffn = 64
 "#;
 
 const MAMBA2: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 8\nstate = 8\ngroups = 4\nchunk = 16\n";
-const MAMBA3: &str =
-    "[mamba]\nkind = \"mamba3\"\nheads = 8\nhead_dim = 8\nstate = 8\ngroups = 4\nchunk = 16\nstate_carry = true\n";
+const MAMBA3: &str = "[mamba]\nkind = \"mamba3\"\nheads = 8\nhead_dim = 8\nstate = 8\ngroups = 4\nchunk = 16\n";
+const FEW_GROUPS: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 8\nstate = 8\ngroups = 1\nchunk = 16\n";
+/// A key of the last common table.
+const CARRY: &str = "depth_carry = 16\n";
 const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 4\nkey_dim = 8\nvalue_dim = 8\n";
 const MLA: &str = "[features.mla]\nq_rank = 16\nkv_rank = 8\nqk_dim = 8\nrope_dim = 4\nv_dim = 8\n";
 
@@ -91,6 +92,21 @@ fn peaks_are_near() {
         all.push(error(pattern, more, |r| r.world = Some(1)));
         all.push(error(pattern, more, |r| (r.tp, r.etp) = (Some(2), Some(1))));
         all.push(error(pattern, more, |r| r.cp = Some(2)));
+    }
+    all.push(error("MMMM", FEW_GROUPS, |r| r.cp = Some(2)));
+    all.push(error("GGGG", DELTA, |r| r.recompute = Recompute::parse("selective:gdn_norm_out").ok()));
+    all.push(error("MMMM", MAMBA2, |r| r.recompute = Recompute::parse("selective:mamba").ok()));
+    for recompute in ["selective:core_attn", "selective:attention", "selective:layernorm"] {
+        all.push(error("AAAA", "", |r| r.recompute = Recompute::parse(recompute).ok()));
+        all.push(error("AAAA", MLA, |r| (r.tp, r.recompute) = (Some(2), Recompute::parse(recompute).ok())));
+    }
+    for recompute in ["selective:shared_experts", "selective:layernorm", "selective:moe_act"] {
+        all.push(error("EEEE", "", |r| {
+            (r.tp, r.etp, r.recompute) = (Some(2), Some(1), Recompute::parse(recompute).ok())
+        }));
+    }
+    for recompute in ["none", "full", "selective:layernorm", "selective:recurrent"] {
+        all.push(error("RFRRFRRF", CARRY, |r| (r.pp, r.recompute) = (Some(2), Recompute::parse(recompute).ok())));
     }
     for zero in [ZeroStage::Zero, ZeroStage::One, ZeroStage::Two, ZeroStage::Three] {
         all.push(error("AEMR", MAMBA2, |r| (r.dp, r.zero, r.ep) = (Some(2), Some(zero), Some(2))));

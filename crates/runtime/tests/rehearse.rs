@@ -1,7 +1,7 @@
 //! Rehearsals of built-in recipes: parity, bytes moved and held to the byte, and faults that every
 //! rank learns of by name.
 
-use layout::{LayoutRequest, Recompute, Schedule, ZeroStage};
+use layout::{Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
 use recipe::{Feature, Mixer, builtin};
 use runtime::rehearse::{Ask, Inject, Number, Outcome, Ranks, Rehearsal, Source, prepare, rehearse};
 use runtime::report::{Line, MemoryLine};
@@ -100,6 +100,27 @@ fn every_order_and_recompute_too() {
     }
     let request = LayoutRequest { tp: Some(2), ep: Some(2), recompute: Some(Recompute::Full), ..some() };
     holds("nam56r", &[], &request);
+}
+
+/// A rehearsal keeps depth and borders enough that state really runs up, and says of context cuts
+/// what `check` says.
+#[test]
+fn state_runs_up_the_depth_and_over_cuts_in_time() {
+    let mut recipe = builtin::find("nam56r").unwrap();
+    recipe.recurrent.as_mut().unwrap().depth_carry = Some(64);
+    let request = LayoutRequest { cp: Some(2), pp: Some(2), vpp: Some(2), engine: Some(Engine::Shardwright), ..some() };
+    let ours = ask(&recipe, &request);
+    let prepared = prepare(&ours).unwrap();
+    assert!(prepared.notes.is_empty() && prepared.recipe.count(Mixer::Recurrent) == 2);
+    assert!(prepared.recipe.recurrent.as_ref().unwrap().depth_carry.unwrap() < prepared.layout.sequence);
+    let ran = ran(&ours);
+    assert!(ran.parity.passes(), "{:?}", ran.parity.gradients[0]);
+    assert!(ran.traffic.iter().all(|t| t.predicted_bytes == t.moved_bytes), "{:?}", ran.traffic);
+    let nobody = LayoutRequest { engine: None, ..request.clone() };
+    assert_eq!(prepare(&ask(&recipe, &nobody)).unwrap().notes.len(), 2);
+    let megatron = LayoutRequest { engine: Some(Engine::Megatron), ..request.clone() };
+    let refused = prepare(&ask(&recipe, &megatron)).err().unwrap();
+    assert!(refused.iter().any(|f| f.rule == "cp/recurrence"), "{refused:#?}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Table {
             "megatron/muon-fsdp" | "nanotron/zero" | "fsdp2/zero" | "xla-spmd/zero" | "deepspeed/pp-zero" => {
                 &[Table::State]
             }
-            "megatron/gdn-recompute" => &[Table::Recompute],
+            "megatron/gdn-recompute" | "recompute/module" => &[Table::Recompute],
             "world/dense" => &[Table::World],
             "world/expert" => &[Table::ExpertWorld],
             "torchtitan/ep-mesh" => &[Table::ExpertShards],

@@ -33,7 +33,7 @@ pub fn run(args: &SplitsArgs) -> Outcome {
     text += &rows_text(&rows, &layout, &mesh, rank, stage);
     text += &quality_text(recipe, &table);
     text += &exchange_text(&exchanges(recipe, &layout, &table));
-    text += &contract_text(&contracts(recipe));
+    text += &contract_text(&contracts(recipe, &layout));
     let negative = negative_space(recipe, &table, &layout);
     text += &heading("What no axis can fix");
     text += &negative.iter().map(|line| wrap(line, "  ", 110)).collect::<String>();
@@ -41,7 +41,7 @@ pub fn run(args: &SplitsArgs) -> Outcome {
     let json = json!({
         "recipe": recipe.name, "layout": layout_json(&layout, &checked), "rank": rank, "rank_params": held,
         "tensors": rows.iter().map(|row| row_json(row, &table, &layout, &mesh, rank)).collect::<Vec<_>>(),
-        "collectives": exchanges(recipe, &layout, &table), "state_contracts": contracts(recipe), "seams": checked.seams,
+        "collectives": exchanges(recipe, &layout, &table), "state_contracts": contracts(recipe, &layout), "seams": checked.seams,
         "split_quality": quality_json(recipe, &table), "no_axis_can_fix": negative,
     });
     Ok(Report::new(text, json).with_findings(&checked.findings))

@@ -154,10 +154,16 @@ pub(crate) fn core_flops(shape: Shape, mixer: Mixer, convention: Convention) -> 
 /// Operations of one layer: products from the ownership table's rows, the rest from its mixers.
 pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<Op> {
     let mut ops = Vec::new();
-    linear::products(shape, rows, &mut ops);
+    for row in rows {
+        let first = ops.len();
+        linear::products(shape, &[row], &mut ops);
+        let is_its = |m: &Mixer| row.tensor.path.split('.').nth(2).is_some_and(|at| at.starts_with(m.table()));
+        layer.mixers().find(is_its).into_iter().for_each(|mixer| whole_block(shape, mixer, &mut ops[first..]));
+    }
     for block in &layer.blocks {
         elementwise::around_block(shape, &mut ops);
         for mixer in &block.mixers {
+            let first = ops.len();
             match mixer {
                 Mixer::Attention => attention::core(shape, &mut ops),
                 Mixer::Moe => experts::routing(shape, &mut ops),
@@ -166,9 +172,24 @@ pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<O
                 Mixer::GatedDelta => scan::gated_delta(shape, &mut ops),
                 Mixer::Mlp => elementwise::mlp(shape, &mut ops),
             }
+            whole_block(shape, *mixer, &mut ops[first..]);
         }
     }
     ops
+}
+
+/// Where a policy names a whole kind of block, every operation of it runs again.
+fn whole_block(shape: Shape, mixer: Mixer, ops: &mut [Op]) {
+    let module: &'static [RecomputeModule] = match mixer {
+        Mixer::Attention => &[RecomputeModule::Attention],
+        Mixer::Mamba => &[RecomputeModule::Mamba],
+        Mixer::Recurrent => &[RecomputeModule::Recurrent],
+        Mixer::GatedDelta => &[RecomputeModule::GatedDelta],
+        Mixer::Moe | Mixer::Mlp => return,
+    };
+    if shape.layout.recompute.names(module[0]) {
+        ops.iter_mut().for_each(|op| op.modules = module);
+    }
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ pub(super) fn unsupported(recipe: &Recipe) -> Vec<String> {
         });
     }
     if let Some(r) = recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent)) {
-        missing.push((r.state_carry || r.depth_carry, "carried recurrent state"));
+        missing.push((r.state_carry || r.depth_carry.is_some(), "carried recurrent state"));
     }
     missing.push((recipe.mlp.as_ref().is_some_and(|m| m.bias) && recipe.uses(Mixer::Mlp), "MLP biases"));
     missing.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, name)| name.to_string()).collect()

@@ -1,5 +1,7 @@
 //! The state contracts of recurrent blocks: what must hold where a cut crosses their state.
 
+use super::recurrent::{carries_time, trades_heads};
+use crate::layout::Layout;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
 
@@ -20,16 +22,19 @@ pub struct StateContract {
     pub under_pp: &'static str,
 }
 
-/// The state contracts of a recipe.
-pub fn contracts(recipe: &Recipe) -> Vec<StateContract> {
+/// The state contracts of a recipe under a layout, whose engine decides what a cut in time does.
+pub fn contracts(recipe: &Recipe, layout: &Layout) -> Vec<StateContract> {
     let mut out = Vec::new();
     let beside = "a block is never cut by a stage: its state stays whole on its stage";
     if let Some(mamba) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) {
         let (state_elements, conv_elements) = mamba.state_elements();
         let under_cp = match mamba {
             Mamba::One(_) => "refused: the scan takes no initial state",
-            Mamba::Two(_) => "heads are exchanged for time, so no state crosses",
-            Mamba::Three(m) if m.state_carry => "state, rotation and last step are handed to the next part",
+            Mamba::Two(m) if trades_heads(m, layout) => "heads are exchanged for time, so no state crosses",
+            Mamba::Two(_) => "state and the convolution's tail are handed to the next part",
+            Mamba::Three(m) if carries_time(m.state_carry, layout) => {
+                "state, rotation and last step are handed to the next part"
+            }
             Mamba::Three(_) => "refused until the mixer carries its state",
         };
         let blocks = recipe.count(Mixer::Mamba);
@@ -42,13 +47,13 @@ pub fn contracts(recipe: &Recipe) -> Vec<StateContract> {
             blocks: recipe.count(Mixer::Recurrent),
             state_elements,
             conv_elements,
-            under_cp: if recurrent.state_carry {
+            under_cp: if carries_time(recurrent.state_carry, layout) {
                 "state is handed from part to part, one after another"
             } else {
                 "refused until the mixer carries its state"
             },
-            under_pp: if recurrent.depth_carry {
-                "state runs up the depth and crosses (virtual) stage cuts with the activations"
+            under_pp: if recurrent.depth_carry.is_some() {
+                "state runs up the depth at its borders and crosses (virtual) stage cuts with the activations"
             } else {
                 beside
             },

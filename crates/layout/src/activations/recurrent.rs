@@ -3,9 +3,31 @@
 
 use super::{Exchange, HAND_ON, Holds, is_ours};
 use crate::layout::Layout;
+use crate::stages::depth_carried_state;
 use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba::Mamba;
+use recipe::kinds::mamba2::Mamba2;
 use recipe::{Mixer, Recipe};
+
+/// Whether a mixer hands its state across a cut in time: this engine's do, another's where the
+/// recipe says so.
+pub(crate) fn carries_time(recipe_says: bool, layout: &Layout) -> bool {
+    recipe_says || is_ours(layout)
+}
+
+/// Whether Mamba-2 trades time for heads over the context axis. This engine does so where whole
+/// groups go to every rank, and hands the state from part to part elsewhere; others always trade.
+pub fn trades_heads(mamba: &Mamba2, layout: &Layout) -> bool {
+    let whole = layout.tp.get().saturating_mul(layout.cp.get());
+    !is_ours(layout) || mamba.groups.is_multiple_of(whole)
+}
+
+/// Elements of state that one microbatch sends over a (virtual) stage cut before `layer` on one
+/// rank: its heads, at the borders of its parts of the timeline.
+pub fn depth_state(recipe: &Recipe, layout: &Layout, layer: usize) -> u64 {
+    let whole = depth_carried_state(recipe, layer, layout.sequence / layout.cp.get());
+    layout.micro_batch.saturating_mul(whole) / layout.tp.get()
+}
 
 /// Squares for the norm over all heads: only this engine cuts M2RNN's heads over the tensor axis.
 pub(super) fn norms(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
@@ -23,7 +45,7 @@ pub(super) fn norms(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec
     }
 }
 
-/// State handed from part to part under `state_carry`; other engines refuse the cut.
+/// State handed from part to part: this engine's mixers do it, others refuse the cut.
 pub(super) fn carry(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
     if !is_ours(layout) {
         return;
@@ -45,6 +67,13 @@ pub(super) fn carry(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
         // With the state go the angles, and the last B and x that the trapezoid needs.
         let state = mamba.head_dim * mamba.state + mamba.angles + mamba.state + mamba.head_dim;
         hand_on("under mamba: state handed on", batch * mamba.heads / tp * state, Mixer::Mamba);
+    }
+    if let Some(Mamba::Two(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba))
+        && !trades_heads(mamba, layout)
+    {
+        hand_on("under mamba: state handed on", batch * mamba.inner() / tp * mamba.state, Mixer::Mamba);
+        let tail = batch * (mamba.conv - 1) * (mamba.inner() + 2 * mamba.groups * mamba.state) / tp;
+        hand_on("under mamba: tail of the convolution handed on", tail, Mixer::Mamba);
     }
     if let Some(kind) = recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent)) {
         let state = kind.key_dim * kind.value_dim;

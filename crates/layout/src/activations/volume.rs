@@ -2,16 +2,16 @@
 //! pass its stage runs, and what moves once a step. Exact for this project's own engine; rows that
 //! routing deals out are counted as if it were balanced, which is their mean over ranks.
 
-use super::{Exchange, Holds, prediction_join, state, vocabulary};
+use super::{Exchange, Holds, depth_state, prediction_join, state, vocabulary};
 use crate::axis::Axis;
 use crate::layout::Layout;
 use crate::mesh::{Coordinates, Mesh, Order};
 use crate::order::{Action, Block, Pass, Pipeline};
 use crate::ownership::OwnershipTable;
-use crate::request::ZeroStage;
+use crate::request::{RecomputeModule, ZeroStage};
 use crate::shards::{Buffer, buffers};
 use diag::Finding;
-use recipe::{Layer, Place, Recipe};
+use recipe::{Layer, Mixer, Place, Recipe};
 use std::collections::BTreeMap;
 
 /// What a rank puts in on one axis.
@@ -52,7 +52,7 @@ pub fn of_rank(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, rank: u
             Pass::Backward | Pass::BackwardInput => sum.add_all(&of_chunk[1]),
             Pass::BackwardWeight => {}
         }
-        sum.add("pp", Holds::Numbers, seam(recipe, layout, &order, stage, action));
+        sum.add("pp", Holds::Numbers, seam(recipe, layout, table, &order, stage, action));
     }
     for exchange in state::of_rank(recipe, layout, table, &mesh, rank) {
         sum.add(exchange.axis, exchange.holds, exchange.elements * exchange.count);
@@ -61,16 +61,38 @@ pub fn of_rank(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, rank: u
     Ok(sum.by_axis)
 }
 
-/// Elements a pass sends to the stage of the next chunk, or of the one before; a stage that holds
-/// both sends nothing.
-fn seam(recipe: &Recipe, layout: &Layout, order: &Pipeline, stage: u32, action: Action) -> u64 {
+/// Elements a pass sends to the stage of the next chunk, or of the one before: the residual stream,
+/// and recurrent state where it runs up the depth. A stage that holds both sends nothing.
+fn seam(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, order: &Pipeline, stage: u32, action: Action) -> u64 {
     let to = match action.pass {
         Pass::Forward => Some(action.chunk + 1).filter(|c| *c < order.chunks()),
         Pass::Backward | Pass::BackwardInput => action.chunk.checked_sub(1),
         Pass::BackwardWeight => None,
     };
-    let leaves = to.is_some_and(|chunk| order.stage_of(order.direction(action.microbatch), chunk) != stage);
-    if leaves { layout.tokens_per_microbatch_per_rank() * recipe.hidden } else { 0 }
+    let leaves = |chunk: &u32| order.stage_of(order.direction(action.microbatch), *chunk) != stage;
+    let Some(chunk) = to.filter(leaves) else { return 0 };
+    let above = &table.stages.chunks[chunk.max(action.chunk) as usize];
+    layout.tokens_per_microbatch_per_rank() * recipe.hidden + depth_state(recipe, layout, above.layers.start)
+}
+
+/// Whether recompute runs the forward of a mixer's exchange again in backward: all of them where
+/// the mixer is computed again, and otherwise those that stand inside a named module.
+fn repeats(recipe: &Recipe, layout: &Layout, mixer: Mixer, exchange: &Exchange) -> bool {
+    let policy = &layout.recompute;
+    let stands = |place: &str| exchange.place.starts_with(place);
+    let normed = match (mixer, recipe.is_latent()) {
+        // Latents are made whole behind the down-projections, not behind the norm.
+        (Mixer::Attention, true) => false,
+        (Mixer::Moe, _) => stands("into moe.shared:"),
+        _ => stands(&format!("into {}: sequence", mixer.table())),
+    };
+    let gate = recipe.moe.as_ref().and_then(|m| m.shared.as_ref()).is_some_and(|s| s.gate);
+    let shared = stands("into moe.shared:") || gate && stands("out of moe.shared:");
+    policy.repeats(mixer)
+        || policy.names(RecomputeModule::Layernorm) && normed
+        || policy.names(RecomputeModule::SharedExperts) && shared
+        || policy.names(RecomputeModule::CoreAttn) && stands("under attention: keys and values around")
+        || policy.names(RecomputeModule::GdnNormOut) && stands("out of gated_delta: heads")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -148,8 +170,10 @@ impl Chunk<'_> {
         for mixer in layer.mixers() {
             let exchanges = super::of_mixer(self.recipe, self.layout, mixer);
             sum.pass(&exchanges, direction, times);
-            if direction == Direction::Backward && self.layout.recompute.repeats(mixer) {
-                sum.pass(&exchanges, Direction::Forward, times);
+            if direction == Direction::Backward {
+                let again: Vec<Exchange> =
+                    exchanges.into_iter().filter(|e| repeats(self.recipe, self.layout, mixer, e)).collect();
+                sum.pass(&again, Direction::Forward, times);
             }
         }
     }

@@ -32,7 +32,7 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         let note = Finding::note("pp/uneven", Blame::Layout, "pp", message);
         findings.push(note.hint("spare layers go to the middle; --balance or --boundaries say otherwise"));
     }
-    let seams = chunks.iter().skip(1).filter_map(|layers| StageSeam::at(case.recipe, layers.start));
+    let seams = chunks.iter().skip(1).filter_map(|layers| StageSeam::at(case.recipe, layers.start, layout.sequence));
     for seam in seams.filter(|s| s.state_elements > 0) {
         let message = format!("the cut before layer {} carries recurrent state: {}", seam.before, seam.contract);
         findings.push(Finding::note("pp/state-seam", Blame::Layout, "recurrent", message));

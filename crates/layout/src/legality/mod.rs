@@ -10,6 +10,7 @@ mod experts;
 mod heads;
 mod mixers;
 mod modes;
+mod recompute;
 mod schedules;
 mod sequence;
 mod widths;
@@ -46,6 +47,7 @@ const CHECKS: &[Check] = &[
     schedules::check,
     batch::check,
     modes::check,
+    recompute::check,
 ];
 
 /// What checking a request came to.

@@ -4,7 +4,7 @@
 use super::{Entry, Fit, FitRequest, OffloadRequest};
 use crate::ledger::Ledger;
 use crate::line::Line;
-use layout::request::{Balance, LayoutRequest, Recompute, RecomputeModule, ZeroStage};
+use layout::request::{Balance, Engine, LayoutRequest, Recompute, RecomputeModule, ZeroStage};
 use layout::{StagePlan, check};
 use recipe::{Mixer, Recipe};
 
@@ -98,7 +98,10 @@ fn tries(now: &FitRequest, typed: &LayoutRequest) -> Vec<Try> {
     if layout.tp.splits() && !layout.sp {
         add("--sp".to_string(), "nothing: the same bytes move", LayoutRequest { sp: Some(true), ..base.clone() });
     }
-    for module in useful_modules(recipe) {
+    let blocks = RecomputeModule::ALL.iter().map(|(_, module)| *module).filter(|module| {
+        layout.engine == Some(Engine::Shardwright) && module.is_ours() && module.whole().is_some_and(|m| recipe.uses(m))
+    });
+    for module in useful_modules(recipe).into_iter().chain(blocks) {
         if let Some(recompute) = with_module(&layout.recompute, module) {
             let change = format!("--recompute {recompute}");
             add(change, "that module computed twice", LayoutRequest { recompute: Some(recompute), ..base.clone() });

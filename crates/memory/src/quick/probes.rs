@@ -317,6 +317,10 @@ fn mixer_of(module: RecomputeModule) -> Option<Mixer> {
         RecomputeModule::Mlp => Some(Mixer::Mlp),
         RecomputeModule::GdnNormOut => Some(Mixer::GatedDelta),
         RecomputeModule::Layernorm => None,
+        RecomputeModule::Attention
+        | RecomputeModule::Mamba
+        | RecomputeModule::Recurrent
+        | RecomputeModule::GatedDelta => module.whole(),
     }
 }
 

@@ -28,8 +28,15 @@ pub struct M2rnn {
     pub conv_bias: bool,
     /// Whether the implementation hands its state across a cut in time.
     pub state_carry: bool,
-    /// Whether the state of one R block enters the next one up the depth.
-    pub depth_carry: bool,
+    /// Tokens between the borders at which the state of one R block enters the next one up the
+    /// depth; `None` where no state runs up the depth.
+    ///
+    /// At a border, before token 0, N, 2N … of a sequence, a block's state becomes the mean of its
+    /// own and of the one the R block below had there, and that mean is what the block above gets.
+    /// The lowest R block has only its own; prediction suffixes take none. A state at a border knows
+    /// the tokens before it and no others, so the model stays causal, which handing a final state to
+    /// the next block's beginning would not; and a mean of states within ±1 stays within ±1.
+    pub depth_carry: Option<u64>,
 }
 
 impl M2rnn {
@@ -43,7 +50,7 @@ impl M2rnn {
         let conv = section.count_or("conv", 64, 4);
         let conv_bias = section.flag_or("conv_bias", true);
         let state_carry = section.flag_or("state_carry", false);
-        let depth_carry = section.flag_or("depth_carry", false);
+        let depth_carry = section.optional_count("depth_carry", limits::SEQUENCE);
         if let (Some(heads), Some(qk_heads)) = (heads, qk_heads)
             && !heads.is_multiple_of(qk_heads)
         {
@@ -68,7 +75,7 @@ impl M2rnn {
         toml.int_unless("conv", self.conv, 4);
         toml.flag_unless("conv_bias", self.conv_bias, true);
         toml.flag_unless("state_carry", self.state_carry, false);
-        toml.flag_unless("depth_carry", self.depth_carry, false);
+        toml.some_int("depth_carry", self.depth_carry);
     }
 
     /// State elements one sequence carries through one block: the matrix state of every head, and
@@ -76,6 +83,12 @@ impl M2rnn {
     pub fn state_elements(&self) -> (u64, u64) {
         let channels = 2 * self.qk_heads * self.key_dim + self.heads * self.value_dim;
         ((self.heads * self.value_dim).saturating_mul(self.key_dim), channels * (self.conv - 1))
+    }
+
+    /// State elements of one sequence of `tokens` that run up the depth from one block to the next:
+    /// the matrix state of every head at every border.
+    pub fn carried_elements(&self, tokens: u64) -> u64 {
+        self.depth_carry.map_or(0, |every| tokens.div_ceil(every).saturating_mul(self.state_elements().0))
     }
 
     /// Its tensors, behind the block's norm.

@@ -170,6 +170,18 @@ impl<R: Real> Block<R> for Gqa {
         Ok((y, saved))
     }
 
+    fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
+        if let Some(x) = normed {
+            saved.keep("input", tensor::enter(cx.rank, NAMES[0], x)?);
+        }
+        if saved.lacks("heads out") {
+            let [q, k, v] = three(saved.get("projected").split(&self.widths()));
+            let (q, k) = self.prepare(cx, q, k);
+            keep_core(saved, self.core.forward(cx, &q, &k, &v)?);
+        }
+        Ok(())
+    }
+
     fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {
         self.out.bias_back(cx, &dy);
         let dy = tensor::leave_back(cx.rank, NAMES[1], dy)?;
@@ -191,6 +203,11 @@ impl<R: Real> Block<R> for Gqa {
         let dx = self.qkv.backward(cx, &saved.take("input"), &Mat::join(&[&dq, &dk, &dv]));
         tensor::enter_back(cx.rank, NAMES[0], dx)
     }
+}
+
+fn keep_core<R: Real>(saved: &mut Saved<R>, (heads, log): (Mat<R>, Mat<R>)) {
+    saved.keep("heads out", heads);
+    saved.keep("statistics", log);
 }
 
 fn three<T>(parts: Vec<T>) -> [T; 3] {
@@ -321,6 +338,17 @@ impl<R: Real> Block<R> for Mla {
         saved.keep("statistics", log);
         q_latent.into_iter().for_each(|q| saved.keep("q latent", q));
         Ok((y, saved))
+    }
+
+    fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
+        if let Some(x) = normed {
+            saved.keep("input", x);
+        }
+        if saved.lacks("heads out") {
+            let [q, k, v] = self.heads(cx, saved.get("whole latents"));
+            keep_core(saved, self.core.forward(cx, &q, &k, &v)?);
+        }
+        Ok(())
     }
 
     fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {

@@ -171,6 +171,18 @@ impl<R: Real> Block<R> for GatedDelta {
         Ok((y, saved))
     }
 
+    fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
+        if let Some(x) = normed {
+            saved.keep("input", tensor::enter(cx.rank, NAMES[0], x)?);
+        }
+        if saved.lacks("gated") {
+            let [_, z, ..] = self.four(saved.get("projected"), cx.sizes.cp);
+            let (gated, _) = self.gated(cx, saved.get("scanned"), &z);
+            saved.keep("gated", heads::trade_back(cx.rank, gated, &self.widths[2..3], cx.sizes.sequences)?);
+        }
+        Ok(())
+    }
+
     fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {
         let (rank, batch) = (cx.rank, cx.sizes.sequences);
         let dy = tensor::leave_back(rank, NAMES[1], dy)?;

@@ -1,6 +1,7 @@
 //! M2RNN: a matrix state with a non-linear step. Over the context axis the state and the
 //! convolution's tail are handed from part to part; over the tensor axis heads are cut, and the
-//! norm over all heads sums its squares.
+//! norm over all heads sums its squares. Where state runs up the depth, the states at the borders of
+//! chunks are handed to the next R block through the context.
 //!
 //! Step: open-lm-engine/accelerated-model-architectures, `xma/layers/m2rnn`; the block around it:
 //! DatasunriseOU/cppmega, `cppmega/megatron/m2rnn_spec.py`.
@@ -19,8 +20,7 @@ use crate::saved::Saved;
 use crate::split::{tensor, time};
 use crate::wide::{map2, wide};
 use comm::{Call, Op, Result};
-use diag::{Blame, Finding};
-use memory::ledger::shardwright::M2RNN_CHUNK;
+use memory::ledger::shardwright::{Link, m2rnn_chunk};
 use recipe::kinds::m2rnn::M2rnn as Kind;
 
 const NAMES: [&str; 2] = ["into recurrent", "out of recurrent"];
@@ -48,17 +48,14 @@ pub(crate) struct M2rnn {
     /// Columns of the norm over all ranks.
     whole: usize,
     scan: Scan,
+    link: Link,
 }
 
 impl M2rnn {
-    pub fn new(kind: &Kind, shelf: &Shelf, path: &str) -> std::result::Result<M2rnn, Finding> {
-        if kind.depth_carry {
-            let message = "the runtime does not carry recurrent state up the depth";
-            return Err(Finding::error("runtime/depth-carry", Blame::Engine, "recurrent.depth_carry", message));
-        }
+    pub fn new(kind: &Kind, shelf: &Shelf, path: &str, link: Link) -> M2rnn {
         let at = |name: &str| format!("{path}.{name}");
         let in_proj = Linear::new(shelf, &at("in_proj"));
-        Ok(M2rnn {
+        M2rnn {
             widths: shelf.segments(in_proj.weight()),
             in_proj,
             out_proj: Linear::new(shelf, &at("out_proj")),
@@ -73,8 +70,9 @@ impl M2rnn {
             value: kind.value_dim as usize,
             taps: kind.conv as usize,
             whole: (kind.heads * kind.value_dim) as usize,
-            scan: Scan { chunk: M2RNN_CHUNK, times: Times::Parts },
-        })
+            scan: Scan { chunk: m2rnn_chunk(kind), times: Times::Parts },
+            link,
+        }
     }
 
     fn conv_width(&self) -> usize {
@@ -192,7 +190,12 @@ impl<R: Real> Block<R> for M2rnn {
         let [qkv, f, g] = self.three(&projected);
         let tails = time::tails(cx.rank, &qkv, cx.sizes.sequences, self.taps - 1)?;
         let cell = self.cell(cx, self.conv(cx).forward(&qkv, &tails), &f);
-        let (scanned, states) = self.scan.forward(cx, &ByToken(cell))?;
+        let below = if self.link.takes { cx.carried.take() } else { None };
+        let (scanned, states) = self.scan.forward_with(cx, &ByToken(cell), below.as_ref())?;
+        drop(below);
+        if self.link.gives {
+            cx.carried = Some(states.clone());
+        }
         let gated = self.gated(&scanned, &g);
         let inverse = self.inverse(cx, &gated)?;
         let normed = self.normed(cx, &gated, &inverse);
@@ -202,6 +205,13 @@ impl<R: Real> Block<R> for M2rnn {
         saved.keep("scanned", scanned);
         saved.keep("inverse", inverse);
         Ok((y, saved))
+    }
+
+    fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
+        if let Some(x) = normed {
+            saved.keep("input", tensor::enter(cx.rank, NAMES[0], x)?);
+        }
+        Ok(())
     }
 
     fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {
@@ -214,7 +224,14 @@ impl<R: Real> Block<R> for M2rnn {
         let (dscanned, dg) = gate_back(&scanned, &g, &dgated);
         let (conv, tails) = (self.conv(cx), saved.take("tails"));
         let mut cell = ByToken(self.cell(cx, conv.forward(&qkv, &tails), &f));
-        self.scan.backward(cx, &mut cell, &saved.take("states"), &dscanned)?;
+        let states = saved.take("states");
+        let dabove = if self.link.gives { cx.carried.take() } else { None };
+        let mut dbelow = self.link.takes.then(|| Mat::zeros(states.rows, states.cols));
+        self.scan.backward_with(cx, &mut cell, &states, &dscanned, dabove.as_ref(), dbelow.as_mut())?;
+        drop((states, dabove));
+        if self.link.takes {
+            cx.carried = dbelow;
+        }
         let cell = cell.0;
         let df = self.scalars_back(cx, &cell);
         let mut back = conv.backward(&qkv, &tails, &cell.dqkv);

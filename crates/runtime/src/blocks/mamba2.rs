@@ -1,5 +1,6 @@
 //! Mamba-2: heads that share B and C by group, a short convolution, a gated norm by group. Over
-//! the context axis time is traded for heads, so the scan sees all of time.
+//! the context axis time is traded for heads, so the scan sees all of time; where groups do not go
+//! round, state and the convolution's tail are handed from part to part instead.
 //!
 //! Step and order of operations: state-spaces/mamba, `mamba_ssm/modules/mamba2.py`.
 
@@ -13,11 +14,11 @@ use crate::mat::Mat;
 use crate::params::{Id, Shelf};
 use crate::real::Real;
 use crate::saved::Saved;
-use crate::split::{heads, tensor};
+use crate::split::{heads, tensor, time};
 use crate::wide::{map2, wide};
 use comm::Result;
-use diag::{Blame, Finding};
 use layout::Layout;
+use layout::activations::trades_heads;
 use recipe::kinds::mamba2::Mamba2 as Kind;
 
 const NAMES: [&str; 2] = ["into mamba", "out of mamba"];
@@ -37,24 +38,24 @@ pub(crate) struct Mamba2 {
     head: usize,
     state: usize,
     taps: usize,
-    cp: usize,
+    /// Ranks that heads are dealt out to: those of the context axis, or this one.
+    ranks: usize,
     scan: Scan,
     /// Columns the gated norm runs over.
     group: usize,
 }
 
 impl Mamba2 {
-    pub fn new(kind: &Kind, shelf: &Shelf, path: &str, layout: &Layout) -> std::result::Result<Mamba2, Finding> {
+    pub fn new(kind: &Kind, shelf: &Shelf, path: &str, layout: &Layout) -> Mamba2 {
         let at = |name: &str| format!("{path}.{name}");
         let in_proj = Linear::new(shelf, &at("in_proj"));
         let widths = shelf.segments(in_proj.weight());
-        let (cp, groups) = (layout.cp.get() as usize, widths[2] / kind.state as usize);
-        if !groups.is_multiple_of(cp) {
-            let message = format!("cp={cp} trades time for heads, and {groups} Mamba groups a rank would be copied");
-            return Err(Finding::error("runtime/mamba-groups", Blame::Engine, "mamba", message)
-                .fix("cp", units::divisors(groups as u64)));
-        }
-        Ok(Mamba2 {
+        let groups = widths[2] / kind.state as usize;
+        let (ranks, times) = match trades_heads(kind, layout) {
+            true => (layout.cp.get() as usize, Times::Whole),
+            false => (1, Times::Parts),
+        };
+        Mamba2 {
             in_proj,
             out_proj: Linear::new(shelf, &at("out_proj")),
             conv: shelf.id(&at("conv.weight")),
@@ -68,30 +69,70 @@ impl Mamba2 {
             head: kind.head_dim as usize,
             state: kind.state as usize,
             taps: kind.conv as usize,
-            cp,
-            scan: Scan { chunk: kind.chunk as usize, times: Times::Whole },
-        })
+            ranks,
+            scan: Scan { chunk: kind.chunk as usize, times },
+        }
     }
 
     /// Widths of z x B C dt on one context rank.
     fn shares(&self) -> Vec<usize> {
-        self.widths.iter().map(|w| w / self.cp).collect()
+        self.widths.iter().map(|w| w / self.ranks).collect()
     }
 
-    fn conv<R: Real>(&self, cx: &Cx<R>) -> (Conv<R>, Mat<R>) {
+    /// This rank's share of a parameter with these segments, each unit `unit` wide.
+    fn mine<R: Real>(&self, cx: &Cx<R>, id: Id, segments: &[usize], unit: usize) -> Vec<R> {
+        match self.scan.times {
+            Times::Whole => heads::mine(cx, id, segments, unit),
+            Times::Parts => cx.weight(id).data.clone(),
+        }
+    }
+
+    /// Transpose of [`Mamba2::mine`].
+    fn add_mine<R: Real>(&self, cx: &mut Cx<R>, id: Id, segments: &[usize], unit: usize, from: &[R]) {
+        match self.scan.times {
+            Times::Whole => heads::add_mine(cx, id, segments, unit, from),
+            Times::Parts => cx.add_grad(id, from),
+        }
+    }
+
+    /// From a rank's part of the timeline to the times it scans.
+    fn trade<R: Real>(&self, cx: &Cx<R>, x: Mat<R>, segments: &[usize]) -> Result<Mat<R>> {
+        match self.scan.times {
+            Times::Whole => heads::trade(cx.rank, x, segments, cx.sizes.sequences),
+            Times::Parts => Ok(x),
+        }
+    }
+
+    /// Transpose and inverse of [`Mamba2::trade`].
+    fn trade_back<R: Real>(&self, cx: &Cx<R>, x: Mat<R>, segments: &[usize]) -> Result<Mat<R>> {
+        match self.scan.times {
+            Times::Whole => heads::trade_back(cx.rank, x, segments, cx.sizes.sequences),
+            Times::Parts => Ok(x),
+        }
+    }
+
+    fn conv<R: Real>(&self, cx: &Cx<R>) -> Conv<R> {
         let channels = &self.widths[1..4];
-        let weight = heads::mine(cx, self.conv, channels, self.taps);
-        let bias = self.conv_bias.map(|b| heads::mine(cx, b, channels, 1));
+        let weight = self.mine(cx, self.conv, channels, self.taps);
+        let bias = self.conv_bias.map(|b| self.mine(cx, b, channels, 1));
+        let parts = if self.scan.times == Times::Whole { 1 } else { cx.sizes.spans().len() };
+        Conv::new(&weight, self.taps, bias, cx.sizes.sequences, parts)
+    }
+
+    /// What the convolution looks back to: nothing before all of time, or the end of the part before.
+    fn tails<R: Real>(&self, cx: &Cx<R>, xbc: &Mat<R>) -> Result<Mat<R>> {
         let batch = cx.sizes.sequences;
-        let width = channels.iter().sum::<usize>() / self.cp;
-        (Conv::new(&weight, self.taps, bias, batch, 1), Mat::zeros((self.taps - 1) * batch, width))
+        match self.scan.times {
+            Times::Whole => Ok(Mat::zeros((self.taps - 1) * batch, xbc.cols)),
+            Times::Parts => time::tails(cx.rank, xbc, batch, self.taps - 1),
+        }
     }
 
     fn cell<R: Real>(&self, cx: &Cx<R>, xbc: Mat<R>, dt: &Mat<R>) -> Ssd<R> {
         let by_head = &self.widths[4..5];
         let shares = self.shares();
-        let decay: Vec<R> = heads::mine(cx, self.a_log, by_head, 1).iter().map(|a| -a.exp()).collect();
-        let bias = heads::mine(cx, self.dt_bias, by_head, 1);
+        let decay: Vec<R> = self.mine(cx, self.a_log, by_head, 1).iter().map(|a| -a.exp()).collect();
+        let bias = self.mine(cx, self.dt_bias, by_head, 1);
         let raw = {
             let mut raw = dt.clone();
             raw.add_row(&bias);
@@ -108,7 +149,7 @@ impl Mamba2 {
             dstep: Mat::zeros(step.rows, step.cols),
             ddecay: vec![R::ZERO; decay.len()],
             dskip: vec![R::ZERO; decay.len()],
-            skip: heads::mine(cx, self.d, by_head, 1),
+            skip: self.mine(cx, self.d, by_head, 1),
             xbc,
             raw,
             step,
@@ -121,7 +162,7 @@ impl Mamba2 {
         let data = map2(&y.data, &z.data, |y, z| y * silu(z).0);
         let gated = Mat { data, ..*y };
         let normed = match self.norm {
-            Some(id) => rms(&gated, &heads::mine(cx, id, &self.widths[..1], 1), self.group),
+            Some(id) => rms(&gated, &self.mine(cx, id, &self.widths[..1], 1), self.group),
             None => gated.clone(),
         };
         (gated, normed)
@@ -130,46 +171,61 @@ impl Mamba2 {
 
 impl<R: Real> Block<R> for Mamba2 {
     fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
-        let (rank, batch) = (cx.rank, cx.sizes.sequences);
-        let x = tensor::enter(rank, NAMES[0], x)?;
-        let projected = heads::trade(rank, self.in_proj.forward(cx, &x), &self.widths, batch)?;
+        let x = tensor::enter(cx.rank, NAMES[0], x)?;
+        let projected = self.trade(cx, self.in_proj.forward(cx, &x), &self.widths)?;
         let [z, xbc, dt] = self.three(&projected);
-        let (conv, tails) = self.conv(cx);
-        let cell = self.cell(cx, conv.forward(&xbc, &tails), &dt);
+        let tails = self.tails(cx, &xbc)?;
+        let cell = self.cell(cx, self.conv(cx).forward(&xbc, &tails), &dt);
         let (scanned, states) = self.scan.forward(cx, &cell)?;
         let (_, normed) = self.gate(cx, &scanned, &z);
-        let normed = heads::trade_back(rank, normed, &self.widths[..1], batch)?;
-        let mut y = tensor::leave(rank, NAMES[1], self.out_proj.partial(cx, &normed))?;
+        let normed = self.trade_back(cx, normed, &self.widths[..1])?;
+        let mut y = tensor::leave(cx.rank, NAMES[1], self.out_proj.partial(cx, &normed))?;
         self.out_proj.add_bias(cx, &mut y);
         let kept =
             [("input", x), ("projected", projected), ("states", states), ("scanned", scanned), ("normed", normed)];
         kept.into_iter().for_each(|(name, value)| saved.keep(name, value));
+        if self.scan.times == Times::Parts {
+            saved.keep("tails", tails);
+        }
         Ok((y, saved))
     }
 
+    fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
+        if let Some(x) = normed {
+            saved.keep("input", tensor::enter(cx.rank, NAMES[0], x)?);
+        }
+        Ok(())
+    }
+
     fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {
-        let (rank, batch) = (cx.rank, cx.sizes.sequences);
         self.out_proj.bias_back(cx, &dy);
-        let dy = tensor::leave_back(rank, NAMES[1], dy)?;
+        let dy = tensor::leave_back(cx.rank, NAMES[1], dy)?;
         let dnormed = self.out_proj.partial_back(cx, &saved.take("normed"), &dy);
-        let dnormed = heads::trade(rank, dnormed, &self.widths[..1], batch)?;
+        let dnormed = self.trade(cx, dnormed, &self.widths[..1])?;
         let [z, xbc, dt] = self.three(&saved.take("projected"));
         let scanned = saved.take("scanned");
         let dgated = self.norm_back(cx, &scanned, &z, dnormed);
         let (dscanned, dz) = gate_back(&scanned, &z, &dgated);
-        let (conv, tails) = self.conv(cx);
+        let conv = self.conv(cx);
+        let tails = match self.scan.times {
+            Times::Whole => self.tails(cx, &xbc)?,
+            Times::Parts => saved.take("tails"),
+        };
         let mut cell = self.cell(cx, conv.forward(&xbc, &tails), &dt);
         self.scan.backward(cx, &mut cell, &saved.take("states"), &dscanned)?;
         let ddt = self.scalars_back(cx, &cell);
-        let back = conv.backward(&xbc, &tails, &cell.dxbc);
-        heads::add_mine(cx, self.conv, &self.widths[1..4], self.taps, &back.weight);
+        let mut back = conv.backward(&xbc, &tails, &cell.dxbc);
+        if self.scan.times == Times::Parts {
+            time::tails_back(cx.rank, &back.tails, &mut back.input)?;
+        }
+        self.add_mine(cx, self.conv, &self.widths[1..4], self.taps, &back.weight);
         if let Some(bias) = self.conv_bias {
-            heads::add_mine(cx, bias, &self.widths[1..4], 1, &back.bias);
+            self.add_mine(cx, bias, &self.widths[1..4], 1, &back.bias);
         }
         let dprojected = Mat::join(&[&dz, &back.input, &ddt]);
-        let dprojected = heads::trade_back(rank, dprojected, &self.widths, batch)?;
+        let dprojected = self.trade_back(cx, dprojected, &self.widths)?;
         let dx = self.in_proj.backward(cx, &saved.take("input"), &dprojected);
-        tensor::enter_back(rank, NAMES[0], dx)
+        tensor::enter_back(cx.rank, NAMES[0], dx)
     }
 }
 
@@ -184,10 +240,10 @@ impl Mamba2 {
     fn norm_back<R: Real>(&self, cx: &mut Cx<R>, scanned: &Mat<R>, z: &Mat<R>, dnormed: Mat<R>) -> Mat<R> {
         let Some(id) = self.norm else { return dnormed };
         let (gated, _) = self.gate(cx, scanned, z);
-        let scale = heads::mine(cx, id, &self.widths[..1], 1);
+        let scale = self.mine(cx, id, &self.widths[..1], 1);
         let mut dscale = vec![R::ZERO; scale.len()];
         let dgated = rms_back(&gated, &scale, self.group, &dnormed, &mut dscale);
-        heads::add_mine(cx, id, &self.widths[..1], 1, &dscale);
+        self.add_mine(cx, id, &self.widths[..1], 1, &dscale);
         dgated
     }
 
@@ -200,9 +256,9 @@ impl Mamba2 {
         ddt.sum_rows(&mut dbias);
         // The decay is minus the exponential of the parameter, and so its own derivative.
         let dlog: Vec<R> = cell.ddecay.iter().zip(&cell.decay).map(|(d, a)| *d * *a).collect();
-        heads::add_mine(cx, self.dt_bias, by_head, 1, &dbias);
-        heads::add_mine(cx, self.a_log, by_head, 1, &dlog);
-        heads::add_mine(cx, self.d, by_head, 1, &cell.dskip);
+        self.add_mine(cx, self.dt_bias, by_head, 1, &dbias);
+        self.add_mine(cx, self.a_log, by_head, 1, &dlog);
+        self.add_mine(cx, self.d, by_head, 1, &cell.dskip);
         ddt
     }
 }

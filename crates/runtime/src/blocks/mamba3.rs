@@ -171,6 +171,13 @@ impl<R: Real> Block<R> for Mamba3 {
         Ok((y, saved))
     }
 
+    fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
+        if let Some(x) = normed {
+            saved.keep("input", tensor::enter(cx.rank, NAMES[0], x)?);
+        }
+        Ok(())
+    }
+
     fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {
         let dy = tensor::leave_back(cx.rank, NAMES[1], dy)?;
         let (scanned, rates) = (saved.take("scanned"), saved.take("angle rates"));

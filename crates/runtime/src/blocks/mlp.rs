@@ -47,6 +47,19 @@ impl Mlp {
         Ok(y)
     }
 
+    /// Keeps the input again.
+    pub fn restore_input<R: Real>(&self, cx: &Cx<R>, x: Mat<R>, saved: &mut Saved<R>) -> Result<()> {
+        saved.keep(self.words.input, tensor::enter(cx.rank, self.words.into, x)?);
+        Ok(())
+    }
+
+    /// Keeps again all that [`Mlp::run`] kept, without its output.
+    pub fn restore_all<R: Real>(&self, cx: &Cx<R>, x: Mat<R>, saved: &mut Saved<R>) -> Result<()> {
+        self.restore_input(cx, x, saved)?;
+        saved.keep(self.words.packed, self.fc1.forward(cx, saved.get(self.words.input)));
+        Ok(())
+    }
+
     /// Transpose of [`Mlp::run`].
     pub fn back<R: Real>(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {
         self.fc2.bias_back(cx, &dy);
@@ -64,6 +77,10 @@ impl<R: Real> Block<R> for Mlp {
     fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let y = self.run(cx, x, &mut saved)?;
         Ok((y, saved))
+    }
+
+    fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
+        normed.map_or(Ok(()), |x| self.restore_input(cx, x, saved))
     }
 
     fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {

@@ -43,6 +43,9 @@ pub struct Cx<'a, R> {
     pub auxiliary: f64,
     /// Routing of every expert layer that balances by a bias, in the order of depth.
     pub balances: &'a mut [Balance],
+    /// Recurrent state on its way up the depth, from R block to R block; in backward its gradient on
+    /// the way down.
+    pub carried: Option<Mat<R>>,
     /// Weight products put off, where backward is split; `None` where they are taken at once.
     pub deferred: Option<Vec<Product<R>>>,
 }
@@ -132,10 +135,17 @@ impl<R: Real> Product<R> {
 }
 
 impl<R: Real> Cx<'_, R> {
-    /// Runs a forward a second time: what it counts was counted the first time.
-    pub(crate) fn again<T>(&mut self, forward: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    /// Runs a forward a second time, on the state that had come to it from below: what it counts
+    /// was counted the first time, and what it hands up was handed up.
+    pub(crate) fn again<T>(
+        &mut self,
+        below: Option<Mat<R>>,
+        forward: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
         let (auxiliary, counts) = (self.auxiliary, self.balances.to_vec());
+        let gradient = std::mem::replace(&mut self.carried, below);
         let out = forward(self);
+        self.carried = gradient;
         self.auxiliary = auxiliary;
         self.balances.clone_from_slice(&counts);
         out
@@ -171,6 +181,9 @@ impl<R: Real> Cx<'_, R> {
 pub trait Block<R: Real>: Send + Sync {
     /// The output for normed input `x`, and what was kept: exactly what `saved` was declared for.
     fn forward(&self, cx: &mut Cx<R>, saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)>;
+    /// Makes again what was dropped of what forward kept. `normed` is there where norms are computed
+    /// again, whose outputs blocks keep as their input.
+    fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()>;
     /// The input's gradient; gradients of weights are added to the context's.
     fn backward(&self, cx: &mut Cx<R>, saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>>;
 }

@@ -205,6 +205,24 @@ impl<R: Real> Block<R> for Moe {
         Ok((y, saved))
     }
 
+    fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
+        if let Some(x) = normed {
+            saved.keep("input", x);
+        }
+        let Some((mlp, _)) = &self.shared else { return Ok(()) };
+        let x = || saved.get("input").clone();
+        match (saved.lacks("shared output"), saved.lacks(SHARED.packed), saved.lacks(SHARED.input)) {
+            (true, ..) => {
+                let y = mlp.run(cx, x(), saved)?;
+                saved.keep("shared output", y);
+                Ok(())
+            }
+            (_, true, _) => mlp.restore_all(cx, x(), saved),
+            (_, _, true) => mlp.restore_input(cx, x(), saved),
+            _ => Ok(()),
+        }
+    }
+
     fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {
         let (x, scores) = (saved.take("input"), saved.take("scores"));
         let Routing { mut chosen, plan } = saved.take_indices::<Routing<R>>();

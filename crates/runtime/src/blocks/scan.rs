@@ -4,7 +4,7 @@
 //! timeline where the context axis cuts it.
 
 use super::Cx;
-use crate::mat::Mat;
+use crate::mat::{Mat, axpy};
 use crate::product::{Stripe, View};
 use crate::real::Real;
 use crate::saved::Sizes;
@@ -155,6 +155,17 @@ impl Scan {
 
     /// Output of every token, and kept states: chunk by chunk, sequence by sequence, head by head.
     pub fn forward<R: Real>(&self, cx: &Cx<R>, cell: &impl Cell<R>) -> Result<(Mat<R>, Mat<R>)> {
+        self.forward_with(cx, cell, None)
+    }
+
+    /// The same, where at every border of a chunk the state becomes the mean of its own and of the
+    /// one `below`, which is like the kept ones.
+    pub fn forward_with<R: Real>(
+        &self,
+        cx: &Cx<R>,
+        cell: &impl Cell<R>,
+        below: Option<&Mat<R>>,
+    ) -> Result<(Mat<R>, Mat<R>)> {
         let (batch, heads, len) = (cx.sizes.sequences, cell.heads(), cell.state());
         let spans = self.spans(&cx.sizes);
         let parts = self.parts(cx);
@@ -170,7 +181,12 @@ impl Scan {
             };
             let mut states = Mat::of(heads * len, states);
             for start in (0..*span).step_by(self.chunk) {
-                kept.data[border * size..(border + 1) * size].copy_from_slice(&states.data);
+                let at = border * size..(border + 1) * size;
+                if let Some(below) = below {
+                    let theirs = &below.data[at.clone()];
+                    states.data.iter_mut().zip(theirs).for_each(|(own, below)| *own = (*own + *below) * R::of(0.5));
+                }
+                kept.data[at].copy_from_slice(&states.data);
                 border += 1;
                 let heads = Stripe::all(&mut states, len).into_iter().zip(Stripe::all(&mut out, cell.width()));
                 team::each(heads.enumerate().collect(), Vec::new, |room, (head, (mut states, mut out))| {
@@ -190,6 +206,20 @@ impl Scan {
 
     /// Runs the cell's transposes backwards in time.
     pub fn backward<R: Real>(&self, cx: &Cx<R>, cell: &mut impl Cell<R>, kept: &Mat<R>, dout: &Mat<R>) -> Result<()> {
+        self.backward_with(cx, cell, kept, dout, None, None)
+    }
+
+    /// Transpose of [`Scan::forward_with`]: `dabove` is what the block above says of the kept states,
+    /// and the gradient of the states below is written to `dbelow`.
+    pub fn backward_with<R: Real>(
+        &self,
+        cx: &Cx<R>,
+        cell: &mut impl Cell<R>,
+        kept: &Mat<R>,
+        dout: &Mat<R>,
+        dabove: Option<&Mat<R>>,
+        mut dbelow: Option<&mut Mat<R>>,
+    ) -> Result<()> {
         let (batch, heads, len) = (cx.sizes.sequences, cell.heads(), cell.state());
         let spans = self.spans(&cx.sizes);
         let parts = self.parts(cx);
@@ -208,6 +238,13 @@ impl Scan {
                 let before = &kept.data[border..border + size];
                 let at = |i: usize| At { rows: self.rows(first, start, *span, batch, i / heads), head: i % heads };
                 chunk_back(cell, at, before, dout, dstates.chunks_exact_mut(len), &mut room);
+                if let Some(dabove) = dabove {
+                    axpy(&mut dstates, R::ONE, &dabove.data[border..border + size]);
+                }
+                if let Some(dbelow) = &mut dbelow {
+                    dstates.iter_mut().for_each(|d| *d *= R::of(0.5));
+                    dbelow.data[border..border + size].copy_from_slice(&dstates);
+                }
             }
             if let Some(parts) = &parts {
                 time::to_before(cx.rank, parts[i], STATE, dstates)?;

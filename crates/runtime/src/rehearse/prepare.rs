@@ -4,8 +4,7 @@ use super::{Ask, Source, data};
 use crate::shrink::{Change, Dim, Dims, shrink};
 use diag::{Blame, Finding};
 use layout::{Checked, Engine, Layout, LayoutRequest, ZeroStage, check};
-use recipe::kinds::mamba::Mamba;
-use recipe::{Mixer, Recipe};
+use recipe::Recipe;
 
 /// Ranks that one machine rehearses: threads far beyond its cores only wait for one another.
 pub const MOST_RANKS: u64 = 64;
@@ -26,20 +25,19 @@ pub struct Prepared {
 
 /// Shrinks and checks; refuses by name what cannot be rehearsed.
 pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
-    let mut notes = Vec::new();
-    let (recipe, mut request) = (carrying(ask.recipe, ask.request, &mut notes), ask.request.clone());
+    let (recipe, mut request, notes) = (ask.recipe, ask.request.clone(), carried(ask));
     if request.engine.is_some_and(|engine| engine != Engine::Shardwright) {
-        let theirs = check(&recipe, &request);
+        let theirs = check(recipe, &request);
         if !theirs.is_legal() {
             return Err(theirs.findings);
         }
     }
     request.engine = Some(Engine::Shardwright);
-    let full = legal(check(&recipe, &request))?.1;
+    let full = legal(check(recipe, &request))?.1;
     if full.world > MOST_RANKS {
         return Err(vec![too_many(&full)]);
     }
-    let small = shrink(&recipe, &request, &dims(ask))?;
+    let small = shrink(recipe, &request, &dims(ask))?;
     let (small_recipe, layout) = legal(check(&small.recipe, &small.request))?;
     let alone = LayoutRequest {
         world: Some(1),
@@ -77,31 +75,22 @@ fn dims(ask: &Ask) -> Dims {
     dims
 }
 
-/// Under context parallelism this runtime's recurrent mixers hand their state on, whether or not
-/// the recipe's own do; that must be said, since `check` refuses the layout for the recipe's.
-fn carrying(recipe: &Recipe, request: &LayoutRequest, notes: &mut Vec<Finding>) -> Recipe {
-    let mut recipe = recipe.clone();
-    if request.cp.is_none_or(|cp| cp < 2) {
-        return recipe;
+/// Under context parallelism this engine's recurrent mixers hand their state on, whether or not the
+/// recipe says that another implementation does. Where no engine was named, the one that will train
+/// may not, and `check` without an engine refuses for it.
+fn carried(ask: &Ask) -> Vec<Finding> {
+    if ask.request.engine.is_some() {
+        return Vec::new();
     }
-    let uses = |mixer| recipe.uses(mixer);
-    let (mamba, recurrent) = (uses(Mixer::Mamba), uses(Mixer::Recurrent));
-    let mut set = |object: &str, carries: &mut bool| {
-        if !std::mem::replace(carries, true) {
-            let message = format!("the recipe does not say that `{object}` hands its state across a cut in time");
-            let finding = Finding::warning("rehearse/state-carry", Blame::Recipe, object, message);
-            notes.push(finding.hint(format!(
-                "rehearsed with a mixer that does; `check` refuses cp until yours does (`{object}.state_carry = true`)"
-            )));
-        }
+    let refused = check(ask.recipe, ask.request).findings.into_iter().filter(|f| f.rule == "cp/recurrence");
+    let note = |finding: Finding| {
+        let message = format!("this engine's `{}` hands its state across a cut in time", finding.object);
+        Finding::note("rehearse/state-carry", Blame::Recipe, finding.object.clone(), message).hint(format!(
+            "`check` accepts cp with `--engine shardwright`, and for others once `{}.state_carry = true`",
+            finding.object
+        ))
     };
-    if let Some(Mamba::Three(m)) = recipe.mamba.as_mut().filter(|_| mamba) {
-        set("mamba", &mut m.state_carry);
-    }
-    if let Some(m) = recipe.recurrent.as_mut().filter(|_| recurrent) {
-        set("recurrent", &mut m.state_carry);
-    }
-    recipe
+    refused.map(note).collect()
 }
 
 fn too_many(layout: &Layout) -> Finding {

@@ -127,7 +127,7 @@ impl Shrinker {
 
     /// Whole periods, as many as the chunks need; of a long pattern without a period its beginning,
     /// twice as long as it takes until every kind of layer has stood there. Boundaries name layers,
-    /// and so keep the depth.
+    /// and so keep the depth. Where state runs up the depth there is an R block for it to run to.
     fn depth(&mut self, has_boundaries: bool) {
         let (layers, period) = (self.recipe.layers.clone(), self.recipe.pattern.period.len());
         let chunks = self.full.chunks() as usize;
@@ -139,7 +139,10 @@ impl Shrinker {
             true => (1..).map(|n| n * period).skip_while(|d| *d < least).take_while(|d| *d < layers.len()).collect(),
             false => (least.max(2 * seen_all(&layers))..layers.len()).collect(),
         };
-        self.first(depths, |recipe, _, depth| {
+        let carries = self.recipe.recurrent.as_ref().is_some_and(|r| r.depth_carry.is_some());
+        let recurrent = |depth: usize| layers[..depth].iter().filter(|l| l.has(Mixer::Recurrent)).count();
+        let meets = |depth: &usize| !carries || recurrent(*depth) >= recurrent(layers.len()).min(2);
+        self.first(depths.into_iter().filter(meets), |recipe, _, depth| {
             recipe.layers.truncate(depth);
             keep_ordinals(recipe);
         });
@@ -160,6 +163,11 @@ impl Shrinker {
             }
             if let Some(dsa) = &mut recipe.features.dsa {
                 dsa.value.top_k = share(dsa.value.top_k);
+            }
+            // Borders at which state runs up the depth must fall within every part.
+            if let Some(every) = recipe.recurrent.as_mut().and_then(|r| r.depth_carry.as_mut()) {
+                let fits = |d: &u64| *d <= aim::PART.min(*every);
+                *every = units::divisors(sequence / (2 * cp)).into_iter().filter(fits).max().unwrap_or(1);
             }
             if let Positions::Learned { count } = &mut recipe.positions {
                 *count = (*count).min(sequence);

@@ -80,7 +80,9 @@ fn recurrences_have_true_gradients() {
     error("M", "[mamba]\nkind = \"mamba2\"\nheads = 4\nhead_dim = 3\nstate = 4\ngroups = 2\nchunk = 3\n");
     error("M", "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 3\nstate = 8\ngroups = 2\nangles = 2\nchunk = 3\n");
     error("G", "[gated_delta]\nkey_heads = 2\nvalue_heads = 4\nkey_dim = 3\nvalue_dim = 2\n");
-    error("R", "[recurrent]\nheads = 4\nqk_heads = 2\nkey_dim = 3\nvalue_dim = 2\n");
+    let recurrent = "[recurrent]\nheads = 4\nqk_heads = 2\nkey_dim = 3\nvalue_dim = 2\n";
+    error("R", recurrent);
+    error("RFRR", &format!("[mlp]\nffn = 12\n{recurrent}depth_carry = 3\n"));
 }
 
 #[test]

@@ -32,30 +32,33 @@ score = "sigmoid"
 expert_bias = true
 aux_loss = 0.1
 
-[recurrent]
-heads = 4
-qk_heads = 1
-key_dim = 3
-value_dim = 2
-state_carry = true
-
 [mlp]
 ffn = 16
 
 [optimizer]
 matrix = "muon"
 expert = "muon"
+
+[recurrent]
+heads = 4
+qk_heads = 1
+key_dim = 3
+value_dim = 2
 "#;
 
 pub const MAMBA2: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\n";
-pub const MAMBA3: &str =
-    "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\nstate_carry = true\n";
+pub const MAMBA3: &str = "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\n";
 
 pub const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 8\nkey_dim = 3\nvalue_dim = 2\n";
 
-/// A recipe of a pattern with more tables.
+/// Stands for a gate on the shared expert, whose table is one of the common ones.
+pub const GATED: &str = "# shared experts have a gate\n";
+
+/// A recipe of a pattern with more keys of `[recurrent]`, and more tables.
 pub fn recipe(pattern: &str, more: &str) -> Recipe {
-    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{TABLES}{more}");
+    let gate = if more == GATED { "[moe.shared]\ngate = true" } else { "[moe.shared]" };
+    let tables = TABLES.replace("[moe.shared]", gate);
+    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{tables}{more}");
     Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"))
 }
 
@@ -97,6 +100,11 @@ pub struct Case {
     pub request: LayoutRequest,
 }
 
+/// State runs up the depth: a key of the last of the common tables.
+pub const CARRY: &str = "depth_carry = 2\n";
+/// Fewer Mamba-2 groups than ranks.
+pub const FEW_GROUPS: &str =
+    "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 2\nstate = 4\ngroups = 2\nchunk = 3\nconv = 3\n";
 const MTP: &str = "[features.mtp]\ndepth = 2\npattern = \"(AF)\"\n";
 const MLA: &str = "[features.mla]\nq_rank = 6\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 4\n";
 
@@ -127,6 +135,8 @@ pub fn cases() -> Vec<Case> {
     add("AG", DELTA, &|r| (r.tp, r.cp) = (Some(2), Some(2)));
     add("MR", MAMBA3, &|r| r.cp = Some(2));
     add("M", MAMBA3, &|r| (r.cp, r.micro_batch) = (Some(4), Some(2)));
+    // Groups that do not go round: Mamba-2 hands its state on.
+    add("MA", FEW_GROUPS, &|r| (r.tp, r.cp) = (Some(2), Some(2)));
     add("E", "", &|r| (r.cp, r.ep) = (Some(2), Some(2)));
     add("E", "", &|r| (r.dp, r.ep, r.etp) = (Some(4), Some(2), Some(2)));
     add("E", "", &|r| (r.tp, r.dp, r.ep, r.etp) = (Some(2), Some(2), Some(4), Some(1)));
@@ -146,12 +156,37 @@ pub fn cases() -> Vec<Case> {
             });
         }
     }
+    for (schedule, pp, vpp) in SCHEDULES {
+        add("RFAR", CARRY, &|r| {
+            (r.pp, r.vpp, r.schedule, r.microbatches) = (Some(pp), Some(vpp), Some(schedule), Some(4));
+        });
+    }
+    add("RFAR", CARRY, &|r| {
+        (r.tp, r.cp, r.pp, r.dp, r.zero) = (Some(2), Some(2), Some(2), Some(2), Some(ZeroStage::Three));
+        r.recompute = Some(layout::Recompute::Full);
+    });
     for (i, recompute) in ["selective:mlp+moe", "full"].into_iter().enumerate() {
         let zero = [ZeroStage::One, ZeroStage::Three][i];
         add("(AF)EMR", MAMBA2, &|r| {
             (r.tp, r.cp, r.ep, r.etp, r.zero) = (Some(2), Some(2), Some(2), Some(1), Some(zero));
             r.recompute = layout::Recompute::parse(recompute).ok();
         });
+    }
+    for (pattern, more, recompute) in AGAIN {
+        for sp in [true, false] {
+            add(pattern, more, &|r| {
+                (r.tp, r.cp, r.sp, r.etp) = (Some(2), Some(2), Some(sp), Some(1));
+                r.recompute = layout::Recompute::parse(recompute).ok();
+            });
+        }
+    }
+    for recompute in ["selective:shared_experts", "selective:layernorm", "selective:shared_experts+layernorm+moe_act"] {
+        for more in ["", GATED] {
+            add("E", more, &|r| {
+                (r.tp, r.cp, r.etp, r.microbatches) = (Some(2), Some(2), Some(1), Some(1));
+                (r.micro_batch, r.recompute) = (Some(4), layout::Recompute::parse(recompute).ok());
+            });
+        }
     }
     for (mamba, pattern) in [(MAMBA2, "AEMEAEMR"), (MAMBA3, "AEMEAEMEAEMR")] {
         for (i, [tp, cp, pp, dp, ep, etp]) in degrees().into_iter().enumerate() {
@@ -165,8 +200,24 @@ pub fn cases() -> Vec<Case> {
     all
 }
 
+/// Patterns with what of them is computed again, alone and together.
+pub const AGAIN: [(&str, &str, &str); 12] = [
+    ("AF", "", "selective:core_attn"),
+    ("AF", "", "selective:attention"),
+    ("AF", "", "selective:layernorm+mlp"),
+    ("AF", MLA, "selective:core_attn+layernorm+mla_up_proj"),
+    ("AF", MTP, "selective:core_attn+layernorm"),
+    ("GA", DELTA, "selective:gdn_norm_out+layernorm"),
+    ("GA", DELTA, "selective:gated_delta"),
+    ("MR", MAMBA2, "selective:layernorm"),
+    ("MF", FEW_GROUPS, "selective:mamba+layernorm"),
+    ("MR", MAMBA3, "selective:mamba+layernorm"),
+    ("RFR", CARRY, "selective:recurrent"),
+    ("RFR", CARRY, "selective:layernorm"),
+];
+
 /// Schedules with the stages and chunks they are tried with.
-const SCHEDULES: [(Schedule, u64, u64); 7] = [
+pub const SCHEDULES: [(Schedule, u64, u64); 7] = [
     (Schedule::GPipe, 2, 1),
     (Schedule::OneF1b, 2, 1),
     (Schedule::OneF1b, 4, 1),

@@ -1,6 +1,6 @@
 //! What one microbatch keeps in a chunk of depth.
 
-use super::saves::{Save, Sizes, head, norm_input, of_mixer, prediction};
+use super::saves::{Save, Sizes, carried, dropped, head, norm_input, of_mixer, prediction};
 use layout::{Layout, OwnershipTable};
 use recipe::{Layer, Mixer, Recipe};
 
@@ -41,8 +41,15 @@ pub fn of_chunk(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, chunk:
 fn stack(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, layer: &Layer, prefix: &str, all: &mut Vec<Save>) {
     for block in mixers(layer, prefix) {
         all.push(norm_input(recipe, &Sizes::of(layout)));
-        for (mixer, path) in block.iter().filter(|(mixer, _)| !layout.recompute.repeats(*mixer)) {
-            all.extend(of_mixer(recipe, layout, table, *mixer, path));
+        for (mixer, path) in &block {
+            match layout.recompute.repeats(*mixer) {
+                true => all.extend(carried(recipe, layout, table, *mixer, path)),
+                false => {
+                    let dropped = dropped(&layout.recompute, *mixer);
+                    let saves = of_mixer(recipe, layout, table, *mixer, path).into_iter();
+                    all.extend(saves.filter(|save| !dropped.contains(&save.name)));
+                }
+            }
         }
     }
 }

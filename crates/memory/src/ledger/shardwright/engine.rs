@@ -40,7 +40,6 @@ fn supported(recipe: &Recipe) -> Result<(), Unmodelled> {
         (recipe.uses(Mixer::Mamba) && mimo > 1, "Mamba-3 with several inputs a head"),
         (moe.is_some_and(|m| m.latent.is_some() || m.bias), "latent or biased experts"),
         (recipe.uses(Mixer::Mamba) && matches!(recipe.mamba, Some(Mamba::One(_))), "Mamba-1"),
-        (recipe.recurrent.as_ref().is_some_and(|r| r.depth_carry), "recurrent state carried up the depth"),
     ];
     match missing.iter().find(|(is_there, _)| *is_there) {
         Some((_, what)) => Err(Unmodelled::new(*what, "this project's runtime does not run it")),

@@ -1,14 +1,18 @@
 //! What the runtime keeps between forward and backward, as names and shapes that follow from a
 //! layout. It is said here once: the ledger prices it, and a run that keeps anything else panics.
 
+use super::chunk::mixers;
 use super::local::Local;
-use layout::{Layout, OwnershipTable};
+use layout::activations::trades_heads;
+use layout::request::RecomputeModule;
+use layout::{Layout, OwnershipTable, Recompute};
 use recipe::kinds::attention::AttentionKind;
+use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
 
 /// Tokens between kept states of M2RNN, as the reference's kernels keep them (`m2rnn_triton.py`).
-pub const M2RNN_CHUNK: usize = 64;
+const M2RNN_CHUNK: usize = 64;
 /// Tokens between kept states of a gated delta net, as Megatron-Core's reference scans them.
 pub const DELTA_CHUNK: usize = 64;
 
@@ -220,16 +224,20 @@ fn mamba(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
     let (tokens, hidden, inner) = (sizes.tokens, recipe.hidden as usize, local.cols("out_proj.weight"));
     match &recipe.mamba {
         Some(Mamba::Two(mamba)) => {
-            // Time is traded for heads: all of time, a share of the columns.
-            let (rows, cp) = (tokens * sizes.cp, sizes.cp);
+            // Time is traded for heads: all of time, a share of the columns. Or it is not.
+            let trades = trades_heads(mamba, local.layout);
+            let (cp, spans) = if trades { (sizes.cp, vec![sizes.sequence]) } else { (1, sizes.spans()) };
             let (head, state) = (mamba.head_dim as usize, mamba.state as usize);
-            vec![
+            let mut saves = vec![
                 Save::new("input", tokens, hidden),
-                Save::new("projected", rows, local.rows("in_proj.weight") / cp),
-                states(sizes, &[sizes.sequence], mamba.chunk as usize, inner / head / cp, head * state),
-                Save::new("scanned", rows, inner / cp),
+                Save::new("projected", tokens * cp, local.rows("in_proj.weight") / cp),
+                states(sizes, &spans, mamba.chunk as usize, inner / head / cp, head * state),
+                Save::new("scanned", tokens * cp, inner / cp),
                 Save::new("normed", tokens, inner),
-            ]
+            ];
+            let tails = (mamba.conv as usize - 1) * sizes.sequences * spans.len();
+            saves.extend((!trades).then(|| Save::new("tails", tails, local.rows("conv.weight"))));
+            saves
         }
         Some(Mamba::Three(mamba)) => {
             let (head, state, angles) = (mamba.head_dim as usize, mamba.state as usize, mamba.angles as usize);
@@ -246,6 +254,65 @@ fn mamba(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
     }
 }
 
+/// What of a mixer's declaration does not stay until backward because a module that makes it is
+/// computed again. Activations inside experts and latent attention's up-projections always are, so
+/// that naming them changes nothing.
+pub fn dropped(recompute: &Recompute, mixer: Mixer) -> Vec<&'static str> {
+    use RecomputeModule::{CoreAttn, GdnNormOut, Layernorm, SharedExperts};
+    let mut names = Vec::new();
+    let mut drop = |module, of: Option<Mixer>, what: &[&'static str]| {
+        if recompute.names(module) && of.is_none_or(|of| of == mixer) {
+            names.extend(what.iter().filter(|name| !names.contains(*name)).copied().collect::<Vec<_>>());
+        }
+    };
+    drop(Layernorm, None, &["input"]);
+    drop(Layernorm, Some(Mixer::Moe), &["shared input"]);
+    drop(SharedExperts, Some(Mixer::Moe), &["shared input", "shared packed", "shared output"]);
+    drop(CoreAttn, Some(Mixer::Attention), &["heads out", "statistics"]);
+    drop(GdnNormOut, Some(Mixer::GatedDelta), &["gated"]);
+    names
+}
+
+/// Tokens between kept states of M2RNN: where state runs up the depth, its borders.
+pub fn m2rnn_chunk(kind: &M2rnn) -> usize {
+    kind.depth_carry.map_or(M2RNN_CHUNK, |every| every as usize)
+}
+
+/// The state that enters a mixer from the R block below, which is kept where the mixer is computed
+/// again; as many numbers as the states it keeps itself.
+pub fn carried(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, mixer: Mixer, path: &str) -> Option<Save> {
+    if !Link::of(recipe, path).takes {
+        return None;
+    }
+    let states = of_mixer(recipe, layout, table, mixer, path).into_iter().find(|s| s.name == "states");
+    states.map(|states| Save { name: "carried", ..states })
+}
+
+/// What an R block has to do with those below and above it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// State enters from the R block below.
+    pub takes: bool,
+    /// State goes on to the R block above.
+    pub gives: bool,
+}
+
+impl Link {
+    /// Of the mixer at a path. A prediction suffix has none.
+    pub fn of(recipe: &Recipe, path: &str) -> Link {
+        if recipe.recurrent.as_ref().is_none_or(|r| r.depth_carry.is_none()) {
+            return Link::default();
+        }
+        let blocks = recipe.layers.iter().enumerate().flat_map(|(i, layer)| mixers(layer, &format!("layers.{i}")));
+        let all: Vec<String> =
+            blocks.flatten().filter(|(mixer, _)| *mixer == Mixer::Recurrent).map(|(_, path)| path).collect();
+        match all.iter().position(|p| p == path) {
+            Some(at) => Link { takes: at > 0, gives: at + 1 < all.len() },
+            None => Link::default(),
+        }
+    }
+}
+
 fn recurrent(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
     let Some(kind) = &recipe.recurrent else { return Vec::new() };
     let (tokens, inner) = (sizes.tokens, local.cols("out_proj.weight"));
@@ -255,7 +322,7 @@ fn recurrent(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
         Save::new("input", tokens, recipe.hidden as usize),
         Save::new("projected", tokens, local.rows("in_proj.weight")),
         Save::new("tails", tails, local.rows("conv.weight")),
-        states(sizes, &spans, M2RNN_CHUNK, inner / value, key * value),
+        states(sizes, &spans, m2rnn_chunk(kind), inner / value, key * value),
         Save::new("scanned", tokens, inner),
         Save::new("inverse", tokens, 1),
     ]

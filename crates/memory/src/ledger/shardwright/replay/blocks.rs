@@ -4,6 +4,7 @@
 use super::heap::Buf;
 use super::region::{Cx, Kept, cols, len};
 use crate::line::Line;
+use layout::activations::trades_heads;
 use recipe::kinds::attention::{AttentionKind, QkNorm};
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
@@ -248,15 +249,22 @@ struct Scan {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Mamba2,
+    /// Mamba-2 that hands its state from part to part.
+    Mamba2Parts,
     Mamba3,
     M2rnn,
     Delta,
 }
 
 impl Kind {
-    /// Whether time is traded for heads over the context axis, and the norm's output kept.
+    /// Whether time is traded for heads over the context axis.
     fn trades(self) -> bool {
         matches!(self, Kind::Mamba2 | Kind::Delta)
+    }
+
+    /// Whether the norm's output is kept.
+    fn keeps_normed(self) -> bool {
+        matches!(self, Kind::Mamba2 | Kind::Mamba2Parts | Kind::Delta)
     }
 }
 
@@ -266,6 +274,7 @@ fn scan(cx: &Cx, mixer: Mixer, path: &str) -> Scan {
         (Mixer::Mamba, Some(Mamba::Three(m)), ..) => (Kind::Mamba3, m.head_dim),
         (Mixer::Recurrent, _, Some(m), _) => (Kind::M2rnn, m.value_dim),
         (Mixer::GatedDelta, _, _, Some(m)) => (Kind::Delta, m.value_dim),
+        (_, Some(Mamba::Two(m)), ..) if !trades_heads(m, cx.layout) => (Kind::Mamba2Parts, m.head_dim),
         (_, Some(Mamba::Two(m)), ..) => (Kind::Mamba2, m.head_dim),
         _ => (Kind::Mamba2, 1),
     };
@@ -283,7 +292,7 @@ impl Scan {
     /// The cell: its input and that input's gradient, and numbers of every head.
     fn cell(&self, cx: &Cx) -> Kept {
         let by_head = match self.kind {
-            Kind::Mamba2 | Kind::M2rnn => 3,
+            Kind::Mamba2 | Kind::Mamba2Parts | Kind::M2rnn => 3,
             Kind::Delta => 5,
             Kind::Mamba3 => return vec![cx.temp(2 * self.convolved + 2 * self.angles + 7 * self.heads)],
         };
@@ -328,7 +337,7 @@ fn scanned(cx: &Cx, mixer: Mixer, path: &str, x: Buf) -> (Buf, Kept) {
     kept.extend([cx.temp(s.inner), cx.temp(len(&saves, "states"))]);
     let gated = cx.temp(s.inner);
     let normed = (s.kind != Kind::Mamba3).then(|| cx.temp(s.inner));
-    let y = if s.kind.trades() {
+    let y = if s.kind.keeps_normed() {
         drop(gated);
         kept.extend(normed.map(|normed| s.trade(cx, normed)));
         cx.leave(cx.temp(cx.sizes.tokens * cx.hidden()))
@@ -346,14 +355,14 @@ fn scanned_back(cx: &Cx, mixer: Mixer, path: &str, mut kept: Kept, dy: Buf) -> B
     let s = scan(cx, mixer, path);
     let dy = cx.enter(dy);
     let dout = s.trade(cx, cx.temp(s.inner));
-    if s.kind.trades() {
+    if s.kind.keeps_normed() {
         // What the projection out read is not needed further.
         kept.pop();
     }
     // Beside the gradient that came: those of the scan's output and of the gate, and what the norm
     // and the gate are computed from again.
     let gates = cx.temp(match s.kind {
-        Kind::Mamba2 | Kind::Mamba3 => 2 * s.inner,
+        Kind::Mamba2 | Kind::Mamba2Parts | Kind::Mamba3 => 2 * s.inner,
         Kind::M2rnn => 3 * s.inner,
         Kind::Delta => 4 * s.inner,
     });

@@ -7,17 +7,26 @@ mod region;
 mod step;
 
 use super::chunk::mixers;
-use super::saves::head;
+use super::saves::{Link, dropped, head};
 use crate::line::Line;
 use heap::Buf;
+use layout::activations::depth_state;
 use layout::order::Pass;
-use recipe::{Layer, Place};
-use region::{Cx, Kept};
+use recipe::{Layer, Mixer, Place};
+use region::{Cx, Kept, len};
 
 pub use step::{Highest, highest};
 
-/// By block its input, and what each mixer kept.
-type Blocks = Vec<(Buf, Vec<Option<Kept>>)>;
+/// By block its input, and what stays of each mixer.
+type Blocks = Vec<(Buf, Vec<Stays>)>;
+
+/// What stays of a mixer's forward.
+enum Stays {
+    /// What it kept, with the places and lengths of what was dropped of it and is made again.
+    Saved(Kept, Vec<(usize, usize)>),
+    /// State from the R block below, if any: forward runs again.
+    Below(Option<Buf>),
+}
 
 /// What one microbatch kept in a chunk: of its blocks, and of the head and every prediction depth.
 #[derive(Default)]
@@ -85,7 +94,8 @@ impl Chunk<'_> {
             cx.stream()
         };
         let mut flight = Flight::default();
-        let x = self.stack(&self.levels(), x, &mut flight.blocks);
+        let mut carried = self.state(self.index);
+        let x = self.stack(&self.levels(), x, &mut carried, &mut flight.blocks);
         if !self.is_last() {
             return flight;
         }
@@ -99,7 +109,35 @@ impl Chunk<'_> {
         flight
     }
 
-    fn stack(&self, levels: &[Level], mut x: Buf, blocks: &mut Blocks) -> Buf {
+    /// Recurrent state that enters a chunk, or its gradient on the way out.
+    fn state(&self, chunk: usize) -> Option<Buf> {
+        let above = self.cx.table.stages.chunks.get(chunk)?;
+        let elements = depth_state(self.cx.recipe, self.cx.layout, above.layers.start);
+        (elements > 0).then(|| self.cx.temp(elements as usize))
+    }
+
+    /// State on its way over a mixer: what came is freed, and what goes on is as large as `states`.
+    fn hand_on(&self, carried: &mut Option<Buf>, gets: bool, gives: bool, path: &str) {
+        if gets || gives {
+            let states = len(&self.cx.saves(Mixer::Recurrent, path), "states");
+            *carried = gives.then(|| self.cx.temp(states));
+        }
+    }
+
+    /// Drops what is made again before backward.
+    fn forget(&self, mixer: Mixer, path: &str, mut saved: Kept) -> Stays {
+        let (saves, mut gone) = (self.cx.saves(mixer, path), Vec::new());
+        for name in dropped(&self.cx.layout.recompute, mixer) {
+            let len = len(&saves, name);
+            if let Some(at) = saved.iter().rposition(|b| b.len == len && len > 0) {
+                saved.remove(at);
+                gone.push((at, len));
+            }
+        }
+        Stays::Saved(saved.into_iter().map(|b| b.onto(Line::Activations)).collect(), gone)
+    }
+
+    fn stack(&self, levels: &[Level], mut x: Buf, carried: &mut Option<Buf>, blocks: &mut Blocks) -> Buf {
         let cx = self.cx;
         for level in levels {
             for block in mixers(level.layer, &level.prefix) {
@@ -108,10 +146,13 @@ impl Chunk<'_> {
                 let out = x.like(Line::ActivationGradients);
                 let mut kept = Vec::new();
                 for (mixer, path) in &block {
+                    let (link, is_again) = (Link::of(cx.recipe, path), cx.layout.recompute.repeats(*mixer));
+                    let copied = carried.as_ref().filter(|_| link.takes && is_again);
+                    let below = copied.map(|b| b.like(Line::Activations));
                     let (y, saved) = blocks::forward(cx, *mixer, path, normed.like(Line::ActivationGradients));
                     drop(y);
-                    let stays = !cx.layout.recompute.repeats(*mixer);
-                    kept.push(stays.then(|| saved.into_iter().map(|b| b.onto(Line::Activations)).collect()));
+                    self.hand_on(carried, link.takes, link.gives, path);
+                    kept.push(if is_again { Stays::Below(below) } else { self.forget(*mixer, path, saved) });
                 }
                 blocks.push((std::mem::replace(&mut x, out).onto(Line::Activations), kept));
                 drop(normed);
@@ -140,7 +181,7 @@ impl Chunk<'_> {
             let x = cx.stream();
             drop((columns, normed));
             let mut blocks = Vec::new();
-            let x = self.stack(&[suffix_level(&mtp.layer, depth)], x, &mut blocks);
+            let x = self.stack(&[suffix_level(&mtp.layer, depth)], x, &mut None, &mut blocks);
             let mut kept = self.loss();
             let next = x.like(Line::ActivationGradients);
             let inputs = [std::mem::replace(&mut hidden, next), embedded, joined, x];
@@ -175,18 +216,25 @@ impl Chunk<'_> {
                 let _open = self.suffix_places(depth);
                 waits.iter_mut().for_each(|w| w.push(self.head_waiting()));
                 let inner = cx.stream();
-                self.stack_back(&[suffix_level(&mtp.layer, depth)], blocks, &inner, &mut waits);
+                self.stack_back(&[suffix_level(&mtp.layer, depth)], blocks, &inner, &mut None, &mut waits);
                 let djoined = cx.temp(2 * cx.sizes.tokens * cx.hidden());
                 let djoined = cx.leave(djoined);
                 let parts = cx.temp(2 * cx.sizes.shard * cx.hidden());
                 drop((kept, inner, djoined, parts));
             }
         }
-        self.stack_back(&self.levels(), blocks, &dx, &mut waits);
+        self.stack_back(&self.levels(), blocks, &dx, &mut self.state(self.index + 1), &mut waits);
         waits.unwrap_or_default()
     }
 
-    fn stack_back(&self, levels: &[Level], blocks: Vec<(Buf, Vec<Option<Kept>>)>, dx: &Buf, waits: &mut Option<Kept>) {
+    fn stack_back(
+        &self,
+        levels: &[Level],
+        blocks: Blocks,
+        dx: &Buf,
+        carried: &mut Option<Buf>,
+        waits: &mut Option<Kept>,
+    ) {
         let cx = self.cx;
         let all: Vec<_> = levels
             .iter()
@@ -196,14 +244,22 @@ impl Chunk<'_> {
             let _weights = self.opened(place);
             let dnormed = dx.like(Line::ActivationGradients);
             for ((mixer, path), saved) in block.iter().zip(kept) {
-                let saved = saved.unwrap_or_else(|| {
-                    let (y, saved) = blocks::forward(cx, *mixer, path, x.like(Line::ActivationGradients));
-                    drop(y);
-                    saved
-                });
+                let saved = match saved {
+                    Stays::Saved(mut saved, gone) => {
+                        gone.into_iter().rev().for_each(|(at, len)| saved.insert(at, cx.temp(len)));
+                        saved
+                    }
+                    Stays::Below(_below) => {
+                        let (y, saved) = blocks::forward(cx, *mixer, path, x.like(Line::ActivationGradients));
+                        drop(y);
+                        saved
+                    }
+                };
+                let link = Link::of(cx.recipe, path);
                 let widths = cx.local(path).linear_widths();
                 waits.iter_mut().for_each(|w| w.push(cx.temp(cx.sizes.tokens * widths)));
                 drop(blocks::backward(cx, *mixer, path, saved, dx.like(Line::ActivationGradients)));
+                self.hand_on(carried, link.gives, link.takes, path);
             }
             let dnorm = dx.like(Line::ActivationGradients);
             drop((dnormed, dnorm, x));
