@@ -193,6 +193,7 @@ impl Start {
             (_, "dt_bias") => Start::Step(1e-3, 1e-1),
             (Role::Norm, "bias") | (Role::Bias, _) => Start::Near(0.0, 0.02),
             (Role::Norm, _) | (_, "D" | "B_bias" | "C_bias") => Start::Near(1.0, 0.1),
+            (Role::Embedding, "proj") => Start::Near(0.0, 1.0 / fan_in.sqrt()),
             (Role::Embedding, _) => Start::Near(0.0, 1.0),
             _ if tensor.surface == Surface::OutputHead => Start::Near(0.0, 1.0 / fan_in.sqrt()),
             _ => Start::Near(0.0, 1.0 / fan_in.sqrt()),

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 mod splits;
-use splits::{DELTA, MAMBA2, MAMBA3, TABLES, degrees, legal, recipe};
+use splits::{DELTA, MAMBA2, MAMBA3, SIDES, SIDES_FIRST, TABLES, degrees, feature_layouts, legal, recipe};
 
 /// What a run came to: reports of every step, and whole gradients and weights by path.
 struct Outcome {
@@ -268,4 +268,21 @@ fn experts_with_drops_and_without_tokens() {
             check_parity(&recipe, &format!("tp {tp} cp {cp} dp {dp} ep {ep} etp {etp}"), &request, &expected);
         }
     }
+}
+
+/// A feature under each axis and all of them.
+fn feature(pattern: &str, more: &str) {
+    let recipe = recipe(pattern, more);
+    let expected = one(&recipe);
+    for request in feature_layouts() {
+        check_parity(&recipe, &format!("{pattern} {more:?} {request:?}"), &request, &expected);
+    }
+}
+
+/// N-grams that reach over cuts in time, tables whose owner is either edge, with prediction heads
+/// beside them.
+#[test]
+fn side_embeddings() {
+    feature("AFAF", SIDES);
+    feature("AFAF", &format!("{SIDES_FIRST}[features.mtp]\ndepth = 1\npattern = \"F\"\n"));
 }

@@ -55,6 +55,9 @@ const MAMBA3: &str =
 const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 4\nkey_dim = 8\nvalue_dim = 8\n";
 const MLA: &str = "[features.mla]\nq_rank = 16\nkv_rank = 8\nqk_dim = 8\nrope_dim = 4\nv_dim = 8\n";
 
+const SIDES: &str = "[features.ngram_hash]\nrows = 512\ndim = 8\ntables = 16\n\
+    [features.structure]\nrows = 32\ndim = 32\nscales = 2\nstage = \"last\"\n";
+
 /// The largest error over ranks, signed.
 fn error(pattern: &str, more: &str, set: impl Fn(&mut LayoutRequest)) -> (String, f64) {
     let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{TABLES}{more}");
@@ -100,6 +103,9 @@ fn peaks_are_near() {
         all.push(error("AFMRAFMR", MAMBA2, |r| {
             (r.pp, r.vpp, r.schedule, r.microbatches) = (Some(2), Some(vpp), Some(schedule), Some(4));
         }));
+    }
+    for zero in [ZeroStage::One, ZeroStage::Three] {
+        all.push(error("FF", SIDES, |r| (r.tp, r.dp, r.zero) = (Some(2), Some(2), Some(zero))));
     }
     let wrong: Vec<String> =
         all.iter().filter(|(_, e)| e.abs() > NEAR).map(|(name, e)| format!("{:+.1}% {name}", 100.0 * e)).collect();

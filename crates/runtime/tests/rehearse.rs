@@ -72,6 +72,8 @@ fn latents_prediction_heads_and_shards_too() {
     let three = Some(ZeroStage::Three);
     holds("deepseek-v2-lite", &[], &LayoutRequest { tp: Some(2), ep: Some(2), dp: Some(2), zero: three, ..some() });
     holds("nam56r", &[Feature::Mtp], &LayoutRequest { tp: Some(2), pp: Some(2), etp: Some(2), ..some() });
+    let sides = [Feature::NgramHash, Feature::Structure, Feature::Mtp];
+    holds("nam56r", &sides, &LayoutRequest { tp: Some(2), pp: Some(2), zero: three, ..some() });
     holds("nam56r", &[Feature::Mtp, Feature::Mla], &LayoutRequest { dp: Some(2), ep: Some(2), zero: three, ..some() });
 }
 
@@ -171,9 +173,4 @@ fn what_cannot_be_rehearsed_is_refused_by_name() {
     assert_eq!(refused(some(), "drop:0@0").rule, "rehearse/inject");
     assert_eq!(refused(some(), "skew:9").rule, "rehearse/inject");
     assert_eq!(refused(LayoutRequest { tp: Some(3), ..some() }, "").rule, "tp/heads");
-    let side = builtin::find("nam56r").unwrap().with_features(&[Feature::Structure], &[]).unwrap();
-    let request = some();
-    let ask = ask(&side, &request);
-    let prepared = prepare(&ask).unwrap();
-    assert_eq!(rehearse(&ask, &prepared, &|_| {}).err().unwrap()[0].rule, "runtime/unsupported");
 }

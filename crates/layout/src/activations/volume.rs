@@ -11,6 +11,7 @@ use crate::ownership::OwnershipTable;
 use crate::request::ZeroStage;
 use crate::shards::{Buffer, buffers};
 use diag::Finding;
+use recipe::kinds::side::OwnerStage;
 use recipe::{Layer, Place, Recipe};
 use std::collections::BTreeMap;
 
@@ -181,15 +182,16 @@ impl Chunk<'_> {
     /// needs no weights.
     fn weights(&self, direction: Direction, sum: &mut Sum) {
         let mut places = Vec::new();
-        if self.index == 0 && direction == Direction::Forward {
-            places.push(Place::Embedding);
+        if self.index == 0 {
+            places.extend((direction == Direction::Forward).then_some(Place::Embedding));
+            places.push(Place::Side(OwnerStage::First));
         }
         for layer in self.table.stages.chunks[self.index].layers.clone() {
             places.extend(self.recipe.layers[layer].blocks.iter().map(|_| Place::Layer(layer)));
         }
         if self.is_last() {
             let head = if self.recipe.tied { Place::Embedding } else { Place::Head };
-            places.extend([Place::FinalNorm, head]);
+            places.extend([Place::Side(OwnerStage::Last), Place::FinalNorm, head]);
             for depth in 0..self.depth() as usize {
                 let second = if self.recipe.tied { Place::Mtp(depth) } else { Place::Head };
                 places.extend([Place::Embedding, second, Place::Mtp(depth)]);

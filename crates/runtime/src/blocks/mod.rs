@@ -15,6 +15,7 @@ pub(crate) mod moe;
 pub(crate) mod norm;
 pub(crate) mod router;
 pub(crate) mod scan;
+pub(crate) mod side;
 pub(crate) mod ssd;
 
 use crate::mat::{Mat, axpy};

@@ -42,6 +42,10 @@ named! {
         State = "state",
         /// Recurrent heads.
         RecurrentHeads = "recurrent_heads",
+        /// Rows of the n-gram hash tables.
+        NgramRows = "ngram_rows",
+        /// Rows of the structure tables.
+        StructureRows = "structure_rows",
     }
 }
 
@@ -103,6 +107,8 @@ impl Dim {
             Dim::MambaGroups => mamba.map(|(_, groups, _)| groups),
             Dim::State => mamba.map(|(.., state)| state),
             Dim::RecurrentHeads => recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent)).map(|r| r.heads),
+            Dim::NgramRows => recipe.features.ngram_hash.as_ref().and_then(|s| s.active()).map(|s| s.rows),
+            Dim::StructureRows => recipe.features.structure.as_ref().and_then(|s| s.active()).map(|s| s.rows),
         }
     }
 
@@ -132,6 +138,8 @@ impl Dim {
             Dim::MambaGroups => put(mamba(recipe).and_then(|(_, groups, _)| groups), value),
             Dim::State => put(mamba(recipe).map(|(_, _, state)| state), value),
             Dim::RecurrentHeads => put(recipe.recurrent.as_mut().map(|r| &mut r.heads), value),
+            Dim::NgramRows => put(recipe.features.ngram_hash.as_mut().map(|s| &mut s.value.rows), value),
+            Dim::StructureRows => put(recipe.features.structure.as_mut().map(|s| &mut s.value.rows), value),
         };
         if done {
             return Ok(());

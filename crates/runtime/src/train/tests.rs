@@ -89,3 +89,12 @@ fn prediction_heads_have_true_gradients() {
     error("F", mtp);
     error("F", &format!("tied = true\n{mtp}"));
 }
+
+#[test]
+fn side_embeddings_have_true_gradients() {
+    let tables = "rows = 37\ndim = 3\ntables = 3\nscales = 2\n";
+    for stage in ["first", "last"] {
+        let sides = format!("[features.ngram_hash]\n{tables}[features.structure]\n{tables}stage = \"{stage}\"\n");
+        error("F", &format!("[mlp]\nffn = 12\n{sides}"));
+    }
+}

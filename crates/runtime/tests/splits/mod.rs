@@ -100,6 +100,38 @@ pub struct Case {
 const MTP: &str = "[features.mtp]\ndepth = 2\npattern = \"(AF)\"\n";
 const MLA: &str = "[features.mla]\nq_rank = 6\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 4\n";
 
+/// Both kinds of side embeddings: one where tokens enter, one where the loss is taken.
+pub const SIDES: &str = "[features.ngram_hash]\nrows = 41\ndim = 3\ntables = 4\n\
+    [features.structure]\nrows = 9\ndim = 5\nscales = 2\nstage = \"last\"\n";
+/// Both where tokens enter.
+pub const SIDES_FIRST: &str = "[features.ngram_hash]\nrows = 41\ndim = 3\ntables = 4\n\
+    [features.structure]\nrows = 9\ndim = 5\nscales = 2\n";
+
+/// Layouts that a feature is tried under: each axis, and all of them.
+pub fn feature_layouts() -> Vec<LayoutRequest> {
+    let mut all = Vec::new();
+    let mut add = |set: &dyn Fn(&mut LayoutRequest)| {
+        let mut request = LayoutRequest::default();
+        set(&mut request);
+        all.push(request);
+    };
+    add(&|r| r.tp = Some(2));
+    add(&|r| (r.tp, r.sp) = (Some(2), Some(false)));
+    add(&|r| (r.tp, r.cp) = (Some(2), Some(2)));
+    add(&|r| r.cp = Some(4));
+    for zero in [ZeroStage::Zero, ZeroStage::Two, ZeroStage::Three] {
+        add(&|r| (r.cp, r.dp, r.zero) = (Some(2), Some(2), Some(zero)));
+    }
+    for (schedule, pp, vpp) in SCHEDULES {
+        add(&|r| {
+            (r.pp, r.vpp, r.schedule, r.microbatches) = (Some(pp), Some(vpp), Some(schedule), Some(4));
+            r.zero = Some(if vpp == 1 { ZeroStage::One } else { ZeroStage::Three });
+        });
+    }
+    add(&|r| (r.tp, r.cp, r.pp, r.dp, r.zero) = (Some(2), Some(2), Some(2), Some(2), Some(ZeroStage::Three)));
+    all
+}
+
 /// Every axis alone and with others, every schedule and ZeRO stage, prediction heads, recompute.
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
@@ -152,6 +184,10 @@ pub fn cases() -> Vec<Case> {
             (r.tp, r.cp, r.ep, r.etp, r.zero) = (Some(2), Some(2), Some(2), Some(1), Some(zero));
             r.recompute = layout::Recompute::parse(recompute).ok();
         });
+    }
+    for request in feature_layouts() {
+        let more = if request.dp == Some(2) { SIDES_FIRST } else { SIDES };
+        add("AFAF", more, &|r| *r = request.clone());
     }
     for (mamba, pattern) in [(MAMBA2, "AEMEAEMR"), (MAMBA3, "AEMEAEMEAEMR")] {
         for (i, [tp, cp, pp, dp, ep, etp]) in degrees().into_iter().enumerate() {

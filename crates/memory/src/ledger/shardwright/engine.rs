@@ -33,7 +33,6 @@ fn supported(recipe: &Recipe) -> Result<(), Unmodelled> {
         _ => 1,
     };
     let missing = [
-        (recipe.features.sides().next().is_some(), "side embeddings"),
         (recipe.features.dsa().is_some(), "the sparse indexer"),
         (attention.as_ref().is_some_and(|a| a.sinks || a.output_gate), "attention sinks and output gates"),
         (attention.as_ref().is_some_and(|a| a.qk_norm == QkNorm::Full), "a norm of queries over all heads together"),
