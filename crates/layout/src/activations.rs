@@ -5,6 +5,7 @@
 //! [`volume`] adds them up over a step for one rank. Time is not known here.
 
 mod contracts;
+mod indexer;
 mod recurrent;
 mod state;
 pub mod volume;
@@ -60,7 +61,12 @@ pub(crate) const HAND_ON: &str = "send to the next part";
 impl Exchange {
     /// Elements the rank at these coordinates puts in, in forward and in backward.
     pub fn put(&self, layout: &Layout, at: &Coordinates) -> [u64; 2] {
-        let (e, degree) = (self.elements, if self.axis == "etp" { layout.etp.get() } else { layout.tp.get() });
+        let degree = match self.axis {
+            "etp" => layout.etp.get(),
+            "cp" => layout.cp.get(),
+            _ => layout.tp.get(),
+        };
+        let e = self.elements;
         let cp = at.on(Axis::Cp);
         let messages = if cp == 0 || cp + 1 == layout.cp.get() { 1 } else { 2 };
         let is_free = |name: &str| matches!(name, "identity" | "none" | "slice");
@@ -88,6 +94,8 @@ pub fn exchanges(recipe: &Recipe, layout: &Layout, table: &OwnershipTable) -> Ve
     vocabulary(recipe, layout, tokens, &mut out);
     experts(recipe, layout, &mut out);
     context(recipe, layout, tokens, &mut out);
+    let indexers = (0..recipe.depth()).map(|layer| recipe.indexers_of(layer)).sum();
+    indexer::exchanges(recipe, layout, indexers, &mut out);
     pipeline(recipe, layout, &mut out);
     state::once_a_step(recipe, layout, table, &mut out);
     out

@@ -10,7 +10,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 mod splits;
-use splits::{DELTA, MAMBA2, MAMBA3, SIDES, SIDES_FIRST, TABLES, degrees, feature_layouts, legal, recipe};
+use splits::{
+    DELTA, DSA, DSA_MLA, MAMBA2, MAMBA3, SIDES, SIDES_FIRST, TABLES, degrees, feature_layouts, legal, recipe,
+};
 
 /// What a run came to: reports of every step, and whole gradients and weights by path.
 struct Outcome {
@@ -285,4 +287,12 @@ fn feature(pattern: &str, more: &str) {
 fn side_embeddings() {
     feature("AFAF", SIDES);
     feature("AFAF", &format!("{SIDES_FIRST}[features.mtp]\ndepth = 1\npattern = \"F\"\n"));
+}
+
+/// Keys chosen by position, whichever rank holds them; the indexer's loss is what all heads read.
+#[test]
+fn sparse_attention() {
+    feature("AFAF", DSA);
+    feature("AFAF", DSA_MLA);
+    feature("AAFF", &format!("{DSA}[features.mtp]\ndepth = 1\npattern = \"(AF)\"\n").replace("[1]", "[0, 1]"));
 }

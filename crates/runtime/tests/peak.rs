@@ -55,6 +55,7 @@ const MAMBA3: &str =
 const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 4\nkey_dim = 8\nvalue_dim = 8\n";
 const MLA: &str = "[features.mla]\nq_rank = 16\nkv_rank = 8\nqk_dim = 8\nrope_dim = 4\nv_dim = 8\n";
 
+const DSA: &str = "[features.dsa]\nheads = 4\nhead_dim = 8\ntop_k = 16\n";
 const SIDES: &str = "[features.ngram_hash]\nrows = 512\ndim = 8\ntables = 16\n\
     [features.structure]\nrows = 32\ndim = 32\nscales = 2\nstage = \"last\"\n";
 
@@ -105,6 +106,7 @@ fn peaks_are_near() {
         }));
     }
     for zero in [ZeroStage::One, ZeroStage::Three] {
+        all.push(error("AAAA", DSA, |r| (r.tp, r.cp, r.zero) = (Some(2), Some(2), Some(zero))));
         all.push(error("FF", SIDES, |r| (r.tp, r.dp, r.zero) = (Some(2), Some(2), Some(zero))));
     }
     let wrong: Vec<String> =

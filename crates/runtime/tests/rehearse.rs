@@ -2,6 +2,7 @@
 //! rank learns of by name.
 
 use layout::{LayoutRequest, Recompute, Schedule, ZeroStage};
+use recipe::kinds::mamba::Mamba;
 use recipe::{Feature, Mixer, builtin};
 use runtime::rehearse::{Ask, Inject, Number, Outcome, Ranks, Rehearsal, Source, prepare, rehearse};
 use runtime::report::{Line, MemoryLine};
@@ -74,6 +75,7 @@ fn latents_prediction_heads_and_shards_too() {
     holds("nam56r", &[Feature::Mtp], &LayoutRequest { tp: Some(2), pp: Some(2), etp: Some(2), ..some() });
     let sides = [Feature::NgramHash, Feature::Structure, Feature::Mtp];
     holds("nam56r", &sides, &LayoutRequest { tp: Some(2), pp: Some(2), zero: three, ..some() });
+    holds("nam56r", &[Feature::Dsa], &LayoutRequest { tp: Some(2), cp: Some(2), ..some() });
     holds("nam56r", &[Feature::Mtp, Feature::Mla], &LayoutRequest { dp: Some(2), ep: Some(2), zero: three, ..some() });
 }
 
@@ -173,4 +175,11 @@ fn what_cannot_be_rehearsed_is_refused_by_name() {
     assert_eq!(refused(some(), "drop:0@0").rule, "rehearse/inject");
     assert_eq!(refused(some(), "skew:9").rule, "rehearse/inject");
     assert_eq!(refused(LayoutRequest { tp: Some(3), ..some() }, "").rule, "tp/heads");
+    let mut several = builtin::find("nam56r").unwrap();
+    let Some(Mamba::Three(mamba)) = &mut several.mamba else { panic!("Mamba-3 is the flagship's") };
+    mamba.mimo_rank = 4;
+    let request = some();
+    let ask = ask(&several, &request);
+    let found = rehearse(&ask, &prepare(&ask).unwrap(), &|_| {}).err().unwrap();
+    assert_eq!(found[0].rule, "runtime/mimo");
 }

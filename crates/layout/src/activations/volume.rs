@@ -2,7 +2,7 @@
 //! pass its stage runs, and what moves once a step. Exact for this project's own engine; rows that
 //! routing deals out are counted as if it were balanced, which is their mean over ranks.
 
-use super::{Exchange, Holds, prediction_join, state, vocabulary};
+use super::{Exchange, Holds, indexer, prediction_join, state, vocabulary};
 use crate::axis::Axis;
 use crate::layout::Layout;
 use crate::mesh::{Coordinates, Mesh, Order};
@@ -12,7 +12,7 @@ use crate::request::ZeroStage;
 use crate::shards::{Buffer, buffers};
 use diag::Finding;
 use recipe::kinds::side::OwnerStage;
-use recipe::{Layer, Place, Recipe};
+use recipe::{Layer, Mixer, Place, Recipe};
 use std::collections::BTreeMap;
 
 /// What a rank puts in on one axis.
@@ -136,6 +136,9 @@ impl Chunk<'_> {
         let mut sum = Sum { layout: self.layout, at: self.at, by_axis: ByAxis::new() };
         for layer in self.table.stages.chunks[self.index].layers.clone() {
             self.layer(&self.recipe.layers[layer], direction, 1, &mut sum);
+            let mut indexers = Vec::new();
+            indexer::exchanges(self.recipe, self.layout, 1, &mut indexers);
+            self.mixer(Mixer::Attention, &indexers, direction, self.recipe.indexers_of(layer), &mut sum);
         }
         self.edges(direction, &mut sum);
         if self.layout.zero == ZeroStage::Three {
@@ -148,10 +151,14 @@ impl Chunk<'_> {
     fn layer(&self, layer: &Layer, direction: Direction, times: u64, sum: &mut Sum) {
         for mixer in layer.mixers() {
             let exchanges = super::of_mixer(self.recipe, self.layout, mixer);
-            sum.pass(&exchanges, direction, times);
-            if direction == Direction::Backward && self.layout.recompute.repeats(mixer) {
-                sum.pass(&exchanges, Direction::Forward, times);
-            }
+            self.mixer(mixer, &exchanges, direction, times, sum);
+        }
+    }
+
+    fn mixer(&self, mixer: Mixer, exchanges: &[Exchange], direction: Direction, times: u64, sum: &mut Sum) {
+        sum.pass(exchanges, direction, times);
+        if direction == Direction::Backward && self.layout.recompute.repeats(mixer) {
+            sum.pass(exchanges, Direction::Forward, times);
         }
     }
 

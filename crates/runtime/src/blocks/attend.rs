@@ -31,6 +31,32 @@ pub(crate) struct Core {
     pub window: Option<usize>,
 }
 
+/// Fills the row of a query that sees fewer keys than it may choose.
+pub(crate) const NONE: u64 = u64::MAX;
+
+/// Keys that each query reads, where an indexer chose them.
+pub(crate) struct Chosen {
+    /// Keys a row has room for.
+    pub top_k: usize,
+    /// Positions, row by row, in the order of time.
+    pub positions: Vec<u64>,
+}
+
+impl Chosen {
+    /// The keys of one token.
+    pub fn row(&self, row: usize) -> &[u64] {
+        &self.positions[row * self.top_k..(row + 1) * self.top_k]
+    }
+
+    /// Keys of one token among those of a tile: for each its slot, and where in the tile it is.
+    fn within(&self, row: usize, t: &Tile) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let (row, first) = (self.row(row), t.k_position as u64);
+        let start = row.partition_point(|p| *p < first);
+        let end = row.partition_point(|p| *p < first + t.k.len() as u64);
+        (start..end).map(move |slot| (slot, (row[slot] - first) as usize))
+    }
+}
+
 /// A tile of queries against a tile of keys. The queries are those of all heads that read one head
 /// of keys: a token's are side by side, and so a tile's are the rows of one matrix.
 struct Tile {
@@ -42,6 +68,13 @@ struct Tile {
     q_position: usize,
     k: Range<usize>,
     k_position: usize,
+}
+
+impl Tile {
+    /// The row of a query's token.
+    fn token(&self, query: usize, batch: usize) -> usize {
+        (self.q.start + query) * batch + self.sequence
+    }
 }
 
 impl Core {
@@ -87,7 +120,15 @@ impl Core {
     }
 
     /// Scaled scores of a tile's queries; what a query may not see is left at minus infinity.
-    fn scores<R: Real>(&self, t: &Tile, batch: usize, queries: &[R], k: &Mat<R>, out: &mut Vec<R>) {
+    fn scores<R: Real>(
+        &self,
+        t: &Tile,
+        batch: usize,
+        queries: &[R],
+        k: &Mat<R>,
+        chosen: Option<&Chosen>,
+        out: &mut Vec<R>,
+    ) {
         let (rows, m) = (t.q.len() * self.shared(), t.k.len());
         out.resize(rows * m, R::ZERO);
         let keys = rows_of(k, t.k.start, m, t.sequence, batch, t.group * self.key, self.key);
@@ -101,11 +142,32 @@ impl Core {
                 let gone = (position + 1).saturating_sub(window).saturating_sub(t.k_position).min(m);
                 row[..gone].fill(hidden);
             }
+            if let Some(chosen) = chosen {
+                let mut from = 0;
+                for (_, at) in chosen.within(t.token(i / self.shared(), batch), t) {
+                    row[from..at].fill(hidden);
+                    from = at + 1;
+                }
+                row[from..].fill(hidden);
+            }
+        }
+    }
+
+    /// Adds what each query of a tile gives its chosen keys, over heads.
+    fn reading<R: Real>(&self, t: &Tile, batch: usize, chosen: &Chosen, shares: &[R], sum: &mut Mat<R>) {
+        for (i, row) in shares.chunks_exact(t.k.len()).enumerate() {
+            let token = t.token(i / self.shared(), batch);
+            chosen.within(token, t).for_each(|(slot, at)| sum.row_mut(token)[slot] += row[at]);
         }
     }
 
     /// Output and the logarithm of each query's sum of exponentials.
-    pub fn forward<R: Real>(&self, cx: &Cx<R>, q: &Mat<R>, k: &Mat<R>, v: &Mat<R>) -> Result<(Mat<R>, Mat<R>)> {
+    pub fn forward<R: Real>(
+        &self,
+        cx: &Cx<R>,
+        [q, k, v]: [&Mat<R>; 3],
+        chosen: Option<&Chosen>,
+    ) -> Result<(Mat<R>, Mat<R>)> {
         let (rank, batch, shared) = (cx.rank, cx.sizes.sequences, self.shared());
         let mut out = Mat::zeros(q.rows, self.heads * self.value);
         let (mut tops, mut sums) = (Mat::zeros(q.rows, self.heads), Mat::zeros(q.rows, self.heads));
@@ -115,7 +177,7 @@ impl Core {
             self.tiles(rank, owner, batch, |t| {
                 let (m, rows) = (t.k.len(), t.q.len() * shared);
                 gather(q, t, batch, shared * self.key, &mut queries);
-                self.scores(t, batch, &queries, k, &mut scores);
+                self.scores(t, batch, &queries, k, chosen, &mut scores);
                 let heads = t.group * shared..(t.group + 1) * shared;
                 for (i, rows) in scores.chunks_exact_mut(m * shared).enumerate() {
                     let at = (t.q.start + i) * batch + t.sequence;
@@ -137,9 +199,11 @@ impl Core {
         Ok((out, tops))
     }
 
-    /// Gradients of queries, keys and values. `kept` is what forward had and gave.
-    pub fn backward<R: Real>(&self, cx: &Cx<R>, kept: Kept<R>, dout: &Mat<R>) -> Result<[Mat<R>; 3]> {
+    /// Gradients of queries, keys and values; where keys were chosen, what every query of these heads
+    /// gave each. `kept` is what forward had and gave.
+    pub fn backward<R: Real>(&self, cx: &Cx<R>, kept: Kept<R>, dout: &Mat<R>) -> Result<([Mat<R>; 3], Option<Mat<R>>)> {
         let (rank, batch) = (cx.rank, cx.sizes.sequences);
+        let mut read = kept.chosen.map(|chosen| Mat::zeros(kept.q.rows, chosen.top_k));
         let along = self.along(kept.out, dout);
         let mut dq = Mat::zeros(kept.q.rows, kept.q.cols);
         let (mut own_k, mut own_v) = (Mat::zeros(kept.k.rows, kept.k.cols), Mat::zeros(kept.v.rows, kept.v.cols));
@@ -149,15 +213,18 @@ impl Core {
             self.tiles(rank, owner, batch, |t| {
                 gather(kept.q, t, batch, self.shared() * self.key, &mut room.queries);
                 gather(dout, t, batch, self.shared() * self.value, &mut room.dout);
-                self.scores(t, batch, &room.queries, k, &mut room.shares);
+                self.scores(t, batch, &room.queries, k, kept.chosen, &mut room.shares);
                 self.tile_back(t, batch, [k, v], [kept.log, &along], &mut room, &mut grads);
                 scatter(&room.dqueries, t, batch, self.shared() * self.key, &mut dq);
+                if let (Some(chosen), Some(sum)) = (kept.chosen, &mut read) {
+                    self.reading(t, batch, chosen, &room.shares, sum);
+                }
             });
             let [dk, dv] = grads;
             self.go_home(rank, owner, (dk, dv), (&mut own_k, &mut own_v))
         })?;
         self.come_home(rank, &mut own_k, &mut own_v)?;
-        Ok([dq, own_k, own_v])
+        Ok(([dq, own_k, own_v], read))
     }
 
     /// A tile's part of the gradients, from its scores.
@@ -263,6 +330,7 @@ pub(crate) struct Kept<'a, R> {
     pub v: &'a Mat<R>,
     pub out: &'a Mat<R>,
     pub log: &'a Mat<R>,
+    pub chosen: Option<&'a Chosen>,
 }
 
 /// Buffers of a tile in backward, used again for the next.

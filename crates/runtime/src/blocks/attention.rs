@@ -1,61 +1,22 @@
 //! Grouped-query and latent attention: projections, norms, rotary positions around the core.
 
-use super::attend::{Core, Kept};
+use super::attend::{Chosen, Core, Kept};
+use super::indexer::{self, Indexer, Read};
 use super::norm::Norm;
+use super::rotary::{Rotary, Turn};
 use super::{Block, Cx, Linear};
 use crate::mat::Mat;
 use crate::params::Shelf;
-use crate::rank::Rank;
 use crate::real::Real;
 use crate::saved::Saved;
 use crate::split::tensor;
 use comm::Result;
 use diag::{Blame, Finding};
+use recipe::Recipe;
 use recipe::kinds::attention::{Attention as Kind, AttentionKind, QkNorm};
 use recipe::kinds::mla::Mla as Latent;
-use recipe::{Positions, Recipe};
 
 const NAMES: [&str; 2] = ["into attention", "out of attention"];
-
-/// Rotation of pairs of columns by position: column `i` turns with column `i + half`.
-#[derive(Clone, Copy, Debug)]
-struct Rotary {
-    theta: f64,
-    /// Columns of a head before the rotated ones.
-    skip: usize,
-    /// Rotated columns.
-    width: usize,
-}
-
-/// Which way to turn.
-#[derive(Clone, Copy)]
-enum Turn {
-    Forward,
-    Back,
-}
-
-impl Rotary {
-    /// Turns every head of `head` columns in place; turning back is the transpose.
-    fn turn<R: Real>(&self, rank: &Rank, batch: usize, x: &mut Mat<R>, head: usize, turn: Turn) {
-        let half = self.width / 2;
-        let rates: Vec<f64> = (0..half).map(|i| self.theta.powf(-2.0 * i as f64 / self.width as f64)).collect();
-        for (s, position) in rank.positions().into_iter().enumerate() {
-            let turns: Vec<(R, R)> = rates.iter().map(|rate| R::of(position as f64 * rate).sin_cos()).collect();
-            for b in 0..batch {
-                for head in x.row_mut(s * batch + b).chunks_exact_mut(head) {
-                    let (low, high) = head[self.skip..self.skip + self.width].split_at_mut(half);
-                    for ((a, b), (sin, cos)) in low.iter_mut().zip(high).zip(&turns) {
-                        let sin = match turn {
-                            Turn::Forward => *sin,
-                            Turn::Back => -*sin,
-                        };
-                        (*a, *b) = (*a * *cos - *b * sin, *b * *cos + *a * sin);
-                    }
-                }
-            }
-        }
-    }
-}
 
 /// What this runtime does not do, by name.
 fn refuse(key: &str, what: &str) -> Finding {
@@ -75,13 +36,6 @@ fn supported(attention: &Kind) -> std::result::Result<(), Finding> {
     }
 }
 
-fn rotary(recipe: &Recipe, skip: usize, width: usize) -> Option<Rotary> {
-    match recipe.positions {
-        Positions::Rope { theta } => Some(Rotary { theta, skip, width }),
-        _ => None,
-    }
-}
-
 fn window(attention: &Kind, ordinal: Option<u64>) -> Option<usize> {
     let window = attention.window.as_ref()?;
     let is_full = ordinal.is_some_and(|o| window.full_layers.contains(&o));
@@ -97,9 +51,6 @@ pub(crate) fn new<R: Real>(
 ) -> std::result::Result<Box<dyn Block<R>>, Finding> {
     let attention = recipe.attention().ok_or_else(|| refuse("kind", "attention without a table"))?;
     supported(&attention)?;
-    if recipe.features.dsa().is_some_and(|d| ordinal.is_some_and(|o| d.covers(o))) {
-        return Err(refuse("dsa", "sparse indexer"));
-    }
     let window = window(&attention, ordinal);
     Ok(match &attention.kind {
         AttentionKind::Gqa { head_dim, .. } => Box::new(Gqa::new(recipe, &attention, shelf, path, *head_dim, window)),
@@ -114,6 +65,7 @@ struct Gqa {
     norms: Option<[Norm; 2]>,
     rotary: Option<Rotary>,
     core: Core,
+    indexer: Option<Indexer>,
 }
 
 impl Gqa {
@@ -133,7 +85,8 @@ impl Gqa {
         let norms = (attention.qk_norm == QkNorm::Head).then(|| [norm("q_norm"), norm("k_norm")]);
         let out = Linear::new(shelf, &format!("{path}.out"));
         let core = Core { heads, kv_heads, key: width, value: width, window };
-        Gqa { qkv, out, norms, rotary: rotary(recipe, 0, width), core }
+        let indexer = Indexer::new(recipe, shelf, path, None, window);
+        Gqa { qkv, out, norms, rotary: Rotary::new(recipe, 0, width), core, indexer }
     }
 
     fn widths(&self) -> [usize; 3] {
@@ -148,7 +101,7 @@ impl Gqa {
         }
         if let Some(rotary) = &self.rotary {
             for x in [&mut q, &mut k] {
-                rotary.turn(cx.rank, cx.sizes.sequences, x, self.core.key, Turn::Forward);
+                rotary.turn(&cx.rank.positions(), x, self.core.key, Turn::Forward);
             }
         }
         (q, k)
@@ -157,13 +110,15 @@ impl Gqa {
 
 impl<R: Real> Block<R> for Gqa {
     fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
+        let choice = self.indexer.as_ref().map(|indexer| indexer.choose(cx, &x, &x)).transpose()?;
         let x = tensor::enter(cx.rank, NAMES[0], x)?;
         let projected = self.qkv.forward(cx, &x);
         let [q, k, v] = three(projected.split(&self.widths()));
         let (q, k) = self.prepare(cx, q, k);
-        let (heads, log) = self.core.forward(cx, &q, &k, &v)?;
+        let (heads, log) = self.core.forward(cx, [&q, &k, &v], choice.as_ref().map(|c| &c.0))?;
         let mut y = tensor::leave(cx.rank, NAMES[1], self.out.partial(cx, &heads))?;
         self.out.add_bias(cx, &mut y);
+        Indexer::keep(&mut saved, choice);
         for (name, value) in [("input", x), ("projected", projected), ("heads out", heads), ("statistics", log)] {
             saved.keep(name, value);
         }
@@ -178,11 +133,16 @@ impl<R: Real> Block<R> for Gqa {
         let [q_in, k_in, v] = three(saved.take("projected").split(&self.widths()));
         let (q, k) = self.prepare(cx, q_in.clone(), k_in.clone());
         let log = saved.take("statistics");
-        let kept = Kept { q: &q, k: &k, v: &v, out: &out, log: &log };
-        let [mut dq, mut dk, dv] = self.core.backward(cx, kept, &dheads)?;
+        let chosen: Option<Chosen> = self.indexer.as_ref().map(|_| saved.take_indices());
+        let kept = Kept { q: &q, k: &k, v: &v, out: &out, log: &log, chosen: chosen.as_ref() };
+        let ([mut dq, mut dk, dv], read) = self.core.backward(cx, kept, &dheads)?;
+        if let (Some(indexer), Some(chosen), Some(target)) = (&self.indexer, &chosen, read) {
+            let x = indexer::own(cx.rank, saved.get("input"));
+            indexer.learn(cx, &x, &x, Read { chosen, keys: &saved.take("index keys"), target })?;
+        }
         if let Some(rotary) = &self.rotary {
             for x in [&mut dq, &mut dk] {
-                rotary.turn(cx.rank, cx.sizes.sequences, x, self.core.key, Turn::Back);
+                rotary.turn(&cx.rank.positions(), x, self.core.key, Turn::Back);
             }
         }
         if let Some([q_norm, k_norm]) = &self.norms {
@@ -212,6 +172,7 @@ struct Mla {
     gathered: [usize; 3],
     /// Width of a head's query and key without position.
     plain: usize,
+    indexer: Option<Indexer>,
 }
 
 impl Mla {
@@ -233,10 +194,11 @@ impl Mla {
             kv_norm: norm("kv_norm", latent.kv_rank),
             kv_up: linear("kv_up"),
             out: linear("out"),
-            rotary: rotary(recipe, plain, rope),
+            rotary: Rotary::new(recipe, plain, rope),
             core: Core { heads, kv_heads: heads, key, value, window },
             gathered: [query, latent.kv_rank as usize, rope],
             plain,
+            indexer: Indexer::new(recipe, shelf, path, Some(rope), window),
         }
     }
 
@@ -244,15 +206,18 @@ impl Mla {
         self.kv_norm.map_or_else(|| x.clone(), |norm| norm.forward(cx, x))
     }
 
-    /// Latents as the up-projections read them, still on a rank's own tokens.
-    fn latents<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>, q: &Mat<R>, kv: &Mat<R>) -> Mat<R> {
-        let query = match &self.q_down {
+    /// What queries are projected from: the normed latent, or the block's input.
+    fn query<R: Real>(&self, cx: &Cx<R>, q: &Mat<R>) -> Mat<R> {
+        match &self.q_down {
             Some((_, Some(norm))) => norm.forward(cx, q),
-            Some((_, None)) => q.clone(),
-            None => x.clone(),
-        };
+            _ => q.clone(),
+        }
+    }
+
+    /// Latents as the up-projections read them, still on a rank's own tokens.
+    fn latents<R: Real>(&self, cx: &Cx<R>, query: &Mat<R>, kv: &Mat<R>) -> Mat<R> {
         let parts = kv.split(&self.gathered[1..]);
-        Mat::join(&[&query, &self.kv_norm(cx, &parts[0]), &parts[1]])
+        Mat::join(&[query, &self.kv_norm(cx, &parts[0]), &parts[1]])
     }
 
     /// Queries, keys and values of every local head from whole latents.
@@ -273,7 +238,7 @@ impl Mla {
         }
         if let Some(rotary) = &self.rotary {
             for x in [&mut q, &mut k] {
-                rotary.turn(cx.rank, cx.sizes.sequences, x, key, Turn::Forward);
+                rotary.turn(&cx.rank.positions(), x, key, Turn::Forward);
             }
         }
         [q, k, v]
@@ -285,7 +250,7 @@ impl Mla {
         let Core { heads, key, value, .. } = self.core;
         if let Some(rotary) = &self.rotary {
             for x in [&mut dq, &mut dk] {
-                rotary.turn(cx.rank, cx.sizes.sequences, x, key, Turn::Back);
+                rotary.turn(&cx.rank.positions(), x, key, Turn::Back);
             }
         }
         let mut dpacked = Mat::zeros(dq.rows, heads * (self.plain + value));
@@ -310,12 +275,15 @@ impl<R: Real> Block<R> for Mla {
     fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let q_latent = self.q_down.as_ref().map(|(down, _)| down.forward(cx, &x));
         let kv_latent = self.kv_down.forward(cx, &x);
-        let latents = self.latents(cx, &x, q_latent.as_ref().unwrap_or(&x), &kv_latent);
+        let query = self.query(cx, q_latent.as_ref().unwrap_or(&x));
+        let choice = self.indexer.as_ref().map(|indexer| indexer.choose(cx, &x, &query)).transpose()?;
+        let latents = self.latents(cx, &query, &kv_latent);
         let whole = tensor::enter(cx.rank, NAMES[0], latents)?;
         let [q, k, v] = self.heads(cx, &whole);
-        let (heads, log) = self.core.forward(cx, &q, &k, &v)?;
+        let (heads, log) = self.core.forward(cx, [&q, &k, &v], choice.as_ref().map(|c| &c.0))?;
         let mut y = tensor::leave(cx.rank, NAMES[1], self.out.partial(cx, &heads))?;
         self.out.add_bias(cx, &mut y);
+        Indexer::keep(&mut saved, choice);
         let kept = [("input", x), ("kv latent", kv_latent), ("whole latents", whole), ("heads out", heads)];
         kept.into_iter().for_each(|(name, value)| saved.keep(name, value));
         saved.keep("statistics", log);
@@ -330,7 +298,14 @@ impl<R: Real> Block<R> for Mla {
         let dheads = self.out.partial_back(cx, &out, &dy);
         let whole = saved.take("whole latents");
         let [q, k, v] = self.heads(cx, &whole);
-        let grads = self.core.backward(cx, Kept { q: &q, k: &k, v: &v, out: &out, log: &log }, &dheads)?;
+        let chosen: Option<Chosen> = self.indexer.as_ref().map(|_| saved.take_indices());
+        let kept = Kept { q: &q, k: &k, v: &v, out: &out, log: &log, chosen: chosen.as_ref() };
+        let (grads, read) = self.core.backward(cx, kept, &dheads)?;
+        if let (Some(indexer), Some(chosen), Some(target)) = (&self.indexer, &chosen, read) {
+            let query = self.query(cx, saved.get(if self.q_down.is_some() { "q latent" } else { "input" }));
+            let keys = saved.take("index keys");
+            indexer.learn(cx, saved.get("input"), &query, Read { chosen, keys: &keys, target })?;
+        }
         let dwhole = self.heads_back(cx, &whole, grads);
         let dlatents = tensor::enter_back(cx.rank, NAMES[0], dwhole)?;
         let [dquery, dlatent, dposition] = three(dlatents.split(&self.gathered));

@@ -88,7 +88,7 @@ impl Lookup {
     fn new(name: &str, side: &SideEmbedding, index: u64) -> Lookup {
         let (table, component) = (index / side.components(), index % side.components());
         let share = side.share(index);
-        let key = hash(name.len() as u64, index);
+        let key = hash(name.bytes().fold(0, |key, byte| hash(key, u64::from(byte))), index);
         Lookup {
             rows: share.start as usize..share.end as usize,
             table: table as usize,

@@ -353,7 +353,12 @@ fn keep_ordinals(recipe: &mut Recipe) {
         window.full_layers.retain(|o| *o < count);
     }
     if let Some(dsa) = &mut recipe.features.dsa {
+        let named = !dsa.value.layers.is_empty();
         dsa.value.layers.retain(|o| *o < count);
+        // No layer named means all of them, so that one stays named.
+        if named && dsa.value.layers.is_empty() {
+            dsa.value.layers.extend(count.checked_sub(1));
+        }
     }
 }
 

@@ -107,6 +107,12 @@ pub const SIDES: &str = "[features.ngram_hash]\nrows = 41\ndim = 3\ntables = 4\n
 pub const SIDES_FIRST: &str = "[features.ngram_hash]\nrows = 41\ndim = 3\ntables = 4\n\
     [features.structure]\nrows = 9\ndim = 5\nscales = 2\n";
 
+/// A sparse indexer on the second attention layer.
+pub const DSA: &str = "[features.dsa]\nheads = 3\nhead_dim = 4\ntop_k = 5\nlayers = [1]\n";
+/// On latent attention.
+pub const DSA_MLA: &str = "[features.dsa]\nheads = 3\nhead_dim = 6\ntop_k = 5\n\
+    [features.mla]\nq_rank = 6\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 4\n";
+
 /// Layouts that a feature is tried under: each axis, and all of them.
 pub fn feature_layouts() -> Vec<LayoutRequest> {
     let mut all = Vec::new();
@@ -188,6 +194,12 @@ pub fn cases() -> Vec<Case> {
     for request in feature_layouts() {
         let more = if request.dp == Some(2) { SIDES_FIRST } else { SIDES };
         add("AFAF", more, &|r| *r = request.clone());
+        add("AFAF", if request.cp == Some(2) { DSA_MLA } else { DSA }, &|r| *r = request.clone());
+    }
+    for recompute in ["full"] {
+        add("AF", DSA_MLA, &|r| {
+            (r.tp, r.cp, r.recompute) = (Some(2), Some(2), layout::Recompute::parse(recompute).ok());
+        });
     }
     for (mamba, pattern) in [(MAMBA2, "AEMEAEMR"), (MAMBA3, "AEMEAEMEAEMR")] {
         for (i, [tp, cp, pp, dp, ep, etp]) in degrees().into_iter().enumerate() {

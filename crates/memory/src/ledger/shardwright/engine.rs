@@ -33,7 +33,6 @@ fn supported(recipe: &Recipe) -> Result<(), Unmodelled> {
         _ => 1,
     };
     let missing = [
-        (recipe.features.dsa().is_some(), "the sparse indexer"),
         (attention.as_ref().is_some_and(|a| a.sinks || a.output_gate), "attention sinks and output gates"),
         (attention.as_ref().is_some_and(|a| a.qk_norm == QkNorm::Full), "a norm of queries over all heads together"),
         (recipe.uses(Mixer::Mamba) && mimo > 1, "Mamba-3 with several inputs a head"),

@@ -146,13 +146,23 @@ pub fn of_mixer(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, mixer:
     let sizes = Sizes::of(layout);
     let hidden = recipe.hidden as usize;
     match mixer {
-        Mixer::Attention => attention(recipe, &local, &sizes),
+        Mixer::Attention => [attention(recipe, &local, &sizes), indexer(recipe, &local, &sizes)].concat(),
         Mixer::Mlp => feed_forward(["input", "packed"], &sizes, hidden, local.rows("fc1.weight")),
         Mixer::Moe => experts(recipe, layout, &local, &sizes),
         Mixer::Mamba => mamba(recipe, &local, &sizes),
         Mixer::Recurrent => recurrent(recipe, &local, &sizes),
         Mixer::GatedDelta => gated_delta(recipe, &local, &sizes),
     }
+}
+
+/// What an indexer keeps: keys of all tokens, and the choice of every query.
+fn indexer(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
+    let Some(dsa) = recipe.features.dsa().filter(|_| local.has("indexer.wq.weight")) else { return Vec::new() };
+    let top_k = (dsa.top_k as usize).min(sizes.sequence);
+    vec![
+        Save::new("index keys", sizes.sequences * sizes.sequence, dsa.head_dim as usize),
+        Save::indices("chosen", sizes.tokens * top_k),
+    ]
 }
 
 fn attention(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {

@@ -69,10 +69,37 @@ fn tile(cx: &Cx, path: &str, copies: usize, keys: usize, values: usize) -> Buf {
     cx.temp(rows * q / k.max(1) * (copies * rows + keys * key + values * value))
 }
 
+/// An indexer's choice: its keys gathered over both axes, own queries, and positions.
+fn choose(cx: &Cx, path: &str) -> Kept {
+    let (saves, local) = (cx.saves(Mixer::Attention, path), cx.local(path));
+    let mut kept = Vec::new();
+    for save in saves.iter().filter(|s| s.name == "index keys") {
+        let part = cx.enter(cx.temp(cx.sizes.shard * save.cols));
+        kept.push(if cx.sizes.cp > 1 { cx.kept(save) } else { part });
+        let _looking =
+            cx.temp(cx.sizes.shard * (local.rows("indexer.wq.weight") + local.rows("indexer.weights.weight")));
+        kept.extend(saves.iter().filter(|s| s.name == "chosen").map(|s| cx.kept(s)));
+    }
+    kept
+}
+
+/// What an indexer's loss needs: own input, queries, weights and keys, and the gradients of each.
+fn learn(cx: &Cx, path: &str) {
+    let (saves, local) = (cx.saves(Mixer::Attention, path), cx.local(path));
+    for save in saves.iter().filter(|s| s.name == "index keys") {
+        let own = local.rows("indexer.wq.weight") + local.rows("indexer.weights.weight");
+        let _input = cx.temp(cx.sizes.shard * if is_latent(cx.recipe) { 0 } else { cx.hidden() });
+        let _looking = cx.temp(2 * cx.sizes.shard * own);
+        let dkeys = cx.kept(save);
+        let _own = cx.temp(3 * cx.sizes.shard * save.cols);
+        drop(dkeys);
+    }
+}
+
 fn attention(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     let (tokens, saves) = (cx.sizes.tokens, cx.saves(Mixer::Attention, path));
     let [q, k, v] = head_widths(cx, path);
-    let mut kept = Vec::new();
+    let mut kept = choose(cx, path);
     let _latents = if is_latent(cx.recipe) {
         kept.extend(["kv latent", "q latent"].map(|name| cx.temp(len(&saves, name))));
         let joined = cx.temp(cx.sizes.shard * cols(&saves, "whole latents"));
@@ -118,7 +145,10 @@ fn attention_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
     let theirs = cx.temp(tokens * (k + v));
     let round = ring(cx, k + v);
     let core = tile(cx, path, 2, 2, 1);
+    let read = cx.temp(len(&saves, "chosen"));
     drop((round, core, theirs, along));
+    drop(cx.leave(read));
+    learn(cx, path);
     let joined = cx.temp(tokens * width);
     let dx = if is_latent(cx.recipe) {
         let latents = cx.temp(2 * tokens * cols(&saves, "whole latents"));
