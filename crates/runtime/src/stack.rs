@@ -178,7 +178,7 @@ fn new_block<R: Real>(
     Ok(match (mixer, &recipe.moe, &recipe.mamba, &recipe.recurrent, &recipe.mlp) {
         (Mixer::Attention, ..) => attention::new(recipe, shelf, path, ordinal)?,
         (Mixer::Moe, Some(kind), ..) => {
-            Box::new(moe::Moe::new(kind, shelf, path, recipe.hidden, expert_ordinal(recipe, path))?)
+            Box::new(moe::Moe::new(kind, shelf, path, recipe.hidden, expert_ordinal(recipe, path)))
         }
         (Mixer::Mamba, _, Some(Mamba::Two(kind)), ..) => Box::new(mamba2::Mamba2::new(kind, shelf, path, layout)?),
         (Mixer::Mamba, _, Some(Mamba::Three(kind)), ..) => Box::new(mamba3::Mamba3::new(kind, shelf, path)?),

@@ -296,7 +296,9 @@ impl<'a, R: Real> Trainer<'a, R> {
         let mut sum = 0.0;
         for (id, span) in flat.ids.iter().zip(&flat.spans) {
             let param = &self.shelf.params[id.0];
-            if param.sum != Sum::Own && tp != 0 {
+            if param.sum != Sum::Own && tp != 0
+                || param.is_copied_over(rank.layout, Axis::Etp) && rank.on(Axis::Etp) != 0
+            {
                 continue;
             }
             let held = clip(span, &flat.held);

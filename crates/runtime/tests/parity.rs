@@ -11,7 +11,8 @@ use std::time::Duration;
 
 mod splits;
 use splits::{
-    DELTA, DSA, DSA_MLA, MAMBA2, MAMBA3, SIDES, SIDES_FIRST, TABLES, degrees, feature_layouts, legal, recipe,
+    DELTA, DSA, DSA_MLA, HEADS, LATENT_EXPERTS, MAMBA2, MAMBA3, SIDES, SIDES_FIRST, TABLES, degrees, expert_layouts,
+    feature_layouts, legal, recipe,
 };
 
 /// What a run came to: reports of every step, and whole gradients and weights by path.
@@ -274,9 +275,13 @@ fn experts_with_drops_and_without_tokens() {
 
 /// A feature under each axis and all of them.
 fn feature(pattern: &str, more: &str) {
+    under(feature_layouts(), pattern, more);
+}
+
+fn under(layouts: Vec<LayoutRequest>, pattern: &str, more: &str) {
     let recipe = recipe(pattern, more);
     let expected = one(&recipe);
-    for request in feature_layouts() {
+    for request in layouts {
         check_parity(&recipe, &format!("{pattern} {more:?} {request:?}"), &request, &expected);
     }
 }
@@ -295,4 +300,22 @@ fn sparse_attention() {
     feature("AFAF", DSA);
     feature("AFAF", DSA_MLA);
     feature("AAFF", &format!("{DSA}[features.mtp]\ndepth = 1\npattern = \"(AF)\"\n").replace("[1]", "[0, 1]"));
+}
+
+/// Biases that experts add behind sums over ranks, and tokens sent in another width.
+#[test]
+fn latent_and_biased_experts() {
+    under(expert_layouts(), "EE", LATENT_EXPERTS);
+}
+
+/// Sinks, gates and norms over all heads, with KV heads cut and copied.
+#[test]
+fn heads_with_extras() {
+    feature("AFAF", HEADS);
+    for sp in [true, false] {
+        parity("A", HEADS, |r| (r.tp, r.sp) = (Some(4), Some(sp)));
+    }
+    let sinks =
+        "[attention]\nkind = \"mla\"\nheads = 4\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 4\nsinks = true\n";
+    parity("A", sinks, |r| (r.tp, r.cp) = (Some(2), Some(2)));
 }

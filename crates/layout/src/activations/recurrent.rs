@@ -1,11 +1,32 @@
 //! What recurrent blocks exchange: the state and the convolution's tail between parts of the
-//! timeline, and the squares of a norm over the heads of all ranks.
+//! timeline; and the sums of norms over the heads of all ranks, attention's among them.
 
 use super::{Exchange, HAND_ON, Holds, is_ours};
 use crate::layout::Layout;
+use recipe::kinds::Norm;
+use recipe::kinds::attention::QkNorm;
 use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
+
+/// Sums of a token for attention's norms over all heads together: of squares, and under LayerNorm of
+/// the numbers themselves, for queries and for keys.
+pub(super) fn attention_norms(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
+    let is_whole = recipe.attention().is_some_and(|a| a.qk_norm == QkNorm::Full);
+    if is_ours(layout) && is_whole && recipe.uses(Mixer::Attention) {
+        let each = if recipe.norm == Norm::LayerNorm { 4 } else { 2 };
+        out.push(Exchange {
+            axis: "tp",
+            place: "under attention: sums of the norms over all heads".to_string(),
+            forward: "all-reduce",
+            backward: "all-reduce",
+            elements: tokens * each,
+            count: recipe.count_with_suffix(Mixer::Attention),
+            agree: "fp32 statistics",
+            holds: Holds::Numbers,
+        });
+    }
+}
 
 /// Squares for the norm over all heads: only this engine cuts M2RNN's heads over the tensor axis.
 pub(super) fn norms(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {

@@ -199,9 +199,8 @@ impl Core {
         Ok((out, tops))
     }
 
-    /// Gradients of queries, keys and values; where keys were chosen, what every query of these heads
-    /// gave each. `kept` is what forward had and gave.
-    pub fn backward<R: Real>(&self, cx: &Cx<R>, kept: Kept<R>, dout: &Mat<R>) -> Result<([Mat<R>; 3], Option<Mat<R>>)> {
+    /// Transpose of [`Core::forward`]; `kept` is what that had and gave.
+    pub fn backward<R: Real>(&self, cx: &Cx<R>, kept: Kept<R>, dout: &Mat<R>) -> Result<Back<R>> {
         let (rank, batch) = (cx.rank, cx.sizes.sequences);
         let mut read = kept.chosen.map(|chosen| Mat::zeros(kept.q.rows, chosen.top_k));
         let along = self.along(kept.out, dout);
@@ -224,7 +223,7 @@ impl Core {
             self.go_home(rank, owner, (dk, dv), (&mut own_k, &mut own_v))
         })?;
         self.come_home(rank, &mut own_k, &mut own_v)?;
-        Ok(([dq, own_k, own_v], read))
+        Ok(Back { heads: [dq, own_k, own_v], read })
     }
 
     /// A tile's part of the gradients, from its scores.
@@ -321,6 +320,14 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// What attention's backward gives.
+pub(crate) struct Back<R> {
+    /// Gradients of queries, keys and values.
+    pub heads: [Mat<R>; 3],
+    /// Where keys were chosen, what the queries of these heads gave each.
+    pub read: Option<Mat<R>>,
 }
 
 /// What attention's backward reads.

@@ -1,6 +1,7 @@
 //! Grouped-query and latent attention: projections, norms, rotary positions around the core.
 
-use super::attend::{Chosen, Core, Kept};
+use super::attend::{Back, Chosen, Core, Kept};
+use super::heads::{Sinks, WholeNorms, gated, gated_back};
 use super::indexer::{self, Indexer, Read};
 use super::norm::Norm;
 use super::rotary::{Rotary, Turn};
@@ -18,24 +19,6 @@ use recipe::kinds::mla::Mla as Latent;
 
 const NAMES: [&str; 2] = ["into attention", "out of attention"];
 
-/// What this runtime does not do, by name.
-fn refuse(key: &str, what: &str) -> Finding {
-    let message = format!("the runtime has no {what}");
-    Finding::error("runtime/attention", Blame::Engine, format!("attention.{key}"), message)
-}
-
-fn supported(attention: &Kind) -> std::result::Result<(), Finding> {
-    let missing = [
-        (attention.sinks, "sinks", "attention sinks"),
-        (attention.output_gate, "output_gate", "gate on attention's output"),
-        (attention.qk_norm == QkNorm::Full, "qk_norm", "norm of queries over all heads together"),
-    ];
-    match missing.iter().find(|(is_set, _, _)| *is_set) {
-        Some((_, key, what)) => Err(refuse(key, what)),
-        None => Ok(()),
-    }
-}
-
 fn window(attention: &Kind, ordinal: Option<u64>) -> Option<usize> {
     let window = attention.window.as_ref()?;
     let is_full = ordinal.is_some_and(|o| window.full_layers.contains(&o));
@@ -49,8 +32,8 @@ pub(crate) fn new<R: Real>(
     path: &str,
     ordinal: Option<u64>,
 ) -> std::result::Result<Box<dyn Block<R>>, Finding> {
-    let attention = recipe.attention().ok_or_else(|| refuse("kind", "attention without a table"))?;
-    supported(&attention)?;
+    let missing = || Finding::error("runtime/attention", Blame::Engine, "attention", "there is no `[attention]` table");
+    let attention = recipe.attention().ok_or_else(missing)?;
     let window = window(&attention, ordinal);
     Ok(match &attention.kind {
         AttentionKind::Gqa { head_dim, .. } => Box::new(Gqa::new(recipe, &attention, shelf, path, *head_dim, window)),
@@ -62,10 +45,30 @@ pub(crate) fn new<R: Real>(
 struct Gqa {
     qkv: Linear,
     out: Linear,
-    norms: Option<[Norm; 2]>,
+    norms: Norms,
     rotary: Option<Rotary>,
     core: Core,
+    sinks: Option<Sinks>,
     indexer: Option<Indexer>,
+    /// Local widths of q k v, and of the gate behind q where there is one.
+    widths: Vec<usize>,
+}
+
+/// Norms of queries and keys.
+enum Norms {
+    None,
+    /// Each head by itself.
+    Head([Norm; 2]),
+    /// All heads together, over all ranks.
+    Whole(WholeNorms),
+}
+
+/// A token's projections.
+struct Projected<R> {
+    q: Mat<R>,
+    gate: Option<Mat<R>>,
+    k: Mat<R>,
+    v: Mat<R>,
 }
 
 impl Gqa {
@@ -80,24 +83,41 @@ impl Gqa {
         let width = head_dim as usize;
         let qkv = Linear::new(shelf, &format!("{path}.qkv"));
         let widths = shelf.segments(qkv.weight());
-        let (heads, kv_heads) = (widths[0] / width, widths[1] / width);
+        let (heads, kv_heads) = (widths[0] / width, widths[widths.len() - 1] / width);
         let mut norm = |name: &str| Norm::of_heads(shelf, &format!("{path}.{name}"), width);
-        let norms = (attention.qk_norm == QkNorm::Head).then(|| [norm("q_norm"), norm("k_norm")]);
+        let norms = match attention.qk_norm {
+            QkNorm::None => Norms::None,
+            QkNorm::Head => Norms::Head([norm("q_norm"), norm("k_norm")]),
+            QkNorm::Full => Norms::Whole(WholeNorms::new(shelf, path, attention.heads as usize / heads)),
+        };
         let out = Linear::new(shelf, &format!("{path}.out"));
         let core = Core { heads, kv_heads, key: width, value: width, window };
         let indexer = Indexer::new(recipe, shelf, path, None, window);
-        Gqa { qkv, out, norms, rotary: Rotary::new(recipe, 0, width), core, indexer }
+        let sinks = Sinks::new(shelf, path);
+        Gqa { qkv, out, norms, rotary: Rotary::new(recipe, 0, width), core, sinks, indexer, widths }
     }
 
-    fn widths(&self) -> [usize; 3] {
-        let Core { heads, kv_heads, key, .. } = self.core;
-        [heads * key, kv_heads * key, kv_heads * key]
+    fn parts<R: Real>(&self, projected: &Mat<R>) -> Projected<R> {
+        let mut parts = projected.split(&self.widths);
+        let gate = (parts.len() == 4).then(|| parts.remove(1));
+        let [q, k, v] = three(parts);
+        Projected { q, gate, k, v }
+    }
+
+    /// Sums that norms over all heads need, as backward will find them.
+    fn sums<R: Real>(&self, cx: &Cx<R>, of: &Projected<R>) -> Result<Option<Mat<R>>> {
+        match &self.norms {
+            Norms::Whole(norms) => norms.sums(cx, [&of.q, &of.k]).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Queries and keys as the core reads them, from as they were projected.
-    fn prepare<R: Real>(&self, cx: &Cx<R>, mut q: Mat<R>, mut k: Mat<R>) -> (Mat<R>, Mat<R>) {
-        if let Some([q_norm, k_norm]) = &self.norms {
-            (q, k) = (q_norm.forward(cx, &q), k_norm.forward(cx, &k));
+    fn prepare<R: Real>(&self, cx: &Cx<R>, mut q: Mat<R>, mut k: Mat<R>, sums: Option<&Mat<R>>) -> (Mat<R>, Mat<R>) {
+        match (&self.norms, sums) {
+            (Norms::Head([q_norm, k_norm]), _) => (q, k) = (q_norm.forward(cx, &q), k_norm.forward(cx, &k)),
+            (Norms::Whole(norms), Some(sums)) => norms.forward(cx, sums, [&mut q, &mut k]),
+            _ => {}
         }
         if let Some(rotary) = &self.rotary {
             for x in [&mut q, &mut k] {
@@ -113,12 +133,17 @@ impl<R: Real> Block<R> for Gqa {
         let choice = self.indexer.as_ref().map(|indexer| indexer.choose(cx, &x, &x)).transpose()?;
         let x = tensor::enter(cx.rank, NAMES[0], x)?;
         let projected = self.qkv.forward(cx, &x);
-        let [q, k, v] = three(projected.split(&self.widths()));
-        let (q, k) = self.prepare(cx, q, k);
-        let (heads, log) = self.core.forward(cx, [&q, &k, &v], choice.as_ref().map(|c| &c.0))?;
-        let mut y = tensor::leave(cx.rank, NAMES[1], self.out.partial(cx, &heads))?;
+        let parts = self.parts(&projected);
+        let sums = self.sums(cx, &parts)?;
+        let Projected { q, gate, k, v } = parts;
+        let (q, k) = self.prepare(cx, q, k, sums.as_ref());
+        let (mut heads, mut log) = self.core.forward(cx, [&q, &k, &v], choice.as_ref().map(|c| &c.0))?;
+        self.sinks.iter().for_each(|sinks| sinks.forward(cx, &mut heads, &mut log));
+        let open = gate.map(|gate| gated(&heads, &gate));
+        let mut y = tensor::leave(cx.rank, NAMES[1], self.out.partial(cx, open.as_ref().unwrap_or(&heads)))?;
         self.out.add_bias(cx, &mut y);
         Indexer::keep(&mut saved, choice);
+        sums.into_iter().for_each(|sums| saved.keep("norm sums", sums));
         for (name, value) in [("input", x), ("projected", projected), ("heads out", heads), ("statistics", log)] {
             saved.keep(name, value);
         }
@@ -129,13 +154,17 @@ impl<R: Real> Block<R> for Gqa {
         self.out.bias_back(cx, &dy);
         let dy = tensor::leave_back(cx.rank, NAMES[1], dy)?;
         let out = saved.take("heads out");
-        let dheads = self.out.partial_back(cx, &out, &dy);
-        let [q_in, k_in, v] = three(saved.take("projected").split(&self.widths()));
-        let (q, k) = self.prepare(cx, q_in.clone(), k_in.clone());
+        let Projected { q: q_in, gate, k: k_in, v } = self.parts(&saved.take("projected"));
+        let open = gate.as_ref().map(|gate| gated(&out, gate));
+        let mut dheads = self.out.partial_back(cx, open.as_ref().unwrap_or(&out), &dy);
+        let dgate = gate.map(|gate| gated_back(&out, &gate, &mut dheads));
+        let sums = matches!(self.norms, Norms::Whole(_)).then(|| saved.take("norm sums"));
+        let (q, k) = self.prepare(cx, q_in.clone(), k_in.clone(), sums.as_ref());
         let log = saved.take("statistics");
+        self.sinks.iter().for_each(|sinks| sinks.backward(cx, &out, &log, &dheads));
         let chosen: Option<Chosen> = self.indexer.as_ref().map(|_| saved.take_indices());
         let kept = Kept { q: &q, k: &k, v: &v, out: &out, log: &log, chosen: chosen.as_ref() };
-        let ([mut dq, mut dk, dv], read) = self.core.backward(cx, kept, &dheads)?;
+        let Back { heads: [mut dq, mut dk, dv], read } = self.core.backward(cx, kept, &dheads)?;
         if let (Some(indexer), Some(chosen), Some(target)) = (&self.indexer, &chosen, read) {
             let x = indexer::own(cx.rank, saved.get("input"));
             indexer.learn(cx, &x, &x, Read { chosen, keys: &saved.take("index keys"), target })?;
@@ -145,10 +174,15 @@ impl<R: Real> Block<R> for Gqa {
                 rotary.turn(&cx.rank.positions(), x, self.core.key, Turn::Back);
             }
         }
-        if let Some([q_norm, k_norm]) = &self.norms {
-            (dq, dk) = (q_norm.backward(cx, &q_in, &dq), k_norm.backward(cx, &k_in, &dk));
+        match (&self.norms, &sums) {
+            (Norms::Head([q_norm, k_norm]), _) => {
+                (dq, dk) = (q_norm.backward(cx, &q_in, &dq), k_norm.backward(cx, &k_in, &dk));
+            }
+            (Norms::Whole(norms), Some(sums)) => norms.backward(cx, sums, [&q_in, &k_in], [&mut dq, &mut dk])?,
+            _ => {}
         }
-        let dx = self.qkv.backward(cx, &saved.take("input"), &Mat::join(&[&dq, &dk, &dv]));
+        let parts: Vec<&Mat<R>> = [Some(&dq), dgate.as_ref(), Some(&dk), Some(&dv)].into_iter().flatten().collect();
+        let dx = self.qkv.backward(cx, &saved.take("input"), &Mat::join(&parts));
         tensor::enter_back(cx.rank, NAMES[0], dx)
     }
 }
@@ -172,6 +206,7 @@ struct Mla {
     gathered: [usize; 3],
     /// Width of a head's query and key without position.
     plain: usize,
+    sinks: Option<Sinks>,
     indexer: Option<Indexer>,
 }
 
@@ -198,6 +233,7 @@ impl Mla {
             core: Core { heads, kv_heads: heads, key, value, window },
             gathered: [query, latent.kv_rank as usize, rope],
             plain,
+            sinks: Sinks::new(shelf, path),
             indexer: Indexer::new(recipe, shelf, path, Some(rope), window),
         }
     }
@@ -280,7 +316,8 @@ impl<R: Real> Block<R> for Mla {
         let latents = self.latents(cx, &query, &kv_latent);
         let whole = tensor::enter(cx.rank, NAMES[0], latents)?;
         let [q, k, v] = self.heads(cx, &whole);
-        let (heads, log) = self.core.forward(cx, [&q, &k, &v], choice.as_ref().map(|c| &c.0))?;
+        let (mut heads, mut log) = self.core.forward(cx, [&q, &k, &v], choice.as_ref().map(|c| &c.0))?;
+        self.sinks.iter().for_each(|sinks| sinks.forward(cx, &mut heads, &mut log));
         let mut y = tensor::leave(cx.rank, NAMES[1], self.out.partial(cx, &heads))?;
         self.out.add_bias(cx, &mut y);
         Indexer::keep(&mut saved, choice);
@@ -296,11 +333,12 @@ impl<R: Real> Block<R> for Mla {
         let dy = tensor::leave_back(cx.rank, NAMES[1], dy)?;
         let (out, log) = (saved.take("heads out"), saved.take("statistics"));
         let dheads = self.out.partial_back(cx, &out, &dy);
+        self.sinks.iter().for_each(|sinks| sinks.backward(cx, &out, &log, &dheads));
         let whole = saved.take("whole latents");
         let [q, k, v] = self.heads(cx, &whole);
         let chosen: Option<Chosen> = self.indexer.as_ref().map(|_| saved.take_indices());
         let kept = Kept { q: &q, k: &k, v: &v, out: &out, log: &log, chosen: chosen.as_ref() };
-        let (grads, read) = self.core.backward(cx, kept, &dheads)?;
+        let Back { heads: grads, read } = self.core.backward(cx, kept, &dheads)?;
         if let (Some(indexer), Some(chosen), Some(target)) = (&self.indexer, &chosen, read) {
             let query = self.query(cx, saved.get(if self.q_down.is_some() { "q latent" } else { "input" }));
             let keys = saved.take("index keys");

@@ -7,6 +7,7 @@ pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod edges;
 pub(crate) mod gated_delta;
+pub(crate) mod heads;
 pub(crate) mod indexer;
 pub(crate) mod m2rnn;
 pub(crate) mod mamba2;

@@ -78,6 +78,7 @@ fn experts_have_true_gradients() {
     error("E", &format!("{bank}{shared}[moe.router]\nscore = \"sigmoid\"\naux_loss = 0.3\n"));
     error("E", &format!("{bank}[moe.router]\nscore = \"softmax\"\nbias = true\naux_loss = 0.3\n"));
     error("E", &format!("{bank}capacity_factor = 0.7\nactivation = \"relu2\"\n"));
+    error("E", &format!("{bank}bias = true\nlatent = 4\nlatent_bias = true\n{shared}"));
 }
 
 #[test]
@@ -112,4 +113,15 @@ fn sparse_attention_has_true_gradients() {
     let latent = "[attention]\nkind = \"mla\"\nheads = 2\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 6\n";
     error("AA", &format!("{latent}q_rank = 6\n{dsa}"));
     error("A", &format!("{latent}{dsa}"));
+}
+
+#[test]
+fn heads_with_sinks_gates_and_whole_norms_have_true_gradients() {
+    let heads = "[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 4\n";
+    error("A", &format!("{heads}sinks = true\n"));
+    error("A", &format!("{heads}output_gate = true\nqkv_bias = true\n"));
+    error("A", &format!("{heads}qk_norm = \"full\"\n"));
+    error("A", &format!("norm = \"layernorm\"\n{heads}qk_norm = \"full\"\nsinks = true\noutput_gate = true\n"));
+    let latent = "[attention]\nkind = \"mla\"\nheads = 2\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 6\n";
+    error("A", &format!("{latent}sinks = true\n"));
 }

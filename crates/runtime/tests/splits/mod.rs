@@ -53,9 +53,12 @@ pub const MAMBA3: &str =
 
 pub const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 8\nkey_dim = 3\nvalue_dim = 2\n";
 
-/// A recipe of a pattern with more tables.
+/// A recipe of a pattern with more tables. A table said in `more` stands in place of the common one.
 pub fn recipe(pattern: &str, more: &str) -> Recipe {
-    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{TABLES}{more}");
+    let is_said =
+        |table: &&str| more.lines().any(|line| table.starts_with(&format!("{line}\n")) && line.starts_with('['));
+    let common: Vec<&str> = TABLES.split("\n\n").filter(|table| !is_said(table)).collect();
+    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{}\n{more}", common.join("\n\n"));
     Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"))
 }
 
@@ -112,6 +115,26 @@ pub const DSA: &str = "[features.dsa]\nheads = 3\nhead_dim = 4\ntop_k = 5\nlayer
 /// On latent attention.
 pub const DSA_MLA: &str = "[features.dsa]\nheads = 3\nhead_dim = 6\ntop_k = 5\n\
     [features.mla]\nq_rank = 6\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 4\n";
+
+/// Experts with biases in a latent space.
+pub const LATENT_EXPERTS: &str = "[moe]\nexperts = 8\ntop_k = 2\nffn = 8\nactivation = \"relu2\"\n\
+    bias = true\nlatent = 6\nlatent_bias = true\n";
+
+/// Layouts of experts: each axis of theirs, and all of them.
+pub fn expert_layouts() -> Vec<LayoutRequest> {
+    let degrees = [[1, 1, 1, 4, 2, 2], [2, 1, 1, 2, 4, 1], [1, 2, 1, 1, 2, 1], [2, 2, 2, 1, 2, 2], [2, 1, 1, 2, 1, 4]];
+    let all = degrees.into_iter().enumerate().map(|(i, degrees)| {
+        let [tp, cp, pp, dp, ep, etp] = degrees.map(Some);
+        let zero = Some([ZeroStage::One, ZeroStage::Three][i % 2]);
+        LayoutRequest { tp, cp, pp, dp, ep, etp, zero, ..LayoutRequest::default() }
+    });
+    all.collect()
+}
+
+/// Everything a head may have: sinks, a gate, and norms over all heads, whose KV heads are copied at
+/// the highest degree.
+pub const HEADS: &str = "[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 4\nqk_norm = \"full\"\n\
+    sinks = true\noutput_gate = true\n";
 
 /// Layouts that a feature is tried under: each axis, and all of them.
 pub fn feature_layouts() -> Vec<LayoutRequest> {
@@ -196,11 +219,16 @@ pub fn cases() -> Vec<Case> {
         add("AFAF", more, &|r| *r = request.clone());
         add("AFAF", if request.cp == Some(2) { DSA_MLA } else { DSA }, &|r| *r = request.clone());
     }
-    for recompute in ["full"] {
-        add("AF", DSA_MLA, &|r| {
-            (r.tp, r.cp, r.recompute) = (Some(2), Some(2), layout::Recompute::parse(recompute).ok());
-        });
+    for request in expert_layouts() {
+        add("EE", LATENT_EXPERTS, &|r| *r = request.clone());
     }
+    for sp in [true, false] {
+        for tp in [2, 4] {
+            add("AF", HEADS, &|r| (r.tp, r.sp) = (Some(tp), Some(sp)));
+        }
+    }
+    add("AFAF", HEADS, &|r| (r.tp, r.cp, r.pp, r.zero) = (Some(2), Some(2), Some(2), Some(ZeroStage::Three)));
+    add("AF", DSA_MLA, &|r| (r.tp, r.cp, r.recompute) = (Some(2), Some(2), Some(layout::Recompute::Full)));
     for (mamba, pattern) in [(MAMBA2, "AEMEAEMR"), (MAMBA3, "AEMEAEMEAEMR")] {
         for (i, [tp, cp, pp, dp, ep, etp]) in degrees().into_iter().enumerate() {
             let zero = [ZeroStage::One, ZeroStage::Three, ZeroStage::Two, ZeroStage::Zero][i % 4];

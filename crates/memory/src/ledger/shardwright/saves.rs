@@ -3,7 +3,7 @@
 
 use super::local::Local;
 use layout::{Layout, OwnershipTable};
-use recipe::kinds::attention::AttentionKind;
+use recipe::kinds::attention::{AttentionKind, QkNorm};
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
 
@@ -146,7 +146,12 @@ pub fn of_mixer(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, mixer:
     let sizes = Sizes::of(layout);
     let hidden = recipe.hidden as usize;
     match mixer {
-        Mixer::Attention => [attention(recipe, &local, &sizes), indexer(recipe, &local, &sizes)].concat(),
+        Mixer::Attention => {
+            let mut saves = attention(recipe, &local, &sizes);
+            saves.extend(indexer(recipe, &local, &sizes));
+            saves.extend(norm_sums(recipe, &local, &sizes));
+            saves
+        }
         Mixer::Mlp => feed_forward(["input", "packed"], &sizes, hidden, local.rows("fc1.weight")),
         Mixer::Moe => experts(recipe, layout, &local, &sizes),
         Mixer::Mamba => mamba(recipe, &local, &sizes),
@@ -163,6 +168,13 @@ fn indexer(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
         Save::new("index keys", sizes.sequences * sizes.sequence, dsa.head_dim as usize),
         Save::indices("chosen", sizes.tokens * top_k),
     ]
+}
+
+/// Sums that norms over all heads together need of a token: of squares, and under LayerNorm of numbers.
+fn norm_sums(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Option<Save> {
+    let is_whole = recipe.attention().is_some_and(|a| a.qk_norm == QkNorm::Full);
+    let each = 2 * (1 + usize::from(local.has("q_norm.bias")));
+    is_whole.then(|| Save::new("norm sums", sizes.tokens, each))
 }
 
 fn attention(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
@@ -206,6 +218,7 @@ pub fn routing_indices(moe: &recipe::kinds::moe::Moe, sizes: &Sizes, came: usize
 fn experts(recipe: &Recipe, layout: &Layout, local: &Local, sizes: &Sizes) -> Vec<Save> {
     let Some(moe) = &recipe.moe else { return Vec::new() };
     let (hidden, top_k) = (recipe.hidden as usize, moe.top_k as usize);
+    let width = moe.latent.unwrap_or(recipe.hidden) as usize;
     let sent = sizes.shard * top_k;
     let came = sent * layout.etp.get() as usize;
     let mut saves = vec![
@@ -213,10 +226,11 @@ fn experts(recipe: &Recipe, layout: &Layout, local: &Local, sizes: &Sizes) -> Ve
         Save::new("scores", sizes.shard, moe.experts as usize),
         Save::new("weights", sizes.shard, top_k),
         Save::indices("routing", routing_indices(moe, sizes, came)),
-        Save::routed("expert outputs", sent, hidden),
-        Save::routed("dispatched", came, hidden),
+        Save::routed("expert outputs", sent, width),
+        Save::routed("dispatched", came, width),
         Save::routed("dispatched packed", came, local.dim("experts.fc1.weight", 1)),
     ];
+    saves.extend(moe.latent.map(|_| Save::new("latent mixed", sizes.shard, width)));
     if moe.shared.is_some() {
         let width = local.rows("shared.fc1.weight");
         saves.extend(feed_forward(["shared input", "shared packed"], sizes, hidden, width));

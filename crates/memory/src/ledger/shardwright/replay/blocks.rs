@@ -38,7 +38,7 @@ fn head_widths(cx: &Cx, path: &str) -> [usize; 3] {
     let out = local.cols("out.weight");
     match attention.kind {
         AttentionKind::Gqa { .. } => {
-            let kv = (local.rows("qkv.weight") - out) / 2;
+            let kv = (local.rows("qkv.weight") - out * (1 + usize::from(attention.output_gate))) / 2;
             [out, kv, kv]
         }
         AttentionKind::Mla(mla) => {
@@ -113,11 +113,13 @@ fn attention(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
         let x = cx.enter(x);
         let projected = cx.temp(len(&saves, "projected"));
         kept.extend([x, projected]);
+        kept.push(cx.temp(len(&saves, "norm sums")));
         let is_normed = cx.recipe.attention().is_some_and(|a| a.qk_norm == QkNorm::Head);
         is_normed.then(|| cx.temp(tokens * (q + k)))
     };
     let heads = [q, k, v].map(|width| cx.temp(tokens * width));
     drop(_latents);
+    let gate = gate(cx, q);
     let out = cx.temp(len(&saves, "heads out"));
     let statistics = [0; 2].map(|_| cx.temp(len(&saves, "statistics")));
     let round = ring(cx, k + v);
@@ -125,9 +127,11 @@ fn attention(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     drop((round, core));
     let [log, sum] = statistics;
     drop(sum);
+    let open = cx.temp(gate.len);
+    drop(gate);
     let partial = cx.temp(tokens * cx.hidden());
     let y = cx.leave(partial);
-    drop(heads);
+    drop((heads, open));
     kept.extend([out, log]);
     (y, kept)
 }
@@ -137,6 +141,7 @@ fn attention_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
     let [q, k, v] = head_widths(cx, path);
     let dy = cx.enter(dy);
     let dheads = cx.temp(len(&saves, "heads out"));
+    let gates = [0; 2].map(|_| gate(cx, q));
     let width = q + k + v;
     // Heads as projected, and once more as the core reads them.
     let heads = cx.temp(tokens * if is_latent(cx.recipe) { width } else { width + q + k });
@@ -160,8 +165,14 @@ fn attention_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
         drop(joined);
         cx.leave(dx)
     };
-    drop((kept, dy, dheads, heads, grads));
+    drop((kept, dy, dheads, gates, heads, grads));
     dx
+}
+
+/// The gate on heads' outputs, where there is one: as wide as queries.
+fn gate(cx: &Cx, q: usize) -> Buf {
+    let is_gated = cx.recipe.attention().is_some_and(|a| a.output_gate);
+    cx.temp(if is_gated { cx.sizes.tokens * q } else { 0 })
 }
 
 fn feed_forward(cx: &Cx, inner: usize, width: usize, x: Buf) -> (Buf, Kept) {
@@ -207,10 +218,12 @@ fn combine(cx: &Cx, came: usize, sent: usize) -> Buf {
 fn experts(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     let saves = cx.saves(Mixer::Moe, path);
     let (sent, came) = (len(&saves, "expert outputs"), len(&saves, "dispatched"));
-    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / cx.hidden().max(1));
+    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / cols(&saves, "dispatched").max(1));
     let scores = cx.temp(len(&saves, "scores"));
     let weights = cx.temp(len(&saves, "weights"));
+    let narrow = cx.temp(len(&saves, "latent mixed"));
     let rows = cx.temp(sent);
+    drop(narrow);
     let dispatched = dispatch(cx, rows, came);
     let indices = saves.iter().filter(|s| s.name == "routing").map(|s| cx.kept(s)).collect::<Vec<_>>();
     let packed = cx.temp(len(&saves, "dispatched packed"));
@@ -219,7 +232,7 @@ fn experts(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     drop(activated);
     let outputs = combine(cx, came, sent);
     let y = cx.stream();
-    let mut kept = vec![scores, weights, dispatched, packed, outputs];
+    let mut kept = vec![scores, weights, dispatched, packed, outputs, cx.temp(len(&saves, "latent mixed"))];
     kept.extend(indices);
     if cx.recipe.moe.as_ref().is_some_and(|moe| moe.shared.is_some()) {
         let local = cx.local(path);
@@ -238,9 +251,11 @@ fn experts(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
 fn experts_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
     let saves = cx.saves(Mixer::Moe, path);
     let (sent, came) = (len(&saves, "expert outputs"), len(&saves, "dispatched"));
-    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / cx.hidden().max(1));
+    let width = cols(&saves, "dispatched").max(1);
+    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / width);
+    let dmixed = cx.temp(len(&saves, "latent mixed"));
     // Three words for every choice: expert, token, slot.
-    let choices = cx.heap.bytes(Line::RoutingScratch, (sent / cx.hidden().max(1)) as u64 * 24);
+    let choices = cx.heap.bytes(Line::RoutingScratch, (sent / width) as u64 * 24);
     let dweights = cx.temp(len(&saves, "weights"));
     let doutputs = cx.temp(sent);
     let dout = dispatch(cx, doutputs, came);
@@ -259,7 +274,7 @@ fn experts_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
         let shared = feed_forward_back(cx, cx.local(path).cols("shared.fc2.weight"), vec![cx.temp(0)], first);
         drop((shared, second));
     }
-    drop((kept, dy, choices, dweights, dout, dinner, dpacked, came_back, drows));
+    drop((kept, dy, dmixed, choices, dweights, dout, dinner, dpacked, came_back, drows));
     dx
 }
 
