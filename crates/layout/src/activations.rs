@@ -145,6 +145,7 @@ fn tensor(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>
     few_kv_heads(recipe, layout, tokens, out);
     recurrent::attention_norms(recipe, layout, tokens, out);
     recurrent::norms(recipe, layout, tokens, out);
+    recurrent::selection(recipe, layout, tokens, out);
     if let Some(mtp) = recipe.features.mtp() {
         prediction_join(layout, tokens, width, mtp.depth, out);
     }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 mod splits;
 use splits::{
-    DELTA, DSA, DSA_MLA, HEADS, LATENT_EXPERTS, MAMBA2, MAMBA3, SIDES, SIDES_FIRST, TABLES, degrees, expert_layouts,
-    feature_layouts, legal, recipe,
+    DELTA, DSA, DSA_MLA, HEADS, LATENT_EXPERTS, MAMBA1, MAMBA2, MAMBA3, SIDES, SIDES_FIRST, TABLES, degrees,
+    expert_layouts, feature_layouts, legal, recipe,
 };
 
 /// What a run came to: reports of every step, and whole gradients and weights by path.
@@ -101,10 +101,12 @@ fn tensor_parallel_with_and_without_sequence_parallel() {
         parity("(AF)", "", |r| (r.tp, r.sp) = (Some(2), Some(sp)));
         parity("(AF)", "", |r| (r.tp, r.sp) = (Some(4), Some(sp)));
         parity("R", "", |r| (r.tp, r.sp) = (Some(2), Some(sp)));
+        parity("M", MAMBA1, |r| (r.tp, r.sp) = (Some(4), Some(sp)));
         parity("M", MAMBA2, |r| (r.tp, r.sp) = (Some(4), Some(sp)));
         parity("G", DELTA, |r| (r.tp, r.sp) = (Some(2), Some(sp)));
         parity("M", MAMBA3, |r| (r.tp, r.sp) = (Some(2), Some(sp)));
     }
+    parity("MM", MAMBA1, |r| (r.tp, r.pp, r.dp, r.zero) = (Some(2), Some(2), Some(2), Some(ZeroStage::Three)));
     parity("E", "", |r| r.tp = Some(2));
 }
 

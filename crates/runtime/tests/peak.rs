@@ -49,6 +49,7 @@ state_carry = true
 ffn = 64
 "#;
 
+const MAMBA1: &str = "[mamba]\nkind = \"mamba1\"\ninner = 64\nstate = 8\ndt_rank = 4\n";
 const MAMBA2: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 8\nstate = 8\ngroups = 4\nchunk = 16\n";
 const MAMBA3: &str =
     "[mamba]\nkind = \"mamba3\"\nheads = 8\nhead_dim = 8\nstate = 8\ngroups = 4\nchunk = 16\nstate_carry = true\n";
@@ -114,6 +115,8 @@ fn peaks_are_near() {
         all.push(error("EEEE", LATENT, |r| (r.dp, r.ep, r.zero) = (Some(2), Some(2), Some(zero))));
         all.push(error("FF", SIDES, |r| (r.tp, r.dp, r.zero) = (Some(2), Some(2), Some(zero))));
     }
+    all.push(error("MMMM", MAMBA1, |r| r.world = Some(1)));
+    all.push(error("MMMM", MAMBA1, |r| r.tp = Some(2)));
     let wrong: Vec<String> =
         all.iter().filter(|(_, e)| e.abs() > NEAR).map(|(name, e)| format!("{:+.1}% {name}", 100.0 * e)).collect();
     assert!(wrong.is_empty(), "{} of {} are off:\n{}", wrong.len(), all.len(), wrong.join("\n"));

@@ -44,6 +44,23 @@ pub(super) fn norms(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec
     }
 }
 
+/// Step size, B and C of Mamba-1, which come from the channels of all ranks and go to all of them.
+pub(super) fn selection(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
+    let Some(Mamba::One(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) else { return };
+    if is_ours(layout) {
+        out.push(Exchange {
+            axis: "tp",
+            place: "under mamba: step size, B and C of all channels".to_string(),
+            forward: "all-reduce",
+            backward: "all-reduce",
+            elements: tokens * (mamba.dt_rank + 2 * mamba.state),
+            count: recipe.count_with_suffix(Mixer::Mamba),
+            agree: "accumulation dtype",
+            holds: Holds::Numbers,
+        });
+    }
+}
+
 /// State handed from part to part under `state_carry`; other engines refuse the cut.
 pub(super) fn carry(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
     if !is_ours(layout) {

@@ -10,6 +10,7 @@ pub(crate) mod gated_delta;
 pub(crate) mod heads;
 pub(crate) mod indexer;
 pub(crate) mod m2rnn;
+pub(crate) mod mamba1;
 pub(crate) mod mamba2;
 pub(crate) mod mamba3;
 pub(crate) mod mlp;

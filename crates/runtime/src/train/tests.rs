@@ -83,6 +83,9 @@ fn experts_have_true_gradients() {
 
 #[test]
 fn recurrences_have_true_gradients() {
+    let channels = "[mamba]\nkind = \"mamba1\"\ninner = 6\nstate = 3\ndt_rank = 2\n";
+    error("M", channels);
+    error("M", &format!("{channels}inner_norms = true\nproj_bias = true\nconv_bias = false\n"));
     error("M", "[mamba]\nkind = \"mamba2\"\nheads = 4\nhead_dim = 3\nstate = 4\ngroups = 2\nchunk = 3\n");
     error("M", "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 3\nstate = 8\ngroups = 2\nangles = 2\nchunk = 3\n");
     error("G", "[gated_delta]\nkey_heads = 2\nvalue_heads = 4\nkey_dim = 3\nvalue_dim = 2\n");

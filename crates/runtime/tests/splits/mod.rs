@@ -47,6 +47,8 @@ matrix = "muon"
 expert = "muon"
 "#;
 
+pub const MAMBA1: &str =
+    "[mamba]\nkind = \"mamba1\"\ninner = 16\nstate = 4\ndt_rank = 3\ninner_norms = true\nproj_bias = true\n";
 pub const MAMBA2: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\n";
 pub const MAMBA3: &str =
     "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\nstate_carry = true\n";
@@ -174,6 +176,7 @@ pub fn cases() -> Vec<Case> {
             add("(AF)", "", &|r| (r.tp, r.sp) = (Some(tp), Some(sp)));
         }
         add("R", "", &|r| (r.tp, r.sp) = (Some(2), Some(sp)));
+        add("M", MAMBA1, &|r| (r.tp, r.sp) = (Some(4), Some(sp)));
         add("M", MAMBA2, &|r| (r.tp, r.sp) = (Some(4), Some(sp)));
         add("M", MAMBA3, &|r| (r.tp, r.sp) = (Some(2), Some(sp)));
         add("G", DELTA, &|r| (r.tp, r.sp) = (Some(2), Some(sp)));
@@ -184,6 +187,7 @@ pub fn cases() -> Vec<Case> {
         add("A", "", &|r| r.cp = Some(cp));
     }
     add("A", MLA, &|r| (r.tp, r.cp) = (Some(2), Some(2)));
+    add("MM", MAMBA1, &|r| (r.tp, r.pp, r.dp, r.zero) = (Some(2), Some(2), Some(2), Some(ZeroStage::Three)));
     add("M", MAMBA2, &|r| r.cp = Some(2));
     add("AG", DELTA, &|r| (r.tp, r.cp) = (Some(2), Some(2)));
     add("MR", MAMBA3, &|r| r.cp = Some(2));

@@ -31,7 +31,6 @@ fn supported(recipe: &Recipe) -> Result<(), Unmodelled> {
     };
     let missing = [
         (recipe.uses(Mixer::Mamba) && mimo > 1, "Mamba-3 with several inputs a head"),
-        (recipe.uses(Mixer::Mamba) && matches!(recipe.mamba, Some(Mamba::One(_))), "Mamba-1"),
         (recipe.recurrent.as_ref().is_some_and(|r| r.depth_carry), "recurrent state carried up the depth"),
     ];
     match missing.iter().find(|(is_there, _)| *is_there) {

@@ -12,6 +12,7 @@ pub use chunk::{mixers, of_chunk};
 pub use engine::{ShardwrightOptions, replay};
 pub use replay::{Highest, highest};
 pub use saves::{
-    DELTA_CHUNK, Holds, M2RNN_CHUNK, Rows, Save, Sizes, bytes, head, norm_input, of_mixer, prediction, routing_indices,
+    DELTA_CHUNK, Holds, M2RNN_CHUNK, MAMBA1_CHUNK, Rows, Save, Sizes, bytes, head, norm_input, of_mixer, prediction,
+    routing_indices,
 };
 pub use state::{Held, held};

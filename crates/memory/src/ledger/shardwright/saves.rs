@@ -12,6 +12,10 @@ pub const M2RNN_CHUNK: usize = 64;
 /// Tokens between kept states of a gated delta net, as Megatron-Core's reference scans them.
 pub const DELTA_CHUNK: usize = 64;
 
+/// Tokens between kept states of a Mamba-1 scan: the reference's kernel keeps none and runs whole
+/// sequences again, which here would be as long as the sequence.
+pub const MAMBA1_CHUNK: usize = 64;
+
 /// Sizes a declaration may depend on: all follow from the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -243,6 +247,13 @@ fn experts(recipe: &Recipe, layout: &Layout, local: &Local, sizes: &Sizes) -> Ve
 fn mamba(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
     let (tokens, hidden, inner) = (sizes.tokens, recipe.hidden as usize, local.cols("out_proj.weight"));
     match &recipe.mamba {
+        Some(Mamba::One(mamba)) => vec![
+            Save::new("input", tokens, hidden),
+            Save::new("projected", tokens, local.rows("in_proj.weight")),
+            Save::new("selected", tokens, local.rows("x_proj.weight")),
+            states(sizes, &[sizes.sequence], MAMBA1_CHUNK, inner, mamba.state as usize),
+            Save::new("scanned", tokens, inner),
+        ],
         Some(Mamba::Two(mamba)) => {
             // Time is traded for heads: all of time, a share of the columns.
             let (rows, cp) = (tokens * sizes.cp, sizes.cp);
@@ -266,7 +277,7 @@ fn mamba(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
                 Save::new("scanned", tokens, inner),
             ]
         }
-        _ => Vec::new(),
+        None => Vec::new(),
     }
 }
 

@@ -292,6 +292,7 @@ struct Scan {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    Mamba1,
     Mamba2,
     Mamba3,
     M2rnn,
@@ -308,6 +309,7 @@ impl Kind {
 fn scan(cx: &Cx, mixer: Mixer, path: &str) -> Scan {
     let (saves, local, recipe) = (cx.saves(mixer, path), cx.local(path), cx.recipe);
     let (kind, head) = match (mixer, &recipe.mamba, &recipe.recurrent, &recipe.gated_delta) {
+        (Mixer::Mamba, Some(Mamba::One(_)), ..) => (Kind::Mamba1, 1),
         (Mixer::Mamba, Some(Mamba::Three(m)), ..) => (Kind::Mamba3, m.head_dim),
         (Mixer::Recurrent, _, Some(m), _) => (Kind::M2rnn, m.value_dim),
         (Mixer::GatedDelta, _, _, Some(m)) => (Kind::Delta, m.value_dim),
@@ -328,7 +330,7 @@ impl Scan {
     /// The cell: its input and that input's gradient, and numbers of every head.
     fn cell(&self, cx: &Cx) -> Kept {
         let by_head = match self.kind {
-            Kind::Mamba2 | Kind::M2rnn => 3,
+            Kind::Mamba1 | Kind::Mamba2 | Kind::M2rnn => 3,
             Kind::Delta => 5,
             Kind::Mamba3 => return vec![cx.temp(2 * self.convolved + 2 * self.angles + 7 * self.heads)],
         };
@@ -367,12 +369,12 @@ fn scanned(cx: &Cx, mixer: Mixer, path: &str, x: Buf) -> (Buf, Kept) {
     let x = cx.enter(x);
     let projected = s.trade(cx, cx.temp(s.projected));
     let mut kept = vec![x, projected];
-    kept.extend(["angle rates", "tails", "inverse"].map(|name| cx.temp(len(&saves, name))));
+    kept.extend(["selected", "angle rates", "tails", "inverse"].map(|name| cx.temp(len(&saves, name))));
     let parts = cx.temp(s.projected);
     let cell = s.cell(cx);
     kept.extend([cx.temp(s.inner), cx.temp(len(&saves, "states"))]);
     let gated = cx.temp(s.inner);
-    let normed = (s.kind != Kind::Mamba3).then(|| cx.temp(s.inner));
+    let normed = (!matches!(s.kind, Kind::Mamba1 | Kind::Mamba3)).then(|| cx.temp(s.inner));
     let y = if s.kind.trades() {
         drop(gated);
         kept.extend(normed.map(|normed| s.trade(cx, normed)));
@@ -398,7 +400,7 @@ fn scanned_back(cx: &Cx, mixer: Mixer, path: &str, mut kept: Kept, dy: Buf) -> B
     // Beside the gradient that came: those of the scan's output and of the gate, and what the norm
     // and the gate are computed from again.
     let gates = cx.temp(match s.kind {
-        Kind::Mamba2 | Kind::Mamba3 => 2 * s.inner,
+        Kind::Mamba1 | Kind::Mamba2 | Kind::Mamba3 => 2 * s.inner,
         Kind::M2rnn => 3 * s.inner,
         Kind::Delta => 4 * s.inner,
     });
