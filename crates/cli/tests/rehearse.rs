@@ -65,13 +65,22 @@ fn faults_show_what_a_user_would_see() {
     assert!(idle.stdout.contains("experts without tokens"), "{}", idle.stdout);
 }
 
+/// The flagship with everything its recipe names.
+#[test]
+fn every_feature_bundle_is_rehearsed() {
+    let features = "--with mla --with dsa --with mtp --with ngram_hash --with structure";
+    let answer = json(&format!("rehearse nam56r {features} --tp 2 --pp 2 --steps 1 {SMALL}"));
+    assert_eq!(answer["parity"]["pass"], true, "{answer}");
+    for row in answer["traffic"].as_array().unwrap() {
+        assert_eq!(row["predicted_bytes"], row["moved_bytes"], "{row}");
+    }
+}
+
 #[test]
 fn refusals_name_the_way_out() {
     let many = run("rehearse llama3-8b --dp 128");
     assert_eq!(many.code, 1);
     assert!(many.stderr.contains("[rehearse/ranks]") && many.stderr.contains("--dp 2"), "{}", many.stderr);
-    let side = run("rehearse nam56r --with structure");
-    assert!(side.stderr.contains("[runtime/unsupported]"), "{}", side.stderr);
     assert_eq!(run("rehearse nam56r --inject burn:1@1").code, 2);
     assert!(run("rehearse nam56r --dims hiden=8").stderr.contains("did you mean `hidden`"));
     if cfg!(not(feature = "mpi")) {

@@ -5,6 +5,7 @@
 //! [`volume`] adds them up over a step for one rank. Time is not known here.
 
 mod contracts;
+mod indexer;
 mod recurrent;
 mod state;
 pub mod volume;
@@ -62,7 +63,12 @@ pub(crate) const HAND_ON: &str = "send to the next part";
 impl Exchange {
     /// Elements the rank at these coordinates puts in, in forward and in backward.
     pub fn put(&self, layout: &Layout, at: &Coordinates) -> [u64; 2] {
-        let (e, degree) = (self.elements, if self.axis == "etp" { layout.etp.get() } else { layout.tp.get() });
+        let degree = match self.axis {
+            "etp" => layout.etp.get(),
+            "cp" => layout.cp.get(),
+            _ => layout.tp.get(),
+        };
+        let e = self.elements;
         let cp = at.on(Axis::Cp);
         let messages = if cp == 0 || cp + 1 == layout.cp.get() { 1 } else { 2 };
         let is_free = |name: &str| matches!(name, "identity" | "none" | "slice");
@@ -90,6 +96,8 @@ pub fn exchanges(recipe: &Recipe, layout: &Layout, table: &OwnershipTable) -> Ve
     vocabulary(recipe, layout, tokens, &mut out);
     experts(recipe, layout, &mut out);
     context(recipe, layout, tokens, &mut out);
+    let indexers = (0..recipe.depth()).map(|layer| recipe.indexers_of(layer)).sum();
+    indexer::exchanges(recipe, layout, indexers, &mut out);
     pipeline(recipe, layout, table, &mut out);
     state::once_a_step(recipe, layout, table, &mut out);
     out
@@ -137,7 +145,9 @@ fn tensor(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>
         tensor_pair(layout, "moe.shared", tokens * width, tokens * width, count, out);
     }
     few_kv_heads(recipe, layout, tokens, out);
+    recurrent::attention_norms(recipe, layout, tokens, out);
     recurrent::norms(recipe, layout, tokens, out);
+    recurrent::selection(recipe, layout, tokens, out);
     if let Some(mtp) = recipe.features.mtp() {
         prediction_join(layout, tokens, width, mtp.depth, out);
     }

@@ -106,7 +106,7 @@ impl Row {
         let owner = self.tensor.path.rsplit('.').nth(1).unwrap_or("");
         let is_of_heads = match self.tensor.surface {
             Surface::AttentionNorm | Surface::MixerHelper => true,
-            Surface::Norm => matches!(owner, "B_norm" | "C_norm" | "out_norm"),
+            Surface::Norm => matches!(owner, "B_norm" | "C_norm" | "out_norm" | "dt_norm" | "b_norm" | "c_norm"),
             _ => false,
         };
         is_whole && is_of_heads

@@ -164,6 +164,15 @@ impl Recipe {
         );
     }
 
+    /// How many attention blocks of a layer have a sparse indexer.
+    pub fn indexers_of(&self, layer: usize) -> u64 {
+        let Some(dsa) = self.features.dsa() else { return 0 };
+        let attention =
+            |layers: &[Layer]| layers.iter().flat_map(Layer::mixers).filter(|m| *m == Mixer::Attention).count() as u64;
+        let first = attention(&self.layers[..layer]);
+        (first..first + attention(&self.layers[layer..=layer])).filter(|ordinal| dsa.covers(*ordinal)).count() as u64
+    }
+
     /// Every logical tensor, in the order of the forward pass.
     pub fn tensors(&self) -> Vec<Tensor> {
         let mut out = Emitter::new(&self.precision, &self.optimizer);

@@ -4,6 +4,7 @@
 use crate::blocks::Cx;
 use crate::blocks::edges::{Embedding, Head};
 use crate::blocks::norm::Norm;
+use crate::blocks::side::Sides;
 use crate::mat::Mat;
 use crate::params::Shelf;
 use crate::real::Real;
@@ -11,18 +12,21 @@ use crate::saved::Saved;
 use crate::stack::{Kept, Stack, residuals};
 use crate::suffix::{Predicted, Prediction};
 use comm::Result;
-use diag::{Blame, Finding};
+use diag::Finding;
 use layout::activations::depth_state;
 use layout::{Layout, OwnershipTable};
+use recipe::kinds::side::OwnerStage;
 use recipe::{Layer, Mixer, Place, Recipe};
 use std::collections::BTreeMap;
 
 /// What one rank has of a model: its chunks of depth, and the edges of those at the ends.
 pub struct Model<R> {
-    embedding: Option<Embedding>,
+    /// With the side embeddings that the first stage owns.
+    embedding: Option<(Embedding, Sides)>,
     /// By chunk, its blocks.
     chunks: BTreeMap<usize, Stack<R>>,
-    last: Option<(Norm, Head)>,
+    /// With those that the last stage owns.
+    last: Option<(Sides, Norm, Head)>,
     /// Prediction depths, on the last chunk.
     suffix: Vec<Prediction<R>>,
     last_chunk: usize,
@@ -52,13 +56,15 @@ impl<R: Real> Pass<R> {
 }
 
 /// A microbatch on one rank: tokens and what follows each, for the positions of its context part.
-pub struct Tokens {
+pub struct Tokens<'a> {
+    /// The sequences of the microbatch, whole: what side embeddings look back into.
+    pub sequences: &'a [Vec<u32>],
     /// One a row.
     pub input: Vec<u32>,
     /// The next token of each.
     pub target: Vec<u32>,
     /// For each prediction depth, the tokens it reads and those it predicts.
-    pub ahead: Vec<Tokens>,
+    pub ahead: Vec<Tokens<'a>>,
     /// Tokens of the whole step, which losses are over.
     pub total: f64,
 }
@@ -72,10 +78,6 @@ impl<R: Real> Model<R> {
         stage: usize,
         shelf: &mut Shelf,
     ) -> std::result::Result<Model<R>, Finding> {
-        if recipe.features.sides().next().is_some() {
-            let message = "the runtime has no side embeddings";
-            return Err(Finding::error("runtime/unsupported", Blame::Engine, "features", message));
-        }
         let stages = &table.stages;
         let mut chunks = BTreeMap::new();
         for &chunk in &stages.by_stage[stage] {
@@ -90,14 +92,16 @@ impl<R: Real> Model<R> {
             chunks.insert(chunk, stack);
         }
         let last_chunk = stages.chunks.len() - 1;
+        let (first, last) = (chunks.contains_key(&0), chunks.contains_key(&last_chunk));
+        let sides = |shelf: &Shelf, stage| Sides::new(recipe, shelf, stage);
         let norm = |shelf: &Shelf| Norm::new(shelf, "final.norm", recipe.hidden as usize);
-        let depth = if chunks.contains_key(&last_chunk) { recipe.features.mtp().map_or(0, |m| m.depth) } else { 0 };
+        let depth = if last { recipe.features.mtp().map_or(0, |m| m.depth) } else { 0 };
         let suffix = (0..depth as usize).map(|d| Prediction::new(recipe, layout, table, shelf, d));
         let suffix = suffix.collect::<std::result::Result<Vec<_>, Finding>>()?;
         Ok(Model {
             suffix,
-            embedding: chunks.contains_key(&0).then(|| Embedding::new(recipe, shelf)),
-            last: chunks.contains_key(&last_chunk).then(|| (norm(shelf), Head::new(recipe, layout, shelf))),
+            embedding: first.then(|| (Embedding::new(recipe, shelf), sides(shelf, OwnerStage::First))),
+            last: last.then(|| (sides(shelf, OwnerStage::Last), norm(shelf), Head::new(recipe, layout, shelf))),
             chunks,
             last_chunk,
             hidden: recipe.hidden as usize,
@@ -138,18 +142,20 @@ impl<R: Real> Model<R> {
     ) -> Result<(Option<Mat<R>>, Pass<R>)> {
         let x = match (input, &self.embedding) {
             (Some(x), _) => x,
-            (None, Some(embedding)) => {
+            (None, Some((embedding, sides))) => {
                 cx.open(Place::Embedding)?;
-                let x = embedding.forward(cx, shelf, &tokens.input)?;
+                let mut x = embedding.forward(cx, shelf, &tokens.input)?;
                 cx.close(Place::Embedding);
+                sides.forward(cx, tokens, &mut x)?;
                 x
             }
             (None, None) => unreachable!("a chunk behind the first has an input"),
         };
-        let (x, blocks) = self.chunks[&chunk].forward(cx, x)?;
-        let Some((norm, head)) = self.last.as_ref().filter(|_| chunk == self.last_chunk) else {
+        let (mut x, blocks) = self.chunks[&chunk].forward(cx, x)?;
+        let Some((sides, norm, head)) = self.last.as_ref().filter(|_| chunk == self.last_chunk) else {
             return Ok((Some(x), Pass { blocks, head: None, suffix: Vec::new(), loss: 0.0 }));
         };
+        sides.forward(cx, tokens, &mut x)?;
         self.edges().iter().try_for_each(|p| cx.open(*p))?;
         let (mut loss, saved) = head.forward(cx, shelf, norm.forward(cx, &x), tokens)?;
         self.edges().iter().for_each(|p| cx.close(*p));
@@ -176,7 +182,7 @@ impl<R: Real> Model<R> {
     ) -> Result<Option<Mat<R>>> {
         let dx = match (dy, &self.last, pass.head) {
             (Some(dy), ..) => dy,
-            (None, Some((norm, head)), Some((x, saved))) => {
+            (None, Some((sides, norm, head)), Some((x, saved))) => {
                 self.edges().iter().try_for_each(|p| cx.open(*p))?;
                 let dnormed = head.backward(cx, shelf, saved, tokens)?;
                 let mut dx = norm.backward(cx, &x, &dnormed);
@@ -188,13 +194,17 @@ impl<R: Real> Model<R> {
                     dhidden = Some(prediction.backward(cx, shelf, head, pass, tokens, dhidden)?);
                 }
                 dhidden.iter().for_each(|d| dx.add(d));
+                sides.backward(cx, tokens, &dx)?;
                 dx
             }
             _ => unreachable!("a chunk before the last is given its output's gradient"),
         };
         let dx = self.chunks[&chunk].backward(cx, pass.blocks, dx)?;
         match self.embedding.as_ref().filter(|_| chunk == 0) {
-            Some(embedding) => embedding.backward(cx, shelf, &tokens.input, dx).map(|()| None),
+            Some((embedding, sides)) => {
+                sides.backward(cx, tokens, &dx)?;
+                embedding.backward(cx, shelf, &tokens.input, dx).map(|()| None)
+            }
             None => Ok(Some(dx)),
         }
     }

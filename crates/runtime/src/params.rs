@@ -53,6 +53,12 @@ impl Param {
         self.row.tensor.acting.is_some()
     }
 
+    /// Whether an expert's parameter is whole on every rank of an axis of the expert mesh: a bias
+    /// behind sums over it.
+    pub fn is_copied_over(&self, layout: &Layout, axis: Axis) -> bool {
+        self.is_expert() && layout.degree(axis).splits() && !self.row.cuts.iter().any(|c| c.axis == axis)
+    }
+
     /// Local row ranges that neighbours on the tensor axis hold as well, with the number of holders.
     pub fn shared_rows(&self, layout: &Layout) -> Option<(Vec<std::ops::Range<usize>>, usize)> {
         let cut = self.row.cuts.iter().find(|c| c.axis == Axis::Tp && c.how == How::Units)?;
@@ -193,6 +199,7 @@ impl Start {
             (_, "dt_bias") => Start::Step(1e-3, 1e-1),
             (Role::Norm, "bias") | (Role::Bias, _) => Start::Near(0.0, 0.02),
             (Role::Norm, _) | (_, "D" | "B_bias" | "C_bias") => Start::Near(1.0, 0.1),
+            (Role::Embedding, "proj") => Start::Near(0.0, 1.0 / fan_in.sqrt()),
             (Role::Embedding, _) => Start::Near(0.0, 1.0),
             _ if tensor.surface == Surface::OutputHead => Start::Near(0.0, 1.0 / fan_in.sqrt()),
             _ => Start::Near(0.0, 1.0 / fan_in.sqrt()),

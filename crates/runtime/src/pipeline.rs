@@ -134,6 +134,8 @@ impl<R: Real> Flight<R> {
         let pass = pass.unwrap_or_else(|| panic!("chunk {chunk} of microbatch {microbatch} has not run forward"));
         self.bytes -= pass.bytes();
         let dx = model.backward(cx, shelf, chunk as usize, tokens, pass, dy)?;
+        // An indexer's loss is known when attention's gradient has shown what it reads.
+        self.done.auxiliary += std::mem::take(&mut cx.auxiliary);
         if let (Some(dx), Some(before)) = (dx, chunk.checked_sub(1)) {
             self.send(cx, action, before, chunk, dx)?;
         }

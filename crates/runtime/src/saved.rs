@@ -71,6 +71,11 @@ impl<R: Real> Saved<R> {
         self.indices = Some((Box::new(value), elements));
     }
 
+    /// Looks at them.
+    pub fn indices<T: Any + Send>(&self) -> Option<&T> {
+        self.indices.as_ref().and_then(|(value, _)| value.downcast_ref())
+    }
+
     /// Takes them out.
     pub fn take_indices<T: Any + Send>(&mut self) -> T {
         let taken = self.indices.take().and_then(|(value, _)| value.downcast().ok());

@@ -2,7 +2,7 @@
 
 use crate::blocks::mlp::{DENSE, Mlp};
 use crate::blocks::norm::Norm;
-use crate::blocks::{Block, Cx, attention, gated_delta, m2rnn, mamba2, mamba3, moe};
+use crate::blocks::{Block, Cx, attention, gated_delta, m2rnn, mamba1, mamba2, mamba3, moe};
 use crate::mat::Mat;
 use crate::params::Shelf;
 use crate::real::Real;
@@ -199,15 +199,15 @@ fn new_block<R: Real>(
     Ok(match (mixer, &recipe.moe, &recipe.mamba, &recipe.recurrent, &recipe.mlp) {
         (Mixer::Attention, ..) => attention::new(recipe, shelf, path, ordinal)?,
         (Mixer::Moe, Some(kind), ..) => {
-            Box::new(moe::Moe::new(kind, shelf, path, recipe.hidden, expert_ordinal(recipe, path))?)
+            Box::new(moe::Moe::new(kind, shelf, path, recipe.hidden, expert_ordinal(recipe, path)))
         }
+        (Mixer::Mamba, _, Some(Mamba::One(kind)), ..) => Box::new(mamba1::Mamba1::new(kind, shelf, path)),
         (Mixer::Mamba, _, Some(Mamba::Two(kind)), ..) => Box::new(mamba2::Mamba2::new(kind, shelf, path, layout)),
         (Mixer::Mamba, _, Some(Mamba::Three(kind)), ..) => Box::new(mamba3::Mamba3::new(kind, shelf, path)?),
         (Mixer::Recurrent, _, _, Some(kind), _) => {
             Box::new(m2rnn::M2rnn::new(kind, shelf, path, declared::Link::of(recipe, path)))
         }
         (Mixer::Mlp, .., Some(kind)) => Box::new(Mlp::new(shelf, path, kind.activation, DENSE)),
-        (Mixer::Mamba, ..) => return Err(refuse("mamba", "Mamba-1")),
         (Mixer::GatedDelta, ..) => match &recipe.gated_delta {
             Some(kind) => Box::new(gated_delta::GatedDelta::new(kind, shelf, path)),
             None => return Err(refuse("gated_delta", "block without a table")),

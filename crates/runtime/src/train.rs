@@ -46,20 +46,20 @@ impl Batch {
     }
 
     /// The tokens a rank runs in one microbatch: its replica's sequences at its context part.
-    fn tokens(&self, rank: &Rank, microbatch: usize, depths: usize) -> Tokens {
+    fn tokens(&self, rank: &Rank, microbatch: usize, depths: usize) -> Tokens<'_> {
         let total = (rank.layout.global_batch * rank.layout.sequence) as f64;
+        let (batch, replicas) = (rank.layout.micro_batch as usize, rank.layout.dp.get() as usize);
+        let first = (microbatch * replicas + rank.on(Axis::Dp)) * batch;
+        let sequences = &self.sequences[first..first + batch];
         let shifted = |by: usize, total: f64| {
-            let batch = rank.layout.micro_batch as usize;
-            let replicas = rank.layout.dp.get() as usize;
-            let first = (microbatch * replicas + rank.on(Axis::Dp)) * batch;
             let (mut input, mut target) = (Vec::new(), Vec::new());
             for position in rank.positions() {
-                for sequence in &self.sequences[first..first + batch] {
+                for sequence in sequences {
                     input.push(sequence[position + by]);
                     target.push(sequence[position + by + 1]);
                 }
             }
-            Tokens { input, target, ahead: Vec::new(), total }
+            Tokens { sequences, input, target, ahead: Vec::new(), total }
         };
         // A depth's loss weighs its share of the suffix's, which is said by dividing by more tokens.
         let ahead = (1..=depths).map(|by| shifted(by, total * depths as f64 / suffix::WEIGHT)).collect();
@@ -297,7 +297,9 @@ impl<'a, R: Real> Trainer<'a, R> {
         let mut sum = 0.0;
         for (id, span) in flat.ids.iter().zip(&flat.spans) {
             let param = &self.shelf.params[id.0];
-            if param.sum != Sum::Own && tp != 0 {
+            if param.sum != Sum::Own && tp != 0
+                || param.is_copied_over(rank.layout, Axis::Etp) && rank.on(Axis::Etp) != 0
+            {
                 continue;
             }
             let held = clip(span, &flat.held);

@@ -10,7 +10,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 mod splits;
-use splits::{AGAIN, CARRY, DELTA, FEW_GROUPS, GATED, MAMBA2, MAMBA3, SCHEDULES, TABLES, degrees, legal, recipe};
+use splits::{
+    AGAIN, CARRY, DELTA, DSA, DSA_MLA, FEW_GROUPS, GATED, HEADS, LATENT_EXPERTS, MAMBA1, MAMBA2, MAMBA3, SCHEDULES,
+    SIDES, SIDES_FIRST, TABLES, degrees, expert_layouts, feature_layouts, legal, recipe,
+};
 
 /// What a run came to: reports of every step, and whole gradients and weights by path.
 struct Outcome {
@@ -98,10 +101,12 @@ fn tensor_parallel_with_and_without_sequence_parallel() {
         parity("(AF)", "", |r| (r.tp, r.sp) = (Some(2), Some(sp)));
         parity("(AF)", "", |r| (r.tp, r.sp) = (Some(4), Some(sp)));
         parity("R", "", |r| (r.tp, r.sp) = (Some(2), Some(sp)));
+        parity("M", MAMBA1, |r| (r.tp, r.sp) = (Some(4), Some(sp)));
         parity("M", MAMBA2, |r| (r.tp, r.sp) = (Some(4), Some(sp)));
         parity("G", DELTA, |r| (r.tp, r.sp) = (Some(2), Some(sp)));
         parity("M", MAMBA3, |r| (r.tp, r.sp) = (Some(2), Some(sp)));
     }
+    parity("MM", MAMBA1, |r| (r.tp, r.pp, r.dp, r.zero) = (Some(2), Some(2), Some(2), Some(ZeroStage::Three)));
     parity("E", "", |r| r.tp = Some(2));
 }
 
@@ -323,4 +328,51 @@ fn experts_with_drops_and_without_tokens() {
             check_parity(&recipe, &format!("tp {tp} cp {cp} dp {dp} ep {ep} etp {etp}"), &request, &expected);
         }
     }
+}
+
+/// A feature under each axis and all of them.
+fn feature(pattern: &str, more: &str) {
+    under(feature_layouts(), pattern, more);
+}
+
+fn under(layouts: Vec<LayoutRequest>, pattern: &str, more: &str) {
+    let recipe = recipe(pattern, more);
+    let expected = one(&recipe);
+    for request in layouts {
+        check_parity(&recipe, &format!("{pattern} {more:?} {request:?}"), &request, &expected);
+    }
+}
+
+/// N-grams that reach over cuts in time, tables whose owner is either edge, with prediction heads
+/// beside them.
+#[test]
+fn side_embeddings() {
+    feature("AFAF", SIDES);
+    feature("AFAF", &format!("{SIDES_FIRST}[features.mtp]\ndepth = 1\npattern = \"F\"\n"));
+}
+
+/// Keys chosen by position, whichever rank holds them; the indexer's loss is what all heads read.
+#[test]
+fn sparse_attention() {
+    feature("AFAF", DSA);
+    feature("AFAF", DSA_MLA);
+    feature("AAFF", &format!("{DSA}[features.mtp]\ndepth = 1\npattern = \"(AF)\"\n").replace("[1]", "[0, 1]"));
+}
+
+/// Biases that experts add behind sums over ranks, and tokens sent in another width.
+#[test]
+fn latent_and_biased_experts() {
+    under(expert_layouts(), "EE", LATENT_EXPERTS);
+}
+
+/// Sinks, gates and norms over all heads, with KV heads cut and copied.
+#[test]
+fn heads_with_extras() {
+    feature("AFAF", HEADS);
+    for sp in [true, false] {
+        parity("A", HEADS, |r| (r.tp, r.sp) = (Some(4), Some(sp)));
+    }
+    let sinks =
+        "[attention]\nkind = \"mla\"\nheads = 4\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 4\nsinks = true\n";
+    parity("A", sinks, |r| (r.tp, r.cp) = (Some(2), Some(2)));
 }

@@ -48,6 +48,7 @@ key_dim = 4
 value_dim = 8
 "#;
 
+const MAMBA1: &str = "[mamba]\nkind = \"mamba1\"\ninner = 64\nstate = 8\ndt_rank = 4\n";
 const MAMBA2: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 8\nstate = 8\ngroups = 4\nchunk = 16\n";
 const MAMBA3: &str = "[mamba]\nkind = \"mamba3\"\nheads = 8\nhead_dim = 8\nstate = 8\ngroups = 4\nchunk = 16\n";
 const FEW_GROUPS: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 8\nstate = 8\ngroups = 1\nchunk = 16\n";
@@ -56,9 +57,17 @@ const CARRY: &str = "depth_carry = 16\n";
 const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 4\nkey_dim = 8\nvalue_dim = 8\n";
 const MLA: &str = "[features.mla]\nq_rank = 16\nkv_rank = 8\nqk_dim = 8\nrope_dim = 4\nv_dim = 8\n";
 
+const EXPERTS: &str = "[moe]\nexperts = 8\ntop_k = 2\nffn = 32\n";
+const LATENT: &str = "[moe]\nexperts = 8\ntop_k = 2\nffn = 32\nbias = true\nlatent = 16\n";
+const DSA: &str = "[features.dsa]\nheads = 4\nhead_dim = 8\ntop_k = 16\n";
+const SIDES: &str = "[features.ngram_hash]\nrows = 512\ndim = 8\ntables = 16\n\
+    [features.structure]\nrows = 32\ndim = 32\nscales = 2\nstage = \"last\"\n";
+
 /// The largest error over ranks, signed.
 fn error(pattern: &str, more: &str, set: impl Fn(&mut LayoutRequest)) -> (String, f64) {
-    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{TABLES}{more}");
+    // Experts of another kind stand in place of the common ones.
+    let common = if more.starts_with("[moe]") { TABLES.replace(EXPERTS, "") } else { TABLES.to_string() };
+    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{common}{more}");
     let recipe = Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"));
     let mut request = LayoutRequest::default();
     set(&mut request);
@@ -123,6 +132,13 @@ fn peaks_are_near() {
             (r.pp, r.vpp, r.schedule, r.microbatches) = (Some(2), Some(vpp), Some(schedule), Some(4));
         }));
     }
+    for zero in [ZeroStage::One, ZeroStage::Three] {
+        all.push(error("AAAA", DSA, |r| (r.tp, r.cp, r.zero) = (Some(2), Some(2), Some(zero))));
+        all.push(error("EEEE", LATENT, |r| (r.dp, r.ep, r.zero) = (Some(2), Some(2), Some(zero))));
+        all.push(error("FF", SIDES, |r| (r.tp, r.dp, r.zero) = (Some(2), Some(2), Some(zero))));
+    }
+    all.push(error("MMMM", MAMBA1, |r| r.world = Some(1)));
+    all.push(error("MMMM", MAMBA1, |r| r.tp = Some(2)));
     let wrong: Vec<String> =
         all.iter().filter(|(_, e)| e.abs() > NEAR).map(|(name, e)| format!("{:+.1}% {name}", 100.0 * e)).collect();
     assert!(wrong.is_empty(), "{} of {} are off:\n{}", wrong.len(), all.len(), wrong.join("\n"));

@@ -2,6 +2,7 @@
 //! rank learns of by name.
 
 use layout::{Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
+use recipe::kinds::mamba::Mamba;
 use recipe::{Feature, Mixer, builtin};
 use runtime::rehearse::{Ask, Inject, Number, Outcome, Ranks, Rehearsal, Source, prepare, rehearse};
 use runtime::report::{Line, MemoryLine};
@@ -72,6 +73,9 @@ fn latents_prediction_heads_and_shards_too() {
     let three = Some(ZeroStage::Three);
     holds("deepseek-v2-lite", &[], &LayoutRequest { tp: Some(2), ep: Some(2), dp: Some(2), zero: three, ..some() });
     holds("nam56r", &[Feature::Mtp], &LayoutRequest { tp: Some(2), pp: Some(2), etp: Some(2), ..some() });
+    let sides = [Feature::NgramHash, Feature::Structure, Feature::Mtp];
+    holds("nam56r", &sides, &LayoutRequest { tp: Some(2), pp: Some(2), zero: three, ..some() });
+    holds("nam56r", &[Feature::Dsa], &LayoutRequest { tp: Some(2), cp: Some(2), ..some() });
     holds("nam56r", &[Feature::Mtp, Feature::Mla], &LayoutRequest { dp: Some(2), ep: Some(2), zero: three, ..some() });
 }
 
@@ -193,9 +197,11 @@ fn what_cannot_be_rehearsed_is_refused_by_name() {
     assert_eq!(refused(some(), "drop:0@0").rule, "rehearse/inject");
     assert_eq!(refused(some(), "skew:9").rule, "rehearse/inject");
     assert_eq!(refused(LayoutRequest { tp: Some(3), ..some() }, "").rule, "tp/heads");
-    let side = builtin::find("nam56r").unwrap().with_features(&[Feature::Structure], &[]).unwrap();
+    let mut several = builtin::find("nam56r").unwrap();
+    let Some(Mamba::Three(mamba)) = &mut several.mamba else { panic!("Mamba-3 is the flagship's") };
+    mamba.mimo_rank = 4;
     let request = some();
-    let ask = ask(&side, &request);
-    let prepared = prepare(&ask).unwrap();
-    assert_eq!(rehearse(&ask, &prepared, &|_| {}).err().unwrap()[0].rule, "runtime/unsupported");
+    let ask = ask(&several, &request);
+    let found = rehearse(&ask, &prepare(&ask).unwrap(), &|_| {}).err().unwrap();
+    assert_eq!(found[0].rule, "runtime/mimo");
 }

@@ -1,9 +1,11 @@
 //! What recurrent blocks exchange: the state and the convolution's tail between parts of the
-//! timeline, and the squares of a norm over the heads of all ranks.
+//! timeline; and the sums of norms over the heads of all ranks, attention's among them.
 
 use super::{Exchange, HAND_ON, Holds, is_ours};
 use crate::layout::Layout;
 use crate::stages::depth_carried_state;
+use recipe::kinds::Norm;
+use recipe::kinds::attention::QkNorm;
 use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;
@@ -29,6 +31,25 @@ pub fn depth_state(recipe: &Recipe, layout: &Layout, layer: usize) -> u64 {
     layout.micro_batch.saturating_mul(whole) / layout.tp.get()
 }
 
+/// Sums of a token for attention's norms over all heads together: of squares, and under LayerNorm of
+/// the numbers themselves, for queries and for keys.
+pub(super) fn attention_norms(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
+    let is_whole = recipe.attention().is_some_and(|a| a.qk_norm == QkNorm::Full);
+    if is_ours(layout) && is_whole && recipe.uses(Mixer::Attention) {
+        let each = if recipe.norm == Norm::LayerNorm { 4 } else { 2 };
+        out.push(Exchange {
+            axis: "tp",
+            place: "under attention: sums of the norms over all heads".to_string(),
+            forward: "all-reduce",
+            backward: "all-reduce",
+            elements: tokens * each,
+            count: recipe.count_with_suffix(Mixer::Attention),
+            agree: "fp32 statistics",
+            holds: Holds::Numbers,
+        });
+    }
+}
+
 /// Squares for the norm over all heads: only this engine cuts M2RNN's heads over the tensor axis.
 pub(super) fn norms(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
     if is_ours(layout) && recipe.uses(Mixer::Recurrent) {
@@ -40,6 +61,23 @@ pub(super) fn norms(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec
             elements: tokens,
             count: recipe.count_with_suffix(Mixer::Recurrent),
             agree: "fp32 statistics",
+            holds: Holds::Numbers,
+        });
+    }
+}
+
+/// Step size, B and C of Mamba-1, which come from the channels of all ranks and go to all of them.
+pub(super) fn selection(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
+    let Some(Mamba::One(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) else { return };
+    if is_ours(layout) {
+        out.push(Exchange {
+            axis: "tp",
+            place: "under mamba: step size, B and C of all channels".to_string(),
+            forward: "all-reduce",
+            backward: "all-reduce",
+            elements: tokens * (mamba.dt_rank + 2 * mamba.state),
+            count: recipe.count_with_suffix(Mixer::Mamba),
+            agree: "accumulation dtype",
             holds: Holds::Numbers,
         });
     }

@@ -2,7 +2,7 @@
 //! pass its stage runs, and what moves once a step. Exact for this project's own engine; rows that
 //! routing deals out are counted as if it were balanced, which is their mean over ranks.
 
-use super::{Exchange, Holds, depth_state, prediction_join, state, vocabulary};
+use super::{Exchange, Holds, depth_state, indexer, prediction_join, state, vocabulary};
 use crate::axis::Axis;
 use crate::layout::Layout;
 use crate::mesh::{Coordinates, Mesh, Order};
@@ -11,6 +11,7 @@ use crate::ownership::OwnershipTable;
 use crate::request::{RecomputeModule, ZeroStage};
 use crate::shards::{Buffer, buffers};
 use diag::Finding;
+use recipe::kinds::side::OwnerStage;
 use recipe::{Layer, Mixer, Place, Recipe};
 use std::collections::BTreeMap;
 
@@ -124,7 +125,7 @@ impl Sum<'_> {
         }
     }
 
-    fn pass(&mut self, exchanges: &[Exchange], direction: Direction, times: u64) {
+    fn pass<'e>(&mut self, exchanges: impl IntoIterator<Item = &'e Exchange>, direction: Direction, times: u64) {
         for exchange in exchanges {
             let [forward, backward] = exchange.put(self.layout, &self.at);
             let put = if direction == Direction::Forward { forward } else { backward };
@@ -157,6 +158,9 @@ impl Chunk<'_> {
         let mut sum = Sum { layout: self.layout, at: self.at, by_axis: ByAxis::new() };
         for layer in self.table.stages.chunks[self.index].layers.clone() {
             self.layer(&self.recipe.layers[layer], direction, 1, &mut sum);
+            let mut indexers = Vec::new();
+            indexer::exchanges(self.recipe, self.layout, 1, &mut indexers);
+            self.mixer(Mixer::Attention, &indexers, direction, self.recipe.indexers_of(layer), &mut sum);
         }
         self.edges(direction, &mut sum);
         if self.layout.zero == ZeroStage::Three {
@@ -169,12 +173,15 @@ impl Chunk<'_> {
     fn layer(&self, layer: &Layer, direction: Direction, times: u64, sum: &mut Sum) {
         for mixer in layer.mixers() {
             let exchanges = super::of_mixer(self.recipe, self.layout, mixer);
-            sum.pass(&exchanges, direction, times);
-            if direction == Direction::Backward {
-                let again: Vec<Exchange> =
-                    exchanges.into_iter().filter(|e| repeats(self.recipe, self.layout, mixer, e)).collect();
-                sum.pass(&again, Direction::Forward, times);
-            }
+            self.mixer(mixer, &exchanges, direction, times, sum);
+        }
+    }
+
+    fn mixer(&self, mixer: Mixer, exchanges: &[Exchange], direction: Direction, times: u64, sum: &mut Sum) {
+        sum.pass(exchanges, direction, times);
+        if direction == Direction::Backward {
+            let again = exchanges.iter().filter(|e| repeats(self.recipe, self.layout, mixer, e));
+            sum.pass(again, Direction::Forward, times);
         }
     }
 
@@ -205,15 +212,16 @@ impl Chunk<'_> {
     /// needs no weights.
     fn weights(&self, direction: Direction, sum: &mut Sum) {
         let mut places = Vec::new();
-        if self.index == 0 && direction == Direction::Forward {
-            places.push(Place::Embedding);
+        if self.index == 0 {
+            places.extend((direction == Direction::Forward).then_some(Place::Embedding));
+            places.push(Place::Side(OwnerStage::First));
         }
         for layer in self.table.stages.chunks[self.index].layers.clone() {
             places.extend(self.recipe.layers[layer].blocks.iter().map(|_| Place::Layer(layer)));
         }
         if self.is_last() {
             let head = if self.recipe.tied { Place::Embedding } else { Place::Head };
-            places.extend([Place::FinalNorm, head]);
+            places.extend([Place::Side(OwnerStage::Last), Place::FinalNorm, head]);
             for depth in 0..self.depth() as usize {
                 let second = if self.recipe.tied { Place::Mtp(depth) } else { Place::Head };
                 places.extend([Place::Embedding, second, Place::Mtp(depth)]);

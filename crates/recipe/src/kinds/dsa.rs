@@ -1,5 +1,11 @@
 //! Sparse attention on named attention layers: an indexer scores every pair and attention keeps
 //! the best. It changes which tokens attention reads, never the model's pattern.
+//!
+//! The score of a pair is the sum over index heads of `w · relu(q · k)` (DeepSeek-V3.2's report,
+//! section 2): `q` from the query latent or the block's input, `k` and `w` from the input, `k` behind
+//! a LayerNorm, both turned with position. A query reads the `top_k` best keys among those it may
+//! see, and all of them while they are fewer. Only a loss of its own trains the indexer: the
+//! divergence of its softmax over the chosen keys from what all attention heads give them.
 
 use super::{Emitter, Norm};
 use crate::limits;

@@ -1,11 +1,21 @@
 //! Side-channel embeddings: n-gram hash tables and structure tables. Their split is an ownership
 //! question first: one stage owns them, and the recipe says which.
+//!
+//! What they compute, after DatasunriseOU/cppmega (`cppmega/features/engram/ngram_hash.py`,
+//! `cppmega/features/structure/embedding.py`): every token makes [`SideEmbedding::lookups`] lookups,
+//! each into its own share of the rows. Components of a table are weighed by their scales and
+//! summed, tables are concatenated, and one projection leads onto the hidden width. Owned by the
+//! first stage, the result is added to the token embedding; owned by the last, to the residual
+//! stream behind the last layer, before the final norm and the prediction suffix. Where a cut of
+//! depth falls changes neither.
 
 use super::{Bias, Emitter};
 use crate::limits;
 use crate::tensor::{Dim, Role, Surface};
 use crate::write::Toml;
+use diag::{Blame, Finding};
 use reading::Section;
+use std::ops::Range;
 use units::named;
 
 named! {
@@ -18,7 +28,7 @@ named! {
     }
 }
 
-/// A table of `rows × dim`, projected onto the hidden width and added to the token embedding.
+/// A table of `rows × dim`, projected onto the hidden width and added to the residual stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SideEmbedding {
     /// Rows over all tables.
@@ -41,8 +51,33 @@ impl SideEmbedding {
         let tables = section.count_or("tables", limits::HEADS, 1);
         let scales = section.natural_or("scales", limits::HEADS, 0);
         let stage = section.choice("stage", OwnerStage::ALL, OwnerStage::First);
+        let side = || Some(SideEmbedding { rows: rows?, dim: dim?, tables: tables?, scales: scales?, stage });
+        let side = side();
+        if let Some(side) = side.as_ref().filter(|side| side.rows < side.lookups()) {
+            let message = format!("{} rows are fewer than the {} lookups of a token", side.rows, side.lookups());
+            let finding = Finding::error("side/rows", Blame::Recipe, "rows", message);
+            section.report("rows", finding.hint("every table, and every component of one, has a row at least"));
+        }
         section.finish();
-        Some(SideEmbedding { rows: rows?, dim: dim?, tables: tables?, scales: scales?, stage })
+        side
+    }
+
+    /// Lookups of a token: one for every component of every table.
+    pub fn lookups(&self) -> u64 {
+        self.tables * self.components()
+    }
+
+    /// Components that are summed before tables are concatenated.
+    pub fn components(&self) -> u64 {
+        self.scales.max(1)
+    }
+
+    /// Rows a lookup may find: shares lie one behind the other, the larger ones first. Lookups count
+    /// through the components of the first table, then those of the next.
+    pub fn share(&self, lookup: u64) -> Range<u64> {
+        let (each, more) = (self.rows / self.lookups(), self.rows % self.lookups());
+        let start = lookup * each + lookup.min(more);
+        start..start + each + u64::from(lookup < more)
     }
 
     /// Writes its keys into the open table.
@@ -63,5 +98,25 @@ impl SideEmbedding {
         if self.scales > 0 {
             out.add("scales", surface, Role::Norm, vec![Dim::whole(self.scales)]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_cover_the_rows() {
+        let side = SideEmbedding { rows: 25, dim: 4, tables: 3, scales: 2, stage: OwnerStage::First };
+        let shares: Vec<_> = (0..side.lookups()).map(|l| side.share(l)).collect();
+        assert_eq!(shares.len(), 6);
+        assert_eq!(shares.iter().cloned().flatten().collect::<Vec<_>>(), (0..25).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_lookup_without_rows_is_refused() {
+        let text = crate::builtin::find("nam56r").unwrap().to_toml().replace("rows = 25", "rows = 1");
+        let findings = crate::Recipe::parse(&text).unwrap_err();
+        assert_eq!(findings[0].rule, "side/rows", "{findings:#?}");
     }
 }

@@ -32,6 +32,32 @@ pub(crate) struct Core {
     pub window: Option<usize>,
 }
 
+/// Fills the row of a query that sees fewer keys than it may choose.
+pub(crate) const NONE: u64 = u64::MAX;
+
+/// Keys that each query reads, where an indexer chose them.
+pub(crate) struct Chosen {
+    /// Keys a row has room for.
+    pub top_k: usize,
+    /// Positions, row by row, in the order of time.
+    pub positions: Vec<u64>,
+}
+
+impl Chosen {
+    /// The keys of one token.
+    pub fn row(&self, row: usize) -> &[u64] {
+        &self.positions[row * self.top_k..(row + 1) * self.top_k]
+    }
+
+    /// Keys of one token among those of a tile: for each its slot, and where in the tile it is.
+    fn within(&self, row: usize, t: &Tile) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let (row, first) = (self.row(row), t.k_position as u64);
+        let start = row.partition_point(|p| *p < first);
+        let end = row.partition_point(|p| *p < first + t.k.len() as u64);
+        (start..end).map(move |slot| (slot, (row[slot] - first) as usize))
+    }
+}
+
 /// A tile of queries against a tile of keys. The queries are those of all heads that read one head
 /// of keys: a token's are side by side, and so a tile's are the rows of one matrix.
 struct Tile {
@@ -43,6 +69,13 @@ struct Tile {
     q_position: usize,
     k: Range<usize>,
     k_position: usize,
+}
+
+impl Tile {
+    /// The row of a query's token.
+    fn token(&self, query: usize, batch: usize) -> usize {
+        (self.q.start + query) * batch + self.sequence
+    }
 }
 
 impl Core {
@@ -85,7 +118,15 @@ impl Core {
     }
 
     /// Scaled scores of a tile's queries; what a query may not see is left at minus infinity.
-    fn scores<R: Real>(&self, t: &Tile, batch: usize, queries: &[R], k: &Mat<R>, out: &mut Vec<R>) {
+    fn scores<R: Real>(
+        &self,
+        t: &Tile,
+        batch: usize,
+        queries: &[R],
+        k: &Mat<R>,
+        chosen: Option<&Chosen>,
+        out: &mut Vec<R>,
+    ) {
         let (rows, m) = (t.q.len() * self.shared(), t.k.len());
         out.resize(rows * m, R::ZERO);
         let keys = rows_of(k, t.k.start, m, t.sequence, batch, t.group * self.key, self.key);
@@ -99,11 +140,32 @@ impl Core {
                 let gone = (position + 1).saturating_sub(window).saturating_sub(t.k_position).min(m);
                 row[..gone].fill(hidden);
             }
+            if let Some(chosen) = chosen {
+                let mut from = 0;
+                for (_, at) in chosen.within(t.token(i / self.shared(), batch), t) {
+                    row[from..at].fill(hidden);
+                    from = at + 1;
+                }
+                row[from..].fill(hidden);
+            }
+        }
+    }
+
+    /// Adds what each query of a tile gives its chosen keys, over heads.
+    fn reading<R: Real>(&self, t: &Tile, batch: usize, chosen: &Chosen, shares: &[R], sum: &mut Mat<R>) {
+        for (i, row) in shares.chunks_exact(t.k.len()).enumerate() {
+            let token = t.token(i / self.shared(), batch);
+            chosen.within(token, t).for_each(|(slot, at)| sum.row_mut(token)[slot] += row[at]);
         }
     }
 
     /// Output and the logarithm of each query's sum of exponentials.
-    pub fn forward<R: Real>(&self, cx: &Cx<R>, q: &Mat<R>, k: &Mat<R>, v: &Mat<R>) -> Result<(Mat<R>, Mat<R>)> {
+    pub fn forward<R: Real>(
+        &self,
+        cx: &Cx<R>,
+        [q, k, v]: [&Mat<R>; 3],
+        chosen: Option<&Chosen>,
+    ) -> Result<(Mat<R>, Mat<R>)> {
         let (rank, batch, shared) = (cx.rank, cx.sizes.sequences, self.shared());
         let mut out = Mat::zeros(q.rows, self.heads * self.value);
         let (mut tops, mut sums) = (Mat::zeros(q.rows, self.heads), Mat::zeros(q.rows, self.heads));
@@ -113,7 +175,7 @@ impl Core {
             let widths = [shared * self.value, shared, shared];
             let groups = by_group([&mut out, &mut tops, &mut sums], widths);
             team::each(groups, <[Vec<R>; 3]>::default, |room, (group, mut to)| {
-                self.tiles(&spans, batch, group, |t| self.tile(t, batch, q, [k, v], room, &mut to));
+                self.tiles(&spans, batch, group, |t| self.tile(t, batch, [q, k, v], chosen, room, &mut to));
             });
         })?;
         for (out, (top, sum)) in out.data.chunks_exact_mut(self.value).zip(tops.data.iter_mut().zip(&sums.data)) {
@@ -129,17 +191,17 @@ impl Core {
         &self,
         t: &Tile,
         batch: usize,
-        q: &Mat<R>,
-        [k, v]: [&Mat<R>; 2],
+        [q, k, v]: [&Mat<R>; 3],
+        chosen: Option<&Chosen>,
         [queries, scores, part]: &mut [Vec<R>; 3],
         [out, tops, sums]: &mut [Stripe<R>; 3],
     ) {
         let (m, shared) = (t.k.len(), self.shared());
         let rows = t.q.len() * shared;
         gather(q, t, batch, shared * self.key, queries);
-        self.scores(t, batch, queries, k, scores);
+        self.scores(t, batch, queries, k, chosen, scores);
         for (i, rows) in scores.chunks_exact_mut(m * shared).enumerate() {
-            let at = (t.q.start + i) * batch + t.sequence;
+            let at = t.token(i, batch);
             soften(rows, m, tops.row_mut(at), sums.row_mut(at), out.row_mut(at));
         }
         part.resize(rows * self.value, R::ZERO);
@@ -148,9 +210,10 @@ impl Core {
         scatter(part, t, batch, shared * self.value, out);
     }
 
-    /// Gradients of queries, keys and values. `kept` is what forward had and gave.
-    pub fn backward<R: Real>(&self, cx: &Cx<R>, kept: Kept<R>, dout: &Mat<R>) -> Result<[Mat<R>; 3]> {
+    /// Transpose of [`Core::forward`]; `kept` is what that had and gave.
+    pub fn backward<R: Real>(&self, cx: &Cx<R>, kept: Kept<R>, dout: &Mat<R>) -> Result<Back<R>> {
         let (rank, batch) = (cx.rank, cx.sizes.sequences);
+        let mut read = kept.chosen.map(|chosen| Mat::zeros(kept.q.rows, chosen.top_k));
         let along = self.along(kept.out, dout);
         let mut dq = Mat::zeros(kept.q.rows, kept.q.cols);
         let (mut own_k, mut own_v) = (Mat::zeros(kept.k.rows, kept.k.cols), Mat::zeros(kept.v.rows, kept.v.cols));
@@ -159,19 +222,29 @@ impl Core {
             let spans = spans(rank, owner);
             let [dk, dv] = &mut grads;
             let groups = by_group([&mut dq, dk, dv], [self.shared() * self.key, self.key, self.value]);
-            team::each(groups, Room::default, |room, (group, mut to)| {
+            let back = |room: &mut Room<R>, (group, mut to): Group<R>, read: &mut Option<Mat<R>>| {
                 self.tiles(&spans, batch, group, |t| {
                     gather(kept.q, t, batch, self.shared() * self.key, &mut room.queries);
                     gather(dout, t, batch, self.shared() * self.value, &mut room.dout);
-                    self.scores(t, batch, &room.queries, k, &mut room.shares);
+                    self.scores(t, batch, &room.queries, k, kept.chosen, &mut room.shares);
                     self.tile_back(t, batch, [k, v], [kept.log, &along], room, &mut to);
+                    if let (Some(chosen), Some(sum)) = (kept.chosen, &mut *read) {
+                        self.reading(t, batch, chosen, &room.shares, sum);
+                    }
                 });
-            });
+            };
+            if read.is_some() {
+                // What queries read is summed over heads, one after the other.
+                let mut room = Room::default();
+                groups.into_iter().for_each(|group| back(&mut room, group, &mut read));
+            } else {
+                team::each(groups, Room::default, |room, group| back(room, group, &mut None));
+            }
             let [dk, dv] = grads;
             self.go_home(rank, owner, (dk, dv), (&mut own_k, &mut own_v))
         })?;
         self.come_home(rank, &mut own_k, &mut own_v)?;
-        Ok([dq, own_k, own_v])
+        Ok(Back { heads: [dq, own_k, own_v], read })
     }
 
     /// A tile's part of the gradients, from its scores.
@@ -271,6 +344,14 @@ impl Core {
     }
 }
 
+/// What attention's backward gives.
+pub(crate) struct Back<R> {
+    /// Gradients of queries, keys and values.
+    pub heads: [Mat<R>; 3],
+    /// Where keys were chosen, what the queries of these heads gave each.
+    pub read: Option<Mat<R>>,
+}
+
 /// What attention's backward reads.
 pub(crate) struct Kept<'a, R> {
     pub q: &'a Mat<R>,
@@ -278,6 +359,7 @@ pub(crate) struct Kept<'a, R> {
     pub v: &'a Mat<R>,
     pub out: &'a Mat<R>,
     pub log: &'a Mat<R>,
+    pub chosen: Option<&'a Chosen>,
 }
 
 /// Buffers of a tile in backward, used again for the next.
@@ -323,8 +405,11 @@ fn scatter<R: Real>(from: &[R], t: &Tile, batch: usize, width: usize, to: &mut S
     }
 }
 
-/// Columns of three matrices by head of keys, with its number.
-fn by_group<'a, R: Real>(of: [&'a mut Mat<R>; 3], widths: [usize; 3]) -> Vec<(usize, [Stripe<'a, R>; 3])> {
+/// Columns of three matrices that belong to a head of keys, with its number.
+type Group<'a, R> = (usize, [Stripe<'a, R>; 3]);
+
+/// Columns of three matrices by head of keys.
+fn by_group<'a, R: Real>(of: [&'a mut Mat<R>; 3], widths: [usize; 3]) -> Vec<Group<'a, R>> {
     let [a, b, c] = of;
     let (a, b, c) = (Stripe::all(a, widths[0]), Stripe::all(b, widths[1]), Stripe::all(c, widths[2]));
     a.into_iter().zip(b).zip(c).map(|((a, b), c)| [a, b, c]).enumerate().collect()

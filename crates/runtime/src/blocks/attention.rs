@@ -1,86 +1,23 @@
 //! Grouped-query and latent attention: projections, norms, rotary positions around the core.
 
-use super::attend::{Core, Kept};
+use super::attend::{Back, Chosen, Core, Kept};
+use super::heads::{Sinks, WholeNorms, gated, gated_back};
+use super::indexer::{self, Indexer, Read};
 use super::norm::Norm;
+use super::rotary::{Rotary, Turn};
 use super::{Block, Cx, Linear};
 use crate::mat::Mat;
 use crate::params::Shelf;
-use crate::rank::Rank;
 use crate::real::Real;
 use crate::saved::Saved;
 use crate::split::tensor;
 use comm::Result;
 use diag::{Blame, Finding};
+use recipe::Recipe;
 use recipe::kinds::attention::{Attention as Kind, AttentionKind, QkNorm};
 use recipe::kinds::mla::Mla as Latent;
-use recipe::{Positions, Recipe};
 
 const NAMES: [&str; 2] = ["into attention", "out of attention"];
-
-/// Rotation of pairs of columns by position: column `i` turns with column `i + half`.
-#[derive(Clone, Copy, Debug)]
-struct Rotary {
-    theta: f64,
-    /// Columns of a head before the rotated ones.
-    skip: usize,
-    /// Rotated columns.
-    width: usize,
-}
-
-/// Which way to turn.
-#[derive(Clone, Copy)]
-enum Turn {
-    Forward,
-    Back,
-}
-
-impl Rotary {
-    /// Turns every head of `head` columns in place; turning back is the transpose.
-    fn turn<R: Real>(&self, rank: &Rank, batch: usize, x: &mut Mat<R>, head: usize, turn: Turn) {
-        let half = self.width / 2;
-        let rates: Vec<f64> = (0..half).map(|i| self.theta.powf(-2.0 * i as f64 / self.width as f64)).collect();
-        for (s, position) in rank.positions().into_iter().enumerate() {
-            let turns: Vec<(R, R)> = rates.iter().map(|rate| R::of(position as f64 * rate).sin_cos()).collect();
-            for b in 0..batch {
-                for head in x.row_mut(s * batch + b).chunks_exact_mut(head) {
-                    let (low, high) = head[self.skip..self.skip + self.width].split_at_mut(half);
-                    for ((a, b), (sin, cos)) in low.iter_mut().zip(high).zip(&turns) {
-                        let sin = match turn {
-                            Turn::Forward => *sin,
-                            Turn::Back => -*sin,
-                        };
-                        (*a, *b) = (*a * *cos - *b * sin, *b * *cos + *a * sin);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// What this runtime does not do, by name.
-fn refuse(key: &str, what: &str) -> Finding {
-    let message = format!("the runtime has no {what}");
-    Finding::error("runtime/attention", Blame::Engine, format!("attention.{key}"), message)
-}
-
-fn supported(attention: &Kind) -> std::result::Result<(), Finding> {
-    let missing = [
-        (attention.sinks, "sinks", "attention sinks"),
-        (attention.output_gate, "output_gate", "gate on attention's output"),
-        (attention.qk_norm == QkNorm::Full, "qk_norm", "norm of queries over all heads together"),
-    ];
-    match missing.iter().find(|(is_set, _, _)| *is_set) {
-        Some((_, key, what)) => Err(refuse(key, what)),
-        None => Ok(()),
-    }
-}
-
-fn rotary(recipe: &Recipe, skip: usize, width: usize) -> Option<Rotary> {
-    match recipe.positions {
-        Positions::Rope { theta } => Some(Rotary { theta, skip, width }),
-        _ => None,
-    }
-}
 
 fn window(attention: &Kind, ordinal: Option<u64>) -> Option<usize> {
     let window = attention.window.as_ref()?;
@@ -95,11 +32,8 @@ pub(crate) fn new<R: Real>(
     path: &str,
     ordinal: Option<u64>,
 ) -> std::result::Result<Box<dyn Block<R>>, Finding> {
-    let attention = recipe.attention().ok_or_else(|| refuse("kind", "attention without a table"))?;
-    supported(&attention)?;
-    if recipe.features.dsa().is_some_and(|d| ordinal.is_some_and(|o| d.covers(o))) {
-        return Err(refuse("dsa", "sparse indexer"));
-    }
+    let missing = || Finding::error("runtime/attention", Blame::Engine, "attention", "there is no `[attention]` table");
+    let attention = recipe.attention().ok_or_else(missing)?;
     let window = window(&attention, ordinal);
     Ok(match &attention.kind {
         AttentionKind::Gqa { head_dim, .. } => Box::new(Gqa::new(recipe, &attention, shelf, path, *head_dim, window)),
@@ -111,9 +45,30 @@ pub(crate) fn new<R: Real>(
 struct Gqa {
     qkv: Linear,
     out: Linear,
-    norms: Option<[Norm; 2]>,
+    norms: Norms,
     rotary: Option<Rotary>,
     core: Core,
+    sinks: Option<Sinks>,
+    indexer: Option<Indexer>,
+    /// Local widths of q k v, and of the gate behind q where there is one.
+    widths: Vec<usize>,
+}
+
+/// Norms of queries and keys.
+enum Norms {
+    None,
+    /// Each head by itself.
+    Head([Norm; 2]),
+    /// All heads together, over all ranks.
+    Whole(WholeNorms),
+}
+
+/// A token's projections.
+struct Projected<R> {
+    q: Mat<R>,
+    gate: Option<Mat<R>>,
+    k: Mat<R>,
+    v: Mat<R>,
 }
 
 impl Gqa {
@@ -128,27 +83,45 @@ impl Gqa {
         let width = head_dim as usize;
         let qkv = Linear::new(shelf, &format!("{path}.qkv"));
         let widths = shelf.segments(qkv.weight());
-        let (heads, kv_heads) = (widths[0] / width, widths[1] / width);
+        let (heads, kv_heads) = (widths[0] / width, widths[widths.len() - 1] / width);
         let mut norm = |name: &str| Norm::of_heads(shelf, &format!("{path}.{name}"), width);
-        let norms = (attention.qk_norm == QkNorm::Head).then(|| [norm("q_norm"), norm("k_norm")]);
+        let norms = match attention.qk_norm {
+            QkNorm::None => Norms::None,
+            QkNorm::Head => Norms::Head([norm("q_norm"), norm("k_norm")]),
+            QkNorm::Full => Norms::Whole(WholeNorms::new(shelf, path, attention.heads as usize / heads)),
+        };
         let out = Linear::new(shelf, &format!("{path}.out"));
         let core = Core { heads, kv_heads, key: width, value: width, window };
-        Gqa { qkv, out, norms, rotary: rotary(recipe, 0, width), core }
+        let indexer = Indexer::new(recipe, shelf, path, None, window);
+        let sinks = Sinks::new(shelf, path);
+        Gqa { qkv, out, norms, rotary: Rotary::new(recipe, 0, width), core, sinks, indexer, widths }
     }
 
-    fn widths(&self) -> [usize; 3] {
-        let Core { heads, kv_heads, key, .. } = self.core;
-        [heads * key, kv_heads * key, kv_heads * key]
+    fn parts<R: Real>(&self, projected: &Mat<R>) -> Projected<R> {
+        let mut parts = projected.split(&self.widths);
+        let gate = (parts.len() == 4).then(|| parts.remove(1));
+        let [q, k, v] = three(parts);
+        Projected { q, gate, k, v }
+    }
+
+    /// Sums that norms over all heads need, as backward will find them.
+    fn sums<R: Real>(&self, cx: &Cx<R>, of: &Projected<R>) -> Result<Option<Mat<R>>> {
+        match &self.norms {
+            Norms::Whole(norms) => norms.sums(cx, [&of.q, &of.k]).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Queries and keys as the core reads them, from as they were projected.
-    fn prepare<R: Real>(&self, cx: &Cx<R>, mut q: Mat<R>, mut k: Mat<R>) -> (Mat<R>, Mat<R>) {
-        if let Some([q_norm, k_norm]) = &self.norms {
-            (q, k) = (q_norm.forward(cx, &q), k_norm.forward(cx, &k));
+    fn prepare<R: Real>(&self, cx: &Cx<R>, mut q: Mat<R>, mut k: Mat<R>, sums: Option<&Mat<R>>) -> (Mat<R>, Mat<R>) {
+        match (&self.norms, sums) {
+            (Norms::Head([q_norm, k_norm]), _) => (q, k) = (q_norm.forward(cx, &q), k_norm.forward(cx, &k)),
+            (Norms::Whole(norms), Some(sums)) => norms.forward(cx, sums, [&mut q, &mut k]),
+            _ => {}
         }
         if let Some(rotary) = &self.rotary {
             for x in [&mut q, &mut k] {
-                rotary.turn(cx.rank, cx.sizes.sequences, x, self.core.key, Turn::Forward);
+                rotary.turn(&cx.rank.positions(), x, self.core.key, Turn::Forward);
             }
         }
         (q, k)
@@ -157,13 +130,19 @@ impl Gqa {
 
 impl<R: Real> Block<R> for Gqa {
     fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
+        let choice = self.indexer.as_ref().map(|indexer| indexer.choose(cx, &x, &x)).transpose()?;
         let x = tensor::enter(cx.rank, NAMES[0], x)?;
         let projected = self.qkv.forward(cx, &x);
-        let [q, k, v] = three(projected.split(&self.widths()));
-        let (q, k) = self.prepare(cx, q, k);
-        let (heads, log) = self.core.forward(cx, &q, &k, &v)?;
-        let mut y = tensor::leave(cx.rank, NAMES[1], self.out.partial(cx, &heads))?;
+        let parts = self.parts(&projected);
+        let sums = self.sums(cx, &parts)?;
+        let Projected { q, gate, k, v } = parts;
+        let (q, k) = self.prepare(cx, q, k, sums.as_ref());
+        let (heads, log) = attend(cx, &self.core, &self.sinks, [&q, &k, &v], choice.as_ref().map(|c| &c.0))?;
+        let open = gate.map(|gate| gated(&heads, &gate));
+        let mut y = tensor::leave(cx.rank, NAMES[1], self.out.partial(cx, open.as_ref().unwrap_or(&heads)))?;
         self.out.add_bias(cx, &mut y);
+        Indexer::keep(&mut saved, choice);
+        sums.into_iter().for_each(|sums| saved.keep("norm sums", sums));
         for (name, value) in [("input", x), ("projected", projected), ("heads out", heads), ("statistics", log)] {
             saved.keep(name, value);
         }
@@ -175,9 +154,11 @@ impl<R: Real> Block<R> for Gqa {
             saved.keep("input", tensor::enter(cx.rank, NAMES[0], x)?);
         }
         if saved.lacks("heads out") {
-            let [q, k, v] = three(saved.get("projected").split(&self.widths()));
-            let (q, k) = self.prepare(cx, q, k);
-            keep_core(saved, self.core.forward(cx, &q, &k, &v)?);
+            let Projected { q, k, v, .. } = self.parts(saved.get("projected"));
+            let sums = matches!(self.norms, Norms::Whole(_)).then(|| saved.get("norm sums"));
+            let (q, k) = self.prepare(cx, q, k, sums);
+            let core = attend(cx, &self.core, &self.sinks, [&q, &k, &v], saved.indices())?;
+            keep_core(saved, core);
         }
         Ok(())
     }
@@ -186,23 +167,50 @@ impl<R: Real> Block<R> for Gqa {
         self.out.bias_back(cx, &dy);
         let dy = tensor::leave_back(cx.rank, NAMES[1], dy)?;
         let out = saved.take("heads out");
-        let dheads = self.out.partial_back(cx, &out, &dy);
-        let [q_in, k_in, v] = three(saved.take("projected").split(&self.widths()));
-        let (q, k) = self.prepare(cx, q_in.clone(), k_in.clone());
+        let Projected { q: q_in, gate, k: k_in, v } = self.parts(&saved.take("projected"));
+        let open = gate.as_ref().map(|gate| gated(&out, gate));
+        let mut dheads = self.out.partial_back(cx, open.as_ref().unwrap_or(&out), &dy);
+        let dgate = gate.map(|gate| gated_back(&out, &gate, &mut dheads));
+        let sums = matches!(self.norms, Norms::Whole(_)).then(|| saved.take("norm sums"));
+        let (q, k) = self.prepare(cx, q_in.clone(), k_in.clone(), sums.as_ref());
         let log = saved.take("statistics");
-        let kept = Kept { q: &q, k: &k, v: &v, out: &out, log: &log };
-        let [mut dq, mut dk, dv] = self.core.backward(cx, kept, &dheads)?;
+        self.sinks.iter().for_each(|sinks| sinks.backward(cx, &out, &log, &dheads));
+        let chosen: Option<Chosen> = self.indexer.as_ref().map(|_| saved.take_indices());
+        let kept = Kept { q: &q, k: &k, v: &v, out: &out, log: &log, chosen: chosen.as_ref() };
+        let Back { heads: [mut dq, mut dk, dv], read } = self.core.backward(cx, kept, &dheads)?;
+        if let (Some(indexer), Some(chosen), Some(target)) = (&self.indexer, &chosen, read) {
+            let x = indexer::own(cx.rank, saved.get("input"));
+            indexer.learn(cx, &x, &x, Read { chosen, keys: &saved.take("index keys"), target })?;
+        }
         if let Some(rotary) = &self.rotary {
             for x in [&mut dq, &mut dk] {
-                rotary.turn(cx.rank, cx.sizes.sequences, x, self.core.key, Turn::Back);
+                rotary.turn(&cx.rank.positions(), x, self.core.key, Turn::Back);
             }
         }
-        if let Some([q_norm, k_norm]) = &self.norms {
-            (dq, dk) = (q_norm.backward(cx, &q_in, &dq), k_norm.backward(cx, &k_in, &dk));
+        match (&self.norms, &sums) {
+            (Norms::Head([q_norm, k_norm]), _) => {
+                (dq, dk) = (q_norm.backward(cx, &q_in, &dq), k_norm.backward(cx, &k_in, &dk));
+            }
+            (Norms::Whole(norms), Some(sums)) => norms.backward(cx, sums, [&q_in, &k_in], [&mut dq, &mut dk])?,
+            _ => {}
         }
-        let dx = self.qkv.backward(cx, &saved.take("input"), &Mat::join(&[&dq, &dk, &dv]));
+        let parts: Vec<&Mat<R>> = [Some(&dq), dgate.as_ref(), Some(&dk), Some(&dv)].into_iter().flatten().collect();
+        let dx = self.qkv.backward(cx, &saved.take("input"), &Mat::join(&parts));
         tensor::enter_back(cx.rank, NAMES[0], dx)
     }
+}
+
+/// What heads read, sinks counted in, and the logarithm of each query's sum of exponentials.
+fn attend<R: Real>(
+    cx: &Cx<R>,
+    core: &Core,
+    sinks: &Option<Sinks>,
+    heads: [&Mat<R>; 3],
+    chosen: Option<&Chosen>,
+) -> Result<(Mat<R>, Mat<R>)> {
+    let (mut out, mut log) = core.forward(cx, heads, chosen)?;
+    sinks.iter().for_each(|sinks| sinks.forward(cx, &mut out, &mut log));
+    Ok((out, log))
 }
 
 fn keep_core<R: Real>(saved: &mut Saved<R>, (heads, log): (Mat<R>, Mat<R>)) {
@@ -229,6 +237,8 @@ struct Mla {
     gathered: [usize; 3],
     /// Width of a head's query and key without position.
     plain: usize,
+    sinks: Option<Sinks>,
+    indexer: Option<Indexer>,
 }
 
 impl Mla {
@@ -250,10 +260,12 @@ impl Mla {
             kv_norm: norm("kv_norm", latent.kv_rank),
             kv_up: linear("kv_up"),
             out: linear("out"),
-            rotary: rotary(recipe, plain, rope),
+            rotary: Rotary::new(recipe, plain, rope),
             core: Core { heads, kv_heads: heads, key, value, window },
             gathered: [query, latent.kv_rank as usize, rope],
             plain,
+            sinks: Sinks::new(shelf, path),
+            indexer: Indexer::new(recipe, shelf, path, Some(rope), window),
         }
     }
 
@@ -261,15 +273,18 @@ impl Mla {
         self.kv_norm.map_or_else(|| x.clone(), |norm| norm.forward(cx, x))
     }
 
-    /// Latents as the up-projections read them, still on a rank's own tokens.
-    fn latents<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>, q: &Mat<R>, kv: &Mat<R>) -> Mat<R> {
-        let query = match &self.q_down {
+    /// What queries are projected from: the normed latent, or the block's input.
+    fn query<R: Real>(&self, cx: &Cx<R>, q: &Mat<R>) -> Mat<R> {
+        match &self.q_down {
             Some((_, Some(norm))) => norm.forward(cx, q),
-            Some((_, None)) => q.clone(),
-            None => x.clone(),
-        };
+            _ => q.clone(),
+        }
+    }
+
+    /// Latents as the up-projections read them, still on a rank's own tokens.
+    fn latents<R: Real>(&self, cx: &Cx<R>, query: &Mat<R>, kv: &Mat<R>) -> Mat<R> {
         let parts = kv.split(&self.gathered[1..]);
-        Mat::join(&[&query, &self.kv_norm(cx, &parts[0]), &parts[1]])
+        Mat::join(&[query, &self.kv_norm(cx, &parts[0]), &parts[1]])
     }
 
     /// Queries, keys and values of every local head from whole latents.
@@ -290,7 +305,7 @@ impl Mla {
         }
         if let Some(rotary) = &self.rotary {
             for x in [&mut q, &mut k] {
-                rotary.turn(cx.rank, cx.sizes.sequences, x, key, Turn::Forward);
+                rotary.turn(&cx.rank.positions(), x, key, Turn::Forward);
             }
         }
         [q, k, v]
@@ -302,7 +317,7 @@ impl Mla {
         let Core { heads, key, value, .. } = self.core;
         if let Some(rotary) = &self.rotary {
             for x in [&mut dq, &mut dk] {
-                rotary.turn(cx.rank, cx.sizes.sequences, x, key, Turn::Back);
+                rotary.turn(&cx.rank.positions(), x, key, Turn::Back);
             }
         }
         let mut dpacked = Mat::zeros(dq.rows, heads * (self.plain + value));
@@ -327,12 +342,15 @@ impl<R: Real> Block<R> for Mla {
     fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let q_latent = self.q_down.as_ref().map(|(down, _)| down.forward(cx, &x));
         let kv_latent = self.kv_down.forward(cx, &x);
-        let latents = self.latents(cx, &x, q_latent.as_ref().unwrap_or(&x), &kv_latent);
+        let query = self.query(cx, q_latent.as_ref().unwrap_or(&x));
+        let choice = self.indexer.as_ref().map(|indexer| indexer.choose(cx, &x, &query)).transpose()?;
+        let latents = self.latents(cx, &query, &kv_latent);
         let whole = tensor::enter(cx.rank, NAMES[0], latents)?;
         let [q, k, v] = self.heads(cx, &whole);
-        let (heads, log) = self.core.forward(cx, &q, &k, &v)?;
+        let (heads, log) = attend(cx, &self.core, &self.sinks, [&q, &k, &v], choice.as_ref().map(|c| &c.0))?;
         let mut y = tensor::leave(cx.rank, NAMES[1], self.out.partial(cx, &heads))?;
         self.out.add_bias(cx, &mut y);
+        Indexer::keep(&mut saved, choice);
         let kept = [("input", x), ("kv latent", kv_latent), ("whole latents", whole), ("heads out", heads)];
         kept.into_iter().for_each(|(name, value)| saved.keep(name, value));
         saved.keep("statistics", log);
@@ -346,7 +364,8 @@ impl<R: Real> Block<R> for Mla {
         }
         if saved.lacks("heads out") {
             let [q, k, v] = self.heads(cx, saved.get("whole latents"));
-            keep_core(saved, self.core.forward(cx, &q, &k, &v)?);
+            let core = attend(cx, &self.core, &self.sinks, [&q, &k, &v], saved.indices())?;
+            keep_core(saved, core);
         }
         Ok(())
     }
@@ -356,9 +375,17 @@ impl<R: Real> Block<R> for Mla {
         let dy = tensor::leave_back(cx.rank, NAMES[1], dy)?;
         let (out, log) = (saved.take("heads out"), saved.take("statistics"));
         let dheads = self.out.partial_back(cx, &out, &dy);
+        self.sinks.iter().for_each(|sinks| sinks.backward(cx, &out, &log, &dheads));
         let whole = saved.take("whole latents");
         let [q, k, v] = self.heads(cx, &whole);
-        let grads = self.core.backward(cx, Kept { q: &q, k: &k, v: &v, out: &out, log: &log }, &dheads)?;
+        let chosen: Option<Chosen> = self.indexer.as_ref().map(|_| saved.take_indices());
+        let kept = Kept { q: &q, k: &k, v: &v, out: &out, log: &log, chosen: chosen.as_ref() };
+        let Back { heads: grads, read } = self.core.backward(cx, kept, &dheads)?;
+        if let (Some(indexer), Some(chosen), Some(target)) = (&self.indexer, &chosen, read) {
+            let query = self.query(cx, saved.get(if self.q_down.is_some() { "q latent" } else { "input" }));
+            let keys = saved.take("index keys");
+            indexer.learn(cx, saved.get("input"), &query, Read { chosen, keys: &keys, target })?;
+        }
         let dwhole = self.heads_back(cx, &whole, grads);
         let dlatents = tensor::enter_back(cx.rank, NAMES[0], dwhole)?;
         let [dquery, dlatent, dposition] = three(dlatents.split(&self.gathered));

@@ -7,14 +7,19 @@ pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod edges;
 pub(crate) mod gated_delta;
+pub(crate) mod heads;
+pub(crate) mod indexer;
 pub(crate) mod m2rnn;
+pub(crate) mod mamba1;
 pub(crate) mod mamba2;
 pub(crate) mod mamba3;
 pub(crate) mod mlp;
 pub(crate) mod moe;
 pub(crate) mod norm;
+pub(crate) mod rotary;
 pub(crate) mod router;
 pub(crate) mod scan;
+pub(crate) mod side;
 pub(crate) mod ssd;
 
 use crate::mat::{Mat, axpy};
@@ -240,10 +245,15 @@ impl Linear {
 
     /// Transpose of [`Linear::partial`].
     pub fn partial_back<R: Real>(&self, cx: &mut Cx<R>, x: &Mat<R>, dy: &Mat<R>) -> Mat<R> {
+        self.weight_back(cx, x, dy);
+        dy.linear_input(cx.weight(self.weight))
+    }
+
+    /// The weight's gradient alone: all there is where the input is a constant.
+    pub fn weight_back<R: Real>(&self, cx: &mut Cx<R>, x: &Mat<R>, dy: &Mat<R>) {
         match &mut cx.deferred {
             Some(waiting) => waiting.push(Product { weight: self.weight, dy: dy.clone(), x: x.clone() }),
             None => dy.linear_weight(x, cx.grad(self.weight)),
         }
-        dy.linear_input(cx.weight(self.weight))
     }
 }

@@ -1,9 +1,12 @@
 //! Routed experts, with or without a shared one. Tokens enter and leave in the sequence-sharded
-//! view; between, they are on the ranks that own their experts.
+//! view; between, they are on the ranks that own their experts. Where experts work in a latent
+//! space, a token is projected before it is sent, and the weighed sum of what came back is projected
+//! out of it (Megatron-Core, `transformer/moe/moe_layer.py`: `fc1_latent_proj`, `fc2_latent_proj`);
+//! the router and the shared expert read the token itself.
 
 use super::mlp::{Mlp, Words};
 use super::router::{Chosen, Router};
-use super::{Block, Cx, act};
+use super::{Block, Cx, Linear, act};
 use crate::mat::{Mat, axpy, dot};
 use crate::params::{Id, Shelf};
 use crate::product::{View, Write, multiply};
@@ -11,7 +14,7 @@ use crate::real::Real;
 use crate::saved::Saved;
 use crate::split::experts::Plan;
 use comm::Result;
-use diag::{Blame, Finding};
+use layout::Axis;
 use memory::ledger::shardwright::routing_indices;
 use recipe::kinds::moe::Moe as Kind;
 
@@ -23,34 +26,30 @@ pub(crate) struct Moe {
     router: Router,
     fc1: Id,
     fc2: Id,
+    /// Biases of the two.
+    biases: Option<[Id; 2]>,
+    /// Into the latent space and out of it.
+    latent: Option<[Linear; 2]>,
     shared: Option<(Mlp, Option<Id>)>,
     kind: Kind,
     hidden: usize,
+    /// Width experts work in.
+    width: usize,
     /// Local width of an expert's first projection.
     into: usize,
 }
 
 impl Moe {
-    pub fn new(
-        kind: &Kind,
-        shelf: &Shelf,
-        path: &str,
-        hidden: u64,
-        balance: usize,
-    ) -> std::result::Result<Moe, Finding> {
-        let missing =
-            [(kind.latent.is_some(), "latent", "latent space around experts"), (kind.bias, "bias", "bias in experts")];
-        if let Some((_, key, what)) = missing.iter().find(|(is_set, _, _)| *is_set) {
-            let message = format!("the runtime has no {what}");
-            return Err(Finding::error("runtime/moe", Blame::Engine, format!("moe.{key}"), message));
-        }
+    pub fn new(kind: &Kind, shelf: &Shelf, path: &str, hidden: u64, balance: usize) -> Moe {
         let at = |name: &str| format!("{path}.{name}");
         let (fc1, fc2) = (shelf.id(&at("experts.fc1.weight")), shelf.id(&at("experts.fc2.weight")));
         let shared = kind.shared.as_ref().map(|shared| {
             let mlp = Mlp::new(shelf, &at("shared"), shared.activation, SHARED);
             (mlp, shelf.find(&at("shared.gate.weight")))
         });
-        Ok(Moe {
+        let linear = |name: &str| Linear::new(shelf, &at(name));
+        let bias = |name: &str| shelf.id(&at(name));
+        Moe {
             router: Router {
                 weight: shelf.id(&at("router.weight")),
                 bias: shelf.find(&at("router.bias")),
@@ -60,10 +59,13 @@ impl Moe {
             into: shelf.params[fc1.0].part.shape()[1] as usize,
             fc1,
             fc2,
+            biases: kind.bias.then(|| [bias("experts.fc1.bias"), bias("experts.fc2.bias")]),
+            latent: kind.latent.map(|_| [linear("latent_in"), linear("latent_out")]),
             shared,
             kind: kind.clone(),
             hidden: hidden as usize,
-        })
+            width: kind.latent.unwrap_or(hidden) as usize,
+        }
     }
 
     fn top_k(&self) -> usize {
@@ -104,16 +106,37 @@ impl Moe {
             let weight = self.bank(cx.weight(self.fc1), expert, self.into).t();
             multiply(&mut packed.data[first * self.into..], self.into, Write::Replace, R::ONE, x, weight);
         });
+        if let Some([bias, _]) = self.biases {
+            self.add_biases(plan, cx.weight(bias), &mut packed);
+        }
         packed
     }
 
+    fn add_biases<R: Real>(&self, plan: &Plan, biases: &Mat<R>, to: &mut Mat<R>) {
+        self.each_expert(plan, |expert, first, len| {
+            (first..first + len).for_each(|row| axpy(to.row_mut(row), R::ONE, biases.row(expert)));
+        });
+    }
+
+    /// Transpose of [`Moe::add_biases`].
+    fn biases_back<R: Real>(&self, cx: &mut Cx<R>, plan: &Plan, which: usize, d: &Mat<R>) {
+        let Some(bias) = self.biases.map(|biases| biases[which]) else { return };
+        self.each_expert(plan, |expert, first, len| {
+            (first..first + len).for_each(|row| axpy(cx.grad(bias).row_mut(expert), R::ONE, d.row(row)));
+        });
+    }
+
     fn unproject<R: Real>(&self, cx: &Cx<R>, plan: &Plan, inner: &Mat<R>) -> Mat<R> {
-        let mut out = Mat::zeros(inner.rows, self.hidden);
+        let mut out = Mat::zeros(inner.rows, self.width);
         self.each_expert(plan, |expert, first, len| {
             let x = View::new(&inner.data[first * inner.cols..], len, inner.cols, inner.cols);
-            let weight = self.bank(cx.weight(self.fc2), expert, self.hidden).t();
-            multiply(&mut out.data[first * self.hidden..], self.hidden, Write::Replace, R::ONE, x, weight);
+            let weight = self.bank(cx.weight(self.fc2), expert, self.width).t();
+            multiply(&mut out.data[first * self.width..], self.width, Write::Replace, R::ONE, x, weight);
         });
+        // Outputs are summed over the expert-tensor axis: one of its ranks brings the bias.
+        if let Some([_, bias]) = self.biases.filter(|_| cx.rank.on(Axis::Etp) == 0) {
+            self.add_biases(plan, cx.weight(bias), &mut out);
+        }
         out
     }
 
@@ -183,15 +206,22 @@ impl<R: Real> Block<R> for Moe {
     fn forward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)> {
         let scores = self.router.scores(cx, &x);
         let mut chosen = self.router.choose(cx, &scores)?;
-        let (rows, counts) = self.rows(&x, &chosen);
+        let narrow = self.latent.map(|[into, _]| into.forward(cx, &x));
+        let (rows, counts) = self.rows(narrow.as_ref().unwrap_or(&x), &chosen);
+        drop(narrow);
         let plan = Plan::new(cx.rank, &counts)?;
         let dispatched = plan.dispatch(cx.rank, rows)?;
         let packed = self.project(cx, &plan, &dispatched);
         let out = self.unproject(cx, &plan, &act::forward(self.kind.activation, &packed));
         let outputs = plan.combine(cx.rank, &out)?;
-        let mut y = Mat::zeros(x.rows, x.cols);
+        let mut y = Mat::zeros(x.rows, self.width);
         for (row, s) in chosen.sent(self.top_k()).iter().enumerate() {
             axpy(y.row_mut(s.token), chosen.weights.row(s.token)[s.slot], outputs.row(row));
+        }
+        if let Some([_, out]) = self.latent {
+            let mixed = std::mem::replace(&mut y, Mat::zeros(0, self.hidden));
+            y = out.forward(cx, &mixed);
+            saved.keep("latent mixed", mixed);
         }
         if let Some(shared) = self.shared(cx, &x, &mut saved)? {
             y.add(&shared);
@@ -230,20 +260,29 @@ impl<R: Real> Block<R> for Moe {
         let outputs = saved.take("expert outputs");
         let sent = chosen.sent(self.top_k());
         let mut dweights = Mat::zeros(x.rows, self.top_k());
-        let mut doutputs = Mat::zeros(outputs.rows, self.hidden);
+        let mut doutputs = Mat::zeros(outputs.rows, self.width);
+        let dmixed = self.latent.map(|[_, out]| out.backward(cx, &saved.take("latent mixed"), &dy));
+        let dmixed = dmixed.as_ref().unwrap_or(&dy);
         for (row, s) in sent.iter().enumerate() {
-            dweights.row_mut(s.token)[s.slot] = dot(dy.row(s.token), outputs.row(row));
-            axpy(doutputs.row_mut(row), chosen.weights.row(s.token)[s.slot], dy.row(s.token));
+            dweights.row_mut(s.token)[s.slot] = dot(dmixed.row(s.token), outputs.row(row));
+            axpy(doutputs.row_mut(row), chosen.weights.row(s.token)[s.slot], dmixed.row(s.token));
         }
         let dout = plan.dispatch(cx.rank, doutputs)?;
         let packed = saved.take("dispatched packed");
+        self.biases_back(cx, &plan, 1, &dout);
         let dinner = self.bank_back(cx, &plan, self.fc2, &act::forward(self.kind.activation, &packed), &dout);
         let dpacked = act::backward(self.kind.activation, &packed, &dinner);
+        self.biases_back(cx, &plan, 0, &dpacked);
         let drows = self.bank_back(cx, &plan, self.fc1, &saved.take("dispatched"), &dpacked);
         let drows = plan.combine(cx.rank, &drows)?;
         let mut dx = self.router.backward(cx, &x, &scores, &chosen, &dweights);
+        let mut dnarrow = self.latent.map(|_| Mat::zeros(x.rows, self.width));
+        let sum = dnarrow.as_mut().unwrap_or(&mut dx);
         for (row, s) in sent.iter().enumerate() {
-            axpy(dx.row_mut(s.token), R::ONE, drows.row(row));
+            axpy(sum.row_mut(s.token), R::ONE, drows.row(row));
+        }
+        if let (Some([into, _]), Some(dnarrow)) = (self.latent, dnarrow) {
+            dx.add(&into.backward(cx, &x, &dnarrow));
         }
         self.shared_back(cx, &x, &mut saved, &dy, &mut dx)?;
         Ok(dx)

@@ -42,6 +42,12 @@ named! {
         State = "state",
         /// Recurrent heads.
         RecurrentHeads = "recurrent_heads",
+        /// Keys a query reads where a sparse indexer chooses.
+        DsaTopK = "dsa_top_k",
+        /// Rows of the n-gram hash tables.
+        NgramRows = "ngram_rows",
+        /// Rows of the structure tables.
+        StructureRows = "structure_rows",
     }
 }
 
@@ -103,6 +109,9 @@ impl Dim {
             Dim::MambaGroups => mamba.map(|(_, groups, _)| groups),
             Dim::State => mamba.map(|(.., state)| state),
             Dim::RecurrentHeads => recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent)).map(|r| r.heads),
+            Dim::DsaTopK => recipe.features.dsa().map(|d| d.top_k),
+            Dim::NgramRows => recipe.features.ngram_hash.as_ref().and_then(|s| s.active()).map(|s| s.rows),
+            Dim::StructureRows => recipe.features.structure.as_ref().and_then(|s| s.active()).map(|s| s.rows),
         }
     }
 
@@ -132,6 +141,9 @@ impl Dim {
             Dim::MambaGroups => put(mamba(recipe).and_then(|(_, groups, _)| groups), value),
             Dim::State => put(mamba(recipe).map(|(_, _, state)| state), value),
             Dim::RecurrentHeads => put(recipe.recurrent.as_mut().map(|r| &mut r.heads), value),
+            Dim::DsaTopK => put(recipe.features.dsa.as_mut().map(|s| &mut s.value.top_k), value),
+            Dim::NgramRows => put(recipe.features.ngram_hash.as_mut().map(|s| &mut s.value.rows), value),
+            Dim::StructureRows => put(recipe.features.structure.as_mut().map(|s| &mut s.value.rows), value),
         };
         if done {
             return Ok(());

@@ -75,6 +75,7 @@ pub fn shrink(recipe: &Recipe, request: &LayoutRequest, dims: &Dims) -> Result<S
     small.attention();
     small.mixers();
     small.experts();
+    small.sides();
     small.batch();
     for (dim, value) in &dims.0 {
         dim.set(&mut small.recipe, &mut small.request, *value)?;
@@ -313,11 +314,17 @@ impl Shrinker {
         self.first(counts, |recipe, _, experts| {
             recipe.moe.iter_mut().for_each(|m| (m.experts, m.top_k) = (experts, top_k));
         });
-        let sides = [&mut self.recipe.features.ngram_hash, &mut self.recipe.features.structure];
-        for side in sides.into_iter().flatten() {
-            side.value.rows = side.value.rows.min(aim::VOCAB.max(side.value.tables));
-            side.value.dim = side.value.dim.min(aim::HEAD);
-        }
+    }
+
+    /// Side tables with rows for every lookup.
+    fn sides(&mut self) {
+        self.first([()], |recipe, _, ()| {
+            let sides = [&mut recipe.features.ngram_hash, &mut recipe.features.structure];
+            for side in sides.into_iter().flatten().map(|switch| &mut switch.value) {
+                side.rows = side.rows.min(aim::VOCAB.max(2 * side.lookups()));
+                side.dim = side.dim.min(aim::HEAD);
+            }
+        });
     }
 
     /// Enough microbatches to fill and drain the pipeline once, of at most two sequences.
@@ -354,7 +361,12 @@ fn keep_ordinals(recipe: &mut Recipe) {
         window.full_layers.retain(|o| *o < count);
     }
     if let Some(dsa) = &mut recipe.features.dsa {
+        let named = !dsa.value.layers.is_empty();
         dsa.value.layers.retain(|o| *o < count);
+        // No layer named means all of them, so that one stays named.
+        if named && dsa.value.layers.is_empty() {
+            dsa.value.layers.extend(count.checked_sub(1));
+        }
     }
 }
 

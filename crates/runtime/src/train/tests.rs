@@ -22,9 +22,14 @@ fn error(pattern: &str, tables: &str) -> f64 {
     let mut trainer = Trainer::<f64>::new(&recipe, layout, &comm, 3, Settings::default()).unwrap();
     let batch = Batch::synthetic(&recipe, layout, 1, 0);
     let (_, grads) = trainer.gradients(&batch).unwrap();
-    let loss = |trainer: &mut Trainer<f64>| {
+    // What an indexer reads is a constant to its loss, which it alone learns from.
+    let loss = |trainer: &mut Trainer<f64>, path: &str| {
         let report = trainer.accumulate(&batch).unwrap();
-        report.loss + report.auxiliary
+        match (recipe.features.dsa().is_some(), path.contains(".indexer.")) {
+            (false, _) => report.loss + report.auxiliary,
+            (true, false) => report.loss,
+            (true, true) => report.auxiliary,
+        }
     };
     let most = grads.iter().flat_map(|g| &g.data).fold(0.0f64, |a, b| a.max(b.abs()));
     let mut worst = 0.0f64;
@@ -36,9 +41,9 @@ fn error(pattern: &str, tables: &str) -> f64 {
             let at = hash(17, (id * 5 + pick) as u64) as usize % len;
             let (h, old) = (1e-5, trainer.weights[id].data[at]);
             trainer.weights[id].data[at] = old + h;
-            let up = loss(&mut trainer);
+            let up = loss(&mut trainer, &path);
             trainer.weights[id].data[at] = old - h;
-            let down = loss(&mut trainer);
+            let down = loss(&mut trainer, &path);
             trainer.weights[id].data[at] = old;
             largest = largest.max((grad.data[at] - (up - down) / (2.0 * h)).abs());
         }
@@ -73,10 +78,14 @@ fn experts_have_true_gradients() {
     error("E", &format!("{bank}{shared}[moe.router]\nscore = \"sigmoid\"\naux_loss = 0.3\n"));
     error("E", &format!("{bank}[moe.router]\nscore = \"softmax\"\nbias = true\naux_loss = 0.3\n"));
     error("E", &format!("{bank}capacity_factor = 0.7\nactivation = \"relu2\"\n"));
+    error("E", &format!("{bank}bias = true\nlatent = 4\nlatent_bias = true\n{shared}"));
 }
 
 #[test]
 fn recurrences_have_true_gradients() {
+    let channels = "[mamba]\nkind = \"mamba1\"\ninner = 6\nstate = 3\ndt_rank = 2\n";
+    error("M", channels);
+    error("M", &format!("{channels}inner_norms = true\nproj_bias = true\nconv_bias = false\n"));
     error("M", "[mamba]\nkind = \"mamba2\"\nheads = 4\nhead_dim = 3\nstate = 4\ngroups = 2\nchunk = 3\n");
     error("M", "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 3\nstate = 8\ngroups = 2\nangles = 2\nchunk = 3\n");
     error("G", "[gated_delta]\nkey_heads = 2\nvalue_heads = 4\nkey_dim = 3\nvalue_dim = 2\n");
@@ -90,4 +99,34 @@ fn prediction_heads_have_true_gradients() {
     let mtp = "[mlp]\nffn = 12\n[features.mtp]\ndepth = 2\npattern = \"F\"\n";
     error("F", mtp);
     error("F", &format!("tied = true\n{mtp}"));
+}
+
+#[test]
+fn side_embeddings_have_true_gradients() {
+    let tables = "rows = 37\ndim = 3\ntables = 3\nscales = 2\n";
+    for stage in ["first", "last"] {
+        let sides = format!("[features.ngram_hash]\n{tables}[features.structure]\n{tables}stage = \"{stage}\"\n");
+        error("F", &format!("[mlp]\nffn = 12\n{sides}"));
+    }
+}
+
+#[test]
+fn sparse_attention_has_true_gradients() {
+    let dsa = "[features.dsa]\nheads = 3\nhead_dim = 4\ntop_k = 3\n";
+    error("AA", &format!("[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 4\n{dsa}"));
+    error("A", &format!("[attention]\nheads = 2\nkv_heads = 1\nhead_dim = 4\nwindow = 5\n{dsa}"));
+    let latent = "[attention]\nkind = \"mla\"\nheads = 2\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 6\n";
+    error("AA", &format!("{latent}q_rank = 6\n{dsa}"));
+    error("A", &format!("{latent}{dsa}"));
+}
+
+#[test]
+fn heads_with_sinks_gates_and_whole_norms_have_true_gradients() {
+    let heads = "[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 4\n";
+    error("A", &format!("{heads}sinks = true\n"));
+    error("A", &format!("{heads}output_gate = true\nqkv_bias = true\n"));
+    error("A", &format!("{heads}qk_norm = \"full\"\n"));
+    error("A", &format!("norm = \"layernorm\"\n{heads}qk_norm = \"full\"\nsinks = true\noutput_gate = true\n"));
+    let latent = "[attention]\nkind = \"mla\"\nheads = 2\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 6\n";
+    error("A", &format!("{latent}sinks = true\n"));
 }

@@ -240,4 +240,25 @@ fn prediction_heads_load_elsewhere() {
     }
 }
 
+/// Side embeddings belong to the edge stages, wherever cuts of depth fall: what one split saved
+/// another loads, moments included.
+#[test]
+fn side_embeddings_load_elsewhere() {
+    let text = format!("name = \"t\"\npattern = \"AEMR\"\n{}{SIDES}", common::TABLES);
+    let recipe = Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"));
+    let pipeline = ([2, 1, 2, 1, 1, 1, 1], ZeroStage::One, Some(Schedule::OneF1b));
+    for source in [pipeline, cases()[9]] {
+        let temp = Temp::new("sides");
+        let store = temp.store().pieces(4..=32);
+        let (_, expected) = save_after_two::<f64>(&recipe, &request(source), &store);
+        for case in [cases()[0], cases()[4], cases()[5], cases()[7], cases()[8], cases()[13]] {
+            for (_, reports) in unwrap(load_and_train::<f64>(&recipe, &request(case), &store)) {
+                check_same(&expected, &reports, &format!("from {source:?} onto {case:?}"));
+            }
+        }
+    }
+}
+
+const SIDES: &str = "[features.ngram_hash]\nrows = 41\ndim = 3\ntables = 4\n\
+    [features.structure]\nrows = 9\ndim = 5\nscales = 2\nstage = \"last\"\n";
 const MTP: &str = "[features.mtp]\ndepth = 1\npattern = \"(AF)\"\n";

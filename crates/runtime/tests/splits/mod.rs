@@ -46,6 +46,8 @@ key_dim = 3
 value_dim = 2
 "#;
 
+pub const MAMBA1: &str =
+    "[mamba]\nkind = \"mamba1\"\ninner = 16\nstate = 4\ndt_rank = 3\ninner_norms = true\nproj_bias = true\n";
 pub const MAMBA2: &str = "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\n";
 pub const MAMBA3: &str = "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 2\nstate = 4\ngroups = 4\nchunk = 3\n";
 
@@ -54,11 +56,14 @@ pub const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 8\nkey_dim 
 /// Stands for a gate on the shared expert, whose table is one of the common ones.
 pub const GATED: &str = "# shared experts have a gate\n";
 
-/// A recipe of a pattern with more keys of `[recurrent]`, and more tables.
+/// A recipe of a pattern with more tables. A table said in `more` stands in place of the common one.
 pub fn recipe(pattern: &str, more: &str) -> Recipe {
     let gate = if more == GATED { "[moe.shared]\ngate = true" } else { "[moe.shared]" };
     let tables = TABLES.replace("[moe.shared]", gate);
-    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{tables}{more}");
+    let is_said =
+        |table: &&str| more.lines().any(|line| table.starts_with(&format!("{line}\n")) && line.starts_with('['));
+    let common: Vec<&str> = tables.split("\n\n").filter(|table| !is_said(table)).collect();
+    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{}\n{more}", common.join("\n\n"));
     Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"))
 }
 
@@ -108,6 +113,64 @@ pub const FEW_GROUPS: &str =
 const MTP: &str = "[features.mtp]\ndepth = 2\npattern = \"(AF)\"\n";
 const MLA: &str = "[features.mla]\nq_rank = 6\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 4\n";
 
+/// Both kinds of side embeddings: one where tokens enter, one where the loss is taken.
+pub const SIDES: &str = "[features.ngram_hash]\nrows = 41\ndim = 3\ntables = 4\n\
+    [features.structure]\nrows = 9\ndim = 5\nscales = 2\nstage = \"last\"\n";
+/// Both where tokens enter.
+pub const SIDES_FIRST: &str = "[features.ngram_hash]\nrows = 41\ndim = 3\ntables = 4\n\
+    [features.structure]\nrows = 9\ndim = 5\nscales = 2\n";
+
+/// A sparse indexer on the second attention layer.
+pub const DSA: &str = "[features.dsa]\nheads = 3\nhead_dim = 4\ntop_k = 5\nlayers = [1]\n";
+/// On latent attention.
+pub const DSA_MLA: &str = "[features.dsa]\nheads = 3\nhead_dim = 6\ntop_k = 5\n\
+    [features.mla]\nq_rank = 6\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 4\n";
+
+/// Experts with biases in a latent space.
+pub const LATENT_EXPERTS: &str = "[moe]\nexperts = 8\ntop_k = 2\nffn = 8\nactivation = \"relu2\"\n\
+    bias = true\nlatent = 6\nlatent_bias = true\n";
+
+/// Layouts of experts: each axis of theirs, and all of them.
+pub fn expert_layouts() -> Vec<LayoutRequest> {
+    let degrees = [[1, 1, 1, 4, 2, 2], [2, 1, 1, 2, 4, 1], [1, 2, 1, 1, 2, 1], [2, 2, 2, 1, 2, 2], [2, 1, 1, 2, 1, 4]];
+    let all = degrees.into_iter().enumerate().map(|(i, degrees)| {
+        let [tp, cp, pp, dp, ep, etp] = degrees.map(Some);
+        let zero = Some([ZeroStage::One, ZeroStage::Three][i % 2]);
+        LayoutRequest { tp, cp, pp, dp, ep, etp, zero, ..LayoutRequest::default() }
+    });
+    all.collect()
+}
+
+/// Everything a head may have: sinks, a gate, and norms over all heads, whose KV heads are copied at
+/// the highest degree.
+pub const HEADS: &str = "[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 4\nqk_norm = \"full\"\n\
+    sinks = true\noutput_gate = true\n";
+
+/// Layouts that a feature is tried under: each axis, and all of them.
+pub fn feature_layouts() -> Vec<LayoutRequest> {
+    let mut all = Vec::new();
+    let mut add = |set: &dyn Fn(&mut LayoutRequest)| {
+        let mut request = LayoutRequest::default();
+        set(&mut request);
+        all.push(request);
+    };
+    add(&|r| r.tp = Some(2));
+    add(&|r| (r.tp, r.sp) = (Some(2), Some(false)));
+    add(&|r| (r.tp, r.cp) = (Some(2), Some(2)));
+    add(&|r| r.cp = Some(4));
+    for zero in [ZeroStage::Zero, ZeroStage::Two, ZeroStage::Three] {
+        add(&|r| (r.cp, r.dp, r.zero) = (Some(2), Some(2), Some(zero)));
+    }
+    for (schedule, pp, vpp) in SCHEDULES {
+        add(&|r| {
+            (r.pp, r.vpp, r.schedule, r.microbatches) = (Some(pp), Some(vpp), Some(schedule), Some(4));
+            r.zero = Some(if vpp == 1 { ZeroStage::One } else { ZeroStage::Three });
+        });
+    }
+    add(&|r| (r.tp, r.cp, r.pp, r.dp, r.zero) = (Some(2), Some(2), Some(2), Some(2), Some(ZeroStage::Three)));
+    all
+}
+
 /// Every axis alone and with others, every schedule and ZeRO stage, prediction heads, recompute.
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
@@ -121,6 +184,7 @@ pub fn cases() -> Vec<Case> {
             add("(AF)", "", &|r| (r.tp, r.sp) = (Some(tp), Some(sp)));
         }
         add("R", "", &|r| (r.tp, r.sp) = (Some(2), Some(sp)));
+        add("M", MAMBA1, &|r| (r.tp, r.sp) = (Some(4), Some(sp)));
         add("M", MAMBA2, &|r| (r.tp, r.sp) = (Some(4), Some(sp)));
         add("M", MAMBA3, &|r| (r.tp, r.sp) = (Some(2), Some(sp)));
         add("G", DELTA, &|r| (r.tp, r.sp) = (Some(2), Some(sp)));
@@ -131,6 +195,7 @@ pub fn cases() -> Vec<Case> {
         add("A", "", &|r| r.cp = Some(cp));
     }
     add("A", MLA, &|r| (r.tp, r.cp) = (Some(2), Some(2)));
+    add("MM", MAMBA1, &|r| (r.tp, r.pp, r.dp, r.zero) = (Some(2), Some(2), Some(2), Some(ZeroStage::Three)));
     add("M", MAMBA2, &|r| r.cp = Some(2));
     add("AG", DELTA, &|r| (r.tp, r.cp) = (Some(2), Some(2)));
     add("MR", MAMBA3, &|r| r.cp = Some(2));
@@ -188,6 +253,21 @@ pub fn cases() -> Vec<Case> {
             });
         }
     }
+    for request in feature_layouts() {
+        let more = if request.dp == Some(2) { SIDES_FIRST } else { SIDES };
+        add("AFAF", more, &|r| *r = request.clone());
+        add("AFAF", if request.cp == Some(2) { DSA_MLA } else { DSA }, &|r| *r = request.clone());
+    }
+    for request in expert_layouts() {
+        add("EE", LATENT_EXPERTS, &|r| *r = request.clone());
+    }
+    for sp in [true, false] {
+        for tp in [2, 4] {
+            add("AF", HEADS, &|r| (r.tp, r.sp) = (Some(tp), Some(sp)));
+        }
+    }
+    add("AFAF", HEADS, &|r| (r.tp, r.cp, r.pp, r.zero) = (Some(2), Some(2), Some(2), Some(ZeroStage::Three)));
+    add("AF", DSA_MLA, &|r| (r.tp, r.cp, r.recompute) = (Some(2), Some(2), Some(layout::Recompute::Full)));
     for (mamba, pattern) in [(MAMBA2, "AEMEAEMR"), (MAMBA3, "AEMEAEMEAEMR")] {
         for (i, [tp, cp, pp, dp, ep, etp]) in degrees().into_iter().enumerate() {
             let zero = [ZeroStage::One, ZeroStage::Three, ZeroStage::Two, ZeroStage::Zero][i % 4];

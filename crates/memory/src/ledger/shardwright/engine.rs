@@ -6,7 +6,6 @@ use crate::ledger::{Job, Phase, Replay};
 use crate::line::{ByLine, Stand};
 use crate::tape::Peak;
 use layout::{Mesh, Order, OwnershipTable};
-use recipe::kinds::attention::QkNorm;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
 
@@ -26,21 +25,11 @@ impl ShardwrightOptions {
 
 /// What the runtime refuses to run, it has no bytes for.
 fn supported(recipe: &Recipe) -> Result<(), Unmodelled> {
-    let attention = recipe.attention();
-    let moe = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe));
     let mimo = match &recipe.mamba {
         Some(Mamba::Three(mamba)) => mamba.mimo_rank,
         _ => 1,
     };
-    let missing = [
-        (recipe.features.sides().next().is_some(), "side embeddings"),
-        (recipe.features.dsa().is_some(), "the sparse indexer"),
-        (attention.as_ref().is_some_and(|a| a.sinks || a.output_gate), "attention sinks and output gates"),
-        (attention.as_ref().is_some_and(|a| a.qk_norm == QkNorm::Full), "a norm of queries over all heads together"),
-        (recipe.uses(Mixer::Mamba) && mimo > 1, "Mamba-3 with several inputs a head"),
-        (moe.is_some_and(|m| m.latent.is_some() || m.bias), "latent or biased experts"),
-        (recipe.uses(Mixer::Mamba) && matches!(recipe.mamba, Some(Mamba::One(_))), "Mamba-1"),
-    ];
+    let missing = [(recipe.uses(Mixer::Mamba) && mimo > 1, "Mamba-3 with several inputs a head")];
     match missing.iter().find(|(is_there, _)| *is_there) {
         Some((_, what)) => Err(Unmodelled::new(*what, "this project's runtime does not run it")),
         None => Ok(()),

@@ -12,7 +12,7 @@ pub use chunk::{mixers, of_chunk};
 pub use engine::{ShardwrightOptions, replay};
 pub use replay::{Highest, highest};
 pub use saves::{
-    DELTA_CHUNK, Holds, Link, Rows, Save, Sizes, bytes, carried, dropped, head, m2rnn_chunk, norm_input, of_mixer,
-    prediction, routing_indices,
+    DELTA_CHUNK, Holds, Link, MAMBA1_CHUNK, Rows, Save, Sizes, bytes, carried, dropped, head, m2rnn_chunk, norm_input,
+    of_mixer, prediction, routing_indices,
 };
 pub use state::{Held, held};

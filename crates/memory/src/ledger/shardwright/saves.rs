@@ -6,7 +6,7 @@ use super::local::Local;
 use layout::activations::trades_heads;
 use layout::request::RecomputeModule;
 use layout::{Layout, OwnershipTable, Recompute};
-use recipe::kinds::attention::AttentionKind;
+use recipe::kinds::attention::{AttentionKind, QkNorm};
 use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
@@ -15,6 +15,10 @@ use recipe::{Mixer, Recipe};
 const M2RNN_CHUNK: usize = 64;
 /// Tokens between kept states of a gated delta net, as Megatron-Core's reference scans them.
 pub const DELTA_CHUNK: usize = 64;
+
+/// Tokens between kept states of a Mamba-1 scan: the reference's kernel keeps none and runs whole
+/// sequences again, which here would be as long as the sequence.
+pub const MAMBA1_CHUNK: usize = 64;
 
 /// Sizes a declaration may depend on: all follow from the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,13 +154,35 @@ pub fn of_mixer(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, mixer:
     let sizes = Sizes::of(layout);
     let hidden = recipe.hidden as usize;
     match mixer {
-        Mixer::Attention => attention(recipe, &local, &sizes),
+        Mixer::Attention => {
+            let mut saves = attention(recipe, &local, &sizes);
+            saves.extend(indexer(recipe, &local, &sizes));
+            saves.extend(norm_sums(recipe, &local, &sizes));
+            saves
+        }
         Mixer::Mlp => feed_forward(["input", "packed"], &sizes, hidden, local.rows("fc1.weight")),
         Mixer::Moe => experts(recipe, layout, &local, &sizes),
         Mixer::Mamba => mamba(recipe, &local, &sizes),
         Mixer::Recurrent => recurrent(recipe, &local, &sizes),
         Mixer::GatedDelta => gated_delta(recipe, &local, &sizes),
     }
+}
+
+/// What an indexer keeps: keys of all tokens, and the choice of every query.
+fn indexer(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
+    let Some(dsa) = recipe.features.dsa().filter(|_| local.has("indexer.wq.weight")) else { return Vec::new() };
+    let top_k = (dsa.top_k as usize).min(sizes.sequence);
+    vec![
+        Save::new("index keys", sizes.sequences * sizes.sequence, dsa.head_dim as usize),
+        Save::indices("chosen", sizes.tokens * top_k),
+    ]
+}
+
+/// Sums that norms over all heads together need of a token: of squares, and under LayerNorm of numbers.
+fn norm_sums(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Option<Save> {
+    let is_whole = recipe.attention().is_some_and(|a| a.qk_norm == QkNorm::Full);
+    let each = 2 * (1 + usize::from(local.has("q_norm.bias")));
+    is_whole.then(|| Save::new("norm sums", sizes.tokens, each))
 }
 
 fn attention(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
@@ -200,6 +226,7 @@ pub fn routing_indices(moe: &recipe::kinds::moe::Moe, sizes: &Sizes, came: usize
 fn experts(recipe: &Recipe, layout: &Layout, local: &Local, sizes: &Sizes) -> Vec<Save> {
     let Some(moe) = &recipe.moe else { return Vec::new() };
     let (hidden, top_k) = (recipe.hidden as usize, moe.top_k as usize);
+    let width = moe.latent.unwrap_or(recipe.hidden) as usize;
     let sent = sizes.shard * top_k;
     let came = sent * layout.etp.get() as usize;
     let mut saves = vec![
@@ -207,10 +234,11 @@ fn experts(recipe: &Recipe, layout: &Layout, local: &Local, sizes: &Sizes) -> Ve
         Save::new("scores", sizes.shard, moe.experts as usize),
         Save::new("weights", sizes.shard, top_k),
         Save::indices("routing", routing_indices(moe, sizes, came)),
-        Save::routed("expert outputs", sent, hidden),
-        Save::routed("dispatched", came, hidden),
+        Save::routed("expert outputs", sent, width),
+        Save::routed("dispatched", came, width),
         Save::routed("dispatched packed", came, local.dim("experts.fc1.weight", 1)),
     ];
+    saves.extend(moe.latent.map(|_| Save::new("latent mixed", sizes.shard, width)));
     if moe.shared.is_some() {
         let width = local.rows("shared.fc1.weight");
         saves.extend(feed_forward(["shared input", "shared packed"], sizes, hidden, width));
@@ -223,6 +251,13 @@ fn experts(recipe: &Recipe, layout: &Layout, local: &Local, sizes: &Sizes) -> Ve
 fn mamba(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
     let (tokens, hidden, inner) = (sizes.tokens, recipe.hidden as usize, local.cols("out_proj.weight"));
     match &recipe.mamba {
+        Some(Mamba::One(mamba)) => vec![
+            Save::new("input", tokens, hidden),
+            Save::new("projected", tokens, local.rows("in_proj.weight")),
+            Save::new("selected", tokens, local.rows("x_proj.weight")),
+            states(sizes, &[sizes.sequence], MAMBA1_CHUNK, inner, mamba.state as usize),
+            Save::new("scanned", tokens, inner),
+        ],
         Some(Mamba::Two(mamba)) => {
             // Time is traded for heads: all of time, a share of the columns. Or it is not.
             let trades = trades_heads(mamba, local.layout);
@@ -250,7 +285,7 @@ fn mamba(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
                 Save::new("scanned", tokens, inner),
             ]
         }
-        _ => Vec::new(),
+        None => Vec::new(),
     }
 }
 

@@ -39,7 +39,7 @@ fn head_widths(cx: &Cx, path: &str) -> [usize; 3] {
     let out = local.cols("out.weight");
     match attention.kind {
         AttentionKind::Gqa { .. } => {
-            let kv = (local.rows("qkv.weight") - out) / 2;
+            let kv = (local.rows("qkv.weight") - out * (1 + usize::from(attention.output_gate))) / 2;
             [out, kv, kv]
         }
         AttentionKind::Mla(mla) => {
@@ -70,10 +70,37 @@ fn tile(cx: &Cx, path: &str, copies: usize, keys: usize, values: usize) -> Buf {
     cx.temp(rows * q / k.max(1) * (copies * rows + keys * key + values * value))
 }
 
+/// An indexer's choice: its keys gathered over both axes, own queries, and positions.
+fn choose(cx: &Cx, path: &str) -> Kept {
+    let (saves, local) = (cx.saves(Mixer::Attention, path), cx.local(path));
+    let mut kept = Vec::new();
+    for save in saves.iter().filter(|s| s.name == "index keys") {
+        let part = cx.enter(cx.temp(cx.sizes.shard * save.cols));
+        kept.push(if cx.sizes.cp > 1 { cx.kept(save) } else { part });
+        let _looking =
+            cx.temp(cx.sizes.shard * (local.rows("indexer.wq.weight") + local.rows("indexer.weights.weight")));
+        kept.extend(saves.iter().filter(|s| s.name == "chosen").map(|s| cx.kept(s)));
+    }
+    kept
+}
+
+/// What an indexer's loss needs: own input, queries, weights and keys, and the gradients of each.
+fn learn(cx: &Cx, path: &str) {
+    let (saves, local) = (cx.saves(Mixer::Attention, path), cx.local(path));
+    for save in saves.iter().filter(|s| s.name == "index keys") {
+        let own = local.rows("indexer.wq.weight") + local.rows("indexer.weights.weight");
+        let _input = cx.temp(cx.sizes.shard * if is_latent(cx.recipe) { 0 } else { cx.hidden() });
+        let _looking = cx.temp(2 * cx.sizes.shard * own);
+        let dkeys = cx.kept(save);
+        let _own = cx.temp(3 * cx.sizes.shard * save.cols);
+        drop(dkeys);
+    }
+}
+
 fn attention(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     let (tokens, saves) = (cx.sizes.tokens, cx.saves(Mixer::Attention, path));
     let [q, k, v] = head_widths(cx, path);
-    let mut kept = Vec::new();
+    let mut kept = choose(cx, path);
     let _latents = if is_latent(cx.recipe) {
         kept.extend(["kv latent", "q latent"].map(|name| cx.temp(len(&saves, name))));
         let joined = cx.temp(cx.sizes.shard * cols(&saves, "whole latents"));
@@ -87,11 +114,13 @@ fn attention(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
         let x = cx.enter(x);
         let projected = cx.temp(len(&saves, "projected"));
         kept.extend([x, projected]);
+        kept.push(cx.temp(len(&saves, "norm sums")));
         let is_normed = cx.recipe.attention().is_some_and(|a| a.qk_norm == QkNorm::Head);
         is_normed.then(|| cx.temp(tokens * (q + k)))
     };
     let heads = [q, k, v].map(|width| cx.temp(tokens * width));
     drop(_latents);
+    let gate = gate(cx, q);
     let out = cx.temp(len(&saves, "heads out"));
     let statistics = [0; 2].map(|_| cx.temp(len(&saves, "statistics")));
     let round = ring(cx, k + v);
@@ -99,9 +128,11 @@ fn attention(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     drop((round, core));
     let [log, sum] = statistics;
     drop(sum);
+    let open = cx.temp(gate.len);
+    drop(gate);
     let partial = cx.temp(tokens * cx.hidden());
     let y = cx.leave(partial);
-    drop(heads);
+    drop((heads, open));
     kept.extend([out, log]);
     (y, kept)
 }
@@ -111,6 +142,7 @@ fn attention_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
     let [q, k, v] = head_widths(cx, path);
     let dy = cx.enter(dy);
     let dheads = cx.temp(len(&saves, "heads out"));
+    let gates = [0; 2].map(|_| gate(cx, q));
     let width = q + k + v;
     // Heads as projected, and once more as the core reads them.
     let heads = cx.temp(tokens * if is_latent(cx.recipe) { width } else { width + q + k });
@@ -119,7 +151,10 @@ fn attention_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
     let theirs = cx.temp(tokens * (k + v));
     let round = ring(cx, k + v);
     let core = tile(cx, path, 2, 2, 1);
+    let read = cx.temp(len(&saves, "chosen"));
     drop((round, core, theirs, along));
+    drop(cx.leave(read));
+    learn(cx, path);
     let joined = cx.temp(tokens * width);
     let dx = if is_latent(cx.recipe) {
         let latents = cx.temp(2 * tokens * cols(&saves, "whole latents"));
@@ -131,8 +166,14 @@ fn attention_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
         drop(joined);
         cx.leave(dx)
     };
-    drop((kept, dy, dheads, heads, grads));
+    drop((kept, dy, dheads, gates, heads, grads));
     dx
+}
+
+/// The gate on heads' outputs, where there is one: as wide as queries.
+fn gate(cx: &Cx, q: usize) -> Buf {
+    let is_gated = cx.recipe.attention().is_some_and(|a| a.output_gate);
+    cx.temp(if is_gated { cx.sizes.tokens * q } else { 0 })
 }
 
 fn feed_forward(cx: &Cx, inner: usize, width: usize, x: Buf) -> (Buf, Kept) {
@@ -178,10 +219,12 @@ fn combine(cx: &Cx, came: usize, sent: usize) -> Buf {
 fn experts(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     let saves = cx.saves(Mixer::Moe, path);
     let (sent, came) = (len(&saves, "expert outputs"), len(&saves, "dispatched"));
-    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / cx.hidden().max(1));
+    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / cols(&saves, "dispatched").max(1));
     let scores = cx.temp(len(&saves, "scores"));
     let weights = cx.temp(len(&saves, "weights"));
+    let narrow = cx.temp(len(&saves, "latent mixed"));
     let rows = cx.temp(sent);
+    drop(narrow);
     let dispatched = dispatch(cx, rows, came);
     let indices = saves.iter().filter(|s| s.name == "routing").map(|s| cx.kept(s)).collect::<Vec<_>>();
     let packed = cx.temp(len(&saves, "dispatched packed"));
@@ -190,7 +233,7 @@ fn experts(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     drop(activated);
     let outputs = combine(cx, came, sent);
     let y = cx.stream();
-    let mut kept = vec![scores, weights, dispatched, packed, outputs];
+    let mut kept = vec![scores, weights, dispatched, packed, outputs, cx.temp(len(&saves, "latent mixed"))];
     kept.extend(indices);
     if cx.recipe.moe.as_ref().is_some_and(|moe| moe.shared.is_some()) {
         let local = cx.local(path);
@@ -209,9 +252,11 @@ fn experts(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
 fn experts_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
     let saves = cx.saves(Mixer::Moe, path);
     let (sent, came) = (len(&saves, "expert outputs"), len(&saves, "dispatched"));
-    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / cx.hidden().max(1));
+    let width = cols(&saves, "dispatched").max(1);
+    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / width);
+    let dmixed = cx.temp(len(&saves, "latent mixed"));
     // Three words for every choice: expert, token, slot.
-    let choices = cx.heap.bytes(Line::RoutingScratch, (sent / cx.hidden().max(1)) as u64 * 24);
+    let choices = cx.heap.bytes(Line::RoutingScratch, (sent / width) as u64 * 24);
     let dweights = cx.temp(len(&saves, "weights"));
     let doutputs = cx.temp(sent);
     let dout = dispatch(cx, doutputs, came);
@@ -230,7 +275,7 @@ fn experts_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
         let shared = feed_forward_back(cx, cx.local(path).cols("shared.fc2.weight"), vec![cx.temp(0)], first);
         drop((shared, second));
     }
-    drop((kept, dy, choices, dweights, dout, dinner, dpacked, came_back, drows));
+    drop((kept, dy, dmixed, choices, dweights, dout, dinner, dpacked, came_back, drows));
     dx
 }
 
@@ -248,6 +293,7 @@ struct Scan {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    Mamba1,
     Mamba2,
     /// Mamba-2 that hands its state from part to part.
     Mamba2Parts,
@@ -271,6 +317,7 @@ impl Kind {
 fn scan(cx: &Cx, mixer: Mixer, path: &str) -> Scan {
     let (saves, local, recipe) = (cx.saves(mixer, path), cx.local(path), cx.recipe);
     let (kind, head) = match (mixer, &recipe.mamba, &recipe.recurrent, &recipe.gated_delta) {
+        (Mixer::Mamba, Some(Mamba::One(_)), ..) => (Kind::Mamba1, 1),
         (Mixer::Mamba, Some(Mamba::Three(m)), ..) => (Kind::Mamba3, m.head_dim),
         (Mixer::Recurrent, _, Some(m), _) => (Kind::M2rnn, m.value_dim),
         (Mixer::GatedDelta, _, _, Some(m)) => (Kind::Delta, m.value_dim),
@@ -292,7 +339,7 @@ impl Scan {
     /// The cell: its input and that input's gradient, and numbers of every head.
     fn cell(&self, cx: &Cx) -> Kept {
         let by_head = match self.kind {
-            Kind::Mamba2 | Kind::Mamba2Parts | Kind::M2rnn => 3,
+            Kind::Mamba1 | Kind::Mamba2 | Kind::Mamba2Parts | Kind::M2rnn => 3,
             Kind::Delta => 5,
             Kind::Mamba3 => return vec![cx.temp(2 * self.convolved + 2 * self.angles + 7 * self.heads)],
         };
@@ -331,12 +378,12 @@ fn scanned(cx: &Cx, mixer: Mixer, path: &str, x: Buf) -> (Buf, Kept) {
     let x = cx.enter(x);
     let projected = s.trade(cx, cx.temp(s.projected));
     let mut kept = vec![x, projected];
-    kept.extend(["angle rates", "tails", "inverse"].map(|name| cx.temp(len(&saves, name))));
+    kept.extend(["selected", "angle rates", "tails", "inverse"].map(|name| cx.temp(len(&saves, name))));
     let parts = cx.temp(s.projected);
     let cell = s.cell(cx);
     kept.extend([cx.temp(s.inner), cx.temp(len(&saves, "states"))]);
     let gated = cx.temp(s.inner);
-    let normed = (s.kind != Kind::Mamba3).then(|| cx.temp(s.inner));
+    let normed = (!matches!(s.kind, Kind::Mamba1 | Kind::Mamba3)).then(|| cx.temp(s.inner));
     let y = if s.kind.keeps_normed() {
         drop(gated);
         kept.extend(normed.map(|normed| s.trade(cx, normed)));
@@ -362,7 +409,7 @@ fn scanned_back(cx: &Cx, mixer: Mixer, path: &str, mut kept: Kept, dy: Buf) -> B
     // Beside the gradient that came: those of the scan's output and of the gate, and what the norm
     // and the gate are computed from again.
     let gates = cx.temp(match s.kind {
-        Kind::Mamba2 | Kind::Mamba2Parts | Kind::Mamba3 => 2 * s.inner,
+        Kind::Mamba1 | Kind::Mamba2 | Kind::Mamba2Parts | Kind::Mamba3 => 2 * s.inner,
         Kind::M2rnn => 3 * s.inner,
         Kind::Delta => 4 * s.inner,
     });

@@ -12,6 +12,7 @@ use crate::line::Line;
 use heap::Buf;
 use layout::activations::depth_state;
 use layout::order::Pass;
+use recipe::kinds::side::OwnerStage;
 use recipe::{Layer, Mixer, Place};
 use region::{Cx, Kept, len};
 
@@ -88,8 +89,11 @@ impl Chunk<'_> {
     fn forward(&self) -> Flight {
         let cx = self.cx;
         let x = if self.index == 0 {
-            let _table = self.opened(Some(Place::Embedding));
-            cx.leave(cx.temp(cx.sizes.tokens * cx.hidden()))
+            let table = self.opened(Some(Place::Embedding));
+            let x = cx.leave(cx.temp(cx.sizes.tokens * cx.hidden()));
+            drop(table);
+            self.sides(OwnerStage::First);
+            x
         } else {
             cx.stream()
         };
@@ -99,6 +103,7 @@ impl Chunk<'_> {
         if !self.is_last() {
             return flight;
         }
+        self.sides(OwnerStage::Last);
         let edges = self.edges();
         let loss = self.loss();
         drop(edges);
@@ -159,6 +164,34 @@ impl Chunk<'_> {
             }
         }
         x
+    }
+
+    /// Side embeddings of a stage, one after the other: what was found, and its projection.
+    fn sides(&self, stage: OwnerStage) {
+        let (cx, mut weights) = (self.cx, None);
+        for width in self.side_widths(stage) {
+            weights = weights.or_else(|| self.opened(Some(Place::Side(stage))));
+            let found = cx.temp(cx.sizes.shard * width);
+            let projected = cx.stream();
+            drop((found, projected));
+        }
+    }
+
+    /// Rows are looked up again, and their gradients lie beside them.
+    fn sides_back(&self, stage: OwnerStage, waits: &mut Option<Kept>) {
+        let (cx, mut weights) = (self.cx, None);
+        for width in self.side_widths(stage) {
+            weights = weights.or_else(|| self.opened(Some(Place::Side(stage))));
+            let found = [0; 2].map(|_| cx.temp(cx.sizes.shard * width));
+            waits.iter_mut().for_each(|w| w.push(cx.temp(cx.sizes.shard * (width + cx.hidden()))));
+            drop(found);
+        }
+    }
+
+    /// Widths of what each side embedding of a stage finds for a token.
+    fn side_widths(&self, stage: OwnerStage) -> Vec<usize> {
+        let mine = self.cx.recipe.features.sides().filter(|(_, side)| side.stage == stage);
+        mine.map(|(_, side)| (side.tables * side.dim) as usize).collect()
     }
 
     /// The head and the loss: input, shares, and three statistics of every token on the way.
@@ -222,8 +255,12 @@ impl Chunk<'_> {
                 let parts = cx.temp(2 * cx.sizes.shard * cx.hidden());
                 drop((kept, inner, djoined, parts));
             }
+            self.sides_back(OwnerStage::Last, &mut waits);
         }
         self.stack_back(&self.levels(), blocks, &dx, &mut self.state(self.index + 1), &mut waits);
+        if self.index == 0 {
+            self.sides_back(OwnerStage::First, &mut waits);
+        }
         waits.unwrap_or_default()
     }
 

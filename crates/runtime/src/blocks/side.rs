@@ -1,0 +1,165 @@
+//! Side embeddings: rows that a token's n-grams or structure name, projected onto the hidden width
+//! and added to the residual stream where their owner stage holds them (`recipe::kinds::side`).
+//!
+//! Every rank that holds them holds them whole and looks up its own tokens. An n-gram reaches back
+//! over any cut in time: ids are data, which each rank has, and no collective is needed. Nothing is
+//! kept for backward; rows are looked up again.
+
+use super::{Cx, Linear};
+use crate::mat::{Mat, axpy, dot};
+use crate::model::Tokens;
+use crate::params::{Id, Shelf, hash};
+use crate::rank::Rank;
+use crate::real::Real;
+use comm::Result;
+use recipe::kinds::side::{OwnerStage, SideEmbedding};
+use recipe::{Place, Recipe};
+use std::ops::Range;
+
+/// The side embeddings of one owner stage.
+pub(crate) struct Sides {
+    place: Place,
+    all: Vec<Side>,
+}
+
+impl Sides {
+    /// Those that `stage` owns.
+    pub fn new(recipe: &Recipe, shelf: &Shelf, stage: OwnerStage) -> Sides {
+        let mine = recipe.features.sides().filter(|(_, side)| side.stage == stage);
+        Sides { place: Place::Side(stage), all: mine.map(|(name, side)| Side::new(name, side, shelf)).collect() }
+    }
+
+    /// Adds them to the residual stream of this rank's own tokens.
+    pub fn forward<R: Real>(&self, cx: &mut Cx<R>, tokens: &Tokens, x: &mut Mat<R>) -> Result<()> {
+        if self.all.is_empty() {
+            return Ok(());
+        }
+        cx.open(self.place)?;
+        self.all.iter().for_each(|side| x.add(&side.forward(cx, tokens)));
+        cx.close(self.place);
+        Ok(())
+    }
+
+    /// Transpose of [`Sides::forward`]; the stream's gradient passes unchanged.
+    pub fn backward<R: Real>(&self, cx: &mut Cx<R>, tokens: &Tokens, dx: &Mat<R>) -> Result<()> {
+        if self.all.is_empty() {
+            return Ok(());
+        }
+        cx.open(self.place)?;
+        self.all.iter().for_each(|side| side.backward(cx, tokens, dx));
+        cx.close(self.place);
+        Ok(())
+    }
+}
+
+/// One side embedding.
+struct Side {
+    table: Id,
+    proj: Linear,
+    scales: Option<Id>,
+    lookups: Vec<Lookup>,
+    dim: usize,
+    tables: usize,
+}
+
+/// One lookup of a token: which rows it may find, and what of the token decides which.
+struct Lookup {
+    rows: Range<usize>,
+    /// Where it lands among the concatenated tables.
+    table: usize,
+    component: usize,
+    /// One odd factor for each token of the n-gram, the latest first.
+    factors: Vec<u64>,
+    bias: u64,
+}
+
+/// Tokens that decide a lookup: the first half of the hash tables reads pairs, the other triples, as
+/// cppmega's `orders = (2, 3)`. Structure is a channel of its own in the data, which rehearsals do
+/// not have: it is read off the token alone.
+fn order(name: &str, side: &SideEmbedding, table: u64) -> usize {
+    match name {
+        "ngram_hash" if 2 * table < side.tables => 2,
+        "ngram_hash" => 3,
+        _ => 1,
+    }
+}
+
+impl Lookup {
+    fn new(name: &str, side: &SideEmbedding, index: u64) -> Lookup {
+        let (table, component) = (index / side.components(), index % side.components());
+        let share = side.share(index);
+        let key = hash(name.bytes().fold(0, |key, byte| hash(key, u64::from(byte))), index);
+        Lookup {
+            rows: share.start as usize..share.end as usize,
+            table: table as usize,
+            component: component as usize,
+            factors: (0..order(name, side, table) as u64).map(|back| hash(key, back) >> 32 | 1).collect(),
+            bias: hash(key, u64::MAX) >> 32,
+        }
+    }
+
+    /// The row for the token at a position: products of ids and factors, exclusive-or'd. Before the
+    /// beginning of a sequence ids are zero.
+    fn row(&self, sequence: &[u32], position: usize) -> usize {
+        let id = |back: usize| position.checked_sub(back).map_or(0, |at| u64::from(sequence[at]));
+        let products = self.factors.iter().enumerate().map(|(back, factor)| factor.wrapping_mul(id(back)));
+        let hashed = products.fold(self.bias, |sum, product| sum ^ product);
+        self.rows.start + hashed as usize % self.rows.len()
+    }
+}
+
+impl Side {
+    fn new(name: &str, side: &SideEmbedding, shelf: &Shelf) -> Side {
+        Side {
+            table: shelf.id(&format!("side.{name}.table.weight")),
+            proj: Linear::new(shelf, &format!("side.{name}.proj")),
+            scales: shelf.find(&format!("side.{name}.scales")),
+            lookups: (0..side.lookups()).map(|index| Lookup::new(name, side, index)).collect(),
+            dim: side.dim as usize,
+            tables: side.tables as usize,
+        }
+    }
+
+    /// Visits every lookup of this rank's own tokens: the token's row of the stream, and the row of
+    /// the table it finds.
+    fn each(&self, rank: &Rank, tokens: &Tokens, mut visit: impl FnMut(usize, &Lookup, usize)) {
+        let own = rank.shard_positions().into_iter().flat_map(|at| tokens.sequences.iter().map(move |s| (at, s)));
+        for (row, (position, sequence)) in own.enumerate() {
+            self.lookups.iter().for_each(|lookup| visit(row, lookup, lookup.row(sequence, position)));
+        }
+    }
+
+    fn columns(&self, lookup: &Lookup) -> Range<usize> {
+        lookup.table * self.dim..(lookup.table + 1) * self.dim
+    }
+
+    fn scale<R: Real>(&self, weights: &[Mat<R>], lookup: &Lookup) -> R {
+        self.scales.map_or(R::ONE, |scales| weights[scales.0].data[lookup.component])
+    }
+
+    /// What tokens find, components summed and tables side by side.
+    fn found<R: Real>(&self, cx: &Cx<R>, tokens: &Tokens) -> Mat<R> {
+        let mut found = Mat::zeros(cx.sizes.shard, self.tables * self.dim);
+        self.each(cx.rank, tokens, |row, lookup, at| {
+            let to = &mut found.row_mut(row)[self.columns(lookup)];
+            axpy(to, self.scale(cx.weights, lookup), cx.weight(self.table).row(at));
+        });
+        found
+    }
+
+    fn forward<R: Real>(&self, cx: &Cx<R>, tokens: &Tokens) -> Mat<R> {
+        self.proj.forward(cx, &self.found(cx, tokens))
+    }
+
+    fn backward<R: Real>(&self, cx: &mut Cx<R>, tokens: &Tokens, dy: &Mat<R>) {
+        let found = self.found(cx, tokens);
+        let dfound = self.proj.backward(cx, &found, dy);
+        self.each(cx.rank, tokens, |row, lookup, at| {
+            let d = &dfound.row(row)[self.columns(lookup)];
+            axpy(cx.grads[self.table.0].row_mut(at), self.scale(cx.weights, lookup), d);
+            if let Some(scales) = self.scales {
+                cx.grads[scales.0].data[lookup.component] += dot(d, cx.weights[self.table.0].row(at));
+            }
+        });
+    }
+}
