@@ -9,10 +9,11 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
     if case.layout.engine == Some(Engine::Shardwright) {
         return;
     }
-    let who = case.layout.engine.map_or("no engine but `shardwright`".to_string(), |e| format!("`{e}`"));
     for module in modules.iter().filter(|m| m.is_ours()) {
-        let has = if case.layout.engine.is_some() { "has no recompute of" } else { "computes again by itself" };
-        let message = format!("{who} {has} whole `{module}` blocks");
+        let message = match case.layout.engine {
+            Some(engine) => format!("`{engine}` has no recompute of whole `{module}` blocks"),
+            None => format!("whole `{module}` blocks are computed again by `--engine shardwright` alone"),
+        };
         let known = RecomputeModule::ALL.iter().filter(|(_, m)| !m.is_ours()).map(|(name, _)| *name);
         findings.push(Finding::error("recompute/module", Blame::Engine, "recompute", message).hint(format!(
             "modules may be {}; `full` computes everything again",
