@@ -90,7 +90,7 @@ named! {
 }
 
 /// What is computed again in backward instead of being kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Recompute {
     /// Nothing.
     None,

@@ -57,7 +57,7 @@ fn priced_cut(recipe: &Recipe, layout: &Layout, what: EvenIn, on: &str) -> Resul
     let timing = cost::Options::of(layout.engine, recipe);
     let prices = Prices::new(recipe, layout, &cluster, &timing).map_err(|e| unpriced(&e.what, e.to_string()))?;
     let shards = Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]);
-    let weights = Weights::new(recipe, &quick, &prices, &shards);
+    let weights = Weights::new(recipe, quick.weights(&shards), &prices);
     let starts = match what {
         EvenIn::Time => weights.by_time(layout.chunks() as usize),
         EvenIn::Memory => weights.by_memory(layout.schedule, layout.pp.get(), layout.vpp.get()),
