@@ -174,15 +174,16 @@ fn optimizer(prices: &Prices, layout: &Layout, held: &Held) -> (f64, f64) {
         ZeroStage::Zero => 1.0,
         _ => replicas[mesh].sharing.members as f64,
     };
-    let (mut bytes, mut products, mut stepped) = (0.0, 0.0, 0.0);
+    let offload = prices.options.offload;
+    let (mut bytes, mut products, mut away) = (0.0, 0.0, 0.0);
     for mesh in 0..2 {
-        let adam = held.elements[mesh] - held.muon[mesh];
-        bytes += (adam * ADAMW_BYTES + held.muon[mesh] * MUON_BYTES) / shards(mesh);
+        // What Muon steps stays on the device, which orthogonalises it (`memory::fit::Offload`).
+        let adam = (held.elements[mesh] - held.muon[mesh]) / shards(mesh);
+        bytes += adam * (1.0 - offload) * ADAMW_BYTES + held.muon[mesh] / shards(mesh) * MUON_BYTES;
         products += held.products[mesh] / shards(mesh);
-        stepped += held.elements[mesh] / shards(mesh);
+        away += adam * offload;
     }
-    let kernels = bytes * (1.0 - prices.options.offload) / prices.meter.rate();
-    let away = stepped * prices.options.offload;
+    let kernels = bytes / prices.meter.rate();
     // The gradient goes down in fp32 and the weight comes back in bf16.
     let travel = prices.host_link.map_or(0.0, |rate| away * 6.0 / (rate * HOST_LINK));
     let host = away * prices.cluster.devices_per_node as f64 / HOST_STEPS;

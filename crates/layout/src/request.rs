@@ -64,6 +64,11 @@ named! {
         Layers = "layers",
         /// As even as possible by parameters, edges included.
         Params = "params",
+        /// By bytes at the peak. Which those are is a question of prices, so whoever has them says
+        /// the boundaries.
+        Memory = "memory",
+        /// By seconds of a microbatch, likewise.
+        Time = "time",
     }
 }
 

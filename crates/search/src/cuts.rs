@@ -73,6 +73,8 @@ impl Weights {
         match balance {
             Balance::Layers => Cut { even: Evenness::Layers, starts: even(self.kinds.len(), chunks) },
             Balance::Params => Cut { even: Evenness::Params, starts: self.by_params(chunks) },
+            Balance::Time => Cut { even: Evenness::Time, starts: self.by_time(chunks) },
+            Balance::Memory => Cut { even: Evenness::Memory, starts: self.by_memory(order.schedule, pp, order.vpp) },
         }
     }
 

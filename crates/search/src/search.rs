@@ -3,10 +3,11 @@
 //! answer does not depend on how many threads there are.
 
 use crate::best::{Best, Simulated};
+use crate::clock::tight;
 use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Offload, Order, Point};
-use crate::price::{Candidate, Interest, Pricer, Tally, tight};
+use crate::price::{Candidate, Interest, Pricer, Tally};
 use crate::question::Question;
 use crate::space::{Realm, Space};
 use cost::{Step, Unpriced};
@@ -87,13 +88,14 @@ fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Un
     refused.map_or(Ok(None), Err)
 }
 
-/// A layout of one stage under a key, with the first ZeRO stage there is.
+/// A layout of one stage under a key, with the last ZeRO stage that is legal: every engine's ledger
+/// replays that one.
 fn flat(space: &Space, realm: &Realm, key: &Key) -> Layout {
     let mut layout = realm.template.clone();
     space.set_key(&mut layout, key);
     space.set_pipeline(&mut layout, key, 1, Order { schedule: Schedule::OneF1b, vpp: 1 });
     layout.recompute = realm.recompute[0].clone();
-    let zero = space.zero.iter().find(|zero| realm.rules.state(1, key.ep, **zero) == 0);
+    let zero = space.zero.iter().rev().find(|zero| realm.rules.state(1, key.ep, **zero) == 0);
     layout.zero = zero.copied().unwrap_or(layout.zero);
     layout
 }

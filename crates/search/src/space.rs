@@ -159,6 +159,10 @@ impl<'a> Space<'a> {
         };
         let (template, _) = settle(&LayoutRequest { boundaries: None, ..base.clone() }, Needs::of(&recipe))?;
         let ledger = (question.ledger)(&recipe, &template).map_err(|reason| vec![refuse(&reason.what, &reason.why)])?;
+        if let Ledger::Shardwright(_) = ledger {
+            let why = "it is the runtime that `rehearse` runs on this machine, and nothing launches it on a cluster";
+            return Err(vec![refuse("shardwright", why)]);
+        }
         let keys = self.keys(&recipe, mode);
         let recompute = match (&question.pinned.recompute, &ledger) {
             (Some(policy), _) => vec![policy.clone()],

@@ -36,7 +36,7 @@ fn emitted(case: &Case, findings: &mut Vec<Finding>) {
         findings.push(unsupported("fsdp2/cp", "cp", message).fix("cp", vec![1]));
     }
     let is_part = layout.etp != layout.tp && layout.etp.splits();
-    if recipe.uses(Mixer::Moe) && is_part && !layout.ep.splits() {
+    if recipe.uses(Mixer::Moe) && is_part {
         let message =
             format!("experts are whole or cut like everything else, and etp is {} of tp {}", layout.etp, layout.tp);
         findings.push(unsupported("fsdp2/expert-split", "etp", message).fix("etp", vec![1, layout.tp.get()]));
