@@ -4,6 +4,7 @@ use layout::order::Pipeline;
 use layout::{LayoutRequest, Recompute, Schedule, StagePlan, ZeroStage, check};
 use memory::ledger::megatron::{Job, MegatronOptions, Routing, replay};
 use memory::quick::{Quick, QuickStage, in_flight};
+use proptest::prelude::*;
 use recipe::Recipe;
 use recipe::precision::OptimizerPolicy;
 
@@ -133,7 +134,7 @@ fn gathered_and_reduced_units_are_counted() {
             worst = worst.max(worst_error(&recipe, &request));
         }
     }
-    assert!(worst <= 0.05, "off by {worst:.4}");
+    assert!(worst <= 0.035, "off by {worst:.4}");
 }
 
 /// What is in flight by formula is what walking the order counts.
@@ -165,5 +166,41 @@ fn in_flight_is_what_the_order_keeps() {
                 assert_eq!(in_flight(&layout, stage), passes * 256 / held, "{pipeline:?} stage {stage}");
             }
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Any ZeRO stage over any legal degrees.
+    #[test]
+    fn any_zero_stage_is_near_the_replay(
+        name in prop::sample::select(&["llama3-8b", "mixtral-8x7b", "deepseek-v2-lite", "nemotron-h-8b"][..]),
+        zero in prop::sample::select(ZeroStage::ALL),
+        recompute in prop::sample::select(&["none", "full", "selective:layernorm"][..]),
+        [tp, pp, ep] in prop::sample::select(&[[1, 1, 1], [2, 1, 4], [1, 2, 8], [4, 2, 1], [2, 4, 2], [1, 8, 1]][..]),
+        interleaves in any::<bool>(),
+        micro_batch in 1u64..4,
+        rounds in 1u64..4,
+    ) {
+        let mut recipe = recipe::builtin::find(name).unwrap();
+        recipe.optimizer = OptimizerPolicy::default();
+        let ep = if recipe.uses(recipe::Mixer::Moe) { ep } else { 1 };
+        let request = LayoutRequest {
+            tp: Some(tp),
+            pp: Some(pp),
+            vpp: (interleaves && pp > 1 && pp < 8).then_some(2),
+            ep: Some(ep),
+            etp: (ep > 1).then_some(1),
+            world: Some(64),
+            micro_batch: Some(micro_batch),
+            microbatches: Some(rounds * pp),
+            sequence: Some(2048),
+            zero: Some(zero.1),
+            recompute: Some(Recompute::parse(recompute).unwrap()),
+            ..LayoutRequest::default()
+        };
+        let worst = worst_error(&recipe, &request);
+        prop_assert!(worst <= 0.08, "off by {:.4}", worst);
     }
 }
