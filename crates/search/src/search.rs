@@ -70,7 +70,7 @@ fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Un
     };
     let mut refused = None;
     for key in realm.keys.iter().filter(|key| is_legal(key)).take(BATCH) {
-        let layout = flat(space, realm, key);
+        let layout = plain(space, realm, key);
         let ranks = (space.world / (key.tp * key.cp)).max(1);
         let shards = Shards::new(ZeroStage::One, [ranks, ranks]);
         let memory = match pricer.weights(&layout, &shards) {
@@ -88,14 +88,15 @@ fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Un
     refused.map_or(Ok(None), Err)
 }
 
-/// A layout of one stage under a key, with the last ZeRO stage that is legal: every engine's ledger
-/// replays that one.
-fn flat(space: &Space, realm: &Realm, key: &Key) -> Layout {
+/// A layout of one chunk a stage under a key, on the first number of stages that divides the world, with
+/// the last ZeRO stage that is legal: every engine's ledger replays that one.
+fn plain(space: &Space, realm: &Realm, key: &Key) -> Layout {
     let mut layout = realm.template.clone();
     space.set_key(&mut layout, key);
-    space.set_pipeline(&mut layout, key, 1, Order { schedule: Schedule::OneF1b, vpp: 1 });
     layout.recompute = realm.recompute[0].clone();
-    let zero = space.zero.iter().rev().find(|zero| realm.rules.state(1, key.ep, **zero) == 0);
+    let Some(&pp) = realm.orders.keys().find(|pp| space.replicas(key, **pp).is_some()) else { return layout };
+    space.set_pipeline(&mut layout, key, pp, Order { schedule: Schedule::OneF1b, vpp: 1 });
+    let zero = space.zero.iter().rev().find(|zero| realm.rules.state(pp, key.ep, **zero) == 0);
     layout.zero = zero.copied().unwrap_or(layout.zero);
     layout
 }
