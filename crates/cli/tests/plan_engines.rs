@@ -40,6 +40,11 @@ fn the_best_is_legal_and_can_be_launched() {
             check[0] = "check".to_string();
             let checked = run_words(&check);
             assert_eq!(checked.code, 0, "{check:?}\n{}", checked.stderr);
+            if !ran.stdout.contains("shardwright launch") {
+                // The engine has no words for a part of the model, whatever the layout: that is said.
+                assert!(ran.stderr.contains(&format!("[{engine}/")), "{line}\n{}", ran.stderr);
+                continue;
+            }
             let launch = printed(&ran.stdout, "launch");
             let launched = run_words(&launch);
             assert_eq!(launched.code, 0, "{launch:?}\n{}", launched.stderr);

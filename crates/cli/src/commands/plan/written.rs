@@ -55,11 +55,12 @@ impl Written {
         }
     }
 
-    /// What the command needs besides.
-    pub fn flags(&self) -> &'static str {
+    /// What the command needs besides; none where there is no command.
+    pub fn flags(&self) -> Option<&'static str> {
         match self {
-            Written::WithSeams(_) => " --allow-seams",
-            Written::AsItStands | Written::Refused(_) => "",
+            Written::AsItStands => Some(""),
+            Written::WithSeams(_) => Some(" --allow-seams"),
+            Written::Refused(_) => None,
         }
     }
 
