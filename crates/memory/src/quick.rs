@@ -329,7 +329,9 @@ impl Quick {
         let inside = self.highest(&shape.from_last, saved, |_| 0);
         let at_the_end = if shape.is_last { saved + self.loss[usize::from(!shape.is_first)] } else { 0 };
         let at_the_start = if shape.is_first { self.embedding } else { 0 };
+        let sizes = shape.layers.iter().zip(&self.held).filter(|(count, _)| **count > 0);
         let units = wrapped::Units {
+            largest: sizes.map(|(_, held)| held.elements()).max().unwrap_or(0),
             count: shape.layers.iter().sum(),
             layers,
             edges: held.elements() - layers,

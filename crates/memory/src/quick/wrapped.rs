@@ -11,8 +11,9 @@ use layout::ZeroStage;
 pub(super) struct Units {
     /// Layers of the stage.
     pub count: u64,
-    /// Elements of them all.
+    /// Elements of them all, and of the largest.
     pub layers: u64,
+    pub largest: u64,
     /// Elements outside layers.
     pub edges: u64,
     /// The highest point inside a layer with that layer's own gradients whole.
@@ -24,13 +25,14 @@ impl StageTerms {
     pub(super) fn wrapped(&self, zero: ZeroStage, grad_width: u64, flow: &Flow) -> [u64; 3] {
         let units = &self.units;
         let chunk = units.layers / flow.chunks;
-        let limit = UNITS_AHEAD.max(2 * units.layers / units.count.max(1));
+        let unit = (units.layers / units.count.max(1)).max(1);
+        let limit = UNITS_AHEAD.max(2 * unit);
         let gathers = zero == ZeroStage::Three;
         let whole = |elements: u64| if gathers { elements * BF16 } else { 0 };
         let edge_gradients = units.edges * grad_width;
         // Units are gathered until the limit is passed, and wait for reduction below it.
-        let unit = (units.layers / units.count.max(1)).max(1);
-        let behind = chunk.min((limit / unit).max(1) * unit);
+        let largest = units.largest.max(1);
+        let behind = chunk.min((limit / largest).max(1) * largest);
         let waiting = flow.chunks * behind * grad_width;
         let ahead = whole(chunk.min(limit.div_ceil(unit) * unit));
         let layer = units.inside + ahead + edge_gradients;
