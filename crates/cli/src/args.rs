@@ -90,7 +90,7 @@ pub struct RecipeArgs {
 }
 
 /// How it is split. What is left out is derived, and the answer says so.
-#[derive(Args, Default)]
+#[derive(Args, Clone, Default)]
 #[command(next_help_heading = "Layout")]
 pub struct LayoutArgs {
     /// Ranks in all; without it, the fewest these degrees need
@@ -150,8 +150,8 @@ pub struct LayoutArgs {
     /// First layer of every chunk but the first, as 13,26,39
     #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
     pub boundaries: Option<Vec<u64>>,
-    /// Deal layers out by count or by parameters
-    #[arg(long, value_parser = balance)]
+    /// Deal layers out evenly by layers, params, memory or time; the last two need prices (`stages --on`, `plan`)
+    #[arg(long, value_name = "WHAT", value_parser = balance)]
     pub balance: Option<Balance>,
     /// Add an engine's own rules: megatron, fsdp2, torchtitan, deepspeed, nanotron, maxtext, xla-spmd, shardwright; or any
     #[arg(long, value_parser = engine)]
@@ -284,21 +284,9 @@ pub struct StagesArgs {
     /// Weight of each layer, to balance by something you measured
     #[arg(long, value_name = "W", value_delimiter = ',')]
     pub weights: Option<Vec<u64>>,
-    /// Cut so that stages are even in time or memory, as priced on the cluster of --on
-    #[arg(long, value_name = "WHAT", value_parser = even_in, requires = "on", conflicts_with_all = ["weights", "balance", "boundaries"])]
-    pub even_in: Option<EvenIn>,
-    /// The cluster that prices them: 8xH200, or 64x8xH200
+    /// The cluster that prices stages for --balance memory and time: 8xH200, or 64x8xH200
     #[arg(long, value_name = "CLUSTER")]
     pub on: Option<String>,
-}
-
-/// What stages may be even in once they are priced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EvenIn {
-    /// Seconds of a microbatch.
-    Time,
-    /// Bytes at the peak.
-    Memory,
 }
 
 /// Arguments of `axes`.
@@ -788,10 +776,6 @@ fn precision(text: &str) -> Result<PrecisionChoice, String> {
             ("nvfp4", PrecisionChoice::Fp8(Fp8Recipe::Nvfp4)),
         ],
     )
-}
-
-fn even_in(text: &str) -> Result<EvenIn, String> {
-    pick(text, &[("time", EvenIn::Time), ("memory", EvenIn::Memory)])
 }
 
 fn headroom(text: &str) -> Result<Headroom, String> {

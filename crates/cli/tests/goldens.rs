@@ -66,7 +66,7 @@ goldens! {
     plan_nothing_fits: "plan llama3-405b --pp 2 --cp 1 --mbs 1 --gbs 64 --on 8xH100",
     plan_nothing_legal: "plan llama3-8b --tp 3 --on 8xH200",
     plan_sweep: "plan llama3-8b --cp 1 --pp 1 --gbs 64 --on 4,8xH200 --sequences 4096,8192",
-    stages_even_in_time: "stages nam56r --mode nemo_native --pp 4 --even-in time --on 8xH200",
+    stages_even_in_time: "stages nam56r --mode nemo_native --pp 4 --balance time --on 8xH200",
     fit_nam56r_ep8: "fit nam56r --tp 1 --ep 8 --mbs 10 --on 8xH200 --overload 1.0,1.5,2.0 --checklist",
     fit_nam56r_virtual: "fit nam56r --pp 2 --vpp 2 --mbs 4 --gbs 64 --with mtp --on 8xH200",
     fit_deepseek_v3: "fit deepseek-v3 --pp 16 --ep 64 --gbs 15360 --schedule dualpipe --recompute selective:mla_up_proj+moe_act+layernorm --on 256x8xH100",

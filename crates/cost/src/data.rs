@@ -1,7 +1,8 @@
 //! What happens once a step around the microbatches: gradients over replicas, weights back, the
-//! optimizer; and under ZeRO-3 what happens around every layer of every microbatch.
+//! optimizer; and from ZeRO 2 on what happens around every layer of every microbatch.
 
 use crate::held::Held;
+use crate::options::Accumulate;
 use crate::overlap::Rules;
 use crate::prices::Prices;
 use crate::simulate::ChunkTimes;
@@ -80,10 +81,34 @@ pub(crate) fn widths(prices: &Prices) -> (f64, f64) {
     (precision.gradients.bits() as f64 / 8.0, precision.weights.bits() as f64 / 8.0)
 }
 
-/// Gathers and reductions of one stage under ZeRO-3 for one microbatch: seconds that show in
-/// forward and in backward. A layer's weights are gathered while the layer before it runs.
+/// What every microbatch moves over replicas, beside what moves once a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Inside {
+    /// Times weights are gathered, in forward and in backward.
+    pub gathers: [u64; 2],
+    /// Whether gradients are reduced.
+    pub reduces: bool,
+}
+
+/// Whole weights or gradients that a rank does not keep travel with every microbatch: gradients from
+/// ZeRO 2 on, weights under ZeRO 3. `fully_shard` gives weights back behind backward even where it
+/// keeps them until then (`torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`), unless a pipeline
+/// puts both off to the end of the step (`torch/distributed/pipelining/stage.py`).
+pub(crate) fn inside(prices: &Prices, layout: &Layout) -> Inside {
+    let gives_back = prices.options.kernels.accumulate == Accumulate::Reduced;
+    match layout.zero {
+        ZeroStage::Zero | ZeroStage::One => Inside { gathers: [0, 0], reduces: false },
+        ZeroStage::Two if gives_back && layout.pp.splits() => Inside { gathers: [0, 0], reduces: false },
+        ZeroStage::Two => Inside { gathers: [u64::from(gives_back), 0], reduces: true },
+        ZeroStage::Three => Inside { gathers: [1, 1], reduces: true },
+    }
+}
+
+/// Gathers and reductions of one stage for one microbatch: seconds that show in forward and in
+/// backward. A layer's weights are gathered while the layer before it runs.
 pub(crate) fn sharded_weights(prices: &Prices, layout: &Layout, held: &Held, times: ChunkTimes) -> [f64; 2] {
-    if layout.zero != ZeroStage::Three {
+    let inside = inside(prices, layout);
+    if inside.gathers == [0, 0] && !inside.reduces {
         return [0.0; 2];
     }
     let spreads = replicas(prices, layout);
@@ -97,7 +122,9 @@ pub(crate) fn sharded_weights(prices: &Prices, layout: &Layout, held: &Held, tim
     let more = (held.units - 1.0).max(0.0) * prices.fabric.overhead(spreads[0].sharing);
     (gather, reduced) = (gather + more, reduced + more);
     let occupied = prices.meter.profile().collectives.occupied;
-    [Rules::beside(occupied, gather, times.forward), Rules::beside(occupied, gather + reduced, times.backward())]
+    let [forward, backward] = inside.gathers.map(|count| gather * count as f64);
+    let backward = if inside.reduces { backward + reduced } else { backward };
+    [Rules::beside(occupied, forward, times.forward), Rules::beside(occupied, backward, times.backward())]
 }
 
 /// Gradients, weights and the optimizer of one stage. `times` are one microbatch's, under whose
@@ -108,10 +135,13 @@ pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: 
     let (gradient, weight) = widths(prices);
     let overlap = prices.options.overlap;
     let mut once = OnceAStep::default();
+    let inside = inside(prices, layout);
     if layout.zero != ZeroStage::Three {
         for (elements, replicas) in held.elements.iter().zip(spreads) {
-            once.gradients[0] += reduce(prices, layout.zero, elements * gradient, replicas);
-            if layout.zero != ZeroStage::Zero {
+            if !inside.reduces {
+                once.gradients[0] += reduce(prices, layout.zero, elements * gradient, replicas);
+            }
+            if layout.zero != ZeroStage::Zero && inside.gathers == [0, 0] {
                 let gathered = prices.fabric.time(Collective::AllGather, elements * weight, replicas.sharing);
                 once.weights[0] += gathered.seconds;
             }
@@ -144,15 +174,16 @@ fn optimizer(prices: &Prices, layout: &Layout, held: &Held) -> (f64, f64) {
         ZeroStage::Zero => 1.0,
         _ => replicas[mesh].sharing.members as f64,
     };
-    let (mut bytes, mut products, mut stepped) = (0.0, 0.0, 0.0);
+    let offload = prices.options.offload;
+    let (mut bytes, mut products, mut away) = (0.0, 0.0, 0.0);
     for mesh in 0..2 {
-        let adam = held.elements[mesh] - held.muon[mesh];
-        bytes += (adam * ADAMW_BYTES + held.muon[mesh] * MUON_BYTES) / shards(mesh);
+        // What Muon steps stays on the device, which orthogonalises it (`memory::fit::Offload`).
+        let adam = (held.elements[mesh] - held.muon[mesh]) / shards(mesh);
+        bytes += adam * (1.0 - offload) * ADAMW_BYTES + held.muon[mesh] / shards(mesh) * MUON_BYTES;
         products += held.products[mesh] / shards(mesh);
-        stepped += held.elements[mesh] / shards(mesh);
+        away += adam * offload;
     }
-    let kernels = bytes * (1.0 - prices.options.offload) / prices.meter.rate();
-    let away = stepped * prices.options.offload;
+    let kernels = bytes / prices.meter.rate();
     // The gradient goes down in fp32 and the weight comes back in bf16.
     let travel = prices.host_link.map_or(0.0, |rate| away * 6.0 / (rate * HOST_LINK));
     let host = away * prices.cluster.devices_per_node as f64 / HOST_STEPS;

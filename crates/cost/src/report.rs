@@ -1,7 +1,7 @@
 //! What a step comes to, as a person argues with it: lines that sum to the total, traffic by axis,
 //! rates under a named convention, and what bounds it.
 
-use crate::data::{OnceAStep, replicas, widths};
+use crate::data::{OnceAStep, inside, replicas, widths};
 use crate::flops::Convention;
 use crate::layer::LayerPrice;
 use crate::part::Part;
@@ -125,7 +125,7 @@ impl Prices {
     pub(crate) fn lines(&self, layout: &Layout, slow: &Slowest, seconds: f64) -> Vec<Line> {
         let inside = self.over_the_step(layout, slow.counts).all();
         // Chunks were timed with their gathers, layers without.
-        let is_sharded = layout.zero == ZeroStage::Three;
+        let is_sharded = layout.zero >= ZeroStage::Two;
         let gathers = if is_sharded { (slow.time.busy - inside.seconds()).max(0.0) } else { 0.0 };
         let compute = if self.meter.is_measured() { Basis::Measured } else { Basis::Modelled };
         let modelled = Basis::Modelled;
@@ -137,7 +137,7 @@ impl Prices {
         }
         parts.extend([
             (
-                "zero-3 exposed",
+                "zero exposed",
                 gathers,
                 modelled,
                 "sharded weights gathered and gradients reduced, beyond what the layers hide",
@@ -178,15 +178,21 @@ impl Prices {
         traffic
     }
 
-    /// Gradients and weights over replicas; under ZeRO-3 as often as microbatches ask for them.
+    /// Gradients and weights over replicas, as often as microbatches ask for them from ZeRO 2 on.
     fn replica_traffic(&self, layout: &Layout, slow: &Slowest) -> Vec<Traffic> {
         let held = self.held(slow.counts);
         let (gradient, weight) = widths(self);
         let count = self.microbatches_a_chunk(layout);
-        let (gathers, reductions) = match layout.zero {
-            ZeroStage::Zero => (0.0, 2.0),
-            ZeroStage::One | ZeroStage::Two => (1.0, 1.0),
-            ZeroStage::Three => (2.0 * count, count),
+        let inside = inside(self, layout);
+        let gathers = match inside.gathers.iter().sum::<u64>() {
+            0 if layout.zero == ZeroStage::Zero => 0.0,
+            0 => 1.0,
+            times => times as f64 * count,
+        };
+        let reductions = match (inside.reduces, layout.zero) {
+            (true, _) => count,
+            (false, ZeroStage::Zero) => 2.0,
+            (false, _) => 1.0,
         };
         let all = [slow.once.gradients, slow.once.weights];
         let (total, exposed) = (all[0][0] + all[1][0], all[0][1] + all[1][1]);

@@ -66,6 +66,11 @@ named! {
         Layers = "layers",
         /// As even as possible by parameters, edges included.
         Params = "params",
+        /// By bytes at the peak. Which those are is a question of prices, so whoever has them says
+        /// the boundaries.
+        Memory = "memory",
+        /// By seconds of a microbatch, likewise.
+        Time = "time",
     }
 }
 
@@ -122,7 +127,7 @@ impl RecomputeModule {
 }
 
 /// What is computed again in backward instead of being kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Recompute {
     /// Nothing.
     None,

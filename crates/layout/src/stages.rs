@@ -155,9 +155,19 @@ pub fn ranges(recipe: &Recipe, layout: &Layout, weights: Option<&[u64]>) -> Resu
             weighted(&layers, front, back, num_chunks)
         }
         (None, None, Balance::Layers) => even(depth, num_chunks),
+        (None, None, balance @ (Balance::Memory | Balance::Time)) => return Err(unpriced(balance)),
     };
     let ends = starts.iter().skip(1).copied().chain([depth]);
     Ok(starts.iter().copied().zip(ends).map(|(a, b)| a..b).collect())
+}
+
+/// A balance that only prices can settle.
+fn unpriced(balance: Balance) -> Finding {
+    let message = format!("stages even in {balance} are cut by what a cluster makes of them");
+    let finding = Finding::error("pp/unpriced-balance", Blame::Usage, "balance", message);
+    finding.hint(format!(
+        "`shardwright stages --balance {balance} --on CLUSTER` says the boundaries, and `plan` tries them"
+    ))
 }
 
 /// Parameters of every layer, of the front and of the back.

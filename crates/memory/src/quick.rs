@@ -6,11 +6,18 @@
 //! probe stages, one for each kind of layer and place in the pipeline, give them all; a stage is
 //! then a sum. The probes depend on degrees inside a layer, batch, sequence and recompute, not on
 //! stages, replicas, ZeRO or schedule: one [`Quick`] serves every layout that shares the former.
+//! What Megatron-FSDP gathers and reduces under ZeRO 2 and 3 is counted on top (`wrapped.rs`).
+//!
+//! Other engines' figures are [`Drawn`] out of short replays instead: fewer layouts are legal there,
+//! and what a unit's buffers do at the peak is theirs to say.
 //!
 //! Nothing here words a reason: that is the replay's, for the layout a person looks at.
 
+mod drawn;
 mod probes;
+mod wrapped;
 
+pub use drawn::{Choose, Drawn};
 pub use probes::Probes;
 
 use crate::Unmodelled;
@@ -33,6 +40,10 @@ impl Held {
             self.adam[i] += other.adam[i] * times;
             self.muon[i] += other.muon[i] * times;
         }
+    }
+
+    fn elements(&self) -> u64 {
+        self.adam.iter().chain(&self.muon).sum()
     }
 }
 
@@ -105,13 +116,26 @@ impl Shards {
     }
 }
 
+/// What runs through a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Microbatches in flight, over the layers of the whole stage, in 1/256ths.
+    pub in_flight: u64,
+    /// Microbatches of a step.
+    pub microbatches: u64,
+    /// Chunks it holds.
+    pub chunks: u64,
+}
+
 /// A stage as the sum sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuickStage {
     /// What it consists of.
     pub shape: StageShape,
-    /// Microbatches in flight, over the layers of the whole stage, in 1/256ths.
-    pub in_flight: u64,
+    /// What runs through it.
+    pub flow: Flow,
+    /// ZeRO stage.
+    pub zero: ZeroStage,
     /// Who shares out its state.
     pub shards: Shards,
 }
@@ -132,13 +156,57 @@ pub enum Highest {
 pub struct StageTerms {
     held: Held,
     /// What every further microbatch in flight keeps.
-    pub flying: u64,
-    /// The highest point of one microbatch.
-    pub once: u64,
+    flying: u64,
+    /// The highest points of one microbatch: inside a layer, of the loss, of the embedding.
+    points: [u64; 3],
+    /// Of a point, what all layers saved.
+    pub saved: u64,
+    /// What a wrapper that gathers and reduces unit by unit adds to.
+    units: wrapped::Units,
+}
+
+/// What one rank of a stage holds at its highest point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// Weights, gradients, optimizer state.
+    pub state: State,
+    /// What layers saved, over all microbatches in flight.
+    pub kept: u64,
+    /// The highest point above that.
+    pub above: u64,
     /// What that point is.
     pub highest: Highest,
-    /// Of that point, what all layers saved.
-    pub saved: u64,
+    /// What the allocator keeps besides.
+    pub left: u64,
+}
+
+impl Sum {
+    /// Bytes of tensors.
+    pub fn allocated(&self) -> u64 {
+        self.state.total() + self.kept + self.above
+    }
+
+    /// With what the allocator keeps besides.
+    pub fn reserved(&self) -> u64 {
+        self.allocated() + self.left
+    }
+
+    /// The same with a share of AdamW's state on the host.
+    pub fn less_host(mut self, share: f64) -> Sum {
+        self.state.adam -= (self.state.adam as f64 * share) as u64;
+        self
+    }
+}
+
+/// What a partition of depth weighs: bytes of one layer of each kind, and of the ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindWeights {
+    /// Weights, gradients and optimizer state of a layer.
+    pub state: Vec<u64>,
+    /// What a layer saves for backward.
+    pub saved: Vec<u64>,
+    /// State of what stands before the first layer and behind the last.
+    pub state_ends: [u64; 2],
 }
 
 /// Bytes of state on one rank.
@@ -159,17 +227,6 @@ impl State {
     pub fn total(&self) -> u64 {
         self.weights + self.gradients + self.muon + self.adam
     }
-}
-
-/// What one rank of a stage holds at its peak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuickPeak {
-    /// Weights, gradients, optimizer state.
-    pub fixed: u64,
-    /// All of it.
-    pub allocated: u64,
-    /// With what the allocator keeps besides.
-    pub reserved: u64,
 }
 
 /// Microbatches in flight on a stage, in 1/256ths of its layers: what [`layout::order`] comes to,
@@ -206,7 +263,12 @@ impl QuickStage {
         let (held, last) = (&plan.by_stage[stage], plan.chunks.len() - 1);
         QuickStage {
             shape: StageShape::new(quick.kinds.len(), layers, held.contains(&0), held.contains(&last)),
-            in_flight: in_flight(layout, stage as u64),
+            flow: Flow {
+                in_flight: in_flight(layout, stage as u64),
+                microbatches: layout.microbatches,
+                chunks: layout.vpp.get(),
+            },
+            zero: layout.zero,
             shards: Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]),
         }
     }
@@ -219,13 +281,14 @@ impl Quick {
         Probes::new(recipe, options).quick(layout)
     }
 
-    /// The highest point of one microbatch inside the layers, which saved `saved` in all.
-    fn highest(&self, from_last: &[Vec<u64>], saved: u64) -> u64 {
-        let points =
-            from_last.iter().zip(&self.inside).filter(|(counts, _)| !counts.is_empty()).map(|(counts, inside)| {
-                let behind: u64 = counts.iter().zip(&self.saved).map(|(n, bytes)| n * bytes).sum();
-                saved.saturating_sub(behind) + inside
-            });
+    /// The highest point of one microbatch inside the layers, which saved `saved` in all; `beside`
+    /// is what stands beside a layer of each kind.
+    fn highest(&self, from_last: &[Vec<u64>], saved: u64, beside: impl Fn(usize) -> u64) -> u64 {
+        let present = from_last.iter().enumerate().filter(|(_, counts)| !counts.is_empty());
+        let points = present.map(|(kind, counts)| {
+            let behind: u64 = counts.iter().zip(&self.saved).map(|(n, bytes)| n * bytes).sum();
+            saved.saturating_sub(behind) + self.inside[kind] + beside(kind)
+        });
         points.max().unwrap_or(0).max(saved)
     }
 
@@ -234,17 +297,22 @@ impl Quick {
         &self.kinds
     }
 
-    /// What one layer of each kind saves for backward.
-    pub fn saved_by_kind(&self) -> &[u64] {
-        &self.saved
+    /// What kinds of layers and the ends weigh, their state shared out.
+    pub fn weights(&self, shards: &Shards) -> KindWeights {
+        let count = self.kinds.len();
+        let state = |layers: Vec<usize>, is_first, is_last| {
+            self.state(&self.terms(&StageShape::new(count, layers, is_first, is_last)), shards).total()
+        };
+        KindWeights {
+            state: (0..count).map(|kind| state(vec![kind], false, false)).collect(),
+            saved: self.saved.clone(),
+            state_ends: [state(vec![], true, false), state(vec![], false, true)],
+        }
     }
 
     /// The peak of one stage.
-    pub fn peak(&self, stage: &QuickStage) -> QuickPeak {
-        let terms = self.terms(&stage.shape);
-        let fixed = self.state(&terms, &stage.shards).total();
-        let allocated = fixed + terms.running(stage.in_flight);
-        QuickPeak { fixed, allocated, reserved: self.reserved(allocated) }
+    pub fn peak(&self, stage: &QuickStage) -> Sum {
+        self.sum(&self.terms(&stage.shape), stage.zero, &stage.shards, &stage.flow)
     }
 
     /// What a stage holds, before shares and microbatches in flight.
@@ -255,15 +323,37 @@ impl Quick {
             held.add(self.held[i], count);
             saved += self.saved[i] * count;
         }
+        let layers = held.elements();
         held.add(self.front, u64::from(shape.is_first));
         held.add(self.back, u64::from(shape.is_last));
         held.add(self.tied, u64::from(shape.is_last && !shape.is_first));
-        let inside = self.highest(&shape.from_last, saved);
-        let at_the_start = if shape.is_first { self.embedding } else { 0 };
+        let inside = self.highest(&shape.from_last, saved, |_| 0);
         let at_the_end = if shape.is_last { saved + self.loss[usize::from(!shape.is_first)] } else { 0 };
-        let points = [(inside, Highest::Layer), (at_the_end, Highest::Loss), (at_the_start, Highest::Embedding)];
-        let (once, highest) = points.into_iter().max_by_key(|(bytes, _)| *bytes).unwrap_or(points[0]);
-        StageTerms { held, flying: saved + self.boundary, once, highest, saved }
+        let at_the_start = if shape.is_first { self.embedding } else { 0 };
+        let sizes = shape.layers.iter().zip(&self.held).filter(|(count, _)| **count > 0);
+        let units = wrapped::Units {
+            largest: sizes.map(|(_, held)| held.elements()).max().unwrap_or(0),
+            count: shape.layers.iter().sum(),
+            layers,
+            edges: held.elements() - layers,
+            inside: self.highest(&shape.from_last, saved, |kind| self.grad_width * self.held[kind].elements()),
+        };
+        let points = [inside, at_the_end, at_the_start];
+        StageTerms { held, flying: saved + self.boundary, points, saved, units }
+    }
+
+    /// What a stage comes to.
+    pub fn sum(&self, terms: &StageTerms, zero: ZeroStage, shards: &Shards, flow: &Flow) -> Sum {
+        let points = match zero {
+            ZeroStage::Zero | ZeroStage::One => terms.points,
+            ZeroStage::Two | ZeroStage::Three => terms.wrapped(zero, self.grad_width, flow),
+        };
+        let names = [Highest::Layer, Highest::Loss, Highest::Embedding];
+        let (once, highest) =
+            points.into_iter().zip(names).max_by_key(|(bytes, _)| *bytes).unwrap_or((0, Highest::Layer));
+        let before = terms.flying * flow.in_flight.saturating_sub(256) / 256;
+        let saved = terms.saved.min(once);
+        Sum { state: self.state(terms, shards), kept: before + saved, above: once - saved, highest, left: self.left }
     }
 
     /// Weights, gradients and optimizer state, shared out.
@@ -278,22 +368,5 @@ impl Quick {
             state.muon += 8 * muon / shards.optimizer[i];
         }
         state
-    }
-
-    /// What the allocator keeps for so many allocated bytes.
-    pub fn reserved(&self, allocated: u64) -> u64 {
-        allocated + self.left
-    }
-}
-
-impl StageTerms {
-    /// What comes and goes at the highest point, with so much in flight (in 1/256ths).
-    pub fn running(&self, in_flight: u64) -> u64 {
-        self.once + self.flying * in_flight.saturating_sub(256) / 256
-    }
-
-    /// Parameters stepped by AdamW and by Muon.
-    pub fn params(&self) -> [u64; 2] {
-        [self.held.adam.iter().sum(), self.held.muon.iter().sum()]
     }
 }

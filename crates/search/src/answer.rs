@@ -131,15 +131,16 @@ pub fn confirm(space: &Space, pricers: &[Pricer], simulated: &Simulated) -> Resu
 /// The exact replay of a layout, or by how much it does not fit.
 fn replay(space: &Space, point: &Point, layout: &Layout, stages: &StagePlan) -> Result<Fit, Refused> {
     let recipe = &space.realms[point.realm].recipe;
-    let ledger = (space.question.ledger)(recipe, layout).map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
     let share = space.question.offload.share(point.offload);
+    let ledger = (space.question.ledger)(recipe, layout).and_then(|ledger| ledger.on_host(share));
+    let ledger = ledger.map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
     let request = FitRequest {
         recipe,
         layout,
         stages,
         device: &space.question.cluster.device,
         ledger: &ledger,
-        offload: OffloadRequest { optimizer: share, ..OffloadRequest::default() },
+        offload: OffloadRequest::of(&ledger, share, 0.0),
         headroom: space.question.headroom,
     };
     let fit = Fit::price(&request).map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;

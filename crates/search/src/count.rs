@@ -32,14 +32,15 @@ pub fn count(space: &Space) -> Counts {
 }
 
 fn count_realm(space: &Space, realm: &Realm, counts: &mut Counts) {
-    let mut by_pipeline: HashMap<(u64, u64), Histogram> = HashMap::new();
+    let mut by_pipeline: HashMap<(u64, bool, u64), Histogram> = HashMap::new();
     let mut by_mask: HashMap<Mask, u64> = HashMap::new();
     for key in &realm.keys {
         for &pp in realm.orders.keys() {
             let Some(dp) = space.replicas(key, pp) else { continue };
             let microbatches = space.microbatches(key, dp);
-            let pipeline =
-                by_pipeline.entry((pp, microbatches)).or_insert_with(|| histogram(space, realm, pp, microbatches));
+            let pipeline = by_pipeline
+                .entry((pp, key.ep > 1, microbatches))
+                .or_insert_with(|| histogram(space, realm, [pp, key.ep], microbatches));
             let mesh = realm.rules.mesh(key, pp, dp);
             for (mask, number) in pipeline.iter() {
                 *by_mask.entry(mesh | mask).or_default() += number;
@@ -58,14 +59,14 @@ fn count_realm(space: &Space, realm: &Realm, counts: &mut Counts) {
 }
 
 /// Everything that varies under fixed degrees, by what refuses it.
-fn histogram(space: &Space, realm: &Realm, pp: u64, microbatches: u64) -> Histogram {
+fn histogram(space: &Space, realm: &Realm, [pp, ep]: [u64; 2], microbatches: u64) -> Histogram {
     let mut found: BTreeMap<Mask, u64> = BTreeMap::new();
     for &order in &realm.orders[&pp] {
         let here = realm.rules.order(pp, order, microbatches);
         let shapes = realm.shapes.get(&pp).into_iter().flatten().filter(|shape| shape.order == order).count();
         for &zero in &space.zero {
             for policy in 0..realm.recompute.len() {
-                let mask = here | realm.rules.state(pp, zero) | realm.rules.recompute(policy);
+                let mask = here | realm.rules.state(pp, ep, zero) | realm.rules.recompute(policy);
                 // An order that has too few layers is still one layout, refused.
                 *found.entry(mask).or_default() += shapes.max(1) as u64 * space.offload.len() as u64;
             }
@@ -84,7 +85,7 @@ pub fn legal_of(space: &Space, realm: &Realm, key: &Key) -> u64 {
         }
         let microbatches = space.microbatches(key, dp);
         let orders = shapes.iter().filter(|shape| realm.rules.order(pp, shape.order, microbatches) == 0).count();
-        let states = space.zero.iter().filter(|zero| realm.rules.state(pp, **zero) == 0).count();
+        let states = space.zero.iter().filter(|zero| realm.rules.state(pp, key.ep, **zero) == 0).count();
         let policies = (0..realm.recompute.len()).filter(|policy| realm.rules.recompute(*policy) == 0).count();
         sum += (orders * states * policies * space.offload.len()) as u64;
     }

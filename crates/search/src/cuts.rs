@@ -4,7 +4,7 @@ use crate::point::Order;
 use cost::{Counts, Prices};
 use layout::stages::{even, param_weights, weighted, weighted_by};
 use layout::{Balance, Schedule};
-use memory::quick::{Quick, Shards, StageShape, in_flight_under};
+use memory::quick::{KindWeights, in_flight_under};
 use recipe::Recipe;
 use units::named;
 
@@ -44,34 +44,26 @@ pub struct Weights {
     /// Nanoseconds of a microbatch by kind, and of the ends.
     time: Vec<u64>,
     time_ends: [u64; 2],
-    /// Bytes of state and of saved activations by kind, and state of the ends.
-    state: Vec<u64>,
-    saved: Vec<u64>,
-    state_ends: [u64; 2],
+    memory: KindWeights,
 }
 
 impl Weights {
-    /// Weighs every kind. `shards` share out the state.
-    pub fn new(recipe: &Recipe, quick: &Quick, prices: &Prices, shards: &Shards) -> Weights {
-        let count = quick.kinds().len();
-        let kinds = recipe.layers.iter().map(|layer| quick.kinds().iter().position(|k| k == layer).unwrap_or(0));
+    /// Weighs every kind.
+    pub fn new(recipe: &Recipe, memory: KindWeights, prices: &Prices) -> Weights {
+        let count = prices.kinds().len();
+        let kinds = recipe.layers.iter().map(|layer| prices.kinds().iter().position(|k| k == layer).unwrap_or(0));
         let seconds = |layers: &[u64], is_first: bool, is_last: bool| {
             let times = prices.stage(Counts { layers, is_first, is_last });
             ((times.forward + times.backward()) * 1e9) as u64
         };
         let one = |kind: usize| (0..count).map(|k| u64::from(k == kind)).collect::<Vec<u64>>();
         let none = vec![0; count];
-        let terms = |shape: &StageShape| quick.terms(shape);
-        let shape = |layers: Vec<usize>, is_first, is_last| StageShape::new(count, layers, is_first, is_last);
-        let state = |shape: &StageShape| quick.state(&terms(shape), shards).total();
         Weights {
             kinds: kinds.collect(),
             params: param_weights(recipe),
             time: (0..count).map(|kind| seconds(&one(kind), false, false)).collect(),
             time_ends: [seconds(&none, true, false), seconds(&none, false, true)],
-            state: (0..count).map(|kind| state(&shape(vec![kind], false, false))).collect(),
-            saved: (0..count).map(|kind| terms(&shape(vec![kind], false, false)).saved).collect(),
-            state_ends: [state(&shape(vec![], true, false)), state(&shape(vec![], false, true))],
+            memory,
         }
     }
 
@@ -81,6 +73,8 @@ impl Weights {
         match balance {
             Balance::Layers => Cut { even: Evenness::Layers, starts: even(self.kinds.len(), chunks) },
             Balance::Params => Cut { even: Evenness::Params, starts: self.by_params(chunks) },
+            Balance::Time => Cut { even: Evenness::Time, starts: self.by_time(chunks) },
+            Balance::Memory => Cut { even: Evenness::Memory, starts: self.by_memory(order.schedule, pp, order.vpp) },
         }
     }
 
@@ -98,9 +92,10 @@ impl Weights {
     /// First layers of chunks even in memory: early stages keep more microbatches.
     pub fn by_memory(&self, schedule: Schedule, pp: u64, vpp: u64) -> Vec<usize> {
         let flights: Vec<u64> = (0..pp).map(|stage| in_flight_under(schedule, [pp, vpp], 2 * pp, stage)).collect();
-        weighted_by(self.kinds.len(), self.state_ends[0], self.state_ends[1], (pp * vpp) as usize, |chunk, layer| {
+        let KindWeights { state, saved, state_ends } = &self.memory;
+        weighted_by(self.kinds.len(), state_ends[0], state_ends[1], (pp * vpp) as usize, |chunk, layer| {
             let kind = self.kinds[layer];
-            self.state[kind] + self.saved[kind] * flights[chunk % pp as usize] / 256
+            state[kind] + saved[kind] * flights[chunk % pp as usize] / 256
         })
     }
 }

@@ -6,6 +6,7 @@
 
 mod answer;
 mod best;
+mod clock;
 mod count;
 mod cuts;
 mod placement;

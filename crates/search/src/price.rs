@@ -1,15 +1,17 @@
 //! Memory and time of every legal layout that shares the degrees inside a layer. The probes of a
 //! key are paid once; a layout is then a few sums, without allocation.
 
+use crate::clock::Clock;
 use crate::point::{Key, Offload, Point};
 use crate::shape::{Shape, Stage};
 use crate::simplicity::complexity;
 use crate::space::{Realm, Space};
-use cost::simulate::ChunkTimes;
-use cost::{Prices, Unpriced};
-use layout::{Layout, Schedule, ZeroStage};
+use cost::Prices;
+use layout::{Layout, ZeroStage};
+use memory::Unmodelled;
 use memory::fit::{communicator_bytes, communicators};
-use memory::quick::{Highest, Probes, Quick, Shards, StageTerms, State, in_flight_under};
+use memory::ledger::Ledger;
+use memory::quick::{Drawn, Flow, Highest, KindWeights, Probes, Quick, Shards, StageTerms, Sum, in_flight_under};
 use recipe::Mixer;
 use std::collections::BTreeMap;
 use units::named;
@@ -88,8 +90,8 @@ impl Tally {
 
 /// Degrees of a pipeline that are legal for a key.
 #[derive(Clone, Copy, Debug)]
-struct Mesh {
-    pp: u64,
+pub(crate) struct Mesh {
+    pub pp: u64,
     microbatches: u64,
 }
 
@@ -103,20 +105,28 @@ pub struct Interest<'a> {
 
 /// Prices the keys of one realm.
 pub struct Pricer<'a> {
-    space: &'a Space<'a>,
+    pub(crate) space: &'a Space<'a>,
     realm: &'a Realm,
     index: usize,
-    probes: Probes<'a>,
+    memory: Memory<'a>,
     /// Bytes a rank may hold in its allocator before communicators.
     budget: i64,
     reserve: hardware::Reserve,
     has_experts: bool,
 }
 
-/// What a stage comes to under one recompute policy, before state is shared out.
-struct Summed {
-    terms: StageTerms,
-    running: u64,
+/// What sums the memory of a realm's layouts.
+enum Memory<'a> {
+    /// Megatron's, from probes that all ZeRO stages and pipelines of a key share.
+    Probed(Probes<'a>),
+    /// Another engine's, from short replays of its own ledger.
+    Drawn(Drawn<'a>),
+}
+
+/// The same under one key and recompute policy.
+enum Summing<'r, 'a> {
+    Probed(Box<Quick>),
+    Drawn(&'r Drawn<'a>),
 }
 
 impl<'a> Pricer<'a> {
@@ -129,16 +139,29 @@ impl<'a> Pricer<'a> {
             space,
             realm,
             index,
-            probes: Probes::new(&realm.recipe, &realm.options),
+            memory: match &realm.ledger {
+                Ledger::Megatron(options) => Memory::Probed(Probes::new(&realm.recipe, options)),
+                _ => Memory::Drawn(Drawn::new(&realm.recipe, space.question.ledger)),
+            },
             budget: device.visible_bytes() as i64 - (reserve.context_bytes + reserve.libraries_bytes) as i64,
             reserve,
             has_experts: realm.recipe.uses(Mixer::Moe),
         }
     }
 
-    /// Probes shared by everything this realm prices.
-    pub fn probes(&self) -> &Probes<'a> {
-        &self.probes
+    /// What kinds of layers weigh under a layout, whose state so many ranks share out.
+    pub fn weights(&self, layout: &Layout, shards: &Shards) -> Result<KindWeights, Unmodelled> {
+        match &self.memory {
+            Memory::Probed(probes) => Ok(probes.quick(layout)?.weights(shards)),
+            Memory::Drawn(drawn) => drawn.weights(layout),
+        }
+    }
+
+    fn summing(&self, layout: &Layout) -> Result<Summing<'_, 'a>, Unmodelled> {
+        match &self.memory {
+            Memory::Probed(probes) => Ok(Summing::Probed(Box::new(probes.quick(layout)?))),
+            Memory::Drawn(drawn) => Ok(Summing::Drawn(drawn)),
+        }
     }
 
     /// Prices of a layer under a key.
@@ -157,7 +180,7 @@ impl<'a> Pricer<'a> {
         meshes.collect()
     }
 
-    fn shapes(&self, mesh: Mesh) -> impl Iterator<Item = (usize, &'a Shape)> + '_ {
+    pub(crate) fn shapes(&self, mesh: Mesh) -> impl Iterator<Item = (usize, &'a Shape)> + '_ {
         let shapes = self.realm.shapes[&mesh.pp].iter().enumerate();
         shapes.filter(move |(_, shape)| self.realm.rules.order(mesh.pp, shape.order, mesh.microbatches) == 0)
     }
@@ -199,16 +222,15 @@ impl<'a> Pricer<'a> {
                 if !(interest.reaches)(clock.least()) {
                     return Ok(None);
                 }
-                let quick = self.probes.quick(&layout).map_err(|e| format!("{}: {}", e.what, e.why))?;
-                Ok(Some(quick))
+                Ok(Some(self.summing(&layout).map_err(|e| named_reason(&e))?))
             });
             match probed {
-                Ok(Some(quick)) => {
-                    let run = Run { pricer: self, key, recompute, quick: &quick, layout: &mut layout };
+                Ok(Some(summing)) => {
+                    let run = Run { pricer: self, key, recompute, summing: &summing, layout: &mut layout };
                     run.judge_all(&meshes, &clock, interest, &mut tally, &mut kept);
                 }
                 Ok(None) => tally.bounded += clock.seconds.len() as u64,
-                Err(reason) => *tally.unpriced.entry(reason).or_default() += self.count(&meshes),
+                Err(reason) => *tally.unpriced.entry(reason).or_default() += self.count(key, &meshes),
             }
         }
         (tally, kept)
@@ -222,7 +244,7 @@ impl<'a> Pricer<'a> {
         let order = self.space.shape(point).order;
         rules.mesh(&point.key, point.pp, dp)
             | rules.order(point.pp, order, microbatches)
-            | rules.state(point.pp, point.zero)
+            | rules.state(point.pp, point.key.ep, point.zero)
             | rules.recompute(point.recompute)
             == 0
     }
@@ -231,130 +253,26 @@ impl<'a> Pricer<'a> {
     pub fn headroom(&self, point: &Point) -> Option<i64> {
         let mut layout = self.space.layout(point);
         let shape = self.space.shape(point);
-        let quick = self.probes.quick(&layout).ok()?;
+        let summing = self.summing(&layout).ok()?;
         let talking = communicators(&layout, self.has_experts).len() as u64;
         let budget = self.budget - communicator_bytes(&self.reserve, talking) as i64;
-        let mesh = Mesh { pp: point.pp, microbatches: layout.microbatches };
-        let shards = Shards::new(point.zero, [layout.dense_shards(), layout.edp.get()]);
-        let run = Run { pricer: self, key: &point.key, recompute: point.recompute, quick: &quick, layout: &mut layout };
-        let mut summed = Vec::new();
-        run.sum(mesh, shape, &mut summed);
-        Some(run.worst(&summed, &shards, budget, self.space.question.offload.share(point.offload)).0)
+        let (key, recompute) = (&point.key, point.recompute);
+        let run = Run { pricer: self, key, recompute, summing: &summing, layout: &mut layout };
+        let (terms, mut sums) = (run.terms(shape), Vec::new());
+        run.sum(shape, &terms, self.space.question.offload.share(point.offload), &mut sums).ok()?;
+        Some(worst(&sums, budget).0)
     }
 
     /// Layouts of one recompute policy.
-    fn count(&self, meshes: &[Mesh]) -> u64 {
-        let states = |mesh: &Mesh| self.states(mesh.pp).count() as u64 * self.space.offload.len() as u64;
+    fn count(&self, key: &Key, meshes: &[Mesh]) -> u64 {
+        let states = |mesh: &Mesh| self.states(key, mesh.pp).count() as u64 * self.space.offload.len() as u64;
         meshes.iter().map(|mesh| self.shapes(*mesh).count() as u64 * states(mesh)).sum()
     }
 
-    fn states(&self, pp: u64) -> impl Iterator<Item = ZeroStage> + '_ {
-        self.space.zero.iter().copied().filter(move |zero| self.realm.rules.state(pp, *zero) == 0)
+    pub(crate) fn states(&self, key: &Key, pp: u64) -> impl Iterator<Item = ZeroStage> + '_ {
+        let ep = key.ep;
+        self.space.zero.iter().copied().filter(move |zero| self.realm.rules.state(pp, ep, *zero) == 0)
     }
-}
-
-/// The times of all layouts of one key and policy, in the order they are judged in.
-#[derive(Default)]
-struct Clock {
-    /// Seconds a sequence takes, at least.
-    seconds: Vec<f64>,
-    /// What distinct chunks take, and distinct stages.
-    chunks: Vec<ChunkTimes>,
-    stages: Vec<ChunkTimes>,
-    along: Vec<ChunkTimes>,
-    scratch: cost::Scratch,
-}
-
-impl Clock {
-    fn least(&self) -> f64 {
-        self.seconds.iter().copied().fold(f64::INFINITY, f64::min)
-    }
-
-    /// Reads every layout's time.
-    fn read(
-        &mut self,
-        pricer: &Pricer,
-        key: &Key,
-        meshes: &[Mesh],
-        prices: &mut Prices,
-        layout: &mut Layout,
-    ) -> Result<(), Unpriced> {
-        self.seconds.clear();
-        for &mesh in meshes {
-            for (_, shape) in pricer.shapes(mesh) {
-                pricer.space.set_pipeline(layout, key, mesh.pp, shape.order);
-                let mut known: Option<(bool, f64)> = None;
-                for zero in pricer.states(mesh.pp) {
-                    layout.zero = zero;
-                    // Only ZeRO 3 does anything inside a microbatch.
-                    let gathers = zero == ZeroStage::Three;
-                    let makespan = match known {
-                        Some((same, makespan)) if same == gathers => makespan,
-                        _ => self.makespan(prices, layout, shape)?,
-                    };
-                    known = Some((gathers, makespan));
-                    for &offload in &pricer.space.offload {
-                        prices.set_offload(pricer.space.question.offload.share(offload));
-                        let seconds = self.step(prices, layout, shape, makespan);
-                        self.seconds.push(seconds / layout.global_batch as f64);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads what chunks and stages take.
-    fn pass(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) {
-        self.chunks.clear();
-        self.chunks.extend(shape.chunks.iter().map(|chunk| prices.chunk(layout, chunk.counts())));
-        self.stages.clear();
-        self.stages.extend(shape.stages.iter().map(|stage| prices.chunk(layout, stage.counts())));
-    }
-
-    /// What the pipeline takes at least, in a few sums: a stage does all its own work, and before
-    /// it the first microbatch passed every chunk in front, behind it the last one passes them
-    /// back. A schedule that splits backward does not wait for the way back; for one that folds the
-    /// depth `cost` has the bound.
-    fn makespan(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
-        self.pass(prices, layout, shape);
-        if matches!(shape.order.schedule, Schedule::DualPipe | Schedule::DualPipeV) {
-            return self.tight(prices, layout, shape);
-        }
-        let way = |times: &ChunkTimes| match shape.order.schedule {
-            Schedule::GPipe | Schedule::OneF1b | Schedule::Interleaved => times.forward + times.backward(),
-            _ => times.forward,
-        };
-        let of_stage = |(stage, times): (&Stage, &ChunkTimes)| {
-            let fill: f64 = stage.chunks_before.iter().zip(&self.chunks).map(|(n, chunk)| *n as f64 * way(chunk)).sum();
-            fill + layout.microbatches as f64 * (times.forward + times.backward())
-        };
-        Ok(shape.stages.iter().zip(&self.stages).map(of_stage).fold(0.0, f64::max))
-    }
-
-    /// The tightest bound on the pipeline there is.
-    fn tight(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
-        self.along.clear();
-        self.along.extend(shape.chunk_of.iter().map(|chunk| self.chunks[*chunk]));
-        prices.least_makespan(&mut self.scratch, layout, &self.along)
-    }
-
-    fn step(&self, prices: &Prices, layout: &Layout, shape: &Shape, makespan: f64) -> f64 {
-        let waits = shape.stages.iter().map(|stage| {
-            let before = stage.before.iter().zip(&self.stages);
-            let slack: f64 = before.map(|(count, times)| *count as f64 * prices.slack(layout, *times)).sum();
-            prices.around(layout, makespan, stage.counts(), slack)
-        });
-        waits.fold(0.0, f64::max)
-    }
-}
-
-/// Seconds of a step, by the tightest bound that needs no simulation.
-pub(crate) fn tight(prices: &Prices, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
-    let mut clock = Clock::default();
-    clock.pass(prices, layout, shape);
-    let makespan = clock.tight(prices, layout, shape)?;
-    Ok(clock.step(prices, layout, shape, makespan))
 }
 
 /// One recompute policy of one key.
@@ -362,7 +280,7 @@ struct Run<'r, 'a> {
     pricer: &'r Pricer<'a>,
     key: &'r Key,
     recompute: usize,
-    quick: &'r Quick,
+    summing: &'r Summing<'r, 'a>,
     layout: &'r mut Layout,
 }
 
@@ -378,15 +296,15 @@ impl Run<'_, '_> {
     ) {
         let pricer = self.pricer;
         let mut next = 0;
-        let mut summed: Vec<Summed> = Vec::new();
+        let mut sums: Vec<Sum> = Vec::new();
         for &mesh in meshes {
             for (index, shape) in pricer.shapes(mesh) {
                 pricer.space.set_pipeline(self.layout, self.key, mesh.pp, shape.order);
                 let talking = communicators(self.layout, pricer.has_experts).len() as u64;
                 let budget = pricer.budget - communicator_bytes(&pricer.reserve, talking) as i64;
-                self.sum(mesh, shape, &mut summed);
-                for zero in pricer.states(mesh.pp) {
-                    let shards = Shards::new(zero, [self.layout.dense_shards(), self.layout.edp.get()]);
+                let terms = self.terms(shape);
+                for zero in pricer.states(self.key, mesh.pp) {
+                    self.layout.zero = zero;
                     for &offload in &pricer.space.offload {
                         let point = Point {
                             realm: pricer.index,
@@ -400,9 +318,12 @@ impl Run<'_, '_> {
                         };
                         let bound = clock.seconds[next];
                         next += 1;
-                        let Some(headroom) = self.judge(point, shape, &summed, &shards, budget, tally) else {
+                        let share = pricer.space.question.offload.share(offload);
+                        if let Err(reason) = self.sum(shape, &terms, share, &mut sums) {
+                            *tally.unpriced.entry(named_reason(&reason)).or_default() += 1;
                             continue;
-                        };
+                        }
+                        let Some(headroom) = self.judge(point, shape, &sums, budget, tally) else { continue };
                         let complexity = complexity(&point, shape, &self.layout.recompute);
                         let candidate = Candidate { point, bound, headroom, complexity };
                         kept.extend(Some(candidate).filter(|candidate| (interest.wants)(candidate)));
@@ -412,74 +333,82 @@ impl Run<'_, '_> {
         }
     }
 
-    fn sum(&self, mesh: Mesh, shape: &Shape, summed: &mut Vec<Summed>) {
-        summed.clear();
-        summed.extend(shape.stages.iter().map(|stage| {
-            let terms = self.quick.terms(&stage.shape);
-            let degrees = [mesh.pp, shape.order.vpp];
-            let flights = in_flight_under(shape.order.schedule, degrees, mesh.microbatches, stage.index);
-            Summed { running: terms.running(flights), terms }
-        }));
+    /// What distinct stages hold whatever ZeRO does, where that is known apart.
+    fn terms(&self, shape: &Shape) -> Vec<StageTerms> {
+        match self.summing {
+            Summing::Probed(quick) => shape.stages.iter().map(|stage| quick.terms(&stage.shape)).collect(),
+            Summing::Drawn(_) => Vec::new(),
+        }
     }
 
-    /// Bytes left on the worst rank, and its stage among the distinct ones.
-    fn worst(&self, summed: &[Summed], shards: &Shards, budget: i64, share: f64) -> (i64, usize) {
-        let (mut most, mut worst) = (0, 0);
-        for (i, stage) in summed.iter().enumerate() {
-            let held = on_device(self.quick.state(&stage.terms, shards), share).total() + stage.running;
-            if held > most {
-                (most, worst) = (held, i);
+    /// What distinct stages hold under the layout, with a share of optimizer state on the host.
+    fn sum(&self, shape: &Shape, terms: &[StageTerms], share: f64, sums: &mut Vec<Sum>) -> Result<(), Unmodelled> {
+        sums.clear();
+        let layout = &*self.layout;
+        match self.summing {
+            Summing::Probed(quick) => {
+                let shards = Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]);
+                let (degrees, count) = ([layout.pp.get(), layout.vpp.get()], layout.microbatches);
+                sums.extend(shape.stages.iter().zip(terms).map(|(stage, terms)| {
+                    let in_flight = in_flight_under(layout.schedule, degrees, count, stage.index);
+                    let flow = Flow { in_flight, microbatches: count, chunks: degrees[1] };
+                    quick.sum(terms, layout.zero, &shards, &flow).less_host(share)
+                }));
+            }
+            Summing::Drawn(drawn) => {
+                for stage in &shape.stages {
+                    sums.push(drawn.stage(layout, &stage.shape, stage.index, share)?);
+                }
             }
         }
-        (budget - self.quick.reserved(most) as i64, worst)
+        Ok(())
     }
 
     /// Bytes left on the worst rank, when they are enough.
-    fn judge(
-        &self,
-        point: Point,
-        shape: &Shape,
-        summed: &[Summed],
-        shards: &Shards,
-        budget: i64,
-        tally: &mut Tally,
-    ) -> Option<i64> {
+    fn judge(&self, point: Point, shape: &Shape, sums: &[Sum], budget: i64, tally: &mut Tally) -> Option<i64> {
         let space = self.pricer.space;
-        let share = space.question.offload.share(point.offload);
-        let (headroom, worst) = self.worst(summed, shards, budget, share);
+        let (headroom, worst) = worst(sums, budget);
         let missing = (space.question.headroom.0 + space.question.caution.0) as i64 - headroom;
         tally.priced += 1;
         if missing <= 0 {
             tally.fit += 1;
             return Some(headroom);
         }
-        let stage = &summed[worst];
-        let state = on_device(self.quick.state(&stage.terms, shards), share);
-        tally.misfit[largest(&state, stage) as usize] += 1;
+        tally.misfit[largest(&sums[worst]) as usize] += 1;
         tally.misfit_at[place(&shape.stages[worst], shape)] += 1;
         tally.nearer((missing, point));
         None
     }
 }
 
-fn on_device(mut state: State, share: f64) -> State {
-    state.adam -= (state.adam as f64 * share) as u64;
-    state
+/// Bytes left on the worst rank, and its stage among the distinct ones.
+fn worst(sums: &[Sum], budget: i64) -> (i64, usize) {
+    let (mut most, mut worst) = (0, 0);
+    for (i, sum) in sums.iter().enumerate() {
+        if sum.reserved() > most {
+            (most, worst) = (sum.reserved(), i);
+        }
+    }
+    (budget - most as i64, worst)
+}
+
+/// Why something has no price, in a line.
+fn named_reason(reason: &Unmodelled) -> String {
+    format!("{}: {}", reason.what, reason.why)
 }
 
 /// The largest line of a stage.
-fn largest(state: &State, stage: &Summed) -> MemoryLine {
-    let kept = stage.running - stage.terms.once + stage.terms.saved.min(stage.terms.once);
-    let point = match stage.terms.highest {
+fn largest(sum: &Sum) -> MemoryLine {
+    let point = match sum.highest {
         Highest::Layer | Highest::Embedding => MemoryLine::Layer,
         Highest::Loss => MemoryLine::Loss,
     };
     let lines = [
-        (state.weights, MemoryLine::Weights),
-        (state.gradients, MemoryLine::Gradients),
-        (state.adam + state.muon, MemoryLine::Optimizer),
-        (kept, MemoryLine::Activations),
-        (stage.running - kept, point),
+        (sum.state.weights, MemoryLine::Weights),
+        (sum.state.gradients, MemoryLine::Gradients),
+        (sum.state.adam + sum.state.muon, MemoryLine::Optimizer),
+        (sum.kept, MemoryLine::Activations),
+        (sum.above, point),
     ];
     lines.into_iter().max_by_key(|(bytes, _)| *bytes).map_or(MemoryLine::Activations, |(_, line)| line)
 }

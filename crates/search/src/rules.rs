@@ -24,7 +24,7 @@ enum Table {
     Depth,
     /// A schedule, pp, and microbatches.
     Flow,
-    /// ZeRO and pp.
+    /// ZeRO and pp, and whether ep is used.
     State,
     /// Recompute.
     Recompute,
@@ -34,6 +34,8 @@ enum Table {
     ExpertWorld,
     /// pp and ep, against the world.
     ExpertShards,
+    /// tp and etp.
+    Split,
     /// Whether tp, ep and pp are used at all.
     Used,
     /// Sequences all replicas take at once, against the global batch.
@@ -46,6 +48,7 @@ impl Table {
         match rule {
             "ep/experts" | "etp/expert-ffn" | "ep/no-experts" | "nanotron/ep" | "nanotron/etp" | "torchtitan/etp"
             | "deepspeed/etp" | "fsdp2/etp" => &[Table::Experts],
+            "fsdp2/expert-split" => &[Table::Split],
             "pp/depth"
             | "vpp/depth"
             | "pp/boundaries"
@@ -65,11 +68,12 @@ impl Table {
             "fsdp2/microbatches" | "torchtitan/microbatches" | "nanotron/microbatches" | "maxtext/microbatches" => {
                 &[Table::Flow]
             }
-            "torchtitan/tied-pp" | "torchtitan/mtp" | "xla-spmd/mesh" => &[Table::Inside, Table::Flow],
-            "megatron/muon-fsdp" | "nanotron/zero" | "fsdp2/zero" | "xla-spmd/zero" | "deepspeed/pp-zero" => {
-                &[Table::State]
+            "torchtitan/tied-pp" | "torchtitan/mtp" | "fsdp2/tied" | "xla-spmd/mesh" => &[Table::Inside, Table::Flow],
+            "megatron/muon-fsdp" | "nanotron/zero" | "fsdp2/zero" | "xla-spmd/zero" | "deepspeed/pp-zero"
+            | "torchtitan/zero" => &[Table::State],
+            "megatron/gdn-recompute" | "torchtitan/recompute" | "deepspeed/recompute" | "recompute/module" => {
+                &[Table::Recompute]
             }
-            "megatron/gdn-recompute" | "recompute/module" => &[Table::Recompute],
             "world/dense" => &[Table::World],
             "world/expert" => &[Table::ExpertWorld],
             "torchtitan/ep-mesh" => &[Table::ExpertShards],
@@ -129,7 +133,8 @@ pub struct Rules {
     experts: HashMap<(u64, u64), Mask>,
     depth: ByOrder,
     flow: ByFlow,
-    state: HashMap<(u64, ZeroStage), Mask>,
+    state: HashMap<(u64, bool, ZeroStage), Mask>,
+    split: HashMap<(u64, u64), Mask>,
     recompute: Vec<Mask>,
     dense_world: HashMap<u64, Mask>,
     expert_world: HashMap<u64, Mask>,
@@ -151,8 +156,18 @@ impl Rules {
         let experts = table(&values.experts, |&(ep, etp)| {
             asker.ask(Table::Experts, &LayoutRequest { ep: Some(ep), etp: Some(etp), ..one(base) })
         });
-        let state = table(&pairs(&pps, &values.zero), |&(pp, zero)| {
-            asker.ask(Table::State, &LayoutRequest { pp: Some(pp), zero: Some(zero), ..one(base) })
+        let experts_used: Vec<u64> = if values.experts.iter().any(|(ep, _)| *ep > 1) { vec![1, 2] } else { vec![1] };
+        let stages: Vec<((u64, u64), ZeroStage)> = pairs(&pairs(&pps, &experts_used), &values.zero);
+        let state = table(&stages, |&((pp, ep), zero)| {
+            asker.ask(Table::State, &LayoutRequest { pp: Some(pp), ep: Some(ep), zero: Some(zero), ..one(base) })
+        });
+        let state = state.into_iter().map(|(((pp, ep), zero), mask)| ((pp, ep > 1, zero), mask)).collect();
+        let mut splits: Vec<(u64, u64)> =
+            pairs(&values.inside, &values.experts).iter().map(|((tp, _), (_, etp))| (*tp, *etp)).collect();
+        splits.sort_unstable();
+        splits.dedup();
+        let split = table(&splits, |&(tp, etp)| {
+            asker.ask(Table::Split, &LayoutRequest { tp: Some(tp), ep: Some(1), etp: Some(etp), ..one(base) })
         });
         let again = values.recompute.iter().map(|policy| {
             let request = LayoutRequest { recompute: Some(policy.clone()), ..one(base) };
@@ -189,6 +204,7 @@ impl Rules {
             depth,
             flow,
             state,
+            split,
             recompute,
             dense_world,
             expert_world,
@@ -209,6 +225,7 @@ impl Rules {
         let used = usize::from(key.tp > 1) | usize::from(key.ep > 1) << 1 | usize::from(pp > 1) << 2;
         self.inside[&(key.tp, key.cp)]
             | self.experts[&(key.ep, key.etp)]
+            | self.split[&(key.tp, key.etp)]
             | self.dense_world[&(key.tp * key.cp * pp)]
             | self.expert_world[&capped(key.ep * key.etp * pp, self.world)]
             | self.expert_shards[&(pp, key.ep)]
@@ -222,8 +239,8 @@ impl Rules {
     }
 
     /// What refuses a ZeRO stage.
-    pub fn state(&self, pp: u64, zero: ZeroStage) -> Mask {
-        self.state[&(pp, zero)]
+    pub fn state(&self, pp: u64, ep: u64, zero: ZeroStage) -> Mask {
+        self.state[&(pp, ep > 1, zero)]
     }
 
     /// Forgets policies that are not kept.

@@ -3,15 +3,17 @@
 //! answer does not depend on how many threads there are.
 
 use crate::best::{Best, Simulated};
+use crate::clock::tight;
 use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
-use crate::point::{Key, Point};
-use crate::price::{Candidate, Interest, Pricer, Tally, tight};
+use crate::point::{Key, Offload, Order, Point};
+use crate::price::{Candidate, Interest, Pricer, Tally};
 use crate::question::Question;
 use crate::space::{Realm, Space};
 use cost::{Step, Unpriced};
-use diag::Finding;
-use layout::{Layout, Recompute, StagePlan, ZeroStage};
+use diag::{Blame, Finding};
+use layout::{Layout, Recompute, Schedule, StagePlan, ZeroStage};
+use memory::Unmodelled;
 use memory::quick::Shards;
 use rayon::prelude::*;
 
@@ -48,7 +50,8 @@ const BATCH: usize = 32;
 pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
     let mut space = Space::new(question)?;
     for realm in 0..space.realms.len() {
-        if let Some((weights, useful)) = weigh(&space, realm) {
+        let weighed = weigh(&space, realm).map_err(|reason| vec![unpriced(&question, &reason)])?;
+        if let Some((weights, useful)) = weighed {
             space.realms[realm].keep_policies(&useful);
             space.cut(realm, &weights);
         }
@@ -57,32 +60,61 @@ pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
 }
 
 /// What layers weigh and which recompute policies save anything, read off the first legal degrees
-/// that can be priced.
-fn weigh(space: &Space, index: usize) -> Option<(Weights, Vec<bool>)> {
+/// that can be priced; none where nothing is legal, and why where nothing has a price.
+fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Unmodelled> {
     let realm = &space.realms[index];
     let pricer = Pricer::new(space, index);
     let is_legal = |key: &Key| {
         let dp = |pp: &u64| space.replicas(key, *pp).map(|dp| (*pp, dp));
         realm.orders.keys().filter_map(dp).any(|(pp, dp)| realm.rules.mesh(key, pp, dp) == 0)
     };
-    realm.keys.iter().filter(|key| is_legal(key)).take(BATCH).find_map(|key| {
-        let mut layout = realm.template.clone();
-        space.set_key(&mut layout, key);
-        layout.recompute = realm.recompute[0].clone();
-        let quick = pricer.probes().quick(&layout).ok()?;
-        let prices = pricer.prices(&layout, crate::point::Offload::Device).ok()?;
+    let mut refused = None;
+    for key in realm.keys.iter().filter(|key| is_legal(key)).take(BATCH) {
+        let layout = plain(space, realm, key);
         let ranks = (space.world / (key.tp * key.cp)).max(1);
         let shards = Shards::new(ZeroStage::One, [ranks, ranks]);
-        Some((Weights::new(&realm.recipe, &quick, &prices, &shards), useful(&pricer, realm, layout)))
-    })
+        let memory = match pricer.weights(&layout, &shards) {
+            Ok(memory) => memory,
+            Err(reason) => {
+                refused = refused.or(Some(reason));
+                continue;
+            }
+        };
+        // What cannot be timed is named when it is priced.
+        let Ok(prices) = pricer.prices(&layout, Offload::Device) else { continue };
+        let weights = Weights::new(&realm.recipe, memory, &prices);
+        return Ok(Some((weights, useful(&pricer, realm, layout, &shards))));
+    }
+    refused.map_or(Ok(None), Err)
+}
+
+/// A layout of one chunk a stage under a key, on the first number of stages that divides the world, with
+/// the last ZeRO stage that is legal: every engine's ledger replays that one.
+fn plain(space: &Space, realm: &Realm, key: &Key) -> Layout {
+    let mut layout = realm.template.clone();
+    space.set_key(&mut layout, key);
+    layout.recompute = realm.recompute[0].clone();
+    let Some(&pp) = realm.orders.keys().find(|pp| space.replicas(key, **pp).is_some()) else { return layout };
+    space.set_pipeline(&mut layout, key, pp, Order { schedule: Schedule::OneF1b, vpp: 1 });
+    let zero = space.zero.iter().rev().find(|zero| realm.rules.state(pp, key.ep, **zero) == 0);
+    layout.zero = zero.copied().unwrap_or(layout.zero);
+    layout
+}
+
+/// A model that an engine's ledger does not replay.
+fn unpriced(question: &Question, reason: &Unmodelled) -> Finding {
+    let engine = question.pinned.engine.map_or("any engine", |engine| engine.name());
+    let message = format!("no layout for {engine} has a price: {}: {}", reason.what, reason.why);
+    let finding = Finding::error("plan/ledger", Blame::Engine, engine, message);
+    finding.hint("`shardwright launch` writes a layout of yours down all the same; other engines may price it")
 }
 
 /// Which policies save something that no policy of fewer modules saves.
-fn useful(pricer: &Pricer, realm: &Realm, mut layout: Layout) -> Vec<bool> {
+fn useful(pricer: &Pricer, realm: &Realm, mut layout: Layout, shards: &Shards) -> Vec<bool> {
     let mut saved: Vec<Option<Vec<u64>>> = Vec::new();
     for policy in &realm.recompute {
         layout.recompute = policy.clone();
-        saved.push(pricer.probes().quick(&layout).ok().map(|quick| quick.saved_by_kind().to_vec()));
+        saved.push(pricer.weights(&layout, shards).ok().map(|weights| weights.saved));
     }
     let within = |one: &Recompute, other: &Recompute| match (one, other) {
         (Recompute::None, other) => *other != Recompute::None,

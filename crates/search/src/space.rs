@@ -1,15 +1,15 @@
 //! The space: the values of every axis, the realms (one a mode), and points turned into layouts.
 //!
 //! What is in it: tp, cp, pp, ep that divide the world; etp that divides tp; microbatches of at
-//! most [`MOST_TOKENS`] tokens that divide the global batch; ZeRO 0 and 1; recompute of nothing, of
-//! each useful module, of the cheap ones together, of everything; every schedule with every number
+//! most [`MOST_TOKENS`] tokens that divide the global batch; every ZeRO stage; recompute of nothing,
+//! of each useful module, of the cheap ones together, of everything; every schedule with every number
 //! of chunks it has layers for; five partitions of depth; AdamW's state on the device or on the
 //! host. SP follows TP. A typed value pins its axis, whatever it is; a mode pins the tensor axis to
 //! the degree that is part of its identity.
 //!
-//! ZeRO 2 and 3 are searched when typed. Under Megatron-Core they are another wrapper
-//! (Megatron-FSDP), whose gathered buffers the quick sums do not count; the replay that confirms an
-//! answer does, and sends the search back.
+//! Engines other than Megatron-Core are searched over what their ledgers replay of it: whole layers
+//! computed again or nothing, and optimizer state on the host where the engine has that. What is legal
+//! there and not replayed (other schedules, context parallelism) is counted, with the reason.
 
 use crate::cuts::{Cut, Evenness, Weights, cuts};
 use crate::point::{Key, Offload, Order, Point};
@@ -22,7 +22,6 @@ use layout::request::RecomputeModule;
 use layout::{Layout, LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
 use memory::fit::useful_modules;
 use memory::ledger::Ledger;
-use memory::ledger::megatron::MegatronOptions;
 use recipe::{Mixer, Mode, Recipe};
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Degree, divisors};
@@ -49,8 +48,8 @@ pub struct Realm {
     pub mode: Option<Mode>,
     /// The model as the mode runs it.
     pub recipe: Recipe,
-    /// What Megatron is told.
-    pub options: MegatronOptions,
+    /// What prices memory, with what the engine is told.
+    pub ledger: Ledger,
     /// Degrees inside a layer, with the microbatch, in order.
     pub keys: Vec<Key>,
     /// Recompute policies.
@@ -109,7 +108,8 @@ impl<'a> Space<'a> {
             (None, Some(count)) => Batch::Count(count),
             (None, None) => Batch::Global(usual_batch(world, sequence)),
         };
-        let zero = pinned.zero.map_or_else(|| vec![ZeroStage::Zero, ZeroStage::One], |zero| vec![zero]);
+        let every = || ZeroStage::ALL.iter().map(|(_, zero)| *zero).collect();
+        let zero = pinned.zero.map_or_else(every, |zero| vec![zero]);
         let offload = match question.offload {
             OffloadChoice::Free if question.cluster.device.link(Way::Host).is_ok() => {
                 vec![Offload::Device, Offload::Host]
@@ -136,6 +136,9 @@ impl<'a> Space<'a> {
             let realm = space.realm(mode)?;
             space.realms.push(realm);
         }
+        if space.realms.iter().any(|realm| realm.ledger.clone().on_host(1.0).is_err()) {
+            space.offload.retain(|offload| *offload == Offload::Device);
+        }
         Ok(space)
     }
 
@@ -155,17 +158,17 @@ impl<'a> Space<'a> {
             ..LayoutRequest::default()
         };
         let (template, _) = settle(&LayoutRequest { boundaries: None, ..base.clone() }, Needs::of(&recipe))?;
-        let ledger = (question.ledger)(&recipe, &template);
-        let refuse = |what: &str, why: &str| {
-            let finding = Finding::error("plan/ledger", Blame::Engine, what, format!("{what}: {why}"));
-            vec![finding.hint("--engine megatron, or --engine any")]
-        };
-        let options = match ledger.map_err(|e| refuse(&e.what, &e.why))? {
-            Ledger::Megatron(options) => options,
-            _ => return Err(refuse("this engine", "only Megatron-Core's memory is priced fast enough to search")),
-        };
+        let ledger = (question.ledger)(&recipe, &template).map_err(|reason| vec![refuse(&reason.what, &reason.why)])?;
+        if let Ledger::Shardwright(_) = ledger {
+            let why = "it is the runtime that `rehearse` runs on this machine, and nothing launches it on a cluster";
+            return Err(vec![refuse("shardwright", why)]);
+        }
         let keys = self.keys(&recipe, mode);
-        let recompute = question.pinned.recompute.clone().map_or_else(|| policies(&recipe), |policy| vec![policy]);
+        let recompute = match (&question.pinned.recompute, &ledger) {
+            (Some(policy), _) => vec![policy.clone()],
+            (None, Ledger::Megatron(_)) => policies(&recipe),
+            (None, _) => vec![Recompute::None, Recompute::Full],
+        };
         let orders: BTreeMap<u64, Vec<Order>> =
             self.stages().into_iter().map(|pp| (pp, self.orders(recipe.depth() as u64, pp))).collect();
         let values = self.values(&keys, &orders, &recompute);
@@ -180,7 +183,7 @@ impl<'a> Space<'a> {
             microbatches: question.pinned.microbatches,
         };
         let rules = Rules::new(question.recipe, &fixed, &values);
-        Ok(Realm { mode, recipe, options, keys, recompute, rules, template, shapes: BTreeMap::new(), orders })
+        Ok(Realm { mode, recipe, ledger, keys, recompute, rules, template, shapes: BTreeMap::new(), orders })
     }
 
     /// Degrees inside a layer, with the microbatch.
@@ -368,6 +371,12 @@ impl<'a> Space<'a> {
             Batch::Count(count) => count * key.micro_batch * dp,
         };
     }
+}
+
+/// An engine whose memory nobody replays.
+fn refuse(what: &str, why: &str) -> Finding {
+    let finding = Finding::error("plan/ledger", Blame::Engine, what, format!("{what} cannot be searched: {why}"));
+    finding.hint("--engine megatron, fsdp2, torchtitan, deepspeed or nanotron; any drops engine rules")
 }
 
 fn degrees(layout: &mut Layout, pp: u64, order: Order) {

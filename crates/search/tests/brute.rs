@@ -6,6 +6,7 @@ mod common;
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest};
 use proptest::prelude::*;
+use recipe::precision::OptimizerPolicy;
 use search::{Effort, Found, Question, pricers, search};
 use units::Bytes;
 
@@ -20,6 +21,19 @@ fn agree(one: &Found, other: &Found) -> Result<(), TestCaseError> {
     prop_assert_eq!(&one.best.top, &other.best.top);
     prop_assert_eq!(&one.best.frontier, &other.best.frontier);
     prop_assert_eq!(&one.counts, &other.counts);
+    Ok(())
+}
+
+/// Everything simulated, then bounded, then bounded on one thread.
+fn bounds_lose_nothing_of(question: Question) -> Result<(), TestCaseError> {
+    let all = run(question, Effort::Everything);
+    prop_assert!(all.simulated == all.tally.fit);
+    let bounded = run(question, Effort::Bounded);
+    agree(&all, &bounded)?;
+    let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let single = alone.install(|| run(question, Effort::Bounded));
+    agree(&bounded, &single)?;
+    prop_assert_eq!((bounded.simulated, &bounded.tally), (single.simulated, &single.tally));
     Ok(())
 }
 
@@ -49,13 +63,35 @@ proptest! {
             ..LayoutRequest::default()
         };
         let question = common::question(&recipe, &cluster, &pinned, Bytes(headroom << 30));
-        let all = run(question, Effort::Everything);
-        prop_assert!(all.simulated == all.tally.fit);
-        let bounded = run(question, Effort::Bounded);
-        agree(&all, &bounded)?;
-        let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-        let single = alone.install(|| run(question, Effort::Bounded));
-        agree(&bounded, &single)?;
-        prop_assert_eq!((bounded.simulated, &bounded.tally), (single.simulated, &single.tally));
+        bounds_lose_nothing_of(question)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4))]
+
+    /// Under engines whose sums are drawn out of their own replays, over every ZeRO stage they have
+    /// and state on the host.
+    #[test]
+    fn bounds_lose_nothing_under_other_engines(
+        recipe in prop::sample::select(&["llama3-8b", "deepseek-v2-lite"][..]),
+        engine in prop::sample::select(&[Engine::Fsdp2, Engine::Torchtitan, Engine::Deepspeed][..]),
+        devices in prop::sample::select(&[2u64, 4][..]),
+        batch in prop::sample::select(&[8u64, 12, 16][..]),
+        headroom in 0u64..60,
+    ) {
+        let mut recipe = recipe::builtin::find(recipe).unwrap();
+        recipe.optimizer = OptimizerPolicy::default();
+        let cluster = Cluster::parse(&format!("{devices}xH200")).unwrap();
+        let pinned = LayoutRequest {
+            engine: Some(engine),
+            global_batch: Some(batch),
+            sequence: Some(1024),
+            vpp: Some(1),
+            cp: Some(1),
+            ..LayoutRequest::default()
+        };
+        let question = common::question(&recipe, &cluster, &pinned, Bytes(headroom << 30));
+        bounds_lose_nothing_of(common::by_its_engine(question))?;
     }
 }

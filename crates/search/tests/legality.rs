@@ -30,7 +30,7 @@ fn by_table(space: &Space, point: &Point, dp: u64) -> BTreeSet<&'static str> {
     let microbatches = space.microbatches(&point.key, dp);
     let mask = rules.mesh(&point.key, point.pp, dp)
         | rules.order(point.pp, point.order, microbatches)
-        | rules.state(point.pp, point.zero)
+        | rules.state(point.pp, point.key.ep, point.zero)
         | rules.recompute(point.recompute);
     rules.names(mask).collect()
 }

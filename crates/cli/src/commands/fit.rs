@@ -112,12 +112,7 @@ pub fn recipe_under(args: &RecipeArgs, state: &StateArgs) -> Result<Recipe, Refu
 
 /// What stays on the host; DeepSpeed's ledger replays its own offload.
 pub fn offload(ledger: &Ledger, state: &StateArgs) -> OffloadRequest {
-    match ledger {
-        Ledger::Megatron(_) => {
-            OffloadRequest { optimizer: state.offload_optimizer.unwrap_or(0.0), activations: state.offload_activations }
-        }
-        _ => OffloadRequest::default(),
-    }
+    OffloadRequest::of(ledger, state.offload_optimizer.unwrap_or(0.0), state.offload_activations)
 }
 
 /// Whether nothing was typed about precision and state.

@@ -6,6 +6,7 @@ mod json;
 mod progress;
 mod sweep;
 mod text;
+mod written;
 
 use super::fit::{check_state, recipe_under, tell};
 use crate::args::{EngineChoice, PlanArgs};
@@ -21,6 +22,7 @@ use recipe::Recipe;
 use search::{Answer, Effort, Found, OffloadChoice, Question, Reach, Space, answer, lay_out, pricers, search};
 use std::time::Instant;
 use units::Bytes;
+use written::Written;
 
 /// Layouts kept in case the replay refuses the first.
 const KEPT: usize = 24;
@@ -155,7 +157,8 @@ fn cpu_seconds() -> Option<f64> {
 /// What was found, as text and JSON.
 fn report(args: &PlanArgs, asked: &Asked, solved: &Solved) -> Outcome {
     let explained = args.search.explain.as_ref().map(|typed| explain::explain(asked, solved, typed)).transpose()?;
-    let mut text = text::screen(args, asked, solved);
+    let written = solved.answer.best.as_ref().map(|best| Written::of(asked, solved, best));
+    let mut text = text::screen(args, asked, solved, written.as_ref());
     let mut json = json::of(args, asked, solved);
     if let Some((words, value)) = explained {
         text += &words;
@@ -163,7 +166,8 @@ fn report(args: &PlanArgs, asked: &Asked, solved: &Solved) -> Outcome {
     }
     let mut report = Report::new(text, json);
     if let Some(best) = &solved.answer.best {
-        report = report.with_findings(&best.notes);
+        let missing = written.map_or_else(Vec::new, |written| written.findings());
+        report = report.with_findings(&[best.notes.clone(), missing].concat());
     } else if solved.found.counts.legal == 0 {
         report = report.with_findings(&pinned_findings(asked, solved));
     }

@@ -8,7 +8,7 @@ use crate::job::Job;
 use crate::tree;
 use diag::{Blame, Finding};
 use layout::ownership::{Row, copies_of_unit};
-use layout::rules::{Cut, How};
+use layout::rules::Cut;
 use layout::{Axis, Engine, Layout, OwnershipTable, Recompute, ZeroStage};
 use recipe::{Dtype, Mixer, Optimizer, Recipe, Surface};
 use serde_json::{Value, json};
@@ -61,29 +61,11 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     })
 }
 
-/// What the emitted module does not build, each by name.
+/// What of the model the emitted module does not build; what another layout would mend was refused
+/// before.
 fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
-    let layout = job.layout;
     let refuse = |rule, object: &str, message: String| Finding::error(rule, Blame::Engine, object, message);
     let mut findings = Vec::new();
-    if layout.cp.splits() {
-        let message = format!("the emitted module does not cut the sequence over ranks, and cp is {}", layout.cp);
-        findings.push(refuse("fsdp2/cp", "cp", message).fix("cp", vec![1]));
-    }
-    let has_experts = job.recipe.uses(Mixer::Moe);
-    if has_experts && layout.etp != layout.tp && layout.etp.splits() {
-        let message =
-            format!("experts are whole or cut like everything else, and etp is {} of tp {}", layout.etp, layout.tp);
-        findings.push(refuse("fsdp2/etp", "etp", message).fix("etp", vec![1]));
-    }
-    if table.rows.iter().any(|row| row.cuts.iter().any(|cut| cut.how == How::Rows)) {
-        let message = format!("the emitted module gives whole KV heads to ranks, and tp {} has more ranks", layout.tp);
-        findings.push(refuse("fsdp2/kv-heads", "tp", message).fix("tp", vec![1]));
-    }
-    if job.recipe.tied && layout.pp.splits() {
-        let message = "the emitted module keeps tied embeddings on one stage".to_string();
-        findings.push(refuse("fsdp2/tied", "pp", message).fix("pp", vec![1]));
-    }
     if job.recipe.precision.weights.bits() < 16 {
         let message =
             format!("fully_shard casts to bf16, fp16 or fp32, and weights are {}", job.recipe.precision.weights);

@@ -71,27 +71,12 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     })
 }
 
-/// What another layout would mend.
+/// What the policy asks for and cannot be told.
 fn refusals(job: &Job) -> Vec<Finding> {
-    let layout = job.layout;
     let mut findings = Vec::new();
-    let mut refuse = |object: &'static str, message: String, fits: Vec<u64>| {
-        findings.push(Finding::error("torchtitan/unsayable", Blame::Engine, object, message).fix(object, fits));
-    };
-    if layout.zero == ZeroStage::One {
-        refuse("zero", "torchtitan replicates (zero 0) or shards weights too (zero 2, 3)".to_string(), vec![0, 2, 3]);
-    }
-    if layout.zero == ZeroStage::Zero && layout.ep.splits() {
-        let message = format!("experts are dealt out over sharded ranks, and zero 0 shards none (ep {})", layout.ep);
-        refuse("zero", message, vec![2, 3]);
-    }
     if job.policy.data.paths.len() > 1 {
         let message = "torchtitan's text loader reads one data set, and the policy names several";
         findings.push(Finding::error("torchtitan/unsayable", Blame::Engine, "policy.data.paths", message));
-    }
-    if matches!(layout.recompute, Recompute::Selective(_)) {
-        let message = "torchtitan's selective recompute chooses operations, not the modules named";
-        findings.push(Finding::error("torchtitan/recompute", Blame::Engine, "recompute", message));
     }
     findings
 }

@@ -2,7 +2,7 @@
 
 use super::{refuse_schedule, unsupported};
 use crate::legality::Case;
-use crate::request::{Schedule, ZeroStage};
+use crate::request::{Recompute, Schedule, ZeroStage};
 use diag::Finding;
 use recipe::Mixer;
 
@@ -26,6 +26,11 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         let finding =
             unsupported("deepspeed/ep-tp-pp", "pp", "ep with tp runs without a pipeline only").fix("pp", vec![1]);
         findings.push(finding.quote("AutoEP+AutoTP folding currently supports pp_size=1 only"));
+    }
+    if matches!(layout.recompute, Recompute::Selective(_)) {
+        // runtime/activation_checkpointing/checkpointing.py wraps what a script hands it: whole layers.
+        let message = "checkpointing is by whole layers, not by the modules named";
+        findings.push(unsupported("deepspeed/recompute", "recompute", message).hint("recompute may be none or full"));
     }
     let stateful = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
     if layout.cp.splits() && stateful.iter().any(|m| recipe.uses(*m)) {

@@ -2,7 +2,7 @@
 
 use super::{kv_heads, refuse_mixers, refuse_parallel, refuse_schedule, refuse_unfilled, unsupported};
 use crate::legality::Case;
-use crate::request::Schedule;
+use crate::request::{Recompute, Schedule, ZeroStage};
 use diag::Finding;
 use recipe::Mixer;
 
@@ -49,4 +49,23 @@ pub fn check(case: &Case, findings: &mut Vec<Finding>) {
         findings.push(finding.quote("so dp_shard * cp * tp == efsdp * ep."));
     }
     refuse_unfilled("torchtitan/microbatches", case, findings);
+    state(case, findings);
+}
+
+fn state(case: &Case, findings: &mut Vec<Finding>) {
+    let layout = case.layout;
+    if layout.zero == ZeroStage::One {
+        // distributed/parallel_dims.py: replicas, or shards of everything.
+        let message = "torchtitan replicates (zero 0) or shards weights too (zero 2, 3)";
+        findings.push(unsupported("torchtitan/zero", "zero", message).fix("zero", vec![0, 2, 3]));
+    }
+    if layout.zero == ZeroStage::Zero && layout.ep.splits() {
+        let message = format!("experts are dealt out over sharded ranks, and zero 0 shards none (ep {})", layout.ep);
+        findings.push(unsupported("torchtitan/zero", "zero", message).fix("zero", vec![2, 3]));
+    }
+    if matches!(layout.recompute, Recompute::Selective(_)) {
+        // distributed/activation_checkpoint.py
+        let message = "torchtitan's selective recompute chooses operations, not the modules named";
+        findings.push(unsupported("torchtitan/recompute", "recompute", message).hint("recompute may be none or full"));
+    }
 }

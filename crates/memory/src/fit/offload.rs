@@ -4,7 +4,7 @@
 //! the link are stated, not hidden; NVMe is not modelled.
 
 use super::FitRequest;
-use crate::ledger::Replay;
+use crate::ledger::{Ledger, Replay};
 use crate::line::Line;
 use crate::quick::in_flight;
 use layout::OwnershipTable;
@@ -21,6 +21,17 @@ pub struct OffloadRequest {
     pub optimizer: f64,
     /// Of saved activations.
     pub activations: f64,
+}
+
+impl OffloadRequest {
+    /// Shares that are moved off a ledger's figures; an engine whose ledger knows of the host itself
+    /// ([`Ledger::on_host`]) has them in its figures already.
+    pub fn of(ledger: &Ledger, optimizer: f64, activations: f64) -> OffloadRequest {
+        match ledger {
+            Ledger::Megatron(_) => OffloadRequest { optimizer, activations },
+            _ => OffloadRequest::default(),
+        }
+    }
 }
 
 /// What was moved to the host.

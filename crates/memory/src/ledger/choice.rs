@@ -70,6 +70,35 @@ impl Ledger {
         }
     }
 
+    /// The same ledger with a share of optimizer state on the host. Megatron's is moved off the
+    /// replay's figures ([`crate::fit::Offload`]), DeepSpeed's engine is another then.
+    pub fn on_host(self, share: f64) -> Result<Ledger, Unmodelled> {
+        match self {
+            Ledger::Megatron(_) => Ok(self),
+            Ledger::Deepspeed(options) if share == 0.0 || share == 1.0 => {
+                let offload_optimizer = (share == 1.0).then_some(deepspeed::Offload::DEFAULT);
+                Ok(Ledger::Deepspeed(DeepspeedOptions { offload_optimizer, ..options }))
+            }
+            Ledger::Deepspeed(_) => {
+                Err(Unmodelled::new("a part of optimizer state on the host", "DeepSpeed offloads all of it or nothing"))
+            }
+            ledger if share == 0.0 => Ok(ledger),
+            _ => Err(Unmodelled::new("optimizer state on the host", "this engine keeps it on the device")),
+        }
+    }
+
+    /// The same ledger over so many steps.
+    pub fn over_steps(mut self, count: u32) -> Ledger {
+        match &mut self {
+            Ledger::Megatron(options) => options.steps = count,
+            Ledger::Fsdp2(options) => options.steps = count,
+            Ledger::Deepspeed(options) => options.steps = count,
+            Ledger::Nanotron(options) => options.steps = count,
+            Ledger::Shardwright(_) => {}
+        }
+        self
+    }
+
     /// What its figures follow.
     pub fn source(&self) -> &'static str {
         match self {

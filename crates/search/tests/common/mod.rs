@@ -8,11 +8,21 @@ use recipe::Recipe;
 use search::{OffloadChoice, Question, Reach, Space, lay_out};
 use units::Bytes;
 
-fn ledger(recipe: &Recipe, _: &Layout) -> Result<Ledger, Unmodelled> {
+fn megatron(recipe: &Recipe, _: &Layout) -> Result<Ledger, Unmodelled> {
     Ok(Ledger::Megatron(memory::ledger::megatron::MegatronOptions::of(recipe)))
 }
 
-/// A question with nothing typed but what is pinned.
+fn own(recipe: &Recipe, layout: &Layout) -> Result<Ledger, Unmodelled> {
+    Ledger::of(layout.engine, recipe, layout)
+}
+
+/// The same question, priced by the ledger of its engine.
+#[allow(dead_code)]
+pub fn by_its_engine(question: Question) -> Question {
+    Question { ledger: &own, ..question }
+}
+
+/// A question with nothing typed but what is pinned; Megatron's ledger prices it, whatever the engine.
 pub fn question<'a>(
     recipe: &'a Recipe,
     cluster: &'a Cluster,
@@ -27,7 +37,7 @@ pub fn question<'a>(
         caution: Bytes(0),
         offload: OffloadChoice::Free,
         reach: Reach::Anywhere,
-        ledger: &ledger,
+        ledger: &megatron,
         options: cost::Options::of(pinned.engine, recipe),
     }
 }

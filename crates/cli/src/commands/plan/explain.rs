@@ -29,14 +29,15 @@ pub fn explain(asked: &Asked, solved: &Solved, typed: &str) -> Result<Explained,
     let legal = checked.layout.clone().filter(|_| checked.is_legal());
     let Some(layout) = legal else { return Ok(illegal(&title, &checked)) };
     let stages = StagePlan::new(&checked.recipe, &layout, None)?;
-    let ledger = (solved.space.question.ledger)(&checked.recipe, &layout).map_err(|e| unmodelled(&e))?;
+    let ledger = (solved.space.question.ledger)(&checked.recipe, &layout).and_then(|ledger| ledger.on_host(share));
+    let ledger = ledger.map_err(|e| unmodelled(&e))?;
     let fit_request = FitRequest {
         recipe: &checked.recipe,
         layout: &layout,
         stages: &stages,
         device: &asked.cluster.device,
         ledger: &ledger,
-        offload: OffloadRequest { optimizer: share, ..OffloadRequest::default() },
+        offload: OffloadRequest::of(&ledger, share, 0.0),
         headroom: solved.space.question.headroom,
     };
     let fit = Fit::price(&fit_request).map_err(|e| unmodelled(&e))?;

@@ -1,5 +1,6 @@
 //! A plan on one screen.
 
+use super::written::Written;
 use super::{Asked, Solved};
 use crate::args::PlanArgs;
 use crate::commands::fit::{fit_lines, verdict_text};
@@ -20,7 +21,7 @@ const SHOWN: usize = 3;
 const DRAWN: usize = 8;
 
 /// Everything.
-pub fn screen(args: &PlanArgs, asked: &Asked, solved: &Solved) -> String {
+pub fn screen(args: &PlanArgs, asked: &Asked, solved: &Solved, written: Option<&Written>) -> String {
     let mut text = head(args, asked);
     text += &match &solved.answer.best {
         Some(best) => {
@@ -38,7 +39,7 @@ pub fn screen(args: &PlanArgs, asked: &Asked, solved: &Solved) -> String {
         text += &stats(solved);
     }
     if let Some(best) = &solved.answer.best {
-        text += &next_steps(args, best);
+        text += &next_steps(args, best, written.and_then(Written::flags));
     }
     text
 }
@@ -401,7 +402,7 @@ pub fn seconds(value: f64) -> String {
 }
 
 /// The same question asked of the other commands, with everything that was typed.
-fn next_steps(args: &PlanArgs, best: &Choice) -> String {
+fn next_steps(args: &PlanArgs, best: &Choice, besides: Option<&str>) -> String {
     let mut flags = best.layout.all_flags();
     for (flag, features) in [("with", &args.recipe.with), ("without", &args.recipe.without)] {
         if !features.is_empty() {
@@ -416,9 +417,10 @@ fn next_steps(args: &PlanArgs, best: &Choice) -> String {
     };
     let (name, world) = (quote::shell(&args.recipe.recipe), best.layout.world);
     let on = format!("{}{}{host}", quote::shell(&args.on), args.state.flags());
-    heading("Look closer")
+    let look = heading("Look closer")
         + &format!("  shardwright fit    {name} {flags} --on {on}\n")
-        + &format!("  shardwright stages {name} {flags} --world {world}\n")
-        + &heading("Launch it (the directory to hand to your cluster)")
-        + &format!("  shardwright launch {name} {flags} --on {on} --scheduler slurm --out launch\n")
+        + &format!("  shardwright stages {name} {flags} --world {world}\n");
+    let Some(besides) = besides else { return look };
+    look + &heading("Launch it (the directory to hand to your cluster)")
+        + &format!("  shardwright launch {name} {flags} --on {on}{besides} --scheduler slurm --out launch\n")
 }

@@ -24,7 +24,7 @@ use std::rc::Rc;
 
 /// Elements gathered ahead, or reduced behind, of the unit at work: at least this
 /// (`suggested_communication_unit_size`).
-const AHEAD: u64 = 1_000_000_000;
+pub(crate) const AHEAD: u64 = 1_000_000_000;
 
 /// The units of one chunk and what of them is whole now.
 pub(super) struct Units {

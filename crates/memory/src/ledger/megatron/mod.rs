@@ -50,6 +50,7 @@ mod setup;
 mod side;
 mod supported;
 
+pub(crate) use fsdp::AHEAD as UNITS_AHEAD;
 pub use options::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Microbatches, Reduction, Routing};
 
 use crate::Unmodelled;

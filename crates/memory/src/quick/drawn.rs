@@ -1,0 +1,316 @@
+//! Sums for engines whose ledgers wrap units of a plain model: FSDP2, DeepSpeed, nanotron.
+//!
+//! What such a stage holds grows evenly with its layers, with the microbatches in flight and with
+//! those of a step. So the real ledger is replayed over three and four layers of each kind, under
+//! the layout's own ZeRO stage and shards, and the line through both is drawn out to the depth.
+//! Forward, loss, backward and optimizer are drawn out each by itself, because which of them is
+//! highest changes with depth. Of several kinds every layer adds its own, and the highest start
+//! counts: the buffers of a neighbour of another kind are taken to be the larger's.
+
+use super::{Highest, KindWeights, StageShape, State, Sum};
+use crate::Unmodelled;
+use crate::ledger::{Ledger, RankJob, Replay};
+use crate::line::Line;
+use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, StagePlan, ZeroStage, settle};
+use recipe::{Layer, Recipe};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// The ledger of a layout.
+pub type Choose<'a> = &'a (dyn Fn(&Recipe, &Layout) -> Result<Ledger, Unmodelled> + Sync);
+
+/// Layers of the shorter probe; the longer one has one more. Of three, the one in the middle has a
+/// neighbour gathered on one side and one reduced on the other.
+const SHORT: usize = 3;
+
+/// Microbatches in flight, and sequences of one, of the probes that larger ones are drawn from.
+const FLIGHTS: [u64; 2] = [2, 3];
+const SEQUENCES: [u64; 2] = [2, 4];
+
+/// Where in the pipeline a stage stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Role {
+    Only,
+    First,
+    Middle,
+    Last,
+}
+
+/// What a probe depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Asked {
+    kind: usize,
+    layers: usize,
+    role: Role,
+    flights: u64,
+    microbatches: u64,
+    /// tp, cp, dp, ep, etp.
+    degrees: [u64; 5],
+    sp: bool,
+    micro_batch: u64,
+    sequence: u64,
+    vocab_multiple: u64,
+    recompute: Recompute,
+    zero: ZeroStage,
+    engine: Option<Engine>,
+    on_host: bool,
+}
+
+/// Peaks of forward, loss, backward and optimizer step, and of what stands before the steps; at the
+/// highest point weights, gradients, optimizer state and saved activations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Figures {
+    grows: [i64; 9],
+    /// What the allocator kept beyond the peak of the steps, and beyond that before them. It does not
+    /// grow evenly with anything.
+    left: [i64; 2],
+}
+
+/// Where in the list what stands before the steps is, and where the lines begin.
+const SETUP: usize = 4;
+const LINES: usize = 5;
+
+impl Figures {
+    fn of(replay: &Replay) -> Figures {
+        let mut all = [0; 9];
+        for phase in &replay.phases {
+            if !phase.is_of_a_step() {
+                all[SETUP] = all[SETUP].max(phase.peak.allocated as i64);
+            } else if phase.name.starts_with("fwdbwd") {
+                (0..3).for_each(|part| all[part] = all[part].max(phase.by_part[part] as i64));
+            } else {
+                all[3] = all[3].max(phase.peak.allocated as i64);
+            }
+        }
+        let lines: [&[Line]; 4] = [
+            &[Line::ReplicatedParams, Line::TpParams, Line::ExpertParams],
+            &[Line::Gradients],
+            &[Line::MatrixOptimizer, Line::OtherOptimizer],
+            &[Line::Activations],
+        ];
+        for (slot, lines) in all[LINES..].iter_mut().zip(lines) {
+            *slot = lines.iter().map(|line| replay.line(*line)).sum::<u64>() as i64;
+        }
+        let (reserved, peak) = (replay.reserved_peak() as i64, replay.allocated_peak() as i64);
+        Figures { grows: all, left: [reserved - peak, reserved - all[SETUP]] }
+    }
+
+    fn each(self, other: Figures, join: impl Fn(i64, i64) -> i64) -> Figures {
+        Figures {
+            grows: std::array::from_fn(|i| join(self.grows[i], other.grows[i])),
+            left: std::array::from_fn(|i| self.left[i].max(other.left[i])),
+        }
+    }
+
+    /// Some steps of the way to another, and beyond it.
+    fn towards(self, other: Figures, steps: i64, of: i64) -> Figures {
+        self.each(other, |from, to| from + (to - from) * steps / of)
+    }
+
+    fn sum(&self) -> Sum {
+        let at = |i: usize| self.grows[i].max(0) as u64;
+        let allocated = (0..SETUP).map(at).max().unwrap_or(0);
+        let reserved = (allocated as i64 + self.left[0]).max(self.grows[SETUP] + self.left[1]).max(0) as u64;
+        let highest = if at(1) == allocated { Highest::Loss } else { Highest::Layer };
+        let mut rest = allocated;
+        let mut take = |i: usize| {
+            let bytes = at(i).min(rest);
+            rest -= bytes;
+            bytes
+        };
+        let state = State { weights: take(LINES), gradients: take(LINES + 1), adam: take(LINES + 2), muon: 0 };
+        let kept = take(LINES + 3);
+        Sum { state, kept, above: rest, highest, left: reserved.saturating_sub(allocated) }
+    }
+}
+
+/// Short replays of one recipe, each done once however often it is asked for. Threads may share it.
+pub struct Drawn<'a> {
+    choose: Choose<'a>,
+    kinds: Vec<Layer>,
+    /// The recipe without layers, to be given those of a probe.
+    bare: Recipe,
+    replayed: Mutex<HashMap<Asked, Result<Figures, Unmodelled>>>,
+}
+
+impl<'a> Drawn<'a> {
+    /// Nothing replayed yet.
+    pub fn new(recipe: &Recipe, choose: Choose<'a>) -> Drawn<'a> {
+        let mut kinds: Vec<Layer> = Vec::new();
+        for layer in &recipe.layers {
+            if !kinds.contains(layer) {
+                kinds.push(layer.clone());
+            }
+        }
+        let mut bare = recipe.clone();
+        bare.layers.clear();
+        Drawn { choose, kinds, bare, replayed: Mutex::default() }
+    }
+
+    /// What one rank of a stage holds, the `index`th of a legal layout, with a share of optimizer
+    /// state on the host.
+    pub fn stage(&self, layout: &Layout, shape: &StageShape, index: u64, share: f64) -> Result<Sum, Unmodelled> {
+        if layout.vpp.splits() || (layout.pp.splits() && layout.schedule != Schedule::OneF1b) {
+            let what = format!("schedule {}", layout.schedule);
+            return Err(Unmodelled::new(what, "only 1f1b with one chunk a stage is replayed"));
+        }
+        let role = match (shape.is_first, shape.is_last) {
+            (true, true) => Role::Only,
+            (true, false) => Role::First,
+            (false, true) => Role::Last,
+            (false, false) => Role::Middle,
+        };
+        let stage = AtStage { layout, role, flights: layout.pp.get() - index, share };
+        let mut start: Option<Figures> = None;
+        let mut layers = Figures::default();
+        for (kind, &count) in shape.layers.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + 1)?);
+            let base = short.towards(long, -(SHORT as i64), 1);
+            start = Some(start.map_or(base, |other| other.each(base, i64::max)));
+            layers = layers.each(long.each(short, |a, b| a - b), |sum, each| sum + each * count as i64);
+        }
+        let start = start.ok_or_else(|| Unmodelled::new("an empty stage", "it holds no layers"))?;
+        let more = self.more_microbatches(&stage, shape)?;
+        Ok(start.each(layers, |a, b| a + b).each(more, |a, b| a + b).sum())
+    }
+
+    /// What kinds of layers weigh under a layout of one stage.
+    pub fn weights(&self, layout: &Layout) -> Result<KindWeights, Unmodelled> {
+        let stage = AtStage { layout, role: Role::Only, flights: 1, share: 0.0 };
+        let state_of = |figures: &Figures| figures.grows[LINES..LINES + 3].iter().sum::<i64>().max(0) as u64;
+        let (mut state, mut saved, mut ends) = (Vec::new(), Vec::new(), 0);
+        for kind in 0..self.kinds.len() {
+            let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + 1)?);
+            let each = long.each(short, |a, b| a - b);
+            state.push(state_of(&each));
+            saved.push(each.grows[LINES + 3].max(0) as u64);
+            ends = state_of(&short.towards(long, -(SHORT as i64), 1)).max(ends);
+        }
+        // Table and head are the same size; a tied one stands at both ends.
+        let end = if self.bare.tied { ends } else { ends / 2 };
+        Ok(KindWeights { state, saved, state_ends: [end, end] })
+    }
+
+    /// Layers of one kind with as many microbatches in flight as the stage has.
+    fn flying(&self, stage: &AtStage, kind: usize, layers: usize) -> Result<Figures, Unmodelled> {
+        let at = |flights: u64| {
+            // One more than fly shows what a pass leaves for the next.
+            let more = u64::from(stage.layout.microbatches > flights);
+            self.batched(stage, kind, layers, [flights, flights + more])
+        };
+        let flights = stage.flights.min(stage.layout.microbatches).max(1);
+        let [few, many] = FLIGHTS;
+        if flights <= many {
+            return at(flights);
+        }
+        Ok(at(few)?.towards(at(many)?, (flights - few) as i64, (many - few) as i64))
+    }
+
+    /// What microbatches beyond those probed add, such as a buffer to receive each in.
+    fn more_microbatches(&self, stage: &AtStage, shape: &StageShape) -> Result<Figures, Unmodelled> {
+        let flights = stage.flights.min(FLIGHTS[1]);
+        let beyond = stage.layout.microbatches.saturating_sub(stage.flights + 1);
+        let Some(kind) = shape.layers.iter().position(|count| *count > 0) else { return Ok(Figures::default()) };
+        if beyond == 0 || stage.role == Role::Only {
+            return Ok(Figures::default());
+        }
+        let probe = |microbatches| self.batched(stage, kind, SHORT, [flights, microbatches]);
+        let (few, many) = (probe(flights + 1)?, probe(flights + 2)?);
+        Ok(many.each(few, |a, b| (a - b) * beyond as i64))
+    }
+
+    /// A probe of so many `[in flight, of a step]`, drawn out to the sequences of a microbatch.
+    fn batched(
+        &self,
+        stage: &AtStage,
+        kind: usize,
+        layers: usize,
+        [flights, microbatches]: [u64; 2],
+    ) -> Result<Figures, Unmodelled> {
+        let layout = stage.layout;
+        let at = |micro_batch: u64| {
+            self.known(Asked {
+                kind,
+                layers,
+                role: stage.role,
+                flights,
+                microbatches,
+                degrees: [layout.tp, layout.cp, layout.dp, layout.ep, layout.etp].map(|degree| degree.get()),
+                sp: layout.sp,
+                micro_batch,
+                sequence: layout.sequence,
+                vocab_multiple: layout.vocab_multiple,
+                recompute: layout.recompute.clone(),
+                zero: layout.zero,
+                engine: layout.engine,
+                on_host: stage.share > 0.0,
+            })
+        };
+        let [few, many] = SEQUENCES;
+        match layout.micro_batch {
+            wanted if wanted <= many => at(wanted),
+            wanted => Ok(at(few)?.towards(at(many)?, (wanted - few) as i64, (many - few) as i64)),
+        }
+    }
+
+    /// A probe, replayed once.
+    fn known(&self, asked: Asked) -> Result<Figures, Unmodelled> {
+        if let Some(known) = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).get(&asked) {
+            return known.clone();
+        }
+        let found = self.replay(&asked);
+        self.replayed.lock().unwrap_or_else(|e| e.into_inner()).insert(asked, found.clone());
+        found
+    }
+
+    fn replay(&self, asked: &Asked) -> Result<Figures, Unmodelled> {
+        // A stage has as many in flight as there are stages from it on.
+        let (before, after) = match asked.role {
+            Role::Only => (0, 0),
+            Role::First => (0, asked.flights.max(2) - 1),
+            Role::Middle => (1, asked.flights.max(2) - 1),
+            Role::Last => (1, 0),
+        };
+        let stages = before + 1 + after;
+        let [tp, cp, dp, ep, etp] = asked.degrees;
+        let mut recipe = self.bare.clone();
+        recipe.layers = vec![self.kinds[asked.kind].clone(); asked.layers + (stages - 1) as usize];
+        let cuts = (1..stages).map(|cut| if cut <= before { cut } else { cut + asked.layers as u64 - 1 });
+        let request = LayoutRequest {
+            world: Some(tp * cp * dp * stages),
+            tp: Some(tp),
+            sp: Some(asked.sp),
+            cp: Some(cp),
+            pp: Some(stages),
+            ep: Some(ep),
+            etp: Some(etp),
+            zero: Some(asked.zero),
+            engine: asked.engine,
+            micro_batch: Some(asked.micro_batch),
+            microbatches: Some(asked.microbatches),
+            sequence: Some(asked.sequence),
+            recompute: Some(asked.recompute.clone()),
+            boundaries: Some(cuts.collect()).filter(|cuts: &Vec<u64>| !cuts.is_empty()),
+            vocab_multiple: Some(asked.vocab_multiple),
+            ..LayoutRequest::default()
+        };
+        let refused = |f: &diag::Finding| Unmodelled::new("this layout", f.message.as_str());
+        let (layout, _) = settle(&request, Needs::of(&recipe)).map_err(|found| refused(&found[0]))?;
+        let plan = StagePlan::new(&recipe, &layout, None).map_err(|finding| refused(&finding))?;
+        let share = if asked.on_host { 1.0 } else { 0.0 };
+        // The second step sees the optimizer's moments.
+        let ledger = (self.choose)(&recipe, &layout)?.on_host(share)?.over_steps(2);
+        let rank = before * (layout.world / stages);
+        let replay = ledger.replay(&RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank })?;
+        Ok(Figures::of(&replay))
+    }
+}
+
+/// A stage of a layout.
+struct AtStage<'a> {
+    layout: &'a Layout,
+    role: Role,
+    /// Stages from it on.
+    flights: u64,
+    share: f64,
+}
