@@ -6,10 +6,12 @@
 
 mod contracts;
 mod recurrent;
+mod routed;
 mod state;
 pub mod volume;
 
 pub use contracts::{StateContract, contracts};
+pub use routed::{Dealing, Routed, Routing};
 
 use crate::axis::Axis;
 use crate::layout::Layout;

@@ -2,12 +2,12 @@
 //! is kept meanwhile. The order itself is [`layout::order`]'s.
 
 use crate::blocks::{Cx, Product};
-use crate::live;
 use crate::mat::Mat;
 use crate::model::{Model, Pass, Tokens};
 use crate::params::Shelf;
 use crate::real::Real;
 use comm::{Call, Result};
+use layout::activations::Dealing;
 use layout::order::{Action, Pass as Kind, Pipeline};
 use std::collections::HashMap;
 
@@ -21,6 +21,8 @@ pub(crate) struct Done {
     pub auxiliary: f64,
     /// Most bytes kept at once.
     pub saved_bytes: u64,
+    /// Where routers sent tokens.
+    pub routing: Dealing,
 }
 
 /// Passes under way, by microbatch and chunk.
@@ -99,6 +101,7 @@ impl<R: Real> Flight<R> {
         }
         self.done.loss += pass.loss;
         self.done.auxiliary += std::mem::take(&mut cx.auxiliary);
+        self.done.routing.0.insert((microbatch, chunk), std::mem::take(&mut cx.routed));
         self.bytes += pass.bytes();
         self.done.saved_bytes = self.done.saved_bytes.max(self.bytes);
         self.passes.insert((microbatch, chunk), pass);
@@ -142,6 +145,6 @@ impl<R: Real> Flight<R> {
         let (rows, cols) = (cx.sizes.shard, model.hidden());
         let peer = self.peer(cx, action, from);
         let data = cx.rank.comm.receive_tagged(peer, call, self.tag(action, seam, call), rows * cols)?;
-        Ok(Mat::of(cols, live::adopt(data)))
+        Ok(Mat::of(cols, data))
     }
 }

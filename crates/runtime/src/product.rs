@@ -2,6 +2,7 @@
 //! only one that calls them, after checking that every element they touch lies in its slice.
 #![allow(unsafe_code)]
 
+use crate::live;
 use crate::real::Real;
 
 /// A matrix somewhere in a slice: element `(i, j)` at `i · row + j · column`.
@@ -66,7 +67,7 @@ pub(crate) fn multiply<R: Real>(out: &mut [R], stride: usize, write: Write, alph
     assert!(last(k, n, b.row, b.column) < b.data.len(), "a product reads past its right factor");
     // SAFETY: the assertions above bound the largest index of each operand by its slice; `out` is
     // borrowed mutably, so it overlaps neither factor; its rows do not overlap one another.
-    unsafe {
+    live::kernel(|| unsafe {
         gemm::gemm(
             m,
             n,
@@ -88,7 +89,7 @@ pub(crate) fn multiply<R: Real>(out: &mut [R], stride: usize, write: Write, alph
             false,
             gemm::Parallelism::None,
         );
-    }
+    });
 }
 
 #[cfg(test)]

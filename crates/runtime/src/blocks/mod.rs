@@ -24,6 +24,7 @@ use crate::real::Real;
 use crate::saved::{Saved, Sizes};
 use crate::shards::Vault;
 use comm::Result;
+use layout::activations::Routed;
 use recipe::Place;
 use recipe::kinds::moe::Moe;
 
@@ -43,6 +44,8 @@ pub struct Cx<'a, R> {
     pub auxiliary: f64,
     /// Routing of every expert layer that balances by a bias, in the order of depth.
     pub balances: &'a mut [Balance],
+    /// Rows of the expert blocks this pass has run, in order.
+    pub routed: Vec<Routed>,
     /// Weight products put off, where backward is split; `None` where they are taken at once.
     pub deferred: Option<Vec<Product<R>>>,
 }
@@ -134,9 +137,10 @@ impl<R: Real> Product<R> {
 impl<R: Real> Cx<'_, R> {
     /// Runs a forward a second time: what it counts was counted the first time.
     pub(crate) fn again<T>(&mut self, forward: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let (auxiliary, counts) = (self.auxiliary, self.balances.to_vec());
+        let (auxiliary, counts, routed) = (self.auxiliary, self.balances.to_vec(), self.routed.len());
         let out = forward(self);
         self.auxiliary = auxiliary;
+        self.routed.truncate(routed);
         self.balances.clone_from_slice(&counts);
         out
     }

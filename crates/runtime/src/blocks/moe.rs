@@ -185,6 +185,7 @@ impl<R: Real> Block<R> for Moe {
         let mut chosen = self.router.choose(cx, &scores)?;
         let (rows, counts) = self.rows(&x, &chosen);
         let plan = Plan::new(cx.rank, &counts)?;
+        cx.routed.push(plan.rows());
         let dispatched = plan.dispatch(cx.rank, rows)?;
         let packed = self.project(cx, &plan, &dispatched);
         let out = self.unproject(cx, &plan, &act::forward(self.kind.activation, &packed));

@@ -55,7 +55,17 @@ pub const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 8\nkey_dim 
 
 /// A recipe of a pattern with more tables.
 pub fn recipe(pattern: &str, more: &str) -> Recipe {
-    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{TABLES}{more}");
+    recipe_of(TABLES, pattern, more)
+}
+
+/// The same over other common tables. What `more` begins with, up to its first table, stands above
+/// all tables; `moe.` before a key puts it into that table.
+pub fn recipe_of(tables: &str, pattern: &str, more: &str) -> Recipe {
+    let (keys, more) = more.split_at(more.find('[').unwrap_or(more.len()));
+    let (of_moe, keys): (Vec<&str>, Vec<&str>) = keys.lines().partition(|key| key.starts_with("moe."));
+    let of_moe: String = of_moe.iter().map(|key| key.replacen("moe.", "\n", 1)).collect();
+    let tables = tables.replacen("[moe]", &format!("[moe]{of_moe}"), 1);
+    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{}\n{tables}{more}", keys.join("\n"));
     Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"))
 }
 
@@ -100,7 +110,14 @@ pub struct Case {
 const MTP: &str = "[features.mtp]\ndepth = 2\npattern = \"(AF)\"\n";
 const MLA: &str = "[features.mla]\nq_rank = 6\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 4\n";
 
-/// Every axis alone and with others, every schedule and ZeRO stage, prediction heads, recompute.
+const TIED: &str = "tied = true\n";
+const TIED_MTP: &str = "tied = true\n[features.mtp]\ndepth = 2\npattern = \"(AF)\"\n";
+const MTP_EXPERTS: &str = "[features.mtp]\ndepth = 1\npattern = \"(AE)\"\n";
+/// Room for fewer tokens than choose an expert.
+const DROPS: &str = "moe.capacity_factor = 0.75\n";
+
+/// Every axis alone and with others, every schedule and ZeRO stage, prediction heads, recompute,
+/// experts that run out of room, tied tables.
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     let mut add = |pattern: &'static str, more: &'static str, set: &dyn Fn(&mut LayoutRequest)| {
@@ -153,6 +170,7 @@ pub fn cases() -> Vec<Case> {
             r.recompute = layout::Recompute::parse(recompute).ok();
         });
     }
+    features(&mut add);
     for (mamba, pattern) in [(MAMBA2, "AEMEAEMR"), (MAMBA3, "AEMEAEMEAEMR")] {
         for (i, [tp, cp, pp, dp, ep, etp]) in degrees().into_iter().enumerate() {
             let zero = [ZeroStage::One, ZeroStage::Three, ZeroStage::Two, ZeroStage::Zero][i % 4];
@@ -163,6 +181,41 @@ pub fn cases() -> Vec<Case> {
         }
     }
     all
+}
+
+/// What a recipe may have besides its blocks, under layouts that treat it apart.
+fn features(add: &mut dyn FnMut(&'static str, &'static str, &dyn Fn(&mut LayoutRequest))) {
+    for (ep, etp) in [(1, 2), (2, 1), (2, 2), (4, 1)] {
+        add("AE", DROPS, &|r| (r.dp, r.ep, r.etp) = (Some(4), Some(ep), Some(etp)));
+        add("AE", DROPS, &|r| {
+            (r.tp, r.cp, r.ep, r.etp) = (Some(2), Some(2), Some(ep), Some(etp));
+            r.recompute = layout::Recompute::parse("full").ok();
+        });
+    }
+    for zero in [ZeroStage::Zero, ZeroStage::One, ZeroStage::Two, ZeroStage::Three] {
+        add("AF", TIED, &|r| (r.tp, r.dp, r.zero) = (Some(2), Some(2), Some(zero)));
+        add("AFAF", TIED_MTP, &|r| (r.pp, r.dp, r.zero) = (Some(2), Some(2), Some(zero)));
+        add("AE", MTP_EXPERTS, &|r| {
+            (r.tp, r.dp, r.ep, r.etp, r.zero) = (Some(2), Some(2), Some(2), Some(1), Some(zero))
+        });
+        add("AE", MLA, &|r| (r.cp, r.dp, r.ep, r.zero) = (Some(2), Some(2), Some(2), Some(zero)));
+    }
+    for recompute in ["selective:mlp+moe", "full"] {
+        add("AEMR", MAMBA3, &|r| {
+            (r.pp, r.ep, r.dp, r.microbatches) = (Some(2), Some(2), Some(2), Some(2));
+            r.recompute = layout::Recompute::parse(recompute).ok();
+        });
+        add("AF", MTP, &|r| (r.tp, r.recompute) = (Some(2), layout::Recompute::parse(recompute).ok()));
+    }
+    for (schedule, pp, vpp) in SCHEDULES {
+        add("AFAEAFAE", TIED_MTP, &|r| {
+            (r.pp, r.vpp, r.schedule, r.microbatches) = (Some(pp), Some(vpp), Some(schedule), Some(4));
+        });
+        add("AEAEAEAE", DROPS, &|r| {
+            (r.pp, r.vpp, r.schedule) = (Some(pp), Some(vpp), Some(schedule));
+            (r.tp, r.ep, r.etp) = (Some(2), Some(2), Some(1));
+        });
+    }
 }
 
 /// Schedules with the stages and chunks they are tried with.

@@ -2,6 +2,7 @@
 //! layout. It is said here once: the ledger prices it, and a run that keeps anything else panics.
 
 use super::local::Local;
+use layout::activations::Routed;
 use layout::{Layout, OwnershipTable};
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::mamba::Mamba;
@@ -47,7 +48,7 @@ impl Sizes {
 pub enum Rows {
     /// Exactly these.
     Fixed(usize),
-    /// As many as routing sends here; these when it is balanced.
+    /// As many as routing sends here: these as the prediction takes routing to be.
     Routed(usize),
 }
 
@@ -89,7 +90,7 @@ impl Save {
         Save { name, rows: Rows::Routed(balanced), cols: 1, holds: Holds::Indices }
     }
 
-    /// Elements, as balanced routing would have them.
+    /// Elements, as the prediction takes routing to be.
     pub fn elements(&self) -> u64 {
         let (Rows::Fixed(rows) | Rows::Routed(rows)) = self.rows;
         (rows * self.cols) as u64
@@ -140,15 +141,27 @@ fn states(sizes: &Sizes, spans: &[usize], chunk: usize, heads: usize, state: usi
     Save::new("states", chunks * sizes.sequences * heads, state)
 }
 
-/// What the mixer at a path keeps.
+/// What the mixer at a path keeps, routed rows as balanced routing deals them.
 pub fn of_mixer(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, mixer: Mixer, path: &str) -> Vec<Save> {
+    of_routed(recipe, layout, table, mixer, path, Routed::balanced(recipe, layout))
+}
+
+/// The same, with the rows that routing dealt.
+pub(super) fn of_routed(
+    recipe: &Recipe,
+    layout: &Layout,
+    table: &OwnershipTable,
+    mixer: Mixer,
+    path: &str,
+    routed: Routed,
+) -> Vec<Save> {
     let local = Local { layout, table, path };
     let sizes = Sizes::of(layout);
     let hidden = recipe.hidden as usize;
     match mixer {
         Mixer::Attention => attention(recipe, &local, &sizes),
         Mixer::Mlp => feed_forward(["input", "packed"], &sizes, hidden, local.rows("fc1.weight")),
-        Mixer::Moe => experts(recipe, layout, &local, &sizes),
+        Mixer::Moe => experts(recipe, routed, &local, &sizes),
         Mixer::Mamba => mamba(recipe, &local, &sizes),
         Mixer::Recurrent => recurrent(recipe, &local, &sizes),
         Mixer::GatedDelta => gated_delta(recipe, &local, &sizes),
@@ -193,11 +206,10 @@ pub fn routing_indices(moe: &recipe::kinds::moe::Moe, sizes: &Sizes, came: usize
     sizes.shard * moe.top_k as usize + counts + came
 }
 
-fn experts(recipe: &Recipe, layout: &Layout, local: &Local, sizes: &Sizes) -> Vec<Save> {
+fn experts(recipe: &Recipe, routed: Routed, local: &Local, sizes: &Sizes) -> Vec<Save> {
     let Some(moe) = &recipe.moe else { return Vec::new() };
     let (hidden, top_k) = (recipe.hidden as usize, moe.top_k as usize);
-    let sent = sizes.shard * top_k;
-    let came = sent * layout.etp.get() as usize;
+    let (sent, came) = (routed.sent as usize, routed.came as usize);
     let mut saves = vec![
         Save::new("input", sizes.shard, hidden),
         Save::new("scores", sizes.shard, moe.experts as usize),

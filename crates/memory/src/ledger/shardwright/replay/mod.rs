@@ -1,5 +1,5 @@
 //! A step of one rank replayed: state that stays, passes in the order of the schedule with their
-//! temporaries, reductions and the optimizer's step. Routing is taken as balanced.
+//! temporaries, reductions and the optimizer's step.
 
 mod blocks;
 mod heap;
@@ -10,7 +10,9 @@ use super::chunk::mixers;
 use super::saves::head;
 use crate::line::Line;
 use heap::Buf;
+use layout::ZeroStage;
 use layout::order::Pass;
+use layout::shards::Buffer;
 use recipe::{Layer, Place};
 use region::{Cx, Kept};
 
@@ -33,15 +35,11 @@ struct Level<'a> {
     place: Option<Place>,
 }
 
-/// Weights gathered for use only, under ZeRO 3: elements of a place's parameters on this rank, and
-/// of the runs held.
-type Open<'a> = &'a dyn Fn(Place) -> (usize, usize);
-
 /// A chunk of depth on one rank.
 struct Chunk<'a> {
     cx: &'a Cx<'a>,
     index: usize,
-    open: Option<Open<'a>>,
+    buffers: &'a [Buffer],
 }
 
 impl Chunk<'_> {
@@ -59,18 +57,25 @@ impl Chunk<'_> {
         layers.map(level).collect()
     }
 
-    /// A place's weights while they are used: gathered end to end, then cut apart.
-    fn opened(&self, place: Option<Place>) -> Option<Buf> {
-        let (len, held) = place.and_then(|place| self.open.map(|open| open(place)))?;
-        let take = |len| self.cx.heap.reals(Line::Communication, len);
-        let (copy, whole) = (take(held), take(len));
-        drop(copy);
-        let weights = take(len);
-        drop(whole);
-        Some(weights)
+    /// A place's weights while they are used, where they are gathered for use only: buffer by buffer
+    /// gathered end to end, then cut apart.
+    fn opened(&self, place: Option<Place>) -> Kept {
+        if self.cx.layout.zero != ZeroStage::Three {
+            return Vec::new();
+        }
+        let buffers = self.buffers.iter().filter(|b| Some(b.place) == place);
+        let take = |len: u64| self.cx.heap.reals(Line::Communication, len as usize);
+        let open = |buffer: &Buffer| {
+            let copy = take(buffer.held_len());
+            let whole = if buffer.members > 1 { take(buffer.len) } else { copy };
+            let weights = take(buffer.len);
+            drop(whole);
+            weights
+        };
+        buffers.map(open).collect()
     }
 
-    fn edges(&self) -> Vec<Option<Buf>> {
+    fn edges(&self) -> Vec<Kept> {
         let second = if self.cx.recipe.tied { Place::Embedding } else { Place::Head };
         [Place::FinalNorm, second].map(|place| self.opened(Some(place))).into()
     }
@@ -149,7 +154,7 @@ impl Chunk<'_> {
         }
     }
 
-    fn suffix_places(&self, depth: usize) -> Vec<Option<Buf>> {
+    fn suffix_places(&self, depth: usize) -> Vec<Kept> {
         let second = if self.cx.recipe.tied { Place::Mtp(depth) } else { Place::Head };
         let mut places = vec![Place::Embedding, second, Place::Mtp(depth)];
         places.dedup();
