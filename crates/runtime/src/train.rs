@@ -182,7 +182,7 @@ impl<'a, R: Real> Trainer<'a, R> {
     }
 
     /// Bytes held between passes, line by line, as they are allocated.
-    fn held(&self) -> Held {
+    pub fn held(&self) -> Held {
         let whole = |all: &[Mat<R>]| all.iter().map(|m| m.data.capacity() as u64).sum::<u64>() * R::BYTES;
         let runs = |all: &[Vec<R>]| all.iter().map(|v| v.capacity() as u64).sum::<u64>() * R::BYTES;
         Held {

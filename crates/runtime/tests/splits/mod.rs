@@ -183,8 +183,13 @@ pub fn cases() -> Vec<Case> {
     all
 }
 
+/// What sets the degrees of a request.
+type Set<'a> = &'a dyn Fn(&mut LayoutRequest);
+/// What takes a case: pattern, tables, layout.
+type Add<'a> = dyn FnMut(&'static str, &'static str, Set<'_>) + 'a;
+
 /// What a recipe may have besides its blocks, under layouts that treat it apart.
-fn features(add: &mut dyn FnMut(&'static str, &'static str, &dyn Fn(&mut LayoutRequest))) {
+fn features(add: &mut Add) {
     for (ep, etp) in [(1, 2), (2, 1), (2, 2), (4, 1)] {
         add("AE", DROPS, &|r| (r.dp, r.ep, r.etp) = (Some(4), Some(ep), Some(etp)));
         add("AE", DROPS, &|r| {
