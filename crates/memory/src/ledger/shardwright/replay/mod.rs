@@ -66,8 +66,9 @@ impl Chunk<'_> {
         let buffers = self.buffers.iter().filter(|b| Some(b.place) == place);
         let take = |len: u64| self.cx.heap.reals(Line::Communication, len as usize);
         let open = |buffer: &Buffer| {
-            let copy = take(buffer.held_len());
-            let whole = if buffer.members > 1 { take(buffer.len) } else { copy };
+            // The run is freed as soon as the whole is there.
+            let gathered = |run: Buf| if buffer.members > 1 { take(buffer.len) } else { run };
+            let whole = gathered(take(buffer.held_len()));
             let weights = take(buffer.len);
             drop(whole);
             weights
