@@ -20,7 +20,17 @@ fn a_split_that_is_right_says_so_in_numbers() {
     }
     let lines = answer["memory"].as_array().unwrap();
     assert_eq!(lines.len(), 2 * 4);
-    assert!(lines.iter().filter(|l| l["line"] == "weights").all(|l| l["predicted_bytes"] == l["held_bytes"]));
+    assert!(lines.iter().all(|l| l["predicted_bytes"] == l["held_bytes"]), "{lines:?}");
+    let phases = answer["phases"].as_array().unwrap();
+    let names: Vec<&str> = phases[..4].iter().map(|p| p["phase"].as_str().unwrap()).collect();
+    assert_eq!((phases.len(), names), (2 * 4, vec!["state", "fwdbwd", "reduce", "opt"]));
+    for phase in phases {
+        let bytes = |key: &str| phase[key].as_u64().unwrap() as f64;
+        let off = bytes("predicted_peak_bytes") / bytes("peak_bytes") - 1.0;
+        assert!(off.abs() < 0.05, "{off}: {phase}");
+        let is_exact = |l: &Value| l["predicted_bytes"] == l["held_bytes"];
+        assert!(phase["lines"].as_array().unwrap().iter().all(is_exact), "{phase}");
+    }
     assert_eq!(answer["losses"]["all_ranks"].as_array().unwrap().len(), 2);
     assert!(answer["shrunk"].to_string().contains("\"size\":\"hidden\",\"from\":3584,\"to\":16"));
     assert_eq!(answer["router_load"].as_array().unwrap().len(), 5);

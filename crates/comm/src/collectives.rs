@@ -1,6 +1,7 @@
 //! The collectives, written once over three primitives that a backend provides. Reductions run
 //! here, in the order of the group, so that every backend gives the same bits.
 
+use crate::books::{Books, Kept};
 use crate::call::{Call, Group, Header, Kind};
 use crate::element::{Element, Payload, Piece};
 use crate::failure;
@@ -43,6 +44,7 @@ pub enum Op {
 pub struct Comm {
     fabric: Faulty,
     traffic: Traffic,
+    books: Kept,
 }
 
 /// Elements a reduction handles at a time, so that the accumulator stays in cache.
@@ -51,7 +53,7 @@ const BLOCK: usize = 4096;
 impl Comm {
     /// A rank's end over a backend.
     pub fn new(fabric: Box<dyn Fabric>) -> Comm {
-        Comm { fabric: Faulty::over(fabric), traffic: Traffic::default() }
+        Comm { fabric: Faulty::over(fabric), traffic: Traffic::default(), books: Kept::default() }
     }
 
     /// This rank.
@@ -67,6 +69,11 @@ impl Comm {
     /// What this rank has put into calls.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
+    }
+
+    /// Tells whoever counts this rank's memory what is on its way, from now on.
+    pub fn keep_books(&self, books: &'static dyn Books) {
+        self.books.open(books);
     }
 
     /// Makes this rank's next call go wrong, to see what everybody makes of it.
@@ -96,15 +103,19 @@ impl Comm {
         header.detail = op as usize;
         header.counts = even(len, group.len());
         let place = self.place::<T>(group, &header, len)?;
-        let pieces = self.fabric.deal(group, header.clone(), T::payload(Arc::new(values)))?;
+        let (payload, loan) = self.books.lend(values);
+        let pieces = self.books.aside(|| self.fabric.deal(group, header.clone(), payload))?;
         // Kept so that the sums can be written where the values were, without a new allocation.
         let mine = pieces[place].payload.clone();
         let segment = reduce::<T>(&pieces, op, &header)?;
         drop(pieces);
         header.counts = Vec::new();
-        let segments = self.fabric.share(group, header, T::payload(Arc::new(segment)))?;
+        let (payload, _segment) = self.books.lend(segment);
+        let segments = self.books.aside(|| self.fabric.share(group, header, payload))?;
+        drop(loan);
         // Between processes a piece is a buffer of its own, and shorter.
-        let mut out = reuse::<T>(mine).filter(|v| v.len() == len).unwrap_or_else(|| vec![T::ZERO; len]);
+        let room = reuse::<T>(mine).filter(|v| v.len() == len);
+        let mut out = room.map_or_else(|| vec![T::ZERO; len], |room| self.books.own(room));
         let mut at = 0;
         for segment in segments.iter().filter_map(T::values) {
             out[at..at + segment.len()].copy_from_slice(segment);
@@ -142,7 +153,8 @@ impl Comm {
         }
         let header = header::<T>(call, Kind::AllGather, len);
         self.place::<T>(group, &header, values.len())?;
-        let all = self.fabric.share(group, header, T::payload(Arc::new(values)))?;
+        let (payload, _loan) = self.books.lend(values);
+        let all = self.books.aside(|| self.fabric.share(group, header, payload))?;
         let counts: Vec<usize> = all.iter().map(Payload::len).collect();
         let mut out = Vec::with_capacity(counts.iter().sum());
         all.iter().filter_map(T::values).for_each(|part| out.extend_from_slice(part));
@@ -170,7 +182,8 @@ impl Comm {
         header.counts = counts.to_vec();
         self.place::<T>(group, &header, values.len())?;
         self.deals_all(group, &header, values.len())?;
-        let pieces = self.fabric.deal(group, header.clone(), T::payload(Arc::new(values)))?;
+        let (payload, _loan) = self.books.lend(values);
+        let pieces = self.books.aside(|| self.fabric.deal(group, header.clone(), payload))?;
         reduce::<T>(&pieces, Op::Sum, &header)
     }
 
@@ -191,7 +204,8 @@ impl Comm {
         header.counts = send.to_vec();
         self.place::<T>(group, &header, values.len())?;
         self.deals_all(group, &header, values.len())?;
-        let pieces = self.fabric.deal(group, header.clone(), T::payload(Arc::new(values)))?;
+        let (payload, _loan) = self.books.lend(values);
+        let pieces = self.books.aside(|| self.fabric.deal(group, header.clone(), payload))?;
         let came: Vec<usize> = pieces.iter().map(|p| p.range.len()).collect();
         if came != receive {
             let why = format!("it expected {receive:?} elements by place, and {came:?} came");
@@ -214,7 +228,8 @@ impl Comm {
         let is_root = group.place(self.rank()) == Some(root);
         let values = if is_root { values } else { Vec::new() };
         self.place::<T>(group, &header, values.len())?;
-        let all = self.fabric.share(group, header, T::payload(Arc::new(values)))?;
+        let (payload, _loan) = self.books.lend(values);
+        let all = self.books.aside(|| self.fabric.share(group, header, payload))?;
         Ok(T::values(&all[root]).map_or_else(Vec::new, |v| v.to_vec()))
     }
 
@@ -223,7 +238,8 @@ impl Comm {
         if group.splits() {
             let header = header::<u64>(call, Kind::Barrier, None);
             self.place::<u64>(group, &header, 0)?;
-            self.fabric.share(group, header, u64::payload(Arc::new(Vec::new())))?;
+            let (payload, _) = self.books.lend(Vec::<u64>::new());
+            self.fabric.share(group, header, payload)?;
         }
         Ok(())
     }
@@ -245,14 +261,16 @@ impl Comm {
         if to != self.rank() {
             self.traffic.add(call, Kind::Send, values.len(), T::BYTES);
         }
-        self.fabric.post(to, tag, header, T::payload(Arc::new(values)))
+        // From here on it is whoever's takes it.
+        let (payload, _) = self.books.lend(values);
+        self.books.aside(|| self.fabric.post(to, tag, header, payload))
     }
 
     /// Takes `len` values left under a tag.
     pub fn receive_tagged<T: Element>(&self, from: usize, call: Call, tag: u64, len: usize) -> Result<Vec<T>> {
         let header = header::<T>(call, Kind::Send, Some(len));
-        let payload = self.fabric.take(from, tag, header)?;
-        Ok(reuse::<T>(payload).unwrap_or_default())
+        let payload = self.books.aside(|| self.fabric.take(from, tag, header))?;
+        Ok(reuse::<T>(payload).map_or_else(Vec::new, |values| self.books.own(values)))
     }
 
     fn deals_all(&self, group: &Group, header: &Header, len: usize) -> Result<()> {

@@ -5,6 +5,7 @@
 //! waits past the deadline. Reductions add members in the order of the group, so a run repeats bit
 //! by bit. This crate knows no tensor, no mesh and no layout.
 
+mod books;
 mod call;
 mod collectives;
 mod element;
@@ -15,6 +16,7 @@ pub mod processes;
 pub mod threads;
 mod traffic;
 
+pub use books::Books;
 pub use call::{Call, Group, Header, Kind};
 pub use collectives::{Comm, Fabric, Op};
 pub use element::{Dtype, Element, Payload, Piece};

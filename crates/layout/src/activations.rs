@@ -7,12 +7,14 @@
 mod contracts;
 mod indexer;
 mod recurrent;
+mod routed;
 mod state;
 pub mod volume;
 
 pub use contracts::{StateContract, contracts};
 pub(crate) use recurrent::carries_time;
 pub use recurrent::{depth_state, trades_heads};
+pub use routed::{Dealing, Routed, Routing};
 
 use crate::axis::Axis;
 use crate::layout::Layout;

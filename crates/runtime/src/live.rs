@@ -1,6 +1,7 @@
 //! Bytes that are really allocated: an allocator that a program may install, and a meter for each
 //! thread that wants one. A block is booked on the meter of the thread that made it until it is
-//! freed, by whichever thread; what goes to another rank is handed over.
+//! freed, by whichever thread. What is on its way to another rank is booked for as long as the call
+//! runs ([`comm::Books`]), and what a product's kernel takes for itself is not booked.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -32,8 +33,7 @@ fn book(meter: u32, bytes: i64) {
     count.peak.fetch_max(live, Ordering::Relaxed);
 }
 
-/// The system's allocator, counting. Install it with `#[global_allocator]`; without it meters
-/// read zero.
+/// The system's allocator, counting. Install it with `#[global_allocator]`; without it nobody counts.
 pub struct Counting;
 
 /// Room before a block for the number of its meter, keeping its alignment.
@@ -43,24 +43,39 @@ fn padded(layout: Layout) -> Option<(Layout, usize)> {
     Some((whole, room))
 }
 
+impl Counting {
+    /// Writes the number of this thread's meter in front of a block that the system gave.
+    ///
+    /// # Safety
+    /// `front` is null, or a block of `room` bytes and `size` more, aligned for a `u64`.
+    unsafe fn book(front: *mut u8, room: usize, size: usize) -> *mut u8 {
+        if front.is_null() {
+            return front;
+        }
+        let meter = MINE.get();
+        book(meter, size as i64);
+        // SAFETY: the caller's promise.
+        unsafe {
+            front.cast::<u64>().write(u64::from(meter));
+            front.add(room)
+        }
+    }
+}
+
 // SAFETY: every block is the system's, longer by `room` bytes in front, which hold the number of
 // its meter; `dealloc` is given the same layout and so finds the same front. `room` is a multiple
 // of the alignment asked for, which the block therefore keeps, and large enough for the number.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some((whole, room)) = padded(layout) else { return std::ptr::null_mut() };
-        // SAFETY: `whole` is not empty, for `room` is not.
-        let front = unsafe { System.alloc(whole) };
-        if front.is_null() {
-            return front;
-        }
-        let meter = MINE.try_with(Cell::get).unwrap_or(0);
-        book(meter, layout.size() as i64);
-        // SAFETY: the front has `room` bytes, aligned for a u64.
-        unsafe {
-            front.cast::<u64>().write(u64::from(meter));
-            front.add(room)
-        }
+        // SAFETY: `whole` is not empty, for `room` is not, and begins with `room` bytes.
+        unsafe { Counting::book(System.alloc(whole), room, layout.size()) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let Some((whole, room)) = padded(layout) else { return std::ptr::null_mut() };
+        // SAFETY: as above; only the front is written to.
+        unsafe { Counting::book(System.alloc_zeroed(whole), room, layout.size()) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
@@ -88,45 +103,66 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// A thread's count of what it has allocated.
-pub struct Meter {
-    number: u32,
-}
+/// Counts what its thread allocates for as long as it lives.
+pub struct Meter(());
 
 impl Meter {
-    /// Starts counting on this thread.
-    pub fn start() -> Meter {
+    /// Starts counting on this thread, which is the rank of `comm`.
+    pub fn start(comm: &comm::Comm) -> Meter {
         let number = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
         let count = &COUNTS[number as usize % METERS];
         count.live.store(0, Ordering::Relaxed);
         count.peak.store(0, Ordering::Relaxed);
-        MINE.with(|mine| mine.set(number));
-        Meter { number }
+        MINE.set(number);
+        // A program that has not installed the allocator is told that nobody counts.
+        let probe = std::hint::black_box(vec![0u8; 1]);
+        match count.live.load(Ordering::Relaxed) {
+            0 => MINE.set(0),
+            _ => comm.keep_books(&OF_CALLS),
+        }
+        drop(probe);
+        Meter(())
     }
-
-    /// Bytes allocated now.
-    pub fn live(&self) -> i64 {
-        COUNTS[self.number as usize % METERS].live.load(Ordering::Relaxed)
-    }
-
-    /// The most since the start, or since the last mark.
-    pub fn peak(&self) -> i64 {
-        COUNTS[self.number as usize % METERS].peak.load(Ordering::Relaxed)
-    }
-
-    /// Forgets earlier peaks.
-    pub fn mark(&self) {
-        COUNTS[self.number as usize % METERS].peak.store(self.live(), Ordering::Relaxed);
-    }
-}
-
-/// What came from another rank of this process, booked here from now on where somebody counts.
-pub(crate) fn adopt<T: Clone>(values: Vec<T>) -> Vec<T> {
-    if MINE.with(Cell::get) == 0 { values } else { values.clone() }
 }
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        MINE.with(|mine| mine.set(0));
+        MINE.set(0);
     }
+}
+
+/// The most that this thread has had allocated since it was last asked, if it counts.
+pub(crate) fn peak_since() -> Option<u64> {
+    let number = MINE.with(Cell::get);
+    let count = &COUNTS[number as usize % METERS];
+    let live = count.live.load(Ordering::Relaxed);
+    (number != 0).then(|| count.peak.swap(live, Ordering::Relaxed).max(0) as u64)
+}
+
+/// What a meter knows of messages: their memory is nobody's, and their sum the rank's while it waits.
+pub struct OfCalls;
+
+/// The books of every rank that is metered.
+pub static OF_CALLS: OfCalls = OfCalls;
+
+impl comm::Books for OfCalls {
+    fn pause(&self) -> u32 {
+        MINE.replace(0)
+    }
+
+    fn resume(&self, number: u32) {
+        MINE.set(number);
+    }
+
+    fn add(&self, bytes: i64) {
+        book(MINE.get(), bytes);
+    }
+}
+
+/// Runs a kernel; the room it takes for the length of a call is not the run's.
+pub(crate) fn kernel<T>(run: impl FnOnce() -> T) -> T {
+    let number = MINE.replace(0);
+    let out = run();
+    MINE.set(number);
+    out
 }

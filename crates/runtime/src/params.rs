@@ -158,7 +158,10 @@ pub fn global_indices(tensor: &Tensor, part: &Part) -> Vec<u64> {
     let mut indices = vec![0u64];
     for (dim, ranges) in tensor.dims.iter().zip(&part.dims) {
         let along: Vec<u64> = ranges.iter().cloned().flatten().collect();
-        indices = indices.iter().flat_map(|i| along.iter().map(move |j| i * dim.len() + j)).collect();
+        // Exactly as large as needed: what is collected from nested loops grows by doubling.
+        let mut all = Vec::with_capacity(indices.len() * along.len());
+        all.extend(indices.iter().flat_map(|i| along.iter().map(move |j| i * dim.len() + j)));
+        indices = all;
     }
     indices
 }

@@ -2,12 +2,12 @@
 //! is kept meanwhile. The order itself is [`layout::order`]'s.
 
 use crate::blocks::{Cx, Product};
-use crate::live;
 use crate::mat::Mat;
 use crate::model::{Model, Pass, Tokens};
 use crate::params::Shelf;
 use crate::real::Real;
 use comm::{Call, Result};
+use layout::activations::Dealing;
 use layout::order::{Action, Pass as Kind, Pipeline};
 use std::collections::HashMap;
 
@@ -23,6 +23,8 @@ pub(crate) struct Done {
     pub auxiliary: f64,
     /// Most bytes kept at once.
     pub saved_bytes: u64,
+    /// Where routers sent tokens.
+    pub routing: Dealing,
 }
 
 /// Passes under way, by microbatch and chunk.
@@ -111,6 +113,7 @@ impl<R: Real> Flight<R> {
         }
         self.done.loss += pass.loss;
         self.done.auxiliary += std::mem::take(&mut cx.auxiliary);
+        self.done.routing.0.insert((microbatch, chunk), std::mem::take(&mut cx.routed));
         self.bytes += pass.bytes();
         self.done.saved_bytes = self.done.saved_bytes.max(self.bytes);
         self.passes.insert((microbatch, chunk), pass);
@@ -151,8 +154,8 @@ impl<R: Real> Flight<R> {
         let data = cx.rank.comm.receive_tagged(peer, call, tag, rows * cols)?;
         if let Some((rows, cols)) = model.state(seam as usize) {
             let state = cx.rank.comm.receive_tagged(peer, of_state, tag, rows * cols)?;
-            cx.carried = Some(Mat::of(cols, live::adopt(state)));
+            cx.carried = Some(Mat::of(cols, state));
         }
-        Ok(Mat::of(cols, live::adopt(data)))
+        Ok(Mat::of(cols, data))
     }
 }

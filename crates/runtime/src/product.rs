@@ -3,6 +3,7 @@
 //! that every element they touch lies in its slice, or in its columns.
 #![allow(unsafe_code)]
 
+use crate::live;
 use crate::mat::Mat;
 use crate::real::Real;
 use crate::team;
@@ -92,7 +93,7 @@ unsafe fn product<R: Real>(to: Target<R>, alpha: R, a: View<R>, b: View<R>) {
     };
     // SAFETY: the assertions above bound the largest index of each factor by its slice; what is
     // written is the caller's promise, and being ours alone it overlaps neither factor.
-    unsafe {
+    live::kernel(|| unsafe {
         gemm::gemm(
             m,
             n,
@@ -114,7 +115,7 @@ unsafe fn product<R: Real>(to: Target<R>, alpha: R, a: View<R>, b: View<R>) {
             false,
             parallelism,
         );
-    }
+    });
 }
 
 /// Some columns of a matrix, written by one thread while others write the rest.

@@ -3,6 +3,7 @@
 
 use crate::blocks::edges::squares;
 use crate::blocks::{Balance, Cx, Tilt};
+use crate::live;
 use crate::mat::{Mat, axpy};
 use crate::model::{Model, Tokens};
 use crate::optimizer::{self, Settings, State, Step};
@@ -10,13 +11,15 @@ use crate::params::{Id, Shelf, Sum, hash};
 use crate::pipeline::{Done, Flight};
 use crate::rank::Rank;
 use crate::real::Real;
+use crate::report::{HeldInPhase, StepHeld};
 use crate::saved::Sizes;
 use crate::shards::{Flat, Vault};
 use crate::suffix;
 use comm::{Call, Comm, Group, Op, Result};
+use layout::activations::Dealing;
 use layout::order::{Pass, Pipeline};
 use layout::{Axis, Layout, OwnershipTable, ZeroStage};
-use memory::ledger::shardwright::Held;
+use memory::ledger::shardwright::{Held, Phase};
 use recipe::{Mixer, Optimizer, Recipe};
 use std::ops::Range;
 
@@ -91,8 +94,8 @@ pub struct Trainer<'a, R> {
     pub(crate) vault: Vault<R>,
     /// Summed gradients of the held runs.
     reduced: Vec<Vec<R>>,
-    /// Most bytes that microbatches kept at once in the last step.
-    most_saved: u64,
+    /// What was held in the last step.
+    last: StepHeld,
     pub(crate) states: Vec<State<R>>,
     pub(crate) steps: u64,
     /// Prediction depths of the model.
@@ -138,7 +141,7 @@ impl<'a, R: Real> Trainer<'a, R> {
             grads,
             vault,
             reduced: Vec::new(),
-            most_saved: 0,
+            last: StepHeld::default(),
             states,
             steps: 0,
             depths,
@@ -178,16 +181,28 @@ impl<'a, R: Real> Trainer<'a, R> {
         places
     }
 
-    /// Bytes held now, line by line, as they are allocated; `saved` is the most of the last step.
+    /// Bytes held between passes, line by line, as they are allocated.
     pub fn held(&self) -> Held {
         let whole = |all: &[Mat<R>]| all.iter().map(|m| m.data.capacity() as u64).sum::<u64>() * R::BYTES;
         let runs = |all: &[Vec<R>]| all.iter().map(|v| v.capacity() as u64).sum::<u64>() * R::BYTES;
         Held {
             weights: whole(&self.weights) + runs(&self.vault.held),
             gradients: whole(&self.grads) + runs(&self.reduced),
+            sums: runs(&self.reduced),
             optimizer: self.states.iter().map(State::bytes).sum(),
-            saved: self.most_saved,
+            saved: 0,
         }
+    }
+
+    /// What was held in the phases of the last step, as far as it went, and the routing it was for.
+    pub fn last(&self) -> &StepHeld {
+        &self.last
+    }
+
+    /// Notes what is held as a phase ends, and begins the next.
+    fn ends(&mut self, phase: Phase, saved: u64) {
+        let peak = live::peak_since();
+        self.last.phases.push(HeldInPhase { phase, held: Held { saved, ..self.held() }, peak });
     }
 
     /// For every expert layer, tokens of all steps that chose each expert, on all ranks.
@@ -224,18 +239,24 @@ impl<'a, R: Real> Trainer<'a, R> {
             let grads = std::mem::take(&mut self.reduced[at]);
             self.update(at, Step { number: self.steps, scale: R::of(scale), grads: &grads })?;
         }
+        self.ends(Phase::Step, 0);
         Ok(report)
     }
 
     fn accumulate(&mut self, batch: &Batch) -> Result<Report> {
         self.reduced = vec![Vec::new(); self.vault.flats.len()];
         self.balances.iter_mut().for_each(|b| b.counts.fill(0));
+        self.last = StepHeld { phases: Vec::with_capacity(Phase::ALL.len()), routing: Dealing::default() };
+        live::peak_since();
+        self.ends(Phase::State, 0);
         let done = self.walk(batch)?;
-        self.most_saved = done.saved_bytes;
+        self.last.routing = done.routing;
+        self.ends(Phase::Passes, done.saved_bytes);
         if self.rank.layout.zero < ZeroStage::Two {
             self.reduce()?;
         }
         self.sum_copies()?;
+        self.ends(Phase::Reduce, 0);
         let sums = self.sums(done.loss, done.auxiliary)?;
         Ok(Report { loss: sums[0], auxiliary: sums[1], norm: sums[2].sqrt(), saved_bytes: done.saved_bytes })
     }
@@ -256,6 +277,7 @@ impl<'a, R: Real> Trainer<'a, R> {
                 auxiliary: 0.0,
                 balances: &mut self.balances,
                 carried: None,
+                routed: Vec::new(),
                 deferred: None,
             };
             flight.run(&mut cx, &self.model, &self.shelf, action, &tokens)?;
@@ -340,7 +362,8 @@ impl<'a, R: Real> Trainer<'a, R> {
         if !self.rank.tp.splits() || ids.is_empty() {
             return Ok(());
         }
-        let flat: Vec<R> = ids.iter().flat_map(|i| self.grads[*i].data.iter().copied()).collect();
+        let mut flat: Vec<R> = Vec::with_capacity(ids.iter().map(|i| self.grads[*i].data.len()).sum());
+        ids.iter().for_each(|i| flat.extend_from_slice(&self.grads[*i].data));
         let call = Call::new("tp", "gradients of whole tensors");
         let flat = self.rank.comm.all_reduce(&self.rank.tp, call, Op::Sum, flat)?;
         let mut rest = flat.as_slice();

@@ -1,8 +1,9 @@
 //! What one rank puts into collectives in a step, by axis: the exchanges of its chunks for every
-//! pass its stage runs, and what moves once a step. Exact for this project's own engine; rows that
-//! routing deals out are counted as if it were balanced, which is their mean over ranks.
+//! pass its stage runs, and what moves once a step. Exact for this project's own engine: rows that
+//! routing deals out are counted as it dealt them, where that is known. Balanced, they are the mean
+//! over ranks.
 
-use super::{Exchange, Holds, depth_state, indexer, prediction_join, state, vocabulary};
+use super::{Exchange, Holds, Routed, Routing, depth_state, indexer, prediction_join, routed, state, vocabulary};
 use crate::axis::Axis;
 use crate::layout::Layout;
 use crate::mesh::{Coordinates, Mesh, Order};
@@ -35,7 +36,13 @@ impl Moved {
 pub type ByAxis = BTreeMap<&'static str, Moved>;
 
 /// What one rank puts in over a step.
-pub fn of_rank(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, rank: u64) -> Result<ByAxis, Finding> {
+pub fn of_rank(
+    recipe: &Recipe,
+    layout: &Layout,
+    table: &OwnershipTable,
+    rank: u64,
+    routing: Routing,
+) -> Result<ByAxis, Finding> {
     let mesh = Mesh::new(layout, Order::Megatron, layout.ep.splits() || layout.etp.splits())?;
     let order = Pipeline::of(layout)?;
     let at = mesh.coordinates(rank);
@@ -43,15 +50,24 @@ pub fn of_rank(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, rank: u
     let buffers = buffers(table, layout, &mesh, rank);
     let mut sum = Sum { layout, at, by_axis: ByAxis::new() };
     let mut chunks: BTreeMap<u32, [ByAxis; 2]> = BTreeMap::new();
+    // Experts that are computed again dispatch and combine again in backward.
+    let again = 1 + u64::from(layout.recompute.repeats(Mixer::Moe));
     for action in order.stage(stage).flat_map(Block::actions) {
         let of_chunk = chunks.entry(action.chunk).or_insert_with(|| {
             let passes = [Direction::Forward, Direction::Backward];
             passes.map(|d| Chunk { recipe, layout, table, at, buffers: &buffers, index: action.chunk as usize }.pass(d))
         });
-        match action.pass {
-            Pass::Forward => sum.add_all(&of_chunk[0]),
-            Pass::Backward | Pass::BackwardInput => sum.add_all(&of_chunk[1]),
-            Pass::BackwardWeight => {}
+        let passed = match action.pass {
+            Pass::Forward => Some((&of_chunk[0], 1)),
+            Pass::Backward | Pass::BackwardInput => Some((&of_chunk[1], again)),
+            Pass::BackwardWeight => None,
+        };
+        match (passed, routing) {
+            (None, _) => {}
+            (Some((by_axis, _)), Routing::Balanced) => sum.add_all(by_axis),
+            (Some((by_axis, times)), Routing::Real(dealt)) => {
+                sum.add_all(&dealt_out(recipe, layout, by_axis, dealt.of(action.microbatch, action.chunk), times));
+            }
         }
         sum.add("pp", Holds::Numbers, seam(recipe, layout, table, &order, stage, action));
     }
@@ -60,6 +76,16 @@ pub fn of_rank(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, rank: u
     }
     sum.by_axis.retain(|_, moved| *moved != Moved::default());
     Ok(sum.by_axis)
+}
+
+/// The same pass with rows as routing dealt them: nothing else puts numbers in on the axes of
+/// experts, but for state, once a step.
+fn dealt_out(recipe: &Recipe, layout: &Layout, balanced: &ByAxis, blocks: &[Routed], times: u64) -> ByAxis {
+    let mut by_axis = balanced.clone();
+    for (axis, rows) in ["ep", "etp"].into_iter().zip(routed::put(recipe, layout, blocks)) {
+        by_axis.entry(axis).or_default().numbers = rows * times;
+    }
+    by_axis
 }
 
 /// Elements a pass sends to the stage of the next chunk, or of the one before: the residual stream,

@@ -94,7 +94,11 @@ impl RankClass {
                 _ => super::Basis::Modelled("replay of the caching allocator of torch 2.11"),
             },
         });
-        let outside = reserve::outside(request.device, request.layout, request.recipe.uses(Mixer::Moe));
+        let outside = match request.ledger {
+            // Our own runtime has no device context and no communicators.
+            Ledger::Shardwright(_) => Vec::new(),
+            _ => reserve::outside(request.device, request.layout, request.recipe.uses(Mixer::Moe)),
+        };
         let outside_bytes: u64 = outside.iter().map(|a| a.bytes).sum();
         lines.extend(outside);
         let budget = request.device.visible_bytes() as i64;
@@ -161,6 +165,9 @@ fn describe(name: &str) -> &'static str {
         "optimizer" => "main weights made",
         "fwdbwd0" => "first step: forward, loss, backward, gradient reduction; workspaces made",
         "opt0" => "first optimizer step: moments made",
+        "fwdbwd" => "microbatches forward, loss, backward; from ZeRO 2 on gradient reduction",
+        "state" => "weights, gradient buffers and moments: what stays between steps",
+        "reduce" => "gradients reduced over replicas and copies",
         _ if name.starts_with("fwdbwd") => "forward, loss, backward, gradient reduction",
         _ => "optimizer step, weights gathered",
     }

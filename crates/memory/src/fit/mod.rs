@@ -137,6 +137,12 @@ fn judge(headroom: i64, wanted: Bytes) -> Verdict {
 
 /// What is left out of every total, by name.
 fn unmodelled(request: &FitRequest) -> Vec<String> {
+    if matches!(request.ledger, Ledger::Shardwright(_)) {
+        return vec![
+            "this project's runtime computes on CPUs: the device only says how much memory there is".to_string(),
+            "names, tables and batches, and what product kernels take for the length of a call".to_string(),
+        ];
+    }
     let mut list = vec![
         "compile peaks and captured graphs: none is assumed to run".to_string(),
         "checkpoint saving and data loading on the device".to_string(),

@@ -43,7 +43,7 @@ impl<Options> Copy for Job<'_, Options> {}
 /// One phase of a replay, as the device would report it.
 #[derive(Clone, Debug)]
 pub struct Phase {
-    /// Its name: `model`, `ddp`, `optimizer`, `fwdbwd0`, `opt0` …
+    /// Its name: `model`, `ddp`, `optimizer`, `fwdbwd0`, `opt0` …; our own runtime's are `state`, `fwdbwd`, `reduce`, `opt`.
     pub name: String,
     /// Bytes allocated at its end.
     pub allocated: u64,
@@ -140,6 +140,7 @@ impl Replay {
 impl Phase {
     /// Whether it belongs to a training step.
     pub fn is_of_a_step(&self) -> bool {
-        self.name.starts_with("fwdbwd") || (self.name.starts_with("opt") && self.name != "optimizer")
+        let is_step = |word| self.name.starts_with(word);
+        is_step("fwdbwd") || is_step("reduce") || (is_step("opt") && self.name != "optimizer")
     }
 }

@@ -29,6 +29,7 @@ use crate::real::Real;
 use crate::saved::{Saved, Sizes};
 use crate::shards::Vault;
 use comm::Result;
+use layout::activations::Routed;
 use recipe::Place;
 use recipe::kinds::moe::Moe;
 
@@ -51,6 +52,8 @@ pub struct Cx<'a, R> {
     /// Recurrent state on its way up the depth, from R block to R block; in backward its gradient on
     /// the way down.
     pub carried: Option<Mat<R>>,
+    /// Rows of the expert blocks this pass has run, in order.
+    pub routed: Vec<Routed>,
     /// Weight products put off, where backward is split; `None` where they are taken at once.
     pub deferred: Option<Vec<Product<R>>>,
 }
@@ -147,11 +150,12 @@ impl<R: Real> Cx<'_, R> {
         below: Option<Mat<R>>,
         forward: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let (auxiliary, counts) = (self.auxiliary, self.balances.to_vec());
+        let (auxiliary, counts, routed) = (self.auxiliary, self.balances.to_vec(), self.routed.len());
         let gradient = std::mem::replace(&mut self.carried, below);
         let out = forward(self);
         self.carried = gradient;
         self.auxiliary = auxiliary;
+        self.routed.truncate(routed);
         self.balances.clone_from_slice(&counts);
         out
     }

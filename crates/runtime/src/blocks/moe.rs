@@ -210,6 +210,7 @@ impl<R: Real> Block<R> for Moe {
         let (rows, counts) = self.rows(narrow.as_ref().unwrap_or(&x), &chosen);
         drop(narrow);
         let plan = Plan::new(cx.rank, &counts)?;
+        cx.routed.push(plan.rows());
         let dispatched = plan.dispatch(cx.rank, rows)?;
         let packed = self.project(cx, &plan, &dispatched);
         let out = self.unproject(cx, &plan, &act::forward(self.kind.activation, &packed));

@@ -1,9 +1,9 @@
 //! What a rehearsal comes to.
 
 use super::{JUDGED_STEPS, Number, compare};
-use crate::report::{AxisLine, MemoryLine};
+use crate::report::{AxisLine, MemoryLine, PhaseLine, StepHeld};
 use diag::Finding;
-use memory::ledger::shardwright::Held;
+use layout::activations::Dealing;
 
 /// What one rank came to, in numbers only, so that it travels between processes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,9 +12,11 @@ pub(super) struct RankOutcome {
     /// By row of the ownership table.
     pub gradients: Vec<f64>,
     pub weights: Vec<f64>,
-    /// Bytes of a step by axis, as [`crate::report::moved`] has them.
+    /// Bytes of the first step by axis, as [`crate::report::moved`] has them, and its routing.
     pub moved: Vec<u64>,
-    pub held: Held,
+    pub routing: Dealing,
+    /// Of the step in which the most was kept.
+    pub held: StepHeld,
 }
 
 impl RankOutcome {
@@ -26,7 +28,9 @@ impl RankOutcome {
             self.gradients.clone(),
             self.weights.clone(),
             counts(&self.moved),
-            counts(&[self.held.weights, self.held.gradients, self.held.optimizer, self.held.saved]),
+            counts(&travel::dealing(&self.routing)),
+            counts(&travel::phases(&self.held.phases)),
+            counts(&travel::dealing(&self.held.routing)),
         ];
         all.into_iter().flat_map(|part| std::iter::once(part.len() as f64).chain(part)).collect()
     }
@@ -44,10 +48,70 @@ impl RankOutcome {
             gradients: next(),
             weights: next(),
             moved: counts(next()),
-            held: match counts(next())[..] {
-                [weights, gradients, optimizer, saved] => Held { weights, gradients, optimizer, saved },
-                _ => Held::default(),
-            },
+            routing: travel::to_dealing(&counts(next())),
+            held: StepHeld { phases: travel::to_phases(&counts(next())), routing: travel::to_dealing(&counts(next())) },
+        }
+    }
+}
+
+/// What was held and where tokens went as counts, and back.
+mod travel {
+    use crate::report::HeldInPhase;
+    use layout::activations::{Dealing, Routed};
+    use memory::ledger::shardwright::{Held, Phase};
+
+    /// Each phase by its number, its lines, and its peak behind whether there is one.
+    pub fn phases(phases: &[HeldInPhase]) -> Vec<u64> {
+        let one = |p: &HeldInPhase| {
+            let Held { weights, gradients, sums, optimizer, saved } = p.held;
+            let peak = [u64::from(p.peak.is_some()), p.peak.unwrap_or(0)];
+            [p.phase as u64, weights, gradients, sums, optimizer, saved, peak[0], peak[1]]
+        };
+        phases.iter().flat_map(one).collect()
+    }
+
+    pub fn to_phases(counts: &[u64]) -> Vec<HeldInPhase> {
+        let one = |c: &[u64; 8]| {
+            let [phase, weights, gradients, sums, optimizer, saved, has_peak, peak] = *c;
+            let (_, phase) = Phase::ALL.get(phase as usize)?;
+            let held = Held { weights, gradients, sums, optimizer, saved };
+            Some(HeldInPhase { phase: *phase, held, peak: (has_peak == 1).then_some(peak) })
+        };
+        counts.as_chunks::<8>().0.iter().filter_map(one).collect()
+    }
+
+    /// Each block by its microbatch, its chunk and its rows.
+    pub fn dealing(dealing: &Dealing) -> Vec<u64> {
+        let pass = |((microbatch, chunk), blocks): (&(u32, u32), &Vec<Routed>)| {
+            let at = [u64::from(*microbatch), u64::from(*chunk)];
+            blocks.iter().map(move |b| [at[0], at[1], b.sent, b.arrived, b.came]).collect::<Vec<_>>()
+        };
+        dealing.0.iter().flat_map(pass).flatten().collect()
+    }
+
+    pub fn to_dealing(counts: &[u64]) -> Dealing {
+        let mut out = Dealing::default();
+        for [microbatch, chunk, sent, arrived, came] in counts.as_chunks::<5>().0 {
+            let pass = out.0.entry((*microbatch as u32, *chunk as u32)).or_default();
+            pass.push(Routed { sent: *sent, arrived: *arrived, came: *came });
+        }
+        out
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn what_travels_comes_back() {
+            let held = Held { weights: 1, gradients: 2, sums: 3, optimizer: 4, saved: 5 };
+            let peaks = [Some(7), None, Some(0), Some(9)];
+            let all: Vec<_> = Phase::ALL.iter().zip(peaks).map(|((_, phase), peak)| (*phase, peak)).collect();
+            let all: Vec<_> = all.into_iter().map(|(phase, peak)| HeldInPhase { phase, held, peak }).collect();
+            assert_eq!(to_phases(&phases(&all)), all);
+            let rows = |sent| Routed { sent, arrived: sent + 1, came: 2 * sent };
+            let dealt = Dealing([((0, 1), vec![rows(3), rows(0)]), ((2, 0), vec![rows(4)])].into());
+            assert_eq!(to_dealing(&dealing(&dealt)), dealt);
         }
     }
 }
@@ -115,8 +179,10 @@ pub struct Rehearsal {
     pub parity: Parity,
     /// Bytes of a step by axis.
     pub traffic: Vec<AxisLine>,
-    /// For every rank and line, bytes predicted and held.
+    /// For every rank and line, bytes predicted and held in the step in which it kept the most.
     pub memory: Vec<MemoryLine>,
+    /// The phases of that step on every rank.
+    pub phases: Vec<PhaseLine>,
     /// Router load.
     pub load: Vec<Load>,
     /// Wall time on one rank and on all.
@@ -162,13 +228,14 @@ pub(super) struct Expected {
     pub load: Vec<Vec<u64>>,
     pub traffic: Vec<AxisLine>,
     pub memory: Vec<MemoryLine>,
+    pub phases: Vec<PhaseLine>,
     pub paths: Vec<String>,
     pub number: Number,
 }
 
 /// Joins what the ranks came to.
 pub(super) fn join(ranks: &[RankOutcome], expected: Expected, seconds: f64) -> Rehearsal {
-    let Expected { losses: one, traffic, memory, paths, number, .. } = expected;
+    let Expected { losses: one, traffic, memory, phases, paths, number, .. } = expected;
     let worst = |pick: fn(&RankOutcome) -> &Vec<f64>| {
         let of = |at: usize| ranks.iter().map(|r| pick(r)[at]).fold(0.0, f64::max);
         let mut all: Vec<Worst> =
@@ -192,6 +259,7 @@ pub(super) fn join(ranks: &[RankOutcome], expected: Expected, seconds: f64) -> R
         parity,
         traffic,
         memory,
+        phases,
         load: expected.load.into_iter().enumerate().map(|(layer, tokens)| Load { layer, tokens }).collect(),
         seconds: (expected.seconds, seconds),
     }

@@ -3,8 +3,9 @@
 use super::compare::Wholes;
 use super::outcome::{Expected, Outcome, RankOutcome, endings, join};
 use super::{Ask, JUDGED_STEPS, Number, Prepared, settings};
+use crate::live::Meter;
 use crate::real::Real;
-use crate::report;
+use crate::report::{self, Subject};
 use crate::train::Trainer;
 use comm::{Call, Comm, Group, Result, threads};
 use diag::{Blame, Finding};
@@ -91,12 +92,14 @@ fn run<R: Real>(
     }
     let ranks: Vec<RankOutcome> = results.into_iter().flatten().collect();
     let (recipe, layout) = (&prepared.recipe, &prepared.layout);
-    let moved: Vec<_> = ranks.iter().map(|r| r.moved.clone()).collect();
-    let held: Vec<_> = ranks.iter().map(|r| r.held).collect();
-    let traffic = report::traffic(recipe, layout, &table, &moved, 1, R::BYTES).map_err(|f| vec![f])?;
-    let memory = report::memory(recipe, layout, &table, &held, R::BYTES).map_err(|f| vec![f])?;
+    let of = Subject { recipe, layout, table: &table, bytes_each: R::BYTES };
+    let moved: Vec<_> = ranks.iter().map(|r| (r.moved.as_slice(), &r.routing)).collect();
+    let held: Vec<_> = ranks.iter().map(|r| r.held.clone()).collect();
+    let traffic = report::traffic(&of, &moved).map_err(|f| vec![f])?;
+    let memory = report::memory(&of, &held).map_err(|f| vec![f])?;
+    let phases = report::phases(&of, &held).map_err(|f| vec![f])?;
     let Reference { losses, load, seconds: alone, .. } = reference;
-    let expected = Expected { losses, seconds: alone, load, traffic, memory, paths, number: ask.number };
+    let expected = Expected { losses, seconds: alone, load, traffic, memory, phases, paths, number: ask.number };
     Ok(Outcome::Ran(Box::new(join(&ranks, expected, seconds))))
 }
 
@@ -133,23 +136,28 @@ fn rank<R: Real>(
     watch: &(dyn Fn(u64) + Sync),
 ) -> Result<RankOutcome> {
     let layout = &prepared.layout;
+    let _meter = Meter::start(comm);
     let mut trainer = Trainer::<R>::new(&prepared.recipe, layout, comm, ask.seed, settings(ask.number))?;
     ask.inject.and_then(|i| i.tilt(&prepared.recipe)).into_iter().for_each(|tilt| trainer.tilt(tilt));
     let batch = |step| ask.source.batch(&prepared.recipe, layout, ask.seed, step);
     let (_, gradients) = trainer.gradients(&batch(0))?;
     let mut out = RankOutcome {
         gradients: reference.gradients.differences(paths, trainer.shelf(), &gradients),
-        held: trainer.held(),
         ..RankOutcome::default()
     };
+    drop(gradients);
     comm.traffic().clear();
     for step in 0..ask.steps {
         ask.inject.iter().for_each(|inject| inject.strike(comm, step, ask.deadline));
         let report = trainer.step(&batch(step))?;
         if step == 0 {
             out.moved = report::moved(&comm.traffic().all());
+            out.routing = trainer.last().routing.clone();
         }
-        out.held.saved = out.held.saved.max(report.saved_bytes);
+        // Shown is the step in which microbatches kept the most.
+        if step == 0 || trainer.last().saved() > out.held.saved() {
+            out.held = trainer.last().clone();
+        }
         out.losses.push(report.loss);
         if comm.rank() == 0 {
             watch(ask.steps + step);

@@ -7,6 +7,7 @@ use crate::rank::Rank;
 use crate::real::Real;
 use comm::{Call, Result};
 use layout::Axis;
+use layout::activations::Routed;
 
 const COUNTS: Call = Call::new("ep", "counts before dispatch");
 const DISPATCH: Call = Call::new("ep", "dispatch");
@@ -54,6 +55,12 @@ impl Plan {
             .collect();
         let per_expert = (0..local).map(|e| runs_of(e).map(|i| runs[i] as usize).sum()).collect();
         Ok(Plan { send, receive, members, order, per_expert })
+    }
+
+    /// How many rows go which way.
+    pub fn rows(&self) -> Routed {
+        let total = |rows: &[usize]| rows.iter().sum::<usize>() as u64;
+        Routed { sent: total(&self.send), arrived: total(&self.receive), came: total(&self.per_expert) }
     }
 
     fn scaled(rows: &[usize], width: usize) -> Vec<usize> {

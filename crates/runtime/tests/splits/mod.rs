@@ -53,17 +53,32 @@ pub const MAMBA3: &str = "[mamba]\nkind = \"mamba3\"\nheads = 4\nhead_dim = 2\ns
 
 pub const DELTA: &str = "[gated_delta]\nkey_heads = 4\nvalue_heads = 8\nkey_dim = 3\nvalue_dim = 2\n";
 
-/// Stands for a gate on the shared expert, whose table is one of the common ones.
-pub const GATED: &str = "# shared experts have a gate\n";
+/// A gate on the shared expert.
+pub const GATED: &str = "moe.shared.gate = true\n";
 
 /// A recipe of a pattern with more tables. A table said in `more` stands in place of the common one.
 pub fn recipe(pattern: &str, more: &str) -> Recipe {
-    let gate = if more == GATED { "[moe.shared]\ngate = true" } else { "[moe.shared]" };
-    let tables = TABLES.replace("[moe.shared]", gate);
+    recipe_of(TABLES, pattern, more)
+}
+
+/// The same over other common tables. What `more` begins with, up to its first table, stands above
+/// all tables, or with a table's name before the key at that table's beginning.
+pub fn recipe_of(tables: &str, pattern: &str, more: &str) -> Recipe {
+    let (keys, more) = more.split_at(more.find('[').unwrap_or(more.len()));
     let is_said =
         |table: &&str| more.lines().any(|line| table.starts_with(&format!("{line}\n")) && line.starts_with('['));
     let common: Vec<&str> = tables.split("\n\n").filter(|table| !is_said(table)).collect();
-    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{}\n{more}", common.join("\n\n"));
+    let (mut tables, mut above) = (common.join("\n\n"), String::new());
+    for key in keys.lines() {
+        let (name, value) = key.split_once('=').expect("a key has a value");
+        match name.rsplit_once('.') {
+            Some((table, name)) => {
+                tables = tables.replacen(&format!("[{table}]"), &format!("[{table}]\n{name}= {value}"), 1);
+            }
+            None => above += &format!("{key}\n"),
+        }
+    }
+    let text = format!("name = \"t\"\npattern = \"{pattern}\"\n{above}{tables}\n{more}");
     Recipe::parse(&text).unwrap_or_else(|f| panic!("{f:#?}"))
 }
 
@@ -106,7 +121,7 @@ pub struct Case {
 }
 
 /// State runs up the depth: a key of the last of the common tables.
-pub const CARRY: &str = "depth_carry = 2\n";
+pub const CARRY: &str = "recurrent.depth_carry = 2\n";
 /// Fewer Mamba-2 groups than ranks.
 pub const FEW_GROUPS: &str =
     "[mamba]\nkind = \"mamba2\"\nheads = 8\nhead_dim = 2\nstate = 4\ngroups = 2\nchunk = 3\nconv = 3\n";
@@ -171,7 +186,14 @@ pub fn feature_layouts() -> Vec<LayoutRequest> {
     all
 }
 
-/// Every axis alone and with others, every schedule and ZeRO stage, prediction heads, recompute.
+const TIED: &str = "tied = true\n";
+const TIED_MTP: &str = "tied = true\n[features.mtp]\ndepth = 2\npattern = \"(AF)\"\n";
+const MTP_EXPERTS: &str = "[features.mtp]\ndepth = 1\npattern = \"(AE)\"\n";
+/// Room for fewer tokens than choose an expert.
+const DROPS: &str = "moe.capacity_factor = 0.75\n";
+
+/// Every axis alone and with others, every schedule and ZeRO stage, prediction heads, recompute,
+/// experts that run out of room, tied tables.
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     let mut add = |pattern: &'static str, more: &'static str, set: &dyn Fn(&mut LayoutRequest)| {
@@ -268,6 +290,7 @@ pub fn cases() -> Vec<Case> {
     }
     add("AFAF", HEADS, &|r| (r.tp, r.cp, r.pp, r.zero) = (Some(2), Some(2), Some(2), Some(ZeroStage::Three)));
     add("AF", DSA_MLA, &|r| (r.tp, r.cp, r.recompute) = (Some(2), Some(2), Some(layout::Recompute::Full)));
+    features(&mut add);
     for (mamba, pattern) in [(MAMBA2, "AEMEAEMR"), (MAMBA3, "AEMEAEMEAEMR")] {
         for (i, [tp, cp, pp, dp, ep, etp]) in degrees().into_iter().enumerate() {
             let zero = [ZeroStage::One, ZeroStage::Three, ZeroStage::Two, ZeroStage::Zero][i % 4];
@@ -295,6 +318,45 @@ pub const AGAIN: [(&str, &str, &str); 12] = [
     ("RFR", CARRY, "selective:recurrent"),
     ("RFR", CARRY, "selective:layernorm"),
 ];
+/// What sets the degrees of a request.
+type Set<'a> = &'a dyn Fn(&mut LayoutRequest);
+/// What takes a case: pattern, tables, layout.
+type Add<'a> = dyn FnMut(&'static str, &'static str, Set<'_>) + 'a;
+
+/// What a recipe may have besides its blocks, under layouts that treat it apart.
+fn features(add: &mut Add) {
+    for (ep, etp) in [(1, 2), (2, 1), (2, 2), (4, 1)] {
+        add("AE", DROPS, &|r| (r.dp, r.ep, r.etp) = (Some(4), Some(ep), Some(etp)));
+        add("AE", DROPS, &|r| {
+            (r.tp, r.cp, r.ep, r.etp) = (Some(2), Some(2), Some(ep), Some(etp));
+            r.recompute = layout::Recompute::parse("full").ok();
+        });
+    }
+    for zero in [ZeroStage::Zero, ZeroStage::One, ZeroStage::Two, ZeroStage::Three] {
+        add("AF", TIED, &|r| (r.tp, r.dp, r.zero) = (Some(2), Some(2), Some(zero)));
+        add("AFAF", TIED_MTP, &|r| (r.pp, r.dp, r.zero) = (Some(2), Some(2), Some(zero)));
+        add("AE", MTP_EXPERTS, &|r| {
+            (r.tp, r.dp, r.ep, r.etp, r.zero) = (Some(2), Some(2), Some(2), Some(1), Some(zero))
+        });
+        add("AE", MLA, &|r| (r.cp, r.dp, r.ep, r.zero) = (Some(2), Some(2), Some(2), Some(zero)));
+    }
+    for recompute in ["selective:mlp+moe", "full"] {
+        add("AEMR", MAMBA3, &|r| {
+            (r.pp, r.ep, r.dp, r.microbatches) = (Some(2), Some(2), Some(2), Some(2));
+            r.recompute = layout::Recompute::parse(recompute).ok();
+        });
+        add("AF", MTP, &|r| (r.tp, r.recompute) = (Some(2), layout::Recompute::parse(recompute).ok()));
+    }
+    for (schedule, pp, vpp) in SCHEDULES {
+        add("AFAEAFAE", TIED_MTP, &|r| {
+            (r.pp, r.vpp, r.schedule, r.microbatches) = (Some(pp), Some(vpp), Some(schedule), Some(4));
+        });
+        add("AEAEAEAE", DROPS, &|r| {
+            (r.pp, r.vpp, r.schedule) = (Some(pp), Some(vpp), Some(schedule));
+            (r.tp, r.ep, r.etp) = (Some(2), Some(2), Some(1));
+        });
+    }
+}
 
 /// Schedules with the stages and chunks they are tried with.
 pub const SCHEDULES: [(Schedule, u64, u64); 7] = [

@@ -14,6 +14,7 @@ use layout::check;
 use runtime::rehearse::{
     Ask, Ending, Outcome as Ran, Prepared, Ranks, Rehearsal, Source, prepare, rehearse, rehearse_between,
 };
+use runtime::report::{Line, PhaseLine};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -154,11 +155,23 @@ fn json(mut out: Value, r: &Rehearsal) -> Value {
     out["memory"] = r
         .memory
         .iter()
-        .map(|l| json!({ "rank": l.rank, "line": l.line.name(), "predicted_bytes": l.predicted_bytes, "held_bytes": l.held_bytes }))
+        .map(|l| {
+            json!({ "rank": l.rank, "line": l.line.name(), "predicted_bytes": l.predicted_bytes,
+                "held_bytes": l.held_bytes, "balanced_bytes": l.balanced_bytes })
+        })
         .collect();
+    out["phases"] = r.phases.iter().map(phase_json).collect();
     out["router_load"] = r.load.iter().map(load).collect();
     out["seconds"] = json!({ "one_rank": r.seconds.0, "all_ranks": r.seconds.1 });
     out
+}
+
+fn phase_json(p: &PhaseLine) -> Value {
+    let line = |(line, predicted, held): &(Line, u64, u64)| json!({ "line": line.name(), "predicted_bytes": predicted, "held_bytes": held });
+    json!({
+        "rank": p.rank, "phase": p.phase.name(), "predicted_peak_bytes": p.predicted_peak_bytes,
+        "peak_bytes": p.peak_bytes, "other_bytes": p.other_bytes, "lines": p.lines.iter().map(line).collect::<Vec<_>>(),
+    })
 }
 
 /// A difference as JSON has it: what is no number there is written as a word.

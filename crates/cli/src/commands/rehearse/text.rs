@@ -1,9 +1,10 @@
 //! A rehearsal for people.
 
-use crate::commands::{model_line, shorten};
+use crate::commands::{model_line, ranges, shorten};
 use crate::table::{Table, heading, wrap};
+use memory::ledger::shardwright::Phase;
 use runtime::rehearse::{Ask, Ending, Prepared, Rehearsal, Source, Worst};
-use runtime::report::Line;
+use runtime::report::{Line, MemoryLine, PhaseLine};
 use units::exact;
 
 /// Tensors named in a list of the worst.
@@ -38,7 +39,7 @@ fn ranks(n: u64) -> String {
 
 /// What came of it.
 pub fn body(ask: &Ask, prepared: &Prepared, r: &Rehearsal) -> String {
-    losses(r) + &parity(r) + &traffic(r) + &memory(r) + &load(r) + &verdict(ask, prepared, r)
+    losses(r) + &parity(r) + &traffic(r) + &memory(r) + &phases(prepared, r) + &load(r) + &verdict(ask, prepared, r)
 }
 
 fn losses(r: &Rehearsal) -> String {
@@ -104,33 +105,80 @@ fn same(a: u64, b: u64) -> &'static str {
     if a == b { "exact" } else { "\x1b[1;31mdiffers\x1b[0m" }
 }
 
-/// Ranks that hold the same stand on one line.
-fn memory(r: &Rehearsal) -> String {
-    let mut table = Table::new(&["line", "ranks", "counted", "held", ""]).right(&[2, 3]);
-    for (name, line) in Line::ALL {
-        let mut rows: Vec<(u64, u64, Vec<usize>)> = Vec::new();
-        for l in r.memory.iter().filter(|l| l.line == *line) {
-            match rows.iter_mut().find(|(c, h, _)| *c == l.predicted_bytes && *h == l.held_bytes) {
-                Some((.., ranks)) => ranks.push(l.rank),
-                None => rows.push((l.predicted_bytes, l.held_bytes, vec![l.rank])),
-            }
-        }
-        let is_routed = *line == Line::Saved && !r.load.is_empty();
-        for (i, (counted, held, ranks)) in rows.into_iter().enumerate() {
-            let name = if i == 0 { *name } else { "" };
-            let verdict = if counted == held {
-                "exact".to_string()
-            } else if is_routed {
-                format!("{:+.1}% by routing", 100.0 * (held as f64 / counted as f64 - 1.0))
-            } else {
-                same(counted, held).to_string()
-            };
-            table.row([name, &shorten(&crate::commands::ranges(&ranks), 24), &exact(counted), &exact(held), &verdict]);
+/// Ranks alike, together: those whose figures are the same.
+fn alike<T: PartialEq>(rows: impl Iterator<Item = (usize, T)>) -> Vec<(T, Vec<usize>)> {
+    let mut out: Vec<(T, Vec<usize>)> = Vec::new();
+    for (rank, figures) in rows {
+        match out.iter_mut().find(|(theirs, _)| *theirs == figures) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => out.push((figures, vec![rank])),
         }
     }
-    let title =
-        if r.load.is_empty() { "Bytes a rank holds" } else { "Bytes a rank holds (counted for balanced routing)" };
-    heading(title) + &table.render()
+    out
+}
+
+fn memory(r: &Rehearsal) -> String {
+    let mut table = Table::new(&["line", "ranks", "predicted", "held", ""]).right(&[2, 3]);
+    for (name, line) in Line::ALL {
+        let of_line = r.memory.iter().filter(|l| l.line == *line);
+        let rows = alike(of_line.map(|l| (l.rank, (l.predicted_bytes, l.held_bytes))));
+        for (i, ((predicted, held), ranks)) in rows.into_iter().enumerate() {
+            let name = if i == 0 { *name } else { "" };
+            let ranks = shorten(&ranges(&ranks), 24);
+            table.row([name, &ranks, &exact(predicted), &exact(held), same(predicted, held)]);
+        }
+    }
+    let title = match r.load.is_empty() {
+        true => "Bytes a rank holds",
+        false => "Bytes a rank holds (predicted for where the routers sent tokens, in the step that kept the most)",
+    };
+    heading(title) + &table.render() + &excess(r)
+}
+
+/// What routing makes of saved activations, where it makes a difference.
+fn excess(r: &Rehearsal) -> String {
+    let over = |l: &&MemoryLine| l.held_bytes as f64 / l.balanced_bytes.max(1) as f64 - 1.0;
+    let saved = r.memory.iter().filter(|l| l.line == Line::Saved);
+    let Some(most) = saved.max_by(|a, b| over(a).total_cmp(&over(b))).filter(|_| !r.load.is_empty()) else {
+        return String::new();
+    };
+    format!(
+        "  balanced routing would save {} on rank {}; it saved {:+.1}%, the worst of all ranks\n",
+        exact(most.balanced_bytes),
+        most.rank,
+        100.0 * over(&most)
+    )
+}
+
+/// The most a rank had allocated in each phase: of every phase and stage the rank that is furthest
+/// from its prediction.
+fn phases(prepared: &Prepared, r: &Rehearsal) -> String {
+    let counted: Vec<&PhaseLine> = r.phases.iter().filter(|p| p.peak_bytes.is_some()).collect();
+    if counted.is_empty() {
+        return String::new();
+    }
+    let each = prepared.layout.world / prepared.layout.pp.get();
+    let mut table = Table::new(&["phase", "ranks", "predicted", "allocated", ""]).right(&[2, 3, 4]);
+    for (name, phase) in Phase::ALL {
+        for stage in 0..prepared.layout.pp.get() {
+            let of_stage = |p: &&&PhaseLine| p.phase == *phase && p.rank as u64 / each == stage;
+            let off = |p: &PhaseLine| p.error().unwrap_or(0.0);
+            let furthest = counted.iter().filter(of_stage).max_by(|a, b| off(a).abs().total_cmp(&off(b).abs()));
+            let Some(line) = furthest else { continue };
+            let ranks: Vec<usize> = (stage * each..(stage + 1) * each).map(|r| r as usize).collect();
+            table.row([
+                if stage == 0 { *name } else { "" },
+                &shorten(&ranges(&ranks), 24),
+                &exact(line.predicted_peak_bytes),
+                &exact(line.peak_bytes.unwrap_or(0)),
+                &format!("{:+.1}%", 100.0 * off(line)),
+            ]);
+        }
+    }
+    let other = counted.iter().map(|p| p.other_bytes).max().unwrap_or(0);
+    heading("Most bytes at once, by phase (of each stage the rank furthest from its prediction)")
+        + &table.render()
+        + &format!("  beside these up to {} for names, tables, the batch and kernels\n", exact(other))
 }
 
 fn load(r: &Rehearsal) -> String {
@@ -143,7 +191,7 @@ fn load(r: &Rehearsal) -> String {
         let (least, most) = (l.tokens.iter().min().unwrap_or(&0), l.tokens.iter().max().unwrap_or(&0));
         let mean = l.tokens.iter().sum::<u64>() as f64 / l.tokens.len() as f64;
         let idle: Vec<usize> = (0..l.tokens.len()).filter(|e| l.tokens[*e] == 0).collect();
-        let idle = if idle.is_empty() { "none".to_string() } else { crate::commands::ranges(&idle) };
+        let idle = if idle.is_empty() { "none".to_string() } else { ranges(&idle) };
         let over = format!("{:.2}", *most as f64 / mean.max(f64::MIN_POSITIVE));
         table.row([l.layer.to_string(), least.to_string(), format!("{mean:.0}"), most.to_string(), over, idle]);
     }
@@ -174,7 +222,7 @@ pub fn endings(endings: &[Ending], seconds: f64) -> String {
     let all: usize = endings.iter().map(|e| e.ranks.len()).sum();
     let mut out = heading(&format!("The run ended on {} after {seconds:.1} s", ranks(all as u64)));
     for ending in endings {
-        let who = crate::commands::ranges(&ending.ranks);
+        let who = ranges(&ending.ranks);
         let word = if ending.ranks.len() == 1 { "rank" } else { "ranks" };
         out += &wrap(&format!("{word} {who}: {} [{}]", ending.finding.message, ending.finding.rule), "  ", 110);
         if let Some(hint) = &ending.finding.hint {

@@ -1,10 +1,11 @@
 //! The replay as other ledgers give theirs.
 
-use super::replay::{Highest, highest};
+use super::{Held, InPhase, phases};
 use crate::Unmodelled;
 use crate::ledger::{Job, Phase, Replay};
-use crate::line::{ByLine, Stand};
+use crate::line::Stand;
 use crate::tape::Peak;
+use layout::activations::Routing;
 use layout::{Mesh, Order, OwnershipTable};
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
@@ -45,24 +46,24 @@ pub fn replay(job: &Job<ShardwrightOptions>) -> Result<Replay, Unmodelled> {
     let refuse = |finding: diag::Finding| Unmodelled::new("this layout", finding.message);
     let has_experts = job.layout.ep.splits() || job.layout.etp.splits();
     let mesh = Mesh::new(job.layout, Order::Megatron, has_experts).map_err(refuse)?;
-    let Highest { passes, optimizer, state } =
-        highest(job.recipe, job.layout, &table, job.rank, job.options.bytes_each).map_err(refuse)?;
-    let phases = vec![
-        phase("optimizer", state, Stand::Setup),
-        phase("fwdbwd0", passes, Stand::Pipeline),
-        phase("opt0", optimizer, Stand::Optimizer),
-    ];
+    let in_phases = phases(job.recipe, job.layout, &table, job.rank, job.options.bytes_each, Routing::Balanced);
+    let phases = in_phases.map_err(refuse)?.iter().map(phase).collect();
     let params = table.rank_params(job.layout, &mesh, job.rank);
     Ok(Replay { params, phases, holders: Vec::new(), retained: Vec::new() })
 }
 
 /// Nothing is reserved beyond what is allocated: the system's allocator is not modelled.
-fn phase(name: &str, by_line: ByLine, stand: Stand) -> Phase {
-    let allocated = by_line.iter().sum();
+fn phase(of: &InPhase) -> Phase {
+    let stand = match of.phase {
+        super::Phase::State => Stand::Setup,
+        super::Phase::Passes => Stand::Pipeline,
+        super::Phase::Reduce | super::Phase::Step => Stand::Optimizer,
+    };
+    let allocated = of.peak_bytes();
     Phase {
-        name: name.to_string(),
-        allocated,
-        peak: Peak { allocated, event: 0, by_line, stand },
+        name: of.phase.name().to_string(),
+        allocated: Held { saved: 0, ..of.held }.bytes(),
+        peak: Peak { allocated, event: 0, by_line: of.peak, stand },
         by_part: [0; 3],
         reserved: allocated,
         reserved_peak: allocated,

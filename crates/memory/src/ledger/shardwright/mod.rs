@@ -4,13 +4,14 @@
 mod chunk;
 mod engine;
 mod local;
+mod phase;
 mod replay;
 mod saves;
 mod state;
 
 pub use chunk::{mixers, of_chunk};
 pub use engine::{ShardwrightOptions, replay};
-pub use replay::{Highest, highest};
+pub use phase::{InPhase, Phase, phases};
 pub use saves::{
     DELTA_CHUNK, Holds, Link, MAMBA1_CHUNK, Rows, Save, Sizes, bytes, carried, dropped, head, m2rnn_chunk, norm_input,
     of_mixer, prediction, routing_indices,

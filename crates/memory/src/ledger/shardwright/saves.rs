@@ -3,7 +3,7 @@
 
 use super::chunk::mixers;
 use super::local::Local;
-use layout::activations::trades_heads;
+use layout::activations::{Routed, trades_heads};
 use layout::request::RecomputeModule;
 use layout::{Layout, OwnershipTable, Recompute};
 use recipe::kinds::attention::{AttentionKind, QkNorm};
@@ -55,7 +55,7 @@ impl Sizes {
 pub enum Rows {
     /// Exactly these.
     Fixed(usize),
-    /// As many as routing sends here; these when it is balanced.
+    /// As many as routing sends here: these as the prediction takes routing to be.
     Routed(usize),
 }
 
@@ -97,7 +97,7 @@ impl Save {
         Save { name, rows: Rows::Routed(balanced), cols: 1, holds: Holds::Indices }
     }
 
-    /// Elements, as balanced routing would have them.
+    /// Elements, as the prediction takes routing to be.
     pub fn elements(&self) -> u64 {
         let (Rows::Fixed(rows) | Rows::Routed(rows)) = self.rows;
         (rows * self.cols) as u64
@@ -148,8 +148,20 @@ fn states(sizes: &Sizes, spans: &[usize], chunk: usize, heads: usize, state: usi
     Save::new("states", chunks * sizes.sequences * heads, state)
 }
 
-/// What the mixer at a path keeps.
+/// What the mixer at a path keeps, routed rows as balanced routing deals them.
 pub fn of_mixer(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, mixer: Mixer, path: &str) -> Vec<Save> {
+    of_routed(recipe, layout, table, mixer, path, Routed::balanced(recipe, layout))
+}
+
+/// The same, with the rows that routing dealt.
+pub(super) fn of_routed(
+    recipe: &Recipe,
+    layout: &Layout,
+    table: &OwnershipTable,
+    mixer: Mixer,
+    path: &str,
+    routed: Routed,
+) -> Vec<Save> {
     let local = Local { layout, table, path };
     let sizes = Sizes::of(layout);
     let hidden = recipe.hidden as usize;
@@ -161,7 +173,7 @@ pub fn of_mixer(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, mixer:
             saves
         }
         Mixer::Mlp => feed_forward(["input", "packed"], &sizes, hidden, local.rows("fc1.weight")),
-        Mixer::Moe => experts(recipe, layout, &local, &sizes),
+        Mixer::Moe => experts(recipe, routed, &local, &sizes),
         Mixer::Mamba => mamba(recipe, &local, &sizes),
         Mixer::Recurrent => recurrent(recipe, &local, &sizes),
         Mixer::GatedDelta => gated_delta(recipe, &local, &sizes),
@@ -223,12 +235,11 @@ pub fn routing_indices(moe: &recipe::kinds::moe::Moe, sizes: &Sizes, came: usize
     sizes.shard * moe.top_k as usize + counts + came
 }
 
-fn experts(recipe: &Recipe, layout: &Layout, local: &Local, sizes: &Sizes) -> Vec<Save> {
+fn experts(recipe: &Recipe, routed: Routed, local: &Local, sizes: &Sizes) -> Vec<Save> {
     let Some(moe) = &recipe.moe else { return Vec::new() };
     let (hidden, top_k) = (recipe.hidden as usize, moe.top_k as usize);
     let width = moe.latent.unwrap_or(recipe.hidden) as usize;
-    let sent = sizes.shard * top_k;
-    let came = sent * layout.etp.get() as usize;
+    let (sent, came) = (routed.sent as usize, routed.came as usize);
     let mut saves = vec![
         Save::new("input", sizes.shard, hidden),
         Save::new("scores", sizes.shard, moe.experts as usize),

@@ -4,7 +4,7 @@
 use super::heap::Buf;
 use super::region::{Cx, Kept, cols, len};
 use crate::line::Line;
-use layout::activations::trades_heads;
+use layout::activations::{Routed, trades_heads};
 use recipe::kinds::attention::{AttentionKind, QkNorm};
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
@@ -49,12 +49,12 @@ fn head_widths(cx: &Cx, path: &str) -> [usize; 3] {
     }
 }
 
-/// Keys and values as they go round the ring: packed, as they came, and cut apart again.
+/// Keys and values as they go round the ring: as they came, and cut apart again.
 fn ring(cx: &Cx, kv: usize) -> Kept {
     if cx.sizes.cp == 1 {
         return Vec::new();
     }
-    (0..3).map(|_| cx.heap.reals(Line::Communication, cx.sizes.tokens * kv)).collect()
+    (0..2).map(|_| cx.heap.reals(Line::Communication, cx.sizes.tokens * kv)).collect()
 }
 
 /// Rows of a tile (`crates/runtime/src/blocks/attend.rs`).
@@ -137,22 +137,28 @@ fn attention(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     (y, kept)
 }
 
-fn attention_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
+fn attention_back(cx: &Cx, path: &str, mut kept: Kept, dy: Buf) -> Buf {
     let (tokens, saves) = (cx.sizes.tokens, cx.saves(Mixer::Attention, path));
     let [q, k, v] = head_widths(cx, path);
     let dy = cx.enter(dy);
     let dheads = cx.temp(len(&saves, "heads out"));
     let gates = [0; 2].map(|_| gate(cx, q));
     let width = q + k + v;
-    // Heads as projected, and once more as the core reads them.
-    let heads = cx.temp(tokens * if is_latent(cx.recipe) { width } else { width + q + k });
+    let heads = cx.temp(tokens * width);
+    // Cut apart, the projection goes; queries and keys are there once more as the core reads them.
+    let turned = (!is_latent(cx.recipe)).then(|| {
+        drop(kept.remove(kept.len() - 1 - BEHIND_PROJECTED));
+        cx.temp(tokens * (q + k))
+    });
     let along = cx.temp(len(&saves, "statistics"));
     let grads = cx.temp(tokens * width);
     let theirs = cx.temp(tokens * (k + v));
     let round = ring(cx, k + v);
     let core = tile(cx, path, 2, 2, 1);
     let read = cx.temp(len(&saves, "chosen"));
-    drop((round, core, theirs, along));
+    // Their gradients go home side by side.
+    let home = cx.heap.reals(Line::Communication, if cx.sizes.cp > 1 { tokens * (k + v) } else { 0 });
+    drop((round, core, home, theirs, along));
     drop(cx.leave(read));
     learn(cx, path);
     let joined = cx.temp(tokens * width);
@@ -166,7 +172,7 @@ fn attention_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
         drop(joined);
         cx.leave(dx)
     };
-    drop((kept, dy, dheads, gates, heads, grads));
+    drop((kept, dy, dheads, gates, heads, turned, grads));
     dx
 }
 
@@ -175,6 +181,9 @@ fn gate(cx: &Cx, q: usize) -> Buf {
     let is_gated = cx.recipe.attention().is_some_and(|a| a.output_gate);
     cx.temp(if is_gated { cx.sizes.tokens * q } else { 0 })
 }
+
+/// How many buffers [`attention`] keeps behind the projection.
+const BEHIND_PROJECTED: usize = 3;
 
 fn feed_forward(cx: &Cx, inner: usize, width: usize, x: Buf) -> (Buf, Kept) {
     let tokens = cx.sizes.tokens;
@@ -198,86 +207,119 @@ fn feed_forward_back(cx: &Cx, inner: usize, kept: Kept, dy: Buf) -> Buf {
     dx
 }
 
-/// Rows to the owners of their experts: as they came, over both axes, and in order.
-fn dispatch(cx: &Cx, rows: Buf, came: usize) -> Buf {
-    let routing = |len| cx.heap.reals(Line::RoutingScratch, len);
-    let arrived = if cx.layout.ep.splits() { routing(rows.len) } else { rows };
-    let arrived = if cx.layout.etp.splits() { routing(came) } else { arrived };
-    let ordered = routing(came);
-    drop(arrived);
-    ordered
+/// Elements of rows as routing sent and dealt them.
+struct Dealt {
+    sent: usize,
+    arrived: usize,
+    came: usize,
+    /// Elements of a row.
+    width: usize,
 }
 
-/// The way back.
-fn combine(cx: &Cx, came: usize, sent: usize) -> Buf {
-    let routing = |len| cx.heap.reals(Line::RoutingScratch, len);
-    let ordered = routing(came);
-    let mine = if cx.layout.etp.splits() { routing(sent) } else { ordered };
-    if cx.layout.ep.splits() { routing(sent) } else { mine }
+impl Dealt {
+    fn of(cx: &Cx, path: &str) -> Dealt {
+        let Routed { sent, arrived, came } = cx.rows.of(path);
+        let width = cols(&cx.saves(Mixer::Moe, path), "dispatched").max(1);
+        let [sent, arrived, came] = [sent, arrived, came].map(|rows| rows as usize * width);
+        Dealt { sent, arrived, came, width }
+    }
+
+    /// Rows to the owners of their experts: as they came, over both axes, and in order.
+    fn dispatch(&self, cx: &Cx, rows: Buf) -> Buf {
+        let routing = |len| cx.heap.reals(Line::RoutingScratch, len);
+        let arrived = exchanged(rows, cx.layout.ep.splits(), || routing(self.arrived));
+        let came = exchanged(arrived, cx.layout.etp.splits(), || routing(self.came));
+        let ordered = routing(self.came);
+        drop(came);
+        ordered
+    }
+
+    /// The way back.
+    fn combine(&self, cx: &Cx) -> Buf {
+        let routing = |len| cx.heap.reals(Line::RoutingScratch, len);
+        let arrived = exchanged(routing(self.came), cx.layout.etp.splits(), || routing(self.arrived));
+        exchanged(arrived, cx.layout.ep.splits(), || routing(self.sent))
+    }
+}
+
+/// What comes of an exchange, if there is one: it is there before what was brought is freed.
+fn exchanged(brought: Buf, is_split: bool, came: impl FnOnce() -> Buf) -> Buf {
+    if is_split { came() } else { brought }
 }
 
 fn experts(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     let saves = cx.saves(Mixer::Moe, path);
-    let (sent, came) = (len(&saves, "expert outputs"), len(&saves, "dispatched"));
-    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / cols(&saves, "dispatched").max(1));
+    let dealt = Dealt::of(cx, path);
+    let (sent, came) = (dealt.sent, dealt.came);
+    let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / dealt.width);
     let scores = cx.temp(len(&saves, "scores"));
     let weights = cx.temp(len(&saves, "weights"));
     let narrow = cx.temp(len(&saves, "latent mixed"));
     let rows = cx.temp(sent);
     drop(narrow);
-    let dispatched = dispatch(cx, rows, came);
+    let dispatched = dealt.dispatch(cx, rows);
     let indices = saves.iter().filter(|s| s.name == "routing").map(|s| cx.kept(s)).collect::<Vec<_>>();
     let packed = cx.temp(len(&saves, "dispatched packed"));
     let activated = cx.temp(inner);
     let out = cx.temp(came);
     drop(activated);
-    let outputs = combine(cx, came, sent);
+    let outputs = dealt.combine(cx);
     let y = cx.stream();
     let mut kept = vec![scores, weights, dispatched, packed, outputs, cx.temp(len(&saves, "latent mixed"))];
     kept.extend(indices);
-    if cx.recipe.moe.as_ref().is_some_and(|moe| moe.shared.is_some()) {
-        let local = cx.local(path);
+    if let Some((inner, width)) = shared(cx, path) {
         let copy = x.like(Line::ActivationGradients);
-        let (shared, more) = feed_forward(cx, local.cols("shared.fc2.weight"), local.rows("shared.fc1.weight"), copy);
-        kept.extend(more);
+        let (shared, more) = feed_forward(cx, inner, width, copy);
         if len(&saves, "shared output") > 0 {
             kept.push(shared);
         }
+        kept.extend(more);
     }
     drop(out);
-    kept.push(x);
+    kept.insert(0, x);
     (y, kept)
 }
 
-fn experts_back(cx: &Cx, path: &str, kept: Kept, dy: Buf) -> Buf {
+/// Widths of the shared expert, where there is one.
+fn shared(cx: &Cx, path: &str) -> Option<(usize, usize)> {
+    let local = cx.local(path);
+    let has_one = cx.recipe.moe.as_ref().is_some_and(|moe| moe.shared.is_some());
+    has_one.then(|| (local.cols("shared.fc2.weight"), local.rows("shared.fc1.weight")))
+}
+
+fn experts_back(cx: &Cx, path: &str, mut kept: Kept, dy: Buf) -> Buf {
     let saves = cx.saves(Mixer::Moe, path);
-    let (sent, came) = (len(&saves, "expert outputs"), len(&saves, "dispatched"));
-    let width = cols(&saves, "dispatched").max(1);
+    let dealt = Dealt::of(cx, path);
+    let (sent, came, width) = (dealt.sent, dealt.came, dealt.width);
     let inner = cx.local(path).dim("experts.fc2.weight", 2) * (came / width);
     let dmixed = cx.temp(len(&saves, "latent mixed"));
     // Three words for every choice: expert, token, slot.
     let choices = cx.heap.bytes(Line::RoutingScratch, (sent / width) as u64 * 24);
     let dweights = cx.temp(len(&saves, "weights"));
     let doutputs = cx.temp(sent);
-    let dout = dispatch(cx, doutputs, came);
+    let dout = dealt.dispatch(cx, doutputs);
     let activated = cx.temp(inner);
     let dinner = cx.temp(inner);
     drop(activated);
     let dpacked = cx.temp(len(&saves, "dispatched packed"));
     let came_back = cx.temp(came);
-    let drows = combine(cx, came, sent);
+    // What the experts read goes with their weights' gradients.
+    drop(kept.remove(DISPATCHED));
+    let drows = dealt.combine(cx);
     let dscores = cx.temp(len(&saves, "scores"));
     let dx = cx.stream();
     drop(dscores);
-    if cx.recipe.moe.as_ref().is_some_and(|moe| moe.shared.is_some()) {
-        let copy = [0; 2].map(|_| dy.like(Line::ActivationGradients));
-        let [first, second] = copy;
-        let shared = feed_forward_back(cx, cx.local(path).cols("shared.fc2.weight"), vec![cx.temp(0)], first);
-        drop((shared, second));
+    if let Some((inner, _)) = shared(cx, path) {
+        let copy = dy.like(Line::ActivationGradients);
+        let theirs = kept.split_off(kept.len() - 2);
+        drop(feed_forward_back(cx, inner, theirs, copy));
     }
     drop((kept, dy, dmixed, choices, dweights, dout, dinner, dpacked, came_back, drows));
     dx
 }
+
+/// Where what the experts read stands in what [`experts`] keeps.
+const DISPATCHED: usize = 3;
 
 /// Widths of a recurrent block on this rank, over the times it scans.
 struct Scan {

@@ -1,5 +1,5 @@
 //! A step of one rank replayed: state that stays, passes in the order of the schedule with their
-//! temporaries, reductions and the optimizer's step. Routing is taken as balanced.
+//! temporaries, reductions and the optimizer's step.
 
 mod blocks;
 mod heap;
@@ -10,8 +10,10 @@ use super::chunk::mixers;
 use super::saves::{Link, dropped, head};
 use crate::line::Line;
 use heap::Buf;
+use layout::ZeroStage;
 use layout::activations::depth_state;
 use layout::order::Pass;
+use layout::shards::Buffer;
 use recipe::kinds::side::OwnerStage;
 use recipe::{Layer, Mixer, Place};
 use region::{Cx, Kept, len};
@@ -43,15 +45,11 @@ struct Level<'a> {
     place: Option<Place>,
 }
 
-/// Weights gathered for use only, under ZeRO 3: elements of a place's parameters on this rank, and
-/// of the runs held.
-type Open<'a> = &'a dyn Fn(Place) -> (usize, usize);
-
 /// A chunk of depth on one rank.
 struct Chunk<'a> {
     cx: &'a Cx<'a>,
     index: usize,
-    open: Option<Open<'a>>,
+    buffers: &'a [Buffer],
 }
 
 impl Chunk<'_> {
@@ -69,18 +67,26 @@ impl Chunk<'_> {
         layers.map(level).collect()
     }
 
-    /// A place's weights while they are used: gathered end to end, then cut apart.
-    fn opened(&self, place: Option<Place>) -> Option<Buf> {
-        let (len, held) = place.and_then(|place| self.open.map(|open| open(place)))?;
-        let take = |len| self.cx.heap.reals(Line::Communication, len);
-        let (copy, whole) = (take(held), take(len));
-        drop(copy);
-        let weights = take(len);
-        drop(whole);
-        Some(weights)
+    /// A place's weights while they are used, where they are gathered for use only: buffer by buffer
+    /// gathered end to end, then cut apart.
+    fn opened(&self, place: Option<Place>) -> Kept {
+        if self.cx.layout.zero != ZeroStage::Three {
+            return Vec::new();
+        }
+        let buffers = self.buffers.iter().filter(|b| Some(b.place) == place);
+        let take = |len: u64| self.cx.heap.reals(Line::Communication, len as usize);
+        let open = |buffer: &Buffer| {
+            // The run is freed as soon as the whole is there.
+            let gathered = |run: Buf| if buffer.members > 1 { take(buffer.len) } else { run };
+            let whole = gathered(take(buffer.held_len()));
+            let weights = take(buffer.len);
+            drop(whole);
+            weights
+        };
+        buffers.map(open).collect()
     }
 
-    fn edges(&self) -> Vec<Option<Buf>> {
+    fn edges(&self) -> Vec<Kept> {
         let second = if self.cx.recipe.tied { Place::Embedding } else { Place::Head };
         [Place::FinalNorm, second].map(|place| self.opened(Some(place))).into()
     }
@@ -170,7 +176,7 @@ impl Chunk<'_> {
     fn sides(&self, stage: OwnerStage) {
         let (cx, mut weights) = (self.cx, None);
         for width in self.side_widths(stage) {
-            weights = weights.or_else(|| self.opened(Some(Place::Side(stage))));
+            weights = weights.or_else(|| Some(self.opened(Some(Place::Side(stage)))));
             let found = cx.temp(cx.sizes.shard * width);
             let projected = cx.stream();
             drop((found, projected));
@@ -181,7 +187,7 @@ impl Chunk<'_> {
     fn sides_back(&self, stage: OwnerStage, waits: &mut Option<Kept>) {
         let (cx, mut weights) = (self.cx, None);
         for width in self.side_widths(stage) {
-            weights = weights.or_else(|| self.opened(Some(Place::Side(stage))));
+            weights = weights.or_else(|| Some(self.opened(Some(Place::Side(stage)))));
             let found = [0; 2].map(|_| cx.temp(cx.sizes.shard * width));
             waits.iter_mut().for_each(|w| w.push(cx.temp(cx.sizes.shard * (width + cx.hidden()))));
             drop(found);
@@ -223,7 +229,7 @@ impl Chunk<'_> {
         }
     }
 
-    fn suffix_places(&self, depth: usize) -> Vec<Option<Buf>> {
+    fn suffix_places(&self, depth: usize) -> Vec<Kept> {
         let second = if self.cx.recipe.tied { Place::Mtp(depth) } else { Place::Head };
         let mut places = vec![Place::Embedding, second, Place::Mtp(depth)];
         places.dedup();

@@ -1,8 +1,9 @@
 //! What blocks are replayed with: sizes, and the buffers of exchanges around them.
 
 use super::heap::{Buf, Heap};
+use crate::ledger::shardwright::chunk::ByPath;
 use crate::ledger::shardwright::local::Local;
-use crate::ledger::shardwright::saves::{Save, Sizes, of_mixer};
+use crate::ledger::shardwright::saves::{Holds, Save, Sizes, of_routed};
 use crate::line::Line;
 use layout::{Layout, OwnershipTable};
 use recipe::{Mixer, Recipe};
@@ -18,6 +19,7 @@ pub(super) struct Cx<'a> {
     pub table: &'a OwnershipTable,
     pub heap: Heap,
     pub sizes: Sizes,
+    pub rows: ByPath,
 }
 
 impl<'a> Cx<'a> {
@@ -79,15 +81,15 @@ impl<'a> Cx<'a> {
 
     /// What a mixer declares to keep.
     pub fn saves(&self, mixer: Mixer, path: &str) -> Vec<Save> {
-        of_mixer(self.recipe, self.layout, self.table, mixer, path)
+        of_routed(self.recipe, self.layout, self.table, mixer, path, self.rows.of(path))
     }
 
     /// A declared thing, made where it stays.
     pub fn kept(&self, save: &Save) -> Buf {
         let len = save.elements() as usize;
         match save.holds {
-            crate::ledger::shardwright::saves::Holds::Reals => self.heap.reals(Line::Activations, len),
-            crate::ledger::shardwright::saves::Holds::Indices => self.heap.bytes(Line::RoutingScratch, len as u64 * 8),
+            Holds::Reals => self.heap.reals(Line::Activations, len),
+            Holds::Indices => self.heap.bytes(Line::RoutingScratch, len as u64 * 8),
         }
     }
 }

@@ -3,32 +3,29 @@
 use super::heap::{Buf, Heap};
 use super::region::Cx;
 use super::{Chunk, Flight};
+use crate::ledger::shardwright::chunk::ByPath;
 use crate::ledger::shardwright::saves::Sizes;
 use crate::line::{ByLine, Line};
 use diag::Finding;
+use layout::activations::Routing;
 use layout::order::{Action, Block, Pass, Pipeline};
 use layout::ownership::Row;
 use layout::shards::{Buffer, buffers};
 use layout::{Axis, Layout, Mesh, Order, OwnershipTable, ZeroStage};
-use recipe::{Optimizer, Place, Recipe};
+use recipe::{Optimizer, Recipe};
 use std::collections::HashMap;
 
 /// The highest points of a step, by line.
 #[derive(Clone, Copy, Debug)]
 pub struct Highest {
-    /// While microbatches run.
-    pub passes: ByLine,
-    /// While the optimizer steps.
-    pub optimizer: ByLine,
     /// What stays between steps.
     pub state: ByLine,
-}
-
-impl Highest {
-    /// The most bytes of the step.
-    pub fn bytes(&self) -> u64 {
-        self.passes.iter().sum::<u64>().max(self.optimizer.iter().sum())
-    }
+    /// While microbatches run.
+    pub passes: ByLine,
+    /// While gradients are reduced behind them.
+    pub reduce: ByLine,
+    /// While the optimizer steps.
+    pub step: ByLine,
 }
 
 /// The highest points of a step of one rank, when a number has `bytes_each`.
@@ -38,30 +35,42 @@ pub fn highest(
     table: &OwnershipTable,
     rank: u64,
     bytes_each: u64,
+    routing: Routing,
 ) -> Result<Highest, Finding> {
     let mesh = Mesh::new(layout, Order::Megatron, layout.ep.splits() || layout.etp.splits())?;
     let buffers = buffers(table, layout, &mesh, rank);
     let stage = mesh.coordinates(rank).on(Axis::Pp) as u32;
     let heap = Heap::new(bytes_each);
-    let cx = Cx { recipe, layout, table, heap: heap.clone(), sizes: Sizes::of(layout) };
+    let rows = ByPath::new(recipe, layout, table, (0, 0), Routing::Balanced);
+    let cx = Cx { recipe, layout, table, heap: heap.clone(), sizes: Sizes::of(layout), rows };
     let _state = state(&cx, &buffers);
-    let stays = heap.now();
+    let highest_since = |mark: &Heap| {
+        let peak = mark.peak();
+        mark.mark();
+        peak
+    };
+    let state = heap.now();
     let mut sums: Vec<Option<Buf>> = buffers.iter().map(|_| None).collect();
-    passes(&cx, &buffers, stage, Pipeline::of(layout)?, &mut sums);
+    passes(&cx, &buffers, stage, (Pipeline::of(layout)?, routing), &mut sums);
+    let passes = highest_since(&heap);
     if layout.zero < ZeroStage::Two {
         reduce(&cx, &buffers, &mut sums);
     }
-    let during = heap.peak();
-    heap.mark();
+    sum_copies(&cx, &buffers);
+    let reduce = highest_since(&heap);
     for (buffer, sum) in buffers.iter().zip(sums) {
         update(&cx, buffer);
         drop(sum);
     }
-    Ok(Highest { passes: during, optimizer: heap.peak(), state: stays })
+    Ok(Highest { state, passes, reduce, step: heap.peak() })
 }
 
 fn is_muon(row: &Row) -> bool {
     row.tensor.optimizer == Optimizer::Muon
+}
+
+fn is_cut(row: &Row, axis: Axis) -> bool {
+    row.cuts.iter().any(|cut| cut.axis == axis)
 }
 
 /// Weights, gradients and moments.
@@ -71,8 +80,7 @@ fn state(cx: &Cx, buffers: &[Buffer]) -> Vec<Buf> {
         let is_sharded = cx.layout.zero == ZeroStage::Three;
         for &row in &buffer.rows {
             let row = &cx.table.rows[row];
-            let is_cut = row.cuts.iter().any(|cut| cut.axis == Axis::Tp);
-            let line = match (row.tensor.acting.is_some(), is_cut) {
+            let line = match (row.tensor.acting.is_some(), is_cut(row, Axis::Tp)) {
                 (true, _) => Line::ExpertParams,
                 (false, true) => Line::TpParams,
                 (false, false) => Line::ReplicatedParams,
@@ -89,27 +97,25 @@ fn state(cx: &Cx, buffers: &[Buffer]) -> Vec<Buf> {
     all
 }
 
-fn passes(cx: &Cx, buffers: &[Buffer], stage: u32, order: Pipeline, sums: &mut [Option<Buf>]) {
-    let open = |place: Place| {
-        let mine = buffers.iter().filter(|b| b.place == place);
-        mine.fold((0, 0), |(len, held), b| (len + b.len as usize, held + b.held_len() as usize))
-    };
+/// Passes in the order of the schedule, each with the rows that routing deals it.
+fn passes(cx: &Cx, buffers: &[Buffer], stage: u32, (order, routing): (Pipeline, Routing), sums: &mut [Option<Buf>]) {
     let mut flights: HashMap<(u32, u32), Flight> = HashMap::new();
     let mut waiting: HashMap<(u32, u32), Vec<Buf>> = HashMap::new();
     for action in order.stage(stage).flat_map(Block::actions) {
         let Action { pass, microbatch, chunk } = action;
-        let is_opened = cx.layout.zero == ZeroStage::Three;
-        let part = Chunk { cx, index: chunk as usize, open: if is_opened { Some(&open) } else { None } };
+        let at = (microbatch, chunk);
+        let cx = &Cx { rows: ByPath::new(cx.recipe, cx.layout, cx.table, at, routing), ..cx.clone() };
+        let part = Chunk { cx, index: chunk as usize, buffers };
         match pass {
             Pass::Forward => {
-                flights.insert((microbatch, chunk), part.forward());
+                flights.insert(at, part.forward());
             }
             Pass::Backward | Pass::BackwardInput => {
-                let flight = flights.remove(&(microbatch, chunk)).unwrap_or_default();
-                waiting.insert((microbatch, chunk), part.backward(pass, flight));
+                let flight = flights.remove(&at).unwrap_or_default();
+                waiting.insert(at, part.backward(pass, flight));
             }
             Pass::BackwardWeight => {
-                waiting.remove(&(microbatch, chunk));
+                waiting.remove(&at);
             }
         }
         if cx.layout.zero >= ZeroStage::Two && matches!(pass, Pass::Backward | Pass::BackwardWeight) {
@@ -118,33 +124,83 @@ fn passes(cx: &Cx, buffers: &[Buffer], stage: u32, order: Pipeline, sums: &mut [
     }
 }
 
-/// Gradients end to end, and the share of their sum, which the first reduction of a step keeps.
+/// Gradients of whole tensors made whole over the tensor axis; then buffer by buffer gradients end
+/// to end, and their sum over replicas, which the first reduction of a step keeps.
 fn reduce(cx: &Cx, buffers: &[Buffer], sums: &mut [Option<Buf>]) {
+    let moved = |len: u64| cx.heap.reals(Line::Communication, len as usize);
+    if cx.layout.sp {
+        let rows = buffers.iter().flat_map(|b| &b.rows).map(|row| &cx.table.rows[*row]);
+        let is_whole = |row: &&Row| row.tensor.acting.is_none() && !is_cut(row, Axis::Tp);
+        let len: u64 = rows.filter(is_whole).map(|row| row.part_elements(cx.layout)).sum();
+        drop((moved(len), moved(len / cx.layout.tp.get())));
+    }
     for (buffer, sum) in buffers.iter().zip(sums) {
-        let packed = cx.heap.reals(Line::Communication, buffer.len as usize);
-        let share = cx.heap.reals(Line::Communication, (buffer.len / buffer.members) as usize);
-        drop((packed, share));
-        sum.get_or_insert_with(|| cx.heap.reals(Line::Gradients, buffer.held_len() as usize));
+        let packed = moved(buffer.len);
+        let held = match (cx.layout.zero, buffer.members) {
+            (_, 1) => packed,
+            (ZeroStage::Zero, members) => {
+                drop(moved(buffer.len / members));
+                packed
+            }
+            _ => {
+                let share = moved(buffer.held_len());
+                drop(packed);
+                share
+            }
+        };
+        sum.get_or_insert(held.onto(Line::Gradients));
     }
 }
 
-/// The optimizer's step over one buffer: new and gathered weights, under ZeRO 3 the old ones too;
-/// for Muon the whole matrix beside the iterate, the next one and two products.
+/// Sums of what several stages hold: a share of each beside the whole.
+fn sum_copies(cx: &Cx, buffers: &[Buffer]) {
+    for buffer in buffers.iter().filter(|b| b.stages.len() > 1) {
+        drop(cx.heap.reals(Line::Communication, buffer.held_len() as usize / buffer.stages.len()));
+    }
+}
+
+/// The optimizer's step over one buffer: the new run, gathered where others hold the rest. Under
+/// ZeRO 3 the old run stands beside it; where Muon steps, both are gathered.
 fn update(cx: &Cx, buffer: &Buffer) {
     let take = |len: u64| cx.heap.reals(Line::Workspaces, len as usize);
     let is_sharded = cx.layout.zero == ZeroStage::Three;
-    let runs = take(if is_sharded { 2 } else { 1 } * buffer.held_len());
-    let whole = take(if buffer.members > 1 { buffer.len } else { 0 });
-    let before = take(if is_sharded { buffer.len } else { 0 });
-    for &row in buffer.rows.iter().filter(|row| is_muon(&cx.table.rows[**row])) {
-        let row = &cx.table.rows[row];
-        let (part, shape) = (row.part_elements(cx.layout), row.tensor.shape());
-        let (rows, cols) = (shape[shape.len() - 2], shape[shape.len() - 1]);
-        let matrices = if row.tensor.acting.is_some() { row.part_shape(cx.layout)[0] } else { 1 };
-        let places = cx.heap.bytes(Line::Workspaces, 8 * part);
-        let matrix = take(matrices * rows * cols);
-        let iterates = take(2 * rows * cols + 2 * rows.min(cols).pow(2));
-        drop((places, matrix, iterates));
+    let has_muon = buffer.rows.iter().any(|row| is_muon(&cx.table.rows[*row]));
+    let gathers = cx.layout.zero != ZeroStage::Zero && buffer.members > 1;
+    let new = take(buffer.held_len());
+    let old = is_sharded.then(|| take(buffer.held_len()));
+    if is_sharded && !has_muon {
+        return;
     }
-    drop((runs, whole, before));
+    let gathered = |run: Buf| {
+        if gathers { take(buffer.len) } else { run }
+    };
+    let whole = gathered(new);
+    let before = old.map(gathered);
+    for &row in buffer.rows.iter().filter(|row| is_muon(&cx.table.rows[**row])) {
+        muon(cx, &cx.table.rows[row]);
+    }
+    let run = is_sharded.then(|| take(buffer.held_len()));
+    drop((whole, before, run));
+}
+
+/// Muon's step of one tensor: the whole matrices, gathered where they are cut and put in place by
+/// their indices; each made orthogonal with an iterate, the next one and two products.
+fn muon(cx: &Cx, row: &Row) {
+    let take = |len: u64| cx.heap.reals(Line::Workspaces, len as usize);
+    let (part, shape) = (row.part_elements(cx.layout), row.tensor.shape());
+    let (rows, cols) = (shape[shape.len() - 2], shape[shape.len() - 1]);
+    let is_expert = row.tensor.acting.is_some();
+    let matrices = if is_expert { row.part_shape(cx.layout)[0] } else { 1 };
+    let axis = if is_expert { Axis::Etp } else { Axis::Tp };
+    let places = || is_cut(row, axis).then(|| cx.heap.bytes(Line::Workspaces, 8 * part));
+    let matrix = take(matrices * rows * cols);
+    if is_cut(row, axis) {
+        let mine = take(part);
+        let all = take(part * cx.layout.degree(axis).get());
+        drop(mine);
+        drop((places(), all));
+    }
+    drop(take(2 * rows * cols + 2 * rows.min(cols).pow(2)));
+    drop(places());
+    drop(matrix);
 }
