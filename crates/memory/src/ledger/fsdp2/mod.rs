@@ -14,6 +14,7 @@ pub(in crate::ledger) mod plain;
 mod schedule;
 
 pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
+pub use plain::Blocks;
 
 use crate::Unmodelled;
 use crate::ledger::{Phase, Replay};
@@ -47,7 +48,7 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
         let what = format!("zero {} under FSDP2", layout.zero);
         return Err(Unmodelled::new(what, "`fully_shard` shards weights, gradients and optimizer state"));
     }
-    let mut config = Config::new(Place { recipe, layout, stages, rank })?;
+    let mut config = Config::new(Place { blocks: options.blocks, recipe, layout, stages, rank })?;
     if !matches!(options.param_dtype, Dtype::Bf16 | Dtype::Fp16) {
         let what = format!("computing in {}", options.param_dtype.name());
         return Err(Unmodelled::new(what, "flash attention runs in bf16 and fp16 only"));

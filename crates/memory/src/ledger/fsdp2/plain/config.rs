@@ -5,14 +5,32 @@ use layout::{Axis, Layout, Mesh, Order, Recompute, Schedule, StagePlan};
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;
+use recipe::kinds::mamba3::Mamba3;
 use recipe::kinds::mla::Mla;
 use recipe::kinds::moe::{Moe, ScoreFunction};
 use recipe::kinds::{Activation, Norm};
 use recipe::{Layer, Mixer, Optimizer, Positions, Recipe};
 
+/// Whose blocks are replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// Blocks as torchtitan and Hugging Face models have them.
+    Common,
+    /// Those of the program that `shardwright launch --engine fsdp2` writes.
+    Emitted,
+}
+
+/// A scan's sizes over all ranks.
+#[derive(Clone, Debug)]
+pub(in crate::ledger) enum Scan {
+    Two(Mamba2),
+    Three(Mamba3),
+}
+
 /// Which rank of what.
 #[derive(Clone, Copy)]
 pub(in crate::ledger) struct Place<'a> {
+    pub blocks: Blocks,
     pub recipe: &'a Recipe,
     pub layout: &'a Layout,
     pub stages: &'a StagePlan,
@@ -85,7 +103,8 @@ pub(in crate::ledger) struct Config {
     pub attention: Option<AttentionSizes>,
     pub mlp: Option<Feed>,
     pub moe: Option<MoeSizes>,
-    pub mamba: Option<Mamba2>,
+    pub mamba: Option<Scan>,
+    pub blocks: Blocks,
     /// Whether every layer is computed again in backward.
     pub checkpoints: bool,
     /// Whether token table and head are units of their own.
@@ -123,7 +142,7 @@ impl Config {
             ep: layout.ep.get(),
             etp: layout.etp.get(),
             dense_shards: layout.dense_shards(),
-            expert_shards: if layout.ep.splits() { layout.edp.get() } else { layout.dense_shards() },
+            expert_shards: expert_shards(layout, place.blocks),
             micro_batch: layout.micro_batch,
             microbatches: layout.microbatches,
             sequence: layout.sequence,
@@ -132,7 +151,8 @@ impl Config {
             attention: recipe.attention().map(|a| attention(&a, recipe)).transpose()?,
             mlp: recipe.mlp.as_ref().map(|m| Feed { ffn: m.ffn, function: m.activation, bias: m.bias }),
             moe: recipe.moe.as_ref().map(|moe| experts(moe, layout)).transpose()?,
-            mamba: mamba(recipe)?,
+            mamba: mamba(recipe, place.blocks)?,
+            blocks: place.blocks,
             checkpoints: layout.recompute == Recompute::Full,
             edges_apart: false,
             is_compiled: false,
@@ -155,8 +175,17 @@ impl Config {
         self.mlp.expect("a valid recipe with dense blocks has an mlp table")
     }
 
-    pub fn mamba(&self) -> &Mamba2 {
+    /// The scan's sizes.
+    pub fn scan(&self) -> &Scan {
         self.mamba.as_ref().expect("a valid recipe with Mamba blocks has a mamba table")
+    }
+
+    /// Sizes of Mamba-2, which common blocks have only.
+    pub fn mamba(&self) -> &Mamba2 {
+        match self.scan() {
+            Scan::Two(mamba) => mamba,
+            Scan::Three(_) => unreachable!("common blocks of Mamba-3 are refused"),
+        }
     }
 
     /// Whether any layer has this mixer.
@@ -200,6 +229,12 @@ fn refuse_layout(layout: &Layout) -> Result<(), Unmodelled> {
         return refuse("tensor parallelism inside experts".to_string(), "its exchange is not replayed yet");
     }
     Ok(())
+}
+
+/// Ranks that share out experts: those that hold the same ones. Common blocks shard whole experts
+/// with the rest.
+fn expert_shards(layout: &Layout, blocks: Blocks) -> u64 {
+    if layout.ep.splits() || blocks == Blocks::Emitted { layout.edp.get() } else { layout.dense_shards() }
 }
 
 fn attention(attention: &Attention, recipe: &Recipe) -> Result<AttentionSizes, Unmodelled> {
@@ -249,13 +284,18 @@ fn experts(moe: &Moe, layout: &Layout) -> Result<MoeSizes, Unmodelled> {
     })
 }
 
-fn mamba(recipe: &Recipe) -> Result<Option<Mamba2>, Unmodelled> {
+fn mamba(recipe: &Recipe, blocks: Blocks) -> Result<Option<Scan>, Unmodelled> {
     let refuse = |what: &str, why: &str| Err(Unmodelled::new(what, why));
+    let is_emitted = blocks == Blocks::Emitted;
     match &recipe.mamba {
-        Some(Mamba::Two(mamba)) if mamba.in_bias || mamba.out_bias || !mamba.conv_bias || !mamba.gated_norm => {
-            refuse("Mamba-2 with other biases or without its gated norm", "the mixer is replayed one way only")
+        Some(Mamba::Two(mamba)) if mamba.in_bias || mamba.out_bias => {
+            refuse("Mamba-2 with biased projections", "the mixer is replayed without them")
         }
-        Some(Mamba::Two(mamba)) => Ok(Some(mamba.clone())),
+        Some(Mamba::Two(mamba)) if !is_emitted && (!mamba.conv_bias || !mamba.gated_norm) => {
+            refuse("Mamba-2 without its convolution's bias or gated norm", "the mixer is replayed one way only")
+        }
+        Some(Mamba::Two(mamba)) => Ok(Some(Scan::Two(mamba.clone()))),
+        Some(Mamba::Three(mamba)) if is_emitted => Ok(Some(Scan::Three(mamba.clone()))),
         Some(other) if recipe.uses(Mixer::Mamba) => refuse(other.kind().name(), "its scan is not replayed yet"),
         _ => Ok(None),
     }

@@ -1,10 +1,10 @@
 //! The model of one stage and its forward pass.
 
 use super::loss::{self, Head};
-use super::ops::{add, leave, norm, weight_grad};
+use super::ops::{add, leave, linear, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, Param, Unit, layer};
 use super::rank::Rank;
-use super::{Config, attention, mamba, mla, mlp, moe};
+use super::{Blocks, Config, attention, emitted, mamba, mla, mlp, moe};
 use crate::line::{Line, Stand};
 use crate::tape::{FP32, INT64, Storage, Tape, Tensor, checkpoint_stopping_early};
 use std::rc::Rc;
@@ -41,8 +41,9 @@ impl Model {
         let layers = layers.collect();
         let head = c.is_last.then(|| {
             let unit = apart(c, Stand::Head, &mut units);
+            // The emitted program leaves its last norm to the root.
+            let norm = units[if c.blocks == Blocks::Emitted { ROOT } else { unit.unwrap_or(ROOT) }].norm(c, c.hidden);
             let held = &mut units[unit.unwrap_or(ROOT)];
-            let norm = held.norm(c, c.hidden);
             let tied = embedding.as_ref().map(|(_, table)| table.clone()).filter(|_| c.is_tied);
             if unit.is_some() {
                 held.params.extend(tied.clone());
@@ -72,7 +73,10 @@ impl Model {
             let mut x = match (&self.embedding, input) {
                 (Some((unit, table)), _) => {
                     unit.iter().for_each(|&unit| c.engine.pre_forward(unit));
-                    let x = embed(c, table, tokens.as_ref());
+                    let x = match c.config.blocks {
+                        Blocks::Common => embed(c, table, tokens.as_ref()),
+                        Blocks::Emitted => emitted::embed(c, table, tokens.as_ref()),
+                    };
                     unit.iter().fold(x, |x, &unit| behind(c, unit, x))
                 }
                 (None, Some(input)) => input.clone(),
@@ -83,6 +87,11 @@ impl Model {
             }
             c.tape.stand_at(Stand::Head);
             match &self.head {
+                Some((unit, head)) if c.config.blocks == Blocks::Emitted => {
+                    let normed = norm(c, &x, c.config.hidden, &head.norm);
+                    drop(x);
+                    wrapped(c, *unit, &normed, |x| linear(c, &emitted::enter(c, x), &head.weight))
+                }
                 Some((unit, head)) => wrapped(c, *unit, &x, |x| loss::logits(c, head, x)),
                 None => x,
             }
@@ -94,7 +103,11 @@ impl Model {
                 behind(c, ROOT, inside(None))
             }
         };
-        if self.head.is_some() { loss::cross_entropy(c, out) } else { out }
+        match (&self.head, c.config.blocks) {
+            (None, _) => out,
+            (Some(_), Blocks::Common) => loss::cross_entropy(c, out),
+            (Some(_), Blocks::Emitted) => emitted::cross_entropy(c, out),
+        }
     }
 }
 
@@ -123,7 +136,7 @@ pub(super) fn wrapped(c: &Rc<Rank>, unit: Option<usize>, x: &Tensor, run: impl F
 }
 
 /// A unit's forward has run: its engine is told, now and when backward comes back.
-fn behind(c: &Rc<Rank>, unit: usize, out: Tensor) -> Tensor {
+pub(super) fn behind(c: &Rc<Rank>, unit: usize, out: Tensor) -> Tensor {
     c.engine.post_forward(unit);
     if let Some(edge) = out.grad_fn() {
         let engine = c.engine.clone();
@@ -163,6 +176,7 @@ impl Layer {
                 Mixing::Mlp(params) => mlp::forward(c, params, &normed),
                 Mixing::Moe(params) => moe::forward(c, params, &normed),
                 Mixing::Mamba(params) => mamba::forward(c, params, &normed),
+                Mixing::Emitted(block) => block.forward(c, &normed),
             };
             drop(normed);
             x = add(c, &x, &out);

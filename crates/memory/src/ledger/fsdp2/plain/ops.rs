@@ -92,14 +92,14 @@ pub(super) fn activate(c: &Rank, x: Tensor, up: impl FnOnce() -> Option<Tensor>,
 }
 
 /// `silu` or `gelu`: saves its input.
-fn pointwise(c: &Rank, x: Tensor, name: &'static str) -> Tensor {
+pub(super) fn pointwise(c: &Rank, x: Tensor, name: &'static str) -> Tensor {
     let out = c.act(x.elements(), name);
     makes(c, &x, &out, vec![x.clone()], x.elements(), BF16);
     out
 }
 
 /// A product of two tensors of one size: saves both.
-fn product(c: &Rank, x: &Tensor, y: &Tensor) -> Tensor {
+pub(super) fn product(c: &Rank, x: &Tensor, y: &Tensor) -> Tensor {
     let elements = x.elements();
     let out = c.act(elements, "activation output");
     c.tape.record(vec![x.edge(), y.edge()], &[&out], vec![x.clone(), y.clone()], move |t, _, _saved| {

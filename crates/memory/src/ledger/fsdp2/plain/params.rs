@@ -1,6 +1,6 @@
 //! Parameters of one rank in the order of `named_parameters`, and the units an engine wraps.
 
-use super::config::{Config, Feed};
+use super::config::{Blocks, Config, Feed};
 use crate::ledger::mamba_scan::MambaSizes;
 use crate::line::{Line, Stand};
 use crate::tape::{Edge, Tensor};
@@ -47,7 +47,7 @@ impl Unit {
         Unit { params: Vec::new(), stand: Some(stand) }
     }
 
-    fn add(&mut self, line: Line, rows: u64, columns: u64) -> Rc<Param> {
+    pub(super) fn add(&mut self, line: Line, rows: u64, columns: u64) -> Rc<Param> {
         let leaf = Tensor::empty().requiring_grad();
         let param = Rc::new(Param { rows, columns, line, is_expert: line == Line::ExpertParams, leaf });
         self.params.push(param.clone());
@@ -152,6 +152,7 @@ pub(super) enum Mixing {
     Mlp(MlpParams),
     Moe(MoeParams),
     Mamba(MambaParams),
+    Emitted(super::emitted::Block),
 }
 
 /// A block: a norm and the mixer behind it.
@@ -164,6 +165,9 @@ pub(super) struct BlockParams {
 /// Builds the blocks of one layer into a unit of its own; a bank of experts whose replicas lie
 /// elsewhere becomes another unit.
 pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Unit>) -> Vec<BlockParams> {
+    if c.blocks == Blocks::Emitted {
+        return super::emitted::layer(c, index, mixers, units);
+    }
     let own = units.len();
     units.push(Unit::at(Stand::Layer { index, mixer: mixers[0] }));
     let build = |&mixer: &Mixer| {
