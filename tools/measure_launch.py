@@ -12,6 +12,7 @@ allocations alive at the highest point are written beside OUT by the line of the
 
 import collections
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -41,7 +42,6 @@ def stand_in(world, rank):
 
 def repeated(initial):
     """First values that are quick to make: small tensors as they are, large ones a block over and over."""
-    import math
     import torch
 
     block = torch.randn(1 << 20, generator=torch.Generator().manual_seed(1))
@@ -102,7 +102,8 @@ def one_rank(directory, rank, is_traced):
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
         stat(f"opt{step}")
-    row["losses"], row["seconds"] = losses, seconds
+    # JSON has no word for losses that mean nothing.
+    row["losses"], row["seconds"] = [loss if math.isfinite(loss) else None for loss in losses], seconds
     free, total = torch.cuda.mem_get_info()
     row["outside"] = total - free - torch.cuda.memory_reserved()
     if is_traced:

@@ -215,7 +215,7 @@ class Experts(nn.Module):
         counts = chosen.flatten().bincount(minlength=self.num_experts)
         done = self.run(rows, counts) if self.dispatch is None else self.dispatch(self.run, rows, counts)
         done = done * share.flatten().index_select(0, order).unsqueeze(-1).to(done.dtype)
-        out = torch.zeros_like(flat).index_add_(0, token, done)
+        out = torch.zeros_like(flat).scatter_add_(0, token.unsqueeze(-1).expand_as(done), done)
         # A copy, because fully_shard hooks what a module returns and a view would lose the hook.
         return self.leave(out.view_as(x).clone())
 

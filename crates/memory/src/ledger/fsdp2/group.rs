@@ -17,10 +17,20 @@ pub(super) enum Training {
     PostBackward,
 }
 
+/// What sums of gradients are divided by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Divisor {
+    /// The number of ranks.
+    Ranks,
+    /// What `set_gradient_divide_factor` said: a rank by itself divides into a temporary.
+    Told,
+}
+
 /// Parameters that are gathered and reduced together.
 pub(super) struct Group {
     params: Vec<Rc<Param>>,
     shards: u64,
+    divisor: Divisor,
     pub reshards: bool,
     pub training: Cell<Training>,
     /// Its places in the order of forward passes, for prefetching in backward.
@@ -41,12 +51,13 @@ const GATHER: Stream = Stream::Side;
 const REDUCE: Stream = Stream::Reduce;
 
 impl Group {
-    pub fn new(tape: &Tape, unit: &Unit, shards: u64, reshards: bool) -> Group {
+    pub fn new(tape: &Tape, unit: &Unit, shards: u64, divisor: Divisor, reshards: bool) -> Group {
         tape.stand_at(crate::line::Stand::Setup);
         let shard = |p: &Rc<Param>| tape.storage(p.line, padded(p, shards) / shards * FP32, "weight shard");
         Group {
             params: unit.params.clone(),
             shards,
+            divisor,
             reshards,
             training: Cell::new(Training::Idle),
             indices: RefCell::default(),
@@ -142,9 +153,15 @@ impl Group {
         }
         let elements = self.elements();
         let input = tape.storage(Line::Communication, elements * reduce_width, "reduce input");
+        // A loop over several ranks' chunks leaves its last gradient in a local variable.
+        let last = grads.last().and_then(Tensor::storage).or_else(|| whole.last().cloned());
+        let _last = last.filter(|_| self.shards > 1);
         drop((grads, whole));
         tape.on_stream(REDUCE);
         let mut output = tape.storage(Line::Gradients, elements / self.shards * reduce_width, "gradient shard");
+        if self.shards == 1 && self.divisor == Divisor::Told {
+            drop(tape.storage(Line::Gradients, elements * reduce_width, "divided gradients"));
+        }
         if reduce_width != FP32 {
             output = tape.storage(Line::Gradients, elements / self.shards * FP32, "gradient shard");
         }

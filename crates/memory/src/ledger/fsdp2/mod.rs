@@ -21,7 +21,7 @@ use crate::ledger::{Phase, Replay};
 use crate::line::Stand;
 use crate::tape::{BF16, FP32, Tape};
 use engine::Fsdp;
-use group::Group;
+use group::{Divisor, Group};
 use layout::ZeroStage;
 use plain::{Config, Model, Place, Rank, Unit};
 use recipe::{Dtype, Mixer};
@@ -74,9 +74,13 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
     let rank = Rank::new(config.clone(), tape.clone(), engine.clone());
     let mut phases = vec![Phase::read(&tape, "model".to_string()), Phase::read(&tape, "optimizer".to_string())];
     let mut optimizer = optimizer::AdamW::default();
+    let mut buffers = schedule::Buffers::default();
     for step in 0..options.steps {
         tape.reset_peaks();
-        schedule::run_step(&rank, &model, &engine);
+        if step == 0 {
+            buffers = schedule::Buffers::new(&rank);
+        }
+        schedule::run_step(&rank, &model, &engine, &buffers);
         phases.push(Phase::read(&tape, format!("fwdbwd{step}")));
         tape.stand_at(Stand::Optimizer);
         tape.reset_peaks();
@@ -95,6 +99,7 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
 /// One group a unit. The last layer's groups, and the edges, may keep what others give back.
 fn groups(config: &Config, options: &Fsdp2Options, units: &[Unit], tape: &Tape) -> Vec<Group> {
     let last = config.layers.last().map(|(index, _)| *index);
+    let divisor = if options.blocks == Blocks::Emitted { Divisor::Told } else { Divisor::Ranks };
     let build = |unit: &Unit| {
         let is_expert = unit.params.iter().any(|param| param.is_expert);
         let shards = if is_expert { config.expert_shards } else { config.dense_shards };
@@ -103,7 +108,7 @@ fn groups(config: &Config, options: &Fsdp2Options, units: &[Unit], tape: &Tape) 
             Some(Stand::Layer { index, .. }) if Some(index) == last => options.reshard.last_layer,
             Some(_) => options.reshard.layers,
         };
-        Group::new(tape, unit, shards, reshards)
+        Group::new(tape, unit, shards, divisor, reshards)
     };
     units.iter().map(build).collect()
 }

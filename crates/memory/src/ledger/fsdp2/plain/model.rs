@@ -56,7 +56,8 @@ impl Model {
 
     /// The rotary table: one complex fp32 number for two channels of each position.
     pub fn rotary_table(c: &Config, tape: &Tape) -> Option<Rc<Storage>> {
-        let attention = c.attention.as_ref().filter(|_| c.rotates)?;
+        // The emitted program makes its table where it turns.
+        let attention = c.attention.as_ref().filter(|_| c.rotates && c.blocks == Blocks::Common)?;
         let width = attention.mla.as_ref().map_or(attention.head_dim, |mla| mla.rope_dim);
         let angles = tape.storage(Line::Workspaces, c.sequence * width / 2 * FP32, "rotary angles");
         let table = tape.storage(Line::Workspaces, c.sequence * width * FP32, "rotary table");
