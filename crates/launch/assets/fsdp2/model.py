@@ -73,11 +73,12 @@ class GateNorm(nn.Module):
         self.width, self.group, self.across = width, group, nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.group is not None:
-            groups = x.unflatten(-1, (-1, self.group))
-            return F.rms_norm(groups, (self.group,), None, 1e-5).flatten(-2) * self.weight
-        total = self.across(wide(x).square().sum(-1, keepdim=True))
-        return (wide(x) * torch.rsqrt(total / self.width + 1e-5)).to(x.dtype) * self.weight
+        if isinstance(self.across, nn.Identity):
+            groups = x.unflatten(-1, (-1, self.group or self.width))
+            return F.rms_norm(groups, groups.shape[-1:], None, 1e-5).flatten(-2) * self.weight
+        x, dtype = wide(x), x.dtype
+        total = self.across(x.square().sum(-1, keepdim=True))
+        return (x * torch.rsqrt(total / self.width + 1e-5)).to(dtype) * self.weight
 
 
 class Block(nn.Module):
@@ -378,16 +379,44 @@ class Recurrent(Block):
         q, k = (t.repeat_interleave(heads // t.shape[2], 2) for t in (q, k))
         v = v.unflatten(-1, (heads, self.value))
         keep = torch.exp(-F.softplus(wide(forget) + self.dt_bias) * wide(self.A_log).exp())
-        y = (self.recur(keep, q, k, v) + wide(self.D) * v).flatten(2).to(x.dtype)
+        y = _Recurrence.apply(keep, q, k, v, wide(self.state_weight)) + wide(self.D) * v
+        y = y.flatten(2).to(x.dtype)
         return self.leave(self.out_proj(self.gate_norm(y * F.silu(gate))))
 
-    def recur(self, keep: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        state, out = v.new_zeros(*v.shape[:1], *k.shape[2:], self.value), []
+
+class _Recurrence(torch.autograd.Function):
+    """state = keep·state + (1 - keep)·tanh(state @ weight + k ⊗ v) along dim 1, read by q. States are kept, and
+    backward walks them from the end."""
+
+    @staticmethod
+    def forward(ctx, keep, q, k, v, weight):
+        states = v.new_zeros(v.shape[1] + 1, v.shape[0], *k.shape[2:], v.shape[-1])
+        out = torch.empty_like(v, memory_format=torch.contiguous_format)
         for t in range(v.shape[1]):
-            fresh = torch.tanh(state @ wide(self.state_weight) + k[:, t, :, :, None] * v[:, t, :, None, :])
-            state = keep[:, t, :, None, None] * state + (1 - keep[:, t, :, None, None]) * fresh
-            out.append((state * q[:, t, :, :, None]).sum(-2))
-        return torch.stack(out, 1)
+            old, stay = states[t], keep[:, t, :, None, None]
+            fresh = torch.tanh(old @ weight + k[:, t, :, :, None] * v[:, t, :, None, :])
+            torch.lerp(fresh, old, stay, out=states[t + 1])
+            out[:, t] = (states[t + 1] * q[:, t, :, :, None]).sum(-2)
+        ctx.save_for_backward(keep, q, k, v, weight, states)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        keep, q, k, v, weight, states = ctx.saved_tensors
+        to_keep, to_q, to_k, to_v = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (keep, q, k, v))
+        to_weight, to_state = torch.zeros_like(weight), torch.zeros_like(states[0])
+        for t in reversed(range(v.shape[1])):
+            old, stay, row = states[t], keep[:, t, :, None, None], grad[:, t, :, None, :]
+            to_state = to_state + q[:, t, :, :, None] * row
+            to_q[:, t] = (states[t + 1] * row).sum(-1)
+            fresh = torch.tanh(old @ weight + k[:, t, :, :, None] * v[:, t, :, None, :])
+            to_keep[:, t] = (to_state * (old - fresh)).sum((-2, -1))
+            inner = (1 - stay) * to_state * (1 - fresh * fresh)
+            to_k[:, t] = (inner * v[:, t, :, None, :]).sum(-1)
+            to_v[:, t] = (inner * k[:, t, :, :, None]).sum(-2)
+            to_weight += (old.mT @ inner).sum(0)
+            to_state = stay * to_state + inner @ weight.mT
+        return to_keep, to_q, to_k, to_v, to_weight
 
 
 class Tokens(nn.Module):

@@ -1,7 +1,7 @@
 //! A parameter group: its shards, and what is gathered of it (`_fsdp_param.py`,
 //! `_fsdp_param_group.py` under `torch/distributed/fsdp/_fully_shard`).
 
-use super::plain::{Param, Unit};
+use super::plain::{Param, Step, Unit};
 use crate::allocator::Stream;
 use crate::line::Line;
 use crate::tape::{BF16, FP32, Storage, Tape, Tensor};
@@ -69,9 +69,9 @@ impl Group {
         }
     }
 
-    /// Elements of each parameter's shard.
-    pub fn shard_elements(&self) -> impl Iterator<Item = u64> + '_ {
-        self.params.iter().map(|param| padded(param, self.shards) / self.shards)
+    /// Elements of each parameter's shard, and how it is stepped.
+    pub fn shards(&self) -> impl Iterator<Item = (u64, Step)> + '_ {
+        self.params.iter().map(|param| (padded(param, self.shards) / self.shards, param.step))
     }
 
     fn elements(&self) -> u64 {

@@ -2,7 +2,7 @@
 //! and fused AdamW; torchtitan's base. Sources are named by file, relative to pytorch.
 //!
 //! Not replayed: what lies outside the caching allocator (context, NCCL), Triton's autotuning,
-//! hybrid sharding, CPU offload, gradient clipping, optimizers other than AdamW, and whatever
+//! hybrid sharding, CPU offload, gradient clipping, and whatever
 //! [`Unmodelled`] names. A compiled layer is replayed by what its partitioner keeps, for layers of
 //! attention and dense blocks.
 
@@ -73,7 +73,7 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
     let engine = Rc::new(Fsdp::new(&tape, groups, reduce_width, options.prefetch, config.pp > 1));
     let rank = Rank::new(config.clone(), tape.clone(), engine.clone());
     let mut phases = vec![Phase::read(&tape, "model".to_string()), Phase::read(&tape, "optimizer".to_string())];
-    let mut optimizer = optimizer::AdamW::default();
+    let mut optimizer = optimizer::Optimizers::default();
     let mut buffers = schedule::Buffers::default();
     for step in 0..options.steps {
         tape.reset_peaks();

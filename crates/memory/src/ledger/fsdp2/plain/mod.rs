@@ -22,7 +22,7 @@ mod rank;
 pub use config::Blocks;
 pub(in crate::ledger) use config::{Config, Place};
 pub(in crate::ledger) use model::Model;
-pub(in crate::ledger) use params::{Param, Unit};
+pub(in crate::ledger) use params::{Param, Step, Unit};
 pub(in crate::ledger) use rank::Rank;
 
 /// What wraps the units of a model: called where a module's forward and backward hooks run.

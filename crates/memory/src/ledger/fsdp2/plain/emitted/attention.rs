@@ -24,8 +24,8 @@ impl Attention {
         let a = c.attention();
         let (query, kv) = (a.heads / c.tp, (a.kv_heads / c.tp).max(1));
         let heads = Heads { query, kv, qk_dim: a.head_dim, v_dim: a.head_dim };
-        let qkv = projection(unit, Line::TpParams, (query + 2 * kv) * a.head_dim, c.hidden);
-        Attention { qkv, out: projection(unit, Line::TpParams, c.hidden, query * a.head_dim), heads }
+        let qkv = projection(c, unit, (query + 2 * kv) * a.head_dim, c.hidden);
+        Attention { qkv, out: projection(c, unit, c.hidden, query * a.head_dim), heads }
     }
 
     pub(super) fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {

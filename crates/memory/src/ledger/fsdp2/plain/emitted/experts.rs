@@ -6,11 +6,10 @@ use super::super::Config;
 use super::super::config::Feed as Sizes;
 use super::super::model::behind;
 use super::super::ops::{add, cast, grad, grad_of, linear, makes};
-use super::super::params::{Linear, Param, Unit};
+use super::super::params::{Linear, Param, Step, Unit};
 use super::super::rank::Rank;
 use super::borders::{enter, leave};
 use super::feed::{Feed, activated, packed_rows};
-use super::projection;
 use crate::line::{Line, Stand};
 use crate::tape::{BF16, FP32, INT64, Tensor};
 use std::rc::Rc;
@@ -27,13 +26,17 @@ pub(in crate::ledger) struct Experts {
 impl Experts {
     pub(super) fn new(c: &Config, own: usize, stand: Stand, units: &mut Vec<Unit>) -> Experts {
         let moe = c.moe();
-        let router = projection(&mut units[own], Line::ReplicatedParams, moe.experts, c.hidden);
+        let weight = units[own].add(Line::ReplicatedParams, moe.experts, c.hidden);
+        let router = Linear { weight, bias: None };
         let shared = moe.shared.map(|sizes| Feed::new(c, sizes, &mut units[own]));
         let unit = units.len();
         units.push(Unit::at(stand));
-        let matrix = c.hidden * moe.feed.ffn / c.etp;
-        let mut bank = |rows| units[unit].add(Line::ExpertParams, moe.local_experts, rows * matrix);
-        let (fc1, fc2) = (bank(packed_rows(moe.feed)), bank(1));
+        let width = moe.feed.ffn / c.etp;
+        let mut bank = |rows, columns| {
+            let step = Step::of(c.expert_optimizer, (moe.local_experts, rows, columns));
+            units[unit].add_stepped(Line::ExpertParams, (moe.local_experts, rows * columns), step)
+        };
+        let (fc1, fc2) = (bank(packed_rows(moe.feed) * width, c.hidden), bank(c.hidden, width));
         Experts { router, shared, fc1, fc2, feed: moe.feed, unit }
     }
 

@@ -8,7 +8,6 @@ use super::super::rank::Rank;
 use super::borders::{enter, leave};
 use super::projection;
 use super::steps::split;
-use crate::line::Line;
 use crate::tape::Tensor;
 use recipe::kinds::Activation;
 use std::rc::Rc;
@@ -27,8 +26,8 @@ pub(super) fn packed_rows(sizes: Sizes) -> u64 {
 impl Feed {
     pub(super) fn new(c: &Config, sizes: Sizes, unit: &mut Unit) -> Feed {
         let width = sizes.ffn / c.tp;
-        let fc1 = projection(unit, Line::TpParams, packed_rows(sizes) * width, c.hidden);
-        let fc2 = projection(unit, Line::TpParams, c.hidden, width);
+        let fc1 = projection(c, unit, packed_rows(sizes) * width, c.hidden);
+        let fc2 = projection(c, unit, c.hidden, width);
         Feed { function: sizes.function, fc1, fc2 }
     }
 

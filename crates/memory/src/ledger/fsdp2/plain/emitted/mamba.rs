@@ -1,16 +1,17 @@
 //! Mamba-2 and Mamba-3 style blocks around the scan, in fp32 between their projections.
 
 use super::super::config::Scan as Kind;
-use super::super::ops::{add, cast, grad, grad_of, linear, pointwise, product, weight_grad};
+use super::super::ops::{add, cast, grad, grad_of, linear, weight_grad};
 use super::super::params::{Linear, Unit};
 use super::super::rank::Rank;
 use super::super::{Config, Param};
 use super::borders::{enter, leave};
+use super::conv::Conv;
 use super::scan::{Sizes, scan};
-use super::steps::{Saves, map, repeated, scaled, split, times, wide};
+use super::steps::{Saves, gated, group_norm, map, repeated, softplus, split, times, wide};
 use super::{projection, vector};
 use crate::line::Line;
-use crate::tape::{BF16, FP32, Tensor};
+use crate::tape::{FP32, Tensor};
 use std::rc::Rc;
 
 /// What every scan has: sizes on this rank, projections, and one number a head.
@@ -25,7 +26,7 @@ pub(in crate::ledger) struct Mamba {
 }
 
 enum Parts {
-    Two { conv: Rc<Param>, conv_bias: Option<Rc<Param>>, a_log: Rc<Param>, norm: Option<Rc<Param>>, taps: u64 },
+    Two { conv: Conv, a_log: Rc<Param>, norm: Option<Rc<Param>> },
     Three { angle_proj: Linear, biases: [Rc<Param>; 2], norms: [Rc<Param>; 2], angles: u64 },
 }
 
@@ -35,25 +36,24 @@ impl Mamba {
             Kind::Two(m) => {
                 let (heads, groups) = (m.heads / c.tp, (m.groups / c.tp).max(1));
                 let (inner, shared) = (heads * m.head_dim, 2 * groups * m.state);
-                let in_proj = projection(unit, Line::TpParams, 2 * inner + shared + heads, c.hidden);
-                let conv = unit.add(Line::TpParams, inner + shared, m.conv);
-                let conv_bias = m.conv_bias.then(|| vector(unit, inner + shared));
+                let in_proj = projection(c, unit, 2 * inner + shared + heads, c.hidden);
+                let conv = Conv::new(unit, inner + shared, m.conv, m.conv_bias);
                 let [dt_bias, a_log, d] = [(); 3].map(|()| vector(unit, heads));
                 let norm = m.gated_norm.then(|| vector(unit, inner));
-                let out_proj = projection(unit, Line::TpParams, c.hidden, inner);
+                let out_proj = projection(c, unit, c.hidden, inner);
                 let sizes = Sizes { heads, width: m.head_dim, state: m.state };
-                let kind = Parts::Two { conv, conv_bias, a_log, norm, taps: m.conv };
+                let kind = Parts::Two { conv, a_log, norm };
                 Mamba { sizes, groups, in_proj, out_proj, dt_bias, d, kind }
             }
             Kind::Three(m) => {
                 let (heads, groups) = (m.heads / c.tp, (m.groups / c.tp).max(1));
                 let (inner, shared) = (heads * m.head_dim, 2 * groups * m.state);
-                let in_proj = projection(unit, Line::TpParams, 2 * inner + shared + 3 * heads, c.hidden);
-                let angle_proj = projection(unit, Line::ReplicatedParams, m.angles, c.hidden);
+                let in_proj = projection(c, unit, 2 * inner + shared + 3 * heads, c.hidden);
+                let angle_proj = projection(c, unit, m.angles, c.hidden);
                 let [dt_bias, d] = [(); 2].map(|()| vector(unit, heads));
                 let biases = [(); 2].map(|()| unit.add(Line::TpParams, heads, m.state));
                 let norms = [(); 2].map(|()| unit.add(Line::ReplicatedParams, m.state, 1));
-                let out_proj = projection(unit, Line::TpParams, c.hidden, inner);
+                let out_proj = projection(c, unit, c.hidden, inner);
                 let sizes = Sizes { heads, width: m.head_dim, state: m.state };
                 let kind = Parts::Three { angle_proj, biases, norms, angles: m.angles };
                 Mamba { sizes, groups, in_proj, out_proj, dt_bias, d, kind }
@@ -69,13 +69,13 @@ impl Mamba {
     }
 
     fn forward_two(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
-        let Parts::Two { a_log, norm, .. } = &self.kind else { unreachable!("a Mamba-2 block") };
+        let Parts::Two { conv, a_log, norm } = &self.kind else { unreachable!("a Mamba-2 block") };
         let (tokens, inner, shared) = (c.config.tokens, self.inner(), self.groups * self.sizes.state);
         let heads = tokens * self.sizes.heads;
         let packed = linear(c, &enter(c, x), &self.in_proj);
         let [z, xbc, dt] = split(c, &packed, [tokens * inner, tokens * (inner + 2 * shared), heads]);
         drop(packed);
-        let mixed = self.convolved(c, &xbc);
+        let mixed = conv.forward(c, &xbc);
         let [u, b, q] = split(c, &mixed, [tokens * inner, tokens * shared, tokens * shared]);
         drop(mixed);
         let u = cast(c, &u, FP32, "fp32 input");
@@ -84,7 +84,7 @@ impl Mamba {
             repeated(c, &wide, self.sizes.heads / self.groups, "keys or queries by head")
         };
         let (b, q) = (of_heads(b), of_heads(q));
-        let dt = self.steps(c, &dt);
+        let dt = softplus(c, &dt, &self.dt_bias);
         let rate = map(c, &wide(c, a_log), Saves::Output, "decay rates");
         let negative = map(c, &dt, Saves::Nothing, "negative steps");
         let log = times(c, &negative, &rate, "log decays");
@@ -96,7 +96,7 @@ impl Mamba {
         drop(u);
         let y = gated(c, y, z);
         let y = match norm {
-            Some(weight) => self.group_norm(c, y, weight),
+            Some(weight) => group_norm(c, y, tokens * self.groups, weight),
             None => y,
         };
         leave(c, linear(c, &y, &self.out_proj))
@@ -112,7 +112,7 @@ impl Mamba {
         let [z, u, b, q, dt, a, trap] = split(c, &packed, wide_parts);
         drop(packed);
         let u = cast(c, &u, FP32, "fp32 input");
-        let dt = self.steps(c, &dt);
+        let dt = softplus(c, &dt, &self.dt_bias);
         let trap = map(c, &cast(c, &trap, FP32, "fp32 trapezoids"), Saves::Output, "trapezoids");
         let rate = map(c, &cast(c, &a, FP32, "fp32 rates"), Saves::Input, "decay rates");
         let negative = map(c, &dt, Saves::Nothing, "negative steps");
@@ -146,53 +146,10 @@ impl Mamba {
         self.sizes.heads * self.sizes.width
     }
 
-    /// `softplus(wide(dt) + dt_bias)`: saves the sum.
-    fn steps(&self, c: &Rc<Rank>, dt: &Tensor) -> Tensor {
-        let raw = cast(c, dt, FP32, "fp32 steps");
-        let (elements, heads) = (raw.elements(), self.dt_bias.elements());
-        let sum = c.act_of(elements, FP32, "biased steps");
-        c.tape.record(vec![raw.edge(), self.dt_bias.edge()], &[&sum], Vec::new(), move |t, grads, _| {
-            vec![grads[0].clone(), Some(weight_grad(t, heads))]
-        });
-        drop(raw);
-        map(c, &sum, Saves::Input, "steps")
-    }
-
-    /// `Conv`: a padded copy is kept for the weight, and the convolution's output for SiLU.
-    fn convolved(&self, c: &Rc<Rank>, xbc: &Tensor) -> Tensor {
-        let Parts::Two { conv, conv_bias, taps, .. } = &self.kind else { unreachable!("a Mamba-2 block") };
-        let elements = xbc.elements();
-        let padding = c.config.micro_batch * conv.rows * (taps - 1);
-        let padded = c.act(elements + padding, "padded conv input");
-        c.tape.record(vec![xbc.edge()], &[&padded], Vec::new(), move |t, _, _| {
-            vec![Some(grad(t, elements, "conv input gradient"))]
-        });
-        let out = c.act(elements, "conv output");
-        let (size, weights) = (padded.elements(), [conv.elements(), conv.rows]);
-        let edges = vec![padded.edge(), conv.edge(), conv_bias.as_ref().and_then(|bias| bias.edge())];
-        c.tape.record(edges, &[&out], vec![padded], move |t, _, _saved| {
-            let dx = grad(t, size, "padded gradient");
-            [Some(dx)].into_iter().chain(weights.map(|count| Some(weight_grad(t, count)))).collect()
-        });
-        pointwise(c, out, "conv activation")
-    }
-
     /// `y + D · u`.
     fn skipped(&self, c: &Rc<Rank>, y: Tensor, u: &Tensor) -> Tensor {
         let skip = times(c, &wide(c, &self.d), u, "skip");
         add(c, &y, &skip)
-    }
-
-    /// `GateNorm` over groups: `rms_norm` without a weight, then the weight.
-    fn group_norm(&self, c: &Rc<Rank>, y: Tensor, weight: &Rc<Param>) -> Tensor {
-        let elements = y.elements();
-        let normed = c.act(elements, "group norm");
-        let statistics = c.act_of(c.config.tokens * self.groups, FP32, "group norm rsigma");
-        c.tape.record(vec![y.edge()], &[&normed], vec![y.clone(), statistics], move |t, _, _saved| {
-            vec![Some(grad(t, elements, "group norm gradient"))]
-        });
-        drop(y);
-        scaled(c, &normed, weight, "gated norm output")
     }
 
     /// Cumulative angles by head: `tanh` of a projection, times steps.
@@ -270,12 +227,4 @@ impl Mamba {
 /// A shifted copy: `F.pad`, whose gradient is a new tensor.
 fn shifted(c: &Rank, x: &Tensor, name: &'static str) -> Tensor {
     map(c, x, Saves::Nothing, name)
-}
-
-/// `y.to(bf16) * silu(z)`.
-fn gated(c: &Rc<Rank>, y: Tensor, z: Tensor) -> Tensor {
-    let narrow = cast(c, &y, BF16, "scan output");
-    drop(y);
-    let gate = pointwise(c, z, "gate");
-    product(c, &narrow, &gate)
 }

@@ -3,21 +3,23 @@
 //! bf16. Projections are packed, experts are always a unit of their own, scans run chunk by chunk
 //! in fp32 and are computed again in backward.
 //!
-//! Not replayed: recurrent blocks, which run step by step, and compiled blocks.
+//! Not replayed: compiled blocks, and under tensor parallelism recurrent blocks and Muon.
 
 mod attention;
 mod borders;
+mod conv;
 mod experts;
 mod feed;
 mod loss;
 mod mamba;
+mod recurrent;
 mod scan;
 mod steps;
 
 pub(super) use borders::enter;
 pub(super) use loss::{cross_entropy, embed};
 
-use super::params::{BlockParams, Linear, Mixing, Unit};
+use super::params::{BlockParams, Linear, Mixing, Step, Unit};
 use super::rank::Rank;
 use super::{Config, Param};
 use crate::line::{Line, Stand};
@@ -31,6 +33,7 @@ pub(in crate::ledger) enum Block {
     Feed(feed::Feed),
     Experts(experts::Experts),
     Mamba(Box<mamba::Mamba>),
+    Recurrent(Box<recurrent::Recurrent>),
 }
 
 impl Block {
@@ -41,6 +44,7 @@ impl Block {
             Block::Feed(block) => block.forward(c, x),
             Block::Experts(block) => block.forward(c, x),
             Block::Mamba(block) => block.forward(c, x),
+            Block::Recurrent(block) => block.forward(c, x),
         }
     }
 }
@@ -56,6 +60,7 @@ pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Un
             Mixer::Attention => Block::Attention(attention::Attention::new(c, &mut units[own])),
             Mixer::Moe => Block::Experts(experts::Experts::new(c, own, stand, units)),
             Mixer::Mamba => Block::Mamba(Box::new(mamba::Mamba::new(c, &mut units[own]))),
+            Mixer::Recurrent => Block::Recurrent(Box::new(recurrent::Recurrent::new(c, &mut units[own]))),
             _ => Block::Feed(feed::Feed::new(c, c.mlp(), &mut units[own])),
         };
         BlockParams { stand, norm, mixing: Mixing::Emitted(block) }
@@ -64,8 +69,9 @@ pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Un
 }
 
 /// A projection without a bias.
-fn projection(unit: &mut Unit, line: Line, rows: u64, columns: u64) -> Linear {
-    Linear { weight: unit.add(line, rows, columns), bias: None }
+fn projection(c: &Config, unit: &mut Unit, rows: u64, columns: u64) -> Linear {
+    let step = Step::of(c.matrix_optimizer, (1, rows, columns));
+    Linear { weight: unit.add_stepped(Line::TpParams, (rows, columns), step), bias: None }
 }
 
 /// A vector of a mixer.

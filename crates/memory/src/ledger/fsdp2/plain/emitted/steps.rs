@@ -2,9 +2,9 @@
 //! what its backward makes. Widths are the first input's unless said otherwise.
 
 use super::super::Param;
-use super::super::ops::{grad_of, passes, weight_grad};
+use super::super::ops::{cast, grad, grad_of, passes, pointwise, product, weight_grad};
 use super::super::rank::Rank;
-use crate::tape::{FP32, Tensor};
+use crate::tape::{BF16, FP32, Tensor};
 use std::rc::Rc;
 
 /// Views of one tensor along a dim; their gradients are joined in a new tensor.
@@ -100,7 +100,7 @@ pub(super) fn wide(c: &Rank, param: &Param) -> Tensor {
 
 /// A tensor times a weight of its last dim: saves the tensor; the weight's gradient is a product
 /// summed down.
-pub(super) fn scaled(c: &Rank, x: &Tensor, weight: &Param, name: &'static str) -> Tensor {
+fn scaled(c: &Rank, x: &Tensor, weight: &Param, name: &'static str) -> Tensor {
     let (elements, width, weights) = (x.elements(), x.width(), weight.elements());
     let out = c.act_of(elements, width, name);
     c.tape.record(vec![x.edge(), weight.edge()], &[&out], vec![x.clone()], move |t, _, _saved| {
@@ -109,4 +109,36 @@ pub(super) fn scaled(c: &Rank, x: &Tensor, weight: &Param, name: &'static str) -
         vec![Some(dx), Some(weight_grad(t, weights))]
     });
     out
+}
+
+/// `softplus(wide(x) + bias)`: saves the sum.
+pub(super) fn softplus(c: &Rank, x: &Tensor, bias: &Param) -> Tensor {
+    let raw = cast(c, x, FP32, "fp32 steps");
+    let (elements, heads) = (raw.elements(), bias.elements());
+    let sum = c.act_of(elements, FP32, "biased steps");
+    c.tape.record(vec![raw.edge(), bias.edge()], &[&sum], Vec::new(), move |t, grads, _| {
+        vec![grads[0].clone(), Some(weight_grad(t, heads))]
+    });
+    drop(raw);
+    map(c, &sum, Saves::Input, "steps")
+}
+
+/// `y.to(bf16) * silu(z)`.
+pub(super) fn gated(c: &Rank, y: Tensor, z: Tensor) -> Tensor {
+    let narrow = cast(c, &y, BF16, "mixer output");
+    drop(y);
+    let gate = pointwise(c, z, "gate");
+    product(c, &narrow, &gate)
+}
+
+/// `GateNorm`: `rms_norm` over groups without a weight, then the weight.
+pub(super) fn group_norm(c: &Rank, y: Tensor, groups: u64, weight: &Param) -> Tensor {
+    let elements = y.elements();
+    let normed = c.act(elements, "group norm");
+    let statistics = c.act_of(groups, FP32, "group norm rsigma");
+    c.tape.record(vec![y.edge()], &[&normed], vec![y.clone(), statistics], move |t, _, _saved| {
+        vec![Some(grad(t, elements, "group norm gradient"))]
+    });
+    drop(y);
+    scaled(c, &normed, weight, "gated norm output")
 }
