@@ -26,6 +26,13 @@ pub(super) enum Divisor {
     Told,
 }
 
+/// What a gather has made before parameters are copied out of it.
+enum Pending {
+    Buffer(Rc<Storage>),
+    /// A rank by itself has all there is, and copies parameter by parameter.
+    Nothing,
+}
+
 /// Parameters that are gathered and reduced together.
 pub(super) struct Group {
     params: Vec<Rc<Param>>,
@@ -37,8 +44,8 @@ pub(super) struct Group {
     pub indices: RefCell<Vec<usize>>,
     _sharded: Vec<Rc<Storage>>,
     gathered: RefCell<Vec<Rc<Storage>>>,
-    /// The buffer of a gather that has not been copied out of.
-    pending: RefCell<Option<Rc<Storage>>>,
+    /// A gather that has not been copied out of.
+    pending: RefCell<Option<Pending>>,
     /// fp32 gradients of this rank's shards, in one buffer.
     gradients: RefCell<Option<Rc<Storage>>>,
     /// Whole gradients of microbatches whose reduction was put off.
@@ -88,25 +95,39 @@ impl Group {
         if self.params.is_empty() || self.pending.borrow().is_some() || self.is_gathered() {
             return;
         }
+        if self.shards == 1 {
+            *self.pending.borrow_mut() = Some(Pending::Nothing);
+            return;
+        }
         let whole = self.elements() * BF16;
         tape.on_stream(GATHER);
         let input = tape.storage(Line::Communication, whole / self.shards, "gather input");
         let output = tape.storage(Line::Communication, whole, "gather output");
         drop(input);
         tape.on_stream(Stream::Main);
-        *self.pending.borrow_mut() = Some(output);
+        *self.pending.borrow_mut() = Some(Pending::Buffer(output));
     }
 
     /// `wait_for_unshard`: copies every parameter out of the gathered whole, which the caller
     /// then keeps or frees.
     pub fn copy_out(&self, tape: &Tape) -> Option<Rc<Storage>> {
-        let output = self.pending.borrow_mut().take()?;
-        let weights = self
-            .params
-            .iter()
-            .map(|param| tape.storage(Line::Communication, padded(param, self.shards) * BF16, "gathered weight"));
-        *self.gathered.borrow_mut() = weights.collect();
-        Some(output)
+        let pending = self.pending.borrow_mut().take()?;
+        let make = |param: &Param, name| tape.storage(Line::Communication, padded(param, self.shards) * BF16, name);
+        // A rank by itself casts each shard first; a variable keeps the last cast until the next.
+        let mut cast = None;
+        let mut gather = |param: &Rc<Param>| {
+            if matches!(pending, Pending::Nothing) {
+                cast = Some(make(param, "cast weight"));
+            }
+            make(param, "gathered weight")
+        };
+        let weights = self.params.iter().map(&mut gather).collect();
+        *self.gathered.borrow_mut() = weights;
+        drop(cast);
+        match pending {
+            Pending::Buffer(output) => Some(output),
+            Pending::Nothing => None,
+        }
     }
 
     /// Whether a gather has not been copied out of.

@@ -4,7 +4,7 @@
 use super::engine::Fsdp;
 use super::plain::{Model, Rank};
 use crate::line::{Line, Stand};
-use crate::tape::{FP32, Tensor, backward};
+use crate::tape::{BF16, FP32, Tensor, backward};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ impl Buffers {
         c.tape.stand_at(Stand::Pipeline);
         let make = |is_received: bool, name| -> Vec<Tensor> {
             let count = if is_received && config.pp > 1 { config.microbatches } else { 0 };
-            (0..count).map(|_| c.comm(elements, name)).collect()
+            (0..count).map(|_| c.tape.tensor(Line::Workspaces, elements, BF16, name)).collect()
         };
         Buffers { inputs: make(!config.is_first, "received input"), grads: make(!config.is_last, "received gradient") }
     }

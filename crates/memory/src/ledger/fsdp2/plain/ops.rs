@@ -123,9 +123,9 @@ fn relu2(c: &Rank, x: Tensor) -> Tensor {
     drop(x);
     let out = c.act(elements, "activation output");
     c.tape.record(vec![relu.edge()], &[&out], vec![relu.clone()], move |t, _, _saved| {
-        let factor = grad(t, elements, "pow temporary");
-        let _scaled = grad(t, elements, "pow temporary");
-        drop(factor);
+        // `grad * (exponent * self.pow(exponent - 1))`: one expression, whose temporaries end with it
+        // (`torch/csrc/autograd/FunctionsManual.cpp` pow_backward).
+        let _temporaries = (grad(t, elements, "pow temporary"), grad(t, elements, "pow temporary"));
         vec![Some(grad(t, elements, "pow input gradient"))]
     });
     out
