@@ -67,7 +67,8 @@ fn orthogonalised(tape: &Tape, elements: u64, whole: Whole, last: Option<Left>) 
     drop(scaled);
     // The last parameter's direction is let go, and its update kept until this one's is there.
     let last = last.map(|left| left._update);
-    let _part = made(size, FP32, "whole direction");
+    // A rank that holds the matrix whole gathers nothing.
+    let _part = (size > elements).then(|| made(size, FP32, "whole direction"));
     let narrow = made(size, BF16, "direction in bf16");
     let mut x = made(size, BF16, "normalised");
     drop(narrow);

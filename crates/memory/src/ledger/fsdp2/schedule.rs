@@ -36,15 +36,17 @@ pub(super) fn run_step(c: &Rc<Rank>, model: &Model, engine: &Fsdp, buffers: &Buf
         return;
     }
     for _ in 0..c.config.microbatches {
-        let loss = forward(c, model, None);
+        let (loss, logits) = forward(c, model, None);
+        drop(logits);
         backward_of(c, &loss, None);
         engine.end_of_backward();
     }
 }
 
-fn forward(c: &Rc<Rank>, model: &Model, input: Option<&Tensor>) -> Tensor {
+/// What backward starts from, and what the stage gave.
+fn forward(c: &Rc<Rank>, model: &Model, input: Option<&Tensor>) -> (Tensor, Tensor) {
     c.tape.set_recording(true);
-    let out = model.forward(c, input);
+    let out = model.forward_with_output(c, input);
     c.tape.stand_at(Stand::Pipeline);
     out
 }
@@ -56,22 +58,25 @@ fn backward_of(c: &Rank, output: &Tensor, grad: Option<Tensor>) {
     c.is_backward.set(false);
 }
 
-/// A microbatch in flight keeps its output with its graph.
+/// A microbatch in flight with its input, its graph, and what the stage gave, which `fwd_cache` keeps
+/// until its backward has run: on the last stage logits.
+type Flight = (Option<Tensor>, Tensor, Tensor);
+
 fn one_forward_one_backward(c: &Rc<Rank>, model: &Model, engine: &Fsdp, buffers: &Buffers) {
     let config = &c.config;
     let mut inputs = buffers.inputs.iter().map(|buffer| buffer.alias().requiring_grad());
     let mut flight = VecDeque::new();
     let warmup = (config.pp - config.stage).min(config.microbatches);
-    let run_backward = |flight: &mut VecDeque<(Option<Tensor>, Tensor)>, index: u64| {
-        let Some((input, output)) = flight.pop_front() else { return };
-        backward_of(c, &output, buffers.grads.get(index as usize).map(Tensor::alias));
-        drop((input, output));
+    let run_backward = |flight: &mut VecDeque<Flight>, index: u64| {
+        let Some((input, graph, output)) = flight.pop_front() else { return };
+        backward_of(c, &graph, buffers.grads.get(index as usize).map(Tensor::alias));
+        drop((input, graph, output));
         engine.end_of_backward();
     };
     for index in 0..config.microbatches {
         let input = inputs.next();
-        let output = forward(c, model, input.as_ref());
-        flight.push_back((input, output));
+        let (graph, output) = forward(c, model, input.as_ref());
+        flight.push_back((input, graph, output));
         if index + 1 >= warmup {
             run_backward(&mut flight, index + 1 - warmup);
         }

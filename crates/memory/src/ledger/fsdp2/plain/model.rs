@@ -68,6 +68,11 @@ impl Model {
     /// One microbatch through the stage: hidden states, or the loss on the last stage. Stages
     /// behind the first are given their input.
     pub fn forward(&self, c: &Rc<Rank>, input: Option<&Tensor>) -> Tensor {
+        self.forward_with_output(c, input).0
+    }
+
+    /// The same, and what the modules gave before the loss was taken.
+    pub fn forward_with_output(&self, c: &Rc<Rank>, input: Option<&Tensor>) -> (Tensor, Tensor) {
         c.tape.stand_at(Stand::Embedding);
         let tokens = self.embedding.as_ref().map(|_| c.act_of(c.config.tokens, INT64, "tokens"));
         let inside = |input: Option<&Tensor>| {
@@ -104,11 +109,13 @@ impl Model {
                 behind(c, ROOT, inside(None))
             }
         };
-        match (&self.head, c.config.blocks) {
+        let output = out.alias();
+        let loss = match (&self.head, c.config.blocks) {
             (None, _) => out,
             (Some(_), Blocks::Common) => loss::cross_entropy(c, out),
             (Some(_), Blocks::Emitted) => emitted::cross_entropy(c, out),
-        }
+        };
+        (loss, output)
     }
 }
 

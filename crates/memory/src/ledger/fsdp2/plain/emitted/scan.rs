@@ -1,7 +1,7 @@
 //! `chunked_scan`: the selective scan in fp32 products of matrices, chunk by chunk. It is
 //! checkpointed: its inputs are kept, and everything else is made again in backward.
 
-use super::super::ops::{add, grad_of};
+use super::super::ops::{add, grad_of, passes};
 use super::super::rank::Rank;
 use super::steps::{Saves, copied, map, matmul, times};
 use crate::tape::{FP32, Tensor, checkpoint_stopping_early};
@@ -46,9 +46,25 @@ fn chunked(c: &Rc<Rank>, inputs: &[Tensor], s: Sizes) -> Tensor {
     let from_start = map(c, &total, Saves::Output, "decay from the start");
     let read = times(c, &from_start, &queries, "decayed queries");
     drop(from_start);
+    if c.tape.records() {
+        return left_out(c, [&inside, &read, &stacked]);
+    }
     let across = matmul(c, &read, &stacked, u.elements(), "output across chunks");
     drop(read);
     add(c, &inside, &across)
+}
+
+/// The last product and sum when the scan is computed again: it stops once the product has saved
+/// its inputs, before it runs (`torch/utils/checkpoint.py`, `_StopRecomputationError`).
+fn left_out(c: &Rc<Rank>, [inside, read, stacked]: [&Tensor; 3]) -> Tensor {
+    let (across, out) = (Tensor::empty(), Tensor::empty());
+    let sizes = [read, stacked].map(Tensor::elements);
+    let saved = vec![read.clone(), stacked.clone()];
+    c.tape.record(vec![read.edge(), stacked.edge()], &[&across], saved, move |t, _, _saved| {
+        sizes.map(|size| Some(grad_of(t, size, FP32, "matrix gradient"))).to_vec()
+    });
+    passes(c, &[inside, &across], &out);
+    out
 }
 
 /// What lies between two positions of a chunk: differences, their lower triangle, exponentials and
