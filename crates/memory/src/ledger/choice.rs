@@ -2,7 +2,7 @@
 
 use super::Replay;
 use super::deepspeed::{self, DeepspeedOptions};
-use super::fsdp2::{self, Fsdp2Options};
+use super::fsdp2::{self, Blocks, Fsdp2Options};
 use super::megatron::{self, MegatronOptions, Routing};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
 use super::shardwright::{self, ShardwrightOptions};
@@ -75,6 +75,9 @@ impl Ledger {
     pub fn source(&self) -> &'static str {
         match self {
             Ledger::Megatron(_) => "replay of Megatron-Core 0.19.2 and Transformer Engine 2.13",
+            Ledger::Fsdp2(options) if options.blocks == Blocks::Emitted => {
+                "replay of the emitted program under torch 2.11 FSDP2"
+            }
             Ledger::Fsdp2(_) => "replay of a plain model under torch 2.11 FSDP2",
             Ledger::Deepspeed(_) => "replay of a plain model under DeepSpeed 0.19.8",
             Ledger::Nanotron(_) => "replay of nanotron, early 2025",

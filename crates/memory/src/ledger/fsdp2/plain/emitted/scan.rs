@@ -3,7 +3,7 @@
 
 use super::super::ops::{add, grad_of, passes};
 use super::super::rank::Rank;
-use super::steps::{Saves, copied, map, matmul, times};
+use super::steps::{Incoming, Saves, copied, map, matmul, recorded_product, times};
 use crate::tape::{FP32, Tensor, checkpoint_stopping_early};
 use std::rc::Rc;
 
@@ -33,14 +33,14 @@ fn chunked(c: &Rc<Rank>, inputs: &[Tensor], s: Sizes) -> Tensor {
     let [log, u, keys, queries] = [0, 1, 2, 3].map(|i| copied(c, &inputs[i], "chunked input"));
     let total = map(c, &log, Saves::Nothing, "cumulative decay");
     let between = between(c, &total, positions * chunk);
-    let scores = matmul(c, &queries, &keys, positions * chunk, "chunk scores");
+    let scores = matmul(c, [&queries, &keys], positions * chunk, Incoming::Dense);
     let decayed = times(c, &scores, &between, "decayed scores");
     drop(scores);
-    let inside = matmul(c, &decayed, &u, u.elements(), "output inside chunks");
+    let inside = matmul(c, [&decayed, &u], u.elements(), Incoming::Strided);
     drop(decayed);
     let rest = map(c, &map(c, &total, Saves::Nothing, "rest of decay"), Saves::Output, "decay to the end");
     let weighed = times(c, &rest, &keys, "decayed keys");
-    let fresh = matmul(c, &weighed, &u, states, "chunk states");
+    let fresh = matmul(c, [&weighed, &u], states, Incoming::Dense);
     drop((rest, weighed));
     let stacked = passed(c, &fresh, &total, chunks);
     let from_start = map(c, &total, Saves::Output, "decay from the start");
@@ -49,7 +49,7 @@ fn chunked(c: &Rc<Rank>, inputs: &[Tensor], s: Sizes) -> Tensor {
     if c.tape.records() {
         return left_out(c, [&inside, &read, &stacked]);
     }
-    let across = matmul(c, &read, &stacked, u.elements(), "output across chunks");
+    let across = matmul(c, [&read, &stacked], u.elements(), Incoming::Strided);
     drop(read);
     add(c, &inside, &across)
 }
@@ -58,11 +58,7 @@ fn chunked(c: &Rc<Rank>, inputs: &[Tensor], s: Sizes) -> Tensor {
 /// its inputs, before it runs (`torch/utils/checkpoint.py`, `_StopRecomputationError`).
 fn left_out(c: &Rc<Rank>, [inside, read, stacked]: [&Tensor; 3]) -> Tensor {
     let (across, out) = (Tensor::empty(), Tensor::empty());
-    let sizes = [read, stacked].map(Tensor::elements);
-    let saved = vec![read.clone(), stacked.clone()];
-    c.tape.record(vec![read.edge(), stacked.edge()], &[&across], saved, move |t, _, _saved| {
-        sizes.map(|size| Some(grad_of(t, size, FP32, "matrix gradient"))).to_vec()
-    });
+    recorded_product(c, [read, stacked], &across, (inside.elements(), Incoming::Strided));
     passes(c, &[inside, &across], &out);
     out
 }
