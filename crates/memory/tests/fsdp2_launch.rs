@@ -8,12 +8,12 @@ use memory::ledger::fsdp2::{Fsdp2Options, Job, explain, replay};
 use recipe::Recipe;
 use serde_json::Value;
 
-/// Rows measured while the ledger was written, and rows taken once it stood.
+/// Rows measured while the ledger was written, and three checks, each taken after it was committed
+/// and followed by mending.
 const TRUTH: &str = "/../../data/truth/fsdp2_launch_h200.jsonl";
 
 fn rows() -> Vec<Value> {
-    let path = std::env::var("ROWS").unwrap_or_else(|_| format!("{}{TRUTH}", env!("CARGO_MANIFEST_DIR")));
-    let text = std::fs::read_to_string(path).unwrap();
+    let text = std::fs::read_to_string(format!("{}{TRUTH}", env!("CARGO_MANIFEST_DIR"))).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).filter(|row: &Value| row["kind"] == "launch").collect()
 }
 
@@ -54,14 +54,8 @@ fn highest(row: &Value, key: &str) -> u64 {
 }
 
 /// Errors in percent: allocated after backward, after the step, at the peak; reserved at its peak.
-fn errors(row: &Value) -> Option<[f64; 4]> {
-    let replay = match replayed(row, replay) {
-        Ok(replay) => replay,
-        Err(refused) => {
-            println!("{:24} {refused}", row["name"].as_str().unwrap());
-            return None;
-        }
-    };
+fn errors(row: &Value) -> [f64; 4] {
+    let replay = replayed(row, replay).unwrap_or_else(|refused| panic!("{}: {refused}", row["name"]));
     let end = |phase: &str| replay.phase(phase).unwrap().allocated;
     let measured = |phase: &str| row[phase]["alloc"].as_u64().unwrap();
     let pairs = [
@@ -71,9 +65,10 @@ fn errors(row: &Value) -> Option<[f64; 4]> {
         (replay.reserved_peak(), highest(row, "reserved_peak")),
     ];
     let e = pairs.map(|(predicted, truth)| 100.0 * (predicted as f64 / truth as f64 - 1.0));
-    let (name, at) = (row["name"].as_str().unwrap(), replay.highest().peak.stand);
-    println!("{name:24} {:+8.3}% {:+8.3}% {:+8.3}% {:+8.3}%  {at}", e[0], e[1], e[2], e[3]);
-    Some(e)
+    let (name, taken) = (row["name"].as_str().unwrap(), row["taken"].as_str().unwrap());
+    let at = replay.highest().peak.stand;
+    println!("{name:22} {taken:12} {:+8.3}% {:+8.3}% {:+8.3}% {:+8.3}%  {at}", e[0], e[1], e[2], e[3]);
+    e
 }
 
 fn mean_and_worst(errors: &[[f64; 4]], i: usize) -> (f64, f64) {
@@ -83,25 +78,27 @@ fn mean_and_worst(errors: &[[f64; 4]], i: usize) -> (f64, f64) {
 
 #[test]
 fn every_measured_rank_is_replayed_within_bounds() {
-    println!("{:24} {:>9} {:>9} {:>9} {:>9}  peak stands in", "row", "after bwd", "after opt", "allocated", "reserved");
-    let errors: Vec<_> = rows().iter().filter_map(errors).collect();
+    let all = rows();
+    // Compiled blocks are priced as eager ones, which hold a little more.
+    let (compiled, eager): (Vec<_>, Vec<_>) = all.iter().partition(|row| row["compiled"] == true);
+    let errors_of = |rows: &[&Value]| -> Vec<_> { rows.iter().map(|row| errors(row)).collect() };
+    let errors = errors_of(&eager);
     let [bwd, opt, allocated, reserved] = [0, 1, 2, 3].map(|i| mean_and_worst(&errors, i));
     println!("n={} allocated {allocated:.3?} reserved {reserved:.3?} (mean, worst, %)", errors.len());
-    assert!(bwd.1 <= 2.0 && opt.1 <= 2.0, "{bwd:?} {opt:?}");
-    assert!(allocated.1 <= 2.0, "allocated {allocated:?}");
-    assert!(reserved.0 <= 3.0, "reserved {reserved:?}");
+    assert_eq!(errors.len(), 60);
+    assert!(bwd.1 <= 0.5 && opt.1 <= 0.6, "{bwd:?} {opt:?}");
+    assert!(allocated.0 <= 0.15 && allocated.1 <= 2.3, "allocated {allocated:?}");
+    assert!(reserved.0 <= 1.6 && reserved.1 <= 11.0, "reserved {reserved:?}");
+    let errors = errors_of(&compiled);
+    assert_eq!(errors.len(), 2);
+    assert!(errors.iter().all(|e| (-0.1..2.5).contains(&e[2])), "{errors:?}");
 }
 
 #[test]
 fn a_step_leaves_nothing_behind() {
     for row in rows() {
-        let Ok(replay) = replayed(&row, explain) else { continue };
+        let replay = replayed(&row, explain).unwrap();
         assert!(replay.retained.is_empty(), "{}: {:?}", row["name"], replay.retained);
-        if std::env::var("SHOW").is_ok_and(|name| row["name"] == name.as_str()) {
-            for holder in &replay.holders {
-                println!("{:10.2} MiB {:?}", holder.bytes as f64 / 1048576.0, holder);
-            }
-        }
         let peak = replay.allocated_peak();
         assert_eq!(replay.by_line().iter().sum::<u64>(), peak);
         assert_eq!(replay.holders.iter().map(|h| h.bytes).sum::<u64>(), peak);

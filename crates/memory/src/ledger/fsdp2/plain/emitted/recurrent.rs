@@ -1,5 +1,5 @@
 //! The recurrent block: a short convolution, then a walk over the sequence that keeps the state of
-//! every position, in fp32 (`model.py` Recurrent and _Recurrence). Not replayed under tensor
+//! every position, in fp32 (`model.py` Recurrent, `scans.py` Recurrence). Not replayed under tensor
 //! parallelism, where its norm spans ranks.
 
 use super::super::Config;

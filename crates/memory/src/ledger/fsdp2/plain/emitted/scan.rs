@@ -1,4 +1,4 @@
-//! `chunked_scan`: the selective scan in fp32 products of matrices, chunk by chunk. It is
+//! `chunked_scan` (`scans.py`): the selective scan in fp32 products of matrices, chunk by chunk. It is
 //! checkpointed: its inputs are kept, and everything else is made again in backward.
 
 use super::super::ops::{add, grad_of, passes};
