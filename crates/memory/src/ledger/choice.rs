@@ -44,7 +44,7 @@ impl Ledger {
         let none = |why: &str| Err(Unmodelled::new(engine.map_or("this engine", Engine::name), why));
         match engine {
             None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::of(recipe))),
-            Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::emitted(layout))),
+            Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::of_recipe(recipe, layout))),
             Some(Engine::Torchtitan) => Ok(Ledger::Fsdp2(Fsdp2Options::of(layout))),
             Some(Engine::Deepspeed) => Ok(Ledger::Deepspeed(DeepspeedOptions::defaults())),
             Some(Engine::Nanotron) => {

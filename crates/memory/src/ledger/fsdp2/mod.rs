@@ -11,10 +11,12 @@ mod group;
 mod optimizer;
 mod options;
 pub(in crate::ledger) mod plain;
+mod reference;
 mod schedule;
 
 pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
 pub use plain::Blocks;
+pub use reference::missing;
 
 use crate::Unmodelled;
 use crate::ledger::{Phase, Replay};
@@ -47,6 +49,9 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     if layout.zero < ZeroStage::Two {
         let what = format!("zero {} under FSDP2", layout.zero);
         return Err(Unmodelled::new(what, "`fully_shard` shards weights, gradients and optimizer state"));
+    }
+    if let Some(what) = missing(recipe).first().filter(|_| options.blocks == Blocks::Emitted) {
+        return Err(Unmodelled::new(*what, "the emitted program does not have it"));
     }
     let mut config = Config::new(Place { blocks: options.blocks, recipe, layout, stages, rank })?;
     if !matches!(options.param_dtype, Dtype::Bf16 | Dtype::Fp16) {

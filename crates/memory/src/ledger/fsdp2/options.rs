@@ -1,8 +1,9 @@
 //! What FSDP2 is told besides recipe and layout.
 
 use super::plain::Blocks;
+use super::reference::missing;
 use layout::{Layout, ZeroStage};
-use recipe::Dtype;
+use recipe::{Dtype, Recipe};
 
 /// Which groups give their gathered weights back between forward and backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +82,11 @@ impl Fsdp2Options {
             compile: false,
             steps: 3,
         }
+    }
+
+    /// The emitted program's where it has every block of the recipe, else those of a model of one's own.
+    pub fn of_recipe(recipe: &Recipe, layout: &Layout) -> Fsdp2Options {
+        if missing(recipe).is_empty() { Fsdp2Options::emitted(layout) } else { Fsdp2Options::of(layout) }
     }
 
     /// What the program that `shardwright launch --engine fsdp2` writes asks for: token table and
