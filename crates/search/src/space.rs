@@ -108,8 +108,7 @@ impl<'a> Space<'a> {
             (None, Some(count)) => Batch::Count(count),
             (None, None) => Batch::Global(usual_batch(world, sequence)),
         };
-        let every = || ZeroStage::ALL.iter().map(|(_, zero)| *zero).collect();
-        let zero = pinned.zero.map_or_else(every, |zero| vec![zero]);
+        let zero = pinned.zero.map_or_else(|| usual_zero(pinned.engine), |zero| vec![zero]);
         let offload = match question.offload {
             OffloadChoice::Free if question.cluster.device.link(Way::Host).is_ok() => {
                 vec![Offload::Device, Offload::Host]

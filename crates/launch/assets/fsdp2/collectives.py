@@ -11,21 +11,20 @@ Group = dist.ProcessGroup
 
 def gather_along(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
     """All-gather, concatenated along `dim` in rank order."""
-    parts = [torch.empty_like(x) for _ in range(group.size())]
-    dist.all_gather(parts, x.contiguous(), group=group)
-    return torch.cat(parts, dim)
+    whole = x.new_empty(group.size() * x.shape[0], *x.shape[1:])
+    dist.all_gather_into_tensor(whole, x.contiguous(), group=group)
+    return whole.unflatten(0, (group.size(), -1)).movedim(0, dim).flatten(dim, dim + 1)
 
 
 def scatter_sum_along(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
     """Reduce-scatter: the sum over the group, of which each rank keeps its part along `dim`."""
-    parts = [part.contiguous() for part in x.chunk(group.size(), dim)]
-    out = torch.empty_like(parts[0])
+    parts = x.unflatten(dim, (group.size(), -1)).movedim(dim, 0).contiguous()
     if dist.get_backend(group) == "gloo":
-        # gloo has no reduce-scatter of lists in every release; a sum of the whole is the same number.
-        whole = torch.stack(parts)
-        dist.all_reduce(whole, group=group)
-        return whole[group.rank()].clone()
-    dist.reduce_scatter(out, parts, group=group)
+        # gloo has no reduce-scatter in every release; a sum of the whole is the same number.
+        dist.all_reduce(parts, group=group)
+        return parts[group.rank()].clone()
+    out = torch.empty_like(parts[0])
+    dist.reduce_scatter_tensor(out, parts, group=group)
     return out
 
 
@@ -142,18 +141,40 @@ class SumSquares(nn.Module):
         return sum_both_ways(x, self.group)
 
 
+class _CrossEntropy(torch.autograd.Function):
+    """The loss of logits whose vocabulary rows are cut over ranks. One fp32 buffer becomes, in place, logits
+    less their maximum, exponentials, probabilities and, in backward, their gradient."""
+
+    @staticmethod
+    def forward(ctx, logits, targets, first, group):
+        local = (targets >= first) & (targets < first + logits.shape[-1])
+        index = torch.where(local, targets - first, torch.zeros_like(targets)).unsqueeze(-1)
+        top = logits.amax(-1, keepdim=True)
+        if group is not None:
+            dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
+        probabilities = logits.to(wide_of(logits), copy=True).sub_(top)
+        hit = probabilities.gather(-1, index).squeeze(-1) * local
+        total = probabilities.exp_().sum(-1)
+        if group is not None:
+            dist.all_reduce(hit, group=group)
+            dist.all_reduce(total, group=group)
+        probabilities.div_(total.unsqueeze(-1))
+        ctx.save_for_backward(probabilities, index, local)
+        ctx.dtype = logits.dtype
+        return (total.log() - hit).sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        probabilities, index, local = ctx.saved_tensors
+        probabilities.scatter_add_(-1, index, -local.unsqueeze(-1).to(probabilities.dtype))
+        return probabilities.mul_(grad).to(ctx.dtype), None, None, None
+
+
+def wide_of(x: torch.Tensor) -> torch.dtype:
+    return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
+
+
 def vocabulary_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, first: int, group: Group | None) -> torch.Tensor:
-    """Sum of cross-entropies when each rank holds the logits of its vocabulary rows, from `first` on."""
-    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-    local = (targets >= first) & (targets < first + logits.shape[-1])
-    index = torch.where(local, targets - first, torch.zeros_like(targets))
-    top = logits.detach().amax(-1)
-    if group is not None:
-        dist.all_reduce(top, dist.ReduceOp.MAX, group=group)
-    shifted = logits - top.unsqueeze(-1)
-    hit = shifted.gather(-1, index.unsqueeze(-1)).squeeze(-1) * local
-    exponentials = shifted.exp().sum(-1)
-    if group is not None:
-        # The loss is the same on every rank and each differentiates its own logits: backward is the identity.
-        hit, exponentials = _Sum.apply(hit, group), _Sum.apply(exponentials, group)
-    return (exponentials.log() - hit).sum()
+    """Sum of cross-entropies when each rank holds the logits of its vocabulary rows, from `first` on. The loss
+    is the same on every rank, and each differentiates its own logits."""
+    return _CrossEntropy.apply(logits, targets, first, group)

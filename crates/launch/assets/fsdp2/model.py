@@ -4,8 +4,10 @@ scans (M), a matrix-state recurrence (R) and a dense MLP (F), sized by the plan'
 Parameters carry the paths of the plan's tensors, so that the plan can be applied by name. Where a
 tensor-parallel region begins and ends stand `enter` and `leave`, which are the identity until somebody
 puts a collective there; widths inside a region are read off the local weights. It is a reference:
-scans run step by step, no token is dropped, there is no auxiliary loss, and what it does not have
-(latent or sparse attention, side embeddings, prediction heads, biases) is refused by name.
+scans are plain torch, chunk by chunk, and recurrences step by step; no token is dropped, there is no
+auxiliary loss, and what it does not have (latent or sparse attention, side embeddings, prediction heads,
+biases) is refused by name. What it allocates on a GPU is replayed by `shardwright fit --engine fsdp2`:
+an operation changed here is to be changed there.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from scans import Recurrence, scan
 
 GATED = {"swiglu": F.silu, "geglu": F.gelu}
 PLAIN = {"relu2": lambda x: F.relu(x).square(), "gelu": F.gelu, "silu": F.silu}
@@ -53,17 +57,12 @@ class Norm(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.bias is not None:
             return F.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
-        return rms(x) * self.weight
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), 1e-5)
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:
     """At least fp32, for sums and scans."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
-def rms(x: torch.Tensor) -> torch.Tensor:
-    """x over its root mean square along the last dim."""
-    return (wide(x) * torch.rsqrt(wide(x).square().mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
 
 
 class GateNorm(nn.Module):
@@ -75,10 +74,12 @@ class GateNorm(nn.Module):
         self.width, self.group, self.across = width, group, nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.group is not None:
-            return rms(x.unflatten(-1, (-1, self.group))).flatten(-2) * self.weight
-        total = self.across(wide(x).square().sum(-1, keepdim=True))
-        return (wide(x) * torch.rsqrt(total / self.width + 1e-5)).to(x.dtype) * self.weight
+        if isinstance(self.across, nn.Identity):
+            groups = x.unflatten(-1, (-1, self.group or self.width))
+            return F.rms_norm(groups, groups.shape[-1:], None, 1e-5).flatten(-2) * self.weight
+        x, dtype = wide(x), x.dtype
+        total = self.across(x.square().sum(-1, keepdim=True))
+        return (x * torch.rsqrt(total / self.width + 1e-5)).to(dtype) * self.weight
 
 
 class Block(nn.Module):
@@ -104,12 +105,31 @@ class Conv(nn.Module):
         return F.silu(F.conv1d(x, self.weight, self.bias, groups=self.weight.shape[0])).transpose(1, 2)
 
 
-def rotate(x: torch.Tensor, theta: float) -> torch.Tensor:
-    """Rotary positions over [batch, sequence, heads, width]."""
-    half = x.shape[-1] // 2
+class _Rotate(torch.autograd.Function):
+    """Turns the pairs (i, half + i) of the last dim. Keeps nothing but the table: backward turns back."""
+
+    @staticmethod
+    def forward(ctx, x, cos, sin):
+        ctx.save_for_backward(cos, sin)
+        return turned(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx, grad):
+        cos, sin = ctx.saved_tensors
+        return turned(grad, cos, -sin), None, None
+
+
+def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+def rotary(x: torch.Tensor, half: int, theta: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines for [batch, sequence, heads, 2 * half]."""
     rates = theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angle = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)[:, None, None] * rates
-    return turn(x, angle.to(wide(x).dtype))
+    angle = angle.to(wide(x).dtype)
+    return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
 
 
 def turn(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
@@ -137,8 +157,10 @@ class Attention(Block):
         kv = packed.shape[2] // (self.ratio + 2)
         q, k, v = packed.split([kv * self.ratio, kv, kv], 2)
         if self.theta is not None:
-            q, k = rotate(q, self.theta), rotate(k, self.theta)
-        return self.leave(self.out(self.core(q, k, v)))
+            table = rotary(packed, self.width // 2, self.theta)
+            q, k = _Rotate.apply(q, *table), _Rotate.apply(k, *table)
+        # A copy, because attention keeps its values and a view would keep the whole projection.
+        return self.leave(self.out(self.core(q, k, v.contiguous())))
 
 
 class AttentionCore(nn.Module):
@@ -146,8 +168,9 @@ class AttentionCore(nn.Module):
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        is_grouped = q.shape[1] != k.shape[1]
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=is_grouped)
+        return y.transpose(1, 2).flatten(2)
 
 
 class Mlp(Block):
@@ -189,20 +212,28 @@ class Experts(nn.Module):
         x, chosen, share = self.enter(x), self.enter(chosen), self.enter(share)
         flat, top_k = x.flatten(0, 1), chosen.shape[-1]
         order = chosen.flatten().argsort(stable=True)
-        rows = flat.index_select(0, order // top_k)
+        token = order // top_k
+        rows = flat.index_select(0, token)
         counts = chosen.flatten().bincount(minlength=self.num_experts)
         done = self.run(rows, counts) if self.dispatch is None else self.dispatch(self.run, rows, counts)
         done = done * share.flatten().index_select(0, order).unsqueeze(-1).to(done.dtype)
-        out = torch.zeros_like(flat).index_add(0, order // top_k, done)
+        out = torch.zeros_like(flat).scatter_add_(0, token.unsqueeze(-1).expand_as(done), done)
         # A copy, because fully_shard hooks what a module returns and a view would lose the hook.
         return self.leave(out.view_as(x).clone())
 
     def run(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Rows sorted by local expert. An expert without rows still takes part, so that it has a gradient."""
-        fc1, fc2 = self.fc1.weight, self.fc2.weight
-        parts = rows.split(counts.tolist())
-        out = [F.linear(activate(self.activation, F.linear(p, fc1[e])), fc2[e]) for e, p in enumerate(parts)]
-        return torch.cat(out)
+        """Rows sorted by local expert."""
+        ends = counts.cumsum(0).to(torch.int32)
+        return grouped(activate(self.activation, grouped(rows, self.fc1.weight, ends)), self.fc2.weight, ends)
+
+
+def grouped(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Each expert's rows, up to its end, times its own matrix: one kernel where torch has one (bf16 on a GPU).
+    An expert without rows still takes part, so that it has a gradient."""
+    if rows.is_cuda and rows.dtype == torch.bfloat16:
+        return torch._grouped_mm(rows, weights.transpose(-2, -1), offs=ends)
+    parts = rows.tensor_split(ends[:-1].cpu().long())
+    return torch.cat([F.linear(part, weight) for part, weight in zip(parts, weights.unbind(0))])
 
 
 class Moe(nn.Module):
@@ -248,19 +279,9 @@ class Mamba2(Block):
         u = wide(u).unflatten(-1, (heads, self.width))
         b, c = (wide(t).unflatten(-1, (-1, self.state)).repeat_interleave(self.ratio, 2) for t in (b, c))
         dt = F.softplus(wide(dt) + self.dt_bias)
-        decay = torch.exp(-dt * wide(self.A_log).exp())
-        y = scan(decay, dt.unsqueeze(-1) * u, b, c) + wide(self.D)[:, None] * u
+        y = scan(-dt * wide(self.A_log).exp(), dt.unsqueeze(-1) * u, b, c) + wide(self.D)[:, None] * u
         y = y.flatten(2).to(x.dtype) * F.silu(z)
         return self.leave(self.out_proj(y if self.gate_norm is None else self.gate_norm(y)))
-
-
-def scan(decay: torch.Tensor, u: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """state = decay·state + u ⊗ b, read by c, step by step along dim 1."""
-    state, out = u.new_zeros(u.shape[0], *u.shape[2:], b.shape[-1]), []
-    for t in range(u.shape[1]):
-        state = decay[:, t, :, None, None] * state + u[:, t, :, :, None] * b[:, t, :, None, :]
-        out.append((state * c[:, t, :, None, :]).sum(-1))
-    return torch.stack(out, 1)
 
 
 class Mamba3(Block):
@@ -285,21 +306,21 @@ class Mamba3(Block):
         z, u, b, c, dt, a, trap = self.in_proj(h).split([inner, inner, bc, bc, heads, heads, heads], -1)
         u = wide(u).unflatten(-1, (heads, self.width))
         dt, trap = F.softplus(wide(dt) + self.dt_bias), wide(trap).sigmoid()
-        decay = torch.exp(-dt * F.softplus(wide(a)))
+        decay = -dt * F.softplus(wide(a))
         angle = (wide(self.angle_proj(h)).tanh().unsqueeze(2) * dt.unsqueeze(-1)).cumsum(1)
         b = turn(self.heads_of(b, self.B_norm, self.B_bias), angle)
         c = turn(self.heads_of(c, self.C_norm, self.C_bias), angle)
         # The trapezoid weighs this step's input and the last one's.
         now = (trap * dt).unsqueeze(-1) * u
-        before = ((1 - trap) * dt * decay).unsqueeze(-1) * F.pad(u, (0, 0, 0, 0, 1, -1))
+        before = ((1 - trap) * dt * decay.exp()).unsqueeze(-1) * F.pad(u, (0, 0, 0, 0, 1, -1))
         y = scan(decay, now, b, c) + scan(decay, before, F.pad(b, (0, 0, 0, 0, 1, -1)), c)
         y = (y + wide(self.D)[:, None] * u).flatten(2).to(x.dtype)
         return self.leave(self.out_proj(y * F.silu(z)))
 
     def heads_of(self, packed: torch.Tensor, norm: Norm, bias: torch.Tensor) -> torch.Tensor:
         """B or C of every head: normalised by group, biased by head."""
-        groups = norm(wide(packed).unflatten(-1, (-1, self.state)))
-        return groups.repeat_interleave(self.ratio, 2) + wide(bias)[:, 0]
+        groups = norm(packed.unflatten(-1, (-1, self.state)))
+        return wide(groups).repeat_interleave(self.ratio, 2) + wide(bias)[:, 0]
 
 
 class Recurrent(Block):
@@ -329,16 +350,9 @@ class Recurrent(Block):
         q, k = (t.repeat_interleave(heads // t.shape[2], 2) for t in (q, k))
         v = v.unflatten(-1, (heads, self.value))
         keep = torch.exp(-F.softplus(wide(forget) + self.dt_bias) * wide(self.A_log).exp())
-        y = (self.recur(keep, q, k, v) + wide(self.D) * v).flatten(2).to(x.dtype)
+        y = Recurrence.apply(keep, q, k, v, wide(self.state_weight)) + wide(self.D) * v
+        y = y.flatten(2).to(x.dtype)
         return self.leave(self.out_proj(self.gate_norm(y * F.silu(gate))))
-
-    def recur(self, keep: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        state, out = v.new_zeros(*v.shape[:1], *k.shape[2:], self.value), []
-        for t in range(v.shape[1]):
-            fresh = torch.tanh(state @ wide(self.state_weight) + k[:, t, :, :, None] * v[:, t, :, None, :])
-            state = keep[:, t, :, None, None] * state + (1 - keep[:, t, :, None, None]) * fresh
-            out.append((state * q[:, t, :, :, None]).sum(-2))
-        return torch.stack(out, 1)
 
 
 class Tokens(nn.Module):
@@ -349,6 +363,8 @@ class Tokens(nn.Module):
         self.weight, self.first, self.leave = nn.Parameter(torch.empty(rows, hidden)), 0, nn.Identity()
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.leave, nn.Identity):
+            return F.embedding(ids, self.weight)
         local = (ids >= self.first) & (ids < self.first + self.weight.shape[0])
         found = F.embedding(torch.where(local, ids - self.first, torch.zeros_like(ids)), self.weight)
         return self.leave(found * local.unsqueeze(-1).to(found.dtype))

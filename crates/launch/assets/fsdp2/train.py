@@ -59,7 +59,10 @@ class Trainer:
         from torch.distributed import pipelining as pp
 
         group, count = self.meshes.group("pp"), len(self.plan.chunks)
-        stages = [pp.PipelineStage(m, i, count, self.device, group=group) for i, m in self.run.chunks.items()]
+        stages = [
+            pp.PipelineStage(module, index, count, self.device, *self.shapes(index), group=group)
+            for index, module in self.run.chunks.items()
+        ]
         microbatches, name = self.plan.batch["microbatches"], self.plan.schedule
         options = {"loss_fn": self.loss, "scale_grads": False}
         if name == "1f1b":
@@ -70,6 +73,18 @@ class Trainer:
         from torch.distributed.pipelining import schedules
 
         return getattr(schedules, known[name])(stages, microbatches, **options)
+
+    def shapes(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What a chunk takes and gives, so that stages need not ask one another."""
+        plan, tp = self.plan, self.plan.degrees["tp"]
+        size, length = plan.batch["micro_batch"], plan.batch["sequence"]
+        with torch.device("meta"):
+            tokens = torch.empty(size, length, dtype=torch.long)
+            part = length // tp if plan.sequence_parallel else length
+            options = {"dtype": DTYPES[plan.precision["params"]], "requires_grad": True}
+            hidden = torch.empty(size, part, plan.model["hidden"], **options)
+            logits = torch.empty(size, length, plan.model["vocab"] // tp, **options)
+        return (hidden if index else tokens), (hidden if index + 1 < len(plan.chunks) else logits)
 
     def step(self, step: int) -> float:
         """Forward, backward and update of one global batch; the global mean loss."""
@@ -101,7 +116,9 @@ class Trainer:
         last = len(self.plan.chunks) - 1
         inputs = (tokens[:, :-1].contiguous(),) if 0 in self.run.chunks else ()
         if last in self.run.chunks:
-            self.schedule.step(*inputs, target=tokens[:, 1:].contiguous(), losses=losses)
+            # Nobody reads the logits of all microbatches, which are most of what the last stage would hold.
+            target = tokens[:, 1:].contiguous()
+            self.schedule.step(*inputs, target=target, losses=losses, return_outputs=False)
             return torch.stack([loss.detach() for loss in losses]).sum()
         self.schedule.step(*inputs)
         return torch.zeros((), device=self.device)

@@ -20,10 +20,11 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: [(&str, &str); 7] = [
+const ASSETS: [(&str, &str); 8] = [
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
+    ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
     ("parallelize.py", include_str!("../../assets/fsdp2/parallelize.py")),
     ("optim.py", include_str!("../../assets/fsdp2/optim.py")),
     ("lora.py", include_str!("../../assets/fsdp2/lora.py")),

@@ -4,7 +4,7 @@
 
 use diag::{Blame, Finding};
 use recipe::kinds::Norm;
-use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
+use recipe::kinds::attention::{Attention, AttentionKind};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::moe::Moe;
 use recipe::pattern::Block;
@@ -91,41 +91,7 @@ fn mamba(mamba: &Mamba) -> Value {
 
 /// What the reference model does not have, by name; empty when it builds the recipe whole.
 pub(super) fn unsupported(recipe: &Recipe) -> Vec<String> {
-    let mut missing: Vec<(bool, &str)> = vec![
-        (recipe.uses(Mixer::GatedDelta), "gated delta net"),
-        (recipe.is_latent(), "latent attention"),
-        (recipe.features.dsa().is_some(), "sparse attention"),
-        (recipe.features.mtp().is_some(), "prediction heads"),
-        (recipe.features.sides().next().is_some(), "side embeddings"),
-        (matches!(recipe.positions, Positions::Learned { .. }), "learned positions"),
-        (recipe.layers.iter().any(|l| l.blocks.iter().any(|b| b.mixers.len() > 1)), "parallel mixers in one block"),
-    ];
-    if let Some(a) = recipe.attention.as_ref().filter(|_| recipe.uses(Mixer::Attention)) {
-        missing.push((a.qk_norm != QkNorm::None, "norms of queries and keys"));
-        missing.push((a.qkv_bias || a.out_bias, "attention biases"));
-        missing.push((a.sinks, "attention sinks"));
-        missing.push((a.output_gate, "gated attention outputs"));
-        missing.push((a.window.is_some(), "attention windows"));
-    }
-    if let Some(m) = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe)) {
-        let biased = m.bias || m.router.bias || m.shared.as_ref().is_some_and(|s| s.bias);
-        missing.push((biased, "expert biases"));
-        missing.push((m.latent.is_some(), "latent experts"));
-        missing.push((m.shared.as_ref().is_some_and(|s| s.gate), "shared expert gate"));
-    }
-    if recipe.uses(Mixer::Mamba) {
-        missing.push(match &recipe.mamba {
-            Some(Mamba::One(_)) => (true, "Mamba-1 block"),
-            Some(Mamba::Two(m)) => (m.in_bias || m.out_bias, "Mamba projection biases"),
-            Some(Mamba::Three(m)) => (m.mimo_rank > 1 || m.state_carry, "Mamba-3 rank or carried state"),
-            None => (false, ""),
-        });
-    }
-    if let Some(r) = recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent)) {
-        missing.push((r.state_carry || r.depth_carry.is_some(), "carried recurrent state"));
-    }
-    missing.push((recipe.mlp.as_ref().is_some_and(|m| m.bias) && recipe.uses(Mixer::Mlp), "MLP biases"));
-    missing.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, name)| name.to_string()).collect()
+    memory::ledger::fsdp2::missing(recipe).into_iter().map(str::to_string).collect()
 }
 
 /// The same as findings: seams where a model of one's own must stand.

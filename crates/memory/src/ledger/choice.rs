@@ -2,7 +2,7 @@
 
 use super::Replay;
 use super::deepspeed::{self, DeepspeedOptions};
-use super::fsdp2::{self, Fsdp2Options};
+use super::fsdp2::{self, Blocks, Fsdp2Options};
 use super::megatron::{self, MegatronOptions, Routing};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
 use super::shardwright::{self, ShardwrightOptions};
@@ -44,7 +44,8 @@ impl Ledger {
         let none = |why: &str| Err(Unmodelled::new(engine.map_or("this engine", Engine::name), why));
         match engine {
             None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::of(recipe))),
-            Some(Engine::Fsdp2 | Engine::Torchtitan) => Ok(Ledger::Fsdp2(Fsdp2Options::of(layout))),
+            Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::of_recipe(recipe, layout))),
+            Some(Engine::Torchtitan) => Ok(Ledger::Fsdp2(Fsdp2Options::of(layout))),
             Some(Engine::Deepspeed) => Ok(Ledger::Deepspeed(DeepspeedOptions::defaults())),
             Some(Engine::Nanotron) => {
                 let engine = PipelineEngine::OneForwardOneBackward;
@@ -103,6 +104,9 @@ impl Ledger {
     pub fn source(&self) -> &'static str {
         match self {
             Ledger::Megatron(_) => "replay of Megatron-Core 0.19.2 and Transformer Engine 2.13",
+            Ledger::Fsdp2(options) if options.blocks == Blocks::Emitted => {
+                "replay of the emitted program under torch 2.11 FSDP2"
+            }
             Ledger::Fsdp2(_) => "replay of a plain model under torch 2.11 FSDP2",
             Ledger::Deepspeed(_) => "replay of a plain model under DeepSpeed 0.19.8",
             Ledger::Nanotron(_) => "replay of nanotron, early 2025",

@@ -17,7 +17,7 @@ pub use host::HostBytes;
 pub use options::{DeepspeedOptions, Offload};
 
 use crate::Unmodelled;
-use crate::ledger::fsdp2::plain::{Config, Model, Param, Place, Rank, Unit};
+use crate::ledger::fsdp2::plain::{Blocks, Config, Model, Param, Place, Rank, Unit};
 use crate::ledger::{Phase, Replay};
 use crate::line::{Line, Stand};
 use crate::tape::{FP32, Tape, backward};
@@ -65,7 +65,7 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     if options.offload_optimizer.is_some() && layout.zero == ZeroStage::Zero {
         return refuse("optimizer state on the host at zero 0", "DeepSpeed offloads partitioned state only");
     }
-    let mut config = Config::new(Place { recipe, layout, stages, rank })?;
+    let mut config = Config::new(Place { blocks: Blocks::Common, recipe, layout, stages, rank })?;
     config.edges_apart = true;
     Ok(config)
 }

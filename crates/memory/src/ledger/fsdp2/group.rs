@@ -1,7 +1,7 @@
 //! A parameter group: its shards, and what is gathered of it (`_fsdp_param.py`,
 //! `_fsdp_param_group.py` under `torch/distributed/fsdp/_fully_shard`).
 
-use super::plain::{Param, Unit};
+use super::plain::{Param, Step, Unit};
 use crate::allocator::Stream;
 use crate::line::Line;
 use crate::tape::{BF16, FP32, Storage, Tape, Tensor};
@@ -17,18 +17,35 @@ pub(super) enum Training {
     PostBackward,
 }
 
+/// What sums of gradients are divided by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Divisor {
+    /// The number of ranks.
+    Ranks,
+    /// What `set_gradient_divide_factor` said: a rank by itself divides into a temporary.
+    Told,
+}
+
+/// What a gather has made before parameters are copied out of it.
+enum Pending {
+    Buffer(Rc<Storage>),
+    /// A rank by itself has all there is, and copies parameter by parameter.
+    Nothing,
+}
+
 /// Parameters that are gathered and reduced together.
 pub(super) struct Group {
     params: Vec<Rc<Param>>,
     shards: u64,
+    divisor: Divisor,
     pub reshards: bool,
     pub training: Cell<Training>,
     /// Its places in the order of forward passes, for prefetching in backward.
     pub indices: RefCell<Vec<usize>>,
     _sharded: Vec<Rc<Storage>>,
     gathered: RefCell<Vec<Rc<Storage>>>,
-    /// The buffer of a gather that has not been copied out of.
-    pending: RefCell<Option<Rc<Storage>>>,
+    /// A gather that has not been copied out of.
+    pending: RefCell<Option<Pending>>,
     /// fp32 gradients of this rank's shards, in one buffer.
     gradients: RefCell<Option<Rc<Storage>>>,
     /// Whole gradients of microbatches whose reduction was put off.
@@ -41,12 +58,13 @@ const GATHER: Stream = Stream::Side;
 const REDUCE: Stream = Stream::Reduce;
 
 impl Group {
-    pub fn new(tape: &Tape, unit: &Unit, shards: u64, reshards: bool) -> Group {
+    pub fn new(tape: &Tape, unit: &Unit, shards: u64, divisor: Divisor, reshards: bool) -> Group {
         tape.stand_at(crate::line::Stand::Setup);
         let shard = |p: &Rc<Param>| tape.storage(p.line, padded(p, shards) / shards * FP32, "weight shard");
         Group {
             params: unit.params.clone(),
             shards,
+            divisor,
             reshards,
             training: Cell::new(Training::Idle),
             indices: RefCell::default(),
@@ -58,9 +76,9 @@ impl Group {
         }
     }
 
-    /// Elements of each parameter's shard.
-    pub fn shard_elements(&self) -> impl Iterator<Item = u64> + '_ {
-        self.params.iter().map(|param| padded(param, self.shards) / self.shards)
+    /// Elements of each parameter's shard, and how it is stepped.
+    pub fn shards(&self) -> impl Iterator<Item = (u64, Step)> + '_ {
+        self.params.iter().map(|param| (padded(param, self.shards) / self.shards, param.step))
     }
 
     fn elements(&self) -> u64 {
@@ -77,25 +95,39 @@ impl Group {
         if self.params.is_empty() || self.pending.borrow().is_some() || self.is_gathered() {
             return;
         }
+        if self.shards == 1 {
+            *self.pending.borrow_mut() = Some(Pending::Nothing);
+            return;
+        }
         let whole = self.elements() * BF16;
         tape.on_stream(GATHER);
         let input = tape.storage(Line::Communication, whole / self.shards, "gather input");
         let output = tape.storage(Line::Communication, whole, "gather output");
         drop(input);
         tape.on_stream(Stream::Main);
-        *self.pending.borrow_mut() = Some(output);
+        *self.pending.borrow_mut() = Some(Pending::Buffer(output));
     }
 
     /// `wait_for_unshard`: copies every parameter out of the gathered whole, which the caller
     /// then keeps or frees.
     pub fn copy_out(&self, tape: &Tape) -> Option<Rc<Storage>> {
-        let output = self.pending.borrow_mut().take()?;
-        let weights = self
-            .params
-            .iter()
-            .map(|param| tape.storage(Line::Communication, padded(param, self.shards) * BF16, "gathered weight"));
-        *self.gathered.borrow_mut() = weights.collect();
-        Some(output)
+        let pending = self.pending.borrow_mut().take()?;
+        let make = |param: &Param, name| tape.storage(Line::Communication, padded(param, self.shards) * BF16, name);
+        // A rank by itself casts each shard first; a variable keeps the last cast until the next.
+        let mut cast = None;
+        let mut gather = |param: &Rc<Param>| {
+            if matches!(pending, Pending::Nothing) {
+                cast = Some(make(param, "cast weight"));
+            }
+            make(param, "gathered weight")
+        };
+        let weights = self.params.iter().map(&mut gather).collect();
+        *self.gathered.borrow_mut() = weights;
+        drop(cast);
+        match pending {
+            Pending::Buffer(output) => Some(output),
+            Pending::Nothing => None,
+        }
     }
 
     /// Whether a gather has not been copied out of.
@@ -142,9 +174,15 @@ impl Group {
         }
         let elements = self.elements();
         let input = tape.storage(Line::Communication, elements * reduce_width, "reduce input");
+        // A loop over several ranks' chunks leaves its last gradient in a local variable.
+        let last = grads.last().and_then(Tensor::storage).or_else(|| whole.last().cloned());
+        let _last = last.filter(|_| self.shards > 1);
         drop((grads, whole));
         tape.on_stream(REDUCE);
         let mut output = tape.storage(Line::Gradients, elements / self.shards * reduce_width, "gradient shard");
+        if self.shards == 1 && self.divisor == Divisor::Told {
+            drop(tape.storage(Line::Gradients, elements * reduce_width, "divided gradients"));
+        }
         if reduce_width != FP32 {
             output = tape.storage(Line::Gradients, elements / self.shards * FP32, "gradient shard");
         }

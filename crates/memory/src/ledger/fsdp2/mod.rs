@@ -2,7 +2,7 @@
 //! and fused AdamW; torchtitan's base. Sources are named by file, relative to pytorch.
 //!
 //! Not replayed: what lies outside the caching allocator (context, NCCL), Triton's autotuning,
-//! hybrid sharding, CPU offload, gradient clipping, optimizers other than AdamW, and whatever
+//! hybrid sharding, CPU offload, gradient clipping, and whatever
 //! [`Unmodelled`] names. A compiled layer is replayed by what its partitioner keeps, for layers of
 //! attention and dense blocks.
 
@@ -11,16 +11,19 @@ mod group;
 mod optimizer;
 mod options;
 pub(in crate::ledger) mod plain;
+mod reference;
 mod schedule;
 
 pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
+pub use plain::Blocks;
+pub use reference::missing;
 
 use crate::Unmodelled;
 use crate::ledger::{Phase, Replay};
 use crate::line::Stand;
 use crate::tape::{BF16, FP32, Tape};
 use engine::Fsdp;
-use group::Group;
+use group::{Divisor, Group};
 use layout::ZeroStage;
 use plain::{Config, Model, Place, Rank, Unit};
 use recipe::{Dtype, Mixer};
@@ -47,7 +50,10 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
         let what = format!("zero {} under FSDP2", layout.zero);
         return Err(Unmodelled::new(what, "`fully_shard` shards weights, gradients and optimizer state"));
     }
-    let mut config = Config::new(Place { recipe, layout, stages, rank })?;
+    if let Some(what) = missing(recipe).first().filter(|_| options.blocks == Blocks::Emitted) {
+        return Err(Unmodelled::new(*what, "the emitted program does not have it"));
+    }
+    let mut config = Config::new(Place { blocks: options.blocks, recipe, layout, stages, rank })?;
     if !matches!(options.param_dtype, Dtype::Bf16 | Dtype::Fp16) {
         let what = format!("computing in {}", options.param_dtype.name());
         return Err(Unmodelled::new(what, "flash attention runs in bf16 and fp16 only"));
@@ -72,10 +78,14 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
     let engine = Rc::new(Fsdp::new(&tape, groups, reduce_width, options.prefetch, config.pp > 1));
     let rank = Rank::new(config.clone(), tape.clone(), engine.clone());
     let mut phases = vec![Phase::read(&tape, "model".to_string()), Phase::read(&tape, "optimizer".to_string())];
-    let mut optimizer = optimizer::AdamW::default();
+    let mut optimizer = optimizer::Optimizers::default();
+    let mut buffers = schedule::Buffers::default();
     for step in 0..options.steps {
         tape.reset_peaks();
-        schedule::run_step(&rank, &model, &engine);
+        if step == 0 {
+            buffers = schedule::Buffers::new(&rank);
+        }
+        schedule::run_step(&rank, &model, &engine, &buffers);
         phases.push(Phase::read(&tape, format!("fwdbwd{step}")));
         tape.stand_at(Stand::Optimizer);
         tape.reset_peaks();
@@ -94,6 +104,7 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
 /// One group a unit. The last layer's groups, and the edges, may keep what others give back.
 fn groups(config: &Config, options: &Fsdp2Options, units: &[Unit], tape: &Tape) -> Vec<Group> {
     let last = config.layers.last().map(|(index, _)| *index);
+    let divisor = if options.blocks == Blocks::Emitted { Divisor::Told } else { Divisor::Ranks };
     let build = |unit: &Unit| {
         let is_expert = unit.params.iter().any(|param| param.is_expert);
         let shards = if is_expert { config.expert_shards } else { config.dense_shards };
@@ -102,7 +113,7 @@ fn groups(config: &Config, options: &Fsdp2Options, units: &[Unit], tape: &Tape) 
             Some(Stand::Layer { index, .. }) if Some(index) == last => options.reshard.last_layer,
             Some(_) => options.reshard.layers,
         };
-        Group::new(tape, unit, shards, reshards)
+        Group::new(tape, unit, shards, divisor, reshards)
     };
     units.iter().map(build).collect()
 }

@@ -1,7 +1,9 @@
 //! What FSDP2 is told besides recipe and layout.
 
+use super::plain::Blocks;
+use super::reference::missing;
 use layout::{Layout, ZeroStage};
-use recipe::Dtype;
+use recipe::{Dtype, Recipe};
 
 /// Which groups give their gathered weights back between forward and backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,8 @@ impl Prefetch {
 /// What FSDP2 is told besides recipe and layout; checkpointing is the layout's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fsdp2Options {
+    /// Whose blocks run.
+    pub blocks: Blocks,
     /// Format weights are gathered and computed in; shards are kept in fp32.
     pub param_dtype: Dtype,
     /// Format gradients are reduced in.
@@ -69,6 +73,7 @@ impl Fsdp2Options {
     /// torchtitan's mixed precision, and a layout's ZeRO stage.
     pub fn of(layout: &Layout) -> Fsdp2Options {
         Fsdp2Options {
+            blocks: Blocks::Common,
             param_dtype: Dtype::Bf16,
             reduce_dtype: Dtype::Fp32,
             reshard: if layout.zero == ZeroStage::Three { Reshard::DEFAULT } else { Reshard::NEVER },
@@ -77,5 +82,19 @@ impl Fsdp2Options {
             compile: false,
             steps: 3,
         }
+    }
+
+    /// The emitted program's where it has every block of the recipe, else those of a model of one's own.
+    pub fn of_recipe(recipe: &Recipe, layout: &Layout) -> Fsdp2Options {
+        if missing(recipe).is_empty() { Fsdp2Options::emitted(layout) } else { Fsdp2Options::of(layout) }
+    }
+
+    /// What the program that `shardwright launch --engine fsdp2` writes asks for: token table and
+    /// head wrapped by themselves, and every group resharded or none
+    /// (`crates/launch/assets/fsdp2/parallelize.py` apply_fsdp).
+    pub fn emitted(layout: &Layout) -> Fsdp2Options {
+        let gives_back = layout.zero == ZeroStage::Three;
+        let reshard = Reshard { layers: gives_back, last_layer: gives_back, edges: gives_back };
+        Fsdp2Options { blocks: Blocks::Emitted, reshard, edges: Edges::Apart, ..Fsdp2Options::of(layout) }
     }
 }

@@ -4,26 +4,49 @@
 use super::engine::Fsdp;
 use super::plain::{Model, Rank};
 use crate::line::{Line, Stand};
-use crate::tape::{FP32, Tensor, backward};
+use crate::tape::{BF16, FP32, Tensor, backward};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+/// What a stage receives into: a buffer for the input and one for the output's gradient of every
+/// microbatch, made at the first step and kept (`_prepare_forward_infra`, `_prepare_backward_infra`).
+#[derive(Default)]
+pub(super) struct Buffers {
+    inputs: Vec<Tensor>,
+    grads: Vec<Tensor>,
+}
+
+impl Buffers {
+    pub fn new(c: &Rank) -> Buffers {
+        let config = &c.config;
+        let elements = config.local_tokens * config.hidden;
+        c.tape.stand_at(Stand::Pipeline);
+        let make = |is_received: bool, name| -> Vec<Tensor> {
+            let count = if is_received && config.pp > 1 { config.microbatches } else { 0 };
+            (0..count).map(|_| c.tape.tensor(Line::Workspaces, elements, BF16, name)).collect()
+        };
+        Buffers { inputs: make(!config.is_first, "received input"), grads: make(!config.is_last, "received gradient") }
+    }
+}
+
 /// All microbatches forward and backward.
-pub(super) fn run_step(c: &Rc<Rank>, model: &Model, engine: &Fsdp) {
+pub(super) fn run_step(c: &Rc<Rank>, model: &Model, engine: &Fsdp, buffers: &Buffers) {
     if c.config.pp > 1 {
-        one_forward_one_backward(c, model, engine);
+        one_forward_one_backward(c, model, engine, buffers);
         return;
     }
     for _ in 0..c.config.microbatches {
-        let loss = forward(c, model, None);
+        let (loss, logits) = forward(c, model, None);
+        drop(logits);
         backward_of(c, &loss, None);
         engine.end_of_backward();
     }
 }
 
-fn forward(c: &Rc<Rank>, model: &Model, input: Option<&Tensor>) -> Tensor {
+/// What backward starts from, and what the stage gave.
+fn forward(c: &Rc<Rank>, model: &Model, input: Option<&Tensor>) -> (Tensor, Tensor) {
     c.tape.set_recording(true);
-    let out = model.forward(c, input);
+    let out = model.forward_with_output(c, input);
     c.tape.stand_at(Stand::Pipeline);
     out
 }
@@ -35,30 +58,25 @@ fn backward_of(c: &Rank, output: &Tensor, grad: Option<Tensor>) {
     c.is_backward.set(false);
 }
 
-/// Inputs and output gradients of all microbatches are received into buffers of their own; a
-/// microbatch in flight keeps its output with its graph.
-fn one_forward_one_backward(c: &Rc<Rank>, model: &Model, engine: &Fsdp) {
+/// A microbatch in flight with its input, its graph, and what the stage gave, which `fwd_cache` keeps
+/// until its backward has run: on the last stage logits.
+type Flight = (Option<Tensor>, Tensor, Tensor);
+
+fn one_forward_one_backward(c: &Rc<Rank>, model: &Model, engine: &Fsdp, buffers: &Buffers) {
     let config = &c.config;
-    let elements = config.local_tokens * config.hidden;
-    c.tape.stand_at(Stand::Pipeline);
-    let buffers = |is_received: bool, name| -> VecDeque<Tensor> {
-        let count = if is_received { config.microbatches } else { 0 };
-        (0..count).map(|_| c.comm(elements, name).requiring_grad()).collect()
-    };
-    let (inputs, grads) = (buffers(!config.is_first, "received input"), buffers(!config.is_last, "received gradient"));
-    let mut inputs = inputs.into_iter();
+    let mut inputs = buffers.inputs.iter().map(|buffer| buffer.alias().requiring_grad());
     let mut flight = VecDeque::new();
     let warmup = (config.pp - config.stage).min(config.microbatches);
-    let run_backward = |flight: &mut VecDeque<(Option<Tensor>, Tensor)>, index: u64| {
-        let Some((input, output)) = flight.pop_front() else { return };
-        backward_of(c, &output, grads.get(index as usize).cloned());
-        drop((input, output));
+    let run_backward = |flight: &mut VecDeque<Flight>, index: u64| {
+        let Some((input, graph, output)) = flight.pop_front() else { return };
+        backward_of(c, &graph, buffers.grads.get(index as usize).map(Tensor::alias));
+        drop((input, graph, output));
         engine.end_of_backward();
     };
     for index in 0..config.microbatches {
         let input = inputs.next();
-        let output = forward(c, model, input.as_ref());
-        flight.push_back((input, output));
+        let (graph, output) = forward(c, model, input.as_ref());
+        flight.push_back((input, graph, output));
         if index + 1 >= warmup {
             run_backward(&mut flight, index + 1 - warmup);
         }

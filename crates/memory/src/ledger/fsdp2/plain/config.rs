@@ -3,16 +3,35 @@
 use crate::Unmodelled;
 use layout::{Axis, Layout, Mesh, Order, Recompute, Schedule, StagePlan};
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
+use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;
+use recipe::kinds::mamba3::Mamba3;
 use recipe::kinds::mla::Mla;
 use recipe::kinds::moe::{Moe, ScoreFunction};
 use recipe::kinds::{Activation, Norm};
-use recipe::{Layer, Mixer, Optimizer, Positions, Recipe};
+use recipe::{Layer, Mixer, Optimizer, Positions, Recipe, Role};
+
+/// Whose blocks are replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// Blocks as torchtitan and Hugging Face models have them.
+    Common,
+    /// Those of the program that `shardwright launch --engine fsdp2` writes.
+    Emitted,
+}
+
+/// A scan's sizes over all ranks.
+#[derive(Clone, Debug)]
+pub(in crate::ledger) enum Scan {
+    Two(Mamba2),
+    Three(Mamba3),
+}
 
 /// Which rank of what.
 #[derive(Clone, Copy)]
 pub(in crate::ledger) struct Place<'a> {
+    pub blocks: Blocks,
     pub recipe: &'a Recipe,
     pub layout: &'a Layout,
     pub stages: &'a StagePlan,
@@ -85,7 +104,12 @@ pub(in crate::ledger) struct Config {
     pub attention: Option<AttentionSizes>,
     pub mlp: Option<Feed>,
     pub moe: Option<MoeSizes>,
-    pub mamba: Option<Mamba2>,
+    pub mamba: Option<Scan>,
+    pub blocks: Blocks,
+    pub recurrent: Option<M2rnn>,
+    /// Which optimizer steps projections, and which experts.
+    pub matrix_optimizer: Optimizer,
+    pub expert_optimizer: Optimizer,
     /// Whether every layer is computed again in backward.
     pub checkpoints: bool,
     /// Whether token table and head are units of their own.
@@ -102,6 +126,7 @@ impl Config {
     pub fn new(place: Place) -> Result<Config, Unmodelled> {
         let Place { recipe, layout, .. } = place;
         refuse_recipe(recipe)?;
+        refuse_optimizers(&place)?;
         refuse_layout(layout)?;
         let mesh = Mesh::new(layout, Order::DeviceMesh, recipe.uses(Mixer::Moe))
             .map_err(|finding| Unmodelled::new("this mesh", finding.message))?;
@@ -109,7 +134,8 @@ impl Config {
         let tp = layout.tp.get();
         let mut held = place.stages.by_stage[stage as usize].iter().map(|&index| &place.stages.chunks[index]);
         let chunk = held.next_back().ok_or_else(|| Unmodelled::new("an empty stage", "it holds no layers"))?;
-        let layers = chunk.layers.clone().map(|index| Ok((index as u32, mixers(&recipe.layers[index], index)?)));
+        let layers =
+            chunk.layers.clone().map(|index| Ok((index as u32, mixers(&recipe.layers[index], index, &place)?)));
         Ok(Config {
             hidden: recipe.hidden,
             vocab: recipe.vocab.div_ceil(tp),
@@ -123,7 +149,7 @@ impl Config {
             ep: layout.ep.get(),
             etp: layout.etp.get(),
             dense_shards: layout.dense_shards(),
-            expert_shards: if layout.ep.splits() { layout.edp.get() } else { layout.dense_shards() },
+            expert_shards: expert_shards(layout, place.blocks),
             micro_batch: layout.micro_batch,
             microbatches: layout.microbatches,
             sequence: layout.sequence,
@@ -132,7 +158,11 @@ impl Config {
             attention: recipe.attention().map(|a| attention(&a, recipe)).transpose()?,
             mlp: recipe.mlp.as_ref().map(|m| Feed { ffn: m.ffn, function: m.activation, bias: m.bias }),
             moe: recipe.moe.as_ref().map(|moe| experts(moe, layout)).transpose()?,
-            mamba: mamba(recipe)?,
+            mamba: mamba(recipe, place.blocks)?,
+            blocks: place.blocks,
+            recurrent: recipe.recurrent.clone(),
+            matrix_optimizer: recipe.optimizer.of(Role::Matrix, true),
+            expert_optimizer: recipe.optimizer.of(Role::Expert, true),
             checkpoints: layout.recompute == Recompute::Full,
             edges_apart: false,
             is_compiled: false,
@@ -155,8 +185,21 @@ impl Config {
         self.mlp.expect("a valid recipe with dense blocks has an mlp table")
     }
 
-    pub fn mamba(&self) -> &Mamba2 {
+    pub fn recurrent(&self) -> &M2rnn {
+        self.recurrent.as_ref().expect("a valid recipe with recurrent blocks has a recurrent table")
+    }
+
+    /// The scan's sizes.
+    pub fn scan(&self) -> &Scan {
         self.mamba.as_ref().expect("a valid recipe with Mamba blocks has a mamba table")
+    }
+
+    /// Sizes of Mamba-2, which common blocks have only.
+    pub fn mamba(&self) -> &Mamba2 {
+        match self.scan() {
+            Scan::Two(mamba) => mamba,
+            Scan::Three(_) => unreachable!("common blocks of Mamba-3 are refused"),
+        }
     }
 
     /// Whether any layer has this mixer.
@@ -179,10 +222,23 @@ fn refuse_recipe(recipe: &Recipe) -> Result<(), Unmodelled> {
     if matches!(recipe.positions, Positions::Learned { .. }) {
         return refuse("learned positions", "the position table's backward is not replayed yet");
     }
-    if recipe.tensors().iter().any(|tensor| tensor.optimizer != Optimizer::AdamW) {
-        return refuse("optimizers other than AdamW", "Muon gathers whole matrices, which is not replayed yet");
-    }
     Ok(())
+}
+
+/// AdamW is replayed everywhere, Muon in the emitted program where tensor-parallel ranks hold no
+/// parts of a matrix.
+fn refuse_optimizers(place: &Place) -> Result<(), Unmodelled> {
+    let policy = &place.recipe.optimizer;
+    let is_emitted = place.blocks == Blocks::Emitted && policy.of(Role::Router, true) == Optimizer::AdamW;
+    let is_known = |optimizer| match optimizer {
+        Optimizer::AdamW => true,
+        Optimizer::Muon => is_emitted && !place.layout.tp.splits(),
+        Optimizer::Sgd => false,
+    };
+    if place.recipe.tensors().iter().all(|tensor| is_known(tensor.optimizer)) {
+        return Ok(());
+    }
+    Err(Unmodelled::new("optimizers other than AdamW", "Muon gathers whole matrices, which is not replayed here yet"))
 }
 
 fn refuse_layout(layout: &Layout) -> Result<(), Unmodelled> {
@@ -200,6 +256,12 @@ fn refuse_layout(layout: &Layout) -> Result<(), Unmodelled> {
         return refuse("tensor parallelism inside experts".to_string(), "its exchange is not replayed yet");
     }
     Ok(())
+}
+
+/// Ranks that share out experts: those that hold the same ones. Common blocks shard whole experts
+/// with the rest.
+fn expert_shards(layout: &Layout, blocks: Blocks) -> u64 {
+    if layout.ep.splits() || blocks == Blocks::Emitted { layout.edp.get() } else { layout.dense_shards() }
 }
 
 fn attention(attention: &Attention, recipe: &Recipe) -> Result<AttentionSizes, Unmodelled> {
@@ -249,19 +311,24 @@ fn experts(moe: &Moe, layout: &Layout) -> Result<MoeSizes, Unmodelled> {
     })
 }
 
-fn mamba(recipe: &Recipe) -> Result<Option<Mamba2>, Unmodelled> {
+fn mamba(recipe: &Recipe, blocks: Blocks) -> Result<Option<Scan>, Unmodelled> {
     let refuse = |what: &str, why: &str| Err(Unmodelled::new(what, why));
+    let is_emitted = blocks == Blocks::Emitted;
     match &recipe.mamba {
-        Some(Mamba::Two(mamba)) if mamba.in_bias || mamba.out_bias || !mamba.conv_bias || !mamba.gated_norm => {
-            refuse("Mamba-2 with other biases or without its gated norm", "the mixer is replayed one way only")
+        Some(Mamba::Two(mamba)) if mamba.in_bias || mamba.out_bias => {
+            refuse("Mamba-2 with biased projections", "the mixer is replayed without them")
         }
-        Some(Mamba::Two(mamba)) => Ok(Some(mamba.clone())),
+        Some(Mamba::Two(mamba)) if !is_emitted && (!mamba.conv_bias || !mamba.gated_norm) => {
+            refuse("Mamba-2 without its convolution's bias or gated norm", "the mixer is replayed one way only")
+        }
+        Some(Mamba::Two(mamba)) => Ok(Some(Scan::Two(mamba.clone()))),
+        Some(Mamba::Three(mamba)) if is_emitted && mamba.mimo_rank == 1 => Ok(Some(Scan::Three(mamba.clone()))),
         Some(other) if recipe.uses(Mixer::Mamba) => refuse(other.kind().name(), "its scan is not replayed yet"),
         _ => Ok(None),
     }
 }
 
-fn mixers(layer: &Layer, index: usize) -> Result<Vec<Mixer>, Unmodelled> {
+fn mixers(layer: &Layer, index: usize, place: &Place) -> Result<Vec<Mixer>, Unmodelled> {
     let refuse = |what: &str, why: &str| Err(Unmodelled::new(format!("layer {index}: {what}"), why));
     if layer.blocks.iter().any(|block| block.mixers.len() > 1) {
         return refuse("parallel mixers", "blocks are replayed one after another");
@@ -269,9 +336,14 @@ fn mixers(layer: &Layer, index: usize) -> Result<Vec<Mixer>, Unmodelled> {
     let mixers: Vec<Mixer> = layer.mixers().collect();
     for mixer in &mixers {
         match mixer {
-            Mixer::Recurrent => return refuse("a recurrent mixer", "its scan is not replayed yet"),
+            Mixer::Recurrent if place.blocks == Blocks::Common => {
+                return refuse("a recurrent mixer", "its scan is not replayed yet");
+            }
+            Mixer::Recurrent if place.layout.tp.splits() => {
+                return refuse("a recurrent mixer over tp", "its norm over all heads is not replayed yet");
+            }
             Mixer::GatedDelta => return refuse("a gated delta net", "its chunked scan is not replayed yet"),
-            Mixer::Attention | Mixer::Moe | Mixer::Mamba | Mixer::Mlp => {}
+            Mixer::Attention | Mixer::Moe | Mixer::Mamba | Mixer::Mlp | Mixer::Recurrent => {}
         }
     }
     Ok(mixers)

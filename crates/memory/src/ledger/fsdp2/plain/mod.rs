@@ -2,11 +2,13 @@
 //! saves. Engines of the native lane wrap its units ([`Engine`]) and share everything else.
 //!
 //! The reference is `tools/measure_fsdp2.py` for attention and dense blocks, torchtitan 0.3.0
-//! (`models/common/{moe,token_dispatcher}.py`) for experts, and `mamba_ssm` for Mamba. It does not
+//! (`models/common/{moe,token_dispatcher}.py`) for experts, and `mamba_ssm` for Mamba; or, in
+//! `emitted`, the program this project writes. It does not
 //! know how parameters are held, when they are gathered, or what an optimizer keeps.
 
 mod attention;
 mod config;
+mod emitted;
 mod loss;
 mod mamba;
 mod mla;
@@ -17,9 +19,10 @@ mod ops;
 mod params;
 mod rank;
 
+pub use config::Blocks;
 pub(in crate::ledger) use config::{Config, Place};
 pub(in crate::ledger) use model::Model;
-pub(in crate::ledger) use params::{Param, Unit};
+pub(in crate::ledger) use params::{Param, Step, Unit};
 pub(in crate::ledger) use rank::Rank;
 
 /// What wraps the units of a model: called where a module's forward and backward hooks run.

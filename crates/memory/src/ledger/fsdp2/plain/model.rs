@@ -1,10 +1,10 @@
 //! The model of one stage and its forward pass.
 
 use super::loss::{self, Head};
-use super::ops::{add, leave, norm, weight_grad};
+use super::ops::{add, leave, linear, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, Param, Unit, layer};
 use super::rank::Rank;
-use super::{Config, attention, mamba, mla, mlp, moe};
+use super::{Blocks, Config, attention, emitted, mamba, mla, mlp, moe};
 use crate::line::{Line, Stand};
 use crate::tape::{FP32, INT64, Storage, Tape, Tensor, checkpoint_stopping_early};
 use std::rc::Rc;
@@ -41,8 +41,9 @@ impl Model {
         let layers = layers.collect();
         let head = c.is_last.then(|| {
             let unit = apart(c, Stand::Head, &mut units);
+            // The emitted program leaves its last norm to the root.
+            let norm = units[if c.blocks == Blocks::Emitted { ROOT } else { unit.unwrap_or(ROOT) }].norm(c, c.hidden);
             let held = &mut units[unit.unwrap_or(ROOT)];
-            let norm = held.norm(c, c.hidden);
             let tied = embedding.as_ref().map(|(_, table)| table.clone()).filter(|_| c.is_tied);
             if unit.is_some() {
                 held.params.extend(tied.clone());
@@ -55,7 +56,8 @@ impl Model {
 
     /// The rotary table: one complex fp32 number for two channels of each position.
     pub fn rotary_table(c: &Config, tape: &Tape) -> Option<Rc<Storage>> {
-        let attention = c.attention.as_ref().filter(|_| c.rotates)?;
+        // The emitted program makes its table where it turns.
+        let attention = c.attention.as_ref().filter(|_| c.rotates && c.blocks == Blocks::Common)?;
         let width = attention.mla.as_ref().map_or(attention.head_dim, |mla| mla.rope_dim);
         let angles = tape.storage(Line::Workspaces, c.sequence * width / 2 * FP32, "rotary angles");
         let table = tape.storage(Line::Workspaces, c.sequence * width * FP32, "rotary table");
@@ -66,13 +68,21 @@ impl Model {
     /// One microbatch through the stage: hidden states, or the loss on the last stage. Stages
     /// behind the first are given their input.
     pub fn forward(&self, c: &Rc<Rank>, input: Option<&Tensor>) -> Tensor {
+        self.forward_with_output(c, input).0
+    }
+
+    /// The same, and what the modules gave before the loss was taken.
+    pub fn forward_with_output(&self, c: &Rc<Rank>, input: Option<&Tensor>) -> (Tensor, Tensor) {
         c.tape.stand_at(Stand::Embedding);
         let tokens = self.embedding.as_ref().map(|_| c.act_of(c.config.tokens, INT64, "tokens"));
         let inside = |input: Option<&Tensor>| {
             let mut x = match (&self.embedding, input) {
                 (Some((unit, table)), _) => {
                     unit.iter().for_each(|&unit| c.engine.pre_forward(unit));
-                    let x = embed(c, table, tokens.as_ref());
+                    let x = match c.config.blocks {
+                        Blocks::Common => embed(c, table, tokens.as_ref()),
+                        Blocks::Emitted => emitted::embed(c, table, tokens.as_ref()),
+                    };
                     unit.iter().fold(x, |x, &unit| behind(c, unit, x))
                 }
                 (None, Some(input)) => input.clone(),
@@ -83,6 +93,11 @@ impl Model {
             }
             c.tape.stand_at(Stand::Head);
             match &self.head {
+                Some((unit, head)) if c.config.blocks == Blocks::Emitted => {
+                    let normed = norm(c, &x, c.config.hidden, &head.norm);
+                    drop(x);
+                    wrapped(c, *unit, &normed, |x| linear(c, &emitted::enter(c, x), &head.weight))
+                }
                 Some((unit, head)) => wrapped(c, *unit, &x, |x| loss::logits(c, head, x)),
                 None => x,
             }
@@ -94,7 +109,13 @@ impl Model {
                 behind(c, ROOT, inside(None))
             }
         };
-        if self.head.is_some() { loss::cross_entropy(c, out) } else { out }
+        let output = out.alias();
+        let loss = match (&self.head, c.config.blocks) {
+            (None, _) => out,
+            (Some(_), Blocks::Common) => loss::cross_entropy(c, out),
+            (Some(_), Blocks::Emitted) => emitted::cross_entropy(c, out),
+        };
+        (loss, output)
     }
 }
 
@@ -123,7 +144,7 @@ pub(super) fn wrapped(c: &Rc<Rank>, unit: Option<usize>, x: &Tensor, run: impl F
 }
 
 /// A unit's forward has run: its engine is told, now and when backward comes back.
-fn behind(c: &Rc<Rank>, unit: usize, out: Tensor) -> Tensor {
+pub(super) fn behind(c: &Rc<Rank>, unit: usize, out: Tensor) -> Tensor {
     c.engine.post_forward(unit);
     if let Some(edge) = out.grad_fn() {
         let engine = c.engine.clone();
@@ -163,6 +184,7 @@ impl Layer {
                 Mixing::Mlp(params) => mlp::forward(c, params, &normed),
                 Mixing::Moe(params) => moe::forward(c, params, &normed),
                 Mixing::Mamba(params) => mamba::forward(c, params, &normed),
+                Mixing::Emitted(block) => block.forward(c, &normed),
             };
             drop(normed);
             x = add(c, &x, &out);

@@ -92,14 +92,14 @@ pub(super) fn activate(c: &Rank, x: Tensor, up: impl FnOnce() -> Option<Tensor>,
 }
 
 /// `silu` or `gelu`: saves its input.
-fn pointwise(c: &Rank, x: Tensor, name: &'static str) -> Tensor {
+pub(super) fn pointwise(c: &Rank, x: Tensor, name: &'static str) -> Tensor {
     let out = c.act(x.elements(), name);
     makes(c, &x, &out, vec![x.clone()], x.elements(), BF16);
     out
 }
 
 /// A product of two tensors of one size: saves both.
-fn product(c: &Rank, x: &Tensor, y: &Tensor) -> Tensor {
+pub(super) fn product(c: &Rank, x: &Tensor, y: &Tensor) -> Tensor {
     let elements = x.elements();
     let out = c.act(elements, "activation output");
     c.tape.record(vec![x.edge(), y.edge()], &[&out], vec![x.clone(), y.clone()], move |t, _, _saved| {
@@ -123,9 +123,9 @@ fn relu2(c: &Rank, x: Tensor) -> Tensor {
     drop(x);
     let out = c.act(elements, "activation output");
     c.tape.record(vec![relu.edge()], &[&out], vec![relu.clone()], move |t, _, _saved| {
-        let factor = grad(t, elements, "pow temporary");
-        let _scaled = grad(t, elements, "pow temporary");
-        drop(factor);
+        // `grad * (exponent * self.pow(exponent - 1))`: one expression, whose temporaries end with it
+        // (`torch/csrc/autograd/FunctionsManual.cpp` pow_backward).
+        let _temporaries = (grad(t, elements, "pow temporary"), grad(t, elements, "pow temporary"));
         vec![Some(grad(t, elements, "pow input gradient"))]
     });
     out

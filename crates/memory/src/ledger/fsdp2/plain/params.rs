@@ -1,12 +1,12 @@
 //! Parameters of one rank in the order of `named_parameters`, and the units an engine wraps.
 
-use super::config::{Config, Feed};
+use super::config::{Blocks, Config, Feed};
 use crate::ledger::mamba_scan::MambaSizes;
 use crate::line::{Line, Stand};
 use crate::tape::{Edge, Tensor};
-use recipe::Mixer;
 use recipe::kinds::Norm;
 use recipe::kinds::mla::Mla;
+use recipe::{Mixer, Optimizer};
 use std::rc::Rc;
 
 /// One parameter of this rank, after tensor and expert parallelism.
@@ -20,6 +20,26 @@ pub(in crate::ledger) struct Param {
     pub is_expert: bool,
     /// The leaf autograd gives its gradient to.
     pub leaf: Tensor,
+    pub step: Step,
+}
+
+/// How an optimizer steps a parameter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::ledger) enum Step {
+    /// Each element by itself.
+    Elements,
+    /// Whole matrices of so many rows and columns, orthogonalised.
+    Matrices { count: u64, rows: u64, columns: u64 },
+}
+
+impl Step {
+    /// The step of some matrices.
+    pub fn of(optimizer: Optimizer, (count, rows, columns): (u64, u64, u64)) -> Step {
+        match optimizer {
+            Optimizer::Muon => Step::Matrices { count, rows, columns },
+            _ => Step::Elements,
+        }
+    }
 }
 
 impl Param {
@@ -47,9 +67,13 @@ impl Unit {
         Unit { params: Vec::new(), stand: Some(stand) }
     }
 
-    fn add(&mut self, line: Line, rows: u64, columns: u64) -> Rc<Param> {
+    pub(super) fn add(&mut self, line: Line, rows: u64, columns: u64) -> Rc<Param> {
+        self.add_stepped(line, (rows, columns), Step::Elements)
+    }
+
+    pub(super) fn add_stepped(&mut self, line: Line, (rows, columns): (u64, u64), step: Step) -> Rc<Param> {
         let leaf = Tensor::empty().requiring_grad();
-        let param = Rc::new(Param { rows, columns, line, is_expert: line == Line::ExpertParams, leaf });
+        let param = Rc::new(Param { rows, columns, line, is_expert: line == Line::ExpertParams, leaf, step });
         self.params.push(param.clone());
         param
     }
@@ -152,6 +176,7 @@ pub(super) enum Mixing {
     Mlp(MlpParams),
     Moe(MoeParams),
     Mamba(MambaParams),
+    Emitted(super::emitted::Block),
 }
 
 /// A block: a norm and the mixer behind it.
@@ -164,6 +189,9 @@ pub(super) struct BlockParams {
 /// Builds the blocks of one layer into a unit of its own; a bank of experts whose replicas lie
 /// elsewhere becomes another unit.
 pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Unit>) -> Vec<BlockParams> {
+    if c.blocks == Blocks::Emitted {
+        return super::emitted::layer(c, index, mixers, units);
+    }
     let own = units.len();
     units.push(Unit::at(Stand::Layer { index, mixer: mixers[0] }));
     let build = |&mixer: &Mixer| {
