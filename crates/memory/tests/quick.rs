@@ -98,7 +98,7 @@ fn other_schedules_and_states_are_near() {
 /// Megatron-FSDP's buffers: gathered ahead, reduced behind, and of edges for the whole step.
 #[test]
 fn gathered_and_reduced_units_are_counted() {
-    let cases: &[(&str, u64, u64, u64, u64, u64, u64, &str)] = &[
+    let cases = [
         ("llama3-8b", 1, 1, 1, 1, 1, 4, "none"),
         ("llama3-8b", 1, 1, 1, 1, 2, 1, "none"),
         ("llama3-8b", 2, 2, 1, 1, 1, 4, "full"),
@@ -113,7 +113,7 @@ fn gathered_and_reduced_units_are_counted() {
         ("gpt3-175b", 8, 8, 1, 1, 1, 16, "full"),
     ];
     let mut worst: f64 = 0.0;
-    for &(name, tp, pp, vpp, ep, mbs, count, recompute) in cases {
+    for (name, tp, pp, vpp, ep, mbs, count, recompute) in cases {
         for zero in [ZeroStage::Two, ZeroStage::Three] {
             let mut recipe = recipe::builtin::find(name).unwrap();
             recipe.optimizer = OptimizerPolicy::default();

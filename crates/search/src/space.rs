@@ -19,7 +19,7 @@ use crate::shape::{Shape, kinds_of_layers};
 use diag::{Blame, Finding};
 use hardware::Way;
 use layout::request::RecomputeModule;
-use layout::{Layout, LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
+use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
 use memory::fit::useful_modules;
 use memory::ledger::Ledger;
 use recipe::{Mixer, Mode, Recipe};
@@ -413,4 +413,13 @@ fn work_of(module: RecomputeModule) -> usize {
     use RecomputeModule::{CoreAttn, GdnNormOut, Layernorm, MlaUpProj, Mlp, Moe, MoeAct, SharedExperts};
     let order = [Layernorm, MoeAct, GdnNormOut, MlaUpProj, CoreAttn, SharedExperts, Mlp, Moe];
     order.iter().position(|other| *other == module).unwrap_or(order.len())
+}
+
+/// ZeRO stages an engine is searched over. Megatron's beyond the optimizer state are another wrapper
+/// (Megatron-FSDP) than DDP with a distributed optimizer, which its lane runs: they must be typed.
+fn usual_zero(engine: Option<Engine>) -> Vec<ZeroStage> {
+    match engine {
+        None | Some(Engine::Megatron) => vec![ZeroStage::Zero, ZeroStage::One],
+        Some(_) => ZeroStage::ALL.iter().map(|(_, zero)| *zero).collect(),
+    }
 }
