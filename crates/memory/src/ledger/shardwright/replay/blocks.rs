@@ -3,6 +3,7 @@
 
 use super::heap::Buf;
 use super::region::{Cx, Kept, cols, len};
+use crate::ledger::shardwright::saves::Link;
 use crate::line::Line;
 use layout::activations::{Routed, trades_heads};
 use recipe::kinds::attention::{AttentionKind, QkNorm};
@@ -19,13 +20,13 @@ pub(super) fn forward(cx: &Cx, mixer: Mixer, path: &str, x: Buf) -> (Buf, Kept) 
     }
 }
 
-/// The gradient of a mixer's input.
-pub(super) fn backward(cx: &Cx, mixer: Mixer, path: &str, kept: Kept, dy: Buf) -> Buf {
+/// The gradient of a mixer's input. `carried` is the gradient of state on its way down the depth.
+pub(super) fn backward(cx: &Cx, mixer: Mixer, path: &str, kept: Kept, dy: Buf, carried: &mut Option<Buf>) -> Buf {
     match mixer {
         Mixer::Attention => attention_back(cx, path, kept, dy),
         Mixer::Mlp => feed_forward_back(cx, cx.local(path).cols("fc2.weight"), kept, dy),
         Mixer::Moe => experts_back(cx, path, kept, dy),
-        Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta => scanned_back(cx, mixer, path, kept, dy),
+        Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta => scanned_back(cx, mixer, path, kept, dy, carried),
     }
 }
 
@@ -331,6 +332,9 @@ struct Scan {
     heads: usize,
     inner: usize,
     angles: usize,
+    /// Of what Mamba-1 selects for every token, and of B and C in it.
+    selected: usize,
+    shared: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -374,7 +378,12 @@ fn scan(cx: &Cx, mixer: Mixer, path: &str) -> Scan {
         Kind::Mamba3 => projected - inner - 3 * heads,
         _ => cx.sizes.tokens * local.rows("conv.weight"),
     };
-    Scan { kind, projected, convolved, heads, inner, angles: len(&saves, "angle rates") }
+    let shared = match &recipe.mamba {
+        Some(Mamba::One(m)) if kind == Kind::Mamba1 => cx.sizes.tokens * 2 * m.state as usize,
+        _ => 0,
+    };
+    let (angles, selected) = (len(&saves, "angle rates"), len(&saves, "selected"));
+    Scan { kind, projected, convolved, heads, inner, angles, selected, shared }
 }
 
 impl Scan {
@@ -389,7 +398,7 @@ impl Scan {
         let convolved = cx.temp(self.convolved);
         let padded = cx.temp(2 * self.convolved / self.parts(cx));
         drop(padded);
-        vec![convolved, cx.temp(self.convolved), cx.temp(by_head * self.heads)]
+        vec![convolved, cx.temp(self.convolved), cx.temp(by_head * self.heads + 2 * self.shared)]
     }
 
     /// Stretches of time convolved one after another.
@@ -408,10 +417,14 @@ impl Scan {
         }
         let again = cx.temp(if self.kind == Kind::Delta { 2 * self.convolved } else { 0 });
         let scalars = cx.temp(self.heads);
+        // Parts, and all of them side by side to be summed over ranks.
+        let parts = cx.temp(self.selected);
+        let selected = cx.temp(self.selected);
+        drop(parts);
         let input = cx.temp(self.convolved);
         let padded = cx.temp(3 * self.convolved / self.parts(cx));
         drop((padded, again));
-        vec![scalars, input]
+        vec![scalars, selected, input]
     }
 }
 
@@ -440,7 +453,7 @@ fn scanned(cx: &Cx, mixer: Mixer, path: &str, x: Buf) -> (Buf, Kept) {
     (y, kept)
 }
 
-fn scanned_back(cx: &Cx, mixer: Mixer, path: &str, mut kept: Kept, dy: Buf) -> Buf {
+fn scanned_back(cx: &Cx, mixer: Mixer, path: &str, mut kept: Kept, dy: Buf, carried: &mut Option<Buf>) -> Buf {
     let s = scan(cx, mixer, path);
     let dy = cx.enter(dy);
     let dout = s.trade(cx, cx.temp(s.inner));
@@ -456,8 +469,13 @@ fn scanned_back(cx: &Cx, mixer: Mixer, path: &str, mut kept: Kept, dy: Buf) -> B
         Kind::Delta => 4 * s.inner,
     });
     let cell = s.cell(cx);
-    // The states at the borders go with the scan.
+    let link = Link::of(cx.recipe, path);
+    let below = link.takes.then(|| cx.temp(len(&cx.saves(mixer, path), "states")));
+    // The states at the borders go with the scan, and what the block above said of them.
     kept.pop();
+    if link.takes || link.gives {
+        *carried = below;
+    }
     let inputs = s.inputs_back(cx);
     let dprojected = s.trade(cx, cx.temp(s.projected));
     let dx = cx.temp(cx.sizes.tokens * cx.hidden());

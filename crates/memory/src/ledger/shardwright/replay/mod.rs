@@ -127,11 +127,11 @@ impl Chunk<'_> {
         (elements > 0).then(|| self.cx.temp(elements as usize))
     }
 
-    /// State on its way over a mixer: what came is freed, and what goes on is as large as `states`.
-    fn hand_on(&self, carried: &mut Option<Buf>, gets: bool, gives: bool, path: &str) {
-        if gets || gives {
+    /// State on its way up over a mixer: what came is freed, and what goes on is as large as `states`.
+    fn hand_on(&self, carried: &mut Option<Buf>, link: Link, path: &str) {
+        if link.takes || link.gives {
             let states = len(&self.cx.saves(Mixer::Recurrent, path), "states");
-            *carried = gives.then(|| self.cx.temp(states));
+            *carried = link.gives.then(|| self.cx.temp(states));
         }
     }
 
@@ -162,7 +162,7 @@ impl Chunk<'_> {
                     let below = copied.map(|b| b.like(Line::Activations));
                     let (y, saved) = blocks::forward(cx, *mixer, path, normed.like(Line::ActivationGradients));
                     drop(y);
-                    self.hand_on(carried, link.takes, link.gives, path);
+                    self.hand_on(carried, link, path);
                     kept.push(if is_again { Stays::Below(below) } else { self.forget(*mixer, path, saved) });
                 }
                 blocks.push((std::mem::replace(&mut x, out).onto(Line::Activations), kept));
@@ -298,11 +298,9 @@ impl Chunk<'_> {
                         saved
                     }
                 };
-                let link = Link::of(cx.recipe, path);
                 let widths = cx.local(path).linear_widths();
                 waits.iter_mut().for_each(|w| w.push(cx.temp(cx.sizes.tokens * widths)));
-                drop(blocks::backward(cx, *mixer, path, saved, dx.like(Line::ActivationGradients)));
-                self.hand_on(carried, link.gives, link.takes, path);
+                drop(blocks::backward(cx, *mixer, path, saved, dx.like(Line::ActivationGradients), carried));
             }
             let dnorm = dx.like(Line::ActivationGradients);
             drop((dnormed, dnorm, x));
