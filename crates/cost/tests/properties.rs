@@ -96,7 +96,7 @@ fn assert_near(a: f64, b: f64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+    #![proptest_config(ProptestConfig { ..ProptestConfig::with_cases(400) })]
 
     #[test]
     fn blocks_run_when_they_can_and_not_before(case in cases(3.0, 1.0, 1..=30)) {

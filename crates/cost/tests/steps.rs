@@ -5,7 +5,6 @@ use hardware::Cluster;
 use layout::activations::{of_edges, of_mixer};
 use layout::{Layout, LayoutRequest, Recompute, Schedule, StagePlan, ZeroStage, check};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 use recipe::Recipe;
 
 /// A recipe on a cluster under a legal layout.
@@ -166,12 +165,8 @@ fn recompute_runs_forward_again() {
 
 fn config() -> ProptestConfig {
     let usual = ProptestConfig::default();
-    let rng_seed = match usual.rng_seed {
-        RngSeed::Random => RngSeed::Fixed(20_261_115),
-        fixed => fixed,
-    };
     let cases = if usual.cases == 256 { 120 } else { usual.cases };
-    ProptestConfig { cases, rng_seed, failure_persistence: None, ..usual }
+    ProptestConfig { cases, ..usual }
 }
 
 /// Built-in recipes under layouts drawn at random; those that are not legal are skipped.

@@ -2,7 +2,6 @@
 
 use fidelity::{Part, judge, judge_parts};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 use serde_json::{Value, json};
 
 fn rows(file: &str) -> Vec<Value> {
@@ -35,16 +34,7 @@ fn hostile() -> impl Strategy<Value = Value> {
 
 fn config() -> ProptestConfig {
     let usual = ProptestConfig::default();
-    let rng_seed = match usual.rng_seed {
-        RngSeed::Random => RngSeed::Fixed(20_261_115),
-        fixed => fixed,
-    };
-    ProptestConfig {
-        cases: if usual.cases == 256 { 300 } else { usual.cases },
-        rng_seed,
-        failure_persistence: None,
-        ..usual
-    }
+    ProptestConfig { cases: if usual.cases == 256 { 300 } else { usual.cases }, ..usual }
 }
 
 proptest! {

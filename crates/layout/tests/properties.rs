@@ -7,7 +7,6 @@ use layout::request::{Balance, Engine, LayoutRequest, Schedule, ZeroStage};
 use layout::rules::How;
 use layout::{Axis, Layout, Mesh, Order, check};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::gated_delta::GatedDelta;
 use recipe::kinds::mamba::Mamba;
@@ -18,16 +17,11 @@ use recipe::pattern::Block;
 use recipe::{Feature, Layer, Mixer, Recipe};
 use std::collections::HashMap;
 
-/// A fixed seed, so that a run is the same everywhere; `PROPTEST_RNG_SEED` and `PROPTEST_CASES`
-/// explore further.
+/// `PROPTEST_RNG_SEED` and `PROPTEST_CASES` explore further.
 fn config() -> ProptestConfig {
     let usual = ProptestConfig::default();
-    let rng_seed = match usual.rng_seed {
-        RngSeed::Random => RngSeed::Fixed(20_261_115),
-        fixed => fixed,
-    };
     let cases = if usual.cases == 256 { 400 } else { usual.cases };
-    ProptestConfig { cases, rng_seed, max_shrink_iters: 2000, failure_persistence: None, ..usual }
+    ProptestConfig { cases, max_shrink_iters: 2000, ..usual }
 }
 
 /// Built-in recipes with their sizes drawn anew, features on or off.

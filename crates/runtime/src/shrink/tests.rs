@@ -70,8 +70,7 @@ fn requests() -> impl Strategy<Value = LayoutRequest> {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 60,
-        rng_seed: proptest::test_runner::RngSeed::Fixed(6),
-        failure_persistence: None,
+
         max_global_rejects: 100_000,
         ..ProptestConfig::default()
     })]

@@ -152,7 +152,7 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
     fn a_sealed_lie_is_refused(tensor in 0usize..64, piece in 0usize..64, what in 0usize..10, value in number()) {
