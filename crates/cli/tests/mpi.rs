@@ -194,9 +194,9 @@ fn ranks_that_wait_for_a_killed_or_stopped_one_name_it() {
         assert!(since.elapsed() < SOON, "{signal}: {:?}", since.elapsed());
         ended.failed(signal, &words);
     }
-    // Stopped while MPI starts, and later.
+    // Stopped while MPI starts, and while all wait for rank 1.
     for (delay, words) in [(0, "comm/"), (3000, "rank 2 did not answer")] {
-        let run = start(&[(4, &format!("{FOUR} {SMALL} --steps 20 --deadline 4"))]);
+        let run = start(&[(4, &line.replace("--deadline 60", "--deadline 8"))]);
         run.signal("-STOP", 2, Duration::from_millis(delay));
         let since = Instant::now();
         let ended = run.wait();
@@ -219,10 +219,12 @@ fn one_process_prints_and_what_another_knows_is_told_with_its_name() {
     for key in ["losses", "traffic", "memory", "router_load", "parity"] {
         assert_eq!(answer[key], threads[key], "{key}");
     }
+    let nam56r = include_str!("../../../data/recipes/nam56r.toml");
+    let mimo = common::scratch("mpi.mimo.toml", &nam56r.replacen("[mamba]", "[mamba]\nmimo_rank = 2", 1));
     let cases: [(usize, String, &str); 3] = [
         (2, format!("{FOUR} {SMALL}"), "mpirun started 2 processes, and the layout has 4 ranks"),
         (2, format!("rehearse nam56r --tp 3 {SMALL}"), "[tp/heads]"),
-        (2, format!("rehearse nam56r --dp 2 --with structure {SMALL}"), "[runtime/unsupported]"),
+        (2, format!("rehearse {} --dp 2 {SMALL}", mimo.display()), "[runtime/mimo]"),
     ];
     for (ranks, line, words) in cases {
         let refused = start(&[(ranks, &line)]).wait();
