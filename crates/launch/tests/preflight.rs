@@ -88,13 +88,13 @@ fn a_good_machine_has_no_faults_and_every_violation_has_a_fix() {
 #[test]
 fn what_lies_on_the_root_volume_is_named() {
     let faults = spoiled("", |machine| {
-        place(machine, "triton_cache").existing = b"/root/.triton".to_vec();
+        place(machine, "triton_cache").existing = b"/home/me/.triton".to_vec();
         let logs = place(machine, "logs");
         (logs.existing, logs.missing) = (b"/mnt".to_vec(), b"shardwrong/logs".to_vec());
     });
     assert_eq!(named(&faults), [("preflight/root-volume", "logs"), ("preflight/root-volume", "triton_cache")]);
     assert!(faults[0].found.contains("does not exist; `/mnt`"), "{}", faults[0].found);
-    assert!(faults[1].found.contains("which is `/root/.triton`"), "{}", faults[1].found);
+    assert!(faults[1].found.contains("which is `/home/me/.triton`"), "{}", faults[1].found);
     let allowed = spoiled("[storage]\nforbid_root_volume = false", |machine| {
         place(machine, "logs").existing = b"/var/log".to_vec();
     });
