@@ -2,7 +2,7 @@
 //! checkpointing, compile, `fully_shard`, EP, optimizer, LoRA; a reference hybrid; and the plan.
 //! The plan is the ownership table written out: no split is decided in Python.
 
-use super::{engine_seams, lane_of, reference, storage_environment};
+use super::reference::{self, Program};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::tree;
@@ -38,28 +38,21 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     if !findings.is_empty() {
         return Err(findings);
     }
-    let missing = reference::findings(job.recipe, "fsdp2/reference-model");
-    let seams = job.seams.iter().cloned().chain(engine_seams(job, missing)?).collect();
-    let plan = tree::json_rows(&plan(job, &table));
-    let files = std::iter::once(File::new("sharding.json", plan));
-    let files = files.chain(ASSETS.iter().map(|(path, contents)| File::new(*path, *contents))).collect();
+    let plan = File::new("sharding.json", tree::json_rows(&plan(job, &table)));
     let why = "degrees, table, groups: everything the module applies";
     let arguments = vec![
         Argument::new(Kind::Layout, "--plan", "plan", why).value("sharding.json"),
         Argument::new(Kind::Policy, "--steps", "policy.run.steps", "length of the run").value(job.policy.run.steps),
     ];
-    Ok(Emission {
+    let program = Program {
         engine: Engine::Fsdp2,
-        lane: lane_of(job),
-        mode: job.layout.mode,
         starter: Starter::Torchrun,
-        entry: vec!["train.py".to_string()],
+        rule: "fsdp2/reference-model",
+        data: plan,
+        assets: &ASSETS,
         arguments,
-        on_command_line: true,
-        environment: storage_environment(job),
-        files,
-        seams,
-    })
+    };
+    program.emission(job)
 }
 
 /// What of the model the emitted module does not build; what another layout would mend was refused

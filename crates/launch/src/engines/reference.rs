@@ -2,7 +2,11 @@
 //! have. A plan does not depend on it: a model of one's own whose parameters carry the same paths
 //! takes its place.
 
-use diag::{Blame, Finding};
+use super::{engine_seams, lane_of, storage_environment};
+use crate::emission::{Argument, Emission, File, Starter};
+use crate::job::Job;
+use diag::{Blame, Finding, RuleId};
+use layout::Engine;
 use recipe::kinds::Norm;
 use recipe::kinds::attention::{Attention, AttentionKind};
 use recipe::kinds::mamba::Mamba;
@@ -54,7 +58,7 @@ pub(super) fn model(recipe: &Recipe, vocab: u64) -> Value {
             "conv": r.conv, "conv_bias": r.conv_bias,
         })),
         "mlp": recipe.mlp.as_ref().map(|m| json!({"ffn": m.ffn, "activation": m.activation.name()})),
-        "unsupported": unsupported(recipe),
+        "unsupported": memory::ledger::fsdp2::missing(recipe),
     })
 }
 
@@ -89,16 +93,45 @@ fn mamba(mamba: &Mamba) -> Value {
     }
 }
 
-/// What the reference model does not have, by name; empty when it builds the recipe whole.
-pub(super) fn unsupported(recipe: &Recipe) -> Vec<String> {
-    memory::ledger::fsdp2::missing(recipe).into_iter().map(str::to_string).collect()
+/// A program that carries the model along: what one engine starts it with.
+pub(super) struct Program {
+    pub engine: Engine,
+    pub starter: Starter,
+    /// The rule that names what the model lacks.
+    pub rule: RuleId,
+    /// What the program reads.
+    pub data: File,
+    /// Files that are emitted as they are.
+    pub assets: &'static [(&'static str, &'static str)],
+    pub arguments: Vec<Argument>,
 }
 
-/// The same as findings: seams where a model of one's own must stand.
-pub(super) fn findings(recipe: &Recipe, rule: diag::RuleId) -> Vec<Finding> {
-    let refuse = |name: String| {
+impl Program {
+    /// The program as it is handed over, with what the model does not have as seams.
+    pub fn emission(self, job: &Job) -> Result<Emission, Vec<Finding>> {
+        let missing = missing(job.recipe, self.rule);
+        let seams = job.seams.iter().cloned().chain(engine_seams(job, missing)?).collect();
+        let assets = self.assets.iter().map(|(path, contents)| File::new(*path, *contents));
+        Ok(Emission {
+            engine: self.engine,
+            lane: lane_of(job),
+            mode: job.layout.mode,
+            starter: self.starter,
+            entry: vec!["train.py".to_string()],
+            arguments: self.arguments,
+            on_command_line: true,
+            environment: storage_environment(job),
+            files: std::iter::once(self.data).chain(assets).collect(),
+            seams,
+        })
+    }
+}
+
+/// What the model does not have: seams where a model of one's own must stand.
+fn missing(recipe: &Recipe, rule: RuleId) -> Vec<Finding> {
+    let refuse = |name: &str| {
         let message = format!("the reference model has no {name}; a model of your own with the plan's paths must");
         Finding::error(rule, Blame::Engine, "model", message)
     };
-    unsupported(recipe).into_iter().map(refuse).collect()
+    memory::ledger::fsdp2::missing(recipe).into_iter().map(refuse).collect()
 }

@@ -1,7 +1,7 @@
 //! XLA SPMD: one partition spec a parameter over ("data", "expert", "model"), a loader for
 //! torch_xla and for JAX, and the reference model in both. The compiler places collectives.
 
-use super::{engine_seams, lane_of, reference, storage_environment};
+use super::reference::{self, Program};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::tree;
@@ -30,29 +30,22 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     if !findings.is_empty() {
         return Err(findings);
     }
-    let missing = reference::findings(job.recipe, "xla-spmd/reference-model");
-    let seams = job.seams.iter().cloned().chain(engine_seams(job, missing)?).collect();
-    let table = tree::json_rows(&table_json(job, &table));
-    let files = std::iter::once(File::new("table.json", table));
-    let files = files.chain(ASSETS.iter().map(|(path, contents)| File::new(*path, *contents))).collect();
+    let table = File::new("table.json", tree::json_rows(&table_json(job, &table)));
     let why = "mesh and one partition spec a parameter";
     let arguments = vec![
         Argument::new(Kind::Layout, "--table", "plan", why).value("table.json"),
         Argument::new(Kind::Policy, "--steps", "policy.run.steps", "length of the run").value(job.policy.run.steps),
         Argument::new(Kind::Policy, "--framework", "lane", "the TPU lane runs torch_xla").value("torch_xla"),
     ];
-    Ok(Emission {
+    let program = Program {
         engine: Engine::XlaSpmd,
-        lane: lane_of(job),
-        mode: job.layout.mode,
         starter: Starter::Python,
-        entry: vec!["train.py".to_string()],
+        rule: "xla-spmd/reference-model",
+        data: table,
+        assets: &ASSETS,
         arguments,
-        on_command_line: true,
-        environment: storage_environment(job),
-        files,
-        seams,
-    })
+    };
+    program.emission(job)
 }
 
 /// What the mesh cannot hold, and what the reference model does not have.

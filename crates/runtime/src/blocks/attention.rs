@@ -5,7 +5,7 @@ use super::heads::{Sinks, WholeNorms, gated, gated_back};
 use super::indexer::{self, Indexer, Read};
 use super::norm::Norm;
 use super::rotary::{Rotary, Turn};
-use super::{Block, Cx, Linear};
+use super::{Block, Cx, Linear, restore_input};
 use crate::mat::Mat;
 use crate::params::Shelf;
 use crate::real::Real;
@@ -150,9 +150,7 @@ impl<R: Real> Block<R> for Gqa {
     }
 
     fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
-        if let Some(x) = normed {
-            saved.keep("input", tensor::enter(cx.rank, NAMES[0], x)?);
-        }
+        restore_input(cx, saved, NAMES[0], normed)?;
         if saved.lacks("heads out") {
             let Projected { q, k, v, .. } = self.parts(saved.get("projected"));
             let sums = matches!(self.norms, Norms::Whole(_)).then(|| saved.get("norm sums"));

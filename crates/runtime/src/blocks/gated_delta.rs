@@ -8,7 +8,7 @@ use super::conv::Conv;
 use super::mamba2::gate_back;
 use super::norm::Norm;
 use super::scan::{ByToken, Scan, Times, Token};
-use super::{Block, Cx, Linear};
+use super::{Block, Cx, Linear, restore_input};
 use crate::mat::{Mat, axpy, dot};
 use crate::params::{Id, Shelf};
 use crate::real::Real;
@@ -172,9 +172,7 @@ impl<R: Real> Block<R> for GatedDelta {
     }
 
     fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
-        if let Some(x) = normed {
-            saved.keep("input", tensor::enter(cx.rank, NAMES[0], x)?);
-        }
+        restore_input(cx, saved, NAMES[0], normed)?;
         if saved.lacks("gated") {
             let [_, z, ..] = self.four(saved.get("projected"), cx.sizes.cp);
             let (gated, _) = self.gated(cx, saved.get("scanned"), &z);

@@ -11,7 +11,7 @@ use super::conv::Conv;
 use super::mamba2::gate_back;
 use super::norm::inverse_rms;
 use super::scan::{ByToken, Scan, Times, Token};
-use super::{Block, Cx, Linear};
+use super::{Block, Cx, Linear, restore_input};
 use crate::mat::{Mat, axpy, dot};
 use crate::params::{Id, Shelf};
 use crate::product::{View, Write, multiply};
@@ -208,10 +208,7 @@ impl<R: Real> Block<R> for M2rnn {
     }
 
     fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
-        if let Some(x) = normed {
-            saved.keep("input", tensor::enter(cx.rank, NAMES[0], x)?);
-        }
-        Ok(())
+        restore_input(cx, saved, NAMES[0], normed)
     }
 
     fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {

@@ -9,7 +9,7 @@ use super::conv::Conv;
 use super::norm::{rms, rms_back};
 use super::scan::{Scan, Times};
 use super::ssd::Ssd;
-use super::{Block, Cx, Linear};
+use super::{Block, Cx, Linear, restore_input};
 use crate::mat::Mat;
 use crate::params::{Id, Shelf};
 use crate::real::Real;
@@ -191,10 +191,7 @@ impl<R: Real> Block<R> for Mamba2 {
     }
 
     fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()> {
-        if let Some(x) = normed {
-            saved.keep("input", tensor::enter(cx.rank, NAMES[0], x)?);
-        }
-        Ok(())
+        restore_input(cx, saved, NAMES[0], normed)
     }
 
     fn backward(&self, cx: &mut Cx<R>, mut saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>> {

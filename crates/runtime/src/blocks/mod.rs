@@ -28,6 +28,7 @@ use crate::rank::Rank;
 use crate::real::Real;
 use crate::saved::{Saved, Sizes};
 use crate::shards::Vault;
+use crate::split::tensor;
 use comm::Result;
 use layout::activations::Routed;
 use recipe::Place;
@@ -195,6 +196,19 @@ pub trait Block<R: Real>: Send + Sync {
     fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()>;
     /// The input's gradient; gradients of weights are added to the context's.
     fn backward(&self, cx: &mut Cx<R>, saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>>;
+}
+
+/// Keeps again what a column-parallel projection reads, where norms are computed again.
+pub(crate) fn restore_input<R: Real>(
+    cx: &Cx<R>,
+    saved: &mut Saved<R>,
+    into: &'static str,
+    normed: Option<Mat<R>>,
+) -> Result<()> {
+    if let Some(x) = normed {
+        saved.keep("input", tensor::enter(cx.rank, into, x)?);
+    }
+    Ok(())
 }
 
 /// A linear layer's weight and bias.
