@@ -9,7 +9,7 @@ use launch::schedulers::Scheduler;
 use layout::engines::DECLINED;
 use layout::mesh::Order;
 use layout::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
-use memory::ledger::megatron::Fp8Recipe;
+use ledger::megatron::Fp8Recipe;
 use recipe::{Dtype, Feature, Mode};
 use runtime::rehearse::{Inject, Number, Ranks};
 use runtime::shrink::Dims;

@@ -1,7 +1,7 @@
 //! Pictures of memory: stacked bars a stage against the device, in the terminal and as SVG.
 
-use memory::Line;
 use memory::fit::{Entry, RankClass};
+use replay::Line;
 use std::fmt::Write;
 
 /// What a bar is made of: a name, a letter for the terminal, a colour for SVG, the lines in it.

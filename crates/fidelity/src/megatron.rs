@@ -3,7 +3,7 @@
 use crate::{Figure, Judged, Part, Refusal, kind};
 use layout::measured::Case;
 use layout::{StagePlan, check};
-use memory::ledger::megatron::{Job, MegatronOptions, replay};
+use ledger::megatron::{Job, MegatronOptions, replay};
 use serde_json::Value;
 
 const SOURCE: &str = "megatron-h200";
@@ -56,7 +56,7 @@ fn predict(case: &Case, row: &Value) -> Result<(Vec<Figure>, u64), String> {
     let mut add = |name, measured: Option<u64>, predicted| {
         figures.extend(measured.map(|measured| Figure::bytes(name, measured, predicted)));
     };
-    let fixed = replay.phase("optimizer").map_or(0, |phase| phase.allocated);
+    let fixed = replay.phase(replay::PhaseKind::Optimizer).map_or(0, |phase| phase.allocated);
     add("static", row["optimizer"]["alloc"].as_u64(), fixed);
     add("allocated", highest(row, "peak", is_step), replay.allocated_peak());
     add("reserved", highest(row, "reserved_peak", |_| true), replay.reserved_peak());

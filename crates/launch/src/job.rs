@@ -4,8 +4,8 @@ use crate::policy::Policy;
 use diag::{Blame, Finding, Severity};
 use hardware::Cluster;
 use layout::{Checked, Layout, StagePlan};
+use ledger::Ledger;
 use memory::fit::OffloadRequest;
-use memory::ledger::Ledger;
 use recipe::{Recipe, Seam};
 use units::named;
 

@@ -2,7 +2,7 @@
 //! `cargo bench -p shardwright-memory`
 
 use layout::{LayoutRequest, StagePlan, check};
-use memory::ledger::megatron::{Job, MegatronOptions, replay};
+use ledger::megatron::{Job, MegatronOptions, replay};
 use memory::quick::{Quick, QuickStage};
 use recipe::precision::OptimizerPolicy;
 use std::hint::black_box;

@@ -3,8 +3,8 @@
 
 use layout::measured::Case;
 use layout::{StagePlan, check};
-use memory::Line;
-use memory::ledger::megatron::{Job, MegatronOptions, Routing, replay};
+use ledger::megatron::{Job, MegatronOptions, Routing, replay};
+use replay::Line;
 use std::time::Instant;
 
 fn main() {
@@ -51,14 +51,14 @@ fn run(case: &Case, flags: &[String]) {
         return println!("{name:28} {micros:>6} us, {} allocations to the peak", replay.highest().peak.event);
     }
     if flags.iter().any(|f| f == "--lines") {
-        println!("{name}: {} at {}", replay.highest().name, replay.highest().peak.stand);
+        println!("{name}: {} at {}", replay.highest().kind, replay.highest().peak.origin);
         for line in Line::ALL.into_iter().filter(|line| replay.line(*line) > 0) {
             println!("  {line:22} {}", units::Bytes(replay.line(line)));
         }
         return;
     }
     for phase in &replay.phases {
-        let (p, a, k, r) = (&phase.name, phase.allocated, phase.peak.allocated, phase.reserved);
+        let (p, a, k, r) = (&phase.kind, phase.allocated, phase.peak.allocated, phase.reserved);
         let (rp, s) = (phase.reserved_peak, phase.inactive_split_peak);
         println!("{name} {p} {a} {k} {r} {rp} {s}");
     }

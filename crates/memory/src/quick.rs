@@ -20,10 +20,10 @@ mod wrapped;
 pub use drawn::{Choose, Drawn};
 pub use probes::Probes;
 
-use crate::Unmodelled;
-use crate::ledger::megatron::MegatronOptions;
 use layout::{Layout, Schedule, StagePlan, ZeroStage};
+use ledger::megatron::MegatronOptions;
 use recipe::{Layer, Recipe};
+use replay::Unmodelled;
 
 /// Bytes of one layer kind, or of an edge, on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

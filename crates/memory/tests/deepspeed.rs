@@ -1,9 +1,9 @@
 //! The DeepSpeed ledger over built-in recipes: what each ZeRO stage shares out, buckets, offload.
 
 use layout::{LayoutRequest, Recompute, StagePlan, ZeroStage, check};
-use memory::ledger::Replay;
-use memory::ledger::deepspeed::{DeepspeedOptions, HostBytes, Job, Offload, explain, host_bytes};
-use memory::{Line, Unmodelled};
+use ledger::deepspeed::{DeepspeedOptions, HostBytes, Job, Offload, explain, host_bytes};
+use replay::Replay;
+use replay::{Line, Unmodelled};
 
 const STAGES: [ZeroStage; 4] = [ZeroStage::Zero, ZeroStage::One, ZeroStage::Two, ZeroStage::Three];
 const LLAMA: u64 = 8_030_261_248;
@@ -57,7 +57,8 @@ fn accumulating_gradients_keeps_them_whole_below_stage_two() {
 /// over eight ranks, and a bucket, at stage 3.
 #[test]
 fn static_state_is_counted_parameters() {
-    let opt = |zero| run("llama3-8b", &request(zero)).unwrap().phase("opt2").unwrap().allocated as f64;
+    let opt =
+        |zero| run("llama3-8b", &request(zero)).unwrap().phase(replay::PhaseKind::Update(2)).unwrap().allocated as f64;
     let (n, bucket) = (LLAMA as f64, 1e9);
     for (zero, bytes) in [
         (ZeroStage::Zero, 14.0 * n),
@@ -77,7 +78,7 @@ fn steps_leave_nothing_and_peaks_grow_with_the_microbatch() {
             assert!(replay.retained.is_empty(), "{zero}: {:?}", replay.retained);
             assert_eq!(replay.by_line().iter().sum::<u64>(), replay.allocated_peak());
             let end = |phase| replay.phase(phase).unwrap().allocated;
-            assert_eq!(end("opt1"), end("opt2"), "{zero}");
+            assert_eq!(end(replay::PhaseKind::Update(1)), end(replay::PhaseKind::Update(2)), "{zero}");
             replay.allocated_peak()
         };
         let peaks = [1, 2, 4].map(peak);

@@ -1,7 +1,7 @@
 //! What short replays of an engine are drawn out to, against the replay of the whole stage.
 
 use layout::{Engine, LayoutRequest, Recompute, StagePlan, check};
-use memory::ledger::{Ledger, RankJob};
+use ledger::{Ledger, RankJob};
 use memory::quick::{Drawn, StageShape};
 use recipe::Recipe;
 use recipe::kinds::attention::Attention;

@@ -1,10 +1,10 @@
 //! Replays of built-in recipes under FSDP2: what is modelled is replayed, what is not is named.
 
 use layout::{LayoutRequest, Recompute, StagePlan, ZeroStage, check};
-use memory::ledger::Replay;
-use memory::ledger::fsdp2::{Edges, Fsdp2Options, Job, Reshard, explain};
-use memory::{Line, Unmodelled};
+use ledger::fsdp2::{Edges, Fsdp2Options, Job, Reshard, explain};
 use recipe::Recipe;
+use replay::Replay;
+use replay::{Line, Unmodelled};
 
 fn builtin(name: &str) -> Recipe {
     recipe::builtin::find(name).unwrap()
@@ -53,13 +53,17 @@ fn modelled_recipes_are_replayed_and_steps_leave_nothing() {
                 let replay = run(name, &request, rank).unwrap_or_else(|e| panic!("{name}: {e}"));
                 assert!(replay.line(Line::TpParams) > 0, "{name}");
                 let at = replay.highest();
-                println!("{name} {recompute} {rank}: {} {} {}", at.name, at.peak.stand, at.peak.allocated >> 20);
+                println!("{name} {recompute} {rank}: {} {} {}", at.kind, at.peak.origin, at.peak.allocated >> 20);
                 assert_eq!(replay.by_line().iter().sum::<u64>(), replay.allocated_peak(), "{name}");
                 assert_eq!(replay.phases.len(), 2 + 2 * 3, "{name}");
                 assert!(replay.retained.is_empty(), "{name} {recompute} {rank}: {:?}", replay.retained);
                 // Bytes may differ by what a reused block is larger.
                 let end = |phase| replay.phase(phase).unwrap().allocated;
-                assert!(end("opt2").abs_diff(end("opt1")) < end("opt1") / 500, "{name} {recompute} {rank}");
+                assert!(
+                    end(replay::PhaseKind::Update(2)).abs_diff(end(replay::PhaseKind::Update(1)))
+                        < end(replay::PhaseKind::Update(1)) / 500,
+                    "{name} {recompute} {rank}"
+                );
             }
         }
     }

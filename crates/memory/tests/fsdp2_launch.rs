@@ -2,10 +2,10 @@
 //! (`data/truth/fsdp2_launch_h200.jsonl`, written by `tools/measure_launch.py`).
 
 use layout::{Engine, Layout, LayoutRequest, Recompute, StagePlan, ZeroStage, check};
-use memory::Unmodelled;
-use memory::ledger::Replay;
-use memory::ledger::fsdp2::{Fsdp2Options, Job, explain, replay};
+use ledger::fsdp2::{Fsdp2Options, Job, explain, replay};
 use recipe::Recipe;
+use replay::Replay;
+use replay::Unmodelled;
 use serde_json::Value;
 
 /// Rows measured while the ledger was written, and three checks, each taken after it was committed
@@ -56,17 +56,17 @@ fn highest(row: &Value, key: &str) -> u64 {
 /// Errors in percent: allocated after backward, after the step, at the peak; reserved at its peak.
 fn errors(row: &Value) -> [f64; 4] {
     let replay = replayed(row, replay).unwrap_or_else(|refused| panic!("{}: {refused}", row["name"]));
-    let end = |phase: &str| replay.phase(phase).unwrap().allocated;
+    let end = |phase| replay.phase(phase).unwrap().allocated;
     let measured = |phase: &str| row[phase]["alloc"].as_u64().unwrap();
     let pairs = [
-        (end("fwdbwd2"), measured("fwdbwd2")),
-        (end("opt2"), measured("opt2")),
+        (end(replay::PhaseKind::Passes(2)), measured("fwdbwd2")),
+        (end(replay::PhaseKind::Update(2)), measured("opt2")),
         (replay.allocated_peak(), highest(row, "peak")),
         (replay.reserved_peak(), highest(row, "reserved_peak")),
     ];
     let e = pairs.map(|(predicted, truth)| 100.0 * (predicted as f64 / truth as f64 - 1.0));
     let (name, taken) = (row["name"].as_str().unwrap(), row["taken"].as_str().unwrap());
-    let at = replay.highest().peak.stand;
+    let at = replay.highest().peak.origin;
     println!("{name:22} {taken:12} {:+8.3}% {:+8.3}% {:+8.3}% {:+8.3}%  {at}", e[0], e[1], e[2], e[3]);
     e
 }

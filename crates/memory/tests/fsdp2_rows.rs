@@ -1,12 +1,12 @@
 //! The FSDP2 ledger against ranks measured on an H200 (`data/truth/fsdp_h200.jsonl`).
 
 use layout::{Layout, LayoutRequest, Recompute, StagePlan, ZeroStage, check};
-use memory::ledger::Replay;
-use memory::ledger::fsdp2::{Fsdp2Options, Job, Reshard, explain, replay};
+use ledger::fsdp2::{Fsdp2Options, Job, Reshard, explain, replay};
 use recipe::kinds::attention::Attention;
 use recipe::kinds::mlp::Mlp;
 use recipe::kinds::{Activation, Norm};
 use recipe::{Layer, Mixer, Pattern, Positions, Recipe};
+use replay::Replay;
 use serde_json::Value;
 
 /// Rows of the truth file, whose peaks all stand in the loss.
@@ -72,7 +72,7 @@ fn layout(case: &Value, recipe: &Recipe) -> Layout {
     check(recipe, &request).layout.unwrap()
 }
 
-fn replayed(case: &Value, run: fn(&Job) -> Result<Replay, memory::Unmodelled>) -> Replay {
+fn replayed(case: &Value, run: fn(&Job) -> Result<Replay, replay::Unmodelled>) -> Replay {
     let recipe = recipe(case);
     let layout = layout(case, &recipe);
     let stages = StagePlan::new(&recipe, &layout, None).unwrap();
@@ -100,18 +100,18 @@ fn errors(path: &str) -> Vec<[f64; 4]> {
     let judge = |row: &Value| {
         let case = &row["case"];
         let replay = replayed(case, replay);
-        let end = |phase: &str| replay.phase(phase).unwrap().allocated;
+        let end = |phase| replay.phase(phase).unwrap().allocated;
         // The script keeps the angles it makes the rotary table from, and their frequencies.
         let angles = count(case, "seq") * count(case, "hidden") / count(case, "heads") / 2 * 4 + 512;
-        assert_eq!(end("optimizer") + angles, count(&row["optimizer"], "alloc"), "{}", name(case));
+        assert_eq!(end(replay::PhaseKind::Optimizer) + angles, count(&row["optimizer"], "alloc"), "{}", name(case));
         let pairs = [
-            (end("fwdbwd2"), count(&row["bwd2"], "alloc")),
-            (end("opt2"), count(&row["opt2"], "alloc")),
+            (end(replay::PhaseKind::Passes(2)), count(&row["bwd2"], "alloc")),
+            (end(replay::PhaseKind::Update(2)), count(&row["opt2"], "alloc")),
             (replay.allocated_peak(), highest(row, "peak")),
             (replay.reserved_peak(), highest(row, "reserved_peak")),
         ];
         let e = pairs.map(|(predicted, truth)| 100.0 * (predicted as f64 / truth as f64 - 1.0));
-        let at = replay.highest().peak.stand;
+        let at = replay.highest().peak.origin;
         println!("{:36} {:+8.3}% {:+8.3}% {:+8.3}% {:+8.3}%  {at}", name(case), e[0], e[1], e[2], e[3]);
         e
     };

@@ -2,10 +2,10 @@
 //! static lines are counted by hand, steps leak nothing, and more tokens never hold less.
 
 use layout::{Layout, LayoutRequest, Mesh, Order, OwnershipTable, Schedule, StagePlan, check};
-use memory::Line;
-use memory::ledger::Replay;
-use memory::ledger::megatron::{Job, MegatronOptions, Microbatches, Routing, explain, replay};
+use ledger::megatron::{Job, MegatronOptions, Microbatches, Routing, explain, replay};
 use recipe::{Feature, Mixer, Mode, Optimizer, Recipe};
+use replay::Replay;
+use replay::{Line, PhaseKind};
 use std::collections::BTreeSet;
 
 fn builtin(name: &str) -> Recipe {
@@ -118,7 +118,7 @@ fn steps_leak_nothing() {
     for run in runs() {
         let kept = |steps| {
             let retained = run.replay(run.layout.world - 1, steps).retained;
-            retained.into_iter().map(|h| (h.stand, h.name, h.count)).collect::<BTreeSet<_>>()
+            retained.into_iter().map(|h| (h.origin, h.name, h.count)).collect::<BTreeSet<_>>()
         };
         assert_eq!(kept(1), kept(3), "{}", run.name);
     }
@@ -168,7 +168,7 @@ fn large_stages_are_replayed_quickly() {
     }
 }
 
-fn line(replay: &Replay, phase: &str, line: Line) -> u64 {
+fn line(replay: &Replay, phase: PhaseKind, line: Line) -> u64 {
     replay.phase(phase).unwrap().peak.by_line[line as usize]
 }
 
@@ -192,7 +192,7 @@ fn static_lines_are_counted_parameters_times_bytes() {
             rows.map(|row| row.part_elements(&run.layout)).sum::<u64>()
         };
         let replay = run.replay(0, 2);
-        let at = |wanted| line(&replay, "fwdbwd1", wanted);
+        let at = |wanted| line(&replay, PhaseKind::Passes(1), wanted);
         let weights = at(Line::TpParams) + at(Line::ReplicatedParams) + at(Line::ExpertParams);
         assert_near("weights", weights, 2 * (of(true) + of(false)));
         let (muon, adam) = (at(Line::MatrixOptimizer), at(Line::OtherOptimizer));
@@ -209,7 +209,7 @@ fn muon_state_is_shared_out_by_whole_tensors() {
     let tensors = run.recipe.tensors();
     let matrices = tensors.iter().filter(|tensor| tensor.optimizer == Optimizer::Muon);
     let counted = 8 * matrices.map(recipe::Tensor::elements).sum::<u64>();
-    let held = |rank| line(&run.replay(rank, 2), "fwdbwd1", Line::MatrixOptimizer);
+    let held = |rank| line(&run.replay(rank, 2), PhaseKind::Passes(1), Line::MatrixOptimizer);
     let each: Vec<u64> = (0..8).map(held).collect();
     assert_near("muon over all ranks", each.iter().sum(), counted);
     let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
@@ -282,10 +282,10 @@ fn zero_shares_out_state_then_gradients_then_weights() {
     });
     let params = replays[0].params;
     for (replay, [weights, gradients, state]) in replays.iter().zip([[1, 1, 1], [1, 1, 8], [1, 8, 8], [8, 8, 8]]) {
-        let at = |wanted| line(replay, "opt1", wanted);
+        let at = |wanted| line(replay, PhaseKind::Update(1), wanted);
         assert_near("weights", at(Line::TpParams) + at(Line::ReplicatedParams), 2 * params / weights);
         assert_near("gradients", at(Line::Gradients), 4 * params / gradients);
-        let moments = line(replay, "fwdbwd1", Line::OtherOptimizer);
+        let moments = line(replay, PhaseKind::Passes(1), Line::OtherOptimizer);
         assert_near("state", moments, 12 * params / state);
     }
     let peaks: Vec<u64> = replays.iter().map(Replay::allocated_peak).collect();

@@ -1,10 +1,10 @@
 //! Replays of built-in recipes: what Megatron has is replayed, what it has not is named.
 
 use layout::{LayoutRequest, StagePlan, check};
-use memory::ledger::Replay;
-use memory::ledger::megatron::{Job, MegatronOptions, explain};
-use memory::{Line, Unmodelled};
+use ledger::megatron::{Job, MegatronOptions, explain};
 use recipe::Recipe;
+use replay::Replay;
+use replay::{Line, Unmodelled};
 
 fn explained(recipe: &Recipe, request: &LayoutRequest, rank: u64) -> Result<Replay, Unmodelled> {
     explained_over(recipe, request, rank, 3)
@@ -58,7 +58,7 @@ fn steps_leak_nothing_under_any_recompute_policy() {
                 // Bytes may differ by what a reused block is larger; what is held may not.
                 let kept = |steps| {
                     let replay = explained_over(&builtin(name), &request, rank, steps).unwrap();
-                    let retained = replay.retained.into_iter().map(|h| (h.stand, h.name, h.count));
+                    let retained = replay.retained.into_iter().map(|h| (h.origin, h.name, h.count));
                     retained.collect::<std::collections::BTreeSet<_>>()
                 };
                 assert_eq!(kept(1), kept(3), "{name} {policy} pp {pp}");

@@ -1,10 +1,10 @@
 //! Fp8 recipes of the Megatron ledger: what they save, and what weights kept in fp8 save besides.
 
 use layout::{Layout, LayoutRequest, StagePlan, ZeroStage, check};
-use memory::ledger::Replay;
-use memory::ledger::megatron::{Fp8Recipe, Job, MegatronOptions, Routing, explain};
-use memory::{Line, Unmodelled};
+use ledger::megatron::{Fp8Recipe, Job, MegatronOptions, Routing, explain};
 use recipe::Recipe;
+use replay::Replay;
+use replay::{Line, Unmodelled};
 use std::collections::BTreeSet;
 
 const RECIPES: [Fp8Recipe; 5] =
@@ -100,7 +100,7 @@ fn steps_leak_nothing() {
         for (fp8, gathers) in RECIPES.into_iter().flat_map(|fp8| [(fp8, false), (fp8, true)]) {
             let kept = |steps| {
                 let retained = run.explain(Some(fp8), gathers, steps).unwrap().retained;
-                retained.into_iter().map(|h| (h.stand, h.name, h.count)).collect::<BTreeSet<_>>()
+                retained.into_iter().map(|h| (h.origin, h.name, h.count)).collect::<BTreeSet<_>>()
             };
             assert_eq!(kept(1), kept(3), "{} {fp8:?} {gathers}", run.layout.flags());
         }

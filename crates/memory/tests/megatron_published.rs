@@ -8,7 +8,7 @@
 //! `--cross-entropy-loss-fusion`, GBS 32 or 64.
 
 use layout::{LayoutRequest, Recompute, StagePlan, check};
-use memory::ledger::megatron::{CrossEntropy, Job, MegatronOptions, replay};
+use ledger::megatron::{CrossEntropy, Job, MegatronOptions, replay};
 use recipe::kinds::Activation;
 use recipe::kinds::attention::AttentionKind;
 use recipe::precision::OptimizerPolicy;

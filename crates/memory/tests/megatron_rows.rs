@@ -3,9 +3,9 @@
 
 use layout::measured::Case;
 use layout::{StagePlan, check};
-use memory::ledger::Replay;
-use memory::ledger::megatron::{Job, MegatronOptions, explain, replay};
+use ledger::megatron::{Job, MegatronOptions, explain, replay};
 use recipe::Mixer;
+use replay::Replay;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn rows() -> Vec<(Case, Value)> {
     rows.into_iter().map(|row| (Case::read(&row["case"]).unwrap(), row)).collect()
 }
 
-fn replayed(case: &Case, run: fn(&Job) -> Result<Replay, memory::Unmodelled>) -> Replay {
+fn replayed(case: &Case, run: fn(&Job) -> Result<Replay, replay::Unmodelled>) -> Replay {
     let layout = check(&case.recipe, &case.request).layout.unwrap();
     let stages = StagePlan::new(&case.recipe, &layout, None).unwrap();
     let options = MegatronOptions::measured(case).unwrap();
@@ -49,7 +49,7 @@ fn measured(row: &Value, key: &str, is_step_only: bool) -> u64 {
 /// Errors of one row as fractions: static memory, allocated peak, reserved peak.
 fn errors(replay: &Replay, row: &Value) -> [f64; 3] {
     let pairs = [
-        (replay.phase("optimizer").unwrap().allocated, row["optimizer"]["alloc"].as_u64().unwrap()),
+        (replay.phase(replay::PhaseKind::Optimizer).unwrap().allocated, row["optimizer"]["alloc"].as_u64().unwrap()),
         (replay.allocated_peak(), measured(row, "peak", true)),
         (replay.reserved_peak(), measured(row, "reserved_peak", false)),
     ];
@@ -71,7 +71,7 @@ fn every_measured_rank_is_replayed_within_bounds() {
         assert_eq!(Some(replay.params), row["params"].as_u64(), "{}", case.name);
         let [a, b, c] = e.map(|e| 100.0 * e);
         let highest = replay.highest();
-        let at = format!("{} {}", highest.name, highest.peak.stand);
+        let at = format!("{} {}", highest.kind, highest.peak.origin);
         println!("{:28} {a:+8.3}% {b:+8.3}% {c:+8.3}%  {at}", case.name);
         assert!(e[0].abs() <= 0.002, "{}: static memory is off by {a:.3}%", case.name);
         by_kind.entry(kind(&case)).or_default().push(e);
@@ -97,7 +97,7 @@ fn no_measured_row_moves_by_a_byte() {
     let mut expected = golden.lines();
     for (case, _) in rows() {
         for phase in &replayed(&case, replay).phases {
-            let (name, peak) = (&phase.name, phase.peak.allocated);
+            let (name, peak) = (phase.kind.to_string(), phase.peak.allocated);
             let line = format!(
                 "{} {name} {} {peak} {} {} {}",
                 case.name, phase.allocated, phase.reserved, phase.reserved_peak, phase.inactive_split_peak
@@ -126,7 +126,7 @@ fn a_step_leaves_nothing_but_what_is_retained_by_name() {
         let replay = replayed(&case, explain);
         for holder in &replay.retained {
             let is_known = RETAINED.contains(&holder.name);
-            assert!(is_known, "{}: {} `{}` {} B", case.name, holder.stand, holder.name, holder.bytes);
+            assert!(is_known, "{}: {} `{}` {} B", case.name, holder.origin, holder.name, holder.bytes);
         }
         if !case.recipe.has(Mixer::Moe) && case.request.pp.is_none() {
             assert!(replay.retained.is_empty(), "{}: {:?}", case.name, replay.retained);
@@ -141,6 +141,6 @@ fn lines_and_holders_sum_to_the_peak() {
         let peak = replay.allocated_peak();
         assert_eq!(replay.by_line().iter().sum::<u64>(), peak, "{}", case.name);
         assert_eq!(replay.holders.iter().map(|h| h.bytes).sum::<u64>(), peak, "{}", case.name);
-        assert_eq!(replay.by_stand().iter().map(|s| s.1).sum::<u64>(), peak, "{}", case.name);
+        assert_eq!(replay.by_origin().iter().map(|s| s.1).sum::<u64>(), peak, "{}", case.name);
     }
 }

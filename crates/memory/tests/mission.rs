@@ -3,12 +3,12 @@
 
 use hardware::Device;
 use layout::{Checked, LayoutRequest, Mesh, Order, OwnershipTable, StagePlan, check};
-use memory::Line;
+use ledger::Ledger;
+use ledger::megatron::{MegatronOptions, Routing};
 use memory::fit::{Entry, Fit, FitRequest, RankClass, at_overloads, checklist, levers, review};
-use memory::ledger::Ledger;
-use memory::ledger::megatron::{MegatronOptions, Routing};
 use recipe::precision::OptimizerPolicy;
 use recipe::{Mixer, Recipe};
+use replay::Line;
 use units::Bytes;
 
 fn recipe(name: &str) -> Recipe {
@@ -236,7 +236,7 @@ fn formats_move_their_own_lines() {
     };
     let plain = price(|_| {});
     let thin = price(|o| o.gradients = recipe::Dtype::Bf16);
-    let fp8 = price(|o| o.fp8 = Some(memory::ledger::megatron::Fp8Recipe::Tensorwise));
+    let fp8 = price(|o| o.fp8 = Some(ledger::megatron::Fp8Recipe::Tensorwise));
     let of = |class: &RankClass, line| class.line(Entry::Ledger(line));
     assert!(of(&thin, Line::Gradients) * 10 < of(&plain, Line::Gradients) * 7);
     assert_eq!(of(&thin, Line::TpParams), of(&plain, Line::TpParams));

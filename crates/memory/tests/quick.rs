@@ -2,7 +2,7 @@
 
 use layout::order::Pipeline;
 use layout::{LayoutRequest, Recompute, Schedule, StagePlan, ZeroStage, check};
-use memory::ledger::megatron::{Job, MegatronOptions, Routing, replay};
+use ledger::megatron::{Job, MegatronOptions, Routing, replay};
 use memory::quick::{Quick, QuickStage, in_flight};
 use proptest::prelude::*;
 use recipe::Recipe;

@@ -1,10 +1,10 @@
 //! What was predicted beside what a run came to, for those who show it.
 
+use ::ledger::shardwright::{self as ledger, Held, InPhase, Phase};
 use comm::{Call, Kind, Moved};
 use diag::Finding;
 use layout::activations::{Dealing, Routing, volume};
 use layout::{Layout, OwnershipTable};
-use memory::ledger::shardwright::{self as ledger, Held, InPhase, Phase};
 use recipe::Recipe;
 use units::named;
 

@@ -2,7 +2,7 @@
 //! this runtime, as names and shapes that follow from a layout; a run that keeps anything else
 //! panics, so that what is priced is what is kept.
 
-pub use memory::ledger::shardwright::{Holds, Rows, Save, Sizes};
+pub use ledger::shardwright::{Holds, Rows, Save, Sizes};
 
 use crate::mat::Mat;
 use crate::real::Real;

@@ -10,7 +10,7 @@ use crate::saved::{Save, Saved};
 use comm::Result;
 use diag::{Blame, Finding};
 use layout::{Layout, OwnershipTable};
-use memory::ledger::shardwright as declared;
+use ledger::shardwright as declared;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Layer, Mixer, Place, Recipe};
 

@@ -19,7 +19,7 @@ use crate::stack::{Kept, Stack, residuals};
 use comm::{Call, Result};
 use diag::Finding;
 use layout::{Axis, Layout, OwnershipTable};
-use memory::ledger::shardwright as declared;
+use ledger::shardwright as declared;
 use recipe::{Place, Recipe};
 
 /// What all depths together weigh beside the main loss: Megatron's `mtp_loss_scaling_factor`.

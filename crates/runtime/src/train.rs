@@ -19,7 +19,7 @@ use comm::{Call, Comm, Group, Op, Result};
 use layout::activations::Dealing;
 use layout::order::{Pass, Pipeline};
 use layout::{Axis, Layout, OwnershipTable, ZeroStage};
-use memory::ledger::shardwright::{Held, Phase};
+use ledger::shardwright::{Held, Phase};
 use recipe::{Mixer, Optimizer, Recipe};
 use std::ops::Range;
 

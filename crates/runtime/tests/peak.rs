@@ -2,7 +2,7 @@
 //! nearly.
 
 use layout::OwnershipTable;
-use memory::ledger::shardwright::Phase;
+use ledger::shardwright::Phase;
 use runtime::live::{Counting, Meter};
 use runtime::optimizer::Settings;
 use runtime::report::{self, PhaseLine, StepHeld, Subject};

@@ -2,7 +2,7 @@
 
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest};
-use memory::ledger::Ledger;
+use ledger::Ledger;
 use search::{Effort, OffloadChoice, Question, Reach, lay_out, pricers, search};
 use std::time::Instant;
 

@@ -8,11 +8,11 @@ use crate::simplicity::complexity;
 use crate::space::{Realm, Space};
 use cost::Prices;
 use layout::{Layout, ZeroStage};
-use memory::Unmodelled;
+use ledger::Ledger;
 use memory::fit::{communicator_bytes, communicators};
-use memory::ledger::Ledger;
 use memory::quick::{Drawn, Flow, Highest, KindWeights, Probes, Quick, Shards, StageTerms, Sum, in_flight_under};
 use recipe::Mixer;
+use replay::Unmodelled;
 use std::collections::BTreeMap;
 use units::named;
 

@@ -3,9 +3,9 @@
 use crate::point::Offload;
 use hardware::Cluster;
 use layout::{Layout, LayoutRequest};
-use memory::Unmodelled;
-use memory::ledger::Ledger;
+use ledger::Ledger;
 use recipe::Recipe;
+use replay::Unmodelled;
 use units::Bytes;
 
 /// What is searched, and within which limits.

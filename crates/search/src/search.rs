@@ -13,9 +13,9 @@ use crate::space::{Realm, Space};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
 use layout::{Layout, Recompute, Schedule, StagePlan, ZeroStage};
-use memory::Unmodelled;
 use memory::quick::Shards;
 use rayon::prelude::*;
+use replay::Unmodelled;
 
 /// How many keys are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

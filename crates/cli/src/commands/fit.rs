@@ -9,15 +9,15 @@ use crate::table::{Table, heading};
 use diag::{Blame, Finding};
 use hardware::Cluster;
 use layout::{Checked, Layout, LayoutRequest, StagePlan, check};
-use memory::Unmodelled;
+use ledger::megatron::CrossEntropy;
+use ledger::{Ledger, deepspeed};
 use memory::fit::{
     Fit, FitRequest, Item, Lever, OffloadRequest, Overload, RankClass, Verdict, at_overloads, checklist, communicators,
     levers,
 };
-use memory::ledger::megatron::CrossEntropy;
-use memory::ledger::{Ledger, deepspeed};
 use recipe::precision::OptimizerPolicy;
 use recipe::{Mixer, Mode, Recipe};
+use replay::Unmodelled;
 use serde_json::{Value, json};
 use units::{Bytes, count};
 
@@ -263,7 +263,7 @@ pub fn verdict_text(fit: &Fit, request: &FitRequest) -> String {
         Bytes(worst.total()),
         Bytes(request.device.visible_bytes()),
         request.headroom,
-        worst.peak_stand,
+        worst.peak_origin,
         worst.peak_phase,
     )
 }
@@ -318,7 +318,7 @@ fn classes_text(fit: &Fit) -> String {
             Bytes(class.reserved_peak).to_string(),
             Bytes(class.outside).to_string(),
             format!("{left:.1} GiB"),
-            format!("{} ({})", class.peak_stand, class.peak_phase),
+            format!("{} ({})", class.peak_origin, class.peak_phase),
         ]);
     }
     heading("Rank classes") + &table.render()
@@ -333,13 +333,13 @@ fn phases_text(class: &RankClass) -> String {
             Some(bytes) => Bytes(bytes).to_string(),
         };
         table.row([
-            phase.name.as_str(),
+            &phase.kind.to_string(),
             &Bytes(phase.allocated_peak).to_string(),
             &part(0),
             &part(1),
             &part(2),
             &Bytes(phase.reserved_peak).to_string(),
-            phase.what,
+            phase.kind.what(),
         ]);
     }
     heading(&format!("Phases of stage {}", class.stage)) + &table.render()
@@ -405,12 +405,12 @@ fn unmodelled_text(fit: &Fit) -> String {
 /// One rank class as JSON.
 fn class_json(class: &RankClass) -> Value {
     let line = |a: &memory::fit::Amount| json!({ "line": a.entry.name(), "bytes": a.bytes, "basis": a.basis, "scales_with": a.entry.scales_with(), "ignores": a.entry.ignores() });
-    let phase = |p: &memory::fit::PhasePeak| json!({ "phase": p.name, "allocated_peak_bytes": p.allocated_peak, "forward_loss_backward_bytes": p.parts, "reserved_peak_bytes": p.reserved_peak, "what": p.what });
+    let phase = |p: &memory::fit::PhasePeak| json!({ "phase": p.kind.to_string(), "allocated_peak_bytes": p.allocated_peak, "forward_loss_backward_bytes": p.parts, "reserved_peak_bytes": p.reserved_peak, "what": p.kind.what() });
     json!({
         "ranks": { "first": class.first_rank, "count": class.num_ranks }, "example_rank": class.first_rank, "stage": class.stage,
         "params": class.params, "lines": class.lines.iter().map(line).collect::<Vec<_>>(),
-        "phases": class.phases.iter().map(phase).collect::<Vec<_>>(), "peak_phase": class.peak_phase,
-        "peak_block": class.peak_stand.to_string(), "allocated_peak_bytes": class.allocated_peak,
+        "phases": class.phases.iter().map(phase).collect::<Vec<_>>(), "peak_phase": class.peak_phase.to_string(),
+        "peak_block": class.peak_origin.to_string(), "allocated_peak_bytes": class.allocated_peak,
         "reserved_peak_bytes": class.reserved_peak, "outside_bytes": class.outside, "total_bytes": class.total(),
         "headroom_bytes": class.headroom, "host_bytes": class.offload.bytes(), "link_seconds": class.offload.link_seconds,
     })

@@ -13,11 +13,11 @@ use launch::job::{Frontend, Job, Seams, seams};
 use launch::lanes::{self, Lane};
 use launch::policy::Policy;
 use layout::{Checked, Engine, Layout, LayoutRequest, StagePlan, check};
-use memory::Unmodelled;
+use ledger::Ledger;
+use ledger::megatron::Reduction;
 use memory::fit::{Fit, FitRequest, HEADROOM, OffloadRequest};
-use memory::ledger::Ledger;
-use memory::ledger::megatron::Reduction;
 use recipe::{Recipe, Seam};
+use replay::Unmodelled;
 
 /// What was typed.
 pub struct Typed<'a> {

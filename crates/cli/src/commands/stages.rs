@@ -8,7 +8,7 @@ use crate::table::{Table, heading, wrap};
 use cost::Prices;
 use diag::{Blame, Finding};
 use layout::{Balance, Layout, Schedule, StagePlan};
-use memory::ledger::megatron::MegatronOptions;
+use ledger::megatron::MegatronOptions;
 use memory::quick::{Quick, Shards};
 use recipe::{Recipe, megatron};
 use search::{Order, Weights};

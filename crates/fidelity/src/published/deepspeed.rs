@@ -4,7 +4,7 @@
 use super::model::{self, Unsaid};
 use super::{Expressed, Peaks, need};
 use layout::{Engine, LayoutRequest, Recompute, StagePlan, ZeroStage};
-use memory::ledger::deepspeed::{DeepspeedOptions, Job, replay};
+use ledger::deepspeed::{DeepspeedOptions, Job, replay};
 use serde_json::Value;
 
 pub(super) fn predict(row: &Value) -> Result<Peaks, String> {

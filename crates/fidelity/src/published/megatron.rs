@@ -7,7 +7,7 @@
 use super::model::{self, Unsaid};
 use super::{Expressed, Peaks, need};
 use layout::{Engine, LayoutRequest, Recompute, StagePlan, ZeroStage};
-use memory::ledger::megatron::{CrossEntropy, Dispatcher, Fp8Recipe, Job, MegatronOptions, Reduction, replay};
+use ledger::megatron::{CrossEntropy, Dispatcher, Fp8Recipe, Job, MegatronOptions, Reduction, replay};
 use recipe::kinds::Norm;
 use recipe::{Dtype, Positions, Recipe};
 use serde_json::Value;

@@ -9,7 +9,7 @@
 //! where that has been measured on the device: `data/hardware`), and all else is reserved.
 //!
 //! Known weak: rows of Megatron-LM's own tests do not say whether dropout was on (its default is,
-//! and the masks are not replayed, so those come out low); [`nanotron`](memory::ledger::nanotron)
+//! and the masks are not replayed, so those come out low); [`nanotron`](ledger::nanotron)
 //! says where its replay is.
 
 mod deepspeed;
@@ -25,8 +25,8 @@ use crate::{Figure, Judged, Part, Refusal};
 use hardware::Device;
 use layout::{Layout, LayoutRequest, check};
 use memory::fit::communicators;
-use memory::ledger::Replay;
 use recipe::{Mixer, Recipe};
+use replay::Replay;
 use serde_json::Value;
 
 const GIB: f64 = (1u64 << 30) as f64;

@@ -3,7 +3,7 @@
 use super::model::{self, Unsaid};
 use super::{Expressed, Peaks, need};
 use layout::{Engine, LayoutRequest, Recompute, ZeroStage};
-use memory::ledger::nanotron::{Job, NanotronOptions, PipelineEngine, replay};
+use ledger::nanotron::{Job, NanotronOptions, PipelineEngine, replay};
 use serde_json::Value;
 
 pub(super) fn predict(row: &Value) -> Result<Peaks, String> {

@@ -7,7 +7,7 @@
 use super::model::{self, Unsaid};
 use super::{Expressed, Peaks, need};
 use layout::{Engine, LayoutRequest, Recompute, StagePlan, ZeroStage};
-use memory::ledger::fsdp2::{Edges, Fsdp2Options, Job, Reshard, replay};
+use ledger::fsdp2::{Edges, Fsdp2Options, Job, Reshard, replay};
 use serde_json::Value;
 
 pub(super) fn predict(row: &Value) -> Result<Peaks, String> {

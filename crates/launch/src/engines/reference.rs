@@ -58,7 +58,7 @@ pub(super) fn model(recipe: &Recipe, vocab: u64) -> Value {
             "conv": r.conv, "conv_bias": r.conv_bias,
         })),
         "mlp": recipe.mlp.as_ref().map(|m| json!({"ffn": m.ffn, "activation": m.activation.name()})),
-        "unsupported": memory::ledger::fsdp2::missing(recipe),
+        "unsupported": ledger::fsdp2::missing(recipe),
     })
 }
 
@@ -133,5 +133,5 @@ fn missing(recipe: &Recipe, rule: RuleId) -> Vec<Finding> {
         let message = format!("the reference model has no {name}; a model of your own with the plan's paths must");
         Finding::error(rule, Blame::Engine, "model", message)
     };
-    memory::ledger::fsdp2::missing(recipe).into_iter().map(refuse).collect()
+    ledger::fsdp2::missing(recipe).into_iter().map(refuse).collect()
 }

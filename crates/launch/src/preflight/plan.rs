@@ -6,9 +6,9 @@ use crate::engines;
 use crate::job::Job;
 use crate::policy::Policy;
 use layout::Engine;
-use memory::Unmodelled;
 use memory::fit::{Fit, Verdict};
 use recipe::{Optimizer, Recipe};
+use replay::Unmodelled;
 use units::Bytes;
 
 /// Who starts the processes, and so which environment they get.

@@ -7,8 +7,8 @@ use hardware::Cluster;
 use launch::job::{Frontend, Job, Seams, seams};
 use launch::{Emission, Policy};
 use layout::{Checked, Engine, Layout, LayoutRequest, Recompute, Schedule, StagePlan, ZeroStage, check};
+use ledger::Ledger;
 use memory::fit::OffloadRequest;
-use memory::ledger::Ledger;
 use recipe::{Feature, Mode, Recipe, Seam};
 
 /// A case with everything an emission borrows.
@@ -36,7 +36,7 @@ impl Case {
         let cluster = Cluster { nodes: layout.world.div_ceil(8), ..Cluster::parse("8xH200").unwrap() };
         let mut ledger = Ledger::of(layout.engine, &checked.recipe, &layout).ok();
         if let Some(Ledger::Megatron(options)) = &mut ledger {
-            options.reduction = memory::ledger::megatron::Reduction::Overlapped;
+            options.reduction = ledger::megatron::Reduction::Overlapped;
         }
         let name = source.name.clone();
         let (policy, frontend) = (Policy::default(), Frontend::MegatronLm);

@@ -2,9 +2,9 @@
 //! item with its evidence.
 
 use super::{Entry, Fit, FitRequest, RankClass, Verdict};
-use crate::line::Line;
 use layout::Recompute;
 use recipe::{Mixer, Optimizer};
+use replay::line::Line;
 use units::Bytes;
 
 /// One item and what shows it.

@@ -4,18 +4,17 @@
 use super::lines::{Amount, Entry, basis_of};
 use super::offload::Offload;
 use super::{FitRequest, reserve};
-use crate::Unmodelled;
-use crate::ledger::{Ledger, RankJob, Replay};
-use crate::line::{Line, Stand};
+use ledger::{Ledger, RankJob};
 use recipe::Mixer;
+use replay::Unmodelled;
+use replay::line::{Line, Origin};
+use replay::{PhaseKind, Replay};
 
 /// The highest point of one phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PhasePeak {
-    /// `model`, `ddp`, `optimizer`, `fwdbwd0`, `opt0` …
-    pub name: String,
-    /// What happens in it.
-    pub what: &'static str,
+    /// What runs in it.
+    pub kind: PhaseKind,
     /// The most allocated.
     pub allocated_peak: u64,
     /// The most allocated in forward, loss and backward, where the phase has them.
@@ -39,10 +38,10 @@ pub struct RankClass {
     pub lines: Vec<Amount>,
     /// Phases in order.
     pub phases: Vec<PhasePeak>,
-    /// Name of the phase the peak is in.
-    pub peak_phase: String,
+    /// The phase the peak is in.
+    pub peak_phase: PhaseKind,
     /// The block it stands in.
-    pub peak_stand: Stand,
+    pub peak_origin: Origin,
     /// The most bytes tensors hold.
     pub allocated_peak: u64,
     /// The most bytes the allocator holds.
@@ -109,8 +108,8 @@ impl RankClass {
             params: replay.params,
             lines,
             phases: replay.phases.iter().map(|p| phase(p, &offload)).collect(),
-            peak_phase: highest.name.clone(),
-            peak_stand: highest.peak.stand,
+            peak_phase: highest.kind,
+            peak_origin: highest.peak.origin,
             allocated_peak,
             reserved_peak,
             outside: outside_bytes,
@@ -139,36 +138,19 @@ impl RankClass {
 
 /// A phase, less what the host holds by then: main weights from the start, moments from the first
 /// step on.
-fn phase(phase: &crate::ledger::Phase, offload: &Offload) -> PhasePeak {
-    let activations = if phase.name.starts_with("fwdbwd") { offload.activation_bytes } else { 0 };
-    let state = match phase.name.as_str() {
-        "context" | "model" | "ddp" => 0,
-        "optimizer" | "fwdbwd0" => offload.optimizer_bytes / 3,
+fn phase(phase: &replay::Phase, offload: &Offload) -> PhasePeak {
+    let has_passes = matches!(phase.kind, PhaseKind::Passes(_));
+    let activations = if has_passes { offload.activation_bytes } else { 0 };
+    let state = match phase.kind {
+        PhaseKind::Context | PhaseKind::Model | PhaseKind::Buffers => 0,
+        PhaseKind::Optimizer | PhaseKind::Passes(0) => offload.optimizer_bytes / 3,
         _ => offload.optimizer_bytes,
     };
     let gone = activations + state;
     PhasePeak {
-        name: phase.name.clone(),
-        what: describe(&phase.name),
+        kind: phase.kind,
         allocated_peak: phase.peak.allocated.saturating_sub(gone),
-        parts: phase.name.starts_with("fwdbwd").then_some(phase.by_part.map(|bytes| bytes.saturating_sub(gone))),
+        parts: has_passes.then_some(phase.by_part.map(|bytes| bytes.saturating_sub(gone))),
         reserved_peak: phase.reserved_peak.saturating_sub(gone),
-    }
-}
-
-/// What happens in a phase.
-fn describe(name: &str) -> &'static str {
-    match name {
-        "context" => "device context and process groups",
-        "model" => "weights built",
-        "ddp" => "gradient buffers made, weights moved into theirs",
-        "optimizer" => "main weights made",
-        "fwdbwd0" => "first step: forward, loss, backward, gradient reduction; workspaces made",
-        "opt0" => "first optimizer step: moments made",
-        "fwdbwd" => "microbatches forward, loss, backward; from ZeRO 2 on gradient reduction",
-        "state" => "weights, gradient buffers and moments: what stays between steps",
-        "reduce" => "gradients reduced over replicas and copies",
-        _ if name.starts_with("fwdbwd") => "forward, loss, backward, gradient reduction",
-        _ => "optimizer step, weights gathered",
     }
 }

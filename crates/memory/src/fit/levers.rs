@@ -2,11 +2,11 @@
 //! listed with what it saves on the worst rank and what it costs.
 
 use super::{Entry, Fit, FitRequest, OffloadRequest};
-use crate::ledger::Ledger;
-use crate::line::Line;
 use layout::request::{Balance, Engine, LayoutRequest, Recompute, RecomputeModule, ZeroStage};
 use layout::{StagePlan, check};
+use ledger::Ledger;
 use recipe::{Mixer, Recipe};
+use replay::line::Line;
 
 /// One change and what it comes to.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]

@@ -1,7 +1,7 @@
 //! Lines of a report: bytes with their basis, what they scale with and what leaves them alone.
 
-use crate::ledger::Ledger;
-use crate::line::Line;
+use ledger::Ledger;
+use replay::line::Line;
 
 /// Where a number comes from.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

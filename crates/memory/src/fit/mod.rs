@@ -19,11 +19,11 @@ pub use overload::{AtOverload, Overload, at_overloads};
 pub use reserve::{Communicator, communicator_bytes, communicators, outside};
 pub use review::{Change, Review, review};
 
-use crate::Unmodelled;
-use crate::ledger::Ledger;
 use hardware::Device;
 use layout::{Layout, StagePlan};
+use ledger::Ledger;
 use recipe::Recipe;
+use replay::Unmodelled;
 use units::Bytes;
 
 /// Memory to leave free unless told otherwise, for what nobody replays.

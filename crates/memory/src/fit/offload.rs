@@ -4,11 +4,12 @@
 //! the link are stated, not hidden; NVMe is not modelled.
 
 use super::FitRequest;
-use crate::ledger::{Ledger, Replay};
-use crate::line::Line;
 use crate::quick::in_flight;
 use layout::OwnershipTable;
+use ledger::Ledger;
 use recipe::Optimizer;
+use replay::Replay;
+use replay::line::Line;
 
 /// Bytes a host link moves in a second: PCIe 5.0 ×16, one direction, as the H200's datasheet gives
 /// it (128 GB/s both ways); older links take longer.

@@ -2,7 +2,7 @@
 //! factor at which it no longer fits.
 
 use super::{Fit, FitRequest};
-use crate::Unmodelled;
+use replay::Unmodelled;
 
 /// The worst class at one overload factor.
 #[derive(Clone, Copy, Debug, PartialEq)]

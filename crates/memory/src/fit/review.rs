@@ -42,7 +42,7 @@ pub fn review(before: &Fit, after: &Fit) -> Review {
     let change = |entry: Entry| Change { entry, before: old.line(entry), after: new.line(entry) };
     let mut changes: Vec<Change> = entries.into_iter().map(change).filter(|c| c.delta() != 0).collect();
     changes.sort_by_key(|c| std::cmp::Reverse(c.delta().unsigned_abs()));
-    let peak = |class: &RankClass| (class.peak_phase.clone(), class.peak_stand.to_string());
+    let peak = |class: &RankClass| (class.peak_phase.to_string(), class.peak_origin.to_string());
     Review {
         changes,
         peaks: [peak(old), peak(new)],

@@ -8,11 +8,12 @@
 //! counts: the buffers of a neighbour of another kind are taken to be the larger's.
 
 use super::{Highest, KindWeights, StageShape, State, Sum};
-use crate::Unmodelled;
-use crate::ledger::{Ledger, RankJob, Replay};
-use crate::line::Line;
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, StagePlan, ZeroStage, settle};
+use ledger::{Ledger, RankJob};
 use recipe::{Layer, Recipe};
+use replay::Unmodelled;
+use replay::line::Line;
+use replay::{PhaseKind, Replay};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -74,9 +75,9 @@ impl Figures {
     fn of(replay: &Replay) -> Figures {
         let mut all = [0; 9];
         for phase in &replay.phases {
-            if !phase.is_of_a_step() {
+            if !phase.kind.is_of_a_step() {
                 all[SETUP] = all[SETUP].max(phase.peak.allocated as i64);
-            } else if phase.name.starts_with("fwdbwd") {
+            } else if matches!(phase.kind, PhaseKind::Passes(_)) {
                 (0..3).for_each(|part| all[part] = all[part].max(phase.by_part[part] as i64));
             } else {
                 all[3] = all[3].max(phase.peak.allocated as i64);

@@ -5,13 +5,13 @@
 //! shares most of its probes that way.
 
 use super::{Held, Quick};
-use crate::Unmodelled;
-use crate::ledger::Replay;
-use crate::ledger::megatron::{Job, MegatronOptions, replay};
-use crate::line::Line;
 use layout::request::RecomputeModule;
 use layout::{Layout, LayoutRequest, Needs, OwnershipTable, Recompute, StagePlan, ZeroStage, settle};
+use ledger::megatron::{Job, MegatronOptions, replay};
 use recipe::{Layer, Mixer, Optimizer, Place, Recipe, Surface};
+use replay::Unmodelled;
+use replay::line::Line;
+use replay::{PhaseKind, Replay};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -328,7 +328,7 @@ fn mixer_of(module: RecomputeModule) -> Option<Mixer> {
 /// optimizer state, and of gradients what lies outside their buffers. Probes keep whole optimizer
 /// state, whose blocks and steps are not a real stage's, so both are left out.
 fn running_bytes(replay: &Replay, grad_width: u64) -> u64 {
-    let running = replay.phases.iter().filter(|phase| phase.name.starts_with("fwdbwd"));
+    let running = replay.phases.iter().filter(|phase| matches!(phase.kind, PhaseKind::Passes(_)));
     let Some(highest) = running.max_by_key(|phase| phase.peak.allocated) else { return 0 };
     let of = |line: Line| highest.peak.by_line[line as usize];
     let fixed = [

@@ -2,9 +2,9 @@
 //! (`ledger/megatron/fsdp.rs`), a layer a unit.
 
 use super::{Flow, StageTerms};
-use crate::ledger::megatron::UNITS_AHEAD;
-use crate::tape::BF16;
 use layout::ZeroStage;
+use ledger::megatron::UNITS_AHEAD;
+use replay::tape::BF16;
 
 /// What is gathered and reduced unit by unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use crate::team;
 use crate::wide::{self, exp_over, most, wide};
 use comm::{Call, Op, Result};
 use layout::Layout;
-use memory::ledger::shardwright as declared;
+use ledger::shardwright as declared;
 use recipe::{Positions, Recipe};
 
 const EMBED: &str = "out of the embedding";

@@ -15,7 +15,7 @@ use crate::real::Real;
 use crate::saved::Saved;
 use crate::split::{heads, tensor};
 use comm::Result;
-use memory::ledger::shardwright::DELTA_CHUNK;
+use ledger::shardwright::DELTA_CHUNK;
 use recipe::kinds::gated_delta::GatedDelta as Kind;
 
 const NAMES: [&str; 2] = ["into gated_delta", "out of gated_delta"];

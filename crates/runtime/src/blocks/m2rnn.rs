@@ -20,7 +20,7 @@ use crate::saved::Saved;
 use crate::split::{tensor, time};
 use crate::wide::{map2, wide};
 use comm::{Call, Op, Result};
-use memory::ledger::shardwright::{Link, m2rnn_chunk};
+use ledger::shardwright::{Link, m2rnn_chunk};
 use recipe::kinds::m2rnn::M2rnn as Kind;
 
 const NAMES: [&str; 2] = ["into recurrent", "out of recurrent"];

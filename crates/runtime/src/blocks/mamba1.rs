@@ -18,7 +18,7 @@ use crate::saved::Saved;
 use crate::split::tensor;
 use crate::wide::map2;
 use comm::{Call, Op, Result};
-use memory::ledger::shardwright::MAMBA1_CHUNK;
+use ledger::shardwright::MAMBA1_CHUNK;
 use recipe::kinds::mamba1::Mamba1 as Kind;
 
 const NAMES: [&str; 2] = ["into mamba", "out of mamba"];

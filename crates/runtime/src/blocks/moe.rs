@@ -15,7 +15,7 @@ use crate::saved::Saved;
 use crate::split::experts::Plan;
 use comm::Result;
 use layout::Axis;
-use memory::ledger::shardwright::routing_indices;
+use ledger::shardwright::routing_indices;
 use recipe::kinds::moe::Moe as Kind;
 
 const SHARED: Words =

@@ -58,7 +58,7 @@ impl RankOutcome {
 mod travel {
     use crate::report::HeldInPhase;
     use layout::activations::{Dealing, Routed};
-    use memory::ledger::shardwright::{Held, Phase};
+    use ledger::shardwright::{Held, Phase};
 
     /// Each phase by its number, its lines, and its peak behind whether there is one.
     pub fn phases(phases: &[HeldInPhase]) -> Vec<u64> {

@@ -2,14 +2,14 @@
 
 use hardware::Cluster;
 use layout::{Layout, LayoutRequest};
-use memory::Unmodelled;
-use memory::ledger::Ledger;
+use ledger::Ledger;
 use recipe::Recipe;
+use replay::Unmodelled;
 use search::{OffloadChoice, Question, Reach, Space, lay_out};
 use units::Bytes;
 
 fn megatron(recipe: &Recipe, _: &Layout) -> Result<Ledger, Unmodelled> {
-    Ok(Ledger::Megatron(memory::ledger::megatron::MegatronOptions::of(recipe)))
+    Ok(Ledger::Megatron(ledger::megatron::MegatronOptions::of(recipe)))
 }
 
 fn own(recipe: &Recipe, layout: &Layout) -> Result<Ledger, Unmodelled> {

@@ -2,7 +2,7 @@
 
 use crate::commands::{model_line, ranges, shorten};
 use crate::table::{Table, heading, wrap};
-use memory::ledger::shardwright::Phase;
+use ledger::shardwright::Phase;
 use recipe::Mixer;
 use runtime::rehearse::{Ask, Ending, Number, Prepared, Rehearsal, Source, Worst};
 use runtime::report::{Line, MemoryLine, PhaseLine};

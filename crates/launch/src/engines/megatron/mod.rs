@@ -15,8 +15,8 @@ use crate::job::Job;
 use crate::quote;
 use diag::{Blame, Finding};
 use layout::ZeroStage;
-use memory::ledger::Ledger;
-use memory::ledger::megatron::MegatronOptions;
+use ledger::Ledger;
+use ledger::megatron::MegatronOptions;
 
 pub use depth::Shape;
 

@@ -6,7 +6,7 @@ use super::{patched, unsayable};
 use crate::emission::Kind;
 use crate::job::Job;
 use diag::Finding;
-use memory::ledger::megatron::{Dispatcher, MegatronOptions};
+use ledger::megatron::{Dispatcher, MegatronOptions};
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;

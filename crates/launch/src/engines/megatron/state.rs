@@ -6,7 +6,7 @@ use crate::emission::Kind;
 use crate::job::Job;
 use diag::Finding;
 use layout::{Recompute, ZeroStage};
-use memory::ledger::megatron::{CrossEntropy, Fp8Recipe, MegatronOptions, Reduction};
+use ledger::megatron::{CrossEntropy, Fp8Recipe, MegatronOptions, Reduction};
 use recipe::{Dtype, Mixer, Optimizer};
 
 const LAYOUT: Kind = Kind::Layout;

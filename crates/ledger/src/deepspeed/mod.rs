@@ -1,0 +1,143 @@
+//! DeepSpeed 0.19.8: ZeRO 0 to 3 around a model of plain torch blocks, as a Hugging Face model is
+//! one, in bf16 with AdamW in one parameter group. File names are relative to `deepspeed`.
+//!
+//! Activations are those of the native lane ([`super::fsdp2`]). Not replayed: what lies outside
+//! the caching allocator, NVMe offload, ZenFlow, quantized weights and gradients, hierarchical
+//! partitioning, fp32 gradient accumulation, and whatever [`Unmodelled`] names. No rank of it has
+//! been measured: every figure is modelled from source.
+
+mod host;
+mod options;
+mod stage0;
+mod stage12;
+mod stage3;
+mod zero;
+
+pub use host::HostBytes;
+pub use options::{DeepspeedOptions, Offload};
+
+use crate::fsdp2::plain::{Blocks, Config, Model, Param, Place, Rank, Unit};
+use layout::ZeroStage;
+use replay::Unmodelled;
+use replay::line::{Line, Origin};
+use replay::tape::{FP32, Tape, backward};
+use replay::{Phase, PhaseKind, Replay};
+use stage0::Stage0;
+use stage3::Stage3;
+use stage12::{Stage12, Step};
+use std::rc::{Rc, Weak};
+use zero::Zero;
+
+/// The rank a replay under DeepSpeed is of.
+pub type Job<'a> = super::Job<'a, DeepspeedOptions>;
+
+/// Replays one rank from an empty device through its steps.
+pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
+    Ok(run(&config(job)?, job, None))
+}
+
+/// Replays, then replays again up to the highest point and says who holds what there.
+pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
+    let config = config(job)?;
+    let found = run(&config, job, None);
+    Ok(run(&config, job, Some(found.highest().peak.event)))
+}
+
+/// What offloading keeps on the host, for one rank.
+pub fn host_bytes(job: &Job) -> Result<HostBytes, Unmodelled> {
+    let config = config(job)?;
+    let (_, units) = Model::new(&config);
+    Ok(host::count(&zero::unique(&units), config.dense_shards, job.layout.zero, job.options))
+}
+
+fn config(job: &Job) -> Result<Config, Unmodelled> {
+    let Job { recipe, layout, stages, rank, options } = *job;
+    let refuse = |what: &str, why: &str| Err(Unmodelled::new(what, why));
+    if layout.pp.splits() {
+        return refuse("a pipeline under DeepSpeed", "its PipelineModule is not replayed yet");
+    }
+    if layout.ep.splits() {
+        return refuse("expert parallelism under DeepSpeed", "its expert groups are not replayed yet");
+    }
+    if options.offload_param.is_some() && layout.zero != ZeroStage::Three {
+        return refuse("weights on the host below zero 3", "DeepSpeed offloads partitioned weights only");
+    }
+    if options.offload_optimizer.is_some() && layout.zero == ZeroStage::Zero {
+        return refuse("optimizer state on the host at zero 0", "DeepSpeed offloads partitioned state only");
+    }
+    let mut config = Config::new(Place { blocks: Blocks::Common, recipe, layout, stages, rank })?;
+    config.edges_apart = true;
+    Ok(config)
+}
+
+fn run(config: &Config, job: &Job, wanted: Option<u64>) -> Replay {
+    let tape = Tape::new(wanted);
+    let (model, units) = Model::new(config);
+    let (engine, rank) = build(config, job, &units, &tape);
+    let _table = Model::rotary_table(config, &tape);
+    // `deepspeed.initialize` wraps model and optimizer in one call.
+    let mut phases = vec![Phase::read(&tape, PhaseKind::Model), Phase::read(&tape, PhaseKind::Optimizer)];
+    for step in 0..job.options.steps {
+        tape.reset_peaks();
+        run_step(&rank, &model, &*engine);
+        phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
+        tape.enter(Origin::Optimizer);
+        tape.reset_peaks();
+        engine.step();
+        phases.push(Phase::read(&tape, PhaseKind::Update(step)));
+    }
+    let params = zero::elements(&zero::unique(&units));
+    let mut replay = Replay { params, phases, holders: Vec::new(), retained: Vec::new() };
+    if wanted.is_some() {
+        replay.holders = tape.wanted_holders();
+        replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
+    }
+    replay
+}
+
+/// The stage's engine, with every parameter hooked to it, and the rank it wraps.
+fn build(config: &Config, job: &Job, units: &[Unit], tape: &Tape) -> (Rc<dyn Zero>, Rc<Rank>) {
+    let (told, shards, params) = (job.options, config.dense_shards, zero::unique(units));
+    let rank = |engine| Rank::new(config.clone(), tape.clone(), engine);
+    match job.layout.zero {
+        ZeroStage::Zero => {
+            let engine = Rc::new(Stage0::new(tape, params, told.reduce_bucket_size));
+            (engine.clone(), rank(engine))
+        }
+        ZeroStage::One | ZeroStage::Two => {
+            let partitions_gradients = job.layout.zero == ZeroStage::Two;
+            let step = Step { partitions_gradients, microbatches: config.microbatches };
+            let engine = Rc::new(Stage12::new(tape, params.clone(), shards, step, told));
+            hook(&params, &engine);
+            (engine.clone(), rank(engine))
+        }
+        ZeroStage::Three => {
+            let engine = Rc::new(Stage3::new(tape, units, shards, told));
+            hook(&params, &engine);
+            (engine.clone(), rank(engine))
+        }
+    }
+}
+
+/// Tells an engine of every gradient. The hook does not own the engine, which owns the leaf.
+fn hook<Z: Zero + 'static>(params: &[Rc<Param>], engine: &Rc<Z>) {
+    for (index, param) in params.iter().enumerate() {
+        let engine: Weak<Z> = Rc::downgrade(engine);
+        param.leaf.on_grad(move || {
+            if let Some(engine) = engine.upgrade() {
+                engine.grad_ready(index);
+            }
+        });
+    }
+}
+
+fn run_step(c: &Rc<Rank>, model: &Model, engine: &dyn Zero) {
+    for microbatch in 0..c.config.microbatches {
+        c.tape.set_recording(true);
+        let loss = model.forward(c, None);
+        c.is_backward.set(true);
+        backward(&c.tape, &loss, c.tape.tensor(Line::Loss, 1, FP32, "loss gradient"));
+        c.is_backward.set(false);
+        engine.end_of_backward(microbatch + 1 == c.config.microbatches);
+    }
+}

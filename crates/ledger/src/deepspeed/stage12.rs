@@ -1,0 +1,159 @@
+//! ZeRO 1 and 2: whole weights in one flat buffer, optimizer state over a partition of it, and
+//! gradients reduced through a bucket (`runtime/zero/stage_1_and_2.py`).
+
+use super::options::DeepspeedOptions;
+use super::zero::{Bucket, Zero, elements, flat_weights, gradients, state};
+use crate::fsdp2::plain::{Engine, Param};
+use replay::line::Line;
+use replay::tape::{BF16, FP32, Storage, Tape};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Partitions begin at multiples of so many elements (`nccl_start_alignment_factor`).
+const ALIGNMENT: u64 = 2;
+
+pub(super) struct Stage12 {
+    tape: Tape,
+    params: Vec<Rc<Param>>,
+    bucket_size: u64,
+    buffers: u64,
+    partition: u64,
+    /// Whether gradients of other ranks' partitions are freed as they are reduced (ZeRO 2).
+    partitions_gradients: bool,
+    is_offloaded: bool,
+    /// Whether whole gradients are kept until the last microbatch (ZeRO 1).
+    waits: bool,
+    bucket: Cell<Bucket>,
+    _state: Vec<Rc<Storage>>,
+    moments: RefCell<Vec<Rc<Storage>>>,
+    ipg: RefCell<Vec<Rc<Storage>>>,
+    owned: RefCell<Option<Rc<Storage>>>,
+}
+
+/// What a step is like.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub partitions_gradients: bool,
+    pub microbatches: u64,
+}
+
+/// Elements of one rank's partition of the flat buffer.
+pub(super) fn partition(params: &[Rc<Param>], shards: u64) -> u64 {
+    elements(params).div_ceil(ALIGNMENT * shards) * ALIGNMENT
+}
+
+impl Stage12 {
+    pub fn new(tape: &Tape, params: Vec<Rc<Param>>, shards: u64, step: Step, told: &DeepspeedOptions) -> Stage12 {
+        let partition = partition(&params, shards);
+        let mut kept = vec![flat_weights(tape, &params, partition * shards)];
+        let is_offloaded = told.offload_optimizer.is_some();
+        if is_offloaded {
+            // Gradients pass through a buffer of the largest parameter on their way to the host.
+            let largest = params.iter().map(|param| param.elements()).max().unwrap_or(0);
+            kept.push(gradients(tape, largest, BF16, "offload buffer"));
+        } else {
+            let copy = tape.storage(Line::OtherOptimizer, partition * BF16, "copy of partition");
+            kept.push(state(tape, partition, "main weights"));
+            drop(copy);
+            drop(gradients(tape, partition, FP32, "zero gradients"));
+        }
+        Stage12 {
+            tape: tape.clone(),
+            params,
+            bucket_size: told.reduce_bucket_size,
+            buffers: if told.overlap_comm == Some(true) { 2 } else { 1 },
+            partition,
+            partitions_gradients: step.partitions_gradients,
+            is_offloaded,
+            waits: !step.partitions_gradients && step.microbatches > 1,
+            bucket: Cell::default(),
+            _state: kept,
+            moments: RefCell::default(),
+            ipg: RefCell::default(),
+            owned: RefCell::default(),
+        }
+    }
+
+    /// Buffers are made when a pass first needs them (`setup_buckets`).
+    fn make_buffers(&self) {
+        let mut ipg = self.ipg.borrow_mut();
+        if ipg.is_empty() {
+            let make = |_| self.tape.storage(Line::Communication, self.bucket_size * BF16, "reduce bucket");
+            ipg.extend((0..self.buffers).map(make));
+        }
+    }
+
+    /// Reduces what the bucket holds: this rank's part moves into its partition of gradients.
+    fn reduce(&self) {
+        if self.bucket.take().count > 0 && !self.is_offloaded {
+            let make = || gradients(&self.tape, self.partition, BF16, "gradient partition");
+            self.owned.borrow_mut().get_or_insert_with(make);
+        }
+    }
+
+    /// Copies one gradient into the bucket; one that is larger than the bucket is reduced alone.
+    fn take(&self, param: &Param) {
+        let Some(grad) = param.leaf.take_grad() else { return };
+        let mut bucket = self.bucket.get();
+        if bucket.overflows(param.elements(), self.bucket_size) {
+            self.reduce();
+            bucket = self.bucket.get();
+        }
+        bucket.add(param.elements());
+        self.bucket.set(bucket);
+        if param.elements() > self.bucket_size {
+            self.reduce();
+        }
+        drop(grad);
+    }
+}
+
+impl Engine for Stage12 {
+    fn pre_backward(&self, _unit: usize) {
+        if !self.waits {
+            self.make_buffers();
+        }
+    }
+
+    fn pre_forward(&self, _unit: usize) {}
+    fn post_forward(&self, _unit: usize) {}
+    fn post_backward(&self, _unit: usize) {}
+}
+
+impl Zero for Stage12 {
+    fn grad_ready(&self, index: usize) {
+        if !self.waits {
+            self.take(&self.params[index]);
+        }
+    }
+
+    fn end_of_backward(&self, is_last: bool) {
+        if self.waits && is_last {
+            self.make_buffers();
+            self.params.iter().for_each(|param| self.take(param));
+        }
+        self.reduce();
+        // Under ZeRO 1 gradients of other ranks' partitions stay views of the buffer.
+        if self.partitions_gradients {
+            self.ipg.borrow_mut().clear();
+        }
+    }
+
+    /// The partition's gradients flattened, then in fp32; moments are made at the first step.
+    fn step(&self) {
+        if self.is_offloaded {
+            self.ipg.borrow_mut().clear();
+            return;
+        }
+        let flat = gradients(&self.tape, self.partition, BF16, "flat gradient");
+        let fp32 = gradients(&self.tape, self.partition, FP32, "fp32 gradient");
+        drop(flat);
+        self.owned.take();
+        self.ipg.borrow_mut().clear();
+        let mut moments = self.moments.borrow_mut();
+        if moments.is_empty() {
+            moments.extend((0..2).map(|_| state(&self.tape, self.partition, "moment")));
+        }
+        drop(fp32);
+    }
+}

@@ -1,0 +1,119 @@
+//! Native PyTorch 2.11 with `fully_shard` around every layer and the whole model, mixed precision
+//! and fused AdamW; torchtitan's base. Sources are named by file, relative to pytorch.
+//!
+//! Not replayed: what lies outside the caching allocator (context, NCCL), Triton's autotuning,
+//! hybrid sharding, CPU offload, gradient clipping, and whatever
+//! [`Unmodelled`] names. A compiled layer is replayed by what its partitioner keeps, for layers of
+//! attention and dense blocks.
+
+mod engine;
+mod group;
+mod optimizer;
+mod options;
+pub(crate) mod plain;
+mod reference;
+mod schedule;
+
+pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
+pub use plain::Blocks;
+pub use reference::missing;
+
+use engine::Fsdp;
+use group::{Divisor, Group};
+use layout::ZeroStage;
+use plain::{Config, Model, Place, Rank, Unit};
+use recipe::{Dtype, Mixer};
+use replay::Unmodelled;
+use replay::line::Origin;
+use replay::tape::{BF16, FP32, Tape};
+use replay::{Phase, PhaseKind, Replay};
+use std::rc::Rc;
+
+/// The rank a replay under FSDP2 is of.
+pub type Job<'a> = super::Job<'a, Fsdp2Options>;
+
+/// Replays one rank from an empty device through its steps.
+pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
+    Ok(run(&config(job)?, job.options, None))
+}
+
+/// Replays, then replays again up to the highest point and says who holds what there.
+pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
+    let config = config(job)?;
+    let found = run(&config, job.options, None);
+    Ok(run(&config, job.options, Some(found.highest().peak.event)))
+}
+
+fn config(job: &Job) -> Result<Config, Unmodelled> {
+    let Job { recipe, layout, stages, rank, options } = *job;
+    if layout.zero < ZeroStage::Two {
+        let what = format!("zero {} under FSDP2", layout.zero);
+        return Err(Unmodelled::new(what, "`fully_shard` shards weights, gradients and optimizer state"));
+    }
+    if let Some(what) = missing(recipe).first().filter(|_| options.blocks == Blocks::Emitted) {
+        return Err(Unmodelled::new(*what, "the emitted program does not have it"));
+    }
+    let mut config = Config::new(Place { blocks: options.blocks, recipe, layout, stages, rank })?;
+    if !matches!(options.param_dtype, Dtype::Bf16 | Dtype::Fp16) {
+        let what = format!("computing in {}", options.param_dtype.name());
+        return Err(Unmodelled::new(what, "flash attention runs in bf16 and fp16 only"));
+    }
+    if !matches!(options.reduce_dtype, Dtype::Bf16 | Dtype::Fp16 | Dtype::Fp32) {
+        return Err(Unmodelled::new(format!("reducing in {}", options.reduce_dtype.name()), "NCCL does not sum it"));
+    }
+    if options.compile && (config.has(Mixer::Moe) || config.has(Mixer::Mamba)) {
+        return Err(Unmodelled::new("compiled expert and Mamba layers", "what the partitioner keeps is not measured"));
+    }
+    config.is_compiled = options.compile;
+    config.edges_apart = options.edges == Edges::Apart && !config.is_tied;
+    Ok(config)
+}
+
+fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
+    let tape = Tape::new(wanted);
+    let (model, units) = Model::new(config);
+    let groups = groups(config, options, &units, &tape);
+    let _table = Model::rotary_table(config, &tape);
+    let reduce_width = if options.reduce_dtype == Dtype::Fp32 { FP32 } else { BF16 };
+    let engine = Rc::new(Fsdp::new(&tape, groups, reduce_width, options.prefetch, config.pp > 1));
+    let rank = Rank::new(config.clone(), tape.clone(), engine.clone());
+    let mut phases = vec![Phase::read(&tape, PhaseKind::Model), Phase::read(&tape, PhaseKind::Optimizer)];
+    let mut optimizer = optimizer::Optimizers::default();
+    let mut buffers = schedule::Buffers::default();
+    for step in 0..options.steps {
+        tape.reset_peaks();
+        if step == 0 {
+            buffers = schedule::Buffers::new(&rank);
+        }
+        schedule::run_step(&rank, &model, &engine, &buffers);
+        phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
+        tape.enter(Origin::Optimizer);
+        tape.reset_peaks();
+        optimizer.step(&engine);
+        phases.push(Phase::read(&tape, PhaseKind::Update(step)));
+    }
+    let params = units.iter().flat_map(|unit| &unit.params).map(|param| param.elements()).sum();
+    let mut replay = Replay { params, phases, holders: Vec::new(), retained: Vec::new() };
+    if wanted.is_some() {
+        replay.holders = tape.wanted_holders();
+        replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
+    }
+    replay
+}
+
+/// One group a unit. The last layer's groups, and the edges, may keep what others give back.
+fn groups(config: &Config, options: &Fsdp2Options, units: &[Unit], tape: &Tape) -> Vec<Group> {
+    let last = config.layers.last().map(|(index, _)| *index);
+    let divisor = if options.blocks == Blocks::Emitted { Divisor::Told } else { Divisor::Ranks };
+    let build = |unit: &Unit| {
+        let is_expert = unit.params.iter().any(|param| param.is_expert);
+        let shards = if is_expert { config.expert_shards } else { config.dense_shards };
+        let reshards = match unit.origin {
+            None | Some(Origin::Head) => options.reshard.edges,
+            Some(Origin::Layer { index, .. }) if Some(index) == last => options.reshard.last_layer,
+            Some(_) => options.reshard.layers,
+        };
+        Group::new(tape, unit, shards, divisor, reshards)
+    };
+    units.iter().map(build).collect()
+}

@@ -1,0 +1,88 @@
+//! Grouped-query attention: rotation through complex numbers, then
+//! `scaled_dot_product_attention` on its flash kernel
+//! (`aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`).
+
+use super::ops::{cast, enter, grad, grad_of, leave, linear, norm, passes};
+use super::params::AttentionParams;
+use super::rank::Rank;
+use replay::tape::{FP32, INT64, Tensor};
+use std::rc::Rc;
+
+/// Heads of one rank, and their widths.
+#[derive(Clone, Copy)]
+pub(super) struct Heads {
+    pub query: u64,
+    pub kv: u64,
+    pub qk_dim: u64,
+    pub v_dim: u64,
+}
+
+/// `x` is the normed input.
+pub(super) fn forward(c: &Rc<Rank>, params: &AttentionParams, x: &Tensor) -> Tensor {
+    let (config, sizes) = (&c.config, c.config.attention());
+    let kv = (sizes.kv_heads / config.tp).max(1);
+    let heads = Heads { query: sizes.heads / config.tp, kv, qk_dim: sizes.head_dim, v_dim: sizes.head_dim };
+    let x = enter(c, x);
+    let (mut q, mut k, v) = (linear(c, &x, &params.q), linear(c, &x, &params.k), linear(c, &x, &params.v));
+    if let Some((q_norm, k_norm)) = &params.qk_norm {
+        q = norm(c, &q, heads.qk_dim, q_norm);
+        k = norm(c, &k, heads.qk_dim, k_norm);
+    }
+    if config.rotates {
+        // Both are assigned at once, so that unrotated queries and keys live until both are turned.
+        (q, k) = (rotate(c, &q), rotate(c, &k));
+    }
+    let out = flash(c, [&q, &k, &v], heads);
+    drop((q, k, v));
+    leave(c, linear(c, &out, &params.out))
+}
+
+/// Turns queries or keys: an fp32 copy, its product with the complex table, and a copy back.
+/// The table asks for no gradient, so that the product saves the table alone; a compiled layer
+/// does it in one kernel.
+pub(super) fn rotate(c: &Rank, x: &Tensor) -> Tensor {
+    if c.config.is_compiled {
+        return cast(c, x, x.width(), "rotated");
+    }
+    let wide = cast(c, x, FP32, "fp32 query or key");
+    let elements = x.elements();
+    let turned = c.act_of(elements, FP32, "rotated fp32");
+    c.tape.record(vec![wide.edge()], &[&turned], Vec::new(), move |t, _, _| {
+        vec![Some(grad_of(t, elements, FP32, "rotated gradient"))]
+    });
+    cast(c, &turned, x.width(), "rotated")
+}
+
+/// Saves queries, keys, values, output, fp32 statistics and the random state.
+pub(super) fn flash(c: &Rank, inputs: [&Tensor; 3], heads: Heads) -> Tensor {
+    let tokens = c.config.tokens;
+    let out = c.act(tokens * heads.query * heads.v_dim, "attention output");
+    let statistics = c.act_of(tokens * heads.query, FP32, "softmax statistics");
+    let random = [c.act_of(1, INT64, "random seed"), c.act_of(1, INT64, "random offset")];
+    let mut saved: Vec<Tensor> = inputs.map(Tensor::clone).to_vec();
+    saved.extend([out.alias(), statistics]);
+    saved.extend(random);
+    c.tape.record(inputs.map(Tensor::edge).to_vec(), &[&out], saved, move |t, _, _saved| {
+        let size = |heads, width| tokens * heads * width;
+        let dq = grad(t, size(heads.query, heads.qk_dim), "query gradient");
+        let dk = grad(t, size(heads.kv, heads.qk_dim), "key gradient");
+        let dv = grad(t, size(heads.kv, heads.v_dim), "value gradient");
+        let _sums = grad_of(t, size(heads.query, 1), FP32, "softmax sums");
+        let _accumulator = grad_of(t, size(heads.query, heads.qk_dim), FP32, "query accumulator");
+        // With grouped heads the kernel writes a gradient a query head, summed over each group.
+        let is_grouped = heads.query != heads.kv;
+        let _expanded = is_grouped.then(|| {
+            let dk = grad(t, size(heads.query, heads.qk_dim), "expanded key gradient");
+            (dk, grad(t, size(heads.query, heads.v_dim), "expanded value gradient"))
+        });
+        vec![Some(dq), Some(dk), Some(dv)]
+    });
+    out
+}
+
+/// Joins two parts into a new tensor; backward hands on views of one gradient.
+pub(super) fn concatenate(c: &Rank, parts: &[&Tensor], elements: u64, name: &'static str) -> Tensor {
+    let out = c.act(elements, name);
+    passes(c, parts, &out);
+    out
+}

@@ -1,0 +1,350 @@
+//! Recipe and layout as the sizes one rank works with, or by name what is not modelled.
+
+use layout::{Axis, Layout, Mesh, Order, Recompute, Schedule, StagePlan};
+use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
+use recipe::kinds::m2rnn::M2rnn;
+use recipe::kinds::mamba::Mamba;
+use recipe::kinds::mamba2::Mamba2;
+use recipe::kinds::mamba3::Mamba3;
+use recipe::kinds::mla::Mla;
+use recipe::kinds::moe::{Moe, ScoreFunction};
+use recipe::kinds::{Activation, Norm};
+use recipe::{Layer, Mixer, Optimizer, Positions, Recipe, Role};
+use replay::Unmodelled;
+
+/// Whose blocks are replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// Blocks as torchtitan and Hugging Face models have them.
+    Common,
+    /// Those of the program that `shardwright launch --engine fsdp2` writes.
+    Emitted,
+}
+
+/// A scan's sizes over all ranks.
+#[derive(Clone, Debug)]
+pub(crate) enum Scan {
+    Two(Mamba2),
+    Three(Mamba3),
+}
+
+/// Which rank of what.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub blocks: Blocks,
+    pub recipe: &'a Recipe,
+    pub layout: &'a Layout,
+    pub stages: &'a StagePlan,
+    pub rank: u64,
+}
+
+/// Sizes of attention over all ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct AttentionSizes {
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub head_dim: u64,
+    pub qk_norm: bool,
+    pub qkv_bias: bool,
+    pub out_bias: bool,
+    pub mla: Option<Mla>,
+}
+
+/// A feed-forward block's inner width over all ranks and its function.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Feed {
+    pub ffn: u64,
+    pub function: Activation,
+    pub bias: bool,
+}
+
+impl Feed {
+    pub fn is_gated(self) -> bool {
+        self.function.is_gated()
+    }
+}
+
+/// Sizes of expert layers.
+#[derive(Clone, Debug)]
+pub(crate) struct MoeSizes {
+    pub experts: u64,
+    pub local_experts: u64,
+    pub top_k: u64,
+    pub feed: Feed,
+    pub shared: Option<Feed>,
+    pub score: ScoreFunction,
+    pub has_expert_bias: bool,
+}
+
+/// All sizes of one rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub hidden: u64,
+    /// Rows of the vocabulary on this rank; DTensor does not pad.
+    pub vocab: u64,
+    pub is_tied: bool,
+    pub rotates: bool,
+    pub norm: Norm,
+    pub tp: u64,
+    pub sp: bool,
+    pub pp: u64,
+    pub stage: u64,
+    pub ep: u64,
+    pub etp: u64,
+    /// Ranks that share out dense parameters, and those that share out experts.
+    pub dense_shards: u64,
+    pub expert_shards: u64,
+    pub micro_batch: u64,
+    pub microbatches: u64,
+    pub sequence: u64,
+    /// Tokens of a microbatch inside tensor-parallel regions.
+    pub tokens: u64,
+    /// Tokens of a microbatch between them.
+    pub local_tokens: u64,
+    pub attention: Option<AttentionSizes>,
+    pub mlp: Option<Feed>,
+    pub moe: Option<MoeSizes>,
+    pub mamba: Option<Scan>,
+    pub blocks: Blocks,
+    pub recurrent: Option<M2rnn>,
+    /// Which optimizer steps projections, and which experts.
+    pub matrix_optimizer: Optimizer,
+    pub expert_optimizer: Optimizer,
+    /// Whether every layer is computed again in backward.
+    pub checkpoints: bool,
+    /// Whether token table and head are units of their own.
+    pub edges_apart: bool,
+    /// Whether every layer is compiled.
+    pub is_compiled: bool,
+    pub layers: Vec<(u32, Vec<Mixer>)>,
+    pub is_first: bool,
+    pub is_last: bool,
+}
+
+impl Config {
+    /// Sizes of a rank; nothing is compiled, and edges are one unit, until the caller says so.
+    pub fn new(place: Place) -> Result<Config, Unmodelled> {
+        let Place { recipe, layout, .. } = place;
+        refuse_recipe(recipe)?;
+        refuse_optimizers(&place)?;
+        refuse_layout(layout)?;
+        let mesh = Mesh::new(layout, Order::DeviceMesh, recipe.uses(Mixer::Moe))
+            .map_err(|finding| Unmodelled::new("this mesh", finding.message))?;
+        let stage = mesh.coordinates(place.rank).on(Axis::Pp);
+        let tp = layout.tp.get();
+        let mut held = place.stages.by_stage[stage as usize].iter().map(|&index| &place.stages.chunks[index]);
+        let chunk = held.next_back().ok_or_else(|| Unmodelled::new("an empty stage", "it holds no layers"))?;
+        let layers =
+            chunk.layers.clone().map(|index| Ok((index as u32, mixers(&recipe.layers[index], index, &place)?)));
+        Ok(Config {
+            hidden: recipe.hidden,
+            vocab: recipe.vocab.div_ceil(tp),
+            is_tied: recipe.tied,
+            rotates: matches!(recipe.positions, Positions::Rope { .. }),
+            norm: recipe.norm,
+            tp,
+            sp: layout.sp && tp > 1,
+            pp: layout.pp.get(),
+            stage,
+            ep: layout.ep.get(),
+            etp: layout.etp.get(),
+            dense_shards: layout.dense_shards(),
+            expert_shards: expert_shards(layout, place.blocks),
+            micro_batch: layout.micro_batch,
+            microbatches: layout.microbatches,
+            sequence: layout.sequence,
+            tokens: layout.sequence * layout.micro_batch,
+            local_tokens: layout.tokens_per_microbatch_per_rank(),
+            attention: recipe.attention().map(|a| attention(&a, recipe)).transpose()?,
+            mlp: recipe.mlp.as_ref().map(|m| Feed { ffn: m.ffn, function: m.activation, bias: m.bias }),
+            moe: recipe.moe.as_ref().map(|moe| experts(moe, layout)).transpose()?,
+            mamba: mamba(recipe, place.blocks)?,
+            blocks: place.blocks,
+            recurrent: recipe.recurrent.clone(),
+            matrix_optimizer: recipe.optimizer.of(Role::Matrix, true),
+            expert_optimizer: recipe.optimizer.of(Role::Expert, true),
+            checkpoints: layout.recompute == Recompute::Full,
+            edges_apart: false,
+            is_compiled: false,
+            layers: layers.collect::<Result<_, Unmodelled>>()?,
+            is_first: chunk.index == 0,
+            is_last: chunk.index + 1 == place.stages.chunks.len(),
+        })
+    }
+
+    /// Attention's sizes; a block of attention is only built when there are some.
+    pub fn attention(&self) -> &AttentionSizes {
+        self.attention.as_ref().expect("a valid recipe with attention blocks has an attention table")
+    }
+
+    pub fn moe(&self) -> &MoeSizes {
+        self.moe.as_ref().expect("a valid recipe with expert blocks has a moe table")
+    }
+
+    pub fn mlp(&self) -> Feed {
+        self.mlp.expect("a valid recipe with dense blocks has an mlp table")
+    }
+
+    pub fn recurrent(&self) -> &M2rnn {
+        self.recurrent.as_ref().expect("a valid recipe with recurrent blocks has a recurrent table")
+    }
+
+    /// The scan's sizes.
+    pub fn scan(&self) -> &Scan {
+        self.mamba.as_ref().expect("a valid recipe with Mamba blocks has a mamba table")
+    }
+
+    /// Sizes of Mamba-2, which common blocks have only.
+    pub fn mamba(&self) -> &Mamba2 {
+        match self.scan() {
+            Scan::Two(mamba) => mamba,
+            Scan::Three(_) => unreachable!("common blocks of Mamba-3 are refused"),
+        }
+    }
+
+    /// Whether any layer has this mixer.
+    pub fn has(&self, mixer: Mixer) -> bool {
+        self.layers.iter().any(|(_, mixers)| mixers.contains(&mixer))
+    }
+}
+
+fn refuse_recipe(recipe: &Recipe) -> Result<(), Unmodelled> {
+    let refuse = |what: &str, why: &str| Err(Unmodelled::new(what, why));
+    if recipe.features.mtp().is_some() {
+        return refuse("multi-token prediction", "the prediction suffix is not replayed yet");
+    }
+    if recipe.features.dsa().is_some() {
+        return refuse("sparse attention", "the indexer's scores are not replayed yet");
+    }
+    if recipe.features.sides().next().is_some() {
+        return refuse("side embeddings", "their tables are not replayed yet");
+    }
+    if matches!(recipe.positions, Positions::Learned { .. }) {
+        return refuse("learned positions", "the position table's backward is not replayed yet");
+    }
+    Ok(())
+}
+
+/// AdamW is replayed everywhere, Muon in the emitted program where tensor-parallel ranks hold no
+/// parts of a matrix.
+fn refuse_optimizers(place: &Place) -> Result<(), Unmodelled> {
+    let policy = &place.recipe.optimizer;
+    let is_emitted = place.blocks == Blocks::Emitted && policy.of(Role::Router, true) == Optimizer::AdamW;
+    let is_known = |optimizer| match optimizer {
+        Optimizer::AdamW => true,
+        Optimizer::Muon => is_emitted && !place.layout.tp.splits(),
+        Optimizer::Sgd => false,
+    };
+    if place.recipe.tensors().iter().all(|tensor| is_known(tensor.optimizer)) {
+        return Ok(());
+    }
+    Err(Unmodelled::new("optimizers other than AdamW", "Muon gathers whole matrices, which is not replayed here yet"))
+}
+
+fn refuse_layout(layout: &Layout) -> Result<(), Unmodelled> {
+    let refuse = |what: String, why: &str| Err(Unmodelled::new(what, why));
+    if layout.cp.splits() {
+        return refuse("context parallelism".to_string(), "ring attention's buffers are not replayed yet");
+    }
+    if layout.vpp.splits() || (layout.pp.splits() && layout.schedule != Schedule::OneF1b) {
+        return refuse(format!("schedule {}", layout.schedule), "only 1f1b with one chunk a stage is replayed");
+    }
+    if matches!(layout.recompute, Recompute::Selective(_)) {
+        return refuse(format!("recompute {}", layout.recompute), "checkpointing is by whole layers");
+    }
+    if layout.etp.splits() && layout.ep.splits() {
+        return refuse("tensor parallelism inside experts".to_string(), "its exchange is not replayed yet");
+    }
+    Ok(())
+}
+
+/// Ranks that share out experts: those that hold the same ones. Common blocks shard whole experts
+/// with the rest.
+fn expert_shards(layout: &Layout, blocks: Blocks) -> u64 {
+    if layout.ep.splits() || blocks == Blocks::Emitted { layout.edp.get() } else { layout.dense_shards() }
+}
+
+fn attention(attention: &Attention, recipe: &Recipe) -> Result<AttentionSizes, Unmodelled> {
+    let refuse = |what: &str| Err(Unmodelled::new(what, "what it saves is not replayed yet"));
+    if attention.sinks || attention.output_gate {
+        return refuse("attention sinks and output gates");
+    }
+    if attention.window.is_some() {
+        return refuse("sliding-window attention");
+    }
+    if attention.qk_norm == QkNorm::Full {
+        return refuse("a norm over all queries");
+    }
+    let heads = attention.heads;
+    let (kv_heads, head_dim, mla) = match &attention.kind {
+        AttentionKind::Gqa { kv_heads, head_dim } => (*kv_heads, *head_dim, None),
+        AttentionKind::Mla(mla) => (heads, recipe.hidden / heads, Some(mla.clone())),
+    };
+    let qk_norm = attention.qk_norm == QkNorm::Head;
+    let (qkv_bias, out_bias) = (attention.qkv_bias, attention.out_bias);
+    Ok(AttentionSizes { heads, kv_heads, head_dim, qk_norm, qkv_bias, out_bias, mla })
+}
+
+fn experts(moe: &Moe, layout: &Layout) -> Result<MoeSizes, Unmodelled> {
+    let refuse = |what: &str| Err(Unmodelled::new(what, "what it saves is not replayed yet"));
+    if moe.latent.is_some() {
+        return refuse("a latent space around experts");
+    }
+    if moe.router.bias || moe.bias {
+        return refuse("biases in routers and experts");
+    }
+    if moe.shared.as_ref().is_some_and(|shared| shared.gate) {
+        return refuse("a gated shared expert");
+    }
+    if moe.capacity_factor.is_some() {
+        return refuse("a capacity factor");
+    }
+    let shared = moe.shared.as_ref().filter(|shared| shared.ffn > 0);
+    Ok(MoeSizes {
+        experts: moe.experts,
+        local_experts: moe.experts / layout.ep.get(),
+        top_k: moe.top_k,
+        feed: Feed { ffn: moe.ffn, function: moe.activation, bias: false },
+        shared: shared.map(|s| Feed { ffn: s.ffn, function: s.activation, bias: s.bias }),
+        score: moe.router.score,
+        has_expert_bias: moe.router.expert_bias,
+    })
+}
+
+fn mamba(recipe: &Recipe, blocks: Blocks) -> Result<Option<Scan>, Unmodelled> {
+    let refuse = |what: &str, why: &str| Err(Unmodelled::new(what, why));
+    let is_emitted = blocks == Blocks::Emitted;
+    match &recipe.mamba {
+        Some(Mamba::Two(mamba)) if mamba.in_bias || mamba.out_bias => {
+            refuse("Mamba-2 with biased projections", "the mixer is replayed without them")
+        }
+        Some(Mamba::Two(mamba)) if !is_emitted && (!mamba.conv_bias || !mamba.gated_norm) => {
+            refuse("Mamba-2 without its convolution's bias or gated norm", "the mixer is replayed one way only")
+        }
+        Some(Mamba::Two(mamba)) => Ok(Some(Scan::Two(mamba.clone()))),
+        Some(Mamba::Three(mamba)) if is_emitted && mamba.mimo_rank == 1 => Ok(Some(Scan::Three(mamba.clone()))),
+        Some(other) if recipe.uses(Mixer::Mamba) => refuse(other.kind().name(), "its scan is not replayed yet"),
+        _ => Ok(None),
+    }
+}
+
+fn mixers(layer: &Layer, index: usize, place: &Place) -> Result<Vec<Mixer>, Unmodelled> {
+    let refuse = |what: &str, why: &str| Err(Unmodelled::new(format!("layer {index}: {what}"), why));
+    if layer.blocks.iter().any(|block| block.mixers.len() > 1) {
+        return refuse("parallel mixers", "blocks are replayed one after another");
+    }
+    let mixers: Vec<Mixer> = layer.mixers().collect();
+    for mixer in &mixers {
+        match mixer {
+            Mixer::Recurrent if place.blocks == Blocks::Common => {
+                return refuse("a recurrent mixer", "its scan is not replayed yet");
+            }
+            Mixer::Recurrent if place.layout.tp.splits() => {
+                return refuse("a recurrent mixer over tp", "its norm over all heads is not replayed yet");
+            }
+            Mixer::GatedDelta => return refuse("a gated delta net", "its chunked scan is not replayed yet"),
+            Mixer::Attention | Mixer::Moe | Mixer::Mamba | Mixer::Mlp | Mixer::Recurrent => {}
+        }
+    }
+    Ok(mixers)
+}

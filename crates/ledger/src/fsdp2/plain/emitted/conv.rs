@@ -1,0 +1,39 @@
+//! A short causal convolution and SiLU (`model.py` Conv): a padded copy is kept for the weight, and
+//! the convolution's output for SiLU.
+
+use super::super::ops::{grad, pointwise, weight_grad};
+use super::super::params::{Param, Unit};
+use super::super::rank::Rank;
+use super::vector;
+use replay::line::Line;
+use replay::tape::Tensor;
+use std::rc::Rc;
+
+pub(crate) struct Conv {
+    weight: Rc<Param>,
+    bias: Option<Rc<Param>>,
+    taps: u64,
+}
+
+impl Conv {
+    pub(super) fn new(unit: &mut Unit, channels: u64, taps: u64, has_bias: bool) -> Conv {
+        let weight = unit.add(Line::TpParams, channels, taps);
+        Conv { weight, bias: has_bias.then(|| vector(unit, channels)), taps }
+    }
+
+    pub(super) fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
+        let (elements, channels) = (x.elements(), self.weight.rows);
+        let padded = c.act(elements + c.config.micro_batch * channels * (self.taps - 1), "padded conv input");
+        c.tape.record(vec![x.edge()], &[&padded], Vec::new(), move |t, _, _| {
+            vec![Some(grad(t, elements, "conv input gradient"))]
+        });
+        let out = c.act(elements, "conv output");
+        let (size, weights) = (padded.elements(), [self.weight.elements(), channels]);
+        let edges = vec![padded.edge(), self.weight.edge(), self.bias.as_ref().and_then(|bias| bias.edge())];
+        c.tape.record(edges, &[&out], vec![padded], move |t, _, _saved| {
+            let dx = grad(t, size, "padded gradient");
+            [Some(dx)].into_iter().chain(weights.map(|count| Some(weight_grad(t, count)))).collect()
+        });
+        pointwise(c, out, "conv activation")
+    }
+}

@@ -1,0 +1,49 @@
+//! The edges: token table and loss (`model.py` Tokens, `collectives.py` _CrossEntropy).
+
+use super::super::ops::{passes, weight_grad};
+use super::super::params::Param;
+use super::super::rank::Rank;
+use super::borders::leave;
+use replay::line::Line;
+use replay::tape::{BF16, FP32, INT64, Tensor};
+use std::rc::Rc;
+
+/// Rows of the token table. Under tensor parallelism rows of other ranks are zeros, and a mask of
+/// one number a token is kept.
+pub(in super::super) fn embed(c: &Rc<Rank>, table: &Rc<Param>, tokens: Option<&Tensor>) -> Tensor {
+    let (count, size, is_cut) = (c.config.tokens, table.elements(), c.config.tp > 1);
+    let ids = if is_cut { Some(c.act_of(count, INT64, "local ids")) } else { tokens.cloned() };
+    let found = c.act(count * c.config.hidden, "embedding output");
+    let saved = ids.into_iter().collect();
+    c.tape.record(vec![table.edge()], &[&found], saved, move |t, _, _saved| vec![Some(weight_grad(t, size))]);
+    if !is_cut {
+        return found;
+    }
+    let mask = c.act(count, "mask of local ids");
+    let masked = c.act(found.elements(), "masked embedding");
+    let elements = found.elements();
+    c.tape.record(vec![found.edge()], &[&masked], vec![mask], move |t, _, _saved| {
+        vec![Some(super::super::ops::grad(t, elements, "masked gradient"))]
+    });
+    drop(found);
+    leave(c, masked)
+}
+
+/// One fp32 buffer, which is probabilities when it is saved and their gradient in backward.
+pub(in super::super) fn cross_entropy(c: &Rank, logits: Tensor) -> Tensor {
+    let elements = logits.elements();
+    let loss = |elements, width, name| c.tape.tensor(Line::Loss, elements, width, name);
+    let index = loss(c.config.tokens, INT64, "target index");
+    let local = loss(c.config.tokens, 1, "mask of local targets");
+    let _top = loss(c.config.tokens, BF16, "highest logits");
+    let probabilities = loss(elements, FP32, "probabilities");
+    let total = loss(1, FP32, "loss");
+    let saved = vec![probabilities, index, local];
+    c.tape.record(vec![logits.edge()], &[&total], saved, move |t, _, _saved| {
+        vec![Some(t.tensor(Line::Loss, elements, BF16, "logits gradient"))]
+    });
+    // Divided by the tokens of the step.
+    let share = loss(1, FP32, "share of the loss");
+    passes(c, &[&total], &share);
+    share
+}

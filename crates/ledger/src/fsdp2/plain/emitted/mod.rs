@@ -1,0 +1,80 @@
+//! Blocks of the program that `shardwright launch --engine fsdp2` writes
+//! (`crates/launch/assets/fsdp2/model.py`), operation by operation as it runs them on a GPU in
+//! bf16. Projections are packed, experts are always a unit of their own, scans run chunk by chunk
+//! in fp32 and are computed again in backward.
+//!
+//! Not replayed: compiled blocks, and under tensor parallelism recurrent blocks and Muon.
+
+mod attention;
+mod borders;
+mod conv;
+mod experts;
+mod feed;
+mod loss;
+mod mamba;
+mod recurrent;
+mod scan;
+mod steps;
+
+pub(super) use borders::enter;
+pub(super) use loss::{cross_entropy, embed};
+
+use super::params::{BlockParams, Linear, Mixing, Step, Unit};
+use super::rank::Rank;
+use super::{Config, Param};
+use recipe::Mixer;
+use replay::line::{Line, Origin};
+use replay::tape::Tensor;
+use std::rc::Rc;
+
+/// The parameters of one block behind its norm.
+pub(crate) enum Block {
+    Attention(attention::Attention),
+    Feed(feed::Feed),
+    Experts(experts::Experts),
+    Mamba(Box<mamba::Mamba>),
+    Recurrent(Box<recurrent::Recurrent>),
+}
+
+impl Block {
+    /// `x` is the normed input.
+    pub(super) fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
+        match self {
+            Block::Attention(block) => block.forward(c, x),
+            Block::Feed(block) => block.forward(c, x),
+            Block::Experts(block) => block.forward(c, x),
+            Block::Mamba(block) => block.forward(c, x),
+            Block::Recurrent(block) => block.forward(c, x),
+        }
+    }
+}
+
+/// Builds the blocks of one layer into a unit of its own, and its banks of experts into others.
+pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Unit>) -> Vec<BlockParams> {
+    let own = units.len();
+    units.push(Unit::at(Origin::Layer { index, mixer: mixers[0] }));
+    let build = |&mixer: &Mixer| {
+        let origin = Origin::Layer { index, mixer };
+        let norm = units[own].norm(c, c.hidden);
+        let block = match mixer {
+            Mixer::Attention => Block::Attention(attention::Attention::new(c, &mut units[own])),
+            Mixer::Moe => Block::Experts(experts::Experts::new(c, own, origin, units)),
+            Mixer::Mamba => Block::Mamba(Box::new(mamba::Mamba::new(c, &mut units[own]))),
+            Mixer::Recurrent => Block::Recurrent(Box::new(recurrent::Recurrent::new(c, &mut units[own]))),
+            _ => Block::Feed(feed::Feed::new(c, c.mlp(), &mut units[own])),
+        };
+        BlockParams { origin, norm, mixing: Mixing::Emitted(block) }
+    };
+    mixers.iter().map(build).collect()
+}
+
+/// A projection without a bias.
+fn projection(c: &Config, unit: &mut Unit, rows: u64, columns: u64) -> Linear {
+    let step = Step::of(c.matrix_optimizer, (1, rows, columns));
+    Linear { weight: unit.add_stepped(Line::TpParams, (rows, columns), step), bias: None }
+}
+
+/// A vector of a mixer.
+fn vector(unit: &mut Unit, elements: u64) -> Rc<Param> {
+    unit.add(Line::TpParams, elements, 1)
+}

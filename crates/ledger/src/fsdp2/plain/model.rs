@@ -1,0 +1,194 @@
+//! The model of one stage and its forward pass.
+
+use super::loss::{self, Head};
+use super::ops::{add, leave, linear, norm, weight_grad};
+use super::params::{BlockParams, Linear, Mixing, Param, Unit, layer};
+use super::rank::Rank;
+use super::{Blocks, Config, attention, emitted, mamba, mla, mlp, moe};
+use replay::line::{Line, Origin};
+use replay::tape::{FP32, INT64, Storage, Tape, Tensor, checkpoint_stopping_early};
+use std::rc::Rc;
+
+/// The unit around all others.
+const ROOT: usize = 0;
+
+/// A layer: what an engine wraps and checkpointing computes again.
+struct Layer {
+    unit: usize,
+    blocks: Vec<BlockParams>,
+}
+
+/// The part of a model one rank holds.
+pub(crate) struct Model {
+    embedding: Option<(Option<usize>, Rc<Param>)>,
+    layers: Vec<Rc<Layer>>,
+    head: Option<(Option<usize>, Head)>,
+}
+
+impl Model {
+    /// The model and its units: the root, then layers, with edges before and behind them when
+    /// they are units of their own. A tied head's unit lists the token table once more.
+    pub fn new(c: &Config) -> (Model, Vec<Unit>) {
+        let mut units = vec![Unit::default()];
+        let embedding = c.is_first.then(|| {
+            let unit = apart(c, Origin::Embedding, &mut units);
+            (unit, units[unit.unwrap_or(ROOT)].table(c))
+        });
+        let layers = c.layers.iter().map(|(index, mixers)| {
+            let unit = units.len();
+            Rc::new(Layer { unit, blocks: layer(c, *index, mixers, &mut units) })
+        });
+        let layers = layers.collect();
+        let head = c.is_last.then(|| {
+            let unit = apart(c, Origin::Head, &mut units);
+            // The emitted program leaves its last norm to the root.
+            let norm = units[if c.blocks == Blocks::Emitted { ROOT } else { unit.unwrap_or(ROOT) }].norm(c, c.hidden);
+            let held = &mut units[unit.unwrap_or(ROOT)];
+            let tied = embedding.as_ref().map(|(_, table)| table.clone()).filter(|_| c.is_tied);
+            if unit.is_some() {
+                held.params.extend(tied.clone());
+            }
+            let weight = tied.unwrap_or_else(|| held.table(c));
+            (unit, Head { norm, weight: Linear { weight, bias: None } })
+        });
+        (Model { embedding, layers, head }, units)
+    }
+
+    /// The rotary table: one complex fp32 number for two channels of each position.
+    pub fn rotary_table(c: &Config, tape: &Tape) -> Option<Rc<Storage>> {
+        // The emitted program makes its table where it turns.
+        let attention = c.attention.as_ref().filter(|_| c.rotates && c.blocks == Blocks::Common)?;
+        let width = attention.mla.as_ref().map_or(attention.head_dim, |mla| mla.rope_dim);
+        let angles = tape.storage(Line::Workspaces, c.sequence * width / 2 * FP32, "rotary angles");
+        let table = tape.storage(Line::Workspaces, c.sequence * width * FP32, "rotary table");
+        drop(angles);
+        Some(table)
+    }
+
+    /// One microbatch through the stage: hidden states, or the loss on the last stage. Stages
+    /// behind the first are given their input.
+    pub fn forward(&self, c: &Rc<Rank>, input: Option<&Tensor>) -> Tensor {
+        self.forward_with_output(c, input).0
+    }
+
+    /// The same, and what the modules gave before the loss was taken.
+    pub fn forward_with_output(&self, c: &Rc<Rank>, input: Option<&Tensor>) -> (Tensor, Tensor) {
+        c.tape.enter(Origin::Embedding);
+        let tokens = self.embedding.as_ref().map(|_| c.act_of(c.config.tokens, INT64, "tokens"));
+        let inside = |input: Option<&Tensor>| {
+            let mut x = match (&self.embedding, input) {
+                (Some((unit, table)), _) => {
+                    unit.iter().for_each(|&unit| c.engine.pre_forward(unit));
+                    let x = match c.config.blocks {
+                        Blocks::Common => embed(c, table, tokens.as_ref()),
+                        Blocks::Emitted => emitted::embed(c, table, tokens.as_ref()),
+                    };
+                    unit.iter().fold(x, |x, &unit| behind(c, unit, x))
+                }
+                (None, Some(input)) => input.clone(),
+                (None, None) => unreachable!("a stage without an embedding is given its input"),
+            };
+            for layer in &self.layers {
+                x = forward_layer(c, layer, &x);
+            }
+            c.tape.enter(Origin::Head);
+            match &self.head {
+                Some((unit, head)) if c.config.blocks == Blocks::Emitted => {
+                    let normed = norm(c, &x, c.config.hidden, &head.norm);
+                    drop(x);
+                    wrapped(c, *unit, &normed, |x| linear(c, &emitted::enter(c, x), &head.weight))
+                }
+                Some((unit, head)) => wrapped(c, *unit, &x, |x| loss::logits(c, head, x)),
+                None => x,
+            }
+        };
+        let out = match input {
+            Some(input) => wrapped(c, Some(ROOT), input, |x| inside(Some(x))),
+            None => {
+                c.engine.pre_forward(ROOT);
+                behind(c, ROOT, inside(None))
+            }
+        };
+        let output = out.alias();
+        let loss = match (&self.head, c.config.blocks) {
+            (None, _) => out,
+            (Some(_), Blocks::Common) => loss::cross_entropy(c, out),
+            (Some(_), Blocks::Emitted) => emitted::cross_entropy(c, out),
+        };
+        (loss, output)
+    }
+}
+
+/// A new unit, when edges are units of their own.
+fn apart(c: &Config, origin: Origin, units: &mut Vec<Unit>) -> Option<usize> {
+    c.edges_apart.then(|| {
+        units.push(Unit::at(origin));
+        units.len() - 1
+    })
+}
+
+/// Runs a unit's forward between an engine's hooks, or plainly when there is no unit. The input
+/// passes through a node whose backward runs when the input's gradient is whole.
+pub(super) fn wrapped(c: &Rc<Rank>, unit: Option<usize>, x: &Tensor, run: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+    let Some(unit) = unit else { return run(x) };
+    c.engine.pre_forward(unit);
+    let inside = x.alias();
+    let engine = c.engine.clone();
+    c.tape.record(vec![x.edge()], &[&inside], Vec::new(), move |_, grads, _| {
+        engine.post_backward(unit);
+        grads
+    });
+    let out = run(&inside);
+    drop(inside);
+    behind(c, unit, out)
+}
+
+/// A unit's forward has run: its engine is told, now and when backward comes back.
+pub(super) fn behind(c: &Rc<Rank>, unit: usize, out: Tensor) -> Tensor {
+    c.engine.post_forward(unit);
+    if let Some(edge) = out.grad_fn() {
+        let engine = c.engine.clone();
+        edge.node.before(Box::new(move || engine.pre_backward(unit)));
+    }
+    out
+}
+
+/// Rows of the token table; backward makes a dense gradient of it.
+fn embed(c: &Rc<Rank>, table: &Rc<Param>, tokens: Option<&Tensor>) -> Tensor {
+    let (elements, size) = (c.config.tokens * c.config.hidden, table.elements());
+    let out = c.act(elements, "embedding output");
+    let saved = tokens.cloned().into_iter().collect();
+    c.tape.record(vec![table.edge()], &[&out], saved, move |t, _, _saved| vec![Some(weight_grad(t, size))]);
+    leave(c, out)
+}
+
+fn forward_layer(c: &Rc<Rank>, layer: &Rc<Layer>, x: &Tensor) -> Tensor {
+    wrapped(c, Some(layer.unit), x, |x| {
+        if !c.config.checkpoints {
+            return layer.forward(c, x);
+        }
+        let (rank, layer) = (c.clone(), layer.clone());
+        checkpoint_stopping_early(&c.tape, &[x], move |inputs| layer.forward(&rank, &inputs[0]))
+    })
+}
+
+impl Layer {
+    fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
+        let mut x = x.clone();
+        for block in &self.blocks {
+            c.tape.enter(block.origin);
+            let normed = norm(c, &x, c.config.hidden, &block.norm);
+            let out = match &block.mixing {
+                Mixing::Attention(params) => attention::forward(c, params, &normed),
+                Mixing::Mla(params) => mla::forward(c, params, &normed),
+                Mixing::Mlp(params) => mlp::forward(c, params, &normed),
+                Mixing::Moe(params) => moe::forward(c, params, &normed),
+                Mixing::Mamba(params) => mamba::forward(c, params, &normed),
+                Mixing::Emitted(block) => block.forward(c, &normed),
+            };
+            drop(normed);
+            x = add(c, &x, &out);
+        }
+        x
+    }
+}

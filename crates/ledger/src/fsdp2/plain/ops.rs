@@ -1,0 +1,179 @@
+//! Operations of torch: what each allocates and what it saves (`tools/autograd/derivatives.yaml`).
+
+pub(super) use crate::grads::{grad, grad_of, weight_grad};
+
+use super::params::{Linear, NormParams, Param};
+use super::rank::Rank;
+use recipe::kinds::{Activation, Norm};
+use replay::tape::{BF16, FP32, Tape, Tensor};
+use std::rc::Rc;
+
+/// Records an operation whose backward makes one new gradient of the given size.
+pub(super) fn makes(c: &Rank, x: &Tensor, out: &Tensor, saved: Vec<Tensor>, elements: u64, width: u64) {
+    c.tape
+        .record(vec![x.edge()], &[out], saved, move |t, _, _saved| vec![Some(grad_of(t, elements, width, "gradient"))]);
+}
+
+/// Records an operation whose backward hands the same gradient to every input.
+pub(super) fn passes(c: &Rank, inputs: &[&Tensor], out: &Tensor) {
+    let count = inputs.len();
+    let edges = inputs.iter().map(|x| x.edge()).collect();
+    c.tape.record(edges, &[out], Vec::new(), move |_, grads, _| vec![grads[0].clone(); count]);
+}
+
+/// A sum; saves nothing.
+pub(super) fn add(c: &Rank, x: &Tensor, y: &Tensor) -> Tensor {
+    let out = c.act_of(x.elements(), x.width(), "residual stream");
+    passes(c, &[x, y], &out);
+    out
+}
+
+/// A copy in another format; saves nothing, and its backward casts back.
+pub(super) fn cast(c: &Rank, x: &Tensor, width: u64, name: &'static str) -> Tensor {
+    let out = c.act_of(x.elements(), width, name);
+    makes(c, x, &out, Vec::new(), x.elements(), x.width());
+    out
+}
+
+/// `mm` over rows of `columns`: saves its input; backward makes the input's gradient, then the
+/// weight's. The weight itself is the engine's to keep.
+pub(super) fn linear(c: &Rc<Rank>, x: &Tensor, params: &Linear) -> Tensor {
+    c.product();
+    let (inputs, weight) = (x.elements(), params.weight.elements());
+    let out = c.act(inputs / params.weight.columns * params.weight.rows, "projection");
+    let mut edges = vec![x.edge(), params.weight.edge()];
+    edges.extend(params.bias.iter().map(|bias| bias.edge()));
+    let (rank, bias) = (c.clone(), params.bias.as_ref().map(|bias| bias.elements()));
+    let needs_grad = x.edge().is_some();
+    c.tape.record(edges, &[&out], vec![x.clone()], move |t, _, _saved| {
+        rank.product();
+        let dx = needs_grad.then(|| grad(t, inputs, "projection input gradient"));
+        let dw = Some(weight_grad(t, weight));
+        [dx, dw].into_iter().chain(bias.map(|elements| Some(weight_grad(t, elements)))).collect()
+    });
+    out
+}
+
+/// `rms_norm` or `layer_norm` over rows of `width`: saves its input and fp32 statistics, one a row
+/// or two (`aten/src/ATen/native/cuda/layer_norm_kernel.cu`).
+pub(super) fn norm(c: &Rank, x: &Tensor, width: u64, params: &NormParams) -> Tensor {
+    let elements = x.elements();
+    let out = c.act(elements, "norm output");
+    let statistics = |name| c.act_of(elements / width, FP32, name);
+    let mut saved = vec![x.clone(), statistics("norm rsigma")];
+    if c.config.norm == Norm::LayerNorm {
+        saved.push(statistics("norm mean"));
+    }
+    let weights: Vec<_> = [Some(&params.weight), params.bias.as_ref()].into_iter().flatten().collect();
+    let edges = [x.edge()].into_iter().chain(weights.iter().map(|w| w.edge())).collect();
+    let sizes: Vec<_> = weights.iter().map(|w| w.elements()).collect();
+    c.tape.record(edges, &[&out], saved, move |t, _, _saved| {
+        let dx = grad(t, elements, "norm input gradient");
+        [Some(dx)].into_iter().chain(sizes.into_iter().map(|n| Some(weight_grad(t, n)))).collect()
+    });
+    out
+}
+
+/// The function between two projections, applied to `x` and multiplied by `up` when gated.
+pub(super) fn activate(c: &Rank, x: Tensor, up: impl FnOnce() -> Option<Tensor>, function: Activation) -> Tensor {
+    match function {
+        Activation::SwiGlu | Activation::GeGlu if c.config.is_compiled => {
+            let up = up().unwrap_or_else(|| x.clone());
+            fused_gate(c, &x, &up)
+        }
+        Activation::SwiGlu | Activation::GeGlu => {
+            let gate = pointwise(c, x, "activation");
+            let up = up().unwrap_or_else(|| gate.clone());
+            product(c, &gate, &up)
+        }
+        Activation::Gelu | Activation::Silu => pointwise(c, x, "activation output"),
+        Activation::Relu2 => relu2(c, x),
+    }
+}
+
+/// `silu` or `gelu`: saves its input.
+pub(super) fn pointwise(c: &Rank, x: Tensor, name: &'static str) -> Tensor {
+    let out = c.act(x.elements(), name);
+    makes(c, &x, &out, vec![x.clone()], x.elements(), BF16);
+    out
+}
+
+/// A product of two tensors of one size: saves both.
+pub(super) fn product(c: &Rank, x: &Tensor, y: &Tensor) -> Tensor {
+    let elements = x.elements();
+    let out = c.act(elements, "activation output");
+    c.tape.record(vec![x.edge(), y.edge()], &[&out], vec![x.clone(), y.clone()], move |t, _, _saved| {
+        let dx = grad(t, elements, "gate gradient");
+        vec![Some(dx), Some(grad(t, elements, "up gradient"))]
+    });
+    out
+}
+
+/// Gate and product as one compiled kernel: the partitioner keeps what products made and computes
+/// the gate again (`torch/_functorch/partitioners.py`), so the gate's own output is not saved.
+fn fused_gate(c: &Rank, x: &Tensor, y: &Tensor) -> Tensor {
+    product(c, x, y)
+}
+
+/// Squared ReLU: `relu` saves its result, `pow` its input, which is the same.
+fn relu2(c: &Rank, x: Tensor) -> Tensor {
+    let elements = x.elements();
+    let relu = c.act(elements, "relu output");
+    makes(c, &x, &relu, vec![relu.alias()], elements, BF16);
+    drop(x);
+    let out = c.act(elements, "activation output");
+    c.tape.record(vec![relu.edge()], &[&out], vec![relu.clone()], move |t, _, _saved| {
+        // `grad * (exponent * self.pow(exponent - 1))`: one expression, whose temporaries end with it
+        // (`torch/csrc/autograd/FunctionsManual.cpp` pow_backward).
+        let _temporaries = (grad(t, elements, "pow temporary"), grad(t, elements, "pow temporary"));
+        vec![Some(grad(t, elements, "pow input gradient"))]
+    });
+    out
+}
+
+/// Hidden states of this rank's part of the sequence, gathered for a tensor-parallel region; its
+/// backward reduces and scatters (`torch/distributed/tensor/_redistribute.py`).
+pub(super) fn enter(c: &Rank, x: &Tensor) -> Tensor {
+    let config = &c.config;
+    if config.tp == 1 {
+        return x.clone();
+    }
+    let elements = x.elements();
+    if !config.sp {
+        // Nothing moves forward; backward sums the partial gradients into a copy.
+        let out = x.alias();
+        makes(c, x, &out, Vec::new(), elements, BF16);
+        return out;
+    }
+    let out = c.comm(elements * config.tp, "gathered tokens");
+    makes(c, x, &out, Vec::new(), elements, BF16);
+    out
+}
+
+/// Partial sums of a row-parallel projection, reduced over tensor-parallel ranks and scattered
+/// under sequence parallelism; its backward gathers, or hands on.
+pub(super) fn leave(c: &Rank, x: Tensor) -> Tensor {
+    let config = &c.config;
+    if config.tp == 1 {
+        return x;
+    }
+    let elements = x.elements();
+    let kept = if config.sp { elements / config.tp } else { elements };
+    let out = c.comm(kept, "reduced output");
+    if config.sp {
+        makes(c, &x, &out, Vec::new(), elements, BF16);
+    } else {
+        passes(c, &[&x], &out);
+    }
+    out
+}
+
+/// Gradients of parameters that a kernel makes together.
+pub(super) fn weight_grads(t: &Tape, sizes: &[u64]) -> Vec<Option<Tensor>> {
+    sizes.iter().map(|&elements| Some(weight_grad(t, elements))).collect()
+}
+
+/// Elements of some parameters.
+pub(super) fn sizes_of(params: &[&Rc<Param>]) -> Vec<u64> {
+    params.iter().map(|param| param.elements()).collect()
+}

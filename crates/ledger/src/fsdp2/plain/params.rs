@@ -1,0 +1,273 @@
+//! Parameters of one rank in the order of `named_parameters`, and the units an engine wraps.
+
+use super::config::{Blocks, Config, Feed};
+use crate::mamba_scan::MambaSizes;
+use recipe::kinds::Norm;
+use recipe::kinds::mla::Mla;
+use recipe::{Mixer, Optimizer};
+use replay::line::{Line, Origin};
+use replay::tape::{Edge, Tensor};
+use std::rc::Rc;
+
+/// One parameter of this rank, after tensor and expert parallelism.
+pub(crate) struct Param {
+    /// Size of the first dimension, which engines of the native lane shard.
+    pub rows: u64,
+    /// Elements of a row.
+    pub columns: u64,
+    pub line: Line,
+    /// Whether its replicas lie on the expert mesh.
+    pub is_expert: bool,
+    /// The leaf autograd gives its gradient to.
+    pub leaf: Tensor,
+    pub step: Step,
+}
+
+/// How an optimizer steps a parameter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Each element by itself.
+    Elements,
+    /// Whole matrices of so many rows and columns, orthogonalised.
+    Matrices { count: u64, rows: u64, columns: u64 },
+}
+
+impl Step {
+    /// The step of some matrices.
+    pub fn of(optimizer: Optimizer, (count, rows, columns): (u64, u64, u64)) -> Step {
+        match optimizer {
+            Optimizer::Muon => Step::Matrices { count, rows, columns },
+            _ => Step::Elements,
+        }
+    }
+}
+
+impl Param {
+    /// Elements before an engine shards it.
+    pub fn elements(&self) -> u64 {
+        self.rows * self.columns
+    }
+
+    /// Where its gradient goes.
+    pub fn edge(&self) -> Option<Edge> {
+        self.leaf.edge()
+    }
+}
+
+/// Parameters that are wrapped together, in order.
+#[derive(Default)]
+pub(crate) struct Unit {
+    pub params: Vec<Rc<Param>>,
+    /// Where it stands, when it is not the root.
+    pub origin: Option<Origin>,
+}
+
+impl Unit {
+    pub(super) fn at(origin: Origin) -> Unit {
+        Unit { params: Vec::new(), origin: Some(origin) }
+    }
+
+    pub(super) fn add(&mut self, line: Line, rows: u64, columns: u64) -> Rc<Param> {
+        self.add_stepped(line, (rows, columns), Step::Elements)
+    }
+
+    pub(super) fn add_stepped(&mut self, line: Line, (rows, columns): (u64, u64), step: Step) -> Rc<Param> {
+        let leaf = Tensor::empty().requiring_grad();
+        let param = Rc::new(Param { rows, columns, line, is_expert: line == Line::ExpertParams, leaf, step });
+        self.params.push(param.clone());
+        param
+    }
+
+    fn linear(&mut self, line: Line, (rows, columns): (u64, u64), has_bias: bool) -> Linear {
+        let weight = self.add(line, rows, columns);
+        Linear { weight, bias: has_bias.then(|| self.add(line, rows, 1)) }
+    }
+
+    /// A projection cut by rows over tensor-parallel ranks.
+    fn column(&mut self, rows: u64, columns: u64, has_bias: bool) -> Linear {
+        self.linear(Line::TpParams, (rows, columns), has_bias)
+    }
+
+    /// A projection cut by columns; its bias is whole.
+    fn row(&mut self, rows: u64, columns: u64, has_bias: bool) -> Linear {
+        let weight = self.add(Line::TpParams, rows, columns);
+        Linear { weight, bias: has_bias.then(|| self.add(Line::ReplicatedParams, rows, 1)) }
+    }
+
+    pub(super) fn norm(&mut self, c: &Config, width: u64) -> NormParams {
+        let weight = self.add(Line::ReplicatedParams, width, 1);
+        let bias = (c.norm == Norm::LayerNorm).then(|| self.add(Line::ReplicatedParams, width, 1));
+        NormParams { weight, bias }
+    }
+
+    /// A table over the vocabulary.
+    pub(super) fn table(&mut self, c: &Config) -> Rc<Param> {
+        self.add(Line::TpParams, c.vocab, c.hidden)
+    }
+}
+
+/// A projection.
+pub(super) struct Linear {
+    pub weight: Rc<Param>,
+    pub bias: Option<Rc<Param>>,
+}
+
+/// A norm's scale, and its shift when it has one.
+pub(super) struct NormParams {
+    pub weight: Rc<Param>,
+    pub bias: Option<Rc<Param>>,
+}
+
+pub(super) struct AttentionParams {
+    pub q: Linear,
+    pub k: Linear,
+    pub v: Linear,
+    pub out: Linear,
+    pub qk_norm: Option<(NormParams, NormParams)>,
+}
+
+/// A projection into a latent and the latent's norm.
+pub(super) struct Latent {
+    pub down: Linear,
+    pub norm: Option<NormParams>,
+}
+
+pub(super) struct MlaParams {
+    pub q_latent: Option<Latent>,
+    pub q: Linear,
+    pub kv_latent: Latent,
+    pub kv: Linear,
+    pub out: Linear,
+    pub sizes: Mla,
+}
+
+/// Gate, when there is one, up and down.
+pub(super) struct MlpParams {
+    pub feed: Feed,
+    pub gate: Option<Linear>,
+    pub up: Linear,
+    pub down: Linear,
+}
+
+pub(super) struct MoeParams {
+    pub router: Linear,
+    pub gate: Option<Rc<Param>>,
+    pub up: Rc<Param>,
+    pub down: Rc<Param>,
+    pub shared: Option<MlpParams>,
+    /// The unit of the bank, when it is wrapped by itself.
+    pub unit: Option<usize>,
+}
+
+pub(super) struct MambaParams {
+    pub in_proj: Linear,
+    pub conv_weight: Rc<Param>,
+    pub conv_bias: Rc<Param>,
+    pub dt_bias: Rc<Param>,
+    pub a_log: Rc<Param>,
+    pub d: Rc<Param>,
+    pub norm: Rc<Param>,
+    pub out_proj: Linear,
+}
+
+pub(super) enum Mixing {
+    Attention(AttentionParams),
+    Mla(MlaParams),
+    Mlp(MlpParams),
+    Moe(MoeParams),
+    Mamba(MambaParams),
+    Emitted(super::emitted::Block),
+}
+
+/// A block: a norm and the mixer behind it.
+pub(super) struct BlockParams {
+    pub origin: Origin,
+    pub norm: NormParams,
+    pub mixing: Mixing,
+}
+
+/// Builds the blocks of one layer into a unit of its own; a bank of experts whose replicas lie
+/// elsewhere becomes another unit.
+pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Unit>) -> Vec<BlockParams> {
+    if c.blocks == Blocks::Emitted {
+        return super::emitted::layer(c, index, mixers, units);
+    }
+    let own = units.len();
+    units.push(Unit::at(Origin::Layer { index, mixer: mixers[0] }));
+    let build = |&mixer: &Mixer| {
+        let origin = Origin::Layer { index, mixer };
+        let norm = units[own].norm(c, c.hidden);
+        let mixing = match mixer {
+            Mixer::Attention if c.attention().mla.is_some() => mla(c, &mut units[own]),
+            Mixer::Attention => attention(c, &mut units[own]),
+            Mixer::Moe => moe(c, own, origin, units),
+            Mixer::Mamba => mamba(c, &mut units[own]),
+            _ => Mixing::Mlp(feed(c, c.mlp(), &mut units[own])),
+        };
+        BlockParams { origin, norm, mixing }
+    };
+    mixers.iter().map(build).collect()
+}
+
+fn attention(c: &Config, unit: &mut Unit) -> Mixing {
+    let a = c.attention();
+    let (query, kv) = (a.heads / c.tp * a.head_dim, (a.kv_heads / c.tp).max(1) * a.head_dim);
+    let q = unit.column(query, c.hidden, a.qkv_bias);
+    let k = unit.column(kv, c.hidden, a.qkv_bias);
+    let v = unit.column(kv, c.hidden, a.qkv_bias);
+    let out = unit.row(c.hidden, query, a.out_bias);
+    let qk_norm = a.qk_norm.then(|| (unit.norm(c, a.head_dim), unit.norm(c, a.head_dim)));
+    Mixing::Attention(AttentionParams { q, k, v, out, qk_norm })
+}
+
+fn mla(c: &Config, unit: &mut Unit) -> Mixing {
+    let a = c.attention();
+    let Some(sizes) = a.mla.clone() else { unreachable!("latent attention has latent sizes") };
+    let heads = a.heads / c.tp;
+    let latent = |width, rank, unit: &mut Unit| Latent {
+        down: unit.linear(Line::ReplicatedParams, (width, c.hidden), sizes.bias),
+        norm: sizes.latent_norm.then(|| unit.norm(c, rank)),
+    };
+    let q_latent = sizes.q_rank.map(|rank| latent(rank, rank, unit));
+    let q = unit.column(heads * (sizes.qk_dim + sizes.rope_dim), sizes.q_rank.unwrap_or(c.hidden), false);
+    let kv_latent = latent(sizes.kv_rank + sizes.rope_dim, sizes.kv_rank, unit);
+    let kv = unit.column(heads * (sizes.qk_dim + sizes.v_dim), sizes.kv_rank, false);
+    let out = unit.row(c.hidden, heads * sizes.v_dim, sizes.bias);
+    Mixing::Mla(MlaParams { q_latent, q, kv_latent, kv, out, sizes })
+}
+
+fn feed(c: &Config, feed: Feed, unit: &mut Unit) -> MlpParams {
+    let width = feed.ffn / c.tp;
+    let gate = feed.is_gated().then(|| unit.column(width, c.hidden, feed.bias));
+    let up = unit.column(width, c.hidden, feed.bias);
+    MlpParams { feed, gate, up, down: unit.row(c.hidden, width, feed.bias) }
+}
+
+fn moe(c: &Config, own: usize, origin: Origin, units: &mut Vec<Unit>) -> Mixing {
+    let moe = c.moe();
+    let router = units[own].linear(Line::ReplicatedParams, (moe.experts, c.hidden), false);
+    let shared = moe.shared.map(|shared| feed(c, shared, &mut units[own]));
+    let is_apart = c.dense_shards != c.expert_shards;
+    let bank = if is_apart { units.len() } else { own };
+    if is_apart {
+        units.push(Unit::at(origin));
+    }
+    let matrix = c.hidden * moe.feed.ffn / c.etp;
+    let mut add = || units[bank].add(Line::ExpertParams, moe.local_experts, matrix);
+    let gate = moe.feed.is_gated().then(&mut add);
+    let up = add();
+    let down = add();
+    Mixing::Moe(MoeParams { router, gate, up, down, shared, unit: is_apart.then_some(bank) })
+}
+
+fn mamba(c: &Config, unit: &mut Unit) -> Mixing {
+    let sizes = MambaSizes::of(c.mamba(), c.tp);
+    let mut vector = |elements| unit.add(Line::TpParams, elements, 1);
+    let (dt_bias, a_log, d) = (vector(sizes.heads), vector(sizes.heads), vector(sizes.heads));
+    let in_proj = unit.column(sizes.width, c.hidden, false);
+    let conv_weight = unit.add(Line::TpParams, sizes.conv, c.mamba().conv);
+    let conv_bias = unit.add(Line::TpParams, sizes.conv, 1);
+    let norm = unit.add(Line::TpParams, sizes.inner, 1);
+    let out_proj = unit.row(c.hidden, sizes.inner, false);
+    Mixing::Mamba(MambaParams { in_proj, conv_weight, conv_bias, dt_bias, a_log, d, norm, out_proj })
+}

@@ -1,0 +1,110 @@
+//! Megatron-Core 0.19.2 with Transformer Engine 2.13 kernels, on Hopper. One file a mechanism;
+//! each names the source it follows, relative to its package (`megatron/core/…`,
+//! `transformer_engine/pytorch/…`, `mamba_ssm/ops/triton/…`).
+//!
+//! The code is written like Megatron's, *including which Python locals keep tensors alive until
+//! a function returns*: where a `drop` or a late binding looks odd, that is why.
+//!
+//! Measured rows show dense, expert, latent and Mamba-2 layers under AdamW, 1F1B and interleaved.
+//! The rest is from source alone, and each file says so: Muon, LayerNorm and biases, prediction
+//! suffix, sparse indexer, side tables, custom mixers, Megatron-FSDP, split backward. Schedules that
+//! split backward are not Megatron's at all, and have an order of their own.
+//!
+//! Not replayed: what lies outside the caching allocator (context, NCCL, cuDNN plans), Triton's
+//! autotuning buffers, checkpoint saving, and whatever [`Unmodelled`] names.
+
+mod attention;
+mod blocks;
+mod config;
+mod cp_attention;
+mod custom;
+mod embedding;
+mod fp8;
+mod fsdp;
+mod gated_delta;
+mod indexer;
+mod linear;
+mod loss;
+mod m2rnn;
+mod mamba;
+mod mamba3;
+mod mla;
+mod mlp;
+mod model;
+mod moe;
+mod moe_allgather;
+mod mtp;
+mod muon;
+mod ops;
+mod optimizer;
+mod options;
+mod params;
+mod plain;
+mod rank;
+mod recompute;
+mod rope;
+mod router;
+mod schedule;
+mod schedule_split;
+mod setup;
+mod side;
+mod supported;
+
+/// Units whose weights Megatron-FSDP gathers ahead.
+pub use fsdp::AHEAD as UNITS_AHEAD;
+pub use options::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Microbatches, Reduction, Routing};
+
+use config::Config;
+use model::Chunk;
+use rank::Rank;
+use replay::Unmodelled;
+use replay::line::Origin;
+use replay::tape::Tape;
+use replay::{Phase, PhaseKind, Replay};
+
+/// The rank a replay under Megatron is of.
+pub type Job<'a> = super::Job<'a, MegatronOptions>;
+
+/// Replays one rank from an empty device through its steps.
+pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
+    let config = Config::new(job)?;
+    Ok(run(config, job.options.steps, None))
+}
+
+/// Replays, then replays again up to the highest point and says who holds what there.
+pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
+    let config = Config::new(job)?;
+    let found = run(config.clone(), job.options.steps, None);
+    let event = found.highest().peak.event;
+    Ok(run(config, job.options.steps, Some(event)))
+}
+
+fn run(config: Config, steps: u32, wanted: Option<u64>) -> Replay {
+    let rank = Rank::new(config, Tape::new(wanted));
+    let tape = rank.tape.clone();
+    let mut phases = vec![Phase::read(&tape, PhaseKind::Context)];
+    let chunks = Chunk::all(&rank.config);
+    setup::build_model(&rank, &chunks);
+    phases.push(Phase::read(&tape, PhaseKind::Model));
+    let buffers = setup::build_buffers(&rank, &chunks);
+    phases.push(Phase::read(&tape, PhaseKind::Buffers));
+    let mut optimizer = optimizer::Optimizer::new(&rank, &buffers);
+    phases.push(Phase::read(&tape, PhaseKind::Optimizer));
+    for step in 0..steps {
+        tape.reset_peaks();
+        optimizer.zero_grad();
+        schedule::run_step(&rank, &chunks);
+        chunks.iter().for_each(Chunk::finish_step);
+        phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
+        tape.enter(Origin::Optimizer);
+        tape.reset_peaks();
+        optimizer.step(&rank);
+        phases.push(Phase::read(&tape, PhaseKind::Update(step)));
+    }
+    let mut replay = Replay { params: setup::count(&chunks), phases, holders: Vec::new(), retained: Vec::new() };
+    if wanted.is_some() {
+        replay.holders = tape.wanted_holders();
+        replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
+    }
+    replay
+}

@@ -1,0 +1,98 @@
+//! AdamW with fp32 main weights (`megatron/core/optimizer/distrib_optimizer.py`,
+//! `transformer_engine/pytorch/optimizers/fused_adam.py`).
+
+use super::muon::Muon;
+use super::rank::Rank;
+use super::setup::{Buffers, Placed};
+use super::supported::Sharding;
+use replay::line::Line;
+use replay::tape::{BF16, FP32, Storage};
+use std::rc::Rc;
+
+/// The optimizer of one rank.
+pub(super) struct Optimizer {
+    /// Elements of each shard this rank steps.
+    shards: Vec<u64>,
+    /// What steps the matrices this rank owns, when Muon does.
+    muon: Option<Muon>,
+    clips: bool,
+    _main: Vec<Rc<Storage>>,
+    moments: Vec<Rc<Storage>>,
+    /// fp32 copies of bf16 gradients, between a step and the next forward.
+    gradients: Vec<Rc<Storage>>,
+}
+
+impl Optimizer {
+    /// Makes the fp32 main weights: each shard is copied in bf16 first.
+    pub fn new(c: &Rank, buffers: &[Buffers]) -> Optimizer {
+        let mut shards = Vec::new();
+        let mut matrices = Vec::new();
+        let mut clips = false;
+        // Parameter groups: dense before experts, decayed before not.
+        for (is_expert, decays) in [(false, true), (false, false), (true, true), (true, false)] {
+            for buffers in buffers.iter().filter(|buffers| buffers.key.is_expert == is_expert) {
+                for placed in buffers.placed.iter().filter(|placed| placed.param.decays == decays) {
+                    let Some(elements) = shard(c, buffers, placed) else { continue };
+                    if let Some(matrix) = placed.param.muon {
+                        matrices.push(matrix);
+                        continue;
+                    }
+                    shards.push(elements);
+                    clips |= placed.param.is_block_norm;
+                }
+            }
+        }
+        let main = shards.iter().map(|elements| {
+            let _copy = state(c, elements * BF16, "weight shard");
+            state(c, elements * FP32, "main weight")
+        });
+        let mut main: Vec<_> = main.collect();
+        main.extend((0..2).map(|_| state(c, FP32, "gradient norm")));
+        let muon = (!matrices.is_empty()).then(|| Muon::new(c, matrices));
+        Optimizer { shards, muon, clips, _main: main, moments: Vec::new(), gradients: Vec::new() }
+    }
+
+    /// Forgets the gradients of the last step.
+    pub fn zero_grad(&mut self) {
+        self.gradients.clear();
+        self.muon.iter_mut().for_each(Muon::zero_grad);
+    }
+
+    pub fn step(&mut self, c: &Rank) {
+        if c.config.grad_width == BF16 {
+            let copies = self.shards.iter().map(|elements| state(c, elements * FP32, "fp32 gradient"));
+            self.gradients = copies.collect();
+        }
+        self.muon.iter_mut().for_each(|muon| muon.copy_gradients(c));
+        // Transformer Engine 2.13 lacks `multi_tensor_scale_tensor`, so Megatron falls back to
+        // `dst.copy_(src * scale)`: one temporary a shard (`optimizer/clip_grads.py`). Whether
+        // the norm is above the limit depends on data; in the measured rows it was on exactly
+        // the ranks whose shard holds the norm in front of a block.
+        if self.clips {
+            self.muon.iter().for_each(|muon| muon.clip(c));
+            self.shards.iter().for_each(|elements| drop(state(c, elements * FP32, "clipped gradient")));
+        }
+        self.muon.iter_mut().for_each(|muon| muon.step(c));
+        if self.moments.is_empty() {
+            let moments = self.shards.iter().flat_map(|elements| [*elements; 2]);
+            self.moments = moments.map(|elements| state(c, elements * FP32, "moment")).collect();
+        }
+    }
+}
+
+fn state(c: &Rank, bytes: u64, name: &'static str) -> Rc<Storage> {
+    c.tape.storage(Line::OtherOptimizer, bytes, name)
+}
+
+/// Elements of a parameter in this rank's part of its bucket; all of them without sharding.
+fn shard(c: &Rank, buffers: &Buffers, placed: &Placed) -> Option<u64> {
+    if c.config.sharding == Sharding::None {
+        return Some(placed.param.elements);
+    }
+    let (ranks, rank) = buffers.key.group(c);
+    let bucket = &buffers.buckets[placed.bucket];
+    let part = (bucket.end - bucket.start) / ranks;
+    let start = bucket.start + rank * part;
+    let (first, last) = (placed.range.start.max(start), placed.range.end.min(start + part));
+    (last > first).then(|| last - first)
+}

@@ -1,0 +1,105 @@
+//! One rank in motion: its sizes, its tape, and what its libraries keep once they have used it.
+
+use super::config::Config;
+use replay::line::Line;
+use replay::tape::{BF16, Storage, Tape, Tensor};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+const MIB: u64 = 1 << 20;
+/// Workspace of Transformer Engine's products on Hopper
+/// (`transformer_engine/pytorch/cpp_extensions/gemm.py`).
+const TE_WORKSPACE: u64 = 32 * MIB + 1024;
+/// Streams of a grouped product, each with a workspace of its own (same file).
+const GROUPED_STREAMS: usize = 4;
+/// cuBLAS workspace of torch on Hopper, one for each thread that multiplies
+/// (`aten/src/ATen/cuda/CublasHandlePool.cpp`).
+const CUBLAS_WORKSPACE: u64 = 32 * MIB;
+
+/// One rank in motion.
+pub(super) struct Rank {
+    pub config: Config,
+    pub tape: Tape,
+    kept: RefCell<Kept>,
+    /// Forward passes so far; a recomputed one has the number of the first.
+    pub pass: Cell<u64>,
+    /// Whether the autograd thread runs, which has a cuBLAS handle of its own.
+    pub is_backward: Cell<bool>,
+}
+
+/// What stays after its first use.
+#[derive(Default)]
+struct Kept {
+    te: Option<Rc<Storage>>,
+    grouped: Vec<Rc<Storage>>,
+    cublas_forward: Option<Rc<Storage>>,
+    cublas_backward: Option<Rc<Storage>>,
+    gathered: Option<Rc<Storage>>,
+}
+
+impl Rank {
+    pub fn new(config: Config, tape: Tape) -> Rc<Rank> {
+        let kept = RefCell::default();
+        Rc::new(Rank { config, tape, kept, pass: Cell::new(0), is_backward: Cell::new(false) })
+    }
+
+    /// A bf16 tensor of the forward pass.
+    pub fn act(&self, elements: u64, name: &'static str) -> Tensor {
+        self.act_of(elements, BF16, name)
+    }
+
+    /// A tensor of the forward pass.
+    pub fn act_of(&self, elements: u64, width: u64, name: &'static str) -> Tensor {
+        self.tape.tensor(Line::Activations, elements, width, name)
+    }
+
+    /// A tensor of routing.
+    pub fn scratch(&self, elements: u64, width: u64, name: &'static str) -> Tensor {
+        self.tape.tensor(Line::RoutingScratch, elements, width, name)
+    }
+
+    /// A bf16 tensor that was gathered or received.
+    pub fn comm(&self, elements: u64, name: &'static str) -> Tensor {
+        self.tape.tensor(Line::Communication, elements, BF16, name)
+    }
+
+    fn workspace(&self, bytes: u64, name: &'static str) -> Rc<Storage> {
+        self.tape.storage(Line::Workspaces, bytes, name)
+    }
+
+    /// A Transformer Engine product runs.
+    pub fn te_product(&self) {
+        let kept = &mut *self.kept.borrow_mut();
+        kept.te.get_or_insert_with(|| self.workspace(TE_WORKSPACE, "te gemm workspace"));
+    }
+
+    /// A grouped product runs.
+    pub fn grouped_product(&self) {
+        let kept = &mut *self.kept.borrow_mut();
+        while kept.grouped.len() < GROUPED_STREAMS {
+            kept.grouped.push(self.workspace(TE_WORKSPACE, "te grouped gemm workspace"));
+        }
+    }
+
+    /// A product of torch's runs, on the forward or on the autograd thread.
+    pub fn torch_product(&self) {
+        let kept = &mut *self.kept.borrow_mut();
+        let handle = if self.is_backward.get() { &mut kept.cublas_backward } else { &mut kept.cublas_forward };
+        handle.get_or_insert_with(|| self.workspace(CUBLAS_WORKSPACE, "cublas workspace"));
+    }
+
+    /// The global buffer that gathers share: one, regrown when it is too small
+    /// (`megatron/core/utils.py` GlobalMemoryBuffer).
+    pub fn gather_buffer(&self, elements: u64) -> Rc<Storage> {
+        let kept = &mut *self.kept.borrow_mut();
+        let bytes = elements * BF16;
+        match &kept.gathered {
+            Some(buffer) if buffer.bytes() >= bytes => buffer.clone(),
+            _ => {
+                let buffer = self.workspace(bytes, "global gather buffer");
+                kept.gathered = Some(buffer.clone());
+                buffer
+            }
+        }
+    }
+}

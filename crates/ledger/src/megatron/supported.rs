@@ -1,0 +1,298 @@
+//! What of a recipe and a layout is replayed, as sizes, or by name what is not and why.
+
+use super::config::{AttentionSizes, ChunkLayers, Feed, Indexer, MoeSizes, Recomputed, Suffix};
+use super::{Fp8Recipe, Job, MegatronOptions};
+use layout::order::Pipeline;
+use layout::request::RecomputeModule;
+use layout::{Layout, Recompute, Schedule, ZeroStage};
+use recipe::kinds::Activation;
+use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
+use recipe::kinds::gated_delta::GatedDelta;
+use recipe::kinds::m2rnn::M2rnn;
+use recipe::kinds::mamba::Mamba;
+use recipe::kinds::mamba2::Mamba2;
+use recipe::kinds::mamba3::Mamba3;
+use recipe::kinds::mlp::Mlp;
+use recipe::kinds::moe::Moe;
+use recipe::kinds::side::{OwnerStage, SideEmbedding};
+use recipe::{Dtype, Layer, Mixer, Optimizer, Recipe};
+use replay::Unmodelled;
+use replay::tape::{BF16, FP32};
+
+/// What data-parallel ranks share out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharding {
+    /// Nothing.
+    None,
+    /// Optimizer state: the distributed optimizer.
+    Optimizer,
+    /// Optimizer state and gradients: Megatron-FSDP's `optim_grads`.
+    Gradients,
+    /// Weights too: Megatron-FSDP's `optim_grads_params`.
+    Everything,
+}
+
+impl Sharding {
+    /// Whether Megatron-FSDP wraps the model.
+    pub fn is_fsdp(self) -> bool {
+        matches!(self, Sharding::Gradients | Sharding::Everything)
+    }
+}
+
+fn refuse<T>(what: impl Into<String>, why: impl Into<String>) -> Result<T, Unmodelled> {
+    Err(Unmodelled::new(what, why))
+}
+
+pub(super) fn width(dtype: Dtype, what: &str) -> Result<u64, Unmodelled> {
+    match dtype {
+        Dtype::Fp32 => Ok(FP32),
+        Dtype::Bf16 | Dtype::Fp16 => Ok(BF16),
+        other => refuse(format!("{} {what}", other.name()), "Megatron keeps them in fp32 or bf16"),
+    }
+}
+
+pub(super) fn features(recipe: &Recipe) -> Result<(), Unmodelled> {
+    if recipe.precision.weights != Dtype::Bf16 {
+        return refuse("weights other than bf16", "parameter buffers of other formats are not replayed yet");
+    }
+    if recipe.tensors().iter().any(|tensor| tensor.optimizer == Optimizer::Sgd) {
+        return refuse("SGD for a part of the model", "Megatron has SGD for the whole model only");
+    }
+    Ok(())
+}
+
+/// The order in which so many microbatches run.
+pub(super) fn order(layout: &Layout, microbatches: u64) -> Result<Pipeline, Unmodelled> {
+    let order = Pipeline::new(layout.schedule, layout.pp.get(), layout.vpp.get(), microbatches);
+    order.map_err(|finding| Unmodelled::new(format!("schedule {}", layout.schedule), finding.message))
+}
+
+/// ZeRO 2 and 3 are Megatron-FSDP there, another wrapper with buffers and hooks of its own.
+pub(super) fn sharding(recipe: &Recipe, layout: &Layout) -> Result<Sharding, Unmodelled> {
+    match layout.zero {
+        ZeroStage::Zero => Ok(Sharding::None),
+        ZeroStage::One => Ok(Sharding::Optimizer),
+        ZeroStage::Two => fsdp(recipe, layout).map(|()| Sharding::Gradients),
+        ZeroStage::Three => fsdp(recipe, layout).map(|()| Sharding::Everything),
+    }
+}
+
+/// What Megatron-FSDP refuses itself, and what is not replayed of it.
+fn fsdp(recipe: &Recipe, layout: &Layout) -> Result<(), Unmodelled> {
+    let what = format!("zero {} under Megatron-Core", layout.zero);
+    if recipe.tensors().iter().any(|tensor| tensor.optimizer == Optimizer::Muon) {
+        let why = "Megatron refuses it with Muon: `Emerging optimizer does not support Megatron-FSDP for now.`";
+        return refuse(what, why);
+    }
+    if !matches!(layout.schedule, Schedule::OneF1b | Schedule::Interleaved) {
+        return refuse(
+            format!("{what} with {}", layout.schedule),
+            "its hooks are not replayed around a split backward",
+        );
+    }
+    Ok(())
+}
+
+/// What `--fp8-param-gather` needs (`megatron/training/arguments.py`,
+/// `megatron/core/transformer/transformer_config.py`), and what is not replayed of it.
+pub(super) fn quantized_weights(
+    recipe: &Recipe,
+    layout: &Layout,
+    options: &MegatronOptions,
+) -> Result<Option<Fp8Recipe>, Unmodelled> {
+    if !options.fp8_param_gather {
+        return Ok(None);
+    }
+    let what = "fp8 parameter gather";
+    if options.fp8.is_none() {
+        return refuse(what, "Megatron refuses it: `fp8_param must be used together with fp8 mode.`");
+    }
+    match layout.zero {
+        ZeroStage::Zero => return refuse(what, "Megatron has it with the distributed optimizer only"),
+        ZeroStage::One => {}
+        ZeroStage::Two | ZeroStage::Three => {
+            return refuse(what, "Megatron-FSDP's buffers of fp8 weights are not replayed");
+        }
+    }
+    if recipe.tensors().iter().any(|tensor| tensor.optimizer == Optimizer::Muon) {
+        return refuse(what, "fp8 weights under Muon are not replayed");
+    }
+    Ok(options.fp8)
+}
+
+pub(super) fn attention(attention: &Attention, recipe: &Recipe) -> Result<AttentionSizes, Unmodelled> {
+    let why = "what it saves is not replayed yet";
+    if attention.sinks {
+        return refuse("attention sinks", why);
+    }
+    if attention.qk_norm == QkNorm::Full {
+        return refuse("a norm over all queries", "Megatron-Core normalises head by head");
+    }
+    let heads = attention.heads;
+    let base = AttentionSizes {
+        heads,
+        kv_heads: heads,
+        // Without `--kv-channels` Megatron takes hidden / heads for what latent attention replaces.
+        head_dim: recipe.hidden / heads,
+        qk_norm: false,
+        has_in_bias: attention.qkv_bias,
+        has_out_bias: attention.out_bias,
+        has_gate: attention.output_gate,
+        mla: None,
+    };
+    match &attention.kind {
+        AttentionKind::Gqa { kv_heads, head_dim } => Ok(AttentionSizes {
+            kv_heads: *kv_heads,
+            head_dim: *head_dim,
+            qk_norm: attention.qk_norm == QkNorm::Head,
+            ..base
+        }),
+        AttentionKind::Mla(mla) if mla.bias => refuse("latent biases", why),
+        AttentionKind::Mla(mla) => Ok(AttentionSizes { mla: Some(mla.clone()), ..base }),
+    }
+}
+
+pub(super) fn mlp(mlp: &Mlp) -> Result<Feed, Unmodelled> {
+    if mlp.bias && matches!(mlp.activation, Activation::Relu2 | Activation::Silu) {
+        let what = format!("biases in front of {}", mlp.activation.name());
+        return refuse(what, "Megatron fuses a bias with GELU, GeGLU and SwiGLU only");
+    }
+    Ok(Feed { ffn: mlp.ffn, activation: mlp.activation, has_bias: mlp.bias })
+}
+
+pub(super) fn experts(moe: &Moe, layout: &Layout, options: &MegatronOptions) -> Result<MoeSizes, Unmodelled> {
+    let why = "what it saves is not replayed yet";
+    if moe.router.bias {
+        return refuse("a router bias", why);
+    }
+    if moe.bias || moe.latent_bias || moe.shared.as_ref().is_some_and(|shared| shared.bias) {
+        return refuse("biases of experts", why);
+    }
+    let feed = |ffn, activation| Feed { ffn, activation, has_bias: false };
+    Ok(MoeSizes {
+        experts: moe.experts,
+        top_k: moe.top_k,
+        feed: feed(moe.ffn, moe.activation),
+        shared: moe.shared.as_ref().map(|shared| feed(shared.ffn, shared.activation)),
+        gates_shared: moe.shared.as_ref().is_some_and(|shared| shared.gate),
+        latent: moe.latent,
+        local_experts: moe.experts / layout.ep.get(),
+        score: moe.router.score,
+        has_expert_bias: moe.router.expert_bias,
+        has_balance_loss: moe.router.aux_loss.is_some(),
+        score_width: width(options.router, "routing scores")?,
+        capacity_factor: options.capacity_factor,
+        dispatcher: options.dispatcher,
+        routing: options.routing,
+        own_buffers: layout.ep.splits() || layout.etp != layout.tp,
+    })
+}
+
+pub(super) fn mamba2(recipe: &Recipe) -> Result<Option<Mamba2>, Unmodelled> {
+    match &recipe.mamba {
+        Some(Mamba::Two(mamba)) if mamba.in_bias || mamba.out_bias || !mamba.conv_bias || !mamba.gated_norm => {
+            refuse("Mamba-2 with other biases or without its gated norm", "Megatron's mixer is built one way only")
+        }
+        Some(Mamba::Two(mamba)) => Ok(Some(mamba.clone())),
+        Some(Mamba::One(_)) if recipe.uses(Mixer::Mamba) => {
+            refuse("mamba1", "Megatron-Core's `M` is Mamba-2, and no custom mixer keeps Mamba-1")
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Custom mixers see whole sequences and whole heads.
+fn refuse_split(what: &str, layout: &Layout) -> Result<(), Unmodelled> {
+    if layout.tp.splits() || layout.cp.splits() {
+        return refuse(format!("{what} over tp or cp"), "the custom mixer runs on one rank a replica");
+    }
+    Ok(())
+}
+
+pub(super) fn mamba3(recipe: &Recipe, layout: &Layout) -> Result<Option<Mamba3>, Unmodelled> {
+    match &recipe.mamba {
+        Some(Mamba::Three(mamba)) if recipe.uses(Mixer::Mamba) => {
+            refuse_split("mamba3", layout)?;
+            Ok(Some(mamba.clone()))
+        }
+        _ => Ok(None),
+    }
+}
+
+pub(super) fn recurrent(recipe: &Recipe, layout: &Layout) -> Result<Option<M2rnn>, Unmodelled> {
+    let used = recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent));
+    used.map(|mixer| refuse_split("m2rnn", layout).map(|()| mixer.clone())).transpose()
+}
+
+pub(super) fn gated_delta(recipe: &Recipe, layout: &Layout) -> Result<Option<GatedDelta>, Unmodelled> {
+    let used = recipe.gated_delta.as_ref().filter(|_| recipe.uses(Mixer::GatedDelta));
+    if used.is_some() && layout.cp.splits() {
+        return refuse("a gated delta net over cp", "its all-to-all over heads is not replayed yet");
+    }
+    Ok(used.cloned())
+}
+
+pub(super) fn sides(recipe: &Recipe, layout: &Layout) -> Result<Vec<SideEmbedding>, Unmodelled> {
+    let sides: Vec<_> = recipe.features.sides().map(|(_, side)| side.clone()).collect();
+    if layout.pp.splits() && sides.iter().any(|side| side.stage == OwnerStage::Last) {
+        return refuse("side embeddings on the last stage", "no token table stands there that they could be added to");
+    }
+    Ok(sides)
+}
+
+pub(super) fn suffix(recipe: &Recipe) -> Result<Option<Suffix>, Unmodelled> {
+    let Some(mtp) = recipe.features.mtp() else { return Ok(None) };
+    Ok(Some(Suffix { depth: mtp.depth as u32, mixers: mixers(&mtp.layer, "the prediction suffix")? }))
+}
+
+pub(super) fn indexer(recipe: &Recipe, layout: &Layout) -> Result<Option<Indexer>, Unmodelled> {
+    let Some(dsa) = recipe.features.dsa() else { return Ok(None) };
+    if !recipe.is_latent() {
+        return refuse("sparse attention without latents", "Megatron-Core's indexer stands on latent attention only");
+    }
+    if layout.cp.splits() {
+        return refuse("sparse attention over cp", "its gathered keys are not replayed yet");
+    }
+    let holders = recipe.layers_with(Mixer::Attention);
+    let covered = holders.iter().enumerate().filter(|(ordinal, _)| dsa.covers(*ordinal as u64));
+    let layers = covered.map(|(_, &layer)| layer as u32).collect();
+    Ok(Some(Indexer { heads: dsa.heads, head_dim: dsa.head_dim, top_k: dsa.top_k, layers }))
+}
+
+pub(super) fn recomputed(recompute: &Recompute) -> Result<Recomputed, Unmodelled> {
+    let modules = match recompute {
+        Recompute::Selective(modules) => modules.clone(),
+        _ => Vec::new(),
+    };
+    if modules.contains(&RecomputeModule::GdnNormOut) {
+        return refuse("recompute of gdn_norm_out", "its checkpoint inside gated delta nets is not replayed yet");
+    }
+    Ok(Recomputed { whole_layers: *recompute == Recompute::Full, modules })
+}
+
+pub(super) fn chunks(job: &Job, stage: usize) -> Result<Vec<ChunkLayers>, Unmodelled> {
+    let last = job.stages.chunks.len() - 1;
+    let held = job.stages.by_stage[stage].iter().map(|&index| &job.stages.chunks[index]);
+    held.map(|chunk| {
+        let of = |index: usize| Ok((index as u32, mixers(&job.recipe.layers[index], &format!("layer {index}"))?));
+        Ok(ChunkLayers {
+            layers: chunk.layers.clone().map(of).collect::<Result<_, Unmodelled>>()?,
+            is_first: chunk.index == 0,
+            is_last: chunk.index == last,
+        })
+    })
+    .collect()
+}
+
+/// The mixers of a layer: one block as in a hybrid stack, or attention and then a feed-forward
+/// block as in a transformer layer.
+fn mixers(layer: &Layer, place: &str) -> Result<Vec<Mixer>, Unmodelled> {
+    if layer.blocks.iter().any(|block| block.mixers.len() > 1) {
+        return refuse(format!("{place}: parallel mixers"), "Megatron-Core has no such block");
+    }
+    let mixers: Vec<Mixer> = layer.mixers().collect();
+    match mixers[..] {
+        [_] | [Mixer::Attention, Mixer::Mlp | Mixer::Moe] => Ok(mixers),
+        _ => refuse(format!("{place}: `{layer}`"), "a Megatron-Core layer is one block, or attention and an MLP"),
+    }
+}

@@ -1,0 +1,90 @@
+//! A heap that holds no numbers: buffers with the lifetimes of the runtime's own, booked by line.
+
+use replay::line::{ByLine, Line};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The heap of one rank. Cloning shares it.
+#[derive(Clone)]
+pub(super) struct Heap(Rc<RefCell<Book>>);
+
+struct Book {
+    bytes_each: u64,
+    by_line: ByLine,
+    peak: ByLine,
+}
+
+/// One buffer; it is freed where it goes out of scope.
+pub(super) struct Buf {
+    heap: Heap,
+    line: Line,
+    /// Elements, where they are numbers.
+    pub len: usize,
+    bytes: u64,
+}
+
+impl Heap {
+    pub fn new(bytes_each: u64) -> Heap {
+        let none = [0; Line::ALL.len()];
+        Heap(Rc::new(RefCell::new(Book { bytes_each, by_line: none, peak: none })))
+    }
+
+    pub fn reals(&self, line: Line, len: usize) -> Buf {
+        let bytes = len as u64 * self.0.borrow().bytes_each;
+        self.take(line, len, bytes)
+    }
+
+    /// Something that is no numbers of the run's format.
+    pub fn bytes(&self, line: Line, bytes: u64) -> Buf {
+        self.take(line, 0, bytes)
+    }
+
+    fn take(&self, line: Line, len: usize, bytes: u64) -> Buf {
+        let mut book = self.0.borrow_mut();
+        book.by_line[line as usize] += bytes;
+        if book.by_line.iter().sum::<u64>() > book.peak.iter().sum() {
+            book.peak = book.by_line;
+        }
+        drop(book);
+        Buf { heap: self.clone(), line, len, bytes }
+    }
+
+    /// Bytes by line at the highest point so far.
+    pub fn peak(&self) -> ByLine {
+        self.0.borrow().peak
+    }
+
+    /// Bytes by line now.
+    pub fn now(&self) -> ByLine {
+        self.0.borrow().by_line
+    }
+
+    /// Forgets the highest point.
+    pub fn mark(&self) {
+        let mut book = self.0.borrow_mut();
+        book.peak = book.by_line;
+    }
+}
+
+impl Buf {
+    /// Another of the same size, on a line.
+    pub fn like(&self, line: Line) -> Buf {
+        self.heap.take(line, self.len, self.bytes)
+    }
+
+    /// The same buffer on another line.
+    pub fn onto(mut self, line: Line) -> Buf {
+        let mut book = self.heap.0.borrow_mut();
+        book.by_line[self.line as usize] -= self.bytes;
+        book.by_line[line as usize] += self.bytes;
+        drop(book);
+        self.line = line;
+        self
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        self.heap.0.borrow_mut().by_line[self.line as usize] -= self.bytes;
+    }
+}

@@ -1,0 +1,359 @@
+//! Storages and the book they are entered in: who holds how many bytes, and the peak.
+
+use super::deferred::Queue;
+use crate::allocator::{Allocator, BlockId, Stream};
+use crate::line::{ByLine, Line, Origin};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What stands at one tape: the allocator, the book, and where we are. Cloning shares it.
+#[derive(Clone)]
+pub struct Tape(Rc<State>);
+
+struct State {
+    book: RefCell<Book>,
+    origin: Cell<Origin>,
+    runs_backward: Cell<bool>,
+    records: Cell<bool>,
+    sequence: Cell<u64>,
+    queue: Queue,
+}
+
+/// The part of a step that something made at `stand` belongs to, as its place in [`Tape::by_part`]:
+/// layers forward, head and loss forward, anything backward; none between those.
+fn part(origin: Origin, runs_backward: bool) -> Option<usize> {
+    match origin {
+        _ if runs_backward => Some(2),
+        Origin::Head => Some(1),
+        Origin::Setup | Origin::Pipeline | Origin::Optimizer => None,
+        _ => Some(0),
+    }
+}
+
+/// The entry of one block.
+#[derive(Clone, Copy)]
+struct Entry {
+    line: Line,
+    origin: Origin,
+    name: &'static str,
+}
+
+/// The highest point of a phase.
+#[derive(Clone, Copy, Debug)]
+pub struct Peak {
+    /// Bytes allocated.
+    pub allocated: u64,
+    /// Which allocation reached it, counted from the start of the replay.
+    pub event: u64,
+    /// The same bytes by line.
+    pub by_line: ByLine,
+    /// Where it stands.
+    pub origin: Origin,
+}
+
+/// Storages of one name in one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Line they are booked on.
+    pub line: Line,
+    /// Where they were made.
+    pub origin: Origin,
+    /// What they are.
+    pub name: &'static str,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How many they are.
+    pub count: u64,
+}
+
+struct Book {
+    allocator: Allocator,
+    entries: Vec<Entry>,
+    /// Blocks that hold several lines, such as a parameter buffer.
+    shared: BTreeMap<BlockId, Vec<(Line, u64)>>,
+    live: ByLine,
+    events: u64,
+    peak: Peak,
+    /// The most allocated in forward, loss and backward since the last reset.
+    by_part: [u64; 3],
+    /// The event at which holders are wanted, and what they were.
+    wanted: Option<u64>,
+    holders: Vec<Holder>,
+}
+
+/// Bytes on the device, given back when the last owner is dropped.
+pub struct Storage {
+    tape: Tape,
+    bytes: u64,
+    block: Cell<Option<BlockId>>,
+    /// Stands in for bytes that were discarded and computed again.
+    stand_in: RefCell<Option<Rc<Storage>>>,
+}
+
+impl Storage {
+    /// Bytes asked for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Gives the bytes back while owners remain, as `untyped_storage().resize_(0)` does.
+    pub fn discard(&self) {
+        if let Some(block) = self.block.take() {
+            self.tape.0.book.borrow_mut().free(block);
+        }
+        self.stand_in.take();
+    }
+
+    /// Owners of this storage own `other` from now on.
+    pub fn stand_in(&self, other: Rc<Storage>) {
+        self.stand_in.replace(Some(other));
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.tape.0.book.borrow_mut().free(block);
+        }
+    }
+}
+
+impl Default for Tape {
+    fn default() -> Tape {
+        Tape::new(None)
+    }
+}
+
+impl Tape {
+    /// A tape on an empty device; holders are collected at the wanted event.
+    pub fn new(wanted: Option<u64>) -> Tape {
+        let nothing = ByLine::default();
+        let peak = Peak { allocated: 0, event: 0, by_line: nothing, origin: Origin::Setup };
+        let book = Book {
+            allocator: Allocator::new(),
+            entries: Vec::new(),
+            shared: BTreeMap::new(),
+            live: nothing,
+            events: 0,
+            peak,
+            by_part: [0; 3],
+            wanted,
+            holders: Vec::new(),
+        };
+        Tape(Rc::new(State {
+            book: RefCell::new(book),
+            origin: Cell::new(Origin::Setup),
+            runs_backward: Cell::new(false),
+            records: Cell::new(true),
+            sequence: Cell::new(0),
+            queue: Queue::default(),
+        }))
+    }
+
+    /// Takes bytes and books them where the tape stands.
+    pub fn storage(&self, line: Line, bytes: u64, name: &'static str) -> Rc<Storage> {
+        let origin = self.0.origin.get();
+        self.make(bytes, Entry { line: origin.line_of(line), origin, name }, Vec::new())
+    }
+
+    /// Takes bytes that belong to several lines; rounding goes to the first.
+    pub fn shared_storage(&self, shares: Vec<(Line, u64)>, bytes: u64, name: &'static str) -> Rc<Storage> {
+        let line = shares.first().map_or(Line::Workspaces, |share| share.0);
+        self.make(bytes, Entry { line, origin: self.0.origin.get(), name }, shares)
+    }
+
+    fn make(&self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>) -> Rc<Storage> {
+        let mut book = self.0.book.borrow_mut();
+        let block = book.malloc(bytes, entry, shares);
+        let allocated = book.allocator.allocated();
+        if let Some(part) = part(entry.origin, self.0.runs_backward.get()) {
+            book.by_part[part] = book.by_part[part].max(allocated);
+        }
+        drop(book);
+        Rc::new(Storage { tape: self.clone(), bytes, block: Cell::new(block), stand_in: RefCell::new(None) })
+    }
+
+    /// Switches whether backward runs, and says how it was.
+    pub(super) fn set_backward(&self, on: bool) -> bool {
+        self.0.runs_backward.replace(on)
+    }
+
+    /// The most allocated in forward, loss and backward since the last reset; zero where a part
+    /// allocated nothing.
+    pub fn by_part(&self) -> [u64; 3] {
+        self.0.book.borrow().by_part
+    }
+
+    /// Where the tape stands.
+    pub fn origin(&self) -> Origin {
+        self.0.origin.get()
+    }
+
+    /// What follows is made there.
+    pub fn enter(&self, origin: Origin) {
+        self.0.origin.set(origin);
+    }
+
+    /// Whether operations are recorded for backward.
+    pub fn records(&self) -> bool {
+        self.0.records.get()
+    }
+
+    /// Switches recording, and says how it was.
+    pub fn set_recording(&self, on: bool) -> bool {
+        self.0.records.replace(on)
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.0.queue
+    }
+
+    /// The next node's sequence number.
+    pub(super) fn next_sequence(&self) -> u64 {
+        let next = self.0.sequence.get();
+        self.0.sequence.set(next + 1);
+        next
+    }
+
+    /// What follows is allocated on this stream.
+    pub fn on_stream(&self, stream: Stream) {
+        self.0.book.borrow_mut().allocator.on_stream(stream);
+    }
+
+    /// Starts a phase: peaks begin at what is held now.
+    pub fn reset_peaks(&self) {
+        let book = &mut *self.0.book.borrow_mut();
+        book.allocator.reset_peaks();
+        book.by_part = [0; 3];
+        book.mark_peak(self.0.origin.get());
+    }
+
+    /// The highest point since the last reset.
+    pub fn peak(&self) -> Peak {
+        self.0.book.borrow().peak
+    }
+
+    /// Reads the allocator's own figures.
+    pub fn read<T>(&self, read: impl FnOnce(&Allocator) -> T) -> T {
+        read(&self.0.book.borrow().allocator)
+    }
+
+    /// Bytes held now by line.
+    pub fn live(&self) -> ByLine {
+        self.0.book.borrow().live
+    }
+
+    /// Who holds what now, most first.
+    pub fn holders(&self) -> Vec<Holder> {
+        self.0.book.borrow().holders_now()
+    }
+
+    /// Who held what at the wanted event.
+    pub fn wanted_holders(&self) -> Vec<Holder> {
+        self.0.book.borrow().holders.clone()
+    }
+}
+
+impl Book {
+    fn malloc(&mut self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>) -> Option<BlockId> {
+        let block = self.allocator.malloc(bytes)?;
+        let size = self.allocator.size(block);
+        if block.index() >= self.entries.len() {
+            self.entries.resize(block.index() + 1, entry);
+        }
+        self.entries[block.index()] = entry;
+        self.live[entry.line as usize] += size;
+        if !shares.is_empty() {
+            self.give_shares(block, entry.line, shares);
+        }
+        self.events += 1;
+        if self.allocator.allocated() > self.peak.allocated {
+            self.mark_peak(entry.origin);
+        }
+        if self.wanted == Some(self.events) {
+            self.holders = self.holders_now();
+        }
+        Some(block)
+    }
+
+    fn give_shares(&mut self, block: BlockId, first: Line, shares: Vec<(Line, u64)>) {
+        for (line, bytes) in &shares {
+            self.live[first as usize] -= bytes;
+            self.live[*line as usize] += bytes;
+        }
+        self.shared.insert(block, shares);
+    }
+
+    fn mark_peak(&mut self, origin: Origin) {
+        self.peak = Peak { allocated: self.allocator.allocated(), event: self.events, by_line: self.live, origin };
+    }
+
+    fn free(&mut self, block: BlockId) {
+        let line = self.entries[block.index()].line;
+        if !self.shared.is_empty() {
+            for (other, bytes) in self.shared.remove(&block).into_iter().flatten() {
+                self.live[other as usize] -= bytes;
+                self.live[line as usize] += bytes;
+            }
+        }
+        self.live[line as usize] -= self.allocator.size(block);
+        self.allocator.free(block);
+    }
+
+    fn holders_now(&self) -> Vec<Holder> {
+        let mut sums: BTreeMap<(Origin, Line, &'static str), (u64, u64)> = BTreeMap::new();
+        for block in self.allocator.held() {
+            let Entry { line, origin, name } = self.entries[block.index()];
+            let size = self.allocator.size(block);
+            let shares = self.shared.get(&block).map_or(&[][..], Vec::as_slice);
+            let rest = size - shares.iter().map(|s| s.1).sum::<u64>();
+            for (line, bytes) in shares.iter().copied().chain([(line, rest)]).filter(|share| share.1 > 0) {
+                let sum = sums.entry((origin, line, name)).or_default();
+                *sum = (sum.0 + bytes, sum.1 + 1);
+            }
+        }
+        let holder = |((origin, line, name), (bytes, count))| Holder { line, origin, name, bytes, count };
+        let mut holders: Vec<Holder> = sums.into_iter().map(holder).collect();
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+        holders
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_return_with_the_last_owner() {
+        let tape = Tape::default();
+        let first = tape.storage(Line::Activations, 1 << 20, "x");
+        let second = first.clone();
+        drop(first);
+        assert_eq!(tape.live()[Line::Activations as usize], 1 << 20);
+        drop(second);
+        assert_eq!(tape.live(), ByLine::default());
+        assert_eq!(tape.peak().allocated, 1 << 20);
+    }
+
+    #[test]
+    fn a_shared_buffer_is_booked_by_share() {
+        let tape = Tape::default();
+        let shares = vec![(Line::TpParams, 1000), (Line::ReplicatedParams, 20)];
+        let buffer = tape.shared_storage(shares, 1024, "params");
+        assert_eq!(tape.live()[Line::TpParams as usize], 1004);
+        assert_eq!(tape.live()[Line::ReplicatedParams as usize], 20);
+        drop(buffer);
+        assert_eq!(tape.live(), ByLine::default());
+    }
+
+    #[test]
+    fn holders_are_collected_at_the_wanted_event() {
+        let tape = Tape::new(Some(2));
+        let first = tape.storage(Line::Loss, 512, "logits");
+        let _second = tape.storage(Line::Loss, 512, "logits");
+        drop(first);
+        assert_eq!(tape.wanted_holders()[0].count, 2);
+        assert_eq!(tape.holders()[0].count, 1);
+    }
+}
