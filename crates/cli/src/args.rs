@@ -1,15 +1,12 @@
 //! What can be typed. Help texts teach: each says what the thing is, not only how to spell it.
 
+use case::asked::{LayoutArgs, OptimizerChoice, RecipeArgs, StateArgs, dtype, feature, mode, optimizer, pick};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use diag::did_you_mean;
 use fidelity::Part;
 use launch::Frontend;
 use launch::lanes::Goal;
 use launch::schedulers::Scheduler;
-use layout::engines::DECLINED;
 use layout::mesh::Order;
-use layout::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
-use ledger::megatron::Fp8Recipe;
 use recipe::{Dtype, Feature, Mode};
 use runtime::rehearse::{Inject, Number, Ranks};
 use runtime::shrink::Dims;
@@ -74,139 +71,6 @@ pub enum Command {
     Lanes(LanesArgs),
     /// A completion script for your shell
     Completions(CompletionsArgs),
-}
-
-/// Which model.
-#[derive(Args)]
-pub struct RecipeArgs {
-    /// Built-in name, recipe .toml, or config.json
-    pub recipe: String,
-    /// Switch features on: mla, dsa, mtp, ngram_hash, structure
-    #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature)]
-    pub with: Vec<Feature>,
-    /// Switch features off; `moe` turns E blocks into attention
-    #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature)]
-    pub without: Vec<Feature>,
-}
-
-/// How it is split. What is left out is derived, and the answer says so.
-#[derive(Args, Clone, Default)]
-#[command(next_help_heading = "Layout")]
-pub struct LayoutArgs {
-    /// Ranks in all; without it, the fewest these degrees need
-    #[arg(long, value_name = "N")]
-    pub world: Option<u64>,
-    /// Tensor parallel: matrices and head groups
-    #[arg(long, value_name = "N")]
-    pub tp: Option<u64>,
-    /// Sequence parallel: shard activations on the tensor axis (on by default when tp > 1)
-    #[arg(long, overrides_with = "no_sp")]
-    pub sp: bool,
-    /// Keep activations whole between tensor-parallel regions
-    #[arg(long)]
-    pub no_sp: bool,
-    /// Context parallel: parts of the timeline
-    #[arg(long, value_name = "N")]
-    pub cp: Option<u64>,
-    /// Pipeline parallel: stages of depth
-    #[arg(long, value_name = "N")]
-    pub pp: Option<u64>,
-    /// Virtual stages: chunks of depth a stage holds
-    #[arg(long, value_name = "N")]
-    pub vpp: Option<u64>,
-    /// Expert parallel: whole experts to ranks
-    #[arg(long, value_name = "N")]
-    pub ep: Option<u64>,
-    /// Expert tensor parallel: matrices inside experts (default: tp)
-    #[arg(long, value_name = "N")]
-    pub etp: Option<u64>,
-    /// Data parallel: replicas (default: what the world leaves)
-    #[arg(long, value_name = "N")]
-    pub dp: Option<u64>,
-    /// State shared out over replicas: 0 none, 1 optimizer, 2 + gradients, 3 + weights
-    #[arg(long, value_name = "STAGE", value_parser = zero)]
-    pub zero: Option<ZeroStage>,
-    /// Sequences of a microbatch
-    #[arg(long, value_name = "N")]
-    pub mbs: Option<u64>,
-    /// Sequences of a step
-    #[arg(long, value_name = "N")]
-    pub gbs: Option<u64>,
-    /// Microbatches of a step on one replica
-    #[arg(long, value_name = "N")]
-    pub microbatches: Option<u64>,
-    /// Tokens of a sequence (default: the recipe's)
-    #[arg(long, value_name = "N")]
-    pub seq: Option<u64>,
-    /// Pipeline schedule: gpipe, 1f1b, interleaved, zb-h1, dualpipe, dualpipev
-    #[arg(long, value_parser = schedule)]
-    pub schedule: Option<Schedule>,
-    /// What backward computes again: none, full, or selective:core_attn+moe_act
-    #[arg(long, value_name = "POLICY", value_parser = Recompute::parse)]
-    pub recompute: Option<Recompute>,
-    /// Runtime mode: nemo_native (built-in mixers, tp 2) or author_dp (custom mixers, tp 1)
-    #[arg(long, value_parser = mode)]
-    pub mode: Option<Mode>,
-    /// First layer of every chunk but the first, as 13,26,39
-    #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
-    pub boundaries: Option<Vec<u64>>,
-    /// Deal layers out evenly by layers, params, memory or time; the last two need prices (`stages --on`, `plan`)
-    #[arg(long, value_name = "WHAT", value_parser = balance)]
-    pub balance: Option<Balance>,
-    /// Add an engine's own rules: megatron, fsdp2, torchtitan, deepspeed, nanotron, maxtext, xla-spmd, shardwright; or any
-    #[arg(long, value_parser = engine)]
-    pub engine: Option<EngineChoice>,
-    /// Pad the vocabulary to a multiple of this times tp
-    #[arg(long, value_name = "N")]
-    pub vocab_multiple: Option<u64>,
-}
-
-/// An engine, or none in particular.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineChoice {
-    /// Whatever some engine could run.
-    Any,
-    /// This one.
-    One(Engine),
-}
-
-impl EngineChoice {
-    /// The engine whose rules apply.
-    pub fn engine(self) -> Option<Engine> {
-        match self {
-            EngineChoice::Any => None,
-            EngineChoice::One(engine) => Some(engine),
-        }
-    }
-}
-
-impl LayoutArgs {
-    /// The flags as a request.
-    pub fn request(&self) -> LayoutRequest {
-        LayoutRequest {
-            world: self.world,
-            tp: self.tp,
-            sp: if self.no_sp { Some(false) } else { self.sp.then_some(true) },
-            cp: self.cp,
-            pp: self.pp,
-            vpp: self.vpp,
-            ep: self.ep,
-            etp: self.etp,
-            dp: self.dp,
-            zero: self.zero,
-            micro_batch: self.mbs,
-            global_batch: self.gbs,
-            microbatches: self.microbatches,
-            sequence: self.seq,
-            schedule: self.schedule,
-            recompute: self.recompute.clone(),
-            mode: self.mode,
-            boundaries: self.boundaries.clone(),
-            balance: self.balance,
-            engine: self.engine.and_then(EngineChoice::engine),
-            vocab_multiple: self.vocab_multiple,
-        }
-    }
 }
 
 /// Arguments of `params`.
@@ -287,6 +151,8 @@ pub struct StagesArgs {
     /// The cluster that prices stages for --balance memory and time: 8xH200, or 64x8xH200
     #[arg(long, value_name = "CLUSTER")]
     pub on: Option<String>,
+    #[command(flatten)]
+    pub state: StateArgs,
 }
 
 /// Arguments of `axes`.
@@ -332,110 +198,6 @@ pub struct HardwareArgs {
     /// Print a built-in device's file, to start your own from
     #[arg(long, requires = "name")]
     pub toml: bool,
-}
-
-/// What an engine is told besides the layout.
-#[derive(Args, Clone)]
-#[command(next_help_heading = "Precision and state")]
-pub struct StateArgs {
-    /// Products in bf16, fp8 (tensorwise), fp8-delayed, fp8-blockwise, mxfp8 or nvfp4 (Blackwell);
-    /// f32 or f64 for --engine shardwright
-    #[arg(long, value_parser = precision, default_value = "bf16")]
-    pub precision: PrecisionChoice,
-    /// Override the recipe's optimizers: adamw, or muon+adamw (matrices by Muon)
-    #[arg(long, value_parser = optimizer)]
-    pub optimizer: Option<OptimizerChoice>,
-    /// Accumulate gradients in bf16 or fp32 (default: the recipe's)
-    #[arg(long, value_parser = dtype, value_name = "DTYPE")]
-    pub gradients: Option<Dtype>,
-    /// Fuse the loss over the vocabulary (Megatron's --cross-entropy-loss-fusion)
-    #[arg(long)]
-    pub ce_fusion: bool,
-    /// Keep and gather weights in fp8 (Megatron's --fp8-param-gather)
-    #[arg(long)]
-    pub fp8_param_gather: bool,
-    /// Keep this share of AdamW's state on the host, 0 to 1: whole tensors, largest first
-    #[arg(long, value_name = "SHARE")]
-    pub offload_optimizer: Option<f64>,
-    /// Keep this share of saved activations on the host, 0 to 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    pub offload_activations: f64,
-}
-
-impl StateArgs {
-    /// What was typed, as flags with a space in front; empty when nothing was.
-    pub fn flags(&self) -> String {
-        let mut out = String::new();
-        if matches!(self.precision, PrecisionChoice::F32 | PrecisionChoice::F64) {
-            out += &format!(" --precision {}", self.precision.format());
-        }
-        if let PrecisionChoice::Fp8(scaling) = self.precision {
-            let word = match scaling {
-                Fp8Recipe::Delayed => "fp8-delayed",
-                Fp8Recipe::Tensorwise => "fp8-tensorwise",
-                Fp8Recipe::Blockwise => "fp8-blockwise",
-                Fp8Recipe::Mxfp8 => "mxfp8",
-                Fp8Recipe::Nvfp4 => "nvfp4",
-            };
-            out += &format!(" --precision {word}");
-        }
-        if let Some(choice) = self.optimizer {
-            let word = if choice == OptimizerChoice::AdamW { "adamw" } else { "muon+adamw" };
-            out += &format!(" --optimizer {word}");
-        }
-        if let Some(dtype) = self.gradients {
-            out += &format!(" --gradients {dtype}");
-        }
-        if self.ce_fusion {
-            out += " --ce-fusion";
-        }
-        if self.fp8_param_gather {
-            out += " --fp8-param-gather";
-        }
-        if let Some(share) = self.offload_optimizer.filter(|share| *share > 0.0) {
-            out += &format!(" --offload-optimizer {share}");
-        }
-        if self.offload_activations > 0.0 {
-            out += &format!(" --offload-activations {}", self.offload_activations);
-        }
-        out
-    }
-}
-
-/// Formats products may run in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrecisionChoice {
-    /// bf16 throughout.
-    Bf16,
-    /// 32-bit floats throughout.
-    F32,
-    /// 64-bit floats throughout.
-    F64,
-    /// fp8 with this scaling.
-    Fp8(Fp8Recipe),
-}
-
-impl PrecisionChoice {
-    /// The format a device must multiply in.
-    pub fn format(self) -> &'static str {
-        match self {
-            PrecisionChoice::Bf16 => "bf16",
-            PrecisionChoice::F32 => "f32",
-            PrecisionChoice::F64 => "f64",
-            PrecisionChoice::Fp8(Fp8Recipe::Mxfp8) => "mxfp8",
-            PrecisionChoice::Fp8(Fp8Recipe::Nvfp4) => "nvfp4",
-            PrecisionChoice::Fp8(_) => "fp8",
-        }
-    }
-}
-
-/// Optimizers a whole recipe may be put under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OptimizerChoice {
-    /// AdamW throughout.
-    AdamW,
-    /// Muon for matrices, AdamW for the rest.
-    MuonAdamW,
 }
 
 /// Arguments of `fit`.
@@ -502,18 +264,6 @@ pub struct DiffArgs {
     pub on: String,
 }
 
-/// One side of a diff, parsed like a command of its own.
-#[derive(Parser)]
-#[command(name = "diff side", no_binary_name = true)]
-pub struct SideArgs {
-    #[command(flatten)]
-    pub recipe: RecipeArgs,
-    #[command(flatten)]
-    pub layout: LayoutArgs,
-    #[command(flatten)]
-    pub state: StateArgs,
-}
-
 /// Arguments of `fidelity`.
 #[derive(Args)]
 pub struct FidelityArgs {
@@ -525,6 +275,9 @@ pub struct FidelityArgs {
     /// Judge one part of the rows only
     #[arg(long, value_name = "PART", value_parser = part)]
     pub only: Option<Part>,
+    /// Price published steps with the options `plan` would use, not with those the row says it ran
+    #[arg(long)]
+    pub as_planned: bool,
 }
 
 /// Arguments of `plan`.
@@ -591,17 +344,6 @@ impl Headroom {
             Headroom::Share(share) => (share * visible as f64) as u64,
         })
     }
-}
-
-/// The layout of `--explain`, parsed like a command of its own.
-#[derive(Parser)]
-#[command(name = "explain", no_binary_name = true)]
-pub struct ExplainArgs {
-    #[command(flatten)]
-    pub layout: LayoutArgs,
-    /// Share of AdamW's state on the host
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    pub offload_optimizer: f64,
 }
 
 /// Arguments of `rehearse`.
@@ -749,35 +491,6 @@ pub struct CompletionsArgs {
     pub shell: clap_complete::Shell,
 }
 
-/// Picks one of several words, with a suggestion when none is meant exactly.
-fn pick<T: Copy>(text: &str, words: &[(&'static str, T)]) -> Result<T, String> {
-    if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
-        return Ok(*value);
-    }
-    let known = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-    Err(match did_you_mean(text, words.iter().map(|(word, _)| *word)) {
-        Some(close) => format!("did you mean `{close}`? known are {known}"),
-        None => format!("known are {known}"),
-    })
-}
-
-fn precision(text: &str) -> Result<PrecisionChoice, String> {
-    pick(
-        text,
-        &[
-            ("bf16", PrecisionChoice::Bf16),
-            ("f32", PrecisionChoice::F32),
-            ("f64", PrecisionChoice::F64),
-            ("fp8", PrecisionChoice::Fp8(Fp8Recipe::Tensorwise)),
-            ("fp8-delayed", PrecisionChoice::Fp8(Fp8Recipe::Delayed)),
-            ("fp8-tensorwise", PrecisionChoice::Fp8(Fp8Recipe::Tensorwise)),
-            ("fp8-blockwise", PrecisionChoice::Fp8(Fp8Recipe::Blockwise)),
-            ("mxfp8", PrecisionChoice::Fp8(Fp8Recipe::Mxfp8)),
-            ("nvfp4", PrecisionChoice::Fp8(Fp8Recipe::Nvfp4)),
-        ],
-    )
-}
-
 fn headroom(text: &str) -> Result<Headroom, String> {
     let refuse = || format!("`{text}` is neither GiB (`8`) nor a share of the device (`10%`)");
     let (number, is_share) = match text.strip_suffix('%') {
@@ -792,18 +505,6 @@ fn headroom(text: &str) -> Result<Headroom, String> {
     }
 }
 
-fn optimizer(text: &str) -> Result<OptimizerChoice, String> {
-    pick(text, &[("adamw", OptimizerChoice::AdamW), ("muon+adamw", OptimizerChoice::MuonAdamW)])
-}
-
-fn dtype(text: &str) -> Result<Dtype, String> {
-    pick(text, Dtype::ALL)
-}
-
-fn feature(text: &str) -> Result<Feature, String> {
-    pick(text, Feature::ALL)
-}
-
 fn number(text: &str) -> Result<Number, String> {
     pick(text, Number::ALL)
 }
@@ -812,24 +513,8 @@ fn ranks(text: &str) -> Result<Ranks, String> {
     pick(text, Ranks::ALL)
 }
 
-fn mode(text: &str) -> Result<Mode, String> {
-    pick(text, Mode::ALL)
-}
-
-fn zero(text: &str) -> Result<ZeroStage, String> {
-    pick(text, ZeroStage::ALL)
-}
-
-fn schedule(text: &str) -> Result<Schedule, String> {
-    pick(text, Schedule::ALL)
-}
-
 fn part(text: &str) -> Result<Part, String> {
     pick(text, Part::ALL)
-}
-
-fn balance(text: &str) -> Result<Balance, String> {
-    pick(text, Balance::ALL)
 }
 
 fn frontend(text: &str) -> Result<Frontend, String> {
@@ -842,12 +527,4 @@ fn scheduler(text: &str) -> Result<Scheduler, String> {
 
 fn goal(text: &str) -> Result<Goal, String> {
     pick(text, Goal::ALL)
-}
-
-fn engine(text: &str) -> Result<EngineChoice, String> {
-    match DECLINED.iter().find(|(name, _)| *name == text) {
-        Some((name, why)) => Err(format!("{name} is declined: {why}")),
-        None if text == "any" => Ok(EngineChoice::Any),
-        None => pick(text, Engine::ALL).map(EngineChoice::One),
-    }
 }

@@ -85,22 +85,22 @@ pub fn bars(classes: &[RankClass], device_bytes: u64, width: usize) -> String {
     let mut out = String::new();
     for class in classes {
         let _ = write!(out, "  stage {:>3} ", class.stage);
-        let (mut drawn, mut sum) = (0, 0);
+        let (mut extrapolated, mut sum) = (0, 0);
         for part in PARTS {
             sum += bytes_of(part, class);
             let end = cells(sum);
-            let _ = write!(out, "{}{}\x1b[0m", part.ansi, part.letter.to_string().repeat(end - drawn));
-            drawn = end;
+            let _ = write!(out, "{}{}\x1b[0m", part.ansi, part.letter.to_string().repeat(end - extrapolated));
+            extrapolated = end;
         }
         let edge = cells(most).max(width);
-        if drawn <= width {
-            out += &" ".repeat(width - drawn);
+        if extrapolated <= width {
+            out += &" ".repeat(width - extrapolated);
             out += "|";
         } else {
             let _ = write!(
                 out,
                 "\x1b[1;31m{}\x1b[0m",
-                " over".chars().take(edge.saturating_sub(drawn).max(5)).collect::<String>()
+                " over".chars().take(edge.saturating_sub(extrapolated).max(5)).collect::<String>()
             );
         }
         let _ = writeln!(out, " {:>6.1} GiB", gib(class.total()));

@@ -1,8 +1,8 @@
 //! Collectives inside a layer: volumes from the layout, times from the fabric.
 
 use crate::ops::Shape;
-use crate::options::Dispatch;
 use crate::traffic::{Collective, Fabric, Moved, Spread};
+use case::options::Dispatch;
 use layout::Layout;
 use layout::activations::{Exchange, of_edges, of_mixer};
 use recipe::{Layer, Mixer};
@@ -165,7 +165,7 @@ impl Carrier<'_> {
                 let whole = bytes / moe.top_k as f64 * spread.members as f64;
                 self.fabric.time(Collective::AllGather, whole, spread)
             }
-            Dispatch::DeepEp => {
+            Dispatch::DeepEp | Dispatch::HybridEp => {
                 // Distinct islands a token's experts lie on, against the experts themselves.
                 let (islands, k) = (spread.islands(), moe.top_k as f64);
                 let distinct = islands * (1.0 - (1.0 - 1.0 / islands).powf(k));

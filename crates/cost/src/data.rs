@@ -2,20 +2,24 @@
 //! optimizer; and from ZeRO 2 on what happens around every layer of every microbatch.
 
 use crate::held::Held;
-use crate::options::Accumulate;
 use crate::overlap::Rules;
 use crate::prices::Prices;
 use crate::simulate::ChunkTimes;
 use crate::traffic::{Collective, Spread};
+use case::options::{Accumulate, StateDtypes};
 use layout::{Layout, ZeroStage};
+use recipe::Dtype;
 
-/// Bytes AdamW reads and writes for an element: gradient, main weight and two moments in fp32
-/// read, main weight and moments written, the bf16 weight written; and the gradient read once
-/// more for its norm, and cleared.
-const ADAMW_BYTES: f64 = 16.0 + 12.0 + 2.0 + 8.0;
-
-/// Muon keeps one moment: four bytes less read and written, and each product reads and writes.
-const MUON_BYTES: f64 = ADAMW_BYTES - 8.0;
+/// Bytes an optimizer reads and writes for an element. AdamW reads the gradient, the main weight and
+/// both moments, writes all but the gradient and the weight that is gathered; the gradient is read
+/// once more for its norm, and cleared. Muon keeps one moment, in fp32 (Emerging-Optimizers 0.4.0).
+fn step_bytes(prices: &Prices) -> [f64; 2] {
+    let bytes = |dtype: Dtype| dtype.bits() as f64 / 8.0;
+    let StateDtypes { main, gradients, exp_avg, exp_avg_sq } = prices.options.state;
+    let (_, weight) = widths(prices);
+    let shared = 3.0 * bytes(gradients) + 2.0 * bytes(main) + weight;
+    [shared + 2.0 * (bytes(exp_avg) + bytes(exp_avg_sq)), shared + 2.0 * bytes(Dtype::Fp32)]
+}
 
 /// Elements a second that the host of a node steps with AdamW, shared by its devices. An assumption
 /// of the order ZeRO-Offload reports for its own kernel (Ren et al., arXiv 2101.06840); not checked.
@@ -77,8 +81,8 @@ fn reduce(prices: &Prices, zero: ZeroStage, bytes: f64, replicas: Replicas) -> f
 
 /// Bytes of a gradient and of a weight as they travel.
 pub(crate) fn widths(prices: &Prices) -> (f64, f64) {
-    let precision = &prices.recipe.precision;
-    (precision.gradients.bits() as f64 / 8.0, precision.weights.bits() as f64 / 8.0)
+    let (gradients, weights) = (prices.options.state.gradients, prices.recipe.precision.weights);
+    (gradients.bits() as f64 / 8.0, weights.bits() as f64 / 8.0)
 }
 
 /// What every microbatch moves over replicas, beside what moves once a step.
@@ -175,11 +179,12 @@ fn optimizer(prices: &Prices, layout: &Layout, held: &Held) -> (f64, f64) {
         _ => replicas[mesh].sharing.members as f64,
     };
     let offload = prices.options.offload;
+    let [adamw_bytes, muon_bytes] = step_bytes(prices);
     let (mut bytes, mut products, mut away) = (0.0, 0.0, 0.0);
     for mesh in 0..2 {
         // What Muon steps stays on the device, which orthogonalises it (`memory::fit::Offload`).
         let adam = (held.elements[mesh] - held.muon[mesh]) / shards(mesh);
-        bytes += adam * (1.0 - offload) * ADAMW_BYTES + held.muon[mesh] / shards(mesh) * MUON_BYTES;
+        bytes += adam * (1.0 - offload) * adamw_bytes + held.muon[mesh] / shards(mesh) * muon_bytes;
         products += held.products[mesh] / shards(mesh);
         away += adam * offload;
     }

@@ -2,7 +2,7 @@
 //! scores are not counted.
 
 use crate::ops::{Shape, core_flops};
-use crate::options::Options;
+use case::options::Options;
 use layout::Layout;
 use recipe::{Mixer, Place, Recipe, Role, Surface};
 use serde::Serialize;

@@ -3,10 +3,10 @@
 
 use crate::comm::{LayerWaits, Waits};
 use crate::ops::{Direction, Op, Shape, Work};
-use crate::options::{Again, Launch};
 use crate::overlap::{Cover, Hidden, Rules};
 use crate::part::{Part, Times};
 use crate::roofline::Meter;
+use case::options::{Again, Launch};
 use layout::Recompute;
 use layout::request::RecomputeModule;
 
@@ -102,7 +102,7 @@ pub(crate) fn price(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits, 
     forward.host += meter.host_of_collectives(waits.calls.0);
     input.host += meter.host_of_collectives(waits.calls.1);
     for pass in [&mut forward, &mut input, &mut weight, &mut again] {
-        pass.floor(shape.options.kernels.launch);
+        pass.floor(shape.options.kernels.launch());
     }
     let occupied = meter.profile().collectives.occupied;
     let rules = Rules { overlap: shape.options.overlap, tp: shape.tp, occupied };

@@ -10,7 +10,7 @@ mod flops;
 mod held;
 mod layer;
 pub mod ops;
-pub mod options;
+
 mod overlap;
 mod part;
 mod prices;
@@ -21,17 +21,19 @@ mod step;
 pub mod traffic;
 
 pub use flops::Convention;
-pub use options::{
-    Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, Kernels, Launch, Loss, Options,
-    Overlap, TpOverlap,
-};
 pub use part::{Part, Times};
 pub use prices::{Counts, Prices};
-pub use report::{Basis, Line, StageTime, Step, Traffic};
+pub use report::{Basis, Line, Spent, StageTime, Step, Traffic};
 pub use simulate::ChunkTimes;
 pub use step::Scratch;
 
+use case::Case;
 use std::fmt;
+
+/// The step of a job.
+pub fn step(case: &Case) -> Result<Step, Unpriced> {
+    Prices::new(&case.recipe, &case.layout, case.on(), &case.options)?.step(&case.layout, &case.stages)
+}
 
 /// What cannot be priced, and why. Nothing is ever priced at zero instead.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 
 use crate::comm::Waits;
 use crate::ops::Direction;
-use crate::options::{EpOverlap, Overlap, TpOverlap};
 use crate::part::{Part, Times};
+use case::options::{EpOverlap, Overlap, TpOverlap};
 
 /// Seconds in which links were busy without anybody waiting, by axis: tp, cp, ep.
 pub(crate) type Hidden = [f64; 3];

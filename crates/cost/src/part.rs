@@ -1,5 +1,6 @@
 //! The parts a time is made of.
 
+use crate::report::Spent;
 use std::ops::{AddAssign, Mul};
 use units::named;
 
@@ -33,6 +34,15 @@ impl Part {
     /// Whether the device computes, rather than waits for links or the host.
     pub fn is_compute(self) -> bool {
         !matches!(self, Part::Launch | Part::Tp | Part::Cp | Part::Ep)
+    }
+
+    /// What a step spends it on.
+    pub fn spent(self) -> Spent {
+        match self {
+            Part::Launch => Spent::Host,
+            Part::Tp | Part::Cp | Part::Ep => Spent::Comm,
+            _ => Spent::Compute,
+        }
     }
 
     /// What it is, in words.

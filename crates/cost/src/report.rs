@@ -10,6 +10,22 @@ use crate::traffic::{Collective, Spread};
 use layout::{Layout, Schedule, ZeroStage};
 use serde::Serialize;
 
+/// What a part of a step is spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spent {
+    /// Kernels of the device.
+    Compute,
+    /// The host: kernels it starts, counts it reads, state it steps.
+    Host,
+    /// Links between devices, beyond what compute hides.
+    Comm,
+    /// Other stages.
+    Bubble,
+    /// What no mechanism here stands for.
+    Reserve,
+}
+
 /// Where a figure comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -23,8 +39,10 @@ pub enum Basis {
 /// One line of the breakdown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// Which part.
+    /// The part's name.
     pub name: &'static str,
+    /// What it is spent on.
+    pub kind: Spent,
     /// Seconds of the step.
     pub seconds: f64,
     /// Of the whole step.
@@ -130,29 +148,57 @@ impl Prices {
         let compute = if self.meter.is_measured() { Basis::Measured } else { Basis::Modelled };
         let modelled = Basis::Modelled;
         let once = &slow.once;
-        let mut parts: Vec<(&'static str, f64, Basis, &'static str)> = Vec::new();
+        use Spent::{Bubble, Comm, Compute, Host, Reserve};
+        let mut parts: Vec<(&'static str, Spent, f64, Basis, &'static str)> = Vec::new();
         for &(name, part) in Part::ALL {
             let basis = if part.is_compute() { compute } else { modelled };
-            parts.push((name, inside.of(part), basis, part.what()));
+            parts.push((name, part.spent(), inside.of(part), basis, part.what()));
         }
         parts.extend([
             (
                 "zero exposed",
+                Comm,
                 gathers,
                 modelled,
                 "sharded weights gathered and gradients reduced, beyond what the layers hide",
             ),
-            ("bubble", slow.time.idle, modelled, "waiting for other stages"),
-            ("pp exposed", slow.time.sending, modelled, "sending activations and their gradients to other stages"),
-            ("gradients exposed", once.gradients[1], modelled, "gradients over replicas, beyond what backward hides"),
-            ("weights exposed", once.weights[1], modelled, "weights over replicas, beyond what forward hides"),
-            ("optimizer", once.optimizer, compute, "reading and writing optimizer state, and Muon's products"),
-            ("offload", once.offload, modelled, "gradients and weights over the host link, and the step on the host"),
+            ("bubble", Bubble, slow.time.idle, modelled, "waiting for other stages"),
+            (
+                "pp exposed",
+                Comm,
+                slow.time.sending,
+                modelled,
+                "sending activations and their gradients to other stages",
+            ),
+            (
+                "gradients exposed",
+                Comm,
+                once.gradients[1],
+                modelled,
+                "gradients over replicas, beyond what backward hides",
+            ),
+            ("weights exposed", Comm, once.weights[1], modelled, "weights over replicas, beyond what forward hides"),
+            ("optimizer", Compute, once.optimizer, compute, "reading and writing optimizer state, and Muon's products"),
+            (
+                "offload",
+                Host,
+                once.offload,
+                modelled,
+                "gradients and weights over the host link, and the step on the host",
+            ),
         ]);
-        let rest = seconds - parts.iter().map(|(_, s, _, _)| s).sum::<f64>();
-        parts.push(("reserve", rest, modelled, "data, logging, the optimizer's host loops, the slowest of many ranks"));
-        let lines = parts.into_iter().filter(|(_, s, _, _)| *s > 0.0);
-        lines.map(|(name, s, basis, what)| Line { name, seconds: s, share: s / seconds, basis, what }).collect()
+        let rest = seconds - parts.iter().map(|(_, _, s, _, _)| s).sum::<f64>();
+        parts.push((
+            "reserve",
+            Reserve,
+            rest,
+            modelled,
+            "data, logging, the optimizer's host loops, the slowest of many ranks",
+        ));
+        let lines = parts.into_iter().filter(|(_, _, s, _, _)| *s > 0.0);
+        lines
+            .map(|(name, kind, s, basis, what)| Line { name, kind, seconds: s, share: s / seconds, basis, what })
+            .collect()
     }
 
     /// What moves on the slowest stage, by axis.

@@ -3,7 +3,7 @@
 
 use crate::Unpriced;
 use crate::ops::{Direction, Work};
-use crate::options::{Elementwise, Format, Launch, Options};
+use case::options::{Elementwise, Format, Launch, Options};
 use hardware::{AttentionCurve, Device, GemmCurve, Profile};
 
 /// Ways a product may be cut along k when it has too few tiles; libraries try a few.
@@ -41,14 +41,14 @@ impl Meter {
         let gemm = [Format::Bf16, Format::Fp8, Format::Mxfp8, Format::Nvfp4].map(curve);
         let missing = |format: Format| Unpriced::new(device.name.clone(), format!("no peak or curve in {format}"));
         let bf16 = gemm[0].as_ref().ok_or_else(|| missing(Format::Bf16))?.0;
-        if gemm[options.format as usize].is_none() {
+        if gemm.get(options.format as usize).is_none_or(Option::is_none) {
             return Err(missing(options.format));
         }
         let rate = device.known_memory_rate()?.bytes_per_second * profile.memory.fraction;
         let kernel = options.kernels.attention.name();
         let attention = profile.attention(kernel).cloned();
         let attention = attention.ok_or_else(|| Unpriced::new(device.name.clone(), format!("no curve of {kernel}")))?;
-        let host = match (options.kernels.launch, options.kernels.elementwise) {
+        let host = match (options.kernels.launch(), options.kernels.elementwise) {
             (Launch::Graphs, _) => 0.0,
             (Launch::Eager, Elementwise::Compiled) => profile.launch.compiled_seconds,
             (Launch::Eager, _) => profile.launch.host_seconds,

@@ -29,7 +29,7 @@ impl Prices {
         let stages: Vec<Counts> = counted.stages.iter().map(Counted::counts).collect();
         let transfers = vec![self.transfer(layout); chunks.len().saturating_sub(1)];
         let pipeline = Pipeline::of(layout)?;
-        let timeline = Simulator::default().run_steady(&pipeline, &self.times(&chunks, &transfers))?;
+        let timeline = Simulator::default().run_steady(&pipeline, &self.times(layout, &chunks, &transfers))?;
         let once = self.once(layout, &stages);
         let seconds = self.with_reserve(timeline.makespan + once.exposed());
         let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
@@ -81,7 +81,7 @@ impl Prices {
         scratch.transfers.clear();
         scratch.transfers.resize(chunks.len().saturating_sub(1), self.transfer(layout));
         let pipeline = Pipeline::of(layout)?;
-        Ok(scratch.bound.lower(&pipeline, &self.times(chunks, &scratch.transfers))?)
+        Ok(scratch.bound.lower(&pipeline, &self.times(layout, chunks, &scratch.transfers))?)
     }
 
     /// An estimate whose pipeline takes so long, were this the stage that waits longest at its end;
@@ -102,8 +102,10 @@ impl Prices {
         seconds * (1.0 + RESERVE) + self.meter.profile().launch.step_seconds
     }
 
-    fn times<'a>(&self, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {
-        let serial = if self.options.overlap.p2p { 0.0 } else { 1.0 };
+    fn times<'a>(&self, layout: &Layout, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {
+        // Every chunk but the last of a stage leaves another one to run meanwhile.
+        let is_hidden = self.options.overlap.p2p && layout.vpp.splits();
+        let serial = if is_hidden { 0.0 } else { 1.0 };
         simulate::Times { chunks, transfers, serial, overlapped: 1.0 }
     }
 

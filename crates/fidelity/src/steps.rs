@@ -3,7 +3,9 @@
 //! AdamW keeps its state in bf16, which no engine does.
 
 use crate::{Figure, Judged, Part, Refusal, kind};
-use cost::{Elementwise, Options, Prices};
+use case::Options;
+use case::options::{AttentionKernel, Elementwise};
+use cost::Prices;
 use hardware::Cluster;
 use layout::measured::Case;
 use layout::request::Engine;
@@ -55,8 +57,8 @@ fn predict(case: &Case, told: &Value) -> Result<f64, String> {
     let is_compiled = told["compile"].as_bool() == Some(true);
     options.kernels.elementwise = if is_compiled { Elementwise::Compiled } else { Elementwise::Eager };
     options.kernels.attention = match told["attention"].as_str() {
-        Some("flash") => cost::AttentionKernel::Flash2,
-        _ => cost::AttentionKernel::Flash3,
+        Some("flash") => AttentionKernel::Flash2,
+        _ => AttentionKernel::Flash3,
     };
     let stages = StagePlan::new(&case.recipe, &layout, None).map_err(|f| f.message)?;
     let prices = Prices::new(&case.recipe, &layout, &cluster, &options).map_err(|e| e.to_string())?;

@@ -15,11 +15,11 @@ pub use profile::{
 pub use read::FORMATS;
 
 use diag::{Blame, Finding, did_you_mean};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
 /// One accelerator.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Device {
     /// As typed in a cluster.
     pub name: String,
@@ -50,7 +50,7 @@ pub struct Device {
 }
 
 /// The most that matrix units do in one format, without sparsity.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peak {
     /// Format of the factors.
     pub format: String,
@@ -61,7 +61,7 @@ pub struct Peak {
 }
 
 /// Bytes a second.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
     /// As the maker states it; what is reached of it is a profile's to say.
     pub bytes_per_second: f64,
@@ -70,7 +70,7 @@ pub struct Rate {
 }
 
 /// A way to another memory.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     /// What it is.
     pub name: String,
@@ -83,7 +83,7 @@ pub struct Link {
 }
 
 /// Memory that no tensor is in.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reserve {
     /// Memory a process can see at all.
     pub visible_bytes: u64,

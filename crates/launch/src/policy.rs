@@ -168,8 +168,9 @@ pub struct Run {
     pub save_every: u64,
     /// Steps between log lines.
     pub log_every: u64,
-    /// Whether gradients and weights travel during compute.
-    pub overlap: bool,
+    /// Options of the engine in its own words, as `--engine-args` takes them; what is typed there
+    /// comes behind them.
+    pub engine_args: Option<String>,
     /// The topology that bucket and padding constants were tuned for, if they were tuned.
     pub tuned_for: Option<String>,
     /// Whether adapters are added after sharding, so that their gradients need hooks of their own.
@@ -189,7 +190,7 @@ impl Default for Run {
             seed: 1234,
             save_every: 50,
             log_every: 1,
-            overlap: true,
+            engine_args: None,
             tuned_for: None,
             adapters: false,
         }

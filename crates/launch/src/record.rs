@@ -6,8 +6,11 @@ use crate::job::Job;
 use crate::lanes;
 use crate::quote;
 use crate::schedulers::{Scheduler, command};
+use memory::fit::{Fit, RankClass};
+use replay::Unmodelled;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use units::Bytes;
 
 /// Versions of engines the emission was written for.
 pub const VERSIONS: &[(&str, &str)] = &[
@@ -30,6 +33,76 @@ pub struct MemoryVerdict {
     pub detail: String,
     /// Whether the launch went on against a verdict of `does not fit`.
     pub overridden: bool,
+    /// Everything the device of the worst rank must hold; none where nothing was priced.
+    pub total_bytes: Option<u64>,
+    /// The most its tensors hold.
+    pub allocated_peak_bytes: Option<u64>,
+    /// The most its allocator holds.
+    pub reserved_peak_bytes: Option<u64>,
+    /// The same of every stage.
+    pub by_stage: Vec<StageMemory>,
+}
+
+/// What one rank of a stage holds.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct StageMemory {
+    /// The stage.
+    pub stage: usize,
+    /// Everything its device must hold.
+    pub total_bytes: u64,
+    /// The most its tensors hold.
+    pub allocated_peak_bytes: u64,
+    /// The most its allocator holds.
+    pub reserved_peak_bytes: u64,
+    /// What its host holds for it.
+    pub host_bytes: u64,
+}
+
+impl MemoryVerdict {
+    /// A priced plan.
+    pub fn of(fit: &Fit, overridden: bool) -> MemoryVerdict {
+        let worst = fit.worst();
+        let left = worst.headroom as f64 / Bytes::GIB.0 as f64;
+        let stage = |class: &RankClass| StageMemory {
+            stage: class.stage,
+            total_bytes: class.total(),
+            allocated_peak_bytes: class.allocated_peak,
+            reserved_peak_bytes: class.reserved_peak,
+            host_bytes: class.offload.bytes(),
+        };
+        MemoryVerdict {
+            verdict: fit.verdict.name().to_string(),
+            detail: format!("stage {} holds {}, headroom {left:.1} GiB", worst.stage, Bytes(worst.total())),
+            overridden,
+            total_bytes: Some(worst.total()),
+            allocated_peak_bytes: Some(worst.allocated_peak),
+            reserved_peak_bytes: Some(worst.reserved_peak),
+            by_stage: fit.classes.iter().map(stage).collect(),
+        }
+    }
+
+    /// A plan that no ledger prices.
+    pub fn unmodelled(reason: &Unmodelled) -> MemoryVerdict {
+        MemoryVerdict {
+            verdict: "unmodelled".to_string(),
+            detail: reason.to_string(),
+            overridden: false,
+            total_bytes: None,
+            allocated_peak_bytes: None,
+            reserved_peak_bytes: None,
+            by_stage: Vec::new(),
+        }
+    }
+}
+
+/// What was predicted of a launch.
+pub struct Predicted<'a> {
+    /// What its ranks hold.
+    pub memory: &'a MemoryVerdict,
+    /// How long a step takes, with its parts; or why nobody says.
+    pub step: Value,
+    /// The job itself, to be read back.
+    pub case: Value,
 }
 
 /// SHA-256 in hexadecimal.
@@ -38,15 +111,8 @@ pub fn hash(text: &str) -> String {
 }
 
 /// Every file of the launch directory: the job's own, and the record's.
-pub fn files(
-    job: &Job,
-    emission: &Emission,
-    scheduler: Scheduler,
-    job_files: Vec<File>,
-    memory: &MemoryVerdict,
-    plan: Value,
-) -> Vec<File> {
-    let mut all = job_files;
+pub fn files(job: &Job, emission: &Emission, scheduler: Scheduler, predicted: &Predicted, plan: Value) -> Vec<File> {
+    let mut all = emission.files.clone();
     let pretty = |value: &Value| serde_json::to_string_pretty(value).unwrap_or_default() + "\n";
     all.push(File::new("plan.json", pretty(&plan)));
     all.push(File::new("recipe.toml", job.source.to_toml()));
@@ -66,7 +132,7 @@ pub fn files(
         "recipe": job.source.name, "engine": emission.engine.name(), "lane": emission.lane,
         "mode": emission.mode.map(|m| m.name()), "frontend": job.frontend.name(), "scheduler": scheduler.name(),
         "command": command(scheduler, job), "topology": lanes::topology(job.cluster, job.layout),
-        "memory": memory, "seams": emission.seams, "pins": job.policy.pins,
+        "memory": predicted.memory, "step": predicted.step, "case": predicted.case, "seams": emission.seams, "pins": job.policy.pins,
         "versions": { "shardwright": env!("CARGO_PKG_VERSION"), "engine": version },
         "sha256": hashes,
     });

@@ -129,28 +129,53 @@ impl Layout {
 }
 
 impl Layout {
-    /// The layout as flags that type it whole, world and engine apart.
-    pub fn all_flags(&self) -> String {
-        let mut out = vec![self.flags(), format!("--zero {} --mbs {}", self.zero, self.micro_batch)];
-        out.push(format!("--microbatches {} --seq {}", self.microbatches, self.sequence));
-        if self.pp.splits() {
-            out.push(format!("--schedule {}", self.schedule));
+    /// The layout as flags that settle to it again in the same world. Degrees of one, an absent
+    /// pipeline's schedule and what every engine has by itself are left out, and so are experts where
+    /// there are none.
+    pub fn words(&self, has_experts: bool) -> Vec<String> {
+        let mut out = Vec::new();
+        let mut say = |flag: &str, value: String| out.extend([format!("--{flag}"), value]);
+        say("tp", self.tp.to_string());
+        for (name, degree) in [("cp", self.cp), ("pp", self.pp), ("vpp", self.vpp), ("ep", self.ep), ("dp", self.dp)] {
+            if degree.splits() {
+                say(name, degree.to_string());
+            }
+        }
+        if has_experts && self.etp != self.tp {
+            say("etp", self.etp.to_string());
+        }
+        say("zero", self.zero.to_string());
+        say("mbs", self.micro_batch.to_string());
+        say("microbatches", self.microbatches.to_string());
+        say("seq", self.sequence.to_string());
+        if self.pp.splits() || self.vpp.splits() {
+            say("schedule", self.schedule.to_string());
         }
         if self.recompute != Recompute::None {
-            out.push(format!("--recompute {}", self.recompute));
+            say("recompute", self.recompute.to_string());
         }
-        if let Some(cuts) = &self.boundaries {
-            out.push(format!("--boundaries {}", cuts.iter().map(u64::to_string).collect::<Vec<_>>().join(",")));
-        } else if self.balance != Balance::Layers {
-            out.push(format!("--balance {}", self.balance));
+        match &self.boundaries {
+            Some(cuts) => say("boundaries", cuts.iter().map(u64::to_string).collect::<Vec<_>>().join(",")),
+            None if self.balance != Balance::Layers => say("balance", self.balance.to_string()),
+            None => {}
         }
         if let Some(mode) = self.mode {
-            out.push(format!("--mode {mode}"));
+            say("mode", mode.to_string());
         }
-        if let Some(engine) = self.engine {
-            out.push(format!("--engine {engine}"));
+        let usual_multiple = if self.engine == Some(Engine::Megatron) { 128 } else { 1 };
+        if self.vocab_multiple != usual_multiple {
+            say("vocab-multiple", self.vocab_multiple.to_string());
         }
-        out.join(" ")
+        say("engine", self.engine.map_or("any", Engine::name).to_string());
+        if self.tp.splits() && !self.sp {
+            out.push("--no-sp".to_string());
+        }
+        out
+    }
+
+    /// The same in one line.
+    pub fn all_flags(&self) -> String {
+        self.words(true).join(" ")
     }
 }
 

@@ -2,10 +2,12 @@
 
 use super::deepspeed::{self, DeepspeedOptions};
 use super::fsdp2::{self, Blocks, Fsdp2Options};
-use super::megatron::{self, MegatronOptions, Routing};
+use super::megatron::{self, MegatronOptions};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
 use super::shardwright::{self, ShardwrightOptions};
-use layout::{Engine, Layout, StagePlan};
+use case::options::Format;
+use case::{Case, Options};
+use layout::{Engine, Layout, Schedule, StagePlan};
 use recipe::{Dtype, Recipe};
 use replay::Replay;
 use replay::Unmodelled;
@@ -39,23 +41,34 @@ pub struct RankJob<'a> {
 }
 
 impl Ledger {
-    /// The ledger of an engine with its own defaults; Megatron's when none is named.
-    pub fn of(engine: Option<Engine>, recipe: &Recipe, layout: &Layout) -> Result<Ledger, Unmodelled> {
-        let none = |why: &str| Err(Unmodelled::new(engine.map_or("this engine", Engine::name), why));
-        match engine {
-            None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::of(recipe))),
-            Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::of_recipe(recipe, layout))),
-            Some(Engine::Torchtitan) => Ok(Ledger::Fsdp2(Fsdp2Options::of(layout))),
-            Some(Engine::Deepspeed) => Ok(Ledger::Deepspeed(DeepspeedOptions::defaults())),
+    /// The ledger of a layout's engine, Megatron's when none is named, told what the options say.
+    pub fn of(recipe: &Recipe, layout: &Layout, options: &Options) -> Result<Ledger, Unmodelled> {
+        let none = |why: &str| Err(Unmodelled::new(layout.engine.map_or("this engine", Engine::name), why));
+        match layout.engine {
+            None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::told(recipe, options)?)),
+            Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::of_recipe(recipe, layout).told(options)?)),
+            Some(Engine::Torchtitan) => Ok(Ledger::Fsdp2(Fsdp2Options::of(layout).told(options)?)),
+            Some(Engine::Deepspeed) => Ok(Ledger::Deepspeed(DeepspeedOptions::told(layout, options)?)),
             Some(Engine::Nanotron) => {
-                let engine = PipelineEngine::OneForwardOneBackward;
+                let engine = match layout.schedule {
+                    Schedule::GPipe => PipelineEngine::AllForwardAllBackward,
+                    _ => PipelineEngine::OneForwardOneBackward,
+                };
                 Ok(Ledger::Nanotron(NanotronOptions { engine, steps: 2 }))
             }
             Some(Engine::Maxtext | Engine::XlaSpmd) => {
                 none("its compiler decides what is kept, and no ledger replays it")
             }
-            Some(Engine::Shardwright) => Ok(Ledger::Shardwright(ShardwrightOptions::defaults())),
+            Some(Engine::Shardwright) => {
+                let bytes_each = if options.format == Format::F64 { 8 } else { 4 };
+                Ok(Ledger::Shardwright(ShardwrightOptions { bytes_each }))
+            }
         }
+    }
+
+    /// The ledger that prices a job.
+    pub fn of_case(case: &Case) -> Result<Ledger, Unmodelled> {
+        Ledger::of(&case.recipe, &case.layout, &case.options)
     }
 
     /// Replays a rank.
@@ -68,23 +81,6 @@ impl Ledger {
             Ledger::Shardwright(options) => shardwright::replay(&super::Job { recipe, layout, stages, rank, options }),
             Ledger::Nanotron(options) if rank == 0 => nanotron::replay(&nanotron::Job { recipe, layout, options }),
             Ledger::Nanotron(_) => Err(Unmodelled::new("later stages under nanotron", "only world rank 0 is replayed")),
-        }
-    }
-
-    /// The same ledger with a share of optimizer state on the host. Megatron's is moved off the
-    /// replay's figures ([`crate::fit::Offload`]), DeepSpeed's engine is another then.
-    pub fn on_host(self, share: f64) -> Result<Ledger, Unmodelled> {
-        match self {
-            Ledger::Megatron(_) => Ok(self),
-            Ledger::Deepspeed(options) if share == 0.0 || share == 1.0 => {
-                let offload_optimizer = (share == 1.0).then_some(deepspeed::Offload::DEFAULT);
-                Ok(Ledger::Deepspeed(DeepspeedOptions { offload_optimizer, ..options }))
-            }
-            Ledger::Deepspeed(_) => {
-                Err(Unmodelled::new("a part of optimizer state on the host", "DeepSpeed offloads all of it or nothing"))
-            }
-            ledger if share == 0.0 => Ok(ledger),
-            _ => Err(Unmodelled::new("optimizer state on the host", "this engine keeps it on the device")),
         }
     }
 
@@ -121,16 +117,6 @@ impl Ledger {
             Ledger::Fsdp2(options) => options.reduce_dtype,
             Ledger::Deepspeed(_) => Dtype::Bf16,
             Ledger::Nanotron(_) | Ledger::Shardwright(_) => Dtype::Fp32,
-        }
-    }
-
-    /// The same ledger with one rank's experts hot; none where routing is not replayed.
-    pub fn overloaded(&self, factor: f64) -> Option<Ledger> {
-        match self {
-            Ledger::Megatron(options) => {
-                Some(Ledger::Megatron(MegatronOptions { routing: Routing::Overloaded { factor }, ..options.clone() }))
-            }
-            _ => None,
         }
     }
 }

@@ -9,6 +9,7 @@ mod mamba_scan;
 pub mod megatron;
 pub mod nanotron;
 pub mod shardwright;
+mod told;
 
 pub use choice::{Ledger, RankJob};
 

@@ -8,16 +8,16 @@
 //! stages, replicas, ZeRO or schedule: one [`Quick`] serves every layout that shares the former.
 //! What Megatron-FSDP gathers and reduces under ZeRO 2 and 3 is counted on top (`wrapped.rs`).
 //!
-//! Other engines' figures are [`Drawn`] out of short replays instead: fewer layouts are legal there,
+//! Other engines' figures are [`Extrapolated`] out of short replays instead: fewer layouts are legal there,
 //! and what a unit's buffers do at the peak is theirs to say.
 //!
 //! Nothing here words a reason: that is the replay's, for the layout a person looks at.
 
-mod drawn;
+mod extrapolated;
 mod probes;
 mod wrapped;
 
-pub use drawn::{Choose, Drawn};
+pub use extrapolated::Extrapolated;
 pub use probes::Probes;
 
 use layout::{Layout, Schedule, StagePlan, ZeroStage};

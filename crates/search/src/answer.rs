@@ -7,22 +7,19 @@ use crate::point::{Key, Point};
 use crate::price::Pricer;
 use crate::search::{Found, step_of};
 use crate::space::Space;
+use case::Case;
 use cost::Step;
 use diag::Finding;
-use layout::{Layout, StagePlan};
-use memory::fit::{Fit, FitRequest, OffloadRequest, Verdict};
+use layout::Layout;
+use memory::fit::{Fit, Verdict};
 use rayon::prelude::*;
 
 /// A layout with everything that is shown of it.
 pub struct Choice {
-    /// Which.
+    /// Its choices among the space's.
     pub point: Point,
-    /// As it would be typed.
-    pub layout: Layout,
-    /// Its stages.
-    pub stages: StagePlan,
-    /// Share of AdamW's state on the host.
-    pub offload: f64,
+    /// The job.
+    pub case: Case,
     /// Its time.
     pub step: Step,
     /// Its memory, replayed.
@@ -52,7 +49,7 @@ pub struct Neighbour {
 
 /// A layout that the quick sum let pass and the replay did not.
 #[derive(Clone, Debug)]
-pub struct Unseated {
+pub struct Refuted {
     /// As it would be typed.
     pub layout: Layout,
     /// Why.
@@ -61,37 +58,79 @@ pub struct Unseated {
     pub missing: u64,
 }
 
-/// What a search answers.
-pub struct Answer {
+/// The best layout of one mode.
+pub struct ModeAnswer {
+    /// The mode, by its place among the space's.
+    pub mode: usize,
     /// The best layout; none when nothing fits.
     pub best: Option<Choice>,
     /// Better by the sums, and refused by the replay.
-    pub unseated: Vec<Unseated>,
-    /// One change away, the best of each axis first.
+    pub refuted: Vec<Refuted>,
+}
+
+/// What a search answers.
+pub struct Answer {
+    /// Every mode's best, the one to run first: the fastest, unless a mode that gives up less of the
+    /// model takes at most [`WORTH`] longer.
+    pub modes: Vec<ModeAnswer>,
+    /// One change away from the best, the best of each axis first.
     pub neighbours: Vec<Neighbour>,
 }
+
+impl Answer {
+    /// The layout to run; none when nothing fits.
+    pub fn best(&self) -> Option<&Choice> {
+        self.modes.first().and_then(|mode| mode.best.as_ref())
+    }
+
+    /// Layouts that the sums let pass and the replay did not, of every mode.
+    pub fn refuted(&self) -> impl Iterator<Item = &Refuted> {
+        self.modes.iter().flat_map(|mode| &mode.refuted)
+    }
+}
+
+/// Of a step's time, what a mode that gives up parts of the model must gain to be worth it.
+pub const WORTH: f64 = 0.05;
 
 /// Neighbours whose memory is replayed: those a screen shows, and one in case it is refused.
 const REPLAYED: usize = 4;
 
-/// Confirms the best layout, and looks around it.
+/// Confirms the best layout of every mode, and looks around the one to run.
 pub fn answer(space: &Space, pricers: &[Pricer], found: &Found) -> Answer {
-    let mut unseated = Vec::new();
-    let mut best = None;
-    for simulated in &found.best.top {
-        match confirm(space, pricers, simulated) {
-            Ok(choice) => {
-                best = Some(choice);
-                break;
-            }
-            Err(refused) => {
-                let Refused { why, missing } = refused;
-                unseated.push(Unseated { layout: space.layout(&simulated.point), why, missing });
+    let modes: Vec<ModeAnswer> = (0..space.modes.len()).map(|mode| confirmed(space, found, mode)).collect();
+    let modes = ranked(space, modes);
+    let best = modes.first().and_then(|mode| mode.best.as_ref());
+    let neighbours = best.map_or_else(Vec::new, |best| neighbours(space, pricers, best));
+    Answer { modes, neighbours }
+}
+
+fn confirmed(space: &Space, found: &Found, mode: usize) -> ModeAnswer {
+    let mut refuted = Vec::new();
+    for simulated in &found.best[mode].top {
+        match confirm(space, simulated) {
+            Ok(choice) => return ModeAnswer { mode, best: Some(choice), refuted },
+            Err(Refused { why, missing }) => {
+                refuted.push(Refuted { layout: space.layout(&simulated.point), why, missing });
             }
         }
     }
-    let neighbours = best.as_ref().map_or_else(Vec::new, |best| neighbours(space, pricers, best));
-    Answer { best, unseated, neighbours }
+    ModeAnswer { mode, best: None, refuted }
+}
+
+/// Fastest first, and in front of all the one that gives up least within [`WORTH`] of the fastest.
+fn ranked(space: &Space, mut modes: Vec<ModeAnswer>) -> Vec<ModeAnswer> {
+    let each = |mode: &ModeAnswer| {
+        mode.best.as_ref().map_or(f64::INFINITY, |best| best.step.seconds / best.case.layout.global_batch as f64)
+    };
+    modes.sort_by(|a, b| each(a).total_cmp(&each(b)));
+    let Some(least) = modes.first().map(each).filter(|least| least.is_finite()) else { return modes };
+    let given_up = |mode: &ModeAnswer| space.modes[mode.mode].given_up().count();
+    let within = (0..modes.len()).filter(|&i| each(&modes[i]) <= least * (1.0 + WORTH));
+    if let Some(chosen) = within.min_by_key(|&i| given_up(&modes[i])) {
+        let chosen = modes.remove(chosen);
+        modes.insert(0, chosen);
+    }
+    modes
 }
 
 /// Why a replay does not let a layout pass.
@@ -109,41 +148,19 @@ impl Refused {
 }
 
 /// Everything about a layout, or why the replay does not let it pass.
-pub fn confirm(space: &Space, pricers: &[Pricer], simulated: &Simulated) -> Result<Choice, Refused> {
-    let point = simulated.point;
-    let layout = space.layout(&point);
-    let recipe = &space.realms[point.realm].recipe;
-    let stages = StagePlan::new(recipe, &layout, None).map_err(|finding| Refused::new(finding.message))?;
-    let fit = replay(space, &point, &layout, &stages)?;
-    let step = step_of(space, &pricers[point.realm], &point, &layout).map_err(|e| Refused::new(e.to_string()))?;
-    Ok(Choice {
-        notes: placement(&layout, space.question.cluster),
-        offload: space.question.offload.share(point.offload),
-        complexity: simulated.complexity,
-        point,
-        layout,
-        stages,
-        step,
-        fit,
-    })
+pub fn confirm(space: &Space, simulated: &Simulated) -> Result<Choice, Refused> {
+    let case = space.case(&simulated.point).map_err(|findings| {
+        Refused::new(findings.first().map_or("it is not legal", |finding| finding.message.as_str()))
+    })?;
+    let fit = replay(space, &case)?;
+    let step = cost::step(&case).map_err(|e| Refused::new(e.to_string()))?;
+    let notes = placement(&case.layout, space.question.cluster);
+    Ok(Choice { notes, complexity: simulated.complexity, point: simulated.point, case, step, fit })
 }
 
-/// The exact replay of a layout, or by how much it does not fit.
-fn replay(space: &Space, point: &Point, layout: &Layout, stages: &StagePlan) -> Result<Fit, Refused> {
-    let recipe = &space.realms[point.realm].recipe;
-    let share = space.question.offload.share(point.offload);
-    let ledger = (space.question.ledger)(recipe, layout).and_then(|ledger| ledger.on_host(share));
-    let ledger = ledger.map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
-    let request = FitRequest {
-        recipe,
-        layout,
-        stages,
-        device: &space.question.cluster.device,
-        ledger: &ledger,
-        offload: OffloadRequest::of(&ledger, share, 0.0),
-        headroom: space.question.headroom,
-    };
-    let fit = Fit::price(&request).map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
+/// The exact replay of a job, or by how much it does not fit.
+fn replay(space: &Space, case: &Case) -> Result<Fit, Refused> {
+    let fit = Fit::price(case, space.question.headroom).map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
     if fit.verdict == Verdict::Fits {
         return Ok(fit);
     }
@@ -155,8 +172,8 @@ fn replay(space: &Space, point: &Point, layout: &Layout, stages: &StagePlan) -> 
 
 /// The best layout on each axis that differs from the best in that axis alone.
 fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice) -> Vec<Neighbour> {
-    let base = best.step.seconds / best.layout.global_batch as f64;
-    let pricer = &pricers[best.point.realm];
+    let base = best.step.seconds / best.case.layout.global_batch as f64;
+    let pricer = &pricers[best.point.mode];
     let legal: Vec<(&'static str, Point)> =
         around(space, &best.point).into_iter().filter(|(_, point)| pricer.is_legal(point)).collect();
     let mut found: Vec<Neighbour> = legal
@@ -181,9 +198,7 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice) -> Vec<Neighbour
     }
     let rest = kept.split_off(kept.len().min(REPLAYED));
     let replayed = kept.into_par_iter().filter_map(|neighbour| {
-        let recipe = &space.realms[neighbour.point.realm].recipe;
-        let stages = StagePlan::new(recipe, &neighbour.layout, None).ok()?;
-        let fit = replay(space, &neighbour.point, &neighbour.layout, &stages).ok()?;
+        let fit = replay(space, &space.case(&neighbour.point).ok()?).ok()?;
         Some(Neighbour { headroom: fit.worst().headroom, ..neighbour })
     });
     replayed.collect::<Vec<_>>().into_iter().chain(rest).collect()
@@ -191,15 +206,15 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice) -> Vec<Neighbour
 
 /// Points that differ in one axis; what must follow follows.
 fn around(space: &Space, best: &Point) -> Vec<(&'static str, Point)> {
-    let realm = &space.realms[best.realm];
+    let mode = &space.modes[best.mode];
     let mut points = Vec::new();
-    for key in &realm.keys {
+    for key in &mode.keys {
         if let Some(axis) = changed(&best.key, key) {
             points.push((axis, Point { key: *key, ..*best }));
         }
     }
     let here = space.shape(best);
-    for (&pp, shapes) in &realm.shapes {
+    for (&pp, shapes) in &mode.shapes {
         for (shape, other) in shapes.iter().enumerate() {
             let same_cut = other.cut.even == here.cut.even || other.cut.even == crate::Evenness::Layers;
             let same_order = other.order == here.order;
@@ -216,7 +231,7 @@ fn around(space: &Space, best: &Point) -> Vec<(&'static str, Point)> {
         }
     }
     points.extend(space.zero.iter().map(|zero| ("zero", Point { zero: *zero, ..*best })));
-    points.extend((0..realm.recompute.len()).map(|recompute| ("recompute", Point { recompute, ..*best })));
+    points.extend((0..mode.recompute.len()).map(|recompute| ("recompute", Point { recompute, ..*best })));
     points.extend(space.offload.iter().map(|offload| ("offload", Point { offload: *offload, ..*best })));
     points.retain(|(_, point)| point != best);
     points

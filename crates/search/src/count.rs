@@ -4,7 +4,7 @@
 
 use crate::point::Key;
 use crate::rules::Mask;
-use crate::space::{Realm, Space};
+use crate::space::{ModeSpace, Space};
 use diag::RuleId;
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,23 +25,23 @@ type Histogram = Vec<(Mask, u64)>;
 /// Counts every layout of a space.
 pub fn count(space: &Space) -> Counts {
     let mut counts = Counts::default();
-    for realm in &space.realms {
-        count_realm(space, realm, &mut counts);
+    for mode in &space.modes {
+        count_mode(space, mode, &mut counts);
     }
     counts
 }
 
-fn count_realm(space: &Space, realm: &Realm, counts: &mut Counts) {
+fn count_mode(space: &Space, mode: &ModeSpace, counts: &mut Counts) {
     let mut by_pipeline: HashMap<(u64, bool, u64), Histogram> = HashMap::new();
     let mut by_mask: HashMap<Mask, u64> = HashMap::new();
-    for key in &realm.keys {
-        for &pp in realm.orders.keys() {
+    for key in &mode.keys {
+        for &pp in mode.orders.keys() {
             let Some(dp) = space.replicas(key, pp) else { continue };
             let microbatches = space.microbatches(key, dp);
             let pipeline = by_pipeline
                 .entry((pp, key.ep > 1, microbatches))
-                .or_insert_with(|| histogram(space, realm, [pp, key.ep], microbatches));
-            let mesh = realm.rules.mesh(key, pp, dp);
+                .or_insert_with(|| histogram(space, mode, [pp, key.ep], microbatches));
+            let mesh = mode.rules.mesh(key, pp, dp);
             for (mask, number) in pipeline.iter() {
                 *by_mask.entry(mesh | mask).or_default() += number;
             }
@@ -52,21 +52,21 @@ fn count_realm(space: &Space, realm: &Realm, counts: &mut Counts) {
         if mask == 0 {
             counts.legal += number;
         }
-        for rule in realm.rules.names(mask) {
+        for rule in mode.rules.names(mask) {
             *counts.refused.entry(rule).or_default() += number;
         }
     }
 }
 
 /// Everything that varies under fixed degrees, by what refuses it.
-fn histogram(space: &Space, realm: &Realm, [pp, ep]: [u64; 2], microbatches: u64) -> Histogram {
+fn histogram(space: &Space, mode: &ModeSpace, [pp, ep]: [u64; 2], microbatches: u64) -> Histogram {
     let mut found: BTreeMap<Mask, u64> = BTreeMap::new();
-    for &order in &realm.orders[&pp] {
-        let here = realm.rules.order(pp, order, microbatches);
-        let shapes = realm.shapes.get(&pp).into_iter().flatten().filter(|shape| shape.order == order).count();
+    for &order in &mode.orders[&pp] {
+        let here = mode.rules.order(pp, order, microbatches);
+        let shapes = mode.shapes.get(&pp).into_iter().flatten().filter(|shape| shape.order == order).count();
         for &zero in &space.zero {
-            for policy in 0..realm.recompute.len() {
-                let mask = here | realm.rules.state(pp, ep, zero) | realm.rules.recompute(policy);
+            for policy in 0..mode.recompute.len() {
+                let mask = here | mode.rules.state(pp, ep, zero) | mode.rules.recompute(policy);
                 // An order that has too few layers is still one layout, refused.
                 *found.entry(mask).or_default() += shapes.max(1) as u64 * space.offload.len() as u64;
             }
@@ -76,17 +76,17 @@ fn histogram(space: &Space, realm: &Realm, [pp, ep]: [u64; 2], microbatches: u64
 }
 
 /// Legal layouts of one key.
-pub fn legal_of(space: &Space, realm: &Realm, key: &Key) -> u64 {
+pub fn legal_of(space: &Space, mode: &ModeSpace, key: &Key) -> u64 {
     let mut sum = 0;
-    for (&pp, shapes) in &realm.shapes {
+    for (&pp, shapes) in &mode.shapes {
         let Some(dp) = space.replicas(key, pp) else { continue };
-        if realm.rules.mesh(key, pp, dp) != 0 {
+        if mode.rules.mesh(key, pp, dp) != 0 {
             continue;
         }
         let microbatches = space.microbatches(key, dp);
-        let orders = shapes.iter().filter(|shape| realm.rules.order(pp, shape.order, microbatches) == 0).count();
-        let states = space.zero.iter().filter(|zero| realm.rules.state(pp, key.ep, **zero) == 0).count();
-        let policies = (0..realm.recompute.len()).filter(|policy| realm.rules.recompute(*policy) == 0).count();
+        let orders = shapes.iter().filter(|shape| mode.rules.order(pp, shape.order, microbatches) == 0).count();
+        let states = space.zero.iter().filter(|zero| mode.rules.state(pp, key.ep, **zero) == 0).count();
+        let policies = (0..mode.recompute.len()).filter(|policy| mode.rules.recompute(*policy) == 0).count();
         sum += (orders * states * policies * space.offload.len()) as u64;
     }
     sum

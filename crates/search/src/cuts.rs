@@ -1,10 +1,13 @@
 //! Where the depth is cut: for every number of chunks, the partitions worth pricing.
 
 use crate::point::Order;
+use case::Case;
 use cost::{Counts, Prices};
+use diag::{Blame, Finding};
 use layout::stages::{even, param_weights, weighted, weighted_by};
 use layout::{Balance, Schedule};
-use memory::quick::{KindWeights, in_flight_under};
+use ledger::Ledger;
+use memory::quick::{Extrapolated, KindWeights, Quick, Shards, in_flight_under};
 use recipe::Recipe;
 use units::named;
 
@@ -98,6 +101,24 @@ impl Weights {
             state[kind] + saved[kind] * flights[chunk % pp as usize] / 256
         })
     }
+}
+
+/// First layers of every chunk but the first, even in what a job's engine and cluster make of them.
+pub fn balanced(case: &Case, balance: Balance) -> Result<Vec<u64>, Finding> {
+    let unpriced = |what: &str, why: String| Finding::error("stages/unpriced", Blame::Engine, what, why);
+    let (recipe, layout) = (&case.recipe, &case.layout);
+    let memory = match Ledger::of_case(case) {
+        Ok(Ledger::Megatron(options)) => Quick::new(recipe, layout, &options)
+            .map(|quick| quick.weights(&Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]))),
+        Ok(_) => Extrapolated::new(recipe, &case.options).weights(layout),
+        Err(reason) => Err(reason),
+    };
+    let memory = memory.map_err(|e| unpriced(&e.what, e.to_string()))?;
+    let prices = Prices::new(recipe, layout, case.on(), &case.options);
+    let prices = prices.map_err(|e| unpriced(&e.what, e.to_string()))?;
+    let order = Order { schedule: layout.schedule, vpp: layout.vpp.get() };
+    let starts = Weights::new(recipe, memory, &prices).balanced(balance, order, layout.pp.get()).starts;
+    Ok(starts.into_iter().skip(1).map(|start| start as u64).collect())
 }
 
 /// The distinct partitions of a recipe under an order.

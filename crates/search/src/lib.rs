@@ -19,10 +19,10 @@ mod shape;
 mod simplicity;
 mod space;
 
-pub use answer::{Answer, Choice, Neighbour, Refused, Unseated, answer, confirm};
+pub use answer::{Answer, Choice, ModeAnswer, Neighbour, Refused, Refuted, WORTH, answer, confirm};
 pub use best::{Best, FRONTIER_REACH, HEADROOM_STEPS, Simulated};
 pub use count::{Counts, count};
-pub use cuts::{Cut, Evenness, Weights, cuts};
+pub use cuts::{Cut, Evenness, Weights, balanced, cuts};
 pub use placement::placement;
 pub use point::{Key, Offload, Order, Point};
 pub use price::{Candidate, Interest, MemoryLine, Pricer, Tally};
@@ -30,4 +30,4 @@ pub use question::{OffloadChoice, Question, Reach, TOKENS_PER_STEP, usual_batch}
 pub use rules::{Mask, Rules};
 pub use search::{Effort, Found, Watch, lay_out, pricers, search, step_of};
 pub use shape::{Shape, Stage};
-pub use space::{Batch, MOST_TOKENS, Realm, Space};
+pub use space::{Batch, MOST_TOKENS, ModeSpace, Space};

@@ -6,8 +6,8 @@ use layout::{Schedule, ZeroStage};
 /// of the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point {
-    /// Which of the space's realms, one a mode.
-    pub realm: usize,
+    /// Which of the space's modes, one a mode.
+    pub mode: usize,
     /// Degrees inside a layer, and the microbatch.
     pub key: Key,
     /// Pipeline stages.
@@ -18,7 +18,7 @@ pub struct Point {
     pub shape: usize,
     /// ZeRO stage.
     pub zero: ZeroStage,
-    /// Which of the realm's recompute policies.
+    /// Which of the mode's recompute policies.
     pub recompute: usize,
     /// Where AdamW's state lives.
     pub offload: Offload,

@@ -5,12 +5,15 @@ use crate::clock::Clock;
 use crate::point::{Key, Offload, Point};
 use crate::shape::{Shape, Stage};
 use crate::simplicity::complexity;
-use crate::space::{Realm, Space};
+use crate::space::{ModeSpace, Space};
+use case::Options;
 use cost::Prices;
 use layout::{Layout, ZeroStage};
 use ledger::Ledger;
 use memory::fit::{communicator_bytes, communicators};
-use memory::quick::{Drawn, Flow, Highest, KindWeights, Probes, Quick, Shards, StageTerms, Sum, in_flight_under};
+use memory::quick::{
+    Extrapolated, Flow, Highest, KindWeights, Probes, Quick, Shards, StageTerms, Sum, in_flight_under,
+};
 use recipe::Mixer;
 use replay::Unmodelled;
 use std::collections::BTreeMap;
@@ -103,10 +106,10 @@ pub struct Interest<'a> {
     pub wants: &'a (dyn Fn(&Candidate) -> bool + Sync),
 }
 
-/// Prices the keys of one realm.
+/// Prices the keys of one mode.
 pub struct Pricer<'a> {
     pub(crate) space: &'a Space<'a>,
-    realm: &'a Realm,
+    mode: &'a ModeSpace,
     index: usize,
     memory: Memory<'a>,
     /// Bytes a rank may hold in its allocator before communicators.
@@ -115,37 +118,37 @@ pub struct Pricer<'a> {
     has_experts: bool,
 }
 
-/// What sums the memory of a realm's layouts.
+/// What sums the memory of a mode's layouts.
 enum Memory<'a> {
     /// Megatron's, from probes that all ZeRO stages and pipelines of a key share.
     Probed(Probes<'a>),
     /// Another engine's, from short replays of its own ledger.
-    Drawn(Drawn<'a>),
+    Extrapolated(Extrapolated),
 }
 
 /// The same under one key and recompute policy.
-enum Summing<'r, 'a> {
+enum Summing<'r> {
     Probed(Box<Quick>),
-    Drawn(&'r Drawn<'a>),
+    Extrapolated(&'r Extrapolated),
 }
 
 impl<'a> Pricer<'a> {
-    /// A pricer for one realm of a space.
+    /// A pricer for one mode of a space.
     pub fn new(space: &'a Space<'a>, index: usize) -> Pricer<'a> {
-        let realm = &space.realms[index];
+        let mode = &space.modes[index];
         let device = &space.question.cluster.device;
         let reserve = device.outside().reserve;
         Pricer {
             space,
-            realm,
+            mode,
             index,
-            memory: match &realm.ledger {
-                Ledger::Megatron(options) => Memory::Probed(Probes::new(&realm.recipe, options)),
-                _ => Memory::Drawn(Drawn::new(&realm.recipe, space.question.ledger)),
+            memory: match &mode.ledger {
+                Ledger::Megatron(options) => Memory::Probed(Probes::new(&mode.recipe, options)),
+                _ => Memory::Extrapolated(Extrapolated::new(&mode.recipe, &space.question.options)),
             },
             budget: device.visible_bytes() as i64 - (reserve.context_bytes + reserve.libraries_bytes) as i64,
             reserve,
-            has_experts: realm.recipe.uses(Mixer::Moe),
+            has_experts: mode.recipe.uses(Mixer::Moe),
         }
     }
 
@@ -153,36 +156,36 @@ impl<'a> Pricer<'a> {
     pub fn weights(&self, layout: &Layout, shards: &Shards) -> Result<KindWeights, Unmodelled> {
         match &self.memory {
             Memory::Probed(probes) => Ok(probes.quick(layout)?.weights(shards)),
-            Memory::Drawn(drawn) => drawn.weights(layout),
+            Memory::Extrapolated(extrapolated) => extrapolated.weights(layout),
         }
     }
 
-    fn summing(&self, layout: &Layout) -> Result<Summing<'_, 'a>, Unmodelled> {
+    fn summing(&self, layout: &Layout) -> Result<Summing<'_>, Unmodelled> {
         match &self.memory {
             Memory::Probed(probes) => Ok(Summing::Probed(Box::new(probes.quick(layout)?))),
-            Memory::Drawn(drawn) => Ok(Summing::Drawn(drawn)),
+            Memory::Extrapolated(extrapolated) => Ok(Summing::Extrapolated(extrapolated)),
         }
     }
 
     /// Prices of a layer under a key.
     pub fn prices(&self, layout: &Layout, offload: Offload) -> Result<Prices, cost::Unpriced> {
         let share = self.space.question.offload.share(offload);
-        let options = cost::Options { offload: share, ..self.space.question.options };
-        Prices::new(&self.realm.recipe, layout, self.space.question.cluster, &options)
+        let options = Options { offload: share, ..self.space.question.options };
+        Prices::new(&self.mode.recipe, layout, self.space.question.cluster, &options)
     }
 
     fn meshes(&self, key: &Key) -> Vec<Mesh> {
-        let meshes = self.realm.shapes.keys().filter_map(|&pp| {
+        let meshes = self.mode.shapes.keys().filter_map(|&pp| {
             let dp = self.space.replicas(key, pp)?;
             let mesh = Mesh { pp, microbatches: self.space.microbatches(key, dp) };
-            (self.realm.rules.mesh(key, pp, dp) == 0).then_some(mesh)
+            (self.mode.rules.mesh(key, pp, dp) == 0).then_some(mesh)
         });
         meshes.collect()
     }
 
     pub(crate) fn shapes(&self, mesh: Mesh) -> impl Iterator<Item = (usize, &'a Shape)> + '_ {
-        let shapes = self.realm.shapes[&mesh.pp].iter().enumerate();
-        shapes.filter(move |(_, shape)| self.realm.rules.order(mesh.pp, shape.order, mesh.microbatches) == 0)
+        let shapes = self.mode.shapes[&mesh.pp].iter().enumerate();
+        shapes.filter(move |(_, shape)| self.mode.rules.order(mesh.pp, shape.order, mesh.microbatches) == 0)
     }
 
     /// Seconds a sequence takes at least, over all layouts of a key: recompute only adds to it.
@@ -191,9 +194,9 @@ impl<'a> Pricer<'a> {
         if meshes.is_empty() {
             return f64::INFINITY;
         }
-        let mut layout = self.realm.template.clone();
+        let mut layout = self.mode.template.clone();
         self.space.set_key(&mut layout, key);
-        layout.recompute = self.realm.recompute[0].clone();
+        layout.recompute = self.mode.recompute[0].clone();
         let mut clock = Clock::default();
         let read = self
             .prices(&layout, Offload::Device)
@@ -210,11 +213,11 @@ impl<'a> Pricer<'a> {
         if meshes.is_empty() {
             return (tally, kept);
         }
-        let mut layout = self.realm.template.clone();
+        let mut layout = self.mode.template.clone();
         self.space.set_key(&mut layout, key);
         let mut clock = Clock::default();
-        for recompute in (0..self.realm.recompute.len()).filter(|policy| self.realm.rules.recompute(*policy) == 0) {
-            layout.recompute = self.realm.recompute[recompute].clone();
+        for recompute in (0..self.mode.recompute.len()).filter(|policy| self.mode.rules.recompute(*policy) == 0) {
+            layout.recompute = self.mode.recompute[recompute].clone();
             let read = self
                 .prices(&layout, Offload::Device)
                 .and_then(|mut prices| clock.read(self, key, &meshes, &mut prices, &mut layout));
@@ -240,7 +243,7 @@ impl<'a> Pricer<'a> {
     pub fn is_legal(&self, point: &Point) -> bool {
         let Some(dp) = self.space.replicas(&point.key, point.pp) else { return false };
         let microbatches = self.space.microbatches(&point.key, dp);
-        let rules = &self.realm.rules;
+        let rules = &self.mode.rules;
         let order = self.space.shape(point).order;
         rules.mesh(&point.key, point.pp, dp)
             | rules.order(point.pp, order, microbatches)
@@ -271,7 +274,7 @@ impl<'a> Pricer<'a> {
 
     pub(crate) fn states(&self, key: &Key, pp: u64) -> impl Iterator<Item = ZeroStage> + '_ {
         let ep = key.ep;
-        self.space.zero.iter().copied().filter(move |zero| self.realm.rules.state(pp, ep, *zero) == 0)
+        self.space.zero.iter().copied().filter(move |zero| self.mode.rules.state(pp, ep, *zero) == 0)
     }
 }
 
@@ -280,7 +283,7 @@ struct Run<'r, 'a> {
     pricer: &'r Pricer<'a>,
     key: &'r Key,
     recompute: usize,
-    summing: &'r Summing<'r, 'a>,
+    summing: &'r Summing<'r>,
     layout: &'r mut Layout,
 }
 
@@ -307,7 +310,7 @@ impl Run<'_, '_> {
                     self.layout.zero = zero;
                     for &offload in &pricer.space.offload {
                         let point = Point {
-                            realm: pricer.index,
+                            mode: pricer.index,
                             key: *self.key,
                             pp: mesh.pp,
                             order: shape.order,
@@ -337,7 +340,7 @@ impl Run<'_, '_> {
     fn terms(&self, shape: &Shape) -> Vec<StageTerms> {
         match self.summing {
             Summing::Probed(quick) => shape.stages.iter().map(|stage| quick.terms(&stage.shape)).collect(),
-            Summing::Drawn(_) => Vec::new(),
+            Summing::Extrapolated(_) => Vec::new(),
         }
     }
 
@@ -355,9 +358,9 @@ impl Run<'_, '_> {
                     quick.sum(terms, layout.zero, &shards, &flow).less_host(share)
                 }));
             }
-            Summing::Drawn(drawn) => {
+            Summing::Extrapolated(extrapolated) => {
                 for stage in &shape.stages {
-                    sums.push(drawn.stage(layout, &stage.shape, stage.index, share)?);
+                    sums.push(extrapolated.stage(layout, &stage.shape, stage.index, share)?);
                 }
             }
         }

@@ -1,22 +1,25 @@
 //! What is asked: a model, a cluster, and what was pinned.
 
 use crate::point::Offload;
+use case::{Asked, Options};
 use hardware::Cluster;
-use layout::{Layout, LayoutRequest};
-use ledger::Ledger;
+use layout::LayoutRequest;
 use recipe::Recipe;
-use replay::Unmodelled;
 use units::Bytes;
 
 /// What is searched, and within which limits.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
-    /// The model as typed, features switched.
+    /// What was typed, for the cases that come out.
+    pub asked: &'a Asked,
+    /// The model as typed, features and optimizers switched.
     pub recipe: &'a Recipe,
     /// What it runs on; its devices are the world.
     pub cluster: &'a Cluster,
-    /// What was typed: a value pins its axis. The engine is part of it.
+    /// What was typed of the layout: a value pins its axis. The engine is part of it.
     pub pinned: &'a LayoutRequest,
+    /// What the engine runs besides.
+    pub options: Options,
     /// Memory to leave free on every rank.
     pub headroom: Bytes,
     /// More than that, where only the sums have been asked: what a replay found them to be off by.
@@ -25,10 +28,6 @@ pub struct Question<'a> {
     pub offload: OffloadChoice,
     /// How far tensor parallelism may reach.
     pub reach: Reach,
-    /// The ledger that prices a layout's memory.
-    pub ledger: &'a (dyn Fn(&Recipe, &Layout) -> Result<Ledger, Unmodelled> + Sync),
-    /// What the engine runs, as its time depends on it.
-    pub options: cost::Options,
 }
 
 /// Where AdamW's state may live.

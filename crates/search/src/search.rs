@@ -9,7 +9,7 @@ use crate::cuts::Weights;
 use crate::point::{Key, Offload, Order, Point};
 use crate::price::{Candidate, Interest, Pricer, Tally};
 use crate::question::Question;
-use crate::space::{Realm, Space};
+use crate::space::{ModeSpace, Space};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
 use layout::{Layout, Recompute, Schedule, StagePlan, ZeroStage};
@@ -30,8 +30,8 @@ pub enum Effort {
 
 /// What a search came to.
 pub struct Found {
-    /// The best few and the frontier.
-    pub best: Best,
+    /// The best few and the frontier of every mode, in the order of the space's modes.
+    pub best: Vec<Best>,
     /// Layouts, legal and not.
     pub counts: Counts,
     /// What became of the legal ones that were priced.
@@ -49,11 +49,11 @@ const BATCH: usize = 32;
 /// Lays out a question's space, cut and ready to be priced.
 pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
     let mut space = Space::new(question)?;
-    for realm in 0..space.realms.len() {
-        let weighed = weigh(&space, realm).map_err(|reason| vec![unpriced(&question, &reason)])?;
+    for mode in 0..space.modes.len() {
+        let weighed = weigh(&space, mode).map_err(|reason| vec![unpriced(&question, &reason)])?;
         if let Some((weights, useful)) = weighed {
-            space.realms[realm].keep_policies(&useful);
-            space.cut(realm, &weights);
+            space.modes[mode].keep_policies(&useful);
+            space.cut(mode, &weights);
         }
     }
     Ok(space)
@@ -62,15 +62,15 @@ pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
 /// What layers weigh and which recompute policies save anything, read off the first legal degrees
 /// that can be priced; none where nothing is legal, and why where nothing has a price.
 fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Unmodelled> {
-    let realm = &space.realms[index];
+    let mode = &space.modes[index];
     let pricer = Pricer::new(space, index);
     let is_legal = |key: &Key| {
         let dp = |pp: &u64| space.replicas(key, *pp).map(|dp| (*pp, dp));
-        realm.orders.keys().filter_map(dp).any(|(pp, dp)| realm.rules.mesh(key, pp, dp) == 0)
+        mode.orders.keys().filter_map(dp).any(|(pp, dp)| mode.rules.mesh(key, pp, dp) == 0)
     };
     let mut refused = None;
-    for key in realm.keys.iter().filter(|key| is_legal(key)).take(BATCH) {
-        let layout = plain(space, realm, key);
+    for key in mode.keys.iter().filter(|key| is_legal(key)).take(BATCH) {
+        let layout = plain(space, mode, key);
         let ranks = (space.world / (key.tp * key.cp)).max(1);
         let shards = Shards::new(ZeroStage::One, [ranks, ranks]);
         let memory = match pricer.weights(&layout, &shards) {
@@ -82,21 +82,21 @@ fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Un
         };
         // What cannot be timed is named when it is priced.
         let Ok(prices) = pricer.prices(&layout, Offload::Device) else { continue };
-        let weights = Weights::new(&realm.recipe, memory, &prices);
-        return Ok(Some((weights, useful(&pricer, realm, layout, &shards))));
+        let weights = Weights::new(&mode.recipe, memory, &prices);
+        return Ok(Some((weights, useful(&pricer, mode, layout, &shards))));
     }
     refused.map_or(Ok(None), Err)
 }
 
 /// A layout of one chunk a stage under a key, on the first number of stages that divides the world, with
 /// the last ZeRO stage that is legal: every engine's ledger replays that one.
-fn plain(space: &Space, realm: &Realm, key: &Key) -> Layout {
-    let mut layout = realm.template.clone();
+fn plain(space: &Space, mode: &ModeSpace, key: &Key) -> Layout {
+    let mut layout = mode.template.clone();
     space.set_key(&mut layout, key);
-    layout.recompute = realm.recompute[0].clone();
-    let Some(&pp) = realm.orders.keys().find(|pp| space.replicas(key, **pp).is_some()) else { return layout };
+    layout.recompute = mode.recompute[0].clone();
+    let Some(&pp) = mode.orders.keys().find(|pp| space.replicas(key, **pp).is_some()) else { return layout };
     space.set_pipeline(&mut layout, key, pp, Order { schedule: Schedule::OneF1b, vpp: 1 });
-    let zero = space.zero.iter().rev().find(|zero| realm.rules.state(pp, key.ep, **zero) == 0);
+    let zero = space.zero.iter().rev().find(|zero| mode.rules.state(pp, key.ep, **zero) == 0);
     layout.zero = zero.copied().unwrap_or(layout.zero);
     layout
 }
@@ -110,9 +110,9 @@ fn unpriced(question: &Question, reason: &Unmodelled) -> Finding {
 }
 
 /// Which policies save something that no policy of fewer modules saves.
-fn useful(pricer: &Pricer, realm: &Realm, mut layout: Layout, shards: &Shards) -> Vec<bool> {
+fn useful(pricer: &Pricer, mode: &ModeSpace, mut layout: Layout, shards: &Shards) -> Vec<bool> {
     let mut saved: Vec<Option<Vec<u64>>> = Vec::new();
-    for policy in &realm.recompute {
+    for policy in &mode.recompute {
         layout.recompute = policy.clone();
         saved.push(pricer.weights(&layout, shards).ok().map(|weights| weights.saved));
     }
@@ -127,22 +127,22 @@ fn useful(pricer: &Pricer, realm: &Realm, mut layout: Layout, shards: &Shards) -
         (Some(one), Some(other)) => one.iter().zip(other).all(|(a, b)| a <= b),
         _ => false,
     };
-    let count = realm.recompute.len();
+    let count = mode.recompute.len();
     (0..count)
-        .map(|j| !(0..count).any(|i| within(&realm.recompute[i], &realm.recompute[j]) && saves_no_more(i, j)))
+        .map(|j| !(0..count).any(|i| within(&mode.recompute[i], &mode.recompute[j]) && saves_no_more(i, j)))
         .collect()
 }
 
-/// One pricer a realm, which share their probes with whoever asks next.
+/// One pricer a mode, which share their probes with whoever asks next.
 pub fn pricers<'a>(space: &'a Space<'a>) -> Vec<Pricer<'a>> {
-    (0..space.realms.len()).map(|realm| Pricer::new(space, realm)).collect()
+    (0..space.modes.len()).map(|mode| Pricer::new(space, mode)).collect()
 }
 
 /// Searches a space for the `keep` best layouts and the frontier.
 pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, watch: Watch) -> Found {
     let keys = ordered_keys(space, pricers);
     let mut found = Found {
-        best: Best::new(keep, space.question.cluster.device.visible_bytes()),
+        best: vec![Best::new(keep, space.question.cluster.device.visible_bytes()); space.modes.len()],
         counts: count(space),
         tally: Tally::default(),
         simulated: 0,
@@ -150,16 +150,17 @@ pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, wa
     let mut done = 0;
     for batch in keys.chunks(BATCH) {
         let (wanted, left): (Vec<_>, Vec<_>) =
-            batch.iter().partition(|(bound, _, _)| effort != Effort::Bounded || found.best.reaches(*bound));
-        found.tally.bounded +=
-            left.iter().map(|(_, realm, key)| legal_of(space, &space.realms[*realm], key)).sum::<u64>();
-        let best = &found.best;
-        let interest = Interest {
-            reaches: &|bound| effort != Effort::Bounded || best.reaches(bound),
-            wants: &|candidate| effort == Effort::Everything || best.wants(candidate),
+            batch.iter().partition(|(bound, mode, _)| effort != Effort::Bounded || found.best[*mode].reaches(*bound));
+        found.tally.bounded += left.iter().map(|(_, mode, key)| legal_of(space, &space.modes[*mode], key)).sum::<u64>();
+        let price = |(_, mode, key): &(f64, usize, Key)| {
+            let best = &found.best[*mode];
+            let interest = Interest {
+                reaches: &|bound| effort != Effort::Bounded || best.reaches(bound),
+                wants: &|candidate| effort == Effort::Everything || best.wants(candidate),
+            };
+            pricers[*mode].price(key, &interest)
         };
-        let priced: Vec<(Tally, Vec<Candidate>)> =
-            wanted.par_iter().map(|(_, realm, key)| pricers[*realm].price(key, &interest)).collect();
+        let priced: Vec<(Tally, Vec<Candidate>)> = wanted.par_iter().map(price).collect();
         let mut candidates = Vec::new();
         for (tally, kept) in priced {
             found.tally.add(&tally);
@@ -169,19 +170,19 @@ pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, wa
         done += batch.len() as u64;
         watch(done, keys.len() as u64);
     }
-    found.best.sort();
+    found.best.iter_mut().for_each(Best::sort);
     found
 }
 
 /// Keys that have a legal layout, the most promising first.
 fn ordered_keys(space: &Space, pricers: &[Pricer]) -> Vec<(f64, usize, Key)> {
     let all: Vec<(usize, Key)> = space
-        .realms
+        .modes
         .iter()
         .enumerate()
-        .flat_map(|(index, realm)| realm.keys.iter().map(move |key| (index, *key)))
+        .flat_map(|(index, mode)| mode.keys.iter().map(move |key| (index, *key)))
         .collect();
-    let bounds = all.par_iter().map(|(realm, key)| (pricers[*realm].least(key), *realm, *key));
+    let bounds = all.par_iter().map(|(mode, key)| (pricers[*mode].least(key), *mode, *key));
     let mut keys: Vec<_> = bounds.filter(|(bound, _, _)| bound.is_finite()).collect();
     keys.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
     keys
@@ -191,20 +192,21 @@ fn ordered_keys(space: &Space, pricers: &[Pricer]) -> Vec<(f64, usize, Key)> {
 fn simulate(space: &Space, pricers: &[Pricer], mut candidates: Vec<Candidate>, effort: Effort, found: &mut Found) {
     candidates.sort_by(|a, b| a.bound.total_cmp(&b.bound).then(a.point.cmp(&b.point)));
     for batch in candidates.chunks(BATCH) {
-        let is_wanted = |candidate: &Candidate| effort == Effort::Everything || found.best.wants(candidate);
+        let is_wanted =
+            |candidate: &Candidate| effort == Effort::Everything || found.best[candidate.point.mode].wants(candidate);
         let wanted: Vec<&Candidate> = batch.iter().filter(|candidate| is_wanted(candidate)).collect();
         let steps: Vec<Option<Simulated>> = wanted
             .par_iter()
             .map(|candidate| {
                 let point = candidate.point;
                 let layout = space.layout(&point);
-                let prices = pricers[point.realm].prices(&layout, point.offload).ok()?;
+                let prices = pricers[point.mode].prices(&layout, point.offload).ok()?;
                 let sequences = layout.global_batch as f64;
                 let bound = tight(&prices, &layout, space.shape(&point)).ok()? / sequences;
                 if !is_wanted(&Candidate { bound: bound.max(candidate.bound), ..**candidate }) {
                     return None;
                 }
-                let plan = StagePlan::new(&space.realms[point.realm].recipe, &layout, None).ok()?;
+                let plan = StagePlan::new(&space.modes[point.mode].recipe, &layout, None).ok()?;
                 Some(Simulated {
                     point,
                     per_sequence: prices.step(&layout, &plan).ok()?.seconds / sequences,
@@ -214,13 +216,13 @@ fn simulate(space: &Space, pricers: &[Pricer], mut candidates: Vec<Candidate>, e
             })
             .collect();
         found.simulated += steps.iter().flatten().count() as u64;
-        steps.into_iter().flatten().for_each(|simulated| found.best.take(simulated));
+        steps.into_iter().flatten().for_each(|simulated| found.best[simulated.point.mode].take(simulated));
     }
 }
 
 /// The simulated step of a point.
 pub fn step_of(space: &Space, pricer: &Pricer, point: &Point, layout: &Layout) -> Result<Step, Unpriced> {
-    let recipe = &space.realms[point.realm].recipe;
+    let recipe = &space.modes[point.mode].recipe;
     let plan = StagePlan::new(recipe, layout, None)?;
     pricer.prices(layout, point.offload)?.step(layout, &plan)
 }

@@ -1,4 +1,4 @@
-//! The space: the values of every axis, the realms (one a mode), and points turned into layouts.
+//! The space: the values of every axis, the modes (one a mode), and points turned into layouts.
 //!
 //! What is in it: tp, cp, pp, ep that divide the world; etp that divides tp; microbatches of at
 //! most [`MOST_TOKENS`] tokens that divide the global batch; every ZeRO stage; recompute of nothing,
@@ -16,13 +16,14 @@ use crate::point::{Key, Offload, Order, Point};
 use crate::question::{OffloadChoice, Question, Reach, usual_batch};
 use crate::rules::{Fixed, Rules, Values};
 use crate::shape::{Shape, kinds_of_layers};
+use case::{Case, Options, Terms, modes_of};
 use diag::{Blame, Finding};
 use hardware::Way;
 use layout::request::RecomputeModule;
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
 use ledger::Ledger;
 use memory::fit::useful_modules;
-use recipe::{Mixer, Mode, Recipe};
+use recipe::{Mixer, Mode, Recipe, Seam};
 use std::collections::{BTreeMap, BTreeSet};
 use units::{Degree, divisors};
 
@@ -43,11 +44,13 @@ pub enum Batch {
 }
 
 /// A mode, or none, with everything that depends on which blocks run.
-pub struct Realm {
+pub struct ModeSpace {
     /// The mode.
     pub mode: Option<Mode>,
     /// The model as the mode runs it.
     pub recipe: Recipe,
+    /// Where that differs from the model as typed.
+    pub seams: Vec<Seam>,
     /// What prices memory, with what the engine is told.
     pub ledger: Ledger,
     /// Degrees inside a layer, with the microbatch, in order.
@@ -64,7 +67,12 @@ pub struct Realm {
     pub orders: BTreeMap<u64, Vec<Order>>,
 }
 
-impl Realm {
+impl ModeSpace {
+    /// What of the model the mode does not run.
+    pub fn given_up(&self) -> impl Iterator<Item = &Seam> {
+        self.seams.iter().filter(|seam| seam.gives_up)
+    }
+
     /// Forgets policies that are not kept.
     pub fn keep_policies(&mut self, kept: &[bool]) {
         let mut each = kept.iter();
@@ -92,7 +100,7 @@ pub struct Space<'a> {
     /// Where AdamW's state may live.
     pub offload: Vec<Offload>,
     /// One a mode.
-    pub realms: Vec<Realm>,
+    pub modes: Vec<ModeSpace>,
 }
 
 impl<'a> Space<'a> {
@@ -124,28 +132,36 @@ impl<'a> Space<'a> {
             is_batch_typed,
             zero,
             offload,
-            realms: Vec::new(),
+            modes: Vec::new(),
         };
+        let runs = |mode: &Mode| modes_of(pinned.engine).contains(mode);
         let modes: Vec<Option<Mode>> = match pinned.mode {
             Some(mode) => vec![Some(mode)],
             None if question.recipe.modes.is_empty() => vec![None],
-            None => question.recipe.modes.iter().map(|mode| Some(*mode)).collect(),
+            None => question.recipe.modes.iter().copied().filter(runs).map(Some).collect(),
         };
-        for mode in modes {
-            let realm = space.realm(mode)?;
-            space.realms.push(realm);
+        if modes.is_empty() {
+            let why = "the recipe runs in modes whose blocks this engine does not have";
+            return Err(vec![refuse(pinned.engine.map_or("any", Engine::name), why)]);
         }
-        if space.realms.iter().any(|realm| realm.ledger.clone().on_host(1.0).is_err()) {
+        for mode in modes {
+            let own = space.mode_space(mode)?;
+            space.modes.push(own);
+        }
+        let on_host = Options { offload: 1.0, ..question.options };
+        let stays =
+            |own: &ModeSpace| Ledger::of(&own.recipe, &own.template, &on_host).is_err() || !offloads(pinned.engine);
+        if space.modes.iter().any(stays) {
             space.offload.retain(|offload| *offload == Offload::Device);
         }
         Ok(space)
     }
 
-    fn realm(&self, mode: Option<Mode>) -> Result<Realm, Vec<Finding>> {
+    fn mode_space(&self, mode: Option<Mode>) -> Result<ModeSpace, Vec<Finding>> {
         let question = &self.question;
-        let recipe = match mode {
-            Some(mode) => question.recipe.in_mode(mode).map_err(|finding| vec![finding])?.0,
-            None => question.recipe.clone(),
+        let (recipe, seams) = match mode {
+            Some(mode) => question.recipe.in_mode(mode).map_err(|finding| vec![finding])?,
+            None => (question.recipe.clone(), Vec::new()),
         };
         let base = LayoutRequest {
             sequence: Some(self.sequence),
@@ -157,7 +173,8 @@ impl<'a> Space<'a> {
             ..LayoutRequest::default()
         };
         let (template, _) = settle(&LayoutRequest { boundaries: None, ..base.clone() }, Needs::of(&recipe))?;
-        let ledger = (question.ledger)(&recipe, &template).map_err(|reason| vec![refuse(&reason.what, &reason.why)])?;
+        let ledger = Ledger::of(&recipe, &template, &question.options);
+        let ledger = ledger.map_err(|reason| vec![refuse(&reason.what, &reason.why)])?;
         if let Ledger::Shardwright(_) = ledger {
             let why = "it is the runtime that `rehearse` runs on this machine, and nothing launches it on a cluster";
             return Err(vec![refuse("shardwright", why)]);
@@ -182,7 +199,7 @@ impl<'a> Space<'a> {
             microbatches: question.pinned.microbatches,
         };
         let rules = Rules::new(question.recipe, &fixed, &values);
-        Ok(Realm { mode, recipe, ledger, keys, recompute, rules, template, shapes: BTreeMap::new(), orders })
+        Ok(ModeSpace { mode, recipe, seams, ledger, keys, recompute, rules, template, shapes: BTreeMap::new(), orders })
     }
 
     /// Degrees inside a layer, with the microbatch.
@@ -298,15 +315,15 @@ impl<'a> Space<'a> {
     }
 
     /// Cuts the depth for every order that has layers enough.
-    pub fn cut(&mut self, realm: usize, weights: &Weights) {
+    pub fn cut(&mut self, mode: usize, weights: &Weights) {
         let typed = self.question.pinned.boundaries.clone();
         let balance = self.question.pinned.balance;
-        let realm = &mut self.realms[realm];
-        let kinds = kinds_of_layers(&realm.recipe);
-        for (&pp, orders) in &realm.orders {
+        let own = &mut self.modes[mode];
+        let kinds = kinds_of_layers(&own.recipe);
+        for (&pp, orders) in &own.orders {
             let mut shapes = Vec::new();
             for &order in orders {
-                if pp * order.vpp > realm.recipe.depth() as u64 {
+                if pp * order.vpp > own.recipe.depth() as u64 {
                     continue;
                 }
                 let list = match (&typed, balance) {
@@ -315,25 +332,25 @@ impl<'a> Space<'a> {
                         vec![Cut { even: Evenness::Typed, starts }]
                     }
                     (None, Some(balance)) => vec![weights.balanced(balance, order, pp)],
-                    (None, None) => cuts(&realm.recipe, weights, order.schedule, pp, order.vpp),
+                    (None, None) => cuts(&own.recipe, weights, order.schedule, pp, order.vpp),
                 };
                 let whole = list.into_iter().filter(|cut| cut.starts.len() as u64 == pp * order.vpp);
-                let mut layout = realm.template.clone();
+                let mut layout = own.template.clone();
                 degrees(&mut layout, pp, order);
                 shapes.extend(whole.map(|cut| Shape::new(&layout, &kinds, order, cut)));
             }
-            realm.shapes.insert(pp, shapes);
+            own.shapes.insert(pp, shapes);
         }
     }
 
     /// The layout of a point.
     pub fn layout(&self, point: &Point) -> Layout {
-        let realm = &self.realms[point.realm];
-        let mut layout = realm.template.clone();
+        let own = &self.modes[point.mode];
+        let mut layout = own.template.clone();
         self.set_key(&mut layout, &point.key);
         self.set_pipeline(&mut layout, &point.key, point.pp, point.order);
         layout.zero = point.zero;
-        layout.recompute = realm.recompute[point.recompute].clone();
+        layout.recompute = own.recompute[point.recompute].clone();
         let shape = self.shape(point);
         if shape.cut.even == Evenness::Typed || (point.pp > 1 && shape.cut.even != Evenness::Layers) {
             layout.boundaries = Some(shape.cut.starts.iter().skip(1).map(|start| *start as u64).collect());
@@ -341,9 +358,24 @@ impl<'a> Space<'a> {
         layout
     }
 
+    /// The job that a point stands for: what was typed, with the point's choices typed along.
+    pub fn case(&self, point: &Point) -> Result<Case, Vec<Finding>> {
+        let question = &self.question;
+        let (layout, share) = (self.layout(point), question.offload.share(point.offload));
+        let mut asked = question.asked.pinned_to(&layout, self.modes[point.mode].recipe.uses(Mixer::Moe), share);
+        // They are switched in the question's recipe already; the case keeps them as they were typed.
+        let typed = (std::mem::take(&mut asked.recipe.with), std::mem::take(&mut asked.recipe.without));
+        let optimizer = asked.state.optimizer.take();
+        let mut case = Case::new(asked, question.recipe.clone(), Some(question.cluster.clone()), Terms::RUN)?;
+        (case.asked.recipe.with, case.asked.recipe.without) = typed;
+        case.asked.state.optimizer = optimizer;
+        debug_assert_eq!(case.layout, layout);
+        Ok(case)
+    }
+
     /// The shape of a point's pipeline.
     pub fn shape(&self, point: &Point) -> &Shape {
-        &self.realms[point.realm].shapes[&point.pp][point.shape]
+        &self.modes[point.mode].shapes[&point.pp][point.shape]
     }
 
     /// Degrees inside a layer and the microbatch.
@@ -422,4 +454,9 @@ fn usual_zero(engine: Option<Engine>) -> Vec<ZeroStage> {
         None | Some(Engine::Megatron) => vec![ZeroStage::Zero, ZeroStage::One],
         Some(_) => ZeroStage::ALL.iter().map(|(_, zero)| *zero).collect(),
     }
+}
+
+/// Whether an engine has optimizer state on the host at all.
+fn offloads(engine: Option<Engine>) -> bool {
+    matches!(engine, None | Some(Engine::Megatron | Engine::Deepspeed))
 }

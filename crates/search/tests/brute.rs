@@ -70,7 +70,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4))]
 
-    /// Under engines whose sums are drawn out of their own replays, over every ZeRO stage they have
+    /// Under engines whose sums are extrapolated out of their own replays, over every ZeRO stage they have
     /// and state on the host.
     #[test]
     fn bounds_lose_nothing_under_other_engines(

@@ -26,7 +26,7 @@ const ENGINES: &[Option<Engine>] = &[
 
 /// The rules that refuse a point, as the tables say.
 fn by_table(space: &Space, point: &Point, dp: u64) -> BTreeSet<&'static str> {
-    let rules = &space.realms[point.realm].rules;
+    let rules = &space.modes[point.mode].rules;
     let microbatches = space.microbatches(&point.key, dp);
     let mask = rules.mesh(&point.key, point.pp, dp)
         | rules.order(point.pp, point.order, microbatches)
@@ -37,7 +37,7 @@ fn by_table(space: &Space, point: &Point, dp: u64) -> BTreeSet<&'static str> {
 
 /// The same as `layout::check` says of the whole layout.
 fn by_check(space: &Space, point: &Point) -> BTreeSet<&'static str> {
-    let realm = &space.realms[point.realm];
+    let realm = &space.modes[point.mode];
     let pinned = space.question.pinned;
     let request = LayoutRequest {
         world: Some(space.world),
@@ -87,8 +87,8 @@ proptest! {
         let pinned = LayoutRequest { engine, global_batch: batch, microbatches, zero, ..LayoutRequest::default() };
         let space = common::space(common::question(&recipe, &cluster, &pinned, Bytes(0)));
         for [a, b, c, d, e] in seeds {
-            let index = (a % space.realms.len() as u64) as usize;
-            let realm = &space.realms[index];
+            let index = (a % space.modes.len() as u64) as usize;
+            let realm = &space.modes[index];
             let key = *pick(&realm.keys, b);
             let pps: Vec<u64> = realm.orders.keys().copied().filter(|pp| space.replicas(&key, *pp).is_some()).collect();
             let Some(&pp) = pps.get((c % pps.len().max(1) as u64) as usize) else { continue };

@@ -1,16 +1,16 @@
 //! `check`: legal or not, with every finding.
 
-use super::{checked, layout_json, layout_text, model_line, seams_text};
+use super::{layout_json, layout_text, model_line, recipe_of, seams_text};
 use crate::args::CheckArgs;
 use crate::outcome::{Outcome, Report};
 use diag::{Finding, Severity};
 use serde_json::json;
 
 pub fn run(args: &CheckArgs) -> Outcome {
-    let checked = checked(&args.recipe, &args.layout)?;
+    let checked = layout::check(&recipe_of(&args.recipe)?, &args.layout.request());
     let mut text = model_line(&checked.recipe) + "\n";
     if let Some(layout) = &checked.layout {
-        text += &layout_text(layout, &checked);
+        text += &layout_text(&checked.recipe, layout, &checked.derived);
     }
     text += &seams_text(&checked.seams);
     let number = |severity| checked.findings.iter().filter(|f| f.severity == severity).count();
@@ -27,7 +27,7 @@ pub fn run(args: &CheckArgs) -> Outcome {
             values => format!("every rule about {key} below holds when {key} is {}\n", diag::list(values)),
         };
     }
-    let layout = checked.layout.as_ref().map(|layout| layout_json(layout, &checked));
+    let layout = checked.layout.as_ref().map(|layout| layout_json(layout, &checked.derived));
     let json = json!({
         "recipe": checked.recipe.name, "legal": checked.is_legal(), "layout": layout,
         "seams": checked.seams, "findings": checked.findings,

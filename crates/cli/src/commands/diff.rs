@@ -1,26 +1,31 @@
 //! `diff`: which lines grow between two recipes or layouts.
 
-use super::fit::{Case, unmodelled};
-use crate::args::{DiffArgs, SideArgs};
+use super::case_of;
+use super::fit::unmodelled;
+use crate::args::DiffArgs;
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading};
-use clap::Parser;
+use case::{Asked, Case, Difference, Terms};
 use diag::{Blame, Finding};
 use memory::fit::{Fit, HEADROOM, Review, review};
+use recipe::import::megatron_args::shell_words;
 use serde_json::json;
 use units::Bytes;
 
 pub fn run(args: &DiffArgs) -> Outcome {
     let (before, after) = (side(&args.before, &args.on)?, side(&args.after, &args.on)?);
-    let price = |case: &Case| Fit::price(&case.fit_request(HEADROOM)).map_err(|e| unmodelled(&e));
+    let price = |case: &Case| Fit::price(case, HEADROOM).map_err(|e| unmodelled(&e));
     let (old, new) = (price(&before)?, price(&after)?);
     let found = review(&old, &new);
     let mut text = format!("\x1b[1mbefore\x1b[0m  {}\n\x1b[1mafter\x1b[0m   {}\n", args.before, args.after);
+    let differences = before.differences(&after);
+    text += &jobs_text(&differences);
     text += &changes_text(&found);
     text += &summary(&old, &new, &found);
     let change = |c: &memory::fit::Change| json!({ "line": c.entry.name(), "before_bytes": c.before, "after_bytes": c.after, "delta_bytes": c.delta() });
     let json = json!({
-        "before": args.before, "after": args.after, "changes": found.changes.iter().map(change).collect::<Vec<_>>(),
+        "before": args.before, "after": args.after,
+        "differs_in": differences.iter().map(|d| json!({ "part": d.part.name(), "key": d.key, "old": d.old, "new": d.new })).collect::<Vec<_>>(), "changes": found.changes.iter().map(change).collect::<Vec<_>>(),
         "delta_bytes": found.delta, "peak_before": found.peaks[0], "peak_after": found.peaks[1],
         "peak_moves": found.peaks[0] != found.peaks[1], "tail_dominates": found.tail_dominates,
         "verdict_before": old.verdict, "verdict_after": new.verdict,
@@ -28,21 +33,23 @@ pub fn run(args: &DiffArgs) -> Outcome {
     Ok(Report::new(text, json))
 }
 
-/// One side: a recipe with flags, split at spaces.
+/// One side: a recipe with flags, as a shell would split it.
 fn side(words: &str, on: &str) -> Result<Case, Refusal> {
-    let args = SideArgs::try_parse_from(words.split_whitespace()).map_err(|error| {
-        let message = error
-            .to_string()
-            .lines()
-            .next()
-            .unwrap_or("not a recipe with flags")
-            .trim_start_matches("error: ")
-            .to_string();
-        Refusal::from(
-            Finding::error("diff/side", Blame::Usage, words, message).hint("quote a side: \"nam56r --ep 4 --etp 1\""),
-        )
+    let mut asked = Asked::parse(&shell_words(words)).map_err(|message| {
+        Finding::error("diff/side", Blame::Usage, words, message).hint("quote a side: \"nam56r --ep 4 --etp 1\"")
     })?;
-    Case::new(&args.recipe, &args.layout, &args.state, on)
+    asked.on.get_or_insert(on.to_string());
+    case_of(asked, Terms::RUN)
+}
+
+/// In what the two jobs differ; what only follows from it is in the lines.
+fn jobs_text(differences: &[Difference]) -> String {
+    let mut table = Table::new(&["part", "what", "before", "after"]);
+    for difference in differences {
+        let [old, new] = [&difference.old, &difference.new].map(|value| super::shorten(value, 30));
+        table.row([difference.part.name(), &difference.key, &old, &new]);
+    }
+    heading("In what the jobs differ") + &table.render()
 }
 
 fn changes_text(review: &Review) -> String {

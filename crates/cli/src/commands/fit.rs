@@ -1,192 +1,20 @@
 //! `fit`: memory geometry per rank class, phases, headroom, verdict, levers.
 
-use super::{layout_json, layout_text, model_line, recipe_of, seams_text, serve};
-use crate::args::{FitArgs, LayoutArgs, OptimizerChoice, PrecisionChoice, RecipeArgs, StateArgs};
-use crate::files::{load_cluster, write_atomically};
+use super::plan::text::seconds;
+use super::{asked, case_of, case_text, layout_json, serve};
+use crate::args::FitArgs;
+use crate::files::write_atomically;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::picture;
 use crate::table::{Table, heading};
+use case::{Case, Terms};
+use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
-use hardware::Cluster;
-use layout::{Checked, Layout, LayoutRequest, StagePlan, check};
-use ledger::megatron::CrossEntropy;
-use ledger::{Ledger, deepspeed};
-use memory::fit::{
-    Fit, FitRequest, Item, Lever, OffloadRequest, Overload, RankClass, Verdict, at_overloads, checklist, communicators,
-    levers,
-};
-use recipe::precision::OptimizerPolicy;
-use recipe::{Mixer, Mode, Recipe};
+use memory::fit::{Fit, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers};
+use recipe::Mixer;
 use replay::Unmodelled;
 use serde_json::{Value, json};
 use units::{Bytes, count};
-
-/// A model, a legal layout and a cluster, ready to be priced.
-pub struct Case {
-    /// The recipe as typed, before its mode.
-    pub recipe: Recipe,
-    /// What was typed, with the mode and world filled in.
-    pub request: LayoutRequest,
-    /// What checking it came to.
-    pub checked: Checked,
-    /// The layout.
-    pub layout: Layout,
-    /// Its stages.
-    pub stages: StagePlan,
-    /// The cluster.
-    pub cluster: Cluster,
-    /// Which engine's ledger prices it, with what that engine is told.
-    pub ledger: Ledger,
-    /// What stays on the host.
-    pub offload: OffloadRequest,
-}
-
-impl Case {
-    /// Reads a case from what was typed.
-    pub fn new(recipe: &RecipeArgs, layout: &LayoutArgs, state: &StateArgs, on: &str) -> Result<Case, Refusal> {
-        let recipe = recipe_under(recipe, state)?;
-        let cluster = load_cluster(on)?;
-        let request = on_cluster(layout, &recipe, &cluster, on)?;
-        let checked = check(&recipe, &request);
-        let Some(layout) = checked.layout.clone().filter(|_| checked.is_legal()) else {
-            return Err(Refusal::from(checked.findings));
-        };
-        let stages = StagePlan::new(&checked.recipe, &layout, None)?;
-        let mut ledger = Ledger::of(layout.engine, &checked.recipe, &layout).map_err(|e| unmodelled(&e))?;
-        tell(&mut ledger, state)?;
-        check_state(state, &cluster)?;
-        let offload = offload(&ledger, state);
-        Ok(Case { recipe, request, checked, layout, stages, cluster, ledger, offload })
-    }
-
-    /// The request to price, leaving `headroom` free.
-    pub fn fit_request(&self, headroom: Bytes) -> FitRequest<'_> {
-        FitRequest {
-            recipe: &self.checked.recipe,
-            layout: &self.layout,
-            stages: &self.stages,
-            device: &self.cluster.device,
-            ledger: &self.ledger,
-            offload: self.offload,
-            headroom,
-        }
-    }
-}
-
-/// The recipe under the optimizers that were typed.
-pub fn stepped(mut recipe: Recipe, choice: Option<OptimizerChoice>) -> Recipe {
-    if let Some(choice) = choice {
-        recipe.optimizer = match choice {
-            OptimizerChoice::AdamW => OptimizerPolicy::default(),
-            OptimizerChoice::MuonAdamW => OptimizerPolicy::muon(),
-        };
-    }
-    recipe
-}
-
-/// Refuses formats the device does not multiply in, and shares that are none.
-pub fn check_state(state: &StateArgs, cluster: &Cluster) -> Result<(), Refusal> {
-    let format = state.precision.format();
-    // This project's own runtime multiplies in these; other engines are refused them by name.
-    let is_own = matches!(state.precision, PrecisionChoice::F32 | PrecisionChoice::F64);
-    if !is_own && !cluster.device.formats.iter().any(|known| known == format) {
-        let message = format!("{} does not multiply in {format}", cluster.device.name);
-        let hint = format!("it multiplies in {}", cluster.device.formats.join(", "));
-        return Err(Finding::error("fit/format", Blame::Usage, "precision", message).hint(hint).into());
-    }
-    for (key, share) in
-        [("optimizer", state.offload_optimizer.unwrap_or(0.0)), ("activations", state.offload_activations)]
-    {
-        if !(0.0..=1.0).contains(&share) {
-            let message = format!("`--offload-{key} {share}` is no share from 0 to 1");
-            return Err(Finding::error("fit/offload", Blame::Usage, format!("offload-{key}"), message).into());
-        }
-    }
-    Ok(())
-}
-
-/// The recipe typed, under the optimizers typed.
-pub fn recipe_under(args: &RecipeArgs, state: &StateArgs) -> Result<Recipe, Refusal> {
-    Ok(stepped(recipe_of(args)?, state.optimizer))
-}
-
-/// What stays on the host; DeepSpeed's ledger replays its own offload.
-pub fn offload(ledger: &Ledger, state: &StateArgs) -> OffloadRequest {
-    OffloadRequest::of(ledger, state.offload_optimizer.unwrap_or(0.0), state.offload_activations)
-}
-
-/// Whether nothing was typed about precision and state.
-pub fn is_plain(state: &StateArgs) -> bool {
-    is_plain_precision(state) && state.offload_optimizer.unwrap_or(0.0) == 0.0 && state.offload_activations == 0.0
-}
-
-fn is_plain_precision(state: &StateArgs) -> bool {
-    state.gradients.is_none() && !state.ce_fusion && !state.fp8_param_gather && state.precision == PrecisionChoice::Bf16
-}
-
-/// Passes on what was typed about precision and state; what an engine's ledger cannot take is
-/// refused by name.
-pub fn tell(ledger: &mut Ledger, state: &StateArgs) -> Result<(), Refusal> {
-    let offloaded = state.offload_optimizer.unwrap_or(0.0);
-    if let Ledger::Shardwright(options) = ledger {
-        let is_wide = state.precision == PrecisionChoice::F64;
-        options.bytes_each = if is_wide { 8 } else { 4 };
-        let is_own = is_wide || state.precision == PrecisionChoice::F32;
-        let is_else_plain = state.gradients.is_none() && !state.ce_fusion && !state.fp8_param_gather;
-        if (is_plain_precision(state) || (is_own && is_else_plain))
-            && offloaded == 0.0
-            && state.offload_activations == 0.0
-        {
-            return Ok(());
-        }
-    }
-    if let Ledger::Deepspeed(options) = ledger {
-        options.offload_optimizer = (offloaded == 1.0).then_some(deepspeed::Offload::DEFAULT);
-        if is_plain_precision(state) && [0.0, 1.0].contains(&offloaded) && state.offload_activations == 0.0 {
-            return Ok(());
-        }
-    }
-    let Ledger::Megatron(options) = ledger else {
-        if is_plain(state) {
-            return Ok(());
-        }
-        let message = "--precision, --gradients, --ce-fusion and shares of offload are for Megatron's ledger";
-        return Err(Finding::error("fit/state", Blame::Usage, "engine", message)
-            .hint("leave them out with this engine")
-            .into());
-    };
-    if matches!(state.precision, PrecisionChoice::F32 | PrecisionChoice::F64) {
-        let message = format!("--precision {} is for --engine shardwright", state.precision.format());
-        return Err(Finding::error("fit/precision", Blame::Usage, "precision", message).hint("leave it out").into());
-    }
-    if let Some(dtype) = state.gradients {
-        options.gradients = dtype;
-    }
-    if state.ce_fusion {
-        options.cross_entropy = CrossEntropy::FusedNative;
-    }
-    if let PrecisionChoice::Fp8(scaling) = state.precision {
-        options.fp8 = Some(scaling);
-    }
-    options.fp8_param_gather = state.fp8_param_gather;
-    Ok(())
-}
-
-/// The layout typed for a cluster: the world is its devices, and a recipe with modes runs in one:
-/// the custom mixers at tp 1, the built-in ones otherwise.
-pub fn on_cluster(args: &LayoutArgs, recipe: &Recipe, cluster: &Cluster, on: &str) -> Result<LayoutRequest, Refusal> {
-    let mut request = args.request();
-    if let Some(world) = request.world.filter(|world| *world != cluster.devices()) {
-        let message = format!("`--world {world}` is not the {} devices of `{on}`", cluster.devices());
-        return Err(Finding::error("plan/world", Blame::Usage, "world", message).hint("leave --world out").into());
-    }
-    request.world = Some(cluster.devices());
-    if request.mode.is_none() {
-        let usual = if request.tp == Some(1) { Mode::AuthorDp } else { Mode::NemoNative };
-        request.mode = recipe.modes.contains(&usual).then_some(usual);
-    }
-    Ok(request)
-}
 
 /// A refusal to price, by name.
 pub fn unmodelled(reason: &Unmodelled) -> Refusal {
@@ -195,11 +23,12 @@ pub fn unmodelled(reason: &Unmodelled) -> Refusal {
 }
 
 pub fn run(args: &FitArgs) -> Outcome {
-    let case = Case::new(&args.recipe, &args.layout, &args.state, &args.on)?;
+    let case = case_of(asked(&args.recipe, &args.layout, &args.state, Some(&args.on)), Terms::RUN)?;
     if args.serve.serve {
         return serve::run(args, &case);
     }
-    let most = case.cluster.device.visible_bytes() as f64 / Bytes::GIB.0 as f64;
+    let visible = case.on().device.visible_bytes();
+    let most = visible as f64 / Bytes::GIB.0 as f64;
     if !(0.0..=most).contains(&args.headroom) {
         let message = format!("`--headroom {}` is no number of GiB from 0 to {most:.0}", args.headroom);
         return Err(Finding::error("fit/headroom", Blame::Usage, "headroom", message).into());
@@ -208,23 +37,24 @@ pub fn run(args: &FitArgs) -> Outcome {
         let message = format!("`--overload {factor}` is no factor over the balanced share");
         return Err(Finding::error("fit/overload", Blame::Usage, "overload", message).into());
     }
-    let request = case.fit_request(Bytes((args.headroom * Bytes::GIB.0 as f64) as u64));
-    let fit = Fit::price(&request).map_err(|e| unmodelled(&e))?;
-    let found = levers(&case.recipe, &case.request, &request, &fit);
+    let headroom = Bytes((args.headroom * Bytes::GIB.0 as f64) as u64);
+    let fit = Fit::price(&case, headroom).map_err(|e| unmodelled(&e))?;
+    let step = cost::step(&case);
+    let found = levers(&case, &fit);
     let skew = if args.overload.is_empty() {
         None
     } else {
-        at_overloads(&request, &args.overload).map_err(|e| unmodelled(&e))?
+        at_overloads(&case, &args.overload).map_err(|e| unmodelled(&e))?
     };
-    let items = if args.checklist { checklist(&request, &fit) } else { Vec::new() };
+    let items = if args.checklist { checklist(&case, &fit) } else { Vec::new() };
     if let Some(path) = &args.svg {
-        let title = format!("{} on {}: {}", case.checked.recipe.name, args.on, fit.verdict.name());
-        write_atomically(path, &picture::svg(&fit.classes, case.cluster.device.visible_bytes(), &title))?;
+        let title = format!("{} on {}: {}", case.recipe.name, args.on, fit.verdict.name());
+        write_atomically(path, &picture::svg(&fit.classes, visible, &title))?;
     }
-    let mut text = model_line(&case.checked.recipe) + "\n" + &layout_text(&case.layout, &case.checked);
-    text += &seams_text(&case.checked.seams);
-    text += &verdict_text(&fit, &request);
-    text += &picture::bars(&fit.classes, case.cluster.device.visible_bytes(), 60);
+    let mut text = case_text(&case);
+    text += &verdict_text(&case, &fit);
+    text += &step_text(&step);
+    text += &picture::bars(&fit.classes, visible, 60);
     text += &lines_text(fit.worst());
     text += &classes_text(&fit);
     text += &phases_text(fit.worst());
@@ -232,17 +62,39 @@ pub fn run(args: &FitArgs) -> Outcome {
     text += &levers_text(&found);
     text += &checklist_text(&items);
     text += &unmodelled_text(&fit);
-    let json = fit_json(&case, &fit, &found, skew.as_ref(), &items);
-    let mut report = Report::new(text, json).with_findings(&case.checked.findings);
+    let mut json = fit_json(&case, &fit, &found, skew.as_ref(), &items);
+    json["step"] = step_json(&step);
+    let mut report = Report::new(text, json).with_findings(&case.findings);
     if fit.verdict == Verdict::DoesNotFit {
         report.exit = DOES_NOT_FIT;
     }
     Ok(report)
 }
 
+/// How long a step takes, in one sentence, or why nobody says.
+pub fn step_text(step: &Result<Step, Unpriced>) -> String {
+    match step {
+        Ok(step) => format!(
+            "a step takes {}: {} tokens/s a device, bound by {}\n\n",
+            seconds(step.seconds),
+            count(step.tokens_per_second_per_device as u64),
+            step.bound
+        ),
+        Err(reason) => format!("no time for a step: {reason}\n\n"),
+    }
+}
+
+/// The step, or why there is none.
+pub fn step_json(step: &Result<Step, Unpriced>) -> Value {
+    match step {
+        Ok(step) => json!(step),
+        Err(reason) => json!({ "unpriced": reason.to_string() }),
+    }
+}
+
 /// The verdict in two sentences.
-pub fn verdict_text(fit: &Fit, request: &FitRequest) -> String {
-    let worst = fit.worst();
+pub fn verdict_text(case: &Case, fit: &Fit) -> String {
+    let (worst, device) = (fit.worst(), &case.on().device);
     let colour = match fit.verdict {
         Verdict::Fits => "\x1b[1;32m",
         Verdict::Tight => "\x1b[1;33m",
@@ -256,13 +108,13 @@ pub fn verdict_text(fit: &Fit, request: &FitRequest) -> String {
         "\n{colour}{}\x1b[0m on {}: the worst ranks are stage {}'s ({}-{}), holding {} of {} ({left}, {} asked for)\n\
          the peak stands in {} during {}\n\n",
         fit.verdict.name(),
-        request.device.name,
+        device.name,
         worst.stage,
         worst.first_rank,
         worst.first_rank + worst.num_ranks - 1,
         Bytes(worst.total()),
-        Bytes(request.device.visible_bytes()),
-        request.headroom,
+        Bytes(device.visible_bytes()),
+        fit.headroom,
         worst.peak_origin,
         worst.peak_phase,
     )
@@ -417,15 +269,15 @@ fn class_json(class: &RankClass) -> Value {
 }
 
 fn fit_json(case: &Case, fit: &Fit, levers: &[Lever], skew: Option<&Overload>, items: &[Item]) -> Value {
-    let has_experts = case.checked.recipe.uses(Mixer::Moe);
+    let has_experts = case.recipe.uses(Mixer::Moe);
     let at = |o: &memory::fit::AtOverload| json!({ "factor": o.factor, "total_bytes": o.total, "headroom_bytes": o.headroom });
     json!({
-        "recipe": case.checked.recipe.name, "layout": layout_json(&case.layout, &case.checked),
-        "hardware": case.cluster, "engine": case.layout.engine.map_or("megatron", |e| e.name()),
+        "recipe": case.recipe.name, "layout": layout_json(&case.layout, &case.defaults),
+        "hardware": case.cluster, "engine": case.engine().name(),
         "verdict": fit.verdict, "rank_classes": fit.classes.iter().map(class_json).collect::<Vec<_>>(),
         "worst": fit.worst, "communicators": communicators(&case.layout, has_experts),
         "unmodelled": fit.unmodelled, "levers": levers, "checklist": items,
         "overload": skew.map(|s| json!({ "at": s.at.iter().map(at).collect::<Vec<_>>(), "breaks_at": s.breaks_at, "most": s.most })),
-        "seams": case.checked.seams, "findings": case.checked.findings,
+        "seams": case.seams, "findings": case.findings, "case": case.to_json(),
     })
 }

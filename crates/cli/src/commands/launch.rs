@@ -1,67 +1,92 @@
 //! `launch`: from a plan to what to hand to the cluster.
 
-use super::prepared::{Prepared, Typed};
-use super::{layout_json, layout_text, model_line, seams_text};
+use super::fit::step_json;
+use super::plan::text::seconds;
+use super::{asked, case_of, case_text, layout_json};
 use crate::args::LaunchArgs;
 use crate::files::{load_policy, write_folder};
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::table::{Table, heading};
+use case::asked::EngineChoice;
+use case::{Asked, Case, Purpose, Seams, Terms, offer_seams};
+use cost::{Step, Unpriced};
 use diag::{Blame, Finding, refuses};
-use launch::job::{Job, Seams, offer_seams};
+use launch::job::Job;
+use launch::lanes::Lane;
 use launch::record::{self, MemoryVerdict};
 use launch::{Emission, File, Kind, Policy, engines, lanes, quote, schedulers};
-use layout::Engine;
-use memory::fit::Verdict;
+use memory::fit::{Fit, HEADROOM, Verdict};
 use serde_json::{Value, json};
 use std::path::Path;
-use units::Bytes;
+
+/// A case with its policy, written down for its engine.
+struct Attempt {
+    case: Case,
+    policy: Policy,
+    emission: Emission,
+    findings: Vec<Finding>,
+}
 
 pub fn run(args: &LaunchArgs) -> Outcome {
-    let allowed = if args.allow_seams { Seams::Allow } else { Seams::Refuse };
-    let (prepared, mut emission, mut findings) = attempt(args, allowed).map_err(|refusal| offered(refusal, args))?;
-    let job = prepared.job();
+    let attempt = attempt(args, Seams::Refuse).or_else(|refusal| match args.allow_seams {
+        true => self::attempt(args, Seams::Allow),
+        false => Err(offered(refusal, args)),
+    })?;
+    let Attempt { case, policy, mut emission, mut findings } = attempt;
+    let job = Job::new(&case, &policy, args.frontend);
     findings.extend(notes(args));
-    let memory = price(&prepared, args);
+    let (memory, step) = (price(&case, args), cost::step(&case));
     if memory.verdict == Verdict::DoesNotFit.name() && !args.override_memory {
         return Ok(does_not_fit(&memory));
     }
     let out = args.out.as_deref().map(|path| quote::path(path.as_os_str())).transpose()?;
     emission.files = schedulers::files(args.scheduler, &job, &emission)?;
-    let plan = plan(&prepared, &job, args);
-    let files = record::files(&job, &emission, args.scheduler, emission.files.clone(), &memory, plan);
+    let record = record::Predicted { memory: &memory, step: step_json(&step), case: case.to_json() };
+    let files = record::files(&job, &emission, args.scheduler, &record, plan(&job));
     if let Some(path) = out {
         write_folder(Path::new(path), &files)?;
     }
-    let mut text = model_line(&prepared.recipe) + "\n" + &layout_text(&prepared.layout, &prepared.checked);
-    text += &summary(&emission, &memory);
-    text += &seams_text(&emission.seams);
+    let mut text = case_text(&case);
+    text += &summary(&emission, &memory, &step);
     if args.explain {
         text += &explain(&emission);
     }
     text += &ending(&schedulers::command(args.scheduler, &job), out, &emission, &files);
     let json = json!({
-        "recipe": prepared.recipe.name, "engine": emission.engine.name(), "lane": emission.lane,
+        "recipe": case.source.name, "engine": emission.engine.name(), "lane": emission.lane,
         "mode": emission.mode.map(|m| m.name()), "arguments": emission.arguments,
         "environment": emission.environment, "files": files, "seams": emission.seams, "memory": memory,
-        "command": schedulers::command(args.scheduler, &job), "words": emission.words(),
-        "layout": layout_json(&prepared.layout, &prepared.checked), "findings": findings,
+        "step": record.step, "command": schedulers::command(args.scheduler, &job), "words": emission.words(),
+        "layout": layout_json(&case.layout, &case.defaults), "findings": findings, "case": record.case,
     });
     Ok(Report::new(text, json).with_findings(&findings))
 }
 
+/// What was typed and what the policy says, put together for a lane.
+pub fn asked_of(mut asked: Asked, lane: Option<&Lane>, policy: &Policy) -> Asked {
+    if let (None, Some(lane)) = (asked.layout.engine, lane) {
+        asked.layout.engine = Some(EngineChoice::One(lane.engine));
+    }
+    if let Some(words) = &policy.run.engine_args {
+        asked.state.engine_args.insert(0, words.clone());
+    }
+    asked
+}
+
 /// What was typed, checked and written down for its engine, with what a lane has to say of it.
-fn attempt(args: &LaunchArgs, allowed: Seams) -> Result<(Prepared, Emission, Vec<Finding>), Refusal> {
+fn attempt(args: &LaunchArgs, seams: Seams) -> Result<Attempt, Refusal> {
     let lane = args.lane.as_deref().map(lanes::find).transpose()?;
     let policy = args.policy.as_deref().map_or_else(|| Ok(Policy::default()), load_policy)?;
-    let (recipe, layout, state) = (&args.recipe, &args.layout, &args.state);
-    let typed = Typed { recipe, layout, state, on: &args.on, lane, frontend: args.frontend };
-    let prepared = Prepared::new(&typed, policy, allowed)?;
-    let findings = lanes::check(&prepared.job(), lane);
+    let typed = asked(&args.recipe, &args.layout, &args.state, Some(&args.on));
+    let case = case_of(asked_of(typed, lane, &policy), Terms { purpose: Purpose::Run, seams })?;
+    let job = Job::new(&case, &policy, args.frontend);
+    let mut findings = lanes::check(&job, lane);
     if refuses(&findings) {
         return Err(findings.into());
     }
-    let emission = engines::emit(&prepared.job())?;
-    Ok((prepared, emission, findings))
+    let emission = engines::emit(&job)?;
+    findings.splice(0..0, case.findings.iter().cloned().filter(|finding| !refuses(std::slice::from_ref(finding))));
+    Ok(Attempt { case, policy, emission, findings })
 }
 
 /// A refusal; seams are offered only where they would help, which is found out by trying.
@@ -83,22 +108,13 @@ fn notes(args: &LaunchArgs) -> Vec<Finding> {
 }
 
 /// The memory verdict of the plan.
-fn price(prepared: &Prepared, args: &LaunchArgs) -> MemoryVerdict {
-    let fit = match prepared.price() {
-        Ok(fit) => fit,
-        Err(reason) => {
-            let detail = reason.to_string();
-            return MemoryVerdict { verdict: "unmodelled".to_string(), detail, overridden: false };
+fn price(case: &Case, args: &LaunchArgs) -> MemoryVerdict {
+    match Fit::price(case, HEADROOM) {
+        Ok(fit) => {
+            let overridden = fit.verdict == Verdict::DoesNotFit && args.override_memory;
+            MemoryVerdict::of(&fit, overridden)
         }
-    };
-    let worst = fit.worst();
-    let left = worst.headroom as f64 / Bytes::GIB.0 as f64;
-    let is_overlapped = prepared.layout.engine == Some(Engine::Megatron) && prepared.policy.run.overlap;
-    let overlap = if is_overlapped { " (buffers of the overlapped reduction included)" } else { "" };
-    MemoryVerdict {
-        verdict: fit.verdict.name().to_string(),
-        detail: format!("stage {} holds {}, headroom {left:.1} GiB{overlap}", worst.stage, Bytes(worst.total())),
-        overridden: fit.verdict == Verdict::DoesNotFit && args.override_memory,
+        Err(reason) => MemoryVerdict::unmodelled(&reason),
     }
 }
 
@@ -114,24 +130,28 @@ fn does_not_fit(memory: &MemoryVerdict) -> Report {
 }
 
 /// The plan, for the record.
-fn plan(prepared: &Prepared, job: &Job, args: &LaunchArgs) -> Value {
+fn plan(job: &Job) -> Value {
+    let case = job.case;
     let chunk = |c: &layout::stages::Chunk| json!({ "first_layer": c.layers.start, "layers": c.layers.len() });
     json!({
-        "recipe": prepared.recipe.name, "cluster": prepared.cluster,
-        "layout": layout_json(&prepared.layout, &prepared.checked),
-        "flags": format!("{}{}", prepared.layout.all_flags(), args.state.flags()),
-        "chunks": prepared.stages.chunks.iter().map(chunk).collect::<Vec<_>>(),
-        "by_stage": prepared.stages.by_stage, "topology": lanes::topology(job.cluster, job.layout),
-        "findings": prepared.checked.findings, "policy": prepared.policy,
+        "recipe": case.source.name, "cluster": case.cluster,
+        "layout": layout_json(&case.layout, &case.defaults), "flags": super::typed(case),
+        "chunks": case.stages.chunks.iter().map(chunk).collect::<Vec<_>>(),
+        "by_stage": case.stages.by_stage, "topology": lanes::topology(job.cluster, job.layout),
+        "findings": case.findings, "policy": job.policy,
     })
 }
 
-fn summary(emission: &Emission, memory: &MemoryVerdict) -> String {
+fn summary(emission: &Emission, memory: &MemoryVerdict, step: &Result<Step, Unpriced>) -> String {
     let mode = emission.mode.map_or(String::new(), |mode| format!(", mode {mode}"));
     let overridden = if memory.overridden { " (overridden)" } else { "" };
     let detail = if memory.detail.is_empty() { String::new() } else { format!(": {}", memory.detail) };
+    let time = match step {
+        Ok(step) => format!("a step of {}", seconds(step.seconds)),
+        Err(reason) => reason.to_string(),
+    };
     format!(
-        "\nengine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}\n",
+        "\nengine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}\ntime: {time}\n",
         emission.engine,
         emission.lane,
         emission.arguments.len(),

@@ -14,19 +14,19 @@ pub mod mesh;
 pub mod params;
 pub mod plan;
 pub mod preflight;
-mod prepared;
 pub mod recipes;
 pub mod rehearse;
 pub mod serve;
 pub mod splits;
 pub mod stages;
 
-use crate::args::{LayoutArgs, RecipeArgs};
-use crate::files::load_recipe;
+use crate::files::{load_cluster, load_recipe};
 use crate::outcome::Refusal;
 use crate::table::{Table, heading};
-use layout::{Checked, Layout, check as check_layout};
-use recipe::{Family, Recipe, Seam};
+use case::asked::{LayoutArgs, RecipeArgs, StateArgs};
+use case::{Asked, Case, Terms};
+use layout::{Derived, Layout};
+use recipe::{Family, Mixer, Recipe, Seam};
 use serde_json::{Value, json};
 
 /// The recipe with its features switched.
@@ -35,18 +35,26 @@ fn recipe_of(args: &RecipeArgs) -> Result<Recipe, Refusal> {
     Ok(recipe.with_features(&args.with, &args.without)?)
 }
 
-/// A recipe and a layout that may not be legal.
-fn checked(recipe: &RecipeArgs, layout: &LayoutArgs) -> Result<Checked, Refusal> {
-    Ok(check_layout(&recipe_of(recipe)?, &layout.request()))
+/// What was typed, put together.
+fn asked(recipe: &RecipeArgs, layout: &LayoutArgs, state: &StateArgs, on: Option<&str>) -> Asked {
+    Asked { recipe: recipe.clone(), layout: layout.clone(), state: state.clone(), on: on.map(str::to_string) }
 }
 
-/// A recipe and a legal layout; refused with every finding otherwise.
-fn legal(recipe: &RecipeArgs, layout: &LayoutArgs) -> Result<(Checked, Layout), Refusal> {
-    let checked = checked(recipe, layout)?;
-    match checked.layout.clone().filter(|_| checked.is_legal()) {
-        Some(layout) => Ok((checked, layout)),
-        None => Err(Refusal::from(checked.findings)),
-    }
+/// The job that was asked for, its recipe and cluster loaded.
+fn case_of(asked: Asked, terms: Terms) -> Result<Case, Refusal> {
+    let recipe = load_recipe(&asked.recipe.recipe)?;
+    let cluster = asked.on.as_deref().map(load_cluster).transpose()?;
+    Ok(Case::new(asked, recipe, cluster, terms)?)
+}
+
+/// A job that is only looked at.
+fn split_case(recipe: &RecipeArgs, layout: &LayoutArgs) -> Result<Case, Refusal> {
+    case_of(asked(recipe, layout, &StateArgs::default(), None), Terms::SPLIT)
+}
+
+/// A job as a person types it, quoted for a shell.
+fn typed(case: &Case) -> String {
+    ::launch::quote::shell_line(case.words())
 }
 
 /// The model in one line.
@@ -75,26 +83,22 @@ fn family_counts(recipe: &Recipe) -> Vec<(Family, u64)> {
 }
 
 /// The layout in one line, and what was derived.
-fn layout_text(layout: &Layout, checked: &Checked) -> String {
-    let mut out = format!("  {} ranks: {}", layout.world, layout.flags());
-    if layout.sp {
-        out += " --sp";
-    }
-    out += &format!(
-        " --zero {} --mbs {} --microbatches {} (gbs {}) --seq {}",
-        layout.zero, layout.micro_batch, layout.microbatches, layout.global_batch, layout.sequence
-    );
-    if layout.pp.splits() {
-        out += &format!(" --schedule {}", layout.schedule);
-    }
-    if let Some(mode) = layout.mode {
-        out += &format!(" --mode {mode}");
-    }
-    out.push('\n');
-    for derived in &checked.derived {
+fn layout_text(recipe: &Recipe, layout: &Layout, defaults: &[Derived]) -> String {
+    let flags = layout.words(recipe.uses(Mixer::Moe)).join(" ");
+    let sharded = if layout.sp { " --sp" } else { "" };
+    let mut out = format!("  {} ranks: {flags}{sharded} (gbs {})\n", layout.world, layout.global_batch);
+    for derived in defaults {
         out += &format!("\x1b[2m  {} = {}: {}\x1b[0m\n", derived.key, derived.value, derived.why);
     }
     out
+}
+
+/// The head of an answer about a job: the model, the layout, the seams.
+fn case_text(case: &Case) -> String {
+    model_line(&case.recipe)
+        + "\n"
+        + &layout_text(&case.recipe, &case.layout, &case.defaults)
+        + &seams_text(&case.seams)
 }
 
 /// Seams of a mode as a table.
@@ -133,7 +137,7 @@ fn ranges(numbers: &[usize]) -> String {
 }
 
 /// The layout as JSON.
-fn layout_json(layout: &Layout, checked: &Checked) -> Value {
+fn layout_json(layout: &Layout, defaults: &[Derived]) -> Value {
     json!({
         "world": layout.world, "tp": layout.tp.get(), "sp": layout.sp, "cp": layout.cp.get(), "pp": layout.pp.get(),
         "vpp": layout.vpp.get(), "ep": layout.ep.get(), "etp": layout.etp.get(), "dp": layout.dp.get(),
@@ -141,6 +145,6 @@ fn layout_json(layout: &Layout, checked: &Checked) -> Value {
         "microbatches": layout.microbatches, "gbs": layout.global_batch, "seq": layout.sequence,
         "schedule": layout.schedule.name(), "recompute": layout.recompute.to_string(),
         "mode": layout.mode.map(|m| m.name()), "engine": layout.engine.map(|e| e.name()),
-        "derived": checked.derived,
+        "boundaries": layout.boundaries, "derived": defaults,
     })
 }

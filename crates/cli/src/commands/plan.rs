@@ -5,21 +5,21 @@ mod explain;
 mod json;
 mod progress;
 mod sweep;
-mod text;
+pub mod text;
 mod written;
 
-use super::fit::{check_state, recipe_under, tell};
-use crate::args::{EngineChoice, PlanArgs};
+use super::{asked, recipe_of};
+use crate::args::PlanArgs;
 use crate::files::load_cluster;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
+use case::asked::EngineChoice;
+use case::{Asked, Options, options_of};
 use diag::{Blame, Finding, Severity};
 use hardware::Cluster;
-use layout::{Engine, Layout, LayoutRequest, check};
-use ledger::Ledger;
+use layout::{Engine, LayoutRequest, check};
 use progress::Progress;
 use recipe::Recipe;
-use replay::Unmodelled;
-use search::{Answer, Effort, Found, OffloadChoice, Question, Reach, Space, answer, lay_out, pricers, search};
+use search::{Answer, Best, Effort, Found, OffloadChoice, Question, Reach, Space, answer, lay_out, pricers, search};
 use std::time::Instant;
 use units::Bytes;
 use written::Written;
@@ -30,11 +30,13 @@ const KEPT: usize = 24;
 /// How often the sums are asked to be more careful, when the replay refuses all that were kept.
 const ROUNDS: usize = 3;
 
-/// What was typed, read.
-pub struct Asked {
+/// What is to be planned: what was typed, read.
+pub struct Wanted {
+    asked: Asked,
     recipe: Recipe,
     cluster: Cluster,
     pinned: LayoutRequest,
+    options: Options,
     /// Whether the engine was typed.
     engine_typed: bool,
 }
@@ -51,77 +53,70 @@ pub struct Solved<'a> {
     caution: Bytes,
 }
 
+impl Solved<'_> {
+    /// The best few and the frontier of the mode to run.
+    fn kept(&self) -> &Best {
+        &self.found.best[self.answer.modes.first().map_or(0, |mode| mode.mode)]
+    }
+}
+
 pub fn run(args: &PlanArgs) -> Outcome {
     let clusters = sweep::clusters(&args.on)?;
     if clusters.len() > 1 || args.search.sequences.len() > 1 {
         return sweep::run(args, &clusters);
     }
     let sequence = args.search.sequences.first().copied();
-    let asked = Asked::new(args, &args.on, sequence)?;
-    with_solution(args, &asked, |solved| report(args, &asked, solved))
+    let wanted = Wanted::new(args, &args.on, sequence)?;
+    with_solution(args, &wanted, |solved| report(args, &wanted, solved))
 }
 
-impl Asked {
+impl Wanted {
     /// Reads what was typed, for one cluster and sequence.
-    pub fn new(args: &PlanArgs, on: &str, sequence: Option<u64>) -> Result<Asked, Refusal> {
-        let recipe = recipe_under(&args.recipe, &args.state)?;
+    pub fn new(args: &PlanArgs, on: &str, sequence: Option<u64>) -> Result<Wanted, Refusal> {
+        let recipe = recipe_of(&args.recipe)?;
+        let recipe = args.state.optimizer.map_or(recipe.clone(), |choice| choice.applied(recipe));
         let cluster = load_cluster(on)?;
-        check_state(&args.state, &cluster)?;
-        let mut pinned = args.layout.request();
-        if let Some(world) = pinned.world.filter(|world| *world != cluster.devices()) {
+        let mut asked = asked(&args.recipe, &args.layout, &args.state, Some(on));
+        asked.layout.seq = sequence.or(asked.layout.seq);
+        asked.layout.engine.get_or_insert(EngineChoice::One(Engine::Megatron));
+        let mut pinned = asked.layout.request();
+        if let Some(world) = pinned.world.take().filter(|world| *world != cluster.devices()) {
             let message = format!("`--world {world}` is not the {} devices of `{on}`", cluster.devices());
             return Err(Finding::error("plan/world", Blame::Usage, "world", message).hint("leave --world out").into());
         }
-        pinned.world = None;
-        pinned.sequence = sequence.or(pinned.sequence);
-        let engine_typed = args.layout.engine.is_some();
-        pinned.engine = args.layout.engine.unwrap_or(EngineChoice::One(Engine::Megatron)).engine();
         if args.state.offload_activations > 0.0 {
             let message = "activations on the host are not searched over";
             let finding = Finding::error("plan/offload", Blame::Usage, "offload-activations", message);
             return Err(finding.hint("`shardwright fit` prices them for one layout").into());
         }
-        Ok(Asked { recipe, cluster, pinned, engine_typed })
+        let (options, _) = options_of(&asked, pinned.engine, &recipe, Some(&cluster))?;
+        let engine_typed = args.layout.engine.is_some();
+        Ok(Wanted { asked, recipe, cluster, pinned, options, engine_typed })
     }
 }
 
-/// The time's view of a typed format.
-fn format_of(args: &PlanArgs) -> Option<cost::Format> {
-    let word = args.state.precision.format();
-    cost::Format::ALL.iter().find(|(name, _)| *name == word).map(|(_, format)| *format)
-}
-
-/// Searches, and hands over what was found.
+/// Searches, and hands over what was found. Optimizer state goes to the host only where that was
+/// typed, or where nothing fits without it.
 fn with_solution<T>(
     args: &PlanArgs,
-    asked: &Asked,
+    wanted: &Wanted,
     then: impl FnOnce(&Solved) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
-    let ledger = |recipe: &Recipe, layout: &Layout| -> Result<Ledger, Unmodelled> {
-        let mut ledger = Ledger::of(layout.engine, recipe, layout)?;
-        let refused = |refusal: Refusal| {
-            let why = refusal.findings.first().map_or(String::new(), |finding| finding.message.clone());
-            Unmodelled::new("what was typed", why)
-        };
-        tell(&mut ledger, &args.state).map_err(refused)?;
-        Ok(ledger)
-    };
-    let mut options = cost::Options::of(asked.pinned.engine, &asked.recipe);
-    options.format = format_of(args).unwrap_or(options.format);
-    let offload = args.state.offload_optimizer.map_or(OffloadChoice::Free, OffloadChoice::Pinned);
-    let mut caution = Bytes(0);
+    let typed = args.state.offload_optimizer;
+    let mut offload = OffloadChoice::Pinned(typed.unwrap_or(0.0));
+    let (mut caution, mut round) = (Bytes(0), 1);
     let (start, before) = (Instant::now(), cpu_seconds());
-    for round in 1.. {
+    loop {
         let question = Question {
-            recipe: &asked.recipe,
-            cluster: &asked.cluster,
-            pinned: &asked.pinned,
-            headroom: args.search.keep_headroom.bytes(asked.cluster.device.visible_bytes()),
+            asked: &wanted.asked,
+            recipe: &wanted.recipe,
+            cluster: &wanted.cluster,
+            pinned: &wanted.pinned,
+            options: wanted.options,
+            headroom: args.search.keep_headroom.bytes(wanted.cluster.device.visible_bytes()),
             caution,
             offload,
             reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
-            ledger: &ledger,
-            options,
         };
         let space = lay_out(question)?;
         let pricers = pricers(&space);
@@ -133,15 +128,19 @@ fn with_solution<T>(
         let seconds = start.elapsed().as_secs_f64();
         let cpu_seconds = before.zip(cpu_seconds()).map(|(before, after)| after - before);
         let answer = answer(&space, &pricers, &found);
-        let missing = answer.unseated.iter().map(|unseated| unseated.missing).max().unwrap_or(0);
-        if answer.best.is_none() && missing > 0 && round < ROUNDS {
-            caution = Bytes(caution.0 + missing);
+        let missing = answer.refuted().map(|refuted| refuted.missing).max().unwrap_or(0);
+        if answer.best().is_none() && missing > 0 && round < ROUNDS {
+            (caution, round) = (Bytes(caution.0 + missing), round + 1);
+            continue;
+        }
+        let has_misfits = found.tally.nearest.is_some() || missing > 0;
+        if answer.best().is_none() && has_misfits && typed.is_none() && offload != OffloadChoice::Free {
+            (offload, caution, round) = (OffloadChoice::Free, Bytes(0), 1);
             continue;
         }
         let threads = rayon::current_num_threads();
         return then(&Solved { space: &space, found, answer, seconds, cpu_seconds, threads, caution });
     }
-    unreachable!("the last round returns")
 }
 
 /// Seconds that all threads of this process have run, where the system says.
@@ -155,23 +154,23 @@ fn cpu_seconds() -> Option<f64> {
 }
 
 /// What was found, as text and JSON.
-fn report(args: &PlanArgs, asked: &Asked, solved: &Solved) -> Outcome {
-    let explained = args.search.explain.as_ref().map(|typed| explain::explain(asked, solved, typed)).transpose()?;
-    let written = solved.answer.best.as_ref().map(|best| Written::of(asked, solved, best));
-    let mut text = text::screen(args, asked, solved, written.as_ref());
-    let mut json = json::of(args, asked, solved);
+fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
+    let explained = args.search.explain.as_ref().map(|typed| explain::explain(solved, typed)).transpose()?;
+    let written = solved.answer.best().map(Written::of);
+    let mut text = text::screen(args, wanted, solved, written.as_ref());
+    let mut json = json::of(args, wanted, solved);
     if let Some((words, value)) = explained {
         text += &words;
         json["explained"] = value;
     }
     let mut report = Report::new(text, json);
-    if let Some(best) = &solved.answer.best {
+    if let Some(best) = solved.answer.best() {
         let missing = written.map_or_else(Vec::new, |written| written.findings());
         report = report.with_findings(&[best.notes.clone(), missing].concat());
     } else if solved.found.counts.legal == 0 {
-        report = report.with_findings(&pinned_findings(asked, solved));
+        report = report.with_findings(&pinned_findings(wanted, solved));
     }
-    report.exit = match &solved.answer.best {
+    report.exit = match solved.answer.best() {
         Some(_) => 0,
         None if solved.found.counts.legal == 0 => NO,
         None => DOES_NOT_FIT,
@@ -180,12 +179,12 @@ fn report(args: &PlanArgs, asked: &Asked, solved: &Solved) -> Outcome {
 }
 
 /// What refuses the typed flags by themselves, with the values that would do.
-fn pinned_findings(asked: &Asked, solved: &Solved) -> Vec<Finding> {
+fn pinned_findings(wanted: &Wanted, solved: &Solved) -> Vec<Finding> {
     let request = LayoutRequest {
         world: Some(solved.space.world),
-        mode: solved.space.realms.first().and_then(|realm| realm.mode),
-        ..asked.pinned.clone()
+        mode: solved.space.modes.first().and_then(|mode| mode.mode),
+        ..wanted.pinned.clone()
     };
-    let findings = check(&asked.recipe, &request).findings;
+    let findings = check(&wanted.recipe, &request).findings;
     findings.into_iter().filter(|finding| finding.severity == Severity::Error).collect()
 }

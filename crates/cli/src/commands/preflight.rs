@@ -1,15 +1,19 @@
 //! `preflight`: this machine against a policy, and against a plan where one is named.
 
-use super::prepared::{Prepared, Typed};
-use crate::args::{PreflightArgs, RecipeArgs};
+use super::launch::asked_of;
+use super::{asked, case_of};
+use crate::args::PreflightArgs;
 use crate::files::load_policy;
 use crate::machine::{self, Probe};
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
+use case::asked::RecipeArgs;
+use case::{Case, Purpose, Seams, Terms};
 use diag::Severity;
-use launch::job::{Frontend, Seams};
+use launch::job::{Frontend, Job};
 use launch::policy::Policy;
 use launch::preflight::{Check, Launcher, MemoryOverride, Plan, Verdict, judge};
+use memory::fit::{Fit, HEADROOM};
 use serde_json::json;
 
 /// A policy with every key, kept valid by a test.
@@ -21,8 +25,8 @@ const WIDTH: usize = 110;
 pub fn run(args: &PreflightArgs) -> Outcome {
     let Some(path) = &args.policy else { return Ok(Report::text(EXAMPLE.to_string())) };
     let policy = load_policy(path)?;
-    let prepared = prepared(args, &policy)?;
-    let plan = prepared.as_ref().map(|prepared| plan(prepared, args));
+    let case = case(args, &policy)?;
+    let plan = case.as_ref().map(|case| plan(case, &policy, args));
     let probe = if args.write_probe { Probe::Write } else { Probe::Ask };
     let launcher = if args.as_is { Launcher::Own } else { Launcher::Ours };
     let machine = machine::read(&policy.storage.places(), probe);
@@ -30,7 +34,7 @@ pub fn run(args: &PreflightArgs) -> Outcome {
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
     let is_fit = count(Verdict::Violation) == 0 && (!args.strict || count(Verdict::Unknown) == 0);
     let json = json!({
-        "policy": path.to_string_lossy(), "recipe": prepared.as_ref().map(|p| &p.recipe.name),
+        "policy": path.to_string_lossy(), "recipe": case.as_ref().map(|case| &case.source.name),
         "engine": plan.as_ref().map(|plan| plan.engine.name()), "fit": is_fit, "strict": args.strict,
         "violations": count(Verdict::Violation), "unknown": count(Verdict::Unknown),
         "overridden": count(Verdict::Overridden), "passed": count(Verdict::Pass), "checks": checks,
@@ -43,25 +47,24 @@ pub fn run(args: &PreflightArgs) -> Outcome {
     }
     text += &if args.all { details(&checks, Verdict::Pass, "Passed") } else { summary(&checks) };
     text += &last_line(&checks, is_fit);
-    let mut findings = prepared.as_ref().map_or(Vec::new(), |p| p.checked.findings.clone());
+    let mut findings = case.as_ref().map_or(Vec::new(), |case| case.findings.clone());
     findings.retain(|finding| finding.severity != Severity::Error);
     let report = Report::new(text, json).with_findings(&findings);
     Ok(if is_fit { report } else { report.refused() })
 }
 
-/// The model, layout and cluster that were named, if any. Blocks an engine does not have are for
-/// `launch` to refuse.
-fn prepared(args: &PreflightArgs, policy: &Policy) -> Result<Option<Prepared>, Refusal> {
+/// The job that was named, if any. Blocks an engine does not have are for `launch` to refuse.
+fn case(args: &PreflightArgs, policy: &Policy) -> Result<Option<Case>, Refusal> {
     let (Some(recipe), Some(on)) = (&args.recipe, &args.on) else { return Ok(None) };
     let recipe = RecipeArgs { recipe: recipe.clone(), with: args.with.clone(), without: args.without.clone() };
-    let (layout, state, frontend) = (&args.layout, &args.state, Frontend::MegatronLm);
-    let typed = Typed { recipe: &recipe, layout, state, on, lane: None, frontend };
-    Prepared::new(&typed, policy.clone(), Seams::Allow).map(Some)
+    let asked = asked(&recipe, &args.layout, &args.state, Some(on));
+    case_of(asked_of(asked, None, policy), Terms { purpose: Purpose::Run, seams: Seams::Allow }).map(Some)
 }
 
-fn plan(prepared: &Prepared, args: &PreflightArgs) -> Plan {
+fn plan(case: &Case, policy: &Policy, args: &PreflightArgs) -> Plan {
     let memory_override = if args.override_memory { MemoryOverride::Yes } else { MemoryOverride::No };
-    Plan::of(&prepared.job(), prepared.price().as_ref(), memory_override)
+    let job = Job::new(case, policy, Frontend::MegatronLm);
+    Plan::of(&job, Fit::price(case, HEADROOM).as_ref(), memory_override)
 }
 
 /// Checks of one verdict, rule by rule. What a rule's checks share (requirement, fix) is said once.

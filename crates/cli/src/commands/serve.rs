@@ -1,12 +1,11 @@
 //! `fit --serve`: weights, key/value cache, recurrent-state pool, and the largest batch that fits.
 
-use super::fit::Case;
-use super::{layout_text, model_line};
+use super::case_text;
 use crate::args::FitArgs;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::table::{Table, heading};
+use case::Case;
 use diag::{Blame, Finding};
-use layout::OwnershipTable;
 use memory::fit::{Verdict, outside};
 use memory::serving::{LargestBatch, ServeRequest, Serving, ServingPrice, Substrate};
 use recipe::Mixer;
@@ -21,22 +20,20 @@ struct Stage {
 }
 
 pub fn run(args: &FitArgs, case: &Case) -> Outcome {
-    let recipe = &case.checked.recipe;
+    let (recipe, device) = (&case.recipe, &case.on().device);
     let request = ServeRequest {
         substrate: if args.serve.contiguous { Substrate::Contiguous } else { Substrate::Paged },
         block: args.serve.block,
         cache: args.serve.cache_dtype,
         ..ServeRequest::usual(args.serve.batch, args.serve.context.unwrap_or(recipe.sequence))
     };
-    let table = OwnershipTable::new(recipe, &case.layout)?;
-    let visible = case.cluster.device.visible_bytes();
+    let visible = device.visible_bytes();
     refuse_training_flags(args)?;
-    let outside: u64 =
-        outside(&case.cluster.device, &case.layout, recipe.uses(Mixer::Moe)).iter().map(|a| a.bytes).sum();
+    let outside: u64 = outside(device, &case.layout, recipe.uses(Mixer::Moe)).iter().map(|a| a.bytes).sum();
     let budget = Bytes(visible.saturating_sub(outside));
     let stages = (0..case.layout.pp.get() as usize)
         .map(|stage| {
-            let serving = Serving::new(recipe, &case.layout, &table, stage)?;
+            let serving = Serving::new(recipe, &case.layout, &case.table, stage)?;
             let price = serving.price(&request)?;
             let largest = serving.largest_batch(&request, budget)?;
             Ok(Stage { price, largest, map: (serving.map().owning_layers(), serving.map().depth()) })
@@ -51,7 +48,7 @@ pub fn run(args: &FitArgs, case: &Case) -> Outcome {
         Some(left) if left < wanted => Verdict::Tight,
         Some(_) => Verdict::Fits,
     };
-    let mut text = model_line(recipe) + "\n" + &layout_text(&case.layout, &case.checked);
+    let mut text = case_text(case);
     text += &stage_text(&stages[worst], worst, &request);
     text += &format!(
         "\n{} of {} after {} of reserve: {}; the largest batch that fits is {} sequences of {} tokens\n",
@@ -69,7 +66,7 @@ pub fn run(args: &FitArgs, case: &Case) -> Outcome {
         "largest_batch": batch, "budget_bytes": budget.0, "outside_bytes": outside, "worst": worst,
         "stages": stages.iter().enumerate().map(stage_json).collect::<Vec<_>>(),
     });
-    let mut report = Report::new(text, json).with_findings(&case.checked.findings);
+    let mut report = Report::new(text, json).with_findings(&case.findings);
     if verdict == Verdict::DoesNotFit {
         report.exit = DOES_NOT_FIT;
     }
@@ -79,8 +76,9 @@ pub fn run(args: &FitArgs, case: &Case) -> Outcome {
 /// Flags of training that serving would ignore are refused by name.
 fn refuse_training_flags(args: &FitArgs) -> Result<(), Refusal> {
     let mut given = Vec::new();
-    if !args.state.flags().is_empty() {
-        given.push(args.state.flags().trim().to_string());
+    let state = args.state.words();
+    if !state.is_empty() {
+        given.push(state.join(" "));
     }
     for (name, is_given) in
         [("--overload", !args.overload.is_empty()), ("--checklist", args.checklist), ("--svg", args.svg.is_some())]

@@ -1,6 +1,6 @@
 //! `splits`: the ownership table, and what no axis can fix.
 
-use super::{layout_json, layout_text, legal, model_line, seams_text, shorten};
+use super::{case_text, layout_json, shorten, split_case};
 use crate::args::SplitsArgs;
 use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, shape, wrap};
@@ -14,10 +14,9 @@ use serde_json::{Value, json};
 use units::{count, exact};
 
 pub fn run(args: &SplitsArgs) -> Outcome {
-    let (checked, layout) = legal(&args.recipe, &args.layout)?;
-    let recipe = &checked.recipe;
-    let table = OwnershipTable::new(recipe, &layout)?;
-    let mesh = Mesh::new(&layout, Order::Megatron, recipe.uses(Mixer::Moe))?;
+    let case = split_case(&args.recipe, &args.layout)?;
+    let (recipe, layout, table) = (&case.recipe, &case.layout, &case.table);
+    let mesh = Mesh::new(layout, Order::Megatron, recipe.uses(Mixer::Moe))?;
     let rank = args.rank.unwrap_or(0);
     if rank >= layout.world {
         let message = format!("rank {rank} is not among the {} ranks", layout.world);
@@ -28,23 +27,23 @@ pub fn run(args: &SplitsArgs) -> Outcome {
     let stage = args.rank.map(|rank| mesh.coordinates(rank).on(Axis::Pp) as usize);
     let rows: Vec<&Row> =
         table.rows.iter().filter(|row| stage.is_none_or(|stage| table.copies_on_stage(row, stage) > 0)).collect();
-    let held = table.rank_params(&layout, &mesh, rank);
-    let mut text = model_line(recipe) + "\n" + &layout_text(&layout, &checked) + &seams_text(&checked.seams);
-    text += &rows_text(&rows, &layout, &mesh, rank, stage);
-    text += &quality_text(recipe, &table);
-    text += &exchange_text(&exchanges(recipe, &layout, &table));
-    text += &contract_text(&contracts(recipe, &layout));
-    let negative = negative_space(recipe, &table, &layout);
+    let held = table.rank_params(layout, &mesh, rank);
+    let mut text = case_text(&case);
+    text += &rows_text(&rows, layout, &mesh, rank, stage);
+    text += &quality_text(recipe, table);
+    text += &exchange_text(&exchanges(recipe, layout, table));
+    text += &contract_text(&contracts(recipe, layout));
+    let negative = negative_space(recipe, table, layout);
     text += &heading("What no axis can fix");
     text += &negative.iter().map(|line| wrap(line, "  ", 110)).collect::<String>();
     text += &format!("\nrank {rank} holds {} parameters of {}\n", exact(held), exact(recipe.counts().all.total));
     let json = json!({
-        "recipe": recipe.name, "layout": layout_json(&layout, &checked), "rank": rank, "rank_params": held,
-        "tensors": rows.iter().map(|row| row_json(row, &table, &layout, &mesh, rank)).collect::<Vec<_>>(),
-        "collectives": exchanges(recipe, &layout, &table), "state_contracts": contracts(recipe, &layout), "seams": checked.seams,
-        "split_quality": quality_json(recipe, &table), "no_axis_can_fix": negative,
+        "recipe": recipe.name, "layout": layout_json(layout, &case.defaults), "rank": rank, "rank_params": held,
+        "tensors": rows.iter().map(|row| row_json(row, table, layout, &mesh, rank)).collect::<Vec<_>>(),
+        "collectives": exchanges(recipe, layout, table), "state_contracts": contracts(recipe, layout), "seams": case.seams,
+        "split_quality": quality_json(recipe, table), "no_axis_can_fix": negative,
     });
-    Ok(Report::new(text, json).with_findings(&checked.findings))
+    Ok(Report::new(text, json).with_findings(&case.findings))
 }
 
 fn row_json(row: &Row, table: &OwnershipTable, layout: &Layout, mesh: &Mesh, rank: u64) -> Value {

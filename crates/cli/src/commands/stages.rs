@@ -1,32 +1,19 @@
 //! `stages`: pipeline cuts, edges and seams, and the pattern an engine would be given.
 
-use super::{layout_json, layout_text, legal, model_line, seams_text};
+use super::{asked, case_of, case_text, layout_json};
 use crate::args::StagesArgs;
-use crate::files::load_cluster;
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
-use cost::Prices;
+use case::{Case, Terms};
 use diag::{Blame, Finding};
 use layout::{Balance, Layout, Schedule, StagePlan};
-use ledger::megatron::MegatronOptions;
-use memory::quick::{Quick, Shards};
 use recipe::{Recipe, megatron};
-use search::{Order, Weights};
 use serde_json::{Value, json};
 use units::count;
 
 pub fn run(args: &StagesArgs) -> Outcome {
-    let priced = args.layout.balance.filter(|balance| matches!(balance, Balance::Memory | Balance::Time));
-    let priced = priced.zip(args.on.as_ref()).filter(|_| args.layout.boundaries.is_none() && args.weights.is_none());
-    let mut typed = args.layout.clone();
-    if priced.is_some() {
-        typed.balance = None;
-    }
-    let (checked, mut layout) = legal(&args.recipe, &typed)?;
-    let recipe = &checked.recipe;
-    if let Some((balance, on)) = priced {
-        layout.boundaries = Some(priced_cut(recipe, &layout, balance, on)?);
-    }
+    let case = case(args)?;
+    let (recipe, layout) = (&case.recipe, &case.layout);
     if let Some(weights) = args.weights.as_ref().filter(|w| w.len() != recipe.depth()) {
         let message = format!("{} weights were given, and the model has {} layers", weights.len(), recipe.depth());
         return Err(Finding::error("stages/weights", Blame::Usage, "weights", message).into());
@@ -38,50 +25,49 @@ pub fn run(args: &StagesArgs) -> Outcome {
             .hint("scale the weights down")
             .into());
     }
-    let plan = StagePlan::new(recipe, &layout, args.weights.as_deref())?;
-    let written = write_pattern(args, &layout, &plan)?;
-    let mut text = model_line(recipe) + "\n" + &layout_text(&layout, &checked) + &seams_text(&checked.seams);
+    let plan = StagePlan::new(recipe, layout, args.weights.as_deref())?;
+    let written = write_pattern(&case, &plan);
+    let mut text = case_text(&case);
     text += &stages_text(recipe, &plan);
     text += &cuts_text(&plan);
     text += &pattern_text(&written);
     let json = json!({
-        "recipe": recipe.name, "layout": layout_json(&layout, &checked),
+        "recipe": recipe.name, "layout": layout_json(layout, &case.defaults),
         "stages": stages_json(recipe, &plan), "cuts": cuts_json(&plan),
         "megatron_pattern": written.as_ref().ok().map(|w| w.text.clone()),
         "megatron_refusals": written.as_ref().err(),
-        "seams": checked.seams,
+        "seams": case.seams,
     });
-    Ok(Report::new(text, json).with_findings(&checked.findings))
+    Ok(Report::new(text, json).with_findings(&case.findings))
 }
 
-/// First layers of chunks even in what a cluster makes of them.
-fn priced_cut(recipe: &Recipe, layout: &Layout, balance: Balance, on: &str) -> Result<Vec<u64>, Refusal> {
-    let cluster = load_cluster(on)?;
-    let unpriced = |what: &str, why: String| Finding::error("stages/unpriced", Blame::Engine, what, why);
-    let options = MegatronOptions::of(recipe);
-    let quick = Quick::new(recipe, layout, &options).map_err(|e| unpriced(&e.what, e.why.clone()))?;
-    let timing = cost::Options::of(layout.engine, recipe);
-    let prices = Prices::new(recipe, layout, &cluster, &timing).map_err(|e| unpriced(&e.what, e.to_string()))?;
-    let shards = Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]);
-    let weights = Weights::new(recipe, quick.weights(&shards), &prices);
-    let order = Order { schedule: layout.schedule, vpp: layout.vpp.get() };
-    let starts = weights.balanced(balance, order, layout.pp.get()).starts;
-    Ok(starts.into_iter().skip(1).map(|start| start as u64).collect())
+/// The job that was asked for; where layers are dealt out by prices, with the boundaries they give.
+fn case(args: &StagesArgs) -> Result<Case, Refusal> {
+    let asked = asked(&args.recipe, &args.layout, &args.state, args.on.as_deref());
+    let terms = if args.on.is_some() { Terms::RUN } else { Terms::SPLIT };
+    let is_priced = matches!(args.layout.balance, Some(Balance::Memory | Balance::Time));
+    let Some(balance) = args.layout.balance.filter(|_| is_priced && args.layout.boundaries.is_none()) else {
+        return case_of(asked, terms);
+    };
+    if args.on.is_none() || args.weights.is_some() {
+        return case_of(asked, terms);
+    }
+    let mut plain = asked;
+    plain.layout.balance = None;
+    let case = case_of(plain, terms)?;
+    let starts = search::balanced(&case, balance)?;
+    Ok(case.with(|asked| asked.layout.boundaries = Some(starts))?)
 }
 
 /// The recipe as Megatron would be given it, cut as planned. The mode is applied by the writer.
-fn write_pattern(
-    args: &StagesArgs,
-    layout: &Layout,
-    plan: &StagePlan,
-) -> Result<Result<megatron::Written, Vec<Finding>>, Refusal> {
+fn write_pattern(case: &Case, plan: &StagePlan) -> Result<megatron::Written, Vec<Finding>> {
+    let layout: &Layout = &case.layout;
     if layout.pp.splits() && !matches!(layout.schedule, Schedule::OneF1b | Schedule::Interleaved) {
         let message =
             format!("Megatron-Core places segments round the stages and has no schedule `{}`", layout.schedule);
-        return Ok(Err(vec![Finding::error("pattern/schedule", Blame::Engine, "schedule", message)]));
+        return Err(vec![Finding::error("pattern/schedule", Blame::Engine, "schedule", message)]);
     }
-    let recipe = super::recipe_of(&args.recipe)?;
-    Ok(megatron::write(&recipe, layout.mode, &plan.layer_counts()))
+    megatron::write(&case.source, layout.mode, &plan.layer_counts())
 }
 
 fn segment(recipe: &Recipe, layers: std::ops::Range<usize>) -> String {

@@ -4,8 +4,8 @@
 
 use super::{Direction, Op, Shape, Work};
 use crate::flops::Convention;
-use crate::options::{AttentionKernel, Elementwise};
 use crate::part::Part;
+use case::options::{AttentionKernel, Elementwise};
 use layout::request::RecomputeModule;
 use recipe::kinds::attention::{Attention, AttentionKind};
 use recipe::{Mixer, Positions};
@@ -153,9 +153,9 @@ fn rotation(shape: Shape, heads: &Heads, ops: &mut Vec<Op>) {
     let bytes = 2.0 * shape.tokens * (heads.heads + heads.kv_heads) * heads.qk_dim;
     let (passes, kernels) = match shape.options.kernels.elementwise {
         // Halves negated, concatenated, multiplied by cosine and sine, added.
-        Elementwise::Eager => (9.0, 10.0),
-        Elementwise::Fused => (2.0, 2.0),
         Elementwise::Compiled => (2.0, 1.0),
+        Elementwise::Fused | Elementwise::Eager if shape.options.kernels.rope_fusion => (2.0, 2.0),
+        Elementwise::Fused | Elementwise::Eager => (9.0, 10.0),
     };
     ops.push(Op::bytes(&[], (passes * bytes, kernels), (passes * bytes, kernels)));
 }

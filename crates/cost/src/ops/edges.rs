@@ -2,8 +2,8 @@
 
 use super::linear::Product;
 use super::{Op, Shape};
-use crate::options::{Elementwise, Format, Loss};
 use crate::part::Part;
+use case::options::{CrossEntropy, Elementwise, Format};
 
 /// The lookup: rows read and written; backward adds them into the table's gradient.
 pub(crate) fn embedding(shape: Shape) -> Vec<Op> {
@@ -22,15 +22,15 @@ pub(crate) fn head(shape: Shape) -> Vec<Op> {
     let (format, m) = (Format::Bf16, shape.tokens);
     let head = Product { part: Part::Gemm, format, modules: &[], groups: 1.0, m, n: vocab, k: hidden };
     ops.push(head.op(shape));
-    let (forward, backward) = match (shape.options.kernels.loss, shape.options.kernels.elementwise) {
+    let (forward, backward) = match (shape.options.kernels.cross_entropy, shape.options.kernels.elementwise) {
         // One kernel reads bf16 logits twice and writes their gradient over them, which backward
         // scales.
-        (Loss::Fused, _) => ((6.0, 2.0), (4.0, 1.0)),
+        (CrossEntropy::Native | CrossEntropy::TransformerEngine, _) => ((6.0, 2.0), (4.0, 1.0)),
         // A compiler reads bf16 logits three times, and writes an fp32 gradient and its cast.
-        (Loss::Eager, Elementwise::Compiled) => ((8.0, 3.0), (8.0, 2.0)),
+        (CrossEntropy::Eager, Elementwise::Compiled) => ((8.0, 3.0), (8.0, 2.0)),
         // Cast to fp32 (6), maximum (4), subtraction (8), exponent (8), sum (4), target (4);
         // backward scales, subtracts and casts back.
-        (Loss::Eager, _) => ((34.0, 8.0), (22.0, 4.0)),
+        (CrossEntropy::Eager, _) => ((34.0, 8.0), (22.0, 4.0)),
     };
     ops.push(Op::bytes(&[], (forward.0 * logits, forward.1), (backward.0 * logits, backward.1)));
     ops

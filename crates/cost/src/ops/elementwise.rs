@@ -2,7 +2,7 @@
 //! from what each kernel reads and writes.
 
 use super::{Op, Shape};
-use crate::options::Elementwise;
+use case::options::Elementwise;
 use layout::request::RecomputeModule;
 use recipe::kinds::Activation;
 

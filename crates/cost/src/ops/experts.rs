@@ -3,8 +3,8 @@
 
 use super::elementwise::activation;
 use super::{Op, Shape, Work};
-use crate::options::{Elementwise, Launch};
 use crate::part::Part;
+use case::options::{Elementwise, Launch};
 use layout::request::RecomputeModule;
 
 /// Time of rows gathered by an index against rows copied in order: 0.78 of the rate against 0.87 on
@@ -28,8 +28,10 @@ pub(super) fn routing(shape: Shape, ops: &mut Vec<Op>) {
     // with one expert a rank), and put back in two moves: each reads and writes.
     let moves = if shape.layout.ep.splits() { 2.0 } else { 1.0 };
     let bytes = GATHERED * 2.0 * 2.0 * width * (sent + (moves - 1.0) * rows);
+    // Unfused, a permutation is an index, its sort and the gather (Megatron-Core `moe_utils.py` permute).
+    let kernels = if shape.options.kernels.permute_fusion { 1.0 } else { 2.0 };
     let modules: &'static [RecomputeModule] = &[RecomputeModule::Moe];
-    ops.push(Op::bytes(modules, (2.0 * bytes, 2.0 * moves), (2.0 * bytes, 2.0 * moves)));
+    ops.push(Op::bytes(modules, (2.0 * bytes, kernels * moves), (2.0 * bytes, kernels * moves)));
     // Scores in fp32: softmax or sigmoid, top-k, map, balancing loss; then histograms, offsets and
     // splits of the exchange, all of them small kernels that cost the host more than the device
     // (Megatron-Core's router, `token_dispatcher.py` and `moe_utils.py`, operation by operation).
@@ -39,7 +41,7 @@ pub(super) fn routing(shape: Shape, ops: &mut Vec<Op>) {
         Elementwise::Compiled => 25.0,
     };
     ops.push(Op::bytes(modules, (6.0 * scores, kernels), (4.0 * scores, kernels / 2.0)));
-    if shape.options.kernels.launch != Launch::Graphs {
+    if shape.options.kernels.launch() != Launch::Graphs {
         let wait = Op { part: Part::Launch, modules, forward: vec![Work::Sync], input: Vec::new(), weight: Vec::new() };
         ops.push(wait);
     }

@@ -3,8 +3,8 @@
 //! of the weight sums over tokens.
 
 use super::{Op, Shape, Work};
-use crate::options::{Accumulate, Format};
 use crate::part::Part;
+use case::options::{Accumulate, Format};
 use layout::ownership::Row;
 use layout::request::RecomputeModule;
 use recipe::{Role, Surface};
@@ -84,7 +84,7 @@ pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
 fn cast_bytes(format: Format) -> f64 {
     let written = 2.0 * format.bytes();
     match format {
-        Format::Bf16 => 0.0,
+        Format::Bf16 | Format::F32 | Format::F64 => 0.0,
         Format::Fp8 => 4.0 + written,
         Format::Mxfp8 | Format::Nvfp4 => 2.0 + written,
     }

@@ -10,8 +10,8 @@ mod recurrence;
 mod scan;
 
 use crate::flops::Convention;
-use crate::options::{Format, Options};
 use crate::part::Part;
+use case::options::{Format, Options};
 use layout::Layout;
 use layout::ownership::Row;
 use layout::request::RecomputeModule;

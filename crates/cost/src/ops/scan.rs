@@ -2,8 +2,8 @@
 //! masked product; between chunks a state is handed on (Dao and Gu, arXiv 2405.21060, section 6).
 
 use super::{Direction, Op, Shape, Work};
-use crate::options::Elementwise;
 use crate::part::Part;
+use case::options::Elementwise;
 use layout::request::RecomputeModule;
 use recipe::Mixer;
 use recipe::kinds::mamba::Mamba;

@@ -188,7 +188,7 @@ fn refusals(job: &Job, shape: Shape) -> Vec<Finding> {
         let message = "has no provider in Megatron-Bridge together with a hybrid stack";
         findings.push(unsayable("latent attention", message));
     }
-    if megatron::options(job).fp8.is_some() {
+    if job.case.options.scaling.is_some() {
         let message = "is a named recipe of Megatron-Bridge's mixed precision, which is not emitted";
         findings.push(unsayable("precision", message).hint("leave --precision out, or take --frontend megatron-lm"));
     }

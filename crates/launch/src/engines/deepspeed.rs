@@ -6,10 +6,9 @@ use super::{lane_of, storage_environment};
 use crate::emission::{Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::tree;
+use case::words;
 use diag::{Blame, Finding};
 use layout::{Engine, Recompute, Schedule, ZeroStage};
-use ledger::Ledger;
-use ledger::deepspeed::DeepspeedOptions;
 use recipe::kinds::attention::QkNorm;
 use recipe::kinds::moe::ScoreFunction;
 use recipe::{Dtype, Mixer, Optimizer, Recipe};
@@ -22,7 +21,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     let mut findings = Vec::new();
     batch(job, &mut list);
     formats(job, &mut list, &mut findings);
-    zero(job, &options(job), &mut list);
+    zero(job, &mut list);
     axes(job, &mut list, &mut findings);
     optimizer(job, &mut list, &mut findings);
     list.set(Kind::Policy, "steps_per_print", job.policy.run.log_every, "policy.run.log_every", "log lines");
@@ -49,13 +48,6 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     })
 }
 
-fn options(job: &Job) -> DeepspeedOptions {
-    match job.told {
-        Some(Ledger::Deepspeed(options)) => options.clone(),
-        _ => DeepspeedOptions::defaults(),
-    }
-}
-
 fn batch(job: &Job, list: &mut List) {
     let layout = job.layout;
     // runtime/config.py: train == micro · accumulation · data-parallel.
@@ -78,32 +70,28 @@ fn formats(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
 }
 
 /// ZeRO with its buckets: constants that belong to a topology, carried as they are.
-fn zero(job: &Job, options: &DeepspeedOptions, list: &mut List) {
+fn zero(job: &Job, list: &mut List) {
     let stage = job.layout.zero;
     let section = |key: &str| format!("zero_optimization.{key}");
     list.set(Kind::Layout, &section("stage"), stage, "layout.zero", "what replicas share out");
-    let bucket = "a bucket belongs to a topology: measure again when it changes [lane/buckets]";
-    let mut policy = |key: &str, value: String| list.set(Kind::Policy, &section(key), value, "state", bucket);
-    policy("reduce_bucket_size", options.reduce_bucket_size.to_string());
-    policy("allgather_bucket_size", options.allgather_bucket_size.to_string());
-    policy("contiguous_gradients", "true".to_string());
-    if let Some(overlap) = options.overlap_comm {
-        policy("overlap_comm", overlap.to_string());
-    }
-    if stage == ZeroStage::Three {
-        policy("stage3_prefetch_bucket_size", options.prefetch_bucket_size.to_string());
-        policy("stage3_param_persistence_threshold", options.param_persistence_threshold.to_string());
-        policy("stage3_max_live_parameters", options.max_live_parameters.to_string());
-        policy("stage3_max_reuse_distance", options.max_reuse_distance.to_string());
-        policy("sub_group_size", options.sub_group_size.to_string());
-        policy("stage3_gather_16bit_weights_on_model_save", "true".to_string());
-    }
-    let why = "the offload lane: state on the host";
-    for (key, kept) in [("offload_optimizer", options.offload_optimizer), ("offload_param", options.offload_param)] {
-        if let Some(offload) = kept {
-            list.set(Kind::Policy, &section(&format!("{key}.device")), "cpu", "state.offload", why);
-            list.set(Kind::Policy, &section(&format!("{key}.pin_memory")), offload.pin_memory, "state.offload", why);
+    for word in words::of(job.layout.engine).words.iter().filter(|word| word.told == words::Told::Argument) {
+        let is_of_stage_3 = word.name.contains(".stage3_") || word.name.ends_with(".sub_group_size");
+        let is_overlap = word.takes == words::Takes::Switch;
+        if (is_of_stage_3 && stage != ZeroStage::Three) || (is_overlap && stage == ZeroStage::Three) {
+            continue;
         }
+        let why = format!("{}; it belongs to a topology: measure again when that changes [lane/buckets]", word.what);
+        list.set(Kind::Policy, word.name, (word.get)(&job.case.options), "options", &why);
+    }
+    list.set(Kind::Policy, &section("contiguous_gradients"), true, "state", "gradients in one buffer");
+    if stage == ZeroStage::Three {
+        let key = section("stage3_gather_16bit_weights_on_model_save");
+        list.set(Kind::Policy, &key, true, "policy.storage.checkpoints", "a checkpoint holds whole weights");
+    }
+    if job.case.options.offload > 0.0 {
+        let why = "the offload lane: state on the host";
+        list.set(Kind::Policy, &section("offload_optimizer.device"), "cpu", "state.offload", why);
+        list.set(Kind::Policy, &section("offload_optimizer.pin_memory"), true, "state.offload", why);
     }
 }
 

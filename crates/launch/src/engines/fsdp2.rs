@@ -6,6 +6,7 @@ use super::reference::{self, Program};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::tree;
+use case::options::Elementwise;
 use diag::{Blame, Finding};
 use layout::ownership::{Row, copies_of_unit};
 use layout::rules::Cut;
@@ -65,6 +66,10 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
             format!("fully_shard casts to bf16, fp16 or fp32, and weights are {}", job.recipe.precision.weights);
         findings.push(refuse("fsdp2/precision", "precision.weights", message));
     }
+    if !compiled(job).is_empty() && !may_compile(job.recipe, job.layout) {
+        let message = "the lane compiles models whose experts need no exchange, and this is none".to_string();
+        findings.push(refuse("fsdp2/compile", "compile", message));
+    }
     if table.rows.iter().any(|row| row.tensor.optimizer == Optimizer::Sgd) {
         findings.push(refuse("fsdp2/optimizer", "optimizer", "the lane has AdamW and Muon, not SGD".to_string()));
     }
@@ -92,7 +97,7 @@ fn plan(job: &Job, table: &OwnershipTable) -> Value {
         "stages": table.stages.by_stage,
         "reshard_after_forward": layout.zero == ZeroStage::Three,
         "recompute": recompute(&layout.recompute),
-        "compile": {"blocks": compiled(recipe, layout), "backend": "inductor"},
+        "compile": {"blocks": compiled(job), "backend": "inductor"},
         "batch": {"micro_batch": layout.micro_batch, "microbatches": layout.microbatches, "sequence": layout.sequence},
         "precision": {
             "params": dtype(recipe.precision.weights), "reduce": dtype(recipe.precision.gradients),
@@ -120,10 +125,18 @@ fn recompute(policy: &Recompute) -> Value {
     }
 }
 
-/// The lane compiles small expert models only: those whose experts need no exchange. Scans stay
-/// eager: a compiler would unroll them step by step.
-fn compiled(recipe: &Recipe, layout: &Layout) -> Vec<&'static str> {
-    if recipe.uses(Mixer::Moe) && !layout.ep.splits() { vec!["attention", "moe", "mlp"] } else { Vec::new() }
+/// What is compiled, where it was asked for and priced. Scans stay eager: a compiler would unroll
+/// them step by step.
+fn compiled(job: &Job) -> Vec<&'static str> {
+    match job.case.options.kernels.elementwise {
+        Elementwise::Compiled => vec!["attention", "moe", "mlp"],
+        _ => Vec::new(),
+    }
+}
+
+/// The lane compiles small expert models only: those whose experts need no exchange.
+fn may_compile(recipe: &Recipe, layout: &Layout) -> bool {
+    recipe.uses(Mixer::Moe) && !layout.ep.splits()
 }
 
 /// Where tensor-parallel regions begin and end, by module.

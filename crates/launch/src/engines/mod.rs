@@ -14,8 +14,9 @@ pub mod torchtitan;
 pub mod xla_spmd;
 
 use crate::emission::{Emission, EnvVar};
-use crate::job::{Frontend, Job, Seams, as_seam};
+use crate::job::{Frontend, Job};
 use crate::policy::Place;
+use case::as_seam;
 use diag::{Blame, Finding};
 use layout::Engine;
 use recipe::Seam;
@@ -37,7 +38,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
 
 /// The engine of a job.
 pub fn engine_of(job: &Job) -> Engine {
-    job.layout.engine.unwrap_or(Engine::Megatron)
+    job.case.engine()
 }
 
 /// An engine that cannot be started.
@@ -48,11 +49,7 @@ fn refuse(engine: Engine, why: &str) -> Finding {
 /// What an engine has no block for, as seams where they are allowed; refused with the whole list
 /// otherwise.
 fn engine_seams(job: &Job, missing: Vec<Finding>) -> Result<Vec<Seam>, Vec<Finding>> {
-    if missing.is_empty() || job.allowed == Seams::Allow {
-        Ok(missing.iter().map(as_seam).collect())
-    } else {
-        Err(missing)
-    }
+    if missing.is_empty() || job.allows_seams() { Ok(missing.iter().map(as_seam).collect()) } else { Err(missing) }
 }
 
 /// A name with small letters, digits and dashes only, for places that take no others.

@@ -8,6 +8,7 @@ use super::{engine_seams, lane_of, storage_environment};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::quote;
+use case::options::{Elementwise, TpOverlap};
 use diag::{Blame, Finding};
 use layout::{Engine, Recompute, Schedule, ZeroStage};
 use recipe::Seam;
@@ -97,6 +98,8 @@ fn parallelism(job: &Job, list: &mut List) {
     set("fsdp_reshard_after_forward", json!(reshard), "layout.zero", "zero 3 gives weights back after forward");
     set("tensor_parallel_degree", json!(layout.tp.get()), "layout.tp", "matrices and head groups");
     set("enable_sequence_parallel", json!(layout.sp), "layout.sp", "activations sharded on the tensor axis");
+    let is_async = job.case.options.overlap.tp == TpOverlap::Async;
+    set("enable_async_tensor_parallel", json!(is_async), "options", "collectives beside their products");
     set("context_parallel_degree", json!(layout.cp.get()), "layout.cp", "parts of the timeline");
     set("expert_parallel_degree", json!(layout.ep.get()), "layout.ep", "whole experts to ranks");
     set("pipeline_parallel_degree", json!(layout.pp.get()), "layout.pp", "depth");
@@ -153,8 +156,8 @@ fn run(job: &Job, list: &mut List) {
     set("lr_scheduler.decay_type", json!("cosine"), "policy.run", "the default is linear");
     let least = run.least_learning_rate / run.learning_rate;
     set("lr_scheduler.min_lr_factor", json!(least), "policy.run.least_learning_rate", "share of the peak left");
-    let why = "the lane compiles small models of experts only, and none was priced [lane/compile]";
-    set("compile.enable", json!(false), "lane.compile", why);
+    let is_compiled = job.case.options.kernels.elementwise == Elementwise::Compiled;
+    set("compile.enable", json!(is_compiled), "options", "each block compiled, as it was priced [lane/compile]");
     set("checkpoint.enable", json!(true), "policy.storage.checkpoints", "a restart goes on from there");
     set("checkpoint.folder", json!(storage.checkpoints), "policy.storage.checkpoints", "never on the root volume");
     set("checkpoint.interval", json!(run.save_every), "policy.run.save_every", "steps between checkpoints");

@@ -173,7 +173,7 @@ fn run(section: &mut Section) -> Run {
         seed: section.natural_or("seed", i64::MAX as u64, usual.seed).unwrap_or(usual.seed),
         save_every: section.optional_count("save_every", MOST).unwrap_or(usual.save_every),
         log_every: section.optional_count("log_every", MOST).unwrap_or(usual.log_every),
-        overlap: section.flag_or("overlap", usual.overlap),
+        engine_args: optional_text(section, "engine_args"),
         tuned_for: optional_text(section, "tuned_for"),
         adapters: section.flag_or("adapters", usual.adapters),
     }

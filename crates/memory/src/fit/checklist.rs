@@ -1,7 +1,8 @@
 //! The production checklist: what must be true of an estimate before a launch trusts it, each
 //! item with its evidence.
 
-use super::{Entry, Fit, FitRequest, RankClass, Verdict};
+use super::{Entry, Fit, RankClass, Verdict};
+use case::Case;
 use layout::Recompute;
 use recipe::{Mixer, Optimizer};
 use replay::line::Line;
@@ -19,16 +20,16 @@ pub struct Item {
 }
 
 /// Runs the checklist over the worst rank.
-pub fn checklist(request: &FitRequest, fit: &Fit) -> Vec<Item> {
+pub fn checklist(case: &Case, fit: &Fit) -> Vec<Item> {
     let worst = fit.worst();
     vec![
-        degrees(request),
+        degrees(case),
         replicated(worst),
-        optimizers(request, worst),
-        routing(request, worst),
-        recompute(request, worst),
-        serving(request),
-        headroom(request, fit),
+        optimizers(case, worst),
+        routing(case, worst),
+        recompute(case, worst),
+        serving(case),
+        headroom(fit),
     ]
 }
 
@@ -36,21 +37,15 @@ fn item(what: &'static str, holds: bool, evidence: String) -> Item {
     Item { what, holds, evidence }
 }
 
-fn degrees(request: &FitRequest) -> Item {
-    let layout = request.layout;
-    let features: Vec<_> =
-        request.recipe.features.listed().iter().filter(|(_, on)| *on).map(|(f, _)| f.name()).collect();
+fn degrees(case: &Case) -> Item {
+    let layout = &case.layout;
+    let features: Vec<_> = case.recipe.features.listed().iter().filter(|(_, on)| *on).map(|(f, _)| f.name()).collect();
     let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
     let evidence = format!(
-        "{} zero {}, mbs {}, seq {}, {} microbatches {}, weights {}, gradients {}, features: {features}",
-        layout.flags(),
-        layout.zero,
-        layout.micro_batch,
-        layout.sequence,
-        layout.microbatches,
-        layout.schedule,
-        request.recipe.precision.weights,
-        request.ledger.gradients()
+        "{}, weights {}, gradients {}, features: {features}",
+        layout.words(case.recipe.uses(Mixer::Moe)).join(" "),
+        case.recipe.precision.weights,
+        case.options.state.gradients
     );
     item("real degrees, precision and features", true, evidence)
 }
@@ -60,17 +55,17 @@ fn replicated(worst: &RankClass) -> Item {
     item("replicated tensors visible", bytes > 0, format!("{} on a line of their own", Bytes(bytes)))
 }
 
-fn optimizers(request: &FitRequest, worst: &RankClass) -> Item {
+fn optimizers(case: &Case, worst: &RankClass) -> Item {
     let (muon, adam) =
         (worst.line(Entry::Ledger(Line::MatrixOptimizer)), worst.line(Entry::Ledger(Line::OtherOptimizer)));
-    let wants_muon = request.recipe.tensors().iter().any(|t| t.optimizer == Optimizer::Muon);
+    let wants_muon = case.recipe.tensors().iter().any(|t| t.optimizer == Optimizer::Muon);
     let holds = wants_muon == (muon > 0);
     item("Muon and AdamW apart", holds, format!("Muon {}, AdamW and main weights {}", Bytes(muon), Bytes(adam)))
 }
 
-fn routing(request: &FitRequest, worst: &RankClass) -> Item {
+fn routing(case: &Case, worst: &RankClass) -> Item {
     let bytes = worst.line(Entry::Ledger(Line::RoutingScratch));
-    let needed = request.layout.ep.splits() && request.recipe.uses(Mixer::Moe);
+    let needed = case.layout.ep.splits() && case.recipe.uses(Mixer::Moe);
     let evidence = if needed || bytes > 0 {
         format!("{} at the peak of the worst rank", Bytes(bytes))
     } else {
@@ -79,9 +74,9 @@ fn routing(request: &FitRequest, worst: &RankClass) -> Item {
     item("dispatch and combine scratch whenever ep is on", !needed || bytes > 0, evidence)
 }
 
-fn recompute(request: &FitRequest, worst: &RankClass) -> Item {
+fn recompute(case: &Case, worst: &RankClass) -> Item {
     let bytes = worst.line(Entry::Ledger(Line::Activations));
-    let policy = match &request.layout.recompute {
+    let policy = match &case.layout.recompute {
         Recompute::None => "nothing recomputed".to_string(),
         other => format!("recompute {other} in force"),
     };
@@ -89,19 +84,19 @@ fn recompute(request: &FitRequest, worst: &RankClass) -> Item {
     item("activations under the recompute policy in force", true, evidence)
 }
 
-fn serving(request: &FitRequest) -> Item {
-    let attends = request.recipe.count(Mixer::Attention);
+fn serving(case: &Case) -> Item {
+    let attends = case.recipe.count(Mixer::Attention);
     let evidence = format!(
         "a training budget holds none; `fit --serve` prices it for {attends} of {} layers",
-        request.recipe.depth()
+        case.recipe.depth()
     );
     item("key/value cache for serving, not assumed covered", true, evidence)
 }
 
-fn headroom(request: &FitRequest, fit: &Fit) -> Item {
+fn headroom(fit: &Fit) -> Item {
     let left = fit.worst().headroom;
     let evidence = match u64::try_from(left) {
-        Ok(left) => format!("{} left, {} asked for", Bytes(left), request.headroom),
+        Ok(left) => format!("{} left, {} asked for", Bytes(left), fit.headroom),
         Err(_) => format!("{} over the device", Bytes(left.unsigned_abs())),
     };
     item("headroom for compile peaks and fragmentation", fit.verdict == Verdict::Fits, evidence)

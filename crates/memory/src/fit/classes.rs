@@ -3,7 +3,7 @@
 
 use super::lines::{Amount, Entry, basis_of};
 use super::offload::Offload;
-use super::{FitRequest, reserve};
+use super::{Pricing, reserve};
 use ledger::{Ledger, RankJob};
 use recipe::Mixer;
 use replay::Unmodelled;
@@ -56,17 +56,19 @@ pub struct RankClass {
 
 impl RankClass {
     /// Prices the ranks of one stage.
-    pub fn price(request: &FitRequest, stage: usize) -> Result<RankClass, Unmodelled> {
-        let num_ranks = request.layout.world / request.layout.pp.get();
+    pub(super) fn price(pricing: Pricing, stage: usize) -> Result<RankClass, Unmodelled> {
+        let case = pricing.case;
+        let num_ranks = case.layout.world / case.layout.pp.get();
         let first_rank = stage as u64 * num_ranks;
-        let (recipe, layout, stages) = (request.recipe, request.layout, request.stages);
-        let replay = request.ledger.replay(&RankJob { recipe, layout, stages, rank: first_rank })?;
-        Ok(RankClass::of(request, stage, first_rank, num_ranks, &replay))
+        let rank = RankJob { recipe: &case.recipe, layout: &case.layout, stages: &case.stages, rank: first_rank };
+        let replay = pricing.ledger.replay(&rank)?;
+        Ok(RankClass::of(pricing, stage, first_rank, num_ranks, &replay))
     }
 
-    fn of(request: &FitRequest, stage: usize, first_rank: u64, num_ranks: u64, replay: &Replay) -> RankClass {
+    fn of(pricing: Pricing, stage: usize, first_rank: u64, num_ranks: u64, replay: &Replay) -> RankClass {
+        let (case, device) = (pricing.case, &pricing.case.on().device);
         let highest = replay.highest();
-        let offload = Offload::new(request, stage, replay);
+        let offload = Offload::new(pricing, stage, replay);
         let moved = offload.bytes();
         let allocated_peak = replay.allocated_peak() - moved;
         let reserved_peak = replay.reserved_peak() - moved;
@@ -81,26 +83,26 @@ impl RankClass {
                 Amount {
                     entry: Entry::Ledger(line),
                     bytes: replay.line(line) - taken,
-                    basis: basis_of(line, request.ledger),
+                    basis: basis_of(line, pricing.ledger),
                 }
             })
             .collect();
         lines.push(Amount {
             entry: Entry::AllocatorOverhead,
             bytes: reserved_peak - allocated_peak,
-            basis: match request.ledger {
+            basis: match pricing.ledger {
                 Ledger::Shardwright(_) => super::Basis::Counted,
                 _ => super::Basis::Modelled("replay of the caching allocator of torch 2.11"),
             },
         });
-        let outside = match request.ledger {
+        let outside = match pricing.ledger {
             // Our own runtime has no device context and no communicators.
             Ledger::Shardwright(_) => Vec::new(),
-            _ => reserve::outside(request.device, request.layout, request.recipe.uses(Mixer::Moe)),
+            _ => reserve::outside(device, &case.layout, case.recipe.uses(Mixer::Moe)),
         };
         let outside_bytes: u64 = outside.iter().map(|a| a.bytes).sum();
         lines.extend(outside);
-        let budget = request.device.visible_bytes() as i64;
+        let budget = device.visible_bytes() as i64;
         RankClass {
             stage,
             first_rank,

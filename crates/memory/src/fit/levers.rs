@@ -1,10 +1,9 @@
 //! What would lower the peak: each lever changes one thing, is checked for legality, priced, and
 //! listed with what it saves on the worst rank and what it costs.
 
-use super::{Entry, Fit, FitRequest, OffloadRequest};
-use layout::request::{Balance, Engine, LayoutRequest, Recompute, RecomputeModule, ZeroStage};
-use layout::{StagePlan, check};
-use ledger::Ledger;
+use super::{Entry, Fit};
+use case::{Asked, Case};
+use layout::request::{Balance, Engine, Recompute, RecomputeModule, ZeroStage};
 use recipe::{Mixer, Recipe};
 use replay::line::Line;
 
@@ -27,116 +26,91 @@ pub struct Lever {
 struct Try {
     change: String,
     costs: &'static str,
-    request: LayoutRequest,
-    offload: OffloadRequest,
+    case: Case,
 }
 
-/// Every lever that is legal and can be priced, best first. `typed` is what the user asked for;
-/// world and cluster stay.
-pub fn levers(recipe: &Recipe, typed: &LayoutRequest, now: &FitRequest, fit: &Fit) -> Vec<Lever> {
-    let before = fit.worst().total();
-    let mut found: Vec<Lever> = tries(now, typed)
+/// Every lever that is legal and can be priced, best first: what was typed, with one change typed
+/// along.
+pub fn levers(case: &Case, fit: &Fit) -> Vec<Lever> {
+    let mut found: Vec<Lever> = tries(case)
         .into_iter()
-        .filter_map(|attempt| {
-            let after = price(recipe, now, &attempt)?;
-            let worst = after.worst();
-            Some(Lever {
-                change: attempt.change,
-                total_bytes: worst.total(),
-                saves_bytes: before as i64 - worst.total() as i64,
-                headroom_bytes: worst.headroom,
-                costs: attempt.costs,
-            })
-        })
+        .filter_map(|attempt| lever(attempt.change, attempt.costs, &attempt.case, fit))
         .collect();
-    found.extend(least_offload(now, fit));
+    found.extend(least_offload(case, fit));
     found.sort_by_key(|lever| std::cmp::Reverse(lever.saves_bytes));
     found
 }
 
+fn lever(change: String, costs: &'static str, case: &Case, fit: &Fit) -> Option<Lever> {
+    let after = Fit::price(case, fit.headroom).ok()?;
+    let worst = after.worst();
+    Some(Lever {
+        change,
+        total_bytes: worst.total(),
+        saves_bytes: fit.worst().total() as i64 - worst.total() as i64,
+        headroom_bytes: worst.headroom,
+        costs,
+    })
+}
+
 /// The least share of AdamW's state whose move makes it fit with the headroom asked for.
-fn least_offload(now: &FitRequest, fit: &Fit) -> Option<Lever> {
-    let missing = now.headroom.0 as i64 - fit.worst().headroom;
+fn least_offload(case: &Case, fit: &Fit) -> Option<Lever> {
+    let missing = fit.headroom.0 as i64 - fit.worst().headroom;
     let adam = fit.worst().line(Entry::Ledger(Line::OtherOptimizer));
-    if missing <= 0 || adam == 0 || !matches!(now.ledger, Ledger::Megatron(_)) {
+    if missing <= 0 || adam == 0 || case.engine() != Engine::Megatron {
         return None;
     }
-    let share = now.offload.optimizer + missing as f64 / adam as f64 * (1.0 - now.offload.optimizer);
+    let now = case.options.offload;
+    let share = now + missing as f64 / adam as f64 * (1.0 - now);
     let share = (share * 100.0).ceil() / 100.0;
     if share >= 1.0 {
         return None;
     }
-    let request = FitRequest { offload: OffloadRequest { optimizer: share, ..now.offload }, ..*now };
-    let after = Fit::price(&request).ok()?;
-    let worst = after.worst();
-    Some(Lever {
-        change: format!("--offload-optimizer {share}"),
-        total_bytes: worst.total(),
-        saves_bytes: fit.worst().total() as i64 - worst.total() as i64,
-        headroom_bytes: worst.headroom,
-        costs: "the least that fits on the host: memory there and the link, every step",
-    })
-}
-
-fn price(recipe: &Recipe, now: &FitRequest, attempt: &Try) -> Option<Fit> {
-    let checked = check(recipe, &attempt.request);
-    let layout = checked.layout.clone().filter(|_| checked.is_legal())?;
-    let stages = StagePlan::new(&checked.recipe, &layout, None).ok()?;
-    let request =
-        FitRequest { recipe: &checked.recipe, layout: &layout, stages: &stages, offload: attempt.offload, ..*now };
-    Fit::price(&request).ok()
+    let moved = case.with(|asked| asked.state.offload_optimizer = Some(share)).ok()?;
+    let costs = "the least that fits on the host: memory there and the link, every step";
+    lever(format!("--offload-optimizer {share}"), costs, &moved, fit)
 }
 
 /// The changes worth trying from where the layout stands.
-fn tries(now: &FitRequest, typed: &LayoutRequest) -> Vec<Try> {
-    let (recipe, layout, offload) = (now.recipe, now.layout, now.offload);
-    // Everything else stays as it was typed, so that a lever typed along gives the figure shown.
-    let base = LayoutRequest { world: Some(layout.world), ..typed.clone() };
+fn tries(case: &Case) -> Vec<Try> {
+    let (recipe, layout) = (&case.recipe, &case.layout);
     let mut list = Vec::new();
-    let mut add = |change: String, costs, request| list.push(Try { change, costs, request, offload });
+    let mut add = |change: String, costs, with: &dyn Fn(&mut Asked)| {
+        if let Ok(case) = case.with(with) {
+            list.push(Try { change, costs, case });
+        }
+    };
     let has_experts = recipe.uses(Mixer::Moe);
     if layout.tp.splits() && !layout.sp {
-        add("--sp".to_string(), "nothing: the same bytes move", LayoutRequest { sp: Some(true), ..base.clone() });
+        add("--sp".to_string(), "nothing: the same bytes move", &|asked| {
+            (asked.layout.sp, asked.layout.no_sp) = (true, false);
+        });
     }
     let blocks = RecomputeModule::ALL.iter().map(|(_, module)| *module).filter(|module| {
         layout.engine == Some(Engine::Shardwright) && module.is_ours() && module.whole().is_some_and(|m| recipe.uses(m))
     });
     for module in useful_modules(recipe).into_iter().chain(blocks) {
         if let Some(recompute) = with_module(&layout.recompute, module) {
-            let change = format!("--recompute {recompute}");
-            add(change, "that module computed twice", LayoutRequest { recompute: Some(recompute), ..base.clone() });
+            add(format!("--recompute {recompute}"), "that module computed twice", &|asked| {
+                asked.layout.recompute = Some(recompute.clone());
+            });
         }
     }
     if layout.recompute != Recompute::Full {
-        let full = LayoutRequest { recompute: Some(Recompute::Full), ..base.clone() };
-        add("--recompute full".to_string(), "every layer's forward computed twice", full);
+        add("--recompute full".to_string(), "every layer's forward computed twice", &|asked| {
+            asked.layout.recompute = Some(Recompute::Full);
+        });
     }
-    for (key, degree, costs) in [
-        ("tp", layout.tp.get(), "collectives in every layer body, smaller products"),
-        ("pp", layout.pp.get(), "a pipeline bubble, more microbatches in flight"),
-        ("cp", layout.cp.get(), "a ring under attention"),
-        ("ep", layout.ep.get(), "an all-to-all over more ranks"),
-    ] {
-        if key == "ep" && !has_experts {
-            continue;
-        }
-        let mut request = base.clone();
-        let slot = match key {
-            "tp" => &mut request.tp,
-            "pp" => &mut request.pp,
-            "cp" => &mut request.cp,
-            _ => &mut request.ep,
-        };
-        *slot = Some(degree * 2);
-        add(format!("--{key} {}", degree * 2), costs, request);
+    let (tp, pp, cp, ep) = (2 * layout.tp.get(), 2 * layout.pp.get(), 2 * layout.cp.get(), 2 * layout.ep.get());
+    add(format!("--tp {tp}"), "collectives in every layer body, smaller products", &|a| a.layout.tp = Some(tp));
+    add(format!("--pp {pp}"), "a pipeline bubble, more microbatches in flight", &|a| a.layout.pp = Some(pp));
+    add(format!("--cp {cp}"), "a ring under attention", &|a| a.layout.cp = Some(cp));
+    if has_experts {
+        add(format!("--ep {ep}"), "an all-to-all over more ranks", &|a| a.layout.ep = Some(ep));
     }
     if layout.micro_batch > 1 {
         let half = layout.micro_batch / 2;
-        add(
-            format!("--mbs {half}"),
-            "smaller products, more microbatches",
-            LayoutRequest { micro_batch: Some(half), ..base.clone() },
-        );
+        add(format!("--mbs {half}"), "smaller products, more microbatches", &|a| a.layout.mbs = Some(half));
     }
     let next = match layout.zero {
         ZeroStage::Zero => Some(ZeroStage::One),
@@ -145,30 +119,18 @@ fn tries(now: &FitRequest, typed: &LayoutRequest) -> Vec<Try> {
         ZeroStage::Three => None,
     };
     if let Some(zero) = next {
-        add(
-            format!("--zero {zero}"),
-            "gathers and scatters over replicas",
-            LayoutRequest { zero: Some(zero), ..base.clone() },
-        );
+        add(format!("--zero {zero}"), "gathers and scatters over replicas", &|a| a.layout.zero = Some(zero));
     }
     if layout.pp.splits() && layout.boundaries.is_none() && layout.balance == Balance::Layers {
-        let moved = LayoutRequest { balance: Some(Balance::Params), ..base.clone() };
-        add("--balance params".to_string(), "stages of unequal depth", moved);
+        add("--balance params".to_string(), "stages of unequal depth", &|a| a.layout.balance = Some(Balance::Params));
     }
-    if matches!(now.ledger, Ledger::Megatron(_)) {
-        let mut host = |flag: &str, request: OffloadRequest| {
-            list.push(Try {
-                change: format!("--offload-{flag} 1"),
-                costs: "host memory and the link, every step",
-                request: base.clone(),
-                offload: request,
-            });
-        };
-        if offload.optimizer < 1.0 {
-            host("optimizer", OffloadRequest { optimizer: 1.0, ..offload });
+    if case.engine() == Engine::Megatron {
+        let costs = "host memory and the link, every step";
+        if case.options.offload < 1.0 {
+            add("--offload-optimizer 1".to_string(), costs, &|a| a.state.offload_optimizer = Some(1.0));
         }
-        if offload.activations < 1.0 {
-            host("activations", OffloadRequest { activations: 1.0, ..offload });
+        if case.options.offload_activations < 1.0 {
+            add("--offload-activations 1".to_string(), costs, &|a| a.state.offload_activations = 1.0);
         }
     }
     list

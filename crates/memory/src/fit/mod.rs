@@ -14,38 +14,24 @@ pub use checklist::{Item, checklist};
 pub use classes::{PhasePeak, RankClass};
 pub use levers::{Lever, levers, useful_modules};
 pub use lines::{Amount, Basis, Entry};
-pub use offload::{Offload, OffloadRequest};
+pub use offload::Offload;
 pub use overload::{AtOverload, Overload, at_overloads};
 pub use reserve::{Communicator, communicator_bytes, communicators, outside};
 pub use review::{Change, Review, review};
 
-use hardware::Device;
-use layout::{Layout, StagePlan};
+use case::Case;
 use ledger::Ledger;
-use recipe::Recipe;
 use replay::Unmodelled;
 use units::Bytes;
 
 /// Memory to leave free unless told otherwise, for what nobody replays.
 pub const HEADROOM: Bytes = Bytes(4 << 30);
 
-/// What is to be priced.
-#[derive(Clone, Copy, Debug)]
-pub struct FitRequest<'a> {
-    /// The model, as its mode runs it.
-    pub recipe: &'a Recipe,
-    /// How it is split; must be legal.
-    pub layout: &'a Layout,
-    /// Which layers each chunk holds.
-    pub stages: &'a StagePlan,
-    /// What it runs on.
-    pub device: &'a Device,
-    /// Which engine's ledger prices it, with what that engine is told.
-    pub ledger: &'a Ledger,
-    /// What to keep on the host.
-    pub offload: OffloadRequest,
-    /// Memory to leave free, for compile peaks and fragmentation nobody replays.
-    pub headroom: Bytes,
+/// A job being priced.
+#[derive(Clone, Copy)]
+struct Pricing<'a> {
+    case: &'a Case,
+    ledger: &'a Ledger,
 }
 
 /// The answer in a word.
@@ -80,17 +66,22 @@ pub struct Fit {
     pub worst: usize,
     /// The worst class's verdict.
     pub verdict: Verdict,
+    /// Memory that was to be left free.
+    pub headroom: Bytes,
     /// What no figure here covers.
     pub unmodelled: Vec<String>,
 }
 
 impl Fit {
-    /// Prices every rank class.
-    pub fn price(request: &FitRequest) -> Result<Fit, Unmodelled> {
-        let classes = price_stages(request)?;
+    /// Prices every rank class of a job, leaving `headroom` free for compile peaks and
+    /// fragmentation nobody replays.
+    pub fn price(case: &Case, headroom: Bytes) -> Result<Fit, Unmodelled> {
+        let ledger = Ledger::of_case(case)?;
+        let pricing = Pricing { case, ledger: &ledger };
+        let classes = price_stages(pricing)?;
         let worst = (0..classes.len()).min_by_key(|&i| classes[i].headroom).unwrap_or(0);
-        let verdict = judge(classes[worst].headroom, request.headroom);
-        Ok(Fit { classes, worst, verdict, unmodelled: unmodelled(request) })
+        let verdict = judge(classes[worst].headroom, headroom);
+        Ok(Fit { classes, worst, verdict, headroom, unmodelled: unmodelled(pricing) })
     }
 
     /// The class with the least headroom.
@@ -101,9 +92,9 @@ impl Fit {
 
 /// Prices every stage, on as many threads as there are; stages that hold the same chunks under a
 /// folded schedule are replayed once.
-fn price_stages(request: &FitRequest) -> Result<Vec<RankClass>, Unmodelled> {
-    let pp = request.layout.pp.get() as usize;
-    let by_stage = &request.stages.by_stage;
+fn price_stages(pricing: Pricing) -> Result<Vec<RankClass>, Unmodelled> {
+    let pp = pricing.case.layout.pp.get() as usize;
+    let by_stage = &pricing.case.stages.by_stage;
     // Under DualPipe a stage and its mirror hold the same chunks and run the same order.
     let twin = |stage: usize| (0..stage).find(|&s| by_stage[s] == by_stage[stage]).unwrap_or(stage);
     let own: Vec<usize> = (0..pp).filter(|&stage| twin(stage) == stage).collect();
@@ -112,17 +103,20 @@ fn price_stages(request: &FitRequest) -> Result<Vec<RankClass>, Unmodelled> {
         let workers: Vec<_> = (0..threads)
             .map(|worker| {
                 let mine: Vec<usize> = own.iter().copied().skip(worker).step_by(threads).collect();
-                scope.spawn(move || mine.into_iter().map(|s| (s, RankClass::price(request, s))).collect::<Vec<_>>())
+                scope.spawn(move || mine.into_iter().map(|s| (s, RankClass::price(pricing, s))).collect::<Vec<_>>())
             })
             .collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+        workers
+            .into_iter()
+            .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
     });
     priced.sort_by_key(|(stage, _)| *stage);
     let mut classes: Vec<RankClass> = Vec::new();
     for stage in 0..pp {
-        let found = priced.iter().find(|(s, _)| *s == twin(stage)).map(|(_, class)| class.clone());
-        let class = found.unwrap_or_else(|| Err(Unmodelled::new("this stage", "its replay failed")))?;
-        classes.push(class.at_stage(stage));
+        let at = priced.binary_search_by_key(&twin(stage), |(stage, _)| *stage);
+        let (_, class) = &priced[at.expect("every stage that is no twin was priced")];
+        classes.push(class.clone()?.at_stage(stage));
     }
     Ok(classes)
 }
@@ -136,8 +130,8 @@ fn judge(headroom: i64, wanted: Bytes) -> Verdict {
 }
 
 /// What is left out of every total, by name.
-fn unmodelled(request: &FitRequest) -> Vec<String> {
-    if matches!(request.ledger, Ledger::Shardwright(_)) {
+fn unmodelled(pricing: Pricing) -> Vec<String> {
+    if matches!(pricing.ledger, Ledger::Shardwright(_)) {
         return vec![
             "this project's runtime computes on CPUs: the device only says how much memory there is".to_string(),
             "names, tables and batches, and what product kernels take for the length of a call".to_string(),
@@ -148,8 +142,9 @@ fn unmodelled(request: &FitRequest) -> Vec<String> {
         "checkpoint saving and data loading on the device".to_string(),
         "kernel autotuning buffers of the first step".to_string(),
     ];
-    if request.device.reserve.is_none() {
-        list.push(format!("memory outside the allocator on {}: the H200's stands in for it", request.device.name));
+    let device = &pricing.case.on().device;
+    if device.reserve.is_none() {
+        list.push(format!("memory outside the allocator on {}: the H200's stands in for it", device.name));
     }
     list
 }

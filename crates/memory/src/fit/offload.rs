@@ -3,9 +3,9 @@
 //! share asked for moves, but for one layer's that is always in use. Host memory and the time on
 //! the link are stated, not hidden; NVMe is not modelled.
 
-use super::FitRequest;
+use super::Pricing;
 use crate::quick::in_flight;
-use layout::OwnershipTable;
+use case::Case;
 use ledger::Ledger;
 use recipe::Optimizer;
 use replay::Replay;
@@ -14,26 +14,6 @@ use replay::line::Line;
 /// Bytes a host link moves in a second: PCIe 5.0 ×16, one direction, as the H200's datasheet gives
 /// it (128 GB/s both ways); older links take longer.
 const LINK_BYTES_PER_SECOND: f64 = 64e9;
-
-/// Shares to keep on the host, from 0 to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OffloadRequest {
-    /// Of AdamW's state.
-    pub optimizer: f64,
-    /// Of saved activations.
-    pub activations: f64,
-}
-
-impl OffloadRequest {
-    /// Shares that are moved off a ledger's figures; an engine whose ledger knows of the host itself
-    /// ([`Ledger::on_host`]) has them in its figures already.
-    pub fn of(ledger: &Ledger, optimizer: f64, activations: f64) -> OffloadRequest {
-        match ledger {
-            Ledger::Megatron(_) => OffloadRequest { optimizer, activations },
-            _ => OffloadRequest::default(),
-        }
-    }
-}
 
 /// What was moved to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -53,33 +33,38 @@ impl Offload {
     }
 
     /// Moves what was asked for off one rank of a stage.
-    pub(super) fn new(request: &FitRequest, stage: usize, replay: &Replay) -> Offload {
-        let share = whole_tensor_share(request, stage);
+    pub(super) fn new(pricing: Pricing, stage: usize, replay: &Replay) -> Offload {
+        // DeepSpeed's ledger knows of the host itself, and has it in its figures already.
+        if !matches!(pricing.ledger, Ledger::Megatron(_)) {
+            return Offload::default();
+        }
+        let case = pricing.case;
+        let share = whole_tensor_share(case, stage);
         let optimizer_bytes = (replay.line(Line::OtherOptimizer) as f64 * share).round() as u64;
         // Of the 12 bytes a parameter, each step sends a 4-byte gradient down and a 2-byte weight up.
         let optimizer_traffic = optimizer_bytes as f64 / 12.0 * 6.0;
-        let layers = request.stages.layers_of_stage(stage).count().max(1) as u64;
+        let layers = case.stages.layers_of_stage(stage).count().max(1) as u64;
         let saved = replay.line(Line::Activations);
         let movable = saved - saved / layers;
-        let activation_bytes = (movable as f64 * request.offload.activations.clamp(0.0, 1.0)) as u64;
-        let flights = in_flight(request.layout, stage as u64).max(256) as f64 / 256.0;
+        let activation_bytes = (movable as f64 * case.options.offload_activations) as u64;
+        let flights = in_flight(&case.layout, stage as u64).max(256) as f64 / 256.0;
         // Every microbatch's activations go down once and come back once.
-        let activation_traffic = 2.0 * activation_bytes as f64 / flights * request.layout.microbatches as f64;
+        let activation_traffic = 2.0 * activation_bytes as f64 / flights * case.layout.microbatches as f64;
         let link_seconds = (optimizer_traffic + activation_traffic) / LINK_BYTES_PER_SECOND;
         Offload { optimizer_bytes, activation_bytes, link_seconds }
     }
 }
 
 /// The share of AdamW's state that whole tensors come to, largest first.
-fn whole_tensor_share(request: &FitRequest, stage: usize) -> f64 {
-    let share = request.offload.optimizer.clamp(0.0, 1.0);
+fn whole_tensor_share(case: &Case, stage: usize) -> f64 {
+    let share = case.options.offload;
     if share == 0.0 || share == 1.0 {
         return share;
     }
-    let Ok(table) = OwnershipTable::new(request.recipe, request.layout) else { return 0.0 };
+    let table = &case.table;
     let stepped = table.rows.iter().filter(|row| row.tensor.optimizer == Optimizer::AdamW);
     let mut sizes: Vec<u64> =
-        stepped.map(|row| row.part_elements(request.layout) * table.copies_on_stage(row, stage)).collect();
+        stepped.map(|row| row.part_elements(&case.layout) * table.copies_on_stage(row, stage)).collect();
     sizes.sort_unstable_by_key(|size| std::cmp::Reverse(*size));
     let total: u64 = sizes.iter().sum();
     let wanted = share * total as f64;

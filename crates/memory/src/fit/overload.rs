@@ -1,7 +1,8 @@
 //! Memory as a function of routing skew: what the rank whose experts are hot holds, and the
 //! factor at which it no longer fits.
 
-use super::{Fit, FitRequest};
+use super::Fit;
+use case::Case;
 use replay::Unmodelled;
 
 /// The worst class at one overload factor.
@@ -27,12 +28,11 @@ pub struct Overload {
 }
 
 /// Prices the worst class at each factor, and finds the one at which it breaks.
-pub fn at_overloads(request: &FitRequest, factors: &[f64]) -> Result<Option<Overload>, Unmodelled> {
-    let Some(most) = most_overload(request) else { return Ok(None) };
+pub fn at_overloads(case: &Case, factors: &[f64]) -> Result<Option<Overload>, Unmodelled> {
+    let Some(most) = most_overload(case) else { return Ok(None) };
     let price = |factor: f64| -> Result<AtOverload, Unmodelled> {
-        let unskewed = || Unmodelled::new("routing skew", "this engine's ledger replays balanced routing only");
-        let ledger = request.ledger.overloaded(factor).ok_or_else(unskewed)?;
-        let fit = Fit::price(&FitRequest { ledger: &ledger, ..*request })?;
+        let skewed = case.with_options(|options| options.overload = factor);
+        let fit = Fit::price(&skewed, super::HEADROOM)?;
         let worst = fit.worst();
         Ok(AtOverload { factor, total: worst.total(), headroom: worst.headroom })
     };
@@ -52,9 +52,9 @@ pub fn at_overloads(request: &FitRequest, factors: &[f64]) -> Result<Option<Over
 
 /// The largest factor there is: each token can choose a rank's experts at most `min(top_k, local
 /// experts)` times, on every peer at once.
-fn most_overload(request: &FitRequest) -> Option<f64> {
-    let moe = request.recipe.moe.as_ref().filter(|_| request.recipe.uses(recipe::Mixer::Moe))?;
-    let ep = request.layout.ep.get();
+fn most_overload(case: &Case) -> Option<f64> {
+    let moe = case.recipe.moe.as_ref().filter(|_| case.recipe.uses(recipe::Mixer::Moe))?;
+    let ep = case.layout.ep.get();
     let local = moe.experts / ep;
     (ep > 1).then(|| ep as f64 * moe.top_k.min(local) as f64 / moe.top_k as f64)
 }

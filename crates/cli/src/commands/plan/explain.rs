@@ -1,19 +1,18 @@
 //! Why a layout is not the best: illegal by which rule, too large on which stage and line, or
 //! slower in which part.
 
+use super::Solved;
 use super::json::layout_of;
 use super::text::{flags_of, seconds};
-use super::{Asked, Solved};
-use crate::args::ExplainArgs;
 use crate::commands::fit::unmodelled;
 use crate::outcome::Refusal;
 use crate::table::{Table, heading, wrap};
-use clap::Parser;
-use cost::{Prices, Step};
+use case::{Asked, Case, Terms};
+use cost::Step;
 use diag::{Blame, Finding, Severity};
-use layout::{Checked, Layout, LayoutRequest, StagePlan, check};
-use memory::fit::{Fit, FitRequest, OffloadRequest, Verdict};
-use recipe::Mode;
+use layout::Layout;
+use memory::fit::{Fit, Verdict};
+use recipe::import::megatron_args::shell_words;
 use search::Batch;
 use serde_json::{Value, json};
 use units::Bytes;
@@ -22,72 +21,62 @@ use units::Bytes;
 type Explained = (String, Value);
 
 /// Explains the layout typed behind `--explain`.
-pub fn explain(asked: &Asked, solved: &Solved, typed: &str) -> Result<Explained, Refusal> {
-    let (request, share) = request(asked, solved, typed)?;
-    let checked = check(&asked.recipe, &request);
+pub fn explain(solved: &Solved, typed: &str) -> Result<Explained, Refusal> {
+    let question = &solved.space.question;
     let title = heading(&format!("Why not {typed}"));
-    let legal = checked.layout.clone().filter(|_| checked.is_legal());
-    let Some(layout) = legal else { return Ok(illegal(&title, &checked)) };
-    let stages = StagePlan::new(&checked.recipe, &layout, None)?;
-    let ledger = (solved.space.question.ledger)(&checked.recipe, &layout).and_then(|ledger| ledger.on_host(share));
-    let ledger = ledger.map_err(|e| unmodelled(&e))?;
-    let fit_request = FitRequest {
-        recipe: &checked.recipe,
-        layout: &layout,
-        stages: &stages,
-        device: &asked.cluster.device,
-        ledger: &ledger,
-        offload: OffloadRequest::of(&ledger, share, 0.0),
-        headroom: solved.space.question.headroom,
+    let asked = asked(solved, typed)?;
+    let case = match Case::new(asked, question.recipe.clone(), Some(question.cluster.clone()), Terms::RUN) {
+        Ok(case) => case,
+        Err(findings) => return Ok(illegal(&title, &findings)),
     };
-    let fit = Fit::price(&fit_request).map_err(|e| unmodelled(&e))?;
-    let options = cost::Options { offload: share, ..solved.space.question.options };
-    let step = Prices::new(&checked.recipe, &layout, &asked.cluster, &options).and_then(|p| p.step(&layout, &stages));
+    let fit = Fit::price(&case, question.headroom).map_err(|e| unmodelled(&e))?;
+    let step = cost::step(&case);
     let step = step.map_err(|e| Finding::error("plan/unpriced", Blame::Engine, e.what.clone(), e.to_string()))?;
-    let mut text = title + &wrap(&flags_of(&layout, share), "  ", 100);
-    let mut value = json!({ "layout": layout_of(&layout, share), "legal": true, "verdict": fit.verdict,
+    let share = case.options.offload;
+    let mut text = title + &wrap(&flags_of(&case.layout, share), "  ", 100);
+    let mut value = json!({ "layout": layout_of(&case.layout, share), "legal": true, "verdict": fit.verdict,
         "headroom_bytes": fit.worst().headroom, "seconds": step.seconds });
     if fit.verdict != Verdict::Fits {
-        let (words, line) = too_large(&fit, solved.space.question.headroom);
+        let (words, line) = too_large(&fit, question.headroom);
         text += &words;
         value["line"] = json!(line);
         value["stage"] = json!(fit.worst().stage);
     }
-    if let Some(best) = &solved.answer.best {
-        let (words, parts) = slower([&best.layout, &layout], [&best.step, &step]);
+    if let Some(best) = solved.answer.best() {
+        let (words, parts) = slower([&best.case.layout, &case.layout], [&best.step, &step]);
         text += &words;
         value["slower"] = parts;
     }
     Ok((text, value))
 }
 
-/// The layout as typed, with what the question fixes.
-fn request(asked: &Asked, solved: &Solved, typed: &str) -> Result<(LayoutRequest, f64), Refusal> {
-    let words = typed.split_whitespace();
-    let parsed = ExplainArgs::try_parse_from(words).map_err(|error| {
-        let message = error.render().to_string().lines().next().unwrap_or("").trim_start_matches("error: ").to_string();
+/// What was typed, with the question's own batch, engine and state where nothing else was.
+fn asked(solved: &Solved, typed: &str) -> Result<Asked, Refusal> {
+    let question = &solved.space.question;
+    let words: Vec<String> = std::iter::once("recipe".to_string()).chain(shell_words(typed)).collect();
+    let given = Asked::parse(&words).map_err(|message| {
         Finding::error("plan/explain", Blame::Usage, "explain", message).hint("give layout flags, as \"--tp 8 --pp 4\"")
     })?;
-    let mut request = parsed.layout.request();
-    request.world = Some(solved.space.world);
-    request.sequence = request.sequence.or(Some(solved.space.sequence));
-    request.engine = request.engine.or(asked.pinned.engine);
-    request.vocab_multiple = request.vocab_multiple.or(asked.pinned.vocab_multiple);
-    if request.microbatches.is_none() && request.global_batch.is_none() {
+    let mut asked = question.asked.clone();
+    (asked.recipe.with, asked.recipe.without, asked.state.optimizer) = (Vec::new(), Vec::new(), None);
+    asked.state.offload_optimizer = given.state.offload_optimizer.or(asked.state.offload_optimizer);
+    let mut layout = given.layout;
+    layout.seq = layout.seq.or(Some(solved.space.sequence));
+    layout.engine = layout.engine.or(asked.layout.engine);
+    layout.mode = layout.mode.or(asked.layout.mode);
+    layout.vocab_multiple = layout.vocab_multiple.or(asked.layout.vocab_multiple);
+    if layout.microbatches.is_none() && layout.gbs.is_none() {
         match solved.space.batch {
-            Batch::Global(global) => request.global_batch = Some(global),
-            Batch::Count(count) => request.microbatches = Some(count),
+            Batch::Global(global) => layout.gbs = Some(global),
+            Batch::Count(count) => layout.microbatches = Some(count),
         }
     }
-    if request.mode.is_none() {
-        let usual = if request.tp == Some(1) { Mode::AuthorDp } else { Mode::NemoNative };
-        request.mode = asked.pinned.mode.or(asked.recipe.modes.contains(&usual).then_some(usual));
-    }
-    Ok((request, parsed.offload_optimizer.clamp(0.0, 1.0)))
+    asked.layout = layout;
+    Ok(asked)
 }
 
-fn illegal(title: &str, checked: &Checked) -> Explained {
-    let errors: Vec<&Finding> = checked.findings.iter().filter(|f| f.severity == Severity::Error).collect();
+fn illegal(title: &str, findings: &[Finding]) -> Explained {
+    let errors: Vec<&Finding> = findings.iter().filter(|f| f.severity == Severity::Error).collect();
     let words: String = errors
         .iter()
         .map(|f| {

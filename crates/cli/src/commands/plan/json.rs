@@ -1,28 +1,31 @@
 //! A plan for machines.
 
-use super::text::{difference, flags_of, misfits, rate};
-use super::{Asked, Solved};
+use super::text::{difference, flags_of, given_up, misfits, rate};
+use super::{Solved, Wanted};
 use crate::args::PlanArgs;
+use crate::commands::typed;
 use layout::Layout;
 use memory::fit::RankClass;
-use search::{Choice, Neighbour, Simulated};
+use search::{Choice, ModeAnswer, Neighbour, Simulated};
 use serde_json::{Map, Value, json};
 
 /// Everything that is shown, and what a screen has no room for.
-pub fn of(args: &PlanArgs, asked: &Asked, solved: &Solved) -> Value {
+pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
     let (found, answer) = (&solved.found, &solved.answer);
-    let counts = asked.recipe.counts().all;
-    let frontier: Vec<Value> = found.best.frontier.iter().map(|s| simulated(solved, s)).collect();
-    let top: Vec<Value> = found.best.top.iter().take(args.search.top.max(1)).map(|s| simulated(solved, s)).collect();
-    let near = |n: &Neighbour| answer.best.as_ref().map(|best| neighbour(best, n));
+    let counts = wanted.recipe.counts().all;
+    let kept = solved.kept();
+    let frontier: Vec<Value> = kept.frontier.iter().map(|s| simulated(solved, s)).collect();
+    let top: Vec<Value> = kept.top.iter().take(args.search.top.max(1)).map(|s| simulated(solved, s)).collect();
+    let near = |n: &Neighbour| answer.best().map(|best| neighbour(solved, best, n));
     json!({
-        "recipe": asked.recipe.name, "cluster": asked.cluster, "total": counts.total, "active": counts.active,
-        "engine": asked.pinned.engine.map(|engine| engine.name()), "gbs_assumed": !solved.space.is_batch_typed,
+        "recipe": wanted.recipe.name, "cluster": wanted.cluster, "total": counts.total, "active": counts.active,
+        "engine": wanted.pinned.engine.map(|engine| engine.name()), "gbs_assumed": !solved.space.is_batch_typed,
         "seq": solved.space.sequence, "headroom_bytes": solved.space.question.headroom,
-        "best": answer.best.as_ref().map(best),
+        "best": answer.best().map(best),
+        "modes": answer.modes.iter().map(|mode| mode_json(solved, mode)).collect::<Vec<_>>(),
         "alternatives": answer.neighbours.iter().filter_map(near).collect::<Vec<_>>(),
         "frontier": frontier, "top": top,
-        "unseated": answer.unseated.iter()
+        "refuted": answer.refuted()
             .map(|u| json!({ "flags": u.layout.all_flags(), "why": u.why, "missing_bytes": u.missing })).collect::<Vec<_>>(),
         "rejected": rejected(solved),
         "worst_stage": worst_stage(solved),
@@ -42,7 +45,7 @@ fn rejected(solved: &Solved) -> Value {
     map.extend(found.counts.refused.iter().map(|(rule, number)| (rule.to_string(), json!(number))));
     map.extend(misfits(solved).into_iter().map(|(line, number)| (line, json!(number))));
     map.insert("slower-by-bound".to_string(), json!(found.tally.bounded));
-    let frontier = found.best.frontier.len() as u64;
+    let frontier = solved.kept().frontier.len() as u64;
     map.insert("dominated".to_string(), json!(found.tally.fit.saturating_sub(frontier)));
     Value::Object(map)
 }
@@ -70,14 +73,16 @@ pub fn layout_of(layout: &Layout, offload: f64) -> Value {
 fn best(choice: &Choice) -> Value {
     let stage = |class: &RankClass| {
         json!({ "stage": class.stage, "example_rank": class.first_rank, "rank_params": class.params,
-            "total_bytes": class.total(), "headroom_bytes": class.headroom })
+            "total_bytes": class.total(), "allocated_peak_bytes": class.allocated_peak,
+            "reserved_peak_bytes": class.reserved_peak, "headroom_bytes": class.headroom,
+            "host_bytes": class.offload.bytes() })
     };
     json!({
-        "layout": layout_of(&choice.layout, choice.offload),
-        "step": choice.step, "verdict": choice.fit.verdict, "complexity": choice.complexity,
+        "layout": layout_of(&choice.case.layout, choice.case.options.offload), "flags": typed(&choice.case),
+        "case": choice.case.to_json(), "step": choice.step, "verdict": choice.fit.verdict, "complexity": choice.complexity,
         "headroom_bytes": choice.fit.worst().headroom,
         "stages": choice.fit.classes.iter().map(stage).collect::<Vec<_>>(),
-        "layers": choice.stages.layer_counts(),
+        "layers": choice.case.stages.layer_counts(),
         "notes": choice.notes,
     })
 }
@@ -92,9 +97,22 @@ fn simulated(solved: &Solved, one: &Simulated) -> Value {
     })
 }
 
-fn neighbour(best: &Choice, one: &Neighbour) -> Value {
+/// A mode's best beside the others': what it gives up, and what that gains.
+fn mode_json(solved: &Solved, answer: &ModeAnswer) -> Value {
+    let mode = &solved.space.modes[answer.mode];
     json!({
-        "axis": one.axis, "change": difference(best, one), "flags": one.layout.all_flags(), "seconds": one.seconds,
+        "mode": mode.mode.map(|mode| mode.name()), "gives_up": given_up(mode),
+        "best": answer.best.as_ref().map(|best| json!({
+            "flags": typed(&best.case), "seconds": best.step.seconds,
+            "tokens_per_second_per_device": best.step.tokens_per_second_per_device,
+            "total_bytes": best.fit.worst().total(), "headroom_bytes": best.fit.worst().headroom,
+        })),
+    })
+}
+
+fn neighbour(solved: &Solved, best: &Choice, one: &Neighbour) -> Value {
+    json!({
+        "axis": one.axis, "change": difference(solved, best, one), "flags": one.layout.all_flags(), "seconds": one.seconds,
         "slower": one.slower, "headroom_bytes": one.headroom,
     })
 }

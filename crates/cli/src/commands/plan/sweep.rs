@@ -1,7 +1,7 @@
 //! The same question over several clusters and sequence lengths: a table, CSV, and a plot.
 
 use super::text::{flags_of, seconds};
-use super::{Asked, with_solution};
+use super::{Wanted, with_solution};
 use crate::args::PlanArgs;
 use crate::commands::model_line;
 use crate::files::write_atomically;
@@ -53,13 +53,13 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
     let mut head = String::new();
     for &sequence in &sequences {
         for on in clusters {
-            let asked = Asked::new(args, on, sequence)?;
+            let wanted = Wanted::new(args, on, sequence)?;
             if head.is_empty() {
-                head = model_line(&asked.recipe) + "\n";
+                head = model_line(&wanted.recipe) + "\n";
             }
-            rows.push(with_solution(args, &asked, |solved| {
-                let best = solved.answer.best.as_ref().map(|best| Best {
-                    flags: flags_of(&best.layout, best.offload),
+            rows.push(with_solution(args, &wanted, |solved| {
+                let best = solved.answer.best().map(|best| Best {
+                    flags: flags_of(&best.case.layout, best.case.options.offload),
                     seconds: best.step.seconds,
                     tokens: best.step.tokens_per_second_per_device,
                     mfu: best.step.mfu,

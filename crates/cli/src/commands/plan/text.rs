@@ -1,52 +1,52 @@
 //! A plan on one screen.
 
 use super::written::Written;
-use super::{Asked, Solved};
+use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::commands::fit::{fit_lines, verdict_text};
-use crate::commands::{model_line, shorten};
+use crate::commands::{model_line, shorten, typed};
 use crate::picture;
 use crate::table::{Table, heading, wrap};
+use case::Part;
 use hardware::{Cluster, Link};
-use launch::quote;
 use layout::Layout;
-use memory::fit::{Fit, FitRequest, OffloadRequest, RankClass, levers};
-use search::{Batch, Choice, MemoryLine, Neighbour, TOKENS_PER_STEP};
+use memory::fit::{Fit, RankClass, levers};
+use search::{Batch, Choice, MemoryLine, ModeSpace, Neighbour, TOKENS_PER_STEP};
 use units::{Bytes, count, exact};
 
 /// Lines of the space's rejects and of neighbours that a screen has room for.
 const SHOWN: usize = 3;
 
-/// Stages drawn; of more, the first, the worst and the last.
-const DRAWN: usize = 8;
+/// Stages in the picture; of more, the first, the worst and the last.
+const PICTURED: usize = 8;
 
 /// Everything.
-pub fn screen(args: &PlanArgs, asked: &Asked, solved: &Solved, written: Option<&Written>) -> String {
-    let mut text = head(args, asked);
-    text += &match &solved.answer.best {
+pub fn screen(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option<&Written>) -> String {
+    let mut text = head(args, wanted);
+    text += &match solved.answer.best() {
         Some(best) => {
-            chosen(asked, solved, best)
+            chosen(wanted, solved, best)
                 + &memory(solved, best)
                 + &step(best)
                 + &alternatives(solved, best)
                 + &top(args, solved)
         }
         None if solved.found.counts.legal == 0 => nothing_legal(solved),
-        None => nothing_fits(asked, solved),
+        None => nothing_fits(wanted, solved),
     };
     text += &space(solved);
     if args.search.stats {
         text += &stats(solved);
     }
-    if let Some(best) = &solved.answer.best {
-        text += &next_steps(args, best, written.and_then(Written::flags));
+    if let Some(best) = solved.answer.best() {
+        text += &next_steps(best, written.and_then(Written::flags));
     }
     text
 }
 
-fn head(args: &PlanArgs, asked: &Asked) -> String {
-    let (counts, cluster) = (asked.recipe.counts().all, &asked.cluster);
-    let mut text = model_line(&asked.recipe) + "\n";
+fn head(args: &PlanArgs, wanted: &Wanted) -> String {
+    let (counts, cluster) = (wanted.recipe.counts().all, &wanted.cluster);
+    let mut text = model_line(&wanted.recipe) + "\n";
     text += &format!("  {} parameters, {} active on a token\n", exact(counts.total), count(counts.active));
     text += &format!(
         "\x1b[1m{}\x1b[0m  {} × {} {}, {} visible on each; {}\n",
@@ -76,8 +76,8 @@ fn islands(cluster: &Cluster) -> String {
 }
 
 /// What was searched for, in a line.
-fn terms(asked: &Asked, solved: &Solved) -> String {
-    let engine = match (asked.pinned.engine, asked.engine_typed) {
+fn terms(wanted: &Wanted, solved: &Solved) -> String {
+    let engine = match (wanted.pinned.engine, wanted.engine_typed) {
         (Some(engine), true) => format!("for {engine}"),
         (Some(engine), false) => format!("for {engine} (--engine says otherwise)"),
         (None, _) => "for any engine".to_string(),
@@ -99,9 +99,9 @@ pub fn flags_of(layout: &Layout, offload: f64) -> String {
     layout.all_flags() + &host
 }
 
-fn chosen(asked: &Asked, solved: &Solved, best: &Choice) -> String {
-    let mut text = heading(&format!("Best {}", terms(asked, solved)));
-    text += &wrap(&flags_of(&best.layout, best.offload), "  ", 100);
+fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
+    let mut text = heading(&format!("Best {}", terms(wanted, solved)));
+    text += &wrap(&flags_of(&best.case.layout, best.case.options.offload), "  ", 100);
     let step = &best.step;
     text += &format!(
         "  step {}, {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
@@ -112,21 +112,9 @@ fn chosen(asked: &Asked, solved: &Solved, best: &Choice) -> String {
         100.0 * step.bubble,
         step.bound
     );
-    if let Some(mode) = best.layout.mode {
-        let given_up: Vec<&str> = asked
-            .recipe
-            .in_mode(mode)
-            .map(|(_, seams)| seams.iter().filter(|s| s.gives_up).map(|s| s.name).collect())
-            .unwrap_or_default();
-        let words = if given_up.is_empty() {
-            "nothing is given up".to_string()
-        } else {
-            format!("gives up {}", given_up.join(", "))
-        };
-        text += &format!("  mode {mode}: {words}\n");
-    }
-    if let Some(first) = solved.answer.unseated.first() {
-        let more = solved.answer.unseated.len();
+    text += &modes(solved, best);
+    if let Some(first) = solved.answer.refuted().next() {
+        let more = solved.answer.refuted().count();
         text += &wrap(&format!("{more} faster by the quick sums fell to the replay, first: {}", first.why), "  ", 100);
     }
     if solved.caution.0 > 0 {
@@ -135,9 +123,37 @@ fn chosen(asked: &Asked, solved: &Solved, best: &Choice) -> String {
     text
 }
 
+/// The features and blocks that a mode does not run, by name.
+pub fn given_up(mode: &ModeSpace) -> Vec<&'static str> {
+    mode.given_up().map(|seam| seam.name).collect()
+}
+
+/// What the chosen mode gives up, and what the others would: modes are compared, never mixed.
+fn modes(solved: &Solved, best: &Choice) -> String {
+    let each = |choice: &Choice| choice.step.seconds / choice.case.layout.global_batch as f64;
+    let mut text = String::new();
+    for answer in &solved.answer.modes {
+        let mode = &solved.space.modes[answer.mode];
+        let Some(name) = mode.mode else { return text };
+        let gone = given_up(mode);
+        let gone =
+            if gone.is_empty() { "nothing is given up".to_string() } else { format!("gives up {}", gone.join(", ")) };
+        text += &match &answer.best {
+            Some(choice) if choice.point == best.point => format!("  mode {name}: {gone}\n"),
+            Some(choice) => {
+                let slower = 100.0 * (each(choice) / each(best) - 1.0);
+                let flags = flags_of(&choice.case.layout, choice.case.options.offload);
+                wrap(&format!("beside it mode {name} ({gone}): {slower:+.1}% time a sequence, {flags}"), "  ", 100)
+            }
+            None => format!("  beside it mode {name} ({gone}): nothing fits\n"),
+        };
+    }
+    text
+}
+
 fn memory(solved: &Solved, best: &Choice) -> String {
     let device = &solved.space.question.cluster.device;
-    let classes = drawn(&best.fit);
+    let classes = pictured(&best.fit);
     let mut text = heading("Memory of one rank a stage (replayed)");
     text += &picture::bars(&classes, device.visible_bytes(), 60);
     if classes.len() < best.fit.classes.len() {
@@ -155,8 +171,8 @@ fn memory(solved: &Solved, best: &Choice) -> String {
 }
 
 /// All stages, or the first, the worst and the last of many.
-fn drawn(fit: &Fit) -> Vec<RankClass> {
-    if fit.classes.len() <= DRAWN {
+fn pictured(fit: &Fit) -> Vec<RankClass> {
+    if fit.classes.len() <= PICTURED {
         return fit.classes.clone();
     }
     let last = fit.classes.len() - 1;
@@ -191,7 +207,7 @@ fn alternatives(solved: &Solved, best: &Choice) -> String {
     let mut table = Table::new(&["instead", "step", "slower", "headroom"]).right(&[1, 2, 3]);
     for neighbour in solved.answer.neighbours.iter().take(SHOWN) {
         table.row([
-            shorten(&difference(best, neighbour), 60),
+            shorten(&difference(solved, best, neighbour), 60),
             seconds(neighbour.seconds),
             format!("{:+.1}%", 100.0 * neighbour.slower),
             Bytes(neighbour.headroom.max(0) as u64).to_string(),
@@ -200,30 +216,22 @@ fn alternatives(solved: &Solved, best: &Choice) -> String {
     heading("One change away") + &table.render()
 }
 
-/// The flags in which a neighbour differs; what follows from them is left out.
-pub fn difference(best: &Choice, neighbour: &Neighbour) -> String {
-    const FOLLOW: [&str; 2] = ["dp", "microbatches"];
-    let pairs = |flags: &str| -> Vec<(String, String)> {
-        let split = flags.split("--").filter(|f| !f.trim().is_empty());
-        split
-            .map(|f| {
-                f.trim()
-                    .split_once(' ')
-                    .map_or((f.trim().to_string(), String::new()), |(a, b)| (a.to_string(), b.to_string()))
-            })
-            .collect()
-    };
-    let offload = match neighbour.point.offload {
-        search::Offload::Host => 1.0,
-        search::Offload::Device if neighbour.axis == "offload" => 0.0,
-        search::Offload::Device => best.offload,
-    };
-    let (old, new) = (pairs(&flags_of(&best.layout, best.offload)), pairs(&flags_of(&neighbour.layout, offload)));
-    let is_new = |pair: &&(String, String)| !old.contains(*pair) && !FOLLOW.contains(&pair.0.as_str());
-    let mut words: Vec<String> = new.iter().filter(is_new).map(|(flag, value)| format!("--{flag} {value}")).collect();
-    let gone =
-        old.iter().filter(|(flag, _)| !new.iter().any(|(other, _)| other == flag) && !FOLLOW.contains(&flag.as_str()));
-    words.extend(gone.map(|(flag, _)| format!("no --{flag}")));
+/// Flags in which a neighbour differs; what follows from them is left out.
+pub fn difference(solved: &Solved, best: &Choice, neighbour: &Neighbour) -> String {
+    const FOLLOW: [&str; 5] = ["world", "dp", "edp", "microbatches", "gbs"];
+    let Ok(case) = solved.space.case(&neighbour.point) else { return String::new() };
+    let differences = best.case.differences(&case);
+    let of_layout = differences.iter().filter(|d| matches!(d.part, Part::Layout | Part::Options));
+    let shown = of_layout.filter(|d| !FOLLOW.contains(&d.key.as_str()));
+    let words: Vec<String> = shown
+        .map(|d| match (d.key.as_str(), d.new.as_str()) {
+            (key, "") => format!("no --{key}"),
+            ("sp", "false") => "--no-sp".to_string(),
+            ("sp", _) => "--sp".to_string(),
+            ("boundaries", cuts) => format!("--boundaries {}", cuts.trim_matches(['[', ']'])),
+            (key, value) => format!("--{key} {value}"),
+        })
+        .collect();
     words.join(" ")
 }
 
@@ -232,7 +240,7 @@ fn top(args: &PlanArgs, solved: &Solved) -> String {
         return String::new();
     }
     let mut table = Table::new(&["ms a sequence", "headroom", "complexity", "layout"]).right(&[0, 1, 2]);
-    for simulated in solved.found.best.top.iter().take(args.search.top) {
+    for simulated in solved.kept().top.iter().take(args.search.top) {
         let layout = solved.space.layout(&simulated.point);
         table.row([
             format!("{:.3}", 1e3 * simulated.per_sequence),
@@ -247,7 +255,7 @@ fn top(args: &PlanArgs, solved: &Solved) -> String {
 /// The space in one line that counts everything, and what refused most.
 fn space(solved: &Solved) -> String {
     let (counts, tally) = (&solved.found.counts, &solved.found.tally);
-    let frontier = solved.found.best.frontier.len() as u64;
+    let frontier = solved.kept().frontier.len() as u64;
     let unpriced: u64 = tally.unpriced.values().sum();
     let mut line = format!(
         "{} layouts: {} illegal, {} slower by bound, {} priced ({} do not fit, {} dominated, {frontier} on the frontier), {} simulated",
@@ -303,31 +311,19 @@ fn nothing_legal(solved: &Solved) -> String {
     heading("No layout is legal") + &table.render() + "  `shardwright check` says what each rule asks for\n"
 }
 
-fn nothing_fits(asked: &Asked, solved: &Solved) -> String {
+fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
     let Some((_, point)) = solved.found.tally.nearest else {
         return heading("No layout has a price") + &unpriced(solved);
     };
     let layout = solved.space.layout(&point);
     let share = solved.space.question.offload.share(point.offload);
-    let mut text = heading(&format!("No layout fits {}", terms(asked, solved)));
+    let mut text = heading(&format!("No layout fits {}", terms(wanted, solved)));
     text += &wrap(&format!("nearest: {}", flags_of(&layout, share)), "  ", 100);
-    let recipe = &solved.space.realms[point.realm].recipe;
-    let Ok(stages) = layout::StagePlan::new(recipe, &layout, None) else { return text };
-    let Ok(ledger) = (solved.space.question.ledger)(recipe, &layout) else { return text };
-    let request = FitRequest {
-        recipe,
-        layout: &layout,
-        stages: &stages,
-        device: &solved.space.question.cluster.device,
-        ledger: &ledger,
-        offload: OffloadRequest { optimizer: share, ..OffloadRequest::default() },
-        headroom: solved.space.question.headroom,
-    };
-    let Ok(fit) = Fit::price(&request) else { return text };
-    text += &verdict_text(&fit, &request);
-    text += &picture::bars(&drawn(&fit), request.device.visible_bytes(), 60);
-    let typed = layout::LayoutRequest { world: None, ..asked.pinned.clone() };
-    let found = levers(&asked.recipe, &as_request(&layout, &typed), &request, &fit);
+    let Ok(case) = solved.space.case(&point) else { return text };
+    let Ok(fit) = Fit::price(&case, solved.space.question.headroom) else { return text };
+    text += &verdict_text(&case, &fit);
+    text += &picture::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
+    let found = levers(&case, &fit);
     let mut table = Table::new(&["what would help", "saves", "headroom then"]).right(&[1, 2]);
     for lever in found.iter().filter(|lever| lever.saves_bytes > 0).take(SHOWN) {
         let headroom = match u64::try_from(lever.headroom_bytes) {
@@ -337,26 +333,6 @@ fn nothing_fits(asked: &Asked, solved: &Solved) -> String {
         table.row([lever.change.clone(), Bytes(lever.saves_bytes as u64).to_string(), headroom]);
     }
     text + &table.render() + "  or more devices, a smaller --gbs or --seq, or less --keep-headroom\n"
-}
-
-/// What was typed, with every degree of a layout pinned.
-fn as_request(layout: &Layout, typed: &layout::LayoutRequest) -> layout::LayoutRequest {
-    layout::LayoutRequest {
-        tp: Some(layout.tp.get()),
-        cp: Some(layout.cp.get()),
-        pp: Some(layout.pp.get()),
-        vpp: Some(layout.vpp.get()),
-        ep: Some(layout.ep.get()),
-        etp: Some(layout.etp.get()),
-        zero: Some(layout.zero),
-        micro_batch: Some(layout.micro_batch),
-        global_batch: Some(layout.global_batch),
-        schedule: Some(layout.schedule),
-        recompute: Some(layout.recompute.clone()),
-        boundaries: layout.boundaries.clone(),
-        mode: layout.mode,
-        ..typed.clone()
-    }
 }
 
 fn unpriced(solved: &Solved) -> String {
@@ -401,26 +377,12 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-/// The same question asked of the other commands, with everything that was typed.
-fn next_steps(args: &PlanArgs, best: &Choice, besides: Option<&str>) -> String {
-    let mut flags = best.layout.all_flags();
-    for (flag, features) in [("with", &args.recipe.with), ("without", &args.recipe.without)] {
-        if !features.is_empty() {
-            let names: Vec<_> = features.iter().map(|f| f.name()).collect();
-            flags += &format!(" --{flag} {}", names.join(","));
-        }
-    }
-    let host = if best.offload > 0.0 && args.state.offload_optimizer.is_none() {
-        format!(" --offload-optimizer {}", best.offload)
-    } else {
-        String::new()
-    };
-    let (name, world) = (quote::shell(&args.recipe.recipe), best.layout.world);
-    let on = format!("{}{}{host}", quote::shell(&args.on), args.state.flags());
-    let look = heading("Look closer")
-        + &format!("  shardwright fit    {name} {flags} --on {on}\n")
-        + &format!("  shardwright stages {name} {flags} --world {world}\n");
+/// The same job handed to the other commands.
+fn next_steps(best: &Choice, besides: Option<&str>) -> String {
+    let job = typed(&best.case);
+    let look =
+        heading("Look closer") + &format!("  shardwright fit {job}\n") + &format!("  shardwright stages {job}\n");
     let Some(besides) = besides else { return look };
     look + &heading("Launch it (the directory to hand to your cluster)")
-        + &format!("  shardwright launch {name} {flags} --on {on}{besides} --scheduler slurm --out launch\n")
+        + &format!("  shardwright launch {job}{besides} --scheduler slurm --out launch\n")
 }

@@ -1,12 +1,10 @@
 //! Whether `launch` writes the best layout down: what an engine has no block for is known before a
 //! person copies the command.
 
-use super::{Asked, Solved};
-use diag::{Finding, Severity};
-use launch::job::{Frontend, Job, Seams};
-use launch::{Policy, engines};
-use memory::fit::OffloadRequest;
-use recipe::Seam;
+use case::{Case, Purpose, Seams, Terms};
+use diag::{Finding, Severity, refuses};
+use launch::job::{Frontend, Job};
+use launch::{Policy, engines, lanes};
 use search::Choice;
 
 /// What `launch` says of a layout.
@@ -21,36 +19,14 @@ pub enum Written {
 
 impl Written {
     /// Tries it, for the engine that was searched for; `any` has none to ask.
-    pub fn of(asked: &Asked, solved: &Solved, best: &Choice) -> Written {
-        if best.layout.engine.is_none() {
+    pub fn of(best: &Choice) -> Written {
+        if best.case.layout.engine.is_none() {
             return Written::AsItStands;
         }
-        let space = solved.space;
-        let recipe = &space.realms[best.point.realm].recipe;
-        let told = (space.question.ledger)(recipe, &best.layout).and_then(|ledger| ledger.on_host(best.offload)).ok();
-        let mode = best.layout.mode.and_then(|mode| asked.recipe.in_mode(mode).ok());
-        let seams: Vec<Seam> = mode.map_or_else(Vec::new, |(_, seams)| seams);
-        let policy = Policy::default();
-        let emit = |allowed: Seams| {
-            engines::emit(&Job {
-                source: &asked.recipe,
-                recipe,
-                layout: &best.layout,
-                stages: &best.stages,
-                cluster: &asked.cluster,
-                policy: &policy,
-                told: told.as_ref(),
-                offload: told
-                    .as_ref()
-                    .map_or_else(OffloadRequest::default, |told| OffloadRequest::of(told, best.offload, 0.0)),
-                seams: &seams,
-                allowed,
-                frontend: Frontend::MegatronLm,
-            })
-        };
-        match (emit(Seams::Refuse), emit(Seams::Allow)) {
-            (Ok(_), _) => Written::AsItStands,
-            (Err(missing), Ok(_)) => Written::WithSeams(missing),
+        let allowed = Terms { purpose: Purpose::Run, seams: Seams::Allow };
+        match (emit(&best.case), emit(&best.case.under(allowed))) {
+            (Ok(()), _) => Written::AsItStands,
+            (Err(missing), Ok(())) => Written::WithSeams(missing),
             (Err(missing), Err(_)) => Written::Refused(missing),
         }
     }
@@ -72,4 +48,14 @@ impl Written {
         };
         missing.iter().map(|finding| Finding { severity: Severity::Warning, ..finding.clone() }).collect()
     }
+}
+
+fn emit(case: &Case) -> Result<(), Vec<Finding>> {
+    let policy = Policy::default();
+    let job = Job::new(case, &policy, Frontend::MegatronLm);
+    let findings = lanes::check(&job, None);
+    if refuses(&findings) {
+        return Err(findings);
+    }
+    engines::emit(&job).map(|_| ())
 }

@@ -3,14 +3,14 @@
 mod processes;
 mod text;
 
-use super::fit::stepped;
-use super::{layout_json, recipe_of};
+use super::{asked, case_of, layout_json};
 use crate::args::{RehearsalArgs, RehearseArgs};
 use crate::files::read_text;
 use crate::outcome::{Outcome, Refusal, Report};
+use case::Terms;
+use case::asked::StateArgs;
 use comm::Comm;
 use diag::{Blame, Finding};
-use layout::check;
 use runtime::rehearse::{
     Ask, Ending, Outcome as Ran, Prepared, Ranks, Rehearsal, Source, prepare, rehearse, rehearse_between,
 };
@@ -41,11 +41,12 @@ struct Begun {
 
 /// A rehearsal on threads, or on the ranks that `comm` is one of.
 fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun: &mut Option<Begun>) -> Outcome {
-    let recipe = stepped(recipe_of(&args.recipe)?, args.how.optimizer);
-    let request = args.layout.request();
+    let state = StateArgs { optimizer: args.how.optimizer, ..StateArgs::default() };
+    let case = case_of(asked(&args.recipe, &args.layout, &state, None), Terms::SPLIT)?;
+    let request = case.asked.layout.request();
     let args = &args.how;
     let ask = Ask {
-        recipe: &recipe,
+        recipe: &case.source,
         request: &request,
         dims: args.dims.clone().unwrap_or_default(),
         steps: args.steps,
@@ -124,9 +125,9 @@ fn finished(ask: &Ask, prepared: &Prepared, begun: &Begun, rehearsal: &Rehearsal
 fn common_json(ask: &Ask, prepared: &Prepared) -> Value {
     let shrunk: Vec<Value> =
         prepared.changes.iter().map(|c| json!({ "size": c.what, "from": c.from, "to": c.to })).collect();
-    let checked = check(&prepared.recipe, ask.request);
+    let checked = layout::check(&prepared.recipe, ask.request);
     json!({
-        "recipe": prepared.recipe.name, "layout": layout_json(&prepared.layout, &checked), "shrunk": shrunk,
+        "recipe": prepared.recipe.name, "layout": layout_json(&prepared.layout, &checked.derived), "shrunk": shrunk,
         "steps": ask.steps, "dtype": ask.number.name(), "seed": ask.seed, "notes": prepared.notes,
     })
 }

@@ -14,7 +14,8 @@ mod request;
 
 use super::{Expressed, model, need};
 use crate::Figure;
-use cost::{Options, Prices, Step};
+use case::Options;
+use cost::{Prices, Step};
 use engine::Family;
 use hardware::Cluster;
 use layout::StagePlan;

@@ -2,8 +2,11 @@
 
 use super::engine::Family;
 use super::request::again;
-use cost::options::{Accumulate, AttentionKernel, Loss};
-use cost::{Dispatch, Elementwise, EpOverlap, Format, Launch, Options, Overlap, TpOverlap};
+use case::Options;
+use case::options::{
+    Accumulate, AttentionKernel, CrossEntropy, Dispatch, Elementwise, EpOverlap, Format, Graphs, GraphsBy, Overlap,
+    TpOverlap,
+};
 use layout::Layout;
 use recipe::{Mixer, Recipe};
 use serde_json::Value;
@@ -16,7 +19,7 @@ pub(super) fn options(row: &Value, family: Family, recipe: &Recipe, layout: &Lay
     options.shard_group = row["layout"]["fsdp"].as_u64().filter(|group| *group > 1);
     let said = Said::of(row);
     set_kernels(&mut options, &said, family, layout);
-    set_overlap(&mut options, &said, family, layout, recipe.uses(Mixer::Moe));
+    set_overlap(&mut options, &said, family, recipe.uses(Mixer::Moe));
     if let Some(release) = bridge(row) {
         set_bridge(&mut options, release, &said, recipe, layout);
     }
@@ -49,7 +52,7 @@ fn set_bridge(options: &mut Options, release: (u32, u32), said: &Said, recipe: &
     }
     // `cuda_graph_impl`: since 26 around all but expert products.
     if release.0 >= 26 && (is_hybrid || said.is_blackwell()) {
-        options.kernels.launch = Launch::Graphs;
+        options.kernels.graphs.by = GraphsBy::TransformerEngine;
     }
     // `overlap_moe_expert_parallel_comm`: where exchanges leave the node, which needs virtual
     // stages; and since 26.06 where a whole step is one graph, as it is for models of these recipes
@@ -122,15 +125,16 @@ fn set_kernels(options: &mut Options, said: &Said, family: Family, layout: &Layo
         Family::Torchtitan => Elementwise::Eager,
         Family::Megatron | Family::MegatronOfOld | Family::MegatronDeepspeed | Family::Automodel => Elementwise::Fused,
     };
-    kernels.loss = match family {
-        Family::Megatron | Family::Maxtext => Loss::Fused,
-        _ => Loss::Eager,
+    kernels.rope_fusion = kernels.elementwise == Elementwise::Fused;
+    kernels.cross_entropy = match family {
+        Family::Megatron | Family::Maxtext => CrossEntropy::TransformerEngine,
+        _ => CrossEntropy::Eager,
     };
     let has_graphs = said.features.to_ascii_lowercase().replace('_', " ").contains("cuda graph");
-    kernels.launch = match family {
-        Family::MegatronDeepspeed if layout.world >= HANGING_DEVICES => Launch::Blocking,
-        _ if has_graphs || family == Family::Maxtext => Launch::Graphs,
-        _ => Launch::Eager,
+    kernels.blocking = family == Family::MegatronDeepspeed && layout.world >= HANGING_DEVICES;
+    kernels.graphs = match has_graphs || family == Family::Maxtext {
+        true => Graphs::by(GraphsBy::FullIteration),
+        false => Graphs::NONE,
     };
     if family == Family::MegatronDeepspeed {
         // DeepSpeed sums gradients itself, so Megatron's fusion is off.
@@ -140,7 +144,7 @@ fn set_kernels(options: &mut Options, said: &Said, family: Family, layout: &Layo
     kernels.dispatch = if has_own_dispatch { Dispatch::DeepEp } else { Dispatch::AllToAll };
 }
 
-fn set_overlap(options: &mut Options, said: &Said, family: Family, layout: &Layout, has_experts: bool) {
+fn set_overlap(options: &mut Options, said: &Said, family: Family, has_experts: bool) {
     let is_silent = said.notes.contains("no communication overlap");
     let overlaps_state = match family {
         Family::Megatron => !is_silent,
@@ -165,6 +169,6 @@ fn set_overlap(options: &mut Options, said: &Said, family: Family, layout: &Layo
         ep: if has_ep_overlap { EpOverlap::Microbatches } else { EpOverlap::None },
         ring: true,
         // Megatron overlaps stages under the interleaved order only (`overlap_p2p_comm`).
-        p2p: family == Family::Megatron && layout.vpp.splits() && !is_silent,
+        p2p: family == Family::Megatron && !is_silent,
     };
 }

@@ -3,7 +3,7 @@
 use super::super::need;
 use super::depth::boundaries;
 use super::engine::Family;
-use cost::Again;
+use case::options::Again;
 use layout::{LayoutRequest, Recompute, ZeroStage};
 use recipe::Recipe;
 use serde_json::Value;

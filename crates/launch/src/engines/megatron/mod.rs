@@ -13,10 +13,9 @@ use super::{lane_of, storage_environment};
 use crate::emission::{Emission, EnvVar, Kind, Starter};
 use crate::job::Job;
 use crate::quote;
+use case::words::{self, Told};
 use diag::{Blame, Finding};
 use layout::ZeroStage;
-use ledger::Ledger;
-use ledger::megatron::MegatronOptions;
 
 pub use depth::Shape;
 
@@ -41,23 +40,14 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
 
 /// The argument list, or every reason why there is none.
 pub fn arguments(job: &Job, shape: Shape) -> Result<Vec<crate::Argument>, Vec<Finding>> {
-    let options = options(job);
     let mut list = List::default();
     let mut findings = Vec::new();
     depth::arguments(job, shape, &mut list, &mut findings);
-    model::arguments(job, &options, &mut list, &mut findings);
+    model::arguments(job, &mut list, &mut findings);
     state::layout(job, &mut list);
-    state::arguments(job, &options, &mut list, &mut findings);
+    state::arguments(job, &mut list, &mut findings);
     run::arguments(job, &mut list);
     if findings.is_empty() { Ok(list.arguments) } else { Err(findings) }
-}
-
-/// What Megatron is told about precision and state, as it was priced.
-pub fn options(job: &Job) -> MegatronOptions {
-    match job.told {
-        Some(Ledger::Megatron(options)) => options.clone(),
-        _ => MegatronOptions::of(job.recipe),
-    }
 }
 
 /// Whether state is shared out by Megatron-FSDP.
@@ -80,6 +70,11 @@ pub fn environment(job: &Job) -> Vec<EnvVar> {
     } else if (job.layout.tp.splits() || job.layout.cp.splits()) && !is_blackwell(job) {
         // training/arguments.py: required before Blackwell for tensor or context parallelism.
         all.push(EnvVar::new(name, 1, "tensor or context parallel kernels must be issued in order before Blackwell"));
+    }
+    for (word, value) in words::emitted(job.layout.engine, &job.case.options) {
+        if word.told == Told::Environment {
+            all.push(EnvVar::new(word.name, value, word.what));
+        }
     }
     all.extend(storage_environment(job));
     all

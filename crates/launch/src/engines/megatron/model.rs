@@ -6,7 +6,6 @@ use super::{patched, unsayable};
 use crate::emission::Kind;
 use crate::job::Job;
 use diag::Finding;
-use ledger::megatron::{Dispatcher, MegatronOptions};
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;
@@ -18,7 +17,7 @@ use recipe::{Dtype, Mixer, Positions, Recipe};
 const NATIVE: Kind = Kind::RecipeNative;
 
 /// Adds the model.
-pub fn arguments(job: &Job, options: &MegatronOptions, list: &mut List, findings: &mut Vec<Finding>) {
+pub fn arguments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     let recipe = job.recipe;
     list.set(NATIVE, "--hidden-size", recipe.hidden, "recipe.hidden", "width of the residual stream");
     widths(job, list, findings);
@@ -28,7 +27,7 @@ pub fn arguments(job: &Job, options: &MegatronOptions, list: &mut List, findings
     if recipe.uses(Mixer::Moe)
         && let Some(moe) = &recipe.moe
     {
-        experts(job, moe, options, list, findings);
+        experts(job, moe, list, findings);
     }
     if recipe.uses(Mixer::Mamba) || recipe.uses(Mixer::Recurrent) {
         mamba(job, list, findings);
@@ -176,7 +175,7 @@ fn biases(recipe: &Recipe, list: &mut List, findings: &mut Vec<Finding>) {
     }
 }
 
-fn experts(job: &Job, moe: &Moe, options: &MegatronOptions, list: &mut List, findings: &mut Vec<Finding>) {
+fn experts(job: &Job, moe: &Moe, list: &mut List, findings: &mut Vec<Finding>) {
     list.set(NATIVE, "--num-experts", moe.experts, "moe.experts", "routed experts a layer");
     list.set(NATIVE, "--moe-router-topk", moe.top_k, "moe.top_k", "the default is 2");
     list.set(NATIVE, "--moe-ffn-hidden-size", moe.ffn, "moe.ffn", "the default is the dense width");
@@ -192,25 +191,19 @@ fn experts(job: &Job, moe: &Moe, options: &MegatronOptions, list: &mut List, fin
     if let Some(latent) = moe.latent {
         list.set(NATIVE, "--moe-latent-size", latent, "moe.latent", "width experts work in");
     }
-    router(moe, options, list, findings);
-    if let Some(factor) = options.capacity_factor {
+    router(moe, list, findings);
+    if let Some(factor) = moe.capacity_factor {
         let from = "moe.capacity_factor";
         list.set(NATIVE, "--moe-expert-capacity-factor", number(factor), from, "tokens an expert accepts");
         let why = "buffers are sized before the exchange";
         list.switch(NATIVE, "--moe-pad-expert-input-to-capacity", from, why);
     }
-    let dispatcher = match options.dispatcher {
-        Dispatcher::AllToAll => "alltoall",
-        Dispatcher::AllGather => "allgather",
-    };
-    let why = "a choice of the framework, not of the model; the default is allgather [lane/dispatcher]";
-    list.set(Kind::Policy, "--moe-token-dispatcher-type", dispatcher, "lane.dispatcher", why);
 }
 
-fn router(moe: &Moe, options: &MegatronOptions, list: &mut List, findings: &mut Vec<Finding>) {
+fn router(moe: &Moe, list: &mut List, findings: &mut Vec<Finding>) {
     let score = moe.router.score;
     list.set(NATIVE, "--moe-router-score-function", score, "moe.router.score", "how scores are normalised");
-    match options.router {
+    match moe.router.dtype {
         Dtype::Fp32 => list.set(NATIVE, "--moe-router-dtype", "fp32", "moe.router.dtype", "the default is bf16"),
         Dtype::Bf16 => {}
         other => findings.push(unsayable("moe.router.dtype", format!("routers score in fp32 or bf16, not {other}"))),

@@ -1,12 +1,13 @@
 //! Degrees, batch, recompute, formats and optimizer in Megatron's flags.
 
 use super::super::list::{List, number};
-use super::{is_fsdp, unsayable};
+use super::unsayable;
 use crate::emission::Kind;
 use crate::job::Job;
+use case::options::{EpOverlap, Scaling};
+use case::words::{self, Takes, Told, Word};
 use diag::Finding;
 use layout::{Recompute, ZeroStage};
-use ledger::megatron::{CrossEntropy, Fp8Recipe, MegatronOptions, Reduction};
 use recipe::{Dtype, Mixer, Optimizer};
 
 const LAYOUT: Kind = Kind::Layout;
@@ -55,29 +56,58 @@ fn recompute(job: &Job, list: &mut List) {
     }
 }
 
-/// Adds formats, the optimizer and how state is shared out.
-pub fn arguments(job: &Job, options: &MegatronOptions, list: &mut List, findings: &mut Vec<Finding>) {
-    formats(job, options, list, findings);
-    if options.cross_entropy != CrossEntropy::Unfused {
-        let te = options.cross_entropy == CrossEntropy::FusedTransformerEngine;
-        let why = "the loss over the vocabulary in one kernel";
-        list.switch(Kind::Policy, "--cross-entropy-loss-fusion", "state.ce_fusion", why);
-        let implementation = if te { "te" } else { "native" };
-        list.set(Kind::Policy, "--cross-entropy-fusion-impl", implementation, "state.ce_fusion", why);
-    }
+/// Adds formats, the optimizer, how state is shared out, and every option that is not Megatron's own
+/// default.
+pub fn arguments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    formats(job, list, findings);
     optimizer(job, list, findings);
-    sharing(job, options, list);
+    sharing(job, list);
+    options(job, list);
     offload(job, list, findings);
 }
 
-fn formats(job: &Job, options: &MegatronOptions, list: &mut List, findings: &mut Vec<Finding>) {
-    let precision = &job.recipe.precision;
+fn options(job: &Job, list: &mut List) {
+    for (word, value) in words::emitted(job.layout.engine, &job.case.options) {
+        if word.told != Told::Argument || !applies(job, word) {
+            continue;
+        }
+        match (word.takes, value.as_str()) {
+            (Takes::Switch, "true") => list.switch(Kind::Policy, word.name, "options", word.what),
+            (Takes::Switch, _) => list.switch(Kind::Policy, &word.negated(), "options", word.what),
+            (Takes::Some(_), value) => list.many(Kind::Policy, word.name, value.split(','), "options", word.what),
+            (_, value) => list.set(Kind::Policy, word.name, value, "options", word.what),
+        }
+    }
+    if job.case.options.overlap.ep == EpOverlap::Microbatches {
+        let why = "the exchange of a backward hides under the weight gradients that wait for it";
+        list.switch(Kind::Policy, "--delay-wgrad-compute", "options", why);
+    }
+    for passed in &job.case.passed {
+        let (flag, values) = (&passed[0], &passed[1..]);
+        list.many(Kind::Policy, flag, values, "--engine-args", "passed on as it stands");
+    }
+}
+
+/// Whether an option has anything to act on in this job: Megatron refuses some where it has not.
+fn applies(job: &Job, word: &Word) -> bool {
+    let has_experts = job.recipe.uses(Mixer::Moe);
+    match word.name {
+        "--overlap-param-gather" => job.layout.zero != ZeroStage::Zero,
+        "--rope-fusion" => matches!(job.recipe.positions, recipe::Positions::Rope { .. }),
+        "--tp-comm-overlap" => job.layout.tp.splits(),
+        name if name.starts_with("--moe-") || name.contains("-moe-") => has_experts,
+        _ => true,
+    }
+}
+
+fn formats(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    let (precision, options) = (&job.recipe.precision, &job.case.options);
     if precision.weights != Dtype::Bf16 {
         let message = format!("weights are emitted in bf16, and the recipe has {}", precision.weights);
         findings.push(unsayable("precision.weights", message));
     }
     list.switch(Kind::RecipeNative, "--bf16", "precision.weights", "the default is fp32");
-    match options.gradients {
+    match options.state.gradients {
         Dtype::Fp32 => {
             let why = "gradients are accumulated and reduced in fp32";
             list.switch(Kind::RecipeNative, "--accumulate-allreduce-grads-in-fp32", "precision.gradients", why);
@@ -88,23 +118,23 @@ fn formats(job: &Job, options: &MegatronOptions, list: &mut List, findings: &mut
         }
         other => findings.push(unsayable("precision.gradients", format!("gradients are fp32 or bf16, not {other}"))),
     }
-    let Some(scaling) = options.fp8 else { return };
+    let Some(scaling) = options.scaling else { return };
     let (policy, from) = (Kind::Policy, "state.precision");
-    if scaling == Fp8Recipe::Nvfp4 {
+    if scaling == Scaling::Nvfp4 {
         list.set(policy, "--fp4-format", "e2m1", from, "products in NVFP4");
         list.set(policy, "--fp4-recipe", "nvfp4", from, "one scale for 16 elements");
     } else {
         let (name, format) = match scaling {
-            Fp8Recipe::Delayed => ("delayed", "hybrid"),
-            Fp8Recipe::Tensorwise => ("tensorwise", "hybrid"),
-            Fp8Recipe::Blockwise => ("blockwise", "e4m3"),
-            Fp8Recipe::Mxfp8 | Fp8Recipe::Nvfp4 => ("mxfp8", "e4m3"),
+            Scaling::Delayed => ("delayed", "hybrid"),
+            Scaling::Tensorwise => ("tensorwise", "hybrid"),
+            Scaling::Blockwise => ("blockwise", "e4m3"),
+            Scaling::Mxfp8 | Scaling::Nvfp4 => ("mxfp8", "e4m3"),
         };
         list.set(policy, "--fp8-format", format, from, "products in fp8");
         list.set(policy, "--fp8-recipe", name, from, "where scales come from; the default is delayed");
     }
     if options.fp8_param_gather {
-        let flag = if scaling == Fp8Recipe::Nvfp4 { "--fp4-param-gather" } else { "--fp8-param-gather" };
+        let flag = if scaling == Scaling::Nvfp4 { "--fp4-param-gather" } else { "--fp8-param-gather" };
         list.switch(policy, flag, "state.fp8_param_gather", "weights are kept and gathered in the product's format");
     }
 }
@@ -129,28 +159,29 @@ fn optimizer(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     moments(job, list, findings);
 }
 
-/// Moments and main weights in other formats need the precision-aware optimizer.
+/// Moments and main weights in other formats need the precision-aware optimizer; which formats is
+/// said with the other options.
 fn moments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
-    let precision = &job.recipe.precision;
-    let offloads = job.offload.optimizer > 0.0;
-    let usual = precision.moments == Dtype::Fp32 && precision.main == Dtype::Fp32;
-    if usual && !offloads {
+    let state = &job.case.options.state;
+    let moments = [state.exp_avg, state.exp_avg_sq];
+    let usual = moments == [Dtype::Fp32; 2] && state.main == Dtype::Fp32;
+    if usual && job.case.options.offload == 0.0 {
         return;
     }
-    let why = "moments and main weights in the recipe's formats";
+    let why = "moments and main weights in formats of their own, or on the host";
     list.switch(Kind::RecipeNative, "--use-precision-aware-optimizer", "precision", why);
+    if state.gradients == Dtype::Bf16 {
+        list.set(Kind::RecipeNative, "--main-grads-dtype", "bf16", "precision.gradients", "as they are accumulated");
+    }
     let sayable = [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16];
-    if !sayable.contains(&precision.moments) || ![Dtype::Fp32, Dtype::Fp16].contains(&precision.main) {
-        let message = format!("moments in {} with main weights in {}", precision.moments, precision.main);
+    if moments.iter().any(|dtype| !sayable.contains(dtype)) || ![Dtype::Fp32, Dtype::Fp16].contains(&state.main) {
+        let message = format!("moments in {} and {} with main weights in {}", moments[0], moments[1], state.main);
         findings.push(unsayable("precision", message + " have no flag"));
     }
-    list.set(Kind::RecipeNative, "--exp-avg-dtype", precision.moments, "precision.moments", why);
-    list.set(Kind::RecipeNative, "--exp-avg-sq-dtype", precision.moments, "precision.moments", why);
-    list.set(Kind::RecipeNative, "--main-params-dtype", precision.main, "precision.main", why);
 }
 
-/// How state is shared out, and when gradients and weights travel.
-fn sharing(job: &Job, options: &MegatronOptions, list: &mut List) {
+/// How state is shared out.
+fn sharing(job: &Job, list: &mut List) {
     let from = "layout.zero";
     let distributed = "--use-distributed-optimizer";
     match job.layout.zero {
@@ -163,28 +194,21 @@ fn sharing(job: &Job, options: &MegatronOptions, list: &mut List) {
             list.set(LAYOUT, "--data-parallel-sharding-strategy", strategy, from, "what is shared out");
         }
     }
-    let why = "gradients travel during backward, weights during forward [lane/buckets]";
-    if options.reduction == Reduction::Overlapped || is_fsdp(job) {
-        list.switch(Kind::Policy, "--overlap-grad-reduce", "policy.run.overlap", why);
-        if job.layout.zero != ZeroStage::Zero {
-            list.switch(Kind::Policy, "--overlap-param-gather", "policy.run.overlap", why);
-        }
-    }
 }
 
 fn offload(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
-    if job.offload.optimizer > 0.0 {
+    if job.case.options.offload > 0.0 {
         let from = "state.offload_optimizer";
         list.switch(Kind::Policy, "--optimizer-cpu-offload", from, "AdamW's state on the host");
         list.set(
             Kind::Policy,
             "--optimizer-offload-fraction",
-            number(job.offload.optimizer),
+            number(job.case.options.offload),
             from,
             "the default is all",
         );
     }
-    if job.offload.activations > 0.0 {
+    if job.case.options.offload_activations > 0.0 {
         let message = "Megatron offloads named modules or whole layers, not a share of activations";
         findings.push(unsayable("offload-activations", message).hint("leave --offload-activations out"));
     }

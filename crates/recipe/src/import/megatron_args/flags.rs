@@ -26,7 +26,7 @@ pub struct Flags {
 }
 
 /// Splits a shell command line: quotes, backslashes, continued lines and comments.
-fn words(text: &str) -> Vec<String> {
+pub fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;

@@ -26,6 +26,8 @@ use depth::Depth;
 use diag::{Blame, Finding};
 use flags::{Flags, shown};
 
+pub use flags::words as shell_words;
+
 /// What an argument list says.
 #[derive(Debug)]
 pub struct Imported {
@@ -35,6 +37,11 @@ pub struct Imported {
     pub layout: Vec<(&'static str, String)>,
     /// Flags that are about neither.
     pub beside: Vec<String>,
+}
+
+/// Whether Megatron-Core has a flag of this name.
+pub fn is_flag(name: &str) -> bool {
+    flags::options().get(name).is_some()
 }
 
 /// Whether a text looks like an argument list.

@@ -2,12 +2,13 @@
 //!
 //! What such a stage holds grows evenly with its layers, with the microbatches in flight and with
 //! those of a step. So the real ledger is replayed over three and four layers of each kind, under
-//! the layout's own ZeRO stage and shards, and the line through both is drawn out to the depth.
-//! Forward, loss, backward and optimizer are drawn out each by itself, because which of them is
+//! the layout's own ZeRO stage and shards, and the line through both is extrapolated out to the depth.
+//! Forward, loss, backward and optimizer are extrapolated out each by itself, because which of them is
 //! highest changes with depth. Of several kinds every layer adds its own, and the highest start
 //! counts: the buffers of a neighbour of another kind are taken to be the larger's.
 
 use super::{Highest, KindWeights, StageShape, State, Sum};
+use case::Options;
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, StagePlan, ZeroStage, settle};
 use ledger::{Ledger, RankJob};
 use recipe::{Layer, Recipe};
@@ -17,14 +18,11 @@ use replay::{PhaseKind, Replay};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// The ledger of a layout.
-pub type Choose<'a> = &'a (dyn Fn(&Recipe, &Layout) -> Result<Ledger, Unmodelled> + Sync);
-
 /// Layers of the shorter probe; the longer one has one more. Of three, the one in the middle has a
 /// neighbour gathered on one side and one reduced on the other.
 const SHORT: usize = 3;
 
-/// Microbatches in flight, and sequences of one, of the probes that larger ones are drawn from.
+/// Microbatches in flight, and sequences of one, of the probes that larger ones are extrapolated from.
 const FLIGHTS: [u64; 2] = [2, 3];
 const SEQUENCES: [u64; 2] = [2, 4];
 
@@ -126,17 +124,17 @@ impl Figures {
 }
 
 /// Short replays of one recipe, each done once however often it is asked for. Threads may share it.
-pub struct Drawn<'a> {
-    choose: Choose<'a>,
+pub struct Extrapolated {
+    options: Options,
     kinds: Vec<Layer>,
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
     replayed: Mutex<HashMap<Asked, Result<Figures, Unmodelled>>>,
 }
 
-impl<'a> Drawn<'a> {
+impl Extrapolated {
     /// Nothing replayed yet.
-    pub fn new(recipe: &Recipe, choose: Choose<'a>) -> Drawn<'a> {
+    pub fn new(recipe: &Recipe, options: &Options) -> Extrapolated {
         let mut kinds: Vec<Layer> = Vec::new();
         for layer in &recipe.layers {
             if !kinds.contains(layer) {
@@ -145,7 +143,7 @@ impl<'a> Drawn<'a> {
         }
         let mut bare = recipe.clone();
         bare.layers.clear();
-        Drawn { choose, kinds, bare, replayed: Mutex::default() }
+        Extrapolated { options: *options, kinds, bare, replayed: Mutex::default() }
     }
 
     /// What one rank of a stage holds, the `index`th of a legal layout, with a share of optimizer
@@ -220,7 +218,7 @@ impl<'a> Drawn<'a> {
         Ok(many.each(few, |a, b| (a - b) * beyond as i64))
     }
 
-    /// A probe of so many `[in flight, of a step]`, drawn out to the sequences of a microbatch.
+    /// A probe of so many `[in flight, of a step]`, extrapolated out to the sequences of a microbatch.
     fn batched(
         &self,
         stage: &AtStage,
@@ -300,7 +298,7 @@ impl<'a> Drawn<'a> {
         let plan = StagePlan::new(&recipe, &layout, None).map_err(|finding| refused(&finding))?;
         let share = if asked.on_host { 1.0 } else { 0.0 };
         // The second step sees the optimizer's moments.
-        let ledger = (self.choose)(&recipe, &layout)?.on_host(share)?.over_steps(2);
+        let ledger = Ledger::of(&recipe, &layout, &Options { offload: share, ..self.options })?.over_steps(2);
         let rank = before * (layout.world / stages);
         let replay = ledger.replay(&RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank })?;
         Ok(Figures::of(&replay))

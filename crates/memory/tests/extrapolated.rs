@@ -1,8 +1,8 @@
-//! What short replays of an engine are drawn out to, against the replay of the whole stage.
+//! What short replays of an engine are extrapolated out to, against the replay of the whole stage.
 
 use layout::{Engine, LayoutRequest, Recompute, StagePlan, check};
 use ledger::{Ledger, RankJob};
-use memory::quick::{Drawn, StageShape};
+use memory::quick::{Extrapolated, StageShape};
 use recipe::Recipe;
 use recipe::kinds::attention::Attention;
 use recipe::precision::OptimizerPolicy;
@@ -34,7 +34,7 @@ const CASES: &[Case] = &[
 fn worst_error(recipe: &Recipe, request: &LayoutRequest, share: f64) -> f64 {
     let layout = check(recipe, request).layout.unwrap();
     let plan = StagePlan::new(recipe, &layout, None).unwrap();
-    let drawn = Drawn::new(recipe, &|recipe, layout| Ledger::of(layout.engine, recipe, layout));
+    let extrapolated = Extrapolated::new(recipe, &|recipe, layout| Ledger::of(layout.engine, recipe, layout));
     let mut kinds = Vec::new();
     recipe.layers.iter().for_each(|layer| {
         if !kinds.contains(&layer) {
@@ -48,7 +48,7 @@ fn worst_error(recipe: &Recipe, request: &LayoutRequest, share: f64) -> f64 {
         let held = plan.layers_of_stage(stage).map(|l| kinds.iter().position(|k| **k == recipe.layers[l]).unwrap());
         let last = stage + 1 == layout.pp.get() as usize;
         let shape = StageShape::new(kinds.len(), held, stage == 0, last);
-        let sum = drawn.stage(&layout, &shape, stage as u64, share).unwrap();
+        let sum = extrapolated.stage(&layout, &shape, stage as u64, share).unwrap();
         let error = sum.allocated() as f64 / replay.allocated_peak() as f64 - 1.0;
         let reserved = sum.reserved() as f64 / replay.reserved_peak() as f64 - 1.0;
         println!("{:18} {} stage {stage}: {error:+.4}, reserved {reserved:+.4}", recipe.name, layout.flags());

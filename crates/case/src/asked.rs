@@ -1,0 +1,329 @@
+//! What was asked: flags as typed, nothing derived. A command flattens what it takes of these.
+
+use crate::options::{Format, Scaling};
+use clap::{Args, Parser};
+use diag::did_you_mean;
+use layout::engines::DECLINED;
+use layout::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
+use recipe::precision::OptimizerPolicy;
+use recipe::{Dtype, Feature, Mode, Recipe};
+
+/// A whole job as one command line, without the command: `nam56r --tp 2 --on 8xH200`.
+#[derive(Parser, Clone, Debug, Default, PartialEq)]
+#[command(name = "job", no_binary_name = true)]
+pub struct Asked {
+    /// Which model.
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: Option<String>,
+    /// How it is split.
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// What its engine is told besides.
+    #[command(flatten)]
+    pub state: StateArgs,
+}
+
+impl Asked {
+    /// Reads a job from words, as a shell would hand them over.
+    pub fn parse<S: AsRef<str>>(words: &[S]) -> Result<Asked, String> {
+        Asked::try_parse_from(words.iter().map(AsRef::as_ref)).map_err(|error| {
+            let text = error.to_string();
+            text.lines().next().unwrap_or("no job").trim_start_matches("error: ").to_string()
+        })
+    }
+}
+
+/// Which model.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct RecipeArgs {
+    /// Built-in name, recipe .toml, or config.json
+    pub recipe: String,
+    /// Switch features on: mla, dsa, mtp, ngram_hash, structure
+    #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature)]
+    pub with: Vec<Feature>,
+    /// Switch features off; `moe` turns E blocks into attention
+    #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature)]
+    pub without: Vec<Feature>,
+}
+
+/// How it is split. What is left out is derived, and the answer says so.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+#[command(next_help_heading = "Layout")]
+pub struct LayoutArgs {
+    /// Ranks in all; without it, the fewest these degrees need
+    #[arg(long, value_name = "N")]
+    pub world: Option<u64>,
+    /// Tensor parallel: matrices and head groups
+    #[arg(long, value_name = "N")]
+    pub tp: Option<u64>,
+    /// Sequence parallel: shard activations on the tensor axis (on by default when tp > 1)
+    #[arg(long, overrides_with = "no_sp")]
+    pub sp: bool,
+    /// Keep activations whole between tensor-parallel regions
+    #[arg(long)]
+    pub no_sp: bool,
+    /// Context parallel: parts of the timeline
+    #[arg(long, value_name = "N")]
+    pub cp: Option<u64>,
+    /// Pipeline parallel: stages of depth
+    #[arg(long, value_name = "N")]
+    pub pp: Option<u64>,
+    /// Virtual stages: chunks of depth a stage holds
+    #[arg(long, value_name = "N")]
+    pub vpp: Option<u64>,
+    /// Expert parallel: whole experts to ranks
+    #[arg(long, value_name = "N")]
+    pub ep: Option<u64>,
+    /// Expert tensor parallel: matrices inside experts (default: tp)
+    #[arg(long, value_name = "N")]
+    pub etp: Option<u64>,
+    /// Data parallel: replicas (default: what the world leaves)
+    #[arg(long, value_name = "N")]
+    pub dp: Option<u64>,
+    /// State shared out over replicas: 0 none, 1 optimizer, 2 + gradients, 3 + weights
+    #[arg(long, value_name = "STAGE", value_parser = zero)]
+    pub zero: Option<ZeroStage>,
+    /// Sequences of a microbatch
+    #[arg(long, value_name = "N")]
+    pub mbs: Option<u64>,
+    /// Sequences of a step
+    #[arg(long, value_name = "N")]
+    pub gbs: Option<u64>,
+    /// Microbatches of a step on one replica
+    #[arg(long, value_name = "N")]
+    pub microbatches: Option<u64>,
+    /// Tokens of a sequence (default: the recipe's)
+    #[arg(long, value_name = "N")]
+    pub seq: Option<u64>,
+    /// Pipeline schedule: gpipe, 1f1b, interleaved, zb-h1, dualpipe, dualpipev
+    #[arg(long, value_parser = schedule)]
+    pub schedule: Option<Schedule>,
+    /// What backward computes again: none, full, or selective:core_attn+moe_act
+    #[arg(long, value_name = "POLICY", value_parser = Recompute::parse)]
+    pub recompute: Option<Recompute>,
+    /// Runtime mode: nemo_native (built-in mixers, tp 2) or author_dp (custom mixers, tp 1)
+    #[arg(long, value_parser = mode)]
+    pub mode: Option<Mode>,
+    /// First layer of every chunk but the first, as 13,26,39
+    #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
+    pub boundaries: Option<Vec<u64>>,
+    /// Deal layers out evenly by layers, params, memory or time; the last two need prices (`stages --on`, `plan`)
+    #[arg(long, value_name = "WHAT", value_parser = balance)]
+    pub balance: Option<Balance>,
+    /// Add an engine's own rules: megatron, fsdp2, torchtitan, deepspeed, nanotron, maxtext, xla-spmd, shardwright; or any
+    #[arg(long, value_parser = engine)]
+    pub engine: Option<EngineChoice>,
+    /// Pad the vocabulary to a multiple of this times tp
+    #[arg(long, value_name = "N")]
+    pub vocab_multiple: Option<u64>,
+}
+
+/// An engine, or none in particular.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// Whatever some engine could run.
+    Any,
+    /// This one.
+    One(Engine),
+}
+
+impl EngineChoice {
+    /// The engine whose rules apply.
+    pub fn engine(self) -> Option<Engine> {
+        match self {
+            EngineChoice::Any => None,
+            EngineChoice::One(engine) => Some(engine),
+        }
+    }
+}
+
+impl LayoutArgs {
+    /// The flags as a request.
+    pub fn request(&self) -> LayoutRequest {
+        LayoutRequest {
+            world: self.world,
+            tp: self.tp,
+            sp: if self.no_sp { Some(false) } else { self.sp.then_some(true) },
+            cp: self.cp,
+            pp: self.pp,
+            vpp: self.vpp,
+            ep: self.ep,
+            etp: self.etp,
+            dp: self.dp,
+            zero: self.zero,
+            micro_batch: self.mbs,
+            global_batch: self.gbs,
+            microbatches: self.microbatches,
+            sequence: self.seq,
+            schedule: self.schedule,
+            recompute: self.recompute.clone(),
+            mode: self.mode,
+            boundaries: self.boundaries.clone(),
+            balance: self.balance,
+            engine: self.engine.and_then(EngineChoice::engine),
+            vocab_multiple: self.vocab_multiple,
+        }
+    }
+}
+
+/// What an engine is told besides the layout.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+#[command(next_help_heading = "Precision and state")]
+pub struct StateArgs {
+    /// Products in bf16, fp8 (tensorwise), fp8-delayed, fp8-blockwise, mxfp8 or nvfp4 (Blackwell);
+    /// f32 or f64 for --engine shardwright (default: the recipe's)
+    #[arg(long, value_parser = precision)]
+    pub precision: Option<PrecisionChoice>,
+    /// Override the recipe's optimizers: adamw, or muon+adamw (matrices by Muon)
+    #[arg(long, value_parser = optimizer)]
+    pub optimizer: Option<OptimizerChoice>,
+    /// Accumulate gradients in bf16 or fp32 (default: the recipe's)
+    #[arg(long, value_parser = dtype, value_name = "DTYPE")]
+    pub gradients: Option<Dtype>,
+    /// Fuse the loss over the vocabulary (Megatron's --cross-entropy-loss-fusion)
+    #[arg(long)]
+    pub ce_fusion: bool,
+    /// Keep and gather weights in fp8 (Megatron's --fp8-param-gather)
+    #[arg(long)]
+    pub fp8_param_gather: bool,
+    /// Keep this share of AdamW's state on the host, 0 to 1: whole tensors, largest first
+    #[arg(long, value_name = "SHARE")]
+    pub offload_optimizer: Option<f64>,
+    /// Keep this share of saved activations on the host, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub offload_activations: f64,
+    /// Options of the engine in its own words, as "--moe-token-dispatcher-type allgather
+    /// --no-gradient-accumulation-fusion"; `--no-` before a switch takes it out of the launch.
+    /// `shardwright options ENGINE` lists them
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
+    pub engine_args: Vec<String>,
+}
+
+/// Formats products may run in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrecisionChoice {
+    /// bf16 throughout.
+    Bf16,
+    /// 32-bit floats throughout.
+    F32,
+    /// 64-bit floats throughout.
+    F64,
+    /// fp8 or fp4 with this scaling.
+    Scaled(Scaling),
+}
+
+impl PrecisionChoice {
+    /// Every choice with the word it is typed as; the first word of a choice is the one printed.
+    const ALL: &'static [(&'static str, PrecisionChoice)] = &[
+        ("bf16", PrecisionChoice::Bf16),
+        ("f32", PrecisionChoice::F32),
+        ("f64", PrecisionChoice::F64),
+        ("fp8-tensorwise", PrecisionChoice::Scaled(Scaling::Tensorwise)),
+        ("fp8", PrecisionChoice::Scaled(Scaling::Tensorwise)),
+        ("fp8-delayed", PrecisionChoice::Scaled(Scaling::Delayed)),
+        ("fp8-blockwise", PrecisionChoice::Scaled(Scaling::Blockwise)),
+        ("mxfp8", PrecisionChoice::Scaled(Scaling::Mxfp8)),
+        ("nvfp4", PrecisionChoice::Scaled(Scaling::Nvfp4)),
+    ];
+
+    /// As typed.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, choice)| *choice == self).map_or("bf16", |(word, _)| word)
+    }
+
+    /// The format a device must multiply in; none where only this project's runtime computes in it.
+    pub fn format(self) -> Option<Format> {
+        match self {
+            PrecisionChoice::Bf16 => Some(Format::Bf16),
+            PrecisionChoice::F32 | PrecisionChoice::F64 => None,
+            PrecisionChoice::Scaled(scaling) => Some(scaling.format()),
+        }
+    }
+}
+
+/// Optimizers a whole recipe may be put under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerChoice {
+    /// AdamW throughout.
+    AdamW,
+    /// Muon for matrices, AdamW for the rest.
+    MuonAdamW,
+}
+
+impl OptimizerChoice {
+    const ALL: &'static [(&'static str, OptimizerChoice)] =
+        &[("adamw", OptimizerChoice::AdamW), ("muon+adamw", OptimizerChoice::MuonAdamW)];
+
+    /// As typed.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, choice)| *choice == self).map_or("adamw", |(word, _)| word)
+    }
+
+    /// The recipe under these optimizers.
+    pub fn applied(self, mut recipe: Recipe) -> Recipe {
+        recipe.optimizer = match self {
+            OptimizerChoice::AdamW => OptimizerPolicy::default(),
+            OptimizerChoice::MuonAdamW => OptimizerPolicy::muon(),
+        };
+        recipe
+    }
+}
+
+/// Picks one of several words, with a suggestion when none is meant exactly.
+pub fn pick<T: Copy>(text: &str, words: &[(&'static str, T)]) -> Result<T, String> {
+    if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+        return Ok(*value);
+    }
+    let known = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+    Err(match did_you_mean(text, words.iter().map(|(word, _)| *word)) {
+        Some(close) => format!("did you mean `{close}`? known are {known}"),
+        None => format!("known are {known}"),
+    })
+}
+
+fn precision(text: &str) -> Result<PrecisionChoice, String> {
+    pick(text, PrecisionChoice::ALL)
+}
+
+/// Reads an optimizer choice.
+pub fn optimizer(text: &str) -> Result<OptimizerChoice, String> {
+    pick(text, OptimizerChoice::ALL)
+}
+
+/// Reads a dtype.
+pub fn dtype(text: &str) -> Result<Dtype, String> {
+    pick(text, Dtype::ALL)
+}
+
+/// Reads a feature.
+pub fn feature(text: &str) -> Result<Feature, String> {
+    pick(text, Feature::ALL)
+}
+
+/// Reads a mode.
+pub fn mode(text: &str) -> Result<Mode, String> {
+    pick(text, Mode::ALL)
+}
+
+fn zero(text: &str) -> Result<ZeroStage, String> {
+    pick(text, ZeroStage::ALL)
+}
+
+fn schedule(text: &str) -> Result<Schedule, String> {
+    pick(text, Schedule::ALL)
+}
+
+fn balance(text: &str) -> Result<Balance, String> {
+    pick(text, Balance::ALL)
+}
+
+fn engine(text: &str) -> Result<EngineChoice, String> {
+    match DECLINED.iter().find(|(name, _)| *name == text) {
+        Some((name, why)) => Err(format!("{name} is declined: {why}")),
+        None if text == "any" => Ok(EngineChoice::Any),
+        None => pick(text, Engine::ALL).map(EngineChoice::One),
+    }
+}

@@ -1,0 +1,69 @@
+//! One job: from what was asked to what is priced, launched, run and recorded. Every command that
+//! prices or starts anything takes a [`Case`], and there is no other way to one than [`Case::new`].
+//!
+//! A case holds no figure: bytes are `memory`'s, seconds `cost`'s, an engine's arguments `launch`'s.
+//! It reads no file: recipe and cluster come loaded.
+
+pub mod asked;
+mod build;
+mod difference;
+pub mod kinds;
+pub mod options;
+mod render;
+pub mod words;
+
+pub use asked::Asked;
+pub use build::{Purpose, Seams, Terms, as_seam, is_seam, modes_of, offer_seams, options as options_of};
+pub use difference::{Difference, Part};
+pub use kinds::{KindId, LayerKinds, PerKind};
+pub use options::Options;
+
+use diag::Finding;
+use hardware::Cluster;
+use layout::{Derived, Layout, OwnershipTable, StagePlan};
+use recipe::{Recipe, Seam};
+
+/// A job: what runs, how it is split, on what, and what its engine is told.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What was typed, nothing derived.
+    pub asked: Asked,
+    /// The recipe as typed, features and optimizers switched: its name and pattern are the model's
+    /// identity.
+    pub source: Recipe,
+    /// The recipe as its mode runs it.
+    pub recipe: Recipe,
+    /// How it is split.
+    pub layout: Layout,
+    /// Which layers each chunk holds.
+    pub stages: StagePlan,
+    /// Who owns what.
+    pub table: OwnershipTable,
+    /// Kinds of layers.
+    pub kinds: LayerKinds,
+    /// What it runs on; none where nothing is priced.
+    pub cluster: Option<Cluster>,
+    /// What the engine runs besides recipe and layout.
+    pub options: Options,
+    /// Words that its engine is told as they stand.
+    pub passed: Vec<Vec<String>>,
+    /// What nobody typed, each with the reason for its value.
+    pub defaults: Vec<Derived>,
+    /// Where recipe and run differ: the mode's seams, and the engine's that were allowed.
+    pub seams: Vec<Seam>,
+    /// What checking it found besides: warnings, notes, and refusals that became seams.
+    pub findings: Vec<Finding>,
+    terms: Terms,
+}
+
+/// Two cases are equal when they are the same job, however it was typed.
+impl PartialEq for Case {
+    fn eq(&self, other: &Case) -> bool {
+        self.source == other.source
+            && self.layout == other.layout
+            && self.stages == other.stages
+            && self.cluster == other.cluster
+            && self.options == other.options
+            && self.passed == other.passed
+    }
+}

@@ -1,0 +1,349 @@
+//! Megatron-Core 0.19.2 (`megatron/training/arguments.py`).
+
+use super::{Effect, Passed, Takes, Told, Vocabulary, Word, dtype, flag, number, switch};
+use crate::options::{
+    Accumulate, AttentionKernel, CrossEntropy, Dispatch, EpOverlap, GraphModule, GraphsBy, TpOverlap,
+};
+use recipe::import::megatron_args;
+
+use Effect::{Changes, None as Nothing};
+
+const DTYPES: Takes = Takes::OneOf(&["fp32", "fp16", "bf16", "fp8"]);
+
+pub const VOCABULARY: Vocabulary =
+    Vocabulary { words: WORDS, passed: PASSED, ours: OURS, knows: megatron_args::is_flag };
+
+const WORDS: &[Word] = &[
+    Word {
+        name: "--overlap-grad-reduce",
+        takes: Takes::Switch,
+        told: Told::Argument,
+        own: "false",
+        get: |o| flag(o.overlap.gradients),
+        set: |o, v| switch(v, &mut o.overlap.gradients),
+        memory: Changes,
+        time: Changes,
+        what: "gradients are reduced bucket by bucket under the last backward",
+    },
+    Word {
+        name: "--overlap-param-gather",
+        takes: Takes::Switch,
+        told: Told::Argument,
+        own: "false",
+        get: |o| flag(o.overlap.weights),
+        set: |o, v| switch(v, &mut o.overlap.weights),
+        memory: Changes,
+        time: Changes,
+        what: "weights are gathered under the first forward",
+    },
+    Word {
+        name: "--tp-comm-overlap",
+        takes: Takes::Switch,
+        told: Told::Argument,
+        own: "false",
+        get: |o| flag(o.overlap.tp == TpOverlap::Userbuffers),
+        set: |o, v| {
+            o.overlap.tp = if v == "true" { TpOverlap::Userbuffers } else { TpOverlap::Async };
+            Ok(())
+        },
+        memory: Changes,
+        time: Changes,
+        what: "pieces of a tensor-parallel collective run beside pieces of its product",
+    },
+    Word {
+        name: "--overlap-moe-expert-parallel-comm",
+        takes: Takes::Switch,
+        told: Told::Argument,
+        own: "false",
+        get: |o| flag(o.overlap.ep == EpOverlap::Microbatches),
+        set: |o, v| {
+            o.overlap.ep = if v == "true" { EpOverlap::Microbatches } else { EpOverlap::None };
+            Ok(())
+        },
+        memory: Changes,
+        time: Changes,
+        what: "expert exchanges run under another microbatch's compute",
+    },
+    Word {
+        name: "--overlap-p2p-communication",
+        takes: Takes::Switch,
+        told: Told::Argument,
+        own: "true",
+        get: |o| flag(o.overlap.p2p),
+        set: |o, v| switch(v, &mut o.overlap.p2p),
+        memory: Nothing("the same buffers wait either way"),
+        time: Changes,
+        what: "activations travel between stages under compute, where a stage has several chunks",
+    },
+    Word {
+        name: "--gradient-accumulation-fusion",
+        takes: Takes::Switch,
+        told: Told::Argument,
+        own: "true",
+        get: |o| flag(o.kernels.accumulate == Accumulate::Fused),
+        set: |o, v| {
+            o.kernels.accumulate = if v == "true" { Accumulate::Fused } else { Accumulate::Separate };
+            Ok(())
+        },
+        memory: Changes,
+        time: Changes,
+        what: "the product of a weight's gradient adds into the fp32 buffer (needs APEX's extension)",
+    },
+    Word {
+        name: "--rope-fusion",
+        takes: Takes::Switch,
+        told: Told::Argument,
+        own: "true",
+        get: |o| flag(o.kernels.rope_fusion),
+        set: |o, v| switch(v, &mut o.kernels.rope_fusion),
+        memory: Changes,
+        time: Changes,
+        what: "rotary embeddings in one kernel",
+    },
+    Word {
+        name: "--moe-permute-fusion",
+        takes: Takes::Switch,
+        told: Told::Argument,
+        own: "false",
+        get: |o| flag(o.kernels.permute_fusion),
+        set: |o, v| switch(v, &mut o.kernels.permute_fusion),
+        memory: Changes,
+        time: Changes,
+        what: "tokens are sorted by expert, and back, in one kernel each",
+    },
+    Word {
+        name: "--moe-token-dispatcher-type",
+        takes: Takes::OneOf(&["allgather", "alltoall", "flex"]),
+        told: Told::Argument,
+        own: "allgather",
+        get: |o| match o.kernels.dispatch {
+            Dispatch::DeepEp | Dispatch::HybridEp => "flex".to_string(),
+            other => other.name().to_string(),
+        },
+        set: |o, v| {
+            o.kernels.dispatch = match v {
+                "flex" if o.kernels.dispatch == Dispatch::HybridEp => Dispatch::HybridEp,
+                "flex" => Dispatch::DeepEp,
+                "allgather" => Dispatch::AllGather,
+                _ => Dispatch::AllToAll,
+            };
+            Ok(())
+        },
+        memory: Changes,
+        time: Changes,
+        what: "how tokens reach their experts",
+    },
+    Word {
+        name: "--moe-flex-dispatcher-backend",
+        takes: Takes::OneOf(&["deepep", "hybridep"]),
+        told: Told::Argument,
+        own: "deepep",
+        get: |o| match o.kernels.dispatch {
+            Dispatch::HybridEp => "hybridep".to_string(),
+            _ => "deepep".to_string(),
+        },
+        set: |o, v| {
+            o.kernels.dispatch = match (v, o.kernels.dispatch) {
+                ("hybridep", _) => Dispatch::HybridEp,
+                (_, Dispatch::HybridEp) => Dispatch::DeepEp,
+                (_, other) => other,
+            };
+            Ok(())
+        },
+        memory: Changes,
+        time: Changes,
+        what: "the kernels behind dispatcher `flex`",
+    },
+    Word {
+        name: "--cross-entropy-loss-fusion",
+        takes: Takes::Switch,
+        told: Told::Argument,
+        own: "false",
+        get: |o| flag(o.kernels.cross_entropy != CrossEntropy::Eager),
+        set: |o, v| {
+            o.kernels.cross_entropy = match (v, o.kernels.cross_entropy) {
+                ("true", CrossEntropy::Eager) => CrossEntropy::Native,
+                ("true", other) => other,
+                _ => CrossEntropy::Eager,
+            };
+            Ok(())
+        },
+        memory: Changes,
+        time: Changes,
+        what: "the loss over the vocabulary in one kernel",
+    },
+    Word {
+        name: "--cross-entropy-fusion-impl",
+        takes: Takes::OneOf(&["native", "te"]),
+        told: Told::Argument,
+        own: "native",
+        get: |o| match o.kernels.cross_entropy {
+            CrossEntropy::TransformerEngine => "te".to_string(),
+            _ => "native".to_string(),
+        },
+        set: |o, v| {
+            o.kernels.cross_entropy = match (v, o.kernels.cross_entropy) {
+                ("te", _) => CrossEntropy::TransformerEngine,
+                (_, CrossEntropy::TransformerEngine) => CrossEntropy::Native,
+                (_, other) => other,
+            };
+            Ok(())
+        },
+        memory: Changes,
+        time: Nothing("both are one pass over the logits"),
+        what: "whose fused loss",
+    },
+    Word {
+        name: "--attention-backend",
+        takes: Takes::OneOf(&["auto", "flash", "unfused"]),
+        told: Told::Argument,
+        own: "auto",
+        get: |o| match o.kernels.attention {
+            AttentionKernel::Unfused => "unfused".to_string(),
+            AttentionKernel::Flash1 | AttentionKernel::Flash2 => "flash".to_string(),
+            AttentionKernel::Flash3 => "auto".to_string(),
+        },
+        set: |o, v| {
+            o.kernels.attention = match v {
+                "unfused" => AttentionKernel::Unfused,
+                "flash" => AttentionKernel::Flash2,
+                _ => AttentionKernel::Flash3,
+            };
+            Ok(())
+        },
+        memory: Changes,
+        time: Changes,
+        what: "the kernel under attention; `auto` is cuDNN's on Hopper and newer",
+    },
+    Word {
+        name: "--cuda-graph-impl",
+        takes: Takes::OneOf(&["none", "local", "transformer_engine", "full_iteration"]),
+        told: Told::Argument,
+        own: "none",
+        get: |o| o.kernels.graphs.by.name().to_string(),
+        set: |o, v| {
+            o.kernels.graphs.by = GraphsBy::from_name(v).unwrap_or(GraphsBy::None);
+            Ok(())
+        },
+        memory: Changes,
+        time: Changes,
+        what: "who records kernels as graphs",
+    },
+    Word {
+        name: "--cuda-graph-modules",
+        takes: Takes::Some(&["attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"]),
+        told: Told::Argument,
+        own: "",
+        get: |o| o.kernels.graphs.modules().map(GraphModule::name).collect::<Vec<_>>().join(","),
+        set: |o, v| {
+            let modules = v.split(',').filter_map(GraphModule::from_name);
+            o.kernels.graphs = o.kernels.graphs.of_modules(modules);
+            Ok(())
+        },
+        memory: Changes,
+        time: Changes,
+        what: "the modules that are recorded; whole layers when none is named",
+    },
+    Word {
+        name: "--main-params-dtype",
+        takes: Takes::OneOf(&["fp32", "fp16"]),
+        told: Told::Argument,
+        own: "fp32",
+        get: |o| o.state.main.name().to_string(),
+        set: |o, v| dtype(v, &mut o.state.main),
+        memory: Changes,
+        time: Changes,
+        what: "the weights that are stepped",
+    },
+    Word {
+        name: "--exp-avg-dtype",
+        takes: DTYPES,
+        told: Told::Argument,
+        own: "fp32",
+        get: |o| o.state.exp_avg.name().to_string(),
+        set: |o, v| dtype(v, &mut o.state.exp_avg),
+        memory: Changes,
+        time: Changes,
+        what: "the first moment",
+    },
+    Word {
+        name: "--exp-avg-sq-dtype",
+        takes: DTYPES,
+        told: Told::Argument,
+        own: "fp32",
+        get: |o| o.state.exp_avg_sq.name().to_string(),
+        set: |o, v| dtype(v, &mut o.state.exp_avg_sq),
+        memory: Changes,
+        time: Changes,
+        what: "the second moment",
+    },
+    Word {
+        name: "--ddp-bucket-size",
+        takes: Takes::Number,
+        told: Told::Argument,
+        own: "",
+        get: |o| o.bucket_size.map_or_else(String::new, |size| size.to_string()),
+        set: |o, v| {
+            o.bucket_size = Some(number(v)?);
+            Ok(())
+        },
+        memory: Changes,
+        time: Nothing("the same bytes travel; what more and smaller collectives cost is not priced"),
+        what: "elements of a bucket that gradients are reduced in",
+    },
+    super::ALLOCATOR,
+];
+
+const PASSED: &[Passed] = &[
+    Passed { name: "--moe-router-force-load-balancing", values: 0, why: "the estimate has balanced routing already" },
+    Passed { name: "--log-throughput", values: 0, why: "a line of the log" },
+    Passed { name: "--log-params-norm", values: 0, why: "one reduction behind a step" },
+    Passed { name: "--log-num-zeros-in-grad", values: 0, why: "one reduction behind a step" },
+    Passed { name: "--log-timers-to-tensorboard", values: 0, why: "a line of the log" },
+    Passed { name: "--log-memory-to-tensorboard", values: 0, why: "a line of the log" },
+    Passed { name: "--timing-log-level", values: 1, why: "timers" },
+    Passed { name: "--distributed-timeout-minutes", values: 1, why: "a limit" },
+    Passed { name: "--manual-gc", values: 0, why: "when Python collects" },
+    Passed { name: "--manual-gc-interval", values: 1, why: "when Python collects" },
+    Passed { name: "--num-workers", values: 1, why: "processes of the data loader on the host" },
+    Passed { name: "--wandb-project", values: 1, why: "where the log goes" },
+    Passed { name: "--wandb-exp-name", values: 1, why: "where the log goes" },
+    Passed { name: "--init-method-std", values: 1, why: "values of weights, not their sizes" },
+    Passed { name: "--fake-process-group", values: 0, why: "for a rank by itself: collectives return at once" },
+];
+
+const OURS: &[(&str, &str)] = &[
+    ("--tensor-model-parallel-size", "--tp"),
+    ("--pipeline-model-parallel-size", "--pp"),
+    ("--num-virtual-stages-per-pipeline-rank", "--vpp"),
+    ("--num-layers-per-virtual-pipeline-stage", "--vpp"),
+    ("--context-parallel-size", "--cp"),
+    ("--expert-model-parallel-size", "--ep"),
+    ("--expert-tensor-parallel-size", "--etp"),
+    ("--sequence-parallel", "--sp"),
+    ("--micro-batch-size", "--mbs"),
+    ("--global-batch-size", "--gbs"),
+    ("--seq-length", "--seq"),
+    ("--recompute-granularity", "--recompute"),
+    ("--recompute-modules", "--recompute"),
+    ("--recompute-method", "--recompute"),
+    ("--recompute-num-layers", "--recompute"),
+    ("--recompute-activations", "--recompute"),
+    ("--use-distributed-optimizer", "--zero"),
+    ("--use-megatron-fsdp", "--zero"),
+    ("--data-parallel-sharding-strategy", "--zero"),
+    ("--optimizer", "--optimizer"),
+    ("--optimizer-cpu-offload", "--offload-optimizer"),
+    ("--optimizer-offload-fraction", "--offload-optimizer"),
+    ("--fp8-format", "--precision"),
+    ("--fp8-recipe", "--precision"),
+    ("--fp4-format", "--precision"),
+    ("--fp4-recipe", "--precision"),
+    ("--fp8-param-gather", "--fp8-param-gather"),
+    ("--bf16", "--precision"),
+    ("--main-grads-dtype", "--gradients"),
+    ("--use-precision-aware-optimizer", "the formats of moments and main weights"),
+    ("--grad-reduce-in-bf16", "--gradients"),
+    ("--accumulate-allreduce-grads-in-fp32", "--gradients"),
+    ("--make-vocab-size-divisible-by", "--vocab-multiple"),
+];

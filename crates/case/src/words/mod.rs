@@ -1,0 +1,301 @@
+//! Options in an engine's own words: `--engine-args "--moe-token-dispatcher-type allgather"`. A word
+//! is read, written back and emitted from one entry, which also says what it changes. What an engine
+//! knows and we have no entry for is refused by name, never passed on in silence.
+
+mod deepspeed;
+mod fsdp2;
+mod megatron;
+mod nanotron;
+mod torchtitan;
+
+use crate::options::Options;
+use diag::{Blame, Finding, did_you_mean};
+use layout::Engine;
+use recipe::Dtype;
+
+/// What may follow a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Nothing: it is on; `--no-` in front, or `=false`, and it is off.
+    Switch,
+    /// One of these.
+    OneOf(&'static [&'static str]),
+    /// Some of these, joined by commas.
+    Some(&'static [&'static str]),
+    /// A whole number.
+    Number,
+}
+
+/// What a word does to a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It is priced, or its price is refused by name.
+    Changes,
+    /// Nothing, and why.
+    None(&'static str),
+}
+
+/// Where an engine is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// On its command line or in its configuration.
+    Argument,
+    /// By a variable of the environment.
+    Environment,
+}
+
+/// One option of an engine.
+pub struct Word {
+    /// As the engine spells it.
+    pub name: &'static str,
+    /// What follows it.
+    pub takes: Takes,
+    /// Where the engine is told.
+    pub told: Told,
+    /// The engine's own default, as [`Word::get`] writes values; what differs is emitted.
+    pub own: &'static str,
+    /// The value of some options.
+    pub get: fn(&Options) -> String,
+    /// Sets a value that [`Takes`] let pass; refused with a reason where it has no meaning here.
+    pub set: fn(&mut Options, &str) -> Result<(), String>,
+    /// What it does to what a rank holds.
+    pub memory: Effect,
+    /// What it does to the length of a step.
+    pub time: Effect,
+    /// What it is for.
+    pub what: &'static str,
+}
+
+/// A word that changes neither memory nor time, and is passed on as it stands.
+pub struct Passed {
+    /// As the engine spells it.
+    pub name: &'static str,
+    /// Values that follow it.
+    pub values: usize,
+    /// Why nothing changes.
+    pub why: &'static str,
+}
+
+/// Everything an engine may be told in its own words.
+pub struct Vocabulary {
+    /// Options that mean something here.
+    pub words: &'static [Word],
+    /// Words passed on as they stand.
+    pub passed: &'static [Passed],
+    /// Words that a flag of ours says, and which.
+    pub ours: &'static [(&'static str, &'static str)],
+    /// Whether the engine has a word at all, where its whole list is known.
+    pub knows: fn(&str) -> bool,
+}
+
+fn knows_nothing(_: &str) -> bool {
+    false
+}
+
+const EMPTY: Vocabulary = Vocabulary { words: &[], passed: &[], ours: &[], knows: knows_nothing };
+
+/// The vocabulary of an engine; Megatron's when none is named.
+pub fn of(engine: Option<Engine>) -> &'static Vocabulary {
+    match engine {
+        None | Some(Engine::Megatron) => &megatron::VOCABULARY,
+        Some(Engine::Torchtitan) => &torchtitan::VOCABULARY,
+        Some(Engine::Deepspeed) => &deepspeed::VOCABULARY,
+        Some(Engine::Nanotron) => &nanotron::VOCABULARY,
+        Some(Engine::Fsdp2) => &fsdp2::VOCABULARY,
+        Some(Engine::Maxtext | Engine::XlaSpmd | Engine::Shardwright) => &EMPTY,
+    }
+}
+
+impl Word {
+    fn flag(&self) -> &'static str {
+        self.name
+    }
+
+    /// The switch with `--no-` in front, where it has dashes.
+    pub fn negated(&self) -> String {
+        match self.name.strip_prefix("--") {
+            Some(rest) => format!("--no-{rest}"),
+            None => format!("{}=false", self.name),
+        }
+    }
+
+    /// Reads a value into options.
+    fn read(&self, options: &mut Options, value: &str) -> Result<(), String> {
+        let one_of = |known: &[&str], word: &str| match known.contains(&word) {
+            true => Ok(()),
+            false => Err(match did_you_mean(word, known.iter().copied()) {
+                Some(close) => format!("did you mean `{close}`? it takes {}", known.join(", ")),
+                None => format!("it takes {}", known.join(", ")),
+            }),
+        };
+        match self.takes {
+            Takes::Switch => one_of(&["true", "false"], value)?,
+            Takes::OneOf(known) => one_of(known, value)?,
+            Takes::Some(known) => value.split(',').filter(|w| !w.is_empty()).try_for_each(|w| one_of(known, w))?,
+            Takes::Number => {
+                value.parse::<u64>().map(|_| ()).map_err(|_| format!("`{value}` is no whole number"))?;
+            }
+        }
+        (self.set)(options, value)
+    }
+
+    /// The words that say a value.
+    pub fn written(&self, value: &str) -> Vec<String> {
+        match (self.takes, value, self.name.starts_with("--")) {
+            (Takes::Switch, "true", true) => vec![self.name.to_string()],
+            (Takes::Switch, _, true) => vec![self.negated()],
+            (Takes::Some(_), value, true) => {
+                let values = value.split(',').filter(|word| !word.is_empty());
+                std::iter::once(self.name).chain(values).map(str::to_string).collect()
+            }
+            (_, value, true) => vec![self.name.to_string(), value.to_string()],
+            (_, value, false) => vec![format!("{}={value}", self.name)],
+        }
+    }
+}
+
+/// What was said in an engine's words.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Said {
+    /// Words that are passed on as they stand, each with its values.
+    pub passed: Vec<Vec<String>>,
+}
+
+/// Reads words of an engine into its options.
+pub fn read(engine: Option<Engine>, words: &[String], options: &mut Options) -> Result<Said, Vec<Finding>> {
+    let vocabulary = of(engine);
+    let (mut said, mut findings) = (Said::default(), Vec::new());
+    let mut at = 0;
+    while at < words.len() {
+        let (name, mut values) = match words[at].split_once('=') {
+            Some((name, value)) => (name, vec![value.to_string()]),
+            None => (words[at].as_str(), Vec::new()),
+        };
+        let is_attached = !values.is_empty();
+        at += 1;
+        let is_value = |word: &&String| !word.starts_with("--") && !(word.contains('=') && !is_attached);
+        if !is_attached {
+            values.extend(words[at..].iter().take_while(is_value).cloned());
+            at += values.len();
+        }
+        if let Err(finding) = one(vocabulary, engine, name, &values, options, &mut said) {
+            findings.push(finding);
+        }
+    }
+    if findings.is_empty() { Ok(said) } else { Err(findings) }
+}
+
+fn one(
+    vocabulary: &Vocabulary,
+    engine: Option<Engine>,
+    name: &str,
+    values: &[String],
+    options: &mut Options,
+    said: &mut Said,
+) -> Result<(), Finding> {
+    let refuse = |message: String| Finding::error("engine-args/value", Blame::Usage, name, message);
+    let positive = name.strip_prefix("--no-").map(|rest| format!("--{rest}"));
+    let switch = positive
+        .as_deref()
+        .and_then(|name| vocabulary.words.iter().find(|word| word.name == name && word.takes == Takes::Switch));
+    if let Some(word) = vocabulary.words.iter().find(|word| word.name == name) {
+        let value = match (word.takes, values) {
+            (Takes::Switch, []) => "true".to_string(),
+            (Takes::Some(_), []) | (Takes::OneOf(_) | Takes::Number, []) => {
+                return Err(refuse(format!("`{name}` takes a value")));
+            }
+            (Takes::Some(_), values) => values.join(","),
+            (_, [value]) => value.clone(),
+            (_, more) => return Err(refuse(format!("`{name}` takes one value, not {}", more.len()))),
+        };
+        return word.read(options, &value).map_err(|why| refuse(format!("`{name} {value}`: {why}")));
+    }
+    if let Some(word) = switch {
+        if !values.is_empty() {
+            return Err(refuse(format!("`{name}` takes no value")));
+        }
+        return word.read(options, "false").map_err(|why| refuse(format!("`{name}`: {why}")));
+    }
+    if let Some(passed) = vocabulary.passed.iter().find(|passed| passed.name == name) {
+        if values.len() != passed.values {
+            return Err(refuse(format!("`{name}` takes {} values, not {}", passed.values, values.len())));
+        }
+        said.passed.push(std::iter::once(name.to_string()).chain(values.iter().cloned()).collect());
+        return Ok(());
+    }
+    Err(unknown(vocabulary, engine, name))
+}
+
+/// A word that means nothing here: ours to say, the engine's but not priced, or nobody's.
+fn unknown(vocabulary: &Vocabulary, engine: Option<Engine>, name: &str) -> Finding {
+    let engine = engine.map_or("megatron", Engine::name);
+    if let Some((_, flag)) = vocabulary.ours.iter().find(|(word, _)| *word == name) {
+        let message = format!("`{name}` is said by `{flag}`, so that it is priced and recorded once");
+        return Finding::error("engine-args/ours", Blame::Usage, name, message).hint(format!("use {flag}"));
+    }
+    if (vocabulary.knows)(name) {
+        let message =
+            format!("`{name}` is an option of {engine}, and what it does to memory and time is not known here");
+        return Finding::error("engine-args/unpriced", Blame::Engine, name, message)
+            .hint(format!("`shardwright options {engine}` lists what may be said"));
+    }
+    let known = vocabulary.words.iter().map(Word::flag).chain(vocabulary.passed.iter().map(|passed| passed.name));
+    let hint = match did_you_mean(name, known) {
+        Some(close) => format!("did you mean `{close}`?"),
+        None => format!("`shardwright options {engine}` lists what may be said"),
+    };
+    Finding::error("engine-args/unknown", Blame::Usage, name, format!("`{name}` is no option of {engine}")).hint(hint)
+}
+
+/// The words that turn one set of options into another.
+pub fn between(engine: Option<Engine>, from: &Options, to: &Options) -> Vec<String> {
+    let changed = of(engine).words.iter().filter(|word| (word.get)(from) != (word.get)(to));
+    changed.flat_map(|word| word.written(&(word.get)(to))).collect()
+}
+
+/// What an engine has to be told: values that are not its own defaults.
+pub fn emitted(engine: Option<Engine>, options: &Options) -> impl Iterator<Item = (&'static Word, String)> + '_ {
+    let words = of(engine).words.iter();
+    words.map(|word| (word, (word.get)(options))).filter(|(word, value)| word.own != value)
+}
+
+fn flag(on: bool) -> String {
+    on.to_string()
+}
+
+fn switch(value: &str, on: &mut bool) -> Result<(), String> {
+    *on = value == "true";
+    Ok(())
+}
+
+fn dtype(value: &str, into: &mut Dtype) -> Result<(), String> {
+    *into = Dtype::from_name(value).ok_or_else(|| format!("`{value}` is no format"))?;
+    Ok(())
+}
+
+/// A number that [`Takes::Number`] let pass.
+fn number(value: &str) -> Result<u64, String> {
+    value.parse().map_err(|_| format!("`{value}` is no whole number"))
+}
+
+/// torch's caching allocator, which every engine on NVIDIA devices sits on.
+const ALLOCATOR: Word = Word {
+    name: "PYTORCH_CUDA_ALLOC_CONF",
+    takes: Takes::OneOf(&["", "expandable_segments:True"]),
+    told: Told::Environment,
+    own: "",
+    get: allocator,
+    set: set_allocator,
+    memory: Effect::Changes,
+    time: Effect::None("the allocator runs ahead of the device"),
+    what: "how the allocator asks the device for memory",
+};
+
+fn allocator(options: &Options) -> String {
+    if options.expandable_segments { "expandable_segments:True".to_string() } else { String::new() }
+}
+
+fn set_allocator(options: &mut Options, value: &str) -> Result<(), String> {
+    options.expandable_segments = !value.is_empty();
+    Ok(())
+}

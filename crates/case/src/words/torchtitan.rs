@@ -1,0 +1,78 @@
+//! torchtitan 0.3.0 (`torchtitan/config/job_config.py`).
+
+use super::{Effect, Takes, Told, Vocabulary, Word, flag, knows_nothing};
+use crate::options::{Again, Elementwise, TpOverlap};
+
+use Effect::{Changes, None as Nothing};
+
+pub const VOCABULARY: Vocabulary = Vocabulary {
+    words: &[
+        Word {
+            name: "compile.enable",
+            takes: Takes::Switch,
+            told: Told::Argument,
+            own: "false",
+            get: |o| flag(o.kernels.elementwise == Elementwise::Compiled),
+            set: |o, v| {
+                o.kernels.elementwise = if v == "true" { Elementwise::Compiled } else { Elementwise::Eager };
+                Ok(())
+            },
+            memory: Changes,
+            time: Changes,
+            what: "each block is compiled",
+        },
+        Word {
+            name: "activation_checkpoint.selective_ac_option",
+            takes: Takes::OneOf(&["", "op", "2"]),
+            told: Told::Argument,
+            own: "",
+            get: |o| match o.again {
+                Again::Layout => String::new(),
+                Again::EveryOther => "2".to_string(),
+                Again::ByOperator => "op".to_string(),
+            },
+            set: |o, v| {
+                o.again = match v {
+                    "op" => Again::ByOperator,
+                    "2" => Again::EveryOther,
+                    _ => Again::Layout,
+                };
+                Ok(())
+            },
+            memory: Changes,
+            time: Changes,
+            what: "what a selective policy computes again: by operator, or every second layer",
+        },
+        Word {
+            name: "parallelism.enable_async_tensor_parallel",
+            takes: Takes::Switch,
+            told: Told::Argument,
+            own: "false",
+            get: |o| flag(o.overlap.tp == TpOverlap::Async),
+            set: |o, v| {
+                o.overlap.tp = if v == "true" { TpOverlap::Async } else { TpOverlap::None };
+                Ok(())
+            },
+            memory: Nothing("the same activations are kept; symmetric buffers are not replayed"),
+            time: Changes,
+            what: "tensor-parallel collectives run beside their products",
+        },
+        super::ALLOCATOR,
+    ],
+    passed: &[],
+    ours: &[
+        ("parallelism.tensor_parallel_degree", "--tp"),
+        ("parallelism.pipeline_parallel_degree", "--pp"),
+        ("parallelism.context_parallel_degree", "--cp"),
+        ("parallelism.expert_parallel_degree", "--ep"),
+        ("parallelism.data_parallel_shard_degree", "--zero"),
+        ("parallelism.data_parallel_replicate_degree", "--zero"),
+        ("parallelism.fsdp_reshard_after_forward", "--zero"),
+        ("parallelism.pipeline_parallel_schedule", "--schedule"),
+        ("activation_checkpoint.mode", "--recompute"),
+        ("training.local_batch_size", "--mbs"),
+        ("training.global_batch_size", "--gbs"),
+        ("training.seq_len", "--seq"),
+    ],
+    knows: knows_nothing,
+};

@@ -1,0 +1,115 @@
+//! What a job's options mean to each ledger; what no ledger replays of them is refused by name.
+
+use crate::deepspeed::{DeepspeedOptions, Offload};
+use crate::fsdp2::Fsdp2Options;
+use crate::megatron::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Reduction, Routing};
+use case::Options;
+use case::options::{self, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, GraphsBy, Scaling, TpOverlap};
+use layout::{Layout, ZeroStage};
+use recipe::Recipe;
+use replay::Unmodelled;
+
+fn refuse<T>(what: &str, why: &str) -> Result<T, Unmodelled> {
+    Err(Unmodelled::new(what, why))
+}
+
+impl MegatronOptions {
+    /// What a launch with these options allocates by.
+    pub(crate) fn told(recipe: &Recipe, told: &Options) -> Result<MegatronOptions, Unmodelled> {
+        let dispatcher = match told.kernels.dispatch {
+            Dispatch::AllToAll => Dispatcher::AllToAll,
+            Dispatch::AllGather => Dispatcher::AllGather,
+            Dispatch::DeepEp | Dispatch::HybridEp => {
+                return refuse("dispatcher flex", "the buffers of DeepEP and HybridEP are not replayed");
+            }
+        };
+        if told.overlap.tp == TpOverlap::Userbuffers {
+            return refuse("--tp-comm-overlap", "Transformer Engine's user buffers are not replayed");
+        }
+        if told.overlap.ep == EpOverlap::Microbatches {
+            return refuse("--overlap-moe-expert-parallel-comm", "two microbatches in one layer are not replayed");
+        }
+        if told.kernels.graphs.by != GraphsBy::None {
+            return refuse("captured graphs", "their private pool is not replayed");
+        }
+        if told.kernels.attention == AttentionKernel::Unfused {
+            return refuse("unfused attention", "scores that are written out are not replayed");
+        }
+        Ok(MegatronOptions {
+            gradients: told.state.gradients,
+            cross_entropy: match told.kernels.cross_entropy {
+                options::CrossEntropy::Eager => CrossEntropy::Unfused,
+                options::CrossEntropy::Native => CrossEntropy::FusedNative,
+                options::CrossEntropy::TransformerEngine => CrossEntropy::FusedTransformerEngine,
+            },
+            fp8: told.scaling.map(|scaling| match scaling {
+                Scaling::Delayed => Fp8Recipe::Delayed,
+                Scaling::Tensorwise => Fp8Recipe::Tensorwise,
+                Scaling::Blockwise => Fp8Recipe::Blockwise,
+                Scaling::Mxfp8 => Fp8Recipe::Mxfp8,
+                Scaling::Nvfp4 => Fp8Recipe::Nvfp4,
+            }),
+            fp8_param_gather: told.fp8_param_gather,
+            dispatcher,
+            reduction: if told.overlap.gradients { Reduction::Overlapped } else { Reduction::AtTheEnd },
+            routing: match told.overload {
+                1.0 => Routing::Random { seed: 0 },
+                factor => Routing::Overloaded { factor },
+            },
+            ..MegatronOptions::of(recipe)
+        })
+    }
+}
+
+/// What only Megatron's ledger replays.
+fn plain(told: &Options) -> Result<(), Unmodelled> {
+    if told.overload != 1.0 {
+        return refuse("routing skew", "this engine's ledger replays balanced routing only");
+    }
+    if told.offload_activations > 0.0 {
+        return refuse("activations on the host", "this engine's ledger keeps them on the device");
+    }
+    if told.expandable_segments {
+        return refuse("expandable segments", "they are replayed for Megatron-Core only");
+    }
+    Ok(())
+}
+
+impl Fsdp2Options {
+    pub(crate) fn told(self, told: &Options) -> Result<Fsdp2Options, Unmodelled> {
+        plain(told)?;
+        if told.again != Again::Layout {
+            return refuse("recompute by operator", "what an operator's policy keeps is not replayed");
+        }
+        if told.offload > 0.0 {
+            return refuse("optimizer state on the host", "this engine keeps it on the device");
+        }
+        Ok(Fsdp2Options { compile: told.kernels.elementwise == Elementwise::Compiled, ..self })
+    }
+}
+
+impl DeepspeedOptions {
+    pub(crate) fn told(layout: &Layout, told: &Options) -> Result<DeepspeedOptions, Unmodelled> {
+        plain(told)?;
+        let offload_optimizer = match told.offload {
+            0.0 => None,
+            1.0 => Some(Offload::DEFAULT),
+            _ => {
+                return refuse("a part of optimizer state on the host", "DeepSpeed offloads all of it or nothing");
+            }
+        };
+        let sizes = &told.zero;
+        Ok(DeepspeedOptions {
+            reduce_bucket_size: sizes.reduce_bucket,
+            allgather_bucket_size: sizes.allgather_bucket,
+            overlap_comm: (layout.zero != ZeroStage::Three).then_some(told.overlap.gradients),
+            prefetch_bucket_size: sizes.prefetch_bucket,
+            param_persistence_threshold: sizes.param_persistence_threshold,
+            max_live_parameters: sizes.max_live_parameters,
+            max_reuse_distance: sizes.max_reuse_distance,
+            sub_group_size: sizes.sub_group,
+            offload_optimizer,
+            ..DeepspeedOptions::defaults()
+        })
+    }
+}
