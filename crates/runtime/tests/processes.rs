@@ -4,7 +4,7 @@
 //! the rows with several axes every third is held, or every one with the word `all`
 //! (`cargo test … --test processes -- all`).
 
-#[path = "matrix/rows.rs"]
+#[path = "all/matrix/rows.rs"]
 mod rows;
 
 use comm::{Comm, processes};
