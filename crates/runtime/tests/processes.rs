@@ -45,6 +45,7 @@ fn rank() -> ExitCode {
         for (i, request) in rows::together().into_iter().enumerate().filter(fits).step_by(every) {
             held += usize::from(hold(&recipes[i % 3], &request, comm)?);
         }
+        assert!(held > 0, "no layout has {} ranks", comm.world());
         if comm.rank() == 0 {
             println!(
                 "{held} layouts of {} ranks: processes agree with one rank, and with threads bit by bit",

@@ -21,7 +21,7 @@ fn run_words(words: &[String]) -> common::Ran {
 
 #[test]
 fn the_best_is_legal_and_can_be_launched() {
-    let mut planned = 0;
+    let (mut planned, mut num_launched) = (0, 0);
     for recipe in RECIPES {
         for engine in ENGINES {
             let line = format!(
@@ -46,9 +46,11 @@ fn the_best_is_legal_and_can_be_launched() {
             let launch = printed(&ran.stdout, "launch");
             let launched = run_words(&launch);
             assert_eq!(launched.code, 0, "{launch:?}\n{}", launched.stderr);
+            num_launched += 1;
         }
     }
     assert!(planned >= 20, "{planned} of {} were planned", RECIPES.len() * ENGINES.len());
+    assert!(num_launched >= 15, "{num_launched} of {planned} were launched");
 }
 
 #[test]
@@ -80,5 +82,5 @@ fn state_goes_to_the_host_where_the_engine_has_that() {
     };
     assert_eq!(offload("deepspeed")["best"]["layout"]["offload_optimizer"], 1.0);
     let ran = run("plan llama3-8b --on 8xH200 --engine fsdp2 --offload-optimizer 1 --gbs 64 --mbs 1 --zero 3");
-    assert!(ran.code != 0, "{}", ran.stdout);
+    assert!(ran.code == 1 && ran.stderr.contains("[plan/ledger]"), "{}{}", ran.stdout, ran.stderr);
 }

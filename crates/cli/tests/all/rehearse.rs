@@ -5,6 +5,13 @@ use serde_json::Value;
 
 const SMALL: &str = "--dims hidden=16,vocab=32,depth=12";
 
+/// Every axis of an answer moved what was predicted, and something moved.
+fn moves_what_was_predicted(answer: &Value) {
+    let rows = answer["traffic"].as_array().unwrap();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["predicted_bytes"] == row["moved_bytes"]), "{rows:?}");
+    assert!(rows.iter().any(|row| row["moved_bytes"].as_u64().unwrap() > 0), "{rows:?}");
+}
+
 #[test]
 fn a_split_that_is_right_says_so_in_numbers() {
     let answer = json(&format!("rehearse nam56r --tp 2 --ep 2 --etp 1 --steps 2 {SMALL}"));
@@ -13,9 +20,7 @@ fn a_split_that_is_right_says_so_in_numbers() {
     for key in ["loss", "gradient", "weight"] {
         assert!(answer["parity"][key].as_f64().unwrap() < 1e-9, "{key}");
     }
-    for row in answer["traffic"].as_array().unwrap() {
-        assert_eq!(row["predicted_bytes"], row["moved_bytes"], "{row}");
-    }
+    moves_what_was_predicted(&answer);
     let lines = answer["memory"].as_array().unwrap();
     assert_eq!(lines.len(), 2 * 4);
     assert!(lines.iter().all(|l| l["predicted_bytes"] == l["held_bytes"]), "{lines:?}");
@@ -65,6 +70,7 @@ fn faults_show_what_a_user_would_see() {
     let skewed = json(&format!("rehearse mixtral-8x7b --ep 2 --steps 1 --inject skew:2 {SMALL}"));
     let load =
         |layer: &Value| layer["tokens"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect::<Vec<_>>();
+    assert!(!skewed["router_load"].as_array().unwrap().is_empty());
     for layer in skewed["router_load"].as_array().unwrap() {
         assert_eq!(load(layer)[0] * load(layer).len() as u64, 2 * load(layer).iter().sum::<u64>());
     }
@@ -79,9 +85,7 @@ fn every_feature_bundle_is_rehearsed() {
     let features = "--with mla --with dsa --with mtp --with ngram_hash --with structure";
     let answer = json(&format!("rehearse nam56r {features} --tp 2 --pp 2 --steps 1 {SMALL}"));
     assert_eq!(answer["parity"]["pass"], true, "{answer}");
-    for row in answer["traffic"].as_array().unwrap() {
-        assert_eq!(row["predicted_bytes"], row["moved_bytes"], "{row}");
-    }
+    moves_what_was_predicted(&answer);
 }
 
 #[test]

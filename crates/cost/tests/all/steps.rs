@@ -227,12 +227,17 @@ proptest! {
     #[test]
     fn faster_links_are_never_slower(case in cases()) {
         let mut faster = case.cluster.clone();
+        let mut links = 0;
         for link in [&mut faster.device.island_link, &mut faster.device.network].into_iter().flatten() {
             link.bytes_per_second *= 2.0;
+            links += 1;
         }
+        prop_assert!(links > 0);
         let prices = Prices::new(&case.recipe, &case.layout, &faster, &case.options).unwrap();
-        let after = prices.step(&case.layout, &case.plan()).unwrap().seconds;
-        prop_assert!(after <= case.step().seconds * (1.0 + 1e-9));
+        let (before, after) = (case.step(), prices.step(&case.layout, &case.plan()).unwrap().seconds);
+        prop_assert!(after <= before.seconds * (1.0 + 1e-9));
+        // Twice the speed takes no more than half of the time away.
+        prop_assert!(after >= 0.5 * before.seconds, "{after} of {}", before.seconds);
     }
 
     #[test]
@@ -240,9 +245,18 @@ proptest! {
         let Layout { tp, .. } = case.layout;
         let mut wider = Layout { tp: units::Degree::new(2 * tp.get()).unwrap(), ..case.layout.clone() };
         wider.sp |= wider.ep.splits();
-        let Ok(prices) = Prices::new(&case.recipe, &wider, &case.cluster, &case.options) else { return Ok(()) };
+        let prices = match Prices::new(&case.recipe, &wider, &case.cluster, &case.options) {
+            Ok(prices) => prices,
+            Err(refused) => {
+                // Only units that do not divide excuse a case, and those of the llamas always do.
+                let is_excused = refused.to_string().contains("cannot split") && !case.recipe.name.starts_with("llama");
+                prop_assert!(is_excused, "{refused}");
+                return Ok(());
+            }
+        };
         let before = case.prices();
         let (narrow, wide) = (before.of_layers(), prices.of_layers());
+        prop_assert_eq!(narrow.len(), wide.len());
         for (before, after) in narrow.iter().zip(&wide) {
             prop_assert!(after.of(Part::Gemm) <= before.of(Part::Gemm) * (1.0 + 1e-9));
             prop_assert!(after.of(Part::Attention) <= before.of(Part::Attention) * (1.0 + 1e-9));

@@ -55,6 +55,7 @@ proptest! {
         }
         let judged = judge(&row);
         prop_assert_eq!(judged.figures.is_empty(), judged.why_not().is_some());
+        prop_assert!(judged.figures.iter().all(|f| f.predicted.number().is_finite()), "{:?}", judged.figures);
     }
 
     #[test]
@@ -74,6 +75,15 @@ proptest! {
         prop_assert_eq!(judged.figures.is_empty(), judged.why_not().is_some());
         prop_assert!(judged.figures.iter().all(|f| f.predicted.number().is_finite()), "{:?}", judged.figures);
     }
+}
+
+/// What is mangled is judged before.
+#[test]
+fn unmangled_rows_are_judged() {
+    assert!(rows("megatron_h200.jsonl").iter().all(|row| judge(row).why_not().is_none()));
+    let published = rows("published.jsonl");
+    let timed = published.iter().filter(|row| judge_parts(row, &[Part::Time]).why_not().is_none()).count();
+    assert!(timed * 2 > published.len(), "{timed} of {}", published.len());
 }
 
 #[test]

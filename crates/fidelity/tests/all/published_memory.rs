@@ -1,5 +1,5 @@
-//! Replays against what others measured and published (`data/truth/published.jsonl`). The
-//! table is what counts, and it is printed; asserted are coverage and that nothing is absurd.
+//! Replays against what others measured and published (`data/truth/published.jsonl`). Held are how
+//! many rows of each source are modelled, and the errors reached, too high and too low alike.
 
 use fidelity::{Judged, Part, judge_parts, summarise};
 use serde_json::Value;
@@ -20,17 +20,39 @@ fn judge(row: &Value) -> Judged {
     judge_parts(row, &[Part::Memory])
 }
 
+/// Rows of each source that are modelled, of how many. A row that becomes modelled, or is lost, is
+/// written down here.
+const COVERAGE: [(&str, usize, usize); 8] = [
+    ("bigscience-176b", 0, 33),
+    ("mcore-golden", 34, 84),
+    ("nanotron", 693, 693),
+    ("simumax-b200", 20, 21),
+    ("stas-h200-b200", 1, 7),
+    ("torchao", 2, 6),
+    ("torchtitan", 0, 7),
+    ("torchtune", 0, 4),
+];
+
+/// What errors of a source may come to: figure, median of their sizes, the median with its sign,
+/// worst.
+const BOUNDS: [(&str, &str, f64, f64, f64); 6] = [
+    ("mcore-golden", "allocated", 0.035, 0.03, 0.12),
+    ("nanotron", "reserved", 0.10, 0.10, 0.66),
+    ("simumax-b200", "allocated", 0.025, 0.025, 0.05),
+    ("simumax-b200", "reserved", 0.01, 0.01, 0.04),
+    ("stas-h200-b200", "reserved", 0.12, 0.12, 0.12),
+    ("torchao", "reserved", 0.10, 0.10, 0.10),
+];
+
 /// How many rows of each source are modelled.
-fn print_coverage(judged: &[Judged]) {
+fn covered(judged: &[Judged]) -> Vec<(&str, usize, usize)> {
     let mut sources: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for row in judged {
         let (modelled, rows) = sources.entry(&row.source).or_default();
         *modelled += usize::from(row.why_not().is_none());
         *rows += 1;
     }
-    for (source, (modelled, rows)) in sources {
-        println!("{source:16} {modelled:4} of {rows:4} rows modelled");
-    }
+    sources.into_iter().map(|(source, (modelled, rows))| (source, modelled, rows)).collect()
 }
 
 fn print_reasons(judged: &[Judged]) {
@@ -46,29 +68,28 @@ fn print_reasons(judged: &[Judged]) {
 }
 
 #[test]
-fn published_rows_are_covered_and_none_is_absurd() {
+fn published_rows_are_covered_and_near() {
     let judged: Vec<Judged> = rows().iter().map(judge).collect();
-    let modelled = judged.iter().filter(|row| row.why_not().is_none()).count();
-    println!("{modelled} of {ROWS} rows modelled");
-    println!("{:18} {:10} {:>5} {:>8} {:>8} {:>8}", "group", "figure", "rows", "mean", "median", "worst");
     let lines = summarise(&judged);
     for line in &lines {
-        let [mean, median, worst] = [line.mean, line.median, line.worst].map(|x| 100.0 * x);
-        println!("{:18} {:10} {:5} {mean:7.1}% {median:7.1}% {worst:7.1}%", line.group, line.figure, line.rows);
-    }
-    print_coverage(&judged);
-    print_reasons(&judged);
-    assert!(modelled * 100 >= 80 * ROWS, "{modelled} of {ROWS} rows are modelled");
-    for line in &lines {
-        assert!(line.median <= 0.20, "{} {}: median {}", line.group, line.figure, line.median);
-    }
-    for row in &judged {
-        assert!(
-            row.figures.iter().all(|f| f.predicted.number() > 0.0 && f.error() < 2.0),
-            "{}: {:?}",
-            row.name,
-            row.figures
+        let [mean, median, bias, worst] = [line.mean, line.median, line.bias, line.worst].map(|x| 100.0 * x);
+        println!(
+            "{:18} {:10} {:5} {mean:7.1}% {median:7.1}% {bias:+7.1}% {worst:7.1}%",
+            line.group, line.figure, line.rows
         );
+    }
+    print_reasons(&judged);
+    assert_eq!(covered(&judged), COVERAGE);
+    for (source, figure, median, bias, worst) in BOUNDS {
+        let line = lines.iter().find(|line| line.group == source && line.figure == figure).unwrap();
+        let within = line.median <= median && line.bias.abs() <= bias && line.worst <= worst;
+        assert!(within, "{source} {figure}: {line:?}");
+    }
+    // No source has errors that no bound holds.
+    let is_bound = |source: &str, figure: &str| BOUNDS.iter().any(|b| (b.0, b.1) == (source, figure));
+    for row in &judged {
+        assert!(row.figures.iter().all(|f| is_bound(&row.source, f.name)), "{}: {:?}", row.source, row.figures);
+        assert!(row.figures.iter().all(|f| f.error().is_finite()), "{}: {:?}", row.name, row.figures);
     }
 }
 
@@ -94,14 +115,14 @@ fn the_fusion_a_row_names_is_the_one_replayed() {
     assert!(peak(&row).unwrap() > in_place);
 }
 
-/// Whatever is taken out of a row, judging it comes to a reason or a figure.
+/// A row that is judged is refused once a part of it is taken out: of each engine the first that is.
 #[test]
 fn a_row_with_a_hole_is_refused_with_a_reason() {
     let rows = rows();
     let mut seen = Vec::new();
     for row in &rows {
         let engine = row["framework"]["name"].as_str().unwrap();
-        if seen.contains(&engine) {
+        if seen.contains(&engine) || judge(row).why_not().is_some() {
             continue;
         }
         seen.push(engine);
@@ -111,4 +132,5 @@ fn a_row_with_a_hole_is_refused_with_a_reason() {
             assert!(judge(&holed).why_not().is_some(), "{engine} without {part}");
         }
     }
+    assert!(seen.len() >= 4, "{seen:?}");
 }

@@ -56,7 +56,8 @@ fn a_block_the_reference_model_lacks_is_named() {
     for (engine, rule) in [(Engine::Fsdp2, "fsdp2/reference-model"), (Engine::XlaSpmd, "xla-spmd/reference-model")] {
         let request = LayoutRequest { engine: Some(engine), ..request.clone() };
         let refused = common::Case::new(&common::recipe("deepseek-v3"), &request, Seams::Refuse).unwrap().emit();
-        assert!(refused.unwrap_err().iter().all(|f| f.rule == rule && f.message.contains("latent attention")));
+        let findings = common::assert_refused(refused, rule);
+        assert!(findings.iter().all(|f| f.message.contains("latent attention")), "{findings:?}");
     }
 }
 

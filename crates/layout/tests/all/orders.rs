@@ -126,6 +126,7 @@ proptest! {
         for stage in 0..base.stages() {
             let (short, long) = (base.program(stage), longer.program(stage));
             prop_assert_eq!(short.main(), long.main());
+            prop_assert_eq!(short.loops().len(), long.loops().len());
             for (i, (a, b)) in short.loops().iter().zip(long.loops()).enumerate() {
                 prop_assert_eq!(a.body, b.body);
                 prop_assert_eq!(a.times == b.times, short.main().is_some_and(|main| main != i), "{:?} {}", base, i);

@@ -234,8 +234,10 @@ fn covers_exactly(row: &Row, layout: &Layout, mesh: &Mesh) {
 fn whole_units(row: &Row, dim: usize, ranges: &[std::ops::Range<u64>]) {
     let mut start = 0;
     for segment in &row.tensor.dims[dim].0 {
-        for range in ranges.iter().filter(|r| r.start >= start && r.end <= start + segment.len()) {
-            let (from, to) = (range.start - start, range.end - start);
+        // A range may run over several segments: what it holds of each must be whole.
+        let end = start + segment.len();
+        for range in ranges.iter().filter(|r| r.start < end && r.end > start) {
+            let (from, to) = (range.start.max(start) - start, range.end.min(end) - start);
             assert!(from % segment.size == 0 && to % segment.size == 0, "{} cuts a {}", row.tensor.path, segment.unit);
         }
         start += segment.len();

@@ -38,7 +38,8 @@ fn a_higher_stage_never_holds_more_state() {
                 state(&run(name, &request).unwrap_or_else(|e| panic!("{name}: {e}")))
             });
             println!("{name} {recompute} {held:?}");
-            assert!(held.is_sorted_by(|a, b| a >= b), "{name} {recompute}: {held:?}");
+            // Without accumulation stages 1 and 2 hold alike at the peak; the others share out more each.
+            assert!(held[0] > 5 * held[1] && held[1] >= held[2] && held[2] > held[3], "{name} {recompute}: {held:?}");
         }
     }
 }
@@ -49,7 +50,7 @@ fn accumulating_gradients_keeps_them_whole_below_stage_two() {
         let request = LayoutRequest { microbatches: Some(4), ..request(zero) };
         state(&run("llama3-8b", &request).unwrap())
     });
-    assert!(held.is_sorted_by(|a, b| a >= b), "{held:?}");
+    assert!(held.is_sorted_by(|a, b| a > b), "{held:?}");
     assert!(held[1] - held[2] > LLAMA, "{held:?}");
 }
 
@@ -92,7 +93,9 @@ fn offloading_moves_state_to_the_host() {
         let replay = with("llama3-8b", &request(zero), &offloaded, explain).unwrap();
         assert_eq!(replay.line(Line::OtherOptimizer), 0, "{zero}");
         let host = with("llama3-8b", &request(zero), &offloaded, host_bytes).unwrap();
-        assert!(host.pinned.0 + host.pageable.0 >= 12 * LLAMA / 8, "{zero}: {host:?}");
+        // fp32 weights and two moments of a share, and at most a gradient and a buffer besides.
+        let (state, held) = (12 * LLAMA / 8, host.pinned.0 + host.pageable.0);
+        assert!((state..2 * state).contains(&held), "{zero}: {host:?}");
     }
     let both = DeepspeedOptions { offload_param: Some(Offload::DEFAULT), ..offloaded };
     let replay = with("llama3-8b", &request(ZeroStage::Three), &both, explain).unwrap();

@@ -97,8 +97,8 @@ fn keeping_less_never_raises_the_peak() {
         let change = |options: &mut Fsdp2Options| (options.reshard, options.edges) = (reshard, edges);
         told(&llama, &request, 0, change).unwrap().allocated_peak()
     };
-    assert!(peak(Reshard::DEFAULT, Edges::InRoot) <= peak(Reshard::NEVER, Edges::InRoot));
-    assert!(peak(Reshard::DEFAULT, Edges::Apart) <= peak(Reshard::DEFAULT, Edges::InRoot));
+    assert!(peak(Reshard::DEFAULT, Edges::InRoot) < peak(Reshard::NEVER, Edges::InRoot));
+    assert!(peak(Reshard::DEFAULT, Edges::Apart) < peak(Reshard::DEFAULT, Edges::InRoot));
     let checkpointed = LayoutRequest { recompute: Some(Recompute::Full), ..request.clone() };
     let full = run("llama3-8b", &checkpointed, 0).unwrap().allocated_peak();
     assert!(full < peak(Reshard::DEFAULT, Edges::InRoot));
@@ -114,5 +114,6 @@ fn what_is_not_modelled_is_named() {
     let compiled = told(&builtin("mixtral-8x7b"), &degrees(1, 1, 1, 8), 0, |options| options.compile = true);
     assert_eq!(name(compiled), "compiled expert and Mamba layers");
     let some = run("nam56r", &degrees(1, 1, 1, 8), 0).unwrap_err();
-    assert!(!some.what.is_empty() && !some.why.is_empty());
+    assert_eq!(some.what, "optimizers other than AdamW");
+    assert!(!some.why.is_empty());
 }

@@ -14,7 +14,10 @@ const TRUTH: &str = "/../../data/truth/fsdp2_launch_h200.jsonl";
 
 fn rows() -> Vec<Value> {
     let text = std::fs::read_to_string(format!("{}{TRUTH}", env!("CARGO_MANIFEST_DIR"))).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).filter(|row: &Value| row["kind"] == "launch").collect()
+    let all = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let rows: Vec<Value> = all.filter(|row: &Value| row["kind"] == "launch").collect();
+    assert_eq!(rows.len(), 62);
+    rows
 }
 
 fn layout(row: &Value, recipe: &Recipe) -> Layout {

@@ -266,10 +266,10 @@ fn split_backward_holds_operands_until_their_turn() {
         let run = Run::new("llama3-8b", &builtin("llama3-8b"), &request);
         run.balanced(rank, Microbatches::Steady).allocated_peak()
     };
-    for rank in 0..4 {
-        let (plain, split) = (peak(Schedule::OneF1b, rank), peak(Schedule::ZbH1, rank));
-        assert!(split >= plain, "stage {rank}: {split} {plain}");
-    }
+    let peaks = |schedule| [0, 1, 2, 3].map(|rank| peak(schedule, rank));
+    let (plain, split) = (peaks(Schedule::OneF1b), peaks(Schedule::ZbH1));
+    assert!(plain.iter().zip(&split).all(|(plain, split)| split >= plain), "{plain:?} {split:?}");
+    assert!(split[3] > plain[3], "the last stage holds one microbatch under 1F1B, and four here: {plain:?} {split:?}");
 }
 
 /// Each stage of ZeRO shares out one thing more; in the optimizer's step nothing is gathered.

@@ -75,8 +75,8 @@ fn ep_never_changes_a_line_it_does_not_own() {
     for line in [Line::ReplicatedParams, Line::TpParams] {
         assert_eq!(one.line(Entry::Ledger(line)), four.line(Entry::Ledger(line)), "{line}");
     }
-    let expert = Entry::Ledger(Line::ExpertParams);
-    assert!(four.line(expert) * 39 / 10 <= one.line(expert), "{} {}", one.line(expert), four.line(expert));
+    let [whole, quarter] = [&one, &four].map(|class| class.line(Entry::Ledger(Line::ExpertParams)) as f64);
+    assert!((whole / quarter / 4.0 - 1.0).abs() < 0.01, "{whole} {quarter}");
 }
 
 /// A4: sequence parallelism is activations on the tensor axis.
@@ -119,6 +119,7 @@ fn ranks_hold_the_model_once_a_replica() {
 #[test]
 fn lines_sum_to_the_total() {
     priced(&recipe("qwen3-30b-a3b"), &request(1, 2, 8), |_, fit, _| {
+        assert_eq!(fit.classes.len(), 2, "one a stage");
         for class in &fit.classes {
             assert_eq!(class.lines.iter().map(|a| a.bytes).sum::<u64>(), class.total());
         }
@@ -127,16 +128,23 @@ fn lines_sum_to_the_total() {
 
 /// A5: routing has a line of its own, and a bound.
 #[test]
-fn overload_raises_memory_and_breaks_somewhere_or_never() {
-    let request = LayoutRequest { micro_batch: Some(2), ..request(1, 1, 8) };
-    priced(&recipe("qwen3-30b-a3b"), &request, |request, _, _| {
-        let skew = at_overloads(request, &[1.0, 1.5, 2.0]).unwrap().unwrap();
-        assert!(skew.at.windows(2).all(|w| w[1].total > w[0].total), "{skew:?}");
-        if let Some(factor) = skew.breaks_at {
-            let at = at_overloads(request, &[factor + 0.01]).unwrap().unwrap();
-            assert!(at.at[0].headroom < 0);
-        }
-    });
+fn overload_raises_memory_and_breaks_where_it_says() {
+    let breaks_at = |micro_batch, tokens| {
+        let (micro_batch, sequence) = (Some(micro_batch), Some(tokens));
+        let request = LayoutRequest { micro_batch, sequence, ..request(1, 1, 8) };
+        priced(&recipe("qwen3-30b-a3b"), &request, |request, _, _| {
+            let headroom = |factor| at_overloads(request, &[factor]).unwrap().unwrap().at[0].headroom;
+            let skew = at_overloads(request, &[1.0, 1.5, 2.0]).unwrap().unwrap();
+            assert!(skew.at.windows(2).all(|w| w[1].total > w[0].total), "{skew:?}");
+            match skew.breaks_at {
+                Some(factor) => assert!(headroom(factor - 0.01) >= 0 && headroom(factor + 0.01) < 0, "{skew:?}"),
+                None => assert!(headroom(skew.most) >= 0, "{skew:?}"),
+            }
+            skew.breaks_at
+        })
+    };
+    assert_eq!(breaks_at(1, 1024), None);
+    assert!(breaks_at(2, 4096).is_some_and(|factor| factor > 1.0));
     priced(&recipe("llama3-8b"), &self::request(1, 1, 1), |request, _, _| {
         assert!(at_overloads(request, &[2.0]).unwrap().is_none());
     });
@@ -179,7 +187,7 @@ fn the_checklist_has_evidence_for_every_item() {
 fn a_device_is_never_spent_to_its_datasheet() {
     priced(&recipe("llama3-8b"), &request(1, 1, 1), |request, fit, _| {
         let worst = fit.worst();
-        assert!(worst.outside > 1 << 30, "context and communicators are real");
+        assert!((1 << 30..8 << 30).contains(&worst.outside), "context and communicators are real");
         assert_eq!(worst.headroom, request.device.visible_bytes() as i64 - worst.total() as i64);
         assert!(worst.reserved_peak >= worst.allocated_peak);
     });
@@ -205,6 +213,7 @@ fn muon_and_adamw_are_priced_apart() {
 #[test]
 fn every_line_explains_itself() {
     priced(&recipe("qwen3-30b-a3b"), &request(1, 1, 8), |_, fit, _| {
+        assert!(fit.worst().lines.len() >= 8, "{:?}", fit.worst().lines);
         for amount in &fit.worst().lines {
             assert!(!amount.entry.scales_with().is_empty() && !amount.entry.ignores().is_empty(), "{:?}", amount.entry);
         }

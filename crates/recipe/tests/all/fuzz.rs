@@ -99,6 +99,14 @@ const ARGUMENTS: &[&str] = &[
 
 /// What is mangled is whole before.
 #[test]
+fn unmangled_configs_are_imported() {
+    for text in CONFIGS {
+        usable(&hf::import(text, "whole").unwrap_or_else(|f| panic!("{text}: {f:#?}")));
+    }
+}
+
+/// What is mangled is whole before.
+#[test]
 fn unmangled_argument_lists_are_imported() {
     for text in ARGUMENTS {
         let imported = megatron_args::import(text, "whole").unwrap_or_else(|f| panic!("{text}: {f:#?}"));
@@ -139,11 +147,12 @@ proptest! {
     #[test]
     fn bytes_are_no_recipe(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let text = String::from_utf8_lossy(&bytes);
-        let _ = Recipe::parse(&text);
+        prop_assert!(Recipe::parse(&text).is_err());
+        prop_assert!(hf::import(&text, "fuzz").is_err());
+        prop_assert!(megatron_args::import(&text, "fuzz").is_err());
+        // A few letters may be a pattern.
         let _ = Pattern::parse(&text);
         let _ = megatron::read(&text);
-        let _ = hf::import(&text, "fuzz");
-        let _ = megatron_args::import(&text, "fuzz");
     }
 
     #[test]

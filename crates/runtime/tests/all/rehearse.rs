@@ -47,6 +47,8 @@ fn holds(name: &str, features: &[Feature], request: &LayoutRequest) {
     let rehearsal = ran(&ask(&recipe, request));
     let what = format!("{name} {request:?}");
     assert!(rehearsal.parity.passes(), "{what}: {:#?}", &rehearsal.parity.gradients[..3]);
+    let sizes = [rehearsal.traffic.len(), rehearsal.memory.len(), rehearsal.phases.len()];
+    assert!(sizes.iter().all(|n| *n > 0), "{what}: nothing to compare: {sizes:?}");
     for moves in &rehearsal.traffic {
         assert_eq!(moves.predicted_bytes, moves.moved_bytes, "{what}: bytes on {}", moves.axis);
     }
@@ -161,10 +163,12 @@ fn routers_made_wrong_err_alike_on_every_rank() {
     ask.inject = Inject::parse("zero-expert:3").ok();
     let idle = ran(&ask);
     assert!(idle.parity.passes());
+    assert!(!idle.load.is_empty(), "a layer with experts has a load");
     assert!(idle.load.iter().all(|l| l.tokens[3] == 0 && l.tokens[0] > 0), "{:?}", idle.load);
     ask.inject = Inject::parse("skew:2").ok();
     let skewed = ran(&ask);
     assert!(skewed.parity.passes());
+    assert_eq!(skewed.load.len(), idle.load.len());
     for load in &skewed.load {
         let mean = load.tokens.iter().sum::<u64>() as f64 / load.tokens.len() as f64;
         assert_eq!(load.tokens[0] as f64, 2.0 * mean, "{load:?}");

@@ -36,6 +36,24 @@ fn bounds_lose_nothing_of(question: Question) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// The properties below would hold of a search that finds nothing or leaves nothing out.
+#[test]
+fn layouts_fit_and_bounds_leave_some_out() {
+    let recipe = recipe::builtin::find("llama3-8b").unwrap();
+    let cluster = Cluster::parse("4xH200").unwrap();
+    let pinned = LayoutRequest {
+        engine: Some(Engine::Megatron),
+        global_batch: Some(16),
+        sequence: Some(1024),
+        vpp: Some(1),
+        cp: Some(1),
+        ..LayoutRequest::default()
+    };
+    let found = run(common::question(&recipe, &cluster, &pinned, Bytes(0)), Effort::Bounded);
+    assert_eq!(found.best.top.len(), 5);
+    assert!(found.simulated >= 5 && 2 * found.simulated < found.tally.fit, "{} {:?}", found.simulated, found.tally);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
 

@@ -99,6 +99,7 @@ pub fn ask<'a>(recipe: &'a Recipe, request: &'a LayoutRequest, number: Number, r
 pub fn judge(what: &str, r: &Rehearsal) {
     let (gradient, weight) = (&r.parity.gradients[0], &r.parity.weights[0]);
     assert!(r.parity.passes(), "{what}: loss {:e}, {gradient:?}, {weight:?}", r.parity.loss);
+    assert!(!r.traffic.is_empty() && !r.memory.is_empty(), "{what}: nothing to compare");
     for moves in &r.traffic {
         assert_eq!(moves.predicted_bytes, moves.moved_bytes, "{what}: bytes on {}", moves.axis);
     }
