@@ -19,7 +19,7 @@ const RUNS: usize = 2;
 pub(crate) struct Router {
     pub weight: Id,
     pub bias: Option<Id>,
-    /// Index of its [`Balance`](super::Balance) in the context.
+    /// Index of its [`Balance`] in the context.
     pub balance: usize,
     pub kind: Kind,
 }
