@@ -14,7 +14,7 @@ use recipe::{Feature, Mode, Recipe, Seam};
 /// The findings of a refusal, each by this rule; panics where nothing was refused or no rule said so.
 #[track_caller]
 pub fn assert_refused(emitted: Result<Emission, Vec<diag::Finding>>, rule: &str) -> Vec<diag::Finding> {
-    let findings = emitted.err().expect("it is refused");
+    let findings = emitted.expect_err("it is refused");
     assert!(!findings.is_empty() && findings.iter().all(|f| f.rule == rule), "{rule}: {findings:?}");
     findings
 }
