@@ -3,6 +3,7 @@
 
 mod commands;
 mod common;
+mod dependencies;
 mod goldens;
 mod launch;
 mod plan_engines;
