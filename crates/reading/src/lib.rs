@@ -173,7 +173,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A yes or no.
+    /// A boolean with a default.
     pub fn flag_or(&mut self, key: &'static str, default: bool) -> bool {
         match self.value(key) {
             None => default,
