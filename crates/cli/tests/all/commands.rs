@@ -78,6 +78,7 @@ fn check_exits_by_its_answer() {
 fn import_writes_a_recipe_that_params_reads() {
     let text =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/truth/hf_counts.jsonl")).unwrap();
+    assert_eq!(text.lines().count(), 18);
     for line in text.lines() {
         let row: serde_json::Value = serde_json::from_str(&line.replace("Infinity", "null")).unwrap();
         let name = row["model_type"].as_str().unwrap();
@@ -302,15 +303,16 @@ fn fidelity_counts_every_row() {
     let answer = json("fidelity ../../data/truth/megatron_h200.jsonl");
     let summary = &answer["summary"];
     assert_eq!((summary["rows"].as_u64(), summary["modelled"].as_u64()), (Some(37), Some(37)));
-    assert!(summary["mean_abs_error"]["allocated"].as_f64().unwrap() <= 0.01);
-    assert!(summary["worst_abs_error"]["allocated"].as_f64().unwrap() <= 0.03);
-    assert!(summary["mean_abs_error"]["reserved"].as_f64().unwrap() <= 0.03);
+    assert!(summary["mean_abs_error"]["allocated"].as_f64().unwrap() <= 0.0003);
+    assert!(summary["worst_abs_error"]["allocated"].as_f64().unwrap() <= 0.003);
+    assert!(summary["mean_abs_error"]["reserved"].as_f64().unwrap() <= 0.0015);
     assert_eq!(answer["param_mismatches"], serde_json::json!([]));
     let odd = scratch("rows.jsonl", "{\"case\": {\"name\": \"x\"}}\n{}\n");
     let ran = run_args(&["fidelity", odd.to_str().unwrap(), "--json"]);
     let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!((answer["summary"]["rows"].as_u64(), answer["summary"]["modelled"].as_u64()), (Some(2), Some(0)));
-    assert!(answer["rows"].as_array().unwrap().iter().all(|r| r["why_not"].is_string()));
+    let rows = answer["rows"].as_array().unwrap();
+    assert!(rows.len() == 2 && rows.iter().all(|r| r["why_not"].is_string()), "{rows:?}");
 }
 
 #[test]
@@ -320,7 +322,7 @@ fn fidelity_judges_step_times() {
     let covered = &summary["coverage"]["step_time"];
     assert!(covered["modelled"].as_u64() > Some(1000) && covered["ready"] == 1026, "{covered}");
     let target = summary["by_kind"].as_object().unwrap().iter().find(|(group, _)| group.starts_with("pretraining"));
-    assert!(target.unwrap().1["median_abs_error"]["step_time"].as_f64().unwrap() <= 0.15);
+    assert!(target.unwrap().1["median_abs_error"]["step_time"].as_f64().unwrap() <= 0.07);
     assert!(summary["sweeps"].as_array().unwrap().len() >= 6);
     let timed = answer["rows"].as_array().unwrap().iter().filter(|row| row["predicted"]["step_time"].is_f64()).count();
     assert_eq!(covered["modelled"].as_u64(), Some(timed as u64));
@@ -443,7 +445,7 @@ fn plan_answers_with_stable_keys() {
         .iter()
         .map(|f| f["tokens_per_second_per_device"].as_f64().unwrap())
         .collect();
-    assert!(rates.windows(2).all(|pair| pair[0] >= pair[1]), "{rates:?}");
+    assert!(rates.len() >= 2 && rates.is_sorted_by(|a, b| a >= b), "{rates:?}");
 }
 
 /// The flags that `plan` prints are the layout it priced: typed back, they give the same plan.
