@@ -119,3 +119,10 @@ fn dependencies_are_read() {
     assert!(has("recipe", "diag") && has("cli", "runtime") && !has("units", "diag"));
     assert!(crates["recipe"].iter().any(|d| d.package == "toml" && d.ours.is_none()));
 }
+
+/// Who owns what is decided over types: JSON is for those who read rows or print answers.
+#[test]
+fn layout_reads_and_writes_no_json() {
+    let crates = workspace();
+    assert!(!crates["layout"].iter().any(|d| d.package == "serde_json" && d.is_normal));
+}
