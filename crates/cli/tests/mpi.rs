@@ -1,6 +1,7 @@
 //! Ranks as MPI processes, as typed under `mpirun`: who prints, and that whatever happens to a rank
 //! ends every other one by name, soon, with nobody left behind.
 
+#[path = "all/common.rs"]
 mod common;
 
 use serde_json::Value;

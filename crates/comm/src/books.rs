@@ -1,26 +1,26 @@
-//! Who counts what a rank has allocated is told what is on its way. A message lies in memory that
-//! nobody counts: how long it lies there depends on others. For as long as a call runs, the values
-//! a rank brought are added as a sum.
+//! Hook for the allocation counter: a message in flight is charged to its sender until the call returns.
+//! The message itself is allocated uncounted, since how long it lives depends on when other ranks take
+//! it.
 
 use crate::element::{Element, Payload};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Who counts what threads allocate.
+/// A counter of what threads allocate, as the runtime's meters are.
 pub trait Books: Sync {
-    /// Stops counting on this thread; gives the number to go on with.
+    /// Stops counting on this thread; gives what [`Books::resume`] needs to go on.
     fn pause(&self) -> u32;
-    /// Goes on under a number.
+    /// Counts again after a pause, where `number` is what [`Books::pause`] gave.
     fn resume(&self, number: u32);
-    /// Adds bytes that lie elsewhere, or takes them off.
+    /// Charges bytes to this thread that it did not allocate, or takes them off where negative.
     fn add(&self, bytes: i64);
 }
 
-/// The books of one rank, where there are any.
+/// The counter of one rank, if it has one.
 #[derive(Default)]
 pub(crate) struct Kept(Cell<Option<&'static dyn Books>>);
 
-/// Values that are on their way, for as long as the call runs.
+/// The charge for values in flight; dropping it takes the charge off.
 pub(crate) struct Loan(Option<(&'static dyn Books, i64)>);
 
 impl Drop for Loan {
@@ -42,13 +42,13 @@ impl Kept {
         self.0.set(Some(books));
     }
 
-    /// Does something whose memory is not the rank's.
+    /// Runs something whose allocations are not counted.
     pub fn aside<V>(&self, what: impl FnOnce() -> V) -> V {
         let _paused = self.0.get().map(|books| Paused(books, books.pause()));
         what()
     }
 
-    /// Values as they travel, and the sum that stands for them meanwhile.
+    /// Moves values into an uncounted message, and charges their size until the loan is dropped.
     pub fn lend<T: Element>(&self, values: Vec<T>) -> (Payload, Loan) {
         let Some(books) = self.0.get() else { return (T::payload(Arc::new(values)), Loan(None)) };
         let bytes = (values.len() * size_of::<T>()) as i64;
@@ -58,7 +58,7 @@ impl Kept {
         (payload, Loan(Some((books, bytes))))
     }
 
-    /// What came, as the rank's own.
+    /// Copies received values into memory that is counted as this rank's.
     pub fn own<T: Element>(&self, values: Vec<T>) -> Vec<T> {
         if self.0.get().is_some() { values.clone() } else { values }
     }

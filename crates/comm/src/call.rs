@@ -1,40 +1,40 @@
-//! What a call says about itself, so that members can be compared and a failure can be named.
+//! The description that every call carries, by which members are compared and a failure is named.
 
 use crate::element::Dtype;
 use std::fmt;
 use units::named;
 
 named! {
-    /// What a collective does.
+    /// The kinds of call.
     pub enum Kind {
-        /// Everyone gets the sum or maximum of everyone's.
+        /// Every member gets the sum or maximum of all members' values.
         AllReduce = "all-reduce",
-        /// Everyone gets everyone's.
+        /// Every member gets all members' values.
         AllGather = "all-gather",
-        /// Everyone gets its part of the sum.
+        /// Every member gets its part of the sum.
         ReduceScatter = "reduce-scatter",
-        /// Everyone gets its part of everyone's.
+        /// Every member gets the part that each member has for it.
         AllToAll = "all-to-all",
-        /// Everyone gets one member's.
+        /// Every member gets one member's values.
         Broadcast = "broadcast",
-        /// Everyone waits for everyone.
+        /// Every member waits for all.
         Barrier = "barrier",
         /// One rank's message to another.
         Send = "send",
     }
 }
 
-/// Where and why a call is made: the axis its group lies on, and a name.
+/// Where and why a call is made: the axis of its group, and a name for what moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Call {
-    /// The axis.
+    /// As `--tp`, `--sp` and so on name it; `world` for all ranks.
     pub axis: &'static str,
-    /// What moves.
+    /// What moves, such as `into mlp`.
     pub name: &'static str,
 }
 
 impl Call {
-    /// A call on an axis.
+    /// For constants: calls are named where they are made, once.
     pub const fn new(axis: &'static str, name: &'static str) -> Call {
         Call { axis, name }
     }
@@ -67,12 +67,12 @@ impl Group {
         self.ranks.is_empty()
     }
 
-    /// Whether there is anybody to talk to.
+    /// Whether it has more than one member.
     pub fn splits(&self) -> bool {
         self.len() > 1
     }
 
-    /// The place of a rank among the members.
+    /// Index of a rank among the members.
     pub fn place(&self, rank: usize) -> Option<usize> {
         self.ranks.iter().position(|r| *r == rank)
     }
@@ -85,20 +85,17 @@ impl fmt::Display for Group {
     }
 }
 
-/// What every member of a call must agree on, and the counts that are each member's own.
+/// What every member of a call must agree on, and the counts that each brings for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Axis and name.
     pub call: Call,
-    /// What is done.
     pub kind: Kind,
-    /// Format of the elements.
     pub dtype: Dtype,
-    /// Number of elements everyone must bring; `None` where members may differ.
+    /// Number of elements that every member must bring; `None` where they may differ.
     pub len: Option<usize>,
-    /// Parameter of the kind: the reduction, or the root of a broadcast.
+    /// The operation of a reduction, or the root of a broadcast.
     pub detail: usize,
-    /// Elements of this member's payload meant for each member, where the payload is dealt out.
+    /// How many elements of this member's payload go to each member, where it is divided among them.
     pub counts: Vec<usize>,
 }
 
@@ -117,7 +114,7 @@ impl fmt::Display for Header {
         if let Some(len) = self.len {
             write!(f, " × {len}")?;
         }
-        // Members of a reduce-scatter must deal alike; elsewhere counts are each member's own.
+        // Members of a reduce-scatter must divide alike; elsewhere each has counts of its own.
         if self.kind == Kind::ReduceScatter && !self.counts.is_empty() {
             write!(f, " in parts of {:?}", self.counts)?;
         }

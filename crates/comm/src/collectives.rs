@@ -11,27 +11,25 @@ use crate::{Dtype, Result};
 use diag::Finding;
 use std::sync::Arc;
 
-/// What a backend provides. Groups have at least two members when a primitive is called.
+/// What a backend (threads, MPI) provides. Groups have at least two members in every call.
 pub trait Fabric {
-    /// This rank.
     fn rank(&self) -> usize;
-    /// Ranks in all.
     fn world(&self) -> usize;
-    /// Everyone's payload, by place.
+    /// Gives every member's payload, by place in the group.
     fn share(&self, group: &Group, header: Header, payload: Payload) -> Result<Vec<Payload>>;
-    /// From every member, the part its `header.counts` deals to this rank, by place.
+    /// Gives from every member, by place, the part that its `header.counts` has for this rank.
     fn deal(&self, group: &Group, header: Header, payload: Payload) -> Result<Vec<Piece>>;
-    /// Leaves a message for a rank without waiting.
+    /// Sends a message to a rank, without waiting for it to be taken.
     fn post(&self, to: usize, tag: u64, header: Header, payload: Payload) -> Result<()>;
-    /// Takes the next message of a rank under a tag.
+    /// Waits for the next message from a rank under a tag.
     fn take(&self, from: usize, tag: u64, header: Header) -> Result<Payload>;
-    /// Ends the run on every rank, for a reason that arose outside any call.
+    /// Ends the run on every rank because of something that happened outside a call.
     fn end(&self, finding: &Finding);
-    /// Whether the run has ended for everyone.
+    /// Whether the run has ended on every rank.
     fn is_over(&self) -> bool;
 }
 
-/// How an all-reduce joins values.
+/// How an all-reduce combines values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Their sum.
@@ -40,7 +38,7 @@ pub enum Op {
     Max,
 }
 
-/// One rank's end of the world.
+/// One rank's connection to the others.
 pub struct Comm {
     fabric: Faulty,
     traffic: Traffic,
@@ -51,8 +49,8 @@ pub struct Comm {
 const BLOCK: usize = 4096;
 
 impl Comm {
-    /// A rank's end over a backend.
-    pub fn new(fabric: Box<dyn Fabric>) -> Comm {
+    /// Over this backend.
+    pub(crate) fn new(fabric: Box<dyn Fabric>) -> Comm {
         Comm { fabric: Faulty::over(fabric), traffic: Traffic::default(), books: Kept::default() }
     }
 
@@ -61,27 +59,27 @@ impl Comm {
         self.fabric.rank()
     }
 
-    /// Ranks in all.
+    /// Number of ranks.
     pub fn world(&self) -> usize {
         self.fabric.world()
     }
 
-    /// What this rank has put into calls.
+    /// What this rank has put into calls so far.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
 
-    /// Tells whoever counts this rank's memory what is on its way, from now on.
+    /// Charges messages of this rank to an allocation counter, from now on.
     pub fn keep_books(&self, books: &'static dyn Books) {
         self.books.open(books);
     }
 
-    /// Makes this rank's next call go wrong, to see what everybody makes of it.
+    /// Makes this rank's next call go wrong, to see what the others make of it.
     pub fn arm(&self, fault: Fault) {
         self.fabric.arm(fault);
     }
 
-    /// Ends the run on every rank: this one has failed outside any call.
+    /// Ends the run on every rank, because this one failed outside a call.
     pub fn end(&self, finding: &Finding) {
         self.fabric.end(finding);
     }
@@ -93,7 +91,7 @@ impl Comm {
         Ok(place)
     }
 
-    /// Joins everyone's values element by element; all bring the same number.
+    /// Combines all members' values element by element; all bring the same number.
     pub fn all_reduce<T: Element>(&self, group: &Group, call: Call, op: Op, values: Vec<T>) -> Result<Vec<T>> {
         if !group.splits() {
             return Ok(values);
@@ -105,7 +103,7 @@ impl Comm {
         let place = self.place::<T>(group, &header, len)?;
         let (payload, loan) = self.books.lend(values);
         let pieces = self.books.aside(|| self.fabric.deal(group, header.clone(), payload))?;
-        // Kept so that the sums can be written where the values were, without a new allocation.
+        // Kept, so that sums can be written over the values instead of into a new buffer.
         let mine = pieces[place].payload.clone();
         let segment = reduce::<T>(&pieces, op, &header)?;
         drop(pieces);
@@ -113,7 +111,7 @@ impl Comm {
         let (payload, _segment) = self.books.lend(segment);
         let segments = self.books.aside(|| self.fabric.share(group, header, payload))?;
         drop(loan);
-        // Between processes a piece is a buffer of its own, and shorter.
+        // Between processes a piece is a shorter buffer of its own.
         let room = reuse::<T>(mine).filter(|v| v.len() == len);
         let mut out = room.map_or_else(|| vec![T::ZERO; len], |room| self.books.own(room));
         let mut at = 0;
@@ -124,13 +122,13 @@ impl Comm {
         Ok(out)
     }
 
-    /// Everyone's values one after another in the order of the group; all bring the same number.
+    /// All members' values one after another, in the order of the group; all bring the same number.
     pub fn all_gather<T: Element>(&self, group: &Group, call: Call, values: Vec<T>) -> Result<Vec<T>> {
         let len = Some(values.len());
         Ok(self.gather(group, call, len, values)?.0)
     }
 
-    /// Everyone's values one after another, and how many each brought; members may differ.
+    /// The same where members bring different numbers; gives the numbers too.
     pub fn all_gather_uneven<T: Element>(
         &self,
         group: &Group,
@@ -161,7 +159,7 @@ impl Comm {
         Ok((out, counts))
     }
 
-    /// This rank's even share of the sum of everyone's values.
+    /// This rank's equal share of the sum of all members' values.
     pub fn reduce_scatter<T: Element>(&self, group: &Group, call: Call, values: Vec<T>) -> Result<Vec<T>> {
         let counts = even(values.len(), group.len());
         self.reduce_scatter_uneven(group, call, values, &counts)
@@ -187,8 +185,8 @@ impl Comm {
         reduce::<T>(&pieces, Op::Sum, &header)
     }
 
-    /// Sends `send[i]` elements to member `i`; gives what came, by place, and expects `receive[i]`
-    /// from member `i`.
+    /// Sends `send[i]` elements to member `i` and expects `receive[i]` from it; gives what came, by
+    /// place.
     pub fn all_to_all<T: Element>(
         &self,
         group: &Group,
@@ -218,7 +216,7 @@ impl Comm {
         Ok(out)
     }
 
-    /// The values of the member at place `root`; what others bring is not looked at.
+    /// The values of the member at place `root`; what other members bring is ignored.
     pub fn broadcast<T: Element>(&self, group: &Group, call: Call, root: usize, values: Vec<T>) -> Result<Vec<T>> {
         if !group.splits() {
             return Ok(values);
@@ -233,7 +231,7 @@ impl Comm {
         Ok(T::values(&all[root]).map_or_else(Vec::new, |v| v.to_vec()))
     }
 
-    /// Waits for everyone.
+    /// Waits for all members.
     pub fn barrier(&self, group: &Group, call: Call) -> Result<()> {
         if group.splits() {
             let header = header::<u64>(call, Kind::Barrier, None);
@@ -244,24 +242,24 @@ impl Comm {
         Ok(())
     }
 
-    /// Leaves values for a rank, which may be this one; does not wait until they are taken.
+    /// Sends values to a rank, which may be this one; does not wait until they are taken.
     pub fn send<T: Element>(&self, to: usize, call: Call, values: Vec<T>) -> Result<()> {
         self.send_tagged(to, call, 0, values)
     }
 
-    /// Takes the `len` values a rank has left or will leave.
+    /// Waits for `len` values from a rank.
     pub fn receive<T: Element>(&self, from: usize, call: Call, len: usize) -> Result<Vec<T>> {
         self.receive_tagged(from, call, 0, len)
     }
 
-    /// Leaves values under a tag: messages are taken in the order of their tag's sends, whatever
-    /// was sent under others meanwhile.
+    /// The same under a tag. Messages of one tag are received in the order they were sent, whatever was
+    /// sent under other tags.
     pub fn send_tagged<T: Element>(&self, to: usize, call: Call, tag: u64, values: Vec<T>) -> Result<()> {
         let header = header::<T>(call, Kind::Send, Some(values.len()));
         if to != self.rank() {
             self.traffic.add(call, Kind::Send, values.len(), T::BYTES);
         }
-        // From here on it is whoever's takes it.
+        // The charge ends here: from now on the message counts for whoever receives it.
         let (payload, _) = self.books.lend(values);
         self.books.aside(|| self.fabric.post(to, tag, header, payload))
     }
@@ -287,12 +285,12 @@ fn header<T: Element>(call: Call, kind: Kind, len: Option<usize>) -> Header {
     Header { call, kind, dtype, len, detail: 0, counts: Vec::new() }
 }
 
-/// Shares as even as possible, the larger ones first.
+/// Shares as equal as possible; the first get the larger ones.
 fn even(len: usize, members: usize) -> Vec<usize> {
     (0..members).map(|i| len / members + usize::from(i < len % members)).collect()
 }
 
-/// Joins pieces in the order of the group, block by block.
+/// Combines pieces in the order of the group, block by block, so that results do not depend on timing.
 fn reduce<T: Element>(pieces: &[Piece], op: Op, header: &Header) -> Result<Vec<T>> {
     let slices: Vec<&[T]> = pieces.iter().filter_map(|p| T::values(&p.payload).map(|v| &v[p.range.clone()])).collect();
     debug_assert_eq!(slices.len(), pieces.len(), "dtypes were compared: {header}");
@@ -309,7 +307,7 @@ fn reduce<T: Element>(pieces: &[Piece], op: Op, header: &Header) -> Result<Vec<T
     Ok(out)
 }
 
-/// The buffer of a payload, copied only if somebody still reads it.
+/// The buffer of a payload; copied only if another rank still reads it.
 fn reuse<T: Element>(payload: Payload) -> Option<Vec<T>> {
     let values = T::values(&payload).cloned();
     drop(payload);

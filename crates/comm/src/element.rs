@@ -1,4 +1,4 @@
-//! Element types that travel, and buffers of them that members share without copying.
+//! Element types that can be sent, and buffers of them that ranks share without copying.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ named! {
     }
 }
 
-/// A buffer on its way. Threads share it; nobody writes while it is shared.
+/// A buffer in flight. Threads share it, and nobody writes to it while they do.
 #[derive(Clone, Debug)]
 pub enum Payload {
     /// 32-bit floats.
@@ -43,24 +43,22 @@ impl Payload {
     }
 }
 
-/// A part of somebody's payload.
+/// A part of a member's payload.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// The whole payload.
     pub payload: Payload,
-    /// The part that is meant.
     pub range: Range<usize>,
 }
 
-/// An element that can travel.
+/// An element type that can be sent.
 pub trait Element: Copy + Send + Sync + PartialOrd + std::fmt::Debug + 'static {
     /// Its format.
     const DTYPE: Dtype;
     /// Bytes of one.
     const BYTES: u64;
-    /// Nothing, for sums.
+    /// The neutral element of a sum.
     const ZERO: Self;
-    /// A buffer as a payload.
+    /// Wraps a buffer.
     fn payload(values: Arc<Vec<Self>>) -> Payload;
     /// The buffer of a payload; `None` when it holds another format.
     fn values(payload: &Payload) -> Option<&Arc<Vec<Self>>>;

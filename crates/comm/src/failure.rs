@@ -1,11 +1,11 @@
-//! How a run ends: one wording for each way, naming axis, group, ranks and call.
+//! How a run can end: one wording for each way, with axis, group, ranks and call.
 
 use crate::call::{Group, Header, Kind};
 use crate::collectives::Op;
 use diag::{Blame, Finding};
 
-/// Members came with different calls, each in its own words (see [`words`]). Whoever notices, the
-/// finding is the same.
+/// Members of a group made different calls, each described by [`words`]. The finding is the same
+/// whichever member notices.
 pub fn disagree(group: &Group, axis: &'static str, one: (usize, &str), other: (usize, &str)) -> Finding {
     let (low, high) = if one.0 < other.0 { (one, other) } else { (other, one) };
     let message = format!(
@@ -16,7 +16,7 @@ pub fn disagree(group: &Group, axis: &'static str, one: (usize, &str), other: (u
         .hint("every member must make the same calls in the same order with the same lengths and dtype")
 }
 
-/// A call in words that say everything its members must agree on.
+/// A call in words, with everything its members must agree on.
 pub fn words(header: &Header) -> String {
     let detail = match header.kind {
         Kind::AllReduce if header.detail == Op::Max as usize => " (largest)".to_string(),
@@ -26,7 +26,7 @@ pub fn words(header: &Header) -> String {
     format!("{header}{detail} on axis {}", header.call.axis)
 }
 
-/// Somebody did not come in time.
+/// Members did not come before the deadline.
 pub fn late(group: &Group, header: &Header, waiting: usize, missing: &[String], seconds: f64) -> Finding {
     let axis = header.call.axis;
     let message = format!(
@@ -37,7 +37,7 @@ pub fn late(group: &Group, header: &Header, waiting: usize, missing: &[String], 
         .hint("a rank is stuck, far slower than the others, or waits in another call")
 }
 
-/// Somebody has ended, and so will never come.
+/// A member has left the run, and will never come.
 pub fn left(group: &Group, header: &Header, waiting: usize, gone: usize) -> Finding {
     let axis = header.call.axis;
     let message = format!("rank {gone} has ended, and rank {waiting} waits for it in {header} on {axis} group {group}");
@@ -50,25 +50,25 @@ pub fn died(rank: usize, last: Option<&Header>, why: &str) -> Finding {
     Finding::error("comm/died", Blame::Bug, axis, format!("rank {rank} died {}: {why}", after(last)))
 }
 
-/// Where a rank is that waits in no call.
+/// Where a rank is that is not waiting in a call: after which one.
 pub fn after(last: Option<&Header>) -> String {
     last.map_or("before its first call".to_string(), |h| format!("after {h} on axis {}", h.call.axis))
 }
 
-/// What a panic says.
+/// The message of a panic.
 pub fn panicked(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
 }
 
-/// A call that makes no sense by itself.
+/// A call that is wrong by itself, whatever the others do.
 pub fn misused(group: &Group, header: &Header, rank: usize, why: &str) -> Finding {
     let axis = header.call.axis;
     let message = format!("rank {rank} cannot call {header} on {axis} group {group}: {why}");
     Finding::error("comm/misuse", Blame::Bug, axis, message)
 }
 
-/// The launcher ended a rank from outside, where it was.
+/// The launcher ended a rank with a signal, at this call.
 #[cfg(feature = "mpi")]
 pub fn terminated(rank: usize, axis: &str, at: &str) -> Finding {
     let message = format!("the launcher ended rank {rank} (SIGTERM) {at}");
@@ -76,7 +76,7 @@ pub fn terminated(rank: usize, axis: &str, at: &str) -> Finding {
         .hint("another rank has died, or the run was stopped from outside")
 }
 
-/// A rank did not answer when the run ended.
+/// A rank did not answer when the others asked how the run ended.
 #[cfg(feature = "mpi")]
 pub fn silent(rank: usize, seconds: f64) -> Finding {
     let message = format!("rank {rank} did not answer the others within {seconds:.1} s of the end of the run");

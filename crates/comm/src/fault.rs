@@ -1,4 +1,4 @@
-//! Calls that go wrong on purpose: what a user would see of a fault is seen by making one.
+//! Calls that go wrong on purpose, so that a user can see what a fault looks like.
 
 use crate::Result;
 use crate::call::{Group, Header};
@@ -8,23 +8,23 @@ use diag::Finding;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// How often a rank whose message was lost looks whether the others have given up.
+/// How often a rank whose message was dropped looks whether the others have given up.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What goes wrong with one call.
+/// What is wrong with one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The rank brings another format than everybody else.
+    /// The rank brings another number format than the rest of its group.
     Dtype,
-    /// What the rank sends never arrives. A rank that waits for the answer of a collective does so
-    /// until the others have given up, and at most this long.
+    /// What the rank sends never arrives. In a collective the rank itself then waits until the others
+    /// have given up, and at most this long.
     Drop {
-        /// How long.
+        /// Longest time that the rank itself waits.
         late: Duration,
     },
 }
 
-/// A backend whose next call may be armed.
+/// A backend that can be armed with a fault for its next call.
 pub(crate) struct Faulty {
     fabric: Box<dyn Fabric>,
     armed: Cell<Option<Fault>>,
@@ -39,7 +39,7 @@ impl Faulty {
         self.armed.set(Some(fault));
     }
 
-    /// What a collective brings, after the fault if there is one.
+    /// The header that goes out: with a wrong format if that is the fault.
     fn spoil(&self, mut header: Header) -> Header {
         match self.armed.take() {
             Some(Fault::Dtype) => header.dtype = other(header.dtype),

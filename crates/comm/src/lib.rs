@@ -17,9 +17,9 @@ pub mod threads;
 mod traffic;
 
 pub use books::Books;
-pub use call::{Call, Group, Header, Kind};
-pub use collectives::{Comm, Fabric, Op};
-pub use element::{Dtype, Element, Payload, Piece};
+pub use call::{Call, Group, Kind};
+pub use collectives::{Comm, Op};
+pub use element::{Dtype, Element};
 pub use fault::Fault;
 pub use traffic::{Moved, Traffic};
 

@@ -30,17 +30,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::{Frame, Key, Last, Partial};
 
-/// Bytes of frames that may be on their way from one rank.
+/// Bytes that may be in flight from one rank.
 const BUFFER: usize = 1 << 28;
-/// How long a poll that found nothing rests.
+/// Pause after a poll that found nothing.
 const REST: Duration = Duration::from_micros(20);
 
 /// The least that MPI is given to start and to end, however short the deadline of a call.
 const START: Duration = Duration::from_secs(8);
 
-/// Runs `body` on this process's rank of the MPI world. When it fails on any rank, every process
-/// learns how it ended on each, and one of them is to say so. A rank that the launcher ends while it
-/// computes has no time for that; it gives `last_words` alone.
+/// Runs `body` as this process's rank of the MPI world. When it fails on any rank, every process learns
+/// how each of them ended, and exactly one is told to report it. A rank that the launcher kills while it
+/// computes has no time to ask the others, and passes its finding to `last_words`.
 pub fn run<T>(
     deadline: Duration,
     last_words: impl Fn(&Finding) + Send + Sync + 'static,
@@ -50,7 +50,7 @@ pub fn run<T>(
     let last_words: Arc<LastWords> = Arc::new(last_words);
     let limit = deadline.max(START);
     let seconds = limit.as_secs_f64();
-    // Nobody polls inside these two: MPI waits there for every process, without an end.
+    // Inside these two MPI waits for every process without a limit, and nobody polls; hence the guard.
     let missing = format!("MPI did not start within {seconds:.0} s: a process that mpirun started is missing or stuck");
     let starting = Guard::new(limit, environment(missing), &last_words);
     let running = || environment("MPI is already running in this process".to_string());
@@ -80,30 +80,30 @@ pub fn run<T>(
         Err(findings) => findings,
     };
     let ended = closing::end(&process, ended);
-    // Its end would finalize MPI.
+    // Dropping the process would finalize MPI, which waits for ranks that are dead.
     std::mem::forget((comm, process));
     Err(ended)
 }
 
 #[derive(Default)]
 struct Desk {
-    /// Rounds each group has had.
+    /// How many calls each group has made.
     rounds: HashMap<Vec<usize>, u64>,
     came: HashMap<(usize, Key), VecDeque<Frame>>,
-    /// What has begun to come, by sender.
+    /// Frames of which only some messages have come, by sender.
     partial: HashMap<usize, Partial>,
-    /// Why the run is over.
+    /// Why the run ended on this rank.
     failure: Option<Ending>,
-    /// How it ended elsewhere.
+    /// How it ended on the others, as far as they have said.
     ends: HashMap<usize, Last>,
-    /// Who is through.
+    /// Ranks that have finished and left.
     left: Vec<usize>,
-    /// Who tells the user.
+    /// The rank that reports to the user.
     speaker: Option<usize>,
 }
 
 impl Desk {
-    /// The next frame under a key, or why there will be none.
+    /// The next frame under a key, if it has come.
     fn next(&mut self, at: &(usize, Key)) -> Option<Frame> {
         let frames = self.came.get_mut(at)?;
         let frame = frames.pop_front();
@@ -113,7 +113,7 @@ impl Desk {
         frame
     }
 
-    /// Takes a whole frame.
+    /// Files a whole frame under its sender and key.
     fn take(&mut self, from: usize, bytes: &[u8]) -> Option<()> {
         let (key, frame) = wire::decode(bytes)?;
         match key {
@@ -134,13 +134,13 @@ struct Process {
     rank: usize,
     deadline: Duration,
     desk: RefCell<Desk>,
-    /// The rank that this one waits for.
+    /// The rank that this one is waiting for.
     waits: Cell<Option<usize>>,
     universe: Universe,
     launcher: Launcher,
 }
 
-/// Who waits for whom, in what, since when.
+/// A wait: who waits for whom, in which call, since when.
 struct Wait<'a> {
     group: &'a Group,
     header: &'a Header,
@@ -171,7 +171,7 @@ impl Process {
         Ok(())
     }
 
-    /// Takes a message off the wire, if one is there.
+    /// Receives one message, if one has come.
     fn poll(&self) -> bool {
         let Some((message, status)) = self.universe.world().any_process().immediate_matched_probe() else {
             return false;
@@ -216,7 +216,7 @@ impl Process {
         }
     }
 
-    /// Why waiting for a rank is in vain, if it is.
+    /// Why a wait for a rank will not end, if it will not.
     fn in_vain(&self, wait: &Wait, from: usize) -> Option<Finding> {
         let desk = self.desk.borrow();
         let Wait { group, header, key, since } = wait;
@@ -235,14 +235,14 @@ impl Process {
         (waited >= self.deadline).then(|| failure::late(group, header, self.rank, &missing, waited.as_secs_f64()))
     }
 
-    /// Ends the run for this rank; the others are told when it closes.
+    /// Ends the run on this rank; the others are told when it closes.
     fn fail(&self, finding: Finding) -> Finding {
         let ending = Ending { findings: vec![finding.clone()], by: self.rank };
         self.desk.borrow_mut().failure.get_or_insert(ending);
         finding
     }
 
-    /// Sends a part to every other member and gives everyone's for us; our own is `parts[place]`.
+    /// Sends `parts[i]` to member `i`, and gives what every member sent here; our own is `parts[place]`.
     fn meet(&self, group: &Group, header: &Header, parts: Vec<Payload>) -> Result<Vec<Payload>> {
         self.begin(header)?;
         let number = {
@@ -268,7 +268,7 @@ impl Process {
         Ok(out)
     }
 
-    /// What a rank brings, if it makes the same call.
+    /// What a rank sent, if it made the same call.
     fn agreed(&self, wait: &Wait, from: usize, words: &str) -> Result<Payload> {
         let frame = self.wait(wait, from)?;
         if frame.words == words {
@@ -278,7 +278,7 @@ impl Process {
         Err(self.fail(failure::disagree(wait.group, wait.header.call.axis, first, second)))
     }
 
-    /// Notes a call; refuses when the run is over.
+    /// Records the call that starts; refuses it when the run is over.
     fn begin(&self, header: &Header) -> Result<()> {
         self.launcher.begin(header);
         self.over().map_or(Ok(()), Err)

@@ -1,5 +1,5 @@
-//! Ranks as threads of one process. Members of a group meet at a table: each lays its payload down
-//! and, when all have, takes a reference to everyone's. Nothing is copied on the way.
+//! Ranks as threads of one process. Members of a group meet at a table: each lays its payload down, and
+//! when all have, each takes references to all of them. Nothing is copied.
 
 use crate::Result;
 use crate::call::{Group, Header};
@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Runs `body` once on every rank, each on a thread of its own, and gives what each came to. When
-/// one fails or panics, all end with its finding; nobody waits longer than `deadline` in one call.
+/// Runs `body` on every rank, each on a thread of its own, and gives the results by rank. When one fails
+/// or panics all end with its finding; none waits longer than `deadline` in one call.
 pub fn run<T: Send>(world: usize, deadline: Duration, body: impl Fn(&Comm) -> Result<T> + Sync) -> Vec<Result<T>> {
     let hall = Arc::new(Hall::new(world, deadline));
     let body = &body;
@@ -56,19 +56,19 @@ struct Status {
     has_left: Vec<bool>,
     /// The call each rank made last.
     doing: Vec<Option<Header>>,
-    /// Whether it waits in it.
+    /// Whether each rank is waiting in it.
     waits: Vec<bool>,
 }
 
 impl Status {
-    /// Ranks that are here and wait for nobody: whoever keeps the others waiting is among them.
+    /// Ranks that are running and not waiting: whoever keeps the others waiting is among them.
     fn busy(&self) -> Option<String> {
         let is_busy = |rank: &usize| !self.waits[*rank] && !self.has_left[*rank];
         let words: Vec<String> = (0..self.waits.len()).filter(is_busy).map(|rank| self.words(rank)).collect();
         (!words.is_empty()).then(|| words.join(", "))
     }
 
-    /// A rank and what it called last.
+    /// A rank, and the call it made last.
     fn words(&self, rank: usize) -> String {
         match &self.doing[rank] {
             Some(header) => format!("rank {rank} (last in {header} on {})", header.call.axis),
@@ -77,7 +77,7 @@ impl Status {
     }
 }
 
-/// Marks a rank as waiting for as long as it lives.
+/// Marks a rank as waiting until it is dropped.
 struct Waiting<'a> {
     hall: &'a Hall,
     rank: usize,
@@ -104,10 +104,10 @@ struct Table {
 
 #[derive(Default)]
 struct Rounds {
-    /// Number of the first round still on the table.
+    /// Number of the oldest round that is still on the table.
     first: u64,
     open: VecDeque<Round>,
-    /// Rounds each place has joined.
+    /// How many rounds each member has joined.
     joined: Vec<u64>,
 }
 
@@ -122,7 +122,7 @@ struct Mailbox {
     moved: Condvar,
 }
 
-/// A lock whose holder panicked holds plain data that is still whole.
+/// Locks even if a holder panicked: the data is plain and stays consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -150,14 +150,14 @@ impl Hall {
         lock(&self.status).doing[rank].clone()
     }
 
-    /// Notes what a rank is about to do; refuses when the run is over.
+    /// Records the call that a rank starts; refuses it when the run is over.
     fn begin(&self, rank: usize, header: &Header) -> Result<()> {
         let mut status = lock(&self.status);
         status.doing[rank] = Some(Header { counts: Vec::new(), ..header.clone() });
         status.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Ends the run for everyone; the first failure is the one everyone sees.
+    /// Ends the run on every rank; all see the first failure.
     fn fail(&self, finding: Finding) -> Finding {
         let first = lock(&self.status).failure.get_or_insert(finding).clone();
         self.wake();
@@ -169,7 +169,7 @@ impl Hall {
         self.wake();
     }
 
-    /// Wakes all who wait. Each lock is taken so that nobody is between looking and waiting.
+    /// Wakes all that wait. Takes each lock, so that none is between checking and waiting.
     fn wake(&self) {
         for table in lock(&self.tables).values() {
             drop(lock(&table.rounds));
@@ -181,7 +181,7 @@ impl Hall {
         }
     }
 
-    /// Why waiting for `missing` is in vain, if it is.
+    /// Why a wait for `missing` will not end, if it will not.
     fn in_vain(&self, wait: &Wait, missing: &[usize]) -> Option<Finding> {
         let status = lock(&self.status);
         if let Some(failure) = &status.failure {
@@ -200,7 +200,7 @@ impl Hall {
     }
 }
 
-/// Who waits, in what, since when.
+/// A wait: who waits, in which call, since when.
 struct Wait<'a> {
     group: &'a Group,
     header: &'a Header,
@@ -208,14 +208,14 @@ struct Wait<'a> {
     since: Instant,
 }
 
-/// One rank's end.
+/// One rank's connection.
 struct Thread {
     hall: Arc<Hall>,
     rank: usize,
 }
 
 impl Thread {
-    /// Lays a payload down and waits for everyone's.
+    /// Lays a payload down and waits for those of all members.
     fn meet(&self, group: &Group, header: Header, payload: Payload) -> Result<Vec<(Header, Payload)>> {
         self.hall.begin(self.rank, &header)?;
         let place =
@@ -248,7 +248,7 @@ impl Thread {
 }
 
 impl Rounds {
-    /// The round a place joins next.
+    /// The round that a member joins with its next call.
     fn join(&mut self, place: usize, members: usize) -> u64 {
         self.joined.resize(members, 0);
         let number = self.joined[place];
@@ -263,13 +263,13 @@ impl Rounds {
         &mut self.open[(number - self.first) as usize]
     }
 
-    /// Lays a payload down; gives the member it disagrees with, if there is one.
+    /// Lays a payload down; gives the member whose call differs, if there is one.
     fn lay(&mut self, number: u64, place: usize, header: Header, payload: Payload) -> Option<(usize, Header)> {
         let round = self.round(number);
         let others = round.laid.iter().enumerate();
         let disagrees = others.filter_map(|(i, l)| l.as_ref().map(|(h, _)| (i, h))).find(|(_, h)| !h.agrees(&header));
         let found = disagrees.map(|(i, h)| (i, h.clone()));
-        // A round with a stranger in it never completes, so that nobody takes from it.
+        // A round in which calls differ never completes, so that nobody takes from it.
         if found.is_none() {
             round.laid[place] = Some((header, payload));
         }
@@ -281,7 +281,7 @@ impl Rounds {
         (0..laid.len()).filter(|&i| laid[i].is_none()).collect()
     }
 
-    /// Everyone's, once all are there. The last to take clears the table.
+    /// All payloads, once all are there. The last member to take removes the round.
     fn take(&mut self, number: u64) -> Option<Vec<(Header, Payload)>> {
         let round = self.round(number);
         if round.laid.iter().any(Option::is_none) {
@@ -292,7 +292,7 @@ impl Rounds {
         let all = round.laid.iter().flatten().cloned().collect();
         if is_last {
             round.laid.iter_mut().for_each(|l| *l = None);
-            // Rounds complete in order, for every member joins them in order.
+            // Rounds complete in order, because every member joins them in order.
             while self.open.front().is_some_and(|r| r.taken == r.laid.len()) {
                 self.open.pop_front();
                 self.first += 1;
@@ -367,7 +367,7 @@ impl Fabric for Thread {
     }
 }
 
-/// A rank alone: every group has one member, and a message can only be to itself.
+/// A single rank: every group has one member, and messages go to itself.
 pub fn alone() -> Comm {
     Comm::new(Box::new(Thread { hall: Arc::new(Hall::new(1, Duration::from_secs(1))), rank: 0 }))
 }

@@ -1,6 +1,6 @@
-//! What moved. Counted is what a rank puts into a call: the elements of its payload (all parts of
-//! an all-to-all, its own included; the root's of a broadcast; nothing for a barrier). That is the
-//! definition `layout` predicts by. A group of one moves nothing and is not counted.
+//! Bytes moved. Counted is what a rank puts into a call: the elements of its payload (all parts of an
+//! all-to-all, its own included; for a broadcast the root's; nothing for a barrier). `layout` predicts
+//! by the same definition. A group of one moves nothing.
 
 use crate::call::{Call, Kind};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub struct Moved {
     pub bytes: u64,
 }
 
-/// What one rank put in, by call and kind.
+/// Everything one rank put into calls, by call and kind.
 #[derive(Debug, Default)]
 pub struct Traffic {
     moved: Mutex<BTreeMap<(Call, Kind), Moved>>,
@@ -50,7 +50,7 @@ impl Traffic {
         sum
     }
 
-    /// Forgets what was counted.
+    /// Starts over.
     pub fn clear(&self) {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

@@ -75,7 +75,7 @@ pub struct Finding {
     pub object: String,
     /// Lowercase phrase with backticked literals: what, with its values.
     pub message: String,
-    /// What would do.
+    /// What the user can change, with values that would satisfy the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// The engine's own condition, quoted, where an engine refuses.
@@ -90,7 +90,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A refusal.
+    /// With [`Severity::Error`]: what was asked for is refused.
     pub fn error(rule: RuleId, blame: Blame, object: impl Into<String>, message: impl Into<String>) -> Finding {
         Finding {
             rule,
@@ -105,23 +105,23 @@ impl Finding {
         }
     }
 
-    /// Something legal that is probably not meant.
+    /// With [`Severity::Warning`]: legal, and probably not meant.
     pub fn warning(rule: RuleId, blame: Blame, object: impl Into<String>, message: impl Into<String>) -> Finding {
         Finding { severity: Severity::Warning, ..Finding::error(rule, blame, object, message) }
     }
 
-    /// Something the reader should know.
+    /// With [`Severity::Note`]: something the reader should know.
     pub fn note(rule: RuleId, blame: Blame, object: impl Into<String>, message: impl Into<String>) -> Finding {
         Finding { severity: Severity::Note, ..Finding::error(rule, blame, object, message) }
     }
 
-    /// Adds what would do.
+    /// Says what the user can change.
     pub fn hint(mut self, hint: impl Into<String>) -> Finding {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Adds the engine's own words.
+    /// Quotes the engine's own condition.
     pub fn quote(mut self, quote: impl Into<String>) -> Finding {
         self.quote = Some(quote.into());
         self

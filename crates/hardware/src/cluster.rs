@@ -5,17 +5,17 @@ use crate::{Device, Network};
 use diag::{Blame, Finding};
 use serde::Serialize;
 
-/// A number of equal nodes.
+/// A number of equal nodes of one kind of device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cluster {
-    /// Nodes.
+    /// One where fewer devices than a usual node has were asked for.
     pub nodes: u64,
     /// Devices in each.
     pub devices_per_node: u64,
     /// Name of the network between islands: as picked with `@`, or the device's usual one. Absent
     /// where the device has none or states its own.
     pub network: Option<String>,
-    /// What they are; its `network` is the one picked.
+    /// The devices; their `network` is the one picked.
     pub device: Device,
 }
 
@@ -29,7 +29,7 @@ pub struct ClusterText<'a> {
     network: Option<&'a str>,
 }
 
-/// Devices a cluster may have; beyond it a typo is likelier.
+/// Most devices that are believed: a larger number is a typo.
 const MOST_DEVICES: u64 = 1 << 24;
 
 fn refuse(message: String) -> Finding {

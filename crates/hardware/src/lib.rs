@@ -37,22 +37,22 @@ pub struct Device {
     pub island_source: String,
     /// Dense rates of its matrix units, one a format.
     pub peaks: Vec<Peak>,
-    /// Its own memory, read or written.
+    /// Bandwidth of its own memory.
     pub memory_rate: Option<Rate>,
-    /// To the other devices of its island, one direction.
+    /// Link to the other devices of its island, in one direction.
     pub island_link: Option<Link>,
-    /// To other islands, one direction, this device's share.
+    /// This device's share of the link to other islands, in one direction.
     pub network: Option<Link>,
-    /// To the memory of its host, one direction.
+    /// Link to the memory of its host, in one direction.
     pub host_link: Option<Link>,
     /// What a process holds outside its allocator; measured where somebody has measured it.
     pub reserve: Option<Reserve>,
 }
 
-/// The most that matrix units do in one format, without sparsity.
+/// The highest rate of the matrix units in one number format, without sparsity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peak {
-    /// Format of the factors.
+    /// Number format of the factors.
     pub format: String,
     /// Operations a second, a multiply and an add being two.
     pub flops: f64,
@@ -60,34 +60,34 @@ pub struct Peak {
     pub source: String,
 }
 
-/// Bytes a second.
+/// A bandwidth.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
-    /// As the maker states it; what is reached of it is a profile's to say.
+    /// As its maker states it. A [`Profile`] says how much of it is reached.
     pub bytes_per_second: f64,
     /// Where the figure comes from.
     pub source: String,
 }
 
-/// A way to another memory.
+/// A link to another memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// What it is.
+    /// Its name, such as `NVLink 4`.
     pub name: String,
     /// One direction, one device's share.
     pub bytes_per_second: f64,
-    /// Before the first byte arrives.
+    /// From the start of a transfer to its first byte.
     pub latency_seconds: f64,
     /// Where the figures come from.
     pub source: String,
 }
 
-/// Memory that no tensor is in.
+/// Memory of a device that the allocator never gets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reserve {
-    /// Memory a process can see at all.
+    /// What `cudaMemGetInfo` reports as the total.
     pub visible_bytes: u64,
-    /// The device context.
+    /// CUDA context of a process.
     pub context_bytes: u64,
     /// Library handles and loaded kernels.
     pub libraries_bytes: u64,
@@ -112,12 +112,12 @@ impl Reserve {
     }
 }
 
-/// A reserve, and whether it was read off this very device.
+/// A reserve, and whether it was measured on this device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outside {
     /// The figures.
     pub reserve: Reserve,
-    /// Whether they are this device's own.
+    /// False where the H200's figures stand in for those of this device.
     pub is_measured: bool,
 }
 
@@ -173,7 +173,7 @@ impl Device {
     }
 }
 
-/// Ways out of a device.
+/// Where a link leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// To the devices of its island.
@@ -184,7 +184,7 @@ pub enum Way {
     Host,
 }
 
-/// What needs a figure that nobody states is refused by its name: unknown is not zero.
+/// A figure that a device file does not state is refused by its name: unknown is not zero.
 impl Device {
     /// The dense rate of its matrix units in this format.
     pub fn peak(&self, format: &str) -> Result<&Peak, Finding> {

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 pub struct Network {
     /// As typed behind `@`.
     pub key: String,
-    /// One device's share of it.
+    /// One device's share of it, in one direction.
     #[serde(flatten)]
     pub link: Link,
 }

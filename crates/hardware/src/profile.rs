@@ -1,6 +1,6 @@
-//! What a device reaches of what its maker states: efficiency by shape of the products, kernels and
-//! copies that training consists of. A profile is read off one device and shipped with how it was
-//! taken; a device without one borrows the curves of its nearest relative, and says so.
+//! How much of its stated rates a device reaches, by shape of the products, kernels and copies that
+//! training consists of. A profile is measured on one device and says how; a device without one borrows
+//! the curves of its nearest relative, and says so.
 //!
 //! A profile knows no model. It answers how fast a shape runs, never what a step consists of.
 
@@ -9,7 +9,7 @@ use diag::{Blame, Finding};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
-/// The calibrated curves of one device.
+/// The curves of one device, one for each kind of work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -17,7 +17,7 @@ pub struct Profile {
     pub device: String,
     /// Multiprocessors that share out the tiles of a product.
     pub multiprocessors: u64,
-    /// Whether its compute curves were read off this very device.
+    /// Whether the compute curves were measured on this device.
     pub measured: bool,
     /// Where the count and the profile as a whole come from.
     pub source: String,
@@ -53,7 +53,7 @@ pub struct GemmCurve {
     pub k_overhead: f64,
     /// Tiles the library chooses among: rows, columns, and their rate against the best tile's.
     pub tiles: Vec<(u64, u64, f64)>,
-    /// What a kernel takes besides.
+    /// Seconds a kernel takes besides its work.
     pub fixed_seconds: f64,
     /// The rate of products with a group of factors each, against one product of the same work.
     pub grouped: f64,
@@ -131,7 +131,7 @@ pub struct RecurrenceCurve {
 pub struct MemoryCurve {
     /// Share of the stated rate that large tensors reach.
     pub fraction: f64,
-    /// What a kernel takes besides.
+    /// Seconds a kernel takes besides its bytes.
     pub fixed_seconds: f64,
     /// Where the figures come from.
     pub source: String,
@@ -176,12 +176,12 @@ pub struct CollectiveCurve {
     pub source: String,
 }
 
-/// A profile, and whether it is this very device's.
+/// A profile, and whether it is the device's own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibrated {
     /// The curves.
     pub profile: Profile,
-    /// Whether they are this device's own, or borrowed.
+    /// False where it is borrowed from a relative.
     pub is_own: bool,
 }
 
@@ -212,8 +212,7 @@ impl Profile {
     }
 }
 
-/// Whose curves a device without its own borrows: by name where we know the chip, else by the
-/// formats its units multiply in.
+/// The device whose curves are borrowed: by name for chips we know, else by number formats.
 fn relative(device: &Device) -> Result<&'static str, Finding> {
     let is = |names: &[&str]| names.iter().any(|name| device.name.eq_ignore_ascii_case(name));
     let speaks = |format: &str| device.formats.iter().any(|f| f == format);
@@ -253,7 +252,7 @@ mod tests {
             let device = Device::find(name).unwrap();
             assert_eq!(profile.device, *name);
             assert!(!profile.source.is_empty() && profile.gemm.iter().all(|c| !c.source.is_empty()));
-            // fp16 runs as bf16 does, integers train nothing.
+            // fp16 runs like bf16, and no training step multiplies integers.
             for format in device.formats.iter().filter(|f| !matches!(f.as_str(), "fp16" | "int8" | "tf32" | "fp32")) {
                 assert!(profile.gemm(format).is_some(), "{name} has no curve in {format}");
                 assert!(device.peaks.iter().any(|p| p.format == *format), "{name} has no peak in {format}");

@@ -1,7 +1,7 @@
 //! Writes job files of every scheduler for many layouts into a directory, for the schedulers' own
 //! readers: `emit_jobs DIRECTORY COUNT`. Each case is a folder.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/all/common.rs"]
 mod common;
 
 use launch::job::Seams;

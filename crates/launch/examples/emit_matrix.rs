@@ -2,7 +2,7 @@
 //! `emit_matrix ENGINE DIRECTORY [refuse|allow]`. Each case is a folder with the emission's files,
 //! `argv.json` (the words behind the starter), `env.json` and `world`.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/all/common.rs"]
 mod common;
 
 use launch::job::{Frontend, Seams};

@@ -1,7 +1,7 @@
 //! Writes plans of tiny recipes for the FSDP2 module and tables for XLA SPMD into a directory, each
 //! beside the same run on one rank: `emit_parity DIRECTORY`. A case is `ENGINE/RECIPE/NAME/`.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/all/common.rs"]
 mod common;
 
 use launch::job::Seams;

@@ -12,9 +12,9 @@ use toml::de::{DeTable, DeValue};
 pub struct Dialect {
     /// What the whole file is: `the recipe`.
     pub whole: &'static str,
-    /// Whom its mistakes are laid to.
+    /// Who has to mend mistakes in such a file.
     pub blame: Blame,
-    /// Bytes a file may have; beyond it nobody wrote it by hand.
+    /// Largest file that is read; a longer one was not written by hand.
     pub most_bytes: usize,
     /// Rule of a text that is not TOML.
     pub syntax: RuleId,
@@ -30,7 +30,6 @@ pub struct Dialect {
     pub unknown_key: RuleId,
 }
 
-/// Where findings of one file are collected.
 type Findings = RefCell<Vec<Finding>>;
 
 /// Reads a whole file. What `read` makes of it comes with notes and warnings; with any error the
@@ -174,7 +173,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A yes or no.
+    /// A boolean with a default.
     pub fn flag_or(&mut self, key: &'static str, default: bool) -> bool {
         match self.value(key) {
             None => default,

@@ -14,7 +14,7 @@ named! {
     pub enum Feature {
         /// Latent attention instead of grouped-query, on every A block.
         Mla = "mla",
-        /// Routed experts on E blocks; without it E becomes attention, said aloud.
+        /// Routed experts on E blocks; without it E blocks become attention, and a note says so.
         Moe = "moe",
         /// Sparse attention on selected A blocks.
         Dsa = "dsa",
@@ -28,7 +28,7 @@ named! {
 }
 
 impl Feature {
-    /// Where it stands.
+    /// Where in the model it acts, in words.
     pub fn placement(self) -> &'static str {
         match self {
             Feature::Mla => "every attention (A) block",
@@ -40,12 +40,12 @@ impl Feature {
     }
 }
 
-/// A feature's values, and whether they are in force.
+/// A feature's values, which a recipe keeps while the feature is off.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Switch<T> {
-    /// Whether it is on.
+    /// What the recipe says, unless `--with` or `--without` says otherwise.
     pub on: bool,
-    /// Its values.
+    /// In force only while it is on.
     pub value: T,
 }
 
@@ -73,7 +73,7 @@ pub struct Features {
 
 impl Features {
     /// Reads `[features]`.
-    pub fn read(section: Option<Section>) -> Features {
+    pub(crate) fn read(section: Option<Section>) -> Features {
         let Some(mut section) = section else { return Features::default() };
         let features = Features {
             mla: switch(section.section("mla"), |mut s| {
@@ -91,7 +91,7 @@ impl Features {
     }
 
     /// Writes `[features.*]`.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         write_switch(toml, "mla", &self.mla, Mla::write);
         write_switch(toml, "dsa", &self.dsa, Dsa::write);
         write_switch(toml, "mtp", &self.mtp, Mtp::write);
@@ -99,17 +99,17 @@ impl Features {
         write_switch(toml, "structure", &self.structure, SideEmbedding::write);
     }
 
-    /// The prediction suffix in force.
+    /// The prediction suffix, if it is on.
     pub fn mtp(&self) -> Option<&Mtp> {
         self.mtp.as_ref().and_then(Switch::active)
     }
 
-    /// The sparse indexer in force.
+    /// The sparse indexer, if it is on.
     pub fn dsa(&self) -> Option<&Dsa> {
         self.dsa.as_ref().and_then(Switch::active)
     }
 
-    /// The side channels in force, by name.
+    /// The side embeddings that are on, by name.
     pub fn sides(&self) -> impl Iterator<Item = (&'static str, &SideEmbedding)> {
         let named = [("ngram_hash", &self.ngram_hash), ("structure", &self.structure)];
         named.into_iter().filter_map(|(name, side)| Some((name, side.as_ref()?.active()?)))

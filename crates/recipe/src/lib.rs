@@ -11,13 +11,13 @@ pub mod import;
 pub mod kinds;
 pub mod limits;
 pub mod megatron;
-pub mod mode;
+mod mode;
 pub mod pattern;
 pub mod precision;
 #[allow(clippy::module_inception)]
 mod recipe;
 mod resolve;
-pub mod tensor;
+mod tensor;
 mod write;
 
 pub use features::Feature;

@@ -45,9 +45,9 @@ pub struct Seam {
     pub layers: Vec<usize>,
     /// What the recipe asks for.
     pub wanted: String,
-    /// What runs instead, or what patch keeps it.
+    /// What runs instead, or the patch that keeps what was wanted.
     pub runs: String,
-    /// Whether something is given up (as opposed to kept by a patch).
+    /// True where something is lost, false where a patch keeps it.
     pub gives_up: bool,
 }
 

@@ -48,7 +48,7 @@ impl Precision {
     }
 
     /// Reads `[precision]`.
-    pub fn read(section: Option<Section>) -> Precision {
+    pub(crate) fn read(section: Option<Section>) -> Precision {
         let default = Precision::default();
         let Some(mut section) = section else { return default };
         let mut pick = |key, dtype| section.choice(key, Dtype::ALL, dtype);
@@ -65,7 +65,7 @@ impl Precision {
     }
 
     /// Writes `[precision]`, if it is not the default.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         let default = Precision::default();
         if *self == default {
             return;
@@ -118,7 +118,7 @@ impl OptimizerPolicy {
     }
 
     /// Reads `[optimizer]`: one key a role.
-    pub fn read(section: Option<Section>) -> OptimizerPolicy {
+    pub(crate) fn read(section: Option<Section>) -> OptimizerPolicy {
         let mut policy = OptimizerPolicy::default();
         let Some(mut section) = section else { return policy };
         for &(word, role) in Role::ALL {
@@ -136,7 +136,7 @@ impl OptimizerPolicy {
     }
 
     /// Writes `[optimizer]`, if it is not the default.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         if *self == OptimizerPolicy::default() {
             return;
         }

@@ -32,7 +32,7 @@ pub enum Positions {
     None,
 }
 
-/// What the model is. Built by [`crate::resolve`] and the importers only, so that every value of
+/// What the model is. Built by [`Recipe::parse`] and the importers only, so that every value of
 /// this type is consistent: each mixer of the pattern has its table, sizes are within limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
@@ -70,13 +70,13 @@ pub struct Recipe {
     pub gated_delta: Option<GatedDelta>,
     /// F blocks.
     pub mlp: Option<Mlp>,
-    /// What may be switched on.
+    /// Features the recipe has values for, on or off.
     pub features: Features,
-    /// Formats.
+    /// Number formats by role of a tensor.
     pub precision: Precision,
-    /// Optimizers.
+    /// Optimizers by role of a tensor.
     pub optimizer: OptimizerPolicy,
-    /// What was decided aloud while the recipe was made, such as E becoming attention.
+    /// Notes on what was changed while the recipe was made, such as E becoming attention.
     pub notes: Vec<Finding>,
 }
 
@@ -86,7 +86,7 @@ impl Recipe {
         self.layers.len()
     }
 
-    /// The attention in force: the recipe's own, or the latent one the bundle switched on.
+    /// The attention that runs: the recipe's own, or the latent one where the feature is on.
     pub fn attention(&self) -> Option<Attention> {
         let own = self.attention.clone()?;
         match self.features.mla.as_ref().and_then(|s| s.active()) {
@@ -105,14 +105,14 @@ impl Recipe {
         (0..self.layers.len()).filter(|&i| self.layers[i].has(mixer)).collect()
     }
 
-    /// How many blocks of a mixer run: in the layers, and in the prediction suffix in force.
+    /// How many blocks of a mixer run: in the layers, and in the prediction suffix if it is on.
     pub fn count_with_suffix(&self, mixer: Mixer) -> u64 {
         let suffix =
             self.features.mtp().map_or(0, |mtp| mtp.depth * mtp.layer.mixers().filter(|m| *m == mixer).count() as u64);
         self.count(mixer) + suffix
     }
 
-    /// Whether the attention in force is latent.
+    /// Whether the attention that runs is latent.
     pub fn is_latent(&self) -> bool {
         self.uses(Mixer::Attention) && matches!(self.attention().map(|a| a.kind), Some(AttentionKind::Mla(_)))
     }
@@ -122,12 +122,12 @@ impl Recipe {
         self.layers.iter().any(|l| l.has(mixer))
     }
 
-    /// Whether the mixer stands in some layer or in the prediction suffix in force.
+    /// Whether the mixer runs in some layer, or in the prediction suffix if it is on.
     pub fn uses(&self, mixer: Mixer) -> bool {
         self.has(mixer) || self.features.mtp().is_some_and(|mtp| mtp.layer.has(mixer))
     }
 
-    /// Switches features on and off. `moe` off turns E into attention, and says so.
+    /// Switches features on and off. Switching `moe` off turns E blocks into attention and adds a note.
     pub fn with_features(mut self, on: &[Feature], off: &[Feature]) -> Result<Recipe, Finding> {
         let wanted = on.iter().map(|f| (*f, true)).chain(off.iter().map(|f| (*f, false)));
         for (feature, state) in wanted {
@@ -149,7 +149,7 @@ impl Recipe {
         Ok(self)
     }
 
-    /// Replaces every E by A, and says so: without experts an E block has nothing to route to.
+    /// Replaces every E by A, with a note: without experts an E block has nothing to route to.
     pub(crate) fn experts_become_attention(&mut self) {
         let places = self.layers_with(Mixer::Moe).len();
         let in_suffix = self.features.mtp.as_ref().is_some_and(|mtp| mtp.value.layer.has(Mixer::Moe));

@@ -121,7 +121,7 @@ named! {
         Head = "head",
         /// A norm's scale or shift.
         Norm = "norm",
-        /// What scores experts.
+        /// The matrix that scores experts.
         Router = "router",
         /// A state-space or recurrent scalar per head: A, D, dt bias, decay.
         Scalar = "scalar",
@@ -258,17 +258,17 @@ pub struct Tensor {
     pub dims: Vec<Dim>,
     /// Storage format of the weight.
     pub dtype: Dtype,
-    /// What it is for.
+    /// Decides its number format and its optimizer.
     pub role: Role,
-    /// Which ownership rule applies.
+    /// Decides its ownership rule.
     pub surface: Surface,
-    /// Block family it is counted under.
+    /// The block family it is counted under.
     pub family: Family,
-    /// Where it stands.
+    /// Decides which pipeline stage holds it.
     pub place: Place,
-    /// What steps it.
+    /// By the recipe's policy for its role.
     pub optimizer: Optimizer,
-    /// Experts of which only some act on a token: `(acting, of)`.
+    /// For a bank of experts, `(top_k, experts)`: how many act on a token, of how many.
     pub acting: Option<(u64, u64)>,
 }
 

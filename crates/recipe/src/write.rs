@@ -1,5 +1,5 @@
-//! Writing the TOML that [`crate::read`] reads back. Only what differs from a default is written,
-//! so that an imported recipe reads as a person would have typed it.
+//! Writes the TOML that [`crate::Recipe::parse`] reads. Only what differs from a default is written, so
+//! that an imported recipe reads as a person would have typed it.
 
 use std::fmt::Write;
 
@@ -13,14 +13,6 @@ impl Toml {
     /// The text so far.
     pub fn finish(self) -> String {
         self.out
-    }
-
-    /// A comment line; newlines in it become comment lines of their own.
-    pub fn comment(&mut self, text: &str) {
-        for line in text.lines() {
-            let clean: String = line.chars().filter(|c| !c.is_control()).collect();
-            let _ = writeln!(self.out, "# {clean}");
-        }
     }
 
     /// Starts a table.

@@ -4,20 +4,20 @@
 //! No framework and no tape of operations: a block says what it keeps, and keeps nothing else. What
 //! cannot be run is refused by name. Nothing here decides who owns what; `layout` does.
 
-pub mod blocks;
+mod blocks;
 pub mod checkpoint;
 pub mod live;
 pub mod mat;
-pub mod model;
+mod model;
 pub mod optimizer;
 pub mod params;
 mod pipeline;
 mod product;
-pub mod rank;
+mod rank;
 pub mod real;
 pub mod rehearse;
 pub mod report;
-pub mod saved;
+mod saved;
 mod shards;
 pub mod shrink;
 mod split;

@@ -1,14 +1,14 @@
-//! Bytes that are really allocated: an allocator that a program may install, and a meter for each
-//! thread that wants one. A block is booked on the meter of the thread that made it until it is
-//! freed, by whichever thread. What is on its way to another rank is booked for as long as the call
-//! runs ([`comm::Books`]), and what a product's kernel takes for itself is not booked.
+//! Bytes that are really allocated: an allocator that a program may install, and a meter for each thread
+//! that wants one. A block counts on the meter of the thread that allocated it until any thread frees
+//! it. A message to another rank counts on its sender's meter while the call runs ([`comm::Books`]);
+//! scratch that a product's kernel allocates does not count.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-/// Meters at most; a later one takes the place of the first.
+/// Meters there are; when more are started, the oldest is reused.
 const METERS: usize = 1024;
 
 struct Count {
@@ -33,7 +33,8 @@ fn book(meter: u32, bytes: i64) {
     count.peak.fetch_max(live, Ordering::Relaxed);
 }
 
-/// The system's allocator, counting. Install it with `#[global_allocator]`; without it nobody counts.
+/// The system's allocator with counters. Install it with `#[global_allocator]`; without it meters read
+/// nothing.
 pub struct Counting;
 
 /// Room before a block for the number of its meter, keeping its alignment.
@@ -103,7 +104,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Counts what its thread allocates for as long as it lives.
+/// Counts what its thread allocates, until it is dropped.
 pub struct Meter(());
 
 impl Meter {
@@ -114,7 +115,7 @@ impl Meter {
         count.live.store(0, Ordering::Relaxed);
         count.peak.store(0, Ordering::Relaxed);
         MINE.set(number);
-        // A program that has not installed the allocator is told that nobody counts.
+        // Whether the allocator is installed is found out by allocating something.
         let probe = std::hint::black_box(vec![0u8; 1]);
         match count.live.load(Ordering::Relaxed) {
             0 => MINE.set(0),
@@ -131,7 +132,7 @@ impl Drop for Meter {
     }
 }
 
-/// The most that this thread has had allocated since it was last asked, if it counts.
+/// The most this thread had allocated at once since the last call; `None` where nothing counts.
 pub(crate) fn peak_since() -> Option<u64> {
     let number = MINE.with(Cell::get);
     let count = &COUNTS[number as usize % METERS];
@@ -139,11 +140,11 @@ pub(crate) fn peak_since() -> Option<u64> {
     (number != 0).then(|| count.peak.swap(live, Ordering::Relaxed).max(0) as u64)
 }
 
-/// What a meter knows of messages: their memory is nobody's, and their sum the rank's while it waits.
-pub struct OfCalls;
+/// How meters count messages: their memory is on no meter, but their size is on the sender's while the
+/// call runs.
+struct OfCalls;
 
-/// The books of every rank that is metered.
-pub static OF_CALLS: OfCalls = OfCalls;
+static OF_CALLS: OfCalls = OfCalls;
 
 impl comm::Books for OfCalls {
     fn pause(&self) -> u32 {
@@ -159,7 +160,7 @@ impl comm::Books for OfCalls {
     }
 }
 
-/// Runs a kernel; the room it takes for the length of a call is not the run's.
+/// Runs a kernel without counting the scratch it allocates.
 pub(crate) fn kernel<T>(run: impl FnOnce() -> T) -> T {
     let number = MINE.replace(0);
     let out = run();

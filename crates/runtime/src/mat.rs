@@ -1,5 +1,5 @@
-//! A dense matrix, and the three products of a linear layer. Activations have one row a token:
-//! row `s · batch + b` is position `s` of sequence `b`, so that parts of time are contiguous.
+//! A dense matrix, and the three products of a linear layer. Activations have one row a token: row `s ·
+//! batch + b` is position `s` of sequence `b`, so that a span of the sequence is contiguous.
 
 use crate::product::{View, Write, multiply};
 use crate::real::Real;

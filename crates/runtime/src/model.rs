@@ -19,31 +19,32 @@ use recipe::kinds::side::OwnerStage;
 use recipe::{Layer, Mixer, Place, Recipe};
 use std::collections::BTreeMap;
 
-/// What one rank has of a model: its chunks of depth, and the edges of those at the ends.
+/// The part of a model that one rank runs: its chunks of depth, with embedding and head where they are
+/// the first or last.
 pub struct Model<R> {
-    /// With the side embeddings that the first stage owns.
+    /// On the first stage: the token table, and the side embeddings it owns.
     embedding: Option<(Embedding, Sides)>,
     /// By chunk, its blocks.
     chunks: BTreeMap<usize, Stack<R>>,
-    /// With those that the last stage owns.
+    /// On the last stage: the side embeddings it owns, the final norm and the head.
     last: Option<(Sides, Norm, Head)>,
     /// Prediction depths, on the last chunk.
     suffix: Vec<Prediction<R>>,
     last_chunk: usize,
     hidden: usize,
     is_tied: bool,
-    /// Recurrent state that enters each chunk of the whole depth, rows and columns; no rows where
+    /// Rows and columns of the recurrent state that enters each chunk of the whole depth; no rows where
     /// none does.
     states: Vec<(usize, usize)>,
 }
 
-/// What one microbatch kept in one chunk.
+/// What one microbatch kept in one chunk, for backward.
 pub struct Pass<R> {
     blocks: Kept<R>,
     /// Input of the final norm, and what the head kept.
     head: Option<(Mat<R>, Saved<R>)>,
     suffix: Vec<Predicted<R>>,
-    /// Cross-entropy of this context rank's tokens, as it enters the step's loss.
+    /// Cross-entropy of this context rank's tokens, scaled as it enters the step's loss.
     pub loss: f64,
 }
 
@@ -55,17 +56,15 @@ impl<R: Real> Pass<R> {
     }
 }
 
-/// A microbatch on one rank: tokens and what follows each, for the positions of its context part.
+/// A microbatch on one context rank: the tokens at its positions, and the token after each.
 pub struct Tokens<'a> {
-    /// The sequences of the microbatch, whole: what side embeddings look back into.
+    /// The whole sequences, which side embeddings look back into.
     pub sequences: &'a [Vec<u32>],
-    /// One a row.
     pub input: Vec<u32>,
-    /// The next token of each.
     pub target: Vec<u32>,
     /// For each prediction depth, the tokens it reads and those it predicts.
     pub ahead: Vec<Tokens<'a>>,
-    /// Tokens of the whole step, which losses are over.
+    /// Tokens of the whole step, by which losses are divided.
     pub total: f64,
 }
 
@@ -110,27 +109,21 @@ impl<R: Real> Model<R> {
         })
     }
 
-    /// Rows and columns of the recurrent state that enters a chunk with the residual stream.
+    /// Rows and columns of the recurrent state that enters a chunk beside the residual stream.
     pub fn state(&self, chunk: usize) -> Option<(usize, usize)> {
         self.states.get(chunk).copied().filter(|(rows, _)| *rows > 0)
     }
 
-    /// Places behind the last layer; a tied head is the token table.
+    /// Places whose weights are needed after the last layer; a tied head uses the token table.
     fn edges(&self) -> [Place; 2] {
         [Place::FinalNorm, if self.is_tied { Place::Embedding } else { Place::Head }]
     }
 
-    /// Width of the residual stream.
     pub fn hidden(&self) -> usize {
         self.hidden
     }
 
-    /// Chunks this rank holds.
-    pub fn chunks(&self) -> impl Iterator<Item = usize> + '_ {
-        self.chunks.keys().copied()
-    }
-
-    /// Runs a microbatch through a chunk. The first chunk takes its input from the tokens, the last
+    /// Runs a microbatch through a chunk. The first chunk reads tokens instead of an input; the last
     /// gives a loss instead of an output.
     pub fn forward(
         &self,
@@ -170,7 +163,8 @@ impl<R: Real> Model<R> {
         Ok((None, Pass { blocks, head: Some((x, saved)), suffix, loss }))
     }
 
-    /// Transpose of [`Model::forward`]: adds gradients, and gives the input's unless tokens were.
+    /// Backward of [`Model::forward`]: adds gradients of weights, and gives that of the input, except on
+    /// the first chunk.
     pub fn backward(
         &self,
         cx: &mut Cx<R>,
@@ -187,7 +181,8 @@ impl<R: Real> Model<R> {
                 let dnormed = head.backward(cx, shelf, saved, tokens)?;
                 let mut dx = norm.backward(cx, &x, &dnormed);
                 self.edges().iter().for_each(|p| cx.close(*p));
-                // Each depth's gradient enters the depth before through its hidden state.
+                // Each prediction depth reads the hidden state of the one before, so gradients run
+                // through them backwards.
                 let mut dhidden: Option<Mat<R>> = None;
                 let depths = self.suffix.iter().zip(pass.suffix).zip(&tokens.ahead);
                 for ((prediction, pass), tokens) in depths.rev() {

@@ -1,4 +1,4 @@
-//! AdamW and Muon by tensor role, on the run of a flat buffer that a rank holds.
+//! AdamW and Muon, chosen by a tensor's role, each on the run of a flat buffer that a rank holds.
 
 use crate::mat::Mat;
 use crate::params::{Id, Shelf, global_indices};
@@ -13,7 +13,7 @@ use layout::Axis;
 use recipe::{Optimizer, Role};
 use std::ops::Range;
 
-/// What the optimizers are told.
+/// Hyperparameters of both optimizers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// AdamW's learning rate.
@@ -28,7 +28,7 @@ pub struct Settings {
     pub weight_decay: f64,
     /// Decay of Muon's momentum.
     pub momentum: f64,
-    /// Gradients longer than this are scaled to it.
+    /// Gradients are scaled down to this global norm; `None` never clips.
     pub clip: Option<f64>,
 }
 
@@ -52,26 +52,27 @@ impl Default for Settings {
 const ITERATIONS: usize = 5;
 const QUINTIC: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
-/// Optimizer state of one flat buffer's held run: one moment where Muon steps, two where AdamW does.
+/// Optimizer state of the run this rank holds of one flat buffer: one moment under Muon, two under
+/// AdamW.
 pub(crate) struct State<R> {
     pub first: Vec<R>,
     pub second: Vec<R>,
 }
 
-/// One step of a held run.
+/// One update of a held run.
 #[derive(Clone, Copy)]
 pub(crate) struct Step<'a, R> {
-    /// Which it is, from one.
+    /// Counts from one; AdamW's bias correction needs it.
     pub number: u64,
-    /// What clipping leaves of a gradient.
+    /// Factor by which clipping scales gradients.
     pub scale: R,
     pub grads: &'a [R],
 }
 
-/// A run of one parameter inside the held run.
+/// A stretch of the held run that belongs to one parameter.
 pub(crate) struct Piece {
     pub id: Id,
-    /// In the held run.
+    /// Where in the held run.
     pub at: Range<usize>,
 }
 
@@ -89,7 +90,7 @@ pub(crate) fn steps_by_muon(shelf: &Shelf, id: Id) -> bool {
 }
 
 impl<R: Real> State<R> {
-    /// Nothing yet. AdamW's second moment exists only where AdamW steps.
+    /// Zero moments. The second exists only where AdamW updates.
     pub fn new(flat: &Flat, shelf: &Shelf) -> State<R> {
         let adam = pieces(flat).iter().filter(|p| !steps_by_muon(shelf, p.id)).map(|p| p.at.len()).sum();
         State { first: vec![R::ZERO; flat.held.len()], second: vec![R::ZERO; adam] }
@@ -100,10 +101,8 @@ impl<R: Real> State<R> {
         (self.first.capacity() + self.second.capacity()) as u64 * R::BYTES
     }
 
-    /// Turns gradients of the held run into what is gathered: new weights where AdamW steps, the
-    /// direction to orthogonalise where Muon does.
-    ///
-    /// Gradients are multiplied by `scale` first.
+    /// Turns gradients of the held run, multiplied by `scale`, into what is gathered afterwards: new
+    /// weights under AdamW, the direction to orthogonalise under Muon.
     pub fn step(&mut self, s: &Settings, flat: &Flat, shelf: &Shelf, at: Step<R>, weights: &mut [R]) {
         let Step { number, scale, grads } = at;
         let mut second = 0;
@@ -129,7 +128,7 @@ impl<R: Real> State<R> {
     }
 }
 
-/// Norms, biases and scalars are not decayed.
+/// Weight decay of a parameter; none for norms, biases and scalars.
 fn decay(s: &Settings, shelf: &Shelf, id: Id) -> f64 {
     match shelf.params[id.0].row.tensor.role {
         Role::Norm | Role::Bias | Role::Scalar => 0.0,
@@ -155,8 +154,8 @@ fn adam<R: Real>(s: &Settings, at: Step<R>, keep: R, first: &mut [R], second: &m
     });
 }
 
-/// Steps a Muon parameter from its local direction: the whole matrix is gathered over the axis that
-/// cuts it, made orthogonal, and this rank's part of it is taken.
+/// Updates a Muon parameter from its local direction: gathers the matrix over the axis that cuts it,
+/// orthogonalises it, and applies this rank's part.
 pub(crate) fn muon<R: Real>(
     s: &Settings,
     shelf: &Shelf,
@@ -207,7 +206,8 @@ fn part_at(shelf: &Shelf, rank: &Rank, id: Id, axis: Axis, place: usize) -> Vec<
     global_indices(&row.tensor, &row.part(rank.layout, &at))
 }
 
-/// The nearest orthogonal matrix, nearly: five quintic Newton–Schulz steps on the scaled matrix.
+/// An approximation of the nearest orthogonal matrix: five quintic Newton–Schulz steps on the scaled
+/// matrix.
 fn orthogonalise<R: Real>(m: &mut [R], rows: usize, cols: usize) {
     let length = squares(m).f64().sqrt() + 1e-7;
     m.iter_mut().for_each(|x| *x *= R::of(1.0 / length));

@@ -1,6 +1,6 @@
-//! The parameters of one rank: exactly the parts the ownership table gives it, by tensor path.
-//! Initial values are a function of path, place in the whole tensor and seed, so that every rank
-//! makes its own part alone, and any two layouts start from the same model.
+//! The parameters of one rank: exactly the parts the ownership table gives it, by tensor path. Initial
+//! values are a function of path, index in the whole tensor and seed, so that every rank initialises its
+//! part without the others, and any two layouts start from the same model.
 
 use crate::mat::Mat;
 use crate::real::Real;
@@ -12,31 +12,31 @@ use layout::{Axis, Layout, OwnershipTable};
 use recipe::{Role, Surface, Tensor};
 use std::collections::HashMap;
 
-/// A parameter of this rank, by number.
+/// Index of a parameter in [`Shelf::params`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub usize);
 
-/// What one rank's gradient of a parameter is to its neighbours' on the tensor axis.
+/// How the gradients that tensor-parallel ranks compute of a parameter add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sum {
-    /// Its own: the parameter is cut, or lives on the expert mesh.
+    /// Not at all: the parameter is cut, or lives on the expert mesh.
     Own,
-    /// Of its own tokens under sequence parallelism, and whole otherwise.
+    /// Each is the gradient of the rank's own tokens under SP, to be summed; without SP each is whole.
     Tokens,
-    /// Of its own heads: a part of the sum always.
+    /// Each is the gradient of the rank's own heads, to be summed always.
     Heads,
 }
 
-/// One parameter of this rank.
+/// A parameter, the elements of it that this rank holds, and how their gradient adds up.
 #[derive(Clone, Debug)]
 pub struct Param {
     /// The row of the table that says who owns what.
     pub row: Row,
-    /// What this rank owns.
+    /// The elements this rank holds.
     pub part: Part,
     /// How its gradient adds up over the tensor axis.
     pub sum: Sum,
-    /// Stages that hold it: more than one for tied tables, and for everything under DualPipe.
+    /// Stages that hold it: several for tied tables, and all under DualPipe.
     pub holders: Vec<usize>,
 }
 
@@ -53,13 +53,13 @@ impl Param {
         self.row.tensor.acting.is_some()
     }
 
-    /// Whether an expert's parameter is whole on every rank of an axis of the expert mesh: a bias
-    /// behind sums over it.
+    /// Whether every rank of an expert-mesh axis holds all of it: a bias added after a sum over that
+    /// axis.
     pub fn is_copied_over(&self, layout: &Layout, axis: Axis) -> bool {
         self.is_expert() && layout.degree(axis).splits() && !self.row.cuts.iter().any(|c| c.axis == axis)
     }
 
-    /// Local row ranges that neighbours on the tensor axis hold as well, with the number of holders.
+    /// Local row ranges that tensor neighbours hold copies of, with the number of holders.
     pub fn shared_rows(&self, layout: &Layout) -> Option<(Vec<std::ops::Range<usize>>, usize)> {
         let cut = self.row.cuts.iter().find(|c| c.axis == Axis::Tp && c.how == How::Units)?;
         let degree = layout.tp.get();
@@ -124,7 +124,8 @@ impl Shelf {
         self.find(path).unwrap_or_else(|| panic!("no tensor `{path}`"))
     }
 
-    /// The same, used by each rank of the tensor axis for its own heads.
+    /// The same for a parameter that each tensor rank applies to its own heads, so that gradients must
+    /// be summed.
     pub fn id_of_heads(&mut self, path: &str) -> Id {
         let id = self.id(path);
         if self.params[id.0].sum == Sum::Tokens {
@@ -153,12 +154,13 @@ impl Shelf {
     }
 }
 
-/// Where an element of a part stands in the whole tensor, for every element in order.
+/// The index in the whole tensor of every element of a part, in order.
 pub fn global_indices(tensor: &Tensor, part: &Part) -> Vec<u64> {
     let mut indices = vec![0u64];
     for (dim, ranges) in tensor.dims.iter().zip(&part.dims) {
         let along: Vec<u64> = ranges.iter().cloned().flatten().collect();
-        // Exactly as large as needed: what is collected from nested loops grows by doubling.
+        // Allocated at its exact size: what nested loops collect grows by doubling, and that would be
+        // counted.
         let mut all = Vec::with_capacity(indices.len() * along.len());
         all.extend(indices.iter().flat_map(|i| along.iter().map(move |j| i * dim.len() + j)));
         indices = all;
@@ -181,19 +183,19 @@ fn initial<R: Real>(tensor: &Tensor, part: &Part, seed: u64) -> Mat<R> {
     Mat::of(cols.max(1), data)
 }
 
-/// How a tensor starts.
+/// Distribution of a tensor's initial values.
 enum Start {
-    /// Around a value.
+    /// Mean and spread.
     Near(f64, f64),
-    /// The logarithm of a number between two.
+    /// Logarithm of a number drawn between two.
     Log(f64, f64),
-    /// What softplus turns into a step between two.
+    /// Inverse softplus of a step drawn between two.
     Step(f64, f64),
 }
 
 impl Start {
-    /// Norms at one, matrices small, state-space scalars as state-spaces/mamba `modules/mamba2.py`
-    /// starts them. Everything moves a little, so that no gradient is zero by symmetry.
+    /// Norms start at one, matrices small, state-space scalars as in state-spaces/mamba
+    /// `modules/mamba2.py`. Everything gets some noise, so that no gradient is zero by symmetry.
     fn of(tensor: &Tensor) -> Start {
         let name = tensor.path.rsplit('.').find(|w| *w != "weight").unwrap_or("");
         let fan_in = tensor.dims.last().map_or(1, |d| d.len()) as f64;

@@ -1,5 +1,5 @@
-//! Passes over chunks as a schedule orders them: where inputs come from, where outputs go, and what
-//! is kept meanwhile. The order itself is [`layout::order`]'s.
+//! Runs passes over chunks in the order of the schedule: receives inputs, sends outputs, and keeps what
+//! backward needs in between. The order itself is [`layout::order`]'s.
 
 use crate::blocks::{Cx, Product};
 use crate::mat::Mat;
@@ -16,23 +16,23 @@ const DOWN: Call = Call::new("pp", "its gradient to the chunk before");
 const STATE_UP: Call = Call::new("pp", "recurrent state to the next chunk");
 const STATE_DOWN: Call = Call::new("pp", "gradient of recurrent state to the chunk before");
 
-/// What a step has come to on this rank.
+/// Results of a step on this rank.
 #[derive(Default)]
 pub(crate) struct Done {
     pub loss: f64,
     pub auxiliary: f64,
-    /// Most bytes kept at once.
+    /// Most bytes kept for backward at once.
     pub saved_bytes: u64,
-    /// Where routers sent tokens.
+    /// Where routers sent tokens, by microbatch and block.
     pub routing: Dealing,
 }
 
-/// Passes under way, by microbatch and chunk.
+/// Passes whose forward has run and whose backward has not, by microbatch and chunk.
 pub(crate) struct Flight<R> {
     order: Pipeline,
     passes: HashMap<(u32, u32), Pass<R>>,
     waiting: HashMap<(u32, u32), Vec<Product<R>>>,
-    /// Bytes kept by the passes under way.
+    /// Bytes those passes keep.
     bytes: u64,
     pub done: Done,
 }
@@ -42,21 +42,20 @@ impl<R: Real> Flight<R> {
         Flight { order, passes: HashMap::new(), waiting: HashMap::new(), bytes: 0, done: Done::default() }
     }
 
-    /// The rank that runs a chunk of a microbatch, with the tag of what passes between it and the
-    /// chunk before.
+    /// The rank that runs `chunk` of the action's microbatch.
     fn peer(&self, cx: &Cx<R>, action: Action, chunk: u32) -> usize {
         let direction = self.order.direction(action.microbatch);
         cx.rank.pp.ranks()[self.order.stage_of(direction, chunk) as usize]
     }
 
-    /// Names the seam below `chunk` for one microbatch, one way over it; state follows the stream
-    /// under the same tag. Zero is left to messages without a tag.
+    /// The tag of messages between `chunk` and the one before, for one microbatch and direction. The
+    /// residual stream and the state beside it share it. Zero is for untagged messages.
     fn tag(&self, action: Action, chunk: u32) -> u64 {
         let seam = u64::from(action.microbatch) * u64::from(self.order.chunks()) + u64::from(chunk);
         2 * seam + 1 + u64::from(action.pass != Kind::Forward)
     }
 
-    /// Sends the residual stream and the state beside it over the seam below `seam`.
+    /// Sends the residual stream, and the state beside it, across the boundary below chunk `seam`.
     fn send(&self, cx: &mut Cx<R>, action: Action, to: u32, seam: u32, stream: Mat<R>) -> Result<()> {
         let (peer, tag) = (self.peer(cx, action, to), self.tag(action, seam));
         let [call, of_state] = if action.pass == Kind::Forward { [UP, STATE_UP] } else { [DOWN, STATE_DOWN] };
@@ -137,7 +136,7 @@ impl<R: Real> Flight<R> {
         let pass = pass.unwrap_or_else(|| panic!("chunk {chunk} of microbatch {microbatch} has not run forward"));
         self.bytes -= pass.bytes();
         let dx = model.backward(cx, shelf, chunk as usize, tokens, pass, dy)?;
-        // An indexer's loss is known when attention's gradient has shown what it reads.
+        // An indexer's loss is known only now: backward of attention shows what its heads read.
         self.done.auxiliary += std::mem::take(&mut cx.auxiliary);
         if let (Some(dx), Some(before)) = (dx, chunk.checked_sub(1)) {
             self.send(cx, action, before, chunk, dx)?;
@@ -145,8 +144,8 @@ impl<R: Real> Flight<R> {
         Ok(())
     }
 
-    /// What the rank of a neighbouring chunk sends over the seam below `seam`; state that comes with
-    /// it is left in the context.
+    /// Receives the residual stream across the boundary below chunk `seam`; state that comes with it is
+    /// left in the context.
     fn receive(&self, cx: &mut Cx<R>, model: &Model<R>, action: Action, from: u32, seam: u32) -> Result<Mat<R>> {
         let (peer, tag) = (self.peer(cx, action, from), self.tag(action, seam));
         let [call, of_state] = if action.pass == Kind::Forward { [UP, STATE_UP] } else { [DOWN, STATE_DOWN] };

@@ -42,16 +42,14 @@ impl<'a, R: Real> View<'a, R> {
     }
 }
 
-/// Whether a product replaces what it is written to.
+/// Whether a product overwrites its target or is added to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Write {
-    /// It does.
     Replace,
-    /// It is added.
     Add,
 }
 
-/// Where a product is written: rows `stride` apart.
+/// Where a product is written; rows lie `stride` elements apart.
 struct Target<R> {
     first: *mut R,
     stride: usize,

@@ -1,12 +1,12 @@
-//! Where a rank stands: its groups on every axis, and which tokens of the timeline it holds.
+//! A rank's place: its group on every axis, and the positions of the sequence it holds.
 
 use comm::{Comm, Group};
 use diag::Finding;
 use layout::{Axis, Layout, Mesh, Order};
 use std::ops::Range;
 
-/// The timeline dealt out over the context axis: causal balance gives each rank an early part and
-/// the late one that mirrors it.
+/// The sequence dealt out over the context axis. Each rank gets an early span and the late one that
+/// mirrors it, so that all do the same amount of causal work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
     sequence: usize,
@@ -48,33 +48,25 @@ impl Timeline {
 
 /// One rank of a layout.
 pub struct Rank<'a> {
-    /// Its end of the world.
     pub comm: &'a Comm,
-    /// The layout.
     pub layout: &'a Layout,
-    /// Its coordinates.
     pub at: layout::mesh::Coordinates,
-    /// Tensor-parallel group.
     pub tp: Group,
-    /// Context-parallel group.
     pub cp: Group,
-    /// Ranks of the stages, in the order of stages.
+    /// One rank of every stage, in the order of stages.
     pub pp: Group,
-    /// Expert-parallel group.
     pub ep: Group,
-    /// Expert-tensor-parallel group.
     pub etp: Group,
-    /// Replicas of an expert.
+    /// Ranks with the same part of the same experts.
     pub edp: Group,
-    /// Ranks that share out the state of dense tensors: replicas of every context part.
+    /// Ranks that divide the state of dense tensors among them: all context ranks of all replicas.
     pub shards: Group,
-    /// The timeline over the context axis.
     pub timeline: Timeline,
     mesh: Mesh,
 }
 
 impl<'a> Rank<'a> {
-    /// The rank `comm` is, under a layout.
+    /// The rank that `comm` is, under a layout.
     pub fn new(comm: &'a Comm, layout: &'a Layout) -> Result<Rank<'a>, Finding> {
         let has_experts = layout.ep.splits() || layout.etp.splits();
         let mesh = Mesh::new(layout, Order::Megatron, has_experts)?;
@@ -84,7 +76,7 @@ impl<'a> Rank<'a> {
         let same = |axis, other: u64| mesh.coordinates(other).on(axis) == at.on(axis);
         let shards = (0..mesh.world()).filter(|r| same(Axis::Tp, *r) && same(Axis::Pp, *r));
         let timeline = Timeline::new(layout.sequence as usize, layout.cp.get() as usize);
-        // Without experts the expert mesh need not fill the world, and nobody talks over it.
+        // Without experts the expert mesh need not fill the world, so its groups are left alone.
         let expert_group = |axis| if layout.degree(axis).splits() { group(axis) } else { Group::new([comm.rank()]) };
         let edp = (0..mesh.world()).filter(|r| [Axis::Ep, Axis::Etp, Axis::Pp].iter().all(|a| same(*a, *r)));
         Ok(Rank {
@@ -103,27 +95,26 @@ impl<'a> Rank<'a> {
         })
     }
 
-    /// Coordinates of any rank.
     pub fn coordinates(&self, rank: usize) -> layout::mesh::Coordinates {
         self.mesh.coordinates(rank as u64)
     }
 
-    /// Its place on an axis.
+    /// Its index on an axis.
     pub fn on(&self, axis: Axis) -> usize {
         self.at.on(axis) as usize
     }
 
-    /// The axis name of exchanges around tensor-parallel regions.
+    /// The axis that exchanges around tensor-parallel regions are booked on: `sp` under SP, else `tp`.
     pub fn tensor_axis(&self) -> &'static str {
         if self.layout.sp { "sp" } else { "tp" }
     }
 
-    /// Positions of the tokens this rank holds inside tensor-parallel regions, in row order.
+    /// Positions of the rows it has inside tensor-parallel regions, in row order.
     pub fn positions(&self) -> Vec<usize> {
         self.timeline.spans(self.on(Axis::Cp)).into_iter().flatten().collect()
     }
 
-    /// Positions of the tokens it holds between them.
+    /// Positions of the rows it has between them: a share under SP.
     pub fn shard_positions(&self) -> Vec<usize> {
         let mut all = self.positions();
         if self.layout.sp {

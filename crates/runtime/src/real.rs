@@ -54,8 +54,8 @@ pub trait Real:
     }
 }
 
-/// `exp(x) = scale · (1 + rest)`: a power of two, and what is left over the nearest multiple of ln 2
-/// by its Taylor series. `$coefficients` are one over factorials, the highest first, down to 1/2!.
+/// `exp(x) = scale · (1 + rest)`: a power of two, and the Taylor series of what is left over the nearest
+/// multiple of ln 2. `$coefficients` are inverse factorials, highest first, down to 1/2!.
 macro_rules! split {
     ($type:ty, $bits:ty, $mantissa:literal, $bias:literal, $round:literal, $ln2:expr, $coefficients:expr, $x:expr) => {{
         let x: $type = $x;

@@ -1,4 +1,4 @@
-//! What was predicted beside what a run came to, for those who show it.
+//! What was predicted, next to what a run measured.
 
 use ::ledger::shardwright::{self as ledger, Held, InPhase, Phase};
 use comm::{Call, Kind, Moved};
@@ -8,19 +8,19 @@ use layout::{Layout, OwnershipTable};
 use recipe::Recipe;
 use units::named;
 
-/// Axes, as calls name them, in the order they are shown.
+/// Axes by the names that calls carry, in the order reports list them.
 pub const AXES: &[&str] = &["tp", "sp", "cp", "ep", "etp", "pp", "dp", "edp", "world"];
 
 named! {
     /// A line of a rank's memory.
     pub enum Line {
-        /// Weights between uses.
+        /// Weights as held between uses.
         Weights = "weights",
-        /// The buffers backward adds to, and the summed runs until the step.
+        /// The buffers that backward adds to, and the reduced runs until the update.
         Gradients = "gradients",
-        /// Moments.
+        /// Moments of AdamW, momentum of Muon.
         Optimizer = "optimizer state",
-        /// What forward keeps for backward, at its peak.
+        /// What forward keeps for backward, at the most.
         Saved = "saved activations",
     }
 }
@@ -39,11 +39,11 @@ impl Line {
 /// What a rank held in one phase of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldInPhase {
-    /// Which.
+    /// Which part of the step, as the ledger divides it.
     pub phase: Phase,
-    /// Its lines as it ended; of saved activations the most in it.
+    /// Bytes by line at the end of the phase; of saved activations the most during it.
     pub held: Held,
-    /// The most the rank had allocated at once, whatever for; where the program counts
+    /// The most the rank had allocated at once, for anything; `None` unless the program counts
     /// ([`crate::live::Counting`]).
     pub peak: Option<u64>,
 }
@@ -51,9 +51,9 @@ pub struct HeldInPhase {
 /// What a rank held in one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepHeld {
-    /// Phases in order, as far as the step went.
+    /// Phases in order, up to where the step got.
     pub phases: Vec<HeldInPhase>,
-    /// Where routers sent its tokens.
+    /// Where routers sent this rank's tokens.
     pub routing: Dealing,
 }
 
@@ -62,67 +62,67 @@ impl StepHeld {
         self.phases.iter().find(|p| p.phase == phase)
     }
 
-    /// The most that microbatches kept at once.
+    /// Most bytes that microbatches kept at once.
     pub fn saved(&self) -> u64 {
         self.at(Phase::Passes).map_or(0, |p| p.held.saved)
     }
 
-    /// The lines behind the reduction, where all of them are there; of saved activations the most.
+    /// Bytes by line after the reduction, when all lines exist; of saved activations the most.
     pub fn held(&self) -> Held {
         self.at(Phase::Reduce).map_or(Held::default(), |p| Held { saved: self.saved(), ..p.held })
     }
 
-    /// What is allocated and no line of the run: names, tables, the batch, the kernels' workspaces.
-    /// It is what was there between steps beside the lines.
+    /// Bytes allocated for none of the lines: names, tables, the batch, workspaces of kernels. Measured
+    /// between steps, as what is allocated beside the lines.
     fn other(&self) -> u64 {
         let state = self.at(Phase::State);
         state.and_then(|s| s.peak.map(|peak| peak.saturating_sub(s.held.bytes()))).unwrap_or(0)
     }
 }
 
-/// What runs, and how wide its numbers are.
+/// The run that a report is about.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// The recipe.
+    /// At the size that ran, not the user's.
     pub recipe: &'a Recipe,
-    /// The layout.
+    /// The layout it ran under.
     pub layout: &'a Layout,
-    /// Who owns what.
+    /// Ownership of this recipe under this layout.
     pub table: &'a OwnershipTable,
-    /// Bytes of a number.
+    /// Bytes of one number.
     pub bytes_each: u64,
 }
 
 /// One line of one rank's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLine {
-    /// The rank.
+    /// The rank that held it.
     pub rank: usize,
     /// What the bytes are for.
     pub line: Line,
-    /// As `memory`'s ledger has it for the routing that happened.
+    /// By `memory`'s ledger, for the routing that happened.
     pub predicted_bytes: u64,
-    /// As it has it for balanced routing, which is what `fit` shows.
+    /// By the same ledger for balanced routing, which is what `fit` shows.
     pub balanced_bytes: u64,
-    /// As the rank held it.
+    /// As measured on the rank.
     pub held_bytes: u64,
 }
 
 /// One phase of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhaseLine {
-    /// The rank.
+    /// The rank that held it.
     pub rank: usize,
-    /// The phase.
+    /// Which part of the step, as the ledger divides it.
     pub phase: Phase,
-    /// The most bytes at once, as the ledger replays it.
+    /// The most bytes at once, by the ledger's replay.
     pub predicted_peak_bytes: u64,
-    /// The most that was allocated at once beside what is no tensor of the run; none where nobody
-    /// counts.
+    /// The most bytes allocated at once, less `other_bytes`; `None` where nothing counts.
     pub peak_bytes: Option<u64>,
-    /// What is allocated besides, in every phase.
+    /// Bytes allocated for none of the lines, in every phase.
     pub other_bytes: u64,
-    /// By line, as the phase ends, predicted and held; of saved activations the most in it.
+    /// Predicted and measured bytes by line at the end of the phase; of saved activations the most
+    /// during it.
     pub lines: Vec<(Line, u64, u64)>,
 }
 
@@ -138,9 +138,9 @@ impl PhaseLine {
 pub struct AxisLine {
     /// The axis, as calls name it.
     pub axis: &'static str,
-    /// As `layout` has it.
+    /// By `layout`'s volumes.
     pub predicted_bytes: u64,
-    /// As ranks put it into calls.
+    /// As ranks put them into calls.
     pub moved_bytes: u64,
 }
 
@@ -192,7 +192,8 @@ pub fn phases(of: &Subject, by_rank: &[StepHeld]) -> Result<Vec<PhaseLine>, Find
     Ok(out)
 }
 
-/// Bytes that one rank's calls put in, by [`AXES`]; `calls` is what `comm.traffic().all()` gave.
+/// Bytes that one rank put into calls, in the order of [`AXES`]; `calls` is what `comm.traffic().all()`
+/// gave.
 pub fn moved(calls: &[(Call, Kind, Moved)]) -> Vec<u64> {
     let mut by_axis = vec![0; AXES.len()];
     calls.iter().for_each(|(call, _, moved)| by_axis[place(call.axis)] += moved.bytes);
@@ -204,7 +205,8 @@ fn place(axis: &str) -> usize {
     found.unwrap_or_else(|| unreachable!("`{axis}` is on no list of axes"))
 }
 
-/// The axes of one step; by rank what [`moved`] gave, and where its routers sent tokens.
+/// Traffic of one step by axis, from what [`moved`] gave for each rank and where its routers sent
+/// tokens.
 pub fn traffic(of: &Subject, by_rank: &[(&[u64], &Dealing)]) -> Result<Vec<AxisLine>, Finding> {
     let line = |axis: &&'static str| AxisLine { axis, predicted_bytes: 0, moved_bytes: 0 };
     let mut lines: Vec<AxisLine> = AXES.iter().map(line).collect();

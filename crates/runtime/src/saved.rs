@@ -1,6 +1,5 @@
-//! What a block keeps between forward and backward. It is declared once, in `memory`'s ledger of
-//! this runtime, as names and shapes that follow from a layout; a run that keeps anything else
-//! panics, so that what is priced is what is kept.
+//! What a block keeps between forward and backward. Names and shapes are declared once, in `memory`'s
+//! ledger of this runtime; keeping anything else panics, so that what is priced is what is kept.
 
 pub use ledger::shardwright::{Holds, Rows, Save, Sizes};
 
@@ -8,16 +7,17 @@ use crate::mat::Mat;
 use crate::real::Real;
 use std::any::Any;
 
-/// What one pass through a block kept.
+/// What one pass through a block keeps.
 pub struct Saved<R> {
     declared: Vec<Save>,
     kept: Vec<Option<Mat<R>>>,
-    /// What is kept as indices, with its number of elements; at most one a block.
+    /// What was declared as indices (a choice of keys or experts), with its number of elements; at most
+    /// one a block.
     indices: Option<(Box<dyn Any + Send>, usize)>,
 }
 
 impl<R: Real> Saved<R> {
-    /// Nothing yet, of what was declared.
+    /// Empty, for what was declared.
     pub fn new(declared: Vec<Save>) -> Saved<R> {
         let kept = declared.iter().map(|_| None).collect();
         Saved { declared, kept, indices: None }
@@ -28,7 +28,7 @@ impl<R: Real> Saved<R> {
         found.unwrap_or_else(|| panic!("`{name}` is not declared as saved"))
     }
 
-    /// Keeps one thing, which must be of its declared shape.
+    /// Keeps a matrix; panics unless it has its declared shape.
     pub fn keep(&mut self, name: &str, value: Mat<R>) {
         let at = self.index(name);
         let save = &self.declared[at];
@@ -42,41 +42,37 @@ impl<R: Real> Saved<R> {
         self.kept[at] = Some(value);
     }
 
-    /// Takes one thing out.
     pub fn take(&mut self, name: &str) -> Mat<R> {
         let at = self.index(name);
         self.kept[at].take().unwrap_or_else(|| panic!("`{name}` was not kept"))
     }
 
-    /// Drops one thing that backward will make again; what is not declared is not there to drop.
+    /// Drops a matrix that backward will compute again; does nothing for a name that was not declared.
     pub fn forget(&mut self, name: &str) {
         if let Some(at) = self.declared.iter().position(|s| s.name == name) {
             self.kept[at] = None;
         }
     }
 
-    /// Whether something declared is not there.
+    /// Whether a declared matrix is not there.
     pub fn lacks(&self, name: &str) -> bool {
         self.declared.iter().zip(&self.kept).any(|(save, kept)| save.name == name && kept.is_none())
     }
 
-    /// Looks at one thing.
     pub fn get(&self, name: &str) -> &Mat<R> {
         self.kept[self.index(name)].as_ref().unwrap_or_else(|| panic!("`{name}` was not kept"))
     }
 
-    /// Keeps what a block declared as indices, `elements` of them.
+    /// Keeps the block's indices, `elements` of them.
     pub fn keep_indices<T: Any + Send>(&mut self, name: &str, value: T, elements: usize) {
         assert_eq!(self.declared[self.index(name)].holds, Holds::Indices, "`{name}` is declared as numbers");
         self.indices = Some((Box::new(value), elements));
     }
 
-    /// Looks at them.
     pub fn indices<T: Any + Send>(&self) -> Option<&T> {
         self.indices.as_ref().and_then(|(value, _)| value.downcast_ref())
     }
 
-    /// Takes them out.
     pub fn take_indices<T: Any + Send>(&mut self) -> T {
         let taken = self.indices.take().and_then(|(value, _)| value.downcast().ok());
         *taken.unwrap_or_else(|| panic!("no indices of this kind were kept"))

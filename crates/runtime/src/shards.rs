@@ -1,5 +1,5 @@
-//! Training state shared out over replicas. Parameters of one place of the model and one mesh lie
-//! end to end in a flat buffer; each rank of the sharing group holds an equal run of it.
+//! ZeRO: training state divided over replicas. Parameters of one place of the model and one mesh (dense
+//! or expert) lie end to end in a flat buffer, of which each rank of a group holds an equal run.
 
 use crate::mat::Mat;
 use crate::params::{Id, Shelf};
@@ -10,25 +10,25 @@ use layout::ZeroStage;
 use recipe::Place;
 use std::ops::Range;
 
-/// Parameters whose state is shared out together.
+/// A flat buffer: parameters whose state is divided together.
 #[derive(Clone, Debug)]
 pub(crate) struct Flat {
     pub place: Place,
     pub ids: Vec<Id>,
-    /// Where each parameter lies.
+    /// Where each parameter lies in the buffer.
     pub spans: Vec<Range<usize>>,
     pub len: usize,
-    /// Ranks that hold the same parameters.
+    /// Ranks that divide the buffer: those that hold the same parameters.
     pub group: Group,
     pub axis: &'static str,
-    /// The run this rank keeps and steps.
+    /// The run of the buffer that this rank keeps and updates.
     pub held: Range<usize>,
-    /// Ranks of other stages that hold a copy, this one among them.
+    /// Ranks of other stages that hold a copy of it, and this one.
     pub copies: Group,
 }
 
 impl Flat {
-    /// The buffers of a rank: by place, dense and expert parameters apart.
+    /// The flat buffers of a rank: one for the dense and one for the expert parameters of each place.
     pub fn all(shelf: &Shelf, rank: &Rank) -> Vec<Flat> {
         let mut flats: Vec<Flat> = Vec::new();
         for (i, param) in shelf.params.iter().enumerate() {
@@ -54,7 +54,7 @@ impl Flat {
         flats
     }
 
-    /// The run of one member; the larger runs first, as a reduce-scatter deals them.
+    /// The run of one member; the first members get the longer runs, as a reduce-scatter deals them.
     pub fn share(&self, place: usize) -> Range<usize> {
         let (each, more) = (self.len / self.group.len(), self.len % self.group.len());
         let start = place * each + place.min(more);
@@ -68,7 +68,7 @@ impl Flat {
         flat
     }
 
-    /// The run of a whole buffer that this rank holds.
+    /// The run that this rank holds, cut out of whole parameters.
     pub fn cut<R: Real>(&self, from: &[Mat<R>]) -> Vec<R> {
         let mut run = Vec::with_capacity(self.held.len());
         for (id, span) in self.ids.iter().zip(&self.spans) {
@@ -80,7 +80,7 @@ impl Flat {
         run
     }
 
-    /// Gradients summed over the group: the run this rank holds.
+    /// Sums gradients over the group; gives the run that this rank holds.
     pub fn reduce<R: Real>(&self, rank: &Rank, grads: &[Mat<R>]) -> Result<Vec<R>> {
         let (whole, call) = (self.pack(grads), Call::new(self.axis, "gradients"));
         match rank.layout.zero {
@@ -89,7 +89,7 @@ impl Flat {
         }
     }
 
-    /// Everyone's runs end to end.
+    /// The whole buffer, from everyone's runs.
     pub fn gather<R: Real>(&self, rank: &Rank, name: &'static str, held: Vec<R>) -> Result<Vec<R>> {
         match rank.layout.zero {
             ZeroStage::Zero => Ok(held),
@@ -98,7 +98,8 @@ impl Flat {
     }
 }
 
-/// Weights that are whole only while they are used.
+/// The flat buffers of a rank, and under ZeRO 3 its runs of their weights, which are gathered only
+/// while a place uses them.
 pub struct Vault<R> {
     pub(crate) flats: Vec<Flat>,
     pub(crate) held: Vec<Vec<R>>,
@@ -120,7 +121,7 @@ impl<R: Real> Vault<R> {
         Ok(())
     }
 
-    /// Drops them.
+    /// Drops the gathered weights of a place.
     pub(crate) fn close(&self, place: Place, weights: &mut [Mat<R>]) {
         for id in self.at(place).flat_map(|(flat, _)| &flat.ids) {
             weights[id.0].data = Vec::new();

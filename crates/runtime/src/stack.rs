@@ -14,19 +14,19 @@ use ledger::shardwright as declared;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Layer, Mixer, Place, Recipe};
 
-/// Mixers side by side behind one norm.
+/// One block: mixers side by side behind one norm, added to the residual stream.
 pub(crate) struct Residual<R> {
     norm: Norm,
     mixers: Vec<Mixing<R>>,
 }
 
-/// A mixer with what it declares to keep.
+/// A mixer, and what it declares to keep.
 struct Mixing<R> {
     keep: Keep,
     saves: Vec<Save>,
-    /// What of it is dropped behind forward and made again before backward.
+    /// Names of what is dropped after forward and recomputed before backward.
     dropped: Vec<&'static str>,
-    /// Whether state enters it from the R block below.
+    /// Whether the R block below hands its state to it.
     takes_state: bool,
     block: Box<dyn Block<R>>,
 }
@@ -37,24 +37,24 @@ impl<R: Real> Mixing<R> {
     }
 }
 
-/// What becomes of what a mixer's forward keeps.
+/// What recompute does with what a mixer keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keep {
-    /// It is kept until backward.
+    /// It stays until backward.
     Kept,
-    /// It is dropped, and forward runs again in backward, its collectives with it.
+    /// It is dropped, and forward runs again in backward, with its collectives.
     Again,
 }
 
 impl Keep {
-    /// What a policy says of a mixer. Everything is computed again block by block: a layer of
-    /// several blocks keeps the input of each.
+    /// By the layout's recompute policy. Full recompute works block by block: a layer of several blocks
+    /// keeps the input of each.
     fn of(layout: &Layout, mixer: Mixer) -> Keep {
         if layout.recompute.repeats(mixer) { Keep::Again } else { Keep::Kept }
     }
 }
 
-/// Blocks in order, with the place whose weights each opens for itself.
+/// Blocks in order, each with the place whose weights it opens, if it does so itself.
 pub(crate) struct Stack<R> {
     blocks: Vec<(Option<Place>, Residual<R>)>,
 }
@@ -65,19 +65,18 @@ impl<R> Default for Stack<R> {
     }
 }
 
-/// What a stack kept: for each block its input and what its mixers kept.
+/// What a stack keeps: for each block its input and what its mixers keep.
 pub(crate) struct Kept<R> {
     blocks: Vec<(Mat<R>, Mixers<R>)>,
 }
 
-/// What each mixer of a block kept.
 type Mixers<R> = Vec<Stays<R>>;
 
-/// What stays of a mixer's forward.
+/// What is left of a mixer's forward until backward.
 enum Stays<R> {
     /// What it declared.
     Saved(Saved<R>),
-    /// Nothing but the state that had come from the R block below, if any: forward runs again.
+    /// Nothing but the state that had come from the R block below, if any; forward will run again.
     Below(Option<Mat<R>>),
 }
 
@@ -100,7 +99,7 @@ impl<R: Real> Kept<R> {
 }
 
 impl<R: Real> Stack<R> {
-    /// Puts blocks on top; `None` leaves opening their weights to the caller.
+    /// Adds blocks on top; with `None` the caller opens their weights.
     pub fn push(&mut self, place: Option<Place>, residuals: Vec<Residual<R>>) {
         self.blocks.extend(residuals.into_iter().map(|r| (place, r)));
     }
@@ -156,8 +155,8 @@ fn refuse(object: &str, what: &str) -> Finding {
     Finding::error("runtime/unsupported", Blame::Engine, object, format!("the runtime has no {what}"))
 }
 
-/// The blocks of one layer, with the paths `recipe.tensors()` gives them. `ordinal` counts attention
-/// layers; a prediction suffix has none.
+/// The blocks of one layer, under the paths that `recipe.tensors()` gives them. `ordinal` counts
+/// attention layers; a prediction suffix has none.
 pub(crate) fn residuals<R: Real>(
     recipe: &Recipe,
     layout: &Layout,
@@ -187,7 +186,6 @@ pub(crate) fn residuals<R: Real>(
     Ok(out)
 }
 
-/// One block at a path.
 fn new_block<R: Real>(
     recipe: &Recipe,
     layout: &Layout,
@@ -216,13 +214,14 @@ fn new_block<R: Real>(
     })
 }
 
-/// How many expert blocks stand before the one at `path`, suffixes last: the number of its balance.
+/// How many expert blocks come before the one at `path`, prediction suffixes last: its index in
+/// [`Cx::balances`].
 fn expert_ordinal(recipe: &Recipe, path: &str) -> usize {
     let mut words = path.split('.');
     let is_suffix = words.next() == Some("mtp");
     let index: usize = words.next().and_then(|w| w.parse().ok()).unwrap_or(0);
     let experts = |layer: &Layer| layer.mixers().filter(|m| *m == Mixer::Moe).count();
-    // A second expert block of one layer is `moe_2`.
+    // The second expert block of a layer is called `moe_2`.
     let twin = path.rsplit_once('_').and_then(|(_, n)| n.parse::<usize>().ok()).map_or(0, |n| n - 1);
     let before: usize = if is_suffix {
         let each = recipe.features.mtp().map_or(0, |mtp| experts(&mtp.layer));

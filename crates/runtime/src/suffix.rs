@@ -1,9 +1,9 @@
-//! Prediction heads: each depth joins the hidden state with the embedding of the token further on,
-//! runs a small stack of its own, and predicts the token after that with the model's own head.
+//! Prediction heads (MTP): depth `k` joins the hidden state with the embedding of the token `k` positions
+//! on, runs a small stack of its own, and predicts the token after that with the model's own head.
 //!
 //! The join and its order: DeepSeek-V3's report, section 2.2, and Megatron-Core
-//! `transformer/multi_token_prediction.py`. The join's columns are cut over the tensor axis and made
-//! whole behind it.
+//! `transformer/multi_token_prediction.py`. The join's columns are cut over the tensor axis and gathered
+//! after it.
 
 use crate::blocks::edges::{Embedding, Head};
 use crate::blocks::norm::Norm;
@@ -22,13 +22,13 @@ use layout::{Axis, Layout, OwnershipTable};
 use ledger::shardwright as declared;
 use recipe::{Place, Recipe};
 
-/// What all depths together weigh beside the main loss: Megatron's `mtp_loss_scaling_factor`.
+/// Weight of all depths together beside the main loss: Megatron's `mtp_loss_scaling_factor`.
 pub(crate) const WEIGHT: f64 = 0.1;
 
 const INTO: &str = "into the prediction join";
 const WHOLE: Call = Call::new("tp", "columns of the prediction join");
 
-/// One depth.
+/// One prediction depth.
 pub(crate) struct Prediction<R> {
     place: Place,
     embedding: Embedding,
@@ -42,9 +42,9 @@ pub(crate) struct Prediction<R> {
     saves: Vec<Save>,
 }
 
-/// What one depth kept of a microbatch.
+/// What one depth keeps of a microbatch.
 pub(crate) struct Predicted<R> {
-    /// Hidden state and embedding as they came, the join's input, the final norm's input.
+    /// Hidden state and embedding, the join's input, and the final norm's input.
     inputs: Saved<R>,
     blocks: Kept<R>,
     head: Saved<R>,
@@ -90,7 +90,7 @@ impl<R: Real> Prediction<R> {
         [Place::Embedding, second, self.place]
     }
 
-    /// The depth's output, which the next depth reads, and what it kept.
+    /// The depth's hidden state, which the next depth reads, and what was kept.
     pub fn forward(
         &self,
         cx: &mut Cx<R>,
@@ -114,8 +114,8 @@ impl<R: Real> Prediction<R> {
         Ok((x, Predicted { inputs, blocks, head, loss }))
     }
 
-    /// Transpose of [`Prediction::forward`]: the gradient of the hidden state. `dout` is what the
-    /// next depth says of this one's output.
+    /// Backward of [`Prediction::forward`]: the gradient of the hidden state it read. `dout` is the
+    /// gradient that the next depth has for this one's output.
     pub fn backward(
         &self,
         cx: &mut Cx<R>,
@@ -143,7 +143,7 @@ impl<R: Real> Prediction<R> {
     }
 }
 
-/// Every rank's columns side by side, for this rank's own tokens.
+/// Gathers the columns of all tensor ranks, for this rank's own tokens.
 fn whole_columns<R: Real>(rank: &Rank, columns: Mat<R>) -> Result<Mat<R>> {
     let (rows, cols, ranks) = (columns.rows, columns.cols, rank.tp.len());
     let all = rank.comm.all_gather(&rank.tp, WHOLE, columns.data)?;
@@ -155,8 +155,8 @@ fn whole_columns<R: Real>(rank: &Rank, columns: Mat<R>) -> Result<Mat<R>> {
     Ok(out)
 }
 
-/// Transpose of [`whole_columns`]. Under sequence parallelism each rank knows the gradient of its
-/// own tokens; otherwise every rank knows all of it, and takes its columns.
+/// Transpose of [`whole_columns`]. With SP each rank has the gradient of its own tokens; without, every
+/// rank has all of it and takes its columns.
 fn whole_columns_back<R: Real>(rank: &Rank, d: Mat<R>) -> Result<Mat<R>> {
     let ranks = rank.tp.len();
     let cols = d.cols / ranks;
@@ -173,7 +173,7 @@ fn whole_columns_back<R: Real>(rank: &Rank, d: Mat<R>) -> Result<Mat<R>> {
     Ok(Mat::of(cols, rank.comm.reduce_scatter(&rank.tp, WHOLE, sent)?))
 }
 
-/// First row and number of rows of a rank's own tokens among `rows` of its tensor group.
+/// First row and number of rows of this rank's own tokens among the `rows` of its tensor group.
 fn own_rows(rank: &Rank, rows: usize) -> (usize, usize) {
     if rank.layout.sp {
         let own = rows / rank.tp.len();

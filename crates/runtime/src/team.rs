@@ -1,21 +1,21 @@
-//! Threads inside one rank. A rank that runs inside a pool (`rayon::ThreadPool::install`) shares its
-//! products and longest loops over the pool's threads; outside one it computes alone, as ranks that
-//! are threads of one process should. What a thread takes is whole: every number is computed by one
-//! thread in the order it has without others, so that results do not depend on how many there are.
+//! Threads inside one rank. A rank that runs in a pool (`rayon::ThreadPool::install`) shares its
+//! products and longest loops among the pool's threads; otherwise it computes alone, which is right for
+//! ranks that are threads of one process. Every number is computed by one thread, in the order it has on
+//! a single one, so that results do not depend on how many there are.
 
 use crate::real::Real;
 use rayon::prelude::*;
 
-/// Numbers below which a loop is not worth sharing.
+/// Loops over fewer numbers are not shared.
 const FEW: usize = 1 << 14;
 
-/// Threads that this rank computes on.
+/// Threads this rank computes on.
 pub fn threads() -> usize {
     // Asking rayon for its threads outside a pool would start its global one.
     if rayon::current_thread_index().is_some() { rayon::current_num_threads() } else { 1 }
 }
 
-/// Runs `work` where it computes on so many threads.
+/// Runs `work` on a pool of so many threads.
 pub fn on<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
     if threads <= 1 {
         return work();
@@ -24,7 +24,7 @@ pub fn on<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
     pool.install(work)
 }
 
-/// Does something with each item; `room` is what a thread keeps between items.
+/// Runs `work` on each item; `room` makes what a thread keeps from item to item.
 pub(crate) fn each<T: Send, S>(
     items: Vec<T>,
     room: impl Fn() -> S + Sync + Send,
@@ -37,7 +37,7 @@ pub(crate) fn each<T: Send, S>(
     items.into_par_iter().for_each_init(room, work);
 }
 
-/// What `work` makes of each item, in the order of the items.
+/// Maps each item, keeping the order; `room` as in [`each`].
 pub(crate) fn map<T: Send, S, U: Send>(
     items: Vec<T>,
     room: impl Fn() -> S + Sync + Send,
@@ -72,7 +72,7 @@ pub(crate) fn rows2<R: Real>(
     parts.enumerate().for_each(|(i, (rows, beside))| work(i * each, rows, beside));
 }
 
-/// Splits a slice to read and three to write, all of one length, alike.
+/// Splits one slice to read and three to write, all of the same length, at the same places.
 pub(crate) fn four<R: Real>(
     a: &[R],
     b: &mut [R],

@@ -1,5 +1,5 @@
-//! Training steps: microbatches, gradients summed over the axes that share them, clipping, and the
-//! optimizers on shards.
+//! Training steps: microbatches, reduction of gradients over the axes that share them, clipping, and the
+//! optimizers on their shards.
 
 use crate::blocks::edges::squares;
 use crate::blocks::{Balance, Cx, Tilt};
@@ -23,15 +23,16 @@ use ledger::shardwright::{Held, Phase};
 use recipe::{Mixer, Optimizer, Recipe};
 use std::ops::Range;
 
-/// The sequences of one step, each longer than it is trained on by one token, and by one more for
-/// each prediction depth.
+/// The sequences of one step. Each has one token more than it is trained on, and one more for each
+/// prediction depth.
 pub struct Batch {
-    /// One a sequence.
+    /// As many as the global batch, in the order replicas take them.
     pub sequences: Vec<Vec<u32>>,
 }
 
 impl Batch {
-    /// Sequences that can be learned: each token follows from the one before by one of a few rules.
+    /// Synthetic sequences that can be learned: each token follows from the one before by one of two
+    /// rules.
     pub fn synthetic(recipe: &Recipe, layout: &Layout, seed: u64, step: u64) -> Batch {
         let (vocab, ahead) = (recipe.vocab, recipe.features.mtp().map_or(0, |mtp| mtp.depth));
         let sequence = |index: u64| {
@@ -48,7 +49,7 @@ impl Batch {
         Batch { sequences: (0..layout.global_batch).map(sequence).collect() }
     }
 
-    /// The tokens a rank runs in one microbatch: its replica's sequences at its context part.
+    /// The tokens of one microbatch on this rank: its replica's sequences at its positions.
     fn tokens(&self, rank: &Rank, microbatch: usize, depths: usize) -> Tokens<'_> {
         let total = (rank.layout.global_batch * rank.layout.sequence) as f64;
         let (batch, replicas) = (rank.layout.micro_batch as usize, rank.layout.dp.get() as usize);
@@ -64,26 +65,26 @@ impl Batch {
             }
             Tokens { sequences, input, target, ahead: Vec::new(), total }
         };
-        // A depth's loss weighs its share of the suffix's, which is said by dividing by more tokens.
+        // A depth's loss counts `WEIGHT / depths`, which is done by dividing it by more tokens.
         let ahead = (1..=depths).map(|by| shifted(by, total * depths as f64 / suffix::WEIGHT)).collect();
         Tokens { ahead, ..shifted(0, total) }
     }
 }
 
-/// What a step came to, the same on every rank.
+/// Results of a step, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
     /// Mean cross-entropy of the step's tokens.
     pub loss: f64,
     /// Balancing losses of all expert layers.
     pub auxiliary: f64,
-    /// Length of the whole gradient before clipping.
+    /// Global norm of the gradient before clipping.
     pub norm: f64,
-    /// Most bytes one microbatch kept on this rank.
+    /// Most bytes that microbatches kept on this rank at once.
     pub saved_bytes: u64,
 }
 
-/// One rank of a training run.
+/// One rank of a training run: model, weights, gradients, optimizer state.
 pub struct Trainer<'a, R> {
     pub(crate) rank: Rank<'a>,
     pub(crate) shelf: Shelf,
@@ -92,20 +93,19 @@ pub struct Trainer<'a, R> {
     pub(crate) weights: Vec<Mat<R>>,
     grads: Vec<Mat<R>>,
     pub(crate) vault: Vault<R>,
-    /// Summed gradients of the held runs.
+    /// Reduced gradients of the held runs.
     reduced: Vec<Vec<R>>,
-    /// What was held in the last step.
+    /// What was held in the phases of the last step.
     last: StepHeld,
     pub(crate) states: Vec<State<R>>,
     pub(crate) steps: u64,
-    /// Prediction depths of the model.
     depths: usize,
-    /// One for each expert layer of the whole model, wherever it runs.
+    /// One for each expert layer of the whole model, on whatever stage it runs.
     balances: Vec<Balance>,
 }
 
 impl<'a, R: Real> Trainer<'a, R> {
-    /// The rank `comm` is, of a recipe under a layout that legality accepts.
+    /// The rank that `comm` is, of a recipe under a legal layout.
     pub fn new(
         recipe: &Recipe,
         layout: &'a Layout,
@@ -119,7 +119,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         let model = Model::new(recipe, layout, &table, rank.on(Axis::Pp), &mut shelf)?;
         let mut weights = shelf.initial(seed);
         let flats = Flat::all(&shelf, &rank);
-        // Weights are whole, or in the vault; never both.
+        // Weights are either whole here or in the vault (ZeRO 3), never both.
         let held = match layout.zero {
             ZeroStage::Three => flats.iter().map(|flat| flat.cut(&weights)).collect(),
             _ => vec![Vec::new(); flats.len()],
@@ -154,17 +154,12 @@ impl<'a, R: Real> Trainer<'a, R> {
         &self.shelf
     }
 
-    /// Steps taken, those before a checkpoint that was loaded among them.
+    /// Steps taken, including those before a checkpoint that was loaded.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The model.
-    pub fn model(&self) -> &Model<R> {
-        &self.model
-    }
-
-    /// Weights as they are now; under ZeRO 3 they are gathered for the purpose.
+    /// Weights as they are now; under ZeRO 3 they are gathered for it.
     pub fn weights(&mut self) -> Result<Vec<Mat<R>>> {
         let mut weights = self.weights.clone();
         if self.rank.layout.zero == ZeroStage::Three {
@@ -181,7 +176,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         places
     }
 
-    /// Bytes held between passes, line by line, as they are allocated.
+    /// Bytes held between passes, line by line, by capacity of the buffers.
     pub fn held(&self) -> Held {
         let whole = |all: &[Mat<R>]| all.iter().map(|m| m.data.capacity() as u64).sum::<u64>() * R::BYTES;
         let runs = |all: &[Vec<R>]| all.iter().map(|v| v.capacity() as u64).sum::<u64>() * R::BYTES;
@@ -199,24 +194,24 @@ impl<'a, R: Real> Trainer<'a, R> {
         &self.last
     }
 
-    /// Notes what is held as a phase ends, and begins the next.
+    /// Records what is held at the end of a phase, and starts the next.
     fn ends(&mut self, phase: Phase, saved: u64) {
         let peak = live::peak_since();
         self.last.phases.push(HeldInPhase { phase, held: Held { saved, ..self.held() }, peak });
     }
 
-    /// For every expert layer, tokens of all steps that chose each expert, on all ranks.
+    /// For every expert layer, tokens of all steps on all ranks that chose each expert.
     pub fn load(&self) -> Vec<Vec<u64>> {
         self.balances.iter().map(|b| b.total.clone()).collect()
     }
 
     /// Makes every expert layer choose wrong on purpose.
-    pub fn tilt(&mut self, tilt: Tilt) {
+    pub(crate) fn tilt(&mut self, tilt: Tilt) {
         self.balances.iter_mut().for_each(|b| b.tilt = Some(tilt));
     }
 
-    /// Runs every microbatch of a step; gradients of this rank's parameters are whole afterwards,
-    /// and given back as each rank holds them.
+    /// Runs every microbatch of a step and reduces; gives this rank's parts of the gradients instead of
+    /// updating.
     pub fn gradients(&mut self, batch: &Batch) -> Result<(Report, Vec<Mat<R>>)> {
         let report = self.accumulate(batch)?;
         let mut grads = self.shelf.zeros();
@@ -229,7 +224,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         Ok((report, grads))
     }
 
-    /// One step.
+    /// Runs one step: microbatches, reduction, clipping, update.
     pub fn step(&mut self, batch: &Batch) -> Result<Report> {
         let report = self.accumulate(batch)?;
         let scale = self.settings.clip.map_or(1.0, |most| (most / (report.norm + 1e-6)).min(1.0));
@@ -261,7 +256,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         Ok(Report { loss: sums[0], auxiliary: sums[1], norm: sums[2].sqrt(), saved_bytes: done.saved_bytes })
     }
 
-    /// Runs the passes of this rank's stage in the order of the layout's schedule.
+    /// Runs the passes of this rank's stage in the order of the schedule.
     fn walk(&mut self, batch: &Batch) -> Result<Done> {
         let layout = self.rank.layout;
         let order = Pipeline::of(layout)?;
@@ -281,7 +276,7 @@ impl<'a, R: Real> Trainer<'a, R> {
                 deferred: None,
             };
             flight.run(&mut cx, &self.model, &self.shelf, action, &tokens)?;
-            // From the second stage on gradients are never whole between microbatches.
+            // From ZeRO 2 on, gradients are reduced after every microbatch.
             if layout.zero >= ZeroStage::Two && matches!(action.pass, Pass::Backward | Pass::BackwardWeight) {
                 self.reduce()?;
             }
@@ -289,7 +284,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         Ok(flight.done)
     }
 
-    /// Gradients of what several stages hold: a tied table, and everything under DualPipe.
+    /// Sums gradients of what several stages hold: a tied table, and everything under DualPipe.
     fn sum_copies(&mut self) -> Result<()> {
         let call = Call::new("pp", "gradients of copies");
         for (flat, sum) in self.vault.flats.iter().zip(&mut self.reduced) {
@@ -298,17 +293,19 @@ impl<'a, R: Real> Trainer<'a, R> {
         Ok(())
     }
 
-    /// Loss, balancing loss and squared length of the gradient over all ranks, each thing once.
+    /// Loss, balancing loss and squared norm of the gradient, summed over all ranks, each tensor counted
+    /// once.
     fn sums(&self, loss: f64, auxiliary: f64) -> Result<Vec<f64>> {
         let rank = &self.rank;
         let first = if rank.on(Axis::Tp) == 0 { loss } else { 0.0 };
-        // Without sequence parallelism tensor neighbours route the same tokens; then tp is one.
+        // Without SP, tensor neighbours would count the same tokens twice; but then there are no experts
+        // unless tp is 1.
         let mine: f64 = self.vault.flats.iter().zip(&self.reduced).map(|(f, g)| self.squares(f, g)).sum();
         let world = Group::new(0..rank.comm.world());
         rank.comm.all_reduce(&world, Call::new("world", "loss and norm"), Op::Sum, vec![first, auxiliary, mine])
     }
 
-    /// Squares of the gradients this rank counts: what others hold too is counted by the first.
+    /// Squared norm of the gradients that this rank counts: of copies only the first holder's.
     fn squares(&self, flat: &Flat, grads: &[R]) -> f64 {
         let rank = &self.rank;
         let is_first_copy = flat.copies.place(rank.comm.rank()) == Some(0);
@@ -338,8 +335,8 @@ impl<'a, R: Real> Trainer<'a, R> {
         sum
     }
 
-    /// Adds this rank's gradients, made whole over the tensor axis and summed over replicas, to the
-    /// held runs, and clears them.
+    /// Reduces this rank's gradients over the tensor axis and replicas, adds them to the held runs, and
+    /// clears them.
     fn reduce(&mut self) -> Result<()> {
         self.sum_whole()?;
         self.sum_shared()?;
@@ -355,7 +352,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         Ok(())
     }
 
-    /// Gradients of tensors that are whole on every tensor-parallel rank, where each has a part.
+    /// Sums over the tensor axis the gradients of uncut tensors, of which each rank has a partial sum.
     fn sum_whole(&mut self) -> Result<()> {
         let is_partial = |sum: Sum| sum == Sum::Heads || (sum == Sum::Tokens && self.rank.layout.sp);
         let ids: Vec<usize> = (0..self.grads.len()).filter(|i| is_partial(self.shelf.params[*i].sum)).collect();
@@ -375,8 +372,8 @@ impl<'a, R: Real> Trainer<'a, R> {
         Ok(())
     }
 
-    /// Gradients of units that several tensor-parallel ranks hold: KV heads below the degree, and
-    /// query and key heads that recurrent heads share.
+    /// Sums over their holders the gradients of units that several tensor ranks hold: KV heads below tp,
+    /// and query and key heads that recurrent heads share.
     fn sum_shared(&mut self) -> Result<()> {
         let place = self.rank.on(Axis::Tp);
         for (param, grad) in self.shelf.params.iter().zip(&mut self.grads) {
@@ -393,7 +390,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         Ok(())
     }
 
-    /// Moves the routing biases by what all ranks counted.
+    /// Moves the routing biases by the counts of all ranks.
     fn balance(&mut self) -> Result<()> {
         let counts: Vec<u64> = self.balances.iter().flat_map(|b| b.counts.iter().copied()).collect();
         if counts.is_empty() {
@@ -407,7 +404,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         Ok(())
     }
 
-    /// Steps one flat buffer.
+    /// Updates one flat buffer.
     fn update(&mut self, at: usize, step: Step<R>) -> Result<()> {
         let (flat, shelf, rank) = (&self.vault.flats[at], &self.shelf, &self.rank);
         let is_sharded = rank.layout.zero == ZeroStage::Three;
@@ -424,7 +421,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         if !is_sharded {
             return self.set(at, &whole);
         }
-        // Under ZeRO 3 only the held run is kept; what Muon steps needs the old weights of it.
+        // Under ZeRO 3 only the held run exists; Muon needs the old weights of the whole matrix.
         let mut before = flat.gather(rank, "weights before use", old)?;
         for (id, span) in flat.ids.iter().zip(&flat.spans) {
             if is_muon(id) {
@@ -438,7 +435,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         Ok(())
     }
 
-    /// Weights that are held whole, from what a step gave: new ones, or Muon's direction.
+    /// Writes an updated buffer into the whole weights: new values, or Muon's direction to apply.
     fn set(&mut self, at: usize, whole: &[R]) -> Result<()> {
         let (flat, shelf) = (&self.vault.flats[at], &self.shelf);
         for (id, span) in flat.ids.iter().zip(&flat.spans) {

@@ -8,14 +8,14 @@ use crate::team;
 /// Independent chains of a sum or maximum: two registers of eight `f32`.
 const LANES: usize = 16;
 
-/// Runs a loop that the compiler can vectorise. It must be all in sight: what is called and not
-/// inlined stays narrow.
+/// Runs a loop that the compiler can vectorise, compiled for wide vectors. Everything in it must be
+/// inlined: what is called stays narrow.
 #[inline(always)]
 pub(crate) fn wide<T>(work: impl FnOnce() -> T) -> T {
     pulp::Arch::new().dispatch(work)
 }
 
-/// A longer loop: as a closure it would be too long to be inlined, and stay narrow.
+/// Defines a longer loop as a function, since a closure of that length would not be inlined.
 macro_rules! kernel {
     ($(#[$doc:meta])* $name:ident, $kernel:ident($($field:ident: $type:ty),+), $body:block) => {
         struct $kernel<'a, R>($($type),+);
@@ -53,7 +53,7 @@ kernel!(
 );
 
 kernel!(
-    /// Turns each number into the exponential of what it has over `from`; gives their sum.
+    /// Replaces each number by `exp(number - from)`; gives the sum.
     exp_over,
     ExpOver(row: &'a mut [R], from: R),
     {

@@ -4,7 +4,7 @@
 //! the rows with several axes every third is held, or every one with the word `all`
 //! (`cargo test … --test processes -- all`).
 
-#[path = "matrix/rows.rs"]
+#[path = "all/matrix/rows.rs"]
 mod rows;
 
 use comm::{Comm, processes};
@@ -45,6 +45,7 @@ fn rank() -> ExitCode {
         for (i, request) in rows::together().into_iter().enumerate().filter(fits).step_by(every) {
             held += usize::from(hold(&recipes[i % 3], &request, comm)?);
         }
+        assert!(held > 0, "no layout has {} ranks", comm.world());
         if comm.rank() == 0 {
             println!(
                 "{held} layouts of {} ranks: processes agree with one rank, and with threads bit by bit",

@@ -1,5 +1,5 @@
-//! Quantities as types: what a number counts is part of its type, and arithmetic that would
-//! lose or invent some of it fails instead.
+//! Quantities as types: what a number counts is part of its type, and arithmetic that would overflow
+//! fails instead.
 //!
 //! This crate does not know what is being counted: no tensor, mesh or device is named here.
 
@@ -19,17 +19,17 @@ impl Degree {
     /// The degree of an axis that is not used.
     pub const ONE: Degree = Degree(NonZeroU64::MIN);
 
-    /// A degree of `n`, or nothing when `n` is zero.
+    /// `None` when `n` is zero.
     pub fn new(n: u64) -> Option<Degree> {
         NonZeroU64::new(n).map(Degree)
     }
 
-    /// The degree as a plain number.
+    /// For arithmetic; at least one.
     pub fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// Whether the axis splits anything at all.
+    /// Whether there is more than one rank on the axis.
     pub fn splits(self) -> bool {
         self.get() > 1
     }
@@ -47,15 +47,15 @@ impl fmt::Display for Degree {
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// One gibibyte.
+    /// 2^30 bytes.
     pub const GIB: Bytes = Bytes(1 << 30);
 
-    /// Checked sum.
+    /// `None` on overflow.
     pub fn checked_add(self, other: Bytes) -> Option<Bytes> {
         self.0.checked_add(other.0).map(Bytes)
     }
 
-    /// Checked multiple.
+    /// `None` on overflow.
     pub fn checked_mul(self, n: u64) -> Option<Bytes> {
         self.0.checked_mul(n).map(Bytes)
     }

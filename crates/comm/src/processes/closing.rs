@@ -1,5 +1,5 @@
-//! The end of a run. Whoever is through says so, and stays until everyone is; whoever fails says
-//! why, hears how it ended on the others, and the first rank that can tells the user.
+//! The end of a run. A rank that finishes says so and stays until all have. A rank that fails tells the
+//! others why and hears how it ended on them; the lowest rank that can then reports to the user.
 
 use super::launcher::STAY;
 use super::wire::{Ending, Key, Last};
@@ -11,22 +11,22 @@ use diag::Finding;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long ranks are given to answer, and to be told that the user was.
+/// How long ranks have to answer, and later to learn that the user was told.
 const ANSWER: Duration = Duration::from_millis(2000);
-/// The same once the launcher is ending everyone: a second later it kills.
+/// The same when the launcher is already ending the processes: it kills them a second later.
 const ANSWER_IN_HASTE: Duration = Duration::from_millis(250);
 
 /// How a run ended early.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// How, by rank; a rank that did not answer has a finding that says so.
+    /// By rank; one that did not answer has a finding that says so.
     pub endings: Vec<Ending>,
-    /// Whether this process is to say so.
+    /// Whether this process is the one that reports.
     pub speaks: bool,
 }
 
 impl Ended {
-    /// Before there were others.
+    /// For a failure before the ranks were connected.
     pub(super) fn alone(finding: Finding) -> Ended {
         Ended { endings: vec![Ending { findings: vec![finding], by: 0 }], speaks: true }
     }
@@ -36,7 +36,7 @@ fn nothing() -> Payload {
     Payload::U64(Arc::new(Vec::new()))
 }
 
-/// Says that this rank is through, and waits until all are.
+/// Tells the others that this rank is finished, and waits until all are.
 pub(super) fn leave(process: &Process) -> Result<()> {
     let call = Call::new("world", "the end");
     let header = Header { call, kind: Kind::Barrier, dtype: Dtype::U64, len: None, detail: 0, counts: Vec::new() };
@@ -51,7 +51,7 @@ pub(super) fn leave(process: &Process) -> Result<()> {
         }
         let missing: Vec<usize> = process.others().filter(|r| !process.desk.borrow().left.contains(r)).collect();
         if missing.is_empty() {
-            // Finalizing waits for everyone as well; there is nothing left to say.
+            // Finalizing waits for everyone as well; nothing remains to be said.
             process.launcher.notice();
             return Ok(());
         }
@@ -71,7 +71,7 @@ pub(super) fn leave(process: &Process) -> Result<()> {
     }
 }
 
-/// Tells everyone how it ended here and hears how it did there.
+/// Tells the others how the run ended here, and collects how it ended there.
 pub(super) fn end(process: &Process, findings: Vec<Finding>) -> Ended {
     process.launcher.notice();
     let mine = {
@@ -81,13 +81,13 @@ pub(super) fn end(process: &Process, findings: Vec<Finding>) -> Ended {
     };
     let encoded = mine.encode();
     for to in process.others() {
-        // Too long to travel: the others hear nothing, and say that.
+        // Fails if it is too long to send: the others then report that they heard nothing.
         let _ = process.send(to, &Key::End, "", &encoded);
     }
     let answered = answers(process);
     let mut lasts: Vec<Option<Last>> =
         (0..process.world()).map(|r| process.desk.borrow_mut().ends.remove(&r)).collect();
-    // As the others have it, so that equal endings are equal.
+    // Decoded again as the others see it, so that equal endings compare equal.
     lasts[process.rank] = Last::decode(&encoded);
     let is_first = lasts.iter().position(Option::is_some) == Some(process.rank);
     let speaks = is_first && process.desk.borrow().speaker.is_none();
@@ -100,7 +100,7 @@ pub(super) fn end(process: &Process, findings: Vec<Finding>) -> Ended {
     Ended { endings: endings(&lasts, answered), speaks }
 }
 
-/// Waits until all have answered or nobody more will; gives the seconds it took.
+/// Waits until every rank has answered or will not; gives the seconds it took.
 fn answers(process: &Process) -> f64 {
     let since = Instant::now();
     let mut hasty = None;
@@ -118,7 +118,7 @@ fn answers(process: &Process) -> f64 {
     }
 }
 
-/// Stays until the one who speaks has spoken: the launcher ends everyone when the first exits.
+/// Waits until the reporting rank is done: the launcher ends everyone when the first process exits.
 fn linger(process: &Process) {
     if process.launcher.ends() {
         std::thread::sleep(STAY);
@@ -129,7 +129,7 @@ fn linger(process: &Process) {
     }
 }
 
-/// Everyone's ending, with who to look at first where somebody waited in vain.
+/// Everyone's ending; where a rank waited in vain, with a hint at whom to look first.
 fn endings(lasts: &[Option<Last>], answered: f64) -> Vec<Ending> {
     let busy = lasts.iter().enumerate().filter_map(|(rank, last)| match last {
         None => Some(format!("rank {rank} (did not answer)")),

@@ -12,18 +12,18 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long the rank may take to notice by itself: then it can still ask the others.
+/// How long a rank has to notice the signal in a call, where it can still ask the others.
 const NOTICE: Duration = Duration::from_millis(300);
-/// How long it stays after its last words. When the next process exits, the launcher kills the rest
-/// at once, words or not.
+/// How long it stays after its last words: when the next process exits, the launcher kills the rest at
+/// once.
 pub const STAY: Duration = Duration::from_millis(400);
-/// Exit status of a process that ended by SIGTERM, as shells have it.
+/// Exit status after SIGTERM, as shells report it.
 const TERMINATED: i32 = 128 + SIGTERM;
 
-/// What a rank says that cannot ask the others.
+/// Reports a finding from a rank that cannot ask the others.
 pub type LastWords = dyn Fn(&Finding) + Send + Sync;
 
-/// Ends this process with last words if it outlives its limit, in a call into MPI that never returns.
+/// Ends this process with last words if a call into MPI takes longer than its limit.
 pub struct Guard {
     _alive: Sender<()>,
 }
@@ -43,7 +43,7 @@ impl Guard {
     }
 }
 
-/// What this process knows of its launcher.
+/// What this process knows of the launcher's signals.
 #[derive(Clone)]
 pub struct Launcher {
     ends: Arc<AtomicBool>,
@@ -52,7 +52,8 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Listens. A rank that computes on instead of looking [`Launcher::ends`] gives `last_words`.
+    /// Installs the handler. A rank that keeps computing instead of checking [`Launcher::ends`] gives
+    /// `last_words`.
     pub fn listen(rank: usize, last_words: Arc<LastWords>) -> Result<Launcher> {
         let launcher = Launcher { ends: Arc::default(), noticed: Arc::default(), doing: Arc::default() };
         let mut signals = Signals::new([SIGTERM]).map_err(|e| {
@@ -80,12 +81,12 @@ impl Launcher {
         self.ends.load(Ordering::SeqCst)
     }
 
-    /// The rank gives its last words itself.
+    /// Says that the rank has noticed, and will report by itself.
     pub fn notice(&self) {
         self.noticed.store(true, Ordering::SeqCst);
     }
 
-    /// Notes the call that begins.
+    /// Records the call that starts.
     pub fn begin(&self, header: &Header) {
         let short = Header { counts: Vec::new(), ..header.clone() };
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = Some(short);

@@ -1,6 +1,6 @@
-//! Frames as bytes, and frames as messages. A message is small enough to be sent eagerly by every
-//! transport: one that can be seen is then wholly here, and receiving it cannot block on a sender
-//! that has stopped meanwhile. Numbers are little-endian.
+//! Frames as bytes, cut into messages. A message is small enough for every transport to send eagerly:
+//! once it can be seen all of it is here, and receiving it cannot block on a sender that has stopped.
+//! Numbers are little-endian.
 
 use crate::element::{Dtype, Payload};
 use diag::{Blame, Finding};
@@ -10,36 +10,36 @@ use std::sync::Arc;
 /// (`ompi_info --param btl vader`), which is the least of its transports.
 pub const MESSAGE: usize = 3584;
 
-/// What a frame belongs to.
+/// What a frame is part of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
-    /// A round of a group.
+    /// A collective: the group, and which of its calls.
     Round(Vec<usize>, u64),
-    /// A message under a tag.
+    /// A point-to-point message under a tag.
     Message(u64),
-    /// Its sender ends early; an [`Ending`] follows.
+    /// The sender failed; its [`Last`] follows.
     End,
-    /// Its sender has nothing more to do.
+    /// The sender has finished.
     Left,
-    /// Its sender tells the user how the run ended.
+    /// The sender is the one that reports to the user.
     Speaks,
 }
 
-/// A frame as it came.
+/// A received frame.
 pub struct Frame {
-    /// What its sender calls, in words.
+    /// The sender's call in words, to compare with the receiver's.
     pub words: String,
     pub payload: Payload,
 }
 
-/// Cuts a frame into messages; the first says how long the whole is.
+/// Cuts a frame into messages; the first begins with the length of the frame.
 pub fn messages(frame: &[u8]) -> Vec<Vec<u8>> {
     let mut whole = (frame.len() as u64).to_le_bytes().to_vec();
     whole.extend(frame);
     whole.chunks(MESSAGE).map(<[u8]>::to_vec).collect()
 }
 
-/// The frame of one sender that has begun to come. Messages of a sender come in order.
+/// A frame of which only some messages have come. Messages of one sender come in order.
 #[derive(Default)]
 pub struct Partial {
     bytes: Vec<u8>,
@@ -89,7 +89,7 @@ pub fn encode(key: &Key, words: &str, payload: &Payload) -> Vec<u8> {
     out
 }
 
-/// What [`encode`] wrote; `None` when it did not.
+/// Inverse of [`encode`]; `None` for bytes that it did not write.
 pub fn decode(bytes: &[u8]) -> Option<(Key, Frame)> {
     let mut rest = bytes;
     let key = match number(&mut rest)? {
@@ -142,9 +142,9 @@ fn word(rest: &mut &[u8]) -> Option<String> {
 /// How the run ended on one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ending {
-    /// Why.
+    /// Why it ended there.
     pub findings: Vec<Finding>,
-    /// The rank that found it; the others learned of it.
+    /// The rank that found it first; the others were told.
     pub by: usize,
 }
 
@@ -154,14 +154,15 @@ pub struct Last {
     pub ending: Ending,
     /// The call it made last, in words.
     pub doing: Option<String>,
-    /// The rank it waits for in it.
+    /// The rank it was waiting for in that call.
     pub waits: Option<usize>,
 }
 
 const BLAMES: [Blame; 6] = [Blame::Recipe, Blame::Layout, Blame::Engine, Blame::Environment, Blame::Usage, Blame::Bug];
 
 impl Last {
-    /// As bytes in a string's place: what a finding says travels; where it points does not.
+    /// As the bytes of a payload. Findings lose their spans, which point into texts that others do not
+    /// have.
     pub fn encode(&self) -> Payload {
         let mut out = Vec::new();
         out.extend((self.ending.by as u64).to_le_bytes());
@@ -176,7 +177,7 @@ impl Last {
         Payload::U64(Arc::new(out.into_iter().map(u64::from).collect()))
     }
 
-    /// What [`Last::encode`] wrote.
+    /// Inverse of [`Last::encode`].
     pub fn decode(payload: &Payload) -> Option<Last> {
         let Payload::U64(bytes) = payload else { return None };
         let bytes: Vec<u8> = bytes.iter().map(|b| *b as u8).collect();
@@ -186,7 +187,7 @@ impl Last {
         let mut findings = Vec::new();
         while !rest.is_empty() {
             let blame = *BLAMES.get(number(&mut rest)? as usize)?;
-            // Rules are static everywhere else; one leaks a rank, when the run is over.
+            // Rules are static strings; one string leaks for each rank, when the run is over.
             let rule: &'static str = Box::leak(word(&mut rest)?.into_boxed_str());
             let mut finding = Finding::error(rule, blame, word(&mut rest)?, word(&mut rest)?);
             finding.hint = word(&mut rest).filter(|h| !h.is_empty());

@@ -12,7 +12,7 @@ use units::named;
 named! {
     /// Whether and over what queries and keys are normalised.
     pub enum QkNorm {
-        /// They are not.
+        /// Not at all.
         None = "none",
         /// Each head by itself, with one scale of a head's width shared by all heads.
         Head = "head",
@@ -49,9 +49,9 @@ pub struct Window {
 pub struct Attention {
     /// Number of query heads.
     pub heads: u64,
-    /// How keys and values are made.
+    /// Grouped-query or latent.
     pub kind: AttentionKind,
-    /// Norm of queries and keys.
+    /// Norms of queries and keys before their scores are taken.
     pub qk_norm: QkNorm,
     /// Biases on the projections into heads.
     pub qkv_bias: bool,
@@ -81,7 +81,7 @@ impl Attention {
     }
 
     /// Reads `[attention]`. A head's width is `hidden / heads` unless it is given.
-    pub fn read(mut section: Section, hidden: Option<u64>) -> Option<Attention> {
+    pub(crate) fn read(mut section: Section, hidden: Option<u64>) -> Option<Attention> {
         let is_mla = section.choice("kind", &[("gqa", false), ("mla", true)], false);
         let heads = section.count("heads", limits::HEADS);
         let kind = if is_mla {
@@ -128,7 +128,7 @@ impl Attention {
     }
 
     /// Writes `[attention]`.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.table("attention");
         match &self.kind {
             AttentionKind::Gqa { kv_heads, head_dim } => {
@@ -157,7 +157,7 @@ impl Attention {
 
     /// Its tensors, behind the block's norm. Queries and keys are normalised with the model's own
     /// norm, so that under LayerNorm each scale has a bias.
-    pub fn tensors(&self, hidden: u64, norm: Norm, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, hidden: u64, norm: Norm, out: &mut Emitter) {
         match &self.kind {
             AttentionKind::Mla(mla) => mla.tensors(self.heads, hidden, out),
             AttentionKind::Gqa { kv_heads, head_dim } => self.gqa_tensors(hidden, *kv_heads, *head_dim, norm, out),

@@ -28,7 +28,7 @@ pub struct Dsa {
 
 impl Dsa {
     /// Reads `[features.dsa]` but for its switch, which the caller reads.
-    pub fn read(mut section: Section) -> Option<Dsa> {
+    pub(crate) fn read(mut section: Section) -> Option<Dsa> {
         let heads = section.count("heads", limits::HEADS);
         let head_dim = section.count("head_dim", limits::WIDTH);
         let top_k = section.count("top_k", limits::SEQUENCE);
@@ -38,7 +38,7 @@ impl Dsa {
     }
 
     /// Writes its keys into the open table.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.int("heads", self.heads);
         toml.int("head_dim", self.head_dim);
         toml.int("top_k", self.top_k);
@@ -53,7 +53,7 @@ impl Dsa {
     }
 
     /// The indexer's tensors; queries come from the query latent when there is one.
-    pub fn tensors(&self, query_width: u64, hidden: u64, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, query_width: u64, hidden: u64, out: &mut Emitter) {
         let matrix = |rows, columns| vec![Dim::whole(rows), Dim::whole(columns)];
         let surface = Surface::SparseIndexer;
         out.add("indexer.wq.weight", surface, Role::Matrix, matrix(self.heads * self.head_dim, query_width));

@@ -6,7 +6,7 @@ use crate::recipe::{Positions, Recipe};
 use crate::tensor::{Dim, Place, Role, Surface, Unit};
 
 /// Tensors before the first layer.
-pub fn front(recipe: &Recipe, out: &mut Emitter) {
+pub(crate) fn front(recipe: &Recipe, out: &mut Emitter) {
     out.stand(Place::Embedding, Family::Edge, "embedding");
     let table = vec![Dim::of(Unit::Token, recipe.vocab, 1), Dim::whole(recipe.hidden)];
     out.add("tokens.weight", Surface::TokenEmbedding, Role::Embedding, table);
@@ -21,7 +21,7 @@ pub fn front(recipe: &Recipe, out: &mut Emitter) {
 }
 
 /// Tensors behind the last layer. A tied head is the token table, and so not listed twice.
-pub fn back(recipe: &Recipe, out: &mut Emitter) {
+pub(crate) fn back(recipe: &Recipe, out: &mut Emitter) {
     out.stand(Place::FinalNorm, Family::Edge, "final");
     out.norm("norm", Surface::Norm, recipe.norm, recipe.hidden);
     if !recipe.tied {

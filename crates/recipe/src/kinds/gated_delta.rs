@@ -24,7 +24,7 @@ pub struct GatedDelta {
 
 impl GatedDelta {
     /// Reads `[gated_delta]`.
-    pub fn read(mut section: Section) -> Option<GatedDelta> {
+    pub(crate) fn read(mut section: Section) -> Option<GatedDelta> {
         let key_heads = section.count("key_heads", limits::HEADS);
         let value_heads = section.count("value_heads", limits::HEADS);
         let key_dim = section.count("key_dim", limits::WIDTH);
@@ -44,7 +44,7 @@ impl GatedDelta {
     }
 
     /// Writes `[gated_delta]`.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.table("gated_delta");
         toml.int("key_heads", self.key_heads);
         toml.int("value_heads", self.value_heads);
@@ -60,7 +60,7 @@ impl GatedDelta {
     }
 
     /// Its tensors, behind the block's norm; `in_proj` packs q k v z beta alpha.
-    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         let qkv = [
             ("q", Unit::KeyHead, self.key_heads, self.key_dim),
             ("k", Unit::KeyHead, self.key_heads, self.key_dim),

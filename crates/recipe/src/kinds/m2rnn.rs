@@ -41,7 +41,7 @@ pub struct M2rnn {
 
 impl M2rnn {
     /// Reads `[recurrent]`.
-    pub fn read(mut section: Section) -> Option<M2rnn> {
+    pub(crate) fn read(mut section: Section) -> Option<M2rnn> {
         section.choice("kind", &[("m2rnn", ())], ());
         let heads = section.count("heads", limits::HEADS);
         let qk_heads = section.count_or("qk_heads", limits::HEADS, 1);
@@ -65,7 +65,7 @@ impl M2rnn {
     }
 
     /// Writes `[recurrent]`.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.table("recurrent");
         toml.text("kind", "m2rnn");
         toml.int("heads", self.heads);
@@ -92,7 +92,7 @@ impl M2rnn {
     }
 
     /// Its tensors, behind the block's norm.
-    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         let qkv = [
             ("q", Unit::SharedHead, self.qk_heads, self.key_dim),
             ("k", Unit::SharedHead, self.qk_heads, self.key_dim),

@@ -33,7 +33,7 @@ pub enum Mamba {
 
 impl Mamba {
     /// Reads `[mamba]`.
-    pub fn read(mut section: Section) -> Option<Mamba> {
+    pub(crate) fn read(mut section: Section) -> Option<Mamba> {
         match section.choice("kind", MambaKind::ALL, MambaKind::Mamba2) {
             MambaKind::Mamba1 => Mamba1::read(section).map(Mamba::One),
             MambaKind::Mamba2 => Mamba2::read(section).map(Mamba::Two),
@@ -42,7 +42,7 @@ impl Mamba {
     }
 
     /// Writes `[mamba]`.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.table("mamba");
         toml.word_unless("kind", self.kind().name(), MambaKind::Mamba2.name());
         match self {
@@ -62,7 +62,7 @@ impl Mamba {
     }
 
     /// Its tensors, behind the block's norm.
-    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         match self {
             Mamba::One(mamba) => mamba.tensors(hidden, out),
             Mamba::Two(mamba) => mamba.tensors(hidden, out),

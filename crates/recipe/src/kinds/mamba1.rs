@@ -28,7 +28,7 @@ pub struct Mamba1 {
 
 impl Mamba1 {
     /// Reads the keys of `[mamba]` for this kind.
-    pub fn read(mut section: Section) -> Option<Mamba1> {
+    pub(crate) fn read(mut section: Section) -> Option<Mamba1> {
         let inner = section.count("inner", limits::WIDTH);
         let state = section.count("state", limits::WIDTH);
         let dt_rank = section.count("dt_rank", limits::WIDTH);
@@ -41,7 +41,7 @@ impl Mamba1 {
     }
 
     /// Writes them back.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.int("inner", self.inner);
         toml.int("state", self.state);
         toml.int("dt_rank", self.dt_rank);
@@ -52,7 +52,7 @@ impl Mamba1 {
     }
 
     /// Its tensors.
-    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         let inner = || Dim::of(Unit::Channel, self.inner, 1);
         let into = Dim::packed(&[("x", Unit::Channel, self.inner, 1), ("z", Unit::Channel, self.inner, 1)]);
         let bias = Bias::from(self.proj_bias);

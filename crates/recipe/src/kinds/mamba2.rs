@@ -62,7 +62,7 @@ impl Mamba2 {
     }
 
     /// Reads the keys of `[mamba]` for this kind.
-    pub fn read(mut section: Section) -> Option<Mamba2> {
+    pub(crate) fn read(mut section: Section) -> Option<Mamba2> {
         let base = read_heads(&mut section);
         let conv = section.count_or("conv", 64, 4);
         let conv_bias = section.flag_or("conv_bias", true);
@@ -77,7 +77,7 @@ impl Mamba2 {
     }
 
     /// Writes them back.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.int("heads", self.heads);
         toml.int("head_dim", self.head_dim);
         toml.int("state", self.state);
@@ -91,7 +91,7 @@ impl Mamba2 {
     }
 
     /// Its tensors. `in_proj` packs z x B C dt, in Megatron's and the reference's order.
-    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         let into = Dim::packed(&[
             ("z", Unit::MambaHead, self.heads, self.head_dim),
             ("x", Unit::MambaHead, self.heads, self.head_dim),

@@ -39,7 +39,7 @@ impl Mamba3 {
     }
 
     /// Reads the keys of `[mamba]` for this kind. A quarter of the state is rotated unless said.
-    pub fn read(mut section: Section) -> Option<Mamba3> {
+    pub(crate) fn read(mut section: Section) -> Option<Mamba3> {
         let base = read_heads(&mut section);
         let mimo_rank = section.count_or("mimo_rank", 64, 1);
         let usual = base.map_or(1, |(_, _, state, _)| usual_angles(state));
@@ -53,7 +53,7 @@ impl Mamba3 {
     }
 
     /// Writes them back.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.int("heads", self.heads);
         toml.int("head_dim", self.head_dim);
         toml.int("state", self.state);
@@ -65,7 +65,7 @@ impl Mamba3 {
     }
 
     /// Its tensors.
-    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         let group = self.state * self.mimo_rank;
         let into = Dim::packed(&[
             ("z", Unit::MambaHead, self.heads, self.head_dim),

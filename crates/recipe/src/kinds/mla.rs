@@ -28,7 +28,7 @@ pub struct Mla {
 
 impl Mla {
     /// Reads the keys of multi-latent attention out of `section`, which the caller finishes.
-    pub fn read(section: &mut Section) -> Option<Mla> {
+    pub(crate) fn read(section: &mut Section) -> Option<Mla> {
         let q_rank = section.optional_count("q_rank", limits::WIDTH);
         let kv_rank = section.count("kv_rank", limits::WIDTH);
         let qk_dim = section.count("qk_dim", limits::WIDTH);
@@ -40,7 +40,7 @@ impl Mla {
     }
 
     /// Writes the same keys into the open table.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.some_int("q_rank", self.q_rank);
         toml.int("kv_rank", self.kv_rank);
         toml.int("qk_dim", self.qk_dim);
@@ -52,7 +52,7 @@ impl Mla {
 
     /// Its tensors. The down-projections and their norms serve every head, so they have no head
     /// units; the up-projections are made of heads.
-    pub fn tensors(&self, heads: u64, hidden: u64, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, heads: u64, hidden: u64, out: &mut Emitter) {
         let query = Dim::of(Unit::Head, heads, self.qk_dim + self.rope_dim);
         let bias = Bias::from(self.bias);
         match self.q_rank {

@@ -19,7 +19,7 @@ pub struct Mlp {
 
 impl Mlp {
     /// Reads `[mlp]`.
-    pub fn read(mut section: Section) -> Option<Mlp> {
+    pub(crate) fn read(mut section: Section) -> Option<Mlp> {
         let ffn = section.count("ffn", limits::WIDTH);
         let activation = section.choice("activation", Activation::ALL, Activation::SwiGlu);
         let bias = section.flag_or("bias", false);
@@ -28,7 +28,7 @@ impl Mlp {
     }
 
     /// Writes `[mlp]`.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.table("mlp");
         toml.int("ffn", self.ffn);
         toml.word_unless("activation", self.activation.name(), Activation::SwiGlu.name());
@@ -36,7 +36,7 @@ impl Mlp {
     }
 
     /// Its tensors, behind the block's norm.
-    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         let into = self.activation.in_dim(self.ffn);
         let columns = Dim::of(crate::tensor::Unit::Channel, self.ffn, 1);
         out.linear("fc1", Surface::MlpIn, Role::Matrix, into, Dim::whole(hidden), self.bias.into());

@@ -3,7 +3,7 @@
 
 pub mod attention;
 pub mod dsa;
-pub mod edges;
+pub(crate) mod edges;
 pub mod gated_delta;
 pub mod m2rnn;
 pub mod mamba;
@@ -64,7 +64,7 @@ named! {
 }
 
 /// Collects tensors of one place under one path prefix.
-pub struct Emitter<'a> {
+pub(crate) struct Emitter<'a> {
     /// What has been emitted so far, over all places.
     pub tensors: Vec<Tensor>,
     precision: &'a Precision,
@@ -142,10 +142,8 @@ impl<'a> Emitter<'a> {
 
 /// Whether a projection adds a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bias {
-    /// It does.
+pub(crate) enum Bias {
     Yes,
-    /// It does not.
     No,
 }
 

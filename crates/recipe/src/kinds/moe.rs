@@ -18,12 +18,12 @@ named! {
     }
 }
 
-/// What chooses experts.
+/// How experts are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Router {
-    /// How scores are normalised.
+    /// How scores become comparable.
     pub score: ScoreFunction,
-    /// Format the scores are computed in.
+    /// Number format the scores are computed in.
     pub dtype: Dtype,
     /// A learned bias on the scores, one an expert: a parameter.
     pub bias: bool,
@@ -65,9 +65,9 @@ pub struct Moe {
     pub latent_bias: bool,
     /// Tokens an expert accepts, over the balanced share; dropless when there is none.
     pub capacity_factor: Option<f64>,
-    /// The shared expert.
+    /// An expert that every token passes besides the routed ones.
     pub shared: Option<SharedExpert>,
-    /// What chooses.
+    /// How experts are chosen.
     pub router: Router,
 }
 
@@ -89,7 +89,7 @@ impl Moe {
     }
 
     /// Reads `[moe]` with `[moe.shared]` and `[moe.router]`.
-    pub fn read(mut section: Section) -> Option<Moe> {
+    pub(crate) fn read(mut section: Section) -> Option<Moe> {
         let experts = section.count("experts", limits::EXPERTS);
         let top_k = section.count("top_k", limits::EXPERTS);
         let ffn = section.count("ffn", limits::WIDTH);
@@ -123,7 +123,7 @@ impl Moe {
     }
 
     /// Writes `[moe]` and its tables.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.table("moe");
         toml.int("experts", self.experts);
         toml.int("top_k", self.top_k);
@@ -156,7 +156,7 @@ impl Moe {
     }
 
     /// Its tensors, behind the block's norm. A bank is one tensor whose first unit is the expert.
-    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         let experts = || Dim::of(Unit::Expert, self.experts, 1);
         out.add("router.weight", Surface::Router, Role::Router, vec![Dim::whole(self.experts), Dim::whole(hidden)]);
         if self.router.bias {

@@ -19,7 +19,7 @@ pub struct Mtp {
 
 impl Mtp {
     /// Reads `[features.mtp]` but for its switch, which the caller reads.
-    pub fn read(mut section: Section) -> Option<Mtp> {
+    pub(crate) fn read(mut section: Section) -> Option<Mtp> {
         let depth = section.count("depth", limits::MTP);
         let text = section.required_text("pattern");
         let layer = text.and_then(|text| match parse_layer(text) {
@@ -34,7 +34,7 @@ impl Mtp {
     }
 
     /// Writes its keys into the open table.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.int("depth", self.depth);
         toml.text("pattern", &self.layer.to_string());
     }

@@ -39,13 +39,13 @@ pub struct SideEmbedding {
     pub tables: u64,
     /// Learned scales, one a component, where components are summed.
     pub scales: u64,
-    /// Who owns it.
+    /// The stage that holds it, which also decides where it is added.
     pub stage: OwnerStage,
 }
 
 impl SideEmbedding {
     /// Reads its keys but for the switch, which the caller reads.
-    pub fn read(mut section: Section) -> Option<SideEmbedding> {
+    pub(crate) fn read(mut section: Section) -> Option<SideEmbedding> {
         let rows = section.count("rows", limits::VOCAB);
         let dim = section.count("dim", limits::WIDTH);
         let tables = section.count_or("tables", limits::HEADS, 1);
@@ -81,7 +81,7 @@ impl SideEmbedding {
     }
 
     /// Writes its keys into the open table.
-    pub fn write(&self, toml: &mut Toml) {
+    pub(crate) fn write(&self, toml: &mut Toml) {
         toml.int("rows", self.rows);
         toml.int("dim", self.dim);
         toml.int_unless("tables", self.tables, 1);
@@ -90,7 +90,7 @@ impl SideEmbedding {
     }
 
     /// Its tensors.
-    pub fn tensors(&self, hidden: u64, out: &mut Emitter) {
+    pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         let surface = Surface::SideEmbedding;
         out.add("table.weight", surface, Role::Embedding, vec![Dim::whole(self.rows), Dim::whole(self.dim)]);
         let joined = Dim::whole(self.tables * self.dim);

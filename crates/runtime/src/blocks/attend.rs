@@ -32,14 +32,14 @@ pub(crate) struct Core {
     pub window: Option<usize>,
 }
 
-/// Fills the row of a query that sees fewer keys than it may choose.
+/// Padding in a row of [`Chosen`] whose query sees fewer than `top_k` keys.
 pub(crate) const NONE: u64 = u64::MAX;
 
 /// Keys that each query reads, where an indexer chose them.
 pub(crate) struct Chosen {
-    /// Keys a row has room for.
+    /// Slots of a row; unused ones hold [`NONE`].
     pub top_k: usize,
-    /// Positions, row by row, in the order of time.
+    /// Positions of the chosen keys, a row a token, ascending within a row.
     pub positions: Vec<u64>,
 }
 
@@ -62,9 +62,9 @@ impl Chosen {
 /// of keys: a token's are side by side, and so a tile's are the rows of one matrix.
 struct Tile {
     sequence: usize,
-    /// Head of keys and values.
+    /// KV head that the tile's queries read.
     group: usize,
-    /// Local rows of time and the position of the first.
+    /// Local times of the queries, and the position of the first of them.
     q: Range<usize>,
     q_position: usize,
     k: Range<usize>,
@@ -83,7 +83,7 @@ impl Core {
         R::of(1.0 / (self.key as f64).sqrt())
     }
 
-    /// Every tile of one head of keys with something to see between our queries and those of an owner.
+    /// Calls `visit` with every tile of one KV head in which some query of ours sees a key of the owner.
     fn tiles(&self, [mine, theirs]: &Spans, batch: usize, group: usize, mut visit: impl FnMut(&Tile)) {
         let mut q_row = 0;
         for q_span in mine {
@@ -112,7 +112,7 @@ impl Core {
         }
     }
 
-    /// Heads that read one head of keys.
+    /// Query heads that read one KV head.
     fn shared(&self) -> usize {
         self.heads / self.kv_heads
     }
@@ -151,7 +151,8 @@ impl Core {
         }
     }
 
-    /// Adds what each query of a tile gives its chosen keys, over heads.
+    /// Adds the attention that a tile's queries give to their chosen keys, summed over heads, slot by
+    /// slot.
     fn reading<R: Real>(&self, t: &Tile, batch: usize, chosen: &Chosen, shares: &[R], sum: &mut Mat<R>) {
         for (i, row) in shares.chunks_exact(t.k.len()).enumerate() {
             let token = t.token(i / self.shared(), batch);
@@ -285,13 +286,13 @@ impl Core {
         dk.multiply(first, batch, Write::Add, self.scale(), ds.t(), queries);
     }
 
-    /// Each query's output along its gradient.
+    /// Dot product of each query's output with its gradient: the term that softmax's backward subtracts.
     fn along<R: Real>(&self, out: &Mat<R>, dout: &Mat<R>) -> Mat<R> {
         let heads = out.data.chunks_exact(self.value).zip(dout.data.chunks_exact(self.value));
         Mat::of(self.heads, heads.map(|(o, d)| dot(o, d)).collect())
     }
 
-    /// Visits the keys and values of every rank of the ring, our own first, each with its owner.
+    /// Passes keys and values round the context ring and calls `visit` with each rank's, our own first.
     fn around<R: Real, T: Done>(
         &self,
         rank: &Rank,
@@ -331,7 +332,8 @@ impl Core {
         rank.comm.send(rank.cp.ranks()[owner], HOME, Mat::join(&[&dk, &dv]).data)
     }
 
-    /// Adds what every other rank computed of our keys' and values' gradients, in rank order.
+    /// Adds the gradients of our keys and values that the other ranks of the ring computed, in rank
+    /// order.
     fn come_home<R: Real>(&self, rank: &Rank, dk: &mut Mat<R>, dv: &mut Mat<R>) -> Result<()> {
         for other in (0..rank.cp.len()).filter(|o| *o != rank.on(Axis::Cp)) {
             let cols = dk.cols + dv.cols;
@@ -348,7 +350,7 @@ impl Core {
 pub(crate) struct Back<R> {
     /// Gradients of queries, keys and values.
     pub heads: [Mat<R>; 3],
-    /// Where keys were chosen, what the queries of these heads gave each.
+    /// With an indexer: how much attention this rank's heads gave each chosen key.
     pub read: Option<Mat<R>>,
 }
 
@@ -362,7 +364,7 @@ pub(crate) struct Kept<'a, R> {
     pub chosen: Option<&'a Chosen>,
 }
 
-/// Buffers of a tile in backward, used again for the next.
+/// Buffers of one tile in backward, reused from tile to tile.
 #[derive(Default)]
 struct Room<R> {
     queries: Vec<R>,
@@ -372,8 +374,8 @@ struct Room<R> {
     dqueries: Vec<R>,
 }
 
-/// One token's scores of each head into exponentials over the largest so far; what was summed over
-/// a smaller one shrinks.
+/// Turns one token's scores into exponentials relative to the running maximum of each head, and rescales
+/// what was summed under an older maximum.
 fn soften<R: Real>(scores: &mut [R], m: usize, tops: &mut [R], sums: &mut [R], outs: &mut [R]) {
     let lowest = R::of(f64::NEG_INFINITY);
     let width = outs.len() / tops.len();
@@ -391,7 +393,7 @@ fn soften<R: Real>(scores: &mut [R], m: usize, tops: &mut [R], sums: &mut [R], o
     }
 }
 
-/// A tile's queries, or what belongs to them, one token's `width` columns behind the other's.
+/// Copies `width` columns of a tile's tokens (queries, or their gradients) into one dense buffer.
 fn gather<R: Real>(from: &Mat<R>, t: &Tile, batch: usize, width: usize, to: &mut Vec<R>) {
     to.clear();
     let columns = t.group * width..(t.group + 1) * width;
@@ -422,7 +424,7 @@ fn spans(rank: &Rank, owner: usize) -> Spans {
     [rank.timeline.spans(rank.on(Axis::Cp)), rank.timeline.spans(owner)]
 }
 
-/// A visit that may fail, or not.
+/// What a visit returns: `()` or a `Result`, so that visits that cannot fail need no `Ok(())`.
 trait Done {
     fn done(self) -> Result<()>;
 }
@@ -439,7 +441,7 @@ impl Done for Result<()> {
     }
 }
 
-/// `len` times of one sequence from local time `start`, columns `column..column + width`.
+/// Rows of `len` times of one sequence from local time `start`, columns `column..column + width`.
 fn rows_of<R: Real>(
     m: &Mat<R>,
     start: usize,

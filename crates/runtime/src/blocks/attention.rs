@@ -104,7 +104,8 @@ impl Gqa {
         Projected { q, gate, k, v }
     }
 
-    /// Sums that norms over all heads need, as backward will find them.
+    /// Row sums for norms over all heads, which backward reads again; `None` where heads are normed one
+    /// by one.
     fn sums<R: Real>(&self, cx: &Cx<R>, of: &Projected<R>) -> Result<Option<Mat<R>>> {
         match &self.norms {
             Norms::Whole(norms) => norms.sums(cx, [&of.q, &of.k]).map(Some),
@@ -112,7 +113,7 @@ impl Gqa {
         }
     }
 
-    /// Queries and keys as the core reads them, from as they were projected.
+    /// Norms and rotates projected queries and keys, which is what the core reads.
     fn prepare<R: Real>(&self, cx: &Cx<R>, mut q: Mat<R>, mut k: Mat<R>, sums: Option<&Mat<R>>) -> (Mat<R>, Mat<R>) {
         match (&self.norms, sums) {
             (Norms::Head([q_norm, k_norm]), _) => (q, k) = (q_norm.forward(cx, &q), k_norm.forward(cx, &k)),
@@ -198,7 +199,7 @@ impl<R: Real> Block<R> for Gqa {
     }
 }
 
-/// What heads read, sinks counted in, and the logarithm of each query's sum of exponentials.
+/// The core's output less what the sinks take, and the logarithm of each query's sum of exponentials.
 fn attend<R: Real>(
     cx: &Cx<R>,
     core: &Core,
@@ -220,8 +221,8 @@ fn three<T>(parts: Vec<T>) -> [T; 3] {
     parts.try_into().unwrap_or_else(|_| unreachable!("split into three"))
 }
 
-/// Latent attention. The down-projections serve every head and run on a rank's own tokens; what
-/// they give is made whole before the up-projections.
+/// Latent attention. The down-projections serve every head and run on a rank's own tokens; latents are
+/// gathered over the tensor axis before the up-projections.
 struct Mla {
     q_down: Option<(Linear, Option<Norm>)>,
     q_up: Linear,
@@ -231,7 +232,7 @@ struct Mla {
     out: Linear,
     rotary: Option<Rotary>,
     core: Core,
-    /// Widths of what is made whole: the query's input, the key/value latent, the rotary key.
+    /// Widths of what is gathered: the query's input, the key/value latent, the rotary key.
     gathered: [usize; 3],
     /// Width of a head's query and key without position.
     plain: usize,
@@ -279,13 +280,14 @@ impl Mla {
         }
     }
 
-    /// Latents as the up-projections read them, still on a rank's own tokens.
+    /// The query's input, the normed key/value latent and the rotary key of this rank's own tokens, side
+    /// by side, before they are gathered.
     fn latents<R: Real>(&self, cx: &Cx<R>, query: &Mat<R>, kv: &Mat<R>) -> Mat<R> {
         let parts = kv.split(&self.gathered[1..]);
         Mat::join(&[query, &self.kv_norm(cx, &parts[0]), &parts[1]])
     }
 
-    /// Queries, keys and values of every local head from whole latents.
+    /// Queries, keys and values of every local head from gathered latents.
     fn heads<R: Real>(&self, cx: &Cx<R>, whole: &Mat<R>) -> [Mat<R>; 3] {
         let [query, latent, position] = three(whole.split(&self.gathered));
         let Core { heads, key, value, .. } = self.core;

@@ -17,20 +17,20 @@ pub(crate) struct Conv<R> {
 /// Gradients of a convolution.
 pub(crate) struct Back<R> {
     pub input: Mat<R>,
-    /// Of the times before each part.
+    /// Gradients of the times that stand before each part.
     pub tails: Mat<R>,
     pub weight: Vec<R>,
     pub bias: Vec<R>,
 }
 
 impl<R: Real> Conv<R> {
-    /// A convolution over `parts` stretches of time, each behind a tail of its own.
+    /// A convolution over `parts` spans of the sequence, each preceded by a tail of its own.
     pub fn new(weight: &[R], taps: usize, bias: Option<Vec<R>>, batch: usize, parts: usize) -> Conv<R> {
         let tap = |j: usize| weight.iter().skip(j).step_by(taps).copied().collect();
         Conv { taps: (0..taps).map(tap).collect(), bias, batch, parts }
     }
 
-    /// Input of one part behind its tail.
+    /// The input of one part with its tail in front.
     fn padded(&self, x: &Mat<R>, tails: &Mat<R>, part: usize) -> Mat<R> {
         let (tail, len) = (tails.data.len() / self.parts, x.data.len() / self.parts);
         let mut data = tails.data[part * tail..(part + 1) * tail].to_vec();
@@ -38,7 +38,7 @@ impl<R: Real> Conv<R> {
         Mat::of(x.cols, data)
     }
 
-    /// Before the activation.
+    /// Output before the activation.
     fn linear(&self, padded: &Mat<R>, rows: usize) -> Mat<R> {
         let mut out = Mat::zeros(rows, padded.cols);
         for row in 0..rows {

@@ -1,4 +1,4 @@
-//! What stands around the layers: the token table and the vocabulary-parallel loss.
+//! What stands around the layers: the token table, and the loss over a vocabulary that is cut by rows.
 
 use super::{Cx, Linear};
 use crate::mat::{Mat, axpy};
@@ -24,7 +24,7 @@ pub(crate) struct Embedding {
     hidden: usize,
 }
 
-/// First global row of this rank's part of a vocabulary, and its rows.
+/// First global row that this rank holds of a vocabulary, and how many.
 fn rows(shelf: &Shelf, id: Id) -> (usize, usize) {
     let range = &shelf.params[id.0].part.dims[0][0];
     (range.start as usize, (range.end - range.start) as usize)
@@ -40,7 +40,7 @@ impl Embedding {
         }
     }
 
-    /// Embeds the tokens of this context rank, one a row; gives its own tokens' rows.
+    /// Embeds the tokens of this context rank; gives the rows of this rank's own tokens only.
     pub fn forward<R: Real>(&self, cx: &Cx<R>, shelf: &Shelf, tokens: &[u32]) -> Result<Mat<R>> {
         let (first, len) = rows(shelf, self.tokens);
         let mut y = Mat::zeros(tokens.len(), self.hidden);
@@ -100,13 +100,14 @@ impl Head {
         }
     }
 
-    /// Local rows that are tokens rather than padding.
+    /// First local row and number of local rows that are tokens rather than padding.
     fn real(&self, shelf: &Shelf) -> (usize, usize) {
         let (first, len) = rows(shelf, self.id);
         (first, self.vocab.saturating_sub(first).min(len))
     }
 
-    /// The sum of this context rank's losses, each over the step's tokens; the same on every tensor rank.
+    /// Sum of the losses of this context rank's tokens, each divided by the tokens of the step; the same
+    /// on every tensor rank.
     pub fn forward<R: Real>(&self, cx: &Cx<R>, shelf: &Shelf, x: Mat<R>, tokens: &Tokens) -> Result<(f64, Saved<R>)> {
         let targets = &tokens.target;
         let mut saved = Saved::new(self.saves.clone());

@@ -1,5 +1,6 @@
-//! A gated delta net: linear attention whose state decays and is corrected by what it already says
-//! of a key. Over the context axis time is traded for heads.
+//! A gated delta net: linear attention whose state decays, and is corrected by the difference between a
+//! value and what the state returns for its key. Under context parallelism each rank scans the whole
+//! sequence for 1/cp of the heads (`split::heads`).
 //!
 //! Step and block: Megatron-Core `ssm/gated_delta_net/gdn.py` and its torch reference there.
 
@@ -22,7 +23,6 @@ const NAMES: [&str; 2] = ["into gated_delta", "out of gated_delta"];
 /// Added to a key's squared length.
 const EPSILON: f64 = 1e-6;
 
-/// The block.
 pub(crate) struct GatedDelta {
     in_proj: Linear,
     out_proj: Linear,
@@ -57,7 +57,7 @@ impl GatedDelta {
         }
     }
 
-    /// q k v together, z, beta, alpha, on one context rank of `cp`.
+    /// Splits a projection into [q k v], z, beta and alpha, of the heads that one of `cp` ranks has.
     fn four<R: Real>(&self, projected: &Mat<R>, cp: usize) -> [Mat<R>; 4] {
         let w: Vec<usize> = self.widths.iter().map(|w| w / cp).collect();
         let parts = projected.split(&[w[0] + w[1] + w[2], w[3], w[4], w[5]]);
@@ -71,7 +71,7 @@ impl GatedDelta {
         (Conv::new(&weight, self.taps, None, batch, 1), Mat::zeros((self.taps - 1) * batch, width))
     }
 
-    /// The cell over convolved q k v, its queries and keys of unit length.
+    /// The cell over convolved q k v; queries and keys are scaled to unit length.
     fn cell<R: Real>(&self, cx: &Cx<R>, mut qkv: Mat<R>, beta: &Mat<R>, alpha: &Mat<R>) -> Delta<R> {
         let keys = 2 * self.widths[0] / cx.sizes.cp;
         for row in 0..qkv.rows {
@@ -104,7 +104,7 @@ impl GatedDelta {
         }
     }
 
-    /// Normed heads behind their gate.
+    /// Output of the scan, normed and multiplied by its gate; and the norm's output alone.
     fn gated<R: Real>(&self, cx: &Cx<R>, scanned: &Mat<R>, z: &Mat<R>) -> (Mat<R>, Mat<R>) {
         let normed = self.norm.forward(cx, scanned);
         let data = normed.data.iter().zip(&z.data).map(|(y, z)| *y * silu(*z).0).collect();
@@ -232,7 +232,7 @@ impl<R: Real> Delta<R> {
         [q..q + self.key, k..k + self.key, v..v + self.value]
     }
 
-    /// What the value has that the decayed state does not say of the key yet.
+    /// The correction before `beta`: the value minus what the decayed state returns for the key.
     fn missing(&self, row: usize, head: usize, decayed: &[R]) -> Vec<R> {
         let [_, k, v] = self.places(head).map(|r| &self.qkv.row(row)[r]);
         let mut missing = v.to_vec();
@@ -281,7 +281,7 @@ impl<R: Real> Token<R> for Delta<R> {
             axpy(&mut dmissing, k[i], ds);
             grads[ks.start + i] += beta * dot(ds, &missing);
         }
-        // So far of `beta (v − k P)`.
+        // `dmissing` is the gradient of the corrected value `beta (v − k P)` here.
         let dbeta = dot(&dmissing, &missing);
         dmissing.iter_mut().for_each(|d| *d *= beta);
         axpy(&mut grads[vs.clone()], R::ONE, &dmissing);

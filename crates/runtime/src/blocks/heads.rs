@@ -13,7 +13,7 @@ const SUMS: Call = Call::new("tp", "sums of attention's norms");
 /// Norms of queries and of keys, each over the heads of all tensor-parallel ranks.
 pub(crate) struct WholeNorms([WholeNorm; 2]);
 
-/// A norm over all heads together; a bias makes it a LayerNorm.
+/// A norm over the heads of all ranks together; with a bias it is a LayerNorm.
 struct WholeNorm {
     weight: Id,
     bias: Option<Id>,
@@ -23,7 +23,7 @@ struct WholeNorm {
     copies: usize,
 }
 
-/// What is known of a row of all heads.
+/// Mean and inverse deviation of a row over the heads of all ranks.
 #[derive(Clone, Copy)]
 struct Known<R> {
     mean: R,
@@ -39,7 +39,7 @@ impl WholeNorm {
         WholeNorm { weight, bias: shelf.find(&format!("{path}.bias")), whole, copies }
     }
 
-    /// Sums a row brings: of squares, and under LayerNorm of its numbers.
+    /// Sums a row contributes: of squares, and under LayerNorm of the values too.
     fn per_row(&self) -> usize {
         1 + usize::from(self.bias.is_some())
     }
@@ -66,7 +66,8 @@ impl WholeNorm {
         }
     }
 
-    /// Adds the gradients of scale and bias, weighs `d` by the scale, and gives its sums along the row.
+    /// Adds the gradients of scale and bias, multiplies `d` by the scale, and pushes the row sums that
+    /// [`WholeNorm::input_back`] needs.
     fn weigh_back<R: Real>(&self, cx: &mut Cx<R>, sums: &[R], x: &[R], d: &mut [R], into: &mut Vec<R>) {
         let Known { mean, inverse } = self.known(sums);
         if let Some(bias) = self.bias {
@@ -87,7 +88,8 @@ impl WholeNorm {
         }
     }
 
-    /// The input's gradient from the weighed one. What all columns share is taken from copies in parts.
+    /// Gradient of the input from the scaled one. Where `copies` ranks hold a column each subtracts its
+    /// share of the row's common terms, since their gradients are added later.
     fn input_back<R: Real>(&self, sums: &[R], pulls: &[R], x: &[R], d: &mut [R]) {
         let Known { mean, inverse } = self.known(sums);
         let each = R::of(1.0 / (self.whole * self.copies) as f64);
@@ -99,7 +101,7 @@ impl WholeNorm {
 }
 
 impl WholeNorms {
-    /// Those of the attention at `path`, over `ranks` of the tensor axis.
+    /// The norms of the attention at `path`, over `ranks` of the tensor axis.
     pub fn new(shelf: &Shelf, path: &str, ranks: usize) -> WholeNorms {
         WholeNorms(["q_norm", "k_norm"].map(|name| WholeNorm::new(shelf, &format!("{path}.{name}"), ranks)))
     }
@@ -108,7 +110,7 @@ impl WholeNorms {
         self.0.iter().map(WholeNorm::per_row).sum()
     }
 
-    /// Sums over the heads of all ranks, a row a token: what backward needs besides the inputs.
+    /// Row sums over the heads of all ranks, a row a token: all that backward needs besides the inputs.
     pub fn sums<R: Real>(&self, cx: &Cx<R>, [q, k]: [&Mat<R>; 2]) -> Result<Mat<R>> {
         let mut sums = Vec::with_capacity(q.rows * self.per_row());
         for row in 0..q.rows {
@@ -154,12 +156,13 @@ impl WholeNorms {
 pub(crate) struct Sinks(Id);
 
 impl Sinks {
-    /// Those of the attention at `path`, if it has any.
+    /// The sinks of the attention at `path`, if it has any.
     pub fn new(shelf: &Shelf, path: &str) -> Option<Sinks> {
         shelf.find(&format!("{path}.sinks")).map(Sinks)
     }
 
-    /// Takes the sinks' shares out of each head's output, and enters them into its statistics.
+    /// Scales each head's output by what its sink leaves of the softmax, and adds the sink to its
+    /// logarithm of sums.
     pub fn forward<R: Real>(&self, cx: &Cx<R>, out: &mut Mat<R>, log: &mut Mat<R>) {
         let sinks = &cx.weight(self.0).data;
         let width = out.cols / sinks.len();
@@ -186,7 +189,7 @@ impl Sinks {
     }
 }
 
-/// Heads' outputs behind a sigmoid gate (Qwen3-Next's attention).
+/// Heads' outputs times the sigmoid of a gate (Qwen3-Next's attention).
 pub(crate) fn gated<R: Real>(out: &Mat<R>, gate: &Mat<R>) -> Mat<R> {
     Mat::of(out.cols, out.data.iter().zip(&gate.data).map(|(o, g)| *o * g.sigmoid()).collect())
 }

@@ -46,24 +46,24 @@ pub(crate) struct Indexer {
     window: Option<usize>,
 }
 
-/// What a rank's own tokens look for.
+/// Index queries of a rank's own tokens.
 struct Looking<R> {
     queries: Mat<R>,
     /// One a head, scaled.
     weights: Mat<R>,
 }
 
-/// What backward has of a choice.
+/// What backward knows of a choice.
 pub(crate) struct Read<'a, R> {
     pub chosen: &'a Chosen,
     pub keys: &'a Mat<R>,
-    /// What the heads of this rank gave each chosen key.
+    /// How much attention the heads of this rank gave each chosen key.
     pub target: Mat<R>,
 }
 
 impl Indexer {
-    /// The indexer of the attention at `path`, if it has one. `turning` is how many columns of a head
-    /// turn with position at most.
+    /// The indexer of the attention at `path`, if it has one. At most `turning` columns of a head are
+    /// rotated with position.
     pub fn new(
         recipe: &Recipe,
         shelf: &Shelf,
@@ -105,8 +105,8 @@ impl Indexer {
         R::of(1.0 / ((self.heads * self.width) as f64).sqrt())
     }
 
-    /// Chosen keys of every query inside the tensor-parallel region, and the index keys of all tokens.
-    /// `x` and `query` are the rank's own tokens'.
+    /// The keys chosen for every query inside the tensor-parallel region, and the index keys of all
+    /// tokens. `x` and `query` are those of the rank's own tokens.
     pub fn choose<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>, query: &Mat<R>) -> Result<(Chosen, Mat<R>)> {
         let (rank, batch) = (cx.rank, cx.sizes.sequences);
         let mut keys = self.key_norm.forward(cx, &self.key.forward(cx, x));
@@ -130,7 +130,7 @@ impl Indexer {
         Ok((Chosen { top_k, positions }, keys))
     }
 
-    /// Keeps a choice for backward.
+    /// Keeps a choice for backward, if there is one.
     pub fn keep<R: Real>(saved: &mut Saved<R>, choice: Option<(Chosen, Mat<R>)>) {
         if let Some((chosen, keys)) = choice {
             let elements = chosen.positions.len();
@@ -145,7 +145,8 @@ impl Indexer {
         scored.filter(|(s, _)| *s > R::ZERO).fold(R::ZERO, |sum, (s, weight)| sum + s * weight)
     }
 
-    /// The indexer's own loss and its gradients. `x` and `query` are the rank's own tokens'.
+    /// Computes the indexer's own loss and adds its gradients. `x` and `query` are those of the rank's
+    /// own tokens.
     pub fn learn<R: Real>(&self, cx: &mut Cx<R>, x: &Mat<R>, query: &Mat<R>, read: Read<R>) -> Result<()> {
         let (rank, batch) = (cx.rank, cx.sizes.sequences);
         let Read { chosen, keys, target } = read;
@@ -179,7 +180,7 @@ impl Indexer {
         Ok(())
     }
 
-    /// From the gradient of one pair's score.
+    /// Adds the gradients of one pair's query, key and weight from that of its score.
     fn pair_back<R: Real>(
         &self,
         looking: &Looking<R>,
@@ -202,7 +203,8 @@ impl Indexer {
         }
     }
 
-    /// Gradients of the projections; their inputs are constants.
+    /// Adds the gradients of the projections. Their inputs count as constants, so none flows further
+    /// down.
     fn project_back<R: Real>(&self, cx: &mut Cx<R>, [x, query]: [&Mat<R>; 2], grads: Looking<R>, mut dkeys: Mat<R>) {
         let Looking { mut queries, mut weights } = grads;
         self.turn(cx.rank, &mut queries, Turn::Back);
@@ -243,7 +245,7 @@ fn divergence<R: Real>(scores: &[R], target: &[R]) -> (f64, Vec<R>) {
     (apart, d)
 }
 
-/// For every position, where its row lies among those of all ranks of the context axis.
+/// For every position, its row in a buffer gathered over the context axis.
 fn places(rank: &Rank) -> Vec<usize> {
     let mut places = vec![0; rank.layout.sequence as usize];
     let owned = (0..rank.cp.len()).flat_map(|owner| rank.timeline.spans(owner)).flatten();
@@ -251,14 +253,15 @@ fn places(rank: &Rank) -> Vec<usize> {
     places
 }
 
-/// Every token's keys, from each rank's own.
+/// Index keys of every token, from each rank's own.
 fn gather<R: Real>(rank: &Rank, keys: Mat<R>) -> Result<Mat<R>> {
     let cols = keys.cols;
     let keys = tensor::enter(rank, KEYS, keys)?;
     Ok(if rank.cp.splits() { Mat::of(cols, rank.comm.all_gather(&rank.cp, OVER_TIME, keys.data)?) } else { keys })
 }
 
-/// Transpose of [`gather`]. Without sequence parallelism tensor neighbours know the same gradient.
+/// Transpose of [`gather`]. Without sequence parallelism tensor neighbours compute the same gradient,
+/// and it is not summed.
 fn gather_back<R: Real>(rank: &Rank, dkeys: Mat<R>) -> Result<Mat<R>> {
     let cols = dkeys.cols;
     let dkeys = if rank.cp.splits() {

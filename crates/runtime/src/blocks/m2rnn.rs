@@ -26,10 +26,9 @@ use recipe::kinds::m2rnn::M2rnn as Kind;
 const NAMES: [&str; 2] = ["into recurrent", "out of recurrent"];
 const SQUARES: Call = Call::new("tp", "squares of the recurrent norm");
 
-/// Widths below which calling a product costs more than it.
+/// Widths below which a matrix product costs more to call than to compute by hand.
 const SMALL: usize = 16;
 
-/// The block.
 pub(crate) struct M2rnn {
     in_proj: Linear,
     out_proj: Linear,
@@ -45,7 +44,7 @@ pub(crate) struct M2rnn {
     key: usize,
     value: usize,
     taps: usize,
-    /// Columns of the norm over all ranks.
+    /// Columns the norm runs over, on all ranks together.
     whole: usize,
     scan: Scan,
     link: Link,
@@ -79,7 +78,7 @@ impl M2rnn {
         self.widths[..3].iter().sum()
     }
 
-    /// q k v together, f, g.
+    /// Splits a projection into [q k v], f and g.
     fn three<R: Real>(&self, projected: &Mat<R>) -> [Mat<R>; 3] {
         let parts = projected.split(&[self.conv_width(), self.widths[3], self.widths[4]]);
         parts.try_into().unwrap_or_else(|_| unreachable!("split into three"))
@@ -158,7 +157,7 @@ impl M2rnn {
         Mat { data: map2(&y.data, &g.data, |y, g| y * silu(g).0), ..*y }
     }
 
-    /// Gradients of the scalars of every head; gives that of the raw forget gates.
+    /// Adds the gradients of the scalars of every head; gives the gradient of the raw forget gates.
     fn scalars_back<R: Real>(&self, cx: &mut Cx<R>, cell: &Matrix<R>) -> Mat<R> {
         let heads = cell.rate.len();
         let mut df = cell.dforget.clone();

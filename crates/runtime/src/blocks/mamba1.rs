@@ -24,7 +24,6 @@ use recipe::kinds::mamba1::Mamba1 as Kind;
 const NAMES: [&str; 2] = ["into mamba", "out of mamba"];
 const SELECTED: Call = Call::new("tp", "step size, B and C of all channels");
 
-/// The block.
 pub(crate) struct Mamba1 {
     in_proj: Linear,
     x_proj: Linear,
@@ -34,7 +33,7 @@ pub(crate) struct Mamba1 {
     conv_bias: Option<Id>,
     a_log: Id,
     d: Id,
-    /// Of step size, B and C.
+    /// Norms of step size, B and C.
     norms: Option<[Norm; 3]>,
     /// Channels on this rank.
     channels: usize,
@@ -75,7 +74,7 @@ impl Mamba1 {
         (conv, Mat::zeros((self.taps - 1) * batch, self.channels))
     }
 
-    /// Step size, B and C as the scan reads them, from as they were projected.
+    /// Splits the projection into step size, B and C, and norms them.
     fn normed<R: Real>(&self, cx: &Cx<R>, selected: &Mat<R>) -> [Mat<R>; 3] {
         let parts: [Mat<R>; 3] =
             selected.split(&self.selected).try_into().unwrap_or_else(|_| unreachable!("split into three"));
@@ -85,7 +84,7 @@ impl Mamba1 {
         }
     }
 
-    /// The cell over convolved channels, and the raw step size of each.
+    /// The scan's cell over convolved channels, and the step size of each channel before softplus.
     fn cell<R: Real>(&self, cx: &Cx<R>, u: Mat<R>, [low, b, c]: [Mat<R>; 3]) -> (Selective<R>, Mat<R>) {
         let raw = self.dt_proj.forward(cx, &low);
         let like = |m: &Mat<R>| Mat::zeros(m.rows, m.cols);
@@ -112,7 +111,8 @@ impl Mamba1 {
         Mat { data: map2(&y.data, &z.data, |y, z| y * silu(z).0), ..*y }
     }
 
-    /// The gradient of what was selected, summed over the channels of all ranks; adds the scan's own.
+    /// The gradient of the projection of step size, B and C, summed over the channels of all ranks; adds
+    /// the gradients of the scan's parameters.
     fn selected_back<R: Real>(&self, cx: &mut Cx<R>, cell: &Selective<R>, raw: &Mat<R>, of: &Mat<R>) -> Result<Mat<R>> {
         let drate = cell.drate.data.iter().zip(&cell.rate.data).map(|(d, a)| *d * *a);
         let dlog: Vec<R> = drate.collect();
@@ -133,7 +133,7 @@ impl Mamba1 {
     }
 }
 
-/// What every rank has a part of, by its channels.
+/// Sums over the tensor axis what every rank computed from its own channels.
 fn sum<R: Real>(cx: &Cx<R>, part: Mat<R>) -> Result<Mat<R>> {
     let cols = part.cols;
     Ok(Mat::of(cols, cx.rank.comm.all_reduce(&cx.rank.tp, SELECTED, Op::Sum, part.data)?))

@@ -1,6 +1,7 @@
-//! Mamba-2: heads that share B and C by group, a short convolution, a gated norm by group. Over
-//! the context axis time is traded for heads, so the scan sees all of time; where groups do not go
-//! round, state and the convolution's tail are handed from part to part instead.
+//! Mamba-2: heads that share B and C by group, a short convolution, a gated norm by group. Under context
+//! parallelism, if groups divide over cp each rank scans the whole sequence for 1/cp of the heads;
+//! otherwise it scans its own spans for all heads, and receives the state and the convolution's tail
+//! from the rank before.
 //!
 //! Step and order of operations: state-spaces/mamba, `mamba_ssm/modules/mamba2.py`.
 
@@ -23,7 +24,6 @@ use recipe::kinds::mamba2::Mamba2 as Kind;
 
 const NAMES: [&str; 2] = ["into mamba", "out of mamba"];
 
-/// The block.
 pub(crate) struct Mamba2 {
     in_proj: Linear,
     out_proj: Linear,
@@ -38,7 +38,7 @@ pub(crate) struct Mamba2 {
     head: usize,
     state: usize,
     taps: usize,
-    /// Ranks that heads are dealt out to: those of the context axis, or this one.
+    /// Ranks that heads are dealt out to: cp where each scans the whole sequence, one otherwise.
     ranks: usize,
     scan: Scan,
     /// Columns the gated norm runs over.
@@ -74,12 +74,13 @@ impl Mamba2 {
         }
     }
 
-    /// Widths of z x B C dt on one context rank.
+    /// Widths of z x B C dt for the heads this rank scans.
     fn shares(&self) -> Vec<usize> {
         self.widths.iter().map(|w| w / self.ranks).collect()
     }
 
-    /// This rank's share of a parameter with these segments, each unit `unit` wide.
+    /// The elements of a parameter that belong to the heads this rank scans; segments count units of
+    /// `unit` elements.
     fn mine<R: Real>(&self, cx: &Cx<R>, id: Id, segments: &[usize], unit: usize) -> Vec<R> {
         match self.scan.times {
             Times::Whole => heads::mine(cx, id, segments, unit),
@@ -95,7 +96,7 @@ impl Mamba2 {
         }
     }
 
-    /// From a rank's part of the timeline to the times it scans.
+    /// From this rank's span of all heads to what it scans: an exchange over cp, or nothing.
     fn trade<R: Real>(&self, cx: &Cx<R>, x: Mat<R>, segments: &[usize]) -> Result<Mat<R>> {
         match self.scan.times {
             Times::Whole => heads::trade(cx.rank, x, segments, cx.sizes.sequences),
@@ -119,7 +120,8 @@ impl Mamba2 {
         Conv::new(&weight, self.taps, bias, cx.sizes.sequences, parts)
     }
 
-    /// What the convolution looks back to: nothing before all of time, or the end of the part before.
+    /// What the convolution reads before the first token: zeros where the whole sequence is scanned, the
+    /// end of the span before otherwise.
     fn tails<R: Real>(&self, cx: &Cx<R>, xbc: &Mat<R>) -> Result<Mat<R>> {
         let batch = cx.sizes.sequences;
         match self.scan.times {
@@ -157,7 +159,7 @@ impl Mamba2 {
         }
     }
 
-    /// Gate and norm: what the projection out reads.
+    /// The gated output, and the same normed, which is what the projection out reads.
     fn gate<R: Real>(&self, cx: &Cx<R>, y: &Mat<R>, z: &Mat<R>) -> (Mat<R>, Mat<R>) {
         let data = map2(&y.data, &z.data, |y, z| y * silu(z).0);
         let gated = Mat { data, ..*y };
@@ -227,7 +229,7 @@ impl<R: Real> Block<R> for Mamba2 {
 }
 
 impl Mamba2 {
-    /// z, then x B C together, then dt.
+    /// Splits a projection into z, [x B C] and dt.
     fn three<R: Real>(&self, projected: &Mat<R>) -> [Mat<R>; 3] {
         let w = self.shares();
         let parts = projected.split(&[w[0], w[1] + w[2] + w[3], w[4]]);
@@ -244,14 +246,14 @@ impl Mamba2 {
         dgated
     }
 
-    /// Gradients of the scalars of every head; gives that of the raw steps.
+    /// Adds the gradients of the scalars of every head; gives the gradient of the steps before softplus.
     fn scalars_back<R: Real>(&self, cx: &mut Cx<R>, cell: &Ssd<R>) -> Mat<R> {
         let by_head = &self.widths[4..5];
         let data = cell.dstep.data.iter().zip(&cell.raw.data).map(|(d, raw)| *d * raw.sigmoid()).collect();
         let ddt = Mat { data, ..cell.dstep };
         let mut dbias = vec![R::ZERO; ddt.cols];
         ddt.sum_rows(&mut dbias);
-        // The decay is minus the exponential of the parameter, and so its own derivative.
+        // `decay` is minus the exponential of its parameter, so its derivative is itself.
         let dlog: Vec<R> = cell.ddecay.iter().zip(&cell.decay).map(|(d, a)| *d * *a).collect();
         self.add_mine(cx, self.dt_bias, by_head, 1, &dbias);
         self.add_mine(cx, self.a_log, by_head, 1, &dlog);

@@ -25,7 +25,6 @@ const NAMES: [&str; 2] = ["into mamba", "out of mamba"];
 /// The slowest decay, the reference's `A_floor`.
 const FLOOR: f64 = 1e-4;
 
-/// The block.
 pub(crate) struct Mamba3 {
     in_proj: Linear,
     angle_proj: Linear,
@@ -115,7 +114,7 @@ impl Mamba3 {
         Mat { data: map2(&y.data, &z.data, |y, z| y * silu(z).0), ..*y }
     }
 
-    /// Gradients of the packed projection and of the raw angle rates, from the cell's.
+    /// Gradients of the packed projection and of the raw angle rates, from those of the cell.
     fn inputs_back<R: Real>(
         &self,
         cx: &mut Cx<R>,
@@ -145,7 +144,7 @@ impl Mamba3 {
     }
 }
 
-/// The decay rate of a raw value and its slope: minus a function with heavy tails, at most `-FLOOR`.
+/// The decay rate of a raw value, and its slope: negative, with heavy tails, at most `-FLOOR`.
 fn decay<R: Real>(x: R) -> (R, R) {
     let (value, slope) = if x > R::ZERO {
         (R::ONE + x, R::ONE)
@@ -235,13 +234,13 @@ impl<R: Real> Trapezoid<R> {
         Factors { keep, last: keep * dt * (R::ONE - trap), this: trap * dt }
     }
 
-    /// B or C of a head before it is turned.
+    /// B or C of a head with its bias added, before the rotation.
     fn biased(&self, from: &Mat<R>, bias: &Mat<R>, row: usize, head: usize) -> Vec<R> {
         let group = head / self.per_group * self.state;
         from.row(row)[group..group + self.state].iter().zip(bias.row(head)).map(|(a, b)| *a + *b).collect()
     }
 
-    /// Turns pairs of neighbours; `sign` is one, or minus one for the transpose.
+    /// Rotates pairs of neighbouring elements; `sign` is −1 for the transpose.
     fn turn(&self, v: &mut [R], angles: &[R], sign: R) {
         for (pair, angle) in v.chunks_exact_mut(2).zip(angles) {
             let (sin, cos) = angle.sin_cos();
@@ -251,7 +250,7 @@ impl<R: Real> Trapezoid<R> {
         }
     }
 
-    /// Places of the angles, the last B and the last x in the state.
+    /// Offsets of the angles, the last B and the last x in the state.
     fn places(&self) -> (usize, usize, usize) {
         let angles = self.head * self.state;
         (angles, angles + self.angles, angles + self.angles + self.state)
@@ -299,7 +298,7 @@ impl<R: Real> Token<R> for Trapezoid<R> {
         let (b, x) = (&after[last_b..last_x], &after[last_x..]);
         let mut c = self.biased(&self.c, &self.c_bias, row, head);
         self.turn(&mut c, angles, R::ONE);
-        // Gradients of the turned B and of x start as what the next step says of them.
+        // Gradients of the rotated B and of x start with what the next step has for them.
         let mut db = dstate[last_b..last_x].to_vec();
         let mut dx = dstate[last_x..].to_vec();
         let (mut dc, mut dold_b, mut dold_x) = (vec![R::ZERO; n], vec![R::ZERO; n], vec![R::ZERO; self.head]);

@@ -10,7 +10,6 @@ use crate::split::tensor;
 use comm::Result;
 use recipe::kinds::Activation;
 
-/// The block.
 pub(crate) struct Mlp {
     fc1: Linear,
     fc2: Linear,
@@ -18,7 +17,8 @@ pub(crate) struct Mlp {
     words: Words,
 }
 
-/// What a feed-forward block calls its exchanges and what it keeps.
+/// Names of a feed-forward block's exchanges and of what it keeps, which differ between dense and shared
+/// ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Words {
     pub into: &'static str,
@@ -27,7 +27,6 @@ pub(crate) struct Words {
     pub packed: &'static str,
 }
 
-/// Of a dense block.
 pub(crate) const DENSE: Words = Words { into: "into mlp", out: "out of mlp", input: "input", packed: "packed" };
 
 impl Mlp {
@@ -47,13 +46,13 @@ impl Mlp {
         Ok(y)
     }
 
-    /// Keeps the input again.
+    /// Keeps the input once more, after recompute of the norm.
     pub fn restore_input<R: Real>(&self, cx: &Cx<R>, x: Mat<R>, saved: &mut Saved<R>) -> Result<()> {
         saved.keep(self.words.input, tensor::enter(cx.rank, self.words.into, x)?);
         Ok(())
     }
 
-    /// Keeps again all that [`Mlp::run`] kept, without its output.
+    /// Computes and keeps again all that [`Mlp::run`] kept, without the output.
     pub fn restore_all<R: Real>(&self, cx: &Cx<R>, x: Mat<R>, saved: &mut Saved<R>) -> Result<()> {
         self.restore_input(cx, x, saved)?;
         saved.keep(self.words.packed, self.fc1.forward(cx, saved.get(self.words.input)));

@@ -36,67 +36,61 @@ use recipe::kinds::moe::Moe;
 
 /// What a block may use while it runs.
 pub struct Cx<'a, R> {
-    /// Where it runs.
     pub rank: &'a Rank<'a>,
-    /// Sizes of a microbatch.
     pub sizes: Sizes,
-    /// The rank's weights; those of a place are there while it is open.
+    /// Weights of this rank by [`Id`]. Under ZeRO 3 those of a place are empty unless it is open.
     pub weights: &'a mut [Mat<R>],
-    /// Where weights come from when they are gathered for use only.
+    /// Where weights are gathered from, under ZeRO 3.
     pub vault: Option<&'a Vault<R>>,
-    /// Gradients, added to.
+    /// Gradients by [`Id`], which blocks add to.
     pub grads: &'a mut [Mat<R>],
-    /// Sum of auxiliary losses of this rank's tokens, as they enter the step's loss.
+    /// Auxiliary losses of this rank's tokens so far, each scaled as it enters the step's loss.
     pub auxiliary: f64,
-    /// Routing of every expert layer that balances by a bias, in the order of depth.
+    /// One for each expert layer of the model, in the order of depth.
     pub balances: &'a mut [Balance],
-    /// Recurrent state on its way up the depth, from R block to R block; in backward its gradient on
-    /// the way down.
+    /// State on its way from one R block to the next one up the depth; in backward, its gradient on the
+    /// way down.
     pub carried: Option<Mat<R>>,
-    /// Rows of the expert blocks this pass has run, in order.
+    /// Rows that each expert block of this pass sent and received, in order.
     pub routed: Vec<Routed>,
-    /// Weight products put off, where backward is split; `None` where they are taken at once.
+    /// Weight gradients put off until [`Pass::BackwardWeight`](layout::order::Pass); `None` where they
+    /// are computed at once.
     pub deferred: Option<Vec<Product<R>>>,
 }
 
-/// What balances an expert layer without a gradient: a bias on its scores when experts are chosen,
+/// Balancing of an expert layer without a gradient: a bias on the scores by which experts are chosen,
 /// moved after every step towards experts that got too few tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Balance {
-    /// Added to scores for the choice, where the recipe has it; the weights of the choice do not see it.
+    /// Added to the scores for the choice only, not for the weights of the chosen. Empty unless the
+    /// recipe has `expert_bias`.
     pub bias: Vec<f64>,
-    /// Tokens of this step that chose each expert, here.
+    /// Tokens of this step, on this rank, that chose each expert.
     pub counts: Vec<u64>,
     /// Tokens of all steps that chose each expert, on all ranks.
     pub total: Vec<u64>,
-    /// What makes its choice wrong on purpose.
+    /// A fault to inject into the choice.
     pub tilt: Option<Tilt>,
 }
 
-/// A choice of experts made wrong on purpose, by position, so that every layout errs alike.
+/// A choice of experts made wrong on purpose. It follows from positions, so that every layout makes the
+/// same mistakes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tilt {
-    /// One expert is among the chosen for this share of positions, and for no other.
-    Hot {
-        /// Which.
-        expert: usize,
-        /// Share of positions.
-        share: f64,
-    },
+    /// One expert is among the chosen at this share of positions, and at no other.
+    Hot { expert: usize, share: f64 },
     /// One expert is never chosen.
-    Never {
-        /// Which.
-        expert: usize,
-    },
+    Never { expert: usize },
 }
 
 impl Tilt {
-    /// Lifts or sinks an expert's score of the token at a position.
+    /// Raises or lowers an expert's score for the token at a position.
     fn apply<R: Real>(&self, position: usize, scores: &mut [R]) {
         let beyond = R::of(1e6);
         match *self {
             Tilt::Never { expert } => scores[expert] -= beyond,
-            // Positions are spread evenly: those at which the running share passes a whole number.
+            // Positions are spread evenly: the expert is hot where the running share passes a whole
+            // number.
             Tilt::Hot { expert, share } => {
                 let passed = |position: usize| (position as f64 * share).floor();
                 let is_hot = passed(position + 1) > passed(position);
@@ -110,7 +104,7 @@ impl Tilt {
 const BIAS_STEP: f64 = 1e-3;
 
 impl Balance {
-    /// Of a bank of experts; without `expert_bias` there is nothing to move.
+    /// For a bank of experts.
     pub fn new(moe: &Moe) -> Balance {
         let experts = moe.experts as usize;
         let biased = if moe.router.expert_bias { experts } else { 0 };
@@ -129,7 +123,7 @@ impl Balance {
     }
 }
 
-/// A linear layer's weight gradient that waits: output's gradient and input.
+/// A weight gradient that is put off: gradient of the output, and the input.
 pub struct Product<R> {
     weight: Id,
     dy: Mat<R>,
@@ -137,15 +131,14 @@ pub struct Product<R> {
 }
 
 impl<R: Real> Product<R> {
-    /// Adds it to the gradients.
     pub(crate) fn add(&self, grads: &mut [Mat<R>]) {
         self.dy.linear_weight(&self.x, &mut grads[self.weight.0]);
     }
 }
 
 impl<R: Real> Cx<'_, R> {
-    /// Runs a forward a second time, on the state that had come to it from below: what it counts
-    /// was counted the first time, and what it hands up was handed up.
+    /// Runs a forward a second time, on the state that had come to it from the R block below. What it
+    /// would count or hand up again is undone, since the first run did.
     pub(crate) fn again<T>(
         &mut self,
         below: Option<Mat<R>>,
@@ -161,12 +154,12 @@ impl<R: Real> Cx<'_, R> {
         out
     }
 
-    /// Makes the weights of a place whole before its use.
+    /// Gathers the weights of a place before its use, under ZeRO 3; otherwise they are there.
     pub(crate) fn open(&mut self, place: Place) -> Result<()> {
         self.vault.map_or(Ok(()), |vault| vault.open(self.rank, place, self.weights))
     }
 
-    /// Drops them again.
+    /// Drops gathered weights after their use.
     pub(crate) fn close(&mut self, place: Place) {
         if let Some(vault) = self.vault {
             vault.close(place, self.weights);
@@ -187,18 +180,18 @@ impl<R: Real> Cx<'_, R> {
     }
 }
 
-/// A mixer or feed-forward block.
+/// A mixer or feed-forward block: what stands between the norm and the residual addition.
 pub trait Block<R: Real>: Send + Sync {
-    /// The output for normed input `x`, and what was kept: exactly what `saved` was declared for.
+    /// The output for normed input `x`, and everything declared for `saved`, kept.
     fn forward(&self, cx: &mut Cx<R>, saved: Saved<R>, x: Mat<R>) -> Result<(Mat<R>, Saved<R>)>;
-    /// Makes again what was dropped of what forward kept. `normed` is there where norms are computed
-    /// again, whose outputs blocks keep as their input.
+    /// Computes and keeps again what was dropped after forward. `normed` is the block's input where
+    /// norms are recomputed.
     fn restore(&self, cx: &mut Cx<R>, saved: &mut Saved<R>, normed: Option<Mat<R>>) -> Result<()>;
-    /// The input's gradient; gradients of weights are added to the context's.
+    /// The gradient of the input; adds the gradients of weights to the context's.
     fn backward(&self, cx: &mut Cx<R>, saved: Saved<R>, dy: Mat<R>) -> Result<Mat<R>>;
 }
 
-/// Keeps again what a column-parallel projection reads, where norms are computed again.
+/// Keeps the gathered input of a column-parallel projection again, where norms are recomputed.
 pub(crate) fn restore_input<R: Real>(
     cx: &Cx<R>,
     saved: &mut Saved<R>,
@@ -211,7 +204,7 @@ pub(crate) fn restore_input<R: Real>(
     Ok(())
 }
 
-/// A linear layer's weight and bias.
+/// The weight and bias of a linear layer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Linear {
     weight: Id,
@@ -231,14 +224,15 @@ impl Linear {
         self.weight
     }
 
-    /// With its bias: for columns, and for projections nobody cuts.
+    /// Output with bias: for column-parallel projections and those that no axis cuts.
     pub fn forward<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>) -> Mat<R> {
         let mut y = x.linear(cx.weight(self.weight));
         self.add_bias(cx, &mut y);
         y
     }
 
-    /// Without its bias: for rows, whose bias is added once behind the sum.
+    /// Output without bias: for row-parallel projections, whose bias is added once after the sum over
+    /// ranks.
     pub fn partial<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>) -> Mat<R> {
         x.linear(cx.weight(self.weight))
     }
@@ -267,7 +261,7 @@ impl Linear {
         dy.linear_input(cx.weight(self.weight))
     }
 
-    /// The weight's gradient alone: all there is where the input is a constant.
+    /// Adds the weight's gradient only, where the input is a constant.
     pub fn weight_back<R: Real>(&self, cx: &mut Cx<R>, x: &Mat<R>, dy: &Mat<R>) {
         match &mut cx.deferred {
             Some(waiting) => waiting.push(Product { weight: self.weight, dy: dy.clone(), x: x.clone() }),

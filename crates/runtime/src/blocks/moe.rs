@@ -1,8 +1,8 @@
-//! Routed experts, with or without a shared one. Tokens enter and leave in the sequence-sharded
-//! view; between, they are on the ranks that own their experts. Where experts work in a latent
-//! space, a token is projected before it is sent, and the weighed sum of what came back is projected
-//! out of it (Megatron-Core, `transformer/moe/moe_layer.py`: `fc1_latent_proj`, `fc2_latent_proj`);
-//! the router and the shared expert read the token itself.
+//! Routed experts, with or without a shared one. Tokens enter and leave in the sequence-sharded view; in
+//! between they are on the ranks that own their experts. Experts that work in a latent space get tokens
+//! projected into it before they are sent, and the weighted sum of what came back is projected out
+//! (Megatron-Core, `transformer/moe/moe_layer.py`: `fc1_latent_proj`, `fc2_latent_proj`); the router and
+//! the shared expert read the token itself.
 
 use super::mlp::{Mlp, Words};
 use super::router::{Chosen, Router};
@@ -21,21 +21,20 @@ use recipe::kinds::moe::Moe as Kind;
 const SHARED: Words =
     Words { into: "into moe.shared", out: "out of moe.shared", input: "shared input", packed: "shared packed" };
 
-/// The block.
 pub(crate) struct Moe {
     router: Router,
     fc1: Id,
     fc2: Id,
-    /// Biases of the two.
+    /// Biases of the first and the second projection.
     biases: Option<[Id; 2]>,
-    /// Into the latent space and out of it.
+    /// Projections into the latent space and out of it.
     latent: Option<[Linear; 2]>,
     shared: Option<(Mlp, Option<Id>)>,
     kind: Kind,
     hidden: usize,
-    /// Width experts work in.
+    /// Width of an expert's input and output: hidden, or latent.
     width: usize,
-    /// Local width of an expert's first projection.
+    /// Local width of an expert's packed first projection.
     into: usize,
 }
 
@@ -72,7 +71,7 @@ impl Moe {
         self.kind.top_k as usize
     }
 
-    /// Rows of `x` for every choice that is sent, by expert; and how many each expert gets.
+    /// The row of `x` for every choice that is sent, sorted by expert; and how many each expert gets.
     fn rows<R: Real>(&self, x: &Mat<R>, chosen: &Chosen<R>) -> (Mat<R>, Vec<u64>) {
         let sent = chosen.sent(self.top_k());
         let mut counts = vec![0; self.kind.experts as usize];
@@ -84,7 +83,7 @@ impl Moe {
         (Mat::of(x.cols, data), counts)
     }
 
-    /// Views of each local expert's rows and weights: `visit(expert, first row, rows)`.
+    /// Calls `visit(expert, first row, rows)` for each local expert.
     fn each_expert(&self, plan: &Plan, mut visit: impl FnMut(usize, usize, usize)) {
         let mut first = 0;
         for (expert, &rows) in plan.per_expert.iter().enumerate() {
@@ -98,7 +97,6 @@ impl Moe {
         View::new(&weight.data[expert * size..(expert + 1) * size], rows, weight.cols, weight.cols)
     }
 
-    /// First projections of every row.
     fn project<R: Real>(&self, cx: &Cx<R>, plan: &Plan, rows: &Mat<R>) -> Mat<R> {
         let mut packed = Mat::zeros(rows.rows, self.into);
         self.each_expert(plan, |expert, first, len| {
@@ -133,14 +131,14 @@ impl Moe {
             let weight = self.bank(cx.weight(self.fc2), expert, self.width).t();
             multiply(&mut out.data[first * self.width..], self.width, Write::Replace, R::ONE, x, weight);
         });
-        // Outputs are summed over the expert-tensor axis: one of its ranks brings the bias.
+        // Outputs are summed over the expert-tensor axis, so only its first rank adds the bias.
         if let Some([_, bias]) = self.biases.filter(|_| cx.rank.on(Axis::Etp) == 0) {
             self.add_biases(plan, cx.weight(bias), &mut out);
         }
         out
     }
 
-    /// Transpose of one projection of the bank: rows' gradients, and the weights' added.
+    /// Backward of one projection of the bank: gives the gradient of the rows, adds that of the weights.
     fn bank_back<R: Real>(&self, cx: &mut Cx<R>, plan: &Plan, id: Id, x: &Mat<R>, dy: &Mat<R>) -> Mat<R> {
         let mut dx = Mat::zeros(x.rows, x.cols);
         self.each_expert(plan, |expert, first, len| {
@@ -155,7 +153,7 @@ impl Moe {
         dx
     }
 
-    /// The shared expert's output, weighed by its gate.
+    /// The shared expert's output, multiplied by its gate.
     fn shared<R: Real>(&self, cx: &mut Cx<R>, x: &Mat<R>, saved: &mut Saved<R>) -> Result<Option<Mat<R>>> {
         let Some((mlp, gate)) = &self.shared else { return Ok(None) };
         let mut y = mlp.run(cx, x.clone(), saved)?;
@@ -196,7 +194,7 @@ impl Moe {
     }
 }
 
-/// Where tokens went: kept between forward and backward.
+/// Where tokens went, kept from forward to backward.
 struct Routing<R> {
     chosen: Chosen<R>,
     plan: Plan,

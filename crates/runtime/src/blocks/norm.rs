@@ -7,10 +7,10 @@ use crate::real::Real;
 use crate::team;
 use crate::wide::{total, wide};
 
-/// Added to the mean square.
+/// Added to the mean square under the root.
 pub(crate) const EPSILON: f64 = 1e-5;
 
-/// A norm of groups of `width` columns, with a scale for each column of a group (or of the row).
+/// A norm of groups of `width` columns, with a scale for each column of a group, or of the whole row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Norm {
     weight: Id,
@@ -24,7 +24,8 @@ impl Norm {
         Norm { weight: shelf.id(&format!("{path}.weight")), bias: shelf.find(&format!("{path}.bias")), width }
     }
 
-    /// The same, applied by each tensor-parallel rank to its own heads.
+    /// The same, where each tensor-parallel rank applies it to its own heads, so that its gradient is a
+    /// partial sum.
     pub fn of_heads(shelf: &mut Shelf, path: &str, width: usize) -> Norm {
         let weight = shelf.id_of_heads(&format!("{path}.weight"));
         let bias = shelf.find(&format!("{path}.bias")).map(|_| shelf.id_of_heads(&format!("{path}.bias")));
@@ -40,7 +41,6 @@ impl Norm {
         (mean, R::ONE / (square + R::of(EPSILON)).sqrt())
     }
 
-    /// Normed rows.
     pub fn forward<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>) -> Mat<R> {
         let weight = &cx.weight(self.weight).data;
         let bias = self.bias.map(|b| &cx.weight(b).data);
@@ -126,7 +126,7 @@ pub(crate) fn rms_back<R: Real>(x: &Mat<R>, scale: &[R], width: usize, dy: &Mat<
     dx
 }
 
-/// One over the root mean square of `width` numbers whose squares sum to `squares`.
+/// Inverse root mean square of `width` numbers whose squares sum to `squares`.
 #[inline(always)]
 pub(crate) fn inverse_rms<R: Real>(squares: R, width: usize) -> R {
     R::ONE / (squares / R::of(width as f64) + R::of(EPSILON)).sqrt()

@@ -1,4 +1,5 @@
-//! Rotation of pairs of columns by position: column `i` turns with column `i + half`.
+//! Rotary positions: column `i` of a head is rotated with column `i + half`, by an angle that grows with
+//! position.
 
 use crate::mat::Mat;
 use crate::real::Real;
@@ -22,7 +23,7 @@ pub(crate) enum Turn {
 }
 
 impl Rotary {
-    /// The model's, if positions are rotary.
+    /// The model's rotation, if its positions are rotary.
     pub fn new(recipe: &Recipe, skip: usize, width: usize) -> Option<Rotary> {
         match recipe.positions {
             Positions::Rope { theta } => Some(Rotary { theta, skip, width }),
@@ -30,8 +31,8 @@ impl Rotary {
         }
     }
 
-    /// Turns every head of `head` columns in place; turning back is the transpose. Rows are those of
-    /// `positions`, each with as many sequences as there are.
+    /// Rotates every head of `head` columns in place; `Turn::Back` is the transpose. Rows go through
+    /// `positions`, with one row for each sequence at each.
     pub fn turn<R: Real>(&self, positions: &[usize], x: &mut Mat<R>, head: usize, turn: Turn) {
         let (half, batch) = (self.width / 2, x.rows / positions.len().max(1));
         let rates: Vec<f64> = (0..half).map(|i| self.theta.powf(-2.0 * i as f64 / self.width as f64)).collect();

@@ -1,4 +1,4 @@
-//! What chooses experts: scores, the top-k choice, weights, capacity and the balancing loss.
+//! Choice of experts: scores, top-k, weights, capacity, and the balancing loss.
 //!
 //! Weights are the chosen scores over their sum. The balancing loss and the capacity are taken
 //! sequence by sequence (as DeepSeek-V3's complementary loss is), so that neither depends on how
@@ -12,14 +12,14 @@ use crate::real::Real;
 use comm::{Call, Result};
 use recipe::kinds::moe::{Moe as Kind, ScoreFunction};
 
-/// Contiguous stretches of time a rank's own tokens may have.
+/// Contiguous runs of positions that a rank's own tokens form at most: an early and a late one under cp.
 const RUNS: usize = 2;
 
 /// The router of a block.
 pub(crate) struct Router {
     pub weight: Id,
     pub bias: Option<Id>,
-    /// Which of the context's balances is its own.
+    /// Index of its [`Balance`] in the context.
     pub balance: usize,
     pub kind: Kind,
 }
@@ -29,23 +29,23 @@ pub(crate) struct Router {
 pub(crate) struct Sent {
     pub expert: usize,
     pub token: usize,
-    /// Which of the token's choices it is.
+    /// Which of the token's `top_k` choices it is.
     pub slot: usize,
 }
 
 /// What was chosen for every token.
 pub(crate) struct Chosen<R> {
     pub experts: Vec<usize>,
-    /// Weights of the choices; one row a token.
+    /// Weights of the choices, a row a token.
     pub weights: Mat<R>,
-    /// Whether a choice found room.
+    /// Whether a choice is within the expert's capacity.
     pub has_room: Vec<bool>,
     /// For each sequence and expert, tokens of the whole sequence that chose it.
     pub counts: Vec<u64>,
 }
 
 impl<R> Chosen<R> {
-    /// What is sent, by expert and then by token.
+    /// Choices that are sent, sorted by expert and then by token.
     pub fn sent(&self, top_k: usize) -> Vec<Sent> {
         let all = self.experts.iter().enumerate().filter(|(i, _)| self.has_room[*i]);
         let mut sent: Vec<Sent> = all.map(|(i, &expert)| Sent { expert, token: i / top_k, slot: i % top_k }).collect();
@@ -115,8 +115,8 @@ impl Router {
         best(&tilted, bias, self.top_k())
     }
 
-    /// Counts choices over whole sequences, and takes room from those beyond an expert's capacity,
-    /// latest first.
+    /// Counts choices over whole sequences, and drops those beyond an expert's capacity, latest tokens
+    /// first.
     fn count<R: Real>(&self, cx: &Cx<R>, chosen: &mut Chosen<R>) -> Result<()> {
         let (rank, batch, experts) = (cx.rank, cx.sizes.sequences, self.experts());
         let positions = rank.shard_positions();
@@ -157,8 +157,8 @@ impl Router {
         Ok(())
     }
 
-    /// First position of every run of every rank that holds parts of our sequences, in the order
-    /// the counts come in; `None` for a run a rank does not have.
+    /// First position of every run of every rank that holds a part of our sequences, in the order the
+    /// gathered counts come in; `None` for a run that a rank does not have.
     fn starts<R: Real>(&self, cx: &Cx<R>) -> Vec<Option<usize>> {
         let rank = cx.rank;
         let shards = rank.tp.len();
@@ -173,15 +173,15 @@ impl Router {
         starts
     }
 
-    /// What one unit of `count · score` weighs in the step's loss: for each sequence, experts over
-    /// top-k times the mean share of tokens times the mean score; then the mean over sequences.
+    /// Factor of `count · score` in the step's loss: for each sequence, experts / top_k times the mean
+    /// share of tokens times the mean score; then the mean over sequences.
     fn pull<R: Real>(&self, cx: &Cx<R>) -> f64 {
         let (coefficient, sequence) = (self.kind.router.aux_loss.unwrap_or(0.0), cx.sizes.sequence as f64);
         let balanced = self.experts() as f64 / self.top_k() as f64;
         coefficient * balanced / (sequence * sequence) / cx.rank.layout.global_batch as f64
     }
 
-    /// The part of the balancing loss that this rank's tokens make.
+    /// This rank's tokens' contribution to the balancing loss.
     fn balance<R: Real>(&self, cx: &Cx<R>, scores: &Mat<R>, chosen: &Chosen<R>) -> f64 {
         let (batch, experts) = (cx.sizes.sequences, self.experts());
         let one = |(token, row): (usize, &[R])| {
@@ -192,7 +192,7 @@ impl Router {
         self.pull(cx) * scores.data.chunks_exact(experts).enumerate().map(one).sum::<f64>()
     }
 
-    /// What scores are divided by to be shares: softmax's already are.
+    /// What a row of scores is divided by to become shares: one under softmax, its sum under sigmoid.
     fn total<R: Real>(&self, row: &[R]) -> R {
         match self.kind.router.score {
             ScoreFunction::Sigmoid => row.iter().copied().sum(),
@@ -200,7 +200,8 @@ impl Router {
         }
     }
 
-    /// Transpose of scores, choice and balancing loss: the gradient of `x`, and the weights'.
+    /// Backward of scores, choice and balancing loss: the gradient of `x`; adds those of the router's
+    /// weights.
     pub fn backward<R: Real>(
         &self,
         cx: &mut Cx<R>,

@@ -1,7 +1,7 @@
-//! Recurrences over time. A cell says what a chunk of tokens, or one token, does to a head's state,
-//! and the transpose; this file runs it over a microbatch, keeps states at the borders of chunks
-//! only, computes those between again in backward, and hands the state from part to part of the
-//! timeline where the context axis cuts it.
+//! Recurrences over time. A cell says what a chunk of tokens, or one token, does to a head's state, and
+//! the transpose of it. This file runs a cell over a microbatch and keeps states at chunk borders only;
+//! backward recomputes those in between. Where a rank holds spans of the sequence, it receives the state
+//! at the start of each and sends it on at the end.
 
 use super::Cx;
 use crate::mat::{Mat, axpy};
@@ -35,21 +35,22 @@ impl Rows {
     }
 }
 
-/// A recurrence, a chunk of one head at a time. `room` is there to be written to.
+/// A recurrence over a chunk of one head. `room` is scratch that calls reuse.
 pub(crate) trait Cell<R: Real>: Sync {
-    /// What the transpose over a chunk of one head comes to.
+    /// What [`Cell::back`] computes in parallel and [`Cell::add`] adds up.
     type Back: Send;
     fn heads(&self) -> usize;
-    /// State of one head.
+    /// Elements of one head's state.
     fn state(&self) -> usize;
-    /// Output of one head.
+    /// Columns of one head's output.
     fn width(&self) -> usize;
-    /// Moves the state over the tokens and writes their outputs, the head's columns.
+    /// Advances the state over the tokens and writes their outputs into the head's columns.
     fn run(&self, rows: Rows, head: usize, state: &mut [R], out: &mut Stripe<R>, room: &mut Vec<R>);
-    /// Transpose of `run` from state `before`, as far as it touches nothing that heads share: it may
-    /// turn the gradient of the state after into that of the state before.
+    /// The part of the transpose that touches nothing heads share, from state `before`; may turn the
+    /// gradient of the state after the chunk into that of the state before.
     fn back(&self, at: At, before: &[R], dout: &Mat<R>, dstate: &mut [R], room: &mut Vec<R>) -> Self::Back;
-    /// The rest of it: adds gradients of inputs to the cell's own. Heads are added in order.
+    /// The rest of the transpose: adds to the gradients of inputs that heads share. Called head by head,
+    /// in order.
     fn add(&mut self, at: At, back: Self::Back, dout: &Mat<R>, dstate: &mut [R]);
 }
 
@@ -60,21 +61,21 @@ pub(crate) struct At {
     pub head: usize,
 }
 
-/// A recurrence told a token at a time.
+/// A recurrence given token by token.
 pub(crate) trait Token<R: Real>: Sync {
     fn heads(&self) -> usize;
-    /// State of one head.
+    /// Elements of one head's state.
     fn state(&self) -> usize;
-    /// Output of one head.
+    /// Columns of one head's output.
     fn width(&self) -> usize;
-    /// Moves the state over a token and writes the token's output.
+    /// Advances the state over a token and writes its output.
     fn step(&self, row: usize, head: usize, state: &mut [R], out: &mut [R]);
-    /// Transpose of `step`: turns the gradient of the state after into that of the state before,
-    /// and adds gradients of inputs to the cell's own.
+    /// Transpose of `step`: turns the gradient of the state after the token into that of the state
+    /// before, and adds to the gradients of inputs.
     fn back(&mut self, row: usize, head: usize, states: [&[R]; 2], dout: &[R], dstate: &mut [R]);
 }
 
-/// Runs a recurrence token by token.
+/// Runs a [`Token`] as a [`Cell`].
 pub(crate) struct ByToken<T>(pub T);
 
 impl<R: Real, T: Token<R>> Cell<R> for ByToken<T> {
@@ -119,19 +120,19 @@ impl<R: Real, T: Token<R>> Cell<R> for ByToken<T> {
     }
 }
 
-/// Which times a rank scans.
+/// Which part of the sequence a rank scans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Times {
-    /// All of them.
+    /// All of it, for its share of heads.
     Whole,
-    /// Its parts; the state is handed on between them.
+    /// Its own spans, for all heads; ranks hand the state on.
     Parts,
 }
 
 /// How a recurrence is run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scan {
-    /// Tokens between kept states.
+    /// Tokens from one kept state to the next.
     pub chunk: usize,
     pub times: Times,
 }
@@ -153,13 +154,13 @@ impl Scan {
         Rows { first: (first + start) * batch + sequence, stride: batch, len: self.chunk.min(span - start) }
     }
 
-    /// Output of every token, and kept states: chunk by chunk, sequence by sequence, head by head.
+    /// Output of every token, and the kept states, by chunk, sequence and head.
     pub fn forward<R: Real>(&self, cx: &Cx<R>, cell: &impl Cell<R>) -> Result<(Mat<R>, Mat<R>)> {
         self.forward_with(cx, cell, None)
     }
 
-    /// The same, where at every border of a chunk the state becomes the mean of its own and of the
-    /// one `below`, which is like the kept ones.
+    /// The same where at every chunk border the state becomes the mean of its own and of the one in
+    /// `below`, which is shaped like the kept states.
     pub fn forward_with<R: Real>(
         &self,
         cx: &Cx<R>,
@@ -209,8 +210,8 @@ impl Scan {
         self.backward_with(cx, cell, kept, dout, None, None)
     }
 
-    /// Transpose of [`Scan::forward_with`]: `dabove` is what the block above says of the kept states,
-    /// and the gradient of the states below is written to `dbelow`.
+    /// Transpose of [`Scan::forward_with`]: `dabove` is the gradient of the kept states from the R block
+    /// above, and the gradient of the states below is written to `dbelow`.
     pub fn backward_with<R: Real>(
         &self,
         cx: &Cx<R>,
@@ -254,8 +255,8 @@ impl Scan {
     }
 }
 
-/// Transposes of a chunk of every sequence and head. What threads may do at once they do at once;
-/// what is added is added in the order it has without them.
+/// Transposes of one chunk of every sequence and head: [`Cell::back`] in parallel, then [`Cell::add`] in
+/// a fixed order, so that results do not depend on the number of threads.
 fn chunk_back<'a, R: Real, C: Cell<R>>(
     cell: &mut C,
     at: impl Fn(usize) -> At + Sync + Send,

@@ -1,5 +1,5 @@
-//! Side embeddings: rows that a token's n-grams or structure name, projected onto the hidden width
-//! and added to the residual stream where their owner stage holds them (`recipe::kinds::side`).
+//! Side embeddings: rows that a token's n-grams or structure select, projected onto the hidden width and
+//! added to the residual stream on the stage that owns them (`recipe::kinds::side`).
 //!
 //! Every rank that holds them holds them whole and looks up its own tokens. An n-gram reaches back
 //! over any cut in time: ids are data, which each rank has, and no collective is needed. Nothing is
@@ -23,7 +23,7 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// Those that `stage` owns.
+    /// The side embeddings that `stage` owns.
     pub fn new(recipe: &Recipe, shelf: &Shelf, stage: OwnerStage) -> Sides {
         let mine = recipe.features.sides().filter(|(_, side)| side.stage == stage);
         Sides { place: Place::Side(stage), all: mine.map(|(name, side)| Side::new(name, side, shelf)).collect() }
@@ -40,7 +40,7 @@ impl Sides {
         Ok(())
     }
 
-    /// Transpose of [`Sides::forward`]; the stream's gradient passes unchanged.
+    /// Transpose of [`Sides::forward`]; the gradient of the stream itself passes unchanged.
     pub fn backward<R: Real>(&self, cx: &mut Cx<R>, tokens: &Tokens, dx: &Mat<R>) -> Result<()> {
         if self.all.is_empty() {
             return Ok(());
@@ -62,10 +62,10 @@ struct Side {
     tables: usize,
 }
 
-/// One lookup of a token: which rows it may find, and what of the token decides which.
+/// One lookup of a token: which rows of the tables it may select, and which tokens decide.
 struct Lookup {
     rows: Range<usize>,
-    /// Where it lands among the concatenated tables.
+    /// Which of the concatenated tables' columns it is added to.
     table: usize,
     component: usize,
     /// One odd factor for each token of the n-gram, the latest first.
@@ -73,9 +73,9 @@ struct Lookup {
     bias: u64,
 }
 
-/// Tokens that decide a lookup: the first half of the hash tables reads pairs, the other triples, as
-/// cppmega's `orders = (2, 3)`. Structure is a channel of its own in the data, which rehearsals do
-/// not have: it is read off the token alone.
+/// How many tokens decide a lookup: the first half of the hash tables reads pairs, the other triples, as
+/// cppmega's `orders = (2, 3)`. Structure is a channel of the data that rehearsals do not have; it is
+/// taken from the token alone.
 fn order(name: &str, side: &SideEmbedding, table: u64) -> usize {
     match name {
         "ngram_hash" if 2 * table < side.tables => 2,
@@ -98,8 +98,8 @@ impl Lookup {
         }
     }
 
-    /// The row for the token at a position: products of ids and factors, exclusive-or'd. Before the
-    /// beginning of a sequence ids are zero.
+    /// The row for the token at a position: exclusive-or of the products of ids and factors. Ids before
+    /// the start of a sequence are zero.
     fn row(&self, sequence: &[u32], position: usize) -> usize {
         let id = |back: usize| position.checked_sub(back).map_or(0, |at| u64::from(sequence[at]));
         let products = self.factors.iter().enumerate().map(|(back, factor)| factor.wrapping_mul(id(back)));
@@ -120,8 +120,8 @@ impl Side {
         }
     }
 
-    /// Visits every lookup of this rank's own tokens: the token's row of the stream, and the row of
-    /// the table it finds.
+    /// Calls `visit(row of the stream, lookup, row of the table)` for every lookup of this rank's own
+    /// tokens.
     fn each(&self, rank: &Rank, tokens: &Tokens, mut visit: impl FnMut(usize, &Lookup, usize)) {
         let own = rank.shard_positions().into_iter().flat_map(|at| tokens.sequences.iter().map(move |s| (at, s)));
         for (row, (position, sequence)) in own.enumerate() {
@@ -137,7 +137,7 @@ impl Side {
         self.scales.map_or(R::ONE, |scales| weights[scales.0].data[lookup.component])
     }
 
-    /// What tokens find, components summed and tables side by side.
+    /// Rows that tokens select: components summed, tables side by side.
     fn found<R: Real>(&self, cx: &Cx<R>, tokens: &Tokens) -> Mat<R> {
         let mut found = Mat::zeros(cx.sizes.shard, self.tables * self.dim);
         self.each(cx.rank, tokens, |row, lookup, at| {

@@ -29,13 +29,13 @@ pub(crate) struct Ssd<R> {
     pub dskip: Vec<R>,
 }
 
-/// What a chunk of one head comes to before any product.
+/// Terms of a chunk of one head that do not depend on the state before it.
 struct Chunk<R> {
     /// `dt · x` of every token.
     u: Vec<R>,
     /// `C Bᵀ` under the decays.
     mix: Vec<R>,
-    /// What is left at each token of what entered, and at the end of what each token brought.
+    /// Decay from the start of the chunk to each token, and from each token to the end.
     since: Vec<R>,
     until: Vec<R>,
 }
@@ -46,11 +46,11 @@ pub(crate) struct Back<R> {
     du: Vec<R>,
     db: Vec<R>,
     dc: Vec<R>,
-    /// Of the sums of decays.
+    /// Gradients of the running sums of decays.
     dsums: Vec<R>,
 }
 
-/// `count` rows of `width` numbers, multiplied row by row.
+/// The rows of a view, each multiplied by its factor.
 fn scaled<R: Real>(from: View<R>, by: &[R]) -> Vec<R> {
     from.lines().zip(by).flat_map(|(row, s)| row.iter().map(move |v| *v * *s)).collect()
 }
@@ -68,7 +68,7 @@ impl<R: Real> Ssd<R> {
         self.places(head).map(|columns| rows.view(&self.xbc, columns))
     }
 
-    /// `exp` of the decay between tokens `s ≤ t`, row by row; nothing above the diagonal.
+    /// `exp` of the decay from token `s` to token `t`, zero where `s > t`; and the running sums.
     fn decays(&self, rows: Rows, head: usize) -> (Vec<R>, Vec<R>) {
         let mut sum = R::ZERO;
         let sums: Vec<R> = (rows.iter())
@@ -85,7 +85,7 @@ impl<R: Real> Ssd<R> {
         (sums, kept)
     }
 
-    /// The chunk's own terms; `kept` becomes them in place.
+    /// The chunk's own terms; the decays in `kept` are overwritten by them.
     fn chunk(&self, rows: Rows, head: usize, sums: &[R], mut kept: Vec<R>, room: &mut Vec<R>) -> Chunk<R> {
         let [x, b, c] = self.inputs(rows, head);
         room.resize(kept.len().max(room.len()), R::ZERO);
@@ -160,7 +160,7 @@ impl<R: Real> Cell<R> for Ssd<R> {
             .collect();
         multiply(&mut du, width, Write::Add, R::ONE, mix.t(), dy);
 
-        // Of the decays: each output gains by them, and each input loses, what passes between.
+        // Gradients of the decays: a decay scales what passes from `s` to `t`.
         let scores = &mut room[..len * len];
         multiply(scores, len, Write::Replace, R::ONE, dy, u.t());
         wide(|| dscores.iter_mut().zip(scores.iter()).for_each(|(k, s)| *k *= *s));
@@ -214,7 +214,7 @@ impl<R: Real> Cell<R> for Ssd<R> {
 }
 
 impl<R: Real> Ssd<R> {
-    /// Gradients of the steps and of the rate of decay: a sum's gradient is that of all its terms.
+    /// Gradients of the steps and of the decay rate: a running sum's gradient goes to all its terms.
     fn steps_back(&mut self, rows: Rows, head: usize, own: &[R], dsums: &[R]) {
         let mut later = R::ZERO;
         for (t, row) in rows.iter().enumerate().rev() {

@@ -1,6 +1,6 @@
-//! The index of a checkpoint: which run and recipe it is of, and for every tensor where the pieces
-//! lie. It is written last, carries a checksum of itself, and is believed in nothing: every name and
-//! number is checked before a file is opened or memory taken for it.
+//! The index of a checkpoint: which run and recipe it is of, and for every tensor where its pieces lie.
+//! It is written last and carries a checksum of itself. When it is read nothing in it is trusted: every
+//! name and number is checked before a file is opened or memory taken for it.
 
 use super::files;
 use super::region::Region;
@@ -87,11 +87,11 @@ impl Entry {
     }
 }
 
-/// Under which layout it was written: for people; loading does not ask.
+/// The layout a checkpoint was written under: for people to read; loading does not look at it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Written {
-    /// Ranks.
+    /// Ranks that wrote it.
     pub world: u64,
     /// The layout as flags.
     pub flags: String,
@@ -126,7 +126,7 @@ struct Version {
 #[serde(deny_unknown_fields)]
 struct Sealed {
     schema: u64,
-    /// CRC-32 of `index`, written as compact JSON.
+    /// CRC-32 of `index` as compact JSON.
     crc32: u32,
     index: Index,
 }
@@ -134,7 +134,7 @@ struct Sealed {
 /// What may differ between runs of one model: where the recipe comes from, and how long sequences are.
 const FREE: [&str; 2] = ["source = ", "sequence = "];
 
-/// What a recipe is to a checkpoint: the lines that describe it, and with them the model.
+/// The lines of a recipe that must be equal for a checkpoint to load: all but [`FREE`].
 pub(super) fn identity(recipe: &recipe::Recipe) -> Vec<String> {
     let is_model =
         |line: &&str| !line.is_empty() && !line.starts_with('#') && !FREE.iter().any(|f| line.starts_with(f));
@@ -228,7 +228,7 @@ impl Index {
 }
 
 impl Piece {
-    /// Refuses a piece that cannot be true; gives its number of elements.
+    /// Refuses a piece that cannot belong to the tensor; gives its number of elements.
     fn check(&self, path: &str, shape: &[u64], size: u64) -> Result<u64, Finding> {
         let fits = self.at.0.len() == shape.len() && self.at.0.iter().zip(shape).all(|(r, n)| r.end <= *n);
         let elements = self.at.checked_elements().filter(|n| fits && *n > 0);

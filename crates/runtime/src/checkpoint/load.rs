@@ -29,7 +29,7 @@ pub(super) fn load<R: Real>(folder: &Path, trainer: &mut Trainer<R>, recipe: &Re
 
 type Read<R> = (Index, Vec<(Slot, Vec<R>)>, u64);
 
-/// Reads every slot of this rank, and counts the bytes.
+/// Reads every slot of this rank; counts the bytes read.
 fn read<R: Real>(folder: &Path, trainer: &Trainer<R>, recipe: &Recipe) -> Result<Read<R>> {
     let index = Index::read(folder)?;
     index.check_recipe(recipe)?;
@@ -124,7 +124,7 @@ impl Reader<'_> {
         Ok(values)
     }
 
-    /// Reads a piece whole, since only the whole has a checksum.
+    /// Reads a piece whole, since the checksum is that of the whole piece.
     fn piece<R: Real>(&mut self, path: &str, piece: &Piece) -> Result<Vec<R>> {
         let name = &piece.file;
         let needs = format!("`{path}` {} needs it", piece.at);

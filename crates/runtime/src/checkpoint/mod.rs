@@ -30,8 +30,8 @@ use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-/// Elements of a piece. What several ranks hold is dealt out in pieces that are not cut below the
-/// first; and a reader must read a piece whole to trust it, so none is larger than the second.
+/// Least and most elements of a piece. What several ranks hold is dealt out among them in pieces of at
+/// least the first; a reader must read whole pieces to check them, so none is larger than the second.
 const PIECE: RangeInclusive<u64> = 1 << 12..=1 << 18;
 
 const PREFIX: &str = "step-";
@@ -135,7 +135,8 @@ fn step_of(name: &str) -> Option<u64> {
     (name == format!("{PREFIX}{step}")).then_some(step)
 }
 
-/// Gives a rank's own outcome where all succeeded or it failed itself, and names who failed elsewhere.
+/// A rank's own outcome where all succeeded or it failed itself; otherwise a finding that names the
+/// ranks that failed.
 fn agree<T>(comm: &Comm, name: &'static str, outcome: Result<T>) -> Result<T> {
     let world = Group::new(0..comm.world());
     let flags = comm.all_gather(&world, Call::new("world", name), vec![u64::from(outcome.is_err())])?;

@@ -1,5 +1,5 @@
-//! Boxes of a tensor in logical coordinates. A part of any rank under any layout is a few boxes, and
-//! so is any run of it; two layouts meet where their boxes do.
+//! Boxes of a tensor in logical coordinates. What any rank holds under any layout is a few boxes, so
+//! that two layouts exchange state by intersecting theirs.
 
 use layout::ownership::Part;
 use serde::{Deserialize, Serialize};
@@ -50,14 +50,14 @@ impl Region {
         self.shape().iter().product()
     }
 
-    /// What two regions of one tensor share.
+    /// The intersection of two regions of one tensor.
     pub fn meet(&self, other: &Region) -> Option<Region> {
         let dims = self.0.iter().zip(&other.0).map(|(a, b)| a.start.max(b.start)..a.end.min(b.end));
         let dims: Vec<Range<u64>> = dims.collect();
         dims.iter().all(|r| r.start < r.end).then_some(Region(dims))
     }
 
-    /// Whether a part holds all of it.
+    /// Whether a part contains it.
     pub fn is_in(&self, part: &Part) -> bool {
         self.0.iter().zip(&part.dims).all(|(r, held)| held.iter().any(|h| h.start <= r.start && r.end <= h.end))
     }
@@ -69,8 +69,8 @@ impl Region {
         out
     }
 
-    /// Cut in half along its longest dimension, and so on, into boxes of at most `most` elements:
-    /// tiles, of which a layout that cuts rows or columns in halves needs few it does not hold.
+    /// Halves it along its longest dimension, again and again, into boxes of at most `most` elements. A
+    /// layout that cuts rows or columns in halves then reads few boxes that it needs only in part.
     pub fn halves(&self, most: u64) -> Vec<Region> {
         let longest = (0..self.0.len()).rev().max_by_key(|d| self.0[*d].end - self.0[*d].start);
         let Some(dim) = longest.filter(|_| self.elements() > most.max(1)) else { return vec![self.clone()] };
@@ -84,8 +84,8 @@ impl Region {
         [half(start..middle), half(middle..end)].concat()
     }
 
-    /// Where the rows of `inner` start among this region's elements in the order they are stored,
-    /// each a run of `inner`'s last dimension.
+    /// For every run of `inner` along its last dimension, where it starts among this region's elements
+    /// in stored order.
     pub fn rows(&self, inner: &Region) -> Vec<u64> {
         let mut starts = vec![0];
         for (d, (outer, inner)) in self.0.iter().zip(&inner.0).enumerate() {
@@ -106,7 +106,7 @@ impl Region {
     }
 }
 
-/// Boxes of a row-major run over `dims`, behind fixed outer ranges.
+/// Adds the boxes of a row-major run over `dims` to `out`, with `outer` as their leading ranges.
 fn cut(dims: &[Range<u64>], run: Range<u64>, outer: &mut Vec<Range<u64>>, out: &mut Vec<Region>) {
     if run.is_empty() {
         return;
@@ -167,7 +167,7 @@ pub fn split(part: &Part, local: &Region) -> Vec<Region> {
     out.into_iter().map(Region).collect()
 }
 
-/// The same box in the local coordinates of a part that holds it.
+/// The same box in the local coordinates of a part that contains it.
 pub fn local(part: &Part, region: &Region) -> Region {
     let along = |(ranges, wanted): (&Vec<Range<u64>>, &Range<u64>)| {
         let mut start = 0;

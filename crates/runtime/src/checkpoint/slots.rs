@@ -1,6 +1,5 @@
-//! Where a rank keeps the state of its parameters, and which of it the rank answers for in a
-//! checkpoint. Parts come from the ownership table and runs from the flat buffers; nothing is
-//! decided twice here.
+//! Where a rank keeps the state of its parameters, and which of it the rank writes into a checkpoint.
+//! Parts come from the ownership table and runs from the flat buffers; nothing is decided anew here.
 
 use super::files;
 use super::region::{self, Region};
@@ -32,9 +31,9 @@ pub(super) struct Slot {
     pub kind: Kind,
     pub id: Id,
     flat: usize,
-    /// Elements of the rank's part that it holds, in the order of the part.
+    /// Which elements of the rank's part they are, in the order of the part.
     pub local: Range<usize>,
-    /// Where they lie in what stores them.
+    /// Where they lie in the matrix or buffer that stores them.
     at: Range<usize>,
 }
 
@@ -103,11 +102,11 @@ fn regions<R: Real>(trainer: &Trainer<R>, id: Id, local: &Range<usize>, shape: &
     all.iter().filter_map(|r| r.meet(&Region::whole(shape))).collect()
 }
 
-/// Who writes what: replicas share out a flat buffer as ZeRO would, under every stage; what several
-/// ranks hold even so (whole tensors on the tensor axis, shared heads, copies on other stages) is
-/// dealt out among those holders.
+/// Which rank writes what. Replicas divide a flat buffer as ZeRO would, under every stage; what several
+/// ranks hold even so (tensors that tp does not cut, shared heads, copies on other stages) is dealt out
+/// among those holders.
 pub(super) struct Duty {
-    /// Of the parameter at hand: ranks at this rank's place among replicas, with their parts.
+    /// Ranks at this rank's place among replicas that hold the current parameter, with their parts.
     holders: Vec<(usize, Part)>,
     me: usize,
     /// Fewest elements worth dealing out, and most elements of a piece.
@@ -142,8 +141,8 @@ impl Duty {
         by_segment.flat_map(|r| self.mine(&r, &tensor.path)).collect()
     }
 
-    /// This rank's share of a region, as pieces that its holders take in turn. Who is first follows
-    /// from what all of them know, the name of the region, so that small ones are dealt out evenly.
+    /// The pieces of a region that this rank writes. Holders take pieces in turn; who starts follows
+    /// from a hash of the region's name, so that small regions are spread evenly without talking.
     fn mine(&self, region: &Region, path: &str) -> Vec<Region> {
         let holders: Vec<usize> = self.holders.iter().filter(|(_, p)| region.is_in(p)).map(|(r, _)| *r).collect();
         let Some(place) = holders.iter().position(|r| *r == self.me) else { return Vec::new() };
@@ -155,8 +154,8 @@ impl Duty {
     }
 }
 
-/// A whole tensor, cut where its segments end: other degrees cut within segments, so that pieces
-/// within one are cut where they are.
+/// A whole tensor, cut where its segments end, so that no piece spans two segments: other degrees cut
+/// within segments.
 fn segments(tensor: &Tensor) -> Part {
     let ranges = tensor.dims.iter().map(|dim| {
         let mut end = 0;

@@ -1,17 +1,17 @@
-//! One rank's whole tensors, and how far a part of a split run is from them.
+//! Whole tensors of the run on one rank, and how far a rank's part in the split run is from them.
 
 use crate::mat::Mat;
 use crate::params::{Shelf, global_indices};
 use crate::real::Real;
 use std::collections::HashMap;
 
-/// Whole tensors by path, with the size differences are relative to.
+/// Whole tensors by path, each with the magnitude that differences are relative to.
 pub(super) struct Wholes {
     tensors: HashMap<String, (Vec<f64>, f64)>,
 }
 
-/// A tensor whose values are all this much smaller than the largest of any is compared on that
-/// scale: what is left of it is rounding of the others.
+/// A tensor whose values are all smaller than this times the largest of any tensor is compared on that
+/// scale, since what is left of it is rounding of the others.
 const FLOOR: f64 = 1e-3;
 
 impl Wholes {

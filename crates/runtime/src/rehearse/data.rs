@@ -1,4 +1,4 @@
-//! What a rehearsal learns from.
+//! Training data of a rehearsal.
 
 use crate::params::hash;
 use crate::train::Batch;
@@ -14,11 +14,11 @@ pub enum Source {
     Text(Vec<u8>),
 }
 
-/// Tokens of a text: its bytes.
+/// Vocabulary of a text: one token for each value of a byte.
 pub const BYTES: u64 = 256;
 
 impl Source {
-    /// The sequences of a step: the same for every layout of the same global batch and sequence.
+    /// The sequences of a step; they depend on global batch and sequence length, not on the layout.
     pub(super) fn batch(&self, recipe: &Recipe, layout: &Layout, seed: u64, step: u64) -> Batch {
         let Source::Text(text) = self else { return Batch::synthetic(recipe, layout, seed, step) };
         let ahead = recipe.features.mtp().map_or(0, |mtp| mtp.depth);

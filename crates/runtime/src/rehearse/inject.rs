@@ -1,4 +1,4 @@
-//! Faults to make on purpose, as typed.
+//! Faults that `--inject` makes on purpose.
 
 use crate::blocks::Tilt;
 use comm::{Comm, Fault};
@@ -7,31 +7,30 @@ use layout::Layout;
 use recipe::{Mixer, Recipe};
 use std::time::Duration;
 
-/// What goes wrong.
+/// One fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Inject {
     /// A rank dies.
     Die(At),
-    /// A rank brings the wrong format to a call.
+    /// A rank brings another number format to a call than the rest of its group.
     Dtype(At),
     /// What a rank sends in one call never arrives.
     Drop(At),
     /// One expert gets this many times its share of tokens.
     Skew(f64),
-    /// An expert that gets no tokens.
+    /// An expert that gets no token.
     ZeroExpert(u64),
 }
 
-/// A rank at the beginning of a step; steps count from zero.
+/// A rank, and the step (from zero) at whose beginning the fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
-    /// The rank.
     pub rank: usize,
-    /// The step.
     pub step: u64,
 }
 
-/// How long a drop outlives the deadline, so that whoever waits for it is the one who speaks.
+/// How much longer than the deadline a dropped message is held back, so that the ranks that wait for it
+/// run into the deadline first and name it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Inject {
@@ -58,7 +57,7 @@ impl Inject {
         }
     }
 
-    /// Why it cannot be made here, if it cannot.
+    /// Why the fault cannot be made under this recipe and layout, if it cannot.
     pub(super) fn refuse(&self, recipe: &Recipe, layout: &Layout, steps: u64) -> Option<Finding> {
         let refuse = |message: String| Some(Finding::error("rehearse/inject", Blame::Usage, "inject", message));
         let moe = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe));
@@ -99,7 +98,7 @@ impl Inject {
         }
     }
 
-    /// How it makes routers choose, if it does.
+    /// The routing fault it asks for, if it is one.
     pub(super) fn tilt(&self, recipe: &Recipe) -> Option<Tilt> {
         let moe = recipe.moe.as_ref()?;
         match *self {
@@ -111,11 +110,12 @@ impl Inject {
         }
     }
 
-    /// Strikes if its time has come.
+    /// Makes the fault if it is due on this rank in this step.
     pub(super) fn strike(&self, comm: &Comm, step: u64, deadline: Duration) {
         let now = |at: &At| at.rank == comm.rank() && at.step == step;
         match self {
-            // Unwinds without the panic hook: nothing is wrong with this program.
+            // Unwinds without the panic hook, which would print a backtrace for a death that was asked
+            // for.
             Inject::Die(at) if now(at) => std::panic::resume_unwind(Box::new("killed by --inject")),
             Inject::Dtype(at) if now(at) => comm.arm(Fault::Dtype),
             Inject::Drop(at) if now(at) => comm.arm(Fault::Drop { late: deadline + PATIENCE }),

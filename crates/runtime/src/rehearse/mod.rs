@@ -27,9 +27,9 @@ use units::named;
 named! {
     /// The numbers a rehearsal computes with.
     pub enum Number {
-        /// 32 bits: differences are rounding's, up to one in ten thousand.
+        /// 32 bits: differences up to one in ten thousand are rounding.
         F32 = "f32",
-        /// 64 bits: differences beyond one in a thousand million are mistakes.
+        /// 64 bits: differences above one in a thousand million are mistakes.
         F64 = "f64",
     }
 }
@@ -54,37 +54,37 @@ named! {
     }
 }
 
-/// Steps whose losses and weights are held to the tolerance. Training amplifies rounding step by
-/// step, and experts are chosen by comparison; a longer run shows its curves, and is judged here.
+/// Steps whose losses and weights must be within the tolerance. Training amplifies rounding step by
+/// step, and experts are chosen by comparison; of a longer run the later steps are shown and not judged.
 pub const JUDGED_STEPS: u64 = 5;
 
-/// What is asked for.
+/// Everything a user asks of a rehearsal.
 pub struct Ask<'a> {
     /// The recipe at full size.
     pub recipe: &'a Recipe,
     /// The layout.
     pub request: &'a LayoutRequest,
-    /// Sizes insisted on.
+    /// Sizes the user insists on; the others are chosen.
     pub dims: Dims,
     /// Training steps.
     pub steps: u64,
-    /// Numbers.
+    /// Number format to compute in.
     pub number: Number,
-    /// Of initial weights and data.
+    /// Seed of initial weights and data.
     pub seed: u64,
-    /// What is learned.
+    /// Training data.
     pub source: Source,
-    /// What goes wrong.
+    /// A fault to make.
     pub inject: Option<Inject>,
-    /// How long a rank waits for another.
+    /// How long a rank waits for another before the run ends.
     pub deadline: Duration,
     /// What ranks are.
     pub ranks: Ranks,
 }
 
-/// Small models learn faster than large ones. AdamW divides by its epsilon where a gradient is
-/// nothing but rounding; a larger one keeps that rounding from becoming whole steps in f32.
-/// Otherwise the usual values.
+/// Usual values but for two: a higher learning rate, since small models learn faster; and a larger
+/// epsilon of AdamW, which divides by it where a gradient is nothing but rounding, and would turn that
+/// rounding into whole steps in f32.
 fn settings(number: Number) -> Settings {
     let epsilon = match number {
         Number::F32 => 1e-4,

@@ -1,26 +1,27 @@
-//! What a rehearsal comes to.
+//! Results of a rehearsal.
 
 use super::{JUDGED_STEPS, Number, compare};
 use crate::report::{AxisLine, MemoryLine, PhaseLine, StepHeld};
 use diag::Finding;
 use layout::activations::Dealing;
 
-/// What one rank came to, in numbers only, so that it travels between processes.
+/// Results of one rank, in numbers only, so that they can be sent between processes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RankOutcome {
     pub losses: Vec<f64>,
-    /// By row of the ownership table.
+    /// Differences from the run on one rank, by row of the ownership table.
     pub gradients: Vec<f64>,
     pub weights: Vec<f64>,
-    /// Bytes of the first step by axis, as [`crate::report::moved`] has them, and its routing.
+    /// Bytes of the first step by axis, in the order of [`crate::report::AXES`], and where tokens were
+    /// routed in it.
     pub moved: Vec<u64>,
     pub routing: Dealing,
-    /// Of the step in which the most was kept.
+    /// Of the step in which this rank kept the most for backward.
     pub held: StepHeld,
 }
 
 impl RankOutcome {
-    /// End to end, each behind its length. Counts of bytes are exact up to 2^53.
+    /// All numbers in one list, each part after its length. Counts of bytes are exact up to 2^53.
     pub fn encode(&self) -> Vec<f64> {
         let counts = |v: &[u64]| v.iter().map(|n| *n as f64).collect::<Vec<_>>();
         let all = [
@@ -54,13 +55,13 @@ impl RankOutcome {
     }
 }
 
-/// What was held and where tokens went as counts, and back.
+/// Encoding of what was held and of routing as counts, and back.
 mod travel {
     use crate::report::HeldInPhase;
     use layout::activations::{Dealing, Routed};
     use ledger::shardwright::{Held, Phase};
 
-    /// Each phase by its number, its lines, and its peak behind whether there is one.
+    /// For each phase its number, its lines, and whether there is a peak and which.
     pub fn phases(phases: &[HeldInPhase]) -> Vec<u64> {
         let one = |p: &HeldInPhase| {
             let Held { weights, gradients, sums, optimizer, saved } = p.held;
@@ -80,7 +81,7 @@ mod travel {
         counts.as_chunks::<8>().0.iter().filter_map(one).collect()
     }
 
-    /// Each block by its microbatch, its chunk and its rows.
+    /// For each block its microbatch, its chunk and its rows.
     pub fn dealing(dealing: &Dealing) -> Vec<u64> {
         let pass = |((microbatch, chunk), blocks): (&(u32, u32), &Vec<Routed>)| {
             let at = [u64::from(*microbatch), u64::from(*chunk)];
@@ -128,17 +129,17 @@ pub struct Worst {
 /// How far the split run is from one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parity {
-    /// The largest that passes.
+    /// The largest difference that passes.
     pub tolerance: f64,
     /// Steps whose losses and weights are judged.
     pub steps: u64,
     /// Largest relative difference of the judged losses.
     pub loss: f64,
-    /// The same over all steps: how rounding grew.
+    /// The same over all steps, judged or not: how rounding grew.
     pub drift: f64,
     /// Tensors by how far the first step's gradient is off, worst first.
     pub gradients: Vec<Worst>,
-    /// Tensors by how far the weights are off behind the judged steps, worst first.
+    /// Tensors by how far the weights are off after the judged steps, worst first.
     pub weights: Vec<Worst>,
 }
 
@@ -162,7 +163,7 @@ impl Parity {
 /// Tokens that chose each expert of a layer, over all steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Which of the model's expert layers, in the order of depth.
+    /// Index among the model's expert layers, in the order of depth.
     pub layer: usize,
     /// By expert.
     pub tokens: Vec<u64>,
@@ -192,23 +193,23 @@ pub struct Rehearsal {
 /// How the run ended on some ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ending {
-    /// The ranks.
+    /// Ranks with this ending, ascending.
     pub ranks: Vec<usize>,
-    /// Why.
+    /// Why it ended there.
     pub finding: Finding,
 }
 
-/// What a rehearsal comes to.
+/// How a rehearsal ended.
 pub enum Outcome {
-    /// It ran.
+    /// It ran to its end.
     Ran(Box<Rehearsal>),
     /// It ended early: why, by rank, and after how many seconds.
     Ended(Vec<Ending>, f64),
-    /// Another process reports.
+    /// This process is not the one that reports.
     Elsewhere,
 }
 
-/// Ranks that ended alike, together.
+/// Groups ranks that ended with the same finding.
 pub fn endings(results: &[(usize, Option<Finding>)]) -> Vec<Ending> {
     let mut out: Vec<Ending> = Vec::new();
     for (rank, finding) in results {
@@ -221,7 +222,7 @@ pub fn endings(results: &[(usize, Option<Finding>)]) -> Vec<Ending> {
     out
 }
 
-/// What one rank is compared with, besides tensors.
+/// What the split run is compared with, besides tensors.
 pub(super) struct Expected {
     pub losses: Vec<f64>,
     pub seconds: f64,
@@ -233,7 +234,7 @@ pub(super) struct Expected {
     pub number: Number,
 }
 
-/// Joins what the ranks came to.
+/// Combines the results of all ranks into one.
 pub(super) fn join(ranks: &[RankOutcome], expected: Expected, seconds: f64) -> Rehearsal {
     let Expected { losses: one, traffic, memory, phases, paths, number, .. } = expected;
     let worst = |pick: fn(&RankOutcome) -> &Vec<f64>| {

@@ -1,4 +1,5 @@
-//! From what was asked to a small recipe, the layout to rehearse, and the one rank to compare with.
+//! From what was asked to a small recipe, the layout to rehearse, and the layout of one rank to compare
+//! with.
 
 use super::{Ask, Source, data};
 use crate::shrink::{Change, Dim, Dims, shrink};
@@ -6,20 +7,20 @@ use diag::{Blame, Finding};
 use layout::{Checked, Engine, Layout, LayoutRequest, ZeroStage, check};
 use recipe::Recipe;
 
-/// Ranks that one machine rehearses: threads far beyond its cores only wait for one another.
+/// Most ranks that one machine rehearses: threads far beyond its cores only wait for one another.
 pub const MOST_RANKS: u64 = 64;
 
-/// A rehearsal about to begin.
+/// A rehearsal that is ready to run.
 pub struct Prepared {
     /// The small recipe, as its mode runs it.
     pub recipe: Recipe,
-    /// The layout.
+    /// The layout to rehearse.
     pub layout: Layout,
-    /// The same steps on one rank.
+    /// The layout on one rank that takes the same steps.
     pub one: Layout,
-    /// What came down.
+    /// Sizes that were made smaller.
     pub changes: Vec<Change>,
-    /// What the user should know of all this.
+    /// Notes and warnings for the user.
     pub notes: Vec<Finding>,
 }
 
@@ -41,8 +42,8 @@ pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
     let (small_recipe, layout) = legal(check(&small.recipe, &small.request))?;
     let alone = LayoutRequest {
         world: Some(1),
-        // Microbatches are summed one by one, in the order in which replicas are: without this the
-        // products of all run into one sum, and rounding differs from the first step.
+        // Adds gradients microbatch by microbatch, in the order in which replicas are added. Without it
+        // the products of all microbatches go into one sum, and rounding differs from the first step on.
         zero: Some(ZeroStage::Two),
         micro_batch: Some(layout.micro_batch),
         global_batch: Some(layout.global_batch),
@@ -65,7 +66,7 @@ fn legal(checked: Checked) -> Result<(Recipe, Layout), Vec<Finding>> {
     }
 }
 
-/// The sizes asked for; a text needs a token a byte, whatever was asked.
+/// The sizes asked for; a text needs 256 tokens, whatever was asked.
 fn dims(ask: &Ask) -> Dims {
     let mut dims = ask.dims.clone();
     if matches!(ask.source, Source::Text(_)) && !dims.0.iter().any(|(d, v)| *d == Dim::Vocab && *v >= data::BYTES) {
@@ -75,9 +76,9 @@ fn dims(ask: &Ask) -> Dims {
     dims
 }
 
-/// Under context parallelism this engine's recurrent mixers hand their state on, whether or not the
-/// recipe says that another implementation does. Where no engine was named, the one that will train
-/// may not, and `check` without an engine refuses for it.
+/// Under context parallelism the recurrent mixers of this engine hand their state on even where the
+/// recipe says that its own implementation does not. Where no engine was named, the one that will train
+/// may not, so the finding of `check` is shown as a note.
 fn carried(ask: &Ask) -> Vec<Finding> {
     if ask.request.engine.is_some() {
         return Vec::new();

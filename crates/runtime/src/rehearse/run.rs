@@ -1,4 +1,4 @@
-//! The runs: one rank first, whose tensors are what all ranks are compared with.
+//! Runs a rehearsal: on one rank first, whose tensors all ranks are then compared with.
 
 use super::compare::Wholes;
 use super::outcome::{Expected, Outcome, RankOutcome, endings, join};
@@ -21,8 +21,8 @@ pub fn rehearse(
     rehearse_over(ask, prepared, Over::Threads, watch)
 }
 
-/// The same where this process is one of the ranks, and its end of the world is `comm`. What goes
-/// wrong between ranks is an error here: whoever runs the processes knows how each of them ended.
+/// The same where this process is one of the ranks and `comm` connects it to the others. A failure
+/// between ranks is an error here, since whoever started the processes knows how each of them ended.
 pub fn rehearse_between(
     ask: &Ask,
     prepared: &Prepared,
@@ -32,7 +32,7 @@ pub fn rehearse_between(
     rehearse_over(ask, prepared, Over::Processes(comm), watch)
 }
 
-/// What ranks are here.
+/// How ranks are run.
 #[derive(Clone, Copy)]
 enum Over<'a> {
     Threads,
@@ -51,7 +51,7 @@ fn rehearse_over(
     }
 }
 
-/// One rank's run.
+/// Results of the run on one rank.
 struct Reference {
     gradients: Wholes,
     weights: Wholes,
@@ -81,7 +81,8 @@ fn run<R: Real>(
     }
     let failed: Vec<_> = results.iter().enumerate().map(|(rank, r)| (rank, r.as_ref().err().cloned())).collect();
     let endings = endings(&failed);
-    // What the runtime has not is refused by every rank before its first call: nothing went wrong.
+    // What the runtime cannot run is refused by every rank before its first call: that is a refusal, not
+    // a run that ended.
     if let [ending] = &endings[..]
         && ending.finding.blame == Blame::Engine
     {
@@ -103,7 +104,7 @@ fn run<R: Real>(
     Ok(Outcome::Ran(Box::new(join(&ranks, expected, seconds))))
 }
 
-/// Everything on one rank.
+/// Runs everything on one rank.
 fn reference<R: Real>(ask: &Ask, prepared: &Prepared, watch: &(dyn Fn(u64) + Sync)) -> Result<Reference> {
     let since = Instant::now();
     let comm = threads::alone();
@@ -126,7 +127,7 @@ fn reference<R: Real>(ask: &Ask, prepared: &Prepared, watch: &(dyn Fn(u64) + Syn
     Ok(Reference { gradients, weights, losses, load: trainer.load(), seconds: since.elapsed().as_secs_f64() })
 }
 
-/// The same on one of the ranks.
+/// Runs the same steps as one of the ranks.
 fn rank<R: Real>(
     ask: &Ask,
     prepared: &Prepared,
@@ -154,7 +155,7 @@ fn rank<R: Real>(
             out.moved = report::moved(&comm.traffic().all());
             out.routing = trainer.last().routing.clone();
         }
-        // Shown is the step in which microbatches kept the most.
+        // Reported is the step in which microbatches kept the most.
         if step == 0 || trainer.last().saved() > out.held.saved() {
             out.held = trainer.last().clone();
         }
@@ -172,7 +173,7 @@ fn rank<R: Real>(
 
 type Results = Vec<Result<RankOutcome>>;
 
-/// Ranks as processes: every process has the same reference, and all numbers meet on all.
+/// Every process computes the same reference run, and all get everyone's results.
 fn processes(comm: &Comm, body: impl Fn(&Comm) -> Result<RankOutcome>) -> Result<Results> {
     let mine = body(comm)?.encode();
     let call = Call::new("world", "what ranks came to");

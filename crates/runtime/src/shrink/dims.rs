@@ -1,4 +1,4 @@
-//! Sizes by name: what `--dims` may set, and what a report says came down.
+//! Sizes of a recipe by name: what `--dims` may set, and what a report lists as made smaller.
 
 use diag::{Blame, Finding, did_you_mean};
 use layout::{Checked, LayoutRequest};
@@ -38,7 +38,7 @@ named! {
         MambaHeads = "mamba_heads",
         /// Mamba groups.
         MambaGroups = "mamba_groups",
-        /// State of a Mamba head's element.
+        /// State of one element of a Mamba head.
         State = "state",
         /// Recurrent heads.
         RecurrentHeads = "recurrent_heads",
@@ -51,7 +51,7 @@ named! {
     }
 }
 
-/// Sizes a user insists on.
+/// Sizes that the user insists on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dims(pub Vec<(Dim, u64)>);
 
@@ -78,7 +78,7 @@ fn unknown(name: &str) -> String {
 }
 
 impl Dim {
-    /// Its value, if the recipe has it in use.
+    /// Its value, unless the recipe does not use it.
     pub fn get(self, recipe: &Recipe, checked: &Checked) -> Option<u64> {
         use recipe::Mixer;
         let attention = recipe.attention().filter(|_| recipe.uses(Mixer::Attention));
@@ -164,7 +164,7 @@ fn gqa(recipe: &mut Recipe) -> Option<(&mut u64, &mut u64)> {
     }
 }
 
-/// Heads or channels, groups where there are, and state.
+/// Heads (or channels), groups if there are any, and state size.
 fn mamba(recipe: &mut Recipe) -> Option<(&mut u64, Option<&mut u64>, &mut u64)> {
     Some(match recipe.mamba.as_mut()? {
         Mamba::One(m) => (&mut m.inner, None, &mut m.state),

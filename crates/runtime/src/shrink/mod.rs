@@ -1,9 +1,9 @@
-//! A recipe made small enough to rehearse: the pattern, the ratios and everything divided by a
-//! layout stay as they are to that layout, and widths, depth, sequence and batch come down.
+//! Makes a recipe small enough to rehearse. The pattern, the ratios and whatever the layout divides stay
+//! as they are; widths, depth, sequence and batch become smaller.
 //!
-//! Legality is not reasoned about here: each size takes the smallest value that [`layout::check`]
-//! still accepts, with units shared out as before, and keeps its own where there is none. A size that
-//! legality does not look at goes to its target.
+//! Legality is not reasoned about here: each size takes the smallest value that [`layout::check`] still
+//! accepts with units shared as before, or stays as it is. A size that no rule looks at goes straight to
+//! its target.
 
 mod dims;
 
@@ -16,33 +16,33 @@ use recipe::kinds::mamba::Mamba;
 use recipe::{Layer, Mixer, Positions, Recipe};
 use std::collections::BTreeSet;
 
-/// Widths and counts a rehearsal aims at.
+/// Sizes to aim at.
 mod aim {
     pub const HIDDEN: u64 = 64;
     pub const VOCAB: u64 = 64;
     pub const SEQUENCE: u64 = 32;
-    /// Tokens of each part of the timeline; a convolution's tail must lie within one.
+    /// Tokens of each span of the sequence; a convolution's tail must lie within one.
     pub const PART: u64 = 4;
     pub const HEAD: u64 = 8;
     pub const STATE: u64 = 8;
     pub const LATENT: u64 = 16;
     pub const CHUNK: u64 = 8;
-    /// Heads that share one KV head or group, beyond which sharing is cut down too.
+    /// Query heads per KV head (or heads per group) above which their ratio is reduced too.
     pub const SHARING: u64 = 8;
     pub const TOP_K: u64 = 4;
     pub const EXPERTS: u64 = 8;
-    /// Microbatches kept, where a pipeline needs no more.
+    /// Microbatches, where the pipeline needs no more.
     pub const MICROBATCHES: u64 = 8;
-    /// Layers kept whole, whatever the pattern.
+    /// Models up to this many layers keep their depth.
     pub const DEPTH: usize = 16;
-    /// Layers of a deeper model at least.
+    /// Fewest layers of a deeper model.
     pub const LEAST_DEPTH: usize = 4;
 }
 
-/// One size that came down.
+/// One size that became smaller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which size.
+    /// Name of the size, as `--dims` spells it where it can be set.
     pub what: &'static str,
     /// As the recipe and layout have it.
     pub from: u64,
@@ -53,16 +53,16 @@ pub struct Change {
 /// A recipe and layout at rehearsal size.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
-    /// The recipe.
+    /// The small recipe, under the name of the large one.
     pub recipe: Recipe,
-    /// The request that asks for the same split of it.
+    /// The request for the same split of the small recipe.
     pub request: LayoutRequest,
-    /// What came down.
+    /// Sizes that differ from the recipe's own.
     pub changes: Vec<Change>,
 }
 
-/// Shrinks a recipe for a layout it is legal under; otherwise every finding that refuses it. Sizes
-/// in `dims` are taken as given, and refused by legality if it refuses them.
+/// Shrinks a recipe for a layout that is legal for it; otherwise gives the findings that refuse it.
+/// Sizes in `dims` are taken as they are, and may be refused.
 pub fn shrink(recipe: &Recipe, request: &LayoutRequest, dims: &Dims) -> Result<Shrunk, Vec<Finding>> {
     let full = check(recipe, request);
     if !full.is_legal() {
@@ -93,7 +93,7 @@ struct Shrinker {
     recipe: Recipe,
     request: LayoutRequest,
     full: layout::Layout,
-    /// How units are shared, which the small model must share too.
+    /// How units are shared out, which the small model must keep ([`sharing`]).
     sharing: BTreeSet<&'static str>,
 }
 
@@ -112,7 +112,7 @@ impl Shrinker {
         Shrinker { recipe: recipe.clone(), request, full: layout, sharing: sharing(full) }
     }
 
-    /// Takes the first of `values` that legality accepts, or leaves everything as it is.
+    /// Takes the first of `values` that is legal, or changes nothing.
     fn first<T>(&mut self, values: impl IntoIterator<Item = T>, set: impl Fn(&mut Recipe, &mut LayoutRequest, T)) {
         for value in values {
             let (mut recipe, mut request) = (self.recipe.clone(), self.request.clone());
@@ -126,9 +126,10 @@ impl Shrinker {
         }
     }
 
-    /// Whole periods, as many as the chunks need; of a long pattern without a period its beginning,
-    /// twice as long as it takes until every kind of layer has stood there. Boundaries name layers,
-    /// and so keep the depth. Where state runs up the depth there is an R block for it to run to.
+    /// Depth: whole periods of the pattern, as many as the chunks need; of a long pattern without a
+    /// period its beginning, twice as long as it takes for every kind of layer to occur. Explicit
+    /// boundaries name layers, so with them the depth stays. Where state runs up the depth at least two
+    /// R blocks stay.
     fn depth(&mut self, has_boundaries: bool) {
         let (layers, period) = (self.recipe.layers.clone(), self.recipe.pattern.period.len());
         let chunks = self.full.chunks() as usize;
@@ -149,7 +150,7 @@ impl Shrinker {
         });
     }
 
-    /// A sequence of whole parts: two a context rank, each divided over the tensor axis.
+    /// Sequence: two spans a context rank, each divisible over the tensor axis.
     fn sequence(&mut self) {
         let (tp, cp) = (self.full.tp.get(), self.full.cp.get());
         let step = 2 * cp * tp;
@@ -165,7 +166,7 @@ impl Shrinker {
             if let Some(dsa) = &mut recipe.features.dsa {
                 dsa.value.top_k = share(dsa.value.top_k);
             }
-            // Borders at which state runs up the depth must fall within every part.
+            // Borders at which state runs up the depth must fall inside every span.
             if let Some(every) = recipe.recurrent.as_mut().and_then(|r| r.depth_carry.as_mut()) {
                 let fits = |d: &u64| *d <= aim::PART.min(*every);
                 *every = units::divisors(sequence / (2 * cp)).into_iter().filter(fits).max().unwrap_or(1);
@@ -174,7 +175,7 @@ impl Shrinker {
                 *count = (*count).min(sequence);
             }
         });
-        // A padded vocabulary stays one that needs padding.
+        // A vocabulary that tp pads stays one that needs padding.
         let is_padded = self.full.padded_vocab(self.recipe.vocab) != self.recipe.vocab;
         let vocab = if is_padded { aim::VOCAB - 1 } else { aim::VOCAB.div_ceil(tp) * tp };
         let vocab = vocab.min(self.recipe.vocab);
@@ -305,7 +306,7 @@ impl Shrinker {
         }
     }
 
-    /// Fewer experts, with room for the choice and, where there were, several a rank.
+    /// Fewer experts, but at least `top_k`, and several a rank where there were several.
     fn experts(&mut self) {
         let Some(moe) = self.recipe.moe.clone() else { return };
         let top_k = moe.top_k.min(aim::TOP_K);
@@ -316,7 +317,7 @@ impl Shrinker {
         });
     }
 
-    /// Side tables with rows for every lookup.
+    /// Fewer rows in side tables, but at least one for each lookup.
     fn sides(&mut self) {
         self.first([()], |recipe, _, ()| {
             let sides = [&mut recipe.features.ngram_hash, &mut recipe.features.structure];
@@ -327,7 +328,7 @@ impl Shrinker {
         });
     }
 
-    /// Enough microbatches to fill and drain the pipeline once, of at most two sequences.
+    /// Enough microbatches to fill and drain the pipeline once, each of at most two sequences.
     fn batch(&mut self) {
         let (pp, before) = (self.full.pp.get(), self.full.microbatches);
         self.first([self.full.micro_batch.min(2)], |_, request, mbs| request.micro_batch = Some(mbs));
@@ -336,7 +337,7 @@ impl Shrinker {
     }
 }
 
-/// How units are shared out where there are fewer of them than ranks: in the same way as before.
+/// For every tensor with fewer units than ranks, how its units are shared.
 fn sharing(checked: &Checked) -> BTreeSet<&'static str> {
     let is_kept = |f: &&Finding| f.severity == Severity::Note && f.rule == "tp/kv-shared";
     let mut all: BTreeSet<&'static str> = checked.findings.iter().filter(is_kept).map(|f| f.rule).collect();
@@ -348,13 +349,13 @@ fn sharing(checked: &Checked) -> BTreeSet<&'static str> {
     all
 }
 
-/// Layers from the first until every kind of layer has stood among them.
+/// Layers from the first until every kind of layer has occurred.
 fn seen_all(layers: &[Layer]) -> usize {
     let first = |i: usize| layers[..i].iter().all(|l| *l != layers[i]);
     (0..layers.len()).filter(|i| first(*i)).max().map_or(0, |i| i + 1)
 }
 
-/// Drops attention layers that are no more from lists that name some.
+/// Removes attention layers that no longer exist from lists that name layers.
 fn keep_ordinals(recipe: &mut Recipe) {
     let count = recipe.count(Mixer::Attention);
     if let Some(window) = recipe.attention.as_mut().and_then(|a| a.window.as_mut()) {
@@ -363,20 +364,20 @@ fn keep_ordinals(recipe: &mut Recipe) {
     if let Some(dsa) = &mut recipe.features.dsa {
         let named = !dsa.value.layers.is_empty();
         dsa.value.layers.retain(|o| *o < count);
-        // No layer named means all of them, so that one stays named.
+        // An empty list means all layers, so one name is kept.
         if named && dsa.value.layers.is_empty() {
             dsa.value.layers.extend(count.checked_sub(1));
         }
     }
 }
 
-/// Widths from a target up to what it was, in steps that keep vectors whole.
+/// Widths from a target up to the original, in steps that keep vectors whole.
 fn up_from(target: u64, before: u64) -> impl Iterator<Item = u64> {
     (target..before).step_by(8).take(64)
 }
 
-/// Numbers of shared units and of units that share one, smallest first: divisors of what they
-/// were, at least two where there were two, sharing as it was unless it is far more than needed.
+/// Candidates for (shared units, units that share one), smallest first: divisors of the originals, at
+/// least two where there were two. The ratio stays unless it is far larger than needed.
 fn counts(shared: u64, sharing: u64) -> Vec<(u64, u64)> {
     let least = |n: u64| units::divisors(n).into_iter().filter(move |d| *d >= n.min(2)).collect::<Vec<_>>();
     let sharings = if sharing > aim::SHARING { least(sharing) } else { vec![sharing] };
@@ -386,7 +387,7 @@ fn counts(shared: u64, sharing: u64) -> Vec<(u64, u64)> {
     all
 }
 
-/// Every size a change may be reported of.
+/// Every size that a change is reported of.
 fn sizes(recipe: &Recipe, checked: &Checked) -> Vec<(&'static str, u64)> {
     let mut all: Vec<(&'static str, u64)> =
         Dim::ALL.iter().filter_map(|(name, dim)| dim.get(recipe, checked).map(|value| (*name, value))).collect();

@@ -1,6 +1,6 @@
-//! Tokens to the ranks that own their experts and back. Counts travel first, so that every buffer
-//! is as large as what comes; then rows; where experts are cut over the expert-tensor axis, its
-//! members gather each other's rows. The way back is the transpose of each, in reverse.
+//! Sends tokens to the ranks that own their experts, and back. Counts travel first, so that buffers have
+//! the size of what comes; then rows; ranks of the expert-tensor axis then gather each other's rows. The
+//! way back is the transpose of each, in reverse.
 
 use crate::mat::Mat;
 use crate::rank::Rank;
@@ -18,19 +18,19 @@ const ETP_OUT: Call = Call::new("etp", "out of experts");
 
 /// Who sends how many rows to whom, and in which order they are computed.
 pub(crate) struct Plan {
-    /// Rows this rank sends to each member of the expert axis, and gets from each.
+    /// Rows this rank sends to each member of the expert axis; below, rows it gets from each.
     send: Vec<usize>,
     receive: Vec<usize>,
     /// Rows each member of the expert-tensor axis brings.
     members: Vec<usize>,
-    /// Row of what came, for each row in the order of experts.
+    /// For each row sorted by expert, its index among the rows as they arrived.
     order: Vec<usize>,
     /// Rows of each local expert.
     pub per_expert: Vec<usize>,
 }
 
 impl Plan {
-    /// The plan for `counts` rows of each expert; owners hold equal runs of experts.
+    /// Plans the exchange of `counts` rows for each expert; each owner has an equal run of experts.
     pub fn new(rank: &Rank, counts: &[u64]) -> Result<Plan> {
         let (owners, experts) = (rank.ep.len(), counts.len());
         let local = experts / owners;
@@ -40,7 +40,7 @@ impl Plan {
         let total = |c: &[u64]| c.iter().sum::<u64>() as usize;
         let send = counts.chunks_exact(local).map(total).collect();
         let receive = mine.chunks_exact(local).map(total).collect();
-        // Runs of rows of one expert, in the order they lie: member, source, expert.
+        // Rows arrive in runs of one expert, ordered by member, source, expert.
         let runs = rank.comm.all_gather(&rank.etp, ETP_COUNTS, mine)?;
         let members = runs.chunks_exact(owners * local).map(total).collect();
         let mut starts = Vec::with_capacity(runs.len());
@@ -57,7 +57,7 @@ impl Plan {
         Ok(Plan { send, receive, members, order, per_expert })
     }
 
-    /// How many rows go which way.
+    /// Rows sent, received and gathered, for predictions.
     pub fn rows(&self) -> Routed {
         let total = |rows: &[usize]| rows.iter().sum::<usize>() as u64;
         Routed { sent: total(&self.send), arrived: total(&self.receive), came: total(&self.per_expert) }
@@ -67,7 +67,8 @@ impl Plan {
         rows.iter().map(|r| r * width).collect()
     }
 
-    /// Rows in the order of our sends, then rows in the order of local experts.
+    /// From rows sorted by destination expert on the sender, to rows sorted by local expert on the
+    /// owner.
     pub fn dispatch<R: Real>(&self, rank: &Rank, rows: Mat<R>) -> Result<Mat<R>> {
         let width = rows.cols;
         let (send, receive) = (Self::scaled(&self.send, width), Self::scaled(&self.receive, width));
@@ -78,8 +79,8 @@ impl Plan {
         Ok(Mat::of(width, data))
     }
 
-    /// Transpose of [`Plan::dispatch`]: rows of local experts, summed over the expert-tensor axis,
-    /// back in the order of our sends. Forward uses it to combine.
+    /// Transpose of [`Plan::dispatch`]: from rows of local experts, summed over the expert-tensor axis,
+    /// back to the order in which this rank sent them. Forward uses it to combine.
     pub fn combine<R: Real>(&self, rank: &Rank, rows: &Mat<R>) -> Result<Mat<R>> {
         let width = rows.cols;
         let mut data = vec![R::ZERO; rows.data.len()];

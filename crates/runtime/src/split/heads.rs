@@ -1,5 +1,5 @@
-//! Time traded for heads over the context axis: each rank gives its part of the timeline for all
-//! heads and gets the whole timeline of its share of heads. The way back is the transpose.
+//! Exchange over the context axis for mixers whose heads divide over it: each rank gives its spans of
+//! all heads and gets the whole sequence of 1/cp of the heads. The way back is the transpose.
 
 use crate::blocks::Cx;
 use crate::mat::Mat;
@@ -13,7 +13,7 @@ use std::ops::Range;
 const IN: Call = Call::new("cp", "time traded for heads");
 const OUT: Call = Call::new("cp", "heads traded for time");
 
-/// Columns of a rank's share: the same fraction of every segment.
+/// Column ranges of a rank's share: the same fraction of every segment.
 pub(crate) fn share(segments: &[usize], ranks: usize, place: usize) -> Vec<Range<usize>> {
     let mut start = 0;
     let range = |width: &usize| {
@@ -24,7 +24,7 @@ pub(crate) fn share(segments: &[usize], ranks: usize, place: usize) -> Vec<Range
     segments.iter().map(range).collect()
 }
 
-/// Local rows of time, then whole time with our share of every segment.
+/// From this rank's spans of all columns to the whole sequence of its share of every segment.
 pub(crate) fn trade<R: Real>(rank: &Rank, x: Mat<R>, segments: &[usize], batch: usize) -> Result<Mat<R>> {
     let ranks = rank.cp.len();
     if ranks == 1 {
@@ -81,13 +81,13 @@ pub(crate) fn trade_back<R: Real>(rank: &Rank, x: Mat<R>, segments: &[usize], ba
     Ok(out)
 }
 
-/// This rank's share of a parameter with these segments, each unit `unit` wide.
+/// This rank's share of a parameter; segments count units of `unit` elements.
 pub(crate) fn mine<R: Real>(cx: &Cx<R>, id: Id, segments: &[usize], unit: usize) -> Vec<R> {
     let (data, ranges) = (&cx.weight(id).data, share(segments, cx.rank.cp.len(), cx.rank.on(Axis::Cp)));
     ranges.iter().flat_map(|r| data[r.start * unit..r.end * unit].iter().copied()).collect()
 }
 
-/// Transpose of [`mine`]: adds to the parameter's gradient.
+/// Transpose of [`mine`]: adds to the gradient of the parameter.
 pub(crate) fn add_mine<R: Real>(cx: &mut Cx<R>, id: Id, segments: &[usize], unit: usize, from: &[R]) {
     let ranges = share(segments, cx.rank.cp.len(), cx.rank.on(Axis::Cp));
     let into = &mut cx.grad(id).data;

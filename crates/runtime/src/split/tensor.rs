@@ -1,13 +1,13 @@
-//! Into and out of tensor-parallel regions. With sequence parallelism the way in is an all-gather
-//! whose transpose is a reduce-scatter, and the way out the reverse; without it the way in is free
-//! with an all-reduce in backward, and the way out the reverse.
+//! Entering and leaving tensor-parallel regions. With SP entering is an all-gather, whose transpose is a
+//! reduce-scatter, and leaving is the reverse. Without SP entering is free in forward and an all-reduce
+//! in backward, and leaving is the reverse.
 
 use crate::mat::Mat;
 use crate::rank::Rank;
 use crate::real::Real;
 use comm::{Call, Op, Result};
 
-/// Makes the sequence whole before column-parallel projections.
+/// Gathers the sequence before column-parallel projections.
 pub(crate) fn enter<R: Real>(rank: &Rank, name: &'static str, x: Mat<R>) -> Result<Mat<R>> {
     if !rank.layout.sp {
         return Ok(x);
@@ -16,7 +16,7 @@ pub(crate) fn enter<R: Real>(rank: &Rank, name: &'static str, x: Mat<R>) -> Resu
     Ok(Mat::of(cols, rank.comm.all_gather(&rank.tp, Call::new("sp", name), x.data)?))
 }
 
-/// Transpose of [`enter`]: partial gradients of the input are summed, each rank gets its tokens.
+/// Transpose of [`enter`]: sums partial gradients of the input; each rank gets those of its own tokens.
 pub(crate) fn enter_back<R: Real>(rank: &Rank, name: &'static str, dx: Mat<R>) -> Result<Mat<R>> {
     let (cols, call) = (dx.cols, Call::new(rank.tensor_axis(), name));
     let data = if rank.layout.sp {
@@ -27,7 +27,7 @@ pub(crate) fn enter_back<R: Real>(rank: &Rank, name: &'static str, dx: Mat<R>) -
     Ok(Mat::of(cols, data))
 }
 
-/// Sums the partial outputs of row-parallel projections; each rank gets its tokens.
+/// Sums partial outputs of row-parallel projections; each rank gets those of its own tokens.
 pub(crate) fn leave<R: Real>(rank: &Rank, name: &'static str, y: Mat<R>) -> Result<Mat<R>> {
     enter_back(rank, name, y)
 }

@@ -1,5 +1,5 @@
-//! Parts of the timeline hand something on: forward to the part after, and in backward its
-//! gradient to the part before. Before the first part there is nothing, and so zeros.
+//! Messages from each span of the sequence to the next: values in forward, their gradients the other way
+//! in backward. The first span gets zeros.
 
 use crate::mat::Mat;
 use crate::rank::Rank;
@@ -12,17 +12,17 @@ fn owner(rank: &Rank, part: usize) -> usize {
     rank.cp.ranks()[rank.timeline.owner(part)]
 }
 
-/// What the part before handed on.
+/// What the span before sent.
 pub(crate) fn from_before<R: Real>(rank: &Rank, part: usize, call: Call, len: usize) -> Result<Vec<R>> {
     if part == 0 { Ok(vec![R::ZERO; len]) } else { rank.comm.receive(owner(rank, part - 1), call, len) }
 }
 
-/// Hands something on to the part after.
+/// Sends something to the span after.
 pub(crate) fn to_after<R: Real>(rank: &Rank, part: usize, call: Call, values: Vec<R>) -> Result<()> {
     if part + 1 == rank.timeline.parts() { Ok(()) } else { rank.comm.send(owner(rank, part + 1), call, values) }
 }
 
-/// Transpose of [`to_after`]: the gradient of what was handed on.
+/// Transpose of [`to_after`]: the gradient of what was sent.
 pub(crate) fn from_after<R: Real>(rank: &Rank, part: usize, call: Call, len: usize) -> Result<Vec<R>> {
     if part + 1 == rank.timeline.parts() {
         Ok(vec![R::ZERO; len])
@@ -38,7 +38,7 @@ pub(crate) fn to_before<R: Real>(rank: &Rank, part: usize, call: Call, values: V
 
 const TAIL: Call = Call::new("cp", "tails of the convolution");
 
-/// For every part we hold, the last `taps` times before it: one matrix, part after part.
+/// For every span this rank holds, the `taps` times before it: one matrix, span after span.
 pub(crate) fn tails<R: Real>(rank: &Rank, x: &Mat<R>, batch: usize, taps: usize) -> Result<Mat<R>> {
     let parts = rank.timeline.held(rank.on(Axis::Cp));
     let (len, rows) = (x.rows / parts.len(), taps * batch);
@@ -57,7 +57,7 @@ pub(crate) fn tails<R: Real>(rank: &Rank, x: &Mat<R>, batch: usize, taps: usize)
     Ok(Mat { rows: parts.len() * rows, cols: x.cols, data })
 }
 
-/// Transpose of [`tails`]: adds the gradients of what we handed on to `dx`.
+/// Transpose of [`tails`]: adds the gradients of what other spans read of ours to `dx`.
 pub(crate) fn tails_back<R: Real>(rank: &Rank, dtails: &Mat<R>, dx: &mut Mat<R>) -> Result<()> {
     let parts = rank.timeline.held(rank.on(Axis::Cp));
     let (len, rows) = (dx.rows / parts.len(), dtails.rows / parts.len());

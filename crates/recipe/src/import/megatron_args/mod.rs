@@ -35,7 +35,7 @@ pub struct Imported {
     pub recipe: Recipe,
     /// The parallelism, as our flags.
     pub layout: Vec<(&'static str, String)>,
-    /// Flags that are about neither.
+    /// Flags that concern neither the model nor the parallelism.
     pub beside: Vec<String>,
 }
 

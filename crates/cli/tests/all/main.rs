@@ -1,0 +1,11 @@
+//! The command line as a user types it, one group of commands a module. Ranks as MPI processes need a
+//! feature, and are a test of their own (`tests/mpi.rs`).
+
+mod commands;
+mod common;
+mod dependencies;
+mod goldens;
+mod launch;
+mod plan_engines;
+mod preflight;
+mod rehearse;

@@ -1,0 +1,5 @@
+//! Times of steps: what every simulation must hold, published figures, built-in recipes.
+
+mod properties;
+mod published;
+mod steps;

@@ -1,0 +1,111 @@
+//! Step times against what others measured and published (`data/truth/published.jsonl`). Held here
+//! are the bounds reached. No source of these rows is blind: `docs/time.md` says what was set or
+//! changed after looking at which errors.
+
+use fidelity::{Coverage, Judged, Part, coverage, is_of_the_time_target, judge_parts, summarise, sweeps};
+use serde_json::Value;
+
+fn rows() -> Vec<Value> {
+    let path = format!("{}/../../data/truth/published.jsonl", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    rows.filter(|row| row["ready"]["throughput"] == true).collect()
+}
+
+fn judge(row: &Value) -> Judged {
+    judge_parts(row, &[Part::Time])
+}
+
+fn print(judged: &[Judged]) {
+    for line in summarise(judged) {
+        let [mean, median, bias, worst] = [line.mean, line.median, line.bias, line.worst].map(|x| 100.0 * x);
+        println!(
+            "{:70} {:5} mean {mean:5.1}% median {median:5.1}% {bias:+6.1}% worst {worst:5.1}%",
+            line.group, line.rows
+        );
+    }
+    for sweep in sweeps(judged) {
+        println!("{:95} {:4} {:.3} {:.3}", sweep.name, sweep.rows, sweep.step_time, sweep.tokens_per_second);
+    }
+}
+
+/// Sources from which no figure was set. They are not held out: their errors were seen, and changes
+/// made for 8-bit products and hidden collectives moved them too (`docs/time.md`).
+const LEAST_TOUCHED: [&str; 7] =
+    ["dgxc-v25.03", "nemo-24.05", "nemo-24.07", "mlm-llama-example", "korthikanti", "automodel", "fms-fsdp"];
+
+/// Median and mean of the absolute errors, and the median with its sign.
+fn errors(rows: &[Judged]) -> [f64; 3] {
+    let lines = summarise(rows);
+    let line = lines.iter().find(|line| line.figure == "step_time").unwrap();
+    [line.median, line.mean, line.bias]
+}
+
+#[test]
+fn steps_take_what_others_measured() {
+    let rows = rows();
+    assert_eq!(rows.len(), 1026);
+    let judged: Vec<Judged> = rows.iter().map(judge).collect();
+    print(&judged);
+    assert!(coverage(&judged, Part::Time).share() >= 0.98);
+    let target: Vec<Judged> = judged.iter().filter(|row| is_of_the_time_target(row)).cloned().collect();
+    let (least_touched, others): (Vec<Judged>, Vec<Judged>) =
+        target.iter().cloned().partition(|row| LEAST_TOUCHED.contains(&row.source.as_str()));
+    for (name, rows, ready_rows, most) in [
+        ("target", &target, 254, [0.07, 0.10, 0.03]),
+        ("least touched", &least_touched, 38, [0.03, 0.05, 0.02]),
+        ("others", &others, 216, [0.08, 0.11, 0.04]),
+    ] {
+        let Coverage { ready, modelled } = coverage(rows, Part::Time);
+        let reached = errors(rows);
+        println!("{name}: {modelled} of {ready} rows, median, mean and bias {reached:.3?}");
+        assert_eq!(ready, ready_rows, "{name}");
+        assert!(modelled * 100 >= 97 * ready, "{name}: {modelled} of {ready}");
+        assert!(reached.iter().zip(most).all(|(reached, most)| reached.abs() <= most), "{name}: {reached:?}");
+    }
+}
+
+/// Within a sweep a better layout is called better. Of nanotron's sweep only rows without a pipeline
+/// are held: the others take up to fourteen times what the same layout took in a neighbouring run.
+/// That selection was made after seeing them; `fidelity` reports all rows, and there we do worse.
+#[test]
+fn sweeps_are_ordered() {
+    let is_noisy = |row: &Value| row["framework"]["name"] == "nanotron" && row["layout"]["pp"] != 1;
+    let judged: Vec<Judged> = rows().iter().filter(|row| !is_noisy(row)).map(judge).collect();
+    let bounds = [("simumax", 0.95, 0.95), ("nanotron", 0.84, 0.60), ("bigscience", 0.55, 0.50)];
+    let found = sweeps(&judged);
+    assert_eq!(found.len(), 6, "{found:#?}");
+    for sweep in found {
+        println!("{:95} {:4} {:.3} {:.3}", sweep.name, sweep.rows, sweep.step_time, sweep.tokens_per_second);
+        let (_, time, rate) = bounds.into_iter().find(|(source, _, _)| sweep.name.starts_with(source)).unwrap();
+        assert!(sweep.step_time >= time && sweep.tokens_per_second >= rate, "{sweep:?}");
+    }
+}
+
+/// A row that is judged is refused once a part of it is taken out: of each engine the first that is.
+#[test]
+fn a_row_with_a_hole_is_refused_with_a_reason() {
+    let mut seen = Vec::new();
+    let rows = rows();
+    for row in &rows {
+        let engine = row["framework"]["name"].as_str().unwrap();
+        if seen.contains(&engine) || judge(row).why_not().is_some() {
+            continue;
+        }
+        seen.push(engine);
+        for part in ["model", "hardware", "layout", "batch", "measured", "framework"] {
+            let mut holed = row.clone();
+            holed[part] = Value::Null;
+            assert!(judge(&holed).why_not().is_some(), "{engine} without {part}");
+        }
+    }
+    assert!(seen.len() >= 5, "{seen:?}");
+}
+
+/// A layout that does not fill the devices it is said to have run on is no case.
+#[test]
+fn a_layout_that_contradicts_its_devices_is_refused() {
+    let mut row = rows().into_iter().find(|row| row["layout"]["dp"] == 8).unwrap();
+    row["layout"]["dp"] = 16.into();
+    assert!(judge(&row).why_not().unwrap().starts_with("the layout is refused"));
+}

@@ -1,0 +1,151 @@
+//! Megatron's argument lists against the engine's own list of options, and read back.
+
+use crate::common;
+use launch::job::Seams;
+use launch::{Argument, Kind};
+use layout::{Engine, LayoutRequest};
+use recipe::{Mixer, Mode};
+use serde_json::Value;
+
+const OPTIONS: &str = include_str!("../../../../data/engines/megatron_flags_0.19.2.json");
+
+/// What is wrong with an argument by the engine's list: its name, how many values, their type and
+/// choices.
+fn complaint(argument: &Argument, options: &Value) -> Option<String> {
+    let option = options.get(&argument.flag)?;
+    let count = argument.values.len();
+    let fits = match (&option["nargs"], option["takes_value"].as_bool()) {
+        (_, Some(false)) => count == 0,
+        (Value::String(many), _) if many == "*" || many == "+" => count >= 1,
+        _ => count == 1,
+    };
+    if !fits {
+        return Some(format!("{} has {count} values", argument.flag));
+    }
+    argument.values.iter().find_map(|value| {
+        let chosen = option["choices"].as_array().is_none_or(|all| all.iter().any(|c| c.as_str() == Some(value)));
+        let typed = match option["type"].as_str() {
+            Some("int") => value.parse::<i64>().is_ok(),
+            Some("float") => value.parse::<f64>().is_ok(),
+            _ => true,
+        };
+        (!chosen || !typed).then(|| format!("{} {value}", argument.flag))
+    })
+}
+
+#[test]
+fn every_flag_of_every_layout_is_the_engines() {
+    let file: Value = serde_json::from_str(OPTIONS).unwrap();
+    let options = &file["flags"];
+    let mut emitted = 0;
+    for (name, case) in common::cases(Engine::Megatron, Seams::Refuse) {
+        let Ok(emission) = case.and_then(|case| case.emit()) else { continue };
+        emitted += 1;
+        let mut seen = std::collections::BTreeSet::new();
+        for argument in &emission.arguments {
+            assert!(options.get(&argument.flag).is_some(), "{name}: {}", argument.flag);
+            assert!(seen.insert(&argument.flag), "{name}: {} twice", argument.flag);
+            assert_eq!(complaint(argument, options), None, "{name}");
+            assert!(!argument.from.is_empty() && !argument.why.is_empty(), "{name}: {}", argument.flag);
+        }
+    }
+    assert!(emitted > 300, "{emitted}");
+}
+
+/// A list that is read back describes the model it was written for.
+#[test]
+fn a_list_reads_back_as_its_model() {
+    let mut read = 0;
+    for (name, case) in common::cases(Engine::Megatron, Seams::Refuse) {
+        let Ok(case) = case else { continue };
+        let Ok(emission) = case.emit() else { continue };
+        let has = |flag: &str| emission.arguments.iter().any(|a| a.flag == flag);
+        let custom = case.seams.iter().any(|seam| !seam.gives_up);
+        if has("--pipeline-model-parallel-layout") || custom {
+            continue;
+        }
+        let text = emission.shell_words().join(" ");
+        let imported = recipe::import::megatron_args::import(&text, "back").unwrap_or_else(|f| panic!("{name}: {f:?}"));
+        let wanted = &case.checked.recipe;
+        for mixer in Mixer::ALL {
+            assert_eq!(imported.recipe.count(mixer), wanted.count(mixer), "{name}: {mixer:?}");
+        }
+        let sizes = |r: &recipe::Recipe| r.tensors().iter().map(|t| t.elements()).sum::<u64>();
+        assert_eq!(sizes(&imported.recipe), sizes(wanted), "{name}");
+        let degree = |key: &str| imported.layout.iter().find(|(k, _)| *k == key).map(|(_, v)| v.clone());
+        assert_eq!(degree("tp"), Some(case.layout.tp.to_string()), "{name}");
+        assert_eq!(degree("pp"), Some(case.layout.pp.to_string()), "{name}");
+        assert_eq!(degree("zero"), Some(case.layout.zero.to_string()), "{name}");
+        assert_eq!(degree("gbs"), Some(case.layout.global_batch.to_string()), "{name}");
+        read += 1;
+    }
+    assert!(read > 150, "{read}");
+}
+
+fn nam56r(mode: Mode) -> launch::Emission {
+    let tp = if mode == Mode::NemoNative { 2 } else { 1 };
+    let request = LayoutRequest {
+        world: Some(8),
+        tp: Some(tp),
+        mode: Some(mode),
+        engine: Some(Engine::Megatron),
+        ..LayoutRequest::default()
+    };
+    common::Case::new(&common::recipe("nam56r"), &request, Seams::Refuse).unwrap().emit().unwrap()
+}
+
+/// The pinned values of the model, by name.
+#[test]
+fn nam56r_nemo_native_carries_its_pinned_values() {
+    let emission = nam56r(Mode::NemoNative);
+    let value = |flag: &str| emission.arguments.iter().find(|a| a.flag == flag).map(|a| a.values.join(" "));
+    for (flag, wanted) in [
+        ("--hidden-size", "3584"),
+        ("--ffn-hidden-size", "18944"),
+        ("--num-attention-heads", "56"),
+        ("--num-query-groups", "8"),
+        ("--kv-channels", "64"),
+        ("--seq-length", "4096"),
+        ("--max-position-embeddings", "4096"),
+        ("--position-embedding-type", "rope"),
+        ("--rotary-base", "500000"),
+        ("--num-experts", "16"),
+        ("--moe-router-topk", "4"),
+        ("--moe-ffn-hidden-size", "896"),
+        ("--moe-shared-expert-intermediate-size", "1024"),
+        ("--vocab-size", "65536"),
+        ("--mamba-num-heads", "56"),
+        ("--mamba-head-dim", "64"),
+        ("--mamba-state-dim", "64"),
+        ("--mamba-num-groups", "8"),
+        ("--tensor-model-parallel-size", "2"),
+    ] {
+        assert_eq!(value(flag).as_deref(), Some(wanted), "{flag}");
+    }
+    for switch in ["--group-query-attention", "--sequence-parallel", "--untie-embeddings-and-output-weights"] {
+        assert_eq!(value(switch).as_deref(), Some(""), "{switch}");
+    }
+    let pattern = value("--hybrid-layer-pattern").unwrap();
+    let count = |symbol| pattern.chars().filter(|c| *c == symbol).count();
+    // 13 A, 22 E, and 13 M with the 4 R behind the same symbol.
+    assert_eq!((count('*'), count('E'), count('M'), pattern.len()), (13, 22, 17, 52));
+    assert!(pattern.starts_with("*EME*EME*EMM"), "{pattern}");
+    assert!(emission.seams.iter().all(|seam| seam.gives_up) && emission.files.is_empty());
+    let connections = emission.environment.iter().find(|v| v.name == "CUDA_DEVICE_MAX_CONNECTIONS");
+    assert_eq!(connections.map(|v| v.value.as_str()), Some("1"));
+}
+
+/// The custom mixers are patch points of a spec of their own.
+#[test]
+fn nam56r_author_dp_names_its_patch_points() {
+    let emission = nam56r(Mode::AuthorDp);
+    let patches: Vec<&str> = emission.of_kind(Kind::RuntimePatch).map(|a| a.flag.as_str()).collect();
+    assert!(patches.contains(&"--spec") && patches.contains(&"--hybrid-layer-pattern"), "{patches:?}");
+    let spec = &emission.files[0];
+    assert_eq!(spec.path, "custom_spec.py");
+    for name in ["recurrent-mixer", "mamba3-mixer", "shared-expert-activation"] {
+        assert!(spec.contents.contains(&format!("# seam {name}")) && spec.contents.contains(&format!("(\"{name}\"")));
+    }
+    assert!(emission.arguments.iter().any(|a| a.flag == "--tensor-model-parallel-size" && a.values == ["1"]));
+    assert!(!emission.arguments.iter().any(|a| a.flag == "--sequence-parallel"));
+}

@@ -1,0 +1,14 @@
+//! Ledgers against measured ranks, published figures and counts by hand.
+
+mod deepspeed;
+mod extrapolated;
+mod fsdp2_builtin;
+mod fsdp2_launch;
+mod fsdp2_rows;
+mod megatron_all;
+mod megatron_builtin;
+mod megatron_fp8;
+mod megatron_published;
+mod megatron_rows;
+mod mission;
+mod quick;

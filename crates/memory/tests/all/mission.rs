@@ -1,0 +1,278 @@
+//! Properties of the lines that the mission states: which axis owns which line, and that nothing
+//! is lost or counted twice.
+
+use hardware::Device;
+use layout::{Checked, LayoutRequest, Mesh, Order, OwnershipTable, StagePlan, check};
+use ledger::Ledger;
+use ledger::megatron::{MegatronOptions, Routing};
+use memory::fit::{Entry, Fit, FitRequest, RankClass, at_overloads, checklist, levers, review};
+use recipe::precision::OptimizerPolicy;
+use recipe::{Mixer, Recipe};
+use replay::Line;
+use units::Bytes;
+
+fn recipe(name: &str) -> Recipe {
+    let mut recipe = recipe::builtin::find(name).unwrap();
+    recipe.optimizer = OptimizerPolicy::default();
+    recipe
+}
+
+fn request(tp: u64, pp: u64, ep: u64) -> LayoutRequest {
+    LayoutRequest {
+        tp: Some(tp),
+        pp: Some(pp),
+        ep: Some(ep),
+        etp: (ep > 1).then_some(1),
+        world: Some(32),
+        sequence: Some(4096),
+        microbatches: Some(4),
+        ..LayoutRequest::default()
+    }
+}
+
+/// Prices a request and hands the result to `then` with everything it borrows.
+fn priced<T>(recipe: &Recipe, request: &LayoutRequest, then: impl FnOnce(&FitRequest, &Fit, &Checked) -> T) -> T {
+    let checked = check(recipe, request);
+    let layout = checked.layout.clone().unwrap();
+    assert!(checked.is_legal(), "{:?}", checked.findings);
+    let stages = StagePlan::new(&checked.recipe, &layout, None).unwrap();
+    let ledger =
+        Ledger::Megatron(MegatronOptions { routing: Routing::Balanced, ..MegatronOptions::of(&checked.recipe) });
+    let device = Device::find("H200").unwrap();
+    let request = FitRequest {
+        recipe: &checked.recipe,
+        layout: &layout,
+        stages: &stages,
+        device: &device,
+        ledger: &ledger,
+        offload: Default::default(),
+        headroom: Bytes(4 << 30),
+    };
+    let fit = Fit::price(&request).unwrap();
+    then(&request, &fit, &checked)
+}
+
+fn lines(recipe: &Recipe, request: &LayoutRequest) -> RankClass {
+    priced(recipe, request, |_, fit, _| fit.classes[0].clone())
+}
+
+const PARAMS: [Line; 3] = [Line::ReplicatedParams, Line::TpParams, Line::ExpertParams];
+
+/// A2: the tensor axis divides what it owns.
+#[test]
+fn more_tp_never_raises_a_tp_line() {
+    let recipe = recipe("nemotron-h-8b");
+    let held: Vec<u64> =
+        [1, 2, 4, 8].map(|tp| lines(&recipe, &request(tp, 1, 1)).line(Entry::Ledger(Line::TpParams))).to_vec();
+    assert!(held.windows(2).all(|w| w[1] < w[0]), "{held:?}");
+}
+
+/// A2, A4: the expert axis owns banks and nothing else.
+#[test]
+fn ep_never_changes_a_line_it_does_not_own() {
+    let recipe = recipe("nemotron-3-nano-30b-a3b");
+    let [one, four] = [1, 4].map(|ep| lines(&recipe, &request(1, 1, ep)));
+    for line in [Line::ReplicatedParams, Line::TpParams] {
+        assert_eq!(one.line(Entry::Ledger(line)), four.line(Entry::Ledger(line)), "{line}");
+    }
+    let [whole, quarter] = [&one, &four].map(|class| class.line(Entry::Ledger(Line::ExpertParams)) as f64);
+    assert!((whole / quarter / 4.0 - 1.0).abs() < 0.01, "{whole} {quarter}");
+}
+
+/// A4: sequence parallelism is activations on the tensor axis.
+#[test]
+fn sp_never_changes_a_parameter_and_shrinks_activations() {
+    let recipe = recipe("llama3-8b");
+    let [off, on] = [false, true].map(|sp| lines(&recipe, &LayoutRequest { sp: Some(sp), ..request(4, 1, 1) }));
+    for line in PARAMS {
+        assert_eq!(off.line(Entry::Ledger(line)), on.line(Entry::Ledger(line)), "{line}");
+    }
+    let activations = Entry::Ledger(Line::Activations);
+    assert!(on.line(activations) < off.line(activations));
+}
+
+/// A11: no line is credited to an axis that does not own it.
+#[test]
+fn ranks_hold_the_model_once_a_replica() {
+    for (name, tp, pp, ep) in [("llama3-8b", 2, 2, 1), ("nemotron-3-nano-30b-a3b", 2, 2, 4), ("mixtral-8x7b", 1, 4, 8)]
+    {
+        let recipe = recipe(name);
+        priced(&recipe, &request(tp, pp, ep), |request, fit, checked| {
+            let table = OwnershipTable::new(&checked.recipe, request.layout).unwrap();
+            let mesh = Mesh::new(request.layout, Order::Megatron, checked.recipe.uses(Mixer::Moe)).unwrap();
+            let owned: u64 = (0..request.layout.world).map(|rank| table.rank_params(request.layout, &mesh, rank)).sum();
+            let replayed: u64 = fit.classes.iter().map(|class| class.params * class.num_ranks).sum();
+            assert_eq!(replayed, owned, "{name}");
+            for class in &fit.classes {
+                let bytes: u64 = PARAMS.iter().map(|line| class.line(Entry::Ledger(*line))).sum();
+                let counted = 2 * class.params;
+                assert!(
+                    bytes >= counted && bytes - counted <= counted / 500 + (8 << 20),
+                    "{name}: {bytes} for {counted}"
+                );
+            }
+        });
+    }
+}
+
+/// A1: separate lines, and nothing between them.
+#[test]
+fn lines_sum_to_the_total() {
+    priced(&recipe("qwen3-30b-a3b"), &request(1, 2, 8), |_, fit, _| {
+        assert_eq!(fit.classes.len(), 2, "one a stage");
+        for class in &fit.classes {
+            assert_eq!(class.lines.iter().map(|a| a.bytes).sum::<u64>(), class.total());
+        }
+    });
+}
+
+/// A5: routing has a line of its own, and a bound.
+#[test]
+fn overload_raises_memory_and_breaks_where_it_says() {
+    let breaks_at = |micro_batch, tokens| {
+        let (micro_batch, sequence) = (Some(micro_batch), Some(tokens));
+        let request = LayoutRequest { micro_batch, sequence, ..request(1, 1, 8) };
+        priced(&recipe("qwen3-30b-a3b"), &request, |request, _, _| {
+            let headroom = |factor| at_overloads(request, &[factor]).unwrap().unwrap().at[0].headroom;
+            let skew = at_overloads(request, &[1.0, 1.5, 2.0]).unwrap().unwrap();
+            assert!(skew.at.windows(2).all(|w| w[1].total > w[0].total), "{skew:?}");
+            match skew.breaks_at {
+                Some(factor) => assert!(headroom(factor - 0.01) >= 0 && headroom(factor + 0.01) < 0, "{skew:?}"),
+                None => assert!(headroom(skew.most) >= 0, "{skew:?}"),
+            }
+            skew.breaks_at
+        })
+    };
+    assert_eq!(breaks_at(1, 1024), None);
+    assert!(breaks_at(2, 4096).is_some_and(|factor| factor > 1.0));
+    priced(&recipe("llama3-8b"), &self::request(1, 1, 1), |request, _, _| {
+        assert!(at_overloads(request, &[2.0]).unwrap().is_none());
+    });
+}
+
+/// A9: a change is reviewed line by line.
+#[test]
+fn levers_are_priced_and_a_review_names_what_grew() {
+    let recipe = recipe("llama3-8b");
+    let typed = request(2, 1, 1);
+    priced(&recipe, &typed, |now, fit, _| {
+        let found = levers(&recipe, &typed, now, fit);
+        let full = found.iter().find(|l| l.change == "--recompute full").unwrap();
+        assert!(full.saves_bytes > 0);
+        assert!(found.windows(2).all(|w| w[0].saves_bytes >= w[1].saves_bytes));
+        let bigger = LayoutRequest { micro_batch: Some(2), ..typed.clone() };
+        priced(&recipe, &bigger, |_, after, _| {
+            let review = review(fit, after);
+            let grown = review.changes.iter().find(|c| c.entry == Entry::Ledger(Line::Activations)).unwrap();
+            assert!(grown.delta() > 0);
+            assert!(!review.changes.iter().any(|c| matches!(c.entry, Entry::Ledger(Line::TpParams))));
+            assert_eq!(review.delta, after.worst().total() as i64 - fit.worst().total() as i64);
+        });
+    });
+}
+
+/// A12: the production checklist, with evidence.
+#[test]
+fn the_checklist_has_evidence_for_every_item() {
+    priced(&recipe("qwen3-30b-a3b"), &request(1, 1, 8), |request, fit, _| {
+        let items = checklist(request, fit);
+        assert_eq!(items.len(), 7);
+        assert!(items.iter().all(|item| !item.evidence.is_empty()));
+        assert!(items.iter().find(|i| i.what.starts_with("dispatch")).unwrap().holds);
+    });
+}
+
+/// A6: the tail is modelled, and the datasheet is not the budget.
+#[test]
+fn a_device_is_never_spent_to_its_datasheet() {
+    priced(&recipe("llama3-8b"), &request(1, 1, 1), |request, fit, _| {
+        let worst = fit.worst();
+        assert!((1 << 30..8 << 30).contains(&worst.outside), "context and communicators are real");
+        assert_eq!(worst.headroom, request.device.visible_bytes() as i64 - worst.total() as i64);
+        assert!(worst.reserved_peak >= worst.allocated_peak);
+    });
+}
+
+/// A3: state follows each tensor's optimizer, never one multiplier.
+#[test]
+fn muon_and_adamw_are_priced_apart() {
+    let with = |policy: OptimizerPolicy| {
+        let mut recipe = recipe::builtin::find("nemotron-h-8b").unwrap();
+        recipe.optimizer = policy;
+        lines(&recipe, &request(2, 1, 1))
+    };
+    let (adam, muon) = (with(OptimizerPolicy::default()), with(OptimizerPolicy::muon()));
+    let of = |class: &RankClass, line| class.line(Entry::Ledger(line));
+    assert_eq!(of(&adam, Line::MatrixOptimizer), 0);
+    assert!(of(&muon, Line::MatrixOptimizer) > of(&muon, Line::OtherOptimizer));
+    let state = |class| of(class, Line::MatrixOptimizer) + of(class, Line::OtherOptimizer);
+    assert!(state(&muon) < state(&adam), "one moment is less than two");
+}
+
+/// A8: every line says what it scales with and what leaves it alone.
+#[test]
+fn every_line_explains_itself() {
+    priced(&recipe("qwen3-30b-a3b"), &request(1, 1, 8), |_, fit, _| {
+        assert!(fit.worst().lines.len() >= 8, "{:?}", fit.worst().lines);
+        for amount in &fit.worst().lines {
+            assert!(!amount.entry.scales_with().is_empty() && !amount.entry.ignores().is_empty(), "{:?}", amount.entry);
+        }
+    });
+}
+
+/// A10: formats of weights, gradients and products are priced separately.
+#[test]
+fn formats_move_their_own_lines() {
+    let price = |change: fn(&mut MegatronOptions)| {
+        let recipe = recipe("llama3-8b");
+        let checked = check(&recipe, &request(2, 1, 1));
+        let layout = checked.layout.clone().unwrap();
+        let stages = StagePlan::new(&checked.recipe, &layout, None).unwrap();
+        let mut options = MegatronOptions::of(&checked.recipe);
+        change(&mut options);
+        let (ledger, device) = (Ledger::Megatron(options), Device::find("H200").unwrap());
+        let (recipe, headroom) = (&checked.recipe, Bytes(0));
+        let request = FitRequest {
+            recipe,
+            layout: &layout,
+            stages: &stages,
+            device: &device,
+            ledger: &ledger,
+            offload: Default::default(),
+            headroom,
+        };
+        Fit::price(&request).unwrap().worst().clone()
+    };
+    let plain = price(|_| {});
+    let thin = price(|o| o.gradients = recipe::Dtype::Bf16);
+    let fp8 = price(|o| o.fp8 = Some(ledger::megatron::Fp8Recipe::Tensorwise));
+    let of = |class: &RankClass, line| class.line(Entry::Ledger(line));
+    assert!(of(&thin, Line::Gradients) * 10 < of(&plain, Line::Gradients) * 7);
+    assert_eq!(of(&thin, Line::TpParams), of(&plain, Line::TpParams));
+    assert!(of(&fp8, Line::Activations) < of(&plain, Line::Activations));
+    assert!(of(&fp8, Line::Workspaces) > of(&plain, Line::Workspaces), "cached fp8 weights have a line");
+}
+
+/// Offload: AdamW only, whole tensors largest first, monotone, and the least that fits is a lever.
+#[test]
+fn offload_moves_whole_tensors_and_says_the_least_that_fits() {
+    let recipe = recipe("llama3-8b");
+    let typed = LayoutRequest { micro_batch: Some(3), ..request(1, 1, 1) };
+    let adam = Entry::Ledger(Line::OtherOptimizer);
+    priced(&recipe, &typed, |now, fit, _| {
+        let held = |optimizer: f64, activations: f64| {
+            let offload = memory::fit::OffloadRequest { optimizer, activations };
+            Fit::price(&FitRequest { offload, ..*now }).unwrap().worst().clone()
+        };
+        let states: Vec<u64> = [0.0, 0.1, 0.5, 1.0].map(|share| held(share, 0.0).line(adam)).to_vec();
+        assert!(states.windows(2).all(|w| w[1] < w[0]), "{states:?}");
+        assert_eq!(states[3], 0);
+        let half = held(0.0, 0.5);
+        assert!(half.total() < fit.worst().total() && half.offload.link_seconds > 0.0);
+        assert_eq!(half.lines.iter().map(|a| a.bytes).sum::<u64>(), half.total());
+        let needed = FitRequest { headroom: Bytes(fit.worst().headroom as u64 + (1 << 30)), ..*now };
+        let found = levers(&recipe, &typed, &needed, &Fit::price(&needed).unwrap());
+        let least = found.iter().find(|l| l.costs.starts_with("the least")).unwrap();
+        assert!(least.headroom_bytes >= needed.headroom.0 as i64, "{least:?}");
+    });
+}

@@ -1,0 +1,5 @@
+//! The search against everything it left out, and its legality against `layout::check`.
+
+mod brute;
+mod common;
+mod legality;
