@@ -278,3 +278,20 @@ fn shards(tensor: &Tensor, layout: &Layout) -> Shards {
     let from = |stage| if layout.zero >= stage { degree } else { 1 };
     Shards { axis, weights: from(ZeroStage::Three), gradients: from(ZeroStage::Two), optimizer: from(ZeroStage::One) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::legality::example::request;
+    use crate::{Needs, settle};
+
+    #[test]
+    fn a_unit_is_never_cut() {
+        let recipe = recipe::builtin::find("llama3-8b").unwrap();
+        let (layout, _) = settle(&request("tp=3"), Needs::of(&recipe)).unwrap();
+        let refused = OwnershipTable::new(&recipe, &layout).unwrap_err();
+        assert_eq!(refused[0].rule, rules::of(Surface::AttentionIn).id);
+        let words = "cannot split `layers.0.attention.qkv.weight` over tp=3: 32 head units are not a multiple";
+        assert_eq!(refused[0].message, words);
+    }
+}

@@ -156,11 +156,38 @@ fn multiples_near(n: u64, step: u64) -> Vec<u64> {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
 
     /// Every rule of every engine, once.
     fn all() -> Vec<&'static Rule> {
         let own = Engine::ALL.iter().flat_map(|(_, engine)| engines::rules(*engine));
         rules(None).chain(own.copied()).collect()
+    }
+
+    /// Files that make a finding outside a rule, each with a test of its own: sizes that are none,
+    /// units that would be cut, meshes that do not fill a world, orders that cannot be.
+    const OTHERS: [&str; 4] = ["layout.rs", "ownership.rs", "mesh.rs", "order/mod.rs"];
+
+    /// Source files of a folder that make a finding by themselves.
+    fn makers(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                makers(&path, found);
+            } else if std::fs::read_to_string(&path).unwrap().contains(concat!("Finding::", "error(")) {
+                found.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn findings_are_made_by_rules() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut found = Vec::new();
+        makers(&source, &mut found);
+        found.retain(|path| *path != source.join("legality/rule.rs"));
+        let others: BTreeSet<_> = OTHERS.iter().map(|name| source.join(name)).collect();
+        assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), others);
     }
 
     #[test]

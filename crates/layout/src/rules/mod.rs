@@ -5,6 +5,8 @@ mod attention_head_vectors;
 mod attention_in;
 mod attention_latent;
 mod attention_out;
+#[cfg(test)]
+mod example;
 mod expert_bank;
 mod expert_latent;
 mod indexer;
@@ -96,6 +98,9 @@ pub struct Rule {
     pub cannot_fix: &'static str,
     /// The cuts of a tensor, before degrees of one are dropped.
     pub decide: fn(&Tensor, &Layout) -> Vec<Cut>,
+    /// Tensors, and what a rank holds of them.
+    #[cfg(test)]
+    pub examples: &'static [example::Example],
 }
 
 /// A surface that is no tensor: how it splits, why, and what splitting cannot fix.
@@ -199,6 +204,11 @@ fn cut_units(tensor: &Tensor, axis: Axis) -> Vec<Cut> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_rule_holds_its_examples() {
+        ALL.iter().for_each(|rule| rule.hold());
+    }
 
     #[test]
     fn every_surface_has_exactly_one_rule() {

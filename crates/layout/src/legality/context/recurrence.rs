@@ -6,6 +6,7 @@ use crate::legality::{Case, Check, Reads, Rule};
 use diag::{Blame, Finding};
 use recipe::kinds::mamba::Mamba;
 
+/// `cp/recurrence`: a mixer whose state nobody carries over a cut in time.
 pub const RULE: Rule = Rule {
     id: "cp/recurrence",
     blame: Blame::Layout,

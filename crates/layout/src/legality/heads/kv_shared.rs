@@ -5,6 +5,7 @@ use crate::legality::{Case, Check, Reads, Rule};
 use crate::request::Engine;
 use diag::{Blame, Finding};
 
+/// `tp/kv-shared`: ranks that share a KV head.
 pub const RULE: Rule = Rule {
     id: "tp/kv-shared",
     blame: Blame::Layout,
