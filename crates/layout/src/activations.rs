@@ -53,7 +53,7 @@ pub struct Exchange {
     pub site: Site,
 }
 
-/// What moves.
+/// How wide the elements of an exchange are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// Numbers of the run's format.

@@ -13,7 +13,7 @@ const MOST_TOKENS: u64 = 1 << 36;
 /// Ranks we agree to lay out.
 pub const MOST_RANKS: u64 = 1 << 24;
 
-/// A settled layout.
+/// Every degree and policy of a run; nothing is left to derive.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     /// Ranks in all.
@@ -66,11 +66,11 @@ pub struct Layout {
 /// A value nobody typed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Derived {
-    /// Which.
+    /// The key as typed, without dashes.
     pub key: &'static str,
-    /// The value.
+    /// As it would be typed.
     pub value: String,
-    /// Why that one.
+    /// What it follows from, as a phrase.
     pub why: String,
 }
 

@@ -103,13 +103,7 @@ impl Row {
     /// gradient is a part of the sum whichever tokens the rank sees.
     pub fn serves_own_heads(&self) -> bool {
         let is_whole = !self.cuts.iter().any(|cut| cut.axis == Axis::Tp) && self.tensor.acting.is_none();
-        let owner = self.tensor.path.rsplit('.').nth(1).unwrap_or("");
-        let is_of_heads = match self.tensor.surface {
-            Surface::AttentionNorm | Surface::MixerHelper => true,
-            Surface::Norm => matches!(owner, "B_norm" | "C_norm" | "out_norm" | "dt_norm" | "b_norm" | "c_norm"),
-            _ => false,
-        };
-        is_whole && is_of_heads
+        is_whole && self.tensor.serves_heads
     }
 
     /// Rows of one rank's part that neighbours on the tensor axis hold as well, as a share of the

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 /// A layout with everything that is shown of it.
 pub struct Choice {
-    /// Which.
+    /// The choices it is made of.
     pub point: Point,
     /// As it would be typed.
     pub layout: Layout,

@@ -86,7 +86,7 @@ pub struct Cut {
 /// A split rule.
 #[derive(Debug)]
 pub struct Rule {
-    /// Stable name.
+    /// Stable; scripts match on it.
     pub id: RuleId,
     /// Surfaces it decides.
     pub surfaces: &'static [Surface],
@@ -106,13 +106,13 @@ pub struct Rule {
 /// A surface that is no tensor: how it splits, why, and what splitting cannot fix.
 #[derive(Clone, Copy, Debug)]
 pub struct StateSurface {
-    /// What it is.
+    /// As listed beside the rules.
     pub name: &'static str,
     /// Whether a recipe has it.
     pub applies: fn(&Recipe) -> bool,
     /// How well it splits.
     pub quality: Quality,
-    /// Why so.
+    /// What makes it split so well or ill.
     pub why: &'static str,
     /// What the split cannot fix.
     pub cannot_fix: &'static str,
@@ -164,7 +164,7 @@ pub const STATE_SURFACES: &[StateSurface] = &[
     },
 ];
 
-/// Every rule.
+/// Every rule, one for each surface.
 pub const ALL: &[&Rule] = &[
     &vocab_parallel::RULE,
     &positions::RULE,

@@ -1,10 +1,10 @@
 //! Experts over the expert axis, their columns over the expert-tensor axis.
 
 mod columns;
-mod experts;
 mod none;
+mod whole;
 
 use super::Rule;
 
 /// In the order their findings are listed.
-pub(super) const RULES: &[&Rule] = &[&none::RULE, &experts::RULE, &columns::RULE];
+pub(super) const RULES: &[&Rule] = &[&none::RULE, &whole::RULE, &columns::RULE];

@@ -18,7 +18,7 @@ pub enum Typed {
     Dp,
     /// The number of ranks, or neither.
     World,
-    /// Both.
+    /// Replicas and ranks both.
     Both,
 }
 
