@@ -1,12 +1,11 @@
 //! Properties over random recipes and layouts: every element of every tensor is owned exactly as
 //! its rule says, and legality is neither lax nor arbitrary.
 
-use layout::legality::{Case, Reads, rules};
 use layout::mesh::{Coordinates, Kind};
 use layout::ownership::{OwnershipTable, Row, copies_of_unit};
-use layout::request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
+use layout::request::{Balance, Engine, LayoutRequest, Schedule, ZeroStage};
 use layout::rules::How;
-use layout::{Axis, Layout, Mesh, Needs, Order, check, settle};
+use layout::{Axis, Layout, Mesh, Order, check};
 use proptest::prelude::*;
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::gated_delta::GatedDelta;
@@ -17,7 +16,6 @@ use recipe::kinds::side::OwnerStage;
 use recipe::pattern::Block;
 use recipe::{Feature, Layer, Mixer, Recipe};
 use std::collections::HashMap;
-use units::Degree;
 
 /// `PROPTEST_RNG_SEED` and `PROPTEST_CASES` explore further.
 fn config() -> ProptestConfig {
@@ -384,85 +382,4 @@ fn sequence_parallelism_never_changes_a_parameter() {
         table.rank_params(&layout, &Mesh::new(&layout, Order::Megatron, false).unwrap(), 0)
     };
     assert_eq!(held(true), held(false));
-}
-
-/// `a`, with everything that a rule did not declare taken from `b`.
-fn with_undeclared(reads: Reads, a: &Layout, b: &Layout) -> Layout {
-    let is_read = |any: &[Reads]| any.iter().any(|one| reads.covers(*one));
-    let mut mixed = a.clone();
-    let degree = |whole: Reads, splits: Reads, products: &[Reads], ours: Degree, theirs: Degree| {
-        let is_kept = is_read(&[whole]) || is_read(products) || is_read(&[splits]) && ours.splits() != theirs.splits();
-        if is_kept { ours } else { theirs }
-    };
-    let (dense, expert, stage) = (Reads::DENSE_RANKS, Reads::EXPERT_RANKS, Reads::STAGE_RANKS);
-    mixed.tp = degree(Reads::TP, Reads::TP_SPLITS, &[dense, stage], a.tp, b.tp);
-    mixed.sp = if is_read(&[Reads::TP_SPLITS]) { a.sp } else { b.sp };
-    mixed.cp = degree(Reads::CP, Reads::CP, &[dense, stage], a.cp, b.cp);
-    mixed.ep = degree(Reads::EP, Reads::EP_SPLITS, &[expert], a.ep, b.ep);
-    mixed.etp = degree(Reads::ETP, Reads::ETP, &[expert], a.etp, b.etp);
-    mixed.pp = degree(Reads::PP, Reads::PP_SPLITS, &[dense, expert], a.pp, b.pp);
-    mixed.vpp = degree(Reads::VPP, Reads::VPP, &[], a.vpp, b.vpp);
-    mixed.dp = degree(Reads::BATCH, Reads::BATCH, &[dense, stage], a.dp, b.dp);
-    mixed.edp = b.edp;
-    if !is_read(&[dense, expert]) {
-        mixed.world = b.world;
-    }
-    if !is_read(&[Reads::BATCH]) {
-        (mixed.micro_batch, mixed.global_batch) = (b.micro_batch, b.global_batch);
-    }
-    if !is_read(&[Reads::BATCH, Reads::MICROBATCHES]) {
-        mixed.microbatches = b.microbatches;
-    }
-    if !is_read(&[Reads::SCHEDULE]) {
-        mixed.schedule = b.schedule;
-    }
-    if !is_read(&[Reads::ZERO]) {
-        mixed.zero = b.zero;
-    }
-    if !is_read(&[Reads::RECOMPUTE]) {
-        mixed.recompute = b.recompute.clone();
-    }
-    mixed
-}
-
-const ENGINES: &[Option<Engine>] = &[
-    None,
-    Some(Engine::Megatron),
-    Some(Engine::Fsdp2),
-    Some(Engine::Torchtitan),
-    Some(Engine::Deepspeed),
-    Some(Engine::Nanotron),
-    Some(Engine::Maxtext),
-    Some(Engine::XlaSpmd),
-    Some(Engine::Shardwright),
-];
-
-const POLICIES: &[&str] = &["none", "full", "selective:core_attn", "selective:gdn_norm_out+mamba"];
-
-proptest! {
-    #![proptest_config(config())]
-
-    #[test]
-    fn a_rule_reads_nothing_that_it_does_not_declare(
-        recipe in recipes(),
-        a in requests(),
-        b in requests(),
-        engine in prop::sample::select(ENGINES),
-        policies in prop::array::uniform2(prop::sample::select(POLICIES)),
-    ) {
-        // What a search does not vary is the same in both.
-        let again = |policy| Some(Recompute::parse(policy).unwrap());
-        let b = LayoutRequest { sequence: a.sequence, balance: a.balance, engine, recompute: again(policies[1]), ..b };
-        let a = LayoutRequest { engine, recompute: again(policies[0]), ..a };
-        let settled = [&a, &b].map(|request| settle(request, Needs::of(&recipe)));
-        let [Ok((one, _)), Ok((other, _))] = settled else { return Ok(()) };
-        for rule in rules(engine) {
-            let severities = |layout: &Layout| {
-                let found = rule.findings(&Case { recipe: &recipe, layout, request: &a });
-                found.into_iter().map(|finding| finding.severity).collect::<Vec<_>>()
-            };
-            let mixed = with_undeclared(rule.reads, &one, &other);
-            prop_assert_eq!(severities(&one), severities(&mixed), "{}: {:?} {:?}", rule.id, one, mixed);
-        }
-    }
 }

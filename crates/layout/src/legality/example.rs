@@ -3,7 +3,7 @@
 
 use super::Rule;
 use crate::request::{Balance, Engine, Recompute, Schedule, ZeroStage};
-use crate::{LayoutRequest, check};
+use crate::{Checked, LayoutRequest, check};
 use recipe::{Feature, Mode, Recipe};
 
 /// A layout and what a rule says of it.
@@ -31,11 +31,25 @@ impl Example {
         Example { with, ..self }
     }
 
-    /// What the rule says.
-    fn words(&self, rule: &Rule) -> String {
+    /// As typed.
+    pub fn request(&self) -> LayoutRequest {
+        request(self.layout)
+    }
+
+    /// As its mode runs it.
+    pub fn recipe(&self) -> Recipe {
+        self.checked().recipe
+    }
+
+    fn checked(&self) -> Checked {
         let mut recipe = recipe::builtin::find(self.recipe).unwrap();
         (self.with)(&mut recipe);
-        let found = check(&recipe, &request(self.layout)).findings.into_iter().filter(|f| rule.found(f));
+        check(&recipe, &self.request())
+    }
+
+    /// What the rule says.
+    fn words(&self, rule: &Rule) -> String {
+        let found = self.checked().findings.into_iter().filter(|f| rule.found(f));
         found.map(|f| f.message).collect::<Vec<_>>().join(" | ")
     }
 }

@@ -152,17 +152,17 @@ fn multiples_near(n: u64, step: u64) -> Vec<u64> {
     (0..4).map(|i| below.saturating_add(i * step)).filter(|m| *m > 0).collect()
 }
 
+/// Every rule of every engine, once.
+#[cfg(test)]
+fn every_rule() -> impl Iterator<Item = &'static Rule> {
+    rules(None).chain(Engine::ALL.iter().flat_map(|(_, engine)| engines::rules(*engine)).copied())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use std::path::{Path, PathBuf};
-
-    /// Every rule of every engine, once.
-    fn all() -> Vec<&'static Rule> {
-        let own = Engine::ALL.iter().flat_map(|(_, engine)| engines::rules(*engine));
-        rules(None).chain(own.copied()).collect()
-    }
 
     /// Files that make a finding outside a rule, each with a test of its own: sizes that are none,
     /// units that would be cut, meshes that do not fill a world, orders that cannot be.
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn every_rule_holds_its_examples_and_has_an_id_of_its_own() {
-        let rules = all();
+        let rules: Vec<_> = every_rule().collect();
         rules.iter().for_each(|rule| rule.hold());
         let ids: BTreeSet<_> = rules.iter().map(|rule| rule.id).collect();
         assert_eq!((ids.len(), rules.len()), (109, 109));

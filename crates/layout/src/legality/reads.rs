@@ -1,6 +1,6 @@
 //! What of a layout decides whether a rule speaks, as a set. A search asks a rule once for every
 //! value of what it reads, so a rule that reads more than it declares would be answered wrongly:
-//! a property test changes everything else, and the answer must stay.
+//! a test changes everything else, and the answer must stay.
 
 use std::ops::BitOr;
 
@@ -70,6 +70,71 @@ impl BitOr for Reads {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::legality::example::Example;
+    use crate::legality::{Case, every_rule};
+    use crate::{Layout, LayoutRequest, Needs, settle};
+    use units::Degree;
+
+    #[test]
+    fn a_rule_reads_nothing_that_it_does_not_declare() {
+        let others: Vec<LayoutRequest> = every_rule().flat_map(|rule| rule.examples).map(Example::request).collect();
+        for rule in every_rule() {
+            for example in rule.examples {
+                let (recipe, request) = (example.recipe(), example.request());
+                let Ok((layout, _)) = settle(&request, Needs::of(&recipe)) else { continue };
+                let severities = |layout: &Layout| {
+                    let found = rule.findings(&Case { recipe: &recipe, layout, request: &request });
+                    found.into_iter().map(|finding| finding.severity).collect::<Vec<_>>()
+                };
+                let said = severities(&layout);
+                for other in &others {
+                    let Ok((other, _)) = settle(other, Needs::of(&recipe)) else { continue };
+                    let mixed = with_undeclared(rule.reads, &layout, &other);
+                    assert_eq!(said, severities(&mixed), "{}: {layout:?} and {mixed:?}", rule.id);
+                }
+            }
+        }
+    }
+
+    /// `a`, with everything that a rule did not declare taken from `b`.
+    fn with_undeclared(reads: Reads, a: &Layout, b: &Layout) -> Layout {
+        let is_read = |any: &[Reads]| any.iter().any(|one| reads.covers(*one));
+        let mut mixed = a.clone();
+        let degree = |whole: Reads, splits: Reads, products: &[Reads], ours: Degree, theirs: Degree| {
+            let is_kept =
+                is_read(&[whole]) || is_read(products) || is_read(&[splits]) && ours.splits() != theirs.splits();
+            if is_kept { ours } else { theirs }
+        };
+        let (dense, expert, stage) = (Reads::DENSE_RANKS, Reads::EXPERT_RANKS, Reads::STAGE_RANKS);
+        mixed.tp = degree(Reads::TP, Reads::TP_SPLITS, &[dense, stage], a.tp, b.tp);
+        mixed.sp = if is_read(&[Reads::TP_SPLITS]) { a.sp } else { b.sp };
+        mixed.cp = degree(Reads::CP, Reads::CP, &[dense, stage], a.cp, b.cp);
+        mixed.ep = degree(Reads::EP, Reads::EP_SPLITS, &[expert], a.ep, b.ep);
+        mixed.etp = degree(Reads::ETP, Reads::ETP, &[expert], a.etp, b.etp);
+        mixed.pp = degree(Reads::PP, Reads::PP_SPLITS, &[dense, expert], a.pp, b.pp);
+        mixed.vpp = degree(Reads::VPP, Reads::VPP, &[], a.vpp, b.vpp);
+        mixed.dp = degree(Reads::BATCH, Reads::BATCH, &[dense, stage], a.dp, b.dp);
+        mixed.edp = b.edp;
+        if !is_read(&[dense, expert]) {
+            mixed.world = b.world;
+        }
+        if !is_read(&[Reads::BATCH]) {
+            (mixed.micro_batch, mixed.global_batch) = (b.micro_batch, b.global_batch);
+        }
+        if !is_read(&[Reads::BATCH, Reads::MICROBATCHES]) {
+            mixed.microbatches = b.microbatches;
+        }
+        if !is_read(&[Reads::SCHEDULE]) {
+            mixed.schedule = b.schedule;
+        }
+        if !is_read(&[Reads::ZERO]) {
+            mixed.zero = b.zero;
+        }
+        if !is_read(&[Reads::RECOMPUTE]) {
+            mixed.recompute = b.recompute.clone();
+        }
+        mixed
+    }
 
     #[test]
     fn a_degree_covers_whether_it_splits() {
