@@ -37,6 +37,12 @@ mod tests {
             "cp=2 seq=8 engine=shardwright",
             "a part of 2 tokens is shorter than the 3 that `recurrent`'s convolution looks back",
         ),
+        found(
+            "nemotron-h-8b",
+            "tp=8 cp=2 seq=8 engine=shardwright",
+            "a part of 2 tokens is shorter than the 3 that `mamba`'s convolution looks back",
+        ),
+        silent("nemotron-h-8b", "cp=2 seq=8 engine=shardwright"),
         silent("nam56r-mini", "cp=2 seq=32 engine=shardwright"),
     ];
 

@@ -39,6 +39,7 @@ mod tests {
         found("llama3-8b", "pp=2 balance=time", "stages even in time are cut by what a cluster makes of them"),
         silent("llama3-8b", "pp=2 balance=time boundaries=16"),
         silent("llama3-8b", "pp=2 balance=params"),
+        silent("llama3-8b", "pp=8 vpp=8 balance=memory"),
     ];
 
     #[test]
