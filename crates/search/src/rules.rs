@@ -156,85 +156,22 @@ pub struct Rules {
 impl Rules {
     /// Asks every rule for every value. `recipe` is as its mode runs it.
     pub fn new(recipe: &Recipe, fixed: &Fixed, values: &Values) -> Rules {
-        let asker = Asker::new(recipe, fixed);
-        let (base, world) = (&fixed.base, fixed.world);
-        let pps: Vec<u64> = values.orders.iter().map(|(pp, _)| *pp).collect();
-        let (flow, depth) = pipelines(values);
-        let request_of_order = |pp: u64, order: Order| LayoutRequest {
-            pp: Some(pp),
-            vpp: Some(order.vpp),
-            schedule: Some(order.schedule),
-            ..one(base)
-        };
+        let asker = Asker::new(recipe, fixed, values);
         Rules {
-            world,
-            inside: asker.table(Varied::Inside, &values.inside, |(tp, cp)| LayoutRequest {
-                tp: Some(tp),
-                cp: Some(cp),
-                ..base.clone()
-            }),
-            experts: asker.table(Varied::Experts, &values.experts, |(ep, etp)| LayoutRequest {
-                ep: Some(ep),
-                etp: Some(etp),
-                ..one(base)
-            }),
-            split: asker.table(
-                Varied::Split,
-                &pairs(&values.inside, &values.experts)
-                    .into_iter()
-                    .map(|((tp, _), (_, etp))| (tp, etp))
-                    .collect::<Vec<_>>(),
-                |(tp, etp)| LayoutRequest { tp: Some(tp), ep: Some(1), etp: Some(etp), ..one(base) },
-            ),
-            used: std::array::from_fn(|bits| {
-                let degree = |bit: usize| Some(if bits >> bit & 1 == 1 { 2 } else { 1 });
-                let (tp, ep, pp) = (degree(0), degree(1), degree(2));
-                asker.ask(Varied::Used, &LayoutRequest { tp, ep, pp, etp: Some(1), ..base.clone() })
-            }),
-            timeline: asker.table(
-                Varied::Timeline,
-                &pairs(&values.inside, &[false, true])
-                    .into_iter()
-                    .map(|((_, cp), splits)| (cp, splits))
-                    .collect::<Vec<_>>(),
-                |(cp, splits)| LayoutRequest { cp: Some(cp), pp: Some(splitting(splits)), ..one(base) },
-            ),
-            dense_ranks: asker.table(Varied::DenseRanks, &dense_products(values, &pps, world), |product| {
-                LayoutRequest { world: Some(world), dp: fixed.dp, pp: Some(product), ..one(base) }
-            }),
-            expert_ranks: asker.table(Varied::ExpertRanks, &expert_products(values, &pps, world), |product| {
-                LayoutRequest { world: Some(world), ep: Some(product), ..one(base) }
-            }),
-            stage_ranks: asker.table(Varied::StageRanks, &values.stage_ranks, |(ranks, ep)| LayoutRequest {
-                world: Some(ranks),
-                ep: Some(ep),
-                ..one(base)
-            }),
-            batch: asker.table(Varied::Batch, &values.at_once, |(micro_batch, dp)| LayoutRequest {
-                world: Some(dp),
-                micro_batch: Some(micro_batch),
-                global_batch: fixed.global_batch,
-                microbatches: fixed.microbatches,
-                ..one(base)
-            }),
-            depth: asker.table(Varied::Depth, &depth, |(pp, order)| request_of_order(pp, order)),
-            flow: asker.table(Varied::Flow, &flow, |(pp, schedule, count)| LayoutRequest {
-                microbatches: Some(count),
-                ..request_of_order(pp, Order { schedule, vpp: 1 })
-            }),
-            state: asker.table(Varied::State, &states(values, &pps), |(pp, splits, zero)| LayoutRequest {
-                pp: Some(pp),
-                ep: Some(splitting(splits)),
-                zero: Some(zero),
-                ..one(base)
-            }),
-            recompute: values
-                .recompute
-                .iter()
-                .map(|policy| {
-                    asker.ask(Varied::Recompute, &LayoutRequest { recompute: Some(policy.clone()), ..one(base) })
-                })
-                .collect(),
+            world: fixed.world,
+            inside: asker.inside(),
+            experts: asker.experts(),
+            split: asker.split(),
+            used: asker.used(),
+            timeline: asker.timeline(),
+            dense_ranks: asker.dense_ranks(),
+            expert_ranks: asker.expert_ranks(),
+            stage_ranks: asker.stage_ranks(),
+            batch: asker.batch(),
+            depth: asker.depth(),
+            flow: asker.flow(),
+            state: asker.state(),
+            recompute: asker.recompute(),
             rules: asker.rules.into_iter().map(|(rule, _)| rule).collect(),
         }
     }
@@ -280,42 +217,13 @@ impl Rules {
     }
 }
 
-/// Degrees of one, where nothing is typed otherwise.
-fn one(base: &LayoutRequest) -> LayoutRequest {
-    LayoutRequest { tp: Some(1), cp: Some(1), etp: Some(1), ..base.clone() }
-}
-
 /// The least degree that splits, or does not.
 fn splitting(splits: bool) -> u64 {
     if splits { 2 } else { 1 }
 }
 
-fn pairs<A: Copy, B: Copy>(a: &[A], b: &[B]) -> Vec<(A, B)> {
-    a.iter().flat_map(|x| b.iter().map(|y| (*x, *y))).collect()
-}
-
-fn dense_products(values: &Values, pps: &[u64], world: u64) -> Vec<u64> {
-    let products = pairs(&values.inside, pps).into_iter().map(|((tp, cp), pp)| tp * cp * pp);
-    products.filter(|product| *product <= world).collect()
-}
-
-fn expert_products(values: &Values, pps: &[u64], world: u64) -> Vec<u64> {
-    pairs(&values.experts, pps).into_iter().map(|((ep, etp), pp)| capped(ep * etp * pp, world)).collect()
-}
-
-fn states(values: &Values, pps: &[u64]) -> Vec<(u64, bool, ZeroStage)> {
-    let splits: &[bool] = if values.experts.iter().any(|(ep, _)| *ep > 1) { &[false, true] } else { &[false] };
-    pairs(&pairs(pps, splits), &values.zero).into_iter().map(|((pp, splits), zero)| (pp, splits, zero)).collect()
-}
-
-/// Entries of the tables of a pipeline: schedules with microbatches, and with chunks.
-type Pipelines = (Vec<(u64, Schedule, u64)>, Vec<(u64, Order)>);
-
-fn pipelines(values: &Values) -> Pipelines {
-    let orders = values.orders.iter().flat_map(|(pp, orders)| orders.iter().map(move |order| (*pp, *order)));
-    let depth: Vec<(u64, Order)> = orders.collect();
-    let flow = pairs(&depth, &values.counts).into_iter();
-    (flow.map(|((pp, order), count)| (pp, order.schedule, canonical(count, pp))).collect(), depth)
+fn pairs<A: Copy, B: Copy>(a: &[A], b: &[B]) -> impl Iterator<Item = (A, B)> {
+    a.iter().flat_map(|x| b.iter().map(|y| (*x, *y)))
 }
 
 /// A product beyond the world, which then is no multiple of it, stands for all of them.
@@ -329,16 +237,19 @@ fn canonical(microbatches: u64, pp: u64) -> u64 {
     if microbatches < 2 * round { microbatches } else { round + microbatches % round }
 }
 
-/// Asks the rules of an engine.
+/// Asks the rules of an engine, each table's for every value that varies there.
 struct Asker<'a> {
     recipe: &'a Recipe,
     /// One layer of each kind: all that rules look at, but for those of depth.
     short: Recipe,
     rules: Vec<(&'static Rule, Varied)>,
+    fixed: &'a Fixed,
+    values: &'a Values,
+    pps: Vec<u64>,
 }
 
 impl<'a> Asker<'a> {
-    fn new(recipe: &'a Recipe, fixed: &Fixed) -> Asker<'a> {
+    fn new(recipe: &'a Recipe, fixed: &'a Fixed, values: &'a Values) -> Asker<'a> {
         let mut short = recipe.clone();
         let mut kinds: Vec<Layer> = Vec::new();
         for layer in &recipe.layers {
@@ -349,19 +260,25 @@ impl<'a> Asker<'a> {
         short.layers = kinds;
         debug_assert!(fixed.base.world.is_none());
         let table = |rule: &Rule| Varied::of(rule).expect("every rule fits a table: tested");
-        Asker { recipe, short, rules: rules(fixed.base.engine).map(|rule| (rule, table(rule))).collect() }
+        let rules = rules(fixed.base.engine).map(|rule| (rule, table(rule))).collect();
+        Asker { recipe, short, rules, fixed, values, pps: values.orders.iter().map(|(pp, _)| *pp).collect() }
     }
 
     fn has(&self, table: Varied) -> bool {
         self.rules.iter().any(|(_, of)| *of == table)
     }
 
-    fn table<K: Copy + Eq + Hash>(&self, table: Varied, keys: &[K], request: impl Fn(K) -> LayoutRequest) -> Table<K> {
-        let mut masks = HashMap::new();
+    fn table<K: Copy + Eq + Hash>(
+        &self,
+        table: Varied,
+        keys: impl IntoIterator<Item = K>,
+        request: impl Fn(K) -> LayoutRequest,
+    ) -> Table<K> {
         if !self.has(table) {
             return Table(None);
         }
-        for &key in keys {
+        let mut masks = HashMap::new();
+        for key in keys {
             masks.entry(key).or_insert_with(|| self.ask(table, &request(key)));
         }
         Table(Some(masks))
@@ -370,9 +287,6 @@ impl<'a> Asker<'a> {
     /// The rules of a table that refuse a request. One that cannot even be settled is beyond any
     /// machine, and every rule that would have looked at it refuses.
     fn ask(&self, table: Varied, request: &LayoutRequest) -> Mask {
-        if !self.has(table) {
-            return 0;
-        }
         let recipe = if table == Varied::Depth { self.recipe } else { &self.short };
         let settled = settle(request, Needs::of(recipe)).ok();
         let refuses = |rule: &Rule| match &settled {
@@ -381,6 +295,113 @@ impl<'a> Asker<'a> {
         };
         let here = self.rules.iter().enumerate().filter(|(_, (_, of))| *of == table);
         here.filter(|(_, (rule, _))| refuses(rule)).fold(0, |mask, (bit, _)| mask | 1 << bit)
+    }
+
+    /// Degrees of one, where nothing is typed otherwise.
+    fn one(&self) -> LayoutRequest {
+        LayoutRequest { tp: Some(1), cp: Some(1), etp: Some(1), ..self.fixed.base.clone() }
+    }
+
+    fn inside(&self) -> Table<(u64, u64)> {
+        let request = |(tp, cp)| LayoutRequest { tp: Some(tp), cp: Some(cp), ..self.fixed.base.clone() };
+        self.table(Varied::Inside, self.values.inside.iter().copied(), request)
+    }
+
+    fn experts(&self) -> Table<(u64, u64)> {
+        let request = |(ep, etp)| LayoutRequest { ep: Some(ep), etp: Some(etp), ..self.one() };
+        self.table(Varied::Experts, self.values.experts.iter().copied(), request)
+    }
+
+    fn split(&self) -> Table<(u64, u64)> {
+        let keys = pairs(&self.values.inside, &self.values.experts).map(|((tp, _), (_, etp))| (tp, etp));
+        let request = |(tp, etp)| LayoutRequest { tp: Some(tp), ep: Some(1), etp: Some(etp), ..self.one() };
+        self.table(Varied::Split, keys, request)
+    }
+
+    fn used(&self) -> [Mask; 8] {
+        std::array::from_fn(|bits| {
+            let [tp, ep, pp] = [0, 1, 2].map(|bit| Some(splitting(bits >> bit & 1 == 1)));
+            self.ask(Varied::Used, &LayoutRequest { tp, ep, pp, ..self.one() })
+        })
+    }
+
+    fn timeline(&self) -> Table<(u64, bool)> {
+        let keys = pairs(&self.values.inside, &[false, true]).map(|((_, cp), splits)| (cp, splits));
+        let request = |(cp, splits)| LayoutRequest { cp: Some(cp), pp: Some(splitting(splits)), ..self.one() };
+        self.table(Varied::Timeline, keys, request)
+    }
+
+    fn dense_ranks(&self) -> Table<u64> {
+        let (world, dp) = (self.fixed.world, self.fixed.dp);
+        let products = pairs(&self.values.inside, &self.pps).map(|((tp, cp), pp)| tp * cp * pp);
+        let request = |product| LayoutRequest { world: Some(world), dp, pp: Some(product), ..self.one() };
+        self.table(Varied::DenseRanks, products.filter(|product| *product <= world), request)
+    }
+
+    fn expert_ranks(&self) -> Table<u64> {
+        let world = self.fixed.world;
+        let products = pairs(&self.values.experts, &self.pps).map(|((ep, etp), pp)| capped(ep * etp * pp, world));
+        let request = |product| LayoutRequest { world: Some(world), ep: Some(product), ..self.one() };
+        self.table(Varied::ExpertRanks, products, request)
+    }
+
+    fn stage_ranks(&self) -> Table<(u64, u64)> {
+        let request = |(ranks, ep)| LayoutRequest { world: Some(ranks), ep: Some(ep), ..self.one() };
+        self.table(Varied::StageRanks, self.values.stage_ranks.iter().copied(), request)
+    }
+
+    fn batch(&self) -> Table<(u64, u64)> {
+        let (global_batch, microbatches) = (self.fixed.global_batch, self.fixed.microbatches);
+        self.table(Varied::Batch, self.values.at_once.iter().copied(), |(micro_batch, dp)| LayoutRequest {
+            world: Some(dp),
+            micro_batch: Some(micro_batch),
+            global_batch,
+            microbatches,
+            ..self.one()
+        })
+    }
+
+    fn orders(&self) -> impl Iterator<Item = (u64, Order)> + '_ {
+        self.values.orders.iter().flat_map(|(pp, orders)| orders.iter().map(|order| (*pp, *order)))
+    }
+
+    fn depth(&self) -> Table<(u64, Order)> {
+        self.table(Varied::Depth, self.orders(), |(pp, order)| LayoutRequest {
+            pp: Some(pp),
+            vpp: Some(order.vpp),
+            schedule: Some(order.schedule),
+            ..self.one()
+        })
+    }
+
+    fn flow(&self) -> Table<(u64, Schedule, u64)> {
+        let counts = |(pp, order): (u64, Order)| {
+            self.values.counts.iter().map(move |count| (pp, order.schedule, canonical(*count, pp)))
+        };
+        self.table(Varied::Flow, self.orders().flat_map(counts), |(pp, schedule, count)| LayoutRequest {
+            pp: Some(pp),
+            schedule: Some(schedule),
+            microbatches: Some(count),
+            ..self.one()
+        })
+    }
+
+    fn state(&self) -> Table<(u64, bool, ZeroStage)> {
+        let has_ep = self.values.experts.iter().any(|(ep, _)| *ep > 1);
+        let splits: &[bool] = if has_ep { &[false, true] } else { &[false] };
+        let keys =
+            pairs(&self.pps, splits).flat_map(|(pp, splits)| self.values.zero.iter().map(move |z| (pp, splits, *z)));
+        self.table(Varied::State, keys, |(pp, splits, zero)| LayoutRequest {
+            pp: Some(pp),
+            ep: Some(splitting(splits)),
+            zero: Some(zero),
+            ..self.one()
+        })
+    }
+
+    fn recompute(&self) -> Vec<Mask> {
+        let request = |policy: &Recompute| LayoutRequest { recompute: Some(policy.clone()), ..self.one() };
+        self.values.recompute.iter().map(|policy| self.ask(Varied::Recompute, &request(policy))).collect()
     }
 }
 

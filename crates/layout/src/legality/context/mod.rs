@@ -9,8 +9,7 @@ pub(crate) mod recurrence;
 mod sequence;
 mod short_part;
 
-use super::Rule;
-use super::{Case, multiples_near};
+use super::{Case, Rule, multiples_near};
 use crate::activations::trades_heads;
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;

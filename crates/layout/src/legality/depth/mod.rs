@@ -7,8 +7,7 @@ mod state_seam;
 mod uneven;
 pub(crate) mod unpriced_balance;
 
-use super::Case;
-use super::Rule;
+use super::{Case, Rule};
 use crate::stages::ranges;
 use std::ops::Range;
 

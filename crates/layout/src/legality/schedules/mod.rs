@@ -10,8 +10,7 @@ mod no_pipeline;
 mod one_chunk;
 mod v_chunks;
 
-use super::Case;
-use super::Rule;
+use super::{Case, Rule};
 use crate::layout::Layout;
 
 /// The layout where there is a pipeline to order; without one, `schedule/no-pipeline` has said all.
