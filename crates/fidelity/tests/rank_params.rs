@@ -1,6 +1,6 @@
 //! Per-rank parameter counts against ranks that Megatron-Core really built.
 
-use layout::measured::Case;
+use fidelity::measured::Case;
 use layout::{Mesh, Order, OwnershipTable, check};
 use recipe::Mixer;
 use std::fmt::Write;

@@ -1,10 +1,10 @@
 //! Replays against ranks that Megatron-Core really ran on an H200
 //! (`data/truth/megatron_h200.jsonl`): static memory, allocated and reserved peaks.
 
-use layout::measured::Case;
+use fidelity::measured::Case;
 use layout::{StagePlan, check};
 use memory::ledger::Replay;
-use memory::ledger::megatron::{Job, MegatronOptions, explain, replay};
+use memory::ledger::megatron::{Job, explain, replay};
 use recipe::Mixer;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ fn rows() -> Vec<(Case, Value)> {
 fn replayed(case: &Case, run: fn(&Job) -> Result<Replay, memory::Unmodelled>) -> Replay {
     let layout = check(&case.recipe, &case.request).layout.unwrap();
     let stages = StagePlan::new(&case.recipe, &layout, None).unwrap();
-    let options = MegatronOptions::measured(case).unwrap();
+    let options = fidelity::measured::options(case).unwrap();
     let job = Job { recipe: &case.recipe, layout: &layout, stages: &stages, rank: case.rank, options: &options };
     run(&job).unwrap_or_else(|e| panic!("{}: {e}", case.name))
 }

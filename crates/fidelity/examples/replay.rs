@@ -1,10 +1,10 @@
 //! Replays the rows of a truth file and prints one line a phase (allocated, peak, reserved, its
 //! peak, split peak), with `--time` how long a replay takes, with `--lines` the peak by line. Usage: `cargo run --release --example replay -- ROWS.jsonl [--time|--lines|--balanced]`.
 
-use layout::measured::Case;
+use fidelity::measured::Case;
 use layout::{StagePlan, check};
 use memory::Line;
-use memory::ledger::megatron::{Job, MegatronOptions, Routing, replay};
+use memory::ledger::megatron::{Job, Routing, replay};
 use std::time::Instant;
 
 fn main() {
@@ -33,7 +33,7 @@ fn run(case: &Case, flags: &[String]) {
         Ok(stages) => stages,
         Err(finding) => return println!("{name}: {}", finding.message),
     };
-    let mut options = match MegatronOptions::measured(case) {
+    let mut options = match fidelity::measured::options(case) {
         Ok(options) => options,
         Err(why) => return println!("{name}: {why}"),
     };

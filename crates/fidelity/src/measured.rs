@@ -1,7 +1,10 @@
 //! One measured row of a Megatron-Core job, as `data/truth/megatron_h200.jsonl` holds them: the
-//! model it ran, the layout, and the rank that was read. Nothing here knows what was measured.
+//! model it ran, the layout, the rank that was read, and what the engine was told. Nothing here knows
+//! what was measured.
 
-use crate::request::{LayoutRequest, Recompute, ZeroStage};
+use layout::request::{LayoutRequest, Recompute, ZeroStage};
+use memory::Unmodelled;
+use memory::ledger::megatron::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Reduction};
 use recipe::kinds::attention::{Attention, AttentionKind};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;
@@ -110,6 +113,38 @@ impl Case {
         let rank = case["rank"].as_u64().unwrap_or(0);
         Ok(Case { name, recipe, request: request(case)?, rank, told: Told::read(case) })
     }
+}
+
+/// The options a measured row was run with; its router was forced to balance at random.
+pub fn options(case: &Case) -> Result<MegatronOptions, Unmodelled> {
+    let told = &case.told;
+    let unknown = |what: &str| Err(Unmodelled::new(what, "the row names an option we do not know"));
+    let fp8 = match told.fp8.as_deref() {
+        None => None,
+        Some("delayed") => Some(Fp8Recipe::Delayed),
+        Some("tensorwise") => Some(Fp8Recipe::Tensorwise),
+        Some("blockwise") => Some(Fp8Recipe::Blockwise),
+        Some("mxfp8") => Some(Fp8Recipe::Mxfp8),
+        Some("nvfp4") => Some(Fp8Recipe::Nvfp4),
+        Some(other) => return unknown(other),
+    };
+    let dispatcher = match told.dispatcher.as_deref() {
+        None | Some("alltoall") => Dispatcher::AllToAll,
+        Some("allgather") => Dispatcher::AllGather,
+        Some(other) => return unknown(other),
+    };
+    let width = |is_fp32| if is_fp32 { Dtype::Fp32 } else { Dtype::Bf16 };
+    Ok(MegatronOptions {
+        gradients: width(told.grad_fp32),
+        cross_entropy: if told.ce_fusion { CrossEntropy::FusedNative } else { CrossEntropy::Unfused },
+        fp8,
+        dispatcher,
+        capacity_factor: told.capacity,
+        router: width(told.router_fp32),
+        reduction: if told.overlap { Reduction::Overlapped } else { Reduction::AtTheEnd },
+        steps: told.steps,
+        ..MegatronOptions::of(&case.recipe)
+    })
 }
 
 /// The largest size of each key that a row may give; a mistyped one is refused, not laid out.
