@@ -4,7 +4,7 @@ use crate::ops::Shape;
 use crate::traffic::{Collective, Fabric, Moved, Spread};
 use case::options::Dispatch;
 use layout::Layout;
-use layout::activations::{Exchange, of_edges, of_mixer};
+use layout::activations::{Collective as Named, Exchange, Over, of_edges, of_mixer};
 use recipe::{Layer, Mixer};
 
 /// Bytes of an element that travels: activations and their gradients go in bf16.
@@ -61,12 +61,14 @@ impl Groups {
         }
     }
 
-    fn on(&self, axis: &str) -> Spread {
+    /// The group of a collective inside a layer or at an edge, which no stage, replica or everybody is.
+    fn on(&self, axis: Over) -> Spread {
         match axis {
-            "cp" => self.cp,
-            "ep" => self.ep,
-            "etp" => self.etp,
-            _ => self.tp,
+            Over::Cp => self.cp,
+            Over::Ep => self.ep,
+            Over::Etp => self.etp,
+            Over::Tp | Over::Sp => self.tp,
+            Over::Pp | Over::Dp | Over::Edp | Over::World => unreachable!("`{axis}` moves nothing inside a layer"),
         }
     }
 }
@@ -103,9 +105,11 @@ impl Carrier<'_> {
         let forward = self.moved(exchange, exchange.forward);
         let backward = self.moved(exchange, exchange.backward);
         let axis = match exchange.axis {
-            "cp" => 1,
-            "ep" => 2,
-            _ => 0,
+            Over::Cp => 1,
+            Over::Ep => 2,
+            // An expert's matrices wait with the other matrices.
+            Over::Tp | Over::Sp | Over::Etp => 0,
+            Over::Pp | Over::Dp | Over::Edp | Over::World => return,
         };
         let into = |waits: &mut Waits, seconds: f64| match axis {
             1 => {
@@ -124,7 +128,7 @@ impl Carrier<'_> {
         waits.calls.1 += call(backward);
         // Megatron saves the sharded input and gathers it again for the gradient of the weight
         // (`megatron/core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication).
-        if exchange.axis == "sp" && exchange.forward == "all-gather" {
+        if exchange.axis == Over::Sp && exchange.forward == Named::AllGather {
             waits.again += forward.seconds;
             waits.moved[1][axis] += forward.bytes;
         }
@@ -132,26 +136,30 @@ impl Carrier<'_> {
 
     /// One direction of an exchange. Its elements are what enters in forward, so that a gather's
     /// are a part, and its transpose reduces the whole.
-    fn moved(&self, exchange: &Exchange, name: &str) -> Moved {
+    fn moved(&self, exchange: &Exchange, named: Named) -> Moved {
         let spread = self.groups.on(exchange.axis);
         let members = spread.members as f64;
         let bytes = exchange.elements as f64 * WIDTH;
-        let whole = if exchange.forward == "all-gather" { bytes * members } else { bytes };
-        match name {
-            "all-gather" => self.fabric.time(Collective::AllGather, whole, spread),
-            "reduce-scatter" => self.fabric.time(Collective::ReduceScatter, whole, spread),
-            "all-reduce" => self.fabric.time(Collective::AllReduce, whole, spread),
-            "all-gather of counts" => {
+        let whole = if exchange.forward == Named::AllGather { bytes * members } else { bytes };
+        match named {
+            Named::AllGather => self.fabric.time(Collective::AllGather, whole, spread),
+            Named::ReduceScatter => self.fabric.time(Collective::ReduceScatter, whole, spread),
+            Named::AllReduce => self.fabric.time(Collective::AllReduce, whole, spread),
+            Named::AllGatherCounts => {
                 self.fabric.time(Collective::AllGather, exchange.elements as f64 * 4.0 * members, spread)
             }
-            "all-to-all" if exchange.axis == "ep" => self.dispatch(bytes, spread),
-            "all-to-all" => self.fabric.time(Collective::AllToAll, bytes, spread),
-            "send/receive × (cp-1)" => {
+            Named::AllToAll if exchange.axis == Over::Ep => self.dispatch(bytes, spread),
+            Named::AllToAll => self.fabric.time(Collective::AllToAll, bytes, spread),
+            Named::Ring => {
                 let steps = (members - 1.0).max(1.0);
                 let each = self.fabric.time(Collective::Send, bytes / steps, spread);
                 Moved { seconds: steps * each.seconds, bytes, algorithm: each.algorithm }
             }
-            _ => Moved::NOTHING,
+            // What only this project's own engine moves has no price, and what is free has none either.
+            Named::AllGatherPositions | Named::HandOn | Named::HandBack | Named::Send | Named::SendGradient => {
+                Moved::NOTHING
+            }
+            Named::None | Named::Identity | Named::Slice => Moved::NOTHING,
         }
     }
 

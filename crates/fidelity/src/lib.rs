@@ -2,6 +2,7 @@
 //! be expressed is counted with its reason, never dropped; no rule anywhere names a row.
 
 mod figure;
+pub mod measured;
 mod megatron;
 mod published;
 mod steps;

@@ -1,9 +1,9 @@
 //! Rows read off real ranks of Megatron-Core jobs: static memory, allocated and reserved peaks.
 
+use crate::measured::{self, Case};
 use crate::{Figure, Judged, Part, Refusal, kind};
-use layout::measured::Case;
 use layout::{StagePlan, check};
-use ledger::megatron::{Job, MegatronOptions, replay};
+use ledger::megatron::{Job, replay};
 use serde_json::Value;
 
 const SOURCE: &str = "megatron-h200";
@@ -49,7 +49,7 @@ fn predict(case: &Case, row: &Value) -> Result<(Vec<Figure>, u64), String> {
         return Err(format!("the layout is refused: {}", checked.findings.first().map_or("", |f| f.message.as_str())));
     };
     let stages = StagePlan::new(&case.recipe, &layout, None).map_err(|f| f.message)?;
-    let options = MegatronOptions::measured(case).map_err(|e| e.to_string())?;
+    let options = measured::options(case).map_err(|e| e.to_string())?;
     let job = Job { recipe: &case.recipe, layout: &layout, stages: &stages, rank: case.rank, options: &options };
     let replay = replay(&job).map_err(|e| e.to_string())?;
     let mut figures = Vec::new();

@@ -2,12 +2,12 @@
 //! `tools/measure_steps.py`). Forward and backward are compared: nothing travels, and the script's
 //! AdamW keeps its state in bf16, which no engine does.
 
+use crate::measured::Case;
 use crate::{Figure, Judged, Part, Refusal, kind};
 use case::Options;
 use case::options::{AttentionKernel, Elementwise};
 use cost::Prices;
 use hardware::Cluster;
-use layout::measured::Case;
 use layout::request::Engine;
 use layout::{StagePlan, check};
 use serde_json::Value;

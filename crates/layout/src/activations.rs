@@ -4,6 +4,7 @@
 //! Volumes are elements of the tensor that enters the collective on one rank, for one microbatch.
 //! [`volume`] adds them up over a step for one rank. Time is not known here.
 
+mod collective;
 mod contracts;
 mod indexer;
 mod recurrent;
@@ -11,6 +12,7 @@ mod routed;
 mod state;
 pub mod volume;
 
+pub use collective::{Collective, Over, Region, Site};
 pub use contracts::{StateContract, contracts};
 pub(crate) use recurrent::carries_time;
 pub use recurrent::{depth_state, trades_heads};
@@ -29,14 +31,14 @@ use recipe::{Layer, Mixer, Recipe};
 /// One collective and its transpose.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Exchange {
-    /// The axis its group lies on; `sp` names the pair on the tensor axis.
-    pub axis: &'static str,
-    /// Where in the model.
+    /// The ranks it runs over.
+    pub axis: Over,
+    /// Where in the model, in words.
     pub place: String,
     /// What runs in forward.
-    pub forward: &'static str,
+    pub forward: Collective,
     /// What runs in backward.
-    pub backward: &'static str,
+    pub backward: Collective,
     /// Elements a rank puts in, for one microbatch and one time through.
     pub elements: u64,
     /// How often it stands in the model (for state: once a step).
@@ -46,9 +48,12 @@ pub struct Exchange {
     /// What the elements are.
     #[serde(skip)]
     pub holds: Holds,
+    /// Where in the model, for those who decide by it.
+    #[serde(skip)]
+    pub site: Site,
 }
 
-/// What moves.
+/// How wide the elements of an exchange are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// Numbers of the run's format.
@@ -57,33 +62,23 @@ pub enum Holds {
     Wide,
 }
 
-/// Each part of the timeline hands something to the next; in backward its gradient to the one
-/// before. Elements are one message's: context ranks at the ends send one, those between two,
-/// since causal balance gives each rank an early part and the late one that mirrors it.
-pub(crate) const HAND_ON: &str = "send to the next part";
-
 impl Exchange {
     /// Elements the rank at these coordinates puts in, in forward and in backward.
     pub fn put(&self, layout: &Layout, at: &Coordinates) -> [u64; 2] {
-        let degree = match self.axis {
-            "etp" => layout.etp.get(),
-            "cp" => layout.cp.get(),
-            _ => layout.tp.get(),
-        };
+        let degree = self.axis.axis().map_or(layout.world, |axis| layout.degree(axis).get());
         let e = self.elements;
         let cp = at.on(Axis::Cp);
         let messages = if cp == 0 || cp + 1 == layout.cp.get() { 1 } else { 2 };
-        let is_free = |name: &str| matches!(name, "identity" | "none" | "slice");
         let forward = match self.forward {
-            name if is_free(name) => 0,
-            HAND_ON => messages * e,
+            free if free.is_free() => 0,
+            Collective::HandOn => messages * e,
             _ => e,
         };
         let backward = match (self.forward, self.backward) {
-            (_, name) if is_free(name) => 0,
-            ("all-gather", "reduce-scatter") => e * degree,
-            ("reduce-scatter", "all-gather") => e / degree,
-            (HAND_ON, _) => messages * e,
+            (_, free) if free.is_free() => 0,
+            (Collective::AllGather, Collective::ReduceScatter) => e * degree,
+            (Collective::ReduceScatter, Collective::AllGather) => e / degree,
+            (Collective::HandOn, _) => messages * e,
             _ => e,
         };
         [forward, backward]
@@ -137,14 +132,14 @@ fn tensor(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>
     let width = recipe.hidden;
     let mixers = [Mixer::Attention, Mixer::Mlp, Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
     for mixer in mixers.into_iter().filter(|m| recipe.uses(*m)) {
-        let (name, count) = (mixer.table(), recipe.count_with_suffix(mixer));
+        let count = recipe.count_with_suffix(mixer);
         let into = if mixer == Mixer::Attention { attention_input(recipe) } else { width };
-        tensor_pair(layout, name, tokens * into, tokens * width, count, out);
+        tensor_pair(layout, Region::Mixer(mixer), tokens * into, tokens * width, count, out);
     }
     let shared = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe)).and_then(|m| m.shared.as_ref());
     if shared.is_some() {
         let count = recipe.count_with_suffix(Mixer::Moe);
-        tensor_pair(layout, "moe.shared", tokens * width, tokens * width, count, out);
+        tensor_pair(layout, Region::SharedExpert, tokens * width, tokens * width, count, out);
     }
     few_kv_heads(recipe, layout, tokens, out);
     recurrent::attention_norms(recipe, layout, tokens, out);
@@ -158,16 +153,17 @@ fn tensor(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>
 /// Both inputs side by side enter a column-parallel projection, whose columns are made whole. Without
 /// sequence parallelism every rank knows the whole gradient behind it and takes its columns.
 fn prediction_join(layout: &Layout, tokens: u64, width: u64, depth: u64, out: &mut Vec<Exchange>) {
-    out.push(into_region(layout, "prediction join", 2 * tokens * width, depth));
+    out.push(into_region(layout, Region::PredictionJoin, 2 * tokens * width, depth));
     out.push(Exchange {
-        axis: "tp",
+        axis: Over::Tp,
         place: "out of the prediction join: columns made whole".to_string(),
-        forward: "all-gather",
-        backward: if layout.sp { "reduce-scatter" } else { "slice" },
+        forward: Collective::AllGather,
+        backward: if layout.sp { Collective::ReduceScatter } else { Collective::Slice },
         elements: tokens * width / layout.tp.get(),
         count: depth,
         agree: "column order",
         holds: Holds::Numbers,
+        site: Site::Elsewhere,
     });
 }
 
@@ -188,51 +184,55 @@ fn few_kv_heads(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exc
     if kv_heads < layout.tp.get() && layout.engine != Some(Engine::Shardwright) {
         let heads = attention.heads * (1 + u64::from(attention.output_gate)) + 2 * kv_heads;
         out.push(Exchange {
-            axis: "tp",
+            axis: Over::Tp,
             place: "after the packed QKV projection: heads made whole".to_string(),
-            forward: "all-gather",
-            backward: "slice",
+            forward: Collective::AllGather,
+            backward: Collective::Slice,
             elements: tokens * heads * head_dim / layout.tp.get(),
             count: recipe.count_with_suffix(Mixer::Attention),
             agree: "packing of the groups",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
     }
 }
 
 /// The way into a column-parallel projection, and its transpose.
-fn into_region(layout: &Layout, name: &str, into: u64, count: u64) -> Exchange {
+fn into_region(layout: &Layout, region: Region, into: u64, count: u64) -> Exchange {
+    let (name, site) = (region.name(), Site::Into(region));
     if layout.sp {
         return Exchange {
-            axis: "sp",
+            axis: Over::Sp,
             place: format!("into {name}: sequence made whole before the column-parallel projection"),
-            forward: "all-gather",
-            backward: "reduce-scatter",
+            forward: Collective::AllGather,
+            backward: Collective::ReduceScatter,
             elements: into / layout.tp.get(),
             count,
             agree: "dtype of the norm's output (an fp8 gather needs the same scale on all members)",
             holds: Holds::Numbers,
+            site,
         };
     }
     Exchange {
-        axis: "tp",
+        axis: Over::Tp,
         place: format!("into {name}: gradients of the input"),
-        forward: "identity",
-        backward: "all-reduce",
+        forward: Collective::Identity,
+        backward: Collective::AllReduce,
         elements: into,
         count,
         agree: "gradient dtype",
         holds: Holds::Numbers,
+        site,
     }
 }
 
 /// The way out of a row-parallel projection, and its transpose.
-fn out_of_region(layout: &Layout, name: &str, elements: u64, count: u64) -> Exchange {
+fn out_of_region(layout: &Layout, region: Region, elements: u64, count: u64) -> Exchange {
     Exchange {
-        axis: if layout.sp { "sp" } else { "tp" },
-        place: format!("out of {name}: partial sums of the row-parallel projection"),
-        forward: if layout.sp { "reduce-scatter" } else { "all-reduce" },
-        backward: if layout.sp { "all-gather" } else { "identity" },
+        axis: Over::tensor(layout),
+        place: format!("out of {}: partial sums of the row-parallel projection", region.name()),
+        forward: if layout.sp { Collective::ReduceScatter } else { Collective::AllReduce },
+        backward: if layout.sp { Collective::AllGather } else { Collective::Identity },
         elements,
         count,
         agree: if layout.sp {
@@ -241,11 +241,12 @@ fn out_of_region(layout: &Layout, name: &str, elements: u64, count: u64) -> Exch
             "accumulation dtype"
         },
         holds: Holds::Numbers,
+        site: Site::OutOf(region),
     }
 }
 
-fn tensor_pair(layout: &Layout, name: &str, into: u64, elements: u64, count: u64, out: &mut Vec<Exchange>) {
-    let pair = [into_region(layout, name, into, count), out_of_region(layout, name, elements, count)];
+fn tensor_pair(layout: &Layout, region: Region, into: u64, elements: u64, count: u64, out: &mut Vec<Exchange>) {
+    let pair = [into_region(layout, region, into, count), out_of_region(layout, region, elements, count)];
     // Listed by the pass they run in first.
     let [into, from] = pair;
     out.extend(if layout.sp { [into, from] } else { [from, into] });
@@ -258,16 +259,17 @@ fn vocabulary(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Excha
     // Every prediction depth embeds its own tokens and has a loss of its own.
     let heads = 1 + recipe.features.mtp().map_or(0, |mtp| mtp.depth);
     out.push(Exchange {
-        axis: if layout.sp { "sp" } else { "tp" },
+        axis: Over::tensor(layout),
         place: "out of the vocabulary-parallel embedding".to_string(),
-        forward: if layout.sp { "reduce-scatter" } else { "all-reduce" },
-        backward: if layout.sp { "all-gather" } else { "identity" },
+        forward: if layout.sp { Collective::ReduceScatter } else { Collective::AllReduce },
+        backward: if layout.sp { Collective::AllGather } else { Collective::Identity },
         elements: tokens * recipe.hidden,
         count: heads,
         agree: "which rank owns which token row",
         holds: Holds::Numbers,
+        site: Site::Elsewhere,
     });
-    let into = into_region(layout, "the output head", tokens * recipe.hidden, heads);
+    let into = into_region(layout, Region::Head, tokens * recipe.hidden, heads);
     out.push(if layout.sp {
         let place = "into the output head: sequence made whole".to_string();
         Exchange { place, agree: "dtype of the final norm's output", ..into }
@@ -275,14 +277,15 @@ fn vocabulary(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Excha
         into
     });
     out.push(Exchange {
-        axis: "tp",
+        axis: Over::Tp,
         place: "vocabulary-parallel cross-entropy: maximum, sum of exponentials, target logit".to_string(),
-        forward: "all-reduce",
-        backward: "identity",
+        forward: Collective::AllReduce,
+        backward: Collective::Identity,
         elements: 3 * tokens,
         count: heads,
         agree: "fp32 statistics",
         holds: Holds::Numbers,
+        site: Site::Elsewhere,
     });
 }
 
@@ -296,51 +299,55 @@ fn experts(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
     }
     if layout.ep.splits() {
         out.push(Exchange {
-            axis: "ep",
+            axis: Over::Ep,
             place: "before dispatch: tokens each expert will receive".to_string(),
-            forward: "all-gather of counts",
-            backward: "none",
+            forward: Collective::AllGatherCounts,
+            backward: Collective::None,
             elements: moe.experts,
             count,
             agree: "owner rank of every expert",
             holds: Holds::Wide,
+            site: Site::Elsewhere,
         });
         for place in
             ["dispatch: routed tokens to the owners of their experts", "combine: expert outputs back to their tokens"]
         {
             out.push(Exchange {
-                axis: "ep",
+                axis: Over::Ep,
                 place: place.to_string(),
-                forward: "all-to-all",
-                backward: "all-to-all",
+                forward: Collective::AllToAll,
+                backward: Collective::AllToAll,
                 elements: tokens * moe.top_k * width,
                 count,
                 agree: "counts are transposes; the exit restores the sequence-sharded view",
                 holds: Holds::Numbers,
+                site: Site::Elsewhere,
             });
         }
     }
     if layout.etp.splits() {
         let routed = tokens * moe.top_k * width;
         out.push(Exchange {
-            axis: "etp",
+            axis: Over::Etp,
             place: "into experts: tokens of the expert-tensor group".to_string(),
-            forward: "all-gather",
-            backward: "reduce-scatter",
+            forward: Collective::AllGather,
+            backward: Collective::ReduceScatter,
             elements: routed,
             count,
             agree: "token order within the group",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
         out.push(Exchange {
-            axis: "etp",
+            axis: Over::Etp,
             place: "out of experts: partial sums".to_string(),
-            forward: "reduce-scatter",
-            backward: "all-gather",
+            forward: Collective::ReduceScatter,
+            backward: Collective::AllGather,
             elements: routed * layout.etp.get(),
             count,
             agree: "accumulation dtype",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
     }
 }
@@ -354,26 +361,27 @@ fn expert_counts(moe: &Moe, layout: &Layout, count: u64, out: &mut Vec<Exchange>
     let counts = |axis, place: &str, elements| Exchange {
         axis,
         place: place.to_string(),
-        forward: "all-gather of counts",
-        backward: "none",
+        forward: Collective::AllGatherCounts,
+        backward: Collective::None,
         elements,
         count,
         agree: "order of experts",
         holds: Holds::Wide,
+        site: Site::Elsewhere,
     };
     if layout.etp.splits() {
-        out.push(counts("etp", "before dispatch: rows of each expert of the expert-tensor group", moe.experts));
+        out.push(counts(Over::Etp, "before dispatch: rows of each expert of the expert-tensor group", moe.experts));
     }
     if moe.router.aux_loss.is_none() && moe.capacity_factor.is_none() {
         return;
     }
     let each = RUNS * layout.micro_batch * moe.experts;
     if layout.tp.splits() {
-        out.push(counts("tp", "under the router: tokens of each expert in parts of a sequence", each));
+        out.push(counts(Over::Tp, "under the router: tokens of each expert in parts of a sequence", each));
     }
     if layout.cp.splits() {
         let elements = each * layout.tp.get();
-        out.push(counts("cp", "under the router: tokens of each expert in parts of a sequence", elements));
+        out.push(counts(Over::Cp, "under the router: tokens of each expert in parts of a sequence", elements));
     }
 }
 
@@ -388,25 +396,27 @@ fn context(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange
             AttentionKind::Mla(mla) => attention.heads / tp * (mla.qk_dim + mla.rope_dim + mla.v_dim),
         };
         out.push(Exchange {
-            axis: "cp",
+            axis: Over::Cp,
             place: "under attention: keys and values around the ring".to_string(),
-            forward: "send/receive × (cp-1)",
-            backward: "send/receive × (cp-1)",
+            forward: Collective::Ring,
+            backward: Collective::Ring,
             elements: tokens * per_token * (layout.cp.get() - 1),
             count: recipe.count_with_suffix(Mixer::Attention),
             agree: "order of the parts, and fp32 softmax statistics",
             holds: Holds::Numbers,
+            site: Site::KeysAndValues,
         });
         if is_ours(layout) {
             out.push(Exchange {
-                axis: "cp",
+                axis: Over::Cp,
                 place: "under attention: gradients of keys and values to their owners".to_string(),
-                forward: "none",
-                backward: "send/receive × (cp-1)",
+                forward: Collective::None,
+                backward: Collective::Ring,
                 elements: tokens * per_token * (layout.cp.get() - 1),
                 count: recipe.count_with_suffix(Mixer::Attention),
                 agree: "who owns which part",
                 holds: Holds::Numbers,
+                site: Site::Elsewhere,
             });
         }
     }
@@ -415,7 +425,7 @@ fn context(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange
     {
         let rows = 2 * mamba.inner() + 2 * mamba.groups * mamba.state + mamba.heads;
         head_exchange(
-            "mamba",
+            Mixer::Mamba,
             tokens * rows / tp,
             tokens * mamba.inner() / tp,
             recipe.count_with_suffix(Mixer::Mamba),
@@ -426,7 +436,7 @@ fn context(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange
         let (keys, values) = (delta.key_heads * delta.key_dim, delta.value_heads * delta.value_dim);
         let rows = 2 * keys + 2 * values + 2 * delta.value_heads;
         head_exchange(
-            "gated_delta",
+            Mixer::GatedDelta,
             tokens * rows / tp,
             tokens * values / tp,
             recipe.count_with_suffix(Mixer::GatedDelta),
@@ -436,19 +446,21 @@ fn context(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange
     recurrent::carry(recipe, layout, out);
 }
 
-fn head_exchange(name: &str, into: u64, from: u64, count: u64, out: &mut Vec<Exchange>) {
-    let exchange = |place: String, elements| Exchange {
-        axis: "cp",
+fn head_exchange(mixer: Mixer, into: u64, from: u64, count: u64, out: &mut Vec<Exchange>) {
+    let name = mixer.table();
+    let exchange = |place: String, elements, site| Exchange {
+        axis: Over::Cp,
         place,
-        forward: "all-to-all",
-        backward: "all-to-all",
+        forward: Collective::AllToAll,
+        backward: Collective::AllToAll,
         elements,
         count,
         agree: "which heads each rank runs over the whole timeline",
         holds: Holds::Numbers,
+        site,
     };
-    out.push(exchange(format!("into {name}: time traded for heads"), into));
-    out.push(exchange(format!("out of {name}: heads traded for time"), from));
+    out.push(exchange(format!("into {name}: time traded for heads"), into, Site::Elsewhere));
+    out.push(exchange(format!("out of {name}: heads traded for time"), from, Site::HeadsForTime(mixer)));
 }
 
 fn pipeline(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, out: &mut Vec<Exchange>) {
@@ -456,24 +468,26 @@ fn pipeline(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, out: &mut 
         let starts = table.stages.chunks.iter().skip(1).map(|chunk| chunk.layers.start);
         let states: Vec<u64> = starts.map(|l| depth_state(recipe, layout, l)).filter(|e| *e > 0).collect();
         out.extend(states.first().map(|elements| Exchange {
-            axis: "pp",
+            axis: Over::Pp,
             place: "between chunks of depth: recurrent state at its borders".to_string(),
-            forward: "send",
-            backward: "send of its gradient",
+            forward: Collective::Send,
+            backward: Collective::SendGradient,
             elements: *elements,
             count: states.len() as u64,
             agree: "order of borders, sequences and heads",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         }));
         out.push(Exchange {
-            axis: "pp",
+            axis: Over::Pp,
             place: "between chunks of depth: the residual stream".to_string(),
-            forward: "send",
-            backward: "send of its gradient",
+            forward: Collective::Send,
+            backward: Collective::SendGradient,
             elements: layout.tokens_per_microbatch_per_rank() * recipe.hidden,
             count: layout.chunks() - 1,
             agree: "shape and dtype of the stage boundary, and any recurrent state with it",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
     }
 }

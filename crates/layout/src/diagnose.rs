@@ -12,11 +12,11 @@ pub const NO_AXIS: &str = "none";
 /// A known failure, the axis it points at, and what to inspect.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Diagnosis {
-    /// Stable name.
+    /// Stable; scripts match on it.
     pub id: &'static str,
     /// The axis to look at, as in `shardwright axes`, or [`NO_AXIS`].
     pub axis: &'static str,
-    /// Where on it.
+    /// The part of that axis's work.
     pub place: &'static str,
     /// Why the symptom points there.
     pub because: &'static str,
@@ -30,9 +30,9 @@ pub struct Diagnosis {
 /// A diagnosis with how many of its word groups the symptom touched.
 #[derive(Clone, Copy, Debug)]
 pub struct Match {
-    /// The diagnosis.
+    /// The failure that the symptom looks like.
     pub diagnosis: &'static Diagnosis,
-    /// Groups touched.
+    /// Groups of synonyms of which the symptom has a word.
     pub score: usize,
 }
 

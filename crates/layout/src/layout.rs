@@ -13,7 +13,7 @@ const MOST_TOKENS: u64 = 1 << 36;
 /// Ranks we agree to lay out.
 pub const MOST_RANKS: u64 = 1 << 24;
 
-/// A settled layout.
+/// Every degree and policy of a run; nothing is left to derive.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     /// Ranks in all.
@@ -66,11 +66,11 @@ pub struct Layout {
 /// A value nobody typed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Derived {
-    /// Which.
+    /// The key as typed, without dashes.
     pub key: &'static str,
-    /// The value.
+    /// As it would be typed.
     pub value: String,
-    /// Why that one.
+    /// What it follows from, as a phrase.
     pub why: String,
 }
 
@@ -206,6 +206,11 @@ pub fn settle(request: &LayoutRequest, needs: Needs) -> Result<(Layout, Vec<Deri
     }
 }
 
+/// A size that is none: zero, or beyond any machine.
+fn refuse_size(object: &str, message: String) -> Finding {
+    Finding::error("layout/size", Blame::Layout, object, message)
+}
+
 struct Settler {
     derived: Vec<Derived>,
     findings: Vec<Finding>,
@@ -223,7 +228,7 @@ impl Settler {
         let most = most.max(1);
         if !(1..=most).contains(&value) {
             let message = format!("`--{key} {value}` is outside 1 to {most}");
-            self.findings.push(Finding::error("layout/size", Blame::Layout, key, message));
+            self.findings.push(refuse_size(key, message));
         }
         Some(value.clamp(1, most))
     }
@@ -263,7 +268,7 @@ impl Settler {
         };
         if micro_batch.checked_mul(sequence).is_none_or(|tokens| tokens > MOST_TOKENS) {
             let message = format!("mbs {micro_batch} × seq {sequence} is more than {MOST_TOKENS} tokens");
-            self.findings.push(Finding::error("layout/size", Blame::Layout, "mbs", message));
+            self.findings.push(refuse_size("mbs", message));
         }
         let vocab_multiple = self.vocab_multiple(request);
         Some(Layout {
@@ -301,7 +306,7 @@ impl Settler {
         let both = product(&dense).and(product(&dense[..3]).zip(product(&expert)));
         if both.is_none() {
             let message = format!("the degrees multiply to more than {MOST_RANKS} ranks");
-            self.findings.push(Finding::error("layout/size", Blame::Layout, "world", message));
+            self.findings.push(refuse_size("world", message));
         }
         both
     }
@@ -335,7 +340,7 @@ impl Settler {
             Some(world) => Some(self.derive("world", world, "the fewest ranks these degrees need")),
             None => {
                 let message = format!("the degrees need more than {MOST_RANKS} ranks");
-                self.findings.push(Finding::error("layout/size", Blame::Layout, "world", message));
+                self.findings.push(refuse_size("world", message));
                 None
             }
         }
@@ -403,5 +408,28 @@ impl Settler {
                 (micro, self.derive("microbatches", count, why), count.saturating_mul(per_count))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::legality::example::request;
+
+    /// What settling a request refuses, in words.
+    fn check(layout: &str, expect: &[&str]) {
+        let settled = settle(&request(layout), Needs { experts: true, sequence: 4096 });
+        let found = settled.err().unwrap_or_default();
+        assert!(found.iter().all(|f| f.rule == "layout/size"));
+        assert_eq!(found.iter().map(|f| f.message.as_str()).collect::<Vec<_>>(), expect, "{layout}");
+    }
+
+    #[test]
+    fn sizes_are_at_least_one_and_at_most_what_a_machine_has() {
+        check("tp=8 pp=4 mbs=2", &[]);
+        check("tp=0", &["`--tp 0` is outside 1 to 16777216"]);
+        check("tp=8192 pp=8192", &["the degrees multiply to more than 16777216 ranks"]);
+        check("tp=4096 pp=4096 etp=1 ep=4095 dp=2", &["the degrees need more than 16777216 ranks"]);
+        check("mbs=16777216 seq=8192", &["mbs 16777216 × seq 8192 is more than 68719476736 tokens"]);
     }
 }

@@ -12,7 +12,6 @@ pub mod engines;
 #[allow(clippy::module_inception)]
 pub mod layout;
 pub mod legality;
-pub mod measured;
 pub mod mesh;
 pub mod order;
 pub mod ownership;

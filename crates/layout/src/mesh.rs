@@ -227,6 +227,15 @@ mod tests {
         let set = |r: &mut LayoutRequest| {
             (r.world, r.tp, r.pp, r.ep, r.etp) = (Some(16), Some(2), Some(2), Some(4), Some(1));
         };
-        assert!(mesh(Order::MegatronTpPpDp, set).unwrap_err().message.contains("other ranks"));
+        let refusal = mesh(Order::MegatronTpPpDp, set).unwrap_err();
+        assert_eq!(refusal.rule, "mesh/order");
+        assert_eq!(refusal.message, "under order `megatron-tp-pp-dp` the expert mesh puts stages on other ranks");
+    }
+
+    #[test]
+    fn degrees_must_make_the_world() {
+        let refusal = mesh(Order::Megatron, |r| (r.world, r.tp, r.etp) = (Some(9), Some(2), Some(1))).unwrap_err();
+        assert_eq!(refusal.rule, "mesh/world");
+        assert_eq!(refusal.message, "tp 2 · cp 1 · dp 4 · pp 1 = 8 ranks, and the world has 9");
     }
 }

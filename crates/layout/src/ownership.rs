@@ -103,13 +103,7 @@ impl Row {
     /// gradient is a part of the sum whichever tokens the rank sees.
     pub fn serves_own_heads(&self) -> bool {
         let is_whole = !self.cuts.iter().any(|cut| cut.axis == Axis::Tp) && self.tensor.acting.is_none();
-        let owner = self.tensor.path.rsplit('.').nth(1).unwrap_or("");
-        let is_of_heads = match self.tensor.surface {
-            Surface::AttentionNorm | Surface::MixerHelper => true,
-            Surface::Norm => matches!(owner, "B_norm" | "C_norm" | "out_norm" | "dt_norm" | "b_norm" | "c_norm"),
-            _ => false,
-        };
-        is_whole && is_of_heads
+        is_whole && self.tensor.serves_heads
     }
 
     /// Rows of one rank's part that neighbours on the tensor axis hold as well, as a share of the
@@ -277,4 +271,21 @@ fn shards(tensor: &Tensor, layout: &Layout) -> Shards {
     let (axis, degree) = if is_expert { (Axis::Edp, layout.edp.get()) } else { (Axis::Dp, layout.dense_shards()) };
     let from = |stage| if layout.zero >= stage { degree } else { 1 };
     Shards { axis, weights: from(ZeroStage::Three), gradients: from(ZeroStage::Two), optimizer: from(ZeroStage::One) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::legality::example::request;
+    use crate::{Needs, settle};
+
+    #[test]
+    fn a_unit_is_never_cut() {
+        let recipe = recipe::builtin::find("llama3-8b").unwrap();
+        let (layout, _) = settle(&request("tp=3"), Needs::of(&recipe)).unwrap();
+        let refused = OwnershipTable::new(&recipe, &layout).unwrap_err();
+        assert_eq!(refused[0].rule, rules::of(Surface::AttentionIn).id);
+        let words = "cannot split `layers.0.attention.qkv.weight` over tp=3: 32 head units are not a multiple";
+        assert_eq!(refused[0].message, words);
+    }
 }

@@ -33,8 +33,8 @@ pub struct Buffer {
 
 impl Buffer {
     /// The axis its group is named after.
-    pub fn axis(&self) -> &'static str {
-        if self.is_expert { "edp" } else { "dp" }
+    pub fn axis(&self) -> Axis {
+        if self.is_expert { Axis::Edp } else { Axis::Dp }
     }
 
     /// Elements of the held run.

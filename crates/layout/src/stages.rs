@@ -3,8 +3,9 @@
 //! because there are more stages.
 
 use crate::layout::Layout;
+use crate::legality::depth::{boundaries, stages, unpriced_balance};
 use crate::request::{Balance, Schedule};
-use diag::{Blame, Finding};
+use diag::Finding;
 use recipe::kinds::side::OwnerStage;
 use recipe::{Family, Layer, Mixer, Place, Recipe, Surface, Tensor};
 use std::ops::Range;
@@ -147,27 +148,18 @@ impl StagePlan {
 pub fn ranges(recipe: &Recipe, layout: &Layout, weights: Option<&[u64]>) -> Result<Vec<Range<usize>>, Finding> {
     let (num_chunks, depth) = (layout.chunks() as usize, recipe.depth());
     let starts = match (&layout.boundaries, weights, layout.balance) {
-        (Some(given), _, _) => explicit(given, num_chunks, depth)?,
-        _ if num_chunks > depth => return Err(too_deep(num_chunks, depth)),
+        (Some(given), _, _) => boundaries::starts(given, num_chunks, depth)?,
+        _ if num_chunks > depth => return Err(stages::too_deep(num_chunks, depth)),
         (None, Some(weights), _) => weighted(weights, 0, 0, num_chunks),
         (None, None, Balance::Params) => {
             let (layers, front, back) = param_weights(recipe);
             weighted(&layers, front, back, num_chunks)
         }
         (None, None, Balance::Layers) => even(depth, num_chunks),
-        (None, None, balance @ (Balance::Memory | Balance::Time)) => return Err(unpriced(balance)),
+        (None, None, balance @ (Balance::Memory | Balance::Time)) => return Err(unpriced_balance::refuse(balance)),
     };
     let ends = starts.iter().skip(1).copied().chain([depth]);
     Ok(starts.iter().copied().zip(ends).map(|(a, b)| a..b).collect())
-}
-
-/// A balance that only prices can settle.
-fn unpriced(balance: Balance) -> Finding {
-    let message = format!("stages even in {balance} are cut by what a cluster makes of them");
-    let finding = Finding::error("pp/unpriced-balance", Blame::Usage, "balance", message);
-    finding.hint(format!(
-        "`shardwright stages --balance {balance} --on CLUSTER` says the boundaries, and `plan` tries them"
-    ))
 }
 
 /// Parameters of every layer, of the front and of the back.
@@ -227,35 +219,6 @@ impl LayerParams {
             })
             .sum()
     }
-}
-
-fn too_deep(num_chunks: usize, depth: usize) -> Finding {
-    let message = format!("{depth} layers do not fill {num_chunks} chunks");
-    Finding::error("pp/depth", Blame::Layout, "pp", message)
-}
-
-/// Chunk starts from typed boundaries: the first layer of every chunk but the first.
-fn explicit(given: &[u64], num_chunks: usize, depth: usize) -> Result<Vec<usize>, Finding> {
-    let refuse = |message: String| {
-        let finding = Finding::error("pp/boundaries", Blame::Layout, "boundaries", message);
-        Err(finding.hint(format!("give {} rising layer numbers below {depth}, one for each cut", num_chunks - 1)))
-    };
-    if given.len() + 1 != num_chunks {
-        return refuse(format!(
-            "{} boundaries make {} chunks, and pp·vpp is {num_chunks}",
-            given.len(),
-            given.len() + 1
-        ));
-    }
-    let mut starts = vec![0];
-    for &start in given {
-        let start = usize::try_from(start).unwrap_or(usize::MAX);
-        if start <= starts[starts.len() - 1] || start >= depth {
-            return refuse(format!("boundary {start} leaves a chunk without layers"));
-        }
-        starts.push(start);
-    }
-    Ok(starts)
 }
 
 /// First layers of chunks as even as possible; spare layers go to the middle, since the edges own

@@ -270,6 +270,9 @@ pub struct Tensor {
     pub optimizer: Optimizer,
     /// For a bank of experts, `(top_k, experts)`: how many act on a token, of how many.
     pub acting: Option<(u64, u64)>,
+    /// Whether every head reads the whole of it, so that a rank that holds some heads uses its copy
+    /// for those alone.
+    pub serves_heads: bool,
 }
 
 impl Tensor {

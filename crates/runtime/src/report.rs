@@ -212,7 +212,7 @@ pub fn traffic(of: &Subject, by_rank: &[(&[u64], &Dealing)]) -> Result<Vec<AxisL
     let mut lines: Vec<AxisLine> = AXES.iter().map(line).collect();
     for (rank, (moved, dealing)) in (0..).zip(by_rank) {
         for (axis, predicted) in volume::of_rank(of.recipe, of.layout, of.table, rank, Routing::Real(dealing))? {
-            lines[place(axis)].predicted_bytes += predicted.bytes(of.bytes_each);
+            lines[place(axis.name())].predicted_bytes += predicted.bytes(of.bytes_each);
         }
         lines.iter_mut().zip(*moved).for_each(|(line, bytes)| line.moved_bytes += bytes);
     }

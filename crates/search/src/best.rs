@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 /// A layout with its simulated time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Simulated {
-    /// Which.
+    /// The choices it is made of.
     pub point: Point,
     /// Seconds of a step over sequences of a step.
     pub per_sequence: f64,

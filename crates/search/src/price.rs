@@ -40,7 +40,7 @@ named! {
 /// A layout that fits, with a time it cannot go below.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Which.
+    /// The choices it is made of.
     pub point: Point,
     /// Seconds a sequence takes, at least.
     pub bound: f64,

@@ -1,86 +1,99 @@
-//! Legality at the speed of a table. Every rule of `layout` depends on a few axes only; here each
-//! is asked once for every value of those axes, on a probe layout, and a point's refusals are then
-//! the union of a few masks. Which rule depends on which axes is said in [`Table::of`]; that the
-//! union is what `layout::check` says is a property test.
+//! Legality at the speed of a table. Every rule of `layout` declares what of a layout it reads; here
+//! it is put into the first table that varies all of that and is asked once for every entry, on a
+//! probe layout. A point's refusals are then the union of a few masks; that the union is what
+//! `layout::check` says is a property test.
 
 use crate::point::{Key, Order};
-use diag::{RuleId, Severity};
-use layout::{LayoutRequest, Recompute, Schedule, ZeroStage, check};
+use diag::RuleId;
+use layout::legality::{Case, Reads, Rule, rules};
+use layout::{LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
 use recipe::{Layer, Recipe};
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Rules that refuse, one bit each.
-pub type Mask = u64;
+/// Rules that refuse: the bit of a rule is its place among those of the engine.
+pub type Mask = u128;
 
-/// Axes that rules depend on together.
+/// What varies over the entries of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Table {
-    /// tp, cp, and everything that does not vary.
+enum Varied {
+    /// tp and cp.
     Inside,
     /// ep and etp.
     Experts,
+    /// tp and etp.
+    Split,
+    /// Whether tp, ep and pp split anything.
+    Used,
+    /// cp, and whether there is a pipeline.
+    Timeline,
+    /// The product of the dense degrees, against the world.
+    DenseRanks,
+    /// The product of the expert degrees, against the world.
+    ExpertRanks,
+    /// Ranks of a stage, and ep.
+    StageRanks,
+    /// Sequences all replicas take at once, against the global batch.
+    Batch,
     /// pp and vpp under a schedule.
     Depth,
     /// A schedule, pp, and microbatches.
     Flow,
-    /// ZeRO and pp, and whether ep is used.
+    /// ZeRO and pp, and whether ep splits.
     State,
     /// Recompute.
     Recompute,
-    /// The product of the dense degrees, against the world.
-    World,
-    /// The product of the expert degrees, against the world.
-    ExpertWorld,
-    /// pp and ep, against the world.
-    ExpertShards,
-    /// tp and etp.
-    Split,
-    /// Whether tp, ep and pp are used at all.
-    Used,
-    /// Sequences all replicas take at once, against the global batch.
-    Batch,
 }
 
-impl Table {
-    /// The tables a rule is read from. Under several, either of them refuses by itself.
-    fn of(rule: RuleId) -> &'static [Table] {
-        match rule {
-            "ep/experts" | "etp/expert-ffn" | "ep/no-experts" | "nanotron/ep" | "nanotron/etp" | "torchtitan/etp"
-            | "deepspeed/etp" | "fsdp2/etp" => &[Table::Experts],
-            "fsdp2/expert-split" => &[Table::Split],
-            "pp/depth"
-            | "vpp/depth"
-            | "pp/boundaries"
-            | "maxtext/layers"
-            | "schedule/no-pipeline"
-            | "schedule/one-chunk"
-            | "schedule/chunks"
-            | "schedule/v-chunks"
-            | "schedule/dualpipe-even" => &[Table::Depth],
-            "schedule/interleaved-microbatches" | "schedule/dual-microbatches" => &[Table::Flow],
-            "megatron/schedule"
-            | "fsdp2/schedule"
-            | "torchtitan/schedule"
-            | "deepspeed/schedule"
-            | "nanotron/schedule"
-            | "maxtext/schedule" => &[Table::Flow],
-            "fsdp2/microbatches" | "torchtitan/microbatches" | "nanotron/microbatches" | "maxtext/microbatches" => {
-                &[Table::Flow]
-            }
-            "torchtitan/tied-pp" | "torchtitan/mtp" | "fsdp2/tied" | "xla-spmd/mesh" => &[Table::Inside, Table::Flow],
-            "megatron/muon-fsdp" | "nanotron/zero" | "fsdp2/zero" | "xla-spmd/zero" | "deepspeed/pp-zero"
-            | "torchtitan/zero" => &[Table::State],
-            "megatron/gdn-recompute" | "torchtitan/recompute" | "deepspeed/recompute" | "recompute/module" => {
-                &[Table::Recompute]
-            }
-            "world/dense" => &[Table::World],
-            "world/expert" => &[Table::ExpertWorld],
-            "torchtitan/ep-mesh" => &[Table::ExpertShards],
-            "deepspeed/ep-tp-pp" => &[Table::Used],
-            "batch/global" => &[Table::Batch],
-            _ => &[Table::Inside],
+impl Varied {
+    const ALL: [Varied; 13] = [
+        Varied::Inside,
+        Varied::Experts,
+        Varied::Split,
+        Varied::Used,
+        Varied::Timeline,
+        Varied::DenseRanks,
+        Varied::ExpertRanks,
+        Varied::StageRanks,
+        Varied::Batch,
+        Varied::Depth,
+        Varied::Flow,
+        Varied::State,
+        Varied::Recompute,
+    ];
+
+    /// What a rule in this table may read.
+    fn reads(self) -> Reads {
+        match self {
+            Varied::Inside => Reads::TP | Reads::CP,
+            Varied::Experts => Reads::EP | Reads::ETP,
+            Varied::Split => Reads::TP | Reads::ETP,
+            Varied::Used => Reads::TP_SPLITS | Reads::EP_SPLITS | Reads::PP_SPLITS,
+            Varied::Timeline => Reads::CP | Reads::PP_SPLITS,
+            Varied::DenseRanks => Reads::DENSE_RANKS,
+            Varied::ExpertRanks => Reads::EXPERT_RANKS,
+            Varied::StageRanks => Reads::STAGE_RANKS | Reads::EP,
+            Varied::Batch => Reads::BATCH,
+            Varied::Depth => Reads::PP | Reads::VPP | Reads::SCHEDULE,
+            Varied::Flow => Reads::PP | Reads::SCHEDULE | Reads::MICROBATCHES,
+            Varied::State => Reads::ZERO | Reads::PP | Reads::EP_SPLITS,
+            Varied::Recompute => Reads::RECOMPUTE,
         }
+    }
+
+    /// The table of a rule.
+    fn of(rule: &Rule) -> Option<Varied> {
+        Varied::ALL.into_iter().find(|table| table.reads().covers(rule.reads))
+    }
+}
+
+/// Masks by what varies; no rule may be in it, and then nothing is looked up.
+#[derive(Debug)]
+struct Table<K>(Option<HashMap<K, Mask>>);
+
+impl<K: Copy + Eq + Hash> Table<K> {
+    fn at(&self, key: K) -> Mask {
+        self.0.as_ref().map_or(0, |masks| masks[&key])
     }
 }
 
@@ -114,133 +127,82 @@ pub struct Values {
     pub zero: Vec<ZeroStage>,
     /// Recompute policies.
     pub recompute: Vec<Recompute>,
-    /// Microbatches on every replica at once.
+    /// Sequences of a microbatch, with replicas.
     pub at_once: Vec<(u64, u64)>,
+    /// Ranks of a stage, with ep.
+    pub stage_ranks: Vec<(u64, u64)>,
 }
-
-/// By pp and order.
-type ByOrder = HashMap<(u64, Order), Mask>;
-
-/// By pp, schedule and microbatches.
-type ByFlow = HashMap<(u64, Schedule, u64), Mask>;
 
 /// The tables of one recipe in one mode.
 #[derive(Debug)]
 pub struct Rules {
-    ids: Vec<RuleId>,
+    rules: Vec<&'static Rule>,
     world: u64,
-    inside: HashMap<(u64, u64), Mask>,
-    experts: HashMap<(u64, u64), Mask>,
-    depth: ByOrder,
-    flow: ByFlow,
-    state: HashMap<(u64, bool, ZeroStage), Mask>,
-    split: HashMap<(u64, u64), Mask>,
-    recompute: Vec<Mask>,
-    dense_world: HashMap<u64, Mask>,
-    expert_world: HashMap<u64, Mask>,
-    expert_shards: HashMap<(u64, u64), Mask>,
+    inside: Table<(u64, u64)>,
+    experts: Table<(u64, u64)>,
+    split: Table<(u64, u64)>,
     used: [Mask; 8],
-    batch: HashMap<u64, Mask>,
+    timeline: Table<(u64, bool)>,
+    dense_ranks: Table<u64>,
+    expert_ranks: Table<u64>,
+    stage_ranks: Table<(u64, u64)>,
+    batch: Table<(u64, u64)>,
+    depth: Table<(u64, Order)>,
+    flow: Table<(u64, Schedule, u64)>,
+    state: Table<(u64, bool, ZeroStage)>,
+    recompute: Vec<Mask>,
 }
 
 impl Rules {
-    /// Asks every rule for every value. `recipe` is as typed; the mode is in the base request.
+    /// Asks every rule for every value. `recipe` is as its mode runs it.
     pub fn new(recipe: &Recipe, fixed: &Fixed, values: &Values) -> Rules {
-        let mut asker = Asker::new(recipe, fixed);
-        let base = &fixed.base;
-        let pps: Vec<u64> = values.orders.iter().map(|(pp, _)| *pp).collect();
-        let inside = table(&values.inside, |&(tp, cp)| {
-            let request = LayoutRequest { tp: Some(tp), cp: Some(cp), ..base.clone() };
-            asker.ask(Table::Inside, &request)
-        });
-        let experts = table(&values.experts, |&(ep, etp)| {
-            asker.ask(Table::Experts, &LayoutRequest { ep: Some(ep), etp: Some(etp), ..one(base) })
-        });
-        let experts_used: Vec<u64> = if values.experts.iter().any(|(ep, _)| *ep > 1) { vec![1, 2] } else { vec![1] };
-        let stages: Vec<((u64, u64), ZeroStage)> = pairs(&pairs(&pps, &experts_used), &values.zero);
-        let state = table(&stages, |&((pp, ep), zero)| {
-            asker.ask(Table::State, &LayoutRequest { pp: Some(pp), ep: Some(ep), zero: Some(zero), ..one(base) })
-        });
-        let state = state.into_iter().map(|(((pp, ep), zero), mask)| ((pp, ep > 1, zero), mask)).collect();
-        let mut splits: Vec<(u64, u64)> =
-            pairs(&values.inside, &values.experts).iter().map(|((tp, _), (_, etp))| (*tp, *etp)).collect();
-        splits.sort_unstable();
-        splits.dedup();
-        let split = table(&splits, |&(tp, etp)| {
-            asker.ask(Table::Split, &LayoutRequest { tp: Some(tp), ep: Some(1), etp: Some(etp), ..one(base) })
-        });
-        let again = values.recompute.iter().map(|policy| {
-            let request = LayoutRequest { recompute: Some(policy.clone()), ..one(base) };
-            asker.ask(Table::Recompute, &request)
-        });
-        let recompute = again.collect();
-        let (depth, flow) = asker.pipelines(base, values);
-        let (dense_world, expert_world) = asker.worlds(fixed, values, &pps);
-        let eps: Vec<u64> = values.experts.iter().map(|(ep, _)| *ep).collect();
-        let expert_shards = table(&pairs(&pps, &eps), |&(pp, ep)| {
-            let world = Some((fixed.world / pp).max(1));
-            asker.ask(Table::ExpertShards, &LayoutRequest { world, ep: Some(ep), ..one(base) })
-        });
-        let used = std::array::from_fn(|bits| {
-            let degree = |bit: usize| Some(if bits >> bit & 1 == 1 { 2 } else { 1 });
-            let request = LayoutRequest { tp: degree(0), ep: degree(1), pp: degree(2), etp: Some(1), ..base.clone() };
-            asker.ask(Table::Used, &request)
-        });
-        let batch = table(&values.at_once, |&(micro_batch, dp)| {
-            let request = LayoutRequest {
-                world: Some(dp),
-                micro_batch: Some(micro_batch),
-                global_batch: fixed.global_batch,
-                microbatches: fixed.microbatches,
-                ..one(base)
-            };
-            asker.ask(Table::Batch, &request)
-        });
-        let batch = batch.into_iter().map(|((micro_batch, dp), mask)| (micro_batch * dp, mask)).collect();
+        let asker = Asker::new(recipe, fixed, values);
         Rules {
             world: fixed.world,
-            inside,
-            experts,
-            depth,
-            flow,
-            state,
-            split,
-            recompute,
-            dense_world,
-            expert_world,
-            expert_shards,
-            used,
-            batch,
-            ids: asker.ids,
+            inside: asker.inside(),
+            experts: asker.experts(),
+            split: asker.split(),
+            used: asker.used(),
+            timeline: asker.timeline(),
+            dense_ranks: asker.dense_ranks(),
+            expert_ranks: asker.expert_ranks(),
+            stage_ranks: asker.stage_ranks(),
+            batch: asker.batch(),
+            depth: asker.depth(),
+            flow: asker.flow(),
+            state: asker.state(),
+            recompute: asker.recompute(),
+            rules: asker.rules.into_iter().map(|(rule, _)| rule).collect(),
         }
     }
 
     /// The rules that refuse, by name.
     pub fn names(&self, mask: Mask) -> impl Iterator<Item = RuleId> + '_ {
-        self.ids.iter().enumerate().filter(move |(bit, _)| mask >> bit & 1 == 1).map(|(_, id)| *id)
+        self.rules.iter().enumerate().filter(move |(bit, _)| mask >> bit & 1 == 1).map(|(_, rule)| rule.id)
     }
 
     /// What refuses the degrees themselves and the batch, whatever the pipeline's order and state.
     pub fn mesh(&self, key: &Key, pp: u64, dp: u64) -> Mask {
         let used = usize::from(key.tp > 1) | usize::from(key.ep > 1) << 1 | usize::from(pp > 1) << 2;
-        self.inside[&(key.tp, key.cp)]
-            | self.experts[&(key.ep, key.etp)]
-            | self.split[&(key.tp, key.etp)]
-            | self.dense_world[&(key.tp * key.cp * pp)]
-            | self.expert_world[&capped(key.ep * key.etp * pp, self.world)]
-            | self.expert_shards[&(pp, key.ep)]
+        self.inside.at((key.tp, key.cp))
+            | self.experts.at((key.ep, key.etp))
+            | self.split.at((key.tp, key.etp))
             | self.used[used]
-            | self.batch[&(key.micro_batch * dp)]
+            | self.timeline.at((key.cp, pp > 1))
+            | self.dense_ranks.at(key.tp * key.cp * pp)
+            | self.expert_ranks.at(capped(key.ep * key.etp * pp, self.world))
+            | self.stage_ranks.at((dp * key.cp * key.tp, key.ep))
+            | self.batch.at((key.micro_batch, dp))
     }
 
     /// What refuses an order of the pipeline for so many microbatches.
     pub fn order(&self, pp: u64, order: Order, microbatches: u64) -> Mask {
-        self.depth[&(pp, order)] | self.flow[&(pp, order.schedule, canonical(microbatches, pp))]
+        self.depth.at((pp, order)) | self.flow.at((pp, order.schedule, canonical(microbatches, pp)))
     }
 
     /// What refuses a ZeRO stage.
     pub fn state(&self, pp: u64, ep: u64, zero: ZeroStage) -> Mask {
-        self.state[&(pp, ep > 1, zero)]
+        self.state.at((pp, ep > 1, zero))
     }
 
     /// Forgets policies that are not kept.
@@ -255,24 +217,13 @@ impl Rules {
     }
 }
 
-/// Degrees of one, where nothing is typed otherwise.
-fn one(base: &LayoutRequest) -> LayoutRequest {
-    LayoutRequest { tp: Some(1), cp: Some(1), etp: Some(1), ..base.clone() }
+/// The least degree that splits, or does not.
+fn splitting(splits: bool) -> u64 {
+    if splits { 2 } else { 1 }
 }
 
-fn table<K: Clone + Eq + Hash>(keys: &[K], mut ask: impl FnMut(&K) -> Mask) -> HashMap<K, Mask> {
-    let mut found = HashMap::new();
-    for key in keys {
-        if !found.contains_key(key) {
-            let mask = ask(key);
-            found.insert(key.clone(), mask);
-        }
-    }
-    found
-}
-
-fn pairs<A: Copy, B: Copy>(a: &[A], b: &[B]) -> Vec<(A, B)> {
-    a.iter().flat_map(|x| b.iter().map(|y| (*x, *y))).collect()
+fn pairs<A: Copy, B: Copy>(a: &[A], b: &[B]) -> impl Iterator<Item = (A, B)> {
+    a.iter().flat_map(|x| b.iter().map(|y| (*x, *y)))
 }
 
 /// A product beyond the world, which then is no multiple of it, stands for all of them.
@@ -280,23 +231,25 @@ fn capped(product: u64, world: u64) -> u64 {
     if product > world { 2 * world } else { product }
 }
 
-/// The fewest microbatches that no rule tells from these: rules compare them with pp and 2·pp, and
-/// ask for multiples of pp and of 2.
+/// The fewest microbatches that no rule tells from these (see [`Reads::MICROBATCHES`]).
 fn canonical(microbatches: u64, pp: u64) -> u64 {
     let round = 2 * pp;
     if microbatches < 2 * round { microbatches } else { round + microbatches % round }
 }
 
-/// Asks `layout::check`, and keeps the rules by number.
+/// Asks the rules of an engine, each table's for every value that varies there.
 struct Asker<'a> {
     recipe: &'a Recipe,
-    /// One layer of each kind: all that most rules look at.
+    /// One layer of each kind: all that rules look at, but for those of depth.
     short: Recipe,
-    ids: Vec<RuleId>,
+    rules: Vec<(&'static Rule, Varied)>,
+    fixed: &'a Fixed,
+    values: &'a Values,
+    pps: Vec<u64>,
 }
 
 impl<'a> Asker<'a> {
-    fn new(recipe: &'a Recipe, fixed: &Fixed) -> Asker<'a> {
+    fn new(recipe: &'a Recipe, fixed: &'a Fixed, values: &'a Values) -> Asker<'a> {
         let mut short = recipe.clone();
         let mut kinds: Vec<Layer> = Vec::new();
         for layer in &recipe.layers {
@@ -306,60 +259,164 @@ impl<'a> Asker<'a> {
         }
         short.layers = kinds;
         debug_assert!(fixed.base.world.is_none());
-        Asker { recipe, short, ids: Vec::new() }
+        let table = |rule: &Rule| Varied::of(rule).expect("every rule fits a table: tested");
+        let rules = rules(fixed.base.engine).map(|rule| (rule, table(rule))).collect();
+        Asker { recipe, short, rules, fixed, values, pps: values.orders.iter().map(|(pp, _)| *pp).collect() }
     }
 
-    fn ask(&mut self, table: Table, request: &LayoutRequest) -> Mask {
-        let recipe = if table == Table::Depth { self.recipe } else { &self.short };
-        let mut mask = 0;
-        for finding in check(recipe, request).findings {
-            if finding.severity != Severity::Error || !Table::of(finding.rule).contains(&table) {
-                continue;
-            }
-            let known = self.ids.iter().position(|id| *id == finding.rule);
-            let bit = known.unwrap_or_else(|| {
-                self.ids.push(finding.rule);
-                self.ids.len() - 1
-            });
-            assert!(bit < 64, "more than 64 rules refuse one space");
-            mask |= 1 << bit;
+    fn has(&self, table: Varied) -> bool {
+        self.rules.iter().any(|(_, of)| *of == table)
+    }
+
+    fn table<K: Copy + Eq + Hash>(
+        &self,
+        table: Varied,
+        keys: impl IntoIterator<Item = K>,
+        request: impl Fn(K) -> LayoutRequest,
+    ) -> Table<K> {
+        if !self.has(table) {
+            return Table(None);
         }
-        mask
-    }
-
-    fn pipelines(&mut self, base: &LayoutRequest, values: &Values) -> (ByOrder, ByFlow) {
-        let (mut depth, mut flow) = (HashMap::new(), HashMap::new());
-        for (pp, orders) in &values.orders {
-            for order in orders {
-                let request =
-                    LayoutRequest { pp: Some(*pp), vpp: Some(order.vpp), schedule: Some(order.schedule), ..one(base) };
-                let mask = self.ask(Table::Depth, &request);
-                depth.insert((*pp, *order), mask);
-                for &count in &values.counts {
-                    let count = canonical(count, *pp);
-                    flow.entry((*pp, order.schedule, count)).or_insert_with(|| {
-                        self.ask(Table::Flow, &LayoutRequest { microbatches: Some(count), ..request.clone() })
-                    });
-                }
-            }
+        let mut masks = HashMap::new();
+        for key in keys {
+            masks.entry(key).or_insert_with(|| self.ask(table, &request(key)));
         }
-        (depth, flow)
+        Table(Some(masks))
     }
 
-    fn worlds(&mut self, fixed: &Fixed, values: &Values, pps: &[u64]) -> (HashMap<u64, Mask>, HashMap<u64, Mask>) {
-        let world = fixed.world;
-        let dense: Vec<u64> =
-            pairs(&values.inside, pps).iter().map(|((tp, cp), pp)| tp * cp * pp).filter(|d| *d <= world).collect();
-        let expert: Vec<u64> =
-            pairs(&values.experts, pps).iter().map(|((ep, etp), pp)| capped(ep * etp * pp, world)).collect();
-        let dense = table(&dense, |&product| {
-            let request = LayoutRequest { world: Some(world), dp: fixed.dp, pp: Some(product), ..one(&fixed.base) };
-            self.ask(Table::World, &request)
-        });
-        let expert = table(&expert, |&product| {
-            let request = LayoutRequest { world: Some(world), ep: Some(product), ..one(&fixed.base) };
-            self.ask(Table::ExpertWorld, &request)
-        });
-        (dense, expert)
+    /// The rules of a table that refuse a request. One that cannot even be settled is beyond any
+    /// machine, and every rule that would have looked at it refuses.
+    fn ask(&self, table: Varied, request: &LayoutRequest) -> Mask {
+        let recipe = if table == Varied::Depth { self.recipe } else { &self.short };
+        let settled = settle(request, Needs::of(recipe)).ok();
+        let refuses = |rule: &Rule| match &settled {
+            Some((layout, _)) => rule.refuses(&Case { recipe, layout, request }),
+            None => true,
+        };
+        let here = self.rules.iter().enumerate().filter(|(_, (_, of))| *of == table);
+        here.filter(|(_, (rule, _))| refuses(rule)).fold(0, |mask, (bit, _)| mask | 1 << bit)
+    }
+
+    /// Degrees of one, where nothing is typed otherwise.
+    fn one(&self) -> LayoutRequest {
+        LayoutRequest { tp: Some(1), cp: Some(1), etp: Some(1), ..self.fixed.base.clone() }
+    }
+
+    fn inside(&self) -> Table<(u64, u64)> {
+        let request = |(tp, cp)| LayoutRequest { tp: Some(tp), cp: Some(cp), ..self.fixed.base.clone() };
+        self.table(Varied::Inside, self.values.inside.iter().copied(), request)
+    }
+
+    fn experts(&self) -> Table<(u64, u64)> {
+        let request = |(ep, etp)| LayoutRequest { ep: Some(ep), etp: Some(etp), ..self.one() };
+        self.table(Varied::Experts, self.values.experts.iter().copied(), request)
+    }
+
+    fn split(&self) -> Table<(u64, u64)> {
+        let keys = pairs(&self.values.inside, &self.values.experts).map(|((tp, _), (_, etp))| (tp, etp));
+        let request = |(tp, etp)| LayoutRequest { tp: Some(tp), ep: Some(1), etp: Some(etp), ..self.one() };
+        self.table(Varied::Split, keys, request)
+    }
+
+    fn used(&self) -> [Mask; 8] {
+        std::array::from_fn(|bits| {
+            let [tp, ep, pp] = [0, 1, 2].map(|bit| Some(splitting(bits >> bit & 1 == 1)));
+            self.ask(Varied::Used, &LayoutRequest { tp, ep, pp, ..self.one() })
+        })
+    }
+
+    fn timeline(&self) -> Table<(u64, bool)> {
+        let keys = pairs(&self.values.inside, &[false, true]).map(|((_, cp), splits)| (cp, splits));
+        let request = |(cp, splits)| LayoutRequest { cp: Some(cp), pp: Some(splitting(splits)), ..self.one() };
+        self.table(Varied::Timeline, keys, request)
+    }
+
+    fn dense_ranks(&self) -> Table<u64> {
+        let (world, dp) = (self.fixed.world, self.fixed.dp);
+        let products = pairs(&self.values.inside, &self.pps).map(|((tp, cp), pp)| tp * cp * pp);
+        let request = |product| LayoutRequest { world: Some(world), dp, pp: Some(product), ..self.one() };
+        self.table(Varied::DenseRanks, products.filter(|product| *product <= world), request)
+    }
+
+    fn expert_ranks(&self) -> Table<u64> {
+        let world = self.fixed.world;
+        let products = pairs(&self.values.experts, &self.pps).map(|((ep, etp), pp)| capped(ep * etp * pp, world));
+        let request = |product| LayoutRequest { world: Some(world), ep: Some(product), ..self.one() };
+        self.table(Varied::ExpertRanks, products, request)
+    }
+
+    fn stage_ranks(&self) -> Table<(u64, u64)> {
+        let request = |(ranks, ep)| LayoutRequest { world: Some(ranks), ep: Some(ep), ..self.one() };
+        self.table(Varied::StageRanks, self.values.stage_ranks.iter().copied(), request)
+    }
+
+    fn batch(&self) -> Table<(u64, u64)> {
+        let (global_batch, microbatches) = (self.fixed.global_batch, self.fixed.microbatches);
+        self.table(Varied::Batch, self.values.at_once.iter().copied(), |(micro_batch, dp)| LayoutRequest {
+            world: Some(dp),
+            micro_batch: Some(micro_batch),
+            global_batch,
+            microbatches,
+            ..self.one()
+        })
+    }
+
+    fn orders(&self) -> impl Iterator<Item = (u64, Order)> + '_ {
+        self.values.orders.iter().flat_map(|(pp, orders)| orders.iter().map(|order| (*pp, *order)))
+    }
+
+    fn depth(&self) -> Table<(u64, Order)> {
+        self.table(Varied::Depth, self.orders(), |(pp, order)| LayoutRequest {
+            pp: Some(pp),
+            vpp: Some(order.vpp),
+            schedule: Some(order.schedule),
+            ..self.one()
+        })
+    }
+
+    fn flow(&self) -> Table<(u64, Schedule, u64)> {
+        let counts = |(pp, order): (u64, Order)| {
+            self.values.counts.iter().map(move |count| (pp, order.schedule, canonical(*count, pp)))
+        };
+        self.table(Varied::Flow, self.orders().flat_map(counts), |(pp, schedule, count)| LayoutRequest {
+            pp: Some(pp),
+            schedule: Some(schedule),
+            microbatches: Some(count),
+            ..self.one()
+        })
+    }
+
+    fn state(&self) -> Table<(u64, bool, ZeroStage)> {
+        let has_ep = self.values.experts.iter().any(|(ep, _)| *ep > 1);
+        let splits: &[bool] = if has_ep { &[false, true] } else { &[false] };
+        let keys =
+            pairs(&self.pps, splits).flat_map(|(pp, splits)| self.values.zero.iter().map(move |z| (pp, splits, *z)));
+        self.table(Varied::State, keys, |(pp, splits, zero)| LayoutRequest {
+            pp: Some(pp),
+            ep: Some(splitting(splits)),
+            zero: Some(zero),
+            ..self.one()
+        })
+    }
+
+    fn recompute(&self) -> Vec<Mask> {
+        let request = |policy: &Recompute| LayoutRequest { recompute: Some(policy.clone()), ..self.one() };
+        self.values.recompute.iter().map(|policy| self.ask(Varied::Recompute, &request(policy))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use layout::Engine;
+
+    #[test]
+    fn every_rule_fits_a_table_and_a_mask() {
+        let engines = Engine::ALL.iter().map(|(_, engine)| Some(*engine)).chain([None]);
+        for engine in engines {
+            let homeless: Vec<_> = rules(engine).filter(|rule| Varied::of(rule).is_none()).map(|r| r.id).collect();
+            assert!(homeless.is_empty(), "no table varies all that these read: {homeless:?}");
+            assert!(rules(engine).count() <= Mask::BITS as usize);
+        }
     }
 }

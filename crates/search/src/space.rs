@@ -198,7 +198,7 @@ impl<'a> Space<'a> {
             },
             microbatches: question.pinned.microbatches,
         };
-        let rules = Rules::new(question.recipe, &fixed, &values);
+        let rules = Rules::new(&recipe, &fixed, &values);
         Ok(ModeSpace { mode, recipe, seams, ledger, keys, recompute, rules, template, shapes: BTreeMap::new(), orders })
     }
 
@@ -292,13 +292,14 @@ impl<'a> Space<'a> {
 
     fn values(&self, keys: &[Key], orders: &BTreeMap<u64, Vec<Order>>, recompute: &[Recompute]) -> Values {
         let (mut inside, mut experts, mut at_once) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let mut counts = BTreeSet::new();
+        let (mut counts, mut stage_ranks) = (BTreeSet::new(), BTreeSet::new());
         for key in keys {
             inside.insert((key.tp, key.cp));
             experts.insert((key.ep, key.etp));
             for &pp in orders.keys() {
                 if let Some(dp) = self.replicas(key, pp) {
                     at_once.insert((key.micro_batch, dp));
+                    stage_ranks.insert((dp * key.cp * key.tp, key.ep));
                     counts.insert(self.microbatches(key, dp));
                 }
             }
@@ -311,6 +312,7 @@ impl<'a> Space<'a> {
             zero: self.zero.clone(),
             recompute: recompute.to_vec(),
             at_once: at_once.into_iter().collect(),
+            stage_ranks: stage_ranks.into_iter().collect(),
         }
     }
 

@@ -173,7 +173,15 @@ fn exchange_text(exchanges: &[Exchange]) -> String {
     let mut out =
         Table::new(&["axis", "where", "forward", "backward", "elements", "×", "members agree on"]).right(&[4, 5]);
     for e in exchanges {
-        out.row([e.axis, &e.place, e.forward, e.backward, &count(e.elements), &e.count.to_string(), e.agree]);
+        out.row([
+            e.axis.name(),
+            &e.place,
+            e.forward.name(),
+            e.backward.name(),
+            &count(e.elements),
+            &e.count.to_string(),
+            e.agree,
+        ]);
     }
     heading("What moves, and its transpose (elements a rank puts in, a microbatch)") + &out.render()
 }

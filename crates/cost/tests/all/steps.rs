@@ -3,7 +3,7 @@
 use ::case::Options;
 use cost::{ChunkTimes, Counts, Part, Prices, Scratch, Step};
 use hardware::Cluster;
-use layout::activations::{of_edges, of_mixer};
+use layout::activations::{Collective, Over, of_edges, of_mixer};
 use layout::{Layout, LayoutRequest, Recompute, Schedule, StagePlan, ZeroStage, check};
 use proptest::prelude::*;
 use recipe::Recipe;
@@ -123,14 +123,14 @@ fn tensor_bytes(case: &Case) -> f64 {
     let inside = mixers.flat_map(|mixer| of_mixer(&case.recipe, &case.layout, mixer));
     let all = inside.chain(of_edges(&case.recipe, &case.layout));
     let mut bytes = 0.0;
-    for exchange in all.filter(|e| matches!(e.axis, "tp" | "sp")) {
-        let whole = 2.0 * exchange.elements as f64 * if exchange.forward == "all-gather" { tp } else { 1.0 };
-        let share = |name: &str| match name {
-            "all-gather" | "reduce-scatter" => whole * (tp - 1.0) / tp,
-            "all-reduce" => 2.0 * whole * (tp - 1.0) / tp,
+    for exchange in all.filter(|e| matches!(e.axis, Over::Tp | Over::Sp)) {
+        let whole = 2.0 * exchange.elements as f64 * if exchange.forward == Collective::AllGather { tp } else { 1.0 };
+        let share = |collective| match collective {
+            Collective::AllGather | Collective::ReduceScatter => whole * (tp - 1.0) / tp,
+            Collective::AllReduce => 2.0 * whole * (tp - 1.0) / tp,
             _ => 0.0,
         };
-        let again = if exchange.axis == "sp" && exchange.forward == "all-gather" { 1.0 } else { 0.0 };
+        let again = if exchange.axis == Over::Sp && exchange.forward == Collective::AllGather { 1.0 } else { 0.0 };
         bytes += share(exchange.forward) * (1.0 + again) + share(exchange.backward);
     }
     bytes * case.layout.microbatches as f64

@@ -1,6 +1,8 @@
 //! Predictions against rows that others measured, and readers under hostile rows.
 
 mod fuzz;
+mod megatron_rows;
 mod published_memory;
 mod published_time;
+mod rank_params;
 mod steps;

@@ -1,7 +1,7 @@
 //! What a sparse indexer exchanges under this project's engine: its keys over the whole timeline, the
 //! choice for the heads of tensor-parallel ranks, and what all heads read, which its loss needs.
 
-use super::{Exchange, Holds, is_ours};
+use super::{Collective, Exchange, Holds, Over, Site, is_ours};
 use crate::layout::Layout;
 use recipe::Recipe;
 
@@ -15,39 +15,42 @@ pub(super) fn exchanges(recipe: &Recipe, layout: &Layout, count: u64, out: &mut 
     let keys = |axis, elements| Exchange {
         axis,
         place: place("index keys of all tokens"),
-        forward: "all-gather",
-        backward: "reduce-scatter",
+        forward: Collective::AllGather,
+        backward: Collective::ReduceScatter,
         elements,
         count,
         agree: "order of the parts",
         holds: Holds::Numbers,
+        site: Site::Elsewhere,
     };
     if layout.sp {
-        out.push(keys("sp", own * dsa.head_dim));
+        out.push(keys(Over::Sp, own * dsa.head_dim));
         out.push(Exchange {
-            axis: "sp",
+            axis: Over::Sp,
             place: place("chosen keys of every query"),
-            forward: "all-gather of positions",
-            backward: "none",
+            forward: Collective::AllGatherPositions,
+            backward: Collective::None,
             elements: own * top_k,
             count,
             agree: "that every rank reads the same keys",
             holds: Holds::Wide,
+            site: Site::Elsewhere,
         });
     }
     if layout.cp.splits() {
-        out.push(keys("cp", tokens * dsa.head_dim));
+        out.push(keys(Over::Cp, tokens * dsa.head_dim));
     }
     if layout.tp.splits() {
         out.push(Exchange {
-            axis: if layout.sp { "sp" } else { "tp" },
+            axis: Over::tensor(layout),
             place: place("what all heads read, which its loss compares with"),
-            forward: "none",
-            backward: if layout.sp { "reduce-scatter" } else { "all-reduce" },
+            forward: Collective::None,
+            backward: if layout.sp { Collective::ReduceScatter } else { Collective::AllReduce },
             elements: tokens * top_k,
             count,
             agree: "accumulation dtype",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
     }
 }

@@ -1,7 +1,7 @@
 //! What recurrent blocks exchange: the state and the convolution's tail between parts of the
 //! timeline; and the sums of norms over the heads of all ranks, attention's among them.
 
-use super::{Exchange, HAND_ON, Holds, is_ours};
+use super::{Collective, Exchange, Holds, Over, Site, is_ours};
 use crate::layout::Layout;
 use crate::stages::depth_carried_state;
 use recipe::kinds::Norm;
@@ -38,14 +38,15 @@ pub(super) fn attention_norms(recipe: &Recipe, layout: &Layout, tokens: u64, out
     if is_ours(layout) && is_whole && recipe.uses(Mixer::Attention) {
         let each = if recipe.norm == Norm::LayerNorm { 4 } else { 2 };
         out.push(Exchange {
-            axis: "tp",
+            axis: Over::Tp,
             place: "under attention: sums of the norms over all heads".to_string(),
-            forward: "all-reduce",
-            backward: "all-reduce",
+            forward: Collective::AllReduce,
+            backward: Collective::AllReduce,
             elements: tokens * each,
             count: recipe.count_with_suffix(Mixer::Attention),
             agree: "fp32 statistics",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
     }
 }
@@ -54,14 +55,15 @@ pub(super) fn attention_norms(recipe: &Recipe, layout: &Layout, tokens: u64, out
 pub(super) fn norms(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>) {
     if is_ours(layout) && recipe.uses(Mixer::Recurrent) {
         out.push(Exchange {
-            axis: "tp",
+            axis: Over::Tp,
             place: "under recurrent: squares of the norm over all heads".to_string(),
-            forward: "all-reduce",
-            backward: "all-reduce",
+            forward: Collective::AllReduce,
+            backward: Collective::AllReduce,
             elements: tokens,
             count: recipe.count_with_suffix(Mixer::Recurrent),
             agree: "fp32 statistics",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
     }
 }
@@ -71,14 +73,15 @@ pub(super) fn selection(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut
     let Some(Mamba::One(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) else { return };
     if is_ours(layout) {
         out.push(Exchange {
-            axis: "tp",
+            axis: Over::Tp,
             place: "under mamba: step size, B and C of all channels".to_string(),
-            forward: "all-reduce",
-            backward: "all-reduce",
+            forward: Collective::AllReduce,
+            backward: Collective::AllReduce,
             elements: tokens * (mamba.dt_rank + 2 * mamba.state),
             count: recipe.count_with_suffix(Mixer::Mamba),
             agree: "accumulation dtype",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
     }
 }
@@ -91,14 +94,15 @@ pub(super) fn carry(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
     let (tp, batch) = (layout.tp.get(), layout.micro_batch);
     let mut hand_on = |place: &str, elements: u64, mixer: Mixer| {
         out.push(Exchange {
-            axis: "cp",
+            axis: Over::Cp,
             place: place.to_string(),
-            forward: HAND_ON,
-            backward: "send of its gradient to the part before",
+            forward: Collective::HandOn,
+            backward: Collective::HandBack,
             elements,
             count: recipe.count_with_suffix(mixer),
             agree: "order of the parts",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
     };
     if let Some(Mamba::Three(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) {

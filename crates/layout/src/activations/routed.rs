@@ -40,7 +40,7 @@ impl Dealing {
 pub enum Routing<'a> {
     /// Every expert gets its share, and nothing is dropped.
     Balanced,
-    /// As it was.
+    /// As the routers of a step dealt it.
     Real(&'a Dealing),
 }
 

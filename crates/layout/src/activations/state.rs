@@ -1,7 +1,7 @@
 //! What moves once a step: gradients over those who share them, weights over those who hold
 //! shards of them, and what the optimizer and the report need.
 
-use super::{Exchange, Holds, is_ours};
+use super::{Collective, Exchange, Holds, Over, Site, is_ours};
 use crate::axis::Axis;
 use crate::layout::Layout;
 use crate::mesh::{Mesh, Order};
@@ -34,9 +34,18 @@ fn reductions(layout: &Layout, stage: u64) -> u64 {
     }
 }
 
-fn exchange(axis: &'static str, place: impl Into<String>, kind: &'static str, elements: u64, count: u64) -> Exchange {
-    let (forward, agree, holds) = ("none", "shard boundaries", Holds::Numbers);
-    Exchange { axis, place: place.into(), forward, backward: kind, elements, count, agree, holds }
+fn exchange(axis: Over, place: &str, backward: Collective, elements: u64, count: u64) -> Exchange {
+    Exchange {
+        axis,
+        place: place.to_string(),
+        forward: Collective::None,
+        backward,
+        elements,
+        count,
+        agree: "shard boundaries",
+        holds: Holds::Numbers,
+        site: Site::Elsewhere,
+    }
 }
 
 /// What one rank of this project's engine puts in once a step, exactly.
@@ -53,14 +62,21 @@ pub(super) fn of_rank(
     over_replicas(layout, table, &buffers, count, &mut out);
     let copied = |b: &&Buffer| b.stages.len() > 1;
     let copies: u64 = buffers.iter().filter(copied).map(Buffer::held_len).sum();
-    out.push(exchange("pp", "after backward: gradients of what several stages hold", "all-reduce", copies, 1));
+    out.push(exchange(
+        Over::Pp,
+        "after backward: gradients of what several stages hold",
+        Collective::AllReduce,
+        copies,
+        1,
+    ));
     out.extend(muon(layout, table, &buffers));
     let experts = recipe.count_with_suffix(Mixer::Moe) * recipe.moe.as_ref().map_or(0, |moe| moe.experts);
     if layout.world > 1 {
         let wide = |place, elements| Exchange {
             agree: "order of experts",
             holds: Holds::Wide,
-            ..exchange("world", place, "all-reduce", elements, 1)
+            site: Site::Elsewhere,
+            ..exchange(Over::World, place, Collective::AllReduce, elements, 1)
         };
         out.push(wide("before the optimizer step: loss, balancing loss, squared norm", 3));
         out.push(wide("before the optimizer step: tokens of each expert, for the routing bias", experts));
@@ -82,17 +98,24 @@ fn over_tensor_axis(layout: &Layout, table: &OwnershipTable, buffers: &[Buffer],
     let whole = rows(table, buffers).filter(is_partial).map(|row| row.part_elements(layout)).sum();
     let shared = rows(table, buffers).filter_map(|row| row.shared_elements(layout)).map(|(shared, _)| shared).sum();
     vec![
-        exchange("tp", WHOLE, "all-reduce", whole, count),
-        exchange("tp", "after backward: gradients of heads that neighbours hold too", "all-reduce", shared, count),
+        exchange(Over::Tp, WHOLE, Collective::AllReduce, whole, count),
+        exchange(
+            Over::Tp,
+            "after backward: gradients of heads that neighbours hold too",
+            Collective::AllReduce,
+            shared,
+            count,
+        ),
     ]
 }
 
 /// Gradients and weights over the ranks that share them out.
 fn over_replicas(layout: &Layout, table: &OwnershipTable, buffers: &[Buffer], count: u64, out: &mut Vec<Exchange>) {
     let has_muon = |b: &Buffer| b.rows.iter().any(|row| is_muon(&table.rows[*row]));
-    for axis in ["dp", "edp"] {
+    for axis in [Axis::Dp, Axis::Edp] {
         let mine: Vec<&Buffer> = buffers.iter().filter(|b| b.axis() == axis && b.members > 1).collect();
-        let reduce = if layout.zero == ZeroStage::Zero { "all-reduce" } else { "reduce-scatter" };
+        let axis = Over::from(axis);
+        let reduce = if layout.zero == ZeroStage::Zero { Collective::AllReduce } else { Collective::ReduceScatter };
         let gradients = mine.iter().map(|b| b.len).sum();
         out.push(exchange(axis, "after backward: gradients over replicas", reduce, gradients, count));
         let held: u64 = mine.iter().map(|b| b.held_len()).sum();
@@ -100,14 +123,14 @@ fn over_replicas(layout: &Layout, table: &OwnershipTable, buffers: &[Buffer], co
         match layout.zero {
             ZeroStage::Zero => {}
             ZeroStage::One | ZeroStage::Two => {
-                out.push(exchange(axis, "after the optimizer step: weights", "all-gather", held, 1));
+                out.push(exchange(axis, "after the optimizer step: weights", Collective::AllGather, held, 1));
             }
             // Muon makes matrices orthogonal whole, and steps from the old ones.
             ZeroStage::Three => {
                 out.push(exchange(
                     axis,
                     "in the optimizer step: momentum and weights of Muon",
-                    "all-gather",
+                    Collective::AllGather,
                     2 * stepped,
                     1,
                 ));
@@ -126,7 +149,7 @@ fn muon(layout: &Layout, table: &OwnershipTable, buffers: &[Buffer]) -> Vec<Exch
         let is_cut = |row: &&Row| is_muon(row) && row.cuts.iter().any(|c| c.axis == axis);
         let rows = rows(table, buffers).filter(|row| row.tensor.acting.is_some() == is_expert).filter(is_cut);
         let elements = rows.map(|row| row.part_elements(layout)).sum();
-        exchange(axis.name(), "in the optimizer step: momentum made whole for Muon", "all-gather", elements, 1)
+        exchange(axis.into(), "in the optimizer step: momentum made whole for Muon", Collective::AllGather, elements, 1)
     };
     vec![gathered(Axis::Tp, false), gathered(Axis::Etp, true)]
 }
@@ -148,27 +171,29 @@ fn replicated_gradients(layout: &Layout, table: &OwnershipTable, out: &mut Vec<E
     let most = (0..stages).map(held).max().unwrap_or(0);
     if layout.sp && most > 0 {
         out.push(Exchange {
-            axis: "tp",
+            axis: Over::Tp,
             place: WHOLE.to_string(),
-            forward: "none",
-            backward: "all-reduce",
+            forward: Collective::None,
+            backward: Collective::AllReduce,
             elements: most,
             count: 1,
             agree: "which tensors are whole",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
     }
     let copied = table.rows.iter().find(|row| row.chunks.len() > 1 && stages > 1);
     if let Some(row) = copied.filter(|row| row.chunks.iter().any(|chunk| *chunk != row.chunks[0])) {
         out.push(Exchange {
-            axis: "pp",
+            axis: Over::Pp,
             place: "after backward: gradients of the token table's copies on first and last stage".to_string(),
-            forward: "none",
-            backward: "all-reduce",
+            forward: Collective::None,
+            backward: Collective::AllReduce,
             elements: row.part_elements(layout),
             count: 1,
             agree: "that the copies start equal",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
     }
 }
@@ -182,7 +207,8 @@ fn data(layout: &Layout, table: &OwnershipTable, out: &mut Vec<Exchange>) {
         };
         (0..layout.pp.get() as usize).map(on_stage).max().unwrap_or(0)
     };
-    let groups = [("dp", "dense", held(false), layout.dense_shards()), ("edp", "expert", held(true), layout.edp.get())];
+    let groups =
+        [(Over::Dp, "dense", held(false), layout.dense_shards()), (Over::Edp, "expert", held(true), layout.edp.get())];
     for (axis, what, elements, degree) in groups {
         if degree == 1 || elements == 0 {
             continue;
@@ -191,27 +217,29 @@ fn data(layout: &Layout, table: &OwnershipTable, out: &mut Vec<Exchange>) {
         out.push(Exchange {
             axis,
             place: format!("after backward: {what} gradients over {degree} replicas (heaviest stage)"),
-            forward: "none",
-            backward: if sharded { "reduce-scatter" } else { "all-reduce" },
+            forward: Collective::None,
+            backward: if sharded { Collective::ReduceScatter } else { Collective::AllReduce },
             elements,
             count: 1,
             agree: "gradient dtype, bucket order and padding",
             holds: Holds::Numbers,
+            site: Site::Elsewhere,
         });
         if sharded {
             let (place, backward) = match layout.zero {
-                ZeroStage::Three => ("before every use", "all-gather"),
-                _ => ("after the optimizer step", "none"),
+                ZeroStage::Three => ("before every use", Collective::AllGather),
+                _ => ("after the optimizer step", Collective::None),
             };
             out.push(Exchange {
                 axis,
                 place: format!("{place}: {what} weights (heaviest stage)"),
-                forward: "all-gather",
+                forward: Collective::AllGather,
                 backward,
                 elements: elements / degree,
                 count: 1,
                 agree: "shard boundaries",
                 holds: Holds::Numbers,
+                site: Site::Elsewhere,
             });
         }
     }

@@ -3,7 +3,10 @@
 //! routing deals out are counted as it dealt them, where that is known. Balanced, they are the mean
 //! over ranks.
 
-use super::{Exchange, Holds, Routed, Routing, depth_state, indexer, prediction_join, routed, state, vocabulary};
+use super::{
+    Exchange, Holds, Over, Region, Routed, Routing, Site, depth_state, indexer, prediction_join, routed, state,
+    vocabulary,
+};
 use crate::axis::Axis;
 use crate::layout::Layout;
 use crate::mesh::{Coordinates, Mesh, Order};
@@ -32,8 +35,8 @@ impl Moved {
     }
 }
 
-/// By axis, as calls name it.
-pub type ByAxis = BTreeMap<&'static str, Moved>;
+/// By the ranks that calls run over.
+pub type ByAxis = BTreeMap<Over, Moved>;
 
 /// What one rank puts in over a step.
 pub fn of_rank(
@@ -69,7 +72,7 @@ pub fn of_rank(
                 sum.add_all(&dealt_out(recipe, layout, by_axis, dealt.of(action.microbatch, action.chunk), times));
             }
         }
-        sum.add("pp", Holds::Numbers, seam(recipe, layout, table, &order, stage, action));
+        sum.add(Over::Pp, Holds::Numbers, seam(recipe, layout, table, &order, stage, action));
     }
     for exchange in state::of_rank(recipe, layout, table, &mesh, rank) {
         sum.add(exchange.axis, exchange.holds, exchange.elements * exchange.count);
@@ -82,7 +85,7 @@ pub fn of_rank(
 /// experts, but for state, once a step.
 fn dealt_out(recipe: &Recipe, layout: &Layout, balanced: &ByAxis, blocks: &[Routed], times: u64) -> ByAxis {
     let mut by_axis = balanced.clone();
-    for (axis, rows) in ["ep", "etp"].into_iter().zip(routed::put(recipe, layout, blocks)) {
+    for (axis, rows) in [Over::Ep, Over::Etp].into_iter().zip(routed::put(recipe, layout, blocks)) {
         by_axis.entry(axis).or_default().numbers = rows * times;
     }
     by_axis
@@ -106,20 +109,21 @@ fn seam(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, order: &Pipeli
 /// the mixer is computed again, and otherwise those that stand inside a named module.
 fn repeats(recipe: &Recipe, layout: &Layout, mixer: Mixer, exchange: &Exchange) -> bool {
     let policy = &layout.recompute;
-    let stands = |place: &str| exchange.place.starts_with(place);
+    let is_into = |region| exchange.site == Site::Into(region);
     let normed = match (mixer, recipe.is_latent()) {
         // Latents are made whole behind the down-projections, not behind the norm.
         (Mixer::Attention, true) => false,
-        (Mixer::Moe, _) => stands("into moe.shared:"),
-        _ => stands(&format!("into {}: sequence", mixer.table())),
+        (Mixer::Moe, _) => is_into(Region::SharedExpert),
+        _ => is_into(Region::Mixer(mixer)),
     };
     let gate = recipe.moe.as_ref().and_then(|m| m.shared.as_ref()).is_some_and(|s| s.gate);
-    let shared = stands("into moe.shared:") || gate && stands("out of moe.shared:");
+    let is_gated = gate && exchange.site == Site::OutOf(Region::SharedExpert);
+    let shared = is_into(Region::SharedExpert) || is_gated;
     policy.repeats(mixer)
         || policy.names(RecomputeModule::Layernorm) && normed
         || policy.names(RecomputeModule::SharedExperts) && shared
-        || policy.names(RecomputeModule::CoreAttn) && stands("under attention: keys and values around")
-        || policy.names(RecomputeModule::GdnNormOut) && stands("out of gated_delta: heads")
+        || policy.names(RecomputeModule::CoreAttn) && exchange.site == Site::KeysAndValues
+        || policy.names(RecomputeModule::GdnNormOut) && exchange.site == Site::HeadsForTime(Mixer::GatedDelta)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -136,7 +140,7 @@ struct Sum<'a> {
 }
 
 impl Sum<'_> {
-    fn add(&mut self, axis: &'static str, holds: Holds, elements: u64) {
+    fn add(&mut self, axis: Over, holds: Holds, elements: u64) {
         let moved = self.by_axis.entry(axis).or_default();
         match holds {
             Holds::Numbers => moved.numbers += elements,
@@ -146,8 +150,8 @@ impl Sum<'_> {
 
     fn add_all(&mut self, other: &ByAxis) {
         for (axis, moved) in other {
-            self.add(axis, Holds::Numbers, moved.numbers);
-            self.add(axis, Holds::Wide, moved.wide);
+            self.add(*axis, Holds::Numbers, moved.numbers);
+            self.add(*axis, Holds::Wide, moved.wide);
         }
     }
 
@@ -255,7 +259,7 @@ impl Chunk<'_> {
         }
         for place in places {
             for buffer in self.buffers.iter().filter(|b| b.place == place && b.members > 1) {
-                sum.add(buffer.axis(), Holds::Numbers, buffer.held_len());
+                sum.add(buffer.axis().into(), Holds::Numbers, buffer.held_len());
             }
         }
     }

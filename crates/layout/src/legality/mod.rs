@@ -1,26 +1,40 @@
 //! Whether a layout is legal for a recipe: every finding at once, each with the rule, the object,
-//! the values, why, and which values would do. One file a rule family; engines add theirs.
+//! the values, why, and which values would do. A folder a family, a file a rule; engines add theirs.
 //!
 //! A layout that passes here never fails later in ownership, stages or mesh.
 
 mod batch;
 mod context;
-mod depth;
+pub(crate) mod depth;
+#[cfg(test)]
+pub(crate) mod example;
 mod experts;
 mod heads;
 mod mixers;
 mod modes;
+mod reads;
 mod recompute;
+mod rule;
 mod schedules;
 mod sequence;
 mod widths;
 pub mod world;
 
+pub use context::recurrence::RULE as UNCARRIED_STATE;
+pub use heads::kv_shared::RULE as SHARED_KV_HEADS;
+pub use reads::Reads;
+pub use rule::{Check, Rule};
+
 use crate::engines;
 use crate::layout::{Derived, Layout, Needs, settle};
-use crate::request::LayoutRequest;
-use diag::{Blame, Finding, RuleId, Severity, refuses};
-use recipe::{Recipe, Seam};
+use crate::request::{Engine, LayoutRequest};
+use diag::{Finding, Severity, refuses};
+use recipe::kinds::attention::{Attention, AttentionKind};
+use recipe::kinds::gated_delta::GatedDelta;
+use recipe::kinds::m2rnn::M2rnn;
+use recipe::kinds::mamba::Mamba;
+use recipe::kinds::moe::Moe;
+use recipe::{Mixer, Recipe, Seam};
 
 /// A recipe, as its mode runs it, under a layout.
 pub struct Case<'a> {
@@ -32,23 +46,59 @@ pub struct Case<'a> {
     pub request: &'a LayoutRequest,
 }
 
-/// One family of rules.
-type Check = fn(&Case, &mut Vec<Finding>);
+/// Kinds that some layer or the prediction suffix uses; tables of a recipe that nothing uses do not
+/// count.
+impl Case<'_> {
+    pub(crate) fn attention(&self) -> Option<Attention> {
+        self.recipe.attention().filter(|_| self.recipe.uses(Mixer::Attention))
+    }
 
-const CHECKS: &[Check] = &[
-    world::check,
-    heads::check,
-    mixers::check,
-    widths::check,
-    experts::check,
-    sequence::check,
-    context::check,
-    depth::check,
-    schedules::check,
-    batch::check,
-    modes::check,
-    recompute::check,
+    /// KV heads of grouped-query attention.
+    pub(crate) fn kv_heads(&self) -> Option<u64> {
+        match self.attention()?.kind {
+            AttentionKind::Gqa { kv_heads, .. } => Some(kv_heads),
+            AttentionKind::Mla(_) => None,
+        }
+    }
+
+    pub(crate) fn moe(&self) -> Option<&Moe> {
+        self.recipe.moe.as_ref().filter(|_| self.recipe.uses(Mixer::Moe))
+    }
+
+    pub(crate) fn mamba(&self) -> Option<&Mamba> {
+        self.recipe.mamba.as_ref().filter(|_| self.recipe.uses(Mixer::Mamba))
+    }
+
+    fn recurrent(&self) -> Option<&M2rnn> {
+        self.recipe.recurrent.as_ref().filter(|_| self.recipe.uses(Mixer::Recurrent))
+    }
+
+    fn gated_delta(&self) -> Option<&GatedDelta> {
+        self.recipe.gated_delta.as_ref().filter(|_| self.recipe.uses(Mixer::GatedDelta))
+    }
+}
+
+/// The rules of every engine, in the order their findings are listed.
+const FAMILIES: &[&[&Rule]] = &[
+    world::RULES,
+    heads::RULES,
+    mixers::RULES,
+    widths::RULES,
+    experts::RULES,
+    sequence::RULES,
+    context::RULES,
+    depth::RULES,
+    schedules::RULES,
+    &[&batch::RULE],
+    modes::RULES,
+    &[&recompute::RULE],
 ];
+
+/// The rules that hold under an engine: the general ones, then its own.
+pub fn rules(engine: Option<Engine>) -> impl Iterator<Item = &'static Rule> {
+    let own = engine.map_or(&[][..], engines::rules);
+    FAMILIES.iter().copied().flatten().chain(own).copied()
+}
 
 /// What checking a request came to.
 #[derive(Clone, Debug)]
@@ -88,10 +138,7 @@ pub fn check(recipe: &Recipe, request: &LayoutRequest) -> Checked {
     };
     if let Some(layout) = &layout {
         let case = Case { recipe: &recipe, layout, request };
-        CHECKS.iter().for_each(|check| check(&case, &mut findings));
-        if let Some(engine) = layout.engine {
-            engines::check(engine, &case, &mut findings);
-        }
+        findings.extend(rules(layout.engine).flat_map(|rule| rule.findings(&case)));
     }
     findings.extend(recipe.notes.iter().cloned());
     findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
@@ -99,30 +146,55 @@ pub fn check(recipe: &Recipe, request: &LayoutRequest) -> Checked {
     Checked { recipe, layout, derived, seams, findings }
 }
 
-/// A refusal of the layout.
-fn refuse(rule: RuleId, object: &str, message: String) -> Finding {
-    Finding::error(rule, Blame::Layout, object, message)
-}
-
-/// Refuses unless `count` units divide over `degree` ranks of the axis `key`.
-fn must_divide(
-    findings: &mut Vec<Finding>,
-    rule: RuleId,
-    object: &str,
-    what: &str,
-    count: u64,
-    key: &'static str,
-    degree: u64,
-) {
-    if !count.is_multiple_of(degree) {
-        let message =
-            format!("cannot split `{object}` over {key}={degree}: {count} {what} are not a multiple of {degree}");
-        findings.push(refuse(rule, object, message).fix(key, units::divisors(count)));
-    }
-}
-
 /// The multiples of `step` next below and above `n`, and a few more above.
 fn multiples_near(n: u64, step: u64) -> Vec<u64> {
     let below = n / step * step;
     (0..4).map(|i| below.saturating_add(i * step)).filter(|m| *m > 0).collect()
+}
+
+/// Every rule of every engine, once.
+#[cfg(test)]
+fn every_rule() -> impl Iterator<Item = &'static Rule> {
+    rules(None).chain(Engine::ALL.iter().flat_map(|(_, engine)| engines::rules(*engine)).copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    /// Files that make a finding outside a rule, each with a test of its own: sizes that are none,
+    /// units that would be cut, meshes that do not fill a world, orders that cannot be.
+    const OTHERS: [&str; 4] = ["layout.rs", "ownership.rs", "mesh.rs", "order/mod.rs"];
+
+    /// Source files of a folder that make a finding by themselves.
+    fn makers(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                makers(&path, found);
+            } else if std::fs::read_to_string(&path).unwrap().contains(concat!("Finding::", "error(")) {
+                found.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn findings_are_made_by_rules() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut found = Vec::new();
+        makers(&source, &mut found);
+        found.retain(|path| *path != source.join("legality/rule.rs"));
+        let others: BTreeSet<_> = OTHERS.iter().map(|name| source.join(name)).collect();
+        assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), others);
+    }
+
+    #[test]
+    fn every_rule_holds_its_examples_and_has_an_id_of_its_own() {
+        let rules: Vec<_> = every_rule().collect();
+        rules.iter().for_each(|rule| rule.hold());
+        let ids: BTreeSet<_> = rules.iter().map(|rule| rule.id).collect();
+        assert_eq!((ids.len(), rules.len()), (109, 109));
+    }
 }

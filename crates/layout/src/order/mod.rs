@@ -27,7 +27,7 @@ use diag::{Blame, Finding};
 /// One pass over one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pass {
-    /// Forward.
+    /// Keeps what backward needs.
     Forward,
     /// Backward as a whole: gradients of inputs and of weights.
     Backward,
@@ -40,7 +40,7 @@ pub enum Pass {
 /// A pass of one microbatch over one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Action {
-    /// Which pass.
+    /// Forward, or which half of backward.
     pub pass: Pass,
     /// Of which microbatch of the step. Under DualPipe the first half enters at the first stage,
     /// the second half at the last.
@@ -52,14 +52,14 @@ pub struct Action {
 /// What a stage runs at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// One pass.
+    /// Nothing overlaps it.
     Alone(Action),
     /// A forward and a whole backward interleaved kernel by kernel, so that the one computes while
     /// the other communicates. Both inputs are there before the block starts.
     Overlapped {
-        /// The forward.
+        /// Of one microbatch.
         forward: Action,
-        /// The backward.
+        /// Of another, whole.
         backward: Action,
     },
 }
@@ -137,12 +137,12 @@ impl Pipeline {
         Pipeline::new(self.schedule, u64::from(self.pp), u64::from(self.vpp), microbatches)
     }
 
-    /// Which schedule.
+    /// As it was asked for: orders of equal loops stay apart.
     pub fn schedule(&self) -> Schedule {
         self.schedule
     }
 
-    /// Stages.
+    /// The pipeline-parallel degree.
     pub fn stages(&self) -> u32 {
         self.pp
     }

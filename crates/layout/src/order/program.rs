@@ -27,9 +27,9 @@ pub enum Verb {
 /// A numbered loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loop {
-    /// How often.
+    /// Rounds, which depend on stage and microbatches.
     pub times: u32,
-    /// What each time.
+    /// The verbs of one round, in order.
     pub body: &'static [Verb],
 }
 

@@ -5,7 +5,6 @@ use crate::axis::Axis;
 use crate::layout::Layout;
 use recipe::{Surface, Tensor};
 
-/// The rule.
 pub const RULE: Rule = Rule {
     id: "attention/head-vectors",
     surfaces: &[Surface::AttentionSink, Surface::AttentionNorm],
@@ -13,8 +12,27 @@ pub const RULE: Rule = Rule {
     why: "small, and cut exactly where heads are cut",
     cannot_fix: "",
     decide,
+    #[cfg(test)]
+    examples: tests::EXAMPLES,
 };
 
 fn decide(tensor: &Tensor, _: &Layout) -> Vec<Cut> {
     cut_units(tensor, Axis::Tp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RULE;
+    use crate::rules::example::{Example, held};
+
+    pub const EXAMPLES: &[Example] = &[
+        held("llama3-8b", "tp=4", "layers.0.attention.sinks", "tp: by head: 8")
+            .with(|r| r.attention.as_mut().unwrap().sinks = true),
+        held("qwen3-30b-a3b", "tp=4", "layers.0.attention.q_norm.weight", "replicated: 128"),
+    ];
+
+    #[test]
+    fn examples_hold() {
+        RULE.hold();
+    }
 }

@@ -6,7 +6,6 @@ use crate::layout::Layout;
 use crate::request::Engine;
 use recipe::{Segment, Surface, Tensor, Unit};
 
-/// The rule.
 pub const RULE: Rule = Rule {
     id: "attention/heads-in",
     surfaces: &[Surface::AttentionIn],
@@ -14,6 +13,8 @@ pub const RULE: Rule = Rule {
     why: "predictable shapes and collectives",
     cannot_fix: "KV heads below the degree, and the latent in front of up-projections",
     decide,
+    #[cfg(test)]
+    examples: tests::EXAMPLES,
 };
 
 /// KV heads below the degree: Megatron cuts the packed rows evenly and gathers the activations
@@ -26,4 +27,22 @@ fn decide(tensor: &Tensor, layout: &Layout) -> Vec<Cut> {
         return vec![Cut { dim: 0, axis: Axis::Tp, how: How::Rows }];
     }
     cut_units(tensor, Axis::Tp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RULE;
+    use crate::rules::example::{Example, held};
+
+    pub const EXAMPLES: &[Example] = &[
+        held("llama3-8b", "tp=4", "layers.0.attention.qkv.weight", "tp: packed q k v: 1536×4096"),
+        held("llama3-8b", "tp=16", "layers.0.attention.qkv.weight", "tp: even rows, gathered: 384×4096"),
+        held("llama3-8b", "tp=16 engine=shardwright", "layers.0.attention.qkv.weight", "tp: packed q k v: 512×4096"),
+        held("llama3-8b", "cp=2", "layers.0.attention.qkv.weight", "replicated: 6144×4096"),
+    ];
+
+    #[test]
+    fn examples_hold() {
+        RULE.hold();
+    }
 }

@@ -4,7 +4,6 @@ use super::{Cut, Quality, Rule};
 use crate::layout::Layout;
 use recipe::{Surface, Tensor};
 
-/// The rule.
 pub const RULE: Rule = Rule {
     id: "attention/latent-replicated",
     surfaces: &[Surface::AttentionLatent],
@@ -12,8 +11,24 @@ pub const RULE: Rule = Rule {
     why: "one latent serves all heads; engines duplicate it",
     cannot_fix: "tensor parallelism cannot shrink it",
     decide,
+    #[cfg(test)]
+    examples: tests::EXAMPLES,
 };
 
 fn decide(_: &Tensor, _: &Layout) -> Vec<Cut> {
     Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RULE;
+    use crate::rules::example::{Example, held};
+
+    pub const EXAMPLES: &[Example] =
+        &[held("deepseek-v2-lite", "tp=4", "layers.0.attention.kv_down.weight", "replicated: 576×2048")];
+
+    #[test]
+    fn examples_hold() {
+        RULE.hold();
+    }
 }

@@ -5,7 +5,6 @@ use crate::axis::Axis;
 use crate::layout::Layout;
 use recipe::{Surface, Tensor};
 
-/// The rule.
 pub const RULE: Rule = Rule {
     id: "mixer/conv-by-channel",
     surfaces: &[Surface::MixerConv],
@@ -13,8 +12,26 @@ pub const RULE: Rule = Rule {
     why: "depthwise: no channel reads another",
     cannot_fix: "the tail of tokens at a cut in time",
     decide,
+    #[cfg(test)]
+    examples: tests::EXAMPLES,
 };
 
 fn decide(tensor: &Tensor, _: &Layout) -> Vec<Cut> {
     cut_units(tensor, Axis::Tp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RULE;
+    use crate::rules::example::{Example, held};
+
+    pub const EXAMPLES: &[Example] = &[
+        held("nemotron-h-8b", "tp=4", "layers.0.mamba.conv.weight", "tp: packed x B C: 2560×1×4"),
+        held("nemotron-h-8b", "pp=2", "layers.0.mamba.conv.weight", "replicated: 10240×1×4"),
+    ];
+
+    #[test]
+    fn examples_hold() {
+        RULE.hold();
+    }
 }

@@ -5,6 +5,8 @@ mod attention_head_vectors;
 mod attention_in;
 mod attention_latent;
 mod attention_out;
+#[cfg(test)]
+mod example;
 mod expert_bank;
 mod expert_latent;
 mod indexer;
@@ -84,7 +86,7 @@ pub struct Cut {
 /// A split rule.
 #[derive(Debug)]
 pub struct Rule {
-    /// Stable name.
+    /// Stable; scripts match on it.
     pub id: RuleId,
     /// Surfaces it decides.
     pub surfaces: &'static [Surface],
@@ -96,18 +98,21 @@ pub struct Rule {
     pub cannot_fix: &'static str,
     /// The cuts of a tensor, before degrees of one are dropped.
     pub decide: fn(&Tensor, &Layout) -> Vec<Cut>,
+    /// Tensors, and what a rank holds of them.
+    #[cfg(test)]
+    pub examples: &'static [example::Example],
 }
 
 /// A surface that is no tensor: how it splits, why, and what splitting cannot fix.
 #[derive(Clone, Copy, Debug)]
 pub struct StateSurface {
-    /// What it is.
+    /// As listed beside the rules.
     pub name: &'static str,
     /// Whether a recipe has it.
     pub applies: fn(&Recipe) -> bool,
     /// How well it splits.
     pub quality: Quality,
-    /// Why so.
+    /// What makes it split so well or ill.
     pub why: &'static str,
     /// What the split cannot fix.
     pub cannot_fix: &'static str,
@@ -159,7 +164,7 @@ pub const STATE_SURFACES: &[StateSurface] = &[
     },
 ];
 
-/// Every rule.
+/// Every rule, one for each surface.
 pub const ALL: &[&Rule] = &[
     &vocab_parallel::RULE,
     &positions::RULE,
@@ -199,6 +204,11 @@ fn cut_units(tensor: &Tensor, axis: Axis) -> Vec<Cut> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_rule_holds_its_examples() {
+        ALL.iter().for_each(|rule| rule.hold());
+    }
 
     #[test]
     fn every_surface_has_exactly_one_rule() {

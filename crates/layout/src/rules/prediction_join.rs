@@ -5,7 +5,6 @@ use crate::axis::Axis;
 use crate::layout::Layout;
 use recipe::{Surface, Tensor};
 
-/// The rule.
 pub const RULE: Rule = Rule {
     id: "mtp/join-columns",
     surfaces: &[Surface::PredictionJoin],
@@ -13,8 +12,29 @@ pub const RULE: Rule = Rule {
     why: "regular, on the last stage only",
     cannot_fix: "pipeline depth: prediction heads stay on the objective's stage",
     decide,
+    #[cfg(test)]
+    examples: tests::EXAMPLES,
 };
 
 fn decide(tensor: &Tensor, _: &Layout) -> Vec<Cut> {
     cut_units(tensor, Axis::Tp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RULE;
+    use crate::legality::example::switch_on;
+    use crate::rules::example::{Example, held};
+    use recipe::Feature;
+
+    pub const EXAMPLES: &[Example] = &[
+        held("deepseek-v3", "tp=4", "mtp.0.join.weight", "tp: by channel: 1792×14336")
+            .with(|r| switch_on(r, Feature::Mtp)),
+        held("deepseek-v3", "pp=2", "mtp.0.join.weight", "replicated: 7168×14336").with(|r| switch_on(r, Feature::Mtp)),
+    ];
+
+    #[test]
+    fn examples_hold() {
+        RULE.hold();
+    }
 }

@@ -4,7 +4,6 @@ use super::{Cut, Quality, Rule};
 use crate::layout::Layout;
 use recipe::{Surface, Tensor};
 
-/// The rule.
 pub const RULE: Rule = Rule {
     id: "side/owner-stage",
     surfaces: &[Surface::SideEmbedding],
@@ -12,8 +11,27 @@ pub const RULE: Rule = Rule {
     why: "an ownership problem first: one stage materialises them, and checkpoints find them there when the split changes",
     cannot_fix: "their size: only an owner of its own, or sharded state, makes them smaller",
     decide,
+    #[cfg(test)]
+    examples: tests::EXAMPLES,
 };
 
 fn decide(_: &Tensor, _: &Layout) -> Vec<Cut> {
     Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RULE;
+    use crate::legality::example::switch_on;
+    use crate::rules::example::{Example, held};
+    use recipe::Feature;
+
+    pub const EXAMPLES: &[Example] =
+        &[held("nam56r", "tp=2", "side.ngram_hash.table.weight", "replicated: 7998862×16")
+            .with(|r| switch_on(r, Feature::NgramHash))];
+
+    #[test]
+    fn examples_hold() {
+        RULE.hold();
+    }
 }

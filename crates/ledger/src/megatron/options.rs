@@ -1,6 +1,5 @@
 //! What Megatron is told besides recipe and layout.
 
-use layout::measured::Case;
 use recipe::{Dtype, Recipe};
 use replay::Unmodelled;
 
@@ -119,37 +118,5 @@ impl MegatronOptions {
             routing: Routing::Random { seed: 0 },
             microbatches: Microbatches::Steady,
         }
-    }
-
-    /// The options a measured row was run with; its router was forced to balance at random.
-    pub fn measured(case: &Case) -> Result<MegatronOptions, Unmodelled> {
-        let told = &case.told;
-        let unknown = |what: &str| Err(Unmodelled::new(what, "the row names an option we do not know"));
-        let fp8 = match told.fp8.as_deref() {
-            None => None,
-            Some("delayed") => Some(Fp8Recipe::Delayed),
-            Some("tensorwise") => Some(Fp8Recipe::Tensorwise),
-            Some("blockwise") => Some(Fp8Recipe::Blockwise),
-            Some("mxfp8") => Some(Fp8Recipe::Mxfp8),
-            Some("nvfp4") => Some(Fp8Recipe::Nvfp4),
-            Some(other) => return unknown(other),
-        };
-        let dispatcher = match told.dispatcher.as_deref() {
-            None | Some("alltoall") => Dispatcher::AllToAll,
-            Some("allgather") => Dispatcher::AllGather,
-            Some(other) => return unknown(other),
-        };
-        let width = |is_fp32| if is_fp32 { Dtype::Fp32 } else { Dtype::Bf16 };
-        Ok(MegatronOptions {
-            gradients: width(told.grad_fp32),
-            cross_entropy: if told.ce_fusion { CrossEntropy::FusedNative } else { CrossEntropy::Unfused },
-            fp8,
-            dispatcher,
-            capacity_factor: told.capacity,
-            router: width(told.router_fp32),
-            reduction: if told.overlap { Reduction::Overlapped } else { Reduction::AtTheEnd },
-            steps: told.steps,
-            ..MegatronOptions::of(&case.recipe)
-        })
     }
 }

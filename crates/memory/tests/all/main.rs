@@ -9,6 +9,5 @@ mod megatron_all;
 mod megatron_builtin;
 mod megatron_fp8;
 mod megatron_published;
-mod megatron_rows;
 mod mission;
 mod quick;

@@ -1,6 +1,6 @@
 //! `G`: a gated delta net, linear attention whose state is corrected by a delta rule.
 
-use super::{Bias, Emitter, Norm};
+use super::{Bias, Emitter};
 use crate::limits;
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
@@ -76,7 +76,7 @@ impl GatedDelta {
         out.add("conv.weight", Surface::MixerConv, Role::Conv, taps);
         out.add("dt_bias", Surface::MixerScalar, Role::Scalar, heads());
         out.add("A_log", Surface::MixerScalar, Role::Scalar, heads());
-        out.norm("out_norm", Surface::Norm, Norm::RmsNorm, self.value_dim);
+        out.head_norm("out_norm", self.value_dim);
         let inner = Dim::of(Unit::ValueHead, self.value_heads, self.value_dim);
         out.linear("out_proj", Surface::MixerOut, Role::Matrix, Dim::whole(hidden), inner, Bias::No);
     }

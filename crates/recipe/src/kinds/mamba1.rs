@@ -1,7 +1,7 @@
 //! Mamba-1: a selective scan with one small state a channel. Channels are independent, so the
 //! inner width is cut anywhere; `x_proj` mixes all of them and its output is shared.
 
-use super::{Bias, Emitter, Norm};
+use super::{Bias, Emitter};
 use crate::limits;
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
@@ -67,9 +67,9 @@ impl Mamba1 {
         out.add("A_log", Surface::MixerScalar, Role::Scalar, vec![inner(), Dim::whole(self.state)]);
         out.add("D", Surface::MixerScalar, Role::Scalar, vec![inner()]);
         if self.inner_norms {
-            out.norm("dt_norm", Surface::Norm, Norm::RmsNorm, self.dt_rank);
-            out.norm("b_norm", Surface::Norm, Norm::RmsNorm, self.state);
-            out.norm("c_norm", Surface::Norm, Norm::RmsNorm, self.state);
+            out.head_norm("dt_norm", self.dt_rank);
+            out.head_norm("b_norm", self.state);
+            out.head_norm("c_norm", self.state);
         }
         out.linear("out_proj", Surface::MixerOut, Role::Matrix, Dim::whole(hidden), inner(), bias);
     }

@@ -6,7 +6,7 @@
 //! head, so a rank that held a slice of them would turn its heads differently.
 
 use super::mamba2::read_heads;
-use super::{Bias, Emitter, Norm};
+use super::{Bias, Emitter};
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
 use reading::Section;
@@ -85,8 +85,8 @@ impl Mamba3 {
             let per_head = vec![heads(), Dim::whole(self.mimo_rank), Dim::whole(self.state)];
             out.add(name, Surface::MixerScalar, Role::Scalar, per_head);
         }
-        out.norm("B_norm", Surface::Norm, Norm::RmsNorm, self.state);
-        out.norm("C_norm", Surface::Norm, Norm::RmsNorm, self.state);
+        out.head_norm("B_norm", self.state);
+        out.head_norm("C_norm", self.state);
         if self.mimo_rank > 1 {
             for name in ["mimo_x", "mimo_z", "mimo_o"] {
                 let per_head = vec![heads(), Dim::whole(self.mimo_rank), Dim::whole(self.head_dim)];

@@ -118,7 +118,16 @@ impl<'a> Emitter<'a> {
             place: self.place,
             optimizer: self.optimizer.of(role, is_matrix),
             acting,
+            serves_heads: matches!(surface, Surface::AttentionNorm | Surface::MixerHelper),
         });
+    }
+
+    /// Adds a norm inside a mixer that every head reads alike.
+    pub fn head_norm(&mut self, name: &str, width: u64) {
+        self.add(&format!("{name}.weight"), Surface::Norm, Role::Norm, vec![Dim::whole(width)]);
+        if let Some(tensor) = self.tensors.last_mut() {
+            tensor.serves_heads = true;
+        }
     }
 
     /// Adds a norm over a width that nobody cuts.

@@ -4,6 +4,7 @@
 use super::{Ask, Source, data};
 use crate::shrink::{Change, Dim, Dims, shrink};
 use diag::{Blame, Finding};
+use layout::legality::UNCARRIED_STATE;
 use layout::{Checked, Engine, Layout, LayoutRequest, ZeroStage, check};
 use recipe::Recipe;
 
@@ -83,7 +84,7 @@ fn carried(ask: &Ask) -> Vec<Finding> {
     if ask.request.engine.is_some() {
         return Vec::new();
     }
-    let refused = check(ask.recipe, ask.request).findings.into_iter().filter(|f| f.rule == "cp/recurrence");
+    let refused = check(ask.recipe, ask.request).findings.into_iter().filter(|f| UNCARRIED_STATE.found(f));
     let note = |finding: Finding| {
         let message = format!("this engine's `{}` hands its state across a cut in time", finding.object);
         Finding::note("rehearse/state-carry", Blame::Recipe, finding.object.clone(), message).hint(format!(

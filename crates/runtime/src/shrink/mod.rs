@@ -10,6 +10,7 @@ mod dims;
 pub use dims::{Dim, Dims};
 
 use diag::{Finding, Severity};
+use layout::legality::SHARED_KV_HEADS;
 use layout::{Checked, LayoutRequest, check};
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::mamba::Mamba;
@@ -339,7 +340,7 @@ impl Shrinker {
 
 /// For every tensor with fewer units than ranks, how its units are shared.
 fn sharing(checked: &Checked) -> BTreeSet<&'static str> {
-    let is_kept = |f: &&Finding| f.severity == Severity::Note && f.rule == "tp/kv-shared";
+    let is_kept = |f: &&Finding| f.severity == Severity::Note && SHARED_KV_HEADS.found(f);
     let mut all: BTreeSet<&'static str> = checked.findings.iter().filter(is_kept).map(|f| f.rule).collect();
     if let (Some(Mamba::Two(m)), Some(layout)) = (&checked.recipe.mamba, &checked.layout)
         && !(m.groups / layout.tp.get()).is_multiple_of(layout.cp.get())

@@ -32,7 +32,7 @@ fn moved(case: &Case) -> (String, Vec<[Bytes; 3]>) {
     let table = OwnershipTable::new(&recipe, layout).unwrap();
     let predicted = |rank: u64, routing: Routing<'_>| {
         let by_axis = volume::of_rank(&recipe, layout, &table, rank, routing).unwrap();
-        by_axis.into_iter().map(|(axis, moved)| (axis, moved.bytes(4))).filter(|(_, bytes)| *bytes > 0).collect()
+        by_axis.into_iter().map(|(axis, moved)| (axis.name(), moved.bytes(4))).filter(|(_, bytes)| *bytes > 0).collect()
     };
     let name = format!("{} {:?}: {}", case.pattern, case.more, layout.all_flags());
     let each = |(rank, (moved, dealing)): (u64, (Bytes, Dealing))| {

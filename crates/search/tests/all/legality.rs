@@ -10,7 +10,16 @@ use search::{Order, Point, Space};
 use std::collections::BTreeSet;
 use units::Bytes;
 
-const RECIPES: &[&str] = &["nam56r", "llama3-8b", "gpt3-175b", "deepseek-v2-lite", "nemotron-3-nano-30b-a3b"];
+const RECIPES: &[&str] = &[
+    "nam56r",
+    "llama3-8b",
+    "gpt3-175b",
+    "deepseek-v2-lite",
+    "deepseek-v3",
+    "mixtral-8x7b",
+    "nemotron-3-nano-30b-a3b",
+    "nemotron-h-8b",
+];
 
 const ENGINES: &[Option<Engine>] = &[
     None,
@@ -21,6 +30,7 @@ const ENGINES: &[Option<Engine>] = &[
     Some(Engine::Nanotron),
     Some(Engine::Maxtext),
     Some(Engine::XlaSpmd),
+    Some(Engine::Shardwright),
 ];
 
 /// The rules that refuse a point, as the tables say.
@@ -68,7 +78,7 @@ fn pick<T>(list: &[T], seed: u64) -> &T {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn tables_say_what_the_rules_say(

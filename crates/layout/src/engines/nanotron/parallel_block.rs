@@ -1,0 +1,37 @@
+//! One mixer stands behind a norm.
+
+use crate::engines::refuse_parallel;
+use crate::legality::{Case, Check, Reads, Rule};
+use diag::{Blame, Finding};
+
+pub const RULE: Rule = Rule {
+    id: "nanotron/parallel-block",
+    blame: Blame::Engine,
+    reads: Reads::NOTHING,
+    quotes: &[],
+    check: Check::One(check),
+    #[cfg(test)]
+    examples: tests::EXAMPLES,
+};
+
+fn check(case: &Case) -> Option<Finding> {
+    refuse_parallel(&RULE, "nanotron", case)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RULE;
+    use crate::legality::example::kinds;
+    use crate::legality::example::{Example, found, silent};
+
+    pub const EXAMPLES: &[Example] = &[
+        found("llama3-8b", "engine=nanotron", "nanotron runs one mixer behind a norm, and layer 32 has several")
+            .with(kinds::side_by_side),
+        silent("llama3-8b", "engine=nanotron"),
+    ];
+
+    #[test]
+    fn examples_hold() {
+        RULE.hold();
+    }
+}

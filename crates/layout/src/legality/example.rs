@@ -1,0 +1,135 @@
+//! Examples of rules: a built-in recipe, changed where need be, under a layout, and what the rule
+//! says. A rule cannot be declared without them.
+
+use super::Rule;
+use crate::request::{Balance, Engine, Recompute, Schedule, ZeroStage};
+use crate::{Checked, LayoutRequest, check};
+use recipe::{Feature, Mode, Recipe};
+
+/// A layout and what a rule says of it.
+#[derive(Debug)]
+pub struct Example {
+    recipe: &'static str,
+    layout: &'static str,
+    says: &'static str,
+    with: fn(&mut Recipe),
+}
+
+/// The rule speaks, with these words; several findings are joined by ` | `.
+pub const fn found(recipe: &'static str, layout: &'static str, says: &'static str) -> Example {
+    Example { recipe, layout, says, with: |_| {} }
+}
+
+/// The rule has nothing to say.
+pub const fn silent(recipe: &'static str, layout: &'static str) -> Example {
+    found(recipe, layout, "")
+}
+
+impl Example {
+    /// The same of a recipe that is changed first.
+    pub const fn with(self, with: fn(&mut Recipe)) -> Example {
+        Example { with, ..self }
+    }
+
+    /// As typed.
+    pub fn request(&self) -> LayoutRequest {
+        request(self.layout)
+    }
+
+    /// As its mode runs it.
+    pub fn recipe(&self) -> Recipe {
+        self.checked().recipe
+    }
+
+    fn checked(&self) -> Checked {
+        let mut recipe = recipe::builtin::find(self.recipe).unwrap();
+        (self.with)(&mut recipe);
+        check(&recipe, &self.request())
+    }
+
+    /// What the rule says.
+    fn words(&self, rule: &Rule) -> String {
+        let found = self.checked().findings.into_iter().filter(|f| rule.found(f));
+        found.map(|f| f.message).collect::<Vec<_>>().join(" | ")
+    }
+}
+
+/// Switches a feature on.
+pub fn switch_on(recipe: &mut Recipe, feature: Feature) {
+    *recipe = recipe.clone().with_features(&[feature], &[]).unwrap();
+}
+
+/// A request as typed, `tp=2 sp=off engine=megatron`.
+pub fn request(text: &str) -> LayoutRequest {
+    let mut request = LayoutRequest::default();
+    for word in text.split_whitespace() {
+        let (key, value) = word.split_once('=').unwrap();
+        let number = value.parse().ok();
+        match key {
+            "world" => request.world = number,
+            "tp" => request.tp = number,
+            "sp" => request.sp = Some(value == "on"),
+            "cp" => request.cp = number,
+            "pp" => request.pp = number,
+            "vpp" => request.vpp = number,
+            "ep" => request.ep = number,
+            "etp" => request.etp = number,
+            "dp" => request.dp = number,
+            "mbs" => request.micro_batch = number,
+            "gbs" => request.global_batch = number,
+            "microbatches" => request.microbatches = number,
+            "seq" => request.sequence = number,
+            "vocab-multiple" => request.vocab_multiple = number,
+            "zero" => request.zero = Some(ZeroStage::from_name(value).unwrap()),
+            "schedule" => request.schedule = Some(Schedule::from_name(value).unwrap()),
+            "recompute" => request.recompute = Some(Recompute::parse(value).unwrap()),
+            "mode" => request.mode = Some(Mode::from_name(value).unwrap()),
+            "balance" => request.balance = Some(Balance::from_name(value).unwrap()),
+            "engine" => request.engine = Some(Engine::from_name(value).unwrap()),
+            "boundaries" => request.boundaries = Some(value.split(',').map(|n| n.parse().unwrap()).collect()),
+            _ => panic!("`{key}` is no key of a layout"),
+        }
+    }
+    request
+}
+
+impl Rule {
+    /// Holds the rule to its examples, among which it must both speak and keep silent.
+    pub fn hold(&self) {
+        for example in self.examples {
+            let (recipe, layout) = (example.recipe, example.layout);
+            assert_eq!(example.words(self), example.says, "{} of {recipe} under `{layout}`", self.id);
+        }
+        for speaks in [true, false] {
+            let has = self.examples.iter().any(|example| example.says.is_empty() != speaks);
+            assert!(has, "{} lacks an example on which it {}", self.id, if speaks { "speaks" } else { "is silent" });
+        }
+    }
+}
+
+/// Kinds that no built-in recipe has.
+pub mod kinds {
+    use recipe::kinds::gated_delta::GatedDelta;
+    use recipe::kinds::mamba::Mamba;
+    use recipe::kinds::mamba1::Mamba1;
+    use recipe::pattern::Block;
+    use recipe::{Layer, Mixer, Recipe};
+
+    /// Mamba-1 of 60 channels.
+    pub fn mamba1(recipe: &mut Recipe) {
+        let (conv_bias, proj_bias, inner_norms) = (true, false, true);
+        let one = Mamba1 { inner: 60, state: 4, dt_rank: 3, conv: 4, conv_bias, proj_bias, inner_norms };
+        recipe.mamba = Some(Mamba::One(one));
+    }
+
+    /// A last layer of gated delta net with 4 key heads.
+    pub fn gated_delta(recipe: &mut Recipe) {
+        recipe.gated_delta = Some(GatedDelta { key_heads: 4, value_heads: 8, key_dim: 4, value_dim: 8, conv: 4 });
+        recipe.layers.push(Layer::of(&[Mixer::GatedDelta]));
+    }
+
+    /// A last layer of attention and MLP behind one norm.
+    pub fn side_by_side(recipe: &mut Recipe) {
+        recipe.layers.push(Layer { blocks: vec![Block { mixers: vec![Mixer::Attention, Mixer::Mlp] }] });
+    }
+}

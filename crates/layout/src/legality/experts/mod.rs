@@ -1,0 +1,10 @@
+//! Experts over the expert axis, their columns over the expert-tensor axis.
+
+mod columns;
+mod none;
+mod whole;
+
+use super::Rule;
+
+/// In the order their findings are listed.
+pub(super) const RULES: &[&Rule] = &[&none::RULE, &whole::RULE, &columns::RULE];

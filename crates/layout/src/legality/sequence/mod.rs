@@ -1,0 +1,10 @@
+//! Sequence parallelism, activations sharded along the tensor axis; and how long a sequence may be.
+
+mod pieces;
+mod positions;
+mod required;
+
+use super::Rule;
+
+/// In the order their findings are listed.
+pub(super) const RULES: &[&Rule] = &[&pieces::RULE, &positions::RULE, &required::RULE];
