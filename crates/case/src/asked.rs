@@ -169,6 +169,36 @@ impl LayoutArgs {
     }
 }
 
+impl From<&LayoutRequest> for LayoutArgs {
+    /// The flags that ask for the same. No engine is `any`: nobody picked one.
+    fn from(request: &LayoutRequest) -> LayoutArgs {
+        LayoutArgs {
+            world: request.world,
+            tp: request.tp,
+            sp: request.sp == Some(true),
+            no_sp: request.sp == Some(false),
+            cp: request.cp,
+            pp: request.pp,
+            vpp: request.vpp,
+            ep: request.ep,
+            etp: request.etp,
+            dp: request.dp,
+            zero: request.zero,
+            mbs: request.micro_batch,
+            gbs: request.global_batch,
+            microbatches: request.microbatches,
+            seq: request.sequence,
+            schedule: request.schedule,
+            recompute: request.recompute.clone(),
+            mode: request.mode,
+            boundaries: request.boundaries.clone(),
+            balance: request.balance,
+            engine: Some(request.engine.map_or(EngineChoice::Any, EngineChoice::One)),
+            vocab_multiple: request.vocab_multiple,
+        }
+    }
+}
+
 /// What an engine is told besides the layout.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "Precision and state")]

@@ -2,7 +2,7 @@
 //! finding at once.
 
 use crate::Case;
-use crate::asked::{Asked, PrecisionChoice};
+use crate::asked::{Asked, LayoutArgs, PrecisionChoice};
 use crate::kinds::LayerKinds;
 use crate::options::Options;
 use crate::words;
@@ -63,6 +63,19 @@ impl Case {
             recipe.with_features(&asked.recipe.with, &asked.recipe.without).map_err(|finding| vec![finding])?;
         let source = asked.state.optimizer.map_or(recipe.clone(), |choice| choice.applied(recipe));
         Case::build(asked, source, cluster, terms)
+    }
+
+    /// The job of a recipe that nobody typed the name of: a measured row's, or a test's.
+    pub fn laid_out(
+        recipe: Recipe,
+        request: &LayoutRequest,
+        cluster: Option<Cluster>,
+        terms: Terms,
+    ) -> Result<Case, Vec<Finding>> {
+        let mut asked = Asked { layout: LayoutArgs::from(request), ..Asked::default() };
+        asked.recipe.recipe = recipe.name.clone();
+        asked.on = cluster.as_ref().map(Cluster::typed);
+        Case::build(asked, recipe, cluster, terms)
     }
 
     /// The same job with something else typed about its layout or state.

@@ -1,6 +1,7 @@
 //! How long prices and estimates take: `cargo bench -p shardwright-cost --bench prices`.
 
-use cost::{ChunkTimes, Counts, Options, Prices, Scratch};
+use case::Options;
+use cost::{ChunkTimes, Counts, Prices, Scratch};
 use hardware::Cluster;
 use layout::{LayoutRequest, check};
 use std::hint::black_box;

@@ -103,6 +103,12 @@ impl Cluster {
         typed.on(Device::find(typed.device)?)
     }
 
+    /// As it would be typed, of a built-in device.
+    pub fn typed(&self) -> String {
+        let network = self.network.as_ref().map_or_else(String::new, |key| format!("@{key}"));
+        format!("{}x{}x{}{network}", self.nodes, self.devices_per_node, self.device.name)
+    }
+
     /// Devices in all.
     pub fn devices(&self) -> u64 {
         self.nodes * self.devices_per_node

@@ -4,7 +4,7 @@
 #[path = "../tests/all/common.rs"]
 mod common;
 
-use launch::job::Seams;
+use case::Seams;
 use launch::schedulers::{Scheduler, files};
 use layout::Engine;
 use std::path::Path;

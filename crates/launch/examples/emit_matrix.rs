@@ -5,7 +5,8 @@
 #[path = "../tests/all/common.rs"]
 mod common;
 
-use launch::job::{Frontend, Seams};
+use case::Seams;
+use launch::job::Frontend;
 use layout::Engine;
 use std::path::Path;
 
@@ -25,7 +26,7 @@ fn main() {
     let (mut emitted, mut refused) = (0, 0);
     for (name, case) in common::cases(engine, allowed) {
         let case = case.map(|case| ready(case, frontend));
-        match case.and_then(|case| Ok((case.emit()?, case.layout))) {
+        match case.and_then(|case| Ok((case.emit()?, case.layout.clone()))) {
             Ok((emission, layout)) => {
                 emitted += 1;
                 write(&Path::new(folder).join(&name), &emission, &layout).expect("the folder can be written");

@@ -4,7 +4,7 @@
 #[path = "../tests/all/common.rs"]
 mod common;
 
-use launch::job::Seams;
+use case::Seams;
 use layout::{Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
 use recipe::Recipe;
 use std::path::Path;

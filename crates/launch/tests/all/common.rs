@@ -3,13 +3,12 @@
 
 #![allow(dead_code, missing_docs)]
 
+use case::{Purpose, Seams, Terms};
 use hardware::Cluster;
-use launch::job::{Frontend, Job, Seams, seams};
+use launch::job::{Frontend, Job};
 use launch::{Emission, Policy};
-use layout::{Checked, Engine, Layout, LayoutRequest, Recompute, Schedule, StagePlan, ZeroStage, check};
-use ledger::Ledger;
-use memory::fit::OffloadRequest;
-use recipe::{Feature, Mode, Recipe, Seam};
+use layout::{Engine, LayoutRequest, Recompute, Schedule, ZeroStage, check};
+use recipe::{Feature, Mode, Recipe};
 
 /// The findings of a refusal, each by this rule; panics where nothing was refused or no rule said so.
 #[track_caller]
@@ -19,64 +18,37 @@ pub fn assert_refused(emitted: Result<Emission, Vec<diag::Finding>>, rule: &str)
     findings
 }
 
-/// A case with everything an emission borrows.
+/// A case with the policy it is launched under.
 pub struct Case {
     pub name: String,
-    pub source: Recipe,
-    pub checked: Checked,
-    pub layout: Layout,
-    pub stages: StagePlan,
-    pub cluster: Cluster,
+    pub case: case::Case,
     pub policy: Policy,
-    pub seams: Vec<Seam>,
-    pub ledger: Option<Ledger>,
-    pub allowed: Seams,
     pub frontend: Frontend,
+}
+
+impl std::ops::Deref for Case {
+    type Target = case::Case;
+
+    fn deref(&self) -> &case::Case {
+        &self.case
+    }
 }
 
 impl Case {
     /// A case, unless the layout is not legal (seams apart, where they are allowed).
-    pub fn new(source: &Recipe, request: &LayoutRequest, allowed: Seams) -> Result<Case, Vec<diag::Finding>> {
-        let checked = check(source, request);
-        let seams = seams(&checked, allowed)?;
-        let layout = checked.layout.clone().expect("a checked layout");
-        let stages = StagePlan::new(&checked.recipe, &layout, None).map_err(|f| vec![f])?;
-        let cluster = Cluster { nodes: layout.world.div_ceil(8), ..Cluster::parse("8xH200").unwrap() };
-        let mut ledger = Ledger::of(layout.engine, &checked.recipe, &layout).ok();
-        if let Some(Ledger::Megatron(options)) = &mut ledger {
-            options.reduction = ledger::megatron::Reduction::Overlapped;
-        }
-        let name = source.name.clone();
+    pub fn new(source: &Recipe, request: &LayoutRequest, seams: Seams) -> Result<Case, Vec<diag::Finding>> {
+        let world = check(source, request).layout.map_or(8, |layout| layout.world);
+        let nodes = world.div_ceil(8);
+        let cluster = Cluster { nodes, devices_per_node: world / nodes, ..Cluster::parse("8xH200").unwrap() };
+        let request = LayoutRequest { engine: request.engine.or(Some(Engine::Megatron)), ..request.clone() };
+        let terms = Terms { purpose: Purpose::Split, seams };
+        let case = case::Case::laid_out(source.clone(), &request, Some(cluster), terms)?;
         let (policy, frontend) = (Policy::default(), Frontend::MegatronLm);
-        Ok(Case {
-            name,
-            source: source.clone(),
-            checked,
-            layout,
-            stages,
-            cluster,
-            policy,
-            seams,
-            ledger,
-            allowed,
-            frontend,
-        })
+        Ok(Case { name: source.name.clone(), case, policy, frontend })
     }
 
     pub fn job(&self) -> Job<'_> {
-        Job {
-            source: &self.source,
-            recipe: &self.checked.recipe,
-            layout: &self.layout,
-            stages: &self.stages,
-            cluster: &self.cluster,
-            policy: &self.policy,
-            told: self.ledger.as_ref(),
-            offload: OffloadRequest::default(),
-            seams: &self.seams,
-            allowed: self.allowed,
-            frontend: self.frontend,
-        }
+        Job::new(&self.case, &self.policy, self.frontend)
     }
 
     pub fn emit(&self) -> Result<Emission, Vec<diag::Finding>> {

@@ -1,8 +1,8 @@
 //! Every built-in recipe in every legal mode on every engine either emits or refuses by name.
 
 use crate::common;
+use case::Seams;
 use diag::Severity;
-use launch::job::Seams;
 use launch::record::{self, MemoryVerdict};
 use launch::schedulers::{Scheduler, files};
 use layout::Engine;
@@ -67,15 +67,15 @@ fn emission_is_deterministic() {
 
 #[test]
 fn a_launch_directory_names_every_file_once_and_by_its_hash() {
-    let memory = MemoryVerdict { verdict: "fits".to_string(), detail: String::new(), overridden: false };
+    let memory = MemoryVerdict::unmodelled(&replay::Unmodelled::new("it", "a test"));
     for (name, engine) in Engine::ALL.iter().filter(|(_, engine)| *engine != Engine::Shardwright) {
         let request =
             layout::LayoutRequest { world: Some(8), engine: Some(*engine), ..layout::LayoutRequest::default() };
         let case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
-        let emission = case.emit().unwrap();
+        let mut emission = case.emit().unwrap();
         let mut written = 0;
         for (_, scheduler) in Scheduler::ALL {
-            let job_files = match files(*scheduler, &case.job(), &emission) {
+            emission.files = match files(*scheduler, &case.job(), &emission) {
                 Ok(files) => files,
                 Err(findings) => {
                     let is_bundle = !findings.is_empty() && findings.iter().all(|f| f.rule == "launch/bundle");
@@ -83,8 +83,9 @@ fn a_launch_directory_names_every_file_once_and_by_its_hash() {
                     continue;
                 }
             };
-            let plan = serde_json::json!({});
-            let all = record::files(&case.job(), &emission, *scheduler, job_files, &memory, plan);
+            let (plan, nothing) = (serde_json::json!({}), serde_json::Value::Null);
+            let predicted = record::Predicted { memory: &memory, step: nothing.clone(), case: nothing };
+            let all = record::files(&case.job(), &emission, *scheduler, &predicted, plan);
             let names: std::collections::BTreeSet<&str> = all.iter().map(|f| f.path.as_str()).collect();
             assert_eq!(names.len(), all.len(), "{name} by {scheduler}: {names:?}");
             let sums = &all.last().unwrap().contents;

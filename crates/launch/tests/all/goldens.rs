@@ -3,7 +3,7 @@
 //! them, and the diff is then read by a person.
 
 use crate::common;
-use launch::job::Seams;
+use case::Seams;
 use launch::schedulers::{Scheduler, files};
 use layout::{Engine, LayoutRequest, ZeroStage};
 use recipe::Recipe;

@@ -2,7 +2,7 @@
 //! and an emitted script is run with a stand-in for `torchrun`.
 
 use crate::common;
-use launch::job::Seams;
+use case::Seams;
 use launch::schedulers::{Scheduler, files};
 use launch::{Policy, quote};
 use layout::{Engine, LayoutRequest};

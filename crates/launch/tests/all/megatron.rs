@@ -1,7 +1,7 @@
 //! Megatron's argument lists against the engine's own list of options, and read back.
 
 use crate::common;
-use launch::job::Seams;
+use case::Seams;
 use launch::{Argument, Kind};
 use layout::{Engine, LayoutRequest};
 use recipe::{Mixer, Mode};
@@ -66,7 +66,7 @@ fn a_list_reads_back_as_its_model() {
         }
         let text = emission.shell_words().join(" ");
         let imported = recipe::import::megatron_args::import(&text, "back").unwrap_or_else(|f| panic!("{name}: {f:?}"));
-        let wanted = &case.checked.recipe;
+        let wanted = &case.recipe;
         for mixer in Mixer::ALL {
             assert_eq!(imported.recipe.count(mixer), wanted.count(mixer), "{name}: {mixer:?}");
         }

@@ -1,12 +1,12 @@
 //! Made-up machines judged: each test takes one that is as it should be and spoils one thing.
 
 use crate::common::{Case, recipe};
-use launch::job::Seams;
+use case::Seams;
 use launch::policy::{Limit, Policy};
 use launch::preflight::machine::*;
 use launch::preflight::{Check, Launcher, Machine, MemoryOverride, Plan, Verdict, judge, parse};
 use layout::{Engine, LayoutRequest, ZeroStage};
-use memory::fit::{Fit, FitRequest, HEADROOM, OffloadRequest};
+use memory::fit::{Fit, HEADROOM};
 
 const MOUNTS: &[u8] = b"20 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
     21 20 259:1 / /mnt/shardwright rw - xfs /dev/nvme1n1 rw\n\
@@ -226,16 +226,7 @@ fn what_is_not_known_is_said_and_passes_nowhere() {
 
 /// A plan of a layout, priced.
 fn plan(case: &Case, memory_override: MemoryOverride) -> Plan {
-    let request = FitRequest {
-        recipe: &case.checked.recipe,
-        layout: &case.layout,
-        stages: &case.stages,
-        device: &case.cluster.device,
-        ledger: case.ledger.as_ref().unwrap(),
-        offload: OffloadRequest::default(),
-        headroom: HEADROOM,
-    };
-    Plan::of(&case.job(), Fit::price(&request).as_ref(), memory_override)
+    Plan::of(&case.job(), Fit::price(case, HEADROOM).as_ref(), memory_override)
 }
 
 fn megatron(request: LayoutRequest) -> Case {

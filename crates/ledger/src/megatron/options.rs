@@ -1,7 +1,6 @@
 //! What Megatron is told besides recipe and layout.
 
 use recipe::{Dtype, Recipe};
-use replay::Unmodelled;
 
 /// How the loss over the vocabulary is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! What short replays of an engine are extrapolated out to, against the replay of the whole stage.
 
+use case::Options;
 use layout::{Engine, LayoutRequest, Recompute, StagePlan, check};
 use ledger::{Ledger, RankJob};
 use memory::quick::{Extrapolated, StageShape};
@@ -34,7 +35,8 @@ const CASES: &[Case] = &[
 fn worst_error(recipe: &Recipe, request: &LayoutRequest, share: f64) -> f64 {
     let layout = check(recipe, request).layout.unwrap();
     let plan = StagePlan::new(recipe, &layout, None).unwrap();
-    let extrapolated = Extrapolated::new(recipe, &|recipe, layout| Ledger::of(layout.engine, recipe, layout));
+    let options = Options { offload: share, ..Options::of(layout.engine, recipe) };
+    let extrapolated = Extrapolated::new(recipe, &options);
     let mut kinds = Vec::new();
     recipe.layers.iter().for_each(|layer| {
         if !kinds.contains(&layer) {
@@ -43,7 +45,7 @@ fn worst_error(recipe: &Recipe, request: &LayoutRequest, share: f64) -> f64 {
     });
     let errors = (0..layout.pp.get() as usize).map(|stage| {
         let rank = stage as u64 * (layout.world / layout.pp.get());
-        let ledger = Ledger::of(layout.engine, recipe, &layout).unwrap().on_host(share).unwrap();
+        let ledger = Ledger::of(recipe, &layout, &options).unwrap();
         let replay = ledger.replay(&RankJob { recipe, layout: &layout, stages: &plan, rank }).unwrap();
         let held = plan.layers_of_stage(stage).map(|l| kinds.iter().position(|k| **k == recipe.layers[l]).unwrap());
         let last = stage + 1 == layout.pp.get() as usize;

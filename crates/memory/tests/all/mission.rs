@@ -1,11 +1,12 @@
 //! Properties of the lines that the mission states: which axis owns which line, and that nothing
 //! is lost or counted twice.
 
-use hardware::Device;
-use layout::{Checked, LayoutRequest, Mesh, Order, OwnershipTable, StagePlan, check};
-use ledger::Ledger;
-use ledger::megatron::{MegatronOptions, Routing};
-use memory::fit::{Entry, Fit, FitRequest, RankClass, at_overloads, checklist, levers, review};
+use case::asked::PrecisionChoice;
+use case::options::Scaling;
+use case::{Case, Options, Terms};
+use hardware::Cluster;
+use layout::{Engine, LayoutRequest, Mesh, Order};
+use memory::fit::{Entry, Fit, HEADROOM, RankClass, at_overloads, checklist, levers, review};
 use recipe::precision::OptimizerPolicy;
 use recipe::{Mixer, Recipe};
 use replay::Line;
@@ -30,30 +31,22 @@ fn request(tp: u64, pp: u64, ep: u64) -> LayoutRequest {
     }
 }
 
-/// Prices a request and hands the result to `then` with everything it borrows.
-fn priced<T>(recipe: &Recipe, request: &LayoutRequest, then: impl FnOnce(&FitRequest, &Fit, &Checked) -> T) -> T {
-    let checked = check(recipe, request);
-    let layout = checked.layout.clone().unwrap();
-    assert!(checked.is_legal(), "{:?}", checked.findings);
-    let stages = StagePlan::new(&checked.recipe, &layout, None).unwrap();
-    let ledger =
-        Ledger::Megatron(MegatronOptions { routing: Routing::Balanced, ..MegatronOptions::of(&checked.recipe) });
-    let device = Device::find("H200").unwrap();
-    let request = FitRequest {
-        recipe: &checked.recipe,
-        layout: &layout,
-        stages: &stages,
-        device: &device,
-        ledger: &ledger,
-        offload: Default::default(),
-        headroom: Bytes(4 << 30),
-    };
-    let fit = Fit::price(&request).unwrap();
-    then(&request, &fit, &checked)
+fn case_of(recipe: &Recipe, request: &LayoutRequest) -> Case {
+    let cluster = Cluster::parse("4x8xH200").unwrap();
+    let request = LayoutRequest { engine: Some(Engine::Megatron), ..request.clone() };
+    let case = Case::laid_out(recipe.clone(), &request, Some(cluster), Terms::SPLIT);
+    case.unwrap_or_else(|findings| panic!("{findings:?}"))
+}
+
+/// Prices a request and hands the result to `then`.
+fn priced<T>(recipe: &Recipe, request: &LayoutRequest, then: impl FnOnce(&Case, &Fit) -> T) -> T {
+    let case = case_of(recipe, request);
+    let fit = Fit::price(&case, HEADROOM).unwrap();
+    then(&case, &fit)
 }
 
 fn lines(recipe: &Recipe, request: &LayoutRequest) -> RankClass {
-    priced(recipe, request, |_, fit, _| fit.classes[0].clone())
+    priced(recipe, request, |_, fit| fit.classes[0].clone())
 }
 
 const PARAMS: [Line; 3] = [Line::ReplicatedParams, Line::TpParams, Line::ExpertParams];
@@ -97,10 +90,10 @@ fn ranks_hold_the_model_once_a_replica() {
     for (name, tp, pp, ep) in [("llama3-8b", 2, 2, 1), ("nemotron-3-nano-30b-a3b", 2, 2, 4), ("mixtral-8x7b", 1, 4, 8)]
     {
         let recipe = recipe(name);
-        priced(&recipe, &request(tp, pp, ep), |request, fit, checked| {
-            let table = OwnershipTable::new(&checked.recipe, request.layout).unwrap();
-            let mesh = Mesh::new(request.layout, Order::Megatron, checked.recipe.uses(Mixer::Moe)).unwrap();
-            let owned: u64 = (0..request.layout.world).map(|rank| table.rank_params(request.layout, &mesh, rank)).sum();
+        priced(&recipe, &request(tp, pp, ep), |request, fit| {
+            let table = &request.table;
+            let mesh = Mesh::new(&request.layout, Order::Megatron, request.recipe.uses(Mixer::Moe)).unwrap();
+            let owned: u64 = (0..request.layout.world).map(|rank| table.rank_params(&request.layout, &mesh, rank)).sum();
             let replayed: u64 = fit.classes.iter().map(|class| class.params * class.num_ranks).sum();
             assert_eq!(replayed, owned, "{name}");
             for class in &fit.classes {
@@ -118,7 +111,7 @@ fn ranks_hold_the_model_once_a_replica() {
 /// A1: separate lines, and nothing between them.
 #[test]
 fn lines_sum_to_the_total() {
-    priced(&recipe("qwen3-30b-a3b"), &request(1, 2, 8), |_, fit, _| {
+    priced(&recipe("qwen3-30b-a3b"), &request(1, 2, 8), |_, fit| {
         assert_eq!(fit.classes.len(), 2, "one a stage");
         for class in &fit.classes {
             assert_eq!(class.lines.iter().map(|a| a.bytes).sum::<u64>(), class.total());
@@ -132,7 +125,7 @@ fn overload_raises_memory_and_breaks_where_it_says() {
     let breaks_at = |micro_batch, tokens| {
         let (micro_batch, sequence) = (Some(micro_batch), Some(tokens));
         let request = LayoutRequest { micro_batch, sequence, ..request(1, 1, 8) };
-        priced(&recipe("qwen3-30b-a3b"), &request, |request, _, _| {
+        priced(&recipe("qwen3-30b-a3b"), &request, |request, _| {
             let headroom = |factor| at_overloads(request, &[factor]).unwrap().unwrap().at[0].headroom;
             let skew = at_overloads(request, &[1.0, 1.5, 2.0]).unwrap().unwrap();
             assert!(skew.at.windows(2).all(|w| w[1].total > w[0].total), "{skew:?}");
@@ -145,7 +138,7 @@ fn overload_raises_memory_and_breaks_where_it_says() {
     };
     assert_eq!(breaks_at(1, 1024), None);
     assert!(breaks_at(2, 4096).is_some_and(|factor| factor > 1.0));
-    priced(&recipe("llama3-8b"), &self::request(1, 1, 1), |request, _, _| {
+    priced(&recipe("llama3-8b"), &self::request(1, 1, 1), |request, _| {
         assert!(at_overloads(request, &[2.0]).unwrap().is_none());
     });
 }
@@ -155,13 +148,13 @@ fn overload_raises_memory_and_breaks_where_it_says() {
 fn levers_are_priced_and_a_review_names_what_grew() {
     let recipe = recipe("llama3-8b");
     let typed = request(2, 1, 1);
-    priced(&recipe, &typed, |now, fit, _| {
-        let found = levers(&recipe, &typed, now, fit);
+    priced(&recipe, &typed, |now, fit| {
+        let found = levers(now, fit);
         let full = found.iter().find(|l| l.change == "--recompute full").unwrap();
         assert!(full.saves_bytes > 0);
         assert!(found.windows(2).all(|w| w[0].saves_bytes >= w[1].saves_bytes));
         let bigger = LayoutRequest { micro_batch: Some(2), ..typed.clone() };
-        priced(&recipe, &bigger, |_, after, _| {
+        priced(&recipe, &bigger, |_, after| {
             let review = review(fit, after);
             let grown = review.changes.iter().find(|c| c.entry == Entry::Ledger(Line::Activations)).unwrap();
             assert!(grown.delta() > 0);
@@ -174,7 +167,7 @@ fn levers_are_priced_and_a_review_names_what_grew() {
 /// A12: the production checklist, with evidence.
 #[test]
 fn the_checklist_has_evidence_for_every_item() {
-    priced(&recipe("qwen3-30b-a3b"), &request(1, 1, 8), |request, fit, _| {
+    priced(&recipe("qwen3-30b-a3b"), &request(1, 1, 8), |request, fit| {
         let items = checklist(request, fit);
         assert_eq!(items.len(), 7);
         assert!(items.iter().all(|item| !item.evidence.is_empty()));
@@ -185,10 +178,10 @@ fn the_checklist_has_evidence_for_every_item() {
 /// A6: the tail is modelled, and the datasheet is not the budget.
 #[test]
 fn a_device_is_never_spent_to_its_datasheet() {
-    priced(&recipe("llama3-8b"), &request(1, 1, 1), |request, fit, _| {
+    priced(&recipe("llama3-8b"), &request(1, 1, 1), |request, fit| {
         let worst = fit.worst();
         assert!((1 << 30..8 << 30).contains(&worst.outside), "context and communicators are real");
-        assert_eq!(worst.headroom, request.device.visible_bytes() as i64 - worst.total() as i64);
+        assert_eq!(worst.headroom, request.on().device.visible_bytes() as i64 - worst.total() as i64);
         assert!(worst.reserved_peak >= worst.allocated_peak);
     });
 }
@@ -212,7 +205,7 @@ fn muon_and_adamw_are_priced_apart() {
 /// A8: every line says what it scales with and what leaves it alone.
 #[test]
 fn every_line_explains_itself() {
-    priced(&recipe("qwen3-30b-a3b"), &request(1, 1, 8), |_, fit, _| {
+    priced(&recipe("qwen3-30b-a3b"), &request(1, 1, 8), |_, fit| {
         assert!(fit.worst().lines.len() >= 8, "{:?}", fit.worst().lines);
         for amount in &fit.worst().lines {
             assert!(!amount.entry.scales_with().is_empty() && !amount.entry.ignores().is_empty(), "{:?}", amount.entry);
@@ -223,29 +216,11 @@ fn every_line_explains_itself() {
 /// A10: formats of weights, gradients and products are priced separately.
 #[test]
 fn formats_move_their_own_lines() {
-    let price = |change: fn(&mut MegatronOptions)| {
-        let recipe = recipe("llama3-8b");
-        let checked = check(&recipe, &request(2, 1, 1));
-        let layout = checked.layout.clone().unwrap();
-        let stages = StagePlan::new(&checked.recipe, &layout, None).unwrap();
-        let mut options = MegatronOptions::of(&checked.recipe);
-        change(&mut options);
-        let (ledger, device) = (Ledger::Megatron(options), Device::find("H200").unwrap());
-        let (recipe, headroom) = (&checked.recipe, Bytes(0));
-        let request = FitRequest {
-            recipe,
-            layout: &layout,
-            stages: &stages,
-            device: &device,
-            ledger: &ledger,
-            offload: Default::default(),
-            headroom,
-        };
-        Fit::price(&request).unwrap().worst().clone()
-    };
+    let case = case_of(&recipe("llama3-8b"), &request(2, 1, 1));
+    let price = |change: fn(&mut Options)| Fit::price(&case.with_options(change), HEADROOM).unwrap().worst().clone();
     let plain = price(|_| {});
-    let thin = price(|o| o.gradients = recipe::Dtype::Bf16);
-    let fp8 = price(|o| o.fp8 = Some(ledger::megatron::Fp8Recipe::Tensorwise));
+    let thin = price(|o| o.state.gradients = recipe::Dtype::Bf16);
+    let fp8 = price(|o| *o = o.in_precision(PrecisionChoice::Scaled(Scaling::Tensorwise)));
     let of = |class: &RankClass, line| class.line(Entry::Ledger(line));
     assert!(of(&thin, Line::Gradients) * 10 < of(&plain, Line::Gradients) * 7);
     assert_eq!(of(&thin, Line::TpParams), of(&plain, Line::TpParams));
@@ -259,10 +234,12 @@ fn offload_moves_whole_tensors_and_says_the_least_that_fits() {
     let recipe = recipe("llama3-8b");
     let typed = LayoutRequest { micro_batch: Some(3), ..request(1, 1, 1) };
     let adam = Entry::Ledger(Line::OtherOptimizer);
-    priced(&recipe, &typed, |now, fit, _| {
+    priced(&recipe, &typed, |now, fit| {
         let held = |optimizer: f64, activations: f64| {
-            let offload = memory::fit::OffloadRequest { optimizer, activations };
-            Fit::price(&FitRequest { offload, ..*now }).unwrap().worst().clone()
+            let moved = now.with_options(|options| {
+                (options.offload, options.offload_activations) = (optimizer, activations);
+            });
+            Fit::price(&moved, HEADROOM).unwrap().worst().clone()
         };
         let states: Vec<u64> = [0.0, 0.1, 0.5, 1.0].map(|share| held(share, 0.0).line(adam)).to_vec();
         assert!(states.windows(2).all(|w| w[1] < w[0]), "{states:?}");
@@ -270,9 +247,9 @@ fn offload_moves_whole_tensors_and_says_the_least_that_fits() {
         let half = held(0.0, 0.5);
         assert!(half.total() < fit.worst().total() && half.offload.link_seconds > 0.0);
         assert_eq!(half.lines.iter().map(|a| a.bytes).sum::<u64>(), half.total());
-        let needed = FitRequest { headroom: Bytes(fit.worst().headroom as u64 + (1 << 30)), ..*now };
-        let found = levers(&recipe, &typed, &needed, &Fit::price(&needed).unwrap());
+        let needed = Bytes(fit.worst().headroom as u64 + (1 << 30));
+        let found = levers(now, &Fit::price(now, needed).unwrap());
         let least = found.iter().find(|l| l.costs.starts_with("the least")).unwrap();
-        assert!(least.headroom_bytes >= needed.headroom.0 as i64, "{least:?}");
+        assert!(least.headroom_bytes >= needed.0 as i64, "{least:?}");
     });
 }

@@ -1,28 +1,17 @@
 //! Small questions.
 
+use case::{Asked, Options};
 use hardware::Cluster;
-use layout::{Layout, LayoutRequest};
-use ledger::Ledger;
+use layout::LayoutRequest;
 use recipe::Recipe;
-use replay::Unmodelled;
 use search::{OffloadChoice, Question, Reach, Space, lay_out};
+use std::sync::LazyLock;
 use units::Bytes;
 
-fn megatron(recipe: &Recipe, _: &Layout) -> Result<Ledger, Unmodelled> {
-    Ok(Ledger::Megatron(ledger::megatron::MegatronOptions::of(recipe)))
-}
+/// Cases that come out are typed along with this.
+static ASKED: LazyLock<Asked> = LazyLock::new(Asked::default);
 
-fn own(recipe: &Recipe, layout: &Layout) -> Result<Ledger, Unmodelled> {
-    Ledger::of(layout.engine, recipe, layout)
-}
-
-/// The same question, priced by the ledger of its engine.
-#[allow(dead_code)]
-pub fn by_its_engine(question: Question) -> Question {
-    Question { ledger: &own, ..question }
-}
-
-/// A question with nothing typed but what is pinned; Megatron's ledger prices it, whatever the engine.
+/// A question with nothing typed but what is pinned.
 pub fn question<'a>(
     recipe: &'a Recipe,
     cluster: &'a Cluster,
@@ -30,6 +19,7 @@ pub fn question<'a>(
     headroom: Bytes,
 ) -> Question<'a> {
     Question {
+        asked: &ASKED,
         recipe,
         cluster,
         pinned,
@@ -37,8 +27,7 @@ pub fn question<'a>(
         caution: Bytes(0),
         offload: OffloadChoice::Free,
         reach: Reach::Anywhere,
-        ledger: &megatron,
-        options: cost::Options::of(pinned.engine, recipe),
+        options: Options::of(pinned.engine, recipe),
     }
 }
 

@@ -104,7 +104,7 @@ proptest! {
             let Some(&pp) = pps.get((c % pps.len().max(1) as u64) as usize) else { continue };
             let order: Order = *pick(&realm.orders[&pp], d);
             let point = Point {
-                realm: index,
+                mode: index,
                 key,
                 pp,
                 order,
