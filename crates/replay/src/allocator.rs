@@ -43,6 +43,19 @@ pub enum Stream {
     Side,
     /// Where gradients are reduced.
     Reduce,
+    /// Where Megatron's trainer builds the buffers of distributed data parallel.
+    Buffers,
+}
+
+const STREAMS: usize = 4;
+
+/// How memory is asked of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segments {
+    /// Segments of a size of their own, torch's default.
+    Fixed,
+    /// One segment a stream and pool that grows (`PYTORCH_ALLOC_CONF=expandable_segments:True`).
+    Expandable,
 }
 
 #[derive(Clone, Debug)]
@@ -95,7 +108,7 @@ pub struct Allocator {
     /// Entries of `blocks` that no longer stand for anything.
     spare: Vec<BlockId>,
     /// Free blocks by stream and size class.
-    pools: [Pool; 6],
+    pools: [Pool; 2 * STREAMS],
     stream: Stream,
     next_address: u64,
     allocated: u64,

@@ -1,7 +1,7 @@
 //! Recipe, layout and options as the sizes one rank works with, or by name what is not modelled.
 
 use super::Job;
-use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, Microbatches, Reduction, Routing};
+use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Microbatches, Routing, Trainer};
 use super::schedule;
 use super::supported::{self, Sharding};
 use layout::order::Pipeline;
@@ -158,7 +158,8 @@ pub(super) struct Config {
     pub recompute: Recomputed,
     pub sharding: Sharding,
     pub grad_width: u64,
-    pub reduction: Reduction,
+    /// What Megatron was told, for switches that one place reads.
+    pub told: MegatronOptions,
     pub cross_entropy: CrossEntropy,
     pub fp8: Option<Fp8Recipe>,
     /// The recipe weights of projections are kept in, when they are not in bf16.
@@ -220,12 +221,17 @@ impl Config {
             recompute: supported::recomputed(&layout.recompute)?,
             sharding: supported::sharding(recipe, layout)?,
             grad_width: supported::width(options.gradients, "gradients")?,
-            reduction: options.reduction,
+            told: options.clone(),
             cross_entropy: options.cross_entropy,
             fp8: options.fp8,
             quantized_weights: supported::quantized_weights(recipe, layout, options)?,
             chunks: supported::chunks(job, stage)?,
         })
+    }
+
+    /// Whether Megatron's own trainer runs.
+    pub fn is_trained(&self) -> bool {
+        self.told.trainer == Trainer::Pretrain
     }
 
     /// Attention's sizes; a block of attention is only built when there are some.

@@ -52,7 +52,11 @@ mod supported;
 
 /// Units whose weights Megatron-FSDP gathers ahead.
 pub use fsdp::AHEAD as UNITS_AHEAD;
-pub use options::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Microbatches, Reduction, Routing};
+pub use options::{
+    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, Microbatches, ParamGather,
+    Reduction, Routing, StateFormats, Trainer,
+};
+pub use replay::allocator::Segments;
 
 use config::Config;
 use model::Chunk;

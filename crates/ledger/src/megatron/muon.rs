@@ -15,7 +15,7 @@
 
 use super::params::{Matrix, Param};
 use super::rank::Rank;
-use super::setup::{Key, Placed, bucket_size};
+use super::setup::{Key, Placed};
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Storage};
 use std::ops::Range;
@@ -28,8 +28,8 @@ const LEAST_FILL: (u64, u64) = (9, 10);
 
 /// Places whole tensors (`_compute_per_buffer_param_layout`): backward's order into buckets, each
 /// bucket packed largest first into one shard a rank.
-pub(super) fn place(c: &Rank, params: &[&Rc<Param>], key: Key) -> (Vec<Placed>, Vec<Range<u64>>) {
-    let (ranks, size) = (key.group(c).0, bucket_size(c));
+pub(super) fn place(c: &Rank, params: &[&Rc<Param>], key: Key, size: u64) -> (Vec<Placed>, Vec<Range<u64>>) {
+    let ranks = key.group(c).0;
     let (mut placed, mut buckets) = (Vec::new(), Vec::new());
     let mut chunk: Vec<Rc<Param>> = Vec::new();
     let (mut elements, mut largest) = (0, 0);

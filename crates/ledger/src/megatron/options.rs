@@ -3,6 +3,7 @@
 use layout::measured::Case;
 use recipe::{Dtype, Recipe};
 use replay::Unmodelled;
+use replay::allocator::Segments;
 
 /// How the loss over the vocabulary is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,71 @@ pub enum Reduction {
     Overlapped,
 }
 
+/// When updated weights are gathered from the ranks that stepped them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamGather {
+    /// Behind the optimizer's step, Megatron's default.
+    AtTheStep,
+    /// Bucket by bucket in the next forward (`--overlap-param-gather`).
+    Overlapped,
+}
+
+/// Who calls Megatron-Core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trainer {
+    /// A loop of one's own over Megatron-Core, everything on one stream and every chunk in buckets:
+    /// how the rows of `megatron_h200.jsonl` were taken.
+    Core,
+    /// `pretrain_gpt.py` and `pretrain_hybrid.py` over `megatron/training/training.py`, which is what
+    /// a launch runs.
+    Pretrain,
+}
+
+/// How whole tensors are shared out where Muon steps them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerWise {
+    /// `LayerWiseDistributedOptimizer.compute_full_param_layout`: weights move into buffers that are
+    /// cut at tensors, and AdamW's part is shared out by bytes. The default of 0.19.2's source.
+    Layout,
+    /// `_shard_params_ping_pong` (`--no-use-layer-wise-param-layout`): weights stay where they are,
+    /// and whole tensors, AdamW's too, are dealt out by size.
+    PingPong,
+}
+
+/// Which kernel attention's core is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionBackend {
+    /// cuDNN's fused attention, which Transformer Engine prefers on Hopper.
+    Fused,
+    /// FlashAttention (`--attention-backend flash`).
+    Flash,
+    /// Products and a softmax of torch's (`--attention-backend unfused`).
+    Unfused,
+}
+
+/// Formats of AdamW's state under `--use-precision-aware-optimizer`; without it all are fp32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateFormats {
+    /// `--main-params-dtype`: fp32, or fp16 with a scale a shard.
+    pub main_weights: Dtype,
+    /// `--main-grads-dtype`: fp32, or bf16. Read where they lie in the gradient buffer.
+    pub main_gradients: Dtype,
+    /// `--exp-avg-dtype`: fp32, fp16, bf16 or fp8.
+    pub exp_avg: Dtype,
+    /// `--exp-avg-sq-dtype`: the same.
+    pub exp_avg_sq: Dtype,
+}
+
+impl StateFormats {
+    /// Megatron's defaults: fp32 throughout.
+    pub const FP32: StateFormats = StateFormats {
+        main_weights: Dtype::Fp32,
+        main_gradients: Dtype::Fp32,
+        exp_avg: Dtype::Fp32,
+        exp_avg_sq: Dtype::Fp32,
+    };
+}
+
 /// How many of a step's microbatches are replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Microbatches {
@@ -93,8 +159,30 @@ pub struct MegatronOptions {
     pub capacity_factor: Option<f64>,
     /// Format of the router's scores.
     pub router: Dtype,
-    /// When gradients are reduced.
+    /// When gradients are reduced. Megatron's default is [`Reduction::AtTheEnd`].
     pub reduction: Reduction,
+    /// When updated weights are gathered. Megatron's default is [`ParamGather::AtTheStep`].
+    pub param_gather: ParamGather,
+    /// Elements after which a bucket is closed (`--ddp-bucket-size`). Without it, Megatron's default,
+    /// 40 million or a million a data-parallel rank, whichever is more.
+    pub bucket_size: Option<u64>,
+    /// Who calls Megatron-Core.
+    pub trainer: Trainer,
+    /// How whole tensors are shared out where Muon steps them.
+    pub layer_wise: LayerWise,
+    /// Whether products add weight gradients to the buffer themselves. Megatron's default is yes
+    /// (`--no-gradient-accumulation-fusion`), and it needs APEX.
+    pub gradient_accumulation_fusion: bool,
+    /// Whether one kernel rotates a tensor. Megatron's default is yes (`--no-rope-fusion`).
+    pub rope_fusion: bool,
+    /// Whether one kernel permutes tokens (`--moe-permute-fusion`). Megatron's default is no.
+    pub permute_fusion: bool,
+    /// Which kernel attention's core is. Megatron's default, `auto`, is cuDNN's on Hopper.
+    pub attention: AttentionBackend,
+    /// Formats of AdamW's state, under a precision-aware optimizer. Megatron's default is none.
+    pub precision_aware: Option<StateFormats>,
+    /// How torch asks the device for memory. Torch's default is [`Segments::Fixed`].
+    pub segments: Segments,
     /// Steps to replay; the second sees the optimizer's moments, later ones fragmentation.
     pub steps: u32,
     /// How routed tokens fall on ranks.
@@ -104,7 +192,8 @@ pub struct MegatronOptions {
 }
 
 impl MegatronOptions {
-    /// Megatron's own defaults under a recipe's formats.
+    /// Megatron-Core by itself under a recipe's formats, without fusions and overlaps: what the rows
+    /// of `megatron_h200.jsonl` were taken with.
     pub fn of(recipe: &Recipe) -> MegatronOptions {
         MegatronOptions {
             gradients: recipe.precision.gradients,
@@ -115,9 +204,33 @@ impl MegatronOptions {
             capacity_factor: recipe.moe.as_ref().and_then(|moe| moe.capacity_factor),
             router: recipe.moe.as_ref().map_or(Dtype::Bf16, |moe| moe.router.dtype),
             reduction: Reduction::AtTheEnd,
+            param_gather: ParamGather::AtTheStep,
+            bucket_size: None,
+            trainer: Trainer::Core,
+            layer_wise: LayerWise::Layout,
+            gradient_accumulation_fusion: false,
+            rope_fusion: false,
+            permute_fusion: false,
+            attention: AttentionBackend::Fused,
+            precision_aware: None,
+            segments: Segments::Fixed,
             steps: 3,
             routing: Routing::Random { seed: 0 },
             microbatches: Microbatches::Steady,
+        }
+    }
+
+    /// What a launch has: Megatron's own trainer with its fusions, and both overlaps.
+    pub fn launched(recipe: &Recipe) -> MegatronOptions {
+        MegatronOptions {
+            reduction: Reduction::Overlapped,
+            param_gather: ParamGather::Overlapped,
+            trainer: Trainer::Pretrain,
+            layer_wise: LayerWise::PingPong,
+            gradient_accumulation_fusion: true,
+            // The fused rotation of latent attention is for yarn only, and a launch switches it off.
+            rope_fusion: !recipe.is_latent(),
+            ..MegatronOptions::of(recipe)
         }
     }
 
