@@ -8,6 +8,8 @@
 //!
 //! It does not return segments to the device, expand them, or know what a block holds.
 
+use std::collections::VecDeque;
+
 const MIB: u64 = 1 << 20;
 /// Every size is a multiple of this.
 const ROUND: u64 = 512;
@@ -66,6 +68,8 @@ struct Block {
     after: Option<BlockId>,
     pool: usize,
     is_free: bool,
+    /// Given back, but not before the device is done with it.
+    is_late: bool,
 }
 
 impl Block {
@@ -116,6 +120,11 @@ pub struct Allocator {
     reserved_peak: u64,
     inactive_split: u64,
     inactive_split_peak: u64,
+    /// Blocks another stream used, in the order they were given back, each with the number of
+    /// allocations after which the device is done with it.
+    late: VecDeque<(u64, BlockId)>,
+    /// Allocations so far.
+    count: u64,
 }
 
 impl Default for Allocator {
@@ -138,6 +147,8 @@ impl Allocator {
             reserved_peak: 0,
             inactive_split: 0,
             inactive_split_peak: 0,
+            late: VecDeque::new(),
+            count: 0,
         }
     }
 
@@ -179,7 +190,7 @@ impl Allocator {
 
     /// Whether a block is in use.
     pub fn is_held(&self, id: BlockId) -> bool {
-        self.blocks.get(id.index()).is_some_and(|b| !b.is_free)
+        self.blocks.get(id.index()).is_some_and(|b| !b.is_free && !b.is_late)
     }
 
     /// Blocks in use.
@@ -191,6 +202,10 @@ impl Allocator {
     pub fn malloc(&mut self, bytes: u64) -> Option<BlockId> {
         if bytes == 0 {
             return None;
+        }
+        self.count += 1;
+        while self.late.front().is_some_and(|(after, _)| *after < self.count) {
+            self.take_back_late();
         }
         let size = bytes.div_ceil(ROUND) * ROUND;
         let is_small = size <= SMALL;
@@ -225,7 +240,7 @@ impl Allocator {
         self.next_address += segment + GAP;
         self.reserved += segment;
         self.reserved_peak = self.reserved_peak.max(self.reserved);
-        self.insert(Block { address, size: segment, before: None, after: None, pool, is_free: true })
+        self.insert(Block { address, size: segment, before: None, after: None, pool, is_free: true, is_late: false })
     }
 
     fn insert(&mut self, block: Block) -> BlockId {
@@ -251,6 +266,7 @@ impl Allocator {
             after: whole.after,
             pool: whole.pool,
             is_free: true,
+            is_late: false,
         };
         let entry = (rest.size, rest.address);
         let rest = self.insert(rest);
@@ -267,6 +283,32 @@ impl Allocator {
     fn count_split(&mut self, size: u64) {
         self.inactive_split += size;
         self.inactive_split_peak = self.inactive_split_peak.max(self.inactive_split);
+    }
+
+    /// Gives back a block that another stream used (`record_stream`): it counts as allocated no
+    /// longer, but can be taken again only once the device got there, `allocations` later, or once
+    /// the host has waited for it.
+    pub fn free_late(&mut self, id: BlockId, allocations: u64) {
+        let block = &mut self.blocks[id.index()];
+        self.allocated -= block.size;
+        block.is_late = true;
+        self.late.push_back((self.count + allocations, id));
+    }
+
+    /// The host waits for the device: what was given back late can be taken again.
+    pub fn synchronize(&mut self) {
+        while !self.late.is_empty() {
+            self.take_back_late();
+        }
+    }
+
+    fn take_back_late(&mut self) {
+        if let Some((_, id)) = self.late.pop_front() {
+            let block = &mut self.blocks[id.index()];
+            block.is_late = false;
+            self.allocated += block.size;
+            self.free(id);
+        }
     }
 
     /// Gives a block back and joins it with free neighbours.
@@ -371,6 +413,30 @@ mod tests {
         take(&mut a, 30 * MIB);
         assert_eq!(a.reserved(), 30 * MIB);
         assert_eq!(a.inactive_split_peak(), 20 * MIB);
+    }
+
+    #[test]
+    fn a_block_given_back_late_is_not_taken_before_its_time() {
+        let mut a = Allocator::new();
+        let first = take(&mut a, 30 * MIB);
+        a.free_late(first, 1);
+        assert_eq!(a.allocated(), 0);
+        let second = take(&mut a, 30 * MIB);
+        a.free(second);
+        take(&mut a, 30 * MIB);
+        assert_eq!((a.allocated(), a.reserved()), (30 * MIB, 60 * MIB));
+        take(&mut a, 30 * MIB);
+        assert_eq!((a.allocated(), a.reserved()), (60 * MIB, 60 * MIB));
+    }
+
+    #[test]
+    fn waiting_for_the_device_gives_late_blocks_back_at_once() {
+        let mut a = Allocator::new();
+        let first = take(&mut a, 30 * MIB);
+        a.free_late(first, 1000);
+        a.synchronize();
+        take(&mut a, 30 * MIB);
+        assert_eq!(a.reserved(), 30 * MIB);
     }
 
     #[test]

@@ -6,16 +6,61 @@ pub(super) use crate::grads::{grad, grad_of, weight_grad};
 use super::params::{Norm, Param};
 use super::rank::Rank;
 use recipe::kinds::Activation;
+use replay::line::Line;
 use replay::tape::{BF16, FP32, Tape, Tensor};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
-/// Gradients of weights from their operands, or nothing yet when backward is split and the product
-/// has to wait for its turn.
-pub(super) fn weight_grads(t: &Tape, elements: &[u64], operands: Vec<Tensor>) -> Vec<Option<Tensor>> {
-    if t.is_deferring() {
-        t.defer(operands, elements.to_vec());
-        return vec![None; elements.len()];
+/// The product of a backward that makes gradients of weights.
+pub(super) struct WeightProduct {
+    /// Rows and elements of each weight.
+    weights: Vec<(u64, u64)>,
+    fusion: Option<Rc<Dummies>>,
+}
+
+/// Stand-ins for gradients that products added to the buffer themselves: one of each shape, made at
+/// first use and kept (`transformer_engine/pytorch/module/base.py` `get_dummy_wgrad`).
+#[derive(Default)]
+pub(super) struct Dummies(RefCell<BTreeMap<(u64, u64), Tensor>>);
+
+impl WeightProduct {
+    /// A product of torch's, which makes the gradient itself.
+    pub fn plain(weight: &Param) -> WeightProduct {
+        WeightProduct { weights: vec![(weight.rows, weight.elements)], fusion: None }
     }
-    elements.iter().map(|&elements| Some(weight_grad(t, elements))).collect()
+
+    /// A product that adds the gradient to the buffer where it is told to.
+    pub fn of(c: &Rank, weight: &Param) -> WeightProduct {
+        WeightProduct { fusion: c.dummies.clone(), ..WeightProduct::plain(weight) }
+    }
+
+    /// The same of several weights.
+    pub fn of_all(c: &Rank, weights: &[Rc<Param>]) -> WeightProduct {
+        let weights = weights.iter().map(|weight| (weight.rows, weight.elements)).collect();
+        WeightProduct { weights, fusion: c.dummies.clone() }
+    }
+
+    /// The gradients from their operands, or nothing yet when backward is split and the product has to
+    /// wait for its turn.
+    pub fn grads(&self, t: &Tape, operands: Vec<Tensor>) -> Vec<Option<Tensor>> {
+        if t.is_deferring() {
+            t.defer(operands, self.weights.iter().map(|weight| weight.1).collect());
+            return vec![None; self.weights.len()];
+        }
+        self.weights.iter().map(|&weight| Some(self.made(t, weight))).collect()
+    }
+
+    /// The same of one weight.
+    pub fn grad(&self, t: &Tape, operands: Vec<Tensor>) -> Option<Tensor> {
+        self.grads(t, operands).pop().flatten()
+    }
+
+    fn made(&self, t: &Tape, weight: (u64, u64)) -> Tensor {
+        let Some(dummies) = &self.fusion else { return weight_grad(t, weight.1) };
+        let make = || t.tensor(Line::Gradients, weight.1, BF16, "dummy weight gradient");
+        dummies.0.borrow_mut().entry(weight).or_insert_with(make).alias()
+    }
 }
 
 /// Records an operation whose backward makes one new gradient of the given size.

@@ -58,7 +58,9 @@ impl Optimizer {
         self.muon.iter_mut().for_each(Muon::zero_grad);
     }
 
+    /// The norm of the gradients is read on the host, which waits for the device.
     pub fn step(&mut self, c: &Rank) {
+        c.tape.synchronize();
         if c.config.grad_width == BF16 {
             let copies = self.shards.iter().map(|elements| state(c, elements * FP32, "fp32 gradient"));
             self.gradients = copies.collect();

@@ -34,6 +34,8 @@ pub(super) struct Matrix {
 /// One parameter of this rank.
 pub(super) struct Param {
     pub elements: u64,
+    /// Rows of a matrix; one of what is none.
+    pub rows: u64,
     pub line: Line,
     pub origin: Origin,
     /// Whether it lies in the experts' own buffers.
@@ -56,6 +58,7 @@ impl Param {
     fn new(line: Line, elements: u64) -> Param {
         Param {
             elements,
+            rows: 1,
             line,
             origin: Origin::Device,
             is_expert: false,
@@ -117,7 +120,7 @@ impl Params {
         let is_muon = self.policy.of(role, true) == Optimizer::Muon;
         let muon = is_muon.then_some(Matrix { rows, columns, parts: None });
         let is_te = matches!(role, Role::Matrix | Role::Expert);
-        Param { muon, is_te, ..Param::new(line, rows * columns) }
+        Param { muon, is_te, rows, ..Param::new(line, rows * columns) }
     }
 
     /// A matrix cut over tensor-parallel ranks.

@@ -1,6 +1,7 @@
 //! One rank in motion: its sizes, its tape, and what its libraries keep once they have used it.
 
 use super::config::Config;
+use super::ops::Dummies;
 use replay::line::Line;
 use replay::tape::{BF16, Storage, Tape, Tensor};
 use std::cell::{Cell, RefCell};
@@ -16,6 +17,11 @@ const GROUPED_STREAMS: usize = 4;
 /// (`aten/src/ATen/cuda/CublasHandlePool.cpp`).
 const CUBLAS_WORKSPACE: u64 = 32 * MIB;
 
+/// Allocations by which the host runs ahead of the device. The driver takes about a thousand launches
+/// before it makes the host wait, and layers launch about three kernels for two allocations; both are
+/// read off traces of launches on an H200. A job whose host is the slower one is less far ahead.
+const HOST_LEAD: u64 = 1024 * 2 / 3;
+
 /// One rank in motion.
 pub(super) struct Rank {
     pub config: Config,
@@ -25,6 +31,8 @@ pub(super) struct Rank {
     pub pass: Cell<u64>,
     /// Whether the autograd thread runs, which has a cuBLAS handle of its own.
     pub is_backward: Cell<bool>,
+    /// What stands in for weight gradients that products add to the buffer themselves.
+    pub dummies: Option<Rc<Dummies>>,
 }
 
 /// What stays after its first use.
@@ -40,7 +48,11 @@ struct Kept {
 impl Rank {
     pub fn new(config: Config, tape: Tape) -> Rc<Rank> {
         let kept = RefCell::default();
-        Rc::new(Rank { config, tape, kept, pass: Cell::new(0), is_backward: Cell::new(false) })
+        let dummies = config.told.gradient_accumulation_fusion.then(Rc::default);
+        if config.is_trained() {
+            tape.take_gradients_over_late(HOST_LEAD);
+        }
+        Rc::new(Rank { config, tape, kept, pass: Cell::new(0), is_backward: Cell::new(false), dummies })
     }
 
     /// A bf16 tensor of the forward pass.

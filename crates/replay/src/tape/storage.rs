@@ -1,6 +1,7 @@
 //! Storages and the book they are entered in: who holds how many bytes, and the peak.
 
 use super::deferred::Queue;
+use super::tensor::Tensor;
 use crate::allocator::{Allocator, BlockId, Stream};
 use crate::line::{ByLine, Line, Origin};
 use std::cell::{Cell, RefCell};
@@ -18,6 +19,9 @@ struct State {
     records: Cell<bool>,
     sequence: Cell<u64>,
     queue: Queue,
+    /// Allocations by which the host is ahead of the device where gradients of parameters are taken
+    /// over on a stream of their own.
+    lead: Cell<Option<u64>>,
 }
 
 /// The part of a step that something made at `stand` belongs to, as its place in [`Tape::by_part`]:
@@ -87,6 +91,8 @@ pub struct Storage {
     tape: Tape,
     bytes: u64,
     block: Cell<Option<BlockId>>,
+    /// Allocations by which the device lags behind when it is given back.
+    late: Cell<Option<u64>>,
     /// Stands in for bytes that were discarded and computed again.
     stand_in: RefCell<Option<Rc<Storage>>>,
 }
@@ -99,10 +105,14 @@ impl Storage {
 
     /// Gives the bytes back while owners remain, as `untyped_storage().resize_(0)` does.
     pub fn discard(&self) {
-        if let Some(block) = self.block.take() {
-            self.tape.0.book.borrow_mut().free(block);
-        }
+        self.give_back();
         self.stand_in.take();
+    }
+
+    fn give_back(&self) {
+        if let Some(block) = self.block.take() {
+            self.tape.0.book.borrow_mut().free(block, self.late.get());
+        }
     }
 
     /// Owners of this storage own `other` from now on.
@@ -113,9 +123,7 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
-            self.tape.0.book.borrow_mut().free(block);
-        }
+        self.give_back();
     }
 }
 
@@ -148,6 +156,7 @@ impl Tape {
             records: Cell::new(true),
             sequence: Cell::new(0),
             queue: Queue::default(),
+            lead: Cell::new(None),
         }))
     }
 
@@ -171,7 +180,26 @@ impl Tape {
             book.by_part[part] = book.by_part[part].max(allocated);
         }
         drop(book);
-        Rc::new(Storage { tape: self.clone(), bytes, block: Cell::new(block), stand_in: RefCell::new(None) })
+        Rc::new(Storage { tape: self.clone(), bytes, block: Cell::new(block), late: Cell::new(None), stand_in: RefCell::new(None) })
+    }
+
+    /// From now on gradients of parameters are taken over on another stream than the one that made
+    /// them, and the host is so many allocations ahead of the device: they come back that much later
+    /// (`record_stream` in `torch/csrc/autograd/input_buffer.cpp`).
+    pub fn take_gradients_over_late(&self, lead: u64) {
+        self.0.lead.set(Some(lead));
+    }
+
+    /// A parameter takes its gradient over.
+    pub(super) fn take_gradient_over(&self, grad: &Tensor) {
+        if let (Some(storage), lead @ Some(_)) = (grad.storage(), self.0.lead.get()) {
+            storage.late.set(lead);
+        }
+    }
+
+    /// The host waits for the device.
+    pub fn synchronize(&self) {
+        self.0.book.borrow_mut().allocator.synchronize();
     }
 
     /// Switches whether backward runs, and says how it was.
@@ -289,7 +317,7 @@ impl Book {
         self.peak = Peak { allocated: self.allocator.allocated(), event: self.events, by_line: self.live, origin };
     }
 
-    fn free(&mut self, block: BlockId) {
+    fn free(&mut self, block: BlockId, late: Option<u64>) {
         let line = self.entries[block.index()].line;
         if !self.shared.is_empty() {
             for (other, bytes) in self.shared.remove(&block).into_iter().flatten() {
@@ -298,7 +326,10 @@ impl Book {
             }
         }
         self.live[line as usize] -= self.allocator.size(block);
-        self.allocator.free(block);
+        match late {
+            Some(allocations) => self.allocator.free_late(block, allocations),
+            None => self.allocator.free(block),
+        }
     }
 
     fn holders_now(&self) -> Vec<Holder> {
