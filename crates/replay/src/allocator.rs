@@ -120,11 +120,11 @@ pub struct Allocator {
     reserved_peak: u64,
     inactive_split: u64,
     inactive_split_peak: u64,
-    /// Blocks another stream used, in the order they were given back, each with the number of
-    /// allocations after which the device is done with it.
+    /// Blocks another stream used, in the order they were given back, each with the time at which the
+    /// device is done with it.
     late: VecDeque<(u64, BlockId)>,
-    /// Allocations so far.
-    count: u64,
+    /// The host's time.
+    now: u64,
 }
 
 impl Default for Allocator {
@@ -148,7 +148,7 @@ impl Allocator {
             inactive_split: 0,
             inactive_split_peak: 0,
             late: VecDeque::new(),
-            count: 0,
+            now: 0,
         }
     }
 
@@ -203,8 +203,7 @@ impl Allocator {
         if bytes == 0 {
             return None;
         }
-        self.count += 1;
-        while self.late.front().is_some_and(|(after, _)| *after < self.count) {
+        while self.late.front().is_some_and(|(done, _)| *done <= self.now) {
             self.take_back_late();
         }
         let size = bytes.div_ceil(ROUND) * ROUND;
@@ -285,21 +284,18 @@ impl Allocator {
         self.inactive_split_peak = self.inactive_split_peak.max(self.inactive_split);
     }
 
+    /// What follows happens at this time, by the host's clock.
+    pub fn at(&mut self, now: u64) {
+        self.now = now;
+    }
+
     /// Gives back a block that another stream used (`record_stream`): it counts as allocated no
-    /// longer, but can be taken again only once the device got there, `allocations` later, or once
-    /// the host has waited for it.
-    pub fn free_late(&mut self, id: BlockId, allocations: u64) {
+    /// longer, but can be taken again only once the device is `done` with it.
+    pub fn free_late(&mut self, id: BlockId, done: u64) {
         let block = &mut self.blocks[id.index()];
         self.allocated -= block.size;
         block.is_late = true;
-        self.late.push_back((self.count + allocations, id));
-    }
-
-    /// The host waits for the device: what was given back late can be taken again.
-    pub fn synchronize(&mut self) {
-        while !self.late.is_empty() {
-            self.take_back_late();
-        }
+        self.late.push_back((done, id));
     }
 
     fn take_back_late(&mut self) {
@@ -419,24 +415,15 @@ mod tests {
     fn a_block_given_back_late_is_not_taken_before_its_time() {
         let mut a = Allocator::new();
         let first = take(&mut a, 30 * MIB);
-        a.free_late(first, 1);
+        a.free_late(first, 2);
         assert_eq!(a.allocated(), 0);
+        a.at(1);
         let second = take(&mut a, 30 * MIB);
-        a.free(second);
-        take(&mut a, 30 * MIB);
         assert_eq!((a.allocated(), a.reserved()), (30 * MIB, 60 * MIB));
+        a.at(2);
         take(&mut a, 30 * MIB);
         assert_eq!((a.allocated(), a.reserved()), (60 * MIB, 60 * MIB));
-    }
-
-    #[test]
-    fn waiting_for_the_device_gives_late_blocks_back_at_once() {
-        let mut a = Allocator::new();
-        let first = take(&mut a, 30 * MIB);
-        a.free_late(first, 1000);
-        a.synchronize();
-        take(&mut a, 30 * MIB);
-        assert_eq!(a.reserved(), 30 * MIB);
+        a.free(second);
     }
 
     #[test]

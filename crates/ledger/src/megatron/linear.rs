@@ -61,9 +61,15 @@ impl Shape {
         }
     }
 
+    /// Floating-point operations of forward; backward has twice as many.
+    fn flops(&self) -> u64 {
+        2 * self.tokens * self.input * self.output
+    }
+
     /// Gradient of the input, reduced to this rank's tokens where they were gathered. Both stay
     /// until backward returns.
     fn input_grads(&self, t: &Tape) -> (Tensor, Option<Tensor>) {
+        t.work(2 * self.flops());
         let whole = grad(t, self.tokens * self.input, "input gradient");
         let reduced = self.gathers.then(|| grad(t, self.local_tokens * self.input, "scattered input gradient"));
         (whole, reduced)
@@ -116,6 +122,7 @@ impl Fused<'_> {
 pub(super) fn norm_linear_of(c: &Rank, x: &Tensor, input: u64, output: u64, params: Fused) -> Tensor {
     c.te_product();
     let shape = Shape::new(c, Mode::Column, input, output);
+    c.tape.work(shape.flops());
     if let Some(recipe) = c.config.fp8 {
         return norm_linear_fp8(c, x, shape, params, recipe);
     }
@@ -195,6 +202,7 @@ fn norm_linear_fp8(c: &Rank, x: &Tensor, shape: Shape, params: Fused, recipe: Fp
 pub(super) fn linear(c: &Rank, x: &Tensor, mode: Mode, sizes: (u64, u64), weight: &Param, keeps: Keeps) -> Tensor {
     c.te_product();
     let shape = Shape::new(c, mode, sizes.0, sizes.1);
+    c.tape.work(shape.flops());
     if let Some(recipe) = c.config.fp8 {
         return linear_fp8(c, x, shape, weight, recipe, keeps);
     }
@@ -290,6 +298,8 @@ pub(super) fn grouped_linear(
         (by_rows, columns.unwrap_or_default())
     });
     c.grouped_product();
+    let flops = 2 * rows * input * output;
+    c.tape.work(flops);
     let out = c.act(rows * output, "expert projection output");
     let saved = match quantized {
         Some((_, columns)) if !keeps_original => columns,
@@ -299,6 +309,7 @@ pub(super) fn grouped_linear(
     let product = WeightProduct::of_all(c, weights);
     c.tape.record(edges, &[&out], saved, move |t, grads, saved| {
         let _grad = fp8.map(|recipe| recipe.both(t, rows * output));
+        t.work(2 * flops);
         let dx = grad(t, rows * input, "expert input gradient");
         let dws = product.grads(t, saved.iter().cloned().chain(grads[0].clone()).collect());
         let again = fp8.filter(|_| keeps_original);

@@ -3,7 +3,7 @@
 use super::config::Config;
 use super::ops::Dummies;
 use replay::line::Line;
-use replay::tape::{BF16, Storage, Tape, Tensor};
+use replay::tape::{BF16, Pace, Storage, Tape, Tensor};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -17,10 +17,10 @@ const GROUPED_STREAMS: usize = 4;
 /// (`aten/src/ATen/cuda/CublasHandlePool.cpp`).
 const CUBLAS_WORKSPACE: u64 = 32 * MIB;
 
-/// Allocations by which the host runs ahead of the device. The driver takes about a thousand launches
-/// before it makes the host wait, and layers launch about three kernels for two allocations; both are
-/// read off traces of launches on an H200. A job whose host is the slower one is less far ahead.
-const HOST_LEAD: u64 = 1024 * 2 / 3;
+/// How fast a launch goes: the host's Python on a virtualised Xeon (steps whose device waits for it,
+/// over their allocations), bf16 products and memory of an H200, and the driver's queue of about a
+/// thousand launches, at three launches for two allocations. It decides when gradients come back.
+const PACE: Pace = Pace { host: 80e-6, flops: 650e12, bytes: 1.3e12, queue: 1024 * 2 / 3 };
 
 /// One rank in motion.
 pub(super) struct Rank {
@@ -50,7 +50,7 @@ impl Rank {
         let kept = RefCell::default();
         let dummies = config.told.gradient_accumulation_fusion.then(Rc::default);
         if config.is_trained() {
-            tape.take_gradients_over_late(HOST_LEAD);
+            tape.take_gradients_over_late(PACE);
         }
         Rc::new(Rank { config, tape, kept, pass: Cell::new(0), is_backward: Cell::new(false), dummies })
     }

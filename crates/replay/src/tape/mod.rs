@@ -6,12 +6,14 @@ mod checkpoint;
 mod deferred;
 mod engine;
 mod graph;
+mod pace;
 mod storage;
 mod tensor;
 
 pub use checkpoint::{WithoutOutput, checkpoint, checkpoint_stopping_early};
 pub use deferred::Deferred;
 pub use engine::{backward, backward_all};
+pub use pace::Pace;
 pub use graph::{Edge, Grads, Node};
 pub use storage::{Holder, Peak, Storage, Tape};
 pub use tensor::Tensor;

@@ -1,6 +1,7 @@
 //! Storages and the book they are entered in: who holds how many bytes, and the peak.
 
 use super::deferred::Queue;
+use super::pace::{Clock, Pace};
 use super::tensor::Tensor;
 use crate::allocator::{Allocator, BlockId, Stream};
 use crate::line::{ByLine, Line, Origin};
@@ -19,9 +20,6 @@ struct State {
     records: Cell<bool>,
     sequence: Cell<u64>,
     queue: Queue,
-    /// Allocations by which the host is ahead of the device where gradients of parameters are taken
-    /// over on a stream of their own.
-    lead: Cell<Option<u64>>,
 }
 
 /// The part of a step that something made at `stand` belongs to, as its place in [`Tape::by_part`]:
@@ -73,6 +71,8 @@ pub struct Holder {
 
 struct Book {
     allocator: Allocator,
+    /// Host and device, where it matters who is ahead.
+    clock: Option<Clock>,
     entries: Vec<Entry>,
     /// Blocks that hold several lines, such as a parameter buffer.
     shared: BTreeMap<BlockId, Vec<(Line, u64)>>,
@@ -91,8 +91,8 @@ pub struct Storage {
     tape: Tape,
     bytes: u64,
     block: Cell<Option<BlockId>>,
-    /// Allocations by which the device lags behind when it is given back.
-    late: Cell<Option<u64>>,
+    /// Whether another stream used it, so that it comes back only when the device is done with it.
+    is_late: Cell<bool>,
     /// Stands in for bytes that were discarded and computed again.
     stand_in: RefCell<Option<Rc<Storage>>>,
 }
@@ -111,7 +111,7 @@ impl Storage {
 
     fn give_back(&self) {
         if let Some(block) = self.block.take() {
-            self.tape.0.book.borrow_mut().free(block, self.late.get());
+            self.tape.0.book.borrow_mut().free(block, self.is_late.get());
         }
     }
 
@@ -140,6 +140,7 @@ impl Tape {
         let peak = Peak { allocated: 0, event: 0, by_line: nothing, origin: Origin::Setup };
         let book = Book {
             allocator: Allocator::new(),
+            clock: None,
             entries: Vec::new(),
             shared: BTreeMap::new(),
             live: nothing,
@@ -156,7 +157,6 @@ impl Tape {
             records: Cell::new(true),
             sequence: Cell::new(0),
             queue: Queue::default(),
-            lead: Cell::new(None),
         }))
     }
 
@@ -180,26 +180,35 @@ impl Tape {
             book.by_part[part] = book.by_part[part].max(allocated);
         }
         drop(book);
-        Rc::new(Storage { tape: self.clone(), bytes, block: Cell::new(block), late: Cell::new(None), stand_in: RefCell::new(None) })
+        Rc::new(Storage { tape: self.clone(), bytes, block: Cell::new(block), is_late: Cell::new(false), stand_in: RefCell::new(None) })
     }
 
     /// From now on gradients of parameters are taken over on another stream than the one that made
-    /// them, and the host is so many allocations ahead of the device: they come back that much later
-    /// (`record_stream` in `torch/csrc/autograd/input_buffer.cpp`).
-    pub fn take_gradients_over_late(&self, lead: u64) {
-        self.0.lead.set(Some(lead));
+    /// them, so that they come back only when the device is done with them (`record_stream` in
+    /// `torch/csrc/autograd/input_buffer.cpp`); `pace` says when that is.
+    pub fn take_gradients_over_late(&self, pace: Pace) {
+        self.0.book.borrow_mut().clock = Some(Clock::new(pace));
     }
 
     /// A parameter takes its gradient over.
     pub(super) fn take_gradient_over(&self, grad: &Tensor) {
-        if let (Some(storage), lead @ Some(_)) = (grad.storage(), self.0.lead.get()) {
-            storage.late.set(lead);
+        if let Some(storage) = grad.storage() {
+            storage.is_late.set(self.0.book.borrow().clock.is_some());
+        }
+    }
+
+    /// The device is given a product of so many floating-point operations.
+    pub fn work(&self, flops: u64) {
+        if let Some(clock) = &mut self.0.book.borrow_mut().clock {
+            clock.work(flops as f64);
         }
     }
 
     /// The host waits for the device.
     pub fn synchronize(&self) {
-        self.0.book.borrow_mut().allocator.synchronize();
+        if let Some(clock) = &mut self.0.book.borrow_mut().clock {
+            clock.synchronize();
+        }
     }
 
     /// Switches whether backward runs, and says how it was.
@@ -285,6 +294,9 @@ impl Tape {
 
 impl Book {
     fn malloc(&mut self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>) -> Option<BlockId> {
+        if let Some(clock) = &mut self.clock {
+            self.allocator.at(clock.allocate(bytes));
+        }
         let block = self.allocator.malloc(bytes)?;
         let size = self.allocator.size(block);
         if block.index() >= self.entries.len() {
@@ -317,7 +329,7 @@ impl Book {
         self.peak = Peak { allocated: self.allocator.allocated(), event: self.events, by_line: self.live, origin };
     }
 
-    fn free(&mut self, block: BlockId, late: Option<u64>) {
+    fn free(&mut self, block: BlockId, is_late: bool) {
         let line = self.entries[block.index()].line;
         if !self.shared.is_empty() {
             for (other, bytes) in self.shared.remove(&block).into_iter().flatten() {
@@ -326,9 +338,9 @@ impl Book {
             }
         }
         self.live[line as usize] -= self.allocator.size(block);
-        match late {
-            Some(allocations) => self.allocator.free_late(block, allocations),
-            None => self.allocator.free(block),
+        match &self.clock {
+            Some(clock) if is_late => self.allocator.free_late(block, clock.done()),
+            _ => self.allocator.free(block),
         }
     }
 
