@@ -1,7 +1,7 @@
 //! Recipe, layout and options as the sizes one rank works with, or by name what is not modelled.
 
 use super::Job;
-use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Microbatches, Routing, Trainer};
+use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, Microbatches, Routing, Trainer};
 use super::schedule;
 use super::supported::{self, Sharding};
 use layout::order::Pipeline;
@@ -15,7 +15,7 @@ use recipe::kinds::moe::ScoreFunction;
 use recipe::kinds::side::SideEmbedding;
 use recipe::kinds::{Activation, Norm};
 use recipe::precision::OptimizerPolicy;
-use recipe::{Mixer, Positions};
+use recipe::{Mixer, Optimizer, Positions, Role};
 use replay::Unmodelled;
 
 /// Sizes of the attention of one rank.
@@ -232,6 +232,12 @@ impl Config {
     /// Whether Megatron's own trainer runs.
     pub fn is_trained(&self) -> bool {
         self.told.trainer == Trainer::Pretrain
+    }
+
+    /// Whether whole tensors are dealt out to data-parallel ranks, weights staying where they are.
+    pub fn deals_tensors(&self) -> bool {
+        let has_muon = [Role::Matrix, Role::Expert].iter().any(|role| self.optimizer.of(*role, true) == Optimizer::Muon);
+        self.sharding == Sharding::Optimizer && self.told.layer_wise == LayerWise::PingPong && has_muon
     }
 
     /// Attention's sizes; a block of attention is only built when there are some.

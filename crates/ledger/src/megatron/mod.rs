@@ -97,6 +97,7 @@ fn run(config: Config, steps: u32, wanted: Option<u64>) -> Replay {
     for step in 0..steps {
         tape.reset_peaks();
         optimizer.zero_grad();
+        optimizer.gather_ahead(&rank);
         schedule::run_step(&rank, &chunks);
         chunks.iter().for_each(Chunk::finish_step);
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));

@@ -15,7 +15,7 @@
 
 use super::params::{Matrix, Param};
 use super::rank::Rank;
-use super::setup::{Key, Placed};
+use super::setup::{Buffers, Key, Placed};
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Storage};
 use std::ops::Range;
@@ -71,6 +71,25 @@ fn pack(mut chunk: Vec<Rc<Param>>, ranks: u64, placed: &mut Vec<Placed>, buckets
     buckets.push(begin..begin + ranks * part);
 }
 
+/// Deals whole tensors out by size, there and back again (`_shard_params_ping_pong`), dense ones and
+/// experts apart; returns this rank's, Muon's before AdamW's, each from small to large.
+pub(super) fn dealt(c: &Rank, buffers: &[Buffers]) -> Vec<Rc<Param>> {
+    let mut own = Vec::new();
+    for is_expert in [false, true] {
+        let of_kind = buffers.iter().filter(|buffers| buffers.key.is_expert == is_expert);
+        let mut params: Vec<_> = of_kind.flat_map(|buffers| buffers.placed.iter().map(|p| p.param.clone())).collect();
+        params.sort_by_key(|param| param.elements);
+        let (ranks, rank) = Key { is_expert, by_tensor: false, quantized: None }.group(c);
+        let loop_of = |index: u64| {
+            let at = index % (2 * ranks);
+            at.min(2 * ranks - 1 - at)
+        };
+        own.extend(params.into_iter().zip(0..).filter(|(_, index)| loop_of(*index) == rank).map(|(param, _)| param));
+    }
+    let (matrices, rest): (Vec<_>, Vec<_>) = own.into_iter().partition(|param| param.muon.is_some());
+    matrices.into_iter().chain(rest).collect()
+}
+
 /// Each shard starts aligned, and all of them end where a bucket may (`_shard_divisor`).
 fn shard_step(ranks: u64) -> u64 {
     let bucket_step = ranks / units::gcd(ranks, 128) * 128;
@@ -104,6 +123,11 @@ impl Muon {
     /// Forgets the gradients of the last step.
     pub fn zero_grad(&mut self) {
         self.gradients.clear();
+    }
+
+    /// Whether it has stepped before.
+    pub fn is_stepped(&self) -> bool {
+        !self.momenta.is_empty()
     }
 
     /// fp32 copies of bf16 gradients.

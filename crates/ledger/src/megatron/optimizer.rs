@@ -1,7 +1,8 @@
 //! AdamW with fp32 main weights (`megatron/core/optimizer/distrib_optimizer.py`,
 //! `transformer_engine/pytorch/optimizers/fused_adam.py`).
 
-use super::muon::Muon;
+use super::muon::{self, Muon};
+use super::options::ParamGather;
 use super::rank::Rank;
 use super::setup::{Buffers, Placed};
 use super::supported::Sharding;
@@ -9,13 +10,22 @@ use replay::line::Line;
 use replay::tape::{BF16, FP32, Storage};
 use std::rc::Rc;
 
+/// A bucket whose weights are gathered tensor by tensor.
+struct Gathered {
+    /// Elements of all its tensors, and of those this rank stepped.
+    all: u64,
+    own: u64,
+}
+
 /// The optimizer of one rank.
+#[derive(Default)]
 pub(super) struct Optimizer {
     /// Elements of each shard this rank steps.
     shards: Vec<u64>,
     /// What steps the matrices this rank owns, when Muon does.
     muon: Option<Muon>,
     clips: bool,
+    gathers: Vec<Gathered>,
     _main: Vec<Rc<Storage>>,
     moments: Vec<Rc<Storage>>,
     /// fp32 copies of bf16 gradients, between a step and the next forward.
@@ -25,6 +35,9 @@ pub(super) struct Optimizer {
 impl Optimizer {
     /// Makes the fp32 main weights: each shard is copied in bf16 first.
     pub fn new(c: &Rank, buffers: &[Buffers]) -> Optimizer {
+        if c.config.deals_tensors() {
+            return Optimizer::of_dealt(c, buffers);
+        }
         let mut shards = Vec::new();
         let mut matrices = Vec::new();
         let mut clips = false;
@@ -42,14 +55,54 @@ impl Optimizer {
                 }
             }
         }
-        let main = shards.iter().map(|elements| {
-            let _copy = state(c, elements * BF16, "weight shard");
-            state(c, elements * FP32, "main weight")
-        });
-        let mut main: Vec<_> = main.collect();
-        main.extend((0..2).map(|_| state(c, FP32, "gradient norm")));
+        let main = main_weights(c, &shards);
         let muon = (!matrices.is_empty()).then(|| Muon::new(c, matrices));
-        Optimizer { shards, muon, clips, _main: main, moments: Vec::new(), gradients: Vec::new() }
+        Optimizer { shards, muon, clips, _main: main, ..Optimizer::default() }
+    }
+
+    /// The same where whole tensors are dealt out (`layer_wise_optimizer.py`): Muon's and then
+    /// AdamW's, each of them from small to large.
+    fn of_dealt(c: &Rank, buffers: &[Buffers]) -> Optimizer {
+        let owned = muon::dealt(c, buffers);
+        let is_owned = |placed: &Placed| owned.iter().any(|param| Rc::ptr_eq(param, &placed.param));
+        let mut gathers = Vec::new();
+        for buffers in buffers {
+            for bucket in 0..buffers.buckets.len() {
+                let held = buffers.placed.iter().filter(|placed| placed.bucket == bucket);
+                let (all, own) = held.fold((0, 0), |(all, own), placed| {
+                    let elements = placed.param.elements;
+                    (all + elements, own + if is_owned(placed) { elements } else { 0 })
+                });
+                gathers.push(Gathered { all, own });
+            }
+        }
+        let matrices: Vec<_> = owned.iter().filter_map(|param| param.muon).collect();
+        let shards: Vec<_> = owned.iter().filter(|param| param.muon.is_none()).map(|param| param.elements).collect();
+        let muon = Some(Muon::new(c, matrices));
+        let main = main_weights(c, &shards);
+        Optimizer { shards, muon, clips: true, gathers, _main: main, ..Optimizer::default() }
+    }
+
+    /// Weights that others stepped are gathered, when they were not behind the step: this rank's
+    /// tensors of a bucket are put together first, and received through the gradients' buffer
+    /// (`param_and_grad_buffer.py` `start_param_sync`). Bytes that lie in buffers need no such copy.
+    pub fn gather_ahead(&self, c: &Rank) {
+        let is_stepped = !self.moments.is_empty() || self.muon.as_ref().is_some_and(Muon::is_stepped);
+        if c.config.told.param_gather == ParamGather::Overlapped && is_stepped {
+            for bucket in &self.gathers {
+                drop(state(c, bucket.own * BF16, "flattened weights"));
+            }
+        }
+    }
+
+    /// The same behind the step, all at once (`allgather_params`).
+    fn gather_behind(&self, c: &Rank) {
+        if c.config.told.param_gather == ParamGather::AtTheStep && !self.gathers.is_empty() {
+            let all: u64 = self.gathers.iter().map(|bucket| bucket.all).sum();
+            let own: u64 = self.gathers.iter().map(|bucket| bucket.own).sum();
+            let _flat = state(c, own * BF16, "flattened weights");
+            let _others = state(c, (all - own) * BF16, "gathered weights");
+        }
     }
 
     /// Forgets the gradients of the last step.
@@ -79,7 +132,18 @@ impl Optimizer {
             let moments = self.shards.iter().flat_map(|elements| [*elements; 2]);
             self.moments = moments.map(|elements| state(c, elements * FP32, "moment")).collect();
         }
+        self.gather_behind(c);
     }
+}
+
+fn main_weights(c: &Rank, shards: &[u64]) -> Vec<Rc<Storage>> {
+    let main = shards.iter().map(|elements| {
+        let _copy = state(c, elements * BF16, "weight shard");
+        state(c, elements * FP32, "main weight")
+    });
+    let mut main: Vec<_> = main.collect();
+    main.extend((0..2).map(|_| state(c, FP32, "gradient norm")));
+    main
 }
 
 fn state(c: &Rank, bytes: u64, name: &'static str) -> Rc<Storage> {

@@ -1,6 +1,7 @@
 //! Parameters of one rank in Megatron's order: the order of `named_parameters`, which decides
 //! where each lies in the gradient buffers.
 
+use super::config::Config;
 use recipe::kinds;
 use recipe::precision::OptimizerPolicy;
 use recipe::{Optimizer, Role};
@@ -102,12 +103,15 @@ pub(super) struct Params {
     pub all: Vec<Rc<Param>>,
     policy: OptimizerPolicy,
     norm: kinds::Norm,
+    /// Whether routers are stepped as other matrices are: Megatron's own rule leaves out embeddings
+    /// and heads alone (`optimizer/emerging_optimizers.py` `_is_nonlinear_or_embedding`).
+    takes_routers: bool,
 }
 
 impl Params {
     /// No parameters yet; the policy says who steps those to come.
-    pub fn new(policy: &OptimizerPolicy, norm: kinds::Norm) -> Params {
-        Params { all: Vec::new(), policy: policy.clone(), norm }
+    pub fn new(c: &Config) -> Params {
+        Params { all: Vec::new(), policy: c.optimizer.clone(), norm: c.norm, takes_routers: c.is_trained() }
     }
 
     fn add(&mut self, param: Param) -> Rc<Param> {
@@ -117,7 +121,8 @@ impl Params {
     }
 
     fn matrix_on(&self, line: Line, role: Role, rows: u64, columns: u64) -> Param {
-        let is_muon = self.policy.of(role, true) == Optimizer::Muon;
+        let stepped_as = if role == Role::Router && self.takes_routers { Role::Matrix } else { role };
+        let is_muon = self.policy.of(stepped_as, true) == Optimizer::Muon;
         let muon = is_muon.then_some(Matrix { rows, columns, parts: None });
         let is_te = matches!(role, Role::Matrix | Role::Expert);
         Param { muon, is_te, rows, ..Param::new(line, rows * columns) }

@@ -99,7 +99,7 @@ fn bucket_size(c: &Rank, chunk: usize) -> u64 {
 /// One set of buffers a chunk and kind. With the distributed optimizer, weights move into the
 /// buffer and their old storages are freed.
 pub(super) fn build_buffers(c: &Rank, chunks: &[Chunk]) -> Vec<Buffers> {
-    let shards = c.config.sharding == Sharding::Optimizer;
+    let shards = c.config.sharding == Sharding::Optimizer && !c.config.deals_tensors();
     let mut all = Vec::new();
     if c.config.is_trained() {
         c.tape.on_stream(Stream::Buffers);
@@ -154,7 +154,7 @@ fn build(c: &Rank, params: &[&Rc<Param>], key: Key, size: u64) -> Buffers {
     let mut held = Vec::new();
     // MXFP8's scales cannot move into a buffer: such weights keep their own storages and are
     // gathered through the gradients' buffer (`reuse_grad_buf_for_mxfp8_param_ag`).
-    let moves = sharding != Sharding::None && key.quantized != Some(Fp8Recipe::Mxfp8);
+    let moves = sharding != Sharding::None && !c.config.deals_tensors() && key.quantized != Some(Fp8Recipe::Mxfp8);
     if moves {
         let bytes = |elements: u64| key.quantized.map_or(elements * BF16, |recipe| recipe.data(elements));
         held.push(c.tape.shared_storage(
@@ -182,7 +182,7 @@ fn shares(params: &[&Rc<Param>], ranks: u64, bytes: impl Fn(u64) -> u64) -> Vec<
 /// part is whole and aligned (`distrib_optimizer.py`).
 fn place(c: &Rank, params: &[&Rc<Param>], key: Key, bucket_size: u64) -> (Vec<Placed>, Vec<Range<u64>>) {
     let ranks = key.group(c).0;
-    let is_padded = c.config.sharding != Sharding::None;
+    let is_padded = c.config.sharding != Sharding::None && !c.config.deals_tensors();
     let pad = |at: u64, step: u64| if is_padded { at.next_multiple_of(step) } else { at };
     let bucket_step = ranks / units::gcd(ranks, 128) * 128;
     let (mut at, mut start) = (0, 0);
