@@ -2,14 +2,14 @@
 //! H200 (`data/truth/emitted_h200.jsonl`): memory after set-up, and peaks step by step.
 
 use layout::{Layout, LayoutRequest, StagePlan, ZeroStage, check};
-use ledger::megatron::{Job, MegatronOptions, Microbatches, explain, replay};
+use ledger::megatron::{Job, MegatronOptions, Microbatches, Segments, StateFormats, explain, replay};
 use recipe::mode::Mode;
 use recipe::precision::OptimizerPolicy;
-use recipe::Recipe;
+use recipe::{Dtype, Recipe};
 use replay::{PhaseKind, Replay};
 use serde_json::Value;
 
-const ROWS: usize = 7;
+const ROWS: usize = 14;
 
 /// A row, and what was launched as we read its flags.
 struct Emitted {
@@ -22,10 +22,13 @@ struct Emitted {
 }
 
 fn rows() -> Vec<Emitted> {
-    let path = format!("{}/../../data/truth/emitted_h200.jsonl", env!("CARGO_MANIFEST_DIR"));
-    let path = std::env::var("EMITTED").unwrap_or(path);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let read = |file: &str| {
+        let path = format!("{}/../../data/truth/{file}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
+    };
+    let text = read("emitted_h200.jsonl") + &read("emitted_options_h200.jsonl");
     let rows: Vec<_> = text.lines().map(|line| Emitted::read(serde_json::from_str(line).unwrap())).collect();
+    assert_eq!(rows.len(), ROWS);
     rows
 }
 
@@ -60,7 +63,23 @@ impl Emitted {
         request.engine = Some(layout::Engine::Megatron);
         let checked = check(&recipe, &request);
         let layout = checked.layout.clone().unwrap_or_else(|| panic!("{flags}: {:?}", checked.findings));
-        let options = MegatronOptions { microbatches: Microbatches::All, gradient_accumulation_fusion: false, ..MegatronOptions::launched(&checked.recipe) };
+        let mut options =
+            MegatronOptions { microbatches: Microbatches::All, ..MegatronOptions::launched(&checked.recipe) };
+        let mut added = row["added"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+        while let Some(word) = added.next() {
+            match word {
+                "--no-gradient-accumulation-fusion" => options.gradient_accumulation_fusion = false,
+                "--moe-permute-fusion" => options.permute_fusion = true,
+                "--use-precision-aware-optimizer" => options.precision_aware = Some(StateFormats::FP32),
+                "--exp-avg-dtype" => formats(&mut options).exp_avg = dtype(added.next().unwrap()),
+                "--exp-avg-sq-dtype" => formats(&mut options).exp_avg_sq = dtype(added.next().unwrap()),
+                "--moe-router-force-load-balancing" => {}
+                _ => panic!("{word}"),
+            }
+        }
+        if row["env"]["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True" {
+            options.segments = Segments::Expandable;
+        }
         let (name, rank) = (row["name"].as_str().unwrap().to_string(), row["rank"].as_u64().unwrap());
         Emitted { name, recipe: checked.recipe, layout, options, rank, row }
     }
@@ -70,6 +89,17 @@ impl Emitted {
         let Emitted { recipe, layout, options, rank, .. } = self;
         let job = Job { recipe, layout, stages: &stages, rank: *rank, options };
         run(&job).unwrap_or_else(|e| panic!("{}: {e}", self.name))
+    }
+}
+
+fn formats(options: &mut MegatronOptions) -> &mut StateFormats {
+    options.precision_aware.get_or_insert(StateFormats::FP32)
+}
+
+fn dtype(word: &str) -> Dtype {
+    match word {
+        "bf16" => Dtype::Bf16,
+        _ => panic!("{word}"),
     }
 }
 

@@ -6,14 +6,16 @@ use std::collections::VecDeque;
 /// How fast a host and its device go.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// Seconds the host needs from one allocation to the next.
+    /// Seconds the host needs from one launch to the next.
     pub host: f64,
+    /// Launches for each allocation in forward, and in backward.
+    pub launches: [f64; 2],
     /// Floating-point operations a second of the device's products.
     pub flops: f64,
     /// Bytes a second its other kernels make.
     pub bytes: f64,
-    /// Allocations the host may be ahead, before the driver makes it wait.
-    pub queue: usize,
+    /// Launches the host may be ahead, before the driver makes it wait.
+    pub queue: f64,
 }
 
 /// Two clocks, in seconds since the replay began.
@@ -22,8 +24,10 @@ pub(super) struct Clock {
     pace: Pace,
     host: f64,
     device: f64,
-    /// When the device is done with each of the last allocations' kernels.
-    queued: VecDeque<f64>,
+    /// When the device is done with each of the last allocations' kernels, and how many they are.
+    queued: VecDeque<(f64, f64)>,
+    /// Launches in the queue.
+    waiting: f64,
 }
 
 /// Ticks of a clock a second.
@@ -31,18 +35,21 @@ const TICKS: f64 = 1e9;
 
 impl Clock {
     pub fn new(pace: Pace) -> Clock {
-        Clock { pace, host: 0.0, device: 0.0, queued: VecDeque::new() }
+        Clock { pace, host: 0.0, device: 0.0, queued: VecDeque::new(), waiting: 0.0 }
     }
 
-    /// A tensor is allocated and the kernel that fills it is started; returns the host's time.
-    pub fn allocate(&mut self, bytes: u64) -> u64 {
-        self.host += self.pace.host;
-        if self.queued.len() >= self.pace.queue {
-            let oldest = self.queued.pop_front().unwrap_or(0.0);
-            self.host = self.host.max(oldest);
+    /// A tensor is allocated and the kernels that fill it are started; returns the host's time.
+    pub fn allocate(&mut self, bytes: u64, is_backward: bool) -> u64 {
+        let launches = self.pace.launches[usize::from(is_backward)];
+        self.host += launches * self.pace.host;
+        self.waiting += launches;
+        while let Some(&(done, launches)) = self.queued.front().filter(|_| self.waiting > self.pace.queue) {
+            self.host = self.host.max(done);
+            self.waiting -= launches;
+            self.queued.pop_front();
         }
         self.device = self.device.max(self.host) + bytes as f64 / self.pace.bytes;
-        self.queued.push_back(self.device);
+        self.queued.push_back((self.device, launches));
         (self.host * TICKS) as u64
     }
 
@@ -60,6 +67,7 @@ impl Clock {
     pub fn synchronize(&mut self) {
         self.host = self.host.max(self.device);
         self.queued.clear();
+        self.waiting = 0.0;
     }
 }
 
@@ -67,13 +75,13 @@ impl Clock {
 mod tests {
     use super::*;
 
-    const PACE: Pace = Pace { host: 1e-6, flops: 1e12, bytes: 1e12, queue: 4 };
+    const PACE: Pace = Pace { host: 1e-6, launches: [1.0, 2.0], flops: 1e12, bytes: 1e12, queue: 4.0 };
 
     #[test]
     fn a_slow_host_is_never_ahead() {
         let mut clock = Clock::new(PACE);
         for _ in 0..10 {
-            let now = clock.allocate(1000);
+            let now = clock.allocate(1000, false);
             assert!(clock.done() <= now + 1);
         }
     }
@@ -82,11 +90,11 @@ mod tests {
     fn a_fast_host_is_ahead_by_the_queue_at_most() {
         let mut clock = Clock::new(PACE);
         for _ in 0..100 {
-            let now = clock.allocate(10_000_000);
+            let now = clock.allocate(10_000_000, false);
             assert!(clock.done() <= now + 50_000);
         }
-        assert!(clock.done() > clock.allocate(0) + 20_000);
+        assert!(clock.done() > clock.allocate(0, false) + 20_000);
         clock.synchronize();
-        assert!(clock.allocate(0) >= clock.done() - 1000);
+        assert!(clock.allocate(0, false) >= clock.done() - 1000);
     }
 }

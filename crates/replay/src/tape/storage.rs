@@ -174,7 +174,7 @@ impl Tape {
 
     fn make(&self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>) -> Rc<Storage> {
         let mut book = self.0.book.borrow_mut();
-        let block = book.malloc(bytes, entry, shares);
+        let block = book.malloc(bytes, entry, shares, self.0.runs_backward.get());
         let allocated = book.allocator.allocated();
         if let Some(part) = part(entry.origin, self.0.runs_backward.get()) {
             book.by_part[part] = book.by_part[part].max(allocated);
@@ -293,9 +293,15 @@ impl Tape {
 }
 
 impl Book {
-    fn malloc(&mut self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>) -> Option<BlockId> {
+    fn malloc(
+        &mut self,
+        bytes: u64,
+        entry: Entry,
+        shares: Vec<(Line, u64)>,
+        is_backward: bool,
+    ) -> Option<BlockId> {
         if let Some(clock) = &mut self.clock {
-            self.allocator.at(clock.allocate(bytes));
+            self.allocator.at(clock.allocate(bytes, is_backward));
         }
         let block = self.allocator.malloc(bytes)?;
         let size = self.allocator.size(block);
