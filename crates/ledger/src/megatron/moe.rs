@@ -88,7 +88,8 @@ fn all_to_all(c: &Rc<Rank>, params: &MoeParams, x: &Tensor, routed: Routed, shar
     // Zeros, and a scatter that keeps its index.
     let whole = c.scratch(x.elements(), BF16, "unpermuted tokens");
     makes(c, &out, &whole, vec![order], permuted.count * c.config.expert_hidden(), BF16);
-    drop(out);
+    // The layer's forward holds it until the shared expert's output is added.
+    let _out = c.config.is_trained().then_some(out);
     with_shared(c, params, whole, shared)
 }
 
@@ -184,12 +185,17 @@ fn experts(c: &Rc<Rank>, params: &MoeParams, rows: &Rows) -> Tensor {
     let (config, width) = (&c.config, rows.probs.width());
     let count = rows.count * config.etp;
     let mut out = sorted_experts(c, params, rows, count);
+    // The caller of `combine_preprocess` holds what it handed over until that returns. Rows of
+    // Megatron-Core by itself were settled without.
+    let _handed_over = config.is_trained().then(|| out.clone());
     if config.moe().local_experts > 1 {
         let unsorted = c.scratch(count * config.expert_hidden(), BF16, "unsorted outputs");
         makes(c, &out, &unsorted, Vec::new(), count * config.expert_hidden(), BF16);
         out = unsorted;
     }
     if config.etp > 1 {
+        // One statement casts, reduces and casts back: what it began with stays until its end.
+        let _before = config.is_trained().then(|| out.clone());
         out = reduce_scattered(c, out, (count, rows.count), width);
     }
     out

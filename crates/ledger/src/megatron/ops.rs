@@ -4,7 +4,7 @@ use crate::grads::MULTIPROCESSORS;
 pub(super) use crate::grads::{grad, grad_of, weight_grad};
 
 use super::params::{Norm, Param};
-use super::rank::Rank;
+use super::rank::{Rank, Tuned};
 use recipe::kinds::Activation;
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Tape, Tensor};
@@ -79,6 +79,7 @@ pub(super) fn passes(c: &Rank, inputs: &[&Tensor], out: &Tensor) {
 /// nothing.
 pub(super) fn add(c: &Rank, x: &Tensor, residual: &Tensor) -> Tensor {
     let out = c.act_of(x.elements(), x.width(), "residual stream");
+    c.tunes(Tuned::Residual);
     passes(c, &[x, residual], &out);
     out
 }
@@ -86,6 +87,7 @@ pub(super) fn add(c: &Rank, x: &Tensor, residual: &Tensor) -> Tensor {
 /// The same where a projection left its bias to be added here.
 pub(super) fn add_with_bias(c: &Rank, x: &Tensor, residual: &Tensor, bias: &Param) -> Tensor {
     let out = c.act_of(x.elements(), x.width(), "residual stream");
+    c.tunes(Tuned::Residual);
     let (edges, elements) = (vec![x.edge(), residual.edge(), bias.edge()], bias.elements);
     c.tape.record(edges, &[&out], Vec::new(), move |t, grads, _| {
         vec![grads[0].clone(), grads[0].clone(), Some(weight_grad(t, elements))]
@@ -142,6 +144,7 @@ pub(super) fn norm(c: &Rank, x: &Tensor, width: u64, norm: &Norm) -> Tensor {
 /// (`megatron/core/fusions/fused_bias_swiglu.py`, `fused_bias_geglu.py`, `fused_bias_gelu.py`).
 fn in_one_kernel(c: &Rank, x: &Tensor, elements: u64, input: u64) -> Tensor {
     let out = c.act(elements, "activation output");
+    c.tunes(Tuned::Activation);
     makes(c, x, &out, vec![x.clone()], input, BF16);
     out
 }
@@ -176,6 +179,8 @@ pub(super) fn activate(c: &Rank, x: &Tensor, elements: u64, activation: Activati
     match activation {
         Activation::SwiGlu | Activation::GeGlu => in_one_kernel(c, x, elements, 2 * elements),
         Activation::Gelu | Activation::Silu => in_one_kernel(c, x, elements, elements),
+        // `megatron/core/activations.py` compiles it, which rows of Megatron-Core by itself do without.
+        Activation::Relu2 if c.config.is_trained() => in_one_kernel(c, x, elements, elements),
         Activation::Relu2 => relu2(c, x, elements),
     }
 }

@@ -5,6 +5,7 @@ use super::ops::Dummies;
 use replay::line::Line;
 use replay::tape::{BF16, Pace, Storage, Tape, Tensor};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 const MIB: u64 = 1 << 20;
@@ -43,6 +44,30 @@ struct Kept {
     cublas_forward: Option<Rc<Storage>>,
     cublas_backward: Option<Rc<Storage>>,
     gathered: Option<Rc<Storage>>,
+    /// Kernels that were tuned.
+    tuned: BTreeSet<Tuned>,
+}
+
+/// Kernels that are timed when they are first used, after a buffer that empties the cache was written.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Tuned {
+    /// Adding the residual.
+    Residual,
+    /// An activation between projections.
+    Activation,
+    /// The scan's kernels.
+    Scan,
+}
+
+impl Tuned {
+    /// torch's compiler writes as much as the cache holds (`torch/_inductor/runtime/benchmarking.py`),
+    /// Triton's autotuner 256 MiB (`triton/backends/nvidia/driver.py`).
+    fn buffer(self) -> u64 {
+        match self {
+            Tuned::Residual | Tuned::Activation => 60 * MIB,
+            Tuned::Scan => 256 * MIB,
+        }
+    }
 }
 
 impl Rank {
@@ -90,6 +115,13 @@ impl Rank {
         let kept = &mut *self.kept.borrow_mut();
         while kept.grouped.len() < GROUPED_STREAMS {
             kept.grouped.push(self.workspace(TE_WORKSPACE, "te grouped gemm workspace"));
+        }
+    }
+
+    /// A kernel runs that is tuned at first.
+    pub fn tunes(&self, kernel: Tuned) {
+        if self.config.is_trained() && self.kept.borrow_mut().tuned.insert(kernel) {
+            drop(self.workspace(kernel.buffer(), "tuning buffer"));
         }
     }
 
