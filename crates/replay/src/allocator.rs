@@ -6,7 +6,11 @@
 //! block that fits is taken, the lowest address among equals; it is split when what is left is
 //! worth keeping, and otherwise counts whole. Freed neighbours of one segment join again.
 //!
-//! It does not return segments to the device, expand them, or know what a block holds.
+//! With expandable segments there is one a stream and pool: it is mapped page by page (2 MiB, or
+//! 20 MiB of the large pool) as blocks need it, and every remainder is split off. The free block at
+//! its end, which could grow, is taken last.
+//!
+//! It does not return memory to the device, or know what a block holds.
 
 use std::collections::VecDeque;
 
@@ -98,9 +102,12 @@ impl Pool {
         self.0.remove(at);
     }
 
-    /// Takes out the smallest block of at least so many bytes.
-    fn take(&mut self, size: u64) -> Option<BlockId> {
+    /// Takes out the smallest block of at least so many bytes; the one that could grow only if there is
+    /// no other.
+    fn take(&mut self, size: u64, growing: Option<BlockId>) -> Option<BlockId> {
         let at = self.at(size, 0);
+        let could_grow = self.0.get(at).is_some_and(|entry| Some(entry.2) == growing);
+        let at = if could_grow && at + 1 < self.0.len() { at + 1 } else { at };
         (at < self.0.len()).then(|| self.0.remove(at).2)
     }
 }
@@ -114,6 +121,9 @@ pub struct Allocator {
     /// Free blocks by stream and size class.
     pools: [Pool; 2 * STREAMS],
     stream: Stream,
+    segments: Segments,
+    /// The last block of each pool's expandable segment.
+    last: [Option<BlockId>; 2 * STREAMS],
     next_address: u64,
     allocated: u64,
     reserved: u64,
@@ -136,11 +146,18 @@ impl Default for Allocator {
 impl Allocator {
     /// An allocator that has asked the device for nothing yet.
     pub fn new() -> Allocator {
+        Allocator::with(Segments::Fixed)
+    }
+
+    /// The same with segments of this kind.
+    pub fn with(segments: Segments) -> Allocator {
         Allocator {
             blocks: Vec::new(),
             spare: Vec::new(),
             pools: Default::default(),
             stream: Stream::Main,
+            segments,
+            last: [None; 2 * STREAMS],
             next_address: 1 << 40,
             allocated: 0,
             reserved: 0,
@@ -211,7 +228,8 @@ impl Allocator {
         let pool = self.stream as usize * 2 + usize::from(is_small);
         let id = self.take_free(pool, size).unwrap_or_else(|| self.grow(pool, size, is_small));
         let rest = self.blocks[id.index()].size - size;
-        if if is_small { rest >= ROUND } else { rest > SMALL } {
+        let splits_all = is_small || self.segments == Segments::Expandable;
+        if if splits_all { rest >= ROUND } else { rest > SMALL } {
             self.split(id, size);
         }
         let block = &mut self.blocks[id.index()];
@@ -221,7 +239,8 @@ impl Allocator {
     }
 
     fn take_free(&mut self, pool: usize, size: u64) -> Option<BlockId> {
-        let id = self.pools[pool].take(size)?;
+        let growing = if self.segments == Segments::Expandable { self.last[pool] } else { None };
+        let id = self.pools[pool].take(size, growing)?;
         let block = &self.blocks[id.index()];
         if block.is_split() {
             self.inactive_split -= block.size;
@@ -230,6 +249,9 @@ impl Allocator {
     }
 
     fn grow(&mut self, pool: usize, size: u64, is_small: bool) -> BlockId {
+        if self.segments == Segments::Expandable {
+            return self.expand(pool, size, is_small);
+        }
         let segment = match size {
             _ if is_small => SMALL_SEGMENT,
             _ if size < SHARED => SHARED_SEGMENT,
@@ -240,6 +262,39 @@ impl Allocator {
         self.reserved += segment;
         self.reserved_peak = self.reserved_peak.max(self.reserved);
         self.insert(Block { address, size: segment, before: None, after: None, pool, is_free: true, is_late: false })
+    }
+
+    /// Maps pages behind the last block (`try_allocate_expandable_block`), and joins them with it when
+    /// it is free.
+    fn expand(&mut self, pool: usize, size: u64, is_small: bool) -> BlockId {
+        let page = if is_small { SMALL_SEGMENT } else { SHARED_SEGMENT };
+        let last = self.last[pool];
+        let free = last.filter(|id| self.blocks[id.index()].is_free);
+        let held = free.map_or(0, |id| self.blocks[id.index()].size);
+        let mapped = (size - held).div_ceil(page) * page;
+        self.reserved += mapped;
+        self.reserved_peak = self.reserved_peak.max(self.reserved);
+        if let Some(id) = free {
+            let block = &self.blocks[id.index()];
+            let (size, address, is_split) = (block.size, block.address, block.is_split());
+            self.pools[pool].remove(size, address);
+            if is_split {
+                self.inactive_split -= size;
+            }
+            self.blocks[id.index()].size += mapped;
+            return id;
+        }
+        let address = match last {
+            Some(id) => self.blocks[id.index()].address + self.blocks[id.index()].size,
+            None => (pool as u64 + 1) << 50,
+        };
+        let block = Block { address, size: mapped, before: last, after: None, pool, is_free: true, is_late: false };
+        let id = self.insert(block);
+        if let Some(last) = last {
+            self.blocks[last.index()].after = Some(id);
+        }
+        self.last[pool] = Some(id);
+        id
     }
 
     fn insert(&mut self, block: Block) -> BlockId {
@@ -269,8 +324,9 @@ impl Allocator {
         };
         let entry = (rest.size, rest.address);
         let rest = self.insert(rest);
-        if let Some(after) = whole.after {
-            self.blocks[after.index()].before = Some(rest);
+        match whole.after {
+            Some(after) => self.blocks[after.index()].before = Some(rest),
+            None => self.last[whole.pool] = Some(rest),
         }
         let taken = &mut self.blocks[id.index()];
         taken.after = Some(rest);
@@ -342,8 +398,10 @@ impl Allocator {
         let block = &mut self.blocks[first.index()];
         block.size += size;
         block.after = after;
-        if let Some(after) = after {
-            self.blocks[after.index()].before = Some(first);
+        let pool = block.pool;
+        match after {
+            Some(after) => self.blocks[after.index()].before = Some(first),
+            None => self.last[pool] = Some(first),
         }
         self.blocks[second.index()].is_free = true;
         self.spare.push(second);
@@ -424,6 +482,36 @@ mod tests {
         take(&mut a, 30 * MIB);
         assert_eq!((a.allocated(), a.reserved()), (60 * MIB, 60 * MIB));
         a.free(second);
+    }
+
+    #[test]
+    fn an_expandable_segment_grows_by_pages() {
+        let mut a = Allocator::with(Segments::Expandable);
+        take(&mut a, 512);
+        assert_eq!(a.reserved(), 2 * MIB);
+        let first = take(&mut a, 30 * MIB);
+        assert_eq!(a.reserved(), 42 * MIB);
+        // Ten of the forty are left, so that twenty more pages are enough for thirty.
+        take(&mut a, 30 * MIB);
+        assert_eq!((a.allocated(), a.reserved()), (60 * MIB + 512, 62 * MIB));
+        a.free(first);
+        // A hole is taken before the end, whatever is left of it is split off.
+        take(&mut a, 29 * MIB);
+        take(&mut a, MIB + 512);
+        assert_eq!((a.allocated(), a.reserved()), (60 * MIB + 1024, 82 * MIB));
+    }
+
+    #[test]
+    fn the_end_of_an_expandable_segment_is_taken_last() {
+        let mut a = Allocator::with(Segments::Expandable);
+        let (hole, _held) = (take(&mut a, 20 * MIB), take(&mut a, 8 * MIB));
+        a.free(hole);
+        // The end has twelve mebibytes and would fit best, but the hole cannot grow.
+        take(&mut a, 12 * MIB);
+        take(&mut a, 12 * MIB);
+        assert_eq!(a.reserved(), 40 * MIB);
+        take(&mut a, 8 * MIB);
+        assert_eq!(a.reserved(), 40 * MIB);
     }
 
     #[test]

@@ -171,6 +171,7 @@ impl Config {
     pub fn new(job: &Job) -> Result<Config, Unmodelled> {
         let Job { recipe, layout, options, .. } = *job;
         supported::features(recipe)?;
+        supported::options(recipe, layout, options)?;
         let mesh = Mesh::new(layout, Order::Megatron, recipe.uses(Mixer::Moe))
             .map_err(|finding| Unmodelled::new("this mesh", finding.message))?;
         let at = mesh.coordinates(job.rank);

@@ -84,7 +84,8 @@ pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
 }
 
 fn run(config: Config, steps: u32, wanted: Option<u64>) -> Replay {
-    let rank = Rank::new(config, Tape::new(wanted));
+    let segments = config.told.segments;
+    let rank = Rank::new(config, Tape::with(wanted, segments));
     let tape = rank.tape.clone();
     let mut phases = vec![Phase::read(&tape, PhaseKind::Context)];
     let chunks = Chunk::all(&rank.config);

@@ -2,12 +2,13 @@
 //! `transformer_engine/pytorch/optimizers/fused_adam.py`).
 
 use super::muon::{self, Muon};
-use super::options::ParamGather;
+use super::options::{ParamGather, StateFormats};
 use super::rank::Rank;
 use super::setup::{Buffers, Placed};
 use super::supported::Sharding;
+use recipe::Dtype;
 use replay::line::Line;
-use replay::tape::{BF16, FP32, Storage};
+use replay::tape::{BF16, BYTE, FP32, Storage};
 use std::rc::Rc;
 
 /// A bucket whose weights are gathered tensor by tensor.
@@ -114,7 +115,8 @@ impl Optimizer {
     /// The norm of the gradients is read on the host, which waits for the device.
     pub fn step(&mut self, c: &Rank) {
         c.tape.synchronize();
-        if c.config.grad_width == BF16 {
+        let formats = c.config.told.precision_aware;
+        if c.config.grad_width == BF16 && formats.is_none() {
             let copies = self.shards.iter().map(|elements| state(c, elements * FP32, "fp32 gradient"));
             self.gradients = copies.collect();
         }
@@ -129,15 +131,65 @@ impl Optimizer {
         }
         self.muon.iter_mut().for_each(|muon| muon.step(c));
         if self.moments.is_empty() {
-            let moments = self.shards.iter().flat_map(|elements| [*elements; 2]);
-            self.moments = moments.map(|elements| state(c, elements * FP32, "moment")).collect();
+            self.moments = match formats {
+                Some(formats) => self.shards.iter().flat_map(|elements| narrow_state(c, *elements, formats)).collect(),
+                None => self.shards.iter().flat_map(|elements| [*elements; 2]).map(|n| moment(c, n * FP32)).collect(),
+            };
         }
+        // What the kernel cannot read as it is becomes fp32 for the step, every shard at once.
+        let widened = formats.map_or(0, |formats| widened_states(formats));
+        let _wide: Vec<_> = (0..widened)
+            .flat_map(|_| self.shards.iter().map(|elements| state(c, elements * FP32, "state in fp32")))
+            .collect();
         self.gather_behind(c);
     }
 }
 
+fn moment(c: &Rank, bytes: u64) -> Rc<Storage> {
+    state(c, bytes, "moment")
+}
+
+/// State of one shard under a precision-aware optimizer (`fused_adam.py` `initialize_state`): both
+/// moments, then the main weight, of which fp32 keeps only what bf16 lacks (`store_param_remainders`).
+/// What is not fp32 has a scale.
+fn narrow_state(c: &Rank, elements: u64, formats: StateFormats) -> Vec<Rc<Storage>> {
+    let mut made = Vec::new();
+    for format in [formats.exp_avg, formats.exp_avg_sq] {
+        made.push(moment(c, elements * width(format)));
+        if width(format) == BYTE {
+            // Zeros that are quantized: themselves, and in fp32.
+            drop((moment(c, elements), moment(c, elements * FP32)));
+        }
+        made.extend((format != Dtype::Fp32).then(|| moment(c, FP32)));
+    }
+    made.push(state(c, elements * BF16, "main weight"));
+    if formats.main_weights != Dtype::Fp32 {
+        made.push(moment(c, FP32));
+        drop((state(c, elements * BF16, "weight shard"), state(c, elements * FP32, "main weight")));
+    }
+    made
+}
+
+/// States that are made fp32 for a step: fp16 and fp8 ones, and bf16 moments unless both are
+/// (`fuse_unscale`).
+fn widened_states(formats: StateFormats) -> usize {
+    let moments = [formats.exp_avg, formats.exp_avg_sq];
+    let narrow = if moments == [Dtype::Bf16; 2] { 0 } else { moments.iter().filter(|m| **m != Dtype::Fp32).count() };
+    narrow + usize::from(formats.main_weights != Dtype::Fp32)
+}
+
+fn width(format: Dtype) -> u64 {
+    match format {
+        Dtype::Fp32 => FP32,
+        Dtype::Bf16 | Dtype::Fp16 => BF16,
+        _ => BYTE,
+    }
+}
+
 fn main_weights(c: &Rank, shards: &[u64]) -> Vec<Rc<Storage>> {
-    let main = shards.iter().map(|elements| {
+    // A precision-aware optimizer makes them at its first step.
+    let made = shards.iter().filter(|_| c.config.told.precision_aware.is_none());
+    let main = made.map(|elements| {
         let _copy = state(c, elements * BF16, "weight shard");
         state(c, elements * FP32, "main weight")
     });

@@ -3,7 +3,7 @@
 use super::deferred::Queue;
 use super::pace::{Clock, Pace};
 use super::tensor::Tensor;
-use crate::allocator::{Allocator, BlockId, Stream};
+use crate::allocator::{Allocator, BlockId, Segments, Stream};
 use crate::line::{ByLine, Line, Origin};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -136,10 +136,15 @@ impl Default for Tape {
 impl Tape {
     /// A tape on an empty device; holders are collected at the wanted event.
     pub fn new(wanted: Option<u64>) -> Tape {
+        Tape::with(wanted, Segments::Fixed)
+    }
+
+    /// The same on segments of this kind.
+    pub fn with(wanted: Option<u64>, segments: Segments) -> Tape {
         let nothing = ByLine::default();
         let peak = Peak { allocated: 0, event: 0, by_line: nothing, origin: Origin::Setup };
         let book = Book {
-            allocator: Allocator::new(),
+            allocator: Allocator::with(segments),
             clock: None,
             entries: Vec::new(),
             shared: BTreeMap::new(),
