@@ -1,7 +1,7 @@
 //! What of a recipe and a layout is replayed, as sizes, or by name what is not and why.
 
 use super::config::{AttentionSizes, ChunkLayers, Feed, Indexer, MoeSizes, Recomputed, Suffix};
-use super::{AttentionBackend, Fp8Recipe, Job, MegatronOptions};
+use super::{AttentionBackend, Dispatcher, Fp8Recipe, Job, MegatronOptions};
 use layout::order::Pipeline;
 use layout::request::RecomputeModule;
 use layout::{Layout, Recompute, Schedule, ZeroStage};
@@ -142,6 +142,12 @@ pub(super) fn options(recipe: &Recipe, layout: &Layout, options: &MegatronOption
             let why = "Transformer Engine keeps main weights in fp32 or fp16";
             return refuse(format!("{} main weights", formats.main_weights.name()), why);
         }
+    }
+    if options.permute_fusion && (options.dispatcher != Dispatcher::AllToAll || options.capacity_factor.is_some()) {
+        return refuse("fused permutation", "it is replayed for dropless all-to-all dispatch only");
+    }
+    if options.rope_fusion && recipe.is_latent() {
+        return refuse("fused rotation of latent attention", "Megatron has it for yarn only, which is not replayed");
     }
     match options.attention {
         AttentionBackend::Fused => Ok(()),
