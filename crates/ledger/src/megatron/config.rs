@@ -237,7 +237,8 @@ impl Config {
 
     /// Whether whole tensors are dealt out to data-parallel ranks, weights staying where they are.
     pub fn deals_tensors(&self) -> bool {
-        let has_muon = [Role::Matrix, Role::Expert].iter().any(|role| self.optimizer.of(*role, true) == Optimizer::Muon);
+        let has_muon =
+            [Role::Matrix, Role::Expert].iter().any(|role| self.optimizer.of(*role, true) == Optimizer::Muon);
         self.sharding == Sharding::Optimizer && self.told.layer_wise == LayerWise::PingPong && has_muon
     }
 

@@ -137,7 +137,7 @@ impl Optimizer {
             };
         }
         // What the kernel cannot read as it is becomes fp32 for the step, every shard at once.
-        let widened = formats.map_or(0, |formats| widened_states(formats));
+        let widened = formats.map_or(0, widened_states);
         let _wide: Vec<_> = (0..widened)
             .flat_map(|_| self.shards.iter().map(|elements| state(c, elements * FP32, "state in fp32")))
             .collect();

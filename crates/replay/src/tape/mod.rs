@@ -13,8 +13,8 @@ mod tensor;
 pub use checkpoint::{WithoutOutput, checkpoint, checkpoint_stopping_early};
 pub use deferred::Deferred;
 pub use engine::{backward, backward_all};
-pub use pace::Pace;
 pub use graph::{Edge, Grads, Node};
+pub use pace::Pace;
 pub use storage::{Holder, Peak, Storage, Tape};
 pub use tensor::Tensor;
 

@@ -185,7 +185,13 @@ impl Tape {
             book.by_part[part] = book.by_part[part].max(allocated);
         }
         drop(book);
-        Rc::new(Storage { tape: self.clone(), bytes, block: Cell::new(block), is_late: Cell::new(false), stand_in: RefCell::new(None) })
+        Rc::new(Storage {
+            tape: self.clone(),
+            bytes,
+            block: Cell::new(block),
+            is_late: Cell::new(false),
+            stand_in: RefCell::new(None),
+        })
     }
 
     /// From now on gradients of parameters are taken over on another stream than the one that made
@@ -298,13 +304,7 @@ impl Tape {
 }
 
 impl Book {
-    fn malloc(
-        &mut self,
-        bytes: u64,
-        entry: Entry,
-        shares: Vec<(Line, u64)>,
-        is_backward: bool,
-    ) -> Option<BlockId> {
+    fn malloc(&mut self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>, is_backward: bool) -> Option<BlockId> {
         if let Some(clock) = &mut self.clock {
             self.allocator.at(clock.allocate(bytes, is_backward));
         }
