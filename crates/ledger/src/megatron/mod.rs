@@ -5,13 +5,17 @@
 //! The code is written like Megatron's, *including which Python locals keep tensors alive until
 //! a function returns*: where a `drop` or a late binding looks odd, that is why.
 //!
-//! Measured rows show dense, expert, latent and Mamba-2 layers under AdamW, 1F1B and interleaved.
-//! The rest is from source alone, and each file says so: Muon, LayerNorm and biases, prediction
-//! suffix, sparse indexer, side tables, custom mixers, Megatron-FSDP, split backward. Schedules that
-//! split backward are not Megatron's at all, and have an order of their own.
+//! Measured rows show dense, expert, latent and Mamba-2 layers under AdamW, 1F1B and interleaved, by
+//! themselves; launches show the trainer, fusions, overlaps, Muon, LayerNorm and biases. The rest is
+//! from source alone, and each file says so: prediction suffix, sparse indexer, side tables, custom
+//! mixers, Megatron-FSDP, split backward. Schedules that split backward are not Megatron's at all, and
+//! have an order of their own.
 //!
-//! Not replayed: what lies outside the caching allocator (context, NCCL, cuDNN plans), Triton's
-//! autotuning buffers, checkpoint saving, and whatever [`Unmodelled`] names.
+//! [`Trainer::Core`] is how the first rows were taken, [`Trainer::Pretrain`] what a launch runs. Where
+//! source and traces of launches say more than those rows were settled with, only the second has it.
+//!
+//! Not replayed: what lies outside the caching allocator (context, NCCL, cuDNN plans), checkpoint
+//! saving, and whatever [`Unmodelled`] names.
 
 mod attention;
 mod blocks;

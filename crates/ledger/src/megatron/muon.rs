@@ -1,15 +1,17 @@
 //! Muon beside AdamW (`megatron/core/optimizer/layer_wise_optimizer.py`, `emerging_optimizers.py`;
 //! `emerging_optimizers/orthogonalized_optimizers` for the step itself).
 //!
-//! Newton–Schulz needs whole matrices, so data-parallel ranks share out *tensors*, not bytes: the
-//! buffers of matrices are cut into one shard a rank, the largest tensor going to the least loaded
+//! Newton–Schulz needs whole matrices, so data-parallel ranks share out *tensors*, not bytes. A launch
+//! deals all of them out by size ([`dealt`]), which traces show, the step's operations among them.
+//!
+//! With a layout (from source alone) the buffers of matrices are cut into one shard a rank, the largest tensor going to the least loaded
 //! shard, and every shard is padded to the largest. What is replayed is the asked-for rank's own
 //! assignment; ranks of one stage may therefore differ by a tensor. Parameter and gradient buffers
 //! stay whole on every rank, padding included. All other tensors have buffers of their own, whose
 //! bytes the distributed optimizer shares out.
 //!
-//! Which tensors are Muon's is the recipe's word; Megatron's own rule takes every two-dimensional
-//! tensor that is no embedding and no head, routers too. The defaults of `OptimizerConfig` apply:
+//! Which tensors are Muon's is the recipe's word; Megatron's own rule, which a launch has, takes every
+//! two-dimensional tensor that is no embedding and no head, routers too. The defaults of `OptimizerConfig` apply:
 //! no Nesterov, five steps in bf16, each tensor-parallel part by itself, queries, keys and values
 //! apart.
 
@@ -149,11 +151,13 @@ impl Muon {
             let momenta = self.matrices.iter().map(|matrix| state(c, matrix.elements(), FP32, "momentum"));
             self.momenta = momenta.collect();
         }
+        // The last update is a local of the step until the next one takes its place.
+        let mut _update = None;
         for matrix in &self.matrices {
-            match matrix.parts {
-                Some(parts) => drop(orthogonalize_apart(c, parts, matrix.columns)),
-                None => drop(orthogonalize(c, matrix.rows, matrix.columns)),
-            }
+            _update = Some(match matrix.parts {
+                Some(parts) => orthogonalize_apart(c, parts, matrix.columns),
+                None => orthogonalize(c, matrix.rows, matrix.columns),
+            });
         }
     }
 }

@@ -91,10 +91,12 @@ pub enum Trainer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerWise {
     /// `LayerWiseDistributedOptimizer.compute_full_param_layout`: weights move into buffers that are
-    /// cut at tensors, and AdamW's part is shared out by bytes. The default of 0.19.2's source.
+    /// cut at tensors, and AdamW's part is shared out by bytes. What `training.py`
+    /// `wrap_model_chunks_with_ddp` hands over.
     Layout,
-    /// `_shard_params_ping_pong` (`--no-use-layer-wise-param-layout`): weights stay where they are,
-    /// and whole tensors, AdamW's too, are dealt out by size.
+    /// `_shard_params_ping_pong`: weights stay where they are, and whole tensors, AdamW's too, are dealt
+    /// out by size. What a launch has: the programs of 0.19 wrap their models in
+    /// `training/models/dist_utils.py`, which hands no layout over unless AdamW steps all.
     PingPong,
 }
 
