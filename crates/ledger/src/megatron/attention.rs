@@ -151,7 +151,7 @@ pub(super) fn backward_workspace(tokens: u64, heads: Heads) -> u64 {
 /// Where queries share keys, cuDNN makes the gradients of keys and values for every query head first,
 /// in the same workspace (`dK_fullhead` and `dV_fullhead` there). Traces of launches show it; rows of
 /// Megatron-Core by itself were settled without, and peak elsewhere.
-fn by_query_head(c: &Rank, tokens: u64, heads: Heads) -> u64 {
+pub(super) fn by_query_head(c: &Rank, tokens: u64, heads: Heads) -> u64 {
     if !c.config.is_trained() || heads.kv == heads.query {
         return 0;
     }
