@@ -393,7 +393,7 @@ impl Options {
             scaling: None,
             fp8_param_gather: false,
             state: StateDtypes::of(&recipe.precision),
-            kernels: kernels(engine),
+            kernels: kernels(engine, recipe),
             overlap: overlap(engine),
             bucket_size: None,
             zero: ZeroSizes::DEFAULT,
@@ -418,7 +418,7 @@ impl Options {
     }
 }
 
-fn kernels(engine: Option<Engine>) -> Kernels {
+fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
     use AttentionKernel::{Flash2, Flash3};
     use CrossEntropy::{Eager, Native};
     let (attention, elementwise, cross_entropy) = match engine {
@@ -440,7 +440,8 @@ fn kernels(engine: Option<Engine>) -> Kernels {
         cross_entropy,
         graphs: Graphs::NONE,
         blocking: false,
-        rope_fusion: matches!(engine, None | Some(Engine::Megatron)),
+        // The fused rotation of latent attention is for yarn only (`transformer_config.py`).
+        rope_fusion: matches!(engine, None | Some(Engine::Megatron)) && !recipe.is_latent(),
         permute_fusion: false,
         dispatch: Dispatch::AllToAll,
         accumulate,

@@ -1,6 +1,7 @@
 //! Predictions against measured rows: bytes a rank holds, seconds a step takes. A row that cannot
 //! be expressed is counted with its reason, never dropped; no rule anywhere names a row.
 
+pub mod emitted;
 mod figure;
 pub mod measured;
 mod megatron;
@@ -89,6 +90,9 @@ pub fn judge(row: &Value) -> Judged {
 
 /// Judges these parts of a row of any format.
 pub fn judge_parts(row: &Value, parts: &[Part]) -> Judged {
+    if emitted::is_emitted(row) {
+        return emitted::judge(row, parts);
+    }
     match (row.get("case"), row.get("step_seconds")) {
         (Some(_), Some(_)) => steps::judge(row, parts),
         (Some(_), None) => megatron::judge(row, parts),

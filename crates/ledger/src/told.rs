@@ -2,11 +2,16 @@
 
 use crate::deepspeed::{DeepspeedOptions, Offload};
 use crate::fsdp2::Fsdp2Options;
-use crate::megatron::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Reduction, Routing};
+use crate::megatron::{
+    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, ParamGather, Reduction, Routing, Segments,
+    StateFormats,
+};
 use case::Options;
-use case::options::{self, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, GraphsBy, Scaling, TpOverlap};
+use case::options::{
+    self, Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, GraphsBy, Scaling, TpOverlap,
+};
 use layout::{Layout, ZeroStage};
-use recipe::Recipe;
+use recipe::{Dtype, Recipe};
 use replay::Unmodelled;
 
 fn refuse<T>(what: &str, why: &str) -> Result<T, Unmodelled> {
@@ -32,9 +37,6 @@ impl MegatronOptions {
         if told.kernels.graphs.by != GraphsBy::None {
             return refuse("captured graphs", "their private pool is not replayed");
         }
-        if told.kernels.attention == AttentionKernel::Unfused {
-            return refuse("unfused attention", "scores that are written out are not replayed");
-        }
         Ok(MegatronOptions {
             gradients: told.state.gradients,
             cross_entropy: match told.kernels.cross_entropy {
@@ -52,13 +54,38 @@ impl MegatronOptions {
             fp8_param_gather: told.fp8_param_gather,
             dispatcher,
             reduction: if told.overlap.gradients { Reduction::Overlapped } else { Reduction::AtTheEnd },
+            param_gather: if told.overlap.weights { ParamGather::Overlapped } else { ParamGather::AtTheStep },
+            bucket_size: told.bucket_size,
+            gradient_accumulation_fusion: told.kernels.accumulate == Accumulate::Fused,
+            rope_fusion: told.kernels.rope_fusion,
+            permute_fusion: told.kernels.permute_fusion,
+            attention: match told.kernels.attention {
+                AttentionKernel::Flash3 => AttentionBackend::Fused,
+                AttentionKernel::Flash1 | AttentionKernel::Flash2 => AttentionBackend::Flash,
+                AttentionKernel::Unfused => AttentionBackend::Unfused,
+            },
+            precision_aware: precision_aware(told),
+            segments: if told.expandable_segments { Segments::Expandable } else { Segments::Fixed },
             routing: match told.overload {
                 1.0 => Routing::Random { seed: 0 },
                 factor => Routing::Overloaded { factor },
             },
-            ..MegatronOptions::of(recipe)
+            ..MegatronOptions::launched(recipe)
         })
     }
+}
+
+/// Formats of AdamW's state, where any is not fp32.
+fn precision_aware(told: &Options) -> Option<StateFormats> {
+    let state = &told.state;
+    let formats = StateFormats {
+        main_weights: state.main,
+        main_gradients: state.gradients,
+        exp_avg: state.exp_avg,
+        exp_avg_sq: state.exp_avg_sq,
+    };
+    let is_plain = [state.main, state.exp_avg, state.exp_avg_sq].iter().all(|dtype| *dtype == Dtype::Fp32);
+    (!is_plain).then_some(formats)
 }
 
 /// What only Megatron's ledger replays.

@@ -6,7 +6,13 @@
 //! block that fits is taken, the lowest address among equals; it is split when what is left is
 //! worth keeping, and otherwise counts whole. Freed neighbours of one segment join again.
 //!
-//! It does not return segments to the device, expand them, or know what a block holds.
+//! With expandable segments there is one a stream and pool: it is mapped page by page (2 MiB, or
+//! 20 MiB of the large pool) as blocks need it, and every remainder is split off. The free block at
+//! its end, which could grow, is taken last.
+//!
+//! It does not return memory to the device, or know what a block holds.
+
+use std::collections::VecDeque;
 
 const MIB: u64 = 1 << 20;
 /// Every size is a multiple of this.
@@ -43,6 +49,19 @@ pub enum Stream {
     Side,
     /// Where gradients are reduced.
     Reduce,
+    /// Where Megatron's trainer builds the buffers of distributed data parallel.
+    Buffers,
+}
+
+const STREAMS: usize = 4;
+
+/// How memory is asked of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segments {
+    /// Segments of a size of their own, torch's default.
+    Fixed,
+    /// One segment a stream and pool that grows (`PYTORCH_ALLOC_CONF=expandable_segments:True`).
+    Expandable,
 }
 
 #[derive(Clone, Debug)]
@@ -53,6 +72,8 @@ struct Block {
     after: Option<BlockId>,
     pool: usize,
     is_free: bool,
+    /// Given back, but not before the device is done with it.
+    is_late: bool,
 }
 
 impl Block {
@@ -81,9 +102,12 @@ impl Pool {
         self.0.remove(at);
     }
 
-    /// Takes out the smallest block of at least so many bytes.
-    fn take(&mut self, size: u64) -> Option<BlockId> {
+    /// Takes out the smallest block of at least so many bytes; the one that could grow only if there is
+    /// no other.
+    fn take(&mut self, size: u64, growing: Option<BlockId>) -> Option<BlockId> {
         let at = self.at(size, 0);
+        let could_grow = self.0.get(at).is_some_and(|entry| Some(entry.2) == growing);
+        let at = if could_grow && at + 1 < self.0.len() { at + 1 } else { at };
         (at < self.0.len()).then(|| self.0.remove(at).2)
     }
 }
@@ -95,14 +119,22 @@ pub struct Allocator {
     /// Entries of `blocks` that no longer stand for anything.
     spare: Vec<BlockId>,
     /// Free blocks by stream and size class.
-    pools: [Pool; 6],
+    pools: [Pool; 2 * STREAMS],
     stream: Stream,
+    segments: Segments,
+    /// The last block of each pool's expandable segment.
+    last: [Option<BlockId>; 2 * STREAMS],
     next_address: u64,
     allocated: u64,
     reserved: u64,
     reserved_peak: u64,
     inactive_split: u64,
     inactive_split_peak: u64,
+    /// Blocks another stream used, in the order they were given back, each with the time at which the
+    /// device is done with it.
+    late: VecDeque<(u64, BlockId)>,
+    /// The host's time.
+    now: u64,
 }
 
 impl Default for Allocator {
@@ -114,17 +146,26 @@ impl Default for Allocator {
 impl Allocator {
     /// An allocator that has asked the device for nothing yet.
     pub fn new() -> Allocator {
+        Allocator::with(Segments::Fixed)
+    }
+
+    /// The same with segments of this kind.
+    pub fn with(segments: Segments) -> Allocator {
         Allocator {
             blocks: Vec::new(),
             spare: Vec::new(),
             pools: Default::default(),
             stream: Stream::Main,
+            segments,
+            last: [None; 2 * STREAMS],
             next_address: 1 << 40,
             allocated: 0,
             reserved: 0,
             reserved_peak: 0,
             inactive_split: 0,
             inactive_split_peak: 0,
+            late: VecDeque::new(),
+            now: 0,
         }
     }
 
@@ -166,7 +207,7 @@ impl Allocator {
 
     /// Whether a block is in use.
     pub fn is_held(&self, id: BlockId) -> bool {
-        self.blocks.get(id.index()).is_some_and(|b| !b.is_free)
+        self.blocks.get(id.index()).is_some_and(|b| !b.is_free && !b.is_late)
     }
 
     /// Blocks in use.
@@ -179,12 +220,16 @@ impl Allocator {
         if bytes == 0 {
             return None;
         }
+        while self.late.front().is_some_and(|(done, _)| *done <= self.now) {
+            self.take_back_late();
+        }
         let size = bytes.div_ceil(ROUND) * ROUND;
         let is_small = size <= SMALL;
         let pool = self.stream as usize * 2 + usize::from(is_small);
         let id = self.take_free(pool, size).unwrap_or_else(|| self.grow(pool, size, is_small));
         let rest = self.blocks[id.index()].size - size;
-        if if is_small { rest >= ROUND } else { rest > SMALL } {
+        let splits_all = is_small || self.segments == Segments::Expandable;
+        if if splits_all { rest >= ROUND } else { rest > SMALL } {
             self.split(id, size);
         }
         let block = &mut self.blocks[id.index()];
@@ -194,7 +239,8 @@ impl Allocator {
     }
 
     fn take_free(&mut self, pool: usize, size: u64) -> Option<BlockId> {
-        let id = self.pools[pool].take(size)?;
+        let growing = if self.segments == Segments::Expandable { self.last[pool] } else { None };
+        let id = self.pools[pool].take(size, growing)?;
         let block = &self.blocks[id.index()];
         if block.is_split() {
             self.inactive_split -= block.size;
@@ -203,6 +249,9 @@ impl Allocator {
     }
 
     fn grow(&mut self, pool: usize, size: u64, is_small: bool) -> BlockId {
+        if self.segments == Segments::Expandable {
+            return self.expand(pool, size, is_small);
+        }
         let segment = match size {
             _ if is_small => SMALL_SEGMENT,
             _ if size < SHARED => SHARED_SEGMENT,
@@ -212,7 +261,40 @@ impl Allocator {
         self.next_address += segment + GAP;
         self.reserved += segment;
         self.reserved_peak = self.reserved_peak.max(self.reserved);
-        self.insert(Block { address, size: segment, before: None, after: None, pool, is_free: true })
+        self.insert(Block { address, size: segment, before: None, after: None, pool, is_free: true, is_late: false })
+    }
+
+    /// Maps pages behind the last block (`try_allocate_expandable_block`), and joins them with it when
+    /// it is free.
+    fn expand(&mut self, pool: usize, size: u64, is_small: bool) -> BlockId {
+        let page = if is_small { SMALL_SEGMENT } else { SHARED_SEGMENT };
+        let last = self.last[pool];
+        let free = last.filter(|id| self.blocks[id.index()].is_free);
+        let held = free.map_or(0, |id| self.blocks[id.index()].size);
+        let mapped = (size - held).div_ceil(page) * page;
+        self.reserved += mapped;
+        self.reserved_peak = self.reserved_peak.max(self.reserved);
+        if let Some(id) = free {
+            let block = &self.blocks[id.index()];
+            let (size, address, is_split) = (block.size, block.address, block.is_split());
+            self.pools[pool].remove(size, address);
+            if is_split {
+                self.inactive_split -= size;
+            }
+            self.blocks[id.index()].size += mapped;
+            return id;
+        }
+        let address = match last {
+            Some(id) => self.blocks[id.index()].address + self.blocks[id.index()].size,
+            None => (pool as u64 + 1) << 50,
+        };
+        let block = Block { address, size: mapped, before: last, after: None, pool, is_free: true, is_late: false };
+        let id = self.insert(block);
+        if let Some(last) = last {
+            self.blocks[last.index()].after = Some(id);
+        }
+        self.last[pool] = Some(id);
+        id
     }
 
     fn insert(&mut self, block: Block) -> BlockId {
@@ -238,11 +320,13 @@ impl Allocator {
             after: whole.after,
             pool: whole.pool,
             is_free: true,
+            is_late: false,
         };
         let entry = (rest.size, rest.address);
         let rest = self.insert(rest);
-        if let Some(after) = whole.after {
-            self.blocks[after.index()].before = Some(rest);
+        match whole.after {
+            Some(after) => self.blocks[after.index()].before = Some(rest),
+            None => self.last[whole.pool] = Some(rest),
         }
         let taken = &mut self.blocks[id.index()];
         taken.after = Some(rest);
@@ -254,6 +338,29 @@ impl Allocator {
     fn count_split(&mut self, size: u64) {
         self.inactive_split += size;
         self.inactive_split_peak = self.inactive_split_peak.max(self.inactive_split);
+    }
+
+    /// What follows happens at this time, by the host's clock.
+    pub fn at(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    /// Gives back a block that another stream used (`record_stream`): it counts as allocated no
+    /// longer, but can be taken again only once the device is `done` with it.
+    pub fn free_late(&mut self, id: BlockId, done: u64) {
+        let block = &mut self.blocks[id.index()];
+        self.allocated -= block.size;
+        block.is_late = true;
+        self.late.push_back((done, id));
+    }
+
+    fn take_back_late(&mut self) {
+        if let Some((_, id)) = self.late.pop_front() {
+            let block = &mut self.blocks[id.index()];
+            block.is_late = false;
+            self.allocated += block.size;
+            self.free(id);
+        }
     }
 
     /// Gives a block back and joins it with free neighbours.
@@ -291,8 +398,10 @@ impl Allocator {
         let block = &mut self.blocks[first.index()];
         block.size += size;
         block.after = after;
-        if let Some(after) = after {
-            self.blocks[after.index()].before = Some(first);
+        let pool = block.pool;
+        match after {
+            Some(after) => self.blocks[after.index()].before = Some(first),
+            None => self.last[pool] = Some(first),
         }
         self.blocks[second.index()].is_free = true;
         self.spare.push(second);
@@ -358,6 +467,51 @@ mod tests {
         take(&mut a, 30 * MIB);
         assert_eq!(a.reserved(), 30 * MIB);
         assert_eq!(a.inactive_split_peak(), 20 * MIB);
+    }
+
+    #[test]
+    fn a_block_given_back_late_is_not_taken_before_its_time() {
+        let mut a = Allocator::new();
+        let first = take(&mut a, 30 * MIB);
+        a.free_late(first, 2);
+        assert_eq!(a.allocated(), 0);
+        a.at(1);
+        let second = take(&mut a, 30 * MIB);
+        assert_eq!((a.allocated(), a.reserved()), (30 * MIB, 60 * MIB));
+        a.at(2);
+        take(&mut a, 30 * MIB);
+        assert_eq!((a.allocated(), a.reserved()), (60 * MIB, 60 * MIB));
+        a.free(second);
+    }
+
+    #[test]
+    fn an_expandable_segment_grows_by_pages() {
+        let mut a = Allocator::with(Segments::Expandable);
+        take(&mut a, 512);
+        assert_eq!(a.reserved(), 2 * MIB);
+        let first = take(&mut a, 30 * MIB);
+        assert_eq!(a.reserved(), 42 * MIB);
+        // Ten of the forty are left, so that twenty more pages are enough for thirty.
+        take(&mut a, 30 * MIB);
+        assert_eq!((a.allocated(), a.reserved()), (60 * MIB + 512, 62 * MIB));
+        a.free(first);
+        // A hole is taken before the end, whatever is left of it is split off.
+        take(&mut a, 29 * MIB);
+        take(&mut a, MIB + 512);
+        assert_eq!((a.allocated(), a.reserved()), (60 * MIB + 1024, 82 * MIB));
+    }
+
+    #[test]
+    fn the_end_of_an_expandable_segment_is_taken_last() {
+        let mut a = Allocator::with(Segments::Expandable);
+        let (hole, _held) = (take(&mut a, 20 * MIB), take(&mut a, 8 * MIB));
+        a.free(hole);
+        // The end has twelve mebibytes and would fit best, but the hole cannot grow.
+        take(&mut a, 12 * MIB);
+        take(&mut a, 12 * MIB);
+        assert_eq!(a.reserved(), 40 * MIB);
+        take(&mut a, 8 * MIB);
+        assert_eq!(a.reserved(), 40 * MIB);
     }
 
     #[test]

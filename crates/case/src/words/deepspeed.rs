@@ -69,6 +69,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         super::ALLOCATOR,
     ],
     passed: &[],
+    implied: &[],
     ours: &[
         ("zero_optimization.stage", "--zero"),
         ("zero_optimization.offload_optimizer.device", "--offload-optimizer"),

@@ -22,6 +22,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         super::ALLOCATOR,
     ],
     passed: &[],
+    implied: &[],
     ours: &[("reshard_after_forward", "--zero")],
     knows: knows_nothing,
 };

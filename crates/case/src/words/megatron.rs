@@ -10,8 +10,14 @@ use Effect::{Changes, None as Nothing};
 
 const DTYPES: Takes = Takes::OneOf(&["fp32", "fp16", "bf16", "fp8"]);
 
-pub const VOCABULARY: Vocabulary =
-    Vocabulary { words: WORDS, passed: PASSED, ours: OURS, knows: megatron_args::is_flag };
+pub const VOCABULARY: Vocabulary = Vocabulary {
+    words: WORDS,
+    passed: PASSED,
+    // It follows from formats of state other than fp32, and from state on the host.
+    implied: &["--use-precision-aware-optimizer"],
+    ours: OURS,
+    knows: megatron_args::is_flag,
+};
 
 const WORDS: &[Word] = &[
     Word {
@@ -342,7 +348,6 @@ const OURS: &[(&str, &str)] = &[
     ("--fp8-param-gather", "--fp8-param-gather"),
     ("--bf16", "--precision"),
     ("--main-grads-dtype", "--gradients"),
-    ("--use-precision-aware-optimizer", "the formats of moments and main weights"),
     ("--grad-reduce-in-bf16", "--gradients"),
     ("--accumulate-allreduce-grads-in-fp32", "--gradients"),
     ("--make-vocab-size-divisible-by", "--vocab-multiple"),

@@ -82,6 +82,8 @@ pub struct Vocabulary {
     pub words: &'static [Word],
     /// Words passed on as they stand.
     pub passed: &'static [Passed],
+    /// Words that follow from others, and are emitted with them: they may be said along.
+    pub implied: &'static [&'static str],
     /// Words that a flag of ours says, and which.
     pub ours: &'static [(&'static str, &'static str)],
     /// Whether the engine has a word at all, where its whole list is known.
@@ -92,7 +94,7 @@ fn knows_nothing(_: &str) -> bool {
     false
 }
 
-const EMPTY: Vocabulary = Vocabulary { words: &[], passed: &[], ours: &[], knows: knows_nothing };
+const EMPTY: Vocabulary = Vocabulary { words: &[], passed: &[], implied: &[], ours: &[], knows: knows_nothing };
 
 /// The vocabulary of an engine; Megatron's when none is named.
 pub fn of(engine: Option<Engine>) -> &'static Vocabulary {
@@ -193,6 +195,8 @@ fn one(
     options: &mut Options,
     said: &mut Said,
 ) -> Result<(), Finding> {
+    // torch 2.9 and newer read the shorter name too.
+    let name = if name == "PYTORCH_ALLOC_CONF" { ALLOCATOR.name } else { name };
     let refuse = |message: String| Finding::error("engine-args/value", Blame::Usage, name, message);
     let positive = name.strip_prefix("--no-").map(|rest| format!("--{rest}"));
     let switch = positive
@@ -215,6 +219,9 @@ fn one(
             return Err(refuse(format!("`{name}` takes no value")));
         }
         return word.read(options, "false").map_err(|why| refuse(format!("`{name}`: {why}")));
+    }
+    if vocabulary.implied.contains(&name) && values.is_empty() {
+        return Ok(());
     }
     if let Some(passed) = vocabulary.passed.iter().find(|passed| passed.name == name) {
         if values.len() != passed.values {

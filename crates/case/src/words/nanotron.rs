@@ -6,6 +6,7 @@ use super::{Vocabulary, knows_nothing};
 pub const VOCABULARY: Vocabulary = Vocabulary {
     words: &[super::ALLOCATOR],
     passed: &[],
+    implied: &[],
     ours: &[
         ("parallelism.tp", "--tp"),
         ("parallelism.pp", "--pp"),

@@ -60,6 +60,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         super::ALLOCATOR,
     ],
     passed: &[],
+    implied: &[],
     ours: &[
         ("parallelism.tensor_parallel_degree", "--tp"),
         ("parallelism.pipeline_parallel_degree", "--pp"),

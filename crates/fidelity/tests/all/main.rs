@@ -1,5 +1,6 @@
 //! Predictions against rows that others measured, and readers under hostile rows.
 
+mod emitted;
 mod fuzz;
 mod megatron_rows;
 mod published_memory;

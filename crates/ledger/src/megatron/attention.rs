@@ -122,16 +122,21 @@ pub(super) fn fused(c: &Rank, inputs: [&Tensor; 3], heads: Heads) -> Tensor {
         return cp_attention::forward(c, inputs, heads);
     }
     let tokens = c.config.tokens;
+    // Half of the products fall away under a causal mask; backward has five for forward's two.
+    let flops = tokens * c.config.sequence * heads.query * (heads.qk_dim + heads.v_dim);
+    c.tape.work(flops);
     let out = c.act(tokens * heads.query * heads.v_dim, "attention output");
     let statistics = c.act_of(tokens * heads.query, FP32, "softmax statistics");
     let random = c.act_of(2, INT64, "random state");
+    let workspace = backward_workspace(tokens, heads) + by_query_head(c, tokens, heads);
     let mut saved: Vec<Tensor> = inputs.map(Tensor::clone).to_vec();
     saved.extend([out.alias(), statistics, random]);
     c.tape.record(inputs.map(Tensor::edge).to_vec(), &[&out], saved, move |t, _, _saved| {
+        t.work(flops * 5 / 2);
         let dq = grad(t, tokens * heads.query * heads.qk_dim, "query gradient");
         let dk = grad(t, tokens * heads.kv * heads.qk_dim, "key gradient");
         let dv = grad(t, tokens * heads.kv * heads.v_dim, "value gradient");
-        let _workspace = grad_of(t, backward_workspace(tokens, heads), BYTE, "attention workspace");
+        let _workspace = grad_of(t, workspace, BYTE, "attention workspace");
         vec![Some(dq), Some(dk), Some(dv)]
     });
     out
@@ -141,4 +146,14 @@ pub(super) fn fused(c: &Rank, inputs: [&Tensor; 3], heads: Heads) -> Tensor {
 /// (`cudnn_frontend/node/scaled_dot_product_flash_attention.h`).
 pub(super) fn backward_workspace(tokens: u64, heads: Heads) -> u64 {
     tokens * heads.query * (heads.qk_dim + 1) * FP32
+}
+
+/// Where queries share keys, cuDNN makes the gradients of keys and values for every query head first,
+/// in the same workspace (`dK_fullhead` and `dV_fullhead` there). Traces of launches show it; rows of
+/// Megatron-Core by itself were settled without, and peak elsewhere.
+pub(super) fn by_query_head(c: &Rank, tokens: u64, heads: Heads) -> u64 {
+    if !c.config.is_trained() || heads.kv == heads.query {
+        return 0;
+    }
+    tokens * heads.query * (heads.qk_dim + heads.v_dim) * BF16 + 256
 }

@@ -1,7 +1,7 @@
 //! Recipe, layout and options as the sizes one rank works with, or by name what is not modelled.
 
 use super::Job;
-use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, Microbatches, Reduction, Routing};
+use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, Microbatches, Routing, Trainer};
 use super::schedule;
 use super::supported::{self, Sharding};
 use layout::order::Pipeline;
@@ -15,7 +15,7 @@ use recipe::kinds::moe::ScoreFunction;
 use recipe::kinds::side::SideEmbedding;
 use recipe::kinds::{Activation, Norm};
 use recipe::precision::OptimizerPolicy;
-use recipe::{Mixer, Positions};
+use recipe::{Mixer, Optimizer, Positions, Role};
 use replay::Unmodelled;
 
 /// Sizes of the attention of one rank.
@@ -158,7 +158,8 @@ pub(super) struct Config {
     pub recompute: Recomputed,
     pub sharding: Sharding,
     pub grad_width: u64,
-    pub reduction: Reduction,
+    /// What Megatron was told, for switches that one place reads.
+    pub told: MegatronOptions,
     pub cross_entropy: CrossEntropy,
     pub fp8: Option<Fp8Recipe>,
     /// The recipe weights of projections are kept in, when they are not in bf16.
@@ -170,6 +171,7 @@ impl Config {
     pub fn new(job: &Job) -> Result<Config, Unmodelled> {
         let Job { recipe, layout, options, .. } = *job;
         supported::features(recipe)?;
+        supported::options(recipe, layout, options)?;
         let mesh = Mesh::new(layout, Order::Megatron, recipe.uses(Mixer::Moe))
             .map_err(|finding| Unmodelled::new("this mesh", finding.message))?;
         let at = mesh.coordinates(job.rank);
@@ -220,12 +222,24 @@ impl Config {
             recompute: supported::recomputed(&layout.recompute)?,
             sharding: supported::sharding(recipe, layout)?,
             grad_width: supported::width(options.gradients, "gradients")?,
-            reduction: options.reduction,
+            told: options.clone(),
             cross_entropy: options.cross_entropy,
             fp8: options.fp8,
             quantized_weights: supported::quantized_weights(recipe, layout, options)?,
             chunks: supported::chunks(job, stage)?,
         })
+    }
+
+    /// Whether Megatron's own trainer runs.
+    pub fn is_trained(&self) -> bool {
+        self.told.trainer == Trainer::Pretrain
+    }
+
+    /// Whether whole tensors are dealt out to data-parallel ranks, weights staying where they are.
+    pub fn deals_tensors(&self) -> bool {
+        let has_muon =
+            [Role::Matrix, Role::Expert].iter().any(|role| self.optimizer.of(*role, true) == Optimizer::Muon);
+        self.sharding == Sharding::Optimizer && self.told.layer_wise == LayerWise::PingPong && has_muon
     }
 
     /// Attention's sizes; a block of attention is only built when there are some.

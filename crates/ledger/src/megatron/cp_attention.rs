@@ -2,7 +2,7 @@
 //! dot_product_attention/context_parallel.py` AttnFuncWithCPAndKVP2P). Forward is confirmed by a
 //! measured row; backward is modelled from source.
 
-use super::attention::{Heads, backward_workspace};
+use super::attention::{Heads, backward_workspace, by_query_head};
 use super::ops::{grad, grad_of};
 use super::rank::Rank;
 use replay::allocator::Stream;
@@ -18,6 +18,8 @@ struct Sizes {
     ranks: u64,
     rank: u64,
     heads: Heads,
+    /// Bytes of cuDNN's workspace for gradients of keys and values by query head.
+    by_query_head: u64,
 }
 
 impl Sizes {
@@ -31,6 +33,7 @@ impl Sizes {
             ranks: c.config.cp,
             rank: c.config.cp_rank,
             heads,
+            by_query_head: by_query_head(c, tokens, heads),
         }
     }
 }
@@ -101,6 +104,6 @@ fn backward_step(t: &replay::tape::Tape, sizes: Sizes, step: u64) {
     let _dq = grad(t, sizes.query / query_parts, "partial query gradient");
     let _dk = grad(t, sizes.key / kv_parts, "partial key gradient");
     let _dv = grad(t, sizes.value / kv_parts, "partial value gradient");
-    let bytes = backward_workspace(sizes.tokens / query_parts, sizes.heads);
+    let bytes = backward_workspace(sizes.tokens / query_parts, sizes.heads) + sizes.by_query_head / kv_parts;
     let _workspace = grad_of(t, bytes, BYTE, "attention workspace");
 }

@@ -2,7 +2,7 @@
 //! `linear.py`, `grouped_linear.py`).
 
 use super::fp8;
-use super::ops::{grad, norm_partials, weight_grad, weight_grads};
+use super::ops::{WeightProduct, grad, norm_partials, weight_grad};
 use super::options::Fp8Recipe;
 use super::params::{Norm, NormLinear, Param};
 use super::rank::Rank;
@@ -61,9 +61,15 @@ impl Shape {
         }
     }
 
+    /// Floating-point operations of forward; backward has twice as many.
+    fn flops(&self) -> u64 {
+        2 * self.tokens * self.input * self.output
+    }
+
     /// Gradient of the input, reduced to this rank's tokens where they were gathered. Both stay
     /// until backward returns.
     fn input_grads(&self, t: &Tape) -> (Tensor, Option<Tensor>) {
+        t.work(2 * self.flops());
         let whole = grad(t, self.tokens * self.input, "input gradient");
         let reduced = self.gathers.then(|| grad(t, self.local_tokens * self.input, "scattered input gradient"));
         (whole, reduced)
@@ -90,12 +96,11 @@ pub(super) struct Fused<'a> {
     pub bias: Option<&'a Param>,
 }
 
-/// Elements of a fused module's parameters: scale, shift, weight and bias.
+/// Elements of a fused module's parameters: scale, shift and bias.
 #[derive(Clone, Copy)]
 struct Sizes {
     norm: u64,
     shift: Option<u64>,
-    weight: u64,
     bias: Option<u64>,
 }
 
@@ -103,7 +108,7 @@ impl Fused<'_> {
     fn sizes(&self) -> Sizes {
         let of = |param: &Param| param.elements;
         let shift = self.norm.bias.as_deref().map(of);
-        Sizes { norm: self.norm.weight.elements, shift, weight: self.weight.elements, bias: self.bias.map(of) }
+        Sizes { norm: self.norm.weight.elements, shift, bias: self.bias.map(of) }
     }
 
     fn edges(&self, x: &Tensor) -> Vec<Option<Edge>> {
@@ -117,11 +122,12 @@ impl Fused<'_> {
 pub(super) fn norm_linear_of(c: &Rank, x: &Tensor, input: u64, output: u64, params: Fused) -> Tensor {
     c.te_product();
     let shape = Shape::new(c, Mode::Column, input, output);
+    c.tape.work(shape.flops());
     if let Some(recipe) = c.config.fp8 {
         return norm_linear_fp8(c, x, shape, params, recipe);
     }
     let norm = c.act(shape.local_tokens * input, "norm output");
-    let sizes = params.sizes();
+    let (sizes, product) = (params.sizes(), WeightProduct::of(c, params.weight));
     let inverse = c.act_of(shape.local_tokens, FP32, "norm rsigma");
     let total = shape.gathers.then(|| gathered(&c.tape, shape.tokens * input));
     let out = c.act(shape.tokens * output, "projection output");
@@ -133,7 +139,7 @@ pub(super) fn norm_linear_of(c: &Rank, x: &Tensor, input: u64, output: u64, para
         let total = shape.gathers.then(|| gathered(t, shape.tokens * shape.input));
         let (_whole, _reduced) = shape.input_grads(t);
         let input = total.unwrap_or_else(|| norm.clone());
-        let dw = weight_grads(t, &[sizes.weight], operands(input, &grads)).remove(0);
+        let dw = product.grad(t, operands(input, &grads));
         // `clear_tensor_data(ln_out, ln_out_total)` before the norm's backward.
         drop(norm);
         norm_grads(t, shape, sizes, dw)
@@ -157,7 +163,7 @@ fn norm_grads(t: &Tape, shape: Shape, sizes: Sizes, dw: Option<Tensor>) -> Grads
 }
 
 fn norm_linear_fp8(c: &Rank, x: &Tensor, shape: Shape, params: Fused, recipe: Fp8Recipe) -> Tensor {
-    let sizes = params.sizes();
+    let (sizes, product) = (params.sizes(), WeightProduct::of(c, params.weight));
     let local = shape.local_tokens * shape.input;
     let inverse = c.act_of(shape.local_tokens, FP32, "norm rsigma");
     let rows = recipe.one(&c.tape, Line::Activations, local);
@@ -185,7 +191,7 @@ fn norm_linear_fp8(c: &Rank, x: &Tensor, shape: Shape, params: Fused, recipe: Fp
         let (_whole, _reduced) = shape.input_grads(t);
         let transposed = by_rows.then(|| recipe.one(t, Line::Communication, full));
         let operands = grads.iter().chain(transposed.as_ref().or(total.as_ref()).unwrap_or(&kept)).cloned().collect();
-        let dw = weight_grads(t, &[sizes.weight], operands).remove(0);
+        let dw = product.grad(t, operands);
         drop((kept, total, transposed));
         norm_grads(t, shape, sizes, dw)
     });
@@ -196,6 +202,7 @@ fn norm_linear_fp8(c: &Rank, x: &Tensor, shape: Shape, params: Fused, recipe: Fp
 pub(super) fn linear(c: &Rank, x: &Tensor, mode: Mode, sizes: (u64, u64), weight: &Param, keeps: Keeps) -> Tensor {
     c.te_product();
     let shape = Shape::new(c, mode, sizes.0, sizes.1);
+    c.tape.work(shape.flops());
     if let Some(recipe) = c.config.fp8 {
         return linear_fp8(c, x, shape, weight, recipe, keeps);
     }
@@ -203,14 +210,14 @@ pub(super) fn linear(c: &Rank, x: &Tensor, mode: Mode, sizes: (u64, u64), weight
     let out = c.act(shape.tokens * shape.output, "projection output");
     drop(total);
     let out = scattered(c, out, shape);
-    let elements = weight.elements;
+    let product = WeightProduct::of(c, weight);
     c.tape.record(vec![x.edge(), weight.edge()], &[&out], vec![x.clone()], move |t, grads, saved| {
         let output = shape.scatters.then(|| gathered(t, shape.tokens * shape.output));
         let input = shape.gathers.then(|| gathered(t, shape.tokens * shape.input));
         let (whole, reduced) = shape.input_grads(t);
         let of_output = output.or_else(|| grads[0].clone());
         let operands = [input.unwrap_or_else(|| saved[0].clone())].into_iter().chain(of_output).collect();
-        let dw = weight_grads(t, &[elements], operands).remove(0);
+        let dw = product.grad(t, operands);
         vec![Some(reduced.unwrap_or(whole)), dw]
     });
     out
@@ -241,7 +248,7 @@ fn linear_fp8(c: &Rank, x: &Tensor, shape: Shape, weight: &Param, recipe: Fp8Rec
     let out = c.act(shape.tokens * shape.output, "projection output");
     drop((total, rows));
     let out = scattered(c, out, shape);
-    let elements = weight.elements;
+    let product = WeightProduct::of(c, weight);
     c.tape.record(vec![x.edge(), weight.edge()], &[&out], saved, move |t, _, saved| {
         let grads = output_grad_fp8(t, shape, recipe);
         let mut inputs = Vec::new();
@@ -251,7 +258,7 @@ fn linear_fp8(c: &Rank, x: &Tensor, shape: Shape, weight: &Param, recipe: Fp8Rec
         let _again = keeps_original.then(|| recipe.both(t, local));
         let (whole, reduced) = shape.input_grads(t);
         let input = if inputs.is_empty() { &saved } else { &inputs };
-        let dw = weight_grads(t, &[elements], grads.iter().chain(input).cloned().collect()).remove(0);
+        let dw = product.grad(t, grads.iter().chain(input).cloned().collect());
         vec![Some(reduced.unwrap_or(whole)), dw]
     });
     out
@@ -291,17 +298,20 @@ pub(super) fn grouped_linear(
         (by_rows, columns.unwrap_or_default())
     });
     c.grouped_product();
+    let flops = 2 * rows * input * output;
+    c.tape.work(flops);
     let out = c.act(rows * output, "expert projection output");
     let saved = match quantized {
         Some((_, columns)) if !keeps_original => columns,
         _ => vec![x.clone()],
     };
     let edges = [x.edge()].into_iter().chain(weights.iter().map(|weight| weight.edge())).collect();
-    let elements: Vec<u64> = weights.iter().map(|weight| weight.elements).collect();
+    let product = WeightProduct::of_all(c, weights);
     c.tape.record(edges, &[&out], saved, move |t, grads, saved| {
         let _grad = fp8.map(|recipe| recipe.both(t, rows * output));
+        t.work(2 * flops);
         let dx = grad(t, rows * input, "expert input gradient");
-        let dws = weight_grads(t, &elements, saved.iter().cloned().chain(grads[0].clone()).collect());
+        let dws = product.grads(t, saved.iter().cloned().chain(grads[0].clone()).collect());
         let again = fp8.filter(|_| keeps_original);
         let _again = again.map(|recipe| recipe.one(t, Line::Activations, rows * input));
         [Some(dx)].into_iter().chain(dws).collect()

@@ -4,7 +4,7 @@
 
 use super::model::Head;
 use super::mtp;
-use super::ops::{self, grad, weight_grads};
+use super::ops::{self, WeightProduct, grad};
 use super::options::CrossEntropy;
 use super::params::Param;
 use super::rank::Rank;
@@ -46,14 +46,17 @@ pub(super) fn output_layer(c: &Rc<Rank>, x: &Tensor, weight: &Param) -> Tensor {
         c.gather_buffer(full);
     }
     c.torch_product();
+    let flops = 2 * full * config.vocab;
+    c.tape.work(flops);
     let logits = loss(&c.tape, config.tokens * config.vocab, BF16, "logits");
-    let (rank, is_gathered, elements) = (c.clone(), config.sp, weight.elements);
+    let (rank, is_gathered, product) = (c.clone(), config.sp, WeightProduct::of(c, weight));
     c.tape.record(vec![x.edge(), weight.edge()], &[&logits], vec![x.clone()], move |t, grads, saved| {
         rank.torch_product();
+        t.work(2 * flops);
         let whole = grad(t, full, "head input gradient");
         let reduced = is_gathered.then(|| grad(t, local, "scattered head input gradient"));
         let operands = saved.iter().cloned().chain(grads[0].clone()).collect();
-        let dw = weight_grads(t, &[elements], operands).remove(0);
+        let dw = product.grad(t, operands);
         vec![Some(reduced.unwrap_or(whole)), dw]
     });
     logits

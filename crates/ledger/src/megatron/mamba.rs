@@ -5,7 +5,7 @@
 use super::blocks::MambaParams;
 use super::linear::{Keeps, Mode, linear, norm_linear};
 use super::ops::{copy, grad, grad_of, makes, weight_grad};
-use super::rank::Rank;
+use super::rank::{Rank, Tuned};
 use crate::grads::MULTIPROCESSORS;
 use crate::mamba_scan::{self, MambaSizes, Scan};
 use replay::tape::{BF16, FP32, Tape, Tensor};
@@ -42,6 +42,7 @@ pub(super) fn forward(c: &Rank, params: &MambaParams, x: &Tensor) -> Tensor {
 fn scan(c: &Rank, params: &MambaParams, packed: Tensor) -> Tensor {
     let config = &c.config;
     let scan = Scan::of(config.mamba(), config.tp, config.micro_batch, config.sequence);
+    c.tunes(Tuned::Scan);
     let (out, ungated) = mamba_scan::forward(&c.tape, scan);
     let scalars = [&params.conv_weight, &params.conv_bias, &params.dt_bias, &params.a_log, &params.d];
     let edges = [packed.edge()].into_iter().chain(scalars.map(|p| p.edge())).collect();

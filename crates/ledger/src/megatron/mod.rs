@@ -5,13 +5,17 @@
 //! The code is written like Megatron's, *including which Python locals keep tensors alive until
 //! a function returns*: where a `drop` or a late binding looks odd, that is why.
 //!
-//! Measured rows show dense, expert, latent and Mamba-2 layers under AdamW, 1F1B and interleaved.
-//! The rest is from source alone, and each file says so: Muon, LayerNorm and biases, prediction
-//! suffix, sparse indexer, side tables, custom mixers, Megatron-FSDP, split backward. Schedules that
-//! split backward are not Megatron's at all, and have an order of their own.
+//! Measured rows show dense, expert, latent and Mamba-2 layers under AdamW, 1F1B and interleaved, by
+//! themselves; launches show the trainer, fusions, overlaps, Muon, LayerNorm and biases. The rest is
+//! from source alone, and each file says so: prediction suffix, sparse indexer, side tables, custom
+//! mixers, Megatron-FSDP, split backward. Schedules that split backward are not Megatron's at all, and
+//! have an order of their own.
 //!
-//! Not replayed: what lies outside the caching allocator (context, NCCL, cuDNN plans), Triton's
-//! autotuning buffers, checkpoint saving, and whatever [`Unmodelled`] names.
+//! [`Trainer::Core`] is how the first rows were taken, [`Trainer::Pretrain`] what a launch runs. Where
+//! source and traces of launches say more than those rows were settled with, only the second has it.
+//!
+//! Not replayed: what lies outside the caching allocator (context, NCCL, cuDNN plans), checkpoint
+//! saving, and whatever [`Unmodelled`] names.
 
 mod attention;
 mod blocks;
@@ -52,7 +56,11 @@ mod supported;
 
 /// Units whose weights Megatron-FSDP gathers ahead.
 pub use fsdp::AHEAD as UNITS_AHEAD;
-pub use options::{CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, Microbatches, Reduction, Routing};
+pub use options::{
+    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, Microbatches, ParamGather,
+    Reduction, Routing, StateFormats, Trainer,
+};
+pub use replay::allocator::Segments;
 
 use config::Config;
 use model::Chunk;
@@ -80,7 +88,8 @@ pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
 }
 
 fn run(config: Config, steps: u32, wanted: Option<u64>) -> Replay {
-    let rank = Rank::new(config, Tape::new(wanted));
+    let segments = config.told.segments;
+    let rank = Rank::new(config, Tape::with(wanted, segments));
     let tape = rank.tape.clone();
     let mut phases = vec![Phase::read(&tape, PhaseKind::Context)];
     let chunks = Chunk::all(&rank.config);
@@ -93,6 +102,7 @@ fn run(config: Config, steps: u32, wanted: Option<u64>) -> Replay {
     for step in 0..steps {
         tape.reset_peaks();
         optimizer.zero_grad();
+        optimizer.gather_ahead(&rank);
         schedule::run_step(&rank, &chunks);
         chunks.iter().for_each(Chunk::finish_step);
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));

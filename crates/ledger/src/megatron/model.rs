@@ -63,7 +63,7 @@ impl Chunk {
     }
 
     fn new(c: &Config, held: &ChunkLayers, known: Option<Rc<Tables>>) -> Chunk {
-        let mut params = Params::new(&c.optimizer, c.norm);
+        let mut params = Params::new(c);
         // The suffix looks tokens up too, in a copy of the table where the first chunk is elsewhere.
         let suffix = c.suffix.as_ref().filter(|_| held.is_last);
         let shares_first = known.is_some() || held.is_first;

@@ -13,7 +13,7 @@ use super::recompute::again;
 use super::router::{self, Routed};
 use layout::request::RecomputeModule;
 use recipe::kinds::Activation;
-use replay::tape::{BF16, BYTE, INT64, Tensor, WithoutOutput, checkpoint};
+use replay::tape::{BF16, BYTE, FP32, INT64, Tensor, WithoutOutput, checkpoint};
 use std::rc::Rc;
 
 /// `y` is the normed input.
@@ -88,7 +88,8 @@ fn all_to_all(c: &Rc<Rank>, params: &MoeParams, x: &Tensor, routed: Routed, shar
     // Zeros, and a scatter that keeps its index.
     let whole = c.scratch(x.elements(), BF16, "unpermuted tokens");
     makes(c, &out, &whole, vec![order], permuted.count * c.config.expert_hidden(), BF16);
-    drop(out);
+    // The layer's forward holds it until the shared expert's output is added.
+    let _out = c.config.is_trained().then_some(out);
     with_shared(c, params, whole, shared)
 }
 
@@ -98,6 +99,9 @@ fn permute(c: &Rank, x: &Tensor, probs: &Tensor) -> (Rows, Tensor) {
     let (all, width) = (c.config.local_tokens * moe.experts, probs.width());
     let capacity = router::capacity(c);
     let count = capacity.map_or(c.config.local_tokens * moe.top_k, |capacity| capacity * moe.experts);
+    if c.config.told.permute_fusion {
+        return permute_in_one_kernel(c, x, probs, count);
+    }
     let transposed_map = c.scratch(all, BYTE, "transposed map");
     let (sorted, order) = sort(c, all, count, capacity.is_some());
     let transposed = c.scratch(all, width, "transposed probabilities");
@@ -110,6 +114,26 @@ fn permute(c: &Rank, x: &Tensor, probs: &Tensor) -> (Rows, Tensor) {
     let tokens = c.scratch(count * c.config.expert_hidden(), BF16, "permuted tokens");
     makes(c, x, &tokens, vec![order.clone()], x.elements(), BF16);
     (Rows { tokens, probs: permuted_probs, count }, order)
+}
+
+/// `--moe-permute-fusion` (`transformer_engine/pytorch/permutation.py` `_moe_permute_mask_map`): a map
+/// of rows is all that is kept, two int32 an expert and one more for every token.
+fn permute_in_one_kernel(c: &Rank, x: &Tensor, probs: &Tensor, count: u64) -> (Rows, Tensor) {
+    let (all, width, elements) = (c.config.local_tokens * c.config.moe().experts, probs.width(), x.elements());
+    let order = c.scratch(2 * all + c.config.local_tokens, FP32, "permutation");
+    let tokens = c.scratch(count * c.config.expert_hidden(), BF16, "permuted tokens");
+    let permuted = c.scratch(count, width, "permuted probabilities");
+    let edges = vec![x.edge(), probs.edge()];
+    c.tape.record(edges, &[&tokens, &permuted], vec![order.clone()], move |t, _, _saved| {
+        let dx = grad_of(t, elements, BF16, "gradient");
+        vec![Some(dx), Some(grad_of(t, all, width, "probability gradient"))]
+    });
+    (Rows { tokens, probs: permuted, count }, order)
+}
+
+/// What a sort by chunks keeps: nothing, or where each row went, when one kernel does it.
+fn chunk_map(c: &Rank, rows: u64) -> Vec<Tensor> {
+    c.config.told.permute_fusion.then(|| c.scratch(rows, FP32, "chunk map")).into_iter().collect()
 }
 
 /// The permutation. Without a capacity the whole sort is kept too: what is used of it is a slice,
@@ -184,12 +208,18 @@ fn experts(c: &Rc<Rank>, params: &MoeParams, rows: &Rows) -> Tensor {
     let (config, width) = (&c.config, rows.probs.width());
     let count = rows.count * config.etp;
     let mut out = sorted_experts(c, params, rows, count);
+    // The caller of `combine_preprocess` holds what it handed over until that returns. Rows of
+    // Megatron-Core by itself were settled without.
+    let _handed_over = config.is_trained().then(|| out.clone());
     if config.moe().local_experts > 1 {
+        let map = chunk_map(c, count);
         let unsorted = c.scratch(count * config.expert_hidden(), BF16, "unsorted outputs");
-        makes(c, &out, &unsorted, Vec::new(), count * config.expert_hidden(), BF16);
+        makes(c, &out, &unsorted, map, count * config.expert_hidden(), BF16);
         out = unsorted;
     }
     if config.etp > 1 {
+        // One statement casts, reduces and casts back: what it began with stays until its end.
+        let _before = config.is_trained().then(|| out.clone());
         out = reduce_scattered(c, out, (count, rows.count), width);
     }
     out
@@ -199,19 +229,19 @@ fn experts(c: &Rc<Rank>, params: &MoeParams, rows: &Rows) -> Tensor {
 fn sorted_experts(c: &Rc<Rank>, params: &MoeParams, rows: &Rows, count: u64) -> Tensor {
     let config = &c.config;
     let (mut tokens, mut probs) = (rows.tokens.clone(), rows.probs.clone());
-    let each = |x: &Tensor, before: u64, name| {
+    let each = |x: &Tensor, before: u64, name, saved| {
         let size = x.elements() / before;
         let out = c.scratch(count * size, x.width(), name);
-        makes(c, x, &out, Vec::new(), before * size, x.width());
+        makes(c, x, &out, saved, before * size, x.width());
         out
     };
     if config.etp > 1 {
-        tokens = each(&tokens, rows.count, "gathered tokens");
-        probs = each(&probs, rows.count, "gathered probabilities");
+        tokens = each(&tokens, rows.count, "gathered tokens", Vec::new());
+        probs = each(&probs, rows.count, "gathered probabilities", Vec::new());
     }
     if config.moe().local_experts > 1 {
-        tokens = each(&tokens, count, "sorted tokens");
-        probs = each(&probs, count, "sorted probabilities");
+        tokens = each(&tokens, count, "sorted tokens", chunk_map(c, count));
+        probs = each(&probs, count, "sorted probabilities", Vec::new());
     }
     expert_mlp(c, params, &tokens, &probs, count)
 }

@@ -1,21 +1,23 @@
 //! Muon beside AdamW (`megatron/core/optimizer/layer_wise_optimizer.py`, `emerging_optimizers.py`;
 //! `emerging_optimizers/orthogonalized_optimizers` for the step itself).
 //!
-//! Newton–Schulz needs whole matrices, so data-parallel ranks share out *tensors*, not bytes: the
-//! buffers of matrices are cut into one shard a rank, the largest tensor going to the least loaded
+//! Newton–Schulz needs whole matrices, so data-parallel ranks share out *tensors*, not bytes. A launch
+//! deals all of them out by size ([`dealt`]), which traces show, the step's operations among them.
+//!
+//! With a layout (from source alone) the buffers of matrices are cut into one shard a rank, the largest tensor going to the least loaded
 //! shard, and every shard is padded to the largest. What is replayed is the asked-for rank's own
 //! assignment; ranks of one stage may therefore differ by a tensor. Parameter and gradient buffers
 //! stay whole on every rank, padding included. All other tensors have buffers of their own, whose
 //! bytes the distributed optimizer shares out.
 //!
-//! Which tensors are Muon's is the recipe's word; Megatron's own rule takes every two-dimensional
-//! tensor that is no embedding and no head, routers too. The defaults of `OptimizerConfig` apply:
+//! Which tensors are Muon's is the recipe's word; Megatron's own rule, which a launch has, takes every
+//! two-dimensional tensor that is no embedding and no head, routers too. The defaults of `OptimizerConfig` apply:
 //! no Nesterov, five steps in bf16, each tensor-parallel part by itself, queries, keys and values
 //! apart.
 
 use super::params::{Matrix, Param};
 use super::rank::Rank;
-use super::setup::{Key, Placed, bucket_size};
+use super::setup::{Buffers, Key, Placed};
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Storage};
 use std::ops::Range;
@@ -28,8 +30,8 @@ const LEAST_FILL: (u64, u64) = (9, 10);
 
 /// Places whole tensors (`_compute_per_buffer_param_layout`): backward's order into buckets, each
 /// bucket packed largest first into one shard a rank.
-pub(super) fn place(c: &Rank, params: &[&Rc<Param>], key: Key) -> (Vec<Placed>, Vec<Range<u64>>) {
-    let (ranks, size) = (key.group(c).0, bucket_size(c));
+pub(super) fn place(c: &Rank, params: &[&Rc<Param>], key: Key, size: u64) -> (Vec<Placed>, Vec<Range<u64>>) {
+    let ranks = key.group(c).0;
     let (mut placed, mut buckets) = (Vec::new(), Vec::new());
     let mut chunk: Vec<Rc<Param>> = Vec::new();
     let (mut elements, mut largest) = (0, 0);
@@ -71,6 +73,25 @@ fn pack(mut chunk: Vec<Rc<Param>>, ranks: u64, placed: &mut Vec<Placed>, buckets
     buckets.push(begin..begin + ranks * part);
 }
 
+/// Deals whole tensors out by size, there and back again (`_shard_params_ping_pong`), dense ones and
+/// experts apart; returns this rank's, Muon's before AdamW's, each from small to large.
+pub(super) fn dealt(c: &Rank, buffers: &[Buffers]) -> Vec<Rc<Param>> {
+    let mut own = Vec::new();
+    for is_expert in [false, true] {
+        let of_kind = buffers.iter().filter(|buffers| buffers.key.is_expert == is_expert);
+        let mut params: Vec<_> = of_kind.flat_map(|buffers| buffers.placed.iter().map(|p| p.param.clone())).collect();
+        params.sort_by_key(|param| param.elements);
+        let (ranks, rank) = Key { is_expert, by_tensor: false, quantized: None }.group(c);
+        let loop_of = |index: u64| {
+            let at = index % (2 * ranks);
+            at.min(2 * ranks - 1 - at)
+        };
+        own.extend(params.into_iter().zip(0..).filter(|(_, index)| loop_of(*index) == rank).map(|(param, _)| param));
+    }
+    let (matrices, rest): (Vec<_>, Vec<_>) = own.into_iter().partition(|param| param.muon.is_some());
+    matrices.into_iter().chain(rest).collect()
+}
+
 /// Each shard starts aligned, and all of them end where a bucket may (`_shard_divisor`).
 fn shard_step(ranks: u64) -> u64 {
     let bucket_step = ranks / units::gcd(ranks, 128) * 128;
@@ -106,6 +127,11 @@ impl Muon {
         self.gradients.clear();
     }
 
+    /// Whether it has stepped before.
+    pub fn is_stepped(&self) -> bool {
+        !self.momenta.is_empty()
+    }
+
     /// fp32 copies of bf16 gradients.
     pub fn copy_gradients(&mut self, c: &Rank) {
         if c.config.grad_width == BF16 {
@@ -125,11 +151,13 @@ impl Muon {
             let momenta = self.matrices.iter().map(|matrix| state(c, matrix.elements(), FP32, "momentum"));
             self.momenta = momenta.collect();
         }
+        // The last update is a local of the step until the next one takes its place.
+        let mut _update = None;
         for matrix in &self.matrices {
-            match matrix.parts {
-                Some(parts) => drop(orthogonalize_apart(c, parts, matrix.columns)),
-                None => drop(orthogonalize(c, matrix.rows, matrix.columns)),
-            }
+            _update = Some(match matrix.parts {
+                Some(parts) => orthogonalize_apart(c, parts, matrix.columns),
+                None => orthogonalize(c, matrix.rows, matrix.columns),
+            });
         }
     }
 }

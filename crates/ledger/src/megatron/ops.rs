@@ -4,18 +4,63 @@ use crate::grads::MULTIPROCESSORS;
 pub(super) use crate::grads::{grad, grad_of, weight_grad};
 
 use super::params::{Norm, Param};
-use super::rank::Rank;
+use super::rank::{Rank, Tuned};
 use recipe::kinds::Activation;
+use replay::line::Line;
 use replay::tape::{BF16, FP32, Tape, Tensor};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
-/// Gradients of weights from their operands, or nothing yet when backward is split and the product
-/// has to wait for its turn.
-pub(super) fn weight_grads(t: &Tape, elements: &[u64], operands: Vec<Tensor>) -> Vec<Option<Tensor>> {
-    if t.is_deferring() {
-        t.defer(operands, elements.to_vec());
-        return vec![None; elements.len()];
+/// The product of a backward that makes gradients of weights.
+pub(super) struct WeightProduct {
+    /// Rows and elements of each weight.
+    weights: Vec<(u64, u64)>,
+    fusion: Option<Rc<Dummies>>,
+}
+
+/// Stand-ins for gradients that products added to the buffer themselves: one of each shape, made at
+/// first use and kept (`transformer_engine/pytorch/module/base.py` `get_dummy_wgrad`).
+#[derive(Default)]
+pub(super) struct Dummies(RefCell<BTreeMap<(u64, u64), Tensor>>);
+
+impl WeightProduct {
+    /// A product of torch's, which makes the gradient itself.
+    pub fn plain(weight: &Param) -> WeightProduct {
+        WeightProduct { weights: vec![(weight.rows, weight.elements)], fusion: None }
     }
-    elements.iter().map(|&elements| Some(weight_grad(t, elements))).collect()
+
+    /// A product that adds the gradient to the buffer where it is told to.
+    pub fn of(c: &Rank, weight: &Param) -> WeightProduct {
+        WeightProduct { fusion: c.dummies.clone(), ..WeightProduct::plain(weight) }
+    }
+
+    /// The same of several weights.
+    pub fn of_all(c: &Rank, weights: &[Rc<Param>]) -> WeightProduct {
+        let weights = weights.iter().map(|weight| (weight.rows, weight.elements)).collect();
+        WeightProduct { weights, fusion: c.dummies.clone() }
+    }
+
+    /// The gradients from their operands, or nothing yet when backward is split and the product has to
+    /// wait for its turn.
+    pub fn grads(&self, t: &Tape, operands: Vec<Tensor>) -> Vec<Option<Tensor>> {
+        if t.is_deferring() {
+            t.defer(operands, self.weights.iter().map(|weight| weight.1).collect());
+            return vec![None; self.weights.len()];
+        }
+        self.weights.iter().map(|&weight| Some(self.made(t, weight))).collect()
+    }
+
+    /// The same of one weight.
+    pub fn grad(&self, t: &Tape, operands: Vec<Tensor>) -> Option<Tensor> {
+        self.grads(t, operands).pop().flatten()
+    }
+
+    fn made(&self, t: &Tape, weight: (u64, u64)) -> Tensor {
+        let Some(dummies) = &self.fusion else { return weight_grad(t, weight.1) };
+        let make = || t.tensor(Line::Gradients, weight.1, BF16, "dummy weight gradient");
+        dummies.0.borrow_mut().entry(weight).or_insert_with(make).alias()
+    }
 }
 
 /// Records an operation whose backward makes one new gradient of the given size.
@@ -34,6 +79,7 @@ pub(super) fn passes(c: &Rank, inputs: &[&Tensor], out: &Tensor) {
 /// nothing.
 pub(super) fn add(c: &Rank, x: &Tensor, residual: &Tensor) -> Tensor {
     let out = c.act_of(x.elements(), x.width(), "residual stream");
+    c.tunes(Tuned::Residual);
     passes(c, &[x, residual], &out);
     out
 }
@@ -41,6 +87,7 @@ pub(super) fn add(c: &Rank, x: &Tensor, residual: &Tensor) -> Tensor {
 /// The same where a projection left its bias to be added here.
 pub(super) fn add_with_bias(c: &Rank, x: &Tensor, residual: &Tensor, bias: &Param) -> Tensor {
     let out = c.act_of(x.elements(), x.width(), "residual stream");
+    c.tunes(Tuned::Residual);
     let (edges, elements) = (vec![x.edge(), residual.edge(), bias.edge()], bias.elements);
     c.tape.record(edges, &[&out], Vec::new(), move |t, grads, _| {
         vec![grads[0].clone(), grads[0].clone(), Some(weight_grad(t, elements))]
@@ -97,6 +144,7 @@ pub(super) fn norm(c: &Rank, x: &Tensor, width: u64, norm: &Norm) -> Tensor {
 /// (`megatron/core/fusions/fused_bias_swiglu.py`, `fused_bias_geglu.py`, `fused_bias_gelu.py`).
 fn in_one_kernel(c: &Rank, x: &Tensor, elements: u64, input: u64) -> Tensor {
     let out = c.act(elements, "activation output");
+    c.tunes(Tuned::Activation);
     makes(c, x, &out, vec![x.clone()], input, BF16);
     out
 }
@@ -131,6 +179,8 @@ pub(super) fn activate(c: &Rank, x: &Tensor, elements: u64, activation: Activati
     match activation {
         Activation::SwiGlu | Activation::GeGlu => in_one_kernel(c, x, elements, 2 * elements),
         Activation::Gelu | Activation::Silu => in_one_kernel(c, x, elements, elements),
+        // `megatron/core/activations.py` compiles it, which rows of Megatron-Core by itself do without.
+        Activation::Relu2 if c.config.is_trained() => in_one_kernel(c, x, elements, elements),
         Activation::Relu2 => relu2(c, x, elements),
     }
 }

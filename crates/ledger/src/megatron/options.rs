@@ -1,6 +1,7 @@
 //! What Megatron is told besides recipe and layout.
 
 use recipe::{Dtype, Recipe};
+use replay::allocator::Segments;
 
 /// How the loss over the vocabulary is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,73 @@ pub enum Reduction {
     Overlapped,
 }
 
+/// When updated weights are gathered from the ranks that stepped them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamGather {
+    /// Behind the optimizer's step, Megatron's default.
+    AtTheStep,
+    /// Bucket by bucket in the next forward (`--overlap-param-gather`).
+    Overlapped,
+}
+
+/// Who calls Megatron-Core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trainer {
+    /// A loop of one's own over Megatron-Core, everything on one stream and every chunk in buckets:
+    /// how the rows of `megatron_h200.jsonl` were taken.
+    Core,
+    /// `pretrain_gpt.py` and `pretrain_hybrid.py` over `megatron/training/training.py`, which is what
+    /// a launch runs.
+    Pretrain,
+}
+
+/// How whole tensors are shared out where Muon steps them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerWise {
+    /// `LayerWiseDistributedOptimizer.compute_full_param_layout`: weights move into buffers that are
+    /// cut at tensors, and AdamW's part is shared out by bytes. What `training.py`
+    /// `wrap_model_chunks_with_ddp` hands over.
+    Layout,
+    /// `_shard_params_ping_pong`: weights stay where they are, and whole tensors, AdamW's too, are dealt
+    /// out by size. What a launch has: the programs of 0.19 wrap their models in
+    /// `training/models/dist_utils.py`, which hands no layout over unless AdamW steps all.
+    PingPong,
+}
+
+/// Which kernel attention's core is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionBackend {
+    /// cuDNN's fused attention, which Transformer Engine prefers on Hopper.
+    Fused,
+    /// FlashAttention (`--attention-backend flash`).
+    Flash,
+    /// Products and a softmax of torch's (`--attention-backend unfused`).
+    Unfused,
+}
+
+/// Formats of AdamW's state under `--use-precision-aware-optimizer`; without it all are fp32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateFormats {
+    /// `--main-params-dtype`: fp32, or fp16 with a scale a shard.
+    pub main_weights: Dtype,
+    /// `--main-grads-dtype`: fp32, or bf16. Read where they lie in the gradient buffer.
+    pub main_gradients: Dtype,
+    /// `--exp-avg-dtype`: fp32, fp16, bf16 or fp8.
+    pub exp_avg: Dtype,
+    /// `--exp-avg-sq-dtype`: the same.
+    pub exp_avg_sq: Dtype,
+}
+
+impl StateFormats {
+    /// Megatron's defaults: fp32 throughout.
+    pub const FP32: StateFormats = StateFormats {
+        main_weights: Dtype::Fp32,
+        main_gradients: Dtype::Fp32,
+        exp_avg: Dtype::Fp32,
+        exp_avg_sq: Dtype::Fp32,
+    };
+}
+
 /// How many of a step's microbatches are replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Microbatches {
@@ -91,8 +159,30 @@ pub struct MegatronOptions {
     pub capacity_factor: Option<f64>,
     /// Format of the router's scores.
     pub router: Dtype,
-    /// When gradients are reduced.
+    /// When gradients are reduced. Megatron's default is [`Reduction::AtTheEnd`].
     pub reduction: Reduction,
+    /// When updated weights are gathered. Megatron's default is [`ParamGather::AtTheStep`].
+    pub param_gather: ParamGather,
+    /// Elements after which a bucket is closed (`--ddp-bucket-size`). Without it, Megatron's default,
+    /// 40 million or a million a data-parallel rank, whichever is more.
+    pub bucket_size: Option<u64>,
+    /// Who calls Megatron-Core.
+    pub trainer: Trainer,
+    /// How whole tensors are shared out where Muon steps them.
+    pub layer_wise: LayerWise,
+    /// Whether products add weight gradients to the buffer themselves. Megatron's default is yes
+    /// (`--no-gradient-accumulation-fusion`), and it needs APEX.
+    pub gradient_accumulation_fusion: bool,
+    /// Whether one kernel rotates a tensor. Megatron's default is yes (`--no-rope-fusion`).
+    pub rope_fusion: bool,
+    /// Whether one kernel permutes tokens (`--moe-permute-fusion`). Megatron's default is no.
+    pub permute_fusion: bool,
+    /// Which kernel attention's core is. Megatron's default, `auto`, is cuDNN's on Hopper.
+    pub attention: AttentionBackend,
+    /// Formats of AdamW's state, under a precision-aware optimizer. Megatron's default is none.
+    pub precision_aware: Option<StateFormats>,
+    /// How torch asks the device for memory. Torch's default is [`Segments::Fixed`].
+    pub segments: Segments,
     /// Steps to replay; the second sees the optimizer's moments, later ones fragmentation.
     pub steps: u32,
     /// How routed tokens fall on ranks.
@@ -102,7 +192,8 @@ pub struct MegatronOptions {
 }
 
 impl MegatronOptions {
-    /// Megatron's own defaults under a recipe's formats.
+    /// Megatron-Core by itself under a recipe's formats, without fusions and overlaps: what the rows
+    /// of `megatron_h200.jsonl` were taken with.
     pub fn of(recipe: &Recipe) -> MegatronOptions {
         MegatronOptions {
             gradients: recipe.precision.gradients,
@@ -113,9 +204,244 @@ impl MegatronOptions {
             capacity_factor: recipe.moe.as_ref().and_then(|moe| moe.capacity_factor),
             router: recipe.moe.as_ref().map_or(Dtype::Bf16, |moe| moe.router.dtype),
             reduction: Reduction::AtTheEnd,
+            param_gather: ParamGather::AtTheStep,
+            bucket_size: None,
+            trainer: Trainer::Core,
+            layer_wise: LayerWise::Layout,
+            gradient_accumulation_fusion: false,
+            rope_fusion: false,
+            permute_fusion: false,
+            attention: AttentionBackend::Fused,
+            precision_aware: None,
+            segments: Segments::Fixed,
             steps: 3,
             routing: Routing::Random { seed: 0 },
             microbatches: Microbatches::Steady,
         }
+    }
+
+    /// What a launch has: Megatron's own trainer with its fusions, and both overlaps.
+    pub fn launched(recipe: &Recipe) -> MegatronOptions {
+        MegatronOptions {
+            reduction: Reduction::Overlapped,
+            param_gather: ParamGather::Overlapped,
+            trainer: Trainer::Pretrain,
+            layer_wise: LayerWise::PingPong,
+            gradient_accumulation_fusion: true,
+            // The fused rotation of latent attention is for yarn only, and a launch switches it off.
+            rope_fusion: !recipe.is_latent(),
+            ..MegatronOptions::of(recipe)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Job, explain, replay};
+    use super::*;
+    use layout::{LayoutRequest, StagePlan, check};
+    use replay::{Phase, PhaseKind, Replay, Unmodelled};
+
+    /// A recipe on eight ranks.
+    fn on_eight(name: &str, request: LayoutRequest) -> (Recipe, layout::Layout) {
+        let recipe = recipe::builtin::find(name).unwrap();
+        let checked = check(&recipe, &LayoutRequest { world: Some(8), sequence: Some(2048), ..request });
+        let layout = checked.layout.unwrap_or_else(|| panic!("{:?}", checked.findings));
+        (checked.recipe, layout)
+    }
+
+    fn dense() -> (Recipe, layout::Layout) {
+        on_eight("llama3-8b", LayoutRequest { tp: Some(2), microbatches: Some(2), ..LayoutRequest::default() })
+    }
+
+    fn hybrid() -> (Recipe, layout::Layout) {
+        let mode = Some(recipe::Mode::NemoNative);
+        on_eight("nam56r", LayoutRequest { mode, tp: Some(2), ..LayoutRequest::default() })
+    }
+
+    fn experts() -> (Recipe, layout::Layout) {
+        on_eight("qwen3-30b-a3b", LayoutRequest { ep: Some(8), ..LayoutRequest::default() })
+    }
+
+    fn run(
+        (recipe, layout): &(Recipe, layout::Layout),
+        change: impl FnOnce(&mut MegatronOptions),
+    ) -> Result<Replay, Unmodelled> {
+        let stages = StagePlan::new(recipe, layout, None).unwrap();
+        let mut options = MegatronOptions { routing: Routing::Balanced, ..MegatronOptions::launched(recipe) };
+        change(&mut options);
+        replay(&Job { recipe, layout, stages: &stages, rank: 0, options: &options })
+    }
+
+    /// A launch as it is, and with something changed.
+    fn both(model: &(Recipe, layout::Layout), change: impl FnOnce(&mut MegatronOptions)) -> (Replay, Replay) {
+        (run(model, |_| {}).unwrap(), run(model, change).unwrap())
+    }
+
+    fn phase(replay: &Replay, kind: PhaseKind) -> &Phase {
+        replay.phase(kind).unwrap()
+    }
+
+    fn allocated(replay: &Replay, kind: PhaseKind) -> u64 {
+        phase(replay, kind).allocated
+    }
+
+    #[test]
+    fn a_launch_has_fusions_and_both_overlaps() {
+        let (recipe, _) = dense();
+        let launched = MegatronOptions::launched(&recipe);
+        assert!(launched.rope_fusion && launched.gradient_accumulation_fusion && !launched.permute_fusion);
+        assert_eq!(launched.reduction, Reduction::Overlapped);
+        assert_eq!(launched.param_gather, ParamGather::Overlapped);
+        assert_eq!(launched.trainer, Trainer::Pretrain);
+        let latent = recipe::builtin::find("deepseek-v3").unwrap();
+        assert!(!MegatronOptions::launched(&latent).rope_fusion);
+    }
+
+    #[test]
+    fn a_rotation_in_one_kernel_keeps_no_factors() {
+        let (fused, unfused) = both(&dense(), |told| told.rope_fusion = false);
+        // Cosine and sine in bf16, for queries and for keys of 32 layers.
+        let factors = 32 * 4 * 2048 * 128 * 2;
+        let more = unfused.allocated_peak() - fused.allocated_peak();
+        assert!((factors..factors + factors / 4).contains(&more), "{more}");
+    }
+
+    #[test]
+    fn fused_accumulation_keeps_one_stand_in_a_shape() {
+        let (fused, unfused) = both(&dense(), |told| told.gradient_accumulation_fusion = false);
+        let shapes = [3072 * 4096, 4096 * 2048, 14336 * 4096, 4096 * 7168, 64128 * 4096].map(|n: u64| n * 2);
+        let after = PhaseKind::Update(0);
+        let more = allocated(&fused, after) - allocated(&unfused, after);
+        let whole: u64 = shapes.iter().sum();
+        assert!((whole..whole + (4 << 20)).contains(&more), "{more} and {whole}");
+    }
+
+    #[test]
+    fn the_trainer_puts_only_the_first_stage_into_buckets() {
+        let mode = Some(recipe::Mode::NemoNative);
+        let request = LayoutRequest { mode, tp: Some(2), pp: Some(2), microbatches: Some(2), ..Default::default() };
+        let (recipe, layout) = on_eight("nam56r", request);
+        let stages = StagePlan::new(&recipe, &layout, None).unwrap();
+        let buffers = |rank, trainer, bucket_size| {
+            let told = MegatronOptions { trainer, bucket_size, ..MegatronOptions::launched(&recipe) };
+            let options = MegatronOptions { layer_wise: LayerWise::Layout, steps: 1, ..told };
+            let job = Job { recipe: &recipe, layout: &layout, stages: &stages, rank, options: &options };
+            allocated(&replay(&job).unwrap(), PhaseKind::Buffers)
+        };
+        let padded = |rank, trainer| buffers(rank, trainer, Some(1)) > buffers(rank, trainer, Some(u64::MAX));
+        let (first, last) = (0, 7);
+        assert!(padded(first, Trainer::Pretrain) && !padded(last, Trainer::Pretrain));
+        assert!(padded(first, Trainer::Core) && padded(last, Trainer::Core));
+    }
+
+    #[test]
+    fn late_gradients_keep_blocks_reserved_but_not_allocated() {
+        let (late, in_time) = both(&dense(), |told| told.trainer = Trainer::Core);
+        assert!(late.allocated_peak().abs_diff(in_time.allocated_peak()) < 64 << 20);
+        assert!(late.reserved_peak() >= in_time.reserved_peak());
+    }
+
+    #[test]
+    fn tensors_that_are_dealt_out_need_no_second_copy_of_the_weights() {
+        let model = hybrid();
+        let (dealt, laid_out) = both(&model, |told| told.layer_wise = LayerWise::Layout);
+        let peak = |replay: &Replay| phase(replay, PhaseKind::Buffers).peak.allocated;
+        assert!(peak(&laid_out) - peak(&dealt) > dealt.params * 2);
+    }
+
+    #[test]
+    fn gathering_behind_the_step_holds_every_weight_once_more() {
+        let (ahead, behind) = both(&hybrid(), |told| told.param_gather = ParamGather::AtTheStep);
+        let over = |replay: &Replay| {
+            let update = phase(replay, PhaseKind::Update(1));
+            update.peak.allocated - update.allocated
+        };
+        assert!(over(&behind) >= behind.params * 2);
+        assert!(over(&ahead) < ahead.params * 2);
+    }
+
+    #[test]
+    fn a_bucket_size_decides_how_often_a_buffer_is_padded() {
+        let model = on_eight(
+            "nam56r",
+            LayoutRequest { mode: Some(recipe::Mode::NemoNative), tp: Some(2), ..LayoutRequest::default() },
+        );
+        let plain = |told: &mut MegatronOptions| {
+            told.layer_wise = LayerWise::Layout;
+            told.bucket_size = Some(1);
+        };
+        let small = run(&model, plain).unwrap();
+        let whole = run(&model, |told| {
+            plain(told);
+            told.reduction = Reduction::AtTheEnd;
+        });
+        let setup = PhaseKind::Buffers;
+        assert!(allocated(&small, setup) > allocated(&whole.unwrap(), setup));
+    }
+
+    #[test]
+    fn narrow_state_is_made_at_the_first_step() {
+        let narrow = StateFormats { exp_avg: Dtype::Bf16, exp_avg_sq: Dtype::Bf16, ..StateFormats::FP32 };
+        let model = dense();
+        let (wide, narrow) = both(&model, |told| told.precision_aware = Some(narrow));
+        let shard = wide.params / 4;
+        let near = |bytes: u64, elements: u64| bytes.abs_diff(elements) < elements / 100;
+        let setup = PhaseKind::Optimizer;
+        assert!(near(allocated(&wide, setup) - allocated(&narrow, setup), 4 * shard));
+        // Two bytes a moment and two that bf16 weights lack, where fp32 state has twelve.
+        let after = PhaseKind::Update(0);
+        assert!(near(allocated(&wide, after) - allocated(&narrow, after), 6 * shard));
+        let half = StateFormats { exp_avg: Dtype::Fp16, exp_avg_sq: Dtype::Fp16, ..StateFormats::FP32 };
+        let half = run(&model, |told| told.precision_aware = Some(half)).unwrap();
+        // The kernel reads fp32 or bf16, so that fp16 moments are both made fp32 for the step.
+        let update = phase(&half, PhaseKind::Update(1));
+        assert!(near(update.peak.allocated - update.allocated, 8 * shard));
+    }
+
+    #[test]
+    fn a_fused_permutation_keeps_a_map_of_rows() {
+        let (unfused, fused) = both(&experts(), |told| told.permute_fusion = true);
+        // Two int32 an expert and one more of 2048 tokens in 48 layers, for eight int64.
+        let maps = 48 * 2048 * (4 * (2 * 128 + 1) - 8 * 8);
+        let after = PhaseKind::Update(0);
+        let more = allocated(&fused, after) - allocated(&unfused, after);
+        assert!(more.abs_diff(maps) < maps / 50, "{more} and {maps}");
+    }
+
+    #[test]
+    fn expandable_segments_reserve_less() {
+        let (fixed, expandable) = both(&dense(), |told| told.segments = Segments::Expandable);
+        assert!(expandable.reserved_peak() < fixed.reserved_peak());
+        assert!(expandable.reserved_peak() >= expandable.allocated_peak());
+        assert!(expandable.allocated_peak().abs_diff(fixed.allocated_peak()) < 64 << 20);
+    }
+
+    #[test]
+    fn what_is_not_replayed_is_refused_by_name() {
+        let model = dense();
+        let refused = |change: fn(&mut MegatronOptions)| run(&model, change).unwrap_err().what;
+        assert_eq!(refused(|told| told.attention = AttentionBackend::Flash), "FlashAttention");
+        assert_eq!(refused(|told| told.attention = AttentionBackend::Unfused), "unfused attention");
+        let narrow = |told: &mut MegatronOptions| {
+            told.precision_aware = Some(StateFormats { main_gradients: Dtype::Bf16, ..StateFormats::FP32 });
+        };
+        assert_eq!(refused(narrow), "bf16 main gradients");
+        let allgather = |told: &mut MegatronOptions| {
+            told.permute_fusion = true;
+            told.dispatcher = Dispatcher::AllGather;
+        };
+        assert_eq!(run(&experts(), allgather).unwrap_err().what, "fused permutation");
+    }
+
+    #[test]
+    fn stand_ins_are_named_among_the_holders() {
+        let (recipe, layout) = dense();
+        let stages = StagePlan::new(&recipe, &layout, None).unwrap();
+        let options = MegatronOptions::launched(&recipe);
+        let job = Job { recipe: &recipe, layout: &layout, stages: &stages, rank: 0, options: &options };
+        let replay = explain(&job).unwrap();
+        assert!(replay.holders.iter().any(|holder| holder.name == "dummy weight gradient"));
+        assert_eq!(replay.holders.iter().map(|h| h.bytes).sum::<u64>(), replay.allocated_peak());
     }
 }

@@ -1,6 +1,7 @@
 //! Parameters of one rank in Megatron's order: the order of `named_parameters`, which decides
 //! where each lies in the gradient buffers.
 
+use super::config::Config;
 use recipe::kinds;
 use recipe::precision::OptimizerPolicy;
 use recipe::{Optimizer, Role};
@@ -34,6 +35,8 @@ pub(super) struct Matrix {
 /// One parameter of this rank.
 pub(super) struct Param {
     pub elements: u64,
+    /// Rows of a matrix; one of what is none.
+    pub rows: u64,
     pub line: Line,
     pub origin: Origin,
     /// Whether it lies in the experts' own buffers.
@@ -56,6 +59,7 @@ impl Param {
     fn new(line: Line, elements: u64) -> Param {
         Param {
             elements,
+            rows: 1,
             line,
             origin: Origin::Device,
             is_expert: false,
@@ -99,12 +103,15 @@ pub(super) struct Params {
     pub all: Vec<Rc<Param>>,
     policy: OptimizerPolicy,
     norm: kinds::Norm,
+    /// Whether routers are stepped as other matrices are: Megatron's own rule leaves out embeddings
+    /// and heads alone (`optimizer/emerging_optimizers.py` `_is_nonlinear_or_embedding`).
+    takes_routers: bool,
 }
 
 impl Params {
     /// No parameters yet; the policy says who steps those to come.
-    pub fn new(policy: &OptimizerPolicy, norm: kinds::Norm) -> Params {
-        Params { all: Vec::new(), policy: policy.clone(), norm }
+    pub fn new(c: &Config) -> Params {
+        Params { all: Vec::new(), policy: c.optimizer.clone(), norm: c.norm, takes_routers: c.is_trained() }
     }
 
     fn add(&mut self, param: Param) -> Rc<Param> {
@@ -114,10 +121,11 @@ impl Params {
     }
 
     fn matrix_on(&self, line: Line, role: Role, rows: u64, columns: u64) -> Param {
-        let is_muon = self.policy.of(role, true) == Optimizer::Muon;
+        let stepped_as = if role == Role::Router && self.takes_routers { Role::Matrix } else { role };
+        let is_muon = self.policy.of(stepped_as, true) == Optimizer::Muon;
         let muon = is_muon.then_some(Matrix { rows, columns, parts: None });
         let is_te = matches!(role, Role::Matrix | Role::Expert);
-        Param { muon, is_te, ..Param::new(line, rows * columns) }
+        Param { muon, is_te, rows, ..Param::new(line, rows * columns) }
     }
 
     /// A matrix cut over tensor-parallel ranks.

@@ -1,6 +1,6 @@
 //! What custom mixers are made of: torch's own linear layers and transposes.
 
-use super::ops::{grad, makes, weight_grads};
+use super::ops::{WeightProduct, grad, makes};
 use super::params::Param;
 use super::rank::Rank;
 use replay::tape::{BF16, Tensor};
@@ -10,11 +10,11 @@ pub(super) fn linear(c: &Rank, x: &Tensor, sizes: (u64, u64), weight: &Param) ->
     c.torch_product();
     let tokens = c.config.tokens;
     let out = c.act(tokens * sizes.1, "projection output");
-    let elements = weight.elements;
+    let product = WeightProduct::plain(weight);
     c.tape.record(vec![x.edge(), weight.edge()], &[&out], vec![x.clone()], move |t, grads, saved| {
         let dx = grad(t, tokens * sizes.0, "input gradient");
         let operands = saved.iter().cloned().chain(grads[0].clone()).collect();
-        vec![Some(dx), weight_grads(t, &[elements], operands).remove(0)]
+        vec![Some(dx), product.grad(t, operands)]
     });
     out
 }

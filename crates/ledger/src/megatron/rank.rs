@@ -1,9 +1,11 @@
 //! One rank in motion: its sizes, its tape, and what its libraries keep once they have used it.
 
 use super::config::Config;
+use super::ops::Dummies;
 use replay::line::Line;
-use replay::tape::{BF16, Storage, Tape, Tensor};
+use replay::tape::{BF16, Pace, Storage, Tape, Tensor};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 const MIB: u64 = 1 << 20;
@@ -16,6 +18,11 @@ const GROUPED_STREAMS: usize = 4;
 /// (`aten/src/ATen/cuda/CublasHandlePool.cpp`).
 const CUBLAS_WORKSPACE: u64 = 32 * MIB;
 
+/// How fast a launch goes, which decides when gradients come back: the host's Python on a virtualised
+/// Xeon (steps whose device waits for it, over their launches), bf16 products and memory of an H200,
+/// and the driver's queue of 1024 launches. Launches for each allocation are counted in traces.
+const PACE: Pace = Pace { host: 57e-6, launches: [7.0 / 6.0, 5.0 / 3.0], flops: 650e12, bytes: 1.3e12, queue: 1024.0 };
+
 /// One rank in motion.
 pub(super) struct Rank {
     pub config: Config,
@@ -25,6 +32,8 @@ pub(super) struct Rank {
     pub pass: Cell<u64>,
     /// Whether the autograd thread runs, which has a cuBLAS handle of its own.
     pub is_backward: Cell<bool>,
+    /// What stands in for weight gradients that products add to the buffer themselves.
+    pub dummies: Option<Rc<Dummies>>,
 }
 
 /// What stays after its first use.
@@ -35,12 +44,40 @@ struct Kept {
     cublas_forward: Option<Rc<Storage>>,
     cublas_backward: Option<Rc<Storage>>,
     gathered: Option<Rc<Storage>>,
+    /// Kernels that were tuned.
+    tuned: BTreeSet<Tuned>,
+}
+
+/// Kernels that are timed when they are first used, after a buffer that empties the cache was written.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Tuned {
+    /// Adding the residual.
+    Residual,
+    /// An activation between projections.
+    Activation,
+    /// The scan's kernels.
+    Scan,
+}
+
+impl Tuned {
+    /// torch's compiler writes as much as the cache holds (`torch/_inductor/runtime/benchmarking.py`),
+    /// Triton's autotuner 256 MiB (`triton/backends/nvidia/driver.py`).
+    fn buffer(self) -> u64 {
+        match self {
+            Tuned::Residual | Tuned::Activation => 60 * MIB,
+            Tuned::Scan => 256 * MIB,
+        }
+    }
 }
 
 impl Rank {
     pub fn new(config: Config, tape: Tape) -> Rc<Rank> {
         let kept = RefCell::default();
-        Rc::new(Rank { config, tape, kept, pass: Cell::new(0), is_backward: Cell::new(false) })
+        let dummies = config.told.gradient_accumulation_fusion.then(Rc::default);
+        if config.is_trained() {
+            tape.take_gradients_over_late(PACE);
+        }
+        Rc::new(Rank { config, tape, kept, pass: Cell::new(0), is_backward: Cell::new(false), dummies })
     }
 
     /// A bf16 tensor of the forward pass.
@@ -78,6 +115,13 @@ impl Rank {
         let kept = &mut *self.kept.borrow_mut();
         while kept.grouped.len() < GROUPED_STREAMS {
             kept.grouped.push(self.workspace(TE_WORKSPACE, "te grouped gemm workspace"));
+        }
+    }
+
+    /// A kernel runs that is tuned at first.
+    pub fn tunes(&self, kernel: Tuned) {
+        if self.config.is_trained() && self.kept.borrow_mut().tuned.insert(kernel) {
+            drop(self.workspace(kernel.buffer(), "tuning buffer"));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Rotary positions, unfused (`megatron/core/models/common/embeddings/rope_utils.py`,
+//! Rotary positions (`megatron/core/models/common/embeddings/rope_utils.py`,
 //! `rotary_pos_embedding.py`).
 
 use super::ops::{grad, makes, passes};
@@ -29,9 +29,21 @@ pub(super) enum Storing {
     Pairs,
 }
 
-/// Rotates `heads` of `width`. Saves cosine and sine, each in bf16 for every call.
+/// Rotates `heads` of `width`.
 pub(super) fn rotate(c: &Rank, source: &Tensor, heads: u64, width: u64, storing: Storing) -> Tensor {
     let elements = c.config.tokens * heads * width;
+    if c.config.told.rope_fusion && storing == Storing::Halves {
+        // `transformer_engine/pytorch/attention/rope.py` FusedRoPEFunc takes any strides and keeps
+        // nothing but the table.
+        let out = c.act(elements, "rotated heads");
+        makes(c, source, &out, Vec::new(), elements, BF16);
+        return out;
+    }
+    unfused(c, source, elements, width, storing)
+}
+
+/// Saves cosine and sine, each in bf16 for every call.
+fn unfused(c: &Rank, source: &Tensor, elements: u64, width: u64, storing: Storing) -> Tensor {
     // `t[..., rot:]` has no columns, but its backward makes zeros of the full shape.
     let rest = Tensor::empty();
     makes(c, source, &rest, Vec::new(), elements, BF16);

@@ -111,6 +111,7 @@ impl Frame {
     fn backward(&mut self, c: &Rank) {
         if let Some(output) = &self.output {
             self.input_grad = backward_step(c, self.input.as_ref(), output, self.output_grad.as_ref());
+            c.tape.synchronize();
         }
     }
 
@@ -126,6 +127,8 @@ fn forwards_ahead(c: &Rank) -> usize {
     c.config.order.program(c.config.stage as u32).loops()[0].times as usize
 }
 
+/// The host waits for the device at every exchange (`batch_p2p_sync` in `p2p_communication.py`), which
+/// interleaved schedules do without.
 fn one_forward_one_backward(c: &Rc<Rank>, chunk: &Chunk) {
     let (is_first, is_last) = (c.config.stage == 0, c.config.stage + 1 == c.config.pp);
     let next_input = || (!is_first).then(|| receive(c, "received input"));
@@ -135,6 +138,7 @@ fn one_forward_one_backward(c: &Rc<Rank>, chunk: &Chunk) {
     let (mut frame, mut flight) = (Frame::default(), InFlight::default());
     let run = |frame: &mut Frame, flight: &mut InFlight| {
         let output = forward(c, chunk, frame.input.clone());
+        c.tape.synchronize();
         flight.inputs.push_back(frame.input.clone());
         flight.outputs.push_back(output.clone());
         frame.output = Some(output);

@@ -8,6 +8,7 @@ use super::options::{Fp8Recipe, Reduction};
 use super::params::{Origin, Param};
 use super::rank::Rank;
 use super::supported::Sharding;
+use replay::allocator::Stream;
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Storage};
 use std::ops::Range;
@@ -84,20 +85,27 @@ impl Key {
     }
 }
 
-/// Elements after which a bucket is closed.
-pub(super) fn bucket_size(c: &Rank) -> u64 {
-    match c.config.reduction {
-        Reduction::AtTheEnd => u64::MAX,
-        Reduction::Overlapped => (1_000_000 * c.config.dp).max(40_000_000),
+/// Elements after which a bucket is closed. The trainer puts only the first chunk of the first stage
+/// into buckets, and counts context parts among the ranks (`training.py` `resolve_ddp_bucket_size`).
+fn bucket_size(c: &Rank, chunk: usize) -> u64 {
+    let (told, trained) = (&c.config.told, c.config.is_trained());
+    if told.reduction == Reduction::AtTheEnd || trained && (chunk > 0 || c.config.stage > 0) {
+        return u64::MAX;
     }
+    let ranks = if trained { c.config.dense_group.0 } else { c.config.dp };
+    told.bucket_size.unwrap_or((1_000_000 * ranks).max(40_000_000))
 }
 
 /// One set of buffers a chunk and kind. With the distributed optimizer, weights move into the
 /// buffer and their old storages are freed.
 pub(super) fn build_buffers(c: &Rank, chunks: &[Chunk]) -> Vec<Buffers> {
-    let shards = c.config.sharding == Sharding::Optimizer;
+    let shards = c.config.sharding == Sharding::Optimizer && !c.config.deals_tensors();
     let mut all = Vec::new();
-    for chunk in chunks {
+    if c.config.is_trained() {
+        c.tape.on_stream(Stream::Buffers);
+    }
+    for (index, chunk) in chunks.iter().enumerate() {
+        let size = bucket_size(c, index);
         // In the order in which the kinds are first met.
         let key = |param: &Param| Key {
             is_expert: param.is_expert,
@@ -114,11 +122,12 @@ pub(super) fn build_buffers(c: &Rank, chunks: &[Chunk]) -> Vec<Buffers> {
             for group in groups(c, chunk) {
                 let params: Vec<_> = group.into_iter().filter(|param| key(param) == wanted).collect();
                 if !params.is_empty() {
-                    all.push(build(c, &params, wanted));
+                    all.push(build(c, &params, wanted, size));
                 }
             }
         }
     }
+    c.tape.on_stream(Stream::Main);
     all
 }
 
@@ -133,8 +142,8 @@ fn groups<'a>(c: &Rank, chunk: &'a Chunk) -> Vec<Vec<&'a Rc<Param>>> {
     units.chain([outside]).collect()
 }
 
-fn build(c: &Rank, params: &[&Rc<Param>], key: Key) -> Buffers {
-    let (placed, buckets) = if key.by_tensor { muon::place(c, params, key) } else { place(c, params, key) };
+fn build(c: &Rank, params: &[&Rc<Param>], key: Key, size: u64) -> Buffers {
+    let (placed, buckets) = if key.by_tensor { muon::place(c, params, key, size) } else { place(c, params, key, size) };
     let elements = buckets.last().map_or(0, |bucket| bucket.end);
     let (sharding, ranks) = (c.config.sharding, key.group(c).0);
     let (weight_ranks, grad_ranks) = match sharding {
@@ -145,7 +154,7 @@ fn build(c: &Rank, params: &[&Rc<Param>], key: Key) -> Buffers {
     let mut held = Vec::new();
     // MXFP8's scales cannot move into a buffer: such weights keep their own storages and are
     // gathered through the gradients' buffer (`reuse_grad_buf_for_mxfp8_param_ag`).
-    let moves = sharding != Sharding::None && key.quantized != Some(Fp8Recipe::Mxfp8);
+    let moves = sharding != Sharding::None && !c.config.deals_tensors() && key.quantized != Some(Fp8Recipe::Mxfp8);
     if moves {
         let bytes = |elements: u64| key.quantized.map_or(elements * BF16, |recipe| recipe.data(elements));
         held.push(c.tape.shared_storage(
@@ -171,12 +180,11 @@ fn shares(params: &[&Rc<Param>], ranks: u64, bytes: impl Fn(u64) -> u64) -> Vec<
 
 /// Backward's order, each start padded to 64 elements and each bucket's end so that every rank's
 /// part is whole and aligned (`distrib_optimizer.py`).
-fn place(c: &Rank, params: &[&Rc<Param>], key: Key) -> (Vec<Placed>, Vec<Range<u64>>) {
+fn place(c: &Rank, params: &[&Rc<Param>], key: Key, bucket_size: u64) -> (Vec<Placed>, Vec<Range<u64>>) {
     let ranks = key.group(c).0;
-    let is_padded = c.config.sharding != Sharding::None;
+    let is_padded = c.config.sharding != Sharding::None && !c.config.deals_tensors();
     let pad = |at: u64, step: u64| if is_padded { at.next_multiple_of(step) } else { at };
     let bucket_step = ranks / units::gcd(ranks, 128) * 128;
-    let bucket_size = bucket_size(c);
     let (mut at, mut start) = (0, 0);
     let (mut placed, mut buckets) = (Vec::new(), Vec::new());
     for param in params.iter().rev() {

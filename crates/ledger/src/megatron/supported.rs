@@ -1,7 +1,7 @@
 //! What of a recipe and a layout is replayed, as sizes, or by name what is not and why.
 
 use super::config::{AttentionSizes, ChunkLayers, Feed, Indexer, MoeSizes, Recomputed, Suffix};
-use super::{Fp8Recipe, Job, MegatronOptions};
+use super::{AttentionBackend, Dispatcher, Fp8Recipe, Job, MegatronOptions};
 use layout::order::Pipeline;
 use layout::request::RecomputeModule;
 use layout::{Layout, Recompute, Schedule, ZeroStage};
@@ -118,6 +118,42 @@ pub(super) fn quantized_weights(
         return refuse(what, "fp8 weights under Muon are not replayed");
     }
     Ok(options.fp8)
+}
+
+/// What `--use-precision-aware-optimizer` needs (`megatron/core/optimizer/optimizer_config.py`), and
+/// what is not replayed of attention's kernels and of fused permutation.
+pub(super) fn options(recipe: &Recipe, layout: &Layout, options: &MegatronOptions) -> Result<(), Unmodelled> {
+    if let Some(formats) = options.precision_aware {
+        let what = "a precision-aware optimizer";
+        if recipe.tensors().iter().any(|tensor| tensor.optimizer == Optimizer::Muon) {
+            return refuse(what, "Megatron has it with Adam only");
+        }
+        if layout.zero != ZeroStage::One {
+            return refuse(what, "Megatron has it with the distributed optimizer only");
+        }
+        if options.fp8.is_some_and(|fp8| fp8 != Fp8Recipe::Delayed) {
+            return refuse(what, "under this fp8 recipe Megatron keeps main weights itself, which is not replayed");
+        }
+        if formats.main_gradients != Dtype::Fp32 && options.gradients == Dtype::Fp32 {
+            let why = "Megatron reads main gradients where they lie, and refuses it over fp32 gradients";
+            return refuse(format!("{} main gradients", formats.main_gradients.name()), why);
+        }
+        if !matches!(formats.main_weights, Dtype::Fp32 | Dtype::Fp16) {
+            let why = "Transformer Engine keeps main weights in fp32 or fp16";
+            return refuse(format!("{} main weights", formats.main_weights.name()), why);
+        }
+    }
+    if options.permute_fusion && (options.dispatcher != Dispatcher::AllToAll || options.capacity_factor.is_some()) {
+        return refuse("fused permutation", "it is replayed for dropless all-to-all dispatch only");
+    }
+    if options.rope_fusion && recipe.is_latent() {
+        return refuse("fused rotation of latent attention", "Megatron has it for yarn only, which is not replayed");
+    }
+    match options.attention {
+        AttentionBackend::Fused => Ok(()),
+        AttentionBackend::Flash => refuse("FlashAttention", "what its kernels keep is not replayed yet"),
+        AttentionBackend::Unfused => refuse("unfused attention", "its score matrices are not replayed yet"),
+    }
 }
 
 pub(super) fn attention(attention: &Attention, recipe: &Recipe) -> Result<AttentionSizes, Unmodelled> {

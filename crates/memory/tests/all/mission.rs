@@ -93,7 +93,8 @@ fn ranks_hold_the_model_once_a_replica() {
         priced(&recipe, &request(tp, pp, ep), |request, fit| {
             let table = &request.table;
             let mesh = Mesh::new(&request.layout, Order::Megatron, request.recipe.uses(Mixer::Moe)).unwrap();
-            let owned: u64 = (0..request.layout.world).map(|rank| table.rank_params(&request.layout, &mesh, rank)).sum();
+            let owned: u64 =
+                (0..request.layout.world).map(|rank| table.rank_params(&request.layout, &mesh, rank)).sum();
             let replayed: u64 = fit.classes.iter().map(|class| class.params * class.num_ranks).sum();
             assert_eq!(replayed, owned, "{name}");
             for class in &fit.classes {

@@ -108,10 +108,14 @@ impl<'a> Run<'a> {
     fn run(&mut self, node: &Rc<Node>, mut grads: Grads) {
         let call = match &node.task {
             Task::Accumulate(leaf) => {
-                if let (Some(leaf), Some(grad)) = (leaf, grads.pop().flatten()) {
-                    leaf.set_grad_if_none(&grad);
-                    drop(grad);
-                    leaf.tell_of_grad();
+                match (leaf, grads.pop().flatten()) {
+                    (Some(leaf), Some(grad)) => {
+                        leaf.set_grad_if_none(&grad);
+                        drop(grad);
+                        leaf.tell_of_grad();
+                    }
+                    (None, Some(grad)) => self.tape.take_gradient_over(&grad),
+                    (_, None) => {}
                 }
                 return;
             }

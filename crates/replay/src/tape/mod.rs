@@ -6,6 +6,7 @@ mod checkpoint;
 mod deferred;
 mod engine;
 mod graph;
+mod pace;
 mod storage;
 mod tensor;
 
@@ -13,6 +14,7 @@ pub use checkpoint::{WithoutOutput, checkpoint, checkpoint_stopping_early};
 pub use deferred::Deferred;
 pub use engine::{backward, backward_all};
 pub use graph::{Edge, Grads, Node};
+pub use pace::Pace;
 pub use storage::{Holder, Peak, Storage, Tape};
 pub use tensor::Tensor;
 

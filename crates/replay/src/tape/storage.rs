@@ -1,7 +1,9 @@
 //! Storages and the book they are entered in: who holds how many bytes, and the peak.
 
 use super::deferred::Queue;
-use crate::allocator::{Allocator, BlockId, Stream};
+use super::pace::{Clock, Pace};
+use super::tensor::Tensor;
+use crate::allocator::{Allocator, BlockId, Segments, Stream};
 use crate::line::{ByLine, Line, Origin};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -69,6 +71,8 @@ pub struct Holder {
 
 struct Book {
     allocator: Allocator,
+    /// Host and device, where it matters who is ahead.
+    clock: Option<Clock>,
     entries: Vec<Entry>,
     /// Blocks that hold several lines, such as a parameter buffer.
     shared: BTreeMap<BlockId, Vec<(Line, u64)>>,
@@ -87,6 +91,8 @@ pub struct Storage {
     tape: Tape,
     bytes: u64,
     block: Cell<Option<BlockId>>,
+    /// Whether another stream used it, so that it comes back only when the device is done with it.
+    is_late: Cell<bool>,
     /// Stands in for bytes that were discarded and computed again.
     stand_in: RefCell<Option<Rc<Storage>>>,
 }
@@ -99,10 +105,14 @@ impl Storage {
 
     /// Gives the bytes back while owners remain, as `untyped_storage().resize_(0)` does.
     pub fn discard(&self) {
-        if let Some(block) = self.block.take() {
-            self.tape.0.book.borrow_mut().free(block);
-        }
+        self.give_back();
         self.stand_in.take();
+    }
+
+    fn give_back(&self) {
+        if let Some(block) = self.block.take() {
+            self.tape.0.book.borrow_mut().free(block, self.is_late.get());
+        }
     }
 
     /// Owners of this storage own `other` from now on.
@@ -113,9 +123,7 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
-            self.tape.0.book.borrow_mut().free(block);
-        }
+        self.give_back();
     }
 }
 
@@ -128,10 +136,16 @@ impl Default for Tape {
 impl Tape {
     /// A tape on an empty device; holders are collected at the wanted event.
     pub fn new(wanted: Option<u64>) -> Tape {
+        Tape::with(wanted, Segments::Fixed)
+    }
+
+    /// The same on segments of this kind.
+    pub fn with(wanted: Option<u64>, segments: Segments) -> Tape {
         let nothing = ByLine::default();
         let peak = Peak { allocated: 0, event: 0, by_line: nothing, origin: Origin::Setup };
         let book = Book {
-            allocator: Allocator::new(),
+            allocator: Allocator::with(segments),
+            clock: None,
             entries: Vec::new(),
             shared: BTreeMap::new(),
             live: nothing,
@@ -165,13 +179,47 @@ impl Tape {
 
     fn make(&self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>) -> Rc<Storage> {
         let mut book = self.0.book.borrow_mut();
-        let block = book.malloc(bytes, entry, shares);
+        let block = book.malloc(bytes, entry, shares, self.0.runs_backward.get());
         let allocated = book.allocator.allocated();
         if let Some(part) = part(entry.origin, self.0.runs_backward.get()) {
             book.by_part[part] = book.by_part[part].max(allocated);
         }
         drop(book);
-        Rc::new(Storage { tape: self.clone(), bytes, block: Cell::new(block), stand_in: RefCell::new(None) })
+        Rc::new(Storage {
+            tape: self.clone(),
+            bytes,
+            block: Cell::new(block),
+            is_late: Cell::new(false),
+            stand_in: RefCell::new(None),
+        })
+    }
+
+    /// From now on gradients of parameters are taken over on another stream than the one that made
+    /// them, so that they come back only when the device is done with them (`record_stream` in
+    /// `torch/csrc/autograd/input_buffer.cpp`); `pace` says when that is.
+    pub fn take_gradients_over_late(&self, pace: Pace) {
+        self.0.book.borrow_mut().clock = Some(Clock::new(pace));
+    }
+
+    /// A parameter takes its gradient over.
+    pub(super) fn take_gradient_over(&self, grad: &Tensor) {
+        if let Some(storage) = grad.storage() {
+            storage.is_late.set(self.0.book.borrow().clock.is_some());
+        }
+    }
+
+    /// The device is given a product of so many floating-point operations.
+    pub fn work(&self, flops: u64) {
+        if let Some(clock) = &mut self.0.book.borrow_mut().clock {
+            clock.work(flops as f64);
+        }
+    }
+
+    /// The host waits for the device.
+    pub fn synchronize(&self) {
+        if let Some(clock) = &mut self.0.book.borrow_mut().clock {
+            clock.synchronize();
+        }
     }
 
     /// Switches whether backward runs, and says how it was.
@@ -256,7 +304,10 @@ impl Tape {
 }
 
 impl Book {
-    fn malloc(&mut self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>) -> Option<BlockId> {
+    fn malloc(&mut self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>, is_backward: bool) -> Option<BlockId> {
+        if let Some(clock) = &mut self.clock {
+            self.allocator.at(clock.allocate(bytes, is_backward));
+        }
         let block = self.allocator.malloc(bytes)?;
         let size = self.allocator.size(block);
         if block.index() >= self.entries.len() {
@@ -289,7 +340,7 @@ impl Book {
         self.peak = Peak { allocated: self.allocator.allocated(), event: self.events, by_line: self.live, origin };
     }
 
-    fn free(&mut self, block: BlockId) {
+    fn free(&mut self, block: BlockId, is_late: bool) {
         let line = self.entries[block.index()].line;
         if !self.shared.is_empty() {
             for (other, bytes) in self.shared.remove(&block).into_iter().flatten() {
@@ -298,7 +349,10 @@ impl Book {
             }
         }
         self.live[line as usize] -= self.allocator.size(block);
-        self.allocator.free(block);
+        match &self.clock {
+            Some(clock) if is_late => self.allocator.free_late(block, clock.done()),
+            _ => self.allocator.free(block),
+        }
     }
 
     fn holders_now(&self) -> Vec<Holder> {

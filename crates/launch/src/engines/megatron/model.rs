@@ -114,8 +114,6 @@ fn latent(recipe: &Recipe, mla: &Mla, list: &mut List, findings: &mut Vec<Findin
         list.switch(NATIVE, "--qk-layernorm", &format!("{from}.latent_norm"), "the latents are normalised");
     }
     list.set(NATIVE, "--rope-type", "rope", "recipe.rope_theta", "latent attention defaults to yarn");
-    // transformer_config.py: "apply_rope_fusion for MLA only works with YARN RoPE."
-    list.switch(Kind::Policy, "--no-rope-fusion", from, "the fused rotation of latent attention is for yarn only");
 }
 
 fn extras(attention: &Attention, list: &mut List, findings: &mut Vec<Finding>) {

@@ -1,0 +1,132 @@
+//! Replays against what `launch --engine megatron` wrote, as Megatron's own trainer ran it on an
+//! H200 (`data/truth/emitted_h200.jsonl`, and with other switches `emitted_options_h200.jsonl`): memory
+//! after set-up, and peaks step by step.
+
+use case::Case;
+use replay::{PhaseKind, Replay};
+use serde_json::Value;
+
+const ROWS: usize = 14;
+
+/// A row, and what was launched as its flags say.
+struct Emitted {
+    name: String,
+    case: Case,
+    row: Value,
+}
+
+fn rows() -> Vec<Emitted> {
+    let read = |file: &str| {
+        let path = format!("{}/../../data/truth/{file}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
+    };
+    let text = read("emitted_h200.jsonl") + &read("emitted_options_h200.jsonl");
+    let rows: Vec<_> = text.lines().map(|line| Emitted::read(serde_json::from_str(line).unwrap())).collect();
+    assert_eq!(rows.len(), ROWS);
+    rows
+}
+
+impl Emitted {
+    fn read(row: Value) -> Emitted {
+        let name = row["name"].as_str().unwrap().to_string();
+        let case = fidelity::emitted::case(&row).unwrap_or_else(|why| panic!("{name}: {why}"));
+        Emitted { name, case, row }
+    }
+
+    fn run(&self) -> Replay {
+        fidelity::emitted::replay(&self.case, &self.row).unwrap_or_else(|why| panic!("{}: {why}", self.name))
+    }
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+/// Errors of one row as fractions: allocated after set-up, its peak and the reserved peak over steps.
+fn errors(replay: &Replay, row: &Value) -> [f64; 3] {
+    let steps = row["steps"].as_array().unwrap();
+    let most = |key: &str| steps.iter().filter_map(|step| step[key].as_u64()).max().unwrap();
+    let pairs = [
+        (replay.phase(PhaseKind::Optimizer).unwrap().allocated, row["setup"]["alloc"].as_u64().unwrap()),
+        (replay.allocated_peak(), most("peak")),
+        (replay.reserved_peak(), most("reserved_peak")),
+    ];
+    pairs.map(|(ours, theirs)| ours as f64 / theirs as f64 - 1.0)
+}
+
+fn mean_and_worst(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let count = values.clone().count() as f64;
+    (values.clone().map(f64::abs).sum::<f64>() / count, values.map(f64::abs).fold(0.0, f64::max))
+}
+
+#[test]
+fn every_emitted_launch_is_replayed_within_bounds() {
+    let mut all = Vec::new();
+    println!("{:24} {:>9} {:>9} {:>9}  peak stands in", "row", "static", "allocated", "reserved");
+    for emitted in rows().iter().filter(|emitted| emitted.row["setup"].is_object()) {
+        let replay = emitted.run();
+        assert_eq!(Some(replay.params), emitted.row["params"].as_u64(), "{}", emitted.name);
+        let e = errors(&replay, &emitted.row);
+        let ([a, b, c], highest) = (e.map(|e| 100.0 * e), replay.highest());
+        let at = format!("{} {}", highest.kind, highest.peak.origin);
+        println!("{:24} {a:+8.3}% {b:+8.3}% {c:+8.3}%  {at}", emitted.name);
+        assert!(e[0].abs() <= 0.0001, "{}: static memory is off by {a:.4}%", emitted.name);
+        assert!(gib(replay.reserved_peak()) < VISIBLE, "{} ran", emitted.name);
+        all.push(e);
+    }
+    let [allocated, reserved] = [1, 2].map(|i| mean_and_worst(all.iter().map(|e| e[i])));
+    println!("allocated {allocated:.5?} reserved {reserved:.5?}");
+    assert!(allocated.0 <= 0.0005 && allocated.1 <= 0.001, "allocated peak: {allocated:?}");
+    assert!(reserved.0 <= 0.0025 && reserved.1 <= 0.0075, "reserved peak: {reserved:?}");
+}
+
+/// Every step by itself, so that a first one cannot be wrong behind a later one. Which gradients come
+/// back in time in a step that compiles kernels is the host's affair, and so is a tenth of that.
+#[test]
+fn every_step_of_an_emitted_launch_is_replayed_within_bounds() {
+    for emitted in rows().iter().filter(|emitted| emitted.row["setup"].is_object()) {
+        let replay = emitted.run();
+        for step in 0..3 {
+            let [passes, update] = [PhaseKind::Passes(step), PhaseKind::Update(step)].map(|k| replay.phase(k).unwrap());
+            let theirs = &emitted.row["steps"][step as usize];
+            let held = [
+                ("left", update.allocated, "alloc", 0.0005),
+                ("allocated", passes.peak.allocated.max(update.peak.allocated), "peak", 0.001),
+                ("reserved", passes.reserved_peak.max(update.reserved_peak), "reserved_peak", 0.05),
+            ];
+            for (what, ours, key, bound) in held {
+                let off = ours as f64 / theirs[key].as_u64().unwrap() as f64 - 1.0;
+                assert!(off.abs() <= bound, "{} step {step}: {what} is off by {:.3}%", emitted.name, 100.0 * off);
+            }
+        }
+    }
+}
+
+/// GiB that the card shows to a process.
+const VISIBLE: f64 = 139.8;
+
+#[test]
+fn a_launch_that_ran_out_of_memory_does_not_fit() {
+    let emitted = rows().into_iter().filter(|emitted| emitted.row["out_of_memory"].is_string());
+    let mut count = 0;
+    for emitted in emitted {
+        let first = emitted.run().phase(PhaseKind::Passes(0)).unwrap().reserved_peak;
+        assert!(gib(first) > VISIBLE, "{}: {:.1} GiB reserved in the first step", emitted.name, gib(first));
+        count += 1;
+    }
+    assert_eq!(count, 1);
+}
+
+/// Expandable segments phase by phase: row, phase, allocated, its peak, reserved, its peak.
+#[test]
+fn expandable_segments_do_not_move_by_a_byte() {
+    let mut lines = String::new();
+    for emitted in rows().iter().filter(|emitted| emitted.case.options.expandable_segments) {
+        for phase in &emitted.run().phases {
+            let (kind, peak, reserved) = (phase.kind.to_string(), phase.peak.allocated, phase.reserved);
+            let (name, allocated, most) = (&emitted.name, phase.allocated, phase.reserved_peak);
+            lines += &format!("{name} {kind} {allocated} {peak} {reserved} {most}\n");
+        }
+    }
+    assert_eq!(lines, include_str!("../golden/expandable.txt"));
+}
