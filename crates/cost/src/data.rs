@@ -21,9 +21,17 @@ fn step_bytes(prices: &Prices) -> [f64; 2] {
     [shared + 2.0 * (bytes(exp_avg) + bytes(exp_avg_sq)), shared + 2.0 * bytes(Dtype::Fp32)]
 }
 
-/// Elements a second that the host of a node steps with AdamW, shared by its devices. An assumption
-/// of the order ZeRO-Offload reports for its own kernel (Ren et al., arXiv 2101.06840); not checked.
-const HOST_STEPS: f64 = 4.5e9;
+/// Of a host's memory bandwidth, what stepping AdamW there reaches: ZeRO-Offload's kernel steps 10^9
+/// elements in 0.22 s on two Xeon 8168 (Ren et al., arXiv 2101.06840, table 4), which have six channels
+/// of DDR4-2666 each, 256 GB/s; an element is [`HOST_BYTES`].
+const HOST_RATE: f64 = HOST_BYTES * 1e9 / 0.22 / 256e9;
+
+/// Bytes the host reads and writes for an element: gradient, main weight and both moments in fp32
+/// read, all but the gradient written, and the bf16 weight.
+const HOST_BYTES: f64 = 16.0 + 12.0 + 2.0;
+
+/// That machine's elements a second, for a device whose host nobody states.
+const UNSTATED_HOST: f64 = 1e9 / 0.22;
 
 /// Share of the host link that large copies reach: 55 of 64 GB/s, pinned, either way
 /// (`tools/measure_curves.py` on an H200).
@@ -191,6 +199,8 @@ fn optimizer(prices: &Prices, layout: &Layout, held: &Held) -> (f64, f64) {
     let kernels = bytes / prices.meter.rate();
     // The gradient goes down in fp32 and the weight comes back in bf16.
     let travel = prices.host_link.map_or(0.0, |rate| away * 6.0 / (rate * HOST_LINK));
-    let host = away * prices.cluster.devices_per_node as f64 / HOST_STEPS;
+    let stepped = prices.cluster.device.host.as_ref();
+    let stepped = stepped.map_or(UNSTATED_HOST, |host| host.bytes_per_second * HOST_RATE / HOST_BYTES);
+    let host = away * prices.cluster.devices_per_node as f64 / stepped;
     (kernels + prices.meter.large_products(products), travel + host)
 }

@@ -45,6 +45,8 @@ pub struct Device {
     pub network: Option<Link>,
     /// Link to the memory of its host, in one direction.
     pub host_link: Option<Link>,
+    /// The memory of a node's host; none where the maker names no usual node.
+    pub host: Option<Host>,
     /// What a process holds outside its allocator; measured where somebody has measured it.
     pub reserve: Option<Reserve>,
 }
@@ -78,6 +80,17 @@ pub struct Link {
     pub bytes_per_second: f64,
     /// From the start of a transfer to its first byte.
     pub latency_seconds: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// The host of a node, as its devices are usually sold. What a machine really has is for `preflight`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its memory, for all devices of the node together.
+    pub memory_bytes: u64,
+    /// What its memory channels move, all sockets together.
+    pub bytes_per_second: f64,
     /// Where the figures come from.
     pub source: String,
 }

@@ -2,7 +2,7 @@
 //! same reader serves the built-in files and those users write. Reads texts, never files.
 
 use crate::network::Network;
-use crate::{Device, Link, Peak, Rate, Reserve};
+use crate::{Device, Host, Link, Peak, Rate, Reserve};
 use diag::{Blame, Finding};
 use reading::{Dialect, Section, read_text};
 
@@ -64,6 +64,7 @@ fn device(mut root: Section) -> Option<Device> {
     let island_link = optional(root.section("island_link"), link);
     let network = device_network(&mut root);
     let host_link = optional(root.section("host_link"), link);
+    let host = optional(root.section("host"), host);
     let reserve = optional(root.section("reserve"), reserve);
     let device = (|| {
         Some(Device {
@@ -79,6 +80,7 @@ fn device(mut root: Section) -> Option<Device> {
             island_link: island_link?,
             network: network?,
             host_link: host_link?,
+            host: host?,
             reserve: reserve?,
         })
     })();
@@ -187,6 +189,14 @@ fn rate(mut section: Section) -> Option<Rate> {
     let source = source(&mut section, "source");
     section.finish();
     Some(Rate { bytes_per_second: bytes_per_second?, source: source? })
+}
+
+fn host(mut section: Section) -> Option<Host> {
+    let memory_bytes = section.count("memory_bytes", MOST_BYTES);
+    let bytes_per_second = section.required_positive("bytes_per_second");
+    let source = source(&mut section, "source");
+    section.finish();
+    Some(Host { memory_bytes: memory_bytes?, bytes_per_second: bytes_per_second?, source: source? })
 }
 
 fn link(mut section: Section) -> Option<Link> {

@@ -68,7 +68,7 @@ impl MemoryVerdict {
             total_bytes: class.total(),
             allocated_peak_bytes: class.allocated_peak,
             reserved_peak_bytes: class.reserved_peak,
-            host_bytes: class.offload.bytes(),
+            host_bytes: class.offload.host_bytes,
         };
         MemoryVerdict {
             verdict: fit.verdict.name().to_string(),

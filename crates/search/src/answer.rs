@@ -164,6 +164,10 @@ fn replay(space: &Space, case: &Case) -> Result<Fit, Refused> {
     if fit.verdict == Verdict::Fits {
         return Ok(fit);
     }
+    if fit.host.is_over() {
+        let needs = units::Bytes(fit.host.node_bytes);
+        return Err(Refused::new(format!("a node's host would keep {needs}, more than it has")));
+    }
     let missing = (space.question.headroom.0 as i64 - fit.worst().headroom).unsigned_abs();
     let (bytes, stage) = (units::Bytes(missing), fit.worst().stage);
     let why = format!("the replay holds {bytes} more on stage {stage} than fits with the headroom asked for");

@@ -10,7 +10,9 @@ use crate::table::{Table, heading};
 use case::{Case, Terms};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
-use memory::fit::{Fit, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers};
+use memory::fit::{
+    Fit, HostUse, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers,
+};
 use recipe::Mixer;
 use replay::Unmodelled;
 use serde_json::{Value, json};
@@ -53,6 +55,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     }
     let mut text = case_text(&case);
     text += &verdict_text(&case, &fit);
+    text += &host_text(&fit);
     text += &step_text(&step);
     text += &picture::bars(&fit.classes, visible, 60);
     text += &lines_text(fit.worst());
@@ -69,6 +72,20 @@ pub fn run(args: &FitArgs) -> Outcome {
         report.exit = DOES_NOT_FIT;
     }
     Ok(report)
+}
+
+/// What the hosts hold, against what they usually have.
+pub fn host_text(fit: &Fit) -> String {
+    let HostUse { node_bytes, has_bytes } = fit.host;
+    if node_bytes == 0 {
+        return String::new();
+    }
+    let has = match has_bytes {
+        Some(has) if node_bytes > has => format!("more than the {} it usually has", Bytes(has)),
+        Some(has) => format!("of {} that it usually has", Bytes(has)),
+        None => "and nobody says what it has".to_string(),
+    };
+    format!("the host of a node keeps {} for its devices, {has}\n", Bytes(node_bytes))
 }
 
 /// How long a step takes, in one sentence, or why nobody says.
@@ -142,7 +159,7 @@ fn lines_text(class: &RankClass) -> String {
     }
     let title = format!("Lines at the peak of stage {} (one rank; {} parameters)", class.stage, count(class.params));
     let mut out = heading(&title) + &table.render();
-    if class.offload.bytes() > 0 {
+    if class.offload.host_bytes > 0 {
         out += &format!(
             "  on the host: {} of AdamW's state, {} of activations; the link takes {:.2} s a step if nothing hides it\n",
             Bytes(class.offload.optimizer_bytes),
@@ -264,7 +281,7 @@ fn class_json(class: &RankClass) -> Value {
         "phases": class.phases.iter().map(phase).collect::<Vec<_>>(), "peak_phase": class.peak_phase.to_string(),
         "peak_block": class.peak_origin.to_string(), "allocated_peak_bytes": class.allocated_peak,
         "reserved_peak_bytes": class.reserved_peak, "outside_bytes": class.outside, "total_bytes": class.total(),
-        "headroom_bytes": class.headroom, "host_bytes": class.offload.bytes(), "link_seconds": class.offload.link_seconds,
+        "headroom_bytes": class.headroom, "host_bytes": class.offload.host_bytes, "link_seconds": class.offload.link_seconds,
     })
 }
 
@@ -274,7 +291,7 @@ fn fit_json(case: &Case, fit: &Fit, levers: &[Lever], skew: Option<&Overload>, i
     json!({
         "recipe": case.recipe.name, "layout": layout_json(&case.layout, &case.defaults),
         "hardware": case.cluster, "engine": case.engine().name(),
-        "verdict": fit.verdict, "rank_classes": fit.classes.iter().map(class_json).collect::<Vec<_>>(),
+        "verdict": fit.verdict, "host": fit.host, "rank_classes": fit.classes.iter().map(class_json).collect::<Vec<_>>(),
         "worst": fit.worst, "communicators": communicators(&case.layout, has_experts),
         "unmodelled": fit.unmodelled, "levers": levers, "checklist": items,
         "overload": skew.map(|s| json!({ "at": s.at.iter().map(at).collect::<Vec<_>>(), "breaks_at": s.breaks_at, "most": s.most })),

@@ -28,6 +28,7 @@ pub fn read(places: &[Place], probe: Probe) -> Machine {
         own_pid: std::process::id(),
         listeners: proc::listeners(proc),
         limits: proc::limits(proc),
+        memory: proc::memory(proc),
         shared_memory: folders::space(Path::new("/dev/shm")),
         clock: tools::clock(),
         gpus: tools::gpus(),

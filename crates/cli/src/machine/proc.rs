@@ -21,6 +21,12 @@ pub fn limits(proc: &Path) -> Known<Vec<(Resource, Limit)>> {
     Ok(parse::limits(&bytes(&proc.join("self/limits"))?))
 }
 
+/// Bytes of memory, as the kernel counts them.
+pub fn memory(proc: &Path) -> Known<u64> {
+    let text = bytes(&proc.join("meminfo"))?;
+    parse::memory_total(&text).ok_or_else(|| "meminfo does not say MemTotal".to_string())
+}
+
 /// Folders of processes, by number.
 fn folders(proc: &Path) -> Known<Vec<(u32, PathBuf)>> {
     let entries = fs::read_dir(proc).map_err(|error| format!("cannot read {}: {error}", proc.display()))?;

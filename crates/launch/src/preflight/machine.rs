@@ -24,6 +24,8 @@ pub struct Machine {
     pub listeners: Known<Vec<Listener>>,
     /// Limits of this process.
     pub limits: Known<Vec<(Resource, Limit)>>,
+    /// Bytes of the host's memory.
+    pub memory: Known<u64>,
     /// `/dev/shm`.
     pub shared_memory: Known<Space>,
     /// Whether the clock is synchronised.

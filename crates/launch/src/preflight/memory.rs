@@ -2,11 +2,30 @@
 //! name, and then the report says so.
 
 use super::plan::{Memory, MemoryOverride, Plan};
-use super::{Check, Verdict};
+use super::{Check, Machine, Verdict};
 use memory::fit::Verdict as Fits;
 use units::Bytes;
 
 const RULE: &str = "preflight/memory-verdict";
+
+const HOST_RULE: &str = "preflight/host-memory";
+
+/// Judges this machine's memory by what the plan keeps there; nothing where it keeps none.
+pub fn check_host(machine: &Machine, plan: &Plan) -> Option<Check> {
+    if plan.host == 0 {
+        return None;
+    }
+    let required = format!("{} for state kept on the host", Bytes(plan.host));
+    Some(match &machine.memory {
+        Err(why) => {
+            Check::pass(HOST_RULE, "host memory", why.clone(), required).unknown("read MemTotal of /proc/meminfo")
+        }
+        Ok(total) => {
+            let check = Check::pass(HOST_RULE, "host memory", format!("{} in all", Bytes(*total)), required);
+            if *total >= plan.host { check } else { check.violation("lower --offload-optimizer, or take larger hosts") }
+        }
+    })
+}
 
 /// Judges the plan.
 pub fn check(plan: &Plan) -> Check {

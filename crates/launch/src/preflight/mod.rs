@@ -103,6 +103,7 @@ pub fn judge(machine: &Machine, policy: &Policy, launcher: Launcher, plan: Optio
     clock::check(machine, policy, &mut checks);
     if let Some(plan) = plan {
         checks.push(memory::check(plan));
+        checks.extend(memory::check_host(machine, plan));
     }
     checks
 }

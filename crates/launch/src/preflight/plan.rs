@@ -66,6 +66,8 @@ pub struct Plan {
     pub checkpoints: u64,
     /// What the memory model says.
     pub memory: Memory,
+    /// Memory of this node's host that the ranks' state takes.
+    pub host: u64,
     /// Whether that may be overridden.
     pub memory_override: MemoryOverride,
 }
@@ -89,6 +91,7 @@ impl Plan {
             visible,
             checkpoint: checkpoint_bytes(job.recipe),
             checkpoints: checkpoints(job.policy),
+            host: fit.map_or(0, |fit| fit.host.node_bytes),
             memory,
             memory_override,
         }

@@ -40,6 +40,7 @@ fn good(policy: &Policy) -> Machine {
         own_pid: 9,
         listeners: Ok(vec![Listener { port: 22, inode: 1, owner: Some(1) }]),
         limits: Ok(vec![(Resource::OpenFiles, Limit::Of(1 << 20)), (Resource::LockedMemory, Limit::Unlimited)]),
+        memory: Ok(2 << 40),
         shared_memory: Ok(Space { total: 64 << 30, free: 64 << 30 }),
         clock: Ok(ClockState { synchronized: true, source: "timedatectl" }),
         gpus: Ok((0..8).map(gpu).collect()),

@@ -1,7 +1,7 @@
 //! Rank classes: ranks that hold the same. Tensor, context and data-parallel neighbours hold the
 //! same shapes, so a class is a stage; its first rank is replayed and stands for the rest.
 
-use super::lines::{Amount, Entry, basis_of};
+use super::lines::{Amount, Entry, WEIGHTS, basis_of, by_owner};
 use super::offload::Offload;
 use super::{Pricing, reserve};
 use ledger::{Ledger, RankJob};
@@ -69,9 +69,14 @@ impl RankClass {
         let (case, device) = (pricing.case, &pricing.case.on().device);
         let highest = replay.highest();
         let offload = Offload::new(pricing, stage, replay);
-        let moved = offload.bytes();
+        let moved = offload.moved_bytes();
         let allocated_peak = replay.allocated_peak() - moved;
         let reserved_peak = replay.reserved_peak() - moved;
+        let weights = by_owner(case, stage, WEIGHTS.iter().map(|line| replay.line(*line)).sum());
+        let held = |line: Line| match WEIGHTS.iter().position(|weights| *weights == line) {
+            Some(at) => weights[at],
+            None => replay.line(line),
+        };
         let mut lines: Vec<Amount> = Line::ALL
             .into_iter()
             .map(|line| {
@@ -80,11 +85,7 @@ impl RankClass {
                     Line::Activations => offload.activation_bytes,
                     _ => 0,
                 };
-                Amount {
-                    entry: Entry::Ledger(line),
-                    bytes: replay.line(line) - taken,
-                    basis: basis_of(line, pricing.ledger),
-                }
+                Amount { entry: Entry::Ledger(line), bytes: held(line) - taken, basis: basis_of(line, pricing.ledger) }
             })
             .collect();
         lines.push(Amount {

@@ -1,5 +1,6 @@
 //! Lines of a report: bytes with their basis, what they scale with and what leaves them alone.
 
+use case::Case;
 use ledger::Ledger;
 use replay::line::Line;
 
@@ -111,6 +112,32 @@ pub struct Amount {
     pub bytes: u64,
     /// Where the number comes from.
     pub basis: Basis,
+}
+
+/// The lines that weights are on.
+pub(super) const WEIGHTS: [Line; 3] = [Line::ReplicatedParams, Line::TpParams, Line::ExpertParams];
+
+/// Bytes of weights on each line of [`WEIGHTS`]: what a replay holds of them all, shared out as the
+/// ownership table says. A ledger knows whose buffers a weight lies in, not who else holds it.
+pub(super) fn by_owner(case: &Case, stage: usize, held: u64) -> [u64; 3] {
+    let mut counted = [0u64; 3];
+    for row in &case.table.rows {
+        let is_cut = row.cuts.iter().any(|cut| case.layout.degree(cut.axis).splits());
+        let line = match (row.tensor.acting.is_some(), is_cut) {
+            (true, _) => 2,
+            (false, true) => 1,
+            (false, false) => 0,
+        };
+        let elements = row.part_elements(&case.layout) * case.table.copies_on_stage(row, stage);
+        counted[line] += elements * row.tensor.dtype.bits() / 8;
+    }
+    let all: u64 = counted.iter().sum();
+    let share = |bytes: u64| (u128::from(held) * u128::from(bytes) / u128::from(all.max(1))) as u64;
+    // What buffers are padded to goes with the largest.
+    let mut lines = counted.map(share);
+    let largest = (0..3).max_by_key(|&i| counted[i]).unwrap_or(0);
+    lines[largest] += held - lines.iter().sum::<u64>();
+    lines
 }
 
 /// The basis of a ledger line.

@@ -66,10 +66,44 @@ pub struct Fit {
     pub worst: usize,
     /// The worst class's verdict.
     pub verdict: Verdict,
+    /// What the hosts hold for their devices.
+    pub host: HostUse,
     /// Memory that was to be left free.
     pub headroom: Bytes,
     /// What no figure here covers.
     pub unmodelled: Vec<String>,
+}
+
+/// Host memory of the node that needs most of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct HostUse {
+    /// What its devices' ranks keep there.
+    pub node_bytes: u64,
+    /// What such a node usually has; none where nobody says.
+    pub has_bytes: Option<u64>,
+}
+
+impl HostUse {
+    fn of(case: &Case, classes: &[RankClass]) -> HostUse {
+        let cluster = case.on();
+        let of_rank = |rank: u64| {
+            let class =
+                classes.iter().find(|class| (0..class.num_ranks).contains(&rank.wrapping_sub(class.first_rank)));
+            class.map_or(0, |class| class.offload.host_bytes)
+        };
+        let each = cluster.devices_per_node;
+        let node = |node: u64| (node * each..(node + 1) * each).map(of_rank).sum();
+        let is_used = classes.iter().any(|class| class.offload.host_bytes > 0);
+        HostUse {
+            node_bytes: if is_used { (0..cluster.nodes).map(node).max().unwrap_or(0) } else { 0 },
+            has_bytes: cluster.device.host.as_ref().map(|host| host.memory_bytes),
+        }
+    }
+
+    /// Whether a node's host is known to be too small.
+    pub fn is_over(&self) -> bool {
+        self.has_bytes.is_some_and(|has| self.node_bytes > has)
+    }
 }
 
 impl Fit {
@@ -80,8 +114,9 @@ impl Fit {
         let pricing = Pricing { case, ledger: &ledger };
         let classes = price_stages(pricing)?;
         let worst = (0..classes.len()).min_by_key(|&i| classes[i].headroom).unwrap_or(0);
-        let verdict = judge(classes[worst].headroom, headroom);
-        Ok(Fit { classes, worst, verdict, headroom, unmodelled: unmodelled(pricing) })
+        let host = HostUse::of(case, &classes);
+        let verdict = if host.is_over() { Verdict::DoesNotFit } else { judge(classes[worst].headroom, headroom) };
+        Ok(Fit { classes, worst, verdict, host, headroom, unmodelled: unmodelled(pricing) })
     }
 
     /// The class with the least headroom.

@@ -11,9 +11,9 @@ use recipe::Optimizer;
 use replay::Replay;
 use replay::line::Line;
 
-/// Bytes a host link moves in a second: PCIe 5.0 ×16, one direction, as the H200's datasheet gives
-/// it (128 GB/s both ways); older links take longer.
-const LINK_BYTES_PER_SECOND: f64 = 64e9;
+/// Bytes of an element that is stepped on the host: main weight, both moments and the gradient, in
+/// fp32 (Megatron-Core `optimizer/cpu_offloading/hybrid_optimizer.py`; DeepSpeed `runtime/zero`).
+const STEPPED_BYTES: u64 = 16;
 
 /// What was moved to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,23 +22,27 @@ pub struct Offload {
     pub optimizer_bytes: u64,
     /// Bytes of activations it no longer holds at the peak.
     pub activation_bytes: u64,
+    /// Bytes the host holds for one rank: what moved, and gradients on their way to the step there.
+    pub host_bytes: u64,
     /// Seconds a step spends on the link if nothing hides it.
     pub link_seconds: f64,
 }
 
 impl Offload {
-    /// Bytes the host holds for one rank, and the device does not.
-    pub fn bytes(&self) -> u64 {
+    /// Bytes the device does not hold.
+    pub(super) fn moved_bytes(&self) -> u64 {
         self.optimizer_bytes + self.activation_bytes
     }
 
     /// Moves what was asked for off one rank of a stage.
     pub(super) fn new(pricing: Pricing, stage: usize, replay: &Replay) -> Offload {
+        let case = pricing.case;
         // DeepSpeed's ledger knows of the host itself, and has it in its figures already.
         if !matches!(pricing.ledger, Ledger::Megatron(_)) {
-            return Offload::default();
+            let share = if case.options.offload > 0.0 { 1 } else { 0 };
+            let shards = case.layout.dense_shards();
+            return Offload { host_bytes: share * replay.params * STEPPED_BYTES / shards, ..Offload::default() };
         }
-        let case = pricing.case;
         let share = whole_tensor_share(case, stage);
         let optimizer_bytes = (replay.line(Line::OtherOptimizer) as f64 * share).round() as u64;
         // Of the 12 bytes a parameter, each step sends a 4-byte gradient down and a 2-byte weight up.
@@ -50,8 +54,11 @@ impl Offload {
         let flights = in_flight(&case.layout, stage as u64).max(256) as f64 / 256.0;
         // Every microbatch's activations go down once and come back once.
         let activation_traffic = 2.0 * activation_bytes as f64 / flights * case.layout.microbatches as f64;
-        let link_seconds = (optimizer_traffic + activation_traffic) / LINK_BYTES_PER_SECOND;
-        Offload { optimizer_bytes, activation_bytes, link_seconds }
+        let link = case.on().device.host_link.as_ref().map_or(f64::INFINITY, |link| link.bytes_per_second);
+        let link_seconds = (optimizer_traffic + activation_traffic) / link;
+        // Stepping there takes the gradient beside the state.
+        let host_bytes = optimizer_bytes / 12 * STEPPED_BYTES + activation_bytes;
+        Offload { optimizer_bytes, activation_bytes, host_bytes, link_seconds }
     }
 }
 

@@ -75,11 +75,11 @@ fn best(choice: &Choice) -> Value {
         json!({ "stage": class.stage, "example_rank": class.first_rank, "rank_params": class.params,
             "total_bytes": class.total(), "allocated_peak_bytes": class.allocated_peak,
             "reserved_peak_bytes": class.reserved_peak, "headroom_bytes": class.headroom,
-            "host_bytes": class.offload.bytes() })
+            "host_bytes": class.offload.host_bytes })
     };
     json!({
         "layout": layout_of(&choice.case.layout, choice.case.options.offload), "flags": typed(&choice.case),
-        "case": choice.case.to_json(), "step": choice.step, "verdict": choice.fit.verdict, "complexity": choice.complexity,
+        "case": choice.case.to_json(), "step": choice.step, "host": choice.fit.host, "verdict": choice.fit.verdict, "complexity": choice.complexity,
         "headroom_bytes": choice.fit.worst().headroom,
         "stages": choice.fit.classes.iter().map(stage).collect::<Vec<_>>(),
         "layers": choice.case.stages.layer_counts(),

@@ -3,7 +3,7 @@
 use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
-use crate::commands::fit::{fit_lines, verdict_text};
+use crate::commands::fit::{fit_lines, host_text, verdict_text};
 use crate::commands::{model_line, shorten, typed};
 use crate::picture;
 use crate::table::{Table, heading, wrap};
@@ -167,7 +167,8 @@ fn memory(solved: &Solved, best: &Choice) -> String {
         solved.space.question.headroom,
         fit_lines(&best.fit).trim_start_matches(' ').replacen("most", " most", 1)
     );
-    text
+    let host = host_text(&best.fit);
+    if host.is_empty() { text } else { text + "  " + &host }
 }
 
 /// All stages, or the first, the worst and the last of many.

@@ -26,6 +26,13 @@ fn row(rest: &[u8], resource: Resource) -> Option<(Resource, Limit)> {
     Some((resource, Limit::Of(number(soft)?)))
 }
 
+/// Bytes in all, from `/proc/meminfo`, which counts in kB of 1024.
+pub fn memory_total(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ mod processes;
 mod sockets;
 
 pub use gpus::gpus;
-pub use limits::limits;
+pub use limits::{limits, memory_total};
 pub use mounts::mountinfo;
 pub use processes::{command_line, parent};
 pub use sockets::{listeners, socket_inode};
