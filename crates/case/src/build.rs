@@ -297,35 +297,10 @@ fn format_refusal(precision: PrecisionChoice, engine: Option<Engine>, cluster: O
     })
 }
 
-/// Layout keys: an engine that refuses one of these wants another layout, not a patch.
-const LAYOUT_KEYS: &[&str] = &[
-    "world",
-    "tp",
-    "sp",
-    "cp",
-    "pp",
-    "vpp",
-    "ep",
-    "etp",
-    "dp",
-    "zero",
-    "mbs",
-    "gbs",
-    "microbatches",
-    "seq",
-    "schedule",
-    "recompute",
-    "boundaries",
-    "batch",
-];
-
 /// Whether a refusal is a block or feature the engine does not have, so that a patch of one's own
-/// could stand there. A refusal that another layout would remove is none.
-pub fn is_seam(finding: &Finding) -> bool {
-    finding.severity == Severity::Error
-        && finding.blame == Blame::Engine
-        && finding.fix.is_none()
-        && !LAYOUT_KEYS.contains(&finding.object.as_str())
+/// could stand there.
+fn is_seam(finding: &Finding) -> bool {
+    finding.severity == Severity::Error && finding.blame == Blame::Missing
 }
 
 /// A refusal as the seam it becomes when allowed.

@@ -90,7 +90,8 @@ pub struct Step {
     pub seconds: f64,
     /// The breakdown, on the stage that bounds the pipeline.
     pub parts: Vec<Line>,
-    /// Idle over busy seconds, all stages together.
+    /// Of the step, what the stage that bounds it waits for other stages: the share of the line of
+    /// that name.
     pub bubble: f64,
     /// Every stage.
     pub stages: Vec<StageTime>,

@@ -32,7 +32,7 @@ impl Prices {
         let timeline = Simulator::default().run_steady(&pipeline, &self.times(layout, &chunks, &transfers))?;
         let once = self.once(layout, &stages);
         let seconds = self.with_reserve(timeline.makespan + once.exposed());
-        let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
+        let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle.max(0.0), sending: s.sending };
         let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
         let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
         let slow = Slowest { counts: stages[slow], time: times[slow], once };
@@ -45,7 +45,7 @@ impl Prices {
             seconds,
             bound: bound(&parts),
             parts,
-            bubble: timeline.bubble_over_ideal(),
+            bubble: slow.time.idle / seconds,
             traffic: self.traffic(layout, &slow),
             stages: times,
             tokens_per_second_per_device: tokens / seconds / layout.world as f64,

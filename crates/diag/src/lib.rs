@@ -24,6 +24,10 @@ pub enum Blame {
     Layout,
     /// The engine cannot do what the plan says.
     Engine,
+    /// The engine has no block or feature of that kind, so that a patch of one's own could stand
+    /// there. For scripts it is the engine's.
+    #[serde(rename = "engine")]
+    Missing,
     /// The machine or its configuration.
     Environment,
     /// How the command was typed.

@@ -53,7 +53,7 @@ impl<'a> Decoder<'a> {
         let recipe = job.recipe;
         let mut missing = Vec::new();
         let mut refuse = |object: &str, what: String| {
-            missing.push(Finding::error(rule, Blame::Engine, object, format!("{engine} {what}")));
+            missing.push(Finding::error(rule, Blame::Missing, object, format!("{engine} {what}")));
         };
         let dense_first = recipe.layers.iter().position(|l| l.has(Mixer::Moe)).unwrap_or(recipe.depth());
         if let Some(layer) = recipe.layers.iter().position(|layer| !is_transformer(layer)) {

@@ -131,7 +131,7 @@ impl Program {
 fn missing(recipe: &Recipe, rule: RuleId) -> Vec<Finding> {
     let refuse = |name: &str| {
         let message = format!("the reference model has no {name}; a model of your own with the plan's paths must");
-        Finding::error(rule, Blame::Engine, "model", message)
+        Finding::error(rule, Blame::Missing, "model", message)
     };
     ledger::fsdp2::missing(recipe).into_iter().map(refuse).collect()
 }

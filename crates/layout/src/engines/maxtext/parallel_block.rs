@@ -6,7 +6,7 @@ use diag::{Blame, Finding};
 
 pub const RULE: Rule = Rule {
     id: "maxtext/parallel-block",
-    blame: Blame::Engine,
+    blame: Blame::Missing,
     reads: Reads::NOTHING,
     quotes: &[],
     check: Check::One(check),

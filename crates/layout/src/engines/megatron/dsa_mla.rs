@@ -6,7 +6,7 @@ use diag::{Blame, Finding};
 
 pub const RULE: Rule = Rule {
     id: "megatron/dsa-mla",
-    blame: Blame::Engine,
+    blame: Blame::Missing,
     reads: Reads::NOTHING,
     quotes: &[(Engine::Megatron, "Not supported to have both Attention and MLA/DSA in one model")],
     check: Check::One(check),

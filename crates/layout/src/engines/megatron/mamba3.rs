@@ -6,7 +6,7 @@ use recipe::kinds::mamba::Mamba;
 
 pub const RULE: Rule = Rule {
     id: "megatron/mamba3",
-    blame: Blame::Engine,
+    blame: Blame::Missing,
     reads: Reads::NOTHING,
     quotes: &[],
     check: Check::One(check),

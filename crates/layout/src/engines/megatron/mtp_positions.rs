@@ -7,7 +7,7 @@ use recipe::Positions;
 
 pub const RULE: Rule = Rule {
     id: "megatron/mtp-positions",
-    blame: Blame::Engine,
+    blame: Blame::Missing,
     reads: Reads::NOTHING,
     quotes: &[(Engine::Megatron, "The supported position embedding types are rope and none.")],
     check: Check::One(check),

@@ -6,7 +6,7 @@ use recipe::kinds::attention::QkNorm;
 
 pub const RULE: Rule = Rule {
     id: "megatron/qk-norm",
-    blame: Blame::Engine,
+    blame: Blame::Missing,
     reads: Reads::NOTHING,
     quotes: &[],
     check: Check::One(check),

@@ -6,7 +6,7 @@ use recipe::Mixer;
 
 pub const RULE: Rule = Rule {
     id: "megatron/recurrent",
-    blame: Blame::Engine,
+    blame: Blame::Missing,
     reads: Reads::NOTHING,
     quotes: &[],
     check: Check::One(check),

@@ -6,7 +6,7 @@ use diag::{Blame, Finding};
 
 pub const RULE: Rule = Rule {
     id: "megatron/shared-bias",
-    blame: Blame::Engine,
+    blame: Blame::Missing,
     reads: Reads::NOTHING,
     quotes: &[(Engine::Megatron, "bias is not supported in the shared experts")],
     check: Check::One(check),

@@ -5,7 +5,7 @@ use diag::{Blame, Finding};
 
 pub const RULE: Rule = Rule {
     id: "megatron/side-embeddings",
-    blame: Blame::Engine,
+    blame: Blame::Missing,
     reads: Reads::NOTHING,
     quotes: &[],
     check: Check::One(check),

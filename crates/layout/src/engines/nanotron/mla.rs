@@ -6,7 +6,7 @@ use diag::{Blame, Finding};
 
 pub const RULE: Rule = Rule {
     id: "nanotron/mla",
-    blame: Blame::Engine,
+    blame: Blame::Missing,
     reads: Reads::NOTHING,
     quotes: &[(Engine::Nanotron, "Unsupported model config")],
     check: Check::One(check),

@@ -7,7 +7,7 @@ use recipe::Mixer;
 
 pub const RULE: Rule = Rule {
     id: "nanotron/no-block",
-    blame: Blame::Engine,
+    blame: Blame::Missing,
     reads: Reads::NOTHING,
     quotes: &[],
     check: Check::Each(check),

@@ -6,7 +6,7 @@ use diag::{Blame, Finding};
 
 pub const RULE: Rule = Rule {
     id: "torchtitan/mtp",
-    blame: Blame::Engine,
+    blame: Blame::Missing,
     reads: Reads::PP_SPLITS.and(Reads::CP),
     quotes: &[(Engine::Torchtitan, "MTP does not support pipeline parallelism yet.")],
     check: Check::One(check),
