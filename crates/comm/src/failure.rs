@@ -83,3 +83,15 @@ pub fn silent(rank: usize, seconds: f64) -> Finding {
     Finding::error("comm/silent", Blame::Environment, "world", message)
         .hint("it was killed, is stopped, or computes without making calls")
 }
+
+/// Whether a finding is of a rank that waited in vain. Endings travel between processes as text, so
+/// their rule is all that tells.
+#[cfg(feature = "mpi")]
+pub(crate) fn is_of_waiting(finding: &Finding) -> bool {
+    matches!(finding.rule, "comm/deadline" | "comm/terminated")
+}
+
+/// Whether a finding is about what ranks do to each other, and so names them already.
+pub fn names_ranks(finding: &Finding) -> bool {
+    finding.rule.starts_with("comm/")
+}

@@ -20,6 +20,7 @@ pub use books::Books;
 pub use call::{Call, Group, Kind};
 pub use collectives::{Comm, Op};
 pub use element::{Dtype, Element};
+pub use failure::names_ranks;
 pub use fault::Fault;
 pub use traffic::{Moved, Traffic};
 

@@ -5,6 +5,7 @@ mod commands;
 mod common;
 mod dependencies;
 mod goldens;
+mod identities;
 mod launch;
 mod plan_engines;
 mod preflight;

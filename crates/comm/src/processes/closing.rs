@@ -147,7 +147,7 @@ fn endings(lasts: &[Option<Last>], answered: f64) -> Vec<Ending> {
         false => format!("look first at who waits for nobody: {}", busy.join(", ")),
     };
     let hinted = |mut finding: Finding| {
-        if matches!(finding.rule, "comm/deadline" | "comm/terminated") {
+        if failure::is_of_waiting(&finding) {
             finding.hint = Some(hint.clone());
         }
         finding

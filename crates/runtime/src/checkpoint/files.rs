@@ -112,21 +112,35 @@ pub(super) fn check_name(name: &str) -> Result<(), Finding> {
 }
 
 /// Opens a plain file of a folder; links are refused, since they may lead out of it.
-pub(super) fn open(folder: &Path, name: &str) -> Result<(File, u64), Finding> {
+pub(super) fn open(folder: &Path, name: &str) -> Result<(File, u64), Unopened> {
     check_name(name)?;
     let path = folder.join(name);
     let about = fs::symlink_metadata(&path).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => missing(folder, name),
-        _ => failed("look at", &path, &e),
+        io::ErrorKind::NotFound => Unopened::Missing(missing(folder, name)),
+        _ => failed("look at", &path, &e).into(),
     })?;
     if !about.is_file() {
         let message = format!("`{}` is not a plain file", path.display());
         let finding = Finding::error("checkpoint/name", Blame::Environment, name, message);
-        return Err(finding.hint("put the file itself there, not a link to it"));
+        return Err(finding.hint("put the file itself there, not a link to it").into());
     }
     let file = File::open(&path).map_err(|e| failed("open", &path, &e))?;
     let len = file.metadata().map_err(|e| failed("look at", &path, &e))?.len();
     Ok((file, len))
+}
+
+/// Why a file of a checkpoint could not be opened.
+pub(super) enum Unopened {
+    /// It is not there.
+    Missing(Finding),
+    /// It is there, and no use.
+    Failed(Finding),
+}
+
+impl From<Finding> for Unopened {
+    fn from(finding: Finding) -> Unopened {
+        Unopened::Failed(finding)
+    }
 }
 
 fn missing(folder: &Path, name: &str) -> Finding {
@@ -136,9 +150,9 @@ fn missing(folder: &Path, name: &str) -> Finding {
 
 /// Reads the whole of a file whose size is bounded.
 pub(super) fn read_small(folder: &Path, name: &str) -> Result<Vec<u8>, Finding> {
-    let (file, len) = open(folder, name).map_err(|f| match f.rule {
-        "checkpoint/missing" => f.hint("give the folder of a complete checkpoint, such as `step-100`"),
-        _ => f,
+    let (file, len) = open(folder, name).map_err(|unopened| match unopened {
+        Unopened::Missing(finding) => finding.hint("give the folder of a complete checkpoint, such as `step-100`"),
+        Unopened::Failed(finding) => finding,
     })?;
     let mut bytes = Vec::new();
     let read = file.take(MOST_INDEX_BYTES).read_to_end(&mut bytes);

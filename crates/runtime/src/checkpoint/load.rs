@@ -129,9 +129,9 @@ impl Reader<'_> {
         let name = &piece.file;
         let needs = format!("`{path}` {} needs it", piece.at);
         if !self.files.contains_key(name) {
-            let opened = files::open(self.folder, name).map_err(|f| match f.rule {
-                "checkpoint/missing" => self.refuse(f.rule, name, format!("{}, and {needs}", f.message)),
-                _ => f,
+            let opened = files::open(self.folder, name).map_err(|unopened| match unopened {
+                files::Unopened::Missing(f) => self.refuse(f.rule, name, format!("{}, and {needs}", f.message)),
+                files::Unopened::Failed(finding) => finding,
             })?;
             self.files.insert(name.clone(), opened);
         }

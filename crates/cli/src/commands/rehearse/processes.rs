@@ -79,7 +79,7 @@ mod with_mpi {
     /// already.
     fn named(ending: &Ending) -> impl Iterator<Item = Finding> + use<> {
         let by = ending.by;
-        ending.findings.clone().into_iter().map(move |finding| match finding.rule.starts_with("comm/") {
+        ending.findings.clone().into_iter().map(move |finding| match comm::names_ranks(&finding) {
             true => finding,
             false => Finding { message: format!("rank {by}: {}", finding.message), ..finding },
         })

@@ -5,7 +5,7 @@ use super::values;
 use crate::limits;
 use diag::{Blame, Finding, did_you_mean};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The 847 option strings of Megatron-Core 0.19.2, with what each takes.
 const OPTIONS: &str = include_str!("../../../../../data/engines/megatron_flags_0.19.2.json");
@@ -23,6 +23,8 @@ pub struct Flags {
     pub ranks: Option<u64>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
+    /// Flags that something is wrong with.
+    refused: BTreeSet<String>,
 }
 
 /// Splits a shell command line: quotes, backslashes, continued lines and comments.
@@ -86,7 +88,8 @@ impl Flags {
         let known = options();
         let words = words(text);
         let (before, after) = words.split_at(launcher(&words, &known));
-        let mut flags = Flags { given: BTreeMap::new(), ranks: ranks(before), findings: Vec::new() };
+        let mut flags =
+            Flags { given: BTreeMap::new(), ranks: ranks(before), findings: Vec::new(), refused: BTreeSet::new() };
         let mut current: Option<&str> = None;
         for word in after {
             if let Some((flag, value)) = word.split_once('=').filter(|(flag, _)| flag.starts_with("--")) {
@@ -105,8 +108,12 @@ impl Flags {
             }
         }
         let complain = |(flag, given): (&String, &Vec<String>)| values::complaint(known.get(flag)?, flag, given);
-        let complaints: Vec<Finding> = flags.given.iter().filter_map(complain).collect();
-        flags.findings.extend(complaints);
+        let complaints: Vec<(String, Finding)> =
+            flags.given.iter().filter_map(|given| Some((given.0.clone(), complain(given)?))).collect();
+        for (flag, complaint) in complaints {
+            flags.refused.insert(flag);
+            flags.findings.push(complaint);
+        }
         flags
     }
 
@@ -122,6 +129,11 @@ impl Flags {
         }
         // A repeated flag overrides, as argparse does.
         self.given.insert(flag.to_string(), Vec::new());
+    }
+
+    /// Whether something is wrong with the flag already.
+    pub fn is_refused(&self, flag: &str) -> bool {
+        self.refused.contains(flag)
     }
 
     /// Whether the flag was given.
@@ -141,11 +153,13 @@ impl Flags {
 
     /// Reports a refusal about a flag.
     pub fn refuse(&mut self, flag: &str, message: impl Into<String>) {
+        self.refused.insert(flag.to_string());
         self.findings.push(Finding::error("import/value", Blame::Recipe, flag, message));
     }
 
     /// Reports what Megatron itself refuses, in its own words.
     pub fn refuse_as(&mut self, flag: &str, message: impl Into<String>, quote: &str) {
+        self.refused.insert(flag.to_string());
         self.findings.push(Finding::error("import/value", Blame::Engine, flag, message).quote(quote));
     }
 
@@ -154,7 +168,7 @@ impl Flags {
         let text = self.text(flag)?.to_string();
         let most = most(flag);
         let number = text.parse::<u64>().ok().filter(|n| (1..=most).contains(n));
-        if number.is_none() && !self.findings.iter().any(|f| f.object == flag) {
+        if number.is_none() && !self.is_refused(flag) {
             self.refuse(flag, format!("`{flag} {}` is no whole number from 1 to {most}", shown(&text)));
         }
         number

@@ -81,7 +81,7 @@ fn refuse_unsayable(flags: &mut Flags) {
     for (flag, values, why) in refused::ONLY {
         let other = flags.list(flag).iter().find(|v| !values.contains(&v.as_str())).map(|v| shown(v));
         // A value that is none of the engine's was refused already.
-        if let Some(other) = other.filter(|_| !flags.findings.iter().any(|f| f.object == *flag)) {
+        if let Some(other) = other.filter(|_| !flags.is_refused(flag)) {
             flags.refuse(flag, format!("`{flag} {other}` has no recipe: {why}"));
         }
     }
