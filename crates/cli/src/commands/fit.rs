@@ -1,6 +1,6 @@
 //! `fit`: memory geometry per rank class, phases, headroom, verdict, levers.
 
-use super::plan::text::seconds;
+use super::plan::text::{seconds, step_error};
 use super::{asked, case_of, case_text, layout_json, serve};
 use crate::args::FitArgs;
 use crate::files::write_atomically;
@@ -56,7 +56,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     let mut text = case_text(&case);
     text += &verdict_text(&case, &fit);
     text += &host_text(&fit);
-    text += &step_text(&step);
+    text += &step_text(&case, &step);
     text += &picture::bars(&fit.classes, visible, 60);
     text += &lines_text(fit.worst());
     text += &classes_text(&fit);
@@ -89,13 +89,14 @@ pub fn host_text(fit: &Fit) -> String {
 }
 
 /// How long a step takes, in one sentence, or why nobody says.
-pub fn step_text(step: &Result<Step, Unpriced>) -> String {
+fn step_text(case: &Case, step: &Result<Step, Unpriced>) -> String {
     match step {
         Ok(step) => format!(
-            "a step takes {}: {} tokens/s a device, bound by {}\n\n",
+            "a step takes {}: {} tokens/s a device, bound by {}\n{}\n\n",
             seconds(step.seconds),
             count(step.tokens_per_second_per_device as u64),
-            step.bound
+            step.bound,
+            step_error(&case.recipe)
         ),
         Err(reason) => format!("no time for a step: {reason}\n\n"),
     }

@@ -1,6 +1,6 @@
 //! A plan for machines.
 
-use super::text::{difference, flags_of, given_up, misfits, rate};
+use super::text::{difference, flags_of, given_up, misfits, other_batches, rate};
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::commands::typed;
@@ -20,6 +20,8 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
     json!({
         "recipe": wanted.recipe.name, "cluster": wanted.cluster, "total": counts.total, "active": counts.active,
         "engine": wanted.pinned.engine.map(|engine| engine.name()), "gbs_assumed": !solved.space.is_batch_typed,
+        "other_batches": answer.best().map(|best| other_batches(best).iter()
+            .map(|(gbs, rate)| json!({ "gbs": gbs, "tokens_per_second_per_device": rate })).collect::<Vec<_>>()),
         "seq": solved.space.sequence, "headroom_bytes": solved.space.question.headroom,
         "best": answer.best().map(best),
         "modes": answer.modes.iter().map(|mode| mode_json(solved, mode)).collect::<Vec<_>>(),

@@ -112,6 +112,7 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
         100.0 * step.bubble,
         step.bound
     );
+    text += &caveats(solved, best);
     text += &modes(solved, best);
     if let Some(first) = solved.answer.refuted().next() {
         let more = solved.answer.refuted().count();
@@ -121,6 +122,42 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
         text += &format!("  the quick sums were asked to leave {} more, since the replay held more\n", solved.caution);
     }
     text
+}
+
+/// How far the time is to be trusted, and how much it hangs on a batch nobody typed.
+fn caveats(solved: &Solved, best: &Choice) -> String {
+    let mut text = step_error(&best.case.recipe);
+    if solved.space.is_batch_typed {
+        return "  ".to_string() + &text + "\n";
+    }
+    let others: Vec<String> = other_batches(best)
+        .iter()
+        .map(|(gbs, rate)| format!("{:+.1}% with {gbs}", 100.0 * (rate / best.step.tokens_per_second_per_device - 1.0)))
+        .collect();
+    if !others.is_empty() {
+        text += &format!("; the batch is assumed: this layout's tokens/s change by {}", others.join(", "));
+    }
+    wrap(&text, "  ", 100)
+}
+
+/// How far a step's time is to be trusted, in a few words.
+pub fn step_error(recipe: &recipe::Recipe) -> String {
+    let kind = if cost::median_error(recipe) < 0.1 { "dense models" } else { "experts and hybrids" };
+    format!(
+        "time is modelled: off by {:.0}% in the median over {kind} (docs/time.md)",
+        100.0 * cost::median_error(recipe)
+    )
+}
+
+/// Tokens a second and device of the same layout with half and twice the batch.
+pub fn other_batches(best: &Choice) -> Vec<(u64, f64)> {
+    let count = best.case.layout.microbatches;
+    let counts = [count / 2, count * 2].into_iter().filter(|other| *other > 0 && *other != count);
+    let priced = counts.filter_map(|other| {
+        let case = best.case.with(|asked| asked.layout.microbatches = Some(other)).ok()?;
+        Some((case.layout.global_batch, cost::step(&case).ok()?.tokens_per_second_per_device))
+    });
+    priced.collect()
 }
 
 /// The features and blocks that a mode does not run, by name.
