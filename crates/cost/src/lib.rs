@@ -1,8 +1,9 @@
 //! What one training step takes: compute from real operations on a roofline of calibrated curves,
 //! traffic from the layout's own collectives, the pipeline from each stage's own times.
 //!
-//! This crate counts no parameter and decides no split: shapes and volumes are the layout's. It
-//! holds no efficiency: curves are the hardware profile's. It does not know what fits in memory.
+//! This crate counts no parameter and decides no split: shapes and volumes are the layout's. What a
+//! device reaches is its profile's curves; factors held here name their source, or say that there is
+//! none. It does not know what fits in memory.
 
 mod comm;
 mod data;
@@ -23,7 +24,7 @@ pub mod traffic;
 pub use flops::Convention;
 pub use part::{Part, Times};
 pub use prices::{Counts, Prices};
-pub use report::{Basis, Line, Spent, StageTime, Step, Traffic};
+pub use report::{Line, Spent, StageTime, Step, Traffic};
 pub use simulate::ChunkTimes;
 pub use step::Scratch;
 

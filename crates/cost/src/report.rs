@@ -9,6 +9,7 @@ use crate::prices::{Counts, Prices};
 use crate::traffic::{Collective, Spread};
 use layout::{Layout, Schedule, ZeroStage};
 use serde::Serialize;
+use units::Basis;
 
 /// What a part of a step is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -26,16 +27,6 @@ pub enum Spent {
     Reserve,
 }
 
-/// Where a figure comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Basis {
-    /// Curves read off this device.
-    Measured,
-    /// Curves or rates with a named source, or borrowed from another device.
-    Modelled,
-}
-
 /// One line of the breakdown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
@@ -48,6 +39,7 @@ pub struct Line {
     /// Of the whole step.
     pub share: f64,
     /// Where the figure comes from.
+    #[serde(serialize_with = "Basis::write_word")]
     pub basis: Basis,
     /// What it is.
     pub what: &'static str,
@@ -146,13 +138,17 @@ impl Prices {
         // Chunks were timed with their gathers, layers without.
         let is_sharded = layout.zero >= ZeroStage::Two;
         let gathers = if is_sharded { (slow.time.busy - inside.seconds()).max(0.0) } else { 0.0 };
-        let compute = if self.meter.is_measured() { Basis::Measured } else { Basis::Modelled };
-        let modelled = Basis::Modelled;
+        let compute = match self.meter.is_measured() {
+            true => Basis::Measured(format!("curves of {}", self.cluster.device.name)),
+            false => Basis::Modelled("curves of another device, or of its maker"),
+        };
+        let modelled = Basis::Modelled("links, hosts and schedules, docs/time.md");
         let once = &slow.once;
         use Spent::{Bubble, Comm, Compute, Host, Reserve};
         let mut parts: Vec<(&'static str, Spent, f64, Basis, &'static str)> = Vec::new();
         for &(name, part) in Part::ALL {
-            let basis = if part.is_compute() { compute } else { modelled };
+            let basis = if part.is_compute() { &compute } else { &modelled };
+            let basis = basis.clone();
             parts.push((name, part.spent(), inside.of(part), basis, part.what()));
         }
         parts.extend([
@@ -160,31 +156,43 @@ impl Prices {
                 "zero exposed",
                 Comm,
                 gathers,
-                modelled,
+                modelled.clone(),
                 "sharded weights gathered and gradients reduced, beyond what the layers hide",
             ),
-            ("bubble", Bubble, slow.time.idle, modelled, "waiting for other stages"),
+            ("bubble", Bubble, slow.time.idle, modelled.clone(), "waiting for other stages"),
             (
                 "pp exposed",
                 Comm,
                 slow.time.sending,
-                modelled,
+                modelled.clone(),
                 "sending activations and their gradients to other stages",
             ),
             (
                 "gradients exposed",
                 Comm,
                 once.gradients[1],
-                modelled,
+                modelled.clone(),
                 "gradients over replicas, beyond what backward hides",
             ),
-            ("weights exposed", Comm, once.weights[1], modelled, "weights over replicas, beyond what forward hides"),
-            ("optimizer", Compute, once.optimizer, compute, "reading and writing optimizer state, and Muon's products"),
+            (
+                "weights exposed",
+                Comm,
+                once.weights[1],
+                modelled.clone(),
+                "weights over replicas, beyond what forward hides",
+            ),
+            (
+                "optimizer",
+                Compute,
+                once.optimizer,
+                compute.clone(),
+                "reading and writing optimizer state, and Muon's products",
+            ),
             (
                 "offload",
                 Host,
                 once.offload,
-                modelled,
+                modelled.clone(),
                 "gradients and weights over the host link, and the step on the host",
             ),
         ]);
@@ -193,7 +201,7 @@ impl Prices {
             "reserve",
             Reserve,
             rest,
-            modelled,
+            modelled.clone(),
             "data, logging, the optimizer's host loops, the slowest of many ranks",
         ));
         let lines = parts.into_iter().filter(|(_, _, s, _, _)| *s > 0.0);

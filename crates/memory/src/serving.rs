@@ -28,7 +28,7 @@ use layout::{Layout, OwnershipTable};
 use recipe::{Dtype, Recipe};
 use serde::Serialize;
 use state::StateElements;
-use units::Bytes;
+use units::{Basis, Bytes};
 use weights::Weights;
 
 /// Sequences we agree to price.
@@ -107,19 +107,6 @@ impl ServeRequest {
     }
 }
 
-/// Where a number comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Basis {
-    /// From shapes and formats.
-    Counted,
-    /// From a model of what runs.
-    Modelled {
-        /// Which.
-        source: &'static str,
-    },
-}
-
 /// A line of the serving estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -166,9 +153,9 @@ impl Item {
     /// Where the number comes from.
     pub fn basis(self) -> Basis {
         match self {
-            Item::Routing => Basis::Modelled { source: "balanced dropless routing of one step, one layer at a time" },
-            Item::Workspace => Basis::Modelled { source: "all projections of the widest block live at once" },
-            Item::Logits => Basis::Modelled { source: "logits gathered over the vocabulary in bf16, sampled in fp32" },
+            Item::Routing => Basis::Modelled("balanced dropless routing of one step, one layer at a time"),
+            Item::Workspace => Basis::Modelled("all projections of the widest block live at once"),
+            Item::Logits => Basis::Modelled("logits gathered over the vocabulary in bf16, sampled in fp32"),
             _ => Basis::Counted,
         }
     }
@@ -208,7 +195,7 @@ impl Item {
 }
 
 /// One line: bytes, and what is to be said of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Line {
     /// Which.
     pub item: Item,

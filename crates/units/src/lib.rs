@@ -6,9 +6,11 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
+mod basis;
 mod human;
 mod named;
 
+pub use basis::Basis;
 pub use human::{count, exact, gib};
 
 /// The size of a mesh axis: at least one.

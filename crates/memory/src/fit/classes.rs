@@ -9,6 +9,7 @@ use recipe::Mixer;
 use replay::Unmodelled;
 use replay::line::{Line, Origin};
 use replay::{PhaseKind, Replay};
+use units::Basis;
 
 /// The highest point of one phase.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,8 +93,8 @@ impl RankClass {
             entry: Entry::AllocatorOverhead,
             bytes: reserved_peak - allocated_peak,
             basis: match pricing.ledger {
-                Ledger::Shardwright(_) => super::Basis::Counted,
-                _ => super::Basis::Modelled("replay of the caching allocator of torch 2.11"),
+                Ledger::Shardwright(_) => Basis::Counted,
+                _ => Basis::Modelled("replay of the caching allocator of torch 2.11"),
             },
         });
         let outside = match pricing.ledger {

@@ -3,29 +3,7 @@
 use case::Case;
 use ledger::Ledger;
 use replay::line::Line;
-
-/// Where a number comes from.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Basis {
-    /// From shapes and formats.
-    Counted,
-    /// From a replay of what the engine allocates.
-    Modelled(&'static str),
-    /// Read off a device.
-    Measured(String),
-}
-
-impl Basis {
-    /// In a few words.
-    pub fn words(&self) -> String {
-        match self {
-            Basis::Counted => "counted".to_string(),
-            Basis::Modelled(source) => format!("modelled: {source}"),
-            Basis::Measured(source) => format!("measured: {source}"),
-        }
-    }
-}
+use units::Basis;
 
 /// A line of the report: one of the ledger's, or of what stands around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -13,7 +13,7 @@ mod review;
 pub use checklist::{Item, checklist};
 pub use classes::{PhasePeak, RankClass};
 pub use levers::{Lever, levers, useful_modules};
-pub use lines::{Amount, Basis, Entry};
+pub use lines::{Amount, Entry};
 pub use offload::Offload;
 pub use overload::{AtOverload, Overload, at_overloads};
 pub use reserve::{Communicator, communicator_bytes, communicators, outside};

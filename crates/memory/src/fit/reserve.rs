@@ -1,8 +1,9 @@
 //! What lies outside the caching allocator: context, libraries, communicators.
 
-use super::lines::{Amount, Basis, Entry};
+use super::lines::{Amount, Entry};
 use hardware::{Device, Reserve};
 use layout::{Axis, Layout};
+use units::Basis;
 
 /// A communicator the engine makes.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
