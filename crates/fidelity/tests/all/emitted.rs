@@ -15,15 +15,37 @@ struct Emitted {
     row: Value,
 }
 
+fn read(file: &str) -> Vec<Emitted> {
+    let path = format!("{}/../../data/truth/{file}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    text.lines().map(|line| Emitted::read(serde_json::from_str(line).unwrap())).collect()
+}
+
+/// Rows that the ledger was written with.
 fn rows() -> Vec<Emitted> {
-    let read = |file: &str| {
-        let path = format!("{}/../../data/truth/{file}", env!("CARGO_MANIFEST_DIR"));
-        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
-    };
-    let text = read("emitted_h200.jsonl") + &read("emitted_options_h200.jsonl");
-    let rows: Vec<_> = text.lines().map(|line| Emitted::read(serde_json::from_str(line).unwrap())).collect();
+    let mut rows = read("emitted_h200.jsonl");
+    rows.extend(read("emitted_options_h200.jsonl"));
     assert_eq!(rows.len(), ROWS);
     rows
+}
+
+/// Rows taken after it was written, and after which nothing was changed: other models, stages, formats
+/// and switches. They say how far it carries.
+#[test]
+fn launches_taken_afterwards_are_replayed_within_the_bounds_we_state() {
+    let rows = read("emitted_blind_h200.jsonl");
+    let mut all = Vec::new();
+    for emitted in rows.iter().filter(|emitted| emitted.row["setup"].is_object()) {
+        let replay = emitted.run();
+        assert_eq!(Some(replay.params), emitted.row["params"].as_u64(), "{}", emitted.name);
+        let e = errors(&replay, &emitted.row);
+        assert!(e[0].abs() <= 0.0001, "{}: static memory is off by {:.4}%", emitted.name, 100.0 * e[0]);
+        all.push(e);
+    }
+    assert_eq!((rows.len(), all.len()), (12, 11));
+    let [allocated, reserved] = [1, 2].map(|i| mean_and_worst(all.iter().map(|e| e[i])));
+    assert!(allocated.0 <= 0.005 && allocated.1 <= 0.015, "allocated peak: {allocated:?}");
+    assert!(reserved.0 <= 0.02 && reserved.1 <= 0.05, "reserved peak: {reserved:?}");
 }
 
 impl Emitted {
