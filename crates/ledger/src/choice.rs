@@ -45,10 +45,10 @@ impl Ledger {
     pub fn of(recipe: &Recipe, layout: &Layout, options: &Options) -> Result<Ledger, Unmodelled> {
         let none = |why: &str| Err(Unmodelled::new(layout.engine.map_or("this engine", Engine::name), why));
         match layout.engine {
-            None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::told(recipe, options)?)),
-            Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::of_recipe(recipe, layout).told(options)?)),
-            Some(Engine::Torchtitan) => Ok(Ledger::Fsdp2(Fsdp2Options::of(layout).told(options)?)),
-            Some(Engine::Deepspeed) => Ok(Ledger::Deepspeed(DeepspeedOptions::told(layout, options)?)),
+            None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::from_options(recipe, options)?)),
+            Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::of_recipe(recipe, layout).with_options(options)?)),
+            Some(Engine::Torchtitan) => Ok(Ledger::Fsdp2(Fsdp2Options::of(layout).with_options(options)?)),
+            Some(Engine::Deepspeed) => Ok(Ledger::Deepspeed(DeepspeedOptions::from_options(layout, options)?)),
             Some(Engine::Nanotron) => {
                 let engine = match layout.schedule {
                     Schedule::GPipe => PipelineEngine::AllForwardAllBackward,

@@ -3,13 +3,13 @@
 
 mod choice;
 pub mod deepspeed;
+mod from_options;
 pub mod fsdp2;
 mod grads;
 mod mamba_scan;
 pub mod megatron;
 pub mod nanotron;
 pub mod shardwright;
-mod told;
 
 pub use choice::{Ledger, RankJob};
 

@@ -270,7 +270,8 @@ fn mamba(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
             Save::new("scanned", tokens, inner),
         ],
         Some(Mamba::Two(mamba)) => {
-            // Time is traded for heads: all of time, a share of the columns. Or it is not.
+            // If heads divide over cp, each rank scans the whole sequence for 1/cp of the heads;
+            // otherwise it scans its own span for all heads.
             let trades = trades_heads(mamba, local.layout);
             let (cp, spans) = if trades { (sizes.cp, vec![sizes.sequence]) } else { (1, sizes.spans()) };
             let (head, state) = (mamba.head_dim as usize, mamba.state as usize);

@@ -20,53 +20,53 @@ fn refuse<T>(what: &str, why: &str) -> Result<T, Unmodelled> {
 
 impl MegatronOptions {
     /// What a launch with these options allocates by.
-    pub(crate) fn told(recipe: &Recipe, told: &Options) -> Result<MegatronOptions, Unmodelled> {
-        let dispatcher = match told.kernels.dispatch {
+    pub(crate) fn from_options(recipe: &Recipe, asked: &Options) -> Result<MegatronOptions, Unmodelled> {
+        let dispatcher = match asked.kernels.dispatch {
             Dispatch::AllToAll => Dispatcher::AllToAll,
             Dispatch::AllGather => Dispatcher::AllGather,
             Dispatch::DeepEp | Dispatch::HybridEp => {
                 return refuse("dispatcher flex", "the buffers of DeepEP and HybridEP are not replayed");
             }
         };
-        if told.overlap.tp == TpOverlap::Userbuffers {
+        if asked.overlap.tp == TpOverlap::Userbuffers {
             return refuse("--tp-comm-overlap", "Transformer Engine's user buffers are not replayed");
         }
-        if told.overlap.ep == EpOverlap::Microbatches {
+        if asked.overlap.ep == EpOverlap::Microbatches {
             return refuse("--overlap-moe-expert-parallel-comm", "two microbatches in one layer are not replayed");
         }
-        if told.kernels.graphs.by != GraphsBy::None {
+        if asked.kernels.graphs.by != GraphsBy::None {
             return refuse("captured graphs", "their private pool is not replayed");
         }
         Ok(MegatronOptions {
-            gradients: told.state.gradients,
-            cross_entropy: match told.kernels.cross_entropy {
+            gradients: asked.state.gradients,
+            cross_entropy: match asked.kernels.cross_entropy {
                 options::CrossEntropy::Eager => CrossEntropy::Unfused,
                 options::CrossEntropy::Native => CrossEntropy::FusedNative,
                 options::CrossEntropy::TransformerEngine => CrossEntropy::FusedTransformerEngine,
             },
-            fp8: told.scaling.map(|scaling| match scaling {
+            fp8: asked.scaling.map(|scaling| match scaling {
                 Scaling::Delayed => Fp8Recipe::Delayed,
                 Scaling::Tensorwise => Fp8Recipe::Tensorwise,
                 Scaling::Blockwise => Fp8Recipe::Blockwise,
                 Scaling::Mxfp8 => Fp8Recipe::Mxfp8,
                 Scaling::Nvfp4 => Fp8Recipe::Nvfp4,
             }),
-            fp8_param_gather: told.fp8_param_gather,
+            fp8_param_gather: asked.fp8_param_gather,
             dispatcher,
-            reduction: if told.overlap.gradients { Reduction::Overlapped } else { Reduction::AtTheEnd },
-            param_gather: if told.overlap.weights { ParamGather::Overlapped } else { ParamGather::AtTheStep },
-            bucket_size: told.bucket_size,
-            gradient_accumulation_fusion: told.kernels.accumulate == Accumulate::Fused,
-            rope_fusion: told.kernels.rope_fusion,
-            permute_fusion: told.kernels.permute_fusion,
-            attention: match told.kernels.attention {
+            reduction: if asked.overlap.gradients { Reduction::Overlapped } else { Reduction::AtTheEnd },
+            param_gather: if asked.overlap.weights { ParamGather::Overlapped } else { ParamGather::AtTheStep },
+            bucket_size: asked.bucket_size,
+            gradient_accumulation_fusion: asked.kernels.accumulate == Accumulate::Fused,
+            rope_fusion: asked.kernels.rope_fusion,
+            permute_fusion: asked.kernels.permute_fusion,
+            attention: match asked.kernels.attention {
                 AttentionKernel::Flash3 => AttentionBackend::Fused,
                 AttentionKernel::Flash1 | AttentionKernel::Flash2 => AttentionBackend::Flash,
                 AttentionKernel::Unfused => AttentionBackend::Unfused,
             },
-            precision_aware: precision_aware(told),
-            segments: if told.expandable_segments { Segments::Expandable } else { Segments::Fixed },
-            routing: match told.overload {
+            precision_aware: precision_aware(asked),
+            segments: if asked.expandable_segments { Segments::Expandable } else { Segments::Fixed },
+            routing: match asked.overload {
                 1.0 => Routing::Random { seed: 0 },
                 factor => Routing::Overloaded { factor },
             },
@@ -76,8 +76,8 @@ impl MegatronOptions {
 }
 
 /// Formats of AdamW's state, where any is not fp32.
-fn precision_aware(told: &Options) -> Option<StateFormats> {
-    let state = &told.state;
+fn precision_aware(asked: &Options) -> Option<StateFormats> {
+    let state = &asked.state;
     let formats = StateFormats {
         main_weights: state.main,
         main_gradients: state.gradients,
@@ -89,47 +89,47 @@ fn precision_aware(told: &Options) -> Option<StateFormats> {
 }
 
 /// What only Megatron's ledger replays.
-fn plain(told: &Options) -> Result<(), Unmodelled> {
-    if told.overload != 1.0 {
+fn plain(asked: &Options) -> Result<(), Unmodelled> {
+    if asked.overload != 1.0 {
         return refuse("routing skew", "this engine's ledger replays balanced routing only");
     }
-    if told.offload_activations > 0.0 {
+    if asked.offload_activations > 0.0 {
         return refuse("activations on the host", "this engine's ledger keeps them on the device");
     }
-    if told.expandable_segments {
+    if asked.expandable_segments {
         return refuse("expandable segments", "they are replayed for Megatron-Core only");
     }
     Ok(())
 }
 
 impl Fsdp2Options {
-    pub(crate) fn told(self, told: &Options) -> Result<Fsdp2Options, Unmodelled> {
-        plain(told)?;
-        if told.again != Again::Layout {
+    pub(crate) fn with_options(self, asked: &Options) -> Result<Fsdp2Options, Unmodelled> {
+        plain(asked)?;
+        if asked.again != Again::Layout {
             return refuse("recompute by operator", "what an operator's policy keeps is not replayed");
         }
-        if told.offload > 0.0 {
+        if asked.offload > 0.0 {
             return refuse("optimizer state on the host", "this engine keeps it on the device");
         }
-        Ok(Fsdp2Options { compile: told.kernels.elementwise == Elementwise::Compiled, ..self })
+        Ok(Fsdp2Options { compile: asked.kernels.elementwise == Elementwise::Compiled, ..self })
     }
 }
 
 impl DeepspeedOptions {
-    pub(crate) fn told(layout: &Layout, told: &Options) -> Result<DeepspeedOptions, Unmodelled> {
-        plain(told)?;
-        let offload_optimizer = match told.offload {
+    pub(crate) fn from_options(layout: &Layout, asked: &Options) -> Result<DeepspeedOptions, Unmodelled> {
+        plain(asked)?;
+        let offload_optimizer = match asked.offload {
             0.0 => None,
             1.0 => Some(Offload::DEFAULT),
             _ => {
                 return refuse("a part of optimizer state on the host", "DeepSpeed offloads all of it or nothing");
             }
         };
-        let sizes = &told.zero;
+        let sizes = &asked.zero;
         Ok(DeepspeedOptions {
             reduce_bucket_size: sizes.reduce_bucket,
             allgather_bucket_size: sizes.allgather_bucket,
-            overlap_comm: (layout.zero != ZeroStage::Three).then_some(told.overlap.gradients),
+            overlap_comm: (layout.zero != ZeroStage::Three).then_some(asked.overlap.gradients),
             prefetch_bucket_size: sizes.prefetch_bucket,
             param_persistence_threshold: sizes.param_persistence_threshold,
             max_live_parameters: sizes.max_live_parameters,
