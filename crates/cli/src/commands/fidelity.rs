@@ -5,7 +5,7 @@ use crate::files::read_rows;
 use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading};
 use diag::{Blame, Finding};
-use fidelity::{Coverage, Figure, Judged, Part, SummaryLine, Sweep, coverage, judge_parts, summarise, sweeps};
+use fidelity::{Coverage, Figure, Judged, Part, Pricing, SummaryLine, Sweep, coverage, judge_parts, summarise, sweeps};
 use serde_json::{Map, Value, json};
 
 pub fn run(args: &FidelityArgs) -> Outcome {
@@ -13,13 +13,14 @@ pub fn run(args: &FidelityArgs) -> Outcome {
         Some(part) => vec![part],
         None => Part::ALL.iter().map(|(_, part)| *part).collect(),
     };
-    let rows: Vec<Judged> = read_rows(&args.rows)?.iter().map(|row| judge_parts(row, &parts)).collect();
+    let pricing = if args.as_planned { Pricing::AsPlanned } else { Pricing::AsRun };
+    let rows: Vec<Judged> = read_rows(&args.rows)?.iter().map(|row| judge_parts(row, &parts, pricing)).collect();
     if rows.is_empty() {
         let message = format!("`{}` has no rows", args.rows.display());
         return Err(Finding::error("file/rows", Blame::Usage, args.rows.display().to_string(), message).into());
     }
     let (lines, ranks) = (summarise(&rows), sweeps(&rows));
-    let modelled = rows.iter().filter(|r| r.why_not().is_none()).count();
+    let modelled = rows.iter().filter(|r| r.is_modelled()).count();
     let covered: Vec<(Part, Coverage)> = parts.iter().map(|part| (*part, coverage(&rows, *part))).collect();
     let mut text = format!("{} rows, {modelled} modelled{}\n", rows.len(), coverage_text(&covered));
     text += &(summary_text(&lines) + &sweeps_text(&ranks) + &rows_text(&rows, args.all) + &why_not_text(&rows));
@@ -99,11 +100,12 @@ fn rows_text(rows: &[Judged], all: bool) -> String {
 }
 
 fn why_not_text(rows: &[Judged]) -> String {
-    let mut reasons: Vec<(&str, usize)> = Vec::new();
-    for refusal in rows.iter().flat_map(|r| &r.refusals) {
-        match reasons.iter_mut().find(|(reason, _)| *reason == refusal.why) {
+    let mut reasons: Vec<(String, usize)> = Vec::new();
+    for refusal in rows.iter().flat_map(|r| &r.refusals).filter(|r| !r.why.is_agreement()) {
+        let why = refusal.why.to_string();
+        match reasons.iter_mut().find(|(reason, _)| *reason == why) {
             Some((_, times)) => *times += 1,
-            None => reasons.push((&refusal.why, 1)),
+            None => reasons.push((why, 1)),
         }
     }
     if reasons.is_empty() {
@@ -143,10 +145,10 @@ fn row_json(row: &Judged) -> Value {
         Value::Object(row.figures.iter().map(|f| (f.name.to_string(), value(f))).collect::<Map<_, _>>())
     };
     let refused: Map<String, Value> =
-        row.refusals.iter().filter_map(|r| Some((r.part?.name().to_string(), json!(r.why)))).collect();
+        row.refusals.iter().filter_map(|r| Some((r.part?.name().to_string(), json!(r.why.to_string())))).collect();
     json!({
         "name": row.name, "kind": row.kind, "source": row.source, "device": row.device,
         "measured": figures(|f| f.measured.json()), "predicted": figures(|f| f.predicted.json()),
-        "error": figures(|f| json!(f.error())), "why_not": row.why_not(), "refused": refused,
+        "error": figures(|f| json!(f.error())), "why_not": row.why_not().map(ToString::to_string), "refused": refused,
     })
 }
