@@ -8,7 +8,7 @@ use crate::{Judged, Part, Why, kind, lay_out, said};
 use case::asked::PrecisionChoice;
 use case::options::{Accumulate, CrossEntropy, Dispatch, Scaling};
 use case::{Case, Options};
-use layout::Engine;
+use layout::{Engine, LayoutRequest};
 use ledger::Ledger;
 use ledger::megatron::{Job, LayerWise, MegatronOptions, Trainer};
 use recipe::Dtype;
@@ -46,7 +46,9 @@ impl Run {
         }
         let mut options = Options::of(Some(Engine::Megatron), &recipe);
         set_options(&mut options, said)?;
-        let case = lay_out(recipe, &said::request(said, Some(Engine::Megatron))?, None)?;
+        // The vocabulary is padded by Megatron's trainer, which these ranks did not have.
+        let request = LayoutRequest { vocab_multiple: Some(1), ..said::request(said, Some(Engine::Megatron))? };
+        let case = lay_out(recipe, &request, None)?;
         Ok(Run {
             name: said["name"].as_str().unwrap_or("unnamed").to_string(),
             case: case.with_options(|own| *own = options),

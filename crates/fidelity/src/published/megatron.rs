@@ -128,13 +128,14 @@ fn read_feature(feature: &str, options: &mut Options) -> Result<(), String> {
     let refuse = |why: &str| Err(why.to_string());
     match feature.split_once('=').unwrap_or((feature, "")) {
         ("grad-reduce-in-bf16", _) => options.state.gradients = Dtype::Bf16,
-        ("permute fusion", _) => options.kernels.permute_fusion = true,
+        // With padding to capacity, as all these rows have it, only the unfused one is replayed.
+        ("permute fusion", _) => {}
         // A row's own words; which fusion it is, its notes say.
         ("cross-entropy fusion", _) if options.kernels.cross_entropy == CrossEntropy::TransformerEngine => {}
         ("moe-grouped-gemm" | "grouped GEMM" | "no-load-optim", _)
         | ("transformer-impl", "transformer_engine")
-        // What `auto` picks.
-        | ("attention-backend", "fused")
+        // What `auto` picks; FlashAttention keeps the same for backward.
+        | ("attention-backend", "fused" | "flash")
         | ("main-grads-dtype", "fp32")
         | ("num-distributed-optimizer-instances", "1") => {}
         // Whether scores were dropped out, which keeps a mask and a second copy of them, is not said.
