@@ -31,12 +31,17 @@ pub fn is_of_the_time_target(row: &Judged) -> bool {
     row.is_pretraining && is_usual && row.source != "nanotron"
 }
 
-/// Summaries over all rows, by kind, by source, and by device where steps are timed.
+/// Summaries over all rows, over the target for step time and its kinds, by kind, by source, and by device
+/// where steps are timed.
 pub fn summarise(rows: &[Judged]) -> Vec<SummaryLine> {
     let all: Vec<&Judged> = rows.iter().collect();
     let mut lines = group_lines("all", &all, &Figure::NAMES);
     let target: Vec<&Judged> = rows.iter().filter(|r| is_of_the_time_target(r)).collect();
     lines.extend(group_lines(TIME_TARGET, &target, &["step_time"]));
+    for kind in ["dense", "hybrid", "mla", "moe"] {
+        let members: Vec<&Judged> = target.iter().filter(|row| row.kind == kind).copied().collect();
+        lines.extend(group_lines(&format!("{TIME_TARGET}, {kind}"), &members, &["step_time"]));
+    }
     let keys: [fn(&Judged) -> String; 3] = [|r| r.kind.to_string(), |r| r.source.clone(), |r| r.device.clone()];
     for (index, key) in keys.into_iter().enumerate() {
         // Bytes do not depend on the device.

@@ -97,11 +97,11 @@ const TARGET: &str = "target";
 fn summary_text(lines: &[SummaryLine]) -> String {
     let mut table = Table::new(&["kind, source or device", "figure", "rows", "mean", "median", "leans", "worst"])
         .right(&[2, 3, 4, 5, 6]);
-    let is_target = |line: &SummaryLine| line.group == TIME_TARGET;
+    let is_target = |line: &SummaryLine| line.group.starts_with(TIME_TARGET);
     for line in lines {
         let [mean, median, worst] = [line.mean, line.median, line.worst].map(percent);
-        let group = if is_target(line) { TARGET } else { &line.group };
-        table.row([group, line.figure, &line.rows.to_string(), &mean, &median, &signed(line.bias, 1), &worst]);
+        let group = line.group.replace(TIME_TARGET, TARGET);
+        table.row([&group, line.figure, &line.rows.to_string(), &mean, &median, &signed(line.bias, 1), &worst]);
     }
     let note = match lines.iter().any(is_target) {
         true => wrap(&format!("{TARGET}: {TIME_TARGET}"), "  ", WIDTH),
