@@ -79,6 +79,8 @@ fn options(row: &Value, recipe: &Recipe) -> Result<Options, String> {
     for feature in features.iter().filter(|feature| !feature.is_empty()) {
         read_feature(feature, &mut options)?;
     }
+    // With padding to capacity only the unfused permutation is replayed, and it stands in.
+    options.kernels.permute_fusion &= capacity_factor(row)?.is_none();
     let is_grouped =
         features.iter().any(|feature| feature.to_ascii_lowercase().replace(' ', "-").contains("grouped-gemm"));
     if recipe.moe.is_some() && !is_grouped {
@@ -128,8 +130,7 @@ fn read_feature(feature: &str, options: &mut Options) -> Result<(), String> {
     let refuse = |why: &str| Err(why.to_string());
     match feature.split_once('=').unwrap_or((feature, "")) {
         ("grad-reduce-in-bf16", _) => options.state.gradients = Dtype::Bf16,
-        // With padding to capacity, as all these rows have it, only the unfused one is replayed.
-        ("permute fusion", _) => {}
+        ("permute fusion", _) => options.kernels.permute_fusion = true,
         // A row's own words; which fusion it is, its notes say.
         ("cross-entropy fusion", _) if options.kernels.cross_entropy == CrossEntropy::TransformerEngine => {}
         ("moe-grouped-gemm" | "grouped GEMM" | "no-load-optim", _)
