@@ -1,9 +1,8 @@
 //! Replays the rows of a truth file and prints one line a phase (allocated, peak, reserved, its
 //! peak, split peak), with `--time` how long a replay takes, with `--lines` the peak by line. Usage: `cargo run --release --example replay -- ROWS.jsonl [--time|--lines|--balanced]`.
 
-use fidelity::measured::Case;
-use layout::{StagePlan, check};
-use ledger::megatron::{Job, Routing, replay};
+use fidelity::megatron::Run;
+use ledger::megatron::{Routing, replay};
 use replay::Line;
 use std::time::Instant;
 
@@ -14,35 +13,28 @@ fn main() {
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     for line in text.lines() {
         let row: serde_json::Value = serde_json::from_str(line).expect("a row is JSON");
-        let case = match Case::read(&row["case"]) {
-            Ok(case) => case,
+        let ran = match Run::read(&row["case"]) {
+            Ok(ran) => ran,
             Err(why) => {
                 println!("{}: {why}", row["case"]["name"]);
                 continue;
             }
         };
-        run(&case, &flags);
+        run(&ran, &flags);
     }
 }
 
-fn run(case: &Case, flags: &[String]) {
-    let name = &case.name;
-    let checked = check(&case.recipe, &case.request);
-    let Some(layout) = checked.layout else { return println!("{name}: no layout") };
-    let stages = match StagePlan::new(&case.recipe, &layout, None) {
-        Ok(stages) => stages,
-        Err(finding) => return println!("{name}: {}", finding.message),
-    };
-    let mut options = match fidelity::measured::options(case) {
+fn run(ran: &Run, flags: &[String]) {
+    let name = &ran.name;
+    let mut options = match ran.options() {
         Ok(options) => options,
         Err(why) => return println!("{name}: {why}"),
     };
     if flags.iter().any(|f| f == "--balanced") {
         options.routing = Routing::Balanced;
     }
-    let job = Job { recipe: &case.recipe, layout: &layout, stages: &stages, rank: case.rank, options: &options };
     let start = Instant::now();
-    let replay = match replay(&job) {
+    let replay = match replay(&ran.job(&options)) {
         Ok(replay) => replay,
         Err(why) => return println!("{name}: {why}"),
     };

@@ -2,7 +2,7 @@
 //! case of its flags holds, against what the allocator said. Collectives return at once there, so a
 //! step is not judged.
 
-use crate::{Figure, Judged, Part, Refusal, kind};
+use crate::{Judged, Part, Why, kind};
 use case::{Asked, Case, Terms};
 use hardware::Cluster;
 use ledger::{Ledger, RankJob};
@@ -11,7 +11,6 @@ use recipe::builtin;
 use recipe::import::megatron_args::shell_words;
 use replay::{PhaseKind, Replay};
 use serde_json::Value;
-use units::Bytes;
 
 const SOURCE: &str = "emitted-h200";
 
@@ -21,7 +20,7 @@ pub(super) fn is_emitted(row: &Value) -> bool {
 }
 
 /// The job of a row: our flags, and the arguments and variables the run had besides.
-pub fn case(row: &Value) -> Result<Case, String> {
+pub fn case(row: &Value) -> Result<Case, Why> {
     let flags = row["flags"].as_str().ok_or("the row lacks `flags`")?;
     let mut asked = Asked::parse(&shell_words(flags))?;
     let words = |key: &str| row[key].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -30,75 +29,56 @@ pub fn case(row: &Value) -> Result<Case, String> {
     let environment = row["env"].as_object().into_iter().flatten();
     besides.extend(environment.filter_map(|(name, value)| Some(format!("{name}={}", value.as_str()?))));
     asked.state.engine_args.push(besides.join(" "));
-    let first = |findings: Vec<diag::Finding>| findings.into_iter().next().map_or_else(String::new, |f| f.message);
-    let recipe = builtin::find(&asked.recipe.recipe).map_err(first)?;
+    let recipe = builtin::find(&asked.recipe.recipe).map_err(Why::refused)?;
     let on = asked.on.clone().ok_or("the row's flags name no cluster")?;
     let cluster = Cluster::parse(&on).map_err(|finding| finding.message)?;
-    Case::new(asked, recipe, Some(cluster), Terms::RUN).map_err(first)
+    Case::new(asked, recipe, Some(cluster), Terms::RUN).map_err(Why::refused)
 }
 
 /// Replays the rank of a row.
-pub fn replay(case: &Case, row: &Value) -> Result<Replay, String> {
+pub fn replay(case: &Case, row: &Value) -> Result<Replay, Why> {
     let rank = row["rank"].as_u64().filter(|rank| *rank < case.layout.world).ok_or("the row lacks `rank`")?;
-    let ledger = Ledger::of_case(case).map_err(|e| e.to_string())?;
+    let ledger = Ledger::of_case(case)?;
     let job = RankJob { recipe: &case.recipe, layout: &case.layout, stages: &case.stages, rank };
-    ledger.replay(&job).map_err(|e| e.to_string())
+    Ok(ledger.replay(&job)?)
 }
 
 /// Judges a row: memory only.
 pub(super) fn judge(row: &Value, parts: &[Part]) -> Judged {
-    let mut judged = Judged {
-        name: row["name"].as_str().unwrap_or("unnamed").to_string(),
-        kind: "dense",
-        source: SOURCE.to_string(),
-        device: "H200".to_string(),
-        is_pretraining: true,
-        sweep: String::new(),
-        tokens_per_device: 0.0,
-        figures: Vec::new(),
-        refusals: Vec::new(),
-        params_differ: None,
-    };
+    let mut judged = Judged::of_our_own(&row["name"], SOURCE);
     if !parts.contains(&Part::Memory) {
         return judged;
     }
-    let predicted = case(row).and_then(|case| {
-        judged.kind = kind(&case.source);
-        predict(&case, row, &mut judged)
-    });
-    if let Err(why) = predicted {
-        judged.refusals.push(Refusal { part: Some(Part::Memory), why });
+    if let Err(why) = predict(row, &mut judged) {
+        judged.refuse(Part::Memory, why);
     }
     judged
 }
 
-fn predict(case: &Case, row: &Value, judged: &mut Judged) -> Result<(), String> {
+fn predict(row: &Value, judged: &mut Judged) -> Result<(), Why> {
+    let case = case(row)?;
+    judged.kind = kind(&case.source);
     if row.get("out_of_memory").is_some() {
-        return ran_out(case, judged);
+        return ran_out(&case, judged);
     }
-    let replay = replay(case, row)?;
+    let replay = replay(&case, row)?;
     judged.params_differ = row["params"].as_u64().filter(|m| *m != replay.params).map(|m| (replay.params, m));
     let steps = || row["steps"].as_array().into_iter().flatten();
     let most = |key: &str| steps().filter_map(|step| step[key].as_u64()).max();
     let fixed = replay.phase(PhaseKind::Optimizer).map_or(0, |phase| phase.allocated);
-    let pairs = [
+    judged.add_bytes(&[
         ("static", row["setup"]["alloc"].as_u64(), fixed),
         ("allocated", most("peak"), replay.allocated_peak()),
         ("reserved", most("reserved_peak"), replay.reserved_peak()),
-    ];
-    for (name, measured, predicted) in pairs {
-        judged.figures.extend(measured.map(|measured| Figure::bytes(name, measured, predicted)));
-    }
-    if judged.figures.is_empty() { Err("the row holds no figure we predict".to_string()) } else { Ok(()) }
+    ])
 }
 
-/// A run that found no memory has no figure; it is refused, or we are wrong by what it lacked.
-fn ran_out(case: &Case, judged: &mut Judged) -> Result<(), String> {
-    let fit = Fit::price(case, HEADROOM).map_err(|e| e.to_string())?;
+/// A run that found no memory has no figure: we refuse it too, or are wrong by what it lacked.
+fn ran_out(case: &Case, judged: &mut Judged) -> Result<(), Why> {
+    let fit = Fit::price(case, HEADROOM)?;
     let (held, visible) = (fit.worst().total(), case.on().device.visible_bytes());
     if fit.verdict == Verdict::DoesNotFit {
-        return Err(format!("refused as the device did: {} of {} do not fit", Bytes(held), Bytes(visible)));
+        return Err(Why::DoesNotFit { held, visible });
     }
-    judged.figures.push(Figure::bytes("reserved", visible, held));
-    Ok(())
+    judged.add_bytes(&[("reserved", Some(visible), held)])
 }

@@ -1,20 +1,28 @@
 //! Predictions against measured rows: bytes a rank holds, seconds a step takes. A row that cannot
 //! be expressed is counted with its reason, never dropped; no rule anywhere names a row.
+//!
+//! A row becomes a [`case::Case`] with [`case::Options`], as `plan`, `fit` and `launch` have them, so
+//! that the errors are the product's. One reader a file: [`emitted`], [`megatron`], [`steps`] for rows of
+//! our own, [`published`] for those of others.
 
 pub mod emitted;
 mod figure;
-pub mod measured;
-mod megatron;
+pub mod megatron;
 mod published;
+mod said;
 mod steps;
 mod summary;
 mod sweep;
+mod why;
 
 pub use figure::{Figure, Quantity};
-pub use published::step;
-pub use summary::{Coverage, SummaryLine, coverage, is_of_the_time_target, summarise};
+pub use summary::{Coverage, SummaryLine, TIME_TARGET, coverage, is_of_the_time_target, summarise};
 pub use sweep::{Sweep, sweeps};
+pub use why::Why;
 
+use case::{Case, Terms};
+use hardware::Cluster;
+use layout::LayoutRequest;
 use recipe::{Mixer, Recipe};
 use serde_json::Value;
 use units::named;
@@ -29,13 +37,23 @@ named! {
     }
 }
 
+named! {
+    /// The options that a published step is priced with.
+    pub enum Pricing {
+        /// Those the row says it ran, and of its engine's day where it does not say.
+        AsRun = "as-run",
+        /// Those `plan` has for the engine today; only formats are the row's.
+        AsPlanned = "as-planned",
+    }
+}
+
 /// Why a part of a row could not be predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
     /// Which part; none when the row is not complete enough to score any.
     pub part: Option<Part>,
     /// The reason.
-    pub why: String,
+    pub why: Why,
 }
 
 /// A row, judged.
@@ -64,39 +82,71 @@ pub struct Judged {
 }
 
 impl Judged {
+    /// A row of our own measuring on an H200, of which nothing is predicted yet.
+    fn of_our_own(name: &Value, source: &str) -> Judged {
+        Judged {
+            name: name.as_str().unwrap_or("unnamed").to_string(),
+            kind: "dense",
+            source: source.to_string(),
+            device: "H200".to_string(),
+            is_pretraining: true,
+            sweep: String::new(),
+            tokens_per_device: 0.0,
+            figures: Vec::new(),
+            refusals: Vec::new(),
+            params_differ: None,
+        }
+    }
+
     /// A figure by name.
     pub fn figure(&self, name: &str) -> Option<&Figure> {
         self.figures.iter().find(|f| f.name == name)
     }
 
-    /// Why nothing could be predicted; none when something was.
-    pub fn why_not(&self) -> Option<&str> {
+    /// Why it has no figure; none when it has one.
+    pub fn why_not(&self) -> Option<&Why> {
         if !self.figures.is_empty() {
             return None;
         }
-        self.refusals.first().map(|refusal| refusal.why.as_str())
+        self.refusals.first().map(|refusal| &refusal.why)
+    }
+
+    /// Whether it has a figure, or we refuse what the device refused.
+    pub fn is_modelled(&self) -> bool {
+        self.why_not().is_none_or(Why::is_agreement)
     }
 
     /// The largest error of its figures, for sorting.
     pub fn worst_error(&self) -> f64 {
         self.figures.iter().map(|f| f.error().abs()).fold(0.0, f64::max)
     }
+
+    fn refuse(&mut self, part: Part, why: Why) {
+        self.refusals.push(Refusal { part: Some(part), why });
+    }
+
+    /// Adds figures, each by name, as measured where the row has it, and as predicted.
+    fn add_bytes(&mut self, figures: &[(&'static str, Option<u64>, u64)]) -> Result<(), Why> {
+        let pairs = figures.iter().filter_map(|(name, measured, predicted)| Some((*name, (*measured)?, *predicted)));
+        self.figures.extend(pairs.map(|(name, measured, predicted)| Figure::bytes(name, measured, predicted)));
+        if self.figures.is_empty() { Err("the row holds no figure we predict".into()) } else { Ok(()) }
+    }
 }
 
 /// Judges all of one row of any format.
 pub fn judge(row: &Value) -> Judged {
-    judge_parts(row, &[Part::Memory, Part::Time])
+    judge_parts(row, &[Part::Memory, Part::Time], Pricing::AsRun)
 }
 
 /// Judges these parts of a row of any format.
-pub fn judge_parts(row: &Value, parts: &[Part]) -> Judged {
+pub fn judge_parts(row: &Value, parts: &[Part], pricing: Pricing) -> Judged {
     if emitted::is_emitted(row) {
         return emitted::judge(row, parts);
     }
     match (row.get("case"), row.get("step_seconds")) {
         (Some(_), Some(_)) => steps::judge(row, parts),
         (Some(_), None) => megatron::judge(row, parts),
-        (None, _) => published::judge(row, parts),
+        (None, _) => published::judge(row, parts, pricing),
     }
 }
 
@@ -109,4 +159,9 @@ pub fn kind(recipe: &Recipe) -> &'static str {
         () if recipe.has(Mixer::Moe) => "moe",
         () => "dense",
     }
+}
+
+/// The job of a row: its layout as it stands, with no mode or engine that the row does not name.
+fn lay_out(recipe: Recipe, request: &LayoutRequest, cluster: Option<Cluster>) -> Result<Case, Why> {
+    Case::laid_out(recipe, request, cluster, Terms::SPLIT).map_err(Why::refused)
 }

@@ -1,69 +1,133 @@
-//! Rows read off real ranks of Megatron-Core jobs: static memory, allocated and reserved peaks.
+//! Ranks of Megatron-Core jobs read on an H200 (`data/truth/megatron_h200.jsonl`): static memory,
+//! allocated and reserved peaks. Collectives return at once there, so a step is not judged.
+//!
+//! The rows were taken by a loop of one's own over Megatron-Core, not by its trainer: nothing is fused
+//! or overlapped unless a row says so.
 
-use crate::measured::{self, Case};
-use crate::{Figure, Judged, Part, Refusal, kind};
-use layout::{StagePlan, check};
-use ledger::megatron::{Job, replay};
+use crate::{Judged, Part, Why, kind, lay_out, said};
+use case::asked::PrecisionChoice;
+use case::options::{Accumulate, CrossEntropy, Dispatch, Scaling};
+use case::{Case, Options};
+use layout::{Engine, LayoutRequest};
+use ledger::Ledger;
+use ledger::megatron::{Job, LayerWise, MegatronOptions, Trainer};
+use recipe::Dtype;
+use replay::Unmodelled;
 use serde_json::Value;
 
 const SOURCE: &str = "megatron-h200";
 
-/// Judges a row with a `case`: memory only, for its collectives return at once.
+/// What a row says was run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The row's name.
+    pub name: String,
+    /// The job.
+    pub case: Case,
+    /// The rank whose memory was read.
+    pub rank: u64,
+    /// Steps that were run.
+    pub steps: u32,
+}
+
+impl Run {
+    /// Reads the `case` object of a row.
+    pub fn read(said: &Value) -> Result<Run, Why> {
+        if let Some(spec) = said["spec"].as_str().filter(|spec| *spec != "te") {
+            return Err(format!("layers of the `{spec}` spec are not Transformer Engine's").into());
+        }
+        if let Some(optimizer) = said["opt"].as_str().filter(|o| *o != "adam") {
+            return Err(format!("a row stepped by `{optimizer}` is not Adam's").into());
+        }
+        let mut recipe = said::recipe(said)?;
+        if let Some(moe) = &mut recipe.moe {
+            moe.capacity_factor = said["capacity"].as_f64();
+            moe.router.dtype = width(said["model"]["router_fp32"].as_bool() == Some(true));
+        }
+        let mut options = Options::of(Some(Engine::Megatron), &recipe);
+        set_options(&mut options, said)?;
+        // The vocabulary is padded by Megatron's trainer, which these ranks did not have.
+        let request = LayoutRequest { vocab_multiple: Some(1), ..said::request(said, Some(Engine::Megatron))? };
+        let case = lay_out(recipe, &request, None)?;
+        Ok(Run {
+            name: said["name"].as_str().unwrap_or("unnamed").to_string(),
+            case: case.with_options(|own| *own = options),
+            rank: said["rank"].as_u64().unwrap_or(0),
+            steps: said["steps"].as_u64().map_or(3, |n| n.clamp(1, 8) as u32),
+        })
+    }
+
+    /// What its ledger is told: the case's options, and what no launch of ours can say.
+    pub fn options(&self) -> Result<MegatronOptions, Unmodelled> {
+        let Ledger::Megatron(options) = Ledger::of_case(&self.case)? else {
+            return Err(Unmodelled::new("the row's engine", "it is not Megatron-Core"));
+        };
+        // The loop around Megatron-Core was one's own, and it handed the layer-wise optimizer a layout.
+        Ok(MegatronOptions { trainer: Trainer::Core, layer_wise: LayerWise::Layout, steps: self.steps, ..options })
+    }
+
+    /// The rank to replay.
+    pub fn job<'a>(&'a self, options: &'a MegatronOptions) -> Job<'a> {
+        let Case { recipe, layout, stages, .. } = &self.case;
+        Job { recipe, layout, stages, rank: self.rank, options }
+    }
+}
+
+fn width(is_fp32: bool) -> Dtype {
+    if is_fp32 { Dtype::Fp32 } else { Dtype::Bf16 }
+}
+
+/// What a row says, over what Megatron-Core does by itself: no fusion and no overlap.
+fn set_options(options: &mut Options, said: &Value) -> Result<(), Why> {
+    let flag = |key: &str, default| said[key].as_bool().unwrap_or(default);
+    let unknown = |word: &str| Why::Row(format!("the row names an option we do not know: `{word}`"));
+    options.state.gradients = width(flag("grad_fp32", true));
+    options.overlap.gradients = flag("overlap", false);
+    options.overlap.weights = false;
+    options.kernels.accumulate = Accumulate::Separate;
+    options.kernels.rope_fusion = false;
+    if flag("ce_fusion", false) {
+        options.kernels.cross_entropy = CrossEntropy::Native;
+    }
+    if let Some(word) = said["dispatcher"].as_str() {
+        options.kernels.dispatch = Dispatch::from_name(word).ok_or_else(|| unknown(word))?;
+    }
+    if let Some(word) = said["fp8"].as_str() {
+        let scaling = Scaling::from_name(word).or_else(|| Scaling::from_name(&format!("fp8-{word}")));
+        *options = options.in_precision(PrecisionChoice::Scaled(scaling.ok_or_else(|| unknown(word))?));
+    }
+    Ok(())
+}
+
+/// Judges a row with a `case`: memory only.
 pub(super) fn judge(row: &Value, parts: &[Part]) -> Judged {
-    let mut judged = Judged {
-        name: row["case"]["name"].as_str().unwrap_or("unnamed").to_string(),
-        kind: "dense",
-        source: SOURCE.to_string(),
-        device: "H200".to_string(),
-        is_pretraining: true,
-        sweep: String::new(),
-        tokens_per_device: 0.0,
-        figures: Vec::new(),
-        refusals: Vec::new(),
-        params_differ: None,
-    };
+    let mut judged = Judged::of_our_own(&row["case"]["name"], SOURCE);
     if !parts.contains(&Part::Memory) {
         return judged;
     }
-    let predicted = Case::read(&row["case"]).and_then(|case| {
-        judged.kind = kind(&case.recipe);
-        predict(&case, row)
-    });
-    match predicted {
-        Ok((figures, params)) => {
-            judged.figures = figures;
-            judged.params_differ = row["params"].as_u64().filter(|m| *m != params).map(|m| (params, m));
-        }
-        Err(why) => judged.refusals.push(Refusal { part: Some(Part::Memory), why }),
+    if let Err(why) = predict(row, &mut judged) {
+        judged.refuse(Part::Memory, why);
     }
     judged
 }
 
-fn predict(case: &Case, row: &Value) -> Result<(Vec<Figure>, u64), String> {
+fn predict(row: &Value, judged: &mut Judged) -> Result<(), Why> {
+    let run = Run::read(&row["case"])?;
+    judged.kind = kind(&run.case.recipe);
     if row.get("error").is_some() {
-        return Err("the run failed and measured nothing".to_string());
+        return Err("the run failed and measured nothing".into());
     }
-    let checked = check(&case.recipe, &case.request);
-    let layout = checked.layout.clone().filter(|_| checked.is_legal());
-    let Some(layout) = layout else {
-        return Err(format!("the layout is refused: {}", checked.findings.first().map_or("", |f| f.message.as_str())));
-    };
-    let stages = StagePlan::new(&case.recipe, &layout, None).map_err(|f| f.message)?;
-    let options = measured::options(case).map_err(|e| e.to_string())?;
-    let job = Job { recipe: &case.recipe, layout: &layout, stages: &stages, rank: case.rank, options: &options };
-    let replay = replay(&job).map_err(|e| e.to_string())?;
-    let mut figures = Vec::new();
-    let mut add = |name, measured: Option<u64>, predicted| {
-        figures.extend(measured.map(|measured| Figure::bytes(name, measured, predicted)));
-    };
+    let options = run.options()?;
+    let replay = ledger::megatron::replay(&run.job(&options))?;
     let fixed = replay.phase(replay::PhaseKind::Optimizer).map_or(0, |phase| phase.allocated);
-    add("static", row["optimizer"]["alloc"].as_u64(), fixed);
-    add("allocated", highest(row, "peak", is_step), replay.allocated_peak());
-    add("reserved", highest(row, "reserved_peak", |_| true), replay.reserved_peak());
-    if figures.is_empty() {
-        return Err("the row holds no figure we predict".to_string());
-    }
-    Ok((figures, replay.params))
+    let pairs = [
+        ("static", row["optimizer"]["alloc"].as_u64(), fixed),
+        ("allocated", highest(row, "peak", is_step), replay.allocated_peak()),
+        ("reserved", highest(row, "reserved_peak", |_| true), replay.reserved_peak()),
+    ];
+    judged.add_bytes(&pairs)?;
+    judged.params_differ = row["params"].as_u64().filter(|m| *m != replay.params).map(|m| (replay.params, m));
+    Ok(())
 }
 
 fn is_step(phase: &str) -> bool {

@@ -31,12 +31,17 @@ pub fn is_of_the_time_target(row: &Judged) -> bool {
     row.is_pretraining && is_usual && row.source != "nanotron"
 }
 
-/// Summaries over all rows, by kind, by source, and by device where steps are timed.
+/// Summaries over all rows, over the target for step time and its kinds, by kind, by source, and by device
+/// where steps are timed.
 pub fn summarise(rows: &[Judged]) -> Vec<SummaryLine> {
     let all: Vec<&Judged> = rows.iter().collect();
     let mut lines = group_lines("all", &all, &Figure::NAMES);
     let target: Vec<&Judged> = rows.iter().filter(|r| is_of_the_time_target(r)).collect();
     lines.extend(group_lines(TIME_TARGET, &target, &["step_time"]));
+    for kind in ["dense", "hybrid", "mla", "moe"] {
+        let members: Vec<&Judged> = target.iter().filter(|row| row.kind == kind).copied().collect();
+        lines.extend(group_lines(&format!("{TIME_TARGET}, {kind}"), &members, &["step_time"]));
+    }
     let keys: [fn(&Judged) -> String; 3] = [|r| r.kind.to_string(), |r| r.source.clone(), |r| r.device.clone()];
     for (index, key) in keys.into_iter().enumerate() {
         // Bytes do not depend on the device.
@@ -67,10 +72,19 @@ fn line(group: &str, figure: &'static str, members: &[&Judged]) -> Option<Summar
         figure,
         rows: errors.len(),
         mean: errors.iter().sum::<f64>() / errors.len() as f64,
-        median: errors[errors.len() / 2],
-        bias: signed[signed.len() / 2],
+        median: median(&errors),
+        bias: median(&signed),
         worst,
     })
+}
+
+/// The middle of sorted values; the mean of the two middle ones where their number is even.
+///
+/// # Panics
+/// When there are none.
+fn median(sorted: &[f64]) -> f64 {
+    let half = sorted.len() / 2;
+    if sorted.len() % 2 == 1 { sorted[half] } else { f64::midpoint(sorted[half - 1], sorted[half]) }
 }
 
 /// How many rows that could be scored were predicted.
@@ -93,10 +107,25 @@ impl Coverage {
 pub fn coverage<'a>(rows: impl IntoIterator<Item = &'a Judged>, part: Part) -> Coverage {
     let mut coverage = Coverage { ready: 0, modelled: 0 };
     for row in rows {
-        let is_modelled = row.figures.iter().any(|f| (f.name == "step_time") == (part == Part::Time));
-        let is_refused = row.refusals.iter().any(|r| r.part == Some(part));
+        let has_figure = row.figures.iter().any(|f| (f.name == "step_time") == (part == Part::Time));
+        let mut refusals = row.refusals.iter().filter(|r| r.part == Some(part)).peekable();
+        let is_refused = refusals.peek().is_some();
+        let is_modelled = has_figure || refusals.any(|r| r.why.is_agreement());
         coverage.modelled += usize::from(is_modelled);
         coverage.ready += usize::from(is_modelled || is_refused);
     }
     coverage
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[1.0, 2.0]), 1.5);
+        assert_eq!(median(&[1.0, 2.0, 9.0]), 2.0);
+        assert_eq!(median(&[1.0, 2.0, 4.0, 9.0]), 3.0);
+    }
 }

@@ -3,9 +3,12 @@
 use crate::args::FidelityArgs;
 use crate::files::read_rows;
 use crate::outcome::{Outcome, Report};
-use crate::table::{Table, heading};
+use crate::table::{Table, heading, wrap};
 use diag::{Blame, Finding};
-use fidelity::{Coverage, Figure, Judged, Part, SummaryLine, Sweep, coverage, judge_parts, summarise, sweeps};
+use fidelity::{
+    Coverage, Figure, Judged, Part, Pricing, SummaryLine, Sweep, TIME_TARGET, Why, coverage, judge_parts, summarise,
+    sweeps,
+};
 use serde_json::{Map, Value, json};
 
 pub fn run(args: &FidelityArgs) -> Outcome {
@@ -13,16 +16,26 @@ pub fn run(args: &FidelityArgs) -> Outcome {
         Some(part) => vec![part],
         None => Part::ALL.iter().map(|(_, part)| *part).collect(),
     };
-    let rows: Vec<Judged> = read_rows(&args.rows)?.iter().map(|row| judge_parts(row, &parts)).collect();
+    let pricing = if args.as_planned { Pricing::AsPlanned } else { Pricing::AsRun };
+    let rows: Vec<Judged> = read_rows(&args.rows)?.iter().map(|row| judge_parts(row, &parts, pricing)).collect();
     if rows.is_empty() {
         let message = format!("`{}` has no rows", args.rows.display());
         return Err(Finding::error("file/rows", Blame::Usage, args.rows.display().to_string(), message).into());
     }
     let (lines, ranks) = (summarise(&rows), sweeps(&rows));
-    let modelled = rows.iter().filter(|r| r.why_not().is_none()).count();
+    let modelled = rows.iter().filter(|r| r.is_modelled()).count();
     let covered: Vec<(Part, Coverage)> = parts.iter().map(|part| (*part, coverage(&rows, *part))).collect();
     let mut text = format!("{} rows, {modelled} modelled{}\n", rows.len(), coverage_text(&covered));
-    text += &(summary_text(&lines) + &sweeps_text(&ranks) + &rows_text(&rows, args.all) + &why_not_text(&rows));
+    if let agreed @ 1.. = agreed(&rows).count() {
+        text += &format!("{agreed} of them ran out of memory, and we say that it does not fit\n");
+    }
+    if args.as_planned {
+        let who = "Steps are priced with the options `plan` has for their engine, in the rows' formats, and not with \
+                   what the rows say they ran.";
+        text += &wrap(who, "", WIDTH);
+    }
+    text += &(summary_text(&lines) + &sweeps_text(&ranks) + &rows_text(&rows, args.all));
+    text += &(agreed_text(&rows) + &why_not_text(&rows));
     let differ = |r: &Judged| {
         r.params_differ.map(|(ours, theirs)| json!({ "name": r.name, "predicted": ours, "measured": theirs }))
     };
@@ -35,7 +48,8 @@ pub fn run(args: &FidelityArgs) -> Outcome {
         covered.iter().map(|(part, c)| (part.name().to_string(), json!(c))).collect::<Map<_, _>>().into();
     summary["sweeps"] = json!(ranks);
     let json = json!({
-        "summary": summary, "rows": rows.iter().map(row_json).collect::<Vec<_>>(), "param_mismatches": mismatches,
+        "as_planned": args.as_planned, "summary": summary, "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
+        "param_mismatches": mismatches,
     });
     Ok(Report::new(text, json))
 }
@@ -63,26 +77,43 @@ fn sweeps_text(ranks: &[Sweep]) -> String {
     heading("Rank correlation within sweeps") + &table.render()
 }
 
-fn percent(x: f64) -> String {
-    format!("{:.3}%", 100.0 * x)
+/// Columns that a terminal has at least.
+const WIDTH: usize = 80;
+
+/// A share with its sign, none where it rounds to nothing.
+fn signed(share: f64, digits: usize) -> String {
+    let text = format!("{:+.digits$}%", 100.0 * share);
+    let is_zero = text.chars().all(|c| !c.is_ascii_digit() || c == '0');
+    if is_zero { text[1..].to_string() } else { text }
 }
 
+fn percent(share: f64) -> String {
+    format!("{:.3}%", 100.0 * share)
+}
+
+/// The group of the target by a short name: its own is longer than a line.
+const TARGET: &str = "target";
+
 fn summary_text(lines: &[SummaryLine]) -> String {
-    let mut table =
-        Table::new(&["kind, source or device", "figure", "rows", "mean |error|", "median", "leans", "worst |error|"])
-            .right(&[2, 3, 4, 5, 6]);
+    let mut table = Table::new(&["kind, source or device", "figure", "rows", "mean", "median", "leans", "worst"])
+        .right(&[2, 3, 4, 5, 6]);
+    let is_target = |line: &SummaryLine| line.group.starts_with(TIME_TARGET);
     for line in lines {
         let [mean, median, worst] = [line.mean, line.median, line.worst].map(percent);
-        // Less than a twentieth of a percent leans nowhere.
-        let leans = if line.bias.abs() < 5e-4 { "0.0%".to_string() } else { format!("{:+.1}%", 100.0 * line.bias) };
-        table.row([&line.group, line.figure, &line.rows.to_string(), &mean, &median, &leans, &worst]);
+        let group = line.group.replace(TIME_TARGET, TARGET);
+        table.row([&group, line.figure, &line.rows.to_string(), &mean, &median, &signed(line.bias, 1), &worst]);
     }
-    heading("Errors") + &table.render()
+    let note = match lines.iter().any(is_target) {
+        true => wrap(&format!("{TARGET}: {TIME_TARGET}"), "  ", WIDTH),
+        false => String::new(),
+    };
+    heading("Errors without their sign; `leans` is the median with it") + &table.render() + &note
 }
 
 fn rows_text(rows: &[Judged], all: bool) -> String {
     const SHOWN: usize = 10;
     let mut listed: Vec<&Judged> = rows.iter().filter(|r| r.why_not().is_none()).collect();
+    let is_cut = !all && listed.len() > SHOWN;
     if !all {
         listed.sort_by(|a, b| b.worst_error().total_cmp(&a.worst_error()));
         listed.truncate(SHOWN);
@@ -91,27 +122,44 @@ fn rows_text(rows: &[Judged], all: bool) -> String {
     for row in listed {
         for figure in &row.figures {
             let (measured, predicted) = (figure.measured.to_string(), figure.predicted.to_string());
-            let error = format!("{:+.3}%", 100.0 * figure.error());
+            let error = signed(figure.error(), 3);
             table.row([row.name.as_str(), row.kind, figure.name, &measured, &predicted, &error]);
         }
     }
-    heading(if all { "Rows" } else { "The ten furthest off (--all shows every row)" }) + &table.render()
+    heading(if is_cut { "The ten furthest off (--all shows every row)" } else { "Rows" }) + &table.render()
+}
+
+/// Runs that found no memory, and that we refuse too.
+fn agreed(rows: &[Judged]) -> impl Iterator<Item = (&Judged, &Why)> {
+    rows.iter().filter_map(|row| Some((row, row.why_not().filter(|why| why.is_agreement())?)))
+}
+
+fn agreed_text(rows: &[Judged]) -> String {
+    let lines: String = agreed(rows).map(|(row, why)| format!("  {}: {why}\n", row.name)).collect();
+    if lines.is_empty() { lines } else { heading("Ran out of memory") + &lines }
 }
 
 fn why_not_text(rows: &[Judged]) -> String {
-    let mut reasons: Vec<(&str, usize)> = Vec::new();
-    for refusal in rows.iter().flat_map(|r| &r.refusals) {
-        match reasons.iter_mut().find(|(reason, _)| *reason == refusal.why) {
+    let mut reasons: Vec<(String, usize)> = Vec::new();
+    for refusal in rows.iter().flat_map(|r| &r.refusals).filter(|r| !r.why.is_agreement()) {
+        let why = refusal.why.to_string();
+        match reasons.iter_mut().find(|(reason, _)| *reason == why) {
             Some((_, times)) => *times += 1,
-            None => reasons.push((&refusal.why, 1)),
+            None => reasons.push((why, 1)),
         }
     }
     if reasons.is_empty() {
         return String::new();
     }
     reasons.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
-    let lines: String = reasons.iter().map(|(why, times)| format!("  {times:>5}  {why}\n")).collect();
+    let lines: String = reasons.iter().map(|(why, times)| counted(*times, why)).collect();
     heading("Not modelled, and why") + &lines
+}
+
+/// A reason behind how often it was met, its later lines below the first.
+fn counted(times: usize, why: &str) -> String {
+    const INDENT: &str = "         ";
+    format!("  {times:>5}  {}", wrap(why, INDENT, WIDTH).trim_start())
 }
 
 /// Figures of one group as an object, by a value of their lines.
@@ -143,10 +191,11 @@ fn row_json(row: &Judged) -> Value {
         Value::Object(row.figures.iter().map(|f| (f.name.to_string(), value(f))).collect::<Map<_, _>>())
     };
     let refused: Map<String, Value> =
-        row.refusals.iter().filter_map(|r| Some((r.part?.name().to_string(), json!(r.why)))).collect();
+        row.refusals.iter().filter_map(|r| Some((r.part?.name().to_string(), json!(r.why.to_string())))).collect();
     json!({
         "name": row.name, "kind": row.kind, "source": row.source, "device": row.device,
         "measured": figures(|f| f.measured.json()), "predicted": figures(|f| f.predicted.json()),
-        "error": figures(|f| json!(f.error())), "why_not": row.why_not(), "refused": refused,
+        "error": figures(|f| json!(f.error())), "why_not": row.why_not().map(ToString::to_string),
+        "modelled": row.is_modelled(), "refused": refused,
     })
 }

@@ -4,6 +4,7 @@
 mod commands;
 mod common;
 mod dependencies;
+mod fidelity;
 mod goldens;
 mod identities;
 mod launch;

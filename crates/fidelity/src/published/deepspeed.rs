@@ -2,26 +2,24 @@
 //! DeepSpeed's default (`deepspeed/runtime/zero/config.py`, `deepspeed/runtime/constants.py`).
 
 use super::model::{self, Unsaid};
-use super::{Expressed, Peaks, need};
-use layout::{Engine, LayoutRequest, Recompute, StagePlan, ZeroStage};
-use ledger::deepspeed::{DeepspeedOptions, Job, replay};
+use super::recompute::recompute;
+use super::{Peaks, lay_out, need};
+use crate::Why;
+use layout::{Engine, LayoutRequest, Recompute, ZeroStage};
+use ledger::Ledger;
 use serde_json::Value;
 
-pub(super) fn predict(row: &Value) -> Result<Peaks, String> {
+pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
     if uses_liger(row) {
         // Its patch of Llama takes the loss without ever making all logits
         // (`liger_kernel/transformers/monkey_patch.py`, on by default).
-        return Err("Liger's fused linear cross-entropy is not replayed".to_string());
+        return Err("Liger's fused linear cross-entropy is not replayed".into());
     }
     let recipe = model::recipe(row, &Unsaid::llama())?;
-    let expressed = Expressed::new(recipe, &request(row)?)?;
-    let Expressed { recipe, layout } = &expressed;
-    let stages = StagePlan::new(recipe, layout, None).map_err(|finding| finding.message)?;
-    let options = DeepspeedOptions::defaults();
+    let case = lay_out(recipe, &request(row)?, None)?;
+    let ledger = Ledger::of_case(&case)?;
     // Data-parallel ranks hold the same.
-    let job = Job { recipe, layout, stages: &stages, rank: 0, options: &options };
-    let replay = replay(&job).map_err(|e| e.to_string())?;
-    Ok(Peaks::of(&expressed, &[replay]))
+    Peaks::replayed(case, &ledger, &[0])
 }
 
 fn uses_liger(row: &Value) -> bool {
@@ -48,7 +46,7 @@ fn request(row: &Value) -> Result<LayoutRequest, String> {
         micro_batch: Some(need(batch, "micro")?),
         microbatches: Some(batch["grad_accum"].as_u64().unwrap_or(1)),
         sequence: Some(need(batch, "seq")?),
-        recompute: Some(Recompute::parse(row["recompute"].as_str().unwrap_or("none"))?),
+        recompute: Some(recompute(row)?.unwrap_or(Recompute::None)),
         engine: Some(Engine::Deepspeed),
         ..LayoutRequest::default()
     })

@@ -5,9 +5,14 @@
 //! a GPT by Megatron's defaults and any other is built like Llama.
 
 use super::model::{self, Unsaid};
-use super::{Expressed, Peaks, need};
-use layout::{Engine, LayoutRequest, Recompute, StagePlan, ZeroStage};
-use ledger::megatron::{CrossEntropy, Dispatcher, Fp8Recipe, Job, MegatronOptions, Reduction, replay};
+use super::recompute::recompute;
+use super::{Peaks, lay_out, need};
+use crate::Why;
+use case::asked::PrecisionChoice;
+use case::options::{CrossEntropy, Dispatch, Scaling};
+use case::{Options, words};
+use layout::{Engine, LayoutRequest, Recompute, ZeroStage};
+use ledger::Ledger;
 use recipe::kinds::Norm;
 use recipe::{Dtype, Positions, Recipe};
 use serde_json::Value;
@@ -15,18 +20,16 @@ use serde_json::Value;
 /// Rounds of microbatches through all chunks that are replayed: the steady state repeats itself.
 const ROUNDS: u64 = 3;
 
-pub(super) fn predict(row: &Value) -> Result<Peaks, String> {
-    let recipe = model::recipe(row, &unsaid(row)?)?;
-    let options = options(row, &recipe)?;
-    let expressed = Expressed::new(recipe, &request(row)?)?;
-    let Expressed { recipe, layout } = &expressed;
-    let stages = StagePlan::new(recipe, layout, None).map_err(|finding| finding.message)?;
-    let mut replays = Vec::new();
-    for rank in ranks(row, layout.world, layout.pp.get())? {
-        let job = Job { recipe, layout, stages: &stages, rank, options: &options };
-        replays.push(replay(&job).map_err(|e| e.to_string())?);
+pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
+    let mut recipe = model::recipe(row, &unsaid(row)?)?;
+    if let Some(moe) = &mut recipe.moe {
+        moe.capacity_factor = capacity_factor(row)?;
     }
-    Ok(Peaks::of(&expressed, &replays))
+    let options = options(row, &recipe)?;
+    let case = lay_out(recipe, &request(row)?, None)?.with_options(|own| *own = options);
+    let ledger = Ledger::of_case(&case)?;
+    let ranks = ranks(row, case.layout.world, case.layout.pp.get())?;
+    Peaks::replayed(case, &ledger, &ranks)
 }
 
 /// `training/arguments.py`: LayerNorm, biases and learned positions unless told otherwise. Grouped
@@ -57,21 +60,27 @@ fn ranks(row: &Value, world: u64, pp: u64) -> Result<Vec<u64>, String> {
     }
 }
 
-fn options(row: &Value, recipe: &Recipe) -> Result<MegatronOptions, String> {
+fn options(row: &Value, recipe: &Recipe) -> Result<Options, String> {
     if row["framework"]["name"].as_str() == Some("Megatron-DeepSpeed") {
         // Its kernels of 2022 keep the scores of every head, and ZeRO and the pipeline are
         // DeepSpeed's (`deepspeed/runtime/pipe/engine.py`), not Megatron-Core's.
         return Err("unfused attention under DeepSpeed's pipeline is not replayed".to_string());
     }
-    let mut options = MegatronOptions::of(recipe);
-    // `--moe-token-dispatcher-type`.
-    options.dispatcher = Dispatcher::AllGather;
-    options.fp8 = fp8(row)?;
+    let mut options = Options::of(Some(Engine::Megatron), recipe);
+    // What a launch of ours says and these command lines do not, unless they list it.
+    options.overlap.gradients = false;
+    options.overlap.weights = false;
+    options.kernels.dispatch = Dispatch::AllGather;
+    if let Some(scaling) = fp8(row)? {
+        options = options.in_precision(PrecisionChoice::Scaled(scaling));
+    }
     read_notes(row, &mut options)?;
     let features: Vec<&str> = row["features"].as_str().unwrap_or_default().split(';').map(str::trim).collect();
     for feature in features.iter().filter(|feature| !feature.is_empty()) {
         read_feature(feature, &mut options)?;
     }
+    // With padding to capacity only the unfused permutation is replayed, and it stands in.
+    options.kernels.permute_fusion &= capacity_factor(row)?.is_none();
     let is_grouped =
         features.iter().any(|feature| feature.to_ascii_lowercase().replace(' ', "-").contains("grouped-gemm"));
     if recipe.moe.is_some() && !is_grouped {
@@ -81,25 +90,31 @@ fn options(row: &Value, recipe: &Recipe) -> Result<MegatronOptions, String> {
 }
 
 /// What only the notes say.
-fn read_notes(row: &Value, options: &mut MegatronOptions) -> Result<(), String> {
+fn read_notes(row: &Value, options: &mut Options) -> Result<(), String> {
     let notes = row["notes"].as_str().unwrap_or_default();
     if notes.contains("TE fused cross entropy") {
         // `--cross-entropy-fusion-impl te`.
         if transformer_engine(row).ok_or("the row does not say which Transformer Engine")? >= (2, 18) {
             return Err("the fp32 gradient of logits of Transformer Engine 2.18 is not replayed".to_string());
         }
-        options.cross_entropy = CrossEntropy::FusedTransformerEngine;
+        options.kernels.cross_entropy = CrossEntropy::TransformerEngine;
     }
     if notes.contains("CP uses all-to-all") {
         return Err("context parallelism by all-to-all is not replayed".to_string());
     }
-    if let Some((_, rest)) = notes.split_once("capacity factor ") {
-        let number = rest.split(' ').next().and_then(|word| word.parse().ok());
-        options.capacity_factor = Some(number.ok_or("the capacity factor is not a number")?);
+    if capacity_factor(row)?.is_some() {
         // It works with this dispatcher only (`core/transformer/transformer_config.py`).
-        options.dispatcher = Dispatcher::AllToAll;
+        options.kernels.dispatch = Dispatch::AllToAll;
     }
     Ok(())
+}
+
+/// Tokens an expert accepts over the balanced share, which only notes say.
+fn capacity_factor(row: &Value) -> Result<Option<f64>, String> {
+    let notes = row["notes"].as_str().unwrap_or_default();
+    let Some((_, rest)) = notes.split_once("capacity factor ") else { return Ok(None) };
+    let number = rest.split(' ').next().and_then(|word| word.parse().ok());
+    number.map(Some).ok_or_else(|| "the capacity factor is not a number".to_string())
 }
 
 /// Version of Transformer Engine, from `… / TE 2.11.0 / …`.
@@ -109,45 +124,45 @@ fn transformer_engine(row: &Value) -> Option<(u32, u32)> {
     Some((parts.next()??, parts.next()??))
 }
 
-/// One option a row lists. What is known to move no memory is passed over by name.
-fn read_feature(feature: &str, options: &mut MegatronOptions) -> Result<(), String> {
+/// One option a row lists, in Megatron's words or the row's own. What is known to move no memory is
+/// passed over by name; what is left is read as a launch's `--engine-args` are.
+fn read_feature(feature: &str, options: &mut Options) -> Result<(), String> {
     let refuse = |why: &str| Err(why.to_string());
     match feature.split_once('=').unwrap_or((feature, "")) {
-        ("overlap-grad-reduce", _) => options.reduction = Reduction::Overlapped,
-        ("cross-entropy-loss-fusion", _) => options.cross_entropy = CrossEntropy::FusedNative,
-        ("moe-token-dispatcher-type", "alltoall") => options.dispatcher = Dispatcher::AllToAll,
-        ("moe-token-dispatcher-type", "allgather") => options.dispatcher = Dispatcher::AllGather,
-        ("grad-reduce-in-bf16", _) => options.gradients = Dtype::Bf16,
+        ("grad-reduce-in-bf16", _) => options.state.gradients = Dtype::Bf16,
+        ("permute fusion", _) => options.kernels.permute_fusion = true,
         // A row's own words; which fusion it is, its notes say.
-        ("cross-entropy fusion", _) if options.cross_entropy == CrossEntropy::FusedTransformerEngine => {}
-        ("overlap-param-gather" | "moe-grouped-gemm" | "grouped GEMM" | "permute fusion" | "no-load-optim", _)
+        ("cross-entropy fusion", _) if options.kernels.cross_entropy == CrossEntropy::TransformerEngine => {}
+        ("moe-grouped-gemm" | "grouped GEMM" | "no-load-optim", _)
         | ("transformer-impl", "transformer_engine")
-        | ("attention-backend", "flash" | "fused")
-        | ("main-grads-dtype" | "exp-avg-dtype", "fp32")
+        // What `auto` picks; FlashAttention keeps the same for backward.
+        | ("attention-backend", "fused" | "flash")
+        | ("main-grads-dtype", "fp32")
         | ("num-distributed-optimizer-instances", "1") => {}
+        // Whether scores were dropped out, which keeps a mask and a second copy of them, is not said.
         ("attention-backend", "unfused") => return refuse("unfused attention is not replayed"),
         ("transformer-impl", "local") => return refuse("Megatron's local layers are not replayed"),
         ("fp8-param-gather", _) => return refuse("weights kept in fp8 are not replayed"),
         ("fine-grained-activation-offloading", _) => return refuse("offloaded activations are not replayed"),
-        ("overlap-moe-expert-parallel-comm", _) => return refuse("overlapped expert exchange is not replayed"),
         ("num-distributed-optimizer-instances", _) => return refuse("several optimizer instances are not replayed"),
         ("pipeline-model-parallel-layout" | "account-for-embedding-in-pipeline-split", _) => {
             return refuse("a pipeline split by hand is not expressed");
         }
-        ("cuda-graph-impl", _) => return refuse("pools of CUDA graphs are not replayed"),
-        ("tp-comm-overlap", _) => return refuse("user buffers of overlapped tp are not replayed"),
-        (other, _) => return Err(format!("option `{other}` is not known")),
+        _ => {
+            let said = words::read(Some(Engine::Megatron), &[format!("--{feature}")], options);
+            said.map_err(|findings| findings[0].message.clone())?;
+        }
     }
     Ok(())
 }
 
-fn fp8(row: &Value) -> Result<Option<Fp8Recipe>, String> {
+fn fp8(row: &Value) -> Result<Option<Scaling>, String> {
     let text = row["precision"].as_str().unwrap_or_default();
     match text.split_once("FP8") {
         None => Ok(None),
-        Some((_, how)) if how.contains("tensorwise") => Ok(Some(Fp8Recipe::Tensorwise)),
-        Some((_, how)) if how.contains("blockwise") => Ok(Some(Fp8Recipe::Blockwise)),
-        Some((_, how)) if how.contains("delayed") => Ok(Some(Fp8Recipe::Delayed)),
+        Some((_, how)) if how.contains("tensorwise") => Ok(Some(Scaling::Tensorwise)),
+        Some((_, how)) if how.contains("blockwise") => Ok(Some(Scaling::Blockwise)),
+        Some((_, how)) if how.contains("delayed") => Ok(Some(Scaling::Delayed)),
         Some(_) => Err("the row's fp8 recipe is not known".to_string()),
     }
 }
@@ -178,7 +193,7 @@ fn request(row: &Value) -> Result<LayoutRequest, String> {
         micro_batch: Some(need(batch, "micro")?),
         microbatches: Some(microbatches.min(ROUNDS * pp * vpp)),
         sequence: Some(need(batch, "seq")?),
-        recompute: Some(recompute(row)?),
+        recompute: Some(recompute(row)?.unwrap_or(Recompute::None)),
         boundaries,
         engine: Some(Engine::Megatron),
         ..LayoutRequest::default()
@@ -199,17 +214,4 @@ fn segments(row: &Value, pp: u64) -> Result<(u64, Option<Vec<u64>>), String> {
     }
     let chunks = starts.len() as u64;
     Ok((chunks.div_ceil(pp), Some(starts.split_off(1))))
-}
-
-/// `none`, `full`, `selective` (the attention core) or `selective: [a b]`.
-fn recompute(row: &Value) -> Result<Recompute, String> {
-    let text = row["recompute"].as_str().unwrap_or("none");
-    match text.split_once(':') {
-        Some(("selective", list)) => {
-            let words: Vec<&str> = list.trim().trim_matches(['[', ']']).split_whitespace().collect();
-            Recompute::parse(&format!("selective:{}", words.join("+")))
-        }
-        None if text == "selective" => Recompute::parse("selective:core_attn"),
-        _ => Recompute::parse(text),
-    }
 }

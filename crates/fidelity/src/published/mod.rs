@@ -1,7 +1,6 @@
 //! Rows of published runs: what others measured and wrote down (`data/truth/published.jsonl`).
 //!
-//! A row becomes a recipe, a layout and options of the engine that ran it, or a reason why it
-//! cannot. What a row leaves unsaid takes the engine's own default, and the default is named where
+//! A row becomes a [`Case`] with options of the engine that ran it, or a reason why it cannot. What a row leaves unsaid takes the engine's own default, and the default is named where
 //! it is taken. What it says and no ledger replays is a reason, never an approximation.
 //!
 //! Which figure a row holds is read from `memory_kind`: `allocated…` is the allocator's allocated
@@ -16,62 +15,43 @@ mod deepspeed;
 mod megatron;
 mod model;
 mod nanotron;
+mod recompute;
 mod time;
 mod torchtitan;
 
-pub use time::step;
-
-use crate::{Figure, Judged, Part, Refusal};
+use crate::{Figure, Judged, Part, Pricing, Refusal, Why, lay_out};
+use case::Case;
 use hardware::Device;
-use layout::{Layout, LayoutRequest, check};
+use ledger::{Ledger, RankJob};
 use memory::fit::communicators;
-use recipe::{Mixer, Recipe};
+use recipe::Mixer;
 use replay::Replay;
 use serde_json::Value;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// A recipe under a legal layout.
-struct Expressed {
-    recipe: Recipe,
-    layout: Layout,
-}
-
-impl Expressed {
-    fn new(recipe: Recipe, request: &LayoutRequest) -> Result<Expressed, String> {
-        let checked = check(&recipe, request);
-        match &checked.layout {
-            Some(layout) if checked.is_legal() => Ok(Expressed { layout: layout.clone(), recipe }),
-            _ => {
-                let first = checked.findings.first().map_or("", |finding| finding.message.as_str());
-                Err(format!("the layout is refused: {first}"))
-            }
-        }
-    }
-}
-
 /// The highest figures over the ranks a row speaks of.
 struct Peaks {
     allocated: u64,
     reserved: u64,
-    layout: Layout,
-    has_experts: bool,
+    case: Case,
 }
 
 impl Peaks {
-    fn of(expressed: &Expressed, replays: &[Replay]) -> Peaks {
-        let highest = |read: fn(&Replay) -> u64| replays.iter().map(read).max().unwrap_or(0);
-        Peaks {
-            allocated: highest(Replay::allocated_peak),
-            reserved: highest(Replay::reserved_peak),
-            layout: expressed.layout.clone(),
-            has_experts: expressed.recipe.uses(Mixer::Moe),
+    fn replayed(case: Case, ledger: &Ledger, ranks: &[u64]) -> Result<Peaks, Why> {
+        let Case { recipe, layout, stages, .. } = &case;
+        let (mut allocated, mut reserved) = (0, 0);
+        for &rank in ranks {
+            let replay: Replay = ledger.replay(&RankJob { recipe, layout, stages, rank })?;
+            allocated = allocated.max(replay.allocated_peak());
+            reserved = reserved.max(replay.reserved_peak());
         }
+        Ok(Peaks { allocated, reserved, case })
     }
 }
 
 /// Judges what a row is complete enough to score.
-pub(super) fn judge(row: &Value, parts: &[Part]) -> Judged {
+pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing) -> Judged {
     let text = |value: &Value| value.as_str().unwrap_or("unknown").to_string();
     let mut judged = Judged {
         name: row["id"].as_str().unwrap_or("unnamed").to_string(),
@@ -89,20 +69,17 @@ pub(super) fn judge(row: &Value, parts: &[Part]) -> Judged {
         let ready = row["ready"][if *part == Part::Time { "throughput" } else { "memory" }].as_bool();
         let predicted = match (ready, part) {
             (Some(true), Part::Memory) => predict(row).and_then(|peaks| figures(row, &peaks)),
-            (Some(true), Part::Time) => time::judge(row).map(|figure| vec![figure]),
+            (Some(true), Part::Time) => time::judge(row, pricing).map(|figure| vec![figure]),
             _ => continue,
         };
         match predicted {
             Ok(figures) => judged.figures.extend(figures),
-            Err(why) => judged.refusals.push(Refusal { part: Some(*part), why }),
+            Err(why) => judged.refuse(*part, why),
         }
     }
     if judged.figures.is_empty() && judged.refusals.is_empty() {
-        let why = match row["ready"].is_object() {
-            true => "the row is not complete enough to score",
-            false => "the row is of neither format",
-        };
-        judged.refusals.push(Refusal { part: None, why: why.to_string() });
+        let why = if row["ready"].is_object() { Why::NotReady } else { Why::Format };
+        judged.refusals.push(Refusal { part: None, why });
     }
     judged
 }
@@ -127,19 +104,19 @@ fn sweep(row: &Value) -> String {
 }
 
 /// One arm an engine.
-fn predict(row: &Value) -> Result<Peaks, String> {
+fn predict(row: &Value) -> Result<Peaks, Why> {
     match row["framework"]["name"].as_str().unwrap_or_default() {
         "nanotron" => nanotron::predict(row),
         "Megatron-LM" | "Megatron-DeepSpeed" => megatron::predict(row),
         name if name.starts_with("torchtitan") => torchtitan::predict(row),
-        name if name.starts_with("torchtune") => Err("torchtune has no ledger".to_string()),
+        name if name.starts_with("torchtune") => Err("torchtune has no ledger".into()),
         name if name.starts_with("DeepSpeed") => deepspeed::predict(row),
-        _ => Err("the engine has no ledger".to_string()),
+        _ => Err("the engine has no ledger".into()),
     }
 }
 
 /// The row's peak, and its reserved peak where it gives both.
-fn figures(row: &Value, peaks: &Peaks) -> Result<Vec<Figure>, String> {
+fn figures(row: &Value, peaks: &Peaks) -> Result<Vec<Figure>, Why> {
     let measured = &row["measured"];
     let bytes = |key: &str| measured[key].as_f64().map(|gib| (gib * GIB).round() as u64);
     let peak = bytes("peak_memory_gib").filter(|peak| *peak > 0).ok_or("the row holds no figure we predict")?;
@@ -160,7 +137,7 @@ fn outside(row: &Value, peaks: &Peaks) -> Result<u64, String> {
     let gpu = row["hardware"]["gpu"].as_str().unwrap_or_default();
     let reserve = Device::find(gpu).ok().and_then(|device| device.reserve);
     let reserve = reserve.ok_or("what lies outside the allocator has not been measured on the row's device")?;
-    let talking = match communicators(&peaks.layout, peaks.has_experts).len() as u64 {
+    let talking = match communicators(&peaks.case.layout, peaks.case.recipe.uses(Mixer::Moe)).len() as u64 {
         0 => 0,
         n => reserve.first_communicator_bytes + (n - 1) * reserve.communicator_bytes,
     };

@@ -1,25 +1,27 @@
 //! Rows of nanotron.
 
 use super::model::{self, Unsaid};
-use super::{Expressed, Peaks, need};
-use layout::{Engine, LayoutRequest, Recompute, ZeroStage};
-use ledger::nanotron::{Job, NanotronOptions, PipelineEngine, replay};
+use super::{Peaks, lay_out, need};
+use crate::Why;
+use layout::{Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
+use ledger::Ledger;
 use serde_json::Value;
 
-pub(super) fn predict(row: &Value) -> Result<Peaks, String> {
+/// Steps of a row's run that are replayed: it had more, and the third no longer differs from later ones.
+const STEPS: u32 = 3;
+
+pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
     let recipe = model::recipe(row, &Unsaid::llama())?;
-    let expressed = Expressed::new(recipe, &request(row)?)?;
-    let options = NanotronOptions { engine: engine(row)?, steps: 3 };
-    let job = Job { recipe: &expressed.recipe, layout: &expressed.layout, options: &options };
-    let replay = replay(&job).map_err(|e| e.to_string())?;
-    Ok(Peaks::of(&expressed, &[replay]))
+    let case = lay_out(recipe, &request(row)?, None)?;
+    let ledger = Ledger::of_case(&case)?.over_steps(STEPS);
+    Peaks::replayed(case, &ledger, &[0])
 }
 
 /// Unsaid, it is nanotron's default (`config/parallelism_config.py`).
-fn engine(row: &Value) -> Result<PipelineEngine, String> {
+fn schedule(row: &Value) -> Result<Schedule, String> {
     match row["layout"]["schedule"].as_str() {
-        None | Some("1F1B") => Ok(PipelineEngine::OneForwardOneBackward),
-        Some("AFAB") => Ok(PipelineEngine::AllForwardAllBackward),
+        None | Some("1F1B") => Ok(Schedule::OneF1b),
+        Some("AFAB") => Ok(Schedule::GPipe),
         Some(_) => Err("the row's schedule is not one of nanotron's".to_string()),
     }
 }
@@ -46,6 +48,7 @@ fn request(row: &Value) -> Result<LayoutRequest, String> {
         micro_batch: Some(need(batch, "micro")?),
         microbatches: Some(need(batch, "grad_accum")?),
         sequence: Some(need(batch, "seq")?),
+        schedule: Some(schedule(row)?),
         recompute: Some(Recompute::None),
         engine: Some(Engine::Nanotron),
         ..LayoutRequest::default()

@@ -5,31 +5,34 @@
 //! their own since its #1094, July 2025) and had no gradient accumulation: a step is one microbatch.
 
 use super::model::{self, Unsaid};
-use super::{Expressed, Peaks, need};
-use layout::{Engine, LayoutRequest, Recompute, StagePlan, ZeroStage};
-use ledger::fsdp2::{Edges, Fsdp2Options, Job, Reshard, replay};
+use super::recompute::{again, recompute};
+use super::{Peaks, lay_out, need};
+use crate::Why;
+use case::options::Elementwise;
+use layout::{Engine, LayoutRequest, ZeroStage};
+use ledger::Ledger;
+use ledger::fsdp2::{Edges, Reshard};
 use serde_json::Value;
 
-pub(super) fn predict(row: &Value) -> Result<Peaks, String> {
+pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
     if row["precision"].as_str().is_some_and(|text| text.starts_with("FP8")) {
-        return Err("torchao's fp8 products are not replayed".to_string());
+        return Err("torchao's fp8 products are not replayed".into());
     }
     let recipe = model::recipe(row, &Unsaid::llama())?;
-    let expressed = Expressed::new(recipe, &request(row)?)?;
-    let Expressed { recipe, layout } = &expressed;
-    let options = Fsdp2Options {
+    let is_compiled = is_compiled(row)?;
+    let case = lay_out(recipe, &request(row)?, None)?.with_options(|options| {
+        options.kernels.elementwise = if is_compiled { Elementwise::Compiled } else { Elementwise::Eager };
+        options.again = again(row);
+    });
+    let mut ledger = Ledger::of_case(&case)?;
+    if let Ledger::Fsdp2(options) = &mut ledger {
         // The last layer is kept for backward, which would gather it at once. The root keeps its
         // own whatever it is told (torch 2.6, `_fully_shard/_fsdp_state.py` _lazy_init).
-        reshard: Reshard { layers: true, last_layer: false, edges: false },
-        edges: Edges::InRoot,
-        compile: is_compiled(row)?,
-        ..Fsdp2Options::of(layout)
-    };
-    let stages = StagePlan::new(recipe, layout, None).map_err(|finding| finding.message)?;
+        options.reshard = Reshard { layers: true, last_layer: false, edges: false };
+        options.edges = Edges::InRoot;
+    }
     // Without a pipeline all ranks hold the same.
-    let job = Job { recipe, layout, stages: &stages, rank: 0, options: &options };
-    let replay = replay(&job).map_err(|e| e.to_string())?;
-    Ok(Peaks::of(&expressed, &[replay]))
+    Peaks::replayed(case, &ledger, &[0])
 }
 
 fn is_compiled(row: &Value) -> Result<bool, String> {
@@ -58,23 +61,8 @@ fn request(row: &Value) -> Result<LayoutRequest, String> {
         micro_batch: Some(need(batch, "micro")?),
         microbatches: Some(1),
         sequence: Some(need(batch, "seq")?),
-        recompute: Some(recompute(row)?),
+        recompute: Some(recompute(row)?.ok_or("the row does not say what is computed again")?),
         engine: Some(Engine::Torchtitan),
         ..LayoutRequest::default()
     })
-}
-
-/// Whole layers or none; what `selective op` saves by operator is not replayed.
-fn recompute(row: &Value) -> Result<Recompute, String> {
-    match row["recompute"].as_str().unwrap_or_default() {
-        "none" => Ok(Recompute::None),
-        "full" => Ok(Recompute::Full),
-        text if text.starts_with("selective op") => {
-            Err("torchtitan's selective checkpointing by operator is not replayed".to_string())
-        }
-        text if text.starts_with("selective every") => {
-            Err("torchtitan's checkpointing of every other layer is not replayed".to_string())
-        }
-        other => Err(format!("checkpointing `{other}` is not known")),
-    }
 }

@@ -1,6 +1,6 @@
 //! Measured rows with hostile numbers: judged or refused, never a panic.
 
-use fidelity::{Part, judge, judge_parts};
+use fidelity::{Part, Pricing, judge, judge_parts};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -71,7 +71,7 @@ proptest! {
                 *slot = value;
             }
         }
-        let judged = judge_parts(&row, &[Part::Time]);
+        let judged = judge_parts(&row, &[Part::Time], Pricing::AsRun);
         prop_assert_eq!(judged.figures.is_empty(), judged.why_not().is_some());
         prop_assert!(judged.figures.iter().all(|f| f.predicted.number().is_finite()), "{:?}", judged.figures);
     }
@@ -82,7 +82,8 @@ proptest! {
 fn unmangled_rows_are_judged() {
     assert!(rows("megatron_h200.jsonl").iter().all(|row| judge(row).why_not().is_none()));
     let published = rows("published.jsonl");
-    let timed = published.iter().filter(|row| judge_parts(row, &[Part::Time]).why_not().is_none()).count();
+    let timed =
+        published.iter().filter(|row| judge_parts(row, &[Part::Time], Pricing::AsRun).why_not().is_none()).count();
     assert!(timed * 2 > published.len(), "{timed} of {}", published.len());
 }
 

@@ -1,8 +1,7 @@
 //! Replays against ranks that Megatron-Core really ran on an H200
 //! (`data/truth/megatron_h200.jsonl`): static memory, allocated and reserved peaks.
 
-use fidelity::measured::Case;
-use layout::{StagePlan, check};
+use fidelity::megatron::Run;
 use ledger::megatron::{Job, explain, replay};
 use recipe::Mixer;
 use replay::Replay;
@@ -11,30 +10,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const ROWS: usize = 37;
 
-fn rows() -> Vec<(Case, Value)> {
+fn rows() -> Vec<(Run, Value)> {
     let path = format!("{}/../../data/truth/megatron_h200.jsonl", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     let rows: Vec<_> = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect();
     assert_eq!(rows.len(), ROWS);
-    rows.into_iter().map(|row| (Case::read(&row["case"]).unwrap(), row)).collect()
+    rows.into_iter().map(|row| (Run::read(&row["case"]).unwrap(), row)).collect()
 }
 
-fn replayed(case: &Case, run: fn(&Job) -> Result<Replay, replay::Unmodelled>) -> Replay {
-    let layout = check(&case.recipe, &case.request).layout.unwrap();
-    let stages = StagePlan::new(&case.recipe, &layout, None).unwrap();
-    let options = fidelity::measured::options(case).unwrap();
-    let job = Job { recipe: &case.recipe, layout: &layout, stages: &stages, rank: case.rank, options: &options };
-    run(&job).unwrap_or_else(|e| panic!("{}: {e}", case.name))
-}
-
-fn kind(case: &Case) -> &'static str {
-    let attention = case.recipe.attention().map(|a| a.kind);
-    match attention {
-        Some(recipe::kinds::attention::AttentionKind::Mla(_)) => "mla",
-        _ if case.recipe.layers.iter().any(|layer| layer.blocks.len() == 1) => "hybrid",
-        _ if case.recipe.has(Mixer::Moe) => "moe",
-        _ => "dense",
-    }
+fn replayed(ran: &Run, replay: fn(&Job) -> Result<Replay, replay::Unmodelled>) -> Replay {
+    let options = ran.options().unwrap();
+    replay(&ran.job(&options)).unwrap_or_else(|e| panic!("{}: {e}", ran.name))
 }
 
 /// The highest value of `key` over phases of a row, over its steps only if asked.
@@ -65,16 +51,16 @@ fn mean_and_worst(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
 fn every_measured_rank_is_replayed_within_bounds() {
     let mut by_kind: BTreeMap<&str, Vec<[f64; 3]>> = BTreeMap::new();
     println!("{:28} {:>9} {:>9} {:>9}  peak stands in", "row", "static", "allocated", "reserved");
-    for (case, row) in rows() {
-        let replay = replayed(&case, replay);
+    for (ran, row) in rows() {
+        let replay = replayed(&ran, replay);
         let e = errors(&replay, &row);
-        assert_eq!(Some(replay.params), row["params"].as_u64(), "{}", case.name);
+        assert_eq!(Some(replay.params), row["params"].as_u64(), "{}", ran.name);
         let [a, b, c] = e.map(|e| 100.0 * e);
         let highest = replay.highest();
         let at = format!("{} {}", highest.kind, highest.peak.origin);
-        println!("{:28} {a:+8.3}% {b:+8.3}% {c:+8.3}%  {at}", case.name);
-        assert!(e[0].abs() <= 0.002, "{}: static memory is off by {a:.3}%", case.name);
-        by_kind.entry(kind(&case)).or_default().push(e);
+        println!("{:28} {a:+8.3}% {b:+8.3}% {c:+8.3}%  {at}", ran.name);
+        assert!(e[0].abs() <= 0.002, "{}: static memory is off by {a:.3}%", ran.name);
+        by_kind.entry(fidelity::kind(&ran.case.recipe)).or_default().push(e);
         by_kind.entry("all").or_default().push(e);
     }
     for (kind, errors) in &by_kind {
@@ -95,12 +81,12 @@ fn every_measured_rank_is_replayed_within_bounds() {
 fn no_measured_row_moves_by_a_byte() {
     let golden = include_str!("../golden/megatron_rows.txt");
     let mut expected = golden.lines();
-    for (case, _) in rows() {
-        for phase in &replayed(&case, replay).phases {
+    for (ran, _) in rows() {
+        for phase in &replayed(&ran, replay).phases {
             let (name, peak) = (phase.kind.to_string(), phase.peak.allocated);
             let line = format!(
                 "{} {name} {} {peak} {} {} {}",
-                case.name, phase.allocated, phase.reserved, phase.reserved_peak, phase.inactive_split_peak
+                ran.name, phase.allocated, phase.reserved, phase.reserved_peak, phase.inactive_split_peak
             );
             assert_eq!(Some(line.as_str()), expected.next());
         }
@@ -123,15 +109,15 @@ const RETAINED: [&str; 6] = [
 #[test]
 fn a_step_leaves_nothing_but_what_is_retained_by_name() {
     let (mut seen, mut num_clean) = (BTreeSet::new(), 0);
-    for (case, _) in rows() {
-        let replay = replayed(&case, explain);
+    for (ran, _) in rows() {
+        let replay = replayed(&ran, explain);
         for holder in &replay.retained {
             seen.insert(holder.name);
             let is_known = RETAINED.contains(&holder.name);
-            assert!(is_known, "{}: {} `{}` {} B", case.name, holder.origin, holder.name, holder.bytes);
+            assert!(is_known, "{}: {} `{}` {} B", ran.name, holder.origin, holder.name, holder.bytes);
         }
-        if !case.recipe.has(Mixer::Moe) && case.request.pp.is_none() {
-            assert!(replay.retained.is_empty(), "{}: {:?}", case.name, replay.retained);
+        if !ran.case.recipe.has(Mixer::Moe) && !ran.case.layout.pp.splits() {
+            assert!(replay.retained.is_empty(), "{}: {:?}", ran.name, replay.retained);
             num_clean += 1;
         }
     }
@@ -141,11 +127,11 @@ fn a_step_leaves_nothing_but_what_is_retained_by_name() {
 
 #[test]
 fn lines_and_holders_sum_to_the_peak() {
-    for (case, _) in rows() {
-        let replay = replayed(&case, explain);
+    for (ran, _) in rows() {
+        let replay = replayed(&ran, explain);
         let peak = replay.allocated_peak();
-        assert_eq!(replay.by_line().iter().sum::<u64>(), peak, "{}", case.name);
-        assert_eq!(replay.holders.iter().map(|h| h.bytes).sum::<u64>(), peak, "{}", case.name);
-        assert_eq!(replay.by_origin().iter().map(|s| s.1).sum::<u64>(), peak, "{}", case.name);
+        assert_eq!(replay.by_line().iter().sum::<u64>(), peak, "{}", ran.name);
+        assert_eq!(replay.holders.iter().map(|h| h.bytes).sum::<u64>(), peak, "{}", ran.name);
+        assert_eq!(replay.by_origin().iter().map(|s| s.1).sum::<u64>(), peak, "{}", ran.name);
     }
 }

@@ -19,5 +19,6 @@ fn whole_steps_on_one_device_come_out_as_timed() {
         assert_eq!(errors.len(), rows, "{kind}");
         assert!(errors[rows - 1] <= worst, "{kind}: {errors:?}");
     }
-    assert!(errors("")[12] <= 0.07);
+    let errors = errors("");
+    assert!(f64::midpoint(errors[11], errors[12]) <= 0.065, "{errors:?}");
 }

@@ -1,7 +1,7 @@
 //! Step times of published runs.
 //!
-//! A row becomes a recipe, a layout, a cluster and what its engine was told, or a reason why it
-//! cannot. What is measured is the step time; where a row has none, tokens a second and device over
+//! A row becomes a [`Case`] on its cluster, with what its engine was told, or a reason why it cannot.
+//! What is measured is the step time; where a row has none, tokens a second and device over
 //! its own batch. TFLOP/s are never read: sources count them differently (with or without
 //! recompute, causal attention whole or halved), and every row has one of the other two.
 
@@ -12,66 +12,42 @@ mod engine;
 mod options;
 mod request;
 
-use super::{Expressed, model, need};
-use crate::Figure;
-use case::Options;
-use cost::{Prices, Step};
+use super::{lay_out, model, need};
+use crate::{Figure, Pricing, Why};
+use case::Case;
 use engine::Family;
-use hardware::Cluster;
-use layout::StagePlan;
 use recipe::{Dtype, Recipe};
 use serde_json::Value;
 
-/// A run whose step was timed.
-struct Case {
-    expressed: Expressed,
-    cluster: Cluster,
-    options: Options,
-    /// Seconds of a step.
-    measured: f64,
-}
-
-impl Case {
-    fn read(row: &Value) -> Result<Case, String> {
-        let measured = measured(row)?;
-        let family = Family::of(row)?;
-        let cluster = cluster::cluster(row)?;
-        let said = complete::complete(row);
-        let mut recipe = model::recipe(&said, &complete::unsaid(&said, family)?)?;
-        set_gradients(&mut recipe, row, family);
-        let request = request::request(row, family, &recipe)?;
-        let expressed = Expressed::new(recipe, &request)?;
-        let options = options::options(row, family, &expressed.recipe, &expressed.layout)?;
-        Ok(Case { expressed, cluster, options, measured })
-    }
-
-    fn step(&self) -> Result<Step, String> {
-        let step = self.priced()?;
-        let peaks = self.cluster.device.peaks.iter().filter(|peak| peak.format == self.options.format.name());
-        let most = peaks.map(|peak| peak.flops).fold(0.0, f64::max) * self.expressed.layout.world as f64;
-        if step.model_flops / self.measured > most {
-            return Err("the row contradicts itself: its step would take more than the devices' peak".to_string());
-        }
-        Ok(step)
-    }
-
-    fn priced(&self) -> Result<Step, String> {
-        let Expressed { recipe, layout } = &self.expressed;
-        let plan = StagePlan::new(recipe, layout, None).map_err(|finding| finding.message)?;
-        let prices = Prices::new(recipe, layout, &self.cluster, &self.options).map_err(|e| e.to_string())?;
-        prices.step(layout, &plan).map_err(|e| e.to_string())
-    }
-}
-
 /// Judges the time of a row's step.
-pub(super) fn judge(row: &Value) -> Result<Figure, String> {
-    let case = Case::read(row)?;
-    Ok(Figure::step_time(case.measured, case.step()?.seconds))
+pub(super) fn judge(row: &Value, pricing: Pricing) -> Result<Figure, Why> {
+    let measured = measured(row)?;
+    let case = case(row, pricing)?;
+    let step = cost::step(&case)?;
+    let peaks = case.on().device.peaks.iter().filter(|peak| peak.format == case.options.format.name());
+    let most = peaks.map(|peak| peak.flops).fold(0.0, f64::max) * case.layout.world as f64;
+    if step.model_flops / measured > most {
+        return Err("the row contradicts itself: its step would take more than the devices' peak".into());
+    }
+    Ok(Figure::step_time(measured, step.seconds))
 }
 
-/// The predicted step of a row, with its breakdown.
-pub fn step(row: &Value) -> Result<Step, String> {
-    Case::read(row)?.step()
+/// The job of a row, as it was run or as `plan` would have it run.
+fn case(row: &Value, pricing: Pricing) -> Result<Case, Why> {
+    let family = Family::of(row)?;
+    let cluster = cluster::cluster(row)?;
+    let said = complete::complete(row);
+    let mut recipe = model::recipe(&said, &complete::unsaid(&said, family)?)?;
+    set_gradients(&mut recipe, row, family);
+    let request = request::request(row, family, &recipe)?;
+    let case = lay_out(recipe, &request, Some(cluster))?;
+    let mut options = case.options;
+    options.format = options::format(row)?;
+    match pricing {
+        Pricing::AsRun => options::set(&mut options, row, family, &case),
+        Pricing::AsPlanned => {}
+    }
+    Ok(case.with_options(|own| *own = options))
 }
 
 /// The format gradients are reduced in, where the engine does not reduce what Megatron's ledger

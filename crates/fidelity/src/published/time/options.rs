@@ -1,29 +1,27 @@
 //! What engines of a row's date ran: kernels, formats, and what they let overlap.
 
+use super::super::recompute::again;
 use super::engine::Family;
-use super::request::again;
-use case::Options;
 use case::options::{
     Accumulate, AttentionKernel, CrossEntropy, Dispatch, Elementwise, EpOverlap, Format, Graphs, GraphsBy, Overlap,
     TpOverlap,
 };
+use case::{Case, Options};
 use layout::Layout;
 use recipe::{Mixer, Recipe};
 use serde_json::Value;
 
-/// The options of a row.
-pub(super) fn options(row: &Value, family: Family, recipe: &Recipe, layout: &Layout) -> Result<Options, String> {
-    let mut options = Options::of(family.engine(), recipe);
-    options.format = format(row)?;
+/// Over what `plan` has for a row's engine, what the row says it ran.
+pub(super) fn set(options: &mut Options, row: &Value, family: Family, case: &Case) {
+    let Case { recipe, layout, .. } = case;
     options.again = again(row);
     options.shard_group = row["layout"]["fsdp"].as_u64().filter(|group| *group > 1);
     let said = Said::of(row);
-    set_kernels(&mut options, &said, family, layout);
-    set_overlap(&mut options, &said, family, recipe.uses(Mixer::Moe));
+    set_kernels(options, &said, family, layout);
+    set_overlap(options, &said, family, recipe.uses(Mixer::Moe));
     if let Some(release) = bridge(row) {
-        set_bridge(&mut options, release, &said, recipe, layout);
+        set_bridge(options, release, &said, recipe, layout);
     }
-    Ok(options)
 }
 
 /// Devices from which on BigScience's runs hung unless every launch was waited for
@@ -94,7 +92,7 @@ impl Said {
 }
 
 /// The format products run in, by the words rows use.
-fn format(row: &Value) -> Result<Format, String> {
+pub(super) fn format(row: &Value) -> Result<Format, String> {
     let text = row["precision"].as_str().ok_or("the row lacks `precision`")?;
     match text.split_whitespace().next().unwrap_or_default() {
         "BF16" | "FP16" if !text.contains("FP8") => Ok(Format::Bf16),

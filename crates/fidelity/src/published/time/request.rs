@@ -3,7 +3,6 @@
 use super::super::need;
 use super::depth::boundaries;
 use super::engine::Family;
-use case::options::Again;
 use layout::{LayoutRequest, Recompute, ZeroStage};
 use recipe::Recipe;
 use serde_json::Value;
@@ -57,42 +56,20 @@ fn zero(row: &Value, family: Family) -> Result<ZeroStage, String> {
     }
 }
 
-/// What torchtitan checkpoints by operator, or in every other layer.
-pub(super) fn again(row: &Value) -> Again {
-    match row["recompute"].as_str().unwrap_or_default() {
-        text if text.starts_with("selective op") => Again::ByOperator,
-        text if text.starts_with("selective every 2nd layer") => Again::EveryOther,
-        _ => Again::Layout,
-    }
-}
-
-/// `none`, `full`, `selective` (the attention core), or a list of modules.
 fn recompute(row: &Value, family: Family) -> Result<Recompute, String> {
-    let Some(text) = row["recompute"].as_str() else {
-        return match family {
-            // MaxText's own configuration of these runs (`configs/models/gpu/llama3_70b.yml` remat_policy).
-            Family::Maxtext => Ok(Recompute::Full),
-            // Megatron-Bridge `perf_recipes/deepseek` and `perf_recipes/kimi`.
-            Family::Megatron if row["model"]["mla"].is_object() => Recompute::parse("selective:mla_up_proj"),
-            _ => Ok(Recompute::None),
-        };
-    };
-    match again(row) {
-        Again::Layout => {}
-        Again::EveryOther => return Ok(Recompute::Full),
-        Again::ByOperator => return Ok(Recompute::None),
-    }
-    if text == "selective" && family != Family::Megatron {
+    if row["recompute"].as_str() == Some("selective") && family != Family::Megatron {
         return Err("the row does not say what is computed again".to_string());
     }
-    match text.split_once(':') {
-        Some(("selective", list)) if list.contains("empty") => Ok(Recompute::None),
-        Some(("selective", list)) => {
-            let words: Vec<&str> =
-                list.split([',', ' ', '[', ']']).map(str::trim).filter(|word| !word.is_empty()).collect();
-            Recompute::parse(&format!("selective:{}", words.join("+")))
-        }
-        None if text == "selective" => Recompute::parse("selective:core_attn"),
-        _ => Recompute::parse(text),
+    let said = super::super::recompute::recompute(row)?;
+    said.map_or_else(|| unsaid_recompute(row, family), Ok)
+}
+
+fn unsaid_recompute(row: &Value, family: Family) -> Result<Recompute, String> {
+    match family {
+        // MaxText's own configuration of these runs (`configs/models/gpu/llama3_70b.yml` remat_policy).
+        Family::Maxtext => Ok(Recompute::Full),
+        // Megatron-Bridge `perf_recipes/deepseek` and `perf_recipes/kimi`.
+        Family::Megatron if row["model"]["mla"].is_object() => Recompute::parse("selective:mla_up_proj"),
+        _ => Ok(Recompute::None),
     }
 }

@@ -1,0 +1,54 @@
+//! `fidelity` as typed.
+
+use crate::common::{json, run};
+
+/// Launches that we wrote and Megatron's own trainer ran on an H200.
+#[test]
+fn emitted_launches_hold_what_was_measured() {
+    let answer = json("fidelity ../../data/truth/emitted_h200.jsonl");
+    let summary = &answer["summary"];
+    assert_eq!((summary["rows"].as_u64(), summary["modelled"].as_u64()), (Some(7), Some(7)));
+    let keys = ["rows", "modelled", "mean_abs_error", "worst_abs_error", "by_kind"];
+    assert!(keys.iter().all(|key| summary.get(key).is_some()), "{summary}");
+    for (figure, mean, worst) in [("allocated", 0.005, 0.015), ("reserved", 0.02, 0.05)] {
+        let reached = ["mean_abs_error", "worst_abs_error"].map(|key| summary[key][figure].as_f64().unwrap());
+        assert!(reached[0] <= mean && reached[1] <= worst, "{figure}: {reached:?}");
+        for kind in ["dense", "hybrid", "moe"] {
+            let reached = &summary["by_kind"][kind]["worst_abs_error"][figure];
+            assert!(reached.as_f64().unwrap() <= worst, "{kind} {figure}: {reached}");
+        }
+    }
+    assert_eq!(answer["param_mismatches"], serde_json::json!([]));
+    let rows = answer["rows"].as_array().unwrap();
+    for key in ["name", "kind", "measured", "predicted", "error", "why_not"] {
+        assert!(rows.iter().all(|row| row.get(key).is_some()), "a row lacks `{key}`");
+    }
+    // The one that found no memory has no figure, and is no failure of ours.
+    let refused: Vec<_> = rows.iter().filter(|row| !row["why_not"].is_null()).collect();
+    assert_eq!(refused.len(), 1);
+    assert!(refused[0]["why_not"].as_str().unwrap().starts_with("refused as the device did"), "{}", refused[0]);
+    assert_eq!(refused[0]["modelled"], true);
+}
+
+#[test]
+fn emitted_launches_are_told_in_eighty_columns() {
+    let text = run("fidelity ../../data/truth/emitted_h200.jsonl").stdout;
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(text.starts_with("7 rows, 7 modelled\n1 of them ran out of memory"), "{text}");
+    assert!(text.contains("nam-best-tp2-mbs16: refused as the device did"), "{text}");
+    assert!(!text.contains("Not modelled"), "{text}");
+}
+
+#[test]
+fn steps_are_priced_as_planned_when_asked() {
+    let median = |answer: &serde_json::Value| {
+        assert_eq!(answer["summary"]["coverage"]["step_time"]["ready"], 1026);
+        let groups = answer["summary"]["by_kind"].as_object().unwrap();
+        let (_, target) = groups.iter().find(|(group, _)| group.starts_with("pretraining")).unwrap();
+        target["median_abs_error"]["step_time"].as_f64().unwrap()
+    };
+    let as_run = json("fidelity ../../data/truth/published.jsonl --only step_time");
+    let as_planned = json("fidelity ../../data/truth/published.jsonl --only step_time --as-planned");
+    assert_eq!((&as_run["as_planned"], &as_planned["as_planned"]), (&false.into(), &true.into()));
+    assert!(median(&as_run) < 0.065 && (0.09..0.11).contains(&median(&as_planned)));
+}
