@@ -122,7 +122,7 @@ impl Prices {
     /// sees the half of the microbatches that enters at its end.
     fn over_the_step(&self, layout: &Layout, counts: Counts) -> LayerPrice {
         let mut sum = LayerPrice::default();
-        for (price, &count) in self.layers.iter().zip(counts.layers) {
+        for (price, &count) in self.layers.iter().zip(counts.layers.iter()) {
             sum.add(price.times(count as f64));
         }
         if counts.is_first {
@@ -145,7 +145,7 @@ impl Prices {
         // Chunks were timed with their gathers, layers without.
         let is_sharded = layout.zero >= ZeroStage::Two;
         let gathers = if is_sharded { (slow.time.busy - inside.seconds()).max(0.0) } else { 0.0 };
-        let compute = if self.meter.is_measured() { Basis::Measured } else { Basis::Modelled };
+        let compute = if self.setting.meter.is_measured() { Basis::Measured } else { Basis::Modelled };
         let modelled = Basis::Modelled;
         let once = &slow.once;
         use Spent::{Bubble, Comm, Compute, Host, Reserve};
@@ -206,12 +206,12 @@ impl Prices {
         let inside = self.over_the_step(layout, slow.counts);
         let exposed = inside.all();
         let groups = self.groups;
-        let probe = |collective, spread| self.fabric.time(collective, 1e9, spread).algorithm;
+        let probe = |collective, spread| self.setting.fabric.time(collective, 1e9, spread).algorithm;
         let tp = if layout.sp { Collective::AllGather } else { Collective::AllReduce };
         let rows = [
             ("tp", 0, groups.tp, exposed.of(Part::Tp), probe(tp, groups.tp)),
             ("cp", 1, groups.cp, exposed.of(Part::Cp), probe(Collective::Send, groups.cp)),
-            ("ep", 2, groups.ep, exposed.of(Part::Ep), self.options.kernels.dispatch.name()),
+            ("ep", 2, groups.ep, exposed.of(Part::Ep), self.setting.options.kernels.dispatch.name()),
         ];
         let mut traffic: Vec<Traffic> = Vec::new();
         for (axis, index, spread, exposed, algorithm) in rows {
@@ -250,7 +250,7 @@ impl Prices {
             Traffic {
                 axis: if mesh == 0 { "dp" } else { "edp" },
                 bytes: held.elements[mesh] * (members - 1.0) / members * (gradient * reductions + weight * gathers),
-                algorithm: self.fabric.time(Collective::AllGather, 1e9, spread).algorithm,
+                algorithm: self.setting.fabric.time(Collective::AllGather, 1e9, spread).algorithm,
                 spread,
                 crosses_island: spread.crosses(),
                 exposed: exposed * share,

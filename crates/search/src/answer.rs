@@ -5,7 +5,7 @@ use crate::best::Simulated;
 use crate::placement::placement;
 use crate::point::{Key, Point};
 use crate::price::Pricer;
-use crate::search::{Found, step_of};
+use crate::search::{Found, seconds_of};
 use crate::space::Space;
 use case::Case;
 use cost::Step;
@@ -184,7 +184,7 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice) -> Vec<Neighbour
                 return None;
             }
             let layout = space.layout(point);
-            let seconds = step_of(space, pricer, point, &layout).ok()?.seconds;
+            let seconds = seconds_of(space, pricer, point, &layout)?;
             let slower = seconds / layout.global_batch as f64 / base - 1.0;
             Some(Neighbour { axis, point: *point, layout, seconds, slower, headroom })
         })
