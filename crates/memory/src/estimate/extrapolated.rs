@@ -16,7 +16,7 @@ use replay::Unmodelled;
 use replay::line::Line;
 use replay::{PhaseKind, Replay};
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Layers of the shorter probe; the longer one has one more. Of three, the one in the middle has a
 /// neighbour gathered on one side and one reduced on the other.
@@ -131,7 +131,7 @@ pub(super) struct Extrapolated {
     layers: PerKind<Layer>,
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
-    replayed: Mutex<HashMap<Asked, Result<Figures, Unmodelled>>>,
+    replayed: Mutex<HashMap<Asked, Arc<OnceLock<Result<Figures, Unmodelled>>>>>,
 }
 
 impl Extrapolated {
@@ -256,14 +256,10 @@ impl Extrapolated {
         }
     }
 
-    /// A probe, replayed once.
+    /// A probe, replayed once: whoever asks meanwhile waits.
     fn known(&self, asked: Asked) -> Result<Figures, Unmodelled> {
-        if let Some(known) = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).get(&asked) {
-            return known.clone();
-        }
-        let found = self.replay(&asked);
-        self.replayed.lock().unwrap_or_else(|e| e.into_inner()).insert(asked, found.clone());
-        found
+        let known = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).entry(asked.clone()).or_default().clone();
+        known.get_or_init(|| self.replay(&asked)).clone()
     }
 
     fn replay(&self, asked: &Asked) -> Result<Figures, Unmodelled> {

@@ -8,13 +8,13 @@ use super::probed::{Held, Probed};
 use case::{KindId, LayerKinds, PerKind};
 use layout::request::RecomputeModule;
 use layout::{Layout, LayoutRequest, Needs, OwnershipTable, Recompute, StagePlan, ZeroStage, settle};
-use ledger::megatron::{Job, MegatronOptions, replay};
+use ledger::megatron::{Job, MegatronOptions, replay, replay_passes};
 use recipe::{Layer, Mixer, Optimizer, Place, Recipe, Surface};
 use replay::Unmodelled;
 use replay::line::Line;
 use replay::{PhaseKind, Replay};
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Where in the pipeline a stage stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +72,13 @@ struct Asked {
     recompute: Option<Vec<RecomputeModule>>,
 }
 
+impl Asked {
+    /// Whether what the allocator keeps besides is of no interest, nor is the update.
+    fn is_passes_only(&self) -> bool {
+        self.role == Role::Middle && self.times == 1
+    }
+}
+
 /// Parameters on one rank: by layer kind, at the front, at the back, of a tied head's copy.
 type HeldBy = (PerKind<Held>, Held, Held, Held);
 
@@ -83,7 +90,7 @@ pub(super) struct Probes {
     layers: PerKind<Layer>,
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
-    replayed: Mutex<HashMap<Asked, Result<Probe, Unmodelled>>>,
+    replayed: Mutex<HashMap<Asked, Arc<OnceLock<Result<Probe, Unmodelled>>>>>,
     counted: Mutex<HashMap<[u64; 4], HeldBy>>,
 }
 
@@ -169,14 +176,10 @@ impl Probes {
         Ok(few_bytes.along(more_bytes, times - few, more - few))
     }
 
-    /// A probe, replayed once.
+    /// A probe, replayed once: whoever asks meanwhile waits.
     fn known(&self, asked: Asked) -> Result<Probe, Unmodelled> {
-        if let Some(known) = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).get(&asked) {
-            return known.clone();
-        }
-        let found = self.replay(&asked);
-        self.replayed.lock().unwrap_or_else(|e| e.into_inner()).insert(asked, found.clone());
-        found
+        let known = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).entry(asked.clone()).or_default().clone();
+        known.get_or_init(|| self.replay(&asked)).clone()
     }
 
     /// What the probe depends on, and nothing else.
@@ -257,7 +260,8 @@ impl Probes {
         let steps = if asked.role == Role::Middle { 1 } else { 2 };
         let options = MegatronOptions { steps, ..self.options.clone() };
         let job = Job { recipe: &recipe, layout: &layout, stages: &plan, rank, options: &options };
-        let replay = replay(&job)?;
+        // Of one layer in the middle only its passes are asked for.
+        let replay = if asked.is_passes_only() { replay_passes(&job) } else { replay(&job) }?;
         Ok(Probe {
             bytes: running_bytes(&replay, self.options.gradients.bits() / 8),
             left: replay.reserved_peak() - replay.allocated_peak(),
