@@ -59,9 +59,19 @@ impl LayerKinds {
         self.of_layer[layer]
     }
 
+    /// The kind at a place among them, as [`LayerKinds::one_of_each`] orders layers.
+    pub fn nth(&self, place: usize) -> KindId {
+        self.of_layer[self.first[place]]
+    }
+
     /// Every kind with the first layer of it.
     pub fn all(&self) -> impl Iterator<Item = (KindId, usize)> + '_ {
         self.first.iter().enumerate().map(|(kind, layer)| (KindId(kind as u32), *layer))
+    }
+
+    /// One layer of each kind, in their order: a recipe of these has every shape there is.
+    pub fn one_of_each(&self, recipe: &Recipe) -> Vec<Layer> {
+        self.first.iter().map(|layer| recipe.layers[*layer].clone()).collect()
     }
 
     /// How many of these layers are of each kind.
@@ -82,9 +92,24 @@ impl<T> PerKind<T> {
         PerKind(kinds.first.iter().copied().map(of).collect())
     }
 
+    /// One for each kind.
+    pub fn by_kind(kinds: &LayerKinds, of: impl FnMut(KindId) -> T) -> PerKind<T> {
+        PerKind((0..kinds.len() as u32).map(KindId).map(of).collect())
+    }
+
+    /// Every kind with its value.
+    pub fn entries(&self) -> impl Iterator<Item = (KindId, &T)> {
+        self.0.iter().enumerate().map(|(kind, value)| (KindId(kind as u32), value))
+    }
+
     /// The values in the order of kinds.
     pub fn iter(&self) -> std::slice::Iter<'_, T> {
         self.0.iter()
+    }
+
+    /// Likewise, to be changed.
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, T> {
+        self.0.iter_mut()
     }
 
     /// Each value turned into another.

@@ -1,6 +1,6 @@
 //! How long prices and estimates take: `cargo bench -p shardwright-cost --bench prices`.
 
-use case::Options;
+use case::{Options, PerKind};
 use cost::{ChunkTimes, Counts, Prices, Scratch};
 use hardware::Cluster;
 use layout::{LayoutRequest, check};
@@ -26,10 +26,11 @@ fn main() {
         report(&format!("{name}: prices"), 200, || drop(black_box(new())));
         let prices = new();
         let per_stage = recipe.depth() as u64 / pp;
-        let layers = vec![per_stage; prices.kinds().len()];
+        let layers = PerKind::new(prices.kinds(), |_| per_stage);
+        let placed = prices.placed(&layout);
         let counts = |i: u64| Counts { layers: &layers, is_first: i == 0, is_last: i + 1 == pp };
         let stages: Vec<Counts> = (0..pp).map(counts).collect();
-        let chunks: Vec<ChunkTimes> = stages.iter().map(|s| prices.chunk(&layout, *s)).collect();
+        let chunks: Vec<ChunkTimes> = stages.iter().map(|s| prices.chunk(&placed, *s)).collect();
         report(&format!("{name}: stage"), 1_000_000, || {
             black_box(prices.stage(black_box(stages[0])));
         });

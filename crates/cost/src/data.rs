@@ -5,7 +5,7 @@ use crate::held::Held;
 use crate::overlap::Rules;
 use crate::prices::Prices;
 use crate::simulate::ChunkTimes;
-use crate::traffic::{Collective, Spread};
+use crate::traffic::{Ring, Spread};
 use case::options::{Accumulate, StateDtypes};
 use layout::{Layout, ZeroStage};
 use recipe::Dtype;
@@ -15,7 +15,7 @@ use recipe::Dtype;
 /// once more for its norm, and cleared. Muon keeps one moment, in fp32 (Emerging-Optimizers 0.4.0).
 fn step_bytes(prices: &Prices) -> [f64; 2] {
     let bytes = |dtype: Dtype| dtype.bits() as f64 / 8.0;
-    let StateDtypes { main, gradients, exp_avg, exp_avg_sq } = prices.options.state;
+    let StateDtypes { main, gradients, exp_avg, exp_avg_sq } = prices.setting.options.state;
     let (_, weight) = widths(prices);
     let shared = 3.0 * bytes(gradients) + 2.0 * bytes(main) + weight;
     [shared + 2.0 * (bytes(exp_avg) + bytes(exp_avg_sq)), shared + 2.0 * bytes(Dtype::Fp32)]
@@ -66,11 +66,12 @@ pub(crate) struct Replicas {
 
 /// Replicas of dense and of expert tensors on the fabric.
 pub(crate) fn replicas(prices: &Prices, layout: &Layout) -> [Replicas; 2] {
+    let setting = &prices.setting;
     let of = |members: u64, stride: u64| {
-        let sharing = prices.options.shard_group.unwrap_or(members).clamp(1, members);
+        let sharing = setting.options.shard_group.unwrap_or(members).clamp(1, members);
         Replicas {
-            sharing: prices.fabric.spread(sharing, stride),
-            copies: prices.fabric.spread(members / sharing, stride * sharing),
+            sharing: setting.fabric.spread(sharing, stride),
+            copies: setting.fabric.spread(members / sharing, stride * sharing),
         }
     };
     // Context ranks hold copies of dense tensors too, and lie between tensor and data ranks.
@@ -79,17 +80,58 @@ pub(crate) fn replicas(prices: &Prices, layout: &Layout) -> [Replicas; 2] {
     [dense, expert]
 }
 
-/// Seconds to reduce gradients of `bytes` on the way to their shards, copies included.
-fn reduce(prices: &Prices, zero: ZeroStage, bytes: f64, replicas: Replicas) -> f64 {
-    let down = if zero == ZeroStage::Zero { Collective::AllReduce } else { Collective::ReduceScatter };
-    let shard = bytes / replicas.sharing.members as f64;
-    prices.fabric.time(down, bytes, replicas.sharing).seconds
-        + prices.fabric.time(Collective::AllReduce, shard, replicas.copies).seconds
+/// Groups that state moves over, of one mesh.
+#[derive(Clone, Copy, Debug)]
+struct Rings {
+    sharing: Ring,
+    copies: Ring,
+}
+
+impl Rings {
+    /// Seconds to reduce gradients of `bytes` on the way to their shards, copies included.
+    fn reduce(&self, zero: ZeroStage, bytes: f64) -> f64 {
+        let shard = bytes / self.sharing.members;
+        let down = match zero {
+            ZeroStage::Zero => self.sharing.all_reduce(bytes).0,
+            _ => self.sharing.gather(bytes),
+        };
+        down + self.copies.all_reduce(shard).0
+    }
+}
+
+/// What of a layout decides how state moves: degrees and ZeRO, not where depth is cut. One serves
+/// every partition and order of the same degrees.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed {
+    zero: ZeroStage,
+    inside: Inside,
+    /// Of dense and of expert tensors.
+    rings: [Rings; 2],
+    /// Tensor-parallel ranks, where they hold whole copies whose gradients they sum.
+    summed: Option<Ring>,
+}
+
+impl Placed {
+    pub(crate) fn new(prices: &Prices, layout: &Layout) -> Placed {
+        let fabric = &prices.setting.fabric;
+        let rings = |of: Replicas| Rings { sharing: fabric.ring(of.sharing), copies: fabric.ring(of.copies) };
+        Placed {
+            zero: layout.zero,
+            inside: inside(prices, layout),
+            rings: replicas(prices, layout).map(rings),
+            summed: layout.sp.then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
+        }
+    }
+
+    /// Whether state moves with every microbatch.
+    pub(crate) fn moves_inside(&self) -> bool {
+        self.inside.gathers != [0, 0] || self.inside.reduces
+    }
 }
 
 /// Bytes of a gradient and of a weight as they travel.
 pub(crate) fn widths(prices: &Prices) -> (f64, f64) {
-    let (gradients, weights) = (prices.options.state.gradients, prices.recipe.precision.weights);
+    let (gradients, weights) = (prices.setting.options.state.gradients, prices.setting.recipe.precision.weights);
     (gradients.bits() as f64 / 8.0, weights.bits() as f64 / 8.0)
 }
 
@@ -107,7 +149,7 @@ pub(crate) struct Inside {
 /// keeps them until then (`torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py`), unless a pipeline
 /// puts both off to the end of the step (`torch/distributed/pipelining/stage.py`).
 pub(crate) fn inside(prices: &Prices, layout: &Layout) -> Inside {
-    let gives_back = prices.options.kernels.accumulate == Accumulate::Reduced;
+    let gives_back = prices.setting.options.kernels.accumulate == Accumulate::Reduced;
     match layout.zero {
         ZeroStage::Zero | ZeroStage::One => Inside { gathers: [0, 0], reduces: false },
         ZeroStage::Two if gives_back && layout.pp.splits() => Inside { gathers: [0, 0], reduces: false },
@@ -118,22 +160,21 @@ pub(crate) fn inside(prices: &Prices, layout: &Layout) -> Inside {
 
 /// Gathers and reductions of one stage for one microbatch: seconds that show in forward and in
 /// backward. A layer's weights are gathered while the layer before it runs.
-pub(crate) fn sharded_weights(prices: &Prices, layout: &Layout, held: &Held, times: ChunkTimes) -> [f64; 2] {
-    let inside = inside(prices, layout);
-    if inside.gathers == [0, 0] && !inside.reduces {
+pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, times: ChunkTimes) -> [f64; 2] {
+    let inside = placed.inside;
+    if !placed.moves_inside() {
         return [0.0; 2];
     }
-    let spreads = replicas(prices, layout);
     let (gradient, weight) = widths(prices);
     let (mut gather, mut reduced) = (0.0, 0.0);
-    for (elements, replicas) in held.elements.iter().zip(spreads) {
-        gather += prices.fabric.time(Collective::AllGather, elements * weight, replicas.sharing).seconds;
-        reduced += reduce(prices, layout.zero, elements * gradient, replicas);
+    for (elements, rings) in held.elements.iter().zip(&placed.rings) {
+        gather += rings.sharing.gather(elements * weight);
+        reduced += rings.reduce(placed.zero, elements * gradient);
     }
     // Every layer is a collective of its own.
-    let more = (held.units - 1.0).max(0.0) * prices.fabric.overhead(spreads[0].sharing);
+    let more = (held.units - 1.0).max(0.0) * placed.rings[0].sharing.overhead();
     (gather, reduced) = (gather + more, reduced + more);
-    let occupied = prices.meter.profile().collectives.occupied;
+    let occupied = prices.setting.meter.profile().collectives.occupied;
     let [forward, backward] = inside.gathers.map(|count| gather * count as f64);
     let backward = if inside.reduces { backward + reduced } else { backward };
     [Rules::beside(occupied, forward, times.forward), Rules::beside(occupied, backward, times.backward())]
@@ -142,24 +183,22 @@ pub(crate) fn sharded_weights(prices: &Prices, layout: &Layout, held: &Held, tim
 /// Gradients, weights and the optimizer of one stage. `times` are one microbatch's, under whose
 /// last backward gradients travel and under whose first forward weights do; `slack` is how long
 /// the stage waits for others before its first and behind its last pass.
-pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: ChunkTimes, slack: f64) -> OnceAStep {
-    let spreads = replicas(prices, layout);
+pub(crate) fn once_a_step(prices: &Prices, placed: &Placed, held: &Held, times: ChunkTimes, slack: f64) -> OnceAStep {
     let (gradient, weight) = widths(prices);
-    let overlap = prices.options.overlap;
+    let overlap = prices.setting.options.overlap;
     let mut once = OnceAStep::default();
-    let inside = inside(prices, layout);
-    if layout.zero != ZeroStage::Three {
-        for (elements, replicas) in held.elements.iter().zip(spreads) {
+    let inside = placed.inside;
+    if placed.zero != ZeroStage::Three {
+        for (elements, rings) in held.elements.iter().zip(&placed.rings) {
             if !inside.reduces {
-                once.gradients[0] += reduce(prices, layout.zero, elements * gradient, replicas);
+                once.gradients[0] += rings.reduce(placed.zero, elements * gradient);
             }
-            if layout.zero != ZeroStage::Zero && inside.gathers == [0, 0] {
-                let gathered = prices.fabric.time(Collective::AllGather, elements * weight, replicas.sharing);
-                once.weights[0] += gathered.seconds;
+            if placed.zero != ZeroStage::Zero && inside.gathers == [0, 0] {
+                once.weights[0] += rings.sharing.gather(elements * weight);
             }
         }
     }
-    let occupied = prices.meter.profile().collectives.occupied;
+    let occupied = prices.setting.meter.profile().collectives.occupied;
     let shows = |moved: f64, cover: f64, hides: bool| match hides {
         true => Rules::beside(occupied, moved, cover),
         false => moved,
@@ -169,24 +208,23 @@ pub(crate) fn once_a_step(prices: &Prices, layout: &Layout, held: &Held, times: 
     // What a stage waits for others anyway, it need not show twice.
     once.gradients[1] = (once.gradients[1] - slack).max(0.0);
     once.weights[1] = (once.weights[1] - slack).max(0.0);
-    if layout.sp {
-        let tp = prices.fabric.spread(layout.tp.get(), 1);
-        let whole = prices.fabric.time(Collective::AllReduce, held.whole * gradient, tp).seconds;
+    if let Some(ring) = &placed.summed {
+        let whole = ring.all_reduce(held.whole * gradient).0;
         once.gradients[0] += whole;
         once.gradients[1] += whole;
     }
-    (once.optimizer, once.offload) = optimizer(prices, layout, held);
+    (once.optimizer, once.offload) = optimizer(prices, placed, held);
     once
 }
 
 /// Seconds of the optimizer's kernels, and of the host's link and step.
-fn optimizer(prices: &Prices, layout: &Layout, held: &Held) -> (f64, f64) {
-    let replicas = replicas(prices, layout);
-    let shards = |mesh: usize| match layout.zero {
+fn optimizer(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
+    let setting = &prices.setting;
+    let shards = |mesh: usize| match placed.zero {
         ZeroStage::Zero => 1.0,
-        _ => replicas[mesh].sharing.members as f64,
+        _ => placed.rings[mesh].sharing.members,
     };
-    let offload = prices.options.offload;
+    let offload = prices.offload;
     let [adamw_bytes, muon_bytes] = step_bytes(prices);
     let (mut bytes, mut products, mut away) = (0.0, 0.0, 0.0);
     for mesh in 0..2 {
@@ -196,11 +234,11 @@ fn optimizer(prices: &Prices, layout: &Layout, held: &Held) -> (f64, f64) {
         products += held.products[mesh] / shards(mesh);
         away += adam * offload;
     }
-    let kernels = bytes / prices.meter.rate();
+    let kernels = bytes / setting.meter.rate();
     // The gradient goes down in fp32 and the weight comes back in bf16.
-    let travel = prices.host_link.map_or(0.0, |rate| away * 6.0 / (rate * HOST_LINK));
-    let stepped = prices.cluster.device.host.as_ref();
+    let travel = setting.host_link.map_or(0.0, |rate| away * 6.0 / (rate * HOST_LINK));
+    let stepped = setting.cluster.device.host.as_ref();
     let stepped = stepped.map_or(UNSTATED_HOST, |host| host.bytes_per_second * HOST_RATE / HOST_BYTES);
-    let host = away * prices.cluster.devices_per_node as f64 / stepped;
-    (kernels + prices.meter.large_products(products), travel + host)
+    let host = away * setting.cluster.devices_per_node as f64 / stepped;
+    (kernels + setting.meter.large_products(products), travel + host)
 }

@@ -9,6 +9,7 @@ use crate::roofline::Meter;
 use case::options::{Again, Launch};
 use layout::Recompute;
 use layout::request::RecomputeModule;
+use std::ops::Range;
 
 /// Seconds of one layer for one microbatch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -61,6 +62,14 @@ impl LayerPrice {
     }
 }
 
+/// Seconds of one piece of work: the device's, booked under a part, and the host's.
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    part: Part,
+    seconds: f64,
+    host: f64,
+}
+
 /// A pass being summed: device seconds by part, and the host's.
 #[derive(Default)]
 struct Pass {
@@ -69,12 +78,9 @@ struct Pass {
 }
 
 impl Pass {
-    fn run(&mut self, meter: &Meter, part: Part, works: &[Work], times: f64) {
-        for work in works {
-            let part = if matches!(work, Work::Sync) { Part::Launch } else { part };
-            self.times.add(part, times * meter.seconds(work));
-            self.host += times * meter.host_seconds(work);
-        }
+    fn run(&mut self, timed: Timed, times: f64) {
+        self.times.add(timed.part, times * timed.seconds);
+        self.host += times * timed.host;
     }
 
     /// The device waits where the host starts kernels more slowly than they run. The host runs
@@ -90,44 +96,125 @@ impl Pass {
     }
 }
 
-/// Prices a layer.
-pub(crate) fn price(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits, recompute: &Recompute) -> LayerPrice {
-    let [mut forward, mut input, mut weight, mut again] = [(); 4].map(|()| Pass::default());
-    for op in ops {
-        forward.run(meter, op.part, &op.forward, 1.0);
-        input.run(meter, op.part, &op.input, 1.0);
-        weight.run(meter, op.part, &op.weight, 1.0);
-        again.run(meter, op.part, &op.forward, runs_again(op, shape, recompute));
-    }
-    forward.host += meter.host_of_collectives(waits.calls.0);
-    input.host += meter.host_of_collectives(waits.calls.1);
-    for pass in [&mut forward, &mut input, &mut weight, &mut again] {
-        pass.floor(shape.options.kernels.launch());
-    }
-    let occupied = meter.profile().collectives.occupied;
-    let rules = Rules { overlap: shape.options.overlap, tp: shape.tp, occupied };
-    let beside = cover(&forward.times, &Times::default());
-    let ahead = rules.expose(Direction::Forward, waits.forward, 0.0, beside, &mut forward.times);
-    let beside = cover(&input.times, &weight.times);
-    let behind = rules.expose(Direction::Backward, waits.backward, waits.again, beside, &mut input.times);
-    let repeated = match (recompute, shape.options.again) {
-        (_, Again::ByOperator) => Waits::default(),
-        (Recompute::Full, Again::Layout) => waits.forward,
-        (Recompute::Full, Again::EveryOther) => waits.forward.times(0.5),
-        (Recompute::Selective(modules), _) if modules.contains(&RecomputeModule::Moe) => {
-            Waits { ep: waits.forward.ep, ..Waits::default() }
+/// Forward work of one operation, which recompute may repeat.
+#[derive(Clone, Debug)]
+struct Repeatable {
+    part: Part,
+    modules: &'static [RecomputeModule],
+    block: Option<RecomputeModule>,
+    work: Range<usize>,
+}
+
+/// A layer whatever recompute repeats of it: its passes, and what there is to repeat.
+#[derive(Clone, Debug)]
+pub(crate) struct Once {
+    forward: Times,
+    input: Times,
+    weight: Times,
+    hidden: [Hidden; 2],
+    waits: LayerWaits,
+    ops: Vec<Repeatable>,
+    work: Vec<Timed>,
+    again: Again,
+    launch: Launch,
+    rules: Rules,
+}
+
+impl Once {
+    /// Times operations and collectives.
+    pub fn new(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits) -> Once {
+        let timed = |part: Part, work: &Work| Timed {
+            part: if matches!(work, Work::Sync) { Part::Launch } else { part },
+            seconds: meter.seconds(work),
+            host: meter.host_seconds(work),
+        };
+        let [mut forward, mut input, mut weight] = [(); 3].map(|()| Pass::default());
+        let (mut repeatable, mut works) = (Vec::with_capacity(ops.len()), Vec::new());
+        for op in ops {
+            let first = works.len();
+            works.extend(op.forward.iter().map(|work| timed(op.part, work)));
+            works[first..].iter().for_each(|work| forward.run(*work, 1.0));
+            op.input.iter().for_each(|work| input.run(timed(op.part, work), 1.0));
+            op.weight.iter().for_each(|work| weight.run(timed(op.part, work), 1.0));
+            let work = first..works.len();
+            repeatable.push(Repeatable { part: op.part, modules: op.modules, block: op.block, work });
         }
-        _ => Waits::default(),
-    };
-    let beside = cover(&again.times, &Times::default());
-    let once_more = rules.expose(Direction::Forward, repeated, 0.0, beside, &mut again.times);
-    LayerPrice {
-        forward: forward.times,
-        input: input.times,
-        weight: weight.times,
-        recompute: again.times,
-        hidden: std::array::from_fn(|axis| ahead[axis] + behind[axis] + once_more[axis]),
-        moved: moved(&waits, &repeated),
+        forward.host += meter.host_of_collectives(waits.calls.0);
+        input.host += meter.host_of_collectives(waits.calls.1);
+        let launch = shape.options.kernels.launch();
+        for pass in [&mut forward, &mut input, &mut weight] {
+            pass.floor(launch);
+        }
+        let occupied = meter.profile().collectives.occupied;
+        let rules = Rules { overlap: shape.options.overlap, tp: shape.tp, occupied };
+        let beside = cover(&forward.times, &Times::default());
+        let ahead = rules.expose(Direction::Forward, waits.forward, 0.0, beside, &mut forward.times);
+        let beside = cover(&input.times, &weight.times);
+        let behind = rules.expose(Direction::Backward, waits.backward, waits.again, beside, &mut input.times);
+        Once {
+            forward: forward.times,
+            input: input.times,
+            weight: weight.times,
+            hidden: [ahead, behind],
+            waits,
+            ops: repeatable,
+            work: works,
+            again: shape.options.again,
+            launch,
+            rules,
+        }
+    }
+
+    /// The layer under a policy.
+    pub fn under(&self, recompute: &Recompute) -> LayerPrice {
+        let mut again = Pass::default();
+        for op in &self.ops {
+            let times = self.runs_again(op, recompute);
+            if times > 0.0 {
+                self.work[op.work.clone()].iter().for_each(|work| again.run(*work, times));
+            }
+        }
+        again.floor(self.launch);
+        let waits = &self.waits;
+        let repeated = match (recompute, self.again) {
+            (_, Again::ByOperator) => Waits::default(),
+            (Recompute::Full, Again::Layout) => waits.forward,
+            (Recompute::Full, Again::EveryOther) => waits.forward.times(0.5),
+            (Recompute::Selective(modules), _) if modules.contains(&RecomputeModule::Moe) => {
+                Waits { ep: waits.forward.ep, ..Waits::default() }
+            }
+            _ => Waits::default(),
+        };
+        let beside = cover(&again.times, &Times::default());
+        let once_more = self.rules.expose(Direction::Forward, repeated, 0.0, beside, &mut again.times);
+        let [ahead, behind] = self.hidden;
+        LayerPrice {
+            forward: self.forward,
+            input: self.input,
+            weight: self.weight,
+            recompute: again.times,
+            hidden: std::array::from_fn(|axis| ahead[axis] + behind[axis] + once_more[axis]),
+            moved: moved(waits, &repeated),
+        }
+    }
+
+    /// How often an operation runs again, on average over layers.
+    fn runs_again(&self, op: &Repeatable, recompute: &Recompute) -> f64 {
+        let by_layout = match recompute {
+            Recompute::None => 0.0,
+            Recompute::Full => 1.0,
+            Recompute::Selective(chosen) => {
+                let is_chosen = op.modules.iter().chain(&op.block).any(|module| chosen.contains(module));
+                f64::from(u8::from(is_chosen))
+            }
+        };
+        match (self.again, op.part) {
+            (Again::Layout, _) => by_layout,
+            (Again::EveryOther, _) => 0.5 * by_layout,
+            (Again::ByOperator, Part::Attention) => 0.0,
+            (Again::ByOperator, Part::Gemm | Part::Experts) => 0.5,
+            (Again::ByOperator, _) => 1.0,
+        }
     }
 }
 
@@ -145,21 +232,5 @@ fn cover(first: &Times, second: &Times) -> Cover {
         products: products(first) + products(second),
         attention: first.of(Part::Attention),
         all: first.compute() + second.compute(),
-    }
-}
-
-/// How often an operation runs again, on average over layers.
-fn runs_again(op: &Op, shape: Shape, recompute: &Recompute) -> f64 {
-    let by_layout = match recompute {
-        Recompute::None => 0.0,
-        Recompute::Full => 1.0,
-        Recompute::Selective(chosen) => f64::from(u8::from(op.modules.iter().any(|module| chosen.contains(module)))),
-    };
-    match (shape.options.again, op.part) {
-        (Again::Layout, _) => by_layout,
-        (Again::EveryOther, _) => 0.5 * by_layout,
-        (Again::ByOperator, Part::Attention) => 0.0,
-        (Again::ByOperator, Part::Gemm | Part::Experts) => 0.5,
-        (Again::ByOperator, _) => 1.0,
     }
 }

@@ -21,9 +21,10 @@ pub mod simulate;
 mod step;
 pub mod traffic;
 
+pub use data::Placed;
 pub use flops::Convention;
 pub use part::{Part, Times};
-pub use prices::{Counts, Prices};
+pub use prices::{Counts, Load, Prices, Setting, Split};
 pub use report::{Line, Spent, StageTime, Step, Traffic};
 pub use simulate::ChunkTimes;
 pub use step::Scratch;
@@ -43,7 +44,9 @@ pub fn median_error(recipe: &Recipe) -> f64 {
 
 /// The step of a job.
 pub fn step(case: &Case) -> Result<Step, Unpriced> {
-    Prices::new(&case.recipe, &case.layout, case.on(), &case.options)?.step(&case.layout, &case.stages)
+    let setting = Setting::new(&case.recipe, &case.kinds, case.on(), &case.options)?;
+    let prices = setting.split(&case.layout)?.prices(&case.layout.recompute, case.options.offload);
+    prices.step(&case.layout, &case.stages)
 }
 
 /// What cannot be priced, and why. Nothing is ever priced at zero instead.

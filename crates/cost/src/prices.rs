@@ -1,65 +1,67 @@
 //! Prices: everything about a step that depends only on degrees inside a layer, batch, sequence,
 //! recompute, kernels and machine. Pipelines, partitions and replicas are then sums over counts.
+//!
+//! They are made in three steps, each shared by all that follow from it: a [`Setting`] (a recipe on a
+//! cluster), a [`Split`] of it (degrees, batch and sequence), and [`Prices`] under a recompute policy.
 
 use crate::Unpriced;
 use crate::comm::{Carrier, Groups};
+use crate::data::Placed;
 use crate::held::Held;
-use crate::layer::{LayerPrice, price};
+use crate::layer::{LayerPrice, Once};
 use crate::ops::{self, Shape};
 use crate::part::Times;
 use crate::roofline::Meter;
 use crate::simulate::ChunkTimes;
 use crate::traffic::Fabric;
 use case::options::Options;
+use case::{KindId, LayerKinds, PerKind};
 use hardware::{Cluster, Way};
 use layout::ownership::Row;
-use layout::{Layout, OwnershipTable, Recompute};
+use layout::{Engine, Layout, OwnershipTable, Recompute};
 use recipe::{Layer, Place, Recipe};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use units::Degree;
 
 /// What a chunk or a stage holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts<'a> {
-    /// Layers of each kind, in the order of [`Prices::kinds`].
-    pub layers: &'a [u64],
+    /// Layers of each kind.
+    pub layers: &'a PerKind<u64>,
     /// Whether tokens enter here.
     pub is_first: bool,
     /// Whether the loss is taken here.
     pub is_last: bool,
 }
 
-/// Prices of a recipe under the degrees, batch, sequence and recompute of a layout.
-#[derive(Clone, Debug)]
-pub struct Prices {
+/// What a table of parts depends on: tp, cp, ep, etp, the multiple a vocabulary is padded to, engine.
+type TableKey = ([u64; 5], Option<Engine>);
+
+/// A recipe on a cluster, under an engine's options: what the prices of all its layouts share.
+#[derive(Debug)]
+pub struct Setting {
     pub(crate) recipe: Recipe,
+    pub(crate) kinds: LayerKinds,
     pub(crate) options: Options,
     pub(crate) cluster: Cluster,
     /// Bytes a second to the host's memory, where somebody states it.
     pub(crate) host_link: Option<f64>,
     pub(crate) meter: Meter,
     pub(crate) fabric: Fabric,
-    pub(crate) groups: Groups,
-    pub(crate) kinds: Vec<Layer>,
-    pub(crate) kind_of_layer: Vec<usize>,
-    pub(crate) layers: Vec<LayerPrice>,
-    /// Passes of each kind and of the edges, ready to be summed.
-    passes: Vec<[f64; 3]>,
-    front_passes: [f64; 3],
-    back_passes: [f64; 3],
-    pub(crate) front: LayerPrice,
-    /// Head, loss and prediction suffix.
-    pub(crate) back: LayerPrice,
-    pub(crate) held: Vec<Held>,
-    pub(crate) front_held: Held,
-    pub(crate) back_held: Held,
-    /// The copy of the token table that a tied head needs away from the first stage.
-    pub(crate) tied_held: Held,
+    /// The recipe with one layer of each kind, in their order: its table has every shape there is.
+    short: Recipe,
+    tables: Mutex<HashMap<TableKey, Arc<OwnershipTable>>>,
 }
 
-impl Prices {
-    /// Prices a recipe. `layout` gives the degrees inside a layer, microbatch, sequence and
-    /// recompute; its stages and replicas are not looked at.
-    pub fn new(recipe: &Recipe, layout: &Layout, cluster: &Cluster, options: &Options) -> Result<Prices, Unpriced> {
+impl Setting {
+    /// Reads the device's curves and the cluster's links. `kinds` are those of the recipe's layers.
+    pub fn new(
+        recipe: &Recipe,
+        kinds: &LayerKinds,
+        cluster: &Cluster,
+        options: &Options,
+    ) -> Result<Arc<Setting>, Unpriced> {
         let meter = Meter::new(&cluster.device, options)?;
         let fabric = Fabric::new(cluster, &meter.profile().collectives)?;
         // Only what goes to the host needs a way there.
@@ -68,69 +70,163 @@ impl Prices {
             Err(finding) if options.offload > 0.0 => return Err(finding.into()),
             Err(_) => None,
         };
-        let (kinds, kind_of_layer) = kinds_of(recipe);
-        let (short, flat) = one_of_each(recipe, layout, &kinds);
-        let table = OwnershipTable::new(&short, &flat).map_err(|findings| {
-            findings.into_iter().next().map_or_else(|| Unpriced::new("this layout", "no table"), Unpriced::from)
-        })?;
-        let shape = Shape::new(recipe, layout, options);
-        let groups = Groups::of(layout, &fabric);
-        let carrier = Carrier { fabric: &fabric, groups, shape };
-        let rows_at = |place: Place| table.rows.iter().filter(|row| row.tensor.place == place).collect::<Vec<&Row>>();
-        let layer_price = |layer: &Layer, place: Place| {
-            let ops = ops::layer(shape, layer, &rows_at(place));
-            price(&meter, shape, &ops, carrier.layer(layer), &layout.recompute)
-        };
-        let layers: Vec<LayerPrice> =
-            kinds.iter().enumerate().map(|(i, kind)| layer_price(kind, Place::Layer(i))).collect();
-        let (front_waits, back_waits) = carrier.edges();
-        let front = price(&meter, shape, &ops::embedding(shape), front_waits, &Recompute::None);
-        let mut back = price(&meter, shape, &ops::head(shape), back_waits, &Recompute::None);
-        if let Some(mtp) = recipe.features.mtp() {
-            back.add(layer_price(&mtp.layer, Place::Mtp(0)).times(mtp.depth as f64));
-            let head = price(&meter, shape, &ops::head(shape), back_waits, &Recompute::None);
-            back.add(head.times(mtp.depth as f64));
-        }
-        let held = kinds.iter().enumerate().map(|(i, _)| sum(&table, layout, |p| p == Place::Layer(i))).collect();
-        let tied = if recipe.tied { sum(&table, layout, |p| p == Place::Embedding) } else { Held::default() };
-        Ok(Prices {
-            passes: layers.iter().map(LayerPrice::passes).collect(),
-            front_passes: front.passes(),
-            back_passes: back.passes(),
-            held,
-            front_held: sum(&table, layout, |p| matches!(p, Place::Embedding | Place::Side(_))),
-            back_held: sum(&table, layout, |p| matches!(p, Place::FinalNorm | Place::Head | Place::Mtp(_))),
-            tied_held: tied,
+        let mut short = recipe.clone();
+        short.layers = kinds.one_of_each(recipe);
+        Ok(Arc::new(Setting {
             recipe: recipe.clone(),
+            kinds: kinds.clone(),
             options: *options,
             cluster: cluster.clone(),
             host_link,
             meter,
-            groups,
             fabric,
-            kinds,
-            kind_of_layer,
-            layers,
-            front,
-            back,
+            short,
+            tables: Mutex::default(),
+        }))
+    }
+
+    /// Operations and collectives of every kind of layer. `layout` gives the degrees inside a layer,
+    /// microbatch and sequence; its stages, replicas and recompute are not looked at.
+    pub fn split(self: &Arc<Setting>, layout: &Layout) -> Result<Split, Unpriced> {
+        let table = self.table(layout)?;
+        let shape = Shape::new(&self.recipe, layout, &self.options);
+        let groups = Groups::of(layout, &self.fabric);
+        let carrier = Carrier { fabric: &self.fabric, groups, shape };
+        let rows_at = |place: Place| table.rows.iter().filter(|row| row.tensor.place == place).collect::<Vec<&Row>>();
+        let once = |layer: &Layer, place: Place| {
+            let ops = ops::layer(shape, layer, &rows_at(place));
+            Once::new(&self.meter, shape, &ops, carrier.layer(layer))
+        };
+        let place = |kind: KindId| Place::Layer(kind.index());
+        let (front_waits, back_waits) = carrier.edges();
+        let tied = if self.recipe.tied { sum(&table, layout, |p| p == Place::Embedding) } else { Held::default() };
+        Ok(Split {
+            setting: self.clone(),
+            groups,
+            front: Once::new(&self.meter, shape, &ops::embedding(shape), front_waits).under(&Recompute::None),
+            head: Once::new(&self.meter, shape, &ops::head(shape), back_waits).under(&Recompute::None),
+            suffix: self.recipe.features.mtp().map(|mtp| (once(&mtp.layer, Place::Mtp(0)), mtp.depth as f64)),
+            layers: PerKind::by_kind(&self.kinds, |kind| once(&self.short.layers[kind.index()], place(kind))),
+            held: PerKind::by_kind(&self.kinds, |kind| sum(&table, layout, |p| p == place(kind))),
+            front_held: sum(&table, layout, |p| matches!(p, Place::Embedding | Place::Side(_))),
+            back_held: sum(&table, layout, |p| matches!(p, Place::FinalNorm | Place::Head | Place::Mtp(_))),
+            tied_held: tied,
         })
+    }
+
+    /// Parts of one layer of each kind, on one stage.
+    fn table(&self, layout: &Layout) -> Result<Arc<OwnershipTable>, Unpriced> {
+        let [tp, cp, ep, etp] = [layout.tp, layout.cp, layout.ep, layout.etp].map(|degree| degree.get());
+        let key = ([tp, cp, ep, etp, layout.vocab_multiple], layout.engine);
+        if let Some(known) = self.tables.lock().unwrap_or_else(|e| e.into_inner()).get(&key) {
+            return Ok(known.clone());
+        }
+        let flat = Layout { pp: Degree::ONE, vpp: Degree::ONE, boundaries: None, ..layout.clone() };
+        let table = OwnershipTable::new(&self.short, &flat).map_err(|findings| {
+            findings.into_iter().next().map_or_else(|| Unpriced::new("this layout", "no table"), Unpriced::from)
+        })?;
+        let table = Arc::new(table);
+        self.tables.lock().unwrap_or_else(|e| e.into_inner()).insert(key, table.clone());
+        Ok(table)
+    }
+}
+
+/// A setting under the degrees inside a layer, microbatch and sequence of a layout, whatever is
+/// computed again.
+#[derive(Clone, Debug)]
+pub struct Split {
+    setting: Arc<Setting>,
+    groups: Groups,
+    layers: PerKind<Once>,
+    front: LayerPrice,
+    head: LayerPrice,
+    /// A layer of the prediction suffix, and how many there are.
+    suffix: Option<(Once, f64)>,
+    held: PerKind<Held>,
+    front_held: Held,
+    back_held: Held,
+    tied_held: Held,
+}
+
+impl Split {
+    /// Prices under a recompute policy, with a share of optimizer state on the host.
+    pub fn prices(&self, recompute: &Recompute, offload: f64) -> Prices {
+        let layers = self.layers.map(|once| once.under(recompute));
+        let mut back = self.head;
+        if let Some((once, depth)) = &self.suffix {
+            back.add(once.under(recompute).times(*depth));
+            back.add(self.head.times(*depth));
+        }
+        Prices {
+            setting: self.setting.clone(),
+            offload,
+            groups: self.groups,
+            passes: layers.map(LayerPrice::passes),
+            front_passes: self.front.passes(),
+            back_passes: back.passes(),
+            layers,
+            front: self.front,
+            back,
+            held: self.held.clone(),
+            front_held: self.front_held,
+            back_held: self.back_held,
+            tied_held: self.tied_held,
+        }
+    }
+}
+
+/// Prices of a recipe under the degrees, batch, sequence and recompute of a layout.
+#[derive(Clone, Debug)]
+pub struct Prices {
+    pub(crate) setting: Arc<Setting>,
+    /// Share of AdamW's state on the host.
+    pub(crate) offload: f64,
+    pub(crate) groups: Groups,
+    pub(crate) layers: PerKind<LayerPrice>,
+    /// Passes of each kind and of the edges, ready to be summed.
+    passes: PerKind<[f64; 3]>,
+    front_passes: [f64; 3],
+    back_passes: [f64; 3],
+    pub(crate) front: LayerPrice,
+    /// Head, loss and prediction suffix.
+    pub(crate) back: LayerPrice,
+    held: PerKind<Held>,
+    front_held: Held,
+    back_held: Held,
+    /// The copy of the token table that a tied head needs away from the first stage.
+    pub(crate) tied_held: Held,
+}
+
+/// What a chunk or stage takes for one microbatch, and what it holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Seconds, with the gathers of ZeRO-3 that show.
+    pub times: ChunkTimes,
+    pub(crate) held: Held,
+}
+
+impl Prices {
+    /// Prices one layout of a recipe; for many of them make a [`Setting`] once.
+    pub fn new(recipe: &Recipe, layout: &Layout, cluster: &Cluster, options: &Options) -> Result<Prices, Unpriced> {
+        let setting = Setting::new(recipe, &LayerKinds::of(recipe), cluster, options)?;
+        Ok(setting.split(layout)?.prices(&layout.recompute, options.offload))
     }
 
     /// Moves another share of optimizer state to the host, to which there must be a link; nothing
     /// else depends on it.
     pub fn set_offload(&mut self, share: f64) {
-        debug_assert!(share == 0.0 || self.host_link.is_some());
-        self.options.offload = share;
+        debug_assert!(share == 0.0 || self.setting.host_link.is_some());
+        self.offload = share;
     }
 
-    /// Kinds of layers, in the order stages count them: distinct layers of the recipe.
-    pub fn kinds(&self) -> &[Layer] {
-        &self.kinds
+    /// Kinds of layers, by which stages are counted.
+    pub fn kinds(&self) -> &LayerKinds {
+        &self.setting.kinds
     }
 
     /// Seconds by part of one layer of each kind, all passes of one microbatch together.
-    pub fn of_layers(&self) -> Vec<Times> {
-        self.layers.iter().map(LayerPrice::all).collect()
+    pub fn of_layers(&self) -> PerKind<Times> {
+        self.layers.map(LayerPrice::all)
     }
 
     /// Seconds of a chunk or stage for one microbatch.
@@ -141,7 +237,7 @@ impl Prices {
                 *total += seconds * count;
             }
         };
-        for (passes, &count) in self.passes.iter().zip(counts.layers) {
+        for (passes, &count) in self.passes.iter().zip(counts.layers.iter()) {
             add(passes, count as f64);
         }
         if counts.is_first {
@@ -153,10 +249,15 @@ impl Prices {
         ChunkTimes { forward: sum[0], backward_input: sum[1], backward_weight: sum[2] }
     }
 
+    /// What of a layout decides how state moves.
+    pub fn placed(&self, layout: &Layout) -> Placed {
+        Placed::new(self, layout)
+    }
+
     /// What a stage holds.
     pub(crate) fn held(&self, counts: Counts) -> Held {
         let mut held = Held::default();
-        for (kind, &count) in self.held.iter().zip(counts.layers) {
+        for (kind, &count) in self.held.iter().zip(counts.layers.iter()) {
             held += kind.times(count as f64);
         }
         if counts.is_first {
@@ -170,27 +271,6 @@ impl Prices {
         }
         held
     }
-}
-
-/// Distinct layers in the order they first stand, and the kind of every layer.
-fn kinds_of(recipe: &Recipe) -> (Vec<Layer>, Vec<usize>) {
-    let mut kinds: Vec<Layer> = Vec::new();
-    let kind_of_layer = recipe.layers.iter().map(|layer| {
-        kinds.iter().position(|kind| kind == layer).unwrap_or_else(|| {
-            kinds.push(layer.clone());
-            kinds.len() - 1
-        })
-    });
-    let kind_of_layer = kind_of_layer.collect();
-    (kinds, kind_of_layer)
-}
-
-/// The recipe with one layer of each kind, on one stage: its table has every shape there is.
-fn one_of_each(recipe: &Recipe, layout: &Layout, kinds: &[Layer]) -> (Recipe, Layout) {
-    let mut short = recipe.clone();
-    short.layers = kinds.to_vec();
-    let flat = Layout { pp: Degree::ONE, vpp: Degree::ONE, boundaries: None, ..layout.clone() };
-    (short, flat)
 }
 
 fn sum(table: &OwnershipTable, layout: &Layout, is_there: impl Fn(Place) -> bool) -> Held {

@@ -115,7 +115,7 @@ impl Prices {
     /// sees the half of the microbatches that enters at its end.
     fn over_the_step(&self, layout: &Layout, counts: Counts) -> LayerPrice {
         let mut sum = LayerPrice::default();
-        for (price, &count) in self.layers.iter().zip(counts.layers) {
+        for (price, &count) in self.layers.iter().zip(counts.layers.iter()) {
             sum.add(price.times(count as f64));
         }
         if counts.is_first {
@@ -138,8 +138,8 @@ impl Prices {
         // Chunks were timed with their gathers, layers without.
         let is_sharded = layout.zero >= ZeroStage::Two;
         let gathers = if is_sharded { (slow.time.busy - inside.seconds()).max(0.0) } else { 0.0 };
-        let compute = match self.meter.is_measured() {
-            true => Basis::Measured(format!("curves of {}", self.cluster.device.name)),
+        let compute = match self.setting.meter.is_measured() {
+            true => Basis::Measured(format!("curves of {}", self.setting.cluster.device.name)),
             false => Basis::Modelled("curves of another device, or of its maker"),
         };
         let modelled = Basis::Modelled("links, hosts and schedules, docs/time.md");
@@ -215,12 +215,12 @@ impl Prices {
         let inside = self.over_the_step(layout, slow.counts);
         let exposed = inside.all();
         let groups = self.groups;
-        let probe = |collective, spread| self.fabric.time(collective, 1e9, spread).algorithm;
+        let probe = |collective, spread| self.setting.fabric.time(collective, 1e9, spread).algorithm;
         let tp = if layout.sp { Collective::AllGather } else { Collective::AllReduce };
         let rows = [
             ("tp", 0, groups.tp, exposed.of(Part::Tp), probe(tp, groups.tp)),
             ("cp", 1, groups.cp, exposed.of(Part::Cp), probe(Collective::Send, groups.cp)),
-            ("ep", 2, groups.ep, exposed.of(Part::Ep), self.options.kernels.dispatch.name()),
+            ("ep", 2, groups.ep, exposed.of(Part::Ep), self.setting.options.kernels.dispatch.name()),
         ];
         let mut traffic: Vec<Traffic> = Vec::new();
         for (axis, index, spread, exposed, algorithm) in rows {
@@ -259,7 +259,7 @@ impl Prices {
             Traffic {
                 axis: if mesh == 0 { "dp" } else { "edp" },
                 bytes: held.elements[mesh] * (members - 1.0) / members * (gradient * reductions + weight * gathers),
-                algorithm: self.fabric.time(Collective::AllGather, 1e9, spread).algorithm,
+                algorithm: self.setting.fabric.time(Collective::AllGather, 1e9, spread).algorithm,
                 spread,
                 crosses_island: spread.crosses(),
                 exposed: exposed * share,

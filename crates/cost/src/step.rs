@@ -2,12 +2,13 @@
 //! breakdown that sums to the total.
 
 use crate::Unpriced;
-use crate::data::{OnceAStep, once_a_step, sharded_weights, widths};
+use crate::data::{OnceAStep, Placed, once_a_step, sharded_weights, widths};
 use crate::flops::{self, Convention};
-use crate::prices::{Counts, Prices};
+use crate::prices::{Counts, Load, Prices};
 use crate::report::{Slowest, StageTime, Step, bound};
-use crate::simulate::{self, Bound, ChunkTimes, Simulator, StageTimeline};
+use crate::simulate::{self, Bound, ChunkTimes, Simulator, StageTimeline, Timeline};
 use crate::traffic::Collective;
+use case::PerKind;
 use layout::order::Pipeline;
 use layout::{Layout, StagePlan};
 
@@ -25,20 +26,18 @@ impl Prices {
     /// The step of a layout whose degrees inside a layer are those of these prices.
     pub fn step(&self, layout: &Layout, plan: &StagePlan) -> Result<Step, Unpriced> {
         let counted = self.counted(plan);
-        let chunks: Vec<ChunkTimes> = counted.chunks.iter().map(|c| self.chunk(layout, c.counts())).collect();
+        let placed = self.placed(layout);
+        let chunks: Vec<ChunkTimes> = counted.chunks.iter().map(|c| self.chunk(&placed, c.counts())).collect();
         let stages: Vec<Counts> = counted.stages.iter().map(Counted::counts).collect();
-        let transfers = vec![self.transfer(layout); chunks.len().saturating_sub(1)];
-        let pipeline = Pipeline::of(layout)?;
-        let timeline = Simulator::default().run_steady(&pipeline, &self.times(layout, &chunks, &transfers))?;
-        let once = self.once(layout, &stages);
-        let seconds = self.with_reserve(timeline.makespan + once.exposed());
+        let (timeline, once, seconds) = self.simulated(layout, &chunks, &stages)?;
         let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle.max(0.0), sending: s.sending };
         let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
         let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
         let slow = Slowest { counts: stages[slow], time: times[slow], once };
         let parts = self.lines(layout, &slow, seconds);
         let convention = Convention::MaskedScores;
-        let model_flops = flops::of_step(&self.recipe, layout, &self.options, convention);
+        let setting = &self.setting;
+        let model_flops = flops::of_step(&setting.recipe, layout, &setting.options, convention);
         let each = model_flops / seconds / layout.world as f64;
         let tokens = (layout.global_batch * layout.sequence) as f64;
         Ok(Step {
@@ -52,8 +51,28 @@ impl Prices {
             model_flops,
             convention,
             tflops_per_device: each / 1e12,
-            mfu: each / self.cluster.device.peak("bf16")?.flops,
+            mfu: each / setting.cluster.device.peak("bf16")?.flops,
         })
+    }
+
+    /// Seconds of [`Prices::step`] without its breakdown. `chunks` are [`Prices::chunk`]'s of every
+    /// chunk along the depth, `stages` what each stage holds.
+    pub fn seconds(&self, layout: &Layout, chunks: &[ChunkTimes], stages: &[Counts]) -> Result<f64, Unpriced> {
+        Ok(self.simulated(layout, chunks, stages)?.2)
+    }
+
+    fn simulated(
+        &self,
+        layout: &Layout,
+        chunks: &[ChunkTimes],
+        stages: &[Counts],
+    ) -> Result<(Timeline, OnceAStep, f64), Unpriced> {
+        let transfers = vec![self.transfer(layout); chunks.len().saturating_sub(1)];
+        let pipeline = Pipeline::of(layout)?;
+        let timeline = Simulator::default().run_steady(&pipeline, &self.times(layout, chunks, &transfers))?;
+        let once = self.once(layout, stages);
+        let seconds = self.with_reserve(timeline.makespan + once.exposed());
+        Ok((timeline, once, seconds))
     }
 
     /// Seconds of a step without a breakdown and without allocating; never above [`Prices::step`].
@@ -87,9 +106,8 @@ impl Prices {
     /// An estimate whose pipeline takes so long, were this the stage that waits longest at its end;
     /// `slack` is that of the stages before it ([`Prices::slack`]). The estimate is the largest over
     /// the stages; of stages that hold the same the first is enough, since a later one hides more.
-    pub fn around(&self, layout: &Layout, makespan: f64, stage: Counts, slack: f64) -> f64 {
-        let once = once_a_step(self, layout, &self.held(stage), self.chunk(layout, stage), slack);
-        self.with_reserve(makespan + once.exposed())
+    pub fn around(&self, placed: &Placed, makespan: f64, stage: &Load, slack: f64) -> f64 {
+        self.with_reserve(makespan + once_a_step(self, placed, &stage.held, stage.times, slack).exposed())
     }
 
     /// How much later the stage behind one that takes so long starts, at least, and ends sooner.
@@ -99,12 +117,12 @@ impl Prices {
 
     /// Data, logging, the optimizer's host loops and the slowest of many ranks.
     fn with_reserve(&self, seconds: f64) -> f64 {
-        seconds * (1.0 + RESERVE) + self.meter.profile().launch.step_seconds
+        seconds * (1.0 + RESERVE) + self.setting.meter.profile().launch.step_seconds
     }
 
     fn times<'a>(&self, layout: &Layout, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {
         // Every chunk but the last of a stage leaves another one to run meanwhile.
-        let is_hidden = self.options.overlap.p2p && layout.vpp.splits();
+        let is_hidden = self.setting.options.overlap.p2p && layout.vpp.splits();
         let serial = if is_hidden { 0.0 } else { 1.0 };
         simulate::Times { chunks, transfers, serial, overlapped: 1.0 }
     }
@@ -112,22 +130,23 @@ impl Prices {
     /// Seconds an activation takes to the next stage. Stages lie outermost, so neighbours are a
     /// whole replica's ranks apart.
     fn transfer(&self, layout: &Layout) -> f64 {
-        let bytes = 2.0 * (layout.tokens_per_microbatch_per_rank() * self.recipe.hidden) as f64;
-        let neighbours = self.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
-        self.fabric.time(Collective::Send, bytes, neighbours).seconds
+        let bytes = 2.0 * (layout.tokens_per_microbatch_per_rank() * self.setting.recipe.hidden) as f64;
+        let neighbours = self.setting.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
+        self.setting.fabric.time(Collective::Send, bytes, neighbours).seconds
     }
 
     /// What the stage that waits longest does once a step. A stage further down the pipeline
     /// starts later and ends sooner, by at least a pass over each stage before it.
     fn once(&self, layout: &Layout, stages: &[Counts]) -> OnceAStep {
+        let placed = self.placed(layout);
         let mut once = OnceAStep::default();
         let (mut slack, mut pass) = (0.0, 0.0);
         for (index, stage) in stages.iter().enumerate() {
             // A stage like the one before it holds as much, and has more slack.
             if index == 0 || stages[index - 1] != *stage {
-                let times = self.chunk(layout, *stage);
-                pass = self.slack(layout, times);
-                let here = once_a_step(self, layout, &self.held(*stage), times, slack);
+                let load = self.load(&placed, *stage);
+                pass = self.slack(layout, load.times);
+                let here = once_a_step(self, &placed, &load.held, load.times, slack);
                 if here.exposed() > once.exposed() {
                     once = here;
                 }
@@ -142,28 +161,31 @@ impl Prices {
 
     /// Gradients of the token table's copies on first and last stage.
     fn tied_tables(&self, layout: &Layout) -> f64 {
-        let ends = self.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
+        let ends = self.setting.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
         let bytes = self.tied_held.elements[0] * widths(self).0;
-        self.fabric.time(Collective::AllReduce, bytes, ends).seconds
+        self.setting.fabric.time(Collective::AllReduce, bytes, ends).seconds
     }
 
-    /// Seconds of a chunk, with the gathers of ZeRO-3 that show.
-    pub fn chunk(&self, layout: &Layout, counts: Counts) -> ChunkTimes {
-        let mut times = self.stage(counts);
-        let shown = sharded_weights(self, layout, &self.held(counts), times);
+    /// Seconds of a chunk or stage for one microbatch, with the gathers of ZeRO-3 that show.
+    pub fn chunk(&self, placed: &Placed, counts: Counts) -> ChunkTimes {
+        if placed.moves_inside() { self.load(placed, counts).times } else { self.stage(counts) }
+    }
+
+    /// What a chunk or stage takes and holds.
+    pub fn load(&self, placed: &Placed, counts: Counts) -> Load {
+        let (mut times, held) = (self.stage(counts), self.held(counts));
+        let shown = sharded_weights(self, placed, &held, times);
         times.forward += shown[0];
         times.backward_input += shown[1];
-        times
+        Load { times, held }
     }
 
     fn counted(&self, plan: &StagePlan) -> CountedPlan {
-        let count = |chunks: &[usize]| {
-            let mut layers = vec![0; self.kinds.len()];
-            for &chunk in chunks {
-                plan.chunks[chunk].layers.clone().for_each(|layer| layers[self.kind_of_layer[layer]] += 1);
-            }
-            let last = plan.chunks.len() - 1;
-            Counted { layers, is_first: chunks.contains(&0), is_last: chunks.contains(&last) }
+        let last = plan.chunks.len() - 1;
+        let count = |chunks: &[usize]| Counted {
+            layers: self.kinds().count(chunks.iter().flat_map(|chunk| plan.chunks[*chunk].layers.clone())),
+            is_first: chunks.contains(&0),
+            is_last: chunks.contains(&last),
         };
         CountedPlan {
             chunks: (0..plan.chunks.len()).map(|chunk| count(&[chunk])).collect(),
@@ -173,7 +195,7 @@ impl Prices {
 }
 
 struct Counted {
-    layers: Vec<u64>,
+    layers: PerKind<u64>,
     is_first: bool,
     is_last: bool,
 }

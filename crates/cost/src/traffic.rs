@@ -143,11 +143,6 @@ impl Fabric {
         inside + self.fill(spread) + if spread.crosses() { (islands - 1.0) * self.network_hop } else { 0.0 }
     }
 
-    /// What one more gather or reduction takes, however small.
-    pub fn overhead(&self, spread: Spread) -> f64 {
-        if spread.members > 1 { self.base + self.ring_hops(spread) } else { 0.0 }
-    }
-
     /// Filling and draining across islands.
     fn fill(&self, spread: Spread) -> f64 {
         if spread.crosses() { NETWORK_FILL * spread.doublings().max(1.0) * self.network_hop } else { 0.0 }
@@ -159,37 +154,40 @@ impl Fabric {
         inside + self.fill(spread) + 2.0 * spread.doublings().ceil() * self.network_hop
     }
 
-    /// A collective over a tensor of `whole` bytes: gathered, reduced or summed whole on every
-    /// member, or sent in equal parts to all members.
-    pub fn time(&self, collective: Collective, whole: f64, spread: Spread) -> Moved {
-        let members = spread.members as f64;
-        if spread.members <= 1 || whole <= 0.0 {
-            return Moved::NOTHING;
-        }
-        let share = whole * (members - 1.0) / members;
-        match collective {
-            Collective::AllGather | Collective::ReduceScatter => {
-                let seconds = self.base + self.ring_hops(spread) + share / self.ring_rate(spread);
-                Moved { seconds, bytes: share, algorithm: "ring" }
-            }
-            Collective::AllReduce => self.all_reduce(share, spread),
-            Collective::AllToAll => self.all_to_all(whole, 1.0, spread),
-            Collective::Send => self.send(whole, spread),
+    /// A group's way around the fabric.
+    pub(crate) fn ring(&self, spread: Spread) -> Ring {
+        let is_alone = spread.members <= 1;
+        Ring {
+            members: spread.members as f64,
+            base: self.base,
+            hops: if is_alone { 0.0 } else { self.ring_hops(spread) },
+            rate: self.ring_rate(spread),
+            sum: match (spread.crosses(), self.switch_reduce > 1.0) {
+                (false, true) => Summed::BySwitch { hop: self.island_hop, times: self.switch_reduce },
+                (false, false) => Summed::Around,
+                (true, _) => Summed::ByTree { hops: self.tree_hops(spread) },
+            },
         }
     }
 
-    /// The best of ring, tree, and the switch's own sum inside an island.
-    fn all_reduce(&self, share: f64, spread: Spread) -> Moved {
-        let rate = self.ring_rate(spread);
-        let ring = 2.0 * self.ring_hops(spread) + 2.0 * share / rate;
-        let tree = self.tree_hops(spread) + 2.0 * share / rate;
-        let (seconds, algorithm) = match (spread.crosses(), self.switch_reduce > 1.0) {
-            (false, true) => (ring.min(2.0 * self.island_hop + 2.0 * share / (rate * self.switch_reduce)), "switch"),
-            (false, false) => (ring, "ring"),
-            (true, _) if tree < ring => (tree, "tree"),
-            (true, _) => (ring, "ring"),
-        };
-        Moved { seconds: self.base + seconds, bytes: 2.0 * share, algorithm }
+    /// A collective over a tensor of `whole` bytes: gathered, reduced or summed whole on every
+    /// member, or sent in equal parts to all members.
+    pub fn time(&self, collective: Collective, whole: f64, spread: Spread) -> Moved {
+        if spread.members <= 1 || whole <= 0.0 {
+            return Moved::NOTHING;
+        }
+        let ring = self.ring(spread);
+        match collective {
+            Collective::AllGather | Collective::ReduceScatter => {
+                Moved { seconds: ring.gather(whole), bytes: ring.share(whole), algorithm: "ring" }
+            }
+            Collective::AllReduce => {
+                let (seconds, algorithm) = ring.all_reduce(whole);
+                Moved { seconds, bytes: 2.0 * ring.share(whole), algorithm }
+            }
+            Collective::AllToAll => self.all_to_all(whole, 1.0, spread),
+            Collective::Send => self.send(whole, spread),
+        }
     }
 
     /// Parts for members of the own island over the fast fabric, the others over the network;
@@ -209,6 +207,63 @@ impl Fabric {
         let (rate, hop) =
             if spread.crosses() { (self.network, self.network_hop) } else { (self.island, self.island_hop) };
         Moved { seconds: hop + bytes / rate, bytes, algorithm: "send" }
+    }
+}
+
+/// How a group sums.
+#[derive(Clone, Copy, Debug)]
+enum Summed {
+    Around,
+    BySwitch { hop: f64, times: f64 },
+    ByTree { hops: f64 },
+}
+
+/// One group's collectives as a function of bytes, for who asks many times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    pub members: f64,
+    base: f64,
+    hops: f64,
+    rate: f64,
+    sum: Summed,
+}
+
+impl Ring {
+    /// Bytes one member sends of a tensor.
+    fn share(&self, whole: f64) -> f64 {
+        whole * (self.members - 1.0) / self.members
+    }
+
+    fn moves(&self, whole: f64) -> bool {
+        self.members > 1.0 && whole > 0.0
+    }
+
+    /// Seconds to gather a tensor of `whole` bytes, or to reduce it to its parts.
+    pub fn gather(&self, whole: f64) -> f64 {
+        if self.moves(whole) { self.base + self.hops + self.share(whole) / self.rate } else { 0.0 }
+    }
+
+    /// Seconds to sum it on every member, and how: the best of ring, tree, and the switch's own sum
+    /// inside an island.
+    pub fn all_reduce(&self, whole: f64) -> (f64, &'static str) {
+        if !self.moves(whole) {
+            return (0.0, "none");
+        }
+        let share = self.share(whole);
+        let ring = 2.0 * self.hops + 2.0 * share / self.rate;
+        let (seconds, algorithm) = match self.sum {
+            Summed::BySwitch { hop, times } => (ring.min(2.0 * hop + 2.0 * share / (self.rate * times)), "switch"),
+            Summed::ByTree { hops } if hops + 2.0 * share / self.rate < ring => {
+                (hops + 2.0 * share / self.rate, "tree")
+            }
+            Summed::Around | Summed::ByTree { .. } => (ring, "ring"),
+        };
+        (self.base + seconds, algorithm)
+    }
+
+    /// What one more gather or reduction takes, however small.
+    pub fn overhead(&self) -> f64 {
+        if self.members > 1.0 { self.base + self.hops } else { 0.0 }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::best::Simulated;
 use crate::placement::placement;
 use crate::point::{Key, Point};
 use crate::price::Pricer;
-use crate::search::{Found, step_of};
+use crate::search::{Found, seconds_of};
 use crate::space::Space;
 use case::Case;
 use cost::Step;
@@ -92,8 +92,8 @@ impl Answer {
 /// Of a step's time, what a mode that gives up parts of the model must gain to be worth it.
 pub const WORTH: f64 = 0.05;
 
-/// Neighbours whose memory is replayed: those a screen shows, and one in case it is refused.
-const REPLAYED: usize = 4;
+/// Neighbours whose memory is replayed: those a screen shows.
+const REPLAYED: usize = 3;
 
 /// Confirms the best layout of every mode, and looks around the one to run.
 pub fn answer(space: &Space, pricers: &[Pricer], found: &Found) -> Answer {
@@ -188,7 +188,7 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice) -> Vec<Neighbour
                 return None;
             }
             let layout = space.layout(point);
-            let seconds = step_of(space, pricer, point, &layout).ok()?.seconds;
+            let seconds = seconds_of(space, pricer, point, &layout)?;
             let slower = seconds / layout.global_batch as f64 / base - 1.0;
             Some(Neighbour { axis, point: *point, layout, seconds, slower, headroom })
         })
@@ -200,12 +200,18 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice) -> Vec<Neighbour
             kept.push(neighbour);
         }
     }
-    let rest = kept.split_off(kept.len().min(REPLAYED));
-    let replayed = kept.into_par_iter().filter_map(|neighbour| {
-        let fit = replay(space, &space.case(&neighbour.point).ok()?).ok()?;
-        Some(Neighbour { headroom: fit.worst().headroom, ..neighbour })
-    });
-    replayed.collect::<Vec<_>>().into_iter().chain(rest).collect()
+    let mut replayed: Vec<Neighbour> = Vec::new();
+    while replayed.len() < REPLAYED && !kept.is_empty() {
+        let rest = kept.split_off(kept.len().min(REPLAYED - replayed.len()));
+        let confirmed = kept.into_par_iter().filter_map(|neighbour| {
+            let fit = replay(space, &space.case(&neighbour.point).ok()?).ok()?;
+            Some(Neighbour { headroom: fit.worst().headroom, ..neighbour })
+        });
+        replayed.extend(confirmed.collect::<Vec<_>>());
+        kept = rest;
+    }
+    replayed.extend(kept);
+    replayed
 }
 
 /// Points that differ in one axis; what must follow follows.

@@ -3,8 +3,9 @@
 use crate::point::Key;
 use crate::price::{Mesh, Pricer};
 use crate::shape::{Shape, Stage};
+use crate::space::degrees;
 use cost::simulate::ChunkTimes;
-use cost::{Prices, Unpriced};
+use cost::{Counts, Load, Placed, Prices, Unpriced};
 use layout::{Layout, Schedule, ZeroStage};
 
 /// The times of all layouts of one key and policy, in the order they are judged in.
@@ -12,10 +13,12 @@ use layout::{Layout, Schedule, ZeroStage};
 pub(crate) struct Clock {
     /// Seconds a sequence takes, at least.
     pub seconds: Vec<f64>,
-    /// What distinct chunks take, and distinct stages.
+    /// What distinct chunks take.
     chunks: Vec<ChunkTimes>,
-    stages: Vec<ChunkTimes>,
+    /// What distinct stages take, and how much later the stage behind each starts.
+    stages: Vec<(Load, f64)>,
     along: Vec<ChunkTimes>,
+    placed: Vec<(ZeroStage, Placed)>,
     scratch: cost::Scratch,
 }
 
@@ -35,44 +38,55 @@ impl Clock {
         layout: &mut Layout,
     ) -> Result<(), Unpriced> {
         self.seconds.clear();
-        for &mesh in meshes {
+        for mesh in meshes {
+            pricer.set_mesh(layout, key, mesh);
+            let mut placed = std::mem::take(&mut self.placed);
+            placed.clear();
+            for &zero in &mesh.states {
+                layout.zero = zero;
+                placed.push((zero, prices.placed(layout)));
+            }
             for (_, shape) in pricer.shapes(mesh) {
-                pricer.space.set_pipeline(layout, key, mesh.pp, shape.order);
+                degrees(layout, mesh.pp, shape.order);
                 let mut known: Option<(ZeroStage, f64)> = None;
-                for zero in pricer.states(key, mesh.pp) {
-                    layout.zero = zero;
+                for (zero, placed) in &placed {
+                    layout.zero = *zero;
                     // Below ZeRO 2 nothing of it happens inside a microbatch.
-                    let inside = zero.max(ZeroStage::One);
+                    let inside = (*zero).max(ZeroStage::One);
                     let makespan = match known {
                         Some((same, makespan)) if same == inside => makespan,
-                        _ => self.makespan(prices, layout, shape)?,
+                        _ => self.makespan(prices, placed, layout, shape)?,
                     };
                     known = Some((inside, makespan));
                     for &offload in &pricer.space.offload {
                         prices.set_offload(pricer.space.question.offload.share(offload));
-                        let seconds = self.step(prices, layout, shape, makespan);
+                        let seconds = self.step(prices, placed, shape, makespan);
                         self.seconds.push(seconds / layout.global_batch as f64);
                     }
                 }
             }
+            self.placed = placed;
         }
         Ok(())
     }
 
     /// Reads what chunks and stages take.
-    fn pass(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) {
+    fn pass(&mut self, prices: &Prices, placed: &Placed, layout: &Layout, shape: &Shape) {
         self.chunks.clear();
-        self.chunks.extend(shape.chunks.iter().map(|chunk| prices.chunk(layout, chunk.counts())));
+        self.chunks.extend(shape.chunks.iter().map(|chunk| prices.chunk(placed, chunk.counts())));
         self.stages.clear();
-        self.stages.extend(shape.stages.iter().map(|stage| prices.chunk(layout, stage.counts())));
+        self.stages.extend(shape.stages.iter().map(|stage| {
+            let load = prices.load(placed, stage.counts());
+            (load, prices.slack(layout, load.times))
+        }));
     }
 
     /// What the pipeline takes at least, in a few sums: a stage does all its own work, and before
     /// it the first microbatch passed every chunk in front, behind it the last one passes them
     /// back. A schedule that splits backward does not wait for the way back; for one that folds the
     /// depth `cost` has the bound.
-    fn makespan(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
-        self.pass(prices, layout, shape);
+    fn makespan(&mut self, prices: &Prices, placed: &Placed, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
+        self.pass(prices, placed, layout, shape);
         if matches!(shape.order.schedule, Schedule::DualPipe | Schedule::DualPipeV) {
             return self.tight(prices, layout, shape);
         }
@@ -80,34 +94,47 @@ impl Clock {
             Schedule::GPipe | Schedule::OneF1b | Schedule::Interleaved => times.forward + times.backward(),
             _ => times.forward,
         };
-        let of_stage = |(stage, times): (&Stage, &ChunkTimes)| {
+        let of_stage = |(stage, (load, _)): (&Stage, &(Load, f64))| {
             let fill: f64 = stage.chunks_before.iter().zip(&self.chunks).map(|(n, chunk)| *n as f64 * way(chunk)).sum();
-            fill + layout.microbatches as f64 * (times.forward + times.backward())
+            fill + layout.microbatches as f64 * (load.times.forward + load.times.backward())
         };
         Ok(shape.stages.iter().zip(&self.stages).map(of_stage).fold(0.0, f64::max))
     }
 
     /// The tightest bound on the pipeline there is.
     fn tight(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
-        self.along.clear();
-        self.along.extend(shape.chunk_of.iter().map(|chunk| self.chunks[*chunk]));
+        self.lay_along(shape);
         prices.least_makespan(&mut self.scratch, layout, &self.along)
     }
 
-    fn step(&self, prices: &Prices, layout: &Layout, shape: &Shape, makespan: f64) -> f64 {
-        let waits = shape.stages.iter().map(|stage| {
-            let before = stage.before.iter().zip(&self.stages);
-            let slack: f64 = before.map(|(count, times)| *count as f64 * prices.slack(layout, *times)).sum();
-            prices.around(layout, makespan, stage.counts(), slack)
+    fn lay_along(&mut self, shape: &Shape) {
+        self.along.clear();
+        self.along.extend(shape.chunk_of.iter().map(|chunk| self.chunks[*chunk]));
+    }
+
+    fn step(&self, prices: &Prices, placed: &Placed, shape: &Shape, makespan: f64) -> f64 {
+        let waits = shape.stages.iter().zip(&self.stages).map(|(stage, (load, _))| {
+            let slack: f64 = stage.before.iter().zip(&self.stages).map(|(count, (_, each))| *count as f64 * each).sum();
+            prices.around(placed, makespan, load, slack)
         });
         waits.fold(0.0, f64::max)
     }
 }
 
-/// Seconds of a step, by the tightest bound that needs no simulation.
-pub(crate) fn tight(prices: &Prices, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
-    let mut clock = Clock::default();
-    clock.pass(prices, layout, shape);
+/// Seconds of a step: by the tightest bound that needs no simulation, and simulated unless `wants`
+/// turns the bound down.
+pub(crate) fn simulated(
+    prices: &Prices,
+    layout: &Layout,
+    shape: &Shape,
+    wants: impl Fn(f64) -> bool,
+) -> Result<Option<f64>, Unpriced> {
+    let (mut clock, placed) = (Clock::default(), prices.placed(layout));
+    clock.pass(prices, &placed, layout, shape);
     let makespan = clock.tight(prices, layout, shape)?;
-    Ok(clock.step(prices, layout, shape, makespan))
+    if !wants(clock.step(prices, &placed, shape, makespan)) {
+        return Ok(None);
+    }
+    let stages: Vec<Counts> = shape.stage_of.iter().map(|stage| shape.stages[*stage].counts()).collect();
+    prices.seconds(layout, &clock.along, &stages).map(Some)
 }

@@ -1,13 +1,12 @@
 //! Where the depth is cut: for every number of chunks, the partitions worth pricing.
 
 use crate::point::Order;
-use case::Case;
-use cost::{Counts, Prices};
+use case::{Case, LayerKinds, PerKind};
+use cost::{Counts, Prices, Setting};
 use diag::{Blame, Finding};
 use layout::stages::{even, param_weights, weighted, weighted_by};
 use layout::{Balance, Schedule};
-use ledger::Ledger;
-use memory::quick::{Extrapolated, KindWeights, Quick, Shards, in_flight_under};
+use memory::estimate::{Estimator, KindWeights, Shards, in_flight_under};
 use recipe::Recipe;
 use units::named;
 
@@ -41,11 +40,11 @@ pub struct Cut {
 /// What layers weigh, read off one set of degrees: partitions are compared with one another, so
 /// what matters is how the kinds of layers stand to each other.
 pub struct Weights {
-    kinds: Vec<usize>,
+    kinds: LayerKinds,
     /// Parameters by layer, of the front and of the back.
     params: (Vec<u64>, u64, u64),
     /// Nanoseconds of a microbatch by kind, and of the ends.
-    time: Vec<u64>,
+    time: PerKind<u64>,
     time_ends: [u64; 2],
     memory: KindWeights,
 }
@@ -53,19 +52,17 @@ pub struct Weights {
 impl Weights {
     /// Weighs every kind.
     pub fn new(recipe: &Recipe, memory: KindWeights, prices: &Prices) -> Weights {
-        let count = prices.kinds().len();
-        let kinds = recipe.layers.iter().map(|layer| prices.kinds().iter().position(|k| k == layer).unwrap_or(0));
-        let seconds = |layers: &[u64], is_first: bool, is_last: bool| {
+        let kinds = prices.kinds();
+        let seconds = |layers: &PerKind<u64>, is_first: bool, is_last: bool| {
             let times = prices.stage(Counts { layers, is_first, is_last });
             ((times.forward + times.backward()) * 1e9) as u64
         };
-        let one = |kind: usize| (0..count).map(|k| u64::from(k == kind)).collect::<Vec<u64>>();
-        let none = vec![0; count];
+        let none = kinds.count([]);
         Weights {
-            kinds: kinds.collect(),
             params: param_weights(recipe),
-            time: (0..count).map(|kind| seconds(&one(kind), false, false)).collect(),
+            time: PerKind::new(kinds, |layer| seconds(&kinds.count([layer]), false, false)),
             time_ends: [seconds(&none, true, false), seconds(&none, false, true)],
+            kinds: kinds.clone(),
             memory,
         }
     }
@@ -74,7 +71,7 @@ impl Weights {
     pub fn balanced(&self, balance: Balance, order: Order, pp: u64) -> Cut {
         let chunks = (pp * order.vpp) as usize;
         match balance {
-            Balance::Layers => Cut { even: Evenness::Layers, starts: even(self.kinds.len(), chunks) },
+            Balance::Layers => Cut { even: Evenness::Layers, starts: even(self.kinds.depth(), chunks) },
             Balance::Params => Cut { even: Evenness::Params, starts: self.by_params(chunks) },
             Balance::Time => Cut { even: Evenness::Time, starts: self.by_time(chunks) },
             Balance::Memory => Cut { even: Evenness::Memory, starts: self.by_memory(order.schedule, pp, order.vpp) },
@@ -88,7 +85,8 @@ impl Weights {
 
     /// First layers of chunks even in time.
     pub fn by_time(&self, num_chunks: usize) -> Vec<usize> {
-        let weights: Vec<u64> = self.kinds.iter().map(|kind| self.time[*kind]).collect();
+        let layers = 0..self.kinds.depth();
+        let weights: Vec<u64> = layers.map(|layer| self.time[self.kinds.of_layer(layer)]).collect();
         weighted(&weights, self.time_ends[0], self.time_ends[1], num_chunks)
     }
 
@@ -96,8 +94,8 @@ impl Weights {
     pub fn by_memory(&self, schedule: Schedule, pp: u64, vpp: u64) -> Vec<usize> {
         let flights: Vec<u64> = (0..pp).map(|stage| in_flight_under(schedule, [pp, vpp], 2 * pp, stage)).collect();
         let KindWeights { state, saved, state_ends } = &self.memory;
-        weighted_by(self.kinds.len(), state_ends[0], state_ends[1], (pp * vpp) as usize, |chunk, layer| {
-            let kind = self.kinds[layer];
+        weighted_by(self.kinds.depth(), state_ends[0], state_ends[1], (pp * vpp) as usize, |chunk, layer| {
+            let kind = self.kinds.of_layer(layer);
             state[kind] + saved[kind] * flights[chunk % pp as usize] / 256
         })
     }
@@ -107,15 +105,12 @@ impl Weights {
 pub fn balanced(case: &Case, balance: Balance) -> Result<Vec<u64>, Finding> {
     let unpriced = |what: &str, why: String| Finding::error("stages/unpriced", Blame::Engine, what, why);
     let (recipe, layout) = (&case.recipe, &case.layout);
-    let memory = match Ledger::of_case(case) {
-        Ok(Ledger::Megatron(options)) => Quick::new(recipe, layout, &options)
-            .map(|quick| quick.weights(&Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]))),
-        Ok(_) => Extrapolated::new(recipe, &case.options).weights(layout),
-        Err(reason) => Err(reason),
-    };
+    let shards = Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]);
+    let memory = Estimator::of_case(case).and_then(|estimator| estimator.weights(layout, &shards));
     let memory = memory.map_err(|e| unpriced(&e.what, e.to_string()))?;
-    let prices = Prices::new(recipe, layout, case.on(), &case.options);
-    let prices = prices.map_err(|e| unpriced(&e.what, e.to_string()))?;
+    let setting = Setting::new(recipe, &case.kinds, case.on(), &case.options);
+    let split = setting.and_then(|setting| setting.split(layout)).map_err(|e| unpriced(&e.what, e.to_string()))?;
+    let prices = split.prices(&layout.recompute, case.options.offload);
     let order = Order { schedule: layout.schedule, vpp: layout.vpp.get() };
     let starts = Weights::new(recipe, memory, &prices).balanced(balance, order, layout.pp.get()).starts;
     Ok(starts.into_iter().skip(1).map(|start| start as u64).collect())

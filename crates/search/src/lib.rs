@@ -28,6 +28,6 @@ pub use point::{Key, Offload, Order, Point};
 pub use price::{Candidate, Interest, MemoryLine, Pricer, Tally};
 pub use question::{OffloadChoice, Question, Reach, TOKENS_PER_STEP, usual_batch};
 pub use rules::{Mask, Rules};
-pub use search::{Effort, Found, Watch, lay_out, pricers, search, step_of};
+pub use search::{Effort, Found, Watch, lay_out, pricers, search};
 pub use shape::{Shape, Stage};
 pub use space::{Batch, MOST_TOKENS, ModeSpace, Space};

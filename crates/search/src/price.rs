@@ -2,21 +2,19 @@
 //! key are paid once; a layout is then a few sums, without allocation.
 
 use crate::clock::Clock;
-use crate::point::{Key, Offload, Point};
+use crate::point::{Key, Offload, Order, Point};
 use crate::shape::{Shape, Stage};
 use crate::simplicity::complexity;
-use crate::space::{ModeSpace, Space};
+use crate::space::{ModeSpace, Space, degrees};
 use case::Options;
-use cost::Prices;
-use layout::{Layout, ZeroStage};
-use ledger::Ledger;
+use cost::{Prices, Setting, Split, Unpriced};
+use layout::{Layout, Schedule, ZeroStage};
+use memory::estimate::{Estimate, Estimator, Highest, KindWeights, Shards, StageTerms, Sum};
 use memory::fit::{communicator_bytes, communicators};
-use memory::quick::{
-    Extrapolated, Flow, Highest, KindWeights, Probes, Quick, Shards, StageTerms, Sum, in_flight_under,
-};
 use recipe::Mixer;
 use replay::Unmodelled;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use units::named;
 
 named! {
@@ -91,11 +89,13 @@ impl Tally {
     }
 }
 
-/// Degrees of a pipeline that are legal for a key.
-#[derive(Clone, Copy, Debug)]
+/// Stages that are legal for a key, with what is legal over them.
+#[derive(Clone, Debug)]
 pub(crate) struct Mesh {
     pub pp: u64,
-    microbatches: u64,
+    /// Which of the shapes there are for so many stages.
+    shapes: Vec<usize>,
+    pub states: Vec<ZeroStage>,
 }
 
 /// What a search still wants to know of.
@@ -111,25 +111,12 @@ pub struct Pricer<'a> {
     pub(crate) space: &'a Space<'a>,
     mode: &'a ModeSpace,
     index: usize,
-    memory: Memory<'a>,
+    estimator: Estimator,
+    setting: Result<Arc<Setting>, Unpriced>,
     /// Bytes a rank may hold in its allocator before communicators.
     budget: i64,
     reserve: hardware::Reserve,
     has_experts: bool,
-}
-
-/// What sums the memory of a mode's layouts.
-enum Memory<'a> {
-    /// Megatron's, from probes that all ZeRO stages and pipelines of a key share.
-    Probed(Probes<'a>),
-    /// Another engine's, from short replays of its own ledger.
-    Extrapolated(Extrapolated),
-}
-
-/// The same under one key and recompute policy.
-enum Summing<'r> {
-    Probed(Box<Quick>),
-    Extrapolated(&'r Extrapolated),
 }
 
 impl<'a> Pricer<'a> {
@@ -138,14 +125,14 @@ impl<'a> Pricer<'a> {
         let mode = &space.modes[index];
         let device = &space.question.cluster.device;
         let reserve = device.outside().reserve;
+        let offload = space.question.offload.share(Offload::Device);
+        let options = Options { offload, ..space.question.options };
         Pricer {
             space,
             mode,
             index,
-            memory: match &mode.ledger {
-                Ledger::Megatron(options) => Memory::Probed(Probes::new(&mode.recipe, options)),
-                _ => Memory::Extrapolated(Extrapolated::new(&mode.recipe, &space.question.options)),
-            },
+            estimator: Estimator::new(&mode.recipe, &mode.kinds, &mode.ledger, &space.question.options),
+            setting: Setting::new(&mode.recipe, &mode.kinds, space.question.cluster, &options),
             budget: device.visible_bytes() as i64 - (reserve.context_bytes + reserve.libraries_bytes) as i64,
             reserve,
             has_experts: mode.recipe.uses(Mixer::Moe),
@@ -154,38 +141,38 @@ impl<'a> Pricer<'a> {
 
     /// What kinds of layers weigh under a layout, whose state so many ranks share out.
     pub fn weights(&self, layout: &Layout, shards: &Shards) -> Result<KindWeights, Unmodelled> {
-        match &self.memory {
-            Memory::Probed(probes) => Ok(probes.quick(layout)?.weights(shards)),
-            Memory::Extrapolated(extrapolated) => extrapolated.weights(layout),
-        }
+        self.estimator.weights(layout, shards)
     }
 
-    fn summing(&self, layout: &Layout) -> Result<Summing<'_>, Unmodelled> {
-        match &self.memory {
-            Memory::Probed(probes) => Ok(Summing::Probed(Box::new(probes.quick(layout)?))),
-            Memory::Extrapolated(extrapolated) => Ok(Summing::Extrapolated(extrapolated)),
-        }
+    /// Prices of a layer under the degrees of a layout.
+    pub fn prices(&self, layout: &Layout, offload: Offload) -> Result<Prices, Unpriced> {
+        Ok(self.split(layout)?.prices(&layout.recompute, self.space.question.offload.share(offload)))
     }
 
-    /// Prices of a layer under a key.
-    pub fn prices(&self, layout: &Layout, offload: Offload) -> Result<Prices, cost::Unpriced> {
-        let share = self.space.question.offload.share(offload);
-        let options = Options { offload: share, ..self.space.question.options };
-        Prices::new(&self.mode.recipe, layout, self.space.question.cluster, &options)
+    fn split(&self, layout: &Layout) -> Result<Split, Unpriced> {
+        self.setting.as_ref().map_err(Unpriced::clone)?.split(layout)
     }
 
     fn meshes(&self, key: &Key) -> Vec<Mesh> {
-        let meshes = self.mode.shapes.keys().filter_map(|&pp| {
-            let dp = self.space.replicas(key, pp)?;
-            let mesh = Mesh { pp, microbatches: self.space.microbatches(key, dp) };
-            (self.mode.rules.mesh(key, pp, dp) == 0).then_some(mesh)
+        let rules = &self.mode.rules;
+        let meshes = self.mode.shapes.iter().filter_map(|(&pp, shapes)| {
+            let dp = self.space.replicas(key, pp).filter(|dp| rules.mesh(key, pp, *dp) == 0)?;
+            let microbatches = self.space.microbatches(key, dp);
+            let is_legal = |shape: &usize| rules.order(pp, shapes[*shape].order, microbatches) == 0;
+            let states = self.space.zero.iter().copied().filter(|zero| rules.state(pp, key.ep, *zero) == 0);
+            Some(Mesh { pp, shapes: (0..shapes.len()).filter(is_legal).collect(), states: states.collect() })
         });
         meshes.collect()
     }
 
-    pub(crate) fn shapes(&self, mesh: Mesh) -> impl Iterator<Item = (usize, &'a Shape)> + '_ {
-        let shapes = self.mode.shapes[&mesh.pp].iter().enumerate();
-        shapes.filter(move |(_, shape)| self.mode.rules.order(mesh.pp, shape.order, mesh.microbatches) == 0)
+    pub(crate) fn shapes(&self, mesh: &Mesh) -> impl Iterator<Item = (usize, &'a Shape)> {
+        let shapes = &self.mode.shapes[&mesh.pp];
+        mesh.shapes.iter().map(move |index| (*index, &shapes[*index]))
+    }
+
+    /// Stages, replicas and microbatches; the order is set with each shape.
+    pub(crate) fn set_mesh(&self, layout: &mut Layout, key: &Key, mesh: &Mesh) {
+        self.space.set_pipeline(layout, key, mesh.pp, Order { schedule: Schedule::OneF1b, vpp: 1 });
     }
 
     /// Seconds a sequence takes at least, over all layouts of a key: recompute only adds to it.
@@ -216,24 +203,26 @@ impl<'a> Pricer<'a> {
         let mut layout = self.mode.template.clone();
         self.space.set_key(&mut layout, key);
         let mut clock = Clock::default();
+        let split = self.split(&layout);
+        let share = self.space.question.offload.share(Offload::Device);
         for recompute in (0..self.mode.recompute.len()).filter(|policy| self.mode.rules.recompute(*policy) == 0) {
             layout.recompute = self.mode.recompute[recompute].clone();
-            let read = self
-                .prices(&layout, Offload::Device)
-                .and_then(|mut prices| clock.read(self, key, &meshes, &mut prices, &mut layout));
+            let read = split.as_ref().map_err(Unpriced::clone).and_then(|split| {
+                clock.read(self, key, &meshes, &mut split.prices(&layout.recompute, share), &mut layout)
+            });
             let probed = read.map_err(|e| e.to_string()).and_then(|()| {
                 if !(interest.reaches)(clock.least()) {
                     return Ok(None);
                 }
-                Ok(Some(self.summing(&layout).map_err(|e| named_reason(&e))?))
+                Ok(Some(self.estimator.under(&layout).map_err(|e| named_reason(&e))?))
             });
             match probed {
-                Ok(Some(summing)) => {
-                    let run = Run { pricer: self, key, recompute, summing: &summing, layout: &mut layout };
+                Ok(Some(estimate)) => {
+                    let run = Run { pricer: self, key, recompute, estimate: &estimate, layout: &mut layout };
                     run.judge_all(&meshes, &clock, interest, &mut tally, &mut kept);
                 }
                 Ok(None) => tally.bounded += clock.seconds.len() as u64,
-                Err(reason) => *tally.unpriced.entry(reason).or_default() += self.count(key, &meshes),
+                Err(reason) => *tally.unpriced.entry(reason).or_default() += self.count(&meshes),
             }
         }
         (tally, kept)
@@ -256,25 +245,26 @@ impl<'a> Pricer<'a> {
     pub fn headroom(&self, point: &Point) -> Option<i64> {
         let mut layout = self.space.layout(point);
         let shape = self.space.shape(point);
-        let summing = self.summing(&layout).ok()?;
-        let talking = communicators(&layout, self.has_experts).len() as u64;
-        let budget = self.budget - communicator_bytes(&self.reserve, talking) as i64;
+        let estimate = self.estimator.under(&layout).ok()?;
+        let budget = self.budget(&layout);
         let (key, recompute) = (&point.key, point.recompute);
-        let run = Run { pricer: self, key, recompute, summing: &summing, layout: &mut layout };
-        let (terms, mut sums) = (run.terms(shape), Vec::new());
+        let run = Run { pricer: self, key, recompute, estimate: &estimate, layout: &mut layout };
+        let (mut terms, mut sums) = (Vec::new(), Vec::new());
+        run.terms(shape, &mut terms);
         run.sum(shape, &terms, self.space.question.offload.share(point.offload), &mut sums).ok()?;
         Some(worst(&sums, budget).0)
     }
 
-    /// Layouts of one recompute policy.
-    fn count(&self, key: &Key, meshes: &[Mesh]) -> u64 {
-        let states = |mesh: &Mesh| self.states(key, mesh.pp).count() as u64 * self.space.offload.len() as u64;
-        meshes.iter().map(|mesh| self.shapes(*mesh).count() as u64 * states(mesh)).sum()
+    /// Bytes a rank of a layout may hold in its allocator.
+    fn budget(&self, layout: &Layout) -> i64 {
+        let talking = communicators(layout, self.has_experts).len() as u64;
+        self.budget - communicator_bytes(&self.reserve, talking) as i64
     }
 
-    pub(crate) fn states(&self, key: &Key, pp: u64) -> impl Iterator<Item = ZeroStage> + '_ {
-        let ep = key.ep;
-        self.space.zero.iter().copied().filter(move |zero| self.mode.rules.state(pp, ep, *zero) == 0)
+    /// Layouts of one recompute policy.
+    fn count(&self, meshes: &[Mesh]) -> u64 {
+        let of = |mesh: &Mesh| mesh.shapes.len() * mesh.states.len() * self.space.offload.len();
+        meshes.iter().map(|mesh| of(mesh) as u64).sum()
     }
 }
 
@@ -283,7 +273,7 @@ struct Run<'r, 'a> {
     pricer: &'r Pricer<'a>,
     key: &'r Key,
     recompute: usize,
-    summing: &'r Summing<'r>,
+    estimate: &'r Estimate<'r>,
     layout: &'r mut Layout,
 }
 
@@ -299,14 +289,14 @@ impl Run<'_, '_> {
     ) {
         let pricer = self.pricer;
         let mut next = 0;
-        let mut sums: Vec<Sum> = Vec::new();
-        for &mesh in meshes {
+        let (mut terms, mut sums): (Vec<StageTerms>, Vec<Sum>) = (Vec::new(), Vec::new());
+        for mesh in meshes {
+            pricer.set_mesh(self.layout, self.key, mesh);
+            let budget = pricer.budget(self.layout);
             for (index, shape) in pricer.shapes(mesh) {
-                pricer.space.set_pipeline(self.layout, self.key, mesh.pp, shape.order);
-                let talking = communicators(self.layout, pricer.has_experts).len() as u64;
-                let budget = pricer.budget - communicator_bytes(&pricer.reserve, talking) as i64;
-                let terms = self.terms(shape);
-                for zero in pricer.states(self.key, mesh.pp) {
+                degrees(self.layout, mesh.pp, shape.order);
+                self.terms(shape, &mut terms);
+                for &zero in &mesh.states {
                     self.layout.zero = zero;
                     for &offload in &pricer.space.offload {
                         let point = Point {
@@ -336,33 +326,17 @@ impl Run<'_, '_> {
         }
     }
 
-    /// What distinct stages hold whatever ZeRO does, where that is known apart.
-    fn terms(&self, shape: &Shape) -> Vec<StageTerms> {
-        match self.summing {
-            Summing::Probed(quick) => shape.stages.iter().map(|stage| quick.terms(&stage.shape)).collect(),
-            Summing::Extrapolated(_) => Vec::new(),
-        }
+    /// What distinct stages hold whatever ZeRO does.
+    fn terms(&self, shape: &Shape, terms: &mut Vec<StageTerms>) {
+        terms.clear();
+        terms.extend(shape.stages.iter().map(|stage| self.estimate.terms(&stage.shape)));
     }
 
     /// What distinct stages hold under the layout, with a share of optimizer state on the host.
     fn sum(&self, shape: &Shape, terms: &[StageTerms], share: f64, sums: &mut Vec<Sum>) -> Result<(), Unmodelled> {
         sums.clear();
-        let layout = &*self.layout;
-        match self.summing {
-            Summing::Probed(quick) => {
-                let shards = Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]);
-                let (degrees, count) = ([layout.pp.get(), layout.vpp.get()], layout.microbatches);
-                sums.extend(shape.stages.iter().zip(terms).map(|(stage, terms)| {
-                    let in_flight = in_flight_under(layout.schedule, degrees, count, stage.index);
-                    let flow = Flow { in_flight, microbatches: count, chunks: degrees[1] };
-                    quick.sum(terms, layout.zero, &shards, &flow).less_host(share)
-                }));
-            }
-            Summing::Extrapolated(extrapolated) => {
-                for stage in &shape.stages {
-                    sums.push(extrapolated.stage(layout, &stage.shape, stage.index, share)?);
-                }
-            }
+        for (stage, terms) in shape.stages.iter().zip(terms) {
+            sums.push(self.estimate.sum(self.layout, stage.index, &stage.shape, terms, share)?);
         }
         Ok(())
     }

@@ -4,10 +4,11 @@
 //! `layout::check` says is a property test.
 
 use crate::point::{Key, Order};
+use case::LayerKinds;
 use diag::RuleId;
 use layout::legality::{Case, Reads, Rule, rules};
 use layout::{LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
-use recipe::{Layer, Recipe};
+use recipe::Recipe;
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -154,9 +155,9 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Asks every rule for every value. `recipe` is as its mode runs it.
-    pub fn new(recipe: &Recipe, fixed: &Fixed, values: &Values) -> Rules {
-        let asker = Asker::new(recipe, fixed, values);
+    /// Asks every rule for every value. `recipe` is as its mode runs it, `kinds` are its layers'.
+    pub fn new(recipe: &Recipe, kinds: &LayerKinds, fixed: &Fixed, values: &Values) -> Rules {
+        let asker = Asker::new(recipe, kinds, fixed, values);
         Rules {
             world: fixed.world,
             inside: asker.inside(),
@@ -249,15 +250,9 @@ struct Asker<'a> {
 }
 
 impl<'a> Asker<'a> {
-    fn new(recipe: &'a Recipe, fixed: &'a Fixed, values: &'a Values) -> Asker<'a> {
+    fn new(recipe: &'a Recipe, kinds: &LayerKinds, fixed: &'a Fixed, values: &'a Values) -> Asker<'a> {
         let mut short = recipe.clone();
-        let mut kinds: Vec<Layer> = Vec::new();
-        for layer in &recipe.layers {
-            if !kinds.contains(layer) {
-                kinds.push(layer.clone());
-            }
-        }
-        short.layers = kinds;
+        short.layers = kinds.one_of_each(recipe);
         debug_assert!(fixed.base.world.is_none());
         let table = |rule: &Rule| Varied::of(rule).expect("every rule fits a table: tested");
         let rules = rules(fixed.base.engine).map(|rule| (rule, table(rule))).collect();

@@ -3,17 +3,17 @@
 //! answer does not depend on how many threads there are.
 
 use crate::best::{Best, Simulated};
-use crate::clock::tight;
+use crate::clock::simulated;
 use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Offload, Order, Point};
 use crate::price::{Candidate, Interest, Pricer, Tally};
 use crate::question::Question;
 use crate::space::{ModeSpace, Space};
-use cost::{Step, Unpriced};
+use case::PerKind;
 use diag::{Blame, Finding};
-use layout::{Layout, Recompute, Schedule, StagePlan, ZeroStage};
-use memory::quick::Shards;
+use layout::{Layout, Recompute, Schedule, ZeroStage};
+use memory::estimate::Shards;
 use rayon::prelude::*;
 use replay::Unmodelled;
 
@@ -111,7 +111,7 @@ fn unpriced(question: &Question, reason: &Unmodelled) -> Finding {
 
 /// Which policies save something that no policy of fewer modules saves.
 fn useful(pricer: &Pricer, mode: &ModeSpace, mut layout: Layout, shards: &Shards) -> Vec<bool> {
-    let mut saved: Vec<Option<Vec<u64>>> = Vec::new();
+    let mut saved: Vec<Option<PerKind<u64>>> = Vec::new();
     for policy in &mode.recompute {
         layout.recompute = policy.clone();
         saved.push(pricer.weights(&layout, shards).ok().map(|weights| weights.saved));
@@ -124,7 +124,7 @@ fn useful(pricer: &Pricer, mode: &ModeSpace, mut layout: Layout, shards: &Shards
         _ => false,
     };
     let saves_no_more = |i: usize, j: usize| match (&saved[i], &saved[j]) {
-        (Some(one), Some(other)) => one.iter().zip(other).all(|(a, b)| a <= b),
+        (Some(one), Some(other)) => one.iter().zip(other.iter()).all(|(a, b)| a <= b),
         _ => false,
     };
     let count = mode.recompute.len();
@@ -202,14 +202,13 @@ fn simulate(space: &Space, pricers: &[Pricer], mut candidates: Vec<Candidate>, e
                 let layout = space.layout(&point);
                 let prices = pricers[point.mode].prices(&layout, point.offload).ok()?;
                 let sequences = layout.global_batch as f64;
-                let bound = tight(&prices, &layout, space.shape(&point)).ok()? / sequences;
-                if !is_wanted(&Candidate { bound: bound.max(candidate.bound), ..**candidate }) {
-                    return None;
-                }
-                let plan = StagePlan::new(&space.modes[point.mode].recipe, &layout, None).ok()?;
+                let wants = |seconds: f64| {
+                    let bound = (seconds / sequences).max(candidate.bound);
+                    is_wanted(&Candidate { bound, ..**candidate })
+                };
                 Some(Simulated {
                     point,
-                    per_sequence: prices.step(&layout, &plan).ok()?.seconds / sequences,
+                    per_sequence: simulated(&prices, &layout, space.shape(&point), wants).ok()?? / sequences,
                     headroom: candidate.headroom,
                     complexity: candidate.complexity,
                 })
@@ -220,9 +219,8 @@ fn simulate(space: &Space, pricers: &[Pricer], mut candidates: Vec<Candidate>, e
     }
 }
 
-/// The simulated step of a point.
-pub fn step_of(space: &Space, pricer: &Pricer, point: &Point, layout: &Layout) -> Result<Step, Unpriced> {
-    let recipe = &space.modes[point.mode].recipe;
-    let plan = StagePlan::new(recipe, layout, None)?;
-    pricer.prices(layout, point.offload)?.step(layout, &plan)
+/// Seconds of a point's step, simulated.
+pub(crate) fn seconds_of(space: &Space, pricer: &Pricer, point: &Point, layout: &Layout) -> Option<f64> {
+    let prices = pricer.prices(layout, point.offload).ok()?;
+    simulated(&prices, layout, space.shape(point), |_| true).ok()?
 }

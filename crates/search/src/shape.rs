@@ -3,11 +3,11 @@
 
 use crate::cuts::Cut;
 use crate::point::Order;
+use case::{LayerKinds, PerKind};
 use cost::Counts;
 use layout::Layout;
 use layout::stages::deal;
-use memory::quick::StageShape;
-use recipe::{Layer, Recipe};
+use memory::estimate::StageShape;
 
 /// One stage, standing for every later one that consists of the same.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl Stage {
 /// One chunk of depth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    layers: Vec<u64>,
+    layers: PerKind<u64>,
     is_first: bool,
     is_last: bool,
 }
@@ -57,29 +57,27 @@ pub struct Shape {
     pub chunks: Vec<Chunk>,
     /// Which of them each chunk along the depth is.
     pub chunk_of: Vec<usize>,
+    /// Which of the distinct stages each stage is.
+    pub stage_of: Vec<usize>,
 }
 
 impl Shape {
-    /// The shape of a cut. `kinds` are those of the layers and how many there are.
-    pub fn new(layout: &Layout, kinds: &(Vec<usize>, usize), order: Order, cut: Cut) -> Shape {
-        let (kind_of_layer, num_kinds) = kinds;
-        let depth = kind_of_layer.len();
+    /// The shape of a cut of layers of these kinds.
+    pub fn new(layout: &Layout, kinds: &LayerKinds, order: Order, cut: Cut) -> Shape {
         let last = cut.starts.len() - 1;
-        let range = |chunk: usize| cut.starts[chunk]..cut.starts.get(chunk + 1).copied().unwrap_or(depth);
+        let range = |chunk: usize| cut.starts[chunk]..cut.starts.get(chunk + 1).copied().unwrap_or(kinds.depth());
         let (mut chunks, mut chunk_of): (Vec<Chunk>, Vec<usize>) = (Vec::new(), Vec::new());
         for index in 0..=last {
-            let mut layers = vec![0; *num_kinds];
-            range(index).for_each(|layer| layers[kind_of_layer[layer]] += 1);
-            let chunk = Chunk { layers, is_first: index == 0, is_last: index == last };
+            let chunk = Chunk { layers: kinds.count(range(index)), is_first: index == 0, is_last: index == last };
             chunk_of.push(chunks.iter().position(|c| *c == chunk).unwrap_or_else(|| {
                 chunks.push(chunk);
                 chunks.len() - 1
             }));
         }
-        let (mut stages, mut passed): (Vec<Stage>, Vec<u64>) = (Vec::new(), Vec::new());
+        let (mut stages, mut passed, mut stage_of): (Vec<Stage>, Vec<u64>, Vec<usize>) = Default::default();
         for (index, held) in deal(layout).iter().enumerate() {
-            let layers = held.iter().flat_map(|chunk| range(*chunk)).map(|layer| kind_of_layer[layer]);
-            let shape = StageShape::new(*num_kinds, layers, held.contains(&0), held.contains(&last));
+            let layers = held.iter().flat_map(|chunk| range(*chunk));
+            let shape = StageShape::new(kinds, layers, held.contains(&0), held.contains(&last));
             let kind = stages.iter().position(|stage| stage.shape == shape).unwrap_or_else(|| {
                 let first = held.iter().copied().min().unwrap_or(0);
                 let mut chunks_before = vec![0; chunks.len()];
@@ -89,20 +87,8 @@ impl Shape {
                 stages.len() - 1
             });
             passed[kind] += 1;
+            stage_of.push(kind);
         }
-        Shape { order, cut, stages, chunks, chunk_of }
+        Shape { order, cut, stages, chunks, chunk_of, stage_of }
     }
-}
-
-/// The kind of every layer, in the order kinds first stand, and how many kinds there are.
-pub fn kinds_of_layers(recipe: &Recipe) -> (Vec<usize>, usize) {
-    let mut kinds: Vec<&Layer> = Vec::new();
-    let mut of_layer = Vec::new();
-    for layer in &recipe.layers {
-        of_layer.push(kinds.iter().position(|kind| *kind == layer).unwrap_or_else(|| {
-            kinds.push(layer);
-            kinds.len() - 1
-        }));
-    }
-    (of_layer, kinds.len())
 }

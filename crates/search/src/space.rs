@@ -15,8 +15,8 @@ use crate::cuts::{Cut, Evenness, Weights, cuts};
 use crate::point::{Key, Offload, Order, Point};
 use crate::question::{OffloadChoice, Question, Reach, usual_batch};
 use crate::rules::{Fixed, Rules, Values};
-use crate::shape::{Shape, kinds_of_layers};
-use case::{Case, Options, Terms, modes_of};
+use crate::shape::Shape;
+use case::{Case, LayerKinds, Options, Terms, modes_of};
 use diag::{Blame, Finding};
 use hardware::Way;
 use layout::request::RecomputeModule;
@@ -49,6 +49,8 @@ pub struct ModeSpace {
     pub mode: Option<Mode>,
     /// The model as the mode runs it.
     pub recipe: Recipe,
+    /// Kinds of its layers.
+    pub kinds: LayerKinds,
     /// Where that differs from the model as typed.
     pub seams: Vec<Seam>,
     /// What prices memory, with what the engine is told.
@@ -198,8 +200,10 @@ impl<'a> Space<'a> {
             },
             microbatches: question.pinned.microbatches,
         };
-        let rules = Rules::new(&recipe, &fixed, &values);
-        Ok(ModeSpace { mode, recipe, seams, ledger, keys, recompute, rules, template, shapes: BTreeMap::new(), orders })
+        let kinds = LayerKinds::of(&recipe);
+        let rules = Rules::new(&recipe, &kinds, &fixed, &values);
+        let shapes = BTreeMap::new();
+        Ok(ModeSpace { mode, recipe, kinds, seams, ledger, keys, recompute, rules, template, shapes, orders })
     }
 
     /// Degrees inside a layer, with the microbatch.
@@ -321,7 +325,6 @@ impl<'a> Space<'a> {
         let typed = self.question.pinned.boundaries.clone();
         let balance = self.question.pinned.balance;
         let own = &mut self.modes[mode];
-        let kinds = kinds_of_layers(&own.recipe);
         for (&pp, orders) in &own.orders {
             let mut shapes = Vec::new();
             for &order in orders {
@@ -339,7 +342,7 @@ impl<'a> Space<'a> {
                 let whole = list.into_iter().filter(|cut| cut.starts.len() as u64 == pp * order.vpp);
                 let mut layout = own.template.clone();
                 degrees(&mut layout, pp, order);
-                shapes.extend(whole.map(|cut| Shape::new(&layout, &kinds, order, cut)));
+                shapes.extend(whole.map(|cut| Shape::new(&layout, &own.kinds, order, cut)));
             }
             own.shapes.insert(pp, shapes);
         }
@@ -412,7 +415,8 @@ fn refuse(what: &str, why: &str) -> Finding {
     finding.hint("--engine megatron, fsdp2, torchtitan, deepspeed or nanotron; any drops engine rules")
 }
 
-fn degrees(layout: &mut Layout, pp: u64, order: Order) {
+/// Stages and the order of their passes.
+pub(crate) fn degrees(layout: &mut Layout, pp: u64, order: Order) {
     layout.pp = degree(pp);
     layout.vpp = degree(order.vpp);
     layout.schedule = order.schedule;

@@ -75,6 +75,7 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
     // Unfused backward is four products; a flash kernel runs the scores again.
     let again = if scores > 0.0 { 2.0 } else { BACKWARD };
     ops.push(Op {
+        block: None,
         part: Part::Attention,
         modules: &[RecomputeModule::CoreAttn],
         forward: vec![work(flops, io + 4.0 * scores, Direction::Forward)],
@@ -176,6 +177,7 @@ fn indexer(shape: Shape, share: f64, ops: &mut Vec<Op>) {
         pass,
     };
     ops.push(Op {
+        block: None,
         part: Part::Attention,
         modules: &[RecomputeModule::CoreAttn],
         forward: vec![work(flops, Direction::Forward)],

@@ -42,7 +42,14 @@ pub(super) fn routing(shape: Shape, ops: &mut Vec<Op>) {
     };
     ops.push(Op::bytes(modules, (6.0 * scores, kernels), (4.0 * scores, kernels / 2.0)));
     if shape.options.kernels.launch() != Launch::Graphs {
-        let wait = Op { part: Part::Launch, modules, forward: vec![Work::Sync], input: Vec::new(), weight: Vec::new() };
+        let wait = Op {
+            block: None,
+            part: Part::Launch,
+            modules,
+            forward: vec![Work::Sync],
+            input: Vec::new(),
+            weight: Vec::new(),
+        };
         ops.push(wait);
     }
     let hidden = rows * shape.options.overload * moe.ffn as f64 / shape.layout.etp.get() as f64;

@@ -44,6 +44,7 @@ impl Product {
         let mut weight = vec![Work::Gemm { format, m: n, n: k, k: m, groups, out_bytes: gradient_bytes(shape) }];
         weight.extend(accumulate(shape, groups * n * k));
         Op {
+            block: None,
             part,
             modules,
             forward: vec![Work::Gemm { format, m, n, k, groups, out_bytes: WRITTEN }],

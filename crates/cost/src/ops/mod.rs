@@ -97,6 +97,8 @@ pub struct Op {
     pub part: Part,
     /// Modules whose recompute runs it again.
     pub modules: &'static [RecomputeModule],
+    /// The module that names the whole block it stands in, where there is one.
+    pub block: Option<RecomputeModule>,
     /// In forward.
     pub forward: Vec<Work>,
     /// In backward, towards the input.
@@ -109,7 +111,14 @@ impl Op {
     /// An operation that only reads and writes.
     pub(crate) fn bytes(modules: &'static [RecomputeModule], forward: (f64, f64), backward: (f64, f64)) -> Op {
         let work = |(bytes, kernels)| vec![Work::Bytes { bytes, kernels }];
-        Op { part: Part::Bandwidth, modules, forward: work(forward), input: work(backward), weight: Vec::new() }
+        Op {
+            part: Part::Bandwidth,
+            modules,
+            block: None,
+            forward: work(forward),
+            input: work(backward),
+            weight: Vec::new(),
+        }
     }
 }
 
@@ -158,7 +167,7 @@ pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<O
         let first = ops.len();
         linear::products(shape, &[row], &mut ops);
         let is_its = |m: &Mixer| row.tensor.path.split('.').nth(2).is_some_and(|at| at.starts_with(m.table()));
-        layer.mixers().find(is_its).into_iter().for_each(|mixer| whole_block(shape, mixer, &mut ops[first..]));
+        layer.mixers().find(is_its).into_iter().for_each(|mixer| whole_block(mixer, &mut ops[first..]));
     }
     for block in &layer.blocks {
         elementwise::around_block(shape, &mut ops);
@@ -172,24 +181,22 @@ pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<O
                 Mixer::GatedDelta => scan::gated_delta(shape, &mut ops),
                 Mixer::Mlp => elementwise::mlp(shape, &mut ops),
             }
-            whole_block(shape, *mixer, &mut ops[first..]);
+            whole_block(*mixer, &mut ops[first..]);
         }
     }
     ops
 }
 
-/// Where a policy names a whole kind of block, every operation of it runs again.
-fn whole_block(shape: Shape, mixer: Mixer, ops: &mut [Op]) {
-    let module: &'static [RecomputeModule] = match mixer {
-        Mixer::Attention => &[RecomputeModule::Attention],
-        Mixer::Mamba => &[RecomputeModule::Mamba],
-        Mixer::Recurrent => &[RecomputeModule::Recurrent],
-        Mixer::GatedDelta => &[RecomputeModule::GatedDelta],
+/// A policy that names a whole kind of block runs every operation of it again.
+fn whole_block(mixer: Mixer, ops: &mut [Op]) {
+    let block = match mixer {
+        Mixer::Attention => RecomputeModule::Attention,
+        Mixer::Mamba => RecomputeModule::Mamba,
+        Mixer::Recurrent => RecomputeModule::Recurrent,
+        Mixer::GatedDelta => RecomputeModule::GatedDelta,
         Mixer::Moe | Mixer::Mlp => return,
     };
-    if shape.layout.recompute.names(module[0]) {
-        ops.iter_mut().for_each(|op| op.modules = module);
-    }
+    ops.iter_mut().for_each(|op| op.block = Some(block));
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub(super) fn m2rnn(shape: Shape, ops: &mut Vec<Op>) {
     let steps = shape.layout.sequence as f64;
     let work = |pass| vec![Work::Serial { steps, heads, pass }];
     ops.push(Op {
+        block: None,
         part: Part::Recurrence,
         modules: &[],
         forward: work(Direction::Forward),

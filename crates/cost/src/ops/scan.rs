@@ -122,6 +122,7 @@ fn scan(shape: Shape, chunked: &Chunked, ops: &mut Vec<Op>) {
         pass,
     };
     ops.push(Op {
+        block: None,
         part: Part::Scan,
         modules: &[],
         forward: vec![work(1.0, Direction::Forward)],
@@ -141,6 +142,7 @@ fn selective(shape: Shape, inner: f64, state: f64, ops: &mut Vec<Op>) {
         pass,
     };
     ops.push(Op {
+        block: None,
         part: Part::Scan,
         modules: &[],
         forward: vec![work(1.0, Direction::Forward)],

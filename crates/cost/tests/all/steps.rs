@@ -1,6 +1,6 @@
 //! Steps of built-in recipes: believable, and moving the right way.
 
-use ::case::Options;
+use ::case::{Options, PerKind};
 use cost::{ChunkTimes, Counts, Part, Prices, Scratch, Step};
 use hardware::Cluster;
 use layout::activations::{Collective, Over, of_edges, of_mixer};
@@ -41,25 +41,20 @@ impl Case {
     }
 
     /// Layers of each kind on these chunks.
-    fn counts(&self, prices: &Prices, chunks: &[usize]) -> Vec<u64> {
-        let mut counts = vec![0; prices.kinds().len()];
-        for &chunk in chunks {
-            for layer in self.plan().chunks[chunk].layers.clone() {
-                counts[prices.kinds().iter().position(|kind| *kind == self.recipe.layers[layer]).unwrap()] += 1;
-            }
-        }
-        counts
+    fn counts(&self, prices: &Prices, chunks: &[usize]) -> PerKind<u64> {
+        let plan = self.plan();
+        prices.kinds().count(chunks.iter().flat_map(|chunk| plan.chunks[*chunk].layers.clone()))
     }
 
     fn estimate(&self, prices: &Prices) -> f64 {
-        let plan = self.plan();
+        let (plan, placed) = (self.plan(), prices.placed(&self.layout));
         let last = plan.chunks.len() - 1;
-        let chunks: Vec<Vec<u64>> = (0..=last).map(|chunk| self.counts(prices, &[chunk])).collect();
-        let stages: Vec<Vec<u64>> = plan.by_stage.iter().map(|held| self.counts(prices, held)).collect();
+        let chunks: Vec<PerKind<u64>> = (0..=last).map(|chunk| self.counts(prices, &[chunk])).collect();
+        let stages: Vec<PerKind<u64>> = plan.by_stage.iter().map(|held| self.counts(prices, held)).collect();
         let of = |layers, held: &[usize]| Counts { layers, is_first: held.contains(&0), is_last: held.contains(&last) };
         let stages: Vec<Counts> = stages.iter().zip(&plan.by_stage).map(|(layers, held)| of(layers, held)).collect();
         let times: Vec<ChunkTimes> =
-            chunks.iter().enumerate().map(|(i, c)| prices.chunk(&self.layout, of(c, &[i]))).collect();
+            chunks.iter().enumerate().map(|(i, c)| prices.chunk(&placed, of(c, &[i]))).collect();
         prices.estimate(&mut Scratch::default(), &self.layout, &times, &stages).unwrap()
     }
 }
@@ -104,15 +99,16 @@ fn formats_a_device_lacks_are_refused() {
 }
 
 #[test]
-fn kinds_are_the_distinct_layers_in_order() {
-    let case = Case::new("nam56r", "8xH200", |_| {}).unwrap();
-    let mut kinds: Vec<recipe::Layer> = Vec::new();
-    for layer in &case.recipe.layers {
-        if !kinds.contains(layer) {
-            kinds.push(layer.clone());
-        }
-    }
-    assert_eq!(case.prices().kinds(), kinds);
+fn seconds_are_those_of_the_step() {
+    let case = Case::new("nam56r", "64xH200", |r| (r.pp, r.microbatches) = (Some(4), Some(8))).unwrap();
+    let (prices, plan) = (case.prices(), case.plan());
+    let placed = prices.placed(&case.layout);
+    let layers: Vec<PerKind<u64>> = (0..4).map(|stage| case.counts(&prices, &[stage])).collect();
+    let count = |stage: usize| Counts { layers: &layers[stage], is_first: stage == 0, is_last: stage == 3 };
+    let stages: Vec<Counts> = (0..4).map(count).collect();
+    let chunks: Vec<ChunkTimes> = stages.iter().map(|stage| prices.chunk(&placed, *stage)).collect();
+    let seconds = prices.seconds(&case.layout, &chunks, &stages).unwrap();
+    assert_eq!(seconds, prices.step(&case.layout, &plan).unwrap().seconds);
 }
 
 /// Bytes a rank sends over the tensor axis, from the layout's own list: ring shares of what each
@@ -257,8 +253,8 @@ proptest! {
         };
         let before = case.prices();
         let (narrow, wide) = (before.of_layers(), prices.of_layers());
-        prop_assert_eq!(narrow.len(), wide.len());
-        for (before, after) in narrow.iter().zip(&wide) {
+        prop_assert_eq!(narrow.iter().len(), wide.iter().len());
+        for (before, after) in narrow.iter().zip(wide.iter()) {
             prop_assert!(after.of(Part::Gemm) <= before.of(Part::Gemm) * (1.0 + 1e-9));
             prop_assert!(after.of(Part::Attention) <= before.of(Part::Attention) * (1.0 + 1e-9));
         }

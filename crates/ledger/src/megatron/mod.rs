@@ -76,18 +76,37 @@ pub type Job<'a> = super::Job<'a, MegatronOptions>;
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
     let config = Config::new(job)?;
-    Ok(run(config, job.options.steps, None))
+    Ok(run(config, Until::Step(job.options.steps), None))
+}
+
+/// Replays one rank through the passes of its first step, and not its update.
+pub fn replay_passes(job: &Job) -> Result<Replay, Unmodelled> {
+    Ok(run(Config::new(job)?, Until::FirstPasses, None))
 }
 
 /// Replays, then replays again up to the highest point and says who holds what there.
 pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
     let config = Config::new(job)?;
-    let found = run(config.clone(), job.options.steps, None);
+    let until = Until::Step(job.options.steps);
+    let found = run(config.clone(), until, None);
     let event = found.highest().peak.event;
-    Ok(run(config, job.options.steps, Some(event)))
+    Ok(run(config, until, Some(event)))
 }
 
-fn run(config: Config, steps: u32, wanted: Option<u64>) -> Replay {
+/// How far a replay goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// So many steps.
+    Step(u32),
+    /// To where the first step's optimizer would run.
+    FirstPasses,
+}
+
+fn run(config: Config, until: Until, wanted: Option<u64>) -> Replay {
+    let steps = match until {
+        Until::Step(count) => count,
+        Until::FirstPasses => 1,
+    };
     let segments = config.told.segments;
     let rank = Rank::new(config, Tape::with(wanted, segments));
     let tape = rank.tape.clone();
@@ -106,6 +125,9 @@ fn run(config: Config, steps: u32, wanted: Option<u64>) -> Replay {
         schedule::run_step(&rank, &chunks);
         chunks.iter().for_each(Chunk::finish_step);
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
+        if until == Until::FirstPasses {
+            break;
+        }
         tape.enter(Origin::Optimizer);
         tape.reset_peaks();
         optimizer.step(&rank);
@@ -116,5 +138,6 @@ fn run(config: Config, steps: u32, wanted: Option<u64>) -> Replay {
         replay.holders = tape.wanted_holders();
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
     }
+    tape.close();
     replay
 }

@@ -4,7 +4,7 @@
 //! the link are stated, not hidden; NVMe is not modelled.
 
 use super::Pricing;
-use crate::quick::in_flight;
+use crate::estimate::in_flight;
 use case::Case;
 use ledger::Ledger;
 use recipe::Optimizer;

@@ -1,9 +1,9 @@
 //! What short replays of an engine are extrapolated out to, against the replay of the whole stage.
 
-use case::Options;
+use case::{LayerKinds, Options};
 use layout::{Engine, LayoutRequest, Recompute, StagePlan, check};
 use ledger::{Ledger, RankJob};
-use memory::quick::{Extrapolated, StageShape};
+use memory::estimate::Estimator;
 use recipe::Recipe;
 use recipe::kinds::attention::Attention;
 use recipe::precision::OptimizerPolicy;
@@ -36,21 +36,13 @@ fn worst_error(recipe: &Recipe, request: &LayoutRequest, share: f64) -> f64 {
     let layout = check(recipe, request).layout.unwrap();
     let plan = StagePlan::new(recipe, &layout, None).unwrap();
     let options = Options { offload: share, ..Options::of(layout.engine, recipe) };
-    let extrapolated = Extrapolated::new(recipe, &options);
-    let mut kinds = Vec::new();
-    recipe.layers.iter().for_each(|layer| {
-        if !kinds.contains(&layer) {
-            kinds.push(layer);
-        }
-    });
+    let kinds = LayerKinds::of(recipe);
+    let ledger = Ledger::of(recipe, &layout, &options).unwrap();
+    let estimator = Estimator::new(recipe, &kinds, &ledger, &options);
     let errors = (0..layout.pp.get() as usize).map(|stage| {
         let rank = stage as u64 * (layout.world / layout.pp.get());
-        let ledger = Ledger::of(recipe, &layout, &options).unwrap();
         let replay = ledger.replay(&RankJob { recipe, layout: &layout, stages: &plan, rank }).unwrap();
-        let held = plan.layers_of_stage(stage).map(|l| kinds.iter().position(|k| **k == recipe.layers[l]).unwrap());
-        let last = stage + 1 == layout.pp.get() as usize;
-        let shape = StageShape::new(kinds.len(), held, stage == 0, last);
-        let sum = extrapolated.stage(&layout, &shape, stage as u64, share).unwrap();
+        let sum = estimator.stage(&layout, &plan, stage, share).unwrap();
         let error = sum.allocated() as f64 / replay.allocated_peak() as f64 - 1.0;
         let reserved = sum.reserved() as f64 / replay.reserved_peak() as f64 - 1.0;
         println!("{:18} {} stage {stage}: {error:+.4}, reserved {reserved:+.4}", recipe.name, layout.flags());

@@ -1,6 +1,7 @@
 //! Ledgers against measured ranks, published figures and counts by hand.
 
 mod deepspeed;
+mod estimate;
 mod extrapolated;
 mod fsdp2_builtin;
 mod fsdp2_launch;
@@ -10,4 +11,3 @@ mod megatron_builtin;
 mod megatron_fp8;
 mod megatron_published;
 mod mission;
-mod quick;

@@ -7,10 +7,31 @@ use super::tensor::Tensor;
 use crate::line::Line;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
 /// Identity of a node that is alive.
 type Key = *const Node;
+
+/// Spreads addresses, which are distinct already: a replay looks up every edge of every pass.
+#[derive(Default)]
+struct ByAddress(u64);
+
+impl Hasher for ByAddress {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        self.0 = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+    }
+}
+
+type ByNode<T> = HashMap<Key, T, BuildHasherDefault<ByAddress>>;
 
 /// Runs backward from `root` with its gradient.
 pub fn backward(tape: &Tape, root: &Tensor, grad: Tensor) {
@@ -41,7 +62,7 @@ struct Reached {
 
 struct Run<'a> {
     tape: &'a Tape,
-    reached: HashMap<Key, Reached>,
+    reached: ByNode<Reached>,
     ready: BinaryHeap<Ready>,
     ticket: u64,
 }
@@ -75,7 +96,7 @@ impl Eq for Ready {}
 
 impl<'a> Run<'a> {
     fn new(tape: &'a Tape, root: &Rc<Node>) -> Run<'a> {
-        let mut reached: HashMap<Key, Reached> = HashMap::new();
+        let mut reached: ByNode<Reached> = ByNode::default();
         let mut stack = vec![root.clone()];
         while let Some(node) = stack.pop() {
             for edge in node.edges.iter().flatten() {

@@ -19,6 +19,8 @@ struct State {
     runs_backward: Cell<bool>,
     records: Cell<bool>,
     sequence: Cell<u64>,
+    /// Whether nobody reads the book any more.
+    is_over: Cell<bool>,
     queue: Queue,
 }
 
@@ -110,7 +112,7 @@ impl Storage {
     }
 
     fn give_back(&self) {
-        if let Some(block) = self.block.take() {
+        if let Some(block) = self.block.take().filter(|_| !self.tape.0.is_over.get()) {
             self.tape.0.book.borrow_mut().free(block, self.is_late.get());
         }
     }
@@ -161,8 +163,14 @@ impl Tape {
             runs_backward: Cell::new(false),
             records: Cell::new(true),
             sequence: Cell::new(0),
+            is_over: Cell::new(false),
             queue: Queue::default(),
         }))
+    }
+
+    /// Nothing is read off the tape any more: what is dropped from now on is not booked.
+    pub fn close(&self) {
+        self.0.is_over.set(true);
     }
 
     /// Takes bytes and books them where the tape stands.

@@ -1,7 +1,7 @@
 //! What Megatron-FSDP keeps whole at the highest point, ZeRO 2 and 3: counted as its replay does
 //! (`ledger/megatron/fsdp.rs`), a layer a unit.
 
-use super::{Flow, StageTerms};
+use super::probed::{Flow, Terms};
 use layout::ZeroStage;
 use ledger::megatron::UNITS_AHEAD;
 use replay::tape::BF16;
@@ -20,7 +20,7 @@ pub(super) struct Units {
     pub inside: u64,
 }
 
-impl StageTerms {
+impl Terms {
     /// The highest points of one microbatch, with what is whole beside them.
     pub(super) fn wrapped(&self, zero: ZeroStage, grad_width: u64, flow: &Flow) -> [u64; 3] {
         let units = &self.units;

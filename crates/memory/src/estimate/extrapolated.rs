@@ -8,7 +8,7 @@
 //! counts: the buffers of a neighbour of another kind are taken to be the larger's.
 
 use super::{Highest, KindWeights, StageShape, State, Sum};
-use case::Options;
+use case::{KindId, LayerKinds, Options, PerKind};
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, StagePlan, ZeroStage, settle};
 use ledger::{Ledger, RankJob};
 use recipe::{Layer, Recipe};
@@ -16,7 +16,7 @@ use replay::Unmodelled;
 use replay::line::Line;
 use replay::{PhaseKind, Replay};
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Layers of the shorter probe; the longer one has one more. Of three, the one in the middle has a
 /// neighbour gathered on one side and one reduced on the other.
@@ -38,7 +38,7 @@ enum Role {
 /// What a probe depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Asked {
-    kind: usize,
+    kind: KindId,
     layers: usize,
     role: Role,
     flights: u64,
@@ -124,26 +124,28 @@ impl Figures {
 }
 
 /// Short replays of one recipe, each done once however often it is asked for. Threads may share it.
-pub struct Extrapolated {
+pub(super) struct Extrapolated {
     options: Options,
-    kinds: Vec<Layer>,
+    kinds: LayerKinds,
+    /// One layer of each kind.
+    layers: PerKind<Layer>,
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
-    replayed: Mutex<HashMap<Asked, Result<Figures, Unmodelled>>>,
+    replayed: Mutex<HashMap<Asked, Arc<OnceLock<Result<Figures, Unmodelled>>>>>,
 }
 
 impl Extrapolated {
     /// Nothing replayed yet.
-    pub fn new(recipe: &Recipe, options: &Options) -> Extrapolated {
-        let mut kinds: Vec<Layer> = Vec::new();
-        for layer in &recipe.layers {
-            if !kinds.contains(layer) {
-                kinds.push(layer.clone());
-            }
-        }
+    pub fn new(recipe: &Recipe, kinds: &LayerKinds, options: &Options) -> Extrapolated {
         let mut bare = recipe.clone();
         bare.layers.clear();
-        Extrapolated { options: *options, kinds, bare, replayed: Mutex::default() }
+        Extrapolated {
+            options: *options,
+            kinds: kinds.clone(),
+            layers: PerKind::new(kinds, |layer| recipe.layers[layer].clone()),
+            bare,
+            replayed: Mutex::default(),
+        }
     }
 
     /// What one rank of a stage holds, the `index`th of a legal layout, with a share of optimizer
@@ -162,7 +164,7 @@ impl Extrapolated {
         let stage = AtStage { layout, role, flights: layout.pp.get() - index, share };
         let mut start: Option<Figures> = None;
         let mut layers = Figures::default();
-        for (kind, &count) in shape.layers.iter().enumerate().filter(|(_, count)| **count > 0) {
+        for (kind, &count) in shape.layers.entries().filter(|(_, count)| **count > 0) {
             let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + 1)?);
             let base = short.towards(long, -(SHORT as i64), 1);
             start = Some(start.map_or(base, |other| other.each(base, i64::max)));
@@ -177,12 +179,13 @@ impl Extrapolated {
     pub fn weights(&self, layout: &Layout) -> Result<KindWeights, Unmodelled> {
         let stage = AtStage { layout, role: Role::Only, flights: 1, share: 0.0 };
         let state_of = |figures: &Figures| figures.grows[LINES..LINES + 3].iter().sum::<i64>().max(0) as u64;
-        let (mut state, mut saved, mut ends) = (Vec::new(), Vec::new(), 0);
-        for kind in 0..self.kinds.len() {
+        let none = PerKind::new(&self.kinds, |_| 0);
+        let (mut state, mut saved, mut ends) = (none.clone(), none, 0);
+        for (kind, _) in self.kinds.all() {
             let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + 1)?);
             let each = long.each(short, |a, b| a - b);
-            state.push(state_of(&each));
-            saved.push(each.grows[LINES + 3].max(0) as u64);
+            state[kind] = state_of(&each);
+            saved[kind] = each.grows[LINES + 3].max(0) as u64;
             ends = state_of(&short.towards(long, -(SHORT as i64), 1)).max(ends);
         }
         // Table and head are the same size; a tied one stands at both ends.
@@ -191,7 +194,7 @@ impl Extrapolated {
     }
 
     /// Layers of one kind with as many microbatches in flight as the stage has.
-    fn flying(&self, stage: &AtStage, kind: usize, layers: usize) -> Result<Figures, Unmodelled> {
+    fn flying(&self, stage: &AtStage, kind: KindId, layers: usize) -> Result<Figures, Unmodelled> {
         let at = |flights: u64| {
             // One more than fly shows what a pass leaves for the next.
             let more = u64::from(stage.layout.microbatches > flights);
@@ -209,7 +212,8 @@ impl Extrapolated {
     fn more_microbatches(&self, stage: &AtStage, shape: &StageShape) -> Result<Figures, Unmodelled> {
         let flights = stage.flights.min(FLIGHTS[1]);
         let beyond = stage.layout.microbatches.saturating_sub(stage.flights + 1);
-        let Some(kind) = shape.layers.iter().position(|count| *count > 0) else { return Ok(Figures::default()) };
+        let mut present = shape.layers.entries().filter(|(_, count)| **count > 0);
+        let Some((kind, _)) = present.next() else { return Ok(Figures::default()) };
         if beyond == 0 || stage.role == Role::Only {
             return Ok(Figures::default());
         }
@@ -222,7 +226,7 @@ impl Extrapolated {
     fn batched(
         &self,
         stage: &AtStage,
-        kind: usize,
+        kind: KindId,
         layers: usize,
         [flights, microbatches]: [u64; 2],
     ) -> Result<Figures, Unmodelled> {
@@ -252,14 +256,10 @@ impl Extrapolated {
         }
     }
 
-    /// A probe, replayed once.
+    /// A probe, replayed once: whoever asks meanwhile waits.
     fn known(&self, asked: Asked) -> Result<Figures, Unmodelled> {
-        if let Some(known) = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).get(&asked) {
-            return known.clone();
-        }
-        let found = self.replay(&asked);
-        self.replayed.lock().unwrap_or_else(|e| e.into_inner()).insert(asked, found.clone());
-        found
+        let known = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).entry(asked.clone()).or_default().clone();
+        known.get_or_init(|| self.replay(&asked)).clone()
     }
 
     fn replay(&self, asked: &Asked) -> Result<Figures, Unmodelled> {
@@ -273,7 +273,7 @@ impl Extrapolated {
         let stages = before + 1 + after;
         let [tp, cp, dp, ep, etp] = asked.degrees;
         let mut recipe = self.bare.clone();
-        recipe.layers = vec![self.kinds[asked.kind].clone(); asked.layers + (stages - 1) as usize];
+        recipe.layers = vec![self.layers[asked.kind].clone(); asked.layers + (stages - 1) as usize];
         let cuts = (1..stages).map(|cut| if cut <= before { cut } else { cut + asked.layers as u64 - 1 });
         let request = LayoutRequest {
             world: Some(tp * cp * dp * stages),

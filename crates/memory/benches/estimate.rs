@@ -1,9 +1,10 @@
-//! How long one evaluation of the quick sum takes, and one replay of the same stage, in one run.
+//! How long one evaluation of a sum takes, and one replay of the same stage, in one run.
 //! `cargo bench -p shardwright-memory`
 
+use case::{LayerKinds, Options};
 use layout::{LayoutRequest, StagePlan, check};
-use ledger::megatron::{Job, MegatronOptions, replay};
-use memory::quick::{Quick, QuickStage};
+use ledger::{Ledger, RankJob};
+use memory::estimate::{Estimator, StageShape};
 use recipe::precision::OptimizerPolicy;
 use std::hint::black_box;
 use std::time::Instant;
@@ -24,23 +25,28 @@ fn main() {
         };
         let layout = check(&recipe, &request).layout.expect("legal");
         let plan = StagePlan::new(&recipe, &layout, None).expect("legal");
-        let options = MegatronOptions::of(&recipe);
+        let options = Options::of(None, &recipe);
+        let ledger = Ledger::of(&recipe, &layout, &options).expect("modelled");
+        let kinds = LayerKinds::of(&recipe);
         let start = Instant::now();
-        let quick = Quick::new(&recipe, &layout, &options).expect("modelled");
+        let estimator = Estimator::new(&recipe, &kinds, &ledger, &options);
+        let estimate = estimator.under(&layout).expect("modelled");
         let probed = start.elapsed();
-        let stages: Vec<QuickStage> =
-            (0..pp as usize).map(|stage| QuickStage::of(&quick, &recipe, &layout, &plan, stage)).collect();
+        let shape =
+            |stage: usize| StageShape::new(&kinds, plan.layers_of_stage(stage), stage == 0, stage + 1 == pp as usize);
+        let shapes: Vec<StageShape> = (0..pp as usize).map(shape).collect();
         let rounds = 200_000;
         let start = Instant::now();
         for _ in 0..rounds {
-            for stage in &stages {
-                black_box(quick.peak(black_box(stage)));
+            for (index, shape) in (0..).zip(&shapes) {
+                let terms = estimate.terms(black_box(shape));
+                black_box(estimate.sum(&layout, index, shape, &terms, 0.0)).expect("modelled");
             }
         }
         let each = start.elapsed().as_secs_f64() / f64::from(rounds);
-        let job = Job { recipe: &recipe, layout: &layout, stages: &plan, rank: 0, options: &options };
+        let job = RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank: 0 };
         let start = Instant::now();
-        black_box(replay(&job)).expect("modelled");
+        black_box(ledger.replay(&job)).expect("modelled");
         let replayed = start.elapsed();
         println!(
             "{name}: all {pp} stages in {:.0} ns ({:.1} million layouts a second), probes {:.1} ms, one replay {:.1} ms",

@@ -4,16 +4,17 @@
 //! recompute policy only the modules its layers have. A search that walks thousands of degrees
 //! shares most of its probes that way.
 
-use super::{Held, Quick};
+use super::probed::{Held, Probed};
+use case::{KindId, LayerKinds, PerKind};
 use layout::request::RecomputeModule;
 use layout::{Layout, LayoutRequest, Needs, OwnershipTable, Recompute, StagePlan, ZeroStage, settle};
-use ledger::megatron::{Job, MegatronOptions, replay};
+use ledger::megatron::{Job, MegatronOptions, replay, replay_passes};
 use recipe::{Layer, Mixer, Optimizer, Place, Recipe, Surface};
 use replay::Unmodelled;
 use replay::line::Line;
 use replay::{PhaseKind, Replay};
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Where in the pipeline a stage stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +56,7 @@ struct Ends {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Asked {
     /// One kind, once or twice.
-    kind: usize,
+    kind: KindId,
     times: usize,
     role: Role,
     microbatches: u64,
@@ -71,53 +72,57 @@ struct Asked {
     recompute: Option<Vec<RecomputeModule>>,
 }
 
+impl Asked {
+    /// Whether what the allocator keeps besides is of no interest, nor is the update.
+    fn is_passes_only(&self) -> bool {
+        self.role == Role::Middle && self.times == 1
+    }
+}
+
 /// Parameters on one rank: by layer kind, at the front, at the back, of a tied head's copy.
-type HeldBy = (Vec<Held>, Held, Held, Held);
+type HeldBy = (PerKind<Held>, Held, Held, Held);
 
 /// Probes of one recipe, each replayed once however often it is asked for. Threads may share it.
-pub struct Probes<'a> {
-    recipe: &'a Recipe,
-    options: &'a MegatronOptions,
-    kinds: Vec<Layer>,
+pub(super) struct Probes {
+    options: MegatronOptions,
+    kinds: LayerKinds,
+    /// One layer of each kind.
+    layers: PerKind<Layer>,
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
-    replayed: Mutex<HashMap<Asked, Result<Probe, Unmodelled>>>,
+    replayed: Mutex<HashMap<Asked, Arc<OnceLock<Result<Probe, Unmodelled>>>>>,
     counted: Mutex<HashMap<[u64; 4], HeldBy>>,
 }
 
-impl<'a> Probes<'a> {
+impl Probes {
     /// No probe replayed yet.
-    pub fn new(recipe: &'a Recipe, options: &'a MegatronOptions) -> Probes<'a> {
-        let mut kinds: Vec<Layer> = Vec::new();
-        for layer in &recipe.layers {
-            if !kinds.contains(layer) {
-                kinds.push(layer.clone());
-            }
-        }
+    pub fn new(recipe: &Recipe, kinds: &LayerKinds, options: &MegatronOptions) -> Probes {
         let mut bare = recipe.clone();
         bare.layers.clear();
-        let (replayed, counted) = (Mutex::new(HashMap::new()), Mutex::new(HashMap::new()));
-        Probes { recipe, options, kinds, bare, replayed, counted }
-    }
-
-    /// Kinds of layers, in the order of depth.
-    pub fn kinds(&self) -> &[Layer] {
-        &self.kinds
+        Probes {
+            options: options.clone(),
+            kinds: kinds.clone(),
+            layers: PerKind::new(kinds, |layer| recipe.layers[layer].clone()),
+            bare,
+            replayed: Mutex::default(),
+            counted: Mutex::default(),
+        }
     }
 
     /// The sum for the degrees, batch, sequence and recompute of a layout, which must be legal.
-    pub fn quick(&self, layout: &Layout) -> Result<Quick, Unmodelled> {
-        let (mut saved, mut inside, mut left) = (Vec::new(), Vec::new(), 0);
-        for kind in 0..self.kinds.len() {
+    pub fn probed(&self, layout: &Layout) -> Result<Probed, Unmodelled> {
+        let none = PerKind::new(&self.kinds, |_| 0);
+        let (mut saved, mut inside, mut left) = (none.clone(), none, 0);
+        for (kind, _) in self.kinds.all() {
             let one = self.probe(layout, kind, 1, Role::Middle, 1)?;
             let two = self.probe(layout, kind, 2, Role::Middle, 1)?;
-            saved.push(two.bytes.saturating_sub(one.bytes));
-            inside.push(one.bytes);
+            saved[kind] = two.bytes.saturating_sub(one.bytes);
+            inside[kind] = one.bytes;
             left = left.max(two.left);
         }
         let ends = self.ends(layout)?;
         let (held, front, back, tied) = self.held(layout)?;
-        Ok(Quick {
+        Ok(Probed {
             boundary: ends.boundary,
             loss: ends.loss,
             embedding: ends.embedding,
@@ -127,7 +132,6 @@ impl<'a> Probes<'a> {
             tied,
             grad_width: self.options.gradients.bits() / 8,
             left: left + ends.left,
-            kinds: self.kinds.clone(),
             saved,
             inside,
         })
@@ -137,7 +141,9 @@ impl<'a> Probes<'a> {
     /// does not depend on what layers compute again, so every policy shares them.
     fn ends(&self, layout: &Layout) -> Result<Ends, Unmodelled> {
         let plain = Layout { recompute: Recompute::None, ..layout.clone() };
-        let light = self.kinds.iter().position(|kind| !kind.has(Mixer::Moe)).unwrap_or(0);
+        let mut kinds = self.layers.entries();
+        let light = kinds.find(|(_, layer)| !layer.has(Mixer::Moe)).or_else(|| self.layers.entries().next());
+        let Some((light, _)) = light else { return Err(Unmodelled::new("this recipe", "it has no layers")) };
         let one = self.probe(&plain, light, 1, Role::Middle, 1)?.bytes;
         let saved = self.probe(&plain, light, 2, Role::Middle, 1)?.bytes.saturating_sub(one);
         let two = self.probe(&plain, light, 1, Role::Middle, 2)?.bytes;
@@ -154,7 +160,7 @@ impl<'a> Probes<'a> {
     fn probe(
         &self,
         layout: &Layout,
-        kind: usize,
+        kind: KindId,
         times: usize,
         role: Role,
         microbatches: u64,
@@ -170,20 +176,16 @@ impl<'a> Probes<'a> {
         Ok(few_bytes.along(more_bytes, times - few, more - few))
     }
 
-    /// A probe, replayed once.
+    /// A probe, replayed once: whoever asks meanwhile waits.
     fn known(&self, asked: Asked) -> Result<Probe, Unmodelled> {
-        if let Some(known) = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).get(&asked) {
-            return known.clone();
-        }
-        let found = self.replay(&asked);
-        self.replayed.lock().unwrap_or_else(|e| e.into_inner()).insert(asked, found.clone());
-        found
+        let known = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).entry(asked.clone()).or_default().clone();
+        known.get_or_init(|| self.replay(&asked)).clone()
     }
 
     /// What the probe depends on, and nothing else.
-    fn asked(&self, layout: &Layout, kind: usize, times: usize, role: Role, microbatches: u64) -> Asked {
-        let layer = &self.kinds[kind];
-        let suffix = self.recipe.features.mtp().filter(|_| matches!(role, Role::Only | Role::Last));
+    fn asked(&self, layout: &Layout, kind: KindId, times: usize, role: Role, microbatches: u64) -> Asked {
+        let layer = &self.layers[kind];
+        let suffix = self.bare.features.mtp().filter(|_| matches!(role, Role::Only | Role::Last));
         let stands = |mixer| layer.has(mixer) || suffix.is_some_and(|mtp| mtp.layer.has(mixer));
         let recompute = match &layout.recompute {
             Recompute::Full => None,
@@ -219,7 +221,7 @@ impl<'a> Probes<'a> {
             Role::Last => (1, 0),
         };
         let mut recipe = self.bare.clone();
-        recipe.layers = vec![self.kinds[asked.kind].clone(); before + asked.times + after];
+        recipe.layers = vec![self.layers[asked.kind].clone(); before + asked.times + after];
         let mut cuts = Vec::new();
         cuts.extend((before > 0).then_some(before as u64));
         cuts.extend((after > 0).then_some((before + asked.times) as u64));
@@ -258,7 +260,8 @@ impl<'a> Probes<'a> {
         let steps = if asked.role == Role::Middle { 1 } else { 2 };
         let options = MegatronOptions { steps, ..self.options.clone() };
         let job = Job { recipe: &recipe, layout: &layout, stages: &plan, rank, options: &options };
-        let replay = replay(&job)?;
+        // Of one layer in the middle only its passes are asked for.
+        let replay = if asked.is_passes_only() { replay_passes(&job) } else { replay(&job) }?;
         Ok(Probe {
             bytes: running_bytes(&replay, self.options.gradients.bits() / 8),
             left: replay.reserved_peak() - replay.allocated_peak(),
@@ -278,7 +281,7 @@ impl<'a> Probes<'a> {
 
     fn count(&self, layout: &Layout) -> Result<HeldBy, Unmodelled> {
         let mut recipe = self.bare.clone();
-        recipe.layers = self.kinds.clone();
+        recipe.layers = self.layers.iter().cloned().collect();
         let request = LayoutRequest {
             tp: Some(layout.tp.get()),
             ep: Some(layout.ep.get()),
@@ -289,11 +292,11 @@ impl<'a> Probes<'a> {
         let refused = |f: Vec<diag::Finding>| Unmodelled::new("this layout", f[0].message.clone());
         let (layout, _) = settle(&request, Needs::of(&recipe)).map_err(refused)?;
         let table = OwnershipTable::new(&recipe, &layout).map_err(refused)?;
-        let mut held = vec![Held::default(); self.kinds.len()];
+        let mut held = PerKind::new(&self.kinds, |_| Held::default());
         let (mut front, mut back, mut tied) = (Held::default(), Held::default(), Held::default());
         for row in &table.rows {
             let slot = match row.tensor.place {
-                Place::Layer(layer) => &mut held[layer],
+                Place::Layer(layer) => &mut held[self.kinds.nth(layer)],
                 Place::Embedding | Place::Side(_) => &mut front,
                 Place::FinalNorm | Place::Head | Place::Mtp(_) => &mut back,
             };

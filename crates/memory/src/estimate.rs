@@ -1,0 +1,268 @@
+//! The replay's figures as sums, for searches that ask millions of times.
+//!
+//! An [`Estimator`] answers for any engine; how depends on its ledger. Megatron's stages are summed
+//! from probes that all pipelines, replicas and ZeRO stages of the same degrees share (`probed.rs`).
+//! Other engines' are extrapolated from short replays (`extrapolated.rs`): fewer layouts are legal
+//! there, and what a unit's buffers do at the peak is theirs to say.
+//!
+//! Nothing here words a reason: that is the replay's, for the layout a person looks at.
+
+mod extrapolated;
+mod probed;
+mod probes;
+mod wrapped;
+
+use case::{Case, LayerKinds, Options, PerKind};
+use extrapolated::Extrapolated;
+use layout::{Layout, Schedule, StagePlan, ZeroStage};
+use ledger::Ledger;
+use probed::{Probed, Terms};
+use probes::Probes;
+use recipe::Recipe;
+use replay::Unmodelled;
+
+/// What stages of a recipe hold under an engine's ledger. What was replayed for one layout is kept
+/// for the next; threads may share it.
+pub struct Estimator {
+    kinds: LayerKinds,
+    how: How,
+}
+
+enum How {
+    Probed(Box<Probes>),
+    Extrapolated(Box<Extrapolated>),
+}
+
+impl Estimator {
+    /// Nothing replayed yet. `kinds` are those of the recipe's layers, `ledger` what replays it.
+    pub fn new(recipe: &Recipe, kinds: &LayerKinds, ledger: &Ledger, options: &Options) -> Estimator {
+        let how = match ledger {
+            Ledger::Megatron(options) => How::Probed(Box::new(Probes::new(recipe, kinds, options))),
+            _ => How::Extrapolated(Box::new(Extrapolated::new(recipe, kinds, options))),
+        };
+        Estimator { kinds: kinds.clone(), how }
+    }
+
+    /// The estimator of a job.
+    pub fn of_case(case: &Case) -> Result<Estimator, Unmodelled> {
+        Ok(Estimator::new(&case.recipe, &case.kinds, &Ledger::of_case(case)?, &case.options))
+    }
+
+    /// Sums under the degrees inside a layer, batch, sequence and recompute of a legal layout.
+    pub fn under(&self, layout: &Layout) -> Result<Estimate<'_>, Unmodelled> {
+        Ok(Estimate(match &self.how {
+            How::Probed(probes) => By::Probed(Box::new(probes.probed(layout)?)),
+            How::Extrapolated(extrapolated) => By::Extrapolated(extrapolated),
+        }))
+    }
+
+    /// What kinds of layers and the ends weigh under a layout of one stage, where `shards` share out
+    /// their state.
+    pub fn weights(&self, layout: &Layout, shards: &Shards) -> Result<KindWeights, Unmodelled> {
+        match &self.how {
+            How::Probed(probes) => Ok(probes.probed(layout)?.weights(shards)),
+            How::Extrapolated(extrapolated) => extrapolated.weights(layout),
+        }
+    }
+
+    /// One stage of a legal layout, with a share of AdamW's state on the host.
+    pub fn stage(&self, layout: &Layout, plan: &StagePlan, stage: usize, share: f64) -> Result<Sum, Unmodelled> {
+        let (held, last) = (&plan.by_stage[stage], plan.chunks.len() - 1);
+        let layers = plan.layers_of_stage(stage);
+        let shape = StageShape::new(&self.kinds, layers, held.contains(&0), held.contains(&last));
+        let estimate = self.under(layout)?;
+        estimate.sum(layout, stage as u64, &shape, &estimate.terms(&shape), share)
+    }
+}
+
+/// Sums under one set of degrees inside a layer, batch, sequence and recompute.
+pub struct Estimate<'a>(By<'a>);
+
+enum By<'a> {
+    Probed(Box<Probed>),
+    Extrapolated(&'a Extrapolated),
+}
+
+/// What a stage holds whatever its index, ZeRO and microbatches, where that is known apart.
+#[derive(Clone, Copy, Debug)]
+pub struct StageTerms(Option<Terms>);
+
+impl Estimate<'_> {
+    /// What a stage holds before it is said where it stands, who shares its state and what is in
+    /// flight.
+    pub fn terms(&self, shape: &StageShape) -> StageTerms {
+        match &self.0 {
+            By::Probed(probed) => StageTerms(Some(probed.terms(shape))),
+            By::Extrapolated(_) => StageTerms(None),
+        }
+    }
+
+    /// What one rank of the `index`th stage of a layout holds at its highest point, with a share of
+    /// AdamW's state on the host. `terms` are those of `shape`.
+    pub fn sum(
+        &self,
+        layout: &Layout,
+        index: u64,
+        shape: &StageShape,
+        terms: &StageTerms,
+        share: f64,
+    ) -> Result<Sum, Unmodelled> {
+        match (&self.0, &terms.0) {
+            (By::Probed(probed), Some(terms)) => Ok(probed.stage(terms, layout, index).less_host(share)),
+            (By::Probed(probed), None) => Ok(probed.stage(&probed.terms(shape), layout, index).less_host(share)),
+            (By::Extrapolated(extrapolated), _) => extrapolated.stage(layout, shape, index, share),
+        }
+    }
+}
+
+/// What a stage consists of, whatever runs through it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StageShape {
+    /// Layers of each kind.
+    pub layers: PerKind<u64>,
+    /// For each kind, the layers of each kind from its last one on; none when the stage has none.
+    from_last: PerKind<Option<PerKind<u64>>>,
+    /// Whether it owns the embedding.
+    pub is_first: bool,
+    /// Whether it owns the head.
+    pub is_last: bool,
+}
+
+impl StageShape {
+    /// A stage of these layers of the recipe, in their order.
+    pub fn new(
+        kinds: &LayerKinds,
+        layers: impl IntoIterator<Item = usize>,
+        is_first: bool,
+        is_last: bool,
+    ) -> StageShape {
+        let none = PerKind::new(kinds, |_| 0);
+        let mut shape = StageShape { from_last: none.map(|_| None), layers: none.clone(), is_first, is_last };
+        for kind in layers.into_iter().map(|layer| kinds.of_layer(layer)) {
+            shape.layers[kind] += 1;
+            shape.from_last[kind] = Some(none.clone());
+            shape.from_last.iter_mut().flatten().for_each(|behind| behind[kind] += 1);
+        }
+        shape
+    }
+}
+
+/// Ranks that share out state: of dense and of expert tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shards {
+    /// Optimizer state.
+    pub optimizer: [u64; 2],
+    /// Gradients.
+    pub gradients: [u64; 2],
+    /// Weights.
+    pub weights: [u64; 2],
+}
+
+impl Shards {
+    /// What a ZeRO stage shares out over `ranks`.
+    pub fn new(zero: ZeroStage, ranks: [u64; 2]) -> Shards {
+        let from = |stage| if zero >= stage { ranks } else { [1, 1] };
+        Shards { optimizer: from(ZeroStage::One), gradients: from(ZeroStage::Two), weights: from(ZeroStage::Three) }
+    }
+}
+
+/// What the highest point of a microbatch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Highest {
+    /// Inside a layer.
+    Layer,
+    /// Head and loss.
+    Loss,
+    /// The embedding's backward.
+    Embedding,
+}
+
+/// What one rank of a stage holds at its highest point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// Weights, gradients, optimizer state.
+    pub state: State,
+    /// What layers saved, over all microbatches in flight.
+    pub kept: u64,
+    /// The highest point above that.
+    pub above: u64,
+    /// What that point is.
+    pub highest: Highest,
+    /// What the allocator keeps besides.
+    pub left: u64,
+}
+
+impl Sum {
+    /// Bytes of tensors.
+    pub fn allocated(&self) -> u64 {
+        self.state.total() + self.kept + self.above
+    }
+
+    /// With what the allocator keeps besides.
+    pub fn reserved(&self) -> u64 {
+        self.allocated() + self.left
+    }
+
+    /// The same with a share of AdamW's state on the host.
+    pub fn less_host(mut self, share: f64) -> Sum {
+        self.state.adam -= (self.state.adam as f64 * share) as u64;
+        self
+    }
+}
+
+/// What a partition of depth weighs: bytes of one layer of each kind, and of the ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindWeights {
+    /// Weights, gradients and optimizer state of a layer.
+    pub state: PerKind<u64>,
+    /// What a layer saves for backward.
+    pub saved: PerKind<u64>,
+    /// State of what stands before the first layer and behind the last.
+    pub state_ends: [u64; 2],
+}
+
+/// Bytes of state on one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Weights.
+    pub weights: u64,
+    /// Gradients.
+    pub gradients: u64,
+    /// State of what Muon steps.
+    pub muon: u64,
+    /// State of what AdamW steps.
+    pub adam: u64,
+}
+
+impl State {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.weights + self.gradients + self.muon + self.adam
+    }
+}
+
+/// Microbatches in flight on a stage, in 1/256ths of its layers: what [`layout::order`] comes to,
+/// without walking it.
+pub fn in_flight(layout: &Layout, stage: u64) -> u64 {
+    in_flight_under(layout.schedule, [layout.pp.get(), layout.vpp.get()], layout.microbatches, stage)
+}
+
+/// The same for a schedule over `[pp, vpp]` with `count` microbatches.
+pub fn in_flight_under(schedule: Schedule, [pp, vpp]: [u64; 2], count: u64, stage: u64) -> u64 {
+    let whole = 256;
+    match schedule {
+        Schedule::GPipe => count * whole,
+        Schedule::OneF1b => (pp - stage).min(count) * whole,
+        // Weight passes wait, so that every stage keeps what the first does (Qi et al., Zero
+        // Bubble Pipeline Parallelism, arXiv 2401.10241).
+        Schedule::ZbH1 => pp.min(count) * whole,
+        Schedule::Interleaved => {
+            let warmup = 2 * (pp - stage - 1) + (vpp - 1) * pp + 1;
+            warmup.min(count * vpp) * whole / vpp
+        }
+        // One pass more than there are chunks, each over half of the stage (deepseek-ai/DualPipe,
+        // the table of its README, which counts chunks as stages).
+        Schedule::DualPipe => (pp + 1) * whole / 2,
+        Schedule::DualPipeV => (2 * pp + 1) * whole / 2,
+    }
+}
