@@ -93,7 +93,12 @@ impl Case {
     }
 
     /// From a recipe whose features and optimizers are switched already.
-    fn build(asked: Asked, source: Recipe, cluster: Option<Cluster>, terms: Terms) -> Result<Case, Vec<Finding>> {
+    pub(crate) fn build(
+        asked: Asked,
+        source: Recipe,
+        cluster: Option<Cluster>,
+        terms: Terms,
+    ) -> Result<Case, Vec<Finding>> {
         let mut defaults = Vec::new();
         let request = request(&asked, &source, cluster.as_ref(), terms, &mut defaults)?;
         let (options, passed) = options(&asked, request.engine, &source, cluster.as_ref())?;
@@ -171,6 +176,10 @@ fn request(
         let message = format!("`--balance {balance}` needs prices, which a case does not have yet");
         let hint = "`shardwright stages --on CLUSTER` and `plan` weigh layers, and print --boundaries";
         return Err(vec![Finding::error("case/balance", Blame::Usage, "balance", message).hint(hint)]);
+    }
+    // Boundaries say all that a balance would.
+    if request.boundaries.is_some() {
+        request.balance = None;
     }
     if terms.purpose == Purpose::Split {
         return Ok(request);
