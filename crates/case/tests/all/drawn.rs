@@ -19,7 +19,7 @@ pub const DEVICE_FILE: &str = "./box.toml";
 /// `PROPTEST_RNG_SEED` and `PROPTEST_CASES` explore further.
 pub fn config() -> ProptestConfig {
     let usual = ProptestConfig::default();
-    let cases = if usual.cases == 256 { 300 } else { usual.cases };
+    let cases = if usual.cases == 256 { 200 } else { usual.cases };
     ProptestConfig { cases, max_shrink_iters: 1000, ..usual }
 }
 
