@@ -102,7 +102,10 @@ impl Case {
         let mut defaults = Vec::new();
         let request = request(&asked, &source, cluster.as_ref(), terms, &mut defaults)?;
         let (options, passed) = options(&asked, request.engine, &source, cluster.as_ref())?;
-        let checked = check(&source, &request);
+        let mut checked = check(&source, &request);
+        if terms.purpose == Purpose::Run && asked.layout.engine.is_none() {
+            say_assumed(&mut checked.findings);
+        }
         defaults.extend(checked.derived.iter().cloned());
         let seams = seams(&checked, terms.seams)?;
         let Some(layout) = checked.layout else { return Err(checked.findings) };
@@ -149,6 +152,14 @@ impl Case {
     /// When the case was made without one: whoever prices makes it with one.
     pub fn on(&self) -> &Cluster {
         self.cluster.as_ref().expect("a case that is priced has a cluster")
+    }
+}
+
+/// Says with the refusals of an engine that nobody typed it.
+fn say_assumed(findings: &mut [Finding]) {
+    for finding in findings.iter_mut().filter(|f| f.severity == Severity::Error && f.blame == Blame::Engine) {
+        let hint = "the engine is assumed: --engine names another, or `any`";
+        finding.hint = Some(finding.hint.take().map_or(hint.to_string(), |own| format!("{own}; {hint}")));
     }
 }
 

@@ -32,8 +32,8 @@ fn overview() -> String {
         table.row([name.to_string(), words.len().to_string(), passed.len().to_string(), ours.len().to_string()]);
     }
     table.render()
-        + "\n`shardwright options ENGINE` lists them; --engine-args \"WORDS\" tells them to plan,\n\
-           fit, diff, stages, launch and preflight\n"
+        + "\n`shardwright options ENGINE` lists them; --engine-args \"WORDS\" tells them to\n\
+           plan, fit, diff, stages, launch and preflight\n"
 }
 
 /// What a launch of ours has when nobody says otherwise; none where that depends on the recipe.
