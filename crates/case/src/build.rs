@@ -93,11 +93,19 @@ impl Case {
     }
 
     /// From a recipe whose features and optimizers are switched already.
-    fn build(asked: Asked, source: Recipe, cluster: Option<Cluster>, terms: Terms) -> Result<Case, Vec<Finding>> {
+    pub(crate) fn build(
+        asked: Asked,
+        source: Recipe,
+        cluster: Option<Cluster>,
+        terms: Terms,
+    ) -> Result<Case, Vec<Finding>> {
         let mut defaults = Vec::new();
         let request = request(&asked, &source, cluster.as_ref(), terms, &mut defaults)?;
         let (options, passed) = options(&asked, request.engine, &source, cluster.as_ref())?;
-        let checked = check(&source, &request);
+        let mut checked = check(&source, &request);
+        if terms.purpose == Purpose::Run && asked.layout.engine.is_none() {
+            say_assumed(&mut checked.findings);
+        }
         defaults.extend(checked.derived.iter().cloned());
         let seams = seams(&checked, terms.seams)?;
         let Some(layout) = checked.layout else { return Err(checked.findings) };
@@ -147,6 +155,14 @@ impl Case {
     }
 }
 
+/// Says with the refusals of an engine that nobody typed it.
+fn say_assumed(findings: &mut [Finding]) {
+    for finding in findings.iter_mut().filter(|f| f.severity == Severity::Error && f.blame == Blame::Engine) {
+        let hint = "the engine is assumed: --engine names another, or `any`";
+        finding.hint = Some(finding.hint.take().map_or(hint.to_string(), |own| format!("{own}; {hint}")));
+    }
+}
+
 /// The layout as asked, with world, engine and mode filled in.
 fn request(
     asked: &Asked,
@@ -171,6 +187,10 @@ fn request(
         let message = format!("`--balance {balance}` needs prices, which a case does not have yet");
         let hint = "`shardwright stages --on CLUSTER` and `plan` weigh layers, and print --boundaries";
         return Err(vec![Finding::error("case/balance", Blame::Usage, "balance", message).hint(hint)]);
+    }
+    // Boundaries say all that a balance would.
+    if request.boundaries.is_some() {
+        request.balance = None;
     }
     if terms.purpose == Purpose::Split {
         return Ok(request);

@@ -1,7 +1,7 @@
 //! In what two jobs differ, as a list that can be counted and matched on.
 
 use crate::render::layout_json;
-use crate::{Case, words};
+use crate::{Case, Options, words};
 use serde_json::Value;
 use units::named;
 
@@ -56,8 +56,8 @@ impl Case {
             };
             push(Part::Options, word.name, value(self, one), value(other, two), &mut list);
         }
-        for (key, get) in SHARES {
-            push(Part::Options, key, get(self), get(other), &mut list);
+        for (key, get) in UNWORDED {
+            push(Part::Options, key, get(&self.options), get(&other.options), &mut list);
         }
         let passed = |case: &Case| case.passed.iter().flatten().cloned().collect::<Vec<_>>().join(" ");
         push(Part::Options, "engine-args", passed(self), passed(other), &mut list);
@@ -67,13 +67,21 @@ impl Case {
     }
 }
 
-/// Options that flags of ours say, not words of an engine.
-const SHARES: [(&str, fn(&Case) -> String); 5] = [
-    ("precision", |case| case.options.scaling.map_or(case.options.format.name(), |scaling| scaling.name()).to_string()),
-    ("gradients", |case| case.options.state.gradients.to_string()),
-    ("fp8-param-gather", |case| case.options.fp8_param_gather.to_string()),
-    ("offload-optimizer", |case| case.options.offload.to_string()),
-    ("offload-activations", |case| case.options.offload_activations.to_string()),
+/// Options that no engine has a word for: flags of ours, and what only measured rows say.
+const UNWORDED: [(&str, fn(&Options) -> String); 9] = [
+    ("precision", |o| match o.scaling {
+        Some(scaling) => scaling.name().to_string(),
+        None if o.format.bytes() >= 2.0 => o.format.name().to_string(),
+        None => format!("{}, as the recipe has its weights", o.format),
+    }),
+    ("gradients", |o| o.state.gradients.to_string()),
+    ("fp8-param-gather", |o| o.fp8_param_gather.to_string()),
+    ("offload-optimizer", |o| o.offload.to_string()),
+    ("offload-activations", |o| o.offload_activations.to_string()),
+    ("overload", |o| o.overload.to_string()),
+    ("shard-group", |o| o.shard_group.map_or_else(String::new, |size| size.to_string())),
+    ("ring", |o| o.overlap.ring.to_string()),
+    ("blocking", |o| o.kernels.blocking.to_string()),
 ];
 
 fn push(part: Part, key: &str, old: String, new: String, list: &mut Vec<Difference>) {

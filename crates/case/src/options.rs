@@ -409,7 +409,7 @@ impl Options {
     /// The same with products in this format.
     pub fn in_precision(mut self, precision: PrecisionChoice) -> Options {
         (self.format, self.scaling) = match precision {
-            PrecisionChoice::Bf16 => (self.format, None),
+            PrecisionChoice::Bf16 => (Format::Bf16, None),
             PrecisionChoice::F32 => (Format::F32, None),
             PrecisionChoice::F64 => (Format::F64, None),
             PrecisionChoice::Scaled(scaling) => (scaling.format(), Some(scaling)),

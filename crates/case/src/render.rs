@@ -1,14 +1,14 @@
 //! A case as flags and as JSON, and both read back. Flags say everything that the case has and a
 //! default might not give again; JSON carries the recipe itself, so that it needs no file.
 
-use crate::asked::{Asked, EngineChoice, LayoutArgs, PrecisionChoice, StateArgs};
+use crate::asked::{self, Asked, EngineChoice, LayoutArgs, OptimizerChoice, PrecisionChoice, StateArgs};
 use crate::build::Terms;
 use crate::options::Options;
 use crate::{Case, words};
 use diag::{Blame, Finding};
 use hardware::{Cluster, ClusterText, Device};
-use layout::Layout;
-use recipe::{Dtype, Mixer, Recipe};
+use layout::{Engine, Layout};
+use recipe::{Feature, Mixer, Recipe};
 use serde_json::{Map, Value, json};
 
 /// The schema of a case as JSON.
@@ -70,8 +70,9 @@ impl Case {
         let base = Options { offload: options.offload, ..Options::of(self.layout.engine, &self.source) };
         let base = precision.map_or(base, |precision| base.in_precision(precision));
         let engine_args: Vec<String> = words::between(self.layout.engine, &base, options)
-            .into_iter()
-            .chain(self.passed.iter().flatten().cloned())
+            .iter()
+            .map(|word| quoted(word))
+            .chain(self.passed.iter().flat_map(|words| passed(words)))
             .collect();
         StateArgs {
             precision,
@@ -90,8 +91,7 @@ impl Case {
         let mut out = vec![self.asked.recipe.recipe.clone()];
         for (flag, features) in [("--with", &self.asked.recipe.with), ("--without", &self.asked.recipe.without)] {
             if !features.is_empty() {
-                let names: Vec<&str> = features.iter().map(|feature| feature.name()).collect();
-                out.extend([flag.to_string(), names.join(",")]);
+                out.extend([flag.to_string(), names(features).join(",")]);
             }
         }
         out.extend(self.layout.words(self.recipe.uses(Mixer::Moe)));
@@ -119,7 +119,11 @@ impl Case {
             .is_some_and(|typed| hardware::is_path(typed.device));
         json!({
             "schema": SCHEMA,
-            "recipe": { "typed": self.asked.recipe.recipe, "toml": self.source.to_toml() },
+            "recipe": {
+                "typed": self.asked.recipe.recipe, "with": names(&self.asked.recipe.with),
+                "without": names(&self.asked.recipe.without),
+                "optimizer": self.asked.state.optimizer.map(OptimizerChoice::name), "toml": self.source.to_toml(),
+            },
             "cluster": self.cluster.as_ref().map(|cluster| json!({
                 "typed": self.asked.on, "device": is_file.then(|| json!(cluster.device)),
             })),
@@ -164,8 +168,21 @@ impl Case {
                 Some(found)
             }
         };
-        asked.state = state_args(value)?;
-        Case::new(asked, recipe, cluster, terms)
+        asked.state = state_args(value, asked.layout.engine.and_then(EngineChoice::engine), &recipe)?;
+        // Features and optimizers are switched in the recipe's text already; they are kept as typed.
+        let mut switches = vec!["recipe".to_string()];
+        for key in ["with", "without"] {
+            for name in value["recipe"][key].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                switches.extend([format!("--{key}"), name.to_string()]);
+            }
+        }
+        if let Some(name) = value["recipe"]["optimizer"].as_str() {
+            switches.extend(["--optimizer".to_string(), name.to_string()]);
+        }
+        let typed = Asked::parse(&switches).map_err(|why| vec![wrong("recipe", why)])?;
+        (asked.recipe.with, asked.recipe.without) = (typed.recipe.with, typed.recipe.without);
+        asked.state.optimizer = typed.state.optimizer;
+        Case::build(asked, recipe, cluster, terms)
     }
 }
 
@@ -244,28 +261,60 @@ fn layout_args(value: &Value) -> Result<LayoutArgs, Vec<Finding>> {
     Asked::parse(&words).map(|asked| asked.layout).map_err(|why| vec![wrong("layout", why)])
 }
 
-fn state_args(value: &Value) -> Result<StateArgs, Vec<Finding>> {
+/// Flags of what an engine is told besides: what its defaults would not give again.
+fn state_args(value: &Value, engine: Option<Engine>, recipe: &Recipe) -> Result<StateArgs, Vec<Finding>> {
     let state = &value["state"];
-    let mut engine_args = Vec::new();
-    for (name, word) in value["options"].as_object().into_iter().flatten() {
-        let Some(word) = word.as_str().filter(|word| !word.is_empty()) else { continue };
-        engine_args.push(format!("{name}={word}"));
-    }
-    let passed = value["passed"].as_array().into_iter().flatten().filter_map(Value::as_array);
-    engine_args.extend(passed.flatten().filter_map(Value::as_str).map(str::to_string));
-    let mut words = vec!["recipe".to_string()];
+    let mut typed = vec!["recipe".to_string()];
     if let Some(precision) = state["precision"].as_str() {
-        words.extend(["--precision".to_string(), precision.to_string()]);
+        typed.extend(["--precision".to_string(), precision.to_string()]);
     }
-    let asked = Asked::parse(&words).map_err(|why| vec![wrong("state", why)])?;
+    let precision = Asked::parse(&typed).map_err(|why| vec![wrong("state", why)])?.state.precision;
+    let base = Options::of(engine, recipe);
+    let base = precision.map_or(base, |precision| base.in_precision(precision));
+    let vocabulary = words::of(engine).words;
+    let mut engine_args = Vec::new();
+    for (name, said) in value["options"].as_object().into_iter().flatten() {
+        let said = said.as_str().ok_or_else(|| vec![wrong("options", format!("`{name}` is no text"))])?;
+        match vocabulary.iter().find(|word| word.name == name) {
+            Some(word) if (word.get)(&base) == said => {}
+            _ => engine_args.push(quoted(&format!("{name}={said}"))),
+        }
+    }
+    for one in value["passed"].as_array().into_iter().flatten().filter_map(Value::as_array) {
+        let words: Vec<String> = one.iter().filter_map(Value::as_str).map(str::to_string).collect();
+        engine_args.extend(passed(&words));
+    }
+    let dtype = state["gradients"].as_str().map(asked::dtype).transpose();
+    let gradients = dtype.map_err(|why| vec![wrong("state.gradients", why)])?;
     Ok(StateArgs {
-        precision: asked.state.precision,
+        precision,
         optimizer: None,
-        gradients: state["gradients"].as_str().and_then(Dtype::from_name),
+        gradients: gradients.filter(|dtype| *dtype != recipe.precision.gradients),
         ce_fusion: false,
         fp8_param_gather: state["fp8_param_gather"].as_bool().unwrap_or(false),
         offload_optimizer: state["offload_optimizer"].as_f64().filter(|share| *share > 0.0),
         offload_activations: state["offload_activations"].as_f64().unwrap_or(0.0),
         engine_args,
     })
+}
+
+fn names(features: &[Feature]) -> Vec<&'static str> {
+    features.iter().map(|feature| feature.name()).collect()
+}
+
+/// A word passed on, as it is typed: a value that looks like a word is attached.
+fn passed(words: &[String]) -> Vec<String> {
+    match words {
+        [name, value] if value.starts_with("--") => vec![quoted(&format!("{name}={value}"))],
+        words => words.iter().map(|word| quoted(word)).collect(),
+    }
+}
+
+/// A word among `--engine-args`, which are split as a shell would split them.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-+=./:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_string();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }

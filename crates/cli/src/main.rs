@@ -58,6 +58,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Preflight(args) => commands::preflight::run(args),
         Command::Launch(args) => commands::launch::run(args),
         Command::Lanes(args) => commands::lanes::run(args),
+        Command::Options(args) => commands::options::run(args),
         Command::Completions(args) => {
             let mut script = Vec::new();
             clap_complete::generate(args.shell, &mut Cli::command(), "shardwright", &mut script);

@@ -148,13 +148,14 @@ impl Layout {
         say("mbs", self.micro_batch.to_string());
         say("microbatches", self.microbatches.to_string());
         say("seq", self.sequence.to_string());
-        if self.pp.splits() || self.vpp.splits() {
+        if self.pp.splits() || self.vpp.splits() || self.schedule != Schedule::OneF1b {
             say("schedule", self.schedule.to_string());
         }
         if self.recompute != Recompute::None {
             say("recompute", self.recompute.to_string());
         }
         match &self.boundaries {
+            Some(cuts) if cuts.is_empty() => {}
             Some(cuts) => say("boundaries", cuts.iter().map(u64::to_string).collect::<Vec<_>>().join(",")),
             None if self.balance != Balance::Layers => say("balance", self.balance.to_string()),
             None => {}

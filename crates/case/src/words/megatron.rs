@@ -150,7 +150,8 @@ const WORDS: &[Word] = &[
         },
         set: |o, v| {
             o.kernels.dispatch = match (v, o.kernels.dispatch) {
-                ("hybridep", _) => Dispatch::HybridEp,
+                ("hybridep", Dispatch::DeepEp | Dispatch::HybridEp) => Dispatch::HybridEp,
+                ("hybridep", _) => return Err("only dispatcher `flex` has a backend".to_string()),
                 (_, Dispatch::HybridEp) => Dispatch::DeepEp,
                 (_, other) => other,
             };
@@ -189,6 +190,7 @@ const WORDS: &[Word] = &[
         },
         set: |o, v| {
             o.kernels.cross_entropy = match (v, o.kernels.cross_entropy) {
+                ("te", CrossEntropy::Eager) => return Err("it needs --cross-entropy-loss-fusion".to_string()),
                 ("te", _) => CrossEntropy::TransformerEngine,
                 (_, CrossEntropy::TransformerEngine) => CrossEntropy::Native,
                 (_, other) => other,

@@ -12,6 +12,7 @@ use crate::options::Options;
 use diag::{Blame, Finding, did_you_mean};
 use layout::Engine;
 use recipe::Dtype;
+use std::collections::BTreeMap;
 
 /// What may follow a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,25 @@ pub enum Takes {
     Some(&'static [&'static str]),
     /// A whole number.
     Number,
+}
+
+impl Takes {
+    /// Why a value is none of these.
+    fn refusal(self, value: &str) -> Option<String> {
+        let one_of = |known: &[&str], word: &str| {
+            let listed = known.iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(", ");
+            (!known.contains(&word)).then(|| match did_you_mean(word, known.iter().copied()) {
+                Some(close) => format!("did you mean `{close}`? it takes {listed}"),
+                None => format!("it takes {listed}"),
+            })
+        };
+        match self {
+            Takes::Switch => one_of(&["true", "false"], value),
+            Takes::OneOf(known) => one_of(known, value),
+            Takes::Some(known) => value.split(',').filter(|w| !w.is_empty()).find_map(|w| one_of(known, w)),
+            Takes::Number => value.parse::<u64>().err().map(|_| format!("`{value}` is no whole number")),
+        }
+    }
 }
 
 /// What a word does to a figure.
@@ -109,36 +129,12 @@ pub fn of(engine: Option<Engine>) -> &'static Vocabulary {
 }
 
 impl Word {
-    fn flag(&self) -> &'static str {
-        self.name
-    }
-
     /// The switch with `--no-` in front, where it has dashes.
     pub fn negated(&self) -> String {
         match self.name.strip_prefix("--") {
             Some(rest) => format!("--no-{rest}"),
             None => format!("{}=false", self.name),
         }
-    }
-
-    /// Reads a value into options.
-    fn read(&self, options: &mut Options, value: &str) -> Result<(), String> {
-        let one_of = |known: &[&str], word: &str| match known.contains(&word) {
-            true => Ok(()),
-            false => Err(match did_you_mean(word, known.iter().copied()) {
-                Some(close) => format!("did you mean `{close}`? it takes {}", known.join(", ")),
-                None => format!("it takes {}", known.join(", ")),
-            }),
-        };
-        match self.takes {
-            Takes::Switch => one_of(&["true", "false"], value)?,
-            Takes::OneOf(known) => one_of(known, value)?,
-            Takes::Some(known) => value.split(',').filter(|w| !w.is_empty()).try_for_each(|w| one_of(known, w))?,
-            Takes::Number => {
-                value.parse::<u64>().map(|_| ()).map_err(|_| format!("`{value}` is no whole number"))?;
-            }
-        }
-        (self.set)(options, value)
     }
 
     /// The words that say a value.
@@ -163,74 +159,100 @@ pub struct Said {
     pub passed: Vec<Vec<String>>,
 }
 
-/// Reads words of an engine into its options.
+/// Reads words of an engine into its options. Options are set in the order of the vocabulary, each
+/// to the last value said, as an engine's own parser has them: words may stand in any order.
 pub fn read(engine: Option<Engine>, words: &[String], options: &mut Options) -> Result<Said, Vec<Finding>> {
     let vocabulary = of(engine);
-    let (mut said, mut findings) = (Said::default(), Vec::new());
-    let mut at = 0;
-    while at < words.len() {
-        let (name, mut values) = match words[at].split_once('=') {
+    let (mut said, mut findings, mut values) = (Said::default(), Vec::new(), BTreeMap::new());
+    let mut rest = words;
+    while let Some((first, behind)) = rest.split_first() {
+        let (name, mut given) = match first.split_once('=') {
             Some((name, value)) => (name, vec![value.to_string()]),
-            None => (words[at].as_str(), Vec::new()),
+            None => (first.as_str(), Vec::new()),
         };
-        let is_attached = !values.is_empty();
-        at += 1;
-        let is_value = |word: &&String| !word.starts_with("--") && !(word.contains('=') && !is_attached);
-        if !is_attached {
-            values.extend(words[at..].iter().take_while(is_value).cloned());
-            at += values.len();
+        rest = behind;
+        if given.is_empty() {
+            let wanted = vocabulary.passed.iter().find(|passed| passed.name == name).map_or(0, |passed| passed.values);
+            let is_value =
+                |(at, word): &(usize, &String)| !word.starts_with("--") && (*at < wanted || !word.contains('='));
+            given.extend(behind.iter().enumerate().take_while(is_value).map(|(_, word)| word.clone()));
+            rest = &behind[given.len()..];
         }
-        if let Err(finding) = one(vocabulary, engine, name, &values, options, &mut said) {
-            findings.push(finding);
+        match one(vocabulary, engine, name, &given) {
+            Ok(Meant::Option(at, value)) => {
+                values.insert(at, (name.to_string(), value));
+            }
+            Ok(Meant::Passed(words)) => said.passed.push(words),
+            Ok(Meant::Implied) => {}
+            Err(finding) => findings.push(finding),
+        }
+    }
+    for (at, (name, value)) in values {
+        if let Err(why) = (vocabulary.words[at].set)(options, &value) {
+            findings.push(refuse(&name, format!("`{name}`: {why}")));
         }
     }
     if findings.is_empty() { Ok(said) } else { Err(findings) }
 }
 
-fn one(
-    vocabulary: &Vocabulary,
-    engine: Option<Engine>,
-    name: &str,
-    values: &[String],
-    options: &mut Options,
-    said: &mut Said,
-) -> Result<(), Finding> {
+/// What one word with its values comes to.
+enum Meant {
+    /// This option of the vocabulary gets this value.
+    Option(usize, String),
+    /// Passed on as it stands.
+    Passed(Vec<String>),
+    /// It follows from other words.
+    Implied,
+}
+
+fn refuse(name: &str, message: String) -> Finding {
+    Finding::error("engine-args/value", Blame::Usage, name, message)
+}
+
+fn one(vocabulary: &Vocabulary, engine: Option<Engine>, name: &str, values: &[String]) -> Result<Meant, Finding> {
     // torch 2.9 and newer read the shorter name too.
     let name = if name == "PYTORCH_ALLOC_CONF" { ALLOCATOR.name } else { name };
-    let refuse = |message: String| Finding::error("engine-args/value", Blame::Usage, name, message);
-    let positive = name.strip_prefix("--no-").map(|rest| format!("--{rest}"));
-    let switch = positive
-        .as_deref()
-        .and_then(|name| vocabulary.words.iter().find(|word| word.name == name && word.takes == Takes::Switch));
-    if let Some(word) = vocabulary.words.iter().find(|word| word.name == name) {
+    let refuse = |message: String| refuse(name, message);
+    if let Some((at, word)) = vocabulary.words.iter().enumerate().find(|(_, word)| word.name == name) {
         let value = match (word.takes, values) {
             (Takes::Switch, []) => "true".to_string(),
-            (Takes::Some(_), []) | (Takes::OneOf(_) | Takes::Number, []) => {
-                return Err(refuse(format!("`{name}` takes a value")));
-            }
+            (_, []) => return Err(refuse(format!("`{name}` takes a value"))),
             (Takes::Some(_), values) => values.join(","),
             (_, [value]) => value.clone(),
+            (Takes::Switch, more) => return Err(refuse(format!("`{name}` takes no value, not {}", more.len()))),
             (_, more) => return Err(refuse(format!("`{name}` takes one value, not {}", more.len()))),
         };
-        return word.read(options, &value).map_err(|why| refuse(format!("`{name} {value}`: {why}")));
+        return match word.takes.refusal(&value) {
+            None => Ok(Meant::Option(at, value)),
+            Some(why) => Err(refuse(format!("`{name} {value}`: {why}"))),
+        };
     }
-    if let Some(word) = switch {
-        if !values.is_empty() {
-            return Err(refuse(format!("`{name}` takes no value")));
-        }
-        return word.read(options, "false").map_err(|why| refuse(format!("`{name}`: {why}")));
+    let is_negated = |word: &Word| word.takes == Takes::Switch && word.negated() == name;
+    if let Some(at) = vocabulary.words.iter().position(is_negated) {
+        return match values {
+            [] => Ok(Meant::Option(at, "false".to_string())),
+            _ => Err(refuse(format!("`{name}` takes no value"))),
+        };
     }
     if vocabulary.implied.contains(&name) && values.is_empty() {
-        return Ok(());
+        return Ok(Meant::Implied);
     }
     if let Some(passed) = vocabulary.passed.iter().find(|passed| passed.name == name) {
-        if values.len() != passed.values {
-            return Err(refuse(format!("`{name}` takes {} values, not {}", passed.values, values.len())));
-        }
-        said.passed.push(std::iter::once(name.to_string()).chain(values.iter().cloned()).collect());
-        return Ok(());
+        return match values.len() == passed.values {
+            true => Ok(Meant::Passed(std::iter::once(name.to_string()).chain(values.iter().cloned()).collect())),
+            false => Err(refuse(format!("`{name}` takes {}, not {}", count(passed.values), values.len()))),
+        };
     }
     Err(unknown(vocabulary, engine, name))
+}
+
+/// How many values a word takes, in words.
+fn count(values: usize) -> String {
+    match values {
+        0 => "no value".to_string(),
+        1 => "one value".to_string(),
+        more => format!("{more} values"),
+    }
 }
 
 /// A word that means nothing here: ours to say, the engine's but not priced, or nobody's.
@@ -246,7 +268,7 @@ fn unknown(vocabulary: &Vocabulary, engine: Option<Engine>, name: &str) -> Findi
         return Finding::error("engine-args/unpriced", Blame::Engine, name, message)
             .hint(format!("`shardwright options {engine}` lists what may be said"));
     }
-    let known = vocabulary.words.iter().map(Word::flag).chain(vocabulary.passed.iter().map(|passed| passed.name));
+    let known = vocabulary.words.iter().map(|word| word.name).chain(vocabulary.passed.iter().map(|passed| passed.name));
     let hint = match did_you_mean(name, known) {
         Some(close) => format!("did you mean `{close}`?"),
         None => format!("`shardwright options {engine}` lists what may be said"),
@@ -306,3 +328,6 @@ fn set_allocator(options: &mut Options, value: &str) -> Result<(), String> {
     options.expandable_segments = !value.is_empty();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

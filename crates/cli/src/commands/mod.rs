@@ -11,6 +11,7 @@ pub mod import;
 pub mod lanes;
 pub mod launch;
 pub mod mesh;
+pub mod options;
 pub mod params;
 pub mod plan;
 pub mod preflight;

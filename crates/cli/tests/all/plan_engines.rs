@@ -1,4 +1,4 @@
-//! What `plan --engine E` proposes is what `check --engine E` calls legal and `launch --engine E`
+//! What `plan --engine E` proposes is what `stages --engine E` cuts and `launch --engine E`
 //! writes down, by the commands it prints.
 
 use crate::common::{self, json, run, run_args};
@@ -34,10 +34,9 @@ fn the_best_is_legal_and_can_be_launched() {
                 continue;
             }
             planned += 1;
-            let mut check = printed(&ran.stdout, "stages");
-            check[0] = "check".to_string();
-            let checked = run_words(&check);
-            assert_eq!(checked.code, 0, "{check:?}\n{}", checked.stderr);
+            let stages = printed(&ran.stdout, "stages");
+            let cut = run_words(&stages);
+            assert_eq!(cut.code, 0, "{stages:?}\n{}", cut.stderr);
             if !ran.stdout.contains("shardwright launch") {
                 // The engine has no words for a part of the model, whatever the layout: that is said.
                 assert!(ran.stderr.contains(&format!("[{engine}/")), "{line}\n{}", ran.stderr);
@@ -82,5 +81,5 @@ fn state_goes_to_the_host_where_the_engine_has_that() {
     };
     assert_eq!(offload("deepspeed")["best"]["layout"]["offload_optimizer"], 1.0);
     let ran = run("plan llama3-8b --on 8xH200 --engine fsdp2 --offload-optimizer 1 --gbs 64 --mbs 1 --zero 3");
-    assert!(ran.code == 1 && ran.stderr.contains("[plan/ledger]"), "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.code == 1 && ran.stderr.contains("[case/state]"), "{}{}", ran.stdout, ran.stderr);
 }

@@ -6,6 +6,7 @@ use crate::args::PlanArgs;
 use crate::commands::typed;
 use layout::Layout;
 use memory::fit::RankClass;
+use recipe::Recipe;
 use search::{Choice, ModeAnswer, Neighbour, Simulated};
 use serde_json::{Map, Value, json};
 
@@ -28,7 +29,7 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
         "alternatives": answer.neighbours.iter().filter_map(near).collect::<Vec<_>>(),
         "frontier": frontier, "top": top,
         "refuted": answer.refuted()
-            .map(|u| json!({ "flags": u.layout.all_flags(), "why": u.why, "missing_bytes": u.missing })).collect::<Vec<_>>(),
+            .map(|u| json!({ "flags": flags_of(&wanted.recipe, &u.layout, 0.0), "why": u.why, "missing_bytes": u.missing })).collect::<Vec<_>>(),
         "rejected": rejected(solved),
         "worst_stage": worst_stage(solved),
         "unpriced": found.tally.unpriced,
@@ -59,9 +60,9 @@ fn worst_stage(solved: &Solved) -> Value {
 }
 
 /// The degrees and policies of a layout.
-pub fn layout_of(layout: &Layout, offload: f64) -> Value {
+pub fn layout_of(recipe: &Recipe, layout: &Layout, offload: f64) -> Value {
     json!({
-        "flags": flags_of(layout, offload),
+        "flags": flags_of(recipe, layout, offload),
         "world": layout.world, "tp": layout.tp.get(), "sp": layout.sp, "cp": layout.cp.get(), "pp": layout.pp.get(),
         "vpp": layout.vpp.get(), "ep": layout.ep.get(), "etp": layout.etp.get(), "dp": layout.dp.get(),
         "edp": layout.edp.get(), "zero": layout.zero.name(), "mbs": layout.micro_batch,
@@ -80,7 +81,7 @@ fn best(choice: &Choice) -> Value {
             "host_bytes": class.offload.host_bytes })
     };
     json!({
-        "layout": layout_of(&choice.case.layout, choice.case.options.offload), "flags": typed(&choice.case),
+        "layout": layout_of(&choice.case.recipe, &choice.case.layout, choice.case.options.offload), "flags": typed(&choice.case),
         "case": choice.case.to_json(), "step": choice.step, "host": choice.fit.host, "verdict": choice.fit.verdict, "complexity": choice.complexity,
         "headroom_bytes": choice.fit.worst().headroom,
         "stages": choice.fit.classes.iter().map(stage).collect::<Vec<_>>(),
@@ -94,7 +95,7 @@ fn simulated(solved: &Solved, one: &Simulated) -> Value {
     let tokens = layout.sequence as f64 / one.per_sequence / layout.world as f64;
     let offload = solved.space.question.offload.share(one.point.offload);
     json!({
-        "layout": layout_of(&layout, offload), "seconds": one.per_sequence * layout.global_batch as f64,
+        "layout": layout_of(solved.space.question.recipe, &layout, offload), "seconds": one.per_sequence * layout.global_batch as f64,
         "tokens_per_second_per_device": tokens, "headroom_bytes": one.headroom, "complexity": one.complexity,
     })
 }
@@ -113,8 +114,9 @@ fn mode_json(solved: &Solved, answer: &ModeAnswer) -> Value {
 }
 
 fn neighbour(solved: &Solved, best: &Choice, one: &Neighbour) -> Value {
+    let offload = solved.space.question.offload.share(one.point.offload);
     json!({
-        "axis": one.axis, "change": difference(solved, best, one), "flags": one.layout.all_flags(), "seconds": one.seconds,
+        "axis": one.axis, "change": difference(solved, best, one), "flags": flags_of(&best.case.recipe, &one.layout, offload), "seconds": one.seconds,
         "slower": one.slower, "headroom_bytes": one.headroom,
     })
 }

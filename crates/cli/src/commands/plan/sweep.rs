@@ -59,7 +59,7 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
             }
             rows.push(with_solution(args, &wanted, |solved| {
                 let best = solved.answer.best().map(|best| Best {
-                    flags: flags_of(&best.case.layout, best.case.options.offload),
+                    flags: flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload),
                     seconds: best.step.seconds,
                     tokens: best.step.tokens_per_second_per_device,
                     mfu: best.step.mfu,

@@ -11,6 +11,7 @@ use case::Part;
 use hardware::{Cluster, Link};
 use layout::Layout;
 use memory::fit::{Fit, RankClass, levers};
+use recipe::{Mixer, Recipe};
 use search::{Batch, Choice, MemoryLine, ModeSpace, Neighbour, TOKENS_PER_STEP};
 use units::{Bytes, count, exact};
 
@@ -94,14 +95,14 @@ fn terms(wanted: &Wanted, solved: &Solved) -> String {
 }
 
 /// The flags of a layout, with what it keeps on the host.
-pub fn flags_of(layout: &Layout, offload: f64) -> String {
+pub fn flags_of(recipe: &Recipe, layout: &Layout, offload: f64) -> String {
     let host = if offload > 0.0 { format!(" --offload-optimizer {offload}") } else { String::new() };
-    layout.all_flags() + &host
+    layout.words(recipe.uses(Mixer::Moe)).join(" ") + &host
 }
 
 fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
     let mut text = heading(&format!("Best {}", terms(wanted, solved)));
-    text += &wrap(&flags_of(&best.case.layout, best.case.options.offload), "  ", 100);
+    text += &wrap(&flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload), "  ", 100);
     let step = &best.step;
     text += &format!(
         "  step {}, {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
@@ -179,7 +180,7 @@ fn modes(solved: &Solved, best: &Choice) -> String {
             Some(choice) if choice.point == best.point => format!("  mode {name}: {gone}\n"),
             Some(choice) => {
                 let slower = 100.0 * (each(choice) / each(best) - 1.0);
-                let flags = flags_of(&choice.case.layout, choice.case.options.offload);
+                let flags = flags_of(&choice.case.recipe, &choice.case.layout, choice.case.options.offload);
                 wrap(&format!("beside it mode {name} ({gone}): {slower:+.1}% time a sequence, {flags}"), "  ", 100)
             }
             None => format!("  beside it mode {name} ({gone}): nothing fits\n"),
@@ -278,13 +279,14 @@ fn top(args: &PlanArgs, solved: &Solved) -> String {
         return String::new();
     }
     let mut table = Table::new(&["ms a sequence", "headroom", "complexity", "layout"]).right(&[0, 1, 2]);
+    let question = &solved.space.question;
     for simulated in solved.kept().top.iter().take(args.search.top) {
         let layout = solved.space.layout(&simulated.point);
         table.row([
             format!("{:.3}", 1e3 * simulated.per_sequence),
             Bytes(simulated.headroom.max(0) as u64).to_string(),
             simulated.complexity.to_string(),
-            flags_of(&layout, solved.space.question.offload.share(simulated.point.offload)),
+            flags_of(question.recipe, &layout, question.offload.share(simulated.point.offload)),
         ]);
     }
     heading("The best by throughput (memory by the quick sums)") + &table.render()
@@ -356,7 +358,7 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
     let layout = solved.space.layout(&point);
     let share = solved.space.question.offload.share(point.offload);
     let mut text = heading(&format!("No layout fits {}", terms(wanted, solved)));
-    text += &wrap(&format!("nearest: {}", flags_of(&layout, share)), "  ", 100);
+    text += &wrap(&format!("nearest: {}", flags_of(&wanted.recipe, &layout, share)), "  ", 100);
     let Ok(case) = solved.space.case(&point) else { return text };
     let Ok(fit) = Fit::price(&case, solved.space.question.headroom) else { return text };
     text += &verdict_text(&case, &fit);

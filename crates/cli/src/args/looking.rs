@@ -1,0 +1,166 @@
+//! Questions about a model, a split or a lane, which need no price.
+
+use case::asked::{LayoutArgs, RecipeArgs, StateArgs, mode, pick};
+use clap::{Args, ValueEnum};
+use launch::lanes::Goal;
+use layout::Engine;
+use layout::mesh::Order;
+use recipe::Mode;
+use std::path::PathBuf;
+
+/// Arguments of `params`.
+#[derive(Args)]
+pub struct ParamsArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// Count what this mode runs instead of what the recipe says
+    #[arg(long, value_parser = mode)]
+    pub mode: Option<Mode>,
+}
+
+/// Arguments of `splits`.
+#[derive(Args)]
+pub struct SplitsArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Show what this rank holds
+    #[arg(long, value_name = "R")]
+    pub rank: Option<u64>,
+}
+
+/// Arguments of `check`.
+#[derive(Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+}
+
+/// Arguments of `mesh`.
+#[derive(Args)]
+pub struct MeshArgs {
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Show this rank's coordinates and groups
+    #[arg(long, value_name = "R")]
+    pub rank: Option<u64>,
+    /// How ranks run through the axes
+    #[arg(long, default_value = "megatron")]
+    pub order: OrderArg,
+}
+
+/// Rank orders, as typed.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum OrderArg {
+    /// tp-cp-ep-dp-pp, stages outermost
+    Megatron,
+    /// tp-cp-ep-pp-dp, replicas outermost
+    MegatronTpPpDp,
+    /// A torch DeviceMesh of (pp, dp, cp, tp)
+    Devicemesh,
+}
+
+impl From<OrderArg> for Order {
+    fn from(order: OrderArg) -> Order {
+        match order {
+            OrderArg::Megatron => Order::Megatron,
+            OrderArg::MegatronTpPpDp => Order::MegatronTpPpDp,
+            OrderArg::Devicemesh => Order::DeviceMesh,
+        }
+    }
+}
+
+/// Arguments of `stages`.
+#[derive(Args)]
+pub struct StagesArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Weight of each layer, to balance by something you measured
+    #[arg(long, value_name = "W", value_delimiter = ',')]
+    pub weights: Option<Vec<u64>>,
+    /// The cluster that prices stages for --balance memory and time: 8xH200, or 64x8xH200
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: Option<String>,
+    #[command(flatten)]
+    pub state: StateArgs,
+}
+
+/// Arguments of `axes`.
+#[derive(Args)]
+pub struct AxesArgs {
+    /// One axis: tp, sp, pp, fsdp, ep, etp, cp
+    pub axis: Option<String>,
+}
+
+/// Arguments of `diagnose`.
+#[derive(Args)]
+pub struct DiagnoseArgs {
+    /// What you see, in your words or the engine's
+    #[arg(required = true)]
+    pub symptom: Vec<String>,
+}
+
+/// Arguments of `import`.
+#[derive(Args)]
+pub struct ImportArgs {
+    /// config.json, or a file holding a Megatron argument list; `-` reads standard input
+    pub file: PathBuf,
+    /// Write the recipe here instead of printing it
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// The recipe's name (default: the file's)
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+/// Arguments of `recipes`.
+#[derive(Args)]
+pub struct RecipesArgs {
+    /// Print this recipe's text
+    pub name: Option<String>,
+}
+
+/// Arguments of `hardware`.
+#[derive(Args)]
+pub struct HardwareArgs {
+    /// One device or network, or a device file: its facts and their sources
+    pub name: Option<String>,
+    /// Print a built-in device's file, to start your own from
+    #[arg(long, requires = "name")]
+    pub toml: bool,
+}
+
+/// Arguments of `options`.
+#[derive(Args)]
+pub struct OptionsArgs {
+    /// One engine: megatron, fsdp2, torchtitan, deepspeed, nanotron, maxtext, xla-spmd or shardwright
+    #[arg(value_parser = engine)]
+    pub engine: Option<Engine>,
+}
+
+/// Arguments of `lanes`.
+#[derive(Args)]
+pub struct LanesArgs {
+    /// Recommend a lane for this recipe
+    #[arg(long = "for", value_name = "RECIPE")]
+    pub recipe: Option<String>,
+    /// On this cluster
+    #[arg(long, value_name = "CLUSTER", default_value = "8xH200", requires = "recipe")]
+    pub on: String,
+    /// To this end: throughput, control, offload or tpu
+    #[arg(long, value_parser = goal, default_value = "throughput", requires = "recipe")]
+    pub goal: Goal,
+}
+
+fn engine(text: &str) -> Result<Engine, String> {
+    pick(text, Engine::ALL)
+}
+
+fn goal(text: &str) -> Result<Goal, String> {
+    pick(text, Goal::ALL)
+}

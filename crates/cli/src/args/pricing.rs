@@ -1,0 +1,92 @@
+//! Questions about what a job holds and how long it takes.
+
+use case::asked::{LayoutArgs, RecipeArgs, StateArgs, dtype, pick};
+use clap::Args;
+use fidelity::Part;
+use recipe::Dtype;
+use std::path::PathBuf;
+use units::Bytes;
+
+/// Arguments of `fit`.
+#[derive(Args)]
+pub struct FitArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    /// GiB to leave free for what nobody replays: compile peaks, fragmentation over time
+    #[arg(long, value_name = "GIB", default_value_t = memory::fit::HEADROOM.0 as f64 / Bytes::GIB.0 as f64)]
+    pub headroom: f64,
+    /// Price routing skew: factors over the balanced share, as 1.0,1.5,2.0
+    #[arg(long, value_name = "FACTORS", value_delimiter = ',')]
+    pub overload: Vec<f64>,
+    /// Run the production checklist and show the evidence
+    #[arg(long)]
+    pub checklist: bool,
+    /// Write the picture as SVG
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
+/// Serving instead of training.
+#[derive(Args)]
+#[command(next_help_heading = "Serving")]
+pub struct ServeArgs {
+    /// Price serving: weights, key/value cache, recurrent state
+    #[arg(long)]
+    pub serve: bool,
+    /// Sequences on one replica
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "serve")]
+    pub batch: u64,
+    /// Tokens each may grow to (default: the recipe's sequence)
+    #[arg(long, value_name = "N", requires = "serve")]
+    pub context: Option<u64>,
+    /// Tokens of a cache block
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "serve")]
+    pub block: u64,
+    /// One run of slots a sequence instead of blocks
+    #[arg(long, requires = "serve")]
+    pub contiguous: bool,
+    /// Format of keys and values
+    #[arg(long, value_parser = dtype, value_name = "DTYPE", default_value = "bf16", requires = "serve")]
+    pub cache_dtype: Dtype,
+}
+
+/// Arguments of `diff`.
+#[derive(Args)]
+pub struct DiffArgs {
+    /// A recipe with its layout flags, quoted: "nam56r --ep 4 --etp 1"
+    pub before: String,
+    /// The other one
+    pub after: String,
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+}
+
+/// Arguments of `fidelity`.
+#[derive(Args)]
+pub struct FidelityArgs {
+    /// Rows of measured runs, one JSON object a line
+    pub rows: PathBuf,
+    /// Show every row, not only the summary and the worst
+    #[arg(long)]
+    pub all: bool,
+    /// Judge one part of the rows only
+    #[arg(long, value_name = "PART", value_parser = part)]
+    pub only: Option<Part>,
+    /// Price published steps with the options `plan` would use, not with those the row says it ran
+    #[arg(long)]
+    pub as_planned: bool,
+}
+
+fn part(text: &str) -> Result<Part, String> {
+    pick(text, Part::ALL)
+}

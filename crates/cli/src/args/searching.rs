@@ -1,0 +1,86 @@
+//! `plan`: what is pinned, and what a search is told.
+
+use case::asked::{LayoutArgs, RecipeArgs, StateArgs};
+use clap::Args;
+use std::path::PathBuf;
+use units::Bytes;
+
+/// Arguments of `plan`.
+#[derive(Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, or 64x8xH200; several counts (8,16,32xH200) make a sweep
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    /// A layout flag pins its axis; what is left out is searched
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub search: SearchArgs,
+}
+
+/// What a search is told.
+#[derive(Args)]
+#[command(next_help_heading = "Search")]
+pub struct SearchArgs {
+    /// Leave this free on every rank: 10%, or GiB
+    #[arg(long, value_name = "GIB or %", value_parser = headroom, default_value = "4")]
+    pub keep_headroom: Headroom,
+    /// Keep tensor parallelism inside a node
+    #[arg(long)]
+    pub max_tp_in_node: bool,
+    /// Also list the N best layouts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub top: usize,
+    /// Say why this layout is not the best, as "--tp 8 --pp 4"
+    #[arg(long, value_name = "LAYOUT", allow_hyphen_values = true)]
+    pub explain: Option<String>,
+    /// Price every legal layout, also where a bound shows it to be slower, and say how fast
+    #[arg(long)]
+    pub stats: bool,
+    /// Sweep over sequence lengths, as 4096,8192
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', conflicts_with = "seq")]
+    pub sequences: Vec<u64>,
+    /// Write a sweep as CSV
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write a sweep as an SVG plot
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// Memory to leave free.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Headroom {
+    /// In GiB.
+    Gib(f64),
+    /// As a share of what the device shows.
+    Share(f64),
+}
+
+impl Headroom {
+    /// In bytes of a device that shows so many.
+    pub fn bytes(self, visible: u64) -> Bytes {
+        Bytes(match self {
+            Headroom::Gib(gib) => (gib * Bytes::GIB.0 as f64) as u64,
+            Headroom::Share(share) => (share * visible as f64) as u64,
+        })
+    }
+}
+
+fn headroom(text: &str) -> Result<Headroom, String> {
+    let refuse = || format!("`{text}` is neither GiB (`8`) nor a share of the device (`10%`)");
+    let (number, is_share) = match text.strip_suffix('%') {
+        Some(number) => (number, true),
+        None => (text.strip_suffix("GiB").unwrap_or(text), false),
+    };
+    let value = number.trim().parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0);
+    match value.ok_or_else(refuse)? {
+        share if is_share && share < 100.0 => Ok(Headroom::Share(share / 100.0)),
+        gib if !is_share && gib <= 1024.0 => Ok(Headroom::Gib(gib)),
+        _ => Err(refuse()),
+    }
+}
