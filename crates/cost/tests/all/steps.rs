@@ -267,3 +267,14 @@ proptest! {
         prop_assert_eq!(prices.of_layers(), case.prices().of_layers());
     }
 }
+
+/// The figure beside a step is the one that the documents state.
+#[test]
+fn the_stated_error_is_the_documented_one() {
+    let told = include_str!("../../../../docs/time.md").replace('\n', " ");
+    let error = |name: &str| 100.0 * cost::median_error(&recipe::builtin::find(name).unwrap());
+    let (dense, others) = (error("llama3-8b"), error("nam56r"));
+    assert_eq!([error("deepseek-v3"), error("nemotron-h-8b"), error("qwen3-30b-a3b")], [others; 3]);
+    let words = format!("dense models {dense:.0}% in the median; experts, latent attention and hybrids {others:.0}%");
+    assert!(told.contains(&words), "{words}");
+}
