@@ -67,8 +67,11 @@ impl Case {
     }
 }
 
+/// An option's value in words.
+type Get = fn(&Options) -> String;
+
 /// Options that no engine has a word for: flags of ours, and what only measured rows say.
-const UNWORDED: [(&str, fn(&Options) -> String); 9] = [
+const UNWORDED: [(&str, Get); 9] = [
     ("precision", |o| match o.scaling {
         Some(scaling) => scaling.name().to_string(),
         None if o.format.bytes() >= 2.0 => o.format.name().to_string(),

@@ -85,7 +85,7 @@ fn attempt(args: &LaunchArgs, seams: Seams) -> Result<Attempt, Refusal> {
         return Err(findings.into());
     }
     let emission = engines::emit(&job)?;
-    findings.splice(0..0, case.findings.iter().cloned().filter(|finding| !refuses(std::slice::from_ref(finding))));
+    findings.splice(0..0, case.findings.iter().filter(|finding| !refuses(std::slice::from_ref(*finding))).cloned());
     Ok(Attempt { case, policy, emission, findings })
 }
 

@@ -72,9 +72,9 @@ fn a_launch_directory_names_every_file_once_and_by_its_hash() {
         let request =
             layout::LayoutRequest { world: Some(8), engine: Some(*engine), ..layout::LayoutRequest::default() };
         let case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
-        let mut emission = case.emit().unwrap();
         let mut written = 0;
         for (_, scheduler) in Scheduler::ALL {
+            let mut emission = case.emit().unwrap();
             emission.files = match files(*scheduler, &case.job(), &emission) {
                 Ok(files) => files,
                 Err(findings) => {
