@@ -79,9 +79,10 @@ pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
     Ok(run(config, Until::Step(job.options.steps), None))
 }
 
-/// Replays one rank through the passes of its first step, and not its update.
+/// Replays one rank through the passes of one step, and not its update. No kernel is tuned in them:
+/// that happens once, in the first forward pass of a job.
 pub fn replay_passes(job: &Job) -> Result<Replay, Unmodelled> {
-    Ok(run(Config::new(job)?, Until::FirstPasses, None))
+    Ok(run(Config::new(job)?, Until::Passes, None))
 }
 
 /// Replays, then replays again up to the highest point and says who holds what there.
@@ -98,18 +99,21 @@ pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
 enum Until {
     /// So many steps.
     Step(u32),
-    /// To where the first step's optimizer would run.
-    FirstPasses,
+    /// The passes of one step, with kernels that were tuned before.
+    Passes,
 }
 
 fn run(config: Config, until: Until, wanted: Option<u64>) -> Replay {
     let steps = match until {
         Until::Step(count) => count,
-        Until::FirstPasses => 1,
+        Until::Passes => 1,
     };
     let segments = config.told.segments;
     let rank = Rank::new(config, Tape::with(wanted, segments));
     let tape = rank.tape.clone();
+    if until == Until::Passes {
+        rank.tuned_before();
+    }
     let mut phases = vec![Phase::read(&tape, PhaseKind::Context)];
     let chunks = Chunk::all(&rank.config);
     setup::build_model(&rank, &chunks);
@@ -125,7 +129,7 @@ fn run(config: Config, until: Until, wanted: Option<u64>) -> Replay {
         schedule::run_step(&rank, &chunks);
         chunks.iter().for_each(Chunk::finish_step);
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
-        if until == Until::FirstPasses {
+        if until == Until::Passes {
             break;
         }
         tape.enter(Origin::Optimizer);

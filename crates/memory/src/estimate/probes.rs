@@ -25,10 +25,15 @@ enum Role {
     Last,
 }
 
-/// Bytes of a probe beyond its static state, and what the allocator kept besides.
+/// Bytes of a probe beyond its static state.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
+    /// At the highest point of its passes.
     bytes: u64,
+    /// At the highest point of the first step's forward passes. Layers and microbatches add to it what
+    /// they save and nothing else, while in backward gradients of the layer before may still be held.
+    forward: u64,
+    /// What the allocator kept besides.
     left: u64,
 }
 
@@ -40,7 +45,11 @@ impl Probe {
     /// The point as far beyond this one as `ahead` is of the `step` to another.
     fn along(self, other: Probe, ahead: u64, step: u64) -> Probe {
         let line = |from: u64, to: u64| from + to.saturating_sub(from) * ahead / step;
-        Probe { bytes: line(self.bytes, other.bytes), left: line(self.left, other.left) }
+        Probe {
+            bytes: line(self.bytes, other.bytes),
+            forward: line(self.forward, other.forward),
+            left: line(self.left, other.left),
+        }
     }
 }
 
@@ -70,13 +79,6 @@ struct Asked {
     vocab_multiple: u64,
     /// Modules computed again, or all of them.
     recompute: Option<Vec<RecomputeModule>>,
-}
-
-impl Asked {
-    /// Whether what the allocator keeps besides is of no interest, nor is the update.
-    fn is_passes_only(&self) -> bool {
-        self.role == Role::Middle && self.times == 1
-    }
 }
 
 /// Parameters on one rank: by layer kind, at the front, at the back, of a tied head's copy.
@@ -116,8 +118,8 @@ impl Probes {
         for (kind, _) in self.kinds.all() {
             let one = self.probe(layout, kind, 1, Role::Middle, 1)?;
             let two = self.probe(layout, kind, 2, Role::Middle, 1)?;
-            saved[kind] = two.bytes.saturating_sub(one.bytes);
-            inside[kind] = one.bytes;
+            saved[kind] = two.forward.saturating_sub(one.forward);
+            inside[kind] = one.bytes.max(two.bytes.saturating_sub(saved[kind]));
             left = left.max(two.left);
         }
         let ends = self.ends(layout)?;
@@ -144,9 +146,9 @@ impl Probes {
         let mut kinds = self.layers.entries();
         let light = kinds.find(|(_, layer)| !layer.has(Mixer::Moe)).or_else(|| self.layers.entries().next());
         let Some((light, _)) = light else { return Err(Unmodelled::new("this recipe", "it has no layers")) };
-        let one = self.probe(&plain, light, 1, Role::Middle, 1)?.bytes;
-        let saved = self.probe(&plain, light, 2, Role::Middle, 1)?.bytes.saturating_sub(one);
-        let two = self.probe(&plain, light, 1, Role::Middle, 2)?.bytes;
+        let one = self.probe(&plain, light, 1, Role::Middle, 1)?.forward;
+        let saved = self.probe(&plain, light, 2, Role::Middle, 1)?.forward.saturating_sub(one);
+        let two = self.probe(&plain, light, 1, Role::Middle, 2)?.forward;
         let first = self.probe(&plain, light, 1, Role::First, 1)?;
         let roles = [self.probe(&plain, light, 1, Role::Only, 1)?, self.probe(&plain, light, 1, Role::Last, 1)?];
         Ok(Ends {
@@ -255,15 +257,14 @@ impl Probes {
         let (recipe, layout, plan) = self.stage(asked)?;
         let stage = u64::from(matches!(asked.role, Role::Middle | Role::Last));
         let rank = stage * (layout.world / layout.pp.get());
-        // What a layer keeps is the same in every step; libraries' workspaces, which stay from the
-        // first on, are read off the ends.
-        let steps = if asked.role == Role::Middle { 1 } else { 2 };
-        let options = MegatronOptions { steps, ..self.options.clone() };
+        // What a layer keeps is the same in every step, so that one is enough and its update is not
+        // looked at; libraries' workspaces, which stay from the first on, are read off the ends.
+        let options = MegatronOptions { steps: 2, ..self.options.clone() };
         let job = Job { recipe: &recipe, layout: &layout, stages: &plan, rank, options: &options };
-        // Of one layer in the middle only its passes are asked for.
-        let replay = if asked.is_passes_only() { replay_passes(&job) } else { replay(&job) }?;
+        let replay = if asked.role == Role::Middle { replay_passes(&job) } else { replay(&job) }?;
         Ok(Probe {
             bytes: running_bytes(&replay, self.options.gradients.bits() / 8),
+            forward: forward_bytes(&replay),
             left: replay.reserved_peak() - replay.allocated_peak(),
         })
     }
@@ -345,4 +346,13 @@ fn running_bytes(replay: &Replay, grad_width: u64) -> u64 {
     let fixed: u64 = fixed.into_iter().map(of).sum();
     let fresh_gradients = of(Line::Gradients).saturating_sub(grad_width * replay.params);
     highest.peak.allocated - fixed + fresh_gradients
+}
+
+/// Bytes that the first step's forward passes come to above what stood before it.
+fn forward_bytes(replay: &Replay) -> u64 {
+    let find = |kind| replay.phases.iter().find(|phase| phase.kind == kind);
+    match (find(PhaseKind::Optimizer), find(PhaseKind::Passes(0))) {
+        (Some(before), Some(passes)) => passes.by_part[0].saturating_sub(before.allocated),
+        _ => 0,
+    }
 }
