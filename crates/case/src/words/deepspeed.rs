@@ -1,7 +1,7 @@
 //! DeepSpeed 0.19.8, keys of its JSON (`runtime/zero/config.py`). Offload is said by
 //! `--offload-optimizer`.
 
-use super::{Effect, Takes, Told, Vocabulary, Word, flag, knows_nothing, number, switch};
+use super::{Effect, Place, Takes, Vocabulary, Word, flag, knows_nothing, number, switch};
 
 use Effect::{Changes, None as Nothing};
 
@@ -12,7 +12,7 @@ macro_rules! size {
         Word {
             name: $name,
             takes: Takes::Number,
-            told: Told::Argument,
+            place: Place::Argument,
             own: $own,
             get: |o| o.zero.$field.to_string(),
             set: |o, v| {
@@ -31,7 +31,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         Word {
             name: "zero_optimization.overlap_comm",
             takes: Takes::Switch,
-            told: Told::Argument,
+            place: Place::Argument,
             own: "false",
             get: |o| flag(o.overlap.gradients),
             set: |o, v| switch(v, &mut o.overlap.gradients),

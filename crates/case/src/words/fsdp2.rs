@@ -1,6 +1,6 @@
 //! The emitted native PyTorch program (`launch/assets/fsdp2`), keys of its plan.
 
-use super::{Effect, Takes, Told, Vocabulary, Word, flag, knows_nothing};
+use super::{Effect, Place, Takes, Vocabulary, Word, flag, knows_nothing};
 use crate::options::Elementwise;
 
 pub const VOCABULARY: Vocabulary = Vocabulary {
@@ -8,7 +8,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         Word {
             name: "compile",
             takes: Takes::Switch,
-            told: Told::Argument,
+            place: Place::Argument,
             own: "false",
             get: |o| flag(o.kernels.elementwise == Elementwise::Compiled),
             set: |o, v| {

@@ -1,6 +1,6 @@
 //! Megatron-Core 0.19.2 (`megatron/training/arguments.py`).
 
-use super::{Effect, Passed, Takes, Told, Vocabulary, Word, dtype, flag, number, switch};
+use super::{Effect, Passed, Place, Takes, Vocabulary, Word, dtype, flag, number, switch};
 use crate::options::{
     Accumulate, AttentionKernel, CrossEntropy, Dispatch, EpOverlap, GraphModule, GraphsBy, TpOverlap,
 };
@@ -23,7 +23,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--overlap-grad-reduce",
         takes: Takes::Switch,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "false",
         get: |o| flag(o.overlap.gradients),
         set: |o, v| switch(v, &mut o.overlap.gradients),
@@ -34,7 +34,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--overlap-param-gather",
         takes: Takes::Switch,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "false",
         get: |o| flag(o.overlap.weights),
         set: |o, v| switch(v, &mut o.overlap.weights),
@@ -45,7 +45,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--tp-comm-overlap",
         takes: Takes::Switch,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "false",
         get: |o| flag(o.overlap.tp == TpOverlap::Userbuffers),
         set: |o, v| {
@@ -59,7 +59,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--overlap-moe-expert-parallel-comm",
         takes: Takes::Switch,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "false",
         get: |o| flag(o.overlap.ep == EpOverlap::Microbatches),
         set: |o, v| {
@@ -73,7 +73,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--overlap-p2p-communication",
         takes: Takes::Switch,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "true",
         get: |o| flag(o.overlap.p2p),
         set: |o, v| switch(v, &mut o.overlap.p2p),
@@ -84,7 +84,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--gradient-accumulation-fusion",
         takes: Takes::Switch,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "true",
         get: |o| flag(o.kernels.accumulate == Accumulate::Fused),
         set: |o, v| {
@@ -98,7 +98,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--rope-fusion",
         takes: Takes::Switch,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "true",
         get: |o| flag(o.kernels.rope_fusion),
         set: |o, v| switch(v, &mut o.kernels.rope_fusion),
@@ -109,7 +109,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--moe-permute-fusion",
         takes: Takes::Switch,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "false",
         get: |o| flag(o.kernels.permute_fusion),
         set: |o, v| switch(v, &mut o.kernels.permute_fusion),
@@ -120,7 +120,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--moe-token-dispatcher-type",
         takes: Takes::OneOf(&["allgather", "alltoall", "flex"]),
-        told: Told::Argument,
+        place: Place::Argument,
         own: "allgather",
         get: |o| match o.kernels.dispatch {
             Dispatch::DeepEp | Dispatch::HybridEp => "flex".to_string(),
@@ -142,7 +142,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--moe-flex-dispatcher-backend",
         takes: Takes::OneOf(&["deepep", "hybridep"]),
-        told: Told::Argument,
+        place: Place::Argument,
         own: "deepep",
         get: |o| match o.kernels.dispatch {
             Dispatch::HybridEp => "hybridep".to_string(),
@@ -164,7 +164,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--cross-entropy-loss-fusion",
         takes: Takes::Switch,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "false",
         get: |o| flag(o.kernels.cross_entropy != CrossEntropy::Eager),
         set: |o, v| {
@@ -182,7 +182,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--cross-entropy-fusion-impl",
         takes: Takes::OneOf(&["native", "te"]),
-        told: Told::Argument,
+        place: Place::Argument,
         own: "native",
         get: |o| match o.kernels.cross_entropy {
             CrossEntropy::TransformerEngine => "te".to_string(),
@@ -204,7 +204,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--attention-backend",
         takes: Takes::OneOf(&["auto", "flash", "unfused"]),
-        told: Told::Argument,
+        place: Place::Argument,
         own: "auto",
         get: |o| match o.kernels.attention {
             AttentionKernel::Unfused => "unfused".to_string(),
@@ -226,7 +226,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--cuda-graph-impl",
         takes: Takes::OneOf(&["none", "local", "transformer_engine", "full_iteration"]),
-        told: Told::Argument,
+        place: Place::Argument,
         own: "none",
         get: |o| o.kernels.graphs.by.name().to_string(),
         set: |o, v| {
@@ -240,7 +240,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--cuda-graph-modules",
         takes: Takes::Some(&["attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"]),
-        told: Told::Argument,
+        place: Place::Argument,
         own: "",
         get: |o| o.kernels.graphs.modules().map(GraphModule::name).collect::<Vec<_>>().join(","),
         set: |o, v| {
@@ -255,7 +255,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--main-params-dtype",
         takes: Takes::OneOf(&["fp32", "fp16"]),
-        told: Told::Argument,
+        place: Place::Argument,
         own: "fp32",
         get: |o| o.state.main.name().to_string(),
         set: |o, v| dtype(v, &mut o.state.main),
@@ -266,7 +266,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--exp-avg-dtype",
         takes: DTYPES,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "fp32",
         get: |o| o.state.exp_avg.name().to_string(),
         set: |o, v| dtype(v, &mut o.state.exp_avg),
@@ -277,7 +277,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--exp-avg-sq-dtype",
         takes: DTYPES,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "fp32",
         get: |o| o.state.exp_avg_sq.name().to_string(),
         set: |o, v| dtype(v, &mut o.state.exp_avg_sq),
@@ -288,7 +288,7 @@ const WORDS: &[Word] = &[
     Word {
         name: "--ddp-bucket-size",
         takes: Takes::Number,
-        told: Told::Argument,
+        place: Place::Argument,
         own: "",
         get: |o| o.bucket_size.map_or_else(String::new, |size| size.to_string()),
         set: |o, v| {

@@ -57,7 +57,7 @@ pub enum Effect {
 
 /// Where an engine is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Place {
     /// On its command line or in its configuration.
     Argument,
     /// By a variable of the environment.
@@ -71,7 +71,7 @@ pub struct Word {
     /// What follows it.
     pub takes: Takes,
     /// Where the engine is told.
-    pub told: Told,
+    pub place: Place,
     /// The engine's own default, as [`Word::get`] writes values; what differs is emitted.
     pub own: &'static str,
     /// The value of some options.
@@ -311,7 +311,7 @@ fn number(value: &str) -> Result<u64, String> {
 const ALLOCATOR: Word = Word {
     name: "PYTORCH_CUDA_ALLOC_CONF",
     takes: Takes::OneOf(&["", "expandable_segments:True"]),
-    told: Told::Environment,
+    place: Place::Environment,
     own: "",
     get: allocator,
     set: set_allocator,

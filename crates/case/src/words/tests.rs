@@ -226,7 +226,7 @@ fn the_environment_is_told_by_either_name_of_the_variable() {
             let (options, passed) = told(engine, &format!("{name}=expandable_segments:True")).unwrap();
             assert!(options.expandable_segments && passed.is_empty());
             let (word, value) = emitted(Some(engine), &options).find(|(word, _)| word.name == ALLOCATOR.name).unwrap();
-            assert_eq!((word.told, value.as_str()), (Told::Environment, "expandable_segments:True"));
+            assert_eq!((word.place, value.as_str()), (Place::Environment, "expandable_segments:True"));
         }
         assert!(!told(engine, "PYTORCH_CUDA_ALLOC_CONF=").unwrap().0.expandable_segments);
     }
@@ -247,7 +247,7 @@ fn megatron_words_and_their_defaults_are_megatrons() {
     let listed: serde_json::Value =
         serde_json::from_str(include_str!("../../../../data/engines/megatron_flags_0.19.2.json")).unwrap();
     let vocabulary = of(Some(Engine::Megatron));
-    for word in vocabulary.words.iter().filter(|word| word.told == Told::Argument) {
+    for word in vocabulary.words.iter().filter(|word| word.place == Place::Argument) {
         let negated = word.negated();
         let (name, entry) = [word.name, negated.as_str()]
             .into_iter()

@@ -1,6 +1,6 @@
 //! torchtitan 0.3.0 (`torchtitan/config/job_config.py`).
 
-use super::{Effect, Takes, Told, Vocabulary, Word, flag, knows_nothing};
+use super::{Effect, Place, Takes, Vocabulary, Word, flag, knows_nothing};
 use crate::options::{Again, Elementwise, TpOverlap};
 
 use Effect::{Changes, None as Nothing};
@@ -10,7 +10,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         Word {
             name: "compile.enable",
             takes: Takes::Switch,
-            told: Told::Argument,
+            place: Place::Argument,
             own: "false",
             get: |o| flag(o.kernels.elementwise == Elementwise::Compiled),
             set: |o, v| {
@@ -22,31 +22,23 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
             what: "each block is compiled",
         },
         Word {
-            name: "activation_checkpoint.selective_ac_option",
-            takes: Takes::OneOf(&["", "op", "2"]),
-            told: Told::Argument,
+            name: "activation_checkpoint",
+            takes: Takes::OneOf(&["", "SelectiveAC"]),
+            place: Place::Argument,
             own: "",
-            get: |o| match o.again {
-                Again::Layout => String::new(),
-                Again::EveryOther => "2".to_string(),
-                Again::ByOperator => "op".to_string(),
-            },
+            get: |o| if o.again == Again::ByOperator { "SelectiveAC".to_string() } else { String::new() },
             set: |o, v| {
-                o.again = match v {
-                    "op" => Again::ByOperator,
-                    "2" => Again::EveryOther,
-                    _ => Again::Layout,
-                };
+                o.again = if v == "SelectiveAC" { Again::ByOperator } else { Again::Layout };
                 Ok(())
             },
             memory: Changes,
             time: Changes,
-            what: "what a selective policy computes again: by operator, or every second layer",
+            what: "by operator: outputs that are dear are kept, every second product and the rest runs again",
         },
         Word {
             name: "parallelism.enable_async_tensor_parallel",
             takes: Takes::Switch,
-            told: Told::Argument,
+            place: Place::Argument,
             own: "false",
             get: |o| flag(o.overlap.tp == TpOverlap::Async),
             set: |o, v| {

@@ -5,7 +5,7 @@ use crate::args::OptionsArgs;
 use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, wrap};
 use case::options_of;
-use case::words::{self, Effect, Passed, Takes, Told, Vocabulary, Word};
+use case::words::{self, Effect, Passed, Place, Takes, Vocabulary, Word};
 use case::{Asked, Options};
 use layout::Engine;
 use recipe::Recipe;
@@ -90,9 +90,9 @@ fn option(engine: Engine, word: &Word, usual: Option<String>) -> String {
         Some(ours) if ours == own => format!("{own}, in {engine} and in a launch of ours"),
         Some(ours) => format!("{own} in {engine}, {ours} in a launch of ours"),
     };
-    let told = match word.told {
-        Told::Argument => "",
-        Told::Environment => " (environment)",
+    let told = match word.place {
+        Place::Argument => "",
+        Place::Environment => " (environment)",
     };
     let mut out = wrap(&format!("{} {}{told}", word.name, takes(word)), "  ", WIDTH);
     out += &wrap(word.what, "    ", WIDTH);
@@ -154,7 +154,7 @@ fn of(engine: Engine) -> Result<Value, Vec<diag::Finding>> {
         let usual = usual.value(word);
         json!({
             "word": word.name, "takes": kind, "values": values,
-            "told": match word.told { Told::Argument => "argument", Told::Environment => "environment" },
+            "told": match word.place { Place::Argument => "argument", Place::Environment => "environment" },
             "engine_default": some(word.own), "launch_default": usual.as_deref().and_then(some),
             "launch_default_by_recipe": usual.is_none(),
             "memory": effect(word.memory), "time": effect(word.time), "what": word.what,

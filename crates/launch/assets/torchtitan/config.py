@@ -13,7 +13,7 @@ from torchtitan.components.optimizer import (
     register_moe_load_balancing_hook,
 )
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
-from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
 from torchtitan.distributed.pipeline_parallel import pipeline_llm
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
@@ -31,6 +31,8 @@ from torchtitan.trainer import Trainer
 DRAW = partial(nn.init.trunc_normal_, std=0.02)
 LINEAR = {"weight": DRAW, "bias": nn.init.zeros_}
 EXPERTS = {"w1_EFD": DRAW, "w2_EDF": DRAW, "w3_EFD": DRAW}
+
+CHECKPOINTED = {"FullAC": FullAC, "SelectiveAC": SelectiveAC}
 
 
 def norm(width):
@@ -190,5 +192,5 @@ def train():
         compile=CompileConfig(**COMPILE),
         checkpoint=CheckpointManager.Config(**CHECKPOINT),
         metrics=MetricsProcessor.Config(**METRICS),
-        activation_checkpoint=FullAC.Config() if RECOMPUTE else None,
+        activation_checkpoint=CHECKPOINTED[RECOMPUTE].Config() if RECOMPUTE else None,
     )

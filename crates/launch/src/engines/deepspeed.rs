@@ -74,7 +74,7 @@ fn zero(job: &Job, list: &mut List) {
     let stage = job.layout.zero;
     let section = |key: &str| format!("zero_optimization.{key}");
     list.set(Kind::Layout, &section("stage"), stage, "layout.zero", "what replicas share out");
-    for word in words::of(job.layout.engine).words.iter().filter(|word| word.told == words::Told::Argument) {
+    for word in words::of(job.layout.engine).words.iter().filter(|word| word.place == words::Place::Argument) {
         let is_of_stage_3 = word.name.contains(".stage3_") || word.name.ends_with(".sub_group_size");
         let is_overlap = word.takes == words::Takes::Switch;
         if (is_of_stage_3 && stage != ZeroStage::Three) || (is_overlap && stage == ZeroStage::Three) {

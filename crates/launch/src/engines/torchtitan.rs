@@ -8,7 +8,7 @@ use super::{engine_seams, lane_of, storage_environment};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::quote;
-use case::options::{Elementwise, TpOverlap};
+use case::options::{Again, Elementwise, TpOverlap};
 use diag::{Blame, Finding};
 use layout::{Engine, Recompute, Schedule, ZeroStage};
 use recipe::Seam;
@@ -75,6 +75,10 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
 /// What the policy asks for and cannot be told.
 fn refusals(job: &Job) -> Vec<Finding> {
     let mut findings = Vec::new();
+    if job.case.options.again == Again::ByOperator && job.layout.recompute != Recompute::None {
+        let message = "it is one of FullAC and SelectiveAC, and both were asked for";
+        findings.push(Finding::error("torchtitan/unsayable", Blame::Engine, "activation_checkpoint", message));
+    }
     if job.policy.data.paths.len() > 1 {
         let message = "torchtitan's text loader reads one data set, and the policy names several";
         findings.push(Finding::error("torchtitan/unsayable", Blame::Engine, "policy.data.paths", message));
@@ -181,8 +185,13 @@ fn run(job: &Job, list: &mut List) {
     set("data.dataset_path", json!(path), "policy.data.paths", "the engine's test data where none is named");
     let assets = data.tokenizer.clone().unwrap_or_else(|| format!("{root}/tests/assets/tokenizer"));
     set("hf_assets_path", json!(assets), "policy.data.tokenizer", "the engine's test tokenizer where none is named");
-    let full = job.layout.recompute == Recompute::Full;
-    list.set(Kind::Layout, "recompute", json!(full), "layout.recompute", "every layer computed again, or nothing");
+    let recompute = match (job.case.options.again, &job.layout.recompute) {
+        (Again::ByOperator, _) => json!("SelectiveAC"),
+        (_, Recompute::Full) => json!("FullAC"),
+        _ => Value::Null,
+    };
+    let why = "every layer computed again, operators chosen by torchtitan, or nothing";
+    list.set(Kind::Layout, "recompute", recompute, "layout.recompute", why);
 }
 
 /// The model's table, and what the engine's forms have no words for.

@@ -13,7 +13,7 @@ use super::{lane_of, storage_environment};
 use crate::emission::{Emission, EnvVar, Kind, Starter};
 use crate::job::Job;
 use crate::quote;
-use case::words::{self, Told};
+use case::words::{self, Place};
 use diag::{Blame, Finding};
 use layout::ZeroStage;
 
@@ -72,7 +72,7 @@ pub fn environment(job: &Job) -> Vec<EnvVar> {
         all.push(EnvVar::new(name, 1, "tensor or context parallel kernels must be issued in order before Blackwell"));
     }
     for (word, value) in words::emitted(job.layout.engine, &job.case.options) {
-        if word.told == Told::Environment {
+        if word.place == Place::Environment {
             all.push(EnvVar::new(word.name, value, word.what));
         }
     }

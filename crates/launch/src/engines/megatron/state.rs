@@ -5,7 +5,7 @@ use super::unsayable;
 use crate::emission::Kind;
 use crate::job::Job;
 use case::options::{EpOverlap, Scaling};
-use case::words::{self, Takes, Told, Word};
+use case::words::{self, Place, Takes, Word};
 use diag::Finding;
 use layout::{Recompute, ZeroStage};
 use recipe::{Dtype, Mixer, Optimizer};
@@ -68,7 +68,7 @@ pub fn arguments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
 
 fn options(job: &Job, list: &mut List) {
     for (word, value) in words::emitted(job.layout.engine, &job.case.options) {
-        if word.told != Told::Argument || !applies(job, word) {
+        if word.place != Place::Argument || !applies(job, word) {
             continue;
         }
         match (word.takes, value.as_str()) {
