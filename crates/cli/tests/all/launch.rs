@@ -51,7 +51,7 @@ fn an_engine_without_a_ledger_is_unmodelled_and_no_refusal() {
         assert_eq!(memory["verdict"], "unknown", "{engine}");
     }
     let told = run("launch llama3-8b --engine maxtext --on 8xH200 --precision fp8-delayed");
-    assert!(told.code == 1 && told.stderr.contains("[launch/state]"), "{}", told.stderr);
+    assert!(told.code == 1 && told.stderr.contains("[case/format]"), "{}", told.stderr);
 }
 
 #[test]
