@@ -1,4 +1,4 @@
-//! Replays of short stages that the quick sum is made of.
+//! Replays of short stages that sums are made of.
 //!
 //! A probe is keyed by what it can depend on: experts' degrees only where experts stand, of the
 //! recompute policy only the modules its layers have. A search that walks thousands of degrees
