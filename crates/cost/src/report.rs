@@ -63,7 +63,7 @@ pub struct Traffic {
     pub axis: &'static str,
     /// Bytes one rank sends.
     pub bytes: f64,
-    /// How.
+    /// The algorithm, by the name libraries have for it.
     pub algorithm: &'static str,
     /// Where its group lies.
     pub spread: Spread,

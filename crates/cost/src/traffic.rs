@@ -70,7 +70,7 @@ pub struct Moved {
     pub seconds: f64,
     /// Bytes one rank sends.
     pub bytes: f64,
-    /// How.
+    /// The algorithm, by the name libraries have for it.
     pub algorithm: &'static str,
 }
 

@@ -20,6 +20,10 @@ use probed::{Probed, Terms};
 use probes::Probes;
 use recipe::Recipe;
 use replay::Unmodelled;
+use std::sync::{Arc, OnceLock};
+
+/// What one thread replays and others wait for.
+type Once<T> = Arc<OnceLock<Result<T, Unmodelled>>>;
 
 /// What stages of a recipe hold under an engine's ledger. What was replayed for one layout is kept
 /// for the next; threads may share it.

@@ -47,12 +47,12 @@ pub struct Neighbour {
     pub headroom: i64,
 }
 
-/// A layout that the quick sum let pass and the replay did not.
+/// A layout that the sums let pass and the replay did not.
 #[derive(Clone, Debug)]
 pub struct Refuted {
     /// As it would be typed.
     pub layout: Layout,
-    /// Why.
+    /// What the replay says against it.
     pub why: String,
     /// Bytes the replay misses, where it came so far.
     pub missing: u64,
@@ -135,7 +135,7 @@ fn ranked(space: &Space, mut modes: Vec<ModeAnswer>) -> Vec<ModeAnswer> {
 
 /// Why a replay does not let a layout pass.
 pub struct Refused {
-    /// In words.
+    /// For a person to read.
     pub why: String,
     /// Bytes missing, where it came so far.
     pub missing: u64,

@@ -241,7 +241,7 @@ impl<'a> Pricer<'a> {
             == 0
     }
 
-    /// Bytes left on the worst rank of a legal point, by the quick sum; none when it has none.
+    /// Bytes left on the worst rank of a legal point, by the sums; none when nothing prices it.
     pub fn headroom(&self, point: &Point) -> Option<i64> {
         let mut layout = self.space.layout(point);
         let shape = self.space.shape(point);

@@ -7,7 +7,7 @@
 //! highest changes with depth. Of several kinds every layer adds its own, and the highest start
 //! counts: the buffers of a neighbour of another kind are taken to be the larger's.
 
-use super::{Highest, KindWeights, StageShape, State, Sum};
+use super::{Highest, KindWeights, Once, StageShape, State, Sum};
 use case::{KindId, LayerKinds, Options, PerKind};
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, StagePlan, ZeroStage, settle};
 use ledger::{Ledger, RankJob};
@@ -16,7 +16,7 @@ use replay::Unmodelled;
 use replay::line::Line;
 use replay::{PhaseKind, Replay};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Mutex;
 
 /// Layers of the shorter probe; the longer one has one more. Of three, the one in the middle has a
 /// neighbour gathered on one side and one reduced on the other.
@@ -131,7 +131,7 @@ pub(super) struct Extrapolated {
     layers: PerKind<Layer>,
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
-    replayed: Mutex<HashMap<Asked, Arc<OnceLock<Result<Figures, Unmodelled>>>>>,
+    replayed: Mutex<HashMap<Asked, Once<Figures>>>,
 }
 
 impl Extrapolated {

@@ -1,9 +1,10 @@
-//! Replays of short stages that the quick sum is made of.
+//! Replays of short stages that sums are made of.
 //!
 //! A probe is keyed by what it can depend on: experts' degrees only where experts stand, of the
 //! recompute policy only the modules its layers have. A search that walks thousands of degrees
 //! shares most of its probes that way.
 
+use super::Once;
 use super::probed::{Held, Probed};
 use case::{KindId, LayerKinds, PerKind};
 use layout::request::RecomputeModule;
@@ -14,7 +15,7 @@ use replay::Unmodelled;
 use replay::line::Line;
 use replay::{PhaseKind, Replay};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Mutex;
 
 /// Where in the pipeline a stage stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,7 +93,7 @@ pub(super) struct Probes {
     layers: PerKind<Layer>,
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
-    replayed: Mutex<HashMap<Asked, Arc<OnceLock<Result<Probe, Unmodelled>>>>>,
+    replayed: Mutex<HashMap<Asked, Once<Probe>>>,
     counted: Mutex<HashMap<[u64; 4], HeldBy>>,
 }
 
