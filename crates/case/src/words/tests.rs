@@ -170,7 +170,7 @@ fn wrong_values_are_told_what_is_taken() {
         (Engine::Megatron, "--cross-entropy-fusion-impl te", "needs --cross-entropy-loss-fusion"),
         (Engine::Megatron, "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64", "it takes expandable_segments:True"),
         (Engine::Torchtitan, "compile.enable=1", "it takes true, false"),
-        (Engine::Torchtitan, "activation_checkpoint.selective_ac_option=3", "it takes op, 2"),
+        (Engine::Torchtitan, "activation_checkpoint=FullAC", "it takes SelectiveAC"),
         (Engine::Deepspeed, "zero_optimization.reduce_bucket_size=5e8", "`5e8` is no whole number"),
         (Engine::Fsdp2, "compile=maybe", "it takes true, false"),
         (Engine::Nanotron, "PYTORCH_ALLOC_CONF=x", "it takes expandable_segments:True"),

@@ -1,7 +1,7 @@
 //! Rank classes: ranks that hold the same. Tensor, context and data-parallel neighbours hold the
 //! same shapes, so a class is a stage; its first rank is replayed and stands for the rest.
 
-use super::lines::{Amount, Entry, WEIGHTS, basis_of, by_owner};
+use super::lines::{Amount, Entry, basis_of, by_owner};
 use super::offload::Offload;
 use super::{Pricing, reserve};
 use ledger::{Ledger, RankJob};
@@ -73,10 +73,12 @@ impl RankClass {
         let moved = offload.moved_bytes();
         let allocated_peak = replay.allocated_peak() - moved;
         let reserved_peak = replay.reserved_peak() - moved;
-        let weights = by_owner(case, stage, WEIGHTS.iter().map(|line| replay.line(*line)).sum());
-        let held = |line: Line| match WEIGHTS.iter().position(|weights| *weights == line) {
-            Some(at) => weights[at],
-            None => replay.line(line),
+        let dense = replay.line(Line::ReplicatedParams) + replay.line(Line::TpParams);
+        let [whole, cut] = by_owner(case, stage, dense);
+        let held = |line: Line| match line {
+            Line::ReplicatedParams => whole,
+            Line::TpParams => cut,
+            _ => replay.line(line),
         };
         let mut lines: Vec<Amount> = Line::ALL
             .into_iter()

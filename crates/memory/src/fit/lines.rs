@@ -92,30 +92,20 @@ pub struct Amount {
     pub basis: Basis,
 }
 
-/// The lines that weights are on.
-pub(super) const WEIGHTS: [Line; 3] = [Line::ReplicatedParams, Line::TpParams, Line::ExpertParams];
-
-/// Bytes of weights on each line of [`WEIGHTS`]: what a replay holds of them all, shared out as the
-/// ownership table says. A ledger knows whose buffers a weight lies in, not who else holds it.
-pub(super) fn by_owner(case: &Case, stage: usize, held: u64) -> [u64; 3] {
-    let mut counted = [0u64; 3];
-    for row in &case.table.rows {
+/// Bytes of weights outside experts that every tensor-parallel rank holds, and of those that are cut:
+/// what a replay holds of both, shared out as the ownership table says. A ledger knows whose buffers a
+/// weight lies in, not who else holds it.
+pub(super) fn by_owner(case: &Case, stage: usize, held: u64) -> [u64; 2] {
+    let [mut whole, mut cut] = [0u64; 2];
+    for row in case.table.rows.iter().filter(|row| row.tensor.acting.is_none()) {
         let is_cut = row.cuts.iter().any(|cut| case.layout.degree(cut.axis).splits());
-        let line = match (row.tensor.acting.is_some(), is_cut) {
-            (true, _) => 2,
-            (false, true) => 1,
-            (false, false) => 0,
-        };
         let elements = row.part_elements(&case.layout) * case.table.copies_on_stage(row, stage);
-        counted[line] += elements * row.tensor.dtype.bits() / 8;
+        *(if is_cut { &mut cut } else { &mut whole }) += elements * row.tensor.dtype.bits() / 8;
     }
-    let all: u64 = counted.iter().sum();
-    let share = |bytes: u64| (u128::from(held) * u128::from(bytes) / u128::from(all.max(1))) as u64;
-    // What buffers are padded to goes with the largest.
-    let mut lines = counted.map(share);
-    let largest = (0..3).max_by_key(|&i| counted[i]).unwrap_or(0);
-    lines[largest] += held - lines.iter().sum::<u64>();
-    lines
+    // What buffers are padded to goes with what is cut, where anything is.
+    let share = u128::from(held) * u128::from(whole) / u128::from((whole + cut).max(1));
+    let whole = if cut == 0 { held } else { share as u64 };
+    [whole, held - whole]
 }
 
 /// The basis of a ledger line.
