@@ -6,6 +6,7 @@ mod commands;
 mod common;
 mod dependencies;
 mod fidelity;
+mod findings;
 mod goldens;
 mod identities;
 mod launch;
