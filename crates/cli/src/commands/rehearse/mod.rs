@@ -8,9 +8,10 @@ use crate::args::{RehearsalArgs, RehearseArgs};
 use crate::files::read_text;
 use crate::outcome::{Outcome, Refusal, Report};
 use case::Terms;
-use case::asked::StateArgs;
+use case::asked::{EngineChoice, StateArgs};
 use comm::Comm;
 use diag::{Blame, Finding};
+use layout::Engine;
 use runtime::rehearse::{
     Ask, Ending, Outcome as Ran, Prepared, Ranks, Rehearsal, Source, prepare, rehearse, rehearse_between,
 };
@@ -42,8 +43,11 @@ struct Begun {
 /// A rehearsal on threads, or on the ranks that `comm` is one of.
 fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun: &mut Option<Begun>) -> Outcome {
     let state = StateArgs { optimizer: args.how.optimizer, ..StateArgs::default() };
-    let case = case_of(asked(&args.recipe, &args.layout, &state, None), Terms::SPLIT)?;
-    let request = case.asked.layout.request();
+    let mut asked = asked(&args.recipe, &args.layout, &state, None);
+    // Our own runtime rehearses, and what it carries over a cut in time no other engine has to.
+    asked.layout.engine.get_or_insert(EngineChoice::One(Engine::Shardwright));
+    let case = case_of(asked, Terms::SPLIT)?;
+    let request = args.layout.request();
     let args = &args.how;
     let ask = Ask {
         recipe: &case.source,

@@ -73,7 +73,9 @@ fn options(job: &Job, list: &mut List) {
         }
         match (word.takes, value.as_str()) {
             (Takes::Switch, "true") => list.switch(Kind::Policy, word.name, "options", word.what),
-            (Takes::Switch, _) => list.switch(Kind::Policy, &word.negated(), "options", word.what),
+            (Takes::Switch, _) => {
+                list.switch(Kind::Policy, &word.negated(), "options", &format!("off: {}", word.what));
+            }
             (Takes::Some(_), value) => list.many(Kind::Policy, word.name, value.split(','), "options", word.what),
             (_, value) => list.set(Kind::Policy, word.name, value, "options", word.what),
         }
