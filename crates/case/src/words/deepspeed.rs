@@ -1,7 +1,7 @@
 //! DeepSpeed 0.19.8, keys of its JSON (`runtime/zero/config.py`). Offload is said by
 //! `--offload-optimizer`.
 
-use super::{Effect, Place, Takes, Vocabulary, Word, flag, knows_nothing, number, switch};
+use super::{Effect, Place, Takes, Vocabulary, Word, knows_nothing, number};
 
 use Effect::{Changes, None as Nothing};
 
@@ -28,17 +28,13 @@ macro_rules! size {
 
 pub const VOCABULARY: Vocabulary = Vocabulary {
     words: &[
-        Word {
-            name: "zero_optimization.overlap_comm",
-            takes: Takes::Switch,
-            place: Place::Argument,
-            own: "false",
-            get: |o| flag(o.overlap.gradients),
-            set: |o, v| switch(v, &mut o.overlap.gradients),
-            memory: Changes,
-            time: Changes,
-            what: "gradients are reduced under backward below ZeRO 3, with a second buffer; ZeRO 3 always does",
-        },
+        switch_word!(
+            "zero_optimization.overlap_comm",
+            "false",
+            overlap.gradients,
+            [Changes, Changes],
+            "gradients are reduced under backward below ZeRO 3, with a second buffer; ZeRO 3 always does"
+        ),
         size!("zero_optimization.reduce_bucket_size", "500000000", reduce_bucket, "elements reduced at once"),
         size!("zero_optimization.allgather_bucket_size", "500000000", allgather_bucket, "elements gathered at once"),
         size!(

@@ -1,6 +1,6 @@
 //! Megatron-Core 0.19.2 (`megatron/training/arguments.py`).
 
-use super::{Effect, Passed, Place, Takes, Vocabulary, Word, dtype, flag, number, switch};
+use super::{Effect, Passed, Place, Takes, Vocabulary, Word, dtype, flag, number};
 use crate::options::{
     Accumulate, AttentionKernel, CrossEntropy, Dispatch, EpOverlap, GraphModule, GraphsBy, TpOverlap,
 };
@@ -20,28 +20,20 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
 };
 
 const WORDS: &[Word] = &[
-    Word {
-        name: "--overlap-grad-reduce",
-        takes: Takes::Switch,
-        place: Place::Argument,
-        own: "false",
-        get: |o| flag(o.overlap.gradients),
-        set: |o, v| switch(v, &mut o.overlap.gradients),
-        memory: Changes,
-        time: Changes,
-        what: "gradients are reduced bucket by bucket under the last backward",
-    },
-    Word {
-        name: "--overlap-param-gather",
-        takes: Takes::Switch,
-        place: Place::Argument,
-        own: "false",
-        get: |o| flag(o.overlap.weights),
-        set: |o, v| switch(v, &mut o.overlap.weights),
-        memory: Changes,
-        time: Changes,
-        what: "weights are gathered under the first forward",
-    },
+    switch_word!(
+        "--overlap-grad-reduce",
+        "false",
+        overlap.gradients,
+        [Changes, Changes],
+        "gradients are reduced bucket by bucket under the last backward"
+    ),
+    switch_word!(
+        "--overlap-param-gather",
+        "false",
+        overlap.weights,
+        [Changes, Changes],
+        "weights are gathered under the first forward"
+    ),
     Word {
         name: "--tp-comm-overlap",
         takes: Takes::Switch,
@@ -70,17 +62,13 @@ const WORDS: &[Word] = &[
         time: Changes,
         what: "expert exchanges run under another microbatch's compute",
     },
-    Word {
-        name: "--overlap-p2p-communication",
-        takes: Takes::Switch,
-        place: Place::Argument,
-        own: "true",
-        get: |o| flag(o.overlap.p2p),
-        set: |o, v| switch(v, &mut o.overlap.p2p),
-        memory: Nothing("the same buffers wait either way"),
-        time: Changes,
-        what: "activations travel between stages under compute, where a stage has several chunks",
-    },
+    switch_word!(
+        "--overlap-p2p-communication",
+        "true",
+        overlap.p2p,
+        [Nothing("the same buffers wait either way"), Changes],
+        "activations travel between stages under compute, where a stage has several chunks"
+    ),
     Word {
         name: "--gradient-accumulation-fusion",
         takes: Takes::Switch,
@@ -95,28 +83,14 @@ const WORDS: &[Word] = &[
         time: Changes,
         what: "the product of a weight's gradient adds into the fp32 buffer (needs APEX's extension)",
     },
-    Word {
-        name: "--rope-fusion",
-        takes: Takes::Switch,
-        place: Place::Argument,
-        own: "true",
-        get: |o| flag(o.kernels.rope_fusion),
-        set: |o, v| switch(v, &mut o.kernels.rope_fusion),
-        memory: Changes,
-        time: Changes,
-        what: "rotary embeddings in one kernel",
-    },
-    Word {
-        name: "--moe-permute-fusion",
-        takes: Takes::Switch,
-        place: Place::Argument,
-        own: "false",
-        get: |o| flag(o.kernels.permute_fusion),
-        set: |o, v| switch(v, &mut o.kernels.permute_fusion),
-        memory: Changes,
-        time: Changes,
-        what: "tokens are sorted by expert, and back, in one kernel each",
-    },
+    switch_word!("--rope-fusion", "true", kernels.rope_fusion, [Changes, Changes], "rotary embeddings in one kernel"),
+    switch_word!(
+        "--moe-permute-fusion",
+        "false",
+        kernels.permute_fusion,
+        [Changes, Changes],
+        "tokens are sorted by expert, and back, in one kernel each"
+    ),
     Word {
         name: "--moe-token-dispatcher-type",
         takes: Takes::OneOf(&["allgather", "alltoall", "flex"]),

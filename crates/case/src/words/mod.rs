@@ -2,6 +2,23 @@
 //! is read, written back and emitted from one entry, which also says what it changes. What an engine
 //! knows and we have no entry for is refused by name, never passed on in silence.
 
+/// A switch that is one field of the options, with what it does to memory and to time.
+macro_rules! switch_word {
+    ($name:literal, $own:literal, $($field:ident).+, [$memory:expr, $time:expr], $what:literal) => {
+        $crate::words::Word {
+            name: $name,
+            takes: $crate::words::Takes::Switch,
+            place: $crate::words::Place::Argument,
+            own: $own,
+            get: |o| $crate::words::flag(o.$($field).+),
+            set: |o, v| $crate::words::switch(v, &mut o.$($field).+),
+            memory: $memory,
+            time: $time,
+            what: $what,
+        }
+    };
+}
+
 mod deepspeed;
 mod fsdp2;
 mod megatron;
