@@ -127,9 +127,9 @@ fn shown(value: &str) -> &str {
 
 fn effects(word: &Word) -> String {
     match (word.memory, word.time) {
-        (Effect::Changes, Effect::Changes) => "changes: memory and time, both priced".to_string(),
-        (Effect::Changes, Effect::None(why)) => format!("changes: memory, priced; not time: {why}"),
-        (Effect::None(why), Effect::Changes) => format!("changes: time, priced; not memory: {why}"),
+        (Effect::Changes, Effect::Changes) => "changes: memory and time (priced, or refused by name)".to_string(),
+        (Effect::Changes, Effect::None(why)) => format!("changes: memory (priced, or refused by name); not time: {why}"),
+        (Effect::None(why), Effect::Changes) => format!("changes: time (priced, or refused by name); not memory: {why}"),
         (Effect::None(memory), Effect::None(time)) => format!("changes: not memory: {memory}; not time: {time}"),
     }
 }
