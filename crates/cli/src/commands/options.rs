@@ -128,8 +128,12 @@ fn shown(value: &str) -> &str {
 fn effects(word: &Word) -> String {
     match (word.memory, word.time) {
         (Effect::Changes, Effect::Changes) => "changes: memory and time (priced, or refused by name)".to_string(),
-        (Effect::Changes, Effect::None(why)) => format!("changes: memory (priced, or refused by name); not time: {why}"),
-        (Effect::None(why), Effect::Changes) => format!("changes: time (priced, or refused by name); not memory: {why}"),
+        (Effect::Changes, Effect::None(why)) => {
+            format!("changes: memory (priced, or refused by name); not time: {why}")
+        }
+        (Effect::None(why), Effect::Changes) => {
+            format!("changes: time (priced, or refused by name); not memory: {why}")
+        }
         (Effect::None(memory), Effect::None(time)) => format!("changes: not memory: {memory}; not time: {time}"),
     }
 }
