@@ -93,12 +93,7 @@ impl Case {
     }
 
     /// From a recipe whose features and optimizers are switched already.
-    pub(crate) fn build(
-        asked: Asked,
-        source: Recipe,
-        cluster: Option<Cluster>,
-        terms: Terms,
-    ) -> Result<Case, Vec<Finding>> {
+    pub fn build(asked: Asked, source: Recipe, cluster: Option<Cluster>, terms: Terms) -> Result<Case, Vec<Finding>> {
         let mut defaults = Vec::new();
         let request = request(&asked, &source, cluster.as_ref(), terms, &mut defaults)?;
         let (options, passed) = options(&asked, request.engine, &source, cluster.as_ref())?;
@@ -158,9 +153,13 @@ impl Case {
 /// Says with the refusals of an engine that nobody typed it.
 fn say_assumed(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|f| f.severity == Severity::Error && f.blame == Blame::Engine) {
-        let hint = "the engine is assumed: --engine names another, or `any`";
-        finding.hint = Some(finding.hint.take().map_or(hint.to_string(), |own| format!("{own}; {hint}")));
+        hint_besides(finding, "the engine is assumed: --engine names another, or `any`");
     }
+}
+
+/// A hint behind the finding's own.
+fn hint_besides(finding: &mut Finding, hint: &str) {
+    finding.hint = Some(finding.hint.take().map_or(hint.to_string(), |own| format!("{own}; {hint}")));
 }
 
 /// The layout as asked, with world, engine and mode filled in.
@@ -348,8 +347,7 @@ fn seams(checked: &Checked, policy: Seams) -> Result<Vec<Seam>, Vec<Finding>> {
 /// Refusals with what lets them pass as seams, for a caller who has seen that it does.
 pub fn offer_seams(mut findings: Vec<Finding>) -> Vec<Finding> {
     for finding in findings.iter_mut().filter(|f| is_seam(f)) {
-        let hint = "--allow-seams emits the rest and marks this place";
-        finding.hint = Some(finding.hint.take().map_or(hint.to_string(), |own| format!("{own}; {hint}")));
+        hint_besides(finding, "--allow-seams emits the rest and marks this place");
     }
     findings
 }

@@ -1,6 +1,6 @@
 //! In what two jobs differ, as a list that can be counted and matched on.
 
-use crate::render::layout_json;
+use crate::render::whole_layout_json;
 use crate::{Case, Options, words};
 use serde_json::Value;
 use units::named;
@@ -42,7 +42,7 @@ impl Case {
         if let (Ok(old), Ok(new)) = (read(&self.source), read(&other.source)) {
             tables(Some(&old), Some(&new), "", &mut list);
         }
-        let (old, new) = (layout_json(&self.layout), layout_json(&other.layout));
+        let (old, new) = (whole_layout_json(&self.layout), whole_layout_json(&other.layout));
         values(Part::Layout, &old, &new, &mut list);
         let cuts = |case: &Case| format!("{:?}", case.stages.layer_counts());
         push(Part::Stages, "layers", cuts(self), cuts(other), &mut list);

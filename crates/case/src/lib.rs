@@ -17,6 +17,7 @@ pub use build::{Purpose, Seams, Terms, as_seam, modes_of, offer_seams, options a
 pub use difference::{Difference, Part};
 pub use kinds::{KindId, LayerKinds, PerKind};
 pub use options::Options;
+pub use render::layout_json;
 
 use diag::Finding;
 use hardware::Cluster;

@@ -127,7 +127,7 @@ impl Case {
             "cluster": self.cluster.as_ref().map(|cluster| json!({
                 "typed": self.asked.on, "device": is_file.then(|| json!(cluster.device)),
             })),
-            "layout": layout_json(&self.layout),
+            "layout": whole_layout_json(&self.layout),
             "options": options,
             "state": {
                 "precision": self.pinned_state().precision.map(PrecisionChoice::name),
@@ -212,17 +212,24 @@ impl StateArgs {
     }
 }
 
-/// Every settled value of a layout.
-pub(crate) fn layout_json(layout: &Layout) -> Value {
+/// Every settled value of a layout, those that only a case needs to be read back included.
+pub(crate) fn whole_layout_json(layout: &Layout) -> Value {
+    let mut value = layout_json(layout);
+    value["balance"] = json!(layout.balance.name());
+    value["vocab_multiple"] = json!(layout.vocab_multiple);
+    value
+}
+
+/// The degrees and policies of a layout, as every answer gives them.
+pub fn layout_json(layout: &Layout) -> Value {
     json!({
         "world": layout.world, "tp": layout.tp.get(), "sp": layout.sp, "cp": layout.cp.get(), "pp": layout.pp.get(),
         "vpp": layout.vpp.get(), "ep": layout.ep.get(), "etp": layout.etp.get(), "dp": layout.dp.get(),
         "edp": layout.edp.get(), "zero": layout.zero.name(), "mbs": layout.micro_batch,
         "microbatches": layout.microbatches, "gbs": layout.global_batch, "seq": layout.sequence,
         "schedule": layout.schedule.name(), "recompute": layout.recompute.to_string(),
-        "mode": layout.mode.map(|mode| mode.name()), "boundaries": layout.boundaries,
-        "balance": layout.balance.name(), "engine": layout.engine.map(|engine| engine.name()),
-        "vocab_multiple": layout.vocab_multiple,
+        "mode": layout.mode.map(|mode| mode.name()), "engine": layout.engine.map(|engine| engine.name()),
+        "boundaries": layout.boundaries,
     })
 }
 

@@ -367,13 +367,8 @@ impl<'a> Space<'a> {
     pub fn case(&self, point: &Point) -> Result<Case, Vec<Finding>> {
         let question = &self.question;
         let (layout, share) = (self.layout(point), question.offload.share(point.offload));
-        let mut asked = question.asked.pinned_to(&layout, self.modes[point.mode].recipe.uses(Mixer::Moe), share);
-        // They are switched in the question's recipe already; the case keeps them as they were typed.
-        let typed = (std::mem::take(&mut asked.recipe.with), std::mem::take(&mut asked.recipe.without));
-        let optimizer = asked.state.optimizer.take();
-        let mut case = Case::new(asked, question.recipe.clone(), Some(question.cluster.clone()), Terms::RUN)?;
-        (case.asked.recipe.with, case.asked.recipe.without) = typed;
-        case.asked.state.optimizer = optimizer;
+        let asked = question.asked.pinned_to(&layout, self.modes[point.mode].recipe.uses(Mixer::Moe), share);
+        let case = Case::build(asked, question.recipe.clone(), Some(question.cluster.clone()), Terms::RUN)?;
         debug_assert_eq!(case.layout, layout);
         Ok(case)
     }

@@ -139,13 +139,7 @@ fn ranges(numbers: &[usize]) -> String {
 
 /// The layout as JSON.
 fn layout_json(layout: &Layout, defaults: &[Derived]) -> Value {
-    json!({
-        "world": layout.world, "tp": layout.tp.get(), "sp": layout.sp, "cp": layout.cp.get(), "pp": layout.pp.get(),
-        "vpp": layout.vpp.get(), "ep": layout.ep.get(), "etp": layout.etp.get(), "dp": layout.dp.get(),
-        "edp": layout.edp.get(), "zero": layout.zero.name(), "mbs": layout.micro_batch,
-        "microbatches": layout.microbatches, "gbs": layout.global_batch, "seq": layout.sequence,
-        "schedule": layout.schedule.name(), "recompute": layout.recompute.to_string(),
-        "mode": layout.mode.map(|m| m.name()), "engine": layout.engine.map(|e| e.name()),
-        "boundaries": layout.boundaries, "derived": defaults,
-    })
+    let mut value = case::layout_json(layout);
+    value["derived"] = json!(defaults);
+    value
 }

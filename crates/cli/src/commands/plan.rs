@@ -19,7 +19,10 @@ use hardware::Cluster;
 use layout::{Engine, LayoutRequest, check};
 use progress::Progress;
 use recipe::Recipe;
-use search::{Answer, Best, Effort, Found, OffloadChoice, Question, Reach, Space, answer, lay_out, pricers, search};
+use search::{
+    Answer, Best, Choice, Effort, Found, OffloadChoice, Question, Reach, Space, answer, lay_out, pricers, search,
+};
+use std::cell::OnceCell;
 use std::time::Instant;
 use units::Bytes;
 use written::Written;
@@ -51,9 +54,16 @@ pub struct Solved<'a> {
     cpu_seconds: Option<f64>,
     threads: usize,
     caution: Bytes,
+    /// Priced for the text, and said again in the JSON.
+    other_batches: OnceCell<Vec<(u64, f64)>>,
 }
 
 impl Solved<'_> {
+    /// Tokens a second and device of the best layout with half and twice the batch.
+    fn other_batches(&self, best: &Choice) -> &[(u64, f64)] {
+        self.other_batches.get_or_init(|| text::price_other_batches(best))
+    }
+
     /// The best few and the frontier of the mode to run.
     fn kept(&self) -> &Best {
         &self.found.best[self.answer.modes.first().map_or(0, |mode| mode.mode)]
@@ -139,7 +149,16 @@ fn with_solution<T>(
             continue;
         }
         let threads = rayon::current_num_threads();
-        return then(&Solved { space: &space, found, answer, seconds, cpu_seconds, threads, caution });
+        return then(&Solved {
+            space: &space,
+            found,
+            answer,
+            seconds,
+            cpu_seconds,
+            threads,
+            caution,
+            other_batches: OnceCell::new(),
+        });
     }
 }
 

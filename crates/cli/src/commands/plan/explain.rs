@@ -25,7 +25,7 @@ pub fn explain(solved: &Solved, typed: &str) -> Result<Explained, Refusal> {
     let question = &solved.space.question;
     let title = heading(&format!("Why not {typed}"));
     let asked = asked(solved, typed)?;
-    let case = match Case::new(asked, question.recipe.clone(), Some(question.cluster.clone()), Terms::RUN) {
+    let case = match Case::build(asked, question.recipe.clone(), Some(question.cluster.clone()), Terms::RUN) {
         Ok(case) => case,
         Err(findings) => return Ok(illegal(&title, &findings)),
     };
@@ -58,7 +58,6 @@ fn asked(solved: &Solved, typed: &str) -> Result<Asked, Refusal> {
         Finding::error("plan/explain", Blame::Usage, "explain", message).hint("give layout flags, as \"--tp 8 --pp 4\"")
     })?;
     let mut asked = question.asked.clone();
-    (asked.recipe.with, asked.recipe.without, asked.state.optimizer) = (Vec::new(), Vec::new(), None);
     asked.state.offload_optimizer = given.state.offload_optimizer.or(asked.state.offload_optimizer);
     let mut layout = given.layout;
     layout.seq = layout.seq.or(Some(solved.space.sequence));

@@ -1,6 +1,6 @@
 //! A plan for machines.
 
-use super::text::{difference, flags_of, given_up, misfits, other_batches, rate};
+use super::text::{difference, flags_of, given_up, misfits, rate};
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::commands::typed;
@@ -21,7 +21,7 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
     json!({
         "recipe": wanted.recipe.name, "cluster": wanted.cluster, "total": counts.total, "active": counts.active,
         "engine": wanted.pinned.engine.map(|engine| engine.name()), "gbs_assumed": !solved.space.is_batch_typed,
-        "other_batches": answer.best().map(|best| other_batches(best).iter()
+        "other_batches": answer.best().map(|best| solved.other_batches(best).iter()
             .map(|(gbs, rate)| json!({ "gbs": gbs, "tokens_per_second_per_device": rate })).collect::<Vec<_>>()),
         "seq": solved.space.sequence, "headroom_bytes": solved.space.question.headroom,
         "best": answer.best().map(best),
@@ -61,16 +61,10 @@ fn worst_stage(solved: &Solved) -> Value {
 
 /// The degrees and policies of a layout.
 pub fn layout_of(recipe: &Recipe, layout: &Layout, offload: f64) -> Value {
-    json!({
-        "flags": flags_of(recipe, layout, offload),
-        "world": layout.world, "tp": layout.tp.get(), "sp": layout.sp, "cp": layout.cp.get(), "pp": layout.pp.get(),
-        "vpp": layout.vpp.get(), "ep": layout.ep.get(), "etp": layout.etp.get(), "dp": layout.dp.get(),
-        "edp": layout.edp.get(), "zero": layout.zero.name(), "mbs": layout.micro_batch,
-        "microbatches": layout.microbatches, "gbs": layout.global_batch, "seq": layout.sequence,
-        "schedule": layout.schedule.name(), "recompute": layout.recompute.to_string(),
-        "boundaries": layout.boundaries, "mode": layout.mode.map(|m| m.name()),
-        "engine": layout.engine.map(|e| e.name()), "offload_optimizer": offload,
-    })
+    let mut value = case::layout_json(layout);
+    value["flags"] = json!(flags_of(recipe, layout, offload));
+    value["offload_optimizer"] = json!(offload);
+    value
 }
 
 fn best(choice: &Choice) -> Value {

@@ -131,7 +131,8 @@ fn caveats(solved: &Solved, best: &Choice) -> String {
     if solved.space.is_batch_typed {
         return "  ".to_string() + &text + "\n";
     }
-    let others: Vec<String> = other_batches(best)
+    let others: Vec<String> = solved
+        .other_batches(best)
         .iter()
         .map(|(gbs, rate)| format!("{:+.1}% with {gbs}", 100.0 * (rate / best.step.tokens_per_second_per_device - 1.0)))
         .collect();
@@ -151,7 +152,7 @@ pub fn step_error(recipe: &recipe::Recipe) -> String {
 }
 
 /// Tokens a second and device of the same layout with half and twice the batch.
-pub fn other_batches(best: &Choice) -> Vec<(u64, f64)> {
+pub fn price_other_batches(best: &Choice) -> Vec<(u64, f64)> {
     let count = best.case.layout.microbatches;
     let counts = [count / 2, count * 2].into_iter().filter(|other| *other > 0 && *other != count);
     let priced = counts.filter_map(|other| {
