@@ -1,4 +1,4 @@
-//! torchtitan 0.3.0 (`torchtitan/config/job_config.py`).
+//! torchtitan 0.3.0 (`torchtitan/config/configs.py`).
 
 use super::{Effect, Place, Takes, Vocabulary, Word, flag, knows_nothing};
 use crate::options::{Again, Elementwise, TpOverlap};
@@ -36,7 +36,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
             what: "by operator: outputs that are dear are kept, every second product and the rest runs again",
         },
         Word {
-            name: "parallelism.enable_async_tensor_parallel",
+            name: "compile.enable_async_tensor_parallel",
             takes: Takes::Switch,
             place: Place::Argument,
             own: "false",
@@ -47,7 +47,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
             },
             memory: Nothing("the same activations are kept; symmetric buffers are not replayed"),
             time: Changes,
-            what: "tensor-parallel collectives run beside their products",
+            what: "tensor-parallel collectives run beside their products; needs compile.enable",
         },
         super::ALLOCATOR,
     ],

@@ -302,6 +302,11 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("stages/weights", 1, "stages small.toml --pp 2 --weights 1,2"),
     ("plan/unpriced", 1, "plan small.toml --on 8xTPU-v5p --explain '--tp 1'"),
     ("torchtitan/unsayable", 1, "launch small.toml --on 8xH200 --engine torchtitan --policy paths.toml"),
+    (
+        "torchtitan/unsayable",
+        1,
+        "launch small.toml --on 8xH200 --engine torchtitan --engine-args compile.enable_async_tensor_parallel=true",
+    ),
     ("lane/lora-after-sharding", 1, "launch small.toml --on 8xH200 --policy lora.toml"),
     ("lane/own-data", 0, "launch small.toml --on 8xH200 --engine fsdp2"),
     ("nanotron/model", 1, "launch qwen3-30b-a3b --on 8xH200 --engine nanotron --override-memory"),

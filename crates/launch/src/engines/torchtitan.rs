@@ -72,9 +72,20 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     })
 }
 
-/// What the policy asks for and cannot be told.
+fn is_async(job: &Job) -> bool {
+    job.case.options.overlap.tp == TpOverlap::Async
+}
+
+/// What the options and the policy ask for and cannot be told.
 fn refusals(job: &Job) -> Vec<Finding> {
     let mut findings = Vec::new();
+    if is_async(job) && job.case.options.kernels.elementwise != Elementwise::Compiled {
+        let message = "collectives beside their products are the compiler's work, and nothing is compiled";
+        let object = "compile.enable_async_tensor_parallel";
+        let finding = Finding::error("torchtitan/unsayable", Blame::Engine, object, message);
+        let quote = "Async TP requires 'model' in --compile.components and --compile.enable";
+        findings.push(finding.quote(quote).hint("say compile.enable too"));
+    }
     if job.case.options.again == Again::ByOperator && job.layout.recompute != Recompute::None {
         let message = "it is one of FullAC and SelectiveAC, and both were asked for";
         findings.push(Finding::error("torchtitan/unsayable", Blame::Engine, "activation_checkpoint", message));
@@ -102,8 +113,6 @@ fn parallelism(job: &Job, list: &mut List) {
     set("fsdp_reshard_after_forward", json!(reshard), "layout.zero", "zero 3 gives weights back after forward");
     set("tensor_parallel_degree", json!(layout.tp.get()), "layout.tp", "matrices and head groups");
     set("enable_sequence_parallel", json!(layout.sp), "layout.sp", "activations sharded on the tensor axis");
-    let is_async = job.case.options.overlap.tp == TpOverlap::Async;
-    set("enable_async_tensor_parallel", json!(is_async), "options", "collectives beside their products");
     set("context_parallel_degree", json!(layout.cp.get()), "layout.cp", "parts of the timeline");
     set("expert_parallel_degree", json!(layout.ep.get()), "layout.ep", "whole experts to ranks");
     set("pipeline_parallel_degree", json!(layout.pp.get()), "layout.pp", "depth");
@@ -162,6 +171,8 @@ fn run(job: &Job, list: &mut List) {
     set("lr_scheduler.min_lr_factor", json!(least), "policy.run.least_learning_rate", "share of the peak left");
     let is_compiled = job.case.options.kernels.elementwise == Elementwise::Compiled;
     set("compile.enable", json!(is_compiled), "options", "each block compiled, as it was priced [lane/compile]");
+    let is_async = is_async(job);
+    set("compile.enable_async_tensor_parallel", json!(is_async), "options", "collectives beside their products");
     set("checkpoint.enable", json!(true), "policy.storage.checkpoints", "a restart goes on from there");
     set("checkpoint.folder", json!(storage.checkpoints), "policy.storage.checkpoints", "never on the root volume");
     set("checkpoint.interval", json!(run.save_every), "policy.run.save_every", "steps between checkpoints");
