@@ -12,9 +12,10 @@ use std::path::Path;
 /// Sequences of a step, whatever the layout: eight ranks of data parallelism get one each.
 const GLOBAL_BATCH: u64 = 8;
 
-const RECIPES: [&str; 2] = [
+const RECIPES: [&str; 3] = [
     include_str!("../../../data/engines/parity/tiny-mamba2.toml"),
     include_str!("../../../data/engines/parity/tiny-mamba3.toml"),
+    include_str!("../../../data/engines/parity/tiny-moe.toml"),
 ];
 
 const DENSE: &str = include_str!("../../../data/engines/parity/tiny-dense.toml");
@@ -89,7 +90,7 @@ fn main() {
     let folder = Path::new(&folder);
     for text in RECIPES {
         let cases = fsdp2().into_iter();
-        // The first recipe is tried under every layout, the second where its own blocks and Muon matter.
+        // The first recipe is tried under every layout, the others where their own blocks, Muon or balancing matter.
         let few = ["one", "fsdp8", "fsdp2-tp4-sp", "fsdp4-tp2-sp-ep4", "fsdp2-pp2-tp2-sp-ep2"];
         let cases = cases.filter(|(name, _)| text == RECIPES[0] || few.contains(name)).collect();
         write(folder, text, Engine::Fsdp2, cases);

@@ -4,9 +4,9 @@ scans (M), a matrix-state recurrence (R) and a dense MLP (F), sized by the plan'
 Parameters carry the paths of the plan's tensors, so that the plan can be applied by name. Where a
 tensor-parallel region begins and ends stand `enter` and `leave`, which are the identity until somebody
 puts a collective there; widths inside a region are read off the local weights. It is a reference:
-scans are plain torch, chunk by chunk, and recurrences step by step; no token is dropped, there is no
-auxiliary loss, and what it does not have (latent or sparse attention, side embeddings, prediction heads,
-biases) is refused by name. What it allocates on a GPU is replayed by `shardwright fit --engine fsdp2`:
+scans are plain torch, chunk by chunk, and recurrences step by step; no token is dropped, and what it does
+not have (latent or sparse attention, side embeddings, prediction heads, biases) is refused by name.
+Experts are in `moe.py`. What all of it allocates on a GPU is replayed by `shardwright fit --engine fsdp2`:
 an operation changed here is to be changed there.
 """
 
@@ -16,53 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from basics import Norm, Weight, activate, rows_of, wide
+from moe import Moe
 from scans import Recurrence, scan
-
-GATED = {"swiglu": F.silu, "geglu": F.gelu}
-PLAIN = {"relu2": lambda x: F.relu(x).square(), "gelu": F.gelu, "silu": F.silu}
-
-
-def activate(name: str, x: torch.Tensor) -> torch.Tensor:
-    """The activation; a gated one reads gate rows first, then up rows."""
-    if name in GATED:
-        gate, up = x.chunk(2, -1)
-        return GATED[name](gate) * up
-    return PLAIN[name](x)
-
-
-def rows_of(name: str, width: int) -> int:
-    """Rows of the projection in front of an activation."""
-    return 2 * width if name in GATED else width
-
-
-class Weight(nn.Module):
-    """A bare `weight`, and a projection onto its rows when called."""
-
-    def __init__(self, *shape: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(*shape))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight)
-
-
-class Norm(nn.Module):
-    """RMS norm in fp32 or wider; LayerNorm when the recipe's norm has a bias."""
-
-    def __init__(self, width: int, kind: str = "rmsnorm"):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width)) if kind == "layernorm" else None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.bias is not None:
-            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
-        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), 1e-5)
-
-
-def wide(x: torch.Tensor) -> torch.Tensor:
-    """At least fp32, for sums and scans."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 class GateNorm(nn.Module):
@@ -183,77 +139,6 @@ class Mlp(Block):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.leave(self.fc2(activate(self.activation, self.fc1(self.enter(self.norm(x))))))
-
-
-class SharedExpert(nn.Module):
-    """The expert every token visits."""
-
-    def __init__(self, hidden: int, ffn: int, activation: str):
-        super().__init__()
-        self.activation, self.enter, self.leave = activation, nn.Identity(), nn.Identity()
-        self.fc1, self.fc2 = Weight(rows_of(activation, ffn), hidden), Weight(hidden, ffn)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.leave(self.fc2(activate(self.activation, self.fc1(self.enter(x)))))
-
-
-class Experts(nn.Module):
-    """A bank of routed experts; `dispatch` brings rows to the experts held here and takes them home."""
-
-    def __init__(self, hidden: int, moe: dict):
-        super().__init__()
-        self.activation, self.num_experts = moe["activation"], moe["experts"]
-        self.fc1 = Weight(moe["experts"], rows_of(self.activation, moe["ffn"]), hidden)
-        self.fc2 = Weight(moe["experts"], hidden, moe["ffn"])
-        self.enter, self.leave, self.dispatch = nn.Identity(), nn.Identity(), None
-
-    def forward(self, x: torch.Tensor, chosen: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-        """Sums each token's experts by their share. x is [b, s, h]; the others [b, s, top_k]."""
-        x, chosen, share = self.enter(x), self.enter(chosen), self.enter(share)
-        flat, top_k = x.flatten(0, 1), chosen.shape[-1]
-        order = chosen.flatten().argsort(stable=True)
-        token = order // top_k
-        rows = flat.index_select(0, token)
-        counts = chosen.flatten().bincount(minlength=self.num_experts)
-        done = self.run(rows, counts) if self.dispatch is None else self.dispatch(self.run, rows, counts)
-        done = done * share.flatten().index_select(0, order).unsqueeze(-1).to(done.dtype)
-        out = torch.zeros_like(flat).scatter_add_(0, token.unsqueeze(-1).expand_as(done), done)
-        # A copy, because fully_shard hooks what a module returns and a view would lose the hook.
-        return self.leave(out.view_as(x).clone())
-
-    def run(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Rows sorted by local expert."""
-        ends = counts.cumsum(0).to(torch.int32)
-        return grouped(activate(self.activation, grouped(rows, self.fc1.weight, ends)), self.fc2.weight, ends)
-
-
-def grouped(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Each expert's rows, up to its end, times its own matrix: one kernel where torch has one (bf16 on a GPU).
-    An expert without rows still takes part, so that it has a gradient."""
-    if rows.is_cuda and rows.dtype == torch.bfloat16:
-        return torch._grouped_mm(rows, weights.transpose(-2, -1), offs=ends)
-    parts = rows.tensor_split(ends[:-1].cpu().long())
-    return torch.cat([F.linear(part, weight) for part, weight in zip(parts, weights.unbind(0))])
-
-
-class Moe(nn.Module):
-    """Top-k routing without capacity, and a shared expert where the recipe has one."""
-
-    def __init__(self, m: dict):
-        super().__init__()
-        moe = m["moe"]
-        self.norm, self.router = Norm(m["hidden"], m["norm"]), Weight(moe["experts"], m["hidden"])
-        self.experts, self.top_k, self.score = Experts(m["hidden"], moe), moe["top_k"], moe["score"]
-        shared = moe["shared"]
-        self.shared = SharedExpert(m["hidden"], shared["ffn"], shared["activation"]) if shared else None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.norm(x)
-        scores = wide(self.router(x))
-        scores = scores.sigmoid() if self.score == "sigmoid" else scores.softmax(-1)
-        share, chosen = scores.topk(self.top_k, -1)
-        out = self.experts(x, chosen, share / share.sum(-1, keepdim=True))
-        return out if self.shared is None else out + self.shared(x)
 
 
 class Mamba2(Block):

@@ -138,6 +138,8 @@ def border_regions(plan: Plan, root: nn.Module, group: dist.ProcessGroup, is_sp:
         for place in entry["borders"]:
             if place == "across":
                 module.across = c.SumSquares(group)
+            elif place == "counts":
+                module.counts = c.SumCounts(group)
             elif place == "rows":
                 module.first = group.rank() * module.weight.shape[0]
             elif hasattr(module, place):
@@ -274,6 +276,8 @@ def fill(run: Parallel) -> None:
     for module in run.chunks.values():
         module.to_empty(device=run.device)
         module.to(DTYPES[run.plan.precision["main"]])
+        for buffer in module.buffers():
+            buffer.zero_()
     at = run.meshes.coordinates()
     for row, parameter in run.parameters():
         part = row.part(initial(row), run.plan.degrees, at)

@@ -1,9 +1,9 @@
 """Holds every plan below a folder to the same run on one rank: parity.py FOLDER
 
 FOLDER/RECIPE/NAME/sharding.json, where `one` is the run on one rank. Ranks are forked processes on CPU with
-gloo. Losses of ten steps must agree to 1e-5 relative. Adapters are tried on a few plans by adding `lora`,
-compile by a backend that compiles nothing. A plan that is spoilt on purpose must differ. Exits 1 when a plan
-differs or does not run.
+gloo. Losses of ten steps must agree to 1e-5 relative, and balancing biases exactly. Adapters are tried on a few
+plans by adding `lora`, compile by a backend that compiles nothing. Plans that are spoilt on purpose must differ.
+Exits 1 when a plan differs or does not run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import torch.distributed as dist
 import torch.distributed.pipelining
 
 import plan as plans
+from parallelize import WRAPPER
 from train import Trainer
 
 STEPS, TOLERANCE, DEADLINE = 10, 1e-5, 60
@@ -40,7 +41,7 @@ def one_rank(rank: int, raw: dict, store: str, results: multiprocessing.Queue) -
         trainer = Trainer(plan, torch.device("cpu"))
         losses = [trainer.step(step) for step in range(STEPS)]
         if rank == 0:
-            results.put({"losses": losses, "applied": trainer.run.applied})
+            results.put({"losses": losses, "biases": biases_of(trainer)})
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
@@ -48,6 +49,13 @@ def one_rank(rank: int, raw: dict, store: str, results: multiprocessing.Queue) -
         results.close()
         results.join_thread()
         os._exit(1)
+
+
+def biases_of(trainer: Trainer) -> dict[str, list[float]]:
+    """Balancing biases that this rank holds, by path."""
+    chunks = trainer.run.chunks.values()
+    named = [item for chunk in chunks for item in chunk.named_buffers() if item[0].endswith(".expert_bias")]
+    return {name.replace(WRAPPER, ""): bias.tolist() for name, bias in named}
 
 
 def run(raw: dict) -> dict:
@@ -73,7 +81,10 @@ def run(raw: dict) -> dict:
 def quiet(raw: dict) -> dict:
     """The plan without a compiler, which is not what parity is about, and with steps large enough to drift apart."""
     optimizers = {name: {**options, "lr": 3e-3} for name, options in raw["optimizers"].items()}
-    return {**raw, "optimizers": optimizers, "compile": {"blocks": [], "backend": "eager"}}
+    model = copy.deepcopy(raw["model"])
+    if model["moe"] and model["moe"]["expert_bias"] is not None:
+        model["moe"]["expert_bias"] = 0.02
+    return {**raw, "optimizers": optimizers, "model": model, "compile": {"blocks": [], "backend": "eager"}}
 
 
 def variants(name: str, raw: dict) -> list[tuple[str, dict]]:
@@ -86,15 +97,21 @@ def variants(name: str, raw: dict) -> list[tuple[str, dict]]:
     return cases
 
 
-def judge(name: str, outcome: dict, baseline: list[float]) -> bool:
+def judge(name: str, outcome: dict, baseline: dict) -> bool:
     if "error" in outcome:
         print(f"FAILED {name}: {outcome['error']}")
         return False
     losses = outcome["losses"]
-    worst = max(abs(a - b) / abs(b) for a, b in zip(losses, baseline, strict=True))
-    is_same = worst <= TOLERANCE
+    worst = furthest(outcome, baseline)
+    same_biases = all(bias == baseline["biases"][path] for path, bias in outcome["biases"].items())
+    is_same = worst <= TOLERANCE and same_biases
     print(f"{'ok' if is_same else 'DIFFERS'} {name}: {losses[0]:.6f} → {losses[-1]:.6f}, worst difference {worst:.1e}", flush=True)
     return is_same
+
+
+def furthest(outcome: dict, baseline: dict) -> float:
+    """The worst relative difference of two runs' losses."""
+    return max(abs(a - b) / abs(b) for a, b in zip(outcome["losses"], baseline["losses"], strict=True))
 
 
 def check_recipe(folder: pathlib.Path, only: str) -> list[bool]:
@@ -111,20 +128,42 @@ def check_recipe(folder: pathlib.Path, only: str) -> list[bool]:
     for plan_name, raw in plans_by_name.items():
         for name, variant in variants(plan_name, raw):
             if only in name:
-                baseline = baselines["one+lora" if name.endswith("+lora") else "one"]["losses"]
+                baseline = baselines["one+lora" if name.endswith("+lora") else "one"]
                 verdicts.append(judge(f"{folder.name} {name}", run(variant), baseline))
     return verdicts
 
 
-def check_spoilt(folder: pathlib.Path) -> bool:
-    """Whether a plan that leaves partial gradients unsummed is told apart."""
-    one, tp = (quiet(json.loads((folder / name / "sharding.json").read_text())) for name in ("one", "fsdp2-tp2-sp"))
-    for row in tp["tensors"]:
+def partial_gradients_stay(raw: dict) -> None:
+    for row in raw["tensors"]:
         row["tp_gradient"] = "whole" if row["tp_gradient"] == "sum" else row["tp_gradient"]
-    right, wrong = run(one)["losses"], run(tp)["losses"]
-    worst = max(abs(a - b) / abs(b) for a, b in zip(wrong, right, strict=True))
-    print(f"{'ok' if worst > TOLERANCE else 'ACCEPTED'} {folder.name} spoilt on purpose: worst difference {worst:.1e}", flush=True)
-    return worst > TOLERANCE
+
+
+def counts_stay_local(raw: dict) -> None:
+    raw["modules"] = [entry for entry in raw["modules"] if "counts" not in entry["borders"]]
+
+
+def without_balancing_loss(raw: dict) -> None:
+    raw["model"]["moe"]["aux_loss"] = None
+
+
+# What is spoilt, of which recipe and plan.
+SPOILT = [
+    (partial_gradients_stay, "tiny-mamba2", "fsdp2-tp2-sp"),
+    (counts_stay_local, "tiny-moe", "fsdp2-tp4-sp"),
+    (without_balancing_loss, "tiny-moe", "fsdp8"),
+]
+
+
+def check_spoilt(root: pathlib.Path) -> list[bool]:
+    """Whether plans that are spoilt are told apart from the run on one rank."""
+    verdicts = []
+    for spoil, recipe, plan in SPOILT:
+        one, raw = (quiet(json.loads((root / recipe / name / "sharding.json").read_text())) for name in ("one", plan))
+        spoil(raw)
+        worst = furthest(run(raw), run(one))
+        verdicts.append(worst > TOLERANCE)
+        print(f"{'ok' if verdicts[-1] else 'ACCEPTED'} {recipe} {plan} spoilt, {spoil.__name__}: worst difference {worst:.1e}", flush=True)
+    return verdicts
 
 
 def main() -> None:
@@ -132,7 +171,7 @@ def main() -> None:
     only = sys.argv[2] if len(sys.argv) > 2 else ""
     folders = [f for f in sorted(pathlib.Path(sys.argv[1]).iterdir()) if f.is_dir()]
     verdicts = [verdict for folder in folders for verdict in check_recipe(folder, only)]
-    verdicts.append(check_spoilt(folders[0]))
+    verdicts += check_spoilt(pathlib.Path(sys.argv[1]))
     print(f"fsdp2 parity: {sum(verdicts)} of {len(verdicts)} runs as they should be (agreement to {TOLERANCE:g}), {time.monotonic() - began:.0f} s")
     sys.exit(0 if verdicts and all(verdicts) else 1)
 

@@ -84,18 +84,60 @@ def mlp(m, p, at, x):
     return project(p, f"{at}.fc2", hidden)
 
 
-def moe(m, p, at, x):
+def moe(m, p, at, x, routed):
+    """Routed and shared experts. `routed` is given this block's balancing loss and its counts of choices."""
     e = m["moe"]
     x = norm(p, f"{at}.norm", x)
     scores = project(p, f"{at}.router", x)
     scores = jax.nn.sigmoid(scores) if e["score"] == "sigmoid" else jax.nn.softmax(scores, -1)
-    top, chosen = jax.lax.top_k(scores, e["top_k"])
-    share = (jax.nn.one_hot(chosen, e["experts"]) * (top / top.sum(-1, keepdims=True))[..., None]).sum(-2)
+    chosen = jax.lax.top_k(scores + routed.bias(at), e["top_k"])[1]
+    top = jnp.take_along_axis(scores, chosen, -1)
+    picks = jax.nn.one_hot(chosen, e["experts"])
+    routed.add(at, picks.sum((0, 1, 2)), balance(e, scores))
+    share = (picks * (top / top.sum(-1, keepdims=True))[..., None]).sum(-2)
     inner = activate(e["activation"], jnp.einsum("bsh,efh->bsef", x, p[f"{at}.experts.fc1.weight"]))
     out = jnp.einsum("bsef,ehf,bse->bsh", inner, p[f"{at}.experts.fc2.weight"], share)
     if e["shared"]:
         out += project(p, f"{at}.shared.fc2", activate(e["shared"]["activation"], project(p, f"{at}.shared.fc1", x)))
     return out
+
+
+def balance(e, scores):
+    """The torch reference's balancing loss (`moe.py`), a mean over sequences; choices are those by score alone."""
+    if e["aux_loss"] is None:
+        return 0.0
+    by_score = jax.lax.top_k(jax.lax.stop_gradient(scores), e["top_k"])[1]
+    counts = jax.nn.one_hot(by_score, e["experts"]).sum((1, 2))
+    shares = scores / scores.sum(-1, keepdims=True) if e["score"] == "sigmoid" else scores
+    factor = e["aux_loss"] * e["experts"] / (e["top_k"] * scores.shape[1] ** 2)
+    return factor * (counts * shares.sum(1)).sum(-1).mean()
+
+
+class Routed:
+    """What expert blocks leave beside their output in one forward pass."""
+
+    def __init__(self, biases):
+        self.biases, self.counts, self.loss = biases, {}, 0.0
+
+    def bias(self, at):
+        return self.biases.get(at, 0.0)
+
+    def add(self, at, counts, loss):
+        self.counts[at], self.loss = counts, self.loss + loss
+
+
+def zero_biases(m):
+    """A balancing bias for every expert block, where the recipe has them: state, not a parameter."""
+    if not m["moe"] or m["moe"]["expert_bias"] is None:
+        return {}
+    blocks = [f"layers.{i}.{name}" for i, names in enumerate(m["layers"]) for name in names if kind_of(name) == "moe"]
+    return {at: jnp.zeros(m["moe"]["experts"]) for at in blocks}
+
+
+def moved_biases(m, biases, counts):
+    """The biases a step towards even counts."""
+    rate = m["moe"]["expert_bias"] if biases else 0.0
+    return {at: bias + rate * jnp.sign(counts[at].mean() - counts[at]) for at, bias in biases.items()}
 
 
 def conv(p, at, x):
@@ -190,17 +232,24 @@ def recurrent(m, p, at, x):
     return project(p, f"{at}.out_proj", rms(y * jax.nn.silu(gate)) * p[f"{at}.gate_norm.weight"])
 
 
-MIXERS = {"attention": attention, "moe": moe, "mamba": mamba, "recurrent": recurrent, "mlp": mlp}
+MIXERS = {"attention": attention, "mamba": mamba, "recurrent": recurrent, "mlp": mlp}
 
 
-def loss(m, p, tokens):
-    """Mean cross-entropy of the next token."""
+def kind_of(name: str) -> str:
+    """The kind of a block by its name, which may end in `_2` for a second of its kind in a layer."""
+    return name.rpartition("_")[0] if name.rpartition("_")[2].isdigit() else name
+
+
+def loss(m, p, tokens, biases):
+    """What is descended: mean cross-entropy of the next token and balancing losses. Beside it the former alone,
+    and how often each expert was chosen."""
+    routed = Routed(biases)
     x = p["embedding.tokens.weight"][tokens[:, :-1]]
     for index, blocks in enumerate(m["layers"]):
         for name in blocks:
-            kind = name.rpartition("_")[0] if name.rpartition("_")[2].isdigit() else name
-            x = x + MIXERS[kind](m, p, f"layers.{index}.{name}", x)
+            kind, at = kind_of(name), f"layers.{index}.{name}"
+            x = x + (moe(m, p, at, x, routed) if kind == "moe" else MIXERS[kind](m, p, at, x))
     head = p["embedding.tokens.weight"] if m["tied"] else p["head.weight"]
     logits = norm(p, "final.norm", x) @ head.T
     picked = jnp.take_along_axis(jax.nn.log_softmax(logits, -1), tokens[:, 1:, None], -1)
-    return -picked.mean()
+    return routed.loss - picked.mean(), (-picked.mean(), routed.counts)

@@ -21,10 +21,12 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: [(&str, &str); 8] = [
+const ASSETS: [(&str, &str); 10] = [
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
+    ("basics.py", include_str!("../../assets/fsdp2/basics.py")),
+    ("moe.py", include_str!("../../assets/fsdp2/moe.py")),
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
     ("parallelize.py", include_str!("../../assets/fsdp2/parallelize.py")),
     ("optim.py", include_str!("../../assets/fsdp2/optim.py")),
@@ -146,6 +148,10 @@ fn borders(recipe: &Recipe, layout: &Layout) -> Vec<Value> {
     for (_, path, mixer) in reference::blocks(recipe) {
         match mixer {
             Mixer::Moe => {
+                // Balance is of whole sequences, of which each rank holds a part.
+                if layout.sp {
+                    all.push(border(format!("{path}.router"), &["counts"]));
+                }
                 if recipe.moe.as_ref().is_some_and(|m| m.shared.is_some()) {
                     all.push(border(format!("{path}.shared"), &["enter", "leave"]));
                 }

@@ -71,11 +71,16 @@ fn attention(attention: &Attention) -> Option<Value> {
     }
 }
 
+/// How far a balancing bias moves in a step: Megatron-Core's default (`moe_router_bias_update_rate`), and
+/// what DeepSeek-V3 trained with (arXiv 2412.19437, section 4.2).
+const BIAS_UPDATE_RATE: f64 = 1e-3;
+
 fn moe(moe: &Moe) -> Value {
     let shared = moe.shared.as_ref().map(|s| json!({"ffn": s.ffn, "activation": s.activation.name()}));
     json!({
         "experts": moe.experts, "top_k": moe.top_k, "ffn": moe.ffn, "activation": moe.activation.name(),
         "score": moe.router.score.name(), "shared": shared,
+        "aux_loss": moe.router.aux_loss, "expert_bias": moe.router.expert_bias.then_some(BIAS_UPDATE_RATE),
     })
 }
 

@@ -74,6 +74,7 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
     let (model, units) = Model::new(config);
     let groups = groups(config, options, &units, &tape);
     let _table = Model::rotary_table(config, &tape);
+    let _biases = Model::balancing_biases(config, &tape);
     let reduce_width = if options.reduce_dtype == Dtype::Fp32 { FP32 } else { BF16 };
     let engine = Rc::new(Fsdp::new(&tape, groups, reduce_width, options.prefetch, config.pp > 1));
     let rank = Rank::new(config.clone(), tape.clone(), engine.clone());

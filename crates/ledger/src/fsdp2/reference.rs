@@ -27,6 +27,7 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
         let biased = m.bias || m.router.bias || m.shared.as_ref().is_some_and(|s| s.bias);
         missing.push((biased, "expert biases"));
         missing.push((m.latent.is_some(), "latent experts"));
+        missing.push((m.capacity_factor.is_some(), "expert capacity"));
         missing.push((m.shared.as_ref().is_some_and(|s| s.gate), "shared expert gate"));
     }
     if recipe.uses(Mixer::Mamba) {

@@ -74,6 +74,7 @@ pub(crate) struct MoeSizes {
     pub shared: Option<Feed>,
     pub score: ScoreFunction,
     pub has_expert_bias: bool,
+    pub has_balance_loss: bool,
 }
 
 /// All sizes of one rank.
@@ -308,6 +309,7 @@ fn experts(moe: &Moe, layout: &Layout) -> Result<MoeSizes, Unmodelled> {
         shared: shared.map(|s| Feed { ffn: s.ffn, function: s.activation, bias: s.bias }),
         score: moe.router.score,
         has_expert_bias: moe.router.expert_bias,
+        has_balance_loss: moe.router.aux_loss.is_some(),
     })
 }
 

@@ -5,6 +5,7 @@ use super::ops::{add, leave, linear, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, Param, Unit, layer};
 use super::rank::Rank;
 use super::{Blocks, Config, attention, emitted, mamba, mla, mlp, moe};
+use recipe::Mixer;
 use replay::line::{Line, Origin};
 use replay::tape::{FP32, INT64, Storage, Tape, Tensor, checkpoint_stopping_early};
 use std::rc::Rc;
@@ -63,6 +64,16 @@ impl Model {
         let table = tape.storage(Line::Workspaces, c.sequence * width * FP32, "rotary table");
         drop(angles);
         Some(table)
+    }
+
+    /// Balancing biases of the emitted program's routers, and the counts they move by.
+    pub fn balancing_biases(c: &Config, tape: &Tape) -> Vec<Rc<Storage>> {
+        let Some(moe) = c.moe.as_ref().filter(|moe| moe.has_expert_bias && c.blocks == Blocks::Emitted) else {
+            return Vec::new();
+        };
+        let routers = c.layers.iter().flat_map(|(_, mixers)| mixers).filter(|mixer| **mixer == Mixer::Moe).count();
+        let make = |_| tape.storage(Line::ReplicatedParams, moe.experts * FP32, "balancing bias or counts");
+        (0..2 * routers).map(make).collect()
     }
 
     /// One microbatch through the stage: hidden states, or the loss on the last stage. Stages

@@ -10,6 +10,7 @@ use super::super::params::{Linear, Param, Step, Unit};
 use super::super::rank::Rank;
 use super::borders::{enter, leave};
 use super::feed::{Feed, activated, packed_rows};
+use recipe::kinds::moe::ScoreFunction;
 use replay::line::{Line, Origin};
 use replay::tape::{BF16, FP32, INT64, Tensor};
 use std::rc::Rc;
@@ -50,7 +51,7 @@ impl Experts {
         }
     }
 
-    /// Chosen experts and their shares, in fp32.
+    /// `Router.forward`: chosen experts and their shares, in fp32.
     fn route(&self, c: &Rc<Rank>, x: &Tensor) -> (Tensor, Tensor) {
         let moe = c.config.moe();
         let tokens = x.elements() / c.config.hidden;
@@ -61,14 +62,20 @@ impl Experts {
         let scores = c.scratch(all, FP32, "router scores");
         makes(c, &wide, &scores, vec![scores.alias()], all, FP32);
         drop(wide);
+        let biased = moe.has_expert_bias.then(|| c.scratch(all, FP32, "biased scores"));
+        let _best_biased = moe.has_expert_bias.then(|| c.scratch(count, FP32, "best biased scores"));
         let chosen = c.scratch(count, INT64, "chosen experts");
+        drop(biased);
         let best = c.scratch(count, FP32, "chosen scores");
         makes(c, &scores, &best, vec![chosen.clone()], all, FP32);
-        drop(scores);
         let sums = c.scratch(tokens, FP32, "sums of scores");
         let share = c.scratch(count, FP32, "shares");
         makes(c, &best, &share, vec![best.clone(), sums], count, FP32);
-        (chosen, share)
+        if !moe.has_balance_loss {
+            return (chosen, share);
+        }
+        let loss = balance(c, &scores, count);
+        (chosen, balanced(c, &share, &loss))
     }
 
     /// `fully_shard` around the bank: its backward ends when both inputs have their gradients.
@@ -129,6 +136,44 @@ impl Experts {
         let narrow = activated(c, wide, self.feed.function);
         grouped(c, &narrow, count * c.config.hidden, &self.fc2)
     }
+}
+
+/// `Router.balance`: counts by sequence, and scores as shares summed over it. The gradient of a sum is
+/// one row seen by every token.
+fn balance(c: &Rc<Rank>, scores: &Tensor, count: u64) -> Tensor {
+    let (moe, all) = (c.config.moe(), scores.elements());
+    let rows = c.config.micro_batch * moe.experts;
+    if moe.has_expert_bias {
+        // Choices by score alone, until they are counted.
+        drop((c.scratch(count, FP32, "best scores"), c.scratch(count, INT64, "experts by score")));
+    }
+    let counts = c.scratch(rows, FP32, "counts by sequence");
+    let shares = match moe.score {
+        ScoreFunction::Softmax => scores.clone(),
+        ScoreFunction::Sigmoid => {
+            let sums = c.scratch(all / moe.experts, FP32, "sums of all scores");
+            let shares = c.scratch(all, FP32, "scores as shares");
+            c.tape.record(vec![scores.edge()], &[&shares], vec![scores.clone(), sums], move |t, _, _saved| {
+                let _quotients = (grad_of(t, all, FP32, "quotient"), grad_of(t, all, FP32, "quotient"));
+                vec![Some(grad_of(t, all, FP32, "gradient of scores"))]
+            });
+            shares
+        }
+    };
+    let loss = c.scratch(1, FP32, "balancing loss");
+    c.tape.record(vec![shares.edge()], &[&loss], vec![counts], move |t, _, _saved| {
+        vec![Some(grad_of(t, rows, FP32, "gradient of sums").part(all))]
+    });
+    loss
+}
+
+/// `_WithLoss`: the shares, and a loss that takes part in their backward.
+fn balanced(c: &Rank, share: &Tensor, loss: &Tensor) -> Tensor {
+    let out = share.alias();
+    c.tape.record(vec![share.edge(), loss.edge()], &[&out], Vec::new(), |t, grads, _| {
+        vec![grads[0].clone(), Some(grad_of(t, 1, FP32, "loss gradient"))]
+    });
+    out
 }
 
 /// Rows gathered, sent or sorted: backward makes a tensor as large as the input.
