@@ -12,7 +12,7 @@ use recipe::kinds::attention::{Attention, AttentionKind};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::moe::Moe;
 use recipe::pattern::Block;
-use recipe::{Mixer, Positions, Recipe};
+use recipe::{Mixer, Recipe};
 use serde_json::{Value, json};
 
 /// The names of a layer's blocks, as tensor paths spell them.
@@ -39,10 +39,7 @@ pub(super) fn blocks(recipe: &Recipe) -> Vec<(usize, String, Mixer)> {
 /// What the model is, in the words of the emitted `model.py`. `vocab` is padded as the table is.
 pub(super) fn model(recipe: &Recipe, vocab: u64) -> Value {
     let layers: Vec<Vec<String>> = recipe.layers.iter().map(|layer| block_names(&layer.blocks)).collect();
-    let theta = match recipe.positions {
-        Positions::Rope { theta } => Some(theta),
-        _ => None,
-    };
+    let theta = recipe.positions.rope().map(|rope| rope.theta);
     json!({
         "hidden": recipe.hidden,
         "vocab": vocab,

@@ -141,7 +141,7 @@ impl Config {
             hidden: recipe.hidden,
             vocab: recipe.vocab.div_ceil(tp),
             is_tied: recipe.tied,
-            rotates: matches!(recipe.positions, Positions::Rope { .. }),
+            rotates: matches!(recipe.positions, Positions::Rope(_)),
             norm: recipe.norm,
             tp,
             sp: layout.sp && tp > 1,
