@@ -4,6 +4,7 @@
 //! how much memory anything takes; those are the layout's and the memory model's to say. Nothing
 //! here reads files or prints.
 
+mod adapters;
 pub mod builtin;
 pub mod count;
 pub mod features;
@@ -22,6 +23,7 @@ mod rope;
 mod tensor;
 mod write;
 
+pub use adapters::{Adapters, module as adapted_module};
 pub use features::Feature;
 pub use mode::{Mode, Seam};
 pub use multipliers::Multipliers;

@@ -141,12 +141,16 @@ impl Recipe {
                 let message = format!("recipe `{}` has no values for feature `{feature}`", self.name);
                 let finding = Finding::error("features/unknown", Blame::Usage, feature.name(), message);
                 return Err(finding.hint(match listed.is_empty() {
+                    true if feature == Feature::Adapters => "give them in `[adapters]`".to_string(),
                     true => "give them in `[features]`".to_string(),
                     false => format!("it has {}", listed.join(", ")),
                 }));
             }
         }
-        Ok(self)
+        match self.adapter_findings().into_iter().next() {
+            Some(finding) if self.adapters().is_some() => Err(finding),
+            _ => Ok(self),
+        }
     }
 
     /// Replaces every E by A, with a note: without experts an E block has nothing to route to.
@@ -175,7 +179,7 @@ impl Recipe {
 
     /// Every logical tensor, in the order of the forward pass.
     pub fn tensors(&self) -> Vec<Tensor> {
-        let mut out = Emitter::new(&self.precision, &self.optimizer);
+        let mut out = Emitter::new(&self.precision, &self.optimizer, self.adapters());
         edges::front(self, &mut out);
         let mut attention_ordinal = Some(0);
         for (index, layer) in self.layers.iter().enumerate() {

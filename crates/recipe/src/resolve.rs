@@ -117,7 +117,7 @@ fn read(mut root: Section) -> Option<Recipe> {
     let recurrent = root.section("recurrent").and_then(M2rnn::read);
     let gated_delta = root.section("gated_delta").and_then(GatedDelta::read);
     let mlp = root.section("mlp").and_then(Mlp::read);
-    let features = Features::read(root.section("features"));
+    let features = Features::read(root.section("features"), root.section("adapters"));
     let precision = Precision::read(root.section("precision"));
     let optimizer = OptimizerPolicy::read(root.section("optimizer"));
     let not_carried = root.texts("not_carried");
@@ -217,6 +217,7 @@ fn read_modes(root: &mut Section) -> Vec<Mode> {
 fn check(recipe: &Recipe, findings: &mut Vec<Finding>) {
     check_tables(recipe, findings);
     check_features(recipe, findings);
+    findings.extend(recipe.adapter_findings());
     check_rope(recipe, findings);
     findings.extend(recipe.moe.as_ref().and_then(Moe::group_finding));
     if !refuses(findings) {

@@ -1,8 +1,8 @@
 """Routed experts: the router with its balancing, the bank, and the expert that every token visits.
 
-Balancing is Megatron-Core's (`core/transformer/moe/moe_utils.py`), of whole sequences: the loss that it calls
-`seq_aux_loss`, which with one sequence a microbatch is its `aux_loss` too. No layout changes a sequence, so
-none changes the loss. A balancing bias moves after each step by the counts of all ranks.
+Choices and losses are Megatron-Core's (`core/transformer/moe/{router,moe_utils}.py`). The balancing loss counts
+over each sequence, which no layout changes, or over a microbatch of one replica, as the recipe says. A balancing
+bias moves after each step by the counts of all ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from basics import Norm, Weight, activate, rows_of, wide
+from basics import Norm, Weight, activate, rows_of, times, wide
 
 
 class _WithLoss(torch.autograd.Function):
@@ -33,43 +33,72 @@ class Router(Weight):
 
     def __init__(self, hidden: int, moe: dict):
         super().__init__(moe["experts"], hidden)
-        self.top_k, self.score = moe["top_k"], moe["score"]
-        self.aux_loss, self.bias_rate = moe["aux_loss"], moe["expert_bias"]
+        self.top_k, self.options, self.bias_rate = moe["top_k"], moe["router"], moe["router"]["bias_rate"]
         if self.bias_rate is not None:
             self.register_buffer("expert_bias", torch.zeros(moe["experts"]))
             self.register_buffer("tokens_per_expert", torch.zeros(moe["experts"]), persistent=False)
         # Sums counts over the ranks that hold parts of the same sequences.
-        self.counts: Callable[[torch.Tensor], torch.Tensor] = nn.Identity()
+        self.counts = nn.Identity()
         # Sequences of a step and tokens of each; those of one call until somebody says more.
         self.batch: tuple[int, int] | None = None
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Experts of each token and their shares, both [b, s, top_k]."""
+        options = self.options
         logits = wide(super().forward(x))
-        scores = logits.sigmoid() if self.score == "sigmoid" else logits.softmax(-1)
-        if self.bias_rate is None:
-            best, chosen = scores.topk(self.top_k, -1)
+        scores = logits.sigmoid() if options["score"] == "sigmoid" else logits.softmax(-1)
+        if self.is_tilted():
+            chosen = self.choose(scores.detach())
+            share = scores.gather(-1, chosen)
         else:
-            chosen = (scores + self.expert_bias).topk(self.top_k, -1)[1]
-            best = scores.gather(-1, chosen)
-            with torch.no_grad():
-                # Counted again when a layer is recomputed: only the sign of a difference is used.
-                self.tokens_per_expert += counted(chosen.flatten(0, 1).unsqueeze(0), scores)[0]
-        share = best / best.sum(-1, keepdim=True)
-        if self.aux_loss is not None:
+            share, chosen = scores.topk(self.top_k, -1)
+        if options["normalize"]:
+            share = share / share.sum(-1, keepdim=True)
+        share = times(share, options["scaling"])
+        if options["aux_loss"] is not None:
             share = _WithLoss.apply(share, self.balance(scores, chosen))
+        if options["z_loss"] is not None:
+            share = _WithLoss.apply(share, self.smallness(logits))
         return chosen, share
+
+    def choose(self, scores: torch.Tensor) -> torch.Tensor:
+        """The best experts by score and balancing bias, of the best groups where experts stand in some."""
+        if self.bias_rate is not None:
+            scores = scores + self.expert_bias
+        if self.options["groups"] > 1:
+            grouped = scores.unflatten(-1, (self.options["groups"], -1))
+            best = grouped.topk({"max": 1, "top2": 2}[self.options["group_score"]], -1)[0].sum(-1)
+            allowed = torch.zeros_like(best).scatter_(-1, best.topk(self.options["group_top_k"], -1)[1], 1.0)
+            scores = grouped.masked_fill(allowed.unsqueeze(-1) == 0, float("-inf")).flatten(-2)
+        chosen = scores.topk(self.top_k, -1)[1]
+        if self.bias_rate is not None:
+            # Counted again when a layer is recomputed: only the sign of a difference is used.
+            self.tokens_per_expert += counted(chosen.flatten(0, 1).unsqueeze(0), scores)[0]
+        return chosen
 
     def balance(self, scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """This rank's part of the balancing loss: experts / top_k times each expert's share of choices times its
-        mean score, sequence by sequence; choices are those by score alone."""
-        sequences, length = self.batch or scores.shape[:2]
+        mean score, over sequences or microbatches; choices are those by score alone."""
+        options = self.options
+        size, (sequences, length) = scores.shape[0], self.batch or scores.shape[:2]
         with torch.no_grad():
-            by_score = chosen if self.bias_rate is None else scores.topk(self.top_k, -1)[1]
+            by_score = scores.topk(self.top_k, -1)[1] if self.is_tilted() else chosen
             counts = self.counts(counted(by_score, scores))
-        shares = scores / scores.sum(-1, keepdim=True) if self.score == "sigmoid" else scores
-        factor = self.aux_loss * scores.shape[-1] / (self.top_k * length**2 * sequences)
-        return (shares.sum(1) * counts).sum() * factor
+        shares = scores / scores.sum(-1, keepdim=True) if options["score"] == "sigmoid" else scores
+        shares, number = shares.sum(1), sequences
+        if options["aux_loss_over"] == "batch":
+            # The microbatch is one long sequence.
+            counts, shares, number, length = counts.sum(0), shares.sum(0), sequences // size, length * size
+        return (shares * counts).sum() * (options["aux_loss"] * scores.shape[-1] / (self.top_k * length**2 * number))
+
+    def is_tilted(self) -> bool:
+        """Whether anything but scores decides the choice."""
+        return self.bias_rate is not None or self.options["groups"] > 1
+
+    def smallness(self, logits: torch.Tensor) -> torch.Tensor:
+        """This rank's part of the z loss: the mean over tokens of the squared log of summed exponentials."""
+        sequences, length = self.batch or logits.shape[:2]
+        return logits.logsumexp(-1).square().sum() * (self.options["z_loss"] / (sequences * length))
 
 
 def counted(chosen: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -148,7 +177,7 @@ class Moe(nn.Module):
     def __init__(self, m: dict):
         super().__init__()
         moe, shared = m["moe"], m["moe"]["shared"]
-        self.norm, self.router = Norm(m["hidden"], m["norm"]), Router(m["hidden"], moe)
+        self.norm, self.router = Norm(m["hidden"], m["norm_eps"], m["norm"]), Router(m["hidden"], moe)
         self.experts = Experts(m["hidden"], moe)
         self.shared = SharedExpert(m["hidden"], shared["ffn"], shared["activation"]) if shared else None
 

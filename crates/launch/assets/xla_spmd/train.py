@@ -31,7 +31,7 @@ def run_jax(table: tables.Table, steps: int, is_sharded: bool) -> list[float]:
     if table.raw["model"]["unsupported"]:
         raise tables.TableError(f"the reference model has no {', '.join(table.raw['model']['unsupported'])}")
     model, rate = table.raw["model"], table.raw["learning_rate"]
-    params = {path: model_jax.initial(path, table.raw["shapes"][path]) for path in table.parameters}
+    params = {path: model_jax.initial(path, table.raw["shapes"][path], model["init_std"]) for path in table.parameters}
     biases = model_jax.zero_biases(model)
 
     def step(params, tokens, biases):
@@ -69,7 +69,7 @@ def run_torch_xla(table: tables.Table, steps: int) -> list[float]:
 
     with torch.no_grad():
         for path, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(initial(path, table.raw["shapes"][path])))
+            parameter.copy_(torch.from_numpy(initial(path, table.raw["shapes"][path], table.raw["model"]["init_std"])))
     device = torch_xla.device()
     model = model.to(device)
     mesh = tables.mark_torch_xla(table, model)

@@ -11,7 +11,7 @@ use diag::{Blame, Finding};
 use layout::ownership::{Row, copies_of_unit};
 use layout::rules::Cut;
 use layout::{Axis, Engine, Layout, OwnershipTable, Recompute, ZeroStage};
-use recipe::{Dtype, Mixer, Optimizer, Recipe, Surface};
+use recipe::{Dtype, Mixer, Optimizer, Recipe};
 use serde_json::{Value, json};
 
 /// The schema that `plan.py` reads.
@@ -72,7 +72,7 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
         let message = "the lane compiles models whose experts need no exchange, and this is none".to_string();
         findings.push(refuse("fsdp2/compile", "compile", message));
     }
-    if table.rows.iter().any(|row| row.tensor.optimizer == Optimizer::Sgd) {
+    if table.rows.iter().any(|row| row.tensor.optimizer == Optimizer::Sgd && !row.tensor.is_frozen) {
         findings.push(refuse("fsdp2/optimizer", "optimizer", "the lane has AdamW and Muon, not SGD".to_string()));
     }
     findings
@@ -109,7 +109,7 @@ fn plan(job: &Job, table: &OwnershipTable) -> Value {
         "modules": if layout.tp.splits() { borders(recipe, layout) } else { Vec::new() },
         "tensors": table.rows.iter().map(|row| tensor(row, layout)).collect::<Vec<_>>(),
         "optimizers": optimizers(job),
-        "lora": Value::Null,
+        "lora": recipe.adapters().map(|adapters| json!({"rank": adapters.rank, "alpha": adapters.alpha})),
     })
 }
 
@@ -179,6 +179,7 @@ fn tensor(row: &Row, layout: &Layout) -> Value {
         "tp_gradient": tp_gradient(row, layout),
         "optimizer": row.tensor.optimizer.name(),
         "expert": row.tensor.acting.is_some(),
+        "trained": !row.tensor.is_frozen,
         "rule": row.rule.id,
     })
 }
@@ -197,9 +198,7 @@ fn tp_gradient(row: &Row, layout: &Layout) -> &'static str {
     if row.cuts.iter().any(|cut| matches!(cut.axis, Axis::Tp | Axis::Etp)) {
         return "cut";
     }
-    let is_norm_inside = row.tensor.surface == Surface::Norm && !row.tensor.path.contains(".norm.");
-    let is_inside = is_norm_inside || matches!(row.tensor.surface, Surface::MixerHelper | Surface::AttentionNorm);
-    if layout.tp.splits() && (layout.sp || is_inside) { "sum" } else { "whole" }
+    if layout.tp.splits() && (layout.sp || row.tensor.serves_heads) { "sum" } else { "whole" }
 }
 
 /// AdamW's moments as GPT-3 had them; Muon's momentum and steps as its authors published them.

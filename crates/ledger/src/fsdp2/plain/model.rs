@@ -50,8 +50,11 @@ impl Model {
                 held.params.extend(tied.clone());
             }
             let weight = tied.unwrap_or_else(|| held.table(c));
-            (unit, Head { norm, weight: Linear { weight, bias: None } })
+            (unit, Head { norm, weight: Linear { weight, bias: None, adapter: None } })
         });
+        if !c.adapted.is_empty() {
+            units.iter().flat_map(|unit| &unit.params).for_each(|param| param.leaf.freeze());
+        }
         (Model { embedding, layers, head }, units)
     }
 
@@ -94,6 +97,7 @@ impl Model {
                         Blocks::Common => embed(c, table, tokens.as_ref()),
                         Blocks::Emitted => emitted::embed(c, table, tokens.as_ref()),
                     };
+                    let x = emitted::by(c, x, c.config.multipliers.embedding);
                     unit.iter().fold(x, |x, &unit| behind(c, unit, x))
                 }
                 (None, Some(input)) => input.clone(),
@@ -107,7 +111,8 @@ impl Model {
                 Some((unit, head)) if c.config.blocks == Blocks::Emitted => {
                     let normed = norm(c, &x, c.config.hidden, &head.norm);
                     drop(x);
-                    wrapped(c, *unit, &normed, |x| linear(c, &emitted::enter(c, x), &head.weight))
+                    let logits = |x: &Tensor| linear(c, &emitted::enter(c, x), &head.weight);
+                    wrapped(c, *unit, &normed, |x| emitted::by(c, logits(x), c.config.multipliers.logits))
                 }
                 Some((unit, head)) => wrapped(c, *unit, &x, |x| loss::logits(c, head, x)),
                 None => x,
@@ -179,7 +184,10 @@ fn forward_layer(c: &Rc<Rank>, layer: &Rc<Layer>, x: &Tensor) -> Tensor {
             return layer.forward(c, x);
         }
         let (rank, layer) = (c.clone(), layer.clone());
-        checkpoint_stopping_early(&c.tape, &[x], move |inputs| layer.forward(&rank, &inputs[0]))
+        // Adapters make a layer's output ask for a gradient though its input may not.
+        let inside = (!c.config.adapted.is_empty()).then(|| Tensor::empty().requiring_grad());
+        let inputs: Vec<&Tensor> = std::iter::once(x).chain(&inside).collect();
+        checkpoint_stopping_early(&c.tape, &inputs, move |inputs| layer.forward(&rank, &inputs[0]))
     })
 }
 
@@ -198,7 +206,7 @@ impl Layer {
                 Mixing::Emitted(block) => block.forward(c, &normed),
             };
             drop(normed);
-            x = add(c, &x, &out);
+            x = add(c, &x, &emitted::by(c, out, c.config.multipliers.residual));
         }
         x
     }
