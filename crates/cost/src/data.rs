@@ -109,6 +109,8 @@ pub struct Placed {
     rings: [Rings; 2],
     /// Tensor-parallel ranks, where they hold whole copies whose gradients they sum.
     summed: Option<Ring>,
+    /// Tensor-parallel ranks, where there are several.
+    over_tp: Option<Ring>,
 }
 
 impl Placed {
@@ -120,6 +122,7 @@ impl Placed {
             inside: inside(prices, layout),
             rings: replicas(prices, layout).map(rings),
             summed: layout.sp.then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
+            over_tp: layout.tp.splits().then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
         }
     }
 
@@ -162,22 +165,36 @@ pub(crate) fn inside(prices: &Prices, layout: &Layout) -> Inside {
 /// backward. A layer's weights are gathered while the layer before it runs.
 pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, times: ChunkTimes) -> [f64; 2] {
     let inside = placed.inside;
+    let sums = adapter_sums(placed, held);
     if !placed.moves_inside() {
-        return [0.0; 2];
+        return [0.0, sums];
     }
     let (gradient, weight) = widths(prices);
     let (mut gather, mut reduced) = (0.0, 0.0);
-    for (elements, rings) in held.elements.iter().zip(&placed.rings) {
-        gather += rings.sharing.gather(elements * weight);
-        reduced += rings.reduce(placed.zero, elements * gradient);
+    for (mesh, rings) in placed.rings.iter().enumerate() {
+        gather += rings.sharing.gather(held.elements[mesh] * weight);
+        reduced += rings.reduce(placed.zero, held.trained[mesh] * gradient);
     }
     // Every layer is a collective of its own.
     let more = (held.units - 1.0).max(0.0) * placed.rings[0].sharing.overhead();
-    (gather, reduced) = (gather + more, reduced + more);
+    gather += more;
+    reduced += if held.trained == [0.0; 2] { 0.0 } else { more };
     let occupied = prices.setting.meter.profile().collectives.occupied;
     let [forward, backward] = inside.gathers.map(|count| gather * count as f64);
     let backward = if inside.reduces { backward + reduced } else { backward };
-    [Rules::beside(occupied, forward, times.forward), Rules::beside(occupied, backward, times.backward())]
+    [Rules::beside(occupied, forward, times.forward), Rules::beside(occupied, backward, times.backward()) + sums]
+}
+
+/// Gradients of adapters in fp32, which a hook sums factor by factor in every backward while the rest of it
+/// waits: over replicas, and over tp what is whole there (`launch/assets/fsdp2/lora.py`).
+fn adapter_sums(placed: &Placed, held: &Held) -> f64 {
+    if held.factors == 0.0 {
+        return 0.0;
+    }
+    let each = |ring: &Ring, count: f64, elements: f64| count * ring.all_reduce(elements / count * 4.0).0;
+    // One factor of each pair is whole over tp.
+    let over_tp = placed.over_tp.as_ref().map_or(0.0, |ring| each(ring, held.factors / 2.0, held.adapters_whole));
+    each(&placed.rings[0].sharing, held.factors, held.adapters) + over_tp
 }
 
 /// Gradients, weights and the optimizer of one stage. `times` are one microbatch's, under whose
@@ -189,12 +206,12 @@ pub(crate) fn once_a_step(prices: &Prices, placed: &Placed, held: &Held, times: 
     let mut once = OnceAStep::default();
     let inside = placed.inside;
     if placed.zero != ZeroStage::Three {
-        for (elements, rings) in held.elements.iter().zip(&placed.rings) {
+        for (mesh, rings) in placed.rings.iter().enumerate() {
             if !inside.reduces {
-                once.gradients[0] += rings.reduce(placed.zero, elements * gradient);
+                once.gradients[0] += rings.reduce(placed.zero, held.trained[mesh] * gradient);
             }
             if placed.zero != ZeroStage::Zero && inside.gathers == [0, 0] {
-                once.weights[0] += rings.sharing.gather(elements * weight);
+                once.weights[0] += rings.sharing.gather(held.elements[mesh] * weight);
             }
         }
     }
@@ -229,12 +246,12 @@ fn optimizer(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     let (mut bytes, mut products, mut away) = (0.0, 0.0, 0.0);
     for mesh in 0..2 {
         // What Muon steps stays on the device, which orthogonalises it (`memory::fit::Offload`).
-        let adam = (held.elements[mesh] - held.muon[mesh]) / shards(mesh);
+        let adam = (held.trained[mesh] - held.muon[mesh]) / shards(mesh);
         bytes += adam * (1.0 - offload) * adamw_bytes + held.muon[mesh] / shards(mesh) * muon_bytes;
         products += held.products[mesh] / shards(mesh);
         away += adam * offload;
     }
-    let kernels = bytes / setting.meter.rate();
+    let kernels = (bytes + held.adapters * adamw_bytes) / setting.meter.rate();
     // The gradient goes down in fp32 and the weight comes back in bf16.
     let travel = setting.host_link.map_or(0.0, |rate| away * 6.0 / (rate * HOST_LINK));
     let stepped = setting.cluster.device.host.as_ref();

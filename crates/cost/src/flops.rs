@@ -11,7 +11,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Convention {
-    /// Six for each weight that multiplies a token, plus three times the forward of every mixer's
+    /// Six for each weight that multiplies a token (four for a frozen one), plus three times the forward of every mixer's
     /// core, of attention only the scores a causal mask leaves.
     MaskedScores,
     /// The same with all scores, masked or not, as PaLM and llm-foundry count.
@@ -22,15 +22,17 @@ pub enum Convention {
 pub(crate) fn of_step(recipe: &Recipe, layout: &Layout, options: &Options, convention: Convention) -> f64 {
     let tokens = (layout.global_batch * layout.sequence) as f64;
     let multiplies = |role: Role| matches!(role, Role::Matrix | Role::Expert | Role::Router | Role::Head);
-    let mut weights: f64 = 0.0;
+    let mut passes: f64 = 0.0;
     let heads = 1 + recipe.features.mtp().map_or(0, |mtp| mtp.depth);
     for tensor in recipe.tensors() {
+        // Forward, towards the input, and towards the weight where it is trained: two operations each.
+        let each = if tensor.is_frozen { 4.0 } else { 6.0 };
         let is_head = tensor.place == Place::Head;
         let is_tied_head = recipe.tied && tensor.surface == Surface::TokenEmbedding;
         if is_head || is_tied_head {
-            weights += (tensor.elements() * heads) as f64;
+            passes += each * (tensor.elements() * heads) as f64;
         } else if multiplies(tensor.role) {
-            weights += tensor.active_elements() as f64;
+            passes += each * tensor.active_elements() as f64;
         }
     }
     let shape = Shape::new(recipe, layout, options);
@@ -42,5 +44,5 @@ pub(crate) fn of_step(recipe: &Recipe, layout: &Layout, options: &Options, conve
             cores += count * per_token(core_flops(shape, mixer, convention));
         }
     }
-    tokens * (6.0 * weights + 3.0 * cores)
+    tokens * (passes + 3.0 * cores)
 }

@@ -3,7 +3,7 @@
 
 use layout::Layout;
 use layout::ownership::Row;
-use recipe::Optimizer;
+use recipe::{Optimizer, Surface};
 use std::ops::AddAssign;
 
 /// Newton–Schulz iterations of one step (Jordan, Muon; also Megatron-Core's default).
@@ -12,8 +12,16 @@ const ITERATIONS: f64 = 5.0;
 /// Elements on one rank; the first of each pair is dense, the second expert.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Held {
-    /// All of them.
+    /// Those that are gathered: all but adapters.
     pub elements: [f64; 2],
+    /// Of these, those that are stepped.
+    pub trained: [f64; 2],
+    /// Of adapters, which every replica holds whole.
+    pub adapters: f64,
+    /// Of these, whole on every tensor-parallel rank, each of which makes a part of their gradients.
+    pub adapters_whole: f64,
+    /// Their factors, each summed over replicas by itself.
+    pub factors: f64,
     /// Of these, stepped by Muon.
     pub muon: [f64; 2],
     /// Operations of orthogonalising the matrices among them.
@@ -31,7 +39,16 @@ impl Held {
         let mesh = usize::from(row.tensor.acting.is_some());
         let shape = row.part_shape(layout);
         let elements = shape.iter().product::<u64>() as f64;
+        if matches!(row.tensor.surface, Surface::AdapterDown | Surface::AdapterUp) {
+            (held.adapters, held.factors) = (elements, 1.0);
+            held.adapters_whole = if row.cuts.is_empty() { elements } else { 0.0 };
+            return held;
+        }
         held.elements[mesh] = elements;
+        if row.tensor.is_frozen {
+            return held;
+        }
+        held.trained[mesh] = elements;
         if row.tensor.optimizer == Optimizer::Muon {
             held.muon[mesh] = elements;
             held.products[mesh] = newton_schulz(&shape);
@@ -46,9 +63,13 @@ impl Held {
     pub fn times(mut self, count: f64) -> Held {
         for i in 0..2 {
             self.elements[i] *= count;
+            self.trained[i] *= count;
             self.muon[i] *= count;
             self.products[i] *= count;
         }
+        self.adapters *= count;
+        self.adapters_whole *= count;
+        self.factors *= count;
         self.whole *= count;
         self.units *= count;
         self
@@ -59,9 +80,13 @@ impl AddAssign for Held {
     fn add_assign(&mut self, other: Held) {
         for i in 0..2 {
             self.elements[i] += other.elements[i];
+            self.trained[i] += other.trained[i];
             self.muon[i] += other.muon[i];
             self.products[i] += other.products[i];
         }
+        self.adapters += other.adapters;
+        self.adapters_whole += other.adapters_whole;
+        self.factors += other.factors;
         self.whole += other.whole;
         self.units += other.units;
     }

@@ -252,13 +252,16 @@ impl Prices {
         let all = [slow.once.gradients, slow.once.weights];
         let (total, exposed) = (all[0][0] + all[1][0], all[0][1] + all[1][1]);
         let elements: f64 = held.elements.iter().sum();
+        let state = |mesh: usize| held.trained[mesh] * gradient * reductions + held.elements[mesh] * weight * gathers;
+        // Summed there and back, in fp32.
+        let adapters = 2.0 * held.adapters * 4.0 * count;
         let row = |(mesh, replicas): (usize, crate::data::Replicas)| {
             let spread = replicas.sharing;
             let members = spread.members as f64;
             let share = held.elements[mesh] / elements.max(1.0);
             Traffic {
                 axis: if mesh == 0 { "dp" } else { "edp" },
-                bytes: held.elements[mesh] * (members - 1.0) / members * (gradient * reductions + weight * gathers),
+                bytes: (members - 1.0) / members * (state(mesh) + if mesh == 0 { adapters } else { 0.0 }),
                 algorithm: self.setting.fabric.time(Collective::AllGather, 1e9, spread).algorithm,
                 spread,
                 crosses_island: spread.crosses(),

@@ -162,7 +162,7 @@ impl Prices {
     /// Gradients of the token table's copies on first and last stage.
     fn tied_tables(&self, layout: &Layout) -> f64 {
         let ends = self.setting.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
-        let bytes = self.tied_held.elements[0] * widths(self).0;
+        let bytes = self.tied_held.trained[0] * widths(self).0;
         self.setting.fabric.time(Collective::AllReduce, bytes, ends).seconds
     }
 

@@ -10,7 +10,7 @@ use recipe::kinds::mla::Mla;
 use recipe::kinds::mlp::Mlp;
 use recipe::kinds::moe::{Moe, Router, SharedExpert};
 use recipe::kinds::{Activation, Norm};
-use recipe::{Dtype, Layer, Mixer, Pattern, Positions, Recipe};
+use recipe::{Dtype, Layer, Mixer, Pattern, Positions, Recipe, Rope};
 use serde_json::Value;
 
 /// The model that the `case` object of a row says was run.
@@ -27,7 +27,11 @@ pub(crate) fn recipe(said: &Value) -> Result<Recipe, String> {
         tied: model["tied"].as_bool().unwrap_or(false),
         sequence: need(said, "seq")?,
         norm: Norm::RmsNorm,
-        positions: Positions::Rope { theta: model["rope_theta"].as_f64().unwrap_or(10_000.0) },
+        norm_eps: recipe::NORM_EPS,
+        init_std: None,
+        dropout: 0.0,
+        positions: Positions::Rope(Rope::plain(model["rope_theta"].as_f64().unwrap_or(10_000.0))),
+        multipliers: Default::default(),
         modes: Vec::new(),
         attention: Some(attention(model)?),
         moe: moe(model)?,
@@ -38,6 +42,7 @@ pub(crate) fn recipe(said: &Value) -> Result<Recipe, String> {
         features: Default::default(),
         precision: Default::default(),
         optimizer: Default::default(),
+        not_carried: Vec::new(),
         notes: Vec::new(),
     };
     // The rows were run with every weight cast to bf16.

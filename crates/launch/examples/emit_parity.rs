@@ -17,6 +17,12 @@ const RECIPES: [&str; 2] = [
     include_str!("../../../data/engines/parity/tiny-mamba3.toml"),
 ];
 
+const LORA: &str = include_str!("../../../data/engines/parity/tiny-lora.toml");
+
+const MOE: &str = include_str!("../../../data/engines/parity/tiny-moe.toml");
+
+const FIELDS: &str = include_str!("../../../data/engines/parity/tiny-fields.toml");
+
 const DENSE: &str = include_str!("../../../data/engines/parity/tiny-dense.toml");
 
 /// Degrees tp, pp, vpp, ep, etp over a world.
@@ -71,6 +77,43 @@ fn dense() -> Vec<(&'static str, LayoutRequest)> {
     ]
 }
 
+/// Layouts of the recipe that balances over a microbatch: two sequences in each.
+fn balanced() -> Vec<(&'static str, LayoutRequest)> {
+    let two = |request| LayoutRequest { micro_batch: Some(2), ..request };
+    vec![
+        ("one", two(request(1, [1, 1, 1, 1, 1]))),
+        ("fsdp4", two(request(4, [1, 1, 1, 1, 1]))),
+        ("fsdp2-tp4-sp", two(request(8, [4, 1, 1, 1, 4]))),
+        ("fsdp4-tp2-sp-ep4", two(request(8, [2, 1, 1, 4, 1]))),
+        ("fsdp2-pp2-tp2-sp-ep2", two(request(8, [2, 2, 1, 2, 1]))),
+    ]
+}
+
+/// Layouts of the recipe that has every constant.
+fn fields() -> Vec<(&'static str, LayoutRequest)> {
+    vec![
+        ("one", request(1, [1, 1, 1, 1, 1])),
+        ("fsdp8", request(8, [1, 1, 1, 1, 1])),
+        ("fsdp2-tp4-sp", request(8, [4, 1, 1, 1, 4])),
+        ("fsdp2-pp2-tp2-sp-ep2", request(8, [2, 2, 1, 2, 1])),
+    ]
+}
+
+/// Layouts of the recipe with adapters.
+fn adapted() -> Vec<(&'static str, LayoutRequest)> {
+    let full = Some(Recompute::Full);
+    vec![
+        ("one", request(1, [1, 1, 1, 1, 1])),
+        ("fsdp4", request(4, [1, 1, 1, 1, 1])),
+        ("fsdp4-zero2-recompute", LayoutRequest { zero: Some(ZeroStage::Two), recompute: full, ..request(4, [1; 5]) }),
+        ("fsdp2-tp2-sp", request(4, [2, 1, 1, 1, 2])),
+        ("fsdp2-tp4-sp", request(8, [4, 1, 1, 1, 4])),
+        ("fsdp4-ep2", request(4, [1, 1, 1, 2, 1])),
+        ("fsdp4-tp2-sp-ep4", request(8, [2, 1, 1, 4, 1])),
+        ("fsdp2-pp2-tp2-sp-ep2", request(8, [2, 2, 1, 2, 1])),
+    ]
+}
+
 fn xla() -> Vec<(&'static str, LayoutRequest)> {
     vec![
         ("data", request(8, [1, 1, 1, 1, 1])),
@@ -96,6 +139,12 @@ fn main() {
         write(folder, text, Engine::XlaSpmd, xla());
     }
     write(folder, DENSE, Engine::Fsdp2, dense());
+    write(folder, MOE, Engine::Fsdp2, balanced());
+    write(folder, FIELDS, Engine::Fsdp2, fields());
+    write(folder, LORA, Engine::Fsdp2, adapted());
+    for text in [MOE, FIELDS] {
+        write(folder, text, Engine::XlaSpmd, xla());
+    }
 }
 
 fn write(folder: &Path, text: &str, engine: Engine, cases: Vec<(&'static str, LayoutRequest)>) {

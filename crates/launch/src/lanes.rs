@@ -324,24 +324,25 @@ fn own_program(job: &Job, engine: Engine, findings: &mut Vec<Finding>) {
 }
 
 /// Adapters added after `fully_shard` are not its parameters: without hooks nobody reduces their
-/// gradients. Other engines must have them before state is shared out.
+/// gradients. A policy may insist on adapters; what they are is the recipe's to say.
 fn adapters(job: &Job, engine: Engine, findings: &mut Vec<Finding>) {
-    if !job.policy.run.adapters {
-        return;
-    }
     let rule = "lane/lora-after-sharding";
-    findings.push(match engine {
-        Engine::Fsdp2 => {
-            let message =
-                "adapters added after fully_shard need gradient hooks of their own; the emitted module registers them";
-            Finding::note(rule, Blame::Engine, "run.adapters", message)
-        }
-        _ => {
-            let message =
-                format!("`{engine}` shares state out when it wraps the model, and later adapters are not in it");
-            Finding::error(rule, Blame::Engine, "run.adapters", message).hint("the lane nvidia-wide-moe-lora has hooks")
-        }
-    });
+    if let Some(adapters) = job.recipe.adapters().filter(|_| engine == Engine::Fsdp2) {
+        let message = format!(
+            "adapters of rank {} are added after fully_shard, which does not know them: lora.py registers a hook for \
+             each factor's gradient, and the optimizer steps nothing else",
+            adapters.rank
+        );
+        findings.push(Finding::note(rule, Blame::Engine, "adapters", message));
+    } else if job.policy.run.adapters {
+        let (object, message) = ("run.adapters", "the policy asks for adapters, and the recipe has none that are on");
+        let hint = match (&job.recipe.features.adapters, engine) {
+            (Some(_), Engine::Fsdp2) => "switch them on: --with adapters",
+            (None, Engine::Fsdp2) => "give the recipe `[adapters]` with rank and targets, or take the key out",
+            _ => "the lane nvidia-wide-moe-lora trains them: --engine fsdp2, and `[adapters]` in the recipe",
+        };
+        findings.push(Finding::error(rule, Blame::Usage, object, message).hint(hint));
+    }
 }
 
 /// Tensor and expert parallelism stay inside the fast island; stages and replicas cross it.

@@ -269,7 +269,9 @@ fn refuse_cut_units(tensor: &Tensor, cut: &Cut, rule: &Rule, layout: &Layout) ->
 fn shards(tensor: &Tensor, layout: &Layout) -> Shards {
     let is_expert = tensor.acting.is_some();
     let (axis, degree) = if is_expert { (Axis::Edp, layout.edp.get()) } else { (Axis::Dp, layout.dense_shards()) };
-    let from = |stage| if layout.zero >= stage { degree } else { 1 };
+    // What is added once a wrapper has shared out the model is whole on every replica.
+    let is_added = matches!(tensor.surface, Surface::AdapterDown | Surface::AdapterUp);
+    let from = |stage| if layout.zero >= stage && !is_added { degree } else { 1 };
     Shards { axis, weights: from(ZeroStage::Three), gradients: from(ZeroStage::Two), optimizer: from(ZeroStage::One) }
 }
 

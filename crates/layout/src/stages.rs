@@ -334,7 +334,7 @@ fn extras(recipe: &Recipe, layers: &Range<usize>, edges: Edges) -> Vec<Extra> {
     let held = |mixer| recipe.layers[layers.clone()].iter().any(|l: &Layer| l.has(mixer));
     own(is_first, Extra::Embedding);
     own(is_first && has_side(OwnerStage::First), Extra::SideEmbeddings);
-    let rotates = matches!(recipe.positions, recipe::Positions::Rope { .. });
+    let rotates = matches!(recipe.positions, recipe::Positions::Rope(_));
     own(rotates && (held(Mixer::Attention) || (is_last && has_mtp)), Extra::RopeTables);
     own(held(Mixer::Moe), Extra::AuxiliaryLosses);
     own(is_last && !shares_embedding && has_mtp, Extra::MtpEmbeddingCopy);

@@ -43,6 +43,9 @@ pub struct RankJob<'a> {
 impl Ledger {
     /// The ledger of a layout's engine, Megatron's when none is named, told what the options say.
     pub fn of(recipe: &Recipe, layout: &Layout, options: &Options) -> Result<Ledger, Unmodelled> {
+        if recipe.adapters().is_some() && layout.engine != Some(Engine::Fsdp2) {
+            return Err(Unmodelled::new("adapters", "frozen weights are replayed for the emitted FSDP2 program only"));
+        }
         let none = |why: &str| Err(Unmodelled::new(layout.engine.map_or("this engine", Engine::name), why));
         match layout.engine {
             None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::from_options(recipe, options)?)),

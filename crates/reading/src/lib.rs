@@ -270,6 +270,25 @@ impl<'a> Section<'a> {
         items.iter().map(|item| self.whole(key, item.get_ref(), 0, most)).collect()
     }
 
+    /// A list of positive numbers that may be left out.
+    pub fn positives(&mut self, key: &'static str) -> Option<Vec<f64>> {
+        let number = |item: &DeValue| match item {
+            DeValue::Integer(int) => i64::from_str_radix(int.as_str(), int.radix()).ok().map(|n| n as f64),
+            DeValue::Float(float) => float.as_str().parse::<f64>().ok(),
+            _ => None,
+        };
+        let numbers = match self.value(key)? {
+            DeValue::Array(items) => {
+                items.iter().map(|item| number(item.get_ref()).filter(|n| n.is_finite() && *n > 0.0)).collect()
+            }
+            _ => None,
+        };
+        if numbers.is_none() {
+            self.wrong(key, "a list of positive numbers");
+        }
+        numbers
+    }
+
     /// A list of words that may be left out.
     pub fn words(&mut self, key: &'static str) -> Option<Vec<&'a str>> {
         let DeValue::Array(items) = self.value(key)? else {

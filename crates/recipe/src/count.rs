@@ -26,6 +26,8 @@ impl Count {
 pub struct Counts {
     /// The whole model. Both embedding tables count as active.
     pub all: Count,
+    /// Of all, those that are stepped: adapters alone, where there are any.
+    pub trained: u64,
     /// By block family.
     pub by_family: BTreeMap<Family, Count>,
     /// By surface.
@@ -38,6 +40,7 @@ impl Recipe {
         let mut counts = Counts::default();
         for tensor in self.tensors() {
             counts.all.add(&tensor);
+            counts.trained += if tensor.is_frozen { 0 } else { tensor.elements() };
             counts.by_family.entry(tensor.family).or_default().add(&tensor);
             counts.by_surface.entry(tensor.surface).or_default().add(&tensor);
         }

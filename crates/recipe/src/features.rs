@@ -1,6 +1,7 @@
 //! The feature bundle: what may be switched on without changing which model it is. Each feature
 //! has a placement, and a recipe lists its values even while it is off.
 
+use crate::adapters::Adapters;
 use crate::kinds::dsa::Dsa;
 use crate::kinds::mla::Mla;
 use crate::kinds::mtp::Mtp;
@@ -24,6 +25,8 @@ named! {
         NgramHash = "ngram_hash",
         /// Structure tables beside the token embedding.
         Structure = "structure",
+        /// Trained factors beside frozen weights.
+        Adapters = "adapters",
     }
 }
 
@@ -35,6 +38,7 @@ impl Feature {
             Feature::Moe => "every expert (E) block",
             Feature::Dsa => "the attention layers the recipe names",
             Feature::Mtp => "the objective's suffix, on the last stage",
+            Feature::Adapters => "beside the weights `[adapters]` names; all others are frozen",
             Feature::NgramHash | Feature::Structure => "beside the token embedding, on its owner stage",
         }
     }
@@ -69,12 +73,15 @@ pub struct Features {
     pub ngram_hash: Option<Switch<SideEmbedding>>,
     /// Structure tables.
     pub structure: Option<Switch<SideEmbedding>>,
+    /// Low-rank adapters; a table of their own in a recipe.
+    pub adapters: Option<Switch<Adapters>>,
 }
 
 impl Features {
-    /// Reads `[features]`.
-    pub(crate) fn read(section: Option<Section>) -> Features {
-        let Some(mut section) = section else { return Features::default() };
+    /// Reads `[features]` and `[adapters]`.
+    pub(crate) fn read(section: Option<Section>, adapters: Option<Section>) -> Features {
+        let adapters = switch(adapters, Adapters::read);
+        let Some(mut section) = section else { return Features { adapters, ..Features::default() } };
         let features = Features {
             mla: switch(section.section("mla"), |mut s| {
                 let mla = Mla::read(&mut s);
@@ -85,18 +92,20 @@ impl Features {
             mtp: switch(section.section("mtp"), Mtp::read),
             ngram_hash: switch(section.section("ngram_hash"), SideEmbedding::read),
             structure: switch(section.section("structure"), SideEmbedding::read),
+            adapters,
         };
         section.finish();
         features
     }
 
-    /// Writes `[features.*]`.
+    /// Writes `[features.*]` and `[adapters]`.
     pub(crate) fn write(&self, toml: &mut Toml) {
-        write_switch(toml, "mla", &self.mla, Mla::write);
-        write_switch(toml, "dsa", &self.dsa, Dsa::write);
-        write_switch(toml, "mtp", &self.mtp, Mtp::write);
-        write_switch(toml, "ngram_hash", &self.ngram_hash, SideEmbedding::write);
-        write_switch(toml, "structure", &self.structure, SideEmbedding::write);
+        write_switch(toml, "features.mla", &self.mla, Mla::write);
+        write_switch(toml, "features.dsa", &self.dsa, Dsa::write);
+        write_switch(toml, "features.mtp", &self.mtp, Mtp::write);
+        write_switch(toml, "features.ngram_hash", &self.ngram_hash, SideEmbedding::write);
+        write_switch(toml, "features.structure", &self.structure, SideEmbedding::write);
+        write_switch(toml, "adapters", &self.adapters, Adapters::write);
     }
 
     /// The prediction suffix, if it is on.
@@ -123,6 +132,7 @@ impl Features {
             (Feature::Mtp, self.mtp.as_ref().map(|s| s.on)),
             (Feature::NgramHash, self.ngram_hash.as_ref().map(|s| s.on)),
             (Feature::Structure, self.structure.as_ref().map(|s| s.on)),
+            (Feature::Adapters, self.adapters.as_ref().map(|s| s.on)),
         ];
         state.into_iter().filter_map(|(feature, on)| Some((feature, on?))).collect()
     }
@@ -138,6 +148,7 @@ impl Features {
             Feature::Mtp => flip(&mut self.mtp, on),
             Feature::NgramHash => flip(&mut self.ngram_hash, on),
             Feature::Structure => flip(&mut self.structure, on),
+            Feature::Adapters => flip(&mut self.adapters, on),
             Feature::Moe => false,
         }
     }
@@ -151,7 +162,7 @@ fn switch<'a, T>(section: Option<Section<'a>>, read: impl FnOnce(Section<'a>) ->
 
 fn write_switch<T>(toml: &mut Toml, name: &str, switch: &Option<Switch<T>>, write: impl Fn(&T, &mut Toml)) {
     if let Some(switch) = switch {
-        toml.table(&format!("features.{name}"));
+        toml.table(name);
         toml.flag_unless("enabled", switch.on, true);
         write(&switch.value, toml);
     }

@@ -4,6 +4,7 @@
 //! how much memory anything takes; those are the layout's and the memory model's to say. Nothing
 //! here reads files or prints.
 
+mod adapters;
 pub mod builtin;
 pub mod count;
 pub mod features;
@@ -12,16 +13,21 @@ pub mod kinds;
 pub mod limits;
 pub mod megatron;
 mod mode;
+mod multipliers;
 pub mod pattern;
 pub mod precision;
 #[allow(clippy::module_inception)]
 mod recipe;
 mod resolve;
+mod rope;
 mod tensor;
 mod write;
 
+pub use adapters::{Adapters, module as adapted_module};
 pub use features::Feature;
 pub use mode::{Mode, Seam};
+pub use multipliers::Multipliers;
 pub use pattern::{Family, Layer, Mixer, Pattern};
-pub use recipe::{Positions, Recipe};
+pub use recipe::{NORM_EPS, Recipe};
+pub use rope::{Positions, Rope, Scaling, ScalingKind, Yarn};
 pub use tensor::{Dim, Dtype, Optimizer, Place, Role, Segment, Surface, Tensor, Unit};

@@ -64,7 +64,13 @@ impl Recipe {
         }
         match mode {
             Mode::AuthorDp => Ok((self.clone(), self.custom_seams())),
-            Mode::NemoNative => self.native(),
+            Mode::NemoNative => {
+                let (native, seams) = self.native()?;
+                match native.adapter_findings().into_iter().next().filter(|_| native.adapters().is_some()) {
+                    Some(finding) => Err(finding),
+                    None => Ok((native, seams)),
+                }
+            }
         }
     }
 

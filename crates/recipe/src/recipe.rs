@@ -10,27 +10,12 @@ use crate::kinds::mlp::Mlp;
 use crate::kinds::moe::Moe;
 use crate::kinds::{Emitter, Norm, edges};
 use crate::mode::{Mode, replace};
+use crate::multipliers::Multipliers;
 use crate::pattern::{Block, Family, Layer, Mixer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
+use crate::rope::Positions;
 use crate::tensor::{Dim, Place, Role, Surface, Tensor, Unit};
 use diag::{Blame, Finding};
-
-/// How position enters.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Positions {
-    /// Rotation of queries and keys.
-    Rope {
-        /// Base of the rotation frequencies.
-        theta: f64,
-    },
-    /// A learned table.
-    Learned {
-        /// Rows of the table.
-        count: u64,
-    },
-    /// Not at all: the mixers carry order themselves.
-    None,
-}
 
 /// What the model is. Built by [`Recipe::parse`] and the importers only, so that every value of
 /// this type is consistent: each mixer of the pattern has its table, sizes are within limits.
@@ -54,8 +39,16 @@ pub struct Recipe {
     pub sequence: u64,
     /// Norm before every block and at the end.
     pub norm: Norm,
+    /// Added to the mean square under the root of every norm.
+    pub norm_eps: f64,
+    /// Deviation of fresh weights; the engine's own where there is none.
+    pub init_std: Option<f64>,
+    /// Share of what a block adds to the residual stream that is dropped in training.
+    pub dropout: f64,
     /// How position enters.
     pub positions: Positions,
+    /// Constants that activations are multiplied with.
+    pub multipliers: Multipliers,
     /// Modes the recipe may run in.
     pub modes: Vec<Mode>,
     /// A blocks.
@@ -76,9 +69,16 @@ pub struct Recipe {
     pub precision: Precision,
     /// Optimizers by role of a tensor.
     pub optimizer: OptimizerPolicy,
+    /// Keys of an imported configuration that no field holds, each with its value as JSON. Whoever
+    /// launches the recipe launches a model without them.
+    pub not_carried: Vec<(String, String)>,
     /// Notes on what was changed while the recipe was made, such as E becoming attention.
     pub notes: Vec<Finding>,
 }
+
+/// What norms add under the root unless a recipe says otherwise: Megatron-Core's, torch's LayerNorm's and
+/// our runtime's figure.
+pub const NORM_EPS: f64 = 1e-5;
 
 impl Recipe {
     /// Number of layers.
@@ -141,12 +141,16 @@ impl Recipe {
                 let message = format!("recipe `{}` has no values for feature `{feature}`", self.name);
                 let finding = Finding::error("features/unknown", Blame::Usage, feature.name(), message);
                 return Err(finding.hint(match listed.is_empty() {
+                    true if feature == Feature::Adapters => "give them in `[adapters]`".to_string(),
                     true => "give them in `[features]`".to_string(),
                     false => format!("it has {}", listed.join(", ")),
                 }));
             }
         }
-        Ok(self)
+        match self.adapter_findings().into_iter().next() {
+            Some(finding) if self.adapters().is_some() => Err(finding),
+            _ => Ok(self),
+        }
     }
 
     /// Replaces every E by A, with a note: without experts an E block has nothing to route to.
@@ -175,7 +179,7 @@ impl Recipe {
 
     /// Every logical tensor, in the order of the forward pass.
     pub fn tensors(&self) -> Vec<Tensor> {
-        let mut out = Emitter::new(&self.precision, &self.optimizer);
+        let mut out = Emitter::new(&self.precision, &self.optimizer, self.adapters());
         edges::front(self, &mut out);
         let mut attention_ordinal = Some(0);
         for (index, layer) in self.layers.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use crate::features::Features;
 use crate::kinds::Norm;
-use crate::kinds::attention::Attention;
+use crate::kinds::attention::{Attention, AttentionKind};
 use crate::kinds::gated_delta::GatedDelta;
 use crate::kinds::m2rnn::M2rnn;
 use crate::kinds::mamba::Mamba;
@@ -11,9 +11,11 @@ use crate::kinds::moe::Moe;
 use crate::limits;
 use crate::megatron;
 use crate::mode::Mode;
+use crate::multipliers::Multipliers;
 use crate::pattern::{Mixer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
-use crate::recipe::{Positions, Recipe};
+use crate::recipe::{NORM_EPS, Recipe};
+use crate::rope::Positions;
 use crate::write::Toml;
 use diag::{Blame, Finding, refuses};
 use reading::{Dialect, Section, read_text};
@@ -60,17 +62,15 @@ impl Recipe {
         toml.flag_unless("tied", self.tied, false);
         toml.int("sequence", self.sequence);
         toml.word_unless("norm", self.norm.name(), Norm::RmsNorm.name());
-        match self.positions {
-            Positions::Rope { theta } => toml.float("rope_theta", theta),
-            Positions::Learned { count } => {
-                toml.text("positions", "learned");
-                toml.int("learned_positions", count);
-            }
-            Positions::None => toml.text("positions", "none"),
-        }
+        toml.float_unless("norm_eps", self.norm_eps, NORM_EPS);
+        toml.some_float("init_std", self.init_std);
+        toml.float_unless("dropout", self.dropout, 0.0);
+        self.positions.write(&mut toml);
         if !self.modes.is_empty() {
             toml.words("modes", &self.modes.iter().map(|m| m.name()).collect::<Vec<_>>());
         }
+        self.positions.write_table(&mut toml);
+        self.multipliers.write(&mut toml);
         self.attention.iter().for_each(|k| k.write(&mut toml));
         self.moe.iter().for_each(|k| k.write(&mut toml));
         self.mamba.iter().for_each(|k| k.write(&mut toml));
@@ -80,6 +80,10 @@ impl Recipe {
         self.features.write(&mut toml);
         self.precision.write(&mut toml);
         self.optimizer.write(&mut toml);
+        if !self.not_carried.is_empty() {
+            toml.table("not_carried");
+            self.not_carried.iter().for_each(|(key, value)| toml.text_under(key, value));
+        }
         toml.finish()
     }
 
@@ -101,7 +105,11 @@ fn read(mut root: Section) -> Option<Recipe> {
     let tied = root.flag_or("tied", false);
     let sequence = root.count("sequence", limits::SEQUENCE);
     let norm = root.choice("norm", Norm::ALL, Norm::RmsNorm);
-    let positions = read_positions(&mut root);
+    let norm_eps = root.positive("norm_eps").unwrap_or(NORM_EPS);
+    let init_std = root.positive("init_std");
+    let dropout = probability(&mut root, "dropout");
+    let positions = Positions::read(&mut root);
+    let multipliers = Multipliers::read(root.section("multipliers"));
     let modes = read_modes(&mut root);
     let attention = root.section("attention").and_then(|s| Attention::read(s, hidden));
     let moe = root.section("moe").and_then(Moe::read);
@@ -109,9 +117,11 @@ fn read(mut root: Section) -> Option<Recipe> {
     let recurrent = root.section("recurrent").and_then(M2rnn::read);
     let gated_delta = root.section("gated_delta").and_then(GatedDelta::read);
     let mlp = root.section("mlp").and_then(Mlp::read);
-    let features = Features::read(root.section("features"));
+    let features = Features::read(root.section("features"), root.section("adapters"));
     let precision = Precision::read(root.section("precision"));
     let optimizer = OptimizerPolicy::read(root.section("optimizer"));
+    let not_carried = root.texts("not_carried");
+    let not_carried = not_carried.into_iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
     let has_moe = root.has("moe");
     root.finish();
     let pattern = pattern?;
@@ -131,7 +141,11 @@ fn read(mut root: Section) -> Option<Recipe> {
         tied,
         sequence: sequence?,
         norm,
+        norm_eps,
+        init_std,
+        dropout,
         positions: positions?,
+        multipliers,
         modes,
         attention,
         moe,
@@ -142,6 +156,7 @@ fn read(mut root: Section) -> Option<Recipe> {
         features,
         precision,
         optimizer,
+        not_carried,
         notes,
     };
     if !has_moe {
@@ -172,30 +187,14 @@ fn read_pattern(root: &mut Section) -> Option<Pattern> {
     }
 }
 
-fn read_positions(root: &mut Section) -> Option<Positions> {
-    let kind = root.choice("positions", &[("rope", 0), ("learned", 1), ("none", 2)], 0);
-    let theta = root.positive("rope_theta");
-    let count = root.optional_count("learned_positions", limits::SEQUENCE);
-    for (key, is_given, wanted) in [("rope_theta", theta.is_some(), 0), ("learned_positions", count.is_some(), 1)] {
-        if is_given && kind != wanted {
-            let message = format!("`{key}` has no use with these `positions`");
-            root.report(key, Finding::error("recipe/unused-key", Blame::Recipe, key, message).hint("take it out"));
-        }
+/// A share from zero up to, not including, one.
+pub(crate) fn probability(section: &mut Section, key: &'static str) -> f64 {
+    let share = section.not_negative(key).unwrap_or(0.0);
+    if share >= 1.0 {
+        let message = format!("`{key}` is {share}, and whoever drops everything trains nothing");
+        section.report(key, Finding::error("recipe/limit", Blame::Recipe, key, message).hint("it is below 1"));
     }
-    match kind {
-        0 => Some(Positions::Rope { theta: theta.unwrap_or(10_000.0) }),
-        2 => Some(Positions::None),
-        _ => {
-            if count.is_none() {
-                let message = "learned positions need `learned_positions`, the rows of their table";
-                root.report(
-                    "positions",
-                    Finding::error("recipe/missing-key", Blame::Recipe, "learned_positions", message),
-                );
-            }
-            Some(Positions::Learned { count: count? })
-        }
-    }
+    share
 }
 
 fn read_modes(root: &mut Section) -> Vec<Mode> {
@@ -218,6 +217,9 @@ fn read_modes(root: &mut Section) -> Vec<Mode> {
 fn check(recipe: &Recipe, findings: &mut Vec<Finding>) {
     check_tables(recipe, findings);
     check_features(recipe, findings);
+    findings.extend(recipe.adapter_findings());
+    check_rope(recipe, findings);
+    findings.extend(recipe.moe.as_ref().and_then(Moe::group_finding));
     if !refuses(findings) {
         check_size(recipe, findings);
     }
@@ -280,6 +282,28 @@ fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
         && let Some(layer) = window.full_layers.iter().find(|l| **l >= attention_layers)
     {
         refuse("attention.full_attention_layers", format!("there is no attention layer {layer}"));
+    }
+}
+
+/// Columns turn in pairs, so that what turns of a head is an even width.
+fn check_rope(recipe: &Recipe, findings: &mut Vec<Finding>) {
+    let Some(rope) = recipe.positions.rope() else { return };
+    let mut refuse = |message: String, hint: &str| {
+        findings.push(Finding::error("rope/fraction", Blame::Recipe, "rope.fraction", message).hint(hint));
+    };
+    match recipe.attention.as_ref().map(|a| &a.kind) {
+        Some(AttentionKind::Gqa { head_dim, .. }) if rope.fraction < 1.0 => {
+            let width = rope.width(*head_dim);
+            if width < 2 || width % 2 != 0 {
+                let message =
+                    format!("{} of a head of {head_dim} are {width} columns, and they turn in pairs", rope.fraction);
+                refuse(message, "give the share of an even number of columns");
+            }
+        }
+        Some(AttentionKind::Mla(_)) if rope.fraction < 1.0 => {
+            refuse("latent attention turns the whole of its rotary slice".to_string(), "give the slice as `rope_dim`");
+        }
+        _ => {}
     }
 }
 

@@ -229,6 +229,10 @@ named! {
         MixerOut = "mixer-out",
         /// The projection that joins hidden state and next embedding in a prediction head.
         PredictionJoin = "prediction-join",
+        /// The factor of an adapter that its weight's input meets.
+        AdapterDown = "adapter-down",
+        /// The factor that makes its weight's output.
+        AdapterUp = "adapter-up",
     }
 }
 
@@ -273,6 +277,8 @@ pub struct Tensor {
     /// Whether every head reads the whole of it, so that a rank that holds some heads uses its copy
     /// for those alone.
     pub serves_heads: bool,
+    /// Whether it is never stepped: no gradient, no optimizer state.
+    pub is_frozen: bool,
 }
 
 impl Tensor {

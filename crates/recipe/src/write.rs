@@ -44,11 +44,36 @@ impl Toml {
         let _ = writeln!(self.out, "{key} = {value:?}");
     }
 
+    /// A number, unless it is the default.
+    pub fn float_unless(&mut self, key: &str, value: f64, default: f64) {
+        if value != default {
+            self.float(key, value);
+        }
+    }
+
+    /// A number, if there is one.
+    pub fn some_float(&mut self, key: &str, value: Option<f64>) {
+        if let Some(value) = value {
+            self.float(key, value);
+        }
+    }
+
+    /// A list of numbers.
+    pub fn floats(&mut self, key: &str, values: &[f64]) {
+        let items: Vec<String> = values.iter().map(|v| format!("{v:?}")).collect();
+        let _ = writeln!(self.out, "{key} = [{}]", items.join(", "));
+    }
+
     /// A flag, unless it is the default.
     pub fn flag_unless(&mut self, key: &str, value: bool, default: bool) {
         if value != default {
             let _ = writeln!(self.out, "{key} = {value}");
         }
+    }
+
+    /// A text under a key that may be any text.
+    pub fn text_under(&mut self, key: &str, value: &str) {
+        self.text(&quoted(key), value);
     }
 
     /// A text, escaped.

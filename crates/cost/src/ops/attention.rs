@@ -148,7 +148,7 @@ fn keys_seen(shape: Shape, attention: &Attention, sequence: f64) -> (f64, f64) {
 
 /// Rotation of queries and keys, and the copies that pack them.
 fn rotation(shape: Shape, heads: &Heads, ops: &mut Vec<Op>) {
-    if !matches!(shape.recipe.positions, Positions::Rope { .. }) {
+    if !matches!(shape.recipe.positions, Positions::Rope(_)) {
         return;
     }
     let bytes = 2.0 * shape.tokens * (heads.heads + heads.kv_heads) * heads.qk_dim;

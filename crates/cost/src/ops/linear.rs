@@ -73,7 +73,9 @@ pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
             }
             _ => continue,
         };
-        ops.push(product.op(shape));
+        let op = product.op(shape);
+        // A frozen weight has no gradient.
+        ops.push(if row.tensor.is_frozen { Op { weight: Vec::new(), ..op } } else { op });
         cast(&product, ops);
     }
 }

@@ -11,7 +11,7 @@ use recipe::kinds::moe::{Moe, Router, SharedExpert};
 use recipe::kinds::mtp::Mtp;
 use recipe::kinds::{Activation, Norm};
 use recipe::precision::OptimizerPolicy;
-use recipe::{Dtype, Layer, Mixer, Pattern, Positions, Recipe, limits};
+use recipe::{Dtype, Layer, Mixer, Pattern, Positions, Recipe, Rope, limits};
 use serde_json::Value;
 
 /// What rows never say of a model, and its engine therefore decides.
@@ -24,7 +24,7 @@ pub(super) struct Unsaid {
 impl Unsaid {
     /// As Llama and its kin are built.
     pub fn llama() -> Unsaid {
-        Unsaid { norm: Norm::RmsNorm, positions: Positions::Rope { theta: 10_000.0 }, has_biases: false }
+        Unsaid { norm: Norm::RmsNorm, positions: Positions::Rope(Rope::plain(10_000.0)), has_biases: false }
     }
 }
 
@@ -53,7 +53,11 @@ pub(super) fn recipe(row: &Value, unsaid: &Unsaid) -> Result<Recipe, String> {
         tied: model["tied_embeddings"].as_bool().ok_or("the row does not say whether embeddings are tied")?,
         sequence: need(&row["batch"], "seq")?,
         norm: unsaid.norm,
+        norm_eps: recipe::NORM_EPS,
+        init_std: None,
+        dropout: 0.0,
         positions: unsaid.positions,
+        multipliers: Default::default(),
         modes: Vec::new(),
         attention: Some(attention(model, unsaid)?),
         moe: moe(model)?,
@@ -64,6 +68,7 @@ pub(super) fn recipe(row: &Value, unsaid: &Unsaid) -> Result<Recipe, String> {
         features: Default::default(),
         precision: Default::default(),
         optimizer: optimizer(row)?,
+        not_carried: Vec::new(),
         notes: Vec::new(),
     };
     set_precision(&mut recipe, row)?;

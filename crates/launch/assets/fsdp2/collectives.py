@@ -141,6 +141,17 @@ class SumSquares(nn.Module):
         return sum_both_ways(x, self.group)
 
 
+class SumCounts(nn.Module):
+    """Counts of whole sequences, of which each tp rank routed a part; no gradient."""
+
+    def __init__(self, group: Group):
+        super().__init__()
+        self.group = group
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return summed(x, self.group)
+
+
 class _CrossEntropy(torch.autograd.Function):
     """The loss of logits whose vocabulary rows are cut over ranks. One fp32 buffer becomes, in place, logits
     less their maximum, exponentials, probabilities and, in backward, their gradient."""

@@ -1,74 +1,77 @@
-"""Low-rank adapters added after sharding. FSDP2 manages only what it saw when it wrapped, so an adapter's
-gradient is this rank's alone until a hook sums it: over every replica, and over tp where both ranks' parts
-of the output, or of the input, run through the same factor."""
+"""Low-rank adapters added after sharding. FSDP2 manages only what it saw when it wrapped, so that a factor is
+whole on every replica, and its gradient is this rank's alone until a hook sums it: over replicas, and over tp
+where each rank makes a part of it. Which factor is cut over tp, and which is summed, the plan's rows say."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from parallelize import WRAPPER, Parallel
-from optim import adamw
+from optim import adamw, sum_shared
+from parallelize import DTYPES, WRAPPER, Parallel
 from plan import PlanError, Row
 
 
 def add_lora(run: Parallel) -> list[torch.optim.Optimizer]:
-    """Freezes the base and gives every target an adapter; returns the adapters' optimizer."""
-    options = run.plan.lora
-    for module in run.chunks.values():
-        module.requires_grad_(False)
+    """Freezes what the plan does not train, adds the plan's factors, and returns their optimizer."""
+    for row, parameter in run.parameters():
+        parameter.requires_grad_(row.trained)
     adapters: list[nn.Parameter] = []
     for module in run.chunks.values():
         for name, child in list(module.named_modules()):
             path = name.replace(WRAPPER, "")
-            if path.endswith(tuple(f".{target}" for target in options["targets"])):
-                adapters += adapt(run, child, run.plan.rows[f"{path}.weight"], options)
+            if f"{path}.lora_a" in run.plan.rows:
+                adapters += adapt(run, child, path)
     run.applied.append("lora")
+    # A stage may hold none.
     return [adamw([{"params": adapters}], run.plan.optimizers["adamw"])] if adapters else []
 
 
-def adapt(run: Parallel, child: nn.Module, row: Row, options: dict) -> list[nn.Parameter]:
-    cut = row.cut_over("tp")
-    if row.expert or (cut and cut.shared_rows(run.plan.degrees["tp"])):
-        raise PlanError(f"`{row.path}` takes no adapter: experts and shared heads need gradient sums of their own")
-    down = draw(f"{row.path}.lora_a", (options["rank"], row.shape[1])) * row.shape[1] ** -0.5
-    up = torch.zeros(row.shape[0], options["rank"])
-    if cut:
-        index = cut.index(run.plan.degrees["tp"], run.meshes.at("tp"))
-        down, up = (down[:, index], up) if cut.dim == 1 else (down, up[index])
-    dtype = next(child.parameters()).dtype
-    a, b = (nn.Parameter(t.to(run.device, dtype)) for t in (down, up))
-    replicas, tp = run.meshes.group("dp"), run.meshes.group("tp")
-    # A factor that tp did not cut saw only this rank's part of the sum: its gradient is partial over tp.
-    partial = {"a": cut is not None and cut.dim == 0, "b": cut is not None and cut.dim == 1}
-    for name, factor in (("a", a), ("b", b)):
-        whole_elsewhere = cut is None and run.plan.sequence_parallel
-        groups = [replicas] + ([tp] if partial[name] or whole_elsewhere else [])
-        factor.register_hook(summing(groups))
-        child.register_parameter(f"lora_{name}", factor)
-    scale = options["alpha"] / options["rank"]
-    child.register_forward_hook(lambda m, args, out: out + low_rank(args[0], m, scale))
-    return [a, b]
+def adapt(run: Parallel, child: nn.Module, path: str) -> list[nn.Parameter]:
+    """Registers both factors beside a projection, with their hooks."""
+    rows = [run.plan.rows[f"{path}.lora_{name}"] for name in "ab"]
+    if any(row.expert for row in rows):
+        raise PlanError(f"`{path}` takes no adapter: a bank of experts has gradient sums of its own")
+    at, dtype = run.meshes.coordinates(), DTYPES[run.plan.precision["main"]]
+    factors = []
+    for row, whole in zip(rows, (drawn(rows[0]), torch.zeros(rows[1].shape))):
+        part = row.part(whole, run.plan.degrees, at)
+        factor = nn.Parameter(part.to(run.device, dtype))
+        factor.register_hook(summing(run, row))
+        child.register_parameter(row.path.rpartition(".")[2], factor)
+        factors.append(factor)
+    scale = run.plan.lora["alpha"] / run.plan.lora["rank"]
+    child.register_forward_hook(lambda module, inputs, out: out + low_rank(inputs[0], module, scale))
+    return factors
 
 
 def low_rank(x: torch.Tensor, module: nn.Module, scale: float) -> torch.Tensor:
     return (x @ module.lora_a.to(x.dtype).T) @ module.lora_b.to(x.dtype).T * scale
 
 
-def draw(path: str, shape: tuple[int, int]) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(zlib.crc32(path.encode())))
+def drawn(row: Row) -> torch.Tensor:
+    """A first value drawn from the path alone, so that no layout changes it."""
+    generator = torch.Generator().manual_seed(zlib.crc32(row.path.encode()))
+    return torch.randn(row.shape, generator=generator) * row.shape[-1] ** -0.5
 
 
-def summing(groups: list[dist.ProcessGroup]):
-    """A hook on a gradient: summed over each group before it is accumulated."""
+def summing(run: Parallel, row: Row) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A hook on a factor's gradient: summed before it is accumulated."""
+    replicas, tp, degree = run.meshes.group("dp"), run.meshes.group("tp"), run.plan.degrees["tp"]
+    cut = row.cut_over("tp")
+    shared = cut.shared_rows(degree) if cut is not None and cut.dim == 0 else []
 
     def hook(grad: torch.Tensor) -> torch.Tensor:
         grad = grad.contiguous()
-        for group in groups:
-            dist.all_reduce(grad, group=group)
+        dist.all_reduce(grad, group=replicas)
+        if row.tp_gradient == "sum":
+            dist.all_reduce(grad, group=tp)
+        for first, end, copies in shared:
+            sum_shared(grad, slice(first, end), copies, degree, tp)
         return grad
 
     return hook

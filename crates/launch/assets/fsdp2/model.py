@@ -4,9 +4,9 @@ scans (M), a matrix-state recurrence (R) and a dense MLP (F), sized by the plan'
 Parameters carry the paths of the plan's tensors, so that the plan can be applied by name. Where a
 tensor-parallel region begins and ends stand `enter` and `leave`, which are the identity until somebody
 puts a collective there; widths inside a region are read off the local weights. It is a reference:
-scans are plain torch, chunk by chunk, and recurrences step by step; no token is dropped, there is no
-auxiliary loss, and what it does not have (latent or sparse attention, side embeddings, prediction heads,
-biases) is refused by name. What it allocates on a GPU is replayed by `shardwright fit --engine fsdp2`:
+scans are plain torch, chunk by chunk, and recurrences step by step; no token is dropped, and what it does
+not have (latent or sparse attention, side embeddings, prediction heads, biases) is refused by name.
+Experts are in `moe.py`. What all of it allocates on a GPU is replayed by `shardwright fit --engine fsdp2`:
 an operation changed here is to be changed there.
 """
 
@@ -16,70 +16,26 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from basics import Norm, Weight, activate, rows_of, times, wide
+from moe import Moe
 from scans import Recurrence, scan
-
-GATED = {"swiglu": F.silu, "geglu": F.gelu}
-PLAIN = {"relu2": lambda x: F.relu(x).square(), "gelu": F.gelu, "silu": F.silu}
-
-
-def activate(name: str, x: torch.Tensor) -> torch.Tensor:
-    """The activation; a gated one reads gate rows first, then up rows."""
-    if name in GATED:
-        gate, up = x.chunk(2, -1)
-        return GATED[name](gate) * up
-    return PLAIN[name](x)
-
-
-def rows_of(name: str, width: int) -> int:
-    """Rows of the projection in front of an activation."""
-    return 2 * width if name in GATED else width
-
-
-class Weight(nn.Module):
-    """A bare `weight`, and a projection onto its rows when called."""
-
-    def __init__(self, *shape: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(*shape))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight)
-
-
-class Norm(nn.Module):
-    """RMS norm in fp32 or wider; LayerNorm when the recipe's norm has a bias."""
-
-    def __init__(self, width: int, kind: str = "rmsnorm"):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width)) if kind == "layernorm" else None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.bias is not None:
-            return F.layer_norm(x, self.weight.shape, self.weight, self.bias, 1e-5)
-        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), 1e-5)
-
-
-def wide(x: torch.Tensor) -> torch.Tensor:
-    """At least fp32, for sums and scans."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 class GateNorm(nn.Module):
     """RMS norm over groups of heads, or over all heads: then `across` sums squares over ranks."""
 
-    def __init__(self, width: int, group: int | None):
+    def __init__(self, width: int, group: int | None, eps: float):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
+        self.weight, self.eps = nn.Parameter(torch.empty(width)), eps
         self.width, self.group, self.across = width, group, nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if isinstance(self.across, nn.Identity):
             groups = x.unflatten(-1, (-1, self.group or self.width))
-            return F.rms_norm(groups, groups.shape[-1:], None, 1e-5).flatten(-2) * self.weight
+            return F.rms_norm(groups, groups.shape[-1:], None, self.eps).flatten(-2) * self.weight
         x, dtype = wide(x), x.dtype
         total = self.across(x.square().sum(-1, keepdim=True))
-        return (x * torch.rsqrt(total / self.width + 1e-5)).to(dtype) * self.weight
+        return (x * torch.rsqrt(total / self.width + self.eps)).to(dtype) * self.weight
 
 
 class Block(nn.Module):
@@ -87,7 +43,7 @@ class Block(nn.Module):
 
     def __init__(self, m: dict):
         super().__init__()
-        self.norm = Norm(m["hidden"], m["norm"])
+        self.norm, self.multipliers = Norm(m["hidden"], m["norm_eps"], m["norm"]), m["multipliers"]
         self.enter, self.leave = nn.Identity(), nn.Identity()
 
 
@@ -106,7 +62,7 @@ class Conv(nn.Module):
 
 
 class _Rotate(torch.autograd.Function):
-    """Turns the pairs (i, half + i) of the last dim. Keeps nothing but the table: backward turns back."""
+    """Turns pairs of the last dim. Keeps nothing but the table: backward turns back."""
 
     @staticmethod
     def forward(ctx, x, cos, sin):
@@ -120,24 +76,23 @@ class _Rotate(torch.autograd.Function):
 
 
 def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+    """Turns the pairs (i, n + i) of the last dim's first 2·n entries, n the length of the table."""
+    n = cos.shape[-1]
+    a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
+    return torch.cat([a * cos - b * sin, a * sin + b * cos, *([rest] if rest.shape[-1] else [])], -1)
 
 
-def rotary(x: torch.Tensor, half: int, theta: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines for [batch, sequence, heads, 2 * half]."""
-    rates = theta ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+def rotary(x: torch.Tensor, rope: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines for [batch, sequence, heads, columns]: one rate a pair of columns that turn."""
+    rates = torch.tensor(rope["rates"], device=x.device, dtype=torch.float32)
     angle = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)[:, None, None] * rates
     angle = angle.to(wide(x).dtype)
-    return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    return tuple(times(side, rope["amplitude"]).to(x.dtype) for side in (angle.cos(), angle.sin()))
 
 
 def turn(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
-    """Rotates the pairs (i, half + i) of the last dim's first 2·n entries by n angles."""
-    n = angle.shape[-1]
-    a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos, rest], -1)
+    """The same by angles that are learned."""
+    return turned(x, angle.cos().to(x.dtype), angle.sin().to(x.dtype))
 
 
 class Attention(Block):
@@ -146,30 +101,37 @@ class Attention(Block):
     def __init__(self, m: dict):
         super().__init__(m)
         a = m["attention"]
-        self.width, self.theta = a["head_dim"], m["rope_theta"]
+        self.width, self.rope = a["head_dim"], m["rope"]
         self.ratio = a["heads"] // a["kv_heads"]
         self.qkv = Weight((a["heads"] + 2 * a["kv_heads"]) * self.width, m["hidden"])
         self.out = Weight(m["hidden"], a["heads"] * self.width)
-        self.core = AttentionCore()
+        self.core = AttentionCore(m["multipliers"]["attention"])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        packed = self.qkv(self.enter(self.norm(x))).unflatten(-1, (-1, self.width))
+        by = self.multipliers
+        packed = self.qkv(self.enter(times(self.norm(x), by["attention_in"]))).unflatten(-1, (-1, self.width))
         kv = packed.shape[2] // (self.ratio + 2)
         q, k, v = packed.split([kv * self.ratio, kv, kv], 2)
-        if self.theta is not None:
-            table = rotary(packed, self.width // 2, self.theta)
+        k = times(k, by["key"])
+        if self.rope is not None:
+            table = rotary(packed, self.rope)
             q, k = _Rotate.apply(q, *table), _Rotate.apply(k, *table)
         # A copy, because attention keeps its values and a view would keep the whole projection.
-        return self.leave(self.out(self.core(q, k, v.contiguous())))
+        return times(self.leave(self.out(self.core(q, k, v.contiguous()))), by["attention_out"])
 
 
 class AttentionCore(nn.Module):
-    """Softmax attention; a module of its own, so that it can be recomputed by itself."""
+    """Softmax attention; a module of its own, so that it can be recomputed by itself. Scores are divided by the
+    root of a head's width where the recipe gives no scale."""
+
+    def __init__(self, scale: float | None):
+        super().__init__()
+        self.scale = scale
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         is_grouped = q.shape[1] != k.shape[1]
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=is_grouped)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale, enable_gqa=is_grouped)
         return y.transpose(1, 2).flatten(2)
 
 
@@ -182,78 +144,9 @@ class Mlp(Block):
         self.fc1, self.fc2 = Weight(rows_of(self.activation, ffn), m["hidden"]), Weight(m["hidden"], ffn)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.leave(self.fc2(activate(self.activation, self.fc1(self.enter(self.norm(x))))))
-
-
-class SharedExpert(nn.Module):
-    """The expert every token visits."""
-
-    def __init__(self, hidden: int, ffn: int, activation: str):
-        super().__init__()
-        self.activation, self.enter, self.leave = activation, nn.Identity(), nn.Identity()
-        self.fc1, self.fc2 = Weight(rows_of(activation, ffn), hidden), Weight(hidden, ffn)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.leave(self.fc2(activate(self.activation, self.fc1(self.enter(x)))))
-
-
-class Experts(nn.Module):
-    """A bank of routed experts; `dispatch` brings rows to the experts held here and takes them home."""
-
-    def __init__(self, hidden: int, moe: dict):
-        super().__init__()
-        self.activation, self.num_experts = moe["activation"], moe["experts"]
-        self.fc1 = Weight(moe["experts"], rows_of(self.activation, moe["ffn"]), hidden)
-        self.fc2 = Weight(moe["experts"], hidden, moe["ffn"])
-        self.enter, self.leave, self.dispatch = nn.Identity(), nn.Identity(), None
-
-    def forward(self, x: torch.Tensor, chosen: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-        """Sums each token's experts by their share. x is [b, s, h]; the others [b, s, top_k]."""
-        x, chosen, share = self.enter(x), self.enter(chosen), self.enter(share)
-        flat, top_k = x.flatten(0, 1), chosen.shape[-1]
-        order = chosen.flatten().argsort(stable=True)
-        token = order // top_k
-        rows = flat.index_select(0, token)
-        counts = chosen.flatten().bincount(minlength=self.num_experts)
-        done = self.run(rows, counts) if self.dispatch is None else self.dispatch(self.run, rows, counts)
-        done = done * share.flatten().index_select(0, order).unsqueeze(-1).to(done.dtype)
-        out = torch.zeros_like(flat).scatter_add_(0, token.unsqueeze(-1).expand_as(done), done)
-        # A copy, because fully_shard hooks what a module returns and a view would lose the hook.
-        return self.leave(out.view_as(x).clone())
-
-    def run(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Rows sorted by local expert."""
-        ends = counts.cumsum(0).to(torch.int32)
-        return grouped(activate(self.activation, grouped(rows, self.fc1.weight, ends)), self.fc2.weight, ends)
-
-
-def grouped(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Each expert's rows, up to its end, times its own matrix: one kernel where torch has one (bf16 on a GPU).
-    An expert without rows still takes part, so that it has a gradient."""
-    if rows.is_cuda and rows.dtype == torch.bfloat16:
-        return torch._grouped_mm(rows, weights.transpose(-2, -1), offs=ends)
-    parts = rows.tensor_split(ends[:-1].cpu().long())
-    return torch.cat([F.linear(part, weight) for part, weight in zip(parts, weights.unbind(0))])
-
-
-class Moe(nn.Module):
-    """Top-k routing without capacity, and a shared expert where the recipe has one."""
-
-    def __init__(self, m: dict):
-        super().__init__()
-        moe = m["moe"]
-        self.norm, self.router = Norm(m["hidden"], m["norm"]), Weight(moe["experts"], m["hidden"])
-        self.experts, self.top_k, self.score = Experts(m["hidden"], moe), moe["top_k"], moe["score"]
-        shared = moe["shared"]
-        self.shared = SharedExpert(m["hidden"], shared["ffn"], shared["activation"]) if shared else None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.norm(x)
-        scores = wide(self.router(x))
-        scores = scores.sigmoid() if self.score == "sigmoid" else scores.softmax(-1)
-        share, chosen = scores.topk(self.top_k, -1)
-        out = self.experts(x, chosen, share / share.sum(-1, keepdim=True))
-        return out if self.shared is None else out + self.shared(x)
+        gate, out = self.multipliers["mlp"]
+        hidden = activate(self.activation, self.fc1(self.enter(self.norm(x))), gate)
+        return times(self.leave(self.fc2(hidden)), out)
 
 
 class Mamba2(Block):
@@ -268,20 +161,26 @@ class Mamba2(Block):
         self.in_proj = Weight(2 * inner + 2 * bc + s["heads"], m["hidden"])
         self.conv = Conv(inner + 2 * bc, s["conv"], s["conv_bias"])
         self.dt_bias, self.A_log, self.D = (nn.Parameter(torch.empty(s["heads"])) for _ in range(3))
-        self.gate_norm = GateNorm(inner, inner // s["groups"]) if s["gated_norm"] else None
+        self.gate_norm = GateNorm(inner, inner // s["groups"], m["norm_eps"]) if s["gated_norm"] else None
         self.out_proj = Weight(m["hidden"], inner)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         heads = self.dt_bias.shape[0]
         inner, bc = heads * self.width, heads // self.ratio * self.state
-        z, xbc, dt = self.in_proj(self.enter(self.norm(x))).split([inner, inner + 2 * bc, heads], -1)
+        by = self.multipliers
+        packed = self.in_proj(self.enter(times(self.norm(x), by["ssm_in"])))
+        if any(factor != 1.0 for factor in by["ssm"]):
+            widths = torch.tensor([inner, inner, bc, bc, heads], device=x.device)
+            packed = packed * torch.tensor(by["ssm"], device=x.device, dtype=x.dtype).repeat_interleave(widths)
+        z, xbc, dt = packed.split([inner, inner + 2 * bc, heads], -1)
         u, b, c = self.conv(xbc).split([inner, bc, bc], -1)
         u = wide(u).unflatten(-1, (heads, self.width))
         b, c = (wide(t).unflatten(-1, (-1, self.state)).repeat_interleave(self.ratio, 2) for t in (b, c))
         dt = F.softplus(wide(dt) + self.dt_bias)
         y = scan(-dt * wide(self.A_log).exp(), dt.unsqueeze(-1) * u, b, c) + wide(self.D)[:, None] * u
         y = y.flatten(2).to(x.dtype) * F.silu(z)
-        return self.leave(self.out_proj(y if self.gate_norm is None else self.gate_norm(y)))
+        y = self.out_proj(y if self.gate_norm is None else self.gate_norm(y))
+        return times(self.leave(y), by["ssm_out"])
 
 
 class Mamba3(Block):
@@ -296,13 +195,13 @@ class Mamba3(Block):
         self.angle_proj = Weight(s["angles"], m["hidden"])
         self.dt_bias, self.D = (nn.Parameter(torch.empty(s["heads"])) for _ in range(2))
         self.B_bias, self.C_bias = (nn.Parameter(torch.empty(s["heads"], 1, s["state"])) for _ in range(2))
-        self.B_norm, self.C_norm = Norm(s["state"]), Norm(s["state"])
+        self.B_norm, self.C_norm = (Norm(s["state"], m["norm_eps"]) for _ in range(2))
         self.out_proj = Weight(m["hidden"], inner)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         heads = self.dt_bias.shape[0]
         inner, bc = heads * self.width, heads // self.ratio * self.state
-        h = self.enter(self.norm(x))
+        h = self.enter(times(self.norm(x), self.multipliers["ssm_in"]))
         z, u, b, c, dt, a, trap = self.in_proj(h).split([inner, inner, bc, bc, heads, heads, heads], -1)
         u = wide(u).unflatten(-1, (heads, self.width))
         dt, trap = F.softplus(wide(dt) + self.dt_bias), wide(trap).sigmoid()
@@ -315,7 +214,7 @@ class Mamba3(Block):
         before = ((1 - trap) * dt * decay.exp()).unsqueeze(-1) * F.pad(u, (0, 0, 0, 0, 1, -1))
         y = scan(decay, now, b, c) + scan(decay, before, F.pad(b, (0, 0, 0, 0, 1, -1)), c)
         y = (y + wide(self.D)[:, None] * u).flatten(2).to(x.dtype)
-        return self.leave(self.out_proj(y * F.silu(z)))
+        return times(self.leave(self.out_proj(y * F.silu(z))), self.multipliers["ssm_out"])
 
     def heads_of(self, packed: torch.Tensor, norm: Norm, bias: torch.Tensor) -> torch.Tensor:
         """B or C of every head: normalised by group, biased by head."""
@@ -336,7 +235,7 @@ class Recurrent(Block):
         self.A_log, self.dt_bias = (nn.Parameter(torch.empty(heads)) for _ in range(2))
         self.state_weight = nn.Parameter(torch.empty(heads, self.value, self.value))
         self.D = nn.Parameter(torch.empty(heads, self.value))
-        self.gate_norm = GateNorm(inner, None)
+        self.gate_norm = GateNorm(inner, None, m["norm_eps"])
         self.out_proj = Weight(m["hidden"], inner)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -375,10 +274,10 @@ class Embedding(nn.Module):
 
     def __init__(self, m: dict):
         super().__init__()
-        self.tokens = Tokens(m["vocab"], m["hidden"])
+        self.tokens, self.factor = Tokens(m["vocab"], m["hidden"]), m["multipliers"]["embedding"]
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.tokens(ids)
+        return times(self.tokens(ids), self.factor)
 
 
 class Final(nn.Module):
@@ -386,7 +285,7 @@ class Final(nn.Module):
 
     def __init__(self, m: dict):
         super().__init__()
-        self.norm = Norm(m["hidden"], m["norm"])
+        self.norm = Norm(m["hidden"], m["norm_eps"], m["norm"])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(x)
@@ -397,10 +296,10 @@ class Head(Weight):
 
     def __init__(self, m: dict):
         super().__init__(m["vocab"], m["hidden"])
-        self.enter = nn.Identity()
+        self.enter, self.factor = nn.Identity(), m["multipliers"]["logits"]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(self.enter(x), self.weight)
+        return times(F.linear(self.enter(x), self.weight), self.factor)
 
 
 class Layer(nn.Module):
@@ -408,12 +307,13 @@ class Layer(nn.Module):
 
     def __init__(self, m: dict, blocks: list[str]):
         super().__init__()
+        self.factor = m["multipliers"]["residual"]
         for name in blocks:
             self.add_module(name, MIXERS[mixer_of(m, name)](m))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.children():
-            x = x + block(x)
+            x = x + times(block(x), self.factor)
         return x
 
 

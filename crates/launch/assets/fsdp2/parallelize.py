@@ -5,7 +5,7 @@
 `model` may be any module tree whose parameters carry the plan's paths and whose tensor-parallel regions
 are bordered by `enter` and `leave`. It is built on the meta device; weights are filled at the end, each
 rank its part. Gradients are sums, never means: the loss is divided by the global token count up front.
-There is no gradient clipping and no checkpoint format here. Needs torch 2.11: `ignored_params`, plain
+There is no gradient clipping here. Needs torch 2.11: `ignored_params`, plain
 sums, and pipelines that return no outputs.
 """
 
@@ -70,12 +70,12 @@ class Parallel:
     applied: list[str] = field(default_factory=list)
 
     def parameters(self) -> list[tuple[Row, nn.Parameter]]:
-        """Every parameter this rank holds a part of, with its row; adapters have none and are left out."""
+        """Every parameter this rank holds a shard of, with its row; adapters are not sharded."""
         found = []
         for module in self.chunks.values():
             for name, parameter in module.named_parameters():
                 row = self.plan.rows.get(name.replace(WRAPPER, ""))
-                if row is not None:
+                if row is not None and not row.is_factor:
                     found.append((row, parameter))
         return found
 
@@ -138,6 +138,8 @@ def border_regions(plan: Plan, root: nn.Module, group: dist.ProcessGroup, is_sp:
         for place in entry["borders"]:
             if place == "across":
                 module.across = c.SumSquares(group)
+            elif place == "counts":
+                module.counts = c.SumCounts(group)
             elif place == "rows":
                 module.first = group.rank() * module.weight.shape[0]
             elif hasattr(module, place):
@@ -274,9 +276,11 @@ def fill(run: Parallel) -> None:
     for module in run.chunks.values():
         module.to_empty(device=run.device)
         module.to(DTYPES[run.plan.precision["main"]])
+        for buffer in module.buffers():
+            buffer.zero_()
     at = run.meshes.coordinates()
     for row, parameter in run.parameters():
-        part = row.part(initial(row), run.plan.degrees, at)
+        part = row.part(initial(row, run.plan.model.get("init_std")), run.plan.degrees, at)
         with torch.no_grad():
             local = parameter.to_local()
             local.copy_(own_rows(part, parameter).to(local))
@@ -289,8 +293,9 @@ def own_rows(part: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
     return chunks[mesh.get_local_rank()] if mesh.get_local_rank() < len(chunks) else part[:0]
 
 
-def initial(row: Row) -> torch.Tensor:
-    """A tensor's first value, drawn from its path alone, so that no layout changes it."""
+def initial(row: Row, deviation: float | None) -> torch.Tensor:
+    """A tensor's first value, drawn from its path alone, so that no layout changes it. Matrices have the recipe's
+    deviation, or one that keeps activations of any width in range."""
     leaf = row.path.rpartition(".")[2]
     generator = torch.Generator().manual_seed(zlib.crc32(row.path.encode()))
     if leaf in ("A_log", "dt_bias"):
@@ -300,4 +305,4 @@ def initial(row: Row) -> torch.Tensor:
     if leaf == "bias":
         return torch.zeros(row.shape)
     fan_in = row.shape[-1] if len(row.shape) > 1 else 1
-    return torch.randn(row.shape, generator=generator) * min(0.02 * 4, fan_in**-0.5)
+    return torch.randn(row.shape, generator=generator) * (deviation or min(0.02 * 4, fan_in**-0.5))

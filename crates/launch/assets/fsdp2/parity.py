@@ -1,14 +1,13 @@
 """Holds every plan below a folder to the same run on one rank: parity.py FOLDER
 
 FOLDER/RECIPE/NAME/sharding.json, where `one` is the run on one rank. Ranks are forked processes on CPU with
-gloo. Losses of ten steps must agree to 1e-5 relative. Adapters are tried on a few plans by adding `lora`,
-compile by a backend that compiles nothing. A plan that is spoilt on purpose must differ. Exits 1 when a plan
-differs or does not run.
+gloo. Losses of ten steps must agree to 1e-5 relative, and balancing biases exactly; what a plan freezes must
+not move, and what it trains must. Compile is tried by a backend that compiles nothing. Plans that are spoilt on
+purpose must differ. Exits 1 when a plan differs or does not run.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import multiprocessing
 import os
@@ -25,10 +24,10 @@ import torch.distributed as dist
 import torch.distributed.pipelining
 
 import plan as plans
+from parallelize import WRAPPER
 from train import Trainer
 
 STEPS, TOLERANCE, DEADLINE = 10, 1e-5, 60
-LORA = {"rank": 4, "alpha": 8.0, "targets": ["attention.qkv", "attention.out", "mamba.out_proj"]}
 
 
 def one_rank(rank: int, raw: dict, store: str, results: multiprocessing.Queue) -> None:
@@ -38,9 +37,13 @@ def one_rank(rank: int, raw: dict, store: str, results: multiprocessing.Queue) -
         file = dist.FileStore(store, plan.world)
         dist.init_process_group("gloo", store=file, rank=rank, world_size=plan.world)
         trainer = Trainer(plan, torch.device("cpu"))
+        first = held(trainer)
         losses = [trainer.step(step) for step in range(STEPS)]
+        wrong = [path for path, value in held(trainer).items() if value.equal(first[path]) == plan.rows[path].trained]
+        if wrong:
+            raise AssertionError(f"frozen and moved, or trained and still: {', '.join(wrong)}")
         if rank == 0:
-            results.put({"losses": losses, "applied": trainer.run.applied})
+            results.put({"losses": losses, "biases": biases_of(trainer)})
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
@@ -48,6 +51,22 @@ def one_rank(rank: int, raw: dict, store: str, results: multiprocessing.Queue) -
         results.close()
         results.join_thread()
         os._exit(1)
+
+
+def held(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """A copy of this rank's part of every parameter that it holds some of."""
+    shards = [(row.path, parameter.to_local()) for row, parameter in trainer.run.parameters()]
+    chunks = trainer.run.chunks.values()
+    named = [item for chunk in chunks for item in chunk.named_parameters() if ".lora_" in item[0]]
+    factors = [(name.replace(WRAPPER, ""), parameter.detach()) for name, parameter in named]
+    return {path: value.clone() for path, value in shards + factors if value.numel()}
+
+
+def biases_of(trainer: Trainer) -> dict[str, list[float]]:
+    """Balancing biases that this rank holds, by path."""
+    chunks = trainer.run.chunks.values()
+    named = [item for chunk in chunks for item in chunk.named_buffers() if item[0].endswith(".expert_bias")]
+    return {name.replace(WRAPPER, ""): bias.tolist() for name, bias in named}
 
 
 def run(raw: dict) -> dict:
@@ -77,54 +96,89 @@ def quiet(raw: dict) -> dict:
 
 
 def variants(name: str, raw: dict) -> list[tuple[str, dict]]:
-    """The plan, and for some plans the same with adapters or with traced blocks."""
+    """The plan, and for some plans the same with traced blocks."""
     cases = [(name, quiet(raw))]
-    if name in ("one", "fsdp4", "fsdp4-tp2-sp"):
-        cases.append((f"{name}+lora", {**quiet(raw), "lora": copy.deepcopy(LORA)}))
     if name == "fsdp4":
         cases.append((f"{name}+traced", {**quiet(raw), "compile": {"blocks": ["attention", "mlp"], "backend": "eager"}}))
     return cases
 
 
-def judge(name: str, outcome: dict, baseline: list[float]) -> bool:
+def judge(name: str, outcome: dict, baseline: dict) -> bool:
     if "error" in outcome:
         print(f"FAILED {name}: {outcome['error']}")
         return False
     losses = outcome["losses"]
-    worst = max(abs(a - b) / abs(b) for a, b in zip(losses, baseline, strict=True))
-    is_same = worst <= TOLERANCE
+    worst = furthest(outcome, baseline)
+    same_biases = all(bias == baseline["biases"][path] for path, bias in outcome["biases"].items())
+    is_same = worst <= TOLERANCE and same_biases
     print(f"{'ok' if is_same else 'DIFFERS'} {name}: {losses[0]:.6f} → {losses[-1]:.6f}, worst difference {worst:.1e}", flush=True)
     return is_same
 
 
+def furthest(outcome: dict, baseline: dict) -> float:
+    """The worst relative difference of two runs' losses."""
+    return max(abs(a - b) / abs(b) for a, b in zip(outcome["losses"], baseline["losses"], strict=True))
+
+
 def check_recipe(folder: pathlib.Path, only: str) -> list[bool]:
     plans_by_name = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/sharding.json"))}
-    baselines = {name: run(raw) for name, raw in variants("one", plans_by_name.pop("one"))}
-    verdicts = []
-    for name, outcome in baselines.items():
-        if "error" in outcome:
-            print(f"FAILED {folder.name} {name}: {outcome['error']}")
-            return [False]
-        trained = outcome["losses"][-1] != outcome["losses"][0]
-        print(f"{'ok' if trained else 'STANDS STILL'} {folder.name} {name}: {outcome['losses'][0]:.6f} → {outcome['losses'][-1]:.6f}")
-        verdicts.append(trained)
+    baseline = run(quiet(plans_by_name.pop("one")))
+    if "error" in baseline:
+        print(f"FAILED {folder.name} one: {baseline['error']}")
+        return [False]
+    first, last = baseline["losses"][0], baseline["losses"][-1]
+    verdicts = [last != first]
+    print(f"{'ok' if verdicts[0] else 'STANDS STILL'} {folder.name} one: {first:.6f} → {last:.6f}")
     for plan_name, raw in plans_by_name.items():
         for name, variant in variants(plan_name, raw):
             if only in name:
-                baseline = baselines["one+lora" if name.endswith("+lora") else "one"]["losses"]
                 verdicts.append(judge(f"{folder.name} {name}", run(variant), baseline))
     return verdicts
 
 
-def check_spoilt(folder: pathlib.Path) -> bool:
-    """Whether a plan that leaves partial gradients unsummed is told apart."""
-    one, tp = (quiet(json.loads((folder / name / "sharding.json").read_text())) for name in ("one", "fsdp2-tp2-sp"))
-    for row in tp["tensors"]:
+def partial_gradients_stay(raw: dict) -> None:
+    for row in raw["tensors"]:
         row["tp_gradient"] = "whole" if row["tp_gradient"] == "sum" else row["tp_gradient"]
-    right, wrong = run(one)["losses"], run(tp)["losses"]
-    worst = max(abs(a - b) / abs(b) for a, b in zip(wrong, right, strict=True))
-    print(f"{'ok' if worst > TOLERANCE else 'ACCEPTED'} {folder.name} spoilt on purpose: worst difference {worst:.1e}", flush=True)
-    return worst > TOLERANCE
+
+
+def counts_stay_local(raw: dict) -> None:
+    raw["modules"] = [entry for entry in raw["modules"] if "counts" not in entry["borders"]]
+
+
+def without_balancing_loss(raw: dict) -> None:
+    raw["model"]["moe"]["router"]["aux_loss"] = None
+
+
+def without_z_loss(raw: dict) -> None:
+    raw["model"]["moe"]["router"]["z_loss"] = None
+
+
+def factors_stay_local(raw: dict) -> None:
+    for row in raw["tensors"]:
+        if ".lora_" in row["path"]:
+            row["tp_gradient"] = "whole" if row["tp_gradient"] == "sum" else row["tp_gradient"]
+
+
+# What is spoilt, of which recipe and plan.
+SPOILT = [
+    (partial_gradients_stay, "tiny-mamba2", "fsdp2-tp2-sp"),
+    (counts_stay_local, "tiny-moe", "fsdp2-tp4-sp"),
+    (without_balancing_loss, "tiny-moe", "fsdp4"),
+    (without_z_loss, "tiny-moe", "fsdp4"),
+    (factors_stay_local, "tiny-lora", "fsdp2-tp2-sp"),
+]
+
+
+def check_spoilt(root: pathlib.Path) -> list[bool]:
+    """Whether plans that are spoilt are told apart from the run on one rank."""
+    verdicts = []
+    for spoil, recipe, plan in SPOILT:
+        one, raw = (quiet(json.loads((root / recipe / name / "sharding.json").read_text())) for name in ("one", plan))
+        spoil(raw)
+        worst = furthest(run(raw), run(one))
+        verdicts.append(worst > TOLERANCE)
+        print(f"{'ok' if verdicts[-1] else 'ACCEPTED'} {recipe} {plan} spoilt, {spoil.__name__}: worst difference {worst:.1e}", flush=True)
+    return verdicts
 
 
 def main() -> None:
@@ -132,7 +186,7 @@ def main() -> None:
     only = sys.argv[2] if len(sys.argv) > 2 else ""
     folders = [f for f in sorted(pathlib.Path(sys.argv[1]).iterdir()) if f.is_dir()]
     verdicts = [verdict for folder in folders for verdict in check_recipe(folder, only)]
-    verdicts.append(check_spoilt(folders[0]))
+    verdicts += check_spoilt(pathlib.Path(sys.argv[1]))
     print(f"fsdp2 parity: {sum(verdicts)} of {len(verdicts)} runs as they should be (agreement to {TOLERANCE:g}), {time.monotonic() - began:.0f} s")
     sys.exit(0 if verdicts and all(verdicts) else 1)
 

@@ -76,6 +76,12 @@ class Row:
     tp_gradient: str
     optimizer: str
     expert: bool
+    trained: bool
+
+    @property
+    def is_factor(self) -> bool:
+        """Whether it belongs to an adapter, which is added when everything else is sharded."""
+        return self.path.endswith((".lora_a", ".lora_b"))
 
     def cut_over(self, *axes: str) -> Cut | None:
         """The cut over one of these axes."""
@@ -156,4 +162,4 @@ def read_row(entry: dict[str, Any], degrees: dict[str, int]) -> Row:
         cuts.append(Cut(cut["axis"], cut["dim"], segments))
     if entry["tp_gradient"] not in TP_GRADIENTS:
         raise PlanError(f"{path}: tp_gradient {entry['tp_gradient']!r} is none of {TP_GRADIENTS}")
-    return Row(path, shape, tuple(cuts), entry["tp_gradient"], entry["optimizer"], entry["expert"])
+    return Row(path, shape, tuple(cuts), entry["tp_gradient"], entry["optimizer"], entry["expert"], entry["trained"])

@@ -18,6 +18,7 @@ import collectives as c
 import plan as plans
 from lora import add_lora
 from model import Hybrid
+from moe import Router, move_expert_biases
 from optim import build_optimizers, finish_gradients
 from parallelize import DTYPES, Meshes, Parallel, parallelize
 
@@ -47,6 +48,22 @@ class Trainer:
         batch = plan.batch
         self.tokens = batch["micro_batch"] * batch["microbatches"] * plan.degrees["dp"] * batch["sequence"]
         self.schedule = self.pipeline() if plan.degrees["pp"] > 1 else None
+        for module in self.routers():
+            module.batch = (self.tokens // batch["sequence"], batch["sequence"])
+
+    def routers(self) -> list[Router]:
+        return [m for chunk in self.run.chunks.values() for m in chunk.modules() if isinstance(m, Router)]
+
+    def balance(self) -> None:
+        """Moves balancing biases by the counts of every rank that routed other tokens."""
+        axes = ("dp", "tp") if self.plan.sequence_parallel else ("dp",)
+
+        def summed(counts: torch.Tensor) -> torch.Tensor:
+            for axis in axes:
+                dist.all_reduce(counts, group=self.meshes.group(axis))
+            return counts
+
+        move_expert_biases(self.routers(), summed)
 
     def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """This replica's share of the global mean."""
@@ -94,6 +111,7 @@ class Trainer:
         ]
         total = self.run_pipeline(batches) if self.schedule else self.run_whole(batches)
         finish_gradients(self.run)
+        self.balance()
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()

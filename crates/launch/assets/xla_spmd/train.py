@@ -31,23 +31,26 @@ def run_jax(table: tables.Table, steps: int, is_sharded: bool) -> list[float]:
     if table.raw["model"]["unsupported"]:
         raise tables.TableError(f"the reference model has no {', '.join(table.raw['model']['unsupported'])}")
     model, rate = table.raw["model"], table.raw["learning_rate"]
-    params = {path: model_jax.initial(path, table.raw["shapes"][path]) for path in table.parameters}
+    params = {path: model_jax.initial(path, table.raw["shapes"][path], model["init_std"]) for path in table.parameters}
+    biases = model_jax.zero_biases(model)
 
-    def step(params, tokens):
-        value, grads = jax.value_and_grad(lambda p: model_jax.loss(model, p, tokens))(params)
-        return value, jax.tree.map(lambda p, g: p - rate * g, params, grads)
+    def step(params, tokens, biases):
+        descended = jax.value_and_grad(lambda p: model_jax.loss(model, p, tokens, biases), has_aux=True)
+        (_, (value, counts)), grads = descended(params)
+        moved = model_jax.moved_biases(model, biases, counts)
+        return value, jax.tree.map(lambda p, g: p - rate * g, params, grads), moved
 
     if is_sharded:
         mesh = tables.jax_mesh(table)
         shardings = tables.for_jax(table, mesh)
         data = jax.sharding.NamedSharding(mesh, tables.jax_spec(table.raw["data"]))
         params = {path: jax.device_put(value, shardings[path]) for path, value in params.items()}
-        step = jax.jit(step, in_shardings=(shardings, data), out_shardings=(None, shardings), donate_argnums=0)
+        step = jax.jit(step, in_shardings=(shardings, data, None), out_shardings=(None, shardings, None), donate_argnums=0)
     else:
         data, step = jax.devices()[0], jax.jit(step, donate_argnums=0)
     losses = []
     for index in range(steps):
-        value, params = step(params, jax.device_put(batch(table, index), data))
+        value, params, biases = step(params, jax.device_put(batch(table, index), data), biases)
         losses.append(float(value))
     return losses
 
@@ -59,13 +62,14 @@ def run_torch_xla(table: tables.Table, steps: int) -> list[float]:
     import torch_xla
     import torch_xla.distributed.spmd as spmd
     from model import Hybrid
+    from moe import move_expert_biases
 
     model = Hybrid(table.raw["model"], list(range(len(table.raw["model"]["layers"]))), True, True)
     from model_jax import initial
 
     with torch.no_grad():
         for path, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(initial(path, table.raw["shapes"][path])))
+            parameter.copy_(torch.from_numpy(initial(path, table.raw["shapes"][path], table.raw["model"]["init_std"])))
     device = torch_xla.device()
     model = model.to(device)
     mesh = tables.mark_torch_xla(table, model)
@@ -77,6 +81,8 @@ def run_torch_xla(table: tables.Table, steps: int) -> list[float]:
         with torch_xla.step():
             loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
             loss.backward()
+            # One program over the mesh: counts are of all devices already.
+            move_expert_biases(model.modules(), lambda counts: counts)
             optimizer.step()
             optimizer.zero_grad()
         losses.append(loss.item())

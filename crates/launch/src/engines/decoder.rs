@@ -66,7 +66,7 @@ impl<'a> Decoder<'a> {
             refuse("norm", "normalises by RMSNorm only".to_string());
         }
         let theta = match recipe.positions {
-            Positions::Rope { theta } => theta,
+            Positions::Rope(rope) => rope.theta,
             _ => {
                 refuse("positions", "has rotary positions only".to_string());
                 0.0

@@ -11,7 +11,7 @@ use diag::{Blame, Finding};
 use layout::ownership::{Row, copies_of_unit};
 use layout::rules::Cut;
 use layout::{Axis, Engine, Layout, OwnershipTable, Recompute, ZeroStage};
-use recipe::{Dtype, Mixer, Optimizer, Recipe, Surface};
+use recipe::{Dtype, Mixer, Optimizer, Recipe};
 use serde_json::{Value, json};
 
 /// The schema that `plan.py` reads.
@@ -21,10 +21,12 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: [(&str, &str); 8] = [
+const ASSETS: [(&str, &str); 10] = [
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
+    ("basics.py", include_str!("../../assets/fsdp2/basics.py")),
+    ("moe.py", include_str!("../../assets/fsdp2/moe.py")),
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
     ("parallelize.py", include_str!("../../assets/fsdp2/parallelize.py")),
     ("optim.py", include_str!("../../assets/fsdp2/optim.py")),
@@ -70,7 +72,7 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
         let message = "the lane compiles models whose experts need no exchange, and this is none".to_string();
         findings.push(refuse("fsdp2/compile", "compile", message));
     }
-    if table.rows.iter().any(|row| row.tensor.optimizer == Optimizer::Sgd) {
+    if table.rows.iter().any(|row| row.tensor.optimizer == Optimizer::Sgd && !row.tensor.is_frozen) {
         findings.push(refuse("fsdp2/optimizer", "optimizer", "the lane has AdamW and Muon, not SGD".to_string()));
     }
     findings
@@ -107,7 +109,7 @@ fn plan(job: &Job, table: &OwnershipTable) -> Value {
         "modules": if layout.tp.splits() { borders(recipe, layout) } else { Vec::new() },
         "tensors": table.rows.iter().map(|row| tensor(row, layout)).collect::<Vec<_>>(),
         "optimizers": optimizers(job),
-        "lora": Value::Null,
+        "lora": recipe.adapters().map(|adapters| json!({"rank": adapters.rank, "alpha": adapters.alpha})),
     })
 }
 
@@ -146,6 +148,10 @@ fn borders(recipe: &Recipe, layout: &Layout) -> Vec<Value> {
     for (_, path, mixer) in reference::blocks(recipe) {
         match mixer {
             Mixer::Moe => {
+                // Balance is of whole sequences, of which each rank holds a part.
+                if layout.sp {
+                    all.push(border(format!("{path}.router"), &["counts"]));
+                }
                 if recipe.moe.as_ref().is_some_and(|m| m.shared.is_some()) {
                     all.push(border(format!("{path}.shared"), &["enter", "leave"]));
                 }
@@ -173,6 +179,7 @@ fn tensor(row: &Row, layout: &Layout) -> Value {
         "tp_gradient": tp_gradient(row, layout),
         "optimizer": row.tensor.optimizer.name(),
         "expert": row.tensor.acting.is_some(),
+        "trained": !row.tensor.is_frozen,
         "rule": row.rule.id,
     })
 }
@@ -191,9 +198,7 @@ fn tp_gradient(row: &Row, layout: &Layout) -> &'static str {
     if row.cuts.iter().any(|cut| matches!(cut.axis, Axis::Tp | Axis::Etp)) {
         return "cut";
     }
-    let is_norm_inside = row.tensor.surface == Surface::Norm && !row.tensor.path.contains(".norm.");
-    let is_inside = is_norm_inside || matches!(row.tensor.surface, Surface::MixerHelper | Surface::AttentionNorm);
-    if layout.tp.splits() && (layout.sp || is_inside) { "sum" } else { "whole" }
+    if layout.tp.splits() && (layout.sp || row.tensor.serves_heads) { "sum" } else { "whole" }
 }
 
 /// AdamW's moments as GPT-3 had them; Muon's momentum and steps as its authors published them.

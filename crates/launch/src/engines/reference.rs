@@ -12,7 +12,7 @@ use recipe::kinds::attention::{Attention, AttentionKind};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::moe::Moe;
 use recipe::pattern::Block;
-use recipe::{Mixer, Positions, Recipe};
+use recipe::{Mixer, Multipliers, Recipe, Rope, Scaling};
 use serde_json::{Value, json};
 
 /// The names of a layer's blocks, as tensor paths spell them.
@@ -39,16 +39,15 @@ pub(super) fn blocks(recipe: &Recipe) -> Vec<(usize, String, Mixer)> {
 /// What the model is, in the words of the emitted `model.py`. `vocab` is padded as the table is.
 pub(super) fn model(recipe: &Recipe, vocab: u64) -> Value {
     let layers: Vec<Vec<String>> = recipe.layers.iter().map(|layer| block_names(&layer.blocks)).collect();
-    let theta = match recipe.positions {
-        Positions::Rope { theta } => Some(theta),
-        _ => None,
-    };
     json!({
         "hidden": recipe.hidden,
         "vocab": vocab,
         "tied": recipe.tied,
         "norm": if recipe.norm == Norm::LayerNorm { "layernorm" } else { "rmsnorm" },
-        "rope_theta": theta,
+        "norm_eps": recipe.norm_eps,
+        "init_std": recipe.init_std,
+        "rope": recipe.positions.rope().and_then(|rope| rotary(rope, recipe)),
+        "multipliers": multipliers(&recipe.multipliers),
         "layers": layers,
         "attention": recipe.attention().and_then(|a| attention(&a)),
         "moe": recipe.moe.as_ref().map(moe),
@@ -71,11 +70,46 @@ fn attention(attention: &Attention) -> Option<Value> {
     }
 }
 
+/// How far a balancing bias moves in a step: Megatron-Core's default (`moe_router_bias_update_rate`), and
+/// what DeepSeek-V3 trained with (arXiv 2412.19437, section 4.2).
+const BIAS_UPDATE_RATE: f64 = 1e-3;
+
 fn moe(moe: &Moe) -> Value {
     let shared = moe.shared.as_ref().map(|s| json!({"ffn": s.ffn, "activation": s.activation.name()}));
+    let router = &moe.router;
     json!({
         "experts": moe.experts, "top_k": moe.top_k, "ffn": moe.ffn, "activation": moe.activation.name(),
-        "score": moe.router.score.name(), "shared": shared,
+        "shared": shared,
+        "router": {
+            "score": router.score.name(), "normalize": router.normalize, "scaling": router.scaling,
+            "groups": router.groups, "group_top_k": router.group_top_k, "group_score": router.group_score.name(),
+            "aux_loss": router.aux_loss, "aux_loss_over": router.aux_loss_over.name(), "z_loss": router.z_loss,
+            "bias_rate": router.expert_bias.then(|| router.bias_update_rate.unwrap_or(BIAS_UPDATE_RATE)),
+        },
+    })
+}
+
+/// One rate a pair of columns that turn, with the recipe's scaling in it, and YaRN's factor on them.
+fn rotary(rope: &Rope, recipe: &Recipe) -> Option<Value> {
+    let AttentionKind::Gqa { head_dim, .. } = recipe.attention()?.kind else { return None };
+    let width = rope.width(head_dim) as usize;
+    let plain = |pair: usize| rope.theta.powf(-2.0 * pair as f64 / width as f64);
+    let rates = match &rope.scaling {
+        Some(scaling) => scaling.rates(rope.theta, width),
+        None => (0..width / 2).map(plain).collect(),
+    };
+    let amplitude = match &rope.scaling {
+        Some(Scaling::Yarn(yarn)) => yarn.amplitude(),
+        _ => 1.0,
+    };
+    Some(json!({"rates": rates, "amplitude": amplitude}))
+}
+
+fn multipliers(by: &Multipliers) -> Value {
+    json!({
+        "embedding": by.embedding, "residual": by.residual, "attention": by.attention, "logits": by.logits,
+        "key": by.key, "attention_in": by.attention_in, "attention_out": by.attention_out,
+        "ssm_in": by.ssm_in, "ssm_out": by.ssm_out, "ssm": by.ssm, "mlp": by.mlp,
     })
 }
 

@@ -13,12 +13,14 @@ use serde_json::{Map, Value, json};
 /// The schema that `table.py` reads.
 const SCHEMA: &str = "shardwright.xla-spmd/1";
 
-/// What is emitted beside the table. `model.py` and `scans.py` are the torch reference, unsharded:
-/// annotations do the rest.
-const ASSETS: [(&str, &str); 5] = [
+/// What is emitted beside the table. `model.py` and what it imports are the torch reference,
+/// unsharded: annotations do the rest.
+const ASSETS: [(&str, &str); 7] = [
     ("table.py", include_str!("../../assets/xla_spmd/table.py")),
     ("model_jax.py", include_str!("../../assets/xla_spmd/model_jax.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
+    ("basics.py", include_str!("../../assets/fsdp2/basics.py")),
+    ("moe.py", include_str!("../../assets/fsdp2/moe.py")),
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
     ("train.py", include_str!("../../assets/xla_spmd/train.py")),
 ];

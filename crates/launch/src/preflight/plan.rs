@@ -110,8 +110,9 @@ fn checkpoint_bytes(recipe: &Recipe) -> u64 {
     let precision = &recipe.precision;
     let tensors = recipe.tensors();
     let bits = tensors.iter().map(|tensor| {
-        let main = if tensor.dtype == precision.main { 0 } else { precision.main.bits() };
+        let main = if tensor.dtype == precision.main || tensor.is_frozen { 0 } else { precision.main.bits() };
         let moments = match tensor.optimizer {
+            _ if tensor.is_frozen => 0,
             Optimizer::AdamW => 2 * precision.moments.bits(),
             Optimizer::Muon | Optimizer::Sgd => precision.moments.bits(),
         };

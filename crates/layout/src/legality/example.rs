@@ -4,7 +4,8 @@
 use super::Rule;
 use crate::request::{Balance, Engine, Recompute, Schedule, ZeroStage};
 use crate::{Checked, LayoutRequest, check};
-use recipe::{Feature, Mode, Recipe};
+use recipe::features::Switch;
+use recipe::{Adapters, Feature, Mode, Recipe};
 
 /// A layout and what a rule says of it.
 #[derive(Debug)]
@@ -57,6 +58,13 @@ impl Example {
 /// Switches a feature on.
 pub fn switch_on(recipe: &mut Recipe, feature: Feature) {
     *recipe = recipe.clone().with_features(&[feature], &[]).unwrap();
+}
+
+/// Gives a recipe adapters beside its attention.
+pub fn adapted(recipe: &mut Recipe) {
+    let targets = vec!["attention.qkv".to_string(), "attention.out".to_string()];
+    let value = Adapters { rank: 16, alpha: 32.0, targets };
+    recipe.features.adapters = Some(Switch { on: true, value });
 }
 
 /// A request as typed, `tp=2 sp=off engine=megatron`.

@@ -3,6 +3,7 @@
 //!
 //! A layout that passes here never fails later in ownership, stages or mesh.
 
+mod adapters;
 mod batch;
 mod context;
 pub(crate) mod depth;
@@ -92,6 +93,7 @@ const FAMILIES: &[&[&Rule]] = &[
     &[&batch::RULE],
     modes::RULES,
     &[&recompute::RULE],
+    &[&adapters::RULE],
 ];
 
 /// The rules that hold under an engine: the general ones, then its own.
@@ -195,6 +197,6 @@ mod tests {
         let rules: Vec<_> = every_rule().collect();
         rules.iter().for_each(|rule| rule.hold());
         let ids: BTreeSet<_> = rules.iter().map(|rule| rule.id).collect();
-        assert_eq!((ids.len(), rules.len()), (109, 109));
+        assert_eq!((ids.len(), rules.len()), (111, 111));
     }
 }

@@ -1,6 +1,7 @@
 //! Split rules, one a file: which surfaces it decides, how they are cut, how well that works and
 //! what the cut cannot fix. A rule looks at a tensor's units and a layout's engine, never at ranks.
 
+mod adapter;
 mod attention_head_vectors;
 mod attention_in;
 mod attention_latent;
@@ -188,6 +189,7 @@ pub const ALL: &[&Rule] = &[
     &mixer_helper::RULE,
     &mixer_out::RULE,
     &prediction_join::RULE,
+    &adapter::RULE,
 ];
 
 /// The rule that decides a surface.

@@ -76,9 +76,10 @@ impl Group {
         }
     }
 
-    /// Elements of each parameter's shard, and how it is stepped.
+    /// Elements of each parameter's shard, and how it is stepped; of those that are.
     pub fn shards(&self) -> impl Iterator<Item = (u64, Step)> + '_ {
-        self.params.iter().map(|param| (padded(param, self.shards) / self.shards, param.step))
+        let trained = self.params.iter().filter(|param| param.leaf.asks_for_grad());
+        trained.map(|param| (padded(param, self.shards) / self.shards, param.step))
     }
 
     fn elements(&self) -> u64 {

@@ -6,6 +6,7 @@
 //! [`Unmodelled`] names. A compiled layer is replayed by what its partitioner keeps, for layers of
 //! attention and dense blocks.
 
+mod adapters;
 mod engine;
 mod group;
 mod optimizer;
@@ -18,6 +19,7 @@ pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
 pub use plain::Blocks;
 pub use reference::missing;
 
+use adapters::Adapters;
 use engine::Fsdp;
 use group::{Divisor, Group};
 use layout::ZeroStage;
@@ -53,6 +55,9 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     if let Some(what) = missing(recipe).first().filter(|_| options.blocks == Blocks::Emitted) {
         return Err(Unmodelled::new(*what, "the emitted program does not have it"));
     }
+    if options.blocks == Blocks::Common && recipe.adapters().is_some() {
+        return Err(Unmodelled::new("adapters", "frozen weights are replayed for the emitted FSDP2 program only"));
+    }
     let mut config = Config::new(Place { blocks: options.blocks, recipe, layout, stages, rank })?;
     if !matches!(options.param_dtype, Dtype::Bf16 | Dtype::Fp16) {
         let what = format!("computing in {}", options.param_dtype.name());
@@ -74,6 +79,8 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
     let (model, units) = Model::new(config);
     let groups = groups(config, options, &units, &tape);
     let _table = Model::rotary_table(config, &tape);
+    let adapters = Adapters::new(&units, &tape);
+    let _biases = Model::balancing_biases(config, &tape);
     let reduce_width = if options.reduce_dtype == Dtype::Fp32 { FP32 } else { BF16 };
     let engine = Rc::new(Fsdp::new(&tape, groups, reduce_width, options.prefetch, config.pp > 1));
     let rank = Rank::new(config.clone(), tape.clone(), engine.clone());
@@ -89,10 +96,11 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
         tape.enter(Origin::Optimizer);
         tape.reset_peaks();
-        optimizer.step(&engine);
+        optimizer.step(&engine, &adapters);
         phases.push(Phase::read(&tape, PhaseKind::Update(step)));
     }
-    let params = units.iter().flat_map(|unit| &unit.params).map(|param| param.elements()).sum();
+    let params =
+        units.iter().flat_map(|unit| unit.params.iter().chain(&unit.adapters)).map(|param| param.elements()).sum();
     let mut replay = Replay { params, phases, holders: Vec::new(), retained: Vec::new() };
     if wanted.is_some() {
         replay.holders = tape.wanted_holders();

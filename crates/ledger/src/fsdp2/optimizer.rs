@@ -3,6 +3,7 @@
 //! program's (`crates/launch/assets/fsdp2/optim.py`): a momentum a parameter, and each matrix made
 //! whole in turn.
 
+use super::adapters::Adapters;
 use super::engine::Fsdp;
 use super::plain::Step;
 use replay::line::Line;
@@ -16,9 +17,10 @@ pub(super) struct Optimizers {
 }
 
 impl Optimizers {
-    pub fn step(&mut self, engine: &Fsdp) {
+    pub fn step(&mut self, engine: &Fsdp, adapters: &Adapters) {
         let is_first = self.state.is_empty();
-        let parts: Vec<(u64, Step)> = engine.groups.iter().flat_map(|group| group.shards()).collect();
+        let whole = adapters.sizes().map(|elements| (elements, Step::Elements));
+        let parts: Vec<(u64, Step)> = engine.groups.iter().flat_map(|group| group.shards()).chain(whole).collect();
         let matrices = parts.iter().filter_map(|&(elements, step)| match step {
             Step::Matrices { count, rows, columns } => Some((elements, Whole { count, rows, columns })),
             Step::Elements => None,
@@ -38,6 +40,7 @@ impl Optimizers {
             }
         }
         engine.groups.iter().for_each(|group| group.zero_grad());
+        adapters.zero_grad();
     }
 }
 

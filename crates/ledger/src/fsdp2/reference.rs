@@ -7,6 +7,7 @@ use recipe::{Mixer, Positions, Recipe};
 
 /// What the emitted model does not have, by name; empty when it builds the recipe whole.
 pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
+    let by = &recipe.multipliers;
     let mut missing: Vec<(bool, &str)> = vec![
         (recipe.uses(Mixer::GatedDelta), "gated delta net"),
         (recipe.is_latent(), "latent attention"),
@@ -14,6 +15,7 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
         (recipe.features.mtp().is_some(), "prediction heads"),
         (recipe.features.sides().next().is_some(), "side embeddings"),
         (matches!(recipe.positions, Positions::Learned { .. }), "learned positions"),
+        (recipe.dropout > 0.0, "dropout"),
         (recipe.layers.iter().any(|l| l.blocks.iter().any(|b| b.mixers.len() > 1)), "parallel mixers in one block"),
     ];
     if let Some(a) = recipe.attention.as_ref().filter(|_| recipe.uses(Mixer::Attention)) {
@@ -22,17 +24,20 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
         missing.push((a.sinks, "attention sinks"));
         missing.push((a.output_gate, "gated attention outputs"));
         missing.push((a.window.is_some(), "attention windows"));
+        missing.push((a.dropout > 0.0, "attention dropout"));
     }
     if let Some(m) = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe)) {
         let biased = m.bias || m.router.bias || m.shared.as_ref().is_some_and(|s| s.bias);
         missing.push((biased, "expert biases"));
         missing.push((m.latent.is_some(), "latent experts"));
+        missing.push((m.capacity_factor.is_some(), "expert capacity"));
         missing.push((m.shared.as_ref().is_some_and(|s| s.gate), "shared expert gate"));
     }
     if recipe.uses(Mixer::Mamba) {
         missing.push(match &recipe.mamba {
             Some(Mamba::One(_)) => (true, "Mamba-1 block"),
             Some(Mamba::Two(m)) => (m.in_bias || m.out_bias, "Mamba projection biases"),
+            Some(Mamba::Three(_)) if by.ssm != [1.0; 5] => (true, "multipliers inside a Mamba-3 block"),
             Some(Mamba::Three(m)) => (m.mimo_rank > 1 || m.state_carry, "Mamba-3 rank or carried state"),
             None => (false, ""),
         });
@@ -40,6 +45,9 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
     if let Some(r) = recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent)) {
         missing.push((r.state_carry || r.depth_carry.is_some(), "carried recurrent state"));
     }
-    missing.push((recipe.mlp.as_ref().is_some_and(|m| m.bias) && recipe.uses(Mixer::Mlp), "MLP biases"));
+    if let Some(m) = recipe.mlp.as_ref().filter(|_| recipe.uses(Mixer::Mlp)) {
+        missing.push((m.bias, "MLP biases"));
+        missing.push((by.mlp[0] != 1.0 && !m.activation.is_gated(), "multiplier of a gate that the MLP does not have"));
+    }
     missing.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, name)| name).collect()
 }

@@ -187,7 +187,7 @@ impl Config {
             hidden: recipe.hidden,
             vocab: layout.padded_vocab(recipe.vocab) / layout.tp.get(),
             is_tied: recipe.tied,
-            rotates: matches!(recipe.positions, Positions::Rope { .. }),
+            rotates: matches!(recipe.positions, Positions::Rope(_)),
             positions,
             norm: recipe.norm,
             optimizer: recipe.optimizer.clone(),

@@ -86,7 +86,7 @@ fn refuse_model(recipe: &Recipe) -> Result<(), Unmodelled> {
     if recipe.layers.iter().any(|layer| *layer != block) {
         return refuse("a layer other than attention and an MLP", "only nanotron's dense Llama is replayed");
     }
-    if recipe.norm != Norm::RmsNorm || !matches!(recipe.positions, Positions::Rope { .. }) {
+    if recipe.norm != Norm::RmsNorm || !matches!(recipe.positions, Positions::Rope(_)) {
         return refuse("a norm or positions other than Llama's", "only nanotron's dense Llama is replayed");
     }
     if recipe.precision.weights != Dtype::Bf16 || recipe.precision.gradients != Dtype::Fp32 {

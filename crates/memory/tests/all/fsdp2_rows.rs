@@ -5,7 +5,7 @@ use ledger::fsdp2::{Fsdp2Options, Job, Reshard, explain, replay};
 use recipe::kinds::attention::Attention;
 use recipe::kinds::mlp::Mlp;
 use recipe::kinds::{Activation, Norm};
-use recipe::{Layer, Mixer, Pattern, Positions, Recipe};
+use recipe::{Layer, Mixer, Pattern, Positions, Recipe, Rope};
 use replay::Replay;
 use serde_json::Value;
 
@@ -40,7 +40,11 @@ fn recipe(case: &Value) -> Recipe {
         tied: false,
         sequence: count(case, "seq"),
         norm: Norm::RmsNorm,
-        positions: Positions::Rope { theta: 500_000.0 },
+        norm_eps: recipe::NORM_EPS,
+        init_std: None,
+        dropout: 0.0,
+        positions: Positions::Rope(Rope::plain(500_000.0)),
+        multipliers: Default::default(),
         modes: Vec::new(),
         attention: Some(Attention::gqa(heads, count(case, "kv_heads"), hidden / heads)),
         moe: None,
@@ -51,6 +55,7 @@ fn recipe(case: &Value) -> Recipe {
         features: Default::default(),
         precision: Default::default(),
         optimizer: Default::default(),
+        not_carried: Vec::new(),
         notes: Vec::new(),
     };
     recipe.validated().unwrap()

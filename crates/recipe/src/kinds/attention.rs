@@ -63,6 +63,8 @@ pub struct Attention {
     pub output_gate: bool,
     /// Sliding window, if any layer has one.
     pub window: Option<Window>,
+    /// Share of attention weights that is dropped in training.
+    pub dropout: f64,
 }
 
 impl Attention {
@@ -77,6 +79,7 @@ impl Attention {
             sinks: false,
             output_gate: false,
             window: None,
+            dropout: 0.0,
         }
     }
 
@@ -122,9 +125,10 @@ impl Attention {
         );
         let window = section.optional_count("window", limits::SEQUENCE);
         let full_layers = section.naturals("full_attention_layers", limits::DEPTH).unwrap_or_default();
+        let dropout = crate::resolve::probability(&mut section, "dropout");
         section.finish();
         let window = window.map(|tokens| Window { tokens, full_layers });
-        Some(Attention { heads: heads?, kind: kind?, qk_norm, qkv_bias, out_bias, sinks, output_gate, window })
+        Some(Attention { heads: heads?, kind: kind?, qk_norm, qkv_bias, out_bias, sinks, output_gate, window, dropout })
     }
 
     /// Writes `[attention]`.
@@ -147,6 +151,7 @@ impl Attention {
         toml.flag_unless("out_bias", self.out_bias, false);
         toml.flag_unless("sinks", self.sinks, false);
         toml.flag_unless("output_gate", self.output_gate, false);
+        toml.float_unless("dropout", self.dropout, 0.0);
         if let Some(window) = &self.window {
             toml.int("window", window.tokens);
             if !window.full_layers.is_empty() {

@@ -2,7 +2,8 @@
 
 use super::Emitter;
 use crate::pattern::Family;
-use crate::recipe::{Positions, Recipe};
+use crate::recipe::Recipe;
+use crate::rope::Positions;
 use crate::tensor::{Dim, Place, Role, Surface, Unit};
 
 /// Tensors before the first layer.

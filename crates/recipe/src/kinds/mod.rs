@@ -16,6 +16,7 @@ pub mod moe;
 pub mod mtp;
 pub mod side;
 
+use crate::adapters::Adapters;
 use crate::pattern::Family;
 use crate::precision::{OptimizerPolicy, Precision};
 use crate::tensor::{Dim, Place, Role, Surface, Tensor, Unit};
@@ -69,6 +70,7 @@ pub(crate) struct Emitter<'a> {
     pub tensors: Vec<Tensor>,
     precision: &'a Precision,
     optimizer: &'a OptimizerPolicy,
+    adapters: Option<&'a Adapters>,
     prefix: String,
     place: Place,
     family: Family,
@@ -76,11 +78,16 @@ pub(crate) struct Emitter<'a> {
 
 impl<'a> Emitter<'a> {
     /// An emitter that has nothing yet.
-    pub fn new(precision: &'a Precision, optimizer: &'a OptimizerPolicy) -> Emitter<'a> {
+    pub fn new(
+        precision: &'a Precision,
+        optimizer: &'a OptimizerPolicy,
+        adapters: Option<&'a Adapters>,
+    ) -> Emitter<'a> {
         Emitter {
             tensors: Vec::new(),
             precision,
             optimizer,
+            adapters,
             prefix: String::new(),
             place: Place::Embedding,
             family: Family::Edge,
@@ -108,7 +115,7 @@ impl<'a> Emitter<'a> {
     fn push(&mut self, name: &str, surface: Surface, role: Role, dims: Vec<Dim>, acting: Option<(u64, u64)>) {
         // Muon orthogonalises matrices; a bank of experts is a matrix each.
         let is_matrix = dims.len() - usize::from(acting.is_some()) == 2;
-        self.tensors.push(Tensor {
+        let tensor = Tensor {
             path: format!("{}.{name}", self.prefix),
             dims,
             dtype: self.precision.of(role),
@@ -119,7 +126,12 @@ impl<'a> Emitter<'a> {
             optimizer: self.optimizer.of(role, is_matrix),
             acting,
             serves_heads: matches!(surface, Surface::AttentionNorm | Surface::MixerHelper),
-        });
+            is_frozen: self.adapters.is_some(),
+        };
+        let adapters = self.adapters.filter(|adapters| adapters.cover(&tensor));
+        let factors = adapters.map(|adapters| adapters.factors(&tensor, self.precision.main));
+        self.tensors.push(tensor);
+        self.tensors.extend(factors.into_iter().flatten());
     }
 
     /// Adds a norm inside a mixer that every head reads alike.

@@ -18,6 +18,26 @@ named! {
     }
 }
 
+named! {
+    /// Over what the balancing loss counts tokens.
+    pub enum BalanceOver {
+        /// All tokens of a microbatch on a rank: Megatron's `aux_loss`, transformers' `load_balancing_loss_func`.
+        Batch = "batch",
+        /// Each sequence by itself: DeepSeek's.
+        Sequence = "sequence",
+    }
+}
+
+named! {
+    /// How a group of experts is scored where a token goes to some groups only.
+    pub enum GroupScore {
+        /// By its best expert: DeepSeek-V2.
+        Max = "max",
+        /// By the sum of its two best: DeepSeek-V3.
+        TopTwo = "top2",
+    }
+}
+
 /// How experts are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Router {
@@ -31,6 +51,23 @@ pub struct Router {
     pub expert_bias: bool,
     /// Coefficient of the auxiliary balancing loss, if there is one.
     pub aux_loss: Option<f64>,
+    /// Over what that loss counts tokens.
+    pub aux_loss_over: BalanceOver,
+    /// Coefficient of the loss that keeps router logits small, if there is one.
+    pub z_loss: Option<f64>,
+    /// Whether the chosen scores are divided by their sum. Under softmax this is the same as a softmax
+    /// over the chosen logits alone (Megatron without `--moe-router-pre-softmax`).
+    pub normalize: bool,
+    /// Factor on the weights of the chosen experts (`routed_scaling_factor`).
+    pub scaling: f64,
+    /// Groups that experts stand in; one where there are none.
+    pub groups: u64,
+    /// Groups that a token's experts come from.
+    pub group_top_k: u64,
+    /// How a group is scored.
+    pub group_score: GroupScore,
+    /// Step of the balancing bias, with `expert_bias`; the engine's own where there is none.
+    pub bias_update_rate: Option<f64>,
 }
 
 /// An expert every token passes through.
@@ -122,6 +159,31 @@ impl Moe {
         })
     }
 
+    /// What is wrong with the groups that the router chooses among.
+    pub(crate) fn group_finding(&self) -> Option<Finding> {
+        let Router { groups, group_top_k, group_score, .. } = self.router;
+        let refuse = |key: &str, message: String| {
+            Some(Finding::error("moe/groups", Blame::Recipe, format!("moe.router.{key}"), message))
+        };
+        if !self.experts.is_multiple_of(groups) {
+            let finding = refuse("groups", format!("{} experts do not stand in {groups} equal groups", self.experts))?;
+            return Some(finding.hint(format!("groups may be {}", diag::list(&units::divisors(self.experts)))));
+        }
+        let each = self.experts / groups;
+        if group_top_k > groups {
+            let finding = refuse("group_top_k", format!("`group_top_k` {group_top_k} chooses among {groups} groups"))?;
+            return Some(finding.hint(format!("group_top_k may be 1 to {groups}")));
+        }
+        if self.top_k > group_top_k.saturating_mul(each) {
+            let message = format!("`top_k` {} exceeds the {each} experts each of {group_top_k} groups", self.top_k);
+            return refuse("group_top_k", message);
+        }
+        if groups > 1 && group_score == GroupScore::TopTwo && each < 2 {
+            return refuse("group_score", "a group of one expert has no two best".to_string());
+        }
+        None
+    }
+
     /// Writes `[moe]` and its tables.
     pub(crate) fn write(&self, toml: &mut Toml) {
         toml.table("moe");
@@ -142,19 +204,33 @@ impl Moe {
             toml.flag_unless("gate", shared.gate, false);
             toml.flag_unless("bias", shared.bias, false);
         }
+        self.router.write(toml);
+    }
+}
+
+impl Router {
+    fn write(&self, toml: &mut Toml) {
         let default = Router::default();
-        if self.router != default {
+        if *self != default {
             toml.table("moe.router");
-            toml.word_unless("score", self.router.score.name(), default.score.name());
-            toml.word_unless("dtype", self.router.dtype.name(), default.dtype.name());
-            toml.flag_unless("bias", self.router.bias, false);
-            toml.flag_unless("expert_bias", self.router.expert_bias, false);
-            if let Some(coefficient) = self.router.aux_loss {
-                toml.float("aux_loss", coefficient);
-            }
+            toml.word_unless("score", self.score.name(), default.score.name());
+            toml.word_unless("dtype", self.dtype.name(), default.dtype.name());
+            toml.flag_unless("bias", self.bias, false);
+            toml.flag_unless("expert_bias", self.expert_bias, false);
+            toml.some_float("bias_update_rate", self.bias_update_rate);
+            toml.some_float("aux_loss", self.aux_loss);
+            toml.word_unless("aux_loss_over", self.aux_loss_over.name(), default.aux_loss_over.name());
+            toml.some_float("z_loss", self.z_loss);
+            toml.flag_unless("normalize", self.normalize, true);
+            toml.float_unless("scaling", self.scaling, 1.0);
+            toml.int_unless("groups", self.groups, 1);
+            toml.int_unless("group_top_k", self.group_top_k, 1);
+            toml.word_unless("group_score", self.group_score.name(), default.group_score.name());
         }
     }
+}
 
+impl Moe {
     /// Its tensors, behind the block's norm. A bank is one tensor whose first unit is the expert.
     pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         let experts = || Dim::of(Unit::Expert, self.experts, 1);
@@ -205,7 +281,21 @@ impl SharedExpert {
 impl Default for Router {
     /// What most published models do; every field can be said in `[moe.router]`.
     fn default() -> Router {
-        Router { score: ScoreFunction::Softmax, dtype: Dtype::Fp32, bias: false, expert_bias: false, aux_loss: None }
+        Router {
+            score: ScoreFunction::Softmax,
+            dtype: Dtype::Fp32,
+            bias: false,
+            expert_bias: false,
+            aux_loss: None,
+            aux_loss_over: BalanceOver::Batch,
+            z_loss: None,
+            normalize: true,
+            scaling: 1.0,
+            groups: 1,
+            group_top_k: 1,
+            group_score: GroupScore::TopTwo,
+            bias_update_rate: None,
+        }
     }
 }
 
@@ -227,7 +317,27 @@ fn read_router(section: Option<Section>) -> Router {
         bias: section.flag_or("bias", false),
         expert_bias: section.flag_or("expert_bias", false),
         aux_loss: section.positive("aux_loss"),
+        aux_loss_over: section.choice("aux_loss_over", BalanceOver::ALL, default.aux_loss_over),
+        z_loss: section.positive("z_loss"),
+        normalize: section.flag_or("normalize", true),
+        scaling: section.positive("scaling").unwrap_or(1.0),
+        groups: section.count_or("groups", limits::EXPERTS, 1).unwrap_or(1),
+        group_top_k: section.count_or("group_top_k", limits::EXPERTS, 1).unwrap_or(1),
+        group_score: section.choice("group_score", GroupScore::ALL, default.group_score),
+        bias_update_rate: section.positive("bias_update_rate"),
     };
+    let unused = [
+        ("bias_update_rate", !router.expert_bias, "steps the balancing bias, and `expert_bias` is off"),
+        ("aux_loss_over", router.aux_loss.is_none(), "is about `aux_loss`, and there is none"),
+        ("group_score", router.groups == 1, "is about `groups`, and there are none"),
+    ];
+    for (key, is_unused, why) in unused {
+        if is_unused && section.has(key) {
+            let object = format!("moe.router.{key}");
+            let finding = Finding::error("recipe/unused-key", Blame::Recipe, object, format!("`{key}` {why}"));
+            section.report(key, finding.hint("take it out"));
+        }
+    }
     section.finish();
     router
 }

@@ -1,4 +1,5 @@
 //! Readers of recipes: counts against transformers, and hostile input.
 
+mod fields;
 mod fuzz;
 mod hf_counts;

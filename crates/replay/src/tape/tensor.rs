@@ -98,6 +98,16 @@ impl Tensor {
         self
     }
 
+    /// Makes a leaf ask for no gradient, as `requires_grad_(False)` does.
+    pub fn freeze(&self) {
+        self.0.requires_grad.set(false);
+    }
+
+    /// Whether it is a leaf that asks for a gradient.
+    pub fn asks_for_grad(&self) -> bool {
+        self.0.requires_grad.get()
+    }
+
     /// Number of elements.
     pub fn elements(&self) -> u64 {
         self.0.elements

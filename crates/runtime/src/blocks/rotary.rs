@@ -3,12 +3,12 @@
 
 use crate::mat::Mat;
 use crate::real::Real;
-use recipe::{Positions, Recipe};
+use recipe::{Recipe, Rope, Scaling};
 
 /// Which columns of a head turn, and how fast.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rotary {
-    theta: f64,
+    rope: Rope,
     /// Columns of a head before the rotated ones.
     skip: usize,
     /// Rotated columns.
@@ -23,11 +23,26 @@ pub(crate) enum Turn {
 }
 
 impl Rotary {
-    /// The model's rotation, if its positions are rotary.
+    /// The model's rotation of `width` columns behind the first `skip` ones, if its positions are rotary. Where a
+    /// share of a head turns, it is the first columns of those.
     pub fn new(recipe: &Recipe, skip: usize, width: usize) -> Option<Rotary> {
-        match recipe.positions {
-            Positions::Rope { theta } => Some(Rotary { theta, skip, width }),
-            _ => None,
+        let rope = *recipe.positions.rope()?;
+        Some(Rotary { rope, skip, width: rope.width(width as u64) as usize })
+    }
+
+    fn rates(&self) -> Vec<f64> {
+        let plain = |i| self.rope.theta.powf(-2.0 * i as f64 / self.width as f64);
+        match &self.rope.scaling {
+            Some(scaling) => scaling.rates(self.rope.theta, self.width),
+            None => (0..self.width / 2).map(plain).collect(),
+        }
+    }
+
+    /// What turned columns are multiplied with: YaRN's.
+    fn amplitude(&self) -> f64 {
+        match &self.rope.scaling {
+            Some(Scaling::Yarn(yarn)) => yarn.amplitude(),
+            _ => 1.0,
         }
     }
 
@@ -35,9 +50,10 @@ impl Rotary {
     /// `positions`, with one row for each sequence at each.
     pub fn turn<R: Real>(&self, positions: &[usize], x: &mut Mat<R>, head: usize, turn: Turn) {
         let (half, batch) = (self.width / 2, x.rows / positions.len().max(1));
-        let rates: Vec<f64> = (0..half).map(|i| self.theta.powf(-2.0 * i as f64 / self.width as f64)).collect();
+        let (rates, amplitude) = (self.rates(), R::of(self.amplitude()));
         for (s, position) in positions.iter().enumerate() {
-            let turns: Vec<(R, R)> = rates.iter().map(|rate| R::of(*position as f64 * rate).sin_cos()).collect();
+            let turns = rates.iter().map(|rate| R::of(*position as f64 * rate).sin_cos());
+            let turns: Vec<(R, R)> = turns.map(|(sin, cos)| (sin * amplitude, cos * amplitude)).collect();
             for b in 0..batch {
                 for head in x.row_mut(s * batch + b).chunks_exact_mut(head) {
                     let (low, high) = head[self.skip..self.skip + self.width].split_at_mut(half);

@@ -12,7 +12,7 @@ use recipe::kinds::mamba2::Mamba2;
 use recipe::kinds::mla::Mla;
 use recipe::kinds::moe::{Moe, ScoreFunction};
 use recipe::kinds::{Activation, Norm};
-use recipe::{Dtype, Mixer, Positions, Recipe};
+use recipe::{Dtype, Mixer, Positions, Recipe, Rope};
 
 const NATIVE: Kind = Kind::RecipeNative;
 
@@ -129,13 +129,13 @@ fn extras(attention: &Attention, list: &mut List, findings: &mut Vec<Finding>) {
 fn positions(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     let sequence = job.layout.sequence;
     let (kind, most) = match job.recipe.positions {
-        Positions::Rope { .. } => ("rope", sequence),
+        Positions::Rope(_) => ("rope", sequence),
         Positions::Learned { count } => ("learned_absolute", count.max(sequence)),
         Positions::None => ("none", sequence),
     };
     let why = "the default is learned_absolute";
     list.set(NATIVE, "--position-embedding-type", kind, "recipe.positions", why);
-    if let Positions::Rope { theta } = job.recipe.positions {
+    if let Some(&Rope { theta, .. }) = job.recipe.positions.rope() {
         if theta.fract() != 0.0 {
             findings.push(unsayable("rope_theta", format!("--rotary-base is a whole number, and theta is {theta}")));
         }

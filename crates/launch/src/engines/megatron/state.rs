@@ -95,7 +95,7 @@ fn applies(job: &Job, word: &Word) -> bool {
     let has_experts = job.recipe.uses(Mixer::Moe);
     match word.name {
         "--overlap-param-gather" => job.layout.zero != ZeroStage::Zero,
-        "--rope-fusion" => matches!(job.recipe.positions, recipe::Positions::Rope { .. }) || job.recipe.is_latent(),
+        "--rope-fusion" => matches!(job.recipe.positions, recipe::Positions::Rope(_)) || job.recipe.is_latent(),
         "--tp-comm-overlap" => job.layout.tp.splits(),
         name if name.starts_with("--moe-") || name.contains("-moe-") => has_experts,
         _ => true,

@@ -3,6 +3,7 @@
 
 mod cp;
 mod etp;
+mod expert_adapters;
 mod expert_split;
 mod kv_heads;
 mod microbatches;
@@ -22,4 +23,5 @@ pub(super) const RULES: &[&Rule] = &[
     &expert_split::RULE,
     &kv_heads::RULE,
     &tied::RULE,
+    &expert_adapters::RULE,
 ];

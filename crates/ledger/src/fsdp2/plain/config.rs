@@ -9,8 +9,9 @@ use recipe::kinds::mamba3::Mamba3;
 use recipe::kinds::mla::Mla;
 use recipe::kinds::moe::{Moe, ScoreFunction};
 use recipe::kinds::{Activation, Norm};
-use recipe::{Layer, Mixer, Optimizer, Positions, Recipe, Role};
+use recipe::{Layer, Mixer, Multipliers, Optimizer, Positions, Recipe, Role};
 use replay::Unmodelled;
+use std::collections::BTreeMap;
 
 /// Whose blocks are replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +74,12 @@ pub(crate) struct MoeSizes {
     pub feed: Feed,
     pub shared: Option<Feed>,
     pub score: ScoreFunction,
+    pub normalizes: bool,
+    pub is_scaled: bool,
+    pub has_groups: bool,
+    pub has_z_loss: bool,
     pub has_expert_bias: bool,
+    pub has_balance_loss: bool,
 }
 
 /// All sizes of one rank.
@@ -84,6 +90,9 @@ pub(crate) struct Config {
     pub vocab: u64,
     pub is_tied: bool,
     pub rotates: bool,
+    /// Columns of a head that turn.
+    pub rotated: u64,
+    pub multipliers: Multipliers,
     pub norm: Norm,
     pub tp: u64,
     pub sp: bool,
@@ -116,6 +125,9 @@ pub(crate) struct Config {
     pub edges_apart: bool,
     /// Whether every layer is compiled.
     pub is_compiled: bool,
+    /// Projections that have an adapter, by their path behind the layer, with its rank; all else is frozen
+    /// where there are any.
+    pub adapted: BTreeMap<String, u64>,
     pub layers: Vec<(u32, Vec<Mixer>)>,
     pub is_first: bool,
     pub is_last: bool,
@@ -140,7 +152,9 @@ impl Config {
             hidden: recipe.hidden,
             vocab: recipe.vocab.div_ceil(tp),
             is_tied: recipe.tied,
-            rotates: matches!(recipe.positions, Positions::Rope { .. }),
+            rotates: matches!(recipe.positions, Positions::Rope(_)),
+            rotated: rotated(recipe),
+            multipliers: recipe.multipliers,
             norm: recipe.norm,
             tp,
             sp: layout.sp && tp > 1,
@@ -165,6 +179,7 @@ impl Config {
             expert_optimizer: recipe.optimizer.of(Role::Expert, true),
             checkpoints: layout.recompute == Recompute::Full,
             edges_apart: false,
+            adapted: adapted(recipe),
             is_compiled: false,
             layers: layers.collect::<Result<_, Unmodelled>>()?,
             is_first: chunk.index == 0,
@@ -208,6 +223,21 @@ impl Config {
     }
 }
 
+fn rotated(recipe: &Recipe) -> u64 {
+    match (recipe.positions.rope(), recipe.attention().map(|attention| attention.kind)) {
+        (Some(rope), Some(AttentionKind::Gqa { head_dim, .. })) => rope.width(head_dim),
+        _ => 0,
+    }
+}
+
+/// Paths of adapted projections behind their layers.
+fn adapted(recipe: &Recipe) -> BTreeMap<String, u64> {
+    let Some(adapters) = recipe.adapters() else { return BTreeMap::new() };
+    let tensors = recipe.tensors();
+    let covered = tensors.iter().filter(|tensor| tensor.is_frozen && adapters.cover(tensor));
+    covered.map(|tensor| (recipe::adapted_module(tensor), adapters.rank)).collect()
+}
+
 fn refuse_recipe(recipe: &Recipe) -> Result<(), Unmodelled> {
     let refuse = |what: &str, why: &str| Err(Unmodelled::new(what, why));
     if recipe.features.mtp().is_some() {
@@ -235,7 +265,7 @@ fn refuse_optimizers(place: &Place) -> Result<(), Unmodelled> {
         Optimizer::Muon => is_emitted && !place.layout.tp.splits(),
         Optimizer::Sgd => false,
     };
-    if place.recipe.tensors().iter().all(|tensor| is_known(tensor.optimizer)) {
+    if place.recipe.tensors().iter().filter(|tensor| !tensor.is_frozen).all(|tensor| is_known(tensor.optimizer)) {
         return Ok(());
     }
     Err(Unmodelled::new("optimizers other than AdamW", "Muon gathers whole matrices, which is not replayed here yet"))
@@ -307,7 +337,12 @@ fn experts(moe: &Moe, layout: &Layout) -> Result<MoeSizes, Unmodelled> {
         feed: Feed { ffn: moe.ffn, function: moe.activation, bias: false },
         shared: shared.map(|s| Feed { ffn: s.ffn, function: s.activation, bias: s.bias }),
         score: moe.router.score,
+        normalizes: moe.router.normalize,
+        is_scaled: moe.router.scaling != 1.0,
+        has_groups: moe.router.groups > 1,
+        has_z_loss: moe.router.z_loss.is_some(),
         has_expert_bias: moe.router.expert_bias,
+        has_balance_loss: moe.router.aux_loss.is_some(),
     })
 }
 

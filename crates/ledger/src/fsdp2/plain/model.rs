@@ -5,6 +5,7 @@ use super::ops::{add, leave, linear, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, Param, Unit, layer};
 use super::rank::Rank;
 use super::{Blocks, Config, attention, emitted, mamba, mla, mlp, moe};
+use recipe::Mixer;
 use replay::line::{Line, Origin};
 use replay::tape::{FP32, INT64, Storage, Tape, Tensor, checkpoint_stopping_early};
 use std::rc::Rc;
@@ -49,8 +50,11 @@ impl Model {
                 held.params.extend(tied.clone());
             }
             let weight = tied.unwrap_or_else(|| held.table(c));
-            (unit, Head { norm, weight: Linear { weight, bias: None } })
+            (unit, Head { norm, weight: Linear { weight, bias: None, adapter: None } })
         });
+        if !c.adapted.is_empty() {
+            units.iter().flat_map(|unit| &unit.params).for_each(|param| param.leaf.freeze());
+        }
         (Model { embedding, layers, head }, units)
     }
 
@@ -63,6 +67,16 @@ impl Model {
         let table = tape.storage(Line::Workspaces, c.sequence * width * FP32, "rotary table");
         drop(angles);
         Some(table)
+    }
+
+    /// Balancing biases of the emitted program's routers, and the counts they move by.
+    pub fn balancing_biases(c: &Config, tape: &Tape) -> Vec<Rc<Storage>> {
+        let Some(moe) = c.moe.as_ref().filter(|moe| moe.has_expert_bias && c.blocks == Blocks::Emitted) else {
+            return Vec::new();
+        };
+        let routers = c.layers.iter().flat_map(|(_, mixers)| mixers).filter(|mixer| **mixer == Mixer::Moe).count();
+        let make = |_| tape.storage(Line::ReplicatedParams, moe.experts * FP32, "balancing bias or counts");
+        (0..2 * routers).map(make).collect()
     }
 
     /// One microbatch through the stage: hidden states, or the loss on the last stage. Stages
@@ -83,6 +97,7 @@ impl Model {
                         Blocks::Common => embed(c, table, tokens.as_ref()),
                         Blocks::Emitted => emitted::embed(c, table, tokens.as_ref()),
                     };
+                    let x = emitted::by(c, x, c.config.multipliers.embedding);
                     unit.iter().fold(x, |x, &unit| behind(c, unit, x))
                 }
                 (None, Some(input)) => input.clone(),
@@ -96,7 +111,8 @@ impl Model {
                 Some((unit, head)) if c.config.blocks == Blocks::Emitted => {
                     let normed = norm(c, &x, c.config.hidden, &head.norm);
                     drop(x);
-                    wrapped(c, *unit, &normed, |x| linear(c, &emitted::enter(c, x), &head.weight))
+                    let logits = |x: &Tensor| linear(c, &emitted::enter(c, x), &head.weight);
+                    wrapped(c, *unit, &normed, |x| emitted::by(c, logits(x), c.config.multipliers.logits))
                 }
                 Some((unit, head)) => wrapped(c, *unit, &x, |x| loss::logits(c, head, x)),
                 None => x,
@@ -168,7 +184,10 @@ fn forward_layer(c: &Rc<Rank>, layer: &Rc<Layer>, x: &Tensor) -> Tensor {
             return layer.forward(c, x);
         }
         let (rank, layer) = (c.clone(), layer.clone());
-        checkpoint_stopping_early(&c.tape, &[x], move |inputs| layer.forward(&rank, &inputs[0]))
+        // Adapters make a layer's output ask for a gradient though its input may not.
+        let inside = (!c.config.adapted.is_empty()).then(|| Tensor::empty().requiring_grad());
+        let inputs: Vec<&Tensor> = std::iter::once(x).chain(&inside).collect();
+        checkpoint_stopping_early(&c.tape, &inputs, move |inputs| layer.forward(&rank, &inputs[0]))
     })
 }
 
@@ -187,7 +206,7 @@ impl Layer {
                 Mixing::Emitted(block) => block.forward(c, &normed),
             };
             drop(normed);
-            x = add(c, &x, &out);
+            x = add(c, &x, &emitted::by(c, out, c.config.multipliers.residual));
         }
         x
     }

@@ -2,9 +2,10 @@
 
 pub(super) use crate::grads::{grad, grad_of, weight_grad};
 
-use super::params::{Linear, NormParams, Param};
+use super::params::{Adapter, Linear, NormParams, Param};
 use super::rank::Rank;
 use recipe::kinds::{Activation, Norm};
+use replay::line::Line;
 use replay::tape::{BF16, FP32, Tape, Tensor};
 use std::rc::Rc;
 
@@ -35,21 +36,61 @@ pub(super) fn cast(c: &Rank, x: &Tensor, width: u64, name: &'static str) -> Tens
     out
 }
 
-/// `mm` over rows of `columns`: saves its input; backward makes the input's gradient, then the
-/// weight's. The weight itself is the engine's to keep.
+/// `mm` over rows of `columns`: saves its input for the weight's gradient; backward makes the input's
+/// gradient, then the weight's. The weight itself is the engine's to keep. An adapter adds its own.
 pub(super) fn linear(c: &Rc<Rank>, x: &Tensor, params: &Linear) -> Tensor {
     c.product();
-    let (inputs, weight) = (x.elements(), params.weight.elements());
+    let inputs = x.elements();
     let out = c.act(inputs / params.weight.columns * params.weight.rows, "projection");
     let mut edges = vec![x.edge(), params.weight.edge()];
     edges.extend(params.bias.iter().map(|bias| bias.edge()));
-    let (rank, bias) = (c.clone(), params.bias.as_ref().map(|bias| bias.elements()));
+    let (rank, weight, bias) = (c.clone(), params.weight.clone(), params.bias.clone());
     let needs_grad = x.edge().is_some();
-    c.tape.record(edges, &[&out], vec![x.clone()], move |t, _, _saved| {
+    let saved = if weight.edge().is_some() { vec![x.clone()] } else { Vec::new() };
+    c.tape.record(edges, &[&out], saved, move |t, _, _saved| {
         rank.product();
         let dx = needs_grad.then(|| grad(t, inputs, "projection input gradient"));
-        let dw = Some(weight_grad(t, weight));
-        [dx, dw].into_iter().chain(bias.map(|elements| Some(weight_grad(t, elements)))).collect()
+        let dw = weight.gradient(t);
+        [dx, dw].into_iter().chain(bias.map(|bias| bias.gradient(t))).collect()
+    });
+    match &params.adapter {
+        Some(adapter) => adapted(c, x, out, adapter),
+        None => out,
+    }
+}
+
+/// The forward hook of an adapter (`launch/assets/fsdp2/lora.py` low_rank): both factors cast, two products, their
+/// scale, and the sum with the projection's output.
+fn adapted(c: &Rc<Rank>, x: &Tensor, out: Tensor, adapter: &Adapter) -> Tensor {
+    let narrow = |factor: &Rc<Param>| {
+        let cast = c.act(factor.elements(), "factor in bf16");
+        let factor = factor.clone();
+        c.tape.record(vec![factor.edge()], &[&cast], Vec::new(), move |t, _, _| {
+            vec![Some(t.tensor(Line::Gradients, factor.elements(), FP32, "adapter gradient"))]
+        });
+        cast
+    };
+    let rows = x.elements() / adapter.down.columns;
+    let low = factor_product(c, x, &narrow(&adapter.down), rows * adapter.down.rows);
+    let high = factor_product(c, &low, &narrow(&adapter.up), out.elements());
+    drop(low);
+    let scaled = c.act(out.elements(), "scaled adapter output");
+    makes(c, &high, &scaled, Vec::new(), out.elements(), BF16);
+    drop(high);
+    add(c, &out, &scaled)
+}
+
+/// A product with a factor: saves what the gradients of both sides ask for.
+fn factor_product(c: &Rc<Rank>, x: &Tensor, factor: &Tensor, elements: u64) -> Tensor {
+    c.product();
+    let out = c.act(elements, "adapter product");
+    let mut saved = vec![x.clone()];
+    saved.extend(x.edge().map(|_| factor.clone()));
+    let (rank, inputs, weights, needs_grad) = (c.clone(), x.elements(), factor.elements(), x.edge().is_some());
+    c.tape.record(vec![x.edge(), factor.edge()], &[&out], saved, move |t, _, _saved| {
+        rank.product();
+        let dx = needs_grad.then(|| grad(t, inputs, "adapter input gradient"));
+        vec![dx, Some(weight_grad(t, weights))]
     });
     out
 }
@@ -66,10 +107,10 @@ pub(super) fn norm(c: &Rank, x: &Tensor, width: u64, params: &NormParams) -> Ten
     }
     let weights: Vec<_> = [Some(&params.weight), params.bias.as_ref()].into_iter().flatten().collect();
     let edges = [x.edge()].into_iter().chain(weights.iter().map(|w| w.edge())).collect();
-    let sizes: Vec<_> = weights.iter().map(|w| w.elements()).collect();
+    let weights: Vec<_> = weights.into_iter().cloned().collect();
     c.tape.record(edges, &[&out], saved, move |t, _, _saved| {
         let dx = grad(t, elements, "norm input gradient");
-        [Some(dx)].into_iter().chain(sizes.into_iter().map(|n| Some(weight_grad(t, n)))).collect()
+        [Some(dx)].into_iter().chain(weights.into_iter().map(|weight| weight.gradient(t))).collect()
     });
     out
 }

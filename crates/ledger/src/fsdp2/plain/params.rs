@@ -1,12 +1,13 @@
 //! Parameters of one rank in the order of `named_parameters`, and the units an engine wraps.
 
 use super::config::{Blocks, Config, Feed};
+use crate::grads::weight_grad;
 use crate::mamba_scan::MambaSizes;
 use recipe::kinds::Norm;
 use recipe::kinds::mla::Mla;
 use recipe::{Mixer, Optimizer};
 use replay::line::{Line, Origin};
-use replay::tape::{Edge, Tensor};
+use replay::tape::{Edge, Tape, Tensor};
 use std::rc::Rc;
 
 /// One parameter of this rank, after tensor and expert parallelism.
@@ -52,6 +53,11 @@ impl Param {
     pub fn edge(&self) -> Option<Edge> {
         self.leaf.edge()
     }
+
+    /// Its gradient, unless it is frozen.
+    pub fn gradient(&self, t: &Tape) -> Option<Tensor> {
+        self.leaf.asks_for_grad().then(|| weight_grad(t, self.elements()))
+    }
 }
 
 /// Parameters that are wrapped together, in order.
@@ -60,11 +66,13 @@ pub(crate) struct Unit {
     pub params: Vec<Rc<Param>>,
     /// Where it stands, when it is not the root.
     pub origin: Option<Origin>,
+    /// Factors of adapters beside its weights: added once the unit is wrapped, so that no engine knows them.
+    pub adapters: Vec<Rc<Param>>,
 }
 
 impl Unit {
     pub(super) fn at(origin: Origin) -> Unit {
-        Unit { params: Vec::new(), origin: Some(origin) }
+        Unit { origin: Some(origin), ..Unit::default() }
     }
 
     pub(super) fn add(&mut self, line: Line, rows: u64, columns: u64) -> Rc<Param> {
@@ -80,7 +88,7 @@ impl Unit {
 
     fn linear(&mut self, line: Line, (rows, columns): (u64, u64), has_bias: bool) -> Linear {
         let weight = self.add(line, rows, columns);
-        Linear { weight, bias: has_bias.then(|| self.add(line, rows, 1)) }
+        Linear { weight, bias: has_bias.then(|| self.add(line, rows, 1)), adapter: None }
     }
 
     /// A projection cut by rows over tensor-parallel ranks.
@@ -91,7 +99,7 @@ impl Unit {
     /// A projection cut by columns; its bias is whole.
     fn row(&mut self, rows: u64, columns: u64, has_bias: bool) -> Linear {
         let weight = self.add(Line::TpParams, rows, columns);
-        Linear { weight, bias: has_bias.then(|| self.add(Line::ReplicatedParams, rows, 1)) }
+        Linear { weight, bias: has_bias.then(|| self.add(Line::ReplicatedParams, rows, 1)), adapter: None }
     }
 
     pub(super) fn norm(&mut self, c: &Config, width: u64) -> NormParams {
@@ -110,6 +118,13 @@ impl Unit {
 pub(super) struct Linear {
     pub weight: Rc<Param>,
     pub bias: Option<Rc<Param>>,
+    pub adapter: Option<Adapter>,
+}
+
+/// Two factors beside a frozen weight, into the rank and out of it.
+pub(super) struct Adapter {
+    pub down: Rc<Param>,
+    pub up: Rc<Param>,
 }
 
 /// A norm's scale, and its shift when it has one.

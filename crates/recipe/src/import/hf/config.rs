@@ -7,7 +7,8 @@ use crate::kinds::attention::{Attention, Window};
 use crate::limits;
 use crate::pattern::{Layer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
-use crate::recipe::{Positions, Recipe};
+use crate::recipe::Recipe;
+use crate::rope::{Positions, Rope};
 use diag::{Blame, Finding};
 use serde_json::{Map, Value};
 
@@ -212,7 +213,11 @@ impl<'a> Config<'a> {
             tied: self.flag("tie_word_embeddings", false),
             sequence,
             norm: Norm::RmsNorm,
-            positions: Positions::Rope { theta: self.rope_theta().unwrap_or(theta) },
+            norm_eps: crate::NORM_EPS,
+            init_std: None,
+            dropout: 0.0,
+            positions: Positions::Rope(Rope::plain(self.rope_theta().unwrap_or(theta))),
+            multipliers: Default::default(),
             modes: Vec::new(),
             attention: None,
             moe: None,
@@ -223,6 +228,7 @@ impl<'a> Config<'a> {
             features: Features::default(),
             precision: Precision::default(),
             optimizer: OptimizerPolicy::default(),
+            not_carried: Vec::new(),
             notes: Vec::new(),
         })
     }

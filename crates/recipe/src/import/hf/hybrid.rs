@@ -13,7 +13,8 @@ use crate::kinds::mlp::Mlp;
 use crate::kinds::moe::{ScoreFunction, SharedExpert};
 use crate::megatron;
 use crate::pattern::{Block, Layer, Mixer};
-use crate::recipe::{Positions, Recipe};
+use crate::recipe::Recipe;
+use crate::rope::Positions;
 
 /// Nemotron-H: one mixer a layer, named by a list or by Megatron's symbols; never tied.
 pub fn nemotron_h(config: &mut Config) -> Option<Recipe> {

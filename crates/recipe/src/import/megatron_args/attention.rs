@@ -29,6 +29,7 @@ pub fn attention(flags: &mut Flags, hidden: u64, norm: Norm, depth: &Depth) -> O
         }
     };
     let mut attention = Attention::gqa(heads, groups, width);
+    attention.dropout = super::share(flags, "--attention-dropout")?;
     attention.sinks = flags.text("--softmax-type") == Some("learnable");
     let is_latent = match depth {
         Depth::Hybrid(_) => depth.has_symbol(Symbol::Mla) || depth.has_symbol(Symbol::Dsa),

@@ -5,7 +5,7 @@ use super::flags::Flags;
 use crate::kinds::gated_delta::GatedDelta;
 use crate::kinds::mamba2::Mamba2;
 use crate::kinds::mlp::Mlp;
-use crate::kinds::moe::{Moe, Router, ScoreFunction, SharedExpert};
+use crate::kinds::moe::{BalanceOver, GroupScore, Moe, Router, ScoreFunction, SharedExpert};
 use crate::kinds::{Activation, Norm};
 use crate::megatron::Symbol;
 use crate::tensor::Dtype;
@@ -54,14 +54,7 @@ pub fn moe(flags: &mut Flags, ffn: u64, activation: Activation) -> Option<Option
         flags.refuse_as("--disable-bias-linear", "shared experts have no biases, and the list keeps them", quote);
     }
     let gate = flags.has("--moe-shared-expert-gate");
-    let sigmoid = flags.text("--moe-router-score-function") == Some("sigmoid");
-    let router = Router {
-        score: if sigmoid { ScoreFunction::Sigmoid } else { ScoreFunction::Softmax },
-        dtype: if flags.text("--moe-router-dtype") == Some("fp32") { Dtype::Fp32 } else { Dtype::Bf16 },
-        bias,
-        expert_bias: flags.has("--moe-router-enable-expert-bias"),
-        aux_loss: coefficient(flags, "--moe-aux-loss-coeff"),
-    };
+    let router = router(flags, bias, top_k)?;
     Some(Some(Moe {
         experts,
         top_k,
@@ -76,13 +69,75 @@ pub fn moe(flags: &mut Flags, ffn: u64, activation: Activation) -> Option<Option
     }))
 }
 
-/// The first coefficient above zero; Megatron sums the losses of several.
-fn coefficient(flags: &mut Flags, flag: &str) -> Option<f64> {
-    let values: Vec<f64> = flags.list(flag).iter().filter_map(|t| t.parse().ok()).collect();
+/// The router: `core/transformer/moe/router.py` and `moe_utils.py`, `topk_routing_with_score_function`.
+fn router(flags: &mut Flags, bias: bool, top_k: u64) -> Option<Router> {
+    let sigmoid = flags.text("--moe-router-score-function") == Some("sigmoid");
+    let pre_softmax = flags.has("--moe-router-pre-softmax");
+    let (aux_loss, aux_loss_over) = balancing(flags);
+    let expert_bias = flags.has("--moe-router-enable-expert-bias");
+    let groups = width(flags, "--moe-router-num-groups", 1)?;
+    let group_top_k = width(flags, "--moe-router-group-topk", 1)?;
+    // `group_limited_topk` sums the `topk // group_topk` best experts of a group.
+    let group_score = match top_k / group_top_k.max(1) {
+        1 if groups > 1 => GroupScore::Max,
+        2 => GroupScore::TopTwo,
+        best if groups > 1 => {
+            let message = format!("a group scored by its {best} best experts has no recipe; it is one or two");
+            flags.refuse("--moe-router-group-topk", message);
+            return None;
+        }
+        _ => GroupScore::TopTwo,
+    };
+    let rate = flags.positive("--moe-router-bias-update-rate");
+    Some(Router {
+        score: if sigmoid { ScoreFunction::Sigmoid } else { ScoreFunction::Softmax },
+        dtype: if flags.text("--moe-router-dtype") == Some("fp32") { Dtype::Fp32 } else { Dtype::Bf16 },
+        bias,
+        expert_bias,
+        aux_loss,
+        aux_loss_over,
+        z_loss: flags.positive("--moe-z-loss-coeff"),
+        // Sigmoid scores are divided by their sum, but that of one expert.
+        normalize: if sigmoid { top_k > 1 } else { !pre_softmax },
+        scaling: flags.positive("--moe-router-topk-scaling-factor").unwrap_or(1.0),
+        groups,
+        group_top_k,
+        group_score,
+        bias_update_rate: rate.filter(|_| expert_bias),
+    })
+}
+
+/// Coefficient and kind of the balancing loss. The default type is `aux_loss` with a coefficient of zero.
+fn balancing(flags: &mut Flags) -> (Option<f64>, BalanceOver) {
+    let (kinds, coefficients) = ("--moe-router-load-balancing-type", "--moe-aux-loss-coeff");
+    let values: Vec<f64> = flags.list(coefficients).iter().filter_map(|t| t.parse().ok()).collect();
     if values.iter().any(|x| *x < 0.0) {
-        flags.refuse(flag, format!("`{flag}` is below zero"));
+        flags.refuse(coefficients, format!("`{coefficients}` is below zero"));
     }
-    values.into_iter().find(|x| x.is_finite() && *x > 0.0)
+    let kinds: Vec<&str> = match flags.list(kinds) {
+        [] => vec!["aux_loss"],
+        given => given.iter().map(String::as_str).collect(),
+    };
+    // One coefficient serves every kind, as in `transformer_config.py`.
+    let of = |i: usize| *values.get(i).or(values.first()).unwrap_or(&0.0);
+    let losses: Vec<(&str, f64)> = kinds.iter().enumerate().map(|(i, k)| (*k, of(i))).collect();
+    let active: Vec<(&str, f64)> =
+        losses.into_iter().filter(|(kind, c)| *kind != "none" && (*c > 0.0 || *kind == "sinkhorn")).collect();
+    match active[..] {
+        [] => (None, BalanceOver::Batch),
+        [("aux_loss", c)] => (Some(c), BalanceOver::Batch),
+        [("seq_aux_loss", c)] => (Some(c), BalanceOver::Sequence),
+        [(kind, _)] => {
+            let message =
+                format!("balancing by `{kind}` has no recipe: a recipe's loss is a microbatch's or a sequence's");
+            flags.refuse("--moe-router-load-balancing-type", message);
+            (None, BalanceOver::Batch)
+        }
+        _ => {
+            flags.refuse("--moe-router-load-balancing-type", "several balancing losses have no recipe: it has one");
+            (None, BalanceOver::Batch)
+        }
+    }
 }
 
 /// The capacity factor; below zero it means none, as in Megatron.

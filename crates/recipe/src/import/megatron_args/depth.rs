@@ -8,7 +8,8 @@ use crate::kinds::dsa::Dsa;
 use crate::kinds::mtp::Mtp;
 use crate::megatron::{self, HybridPattern, Symbol};
 use crate::pattern::{Block, Layer, Mixer};
-use crate::recipe::{Positions, Recipe};
+use crate::recipe::Recipe;
+use crate::rope::Positions;
 use diag::Finding;
 
 /// How the layers are described.

@@ -17,11 +17,13 @@ mod values;
 
 use crate::features::Features;
 use crate::kinds::Norm;
+use crate::kinds::attention::{Attention, AttentionKind};
 use crate::kinds::mamba::Mamba;
 use crate::limits;
 use crate::pattern::{Mixer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
-use crate::recipe::{Positions, Recipe};
+use crate::recipe::Recipe;
+use crate::rope::{Positions, Rope, Scaling, Yarn};
 use depth::Depth;
 use diag::{Blame, Finding};
 use flags::{Flags, shown};
@@ -104,7 +106,7 @@ fn read(flags: &mut Flags, name: &str) -> Option<Imported> {
     let mamba = blocks::mamba(flags, hidden, &depth);
     let gated_delta = blocks::gated_delta(flags, norm, &depth);
     let attention = attention::attention(flags, hidden, norm, &depth);
-    let positions = positions(flags, sequence);
+    let positions = positions(flags, sequence, attention.as_ref());
     let layers = layers?;
     let mut recipe = Recipe {
         name: name.to_string(),
@@ -116,7 +118,11 @@ fn read(flags: &mut Flags, name: &str) -> Option<Imported> {
         tied: !flags.has("--untie-embeddings-and-output-weights"),
         sequence,
         norm,
+        norm_eps: flags.positive("--norm-epsilon").unwrap_or(crate::NORM_EPS),
+        init_std: flags.positive("--init-method-std"),
+        dropout: share(flags, "--hidden-dropout")?,
         positions: positions?,
+        multipliers: Default::default(),
         modes: Vec::new(),
         attention: Some(attention?),
         moe: moe?,
@@ -127,6 +133,7 @@ fn read(flags: &mut Flags, name: &str) -> Option<Imported> {
         features: Features::default(),
         precision: Precision::default(),
         optimizer: optimizer(flags),
+        not_carried: Vec::new(),
         notes: Vec::new(),
     };
     depth.features(flags, &mut recipe)?;
@@ -136,7 +143,50 @@ fn read(flags: &mut Flags, name: &str) -> Option<Imported> {
     Some(Imported { recipe, layout, beside })
 }
 
-fn positions(flags: &mut Flags, sequence: u64) -> Option<Positions> {
+/// A share that is dropped; Megatron drops a tenth unless told otherwise.
+fn share(flags: &mut Flags, flag: &str) -> Option<f64> {
+    let Some(text) = flags.text(flag).map(shown) else { return Some(0.1) };
+    let share = text.parse::<f64>().ok().filter(|x| (0.0..1.0).contains(x));
+    if share.is_none() && !flags.is_refused(flag) {
+        flags.refuse(flag, format!("`{flag} {text}` is no share from 0 up to 1"));
+    }
+    share
+}
+
+/// Scaling of rotary frequencies: `--use-rope-scaling` is Llama 3.1's with fixed borders
+/// (`rotary_pos_embedding.py`), latent attention has YaRN with a fixed original length
+/// (`MLATransformerConfig`), and the factor of other YaRN has no flag.
+fn scaling(flags: &mut Flags, kind: &str, is_latent: bool) -> Option<Scaling> {
+    if kind == "yarn" {
+        let message = "`--position-embedding-type yarn` has no recipe: no flag gives its factor";
+        flags.refuse("--position-embedding-type", message);
+    }
+    let factor = flags.positive("--rotary-scaling-factor").unwrap_or(1.0);
+    let is_yarn = is_latent && flags.text("--rope-type").unwrap_or("yarn") == "yarn" && factor != 1.0;
+    let linear = flags.number("--rotary-seq-len-interpolation-factor");
+    let llama3 = flags.has("--use-rope-scaling");
+    if usize::from(is_yarn) + usize::from(linear.is_some()) + usize::from(llama3) > 1 {
+        flags.refuse("--use-rope-scaling", "several scalings of rotary frequencies have no recipe: it has one");
+    }
+    if is_yarn {
+        let mscale = flags.positive("--mscale").unwrap_or(1.0);
+        let all = flags.positive("--mscale-all-dim").unwrap_or(0.0);
+        // What transformers computes where a config names neither.
+        let usual = mscale == 1.0 && all == 0.0;
+        let (mscale, mscale_all_dim) = if usual { (None, None) } else { (Some(mscale), Some(all)) };
+        return Some(Scaling::Yarn(Yarn { mscale, mscale_all_dim, ..Yarn::usual(factor, MLA_ORIGINAL) }));
+    }
+    if llama3 {
+        let factor = flags.positive("--rope-scaling-factor").unwrap_or(8.0);
+        return Some(Scaling::Llama3 { factor, low: 1.0, high: 4.0, original: 8192 });
+    }
+    linear.map(|factor| Scaling::Linear { factor: factor as f64 })
+}
+
+/// `original_max_position_embeddings` of `MLATransformerConfig`, which no flag changes.
+const MLA_ORIGINAL: u64 = 4096;
+
+fn positions(flags: &mut Flags, sequence: u64, attention: Option<&Attention>) -> Option<Positions> {
     let rotary = flags.has("--use-rotary-position-embeddings");
     let kind = if rotary { "rope" } else { flags.text("--position-embedding-type").unwrap_or("learned_absolute") };
     let kind = kind.to_string();
@@ -146,7 +196,12 @@ fn positions(flags: &mut Flags, sequence: u64) -> Option<Positions> {
     }
     let theta = if flags.has("--rotary-base") { flags.number("--rotary-base")? as f64 } else { 10_000.0 };
     match kind.as_str() {
-        "rope" | "yarn" => Some(Positions::Rope { theta }),
+        "rope" | "yarn" => {
+            let is_latent = attention.is_some_and(|a| matches!(a.kind, AttentionKind::Mla(_)));
+            let fraction = flags.positive("--rotary-percent").unwrap_or(1.0);
+            let scaling = scaling(flags, &kind, is_latent);
+            Some(Positions::Rope(Rope { theta, fraction, scaling }))
+        }
         "none" => Some(Positions::None),
         // Others were refused by value.
         "learned_absolute" => {

@@ -8,7 +8,7 @@ use super::super::params::{Linear, Unit};
 use super::super::rank::Rank;
 use super::borders::{enter, leave};
 use super::projection;
-use super::steps::{copied, split};
+use super::steps::{by, copied, split};
 use replay::line::Line;
 use replay::tape::{BF16, Tape, Tensor};
 use std::rc::Rc;
@@ -24,17 +24,19 @@ impl Attention {
         let a = c.attention();
         let (query, kv) = (a.heads / c.tp, (a.kv_heads / c.tp).max(1));
         let heads = Heads { query, kv, qk_dim: a.head_dim, v_dim: a.head_dim };
-        let qkv = projection(c, unit, (query + 2 * kv) * a.head_dim, c.hidden);
-        Attention { qkv, out: projection(c, unit, c.hidden, query * a.head_dim), heads }
+        let qkv = projection(c, unit, "attention.qkv", ((query + 2 * kv) * a.head_dim, c.hidden));
+        Attention { qkv, out: projection(c, unit, "attention.out", (c.hidden, query * a.head_dim)), heads }
     }
 
     pub(super) fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
         let (tokens, heads) = (c.config.tokens, self.heads);
-        let packed = linear(c, &enter(c, x), &self.qkv);
+        let factors = c.config.multipliers;
+        let packed = linear(c, &enter(c, &by(c, x.clone(), factors.attention_in)), &self.qkv);
         let size = |count| tokens * count * heads.qk_dim;
         let [mut q, mut k, v] = split(c, &packed, [size(heads.query), size(heads.kv), size(heads.kv)]);
+        k = by(c, k, factors.key);
         if c.config.rotates {
-            let entries = c.config.sequence * heads.qk_dim / 2;
+            let entries = c.config.sequence * c.config.rotated / 2;
             let table = [c.act(entries, "cosines"), c.act(entries, "sines")];
             q = rotated(c, &q, &table);
             k = rotated(c, &k, &table);
@@ -44,24 +46,25 @@ impl Attention {
         drop((q, k, v));
         let out = leave(c, linear(c, &out, &self.out));
         drop(packed);
-        out
+        by(c, out, factors.attention_out)
     }
 }
 
 /// `_Rotate`: backward turns the gradient back the same way.
 fn rotated(c: &Rank, x: &Tensor, table: &[Tensor; 2]) -> Tensor {
     let elements = x.elements();
-    let out = turned(&c.tape, Line::Activations, elements);
+    let turning = elements / c.config.attention().head_dim * c.config.rotated;
+    let out = turned(&c.tape, Line::Activations, elements, turning);
     c.tape.record(vec![x.edge()], &[&out], table.to_vec(), move |t, _, saved| {
         let _negative = grad_of(t, saved[1].elements(), BF16, "negative sines");
-        vec![Some(turned(t, Line::ActivationGradients, elements))]
+        vec![Some(turned(t, Line::ActivationGradients, elements, turning))]
     });
     out
 }
 
-/// `turned`: two products and their sum for each half, then the halves joined.
-fn turned(t: &Tape, line: Line, elements: u64) -> Tensor {
-    let half = |name| t.tensor(line, elements / 2, BF16, name);
+/// `turned`: two products and their sum for each half of what turns, then the halves joined with the rest.
+fn turned(t: &Tape, line: Line, elements: u64, turning: u64) -> Tensor {
+    let half = |name| t.tensor(line, turning / 2, BF16, name);
     let side = || {
         let _products = (half("turned product"), half("turned product"));
         half("turned half")

@@ -1,7 +1,7 @@
 //! A short causal convolution and SiLU (`model.py` Conv): a padded copy is kept for the weight, and
 //! the convolution's output for SiLU.
 
-use super::super::ops::{grad, pointwise, weight_grad};
+use super::super::ops::{grad, pointwise};
 use super::super::params::{Param, Unit};
 use super::super::rank::Rank;
 use super::vector;
@@ -28,11 +28,11 @@ impl Conv {
             vec![Some(grad(t, elements, "conv input gradient"))]
         });
         let out = c.act(elements, "conv output");
-        let (size, weights) = (padded.elements(), [self.weight.elements(), channels]);
+        let (size, weight, bias) = (padded.elements(), self.weight.clone(), self.bias.clone());
         let edges = vec![padded.edge(), self.weight.edge(), self.bias.as_ref().and_then(|bias| bias.edge())];
         c.tape.record(edges, &[&out], vec![padded], move |t, _, _saved| {
             let dx = grad(t, size, "padded gradient");
-            [Some(dx)].into_iter().chain(weights.map(|count| Some(weight_grad(t, count)))).collect()
+            vec![Some(dx), weight.gradient(t), bias.and_then(|bias| bias.gradient(t))]
         });
         pointwise(c, out, "conv activation")
     }

@@ -10,6 +10,8 @@ use super::super::params::{Linear, Param, Step, Unit};
 use super::super::rank::Rank;
 use super::borders::{enter, leave};
 use super::feed::{Feed, activated, packed_rows};
+use super::steps::{Saves, map};
+use recipe::kinds::moe::ScoreFunction;
 use replay::line::{Line, Origin};
 use replay::tape::{BF16, FP32, INT64, Tensor};
 use std::rc::Rc;
@@ -27,8 +29,8 @@ impl Experts {
     pub(super) fn new(c: &Config, own: usize, origin: Origin, units: &mut Vec<Unit>) -> Experts {
         let moe = c.moe();
         let weight = units[own].add(Line::ReplicatedParams, moe.experts, c.hidden);
-        let router = Linear { weight, bias: None };
-        let shared = moe.shared.map(|sizes| Feed::new(c, sizes, &mut units[own]));
+        let router = Linear { weight, bias: None, adapter: None };
+        let shared = moe.shared.map(|sizes| Feed::new(c, sizes, "moe.shared", &mut units[own]));
         let unit = units.len();
         units.push(Unit::at(origin));
         let width = moe.feed.ffn / c.etp;
@@ -50,7 +52,7 @@ impl Experts {
         }
     }
 
-    /// Chosen experts and their shares, in fp32.
+    /// `Router.forward`: chosen experts and their shares, in fp32.
     fn route(&self, c: &Rc<Rank>, x: &Tensor) -> (Tensor, Tensor) {
         let moe = c.config.moe();
         let tokens = x.elements() / c.config.hidden;
@@ -60,14 +62,24 @@ impl Experts {
         drop(logits);
         let scores = c.scratch(all, FP32, "router scores");
         makes(c, &wide, &scores, vec![scores.alias()], all, FP32);
-        drop(wide);
+        let biased = moe.has_expert_bias.then(|| c.scratch(all, FP32, "biased scores"));
+        let masked = moe.has_groups.then(|| c.scratch(all, FP32, "scores of the best groups"));
+        let is_tilted = biased.is_some() || masked.is_some();
+        let best_tilted = is_tilted.then(|| c.scratch(count, FP32, "best tilted scores"));
         let chosen = c.scratch(count, INT64, "chosen experts");
+        drop((biased, masked, best_tilted));
         let best = c.scratch(count, FP32, "chosen scores");
         makes(c, &scores, &best, vec![chosen.clone()], all, FP32);
-        drop(scores);
-        let sums = c.scratch(tokens, FP32, "sums of scores");
-        let share = c.scratch(count, FP32, "shares");
-        makes(c, &best, &share, vec![best.clone(), sums], count, FP32);
+        let mut share = if moe.normalizes { normalized(c, &best, tokens) } else { best };
+        if moe.is_scaled {
+            share = map(c, &share, Saves::Nothing, "scaled shares");
+        }
+        if moe.has_balance_loss {
+            share = with_loss(c, &share, &balance(c, &scores, count));
+        }
+        if moe.has_z_loss {
+            share = with_loss(c, &share, &smallness(c, &wide, tokens));
+        }
         (chosen, share)
     }
 
@@ -126,9 +138,67 @@ impl Experts {
         let count = rows.elements() / c.config.hidden;
         let width = self.feed.ffn / c.config.etp;
         let wide = grouped(c, rows, count * packed_rows(self.feed) * width, &self.fc1);
-        let narrow = activated(c, wide, self.feed.function);
+        let narrow = activated(c, wide, self.feed.function, 1.0);
         grouped(c, &narrow, count * c.config.hidden, &self.fc2)
     }
+}
+
+/// `Router.balance`: counts by sequence, and scores as shares summed over it. The gradient of a sum is
+/// one row seen by every token.
+fn balance(c: &Rc<Rank>, scores: &Tensor, count: u64) -> Tensor {
+    let (moe, all) = (c.config.moe(), scores.elements());
+    let rows = c.config.micro_batch * moe.experts;
+    if moe.has_expert_bias {
+        // Choices by score alone, until they are counted.
+        drop((c.scratch(count, FP32, "best scores"), c.scratch(count, INT64, "experts by score")));
+    }
+    let counts = c.scratch(rows, FP32, "counts by sequence");
+    let shares = match moe.score {
+        ScoreFunction::Softmax => scores.clone(),
+        ScoreFunction::Sigmoid => {
+            let sums = c.scratch(all / moe.experts, FP32, "sums of all scores");
+            let shares = c.scratch(all, FP32, "scores as shares");
+            c.tape.record(vec![scores.edge()], &[&shares], vec![scores.clone(), sums], move |t, _, _saved| {
+                let _quotients = (grad_of(t, all, FP32, "quotient"), grad_of(t, all, FP32, "quotient"));
+                vec![Some(grad_of(t, all, FP32, "gradient of scores"))]
+            });
+            shares
+        }
+    };
+    let loss = c.scratch(1, FP32, "balancing loss");
+    c.tape.record(vec![shares.edge()], &[&loss], vec![counts], move |t, _, _saved| {
+        vec![Some(grad_of(t, rows, FP32, "gradient of sums").part(all))]
+    });
+    loss
+}
+
+/// Chosen scores over their sum.
+fn normalized(c: &Rc<Rank>, best: &Tensor, tokens: u64) -> Tensor {
+    let sums = c.scratch(tokens, FP32, "sums of scores");
+    let share = c.scratch(best.elements(), FP32, "shares");
+    makes(c, best, &share, vec![best.clone(), sums], best.elements(), FP32);
+    share
+}
+
+/// `Router.smallness`: the sums of exponentials keep the logits.
+fn smallness(c: &Rc<Rank>, logits: &Tensor, tokens: u64) -> Tensor {
+    let all = logits.elements();
+    let sums = c.scratch(tokens, FP32, "logs of summed exponentials");
+    let loss = c.scratch(1, FP32, "z loss");
+    c.tape.record(vec![logits.edge()], &[&loss], vec![logits.clone(), sums], move |t, _, _saved| {
+        let _exponentials = grad_of(t, all, FP32, "exponentials");
+        vec![Some(grad_of(t, all, FP32, "gradient of logits"))]
+    });
+    loss
+}
+
+/// `_WithLoss`: the shares, and a loss that takes part in their backward.
+fn with_loss(c: &Rank, share: &Tensor, loss: &Tensor) -> Tensor {
+    let out = share.alias();
+    c.tape.record(vec![share.edge(), loss.edge()], &[&out], Vec::new(), |t, grads, _| {
+        vec![grads[0].clone(), Some(grad_of(t, 1, FP32, "loss gradient"))]
+    });
+    out
 }
 
 /// Rows gathered, sent or sorted: backward makes a tensor as large as the input.
@@ -138,13 +208,14 @@ fn moved(c: &Rank, x: &Tensor, saved: Vec<Tensor>, elements: u64, name: &'static
     out
 }
 
-/// `torch._grouped_mm`: saves its input.
+/// `torch._grouped_mm`: saves its input for the weight's gradient.
 fn grouped(c: &Rc<Rank>, x: &Tensor, elements: u64, weight: &Rc<Param>) -> Tensor {
     let out = c.act(elements, "expert projection");
-    let (inputs, weights) = (x.elements(), weight.elements());
-    c.tape.record(vec![x.edge(), weight.edge()], &[&out], vec![x.clone()], move |t, _, _saved| {
+    let (inputs, held) = (x.elements(), weight.clone());
+    let saved = if weight.edge().is_some() { vec![x.clone()] } else { Vec::new() };
+    c.tape.record(vec![x.edge(), weight.edge()], &[&out], saved, move |t, _, _saved| {
         let dx = grad(t, inputs, "expert input gradient");
-        vec![Some(dx), Some(super::super::ops::weight_grad(t, weights))]
+        vec![Some(dx), held.gradient(t)]
     });
     out
 }

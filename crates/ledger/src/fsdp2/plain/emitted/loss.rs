@@ -1,6 +1,6 @@
 //! The edges: token table and loss (`model.py` Tokens, `collectives.py` _CrossEntropy).
 
-use super::super::ops::{passes, weight_grad};
+use super::super::ops::passes;
 use super::super::params::Param;
 use super::super::rank::Rank;
 use super::borders::leave;
@@ -11,11 +11,12 @@ use std::rc::Rc;
 /// Rows of the token table. Under tensor parallelism rows of other ranks are zeros, and a mask of
 /// one number a token is kept.
 pub(in super::super) fn embed(c: &Rc<Rank>, table: &Rc<Param>, tokens: Option<&Tensor>) -> Tensor {
-    let (count, size, is_cut) = (c.config.tokens, table.elements(), c.config.tp > 1);
+    let (count, is_cut) = (c.config.tokens, c.config.tp > 1);
     let ids = if is_cut { Some(c.act_of(count, INT64, "local ids")) } else { tokens.cloned() };
     let found = c.act(count * c.config.hidden, "embedding output");
     let saved = ids.into_iter().collect();
-    c.tape.record(vec![table.edge()], &[&found], saved, move |t, _, _saved| vec![Some(weight_grad(t, size))]);
+    let held = table.clone();
+    c.tape.record(vec![table.edge()], &[&found], saved, move |t, _, _saved| vec![held.gradient(t)]);
     if !is_cut {
         return found;
     }

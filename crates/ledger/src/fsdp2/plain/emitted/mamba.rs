@@ -1,14 +1,14 @@
 //! Mamba-2 and Mamba-3 style blocks around the scan, in fp32 between their projections.
 
 use super::super::config::Scan as Kind;
-use super::super::ops::{add, cast, grad, grad_of, linear, weight_grad};
+use super::super::ops::{add, cast, grad, grad_of, linear};
 use super::super::params::{Linear, Unit};
 use super::super::rank::Rank;
 use super::super::{Config, Param};
 use super::borders::{enter, leave};
 use super::conv::Conv;
 use super::scan::{Sizes, scan};
-use super::steps::{Saves, gated, group_norm, map, repeated, softplus, split, times, wide};
+use super::steps::{Saves, by, gated, group_norm, map, repeated, softplus, split, times, wide};
 use super::{projection, vector};
 use replay::line::Line;
 use replay::tape::{FP32, Tensor};
@@ -36,11 +36,11 @@ impl Mamba {
             Kind::Two(m) => {
                 let (heads, groups) = (m.heads / c.tp, (m.groups / c.tp).max(1));
                 let (inner, shared) = (heads * m.head_dim, 2 * groups * m.state);
-                let in_proj = projection(c, unit, 2 * inner + shared + heads, c.hidden);
+                let in_proj = projection(c, unit, "mamba.in_proj", (2 * inner + shared + heads, c.hidden));
                 let conv = Conv::new(unit, inner + shared, m.conv, m.conv_bias);
                 let [dt_bias, a_log, d] = [(); 3].map(|()| vector(unit, heads));
                 let norm = m.gated_norm.then(|| vector(unit, inner));
-                let out_proj = projection(c, unit, c.hidden, inner);
+                let out_proj = projection(c, unit, "mamba.out_proj", (c.hidden, inner));
                 let sizes = Sizes { heads, width: m.head_dim, state: m.state };
                 let kind = Parts::Two { conv, a_log, norm };
                 Mamba { sizes, groups, in_proj, out_proj, dt_bias, d, kind }
@@ -48,12 +48,12 @@ impl Mamba {
             Kind::Three(m) => {
                 let (heads, groups) = (m.heads / c.tp, (m.groups / c.tp).max(1));
                 let (inner, shared) = (heads * m.head_dim, 2 * groups * m.state);
-                let in_proj = projection(c, unit, 2 * inner + shared + 3 * heads, c.hidden);
-                let angle_proj = projection(c, unit, m.angles, c.hidden);
+                let in_proj = projection(c, unit, "mamba.in_proj", (2 * inner + shared + 3 * heads, c.hidden));
+                let angle_proj = projection(c, unit, "mamba.angle_proj", (m.angles, c.hidden));
                 let [dt_bias, d] = [(); 2].map(|()| vector(unit, heads));
                 let biases = [(); 2].map(|()| unit.add(Line::TpParams, heads, m.state));
                 let norms = [(); 2].map(|()| unit.add(Line::ReplicatedParams, m.state, 1));
-                let out_proj = projection(c, unit, c.hidden, inner);
+                let out_proj = projection(c, unit, "mamba.out_proj", (c.hidden, inner));
                 let sizes = Sizes { heads, width: m.head_dim, state: m.state };
                 let kind = Parts::Three { angle_proj, biases, norms, angles: m.angles };
                 Mamba { sizes, groups, in_proj, out_proj, dt_bias, d, kind }
@@ -72,7 +72,11 @@ impl Mamba {
         let Parts::Two { conv, a_log, norm } = &self.kind else { unreachable!("a Mamba-2 block") };
         let (tokens, inner, shared) = (c.config.tokens, self.inner(), self.groups * self.sizes.state);
         let heads = tokens * self.sizes.heads;
-        let packed = linear(c, &enter(c, x), &self.in_proj);
+        let factors = c.config.multipliers;
+        let mut packed = linear(c, &enter(c, &by(c, x.clone(), factors.ssm_in)), &self.in_proj);
+        if factors.ssm != [1.0; 5] {
+            packed = map(c, &packed, Saves::Nothing, "multiplied parts");
+        }
         let [z, xbc, dt] = split(c, &packed, [tokens * inner, tokens * (inner + 2 * shared), heads]);
         drop(packed);
         let mixed = conv.forward(c, &xbc);
@@ -99,14 +103,14 @@ impl Mamba {
             Some(weight) => group_norm(c, y, tokens * self.groups, weight),
             None => y,
         };
-        leave(c, linear(c, &y, &self.out_proj))
+        by(c, leave(c, linear(c, &y, &self.out_proj)), factors.ssm_out)
     }
 
     fn forward_three(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
         let Parts::Three { angle_proj, biases, norms, angles } = &self.kind else { unreachable!("a Mamba-3 block") };
         let (tokens, inner, shared) = (c.config.tokens, self.inner(), self.groups * self.sizes.state);
         let heads = tokens * self.sizes.heads;
-        let h = enter(c, x);
+        let h = enter(c, &by(c, x.clone(), c.config.multipliers.ssm_in));
         let packed = linear(c, &h, &self.in_proj);
         let wide_parts = [tokens * inner, tokens * inner, tokens * shared, tokens * shared, heads, heads, heads];
         let [z, u, b, q, dt, a, trap] = split(c, &packed, wide_parts);
@@ -139,7 +143,7 @@ impl Mamba {
         drop(u);
         let y = gated(c, y, z);
         drop(h);
-        leave(c, linear(c, &y, &self.out_proj))
+        by(c, leave(c, linear(c, &y, &self.out_proj)), c.config.multipliers.ssm_out)
     }
 
     fn inner(&self) -> u64 {
@@ -180,18 +184,18 @@ impl Mamba {
         let elements = packed.elements();
         let normed = c.act(elements, "normed keys or queries");
         let statistics = c.act_of(elements / self.sizes.state, FP32, "norm rsigma");
-        let weights = norm.elements();
+        let weight = norm.clone();
         let saved = vec![packed.clone(), statistics];
         c.tape.record(vec![packed.edge(), norm.edge()], &[&normed], saved, move |t, _, _saved| {
-            vec![Some(grad(t, elements, "norm gradient")), Some(weight_grad(t, weights))]
+            vec![Some(grad(t, elements, "norm gradient")), weight.gradient(t)]
         });
         let wide_ = cast(c, &normed, FP32, "fp32 keys or queries");
         let by_head = repeated(c, &wide_, self.sizes.heads / self.groups, "keys or queries by head");
         let biased = c.act_of(by_head.elements(), FP32, "biased keys or queries");
         let bias = wide(c, bias);
-        let size = bias.elements();
+        let size = bias.edge().map(|_| bias.elements());
         c.tape.record(vec![by_head.edge(), bias.edge()], &[&biased], Vec::new(), move |t, grads, _| {
-            vec![grads[0].clone(), Some(grad_of(t, size, FP32, "bias gradient"))]
+            vec![grads[0].clone(), size.map(|size| grad_of(t, size, FP32, "bias gradient"))]
         });
         biased
     }

@@ -18,8 +18,9 @@ mod steps;
 
 pub(super) use borders::enter;
 pub(super) use loss::{cross_entropy, embed};
+pub(super) use steps::by;
 
-use super::params::{BlockParams, Linear, Mixing, Step, Unit};
+use super::params::{Adapter, BlockParams, Linear, Mixing, Step, Unit};
 use super::rank::Rank;
 use super::{Config, Param};
 use recipe::Mixer;
@@ -61,17 +62,31 @@ pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Un
             Mixer::Moe => Block::Experts(experts::Experts::new(c, own, origin, units)),
             Mixer::Mamba => Block::Mamba(Box::new(mamba::Mamba::new(c, &mut units[own]))),
             Mixer::Recurrent => Block::Recurrent(Box::new(recurrent::Recurrent::new(c, &mut units[own]))),
-            _ => Block::Feed(feed::Feed::new(c, c.mlp(), &mut units[own])),
+            _ => Block::Feed(feed::Feed::new(c, c.mlp(), "mlp", &mut units[own])),
         };
         BlockParams { origin, norm, mixing: Mixing::Emitted(block) }
     };
     mixers.iter().map(build).collect()
 }
 
-/// A projection without a bias.
-fn projection(c: &Config, unit: &mut Unit, rows: u64, columns: u64) -> Linear {
+/// A projection without a bias, at a path behind its layer, with its adapter where the recipe has one.
+fn projection(c: &Config, unit: &mut Unit, path: &str, (rows, columns): (u64, u64)) -> Linear {
     let step = Step::of(c.matrix_optimizer, (1, rows, columns));
-    Linear { weight: unit.add_stepped(Line::TpParams, (rows, columns), step), bias: None }
+    let weight = unit.add_stepped(Line::TpParams, (rows, columns), step);
+    let adapter = c.adapted.get(path).map(|&rank| {
+        // The side that the weight is not cut on is whole.
+        let leaves_region = ["out", "out_proj", "fc2"].iter().any(|name| path.ends_with(name));
+        let mut factor = |rows, columns, is_whole: bool| {
+            let leaf = Tensor::empty().requiring_grad();
+            let line = if is_whole { Line::ReplicatedParams } else { Line::TpParams };
+            let (is_expert, step) = (false, Step::Elements);
+            let param = Rc::new(Param { rows, columns, line, is_expert, leaf, step });
+            unit.adapters.push(param.clone());
+            param
+        };
+        Adapter { down: factor(rank, columns, !leaves_region), up: factor(rows, rank, leaves_region) }
+    });
+    Linear { weight, bias: None, adapter }
 }
 
 /// A vector of a mixer.

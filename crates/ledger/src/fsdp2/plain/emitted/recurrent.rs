@@ -30,13 +30,13 @@ impl Recurrent {
     pub(super) fn new(c: &Config, unit: &mut Unit) -> Recurrent {
         let sizes = c.recurrent().clone();
         let (shared, inner) = (sizes.qk_heads * sizes.key_dim, sizes.heads * sizes.value_dim);
-        let in_proj = projection(c, unit, 2 * shared + 2 * inner + sizes.heads, c.hidden);
+        let in_proj = projection(c, unit, "recurrent.in_proj", (2 * shared + 2 * inner + sizes.heads, c.hidden));
         let conv = Conv::new(unit, 2 * shared + inner, sizes.conv, sizes.conv_bias);
         let [a_log, dt_bias] = [(); 2].map(|()| vector(unit, sizes.heads));
         let state_weight = unit.add(Line::TpParams, sizes.heads, sizes.value_dim * sizes.value_dim);
         let d = unit.add(Line::TpParams, sizes.heads, sizes.value_dim);
         let norm = vector(unit, inner);
-        let out_proj = projection(c, unit, c.hidden, inner);
+        let out_proj = projection(c, unit, "recurrent.out_proj", (c.hidden, inner));
         Recurrent { sizes, in_proj, conv, a_log, dt_bias, state_weight, d, norm, out_proj }
     }
 

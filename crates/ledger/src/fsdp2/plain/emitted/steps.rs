@@ -25,6 +25,11 @@ pub(super) fn copied(c: &Rank, x: &Tensor, name: &'static str) -> Tensor {
     out
 }
 
+/// A constant of the recipe; one is none.
+pub(in super::super) fn by(c: &Rank, x: Tensor, factor: f64) -> Tensor {
+    if factor == 1.0 { x } else { map(c, &x, Saves::Nothing, "multiplied") }
+}
+
 /// What a pointwise function saves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Saves {
@@ -120,15 +125,17 @@ pub(super) fn wide(c: &Rank, param: &Param) -> Tensor {
     out
 }
 
-/// A tensor times a weight of its last dim: saves the tensor; the weight's gradient is a product
+/// A tensor times a weight of its last dim: saves the tensor for the weight's gradient, a product
 /// summed down.
 fn scaled(c: &Rank, x: &Tensor, weight: &Param, name: &'static str) -> Tensor {
-    let (elements, width, weights) = (x.elements(), x.width(), weight.elements());
+    let (elements, width) = (x.elements(), x.width());
+    let weights = weight.edge().map(|_| weight.elements());
     let out = c.act_of(elements, width, name);
-    c.tape.record(vec![x.edge(), weight.edge()], &[&out], vec![x.clone()], move |t, _, _saved| {
+    let saved = weights.iter().map(|_| x.clone()).collect();
+    c.tape.record(vec![x.edge(), weight.edge()], &[&out], saved, move |t, _, _saved| {
         let dx = grad_of(t, elements, width, "scaled gradient");
-        let _product = grad_of(t, elements, width, "scale product");
-        vec![Some(dx), Some(weight_grad(t, weights))]
+        let _product = weights.map(|_| grad_of(t, elements, width, "scale product"));
+        vec![Some(dx), weights.map(|weights| weight_grad(t, weights))]
     });
     out
 }
@@ -136,10 +143,10 @@ fn scaled(c: &Rank, x: &Tensor, weight: &Param, name: &'static str) -> Tensor {
 /// `softplus(wide(x) + bias)`: saves the sum.
 pub(super) fn softplus(c: &Rank, x: &Tensor, bias: &Param) -> Tensor {
     let raw = cast(c, x, FP32, "fp32 steps");
-    let (elements, heads) = (raw.elements(), bias.elements());
+    let (elements, heads) = (raw.elements(), bias.edge().map(|_| bias.elements()));
     let sum = c.act_of(elements, FP32, "biased steps");
     c.tape.record(vec![raw.edge(), bias.edge()], &[&sum], Vec::new(), move |t, grads, _| {
-        vec![grads[0].clone(), Some(weight_grad(t, heads))]
+        vec![grads[0].clone(), heads.map(|heads| weight_grad(t, heads))]
     });
     drop(raw);
     map(c, &sum, Saves::Input, "steps")
