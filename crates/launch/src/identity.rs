@@ -9,7 +9,6 @@ use crate::engines::engine_of;
 use crate::job::{Frontend, Job};
 use crate::record;
 use layout::{Engine, ZeroStage};
-use recipe::{Feature, Mixer};
 use serde_json::{Map, Value, json};
 
 /// The longest name of a job. Kubernetes' names take 63 characters, of which JobSet adds `-node-0-`, an
@@ -99,9 +98,7 @@ fn slug(name: &str) -> String {
 
 /// The features of a recipe that are on; routed experts count as one.
 fn features(job: &Job) -> Vec<&'static str> {
-    let moe = job.source.uses(Mixer::Moe).then_some(Feature::Moe);
-    let listed = job.source.features.listed().into_iter().filter(|(_, on)| *on).map(|(feature, _)| feature);
-    moe.into_iter().chain(listed).map(Feature::name).collect()
+    job.source.bundle().into_iter().filter(|(_, on)| *on).map(|(feature, _)| feature.name()).collect()
 }
 
 /// A hash of the job as it reads back, the policy, and what both were written for. How the job was

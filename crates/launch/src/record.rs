@@ -2,6 +2,7 @@
 //! receipt can later prove it. Composed here; the command line writes it.
 
 use crate::emission::{Emission, File};
+use crate::header::Header;
 use crate::identity::Identity;
 use crate::job::Job;
 use crate::lanes;
@@ -120,6 +121,18 @@ pub fn hash(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// What was asked of the runtime besides the model: a receipt later says what really ran beside it.
+fn overlay(job: &Job, emission: &Emission) -> Value {
+    let variables: serde_json::Map<String, Value> =
+        emission.environment.iter().map(|variable| (variable.name.clone(), json!(variable.value))).collect();
+    let header = Header::of(job.case);
+    json!({
+        "compile": header.compile, "attention_backend": header.attention, "precision": header.precision,
+        "dispatcher": header.dispatcher, "overlap": header.overlap, "wrapper": header.wrapper,
+        "optimizer": header.optimizer, "environment": variables,
+    })
+}
+
 /// Every file of the launch directory: the job's own, and the record's.
 pub fn files(job: &Job, emission: &Emission, scheduler: Scheduler, predicted: &Predicted, plan: Value) -> Vec<File> {
     let mut all = emission.files.clone();
@@ -137,7 +150,8 @@ pub fn files(job: &Job, emission: &Emission, scheduler: Scheduler, predicted: &P
         "recipe": job.source.name, "identity": Identity::of(job).to_json(job), "engine": emission.engine.name(), "lane": emission.lane,
         "mode": emission.mode.map(|m| m.name()), "frontend": job.frontend.name(), "scheduler": scheduler.name(),
         "command": command(scheduler, job), "topology": lanes::topology(job.cluster, job.layout),
-        "memory": predicted.memory, "step": predicted.step, "case": predicted.case, "seams": emission.seams, "pins": job.policy.pins,
+        "memory": predicted.memory, "step": predicted.step, "case": predicted.case, "seams": emission.seams,
+        "overlay": overlay(job, emission), "pins": job.policy.pins,
         "versions": { "shardwright": env!("CARGO_PKG_VERSION"), "engine": version(job) },
         "sha256": hashes,
     });
