@@ -222,6 +222,12 @@ pub struct StateArgs {
     /// Keep this share of AdamW's state on the host, 0 to 1: whole tensors, largest first
     #[arg(long, value_name = "SHARE")]
     pub offload_optimizer: Option<f64>,
+    /// Keep weights that ZeRO 3 shares out on the host (DeepSpeed's offload_param)
+    #[arg(long)]
+    pub offload_params: bool,
+    /// Keep what is offloaded on a drive below this folder instead of in the host's memory (DeepSpeed)
+    #[arg(long, value_name = "PATH")]
+    pub offload_nvme: Option<String>,
     /// Keep this share of saved activations on the host, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub offload_activations: f64,

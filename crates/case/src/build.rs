@@ -3,6 +3,7 @@
 
 use crate::Case;
 use crate::asked::{Asked, LayoutArgs, PrecisionChoice};
+use crate::conditions;
 use crate::kinds::LayerKinds;
 use crate::options::Options;
 use crate::words;
@@ -104,6 +105,10 @@ impl Case {
         defaults.extend(checked.derived.iter().cloned());
         let seams = seams(&checked, terms.seams)?;
         let Some(layout) = checked.layout else { return Err(checked.findings) };
+        let unmet = conditions::unmet(&checked.recipe, &layout, &options);
+        if !unmet.is_empty() {
+            return Err(checked.findings.into_iter().chain(unmet).collect());
+        }
         let stages = StagePlan::new(&checked.recipe, &layout, None).map_err(|finding| vec![finding])?;
         let table = OwnershipTable::new(&checked.recipe, &layout)?;
         let kinds = LayerKinds::of(&checked.recipe);
@@ -265,6 +270,19 @@ pub fn options(
     options.fp8_param_gather = state.fp8_param_gather;
     options.offload = state.offload_optimizer.unwrap_or(0.0);
     options.offload_activations = state.offload_activations;
+    options.offload_params = state.offload_params;
+    options.on_nvme = state.offload_nvme.is_some();
+    let is_deepspeed = engine == Some(Engine::Deepspeed);
+    for (object, is_typed) in [("offload-params", options.offload_params), ("offload-nvme", options.on_nvme)] {
+        if is_typed && !is_deepspeed {
+            usage(object, format!("`--{object}` is for DeepSpeed, and the engine is `{}`", engine_name(engine)));
+        }
+    }
+    if let Some(path) =
+        state.offload_nvme.as_ref().filter(|path| !path.starts_with('/') || path.contains(char::is_control))
+    {
+        usage("offload-nvme", format!("`--offload-nvme {}` is no path from / on one line", path.escape_debug()));
+    }
     for (object, share) in
         [("offload-optimizer", options.offload), ("offload-activations", options.offload_activations)]
     {

@@ -6,6 +6,7 @@
 
 pub mod asked;
 mod build;
+mod conditions;
 mod difference;
 pub mod kinds;
 pub mod options;

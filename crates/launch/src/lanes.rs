@@ -68,9 +68,9 @@ pub const LANES: &[Lane] = &[
         wrapper: "Megatron-Core DDP with the distributed optimizer",
         optimizer: "distributed AdamW, or TP-Muon for matrices",
         compile: "Transformer Engine kernels; no torch.compile on the hot path",
-        dispatcher: "alltoall",
+        dispatcher: "alltoall; allgather or flex by --engine-args",
         modes: BOTH,
-        reason: "fused kernels, FP8, and collectives of tp and ep that overlap: the ceiling on NVIDIA devices",
+        reason: "fused kernels, FP8, and collectives that overlap (`launch` says which are on): the ceiling on NVIDIA devices",
         not_for: "blocks without a ModuleSpec, and models that change every day",
     },
     Lane {
@@ -98,7 +98,7 @@ pub const LANES: &[Lane] = &[
     Lane {
         name: "offload",
         engine: Engine::Deepspeed,
-        wrapper: "DeepSpeed ZeRO with offload",
+        wrapper: "DeepSpeed ZeRO 3, state and weights on the host (or on NVMe: --offload-nvme)",
         optimizer: "AdamW on the host, or DeepSpeed's Muon",
         compile: "none",
         dispatcher: "alltoall (AutoEP)",
@@ -275,6 +275,14 @@ pub fn topology(cluster: &Cluster, layout: &Layout) -> String {
     )
 }
 
+/// What a goal asks of a launch besides its engine, as flags.
+pub fn flags(goal: Goal) -> &'static [&'static str] {
+    match goal {
+        Goal::Offload => &["--zero", "3", "--offload-optimizer", "1", "--offload-params"],
+        Goal::Throughput | Goal::Control | Goal::Tpu => &[],
+    }
+}
+
 /// The rules of lanes, each a check with an id: what a job breaks, and what it should know.
 pub fn check(job: &Job, asked: Option<&Lane>) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -289,7 +297,6 @@ pub fn check(job: &Job, asked: Option<&Lane>) -> Vec<Finding> {
         findings.push(Finding::error("lane/one-host", Blame::Usage, "frontend", message).hint("leave --frontend out"));
     }
     island(job, &mut findings);
-    buckets(job, &mut findings);
     mode(job, engine, &mut findings);
     adapters(job, engine, &mut findings);
     own_program(job, engine, &mut findings);
@@ -357,16 +364,6 @@ fn island(job: &Job, findings: &mut Vec<Finding>) {
             let finding = Finding::warning("lane/island", Blame::Layout, key, message);
             findings.push(finding.hint("keep tp and ep inside the island; let pp and dp cross it"));
         }
-    }
-}
-
-/// Buckets and padding belong to a topology; constants of another one are named.
-fn buckets(job: &Job, findings: &mut Vec<Finding>) {
-    let here = topology(job.cluster, job.layout);
-    if let Some(tuned) = job.policy.run.tuned_for.as_ref().filter(|tuned| **tuned != here) {
-        let message = format!("bucket and padding constants were tuned for `{tuned}`, and this is `{here}`");
-        let finding = Finding::error("lane/buckets", Blame::Environment, "run.tuned_for", message);
-        findings.push(finding.hint("measure again, then name this topology, or take `tuned_for` out"));
     }
 }
 

@@ -7,6 +7,8 @@
 
 pub mod emission;
 pub mod engines;
+pub mod header;
+pub mod identity;
 pub mod job;
 pub mod lanes;
 pub mod policy;
@@ -15,6 +17,7 @@ pub mod quote;
 pub mod record;
 pub mod schedulers;
 pub mod tree;
+pub mod tuned;
 
 pub use emission::{Argument, Emission, EnvVar, File, Kind};
 pub use job::{Frontend, Job};

@@ -7,8 +7,10 @@ mod read;
 
 pub use machine::{Clock, Environment, Gpu, Limit, Limits, Ports, Processes};
 
+use layout::Engine;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use units::named;
 
 /// A launch policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -19,6 +21,8 @@ pub struct Policy {
     pub data: Data,
     /// How long, how fast.
     pub run: Run,
+    /// Constants by the topology they were measured on.
+    pub tuned: BTreeMap<String, Tuned>,
     /// What the scheduler is told.
     pub job: JobPolicy,
     /// Implementations of seams by the seam's name, as `module:function`.
@@ -171,8 +175,9 @@ pub struct Run {
     /// Options of the engine in its own words, as `--engine-args` takes them; what is typed there
     /// comes behind them.
     pub engine_args: Option<String>,
-    /// The topology that bucket and padding constants were tuned for, if they were tuned.
-    pub tuned_for: Option<String>,
+    /// What to do where `[tuned]` has constants, and none for this topology.
+    #[serde(serialize_with = "untuned_name")]
+    pub untuned: Untuned,
     /// Whether adapters are added after sharding, so that their gradients need hooks of their own.
     pub adapters: bool,
 }
@@ -191,10 +196,42 @@ impl Default for Run {
             save_every: 50,
             log_every: 1,
             engine_args: None,
-            tuned_for: None,
+            untuned: Untuned::Refuse,
             adapters: false,
         }
     }
+}
+
+named! {
+    /// What becomes of constants that were tuned for another topology.
+    pub enum Untuned {
+        /// The launch is refused, with the way to tune.
+        Refuse = "refuse",
+        /// The engine's own are used, and the answer says so.
+        Engine = "engine",
+    }
+}
+
+/// Constants that belong to one topology.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tuned {
+    /// The engine they were measured with.
+    #[serde(serialize_with = "engine_name")]
+    pub engine: Engine,
+    /// Sizes of buckets and padding in the engine's own words.
+    pub engine_args: Option<String>,
+    /// The vocabulary is padded to a multiple of this times tp.
+    pub vocab_multiple: Option<u64>,
+    /// Where they come from: what was measured, and when.
+    pub source: String,
+}
+
+fn untuned_name<S: serde::Serializer>(untuned: &Untuned, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(untuned.name())
+}
+
+fn engine_name<S: serde::Serializer>(engine: &Engine, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(engine.name())
 }
 
 /// What the scheduler is told.

@@ -56,6 +56,8 @@ impl MegatronOptions {
             reduction: if asked.overlap.gradients { Reduction::Overlapped } else { Reduction::AtTheEnd },
             param_gather: if asked.overlap.weights { ParamGather::Overlapped } else { ParamGather::AtTheStep },
             bucket_size: asked.bucket_size,
+            num_buckets: asked.num_buckets,
+            pad_buckets: asked.pad_buckets,
             gradient_accumulation_fusion: asked.kernels.accumulate == Accumulate::Fused,
             rope_fusion: asked.kernels.rope_fusion,
             permute_fusion: asked.kernels.permute_fusion,
@@ -118,6 +120,9 @@ impl Fsdp2Options {
 impl DeepspeedOptions {
     pub(crate) fn from_options(layout: &Layout, asked: &Options) -> Result<DeepspeedOptions, Unmodelled> {
         plain(asked)?;
+        if asked.on_nvme {
+            return refuse("state on NVMe", "the buffers that DeepSpeed swaps through are not replayed");
+        }
         let offload_optimizer = match asked.offload {
             0.0 => None,
             1.0 => Some(Offload::DEFAULT),
@@ -136,6 +141,7 @@ impl DeepspeedOptions {
             max_reuse_distance: sizes.max_reuse_distance,
             sub_group_size: sizes.sub_group,
             offload_optimizer,
+            offload_param: asked.offload_params.then_some(Offload::DEFAULT),
             ..DeepspeedOptions::defaults()
         })
     }

@@ -127,6 +127,14 @@ impl Recipe {
         self.has(mixer) || self.features.mtp().is_some_and(|mtp| mtp.layer.has(mixer))
     }
 
+    /// The feature bundle: routed experts, where the pattern has E blocks, and every feature the recipe
+    /// has values for; whether each is on.
+    pub fn bundle(&self) -> Vec<(Feature, bool)> {
+        let is_on = self.uses(Mixer::Moe);
+        let moe = (is_on || self.pattern.to_string().contains('E')).then_some((Feature::Moe, is_on));
+        moe.into_iter().chain(self.features.listed()).collect()
+    }
+
     /// Switches features on and off. Switching `moe` off turns E blocks into attention and adds a note.
     pub fn with_features(mut self, on: &[Feature], off: &[Feature]) -> Result<Recipe, Finding> {
         let wanted = on.iter().map(|f| (*f, true)).chain(off.iter().map(|f| (*f, false)));

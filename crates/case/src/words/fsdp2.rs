@@ -24,5 +24,6 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
     passed: &[],
     implied: &[],
     ours: &[("reshard_after_forward", "--zero")],
+    tuned: &[],
     knows: knows_nothing,
 };

@@ -123,6 +123,8 @@ pub struct Vocabulary {
     pub implied: &'static [&'static str],
     /// Words that a flag of ours says, and which.
     pub ours: &'static [(&'static str, &'static str)],
+    /// Words whose best value belongs to a topology: sizes of buckets, and padding.
+    pub tuned: &'static [&'static str],
     /// Whether the engine has a word at all, where its whole list is known.
     pub knows: fn(&str) -> bool,
 }
@@ -131,7 +133,8 @@ fn knows_nothing(_: &str) -> bool {
     false
 }
 
-const EMPTY: Vocabulary = Vocabulary { words: &[], passed: &[], implied: &[], ours: &[], knows: knows_nothing };
+const EMPTY: Vocabulary =
+    Vocabulary { words: &[], passed: &[], implied: &[], ours: &[], tuned: &[], knows: knows_nothing };
 
 /// The vocabulary of an engine; Megatron's when none is named.
 pub fn of(engine: Option<Engine>) -> &'static Vocabulary {

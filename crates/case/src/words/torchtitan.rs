@@ -67,5 +67,6 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         ("training.global_batch_size", "--gbs"),
         ("training.seq_len", "--seq"),
     ],
+    tuned: &[],
     knows: knows_nothing,
 };

@@ -131,6 +131,9 @@ pub struct LaunchArgs {
     /// Where things are kept, what is trained on, how long: a policy .toml
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
+    /// Tell this launch of a job apart from another of the same: a word, or a date
+    #[arg(long, value_name = "WORD")]
+    pub attempt: Option<String>,
 }
 
 /// Arguments of `completions`.

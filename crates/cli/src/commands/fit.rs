@@ -10,6 +10,7 @@ use crate::table::{Table, heading};
 use case::{Case, Terms};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
+use launch::header::Header;
 use memory::fit::{
     Fit, HostUse, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers,
 };
@@ -67,6 +68,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     text += &unmodelled_text(&fit);
     let mut json = fit_json(&case, &fit, &found, skew.as_ref(), &items);
     json["step"] = step_json(&step);
+    json["header"] = json!(Header::of(&case));
     let mut report = Report::new(text, json).with_findings(&case.findings);
     if fit.verdict == Verdict::DoesNotFit {
         report.exit = DOES_NOT_FIT;
@@ -92,10 +94,11 @@ pub fn host_text(fit: &Fit) -> String {
 fn step_text(case: &Case, step: &Result<Step, Unpriced>) -> String {
     match step {
         Ok(step) => format!(
-            "a step takes {}: {} tokens/s a device, bound by {}\n{}\n\n",
+            "a step takes {}: {} tokens/s a device, bound by {}\n{}\n{}\n\n",
             seconds(step.seconds),
             count(step.tokens_per_second_per_device as u64),
             step.bound,
+            Header::of(case),
             step_error(&case.recipe)
         ),
         Err(reason) => format!("no time for a step: {reason}\n\n"),

@@ -73,6 +73,10 @@ fn one(engine: Engine) -> Result<String, Vec<diag::Finding>> {
         out += &heading("Written where other options need them");
         out += &wrap(&vocabulary.implied.join(", "), "  ", WIDTH);
     }
+    if !vocabulary.tuned.is_empty() {
+        out += &heading("Constants that belong to a topology: a policy keeps them in [tuned.\"TOPOLOGY\"]");
+        out += &wrap(&vocabulary.tuned.join(", "), "  ", WIDTH);
+    }
     if !vocabulary.ours.is_empty() {
         out += &heading("Said by flags of ours");
         let mut table = Table::new(&["word", "flag"]);
@@ -169,6 +173,7 @@ fn of(engine: Engine) -> Result<Value, Vec<diag::Finding>> {
     Ok(json!({
         "engine": engine.name(), "options": vocabulary.words.iter().map(option).collect::<Vec<_>>(),
         "passed": vocabulary.passed.iter().map(passed).collect::<Vec<_>>(), "implied": vocabulary.implied,
+        "tuned": vocabulary.tuned,
         "ours": vocabulary.ours.iter().map(ours).collect::<Vec<_>>(),
     }))
 }

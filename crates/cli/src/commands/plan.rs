@@ -6,7 +6,7 @@ mod json;
 mod progress;
 mod sweep;
 pub mod text;
-mod written;
+pub mod written;
 
 use super::{asked, recipe_of};
 use crate::args::PlanArgs;

@@ -58,7 +58,8 @@ fn case(args: &PreflightArgs, policy: &Policy) -> Result<Option<Case>, Refusal> 
     let (Some(recipe), Some(on)) = (&args.recipe, &args.on) else { return Ok(None) };
     let recipe = RecipeArgs { recipe: recipe.clone(), with: args.with.clone(), without: args.without.clone() };
     let asked = asked(&recipe, &args.layout, &args.state, Some(on));
-    case_of(asked_of(asked, None, policy), Terms { purpose: Purpose::Run, seams: Seams::Allow }).map(Some)
+    let case = case_of(asked_of(asked, None, policy), Terms { purpose: Purpose::Run, seams: Seams::Allow })?;
+    Ok(Some(launch::tuned::applied(case, policy)?.0))
 }
 
 fn plan(case: &Case, policy: &Policy, args: &PreflightArgs) -> Plan {

@@ -16,8 +16,6 @@ const EXCEPT: &[(&str, &str)] = &[
     ("comm/mpi", "an MPI that does not start, or a kernel that refuses a signal handler"),
     ("comm/size", "a frame of more than 32 MiB between MPI processes"),
     ("hardware/file", "a built-in file that does not read: tests of the crate read every one"),
-    ("policy/choice", "a dialect names it, and no key of a policy has fixed words"),
-    ("policy/missing-key", "a dialect names it, and every key of a policy may be left out"),
 ];
 
 fn workspace() -> PathBuf {
@@ -205,7 +203,7 @@ const FILES: &[(&str, &str)] = &[
     ("prose.txt", "hello"),
     ("short.txt", "a"),
     ("rows.jsonl", "{\n"),
-    ("buckets.toml", "[run]\ntuned_for = \"3xA100\"\n"),
+    ("buckets.toml", "[tuned.\"3xA100\"]\nengine_args = \"--ddp-bucket-size 1\"\nsource = \"a sweep\"\n"),
     ("size.toml", "[storage.free]\ndata = \"much\"\n"),
     ("version.toml", "[gpu]\ndriver = \"new\"\n"),
     ("paths.toml", "[data]\npaths = [\"/a\", \"/b\"]\n"),

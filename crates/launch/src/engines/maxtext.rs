@@ -3,8 +3,9 @@
 
 use super::decoder::{Decoder, Has};
 use super::list::List;
-use super::{lane_of, slug, storage_environment};
+use super::{lane_of, storage_environment};
 use crate::emission::{Emission, Kind, Starter};
+use crate::identity::Identity;
 use crate::job::Job;
 use diag::{Blame, Finding};
 use layout::{Engine, Recompute};
@@ -215,7 +216,6 @@ fn run(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         findings.push(unsayable("policy.data.paths", "`hf_path` is one data set, and the policy names several"));
     }
     let (run, storage, data) = (&job.policy.run, &job.policy.storage, &job.policy.data);
-    let name = slug(job.policy.job.name.as_ref().unwrap_or(&job.source.name));
     let mut set = |key: &str, value: String, from: &str, why: &str| {
         // Values are read as YAML, and `${}` in them as a reference (omegaconf).
         if value.contains(['$', '"', '\'', '\\', '\n', '{', '[', '#']) {
@@ -223,7 +223,9 @@ fn run(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         }
         list.set(Kind::Policy, key, value, from, why);
     };
-    set("run_name", name, "policy.job.name", "names the run");
+    // MaxText keeps checkpoints and its log below base_output_directory/run_name, and goes on from there.
+    let name = Identity::of(job).checkpoint_name;
+    set("run_name", name, "identity", "names the folder of this model's checkpoints");
     set("base_output_directory", storage.checkpoints.clone(), "policy.storage.checkpoints", "never on the root volume");
     let cache = format!("{}/jax", storage.caches.trim_end_matches('/'));
     set("jax_cache_dir", cache, "policy.storage.caches", "never on the root volume");

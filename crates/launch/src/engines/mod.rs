@@ -52,14 +52,6 @@ fn engine_seams(job: &Job, missing: Vec<Finding>) -> Result<Vec<Seam>, Vec<Findi
     if missing.is_empty() || job.allows_seams() { Ok(missing.iter().map(as_seam).collect()) } else { Err(missing) }
 }
 
-/// A name with small letters, digits and dashes only, for places that take no others.
-pub fn slug(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let text: String = name.chars().map(plain).take(50).collect();
-    let trimmed = text.trim_matches('-');
-    if trimmed.is_empty() { "run".to_string() } else { trimmed.to_string() }
-}
-
 /// The name of a job's lane.
 fn lane_of(job: &Job) -> &'static str {
     crate::lanes::of_engine(engine_of(job)).map_or("none", |lane| lane.name)

@@ -5,6 +5,7 @@ use super::decoder::{Decoder, Has};
 use super::list::List;
 use super::{lane_of, storage_environment};
 use crate::emission::{Emission, EnvVar, File, Kind, Starter};
+use crate::identity::Identity;
 use crate::job::Job;
 use crate::tree;
 use diag::Finding;
@@ -73,12 +74,11 @@ fn refuse_rest(job: &Job, decoder: &Decoder) -> Result<(), Vec<Finding>> {
 
 fn general(job: &Job, list: &mut List) {
     let policy = Kind::Policy;
-    let storage = &job.policy.storage;
     let text = |s: &str| serde_json::to_string(s).unwrap_or_default();
     let key = |name: &str| format!("checkpoints.{name}");
     let run = &job.policy.run;
     list.set(policy, &key("checkpoint_interval"), run.save_every, "policy.run.save_every", "steps between checkpoints");
-    list.set(policy, &key("checkpoints_path"), text(&storage.checkpoints), "policy.storage.checkpoints", "not on root");
+    list.set(policy, &key("checkpoints_path"), text(&job.checkpoints()), "policy.storage.checkpoints", "not on root");
     list.set(policy, &key("checkpoints_path_is_shared_file_system"), true, "policy.storage.checkpoints", "one volume");
     list.set(policy, &key("resume_checkpoint_path"), "null", "policy.storage.checkpoints", "a first run");
     list.set(policy, &key("save_initial_state"), false, "policy.run", "nothing to keep yet");
@@ -95,9 +95,8 @@ fn general(job: &Job, list: &mut List) {
         run.seed
     );
     list.set(policy, "data_stages", stage, "policy.data", "made-up tokens where no data is named");
-    let name = job.policy.job.name.as_ref().unwrap_or(&job.source.name);
     list.set(policy, "general.project", text("shardwright"), "policy.job", "names the run");
-    list.set(policy, "general.run", text(name), "policy.job.name", "names the run");
+    list.set(policy, "general.run", text(&Identity::of(job).job_name), "identity", "names the run");
     list.set(policy, "general.seed", run.seed, "policy.run.seed", "part of the record");
     list.set(policy, "general.ignore_sanity_checks", true, "policy.run", "they copy weights between ranks each step");
     list.set(policy, "logging.iteration_step_info_interval", run.log_every, "policy.run.log_every", "log lines");

@@ -161,7 +161,7 @@ fn training(job: &Job, list: &mut List) {
 }
 
 fn run(job: &Job, list: &mut List) {
-    let (run, storage, data) = (&job.policy.run, &job.policy.storage, &job.policy.data);
+    let (run, data) = (&job.policy.run, &job.policy.data);
     let mut set = |key: &str, value: Value, from: &str, why: &str| list.set(Kind::Policy, key, value, from, why);
     set("optimizer.lr", json!(run.learning_rate), "policy.run.learning_rate", "peak");
     set("optimizer.weight_decay", json!(run.weight_decay), "policy.run.weight_decay", "decay");
@@ -174,11 +174,11 @@ fn run(job: &Job, list: &mut List) {
     let is_async = is_async(job);
     set("compile.enable_async_tensor_parallel", json!(is_async), "options", "collectives beside their products");
     set("checkpoint.enable", json!(true), "policy.storage.checkpoints", "a restart goes on from there");
-    set("checkpoint.folder", json!(storage.checkpoints), "policy.storage.checkpoints", "never on the root volume");
+    set("checkpoint.folder", json!(job.checkpoints()), "policy.storage.checkpoints", "never on the root volume");
     set("checkpoint.interval", json!(run.save_every), "policy.run.save_every", "steps between checkpoints");
     set("metrics.log_freq", json!(run.log_every), "policy.run.log_every", "steps between log lines");
     set("metrics.enable_tensorboard", json!(true), "policy.storage.logs", "below the dump folder");
-    set("dump_folder", json!(storage.logs), "policy.storage.logs", "never on the root volume");
+    set("dump_folder", json!(job.logs()), "policy.storage.logs", "never on the root volume");
     // hf_datasets/text_datasets.py: `c4_test` reads the texts of a local folder, and is where the path goes;
     // its own folder and tokenizer are in the engine's sources.
     let root = job.policy.job.engine_root.trim_end_matches('/');

@@ -1,7 +1,10 @@
 //! Policy files, read by hand so that every mistake is answered where it stands.
 
-use super::{Clock, Data, Environment, Gpu, JobPolicy, Limit, Limits, Policy, Ports, Processes, Run, Storage};
+use super::{
+    Clock, Data, Environment, Gpu, JobPolicy, Limit, Limits, Policy, Ports, Processes, Run, Storage, Tuned, Untuned,
+};
 use diag::{Blame, Finding};
+use layout::Engine;
 use reading::{Dialect, Section, read_text};
 use std::collections::BTreeMap;
 
@@ -33,6 +36,7 @@ fn policy(mut root: Section) -> Option<Policy> {
         storage: with(root.section("storage"), storage),
         data: with(root.section("data"), data),
         run: with(root.section("run"), run),
+        tuned: tuned(&mut root),
         job: with(root.section("job"), job),
         seams: owned(root.texts("seams")),
         pins: owned(root.texts("pins")),
@@ -174,9 +178,23 @@ fn run(section: &mut Section) -> Run {
         save_every: section.optional_count("save_every", MOST).unwrap_or(usual.save_every),
         log_every: section.optional_count("log_every", MOST).unwrap_or(usual.log_every),
         engine_args: optional_text(section, "engine_args"),
-        tuned_for: optional_text(section, "tuned_for"),
+        untuned: section.choice("untuned", Untuned::ALL, usual.untuned),
         adapters: section.flag_or("adapters", usual.adapters),
     }
+}
+
+fn tuned(root: &mut Section) -> BTreeMap<String, Tuned> {
+    let read = |(topology, mut section): (&str, Section)| {
+        let tuned = Tuned {
+            engine: section.choice("engine", Engine::ALL, Engine::Megatron),
+            engine_args: optional_text(&mut section, "engine_args"),
+            vocab_multiple: section.optional_count("vocab_multiple", 1 << 20),
+            source: section.required_text("source").unwrap_or_default().to_string(),
+        };
+        section.finish();
+        (topology.to_string(), tuned)
+    };
+    root.named_sections("tuned").into_iter().map(read).collect()
 }
 
 fn job(section: &mut Section) -> JobPolicy {
@@ -301,7 +319,8 @@ mod tests {
         assert_eq!(policy.limits.memlock, Some(Limit::Unlimited));
         assert_eq!(policy.storage.free["logs"], 10 << 30);
         let all = serde_json::to_value(&policy).unwrap();
-        for (table, keys) in all.as_object().unwrap() {
+        assert!(policy.tuned.values().any(|tuned| tuned.engine_args.is_some() && tuned.vocab_multiple.is_some()));
+        for (table, keys) in all.as_object().unwrap().iter().filter(|(table, _)| *table != "tuned") {
             assert!(text.contains(&format!("[{table}]")), "{table}");
             for (key, value) in keys.as_object().unwrap() {
                 let is_said = text.contains(&format!("\n{key} =")) || text.contains(&format!("[{table}.{key}]"));
@@ -339,6 +358,15 @@ mod tests {
             wrong("[environment.set]\nA = 1\n"),
             ["`environment.set.A` must be a text, found integer [policy/type]"]
         );
+    }
+
+    #[test]
+    fn constants_have_a_topology_and_a_source() {
+        let text = "[tuned.\"here\"]\nengine_args = \"--ddp-bucket-size 1\"\n";
+        assert_eq!(wrong(text), ["`[tuned.here]` lacks `source`, a text [policy/missing-key]"]);
+        let policy = Policy::parse(&format!("{text}source = \"a sweep\"\n[run]\nuntuned = \"engine\"\n")).unwrap();
+        assert_eq!((policy.tuned["here"].engine, policy.run.untuned), (Engine::Megatron, Untuned::Engine));
+        assert!(wrong("[run]\nuntuned = \"maybe\"")[0].ends_with("[policy/choice]"));
     }
 
     #[test]

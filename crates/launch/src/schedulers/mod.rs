@@ -5,9 +5,11 @@ mod jobset;
 mod rayjob;
 mod script;
 mod slurm;
+mod summary;
 mod trainjob;
 
 use crate::emission::{Emission, File};
+use crate::identity::Identity;
 use crate::job::Job;
 use crate::quote;
 use diag::{Blame, Finding};
@@ -75,7 +77,7 @@ pub fn command(scheduler: Scheduler, job: &Job) -> String {
         Scheduler::Torchrun => "NODE_RANK=<0..> RDZV_HOST=<first node> ./launch.sh   # on every node".to_string(),
         // Slurm opens the logs before the script runs, and fails without a word where their folder is not.
         Scheduler::Slurm => {
-            format!("mkdir -p -- {} && sbatch job.sbatch", quote::shell(&job.policy.storage.logs))
+            format!("mkdir -p -- {} && sbatch job.sbatch", quote::shell(&job.logs()))
         }
         Scheduler::TrainJob => "kubectl apply -f trainjob.yaml".to_string(),
         Scheduler::JobSet => "kubectl apply -f jobset.yaml".to_string(),
@@ -85,5 +87,5 @@ pub fn command(scheduler: Scheduler, job: &Job) -> String {
 
 /// The name of a job, as schedulers take names.
 fn name(job: &Job) -> String {
-    crate::engines::slug(job.policy.job.name.as_ref().unwrap_or(&job.source.name))
+    Identity::of(job).job_name
 }

@@ -7,7 +7,7 @@ use diag::{Blame, Finding};
 /// `job.sbatch`, submitted from the launch directory.
 pub fn file(job: &Job, _emission: &Emission) -> Result<File, Vec<Finding>> {
     let (policy, cluster) = (&job.policy.job, job.cluster);
-    let logs = job.policy.storage.logs.trim_end_matches('/');
+    let logs = job.logs();
     // Directives are not shell text: only plain characters mean the same to every reader.
     if !logs.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c)) {
         let message = format!("`#SBATCH --output` takes plain paths only, and logs are at {logs:?}");

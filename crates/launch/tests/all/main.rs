@@ -6,4 +6,5 @@ mod goldens;
 mod hostile;
 mod megatron;
 mod preflight;
+mod script;
 mod torchtitan;

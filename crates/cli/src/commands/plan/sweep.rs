@@ -7,8 +7,9 @@ use crate::commands::model_line;
 use crate::files::write_atomically;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::picture::escaped;
-use crate::table::{Table, heading};
+use crate::table::{Table, heading, wrap};
 use diag::{Blame, Finding};
+use launch::header::Header;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use units::{Bytes, count};
@@ -28,6 +29,7 @@ struct Best {
     tokens: f64,
     mfu: f64,
     headroom: i64,
+    header: Header,
 }
 
 /// The clusters of `8,16,32xH200`, each as one.
@@ -64,6 +66,7 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
                     tokens: best.step.tokens_per_second_per_device,
                     mfu: best.step.mfu,
                     headroom: best.fit.worst().headroom,
+                    header: Header::of(&best.case),
                 });
                 Ok(Row { on: on.clone(), devices: solved.space.world, sequence: solved.space.sequence, best })
             })?);
@@ -98,13 +101,17 @@ fn table(rows: &[Row]) -> String {
         };
         table.row([row.on.clone(), row.sequence.to_string()].into_iter().chain(cells));
     }
-    heading("Sweep") + &table.render()
+    // One MFU never ranks lanes: whose figures these are stands below them.
+    let mut headers: Vec<String> = rows.iter().flat_map(|row| &row.best).map(|best| best.header.to_string()).collect();
+    headers.dedup();
+    let headers: String = headers.iter().map(|header| wrap(header, "  ", 100)).collect();
+    heading("Sweep") + &table.render() + &headers
 }
 
 fn value(row: &Row) -> Value {
     let best = row.best.as_ref().map(|best| {
         json!({ "flags": best.flags, "seconds": best.seconds, "tokens_per_second_per_device": best.tokens,
-            "mfu": best.mfu, "headroom_bytes": best.headroom })
+            "mfu": best.mfu, "headroom_bytes": best.headroom, "header": best.header })
     });
     json!({ "on": row.on, "devices": row.devices, "seq": row.sequence, "best": best })
 }

@@ -9,6 +9,7 @@ use crate::picture;
 use crate::table::{Table, heading, wrap};
 use case::Part;
 use hardware::{Cluster, Link};
+use launch::header::{Header, choices};
 use layout::Layout;
 use memory::fit::{Fit, RankClass, levers};
 use recipe::{Mixer, Recipe};
@@ -113,6 +114,10 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
         100.0 * step.bubble,
         step.bound
     );
+    text += &wrap(&Header::of(&best.case).to_string(), "  ", 100);
+    for (key, choice) in choices(&best.case) {
+        text += &wrap(&format!("{key} {choice}"), "  ", 100);
+    }
     text += &caveats(solved, best);
     text += &modes(solved, best);
     if let Some(first) = solved.answer.refuted().next() {

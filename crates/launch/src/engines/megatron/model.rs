@@ -2,7 +2,7 @@
 //! version's defaults cannot change the model.
 
 use super::super::list::{List, number};
-use super::{patched, unsayable};
+use super::{replaced, unsayable};
 use crate::emission::Kind;
 use crate::job::Job;
 use diag::Finding;
@@ -180,7 +180,7 @@ fn experts(job: &Job, moe: &Moe, list: &mut List, findings: &mut Vec<Finding>) {
     list.switch(Kind::Policy, "--moe-grouped-gemm", "moe.experts", "local experts in one grouped product");
     if let Some(shared) = &moe.shared {
         let flag = "--moe-shared-expert-intermediate-size";
-        let kind = patched(job, "shared-expert-activation", NATIVE);
+        let kind = replaced(job, "shared-expert-activation");
         list.set(kind, flag, shared.ffn, "moe.shared.ffn", "width of all shared experts together");
         if shared.gate {
             list.switch(NATIVE, "--moe-shared-expert-gate", "moe.shared.gate", "a scalar a token weighs it");
@@ -241,7 +241,7 @@ fn mamba(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         let message = "the built-in mixer has four taps with a bias, no other biases and a gated norm";
         findings.push(unsayable("mamba", message));
     }
-    let kind = patched(job, "mamba3-mixer", NATIVE);
+    let kind = replaced(job, "mamba3-mixer");
     list.set(kind, "--mamba-num-heads", mixer.heads, "mamba.heads", "the default is twice hidden over head_dim");
     list.set(kind, "--mamba-head-dim", mixer.head_dim, "mamba.head_dim", "width of a head");
     list.set(kind, "--mamba-state-dim", mixer.state, "mamba.state", "the default is 128");

@@ -1,7 +1,7 @@
 //! Degrees, batch, recompute, formats and optimizer in Megatron's flags.
 
 use super::super::list::{List, number};
-use super::unsayable;
+use super::{Shape, unsayable};
 use crate::emission::Kind;
 use crate::job::Job;
 use case::options::{EpOverlap, Scaling};
@@ -63,6 +63,12 @@ pub fn arguments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     optimizer(job, list, findings);
     sharing(job, list);
     options(job, list);
+    if job.case.options.overlap.ep == EpOverlap::Microbatches && Shape::of(job) == Shape::Hybrid {
+        let message = "expert exchanges are overlapped in GPTModel alone, and this model is a HybridModel";
+        let finding = unsayable("--overlap-moe-expert-parallel-comm", message);
+        // core/models/gpt/gpt_model.py; core/pipeline_parallel/combined_1f1b.py calls it.
+        findings.push(finding.quote("def build_schedule_plan").hint("take the word out of --engine-args"));
+    }
     offload(job, list, findings);
 }
 
@@ -79,10 +85,6 @@ fn options(job: &Job, list: &mut List) {
             (Takes::Some(_), value) => list.many(Kind::Policy, word.name, value.split(','), "options", word.what),
             (_, value) => list.set(Kind::Policy, word.name, value, "options", word.what),
         }
-    }
-    if job.case.options.overlap.ep == EpOverlap::Microbatches {
-        let why = "the exchange of a backward hides under the weight gradients that wait for it";
-        list.switch(Kind::Policy, "--delay-wgrad-compute", "options", why);
     }
     for passed in &job.case.passed {
         let (flag, values) = (&passed[0], &passed[1..]);
