@@ -3,7 +3,7 @@
 use crate::args::LanesArgs;
 use crate::files::load_recipe;
 use crate::outcome::{Outcome, Report};
-use crate::table::{heading, wrap};
+use crate::table::{heading, item, wrap};
 use hardware::Cluster;
 use launch::lanes::{LANES, Lane, Recommendation, recommend};
 use layout::engines::DECLINED;
@@ -38,7 +38,7 @@ fn lane_text(lane: &Lane) -> String {
         ("not for", lane.not_for),
     ] {
         if !value.is_empty() {
-            text += &format!("  {key:<11}{value}\n");
+            text += &item(&format!("  {key:<11}"), value, 110);
         }
     }
     text

@@ -10,6 +10,7 @@ mod findings;
 mod goldens;
 mod identities;
 mod launch;
+mod messages;
 mod plan_engines;
 mod preflight;
 mod rehearse;
