@@ -167,6 +167,12 @@ fn hint_besides(finding: &mut Finding, hint: &str) {
     finding.hint = Some(finding.hint.take().map_or(hint.to_string(), |own| format!("{own}; {hint}")));
 }
 
+/// A world that is not the cluster's.
+pub fn wrong_world(world: u64, devices: u64, on: &str) -> Finding {
+    let message = format!("`--world {world}` is not the {devices} devices of `{on}`");
+    Finding::error("case/world", Blame::Usage, "world", message).hint("leave --world out")
+}
+
 /// The layout as asked, with world, engine and mode filled in.
 fn request(
     asked: &Asked,
@@ -180,16 +186,16 @@ fn request(
         let devices = cluster.devices();
         if let Some(world) = request.world.filter(|world| *world != devices) {
             let on = asked.on.as_deref().unwrap_or("the cluster");
-            let message = format!("`--world {world}` is not the {devices} devices of `{on}`");
-            return Err(vec![Finding::error("case/world", Blame::Usage, "world", message).hint("leave --world out")]);
+            return Err(vec![wrong_world(world, devices, on)]);
         }
         request.world = Some(devices);
     }
     if let Some(balance) = request.balance.filter(|b| matches!(b, Balance::Memory | Balance::Time))
         && request.boundaries.is_none()
     {
-        let message = format!("`--balance {balance}` needs prices, which a case does not have yet");
-        let hint = "`shardwright stages --on CLUSTER` and `plan` weigh layers, and print --boundaries";
+        let message =
+            format!("`--balance {balance}` needs a price for every layer, which only `stages` and `plan` work out");
+        let hint = "ask `shardwright stages` with --balance and --on, and hand on the --boundaries it prints";
         return Err(vec![Finding::error("case/balance", Blame::Usage, "balance", message).hint(hint)]);
     }
     // Boundaries say all that a balance would.

@@ -1,5 +1,6 @@
 //! Reading recipes from names and paths, and writing files whole or not at all.
 
+use crate::hub;
 use crate::outcome::Refusal;
 use diag::{Blame, Finding};
 use hardware::{Cluster, ClusterText, Device, is_path};
@@ -13,13 +14,56 @@ use std::path::Path;
 /// The recipe a name or path stands for.
 pub fn load_recipe(name: &str) -> Result<Recipe, Refusal> {
     let path = Path::new(name);
-    let is_builtin = builtin::RECIPES.iter().any(|(known, _)| *known == name);
-    if is_builtin || !path.exists() {
+    if builtin::RECIPES.iter().any(|(known, _)| *known == name) {
         return builtin::find(name).map_err(Refusal::from);
     }
+    if path.is_dir() {
+        return recipe_at(&path.join("config.json"), &named_after(path));
+    }
+    if path.exists() {
+        return recipe_at(path, &recipe_name(path));
+    }
+    if !hub::is_name(name) {
+        return builtin::find(name).map_err(Refusal::from);
+    }
+    let repository = hub::repository(&hub::folder(), name);
+    match hub::config(&repository) {
+        Some(config) => recipe_at(&config, name.rsplit('/').next().unwrap_or(name)),
+        None => Err(not_in_cache(name, &repository).into()),
+    }
+}
+
+/// A recipe file, or a config.json as the recipe of this name.
+fn recipe_at(path: &Path, name: &str) -> Result<Recipe, Refusal> {
     let text = read_text(path)?;
-    let parsed = if text.trim_start().starts_with('{') { hf::import(&text, &stem(path)) } else { Recipe::parse(&text) };
-    parsed.map_err(|findings| Refusal { findings, source: Some((name.to_string(), text)) })
+    let parsed = if text.trim_start().starts_with('{') { hf::import(&text, name) } else { Recipe::parse(&text) };
+    parsed.map_err(|findings| Refusal { findings, source: Some((path.display().to_string(), text)) })
+}
+
+/// A folder's own name, as a recipe name.
+fn named_after(folder: &Path) -> String {
+    let full = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
+    full.file_name().map_or_else(|| "recipe".to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// A file's name without its ending; of a config.json, the folder's, which says which model it is.
+fn recipe_name(path: &Path) -> String {
+    match path.parent().filter(|_| path.file_name().is_some_and(|name| name == "config.json")) {
+        Some(parent) => named_after(if parent.as_os_str().is_empty() { Path::new(".") } else { parent }),
+        None => stem(path),
+    }
+}
+
+/// A model that could be meant by its name on the hub, and is not here.
+fn not_in_cache(name: &str, repository: &Path) -> Finding {
+    let message = format!(
+        "there is no built-in recipe `{name}`, no file or folder `{name}`, and no config.json of one revision below `{}`",
+        repository.display()
+    );
+    let hint = format!(
+        "nothing is downloaded: `hf download {name} config.json` fetches it, or give the path of a config.json"
+    );
+    Finding::error("recipe/unknown", Blame::Usage, name, message).hint(hint)
 }
 
 /// The cluster a text stands for; its device may be built in or a file.

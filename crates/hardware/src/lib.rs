@@ -5,6 +5,7 @@ mod cluster;
 mod network;
 mod profile;
 mod read;
+mod suggest;
 
 pub use cluster::{Cluster, ClusterText, is_path};
 pub use network::Network;
@@ -13,8 +14,9 @@ pub use profile::{
     ScanCurve,
 };
 pub use read::FORMATS;
+pub use suggest::{describe_your_own, suggestion};
 
-use diag::{Blame, Finding, did_you_mean};
+use diag::{Blame, Finding};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
@@ -155,11 +157,10 @@ impl Device {
         let plain = |name: &str| name.replace(['-', '_'], "").to_ascii_lowercase();
         let Some((known, text)) = DEVICES.iter().find(|(known, _)| plain(known) == plain(name)) else {
             let names = Device::names().collect::<Vec<_>>().join(", ");
-            let hint = match did_you_mean(name, Device::names()) {
+            let hint = match suggestion(name) {
                 Some(close) => format!("did you mean `{close}`? known are {names}"),
-                None => format!("known are {names}"),
+                None => format!("known are {names}; {}", describe_your_own()),
             };
-            let hint = hint + "; a file of your own is written as `./mine.toml`";
             let shown: String = name.chars().take(60).collect();
             let message = format!("unknown device `{shown}`");
             return Err(Finding::error("hardware/device", Blame::Usage, shown, message).hint(hint));

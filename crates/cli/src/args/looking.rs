@@ -35,6 +35,9 @@ pub struct SplitsArgs {
 pub struct CheckArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
+    /// Take the world from this cluster: 8xH200, or 64x8xH200
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: Option<String>,
     #[command(flatten)]
     pub layout: LayoutArgs,
 }
@@ -103,6 +106,13 @@ pub struct DiagnoseArgs {
     /// What you see, in your words or the engine's
     #[arg(required = true)]
     pub symptom: Vec<String>,
+}
+
+/// Arguments of `glossary`.
+#[derive(Args)]
+pub struct GlossaryArgs {
+    /// The word, as `lane`; without it, every word there is
+    pub word: Option<String>,
 }
 
 /// Arguments of `import`.

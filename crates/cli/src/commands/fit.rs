@@ -21,8 +21,9 @@ use units::{Bytes, count};
 
 /// A refusal to price, by name.
 pub fn unmodelled(reason: &Unmodelled) -> Refusal {
-    let message = format!("cannot be priced: {}", reason.why);
-    Finding::error("fit/unmodelled", Blame::Engine, reason.what.clone(), format!("{} {message}", reason.what)).into()
+    Finding::error("fit/unmodelled", Blame::Engine, reason.what.clone(), reason.to_string())
+        .hint("leave it out, or price another engine with --engine; docs/memory.md says what each ledger replays")
+        .into()
 }
 
 pub fn run(args: &FitArgs) -> Outcome {
@@ -31,16 +32,18 @@ pub fn run(args: &FitArgs) -> Outcome {
         return serve::run(args, &case);
     }
     let visible = case.on().device.visible_bytes();
-    let most = visible as f64 / Bytes::GIB.0 as f64;
-    if !(0.0..=most).contains(&args.headroom) {
-        let message = format!("`--headroom {}` is no number of GiB from 0 to {most:.0}", args.headroom);
-        return Err(Finding::error("fit/headroom", Blame::Usage, "headroom", message).into());
+    let headroom = args.headroom.bytes(visible);
+    if headroom.0 > visible {
+        let message =
+            format!("`--headroom` asks for {headroom}, and {} shows {}", case.on().device.name, Bytes(visible));
+        let hint = "GiB (`8`) or a share of the device (`10%`)";
+        return Err(Finding::error("fit/headroom", Blame::Usage, "headroom", message).hint(hint).into());
     }
     if let Some(factor) = args.overload.iter().find(|f| !f.is_finite() || **f <= 0.0) {
         let message = format!("`--overload {factor}` is no factor over the balanced share");
-        return Err(Finding::error("fit/overload", Blame::Usage, "overload", message).into());
+        let hint = "1.0 is a balanced router, 2.0 twice its share: --overload 1.0,1.5,2.0";
+        return Err(Finding::error("fit/overload", Blame::Usage, "overload", message).hint(hint).into());
     }
-    let headroom = Bytes((args.headroom * Bytes::GIB.0 as f64) as u64);
     let fit = Fit::price(&case, headroom).map_err(|e| unmodelled(&e))?;
     let step = cost::step(&case);
     let found = levers(&case, &fit);
@@ -54,10 +57,11 @@ pub fn run(args: &FitArgs) -> Outcome {
         let title = format!("{} on {}: {}", case.recipe.name, args.on, fit.verdict.name());
         write_atomically(path, &picture::svg(&fit.classes, visible, &title))?;
     }
-    let mut text = case_text(&case);
-    text += &verdict_text(&case, &fit);
+    let mut text = verdict_text(&case, &fit);
     text += &host_text(&fit);
     text += &step_text(&case, &step);
+    text += &case_text(&case);
+    text.push('\n');
     text += &picture::bars(&fit.classes, visible, 60);
     text += &lines_text(fit.worst());
     text += &classes_text(&fit);
@@ -69,11 +73,24 @@ pub fn run(args: &FitArgs) -> Outcome {
     let mut json = fit_json(&case, &fit, &found, skew.as_ref(), &items);
     json["step"] = step_json(&step);
     json["header"] = json!(Header::of(&case));
-    let mut report = Report::new(text, json).with_findings(&case.findings);
-    if fit.verdict == Verdict::DoesNotFit {
-        report.exit = DOES_NOT_FIT;
-    }
-    Ok(report)
+    let report = Report::new(text, json).with_findings(&case.findings);
+    Ok(match fit.verdict {
+        Verdict::DoesNotFit => report.refused(DOES_NOT_FIT, [does_not_fit(&case, fit.worst().total())]),
+        Verdict::Fits | Verdict::Tight => report,
+    })
+}
+
+/// What does not fit, for scripts; the text says it first.
+pub fn does_not_fit(case: &Case, total: u64) -> Finding {
+    let device = &case.on().device;
+    let message = format!(
+        "the worst rank holds {} of the {} that {} shows",
+        Bytes(total),
+        Bytes(device.visible_bytes()),
+        device.name
+    );
+    Finding::error("fit/does-not-fit", Blame::Layout, "memory", message)
+        .hint("more devices, more of an axis, or --recompute full; `fit` lists what each lever saves")
 }
 
 /// What the hosts hold, against what they usually have.
@@ -126,8 +143,8 @@ pub fn verdict_text(case: &Case, fit: &Fit) -> String {
         Err(_) => format!("{} over", Bytes(worst.headroom.unsigned_abs())),
     };
     format!(
-        "\n{colour}{}\x1b[0m on {}: the worst ranks are stage {}'s ({}-{}), holding {} of {} ({left}, {} asked for)\n\
-         the peak stands in {} during {}\n\n",
+        "{colour}{}\x1b[0m on {}: the worst ranks are stage {}'s ({}-{}), holding {} of {} ({left}, {} asked for)\n\
+         the peak stands in {} during {}\n",
         fit.verdict.name(),
         device.name,
         worst.stage,
@@ -151,7 +168,8 @@ pub fn fit_lines(fit: &Fit) -> String {
 
 /// The lines of the worst class with their basis.
 fn lines_text(class: &RankClass) -> String {
-    let mut table = Table::new(&["line", "bytes", "basis", "scales with", "does not care about"]).right(&[1]);
+    let head = ["line", "bytes", "basis", "scales with", "does not care about"];
+    let mut table = Table::new(&head).right(&[1]).spare(&[2, 4]);
     for amount in class.lines.iter().filter(|a| a.bytes > 0) {
         table.row([
             amount.entry.name(),
@@ -180,7 +198,8 @@ fn classes_text(fit: &Fit) -> String {
     }
     let mut table =
         Table::new(&["stage", "ranks", "parameters", "allocated", "reserved", "outside", "headroom", "peak stands in"])
-            .right(&[0, 2, 3, 4, 5, 6]);
+            .right(&[0, 2, 3, 4, 5, 6])
+            .spare(&[1, 2, 3]);
     for class in &fit.classes {
         let left = class.headroom as f64 / Bytes::GIB.0 as f64;
         table.row([
@@ -199,7 +218,7 @@ fn classes_text(fit: &Fit) -> String {
 
 fn phases_text(class: &RankClass) -> String {
     let head = ["phase", "allocated peak", "forward", "loss", "backward", "reserved", "what happens"];
-    let mut table = Table::new(&head).right(&[1, 2, 3, 4, 5]);
+    let mut table = Table::new(&head).right(&[1, 2, 3, 4, 5]).spare(&[2, 3, 4]);
     for phase in &class.phases {
         let part = |i: usize| match phase.parts.map(|parts| parts[i]) {
             None | Some(0) => String::new(),

@@ -48,14 +48,14 @@ pub fn run(args: &ImportArgs) -> Outcome {
         "pattern": recipe.pattern.to_string(), "depth": recipe.depth(), "layout_flags": flags,
         "output": args.output.as_ref().map(|p| p.display().to_string()), "toml": toml,
     });
-    let text = match &args.output {
+    let verbatim = match &args.output {
         Some(path) => {
             write_atomically(path, &toml)?;
             format!("wrote {}\n", path.display())
         }
         None => toml,
     };
-    Ok(Report { messages, ..Report::new(text, json) })
+    Ok(Report { messages, ..Report::file(verbatim, json) })
 }
 
 fn read(args: &ImportArgs) -> Result<String, Refusal> {

@@ -5,7 +5,7 @@ use super::plan::written::emit;
 use crate::args::LanesArgs;
 use crate::files::load_recipe;
 use crate::outcome::{Outcome, Refusal, Report};
-use crate::table::{heading, wrap};
+use crate::table::{heading, item, wrap};
 use case::{Asked, Terms};
 use diag::{Finding, Severity};
 use hardware::Cluster;
@@ -74,7 +74,7 @@ fn lane_text(lane: &Lane) -> String {
         ("not for", lane.not_for),
     ] {
         if !value.is_empty() {
-            text += &format!("  {key:<11}{value}\n");
+            text += &item(&format!("  {key:<11}"), value, 110);
         }
     }
     text

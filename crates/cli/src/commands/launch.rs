@@ -54,7 +54,13 @@ pub fn run(args: &LaunchArgs) -> Outcome {
         text += &explain(&emission);
     }
     text += &called(&job);
-    text += &ending(&schedulers::command(args.scheduler, &job), out, &emission, &files);
+    let mut verbatim = String::new();
+    let ending = ending(&schedulers::command(args.scheduler, &job), out, &emission, &files);
+    if out.is_some() {
+        text += &ending
+    } else {
+        verbatim = ending
+    }
     let json = json!({
         "recipe": case.source.name, "engine": emission.engine.name(), "lane": emission.lane,
         "mode": emission.mode.map(|m| m.name()), "arguments": emission.arguments,
@@ -62,7 +68,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
         "header": Header::of(&case), "topology": lanes::topology(job.cluster, job.layout), "step": record.step, "identity": Identity::of(&job).to_json(&job), "command": schedulers::command(args.scheduler, &job), "words": emission.words(),
         "layout": layout_json(&case.layout, &case.defaults), "findings": findings, "case": record.case,
     });
-    Ok(Report::new(text, json).with_findings(&findings))
+    Ok(Report { verbatim, ..Report::new(text, json).with_findings(&findings) })
 }
 
 /// What was typed and what the policy says, put together for a lane.
@@ -128,10 +134,8 @@ fn does_not_fit(memory: &MemoryVerdict) -> Report {
     let message = format!("the plan does not fit: {}", memory.detail);
     let finding = Finding::error("launch/memory", Blame::Layout, "memory", message)
         .hint("`shardwright fit` shows levers; --override-memory launches anyway, and the record says so");
-    let json = json!({ "error": true, "memory": memory, "findings": [finding] });
-    let mut report = Report::new(String::new(), json).with_findings(&[finding]);
-    report.exit = DOES_NOT_FIT;
-    report
+    let json = json!({ "memory": memory, "findings": [finding] });
+    Report::new(String::new(), json).with_findings(&[finding]).refused(DOES_NOT_FIT, [])
 }
 
 /// The plan, for the record.

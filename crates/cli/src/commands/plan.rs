@@ -13,7 +13,7 @@ use crate::args::PlanArgs;
 use crate::files::load_cluster;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
 use case::asked::EngineChoice;
-use case::{Asked, Options, options_of};
+use case::{Asked, Options, options_of, wrong_world};
 use diag::{Blame, Finding, Severity};
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest, check};
@@ -91,8 +91,7 @@ impl Wanted {
         asked.layout.engine.get_or_insert(EngineChoice::One(Engine::Megatron));
         let mut pinned = asked.layout.request();
         if let Some(world) = pinned.world.take().filter(|world| *world != cluster.devices()) {
-            let message = format!("`--world {world}` is not the {} devices of `{on}`", cluster.devices());
-            return Err(Finding::error("plan/world", Blame::Usage, "world", message).hint("leave --world out").into());
+            return Err(wrong_world(world, cluster.devices(), on).into());
         }
         if args.state.offload_activations > 0.0 {
             let message = "activations on the host are not searched over";
@@ -123,7 +122,7 @@ fn with_solution<T>(
             cluster: &wanted.cluster,
             pinned: &wanted.pinned,
             options: wanted.options,
-            headroom: args.search.keep_headroom.bytes(wanted.cluster.device.visible_bytes()),
+            headroom: args.search.headroom.bytes(wanted.cluster.device.visible_bytes()),
             caution,
             offload,
             reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
@@ -186,15 +185,20 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
     if let Some(best) = solved.answer.best() {
         let missing = written.map_or_else(Vec::new, |written| written.findings());
         report = report.with_findings(&[best.notes.clone(), missing].concat());
-    } else if solved.found.counts.legal == 0 {
-        report = report.with_findings(&pinned_findings(wanted, solved));
+        return Ok(report);
     }
-    report.exit = match solved.answer.best() {
-        Some(_) => 0,
-        None if solved.found.counts.legal == 0 => NO,
-        None => DOES_NOT_FIT,
-    };
-    Ok(report)
+    if solved.found.counts.legal == 0 {
+        let findings = pinned_findings(wanted, solved);
+        let because = if findings.is_empty() { vec![none(wanted, solved)] } else { findings.clone() };
+        return Ok(report.with_findings(&findings).refused(NO, because));
+    }
+    Ok(report.refused(DOES_NOT_FIT, [none(wanted, solved)]))
+}
+
+/// That there is nothing to run, for scripts; the text says it first.
+fn none(wanted: &Wanted, solved: &Solved) -> Finding {
+    let message = text::verdict(wanted, solved).to_lowercase();
+    Finding::error("plan/none", Blame::Layout, "layout", message).hint(text::WAYS_OUT)
 }
 
 /// What refuses the typed flags by themselves, with the values that would do.

@@ -1,6 +1,7 @@
 //! `fit --serve`: weights, key/value cache, recurrent-state pool, and the largest batch that fits.
 
 use super::case_text;
+use super::fit::does_not_fit;
 use crate::args::FitArgs;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::table::{Table, heading};
@@ -42,23 +43,23 @@ pub fn run(args: &FitArgs, case: &Case) -> Outcome {
     let worst = (0..stages.len()).max_by_key(|&i| stages[i].price.total).unwrap_or(0);
     let batch = stages.iter().map(|s| s.largest.batch).min().unwrap_or(0);
     let total = stages[worst].price.total.0;
-    let wanted = (args.headroom.clamp(0.0, 1e6) * Bytes::GIB.0 as f64) as u64;
+    let wanted = args.headroom.bytes(visible).0;
     let verdict = match budget.0.checked_sub(total) {
         None => Verdict::DoesNotFit,
         Some(left) if left < wanted => Verdict::Tight,
         Some(_) => Verdict::Fits,
     };
-    let mut text = case_text(case);
-    text += &stage_text(&stages[worst], worst, &request);
-    text += &format!(
-        "\n{} of {} after {} of reserve: {}; the largest batch that fits is {} sequences of {} tokens\n",
+    let mut text = format!(
+        "{}: {} of {} after {} of reserve; the largest batch that fits is {} sequences of {} tokens\n\n",
+        verdict.name(),
         stages[worst].price.total,
         Bytes(visible),
         Bytes(outside),
-        verdict.name(),
         exact(batch),
         exact(request.context),
     );
+    text += &case_text(case);
+    text += &stage_text(&stages[worst], worst, &request);
     text += &heading("Not in any number above");
     text += &stages[worst].price.unmodelled.iter().map(|line| format!("  {line}\n")).collect::<String>();
     let json = json!({
@@ -66,11 +67,11 @@ pub fn run(args: &FitArgs, case: &Case) -> Outcome {
         "largest_batch": batch, "budget_bytes": budget.0, "outside_bytes": outside, "worst": worst,
         "stages": stages.iter().enumerate().map(stage_json).collect::<Vec<_>>(),
     });
-    let mut report = Report::new(text, json).with_findings(&case.findings);
-    if verdict == Verdict::DoesNotFit {
-        report.exit = DOES_NOT_FIT;
-    }
-    Ok(report)
+    let report = Report::new(text, json).with_findings(&case.findings);
+    Ok(match verdict {
+        Verdict::DoesNotFit => report.refused(DOES_NOT_FIT, [does_not_fit(case, total + outside)]),
+        Verdict::Fits | Verdict::Tight => report,
+    })
 }
 
 /// Flags of training that serving would ignore are refused by name.
@@ -95,7 +96,7 @@ fn refuse_training_flags(args: &FitArgs) -> Result<(), Refusal> {
 }
 
 fn stage_text(stage: &Stage, index: usize, request: &ServeRequest) -> String {
-    let mut table = Table::new(&["line", "bytes", "scales with", "does not care about"]).right(&[1]);
+    let mut table = Table::new(&["line", "bytes", "scales with", "does not care about"]).right(&[1]).spare(&[3]);
     for line in &stage.price.lines {
         table.row([line.item.name(), &line.bytes.to_string(), line.item.scales_with(), line.item.ignores()]);
     }

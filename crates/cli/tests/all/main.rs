@@ -11,6 +11,7 @@ mod findings;
 mod goldens;
 mod identities;
 mod launch;
+mod messages;
 mod plan_engines;
 mod preflight;
 mod rehearse;

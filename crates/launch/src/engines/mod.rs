@@ -23,6 +23,17 @@ use recipe::Seam;
 
 /// Writes a job down for the engine of its layout (Megatron when none is named).
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
+    emission(job).map_err(|findings| findings.into_iter().map(hinted).collect())
+}
+
+/// What cannot be told, with the one way out that there always is where nobody named a better one.
+fn hinted(finding: Finding) -> Finding {
+    let hint =
+        format!("change `{}`, or pick another engine: `shardwright lanes` says what each is for", finding.object);
+    if finding.hint.is_some() { finding } else { finding.hint(hint) }
+}
+
+fn emission(job: &Job) -> Result<Emission, Vec<Finding>> {
     match engine_of(job) {
         Engine::Megatron if job.frontend == Frontend::Bridge => bridge::emit(job),
         Engine::Megatron => megatron::emit(job),
@@ -32,7 +43,10 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         Engine::Torchtitan => torchtitan::emit(job),
         Engine::Fsdp2 => fsdp2::emit(job),
         Engine::XlaSpmd => xla_spmd::emit(job),
-        engine => Err(vec![refuse(engine, "nothing is emitted for it")]),
+        engine => {
+            let hint = "`shardwright rehearse` runs it; `shardwright lanes` lists the engines that are launched";
+            Err(vec![refuse(engine, "nothing is emitted for it").hint(hint)])
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The same question over several clusters and sequence lengths: a table, CSV, and a plot.
 
-use super::text::{flags_of, seconds};
+use super::text::{WAYS_OUT, flags_of, seconds};
 use super::{Wanted, with_solution};
 use crate::args::PlanArgs;
 use crate::commands::model_line;
@@ -78,11 +78,14 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
     if let Some(path) = &args.search.svg {
         write_atomically(path, &svg(&args.recipe.recipe, &rows))?;
     }
-    let mut report = Report::new(head + &table(&rows), json!({ "sweep": rows.iter().map(value).collect::<Vec<_>>() }));
-    if rows.iter().all(|row| row.best.is_none()) {
-        report.exit = DOES_NOT_FIT;
+    let json = json!({ "sweep": rows.iter().map(value).collect::<Vec<_>>() });
+    if rows.iter().any(|row| row.best.is_some()) {
+        return Ok(Report::new(head + &table(&rows), json));
     }
-    Ok(report)
+    let verdict = "No layout fits on any of these clusters";
+    let finding = Finding::error("plan/none", Blame::Layout, "layout", verdict.to_lowercase()).hint(WAYS_OUT);
+    let text = format!("\x1b[1;31m{verdict}\x1b[0m\n\n{head}{}", table(&rows));
+    Ok(Report::new(text, json).refused(DOES_NOT_FIT, [finding]))
 }
 
 fn table(rows: &[Row]) -> String {

@@ -6,7 +6,7 @@ mod text;
 use super::{asked, case_of, layout_json};
 use crate::args::{RehearsalArgs, RehearseArgs};
 use crate::files::read_text;
-use crate::outcome::{Outcome, Refusal, Report};
+use crate::outcome::{NO, Outcome, Refusal, Report};
 use case::Terms;
 use case::asked::{EngineChoice, StateArgs};
 use comm::Comm;
@@ -123,7 +123,19 @@ fn clear_progress() {
 fn finished(ask: &Ask, prepared: &Prepared, begun: &Begun, rehearsal: &Rehearsal) -> Report {
     let text = begun.head.clone() + &text::body(ask, prepared, rehearsal);
     let report = Report::new(text, json(begun.json.clone(), rehearsal));
-    if rehearsal.parity.passes() { report } else { report.refused() }
+    if rehearsal.parity.passes() {
+        return report;
+    }
+    let parity = &rehearsal.parity;
+    let message = format!(
+        "the ranks do not compute what one computes: losses differ by {:.1e}, gradients by {:.1e}, weights by {:.1e}, and {:.1e} is allowed",
+        parity.loss,
+        parity.gradient(),
+        parity.weight(),
+        parity.tolerance
+    );
+    let hint = "the tensors that differ most are listed; --dtype f64 tells a mistake from rounding";
+    report.refused(NO, [Finding::error("rehearse/parity", Blame::Layout, "parity", message).hint(hint)])
 }
 
 fn common_json(ask: &Ask, prepared: &Prepared) -> Value {
@@ -189,5 +201,6 @@ fn ended(begun: &Begun, endings: &[Ending], seconds: f64) -> Report {
     let ending = |e: &Ending| json!({ "ranks": e.ranks, "finding": e.finding });
     json["ended"] = endings.iter().map(ending).collect();
     json["seconds"] = json!({ "all_ranks": seconds });
-    Report::new(begun.head.clone() + &text::endings(endings, seconds), json).refused()
+    let because = endings.iter().map(|ending| ending.finding.clone());
+    Report::new(begun.head.clone() + &text::endings(endings, seconds), json).refused(NO, because)
 }

@@ -14,7 +14,7 @@ mod moe;
 use crate::limits;
 use crate::recipe::Recipe;
 use config::Config;
-use diag::{Blame, Finding, Span, did_you_mean};
+use diag::{Blame, Finding, Span, did_you_mean_name};
 
 type Import = fn(&mut Config) -> Option<Recipe>;
 
@@ -86,7 +86,7 @@ fn unsupported(model_type: &str) -> Finding {
     let shown: String = model_type.chars().take(60).collect();
     let known = model_types().collect::<Vec<_>>().join(", ");
     let message = format!("model type `{shown}` is not supported");
-    let hint = match did_you_mean(model_type, model_types()) {
+    let hint = match did_you_mean_name(model_type, model_types()) {
         Some(close) => format!("did you mean `{close}`? we import {known}"),
         None => format!("we import {known}"),
     };
