@@ -41,7 +41,7 @@ impl Asked {
 pub struct RecipeArgs {
     /// Built-in name, recipe .toml, or config.json
     pub recipe: String,
-    /// Switch features on: mla, dsa, mtp, ngram_hash, structure
+    /// Switch features on: mla, dsa, mtp, ngram_hash, structure, adapters
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature)]
     pub with: Vec<Feature>,
     /// Switch features off; `moe` turns E blocks into attention

@@ -73,6 +73,10 @@ fn one(engine: Engine) -> Result<String, Vec<diag::Finding>> {
         out += &heading("Written where other options need them");
         out += &wrap(&vocabulary.implied.join(", "), "  ", WIDTH);
     }
+    if !vocabulary.refused.is_empty() {
+        out += &heading("Refused");
+        out += &vocabulary.refused.iter().map(|(word, why)| wrap(&format!("{word}: {why}"), "  ", WIDTH)).collect::<String>();
+    }
     if !vocabulary.ours.is_empty() {
         out += &heading("Said by flags of ours");
         let mut table = Table::new(&["word", "flag"]);
@@ -169,6 +173,7 @@ fn of(engine: Engine) -> Result<Value, Vec<diag::Finding>> {
     Ok(json!({
         "engine": engine.name(), "options": vocabulary.words.iter().map(option).collect::<Vec<_>>(),
         "passed": vocabulary.passed.iter().map(passed).collect::<Vec<_>>(), "implied": vocabulary.implied,
+        "refused": vocabulary.refused.iter().map(|(word, why)| json!({ "word": word, "why": why })).collect::<Vec<_>>(),
         "ours": vocabulary.ours.iter().map(ours).collect::<Vec<_>>(),
     }))
 }
