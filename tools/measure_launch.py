@@ -46,10 +46,10 @@ def repeated(initial):
 
     block = torch.randn(1 << 20, generator=torch.Generator().manual_seed(1))
 
-    def first(row):
+    def first(row, deviation=None):
         count = math.prod(row.shape)
         if count <= block.numel():
-            return initial(row)
+            return initial(row, deviation)
         return (block * row.shape[-1] ** -0.5).repeat(-(-count // block.numel()))[:count].view(row.shape)
 
     return first

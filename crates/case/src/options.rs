@@ -350,6 +350,21 @@ impl ZeroSizes {
     };
 }
 
+/// Groups of `fully_shard` that are gathered ahead of the one that runs. The defaults are its own: without
+/// forward prefetch the next gather still overlaps, because the host runs ahead of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefetch {
+    /// In forward (`set_modules_to_forward_prefetch`).
+    pub forward: u64,
+    /// In backward (`set_modules_to_backward_prefetch`); one by itself.
+    pub backward: u64,
+}
+
+impl Prefetch {
+    /// What `fully_shard` does when it is not told.
+    pub const DEFAULT: Prefetch = Prefetch { forward: 0, backward: 1 };
+}
+
 /// What an engine runs besides recipe and layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
@@ -373,6 +388,8 @@ pub struct Options {
     pub pad_buckets: bool,
     /// DeepSpeed's sizes.
     pub zero: ZeroSizes,
+    /// What FSDP2 gathers ahead.
+    pub prefetch: Prefetch,
     /// Whether the allocator grows its segments (`expandable_segments:True`).
     pub expandable_segments: bool,
     /// Load of the busiest rank's experts against the mean; one is balance.
@@ -411,6 +428,7 @@ impl Options {
             num_buckets: None,
             pad_buckets: false,
             zero: ZeroSizes::DEFAULT,
+            prefetch: Prefetch::DEFAULT,
             expandable_segments: false,
             overload: 1.0,
             offload: 0.0,

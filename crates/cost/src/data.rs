@@ -194,13 +194,14 @@ pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, tim
 /// Gradients of adapters in fp32, which a hook sums factor by factor in every backward while the rest of it
 /// waits: over replicas, and over tp what is whole there (`launch/assets/fsdp2/lora.py`).
 fn adapter_sums(placed: &Placed, held: &Held) -> f64 {
-    if held.factors == 0.0 {
-        return 0.0;
-    }
-    let each = |ring: &Ring, count: f64, elements: f64| count * ring.all_reduce(elements / count * 4.0).0;
+    let each = |ring: &Ring, count: f64, elements: f64| match count {
+        0.0 => 0.0,
+        _ => count * ring.all_reduce(elements / count * 4.0).0,
+    };
     // One factor of each pair is whole over tp.
-    let over_tp = placed.over_tp.as_ref().map_or(0.0, |ring| each(ring, held.factors / 2.0, held.adapters_whole));
-    each(&placed.rings[0].sharing, held.factors, held.adapters) + over_tp
+    let over_tp = placed.over_tp.as_ref().map_or(0.0, |ring| each(ring, held.factors[0] / 2.0, held.adapters_whole));
+    let over = |mesh: usize| each(&placed.rings[mesh].sharing, held.factors[mesh], held.adapters[mesh]);
+    over(0) + over(1) + over_tp
 }
 
 /// Gradients, weights and the optimizer of one stage. `times` are one microbatch's, under whose
@@ -257,7 +258,7 @@ fn optimizer(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
         products += held.products[mesh] / shards(mesh);
         away += adam * offload;
     }
-    let kernels = (bytes + held.adapters * adamw_bytes) / setting.meter.rate();
+    let kernels = (bytes + held.adapters.iter().sum::<f64>() * adamw_bytes) / setting.meter.rate();
     // The gradient goes down in fp32 and the weight comes back in bf16.
     let travel = setting.host_link.map_or(0.0, |rate| away * 6.0 / (rate * HOST_LINK));
     let stepped = setting.cluster.device.host.as_ref();

@@ -17,11 +17,11 @@ pub(crate) struct Held {
     /// Of these, those that are stepped.
     pub trained: [f64; 2],
     /// Of adapters, which every replica holds whole.
-    pub adapters: f64,
+    pub adapters: [f64; 2],
     /// Of these, whole on every tensor-parallel rank, each of which makes a part of their gradients.
     pub adapters_whole: f64,
     /// Their factors, each summed over replicas by itself.
-    pub factors: f64,
+    pub factors: [f64; 2],
     /// Of these, stepped by Muon.
     pub muon: [f64; 2],
     /// Operations of orthogonalising the matrices among them.
@@ -40,8 +40,8 @@ impl Held {
         let shape = row.part_shape(layout);
         let elements = shape.iter().product::<u64>() as f64;
         if matches!(row.tensor.surface, Surface::AdapterDown | Surface::AdapterUp) {
-            (held.adapters, held.factors) = (elements, 1.0);
-            held.adapters_whole = if row.cuts.is_empty() { elements } else { 0.0 };
+            (held.adapters[mesh], held.factors[mesh]) = (elements, 1.0);
+            held.adapters_whole = if mesh == 0 && row.cuts.is_empty() { elements } else { 0.0 };
             return held;
         }
         held.elements[mesh] = elements;
@@ -64,12 +64,12 @@ impl Held {
         for i in 0..2 {
             self.elements[i] *= count;
             self.trained[i] *= count;
+            self.adapters[i] *= count;
+            self.factors[i] *= count;
             self.muon[i] *= count;
             self.products[i] *= count;
         }
-        self.adapters *= count;
         self.adapters_whole *= count;
-        self.factors *= count;
         self.whole *= count;
         self.units *= count;
         self
@@ -81,12 +81,12 @@ impl AddAssign for Held {
         for i in 0..2 {
             self.elements[i] += other.elements[i];
             self.trained[i] += other.trained[i];
+            self.adapters[i] += other.adapters[i];
+            self.factors[i] += other.factors[i];
             self.muon[i] += other.muon[i];
             self.products[i] += other.products[i];
         }
-        self.adapters += other.adapters;
         self.adapters_whole += other.adapters_whole;
-        self.factors += other.factors;
         self.whole += other.whole;
         self.units += other.units;
     }

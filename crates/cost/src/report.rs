@@ -254,14 +254,14 @@ impl Prices {
         let elements: f64 = held.elements.iter().sum();
         let state = |mesh: usize| held.trained[mesh] * gradient * reductions + held.elements[mesh] * weight * gathers;
         // Summed there and back, in fp32.
-        let adapters = 2.0 * held.adapters * 4.0 * count;
+        let adapters = |mesh: usize| 2.0 * held.adapters[mesh] * 4.0 * count;
         let row = |(mesh, replicas): (usize, crate::data::Replicas)| {
             let spread = replicas.sharing;
             let members = spread.members as f64;
             let share = held.elements[mesh] / elements.max(1.0);
             Traffic {
                 axis: if mesh == 0 { "dp" } else { "edp" },
-                bytes: (members - 1.0) / members * (state(mesh) + if mesh == 0 { adapters } else { 0.0 }),
+                bytes: (members - 1.0) / members * (state(mesh) + adapters(mesh)),
                 algorithm: self.setting.fabric.time(Collective::AllGather, 1e9, spread).algorithm,
                 spread,
                 crosses_island: spread.crosses(),

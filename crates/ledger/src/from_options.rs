@@ -1,14 +1,14 @@
 //! What a job's options mean to each ledger; what no ledger replays of them is refused by name.
 
 use crate::deepspeed::{DeepspeedOptions, Offload};
-use crate::fsdp2::Fsdp2Options;
+use crate::fsdp2::{Blocks, Fsdp2Options, Prefetch};
 use crate::megatron::{
     AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, ParamGather, Reduction, Routing, Segments,
     StateFormats,
 };
 use case::Options;
 use case::options::{
-    self, Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, GraphsBy, Scaling, TpOverlap,
+    self, Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, GraphsBy, Scaling, TpOverlap,
 };
 use layout::{Layout, ZeroStage};
 use recipe::{Dtype, Recipe};
@@ -113,7 +113,13 @@ impl Fsdp2Options {
         if asked.offload > 0.0 {
             return refuse("optimizer state on the host", "this engine keeps it on the device");
         }
-        Ok(Fsdp2Options { compile: asked.kernels.elementwise == Elementwise::Compiled, ..self })
+        if self.blocks == Blocks::Emitted && !matches!(asked.format, Format::Bf16) {
+            return refuse("products in another format than bf16", "the emitted program's projections have no other");
+        }
+        let [forward, backward] =
+            [asked.prefetch.forward, asked.prefetch.backward].map(|groups| usize::try_from(groups).unwrap_or(usize::MAX));
+        let compile = asked.kernels.elementwise == Elementwise::Compiled;
+        Ok(Fsdp2Options { compile, prefetch: Prefetch { forward, backward }, ..self })
     }
 }
 

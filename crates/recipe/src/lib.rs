@@ -25,7 +25,7 @@ mod write;
 
 pub use adapters::{Adapters, module as adapted_module};
 pub use features::Feature;
-pub use mode::{Mode, Seam};
+pub use mode::{CUSTOM_MIXERS, Mode, Seam};
 pub use multipliers::Multipliers;
 pub use pattern::{Family, Layer, Mixer, Pattern};
 pub use recipe::{NORM_EPS, Recipe};

@@ -51,6 +51,9 @@ pub struct Seam {
     pub gives_up: bool,
 }
 
+/// Seams of blocks that no engine but our own programs has built in.
+pub const CUSTOM_MIXERS: [&str; 2] = ["recurrent-mixer", "mamba3-mixer"];
+
 impl Recipe {
     /// The recipe as `mode` runs it, and every seam. The name stays: a mode never changes which
     /// model it is, only how it runs.
@@ -94,19 +97,19 @@ impl Recipe {
         let recurrent = self.layers_with(Mixer::Recurrent);
         if !recurrent.is_empty() {
             seams.push(Seam {
-                name: "recurrent-mixer",
+                name: CUSTOM_MIXERS[0],
                 layers: recurrent,
                 wanted: "R: M2RNN".to_string(),
-                runs: "custom mixer behind the `M` symbol, one rank a replica".to_string(),
+                runs: "a custom mixer, one rank a replica".to_string(),
                 gives_up: false,
             });
         }
         if matches!(self.mamba, Some(Mamba::Three(_))) && self.has(Mixer::Mamba) {
             seams.push(Seam {
-                name: "mamba3-mixer",
+                name: CUSTOM_MIXERS[1],
                 layers: self.layers_with(Mixer::Mamba),
                 wanted: "M: Mamba-3".to_string(),
-                runs: "custom mixer behind the `M` symbol, one rank a replica".to_string(),
+                runs: "a custom mixer, one rank a replica".to_string(),
                 gives_up: false,
             });
         }
@@ -131,7 +134,7 @@ impl Recipe {
             && custom(Mixer::Mamba)
         {
             seams.push(Seam {
-                name: "mamba3-mixer",
+                name: CUSTOM_MIXERS[1],
                 layers: self.layers_with(Mixer::Mamba),
                 wanted: self.also_in_suffix("M: Mamba-3 (angle projection, trapezoidal step)", Mixer::Mamba),
                 runs: format!("built-in Mamba-2, {} heads × {}, state {}", mixer.heads, mixer.head_dim, mixer.state),
@@ -142,7 +145,7 @@ impl Recipe {
             && custom(Mixer::Recurrent)
         {
             seams.push(Seam {
-                name: "recurrent-mixer",
+                name: CUSTOM_MIXERS[0],
                 layers: self.layers_with(Mixer::Recurrent),
                 wanted: self.also_in_suffix("R: M2RNN (non-linear recurrence, matrix state)", Mixer::Recurrent),
                 runs: format!("built-in Mamba-2, {} heads × {}, state {}", mixer.heads, mixer.head_dim, mixer.state),

@@ -66,6 +66,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
     ],
     passed: &[],
     implied: &[],
+    refused: &[],
     ours: &[
         ("zero_optimization.stage", "--zero"),
         ("zero_optimization.offload_optimizer.device", "--offload-optimizer"),

@@ -15,6 +15,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
     passed: PASSED,
     // It follows from formats of state other than fp32, and from state on the host.
     implied: &["--use-precision-aware-optimizer"],
+    refused: &[],
     ours: OURS,
     tuned: &["--ddp-bucket-size", "--ddp-num-buckets", "--ddp-pad-buckets-for-high-nccl-busbw"],
     knows: megatron_args::is_flag,

@@ -121,6 +121,8 @@ pub struct Vocabulary {
     pub passed: &'static [Passed],
     /// Words that follow from others, and are emitted with them: they may be said along.
     pub implied: &'static [&'static str],
+    /// What an engine of this kind may do and this one does not, by name, and why.
+    pub refused: &'static [(&'static str, &'static str)],
     /// Words that a flag of ours says, and which.
     pub ours: &'static [(&'static str, &'static str)],
     /// Words whose best value belongs to a topology: sizes of buckets, and padding.
@@ -134,7 +136,7 @@ fn knows_nothing(_: &str) -> bool {
 }
 
 const EMPTY: Vocabulary =
-    Vocabulary { words: &[], passed: &[], implied: &[], ours: &[], tuned: &[], knows: knows_nothing };
+    Vocabulary { words: &[], passed: &[], implied: &[], refused: &[], ours: &[], tuned: &[], knows: knows_nothing };
 
 /// The vocabulary of an engine; Megatron's when none is named.
 pub fn of(engine: Option<Engine>) -> &'static Vocabulary {
@@ -281,6 +283,10 @@ fn unknown(vocabulary: &Vocabulary, engine: Option<Engine>, name: &str) -> Findi
     if let Some((_, flag)) = vocabulary.ours.iter().find(|(word, _)| *word == name) {
         let message = format!("`{name}` is said by `{flag}`, so that it is priced and recorded once");
         return Finding::error("engine-args/ours", Blame::Usage, name, message).hint(format!("use {flag}"));
+    }
+    if let Some((_, why)) = vocabulary.refused.iter().find(|(word, _)| *word == name) {
+        return Finding::error("engine-args/unpriced", Blame::Engine, name, format!("`{name}` is not in {engine}: {why}"))
+            .hint(format!("`shardwright options {engine}` lists what may be said"));
     }
     if (vocabulary.knows)(name) {
         let message =

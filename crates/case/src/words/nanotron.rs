@@ -7,6 +7,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
     words: &[super::ALLOCATOR],
     passed: &[],
     implied: &[],
+    refused: &[],
     ours: &[
         ("parallelism.tp", "--tp"),
         ("parallelism.pp", "--pp"),

@@ -142,6 +142,9 @@ fn words_of_ours_are_sent_to_our_flag() {
 
 #[test]
 fn engine_words_without_a_price_are_refused_by_name() {
+    let (rule, object, text) = refused(Engine::Fsdp2, "float8=true");
+    assert_eq!((rule, object.as_str()), ("engine-args/unpriced", "float8"));
+    assert!(text.contains("multiply in bf16"), "{text}");
     for words in
         ["--moe-layer-recompute", "--moe-pad-expert-input-to-capacity", "--num-distributed-optimizer-instances 2"]
     {
@@ -173,6 +176,7 @@ fn wrong_values_are_told_what_is_taken() {
         (Engine::Torchtitan, "activation_checkpoint=FullAC", "it takes SelectiveAC"),
         (Engine::Deepspeed, "zero_optimization.reduce_bucket_size=5e8", "`5e8` is no whole number"),
         (Engine::Fsdp2, "compile=maybe", "it takes true, false"),
+        (Engine::Fsdp2, "backward_prefetch=0", "always gathers one group ahead"),
         (Engine::Nanotron, "PYTORCH_ALLOC_CONF=x", "it takes expandable_segments:True"),
     ] {
         let (rule, _, text) = refused(engine, words);

@@ -53,6 +53,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
     ],
     passed: &[],
     implied: &[],
+    refused: &[],
     ours: &[
         ("parallelism.tensor_parallel_degree", "--tp"),
         ("parallelism.pipeline_parallel_degree", "--pp"),

@@ -77,6 +77,10 @@ fn one(engine: Engine) -> Result<String, Vec<diag::Finding>> {
         out += &heading("Constants that belong to a topology: a policy keeps them in [tuned.\"TOPOLOGY\"]");
         out += &wrap(&vocabulary.tuned.join(", "), "  ", WIDTH);
     }
+    if !vocabulary.refused.is_empty() {
+        out += &heading("Refused");
+        out += &vocabulary.refused.iter().map(|(word, why)| wrap(&format!("{word}: {why}"), "  ", WIDTH)).collect::<String>();
+    }
     if !vocabulary.ours.is_empty() {
         out += &heading("Said by flags of ours");
         let mut table = Table::new(&["word", "flag"]);
@@ -174,6 +178,7 @@ fn of(engine: Engine) -> Result<Value, Vec<diag::Finding>> {
         "engine": engine.name(), "options": vocabulary.words.iter().map(option).collect::<Vec<_>>(),
         "passed": vocabulary.passed.iter().map(passed).collect::<Vec<_>>(), "implied": vocabulary.implied,
         "tuned": vocabulary.tuned,
+        "refused": vocabulary.refused.iter().map(|(word, why)| json!({ "word": word, "why": why })).collect::<Vec<_>>(),
         "ours": vocabulary.ours.iter().map(ours).collect::<Vec<_>>(),
     }))
 }

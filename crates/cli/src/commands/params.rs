@@ -60,6 +60,10 @@ fn render(recipe: &Recipe, counts: &Counts, seams: &[Seam]) -> String {
         exact(counts.all.total),
         exact(counts.all.active)
     );
+    if counts.trained != counts.all.total {
+        let frozen = counts.all.total - counts.trained;
+        out += &format!("{} of them are trained, in adapters; {} are frozen\n", exact(counts.trained), exact(frozen));
+    }
     if !recipe.source.is_empty() {
         out += &format!("\x1b[2msource: {}\x1b[0m\n", recipe.source);
     }
@@ -82,7 +86,7 @@ fn json_of(recipe: &Recipe, counts: &Counts, seams: &[Seam], mode: Option<&str>)
         recipe.bundle().into_iter().map(|(f, on)| (f.name().to_string(), json!(on))).collect();
     json!({
         "recipe": recipe.name, "mode": mode, "pattern": recipe.pattern.to_string(), "depth": recipe.depth(),
-        "total": counts.all.total, "active": counts.all.active, "by_family": families, "by_surface": surfaces,
+        "total": counts.all.total, "trained": counts.trained, "active": counts.all.active, "by_family": families, "by_surface": surfaces,
         "features": features, "seams": seams, "source": recipe.source,
     })
 }

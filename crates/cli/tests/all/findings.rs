@@ -150,6 +150,8 @@ const RECIPES: &[(&str, &str, &str, &str)] = &[
     ("placement", "sequence = 512", "sequence = 512\npositions = \"learned\"\nlearned_positions = 16", ""),
     ("gated", "(AF)\"", "(AF)G\"", "\n[gated_delta]\nkey_heads = 3\nvalue_heads = 4\nkey_dim = 16\nvalue_dim = 16\n"),
     ("top-k", "\"(AF)\"\ndepth = 4", "\"AE\"", "\n[moe]\nexperts = 2\ntop_k = 4\nffn = 256\n"),
+    ("adapters", "ffn = 512", "ffn = 512\n\n[adapters]\nrank = 8\ntargets = [\"attention.qvk\"]", ""),
+    ("lora-all", "ffn = 512", "ffn = 512\n\n[adapters]\nrank = 8\ntargets = [\"mlp.fc1\"]", ""),
     ("mtp", "ffn = 512", "ffn = 512\n\n[features.mtp]\ndepth = 1\npattern = \"AF\"", ""),
     ("muon", "ffn = 512", "ffn = 512\n\n[optimizer]\nnorm = \"muon\"", ""),
     ("dialect", "\"(AF)\"", "\"*-/*-/*\"", ""),
@@ -218,6 +220,10 @@ const ANY: i32 = -1;
 
 /// What is found, the exit code, and what is typed.
 const TYPED: &[(&str, i32, &str)] = &[
+    ("adapters/engine", 1, "launch lora-all.toml --on 8xH200 --engine megatron"),
+    ("adapters/target", 1, "params adapters.toml"),
+    ("lane/lora-after-sharding", 1, "launch small.toml --on 8xH200 --engine fsdp2 --policy lora.toml"),
+    ("lane/lora-after-sharding", 0, "launch lora-all.toml --on 8xH200 --engine fsdp2 --policy lora.toml"),
     ("attention/head-dim", 1, "params head-dim.toml"),
     ("attention/kv-heads", 1, "params kv.toml"),
     ("attention/qk-norm", 1, "params qk-norm.toml"),

@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from moe import Bank, grouped
 from optim import adamw, sum_shared
 from parallelize import DTYPES, WRAPPER, Parallel
-from plan import PlanError, Row
+from plan import Row
 
 
 def add_lora(run: Parallel) -> list[torch.optim.Optimizer]:
@@ -32,10 +33,8 @@ def add_lora(run: Parallel) -> list[torch.optim.Optimizer]:
 
 
 def adapt(run: Parallel, child: nn.Module, path: str) -> list[nn.Parameter]:
-    """Registers both factors beside a projection, with their hooks."""
+    """Registers both factors beside a projection or a bank of them, with their hooks."""
     rows = [run.plan.rows[f"{path}.lora_{name}"] for name in "ab"]
-    if any(row.expert for row in rows):
-        raise PlanError(f"`{path}` takes no adapter: a bank of experts has gradient sums of its own")
     at, dtype = run.meshes.coordinates(), DTYPES[run.plan.precision["main"]]
     factors = []
     for row, whole in zip(rows, (drawn(rows[0]), torch.zeros(rows[1].shape))):
@@ -45,12 +44,17 @@ def adapt(run: Parallel, child: nn.Module, path: str) -> list[nn.Parameter]:
         child.register_parameter(row.path.rpartition(".")[2], factor)
         factors.append(factor)
     scale = run.plan.lora["alpha"] / run.plan.lora["rank"]
-    child.register_forward_hook(lambda module, inputs, out: out + low_rank(inputs[0], module, scale))
+    added = low_rank_of_experts if isinstance(child, Bank) else low_rank
+    child.register_forward_hook(lambda module, inputs, out: out + added(module, *inputs) * scale)
     return factors
 
 
-def low_rank(x: torch.Tensor, module: nn.Module, scale: float) -> torch.Tensor:
-    return (x @ module.lora_a.to(x.dtype).T) @ module.lora_b.to(x.dtype).T * scale
+def low_rank(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return (x @ module.lora_a.to(x.dtype).T) @ module.lora_b.to(x.dtype).T
+
+
+def low_rank_of_experts(module: Bank, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return grouped(grouped(rows, module.lora_a.to(rows.dtype), ends), module.lora_b.to(rows.dtype), ends)
 
 
 def drawn(row: Row) -> torch.Tensor:
@@ -60,15 +64,17 @@ def drawn(row: Row) -> torch.Tensor:
 
 
 def summing(run: Parallel, row: Row) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A hook on a factor's gradient: summed before it is accumulated."""
-    replicas, tp, degree = run.meshes.group("dp"), run.meshes.group("tp"), run.plan.degrees["tp"]
-    cut = row.cut_over("tp")
+    """A hook on a factor's gradient: summed before it is accumulated. Experts have replicas of their own, among
+    which are tp ranks that hold whole experts."""
+    axes = ("edp", "etp") if row.expert else ("dp", "tp")
+    replicas, tp = (run.meshes.group(axis) for axis in axes)
+    degree, cut = run.plan.degrees[axes[1]], row.cut_over("tp")
     shared = cut.shared_rows(degree) if cut is not None and cut.dim == 0 else []
 
     def hook(grad: torch.Tensor) -> torch.Tensor:
         grad = grad.contiguous()
         dist.all_reduce(grad, group=replicas)
-        if row.tp_gradient == "sum":
+        if row.tp_gradient == "sum" and degree > 1:
             dist.all_reduce(grad, group=tp)
         for first, end, copies in shared:
             sum_shared(grad, slice(first, end), copies, degree, tp)

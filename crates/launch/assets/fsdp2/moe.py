@@ -132,14 +132,21 @@ class SharedExpert(nn.Module):
         return self.leave(self.fc2(activate(self.activation, self.fc1(self.enter(x)))))
 
 
+class Bank(Weight):
+    """One matrix an expert, and each expert's rows times its own when called."""
+
+    def forward(self, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return grouped(rows, self.weight, ends)
+
+
 class Experts(nn.Module):
     """A bank of routed experts; `dispatch` brings rows to the experts held here and takes them home."""
 
     def __init__(self, hidden: int, moe: dict):
         super().__init__()
         self.activation, self.num_experts = moe["activation"], moe["experts"]
-        self.fc1 = Weight(moe["experts"], rows_of(self.activation, moe["ffn"]), hidden)
-        self.fc2 = Weight(moe["experts"], hidden, moe["ffn"])
+        self.fc1 = Bank(moe["experts"], rows_of(self.activation, moe["ffn"]), hidden)
+        self.fc2 = Bank(moe["experts"], hidden, moe["ffn"])
         self.enter, self.leave, self.dispatch = nn.Identity(), nn.Identity(), None
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
@@ -159,7 +166,7 @@ class Experts(nn.Module):
     def run(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Rows sorted by local expert."""
         ends = counts.cumsum(0).to(torch.int32)
-        return grouped(activate(self.activation, grouped(rows, self.fc1.weight, ends)), self.fc2.weight, ends)
+        return self.fc2(activate(self.activation, self.fc1(rows, ends)), ends)
 
 
 def grouped(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:

@@ -93,6 +93,7 @@ def parallelize(plan: Plan, meshes: Meshes, device: torch.device, build: Build) 
     apply_compile(run)
     apply_fsdp(run)
     apply_ep(run)
+    set_prefetch(run)
     fill(run)
     return run
 
@@ -240,6 +241,30 @@ def apply_ep(run: Parallel) -> None:
             if isinstance(child, FSDPModule):
                 sum_gradients(child)
     run.applied.append("ep")
+
+
+def set_prefetch(run: Parallel) -> None:
+    """Groups gathered ahead of the one that runs, where the plan asks for more than FSDP2 does by itself: none in
+    forward, one in backward. Forward enters a layer before its experts; backward leaves the layer's group last."""
+    ahead = run.plan.prefetch
+    for module in run.chunks.values():
+        entered = [m for m in module.modules() if isinstance(m, FSDPModule) and m is not module]
+        for index, unit in enumerate(entered):
+            if ahead["forward"] > 0:
+                unit.set_modules_to_forward_prefetch(entered[index + 1 : index + 1 + ahead["forward"]])
+        left = leaving(entered)
+        for index, unit in enumerate(left):
+            if ahead["backward"] > 1:
+                unit.set_modules_to_backward_prefetch(left[max(0, index - ahead["backward"]) : index][::-1])
+
+
+def leaving(entered: list[FSDPModule]) -> list[FSDPModule]:
+    """The same modules in the order in which forward leaves them: what is inside a module before itself."""
+    left: list[FSDPModule] = []
+    for unit in entered:
+        inside = [m for m in unit.modules() if m in entered and m is not unit]
+        left += [m for m in [*inside, unit] if m not in left]
+    return left
 
 
 def sum_gradients(module: FSDPModule) -> None:

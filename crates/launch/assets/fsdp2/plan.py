@@ -16,7 +16,7 @@ SCHEMA = "shardwright.fsdp2/1"
 WRAP_ORDER = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"]
 KEYS = {
     "schema", "recipe", "wrap_order", "degrees", "sequence_parallel", "schedule", "chunks", "stages",
-    "reshard_after_forward", "recompute", "compile", "batch", "precision", "model", "modules",
+    "reshard_after_forward", "prefetch", "recompute", "compile", "batch", "precision", "model", "modules",
     "tensors", "optimizers", "lora",
 }  # fmt: skip
 AXES = ("world", "pp", "vpp", "dp", "tp", "ep", "etp", "edp")

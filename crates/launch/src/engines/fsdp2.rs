@@ -6,7 +6,7 @@ use super::reference::{self, Program};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::tree;
-use case::options::Elementwise;
+use case::options::{Elementwise, Format};
 use diag::{Blame, Finding};
 use layout::ownership::{Row, copies_of_unit};
 use layout::rules::Cut;
@@ -68,6 +68,10 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
             format!("fully_shard casts to bf16, fp16 or fp32, and weights are {}", job.recipe.precision.weights);
         findings.push(refuse("fsdp2/precision", "precision.weights", message));
     }
+    if !matches!(job.case.options.format, Format::Bf16) {
+        let message = "the emitted projections multiply in bf16, and another format was asked for".to_string();
+        findings.push(refuse("fsdp2/precision", "precision", message));
+    }
     if !compiled(job).is_empty() && !may_compile(job.recipe, job.layout) {
         let message = "the lane compiles models whose experts need no exchange, and this is none".to_string();
         findings.push(refuse("fsdp2/compile", "compile", message).hint("leave `compile` out of --engine-args"));
@@ -79,7 +83,7 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
 }
 
 fn plan(job: &Job, table: &OwnershipTable) -> Value {
-    let (recipe, layout) = (job.recipe, job.layout);
+    let (recipe, layout, options) = (job.recipe, job.layout, &job.case.options);
     let chunks: Vec<Vec<usize>> = table.stages.chunks.iter().map(|c| c.layers.clone().collect()).collect();
     let has_experts = recipe.uses(Mixer::Moe);
     // Without experts the expert mesh is the dense one.
@@ -98,6 +102,7 @@ fn plan(job: &Job, table: &OwnershipTable) -> Value {
         "chunks": chunks,
         "stages": table.stages.by_stage,
         "reshard_after_forward": layout.zero == ZeroStage::Three,
+        "prefetch": {"forward": options.prefetch.forward, "backward": options.prefetch.backward},
         "recompute": recompute(&layout.recompute),
         "compile": {"blocks": compiled(job), "backend": "inductor"},
         "batch": {"micro_batch": layout.micro_batch, "microbatches": layout.microbatches, "sequence": layout.sequence},

@@ -2,6 +2,7 @@
 
 mod common;
 mod every_engine;
+mod fsdp2;
 mod goldens;
 mod hostile;
 mod megatron;

@@ -1,5 +1,6 @@
 //! Ledgers against measured ranks, published figures and counts by hand.
 
+mod adapters;
 mod deepspeed;
 mod estimate;
 mod extrapolated;

@@ -17,6 +17,7 @@ use case::options::EpOverlap;
 use case::words::{self, Place};
 use diag::{Blame, Finding};
 use layout::ZeroStage;
+use recipe::Seam;
 
 pub use depth::Shape;
 
@@ -35,8 +36,16 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         on_command_line: true,
         environment: environment(job),
         files: spec::file(job).into_iter().collect(),
-        seams: job.seams.to_vec(),
+        seams: job.seams.iter().cloned().map(behind_m).collect(),
     })
+}
+
+/// Custom mixers stand where the pattern says `M`.
+fn behind_m(seam: Seam) -> Seam {
+    if !recipe::CUSTOM_MIXERS.contains(&seam.name) {
+        return seam;
+    }
+    Seam { runs: "custom mixer behind the `M` symbol, one rank a replica".to_string(), ..seam }
 }
 
 /// The argument list, or every reason why there is none.

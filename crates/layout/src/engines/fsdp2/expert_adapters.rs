@@ -1,4 +1,4 @@
-//! The emitted module adds adapters to projections that every token passes.
+//! Adapters beside a bank of experts multiply in torch's grouped product, which takes rows of whole 16 bytes.
 
 use crate::legality::{Case, Check, Reads, Rule};
 use diag::{Blame, Finding};
@@ -15,13 +15,16 @@ pub const RULE: Rule = Rule {
 };
 
 fn check(case: &Case) -> Option<Finding> {
-    case.recipe.adapters()?;
-    let tensors = case.recipe.tensors();
-    let bank = tensors.iter().find(|t| t.surface == Surface::AdapterDown && t.acting.is_some())?;
-    let name = recipe::adapted_module(bank);
-    let name = name.strip_suffix(".lora_a").unwrap_or(&name);
-    let message = format!("the emitted module has no adapters beside a bank of routed experts (`{name}`)");
-    Some(RULE.error("adapters.targets", message).hint(format!("take `{name}` and its surface out of the targets")))
+    let rank = case.recipe.adapters()?.rank;
+    let bytes = rank * case.recipe.precision.weights.bits() / 8;
+    // In 32 bits experts multiply one after another.
+    let is_grouped = case.recipe.precision.weights.bits() == 16;
+    let has_bank = || case.recipe.tensors().iter().any(|t| t.surface == Surface::AdapterDown && t.acting.is_some());
+    if !is_grouped || bytes.is_multiple_of(16) || !has_bank() {
+        return None;
+    }
+    let message = format!("a rank of {rank} is {bytes} bytes, and the grouped product of experts takes multiples of 16");
+    Some(RULE.error("adapters.rank", message).hint("use a rank that is a multiple of 8"))
 }
 
 #[cfg(test)]
@@ -30,18 +33,20 @@ mod tests {
     use crate::legality::example::{Example, adapted, found, silent};
     use recipe::Recipe;
 
-    fn on_experts(recipe: &mut Recipe) {
+    fn of_rank(recipe: &mut Recipe, rank: u64) {
         adapted(recipe);
-        recipe.features.adapters.as_mut().unwrap().value.targets = vec!["expert-in".to_string()];
+        let adapters = &mut recipe.features.adapters.as_mut().unwrap().value;
+        (adapters.rank, adapters.targets) = (rank, vec!["expert-in".to_string()]);
     }
 
     pub const EXAMPLES: &[Example] = &[
         found(
             "mixtral-8x7b",
             "engine=fsdp2",
-            "the emitted module has no adapters beside a bank of routed experts (`moe.experts.fc1`)",
+            "a rank of 12 is 24 bytes, and the grouped product of experts takes multiples of 16",
         )
-        .with(on_experts),
+        .with(|r| of_rank(r, 12)),
+        silent("mixtral-8x7b", "engine=fsdp2").with(|r| of_rank(r, 16)),
         silent("mixtral-8x7b", "engine=fsdp2").with(adapted),
     ];
 

@@ -59,9 +59,9 @@ pub(super) fn linear(c: &Rc<Rank>, x: &Tensor, params: &Linear) -> Tensor {
     }
 }
 
-/// The forward hook of an adapter (`launch/assets/fsdp2/lora.py` low_rank): both factors cast, two products, their
+/// The forward hook of an adapter (`launch/assets/fsdp2/lora.py` adapt): both factors cast, two products, their
 /// scale, and the sum with the projection's output.
-fn adapted(c: &Rc<Rank>, x: &Tensor, out: Tensor, adapter: &Adapter) -> Tensor {
+pub(super) fn adapted(c: &Rc<Rank>, x: &Tensor, out: Tensor, adapter: &Adapter) -> Tensor {
     let narrow = |factor: &Rc<Param>| {
         let cast = c.act(factor.elements(), "factor in bf16");
         let factor = factor.clone();
@@ -71,7 +71,7 @@ fn adapted(c: &Rc<Rank>, x: &Tensor, out: Tensor, adapter: &Adapter) -> Tensor {
         cast
     };
     let rows = x.elements() / adapter.down.columns;
-    let low = factor_product(c, x, &narrow(&adapter.down), rows * adapter.down.rows);
+    let low = factor_product(c, x, &narrow(&adapter.down), rows * adapter.rank);
     let high = factor_product(c, &low, &narrow(&adapter.up), out.elements());
     drop(low);
     let scaled = c.act(out.elements(), "scaled adapter output");

@@ -121,8 +121,9 @@ pub(super) struct Linear {
     pub adapter: Option<Adapter>,
 }
 
-/// Two factors beside a frozen weight, into the rank and out of it.
+/// Two factors beside a frozen weight or a bank of them, into the rank and out of it.
 pub(super) struct Adapter {
+    pub rank: u64,
     pub down: Rc<Param>,
     pub up: Rc<Param>,
 }

@@ -5,9 +5,10 @@
 use super::super::Config;
 use super::super::config::Feed as Sizes;
 use super::super::model::behind;
-use super::super::ops::{add, cast, grad, grad_of, linear, makes};
-use super::super::params::{Linear, Param, Step, Unit};
+use super::super::ops::{adapted, add, cast, grad, grad_of, linear, makes};
+use super::super::params::{Linear, Step, Unit};
 use super::super::rank::Rank;
+use super::adapter;
 use super::borders::{enter, leave};
 use super::feed::{Feed, activated, packed_rows};
 use super::steps::{Saves, map};
@@ -19,8 +20,8 @@ use std::rc::Rc;
 pub(crate) struct Experts {
     router: Linear,
     shared: Option<Feed>,
-    fc1: Rc<Param>,
-    fc2: Rc<Param>,
+    fc1: Linear,
+    fc2: Linear,
     feed: Sizes,
     unit: usize,
 }
@@ -34,11 +35,14 @@ impl Experts {
         let unit = units.len();
         units.push(Unit::at(origin));
         let width = moe.feed.ffn / c.etp;
-        let mut bank = |rows, columns| {
-            let step = Step::of(c.expert_optimizer, (moe.local_experts, rows, columns));
-            units[unit].add_stepped(Line::ExpertParams, (moe.local_experts, rows * columns), step)
+        let mut bank = |path, rows, columns| {
+            let sizes = (moe.local_experts, rows, columns);
+            let step = Step::of(c.expert_optimizer, sizes);
+            let weight = units[unit].add_stepped(Line::ExpertParams, (moe.local_experts, rows * columns), step);
+            Linear { weight, bias: None, adapter: adapter(c, &mut units[unit], path, sizes, [Line::ExpertParams; 2]) }
         };
-        let (fc1, fc2) = (bank(packed_rows(moe.feed) * width, c.hidden), bank(c.hidden, width));
+        let fc1 = bank("moe.experts.fc1", packed_rows(moe.feed) * width, c.hidden);
+        let fc2 = bank("moe.experts.fc2", c.hidden, width);
         Experts { router, shared, fc1, fc2, feed: moe.feed, unit }
     }
 
@@ -209,7 +213,8 @@ fn moved(c: &Rank, x: &Tensor, saved: Vec<Tensor>, elements: u64, name: &'static
 }
 
 /// `torch._grouped_mm`: saves its input for the weight's gradient.
-fn grouped(c: &Rc<Rank>, x: &Tensor, elements: u64, weight: &Rc<Param>) -> Tensor {
+fn grouped(c: &Rc<Rank>, x: &Tensor, elements: u64, bank: &Linear) -> Tensor {
+    let weight = &bank.weight;
     let out = c.act(elements, "expert projection");
     let (inputs, held) = (x.elements(), weight.clone());
     let saved = if weight.edge().is_some() { vec![x.clone()] } else { Vec::new() };
@@ -217,7 +222,10 @@ fn grouped(c: &Rc<Rank>, x: &Tensor, elements: u64, weight: &Rc<Param>) -> Tenso
         let dx = grad(t, inputs, "expert input gradient");
         vec![Some(dx), held.gradient(t)]
     });
-    out
+    match &bank.adapter {
+        Some(adapter) => adapted(c, x, out, adapter),
+        None => out,
+    }
 }
 
 /// Outputs times the shares of their tokens, in bf16.

@@ -73,20 +73,29 @@ pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Un
 fn projection(c: &Config, unit: &mut Unit, path: &str, (rows, columns): (u64, u64)) -> Linear {
     let step = Step::of(c.matrix_optimizer, (1, rows, columns));
     let weight = unit.add_stepped(Line::TpParams, (rows, columns), step);
-    let adapter = c.adapted.get(path).map(|&rank| {
-        // The side that the weight is not cut on is whole.
-        let leaves_region = ["out", "out_proj", "fc2"].iter().any(|name| path.ends_with(name));
-        let mut factor = |rows, columns, is_whole: bool| {
-            let leaf = Tensor::empty().requiring_grad();
-            let line = if is_whole { Line::ReplicatedParams } else { Line::TpParams };
-            let (is_expert, step) = (false, Step::Elements);
-            let param = Rc::new(Param { rows, columns, line, is_expert, leaf, step });
-            unit.adapters.push(param.clone());
-            param
-        };
-        Adapter { down: factor(rank, columns, !leaves_region), up: factor(rows, rank, leaves_region) }
-    });
-    Linear { weight, bias: None, adapter }
+    // The side that the weight is not cut on is whole.
+    let leaves_region = ["out", "out_proj", "fc2"].iter().any(|name| path.ends_with(name));
+    let line = |is_whole| if is_whole { Line::ReplicatedParams } else { Line::TpParams };
+    let lines = [line(!leaves_region), line(leaves_region)];
+    Linear { weight, bias: None, adapter: adapter(c, unit, path, (1, rows, columns), lines) }
+}
+
+/// The factors beside a weight, or beside so many matrices of a bank, where the recipe has them.
+fn adapter(
+    c: &Config,
+    unit: &mut Unit,
+    path: &str,
+    (count, rows, columns): (u64, u64, u64),
+    lines: [Line; 2],
+) -> Option<Adapter> {
+    let &rank = c.adapted.get(path)?;
+    let mut factor = |rows, columns, line| {
+        let (leaf, is_expert) = (Tensor::empty().requiring_grad(), line == Line::ExpertParams);
+        let param = Rc::new(Param { rows: count * rows, columns, line, is_expert, leaf, step: Step::Elements });
+        unit.adapters.push(param.clone());
+        param
+    };
+    Some(Adapter { rank, down: factor(rank, columns, lines[0]), up: factor(rows, rank, lines[1]) })
 }
 
 /// A vector of a mixer.

@@ -1,0 +1,103 @@
+//! What the native PyTorch and TPU programs are told to train.
+
+use crate::common;
+use case::Seams;
+use layout::{Engine, LayoutRequest, ZeroStage};
+use recipe::{Mode, Recipe};
+use serde_json::Value;
+
+fn request(engine: Engine) -> LayoutRequest {
+    LayoutRequest {
+        world: Some(8),
+        tp: Some(2),
+        ep: Some(2),
+        etp: Some(1),
+        zero: Some(ZeroStage::Three),
+        engine: Some(engine),
+        ..LayoutRequest::default()
+    }
+}
+
+/// The plan of a parity recipe.
+fn plan(text: &str, engine: Engine) -> Value {
+    let recipe = Recipe::parse(text).unwrap();
+    let emission = common::Case::new(&recipe, &request(engine), Seams::Refuse).unwrap().emit().unwrap();
+    let file = if engine == Engine::Fsdp2 { "sharding.json" } else { "table.json" };
+    serde_json::from_str(&emission.files.iter().find(|f| f.path == file).unwrap().contents).unwrap()
+}
+
+const MOE: &str = include_str!("../../../../data/engines/parity/tiny-moe.toml");
+const LORA: &str = include_str!("../../../../data/engines/parity/tiny-lora.toml");
+const FIELDS: &str = include_str!("../../../../data/engines/parity/tiny-fields.toml");
+
+#[test]
+fn what_keeps_routing_even_is_in_the_plan() {
+    for engine in [Engine::Fsdp2, Engine::XlaSpmd] {
+        let plan = plan(MOE, engine);
+        let router = &plan["model"]["moe"]["router"];
+        assert_eq!((&router["aux_loss"], &router["aux_loss_over"]), (&0.5.into(), &"batch".into()));
+        assert_eq!((&router["z_loss"], &router["bias_rate"]), (&0.1.into(), &0.02.into()));
+        assert_eq!((&router["groups"], &router["scaling"]), (&4.into(), &2.5.into()));
+    }
+    let plan = plan(MOE, Engine::Fsdp2);
+    let counting = plan["modules"].as_array().unwrap().iter().filter(|entry| entry["borders"][0] == "counts").count();
+    assert_eq!(counting, 2, "both routers see parts of sequences");
+}
+
+#[test]
+fn constants_of_the_model_are_in_the_plan() {
+    for engine in [Engine::Fsdp2, Engine::XlaSpmd] {
+        let plan = plan(FIELDS, engine);
+        let model = &plan["model"];
+        assert_eq!(model["norm_eps"], 1e-3);
+        assert_eq!(model["rope"]["rates"].as_array().unwrap().len(), 4, "half of a head of 16 turns in pairs");
+        assert_eq!(model["multipliers"]["ssm"][3], 1.4);
+        assert_eq!(model["moe"]["router"]["normalize"], false);
+    }
+}
+
+#[test]
+fn adapters_are_rows_with_their_sums() {
+    let plan = plan(LORA, Engine::Fsdp2);
+    assert_eq!(plan["lora"], serde_json::json!({"rank": 4, "alpha": 8.0}));
+    let rows = plan["tensors"].as_array().unwrap();
+    let row = |path: &str| rows.iter().find(|row| row["path"] == path).unwrap();
+    for (path, gradient) in [
+        ("layers.0.attention.qkv.lora_a", "sum"),
+        ("layers.0.attention.qkv.lora_b", "cut"),
+        ("layers.0.attention.out.lora_a", "cut"),
+        ("layers.0.attention.out.lora_b", "sum"),
+        ("layers.2.mamba.angle_proj.lora_b", "sum"),
+    ] {
+        assert_eq!((&row(path)["tp_gradient"], &row(path)["trained"]), (&gradient.into(), &true.into()), "{path}");
+    }
+    let trained = rows.iter().filter(|row| row["trained"] == true);
+    assert!(trained.clone().count() > 0 && trained.clone().all(|row| row["path"].as_str().unwrap().contains(".lora_")));
+}
+
+#[test]
+fn a_policy_that_asks_for_adapters_needs_a_recipe_that_has_them() {
+    let without = Recipe::parse(MOE).unwrap();
+    let mut case = common::Case::new(&without, &request(Engine::Fsdp2), Seams::Refuse).unwrap();
+    case.policy.run.adapters = true;
+    let found = launch::lanes::check(&case.job(), None);
+    let refused = found.iter().find(|f| f.rule == "lane/lora-after-sharding").unwrap();
+    assert!(diag::refuses(&found));
+    assert!(refused.hint.as_ref().unwrap().contains("`[adapters]`"), "{refused:?}");
+    let with = Recipe::parse(LORA).unwrap();
+    let mut case = common::Case::new(&with, &request(Engine::Fsdp2), Seams::Refuse).unwrap();
+    case.policy.run.adapters = true;
+    assert!(!diag::refuses(&launch::lanes::check(&case.job(), None)));
+}
+
+#[test]
+fn megatrons_symbol_is_spoken_of_on_its_own_lane_only() {
+    let nam = common::recipe("nam56r");
+    for (engine, speaks) in [(Engine::Megatron, true), (Engine::Fsdp2, false), (Engine::XlaSpmd, false)] {
+        let mode = Some(Mode::AuthorDp);
+        let request = LayoutRequest { world: Some(8), mode, engine: Some(engine), ..LayoutRequest::default() };
+        let emission = common::Case::new(&nam, &request, Seams::Allow).unwrap().emit().unwrap();
+        let words = format!("{:?}", emission.seams);
+        assert_eq!(words.contains("`M`"), speaks, "{engine}: {words}");
+    }
+}
