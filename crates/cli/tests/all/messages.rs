@@ -53,7 +53,12 @@ fn the_readmes_commands_fit_eighty_columns() {
     std::fs::write(at.join("policy.toml"), example).expect("a file");
     let typed: Vec<&str> = README.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
     assert!(typed.len() >= 10, "{typed:?}");
-    for line in typed {
+    let besides = [
+        "shardwright launch nam56r --mode nemo_native --on 8xH200 --explain --out explained",
+        "shardwright plan llama3-8b --tp 2 --cp 1 --pp 1 --gbs 64 --zero 1 --on 8xH200 --top 3 --stats --explain --tp=16",
+        "shardwright plan llama3-8b --tp 2 --cp 1 --pp 1 --gbs 64 --zero 1 --mbs 1 --on 4,8xH200 --sequences 4k,8k",
+    ];
+    for line in typed.into_iter().chain(besides) {
         let ran = shell(line, &at, "80");
         assert!(ran.code != 2 && ran.code != 70 && ran.code != 127, "`{line}` exits {}:\n{}", ran.code, ran.stderr);
         hold_width(line, &ran);
