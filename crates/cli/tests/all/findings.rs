@@ -402,7 +402,9 @@ const PLAIN: &[&str] = &[
     "recipe/missing-key",
     "recipe/syntax",
     "recipe/type",
+    "rehearse/deadline",
     "serve/size",
+    "shrink/dims",
     "stages/unpriced",
 ];
 

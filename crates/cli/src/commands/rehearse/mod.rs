@@ -84,7 +84,8 @@ fn source(args: &RehearsalArgs) -> Result<Source, Refusal> {
     let text = read_text(path)?;
     if text.len() < 2 {
         let message = format!("`{}` is too short to learn from", path.display());
-        return Err(Finding::error("rehearse/text", Blame::Usage, path.display().to_string(), message).into());
+        let finding = Finding::error("rehearse/text", Blame::Usage, path.display().to_string(), message);
+        return Err(finding.hint("without --text a synthetic sequence is learned").into());
     }
     Ok(Source::Text(text.into_bytes()))
 }
