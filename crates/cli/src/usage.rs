@@ -83,6 +83,8 @@ fn suggesting(mut error: Error) -> Error {
     }
     let close = flag(typed, &flags());
     error.remove(ContextKind::SuggestedArg);
+    // The usage that clap shows is built from its own suggestion.
+    error.remove(ContextKind::Usage);
     if let Some(close) = close {
         error.insert(ContextKind::SuggestedArg, ContextValue::String(format!("--{close}")));
     }

@@ -39,25 +39,33 @@ pub fn visible(text: &str) -> usize {
     shown.count()
 }
 
-/// Pieces that a line may be broken between: words, and commands in backticks and shapes whole.
+/// Pieces that a line may be broken between: words, and whole what belongs together: a command in
+/// backticks, a shape, a flag with its value.
 pub fn pieces(text: &str) -> Vec<&str> {
     let (mut out, mut start, mut whole_until) = (Vec::new(), 0, 0);
     for (at, c) in text.char_indices() {
         let behind = &text[at + c.len_utf8()..];
         let end = match c {
             '`' if at >= whole_until && behind.starts_with("shardwright ") => behind.find('`'),
-            '[' if at >= whole_until => behind.find(']').filter(|length| *length <= SHAPE),
+            '[' if at >= whole_until && !text[..at].ends_with('\x1b') => {
+                behind.find(']').filter(|length| *length <= SHAPE)
+            }
             _ => None,
         };
         if let Some(length) = end {
             whole_until = at + 1 + length;
-        } else if c == ' ' && at >= whole_until {
+        } else if c == ' ' && at >= whole_until && !has_value(&text[start..at], behind) {
             out.push(&text[start..at]);
             start = at + 1;
         }
     }
     out.push(&text[start..]);
     out
+}
+
+/// Whether a word is a flag that the text behind it gives a value.
+fn has_value(word: &str, behind: &str) -> bool {
+    word.starts_with("--") && !word.contains(' ') && behind.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
 /// Every line at most this wide, the rest of it below, two columns further in.
@@ -126,6 +134,8 @@ mod tests {
         let command = "  shardwright fit nam56r --tp 1 --ep 8 --on 8xH200\n";
         assert_eq!(fold(command, 20), command);
         assert_eq!(fold(" 12 | hiden = 3584 and more\n", 12), " 12 | hiden = 3584 and more\n");
+        assert_eq!(fold("with --seq 4096 --sp (gbs 4)", 15), "with --seq 4096\n  --sp (gbs 4)");
+        assert_eq!(fold("\x1b[1mlong\x1b[0m [tp/heads]", 12), "\x1b[1mlong\x1b[0m\n  [tp/heads]");
         assert_eq!(fold("ask `shardwright check nam56r` now", 14), "ask\n  `shardwright check nam56r`\n  now");
     }
 }

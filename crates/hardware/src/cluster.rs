@@ -176,7 +176,9 @@ mod tests {
         assert_eq!(shape("0xH200"), Err("`0xH200` has no whole numbers of devices".to_string()));
         assert_eq!(shape("xH200"), Err("`xH200` has no whole numbers of devices".to_string()));
         assert_eq!(shape("9999999x9xH200"), Err("`9999999x9xH200` has more than 16777216 devices".to_string()));
-        assert!(Cluster::parse("8xH20").unwrap_err().hint.unwrap().starts_with("did you mean `H200`? known are H200"));
+        let hint = |text| Cluster::parse(text).unwrap_err().hint.unwrap();
+        assert!(hint("8xA100-80GB").starts_with("did you mean `A100`? known are H200"));
+        assert!(hint("8xH20").starts_with("known are H200"));
     }
 
     #[test]

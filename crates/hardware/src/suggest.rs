@@ -19,7 +19,7 @@ pub fn suggestion(typed: &str) -> Option<&'static str> {
     let (sizes, words): (Vec<&str>, Vec<&str>) = words.into_iter().partition(|word| gigabytes(word).is_some());
     let kept: String = words.into_iter().filter(|word| !FORMS.contains(word)).collect();
     let family = |name: &'static str| match name.rsplit_once('-') {
-        Some((family, size)) if gigabytes(size).is_some() => plain(family),
+        Some((family, size)) if gigabytes(&size.to_ascii_lowercase()).is_some() => plain(family),
         _ => plain(name),
     };
     let of_family = Device::names().filter(|name| family(name) == kept);

@@ -53,7 +53,8 @@ fn jobs_text(differences: &[Difference]) -> String {
 }
 
 fn changes_text(review: &Review) -> String {
-    let mut table = Table::new(&["line", "before", "after", "grows by", "scales with"]).right(&[1, 2, 3]).spare(&[4]);
+    let mut table =
+        Table::new(&["line", "before", "after", "grows by", "scales with"]).right(&[1, 2, 3]).spare(&[&[4]]);
     for change in &review.changes {
         table.row([
             change.entry.name(),

@@ -169,7 +169,7 @@ pub fn fit_lines(fit: &Fit) -> String {
 /// The lines of the worst class with their basis.
 fn lines_text(class: &RankClass) -> String {
     let head = ["line", "bytes", "basis", "scales with", "does not care about"];
-    let mut table = Table::new(&head).right(&[1]).spare(&[2, 4]);
+    let mut table = Table::new(&head).right(&[1]).spare(&[&[2], &[4]]);
     for amount in class.lines.iter().filter(|a| a.bytes > 0) {
         table.row([
             amount.entry.name(),
@@ -199,7 +199,7 @@ fn classes_text(fit: &Fit) -> String {
     let mut table =
         Table::new(&["stage", "ranks", "parameters", "allocated", "reserved", "outside", "headroom", "peak stands in"])
             .right(&[0, 2, 3, 4, 5, 6])
-            .spare(&[1, 2, 3]);
+            .spare(&[&[1], &[2], &[3]]);
     for class in &fit.classes {
         let left = class.headroom as f64 / Bytes::GIB.0 as f64;
         table.row([
@@ -218,7 +218,7 @@ fn classes_text(fit: &Fit) -> String {
 
 fn phases_text(class: &RankClass) -> String {
     let head = ["phase", "allocated peak", "forward", "loss", "backward", "reserved", "what happens"];
-    let mut table = Table::new(&head).right(&[1, 2, 3, 4, 5]).spare(&[2, 3, 4]);
+    let mut table = Table::new(&head).right(&[1, 2, 3, 4, 5]).spare(&[&[2, 3, 4]]);
     for phase in &class.phases {
         let part = |i: usize| match phase.parts.map(|parts| parts[i]) {
             None | Some(0) => String::new(),
@@ -265,7 +265,8 @@ fn overload_text(skew: Option<&Overload>, asked: &[f64]) -> String {
 }
 
 fn levers_text(levers: &[Lever]) -> String {
-    let mut table = Table::new(&["change", "saves", "holds then", "headroom", "costs"]).right(&[1, 2, 3]);
+    let mut table =
+        Table::new(&["change", "saves", "holds then", "headroom", "costs"]).right(&[1, 2, 3]).spare(&[&[2]]);
     for lever in levers.iter().filter(|l| l.saves_bytes > 0).take(8) {
         table.row([
             lever.change.clone(),

@@ -49,7 +49,7 @@ fn file_of(name: &str) -> Outcome {
 fn every() -> Outcome {
     let (devices, networks) = (Device::all()?, Network::all()?);
     let head = ["device", "memory", "bf16", "fp8", "memory rate", "node", "island", "island link", "network", "host"];
-    let mut table = Table::new(&head).right(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).spare(&[9, 5, 6]);
+    let mut table = Table::new(&head).right(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).spare(&[&[9], &[5], &[6]]);
     for device in &devices {
         let peak = |format| device.peak(format).map_or(String::new(), |peak| tera(peak.flops));
         let rate = |link: &Option<Link>| link.as_ref().map_or(String::new(), |link| bytes_rate(link.bytes_per_second));

@@ -74,7 +74,7 @@ fn lane_text(lane: &Lane) -> String {
         ("not for", lane.not_for),
     ] {
         if !value.is_empty() {
-            text += &item(&format!("  {key:<11}"), value, 110);
+            text += &item(&format!("  {key:<11}"), value, 200);
         }
     }
     text

@@ -108,7 +108,7 @@ fn seams_text(seams: &[Seam]) -> String {
     if seams.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&["seam", "layers", "the recipe says", "what runs", ""]).spare(&[1]);
+    let mut table = Table::new(&["seam", "layers", "the recipe says", "what runs", ""]).spare(&[&[1]]);
     for seam in seams {
         let layers = recipe::megatron::numbers(&seam.layers);
         let verdict = if seam.gives_up { "given up" } else { "kept, custom" };

@@ -96,7 +96,7 @@ fn refuse_training_flags(args: &FitArgs) -> Result<(), Refusal> {
 }
 
 fn stage_text(stage: &Stage, index: usize, request: &ServeRequest) -> String {
-    let mut table = Table::new(&["line", "bytes", "scales with", "does not care about"]).right(&[1]).spare(&[3]);
+    let mut table = Table::new(&["line", "bytes", "scales with", "does not care about"]).right(&[1]).spare(&[&[3]]);
     for line in &stage.price.lines {
         table.row([line.item.name(), &line.bytes.to_string(), line.item.scales_with(), line.item.ignores()]);
     }

@@ -102,7 +102,7 @@ fn rows_text(rows: &[&Row], layout: &Layout, mesh: &Mesh, rank: u64, stage: Opti
     };
     let holds = if stage.is_some() { "holds" } else { "" };
     let head = ["tensor", "×", "logical", "per rank", "split", "state over", "steps", "chunks", "rule", holds];
-    let mut table = Table::new(&head).right(&[1]).spare(&[7, 6, 5, 2]);
+    let mut table = Table::new(&head).right(&[1]).spare(&[&[7], &[6], &[5], &[2]]);
     for (_, cells, times, mut chunks) in lines {
         chunks.sort_unstable();
         chunks.dedup();
@@ -154,7 +154,7 @@ fn quality_lines(recipe: &Recipe, table: &OwnershipTable) -> Vec<QualityLine> {
 fn quality_text(recipe: &Recipe, table: &OwnershipTable) -> String {
     let mut out = Table::new(&["rule or surface", "parameters", "quality", "why", "what the split cannot fix"])
         .right(&[1])
-        .spare(&[4]);
+        .spare(&[&[4]]);
     for (name, elements, quality, why, cannot_fix) in quality_lines(recipe, table) {
         let elements = if elements == 0 { String::new() } else { count(elements) };
         out.row([name, &elements, quality.name(), why, cannot_fix]);
@@ -173,7 +173,7 @@ fn exchange_text(exchanges: &[Exchange]) -> String {
     }
     let mut out = Table::new(&["axis", "where", "forward", "backward", "elements", "×", "members agree on"])
         .right(&[4, 5])
-        .spare(&[6]);
+        .spare(&[&[6]]);
     for e in exchanges {
         out.row([
             e.axis.name(),

@@ -18,7 +18,7 @@ pub fn run(line: &str) -> Ran {
 }
 
 /// Columns of a screen on which no table or sentence has to be broken.
-pub const WIDE: &str = "260";
+pub const WIDE: &str = "400";
 
 /// Runs `shardwright` with these arguments, on a wide screen.
 #[allow(dead_code)]

@@ -388,6 +388,43 @@ fn rules(value: &Value, found: &mut Vec<String>) {
     }
 }
 
+/// Refusals whose message says what to write, so that a hint would only say it again.
+const PLAIN: &[&str] = &[
+    "attention/head-dim",
+    "attention/qk-norm",
+    "features/placement",
+    "file/read",
+    "file/rows",
+    "file/write",
+    "hardware/consistency",
+    "hardware/limit",
+    "hardware/name",
+    "hardware/source",
+    "hardware/syntax",
+    "hardware/type",
+    "import/json",
+    "import/megatron-flag",
+    "import/value",
+    "pattern/megatron",
+    "policy/limit",
+    "policy/syntax",
+    "recipe/missing-key",
+    "recipe/syntax",
+    "recipe/type",
+    "rehearse/deadline",
+    "serve/size",
+    "shrink/dims",
+    "stages/unpriced",
+];
+
+/// Refusals in an answer that leave the reader alone: an error without a hint.
+fn without_hint(answer: &Value) -> Vec<String> {
+    let findings = answer["findings"].as_array().cloned().unwrap_or_default();
+    let is_alone = |f: &&Value| f["severity"] == "error" && f.get("hint").is_none();
+    let rules = findings.iter().filter(is_alone).filter_map(|f| f["rule"].as_str().map(str::to_string));
+    rules.filter(|rule| !PLAIN.contains(&rule.as_str()) && !rule.starts_with("preflight/")).collect()
+}
+
 #[test]
 fn what_is_typed_is_answered_by_its_rule() {
     let folder = folder();
@@ -397,7 +434,9 @@ fn what_is_typed_is_answered_by_its_rule() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_shardwright"));
         let output = command.args(words(&line)).arg("--json").current_dir(&folder).output().expect("the binary runs");
         let mut found = Vec::new();
-        rules(&serde_json::from_slice(&output.stdout).unwrap_or_default(), &mut found);
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        rules(&answer, &mut found);
+        wrong.extend(without_hint(&answer).into_iter().map(|rule| format!("`{line}`: {rule} has no hint")));
         let ended = output.status.code().unwrap_or(-1);
         if !found.iter().any(|rule| rule == id) || (*code != ANY && ended != *code) {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();

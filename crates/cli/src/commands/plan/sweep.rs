@@ -41,7 +41,8 @@ pub fn clusters(on: &str) -> Result<Vec<String>, Refusal> {
     const MOST: usize = 64;
     if clusters.len() > MOST {
         let message = format!("{} clusters are more than a sweep of {MOST}", clusters.len());
-        return Err(Finding::error("plan/sweep", Blame::Usage, "on", message).into());
+        let hint = "ask for fewer counts in --on, or in several sweeps";
+        return Err(Finding::error("plan/sweep", Blame::Usage, "on", message).hint(hint).into());
     }
     Ok(clusters)
 }

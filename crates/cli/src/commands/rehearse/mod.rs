@@ -13,7 +13,7 @@ use comm::Comm;
 use diag::{Blame, Finding};
 use layout::Engine;
 use runtime::rehearse::{
-    Ask, Ending, Outcome as Ran, Prepared, Ranks, Rehearsal, Source, prepare, rehearse, rehearse_between,
+    Ask, Ending, Outcome as Ran, Parity, Prepared, Ranks, Rehearsal, Source, prepare, rehearse, rehearse_between,
 };
 use runtime::report::{Line, PhaseLine};
 use serde_json::{Value, json};
@@ -84,7 +84,8 @@ fn source(args: &RehearsalArgs) -> Result<Source, Refusal> {
     let text = read_text(path)?;
     if text.len() < 2 {
         let message = format!("`{}` is too short to learn from", path.display());
-        return Err(Finding::error("rehearse/text", Blame::Usage, path.display().to_string(), message).into());
+        let finding = Finding::error("rehearse/text", Blame::Usage, path.display().to_string(), message);
+        return Err(finding.hint("without --text a synthetic sequence is learned").into());
     }
     Ok(Source::Text(text.into_bytes()))
 }
@@ -126,16 +127,21 @@ fn finished(ask: &Ask, prepared: &Prepared, begun: &Begun, rehearsal: &Rehearsal
     if rehearsal.parity.passes() {
         return report;
     }
-    let parity = &rehearsal.parity;
+    report.refused(NO, [differs(&rehearsal.parity)])
+}
+
+/// A split that computes something else, for scripts; the text says it last, below the figures.
+fn differs(parity: &Parity) -> Finding {
     let message = format!(
-        "the ranks do not compute what one computes: losses differ by {:.1e}, gradients by {:.1e}, weights by {:.1e}, and {:.1e} is allowed",
+        "the ranks do not compute what one computes: losses differ by {:.1e}, gradients by {:.1e}, weights by {:.1e}, \
+         and {:.1e} is allowed",
         parity.loss,
         parity.gradient(),
         parity.weight(),
         parity.tolerance
     );
     let hint = "the tensors that differ most are listed; --dtype f64 tells a mistake from rounding";
-    report.refused(NO, [Finding::error("rehearse/parity", Blame::Layout, "parity", message).hint(hint)])
+    Finding::error("rehearse/parity", Blame::Layout, "parity", message).hint(hint)
 }
 
 fn common_json(ask: &Ask, prepared: &Prepared) -> Value {
@@ -203,4 +209,19 @@ fn ended(begun: &Begun, endings: &[Ending], seconds: f64) -> Report {
     json["seconds"] = json!({ "all_ranks": seconds });
     let because = endings.iter().map(|ending| ending.finding.clone());
     Report::new(begun.head.clone() + &text::endings(endings, seconds), json).refused(NO, because)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_split_that_computes_something_else_is_named() {
+        let gradients = vec![runtime::rehearse::Worst { path: "layers.0.mlp.fc1.weight".to_string(), difference: 0.5 }];
+        let parity = Parity { tolerance: 1e-9, steps: 1, loss: 0.1, drift: 0.1, gradients, weights: Vec::new() };
+        assert!(!parity.passes());
+        let finding = differs(&parity);
+        assert_eq!(finding.rule, "rehearse/parity");
+        assert!(finding.message.contains("losses differ by 1.0e-1, gradients by 5.0e-1"), "{}", finding.message);
+    }
 }
