@@ -34,12 +34,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("comm", &["units", "diag"]),
-    ("runtime", &["units", "diag", "recipe", "layout", "case", "replay", "ledger", "memory", "comm"]),
+    ("checkpoint", &["units", "diag", "recipe", "layout"]),
+    ("runtime", &["units", "diag", "recipe", "layout", "case", "replay", "ledger", "memory", "comm", "checkpoint"]),
     (
         "cli",
         &[
             "units", "diag", "reading", "recipe", "hardware", "layout", "case", "replay", "ledger", "memory", "cost",
-            "search", "launch", "fidelity", "comm", "runtime",
+            "search", "launch", "fidelity", "comm", "checkpoint", "runtime",
         ],
     ),
 ];
