@@ -115,7 +115,8 @@ impl About {
         if folder.join(NAME).symlink_metadata().is_err() {
             return Ok(About::default());
         }
-        let unreadable = |what: String| damaged("checkpoint/about", NAME, what).hint("docs/checkpoints.md says what it holds");
+        let unreadable =
+            |what: String| damaged("checkpoint/about", NAME, what).hint("docs/checkpoints.md says what it holds");
         let about: About = serde_json::from_slice(&files::read_small(folder, NAME)?)
             .map_err(|e| unreadable(format!("`{NAME}` cannot be read: {e}")))?;
         if about.schema != SCHEMA {

@@ -57,7 +57,8 @@ impl Fresh {
 
     /// Gives it its name.
     pub fn finish(mut self) -> Result<(), Finding> {
-        let sync = |path: &Path| File::open(path).and_then(|f| f.sync_all()).map_err(|e| failed("make durable", path, &e));
+        let sync =
+            |path: &Path| File::open(path).and_then(|f| f.sync_all()).map_err(|e| failed("make durable", path, &e));
         sync(&self.temporary)?;
         self.rename()?;
         self.is_done = true;

@@ -109,7 +109,8 @@ impl Checkpoint {
     fn check_sizes(&self) -> Result<(), Finding> {
         let mut total = 0u64;
         for (name, tensor) in &self.tensors {
-            let bytes = Region::whole(&tensor.shape).checked_elements().and_then(|n| n.checked_mul(tensor.dtype.bytes()));
+            let bytes =
+                Region::whole(&tensor.shape).checked_elements().and_then(|n| n.checked_mul(tensor.dtype.bytes()));
             let sum = bytes.and_then(|b| total.checked_add(b)).filter(|t| *t < 1 << 62);
             let inside = |chunk: &Chunk| {
                 let ranges = chunk.at.0.iter().zip(&tensor.shape);
@@ -169,7 +170,8 @@ fn unknown(path: &Path, names: &[String]) -> Finding {
     let message = format!("`{}` is no checkpoint that we know", path.display());
     let finding = Finding::error("checkpoint/format", Blame::Usage, path.display().to_string(), message);
     if names.iter().any(|n| n.starts_with("__") && n.ends_with(dcp::NAME)) {
-        return finding.hint("every rank wrote its own `.metadata`: save with torch's default planner and use_collectives=True");
+        return finding
+            .hint("every rank wrote its own `.metadata`: save with torch's default planner and use_collectives=True");
     }
     let step = |name: &&String| name.strip_prefix("step-").and_then(|n| n.parse::<u64>().ok());
     match names.iter().filter(|n| step(n).is_some()).max_by_key(step) {

@@ -68,7 +68,8 @@ impl Files {
         let len = self.len(name)?;
         let mut out = vec![0; bytes.min(len) as usize];
         if start.saturating_add(bytes) > len {
-            let message = format!("`{name}` has {len} bytes, and bytes up to {} are needed", start.saturating_add(bytes));
+            let message =
+                format!("`{name}` has {len} bytes, and bytes up to {} are needed", start.saturating_add(bytes));
             return Err(damaged("checkpoint/truncated", name, message).hint("restore the file from a copy"));
         }
         self.read_into(name, start, &mut out)?;
@@ -119,7 +120,9 @@ impl<'c> Reader<'c> {
                 let file = &chunk.file;
                 let message = format!(
                     "`{file}` is damaged: bytes {}..{end}, which hold `{name}` {}, have checksum {:08x} and not {wanted:08x}",
-                    chunk.start, chunk.at, crc.finish()
+                    chunk.start,
+                    chunk.at,
+                    crc.finish()
                 );
                 Err(damaged("checkpoint/damaged", file, message).hint("restore the file from a copy"))
             }
@@ -160,7 +163,14 @@ impl<'c> Reader<'c> {
 
     /// Copies what a chunk holds of `shared` to its place among the bytes of `part`. Neighbouring rows
     /// are read together as long as what lies from the first to the last fits into the buffer.
-    fn copy(&mut self, chunk: &Chunk, shared: &Region, part: &Region, size: u64, out: &mut [u8]) -> Result<(), Finding> {
+    fn copy(
+        &mut self,
+        chunk: &Chunk,
+        shared: &Region,
+        part: &Region,
+        size: u64,
+        out: &mut [u8],
+    ) -> Result<(), Finding> {
         let row = (shared.row_len() * size) as usize;
         let (mut from, mut to) = (chunk.at.each_row(shared), part.each_row(shared));
         let mut group: Vec<(u64, u64)> = Vec::with_capacity(ROWS);

@@ -49,7 +49,8 @@ pub fn header(files: &mut Files, file: &str) -> Result<BTreeMap<String, Stored>,
         return Err(bad(file, format_args!("its header would have {size} bytes")));
     }
     let text = files.read(file, 8, size)?;
-    let map: Map<String, Value> = serde_json::from_slice(&text).map_err(|e| bad(file, format_args!("its header: {e}")))?;
+    let map: Map<String, Value> =
+        serde_json::from_slice(&text).map_err(|e| bad(file, format_args!("its header: {e}")))?;
     let sharding = map.get("__metadata__").and_then(|about| about.get(SHARDING)).and_then(Value::as_str);
     let sharding: Option<Value> = match sharding {
         Some(text) => Some(serde_json::from_str(text).map_err(|e| bad(file, format_args!("its {SHARDING}: {e}")))?),
@@ -83,9 +84,11 @@ fn numbers(value: &Value) -> Option<Vec<u64>> {
 
 fn entry(about: &Value, offsets: Option<&Value>) -> Result<(Stored, [u64; 2]), String> {
     let name = about["dtype"].as_str().unwrap_or_default();
-    let dtype = Dtype::from_name(name).ok_or_else(|| format!("has dtype `{}`, which we do not know", name.escape_debug()))?;
+    let dtype =
+        Dtype::from_name(name).ok_or_else(|| format!("has dtype `{}`, which we do not know", name.escape_debug()))?;
     let shape = numbers(&about["shape"]).ok_or("has no shape")?;
-    let [start, end] = numbers(&about["data_offsets"]).and_then(|n| <[u64; 2]>::try_from(n).ok()).ok_or("has no offsets")?;
+    let [start, end] =
+        numbers(&about["data_offsets"]).and_then(|n| <[u64; 2]>::try_from(n).ok()).ok_or("has no offsets")?;
     let bytes = Region::whole(&shape).checked_elements().and_then(|n| n.checked_mul(dtype.bytes()));
     if start > end || bytes != Some(end - start) {
         return Err(format!("has {} bytes for shape {shape:?}", end.saturating_sub(start)));
@@ -155,12 +158,15 @@ fn check_index(folder: &Path, found: &BTreeMap<String, String>) -> Result<Vec<Fi
     };
     let index: Value = serde_json::from_slice(&files::read_small(folder, INDEX)?)
         .map_err(|e| say(INDEX, format!("`{INDEX}` cannot be read: {e}")))?;
-    let Some(map) = index["weight_map"].as_object() else { return Err(say(INDEX, format!("`{INDEX}` has no `weight_map`"))) };
+    let Some(map) = index["weight_map"].as_object() else {
+        return Err(say(INDEX, format!("`{INDEX}` has no `weight_map`")));
+    };
     let mut findings = Vec::new();
     for (key, file) in map {
         let (shown, file) = (key.escape_debug(), file.as_str().unwrap_or_default());
         if found.get(key).is_none_or(|at| at != file) {
-            findings.push(say(key, format!("`{INDEX}` has `{shown}` in `{}`, and it is not there", file.escape_debug())));
+            findings
+                .push(say(key, format!("`{INDEX}` has `{shown}` in `{}`, and it is not there", file.escape_debug())));
         }
     }
     for key in found.keys().filter(|key| !map.contains_key(*key)) {

@@ -56,7 +56,10 @@ pub fn contents(checkpoint: &Checkpoint, against: &Against) -> Vec<Finding> {
             false => check_identity(&of.lines, recipe).err(),
             true if of.sha256 == about::Of::new(recipe).sha256 => None,
             true => {
-                let message = format!("the checkpoint is of another recipe than `{}`: `{}` by another hash", recipe.name, of.name);
+                let message = format!(
+                    "the checkpoint is of another recipe than `{}`: `{}` by another hash",
+                    recipe.name, of.name
+                );
                 Some(Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.clone(), message))
             }
         });
@@ -80,7 +83,8 @@ pub fn contents(checkpoint: &Checkpoint, against: &Against) -> Vec<Finding> {
             None => findings.push(say(key, format!("the checkpoint lacks `{key}` of `{}`", recipe.name))),
             Some(tensor) if tensor.shape != *shape => {
                 let (here, there) = (crate::shape_text(shape), crate::shape_text(&tensor.shape));
-                findings.push(say(key, format!("`{key}` is {there} in the checkpoint and {here} in `{}`", recipe.name)));
+                findings
+                    .push(say(key, format!("`{key}` is {there} in the checkpoint and {here} in `{}`", recipe.name)));
             }
             Some(_) => {}
         }
@@ -90,7 +94,10 @@ pub fn contents(checkpoint: &Checkpoint, against: &Against) -> Vec<Finding> {
             kind.is_none() && tensor.shape.is_empty() && wanted.contains_key(&format!("model.{path}"))
         });
         if !of_known {
-            findings.push(say(key, format!("the checkpoint has `{}`, which `{}` has not", key.escape_debug(), recipe.name)));
+            findings.push(say(
+                key,
+                format!("the checkpoint has `{}`, which `{}` has not", key.escape_debug(), recipe.name),
+            ));
         }
     }
     findings

@@ -31,7 +31,8 @@ fn le(bytes: &[u8]) -> u64 {
 pub fn records(files: &mut Files, file: &str, start: u64, len: u64) -> Result<Vec<Record>, Finding> {
     let bad = |what: &str| {
         let message = format!("bytes {start}..{} of `{file}` are no archive of torch.save: {what}", start + len);
-        damaged("checkpoint/zip", file, message).hint("the file is damaged, or written by something else: save it again")
+        damaged("checkpoint/zip", file, message)
+            .hint("the file is damaged, or written by something else: save it again")
     };
     if len < 22 {
         return Err(bad("too short"));
@@ -78,7 +79,8 @@ pub fn records(files: &mut Files, file: &str, start: u64, len: u64) -> Result<Ve
 /// A record of the directory with the offset of its local header, and the entry's length.
 fn entry(bytes: &[u8]) -> Option<(Record, usize)> {
     let head = bytes.get(..46).filter(|h| h[..4] == *b"PK\x01\x02" && le(&h[10..12]) == 0)?;
-    let (name_len, extra_len, comment) = (le(&head[28..30]) as usize, le(&head[30..32]) as usize, le(&head[32..34]) as usize);
+    let (name_len, extra_len, comment) =
+        (le(&head[28..30]) as usize, le(&head[30..32]) as usize, le(&head[32..34]) as usize);
     let name = std::str::from_utf8(bytes.get(46..46 + name_len)?).ok()?;
     let mut extra = bytes.get(46 + name_len..46 + name_len + extra_len)?;
     let (packed, mut size, mut local) = (le(&head[20..24]), le(&head[24..28]), le(&head[42..46]));

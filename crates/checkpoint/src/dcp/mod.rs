@@ -112,8 +112,9 @@ fn describe(pickle: &Pickle, checkpoint: &mut Checkpoint) -> Result<BTreeMap<Key
     for (index, info) in of.pairs(field("storage_data")?, NAME)? {
         let state = of.object(*index, "MetadataIndex", NAME)?;
         let name = of.text(of.field(state, "fqn", NAME)?, NAME)?.to_string();
-        let offset = of.field(state, "offset", &name)?;
-        let offset = if *pickle.node(offset) == Node::None { None } else { Some(of.size(offset, &name)?) };
+        // What is no tensor has no offset: the attribute is left to its class.
+        let offset = pickle.get(state, "offset").filter(|id| *pickle.node(*id) != Node::None);
+        let offset = offset.map(|id| of.size(id, &name)).transpose()?;
         let span = of.span(*info, &name)?;
         let known = match &offset {
             Some(_) => checkpoint.tensors.contains_key(&name),

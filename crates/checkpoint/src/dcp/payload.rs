@@ -31,11 +31,7 @@ fn allowed(module: &str, name: &str) -> bool {
 type Headers = BTreeMap<String, BTreeMap<String, Stored>>;
 
 /// Finds the bytes of every box and value. What cannot be found is dropped with a finding.
-pub fn locate(
-    checkpoint: &mut Checkpoint,
-    spans: &mut BTreeMap<Key, Span>,
-    files: &mut Files,
-) -> Result<(), Finding> {
+pub fn locate(checkpoint: &mut Checkpoint, spans: &mut BTreeMap<Key, Span>, files: &mut Files) -> Result<(), Finding> {
     let mut headers = Headers::new();
     let Checkpoint { tensors, values, findings, .. } = checkpoint;
     for (name, tensor) in tensors {
@@ -95,12 +91,17 @@ fn place(
 }
 
 fn neither(span: &Span) -> Finding {
-    let message = format!("byte {} of `{}` begins neither an archive of torch.save nor safetensors", span.start, span.file);
+    let message =
+        format!("byte {} of `{}` begins neither an archive of torch.save nor safetensors", span.start, span.file);
     damaged("checkpoint/zip", &span.file, message).hint("restore the file from a copy")
 }
 
 fn differs(name: &str, span: &Span) -> Finding {
-    let message = format!("`{}` is stored in `{}` in another shape or dtype than `.metadata` says", name.escape_debug(), span.file);
+    let message = format!(
+        "`{}` is stored in `{}` in another shape or dtype than `.metadata` says",
+        name.escape_debug(),
+        span.file
+    );
     damaged("checkpoint/payload", name, message).hint("restore the file from a copy")
 }
 
@@ -125,11 +126,17 @@ fn in_archive(files: &mut Files, name: &str, dtype: Dtype, chunk: &Chunk, span: 
     let found = storage(&pickle).ok_or_else(|| differs(name, span))?;
     let (shape, size) = (chunk.at.shape(), dtype.bytes());
     if !is_row_major(&shape, &found.stride) {
-        let message = format!("`{}` is stored in `{}` with strides {:?}, not row by row", name.escape_debug(), span.file, found.stride);
+        let message = format!(
+            "`{}` is stored in `{}` with strides {:?}, not row by row",
+            name.escape_debug(),
+            span.file,
+            found.stride
+        );
         return Err(damaged("checkpoint/payload", name, message).hint("save it again with `.contiguous()`"));
     }
     let data = record(&records, &format!("data/{}", found.key)).ok_or_else(|| differs(name, span))?;
-    let (first, bytes) = (found.offset.checked_mul(size), chunk.at.checked_elements().and_then(|n| n.checked_mul(size)));
+    let (first, bytes) =
+        (found.offset.checked_mul(size), chunk.at.checked_elements().and_then(|n| n.checked_mul(size)));
     let end = first.zip(bytes).and_then(|(first, bytes)| first.checked_add(bytes));
     if found.dtype != dtype || found.shape != shape || end.is_none_or(|end| end > data.bytes) {
         return Err(differs(name, span));
@@ -188,7 +195,8 @@ fn read_value(files: &mut Files, span: &Span) -> Result<Value, Finding> {
     let len = files.len(&span.file)?;
     let mut value = Value { file: span.file.clone(), start: span.start, bytes: span.bytes, shown: None, number: None };
     if span.start + span.bytes > len {
-        let message = format!("`{}` has {len} bytes, and bytes up to {} are needed", span.file, span.start + span.bytes);
+        let message =
+            format!("`{}` has {len} bytes, and bytes up to {} are needed", span.file, span.start + span.bytes);
         return Err(damaged("checkpoint/truncated", &span.file, message).hint("restore the file from a copy"));
     }
     let records = zip::records(files, &span.file, span.start, span.bytes)?;

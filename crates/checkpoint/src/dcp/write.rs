@@ -70,7 +70,8 @@ pub fn number(value: u64) -> Vec<u8> {
     pickle.int(value);
     let mut archive = Archive::new(&mut out);
     let records = [("data.pkl", pickle.finish()), ("byteorder", b"little".to_vec()), ("version", b"3\n".to_vec())];
-    let written = records.iter().try_for_each(|(name, bytes)| archive.record(name, bytes)).and_then(|()| archive.finish());
+    let written =
+        records.iter().try_for_each(|(name, bytes)| archive.record(name, bytes)).and_then(|()| archive.finish());
     debug_assert!(written.is_ok(), "memory takes every byte");
     out
 }

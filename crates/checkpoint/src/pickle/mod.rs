@@ -67,8 +67,16 @@ pub fn refuse(object: &str, message: impl Into<String>) -> Finding {
 impl Pickle {
     /// Reads a pickle. `allowed` says which globals may be named; `object` is what findings call it.
     pub fn read(bytes: &[u8], object: &str, allowed: &dyn Fn(&str, &str) -> bool) -> Result<Pickle, Finding> {
-        let mut machine =
-            Machine { bytes, at: 0, object, allowed, nodes: Vec::new(), stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+        let mut machine = Machine {
+            bytes,
+            at: 0,
+            object,
+            allowed,
+            nodes: Vec::new(),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+        };
         let root = machine.run()?;
         Ok(Pickle { nodes: machine.nodes, root })
     }
@@ -425,7 +433,10 @@ mod tests {
         let a = pickle.items(pickle.get(pickle.root(), "a").unwrap()).unwrap();
         assert_eq!(a.iter().map(|id| pickle.int(*id).unwrap()).collect::<Vec<_>>(), [1, -2, 1 << 40]);
         let b = pickle.items(pickle.get(pickle.root(), "b").unwrap()).unwrap();
-        assert_eq!((pickle.node(b[0]), pickle.node(b[1]), pickle.node(b[2])), (&Node::None, &Node::Bool(true), &Node::Float(1.5)));
+        assert_eq!(
+            (pickle.node(b[0]), pickle.node(b[1]), pickle.node(b[2])),
+            (&Node::None, &Node::Bool(true), &Node::Float(1.5))
+        );
         assert_eq!(pickle.node(pickle.get(pickle.root(), "c").unwrap()), &Node::Bytes(b"x".to_vec()));
     }
 

@@ -29,7 +29,8 @@ pub fn check(job: &Job) -> Result<(), Vec<Finding>> {
     if job.layout != Layout::Dcp {
         let others = job.from.values.keys().filter(|key| !EVERYWHERE.contains(&key.as_str()));
         findings.extend(others.map(|key| {
-            let message = format!("`{}` is no tensor, and format {} holds only tensors", key.escape_debug(), job.layout);
+            let message =
+                format!("`{}` is no tensor, and format {} holds only tensors", key.escape_debug(), job.layout);
             refuse(key, message, "--format dcp keeps it as it is")
         }));
     }
@@ -45,7 +46,11 @@ fn own_format(job: &Job) -> Vec<Finding> {
     let facts = [("step", about.step), ("data_position", about.data_position), ("seed", about.seed)];
     for (name, _) in facts.iter().filter(|(_, value)| value.is_none()) {
         let message = format!("the checkpoint does not say its `{name}`, which our own format states");
-        findings.push(refuse(name, message, "add it to `shardwright.json` beside the checkpoint (docs/checkpoints.md)"));
+        findings.push(refuse(
+            name,
+            message,
+            "add it to `shardwright.json` beside the checkpoint (docs/checkpoints.md)",
+        ));
     }
     if job.against.is_none() && about.recipe.as_ref().is_none_or(|of| of.lines.is_empty()) {
         let message = "the checkpoint does not say which recipe it is of, which our own format states".to_string();

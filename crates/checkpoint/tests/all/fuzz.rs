@@ -41,17 +41,16 @@ fn spoil(bytes: &mut Vec<u8>, random: &mut Random) {
 
 #[test]
 fn spoilt_files_are_refused_in_words() {
-    let since = Instant::now();
     for (name, files) in [
         ("dcp", &[".metadata", "__0_0.distcp", "__3_0.distcp"][..]),
         ("shards", &["shard-00002-model-00001-of-00001.safetensors"]),
         ("index", &["model-00001-of-00002.safetensors", "model.safetensors.index.json"]),
     ] {
         let temp = Temp::copy(&format!("fuzz-{name}"), name);
-        let mut random = Random(7);
+        let (mut random, since) = (Random(7), Instant::now());
         let mut refused = 0;
         for round in 0..400 {
-            if since.elapsed() > Duration::from_secs(8) {
+            if since.elapsed() > Duration::from_secs(2) && round > 20 {
                 break;
             }
             let file = files[round % files.len()];

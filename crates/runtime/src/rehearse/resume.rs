@@ -34,7 +34,8 @@ impl Start {
             ("tied", recipe.tied.to_string(), saved.tied.to_string()),
         ];
         if let Some((what, here, there)) = differs.into_iter().find(|(_, here, there)| here != there) {
-            let message = format!("the checkpoint is of another recipe: its {what} is {there}, and this one's is {here}");
+            let message =
+                format!("the checkpoint is of another recipe: its {what} is {there}, and this one's is {here}");
             let finding = Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.clone(), message);
             let hint = format!("`shardwright checkpoint inspect {}` says which recipe it is of", folder.display());
             return Err(vec![finding.hint(hint)]);

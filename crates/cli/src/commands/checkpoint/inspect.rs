@@ -49,7 +49,8 @@ fn recipe(checkpoint: &Checkpoint) -> Outcome {
 
 /// The checkpoint in a few lines.
 pub fn head(path: &Path, checkpoint: &Checkpoint) -> String {
-    let files: BTreeSet<&str> = checkpoint.tensors.values().flat_map(|t| t.chunks.iter().map(|c| c.file.as_str())).collect();
+    let files: BTreeSet<&str> =
+        checkpoint.tensors.values().flat_map(|t| t.chunks.iter().map(|c| c.file.as_str())).collect();
     let (about, is_state) = (&checkpoint.about, |key: &&String| key.starts_with("optimizer."));
     let state = checkpoint.tensors.keys().filter(is_state).count() as u64;
     let mut out = format!("\x1b[1m{}\x1b[0m\n", path.display());
@@ -71,7 +72,11 @@ pub fn head(path: &Path, checkpoint: &Checkpoint) -> String {
         let mode = about.mode.as_ref().map_or("no mode".to_string(), |m| format!("mode {m}"));
         let features = about.features.as_ref().filter(|f| !f.is_empty());
         let features = features.map_or(String::new(), |f| format!(", with {}", f.join(", ")));
-        out += &wrap(&format!("recipe {} ({}…), {mode}{features}", of.name, &of.sha256[..of.sha256.len().min(12)]), "  ", 80);
+        out += &wrap(
+            &format!("recipe {} ({}…), {mode}{features}", of.name, &of.sha256[..of.sha256.len().min(12)]),
+            "  ",
+            80,
+        );
     }
     if let (Some(world), Some(flags)) = (about.world, about.layout.as_ref()) {
         out += &wrap(&format!("written for {}: {flags}", number(world, "rank")), "  ", 80);
@@ -109,7 +114,11 @@ fn cut(tensor: &Tensor) -> String {
 /// The end of a long name: what tells tensors apart stands there.
 fn tail(name: &str, most: usize) -> String {
     let count = name.chars().count();
-    if count <= most { name.to_string() } else { format!("…{}", name.chars().skip(count - most + 1).collect::<String>()) }
+    if count <= most {
+        name.to_string()
+    } else {
+        format!("…{}", name.chars().skip(count - most + 1).collect::<String>())
+    }
 }
 
 fn to_json(args: &InspectArgs, checkpoint: &Checkpoint) -> Value {

@@ -84,7 +84,8 @@ fn number(n: u64, word: &str) -> String {
 
 fn run_verify(args: &VerifyArgs) -> Outcome {
     let checkpoint = open(&args.path)?;
-    let is_bare = args.layout == LayoutArgs::default() && args.switched.with.is_empty() && args.switched.without.is_empty();
+    let is_bare =
+        args.layout == LayoutArgs::default() && args.switched.with.is_empty() && args.switched.without.is_empty();
     let settled = match &args.against {
         Some(name) => Some(Settled::named(name, &args.switched, &args.layout)?),
         None if is_bare => None,
@@ -103,8 +104,13 @@ fn run_verify(args: &VerifyArgs) -> Outcome {
     };
     text += &match findings.len() as u64 {
         0 => {
-            let of = settled.as_ref().map_or(String::new(), |s| format!("; names and shapes are those of {}", s.recipe.name));
-            format!("\n\x1b[1;32mwhole\x1b[0m: {} cover every element once;\n  {checked}{of}\n", number(pieces, "piece"))
+            let of = settled
+                .as_ref()
+                .map_or(String::new(), |s| format!("; names and shapes are those of {}", s.recipe.name));
+            format!(
+                "\n\x1b[1;32mwhole\x1b[0m: {} cover every element once;\n  {checked}{of}\n",
+                number(pieces, "piece")
+            )
         }
         n => format!("\n\x1b[1;31mnot whole\x1b[0m: {}{}\n", number(n, "finding"), more(findings.len())),
     };
@@ -172,7 +178,10 @@ fn shortened(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.truncate(SHOWN);
     if left > 0 {
         let message = format!("and {}", number(left as u64, "more finding"));
-        findings.push(Finding::note("checkpoint/tensors", Blame::Usage, "checkpoint", message).hint("`checkpoint verify --json` lists all"));
+        findings.push(
+            Finding::note("checkpoint/tensors", Blame::Usage, "checkpoint", message)
+                .hint("`checkpoint verify --json` lists all"),
+        );
     }
     findings
 }
