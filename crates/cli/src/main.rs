@@ -54,6 +54,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Recipes(args) => commands::recipes::run(args),
         Command::Hardware(args) => commands::hardware::run(args),
         Command::Rehearse(args) => commands::rehearse::run(args),
+        Command::Checkpoint(args) => commands::checkpoint::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Fit(args) => commands::fit::run(args),
         Command::Diff(args) => commands::diff::run(args),

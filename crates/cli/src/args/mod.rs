@@ -1,10 +1,12 @@
 //! What can be typed. Help texts teach: each says what the thing is, not only how to spell it.
 
+mod keeping;
 mod looking;
 mod pricing;
 mod running;
 mod searching;
 
+pub use keeping::*;
 pub use looking::*;
 pub use pricing::*;
 pub use running::*;
@@ -64,6 +66,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Is the split right? Trains the model made small on every rank and on one, and compares
     Rehearse(RehearseArgs),
+    /// Inspect, verify or reshard a checkpoint: our own, torch DCP or safetensors
+    Checkpoint(CheckpointArgs),
     /// Is this machine fit to run on? Storage, environment, ports, processes, devices, limits, clock
     Preflight(PreflightArgs),
     /// What to hand to the cluster: the engine's own arguments, job files and a record

@@ -42,6 +42,12 @@ pub struct RehearsalArgs {
     /// Of initial weights and data
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Save a checkpoint into this folder after the last step, as DIR/step-N
+    #[arg(long, value_name = "DIR")]
+    pub save: Option<PathBuf>,
+    /// Go on from this checkpoint, under any layout: its sizes, seed, step and position in the data
+    #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["dims", "seed"])]
+    pub load: Option<PathBuf>,
     /// Make a fault: die:RANK@STEP, dtype:RANK@STEP, drop:RANK@STEP, skew:FACTOR, zero-expert:EXPERT
     #[arg(long, value_name = "FAULT", value_parser = Inject::parse)]
     pub inject: Option<Inject>,

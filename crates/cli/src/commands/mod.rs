@@ -2,6 +2,7 @@
 
 pub mod axes;
 pub mod check;
+pub mod checkpoint;
 pub mod diagnose;
 pub mod diff;
 pub mod fidelity;

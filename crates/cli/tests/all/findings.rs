@@ -505,6 +505,8 @@ fn a_carried_state_is_noted() {
         inject: None,
         deadline: Duration::from_secs(60),
         ranks: runtime::rehearse::Ranks::Threads,
+        load: None,
+        save: None,
     };
     let prepared = runtime::rehearse::prepare(&ask).unwrap_or_else(|f| panic!("{f:#?}"));
     assert!(prepared.notes.iter().any(|note| note.rule == "rehearse/state-carry"));

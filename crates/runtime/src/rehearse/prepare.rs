@@ -1,6 +1,7 @@
 //! From what was asked to a small recipe, the layout to rehearse, and the layout of one rank to compare
 //! with.
 
+use super::resume::Start;
 use super::{Ask, Source, data};
 use crate::shrink::{Change, Dim, Dims, shrink};
 use diag::{Blame, Finding};
@@ -23,6 +24,8 @@ pub struct Prepared {
     pub changes: Vec<Change>,
     /// Notes and warnings for the user.
     pub notes: Vec<Finding>,
+    /// Where the run goes on from.
+    pub start: Start,
 }
 
 /// Shrinks and checks; refuses by name what cannot be rehearsed.
@@ -35,12 +38,15 @@ pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
         }
     }
     request.engine = Some(Engine::Shardwright);
-    let full = legal(check(recipe, &request))?.1;
+    let (full_recipe, full) = legal(check(recipe, &request))?;
     if full.world > MOST_RANKS {
         return Err(vec![too_many(&full)]);
     }
     let small = shrink(recipe, &request, &dims(ask))?;
+    let start = Start::new(ask, &full_recipe, full.mode)?;
+    let small = start.resized(ask, small)?;
     let (small_recipe, layout) = legal(check(&small.recipe, &small.request))?;
+    start.check(&small_recipe, &layout)?;
     let alone = LayoutRequest {
         world: Some(1),
         // Adds gradients microbatch by microbatch, in the order in which replicas are added. Without it
@@ -53,11 +59,12 @@ pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
         engine: Some(Engine::Shardwright),
         ..LayoutRequest::default()
     };
-    let (_, one) = legal(check(&small_recipe, &alone))?;
+    // It takes the steps of that mode, whatever degree the mode is pinned to.
+    let one = Layout { mode: layout.mode, ..legal(check(&small_recipe, &alone))?.1 };
     if let Some(finding) = ask.inject.and_then(|inject| inject.refuse(&small_recipe, &layout, ask.steps)) {
         return Err(vec![finding]);
     }
-    Ok(Prepared { recipe: small_recipe, layout, one, changes: small.changes, notes })
+    Ok(Prepared { recipe: small_recipe, layout, one, changes: small.changes, notes, start })
 }
 
 fn legal(checked: Checked) -> Result<(Recipe, Layout), Vec<Finding>> {

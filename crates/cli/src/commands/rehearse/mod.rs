@@ -60,6 +60,8 @@ fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun:
         inject: args.inject,
         deadline,
         ranks: args.ranks,
+        load: args.load.as_deref(),
+        save: args.save.as_deref(),
     };
     let prepared = prepare(&ask)?;
     comm.map_or(Ok(()), |comm| processes::fits(comm, &prepared))?;
@@ -150,8 +152,15 @@ fn common_json(ask: &Ask, prepared: &Prepared) -> Value {
     let checked = layout::check(&prepared.recipe, ask.request);
     json!({
         "recipe": prepared.recipe.name, "layout": layout_json(&prepared.layout, &checked.derived), "shrunk": shrunk,
-        "steps": ask.steps, "dtype": ask.number.name(), "seed": ask.seed, "notes": prepared.notes,
+        "steps": ask.steps, "dtype": ask.number.name(), "seed": prepared.start.seed(), "notes": prepared.notes,
+        "loaded": ask.load, "first_step": prepared.start.step(), "saved": saved(ask, prepared),
     })
+}
+
+/// The checkpoint a run ends with.
+fn saved(ask: &Ask, prepared: &Prepared) -> Option<std::path::PathBuf> {
+    let last = prepared.start.step() + ask.steps;
+    ask.save.map(|folder| folder.join(format!("step-{last}")))
 }
 
 fn json(mut out: Value, r: &Rehearsal) -> Value {
