@@ -8,6 +8,7 @@ pub mod asked;
 mod build;
 mod difference;
 pub mod kinds;
+pub mod machines;
 pub mod options;
 mod render;
 pub mod words;

@@ -14,6 +14,7 @@ pub mod preflight;
 pub mod quote;
 pub mod record;
 pub mod schedulers;
+pub mod tpu;
 pub mod tree;
 
 pub use emission::{Argument, Emission, EnvVar, File, Kind};

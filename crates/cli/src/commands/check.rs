@@ -1,13 +1,24 @@
 //! `check`: legal or not, with every finding.
 
-use super::{layout_json, layout_text, model_line, recipe_of, seams_text};
+use super::{asked, layout_json, layout_text, model_line, recipe_of, seams_text};
 use crate::args::CheckArgs;
-use crate::outcome::{Outcome, Report};
-use diag::{Finding, Severity};
+use crate::files::load_cluster;
+use crate::outcome::{Outcome, Refusal, Report};
+use case::asked::StateArgs;
+use case::{Asked, machines};
+use diag::{Blame, Finding, Severity};
+use hardware::Cluster;
+use layout::LayoutRequest;
 use serde_json::json;
 
 pub fn run(args: &CheckArgs) -> Outcome {
-    let checked = layout::check(&recipe_of(&args.recipe)?, &args.layout.request());
+    let recipe = recipe_of(&args.recipe)?;
+    let mut request = args.layout.request();
+    if let Some(on) = &args.on {
+        let asked = asked(&args.recipe, &args.layout, &StateArgs::default(), Some(on));
+        request = request_on(&load_cluster(on)?, request, &asked)?;
+    }
+    let checked = layout::check(&recipe, &request);
     let mut text = model_line(&checked.recipe) + "\n";
     if let Some(layout) = &checked.layout {
         text += &layout_text(&checked.recipe, layout, &checked.derived);
@@ -34,6 +45,19 @@ pub fn run(args: &CheckArgs) -> Outcome {
     });
     let report = Report::new(text, json).with_findings(&checked.findings);
     Ok(if checked.is_legal() { report } else { report.refused() })
+}
+
+/// What was asked, with the cluster's devices as the world.
+fn request_on(cluster: &Cluster, request: LayoutRequest, asked: &Asked) -> Result<LayoutRequest, Refusal> {
+    if let Some(finding) = request.engine.and_then(|engine| machines::refusal(engine, cluster, asked)) {
+        return Err(finding.into());
+    }
+    let devices = cluster.devices();
+    if let Some(world) = request.world.filter(|world| *world != devices) {
+        let message = format!("`--world {world}` is not the {devices} devices of the cluster");
+        return Err(Finding::error("case/world", Blame::Usage, "world", message).hint("leave --world out").into());
+    }
+    Ok(LayoutRequest { world: Some(devices), ..request })
 }
 
 /// `1 note`, `2 notes`.

@@ -21,7 +21,9 @@ use units::{Bytes, count};
 /// A refusal to price, by name.
 pub fn unmodelled(reason: &Unmodelled) -> Refusal {
     let message = format!("cannot be priced: {}", reason.why);
-    Finding::error("fit/unmodelled", Blame::Engine, reason.what.clone(), format!("{} {message}", reason.what)).into()
+    let finding =
+        Finding::error("fit/unmodelled", Blame::Engine, reason.what.clone(), format!("{} {message}", reason.what));
+    finding.hint("`shardwright launch` writes the job down all the same, its memory marked as unmodelled").into()
 }
 
 pub fn run(args: &FitArgs) -> Outcome {

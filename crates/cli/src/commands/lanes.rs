@@ -1,11 +1,10 @@
 //! `lanes`: the ways to run a model, and which one suits.
 
 use crate::args::LanesArgs;
-use crate::files::load_recipe;
+use crate::files::{load_cluster, load_recipe};
 use crate::outcome::{Outcome, Report};
 use crate::table::{heading, wrap};
-use hardware::Cluster;
-use launch::lanes::{LANES, Lane, Recommendation, recommend};
+use launch::lanes::{Goal, LANES, Lane, Recommendation, recommend, usual_goal};
 use layout::engines::DECLINED;
 use serde_json::json;
 
@@ -19,10 +18,13 @@ pub fn run(args: &LanesArgs) -> Outcome {
         return Ok(Report::new(text, json!({ "lanes": LANES, "declined": declined })));
     };
     let recipe = load_recipe(name)?;
-    let cluster = Cluster::parse(&args.on)?;
-    let found = recommend(&recipe, &cluster, args.goal);
-    let json = json!({ "recipe": recipe.name, "cluster": cluster, "goal": args.goal.name(), "recommended": found });
-    Ok(Report::new(advice_text(&recipe.name, &args.on, &found), json))
+    let usual = if args.goal == Some(Goal::Tpu) { "8xTPU-v6e" } else { "8xH200" };
+    let on = args.on.as_deref().unwrap_or(usual);
+    let cluster = load_cluster(on)?;
+    let goal = args.goal.unwrap_or(usual_goal(&cluster));
+    let found = recommend(&recipe, name, &cluster, goal)?;
+    let json = json!({ "recipe": recipe.name, "cluster": cluster, "goal": goal.name(), "recommended": found });
+    Ok(Report::new(advice_text(name, on, &found), json))
 }
 
 fn lane_text(lane: &Lane) -> String {

@@ -3,6 +3,7 @@
 use crate::emission::{Emission, File, Starter};
 use crate::job::Job;
 use crate::quote;
+use hardware::Kind;
 
 /// `launch.sh`: environment, folders, then the engine in place of the shell.
 pub fn node(job: &Job, emission: &Emission) -> String {
@@ -25,7 +26,7 @@ pub fn node(job: &Job, emission: &Emission) -> String {
         out += &(quote::comment(&format!("# {}", variable.why)) + "\n");
         out += &format!("export {}={}\n", variable.name, quote::shell(&variable.value));
     }
-    let folders = job.policy.storage.places().into_iter().map(|place| place.path);
+    let folders = job.policy.storage.places_on(job.cluster.device.kind).into_iter().map(|place| place.path);
     out += &format!("for folder in {}; do\n  mkdir -p -- \"$folder\"\n", quote::shell_line(folders));
     if job.policy.storage.forbid_root_volume {
         out += "  if [ \"$(stat -c %d -- \"$folder\")\" = \"$(stat -c %d /)\" ]; then\n";
@@ -55,6 +56,8 @@ fn start(job: &Job, emission: &Emission) -> String {
             lines.push(format!("--rdzv-backend c10d --rdzv-endpoint \"$RDZV_HOST:{}\"", policy.port));
             lines.push(format!("--max-restarts {} --tee 3 --log-dir {}", policy.restarts, quote::shell(&logs)));
         }
+        // The TPU runtime finds its slice, and the other slices, by itself.
+        Starter::Python if cluster.device.kind == Kind::Tpu => lines.push("exec python3".to_string()),
         Starter::Python => {
             let port = policy.port;
             let exports = format!("export JAX_COORDINATOR_IP=\"$RDZV_HOST\" JAX_COORDINATOR_PORT={port}");

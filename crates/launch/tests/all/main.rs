@@ -6,3 +6,5 @@ mod goldens;
 mod hostile;
 mod megatron;
 mod preflight;
+mod sites;
+mod tpu;
