@@ -5,6 +5,7 @@ use crate::Case;
 use crate::asked::{Asked, LayoutArgs, PrecisionChoice};
 use crate::conditions;
 use crate::kinds::LayerKinds;
+use crate::machines;
 use crate::options::Options;
 use crate::words;
 use diag::{Blame, Finding, Severity};
@@ -97,6 +98,12 @@ impl Case {
     pub fn build(asked: Asked, source: Recipe, cluster: Option<Cluster>, terms: Terms) -> Result<Case, Vec<Finding>> {
         let mut defaults = Vec::new();
         let request = request(&asked, &source, cluster.as_ref(), terms, &mut defaults)?;
+        let engine = request.engine.or((terms.purpose == Purpose::Run).then_some(Engine::Megatron));
+        if let (Some(engine), Some(cluster)) = (engine, &cluster)
+            && let Some(finding) = machines::refusal(engine, cluster, &asked)
+        {
+            return Err(vec![finding]);
+        }
         let (options, passed) = options(&asked, request.engine, &source, cluster.as_ref())?;
         let mut checked = check(&source, &request);
         if terms.purpose == Purpose::Run && asked.layout.engine.is_none() {
@@ -207,8 +214,9 @@ fn request(
     }
     let mut derive = |key, value: String, why: String| defaults.push(Derived { key, value, why });
     if asked.layout.engine.is_none() {
-        request.engine = Some(Engine::Megatron);
-        derive("engine", Engine::Megatron.to_string(), "the lane of NVIDIA pretraining; --engine picks another".into());
+        let (engine, why) = machines::usual_engine(recipe, cluster);
+        request.engine = Some(engine);
+        derive("engine", engine.to_string(), why);
     }
     if request.mode.is_none()
         && let Some((mode, why)) = usual_mode(recipe, &request)

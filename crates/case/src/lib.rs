@@ -9,6 +9,7 @@ mod build;
 mod conditions;
 mod difference;
 pub mod kinds;
+pub mod machines;
 pub mod options;
 mod render;
 pub mod words;

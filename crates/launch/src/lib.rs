@@ -16,6 +16,7 @@ pub mod preflight;
 pub mod quote;
 pub mod record;
 pub mod schedulers;
+pub mod tpu;
 pub mod tree;
 pub mod tuned;
 

@@ -35,7 +35,7 @@ pub struct SplitsArgs {
 pub struct CheckArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// Take the world from this cluster: 8xH200, or 64x8xH200
+    /// The cluster it is meant for: its devices are the world, and the engine must run on them
     #[arg(long, value_name = "CLUSTER")]
     pub on: Option<String>,
     #[command(flatten)]
@@ -159,12 +159,12 @@ pub struct LanesArgs {
     /// Recommend a lane for this recipe
     #[arg(long = "for", value_name = "RECIPE")]
     pub recipe: Option<String>,
-    /// On this cluster
-    #[arg(long, value_name = "CLUSTER", default_value = "8xH200", requires = "recipe")]
-    pub on: String,
-    /// To this end: throughput, control, offload or tpu
-    #[arg(long, value_parser = goal, default_value = "throughput", requires = "recipe")]
-    pub goal: Goal,
+    /// On this cluster (default: 8xH200, or 8xTPU-v6e with --goal tpu)
+    #[arg(long, value_name = "CLUSTER", requires = "recipe")]
+    pub on: Option<String>,
+    /// To this end: throughput, control, offload or tpu (default: what the devices are for)
+    #[arg(long, value_parser = goal, requires = "recipe")]
+    pub goal: Option<Goal>,
 }
 
 fn engine(text: &str) -> Result<Engine, String> {

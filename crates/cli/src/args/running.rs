@@ -3,7 +3,7 @@
 use case::asked::{LayoutArgs, OptimizerChoice, RecipeArgs, StateArgs, feature, optimizer, pick};
 use clap::Args;
 use launch::Frontend;
-use launch::schedulers::Scheduler;
+use launch::schedulers::{Scheduler, meant};
 use recipe::Feature;
 use runtime::rehearse::{Inject, Number, Ranks};
 use runtime::shrink::Dims;
@@ -106,7 +106,7 @@ pub struct PreflightArgs {
 pub struct LaunchArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// The cluster: 8xH200, or 64x8xH200
+    /// The cluster: 8xH200, 64x8xH200, a slice 256xTPU-v5e, slices 2x16xTPU-v6e
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
     #[command(flatten)]
@@ -162,5 +162,11 @@ fn frontend(text: &str) -> Result<Frontend, String> {
 }
 
 fn scheduler(text: &str) -> Result<Scheduler, String> {
-    pick(text, Scheduler::ALL)
+    match meant(text) {
+        Some(names) => {
+            let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            Err(format!("did you mean {}?", names.join(" or ")))
+        }
+        None => pick(text, Scheduler::ALL),
+    }
 }

@@ -1,20 +1,21 @@
 //! `check`: legal or not, with every finding.
 
-use super::{layout_json, layout_text, model_line, recipe_of, seams_text};
+use super::{asked, layout_json, layout_text, model_line, recipe_of, seams_text};
 use crate::args::CheckArgs;
 use crate::files::load_cluster;
-use crate::outcome::{NO, Outcome, Report};
-use case::wrong_world;
+use crate::outcome::{NO, Outcome, Refusal, Report};
+use case::asked::StateArgs;
+use case::{Asked, machines, wrong_world};
 use diag::{Finding, Severity};
+use hardware::Cluster;
+use layout::LayoutRequest;
 use serde_json::json;
 
 pub fn run(args: &CheckArgs) -> Outcome {
     let mut request = args.layout.request();
     if let Some(on) = &args.on {
-        let devices = load_cluster(on)?.devices();
-        if let Some(world) = request.world.replace(devices).filter(|world| *world != devices) {
-            return Err(wrong_world(world, devices, on).into());
-        }
+        let asked = asked(&args.recipe, &args.layout, &StateArgs::default(), Some(on));
+        request = request_on(&load_cluster(on)?, on, request, &asked)?;
     }
     let checked = layout::check(&recipe_of(&args.recipe)?, &request);
     let number = |severity| checked.findings.iter().filter(|f| f.severity == severity).count();
@@ -46,6 +47,18 @@ pub fn run(args: &CheckArgs) -> Outcome {
     });
     let report = Report::new(text, json).with_findings(&checked.findings);
     Ok(if checked.is_legal() { report } else { report.refused(NO, []) })
+}
+
+/// What was asked, with the cluster's devices as the world.
+fn request_on(cluster: &Cluster, on: &str, request: LayoutRequest, asked: &Asked) -> Result<LayoutRequest, Refusal> {
+    if let Some(finding) = request.engine.and_then(|engine| machines::refusal(engine, cluster, asked)) {
+        return Err(finding.into());
+    }
+    let devices = cluster.devices();
+    if let Some(world) = request.world.filter(|world| *world != devices) {
+        return Err(wrong_world(world, devices, on).into());
+    }
+    Ok(LayoutRequest { world: Some(devices), ..request })
 }
 
 /// `1 note`, `2 notes`.

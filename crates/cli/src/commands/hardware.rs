@@ -107,11 +107,36 @@ fn device_text(device: &Device) -> String {
         let words: Vec<String> = parts.iter().map(|(what, bytes)| format!("{what} {}", Bytes(*bytes))).collect();
         facts.push(("outside".into(), words.join(", "), &reserve.source));
     }
-    let mut out = format!("\x1b[1m{}\x1b[0m  multiplies in {}\n", device.name, device.formats.join(", "));
+    for host in &device.slices {
+        let what = format!(
+            "{} on {} ({} chips a host, label {})",
+            host.topologies.join(", "),
+            host.machine,
+            host.chips_per_host,
+            host.accelerator
+        );
+        facts.push(("slices".into(), what, &host.source));
+    }
+    let mut out = format!(
+        "\x1b[1m{}\x1b[0m  {}{}; multiplies in {}\n",
+        device.name,
+        device.kind_words(),
+        assumed(device),
+        device.formats.join(", ")
+    );
     for (what, value, source) in facts {
-        out += &format!("  {what:<12} {value}\n\x1b[2m{}\x1b[0m", wrap(source, "               ", 110));
+        let value = wrap(&value, "               ", 80);
+        out += &format!("  {what:<12} {}\x1b[2m{}\x1b[0m", value.trim_start(), wrap(source, "               ", 110));
     }
     out + &unstated(device)
+}
+
+/// What its file leaves out and is taken to be usual.
+fn assumed(device: &Device) -> String {
+    match device.assumed.as_slice() {
+        [] => String::new(),
+        keys => format!(" (its file does not say {})", keys.join(" and ")),
+    }
 }
 
 /// What the device does not say, so that nobody reads an absence as a zero.

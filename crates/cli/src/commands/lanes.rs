@@ -3,13 +3,12 @@
 use super::case_of;
 use super::plan::written::emit;
 use crate::args::LanesArgs;
-use crate::files::load_recipe;
+use crate::files::{load_cluster, load_recipe};
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{heading, item, wrap};
 use case::{Asked, Terms};
 use diag::{Finding, Severity};
-use hardware::Cluster;
-use launch::lanes::{LANES, Lane, Recommendation, flags, recommend, topology};
+use launch::lanes::{Goal, LANES, Lane, Recommendation, flags, recommend, topology, usual_goal};
 use launch::quote::shell_line;
 use layout::engines::DECLINED;
 use serde_json::json;
@@ -24,14 +23,17 @@ pub fn run(args: &LanesArgs) -> Outcome {
         return Ok(Report::new(text, json!({ "lanes": LANES, "declined": declined })));
     };
     let recipe = load_recipe(name)?;
-    let cluster = Cluster::parse(&args.on)?;
-    let found = recommend(&recipe, &cluster, args.goal);
-    let json = json!({ "recipe": recipe.name, "cluster": cluster, "goal": args.goal.name(), "recommended": found });
-    let next = next(args, name, &found);
+    let usual = if args.goal == Some(Goal::Tpu) { "8xTPU-v6e" } else { "8xH200" };
+    let on = args.on.as_deref().unwrap_or(usual);
+    let cluster = load_cluster(on)?;
+    let goal = args.goal.unwrap_or(usual_goal(&cluster));
+    let found = recommend(&recipe, name, &cluster, goal)?;
+    let json = json!({ "recipe": recipe.name, "cluster": cluster, "goal": goal.name(), "recommended": found });
+    let next = next(goal, on, name, &found);
     let tried = tried(&next);
     let mut json = json;
     json["next"] = json!({ "words": next, "topology": tried.as_ref().ok() });
-    let report = Report::new(advice_text(&recipe.name, &args.on, &found, &next, tried.as_deref().ok()), json);
+    let report = Report::new(advice_text(&recipe.name, on, &found, &next, tried.as_deref().ok()), json);
     Ok(match tried {
         Ok(_) => report,
         Err(refusal) => report.with_findings(&as_warnings(refusal.findings)),
@@ -39,11 +41,11 @@ pub fn run(args: &LanesArgs) -> Outcome {
 }
 
 /// The launch that the advice comes to, as words behind `shardwright launch`.
-fn next(args: &LanesArgs, name: &str, found: &Recommendation) -> Vec<String> {
+fn next(goal: Goal, on: &str, name: &str, found: &Recommendation) -> Vec<String> {
     let mut words = vec![name.to_string(), "--engine".to_string(), found.lane.engine.to_string()];
     words.extend(found.mode.iter().flat_map(|mode| ["--mode".to_string(), mode.to_string()]));
-    words.extend(flags(args.goal).iter().map(|word| word.to_string()));
-    words.extend(["--on".to_string(), args.on.clone()]);
+    words.extend(flags(goal).iter().map(|word| word.to_string()));
+    words.extend(["--on".to_string(), on.to_string()]);
     words
 }
 

@@ -37,6 +37,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     let Attempt { case, policy, mut emission, mut findings } = attempt;
     let job = Job { attempt: args.attempt.as_deref(), ..Job::new(&case, &policy, args.frontend) };
     findings.extend(notes(args));
+    findings.extend(schedulers::unused(args.scheduler, &policy));
     let (memory, step) = (price(&case, args), cost::step(&case));
     if memory.verdict == Verdict::DoesNotFit.name() && !args.override_memory {
         return Ok(does_not_fit(&memory));

@@ -13,7 +13,7 @@ use crate::args::PlanArgs;
 use crate::files::load_cluster;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
 use case::asked::EngineChoice;
-use case::{Asked, Options, options_of, wrong_world};
+use case::{Asked, Options, machines, options_of, wrong_world};
 use diag::{Blame, Finding, Severity};
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest, check};
@@ -88,7 +88,11 @@ impl Wanted {
         let cluster = load_cluster(on)?;
         let mut asked = asked(&args.recipe, &args.layout, &args.state, Some(on));
         asked.layout.seq = sequence.or(asked.layout.seq);
-        asked.layout.engine.get_or_insert(EngineChoice::One(Engine::Megatron));
+        let usual = machines::usual_engine(&recipe, Some(&cluster)).0;
+        let engine = asked.layout.engine.get_or_insert(EngineChoice::One(usual)).engine();
+        if let Some(finding) = machines::refusal(engine.unwrap_or(Engine::Megatron), &cluster, &asked) {
+            return Err(finding.into());
+        }
         let mut pinned = asked.layout.request();
         if let Some(world) = pinned.world.take().filter(|world| *world != cluster.devices()) {
             return Err(wrong_world(world, cluster.devices(), on).into());

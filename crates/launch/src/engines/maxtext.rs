@@ -138,7 +138,8 @@ fn experts(decoder: &Decoder, block: &str, list: &mut List, findings: &mut Vec<F
     }
 }
 
-/// The mesh: what fits a node goes to its own fabric (`ici`), stages and replicas cross (`dcn`).
+/// The mesh: what fits an island goes to its own fabric (`ici`), stages and replicas cross (`dcn`). An
+/// island is a slice of TPUs, or a node of GPUs.
 fn mesh(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     let layout = job.layout;
     let (dp, ep, pp) = (layout.dp.get(), layout.ep.get(), layout.pp.get());
@@ -153,16 +154,18 @@ fn mesh(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         findings.push(Finding::error("maxtext/etp", Blame::Engine, "etp", message).fix("etp", vec![layout.tp.get()]));
         return;
     }
-    let nodes = job.cluster.nodes;
-    let dcn_pp = gcd(pp, nodes);
-    let dcn_fsdp = nodes / dcn_pp;
+    let is_tpu = job.cluster.device.kind == hardware::Kind::Tpu;
+    let (islands, island) = if is_tpu { (job.cluster.islands(), "slice") } else { (job.cluster.nodes, "node") };
+    let dcn_pp = gcd(pp, islands);
+    let dcn_fsdp = islands / dcn_pp;
     let fsdp = dp / ep;
     if !fsdp.is_multiple_of(dcn_fsdp) {
-        let message = format!("{nodes} nodes are filled by stages and replicas, and pp={pp}, dp/ep={fsdp} do not");
-        findings.push(unsayable("dp", message).hint("tp, cp and ep stay inside a node [lane/island]"));
+        let message =
+            format!("{islands} {island}s are filled by stages and replicas, and pp={pp}, dp/ep={fsdp} do not");
+        findings.push(unsayable("dp", message).hint(format!("tp, cp and ep stay inside a {island} [lane/island]")));
         return;
     }
-    let why = "inside a node [lane/island]";
+    let why = &format!("inside a {island} [lane/island]");
     let mut set = |key: &str, degree: u64, from: &str, why: &str| list.set(Kind::Layout, key, degree, from, why);
     set("ici_data_parallelism", 1, "layout.dp", why);
     set("ici_fsdp_parallelism", fsdp / dcn_fsdp, "layout.dp", why);
@@ -170,8 +173,12 @@ fn mesh(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     set("ici_tensor_parallelism", layout.tp.get(), "layout.tp", why);
     set("ici_context_parallelism", layout.cp.get(), "layout.cp", why);
     set("ici_pipeline_parallelism", pp / dcn_pp, "layout.pp", why);
-    let why = "between nodes [lane/island]";
-    set("num_slices", nodes, "cluster.nodes", "devices that reach one another over the fast fabric make a slice");
+    let why = &format!("between {island}s [lane/island]");
+    // configs/base.yml: TPU slices are determined automatically.
+    if !is_tpu {
+        let what = "devices that reach one another over the fast fabric make a slice";
+        set("num_slices", islands, "cluster.nodes", what);
+    }
     set("dcn_data_parallelism", 1, "layout.dp", why);
     set("dcn_fsdp_parallelism", dcn_fsdp, "layout.dp", why);
     set("dcn_pipeline_parallelism", dcn_pp, "layout.pp", why);
@@ -229,7 +236,7 @@ fn run(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     set("base_output_directory", storage.checkpoints.clone(), "policy.storage.checkpoints", "never on the root volume");
     let cache = format!("{}/jax", storage.caches.trim_end_matches('/'));
     set("jax_cache_dir", cache, "policy.storage.caches", "never on the root volume");
-    set("hardware", "gpu".to_string(), "cluster", "the default is tpu");
+    set("hardware", job.cluster.device.kind.to_string(), "cluster.device.kind", "what the devices are");
     set("steps", run.steps.to_string(), "policy.run.steps", "steps");
     set("learning_rate", format!("{:?}", run.learning_rate), "policy.run.learning_rate", "peak");
     let least = run.least_learning_rate / run.learning_rate;

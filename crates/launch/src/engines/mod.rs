@@ -71,9 +71,10 @@ fn lane_of(job: &Job) -> &'static str {
     crate::lanes::of_engine(engine_of(job)).map_or("none", |lane| lane.name)
 }
 
-/// Where compilers, kernels and libraries keep what they make, and what the policy carries along.
+/// Where compilers, kernels and libraries keep what they make, what the compiler of a TPU is told, and what
+/// the policy carries along.
 pub fn storage_environment(job: &Job) -> Vec<EnvVar> {
-    let places = job.policy.storage.places();
+    let places = job.policy.storage.places_on(job.cluster.device.kind);
     let why = |place: &Place| match place.key {
         "hf_home" => "tokenizers and data sets are kept with the data",
         "temporary" => "temporary files never fill the root volume [preflight/root-volume]",
@@ -81,7 +82,9 @@ pub fn storage_environment(job: &Job) -> Vec<EnvVar> {
     };
     let kept = places.iter().filter_map(|place| Some(EnvVar::new(place.variable?, &place.path, why(place))));
     let carried = job.policy.environment.set.iter();
-    kept.chain(carried.map(|(name, value)| EnvVar::new(name, value, "carried by the policy"))).collect()
+    kept.chain(crate::tpu::environment(job))
+        .chain(carried.map(|(name, value)| EnvVar::new(name, value, "carried by the policy")))
+        .collect()
 }
 
 /// The environment the job's processes are given; what the policy carries, where nothing is emitted.

@@ -1,5 +1,7 @@
 //! Policy files, read by hand so that every mistake is answered where it stands.
 
+mod cluster;
+
 use super::{
     Clock, Data, Environment, Gpu, JobPolicy, Limit, Limits, Policy, Ports, Processes, Run, Storage, Tuned, Untuned,
 };
@@ -33,6 +35,8 @@ impl Policy {
 
 fn policy(mut root: Section) -> Option<Policy> {
     let policy = Policy {
+        kubernetes: with(root.section("kubernetes"), cluster::kubernetes),
+        slurm: with(root.section("slurm"), cluster::slurm),
         storage: with(root.section("storage"), storage),
         data: with(root.section("data"), data),
         run: with(root.section("run"), run),
@@ -47,6 +51,7 @@ fn policy(mut root: Section) -> Option<Policy> {
         limits: with(root.section("limits"), limits),
         clock: with(root.section("clock"), |s| Clock { synchronized: s.flag_or("synchronized", true) }),
     };
+    cluster::together(&root, &policy.job, &policy.slurm);
     root.finish();
     Some(policy)
 }
@@ -73,6 +78,17 @@ fn text_or(section: &mut Section, key: &'static str, default: String) -> String 
 
 fn optional_text(section: &mut Section, key: &'static str) -> Option<String> {
     section.text(key).map(str::to_string)
+}
+
+/// A text on one line.
+fn one_line(section: &mut Section, key: &'static str) -> Option<String> {
+    let text = section.text(key)?;
+    if !text.is_empty() && !text.contains(char::is_control) {
+        return Some(text.to_string());
+    }
+    let message = format!("`{key}` is `{}`, no text on one line", crate::preflight::show::text(text));
+    section.report(key, Finding::error("policy/name", Blame::Environment, key, message));
+    None
 }
 
 /// A name a scheduler takes on a line of its own.
@@ -178,6 +194,7 @@ fn run(section: &mut Section) -> Run {
         save_every: section.optional_count("save_every", MOST).unwrap_or(usual.save_every),
         log_every: section.optional_count("log_every", MOST).unwrap_or(usual.log_every),
         engine_args: optional_text(section, "engine_args"),
+        tpu_flags: words(section, "tpu_flags").unwrap_or_default(),
         untuned: section.choice("untuned", Untuned::ALL, usual.untuned),
         adapters: section.flag_or("adapters", usual.adapters),
     }
@@ -201,7 +218,7 @@ fn job(section: &mut Section) -> JobPolicy {
     let usual = JobPolicy::default();
     JobPolicy {
         name: optional_text(section, "name"),
-        image: text_or(section, "image", usual.image),
+        image: one_line(section, "image"),
         engine_root: text_or(section, "engine_root", usual.engine_root),
         script: optional_text(section, "script"),
         restarts: section.natural_or("restarts", MOST, usual.restarts).unwrap_or(usual.restarts),

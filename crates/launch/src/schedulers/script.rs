@@ -5,6 +5,7 @@ use crate::emission::{Emission, File, Starter};
 use crate::identity::{self, Identity};
 use crate::job::Job;
 use crate::quote;
+use hardware::Kind;
 
 /// `launch.sh`: environment, folders, whose checkpoints they hold, then the engine, and a summary of how it ended.
 pub fn node(job: &Job, emission: &Emission) -> String {
@@ -42,7 +43,7 @@ fn folders(job: &Job) -> String {
     let mut out = format!("export SHARDWRIGHT_CHECKPOINTS={}\n", quote::shell(&checkpoints));
     out += &format!("export SHARDWRIGHT_LOGS={}\n", quote::shell(&logs));
     out += &format!("export SHARDWRIGHT_LAUNCH_ID={}\n", Identity::of(job).launch_id);
-    let places = job.policy.storage.places().into_iter().map(|place| place.path).chain([checkpoints, logs]);
+    let places = job.policy.storage.places_on(job.cluster.device.kind).into_iter().map(|place| place.path).chain([checkpoints, logs]);
     out += &format!("for folder in {}; do\n  mkdir -p -- \"$folder\"\n", quote::shell_line(places));
     if job.policy.storage.forbid_root_volume {
         out += "  if [ \"$(stat -c %d -- \"$folder\")\" = \"$(stat -c %d /)\" ]; then\n";
@@ -99,6 +100,8 @@ fn start(job: &Job, emission: &Emission) -> String {
             lines.push(format!("--rdzv-backend c10d --rdzv-endpoint \"$RDZV_HOST:{}\"", policy.port));
             lines.push(format!("--max-restarts {} --tee 3 --log-dir {}", policy.restarts, quote::shell(&logs)));
         }
+        // The TPU runtime finds its slice, and the other slices, by itself.
+        Starter::Python if cluster.device.kind == Kind::Tpu => lines.push("exec python3".to_string()),
         Starter::Python => {
             let port = policy.port;
             let exports = format!("export JAX_COORDINATOR_IP=\"$RDZV_HOST\" JAX_COORDINATOR_PORT={port}");

@@ -8,4 +8,6 @@ mod hostile;
 mod megatron;
 mod preflight;
 mod script;
+mod sites;
 mod torchtitan;
+mod tpu;
