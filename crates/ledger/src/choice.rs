@@ -1,6 +1,7 @@
 //! Which ledger prices an engine, and what that engine is told.
 
 use super::deepspeed::{self, DeepspeedOptions};
+use super::from_options;
 use super::fsdp2::{self, Blocks, Fsdp2Options};
 use super::megatron::{self, MegatronOptions};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
@@ -44,6 +45,10 @@ impl Ledger {
     /// The ledger of a layout's engine, Megatron's when none is named, told what the options say.
     pub fn of(recipe: &Recipe, layout: &Layout, options: &Options) -> Result<Ledger, Unmodelled> {
         let none = |why: &str| Err(Unmodelled::new(layout.engine.map_or("this engine", Engine::name), why));
+        use Engine::{Deepspeed, Fsdp2, Nanotron, Shardwright, Torchtitan};
+        if let Some(engine @ (Fsdp2 | Torchtitan | Deepspeed | Nanotron | Shardwright)) = layout.engine {
+            from_options::formats(recipe, options, engine)?;
+        }
         match layout.engine {
             None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::from_options(recipe, options)?)),
             Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::of_recipe(recipe, layout).with_options(options)?)),

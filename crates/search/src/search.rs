@@ -82,7 +82,7 @@ fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Un
         };
         // What cannot be timed is named when it is priced.
         let Ok(prices) = pricer.prices(&layout, Offload::Device) else { continue };
-        let weights = Weights::new(&mode.recipe, memory, &prices);
+        let weights = Weights::new(&mode.recipe, memory, prices, layout.clone());
         return Ok(Some((weights, useful(&pricer, mode, layout, &shards))));
     }
     refused.map_or(Ok(None), Err)

@@ -134,6 +134,8 @@ impl Probes {
             back,
             tied,
             grad_width: self.options.gradients.bits() / 8,
+            // Without formats of its own: main weight and two moments in fp32.
+            adam_width: self.options.precision_aware.map_or(12, |formats| formats.bytes()),
             left: left + ends.left,
             saved,
             inside,

@@ -258,7 +258,7 @@ fn experts(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     let narrow = cx.temp(len(&saves, "latent mixed"));
     let rows = cx.temp(sent);
     drop(narrow);
-    let dispatched = dealt.dispatch(cx, rows);
+    let dispatched = dealt.dispatch(cx, rows).onto(Line::ExpertInputs);
     let indices = saves.iter().filter(|s| s.name == "routing").map(|s| cx.kept(s)).collect::<Vec<_>>();
     let packed = cx.temp(len(&saves, "dispatched packed"));
     let activated = cx.temp(inner);
