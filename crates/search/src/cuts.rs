@@ -7,7 +7,9 @@ use crate::space::degrees;
 use case::{Case, LayerKinds, PerKind};
 use cost::{Counts, Prices, Setting};
 use diag::{Blame, Finding};
-use layout::stages::{by_stage, climb, deal, even, lightest, param_weights, weighted, weighted_by};
+use layout::stages::{
+    by_stage, climb, deal, even, lightest, one_layer_moved, param_weights, two_cuts_moved, weighted, weighted_by,
+};
 use layout::{Balance, Layout};
 use memory::estimate::{Estimator, KindWeights, Shards, in_flight_under};
 use recipe::Recipe;
@@ -57,6 +59,8 @@ pub struct Weights {
 
 /// Chunks up to which a layer may move from any one to any other; beyond, to the next.
 const FREELY_MOVED: usize = 16;
+/// Chunks up to which any two cuts are moved at once besides.
+const MOVED_IN_PAIRS: usize = 8;
 /// Passes over chunks that one cut's search may simulate; a cut that was not looked at is not taken.
 const SIMULATED_PASSES: u64 = 150_000;
 
@@ -132,7 +136,13 @@ impl Weights {
         let mut order: Vec<usize> = (0..starts.len()).collect();
         order.sort_by(|a, b| timed[*a].total_cmp(&timed[*b]));
         order.dedup_by(|a, b| starts[*a] == starts[*b]);
-        let climbed = order.into_iter().filter_map(|at| climb(starts[at].clone(), depth, reach, &mut seconds));
+        let climbed = order.into_iter().filter_map(|at| {
+            let near = climb(starts[at].clone(), |cut| one_layer_moved(cut, depth, reach), &mut seconds)?;
+            match chunks <= MOVED_IN_PAIRS {
+                true => climb(near.0.clone(), |cut| two_cuts_moved(cut, depth), &mut seconds).or(Some(near)),
+                false => Some(near),
+            }
+        });
         climbed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(by_chunk, |(starts, _)| starts)
     }
 

@@ -2,7 +2,7 @@
 //! (virtual stages, the folds of DualPipe), one heavy chunk is made up for by a light one of the same
 //! stage.
 
-use std::ops::Range;
+use std::ops::RangeInclusive;
 
 /// First layers of chunks as even as possible; spare layers go to the middle, since the edges own
 /// embedding and head.
@@ -76,25 +76,21 @@ fn cut(
     (starts.len() == num_chunks && held + back <= limit).then_some(starts)
 }
 
-/// A cut that weighs no more than `starts` and that moving no one layer from a chunk to another, those
-/// between moving along, makes lighter. `reach` is how many cuts may move together. `cost` is given the
-/// least cost so far and may answer nothing where it will not come below that.
-pub fn climb<C: PartialOrd + Copy>(
+/// The cut that is reached from `starts` by always taking the cheapest of its neighbours, until none is
+/// cheaper. `cost` is given the least cost so far and may answer nothing where it will not come below
+/// that.
+pub fn climb<C: PartialOrd + Copy, N: Iterator<Item = Vec<usize>>>(
     starts: Vec<usize>,
-    depth: usize,
-    reach: usize,
+    neighbours: impl Fn(&[usize]) -> N,
     mut cost: impl FnMut(&[usize], Option<C>) -> Option<C>,
 ) -> Option<(Vec<usize>, C)> {
     let mut best = (starts.clone(), cost(&starts, None)?);
     loop {
         let mut better: Option<(Vec<usize>, C)> = None;
-        for run in runs(best.0.len(), reach) {
-            for is_later in [false, true] {
-                let Some(moved) = shifted(&best.0, depth, run.clone(), is_later) else { continue };
-                let least = better.as_ref().map_or(best.1, |(_, least)| *least);
-                if let Some(found) = cost(&moved, Some(least)).filter(|found| *found < least) {
-                    better = Some((moved, found));
-                }
+        for moved in neighbours(&best.0) {
+            let least = better.as_ref().map_or(best.1, |(_, least)| *least);
+            if let Some(found) = cost(&moved, Some(least)).filter(|found| *found < least) {
+                better = Some((moved, found));
             }
         }
         match better {
@@ -104,21 +100,42 @@ pub fn climb<C: PartialOrd + Copy>(
     }
 }
 
-/// Cuts that move together: every run of at most `reach` of them.
-fn runs(chunks: usize, reach: usize) -> impl Iterator<Item = Range<usize>> {
-    (1..chunks).flat_map(move |first| (first..chunks.min(first.saturating_add(reach))).map(move |last| first..last + 1))
+/// Neighbours of a cut: one layer goes from a chunk to another, and those between move along. `reach`
+/// is how many cuts may move together.
+pub fn one_layer_moved(starts: &[usize], depth: usize, reach: usize) -> impl Iterator<Item = Vec<usize>> + use<> {
+    let chunks = starts.len();
+    let runs = (1..chunks)
+        .flat_map(move |first| (first..chunks.min(first.saturating_add(reach))).map(move |last| first..=last));
+    let starts = starts.to_vec();
+    runs.flat_map(move |run| [-1, 1].map(|by| shifted(&starts, depth, run.clone(), by))).flatten()
 }
 
-/// The cuts of a run one layer earlier or later, if every chunk keeps a layer.
-fn shifted(starts: &[usize], depth: usize, run: Range<usize>, is_later: bool) -> Option<Vec<usize>> {
-    let behind = starts.get(run.end).copied().unwrap_or(depth);
-    let has_room =
-        if is_later { starts[run.end - 1] + 1 < behind } else { starts[run.start - 1] + 1 < starts[run.start] };
-    has_room.then(|| {
-        let mut moved = starts.to_vec();
-        moved[run].iter_mut().for_each(|start| *start = if is_later { *start + 1 } else { *start - 1 });
-        moved
+/// Neighbours of a cut: any two of its places up to two layers off.
+pub fn two_cuts_moved(starts: &[usize], depth: usize) -> impl Iterator<Item = Vec<usize>> + use<> {
+    let chunks = starts.len();
+    let pairs = (1..chunks).flat_map(move |one| (one + 1..chunks).map(move |other| (one, other)));
+    let starts = starts.to_vec();
+    let by = (-2..=2isize).flat_map(|one| (-2..=2isize).map(move |other| (one, other)));
+    pairs.flat_map(move |pair| by.clone().map(move |by| (pair, by))).filter_map(move |((one, other), by)| {
+        let mut moved = starts.clone();
+        moved[one] = moved[one].checked_add_signed(by.0)?;
+        moved[other] = moved[other].checked_add_signed(by.1)?;
+        is_a_cut(&moved, depth).then_some(moved)
     })
+}
+
+/// The cuts of a run some layers later, or earlier where that is negative.
+fn shifted(starts: &[usize], depth: usize, run: RangeInclusive<usize>, by: isize) -> Option<Vec<usize>> {
+    let mut moved = starts.to_vec();
+    for start in &mut moved[run] {
+        *start = start.checked_add_signed(by)?;
+    }
+    is_a_cut(&moved, depth).then_some(moved)
+}
+
+/// Whether every chunk has a layer.
+fn is_a_cut(starts: &[usize], depth: usize) -> bool {
+    starts[0] == 0 && starts.windows(2).all(|pair| pair[0] < pair[1]) && starts[starts.len() - 1] < depth
 }
 
 /// Chunk starts whose heaviest stage is lighter than under `starts` where that can be, and the others
@@ -155,7 +172,7 @@ pub fn by_stage(
             (most.max(stage), squares + u128::from(stage) * u128::from(stage))
         }))
     };
-    let from = |starts: Vec<usize>| climb(starts, depth, usize::MAX, cost);
+    let from = |starts: Vec<usize>| climb(starts, |cut| one_layer_moved(cut, depth, usize::MAX), cost);
     let found = [starts.clone(), even(depth, last + 1)].into_iter().filter_map(from);
     found.min_by_key(|(_, cost)| *cost).map_or(starts, |(starts, _)| starts)
 }

@@ -1,7 +1,9 @@
 //! What a line grows with and what leaves it alone, read off the job: a ZeRO stage shares out weights
 //! only from 3 on, sequence parallelism divides activations only where it is on.
 //!
-//! An axis that stands on neither list may move a line in passing, because it moves the peak.
+//! An axis that stands on neither list may move a line in passing, because it moves the peak. What
+//! leaves optimizer state alone may still change which blocks of the allocator it lies in, and with
+//! that the slack of a block, under 1 MiB.
 
 use super::{Entry, Pricing};
 use case::Case;
@@ -47,7 +49,7 @@ pub struct Scaling {
     pub words: String,
     /// Knobs that change it.
     pub with: Vec<Knob>,
-    /// Knobs that do not change it by a byte.
+    /// Knobs that leave it alone.
     pub ignores: Vec<Knob>,
 }
 
@@ -146,30 +148,26 @@ impl Of<'_> {
         // `fully_shard` shares out everything, whenever weights are gathered again.
         let is_shared = layout.zero >= from || matches!(self.ledger, Ledger::Fsdp2(_));
         let (mut with, mut over) = (vec![Pp], vec![format!("pp {}", layout.pp)]);
-        let mut cut = |knob: Knob, degree: String| {
-            with.push(knob);
-            over.push(degree);
-        };
+        let mut ignores = OF_A_STEP.to_vec();
         if tensor {
-            cut(Tp, format!("tp {}", layout.tp));
+            with.push(Tp);
+            over.push(format!("tp {}", layout.tp));
+        } else if !(is_shared && expert) {
+            ignores.push(Tp);
         }
         if expert {
-            cut(Ep, format!("ep {}", layout.ep));
-            cut(Etp, format!("etp {}", layout.etp));
+            over.push(format!("ep {}, etp {}", layout.ep, layout.etp));
+            // What is shared out besides has fewer ranks to share it the more ranks cut it.
+            with.extend([Ep, Etp].iter().filter(|_| !is_shared));
+        } else {
+            ignores.extend([Ep, Etp]);
         }
         if is_shared && dense {
-            cut(Dp, format!("dp·cp {} (shared out)", layout.dense_shards()));
-            with.push(Cp);
+            with.extend([Dp, Cp]);
+            over.push(format!("dp·cp {} (shared out)", layout.dense_shards()));
         }
         if is_shared && expert {
             over.push(format!("edp {} (shared out)", layout.edp));
-        }
-        let mut ignores = OF_A_STEP.to_vec();
-        if !tensor && !(is_shared && expert) {
-            ignores.push(Tp);
-        }
-        if !expert {
-            ignores.extend([Ep, Etp]);
         }
         // Buffers of a distributed optimizer are padded to its ranks.
         let is_padded = matches!(self.ledger, Ledger::Megatron(_)) && (tensor || expert);
@@ -179,6 +177,12 @@ impl Of<'_> {
         if matches!(kept, Kept::Gradients) {
             // A gradient on its way to its buffer may stand at the peak.
             ignores.retain(|knob| matches!(knob, Sp | Ep | Etp));
+        }
+        let muon = self.case.table.rows.iter().any(|row| row.tensor.optimizer == Optimizer::Muon);
+        if matches!((kept, self.ledger), (Kept::State, Ledger::Megatron(_))) && muon && is_shared {
+            // Megatron's layer-wise optimizer deals whole tensors out, by size.
+            let words = format!("{words}, whole tensors dealt out over {} ranks", layout.dense_shards());
+            return Scaling::new(words, &[Pp], &[Sp]);
         }
         Scaling { words: format!("{words} over {}", over.join(", ")), with, ignores }
     }
@@ -198,7 +202,7 @@ impl Of<'_> {
                 let host = self.case.options.offload_activations;
                 let host = if host > 0.0 { format!(", {:.0}% on the host", 100.0 * host) } else { String::new() };
                 let words = format!("{tokens}, layers of the stage, microbatches in flight, {again}{host}");
-                Scaling::new(words, &[MicroBatch, Sequence, Pp, Knob::Recompute], &[Dp])
+                Scaling::new(words, &[MicroBatch, Sequence, Knob::Recompute], &[Dp])
             }
             Line::ActivationGradients => {
                 Scaling::new(format!("{tokens}, the widest block in backward"), &[MicroBatch, Sequence], &[Dp])
@@ -219,7 +223,7 @@ impl Of<'_> {
             }
             Line::Loss => {
                 let words = format!("microbatch, sequence over cp {}, vocabulary over tp {}", layout.cp, layout.tp);
-                Scaling::new(words, &[MicroBatch, Sequence, Tp, Cp], &[Dp, Ep, Etp])
+                Scaling::new(words, &[MicroBatch, Sequence, Tp, Cp], &[Dp])
             }
             Line::Communication => Scaling::new(format!("{tokens}, gathers and receives in flight"), &[], &[]),
             _ => Scaling::new("libraries in use, gathered buffers they keep, fp8 copies of weights", &[], &[]),
