@@ -10,6 +10,7 @@ mod findings;
 mod goldens;
 mod identities;
 mod launch;
+mod memory_rows;
 mod plan_engines;
 mod preflight;
 mod rehearse;
