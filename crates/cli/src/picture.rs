@@ -57,7 +57,7 @@ const PARTS: &[Part] = &[
         letter: 'r',
         colour: "#c3564a",
         ansi: "\x1b[31m",
-        lines: &[Entry::Ledger(Line::RoutingScratch)],
+        lines: &[Entry::Ledger(Line::ExpertInputs), Entry::Ledger(Line::RoutingScratch)],
     },
     Part { name: "loss", letter: 'l', colour: "#7a9a4c", ansi: "\x1b[32m", lines: &[Entry::Ledger(Line::Loss)] },
     Part {

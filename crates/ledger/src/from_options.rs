@@ -10,7 +10,7 @@ use case::Options;
 use case::options::{
     self, Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, GraphsBy, Scaling, TpOverlap,
 };
-use layout::{Layout, ZeroStage};
+use layout::{Engine, Layout, ZeroStage};
 use recipe::{Dtype, Recipe};
 use replay::Unmodelled;
 
@@ -36,6 +36,9 @@ impl MegatronOptions {
         }
         if asked.kernels.graphs.by != GraphsBy::None {
             return refuse("captured graphs", "their private pool is not replayed");
+        }
+        if asked.offload > 0.0 && precision_aware(asked).is_some() {
+            return refuse("state in formats of its own on the host", "what the host steps is priced in fp32 only");
         }
         Ok(MegatronOptions {
             gradients: asked.state.gradients,
@@ -88,6 +91,28 @@ fn precision_aware(asked: &Options) -> Option<StateFormats> {
     };
     let is_plain = [state.main, state.exp_avg, state.exp_avg_sq].iter().all(|dtype| *dtype == Dtype::Fp32);
     (!is_plain).then_some(formats)
+}
+
+/// Refuses formats of state that an engine's ledger has no bytes for: what it replays is fp32 main
+/// weights and moments, and gradients in fp32.
+pub(crate) fn formats(recipe: &Recipe, asked: &Options, engine: Engine) -> Result<(), Unmodelled> {
+    let state = &asked.state;
+    let held = [("main weights", state.main), ("moments", state.exp_avg), ("moments", state.exp_avg_sq)];
+    if let Some((what, format)) = held.into_iter().find(|(_, format)| *format != Dtype::Fp32) {
+        let why = format!("{}'s ledger replays them in fp32 only", engine.name());
+        return Err(Unmodelled::new(format!("{what} in {format}"), why));
+    }
+    // DeepSpeed's gradients are priced in bf16 whatever is said, which `fit` lists.
+    if state.gradients != Dtype::Fp32 && engine != Engine::Deepspeed {
+        let why = format!("{}'s ledger replays them in fp32 only", engine.name());
+        return Err(Unmodelled::new(format!("gradients in {}", state.gradients), why));
+    }
+    // Our own runtime's one format is `--precision`'s.
+    if recipe.precision.weights != Dtype::Bf16 && engine != Engine::Shardwright {
+        let why = format!("{}'s ledger replays products in bf16 only", engine.name());
+        return Err(Unmodelled::new(format!("weights in {}", recipe.precision.weights), why));
+    }
+    Ok(())
 }
 
 /// What only Megatron's ledger replays.

@@ -87,7 +87,7 @@ fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Fi
                 continue;
             }
         };
-        let weights = Weights::new(&mode.recipe, memory, &prices);
+        let weights = Weights::new(&mode.recipe, memory, prices, layout.clone());
         return Ok(Some((weights, useful(&pricer, mode, layout, &shards))));
     }
     match (refused, untimed) {

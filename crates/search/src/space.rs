@@ -11,7 +11,7 @@
 //! computed again or nothing, and optimizer state on the host where the engine has that. What is legal
 //! there and not replayed (other schedules, context parallelism) is counted, with the reason.
 
-use crate::cuts::{Cut, Evenness, Weights, cuts};
+use crate::cuts::{Cut, Evenness, Weights, cuts, usual_microbatches};
 use crate::point::{Key, Offload, Order, Point};
 use crate::question::{OffloadChoice, Question, Reach, usual_batch};
 use crate::rules::{Fixed, Rules, Values};
@@ -337,8 +337,10 @@ impl<'a> Space<'a> {
                         let starts = std::iter::once(0).chain(given.iter().map(|b| *b as usize)).collect();
                         vec![Cut { even: Evenness::Typed, starts }]
                     }
-                    (None, Some(balance)) => vec![weights.balanced(balance, order, pp)],
-                    (None, None) => cuts(&own.recipe, weights, order.schedule, pp, order.vpp),
+                    (None, Some(balance)) => {
+                        vec![weights.balanced(balance, order, pp, usual_microbatches(pp))]
+                    }
+                    (None, None) => cuts(&own.recipe, weights, order, pp),
                 };
                 let whole = list.into_iter().filter(|cut| cut.starts.len() as u64 == pp * order.vpp);
                 let mut layout = own.template.clone();

@@ -25,9 +25,12 @@ pub struct FitArgs {
     /// Price routing skew: factors over the balanced share, as 1.0,1.5,2.0
     #[arg(long, value_name = "FACTORS", value_delimiter = ',')]
     pub overload: Vec<f64>,
-    /// Run the production checklist and show the evidence
+    /// Run the production checklist and show the evidence; an item that does not hold exits 1
     #[arg(long)]
     pub checklist: bool,
+    /// Show the routing scratch of one expert layer: capacity, dispatch counts, receive and combine
+    #[arg(long)]
+    pub routing: bool,
     /// Write the picture as SVG
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,

@@ -61,7 +61,7 @@ fn changes_text(review: &Review) -> String {
             &Bytes(change.before).to_string(),
             &Bytes(change.after).to_string(),
             &signed(change.delta()),
-            change.entry.scales_with(),
+            &change.scaling.words,
         ]);
     }
     heading("Lines of the worst rank that differ") + &table.render()

@@ -1,10 +1,13 @@
 //! `fit`: memory geometry per rank class, phases, headroom, verdict, levers.
 
+mod phases;
+mod routing;
+
 use super::plan::text::{seconds, step_error};
 use super::{asked, case_of, case_text, layout_json, serve};
 use crate::args::FitArgs;
 use crate::files::write_atomically;
-use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
+use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
 use crate::picture;
 use crate::table::{Table, heading};
 use case::{Case, Terms};
@@ -12,7 +15,7 @@ use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
 use launch::header::Header;
 use memory::fit::{
-    Fit, HostUse, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers,
+    Fit, HostUse, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers, routing,
 };
 use recipe::Mixer;
 use replay::Unmodelled;
@@ -57,6 +60,8 @@ pub fn run(args: &FitArgs) -> Outcome {
         let title = format!("{} on {}: {}", case.recipe.name, args.on, fit.verdict.name());
         write_atomically(path, &picture::svg(&fit.classes, visible, &title))?;
     }
+    let layer = routing(&case, fit.worst().stage);
+    let routing_text = if args.routing { routing::text(&case, &fit, layer.as_ref()) } else { String::new() };
     let mut text = verdict_text(&case, &fit);
     text += &host_text(&fit);
     text += &step_text(&case, &step);
@@ -65,7 +70,8 @@ pub fn run(args: &FitArgs) -> Outcome {
     text += &picture::bars(&fit.classes, visible, 60);
     text += &lines_text(fit.worst());
     text += &classes_text(&fit);
-    text += &phases_text(fit.worst());
+    text += &phases::text(fit.worst());
+    text += &routing_text;
     text += &overload_text(skew.as_ref(), &args.overload);
     text += &levers_text(&found);
     text += &checklist_text(&items);
@@ -73,11 +79,20 @@ pub fn run(args: &FitArgs) -> Outcome {
     let mut json = fit_json(&case, &fit, &found, skew.as_ref(), &items);
     json["step"] = step_json(&step);
     json["header"] = json!(Header::of(&case));
+    json["routing"] = routing::json(layer.as_ref());
     let report = Report::new(text, json).with_findings(&case.findings);
     Ok(match fit.verdict {
         Verdict::DoesNotFit => report.refused(DOES_NOT_FIT, [does_not_fit(&case, fit.worst().total())]),
+        _ if items.iter().any(|item| !item.holds) => report.refused(NO, items.iter().filter_map(unmet)),
         Verdict::Fits | Verdict::Tight => report,
     })
+}
+
+/// An item of the checklist that does not hold, for scripts.
+fn unmet(item: &Item) -> Option<Finding> {
+    let message = format!("{}: {}", item.what, item.evidence);
+    let finding = Finding::error("fit/checklist", Blame::Layout, item.what, message);
+    (!item.holds).then(|| finding.hint("the checklist says what is missing; docs/memory.md has a section on it"))
 }
 
 /// What does not fit, for scripts; the text says it first.
@@ -175,8 +190,8 @@ fn lines_text(class: &RankClass) -> String {
             amount.entry.name(),
             &Bytes(amount.bytes).to_string(),
             &super::shorten(&amount.basis.words(), 34),
-            amount.entry.scales_with(),
-            amount.entry.ignores(),
+            &amount.scaling.words,
+            &amount.scaling.ignored(),
         ]);
     }
     let title = format!("Lines at the peak of stage {} (one rank; {} parameters)", class.stage, count(class.params));
@@ -214,27 +229,6 @@ fn classes_text(fit: &Fit) -> String {
         ]);
     }
     heading("Rank classes") + &table.render()
-}
-
-fn phases_text(class: &RankClass) -> String {
-    let head = ["phase", "allocated peak", "forward", "loss", "backward", "reserved", "what happens"];
-    let mut table = Table::new(&head).right(&[1, 2, 3, 4, 5]).spare(&[&[2, 3, 4]]);
-    for phase in &class.phases {
-        let part = |i: usize| match phase.parts.map(|parts| parts[i]) {
-            None | Some(0) => String::new(),
-            Some(bytes) => Bytes(bytes).to_string(),
-        };
-        table.row([
-            &phase.kind.to_string(),
-            &Bytes(phase.allocated_peak).to_string(),
-            &part(0),
-            &part(1),
-            &part(2),
-            &Bytes(phase.reserved_peak).to_string(),
-            phase.kind.what(),
-        ]);
-    }
-    heading(&format!("Phases of stage {}", class.stage)) + &table.render()
 }
 
 fn overload_text(skew: Option<&Overload>, asked: &[f64]) -> String {
@@ -297,12 +291,11 @@ fn unmodelled_text(fit: &Fit) -> String {
 
 /// One rank class as JSON.
 fn class_json(class: &RankClass) -> Value {
-    let line = |a: &memory::fit::Amount| json!({ "line": a.entry.name(), "bytes": a.bytes, "basis": a.basis, "scales_with": a.entry.scales_with(), "ignores": a.entry.ignores() });
-    let phase = |p: &memory::fit::PhasePeak| json!({ "phase": p.kind.to_string(), "allocated_peak_bytes": p.allocated_peak, "forward_loss_backward_bytes": p.parts, "reserved_peak_bytes": p.reserved_peak, "what": p.kind.what() });
+    let line = |a: &memory::fit::Amount| json!({ "line": a.entry.name(), "bytes": a.bytes, "basis": a.basis, "scales_with": a.scaling.words, "ignores": a.scaling.ignored() });
     json!({
         "ranks": { "first": class.first_rank, "count": class.num_ranks }, "example_rank": class.first_rank, "stage": class.stage,
         "params": class.params, "lines": class.lines.iter().map(line).collect::<Vec<_>>(),
-        "phases": class.phases.iter().map(phase).collect::<Vec<_>>(), "peak_phase": class.peak_phase.to_string(),
+        "phases": phases::json(class), "peak_phase": class.peak_phase.to_string(),
         "peak_block": class.peak_origin.to_string(), "allocated_peak_bytes": class.allocated_peak,
         "reserved_peak_bytes": class.reserved_peak, "outside_bytes": class.outside, "total_bytes": class.total(),
         "headroom_bytes": class.headroom, "host_bytes": class.offload.host_bytes, "link_seconds": class.offload.link_seconds,

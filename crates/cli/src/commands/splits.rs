@@ -6,7 +6,7 @@ use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, shape, wrap};
 use diag::{Blame, Finding};
 use layout::activations::{Exchange, StateContract, contracts, exchanges};
-use layout::ownership::{OwnershipTable, Row};
+use layout::ownership::{Owner, OwnershipTable, Row};
 use layout::rules::{Quality, STATE_SURFACES};
 use layout::{Axis, Layout, Mesh, Order};
 use recipe::{Mixer, Place, Recipe};
@@ -203,13 +203,16 @@ fn contract_text(contracts: &[StateContract]) -> String {
 
 /// What stays whole on every rank, and what no axis changes, a sentence each.
 fn negative_space(recipe: &Recipe, table: &OwnershipTable, layout: &Layout) -> Vec<String> {
-    let is_whole = |r: &&Row| matches!(r.rule.quality, Quality::Replicated | Quality::Explicit);
-    let replicated: u64 = table.rows.iter().filter(is_whole).map(|r| r.tensor.elements()).sum();
+    let replicated: u64 = (0..layout.pp.get() as usize)
+        .flat_map(|stage| table.owned(layout, stage, Owner::Replicated))
+        .map(|(_, elements)| elements)
+        .sum();
     let share = 100.0 * replicated as f64 / recipe.counts().all.total as f64;
     let share = if share < 0.1 { "under 0.1%".to_string() } else { format!("{share:.1}%") };
     let mut lines = vec![format!(
-        "{} parameters ({share}) are whole on every rank that owns their layer: norms, routers, latents and helpers; \
-         tp, sp, cp and ep leave them alone.",
+        "{} parameters ({share}) are whole on every rank that owns their layer, at any degree: norms, routers, \
+         latents and helpers; tp, sp, cp and ep leave them alone. `fit` and `fit --serve` call them replicated, and \
+         what is whole only because its axis has one rank here by that axis.",
         count(replicated)
     )];
     if recipe.uses(Mixer::Moe) {

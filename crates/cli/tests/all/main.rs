@@ -12,6 +12,7 @@ mod findings;
 mod goldens;
 mod identities;
 mod launch;
+mod memory_rows;
 mod messages;
 mod plan_engines;
 mod preflight;

@@ -123,6 +123,12 @@ pub struct StateFormats {
 }
 
 impl StateFormats {
+    /// Bytes of state an element, main weight and both moments: of an fp32 main weight only what bf16
+    /// lacks is kept.
+    pub fn bytes(&self) -> u64 {
+        2 + (self.exp_avg.bits() + self.exp_avg_sq.bits()) / 8
+    }
+
     /// Megatron's defaults: fp32 throughout.
     pub const FP32: StateFormats = StateFormats {
         main_weights: Dtype::Fp32,

@@ -10,6 +10,7 @@ use crate::mat::{Mat, dot};
 use crate::params::Id;
 use crate::real::Real;
 use comm::{Call, Result};
+use layout::activations::slots;
 use recipe::kinds::moe::{Moe as Kind, ScoreFunction};
 
 /// Contiguous runs of positions that a rank's own tokens form at most: an early and a late one under cp.
@@ -145,8 +146,7 @@ impl Router {
                 }
             }
         }
-        if let Some(factor) = self.kind.capacity_factor {
-            let capacity = (factor * (cx.sizes.sequence * self.top_k()) as f64 / experts as f64).ceil() as u64;
+        if let Some(capacity) = slots(&self.kind, cx.sizes.sequence as u64) {
             for (i, &expert) in chosen.experts.iter().enumerate() {
                 let token = i / self.top_k();
                 let ahead = &mut before[place(token / batch, token % batch, expert)];
