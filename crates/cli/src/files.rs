@@ -8,7 +8,7 @@ use recipe::import::hf;
 use recipe::{Recipe, builtin, limits};
 use std::fs;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The recipe a name or path stands for.
 pub fn load_recipe(name: &str) -> Result<Recipe, Refusal> {
@@ -17,8 +17,14 @@ pub fn load_recipe(name: &str) -> Result<Recipe, Refusal> {
     if is_builtin || !path.exists() {
         return builtin::find(name).map_err(Refusal::from);
     }
-    let text = read_text(path)?;
-    let parsed = if text.trim_start().starts_with('{') { hf::import(&text, &stem(path)) } else { Recipe::parse(&text) };
+    let file = config_in(path);
+    let text = read_text(&file)?;
+    let place = place(&file);
+    let asked = hf::Asked { place: place.as_deref(), ..hf::Asked::default() };
+    let parsed = match text.trim_start().starts_with('{') {
+        true => hf::import(&text, &asked).map(|imported| imported.recipe),
+        false => Recipe::parse(&text),
+    };
     parsed.map_err(|findings| Refusal { findings, source: Some((name.to_string(), text)) })
 }
 
@@ -43,9 +49,24 @@ pub fn load_policy(path: &Path) -> Result<Policy, Refusal> {
     Policy::parse(&text).map_err(|findings| Refusal { findings, source: Some((path.display().to_string(), text)) })
 }
 
-/// A file's name without its ending, as a recipe name.
-pub fn stem(path: &Path) -> String {
-    path.file_stem().map_or_else(|| "recipe".to_string(), |s| s.to_string_lossy().into_owned())
+/// The `config.json` of a model's folder; any other path stands for itself.
+pub fn config_in(path: &Path) -> PathBuf {
+    let inside = path.join("config.json");
+    if path.is_dir() && inside.is_file() { inside } else { path.to_path_buf() }
+}
+
+/// What the place of a config calls the model: the folder of a `config.json`, the repository in Hugging
+/// Face's cache (`models--org--name/snapshots/…`), or the file's own name.
+pub fn place(path: &Path) -> Option<String> {
+    let name = |part: &std::ffi::OsStr| part.to_string_lossy().into_owned();
+    if path.file_name().is_some_and(|file| file != "config.json") {
+        return path.file_stem().map(name);
+    }
+    let whole = path.canonicalize().ok()?;
+    let cached = whole.components().find_map(|part| {
+        name(part.as_os_str()).strip_prefix("models--").and_then(|rest| Some(rest.rsplit_once("--")?.1.to_string()))
+    });
+    cached.or_else(|| whole.parent()?.file_name().map(name))
 }
 
 /// Reads a text file of bounded size.
