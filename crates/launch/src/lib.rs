@@ -7,6 +7,7 @@
 
 pub mod emission;
 pub mod engines;
+pub mod fields;
 pub mod job;
 pub mod lanes;
 pub mod policy;

@@ -44,6 +44,9 @@ impl Ledger {
     /// The ledger of a layout's engine, Megatron's when none is named, told what the options say.
     pub fn of(recipe: &Recipe, layout: &Layout, options: &Options) -> Result<Ledger, Unmodelled> {
         let none = |why: &str| Err(Unmodelled::new(layout.engine.map_or("this engine", Engine::name), why));
+        if recipe.dropout > 0.0 || recipe.attention.as_ref().is_some_and(|a| a.dropout > 0.0) {
+            return Err(Unmodelled::new("dropout", "what its masks keep is not replayed"));
+        }
         match layout.engine {
             None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::from_options(recipe, options)?)),
             Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::of_recipe(recipe, layout).with_options(options)?)),

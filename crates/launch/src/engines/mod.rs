@@ -14,6 +14,7 @@ pub mod torchtitan;
 pub mod xla_spmd;
 
 use crate::emission::{Emission, EnvVar};
+use crate::fields;
 use crate::job::{Frontend, Job};
 use crate::policy::Place;
 use case::as_seam;
@@ -21,8 +22,16 @@ use diag::{Blame, Finding};
 use layout::Engine;
 use recipe::Seam;
 
-/// Writes a job down for the engine of its layout (Megatron when none is named).
+/// Writes a job down for the engine of its layout (Megatron when none is named). Fields of the recipe that the
+/// engine is not told are seams: refused with the whole list, unless they are allowed.
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
+    let mut emission = written(job)?;
+    let missing = fields::missing(job, &emission);
+    emission.seams.extend(engine_seams(job, missing)?);
+    Ok(emission)
+}
+
+fn written(job: &Job) -> Result<Emission, Vec<Finding>> {
     match engine_of(job) {
         Engine::Megatron if job.frontend == Frontend::Bridge => bridge::emit(job),
         Engine::Megatron => megatron::emit(job),

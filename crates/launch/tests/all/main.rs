@@ -2,7 +2,9 @@
 
 mod common;
 mod every_engine;
+mod fields;
 mod goldens;
 mod hostile;
 mod megatron;
 mod preflight;
+mod round_trip;
