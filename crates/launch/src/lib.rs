@@ -7,6 +7,7 @@
 
 pub mod emission;
 pub mod engines;
+pub mod fields;
 pub mod header;
 pub mod identity;
 pub mod job;

@@ -48,6 +48,9 @@ impl Ledger {
             return Err(Unmodelled::new("adapters", "frozen weights are replayed for the emitted FSDP2 program only"));
         }
         let none = |why: &str| Err(Unmodelled::new(layout.engine.map_or("this engine", Engine::name), why));
+        if recipe.dropout > 0.0 || recipe.attention.as_ref().is_some_and(|a| a.dropout > 0.0) {
+            return Err(Unmodelled::new("dropout", "what its masks keep is not replayed"));
+        }
         use Engine::{Deepspeed, Fsdp2, Nanotron, Shardwright, Torchtitan};
         if let Some(engine @ (Fsdp2 | Torchtitan | Deepspeed | Nanotron | Shardwright)) = layout.engine {
             from_options::formats(recipe, options, engine)?;

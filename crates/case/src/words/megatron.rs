@@ -330,7 +330,6 @@ const PASSED: &[Passed] = &[
     Passed { name: "--num-workers", values: 1, why: "processes of the data loader on the host" },
     Passed { name: "--wandb-project", values: 1, why: "where the log goes" },
     Passed { name: "--wandb-exp-name", values: 1, why: "where the log goes" },
-    Passed { name: "--init-method-std", values: 1, why: "values of weights, not their sizes" },
     Passed {
         name: "--dist-ckpt-optim-fully-reshardable",
         values: 0,
@@ -372,4 +371,12 @@ const OURS: &[(&str, &str)] = &[
     ("--grad-reduce-in-bf16", "--gradients"),
     ("--accumulate-allreduce-grads-in-fp32", "--gradients"),
     ("--make-vocab-size-divisible-by", "--vocab-multiple"),
+    ("--init-method-std", "the recipe's `init_std`"),
+    ("--norm-epsilon", "the recipe's `norm_eps`"),
+    ("--hidden-dropout", "the recipe's `dropout`"),
+    ("--attention-dropout", "`dropout` in the recipe's `[attention]`"),
+    ("--rotary-percent", "`fraction` in the recipe's `[rope]`"),
+    ("--moe-aux-loss-coeff", "`aux_loss` in the recipe's `[moe.router]`"),
+    ("--moe-z-loss-coeff", "`z_loss` in the recipe's `[moe.router]`"),
+    ("--moe-router-topk-scaling-factor", "`scaling` in the recipe's `[moe.router]`"),
 ];

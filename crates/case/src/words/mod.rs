@@ -150,6 +150,15 @@ pub fn of(engine: Option<Engine>) -> &'static Vocabulary {
     }
 }
 
+impl Vocabulary {
+    /// Whether options are said by this word: one that is read, passed on or implied.
+    pub fn has(&self, name: &str) -> bool {
+        self.words.iter().any(|word| word.name == name || word.negated() == name)
+            || self.passed.iter().any(|passed| passed.name == name)
+            || self.implied.contains(&name)
+    }
+}
+
 impl Word {
     /// The switch with `--no-` in front, where it has dashes.
     pub fn negated(&self) -> String {

@@ -118,14 +118,30 @@ pub struct GlossaryArgs {
 /// Arguments of `import`.
 #[derive(Args)]
 pub struct ImportArgs {
-    /// config.json, or a file holding a Megatron argument list; `-` reads standard input
+    /// config.json or its folder, a Megatron argument list, or a launch directory of ours; `-` reads standard input
     pub file: PathBuf,
     /// Write the recipe here instead of printing it
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// The recipe's name (default: the file's)
+    /// The recipe's name (default: the config's own, its folder's, or the model type and size)
     #[arg(long)]
     pub name: Option<String>,
+    /// Sequence to train on, such as 8192 or 8k, for a config.json (default: the length it was first trained on, or
+    /// `max_position_embeddings` up to 8192)
+    #[arg(long, value_name = "TOKENS", value_parser = tokens)]
+    pub seq: Option<u64>,
+}
+
+/// A number of tokens: `8192`, or `8k` for 8192.
+fn tokens(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => (text, 1),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    number
+        .filter(|n| (1..=recipe::limits::SEQUENCE).contains(n))
+        .ok_or_else(|| format!("`{text}` is no number of tokens; write 8192 or 8k"))
 }
 
 /// Arguments of `recipes`.

@@ -11,6 +11,7 @@ use case::asked::EngineChoice;
 use case::{Asked, Case, Purpose, Seams, Terms, offer_seams};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding, refuses};
+use launch::fields::{self, Accounted, Told};
 use launch::header::{Header, choices};
 use launch::identity::Identity;
 use launch::job::Job;
@@ -53,6 +54,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     text += &summary(&case, &emission, &memory, &step);
     if args.explain {
         text += &explain(&emission);
+        text += &told(&fields::account(&job, &emission));
     }
     text += &called(&job);
     let mut verbatim = String::new();
@@ -67,6 +69,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
         "mode": emission.mode.map(|m| m.name()), "arguments": emission.arguments,
         "environment": emission.environment, "files": files, "seams": emission.seams, "memory": memory,
         "header": Header::of(&case), "topology": lanes::topology(job.cluster, job.layout), "step": record.step, "identity": Identity::of(&job).to_json(&job), "command": schedulers::command(args.scheduler, &job), "words": emission.words(),
+        "fields": fields::account(&job, &emission),
         "layout": layout_json(&case.layout, &case.defaults), "findings": findings, "case": record.case,
     });
     Ok(Report { verbatim, ..Report::new(text, json).with_findings(&findings) })
@@ -218,6 +221,21 @@ fn explain(emission: &Emission) -> String {
         table.row([variable.name.as_str(), &super::shorten(&variable.value, 60), &variable.why]);
     }
     text + &heading("Environment") + &table.render()
+}
+
+/// How the engine is told every field of the recipe.
+fn told(fields: &[Accounted]) -> String {
+    let mut table = Table::new(&["field", "value", "told", "by or because"]);
+    for field in fields {
+        let (word, why) = match &field.told {
+            Told::By(names) => ("said", names.join(" ")),
+            Told::Fixed(why) => ("fixed", why.to_string()),
+            Told::Irrelevant(why) => ("irrelevant", why.to_string()),
+            Told::Seam(why) => ("SEAM", why.to_string()),
+        };
+        table.row([field.path.as_str(), &super::shorten(&field.value, 30), word, &why]);
+    }
+    heading("Fields of the recipe") + &table.render()
 }
 
 /// Where it is, or what it is.

@@ -562,7 +562,10 @@ fn calls_below_the_command_line_name_their_rule() {
     assert_eq!(tpu.profile().unwrap_err().rule, "hardware/no-curves");
 
     let long = " ".repeat(recipe::limits::FILE_BYTES + 1);
-    assert_eq!(recipe::import::hf::import(&long, "long").unwrap_err()[0].rule, "import/limit");
+    assert_eq!(
+        recipe::import::hf::import(&long, &recipe::import::hf::Asked::named("long")).unwrap_err()[0].rule,
+        "import/limit"
+    );
     assert_eq!(recipe::import::megatron_args::import(&long, "long").err().unwrap()[0].rule, "import/limit");
 
     let recipe = small(&[]);

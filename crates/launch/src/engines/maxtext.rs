@@ -10,6 +10,8 @@ use crate::job::Job;
 use diag::{Blame, Finding};
 use layout::{Engine, Recompute};
 use recipe::kinds::attention::QkNorm;
+use recipe::kinds::moe::{GroupScore, ScoreFunction};
+use recipe::{Scaling, Yarn};
 use units::gcd;
 
 /// What its decoder blocks have (`models/llama2.py`, `mixtral.py`, `qwen3.py`, `deepseek.py`).
@@ -20,8 +22,8 @@ const HAS: Has = Has {
     aux_loss: true,
     expert_bias: true,
     shared: true,
+    gate: false,
     mtp: true,
-    muon: false,
 };
 
 /// Writes a job down for MaxText.
@@ -86,7 +88,8 @@ fn model(job: &Job, decoder: &Decoder, list: &mut List, findings: &mut Vec<Findi
     set("base_num_decoder_layers", recipe.depth().to_string(), "recipe.depth");
     set("vocab_size", recipe.vocab.to_string(), "recipe.vocab");
     set("logits_via_embedding", recipe.tied.to_string(), "recipe.tied");
-    set("rope_max_timescale", super::list::number(decoder.theta), "recipe.rope_theta");
+    set("rope_max_timescale", super::list::number(decoder.rope.theta), "recipe.rope_theta");
+    set("normalization_layer_epsilon", format!("{:?}", recipe.norm_eps), "recipe.norm_eps");
     set("use_qk_norm", (decoder.attention.qk_norm == QkNorm::Head).to_string(), "attention.qk_norm");
     set("enable_dropout", "false".to_string(), "recipe");
     if let Some(mla) = decoder.latent() {
@@ -97,6 +100,10 @@ fn model(job: &Job, decoder: &Decoder, list: &mut List, findings: &mut Vec<Findi
         set("qk_rope_head_dim", mla.rope_dim.to_string(), "attention.rope_dim");
         set("v_head_dim", mla.v_dim.to_string(), "attention.v_dim");
     }
+    rotation(job, decoder, list, findings);
+    let mut set = |key: &str, value: String, from: &str| {
+        list.set(Kind::RecipeNative, key, value, from, "the model, over the base configuration's");
+    };
     if decoder.mtp_depth > 0 {
         set("mtp_num_layers", decoder.mtp_depth.to_string(), "features.mtp.depth");
     }
@@ -105,6 +112,51 @@ fn model(job: &Job, decoder: &Decoder, list: &mut List, findings: &mut Vec<Findi
     } else if decoder.latent().is_some() {
         findings.push(unsayable("moe", "the latent block comes with experts"));
     }
+}
+
+/// Scaled rotary frequencies: `layers/embeddings.py`, and the score scale of `layers/attention_mla.py`, which
+/// reads the two lengths whatever the kind.
+fn rotation(job: &Job, decoder: &Decoder, list: &mut List, findings: &mut Vec<Finding>) {
+    let mut set = |key: &str, value: String, from: &str| {
+        list.set(Kind::RecipeNative, key, value, from, "rotary positions");
+    };
+    let length = job.layout.sequence;
+    match (decoder.rope.scaling, decoder.latent()) {
+        (None, _) => {
+            set("rope_type", "default".to_string(), "rope.scaling.kind");
+            set("max_position_embeddings", length.to_string(), "layout.sequence");
+            set("original_max_position_embeddings", length.to_string(), "layout.sequence");
+        }
+        (Some(Scaling::Linear { factor }), None) => {
+            set("rope_type", "default".to_string(), "rope.scaling.kind");
+            set("rope_linear_scaling_factor", format!("{factor:?}"), "rope.scaling.factor");
+        }
+        // `LLaMARotaryEmbedding` has these figures.
+        (Some(Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192 }), None) => {
+            set("rope_type", "llama3.1".to_string(), "rope.scaling.kind");
+            set("rope_use_scale", "true".to_string(), "rope.scaling.factor");
+        }
+        (Some(Scaling::Yarn(yarn)), Some(_)) if is_deepseeks(&yarn) => {
+            set("rope_type", "yarn".to_string(), "rope.scaling.kind");
+            set("rope_factor", format!("{:?}", yarn.factor), "rope.scaling.factor");
+            set("original_max_position_embeddings", yarn.original.to_string(), "rope.scaling.original");
+            let longest = (yarn.original as f64 * yarn.factor).ceil() as u64;
+            set("max_position_embeddings", longest.to_string(), "rope.scaling.factor");
+            set("beta_fast", format!("{:?}", yarn.beta_fast), "rope.scaling.beta_fast");
+            set("beta_slow", format!("{:?}", yarn.beta_slow), "rope.scaling.beta_slow");
+            set("mscale", format!("{:?}", yarn.mscale.unwrap_or(0.0)), "rope.scaling.mscale");
+            set("rope_truncate", yarn.rounds.to_string(), "rope.scaling.rounds");
+        }
+        (Some(other), _) => {
+            let message = format!("no keys say this `{}` scaling of rotary frequencies here", other.kind());
+            findings.push(unsayable("rope.scaling", message));
+        }
+    }
+}
+
+/// The one `mscale` scales scores; rotated columns stay as they are where both of the recipe's agree.
+fn is_deepseeks(yarn: &Yarn) -> bool {
+    yarn.mscale.is_some() && yarn.mscale == yarn.mscale_all_dim && yarn.attention_factor.is_none() && yarn.factor > 1.0
 }
 
 fn experts(decoder: &Decoder, block: &str, list: &mut List, findings: &mut Vec<Finding>) {
@@ -126,14 +178,34 @@ fn experts(decoder: &Decoder, block: &str, list: &mut List, findings: &mut Vec<F
         set("shared_experts", (shared / moe.ffn).to_string(), "moe.shared.ffn");
         set("routed_score_func", moe.router.score.to_string(), "moe.router.score");
         set("routed_bias", moe.router.expert_bias.to_string(), "moe.router.expert_bias");
+        let rate = if moe.router.expert_bias { moe.router.bias_update_rate.unwrap_or(1e-3) } else { 0.0 };
+        set("routed_bias_update_rate", format!("{rate:?}"), "moe.router.bias_update_rate");
+        set("routed_scaling_factor", format!("{:?}", moe.router.scaling), "moe.router.scaling");
+        if moe.router.groups > 1 {
+            set("n_routing_groups", moe.router.groups.to_string(), "moe.router.groups");
+            set("topk_routing_group", moe.router.group_top_k.to_string(), "moe.router.group_top_k");
+        }
+        // `deepseek_scale_weights`: sigmoid scores are divided by their sum, shares of a softmax are not.
+        if moe.router.normalize != (moe.router.score == ScoreFunction::Sigmoid) {
+            let message = format!("the `deepseek` block normalises sigmoid scores, and {} ones not", moe.router.score);
+            findings.push(unsayable("moe.router.normalize", message));
+        }
+        if moe.router.groups > 1 && moe.router.group_score != GroupScore::TopTwo {
+            findings.push(unsayable("moe.router.group_score", "groups are scored by their two best experts"));
+        }
         return;
     }
-    set("norm_topk_prob", "true".to_string(), "moe.router.score");
+    // `get_topk`: a softmax over the chosen logits, which sums to one whatever `norm_topk_prob` says.
+    set("norm_topk_prob", "true".to_string(), "moe.router.normalize");
+    if !moe.router.normalize || moe.router.scaling != 1.0 || moe.router.groups > 1 {
+        let message = format!("the `{block}` block's weights sum to one, unscaled and without groups");
+        findings.push(unsayable("moe.router", message));
+    }
     if moe.shared.is_some() || decoder.dense_first > 0 || moe.router.expert_bias {
         let message = format!("the `{block}` block has experts in every layer, none of them shared, and no bias");
         findings.push(unsayable("moe", message));
     }
-    if moe.router.score != recipe::kinds::moe::ScoreFunction::Softmax {
+    if moe.router.score != ScoreFunction::Softmax {
         findings.push(unsayable("moe.router.score", format!("the `{block}` block's router is a softmax")));
     }
 }

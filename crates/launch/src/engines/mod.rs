@@ -14,6 +14,7 @@ pub mod torchtitan;
 pub mod xla_spmd;
 
 use crate::emission::{Emission, EnvVar};
+use crate::fields;
 use crate::job::{Frontend, Job};
 use crate::policy::Place;
 use case::as_seam;
@@ -21,7 +22,8 @@ use diag::{Blame, Finding};
 use layout::Engine;
 use recipe::Seam;
 
-/// Writes a job down for the engine of its layout (Megatron when none is named).
+/// Writes a job down for the engine of its layout (Megatron when none is named). Fields of the recipe that the
+/// engine is not told are seams: refused with the whole list, unless they are allowed.
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     emission(job).map_err(|findings| findings.into_iter().map(hinted).collect())
 }
@@ -34,6 +36,13 @@ fn hinted(finding: Finding) -> Finding {
 }
 
 fn emission(job: &Job) -> Result<Emission, Vec<Finding>> {
+    let mut emission = written(job)?;
+    let missing = fields::missing(job, &emission);
+    emission.seams.extend(engine_seams(job, missing)?);
+    Ok(emission)
+}
+
+fn written(job: &Job) -> Result<Emission, Vec<Finding>> {
     match engine_of(job) {
         Engine::Megatron if job.frontend == Frontend::Bridge => bridge::emit(job),
         Engine::Megatron => megatron::emit(job),

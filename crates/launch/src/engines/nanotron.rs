@@ -21,8 +21,8 @@ const HAS: Has = Has {
     aux_loss: true,
     expert_bias: false,
     shared: true,
+    gate: true,
     mtp: false,
-    muon: false,
 };
 
 /// Writes a job down for nanotron.
@@ -69,6 +69,13 @@ fn refuse_rest(job: &Job, decoder: &Decoder) -> Result<(), Vec<Finding>> {
     if decoder.moe.is_some_and(|moe| moe.router.score == recipe::kinds::moe::ScoreFunction::Sigmoid) {
         refuse("moe.router.score", "nanotron's router is a softmax");
     }
+    // nn/moe.py, `Router.top_k_softmax`: shares of all experts; `Qwen2MoELayer` gates its shared expert.
+    if decoder.moe.is_some_and(|moe| moe.router.normalize) {
+        refuse("moe.router.normalize", "nanotron does not divide the chosen scores by their sum");
+    }
+    if decoder.moe.is_some_and(|moe| moe.shared.as_ref().is_some_and(|shared| !shared.gate)) {
+        refuse("moe.shared.gate", "nanotron's shared expert is gated");
+    }
     if findings.is_empty() { Ok(()) } else { Err(findings) }
 }
 
@@ -109,7 +116,8 @@ fn model(job: &Job, decoder: &Decoder, list: &mut List) {
     let recipe = job.recipe;
     list.set(native, "model.ddp_bucket_cap_mb", 25, "state", "belongs to a topology [lane/buckets]");
     list.set(native, "model.dtype", "\"bfloat16\"", "precision.weights", "weights and products");
-    list.set(Kind::Policy, "model.init_method.std", 0.02, "policy.run", "width of the first draw");
+    let std = recipe.init_std.unwrap_or(0.02);
+    list.set(native, "model.init_method.std", std, "recipe.init_std", "0.02 where the recipe says nothing");
     let why = "the padded vocabulary is a multiple of this times tp";
     let key = "model.make_vocab_size_divisible_by";
     list.set(Kind::Layout, key, job.layout.vocab_multiple, "layout.vocab_multiple", why);
@@ -127,7 +135,8 @@ fn model(job: &Job, decoder: &Decoder, list: &mut List) {
     set("num_attention_heads", decoder.attention.heads.to_string(), "attention.heads");
     set("num_hidden_layers", recipe.depth().to_string(), "recipe.depth");
     set("num_key_value_heads", kv_heads.to_string(), "attention.kv_heads");
-    set("rope_theta", format!("{:?}", decoder.theta), "recipe.rope_theta");
+    set("rms_norm_eps", format!("{:?}", recipe.norm_eps), "recipe.norm_eps");
+    set("rope_theta", format!("{:?}", decoder.rope.theta), "recipe.rope_theta");
     set("rope_interleaved", "false".to_string(), "recipe.rope_theta");
     set("tie_word_embeddings", recipe.tied.to_string(), "recipe.tied");
     set("vocab_size", recipe.vocab.to_string(), "recipe.vocab");

@@ -11,8 +11,9 @@ use crate::quote;
 use case::options::{Again, Elementwise, TpOverlap};
 use diag::{Blame, Finding};
 use layout::{Engine, Recompute, Schedule, ZeroStage};
-use recipe::Seam;
 use recipe::kinds::attention::QkNorm;
+use recipe::kinds::moe::GroupScore;
+use recipe::{Scaling, Seam};
 use serde_json::{Value, json};
 
 const MODULE: &str = "titan_config";
@@ -27,8 +28,8 @@ const HAS: Has = Has {
     aux_loss: false,
     expert_bias: true,
     shared: true,
+    gate: false,
     mtp: true,
-    muon: false,
 };
 
 /// Writes a job down for torchtitan.
@@ -220,6 +221,23 @@ fn model(job: &Job, decoder: &Decoder) -> (Value, Vec<Finding>) {
         let message = "torchtitan has prediction heads behind latent attention only";
         findings.push(Finding::error("torchtitan/model", Blame::Engine, "features.mtp", message));
     }
+    let scaling = match decoder.rope.scaling {
+        None => json!({}),
+        // models/common/rope.py: `llama` has every figure of the kind.
+        Some(Scaling::Llama3 { factor, low, high, original }) => json!({
+            "scaling": "llama", "scaling_factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+            "original_max_position_embeddings": original,
+        }),
+        Some(other) => {
+            let message = format!("torchtitan's forms are not told a `{}` scaling of rotary frequencies", other.kind());
+            findings.push(Finding::error("torchtitan/model", Blame::Engine, "rope.scaling", message));
+            json!({})
+        }
+    };
+    if decoder.moe.is_some_and(|moe| moe.router.groups > 1 && moe.router.group_score != GroupScore::TopTwo) {
+        let message = "torchtitan scores groups by their two best experts";
+        findings.push(Finding::error("torchtitan/model", Blame::Engine, "moe.router.group_score", message));
+    }
     let latent = decoder.latent().map(|mla| {
         json!({ "q_lora_rank": mla.q_rank.unwrap_or(0), "kv_lora_rank": mla.kv_rank, "qk_nope_head_dim": mla.qk_dim,
             "qk_rope_head_dim": mla.rope_dim, "v_head_dim": mla.v_dim })
@@ -228,12 +246,16 @@ fn model(job: &Job, decoder: &Decoder) -> (Value, Vec<Finding>) {
         // models/common/moe.py: the rate of the balancing bias; none switches it off.
         json!({ "experts": moe.experts, "top_k": moe.top_k, "ffn": moe.ffn, "score": moe.router.score.name(),
             "shared_ffn": moe.shared.as_ref().map_or(0, |s| s.ffn),
-            "expert_bias_rate": moe.router.expert_bias.then_some(1e-3) })
+            "route_norm": moe.router.normalize, "route_scale": moe.router.scaling,
+            "groups": (moe.router.groups > 1).then_some(moe.router.groups),
+            "limited_groups": (moe.router.groups > 1).then_some(moe.router.group_top_k),
+            "expert_bias_rate": moe.router.expert_bias.then_some(moe.router.bias_update_rate.unwrap_or(1e-3)) })
     });
     let table = json!({
         "form": form, "hidden": recipe.hidden, "vocab": recipe.vocab, "tied": recipe.tied, "depth": recipe.depth(),
         "dense_first": decoder.dense_first, "heads": decoder.attention.heads, "kv_heads": kv_heads,
-        "head_dim": head_dim, "theta": decoder.theta, "qk_norm": has_norm, "latent": latent,
+        "head_dim": head_dim, "theta": decoder.rope.theta, "rope_scaling": scaling, "norm_eps": recipe.norm_eps,
+        "init_std": recipe.init_std.unwrap_or(0.02), "qk_norm": has_norm, "latent": latent,
         "ffn": decoder.mlp.map(|m| m.ffn), "moe": moe, "mtp_depth": decoder.mtp_depth,
     });
     (table, findings)

@@ -2,11 +2,13 @@
 
 mod common;
 mod every_engine;
+mod fields;
 mod fsdp2;
 mod goldens;
 mod hostile;
 mod megatron;
 mod preflight;
+mod round_trip;
 mod script;
 mod sites;
 mod torchtitan;

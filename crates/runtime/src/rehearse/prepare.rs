@@ -4,6 +4,7 @@
 use super::resume::Start;
 use super::{Ask, Source, data};
 use crate::shrink::{Change, Dim, Dims, shrink};
+use crate::supported::unsupported;
 use diag::{Blame, Finding};
 use layout::legality::UNCARRIED_STATE;
 use layout::{Checked, Engine, Layout, LayoutRequest, ZeroStage, check};
@@ -31,6 +32,10 @@ pub struct Prepared {
 /// Shrinks and checks; refuses by name what cannot be rehearsed.
 pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
     let (recipe, mut request, notes) = (ask.recipe, ask.request.clone(), carried(ask));
+    let unsupported = unsupported(recipe);
+    if !unsupported.is_empty() {
+        return Err(unsupported);
+    }
     if request.engine.is_some_and(|engine| engine != Engine::Shardwright) {
         let theirs = check(recipe, &request);
         if !theirs.is_legal() {

@@ -2,7 +2,7 @@
 
 use super::{number, shorten, size, with_findings};
 use crate::args::InspectArgs;
-use crate::outcome::{Outcome, Report};
+use crate::outcome::{NO, Outcome, Report};
 use crate::table::{Table, heading, shape, wrap};
 use ::checkpoint::{Checkpoint, Tensor, open};
 use diag::{Blame, Finding};
@@ -33,7 +33,7 @@ pub fn run(args: &InspectArgs) -> Outcome {
     }
     text += &format!("\nnext: shardwright checkpoint verify {}\n", args.path.display());
     let report = with_findings(Report::new(text, to_json(args, &checkpoint)), &checkpoint.findings);
-    Ok(if checkpoint.findings.is_empty() { report } else { report.refused() })
+    Ok(if checkpoint.findings.is_empty() { report } else { report.refused(NO, []) })
 }
 
 /// The recipe a checkpoint holds. Sequences may have any length; the text says so.

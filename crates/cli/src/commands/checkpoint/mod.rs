@@ -5,7 +5,7 @@ mod inspect;
 use super::shorten;
 use crate::args::{CheckpointArgs, CheckpointCommand, ReshardArgs, Switched, VerifyArgs};
 use crate::files::load_recipe;
-use crate::outcome::{Outcome, Refusal, Report};
+use crate::outcome::{NO, Outcome, Refusal, Report};
 use ::checkpoint::{Against, Checkpoint, Job, Target, open, reshard, verify};
 use case::asked::LayoutArgs;
 use diag::{Blame, Finding};
@@ -119,7 +119,7 @@ fn run_verify(args: &VerifyArgs) -> Outcome {
         "pieces": pieces, "bytes": checkpoint.bytes(), "against": settled.as_ref().map(|s| &s.recipe.name), "findings": findings,
     });
     let report = with_findings(Report::new(text, json), &findings);
-    Ok(if findings.is_empty() { report } else { report.refused() })
+    Ok(if findings.is_empty() { report } else { report.refused(NO, []) })
 }
 
 fn more(findings: usize) -> String {

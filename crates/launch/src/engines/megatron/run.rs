@@ -61,8 +61,6 @@ fn steps(job: &Job, list: &mut List) {
     list.set(POLICY, "--lr-warmup-iters", warmup, from, "fewer than the steps that decay");
     list.set(POLICY, "--weight-decay", number(run.weight_decay), from, "the default is 0.01");
     list.set(POLICY, "--clip-grad", number(run.clip), from, "largest gradient norm");
-    list.set(POLICY, "--attention-dropout", "0.0", from, "the default is 0.1");
-    list.set(POLICY, "--hidden-dropout", "0.0", from, "the default is 0.1");
     list.set(POLICY, "--seed", run.seed, from, "part of the record");
     list.set(POLICY, "--eval-iters", 0, from, "evaluation is a run of its own");
 }
