@@ -12,7 +12,7 @@ use diag::{Blame, Finding, Severity};
 use hardware::Cluster;
 use layout::{Balance, Checked, Derived, Engine, LayoutRequest, OwnershipTable, StagePlan, check};
 use recipe::import::megatron_args::shell_words;
-use recipe::{Mode, Recipe, Seam};
+use recipe::{Mixer, Mode, Recipe, Seam};
 
 /// What a case is wanted for: it decides what is derived when nobody types it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,10 @@ impl Case {
         let stages = StagePlan::new(&checked.recipe, &layout, None).map_err(|finding| vec![finding])?;
         let table = OwnershipTable::new(&checked.recipe, &layout)?;
         let kinds = LayerKinds::of(&checked.recipe);
-        let (recipe, findings) = (checked.recipe, checked.findings);
+        let (recipe, mut findings) = (checked.recipe, checked.findings);
+        if terms.purpose == Purpose::Run {
+            findings.extend(not_priced(&recipe));
+        }
         Ok(Case {
             asked,
             source,
@@ -160,6 +163,23 @@ impl Case {
     pub fn on(&self) -> &Cluster {
         self.cluster.as_ref().expect("a case that is priced has a cluster")
     }
+}
+
+/// Fields that add elementwise work and short-lived masks, which neither ledgers nor prices have.
+fn not_priced(recipe: &Recipe) -> Option<Finding> {
+    let router = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe)).map(|moe| &moe.router);
+    let mut fields = Vec::new();
+    if router.is_some_and(|r| r.groups > 1) {
+        fields.push("`moe.router.groups`");
+    }
+    if router.is_some_and(|r| r.z_loss.is_some()) {
+        fields.push("`moe.router.z_loss`");
+    }
+    if !recipe.multipliers.set().is_empty() {
+        fields.push("`multipliers`");
+    }
+    let message = format!("bytes and seconds are as if without {}: they add elementwise work", fields.join(", "));
+    (!fields.is_empty()).then(|| Finding::note("case/not-priced", Blame::Recipe, "recipe", message))
 }
 
 /// Says with the refusals of an engine that nobody typed it.

@@ -25,7 +25,8 @@ fn every_case_emits_or_refuses_by_name() {
                 }
             }
         }
-        assert!(*engine == Engine::Shardwright || emitted >= 30, "{name}: {emitted}");
+        // Some engines are told dense models only: their routers are not those of the built-in recipes.
+        assert!(*engine == Engine::Shardwright || emitted >= 10, "{name}: {emitted}");
     }
 }
 

@@ -5,6 +5,7 @@ use case::Seams;
 use launch::schedulers::{Scheduler, files};
 use layout::{Engine, LayoutRequest};
 use recipe::import::megatron_args;
+use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::moe::{BalanceOver, GroupScore, ScoreFunction};
 use recipe::{Mixer, Pattern, Positions, Recipe, Rope, Scaling, Yarn};
@@ -117,7 +118,7 @@ fn change(recipe: &mut Recipe, draw: &mut Draw) {
 
 fn change_blocks(recipe: &mut Recipe, draw: &mut Draw, figure: f64) {
     let is_on = draw.below(2) == 1;
-    if let Some(attention) = &mut recipe.attention {
+    if let Some(attention) = recipe.attention.as_mut().filter(|a| matches!(a.kind, AttentionKind::Gqa { .. })) {
         match draw.below(8) {
             0 => attention.dropout = draw.one(&[0.0, 0.1]),
             1 => attention.qkv_bias = is_on,

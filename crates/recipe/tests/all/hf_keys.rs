@@ -72,7 +72,7 @@ fn every_key_of_every_measured_config_is_accounted_for() {
     );
 }
 
-/// Counts: transformers 5.22.2 on the meta device.
+/// Counts: transformers 5.12.1 on the meta device.
 #[test]
 fn published_configs_count_exactly_and_lose_what_is_listed() {
     for (name, parameters, not_carried) in [

@@ -8,6 +8,7 @@ use case::options::{EpOverlap, Scaling};
 use case::words::{self, Place, Takes, Word};
 use diag::Finding;
 use layout::{Recompute, ZeroStage};
+use recipe::precision::OptimizerPolicy;
 use recipe::{Dtype, Mixer, Optimizer};
 
 const LAYOUT: Kind = Kind::Layout;
@@ -146,6 +147,12 @@ fn formats(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
 fn optimizer(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     let tensors = job.recipe.tensors();
     let steps = |optimizer| tensors.iter().any(|t| t.optimizer == optimizer);
+    let muon = recipe::Recipe { optimizer: OptimizerPolicy::muon(), ..job.recipe.clone() };
+    let dealt = |tensors: &[recipe::Tensor]| tensors.iter().map(|t| t.optimizer).collect::<Vec<_>>();
+    if steps(Optimizer::Muon) && dealt(&tensors) != dealt(&muon.tensors()) {
+        let message = "Muon steps every matrix and expert and AdamW the rest, and the recipe deals them otherwise";
+        findings.push(unsayable("optimizer", message));
+    }
     if steps(Optimizer::Sgd) {
         findings.push(unsayable("optimizer", "SGD for some tensors and another optimizer for the rest has no flag"));
     }
