@@ -83,7 +83,13 @@ impl Of {
         Of { name: name.trim_matches('"').to_string(), sha256: hash(lines), lines: lines.to_vec() }
     }
 
-    /// The recipe itself, with a length of sequences, which no checkpoint fixes.
+    /// The recipe with sequences as long as its positions reach, at most 65536: no checkpoint fixes a length.
+    pub fn recipe_of_any_length(&self) -> Result<Recipe, Vec<Finding>> {
+        let longest = (1..=16).rev().find_map(|power| self.recipe(1 << power).ok());
+        longest.map_or_else(|| self.recipe(1), Ok)
+    }
+
+    /// The recipe itself, with this length of sequences.
     pub fn recipe(&self, sequence: u64) -> Result<Recipe, Vec<Finding>> {
         let (first, rest) = self.lines.split_first().ok_or_else(|| {
             let message = format!("the checkpoint names recipe `{}` and does not hold its text", self.name);

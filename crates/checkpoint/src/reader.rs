@@ -45,7 +45,7 @@ impl Files {
     }
 
     /// Bytes of a file.
-    pub fn len(&mut self, name: &str) -> Result<u64, Finding> {
+    pub fn length(&mut self, name: &str) -> Result<u64, Finding> {
         self.file(name).map(|(_, len)| *len)
     }
 
@@ -65,7 +65,7 @@ impl Files {
 
     /// Reads a few bytes.
     pub fn read(&mut self, name: &str, start: u64, bytes: u64) -> Result<Vec<u8>, Finding> {
-        let len = self.len(name)?;
+        let len = self.length(name)?;
         let mut out = vec![0; bytes.min(len) as usize];
         if start.saturating_add(bytes) > len {
             let message =

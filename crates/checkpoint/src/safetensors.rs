@@ -39,7 +39,7 @@ fn bad(file: &str, what: impl std::fmt::Display) -> Finding {
 
 /// Reads a file's header and checks that its tensors fill the file, each byte once.
 pub fn header(files: &mut Files, file: &str) -> Result<BTreeMap<String, Stored>, Finding> {
-    let len = files.len(file)?;
+    let len = files.length(file)?;
     if len < 8 {
         return Err(bad(file, "it is shorter than a header"));
     }
@@ -61,7 +61,7 @@ pub fn header(files: &mut Files, file: &str) -> Result<BTreeMap<String, Stored>,
         let (stored, span) = entry(about, sharding.as_ref().map(|s| &s[name]["saved_offsets"]))
             .map_err(|what| bad(file, format_args!("`{}` {what}", name.escape_debug())))?;
         spans.push(span);
-        out.insert(name.clone(), Stored { start: 8 + size + span[0], ..stored });
+        out.insert(name.clone(), Stored { start: span[0].saturating_add(8 + size), ..stored });
     }
     spans.sort_unstable();
     let mut at = 0;
@@ -71,7 +71,7 @@ pub fn header(files: &mut Files, file: &str) -> Result<BTreeMap<String, Stored>,
         }
         at = end;
     }
-    if 8 + size + at != len {
+    if at.saturating_add(8 + size) != len {
         let message = format!("`{file}` has {len} bytes, and its header describes {}", (8 + size).saturating_add(at));
         return Err(damaged("checkpoint/truncated", file, message).hint("restore the file from a copy"));
     }

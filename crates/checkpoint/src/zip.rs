@@ -103,7 +103,8 @@ fn entry(bytes: &[u8]) -> Option<(Record, usize)> {
     }
     let name = name.split_once('/').map_or(name, |(_, name)| name).to_string();
     let record = Record { name, start: local, bytes: size, crc32: le(&head[16..20]) as u32 };
-    Some((record, 46 + name_len + extra_len + comment))
+    let length = 46 + name_len + extra_len + comment;
+    (length <= bytes.len()).then_some((record, length))
 }
 
 /// Where tensors start in an archive: torch aligns them, so that they can be mapped.

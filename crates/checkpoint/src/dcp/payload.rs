@@ -192,7 +192,7 @@ fn storage(pickle: &Pickle) -> Option<Storage> {
 
 /// A value that is no tensor. One that names a class is kept, and not shown.
 fn read_value(files: &mut Files, span: &Span) -> Result<Value, Finding> {
-    let len = files.len(&span.file)?;
+    let len = files.length(&span.file)?;
     let mut value = Value { file: span.file.clone(), start: span.start, bytes: span.bytes, shown: None, number: None };
     if span.start + span.bytes > len {
         let message =

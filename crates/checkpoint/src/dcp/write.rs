@@ -8,6 +8,9 @@ use crate::zip::Archive;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+/// What an archive calls its only storage.
+const KEY: &str = "0";
+
 /// An item and the span it was written to.
 pub struct Placed {
     /// Its box; `None` for what is no tensor.
@@ -59,7 +62,7 @@ pub fn archive<W: Write, E: From<io::Error>>(
     let mut archive = Archive::new(out);
     archive.record("data.pkl", &tensor(dtype, shape, elements))?;
     archive.record("byteorder", b"little")?;
-    archive.stream("data/0", elements * dtype.bytes(), body)?;
+    archive.stream(&format!("data/{KEY}"), elements * dtype.bytes(), body)?;
     archive.record("version", b"3\n")?;
     Ok(archive.finish()?)
 }
@@ -88,7 +91,7 @@ fn tensor(dtype: Dtype, shape: &[u64], elements: u64) -> Vec<u8> {
                 Some(class) => out.global("torch", class),
                 None => out.global("torch.storage", "UntypedStorage"),
             }
-            out.text("0");
+            out.text(KEY);
             out.text("cpu");
             out.int(if dtype.storage().is_some() { elements } else { elements * dtype.bytes() });
         });

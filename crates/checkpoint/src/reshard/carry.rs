@@ -64,7 +64,7 @@ fn own_format(job: &Job) -> Vec<Finding> {
             continue;
         }
         let dtype = *first.get_or_insert(tensor.dtype);
-        if own::parse(key).is_none_or(|(_, kind)| kind.is_none()) {
+        if own::parse(key).is_none_or(|(_, kind)| kind.is_none()) || tensor.bytes() == 0 {
             let message = format!("`{}` has no place in our own format", key.escape_debug());
             findings.push(refuse(key, message, "it keeps `model.<path>`, and AdamW's or Muon's state of it"));
         } else if !dtypes(tensor) || tensor.dtype != dtype {

@@ -85,31 +85,33 @@ fn a_run_goes_on_from_what_was_resharded() {
 #[test]
 fn side_embeddings_follow_their_stage() {
     let temp = Temp::new("sides");
-    let model = "rehearse nam56r --with ngram_hash,structure --dtype f64";
+    let text = temp.run("recipes nam56r").stdout;
+    assert!(text.contains("scales = 2\n"));
+    fs::write(temp.0.join("n.toml"), text.replace("scales = 2\n", "scales = 2\nstage = \"last\"\n")).unwrap();
+    let model = "rehearse @/n.toml --with ngram_hash,structure --dtype f64";
     temp.json(&format!("{model} {SMALL} --steps 1 --save @/runs"));
-    let copied = temp.yes("checkpoint reshard @/runs/step-1 --out @/pp2 --pp 2");
-    assert_eq!(copied["world"], 2);
-    let files = |path: &str| -> BTreeSet<String> {
+    assert_eq!(temp.json("checkpoint reshard @/runs/step-1 --out @/pp2 --pp 2")["world"], 2);
+    let files = |path: &str, feature: &str| -> Vec<String> {
         let answer = temp.json(&format!("checkpoint inspect {path}"));
-        let sides = answer["tensors"]
-            .as_object()
-            .unwrap()
-            .iter()
-            .filter(|(key, _)| key.contains("ngram") || key.contains("structure"));
-        let pieces: Vec<Value> = sides.flat_map(|(_, t)| t["pieces"].as_array().unwrap().clone()).collect();
-        assert!(pieces.len() >= 6, "tables and their moments: {pieces:?}");
-        pieces.iter().map(|p| p["file"].as_str().unwrap().to_string()).collect()
+        let tensors = answer["tensors"].as_object().unwrap().iter().filter(|(key, _)| key.contains(feature));
+        let pieces: Vec<Value> = tensors.flat_map(|(_, t)| t["pieces"].as_array().unwrap().clone()).collect();
+        assert!(pieces.len() >= 3, "tables and two moments: {pieces:?}");
+        let files: BTreeSet<&str> = pieces.iter().map(|p| p["file"].as_str().unwrap()).collect();
+        files.into_iter().map(str::to_string).collect()
     };
-    let one = BTreeSet::from(["rank-00000.safetensors".to_string()]);
-    assert_eq!(files("@/runs/step-1"), one);
-    // nam56r places both beside the token embedding, which the first of two stages owns.
-    assert_eq!(files("@/pp2"), one);
+    for (path, feature, file) in [
+        ("@/runs/step-1", "ngram", "rank-00000.safetensors"),
+        ("@/runs/step-1", "structure", "rank-00000.safetensors"),
+        ("@/pp2", "ngram", "rank-00000.safetensors"),
+        ("@/pp2", "structure", "rank-00001.safetensors"),
+    ] {
+        assert_eq!(files(path, feature), [file], "{feature} in {path}");
+    }
     for (path, pp) in [("@/pp2", 2), ("@/pp2", 1), ("@/runs/step-1", 2)] {
         let answer = temp.json(&format!("{model} --pp {pp} --steps 1 --load {path}"));
         assert_eq!(answer["parity"]["pass"], true, "{path} under pp {pp}: {answer:#}");
     }
-    let without = temp.no("rehearse nam56r --dtype f64 --steps 1 --load @/pp2");
-    assert_eq!(without, ["checkpoint/recipe"]);
+    assert_eq!(temp.no("rehearse @/n.toml --dtype f64 --steps 1 --load @/pp2"), ["checkpoint/recipe"]);
 }
 
 #[test]

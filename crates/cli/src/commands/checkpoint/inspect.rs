@@ -36,15 +36,17 @@ pub fn run(args: &InspectArgs) -> Outcome {
     Ok(if checkpoint.findings.is_empty() { report } else { report.refused(NO, []) })
 }
 
-/// The recipe a checkpoint holds. Sequences may have any length; the text says so.
+/// The recipe a checkpoint holds.
 fn recipe(checkpoint: &Checkpoint) -> Outcome {
     let of = checkpoint.about.recipe.as_ref().filter(|of| !of.lines.is_empty()).ok_or_else(|| {
         let message = "the checkpoint does not hold the recipe it was saved from";
         Finding::error("checkpoint/recipe", Blame::Usage, "recipe", message)
             .hint("our own checkpoints do, and others with `shardwright.json` (docs/checkpoints.md)")
     })?;
-    let recipe = of.recipe(super::SEQUENCE)?;
-    Ok(Report::new(recipe.to_toml(), json!({ "recipe": recipe.name, "toml": recipe.to_toml() })))
+    let recipe = of.recipe_of_any_length()?;
+    let toml =
+        format!("# From a checkpoint, as its mode runs it. Sequences may have another length.\n{}", recipe.to_toml());
+    Ok(Report::new(toml.clone(), json!({ "recipe": recipe.name, "toml": toml })))
 }
 
 /// The checkpoint in a few lines.
@@ -72,14 +74,12 @@ pub fn head(path: &Path, checkpoint: &Checkpoint) -> String {
         let mode = about.mode.as_ref().map_or("no mode".to_string(), |m| format!("mode {m}"));
         let features = about.features.as_ref().filter(|f| !f.is_empty());
         let features = features.map_or(String::new(), |f| format!(", with {}", f.join(", ")));
-        out += &wrap(
-            &format!("recipe {} ({}…), {mode}{features}", of.name, &of.sha256[..of.sha256.len().min(12)]),
-            "  ",
-            80,
-        );
+        let hash: String = of.sha256.chars().take(12).collect();
+        let said = format!("recipe {} ({hash}…), {mode}{features}", of.name);
+        out += &wrap(&said.escape_debug().to_string(), "  ", 80);
     }
     if let (Some(world), Some(flags)) = (about.world, about.layout.as_ref()) {
-        out += &wrap(&format!("written for {}: {flags}", number(world, "rank")), "  ", 80);
+        out += &wrap(&format!("written for {}: {}", number(world, "rank"), flags.escape_debug()), "  ", 80);
     }
     out
 }
@@ -111,8 +111,9 @@ fn cut(tensor: &Tensor) -> String {
     }
 }
 
-/// The end of a long name: what tells tensors apart stands there.
+/// The end of a long name: what tells tensors apart stands there. What is not for terminals is escaped.
 fn tail(name: &str, most: usize) -> String {
+    let name = name.escape_debug().to_string();
     let count = name.chars().count();
     if count <= most {
         name.to_string()
@@ -133,7 +134,7 @@ fn to_json(args: &InspectArgs, checkpoint: &Checkpoint) -> Value {
     let values: Map<String, Value> = checkpoint.values.iter().map(|(key, v)| (key.clone(), json!(v.shown))).collect();
     let about = &checkpoint.about;
     json!({
-        "path": args.path, "format": checkpoint.layout.name(), "bytes": checkpoint.bytes(), "step": about.step,
+        "path": args.path.display().to_string(), "format": checkpoint.layout.name(), "bytes": checkpoint.bytes(), "step": about.step,
         "data_position": about.data_position, "seed": about.seed,
         "recipe": about.recipe.as_ref().map(|of| json!({ "name": of.name, "sha256": of.sha256 })),
         "mode": about.mode, "features": about.features, "layout": about.layout, "world": about.world,

@@ -56,7 +56,7 @@ impl Settled {
         if let Some(mode) = args.mode {
             ::checkpoint::index::check_mode(about.mode.as_deref(), Some(mode))?;
         }
-        let recipe = of.recipe(args.seq.unwrap_or(SEQUENCE))?;
+        let recipe = args.seq.map_or_else(|| of.recipe_of_any_length(), |seq| of.recipe(seq))?;
         Ok(Some(Settled::new(&recipe, args, saved)?))
     }
 
@@ -64,9 +64,6 @@ impl Settled {
         Against { recipe: &self.recipe, mode: self.layout.mode }
     }
 }
-
-/// Tokens of a sequence where the checkpoint's own recipe is laid out: it decides nothing that is stored.
-const SEQUENCE: u64 = 1 << 16;
 
 fn usage(object: &str, message: &str, hint: &str) -> Refusal {
     Finding::error("checkpoint/layout", Blame::Usage, object, message).hint(hint).into()
@@ -115,7 +112,7 @@ fn run_verify(args: &VerifyArgs) -> Outcome {
         n => format!("\n\x1b[1;31mnot whole\x1b[0m: {}{}\n", number(n, "finding"), more(findings.len())),
     };
     let json = json!({
-        "path": args.path, "format": checkpoint.layout.name(), "whole": findings.is_empty(), "tensors": checkpoint.tensors.len(),
+        "path": args.path.display().to_string(), "format": checkpoint.layout.name(), "whole": findings.is_empty(), "tensors": checkpoint.tensors.len(),
         "pieces": pieces, "bytes": checkpoint.bytes(), "against": settled.as_ref().map(|s| &s.recipe.name), "findings": findings,
     });
     let report = with_findings(Report::new(text, json), &findings);
@@ -165,7 +162,7 @@ fn run_reshard(args: &ReshardArgs) -> Outcome {
         size(copied.largest_buffer as u64),
     );
     let json = json!({
-        "path": args.path, "out": args.out, "format": format.name(), "world": target.world(), "layout": flags,
+        "path": args.path.display().to_string(), "out": args.out.display().to_string(), "format": format.name(), "world": target.world(), "layout": flags,
         "tensors": copied.tensors, "pieces": copied.pieces, "bytes": copied.bytes, "files": copied.files,
         "largest_buffer_bytes": copied.largest_buffer,
     });
