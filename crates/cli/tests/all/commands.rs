@@ -491,7 +491,7 @@ fn a_device_file_stands_in_for_a_device() {
     let wrong = scratch("wrong.toml", &example.replace("memory_bytes", "memory_byte"));
     let ran = run_args(&["fit", "llama3-8b", "--on", &format!("8x{}", wrong.display())]);
     assert_eq!(ran.code, 1);
-    for words in ["lacks `memory_bytes`", "wrong.toml:2:1", "did you mean `memory_bytes`?", "[hardware/unknown-key]"] {
+    for words in ["lacks `memory_bytes`", "wrong.toml:4:1", "did you mean `memory_bytes`?", "[hardware/unknown-key]"] {
         assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
     }
     let ran = run("fit llama3-8b --on 8x./no-such.toml");
