@@ -279,9 +279,7 @@ pub fn topology(cluster: &Cluster, layout: &Layout) -> String {
 pub fn flags(goal: Goal) -> &'static [&'static str] {
     match goal {
         // What is left on the devices is activations, and the link is slower than computing them again.
-        Goal::Offload => {
-            &["--zero", "3", "--offload-optimizer", "1", "--offload-params", "--recompute", "full"]
-        }
+        Goal::Offload => &["--zero", "3", "--offload-optimizer", "1", "--offload-params", "--recompute", "full"],
         Goal::Throughput | Goal::Control | Goal::Tpu => &[],
     }
 }

@@ -55,7 +55,12 @@ fn started(base: &Path, case: &common::Case, variables: &[(&str, &str)]) -> Chil
     }
     let path = format!("{}:{}", base.join("bin").display(), std::env::var("PATH").unwrap());
     let mut bash = Command::new("bash");
-    bash.arg("./launch.sh").current_dir(here).env("PATH", path).envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    bash.arg("./launch.sh")
+        .current_dir(here)
+        .env("PATH", path)
+        .envs(variables.iter().copied())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     bash.spawn().unwrap()
 }
 
