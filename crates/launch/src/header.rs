@@ -161,6 +161,7 @@ fn dispatcher(case: &Case) -> String {
         Engine::Megatron => {
             format!("{why}; --engine-args \"--moe-token-dispatcher-type allgather|alltoall|flex\" chooses")
         }
+        Engine::Torchtitan => format!("{why}; --engine-args moe_comm_backend=standard|deepep|hybridep chooses"),
         engine => format!("{why}; {engine} is told no other"),
     }
 }

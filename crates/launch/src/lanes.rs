@@ -171,7 +171,8 @@ pub fn topology(cluster: &Cluster, layout: &Layout) -> String {
 /// What a goal asks of a launch besides its engine, as flags.
 pub fn flags(goal: Goal) -> &'static [&'static str] {
     match goal {
-        Goal::Offload => &["--zero", "3", "--offload-optimizer", "1", "--offload-params"],
+        // What is left on the devices is activations, and the link is slower than computing them again.
+        Goal::Offload => &["--zero", "3", "--offload-optimizer", "1", "--offload-params", "--recompute", "full"],
         Goal::Throughput | Goal::Control | Goal::Tpu => &[],
     }
 }

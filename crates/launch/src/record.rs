@@ -65,6 +65,10 @@ impl MemoryVerdict {
     pub fn of(fit: &Fit, overridden: bool) -> MemoryVerdict {
         let worst = fit.worst();
         let left = worst.headroom as f64 / Bytes::GIB.0 as f64;
+        let host = match fit.host.has_bytes.filter(|has| fit.host.node_bytes > *has) {
+            Some(has) => format!("; a node's host {}, of {} it usually has", Bytes(fit.host.node_bytes), Bytes(has)),
+            None => String::new(),
+        };
         let stage = |class: &RankClass| StageMemory {
             stage: class.stage,
             total_bytes: class.total(),
@@ -74,7 +78,7 @@ impl MemoryVerdict {
         };
         MemoryVerdict {
             verdict: fit.verdict.name().to_string(),
-            detail: format!("stage {} holds {}, headroom {left:.1} GiB", worst.stage, Bytes(worst.total())),
+            detail: format!("stage {} holds {}, headroom {left:.1} GiB{host}", worst.stage, Bytes(worst.total())),
             overridden,
             total_bytes: Some(worst.total()),
             allocated_peak_bytes: Some(worst.allocated_peak),

@@ -47,10 +47,10 @@ fn tell(case: &Case, tuned: &Tuned, here: &str) -> Result<(Case, Vec<Finding>), 
     let object = format!("tuned.\"{here}\"");
     let said = tuned.engine_args.as_deref().unwrap_or_default();
     let known = words::of(case.layout.engine).tuned;
-    let names: Vec<String> =
-        shell_words(said).into_iter().filter(|word| !word.starts_with(|c: char| c.is_ascii_digit())).collect();
-    let strangers: Vec<String> = names
-        .iter()
+    let is_name = |word: &String| word.starts_with("--") || word.contains('.');
+    let strangers: Vec<String> = shell_words(said)
+        .into_iter()
+        .filter(is_name)
         .map(|word| word.split('=').next().unwrap_or_default().to_string())
         .filter(|name| !known.contains(&name.as_str()))
         .collect();

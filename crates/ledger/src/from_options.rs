@@ -135,6 +135,9 @@ impl Fsdp2Options {
         if asked.again != Again::Layout {
             return refuse("recompute by operator", "what an operator's policy keeps is not replayed");
         }
+        if asked.kernels.dispatch != Dispatch::AllToAll {
+            return refuse("this dispatcher", "buffers of DeepEP and HybridEP are not replayed");
+        }
         if asked.offload > 0.0 {
             return refuse("optimizer state on the host", "this engine keeps it on the device");
         }

@@ -9,7 +9,7 @@ use crate::args::FitArgs;
 use crate::files::write_atomically;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
 use crate::picture;
-use crate::table::{Table, heading};
+use crate::table::{Table, heading, wrap};
 use case::{Case, Terms};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
@@ -126,11 +126,11 @@ pub fn host_text(fit: &Fit) -> String {
 fn step_text(case: &Case, step: &Result<Step, Unpriced>) -> String {
     match step {
         Ok(step) => format!(
-            "a step takes {}: {} tokens/s a device, bound by {}\n{}\n{}\n\n",
+            "a step takes {}: {} tokens/s a device, bound by {}\n{}{}\n\n",
             seconds(step.seconds),
             count(step.tokens_per_second_per_device as u64),
             step.bound,
-            Header::of(case),
+            wrap(&Header::of(case).to_string(), "  ", 80),
             step_error(&case.recipe)
         ),
         Err(reason) => format!("no time for a step: {reason}\n\n"),

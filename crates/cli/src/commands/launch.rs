@@ -160,17 +160,18 @@ fn summary(case: &Case, emission: &Emission, memory: &MemoryVerdict, step: &Resu
     let overridden = if memory.overridden { " (overridden)" } else { "" };
     let detail = if memory.detail.is_empty() { String::new() } else { format!(": {}", memory.detail) };
     let time = match step {
-        Ok(step) => format!("a step of {}; {}", seconds(step.seconds), Header::of(case)),
-        Err(reason) => format!("{reason}; {}", Header::of(case)),
+        Ok(step) => format!("a step of {}", seconds(step.seconds)),
+        Err(reason) => reason.to_string(),
     };
     format!(
-        "\nengine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}\ntime: {time}\n",
+        "\nengine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}\ntime: {time}\n{}",
         emission.engine,
         emission.lane,
         emission.arguments.len(),
         emission.environment.len(),
         emission.seams.len(),
-        memory.verdict
+        memory.verdict,
+        wrap(&Header::of(case).to_string(), "  ", 80)
     )
 }
 

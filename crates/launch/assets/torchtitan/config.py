@@ -65,7 +65,7 @@ def experts():
             num_experts=moe["experts"],
             top_k=moe["top_k"],
             param_init=EXPERTS,
-            comm_backend="standard",
+            comm_backend=moe["comm_backend"],
             non_blocking_capacity_factor=None,
         ),
         shared_experts=feed_forward(moe["shared_ffn"]) if moe["shared_ffn"] else None,

@@ -17,7 +17,7 @@ use crate::emission::{Emission, EnvVar};
 use crate::fields;
 use crate::job::{Frontend, Job};
 use crate::policy::Place;
-use case::as_seam;
+use case::{as_seam, words};
 use diag::{Blame, Finding};
 use layout::Engine;
 use recipe::Seam;
@@ -80,8 +80,8 @@ fn lane_of(job: &Job) -> &'static str {
     crate::lanes::of_engine(engine_of(job)).map_or("none", |lane| lane.name)
 }
 
-/// Where compilers, kernels and libraries keep what they make, what the compiler of a TPU is told, and what
-/// the policy carries along.
+/// Options that are told by variables, where compilers, kernels and libraries keep what they make, what the
+/// compiler of a TPU is told, and what the policy carries along.
 pub fn storage_environment(job: &Job) -> Vec<EnvVar> {
     let places = job.policy.storage.places_on(job.cluster.device.kind);
     let why = |place: &Place| match place.key {
@@ -89,9 +89,13 @@ pub fn storage_environment(job: &Job) -> Vec<EnvVar> {
         "temporary" => "temporary files never fill the root volume [preflight/root-volume]",
         _ => "compiled kernels never fill the root volume [preflight/root-volume]",
     };
+    let told = words::emitted(job.layout.engine, &job.case.options);
+    let told = told.filter(|(word, _)| word.place == words::Place::Environment);
+    let told = told.map(|(word, value)| EnvVar::new(word.name, value, word.what));
     let kept = places.iter().filter_map(|place| Some(EnvVar::new(place.variable?, &place.path, why(place))));
     let carried = job.policy.environment.set.iter();
-    kept.chain(crate::tpu::environment(job))
+    told.chain(kept)
+        .chain(crate::tpu::environment(job))
         .chain(carried.map(|(name, value)| EnvVar::new(name, value, "carried by the policy")))
         .collect()
 }

@@ -8,7 +8,7 @@ use super::{engine_seams, lane_of, storage_environment};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::quote;
-use case::options::{Again, Elementwise, TpOverlap};
+use case::options::{Again, Dispatch, Elementwise, TpOverlap};
 use diag::{Blame, Finding};
 use layout::{Engine, Recompute, Schedule, ZeroStage};
 use recipe::kinds::attention::QkNorm;
@@ -244,7 +244,12 @@ fn model(job: &Job, decoder: &Decoder) -> (Value, Vec<Finding>) {
     });
     let moe = decoder.moe.map(|moe| {
         // models/common/moe.py: the rate of the balancing bias; none switches it off.
-        json!({ "experts": moe.experts, "top_k": moe.top_k, "ffn": moe.ffn, "score": moe.router.score.name(),
+        let backend = match job.case.options.kernels.dispatch {
+            Dispatch::DeepEp => "deepep",
+            Dispatch::HybridEp => "hybridep",
+            Dispatch::AllToAll | Dispatch::AllGather => "standard",
+        };
+        json!({ "experts": moe.experts, "comm_backend": backend, "top_k": moe.top_k, "ffn": moe.ffn, "score": moe.router.score.name(),
             "shared_ffn": moe.shared.as_ref().map_or(0, |s| s.ffn),
             "route_norm": moe.router.normalize, "route_scale": moe.router.scaling,
             "groups": (moe.router.groups > 1).then_some(moe.router.groups),

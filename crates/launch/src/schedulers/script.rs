@@ -60,20 +60,19 @@ fn same_identity(job: &Job) -> String {
         r#"# Whose checkpoints these are: written once, compared ever after.
 identity={identity}
 mine=$SHARDWRIGHT_CHECKPOINTS/{file}
-if [ ! -e "$mine" ]; then
-  printf '%s
-' "$identity" > "$mine.$node.$$"
-  mv -n -- "$mine.$node.$$" "$mine"
-  rm -f -- "$mine.$node.$$"
+adopts=${{SHARDWRIGHT_ADOPT_CHECKPOINTS:-0}}
+if [ "$adopts" = 1 ] || [ -z "$(ls -A -- "$SHARDWRIGHT_CHECKPOINTS")" ]; then
+  printf '%s\n' "$identity" > "$SHARDWRIGHT_CHECKPOINTS.$node.$$"
+  if [ "$adopts" = 1 ]; then rm -f -- "$mine"; fi
+  # Another node may be first, with the same words or with others.
+  mv -n -- "$SHARDWRIGHT_CHECKPOINTS.$node.$$" "$mine" || true
+  rm -f -- "$SHARDWRIGHT_CHECKPOINTS.$node.$$"
 fi
-if [ "$(cat -- "$mine")" != "$identity" ]; then
-  printf 'the checkpoints in %s are of another model, mode or layout, and are not loaded
-' "$SHARDWRIGHT_CHECKPOINTS" >&2
-  printf '  they are of: %s
-  this is:     %s
-' "$(cat -- "$mine")" "$identity" >&2
-  printf 'name another storage.checkpoints in the policy, or remove %s if you mean to load them
-' "$mine" >&2
+held=$(cat -- "$mine" 2>/dev/null || printf 'nobody says whose')
+if [ "$held" != "$identity" ]; then
+  printf 'the checkpoints in %s are of another model, mode or layout, and are not loaded\n' "$SHARDWRIGHT_CHECKPOINTS" >&2
+  printf '  they are of: %s\n  this is:     %s\n' "$held" "$identity" >&2
+  printf 'name another storage.checkpoints in the policy; SHARDWRIGHT_ADOPT_CHECKPOINTS=1 loads them all the same\n' >&2
   exit 1
 fi
 "#,

@@ -100,3 +100,20 @@ fn a_launch_directory_names_every_file_once_and_by_its_hash() {
         assert!(written >= 3, "{name} by {written} schedulers");
     }
 }
+
+#[test]
+fn torchtitans_dispatcher_is_told() {
+    let mut recipe = common::recipe("qwen3-30b-a3b");
+    recipe.moe.as_mut().unwrap().router.aux_loss = None;
+    let request = layout::LayoutRequest {
+        world: Some(8),
+        ep: Some(8),
+        engine: Some(Engine::Torchtitan),
+        ..layout::LayoutRequest::default()
+    };
+    let mut case = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
+    let told = |case: &common::Case| case.emit().unwrap().files[0].contents.clone();
+    assert!(told(&case).contains("\"comm_backend\": \"standard\""));
+    case.case = case.case.with_options(|options| options.kernels.dispatch = case::options::Dispatch::DeepEp);
+    assert!(told(&case).contains("\"comm_backend\": \"deepep\""));
+}

@@ -43,6 +43,11 @@ fn case(base: &Path, mode: Mode) -> common::Case {
 
 /// Its script, started.
 fn start(base: &Path, case: &common::Case) -> Child {
+    started(base, case, &[])
+}
+
+/// Its script, started with these variables.
+fn started(base: &Path, case: &common::Case, variables: &[(&str, &str)]) -> Child {
     let here = base.join("launch");
     std::fs::create_dir_all(&here).unwrap();
     for file in files(Scheduler::Torchrun, &case.job(), &case.emit().unwrap()).unwrap() {
@@ -50,7 +55,12 @@ fn start(base: &Path, case: &common::Case) -> Child {
     }
     let path = format!("{}:{}", base.join("bin").display(), std::env::var("PATH").unwrap());
     let mut bash = Command::new("bash");
-    bash.arg("./launch.sh").current_dir(here).env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped());
+    bash.arg("./launch.sh")
+        .current_dir(here)
+        .env("PATH", path)
+        .envs(variables.iter().copied())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     bash.spawn().unwrap()
 }
 
@@ -131,8 +141,13 @@ fn checkpoints_of_the_other_mode_are_not_loaded() {
     assert_eq!(status, Some(1));
     assert!(said.contains("another model, mode or layout") && said.contains("nemo_native"), "{said}");
     assert_eq!(summary(&author)["state"], "refused");
-    std::fs::remove_file(theirs.join("identity.json")).unwrap();
-    assert_eq!(ended(start(&base, &author)).0, Some(0), "as the message says");
+    // Checkpoints that nobody put a name on are no better.
+    std::fs::rename(theirs.join("identity.json"), theirs.join("iter_0000010")).unwrap();
+    let (status, said) = ended(start(&base, &author));
+    assert!(status == Some(1) && said.contains("nobody says whose"), "{said}");
+    let adopted = started(&base, &author, &[("SHARDWRIGHT_ADOPT_CHECKPOINTS", "1")]);
+    assert_eq!(ended(adopted).0, Some(0), "as the message says");
+    assert_eq!(ended(start(&base, &author)).0, Some(0), "and it holds");
 }
 
 #[test]

@@ -14,7 +14,6 @@ use crate::emission::{Emission, EnvVar, Kind, Starter};
 use crate::job::Job;
 use crate::quote;
 use case::options::EpOverlap;
-use case::words::{self, Place};
 use diag::{Blame, Finding};
 use layout::ZeroStage;
 use recipe::Seam;
@@ -83,11 +82,6 @@ pub fn environment(job: &Job) -> Vec<EnvVar> {
     } else if job.case.options.overlap.ep == EpOverlap::Microbatches {
         // training/arguments.py: "overlap_moe_expert_parallel_comm requires setting a larger CUDA_DEVICE_MAX_CONNECTIONS".
         all.push(EnvVar::new(name, 32, "expert exchanges and the compute they hide under need queues of their own"));
-    }
-    for (word, value) in words::emitted(job.layout.engine, &job.case.options) {
-        if word.place == Place::Environment {
-            all.push(EnvVar::new(word.name, value, word.what));
-        }
     }
     all.extend(storage_environment(job));
     all
