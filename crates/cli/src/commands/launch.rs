@@ -46,8 +46,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     if let Some(path) = out {
         write_folder(Path::new(path), &files)?;
     }
-    let mut text = case_text(&case);
-    text += &summary(&emission, &memory, &step);
+    let mut text = summary(&emission, &memory, &step) + "\n" + &case_text(&case);
     if args.explain {
         text += &explain(&emission);
     }
@@ -155,7 +154,7 @@ fn summary(emission: &Emission, memory: &MemoryVerdict, step: &Result<Step, Unpr
         Err(reason) => reason.to_string(),
     };
     format!(
-        "\nengine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}\ntime: {time}\n",
+        "engine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}\ntime: {time}\n",
         emission.engine,
         emission.lane,
         emission.arguments.len(),
