@@ -130,15 +130,18 @@ impl Table {
     fn stacked(&self, all: &[usize], room: usize) -> String {
         let mut out = String::new();
         for row in &self.rows[1..] {
-            for (i, c) in all.iter().enumerate() {
-                let Some(cell) = row.get(*c).filter(|cell| !cell.is_empty()) else { continue };
-                let name = &self.rows[0][*c];
-                out += &match i {
-                    0 => wrap(cell, "  ", room),
-                    _ if name.is_empty() => wrap(cell, "    ", room),
-                    _ => wrap(&format!("{name}: {cell}"), "    ", room),
-                };
-            }
+            let mut cells = all.iter().filter_map(|c| {
+                let cell = row.get(*c).filter(|cell| !cell.is_empty())?;
+                Some((self.rows[0][*c].as_str(), cell.as_str()))
+            });
+            let first = cells.next().map_or("", |(_, cell)| cell);
+            let named = |(name, cell): (&str, &str)| match name {
+                "" => cell.to_string(),
+                _ => format!("{name}: {cell}"),
+            };
+            let rest: Vec<String> = cells.map(named).collect();
+            out += &wrapped(first, "  ", room);
+            out += &if rest.is_empty() { String::new() } else { wrapped(&rest.join("; "), "    ", room) };
         }
         out
     }
@@ -243,9 +246,9 @@ mod tests {
 
     #[test]
     fn a_row_is_a_paragraph_where_no_column_has_room() {
-        let mut table = Table::new(&["tensor", "rule"]).right(&[0, 1]);
-        table.row(["embedding.tokens.weight", "embedding/vocabulary"]);
-        assert_eq!(table.within(40), "  embedding.tokens.weight\n    rule: embedding/vocabulary\n");
+        let mut table = Table::new(&["tensor", "×", "rule"]).right(&[0, 1, 2]);
+        table.row(["embedding.tokens.weight", "1", "embedding/vocabulary"]);
+        assert_eq!(table.within(40), "  embedding.tokens.weight\n    ×: 1; rule: embedding/vocabulary\n");
     }
 
     #[test]

@@ -50,8 +50,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     if let Some(path) = out {
         write_folder(Path::new(path), &files)?;
     }
-    let mut text = case_text(&case);
-    text += &summary(&case, &emission, &memory, &step);
+    let mut text = summary(&case, &emission, &memory, &step) + "\n" + &case_text(&case);
     if args.explain {
         text += &explain(&emission);
         text += &told(&fields::account(&job, &emission));
@@ -164,7 +163,7 @@ fn summary(case: &Case, emission: &Emission, memory: &MemoryVerdict, step: &Resu
         Err(reason) => reason.to_string(),
     };
     format!(
-        "\nengine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}\ntime: {time}\n{}",
+        "engine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}\ntime: {time}\n{}",
         emission.engine,
         emission.lane,
         emission.arguments.len(),

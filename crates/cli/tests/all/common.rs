@@ -18,6 +18,7 @@ pub fn run(line: &str) -> Ran {
 }
 
 /// Columns of a screen on which no table or sentence has to be broken.
+#[allow(dead_code)]
 pub const WIDE: &str = "400";
 
 /// Runs `shardwright` with these arguments, on a wide screen.
