@@ -294,8 +294,13 @@ fn unknown(vocabulary: &Vocabulary, engine: Option<Engine>, name: &str) -> Findi
         return Finding::error("engine-args/ours", Blame::Usage, name, message).hint(format!("use {flag}"));
     }
     if let Some((_, why)) = vocabulary.refused.iter().find(|(word, _)| *word == name) {
-        return Finding::error("engine-args/unpriced", Blame::Engine, name, format!("`{name}` is not in {engine}: {why}"))
-            .hint(format!("`shardwright options {engine}` lists what may be said"));
+        return Finding::error(
+            "engine-args/unpriced",
+            Blame::Engine,
+            name,
+            format!("`{name}` is not in {engine}: {why}"),
+        )
+        .hint(format!("`shardwright options {engine}` lists what may be said"));
     }
     if (vocabulary.knows)(name) {
         let message =

@@ -111,6 +111,9 @@ fn unused(recipe: &Recipe, path: &str) -> Option<Told> {
     if mixer.is_some_and(|mixer| !recipe.uses(mixer)) {
         return Some(Told::Irrelevant("no layer has such a block"));
     }
+    if table == "adapters" && recipe.adapters().is_none() {
+        return Some(Told::Irrelevant("the feature is off"));
+    }
     let feature = path.strip_prefix("features.")?.split('.').next()?;
     let is_off = recipe.features.listed().iter().any(|(known, on)| known.name() == feature && !on);
     is_off.then_some(Told::Irrelevant("the feature is off"))

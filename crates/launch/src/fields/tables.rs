@@ -256,10 +256,10 @@ const TABLE: &[&str] = &["model in table.json"];
 const UNREAD: &str = "the emitted model does not read it";
 const REFERENCE: &str = "the emitted model has none; another was refused";
 
-/// Fields of the reference model (`assets/fsdp2/model.py`) before those that it reads: whoever makes the program
-/// read one of the `UNREAD` ones says so here.
+/// Fields of the reference model (`assets/fsdp2/model.py`): whoever makes the program read one of the `UNREAD` ones
+/// says so here.
 macro_rules! reference {
-    ($said:expr, $sequence:expr, $precision:expr, $optimizer:expr) => {
+    ($said:expr, $sequence:expr, $precision:expr, $optimizer:expr, $adapters:expr) => {
         &[
             ("sequence", Said($sequence)),
             ("pattern", Said($said)),
@@ -271,12 +271,25 @@ macro_rules! reference {
             ("rope_theta", Said($said)),
             ("positions", Said($said)),
             ("learned_positions", Checked(REFERENCE)),
-            ("norm_eps", OneWay(UNREAD)),
-            ("init_std", OneWay(UNREAD)),
+            ("norm_eps", Said($said)),
+            ("init_std", Said($said)),
             ("dropout", OneWay(UNREAD)),
-            ("rope.fraction", OneWay(UNREAD)),
+            ("rope.fraction", Said($said)),
+            ("rope.scaling.*", Said($said)),
+            ("multipliers.*", Said($said)),
+            ("adapters.*", $adapters),
             ("attention.dropout", OneWay(UNREAD)),
             ("moe.router.score", Said($said)),
+            ("moe.router.normalize", Said($said)),
+            ("moe.router.scaling", Said($said)),
+            ("moe.router.groups", Said($said)),
+            ("moe.router.group_top_k", Said($said)),
+            ("moe.router.group_score", Said($said)),
+            ("moe.router.expert_bias", Said($said)),
+            ("moe.router.bias_update_rate", Said($said)),
+            ("moe.router.aux_loss", Said($said)),
+            ("moe.router.aux_loss_over", Said($said)),
+            ("moe.router.z_loss", Said($said)),
             ("moe.router.dtype", Never("the emitted router scores in fp32 or the weights' format")),
             ("moe.router.bias", Checked(REFERENCE)),
             ("moe.router.*", OneWay(UNREAD)),
@@ -327,11 +340,13 @@ const FSDP2: Table = reference!(
     MODEL,
     &["batch.sequence in sharding.json"],
     &["precision in sharding.json"],
-    &["optimizer of each tensor in sharding.json"]
+    &["optimizer of each tensor in sharding.json"],
+    Said(&["lora in sharding.json"])
 );
 const XLA_SPMD: Table = reference!(
     TABLE,
     &["batch.sequence in table.json"],
     &["the framework's own formats"],
-    &["the program's optimizer"]
+    &["the program's optimizer"],
+    Lost("the program has no adapters")
 );
