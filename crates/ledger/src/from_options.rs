@@ -114,8 +114,8 @@ impl Fsdp2Options {
         if self.blocks == Blocks::Emitted && !matches!(asked.format, Format::Bf16) {
             return refuse("products in another format than bf16", "the emitted program's projections have no other");
         }
-        let [forward, backward] =
-            [asked.prefetch.forward, asked.prefetch.backward].map(|groups| usize::try_from(groups).unwrap_or(usize::MAX));
+        let [forward, backward] = [asked.prefetch.forward, asked.prefetch.backward]
+            .map(|groups| usize::try_from(groups).unwrap_or(usize::MAX));
         let compile = asked.kernels.elementwise == Elementwise::Compiled;
         Ok(Fsdp2Options { compile, prefetch: Prefetch { forward, backward }, ..self })
     }

@@ -57,10 +57,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
     ],
     passed: &[],
     implied: &[],
-    refused: &[(
-        "float8",
-        "its projections multiply in bf16, and no other format of theirs is replayed or was tried",
-    )],
+    refused: &[("float8", "its projections multiply in bf16, and no other format of theirs is replayed or was tried")],
     ours: &[("reshard_after_forward", "--zero")],
     knows: knows_nothing,
 };

@@ -133,7 +133,8 @@ fn knows_nothing(_: &str) -> bool {
     false
 }
 
-const EMPTY: Vocabulary = Vocabulary { words: &[], passed: &[], implied: &[], refused: &[], ours: &[], knows: knows_nothing };
+const EMPTY: Vocabulary =
+    Vocabulary { words: &[], passed: &[], implied: &[], refused: &[], ours: &[], knows: knows_nothing };
 
 /// The vocabulary of an engine; Megatron's when none is named.
 pub fn of(engine: Option<Engine>) -> &'static Vocabulary {
@@ -282,8 +283,13 @@ fn unknown(vocabulary: &Vocabulary, engine: Option<Engine>, name: &str) -> Findi
         return Finding::error("engine-args/ours", Blame::Usage, name, message).hint(format!("use {flag}"));
     }
     if let Some((_, why)) = vocabulary.refused.iter().find(|(word, _)| *word == name) {
-        return Finding::error("engine-args/unpriced", Blame::Engine, name, format!("`{name}` is not in {engine}: {why}"))
-            .hint(format!("`shardwright options {engine}` lists what may be said"));
+        return Finding::error(
+            "engine-args/unpriced",
+            Blame::Engine,
+            name,
+            format!("`{name}` is not in {engine}: {why}"),
+        )
+        .hint(format!("`shardwright options {engine}` lists what may be said"));
     }
     if (vocabulary.knows)(name) {
         let message =

@@ -75,7 +75,11 @@ fn one(engine: Engine) -> Result<String, Vec<diag::Finding>> {
     }
     if !vocabulary.refused.is_empty() {
         out += &heading("Refused");
-        out += &vocabulary.refused.iter().map(|(word, why)| wrap(&format!("{word}: {why}"), "  ", WIDTH)).collect::<String>();
+        out += &vocabulary
+            .refused
+            .iter()
+            .map(|(word, why)| wrap(&format!("{word}: {why}"), "  ", WIDTH))
+            .collect::<String>();
     }
     if !vocabulary.ours.is_empty() {
         out += &heading("Said by flags of ours");

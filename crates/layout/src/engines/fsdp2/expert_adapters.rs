@@ -23,7 +23,8 @@ fn check(case: &Case) -> Option<Finding> {
     if !is_grouped || bytes.is_multiple_of(16) || !has_bank() {
         return None;
     }
-    let message = format!("a rank of {rank} is {bytes} bytes, and the grouped product of experts takes multiples of 16");
+    let message =
+        format!("a rank of {rank} is {bytes} bytes, and the grouped product of experts takes multiples of 16");
     Some(RULE.error("adapters.rank", message).hint("use a rank that is a multiple of 8"))
 }
 
