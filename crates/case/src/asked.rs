@@ -39,12 +39,13 @@ impl Asked {
 /// Which model.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 pub struct RecipeArgs {
-    /// Built-in name, recipe .toml, or config.json
+    /// Built-in name, recipe .toml, config.json or the folder that holds one, or org/name as it lies
+    /// in the local Hugging Face cache
     pub recipe: String,
     /// Switch features on: mla, dsa, mtp, ngram_hash, structure, adapters
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature)]
     pub with: Vec<Feature>,
-    /// Switch features off; `moe` turns E blocks into attention
+    /// Switch features off; `moe` turns E blocks into MLPs where the recipe has them (`moe=attention`: attention)
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature)]
     pub without: Vec<Feature>,
 }
@@ -95,8 +96,8 @@ pub struct LayoutArgs {
     /// Microbatches of a step on one replica
     #[arg(long, value_name = "N")]
     pub microbatches: Option<u64>,
-    /// Tokens of a sequence (default: the recipe's)
-    #[arg(long, value_name = "N")]
+    /// Tokens of a sequence, as 8192 or 8k (default: the recipe's)
+    #[arg(long, value_name = "TOKENS", value_parser = tokens)]
     pub seq: Option<u64>,
     /// Pipeline schedule: gpipe, 1f1b, interleaved, zb-h1, dualpipe, dualpipev
     #[arg(long, value_parser = schedule)]
@@ -222,6 +223,12 @@ pub struct StateArgs {
     /// Keep this share of AdamW's state on the host, 0 to 1: whole tensors, largest first
     #[arg(long, value_name = "SHARE")]
     pub offload_optimizer: Option<f64>,
+    /// Keep weights that ZeRO 3 shares out on the host (DeepSpeed's offload_param)
+    #[arg(long)]
+    pub offload_params: bool,
+    /// Keep what is offloaded on a drive below this folder instead of in the host's memory (DeepSpeed)
+    #[arg(long, value_name = "PATH")]
+    pub offload_nvme: Option<String>,
     /// Keep this share of saved activations on the host, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub offload_activations: f64,
@@ -302,6 +309,17 @@ impl OptimizerChoice {
     }
 }
 
+/// Reads a number of tokens: `8192`, `8k` for 8 × 1024, `1m` for 1024 × 1024.
+pub fn tokens(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1 << 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
+        _ => (text, 1),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    number.ok_or_else(|| "tokens are a whole number, as `8192` or `8k` (8 × 1024); they have no bytes".to_string())
+}
+
 /// Picks one of several words, with a suggestion when none is meant exactly.
 pub fn pick<T: Copy>(text: &str, words: &[(&'static str, T)]) -> Result<T, String> {
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
@@ -355,5 +373,22 @@ fn engine(text: &str) -> Result<EngineChoice, String> {
         Some((name, why)) => Err(format!("{name} is declined: {why}")),
         None if text == "any" => Ok(EngineChoice::Any),
         None => pick(text, Engine::ALL).map(EngineChoice::One),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Asked, tokens};
+
+    #[test]
+    fn tokens_may_be_counted_in_thousands() {
+        for (typed, number) in [("4096", 4096), ("8k", 8192), ("128K", 131_072), ("1m", 1 << 20)] {
+            assert_eq!(tokens(typed), Ok(number), "{typed}");
+        }
+        for wrong in ["8kb", "8 k", "k", "", "-1", "1.5k", "8g", "99999999999999999999", "18446744073709551615k"] {
+            assert!(tokens(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(Asked::parse(&["nam56r", "--seq", "8k"]).unwrap().layout.seq, Some(8192));
+        assert!(Asked::parse(&["nam56r", "--seq", "8kb"]).unwrap_err().contains("8kb"));
     }
 }

@@ -3,14 +3,16 @@
 
 use crate::Case;
 use crate::asked::{Asked, LayoutArgs, PrecisionChoice};
+use crate::conditions;
 use crate::kinds::LayerKinds;
+use crate::machines;
 use crate::options::Options;
 use crate::words;
 use diag::{Blame, Finding, Severity};
 use hardware::Cluster;
 use layout::{Balance, Checked, Derived, Engine, LayoutRequest, OwnershipTable, StagePlan, check};
 use recipe::import::megatron_args::shell_words;
-use recipe::{Mode, Recipe, Seam};
+use recipe::{Mixer, Mode, Recipe, Seam};
 
 /// What a case is wanted for: it decides what is derived when nobody types it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +98,12 @@ impl Case {
     pub fn build(asked: Asked, source: Recipe, cluster: Option<Cluster>, terms: Terms) -> Result<Case, Vec<Finding>> {
         let mut defaults = Vec::new();
         let request = request(&asked, &source, cluster.as_ref(), terms, &mut defaults)?;
+        let engine = request.engine.or((terms.purpose == Purpose::Run).then_some(Engine::Megatron));
+        if let (Some(engine), Some(cluster)) = (engine, &cluster)
+            && let Some(finding) = machines::refusal(engine, cluster, &asked)
+        {
+            return Err(vec![finding]);
+        }
         let (options, passed) = options(&asked, request.engine, &source, cluster.as_ref())?;
         let mut checked = check(&source, &request);
         if terms.purpose == Purpose::Run && asked.layout.engine.is_none() {
@@ -104,10 +112,17 @@ impl Case {
         defaults.extend(checked.derived.iter().cloned());
         let seams = seams(&checked, terms.seams)?;
         let Some(layout) = checked.layout else { return Err(checked.findings) };
+        let unmet = conditions::unmet(&checked.recipe, &layout, &options);
+        if !unmet.is_empty() {
+            return Err(checked.findings.into_iter().chain(unmet).collect());
+        }
         let stages = StagePlan::new(&checked.recipe, &layout, None).map_err(|finding| vec![finding])?;
         let table = OwnershipTable::new(&checked.recipe, &layout)?;
         let kinds = LayerKinds::of(&checked.recipe);
-        let (recipe, findings) = (checked.recipe, checked.findings);
+        let (recipe, mut findings) = (checked.recipe, checked.findings);
+        if terms.purpose == Purpose::Run {
+            findings.extend(not_priced(&recipe));
+        }
         Ok(Case {
             asked,
             source,
@@ -150,6 +165,23 @@ impl Case {
     }
 }
 
+/// Fields that add elementwise work and short-lived masks, which neither ledgers nor prices have.
+fn not_priced(recipe: &Recipe) -> Option<Finding> {
+    let router = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe)).map(|moe| &moe.router);
+    let mut fields = Vec::new();
+    if router.is_some_and(|r| r.groups > 1) {
+        fields.push("`moe.router.groups`");
+    }
+    if router.is_some_and(|r| r.z_loss.is_some()) {
+        fields.push("`moe.router.z_loss`");
+    }
+    if !recipe.multipliers.set().is_empty() {
+        fields.push("`multipliers`");
+    }
+    let message = format!("bytes and seconds are as if without {}: they add elementwise work", fields.join(", "));
+    (!fields.is_empty()).then(|| Finding::note("case/not-priced", Blame::Recipe, "recipe", message))
+}
+
 /// Says with the refusals of an engine that nobody typed it.
 fn say_assumed(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|f| f.severity == Severity::Error && f.blame == Blame::Engine) {
@@ -160,6 +192,12 @@ fn say_assumed(findings: &mut [Finding]) {
 /// A hint behind the finding's own.
 fn hint_besides(finding: &mut Finding, hint: &str) {
     finding.hint = Some(finding.hint.take().map_or(hint.to_string(), |own| format!("{own}; {hint}")));
+}
+
+/// A world that is not the cluster's.
+pub fn wrong_world(world: u64, devices: u64, on: &str) -> Finding {
+    let message = format!("`--world {world}` is not the {devices} devices of `{on}`");
+    Finding::error("case/world", Blame::Usage, "world", message).hint("leave --world out")
 }
 
 /// The layout as asked, with world, engine and mode filled in.
@@ -175,16 +213,16 @@ fn request(
         let devices = cluster.devices();
         if let Some(world) = request.world.filter(|world| *world != devices) {
             let on = asked.on.as_deref().unwrap_or("the cluster");
-            let message = format!("`--world {world}` is not the {devices} devices of `{on}`");
-            return Err(vec![Finding::error("case/world", Blame::Usage, "world", message).hint("leave --world out")]);
+            return Err(vec![wrong_world(world, devices, on)]);
         }
         request.world = Some(devices);
     }
     if let Some(balance) = request.balance.filter(|b| matches!(b, Balance::Memory | Balance::Time))
         && request.boundaries.is_none()
     {
-        let message = format!("`--balance {balance}` needs prices, which a case does not have yet");
-        let hint = "`shardwright stages --on CLUSTER` and `plan` weigh layers, and print --boundaries";
+        let message =
+            format!("`--balance {balance}` needs a price for every layer, which only `stages` and `plan` work out");
+        let hint = "ask `shardwright stages` with --balance and --on, and hand on the --boundaries it prints";
         return Err(vec![Finding::error("case/balance", Blame::Usage, "balance", message).hint(hint)]);
     }
     // Boundaries say all that a balance would.
@@ -196,8 +234,9 @@ fn request(
     }
     let mut derive = |key, value: String, why: String| defaults.push(Derived { key, value, why });
     if asked.layout.engine.is_none() {
-        request.engine = Some(Engine::Megatron);
-        derive("engine", Engine::Megatron.to_string(), "the lane of NVIDIA pretraining; --engine picks another".into());
+        let (engine, why) = machines::usual_engine(recipe, cluster);
+        request.engine = Some(engine);
+        derive("engine", engine.to_string(), why);
     }
     if request.mode.is_none()
         && let Some((mode, why)) = usual_mode(recipe, &request)
@@ -265,6 +304,19 @@ pub fn options(
     options.fp8_param_gather = state.fp8_param_gather;
     options.offload = state.offload_optimizer.unwrap_or(0.0);
     options.offload_activations = state.offload_activations;
+    options.offload_params = state.offload_params;
+    options.on_nvme = state.offload_nvme.is_some();
+    let is_deepspeed = engine == Some(Engine::Deepspeed);
+    for (object, is_typed) in [("offload-params", options.offload_params), ("offload-nvme", options.on_nvme)] {
+        if is_typed && !is_deepspeed {
+            usage(object, format!("`--{object}` is for DeepSpeed, and the engine is `{}`", engine_name(engine)));
+        }
+    }
+    if let Some(path) =
+        state.offload_nvme.as_ref().filter(|path| !path.starts_with('/') || path.contains(char::is_control))
+    {
+        usage("offload-nvme", format!("`--offload-nvme {}` is no path from / on one line", path.escape_debug()));
+    }
     for (object, share) in
         [("offload-optimizer", options.offload), ("offload-activations", options.offload_activations)]
     {

@@ -6,14 +6,16 @@
 
 pub mod asked;
 mod build;
+mod conditions;
 mod difference;
 pub mod kinds;
+pub mod machines;
 pub mod options;
 mod render;
 pub mod words;
 
 pub use asked::Asked;
-pub use build::{Purpose, Seams, Terms, as_seam, modes_of, offer_seams, options as options_of};
+pub use build::{Purpose, Seams, Terms, as_seam, modes_of, offer_seams, options as options_of, wrong_world};
 pub use difference::{Difference, Part};
 pub use kinds::{KindId, LayerKinds, PerKind};
 pub use options::Options;

@@ -239,6 +239,8 @@ pub struct Kernels {
     pub dispatch: Dispatch,
     /// How gradients of weights are summed.
     pub accumulate: Accumulate,
+    /// Whether cuDNN's attention was named, rather than left to Transformer Engine to pick.
+    pub names_cudnn: bool,
 }
 
 named! {
@@ -258,7 +260,7 @@ named! {
     pub enum EpOverlap {
         /// Nothing but the shared expert's own products, where there is one.
         None = "none",
-        /// The compute of another microbatch, with weight gradients delayed.
+        /// The compute of another microbatch.
         Microbatches = "microbatches",
     }
 }
@@ -274,6 +276,8 @@ pub struct Overlap {
     pub tp: TpOverlap,
     /// Expert-parallel exchanges.
     pub ep: EpOverlap,
+    /// Weight gradients wait, so that the exchange of a backward hides under them.
+    pub delay_wgrad: bool,
     /// Keys and values travel under attention.
     pub ring: bool,
     /// Activations travel between stages under compute, where a stage has several chunks: nothing
@@ -378,6 +382,10 @@ pub struct Options {
     pub overlap: Overlap,
     /// Elements of a bucket that gradients are reduced in; the engine's own when none.
     pub bucket_size: Option<u64>,
+    /// Buckets that a rank's parameters are dealt into, instead of a size.
+    pub num_buckets: Option<u64>,
+    /// Whether buckets end where messages of every rank are large powers of two.
+    pub pad_buckets: bool,
     /// DeepSpeed's sizes.
     pub zero: ZeroSizes,
     /// What FSDP2 gathers ahead.
@@ -388,6 +396,10 @@ pub struct Options {
     pub overload: f64,
     /// Share of AdamW's state kept and stepped in host memory.
     pub offload: f64,
+    /// Whether weights that ZeRO 3 shares out are kept in host memory (DeepSpeed's `offload_param`).
+    pub offload_params: bool,
+    /// Whether what is offloaded lies on a drive of the node instead of in its memory.
+    pub on_nvme: bool,
     /// Share of saved activations kept in host memory.
     pub offload_activations: f64,
     /// How recompute is read.
@@ -413,11 +425,15 @@ impl Options {
             kernels: kernels(engine, recipe),
             overlap: overlap(engine),
             bucket_size: None,
+            num_buckets: None,
+            pad_buckets: false,
             zero: ZeroSizes::DEFAULT,
             prefetch: Prefetch::DEFAULT,
             expandable_segments: false,
             overload: 1.0,
             offload: 0.0,
+            offload_params: false,
+            on_nvme: false,
             offload_activations: 0.0,
             again: Again::Layout,
             shard_group: None,
@@ -463,6 +479,7 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
         permute_fusion: false,
         dispatch: Dispatch::AllToAll,
         accumulate,
+        names_cudnn: false,
     }
 }
 
@@ -472,5 +489,5 @@ fn overlap(engine: Option<Engine>) -> Overlap {
     // nanotron reduces gradients after the last backward unless told otherwise, and so does DeepSpeed
     // below ZeRO 3 (`overlap_comm`, runtime/zero/config.py), under which it always overlaps.
     let gradients = !matches!(engine, Some(Engine::Nanotron | Engine::Deepspeed));
-    Overlap { gradients, weights: gradients, tp, ep: EpOverlap::None, ring: true, p2p: is_megatron }
+    Overlap { gradients, weights: gradients, tp, ep: EpOverlap::None, delay_wgrad: false, ring: true, p2p: is_megatron }
 }

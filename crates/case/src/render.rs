@@ -67,7 +67,8 @@ impl Case {
             (Some(scaling), _) => Some(PrecisionChoice::Scaled(scaling)),
             (None, typed) => typed,
         };
-        let base = Options { offload: options.offload, ..Options::of(self.layout.engine, &self.source) };
+        let Options { offload, offload_params, on_nvme, .. } = *options;
+        let base = Options { offload, offload_params, on_nvme, ..Options::of(self.layout.engine, &self.source) };
         let base = precision.map_or(base, |precision| base.in_precision(precision));
         let engine_args: Vec<String> = words::between(self.layout.engine, &base, options)
             .iter()
@@ -81,6 +82,8 @@ impl Case {
             ce_fusion: false,
             fp8_param_gather: options.fp8_param_gather,
             offload_optimizer: Some(options.offload).filter(|share| *share > 0.0),
+            offload_params: options.offload_params,
+            offload_nvme: self.asked.state.offload_nvme.clone(),
             offload_activations: options.offload_activations,
             engine_args: if engine_args.is_empty() { Vec::new() } else { vec![engine_args.join(" ")] },
         }
@@ -134,6 +137,8 @@ impl Case {
                 "gradients": self.options.state.gradients.name(),
                 "fp8_param_gather": self.options.fp8_param_gather,
                 "offload_optimizer": self.options.offload,
+                "offload_params": self.options.offload_params,
+                "offload_nvme": self.asked.state.offload_nvme,
                 "offload_activations": self.options.offload_activations,
             },
             "passed": self.passed,
@@ -200,10 +205,15 @@ impl StateArgs {
         say("gradients", self.gradients.map(|dtype| dtype.to_string()));
         say("offload-optimizer", self.offload_optimizer.filter(|share| *share > 0.0).map(|share| share.to_string()));
         say("offload-activations", Some(self.offload_activations).filter(|s| *s > 0.0).map(|share| share.to_string()));
+        say("offload-nvme", self.offload_nvme.clone());
         for words in &self.engine_args {
             say("engine-args", Some(words.clone()));
         }
-        for (flag, is_on) in [("--ce-fusion", self.ce_fusion), ("--fp8-param-gather", self.fp8_param_gather)] {
+        for (flag, is_on) in [
+            ("--ce-fusion", self.ce_fusion),
+            ("--fp8-param-gather", self.fp8_param_gather),
+            ("--offload-params", self.offload_params),
+        ] {
             if is_on {
                 out.push(flag.to_string());
             }
@@ -300,6 +310,8 @@ fn state_args(value: &Value, engine: Option<Engine>, recipe: &Recipe) -> Result<
         ce_fusion: false,
         fp8_param_gather: state["fp8_param_gather"].as_bool().unwrap_or(false),
         offload_optimizer: state["offload_optimizer"].as_f64().filter(|share| *share > 0.0),
+        offload_params: state["offload_params"].as_bool().unwrap_or(false),
+        offload_nvme: state["offload_nvme"].as_str().map(str::to_string),
         offload_activations: state["offload_activations"].as_f64().unwrap_or(0.0),
         engine_args,
     })

@@ -1,5 +1,6 @@
 //! Reading recipes from names and paths, and writing files whole or not at all.
 
+use crate::hub;
 use crate::outcome::Refusal;
 use diag::{Blame, Finding};
 use hardware::{Cluster, ClusterText, Device, is_path};
@@ -8,18 +9,52 @@ use recipe::import::hf;
 use recipe::{Recipe, builtin, limits};
 use std::fs;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The recipe a name or path stands for.
 pub fn load_recipe(name: &str) -> Result<Recipe, Refusal> {
     let path = Path::new(name);
-    let is_builtin = builtin::RECIPES.iter().any(|(known, _)| *known == name);
-    if is_builtin || !path.exists() {
+    if builtin::RECIPES.iter().any(|(known, _)| *known == name) {
         return builtin::find(name).map_err(Refusal::from);
     }
+    if path.is_dir() {
+        return recipe_at(&path.join("config.json"));
+    }
+    if path.exists() {
+        return recipe_at(path);
+    }
+    if !hub::is_name(name) {
+        return builtin::find(name).map_err(Refusal::from);
+    }
+    let repository = hub::repository(&hub::folder(), name);
+    match hub::config(&repository) {
+        Some(config) => recipe_at(&config),
+        None => Err(not_in_cache(name, &repository).into()),
+    }
+}
+
+/// A recipe file, or a config.json as the recipe that its place names.
+fn recipe_at(path: &Path) -> Result<Recipe, Refusal> {
     let text = read_text(path)?;
-    let parsed = if text.trim_start().starts_with('{') { hf::import(&text, &stem(path)) } else { Recipe::parse(&text) };
-    parsed.map_err(|findings| Refusal { findings, source: Some((name.to_string(), text)) })
+    let place = place(path);
+    let asked = hf::Asked { place: place.as_deref(), ..hf::Asked::default() };
+    let parsed = match text.trim_start().starts_with('{') {
+        true => hf::import(&text, &asked).map(|imported| imported.recipe),
+        false => Recipe::parse(&text),
+    };
+    parsed.map_err(|findings| Refusal { findings, source: Some((path.display().to_string(), text)) })
+}
+
+/// A model that could be meant by its name on the hub, and is not here.
+fn not_in_cache(name: &str, repository: &Path) -> Finding {
+    let message = format!(
+        "there is no built-in recipe `{name}`, no file or folder `{name}`, and no config.json of one revision below `{}`",
+        repository.display()
+    );
+    let hint = format!(
+        "nothing is downloaded: `hf download {name} config.json` fetches it, or give the path of a config.json"
+    );
+    Finding::error("recipe/unknown", Blame::Usage, name, message).hint(hint)
 }
 
 /// The cluster a text stands for; its device may be built in or a file.
@@ -43,9 +78,24 @@ pub fn load_policy(path: &Path) -> Result<Policy, Refusal> {
     Policy::parse(&text).map_err(|findings| Refusal { findings, source: Some((path.display().to_string(), text)) })
 }
 
-/// A file's name without its ending, as a recipe name.
-pub fn stem(path: &Path) -> String {
-    path.file_stem().map_or_else(|| "recipe".to_string(), |s| s.to_string_lossy().into_owned())
+/// The `config.json` of a model's folder; any other path stands for itself.
+pub fn config_in(path: &Path) -> PathBuf {
+    let inside = path.join("config.json");
+    if path.is_dir() && inside.is_file() { inside } else { path.to_path_buf() }
+}
+
+/// What the place of a config calls the model: the folder of a `config.json`, the repository in Hugging
+/// Face's cache (`models--org--name/snapshots/…`), or the file's own name.
+pub fn place(path: &Path) -> Option<String> {
+    let name = |part: &std::ffi::OsStr| part.to_string_lossy().into_owned();
+    if path.file_name().is_some_and(|file| file != "config.json") {
+        return path.file_stem().map(name);
+    }
+    let whole = path.canonicalize().ok()?;
+    let cached = whole.components().find_map(|part| {
+        name(part.as_os_str()).strip_prefix("models--").and_then(|rest| Some(rest.rsplit_once("--")?.1.to_string()))
+    });
+    cached.or_else(|| whole.parent()?.file_name().map(name))
 }
 
 /// Reads a text file of bounded size.

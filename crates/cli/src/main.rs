@@ -4,10 +4,13 @@
 mod args;
 mod commands;
 mod files;
+mod hub;
 mod machine;
 mod outcome;
 mod picture;
 mod table;
+mod usage;
+mod width;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
@@ -23,8 +26,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+            let wants_json = std::env::args().any(|word| word == "--json");
+            return finish(Ok(usage::refused(error, wants_json)), wants_json);
         }
     };
     let wants_json = cli.json;
@@ -51,12 +54,14 @@ fn run(cli: &Cli) -> Outcome {
         Command::Recipes(args) => commands::recipes::run(args),
         Command::Hardware(args) => commands::hardware::run(args),
         Command::Rehearse(args) => commands::rehearse::run(args),
+        Command::Checkpoint(args) => commands::checkpoint::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Fit(args) => commands::fit::run(args),
         Command::Diff(args) => commands::diff::run(args),
         Command::Fidelity(args) => commands::fidelity::run(args),
         Command::Preflight(args) => commands::preflight::run(args),
         Command::Launch(args) => commands::launch::run(args),
+        Command::Glossary(args) => commands::glossary::run(args),
         Command::Lanes(args) => commands::lanes::run(args),
         Command::Options(args) => commands::options::run(args),
         Command::Completions(args) => {
@@ -70,16 +75,17 @@ fn run(cli: &Cli) -> Outcome {
 /// Prints an outcome: the answer on standard output, findings on standard error.
 fn finish(outcome: Outcome, wants_json: bool) -> ExitCode {
     let report = outcome.unwrap_or_else(|refusal| refusal.into_report());
+    let columns = width::columns();
     let mut stdout = anstream::stdout();
     // A closed pipe (`| head`) is the reader's choice, not an error.
-    let _ = match (&report.json, wants_json) {
+    let _ = match (report.json(), wants_json) {
         (Some(json), true) => writeln!(stdout, "{json:#}"),
-        _ => write!(stdout, "{}", report.text),
+        _ => write!(stdout, "{}{}", width::fold(&report.text, columns), report.verbatim),
     };
     let _ = stdout.flush();
     let mut stderr = anstream::stderr();
     for text in &report.messages {
-        let _ = write!(stderr, "{text}");
+        let _ = write!(stderr, "{}", width::fold(text, columns));
     }
     ExitCode::from(report.exit)
 }

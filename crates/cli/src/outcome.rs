@@ -9,18 +9,25 @@ pub const SCHEMA: &str = "shardwright/1";
 /// Exit code of a no, or of wrong input.
 pub const NO: u8 = 1;
 
+/// Exit code of a command line that cannot be read.
+pub const USAGE: u8 = 2;
+
 /// Exit code of a layout that does not fit.
 pub const DOES_NOT_FIT: u8 = 3;
 
 /// What is printed.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// For people.
+    /// For people; folded to their screen.
     pub text: String,
+    /// Files and the like, below the text and exactly as they stand.
+    pub verbatim: String,
     /// For machines; commands without it print their text.
     pub json: Option<Value>,
     /// Rendered findings, for standard error.
     pub messages: Vec<String>,
+    /// Why the answer is a no, where the JSON does not say so yet.
+    pub because: Vec<Finding>,
     /// Exit code.
     pub exit: u8,
 }
@@ -32,12 +39,17 @@ impl Report {
         if let (Value::Object(all), Value::Object(more)) = (&mut keyed, json) {
             all.extend(more);
         }
-        Report { text, json: Some(keyed), messages: Vec::new(), exit: 0 }
+        Report { text, json: Some(keyed), ..Report::default() }
     }
 
-    /// An answer that is text in either form.
-    pub fn text(text: String) -> Report {
-        Report { text, ..Report::default() }
+    /// A file as the answer: not a space of it is changed.
+    pub fn file(verbatim: String, json: Value) -> Report {
+        Report { verbatim, ..Report::new(String::new(), json) }
+    }
+
+    /// An answer that is a file in either form.
+    pub fn text(verbatim: String) -> Report {
+        Report { verbatim, ..Report::default() }
     }
 
     /// Adds findings to be shown beside the answer.
@@ -46,10 +58,23 @@ impl Report {
         self
     }
 
-    /// Turns the answer into a no.
-    pub fn refused(mut self) -> Report {
-        self.exit = NO;
+    /// Turns the answer into a no, with the reasons that JSON names; the text has said them.
+    pub fn refused(mut self, exit: u8, because: impl IntoIterator<Item = Finding>) -> Report {
+        self.exit = exit;
+        self.because.extend(because);
         self
+    }
+
+    /// The JSON. A no carries `error` and its findings, whatever the command.
+    pub fn json(&self) -> Option<Value> {
+        let mut json = self.json.clone()?;
+        if self.exit != 0 {
+            json["error"] = json!(true);
+            let mut findings = json["findings"].as_array().cloned().unwrap_or_default();
+            findings.extend(self.because.iter().map(|finding| json!(finding)));
+            json["findings"] = json!(findings);
+        }
+        Some(json)
     }
 }
 
@@ -66,12 +91,8 @@ impl Refusal {
     /// A refusal as a report: findings on standard error, and as JSON when that was asked for.
     pub fn into_report(self) -> Report {
         let source = self.source.as_ref().map(|(name, text)| (name.as_str(), text.as_str()));
-        Report {
-            text: String::new(),
-            json: Some(json!({ "schema": SCHEMA, "error": true, "findings": self.findings })),
-            messages: self.findings.iter().map(|f| diag::render(f, source)).collect(),
-            exit: NO,
-        }
+        let messages = self.findings.iter().map(|f| diag::render(f, source)).collect();
+        Report { messages, ..Report::new(String::new(), json!({ "findings": self.findings })) }.refused(NO, [])
     }
 }
 

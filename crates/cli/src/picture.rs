@@ -1,5 +1,6 @@
 //! Pictures of memory: stacked bars a stage against the device, in the terminal and as SVG.
 
+use crate::width::columns;
 use memory::fit::{Entry, RankClass};
 use replay::Line;
 use std::fmt::Write;
@@ -56,7 +57,7 @@ const PARTS: &[Part] = &[
         letter: 'r',
         colour: "#c3564a",
         ansi: "\x1b[31m",
-        lines: &[Entry::Ledger(Line::RoutingScratch)],
+        lines: &[Entry::Ledger(Line::ExpertInputs), Entry::Ledger(Line::RoutingScratch)],
     },
     Part { name: "loss", letter: 'l', colour: "#7a9a4c", ansi: "\x1b[32m", lines: &[Entry::Ledger(Line::Loss)] },
     Part {
@@ -77,9 +78,14 @@ fn bytes_of(part: &Part, class: &RankClass) -> u64 {
     part.lines.iter().map(|line| class.line(*line)).sum()
 }
 
-/// Bars for the terminal, `width` cells to the device's edge.
+/// Columns beside a bar: the stage's number before it, its size behind it.
+const BESIDE: usize = 28;
+
+/// Bars for the terminal, `width` cells to the device's edge, or fewer where the screen is narrow.
 pub fn bars(classes: &[RankClass], device_bytes: u64, width: usize) -> String {
     let most = classes.iter().map(RankClass::total).max().unwrap_or(0).max(device_bytes);
+    let room = columns().saturating_sub(BESIDE);
+    let width = width.min(if most > device_bytes { room * 2 / 3 } else { room });
     // A bar that is far over is cut: how far is in its number.
     let cells = |bytes: u64| ((bytes as f64 / device_bytes as f64 * width as f64).round() as usize).min(width * 3 / 2);
     let mut out = String::new();

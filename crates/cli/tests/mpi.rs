@@ -65,7 +65,8 @@ fn start(apps: &[(usize, &str)]) -> Run {
     let files = ["out", "err"].map(|name| common::scratch(&format!("mpi.{mark}.{name}"), ""));
     let [out, err] = files.each_ref().map(|f| Stdio::from(File::create(f).expect("a file")));
     let mut mpirun = Command::new("mpirun");
-    mpirun.args(["--allow-run-as-root", "--oversubscribe"]).env(MARK, &mark).stdin(Stdio::null());
+    mpirun.args(["--allow-run-as-root", "--oversubscribe"]).env(MARK, &mark).env("COLUMNS", common::WIDE);
+    mpirun.stdin(Stdio::null());
     for (i, (ranks, line)) in apps.iter().enumerate() {
         mpirun.args((i > 0).then_some(":")).args(["-n", &ranks.to_string(), env!("CARGO_BIN_EXE_shardwright")]);
         mpirun.args(line.split_whitespace());

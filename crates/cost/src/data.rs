@@ -172,7 +172,13 @@ pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, tim
     let (gradient, weight) = widths(prices);
     let (mut gather, mut reduced) = (0.0, 0.0);
     for (mesh, rings) in placed.rings.iter().enumerate() {
-        gather += rings.sharing.gather(held.elements[mesh] * weight);
+        let elements = held.elements[mesh];
+        gather += rings.sharing.gather(elements * weight);
+        if prices.setting.options.offload_params {
+            // A rank's own part comes from its host before others can have it.
+            let part = elements * weight / rings.sharing.members;
+            gather += prices.setting.host_link.map_or(0.0, |rate| part / (rate * HOST_LINK));
+        }
         reduced += rings.reduce(placed.zero, held.trained[mesh] * gradient);
     }
     // Every layer is a collective of its own.

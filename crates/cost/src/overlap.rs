@@ -76,7 +76,15 @@ mod tests {
     use super::*;
 
     fn shown(tp: TpOverlap, pass: Direction) -> f64 {
-        let overlap = Overlap { gradients: true, weights: true, tp, ep: EpOverlap::None, ring: true, p2p: true };
+        let overlap = Overlap {
+            gradients: true,
+            weights: true,
+            tp,
+            ep: EpOverlap::None,
+            delay_wgrad: false,
+            ring: true,
+            p2p: true,
+        };
         let rules = Rules { overlap, tp: 8.0, occupied: 0.1 };
         let waits = Waits { tp: 1.0, ..Waits::default() };
         let cover = Cover { products: 10.0, attention: 0.0, all: 10.0 };

@@ -64,10 +64,13 @@ impl Setting {
     ) -> Result<Arc<Setting>, Unpriced> {
         let meter = Meter::new(&cluster.device, options)?;
         let fabric = Fabric::new(cluster, &meter.profile().collectives)?;
+        if options.on_nvme {
+            return Err(Unpriced::new("state on NVMe", "nobody states what the drives of a node move"));
+        }
         // Only what goes to the host needs a way there.
         let host_link = match cluster.device.link(Way::Host) {
             Ok(link) => Some(link.bytes_per_second),
-            Err(finding) if options.offload > 0.0 => return Err(finding.into()),
+            Err(finding) if options.offload > 0.0 || options.offload_params => return Err(finding.into()),
             Err(_) => None,
         };
         let mut short = recipe.clone();

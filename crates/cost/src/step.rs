@@ -44,7 +44,7 @@ impl Prices {
             seconds,
             bound: bound(&parts),
             parts,
-            bubble: slow.time.idle / seconds,
+            bubble: slow.time.idle.max(0.0) / seconds + 0.0,
             traffic: self.traffic(layout, &slow),
             stages: times,
             tokens_per_second_per_device: tokens / seconds / layout.world as f64,

@@ -7,7 +7,7 @@ mod render;
 mod suggest;
 
 pub use render::render;
-pub use suggest::did_you_mean;
+pub use suggest::{did_you_mean, did_you_mean_name};
 
 use serde::Serialize;
 

@@ -15,6 +15,14 @@ pub fn did_you_mean<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a st
         .map(|(_, candidate)| candidate)
 }
 
+/// As [`did_you_mean`], for names of models and other things whose numbers tell them apart: `llama4` is no
+/// slip of `llama`, nor `7b` of `8b`. Who types no number at all may still mean a name that has one.
+pub fn did_you_mean_name<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let digits = |name: &str| name.chars().filter(char::is_ascii_digit).collect::<String>();
+    let wanted = digits(typed);
+    did_you_mean(typed, candidates.into_iter().filter(|name| wanted.is_empty() || digits(name) == wanted))
+}
+
 /// A third of the shorter name may differ, and one slip is always forgiven.
 fn tolerance(typed: &str, candidate: &str) -> usize {
     (typed.len().min(candidate.len()) / 3).max(1)
@@ -55,6 +63,15 @@ mod tests {
         assert_eq!(did_you_mean("haeds", keys), Some("heads"));
         assert_eq!(did_you_mean("kv-heads", keys), Some("kv_heads"));
         assert_eq!(did_you_mean("colour", keys), None);
+    }
+
+    #[test]
+    fn another_number_is_another_thing() {
+        let names = ["llama", "llama3-8b", "fsdp2", "nam56r"];
+        assert_eq!(did_you_mean_name("llama4", names), None);
+        assert_eq!(did_you_mean_name("llama3-7b", names), None);
+        assert_eq!(did_you_mean_name("nam56", names), Some("nam56r"));
+        assert_eq!(did_you_mean_name("fsdp", names), Some("fsdp2"));
     }
 
     #[test]

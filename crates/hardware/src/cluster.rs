@@ -1,7 +1,7 @@
 //! Clusters as typed: how many devices, of which kind, over which network; and which devices are
 //! neighbours on the fast fabric.
 
-use crate::{Device, Network};
+use crate::{Device, Joined, Network, Slice};
 use diag::{Blame, Finding};
 use serde::Serialize;
 
@@ -17,6 +17,8 @@ pub struct Cluster {
     pub network: Option<String>,
     /// The devices; their `network` is the one picked.
     pub device: Device,
+    /// The slice its TPUs are handed out in, once or several times; absent for other devices.
+    pub slice: Option<Slice>,
 }
 
 /// A cluster as typed, before its device is looked up: `64x8xH100@roce400`.
@@ -70,12 +72,14 @@ impl<'a> ClusterText<'a> {
     pub fn on(&self, mut device: Device) -> Result<Cluster, Finding> {
         let text = self.text;
         let usual = device.devices_per_node;
-        let (nodes, devices_per_node) = match self.counts.as_slice() {
-            [nodes, per_node] => (*nodes, *per_node),
-            [devices] if *devices <= usual => (1, *devices),
-            [devices] if devices.is_multiple_of(usual) => (devices / usual, usual),
-            [_, ..] => return Err(refuse(format!("`{text}` does not fill nodes of {usual}"))),
-            [] => (1, usual),
+        let sliced = self.slices(&device)?;
+        let (nodes, devices_per_node) = match (&sliced, self.counts.as_slice()) {
+            (Some((slices, slice)), _) => (slices.saturating_mul(slice.hosts), slice.chips / slice.hosts),
+            (None, [nodes, per_node]) => (*nodes, *per_node),
+            (None, [devices]) if *devices <= usual => (1, *devices),
+            (None, [devices]) if devices.is_multiple_of(usual) => (devices / usual, usual),
+            (None, [_, ..]) => return Err(refuse(format!("`{text}` does not fill nodes of {usual}"))),
+            (None, []) => (1, usual),
         };
         if nodes.checked_mul(devices_per_node).is_none_or(|n| n > MOST_DEVICES) {
             return Err(refuse(format!("`{text}` has more than {MOST_DEVICES} devices")));
@@ -91,7 +95,35 @@ impl<'a> ClusterText<'a> {
                 usual.map(|network| network.key.clone())
             }
         };
-        Ok(Cluster { nodes, devices_per_node, network, device })
+        Ok(Cluster { nodes, devices_per_node, network, device, slice: sliced.map(|(_, slice)| slice) })
+    }
+
+    /// How many slices, and of which kind, where the device comes in slices: a count is one slice, or
+    /// several of the largest; two counts are slices and the chips of each.
+    fn slices(&self, device: &Device) -> Result<Option<(u64, Slice)>, Finding> {
+        let sizes = device.slice_sizes();
+        let Some(&largest) = sizes.last() else { return Ok(None) };
+        let (slices, chips) = match self.counts.as_slice() {
+            [slices, chips] => (*slices, *chips),
+            [chips] if *chips > largest && chips.is_multiple_of(largest) => (chips / largest, largest),
+            [chips] => (1, *chips),
+            [] => (1, device.devices_per_node),
+            _ => return Ok(None),
+        };
+        let joined = if slices > 1 { Joined::Several } else { Joined::Alone };
+        if let Some(slice) = device.slice(chips, joined) {
+            return Ok(Some((slices, slice)));
+        }
+        let (text, name) = (self.text, &device.name);
+        let sizes: Vec<u64> = sizes.into_iter().filter(|chips| device.slice(*chips, joined).is_some()).collect();
+        let message = match joined {
+            Joined::Alone => format!("`{text}`: {name} has no slice of {chips} chips"),
+            Joined::Several => format!("`{text}`: {name} has no slices of {chips} chips that can be joined"),
+        };
+        let example = sizes.iter().copied().find(|n| device.slice(*n, Joined::Several).is_some()).unwrap_or(largest);
+        let list = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let hint = format!("a slice has {list} chips; two of one size are written `2x{example}x{name}`");
+        Err(Finding::error("hardware/slice", Blame::Usage, "on", message).hint(hint))
     }
 }
 
@@ -106,7 +138,11 @@ impl Cluster {
     /// As it would be typed, of a built-in device.
     pub fn typed(&self) -> String {
         let network = self.network.as_ref().map_or_else(String::new, |key| format!("@{key}"));
-        format!("{}x{}x{}{network}", self.nodes, self.devices_per_node, self.device.name)
+        let (count, each) = match &self.slice {
+            Some(slice) => (self.nodes / slice.hosts, slice.chips),
+            None => (self.nodes, self.devices_per_node),
+        };
+        format!("{count}x{each}x{}{network}", self.device.name)
     }
 
     /// Devices in all.
@@ -115,8 +151,11 @@ impl Cluster {
     }
 
     /// Nodes that one island spans: one, unless the device's fabric leaves the node, as in an
-    /// NVL72 rack (18 trays of 4) or a pod. Only whole nodes belong to an island.
+    /// NVL72 rack (18 trays of 4) or a slice of a TPU pod. Only whole nodes belong to an island.
     pub fn nodes_per_island(&self) -> u64 {
+        if let Some(slice) = &self.slice {
+            return slice.hosts;
+        }
         let device = &self.device;
         if device.island_devices <= device.devices_per_node {
             return 1;
@@ -176,7 +215,39 @@ mod tests {
         assert_eq!(shape("0xH200"), Err("`0xH200` has no whole numbers of devices".to_string()));
         assert_eq!(shape("xH200"), Err("`xH200` has no whole numbers of devices".to_string()));
         assert_eq!(shape("9999999x9xH200"), Err("`9999999x9xH200` has more than 16777216 devices".to_string()));
-        assert!(Cluster::parse("8xH20").unwrap_err().hint.unwrap().starts_with("did you mean `H200`? known are H200"));
+        let hint = |text| Cluster::parse(text).unwrap_err().hint.unwrap();
+        assert!(hint("8xA100-80GB").starts_with("did you mean `A100`? known are H200"));
+        assert!(hint("8xH20").starts_with("known are H200"));
+    }
+
+    #[test]
+    fn tpus_come_in_slices() {
+        let slice = |text: &str| {
+            let cluster = Cluster::parse(text).unwrap();
+            let slice = cluster.slice.clone().unwrap();
+            assert_eq!(Cluster::parse(&cluster.typed()).unwrap(), cluster, "{text}");
+            (cluster.islands(), slice.topology, cluster.nodes, cluster.devices_per_node, slice.machine)
+        };
+        let is = |slices, topology: &str, hosts, chips, machine: &str| {
+            (slices, topology.to_string(), hosts, chips, machine.to_string())
+        };
+        assert_eq!(slice("256xTPU-v5e"), is(1, "16x16", 64, 4, "ct5lp-hightpu-4t"));
+        assert_eq!(slice("8xTPU-v5e"), is(1, "2x4", 1, 8, "ct5lp-hightpu-8t"));
+        assert_eq!(slice("1xTPU-v6e"), is(1, "1x1", 1, 1, "ct6e-standard-1t"));
+        assert_eq!(slice("16xTPUv6e"), is(1, "4x4", 4, 4, "ct6e-standard-4t"));
+        assert_eq!(slice("2x8xTPU-v6e"), is(2, "2x4", 4, 4, "ct6e-standard-4t"));
+        assert_eq!(slice("512xTPU-v6e"), is(2, "16x16", 128, 4, "ct6e-standard-4t"));
+        assert_eq!(slice("64xTPU-v5p"), is(1, "4x4x4", 16, 4, "ct5p-hightpu-4t"));
+        let refused = |text: &str| {
+            let finding = Cluster::parse(text).unwrap_err();
+            assert_eq!(finding.rule, "hardware/slice");
+            (finding.message, finding.hint.unwrap())
+        };
+        let (message, hint) = refused("24xTPU-v5e");
+        assert_eq!(message, "`24xTPU-v5e`: TPU-v5e has no slice of 24 chips");
+        assert_eq!(hint, "a slice has 1, 4, 8, 16, 32, 64, 128, 256 chips; two of one size are written `2x8xTPU-v5e`");
+        assert!(refused("2x4xTPU-v5e").0.contains("that can be joined"));
+        assert_eq!(Cluster::parse("8xH200").unwrap().slice, None);
     }
 
     #[test]
@@ -215,7 +286,8 @@ mod tests {
         assert_eq!(islands("64xH100"), (1, 8, 8));
         assert_eq!(islands("2x4xH100"), (1, 4, 2), "a switch inside the box joins no boxes");
         assert_eq!(islands("2x16xH100"), (1, 8, 4), "and reaches half of a larger one");
-        assert_eq!(islands("512xTPU-v5e"), (32, 256, 2));
+        assert_eq!(islands("512xTPU-v5e"), (64, 256, 2), "hosts of 4 chips");
+        assert_eq!(islands("2x16xTPU-v6e"), (4, 16, 2), "slices are islands, however much a pod could hold");
         assert_eq!(islands("2xGB10"), (1, 1, 2));
     }
 
@@ -235,7 +307,7 @@ mod tests {
         #[test]
         fn islands_cover_every_device_once(nodes in 1u64..200, per_node in 1u64..100, which in 0..Device::names().count()) {
             let device = Device::all().unwrap().swap_remove(which);
-            let cluster = Cluster { nodes, devices_per_node: per_node, network: None, device };
+            let cluster = Cluster { nodes, devices_per_node: per_node, network: None, device, slice: None };
             let mut sizes = vec![0; cluster.islands() as usize];
             for device in 0..cluster.devices() {
                 sizes[cluster.island_of(device) as usize] += 1;

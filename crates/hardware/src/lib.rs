@@ -2,19 +2,23 @@
 //! no model and no layout.
 
 mod cluster;
+mod kind;
 mod network;
 mod profile;
 mod read;
+mod suggest;
 
 pub use cluster::{Cluster, ClusterText, is_path};
+pub use kind::{Kind, Slice, SliceHost, Vendor};
 pub use network::Network;
 pub use profile::{
     AttentionCurve, Calibrated, CollectiveCurve, GemmCurve, LaunchCurve, MemoryCurve, Profile, RecurrenceCurve,
     ScanCurve,
 };
 pub use read::FORMATS;
+pub use suggest::{describe_your_own, suggestion};
 
-use diag::{Blame, Finding, did_you_mean};
+use diag::{Blame, Finding};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
@@ -23,6 +27,15 @@ use std::sync::LazyLock;
 pub struct Device {
     /// As typed in a cluster.
     pub name: String,
+    /// What kind of accelerator it is.
+    #[serde(default)]
+    pub kind: Kind,
+    /// Who makes it.
+    #[serde(default)]
+    pub vendor: Vendor,
+    /// Keys of its file that were left out and taken to be the usual ones.
+    #[serde(default)]
+    pub assumed: Vec<String>,
     /// Physical memory. Not a budget: context, reserve and fragmentation come off it.
     pub memory_bytes: u64,
     /// Where the figure comes from.
@@ -49,6 +62,9 @@ pub struct Device {
     pub host: Option<Host>,
     /// What a process holds outside its allocator; measured where somebody has measured it.
     pub reserve: Option<Reserve>,
+    /// The slices TPUs are handed out in; none for other devices.
+    #[serde(default)]
+    pub slices: Vec<SliceHost>,
 }
 
 /// The highest rate of the matrix units in one number format, without sparsity.
@@ -155,11 +171,10 @@ impl Device {
         let plain = |name: &str| name.replace(['-', '_'], "").to_ascii_lowercase();
         let Some((known, text)) = DEVICES.iter().find(|(known, _)| plain(known) == plain(name)) else {
             let names = Device::names().collect::<Vec<_>>().join(", ");
-            let hint = match did_you_mean(name, Device::names()) {
+            let hint = match suggestion(name) {
                 Some(close) => format!("did you mean `{close}`? known are {names}"),
-                None => format!("known are {names}"),
+                None => format!("known are {names}; {}", describe_your_own()),
             };
-            let hint = hint + "; a file of your own is written as `./mine.toml`";
             let shown: String = name.chars().take(60).collect();
             let message = format!("unknown device `{shown}`");
             return Err(Finding::error("hardware/device", Blame::Usage, shown, message).hint(hint));
@@ -195,6 +210,40 @@ pub enum Way {
     Network,
     /// To its host's memory.
     Host,
+}
+
+impl Device {
+    /// The slice of so many chips, on the fewest hosts; among several, only slices of more than one host
+    /// can be joined (Google Cloud, "Deploy TPU Multislices in GKE": multi-host node pools only).
+    pub fn slice(&self, chips: u64, joined: Joined) -> Option<Slice> {
+        let is_one = |slice: &Slice| slice.chips == chips && (joined == Joined::Alone || slice.hosts > 1);
+        self.slices.iter().flat_map(SliceHost::slices).filter(is_one).min_by_key(|slice| slice.hosts)
+    }
+
+    /// Sizes of its slices, rising.
+    pub fn slice_sizes(&self) -> Vec<u64> {
+        let sizes: std::collections::BTreeSet<u64> =
+            self.slices.iter().flat_map(SliceHost::slices).map(|slice| slice.chips).collect();
+        sizes.into_iter().collect()
+    }
+
+    /// What it is, in a sentence: `H200 is an NVIDIA GPU`.
+    pub fn kind_words(&self) -> &'static str {
+        match self.vendor {
+            Vendor::Nvidia => "an NVIDIA GPU",
+            Vendor::Amd => "an AMD GPU",
+            Vendor::Google => "a TPU",
+        }
+    }
+}
+
+/// Whether a slice stands alone or among others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// The whole job.
+    Alone,
+    /// One of several over the data centre's network.
+    Several,
 }
 
 /// A figure that a device file does not state is refused by its name: unknown is not zero.

@@ -1,8 +1,9 @@
 //! Device and network files, read by hand so that every mistake is answered where it stands. The
 //! same reader serves the built-in files and those users write. Reads texts, never files.
 
+use crate::kind::chips_of;
 use crate::network::Network;
-use crate::{Device, Host, Link, Peak, Rate, Reserve};
+use crate::{Device, Host, Kind, Link, Peak, Rate, Reserve, SliceHost, Vendor};
 use diag::{Blame, Finding};
 use reading::{Dialect, Section, read_text};
 
@@ -52,6 +53,10 @@ pub(crate) fn networks(text: &str) -> Result<Vec<Network>, Vec<Finding>> {
 
 fn device(mut root: Section) -> Option<Device> {
     let name = name(&mut root);
+    let assumed: Vec<String> =
+        ["kind", "vendor"].into_iter().filter(|key| !root.has(key)).map(str::to_string).collect();
+    let kind = root.choice("kind", Kind::ALL, Kind::Gpu);
+    let vendor = root.choice("vendor", Vendor::ALL, kind.usual_vendor());
     let memory_bytes = root.count("memory_bytes", MOST_BYTES);
     let memory_source = source(&mut root, "memory_source");
     let formats = formats(&mut root);
@@ -66,9 +71,13 @@ fn device(mut root: Section) -> Option<Device> {
     let host_link = optional(root.section("host_link"), link);
     let host = optional(root.section("host"), host);
     let reserve = optional(root.section("reserve"), reserve);
+    let slices: Vec<Option<SliceHost>> = root.sections("slices").into_iter().map(slice_host).collect();
     let device = (|| {
         Some(Device {
             name: name?,
+            kind,
+            vendor,
+            assumed,
             memory_bytes: memory_bytes?,
             memory_source: memory_source?,
             formats: formats?,
@@ -82,6 +91,7 @@ fn device(mut root: Section) -> Option<Device> {
             host_link: host_link?,
             host: host?,
             reserve: reserve?,
+            slices: slices.into_iter().collect::<Option<Vec<_>>>()?,
         })
     })();
     if let Some(device) = &device {
@@ -104,6 +114,13 @@ fn whole_device(root: &Section, device: &Device) {
         if device.peaks[..i].iter().any(|other| other.format == peak.format) {
             refuse("peaks", format!("`{}` has two rates", peak.format));
         }
+    }
+    if device.vendor.kind() != device.kind {
+        let message = format!("{} makes no {}", device.vendor, device.kind);
+        refuse("vendor", message);
+    }
+    if device.kind != Kind::Tpu && !device.slices.is_empty() {
+        refuse("slices", "slices are of TPUs, and `kind` is not `tpu`".to_string());
     }
     let (island, node) = (device.island_devices, device.devices_per_node);
     if !island.is_multiple_of(node) && !node.is_multiple_of(island) {
@@ -233,6 +250,36 @@ fn network(mut section: Section) -> Option<Network> {
     let link = link_facts(&mut section);
     section.finish();
     Some(Network { key: key?, link: link? })
+}
+
+fn slice_host(mut section: Section) -> Option<SliceHost> {
+    let accelerator = section.required_text("accelerator").map(str::to_string);
+    let machine = section.required_text("machine").map(str::to_string);
+    let chips_per_host = section.count("chips_per_host", MOST_DEVICES);
+    let topologies = section.words("topologies").unwrap_or_default();
+    let source = source(&mut section, "source");
+    let fills = |topology: &&str| {
+        let chips = chips_of(topology);
+        chips.zip(chips_per_host).is_some_and(|(chips, host)| chips.is_multiple_of(host))
+    };
+    let wrong = topologies.iter().find(|topology| !fills(topology));
+    if wrong.is_some() || topologies.is_empty() {
+        let shown: String = wrong.map_or(String::new(), |topology| topology.chars().take(24).collect());
+        let message = format!("topology `{shown}` is no `4x8` or `2x2x4` of whole hosts");
+        let finding = Finding::error("hardware/consistency", Blame::Environment, "topologies", message);
+        section.report("topologies", finding);
+        section.finish();
+        return None;
+    }
+    let topologies = topologies.iter().map(|topology| topology.to_string()).collect();
+    section.finish();
+    Some(SliceHost {
+        accelerator: accelerator?,
+        machine: machine?,
+        chips_per_host: chips_per_host?,
+        topologies,
+        source: source?,
+    })
 }
 
 fn reserve(mut section: Section) -> Option<Reserve> {

@@ -15,6 +15,48 @@ fn every_device_reads_under_its_name() {
 }
 
 #[test]
+fn every_device_file_says_vendor_and_kind() {
+    for device in Device::all().unwrap() {
+        assert_eq!(device.assumed, Vec::<String>::new(), "{}", device.name);
+        assert_eq!(device.vendor.kind(), device.kind, "{}", device.name);
+        assert_eq!(device.kind == Kind::Tpu, device.name.starts_with("TPU"), "{}", device.name);
+        assert_eq!(device.kind == Kind::Tpu, !device.slices.is_empty(), "{}", device.name);
+        for slice in device.slices.iter().flat_map(SliceHost::slices) {
+            assert!(slice.chips <= device.island_devices, "{} of {}", slice.topology, device.name);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_says_neither_is_an_nvidia_gpu_and_the_answer_says_so() {
+    let said = |lines: &str| {
+        let text: String = MINE
+            .lines()
+            .filter(|l| !l.starts_with("kind") && !l.starts_with("vendor"))
+            .fold(String::new(), |text, line| text + line + "\n");
+        Device::parse(&text.replace("name = \"my-H100\"", &format!("name = \"my-H100\"\n{lines}")))
+    };
+    let device = said("").unwrap();
+    assert_eq!((device.kind, device.vendor), (Kind::Gpu, Vendor::Nvidia));
+    assert_eq!(device.assumed, ["kind", "vendor"]);
+    let device = said("kind = \"tpu\"").unwrap();
+    assert_eq!((device.vendor, device.assumed.as_slice()), (Vendor::Google, &["vendor".to_string()][..]));
+    let wrong = |lines: &str| said(lines).unwrap_err()[0].message.clone();
+    assert_eq!(wrong("vendor = \"google\""), "google makes no gpu");
+    assert_eq!(wrong("kind = \"npu\""), "`kind` cannot be `npu`");
+    let host = "accelerator = \"a\"\nmachine = \"m\"\nchips_per_host = 4\nsource = \"here\"\n";
+    let slices = |top: &str| {
+        let text =
+            MINE.replace("kind = \"gpu\"", "kind = \"tpu\"").replace("vendor = \"nvidia\"", "vendor = \"google\"");
+        Device::parse(&format!("{text}\n[[slices]]\n{host}topologies = [\"{top}\"]\n"))
+    };
+    assert_eq!(slices("2x4").unwrap().slices[0].slices().next().unwrap().hosts, 2);
+    for top in ["2x3", "8", "2x", "2x2x2x2", "0x4"] {
+        assert_eq!(slices(top).unwrap_err()[0].rule, "hardware/consistency", "{top}");
+    }
+}
+
+#[test]
 fn figures_are_in_the_range_of_their_kind() {
     for device in Device::all().unwrap() {
         let name = &device.name;

@@ -12,6 +12,8 @@ use serde::Serialize;
 pub enum Kind {
     /// The recipe says it: what the model is.
     RecipeNative,
+    /// A mode says it: a built-in block with these values stands where the recipe has another.
+    Mode,
     /// A patch point: what runs is not what the engine has built in.
     RuntimePatch,
     /// The layout says it: how the model is split.
@@ -25,6 +27,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::RecipeNative => "recipe-native",
+            Kind::Mode => "mode",
             Kind::RuntimePatch => "runtime-patch",
             Kind::Layout => "layout",
             Kind::Policy => "policy",

@@ -1,5 +1,6 @@
 //! What an engine is asked to run: a case, and where it keeps things.
 
+use crate::identity::Identity;
 use crate::policy::Policy;
 use case::{Case, Seams};
 use hardware::Cluster;
@@ -38,6 +39,8 @@ pub struct Job<'a> {
     pub policy: &'a Policy,
     /// How Megatron-Core is reached.
     pub frontend: Frontend,
+    /// What tells two launches of the same job apart, where somebody says so.
+    pub attempt: Option<&'a str>,
 }
 
 impl<'a> Job<'a> {
@@ -53,11 +56,27 @@ impl<'a> Job<'a> {
             seams: &case.seams,
             policy,
             frontend,
+            attempt: None,
         }
+    }
+
+    /// Where its checkpoints are: a folder that no other mode, feature bundle or engine has.
+    pub fn checkpoints(&self) -> String {
+        below(&self.policy.storage.checkpoints, &Identity::of(self).checkpoint_name)
+    }
+
+    /// Where its logs are: a folder of this launch alone.
+    pub fn logs(&self) -> String {
+        below(&self.policy.storage.logs, &Identity::of(self).job_name)
     }
 
     /// Whether blocks an engine does not have may be left to a patch.
     pub fn allows_seams(&self) -> bool {
         self.case.terms().seams == Seams::Allow
     }
+}
+
+/// A folder below another.
+fn below(folder: &str, name: &str) -> String {
+    format!("{}/{name}", folder.trim_end_matches('/'))
 }

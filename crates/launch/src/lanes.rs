@@ -1,27 +1,16 @@
 //! Lanes: engine, wrapper, optimizer, compile policy and modes that belong together, each with its
-//! reason; which one suits a model, a cluster and a goal, and what would change that.
+//! reason, and the rules they come with.
+
+mod advice;
+
+pub use advice::{Goal, Recommendation, recommend, usual_goal};
 
 use crate::job::Job;
 use diag::{Blame, Finding, did_you_mean};
 use hardware::Cluster;
 use layout::{Engine, Layout};
-use recipe::{Mixer, Mode, Recipe};
+use recipe::{Mixer, Mode};
 use serde::Serialize;
-use units::named;
-
-named! {
-    /// What a run is for.
-    pub enum Goal {
-        /// The most tokens a second on NVIDIA devices.
-        Throughput = "throughput",
-        /// PyTorch-native control: debugging, adapters, blocks of one's own.
-        Control = "control",
-        /// A model that does not fit the devices.
-        Offload = "offload",
-        /// TPUs.
-        Tpu = "tpu",
-    }
-}
 
 /// A way to run a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -68,9 +57,9 @@ pub const LANES: &[Lane] = &[
         wrapper: "Megatron-Core DDP with the distributed optimizer",
         optimizer: "distributed AdamW, or TP-Muon for matrices",
         compile: "Transformer Engine kernels; no torch.compile on the hot path",
-        dispatcher: "alltoall",
+        dispatcher: "alltoall; allgather or flex by --engine-args",
         modes: BOTH,
-        reason: "fused kernels, FP8, and collectives of tp and ep that overlap: the ceiling on NVIDIA devices",
+        reason: "fused kernels, FP8, and collectives that overlap (`launch` says which are on): the ceiling on NVIDIA devices",
         not_for: "blocks without a ModuleSpec, and models that change every day",
     },
     Lane {
@@ -93,12 +82,12 @@ pub const LANES: &[Lane] = &[
         dispatcher: "the compiler places it",
         modes: CUSTOM,
         reason: "the compiler owns layout and collectives; one annotation a parameter",
-        not_for: "NVIDIA devices, pipeline stages and context parts",
+        not_for: "GPUs, pipeline stages and context parts",
     },
     Lane {
         name: "offload",
         engine: Engine::Deepspeed,
-        wrapper: "DeepSpeed ZeRO with offload",
+        wrapper: "DeepSpeed ZeRO 3, state and weights on the host (or on NVMe: --offload-nvme)",
         optimizer: "AdamW on the host, or DeepSpeed's Muon",
         compile: "none",
         dispatcher: "alltoall (AutoEP)",
@@ -161,102 +150,6 @@ pub fn find(name: &str) -> Result<&'static Lane, Finding> {
     })
 }
 
-/// A lane for a model, a cluster and a goal.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Recommendation {
-    /// The lane.
-    pub lane: &'static Lane,
-    /// The mode to run in, where the recipe has any.
-    #[serde(serialize_with = "mode_by_name")]
-    pub mode: Option<Mode>,
-    /// Why, fact by fact.
-    pub because: Vec<String>,
-    /// What would lead to another lane.
-    pub would_change: Vec<String>,
-}
-
-fn mode_by_name<S: serde::Serializer>(mode: &Option<Mode>, serializer: S) -> Result<S::Ok, S::Error> {
-    match mode {
-        Some(mode) => serializer.serialize_str(mode.name()),
-        None => serializer.serialize_none(),
-    }
-}
-
-/// Recommends a lane.
-pub fn recommend(recipe: &Recipe, cluster: &Cluster, goal: Goal) -> Recommendation {
-    let custom: Vec<Mixer> =
-        [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta].into_iter().filter(|mixer| recipe.uses(*mixer)).collect();
-    let names: Vec<&str> = custom.iter().map(|m| m.table()).collect();
-    let mut because = vec![format!("the goal is {goal}")];
-    let device = &cluster.device.name;
-    let name = match goal {
-        Goal::Throughput => {
-            because.push(format!("{device} is an NVIDIA device, where fused kernels and overlap decide throughput"));
-            if recipe.uses(Mixer::Moe) {
-                because.push("experts want the framework's own dispatcher and overlap".to_string());
-            }
-            "nvidia-pretraining"
-        }
-        Goal::Control if custom.is_empty() && recipe.modes.is_empty() => {
-            because.push("the model is plain attention and feed-forward blocks, which torchtitan has".to_string());
-            "torchtitan"
-        }
-        Goal::Control => {
-            because.push(format!("the blocks {} run as written in PyTorch", names.join(", ")));
-            "nvidia-wide-moe-lora"
-        }
-        Goal::Offload => {
-            because.push("state that does not fit moves to the host, and ZeRO does that best".to_string());
-            "offload"
-        }
-        Goal::Tpu if custom.is_empty() && recipe.modes.is_empty() => {
-            because.push("the model is one that MaxText has blocks for".to_string());
-            "maxtext"
-        }
-        Goal::Tpu => {
-            because.push(format!(
-                "MaxText has no block for {}; annotated PyTorch keeps the model one source",
-                names.join(", ")
-            ));
-            "tpu-pretraining"
-        }
-    };
-    let lane = LANES.iter().find(|lane| lane.name == name).unwrap_or(&LANES[0]);
-    let mode = lane.modes.iter().copied().find(|mode| recipe.modes.contains(mode));
-    because.push(lane.reason.to_string());
-    Recommendation { lane, mode, because, would_change: would_change(recipe, goal, &names) }
-}
-
-/// What would lead elsewhere, each with where to.
-fn would_change(recipe: &Recipe, goal: Goal, custom: &[&str]) -> Vec<String> {
-    let mut list = Vec::new();
-    if goal == Goal::Throughput {
-        if recipe.modes.contains(&Mode::AuthorDp) {
-            list.push(
-                "keeping the custom mixers: mode author_dp at tp 1, or the lane nvidia-wide-moe-lora".to_string(),
-            );
-        }
-        list.push(
-            "finer control than Megatron gives, or adapters added after sharding: nvidia-wide-moe-lora".to_string(),
-        );
-    } else if goal != Goal::Tpu {
-        list.push("peak throughput with Transformer Engine: nvidia-pretraining".to_string());
-    }
-    if goal != Goal::Offload {
-        list.push("a model that does not fit the devices however it is split: offload".to_string());
-    }
-    if goal == Goal::Tpu {
-        list.push("NVIDIA devices: nvidia-pretraining".to_string());
-    } else {
-        list.push("TPUs: tpu-pretraining, or maxtext for a model it has".to_string());
-    }
-    if goal == Goal::Tpu && !custom.is_empty() {
-        list.push(format!("a model without {}: maxtext", custom.join(", ")));
-    }
-    list.push("never one MFU number: it does not rank lanes with different hardware, batch or precision".to_string());
-    list
-}
-
 /// A topology by what bucket and padding constants depend on.
 pub fn topology(cluster: &Cluster, layout: &Layout) -> String {
     let device = &cluster.device;
@@ -275,6 +168,15 @@ pub fn topology(cluster: &Cluster, layout: &Layout) -> String {
     )
 }
 
+/// What a goal asks of a launch besides its engine, as flags.
+pub fn flags(goal: Goal) -> &'static [&'static str] {
+    match goal {
+        // What is left on the devices is activations, and the link is slower than computing them again.
+        Goal::Offload => &["--zero", "3", "--offload-optimizer", "1", "--offload-params", "--recompute", "full"],
+        Goal::Throughput | Goal::Control | Goal::Tpu => &[],
+    }
+}
+
 /// The rules of lanes, each a check with an id: what a job breaks, and what it should know.
 pub fn check(job: &Job, asked: Option<&Lane>) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -289,10 +191,10 @@ pub fn check(job: &Job, asked: Option<&Lane>) -> Vec<Finding> {
         findings.push(Finding::error("lane/one-host", Blame::Usage, "frontend", message).hint("leave --frontend out"));
     }
     island(job, &mut findings);
-    buckets(job, &mut findings);
     mode(job, engine, &mut findings);
     adapters(job, engine, &mut findings);
     own_program(job, engine, &mut findings);
+    crate::tpu::check(job, &mut findings);
     let missing: Vec<&str> = TPU_PINS.iter().copied().filter(|name| !job.policy.pins.contains_key(*name)).collect();
     if engine == Engine::XlaSpmd && !missing.is_empty() {
         let message = format!("a TPU run is pinned to its runtime, and the policy pins no {}", missing.join(", "));
@@ -348,7 +250,7 @@ fn adapters(job: &Job, engine: Engine, findings: &mut Vec<Finding>) {
 /// Tensor and expert parallelism stay inside the fast island; stages and replicas cross it.
 fn island(job: &Job, findings: &mut Vec<Finding>) {
     let (layout, cluster) = (job.layout, job.cluster);
-    let island = cluster.device.island_devices.min(cluster.devices_per_node);
+    let island = cluster.island_devices();
     let expert = layout.etp.get() * layout.ep.get();
     for (key, span, what) in [("tp", layout.tp.get(), "tensor"), ("ep", expert, "expert")] {
         let used = key == "tp" || job.recipe.uses(Mixer::Moe);
@@ -357,16 +259,6 @@ fn island(job: &Job, findings: &mut Vec<Finding>) {
             let finding = Finding::warning("lane/island", Blame::Layout, key, message);
             findings.push(finding.hint("keep tp and ep inside the island; let pp and dp cross it"));
         }
-    }
-}
-
-/// Buckets and padding belong to a topology; constants of another one are named.
-fn buckets(job: &Job, findings: &mut Vec<Finding>) {
-    let here = topology(job.cluster, job.layout);
-    if let Some(tuned) = job.policy.run.tuned_for.as_ref().filter(|tuned| **tuned != here) {
-        let message = format!("bucket and padding constants were tuned for `{tuned}`, and this is `{here}`");
-        let finding = Finding::error("lane/buckets", Blame::Environment, "run.tuned_for", message);
-        findings.push(finding.hint("measure again, then name this topology, or take `tuned_for` out"));
     }
 }
 
@@ -386,23 +278,6 @@ fn mode(job: &Job, engine: Engine, findings: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn advice(name: &str, goal: Goal) -> (&'static str, Option<Mode>) {
-        let cluster = Cluster::parse("8xH200").unwrap();
-        let found = recommend(&recipe::builtin::find(name).unwrap(), &cluster, goal);
-        assert!(found.because.len() >= 2 && found.would_change.len() >= 2);
-        (found.lane.name, found.mode)
-    }
-
-    #[test]
-    fn a_goal_leads_to_a_lane() {
-        assert_eq!(advice("nam56r", Goal::Throughput), ("nvidia-pretraining", Some(Mode::NemoNative)));
-        assert_eq!(advice("nam56r", Goal::Control), ("nvidia-wide-moe-lora", Some(Mode::AuthorDp)));
-        assert_eq!(advice("nam56r", Goal::Tpu), ("tpu-pretraining", Some(Mode::AuthorDp)));
-        assert_eq!(advice("llama3-8b", Goal::Control), ("torchtitan", None));
-        assert_eq!(advice("llama3-8b", Goal::Tpu), ("maxtext", None));
-        assert_eq!(advice("deepseek-v3", Goal::Offload), ("offload", None));
-    }
 
     #[test]
     fn every_engine_but_ours_has_one_lane() {

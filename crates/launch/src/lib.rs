@@ -7,6 +7,9 @@
 
 pub mod emission;
 pub mod engines;
+pub mod fields;
+pub mod header;
+pub mod identity;
 pub mod job;
 pub mod lanes;
 pub mod policy;
@@ -14,7 +17,9 @@ pub mod preflight;
 pub mod quote;
 pub mod record;
 pub mod schedulers;
+pub mod tpu;
 pub mod tree;
+pub mod tuned;
 
 pub use emission::{Argument, Emission, EnvVar, File, Kind};
 pub use job::{Frontend, Job};

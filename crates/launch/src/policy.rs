@@ -2,13 +2,18 @@
 //! layout says; and what a machine must be like before it may run there. Written by people, so
 //! unknown keys are refused. One file serves `launch` and `preflight`.
 
+mod cluster;
 mod machine;
 mod read;
 
+pub use cluster::{Container, GpuRequest, Kubernetes, Slurm, Toleration, Volume};
 pub use machine::{Clock, Environment, Gpu, Limit, Limits, Ports, Processes};
 
+use hardware::Kind;
+use layout::Engine;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use units::named;
 
 /// A launch policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -19,8 +24,14 @@ pub struct Policy {
     pub data: Data,
     /// How long, how fast.
     pub run: Run,
+    /// Constants by the topology they were measured on.
+    pub tuned: BTreeMap<String, Tuned>,
     /// What the scheduler is told.
     pub job: JobPolicy,
+    /// What pods are given besides.
+    pub kubernetes: Kubernetes,
+    /// What Slurm is told besides.
+    pub slurm: Slurm,
     /// Implementations of seams by the seam's name, as `module:function`.
     pub seams: BTreeMap<String, String>,
     /// Versions of packages the run is pinned to.
@@ -117,6 +128,17 @@ impl Storage {
     }
 }
 
+/// Locations that only compilers of GPU kernels write to.
+const GPU_ONLY: [&str; 3] = ["triton_cache", "inductor_cache", "cuda_cache"];
+
+impl Storage {
+    /// The locations a job on such devices uses.
+    pub fn places_on(&self, kind: Kind) -> Vec<Place> {
+        let is_used = |place: &Place| kind == Kind::Gpu || !GPU_ONLY.contains(&place.key);
+        self.places().into_iter().filter(is_used).collect()
+    }
+}
+
 impl Default for Storage {
     /// A volume of its own, by a name a cluster can mount; a policy file names the real one.
     fn default() -> Storage {
@@ -171,8 +193,12 @@ pub struct Run {
     /// Options of the engine in its own words, as `--engine-args` takes them; what is typed there
     /// comes behind them.
     pub engine_args: Option<String>,
-    /// The topology that bucket and padding constants were tuned for, if they were tuned.
-    pub tuned_for: Option<String>,
+    /// Groups of flags the TPU compiler is given: those published for the generation when the list is
+    /// empty, and none for `none`.
+    pub tpu_flags: Vec<String>,
+    /// What to do where `[tuned]` has constants, and none for this topology.
+    #[serde(serialize_with = "untuned_name")]
+    pub untuned: Untuned,
     /// Whether adapters are added after sharding, so that their gradients need hooks of their own.
     pub adapters: bool,
 }
@@ -191,10 +217,43 @@ impl Default for Run {
             save_every: 50,
             log_every: 1,
             engine_args: None,
-            tuned_for: None,
+            tpu_flags: Vec::new(),
+            untuned: Untuned::Refuse,
             adapters: false,
         }
     }
+}
+
+named! {
+    /// What becomes of constants that were tuned for another topology.
+    pub enum Untuned {
+        /// The launch is refused, with the way to tune.
+        Refuse = "refuse",
+        /// The engine's own are used, and the answer says so.
+        Engine = "engine",
+    }
+}
+
+/// Constants that belong to one topology.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tuned {
+    /// The engine they were measured with.
+    #[serde(serialize_with = "engine_name")]
+    pub engine: Engine,
+    /// Sizes of buckets and padding in the engine's own words.
+    pub engine_args: Option<String>,
+    /// The vocabulary is padded to a multiple of this times tp.
+    pub vocab_multiple: Option<u64>,
+    /// Where they come from: what was measured, and when.
+    pub source: String,
+}
+
+fn untuned_name<S: serde::Serializer>(untuned: &Untuned, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(untuned.name())
+}
+
+fn engine_name<S: serde::Serializer>(engine: &Engine, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(engine.name())
 }
 
 /// What the scheduler is told.
@@ -202,8 +261,8 @@ impl Default for Run {
 pub struct JobPolicy {
     /// Name; the recipe's when there is none.
     pub name: Option<String>,
-    /// Container image.
-    pub image: String,
+    /// Container image; [`JobPolicy::IMAGE`] in pods when none is named, and none under Slurm.
+    pub image: Option<String>,
     /// Where the engine's scripts are, on the machine or in the image.
     pub engine_root: String,
     /// The training script of engines that have none of their own.
@@ -232,11 +291,21 @@ pub struct JobPolicy {
     pub mount: String,
 }
 
+impl JobPolicy {
+    /// The image of pods where the policy names none: a name to be replaced.
+    pub const IMAGE: &'static str = "training:latest";
+
+    /// The image of pods.
+    pub fn pod_image(&self) -> &str {
+        self.image.as_deref().unwrap_or(JobPolicy::IMAGE)
+    }
+}
+
 impl Default for JobPolicy {
     fn default() -> JobPolicy {
         JobPolicy {
             name: None,
-            image: "training:latest".to_string(),
+            image: None,
             engine_root: "/opt/engine".to_string(),
             script: None,
             restarts: 3,

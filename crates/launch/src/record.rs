@@ -2,6 +2,8 @@
 //! receipt can later prove it. Composed here; the command line writes it.
 
 use crate::emission::{Emission, File};
+use crate::header::Header;
+use crate::identity::Identity;
 use crate::job::Job;
 use crate::lanes;
 use crate::quote;
@@ -63,6 +65,10 @@ impl MemoryVerdict {
     pub fn of(fit: &Fit, overridden: bool) -> MemoryVerdict {
         let worst = fit.worst();
         let left = worst.headroom as f64 / Bytes::GIB.0 as f64;
+        let host = match fit.host.has_bytes.filter(|has| fit.host.node_bytes > *has) {
+            Some(has) => format!("; a node's host {}, of {} it usually has", Bytes(fit.host.node_bytes), Bytes(has)),
+            None => String::new(),
+        };
         let stage = |class: &RankClass| StageMemory {
             stage: class.stage,
             total_bytes: class.total(),
@@ -72,7 +78,7 @@ impl MemoryVerdict {
         };
         MemoryVerdict {
             verdict: fit.verdict.name().to_string(),
-            detail: format!("stage {} holds {}, headroom {left:.1} GiB", worst.stage, Bytes(worst.total())),
+            detail: format!("stage {} holds {}, headroom {left:.1} GiB{host}", worst.stage, Bytes(worst.total())),
             overridden,
             total_bytes: Some(worst.total()),
             allocated_peak_bytes: Some(worst.allocated_peak),
@@ -105,9 +111,30 @@ pub struct Predicted<'a> {
     pub case: Value,
 }
 
+/// The version of a job's engine that emissions are written for.
+pub fn version(job: &Job) -> Option<&'static str> {
+    let name = match crate::engines::engine_of(job) {
+        layout::Engine::Megatron if job.frontend == crate::Frontend::Bridge => "bridge",
+        engine => engine.name(),
+    };
+    VERSIONS.iter().find(|(known, _)| *known == name).map(|(_, version)| *version)
+}
+
 /// SHA-256 in hexadecimal.
 pub fn hash(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What was asked of the runtime besides the model: a receipt later says what really ran beside it.
+fn overlay(job: &Job, emission: &Emission) -> Value {
+    let variables: serde_json::Map<String, Value> =
+        emission.environment.iter().map(|variable| (variable.name.clone(), json!(variable.value))).collect();
+    let header = Header::of(job.case);
+    json!({
+        "compile": header.compile, "attention_backend": header.attention, "precision": header.precision,
+        "dispatcher": header.dispatcher, "overlap": header.overlap, "wrapper": header.wrapper,
+        "optimizer": header.optimizer, "environment": variables,
+    })
 }
 
 /// Every file of the launch directory: the job's own, and the record's.
@@ -122,18 +149,14 @@ pub fn files(job: &Job, emission: &Emission, scheduler: Scheduler, predicted: &P
     all.push(File::new("environment.env", environment));
     let hashes: serde_json::Map<String, Value> =
         all.iter().map(|file| (file.path.clone(), hash(&file.contents).into())).collect();
-    let version = match emission.engine {
-        layout::Engine::Megatron if job.frontend == crate::Frontend::Bridge => "bridge",
-        engine => engine.name(),
-    };
-    let version = VERSIONS.iter().find(|(name, _)| *name == version).map(|(_, version)| *version);
     let record = json!({
         "schema": "shardwright/launch/1",
-        "recipe": job.source.name, "engine": emission.engine.name(), "lane": emission.lane,
+        "recipe": job.source.name, "identity": Identity::of(job).to_json(job), "engine": emission.engine.name(), "lane": emission.lane,
         "mode": emission.mode.map(|m| m.name()), "frontend": job.frontend.name(), "scheduler": scheduler.name(),
         "command": command(scheduler, job), "topology": lanes::topology(job.cluster, job.layout),
-        "memory": predicted.memory, "step": predicted.step, "case": predicted.case, "seams": emission.seams, "pins": job.policy.pins,
-        "versions": { "shardwright": env!("CARGO_PKG_VERSION"), "engine": version },
+        "memory": predicted.memory, "step": predicted.step, "case": predicted.case, "seams": emission.seams,
+        "overlay": overlay(job, emission), "pins": job.policy.pins,
+        "versions": { "shardwright": env!("CARGO_PKG_VERSION"), "engine": version(job) },
         "sha256": hashes,
     });
     all.push(File::new("launch.json", pretty(&record)));

@@ -16,7 +16,7 @@ pub use collective::{Collective, Over, Region, Site};
 pub use contracts::{StateContract, contracts};
 pub(crate) use recurrent::carries_time;
 pub use recurrent::{depth_state, trades_heads};
-pub use routed::{Dealing, Routed, Routing};
+pub use routed::{Dealing, Room, Routed, Routing, slots};
 
 use crate::axis::Axis;
 use crate::layout::Layout;

@@ -1,26 +1,122 @@
-//! From a symptom to the split to look at. Words of the symptom are matched against what each
-//! diagnosis is known by; the best match wins, and ties are all shown.
+//! From a symptom to the axis to look at, or to the family of failures where no axis is at fault. Words of
+//! the symptom are matched against what each diagnosis is known by; the best match wins, and ties are all
+//! shown.
 
 mod known;
 
-pub use known::DIAGNOSES;
+pub use known::all;
 
-/// What a diagnosis names when no axis caused the failure: all of them wait for the same rank, or
-/// the same device fills up.
+use serde::{Serialize, Serializer};
+
+/// What JSON says for the axis of a failure that no axis caused.
 pub const NO_AXIS: &str = "none";
 
-/// A known failure, the axis it points at, and what to inspect.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
+/// What a failure comes from, where that is no axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// What the model is.
+    Recipe,
+    /// Which implementation of its blocks runs.
+    Mode,
+    /// What is switched on besides.
+    Features,
+    /// Machines and what runs on them.
+    Infrastructure,
+    /// Compilation of the step.
+    Compile,
+    /// Number formats.
+    Precision,
+    /// The engine that hosts the run.
+    Framework,
+    /// What outlives a process: checkpoints, data positions.
+    State,
+    /// Figures beside each other.
+    Comparison,
+    /// Bytes on a device, whoever owns them.
+    Memory,
+    /// Collectives, whosever axis.
+    Communication,
+}
+
+impl Family {
+    /// Every family with its name and what it looks like.
+    pub const ALL: &'static [(Family, &'static str, &'static str)] = &[
+        (Family::Recipe, "recipe", "the shape changed under one name: pattern, depth, experts, heads"),
+        (Family::Mode, "mode", "other implementations of the blocks ran: nemo_native against author_dp"),
+        (Family::Features, "features", "a feature was on in one run and off in the other: MLA, MTP, DSA, MoE"),
+        (
+            Family::Infrastructure,
+            "infrastructure",
+            "machines differ: disks, caches, ports, stale processes, environment",
+        ),
+        (Family::Compile, "compile", "compilation hangs, repeats, or breaks its graph"),
+        (Family::Precision, "precision", "numbers overflow, or fp8 covers another part than was meant"),
+        (Family::Framework, "framework", "the engine does not own what the model needs"),
+        (Family::State, "state", "a checkpoint or a data position does not survive a restart or another layout"),
+        (Family::Comparison, "comparison", "figures of two lanes are compared as if they were one"),
+        (Family::Memory, "memory", "the device fills up"),
+        (Family::Communication, "communication", "a collective waits for a rank that does not come"),
+    ];
+
+    /// As printed.
+    pub fn name(self) -> &'static str {
+        Family::ALL.iter().find(|(family, ..)| *family == self).map_or("", |(_, name, _)| name)
+    }
+}
+
+/// Where a failure comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// An axis, as in `shardwright axes`.
+    Axis(&'static str),
+    /// None of them.
+    Family(Family),
+}
+
+impl At {
+    /// The axis, or [`NO_AXIS`].
+    pub fn axis(self) -> &'static str {
+        match self {
+            At::Axis(axis) => axis,
+            At::Family(_) => NO_AXIS,
+        }
+    }
+
+    /// The family, where no axis is at fault.
+    pub fn family(self) -> Option<&'static str> {
+        match self {
+            At::Axis(_) => None,
+            At::Family(family) => Some(family.name()),
+        }
+    }
+}
+
+/// Two keys in JSON, `axis` and `family`.
+impl Serialize for At {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Keys {
+            axis: &'static str,
+            family: Option<&'static str>,
+        }
+        Keys { axis: self.axis(), family: self.family() }.serialize(serializer)
+    }
+}
+
+/// A known failure, what it points at, and what to inspect.
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Diagnosis {
     /// Stable; scripts match on it.
     pub id: &'static str,
-    /// The axis to look at, as in `shardwright axes`, or [`NO_AXIS`].
-    pub axis: &'static str,
-    /// The part of that axis's work.
+    /// Where it comes from.
+    #[serde(flatten)]
+    pub at: At,
+    /// The part of that axis's work, or of that family.
     pub place: &'static str,
     /// Why the symptom points there.
     pub because: &'static str,
-    /// What to look at, in order.
+    /// What to look at, in order. Commands of ours stand in backticks and run as they stand, with `nam56r`
+    /// for the reader's recipe.
     pub inspect: &'static [&'static str],
     /// Words that speak for it; those of one entry are synonyms.
     #[serde(skip)]
@@ -41,78 +137,19 @@ pub fn diagnose(symptom: &str) -> Vec<Match> {
     let lower: String = symptom.chars().take(4096).collect::<String>().to_lowercase();
     let split = |c: char| !(c.is_alphanumeric() || c == '-' || c == '_');
     let words: Vec<&str> = lower.split(split).filter(|w| !w.is_empty()).collect();
-    let spoken = |word: &&str| words.contains(word) || (word.contains('-') && lower.contains(&word.replace('-', " ")));
+    // A dash joins words that stand beside each other, whatever is between them.
+    let joined = format!(" {} ", lower.replace(|c: char| !(c.is_alphanumeric() || c == '_'), " "));
+    let spoken = |word: &&str| {
+        words.contains(word) || (word.contains('-') && joined.contains(&format!(" {} ", word.replace('-', " "))))
+    };
     let score = |d: &'static Diagnosis| {
         let touched = d.known_by.iter().filter(|group| group.iter().any(&spoken)).count();
         Match { diagnosis: d, score: touched }
     };
-    let mut matches: Vec<Match> = DIAGNOSES.iter().map(score).filter(|m| m.score >= 2).collect();
+    let mut matches: Vec<Match> = all().map(score).filter(|m| m.score >= 2).collect();
     matches.sort_by_key(|m| std::cmp::Reverse(m.score));
     matches
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn first(symptom: &str) -> &'static str {
-        diagnose(symptom).first().map_or("none", |m| m.diagnosis.id)
-    }
-
-    #[test]
-    fn symptoms_of_the_texts_point_where_the_texts_point() {
-        assert_eq!(first("reduce-scatter dtype mismatch with fp8 activations"), "sp-dtype");
-        assert_eq!(first("all-to-all hang in the MoE layer"), "ep-hang");
-        assert_eq!(first("routed-token imbalance"), "ep-imbalance");
-        assert_eq!(first("long-context attention reconstruction bug"), "cp-reconstruction");
-        assert_eq!(
-            first("num_attention_heads must be divisible by tensor_model_parallel_size: heads"),
-            "tp-divisibility"
-        );
-        assert_eq!(first("Mamba loss differs with context parallel"), "cp-recurrence");
-        assert_eq!(first("LoRA gradients diverge after fully_shard"), "fsdp-lora");
-        assert_eq!(first("OOM on the last pipeline stage with a big vocab"), "pp-edge");
-        assert_eq!(first("zero-token expert has no gradient"), "ep-zero-token");
-        assert_eq!(first("out of memory hundreds of steps later when routing drifts"), "ep-imbalance");
-        assert_eq!(first("auxiliary loss missing on the first stage"), "pp-aux-loss");
-        assert_eq!(first("OOM in the first backward"), "startup-peak");
-        assert_eq!(first("it is broken"), "none");
-    }
-
-    #[test]
-    fn symptoms_as_people_type_them_get_an_answer() {
-        for (symptom, id) in [
-            ("NCCL timeout", "collective-timeout"),
-            ("NCCL watchdog timed out", "collective-timeout"),
-            ("NCCL timeout in the MoE all-to-all", "ep-hang"),
-            ("CUDA out of memory", "device-memory"),
-            ("OOM", "device-memory"),
-            ("CUDA OOM in the first step", "startup-peak"),
-            ("tokens dropped by the router", "ep-capacity"),
-            ("stage 0 is slower than the others", "pp-edge"),
-            ("router scratch grows with experts", "ep-scratch"),
-            ("loss is nan after the first step", "not-a-number"),
-            ("expert gradients wrong with expert tensor parallelism", "etp-reduction"),
-        ] {
-            assert_eq!(first(symptom), id, "{symptom}");
-        }
-    }
-
-    #[test]
-    fn what_no_axis_causes_is_not_put_on_one() {
-        let axis = |id| DIAGNOSES.iter().find(|d| d.id == id).unwrap().axis;
-        for id in ["startup-peak", "collective-timeout", "not-a-number", "device-memory"] {
-            assert_eq!(axis(id), NO_AXIS);
-        }
-        assert_eq!((axis("ep-scratch"), axis("etp-reduction")), ("ep", "etp"));
-    }
-
-    #[test]
-    fn every_diagnosis_names_a_known_axis() {
-        for d in DIAGNOSES {
-            let is_known = d.axis == NO_AXIS || crate::axes::find(d.axis).is_some();
-            assert!(is_known, "{} names axis {}", d.id, d.axis);
-            assert!(!d.inspect.is_empty());
-        }
-    }
-}
+mod tests;

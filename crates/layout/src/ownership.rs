@@ -18,14 +18,28 @@ use std::ops::Range;
 pub struct Row {
     /// The logical tensor, with its vocabulary padded where the split asks for it.
     pub tensor: Tensor,
-    /// How it is cut; empty is replicated.
+    /// How it is cut; empty is whole on every rank that owns its layer.
     pub cuts: Vec<Cut>,
+    /// Cuts its rule names over axes that have one rank here.
+    pub uncut: Vec<Cut>,
     /// Which rule decided.
     pub rule: &'static Rule,
     /// Chunks of depth that own it, once for each copy.
     pub chunks: Vec<usize>,
     /// Over how many ranks its training state is shared out, by ZeRO stage.
     pub shards: Shards,
+}
+
+/// Whose degree divides a row. It is the axis that the row's rule names, whether or not that axis has
+/// several ranks here: a projection is the tensor axis's at tp 1 too, and a router nobody's at any tp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// No axis inside a layer: norms, routers, latents, helpers.
+    Replicated,
+    /// The tensor axis.
+    Tensor,
+    /// The expert axes.
+    Expert,
 }
 
 /// Over how many data-parallel ranks each kind of state is shared out; one is whole.
@@ -61,13 +75,28 @@ impl Part {
 }
 
 impl Row {
-    /// How the row reads in a table: `replicated`, `tp: q k v by head`, `ep: expert × etp: channel`.
+    /// How the row reads in a table: `replicated`, `tp: q k v by head`, `ep: expert × etp: channel`;
+    /// `whole at tp 1, by head` where its axis has one rank.
     pub fn split(&self) -> String {
-        let mut words: Vec<String> = self.cuts.iter().map(|cut| describe(cut, &self.tensor)).collect();
-        if words.is_empty() {
-            words.push("replicated".to_string());
+        let words: Vec<String> = self.cuts.iter().map(|cut| describe(cut, &self.tensor)).collect();
+        match (words.is_empty(), self.uncut.first()) {
+            (false, _) => words.join(" × "),
+            (true, None) => "replicated".to_string(),
+            (true, Some(cut)) => {
+                let words = describe(cut, &self.tensor);
+                let how = words.split_once(": ").map_or(words.as_str(), |(_, how)| how);
+                format!("whole at {} 1, {how}", cut.axis)
+            }
         }
-        words.join(" × ")
+    }
+
+    /// Whose degree divides it.
+    pub fn owner(&self) -> Owner {
+        match (&self.tensor.acting, self.cuts.iter().chain(&self.uncut).any(|cut| cut.axis == Axis::Tp)) {
+            (Some(_), _) => Owner::Expert,
+            (None, true) => Owner::Tensor,
+            (None, false) => Owner::Replicated,
+        }
     }
 
     /// The part held at these coordinates. Every tensor-parallel part has the same shape.
@@ -214,14 +243,14 @@ impl OwnershipTable {
         for tensor in recipe.tensors() {
             let tensor = pad(tensor, layout);
             let rule = rules::of(tensor.surface);
-            let cuts: Vec<Cut> =
-                (rule.decide)(&tensor, layout).into_iter().filter(|cut| layout.degree(cut.axis).splits()).collect();
+            let (cuts, uncut): (Vec<Cut>, Vec<Cut>) =
+                (rule.decide)(&tensor, layout).into_iter().partition(|cut| layout.degree(cut.axis).splits());
             for cut in &cuts {
                 findings.extend(refuse_cut_units(&tensor, cut, rule, layout));
             }
             let chunks = stages.owners(&tensor);
             let shards = shards(&tensor, layout);
-            rows.push(Row { tensor, cuts, rule, chunks, shards });
+            rows.push(Row { tensor, cuts, uncut, rule, chunks, shards });
         }
         if findings.is_empty() { Ok(OwnershipTable { rows, stages }) } else { Err(findings) }
     }
@@ -232,6 +261,12 @@ impl OwnershipTable {
         let held = &self.stages.by_stage[stage];
         let copies = row.chunks.iter().filter(|chunk| held.contains(chunk)).count() as u64;
         if row.tensor.place == Place::Embedding && held.contains(&0) { copies.min(1) } else { copies }
+    }
+
+    /// Elements of a stage's parts that an axis owns, on one rank and before any ZeRO sharding.
+    pub fn owned(&self, layout: &Layout, stage: usize, owner: Owner) -> impl Iterator<Item = (&Row, u64)> {
+        let rows = self.rows.iter().filter(move |row| row.owner() == owner);
+        rows.map(move |row| (row, row.part_elements(layout) * self.copies_on_stage(row, stage)))
     }
 
     /// Elements one rank holds, before any ZeRO sharding.

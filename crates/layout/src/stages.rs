@@ -2,6 +2,10 @@
 //! what a stage owns besides layers. A stage owns depth and nothing else: no matrix is smaller
 //! because there are more stages.
 
+mod balance;
+
+pub use balance::{by_stage, climb, even, one_layer_moved, two_cuts_moved, weighted, weighted_by};
+
 use crate::layout::Layout;
 use crate::legality::depth::{boundaries, stages, unpriced_balance};
 use crate::request::{Balance, Schedule};
@@ -150,16 +154,24 @@ pub fn ranges(recipe: &Recipe, layout: &Layout, weights: Option<&[u64]>) -> Resu
     let starts = match (&layout.boundaries, weights, layout.balance) {
         (Some(given), _, _) => boundaries::starts(given, num_chunks, depth)?,
         _ if num_chunks > depth => return Err(stages::too_deep(num_chunks, depth)),
-        (None, Some(weights), _) => weighted(weights, 0, 0, num_chunks),
+        (None, Some(weights), _) => lightest(weights, [0, 0], &deal(layout)),
         (None, None, Balance::Params) => {
             let (layers, front, back) = param_weights(recipe);
-            weighted(&layers, front, back, num_chunks)
+            lightest(&layers, [front, back], &deal(layout))
         }
         (None, None, Balance::Layers) => even(depth, num_chunks),
         (None, None, balance @ (Balance::Memory | Balance::Time)) => return Err(unpriced_balance::refuse(balance)),
     };
     let ends = starts.iter().skip(1).copied().chain([depth]);
     Ok(starts.iter().copied().zip(ends).map(|(a, b)| a..b).collect())
+}
+
+/// The cut whose heaviest stage is lightest, all its chunks together; `ends` weigh on the first and
+/// the last chunk. `held` are the chunks of each stage.
+pub fn lightest(weights: &[u64], ends: [u64; 2], held: &[Vec<usize>]) -> Vec<usize> {
+    let num_chunks = held.iter().flatten().max().map_or(1, |last| last + 1);
+    let starts = weighted(weights, ends[0], ends[1], num_chunks);
+    by_stage(starts, weights.len(), held, ends, |_, layer| weights[layer])
 }
 
 /// Parameters of every layer, of the front and of the back.
@@ -219,78 +231,6 @@ impl LayerParams {
             })
             .sum()
     }
-}
-
-/// First layers of chunks as even as possible; spare layers go to the middle, since the edges own
-/// embedding and head.
-pub fn even(depth: usize, num_chunks: usize) -> Vec<usize> {
-    let (base, spare) = (depth / num_chunks, depth % num_chunks);
-    let middle_first = (num_chunks - spare) / 2;
-    let mut start = 0;
-    (0..num_chunks)
-        .map(|chunk| {
-            let here = start;
-            start += base + usize::from((middle_first..middle_first + spare).contains(&chunk));
-            here
-        })
-        .collect()
-}
-
-/// The cut whose heaviest chunk is lightest. `front` and `back` weigh on the first and last chunk.
-pub fn weighted(weights: &[u64], front: u64, back: u64, num_chunks: usize) -> Vec<usize> {
-    weighted_by(weights.len(), front, back, num_chunks, |_, layer| weights[layer])
-}
-
-/// The same where a layer's weight depends on the chunk it falls into (`weight(chunk, layer)`):
-/// binary search on the heaviest weight, then layers are taken greedily.
-pub fn weighted_by(
-    depth: usize,
-    front: u64,
-    back: u64,
-    num_chunks: usize,
-    weight: impl Fn(usize, usize) -> u64,
-) -> Vec<usize> {
-    let most = |layer| (0..num_chunks).map(|chunk| weight(chunk, layer)).max().unwrap_or(0);
-    let (mut low, mut high) = (0, (0..depth).map(most).sum::<u64>() + front + back);
-    while low < high {
-        let limit = low + (high - low) / 2;
-        if cut(depth, front, back, num_chunks, limit, &weight).is_some() {
-            high = limit;
-        } else {
-            low = limit + 1;
-        }
-    }
-    cut(depth, front, back, num_chunks, low, &weight).unwrap_or_else(|| even(depth, num_chunks))
-}
-
-/// Chunk starts with no chunk above `limit`, if there are any. Every chunk gets a layer.
-fn cut(
-    depth: usize,
-    front: u64,
-    back: u64,
-    num_chunks: usize,
-    limit: u64,
-    weight: impl Fn(usize, usize) -> u64,
-) -> Option<Vec<usize>> {
-    let mut starts = vec![0];
-    let mut held = front;
-    for layer in 0..depth {
-        let remaining_chunks = num_chunks - starts.len();
-        let remaining_layers = depth - layer;
-        let has_layer = layer > starts[starts.len() - 1];
-        let must_cut = has_layer && remaining_layers == remaining_chunks;
-        let w = weight(starts.len() - 1, layer);
-        if has_layer && remaining_chunks > 0 && (held + w > limit || must_cut) {
-            starts.push(layer);
-            held = weight(starts.len() - 1, layer);
-        } else {
-            held += w;
-        }
-        if held > limit {
-            return None;
-        }
-    }
-    (starts.len() == num_chunks && held + back <= limit).then_some(starts)
 }
 
 /// Which chunks each stage holds, in the order of depth.

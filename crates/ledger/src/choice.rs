@@ -1,6 +1,7 @@
 //! Which ledger prices an engine, and what that engine is told.
 
 use super::deepspeed::{self, DeepspeedOptions};
+use super::from_options;
 use super::fsdp2::{self, Blocks, Fsdp2Options};
 use super::megatron::{self, MegatronOptions};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
@@ -47,6 +48,13 @@ impl Ledger {
             return Err(Unmodelled::new("adapters", "frozen weights are replayed for the emitted FSDP2 program only"));
         }
         let none = |why: &str| Err(Unmodelled::new(layout.engine.map_or("this engine", Engine::name), why));
+        if recipe.dropout > 0.0 || recipe.attention.as_ref().is_some_and(|a| a.dropout > 0.0) {
+            return Err(Unmodelled::new("dropout", "what its masks keep is not replayed"));
+        }
+        use Engine::{Deepspeed, Fsdp2, Nanotron, Shardwright, Torchtitan};
+        if let Some(engine @ (Fsdp2 | Torchtitan | Deepspeed | Nanotron | Shardwright)) = layout.engine {
+            from_options::formats(recipe, options, engine)?;
+        }
         match layout.engine {
             None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::from_options(recipe, options)?)),
             Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::of_recipe(recipe, layout).with_options(options)?)),

@@ -10,7 +10,7 @@ use case::Options;
 use case::options::{
     self, Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, GraphsBy, Scaling, TpOverlap,
 };
-use layout::{Layout, ZeroStage};
+use layout::{Engine, Layout, ZeroStage};
 use recipe::{Dtype, Recipe};
 use replay::Unmodelled;
 
@@ -37,6 +37,9 @@ impl MegatronOptions {
         if asked.kernels.graphs.by != GraphsBy::None {
             return refuse("captured graphs", "their private pool is not replayed");
         }
+        if asked.offload > 0.0 && precision_aware(asked).is_some() {
+            return refuse("state in formats of its own on the host", "what the host steps is priced in fp32 only");
+        }
         Ok(MegatronOptions {
             gradients: asked.state.gradients,
             cross_entropy: match asked.kernels.cross_entropy {
@@ -56,6 +59,8 @@ impl MegatronOptions {
             reduction: if asked.overlap.gradients { Reduction::Overlapped } else { Reduction::AtTheEnd },
             param_gather: if asked.overlap.weights { ParamGather::Overlapped } else { ParamGather::AtTheStep },
             bucket_size: asked.bucket_size,
+            num_buckets: asked.num_buckets,
+            pad_buckets: asked.pad_buckets,
             gradient_accumulation_fusion: asked.kernels.accumulate == Accumulate::Fused,
             rope_fusion: asked.kernels.rope_fusion,
             permute_fusion: asked.kernels.permute_fusion,
@@ -88,6 +93,28 @@ fn precision_aware(asked: &Options) -> Option<StateFormats> {
     (!is_plain).then_some(formats)
 }
 
+/// Refuses formats of state that an engine's ledger has no bytes for: what it replays is fp32 main
+/// weights and moments, and gradients in fp32.
+pub(crate) fn formats(recipe: &Recipe, asked: &Options, engine: Engine) -> Result<(), Unmodelled> {
+    let state = &asked.state;
+    let held = [("main weights", state.main), ("moments", state.exp_avg), ("moments", state.exp_avg_sq)];
+    if let Some((what, format)) = held.into_iter().find(|(_, format)| *format != Dtype::Fp32) {
+        let why = format!("{}'s ledger replays them in fp32 only", engine.name());
+        return Err(Unmodelled::new(format!("{what} in {format}"), why));
+    }
+    // DeepSpeed's gradients are priced in bf16 whatever is said, which `fit` lists.
+    if state.gradients != Dtype::Fp32 && engine != Engine::Deepspeed {
+        let why = format!("{}'s ledger replays them in fp32 only", engine.name());
+        return Err(Unmodelled::new(format!("gradients in {}", state.gradients), why));
+    }
+    // Our own runtime's one format is `--precision`'s.
+    if recipe.precision.weights != Dtype::Bf16 && engine != Engine::Shardwright {
+        let why = format!("{}'s ledger replays products in bf16 only", engine.name());
+        return Err(Unmodelled::new(format!("weights in {}", recipe.precision.weights), why));
+    }
+    Ok(())
+}
+
 /// What only Megatron's ledger replays.
 fn plain(asked: &Options) -> Result<(), Unmodelled> {
     if asked.overload != 1.0 {
@@ -108,6 +135,9 @@ impl Fsdp2Options {
         if asked.again != Again::Layout {
             return refuse("recompute by operator", "what an operator's policy keeps is not replayed");
         }
+        if asked.kernels.dispatch != Dispatch::AllToAll {
+            return refuse("this dispatcher", "buffers of DeepEP and HybridEP are not replayed");
+        }
         if asked.offload > 0.0 {
             return refuse("optimizer state on the host", "this engine keeps it on the device");
         }
@@ -124,6 +154,9 @@ impl Fsdp2Options {
 impl DeepspeedOptions {
     pub(crate) fn from_options(layout: &Layout, asked: &Options) -> Result<DeepspeedOptions, Unmodelled> {
         plain(asked)?;
+        if asked.on_nvme {
+            return refuse("state on NVMe", "the buffers that DeepSpeed swaps through are not replayed");
+        }
         let offload_optimizer = match asked.offload {
             0.0 => None,
             1.0 => Some(Offload::DEFAULT),
@@ -142,6 +175,7 @@ impl DeepspeedOptions {
             max_reuse_distance: sizes.max_reuse_distance,
             sub_group_size: sizes.sub_group,
             offload_optimizer,
+            offload_param: asked.offload_params.then_some(Offload::DEFAULT),
             ..DeepspeedOptions::defaults()
         })
     }

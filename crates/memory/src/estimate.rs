@@ -55,7 +55,7 @@ impl Estimator {
     /// Sums under the degrees inside a layer, batch, sequence and recompute of a legal layout.
     pub fn under(&self, layout: &Layout) -> Result<Estimate<'_>, Unmodelled> {
         Ok(Estimate(match &self.how {
-            How::Probed(probes) => By::Probed(Box::new(probes.probed(layout)?)),
+            How::Probed(probes) => By::Probed(Box::new(probes.probed(layout)?), probes),
             How::Extrapolated(extrapolated) => By::Extrapolated(extrapolated),
         }))
     }
@@ -83,7 +83,7 @@ impl Estimator {
 pub struct Estimate<'a>(By<'a>);
 
 enum By<'a> {
-    Probed(Box<Probed>),
+    Probed(Box<Probed>, &'a Probes),
     Extrapolated(&'a Extrapolated),
 }
 
@@ -96,7 +96,7 @@ impl Estimate<'_> {
     /// flight.
     pub fn terms(&self, shape: &StageShape) -> StageTerms {
         match &self.0 {
-            By::Probed(probed) => StageTerms(Some(probed.terms(shape))),
+            By::Probed(probed, _) => StageTerms(Some(probed.terms(shape))),
             By::Extrapolated(_) => StageTerms(None),
         }
     }
@@ -112,8 +112,11 @@ impl Estimate<'_> {
         share: f64,
     ) -> Result<Sum, Unmodelled> {
         match (&self.0, &terms.0) {
-            (By::Probed(probed), Some(terms)) => Ok(probed.stage(terms, layout, index).less_host(share)),
-            (By::Probed(probed), None) => Ok(probed.stage(&probed.terms(shape), layout, index).less_host(share)),
+            (By::Probed(probed, probes), terms) => {
+                probes.refuse(layout)?;
+                let terms = terms.unwrap_or_else(|| probed.terms(shape));
+                Ok(probed.stage(&terms, layout, index).less_host(share))
+            }
             (By::Extrapolated(extrapolated), _) => extrapolated.stage(layout, shape, index, share),
         }
     }

@@ -333,6 +333,22 @@ impl<'a> Section<'a> {
         Some(self.inner(key, table, span(value.span())))
     }
 
+    /// A table whose keys are the writer's own and whose values are tables; none when it is left out.
+    pub fn named_sections(&mut self, key: &'static str) -> Vec<(&'a str, Section<'a>)> {
+        let Some(section) = self.section(key) else { return Vec::new() };
+        let pair = |(name, value): (&'a toml::Spanned<toml::de::DeString<'a>>, &'a toml::Spanned<DeValue<'a>>)| {
+            let name: &'a str = name.get_ref();
+            match value.get_ref() {
+                DeValue::Table(table) => Some((name, section.inner(name, table, span(value.span())))),
+                _ => {
+                    section.wrong(name, "a table");
+                    None
+                }
+            }
+        };
+        section.table.iter().filter_map(pair).collect()
+    }
+
     /// The tables of a list (`[[key]]`); none when it is left out.
     pub fn sections(&mut self, key: &'static str) -> Vec<Section<'a>> {
         let Some(value) = self.value(key) else { return Vec::new() };

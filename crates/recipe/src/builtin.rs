@@ -1,7 +1,7 @@
 //! Recipes compiled in, each with the source of its figures.
 
 use crate::recipe::Recipe;
-use diag::{Blame, Finding, did_you_mean};
+use diag::{Blame, Finding, did_you_mean_name};
 
 macro_rules! recipes {
     ($($name:literal),+ $(,)?) => {
@@ -33,7 +33,7 @@ pub fn find(name: &str) -> Result<Recipe, Vec<Finding>> {
         Some((_, text)) => Recipe::parse(text),
         None => {
             let message = format!("there is no built-in recipe `{name}`, and no such file");
-            let hint = match did_you_mean(name, RECIPES.iter().map(|(known, _)| *known)) {
+            let hint = match did_you_mean_name(name, RECIPES.iter().map(|(known, _)| *known)) {
                 Some(known) => format!("did you mean `{known}`? `shardwright recipes` lists them all"),
                 None => "`shardwright recipes` lists the built-in ones; a path reads your own".to_string(),
             };

@@ -15,8 +15,12 @@ named! {
     pub enum Feature {
         /// Latent attention instead of grouped-query, on every A block.
         Mla = "mla",
-        /// Routed experts on E blocks; without it E blocks become attention, and a note says so.
+        /// Routed experts on E blocks; without it E blocks become others, and a note says which.
         Moe = "moe",
+        /// The same, to be switched off in favour of MLPs.
+        MoeAsMlp = "moe=mlp",
+        /// The same, to be switched off in favour of attention.
+        MoeAsAttention = "moe=attention",
         /// Sparse attention on selected A blocks.
         Dsa = "dsa",
         /// Prediction heads on the objective's suffix.
@@ -35,7 +39,7 @@ impl Feature {
     pub fn placement(self) -> &'static str {
         match self {
             Feature::Mla => "every attention (A) block",
-            Feature::Moe => "every expert (E) block",
+            Feature::Moe | Feature::MoeAsMlp | Feature::MoeAsAttention => "every expert (E) block",
             Feature::Dsa => "the attention layers the recipe names",
             Feature::Mtp => "the objective's suffix, on the last stage",
             Feature::Adapters => "beside the weights `[adapters]` names; all others are frozen",
@@ -149,7 +153,7 @@ impl Features {
             Feature::NgramHash => flip(&mut self.ngram_hash, on),
             Feature::Structure => flip(&mut self.structure, on),
             Feature::Adapters => flip(&mut self.adapters, on),
-            Feature::Moe => false,
+            Feature::Moe | Feature::MoeAsMlp | Feature::MoeAsAttention => false,
         }
     }
 }

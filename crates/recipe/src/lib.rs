@@ -31,3 +31,4 @@ pub use pattern::{Family, Layer, Mixer, Pattern};
 pub use recipe::{NORM_EPS, Recipe};
 pub use rope::{Positions, Rope, Scaling, ScalingKind, Yarn};
 pub use tensor::{Dim, Dtype, Optimizer, Place, Role, Segment, Surface, Tensor, Unit};
+pub use write::Field;

@@ -236,21 +236,21 @@ fn refuse_untranslatable(recipe: &Recipe, mode: Option<Mode>, findings: &mut Vec
     if recipe.uses(Mixer::Recurrent) && mode.is_none() {
         let layers = numbers(&recipe.layers_with(Mixer::Recurrent));
         let message = format!("R has no Megatron symbol (layers {layers})");
-        findings.push(
-            refuse("recurrent", message)
-                .hint("choose --mode nemo_native (built-in mixer) or author_dp (custom mixer behind `M`)"),
-        );
+        findings.push(refuse("recurrent", message).hint(recipe.mode_hint()));
     }
     if matches!(recipe.mamba, Some(Mamba::One(_))) && recipe.uses(Mixer::Mamba) {
-        findings.push(refuse("mamba", "Mamba-1 has no Megatron symbol: `M` is Mamba-2".to_string()));
+        let finding = refuse("mamba", "Mamba-1 has no Megatron symbol: `M` is Mamba-2".to_string());
+        findings.push(finding.hint("another engine has the block: `shardwright lanes` lists them"));
     }
     if matches!(recipe.mamba, Some(Mamba::Three(_))) && recipe.uses(Mixer::Mamba) && mode.is_none() {
         let message = "Mamba-3 has no Megatron symbol: `M` is Mamba-2".to_string();
-        findings.push(refuse("mamba", message).hint("choose --mode nemo_native or author_dp"));
+        findings.push(refuse("mamba", message).hint(recipe.mode_hint()));
     }
     if let Some((layer, _)) = recipe.blocks().find(|(_, block)| block.mixers.len() > 1) {
         let message = format!("parallel mixers (layer {layer}) have no Megatron symbol");
-        findings.push(refuse("pattern", message));
+        findings.push(
+            refuse("pattern", message).hint("write the mixers as blocks one after another, or pick another engine"),
+        );
     }
     if recipe.features.dsa().is_some() && !recipe.is_latent() {
         let message =

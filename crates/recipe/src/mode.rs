@@ -77,6 +77,20 @@ impl Recipe {
         }
     }
 
+    /// What to do about something that an engine runs under a mode only.
+    pub fn mode_hint(&self) -> String {
+        let says = |mode: &Mode| match mode {
+            Mode::NemoNative => "--mode nemo_native runs what the engine has built in",
+            Mode::AuthorDp => "--mode author_dp keeps the custom block by a patch",
+        };
+        if self.modes.is_empty() {
+            return "the recipe lists no modes: `modes = [\"author_dp\"]` in it keeps a custom block by a patch; or pick \
+                    another engine (`shardwright lanes`)"
+                .to_string();
+        }
+        self.modes.iter().map(says).collect::<Vec<_>>().join("; ")
+    }
+
     /// Blocks no engine has built in: kept by a custom mixer.
     fn custom_seams(&self) -> Vec<Seam> {
         let mut seams = Vec::new();

@@ -97,10 +97,7 @@ impl Multipliers {
 
     /// Writes `[multipliers]`, if there are any.
     pub(crate) fn write(&self, toml: &mut Toml) {
-        if *self == Multipliers::default() {
-            return;
-        }
-        toml.table("multipliers");
+        toml.optional_table("multipliers");
         toml.float_unless("embedding", self.embedding, 1.0);
         toml.float_unless("residual", self.residual, 1.0);
         toml.some_float("attention", self.attention);
@@ -110,12 +107,8 @@ impl Multipliers {
         toml.float_unless("attention_out", self.attention_out, 1.0);
         toml.float_unless("ssm_in", self.ssm_in, 1.0);
         toml.float_unless("ssm_out", self.ssm_out, 1.0);
-        if self.ssm != [1.0; 5] {
-            toml.floats("ssm", &self.ssm);
-        }
-        if self.mlp != [1.0; 2] {
-            toml.floats("mlp", &self.mlp);
-        }
+        toml.floats_unless_ones("ssm", &self.ssm);
+        toml.floats_unless_ones("mlp", &self.mlp);
     }
 }
 

@@ -67,10 +67,7 @@ impl Precision {
     /// Writes `[precision]`, if it is not the default.
     pub(crate) fn write(&self, toml: &mut Toml) {
         let default = Precision::default();
-        if *self == default {
-            return;
-        }
-        toml.table("precision");
+        toml.optional_table("precision");
         for (key, value, usual) in [
             ("weights", self.weights, default.weights),
             ("router", self.router, default.router),
@@ -137,10 +134,7 @@ impl OptimizerPolicy {
 
     /// Writes `[optimizer]`, if it is not the default.
     pub(crate) fn write(&self, toml: &mut Toml) {
-        if *self == OptimizerPolicy::default() {
-            return;
-        }
-        toml.table("optimizer");
+        toml.optional_table("optimizer");
         for &(word, role) in Role::ALL {
             toml.word_unless(word, self.by_role[role as usize].name(), Optimizer::AdamW.name());
         }

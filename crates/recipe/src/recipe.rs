@@ -127,14 +127,32 @@ impl Recipe {
         self.has(mixer) || self.features.mtp().is_some_and(|mtp| mtp.layer.has(mixer))
     }
 
-    /// Switches features on and off. Switching `moe` off turns E blocks into attention and adds a note.
+    /// The feature bundle: routed experts, where the pattern has E blocks, and every feature the recipe
+    /// has values for; whether each is on.
+    pub fn bundle(&self) -> Vec<(Feature, bool)> {
+        let is_on = self.uses(Mixer::Moe);
+        let moe = (is_on || self.pattern.to_string().contains('E')).then_some((Feature::Moe, is_on));
+        moe.into_iter().chain(self.features.listed()).collect()
+    }
+
+    /// Switches features on and off. Switching `moe` off turns E blocks into others and adds a note.
     pub fn with_features(mut self, on: &[Feature], off: &[Feature]) -> Result<Recipe, Finding> {
         let wanted = on.iter().map(|f| (*f, true)).chain(off.iter().map(|f| (*f, false)));
         for (feature, state) in wanted {
-            if feature == Feature::Moe && self.moe.is_some() {
+            let instead = match feature {
+                Feature::Moe => Some(None),
+                Feature::MoeAsMlp => Some(Some(Mixer::Mlp)),
+                Feature::MoeAsAttention => Some(Some(Mixer::Attention)),
+                _ => None,
+            };
+            if let (Some(instead), true) = (instead, self.moe.is_some()) {
                 if !state {
                     self.moe = None;
-                    self.experts_become_attention();
+                    self.experts_become(instead)?;
+                } else if feature != Feature::Moe {
+                    let message = format!("`{feature}` says what E becomes without experts");
+                    let finding = Finding::error("features/unknown", Blame::Usage, feature.name(), message);
+                    return Err(finding.hint(format!("--without {feature}")));
                 }
             } else if !self.features.set(feature, state) {
                 let listed: Vec<_> = self.features.listed().iter().map(|(f, _)| format!("`{f}`")).collect();
@@ -153,19 +171,34 @@ impl Recipe {
         }
     }
 
-    /// Replaces every E by A, with a note: without experts an E block has nothing to route to.
-    pub(crate) fn experts_become_attention(&mut self) {
+    /// Replaces every E, with a note: without experts an E block has nothing to route to. Unless it is said,
+    /// E becomes an MLP where the recipe describes one, as the source of NAM56R has it (`nam56r_nemo_recipe.py`,
+    /// `build_nemo_hybrid_pattern`: "else `-` (MLP-only)"), and attention otherwise.
+    pub(crate) fn experts_become(&mut self, asked: Option<Mixer>) -> Result<(), Finding> {
         let places = self.layers_with(Mixer::Moe).len();
         let in_suffix = self.features.mtp.as_ref().is_some_and(|mtp| mtp.value.layer.has(Mixer::Moe));
         if places == 0 && !in_suffix {
-            return;
+            return Ok(());
         }
-        replace(self, Mixer::Moe, Mixer::Attention);
-        let message = format!("{places} E layers became attention: MoE is off, so E has no experts to route to");
-        self.notes.push(
-            Finding::note("pattern/e-without-moe", Blame::Recipe, "pattern", message)
-                .hint("give a `[moe]` table to keep them expert layers"),
-        );
+        let usual = if self.mlp.is_some() { Mixer::Mlp } else { Mixer::Attention };
+        let instead = asked.unwrap_or(usual);
+        let (table, described) = match instead {
+            Mixer::Mlp => ("mlp", self.mlp.is_some()),
+            _ => ("attention", self.attention.is_some()),
+        };
+        if asked.is_some() && !described {
+            let message = format!("E cannot become {table}: recipe `{}` has no `[{table}]`", self.name);
+            return Err(Finding::error("features/unknown", Blame::Usage, "moe", message));
+        }
+        replace(self, Mixer::Moe, instead);
+        let (what, other) = match instead {
+            Mixer::Mlp => ("MLP", "attention"),
+            _ => ("attention", "mlp"),
+        };
+        let message = format!("{places} E layers became {what}: MoE is off, so E has no experts to route to");
+        let note = Finding::note("pattern/e-without-moe", Blame::Recipe, "pattern", message);
+        self.notes.push(note.hint(format!("`--without moe={other}` makes them {other}; a `[moe]` table keeps them")));
+        Ok(())
     }
 
     /// How many attention blocks of a layer have a sparse indexer.

@@ -16,7 +16,7 @@ use crate::pattern::{Mixer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
 use crate::recipe::{NORM_EPS, Recipe};
 use crate::rope::Positions;
-use crate::write::Toml;
+use crate::write::{Field, Toml};
 use diag::{Blame, Finding, refuses};
 use reading::{Dialect, Section, read_text};
 
@@ -50,11 +50,18 @@ impl Recipe {
 
     /// The recipe as TOML that [`Recipe::parse`] reads back to the same recipe.
     pub fn to_toml(&self) -> String {
+        self.written().finish()
+    }
+
+    /// Every field of the recipe, defaults included: what an engine has to be told, or be known to do.
+    pub fn fields(&self) -> Vec<Field> {
+        self.written().fields()
+    }
+
+    fn written(&self) -> Toml {
         let mut toml = Toml::default();
         toml.text("name", &self.name);
-        if !self.source.is_empty() {
-            toml.text("source", &self.source);
-        }
+        toml.word_unless("source", &self.source, "");
         toml.text("pattern", &self.pattern.to_string());
         toml.int_unless("depth", self.depth() as u64, self.pattern.period.len() as u64);
         toml.int("hidden", self.hidden);
@@ -66,9 +73,7 @@ impl Recipe {
         toml.some_float("init_std", self.init_std);
         toml.float_unless("dropout", self.dropout, 0.0);
         self.positions.write(&mut toml);
-        if !self.modes.is_empty() {
-            toml.words("modes", &self.modes.iter().map(|m| m.name()).collect::<Vec<_>>());
-        }
+        toml.words("modes", &self.modes.iter().map(|m| m.name()).collect::<Vec<_>>());
         self.positions.write_table(&mut toml);
         self.multipliers.write(&mut toml);
         self.attention.iter().for_each(|k| k.write(&mut toml));
@@ -80,11 +85,9 @@ impl Recipe {
         self.features.write(&mut toml);
         self.precision.write(&mut toml);
         self.optimizer.write(&mut toml);
-        if !self.not_carried.is_empty() {
-            toml.table("not_carried");
-            self.not_carried.iter().for_each(|(key, value)| toml.text_under(key, value));
-        }
-        toml.finish()
+        toml.optional_table("not_carried");
+        self.not_carried.iter().for_each(|(key, value)| toml.text_under(key, value));
+        toml
     }
 
     /// Checks what only the whole recipe shows; for importers, which build recipes directly.
@@ -159,8 +162,8 @@ fn read(mut root: Section) -> Option<Recipe> {
         not_carried,
         notes,
     };
-    if !has_moe {
-        recipe.experts_become_attention();
+    if !has_moe && recipe.experts_become(None).is_err() {
+        unreachable!("nothing was asked for that could be refused");
     }
     Some(recipe)
 }

@@ -312,10 +312,8 @@ impl Positions {
     /// Writes `[rope]`, where it says more than `rope_theta`.
     pub(crate) fn write_table(&self, toml: &mut Toml) {
         let Positions::Rope(rope) = self else { return };
-        if rope.fraction != 1.0 {
-            toml.table("rope");
-            toml.float("fraction", rope.fraction);
-        }
+        toml.optional_table("rope");
+        toml.float_unless("fraction", rope.fraction, 1.0);
         if let Some(scaling) = &rope.scaling {
             scaling.write(toml);
         }

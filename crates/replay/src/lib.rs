@@ -32,7 +32,7 @@ impl Unmodelled {
 
 impl fmt::Display for Unmodelled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is not modelled: {}", self.what, self.why)
+        write!(f, "{} cannot be priced: {}", self.what, self.why)
     }
 }
 

@@ -26,6 +26,8 @@ pub enum Line {
     ActivationGradients,
     /// Activations of features: prediction heads, sparse indexers, side embeddings.
     FeatureActivations,
+    /// What routed experts read and keep for backward, in the format they keep it.
+    ExpertInputs,
     /// Scores, maps, and dispatch and combine buffers of expert layers.
     RoutingScratch,
     /// Logits and what the loss makes of them.
@@ -38,7 +40,7 @@ pub enum Line {
 
 impl Line {
     /// Every line, in the order reports list them.
-    pub const ALL: [Line; 13] = [
+    pub const ALL: [Line; 14] = [
         Line::ReplicatedParams,
         Line::TpParams,
         Line::ExpertParams,
@@ -48,6 +50,7 @@ impl Line {
         Line::Activations,
         Line::ActivationGradients,
         Line::FeatureActivations,
+        Line::ExpertInputs,
         Line::RoutingScratch,
         Line::Loss,
         Line::Workspaces,
@@ -66,6 +69,7 @@ impl Line {
             Line::Activations => "activations",
             Line::ActivationGradients => "activation-gradients",
             Line::FeatureActivations => "feature-activations",
+            Line::ExpertInputs => "expert-inputs",
             Line::RoutingScratch => "routing-scratch",
             Line::Loss => "loss",
             Line::Workspaces => "workspaces",
@@ -80,6 +84,7 @@ impl Line {
             Line::Activations
                 | Line::ActivationGradients
                 | Line::FeatureActivations
+                | Line::ExpertInputs
                 | Line::RoutingScratch
                 | Line::Loss
                 | Line::Communication

@@ -23,6 +23,7 @@ pub mod shrink;
 mod split;
 mod stack;
 mod suffix;
+mod supported;
 pub mod team;
 pub mod train;
 mod wide;

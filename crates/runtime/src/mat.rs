@@ -30,6 +30,14 @@ impl<R: Real> Mat<R> {
         Mat { rows: data.len() / cols, cols, data }
     }
 
+    /// Multiplies every number, unless by one.
+    pub fn times(&mut self, factor: f64) {
+        if factor != 1.0 {
+            let factor = R::of(factor);
+            self.data.iter_mut().for_each(|v| *v *= factor);
+        }
+    }
+
     /// One row.
     #[inline(always)]
     pub fn row(&self, i: usize) -> &[R] {

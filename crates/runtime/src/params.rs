@@ -82,12 +82,14 @@ impl Param {
 pub struct Shelf {
     /// In the order of the table.
     pub params: Vec<Param>,
+    /// What the model's norms add under the root.
+    pub norm_eps: f64,
     by_path: HashMap<String, Id>,
 }
 
 impl Shelf {
     /// The parameters of the rank at these coordinates: those of its stage's chunks.
-    pub fn new(table: &OwnershipTable, layout: &Layout, at: &Coordinates) -> Result<Shelf, Finding> {
+    pub fn new(table: &OwnershipTable, layout: &Layout, at: &Coordinates, norm_eps: f64) -> Result<Shelf, Finding> {
         let mut params = Vec::new();
         let mut by_path = HashMap::new();
         let stage = at.on(Axis::Pp) as usize;
@@ -111,7 +113,7 @@ impl Shelf {
             let sum = if cut_over_tp || row.tensor.acting.is_some() { Sum::Own } else { Sum::Tokens };
             params.push(Param { row: row.clone(), part: row.part(layout, at), sum, holders });
         }
-        Ok(Shelf { params, by_path })
+        Ok(Shelf { params, norm_eps, by_path })
     }
 
     /// The parameter of a path, if the model has it.

@@ -17,6 +17,8 @@ use recipe::{Layer, Mixer, Place, Recipe};
 /// One block: mixers side by side behind one norm, added to the residual stream.
 pub(crate) struct Residual<R> {
     norm: Norm,
+    /// What a mixer's output is multiplied with before it is added.
+    factor: f64,
     mixers: Vec<Mixing<R>>,
 }
 
@@ -113,9 +115,10 @@ impl<R: Real> Stack<R> {
             let mut kept = Vec::with_capacity(residual.mixers.len());
             for mixer in &residual.mixers {
                 let below = if mixer.keep == Keep::Again && mixer.takes_state { cx.carried.clone() } else { None };
-                let (y, mut saved) = mixer.forward(cx, normed.clone())?;
+                let (mut y, mut saved) = mixer.forward(cx, normed.clone())?;
                 debug_assert!(saved.is_complete());
                 mixer.dropped.iter().for_each(|name| saved.forget(name));
+                y.times(residual.factor);
                 out.add(&y);
                 kept.push(match mixer.keep {
                     Keep::Kept => Stays::Saved(saved),
@@ -142,7 +145,9 @@ impl<R: Real> Stack<R> {
                     }
                     Stays::Below(below) => cx.again(below, |cx| mixer.forward(cx, residual.norm.forward(cx, &x)))?.1,
                 };
-                dnormed.add(&mixer.block.backward(cx, saved, dx.clone())?);
+                let mut dy = dx.clone();
+                dy.times(residual.factor);
+                dnormed.add(&mixer.block.backward(cx, saved, dy)?);
             }
             dx.add(&residual.norm.backward(cx, &x, &dnormed));
             place.iter().for_each(|p| cx.close(*p));
@@ -181,7 +186,7 @@ pub(crate) fn residuals<R: Real>(
                 **ordinal += u64::from(mixer == Mixer::Attention);
             }
         }
-        out.push(Residual { norm, mixers });
+        out.push(Residual { norm, factor: recipe.multipliers.residual, mixers });
     }
     Ok(out)
 }

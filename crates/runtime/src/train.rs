@@ -15,6 +15,7 @@ use crate::report::{HeldInPhase, StepHeld};
 use crate::saved::Sizes;
 use crate::shards::{Flat, Vault};
 use crate::suffix;
+use crate::supported::unsupported;
 use comm::{Call, Comm, Group, Op, Result};
 use layout::activations::Dealing;
 use layout::order::{Pass, Pipeline};
@@ -113,9 +114,12 @@ impl<'a, R: Real> Trainer<'a, R> {
         seed: u64,
         settings: Settings,
     ) -> Result<Trainer<'a, R>> {
+        if let Some(finding) = unsupported(recipe).into_iter().next() {
+            return Err(finding.into());
+        }
         let table = OwnershipTable::new(recipe, layout).map_err(|mut f| f.remove(0))?;
         let rank = Rank::new(comm, layout)?;
-        let mut shelf = Shelf::new(&table, layout, &rank.at)?;
+        let mut shelf = Shelf::new(&table, layout, &rank.at, recipe.norm_eps)?;
         let model = Model::new(recipe, layout, &table, rank.on(Axis::Pp), &mut shelf)?;
         let mut weights = shelf.initial(seed);
         let flats = Flat::all(&shelf, &rank);

@@ -1,11 +1,16 @@
 //! Where the depth is cut: for every number of chunks, the partitions worth pricing.
 
+use crate::clock::simulated;
 use crate::point::Order;
+use crate::shape::Shape;
+use crate::space::degrees;
 use case::{Case, LayerKinds, PerKind};
 use cost::{Counts, Prices, Setting};
 use diag::{Blame, Finding};
-use layout::stages::{even, param_weights, weighted, weighted_by};
-use layout::{Balance, Schedule};
+use layout::stages::{
+    by_stage, climb, deal, even, lightest, one_layer_moved, param_weights, two_cuts_moved, weighted, weighted_by,
+};
+use layout::{Balance, Layout};
 use memory::estimate::{Estimator, KindWeights, Shards, in_flight_under};
 use recipe::Recipe;
 use units::named;
@@ -19,7 +24,7 @@ named! {
         LayersAndEdges = "layers and edges",
         /// Parameters.
         Params = "parameters",
-        /// Time of a microbatch.
+        /// Time of a step.
         Time = "time",
         /// Memory at the peak.
         Memory = "memory",
@@ -47,11 +52,21 @@ pub struct Weights {
     time: PerKind<u64>,
     time_ends: [u64; 2],
     memory: KindWeights,
+    /// What the weights were read off: steps of stages that hold several chunks are simulated there.
+    prices: Prices,
+    layout: Layout,
 }
 
+/// Chunks up to which a layer may move from any one to any other; beyond, to the next.
+const FREELY_MOVED: usize = 16;
+/// Chunks up to which any two cuts are moved at once besides.
+const MOVED_IN_PAIRS: usize = 8;
+/// Passes over chunks that one cut's search may simulate; a cut that was not looked at is not taken.
+const SIMULATED_PASSES: u64 = 150_000;
+
 impl Weights {
-    /// Weighs every kind.
-    pub fn new(recipe: &Recipe, memory: KindWeights, prices: &Prices) -> Weights {
+    /// Weighs every kind under a layout whose degrees the prices are of.
+    pub fn new(recipe: &Recipe, memory: KindWeights, prices: Prices, layout: Layout) -> Weights {
         let kinds = prices.kinds();
         let seconds = |layers: &PerKind<u64>, is_first: bool, is_last: bool| {
             let times = prices.stage(Counts { layers, is_first, is_last });
@@ -64,40 +79,86 @@ impl Weights {
             time_ends: [seconds(&none, true, false), seconds(&none, false, true)],
             kinds: kinds.clone(),
             memory,
+            prices,
+            layout,
         }
     }
 
-    /// The cut of a typed balance.
-    pub fn balanced(&self, balance: Balance, order: Order, pp: u64) -> Cut {
+    /// The cut of a typed balance; a step has so many microbatches.
+    pub fn balanced(&self, balance: Balance, order: Order, pp: u64, microbatches: u64) -> Cut {
         let chunks = (pp * order.vpp) as usize;
         match balance {
             Balance::Layers => Cut { even: Evenness::Layers, starts: even(self.kinds.depth(), chunks) },
-            Balance::Params => Cut { even: Evenness::Params, starts: self.by_params(chunks) },
-            Balance::Time => Cut { even: Evenness::Time, starts: self.by_time(chunks) },
-            Balance::Memory => Cut { even: Evenness::Memory, starts: self.by_memory(order.schedule, pp, order.vpp) },
+            Balance::Params => Cut { even: Evenness::Params, starts: self.by_params(order, pp) },
+            Balance::Time => Cut { even: Evenness::Time, starts: self.by_time(order, pp, microbatches) },
+            Balance::Memory => Cut { even: Evenness::Memory, starts: self.by_memory(order, pp) },
         }
     }
 
-    /// First layers of chunks even in parameters.
-    pub fn by_params(&self, num_chunks: usize) -> Vec<usize> {
-        weighted(&self.params.0, self.params.1, self.params.2, num_chunks)
+    /// The layout the weights were read off, over other stages.
+    fn over(&self, order: Order, pp: u64) -> Layout {
+        let mut layout = self.layout.clone();
+        degrees(&mut layout, pp, order);
+        layout
     }
 
-    /// First layers of chunks even in time.
-    pub fn by_time(&self, num_chunks: usize) -> Vec<usize> {
-        let layers = 0..self.kinds.depth();
-        let weights: Vec<u64> = layers.map(|layer| self.time[self.kinds.of_layer(layer)]).collect();
-        weighted(&weights, self.time_ends[0], self.time_ends[1], num_chunks)
+    /// First layers of chunks that make stages even in parameters.
+    pub fn by_params(&self, order: Order, pp: u64) -> Vec<usize> {
+        lightest(&self.params.0, [self.params.1, self.params.2], &deal(&self.over(order, pp)))
     }
 
-    /// First layers of chunks even in memory: early stages keep more microbatches.
-    pub fn by_memory(&self, schedule: Schedule, pp: u64, vpp: u64) -> Vec<usize> {
-        let flights: Vec<u64> = (0..pp).map(|stage| in_flight_under(schedule, [pp, vpp], 2 * pp, stage)).collect();
+    /// First layers of chunks that make stages even in time. Where a stage holds several chunks, what a
+    /// step takes is no sum of theirs, since chunks wait for one another: the cut is then the one that no
+    /// move of a layer makes faster when the step is simulated.
+    pub fn by_time(&self, order: Order, pp: u64, microbatches: u64) -> Vec<usize> {
+        let (depth, chunks) = (self.kinds.depth(), (pp * order.vpp) as usize);
+        let weights: Vec<u64> = (0..depth).map(|layer| self.time[self.kinds.of_layer(layer)]).collect();
+        let by_chunk = weighted(&weights, self.time_ends[0], self.time_ends[1], chunks);
+        let mut layout = self.over(order, pp);
+        let held = deal(&layout);
+        if held.iter().all(|chunks| chunks.len() < 2) {
+            return by_chunk;
+        }
+        layout.global_batch = layout.global_batch / layout.microbatches.max(1) * microbatches;
+        layout.microbatches = microbatches;
+        let summed = by_stage(by_chunk.clone(), depth, &held, self.time_ends, |_, layer| weights[layer]);
+        let reach = if chunks <= FREELY_MOVED { chunks } else { 1 };
+        let mut left = (SIMULATED_PASSES / (chunks as u64 * microbatches)).max(8 * chunks as u64);
+        let mut seconds = |starts: &[usize], least: Option<f64>| {
+            left = left.checked_sub(1)?;
+            let cut = Cut { even: Evenness::Time, starts: starts.to_vec() };
+            let shape = Shape::new(&layout, &self.kinds, order, cut);
+            let wants = |bound: f64| least.is_none_or(|least| bound < least);
+            simulated(&self.prices, &layout, &shape, wants).ok().flatten()
+        };
+        let starts = [by_chunk.clone(), summed, even(depth, chunks), weighted(&vec![1; depth], 1, 1, chunks)];
+        let timed: Vec<f64> = starts.iter().map(|cut| seconds(cut, None).unwrap_or(f64::INFINITY)).collect();
+        let mut order: Vec<usize> = (0..starts.len()).collect();
+        order.sort_by(|a, b| timed[*a].total_cmp(&timed[*b]));
+        order.dedup_by(|a, b| starts[*a] == starts[*b]);
+        let climbed = order.into_iter().filter_map(|at| {
+            let near = climb(starts[at].clone(), |cut| one_layer_moved(cut, depth, reach), &mut seconds)?;
+            match chunks <= MOVED_IN_PAIRS {
+                true => climb(near.0.clone(), |cut| two_cuts_moved(cut, depth), &mut seconds).or(Some(near)),
+                false => Some(near),
+            }
+        });
+        climbed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(by_chunk, |(starts, _)| starts)
+    }
+
+    /// First layers of chunks that make stages even in memory: early stages keep more microbatches.
+    pub fn by_memory(&self, order: Order, pp: u64) -> Vec<usize> {
+        let (depth, chunks) = (self.kinds.depth(), (pp * order.vpp) as usize);
+        let flights: Vec<u64> =
+            (0..pp).map(|stage| in_flight_under(order.schedule, [pp, order.vpp], 2 * pp, stage)).collect();
         let KindWeights { state, saved, state_ends } = &self.memory;
-        weighted_by(self.kinds.depth(), state_ends[0], state_ends[1], (pp * vpp) as usize, |chunk, layer| {
+        let weight = |stage: usize, layer: usize| {
             let kind = self.kinds.of_layer(layer);
-            state[kind] + saved[kind] * flights[chunk % pp as usize] / 256
-        })
+            state[kind] + saved[kind] * flights[stage] / 256
+        };
+        let of_chunk = |chunk: usize, layer: usize| weight(chunk % pp as usize, layer);
+        let starts = weighted_by(depth, state_ends[0], state_ends[1], chunks, of_chunk);
+        by_stage(starts, depth, &deal(&self.over(order, pp)), *state_ends, weight)
     }
 }
 
@@ -112,13 +173,14 @@ pub fn balanced(case: &Case, balance: Balance) -> Result<Vec<u64>, Finding> {
     let split = setting.and_then(|setting| setting.split(layout)).map_err(|e| unpriced(&e.what, e.to_string()))?;
     let prices = split.prices(&layout.recompute, case.options.offload);
     let order = Order { schedule: layout.schedule, vpp: layout.vpp.get() };
-    let starts = Weights::new(recipe, memory, &prices).balanced(balance, order, layout.pp.get()).starts;
+    let weights = Weights::new(recipe, memory, prices, layout.clone());
+    let starts = weights.balanced(balance, order, layout.pp.get(), layout.microbatches).starts;
     Ok(starts.into_iter().skip(1).map(|start| start as u64).collect())
 }
 
 /// The distinct partitions of a recipe under an order.
-pub fn cuts(recipe: &Recipe, weights: &Weights, schedule: Schedule, pp: u64, vpp: u64) -> Vec<Cut> {
-    let (depth, chunks) = (recipe.depth(), (pp * vpp) as usize);
+pub fn cuts(recipe: &Recipe, weights: &Weights, order: Order, pp: u64) -> Vec<Cut> {
+    let (depth, chunks) = (recipe.depth(), (pp * order.vpp) as usize);
     let mut found: Vec<Cut> = Vec::new();
     let mut add = |even, starts: Vec<usize>| {
         if !found.iter().any(|cut| cut.starts == starts) {
@@ -128,9 +190,14 @@ pub fn cuts(recipe: &Recipe, weights: &Weights, schedule: Schedule, pp: u64, vpp
     add(Evenness::Layers, even(depth, chunks));
     if chunks > 1 {
         add(Evenness::LayersAndEdges, weighted(&vec![1; depth], 1, 1, chunks));
-        add(Evenness::Params, weights.by_params(chunks));
-        add(Evenness::Time, weights.by_time(chunks));
-        add(Evenness::Memory, weights.by_memory(schedule, pp, vpp));
+        add(Evenness::Params, weights.by_params(order, pp));
+        add(Evenness::Time, weights.by_time(order, pp, usual_microbatches(pp)));
+        add(Evenness::Memory, weights.by_memory(order, pp));
     }
     found
+}
+
+/// Microbatches that fill a pipeline: cuts are made once for an order, whatever a step's number is.
+pub(crate) fn usual_microbatches(pp: u64) -> u64 {
+    2 * pp
 }

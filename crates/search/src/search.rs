@@ -50,7 +50,7 @@ const BATCH: usize = 32;
 pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
     let mut space = Space::new(question)?;
     for mode in 0..space.modes.len() {
-        let weighed = weigh(&space, mode).map_err(|reason| vec![unpriced(&question, &reason)])?;
+        let weighed = weigh(&space, mode).map_err(|finding| vec![finding])?;
         if let Some((weights, useful)) = weighed {
             space.modes[mode].keep_policies(&useful);
             space.cut(mode, &weights);
@@ -61,14 +61,14 @@ pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
 
 /// What layers weigh and which recompute policies save anything, read off the first legal degrees
 /// that can be priced; none where nothing is legal, and why where nothing has a price.
-fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Unmodelled> {
+fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Finding> {
     let mode = &space.modes[index];
     let pricer = Pricer::new(space, index);
     let is_legal = |key: &Key| {
         let dp = |pp: &u64| space.replicas(key, *pp).map(|dp| (*pp, dp));
         mode.orders.keys().filter_map(dp).any(|(pp, dp)| mode.rules.mesh(key, pp, dp) == 0)
     };
-    let mut refused = None;
+    let (mut refused, mut untimed) = (None, None);
     for key in mode.keys.iter().filter(|key| is_legal(key)).take(BATCH) {
         let layout = plain(space, mode, key);
         let ranks = (space.world / (key.tp * key.cp)).max(1);
@@ -80,12 +80,25 @@ fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Un
                 continue;
             }
         };
-        // What cannot be timed is named when it is priced.
-        let Ok(prices) = pricer.prices(&layout, Offload::Device) else { continue };
-        let weights = Weights::new(&mode.recipe, memory, &prices);
+        let prices = match pricer.prices(&layout, Offload::Device) {
+            Ok(prices) => prices,
+            Err(reason) => {
+                untimed = untimed.or(Some(reason));
+                continue;
+            }
+        };
+        let weights = Weights::new(&mode.recipe, memory, prices, layout.clone());
         return Ok(Some((weights, useful(&pricer, mode, layout, &shards))));
     }
-    refused.map_or(Ok(None), Err)
+    match (refused, untimed) {
+        (Some(reason), _) => Err(unpriced(&space.question, &reason)),
+        (None, Some(reason)) => {
+            Err(Finding::error("plan/unpriced", Blame::Environment, reason.what.clone(), reason.to_string()).hint(
+                "`shardwright fit` prices the memory of one layout; docs/hardware.md says how to add what is missing",
+            ))
+        }
+        (None, None) => Ok(None),
+    }
 }
 
 /// A layout of one chunk a stage under a key, on the first number of stages that divides the world, with

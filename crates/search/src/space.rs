@@ -11,14 +11,15 @@
 //! computed again or nothing, and optimizer state on the host where the engine has that. What is legal
 //! there and not replayed (other schedules, context parallelism) is counted, with the reason.
 
-use crate::cuts::{Cut, Evenness, Weights, cuts};
+use crate::cuts::{Cut, Evenness, Weights, cuts, usual_microbatches};
 use crate::point::{Key, Offload, Order, Point};
 use crate::question::{OffloadChoice, Question, Reach, usual_batch};
 use crate::rules::{Fixed, Rules, Values};
 use crate::shape::Shape;
+use case::machines::shell_word;
 use case::{Case, LayerKinds, Options, Terms, modes_of};
 use diag::{Blame, Finding};
-use hardware::Way;
+use hardware::{Kind, Way};
 use layout::request::RecomputeModule;
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
 use ledger::Ledger;
@@ -144,7 +145,7 @@ impl<'a> Space<'a> {
         };
         if modes.is_empty() {
             let why = "the recipe runs in modes whose blocks this engine does not have";
-            return Err(vec![refuse(pinned.engine.map_or("any", Engine::name), why)]);
+            return Err(vec![refuse(&question, pinned.engine.map_or("any", Engine::name), why)]);
         }
         for mode in modes {
             let own = space.mode_space(mode)?;
@@ -176,10 +177,10 @@ impl<'a> Space<'a> {
         };
         let (template, _) = settle(&LayoutRequest { boundaries: None, ..base.clone() }, Needs::of(&recipe))?;
         let ledger = Ledger::of(&recipe, &template, &question.options);
-        let ledger = ledger.map_err(|reason| vec![refuse(&reason.what, &reason.why)])?;
+        let ledger = ledger.map_err(|reason| vec![refuse(question, &reason.what, &reason.why)])?;
         if let Ledger::Shardwright(_) = ledger {
             let why = "it is the runtime that `rehearse` runs on this machine, and nothing launches it on a cluster";
-            return Err(vec![refuse("shardwright", why)]);
+            return Err(vec![refuse(question, "shardwright", why)]);
         }
         let keys = self.keys(&recipe, mode);
         let recompute = match (&question.pinned.recompute, &ledger) {
@@ -336,8 +337,10 @@ impl<'a> Space<'a> {
                         let starts = std::iter::once(0).chain(given.iter().map(|b| *b as usize)).collect();
                         vec![Cut { even: Evenness::Typed, starts }]
                     }
-                    (None, Some(balance)) => vec![weights.balanced(balance, order, pp)],
-                    (None, None) => cuts(&own.recipe, weights, order.schedule, pp, order.vpp),
+                    (None, Some(balance)) => {
+                        vec![weights.balanced(balance, order, pp, usual_microbatches(pp))]
+                    }
+                    (None, None) => cuts(&own.recipe, weights, order, pp),
                 };
                 let whole = list.into_iter().filter(|cut| cut.starts.len() as u64 == pp * order.vpp);
                 let mut layout = own.template.clone();
@@ -404,8 +407,22 @@ impl<'a> Space<'a> {
     }
 }
 
-/// An engine whose memory nobody replays.
-fn refuse(what: &str, why: &str) -> Finding {
+/// An engine whose memory nobody replays. On a TPU that is every engine, and no other one would do.
+fn refuse(question: &Question, what: &str, why: &str) -> Finding {
+    let device = &question.cluster.device;
+    if device.kind == Kind::Tpu {
+        let message = format!(
+            "{what} on {} cannot be searched: {why}, and nobody has measured what the device reaches",
+            device.name
+        );
+        let recipe = shell_word(&question.asked.recipe.recipe);
+        let on = shell_word(question.asked.on.as_deref().unwrap_or(&question.cluster.typed()));
+        let hint = format!(
+            "no engine on TPUs has a ledger: `shardwright launch {recipe} --on {on} --explain`, with degrees of your own, \
+             writes the job down unpriced; `shardwright plan {recipe} --on 8xH200` prices the model on GPUs"
+        );
+        return Finding::error("plan/ledger", Blame::Engine, what, message).hint(hint);
+    }
     let finding = Finding::error("plan/ledger", Blame::Engine, what, format!("{what} cannot be searched: {why}"));
     finding.hint("--engine megatron, fsdp2, torchtitan, deepspeed or nanotron; any drops engine rules")
 }

@@ -1,5 +1,5 @@
 //! DeepSpeed 0.19.8, keys of its JSON (`runtime/zero/config.py`). Offload is said by
-//! `--offload-optimizer`.
+//! `--offload-optimizer`, `--offload-params` and `--offload-nvme`.
 
 use super::{Effect, Place, Takes, Vocabulary, Word, knows_nothing, number};
 
@@ -70,11 +70,23 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
     ours: &[
         ("zero_optimization.stage", "--zero"),
         ("zero_optimization.offload_optimizer.device", "--offload-optimizer"),
+        ("zero_optimization.offload_param.device", "--offload-params"),
+        ("zero_optimization.offload_optimizer.nvme_path", "--offload-nvme"),
+        ("zero_optimization.offload_param.nvme_path", "--offload-nvme"),
         ("train_micro_batch_size_per_gpu", "--mbs"),
         ("train_batch_size", "--gbs"),
         ("gradient_accumulation_steps", "--microbatches"),
         ("tensor_parallel.autotp_size", "--tp"),
         ("sequence_parallel_size", "--cp"),
+    ],
+    tuned: &[
+        "zero_optimization.reduce_bucket_size",
+        "zero_optimization.allgather_bucket_size",
+        "zero_optimization.stage3_prefetch_bucket_size",
+        "zero_optimization.stage3_param_persistence_threshold",
+        "zero_optimization.stage3_max_live_parameters",
+        "zero_optimization.stage3_max_reuse_distance",
+        "zero_optimization.sub_group_size",
     ],
     knows: knows_nothing,
 };

@@ -59,5 +59,6 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
     implied: &[],
     refused: &[("float8", "its projections multiply in bf16, and no other format of theirs is replayed or was tried")],
     ours: &[("reshard_after_forward", "--zero")],
+    tuned: &[],
     knows: knows_nothing,
 };

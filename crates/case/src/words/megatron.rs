@@ -17,6 +17,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
     implied: &["--use-precision-aware-optimizer"],
     refused: &[],
     ours: OURS,
+    tuned: &["--ddp-bucket-size", "--ddp-num-buckets", "--ddp-pad-buckets-for-high-nccl-busbw"],
     knows: megatron_args::is_flag,
 };
 
@@ -63,6 +64,16 @@ const WORDS: &[Word] = &[
         time: Changes,
         what: "expert exchanges run under another microbatch's compute",
     },
+    switch_word!(
+        "--delay-wgrad-compute",
+        "false",
+        overlap.delay_wgrad,
+        [
+            Nothing("refused with the overlap it needs"),
+            Nothing("the share of exchanges that hides was set on runs that had both")
+        ],
+        "weight gradients wait, and the exchange of a backward hides under them"
+    ),
     switch_word!(
         "--overlap-p2p-communication",
         "true",
@@ -178,15 +189,17 @@ const WORDS: &[Word] = &[
     },
     Word {
         name: "--attention-backend",
-        takes: Takes::OneOf(&["auto", "flash", "unfused"]),
+        takes: Takes::OneOf(&["auto", "flash", "fused", "unfused"]),
         place: Place::Argument,
         own: "auto",
         get: |o| match o.kernels.attention {
             AttentionKernel::Unfused => "unfused".to_string(),
             AttentionKernel::Flash1 | AttentionKernel::Flash2 => "flash".to_string(),
+            AttentionKernel::Flash3 if o.kernels.names_cudnn => "fused".to_string(),
             AttentionKernel::Flash3 => "auto".to_string(),
         },
         set: |o, v| {
+            o.kernels.names_cudnn = v == "fused";
             o.kernels.attention = match v {
                 "unfused" => AttentionKernel::Unfused,
                 "flash" => AttentionKernel::Flash2,
@@ -196,7 +209,7 @@ const WORDS: &[Word] = &[
         },
         memory: Changes,
         time: Changes,
-        what: "the kernel under attention; `auto` is cuDNN's on Hopper and newer",
+        what: "the kernel under attention: `fused` is cuDNN's, which `auto` picks on Hopper and newer",
     },
     Word {
         name: "--cuda-graph-impl",
@@ -274,6 +287,32 @@ const WORDS: &[Word] = &[
         time: Nothing("the same bytes travel; what more and smaller collectives cost is not priced"),
         what: "elements of a bucket that gradients are reduced in",
     },
+    Word {
+        name: "--ddp-num-buckets",
+        takes: Takes::Number,
+        place: Place::Argument,
+        own: "",
+        get: |o| o.num_buckets.map_or_else(String::new, |buckets| buckets.to_string()),
+        set: |o, v| {
+            // core/distributed/distributed_data_parallel_config.py
+            o.num_buckets = match (number(v)?, o.bucket_size) {
+                (0, _) => return Err("num_buckets must be greater than 0".to_string()),
+                (_, Some(_)) => return Err("Cannot specify both num_buckets and bucket_size".to_string()),
+                (buckets, None) => Some(buckets),
+            };
+            Ok(())
+        },
+        memory: Changes,
+        time: Nothing("the same bytes travel; what more and smaller collectives cost is not priced"),
+        what: "buckets of a rank's parameters, instead of their size",
+    },
+    switch_word!(
+        "--ddp-pad-buckets-for-high-nccl-busbw",
+        "false",
+        pad_buckets,
+        [Changes, Nothing("what aligned messages gain is not priced")],
+        "buckets end at multiples of 65536 elements, for message sizes that NCCL moves faster"
+    ),
     super::ALLOCATOR,
 ];
 
@@ -291,7 +330,11 @@ const PASSED: &[Passed] = &[
     Passed { name: "--num-workers", values: 1, why: "processes of the data loader on the host" },
     Passed { name: "--wandb-project", values: 1, why: "where the log goes" },
     Passed { name: "--wandb-exp-name", values: 1, why: "where the log goes" },
-    Passed { name: "--init-method-std", values: 1, why: "values of weights, not their sizes" },
+    Passed {
+        name: "--dist-ckpt-optim-fully-reshardable",
+        values: 0,
+        why: "nothing of a step: state gathers on the first replica while a checkpoint is written",
+    },
     Passed { name: "--fake-process-group", values: 0, why: "for a rank by itself: collectives return at once" },
 ];
 
@@ -328,4 +371,12 @@ const OURS: &[(&str, &str)] = &[
     ("--grad-reduce-in-bf16", "--gradients"),
     ("--accumulate-allreduce-grads-in-fp32", "--gradients"),
     ("--make-vocab-size-divisible-by", "--vocab-multiple"),
+    ("--init-method-std", "the recipe's `init_std`"),
+    ("--norm-epsilon", "the recipe's `norm_eps`"),
+    ("--hidden-dropout", "the recipe's `dropout`"),
+    ("--attention-dropout", "`dropout` in the recipe's `[attention]`"),
+    ("--rotary-percent", "`fraction` in the recipe's `[rope]`"),
+    ("--moe-aux-loss-coeff", "`aux_loss` in the recipe's `[moe.router]`"),
+    ("--moe-z-loss-coeff", "`z_loss` in the recipe's `[moe.router]`"),
+    ("--moe-router-topk-scaling-factor", "`scaling` in the recipe's `[moe.router]`"),
 ];

@@ -125,6 +125,8 @@ pub struct Vocabulary {
     pub refused: &'static [(&'static str, &'static str)],
     /// Words that a flag of ours says, and which.
     pub ours: &'static [(&'static str, &'static str)],
+    /// Words whose best value belongs to a topology: sizes of buckets, and padding.
+    pub tuned: &'static [&'static str],
     /// Whether the engine has a word at all, where its whole list is known.
     pub knows: fn(&str) -> bool,
 }
@@ -134,7 +136,7 @@ fn knows_nothing(_: &str) -> bool {
 }
 
 const EMPTY: Vocabulary =
-    Vocabulary { words: &[], passed: &[], implied: &[], refused: &[], ours: &[], knows: knows_nothing };
+    Vocabulary { words: &[], passed: &[], implied: &[], refused: &[], ours: &[], tuned: &[], knows: knows_nothing };
 
 /// The vocabulary of an engine; Megatron's when none is named.
 pub fn of(engine: Option<Engine>) -> &'static Vocabulary {
@@ -145,6 +147,15 @@ pub fn of(engine: Option<Engine>) -> &'static Vocabulary {
         Some(Engine::Nanotron) => &nanotron::VOCABULARY,
         Some(Engine::Fsdp2) => &fsdp2::VOCABULARY,
         Some(Engine::Maxtext | Engine::XlaSpmd | Engine::Shardwright) => &EMPTY,
+    }
+}
+
+impl Vocabulary {
+    /// Whether options are said by this word: one that is read, passed on or implied.
+    pub fn has(&self, name: &str) -> bool {
+        self.words.iter().any(|word| word.name == name || word.negated() == name)
+            || self.passed.iter().any(|passed| passed.name == name)
+            || self.implied.contains(&name)
     }
 }
 

@@ -17,5 +17,6 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         ("tokens.micro_batch_size", "--mbs"),
         ("tokens.sequence_length", "--seq"),
     ],
+    tuned: &[],
     knows: knows_nothing,
 };

@@ -1,7 +1,7 @@
-//! torchtitan 0.3.0 (`torchtitan/config/job_config.py`).
+//! torchtitan 0.3.0 (`torchtitan/config/configs.py`).
 
 use super::{Effect, Place, Takes, Vocabulary, Word, flag, knows_nothing};
-use crate::options::{Again, Elementwise, TpOverlap};
+use crate::options::{Again, Dispatch, Elementwise, TpOverlap};
 
 use Effect::{Changes, None as Nothing};
 
@@ -36,7 +36,7 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
             what: "by operator: outputs that are dear are kept, every second product and the rest runs again",
         },
         Word {
-            name: "parallelism.enable_async_tensor_parallel",
+            name: "compile.enable_async_tensor_parallel",
             takes: Takes::Switch,
             place: Place::Argument,
             own: "false",
@@ -47,7 +47,30 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
             },
             memory: Nothing("the same activations are kept; symmetric buffers are not replayed"),
             time: Changes,
-            what: "tensor-parallel collectives run beside their products",
+            what: "tensor-parallel collectives run beside their products; needs compile.enable",
+        },
+        Word {
+            // models/common/config_utils.py `make_token_dispatcher_config`.
+            name: "moe_comm_backend",
+            takes: Takes::OneOf(&["standard", "deepep", "hybridep"]),
+            place: Place::Argument,
+            own: "standard",
+            get: |o| match o.kernels.dispatch {
+                Dispatch::DeepEp => "deepep".to_string(),
+                Dispatch::HybridEp => "hybridep".to_string(),
+                Dispatch::AllToAll | Dispatch::AllGather => "standard".to_string(),
+            },
+            set: |o, v| {
+                o.kernels.dispatch = match v {
+                    "deepep" => Dispatch::DeepEp,
+                    "hybridep" => Dispatch::HybridEp,
+                    _ => Dispatch::AllToAll,
+                };
+                Ok(())
+            },
+            memory: Changes,
+            time: Changes,
+            what: "how tokens reach their experts; `standard` is an all-to-all of the library",
         },
         super::ALLOCATOR,
     ],
@@ -68,5 +91,6 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         ("training.global_batch_size", "--gbs"),
         ("training.seq_len", "--seq"),
     ],
+    tuned: &[],
     knows: knows_nothing,
 };

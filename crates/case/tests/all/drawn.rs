@@ -139,6 +139,7 @@ fn jobs() -> impl Strategy<Value = (&'static str, &'static str, Flags)> {
 pub fn placed() -> impl Strategy<Value = (Option<Vec<String>>, Terms)> {
     let clusters = ["8xH200", "2x8xH100@roce400", "16xGB200", "32xB200", "8x./box.toml"].as_slice();
     (jobs(), select(clusters), 0..4u8).prop_map(|((name, engine, flags), on, dice)| {
+        let on = if engine == "xla-spmd" { ["16xTPU-v6e", "2x16xTPU-v5p"][usize::from(dice % 2)] } else { on };
         let terms = if dice < 2 { Terms::SPLIT } else { Terms::RUN };
         let mut words = vec![name.to_string()];
         if !engine.is_empty() {

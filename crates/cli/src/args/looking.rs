@@ -35,6 +35,9 @@ pub struct SplitsArgs {
 pub struct CheckArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
+    /// The cluster it is meant for: its devices are the world, and the engine must run on them
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: Option<String>,
     #[command(flatten)]
     pub layout: LayoutArgs,
 }
@@ -105,17 +108,40 @@ pub struct DiagnoseArgs {
     pub symptom: Vec<String>,
 }
 
+/// Arguments of `glossary`.
+#[derive(Args)]
+pub struct GlossaryArgs {
+    /// The word, as `lane`; without it, every word there is
+    pub word: Option<String>,
+}
+
 /// Arguments of `import`.
 #[derive(Args)]
 pub struct ImportArgs {
-    /// config.json, or a file holding a Megatron argument list; `-` reads standard input
+    /// config.json or its folder, a Megatron argument list, or a launch directory of ours; `-` reads standard input
     pub file: PathBuf,
     /// Write the recipe here instead of printing it
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// The recipe's name (default: the file's)
+    /// The recipe's name (default: the config's own, its folder's, or the model type and size)
     #[arg(long)]
     pub name: Option<String>,
+    /// Sequence to train on, such as 8192 or 8k, for a config.json (default: the length it was first trained on, or
+    /// `max_position_embeddings` up to 8192)
+    #[arg(long, value_name = "TOKENS", value_parser = tokens)]
+    pub seq: Option<u64>,
+}
+
+/// A number of tokens: `8192`, or `8k` for 8192.
+fn tokens(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => (text, 1),
+    };
+    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    number
+        .filter(|n| (1..=recipe::limits::SEQUENCE).contains(n))
+        .ok_or_else(|| format!("`{text}` is no number of tokens; write 8192 or 8k"))
 }
 
 /// Arguments of `recipes`.
@@ -149,12 +175,12 @@ pub struct LanesArgs {
     /// Recommend a lane for this recipe
     #[arg(long = "for", value_name = "RECIPE")]
     pub recipe: Option<String>,
-    /// On this cluster
-    #[arg(long, value_name = "CLUSTER", default_value = "8xH200", requires = "recipe")]
-    pub on: String,
-    /// To this end: throughput, control, offload or tpu
-    #[arg(long, value_parser = goal, default_value = "throughput", requires = "recipe")]
-    pub goal: Goal,
+    /// On this cluster (default: 8xH200, or 8xTPU-v6e with --goal tpu)
+    #[arg(long, value_name = "CLUSTER", requires = "recipe")]
+    pub on: Option<String>,
+    /// To this end: throughput, control, offload or tpu (default: what the devices are for)
+    #[arg(long, value_parser = goal, requires = "recipe")]
+    pub goal: Option<Goal>,
 }
 
 fn engine(text: &str) -> Result<Engine, String> {

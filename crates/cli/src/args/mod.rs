@@ -1,10 +1,12 @@
 //! What can be typed. Help texts teach: each says what the thing is, not only how to spell it.
 
+mod keeping;
 mod looking;
 mod pricing;
 mod running;
 mod searching;
 
+pub use keeping::*;
 pub use looking::*;
 pub use pricing::*;
 pub use running::*;
@@ -16,7 +18,9 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(name = "shardwright", version, propagate_version = true, arg_required_else_help = true)]
 #[command(
-    after_help = "A RECIPE is a built-in name (`shardwright recipes`), a recipe .toml, or a Hugging Face config.json.\n\
+    after_help = "A RECIPE is a built-in name (`shardwright recipes`), a recipe .toml, a Hugging Face config.json or its\n\
+folder, or org/name in the local Hugging Face cache; nothing is downloaded.\n\
+Words such as mode, lane and seam: shardwright glossary WORD\n\
 Start with: shardwright plan nam56r --on 8xH200\n\
 Exit codes: 0 yes, 1 the answer is no or the input is wrong, 2 usage, 3 does not fit, 70 our bug."
 )]
@@ -44,7 +48,7 @@ pub enum Command {
     Stages(StagesArgs),
     /// What an axis partitions, what it communicates, what it cannot fix
     Axes(AxesArgs),
-    /// From a symptom to the axis to look at
+    /// From a symptom to the axis to look at, or to what else drifted, and what to inspect in order
     Diagnose(DiagnoseArgs),
     /// A recipe from a Hugging Face config.json or a Megatron argument list
     Import(ImportArgs),
@@ -62,12 +66,16 @@ pub enum Command {
     Plan(PlanArgs),
     /// Is the split right? Trains the model made small on every rank and on one, and compares
     Rehearse(RehearseArgs),
+    /// Inspect, verify or reshard a checkpoint: our own, torch DCP or safetensors
+    Checkpoint(CheckpointArgs),
     /// Is this machine fit to run on? Storage, environment, ports, processes, devices, limits, clock
     Preflight(PreflightArgs),
     /// What to hand to the cluster: the engine's own arguments, job files and a record
     Launch(LaunchArgs),
     /// Ways to run a model: engine, wrapper, optimizer and compile policy, and which one suits
     Lanes(LanesArgs),
+    /// What a word of this project means: mode, lane, seam, rank class
+    Glossary(GlossaryArgs),
     /// What an engine may be told in its own words (--engine-args), and what each word changes
     Options(OptionsArgs),
     /// A completion script for your shell

@@ -1,11 +1,11 @@
 //! Questions about what a job holds and how long it takes.
 
-use case::asked::{LayoutArgs, RecipeArgs, StateArgs, dtype, pick};
+use super::searching::{Headroom, headroom};
+use case::asked::{LayoutArgs, RecipeArgs, StateArgs, dtype, pick, tokens};
 use clap::Args;
 use fidelity::Part;
 use recipe::Dtype;
 use std::path::PathBuf;
-use units::Bytes;
 
 /// Arguments of `fit`.
 #[derive(Args)]
@@ -19,15 +19,18 @@ pub struct FitArgs {
     pub layout: LayoutArgs,
     #[command(flatten)]
     pub state: StateArgs,
-    /// GiB to leave free for what nobody replays: compile peaks, fragmentation over time
-    #[arg(long, value_name = "GIB", default_value_t = memory::fit::HEADROOM.0 as f64 / Bytes::GIB.0 as f64)]
-    pub headroom: f64,
+    /// Leave this free on every rank for what nobody replays (compile peaks, fragmentation): GiB, or 10%
+    #[arg(long, alias = "keep-headroom", value_name = "GIB or %", value_parser = headroom, default_value = "4")]
+    pub headroom: Headroom,
     /// Price routing skew: factors over the balanced share, as 1.0,1.5,2.0
     #[arg(long, value_name = "FACTORS", value_delimiter = ',')]
     pub overload: Vec<f64>,
-    /// Run the production checklist and show the evidence
+    /// Run the production checklist and show the evidence; an item that does not hold exits 1
     #[arg(long)]
     pub checklist: bool,
+    /// Show the routing scratch of one expert layer: capacity, dispatch counts, receive and combine
+    #[arg(long)]
+    pub routing: bool,
     /// Write the picture as SVG
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
@@ -45,8 +48,8 @@ pub struct ServeArgs {
     /// Sequences on one replica
     #[arg(long, value_name = "N", default_value_t = 1, requires = "serve")]
     pub batch: u64,
-    /// Tokens each may grow to (default: the recipe's sequence)
-    #[arg(long, value_name = "N", requires = "serve")]
+    /// Tokens each may grow to, as 32768 or 32k (default: the recipe's sequence)
+    #[arg(long, value_name = "TOKENS", value_parser = tokens, requires = "serve")]
     pub context: Option<u64>,
     /// Tokens of a cache block
     #[arg(long, value_name = "N", default_value_t = 16, requires = "serve")]

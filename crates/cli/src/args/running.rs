@@ -3,7 +3,7 @@
 use case::asked::{LayoutArgs, OptimizerChoice, RecipeArgs, StateArgs, feature, optimizer, pick};
 use clap::Args;
 use launch::Frontend;
-use launch::schedulers::Scheduler;
+use launch::schedulers::{Scheduler, meant};
 use recipe::Feature;
 use runtime::rehearse::{Inject, Number, Ranks};
 use runtime::shrink::Dims;
@@ -42,6 +42,12 @@ pub struct RehearsalArgs {
     /// Of initial weights and data
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Save a checkpoint into this folder after the last step, as DIR/step-N
+    #[arg(long, value_name = "DIR")]
+    pub save: Option<PathBuf>,
+    /// Go on from this checkpoint, under any layout: its sizes, seed, step and position in the data
+    #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["dims", "seed"])]
+    pub load: Option<PathBuf>,
     /// Make a fault: die:RANK@STEP, dtype:RANK@STEP, drop:RANK@STEP, skew:FACTOR, zero-expert:EXPERT
     #[arg(long, value_name = "FAULT", value_parser = Inject::parse)]
     pub inject: Option<Inject>,
@@ -100,7 +106,7 @@ pub struct PreflightArgs {
 pub struct LaunchArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// The cluster: 8xH200, or 64x8xH200
+    /// The cluster: 8xH200, 64x8xH200, a slice 256xTPU-v5e, slices 2x16xTPU-v6e
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
     #[command(flatten)]
@@ -131,6 +137,9 @@ pub struct LaunchArgs {
     /// Where things are kept, what is trained on, how long: a policy .toml
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
+    /// Tell this launch of a job apart from another of the same: a word, or a date
+    #[arg(long, value_name = "WORD")]
+    pub attempt: Option<String>,
 }
 
 /// Arguments of `completions`.
@@ -153,5 +162,11 @@ fn frontend(text: &str) -> Result<Frontend, String> {
 }
 
 fn scheduler(text: &str) -> Result<Scheduler, String> {
-    pick(text, Scheduler::ALL)
+    match meant(text) {
+        Some(names) => {
+            let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            Err(format!("did you mean {}?", names.join(" or ")))
+        }
+        None => pick(text, Scheduler::ALL),
+    }
 }

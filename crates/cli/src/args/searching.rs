@@ -1,6 +1,6 @@
 //! `plan`: what is pinned, and what a search is told.
 
-use case::asked::{LayoutArgs, RecipeArgs, StateArgs};
+use case::asked::{LayoutArgs, RecipeArgs, StateArgs, tokens};
 use clap::Args;
 use std::path::PathBuf;
 use units::Bytes;
@@ -26,9 +26,9 @@ pub struct PlanArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Search")]
 pub struct SearchArgs {
-    /// Leave this free on every rank: 10%, or GiB
-    #[arg(long, value_name = "GIB or %", value_parser = headroom, default_value = "4")]
-    pub keep_headroom: Headroom,
+    /// Leave this free on every rank: GiB, or 10%
+    #[arg(long, alias = "keep-headroom", value_name = "GIB or %", value_parser = headroom, default_value = "4")]
+    pub headroom: Headroom,
     /// Keep tensor parallelism inside a node
     #[arg(long)]
     pub max_tp_in_node: bool,
@@ -41,8 +41,8 @@ pub struct SearchArgs {
     /// Price every legal layout, also where a bound shows it to be slower, and say how fast
     #[arg(long)]
     pub stats: bool,
-    /// Sweep over sequence lengths, as 4096,8192
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', conflicts_with = "seq")]
+    /// Sweep over sequence lengths, as 4096,8k
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = tokens, conflicts_with = "seq")]
     pub sequences: Vec<u64>,
     /// Write a sweep as CSV
     #[arg(long, value_name = "FILE")]
@@ -71,7 +71,8 @@ impl Headroom {
     }
 }
 
-fn headroom(text: &str) -> Result<Headroom, String> {
+/// Reads memory to leave free.
+pub fn headroom(text: &str) -> Result<Headroom, String> {
     let refuse = || format!("`{text}` is neither GiB (`8`) nor a share of the device (`10%`)");
     let (number, is_share) = match text.strip_suffix('%') {
         Some(number) => (number, true),

@@ -29,8 +29,7 @@ fn unknown(name: &str) -> Finding {
 fn overview() -> String {
     let mut table = Table::new(&["axis", "partitions", "communicates", "cannot fix"]);
     for axis in AXES {
-        let short = |text: &str| super::shorten(text, 58);
-        table.row([axis.name.to_string(), short(axis.partitions), short(axis.communicates), short(axis.cannot_fix)]);
+        table.row([axis.name, axis.partitions, axis.communicates, axis.cannot_fix]);
     }
     let mut out = table.render();
     out += &heading("Order of application");

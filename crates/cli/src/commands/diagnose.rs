@@ -1,41 +1,55 @@
-//! `diagnose`: from a symptom to the axis to look at.
+//! `diagnose`: from a symptom to the axis to look at, or to the family where no axis is at fault.
 
 use crate::args::DiagnoseArgs;
 use crate::outcome::{Outcome, Report};
-use crate::table::{heading, wrap};
+use crate::table::{heading, item, wrap};
 use diag::{Blame, Finding};
-use layout::diagnose::{Match, diagnose};
+use layout::diagnose::{At, Family, Match, diagnose};
 use serde_json::json;
 
 pub fn run(args: &DiagnoseArgs) -> Outcome {
     let symptom = args.symptom.join(" ");
     let matches = diagnose(&symptom);
-    let Some(best) = matches.first() else {
-        let finding =
-            Finding::error("diagnose/unknown", Blame::Usage, "symptom", "no known failure matches these words");
-        return Err(finding
-            .hint("name the collective or block and what it does: `all-to-all hangs in the MoE layer`")
-            .into());
-    };
+    let Some(best) = matches.first() else { return Err(unknown().into()) };
     let tied: Vec<&Match> = matches.iter().take_while(|m| m.score == best.score).collect();
     let also: Vec<&Match> = matches.iter().skip(tied.len()).take(3).collect();
-    let mut text = String::new();
-    for found in &tied {
-        let d = found.diagnosis;
-        text += &format!("look at \x1b[1m{}\x1b[0m (axis {})\n", d.place, d.axis);
-        text += &wrap(d.because, "  ", 100);
-        text += &heading("Inspect");
-        for (i, step) in d.inspect.iter().enumerate() {
-            text += &wrap(&format!("{}. {step}", i + 1), "  ", 100);
-        }
-        text.push('\n');
+    let mut text = tied.iter().map(|found| one(found)).collect::<Vec<_>>().join("\n");
+    if text.contains("nam56r") {
+        text += "\n\x1b[2mnam56r and its flags stand for your recipe, layout and cluster\x1b[0m\n";
     }
     if !also.is_empty() {
         let names: Vec<_> = also.iter().map(|m| m.diagnosis.place).collect();
         text += &format!("\x1b[2malso possible: {}\x1b[0m\n", names.join("; "));
     }
     let listed = |list: &[&Match]| list.iter().map(|m| json!(m.diagnosis)).collect::<Vec<_>>();
-    let json =
-        json!({ "symptom": symptom, "axis": best.diagnosis.axis, "matches": listed(&tied), "also": listed(&also) });
+    let at = best.diagnosis.at;
+    let json = json!({
+        "symptom": symptom, "axis": at.axis(), "family": at.family(), "matches": listed(&tied), "also": listed(&also),
+    });
     Ok(Report::new(text, json))
+}
+
+fn one(found: &Match) -> String {
+    let d = found.diagnosis;
+    let at = match d.at {
+        At::Axis(axis) => format!("axis {axis}"),
+        At::Family(family) => format!("family {}", family.name()),
+    };
+    let mut text =
+        format!("look at \x1b[1m{}\x1b[0m ({at})\n", d.place) + &wrap(d.because, "  ", 100) + &heading("Inspect");
+    for (i, step) in d.inspect.iter().enumerate() {
+        text += &item(&format!("  {}. ", i + 1), step, 100);
+    }
+    text
+}
+
+/// No word is known: the families, so that the reader can ask again.
+fn unknown() -> Finding {
+    let families: Vec<String> = Family::ALL.iter().map(|(_, name, looks)| format!("\n  {name}: {looks}")).collect();
+    let hint = format!(
+        "name the collective, block or resource and what it does, as `all-to-all hangs in the MoE layer`. What is known: \
+         every axis of `shardwright axes`, and families of failures that no axis causes:{}",
+        families.concat()
+    );
+    Finding::error("diagnose/unknown", Blame::Usage, "symptom", "no known failure matches these words").hint(hint)
 }

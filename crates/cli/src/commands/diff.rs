@@ -53,14 +53,15 @@ fn jobs_text(differences: &[Difference]) -> String {
 }
 
 fn changes_text(review: &Review) -> String {
-    let mut table = Table::new(&["line", "before", "after", "grows by", "scales with"]).right(&[1, 2, 3]);
+    let mut table =
+        Table::new(&["line", "before", "after", "grows by", "scales with"]).right(&[1, 2, 3]).spare(&[&[4]]);
     for change in &review.changes {
         table.row([
             change.entry.name(),
             &Bytes(change.before).to_string(),
             &Bytes(change.after).to_string(),
             &signed(change.delta()),
-            change.entry.scales_with(),
+            &change.scaling.words,
         ]);
     }
     heading("Lines of the worst rank that differ") + &table.render()

@@ -1,17 +1,21 @@
 //! `fit`: memory geometry per rank class, phases, headroom, verdict, levers.
 
+mod phases;
+mod routing;
+
 use super::plan::text::{seconds, step_error};
 use super::{asked, case_of, case_text, layout_json, serve};
 use crate::args::FitArgs;
 use crate::files::write_atomically;
-use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
+use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
 use crate::picture;
-use crate::table::{Table, heading};
+use crate::table::{Table, heading, wrap};
 use case::{Case, Terms};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
+use launch::header::Header;
 use memory::fit::{
-    Fit, HostUse, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers,
+    Fit, HostUse, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers, routing,
 };
 use recipe::Mixer;
 use replay::Unmodelled;
@@ -20,8 +24,9 @@ use units::{Bytes, count};
 
 /// A refusal to price, by name.
 pub fn unmodelled(reason: &Unmodelled) -> Refusal {
-    let message = format!("cannot be priced: {}", reason.why);
-    Finding::error("fit/unmodelled", Blame::Engine, reason.what.clone(), format!("{} {message}", reason.what)).into()
+    Finding::error("fit/unmodelled", Blame::Engine, reason.what.clone(), reason.to_string())
+        .hint("leave it out, or price another engine with --engine; docs/memory.md says what each ledger replays")
+        .into()
 }
 
 pub fn run(args: &FitArgs) -> Outcome {
@@ -30,16 +35,18 @@ pub fn run(args: &FitArgs) -> Outcome {
         return serve::run(args, &case);
     }
     let visible = case.on().device.visible_bytes();
-    let most = visible as f64 / Bytes::GIB.0 as f64;
-    if !(0.0..=most).contains(&args.headroom) {
-        let message = format!("`--headroom {}` is no number of GiB from 0 to {most:.0}", args.headroom);
-        return Err(Finding::error("fit/headroom", Blame::Usage, "headroom", message).into());
+    let headroom = args.headroom.bytes(visible);
+    if headroom.0 > visible {
+        let message =
+            format!("`--headroom` asks for {headroom}, and {} shows {}", case.on().device.name, Bytes(visible));
+        let hint = "GiB (`8`) or a share of the device (`10%`)";
+        return Err(Finding::error("fit/headroom", Blame::Usage, "headroom", message).hint(hint).into());
     }
     if let Some(factor) = args.overload.iter().find(|f| !f.is_finite() || **f <= 0.0) {
         let message = format!("`--overload {factor}` is no factor over the balanced share");
-        return Err(Finding::error("fit/overload", Blame::Usage, "overload", message).into());
+        let hint = "1.0 is a balanced router, 2.0 twice its share: --overload 1.0,1.5,2.0";
+        return Err(Finding::error("fit/overload", Blame::Usage, "overload", message).hint(hint).into());
     }
-    let headroom = Bytes((args.headroom * Bytes::GIB.0 as f64) as u64);
     let fit = Fit::price(&case, headroom).map_err(|e| unmodelled(&e))?;
     let step = cost::step(&case);
     let found = levers(&case, &fit);
@@ -53,25 +60,52 @@ pub fn run(args: &FitArgs) -> Outcome {
         let title = format!("{} on {}: {}", case.recipe.name, args.on, fit.verdict.name());
         write_atomically(path, &picture::svg(&fit.classes, visible, &title))?;
     }
-    let mut text = case_text(&case);
-    text += &verdict_text(&case, &fit);
+    let layer = routing(&case, fit.worst().stage);
+    let routing_text = if args.routing { routing::text(&case, &fit, layer.as_ref()) } else { String::new() };
+    let mut text = verdict_text(&case, &fit);
     text += &host_text(&fit);
     text += &step_text(&case, &step);
+    text += &case_text(&case);
+    text.push('\n');
     text += &picture::bars(&fit.classes, visible, 60);
     text += &lines_text(fit.worst());
     text += &classes_text(&fit);
-    text += &phases_text(fit.worst());
+    text += &phases::text(fit.worst());
+    text += &routing_text;
     text += &overload_text(skew.as_ref(), &args.overload);
     text += &levers_text(&found);
     text += &checklist_text(&items);
     text += &unmodelled_text(&fit);
     let mut json = fit_json(&case, &fit, &found, skew.as_ref(), &items);
     json["step"] = step_json(&step);
-    let mut report = Report::new(text, json).with_findings(&case.findings);
-    if fit.verdict == Verdict::DoesNotFit {
-        report.exit = DOES_NOT_FIT;
-    }
-    Ok(report)
+    json["header"] = json!(Header::of(&case));
+    json["routing"] = routing::json(layer.as_ref());
+    let report = Report::new(text, json).with_findings(&case.findings);
+    Ok(match fit.verdict {
+        Verdict::DoesNotFit => report.refused(DOES_NOT_FIT, [does_not_fit(&case, fit.worst().total())]),
+        _ if items.iter().any(|item| !item.holds) => report.refused(NO, items.iter().filter_map(unmet)),
+        Verdict::Fits | Verdict::Tight => report,
+    })
+}
+
+/// An item of the checklist that does not hold, for scripts.
+fn unmet(item: &Item) -> Option<Finding> {
+    let message = format!("{}: {}", item.what, item.evidence);
+    let finding = Finding::error("fit/checklist", Blame::Layout, item.what, message);
+    (!item.holds).then(|| finding.hint("the checklist says what is missing; docs/memory.md has a section on it"))
+}
+
+/// What does not fit, for scripts; the text says it first.
+pub fn does_not_fit(case: &Case, total: u64) -> Finding {
+    let device = &case.on().device;
+    let message = format!(
+        "the worst rank holds {} of the {} that {} shows",
+        Bytes(total),
+        Bytes(device.visible_bytes()),
+        device.name
+    );
+    Finding::error("fit/does-not-fit", Blame::Layout, "memory", message)
+        .hint("more devices, more of an axis, or --recompute full; `fit` lists what each lever saves")
 }
 
 /// What the hosts hold, against what they usually have.
@@ -92,10 +126,11 @@ pub fn host_text(fit: &Fit) -> String {
 fn step_text(case: &Case, step: &Result<Step, Unpriced>) -> String {
     match step {
         Ok(step) => format!(
-            "a step takes {}: {} tokens/s a device, bound by {}\n{}\n\n",
+            "a step takes {}: {} tokens/s a device, bound by {}\n{}{}\n\n",
             seconds(step.seconds),
             count(step.tokens_per_second_per_device as u64),
             step.bound,
+            wrap(&Header::of(case).to_string(), "  ", 80),
             step_error(&case.recipe)
         ),
         Err(reason) => format!("no time for a step: {reason}\n\n"),
@@ -123,8 +158,8 @@ pub fn verdict_text(case: &Case, fit: &Fit) -> String {
         Err(_) => format!("{} over", Bytes(worst.headroom.unsigned_abs())),
     };
     format!(
-        "\n{colour}{}\x1b[0m on {}: the worst ranks are stage {}'s ({}-{}), holding {} of {} ({left}, {} asked for)\n\
-         the peak stands in {} during {}\n\n",
+        "{colour}{}\x1b[0m on {}: the worst ranks are stage {}'s ({}-{}), holding {} of {} ({left}, {} asked for)\n\
+         the peak stands in {} during {}\n",
         fit.verdict.name(),
         device.name,
         worst.stage,
@@ -148,14 +183,15 @@ pub fn fit_lines(fit: &Fit) -> String {
 
 /// The lines of the worst class with their basis.
 fn lines_text(class: &RankClass) -> String {
-    let mut table = Table::new(&["line", "bytes", "basis", "scales with", "does not care about"]).right(&[1]);
+    let head = ["line", "bytes", "basis", "scales with", "does not care about"];
+    let mut table = Table::new(&head).right(&[1]).spare(&[&[2], &[4]]);
     for amount in class.lines.iter().filter(|a| a.bytes > 0) {
         table.row([
             amount.entry.name(),
             &Bytes(amount.bytes).to_string(),
             &super::shorten(&amount.basis.words(), 34),
-            amount.entry.scales_with(),
-            amount.entry.ignores(),
+            &amount.scaling.words,
+            &amount.scaling.ignored(),
         ]);
     }
     let title = format!("Lines at the peak of stage {} (one rank; {} parameters)", class.stage, count(class.params));
@@ -177,7 +213,8 @@ fn classes_text(fit: &Fit) -> String {
     }
     let mut table =
         Table::new(&["stage", "ranks", "parameters", "allocated", "reserved", "outside", "headroom", "peak stands in"])
-            .right(&[0, 2, 3, 4, 5, 6]);
+            .right(&[0, 2, 3, 4, 5, 6])
+            .spare(&[&[1], &[2], &[3]]);
     for class in &fit.classes {
         let left = class.headroom as f64 / Bytes::GIB.0 as f64;
         table.row([
@@ -192,27 +229,6 @@ fn classes_text(fit: &Fit) -> String {
         ]);
     }
     heading("Rank classes") + &table.render()
-}
-
-fn phases_text(class: &RankClass) -> String {
-    let head = ["phase", "allocated peak", "forward", "loss", "backward", "reserved", "what happens"];
-    let mut table = Table::new(&head).right(&[1, 2, 3, 4, 5]);
-    for phase in &class.phases {
-        let part = |i: usize| match phase.parts.map(|parts| parts[i]) {
-            None | Some(0) => String::new(),
-            Some(bytes) => Bytes(bytes).to_string(),
-        };
-        table.row([
-            &phase.kind.to_string(),
-            &Bytes(phase.allocated_peak).to_string(),
-            &part(0),
-            &part(1),
-            &part(2),
-            &Bytes(phase.reserved_peak).to_string(),
-            phase.kind.what(),
-        ]);
-    }
-    heading(&format!("Phases of stage {}", class.stage)) + &table.render()
 }
 
 fn overload_text(skew: Option<&Overload>, asked: &[f64]) -> String {
@@ -243,7 +259,8 @@ fn overload_text(skew: Option<&Overload>, asked: &[f64]) -> String {
 }
 
 fn levers_text(levers: &[Lever]) -> String {
-    let mut table = Table::new(&["change", "saves", "holds then", "headroom", "costs"]).right(&[1, 2, 3]);
+    let mut table =
+        Table::new(&["change", "saves", "holds then", "headroom", "costs"]).right(&[1, 2, 3]).spare(&[&[2]]);
     for lever in levers.iter().filter(|l| l.saves_bytes > 0).take(8) {
         table.row([
             lever.change.clone(),
@@ -274,12 +291,11 @@ fn unmodelled_text(fit: &Fit) -> String {
 
 /// One rank class as JSON.
 fn class_json(class: &RankClass) -> Value {
-    let line = |a: &memory::fit::Amount| json!({ "line": a.entry.name(), "bytes": a.bytes, "basis": a.basis, "scales_with": a.entry.scales_with(), "ignores": a.entry.ignores() });
-    let phase = |p: &memory::fit::PhasePeak| json!({ "phase": p.kind.to_string(), "allocated_peak_bytes": p.allocated_peak, "forward_loss_backward_bytes": p.parts, "reserved_peak_bytes": p.reserved_peak, "what": p.kind.what() });
+    let line = |a: &memory::fit::Amount| json!({ "line": a.entry.name(), "bytes": a.bytes, "basis": a.basis, "scales_with": a.scaling.words, "ignores": a.scaling.ignored() });
     json!({
         "ranks": { "first": class.first_rank, "count": class.num_ranks }, "example_rank": class.first_rank, "stage": class.stage,
         "params": class.params, "lines": class.lines.iter().map(line).collect::<Vec<_>>(),
-        "phases": class.phases.iter().map(phase).collect::<Vec<_>>(), "peak_phase": class.peak_phase.to_string(),
+        "phases": phases::json(class), "peak_phase": class.peak_phase.to_string(),
         "peak_block": class.peak_origin.to_string(), "allocated_peak_bytes": class.allocated_peak,
         "reserved_peak_bytes": class.reserved_peak, "outside_bytes": class.outside, "total_bytes": class.total(),
         "headroom_bytes": class.headroom, "host_bytes": class.offload.host_bytes, "link_seconds": class.offload.link_seconds,

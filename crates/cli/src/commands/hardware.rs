@@ -5,7 +5,7 @@ use crate::files::load_device;
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
 use diag::{Blame, Finding, did_you_mean};
-use hardware::{Device, Link, Network, is_path};
+use hardware::{Device, Link, Network, describe_your_own, is_path, suggestion};
 use serde_json::json;
 use units::Bytes;
 
@@ -28,9 +28,9 @@ fn unknown(name: &str) -> Refusal {
     let networks: Vec<&str> = Network::all().unwrap_or_default().iter().map(|n| n.key.as_str()).collect();
     let shown: String = name.chars().take(60).collect();
     let message = format!("`{shown}` is neither a device nor a network");
-    let hint = match did_you_mean(name, Device::names().chain(networks)) {
+    let hint = match suggestion(name).or_else(|| did_you_mean(name, networks)) {
         Some(close) => format!("did you mean `{close}`? `shardwright hardware` lists all"),
-        None => "`shardwright hardware` lists all; a file of your own is written as `./mine.toml`".to_string(),
+        None => format!("`shardwright hardware` lists all; {}", describe_your_own()),
     };
     Finding::error("hardware/device", Blame::Usage, shown, message).hint(hint).into()
 }
@@ -38,7 +38,7 @@ fn unknown(name: &str) -> Refusal {
 fn file_of(name: &str) -> Outcome {
     let device = load_device(name)?;
     match device.toml().filter(|_| !is_path(name)) {
-        Some(text) => Ok(Report::new(text.to_string(), json!({ "name": device.name, "toml": text }))),
+        Some(text) => Ok(Report::file(text.to_string(), json!({ "name": device.name, "toml": text }))),
         None => {
             let message = format!("`{name}` is a file of yours already");
             Err(Finding::error("hardware/toml", Blame::Usage, name, message).hint("leave --toml out").into())
@@ -49,7 +49,7 @@ fn file_of(name: &str) -> Outcome {
 fn every() -> Outcome {
     let (devices, networks) = (Device::all()?, Network::all()?);
     let head = ["device", "memory", "bf16", "fp8", "memory rate", "node", "island", "island link", "network", "host"];
-    let mut table = Table::new(&head).right(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    let mut table = Table::new(&head).right(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).spare(&[&[9], &[5], &[6]]);
     for device in &devices {
         let peak = |format| device.peak(format).map_or(String::new(), |peak| tera(peak.flops));
         let rate = |link: &Option<Link>| link.as_ref().map_or(String::new(), |link| bytes_rate(link.bytes_per_second));
@@ -107,11 +107,36 @@ fn device_text(device: &Device) -> String {
         let words: Vec<String> = parts.iter().map(|(what, bytes)| format!("{what} {}", Bytes(*bytes))).collect();
         facts.push(("outside".into(), words.join(", "), &reserve.source));
     }
-    let mut out = format!("\x1b[1m{}\x1b[0m  multiplies in {}\n", device.name, device.formats.join(", "));
+    for host in &device.slices {
+        let what = format!(
+            "{} on {} ({} chips a host, label {})",
+            host.topologies.join(", "),
+            host.machine,
+            host.chips_per_host,
+            host.accelerator
+        );
+        facts.push(("slices".into(), what, &host.source));
+    }
+    let mut out = format!(
+        "\x1b[1m{}\x1b[0m  {}{}; multiplies in {}\n",
+        device.name,
+        device.kind_words(),
+        assumed(device),
+        device.formats.join(", ")
+    );
     for (what, value, source) in facts {
-        out += &format!("  {what:<12} {value}\n\x1b[2m{}\x1b[0m", wrap(source, "               ", 110));
+        let value = wrap(&value, "               ", 80);
+        out += &format!("  {what:<12} {}\x1b[2m{}\x1b[0m", value.trim_start(), wrap(source, "               ", 110));
     }
     out + &unstated(device)
+}
+
+/// What its file leaves out and is taken to be usual.
+fn assumed(device: &Device) -> String {
+    match device.assumed.as_slice() {
+        [] => String::new(),
+        keys => format!(" (its file does not say {})", keys.join(" and ")),
+    }
 }
 
 /// What the device does not say, so that nobody reads an absence as a zero.

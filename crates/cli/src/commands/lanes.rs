@@ -1,11 +1,15 @@
 //! `lanes`: the ways to run a model, and which one suits.
 
+use super::case_of;
+use super::plan::written::emit;
 use crate::args::LanesArgs;
-use crate::files::load_recipe;
-use crate::outcome::{Outcome, Report};
-use crate::table::{heading, wrap};
-use hardware::Cluster;
-use launch::lanes::{LANES, Lane, Recommendation, recommend};
+use crate::files::{load_cluster, load_recipe};
+use crate::outcome::{Outcome, Refusal, Report};
+use crate::table::{heading, item, wrap};
+use case::{Asked, Terms};
+use diag::{Finding, Severity};
+use launch::lanes::{Goal, LANES, Lane, Recommendation, flags, recommend, topology, usual_goal};
+use launch::quote::shell_line;
 use layout::engines::DECLINED;
 use serde_json::json;
 
@@ -19,10 +23,44 @@ pub fn run(args: &LanesArgs) -> Outcome {
         return Ok(Report::new(text, json!({ "lanes": LANES, "declined": declined })));
     };
     let recipe = load_recipe(name)?;
-    let cluster = Cluster::parse(&args.on)?;
-    let found = recommend(&recipe, &cluster, args.goal);
-    let json = json!({ "recipe": recipe.name, "cluster": cluster, "goal": args.goal.name(), "recommended": found });
-    Ok(Report::new(advice_text(&recipe.name, &args.on, &found), json))
+    let usual = if args.goal == Some(Goal::Tpu) { "8xTPU-v6e" } else { "8xH200" };
+    let on = args.on.as_deref().unwrap_or(usual);
+    let cluster = load_cluster(on)?;
+    let goal = args.goal.unwrap_or(usual_goal(&cluster));
+    let found = recommend(&recipe, name, &cluster, goal)?;
+    let json = json!({ "recipe": recipe.name, "cluster": cluster, "goal": goal.name(), "recommended": found });
+    let next = next(goal, on, name, &found);
+    let tried = tried(&next);
+    let mut json = json;
+    json["next"] = json!({ "words": next, "topology": tried.as_ref().ok() });
+    let report = Report::new(advice_text(&recipe.name, on, &found, &next, tried.as_deref().ok()), json);
+    Ok(match tried {
+        Ok(_) => report,
+        Err(refusal) => report.with_findings(&as_warnings(refusal.findings)),
+    })
+}
+
+/// The launch that the advice comes to, as words behind `shardwright launch`.
+fn next(goal: Goal, on: &str, name: &str, found: &Recommendation) -> Vec<String> {
+    let mut words = vec![name.to_string(), "--engine".to_string(), found.lane.engine.to_string()];
+    words.extend(found.mode.iter().flat_map(|mode| ["--mode".to_string(), mode.to_string()]));
+    words.extend(flags(goal).iter().map(|word| word.to_string()));
+    words.extend(["--on".to_string(), on.to_string()]);
+    words
+}
+
+/// The topology of that launch, by which a policy keeps what was tuned for it; or why it is refused.
+fn tried(words: &[String]) -> Result<String, Refusal> {
+    // Words of our own read back; a recipe of a strange name may still look like a flag.
+    let Ok(asked) = Asked::parse(words) else { return Err(Refusal::from(Vec::new())) };
+    let case = case_of(asked, Terms::RUN)?;
+    emit(&case)?;
+    Ok(topology(case.on(), &case.layout))
+}
+
+/// Refusals of a command that is only printed.
+fn as_warnings(findings: Vec<Finding>) -> Vec<Finding> {
+    findings.into_iter().map(|finding| Finding { severity: Severity::Warning, ..finding }).collect()
 }
 
 fn lane_text(lane: &Lane) -> String {
@@ -38,13 +76,13 @@ fn lane_text(lane: &Lane) -> String {
         ("not for", lane.not_for),
     ] {
         if !value.is_empty() {
-            text += &format!("  {key:<11}{value}\n");
+            text += &item(&format!("  {key:<11}"), value, 200);
         }
     }
     text
 }
 
-fn advice_text(recipe: &str, on: &str, found: &Recommendation) -> String {
+fn advice_text(recipe: &str, on: &str, found: &Recommendation, next: &[String], topology: Option<&str>) -> String {
     let mut text = format!("\x1b[1m{recipe}\x1b[0m on {on}: lane \x1b[1m{}\x1b[0m", found.lane.name);
     if let Some(mode) = found.mode {
         text += &format!(", mode {mode}");
@@ -54,7 +92,7 @@ fn advice_text(recipe: &str, on: &str, found: &Recommendation) -> String {
         text += &heading(title);
         text += &lines.iter().map(|line| wrap(line, "  ", 110)).collect::<String>();
     }
-    let mode = found.mode.map_or(String::new(), |mode| format!(" --mode {mode}"));
-    let engine = found.lane.engine;
-    text + &heading("Next") + &format!("  shardwright launch {recipe} --engine {engine}{mode} --on {on} --explain\n")
+    text += &heading(if topology.is_some() { "Next" } else { "Next, which is refused as it stands" });
+    text += &format!("  shardwright launch {} --explain\n", shell_line(next));
+    text + &topology.map_or(String::new(), |topology| format!("  topology {topology}\n"))
 }

@@ -6,15 +6,18 @@ use super::{asked, case_of, case_text, layout_json};
 use crate::args::LaunchArgs;
 use crate::files::{load_policy, write_folder};
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
-use crate::table::{Table, heading};
+use crate::table::{Table, heading, wrap};
 use case::asked::EngineChoice;
 use case::{Asked, Case, Purpose, Seams, Terms, offer_seams};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding, refuses};
+use launch::fields::{self, Accounted, Told};
+use launch::header::{Header, choices};
+use launch::identity::Identity;
 use launch::job::Job;
 use launch::lanes::Lane;
 use launch::record::{self, MemoryVerdict};
-use launch::{Emission, File, Kind, Policy, engines, lanes, quote, schedulers};
+use launch::{Emission, File, Kind, Policy, engines, lanes, quote, schedulers, tuned};
 use memory::fit::{Fit, HEADROOM, Verdict};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -33,8 +36,9 @@ pub fn run(args: &LaunchArgs) -> Outcome {
         false => Err(offered(refusal, args)),
     })?;
     let Attempt { case, policy, mut emission, mut findings } = attempt;
-    let job = Job::new(&case, &policy, args.frontend);
+    let job = Job { attempt: args.attempt.as_deref(), ..Job::new(&case, &policy, args.frontend) };
     findings.extend(notes(args));
+    findings.extend(schedulers::unused(args.scheduler, &policy));
     let (memory, step) = (price(&case, args), cost::step(&case));
     if memory.verdict == Verdict::DoesNotFit.name() && !args.override_memory {
         return Ok(does_not_fit(&memory));
@@ -46,20 +50,28 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     if let Some(path) = out {
         write_folder(Path::new(path), &files)?;
     }
-    let mut text = case_text(&case);
-    text += &summary(&emission, &memory, &step);
+    let mut text = summary(&case, &emission, &memory, &step) + "\n" + &case_text(&case);
     if args.explain {
         text += &explain(&emission);
+        text += &told(&fields::account(&job, &emission));
     }
-    text += &ending(&schedulers::command(args.scheduler, &job), out, &emission, &files);
+    text += &called(&job);
+    let mut verbatim = String::new();
+    let ending = ending(&schedulers::command(args.scheduler, &job), out, &emission, &files);
+    if out.is_some() {
+        text += &ending
+    } else {
+        verbatim = ending
+    }
     let json = json!({
         "recipe": case.source.name, "engine": emission.engine.name(), "lane": emission.lane,
         "mode": emission.mode.map(|m| m.name()), "arguments": emission.arguments,
         "environment": emission.environment, "files": files, "seams": emission.seams, "memory": memory,
-        "step": record.step, "command": schedulers::command(args.scheduler, &job), "words": emission.words(),
+        "header": Header::of(&case), "topology": lanes::topology(job.cluster, job.layout), "step": record.step, "identity": Identity::of(&job).to_json(&job), "command": schedulers::command(args.scheduler, &job), "words": emission.words(),
+        "fields": fields::account(&job, &emission),
         "layout": layout_json(&case.layout, &case.defaults), "findings": findings, "case": record.case,
     });
-    Ok(Report::new(text, json).with_findings(&findings))
+    Ok(Report { verbatim, ..Report::new(text, json).with_findings(&findings) })
 }
 
 /// What was typed and what the policy says, put together for a lane.
@@ -79,11 +91,13 @@ fn attempt(args: &LaunchArgs, seams: Seams) -> Result<Attempt, Refusal> {
     let policy = args.policy.as_deref().map_or_else(|| Ok(Policy::default()), load_policy)?;
     let typed = asked(&args.recipe, &args.layout, &args.state, Some(&args.on));
     let case = case_of(asked_of(typed, lane, &policy), Terms { purpose: Purpose::Run, seams })?;
-    let job = Job::new(&case, &policy, args.frontend);
+    let (case, notes) = tuned::applied(case, &policy)?;
+    let job = Job { attempt: args.attempt.as_deref(), ..Job::new(&case, &policy, args.frontend) };
     let mut findings = lanes::check(&job, lane);
     if refuses(&findings) {
         return Err(findings.into());
     }
+    findings.extend(notes);
     let emission = engines::emit(&job)?;
     findings.splice(0..0, case.findings.iter().filter(|finding| !refuses(std::slice::from_ref(*finding))).cloned());
     Ok(Attempt { case, policy, emission, findings })
@@ -123,10 +137,8 @@ fn does_not_fit(memory: &MemoryVerdict) -> Report {
     let message = format!("the plan does not fit: {}", memory.detail);
     let finding = Finding::error("launch/memory", Blame::Layout, "memory", message)
         .hint("`shardwright fit` shows levers; --override-memory launches anyway, and the record says so");
-    let json = json!({ "error": true, "memory": memory, "findings": [finding] });
-    let mut report = Report::new(String::new(), json).with_findings(&[finding]);
-    report.exit = DOES_NOT_FIT;
-    report
+    let json = json!({ "memory": memory, "findings": [finding] });
+    Report::new(String::new(), json).with_findings(&[finding]).refused(DOES_NOT_FIT, [])
 }
 
 /// The plan, for the record.
@@ -142,7 +154,7 @@ fn plan(job: &Job) -> Value {
     })
 }
 
-fn summary(emission: &Emission, memory: &MemoryVerdict, step: &Result<Step, Unpriced>) -> String {
+fn summary(case: &Case, emission: &Emission, memory: &MemoryVerdict, step: &Result<Step, Unpriced>) -> String {
     let mode = emission.mode.map_or(String::new(), |mode| format!(", mode {mode}"));
     let overridden = if memory.overridden { " (overridden)" } else { "" };
     let detail = if memory.detail.is_empty() { String::new() } else { format!(": {}", memory.detail) };
@@ -151,20 +163,42 @@ fn summary(emission: &Emission, memory: &MemoryVerdict, step: &Result<Step, Unpr
         Err(reason) => reason.to_string(),
     };
     format!(
-        "\nengine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}\ntime: {time}\n",
+        "engine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}\ntime: {time}\n{}",
         emission.engine,
         emission.lane,
         emission.arguments.len(),
         emission.environment.len(),
         emission.seams.len(),
-        memory.verdict
+        memory.verdict,
+        wrap(&Header::of(case).to_string(), "  ", 80)
     )
+}
+
+/// What it is called and where it keeps things, so that no other mode's run is taken for it.
+fn called(job: &Job) -> String {
+    let identity = Identity::of(job);
+    let tied = match &identity.tied.to {
+        Some(degrees) => format!("tied to {degrees}: {}", identity.tied.why),
+        None => format!("any layout loads them: {}", identity.tied.why),
+    };
+    let mut lines = choices(job.case);
+    lines.extend([
+        ("job", identity.job_name.clone()),
+        ("logs", job.logs()),
+        ("checkpoints", job.checkpoints()),
+        ("", tied),
+        ("topology", lanes::topology(job.cluster, job.layout)),
+    ]);
+    let indent = " ".repeat(13);
+    let line = |(key, value): &(&str, String)| wrap(value, &indent, 80).replacen(&indent, &format!("{key:<13}"), 1);
+    lines.iter().map(line).collect()
 }
 
 /// Every argument with where it came from; what the recipe says apart from patch points.
 fn explain(emission: &Emission) -> String {
     let kinds = [
         (Kind::RecipeNative, "Recipe-native values"),
+        (Kind::Mode, "Plain flags that a mode puts in the recipe's place"),
         (Kind::RuntimePatch, "Runtime patch points"),
         (Kind::Layout, "From the layout"),
         (Kind::Policy, "From policy and lane"),
@@ -187,6 +221,21 @@ fn explain(emission: &Emission) -> String {
         table.row([variable.name.as_str(), &super::shorten(&variable.value, 60), &variable.why]);
     }
     text + &heading("Environment") + &table.render()
+}
+
+/// How the engine is told every field of the recipe.
+fn told(fields: &[Accounted]) -> String {
+    let mut table = Table::new(&["field", "value", "told", "by or because"]);
+    for field in fields {
+        let (word, why) = match &field.told {
+            Told::By(names) => ("said", names.join(" ")),
+            Told::Fixed(why) => ("fixed", why.to_string()),
+            Told::Irrelevant(why) => ("irrelevant", why.to_string()),
+            Told::Seam(why) => ("SEAM", why.to_string()),
+        };
+        table.row([field.path.as_str(), &super::shorten(&field.value, 30), word, &why]);
+    }
+    heading("Fields of the recipe") + &table.render()
 }
 
 /// Where it is, or what it is.

@@ -2,10 +2,12 @@
 
 pub mod axes;
 pub mod check;
+pub mod checkpoint;
 pub mod diagnose;
 pub mod diff;
 pub mod fidelity;
 pub mod fit;
+pub mod glossary;
 pub mod hardware;
 pub mod import;
 pub mod lanes;
@@ -107,7 +109,7 @@ fn seams_text(seams: &[Seam]) -> String {
     if seams.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&["seam", "layers", "the recipe says", "what runs", ""]);
+    let mut table = Table::new(&["seam", "layers", "the recipe says", "what runs", ""]).spare(&[&[1]]);
     for seam in seams {
         let layers = recipe::megatron::numbers(&seam.layers);
         let verdict = if seam.gives_up { "given up" } else { "kept, custom" };

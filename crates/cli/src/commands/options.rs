@@ -73,6 +73,10 @@ fn one(engine: Engine) -> Result<String, Vec<diag::Finding>> {
         out += &heading("Written where other options need them");
         out += &wrap(&vocabulary.implied.join(", "), "  ", WIDTH);
     }
+    if !vocabulary.tuned.is_empty() {
+        out += &heading("Constants that belong to a topology: a policy keeps them in [tuned.\"TOPOLOGY\"]");
+        out += &wrap(&vocabulary.tuned.join(", "), "  ", WIDTH);
+    }
     if !vocabulary.refused.is_empty() {
         out += &heading("Refused");
         out += &vocabulary
@@ -177,6 +181,7 @@ fn of(engine: Engine) -> Result<Value, Vec<diag::Finding>> {
     Ok(json!({
         "engine": engine.name(), "options": vocabulary.words.iter().map(option).collect::<Vec<_>>(),
         "passed": vocabulary.passed.iter().map(passed).collect::<Vec<_>>(), "implied": vocabulary.implied,
+        "tuned": vocabulary.tuned,
         "refused": vocabulary.refused.iter().map(|(word, why)| json!({ "word": word, "why": why })).collect::<Vec<_>>(),
         "ours": vocabulary.ours.iter().map(ours).collect::<Vec<_>>(),
     }))

@@ -46,7 +46,7 @@ fn render(recipe: &Recipe, counts: &Counts, seams: &[Seam]) -> String {
     }
     out += &table.render();
     out += &seams_text(seams);
-    let features = recipe.features.listed();
+    let features = recipe.bundle();
     if !features.is_empty() {
         out += &heading("Features");
         let mut table = Table::new(&["feature", "", "placement"]);
@@ -83,7 +83,7 @@ fn json_of(recipe: &Recipe, counts: &Counts, seams: &[Seam], mode: Option<&str>)
     let surfaces: Map<String, Value> =
         counts.by_surface.iter().map(|(surface, held)| (surface.name().to_string(), json!(held))).collect();
     let features: Map<String, Value> =
-        recipe.features.listed().into_iter().map(|(f, on)| (f.name().to_string(), json!(on))).collect();
+        recipe.bundle().into_iter().map(|(f, on)| (f.name().to_string(), json!(on))).collect();
     json!({
         "recipe": recipe.name, "mode": mode, "pattern": recipe.pattern.to_string(), "depth": recipe.depth(),
         "total": counts.all.total, "trained": counts.trained, "active": counts.all.active, "by_family": families, "by_surface": surfaces,

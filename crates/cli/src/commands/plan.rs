@@ -6,14 +6,14 @@ mod json;
 mod progress;
 mod sweep;
 pub mod text;
-mod written;
+pub mod written;
 
 use super::{asked, recipe_of};
 use crate::args::PlanArgs;
 use crate::files::load_cluster;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
 use case::asked::EngineChoice;
-use case::{Asked, Options, options_of};
+use case::{Asked, Options, machines, options_of, wrong_world};
 use diag::{Blame, Finding, Severity};
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest, check};
@@ -88,11 +88,14 @@ impl Wanted {
         let cluster = load_cluster(on)?;
         let mut asked = asked(&args.recipe, &args.layout, &args.state, Some(on));
         asked.layout.seq = sequence.or(asked.layout.seq);
-        asked.layout.engine.get_or_insert(EngineChoice::One(Engine::Megatron));
+        let usual = machines::usual_engine(&recipe, Some(&cluster)).0;
+        let engine = asked.layout.engine.get_or_insert(EngineChoice::One(usual)).engine();
+        if let Some(finding) = machines::refusal(engine.unwrap_or(Engine::Megatron), &cluster, &asked) {
+            return Err(finding.into());
+        }
         let mut pinned = asked.layout.request();
         if let Some(world) = pinned.world.take().filter(|world| *world != cluster.devices()) {
-            let message = format!("`--world {world}` is not the {} devices of `{on}`", cluster.devices());
-            return Err(Finding::error("plan/world", Blame::Usage, "world", message).hint("leave --world out").into());
+            return Err(wrong_world(world, cluster.devices(), on).into());
         }
         if args.state.offload_activations > 0.0 {
             let message = "activations on the host are not searched over";
@@ -123,7 +126,7 @@ fn with_solution<T>(
             cluster: &wanted.cluster,
             pinned: &wanted.pinned,
             options: wanted.options,
-            headroom: args.search.keep_headroom.bytes(wanted.cluster.device.visible_bytes()),
+            headroom: args.search.headroom.bytes(wanted.cluster.device.visible_bytes()),
             caution,
             offload,
             reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
@@ -186,15 +189,20 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
     if let Some(best) = solved.answer.best() {
         let missing = written.map_or_else(Vec::new, |written| written.findings());
         report = report.with_findings(&[best.notes.clone(), missing].concat());
-    } else if solved.found.counts.legal == 0 {
-        report = report.with_findings(&pinned_findings(wanted, solved));
+        return Ok(report);
     }
-    report.exit = match solved.answer.best() {
-        Some(_) => 0,
-        None if solved.found.counts.legal == 0 => NO,
-        None => DOES_NOT_FIT,
-    };
-    Ok(report)
+    if solved.found.counts.legal == 0 {
+        let findings = pinned_findings(wanted, solved);
+        let because = if findings.is_empty() { vec![none(wanted, solved)] } else { findings.clone() };
+        return Ok(report.with_findings(&findings).refused(NO, because));
+    }
+    Ok(report.refused(DOES_NOT_FIT, [none(wanted, solved)]))
+}
+
+/// That there is nothing to run, for scripts; the text says it first.
+fn none(wanted: &Wanted, solved: &Solved) -> Finding {
+    let message = text::verdict(wanted, solved).to_lowercase();
+    Finding::error("plan/none", Blame::Layout, "layout", message).hint(text::WAYS_OUT)
 }
 
 /// What refuses the typed flags by themselves, with the values that would do.

@@ -5,11 +5,11 @@ use super::{asked, case_of};
 use crate::args::PreflightArgs;
 use crate::files::load_policy;
 use crate::machine::{self, Probe};
-use crate::outcome::{Outcome, Refusal, Report};
+use crate::outcome::{NO, Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
 use case::asked::RecipeArgs;
 use case::{Case, Purpose, Seams, Terms};
-use diag::Severity;
+use diag::{Blame, Finding, Severity};
 use launch::job::{Frontend, Job};
 use launch::policy::Policy;
 use launch::preflight::{Check, Launcher, MemoryOverride, Plan, Verdict, judge};
@@ -39,18 +39,35 @@ pub fn run(args: &PreflightArgs) -> Outcome {
         "violations": count(Verdict::Violation), "unknown": count(Verdict::Unknown),
         "overridden": count(Verdict::Overridden), "passed": count(Verdict::Pass), "checks": checks,
     });
-    let mut text = String::new();
+    let mut text = verdict_line(&checks, is_fit);
     for (verdict, title) in
         [(Verdict::Violation, "Violations"), (Verdict::Unknown, "Not known"), (Verdict::Overridden, "Overridden")]
     {
         text += &details(&checks, verdict, title);
     }
     text += &if args.all { details(&checks, Verdict::Pass, "Passed") } else { summary(&checks) };
-    text += &last_line(&checks, is_fit);
     let mut findings = case.as_ref().map_or(Vec::new(), |case| case.findings.clone());
     findings.retain(|finding| finding.severity != Severity::Error);
     let report = Report::new(text, json).with_findings(&findings);
-    Ok(if is_fit { report } else { report.refused() })
+    if is_fit {
+        return Ok(report);
+    }
+    let is_against = |check: &&Check| match check.verdict {
+        Verdict::Violation => true,
+        Verdict::Unknown => args.strict,
+        Verdict::Overridden | Verdict::Pass => false,
+    };
+    Ok(report.refused(NO, checks.iter().filter(is_against).map(finding)))
+}
+
+/// A check as scripts read every other refusal.
+fn finding(check: &Check) -> Finding {
+    let message = format!("{}: {}; required: {}", check.object, check.found, check.required);
+    let finding = Finding::error(check.rule, Blame::Environment, check.object.clone(), message);
+    match &check.fix {
+        Some(fix) => finding.hint(fix.clone()),
+        None => finding,
+    }
 }
 
 /// The job that was named, if any. Blocks an engine does not have are for `launch` to refuse.
@@ -58,7 +75,8 @@ fn case(args: &PreflightArgs, policy: &Policy) -> Result<Option<Case>, Refusal> 
     let (Some(recipe), Some(on)) = (&args.recipe, &args.on) else { return Ok(None) };
     let recipe = RecipeArgs { recipe: recipe.clone(), with: args.with.clone(), without: args.without.clone() };
     let asked = asked(&recipe, &args.layout, &args.state, Some(on));
-    case_of(asked_of(asked, None, policy), Terms { purpose: Purpose::Run, seams: Seams::Allow }).map(Some)
+    let case = case_of(asked_of(asked, None, policy), Terms { purpose: Purpose::Run, seams: Seams::Allow })?;
+    Ok(Some(launch::tuned::applied(case, policy)?.0))
 }
 
 fn plan(case: &Case, policy: &Policy, args: &PreflightArgs) -> Plan {
@@ -131,8 +149,8 @@ fn summary(checks: &[Check]) -> String {
     heading("Passed") + &table.render()
 }
 
-/// One line that counts everything.
-fn last_line(checks: &[Check], is_fit: bool) -> String {
+/// The verdict, and a count of everything.
+fn verdict_line(checks: &[Check], is_fit: bool) -> String {
     let names = [
         (Verdict::Violation, "against the policy or the engine"),
         (Verdict::Unknown, "not known"),
@@ -149,5 +167,5 @@ fn last_line(checks: &[Check], is_fit: bool) -> String {
     } else {
         (colour(Verdict::Violation), "not fit to launch")
     };
-    format!("\n{colour}{answer}\x1b[0m: {} checks, {}\n", checks.len(), words.join(", "))
+    format!("{colour}{answer}\x1b[0m: {} checks, {}\n", checks.len(), words.join(", "))
 }

@@ -12,7 +12,7 @@ pub fn run(args: &RecipesArgs) -> Outcome {
     if let Some(name) = &args.name {
         let recipe = find(name)?;
         let text = RECIPES.iter().find(|(known, _)| known == name).map_or("", |(_, text)| text);
-        return Ok(Report::new(
+        return Ok(Report::file(
             text.to_string(),
             json!({ "name": recipe.name, "toml": text, "source": recipe.source }),
         ));

@@ -6,7 +6,7 @@ use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, shape, wrap};
 use diag::{Blame, Finding};
 use layout::activations::{Exchange, StateContract, contracts, exchanges};
-use layout::ownership::{OwnershipTable, Row};
+use layout::ownership::{Owner, OwnershipTable, Row};
 use layout::rules::{Quality, STATE_SURFACES};
 use layout::{Axis, Layout, Mesh, Order};
 use recipe::{Mixer, Place, Recipe};
@@ -102,7 +102,7 @@ fn rows_text(rows: &[&Row], layout: &Layout, mesh: &Mesh, rank: u64, stage: Opti
     };
     let holds = if stage.is_some() { "holds" } else { "" };
     let head = ["tensor", "×", "logical", "per rank", "split", "state over", "steps", "chunks", "rule", holds];
-    let mut table = Table::new(&head).right(&[1]);
+    let mut table = Table::new(&head).right(&[1]).spare(&[&[7], &[6], &[5], &[2]]);
     for (_, cells, times, mut chunks) in lines {
         chunks.sort_unstable();
         chunks.dedup();
@@ -152,8 +152,9 @@ fn quality_lines(recipe: &Recipe, table: &OwnershipTable) -> Vec<QualityLine> {
 }
 
 fn quality_text(recipe: &Recipe, table: &OwnershipTable) -> String {
-    let mut out =
-        Table::new(&["rule or surface", "parameters", "quality", "why", "what the split cannot fix"]).right(&[1]);
+    let mut out = Table::new(&["rule or surface", "parameters", "quality", "why", "what the split cannot fix"])
+        .right(&[1])
+        .spare(&[&[4]]);
     for (name, elements, quality, why, cannot_fix) in quality_lines(recipe, table) {
         let elements = if elements == 0 { String::new() } else { count(elements) };
         out.row([name, &elements, quality.name(), why, cannot_fix]);
@@ -170,8 +171,9 @@ fn exchange_text(exchanges: &[Exchange]) -> String {
     if exchanges.is_empty() {
         return String::new();
     }
-    let mut out =
-        Table::new(&["axis", "where", "forward", "backward", "elements", "×", "members agree on"]).right(&[4, 5]);
+    let mut out = Table::new(&["axis", "where", "forward", "backward", "elements", "×", "members agree on"])
+        .right(&[4, 5])
+        .spare(&[&[6]]);
     for e in exchanges {
         out.row([
             e.axis.name(),
@@ -201,13 +203,16 @@ fn contract_text(contracts: &[StateContract]) -> String {
 
 /// What stays whole on every rank, and what no axis changes, a sentence each.
 fn negative_space(recipe: &Recipe, table: &OwnershipTable, layout: &Layout) -> Vec<String> {
-    let is_whole = |r: &&Row| matches!(r.rule.quality, Quality::Replicated | Quality::Explicit);
-    let replicated: u64 = table.rows.iter().filter(is_whole).map(|r| r.tensor.elements()).sum();
+    let replicated: u64 = (0..layout.pp.get() as usize)
+        .flat_map(|stage| table.owned(layout, stage, Owner::Replicated))
+        .map(|(_, elements)| elements)
+        .sum();
     let share = 100.0 * replicated as f64 / recipe.counts().all.total as f64;
     let share = if share < 0.1 { "under 0.1%".to_string() } else { format!("{share:.1}%") };
     let mut lines = vec![format!(
-        "{} parameters ({share}) are whole on every rank that owns their layer: norms, routers, latents and helpers; \
-         tp, sp, cp and ep leave them alone.",
+        "{} parameters ({share}) are whole on every rank that owns their layer, at any degree: norms, routers, \
+         latents and helpers; tp, sp, cp and ep leave them alone. `fit` and `fit --serve` call them replicated, and \
+         what is whole only because its axis has one rank here by that axis.",
         count(replicated)
     )];
     if recipe.uses(Mixer::Moe) {

@@ -16,7 +16,8 @@ pub fn run(args: &StagesArgs) -> Outcome {
     let (recipe, layout) = (&case.recipe, &case.layout);
     if let Some(weights) = args.weights.as_ref().filter(|w| w.len() != recipe.depth()) {
         let message = format!("{} weights were given, and the model has {} layers", weights.len(), recipe.depth());
-        return Err(Finding::error("stages/weights", Blame::Usage, "weights", message).into());
+        let hint = "one weight a layer, in order of depth: --weights 3,1,4,…";
+        return Err(Finding::error("stages/weights", Blame::Usage, "weights", message).hint(hint).into());
     }
     const HEAVIEST: u64 = 1 << 40;
     if let Some(weight) = args.weights.iter().flatten().find(|w| **w > HEAVIEST) {
@@ -65,7 +66,8 @@ fn write_pattern(case: &Case, plan: &StagePlan) -> Result<megatron::Written, Vec
     if layout.pp.splits() && !matches!(layout.schedule, Schedule::OneF1b | Schedule::Interleaved) {
         let message =
             format!("Megatron-Core places segments round the stages and has no schedule `{}`", layout.schedule);
-        return Err(vec![Finding::error("pattern/schedule", Blame::Engine, "schedule", message)]);
+        let hint = "--schedule 1f1b, or interleaved with --vpp, has a pattern";
+        return Err(vec![Finding::error("pattern/schedule", Blame::Engine, "schedule", message).hint(hint)]);
     }
     megatron::write(&case.source, layout.mode, &plan.layer_counts())
 }

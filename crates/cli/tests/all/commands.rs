@@ -106,7 +106,100 @@ fn import_reads_a_megatron_argument_list() {
     let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(answer["pattern"], "(AF)(AE)x3");
     assert_eq!(answer["layout_flags"], serde_json::json!(["--tp 2", "--no-sp", "--zero 0", "--vocab-multiple 128"]));
-    assert!(ran.stderr.contains("not part of a recipe or layout: --lr"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("of the run, for a policy to say: --lr 3e-4"), "{}", ran.stderr);
+    assert_eq!(answer["arguments"]["run"], serde_json::json!(["--lr 3e-4"]));
+    let ran = run_args(&["import", list.to_str().unwrap(), "--seq", "8k"]);
+    assert!(ran.code == 1 && ran.stderr.contains("[import/seq]"), "{}", ran.stderr);
+}
+
+fn published(name: &str) -> String {
+    format!("{}/../../data/truth/configs/{name}.json", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn import_says_what_became_of_every_key() {
+    let ran = run_args(&["import", &published("gpt-oss-20b"), "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(answer["keys"]["hidden_size"], serde_json::json!({ "carried": "hidden" }));
+    assert_eq!(answer["keys"]["swiglu_limit"], serde_json::json!({ "not_carried": "7.0" }));
+    assert_eq!(answer["keys"]["eos_token_id"]["irrelevant"], "the tokenizer's; the data has them");
+    for line in [
+        "keys: 23 carried, 8 irrelevant to training, 2 not carried",
+        "  swiglu_limit = 7.0",
+        "sequence 4096: original length of the rotary scaling; --seq says another",
+    ] {
+        assert!(ran.stderr.contains(line), "{line}: {}", ran.stderr);
+    }
+    let ran = run_args(&["import", &published("Llama-3.1-8B"), "--seq", "16k", "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((answer["sequence"].as_u64(), answer["recipe"].as_str()), (Some(16_384), Some("Llama-3.1-8B")));
+    assert_eq!(run_args(&["import", &published("Llama-3.1-8B"), "--seq", "8m"]).code, 2);
+}
+
+/// A config.json is called after itself, its folder or its repository in the cache, never `config`.
+#[test]
+fn imported_recipes_are_not_called_config() {
+    let text = std::fs::read_to_string(published("Llama-3.1-8B")).unwrap();
+    let base = scratch("names", "").with_extension("d");
+    for (folder, name) in
+        [("my-model", "my-model"), ("models--meta-llama--Llama-3.1-8B/snapshots/0e9e39f", "Llama-3.1-8B")]
+    {
+        let folder = base.join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("config.json"), &text).unwrap();
+        for path in [folder.join("config.json"), folder.clone()] {
+            let ran = run_args(&["import", path.to_str().unwrap(), "--json"]);
+            let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+            assert_eq!(answer["recipe"], name, "{}", path.display());
+            let ran = run_args(&["params", path.to_str().unwrap(), "--json"]);
+            assert!(ran.code == 0 && ran.stdout.contains(name), "{}", ran.stderr);
+        }
+    }
+}
+
+/// Keys that a recipe does not carry are seams of every launch; a launch directory is read back, its bucket size too.
+#[test]
+fn launches_refuse_what_was_not_carried_and_are_read_back() {
+    let base = scratch("launched", "").with_extension("d");
+    let _ = std::fs::remove_dir_all(&base);
+    let out = base.to_str().unwrap();
+    let words = ["launch", "llama3-8b", "--engine", "megatron", "--on", "8xH200", "--tp", "2"];
+    let options = ["--engine-args=--ddp-bucket-size 40000000", "--out", out];
+    let ran = run_args(&[&words[..], &options].concat());
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let ran = run_args(&["import", out, "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(answer["recipe"], "llama3-8b");
+    assert!(answer["arguments"]["options"].to_string().contains("--ddp-bucket-size 40000000"), "{answer}");
+    assert!(ran.stderr.contains("--engine-args '--ddp-bucket-size 40000000"), "{}", ran.stderr);
+    let recipe = scratch("lost.toml", &(run("recipes llama3-8b").stdout + "\n[not_carried]\nclip = \"8.0\"\n"));
+    let words = ["launch", recipe.to_str().unwrap(), "--engine", "megatron", "--on", "8xH200", "--tp", "2"];
+    let ran = run_args(&words);
+    assert!(ran.code == 1 && ran.stderr.contains("not_carried.clip"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--allow-seams"), "{}", ran.stderr);
+    let ran = run_args(&[&words[..], &["--allow-seams", "--explain"]].concat());
+    assert!(ran.code == 0 && ran.stdout.contains("Fields of the recipe"), "{}", ran.stderr);
+}
+
+/// What no price has is said beside the price.
+#[test]
+fn fields_that_are_not_priced_are_noted() {
+    let ran = run("fit deepseek-v3 --on 64x8xH200 --tp 8 --pp 16 --ep 32 --mbs 1");
+    assert!(
+        ran.stderr.contains("as if without `moe.router.groups`") && ran.stderr.contains("[case/not-priced]"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn without_moe_e_becomes_what_was_chosen() {
+    for (without, what) in [("moe", "MLP"), ("moe=mlp", "MLP"), ("moe=attention", "attention")] {
+        let ran = run_args(&["params", "nam56r", "--without", without]);
+        let note = format!("22 E layers became {what}");
+        assert!(ran.code == 0 && ran.stderr.contains(&note), "{without}: {}{}", ran.stdout, ran.stderr);
+    }
+    assert_eq!(run_args(&["params", "mixtral-8x7b", "--without", "moe=mlp"]).code, 1);
 }
 
 /// Ten mistakes people make, and the words they get.
@@ -398,7 +491,7 @@ fn a_device_file_stands_in_for_a_device() {
     let wrong = scratch("wrong.toml", &example.replace("memory_bytes", "memory_byte"));
     let ran = run_args(&["fit", "llama3-8b", "--on", &format!("8x{}", wrong.display())]);
     assert_eq!(ran.code, 1);
-    for words in ["lacks `memory_bytes`", "wrong.toml:2:1", "did you mean `memory_bytes`?", "[hardware/unknown-key]"] {
+    for words in ["lacks `memory_bytes`", "wrong.toml:4:1", "did you mean `memory_bytes`?", "[hardware/unknown-key]"] {
         assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
     }
     let ran = run("fit llama3-8b --on 8x./no-such.toml");

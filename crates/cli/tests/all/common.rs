@@ -17,10 +17,20 @@ pub fn run(line: &str) -> Ran {
     run_args(&line.split_whitespace().collect::<Vec<_>>())
 }
 
-/// Runs `shardwright` with these arguments.
+/// Columns of a screen on which no table or sentence has to be broken.
+#[allow(dead_code)]
+pub const WIDE: &str = "400";
+
+/// Runs `shardwright` with these arguments, on a wide screen.
 #[allow(dead_code)]
 pub fn run_args(args: &[&str]) -> Ran {
-    let output: Output = Command::new(env!("CARGO_BIN_EXE_shardwright")).args(args).output().expect("the binary runs");
+    ran(Command::new(env!("CARGO_BIN_EXE_shardwright")).args(args).env("COLUMNS", WIDE))
+}
+
+/// Runs a command.
+#[allow(dead_code)]
+pub fn ran(command: &mut Command) -> Ran {
+    let output: Output = command.output().expect("the binary runs");
     Ran {
         stdout: String::from_utf8(output.stdout).expect("text"),
         stderr: String::from_utf8(output.stderr).expect("text"),

@@ -41,10 +41,10 @@ fn an_override_of_memory_is_in_the_record() {
 #[test]
 fn an_engine_without_a_ledger_is_unmodelled_and_no_refusal() {
     let policy = common::scratch("unmodelled.toml", &run("preflight --example").stdout);
-    for engine in ["maxtext", "xla-spmd"] {
-        let record = json(&format!("launch llama3-8b --engine {engine} --on 8xH200"));
+    for (engine, on) in [("maxtext", "8xH200"), ("maxtext", "8xTPU-v6e"), ("xla-spmd", "8xTPU-v6e")] {
+        let record = json(&format!("launch llama3-8b --engine {engine} --on {on}"));
         assert_eq!(record["memory"]["verdict"], "unmodelled", "{engine}");
-        let line = format!("preflight llama3-8b --on 8xH200 --engine {engine} --policy {}", policy.display());
+        let line = format!("preflight llama3-8b --on {on} --engine {engine} --policy {}", policy.display());
         let report = json(&line);
         let checks = report["checks"].as_array().unwrap();
         let memory = checks.iter().find(|check| check["rule"] == "preflight/memory-verdict").unwrap();
@@ -52,6 +52,41 @@ fn an_engine_without_a_ledger_is_unmodelled_and_no_refusal() {
     }
     let told = run("launch llama3-8b --engine maxtext --on 8xH200 --precision fp8-delayed");
     assert!(told.code == 1 && told.stderr.contains("[case/format]"), "{}", told.stderr);
+}
+
+#[test]
+fn tpus_are_called_tpus_and_get_the_engine_that_runs_there() {
+    let lanes = run("lanes --for nam56r --on 16xTPUv6e");
+    assert!(lanes.code == 0 && lanes.stdout.contains("lane tpu-pretraining"), "{}", lanes.stdout);
+    assert!(!lanes.stdout.to_lowercase().contains("nvidia"), "{}", lanes.stdout);
+    let next = lanes.stdout.lines().rev().find(|line| line.contains("shardwright launch")).unwrap();
+    assert_eq!(run(next.trim().trim_start_matches("shardwright ")).code, 0, "{next}");
+    // Without an engine, launch takes the one of the lane.
+    let record = json("launch llama3-8b --on 256xTPU-v5e --scheduler jobset");
+    assert_eq!(record["engine"], "maxtext");
+    let files = record["files"].as_array().unwrap();
+    let jobset = files.iter().find(|f| f["path"] == "jobset.yaml").unwrap()["contents"].as_str().unwrap();
+    assert!(jobset.contains("gke-tpu-topology: \"16x16\"") && !jobset.contains("nvidia"), "{jobset}");
+    // plan says what is missing, in words and in JSON, and what it names works.
+    let plan = run("plan llama3-8b --on 8xTPU-v6e");
+    assert!(plan.code == 1 && plan.stderr.contains("no ledger replays it"), "{}", plan.stderr);
+    let hint = plan.stderr.split('`').find(|part| part.starts_with("shardwright launch")).unwrap();
+    assert_eq!(
+        run(&hint.split_whitespace().collect::<Vec<_>>().join(" ").replace("shardwright ", "")).code,
+        0,
+        "{hint}"
+    );
+    let finding = &json("plan llama3-8b --on 8xTPU-v6e")["findings"][0];
+    assert_eq!(finding["rule"], "plan/ledger");
+}
+
+#[test]
+fn a_word_for_a_kind_of_scheduler_suggests_those_there_are() {
+    let said = |word: &str| run(&format!("launch llama3-8b --on 8xH200 --scheduler {word}")).stderr;
+    assert!(said("k8s").contains("did you mean `jobset` or `trainjob`?"), "{}", said("k8s"));
+    assert!(said("kubernetes").contains("`jobset` or `trainjob`"));
+    assert!(said("ray").contains("did you mean `rayjob`?"));
+    assert!(said("slurmm").contains("did you mean `slurm`?"));
 }
 
 #[test]

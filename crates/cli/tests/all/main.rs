@@ -2,6 +2,8 @@
 //! feature, and are a test of their own (`tests/mpi.rs`).
 
 mod agreement;
+mod checkpoint;
+mod choices;
 mod commands;
 mod common;
 mod dependencies;
@@ -10,6 +12,8 @@ mod findings;
 mod goldens;
 mod identities;
 mod launch;
+mod memory_rows;
+mod messages;
 mod plan_engines;
 mod preflight;
 mod rehearse;

@@ -64,7 +64,7 @@ fn what_an_engine_needs_a_patch_for_is_said_with_the_plan() {
 fn an_engine_without_a_price_is_refused_by_name() {
     for (line, word) in [
         ("plan llama3-8b --on 8xH200 --engine maxtext", "compiler"),
-        ("plan llama3-8b --on 8xH200 --engine xla-spmd", "compiler"),
+        ("plan llama3-8b --on 8xTPU-v6e --engine xla-spmd", "compiler"),
         ("plan llama3-8b --on 8xH200 --engine shardwright", "rehearse"),
         ("plan llama3-8b --on 8xH200 --engine nanotron", "grouped queries"),
         ("plan gpt3-175b --on 64xH100 --engine fsdp2", "learned positions"),

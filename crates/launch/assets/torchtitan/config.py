@@ -28,7 +28,8 @@ from torchtitan.models.common.config_utils import (
 from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
 
-DRAW = partial(nn.init.trunc_normal_, std=0.02)
+STD = MODEL["init_std"] if MODEL else 0.02
+DRAW = partial(nn.init.trunc_normal_, std=STD)
 LINEAR = {"weight": DRAW, "bias": nn.init.zeros_}
 EXPERTS = {"w1_EFD": DRAW, "w2_EDF": DRAW, "w3_EFD": DRAW}
 
@@ -36,7 +37,7 @@ CHECKPOINTED = {"FullAC": FullAC, "SelectiveAC": SelectiveAC}
 
 
 def norm(width):
-    return RMSNorm.Config(normalized_shape=width, param_init={"weight": nn.init.ones_})
+    return RMSNorm.Config(normalized_shape=width, eps=MODEL["norm_eps"], param_init={"weight": nn.init.ones_})
 
 
 def feed_forward(width):
@@ -53,7 +54,10 @@ def experts():
             gate_param_init=LINEAR,
             top_k=moe["top_k"],
             score_func=moe["score"],
-            route_norm=True,
+            route_norm=moe["route_norm"],
+            route_scale=moe["route_scale"],
+            num_expert_groups=moe["groups"],
+            num_limited_groups=moe["limited_groups"],
         ),
         routed_experts=make_routed_experts_config(
             dim=MODEL["hidden"],
@@ -61,11 +65,17 @@ def experts():
             num_experts=moe["experts"],
             top_k=moe["top_k"],
             param_init=EXPERTS,
-            comm_backend="standard",
+            comm_backend=moe["comm_backend"],
             non_blocking_capacity_factor=None,
         ),
         shared_experts=feed_forward(moe["shared_ffn"]) if moe["shared_ffn"] else None,
         load_balance_coeff=moe["expert_bias_rate"],
+    )
+
+
+def rope(width):
+    return ComplexRoPE.Config(
+        dim=width, max_seq_len=TRAINING["seq_len"], theta=MODEL["theta"], **MODEL["rope_scaling"]
     )
 
 
@@ -79,7 +89,7 @@ def grouped_attention():
         wo_param_init=LINEAR,
         inner_attention=get_attention_config("flex"),
         fuse_qkv=True,
-        rope=ComplexRoPE.Config(dim=MODEL["head_dim"], max_seq_len=TRAINING["seq_len"], theta=MODEL["theta"]),
+        rope=rope(MODEL["head_dim"]),
         qk_norm=norm(MODEL["head_dim"]) if MODEL["qk_norm"] else None,
     )
 
@@ -87,7 +97,7 @@ def grouped_attention():
 def latent_attention(layer):
     from torchtitan.models.deepseek_v3 import make_mla_attention_config
 
-    return make_mla_attention_config(
+    config = make_mla_attention_config(
         layer_id=layer,
         dim=MODEL["hidden"],
         n_heads=MODEL["heads"],
@@ -95,11 +105,11 @@ def latent_attention(layer):
         linear_init=LINEAR,
         norm_init={"weight": nn.init.ones_},
         depth_init=lambda _: LINEAR,
-        rope=ComplexRoPE.Config(
-            dim=MODEL["latent"]["qk_rope_head_dim"], max_seq_len=TRAINING["seq_len"], theta=MODEL["theta"]
-        ),
+        rope=rope(MODEL["latent"]["qk_rope_head_dim"]),
         **MODEL["latent"],
     )
+    config.q_norm.eps = config.kv_norm.eps = MODEL["norm_eps"]
+    return config
 
 
 def parts():
@@ -142,7 +152,7 @@ def built_in_model():
         vocab_size=vocab,
         enable_weight_tying=MODEL["tied"],
         tok_embeddings=Embedding.Config(
-            num_embeddings=vocab, embedding_dim=hidden, param_init={"weight": partial(nn.init.normal_, std=0.02)}
+            num_embeddings=vocab, embedding_dim=hidden, param_init={"weight": partial(nn.init.normal_, std=STD)}
         ),
         norm=norm(hidden),
         lm_head=Linear.Config(in_features=hidden, out_features=vocab, param_init=LINEAR),

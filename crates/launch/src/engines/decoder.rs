@@ -8,7 +8,7 @@ use recipe::kinds::mla::Mla;
 use recipe::kinds::mlp::Mlp;
 use recipe::kinds::moe::Moe;
 use recipe::kinds::{Activation, Norm};
-use recipe::{Layer, Mixer, Optimizer, Positions};
+use recipe::{Layer, Mixer, Optimizer, Positions, Rope};
 
 /// A decoder of attention and feed-forward layers.
 pub struct Decoder<'a> {
@@ -20,8 +20,8 @@ pub struct Decoder<'a> {
     pub moe: Option<&'a Moe>,
     /// Dense layers before the first expert layer; all of them without experts.
     pub dense_first: usize,
-    /// Base of the rotation.
-    pub theta: f64,
+    /// The rotation.
+    pub rope: Rope,
     /// Prediction depths.
     pub mtp_depth: u64,
 }
@@ -41,10 +41,10 @@ pub struct Has {
     pub expert_bias: bool,
     /// Shared experts.
     pub shared: bool,
+    /// A gate on them.
+    pub gate: bool,
     /// Prediction heads.
     pub mtp: bool,
-    /// Muon.
-    pub muon: bool,
 }
 
 impl<'a> Decoder<'a> {
@@ -65,11 +65,11 @@ impl<'a> Decoder<'a> {
         if recipe.norm != Norm::RmsNorm {
             refuse("norm", "normalises by RMSNorm only".to_string());
         }
-        let theta = match recipe.positions {
-            Positions::Rope(rope) => rope.theta,
+        let rope = match recipe.positions {
+            Positions::Rope(rope) => rope,
             _ => {
                 refuse("positions", "has rotary positions only".to_string());
-                0.0
+                Rope::plain(1.0)
             }
         };
         let mlp = recipe.mlp.as_ref().filter(|_| recipe.has(Mixer::Mlp));
@@ -89,11 +89,13 @@ impl<'a> Decoder<'a> {
         if let Some((name, _)) = recipe.features.sides().next() {
             refuse("features", format!("has no side embeddings (`{name}`)"));
         }
-        if !has.muon && recipe.tensors().iter().any(|t| t.optimizer == Optimizer::Muon) {
-            refuse("optimizer", "steps by AdamW, and the recipe has Muon for some tensors".to_string());
+        for (optimizer, name) in [(Optimizer::Muon, "Muon"), (Optimizer::Sgd, "SGD")] {
+            if recipe.tensors().iter().any(|t| t.optimizer == optimizer) {
+                refuse("optimizer", format!("steps by AdamW, and the recipe has {name} for some tensors"));
+            }
         }
         match attention {
-            Some(attention) if missing.is_empty() => Ok(Decoder { attention, mlp, moe, dense_first, theta, mtp_depth }),
+            Some(attention) if missing.is_empty() => Ok(Decoder { attention, mlp, moe, dense_first, rope, mtp_depth }),
             _ => Err(missing),
         }
     }
@@ -142,7 +144,9 @@ fn feed_forward(mlp: Option<&Mlp>, moe: Option<&Moe>, has: Has, refuse: &mut imp
     }
     match shared {
         Some(_) if !has.shared => refuse("moe.shared", "has no shared expert of this form".to_string()),
-        Some(shared) if shared.gate => refuse("moe.shared.gate", "has no gate on the shared expert".to_string()),
+        Some(shared) if shared.gate && !has.gate => {
+            refuse("moe.shared.gate", "has no gate on the shared expert".to_string());
+        }
         _ => {}
     }
 }

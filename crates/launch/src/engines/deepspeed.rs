@@ -88,10 +88,36 @@ fn zero(job: &Job, list: &mut List) {
         let key = section("stage3_gather_16bit_weights_on_model_save");
         list.set(Kind::Policy, &key, true, "policy.storage.checkpoints", "a checkpoint holds whole weights");
     }
-    if job.case.options.offload > 0.0 {
-        let why = "the offload lane: state on the host";
-        list.set(Kind::Policy, &section("offload_optimizer.device"), "cpu", "state.offload", why);
-        list.set(Kind::Policy, &section("offload_optimizer.pin_memory"), true, "state.offload", why);
+    offload(job, list);
+}
+
+/// State and weights that the devices do not hold.
+fn offload(job: &Job, list: &mut List) {
+    let options = &job.case.options;
+    let nvme = job.case.asked.state.offload_nvme.as_deref();
+    let parts = [
+        ("offload_optimizer", options.offload > 0.0, "--offload-optimizer", "state is stepped on the host"),
+        ("offload_param", options.offload_params, "--offload-params", "weights come from the host when they are used"),
+    ];
+    for (part, _, from, why) in parts.into_iter().filter(|(_, is_on, ..)| *is_on) {
+        let key = |name: &str| format!("zero_optimization.{part}.{name}");
+        list.set(Kind::Policy, &key("device"), if nvme.is_some() { "nvme" } else { "cpu" }, from, why);
+        list.set(Kind::Policy, &key("pin_memory"), true, from, "page-locked, so that copies run beside compute");
+        if let Some(path) = nvme {
+            list.set(Kind::Policy, &key("nvme_path"), path, "--offload-nvme", "below it, a folder a rank");
+        }
+    }
+    if nvme.is_none() {
+        return;
+    }
+    // DeepSpeed's own values (`runtime/swap_tensor/constants.py`), said so that they can be tuned with
+    // `ds_nvme_tune` for the drive at hand.
+    for (name, value) in [("block_size", 1_048_576), ("queue_depth", 8), ("intra_op_parallelism", 1)] {
+        let why = "DeepSpeed's own; `ds_nvme_tune` measures better ones for a drive";
+        list.set(Kind::Policy, &format!("aio.{name}"), value, "--offload-nvme", why);
+    }
+    for (name, value) in [("single_submit", false), ("overlap_events", true)] {
+        list.set(Kind::Policy, &format!("aio.{name}"), value, "--offload-nvme", "DeepSpeed's own");
     }
 }
 
@@ -163,6 +189,11 @@ fn optimizer(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     let name = if steps(Optimizer::Muon) { "Muon" } else { "AdamW" };
     let why = "Muon needs every parameter tagged with `use_muon` by the script";
     let why = if name == "Muon" { why } else { "AdamW throughout" };
+    if name == "Muon" && job.layout.zero == ZeroStage::Three {
+        // runtime/zero/stage3.py: "Muon and reduce scatter cannot be used together".
+        let why = "Muon sees whole gradients, and DeepSpeed refuses it with reduce-scatter";
+        list.set(Kind::RecipeNative, "zero_optimization.reduce_scatter", false, "recipe.optimizer", why);
+    }
     list.set(Kind::RecipeNative, "optimizer.type", name, "recipe.optimizer", why);
     list.set(Kind::Policy, "optimizer.params.lr", run.learning_rate, "policy.run.learning_rate", "peak");
     if name == "AdamW" {

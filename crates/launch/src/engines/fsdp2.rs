@@ -74,7 +74,7 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
     }
     if !compiled(job).is_empty() && !may_compile(job.recipe, job.layout) {
         let message = "the lane compiles models whose experts need no exchange, and this is none".to_string();
-        findings.push(refuse("fsdp2/compile", "compile", message));
+        findings.push(refuse("fsdp2/compile", "compile", message).hint("leave `compile` out of --engine-args"));
     }
     if table.rows.iter().any(|row| row.tensor.optimizer == Optimizer::Sgd && !row.tensor.is_frozen) {
         findings.push(refuse("fsdp2/optimizer", "optimizer", "the lane has AdamW and Muon, not SGD".to_string()));

@@ -3,12 +3,15 @@
 
 use super::decoder::{Decoder, Has};
 use super::list::List;
-use super::{lane_of, slug, storage_environment};
+use super::{lane_of, storage_environment};
 use crate::emission::{Emission, Kind, Starter};
+use crate::identity::Identity;
 use crate::job::Job;
 use diag::{Blame, Finding};
 use layout::{Engine, Recompute};
 use recipe::kinds::attention::QkNorm;
+use recipe::kinds::moe::{GroupScore, ScoreFunction};
+use recipe::{Scaling, Yarn};
 use units::gcd;
 
 /// What its decoder blocks have (`models/llama2.py`, `mixtral.py`, `qwen3.py`, `deepseek.py`).
@@ -19,8 +22,8 @@ const HAS: Has = Has {
     aux_loss: true,
     expert_bias: true,
     shared: true,
+    gate: false,
     mtp: true,
-    muon: false,
 };
 
 /// Writes a job down for MaxText.
@@ -85,7 +88,8 @@ fn model(job: &Job, decoder: &Decoder, list: &mut List, findings: &mut Vec<Findi
     set("base_num_decoder_layers", recipe.depth().to_string(), "recipe.depth");
     set("vocab_size", recipe.vocab.to_string(), "recipe.vocab");
     set("logits_via_embedding", recipe.tied.to_string(), "recipe.tied");
-    set("rope_max_timescale", super::list::number(decoder.theta), "recipe.rope_theta");
+    set("rope_max_timescale", super::list::number(decoder.rope.theta), "recipe.rope_theta");
+    set("normalization_layer_epsilon", format!("{:?}", recipe.norm_eps), "recipe.norm_eps");
     set("use_qk_norm", (decoder.attention.qk_norm == QkNorm::Head).to_string(), "attention.qk_norm");
     set("enable_dropout", "false".to_string(), "recipe");
     if let Some(mla) = decoder.latent() {
@@ -96,6 +100,10 @@ fn model(job: &Job, decoder: &Decoder, list: &mut List, findings: &mut Vec<Findi
         set("qk_rope_head_dim", mla.rope_dim.to_string(), "attention.rope_dim");
         set("v_head_dim", mla.v_dim.to_string(), "attention.v_dim");
     }
+    rotation(job, decoder, list, findings);
+    let mut set = |key: &str, value: String, from: &str| {
+        list.set(Kind::RecipeNative, key, value, from, "the model, over the base configuration's");
+    };
     if decoder.mtp_depth > 0 {
         set("mtp_num_layers", decoder.mtp_depth.to_string(), "features.mtp.depth");
     }
@@ -104,6 +112,51 @@ fn model(job: &Job, decoder: &Decoder, list: &mut List, findings: &mut Vec<Findi
     } else if decoder.latent().is_some() {
         findings.push(unsayable("moe", "the latent block comes with experts"));
     }
+}
+
+/// Scaled rotary frequencies: `layers/embeddings.py`, and the score scale of `layers/attention_mla.py`, which
+/// reads the two lengths whatever the kind.
+fn rotation(job: &Job, decoder: &Decoder, list: &mut List, findings: &mut Vec<Finding>) {
+    let mut set = |key: &str, value: String, from: &str| {
+        list.set(Kind::RecipeNative, key, value, from, "rotary positions");
+    };
+    let length = job.layout.sequence;
+    match (decoder.rope.scaling, decoder.latent()) {
+        (None, _) => {
+            set("rope_type", "default".to_string(), "rope.scaling.kind");
+            set("max_position_embeddings", length.to_string(), "layout.sequence");
+            set("original_max_position_embeddings", length.to_string(), "layout.sequence");
+        }
+        (Some(Scaling::Linear { factor }), None) => {
+            set("rope_type", "default".to_string(), "rope.scaling.kind");
+            set("rope_linear_scaling_factor", format!("{factor:?}"), "rope.scaling.factor");
+        }
+        // `LLaMARotaryEmbedding` has these figures.
+        (Some(Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192 }), None) => {
+            set("rope_type", "llama3.1".to_string(), "rope.scaling.kind");
+            set("rope_use_scale", "true".to_string(), "rope.scaling.factor");
+        }
+        (Some(Scaling::Yarn(yarn)), Some(_)) if is_deepseeks(&yarn) => {
+            set("rope_type", "yarn".to_string(), "rope.scaling.kind");
+            set("rope_factor", format!("{:?}", yarn.factor), "rope.scaling.factor");
+            set("original_max_position_embeddings", yarn.original.to_string(), "rope.scaling.original");
+            let longest = (yarn.original as f64 * yarn.factor).ceil() as u64;
+            set("max_position_embeddings", longest.to_string(), "rope.scaling.factor");
+            set("beta_fast", format!("{:?}", yarn.beta_fast), "rope.scaling.beta_fast");
+            set("beta_slow", format!("{:?}", yarn.beta_slow), "rope.scaling.beta_slow");
+            set("mscale", format!("{:?}", yarn.mscale.unwrap_or(0.0)), "rope.scaling.mscale");
+            set("rope_truncate", yarn.rounds.to_string(), "rope.scaling.rounds");
+        }
+        (Some(other), _) => {
+            let message = format!("no keys say this `{}` scaling of rotary frequencies here", other.kind());
+            findings.push(unsayable("rope.scaling", message));
+        }
+    }
+}
+
+/// The one `mscale` scales scores; rotated columns stay as they are where both of the recipe's agree.
+fn is_deepseeks(yarn: &Yarn) -> bool {
+    yarn.mscale.is_some() && yarn.mscale == yarn.mscale_all_dim && yarn.attention_factor.is_none() && yarn.factor > 1.0
 }
 
 fn experts(decoder: &Decoder, block: &str, list: &mut List, findings: &mut Vec<Finding>) {
@@ -125,19 +178,40 @@ fn experts(decoder: &Decoder, block: &str, list: &mut List, findings: &mut Vec<F
         set("shared_experts", (shared / moe.ffn).to_string(), "moe.shared.ffn");
         set("routed_score_func", moe.router.score.to_string(), "moe.router.score");
         set("routed_bias", moe.router.expert_bias.to_string(), "moe.router.expert_bias");
+        let rate = if moe.router.expert_bias { moe.router.bias_update_rate.unwrap_or(1e-3) } else { 0.0 };
+        set("routed_bias_update_rate", format!("{rate:?}"), "moe.router.bias_update_rate");
+        set("routed_scaling_factor", format!("{:?}", moe.router.scaling), "moe.router.scaling");
+        if moe.router.groups > 1 {
+            set("n_routing_groups", moe.router.groups.to_string(), "moe.router.groups");
+            set("topk_routing_group", moe.router.group_top_k.to_string(), "moe.router.group_top_k");
+        }
+        // `deepseek_scale_weights`: sigmoid scores are divided by their sum, shares of a softmax are not.
+        if moe.router.normalize != (moe.router.score == ScoreFunction::Sigmoid) {
+            let message = format!("the `deepseek` block normalises sigmoid scores, and {} ones not", moe.router.score);
+            findings.push(unsayable("moe.router.normalize", message));
+        }
+        if moe.router.groups > 1 && moe.router.group_score != GroupScore::TopTwo {
+            findings.push(unsayable("moe.router.group_score", "groups are scored by their two best experts"));
+        }
         return;
     }
-    set("norm_topk_prob", "true".to_string(), "moe.router.score");
+    // `get_topk`: a softmax over the chosen logits, which sums to one whatever `norm_topk_prob` says.
+    set("norm_topk_prob", "true".to_string(), "moe.router.normalize");
+    if !moe.router.normalize || moe.router.scaling != 1.0 || moe.router.groups > 1 {
+        let message = format!("the `{block}` block's weights sum to one, unscaled and without groups");
+        findings.push(unsayable("moe.router", message));
+    }
     if moe.shared.is_some() || decoder.dense_first > 0 || moe.router.expert_bias {
         let message = format!("the `{block}` block has experts in every layer, none of them shared, and no bias");
         findings.push(unsayable("moe", message));
     }
-    if moe.router.score != recipe::kinds::moe::ScoreFunction::Softmax {
+    if moe.router.score != ScoreFunction::Softmax {
         findings.push(unsayable("moe.router.score", format!("the `{block}` block's router is a softmax")));
     }
 }
 
-/// The mesh: what fits a node goes to its own fabric (`ici`), stages and replicas cross (`dcn`).
+/// The mesh: what fits an island goes to its own fabric (`ici`), stages and replicas cross (`dcn`). An
+/// island is a slice of TPUs, or a node of GPUs.
 fn mesh(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     let layout = job.layout;
     let (dp, ep, pp) = (layout.dp.get(), layout.ep.get(), layout.pp.get());
@@ -152,16 +226,18 @@ fn mesh(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         findings.push(Finding::error("maxtext/etp", Blame::Engine, "etp", message).fix("etp", vec![layout.tp.get()]));
         return;
     }
-    let nodes = job.cluster.nodes;
-    let dcn_pp = gcd(pp, nodes);
-    let dcn_fsdp = nodes / dcn_pp;
+    let is_tpu = job.cluster.device.kind == hardware::Kind::Tpu;
+    let (islands, island) = if is_tpu { (job.cluster.islands(), "slice") } else { (job.cluster.nodes, "node") };
+    let dcn_pp = gcd(pp, islands);
+    let dcn_fsdp = islands / dcn_pp;
     let fsdp = dp / ep;
     if !fsdp.is_multiple_of(dcn_fsdp) {
-        let message = format!("{nodes} nodes are filled by stages and replicas, and pp={pp}, dp/ep={fsdp} do not");
-        findings.push(unsayable("dp", message).hint("tp, cp and ep stay inside a node [lane/island]"));
+        let message =
+            format!("{islands} {island}s are filled by stages and replicas, and pp={pp}, dp/ep={fsdp} do not");
+        findings.push(unsayable("dp", message).hint(format!("tp, cp and ep stay inside a {island} [lane/island]")));
         return;
     }
-    let why = "inside a node [lane/island]";
+    let why = &format!("inside a {island} [lane/island]");
     let mut set = |key: &str, degree: u64, from: &str, why: &str| list.set(Kind::Layout, key, degree, from, why);
     set("ici_data_parallelism", 1, "layout.dp", why);
     set("ici_fsdp_parallelism", fsdp / dcn_fsdp, "layout.dp", why);
@@ -169,8 +245,12 @@ fn mesh(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     set("ici_tensor_parallelism", layout.tp.get(), "layout.tp", why);
     set("ici_context_parallelism", layout.cp.get(), "layout.cp", why);
     set("ici_pipeline_parallelism", pp / dcn_pp, "layout.pp", why);
-    let why = "between nodes [lane/island]";
-    set("num_slices", nodes, "cluster.nodes", "devices that reach one another over the fast fabric make a slice");
+    let why = &format!("between {island}s [lane/island]");
+    // configs/base.yml: TPU slices are determined automatically.
+    if !is_tpu {
+        let what = "devices that reach one another over the fast fabric make a slice";
+        set("num_slices", islands, "cluster.nodes", what);
+    }
     set("dcn_data_parallelism", 1, "layout.dp", why);
     set("dcn_fsdp_parallelism", dcn_fsdp, "layout.dp", why);
     set("dcn_pipeline_parallelism", dcn_pp, "layout.pp", why);
@@ -215,7 +295,6 @@ fn run(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         findings.push(unsayable("policy.data.paths", "`hf_path` is one data set, and the policy names several"));
     }
     let (run, storage, data) = (&job.policy.run, &job.policy.storage, &job.policy.data);
-    let name = slug(job.policy.job.name.as_ref().unwrap_or(&job.source.name));
     let mut set = |key: &str, value: String, from: &str, why: &str| {
         // Values are read as YAML, and `${}` in them as a reference (omegaconf).
         if value.contains(['$', '"', '\'', '\\', '\n', '{', '[', '#']) {
@@ -223,11 +302,13 @@ fn run(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         }
         list.set(Kind::Policy, key, value, from, why);
     };
-    set("run_name", name, "policy.job.name", "names the run");
+    // MaxText keeps checkpoints and its log below base_output_directory/run_name, and goes on from there.
+    let name = Identity::of(job).checkpoint_name;
+    set("run_name", name, "identity", "names the folder of this model's checkpoints");
     set("base_output_directory", storage.checkpoints.clone(), "policy.storage.checkpoints", "never on the root volume");
     let cache = format!("{}/jax", storage.caches.trim_end_matches('/'));
     set("jax_cache_dir", cache, "policy.storage.caches", "never on the root volume");
-    set("hardware", "gpu".to_string(), "cluster", "the default is tpu");
+    set("hardware", job.cluster.device.kind.to_string(), "cluster.device.kind", "what the devices are");
     set("steps", run.steps.to_string(), "policy.run.steps", "steps");
     set("learning_rate", format!("{:?}", run.learning_rate), "policy.run.learning_rate", "peak");
     let least = run.least_learning_rate / run.learning_rate;

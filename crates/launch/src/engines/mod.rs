@@ -14,15 +14,35 @@ pub mod torchtitan;
 pub mod xla_spmd;
 
 use crate::emission::{Emission, EnvVar};
+use crate::fields;
 use crate::job::{Frontend, Job};
 use crate::policy::Place;
-use case::as_seam;
+use case::{as_seam, words};
 use diag::{Blame, Finding};
 use layout::Engine;
 use recipe::Seam;
 
-/// Writes a job down for the engine of its layout (Megatron when none is named).
+/// Writes a job down for the engine of its layout (Megatron when none is named). Fields of the recipe that the
+/// engine is not told are seams: refused with the whole list, unless they are allowed.
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
+    emission(job).map_err(|findings| findings.into_iter().map(hinted).collect())
+}
+
+/// What cannot be told, with the one way out that there always is where nobody named a better one.
+fn hinted(finding: Finding) -> Finding {
+    let hint =
+        format!("change `{}`, or pick another engine: `shardwright lanes` says what each is for", finding.object);
+    if finding.hint.is_some() { finding } else { finding.hint(hint) }
+}
+
+fn emission(job: &Job) -> Result<Emission, Vec<Finding>> {
+    let mut emission = written(job)?;
+    let missing = fields::missing(job, &emission);
+    emission.seams.extend(engine_seams(job, missing)?);
+    Ok(emission)
+}
+
+fn written(job: &Job) -> Result<Emission, Vec<Finding>> {
     match engine_of(job) {
         Engine::Megatron if job.frontend == Frontend::Bridge => bridge::emit(job),
         Engine::Megatron => megatron::emit(job),
@@ -32,7 +52,10 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         Engine::Torchtitan => torchtitan::emit(job),
         Engine::Fsdp2 => fsdp2::emit(job),
         Engine::XlaSpmd => xla_spmd::emit(job),
-        engine => Err(vec![refuse(engine, "nothing is emitted for it")]),
+        engine => {
+            let hint = "`shardwright rehearse` runs it; `shardwright lanes` lists the engines that are launched";
+            Err(vec![refuse(engine, "nothing is emitted for it").hint(hint)])
+        }
     }
 }
 
@@ -52,30 +75,29 @@ fn engine_seams(job: &Job, missing: Vec<Finding>) -> Result<Vec<Seam>, Vec<Findi
     if missing.is_empty() || job.allows_seams() { Ok(missing.iter().map(as_seam).collect()) } else { Err(missing) }
 }
 
-/// A name with small letters, digits and dashes only, for places that take no others.
-pub fn slug(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let text: String = name.chars().map(plain).take(50).collect();
-    let trimmed = text.trim_matches('-');
-    if trimmed.is_empty() { "run".to_string() } else { trimmed.to_string() }
-}
-
 /// The name of a job's lane.
 fn lane_of(job: &Job) -> &'static str {
     crate::lanes::of_engine(engine_of(job)).map_or("none", |lane| lane.name)
 }
 
-/// Where compilers, kernels and libraries keep what they make, and what the policy carries along.
+/// Options that are told by variables, where compilers, kernels and libraries keep what they make, what the
+/// compiler of a TPU is told, and what the policy carries along.
 pub fn storage_environment(job: &Job) -> Vec<EnvVar> {
-    let places = job.policy.storage.places();
+    let places = job.policy.storage.places_on(job.cluster.device.kind);
     let why = |place: &Place| match place.key {
         "hf_home" => "tokenizers and data sets are kept with the data",
         "temporary" => "temporary files never fill the root volume [preflight/root-volume]",
         _ => "compiled kernels never fill the root volume [preflight/root-volume]",
     };
+    let told = words::emitted(job.layout.engine, &job.case.options);
+    let told = told.filter(|(word, _)| word.place == words::Place::Environment);
+    let told = told.map(|(word, value)| EnvVar::new(word.name, value, word.what));
     let kept = places.iter().filter_map(|place| Some(EnvVar::new(place.variable?, &place.path, why(place))));
     let carried = job.policy.environment.set.iter();
-    kept.chain(carried.map(|(name, value)| EnvVar::new(name, value, "carried by the policy"))).collect()
+    told.chain(kept)
+        .chain(crate::tpu::environment(job))
+        .chain(carried.map(|(name, value)| EnvVar::new(name, value, "carried by the policy")))
+        .collect()
 }
 
 /// The environment the job's processes are given; what the policy carries, where nothing is emitted.

@@ -5,6 +5,7 @@ use super::decoder::{Decoder, Has};
 use super::list::List;
 use super::{lane_of, storage_environment};
 use crate::emission::{Emission, EnvVar, File, Kind, Starter};
+use crate::identity::Identity;
 use crate::job::Job;
 use crate::tree;
 use diag::Finding;
@@ -20,8 +21,8 @@ const HAS: Has = Has {
     aux_loss: true,
     expert_bias: false,
     shared: true,
+    gate: true,
     mtp: false,
-    muon: false,
 };
 
 /// Writes a job down for nanotron.
@@ -68,17 +69,23 @@ fn refuse_rest(job: &Job, decoder: &Decoder) -> Result<(), Vec<Finding>> {
     if decoder.moe.is_some_and(|moe| moe.router.score == recipe::kinds::moe::ScoreFunction::Sigmoid) {
         refuse("moe.router.score", "nanotron's router is a softmax");
     }
+    // nn/moe.py, `Router.top_k_softmax`: shares of all experts; `Qwen2MoELayer` gates its shared expert.
+    if decoder.moe.is_some_and(|moe| moe.router.normalize) {
+        refuse("moe.router.normalize", "nanotron does not divide the chosen scores by their sum");
+    }
+    if decoder.moe.is_some_and(|moe| moe.shared.as_ref().is_some_and(|shared| !shared.gate)) {
+        refuse("moe.shared.gate", "nanotron's shared expert is gated");
+    }
     if findings.is_empty() { Ok(()) } else { Err(findings) }
 }
 
 fn general(job: &Job, list: &mut List) {
     let policy = Kind::Policy;
-    let storage = &job.policy.storage;
     let text = |s: &str| serde_json::to_string(s).unwrap_or_default();
     let key = |name: &str| format!("checkpoints.{name}");
     let run = &job.policy.run;
     list.set(policy, &key("checkpoint_interval"), run.save_every, "policy.run.save_every", "steps between checkpoints");
-    list.set(policy, &key("checkpoints_path"), text(&storage.checkpoints), "policy.storage.checkpoints", "not on root");
+    list.set(policy, &key("checkpoints_path"), text(&job.checkpoints()), "policy.storage.checkpoints", "not on root");
     list.set(policy, &key("checkpoints_path_is_shared_file_system"), true, "policy.storage.checkpoints", "one volume");
     list.set(policy, &key("resume_checkpoint_path"), "null", "policy.storage.checkpoints", "a first run");
     list.set(policy, &key("save_initial_state"), false, "policy.run", "nothing to keep yet");
@@ -95,9 +102,8 @@ fn general(job: &Job, list: &mut List) {
         run.seed
     );
     list.set(policy, "data_stages", stage, "policy.data", "made-up tokens where no data is named");
-    let name = job.policy.job.name.as_ref().unwrap_or(&job.source.name);
     list.set(policy, "general.project", text("shardwright"), "policy.job", "names the run");
-    list.set(policy, "general.run", text(name), "policy.job.name", "names the run");
+    list.set(policy, "general.run", text(&Identity::of(job).job_name), "identity", "names the run");
     list.set(policy, "general.seed", run.seed, "policy.run.seed", "part of the record");
     list.set(policy, "general.ignore_sanity_checks", true, "policy.run", "they copy weights between ranks each step");
     list.set(policy, "logging.iteration_step_info_interval", run.log_every, "policy.run.log_every", "log lines");
@@ -110,7 +116,8 @@ fn model(job: &Job, decoder: &Decoder, list: &mut List) {
     let recipe = job.recipe;
     list.set(native, "model.ddp_bucket_cap_mb", 25, "state", "belongs to a topology [lane/buckets]");
     list.set(native, "model.dtype", "\"bfloat16\"", "precision.weights", "weights and products");
-    list.set(Kind::Policy, "model.init_method.std", 0.02, "policy.run", "width of the first draw");
+    let std = recipe.init_std.unwrap_or(0.02);
+    list.set(native, "model.init_method.std", std, "recipe.init_std", "0.02 where the recipe says nothing");
     let why = "the padded vocabulary is a multiple of this times tp";
     let key = "model.make_vocab_size_divisible_by";
     list.set(Kind::Layout, key, job.layout.vocab_multiple, "layout.vocab_multiple", why);
@@ -128,7 +135,8 @@ fn model(job: &Job, decoder: &Decoder, list: &mut List) {
     set("num_attention_heads", decoder.attention.heads.to_string(), "attention.heads");
     set("num_hidden_layers", recipe.depth().to_string(), "recipe.depth");
     set("num_key_value_heads", kv_heads.to_string(), "attention.kv_heads");
-    set("rope_theta", format!("{:?}", decoder.theta), "recipe.rope_theta");
+    set("rms_norm_eps", format!("{:?}", recipe.norm_eps), "recipe.norm_eps");
+    set("rope_theta", format!("{:?}", decoder.rope.theta), "recipe.rope_theta");
     set("rope_interleaved", "false".to_string(), "recipe.rope_theta");
     set("tie_word_embeddings", recipe.tied.to_string(), "recipe.tied");
     set("vocab_size", recipe.vocab.to_string(), "recipe.vocab");

@@ -8,11 +8,12 @@ use super::{engine_seams, lane_of, storage_environment};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::quote;
-use case::options::{Again, Elementwise, TpOverlap};
+use case::options::{Again, Dispatch, Elementwise, TpOverlap};
 use diag::{Blame, Finding};
 use layout::{Engine, Recompute, Schedule, ZeroStage};
-use recipe::Seam;
 use recipe::kinds::attention::QkNorm;
+use recipe::kinds::moe::GroupScore;
+use recipe::{Scaling, Seam};
 use serde_json::{Value, json};
 
 const MODULE: &str = "titan_config";
@@ -27,8 +28,8 @@ const HAS: Has = Has {
     aux_loss: false,
     expert_bias: true,
     shared: true,
+    gate: false,
     mtp: true,
-    muon: false,
 };
 
 /// Writes a job down for torchtitan.
@@ -72,9 +73,20 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     })
 }
 
-/// What the policy asks for and cannot be told.
+fn is_async(job: &Job) -> bool {
+    job.case.options.overlap.tp == TpOverlap::Async
+}
+
+/// What the options and the policy ask for and cannot be told.
 fn refusals(job: &Job) -> Vec<Finding> {
     let mut findings = Vec::new();
+    if is_async(job) && job.case.options.kernels.elementwise != Elementwise::Compiled {
+        let message = "collectives beside their products are the compiler's work, and nothing is compiled";
+        let object = "compile.enable_async_tensor_parallel";
+        let finding = Finding::error("torchtitan/unsayable", Blame::Engine, object, message);
+        let quote = "Async TP requires 'model' in --compile.components and --compile.enable";
+        findings.push(finding.quote(quote).hint("say compile.enable too"));
+    }
     if job.case.options.again == Again::ByOperator && job.layout.recompute != Recompute::None {
         let message = "it is one of FullAC and SelectiveAC, and both were asked for";
         findings.push(Finding::error("torchtitan/unsayable", Blame::Engine, "activation_checkpoint", message));
@@ -102,8 +114,6 @@ fn parallelism(job: &Job, list: &mut List) {
     set("fsdp_reshard_after_forward", json!(reshard), "layout.zero", "zero 3 gives weights back after forward");
     set("tensor_parallel_degree", json!(layout.tp.get()), "layout.tp", "matrices and head groups");
     set("enable_sequence_parallel", json!(layout.sp), "layout.sp", "activations sharded on the tensor axis");
-    let is_async = job.case.options.overlap.tp == TpOverlap::Async;
-    set("enable_async_tensor_parallel", json!(is_async), "options", "collectives beside their products");
     set("context_parallel_degree", json!(layout.cp.get()), "layout.cp", "parts of the timeline");
     set("expert_parallel_degree", json!(layout.ep.get()), "layout.ep", "whole experts to ranks");
     set("pipeline_parallel_degree", json!(layout.pp.get()), "layout.pp", "depth");
@@ -152,7 +162,7 @@ fn training(job: &Job, list: &mut List) {
 }
 
 fn run(job: &Job, list: &mut List) {
-    let (run, storage, data) = (&job.policy.run, &job.policy.storage, &job.policy.data);
+    let (run, data) = (&job.policy.run, &job.policy.data);
     let mut set = |key: &str, value: Value, from: &str, why: &str| list.set(Kind::Policy, key, value, from, why);
     set("optimizer.lr", json!(run.learning_rate), "policy.run.learning_rate", "peak");
     set("optimizer.weight_decay", json!(run.weight_decay), "policy.run.weight_decay", "decay");
@@ -162,12 +172,14 @@ fn run(job: &Job, list: &mut List) {
     set("lr_scheduler.min_lr_factor", json!(least), "policy.run.least_learning_rate", "share of the peak left");
     let is_compiled = job.case.options.kernels.elementwise == Elementwise::Compiled;
     set("compile.enable", json!(is_compiled), "options", "each block compiled, as it was priced [lane/compile]");
+    let is_async = is_async(job);
+    set("compile.enable_async_tensor_parallel", json!(is_async), "options", "collectives beside their products");
     set("checkpoint.enable", json!(true), "policy.storage.checkpoints", "a restart goes on from there");
-    set("checkpoint.folder", json!(storage.checkpoints), "policy.storage.checkpoints", "never on the root volume");
+    set("checkpoint.folder", json!(job.checkpoints()), "policy.storage.checkpoints", "never on the root volume");
     set("checkpoint.interval", json!(run.save_every), "policy.run.save_every", "steps between checkpoints");
     set("metrics.log_freq", json!(run.log_every), "policy.run.log_every", "steps between log lines");
     set("metrics.enable_tensorboard", json!(true), "policy.storage.logs", "below the dump folder");
-    set("dump_folder", json!(storage.logs), "policy.storage.logs", "never on the root volume");
+    set("dump_folder", json!(job.logs()), "policy.storage.logs", "never on the root volume");
     // hf_datasets/text_datasets.py: `c4_test` reads the texts of a local folder, and is where the path goes;
     // its own folder and tokenizer are in the engine's sources.
     let root = job.policy.job.engine_root.trim_end_matches('/');
@@ -209,20 +221,46 @@ fn model(job: &Job, decoder: &Decoder) -> (Value, Vec<Finding>) {
         let message = "torchtitan has prediction heads behind latent attention only";
         findings.push(Finding::error("torchtitan/model", Blame::Engine, "features.mtp", message));
     }
+    let scaling = match decoder.rope.scaling {
+        None => json!({}),
+        // models/common/rope.py: `llama` has every figure of the kind.
+        Some(Scaling::Llama3 { factor, low, high, original }) => json!({
+            "scaling": "llama", "scaling_factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+            "original_max_position_embeddings": original,
+        }),
+        Some(other) => {
+            let message = format!("torchtitan's forms are not told a `{}` scaling of rotary frequencies", other.kind());
+            findings.push(Finding::error("torchtitan/model", Blame::Engine, "rope.scaling", message));
+            json!({})
+        }
+    };
+    if decoder.moe.is_some_and(|moe| moe.router.groups > 1 && moe.router.group_score != GroupScore::TopTwo) {
+        let message = "torchtitan scores groups by their two best experts";
+        findings.push(Finding::error("torchtitan/model", Blame::Engine, "moe.router.group_score", message));
+    }
     let latent = decoder.latent().map(|mla| {
         json!({ "q_lora_rank": mla.q_rank.unwrap_or(0), "kv_lora_rank": mla.kv_rank, "qk_nope_head_dim": mla.qk_dim,
             "qk_rope_head_dim": mla.rope_dim, "v_head_dim": mla.v_dim })
     });
     let moe = decoder.moe.map(|moe| {
         // models/common/moe.py: the rate of the balancing bias; none switches it off.
-        json!({ "experts": moe.experts, "top_k": moe.top_k, "ffn": moe.ffn, "score": moe.router.score.name(),
+        let backend = match job.case.options.kernels.dispatch {
+            Dispatch::DeepEp => "deepep",
+            Dispatch::HybridEp => "hybridep",
+            Dispatch::AllToAll | Dispatch::AllGather => "standard",
+        };
+        json!({ "experts": moe.experts, "comm_backend": backend, "top_k": moe.top_k, "ffn": moe.ffn, "score": moe.router.score.name(),
             "shared_ffn": moe.shared.as_ref().map_or(0, |s| s.ffn),
-            "expert_bias_rate": moe.router.expert_bias.then_some(1e-3) })
+            "route_norm": moe.router.normalize, "route_scale": moe.router.scaling,
+            "groups": (moe.router.groups > 1).then_some(moe.router.groups),
+            "limited_groups": (moe.router.groups > 1).then_some(moe.router.group_top_k),
+            "expert_bias_rate": moe.router.expert_bias.then_some(moe.router.bias_update_rate.unwrap_or(1e-3)) })
     });
     let table = json!({
         "form": form, "hidden": recipe.hidden, "vocab": recipe.vocab, "tied": recipe.tied, "depth": recipe.depth(),
         "dense_first": decoder.dense_first, "heads": decoder.attention.heads, "kv_heads": kv_heads,
-        "head_dim": head_dim, "theta": decoder.theta, "qk_norm": has_norm, "latent": latent,
+        "head_dim": head_dim, "theta": decoder.rope.theta, "rope_scaling": scaling, "norm_eps": recipe.norm_eps,
+        "init_std": recipe.init_std.unwrap_or(0.02), "qk_norm": has_norm, "latent": latent,
         "ffn": decoder.mlp.map(|m| m.ffn), "moe": moe, "mtp_depth": decoder.mtp_depth,
     });
     (table, findings)

@@ -1,7 +1,12 @@
 //! Policy files, read by hand so that every mistake is answered where it stands.
 
-use super::{Clock, Data, Environment, Gpu, JobPolicy, Limit, Limits, Policy, Ports, Processes, Run, Storage};
+mod cluster;
+
+use super::{
+    Clock, Data, Environment, Gpu, JobPolicy, Limit, Limits, Policy, Ports, Processes, Run, Storage, Tuned, Untuned,
+};
 use diag::{Blame, Finding};
+use layout::Engine;
 use reading::{Dialect, Section, read_text};
 use std::collections::BTreeMap;
 
@@ -30,9 +35,12 @@ impl Policy {
 
 fn policy(mut root: Section) -> Option<Policy> {
     let policy = Policy {
+        kubernetes: with(root.section("kubernetes"), cluster::kubernetes),
+        slurm: with(root.section("slurm"), cluster::slurm),
         storage: with(root.section("storage"), storage),
         data: with(root.section("data"), data),
         run: with(root.section("run"), run),
+        tuned: tuned(&mut root),
         job: with(root.section("job"), job),
         seams: owned(root.texts("seams")),
         pins: owned(root.texts("pins")),
@@ -43,6 +51,7 @@ fn policy(mut root: Section) -> Option<Policy> {
         limits: with(root.section("limits"), limits),
         clock: with(root.section("clock"), |s| Clock { synchronized: s.flag_or("synchronized", true) }),
     };
+    cluster::together(&root, &policy.job, &policy.slurm);
     root.finish();
     Some(policy)
 }
@@ -69,6 +78,17 @@ fn text_or(section: &mut Section, key: &'static str, default: String) -> String 
 
 fn optional_text(section: &mut Section, key: &'static str) -> Option<String> {
     section.text(key).map(str::to_string)
+}
+
+/// A text on one line.
+fn one_line(section: &mut Section, key: &'static str) -> Option<String> {
+    let text = section.text(key)?;
+    if !text.is_empty() && !text.contains(char::is_control) {
+        return Some(text.to_string());
+    }
+    let message = format!("`{key}` is `{}`, no text on one line", crate::preflight::show::text(text));
+    section.report(key, Finding::error("policy/name", Blame::Environment, key, message));
+    None
 }
 
 /// A name a scheduler takes on a line of its own.
@@ -174,16 +194,31 @@ fn run(section: &mut Section) -> Run {
         save_every: section.optional_count("save_every", MOST).unwrap_or(usual.save_every),
         log_every: section.optional_count("log_every", MOST).unwrap_or(usual.log_every),
         engine_args: optional_text(section, "engine_args"),
-        tuned_for: optional_text(section, "tuned_for"),
+        tpu_flags: words(section, "tpu_flags").unwrap_or_default(),
+        untuned: section.choice("untuned", Untuned::ALL, usual.untuned),
         adapters: section.flag_or("adapters", usual.adapters),
     }
+}
+
+fn tuned(root: &mut Section) -> BTreeMap<String, Tuned> {
+    let read = |(topology, mut section): (&str, Section)| {
+        let tuned = Tuned {
+            engine: section.choice("engine", Engine::ALL, Engine::Megatron),
+            engine_args: optional_text(&mut section, "engine_args"),
+            vocab_multiple: section.optional_count("vocab_multiple", 1 << 20),
+            source: section.required_text("source").unwrap_or_default().to_string(),
+        };
+        section.finish();
+        (topology.to_string(), tuned)
+    };
+    root.named_sections("tuned").into_iter().map(read).collect()
 }
 
 fn job(section: &mut Section) -> JobPolicy {
     let usual = JobPolicy::default();
     JobPolicy {
         name: optional_text(section, "name"),
-        image: text_or(section, "image", usual.image),
+        image: one_line(section, "image"),
         engine_root: text_or(section, "engine_root", usual.engine_root),
         script: optional_text(section, "script"),
         restarts: section.natural_or("restarts", MOST, usual.restarts).unwrap_or(usual.restarts),
@@ -301,7 +336,8 @@ mod tests {
         assert_eq!(policy.limits.memlock, Some(Limit::Unlimited));
         assert_eq!(policy.storage.free["logs"], 10 << 30);
         let all = serde_json::to_value(&policy).unwrap();
-        for (table, keys) in all.as_object().unwrap() {
+        assert!(policy.tuned.values().any(|tuned| tuned.engine_args.is_some() && tuned.vocab_multiple.is_some()));
+        for (table, keys) in all.as_object().unwrap().iter().filter(|(table, _)| *table != "tuned") {
             assert!(text.contains(&format!("[{table}]")), "{table}");
             for (key, value) in keys.as_object().unwrap() {
                 let is_said = text.contains(&format!("\n{key} =")) || text.contains(&format!("[{table}.{key}]"));
@@ -339,6 +375,15 @@ mod tests {
             wrong("[environment.set]\nA = 1\n"),
             ["`environment.set.A` must be a text, found integer [policy/type]"]
         );
+    }
+
+    #[test]
+    fn constants_have_a_topology_and_a_source() {
+        let text = "[tuned.\"here\"]\nengine_args = \"--ddp-bucket-size 1\"\n";
+        assert_eq!(wrong(text), ["`[tuned.here]` lacks `source`, a text [policy/missing-key]"]);
+        let policy = Policy::parse(&format!("{text}source = \"a sweep\"\n[run]\nuntuned = \"engine\"\n")).unwrap();
+        assert_eq!((policy.tuned["here"].engine, policy.run.untuned), (Engine::Megatron, Untuned::Engine));
+        assert!(wrong("[run]\nuntuned = \"maybe\"")[0].ends_with("[policy/choice]"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::{Check, show};
 use crate::engines::{engine_of, megatron};
 use crate::job::Job;
 use crate::policy::Policy;
+use hardware::Vendor;
 use layout::Engine;
 use std::collections::BTreeMap;
 
@@ -68,7 +69,7 @@ pub fn engine_rules(job: &Job, devices: u64) -> Vec<Rule> {
         let why = "gathers of fully_shard overlap with compute only on several queues";
         rules.push(Rule { name: queues, wanted: Wanted::IsNot("1"), why });
     }
-    if !matches!(engine, Engine::Maxtext | Engine::XlaSpmd) {
+    if job.cluster.device.vendor == Vendor::Nvidia {
         let why = "the plan uses so many devices of a node";
         rules.push(Rule { name: "CUDA_VISIBLE_DEVICES", wanted: Wanted::AtLeast(devices), why });
     }

@@ -4,7 +4,7 @@ use super::machine::{Gpu, Machine};
 use super::plan::Plan;
 use super::{Check, show, version};
 use crate::policy::Policy;
-use layout::Engine;
+use hardware::Kind;
 use units::Bytes;
 
 const DRIVER: &str = "preflight/driver";
@@ -13,9 +13,8 @@ const MEMORY: &str = "preflight/gpu-memory";
 
 /// Judges the devices, as far as policy or plan ask for something.
 pub fn check(machine: &Machine, policy: &Policy, plan: Option<&Plan>, checks: &mut Vec<Check>) {
-    // A plan of an engine that also runs on TPUs asks nothing of NVIDIA devices that are not there.
-    let is_cuda = |plan: &&Plan| !matches!(plan.engine, Engine::Maxtext | Engine::XlaSpmd) || machine.gpus.is_ok();
-    let plan = plan.filter(is_cuda);
+    // `nvidia-smi` knows no TPUs.
+    let plan = plan.filter(|plan| plan.kind == Kind::Gpu);
     let asked = &policy.gpu;
     if let Some(least) = &asked.driver {
         checks.extend(each(machine, DRIVER, "driver", &format!("{} or later", show::text(least)), |gpu| {

@@ -5,6 +5,7 @@ use crate::emission::EnvVar;
 use crate::engines;
 use crate::job::Job;
 use crate::policy::Policy;
+use hardware::Kind;
 use layout::Engine;
 use memory::fit::{Fit, Verdict};
 use recipe::{Optimizer, Recipe};
@@ -58,6 +59,8 @@ pub struct Plan {
     pub devices: u64,
     /// What the devices are called.
     pub device: String,
+    /// What kind they are.
+    pub kind: Kind,
     /// Memory each shows to a process.
     pub visible: u64,
     /// Bytes of one checkpoint, weights and optimizer state.
@@ -88,6 +91,7 @@ impl Plan {
             rules: engine_rules(job, devices),
             devices,
             device: device.name.clone(),
+            kind: device.kind,
             visible,
             checkpoint: checkpoint_bytes(job.recipe),
             checkpoints: checkpoints(job.policy),

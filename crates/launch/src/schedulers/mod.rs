@@ -2,15 +2,21 @@
 //! log and checkpoint locations.
 
 mod jobset;
+mod pod;
 mod rayjob;
 mod script;
 mod slurm;
+mod summary;
 mod trainjob;
 
 use crate::emission::{Emission, File};
+use crate::identity::Identity;
 use crate::job::Job;
+use crate::policy::{JobPolicy, Kubernetes, Policy, Slurm};
 use crate::quote;
 use diag::{Blame, Finding};
+use hardware::Kind;
+use serde_json::{Value, json};
 use units::named;
 
 named! {
@@ -31,19 +37,98 @@ named! {
 
 /// The script every node runs, and the scheduler's own file.
 pub fn files(scheduler: Scheduler, job: &Job, emission: &Emission) -> Result<Vec<File>, Vec<Finding>> {
+    let refused = refusals(scheduler, job);
+    if !refused.is_empty() {
+        return Err(refused);
+    }
     let mut files = emission.files.clone();
     files.push(File::script("launch.sh", script::node(job, emission)));
     match scheduler {
         Scheduler::Torchrun => {}
-        Scheduler::Slurm => files.push(slurm::file(job, emission)?),
-        Scheduler::TrainJob => files.push(trainjob::file(job, emission, &carried(scheduler, &files)?)),
-        Scheduler::JobSet => files.push(jobset::file(job, emission, &carried(scheduler, &files)?)),
+        Scheduler::Slurm => files.push(slurm::file(job)?),
+        Scheduler::TrainJob => files.push(trainjob::file(job, emission, &carried(scheduler, &files)?)?),
+        Scheduler::JobSet => files.push(jobset::file(job, emission, &carried(scheduler, &files)?)?),
         Scheduler::RayJob => {
             files.push(rayjob::driver());
             files.push(rayjob::file(job, emission, &carried(scheduler, &files)?));
         }
     }
     Ok(files)
+}
+
+impl Scheduler {
+    /// Whether its jobs are pods.
+    fn is_kubernetes(self) -> bool {
+        matches!(self, Scheduler::TrainJob | Scheduler::JobSet | Scheduler::RayJob)
+    }
+}
+
+/// Words people type for a scheduler, and what they mean by them.
+const MEANT: &[(&str, &[&str])] = &[
+    ("k8s", &["jobset", "trainjob"]),
+    ("kubernetes", &["jobset", "trainjob"]),
+    ("gke", &["jobset", "trainjob"]),
+    ("kueue", &["jobset", "trainjob"]),
+    ("kubeflow", &["trainjob"]),
+    ("pytorchjob", &["trainjob"]),
+    ("ray", &["rayjob"]),
+    ("kuberay", &["rayjob"]),
+    ("sbatch", &["slurm"]),
+    ("srun", &["slurm"]),
+    ("local", &["torchrun"]),
+    ("none", &["torchrun"]),
+    ("bash", &["torchrun"]),
+];
+
+/// Schedulers a word may stand for that is none itself.
+pub fn meant(word: &str) -> Option<&'static [&'static str]> {
+    let word = word.to_ascii_lowercase();
+    MEANT.iter().find(|(typed, _)| *typed == word).map(|(_, names)| *names)
+}
+
+/// Jobs a scheduler cannot start: TPUs where it hands out GPUs, storage that its pods do not mount.
+fn refusals(scheduler: Scheduler, job: &Job) -> Vec<Finding> {
+    let device = &job.cluster.device;
+    if device.kind == Kind::Tpu && matches!(scheduler, Scheduler::Slurm | Scheduler::RayJob) {
+        let message = format!("`{scheduler}` as we write it asks for GPUs, and {} is a TPU", device.name);
+        let finding = Finding::error("launch/tpu-scheduler", Blame::Environment, "scheduler", message);
+        return vec![finding.hint("--scheduler jobset asks GKE for slices; torchrun writes a script for every host")];
+    }
+    if scheduler.is_kubernetes() { pod::unmounted(job, &pod::mount_paths(job)) } else { Vec::new() }
+}
+
+/// Keys of a policy that say something the scheduler does not use.
+pub fn unused(scheduler: Scheduler, policy: &Policy) -> Option<Finding> {
+    let mut keys = Vec::new();
+    if !scheduler.is_kubernetes() {
+        keys.extend(said("kubernetes", json!(policy.kubernetes), json!(Kubernetes::default())));
+        let besides = ["namespace", "runtime", "claim"];
+        let job = said("job", json!(policy.job), json!(JobPolicy::default())).into_iter();
+        keys.extend(job.filter(|key| besides.iter().any(|name| key.ends_with(&format!(".{name}")))));
+    }
+    if scheduler != Scheduler::Slurm {
+        keys.extend(said("slurm", json!(policy.slurm), json!(Slurm::default())));
+        let named = [("job.partition", &policy.job.partition), ("job.account", &policy.job.account)];
+        keys.extend(named.iter().filter(|(_, value)| value.is_some()).map(|(key, _)| key.to_string()));
+    }
+    if scheduler == Scheduler::Torchrun && policy.job.image.is_some() {
+        keys.push("job.image".to_string());
+    }
+    if keys.is_empty() {
+        return None;
+    }
+    let message = format!("`{scheduler}` does not use {} of the policy", keys.join(", "));
+    Some(Finding::note("launch/unused-policy", Blame::Environment, "policy", message))
+}
+
+/// Keys of a table whose value is not the usual one.
+fn said(table: &str, value: Value, usual: Value) -> Vec<String> {
+    let Value::Object(value) = value else { return Vec::new() };
+    value
+        .iter()
+        .filter(|(key, value)| usual[key.as_str()] != **value)
+        .map(|(key, _)| format!("{table}.{key}"))
+        .collect()
 }
 
 /// The most bytes of one argument: Linux takes 128 KiB (`MAX_ARG_STRLEN`).
@@ -72,10 +157,11 @@ fn carried(scheduler: Scheduler, files: &[File]) -> Result<Vec<File>, Vec<Findin
 pub fn command(scheduler: Scheduler, job: &Job) -> String {
     match scheduler {
         Scheduler::Torchrun if job.cluster.nodes == 1 => "./launch.sh".to_string(),
+        Scheduler::Torchrun if job.cluster.device.kind == Kind::Tpu => "./launch.sh   # on every host".to_string(),
         Scheduler::Torchrun => "NODE_RANK=<0..> RDZV_HOST=<first node> ./launch.sh   # on every node".to_string(),
         // Slurm opens the logs before the script runs, and fails without a word where their folder is not.
         Scheduler::Slurm => {
-            format!("mkdir -p -- {} && sbatch job.sbatch", quote::shell(&job.policy.storage.logs))
+            format!("mkdir -p -- {} && sbatch job.sbatch", quote::shell(&job.logs()))
         }
         Scheduler::TrainJob => "kubectl apply -f trainjob.yaml".to_string(),
         Scheduler::JobSet => "kubectl apply -f jobset.yaml".to_string(),
@@ -85,5 +171,5 @@ pub fn command(scheduler: Scheduler, job: &Job) -> String {
 
 /// The name of a job, as schedulers take names.
 fn name(job: &Job) -> String {
-    crate::engines::slug(job.policy.job.name.as_ref().unwrap_or(&job.source.name))
+    Identity::of(job).job_name
 }

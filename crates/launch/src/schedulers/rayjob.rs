@@ -1,6 +1,6 @@
 //! Ray on Kubernetes: a cluster of one worker a node, and a driver that starts each node's script.
 
-use super::jobset::{container, pod};
+use super::pod::{container, metadata, pod, storage_mounts};
 use super::script::bundle;
 use super::trainjob::environment;
 use crate::emission::{Emission, File};
@@ -24,8 +24,8 @@ pub fn file(job: &Job, emission: &Emission, files: &[File]) -> File {
     worker["env"] = Value::Array(environment(emission));
     let head = json!({
         "name": "head",
-        "image": policy.image,
-        "volumeMounts": [{ "name": "storage", "mountPath": policy.mount }],
+        "image": policy.pod_image(),
+        "volumeMounts": storage_mounts(job),
     });
     let template = |container: Value| {
         let mut pod = pod(job, container);
@@ -36,7 +36,7 @@ pub fn file(job: &Job, emission: &Emission, files: &[File]) -> File {
     let value = json!({
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
-        "metadata": { "name": super::name(job), "namespace": policy.namespace },
+        "metadata": metadata(job),
         "spec": {
             "entrypoint": quote::shell_line(words),
             "backoffLimit": policy.restarts,

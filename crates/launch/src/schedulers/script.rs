@@ -1,10 +1,13 @@
 //! The script of a node. Every value in it is quoted; only our own variables are expanded.
 
+use super::summary;
 use crate::emission::{Emission, File, Starter};
+use crate::identity::{self, Identity};
 use crate::job::Job;
 use crate::quote;
+use hardware::Kind;
 
-/// `launch.sh`: environment, folders, then the engine in place of the shell.
+/// `launch.sh`: environment, folders, whose checkpoints they hold, then the engine, and a summary of how it ended.
 pub fn node(job: &Job, emission: &Emission) -> String {
     let policy = &job.policy.job;
     let mut out = String::from("#!/usr/bin/env bash\n");
@@ -25,15 +28,56 @@ pub fn node(job: &Job, emission: &Emission) -> String {
         out += &(quote::comment(&format!("# {}", variable.why)) + "\n");
         out += &format!("export {}={}\n", variable.name, quote::shell(&variable.value));
     }
-    let folders = job.policy.storage.places().into_iter().map(|place| place.path);
-    out += &format!("for folder in {}; do\n  mkdir -p -- \"$folder\"\n", quote::shell_line(folders));
+    out += &summary::node_rank();
+    out += &folders(job);
+    out += &summary::begin(job);
+    out += &same_identity(job);
+    out += &start(job, emission);
+    out += summary::RUN;
+    out
+}
+
+/// Makes every folder; none may be on the root volume where the policy says so.
+fn folders(job: &Job) -> String {
+    let (checkpoints, logs) = (job.checkpoints(), job.logs());
+    let mut out = format!("export SHARDWRIGHT_CHECKPOINTS={}\n", quote::shell(&checkpoints));
+    out += &format!("export SHARDWRIGHT_LOGS={}\n", quote::shell(&logs));
+    out += &format!("export SHARDWRIGHT_LAUNCH_ID={}\n", Identity::of(job).launch_id);
+    let places = job.policy.storage.places_on(job.cluster.device.kind).into_iter().map(|place| place.path).chain([checkpoints, logs]);
+    out += &format!("for folder in {}; do\n  mkdir -p -- \"$folder\"\n", quote::shell_line(places));
     if job.policy.storage.forbid_root_volume {
         out += "  if [ \"$(stat -c %d -- \"$folder\")\" = \"$(stat -c %d /)\" ]; then\n";
         out += "    printf '%s is on the root volume, and the policy keeps runs off it\\n' \"$folder\" >&2\n    exit 1\n  fi\n";
     }
-    out += "done\n";
-    out += &start(job, emission);
-    out
+    out + "done\n"
+}
+
+/// Leaves a note of whose checkpoints the folder holds, and refuses a folder with another's: weights of
+/// another mode or feature bundle may load without a word.
+fn same_identity(job: &Job) -> String {
+    let identity = quote::shell(&Identity::of(job).checkpoint);
+    format!(
+        r#"# Whose checkpoints these are: written once, compared ever after.
+identity={identity}
+mine=$SHARDWRIGHT_CHECKPOINTS/{file}
+adopts=${{SHARDWRIGHT_ADOPT_CHECKPOINTS:-0}}
+if [ "$adopts" = 1 ] || [ -z "$(ls -A -- "$SHARDWRIGHT_CHECKPOINTS")" ]; then
+  printf '%s\n' "$identity" > "$SHARDWRIGHT_CHECKPOINTS.$node.$$"
+  if [ "$adopts" = 1 ]; then rm -f -- "$mine"; fi
+  # Another node may be first, with the same words or with others.
+  mv -n -- "$SHARDWRIGHT_CHECKPOINTS.$node.$$" "$mine" || true
+  rm -f -- "$SHARDWRIGHT_CHECKPOINTS.$node.$$"
+fi
+held=$(cat -- "$mine" 2>/dev/null || printf 'nobody says whose')
+if [ "$held" != "$identity" ]; then
+  printf 'the checkpoints in %s are of another model, mode or layout, and are not loaded\n' "$SHARDWRIGHT_CHECKPOINTS" >&2
+  printf '  they are of: %s\n  this is:     %s\n' "$held" "$identity" >&2
+  printf 'name another storage.checkpoints in the policy; SHARDWRIGHT_ADOPT_CHECKPOINTS=1 loads them all the same\n' >&2
+  exit 1
+fi
+"#,
+        file = identity::FILE
+    )
 }
 
 /// A host's name, or the local one where it is none.
@@ -42,27 +86,30 @@ fn plain_host(host: &str) -> &str {
     if !host.is_empty() && host.chars().all(is_plain) { host } else { "localhost" }
 }
 
-/// The line that starts the engine.
+/// The line that starts the engine, as a function: it takes the place of the shell that calls it.
 fn start(job: &Job, emission: &Emission) -> String {
     let (policy, cluster) = (&job.policy.job, job.cluster);
-    let mut lines = Vec::new();
+    let (mut lines, mut exported) = (Vec::new(), String::new());
     match emission.starter {
         Starter::Torchrun => {
-            let logs = format!("{}/torchrun", job.policy.storage.logs.trim_end_matches('/'));
+            let logs = format!("{}/torchrun", job.logs());
             lines.push("exec torchrun".to_string());
             lines.push(format!("--nnodes {} --nproc-per-node {}", cluster.nodes, cluster.devices_per_node));
             lines.push(format!("--node-rank \"$NODE_RANK\" --rdzv-id {}", super::name(job)));
             lines.push(format!("--rdzv-backend c10d --rdzv-endpoint \"$RDZV_HOST:{}\"", policy.port));
             lines.push(format!("--max-restarts {} --tee 3 --log-dir {}", policy.restarts, quote::shell(&logs)));
         }
+        // The TPU runtime finds its slice, and the other slices, by itself.
+        Starter::Python if cluster.device.kind == Kind::Tpu => lines.push("exec python3".to_string()),
         Starter::Python => {
             let port = policy.port;
             let exports = format!("export JAX_COORDINATOR_IP=\"$RDZV_HOST\" JAX_COORDINATOR_PORT={port}");
-            lines.push(format!("{exports} NNODES={} NODE_RANK\nexec python3", cluster.nodes));
+            exported = format!("{exports} NNODES={} NODE_RANK\n", cluster.nodes);
+            lines.push("exec python3".to_string());
         }
     }
     lines.extend(emission.shell_words());
-    lines.join(" \\\n  ") + "\n"
+    format!("{exported}engine() {{\n{}\n}}\n", lines.join(" \\\n  "))
 }
 
 /// The launch as the words of one command, for schedulers that carry no files: it writes its files

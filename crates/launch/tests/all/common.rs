@@ -39,7 +39,20 @@ impl Case {
     pub fn new(source: &Recipe, request: &LayoutRequest, seams: Seams) -> Result<Case, Vec<diag::Finding>> {
         let world = check(source, request).layout.map_or(8, |layout| layout.world);
         let nodes = world.div_ceil(8);
-        let cluster = Cluster { nodes, devices_per_node: world / nodes, ..Cluster::parse("8xH200").unwrap() };
+        let cluster = match request.engine {
+            Some(Engine::XlaSpmd) => Cluster::parse(&format!("{world}xTPU-v6e")).map_err(|finding| vec![finding])?,
+            _ => Cluster { nodes, devices_per_node: world / nodes, ..Cluster::parse("8xH200").unwrap() },
+        };
+        Case::on(source, request, seams, cluster)
+    }
+
+    /// A case on a cluster of one's own.
+    pub fn on(
+        source: &Recipe,
+        request: &LayoutRequest,
+        seams: Seams,
+        cluster: Cluster,
+    ) -> Result<Case, Vec<diag::Finding>> {
         let request = LayoutRequest { engine: request.engine.or(Some(Engine::Megatron)), ..request.clone() };
         let terms = Terms { purpose: Purpose::Split, seams };
         let case = case::Case::laid_out(source.clone(), &request, Some(cluster), terms)?;

@@ -25,7 +25,8 @@ fn every_case_emits_or_refuses_by_name() {
                 }
             }
         }
-        assert!(*engine == Engine::Shardwright || emitted >= 30, "{name}: {emitted}");
+        // Some engines are told dense models only: their routers are not those of the built-in recipes.
+        assert!(*engine == Engine::Shardwright || emitted >= 10, "{name}: {emitted}");
     }
 }
 
@@ -78,8 +79,9 @@ fn a_launch_directory_names_every_file_once_and_by_its_hash() {
             emission.files = match files(*scheduler, &case.job(), &emission) {
                 Ok(files) => files,
                 Err(findings) => {
-                    let is_bundle = !findings.is_empty() && findings.iter().all(|f| f.rule == "launch/bundle");
-                    assert!(is_bundle, "{name}: {findings:?}");
+                    let known = ["launch/bundle", "launch/tpu-scheduler"];
+                    let is_known = !findings.is_empty() && findings.iter().all(|f| known.contains(&f.rule));
+                    assert!(is_known, "{name}: {findings:?}");
                     continue;
                 }
             };
@@ -97,4 +99,21 @@ fn a_launch_directory_names_every_file_once_and_by_its_hash() {
         }
         assert!(written >= 3, "{name} by {written} schedulers");
     }
+}
+
+#[test]
+fn torchtitans_dispatcher_is_told() {
+    let mut recipe = common::recipe("qwen3-30b-a3b");
+    recipe.moe.as_mut().unwrap().router.aux_loss = None;
+    let request = layout::LayoutRequest {
+        world: Some(8),
+        ep: Some(8),
+        engine: Some(Engine::Torchtitan),
+        ..layout::LayoutRequest::default()
+    };
+    let mut case = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
+    let told = |case: &common::Case| case.emit().unwrap().files[0].contents.clone();
+    assert!(told(&case).contains("\"comm_backend\": \"standard\""));
+    case.case = case.case.with_options(|options| options.kernels.dispatch = case::options::Dispatch::DeepEp);
+    assert!(told(&case).contains("\"comm_backend\": \"deepep\""));
 }

@@ -2,8 +2,14 @@
 
 mod common;
 mod every_engine;
+mod fields;
 mod fsdp2;
 mod goldens;
 mod hostile;
 mod megatron;
 mod preflight;
+mod round_trip;
+mod script;
+mod sites;
+mod torchtitan;
+mod tpu;

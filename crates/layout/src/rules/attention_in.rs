@@ -38,7 +38,7 @@ mod tests {
         held("llama3-8b", "tp=4", "layers.0.attention.qkv.weight", "tp: packed q k v: 1536×4096"),
         held("llama3-8b", "tp=16", "layers.0.attention.qkv.weight", "tp: even rows, gathered: 384×4096"),
         held("llama3-8b", "tp=16 engine=shardwright", "layers.0.attention.qkv.weight", "tp: packed q k v: 512×4096"),
-        held("llama3-8b", "cp=2", "layers.0.attention.qkv.weight", "replicated: 6144×4096"),
+        held("llama3-8b", "cp=2", "layers.0.attention.qkv.weight", "whole at tp 1, packed q k v: 6144×4096"),
     ];
 
     #[test]

@@ -27,7 +27,7 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         held("llama3-8b", "tp=4", "layers.0.attention.out.weight", "tp: by head: 4096×1024"),
-        held("llama3-8b", "cp=2", "layers.0.attention.out.weight", "replicated: 4096×4096"),
+        held("llama3-8b", "cp=2", "layers.0.attention.out.weight", "whole at tp 1, by head: 4096×4096"),
     ];
 
     #[test]

@@ -48,7 +48,7 @@ impl Rule {
         for example in self.examples {
             assert_eq!(example.words(self), example.held, "{} under `{}`", example.tensor, example.layout);
         }
-        let is_whole = |example: &Example| example.held.starts_with("replicated");
+        let is_whole = |example: &Example| ["replicated", "whole at"].iter().any(|word| example.held.starts_with(word));
         let never_cuts = matches!(self.quality, Quality::Replicated | Quality::Explicit);
         assert!(self.examples.iter().any(is_whole), "{} lacks an example of a whole tensor", self.id);
         assert_eq!(self.examples.iter().all(is_whole), never_cuts, "{}", self.id);

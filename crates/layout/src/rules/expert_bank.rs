@@ -36,7 +36,7 @@ mod tests {
             "layers.0.moe.experts.fc1.weight",
             "ep: by expert × etp: packed gate up: 2×14336×4096",
         ),
-        held("mixtral-8x7b", "tp=2 etp=1", "layers.0.moe.experts.fc1.weight", "replicated: 8×28672×4096"),
+        held("mixtral-8x7b", "tp=2 etp=1", "layers.0.moe.experts.fc1.weight", "whole at ep 1, by expert: 8×28672×4096"),
     ];
 
     #[test]

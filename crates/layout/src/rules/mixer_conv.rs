@@ -27,7 +27,7 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         held("nemotron-h-8b", "tp=4", "layers.0.mamba.conv.weight", "tp: packed x B C: 2560×1×4"),
-        held("nemotron-h-8b", "pp=2", "layers.0.mamba.conv.weight", "replicated: 10240×1×4"),
+        held("nemotron-h-8b", "pp=2", "layers.0.mamba.conv.weight", "whole at tp 1, packed x B C: 10240×1×4"),
     ];
 
     #[test]

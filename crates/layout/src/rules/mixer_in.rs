@@ -27,7 +27,7 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         held("nemotron-h-8b", "tp=4", "layers.0.mamba.in_proj.weight", "tp: packed z x B C dt: 4640×4096"),
-        held("nemotron-h-8b", "pp=2", "layers.0.mamba.in_proj.weight", "replicated: 18560×4096"),
+        held("nemotron-h-8b", "pp=2", "layers.0.mamba.in_proj.weight", "whole at tp 1, packed z x B C dt: 18560×4096"),
     ];
 
     #[test]

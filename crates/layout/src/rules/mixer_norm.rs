@@ -27,7 +27,7 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         held("nemotron-h-8b", "tp=4", "layers.0.mamba.gate_norm.weight", "tp: by mamba-head: 2048"),
-        held("nemotron-h-8b", "pp=2", "layers.0.mamba.gate_norm.weight", "replicated: 8192"),
+        held("nemotron-h-8b", "pp=2", "layers.0.mamba.gate_norm.weight", "whole at tp 1, by mamba-head: 8192"),
     ];
 
     #[test]

@@ -27,7 +27,7 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         held("nemotron-h-8b", "tp=4", "layers.0.mamba.out_proj.weight", "tp: by mamba-head: 4096×2048"),
-        held("nemotron-h-8b", "pp=2", "layers.0.mamba.out_proj.weight", "replicated: 4096×8192"),
+        held("nemotron-h-8b", "pp=2", "layers.0.mamba.out_proj.weight", "whole at tp 1, by mamba-head: 4096×8192"),
     ];
 
     #[test]

@@ -27,7 +27,7 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         held("nemotron-h-8b", "tp=4", "layers.0.mamba.dt_bias", "tp: by mamba-head: 32"),
-        held("nemotron-h-8b", "pp=2", "layers.0.mamba.dt_bias", "replicated: 128"),
+        held("nemotron-h-8b", "pp=2", "layers.0.mamba.dt_bias", "whole at tp 1, by mamba-head: 128"),
     ];
 
     #[test]

@@ -27,7 +27,7 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         held("llama3-8b", "tp=4", "layers.0.mlp.fc1.weight", "tp: packed gate up: 7168×4096"),
-        held("llama3-8b", "pp=2", "layers.0.mlp.fc1.weight", "replicated: 28672×4096"),
+        held("llama3-8b", "pp=2", "layers.0.mlp.fc1.weight", "whole at tp 1, packed gate up: 28672×4096"),
     ];
 
     #[test]

@@ -30,7 +30,8 @@ mod tests {
     pub const EXAMPLES: &[Example] = &[
         held("deepseek-v3", "tp=4", "mtp.0.join.weight", "tp: by channel: 1792×14336")
             .with(|r| switch_on(r, Feature::Mtp)),
-        held("deepseek-v3", "pp=2", "mtp.0.join.weight", "replicated: 7168×14336").with(|r| switch_on(r, Feature::Mtp)),
+        held("deepseek-v3", "pp=2", "mtp.0.join.weight", "whole at tp 1, by channel: 7168×14336")
+            .with(|r| switch_on(r, Feature::Mtp)),
     ];
 
     #[test]

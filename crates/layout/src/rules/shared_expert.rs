@@ -27,7 +27,7 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         held("deepseek-v2-lite", "tp=4 etp=1", "layers.1.moe.shared.fc1.weight", "tp: packed gate up: 1408×2048"),
-        held("deepseek-v2-lite", "ep=4", "layers.1.moe.shared.fc1.weight", "replicated: 5632×2048"),
+        held("deepseek-v2-lite", "ep=4", "layers.1.moe.shared.fc1.weight", "whole at tp 1, packed gate up: 5632×2048"),
     ];
 
     #[test]

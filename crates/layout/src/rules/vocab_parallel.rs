@@ -27,7 +27,7 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         held("llama3-8b", "tp=4", "embedding.tokens.weight", "tp: by token: 32064×4096"),
-        held("llama3-8b", "pp=2", "embedding.tokens.weight", "replicated: 128256×4096"),
+        held("llama3-8b", "pp=2", "embedding.tokens.weight", "whole at tp 1, by token: 128256×4096"),
     ];
 
     #[test]

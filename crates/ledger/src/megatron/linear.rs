@@ -277,8 +277,8 @@ fn output_grad_fp8(t: &Tape, shape: Shape, recipe: Fp8Recipe) -> Vec<Tensor> {
     grads
 }
 
-/// One projection an expert over the rows it received: saves its input, and backward makes every
-/// local expert's weight gradient at once.
+/// One projection an expert over the rows it received: saves its input, booked on `line` in whatever
+/// format it is kept, and backward makes every local expert's weight gradient at once.
 pub(super) fn grouped_linear(
     c: &Rank,
     x: &Tensor,
@@ -286,17 +286,21 @@ pub(super) fn grouped_linear(
     sizes: (u64, u64),
     weights: &[Rc<Param>],
     keeps: Keeps,
+    line: Line,
 ) -> Tensor {
     let (input, output) = sizes;
     let fp8 = c.config.fp8;
     let keeps_original = fp8.is_some_and(|recipe| keeps == Keeps::Original && recipe.may_save_original());
     let quantized = fp8.map(|recipe| {
-        let by_rows = recipe.one(&c.tape, Line::Activations, rows * input);
+        let by_rows = recipe.one(&c.tape, line, rows * input);
         let needs_columns = c.tape.records() && !keeps_original;
-        let columns = needs_columns.then(|| recipe.one(&c.tape, Line::Activations, rows * input));
+        let columns = needs_columns.then(|| recipe.one(&c.tape, line, rows * input));
         weights.iter().for_each(|weight| fp8::keep_weight(c, weight, recipe));
         (by_rows, columns.unwrap_or_default())
     });
+    if c.tape.records() && (fp8.is_none() || keeps_original) {
+        x.onto(line);
+    }
     c.grouped_product();
     let flops = 2 * rows * input * output;
     c.tape.work(flops);

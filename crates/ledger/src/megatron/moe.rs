@@ -13,6 +13,7 @@ use super::recompute::again;
 use super::router::{self, Routed};
 use layout::request::RecomputeModule;
 use recipe::kinds::Activation;
+use replay::line::Line;
 use replay::tape::{BF16, BYTE, FP32, INT64, Tensor, WithoutOutput, checkpoint};
 use std::rc::Rc;
 
@@ -271,7 +272,8 @@ pub(super) fn expert_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, prob
     let padded = c.config.fp8.map(|recipe| pad(c, tokens, probs, count, recipe.row_step()));
     let (tokens, probs, rows) = padded.as_ref().map_or((tokens, probs, count), |p| (&p.tokens, &p.probs, p.count));
     let feed = Feed { ffn: moe.feed.ffn / c.config.etp, ..moe.feed };
-    let wide = grouped_linear(c, tokens, rows, (hidden, rows_in(feed)), &params.fc1, Keeps::Quantized);
+    let wide =
+        grouped_linear(c, tokens, rows, (hidden, rows_in(feed)), &params.fc1, Keeps::Quantized, Line::ExpertInputs);
     let rank = c.clone();
     let activation = move |inputs: &[Tensor]| vec![weighted(&rank, &inputs[0], &inputs[1], rows, feed)];
     let (kept, narrow) = if c.config.recomputes(RecomputeModule::MoeAct) {
@@ -281,7 +283,7 @@ pub(super) fn expert_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, prob
         (None, activation(&[wide.clone(), probs.clone()]))
     };
     let keeps = if kept.is_some() { Keeps::Original } else { Keeps::Quantized };
-    let out = grouped_linear(c, &narrow[0], rows, (feed.ffn, hidden), &params.fc2, keeps);
+    let out = grouped_linear(c, &narrow[0], rows, (feed.ffn, hidden), &params.fc2, keeps, Line::Activations);
     if let Some(kept) = kept {
         kept.discard_until(&out);
     }

@@ -17,7 +17,7 @@
 
 use super::params::{Matrix, Param};
 use super::rank::Rank;
-use super::setup::{Buffers, Key, Placed};
+use super::setup::{Buffers, Key, Placed, bucket_step};
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Storage};
 use std::ops::Range;
@@ -32,6 +32,7 @@ const LEAST_FILL: (u64, u64) = (9, 10);
 /// bucket packed largest first into one shard a rank.
 pub(super) fn place(c: &Rank, params: &[&Rc<Param>], key: Key, size: u64) -> (Vec<Placed>, Vec<Range<u64>>) {
     let ranks = key.group(c).0;
+    let each = [ranks, shard_step(ranks, bucket_step(c, ranks))];
     let (mut placed, mut buckets) = (Vec::new(), Vec::new());
     let mut chunk: Vec<Rc<Param>> = Vec::new();
     let (mut elements, mut largest) = (0, 0);
@@ -40,16 +41,16 @@ pub(super) fn place(c: &Rank, params: &[&Rc<Param>], key: Key, size: u64) -> (Ve
         elements += param.elements;
         largest = largest.max(param.elements);
         if elements >= size.max(ranks * largest * LEAST_FILL.0 / LEAST_FILL.1) && size != u64::MAX {
-            pack(std::mem::take(&mut chunk), ranks, &mut placed, &mut buckets);
+            pack(std::mem::take(&mut chunk), each, &mut placed, &mut buckets);
             (elements, largest) = (0, 0);
         }
     }
-    pack(chunk, ranks, &mut placed, &mut buckets);
+    pack(chunk, each, &mut placed, &mut buckets);
     (placed, buckets)
 }
 
-/// Packs one bucket and appends it.
-fn pack(mut chunk: Vec<Rc<Param>>, ranks: u64, placed: &mut Vec<Placed>, buckets: &mut Vec<Range<u64>>) {
+/// Packs one bucket over so many ranks, whose parts are multiples of `step`, and appends it.
+fn pack(mut chunk: Vec<Rc<Param>>, [ranks, step]: [u64; 2], placed: &mut Vec<Placed>, buckets: &mut Vec<Range<u64>>) {
     if chunk.is_empty() {
         return;
     }
@@ -64,7 +65,7 @@ fn pack(mut chunk: Vec<Rc<Param>>, ranks: u64, placed: &mut Vec<Placed>, buckets
         assigned.push((param, shard as u64, start));
     }
     let most = ends.iter().copied().max().unwrap_or(0);
-    let part = most.next_multiple_of(shard_step(ranks));
+    let part = most.next_multiple_of(step);
     let begin = buckets.last().map_or(0, |bucket| bucket.end);
     for (param, shard, start) in assigned {
         let start = begin + shard * part + start;
@@ -93,8 +94,7 @@ pub(super) fn dealt(c: &Rank, buffers: &[Buffers]) -> Vec<Rc<Param>> {
 }
 
 /// Each shard starts aligned, and all of them end where a bucket may (`_shard_divisor`).
-fn shard_step(ranks: u64) -> u64 {
-    let bucket_step = ranks / units::gcd(ranks, 128) * 128;
+fn shard_step(ranks: u64, bucket_step: u64) -> u64 {
     let each = bucket_step / ranks;
     64 / units::gcd(64, each) * each
 }
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn shards_are_aligned_and_end_where_buckets_may() {
         for ranks in [1, 2, 3, 8, 24, 128, 256] {
-            let step = shard_step(ranks);
+            let step = shard_step(ranks, ranks / units::gcd(ranks, 128) * 128);
             assert_eq!(step % 64, 0, "{ranks}");
             assert_eq!((step * ranks) % 128, 0, "{ranks}");
         }

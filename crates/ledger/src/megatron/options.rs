@@ -123,6 +123,12 @@ pub struct StateFormats {
 }
 
 impl StateFormats {
+    /// Bytes of state an element, main weight and both moments: of an fp32 main weight only what bf16
+    /// lacks is kept.
+    pub fn bytes(&self) -> u64 {
+        2 + (self.exp_avg.bits() + self.exp_avg_sq.bits()) / 8
+    }
+
     /// Megatron's defaults: fp32 throughout.
     pub const FP32: StateFormats = StateFormats {
         main_weights: Dtype::Fp32,
@@ -166,6 +172,10 @@ pub struct MegatronOptions {
     /// Elements after which a bucket is closed (`--ddp-bucket-size`). Without it, Megatron's default,
     /// 40 million or a million a data-parallel rank, whichever is more.
     pub bucket_size: Option<u64>,
+    /// Buckets of a rank's parameters, instead of a size (`--ddp-num-buckets`).
+    pub num_buckets: Option<u64>,
+    /// Whether buckets end at multiples of 65536 (`--ddp-pad-buckets-for-high-nccl-busbw`).
+    pub pad_buckets: bool,
     /// Who calls Megatron-Core.
     pub trainer: Trainer,
     /// How whole tensors are shared out where Muon steps them.
@@ -206,6 +216,8 @@ impl MegatronOptions {
             reduction: Reduction::AtTheEnd,
             param_gather: ParamGather::AtTheStep,
             bucket_size: None,
+            num_buckets: None,
+            pad_buckets: false,
             trainer: Trainer::Core,
             layer_wise: LayerWise::Layout,
             gradient_accumulation_fusion: false,
@@ -378,6 +390,24 @@ mod tests {
         });
         let setup = PhaseKind::Buffers;
         assert!(allocated(&small, setup) > allocated(&whole.unwrap(), setup));
+    }
+
+    #[test]
+    fn padded_and_numbered_buckets_are_priced() {
+        let request = LayoutRequest { mode: Some(recipe::Mode::NemoNative), tp: Some(2), ..LayoutRequest::default() };
+        let model = on_eight("nam56r", request);
+        let buffers = |change: fn(&mut MegatronOptions)| {
+            let replay = run(&model, |told| {
+                told.layer_wise = LayerWise::Layout;
+                change(told);
+            });
+            allocated(&replay.unwrap(), PhaseKind::Buffers)
+        };
+        let plain = buffers(|told| told.bucket_size = Some(1));
+        assert!(buffers(|told| (told.bucket_size, told.pad_buckets) = (Some(1), true)) > plain);
+        let one = buffers(|told| told.bucket_size = Some(u64::MAX));
+        assert_eq!(buffers(|told| told.num_buckets = Some(1)), one);
+        assert_eq!(buffers(|told| told.num_buckets = Some(u64::MAX)), plain);
     }
 
     #[test]

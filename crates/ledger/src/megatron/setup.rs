@@ -87,13 +87,25 @@ impl Key {
 
 /// Elements after which a bucket is closed. The trainer puts only the first chunk of the first stage
 /// into buckets, and counts context parts among the ranks (`training.py` `resolve_ddp_bucket_size`).
-fn bucket_size(c: &Rank, chunk: usize) -> u64 {
+fn bucket_size(c: &Rank, chunks: &[Chunk], chunk: usize) -> u64 {
     let (told, trained) = (&c.config.told, c.config.is_trained());
     if told.reduction == Reduction::AtTheEnd || trained && (chunk > 0 || c.config.stage > 0) {
         return u64::MAX;
     }
     let ranks = if trained { c.config.dense_group.0 } else { c.config.dp };
-    told.bucket_size.unwrap_or((1_000_000 * ranks).max(40_000_000))
+    let elements = || chunks.iter().flat_map(|chunk| &chunk.params).map(|param| param.elements).sum::<u64>();
+    match (told.num_buckets, told.bucket_size) {
+        (Some(buckets), _) => elements() / buckets,
+        (None, Some(size)) => size,
+        (None, None) => (1_000_000 * ranks).max(40_000_000),
+    }
+}
+
+/// Where buckets end: so that every rank's part is whole and aligned, and large messages are multiples
+/// of powers of two where that is asked for (`optimizer/param_layout.py` `bucket_end_divisor`).
+pub(super) fn bucket_step(c: &Rank, ranks: u64) -> u64 {
+    let aligned = if c.config.told.pad_buckets { 1 << 16 } else { 128 };
+    ranks / units::gcd(ranks, aligned) * aligned
 }
 
 /// One set of buffers a chunk and kind. With the distributed optimizer, weights move into the
@@ -105,7 +117,7 @@ pub(super) fn build_buffers(c: &Rank, chunks: &[Chunk]) -> Vec<Buffers> {
         c.tape.on_stream(Stream::Buffers);
     }
     for (index, chunk) in chunks.iter().enumerate() {
-        let size = bucket_size(c, index);
+        let size = bucket_size(c, chunks, index);
         // In the order in which the kinds are first met.
         let key = |param: &Param| Key {
             is_expert: param.is_expert,
@@ -178,13 +190,12 @@ fn shares(params: &[&Rc<Param>], ranks: u64, bytes: impl Fn(u64) -> u64) -> Vec<
     lines.map(|line| (line, of(line))).into_iter().filter(|share| share.1 > 0).collect()
 }
 
-/// Backward's order, each start padded to 64 elements and each bucket's end so that every rank's
-/// part is whole and aligned (`distrib_optimizer.py`).
+/// Backward's order, each start padded to 64 elements (`distrib_optimizer.py`).
 fn place(c: &Rank, params: &[&Rc<Param>], key: Key, bucket_size: u64) -> (Vec<Placed>, Vec<Range<u64>>) {
     let ranks = key.group(c).0;
     let is_padded = c.config.sharding != Sharding::None && !c.config.deals_tensors();
     let pad = |at: u64, step: u64| if is_padded { at.next_multiple_of(step) } else { at };
-    let bucket_step = ranks / units::gcd(ranks, 128) * 128;
+    let bucket_step = bucket_step(c, ranks);
     let (mut at, mut start) = (0, 0);
     let (mut placed, mut buckets) = (Vec::new(), Vec::new());
     for param in params.iter().rev() {

@@ -3,7 +3,7 @@
 
 use super::chunk::mixers;
 use super::local::Local;
-use layout::activations::{Routed, trades_heads};
+use layout::activations::{Room, Routed, trades_heads};
 use layout::request::RecomputeModule;
 use layout::{Layout, OwnershipTable, Recompute};
 use recipe::kinds::attention::{AttentionKind, QkNorm};
@@ -239,14 +239,19 @@ fn experts(recipe: &Recipe, routed: Routed, local: &Local, sizes: &Sizes) -> Vec
     let Some(moe) = &recipe.moe else { return Vec::new() };
     let (hidden, top_k) = (recipe.hidden as usize, moe.top_k as usize);
     let width = moe.latent.unwrap_or(recipe.hidden) as usize;
-    let (sent, came) = (routed.sent as usize, routed.came as usize);
+    let came = routed.came as usize;
+    // With a capacity factor the two buffers of the exchange have its room, whatever came.
+    let (sent, received) = match Room::new(moe, local.layout) {
+        Some(room) => (room.sent as usize, room.came as usize),
+        None => (routed.sent as usize, came),
+    };
     let mut saves = vec![
         Save::new("input", sizes.shard, hidden),
         Save::new("scores", sizes.shard, moe.experts as usize),
         Save::new("weights", sizes.shard, top_k),
         Save::indices("routing", routing_indices(moe, sizes, came)),
         Save::routed("expert outputs", sent, width),
-        Save::routed("dispatched", came, width),
+        Save::routed("dispatched", received, width),
         Save::routed("dispatched packed", came, local.dim("experts.fc1.weight", 1)),
     ];
     saves.extend(moe.latent.map(|_| Save::new("latent mixed", sizes.shard, width)));

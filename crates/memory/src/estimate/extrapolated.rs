@@ -85,7 +85,7 @@ impl Figures {
             &[Line::ReplicatedParams, Line::TpParams, Line::ExpertParams],
             &[Line::Gradients],
             &[Line::MatrixOptimizer, Line::OtherOptimizer],
-            &[Line::Activations],
+            &[Line::Activations, Line::ExpertInputs],
         ];
         for (slot, lines) in all[LINES..].iter_mut().zip(lines) {
             *slot = lines.iter().map(|line| replay.line(*line)).sum::<u64>() as i64;

@@ -53,6 +53,8 @@ pub(super) struct Probed {
     /// What each further microbatch in flight keeps besides its layers.
     pub boundary: u64,
     pub grad_width: u64,
+    /// Bytes of AdamW's state an element.
+    pub adam_width: u64,
     /// What the allocator keeps besides: blocks that the front, the end and the widest layer of a
     /// step leave split. How many there are no sum tells; what each leaves by itself comes near.
     pub left: u64,
@@ -169,8 +171,8 @@ impl Probed {
             let (adam, muon) = (held.adam[i], held.muon[i]);
             state.weights += 2 * (adam + muon) / shards.weights[i];
             state.gradients += self.grad_width * (adam + muon) / shards.gradients[i];
-            // Main weight and moments in fp32: two for AdamW, one for Muon.
-            state.adam += 12 * adam / shards.optimizer[i];
+            state.adam += self.adam_width * adam / shards.optimizer[i];
+            // Main weight and one moment in fp32.
             state.muon += 8 * muon / shards.optimizer[i];
         }
         state

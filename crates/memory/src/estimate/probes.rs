@@ -112,6 +112,23 @@ impl Probes {
         }
     }
 
+    /// How probes share state out: not at all, but that an optimizer with formats of its own is a
+    /// distributed one, if of one rank.
+    fn sharing(&self) -> ZeroStage {
+        if self.options.precision_aware.is_some() { ZeroStage::One } else { ZeroStage::Zero }
+    }
+
+    /// Refuses what no probe sees of a layout.
+    pub fn refuse(&self, layout: &Layout) -> Result<(), Unmodelled> {
+        match self.options.precision_aware {
+            Some(_) if layout.zero != ZeroStage::One => {
+                let why = "Megatron has it with the distributed optimizer only";
+                Err(Unmodelled::new("a precision-aware optimizer", why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The sum for the degrees, batch, sequence and recompute of a layout, which must be legal.
     pub fn probed(&self, layout: &Layout) -> Result<Probed, Unmodelled> {
         let none = PerKind::new(&self.kinds, |_| 0);
@@ -134,6 +151,8 @@ impl Probes {
             back,
             tied,
             grad_width: self.options.gradients.bits() / 8,
+            // Without formats of its own: main weight and two moments in fp32.
+            adam_width: self.options.precision_aware.map_or(12, |formats| formats.bytes()),
             left: left + ends.left,
             saved,
             inside,
@@ -235,7 +254,7 @@ impl Probes {
             pp: Some(1 + before as u64 + after as u64),
             ep: Some(asked.ep),
             etp: Some(asked.etp),
-            zero: Some(ZeroStage::Zero),
+            zero: Some(self.sharing()),
             micro_batch: Some(asked.micro_batch),
             microbatches: Some(asked.microbatches),
             sequence: Some(asked.sequence),

@@ -1,9 +1,12 @@
 //! The production checklist: what must be true of an estimate before a launch trusts it, each
-//! item with its evidence.
+//! item with its evidence. Every item can fail; what an item cannot find out it does not hold.
 
-use super::{Entry, Fit, RankClass, Verdict};
+use super::{Entry, Fit, RankClass, Verdict, outside};
+use crate::serving::{Item as Served, ServeRequest, Serving};
 use case::Case;
 use layout::Recompute;
+use layout::ownership::Owner;
+use ledger::Ledger;
 use recipe::{Mixer, Optimizer};
 use replay::line::Line;
 use units::Bytes;
@@ -24,10 +27,10 @@ pub fn checklist(case: &Case, fit: &Fit) -> Vec<Item> {
     let worst = fit.worst();
     vec![
         degrees(case),
-        replicated(worst),
+        replicated(case, worst),
         optimizers(case, worst),
         routing(case, worst),
-        recompute(case, worst),
+        recompute(case, fit),
         serving(case),
         headroom(fit),
     ]
@@ -37,60 +40,116 @@ fn item(what: &'static str, holds: bool, evidence: String) -> Item {
     Item { what, holds, evidence }
 }
 
+/// What is priced is what the recipe says: no seam gives a part up, and gradients are in the format
+/// that was asked for.
 fn degrees(case: &Case) -> Item {
-    let layout = &case.layout;
+    let (layout, options) = (&case.layout, &case.options);
     let features: Vec<_> = case.recipe.features.listed().iter().filter(|(_, on)| *on).map(|(f, _)| f.name()).collect();
     let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
-    let evidence = format!(
-        "{}, weights {}, gradients {}, features: {features}",
+    let given_up: Vec<String> = case
+        .seams
+        .iter()
+        .filter(|seam| seam.gives_up)
+        .map(|seam| format!("{} runs as {}", seam.wanted, seam.runs))
+        .collect();
+    let priced = Ledger::of_case(case).map(|ledger| ledger.gradients());
+    let gradients = options.state.gradients;
+    let is_said = priced.as_ref().is_ok_and(|priced| *priced == gradients);
+    let mut evidence = format!(
+        "{}, weights {}, gradients {gradients}, features: {features}",
         layout.words(case.recipe.uses(Mixer::Moe)).join(" "),
         case.recipe.precision.weights,
-        case.options.state.gradients
     );
-    item("real degrees, precision and features", true, evidence)
+    if let Some(priced) = priced.ok().filter(|_| !is_said) {
+        evidence += &format!("; gradients are priced in {priced}");
+    }
+    if !given_up.is_empty() {
+        evidence += &format!("; not the recipe's: {}", given_up.join(", "));
+    }
+    item("real degrees, precision and features", is_said && given_up.is_empty(), evidence)
 }
 
-fn replicated(worst: &RankClass) -> Item {
+fn replicated(case: &Case, worst: &RankClass) -> Item {
     let bytes = worst.line(Entry::Ledger(Line::ReplicatedParams));
-    item("replicated tensors visible", bytes > 0, format!("{} on a line of their own", Bytes(bytes)))
+    let elements: u64 =
+        case.table.owned(&case.layout, worst.stage, Owner::Replicated).map(|(_, elements)| elements).sum();
+    let evidence = format!("{} on a line of their own, for {} parameters", Bytes(bytes), units::count(elements));
+    item("replicated tensors visible", (bytes > 0) == (elements > 0), evidence)
 }
 
 fn optimizers(case: &Case, worst: &RankClass) -> Item {
     let (muon, adam) =
         (worst.line(Entry::Ledger(Line::MatrixOptimizer)), worst.line(Entry::Ledger(Line::OtherOptimizer)));
-    let wants_muon = case.recipe.tensors().iter().any(|t| t.optimizer == Optimizer::Muon);
-    let holds = wants_muon == (muon > 0);
+    let stepped = |optimizer: Optimizer| {
+        let rows = case.table.rows.iter().filter(|row| row.tensor.optimizer == optimizer);
+        rows.map(|row| case.table.copies_on_stage(row, worst.stage)).sum::<u64>() > 0
+    };
+    // State that is on the host is on no line of the device.
+    let has_adam = adam > 0 || case.options.offload > 0.0;
+    let holds = stepped(Optimizer::Muon) == (muon > 0) && (!stepped(Optimizer::AdamW) || has_adam);
     item("Muon and AdamW apart", holds, format!("Muon {}, AdamW and main weights {}", Bytes(muon), Bytes(adam)))
 }
 
 fn routing(case: &Case, worst: &RankClass) -> Item {
     let bytes = worst.line(Entry::Ledger(Line::RoutingScratch));
-    let needed = case.layout.ep.splits() && case.recipe.uses(Mixer::Moe);
-    let evidence = if needed || bytes > 0 {
-        format!("{} at the peak of the worst rank", Bytes(bytes))
-    } else {
-        "ep is 1 or the model has no experts".to_string()
+    let layer = super::routing(case, worst.stage);
+    let needed = case.layout.ep.splits() && layer.is_some();
+    let evidence = match layer {
+        Some(layer) => format!("{} at the peak; one layer's buffers take {}", Bytes(bytes), layer.held.total),
+        None => "the stage has no experts".to_string(),
     };
     item("dispatch and combine scratch whenever ep is on", !needed || bytes > 0, evidence)
 }
 
-fn recompute(case: &Case, worst: &RankClass) -> Item {
-    let bytes = worst.line(Entry::Ledger(Line::Activations));
-    let policy = match &case.layout.recompute {
-        Recompute::None => "nothing recomputed".to_string(),
-        other => format!("recompute {other} in force"),
+/// The policy in force is compared with computing nothing again, or with computing everything again:
+/// an estimate that does not move with the policy does not know of it.
+fn recompute(case: &Case, fit: &Fit) -> Item {
+    let what = "activations under the recompute policy in force";
+    let kept = |fit: &Fit| {
+        let worst = fit.worst();
+        [Line::Activations, Line::FeatureActivations, Line::ExpertInputs, Line::RoutingScratch]
+            .map(|line| worst.line(Entry::Ledger(line)))
+            .iter()
+            .sum::<u64>()
     };
-    let evidence = format!("{policy}: {} of activations, replayed under it", Bytes(bytes));
-    item("activations under the recompute policy in force", true, evidence)
+    let (is_on, other) = match &case.layout.recompute {
+        Recompute::None => (false, Recompute::Full),
+        _ => (true, Recompute::None),
+    };
+    let words = other.to_string();
+    let changed = case.with(|asked| asked.layout.recompute = Some(other));
+    let Some(beside) = changed.ok().and_then(|case| Fit::price(&case, fit.headroom).ok()) else {
+        return item(what, false, format!("--recompute {words}, to compare with, has no price"));
+    };
+    let (here, there) = (kept(fit), kept(&beside));
+    let evidence = format!("{} kept under {}, {} under {words}", Bytes(here), case.layout.recompute, Bytes(there));
+    item(what, if is_on { here < there } else { here > there }, evidence)
 }
 
+/// Serving this layout: one sequence of the training length must find room beside the weights.
 fn serving(case: &Case) -> Item {
-    let attends = case.recipe.count(Mixer::Attention);
+    let what = "key/value cache for serving, not assumed covered";
+    let request = ServeRequest::usual(1, case.recipe.sequence);
+    let device = &case.on().device;
+    let reserve: u64 = outside(device, &case.layout, case.recipe.uses(Mixer::Moe)).iter().map(|held| held.bytes).sum();
+    let mut worst: Option<(u64, u64)> = None;
+    for stage in 0..case.layout.pp.get() as usize {
+        let serving = Serving::new(&case.recipe, &case.layout, &case.table, stage);
+        let Some(price) = serving.ok().and_then(|serving| serving.price(&request).ok()) else {
+            return item(what, false, format!("stage {stage} cannot be priced for serving"));
+        };
+        let cache =
+            price.of(Served::KvCache).0 + price.of(Served::RecurrentState).0 + price.of(Served::RecurrentTail).0;
+        worst = worst.max(Some((price.total.0, cache)));
+    }
+    let (total, cache) = worst.unwrap_or_default();
     let evidence = format!(
-        "a training budget holds none; `fit --serve` prices it for {attends} of {} layers",
-        case.recipe.depth()
+        "no line above holds any: a sequence of {} tokens takes {} of cache and state, {} with weights (`fit --serve`)",
+        request.context,
+        Bytes(cache),
+        Bytes(total)
     );
-    item("key/value cache for serving, not assumed covered", true, evidence)
+    item(what, total + reserve <= device.visible_bytes(), evidence)
 }
 
 fn headroom(fit: &Fit) -> Item {

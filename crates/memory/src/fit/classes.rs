@@ -3,7 +3,11 @@
 
 use super::lines::{Amount, Entry, basis_of, by_owner};
 use super::offload::Offload;
-use super::{Pricing, reserve};
+use super::{Pricing, reserve, scaling};
+use case::Case;
+use case::options::Elementwise;
+use ledger::fsdp2::Blocks;
+use ledger::megatron::Segments;
 use ledger::{Ledger, RankJob};
 use recipe::Mixer;
 use replay::Unmodelled;
@@ -22,6 +26,42 @@ pub struct PhasePeak {
     pub parts: Option<[u64; 3]>,
     /// The most reserved so far.
     pub reserved_peak: u64,
+}
+
+/// What compiling takes before the first step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compile {
+    /// Nothing: every operation is a kernel that is there.
+    Nothing,
+    /// A compiler runs, and nobody has measured what it and its autotuning take on the device.
+    Unknown(&'static str),
+}
+
+impl Compile {
+    fn of(pricing: Pricing) -> Compile {
+        let is_compiled = pricing.case.options.kernels.elementwise == Elementwise::Compiled;
+        match pricing.ledger {
+            _ if is_compiled => Compile::Unknown("blocks under torch.compile"),
+            // `launch/assets/fsdp2` compiles expert blocks that no axis cuts.
+            Ledger::Fsdp2(options) if options.blocks == Blocks::Emitted && compiles_experts(pricing.case) => {
+                Compile::Unknown("expert blocks under torch.compile")
+            }
+            Ledger::Megatron(_) => Compile::Unknown("fused elementwise functions under torch.compile"),
+            _ => Compile::Nothing,
+        }
+    }
+
+    /// In a few words.
+    pub fn what(self) -> String {
+        match self {
+            Compile::Nothing => "nothing is compiled".to_string(),
+            Compile::Unknown(what) => format!("{what}: not known, which is what headroom is for"),
+        }
+    }
+}
+
+fn compiles_experts(case: &Case) -> bool {
+    case.recipe.uses(Mixer::Moe) && !case.layout.ep.splits()
 }
 
 /// Ranks that hold the same, priced.
@@ -47,8 +87,11 @@ pub struct RankClass {
     pub allocated_peak: u64,
     /// The most bytes the allocator holds.
     pub reserved_peak: u64,
-    /// Bytes outside the allocator.
+    /// Bytes outside the allocator: from the first phase on, though a communicator is made at its first
+    /// use.
     pub outside: u64,
+    /// What compiling takes before the first step.
+    pub compile: Compile,
     /// What the device has left; negative when it does not fit.
     pub headroom: i64,
     /// What was moved to the host.
@@ -74,7 +117,7 @@ impl RankClass {
         let allocated_peak = replay.allocated_peak() - moved;
         let reserved_peak = replay.reserved_peak() - moved;
         let dense = replay.line(Line::ReplicatedParams) + replay.line(Line::TpParams);
-        let [whole, cut] = by_owner(case, stage, dense);
+        let [whole, cut] = by_owner(pricing, stage, dense);
         let held = |line: Line| match line {
             Line::ReplicatedParams => whole,
             Line::TpParams => cut,
@@ -88,7 +131,8 @@ impl RankClass {
                     Line::Activations => offload.activation_bytes,
                     _ => 0,
                 };
-                Amount { entry: Entry::Ledger(line), bytes: held(line) - taken, basis: basis_of(line, pricing.ledger) }
+                let (entry, basis) = (Entry::Ledger(line), basis_of(line, pricing.ledger));
+                Amount { entry, bytes: held(line) - taken, basis, scaling: scaling::of(pricing, entry) }
             })
             .collect();
         lines.push(Amount {
@@ -96,13 +140,25 @@ impl RankClass {
             bytes: reserved_peak - allocated_peak,
             basis: match pricing.ledger {
                 Ledger::Shardwright(_) => Basis::Counted,
+                Ledger::Megatron(options) if options.segments == Segments::Expandable => {
+                    Basis::Modelled("replay of torch 2.11's caching allocator with expandable segments")
+                }
                 _ => Basis::Modelled("replay of the caching allocator of torch 2.11"),
             },
+            scaling: scaling::of(pricing, Entry::AllocatorOverhead),
         });
-        let outside = match pricing.ledger {
+        let outside: Vec<Amount> = match pricing.ledger {
             // Our own runtime has no device context and no communicators.
             Ledger::Shardwright(_) => Vec::new(),
-            _ => reserve::outside(device, &case.layout, case.recipe.uses(Mixer::Moe)),
+            _ => reserve::outside(device, &case.layout, case.recipe.uses(Mixer::Moe))
+                .into_iter()
+                .map(|held| Amount {
+                    entry: held.entry,
+                    bytes: held.bytes,
+                    scaling: scaling::of(pricing, held.entry),
+                    basis: held.basis,
+                })
+                .collect(),
         };
         let outside_bytes: u64 = outside.iter().map(|a| a.bytes).sum();
         lines.extend(outside);
@@ -119,6 +175,7 @@ impl RankClass {
             allocated_peak,
             reserved_peak,
             outside: outside_bytes,
+            compile: Compile::of(pricing),
             headroom: budget - (reserved_peak + outside_bytes) as i64,
             offload,
         }

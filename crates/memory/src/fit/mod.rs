@@ -9,18 +9,23 @@ mod offload;
 mod overload;
 mod reserve;
 mod review;
+mod routing;
+mod scaling;
 
 pub use checklist::{Item, checklist};
-pub use classes::{PhasePeak, RankClass};
+pub use classes::{Compile, PhasePeak, RankClass};
 pub use levers::{Lever, levers, useful_modules};
 pub use lines::{Amount, Entry};
 pub use offload::Offload;
 pub use overload::{AtOverload, Overload, at_overloads};
-pub use reserve::{Communicator, communicator_bytes, communicators, outside};
+pub use reserve::{Communicator, Outside, communicator_bytes, communicators, outside};
 pub use review::{Change, Review, review};
+pub use routing::{LayerRouting, routing};
+pub use scaling::{Knob, Scaling};
 
 use case::Case;
 use ledger::Ledger;
+use recipe::Dtype;
 use replay::Unmodelled;
 use units::Bytes;
 
@@ -173,10 +178,17 @@ fn unmodelled(pricing: Pricing) -> Vec<String> {
         ];
     }
     let mut list = vec![
-        "compile peaks and captured graphs: none is assumed to run".to_string(),
+        "compile peaks, and captured graphs, which are refused".to_string(),
         "checkpoint saving and data loading on the device".to_string(),
         "kernel autotuning buffers of the first step".to_string(),
     ];
+    if !matches!(pricing.ledger, Ledger::Megatron(_)) {
+        list.push("expandable segments: replayed for Megatron-Core, refused under this engine".to_string());
+    }
+    if matches!(pricing.ledger, Ledger::Deepspeed(_)) && pricing.case.options.state.gradients != Dtype::Bf16 {
+        let said = pricing.case.options.state.gradients;
+        list.push(format!("{said} gradient accumulators (`grad_accum_dtype`): gradients are priced in bf16"));
+    }
     let device = &pricing.case.on().device;
     if device.reserve.is_none() {
         list.push(format!("memory outside the allocator on {}: the H200's stands in for it", device.name));

@@ -15,6 +15,9 @@ use replay::line::Line;
 /// fp32 (Megatron-Core `optimizer/cpu_offloading/hybrid_optimizer.py`; DeepSpeed `runtime/zero`).
 const STEPPED_BYTES: u64 = 16;
 
+/// Bytes of a weight that waits on the host to be gathered, in bf16 (DeepSpeed's `offload_param`).
+const WEIGHT_BYTES: u64 = 2;
+
 /// What was moved to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Offload {
@@ -39,9 +42,10 @@ impl Offload {
         let case = pricing.case;
         // DeepSpeed's ledger knows of the host itself, and has it in its figures already.
         if !matches!(pricing.ledger, Ledger::Megatron(_)) {
-            let share = if case.options.offload > 0.0 { 1 } else { 0 };
-            let shards = case.layout.dense_shards();
-            return Offload { host_bytes: share * replay.params * STEPPED_BYTES / shards, ..Offload::default() };
+            let stepped = if case.options.offload > 0.0 { STEPPED_BYTES } else { 0 };
+            let weights = if case.options.offload_params { WEIGHT_BYTES } else { 0 };
+            let host_bytes = replay.params * (stepped + weights) / case.layout.dense_shards();
+            return Offload { host_bytes, ..Offload::default() };
         }
         let share = whole_tensor_share(case, stage);
         let optimizer_bytes = (replay.line(Line::OtherOptimizer) as f64 * share).round() as u64;

@@ -1,6 +1,6 @@
 //! What lies outside the caching allocator: context, libraries, communicators.
 
-use super::lines::{Amount, Entry};
+use super::lines::Entry;
 use hardware::{Device, Reserve};
 use layout::{Axis, Layout};
 use units::Basis;
@@ -37,8 +37,19 @@ pub fn communicator_bytes(reserve: &Reserve, count: u64) -> u64 {
     }
 }
 
-/// Amounts outside the allocator: measured on the device, or the H200's where nobody has.
-pub fn outside(device: &Device, layout: &Layout, has_experts: bool) -> Vec<Amount> {
+/// Something outside the allocator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outside {
+    /// Its line.
+    pub entry: Entry,
+    /// How large.
+    pub bytes: u64,
+    /// Where the number comes from.
+    pub basis: Basis,
+}
+
+/// What lies outside the allocator: measured on the device, or the H200's where nobody has.
+pub fn outside(device: &Device, layout: &Layout, has_experts: bool) -> Vec<Outside> {
     let found = device.outside();
     let reserve = &found.reserve;
     let talking = communicator_bytes(reserve, communicators(layout, has_experts).len() as u64);
@@ -46,7 +57,7 @@ pub fn outside(device: &Device, layout: &Layout, has_experts: bool) -> Vec<Amoun
         true => Basis::Measured(reserve.source.clone()),
         false => Basis::Modelled("the H200's, nobody has measured this device"),
     };
-    let amount = |entry, bytes| Amount { entry, bytes, basis: basis.clone() };
+    let amount = |entry, bytes| Outside { entry, bytes, basis: basis.clone() };
     vec![
         amount(Entry::RuntimeReserve, reserve.context_bytes + reserve.libraries_bytes),
         amount(Entry::Communicators, talking),

@@ -1,9 +1,9 @@
 //! Two estimates side by side: which lines grow, by how much, and whether the peak moves.
 
-use super::{Entry, Fit, RankClass};
+use super::{Entry, Fit, RankClass, Scaling};
 
 /// One line in two estimates.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// Which line.
     pub entry: Entry,
@@ -11,6 +11,8 @@ pub struct Change {
     pub before: u64,
     /// Bytes after.
     pub after: u64,
+    /// What it grows with after the change.
+    pub scaling: Scaling,
 }
 
 impl Change {
@@ -39,8 +41,14 @@ pub fn review(before: &Fit, after: &Fit) -> Review {
     let mut entries: Vec<Entry> = old.lines.iter().chain(&new.lines).map(|a| a.entry).collect();
     entries.sort();
     entries.dedup();
-    let change = |entry: Entry| Change { entry, before: old.line(entry), after: new.line(entry) };
-    let mut changes: Vec<Change> = entries.into_iter().map(change).filter(|c| c.delta() != 0).collect();
+    let scaling = |entry: Entry| {
+        let of = |class: &RankClass| class.lines.iter().find(|a| a.entry == entry).map(|a| a.scaling.clone());
+        of(new).or_else(|| of(old))
+    };
+    let change = |entry: Entry| {
+        Some(Change { entry, before: old.line(entry), after: new.line(entry), scaling: scaling(entry)? })
+    };
+    let mut changes: Vec<Change> = entries.into_iter().filter_map(change).filter(|c| c.delta() != 0).collect();
     changes.sort_by_key(|c| std::cmp::Reverse(c.delta().unsigned_abs()));
     let peak = |class: &RankClass| (class.peak_phase.to_string(), class.peak_origin.to_string());
     Review {

@@ -3,9 +3,9 @@
 
 use super::{countable, stored};
 use diag::Finding;
-use layout::ownership::Row;
+use layout::ownership::{Owner, Row};
 use layout::rules::How;
-use layout::{Axis, Layout, OwnershipTable};
+use layout::{Layout, OwnershipTable};
 use units::Bytes;
 
 /// Weights of a rank by owner.
@@ -20,16 +20,15 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// Counts a stage. A row belongs to the axis its rule names, whatever that axis's degree.
+    /// Counts a stage.
     pub fn new(layout: &Layout, table: &OwnershipTable, stage: usize) -> Result<Weights, Finding> {
         let (mut replicated, mut tensor, mut expert) = (0u128, 0u128, 0u128);
         for row in &table.rows {
             let copies = u128::from(table.copies_on_stage(row, stage));
-            let is_tensor = || (row.rule.decide)(&row.tensor, layout).iter().any(|cut| cut.axis == Axis::Tp);
-            let line = match row.tensor.acting {
-                Some(_) => &mut expert,
-                None if is_tensor() => &mut tensor,
-                None => &mut replicated,
+            let line = match row.owner() {
+                Owner::Expert => &mut expert,
+                Owner::Tensor => &mut tensor,
+                Owner::Replicated => &mut replicated,
             };
             *line += copies * stored(part_elements(row, layout).into(), row.tensor.dtype);
         }

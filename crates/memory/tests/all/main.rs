@@ -1,9 +1,11 @@
 //! Ledgers against measured ranks, published figures and counts by hand.
 
 mod adapters;
+mod checklist;
 mod deepspeed;
 mod estimate;
 mod extrapolated;
+mod formats;
 mod fsdp2_builtin;
 mod fsdp2_launch;
 mod fsdp2_rows;
@@ -12,3 +14,4 @@ mod megatron_builtin;
 mod megatron_fp8;
 mod megatron_published;
 mod mission;
+mod scaling;

@@ -152,12 +152,8 @@ impl Attention {
         toml.flag_unless("sinks", self.sinks, false);
         toml.flag_unless("output_gate", self.output_gate, false);
         toml.float_unless("dropout", self.dropout, 0.0);
-        if let Some(window) = &self.window {
-            toml.int("window", window.tokens);
-            if !window.full_layers.is_empty() {
-                toml.ints("full_attention_layers", &window.full_layers);
-            }
-        }
+        toml.some_int("window", self.window.as_ref().map(|w| w.tokens));
+        toml.ints("full_attention_layers", self.window.as_ref().map_or(&[], |w| &w.full_layers));
     }
 
     /// Its tensors, behind the block's norm. Queries and keys are normalised with the model's own

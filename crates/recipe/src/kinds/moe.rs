@@ -194,9 +194,7 @@ impl Moe {
         toml.flag_unless("bias", self.bias, false);
         toml.some_int("latent", self.latent);
         toml.flag_unless("latent_bias", self.latent_bias, false);
-        if let Some(factor) = self.capacity_factor {
-            toml.float("capacity_factor", factor);
-        }
+        toml.some_float("capacity_factor", self.capacity_factor);
         if let Some(shared) = &self.shared {
             toml.table("moe.shared");
             toml.int("ffn", shared.ffn);
@@ -211,22 +209,20 @@ impl Moe {
 impl Router {
     fn write(&self, toml: &mut Toml) {
         let default = Router::default();
-        if *self != default {
-            toml.table("moe.router");
-            toml.word_unless("score", self.score.name(), default.score.name());
-            toml.word_unless("dtype", self.dtype.name(), default.dtype.name());
-            toml.flag_unless("bias", self.bias, false);
-            toml.flag_unless("expert_bias", self.expert_bias, false);
-            toml.some_float("bias_update_rate", self.bias_update_rate);
-            toml.some_float("aux_loss", self.aux_loss);
-            toml.word_unless("aux_loss_over", self.aux_loss_over.name(), default.aux_loss_over.name());
-            toml.some_float("z_loss", self.z_loss);
-            toml.flag_unless("normalize", self.normalize, true);
-            toml.float_unless("scaling", self.scaling, 1.0);
-            toml.int_unless("groups", self.groups, 1);
-            toml.int_unless("group_top_k", self.group_top_k, 1);
-            toml.word_unless("group_score", self.group_score.name(), default.group_score.name());
-        }
+        toml.optional_table("moe.router");
+        toml.word_unless("score", self.score.name(), default.score.name());
+        toml.word_unless("dtype", self.dtype.name(), default.dtype.name());
+        toml.flag_unless("bias", self.bias, false);
+        toml.flag_unless("expert_bias", self.expert_bias, false);
+        toml.some_float("bias_update_rate", self.bias_update_rate);
+        toml.some_float("aux_loss", self.aux_loss);
+        toml.word_unless("aux_loss_over", self.aux_loss_over.name(), default.aux_loss_over.name());
+        toml.some_float("z_loss", self.z_loss);
+        toml.flag_unless("normalize", self.normalize, true);
+        toml.float_unless("scaling", self.scaling, 1.0);
+        toml.int_unless("groups", self.groups, 1);
+        toml.int_unless("group_top_k", self.group_top_k, 1);
+        toml.word_unless("group_score", self.group_score.name(), default.group_score.name());
     }
 }
 

@@ -101,7 +101,7 @@ const ARGUMENTS: &[&str] = &[
 #[test]
 fn unmangled_configs_are_imported() {
     for text in CONFIGS {
-        usable(&hf::import(text, "whole").unwrap_or_else(|f| panic!("{text}: {f:#?}")));
+        usable(&hf::import(text, &hf::Asked::named("whole")).unwrap_or_else(|f| panic!("{text}: {f:#?}")).recipe);
     }
 }
 
@@ -148,7 +148,7 @@ proptest! {
     fn bytes_are_no_recipe(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let text = String::from_utf8_lossy(&bytes);
         prop_assert!(Recipe::parse(&text).is_err());
-        prop_assert!(hf::import(&text, "fuzz").is_err());
+        prop_assert!(hf::import(&text, &hf::Asked::named("fuzz")).is_err());
         prop_assert!(megatron_args::import(&text, "fuzz").is_err());
         // A few letters may be a pattern.
         let _ = Pattern::parse(&text);
@@ -166,8 +166,8 @@ proptest! {
 
     #[test]
     fn configs_are_imported_or_refused(text in prop::sample::select(CONFIGS).prop_flat_map(mangled)) {
-        match hf::import(&text, "fuzz") {
-            Ok(recipe) => usable(&recipe),
+        match hf::import(&text, &hf::Asked::named("fuzz")) {
+            Ok(imported) => usable(&imported.recipe),
             Err(findings) => prop_assert!(!findings.is_empty()),
         }
     }
@@ -207,8 +207,8 @@ fn hostile_sizes_are_refused() {
     let deep = "a = ".to_string() + &"[".repeat(100_000);
     assert!(Recipe::parse(&deep).is_err());
     let nested = "{\"model_type\":".to_string() + &"[".repeat(100_000);
-    assert!(hf::import(&nested, "x").is_err());
+    assert!(hf::import(&nested, &hf::Asked::named("x")).is_err());
     let config = r#"{"model_type": "llama", "num_hidden_layers": 1000000000}"#;
-    assert!(hf::import(config, "x").unwrap_err()[0].message.contains("more than"));
+    assert!(hf::import(config, &hf::Asked::named("x")).unwrap_err()[0].message.contains("more than"));
     assert!(Recipe::parse(&" ".repeat(9 << 20)).unwrap_err()[0].message.contains("bytes"));
 }

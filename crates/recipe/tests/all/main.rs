@@ -3,3 +3,4 @@
 mod fields;
 mod fuzz;
 mod hf_counts;
+mod hf_keys;

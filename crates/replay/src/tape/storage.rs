@@ -111,6 +111,13 @@ impl Storage {
         self.stand_in.take();
     }
 
+    /// Books the bytes on another line from now on.
+    pub(super) fn onto(&self, line: Line) {
+        if let Some(block) = self.block.get() {
+            self.tape.0.book.borrow_mut().rebook(block, line);
+        }
+    }
+
     fn give_back(&self) {
         if let Some(block) = self.block.take().filter(|_| !self.tape.0.is_over.get()) {
             self.tape.0.book.borrow_mut().free(block, self.is_late.get());
@@ -342,6 +349,14 @@ impl Book {
             self.live[*line as usize] += bytes;
         }
         self.shared.insert(block, shares);
+    }
+
+    fn rebook(&mut self, block: BlockId, line: Line) {
+        let size = self.allocator.size(block);
+        let entry = &mut self.entries[block.index()];
+        self.live[entry.line as usize] -= size;
+        self.live[line as usize] += size;
+        entry.line = line;
     }
 
     fn mark_peak(&mut self, origin: Origin) {

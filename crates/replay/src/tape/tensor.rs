@@ -56,6 +56,13 @@ impl Tensor {
         }))
     }
 
+    /// Books its storage on another line from now on: what was made as one thing is kept as another.
+    pub fn onto(&self, line: Line) {
+        if let Some(storage) = &*self.0.storage.borrow() {
+            storage.onto(line);
+        }
+    }
+
     /// A tensor without elements.
     pub fn empty() -> Tensor {
         Tensor::on(None, 0, super::BF16, Density::Dense)

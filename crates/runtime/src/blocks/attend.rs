@@ -30,6 +30,8 @@ pub(crate) struct Core {
     pub value: usize,
     /// Positions a query sees, itself included; all before it when there is none.
     pub window: Option<usize>,
+    /// What products of queries and keys are multiplied with.
+    pub score: f64,
 }
 
 /// Padding in a row of [`Chosen`] whose query sees fewer than `top_k` keys.
@@ -80,7 +82,7 @@ impl Tile {
 
 impl Core {
     fn scale<R: Real>(&self) -> R {
-        R::of(1.0 / (self.key as f64).sqrt())
+        R::of(self.score)
     }
 
     /// Calls `visit` with every tile of one KV head in which some query of ours sees a key of the owner.

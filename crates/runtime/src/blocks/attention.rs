@@ -13,9 +13,9 @@ use crate::saved::Saved;
 use crate::split::tensor;
 use comm::Result;
 use diag::{Blame, Finding};
-use recipe::Recipe;
 use recipe::kinds::attention::{Attention as Kind, AttentionKind, QkNorm};
 use recipe::kinds::mla::Mla as Latent;
+use recipe::{Recipe, Scaling};
 
 const NAMES: [&str; 2] = ["into attention", "out of attention"];
 
@@ -91,7 +91,8 @@ impl Gqa {
             QkNorm::Full => Norms::Whole(WholeNorms::new(shelf, path, attention.heads as usize / heads)),
         };
         let out = Linear::new(shelf, &format!("{path}.out"));
-        let core = Core { heads, kv_heads, key: width, value: width, window };
+        let score = recipe.multipliers.attention.unwrap_or(1.0 / (width as f64).sqrt());
+        let core = Core { heads, kv_heads, key: width, value: width, window, score };
         let indexer = Indexer::new(recipe, shelf, path, None, window);
         let sinks = Sinks::new(shelf, path);
         Gqa { qkv, out, norms, rotary: Rotary::new(recipe, 0, width), core, sinks, indexer, widths }
@@ -252,6 +253,11 @@ impl Mla {
         let q_up = linear(if q_down.is_some() { "q_up" } else { "q_proj" });
         let heads = shelf.params[q_up.weight().0].shape().0 / key;
         let query = latent.q_rank.unwrap_or(recipe.hidden) as usize;
+        let stretched = match recipe.positions.rope().and_then(|rope| rope.scaling) {
+            Some(Scaling::Yarn(yarn)) => yarn.latent_score(),
+            _ => 1.0,
+        };
+        let score = stretched * recipe.multipliers.attention.unwrap_or(1.0 / (key as f64).sqrt());
         Mla {
             q_down,
             q_up,
@@ -260,7 +266,7 @@ impl Mla {
             kv_up: linear("kv_up"),
             out: linear("out"),
             rotary: Rotary::new(recipe, plain, rope),
-            core: Core { heads, kv_heads: heads, key, value, window },
+            core: Core { heads, kv_heads: heads, key, value, window, score },
             gathered: [query, latent.kv_rank as usize, rope],
             plain,
             sinks: Sinks::new(shelf, path),

@@ -22,6 +22,8 @@ pub(crate) struct Embedding {
     pub tokens: Id,
     positions: Option<Id>,
     hidden: usize,
+    /// What a token's row is multiplied with.
+    factor: f64,
 }
 
 /// First global row that this rank holds of a vocabulary, and how many.
@@ -37,6 +39,7 @@ impl Embedding {
             tokens: shelf.id("embedding.tokens.weight"),
             positions: positions.then(|| shelf.id("embedding.positions.weight")),
             hidden: recipe.hidden as usize,
+            factor: recipe.multipliers.embedding,
         }
     }
 
@@ -50,6 +53,7 @@ impl Embedding {
             }
         }
         let mut y = tensor::leave(cx.rank, EMBED, y)?;
+        y.times(self.factor);
         if let Some(positions) = self.positions {
             let batch = cx.sizes.sequences;
             for (s, position) in cx.rank.shard_positions().into_iter().enumerate() {
@@ -69,6 +73,8 @@ impl Embedding {
                 }
             }
         }
+        let mut dy = dy;
+        dy.times(self.factor);
         let dy = tensor::leave_back(cx.rank, EMBED, dy)?;
         let (first, len) = rows(shelf, self.tokens);
         for (row, token) in tokens.iter().enumerate() {
@@ -86,6 +92,8 @@ pub(crate) struct Head {
     weight: Linear,
     id: Id,
     vocab: usize,
+    /// What logits are multiplied with.
+    factor: f64,
     saves: Vec<Save>,
 }
 
@@ -96,6 +104,7 @@ impl Head {
             weight: Linear::of(id),
             id,
             vocab: recipe.vocab as usize,
+            factor: recipe.multipliers.logits,
             saves: declared::head(recipe, layout, &Sizes::of(layout)),
         }
     }
@@ -113,6 +122,7 @@ impl Head {
         let mut saved = Saved::new(self.saves.clone());
         let x = tensor::enter(cx.rank, HEAD, x)?;
         let mut logits = self.weight.partial(cx, &x);
+        logits.times(self.factor);
         let (first, real) = self.real(shelf);
         let reduce = |name, op, values| cx.rank.comm.all_reduce(&cx.rank.tp, Call::new("tp", name), op, values);
         let cols = logits.cols;
@@ -162,7 +172,7 @@ impl Head {
                 d.row_mut(row)[at] -= R::ONE;
             }
         }
-        let scale = R::of(1.0 / tokens.total);
+        let scale = R::of(self.factor / tokens.total);
         team::rows(&mut d.data, 1, |_, d| wide(|| d.iter_mut().for_each(|v| *v *= scale)));
         let dx = self.weight.partial_back(cx, &saved.take("head input"), &d);
         tensor::enter_back(cx.rank, HEAD, dx)

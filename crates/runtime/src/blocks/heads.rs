@@ -2,7 +2,6 @@
 //! together, sinks, and gates.
 
 use super::Cx;
-use super::norm::EPSILON;
 use crate::mat::{Mat, dot};
 use crate::params::{Id, Shelf};
 use crate::real::Real;
@@ -21,6 +20,8 @@ struct WholeNorm {
     whole: usize,
     /// Ranks that hold each column: KV heads below the degree are copied.
     copies: usize,
+    /// Added to the mean square under the root.
+    eps: f64,
 }
 
 /// Mean and inverse deviation of a row over the heads of all ranks.
@@ -36,7 +37,7 @@ impl WholeNorm {
         let param = &shelf.params[weight.0];
         let whole = param.row.tensor.elements() as usize;
         let copies = (param.part.elements() as usize * ranks / whole).max(1);
-        WholeNorm { weight, bias: shelf.find(&format!("{path}.bias")), whole, copies }
+        WholeNorm { weight, bias: shelf.find(&format!("{path}.bias")), whole, copies, eps: shelf.norm_eps }
     }
 
     /// Sums a row contributes: of squares, and under LayerNorm of the values too.
@@ -55,7 +56,7 @@ impl WholeNorm {
     fn known<R: Real>(&self, sums: &[R]) -> Known<R> {
         let n = R::of(self.whole as f64);
         let mean = sums.get(1).map_or(R::ZERO, |sum| *sum / n);
-        Known { mean, inverse: R::ONE / (sums[0] / n - mean * mean + R::of(EPSILON)).sqrt() }
+        Known { mean, inverse: R::ONE / (sums[0] / n - mean * mean + R::of(self.eps)).sqrt() }
     }
 
     fn forward<R: Real>(&self, cx: &Cx<R>, sums: &[R], row: &mut [R]) {

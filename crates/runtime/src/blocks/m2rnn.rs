@@ -46,6 +46,8 @@ pub(crate) struct M2rnn {
     taps: usize,
     /// Columns the norm runs over, on all ranks together.
     whole: usize,
+    /// Added to the mean square of the gated norm.
+    eps: f64,
     scan: Scan,
     link: Link,
 }
@@ -69,6 +71,7 @@ impl M2rnn {
             value: kind.value_dim as usize,
             taps: kind.conv as usize,
             whole: (kind.heads * kind.value_dim) as usize,
+            eps: shelf.norm_eps,
             scan: Scan { chunk: m2rnn_chunk(kind), times: Times::Parts },
             link,
         }
@@ -120,7 +123,7 @@ impl M2rnn {
     fn inverse<R: Real>(&self, cx: &Cx<R>, gated: &Mat<R>) -> Result<Mat<R>> {
         let squares: Vec<R> = gated.data.chunks_exact(gated.cols).map(|row| dot(row, row)).collect();
         let squares = cx.rank.comm.all_reduce(&cx.rank.tp, SQUARES, Op::Sum, squares)?;
-        Ok(Mat::of(1, squares.into_iter().map(|s| inverse_rms(s, self.whole)).collect()))
+        Ok(Mat::of(1, squares.into_iter().map(|s| inverse_rms(s, self.whole, self.eps)).collect()))
     }
 
     fn normed<R: Real>(&self, cx: &Cx<R>, gated: &Mat<R>, inverse: &Mat<R>) -> Mat<R> {

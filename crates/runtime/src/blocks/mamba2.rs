@@ -43,6 +43,8 @@ pub(crate) struct Mamba2 {
     scan: Scan,
     /// Columns the gated norm runs over.
     group: usize,
+    /// Added to the mean square of the gated norm.
+    eps: f64,
 }
 
 impl Mamba2 {
@@ -65,6 +67,7 @@ impl Mamba2 {
             d: shelf.id(&at("D")),
             norm: shelf.find(&at("gate_norm.weight")),
             group: widths[0] / groups,
+            eps: shelf.norm_eps,
             widths,
             head: kind.head_dim as usize,
             state: kind.state as usize,
@@ -164,7 +167,7 @@ impl Mamba2 {
         let data = map2(&y.data, &z.data, |y, z| y * silu(z).0);
         let gated = Mat { data, ..*y };
         let normed = match self.norm {
-            Some(id) => rms(&gated, &self.mine(cx, id, &self.widths[..1], 1), self.group),
+            Some(id) => rms(&gated, &self.mine(cx, id, &self.widths[..1], 1), self.group, self.eps),
             None => gated.clone(),
         };
         (gated, normed)
@@ -241,7 +244,7 @@ impl Mamba2 {
         let (gated, _) = self.gate(cx, scanned, z);
         let scale = self.mine(cx, id, &self.widths[..1], 1);
         let mut dscale = vec![R::ZERO; scale.len()];
-        let dgated = rms_back(&gated, &scale, self.group, &dnormed, &mut dscale);
+        let dgated = rms_back(&gated, &scale, (self.group, self.eps), &dnormed, &mut dscale);
         self.add_mine(cx, id, &self.widths[..1], 1, &dscale);
         dgated
     }

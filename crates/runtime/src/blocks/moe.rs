@@ -15,6 +15,7 @@ use crate::saved::Saved;
 use crate::split::experts::Plan;
 use comm::Result;
 use layout::Axis;
+use layout::activations::Room;
 use ledger::shardwright::routing_indices;
 use recipe::kinds::moe::Moe as Kind;
 
@@ -207,7 +208,7 @@ impl<R: Real> Block<R> for Moe {
         let narrow = self.latent.map(|[into, _]| into.forward(cx, &x));
         let (rows, counts) = self.rows(narrow.as_ref().unwrap_or(&x), &chosen);
         drop(narrow);
-        let plan = Plan::new(cx.rank, &counts)?;
+        let plan = Plan::new(cx.rank, &counts, Room::new(&self.kind, cx.rank.layout))?;
         cx.routed.push(plan.rows());
         let dispatched = plan.dispatch(cx.rank, rows)?;
         let packed = self.project(cx, &plan, &dispatched);

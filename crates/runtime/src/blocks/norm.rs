@@ -7,21 +7,21 @@ use crate::real::Real;
 use crate::team;
 use crate::wide::{total, wide};
 
-/// Added to the mean square under the root.
-pub(crate) const EPSILON: f64 = 1e-5;
-
 /// A norm of groups of `width` columns, with a scale for each column of a group, or of the whole row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Norm {
     weight: Id,
     bias: Option<Id>,
     width: usize,
+    /// Added to the mean square under the root.
+    eps: f64,
 }
 
 impl Norm {
     /// The norm at `path`; a bias beside it makes it a LayerNorm.
     pub fn new(shelf: &Shelf, path: &str, width: usize) -> Norm {
-        Norm { weight: shelf.id(&format!("{path}.weight")), bias: shelf.find(&format!("{path}.bias")), width }
+        let (weight, bias) = (shelf.id(&format!("{path}.weight")), shelf.find(&format!("{path}.bias")));
+        Norm { weight, bias, width, eps: shelf.norm_eps }
     }
 
     /// The same, where each tensor-parallel rank applies it to its own heads, so that its gradient is a
@@ -29,7 +29,7 @@ impl Norm {
     pub fn of_heads(shelf: &mut Shelf, path: &str, width: usize) -> Norm {
         let weight = shelf.id_of_heads(&format!("{path}.weight"));
         let bias = shelf.find(&format!("{path}.bias")).map(|_| shelf.id_of_heads(&format!("{path}.bias")));
-        Norm { weight, bias, width }
+        Norm { weight, bias, width, eps: shelf.norm_eps }
     }
 
     /// Mean and inverse deviation of one group.
@@ -38,7 +38,7 @@ impl Norm {
         let n = R::of(x.len() as f64);
         let mean = if self.bias.is_some() { total(x) / n } else { R::ZERO };
         let square = dot(x, x) / n - mean * mean;
-        (mean, R::ONE / (square + R::of(EPSILON)).sqrt())
+        (mean, R::ONE / (square + R::of(self.eps)).sqrt())
     }
 
     pub fn forward<R: Real>(&self, cx: &Cx<R>, x: &Mat<R>) -> Mat<R> {
@@ -95,12 +95,12 @@ impl Norm {
 
 /// RMSNorm of groups of `width` columns with given scales; for scales that are a slice of a
 /// parameter.
-pub(crate) fn rms<R: Real>(x: &Mat<R>, scale: &[R], width: usize) -> Mat<R> {
+pub(crate) fn rms<R: Real>(x: &Mat<R>, scale: &[R], width: usize, eps: f64) -> Mat<R> {
     let mut out = x.clone();
     for (i, group) in out.data.chunks_exact_mut(width).enumerate() {
         let at = i * width % scale.len();
         wide(|| {
-            let inverse = inverse_rms(dot(group, group), width);
+            let inverse = inverse_rms(dot(group, group), width, eps);
             group.iter_mut().zip(&scale[at..]).for_each(|(v, w)| *v = *v * inverse * *w);
         });
     }
@@ -108,14 +108,20 @@ pub(crate) fn rms<R: Real>(x: &Mat<R>, scale: &[R], width: usize) -> Mat<R> {
 }
 
 /// Transpose of [`rms`]: the input's gradient; adds the scales'.
-pub(crate) fn rms_back<R: Real>(x: &Mat<R>, scale: &[R], width: usize, dy: &Mat<R>, dscale: &mut [R]) -> Mat<R> {
+pub(crate) fn rms_back<R: Real>(
+    x: &Mat<R>,
+    scale: &[R],
+    (width, eps): (usize, f64),
+    dy: &Mat<R>,
+    dscale: &mut [R],
+) -> Mat<R> {
     let mut dx = dy.clone();
     for (i, d) in dx.data.chunks_exact_mut(width).enumerate() {
         let group = &x.data[i * width..(i + 1) * width];
         let at = i * width % scale.len();
         let dscale = &mut dscale[at..at + width];
         wide(|| {
-            let inverse = inverse_rms(dot(group, group), width);
+            let inverse = inverse_rms(dot(group, group), width, eps);
             let pairs = dscale.iter_mut().zip(group.iter().zip(d.iter()));
             pairs.for_each(|(s, (v, g))| *s += *v * inverse * *g);
             d.iter_mut().zip(&scale[at..]).for_each(|(g, w)| *g *= *w);
@@ -128,6 +134,6 @@ pub(crate) fn rms_back<R: Real>(x: &Mat<R>, scale: &[R], width: usize, dy: &Mat<
 
 /// Inverse root mean square of `width` numbers whose squares sum to `squares`.
 #[inline(always)]
-pub(crate) fn inverse_rms<R: Real>(squares: R, width: usize) -> R {
-    R::ONE / (squares / R::of(width as f64) + R::of(EPSILON)).sqrt()
+pub(crate) fn inverse_rms<R: Real>(squares: R, width: usize, eps: f64) -> R {
+    R::ONE / (squares / R::of(width as f64) + R::of(eps)).sqrt()
 }

@@ -1,6 +1,6 @@
 //! Choice of experts: scores, top-k, weights, capacity, and the balancing loss.
 //!
-//! Weights are the chosen scores over their sum. The balancing loss and the capacity are taken
+//! Weights are the chosen scores, over their sum where the recipe says so, times a factor. The balancing loss and the capacity are taken
 //! sequence by sequence (as DeepSeek-V3's complementary loss is), so that neither depends on how
 //! sequences and tokens are dealt out to ranks: ranks that hold parts of a sequence gather the
 //! number of tokens each expert gets from each part.
@@ -10,7 +10,8 @@ use crate::mat::{Mat, dot};
 use crate::params::Id;
 use crate::real::Real;
 use comm::{Call, Result};
-use recipe::kinds::moe::{Moe as Kind, ScoreFunction};
+use layout::activations::slots;
+use recipe::kinds::moe::{GroupScore, Moe as Kind, ScoreFunction};
 
 /// Contiguous runs of positions that a rank's own tokens form at most: an early and a late one under cp.
 const RUNS: usize = 2;
@@ -89,9 +90,9 @@ impl Router {
         experts.iter().for_each(|e| cx.balances[self.balance].counts[*e] += 1);
         let mut weights = Mat::zeros(scores.rows, self.top_k());
         for (token, chosen) in experts.chunks_exact(self.top_k()).enumerate() {
-            let sum: R = chosen.iter().map(|e| scores.row(token)[*e]).sum();
+            let factor = R::of(self.kind.router.scaling) / self.sum(scores.row(token), chosen);
             let row = weights.row_mut(token).iter_mut().zip(chosen);
-            row.for_each(|(w, e)| *w = scores.row(token)[*e] / sum);
+            row.for_each(|(w, e)| *w = scores.row(token)[*e] * factor);
         }
         let has_room = vec![true; experts.len()];
         let mut chosen = Chosen { experts, weights, has_room, counts: Vec::new() };
@@ -105,14 +106,57 @@ impl Router {
     /// The best experts of every token by score, bias and tilt.
     fn ranked<R: Real>(&self, cx: &Cx<R>, scores: &Mat<R>) -> Vec<usize> {
         let Balance { bias, tilt, .. } = &cx.balances[self.balance];
-        let Some(tilt) = tilt else { return best(scores, bias, self.top_k()) };
+        let Some(tilt) = tilt else { return self.best(scores, bias) };
         let mut tilted = scores.clone();
         for (time, position) in cx.rank.shard_positions().into_iter().enumerate() {
             for sequence in 0..cx.sizes.sequences {
                 tilt.apply(position, tilted.row_mut(time * cx.sizes.sequences + sequence));
             }
         }
-        best(&tilted, bias, self.top_k())
+        self.best(&tilted, bias)
+    }
+
+    /// What chosen scores are divided by.
+    fn sum<R: Real>(&self, scores: &[R], chosen: &[usize]) -> R {
+        match self.kind.router.normalize {
+            true => chosen.iter().map(|e| scores[*e]).sum(),
+            false => R::ONE,
+        }
+    }
+
+    /// The `top_k` best experts of every token by score and bias, best first, out of the best groups; the lower
+    /// number wins a tie.
+    fn best<R: Real>(&self, scores: &Mat<R>, bias: &[f64]) -> Vec<usize> {
+        let mut out = Vec::with_capacity(scores.rows * self.top_k());
+        for row in scores.data.chunks_exact(scores.cols) {
+            let biased: Vec<R> =
+                row.iter().enumerate().map(|(e, s)| *s + R::of(bias.get(e).copied().unwrap_or(0.0))).collect();
+            let mut experts = self.open(&biased);
+            experts.sort_by(|a, b| descending(biased[*a], biased[*b]).then(a.cmp(b)));
+            out.extend_from_slice(&experts[..self.top_k()]);
+        }
+        out
+    }
+
+    /// Experts of the groups that a token may choose from.
+    fn open<R: Real>(&self, biased: &[R]) -> Vec<usize> {
+        let router = &self.kind.router;
+        let (count, each) = (router.groups as usize, biased.len() / router.groups as usize);
+        if count == 1 {
+            return (0..biased.len()).collect();
+        }
+        let score = |group: usize| {
+            let mut own = biased[group * each..(group + 1) * each].to_vec();
+            own.sort_by(|a, b| descending(*a, *b));
+            match router.group_score {
+                GroupScore::Max => own[0],
+                GroupScore::TopTwo => own[0] + own[1],
+            }
+        };
+        let scored: Vec<R> = (0..count).map(score).collect();
+        let mut groups: Vec<usize> = (0..count).collect();
+        groups.sort_by(|a, b| descending(scored[*a], scored[*b]).then(a.cmp(b)));
+        groups[..router.group_top_k as usize].iter().flat_map(|g| g * each..(g + 1) * each).collect()
     }
 
     /// Counts choices over whole sequences, and drops those beyond an expert's capacity, latest tokens
@@ -145,8 +189,7 @@ impl Router {
                 }
             }
         }
-        if let Some(factor) = self.kind.capacity_factor {
-            let capacity = (factor * (cx.sizes.sequence * self.top_k()) as f64 / experts as f64).ceil() as u64;
+        if let Some(capacity) = slots(&self.kind, cx.sizes.sequence as u64) {
             for (i, &expert) in chosen.experts.iter().enumerate() {
                 let token = i / self.top_k();
                 let ahead = &mut before[place(token / batch, token % batch, expert)];
@@ -215,9 +258,9 @@ impl Router {
         for token in 0..scores.rows {
             let picks = &chosen.experts[token * self.top_k()..(token + 1) * self.top_k()];
             let (weights, dw) = (chosen.weights.row(token), dweights.row(token));
-            let sum: R = picks.iter().map(|e| scores.row(token)[*e]).sum();
-            let along = dot(weights, dw);
-            picks.iter().zip(dw).for_each(|(e, dw)| d.row_mut(token)[*e] += (*dw - along) / sum);
+            let (factor, sum) = (R::of(self.kind.router.scaling), self.sum(scores.row(token), picks));
+            let along = if self.kind.router.normalize { dot(weights, dw) } else { R::ZERO };
+            picks.iter().zip(dw).for_each(|(e, dw)| d.row_mut(token)[*e] += (*dw * factor - along) / sum);
         }
         if !chosen.counts.is_empty() {
             self.balance_back(cx, scores, chosen, &mut d);
@@ -255,23 +298,9 @@ impl Router {
     }
 }
 
-/// The `top_k` best experts of every token by score and bias, best first; the lower number wins a
-/// tie.
-fn best<R: Real>(scores: &Mat<R>, bias: &[f64], top_k: usize) -> Vec<usize> {
-    let mut out = Vec::with_capacity(scores.rows * top_k);
-    let mut order: Vec<usize> = Vec::new();
-    for row in scores.data.chunks_exact(scores.cols) {
-        let biased = |e: usize| row[e] + R::of(bias.get(e).copied().unwrap_or(0.0));
-        let rank = |a: &usize, b: &usize| {
-            let by_score = biased(*b).partial_cmp(&biased(*a)).unwrap_or(std::cmp::Ordering::Equal);
-            by_score.then(a.cmp(b))
-        };
-        order.clear();
-        order.extend(0..row.len());
-        order.sort_by(rank);
-        out.extend_from_slice(&order[..top_k]);
-    }
-    out
+/// Larger first.
+fn descending<R: Real>(a: R, b: R) -> std::cmp::Ordering {
+    b.partial_cmp(&a).unwrap_or(std::cmp::Ordering::Equal)
 }
 
 /// Where contiguous runs of positions begin.

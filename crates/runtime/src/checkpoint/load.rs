@@ -1,14 +1,14 @@
 //! Loading: a rank works out from its own layout which elements it needs, and reads the pieces that
 //! hold any of them. Nothing is written to the trainer before everything was read and checked.
 
-use super::files;
-use super::index::{Entry, Format, Index, Piece};
-use super::region::{self, Region};
 use super::save::{Shapes, format, shapes};
 use super::slots::{Slot, slots};
 use super::{Loaded, PREFIX, Position, agree, step_of, steps};
 use crate::real::Real;
 use crate::train::Trainer;
+use ::checkpoint::files;
+use ::checkpoint::index::{Entry, Format, Index, Piece};
+use ::checkpoint::region::{self, Region};
 use comm::Result;
 use diag::{Blame, Finding};
 use recipe::Recipe;
@@ -32,7 +32,7 @@ type Read<R> = (Index, Vec<(Slot, Vec<R>)>, u64);
 /// Reads every slot of this rank; counts the bytes read.
 fn read<R: Real>(folder: &Path, trainer: &Trainer<R>, recipe: &Recipe) -> Result<Read<R>> {
     let index = Index::read(folder)?;
-    index.check_recipe(recipe)?;
+    index.check_recipe(recipe, trainer.rank.layout.mode)?;
     let format = format::<R>();
     if index.format()? != format {
         let message = format!("the checkpoint holds {} and the run computes in {format}", index.dtype);

@@ -8,19 +8,15 @@
 //! Not here: the data itself (a position in it is kept), and optimizer settings, which a run may
 //! change between steps.
 
-mod files;
-mod index;
 mod load;
-mod region;
 mod save;
 mod slots;
 
-pub use index::{Entry, Format, Index, NAME, Piece, SCHEMA, Written};
-pub use region::Region;
-pub use slots::Kind;
+pub use ::checkpoint::{Entry, Format, Index, Kind, NAME, Piece, Region, SCHEMA, Written};
 
 use crate::real::Real;
 use crate::train::Trainer;
+use ::checkpoint::files;
 use comm::{Call, Comm, Group, Result};
 use diag::{Blame, Finding};
 use recipe::Recipe;

@@ -1,13 +1,13 @@
 //! Saving: every rank writes what it answers for into `step-N.partial`, the first writes the index
 //! when all files are durable, and one rename makes a checkpoint of it.
 
-use super::files::{self, Item};
-use super::index::{self, Entry, Format, Index, Piece, Written};
-use super::region::{self, Region};
 use super::slots::{Duty, Slot, slots};
 use super::{PARTIAL, PREFIX, Position, Saved, Store, agree, names, steps};
 use crate::real::Real;
 use crate::train::Trainer;
+use ::checkpoint::files::{self, Item};
+use ::checkpoint::index::{self, Entry, Format, Index, Piece, Written};
+use ::checkpoint::region::{self, Region};
 use comm::{Call, Comm, Dtype, Group, Result};
 use diag::{Blame, Finding};
 use recipe::Recipe;
@@ -42,6 +42,7 @@ pub(super) fn save<R: Real>(store: &Store, trainer: &Trainer<R>, recipe: &Recipe
             seed: position.seed,
             sequences: position.sequences,
             dtype: format::<R>().name().to_string(),
+            mode: layout.mode.map(|m| m.name().to_string()),
             recipe: index::identity(recipe),
             layout: Written { world: layout.world, flags: layout.all_flags() },
             tensors,
@@ -109,7 +110,7 @@ fn write_file<R: Real>(
         }
     }
     let items: Vec<Item> = jobs.iter().map(|job| item(job, format)).collect();
-    let header = files::header(format.name(), &items);
+    let header = files::header(&items, serde_json::Map::new());
     let (mut start, mut sums) = (header.len() as u64, Vec::new());
     let bodies = jobs.iter().map(|job| {
         let body = encode(trainer, job);
@@ -135,7 +136,7 @@ fn other_recipe(path: &str) -> Finding {
 fn item(job: &Job, format: Format) -> Item {
     let Job { slot, path, region } = job;
     let name = format!("{}/{path}{region}", slot.kind);
-    Item { name, shape: region.shape(), bytes: region.elements() * format.bytes() }
+    Item { name, dtype: format.name(), shape: region.shape(), bytes: region.elements() * format.bytes() }
 }
 
 /// The bytes of a piece, little-endian and row by row.

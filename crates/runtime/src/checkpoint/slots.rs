@@ -1,29 +1,17 @@
 //! Where a rank keeps the state of its parameters, and which of it the rank writes into a checkpoint.
 //! Parts come from the ownership table and runs from the flat buffers; nothing is decided anew here.
 
-use super::files;
-use super::region::{self, Region};
 use crate::optimizer::{pieces, steps_by_muon};
 use crate::params::Id;
 use crate::real::Real;
 use crate::train::{Trainer, clip, shift};
+use ::checkpoint::files;
+use ::checkpoint::index::Kind;
+use ::checkpoint::region::{self, Region};
 use layout::ownership::Part;
 use layout::{Axis, ZeroStage};
 use recipe::{Segment, Tensor};
 use std::ops::{Range, RangeInclusive};
-use units::named;
-
-named! {
-    /// What is kept of a parameter.
-    pub enum Kind {
-        /// Its values.
-        Weight = "weight",
-        /// AdamW's first moment, or Muon's momentum.
-        First = "first-moment",
-        /// AdamW's second moment.
-        Second = "second-moment",
-    }
-}
 
 /// A run of one parameter's state on this rank.
 #[derive(Clone, Debug)]

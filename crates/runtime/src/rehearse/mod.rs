@@ -9,6 +9,7 @@ mod data;
 mod inject;
 mod outcome;
 mod prepare;
+mod resume;
 mod run;
 
 pub use data::Source;
@@ -21,6 +22,7 @@ use crate::optimizer::Settings;
 use crate::shrink::Dims;
 use layout::LayoutRequest;
 use recipe::Recipe;
+use std::path::Path;
 use std::time::Duration;
 use units::named;
 
@@ -80,6 +82,10 @@ pub struct Ask<'a> {
     pub deadline: Duration,
     /// What ranks are.
     pub ranks: Ranks,
+    /// Go on from this checkpoint: its recipe's sizes, its seed, its step and its position in the data.
+    pub load: Option<&'a Path>,
+    /// Save a checkpoint into this folder of checkpoints after the last step.
+    pub save: Option<&'a Path>,
 }
 
 /// Usual values but for two: a higher learning rate, since small models learn faster; and a larger

@@ -1,8 +1,10 @@
 //! From what was asked to a small recipe, the layout to rehearse, and the layout of one rank to compare
 //! with.
 
+use super::resume::Start;
 use super::{Ask, Source, data};
 use crate::shrink::{Change, Dim, Dims, shrink};
+use crate::supported::unsupported;
 use diag::{Blame, Finding};
 use layout::legality::UNCARRIED_STATE;
 use layout::{Checked, Engine, Layout, LayoutRequest, ZeroStage, check};
@@ -23,11 +25,17 @@ pub struct Prepared {
     pub changes: Vec<Change>,
     /// Notes and warnings for the user.
     pub notes: Vec<Finding>,
+    /// Where the run goes on from.
+    pub start: Start,
 }
 
 /// Shrinks and checks; refuses by name what cannot be rehearsed.
 pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
     let (recipe, mut request, notes) = (ask.recipe, ask.request.clone(), carried(ask));
+    let unsupported = unsupported(recipe);
+    if !unsupported.is_empty() {
+        return Err(unsupported);
+    }
     if request.engine.is_some_and(|engine| engine != Engine::Shardwright) {
         let theirs = check(recipe, &request);
         if !theirs.is_legal() {
@@ -35,12 +43,15 @@ pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
         }
     }
     request.engine = Some(Engine::Shardwright);
-    let full = legal(check(recipe, &request))?.1;
+    let (full_recipe, full) = legal(check(recipe, &request))?;
     if full.world > MOST_RANKS {
         return Err(vec![too_many(&full)]);
     }
     let small = shrink(recipe, &request, &dims(ask))?;
+    let start = Start::new(ask, &full_recipe, full.mode)?;
+    let small = start.resized(ask, small)?;
     let (small_recipe, layout) = legal(check(&small.recipe, &small.request))?;
+    start.check(&small_recipe, &layout)?;
     let alone = LayoutRequest {
         world: Some(1),
         // Adds gradients microbatch by microbatch, in the order in which replicas are added. Without it
@@ -53,11 +64,12 @@ pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
         engine: Some(Engine::Shardwright),
         ..LayoutRequest::default()
     };
-    let (_, one) = legal(check(&small_recipe, &alone))?;
+    // It takes the steps of that mode, whatever degree the mode is pinned to.
+    let one = Layout { mode: layout.mode, ..legal(check(&small_recipe, &alone))?.1 };
     if let Some(finding) = ask.inject.and_then(|inject| inject.refuse(&small_recipe, &layout, ask.steps)) {
         return Err(vec![finding]);
     }
-    Ok(Prepared { recipe: small_recipe, layout, one, changes: small.changes, notes })
+    Ok(Prepared { recipe: small_recipe, layout, one, changes: small.changes, notes, start })
 }
 
 fn legal(checked: Checked) -> Result<(Recipe, Layout), Vec<Finding>> {

@@ -2,11 +2,10 @@
 
 use super::compare::Wholes;
 use super::outcome::{Expected, Outcome, RankOutcome, endings, join};
-use super::{Ask, JUDGED_STEPS, Number, Prepared, settings};
+use super::{Ask, JUDGED_STEPS, Number, Prepared};
 use crate::live::Meter;
 use crate::real::Real;
 use crate::report::{self, Subject};
-use crate::train::Trainer;
 use comm::{Call, Comm, Group, Result, threads};
 use diag::{Blame, Finding};
 use layout::OwnershipTable;
@@ -109,9 +108,8 @@ fn reference<R: Real>(ask: &Ask, prepared: &Prepared, watch: &(dyn Fn(u64) + Syn
     let since = Instant::now();
     let comm = threads::alone();
     let layout = &prepared.one;
-    let mut trainer = Trainer::<R>::new(&prepared.recipe, layout, &comm, ask.seed, settings(ask.number))?;
-    ask.inject.and_then(|i| i.tilt(&prepared.recipe)).into_iter().for_each(|tilt| trainer.tilt(tilt));
-    let batch = |step| ask.source.batch(&prepared.recipe, layout, ask.seed, step);
+    let mut trainer = prepared.start.trainer::<R>(ask, prepared, layout, &comm)?;
+    let batch = |step| prepared.start.batch(ask, prepared, layout, step);
     let (_, gradients) = trainer.gradients(&batch(0))?;
     let gradients = Wholes::new(trainer.shelf(), &gradients);
     let (mut losses, mut weights) = (Vec::new(), None);
@@ -138,9 +136,8 @@ fn rank<R: Real>(
 ) -> Result<RankOutcome> {
     let layout = &prepared.layout;
     let _meter = Meter::start(comm);
-    let mut trainer = Trainer::<R>::new(&prepared.recipe, layout, comm, ask.seed, settings(ask.number))?;
-    ask.inject.and_then(|i| i.tilt(&prepared.recipe)).into_iter().for_each(|tilt| trainer.tilt(tilt));
-    let batch = |step| ask.source.batch(&prepared.recipe, layout, ask.seed, step);
+    let mut trainer = prepared.start.trainer::<R>(ask, prepared, layout, comm)?;
+    let batch = |step| prepared.start.batch(ask, prepared, layout, step);
     let (_, gradients) = trainer.gradients(&batch(0))?;
     let mut out = RankOutcome {
         gradients: reference.gradients.differences(paths, trainer.shelf(), &gradients),
@@ -168,6 +165,7 @@ fn rank<R: Real>(
             out.weights = reference.weights.differences(paths, trainer.shelf(), &weights);
         }
     }
+    prepared.start.save(ask, prepared, &trainer)?;
     Ok(out)
 }
 

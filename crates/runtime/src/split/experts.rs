@@ -1,13 +1,17 @@
-//! Sends tokens to the ranks that own their experts, and back. Counts travel first, so that buffers have
-//! the size of what comes; then rows; ranks of the expert-tensor axis then gather each other's rows. The
-//! way back is the transpose of each, in reverse.
+//! Sends tokens to the ranks that own their experts, and back. Counts travel first, then rows, and only
+//! those there are; ranks of the expert-tensor axis then gather each other's rows. The way back is the
+//! transpose of each, in reverse.
+//!
+//! What receives rows for the local experts, and what takes their outputs back, has the size of what
+//! comes where nothing is dropped. With a capacity factor both are made before the exchange, as large as
+//! the factor allows, and filled from the front.
 
 use crate::mat::Mat;
 use crate::rank::Rank;
 use crate::real::Real;
 use comm::{Call, Result};
 use layout::Axis;
-use layout::activations::Routed;
+use layout::activations::{Room, Routed};
 
 const COUNTS: Call = Call::new("ep", "counts before dispatch");
 const DISPATCH: Call = Call::new("ep", "dispatch");
@@ -27,11 +31,13 @@ pub(crate) struct Plan {
     order: Vec<usize>,
     /// Rows of each local expert.
     pub per_expert: Vec<usize>,
+    /// Rows that buffers are made for, where a capacity factor says so.
+    room: Option<Room>,
 }
 
 impl Plan {
     /// Plans the exchange of `counts` rows for each expert; each owner has an equal run of experts.
-    pub fn new(rank: &Rank, counts: &[u64]) -> Result<Plan> {
+    pub fn new(rank: &Rank, counts: &[u64], room: Option<Room>) -> Result<Plan> {
         let (owners, experts) = (rank.ep.len(), counts.len());
         let local = experts / owners;
         let all = rank.comm.all_gather(&rank.ep, COUNTS, counts.to_vec())?;
@@ -54,7 +60,11 @@ impl Plan {
             .flat_map(|e| runs_of(e).flat_map(|i| starts[i]..starts[i] + runs[i] as usize).collect::<Vec<_>>())
             .collect();
         let per_expert = (0..local).map(|e| runs_of(e).map(|i| runs[i] as usize).sum()).collect();
-        Ok(Plan { send, receive, members, order, per_expert })
+        let plan = Plan { send, receive, members, order, per_expert, room };
+        let rows = plan.rows();
+        let fits = |room: Room| rows.sent <= room.sent && rows.arrived <= room.arrived && rows.came <= room.came;
+        assert!(room.is_none_or(fits), "routers let through {rows:?}, and there is room for {room:?}");
+        Ok(plan)
     }
 
     /// Rows sent, received and gathered, for predictions.
@@ -71,10 +81,13 @@ impl Plan {
     /// owner.
     pub fn dispatch<R: Real>(&self, rank: &Rank, rows: Mat<R>) -> Result<Mat<R>> {
         let width = rows.cols;
+        let mut data = self.room.map_or(Vec::new(), |room| Vec::with_capacity(room.came as usize * width));
         let (send, receive) = (Self::scaled(&self.send, width), Self::scaled(&self.receive, width));
         let came = rank.comm.all_to_all(&rank.ep, DISPATCH, rows.data, &send, &receive)?;
         let came = Mat::of(width, rank.comm.all_gather_uneven(&rank.etp, ETP_IN, came)?.0);
-        let mut data = Vec::with_capacity(came.data.len());
+        if self.room.is_none() {
+            data.reserve_exact(came.data.len());
+        }
         self.order.iter().for_each(|&at| data.extend_from_slice(came.row(at)));
         Ok(Mat::of(width, data))
     }
@@ -83,6 +96,7 @@ impl Plan {
     /// back to the order in which this rank sent them. Forward uses it to combine.
     pub fn combine<R: Real>(&self, rank: &Rank, rows: &Mat<R>) -> Result<Mat<R>> {
         let width = rows.cols;
+        let returned = self.room.map(|room| Vec::with_capacity(room.sent as usize * width));
         let mut data = vec![R::ZERO; rows.data.len()];
         for (row, &at) in self.order.iter().enumerate() {
             data[at * width..(at + 1) * width].copy_from_slice(rows.row(row));
@@ -90,6 +104,16 @@ impl Plan {
         let members = Self::scaled(&self.members, width);
         let mine = rank.comm.reduce_scatter_uneven(&rank.etp, ETP_OUT, data, &members)?;
         let (send, receive) = (Self::scaled(&self.receive, width), Self::scaled(&self.send, width));
-        Ok(Mat::of(width, rank.comm.all_to_all(&rank.ep, COMBINE, mine, &send, &receive)?))
+        let came = rank.comm.all_to_all(&rank.ep, COMBINE, mine, &send, &receive)?;
+        Ok(Mat::of(
+            width,
+            match returned {
+                None => came,
+                Some(mut returned) => {
+                    returned.extend_from_slice(&came);
+                    returned
+                }
+            },
+        ))
     }
 }

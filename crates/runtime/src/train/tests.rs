@@ -130,3 +130,61 @@ fn heads_with_sinks_gates_and_whole_norms_have_true_gradients() {
     let latent = "[attention]\nkind = \"mla\"\nheads = 2\nkv_rank = 4\nqk_dim = 4\nrope_dim = 2\nv_dim = 6\n";
     error("A", &format!("{latent}sinks = true\n"));
 }
+
+/// Fields that change the forward pass, each with the gradient of what it computes.
+#[test]
+fn rotary_scaling_multipliers_and_routers_have_true_gradients() {
+    let attention = "[attention]\nheads = 2\nkv_heads = 1\nhead_dim = 8\n";
+    for rope in [
+        "[rope]\nfraction = 0.5\n",
+        "[rope.scaling]\nkind = \"linear\"\nfactor = 2.0\n",
+        "[rope.scaling]\nkind = \"llama3\"\nfactor = 4.0\nlow = 1.0\nhigh = 4.0\noriginal = 8\n",
+        "[rope.scaling]\nkind = \"yarn\"\nfactor = 4.0\noriginal = 8\n",
+        "[multipliers]\nembedding = 3.0\nresidual = 0.5\nattention = 0.7\nlogits = 0.25\n",
+    ] {
+        error("A", &format!("norm_eps = 1e-3\n{rope}{attention}"));
+    }
+    let latent =
+        "[attention]\nkind = \"mla\"\nheads = 2\nq_rank = 6\nkv_rank = 4\nqk_dim = 4\nrope_dim = 4\nv_dim = 4\n";
+    let yarn = "[rope.scaling]\nkind = \"yarn\"\nfactor = 4.0\noriginal = 8\nmscale = 0.7\nmscale_all_dim = 0.9\n";
+    error("A", &format!("{yarn}{latent}"));
+    let moe = "[moe]\nexperts = 8\ntop_k = 4\nffn = 6\n[moe.router]\naux_loss = 0.1\n";
+    for router in [
+        "scaling = 2.5\n",
+        "normalize = false\n",
+        "normalize = false\nscaling = 0.5\nscore = \"sigmoid\"\n",
+        "score = \"sigmoid\"\nscaling = 2.5\ngroups = 4\ngroup_top_k = 2\n",
+        "groups = 2\ngroup_top_k = 1\ngroup_score = \"max\"\n",
+    ] {
+        error("E", &format!("{moe}{router}"));
+    }
+}
+
+/// A recipe's epsilon is the one that norms add: a large one changes the loss.
+#[test]
+fn the_recipes_epsilon_is_used() {
+    let loss = |eps: &str| {
+        let text = format!("name = \"t\"\npattern = \"F\"\n{BASE}norm_eps = {eps}\n[mlp]\nffn = 12\n");
+        let recipe = Recipe::parse(&text).unwrap();
+        let request = LayoutRequest { world: Some(1), ..LayoutRequest::default() };
+        let layout = check(&recipe, &request).layout.unwrap();
+        let comm = comm::threads::alone();
+        let mut trainer = Trainer::<f64>::new(&recipe, &layout, &comm, 3, Settings::default()).unwrap();
+        trainer.accumulate(&Batch::synthetic(&recipe, &layout, 1, 0)).unwrap().loss
+    };
+    assert!((loss("1e-5") - loss("1.0")).abs() > 1e-3);
+}
+
+#[test]
+fn what_no_block_computes_is_refused_by_name() {
+    for (table, object) in [
+        ("dropout = 0.1\n", "dropout"),
+        ("[multipliers]\nmlp = [0.5, 0.3]\n", "multipliers.mlp"),
+        ("[multipliers]\nkey = 0.5\n", "multipliers.key"),
+    ] {
+        let text = format!("name = \"t\"\npattern = \"F\"\n{BASE}{table}[mlp]\nffn = 12\n");
+        let recipe = Recipe::parse(&text).unwrap();
+        let findings = crate::supported::unsupported(&recipe);
+        assert_eq!((findings[0].rule, findings[0].object.as_str()), ("runtime/unsupported", object));
+    }
+}

@@ -25,6 +25,8 @@ fn ask<'a>(recipe: &'a recipe::Recipe, request: &'a LayoutRequest) -> Ask<'a> {
         inject: None,
         deadline: Duration::from_secs(60),
         ranks: Ranks::Threads,
+        load: None,
+        save: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The search against everything it left out, and its legality against `layout::check`.
 
+mod balance;
 mod brute;
 mod common;
 mod legality;

@@ -31,7 +31,10 @@ pub fn explain(solved: &Solved, typed: &str) -> Result<Explained, Refusal> {
     };
     let fit = Fit::price(&case, question.headroom).map_err(|e| unmodelled(&e))?;
     let step = cost::step(&case);
-    let step = step.map_err(|e| Finding::error("plan/unpriced", Blame::Engine, e.what.clone(), e.to_string()))?;
+    let step = step.map_err(|e| {
+        let hint = "ask for another device or engine, or leave out what is named; docs/time.md says what is priced";
+        Finding::error("plan/unpriced", Blame::Engine, e.what.clone(), e.to_string()).hint(hint)
+    })?;
     let share = case.options.offload;
     let mut text = title + &wrap(&flags_of(&case.recipe, &case.layout, share), "  ", 100);
     let mut value = json!({ "layout": layout_of(&case.recipe, &case.layout, share), "legal": true, "verdict": fit.verdict,

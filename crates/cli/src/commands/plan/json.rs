@@ -4,6 +4,7 @@ use super::text::{difference, flags_of, given_up, misfits, rate};
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::commands::typed;
+use launch::header::Header;
 use layout::Layout;
 use memory::fit::RankClass;
 use recipe::Recipe;
@@ -76,7 +77,7 @@ fn best(choice: &Choice) -> Value {
     };
     json!({
         "layout": layout_of(&choice.case.recipe, &choice.case.layout, choice.case.options.offload), "flags": typed(&choice.case),
-        "case": choice.case.to_json(), "step": choice.step, "host": choice.fit.host, "verdict": choice.fit.verdict, "complexity": choice.complexity,
+        "case": choice.case.to_json(), "step": choice.step, "header": Header::of(&choice.case), "host": choice.fit.host, "verdict": choice.fit.verdict, "complexity": choice.complexity,
         "headroom_bytes": choice.fit.worst().headroom,
         "stages": choice.fit.classes.iter().map(stage).collect::<Vec<_>>(),
         "layers": choice.case.stages.layer_counts(),

@@ -1,14 +1,15 @@
 //! The same question over several clusters and sequence lengths: a table, CSV, and a plot.
 
-use super::text::{flags_of, seconds};
+use super::text::{WAYS_OUT, flags_of, seconds};
 use super::{Wanted, with_solution};
 use crate::args::PlanArgs;
 use crate::commands::model_line;
 use crate::files::write_atomically;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::picture::escaped;
-use crate::table::{Table, heading};
+use crate::table::{Table, heading, wrap};
 use diag::{Blame, Finding};
+use launch::header::Header;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use units::{Bytes, count};
@@ -28,6 +29,7 @@ struct Best {
     tokens: f64,
     mfu: f64,
     headroom: i64,
+    header: Header,
 }
 
 /// The clusters of `8,16,32xH200`, each as one.
@@ -39,7 +41,8 @@ pub fn clusters(on: &str) -> Result<Vec<String>, Refusal> {
     const MOST: usize = 64;
     if clusters.len() > MOST {
         let message = format!("{} clusters are more than a sweep of {MOST}", clusters.len());
-        return Err(Finding::error("plan/sweep", Blame::Usage, "on", message).into());
+        let hint = "ask for fewer counts in --on, or in several sweeps";
+        return Err(Finding::error("plan/sweep", Blame::Usage, "on", message).hint(hint).into());
     }
     Ok(clusters)
 }
@@ -64,6 +67,7 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
                     tokens: best.step.tokens_per_second_per_device,
                     mfu: best.step.mfu,
                     headroom: best.fit.worst().headroom,
+                    header: Header::of(&best.case),
                 });
                 Ok(Row { on: on.clone(), devices: solved.space.world, sequence: solved.space.sequence, best })
             })?);
@@ -75,11 +79,14 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
     if let Some(path) = &args.search.svg {
         write_atomically(path, &svg(&args.recipe.recipe, &rows))?;
     }
-    let mut report = Report::new(head + &table(&rows), json!({ "sweep": rows.iter().map(value).collect::<Vec<_>>() }));
-    if rows.iter().all(|row| row.best.is_none()) {
-        report.exit = DOES_NOT_FIT;
+    let json = json!({ "sweep": rows.iter().map(value).collect::<Vec<_>>() });
+    if rows.iter().any(|row| row.best.is_some()) {
+        return Ok(Report::new(head + &table(&rows), json));
     }
-    Ok(report)
+    let verdict = "No layout fits on any of these clusters";
+    let finding = Finding::error("plan/none", Blame::Layout, "layout", verdict.to_lowercase()).hint(WAYS_OUT);
+    let text = format!("\x1b[1;31m{verdict}\x1b[0m\n\n{head}{}", table(&rows));
+    Ok(Report::new(text, json).refused(DOES_NOT_FIT, [finding]))
 }
 
 fn table(rows: &[Row]) -> String {
@@ -98,13 +105,17 @@ fn table(rows: &[Row]) -> String {
         };
         table.row([row.on.clone(), row.sequence.to_string()].into_iter().chain(cells));
     }
-    heading("Sweep") + &table.render()
+    // One MFU never ranks lanes: whose figures these are stands below them.
+    let mut headers: Vec<String> = rows.iter().flat_map(|row| &row.best).map(|best| best.header.to_string()).collect();
+    headers.dedup();
+    let headers: String = headers.iter().map(|header| wrap(header, "  ", 100)).collect();
+    heading("Sweep") + &table.render() + &headers
 }
 
 fn value(row: &Row) -> Value {
     let best = row.best.as_ref().map(|best| {
         json!({ "flags": best.flags, "seconds": best.seconds, "tokens_per_second_per_device": best.tokens,
-            "mfu": best.mfu, "headroom_bytes": best.headroom })
+            "mfu": best.mfu, "headroom_bytes": best.headroom, "header": best.header })
     });
     json!({ "on": row.on, "devices": row.devices, "seq": row.sequence, "best": best })
 }

@@ -9,6 +9,7 @@ use crate::picture;
 use crate::table::{Table, heading, wrap};
 use case::Part;
 use hardware::{Cluster, Link};
+use launch::header::{Header, choices};
 use layout::Layout;
 use memory::fit::{Fit, RankClass, levers};
 use recipe::{Mixer, Recipe};
@@ -23,17 +24,20 @@ const PICTURED: usize = 8;
 
 /// Everything.
 pub fn screen(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option<&Written>) -> String {
-    let mut text = head(args, wanted);
-    text += &match solved.answer.best() {
+    let mut text = match solved.answer.best() {
         Some(best) => {
-            chosen(wanted, solved, best)
+            head(args, wanted)
+                + &chosen(wanted, solved, best)
                 + &memory(solved, best)
                 + &step(best)
                 + &alternatives(solved, best)
                 + &top(args, solved)
         }
-        None if solved.found.counts.legal == 0 => nothing_legal(solved),
-        None => nothing_fits(wanted, solved),
+        None => {
+            let verdict = format!("\x1b[1;31m{}\x1b[0m\n\n", verdict(wanted, solved));
+            let why = if solved.found.counts.legal == 0 { nothing_legal(solved) } else { nothing_fits(wanted, solved) };
+            verdict + &head(args, wanted) + &why
+        }
     };
     text += &space(solved);
     if args.search.stats {
@@ -113,6 +117,10 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
         100.0 * step.bubble,
         step.bound
     );
+    text += &wrap(&Header::of(&best.case).to_string(), "  ", 100);
+    for (key, choice) in choices(&best.case) {
+        text += &wrap(&format!("{key} {choice}"), "  ", 100);
+    }
     text += &caveats(solved, best);
     text += &modes(solved, best);
     if let Some(first) = solved.answer.refuted().next() {
@@ -339,30 +347,42 @@ pub fn misfits(solved: &Solved) -> Vec<(String, u64)> {
     lines.filter(|(_, number)| *number > 0).collect()
 }
 
+/// What else could be tried where nothing is to be run.
+pub const WAYS_OUT: &str = "more devices, a smaller --gbs or --seq, less --headroom, or fewer axes pinned";
+
+/// That there is nothing to run, in one sentence.
+pub fn verdict(wanted: &Wanted, solved: &Solved) -> String {
+    let counts = &solved.found.counts;
+    match solved.found.tally.nearest {
+        _ if counts.legal == 0 && counts.refused.is_empty() => "No layout of these degrees fills the world".to_string(),
+        _ if counts.legal == 0 => format!("No layout is legal {}", terms(wanted, solved)),
+        None => format!("No layout has a price {}", terms(wanted, solved)),
+        Some(_) => format!("No layout fits {}", terms(wanted, solved)),
+    }
+}
+
 fn nothing_legal(solved: &Solved) -> String {
     let mut rules: Vec<_> = solved.found.counts.refused.iter().collect();
     if rules.is_empty() {
-        return heading("No layout of these degrees fills the world");
+        return String::new();
     }
     rules.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
     let mut table = Table::new(&["rule", "layouts it refuses"]).right(&[1]);
     for (rule, number) in rules {
         table.row([rule.to_string(), exact(*number)]);
     }
-    heading("No layout is legal") + &table.render() + "  `shardwright check` says what each rule asks for\n"
+    heading("What refuses them") + &table.render() + "  `shardwright check` says what each rule asks for\n"
 }
 
 fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
-    let Some((_, point)) = solved.found.tally.nearest else {
-        return heading("No layout has a price") + &unpriced(solved);
-    };
+    let Some((_, point)) = solved.found.tally.nearest else { return unpriced(solved) };
     let layout = solved.space.layout(&point);
     let share = solved.space.question.offload.share(point.offload);
-    let mut text = heading(&format!("No layout fits {}", terms(wanted, solved)));
-    text += &wrap(&format!("nearest: {}", flags_of(&wanted.recipe, &layout, share)), "  ", 100);
+    let mut text = heading("Nearest");
+    text += &wrap(&flags_of(&wanted.recipe, &layout, share), "  ", 100);
     let Ok(case) = solved.space.case(&point) else { return text };
     let Ok(fit) = Fit::price(&case, solved.space.question.headroom) else { return text };
-    text += &verdict_text(&case, &fit);
+    text += &format!("\n{}\n", verdict_text(&case, &fit));
     text += &picture::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
     let found = levers(&case, &fit);
     let mut table = Table::new(&["what would help", "saves", "headroom then"]).right(&[1, 2]);
@@ -373,12 +393,13 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
         };
         table.row([lever.change.clone(), Bytes(lever.saves_bytes as u64).to_string(), headroom]);
     }
-    text + &table.render() + "  or more devices, a smaller --gbs or --seq, or less --keep-headroom\n"
+    text + &table.render() + &format!("  or {WAYS_OUT}\n")
 }
 
 fn unpriced(solved: &Solved) -> String {
     let lines = solved.found.tally.unpriced.iter();
-    lines.map(|(reason, number)| wrap(&format!("{}: {reason}", exact(*number)), "  ", 100)).collect()
+    heading("Why")
+        + &lines.map(|(reason, number)| wrap(&format!("{}: {reason}", exact(*number)), "  ", 100)).collect::<String>()
 }
 
 fn stats(solved: &Solved) -> String {

@@ -50,7 +50,8 @@ impl Written {
     }
 }
 
-fn emit(case: &Case) -> Result<(), Vec<Finding>> {
+/// Tries to write a case down under the usual policy.
+pub fn emit(case: &Case) -> Result<(), Vec<Finding>> {
     let policy = Policy::default();
     let job = Job::new(case, &policy, Frontend::MegatronLm);
     let findings = lanes::check(&job, None);

@@ -6,14 +6,14 @@ mod text;
 use super::{asked, case_of, layout_json};
 use crate::args::{RehearsalArgs, RehearseArgs};
 use crate::files::read_text;
-use crate::outcome::{Outcome, Refusal, Report};
+use crate::outcome::{NO, Outcome, Refusal, Report};
 use case::Terms;
 use case::asked::{EngineChoice, StateArgs};
 use comm::Comm;
 use diag::{Blame, Finding};
 use layout::Engine;
 use runtime::rehearse::{
-    Ask, Ending, Outcome as Ran, Prepared, Ranks, Rehearsal, Source, prepare, rehearse, rehearse_between,
+    Ask, Ending, Outcome as Ran, Parity, Prepared, Ranks, Rehearsal, Source, prepare, rehearse, rehearse_between,
 };
 use runtime::report::{Line, PhaseLine};
 use serde_json::{Value, json};
@@ -60,6 +60,8 @@ fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun:
         inject: args.inject,
         deadline,
         ranks: args.ranks,
+        load: args.load.as_deref(),
+        save: args.save.as_deref(),
     };
     let prepared = prepare(&ask)?;
     comm.map_or(Ok(()), |comm| processes::fits(comm, &prepared))?;
@@ -84,7 +86,8 @@ fn source(args: &RehearsalArgs) -> Result<Source, Refusal> {
     let text = read_text(path)?;
     if text.len() < 2 {
         let message = format!("`{}` is too short to learn from", path.display());
-        return Err(Finding::error("rehearse/text", Blame::Usage, path.display().to_string(), message).into());
+        let finding = Finding::error("rehearse/text", Blame::Usage, path.display().to_string(), message);
+        return Err(finding.hint("without --text a synthetic sequence is learned").into());
     }
     Ok(Source::Text(text.into_bytes()))
 }
@@ -123,7 +126,24 @@ fn clear_progress() {
 fn finished(ask: &Ask, prepared: &Prepared, begun: &Begun, rehearsal: &Rehearsal) -> Report {
     let text = begun.head.clone() + &text::body(ask, prepared, rehearsal);
     let report = Report::new(text, json(begun.json.clone(), rehearsal));
-    if rehearsal.parity.passes() { report } else { report.refused() }
+    if rehearsal.parity.passes() {
+        return report;
+    }
+    report.refused(NO, [differs(&rehearsal.parity)])
+}
+
+/// A split that computes something else, for scripts; the text says it last, below the figures.
+fn differs(parity: &Parity) -> Finding {
+    let message = format!(
+        "the ranks do not compute what one computes: losses differ by {:.1e}, gradients by {:.1e}, weights by {:.1e}, \
+         and {:.1e} is allowed",
+        parity.loss,
+        parity.gradient(),
+        parity.weight(),
+        parity.tolerance
+    );
+    let hint = "the tensors that differ most are listed; --dtype f64 tells a mistake from rounding";
+    Finding::error("rehearse/parity", Blame::Layout, "parity", message).hint(hint)
 }
 
 fn common_json(ask: &Ask, prepared: &Prepared) -> Value {
@@ -132,8 +152,15 @@ fn common_json(ask: &Ask, prepared: &Prepared) -> Value {
     let checked = layout::check(&prepared.recipe, ask.request);
     json!({
         "recipe": prepared.recipe.name, "layout": layout_json(&prepared.layout, &checked.derived), "shrunk": shrunk,
-        "steps": ask.steps, "dtype": ask.number.name(), "seed": ask.seed, "notes": prepared.notes,
+        "steps": ask.steps, "dtype": ask.number.name(), "seed": prepared.start.seed(), "notes": prepared.notes,
+        "loaded": ask.load, "first_step": prepared.start.step(), "saved": saved(ask, prepared),
     })
+}
+
+/// The checkpoint a run ends with.
+fn saved(ask: &Ask, prepared: &Prepared) -> Option<std::path::PathBuf> {
+    let last = prepared.start.step() + ask.steps;
+    ask.save.map(|folder| folder.join(format!("step-{last}")))
 }
 
 fn json(mut out: Value, r: &Rehearsal) -> Value {
@@ -189,5 +216,21 @@ fn ended(begun: &Begun, endings: &[Ending], seconds: f64) -> Report {
     let ending = |e: &Ending| json!({ "ranks": e.ranks, "finding": e.finding });
     json["ended"] = endings.iter().map(ending).collect();
     json["seconds"] = json!({ "all_ranks": seconds });
-    Report::new(begun.head.clone() + &text::endings(endings, seconds), json).refused()
+    let because = endings.iter().map(|ending| ending.finding.clone());
+    Report::new(begun.head.clone() + &text::endings(endings, seconds), json).refused(NO, because)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_split_that_computes_something_else_is_named() {
+        let gradients = vec![runtime::rehearse::Worst { path: "layers.0.mlp.fc1.weight".to_string(), difference: 0.5 }];
+        let parity = Parity { tolerance: 1e-9, steps: 1, loss: 0.1, drift: 0.1, gradients, weights: Vec::new() };
+        assert!(!parity.passes());
+        let finding = differs(&parity);
+        assert_eq!(finding.rule, "rehearse/parity");
+        assert!(finding.message.contains("losses differ by 1.0e-1, gradients by 5.0e-1"), "{}", finding.message);
+    }
 }

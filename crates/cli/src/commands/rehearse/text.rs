@@ -25,7 +25,10 @@ pub fn head(ask: &Ask, prepared: &Prepared) -> String {
         Source::Synthetic => "a synthetic sequence; a loss of 0.693 (ln 2) is perfect".to_string(),
         Source::Text(text) => format!("a text of {} bytes, a token each", exact(text.len() as u64)),
     };
-    out += &format!("  {} steps in {} on {learns}; seed {}\n", ask.steps, ask.number, ask.seed);
+    out += &format!("  {} steps in {} on {learns}; seed {}\n", ask.steps, ask.number, prepared.start.seed());
+    if let Some(folder) = ask.load {
+        out += &format!("  from {}, after step {}\n", folder.display(), prepared.start.step());
+    }
     if !prepared.changes.is_empty() {
         let sizes: Vec<String> = prepared.changes.iter().map(|c| format!("{} {} → {}", c.what, c.from, c.to)).collect();
         out += &heading("Made small; pattern, ratios and what the layout divides are kept (--dims NAME=SIZE,… sets)");
@@ -40,17 +43,25 @@ fn ranks(n: u64) -> String {
 
 /// What came of it.
 pub fn body(ask: &Ask, prepared: &Prepared, r: &Rehearsal) -> String {
-    losses(r) + &parity(r) + &traffic(r) + &memory(r) + &phases(prepared, r) + &load(r) + &verdict(ask, prepared, r)
+    let saved = super::saved(ask, prepared).map_or(String::new(), |folder| format!("saved {}\n", folder.display()));
+    losses(r, prepared.start.step())
+        + &parity(r)
+        + &traffic(r)
+        + &memory(r)
+        + &phases(prepared, r)
+        + &load(r)
+        + &verdict(ask, prepared, r)
+        + &saved
 }
 
-fn losses(r: &Rehearsal) -> String {
+fn losses(r: &Rehearsal, first: u64) -> String {
     let mut table = Table::new(&["step", "one rank", "all ranks", "difference"]).right(&[0, 1, 2, 3]);
     let last = r.one.len() - 1;
     let every = r.one.len().div_ceil(SHOWN_STEPS);
     for step in (0..=last).filter(|s| s % every == 0 || *s == last) {
         let (one, many) = (r.one[step], r.many[step]);
         let difference = scientific((one - many).abs() / one.abs());
-        table.row([step.to_string(), format!("{one:.6}"), format!("{many:.6}"), difference]);
+        table.row([(first + step as u64).to_string(), format!("{one:.6}"), format!("{many:.6}"), difference]);
     }
     heading("Loss") + &table.render()
 }

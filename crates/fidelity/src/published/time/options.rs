@@ -165,6 +165,7 @@ fn set_overlap(options: &mut Options, said: &Said, family: Family, has_experts: 
         weights: overlaps_state,
         tp,
         ep: if has_ep_overlap { EpOverlap::Microbatches } else { EpOverlap::None },
+        delay_wgrad: has_ep_overlap,
         ring: true,
         // Megatron overlaps stages under the interleaved order only (`overlap_p2p_comm`).
         p2p: family == Family::Megatron && !is_silent,

@@ -2,7 +2,7 @@
 //! depths, or transformer layers with frequencies and a pipeline layout.
 
 use super::super::list::List;
-use super::{patched, spec};
+use super::{replaced, spec};
 use crate::emission::Kind;
 use crate::job::Job;
 use diag::Finding;
@@ -60,7 +60,7 @@ fn hybrid(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         Err(refused) => return findings.extend(refused),
     };
     spec::argument(job, list);
-    let kind = patched(job, "recurrent-mixer", Kind::RecipeNative);
+    let kind = replaced(job, "recurrent-mixer");
     let why = "one symbol a block; `|` is a pipeline boundary of the plan, `/` a prediction depth";
     list.set(kind, "--hybrid-layer-pattern", pattern, "recipe.pattern, stages", why);
 }

@@ -13,7 +13,7 @@ use super::{lane_of, storage_environment};
 use crate::emission::{Emission, EnvVar, Kind, Starter};
 use crate::job::Job;
 use crate::quote;
-use case::words::{self, Place};
+use case::options::EpOverlap;
 use diag::{Blame, Finding};
 use layout::ZeroStage;
 use recipe::Seam;
@@ -79,11 +79,9 @@ pub fn environment(job: &Job) -> Vec<EnvVar> {
     } else if (job.layout.tp.splits() || job.layout.cp.splits()) && !is_blackwell(job) {
         // training/arguments.py: required before Blackwell for tensor or context parallelism.
         all.push(EnvVar::new(name, 1, "tensor or context parallel kernels must be issued in order before Blackwell"));
-    }
-    for (word, value) in words::emitted(job.layout.engine, &job.case.options) {
-        if word.place == Place::Environment {
-            all.push(EnvVar::new(word.name, value, word.what));
-        }
+    } else if job.case.options.overlap.ep == EpOverlap::Microbatches {
+        // training/arguments.py: "overlap_moe_expert_parallel_comm requires setting a larger CUDA_DEVICE_MAX_CONNECTIONS".
+        all.push(EnvVar::new(name, 32, "expert exchanges and the compute they hide under need queues of their own"));
     }
     all.extend(storage_environment(job));
     all
@@ -95,9 +93,9 @@ pub fn is_blackwell(job: &Job) -> bool {
     job.cluster.device.formats.iter().any(|format| format == "mxfp8")
 }
 
-/// The kind of a value that a mode or seam put in the recipe's place.
-fn patched(job: &Job, name: &str, usual: Kind) -> Kind {
-    if job.seams.iter().any(|seam| seam.name == name) { Kind::RuntimePatch } else { usual }
+/// The kind of a value that a mode put in the recipe's place: a plain flag, not a patch point.
+fn replaced(job: &Job, name: &str) -> Kind {
+    if job.seams.iter().any(|seam| seam.name == name) { Kind::Mode } else { Kind::RecipeNative }
 }
 
 /// Seams as comment lines.

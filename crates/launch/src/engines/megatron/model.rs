@@ -2,7 +2,7 @@
 //! version's defaults cannot change the model.
 
 use super::super::list::{List, number};
-use super::{patched, unsayable};
+use super::{Shape, replaced, unsayable};
 use crate::emission::Kind;
 use crate::job::Job;
 use diag::Finding;
@@ -10,9 +10,9 @@ use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;
 use recipe::kinds::mla::Mla;
-use recipe::kinds::moe::{Moe, ScoreFunction};
+use recipe::kinds::moe::{BalanceOver, GroupScore, Moe, ScoreFunction};
 use recipe::kinds::{Activation, Norm};
-use recipe::{Dtype, Mixer, Positions, Recipe, Rope};
+use recipe::{Dtype, Mixer, Positions, Recipe, Rope, Scaling, Yarn};
 
 const NATIVE: Kind = Kind::RecipeNative;
 
@@ -48,6 +48,13 @@ fn widths(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     let recipe = job.recipe;
     let norm = if recipe.norm == Norm::RmsNorm { "RMSNorm" } else { "LayerNorm" };
     list.set(NATIVE, "--normalization", norm, "recipe.norm", "the default is LayerNorm");
+    list.set(NATIVE, "--norm-epsilon", float(recipe.norm_eps), "recipe.norm_eps", "the default is 1e-5");
+    if let Some(std) = recipe.init_std {
+        list.set(NATIVE, "--init-method-std", float(std), "recipe.init_std", "deviation of fresh weights");
+    }
+    list.set(NATIVE, "--hidden-dropout", float(recipe.dropout), "recipe.dropout", "the default is 0.1");
+    let dropped = recipe.attention.as_ref().map_or(0.0, |a| a.dropout);
+    list.set(NATIVE, "--attention-dropout", float(dropped), "attention.dropout", "the default is 0.1");
     if let Some(mlp) = &recipe.mlp {
         list.set(NATIVE, "--ffn-hidden-size", mlp.ffn, "mlp.ffn", "inner width of dense blocks");
     }
@@ -113,7 +120,40 @@ fn latent(recipe: &Recipe, mla: &Mla, list: &mut List, findings: &mut Vec<Findin
     if mla.latent_norm {
         list.switch(NATIVE, "--qk-layernorm", &format!("{from}.latent_norm"), "the latents are normalised");
     }
-    list.set(NATIVE, "--rope-type", "rope", "recipe.rope_theta", "latent attention defaults to yarn");
+    let yarn = recipe.positions.rope().and_then(|rope| yarn(rope, findings));
+    let kind = if yarn.is_some() { "yarn" } else { "rope" };
+    list.set(NATIVE, "--rope-type", kind, "rope.scaling.kind", "latent attention defaults to yarn");
+    if let Some(yarn) = yarn {
+        let why = "YaRN of latent attention";
+        list.set(NATIVE, "--rotary-scaling-factor", float(yarn.factor), "rope.scaling.factor", why);
+        // `_yarn_get_concentration_factor`: one and zero are what a config without them means.
+        let (mscale, all) = (yarn.mscale.unwrap_or(1.0), yarn.mscale_all_dim.unwrap_or(0.0));
+        list.set(NATIVE, "--mscale", float(mscale), "rope.scaling.mscale", why);
+        list.set(NATIVE, "--mscale-all-dim", float(all), "rope.scaling.mscale_all_dim", why);
+    }
+}
+
+/// YaRN as latent attention can be told it: `MLATransformerConfig` fixes the rest.
+fn yarn(rope: &Rope, findings: &mut Vec<Finding>) -> Option<Yarn> {
+    let Some(Scaling::Yarn(yarn)) = rope.scaling else { return None };
+    let usual = Yarn::usual(yarn.factor, MLA_ORIGINAL);
+    let told = Yarn { mscale: usual.mscale, mscale_all_dim: usual.mscale_all_dim, ..yarn };
+    let one_alone = yarn.mscale.is_some() != yarn.mscale_all_dim.is_some();
+    if told != usual || one_alone || yarn.factor == 1.0 {
+        let message = format!(
+            "latent attention has YaRN over {MLA_ORIGINAL} with betas 32 and 1 and both mscales, and the recipe another"
+        );
+        findings.push(unsayable("rope.scaling", message));
+    }
+    Some(yarn)
+}
+
+/// `original_max_position_embeddings` of `MLATransformerConfig`, which no flag changes.
+const MLA_ORIGINAL: u64 = 4096;
+
+/// A number with a point or an exponent, as argparse reads it back to the same value.
+fn float(x: f64) -> String {
+    format!("{x:?}")
 }
 
 fn extras(attention: &Attention, list: &mut List, findings: &mut Vec<Finding>) {
@@ -135,14 +175,40 @@ fn positions(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     };
     let why = "the default is learned_absolute";
     list.set(NATIVE, "--position-embedding-type", kind, "recipe.positions", why);
-    if let Some(&Rope { theta, .. }) = job.recipe.positions.rope() {
+    if let Some(rope) = job.recipe.positions.rope() {
+        let theta = rope.theta;
         if theta.fract() != 0.0 {
             findings.push(unsayable("rope_theta", format!("--rotary-base is a whole number, and theta is {theta}")));
         }
         list.set(NATIVE, "--rotary-base", number(theta), "recipe.rope_theta", "the default is 10000");
-        list.set(NATIVE, "--rotary-percent", "1.0", "recipe.rope_theta", "the whole rotary width turns");
+        let why = "share of a head that turns";
+        list.set(NATIVE, "--rotary-percent", float(rope.fraction), "rope.fraction", why);
+        if !job.recipe.is_latent() {
+            scaling(job, rope, list, findings);
+        }
     }
     list.set(NATIVE, "--max-position-embeddings", most, "recipe.positions", "at least the sequence");
+}
+
+/// Scaled frequencies of grouped-query attention. `--use-rope-scaling` has Llama 3.1's borders
+/// (`rotary_pos_embedding.py`), and only `GPTModel` reads it; no flag gives YaRN's factor.
+fn scaling(job: &Job, rope: &Rope, list: &mut List, findings: &mut Vec<Finding>) {
+    match rope.scaling {
+        None => {}
+        Some(Scaling::Llama3 { factor, low: 1.0, high: 4.0, original: 8192 }) if Shape::of(job) == Shape::Gpt => {
+            let why = "frequencies as Llama 3.1 scales them";
+            list.switch(NATIVE, "--use-rope-scaling", "rope.scaling.kind", why);
+            list.set(NATIVE, "--rope-scaling-factor", float(factor), "rope.scaling.factor", why);
+        }
+        Some(Scaling::Linear { factor }) if factor.fract() == 0.0 && factor >= 1.0 => {
+            let flag = "--rotary-seq-len-interpolation-factor";
+            list.set(NATIVE, flag, number(factor), "rope.scaling.factor", "positions divided");
+        }
+        Some(other) => {
+            let message = format!("no flags say this `{}` scaling of rotary frequencies here", other.kind());
+            findings.push(unsayable("rope.scaling", message));
+        }
+    }
 }
 
 /// Biases are the whole model's, but for the projections into heads.
@@ -180,7 +246,7 @@ fn experts(job: &Job, moe: &Moe, list: &mut List, findings: &mut Vec<Finding>) {
     list.switch(Kind::Policy, "--moe-grouped-gemm", "moe.experts", "local experts in one grouped product");
     if let Some(shared) = &moe.shared {
         let flag = "--moe-shared-expert-intermediate-size";
-        let kind = patched(job, "shared-expert-activation", NATIVE);
+        let kind = replaced(job, "shared-expert-activation");
         list.set(kind, flag, shared.ffn, "moe.shared.ffn", "width of all shared experts together");
         if shared.gate {
             list.switch(NATIVE, "--moe-shared-expert-gate", "moe.shared.gate", "a scalar a token weighs it");
@@ -209,20 +275,70 @@ fn router(moe: &Moe, list: &mut List, findings: &mut Vec<Finding>) {
     if moe.router.expert_bias {
         let why = "a balancing bias that no gradient reaches";
         list.switch(NATIVE, "--moe-router-enable-expert-bias", "moe.router.expert_bias", why);
+        if let Some(rate) = moe.router.bias_update_rate {
+            list.set(NATIVE, "--moe-router-bias-update-rate", float(rate), "moe.router.bias_update_rate", "its step");
+        }
     }
-    // transformer_config.py: "Please use --moe-router-pre-softmax when topk is 1."
-    if moe.top_k == 1 && score == ScoreFunction::Softmax {
-        let why = "one expert a token needs its score before the choice [megatron/top-1]";
-        list.switch(Kind::Policy, "--moe-router-pre-softmax", "moe.top_k", why);
-    }
+    weights(moe, list, findings);
+    groups(moe, list, findings);
     let (kind, from) = (NATIVE, "moe.router.aux_loss");
     match moe.router.aux_loss {
         Some(coefficient) => {
-            list.set(kind, "--moe-router-load-balancing-type", "aux_loss", from, "a balancing loss");
-            list.set(kind, "--moe-aux-loss-coeff", number(coefficient), from, "the default is 0");
+            let over = match moe.router.aux_loss_over {
+                BalanceOver::Batch => "aux_loss",
+                BalanceOver::Sequence => "seq_aux_loss",
+            };
+            let flag = "--moe-router-load-balancing-type";
+            list.set(kind, flag, over, "moe.router.aux_loss_over", "over a microbatch or each sequence");
+            list.set(kind, "--moe-aux-loss-coeff", float(coefficient), from, "the default is 0");
         }
         None => list.set(kind, "--moe-router-load-balancing-type", "none", from, "the default is aux_loss"),
     }
+    if let Some(coefficient) = moe.router.z_loss {
+        list.set(kind, "--moe-z-loss-coeff", float(coefficient), "moe.router.z_loss", "keeps logits small");
+    }
+}
+
+/// Weights of the chosen experts: `moe_utils.py`, `topk_routing_with_score_function`. A softmax over the chosen is
+/// the chosen shares over their sum; sigmoid scores are always divided by it, that of one expert never.
+fn weights(moe: &Moe, list: &mut List, findings: &mut Vec<Finding>) {
+    let (router, from) = (&moe.router, "moe.router.normalize");
+    match (router.score, router.normalize, moe.top_k) {
+        (ScoreFunction::Softmax, true, 1) | (ScoreFunction::Sigmoid, true, 1) => {
+            let message = "one chosen expert weighs its own score, and the recipe divides it by itself";
+            findings.push(unsayable(from, message).hint("say `normalize = false` in `[moe.router]`"));
+        }
+        (ScoreFunction::Softmax, false, _) => {
+            let why = "shares of all experts, not divided by the sum of the chosen";
+            list.switch(NATIVE, "--moe-router-pre-softmax", from, why);
+        }
+        (ScoreFunction::Sigmoid, false, 2..) => {
+            findings.push(unsayable(from, "sigmoid scores of several experts are always divided by their sum"));
+        }
+        _ => {}
+    }
+    if router.scaling != 1.0 {
+        let flag = "--moe-router-topk-scaling-factor";
+        list.set(NATIVE, flag, float(router.scaling), "moe.router.scaling", "factor on the weights");
+    }
+}
+
+/// `moe_utils.py`, `group_limited_topk`: a group is scored by its `topk // group_topk` best experts.
+fn groups(moe: &Moe, list: &mut List, findings: &mut Vec<Finding>) {
+    let router = &moe.router;
+    if router.groups == 1 {
+        return;
+    }
+    let best = moe.top_k / router.group_top_k;
+    let wanted = if router.group_score == GroupScore::Max { 1 } else { 2 };
+    if best != wanted {
+        let message =
+            format!("groups are scored by top_k / group_top_k = {best} of their experts, and the recipe says {wanted}");
+        findings.push(unsayable("moe.router.group_score", message));
+    }
+    list.set(NATIVE, "--moe-router-num-groups", router.groups, "moe.router.groups", "groups of experts");
+    let why = "groups a token's experts come from";
+    list.set(NATIVE, "--moe-router-group-topk", router.group_top_k, "moe.router.group_top_k", why);
 }
 
 fn mamba(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
@@ -241,7 +357,7 @@ fn mamba(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         let message = "the built-in mixer has four taps with a bias, no other biases and a gated norm";
         findings.push(unsayable("mamba", message));
     }
-    let kind = patched(job, "mamba3-mixer", NATIVE);
+    let kind = replaced(job, "mamba3-mixer");
     list.set(kind, "--mamba-num-heads", mixer.heads, "mamba.heads", "the default is twice hidden over head_dim");
     list.set(kind, "--mamba-head-dim", mixer.head_dim, "mamba.head_dim", "width of a head");
     list.set(kind, "--mamba-state-dim", mixer.state, "mamba.state", "the default is 128");

@@ -3,6 +3,7 @@
 use super::super::list::{List, number};
 use super::is_fsdp;
 use crate::emission::Kind;
+use crate::identity::Identity;
 use crate::job::Job;
 
 const POLICY: Kind = Kind::Policy;
@@ -60,22 +61,20 @@ fn steps(job: &Job, list: &mut List) {
     list.set(POLICY, "--lr-warmup-iters", warmup, from, "fewer than the steps that decay");
     list.set(POLICY, "--weight-decay", number(run.weight_decay), from, "the default is 0.01");
     list.set(POLICY, "--clip-grad", number(run.clip), from, "largest gradient norm");
-    list.set(POLICY, "--attention-dropout", "0.0", from, "the default is 0.1");
-    list.set(POLICY, "--hidden-dropout", "0.0", from, "the default is 0.1");
     list.set(POLICY, "--seed", run.seed, from, "part of the record");
     list.set(POLICY, "--eval-iters", 0, from, "evaluation is a run of its own");
 }
 
 fn storage(job: &Job, list: &mut List) {
-    let (storage, run) = (&job.policy.storage, &job.policy.run);
+    let run = &job.policy.run;
     let why = "never on the root volume";
-    list.set(POLICY, "--save", &storage.checkpoints, "policy.storage.checkpoints", why);
-    list.set(POLICY, "--load", &storage.checkpoints, "policy.storage.checkpoints", "a restart goes on from there");
+    let checkpoints = job.checkpoints();
+    list.set(POLICY, "--save", &checkpoints, "policy.storage.checkpoints", why);
+    list.set(POLICY, "--load", &checkpoints, "policy.storage.checkpoints", "a restart goes on from there");
     list.set(POLICY, "--save-interval", run.save_every, "policy.run.save_every", "steps between checkpoints");
     let format = if is_fsdp(job) { "fsdp_dtensor" } else { "torch_dist" };
-    let why = if is_fsdp(job) { "Megatron-FSDP's own format" } else { "reshards onto another layout at load" };
-    list.set(POLICY, "--ckpt-format", format, "layout.zero", why);
+    list.set(POLICY, "--ckpt-format", format, "layout.zero", Identity::of(job).tied.why);
     list.set(POLICY, "--log-interval", run.log_every, "policy.run.log_every", "steps between log lines");
-    let logs = format!("{}/tensorboard", storage.logs.trim_end_matches('/'));
+    let logs = format!("{}/tensorboard", job.logs());
     list.set(POLICY, "--tensorboard-dir", logs, "policy.storage.logs", "never on the root volume");
 }

@@ -1,13 +1,14 @@
 //! Degrees, batch, recompute, formats and optimizer in Megatron's flags.
 
 use super::super::list::{List, number};
-use super::unsayable;
+use super::{Shape, unsayable};
 use crate::emission::Kind;
 use crate::job::Job;
 use case::options::{EpOverlap, Scaling};
 use case::words::{self, Place, Takes, Word};
 use diag::Finding;
 use layout::{Recompute, ZeroStage};
+use recipe::precision::OptimizerPolicy;
 use recipe::{Dtype, Mixer, Optimizer};
 
 const LAYOUT: Kind = Kind::Layout;
@@ -63,6 +64,12 @@ pub fn arguments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     optimizer(job, list, findings);
     sharing(job, list);
     options(job, list);
+    if job.case.options.overlap.ep == EpOverlap::Microbatches && Shape::of(job) == Shape::Hybrid {
+        let message = "expert exchanges are overlapped in GPTModel alone, and this model is a HybridModel";
+        let finding = unsayable("--overlap-moe-expert-parallel-comm", message);
+        // core/models/gpt/gpt_model.py; core/pipeline_parallel/combined_1f1b.py calls it.
+        findings.push(finding.quote("def build_schedule_plan").hint("take the word out of --engine-args"));
+    }
     offload(job, list, findings);
 }
 
@@ -79,10 +86,6 @@ fn options(job: &Job, list: &mut List) {
             (Takes::Some(_), value) => list.many(Kind::Policy, word.name, value.split(','), "options", word.what),
             (_, value) => list.set(Kind::Policy, word.name, value, "options", word.what),
         }
-    }
-    if job.case.options.overlap.ep == EpOverlap::Microbatches {
-        let why = "the exchange of a backward hides under the weight gradients that wait for it";
-        list.switch(Kind::Policy, "--delay-wgrad-compute", "options", why);
     }
     for passed in &job.case.passed {
         let (flag, values) = (&passed[0], &passed[1..]);
@@ -144,6 +147,12 @@ fn formats(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
 fn optimizer(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     let tensors = job.recipe.tensors();
     let steps = |optimizer| tensors.iter().any(|t| t.optimizer == optimizer);
+    let muon = recipe::Recipe { optimizer: OptimizerPolicy::muon(), ..job.recipe.clone() };
+    let dealt = |tensors: &[recipe::Tensor]| tensors.iter().map(|t| t.optimizer).collect::<Vec<_>>();
+    if steps(Optimizer::Muon) && dealt(&tensors) != dealt(&muon.tensors()) {
+        let message = "Muon steps every matrix and expert and AdamW the rest, and the recipe deals them otherwise";
+        findings.push(unsayable("optimizer", message));
+    }
     if steps(Optimizer::Sgd) {
         findings.push(unsayable("optimizer", "SGD for some tensors and another optimizer for the rest has no flag"));
     }

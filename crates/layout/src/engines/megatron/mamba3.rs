@@ -17,7 +17,7 @@ pub const RULE: Rule = Rule {
 fn check(case: &Case) -> Option<Finding> {
     let (Mamba::Three(_), None) = (case.mamba()?, case.layout.mode) else { return None };
     let finding = RULE.error("mamba", "Megatron-Core's `M` is Mamba-2, and the recipe has Mamba-3");
-    Some(finding.hint("--mode nemo_native runs the built-in mixer; author_dp keeps a custom one"))
+    Some(finding.hint(case.recipe.mode_hint()))
 }
 
 #[cfg(test)]

@@ -27,7 +27,10 @@ fn check(case: &Case) -> Option<Finding> {
     }
     let list = kinds.iter().map(|(name, activation)| format!("{name} {activation}")).collect::<Vec<_>>().join(", ");
     let message = format!("Megatron-Core has one activation for the whole model, and the recipe has {list}");
-    let hint = "--mode nemo_native runs one activation, author_dp keeps a custom shared expert";
+    let hint = match shared {
+        Some(_) => recipe.mode_hint(),
+        None => "give `[mlp]` and `[moe]` one activation, or pick another engine".to_string(),
+    };
     Some(RULE.error("activation", message).hint(hint))
 }
 

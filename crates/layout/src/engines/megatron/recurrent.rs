@@ -20,7 +20,7 @@ fn check(case: &Case) -> Option<Finding> {
     }
     let layers = recipe::megatron::numbers(&case.recipe.layers_with(Mixer::Recurrent));
     let finding = RULE.error("recurrent", format!("Megatron-Core has no recurrent block (`R`, layers {layers})"));
-    Some(finding.hint("--mode nemo_native puts the built-in mixer there; author_dp keeps a custom one behind `M`"))
+    Some(finding.hint(case.recipe.mode_hint()))
 }
 
 #[cfg(test)]

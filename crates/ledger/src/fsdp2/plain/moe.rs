@@ -11,6 +11,7 @@ use super::ops::{activate, add, cast, enter, grad, grad_of, leave, linear, makes
 use super::params::{MoeParams, Param};
 use super::rank::Rank;
 use recipe::kinds::moe::ScoreFunction;
+use replay::line::Line;
 use replay::tape::{BF16, FP32, INT64, Tensor};
 use std::rc::Rc;
 
@@ -87,6 +88,9 @@ fn experts(c: &Rc<Rank>, params: &MoeParams, x: &Tensor, routed: &Routed) -> Ten
 
 fn bank(c: &Rc<Rank>, params: &MoeParams, x: Tensor, rows: u64) -> Tensor {
     let (hidden, ffn) = (c.config.hidden, c.config.moe().feed.ffn / c.config.etp);
+    if c.tape.records() {
+        x.onto(Line::ExpertInputs);
+    }
     let first = grouped(c, &x, (rows, ffn), params.gate.as_ref().unwrap_or(&params.up));
     let up = || params.gate.as_ref().map(|_| grouped(c, &x, (rows, ffn), &params.up));
     let narrow = activate(c, first, up, c.config.moe().feed.function);

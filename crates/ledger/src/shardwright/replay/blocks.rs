@@ -4,7 +4,7 @@
 use super::heap::Buf;
 use super::region::{Cx, Kept, cols, len};
 use crate::shardwright::saves::Link;
-use layout::activations::{Routed, trades_heads};
+use layout::activations::{Room, Routed, trades_heads};
 use recipe::kinds::attention::{AttentionKind, QkNorm};
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
@@ -215,6 +215,8 @@ struct Dealt {
     came: usize,
     /// Elements of a row.
     width: usize,
+    /// Elements of the combine and the receive buffer, where a capacity factor sizes them.
+    room: Option<[usize; 2]>,
 }
 
 impl Dealt {
@@ -222,15 +224,19 @@ impl Dealt {
         let Routed { sent, arrived, came } = cx.rows.of(path);
         let width = cols(&cx.saves(Mixer::Moe, path), "dispatched").max(1);
         let [sent, arrived, came] = [sent, arrived, came].map(|rows| rows as usize * width);
-        Dealt { sent, arrived, came, width }
+        let room = cx.recipe.moe.as_ref().and_then(|moe| Room::new(moe, cx.layout));
+        let room = room.map(|room| [room.sent, room.came].map(|rows| rows as usize * width));
+        Dealt { sent, arrived, came, width, room }
     }
 
-    /// Rows to the owners of their experts: as they came, over both axes, and in order.
+    /// Rows to the owners of their experts: as they came, over both axes, and in order. A receive
+    /// buffer that capacity sizes is there before the exchange.
     fn dispatch(&self, cx: &Cx, rows: Buf) -> Buf {
         let routing = |len| cx.heap.reals(Line::RoutingScratch, len);
+        let room = self.room.map(|[_, receive]| routing(receive));
         let arrived = exchanged(rows, cx.layout.ep.splits(), || routing(self.arrived));
         let came = exchanged(arrived, cx.layout.etp.splits(), || routing(self.came));
-        let ordered = routing(self.came);
+        let ordered = room.unwrap_or_else(|| routing(self.came));
         drop(came);
         ordered
     }
@@ -238,8 +244,10 @@ impl Dealt {
     /// The way back.
     fn combine(&self, cx: &Cx) -> Buf {
         let routing = |len| cx.heap.reals(Line::RoutingScratch, len);
+        let room = self.room.map(|[combine, _]| routing(combine));
         let arrived = exchanged(routing(self.came), cx.layout.etp.splits(), || routing(self.arrived));
-        exchanged(arrived, cx.layout.ep.splits(), || routing(self.sent))
+        let came = exchanged(arrived, cx.layout.ep.splits(), || routing(self.sent));
+        room.unwrap_or(came)
     }
 }
 
@@ -258,7 +266,7 @@ fn experts(cx: &Cx, path: &str, x: Buf) -> (Buf, Kept) {
     let narrow = cx.temp(len(&saves, "latent mixed"));
     let rows = cx.temp(sent);
     drop(narrow);
-    let dispatched = dealt.dispatch(cx, rows);
+    let dispatched = dealt.dispatch(cx, rows).onto(Line::ExpertInputs);
     let indices = saves.iter().filter(|s| s.name == "routing").map(|s| cx.kept(s)).collect::<Vec<_>>();
     let packed = cx.temp(len(&saves, "dispatched packed"));
     let activated = cx.temp(inner);

@@ -72,6 +72,15 @@ impl Buf {
         self.heap.take(line, self.len, self.bytes)
     }
 
+    /// The same buffer kept for backward: a pass's temporary becomes an activation, what routing
+    /// made stays routing's.
+    pub fn saved(self) -> Buf {
+        match self.line {
+            Line::ExpertInputs | Line::RoutingScratch => self,
+            _ => self.onto(Line::Activations),
+        }
+    }
+
     /// The same buffer on another line.
     pub fn onto(mut self, line: Line) -> Buf {
         let mut book = self.heap.0.borrow_mut();

@@ -145,7 +145,7 @@ impl Chunk<'_> {
                 gone.push((at, len));
             }
         }
-        Stays::Saved(saved.into_iter().map(|b| b.onto(Line::Activations)).collect(), gone)
+        Stays::Saved(saved.into_iter().map(Buf::saved).collect(), gone)
     }
 
     fn stack(&self, levels: &[Level], mut x: Buf, carried: &mut Option<Buf>, blocks: &mut Blocks) -> Buf {

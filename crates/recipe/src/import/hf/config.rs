@@ -1,30 +1,175 @@
 //! Typed access to a `config.json`: a present key is its value, an absent one the class default,
 //! and a wrong type or size is a finding.
 
+use super::keys::{Fate, Key, place, unread};
+use super::rope::{Usual, rope};
 use crate::features::Features;
-use crate::kinds::Norm;
 use crate::kinds::attention::{Attention, Window};
+use crate::kinds::{Activation, Norm};
 use crate::limits;
 use crate::pattern::{Layer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
 use crate::recipe::Recipe;
-use crate::rope::{Positions, Rope};
+use crate::rope::{Positions, Rope, Scaling, Yarn};
 use diag::{Blame, Finding};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// A config being read.
 pub struct Config<'a> {
     map: &'a Map<String, Value>,
-    name: String,
     model_type: String,
+    /// Sequence to train on, where the user said it.
+    sequence: Option<u64>,
+    /// What became of the keys that were read.
+    fates: BTreeMap<String, Fate>,
+    /// What the class builds and neither its config nor a recipe says, or what stands inside another key.
+    implied: Vec<Key>,
     /// What is wrong with it.
     pub findings: Vec<Finding>,
 }
 
 impl<'a> Config<'a> {
     /// Starts reading.
-    pub fn new(map: &'a Map<String, Value>, name: &str, model_type: &str) -> Config<'a> {
-        Config { map, name: name.to_string(), model_type: model_type.to_string(), findings: Vec::new() }
+    pub fn new(map: &'a Map<String, Value>, model_type: &str, sequence: Option<u64>) -> Config<'a> {
+        let model_type = model_type.to_string();
+        let (fates, implied, findings) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut config = Config { map, model_type, sequence, fates, implied, findings };
+        config.value("model_type");
+        config
+    }
+
+    /// A key's value; whoever asks for it carries it.
+    fn value(&mut self, key: &str) -> Option<&'a Value> {
+        let value = self.map.get(key)?;
+        if !self.fates.contains_key(key) {
+            let fate = place(&self.model_type, key).map_or(Fate::NotCarried, Fate::Carried);
+            self.fates.insert(key.to_string(), fate);
+        }
+        Some(value)
+    }
+
+    /// An object or list that the caller takes apart; whatever it does not carry it says.
+    pub fn raw(&mut self, key: &str) -> Option<&'a Value> {
+        self.value(key)
+    }
+
+    /// Records that a key says what no recipe says.
+    pub fn not_carried(&mut self, key: &str) {
+        if self.map.contains_key(key) {
+            self.fates.insert(key.to_string(), Fate::NotCarried);
+        }
+    }
+
+    /// The same of a key inside another.
+    pub fn not_carried_inside(&mut self, object: &str, key: &str, value: &Value) {
+        self.implied.push(Key { name: format!("{object}.{key}"), value: value.to_string(), fate: Fate::NotCarried });
+    }
+
+    /// Records what the class builds and no recipe says: the config's value, or the class default.
+    pub fn implies(&mut self, key: &str, default: &str) {
+        match self.map.contains_key(key) {
+            true => self.not_carried(key),
+            false => {
+                let (name, value) = (key.to_string(), default.to_string());
+                self.implied.push(Key { name, value, fate: Fate::NotCarried });
+            }
+        }
+    }
+
+    /// Records that a key has no use in this model, and why.
+    pub fn unused(&mut self, keys: &[&str], why: &'static str) {
+        for key in keys.iter().filter(|k| self.map.contains_key(**k)) {
+            self.fates.insert(key.to_string(), Fate::Irrelevant(why));
+        }
+        self.implied.retain(|known| !keys.iter().any(|key| known.name.starts_with(&format!("{key}."))));
+    }
+
+    /// Records that a key has to say what is known already; not carried where it says another thing.
+    pub fn agrees(&mut self, key: &str, known: &Value) {
+        let is_same = |given: &Value| {
+            given == known || given.is_null() || given.as_f64().is_some_and(|x| Some(x) == known.as_f64())
+        };
+        match self.value(key) {
+            Some(given) if !is_same(given) => self.not_carried(key),
+            _ => {}
+        }
+    }
+
+    /// What became of every key, by name. A key that describes blocks which the model does not have is of
+    /// no use, read or not.
+    pub fn keys(&self, recipe: &Recipe) -> Vec<Key> {
+        let absent = |place: &str| match place.split('.').next() {
+            Some("moe") => recipe.moe.is_none(),
+            Some("mamba") => recipe.mamba.is_none(),
+            Some("attention") => recipe.attention.is_none(),
+            Some("gated_delta") => recipe.gated_delta.is_none(),
+            Some("mlp") => recipe.mlp.is_none(),
+            _ => false,
+        };
+        let fate = |key: &str, value: &Value| match (self.fates.get(key), place(&self.model_type, key)) {
+            (Some(Fate::Carried(place)), _) if absent(place) => Fate::Irrelevant("the model has no such blocks"),
+            (None, Some(place)) if absent(place) => Fate::Irrelevant("the model has no such blocks"),
+            (Some(fate), _) => fate.clone(),
+            (None, _) => unread(&self.model_type, key, value),
+        };
+        let own = self.map.iter().map(|(name, value)| Key {
+            name: name.clone(),
+            value: value.to_string(),
+            fate: fate(name, value),
+        });
+        let mut keys: Vec<Key> = own.chain(self.implied.iter().cloned()).collect();
+        keys.sort_by(|a, b| a.name.cmp(&b.name));
+        keys
+    }
+
+    /// A positive number, if the key holds one.
+    pub fn positive(&mut self, key: &str) -> Option<f64> {
+        let value = self.value(key).filter(|v| !v.is_null())?;
+        let number = value.as_f64().filter(|x| x.is_finite() && *x > 0.0);
+        if number.is_none() {
+            let shown: String = value.to_string().chars().take(40).collect();
+            self.refuse(key, format!("`{key}` must be a positive number, found `{shown}`"));
+        }
+        number
+    }
+
+    /// A number of at least zero; absent and null are the class default.
+    pub fn share(&mut self, key: &str, default: f64) -> f64 {
+        let Some(value) = self.value(key).filter(|v| !v.is_null()) else { return default };
+        let number = value.as_f64().filter(|x| x.is_finite() && *x >= 0.0);
+        if number.is_none() {
+            let shown: String = value.to_string().chars().take(40).collect();
+            self.refuse(key, format!("`{key}` must be a number of at least zero, found `{shown}`"));
+        }
+        number.unwrap_or(default)
+    }
+
+    /// Exactly `N` positive numbers; ones when absent or null.
+    pub fn positives<const N: usize>(&mut self, key: &str) -> [f64; N] {
+        let Some(items) = self.list(key) else { return [1.0; N] };
+        let numbers: Vec<f64> = items.iter().filter_map(Value::as_f64).filter(|x| x.is_finite() && *x > 0.0).collect();
+        numbers.try_into().unwrap_or_else(|_| {
+            self.refuse(key, format!("`{key}` must list {N} positive numbers"));
+            [1.0; N]
+        })
+    }
+
+    /// The activation of gated feed-forward blocks under `key`; another one is not carried.
+    pub fn gated(&mut self, key: &str) -> Activation {
+        match self.text(key) {
+            None | Some("silu" | "swish") => Activation::SwiGlu,
+            Some("gelu") => Activation::GeGlu,
+            Some(_) => {
+                self.not_carried(key);
+                Activation::SwiGlu
+            }
+        }
+    }
+
+    /// The longest sequence the config names; does not decide what is trained on.
+    pub fn longest(&mut self) -> Option<u64> {
+        self.map.get("max_position_embeddings").and_then(Value::as_u64).filter(|n| *n > 0)
     }
 
     /// Reports a refusal about `key`.
@@ -66,7 +211,7 @@ impl<'a> Config<'a> {
 
     /// A whole number, zero allowed; absent is the class default.
     pub fn natural(&mut self, key: &str, default: u64) -> Option<u64> {
-        match self.map.get(key) {
+        match self.value(key) {
             None => Some(default),
             Some(value) => self.number(key, value),
         }
@@ -83,7 +228,7 @@ impl<'a> Config<'a> {
 
     /// A whole number where null and absent mean different things: `None` inside is null.
     pub fn nullable(&mut self, key: &str, default: Option<u64>) -> Option<Option<u64>> {
-        match self.map.get(key) {
+        match self.value(key) {
             None => Some(default),
             Some(Value::Null) => Some(None),
             Some(value) => self.number(key, value).map(Some),
@@ -93,12 +238,16 @@ impl<'a> Config<'a> {
     /// Like [`Config::natural`] under the first of several names that is present.
     pub fn either(&mut self, keys: &[&str], default: u64) -> Option<u64> {
         let key = keys.iter().find(|k| self.has(k)).unwrap_or(&keys[0]);
-        self.natural(key, default)
+        let number = self.natural(key, default);
+        for other in keys.iter().filter(|k| *k != key) {
+            self.agrees(other, &number.into());
+        }
+        number
     }
 
     /// A flag; absent is the class default, null is false.
     pub fn flag(&mut self, key: &str, default: bool) -> bool {
-        match self.map.get(key) {
+        match self.value(key) {
             None => default,
             Some(Value::Null) => false,
             Some(Value::Bool(flag)) => *flag,
@@ -110,13 +259,13 @@ impl<'a> Config<'a> {
     }
 
     /// A text, if the key holds one.
-    pub fn text(&self, key: &str) -> Option<&'a str> {
-        self.map.get(key).and_then(Value::as_str)
+    pub fn text(&mut self, key: &str) -> Option<&'a str> {
+        self.value(key).and_then(Value::as_str)
     }
 
     /// A list, unless absent or null.
     pub fn list(&mut self, key: &str) -> Option<&'a [Value]> {
-        match self.map.get(key) {
+        match self.value(key) {
             None | Some(Value::Null) => None,
             Some(Value::Array(items)) => Some(items),
             Some(_) => {
@@ -155,7 +304,7 @@ impl<'a> Config<'a> {
 
     /// Keys that change the model in ways we do not import.
     pub fn refuse_unsupported(&mut self) {
-        if self.map.get("per_layer_config").is_some_and(|v| !v.is_null()) {
+        if self.value("per_layer_config").is_some_and(|v| !v.is_null()) {
             self.refuse("per_layer_config", "heterogeneous layers (`per_layer_config`) are not supported");
         }
     }
@@ -182,11 +331,20 @@ impl<'a> Config<'a> {
 
     /// The sliding window, with the attention layers that `layer_types` leaves full.
     pub fn window(&mut self, attention: &mut Attention, enabled: bool) {
-        let Some(Some(tokens)) = self.nullable("sliding_window", None) else { return };
-        if !enabled || tokens == 0 {
-            return;
+        attention.dropout = self.share("attention_dropout", 0.0);
+        let Some(tokens) = self.nullable("sliding_window", None) else { return };
+        let (depth, dense) = (self.natural("num_hidden_layers", 0), self.natural("max_window_layers", 28));
+        let mut kinds = self.layer_kinds(&["layer_types"], None).unwrap_or_default();
+        let Some(tokens) = tokens.filter(|tokens| enabled && *tokens > 0) else { return };
+        // `configuration_*.py`: Qwen's first layers see everything, every second of gpt-oss does.
+        let usual = |i: u64| match self.model_type.as_str() {
+            "gpt_oss" => i % 2 == 1,
+            name => name.starts_with("qwen") && i < dense.unwrap_or(0),
+        };
+        if kinds.is_empty() && (self.model_type == "gpt_oss" || self.model_type.starts_with("qwen")) {
+            let kind = |i| if usual(i) { "full_attention" } else { "sliding_attention" };
+            kinds = (0..depth.unwrap_or(0)).map(kind).collect();
         }
-        let kinds = self.layer_kinds(&["layer_types"], None).unwrap_or_default();
         let attends = kinds.iter().filter(|k| k.ends_with("_attention") && !k.starts_with("linear"));
         let full_layers: Vec<u64> =
             attends.enumerate().filter(|(_, kind)| **kind == "full_attention").map(|(i, _)| i as u64).collect();
@@ -198,14 +356,15 @@ impl<'a> Config<'a> {
     /// A recipe with the fields every config has; the caller fills in its kinds.
     pub fn recipe(&mut self, layers: Vec<Layer>, hidden: u64, vocab: u64, theta: f64) -> Option<Recipe> {
         let vocab = self.count("vocab_size", vocab)?;
-        let sequence = self.count("max_position_embeddings", 4096)?;
+        let rope = rope(self, Usual { theta, fraction: self.usual_fraction(), scaling: self.usual_scaling() });
+        let (sequence, rule) = self.sequence(&rope)?;
         if layers.is_empty() {
             self.refuse("num_hidden_layers", "the model has no layers");
             return None;
         }
         Some(Recipe {
-            name: self.name.clone(),
-            source: format!("imported from a Hugging Face config.json, model type {}", self.model_type),
+            name: self.model_type.clone(),
+            source: format!("Hugging Face config.json, model type {}; sequence: {rule}", self.model_type),
             pattern: Pattern::describe(&layers),
             layers,
             hidden,
@@ -213,10 +372,10 @@ impl<'a> Config<'a> {
             tied: self.flag("tie_word_embeddings", false),
             sequence,
             norm: Norm::RmsNorm,
-            norm_eps: crate::NORM_EPS,
-            init_std: None,
-            dropout: 0.0,
-            positions: Positions::Rope(Rope::plain(self.rope_theta().unwrap_or(theta))),
+            norm_eps: self.norm_eps(),
+            init_std: self.init_std(),
+            dropout: self.share("hidden_dropout", 0.0),
+            positions: Positions::Rope(rope),
             multipliers: Default::default(),
             modes: Vec::new(),
             attention: None,
@@ -233,8 +392,69 @@ impl<'a> Config<'a> {
         })
     }
 
-    fn rope_theta(&self) -> Option<f64> {
-        let nested = self.map.get("rope_parameters").and_then(|v| v.get("rope_theta"));
-        nested.or_else(|| self.map.get("rope_theta")).and_then(Value::as_f64).filter(|t| t.is_finite() && *t > 0.0)
+    /// The sequence to train on, and the rule that gave it: `max_position_embeddings` is how far a model
+    /// reaches, not what it is trained on.
+    fn sequence(&mut self, rope: &Rope) -> Option<(u64, String)> {
+        let longest = self.count("max_position_embeddings", DEFAULT_SEQUENCE)?;
+        let named = self.has("max_position_embeddings");
+        Some(match (self.sequence, rope.scaling.and_then(|s| s.original())) {
+            (Some(asked), _) => (asked, "as asked".to_string()),
+            (None, Some(original)) => (original, "original length of the rotary scaling".to_string()),
+            (None, None) if !named => (longest, "the config names none".to_string()),
+            (None, None) if longest > MOST_SEQUENCE => {
+                (MOST_SEQUENCE, format!("{MOST_SEQUENCE} of max_position_embeddings {longest}"))
+            }
+            (None, None) => (longest, "max_position_embeddings".to_string()),
+        })
+    }
+
+    /// Share of a head that turns where the config does not say it: `configuration_*.py`.
+    fn usual_fraction(&self) -> f64 {
+        match self.model_type.as_str() {
+            "qwen3_next" => 0.25,
+            "glm4_moe" | "bamba" => 0.5,
+            _ => 1.0,
+        }
+    }
+
+    /// Scaling of a config that has none: `GptOssConfig.__post_init__`.
+    fn usual_scaling(&self) -> Option<Scaling> {
+        (self.model_type == "gpt_oss").then_some(Scaling::Yarn(Yarn { rounds: false, ..Yarn::usual(32.0, 4096) }))
+    }
+
+    /// What norms add under the root; the class default where the config does not say it.
+    fn norm_eps(&mut self) -> f64 {
+        let names = ["rms_norm_eps", "layer_norm_epsilon", "norm_eps"];
+        let key = match self.model_type.as_str() {
+            "mamba2" | "nemotron_h" => "layer_norm_epsilon",
+            _ => "rms_norm_eps",
+        };
+        let key = if self.has(key) { key } else { names.into_iter().find(|name| self.has(name)).unwrap_or(key) };
+        let usual = match self.model_type.as_str() {
+            "mixtral" | "olmoe" | "gpt_oss" | "glm4_moe" | "nemotron_h" | "bamba" | "falcon_h1" | "mamba2" => 1e-5,
+            _ => 1e-6,
+        };
+        let eps = self.positive(key).unwrap_or(usual);
+        names.into_iter().filter(|name| *name != key).for_each(|name| self.agrees(name, &eps.into()));
+        eps
+    }
+
+    fn init_std(&mut self) -> Option<f64> {
+        let usual = if self.model_type == "mamba2" { 0.1 } else { 0.02 };
+        Some(self.share("initializer_range", usual)).filter(|std| *std > 0.0)
+    }
+
+    /// Drops the rotation of a model that has none, and the keys that describe it.
+    pub fn has_no_positions(&mut self, recipe: &mut Recipe) {
+        recipe.positions = Positions::None;
+        let keys = ["rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_interleave"];
+        self.unused(&keys, "the model has no rotary positions");
     }
 }
+
+/// Longest sequence that a recipe gets without being asked: what most published models are trained on for most
+/// of their tokens; longer contexts come in later stages.
+const MOST_SEQUENCE: u64 = 8192;
+
+/// Sequence of a config that names no length.
+const DEFAULT_SEQUENCE: u64 = 4096;

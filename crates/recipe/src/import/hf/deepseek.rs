@@ -1,12 +1,11 @@
 //! deepseek_v2, deepseek_v3: latent attention, the first layers dense, then experts.
 
 use super::config::Config;
-use super::moe::{bank, fill, interleaved, predictions, shared};
-use crate::kinds::Activation;
+use super::moe::{bank, fill, groups, interleaved, predictions, shared, weights};
 use crate::kinds::attention::{Attention, AttentionKind};
 use crate::kinds::mla::Mla;
 use crate::kinds::mlp::Mlp;
-use crate::kinds::moe::ScoreFunction;
+use crate::kinds::moe::{BalanceOver, GroupScore, ScoreFunction};
 use crate::pattern::{Layer, Mixer};
 use crate::recipe::Recipe;
 
@@ -42,7 +41,38 @@ pub fn v2(config: &mut Config) -> Option<Recipe> {
     if hidden % heads != 0 {
         config.refuse("hidden_size", format!("hidden {hidden} is not a multiple of {heads} heads"));
     }
-    build(config, &defaults, &["num_experts", "n_routed_experts"], bias)
+    let mut recipe = build(config, &defaults, &["num_experts", "n_routed_experts"], bias)?;
+    let method = config.text("topk_method").unwrap_or("greedy");
+    if let Some(moe) = &mut recipe.moe {
+        // `DeepseekV2TopkRouter` scales without normalising, whatever the config says.
+        moe.router.scaling = config.positive("routed_scaling_factor").unwrap_or(1.0);
+        moe.router.normalize = false;
+        config.agrees("norm_topk_prob", &false.into());
+        config.agrees("scoring_func", &"softmax".into());
+        if method == "group_limited_greedy" {
+            groups(config, moe, 1, 1)?;
+            if moe.router.groups > 1 {
+                moe.router.group_score = GroupScore::Max;
+            }
+        } else {
+            config.unused(&["n_group", "topk_group"], "the router is greedy: it chooses among all experts");
+            if method != "greedy" {
+                config.not_carried("topk_method");
+            }
+        }
+    }
+    balancing(config, &mut recipe);
+    Some(recipe)
+}
+
+/// The balancing loss of DeepSeek's own configs, which transformers does not build.
+fn balancing(config: &mut Config, recipe: &mut Recipe) {
+    let Some(moe) = &mut recipe.moe else { return };
+    moe.router.aux_loss = Some(config.share("aux_loss_alpha", 0.0)).filter(|c| *c > 0.0);
+    let by_sequence = config.flag("seq_aux", true);
+    if moe.router.aux_loss.is_some() && by_sequence {
+        moe.router.aux_loss_over = BalanceOver::Sequence;
+    }
 }
 
 /// DeepSeek-V3: sigmoid router with a balancing bias, no MLP biases, one prediction depth.
@@ -61,7 +91,12 @@ pub fn v3(config: &mut Config) -> Option<Recipe> {
     let mut recipe = build(config, &defaults, &["num_local_experts", "n_routed_experts"], false)?;
     if let Some(moe) = &mut recipe.moe {
         (moe.router.score, moe.router.expert_bias) = (ScoreFunction::Sigmoid, true);
+        weights(config, moe, true, 2.5);
+        groups(config, moe, 8, 4)?;
+        config.agrees("scoring_func", &"sigmoid".into());
+        config.agrees("topk_method", &"noaux_tc".into());
     }
+    balancing(config, &mut recipe);
     predictions(config, &mut recipe, 1, Layer::of(&[Mixer::Attention, Mixer::Moe]))?;
     Some(recipe)
 }
@@ -86,7 +121,7 @@ fn build(config: &mut Config, defaults: &Defaults, expert_keys: &[&str], mlp_bia
         false => None,
     };
     let ffn = config.count("intermediate_size", defaults.ffn)?;
-    let mlp = Mlp { ffn, activation: Activation::SwiGlu, bias: mlp_bias };
+    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: mlp_bias };
     let layers = interleaved(depth, |i| i >= dense_first);
     let mut recipe = config.recipe(layers, hidden, defaults.vocab, 10_000.0)?;
     fill(&mut recipe, attention, mlp, moe);
@@ -109,5 +144,8 @@ fn latent_attention(config: &mut Config, heads: u64) -> Option<Attention> {
         bias: config.flag("attention_bias", false),
         latent_norm: true,
     };
-    Some(Attention { kind: AttentionKind::Mla(mla), ..Attention::gqa(heads, heads, 1) })
+    config.agrees("qk_head_dim", &(mla.qk_dim + mla.rope_dim).into());
+    config.unused(&["num_key_value_heads", "head_dim"], "latent attention has no key/value heads of its own");
+    let dropout = config.share("attention_dropout", 0.0);
+    Some(Attention { kind: AttentionKind::Mla(mla), dropout, ..Attention::gqa(heads, heads, 1) })
 }

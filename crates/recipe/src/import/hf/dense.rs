@@ -1,7 +1,6 @@
 //! llama, mistral, qwen2, qwen3: attention and a gated MLP in every layer.
 
 use super::config::Config;
-use crate::kinds::Activation;
 use crate::kinds::attention::{Attention, QkNorm};
 use crate::kinds::mlp::Mlp;
 use crate::pattern::{Layer, Mixer};
@@ -17,8 +16,8 @@ fn transformer(config: &mut Config, hidden: u64, vocab: u64, attention: Attentio
     Some(recipe)
 }
 
-fn gated(ffn: u64, bias: bool) -> Mlp {
-    Mlp { ffn, activation: Activation::SwiGlu, bias }
+fn gated(config: &mut Config, ffn: u64, bias: bool) -> Mlp {
+    Mlp { ffn, activation: config.gated("hidden_act"), bias }
 }
 
 /// LLaMA: every projection biased by `attention_bias`, the MLP by `mlp_bias`.
@@ -31,7 +30,9 @@ pub fn llama(config: &mut Config) -> Option<Recipe> {
     let bias = config.flag("attention_bias", false);
     let mut attention = Attention::gqa(heads, kv_heads, config.head_dim(hidden, heads)?);
     (attention.qkv_bias, attention.out_bias) = (bias, bias);
-    let mlp = gated(config.count("intermediate_size", 11_008)?, config.flag("mlp_bias", false));
+    attention.dropout = config.share("attention_dropout", 0.0);
+    let (ffn, bias) = (config.count("intermediate_size", 11_008)?, config.flag("mlp_bias", false));
+    let mlp = gated(config, ffn, bias);
     transformer(config, hidden, 32_000, attention, mlp)
 }
 
@@ -41,7 +42,8 @@ pub fn mistral(config: &mut Config) -> Option<Recipe> {
     let (heads, kv_heads) = config.heads(32, Some(8))?;
     let mut attention = Attention::gqa(heads, kv_heads, config.head_dim(hidden, heads)?);
     config.window(&mut attention, true);
-    let mlp = gated(config.count("intermediate_size", 14_336)?, false);
+    let ffn = config.count("intermediate_size", 14_336)?;
+    let mlp = gated(config, ffn, false);
     transformer(config, hidden, 32_000, attention, mlp)
 }
 
@@ -53,7 +55,8 @@ pub fn qwen2(config: &mut Config) -> Option<Recipe> {
     attention.qkv_bias = true;
     let windowed = config.flag("use_sliding_window", false);
     config.window(&mut attention, windowed);
-    let mlp = gated(config.count("intermediate_size", 22_016)?, false);
+    let ffn = config.count("intermediate_size", 22_016)?;
+    let mlp = gated(config, ffn, false);
     transformer(config, hidden, 151_936, attention, mlp)
 }
 
@@ -66,6 +69,7 @@ pub fn qwen3(config: &mut Config) -> Option<Recipe> {
     (attention.qkv_bias, attention.out_bias, attention.qk_norm) = (bias, bias, QkNorm::Head);
     let windowed = config.flag("use_sliding_window", false);
     config.window(&mut attention, windowed);
-    let mlp = gated(config.count("intermediate_size", 22_016)?, false);
+    let ffn = config.count("intermediate_size", 22_016)?;
+    let mlp = gated(config, ffn, false);
     transformer(config, hidden, 151_936, attention, mlp)
 }

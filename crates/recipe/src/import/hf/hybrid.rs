@@ -2,7 +2,7 @@
 //! differ in kind.
 
 use super::config::Config;
-use super::moe::{bank, fill, predictions, qwen_sparsity, shared};
+use super::moe::{balance, bank, fill, groups, predictions, qwen_sparsity, shared, weights};
 use crate::kinds::Activation;
 use crate::kinds::attention::{Attention, QkNorm};
 use crate::kinds::gated_delta::GatedDelta;
@@ -12,19 +12,26 @@ use crate::kinds::mamba2::Mamba2;
 use crate::kinds::mlp::Mlp;
 use crate::kinds::moe::{ScoreFunction, SharedExpert};
 use crate::megatron;
+use crate::multipliers::Multipliers;
 use crate::pattern::{Block, Layer, Mixer};
 use crate::recipe::Recipe;
-use crate::rope::Positions;
 
 /// Nemotron-H: one mixer a layer, named by a list or by Megatron's symbols; never tied.
 pub fn nemotron_h(config: &mut Config) -> Option<Recipe> {
     let hidden = config.count("hidden_size", 4096)?;
     let layers = nemotron_layers(config)?;
+    config.agrees("num_hidden_layers", &layers.len().into());
+    config.agrees("n_shared_experts", &1.into());
     let (heads, kv_heads) = config.heads(32, Some(8))?;
-    let attention = Attention::gqa(heads, kv_heads, config.count("head_dim", 128)?);
+    let head_dim = config.count("head_dim", 128)?;
+    let mut attention = Attention::gqa(heads, kv_heads, head_dim);
+    attention.dropout = config.share("attention_dropout", 0.0);
     let mlp_bias = config.flag("mlp_bias", false);
     let ffn = config.count("intermediate_size", 21_504)?;
     let mlp = Mlp { ffn, activation: Activation::Relu2, bias: mlp_bias };
+    config.agrees("mlp_hidden_act", &"relu2".into());
+    config.agrees("mamba_hidden_act", &"silu".into());
+    config.agrees("attention_head_dim", &head_dim.into());
     let moe = match layers.iter().any(|l| l.has(Mixer::Moe)) {
         true => Some(nemotron_moe(config, ffn, mlp_bias)?),
         false => None,
@@ -32,7 +39,8 @@ pub fn nemotron_h(config: &mut Config) -> Option<Recipe> {
     let mamba = nemotron_mamba(config)?;
     let mut recipe = config.recipe(layers, hidden, 131_072, 10_000.0)?;
     recipe.tied = false;
-    recipe.positions = Positions::None;
+    config.agrees("tie_word_embeddings", &false.into());
+    config.has_no_positions(&mut recipe);
     fill(&mut recipe, attention, mlp, moe);
     recipe.mamba = recipe.has(Mixer::Mamba).then_some(Mamba::Two(mamba));
     predictions(config, &mut recipe, 0, Layer::of(&[Mixer::Attention, Mixer::Moe]))?;
@@ -41,10 +49,19 @@ pub fn nemotron_h(config: &mut Config) -> Option<Recipe> {
 
 fn nemotron_layers(config: &mut Config) -> Option<Vec<Layer>> {
     let named = config.layer_kinds(&["layer_types", "layers_block_type"], None);
-    if named.is_none()
-        && let Some(pattern) = config.text("hybrid_override_pattern")
-    {
-        return match megatron::read(pattern) {
+    let symbols = config.text("hybrid_override_pattern");
+    if let (Some(kinds), Some(symbols)) = (&named, symbols) {
+        let mixers: Option<Vec<Mixer>> = kinds.iter().map(|kind| nemotron_mixer(kind)).collect();
+        let same = megatron::read(symbols).ok().is_some_and(|parsed| {
+            let said = parsed.segments.iter().flatten().map(|s| s.mixer()).collect::<Vec<_>>();
+            Some(said) == mixers
+        });
+        if !same {
+            config.not_carried("hybrid_override_pattern");
+        }
+    }
+    if let (None, Some(symbols)) = (&named, symbols) {
+        return match megatron::read(symbols) {
             Ok(parsed) if parsed.segments.len() == 1 && parsed.mtp_depth == 0 => {
                 Some(parsed.segments[0].iter().map(|s| Layer::of(&[s.mixer()])).collect())
             }
@@ -89,6 +106,8 @@ fn nemotron_moe(config: &mut Config, ffn: u64, bias: bool) -> Option<crate::kind
     let shared_width = if shared_width == 0 { ffn } else { shared_width };
     moe.shared = Some(SharedExpert { ffn: shared_width, activation: Activation::Relu2, gate: false, bias });
     (moe.router.score, moe.router.expert_bias) = (ScoreFunction::Sigmoid, true);
+    weights(config, &mut moe, true, 1.0);
+    groups(config, &mut moe, 1, 1)?;
     Some(moe)
 }
 
@@ -147,6 +166,7 @@ fn plain_attention(config: &mut Config, hidden: u64, kv_default: Option<u64>) ->
     let bias = config.flag("attention_bias", false);
     let mut attention = Attention::gqa(heads, kv_heads, config.head_dim(hidden, heads)?);
     (attention.qkv_bias, attention.out_bias) = (bias, bias);
+    attention.dropout = config.share("attention_dropout", 0.0);
     Some(attention)
 }
 
@@ -154,7 +174,8 @@ fn plain_attention(config: &mut Config, hidden: u64, kv_default: Option<u64>) ->
 pub fn jamba(config: &mut Config) -> Option<Recipe> {
     let hidden = config.count("hidden_size", 4096)?;
     let (heads, kv_heads) = config.heads(32, Some(8))?;
-    let attention = Attention::gqa(heads, kv_heads, config.head_dim(hidden, heads)?);
+    let mut attention = Attention::gqa(heads, kv_heads, config.head_dim(hidden, heads)?);
+    config.window(&mut attention, false);
     let ffn = config.count("intermediate_size", 14_336)?;
     let experts = config.either(&["num_local_experts", "num_experts"], 16)?;
     let (attn_period, attn_offset) = period(config, "attn_layer_period", 8, "attn_layer_offset", 4)?;
@@ -167,13 +188,19 @@ pub fn jamba(config: &mut Config) -> Option<Recipe> {
     };
     let layers: Vec<Layer> = (0..depth).map(layer).collect();
     let moe = match experts > 1 {
-        true => Some(bank(config, experts, ffn, 2)?),
+        true => {
+            let mut moe = bank(config, experts, ffn, 2)?;
+            // `JambaTopkRouter`: the softmax is over all experts, and the chosen weights stay as they are.
+            moe.router.normalize = false;
+            balance(config, &mut moe, 0.001);
+            Some(moe)
+        }
         false => None,
     };
     let mamba = jamba_mamba(config, hidden)?;
     let mut recipe = config.recipe(layers, hidden, 65_536, 10_000.0)?;
-    recipe.positions = Positions::None;
-    let mlp = Mlp { ffn, activation: Activation::SwiGlu, bias: false };
+    config.has_no_positions(&mut recipe);
+    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: false };
     fill(&mut recipe, attention, mlp, moe);
     recipe.mamba = recipe.has(Mixer::Mamba).then_some(Mamba::One(mamba));
     Some(recipe)
@@ -213,7 +240,7 @@ pub fn bamba(config: &mut Config) -> Option<Recipe> {
     let mixer = |i| if attends.contains(&i) { Mixer::Attention } else { Mixer::Mamba };
     let layers = (0..depth).map(|i| Layer::of(&[mixer(i), Mixer::Mlp])).collect();
     let ffn = config.count("intermediate_size", 14_336)?;
-    let mlp = Mlp { ffn, activation: Activation::SwiGlu, bias: config.flag("mlp_bias", false) };
+    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: config.flag("mlp_bias", false) };
     let mut recipe = config.recipe(layers, hidden, 128_000, 10_000.0)?;
     fill(&mut recipe, attention, mlp, None);
     recipe.mamba = recipe.has(Mixer::Mamba).then_some(Mamba::Two(mamba));
@@ -241,18 +268,28 @@ pub fn granitemoehybrid(config: &mut Config) -> Option<Recipe> {
         true => {
             let mut moe = bank(config, experts, width, 2)?;
             moe.shared = shared(shared_width, false, false);
+            balance(config, &mut moe, 0.001);
             Some(moe)
         }
         false => None,
     };
-    let mlp = Mlp { ffn: shared_width.max(1), activation: Activation::SwiGlu, bias: false };
+    let mlp = Mlp { ffn: shared_width.max(1), activation: config.gated("hidden_act"), bias: false };
     if experts == 0 && shared_width == 0 {
         config.refuse("shared_intermediate_size", "a layer without experts needs a shared MLP of some width");
     }
     let mut recipe = config.recipe(layers, hidden, 32_000, 10_000.0)?;
-    if config.text("position_embedding_type") == Some("nope") {
-        recipe.positions = Positions::None;
+    match config.text("position_embedding_type") {
+        // `GraniteMoeHybridModel` rotates by "rope" only.
+        Some("rope") => {}
+        _ => config.has_no_positions(&mut recipe),
     }
+    recipe.multipliers = Multipliers {
+        embedding: config.positive("embedding_multiplier").unwrap_or(1.0),
+        residual: config.positive("residual_multiplier").unwrap_or(1.0),
+        attention: config.positive("attention_multiplier").or(Some(1.0)).filter(|_| recipe.has(Mixer::Attention)),
+        logits: 1.0 / config.positive("logits_scaling").unwrap_or(1.0),
+        ..Multipliers::default()
+    };
     fill(&mut recipe, attention, mlp, moe);
     recipe.mamba = recipe.has(Mixer::Mamba).then_some(Mamba::Two(mamba));
     Some(recipe)
@@ -267,15 +304,37 @@ pub fn falcon_h1(config: &mut Config) -> Option<Recipe> {
     let mut mamba = shared_mamba(config, inner)?;
     mamba.out_bias = config.flag("projectors_bias", false);
     mamba.gated_norm = config.flag("mamba_rms_norm", false);
+    let before = config.flag("mamba_norm_before_gate", true);
+    if mamba.gated_norm && before {
+        config.implies("mamba_norm_before_gate", "true");
+    }
     let ffn = config.count("intermediate_size", 14_336)?;
-    let mlp = Mlp { ffn, activation: Activation::SwiGlu, bias: config.flag("mlp_bias", false) };
+    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: config.flag("mlp_bias", false) };
     let depth = config.count("num_hidden_layers", 32)?;
     let parallel = Block { mixers: vec![Mixer::Attention, Mixer::Mamba] };
     let layer = Layer { blocks: vec![parallel, Block::of(Mixer::Mlp)] };
     let mut recipe = config.recipe(vec![layer; depth as usize], hidden, 128_000, 10_000.0)?;
     fill(&mut recipe, attention, mlp, None);
     recipe.mamba = Some(Mamba::Two(mamba));
+    recipe.multipliers = falcon_multipliers(config);
     Some(recipe)
+}
+
+fn falcon_multipliers(config: &mut Config) -> Multipliers {
+    let (ssm, mlp) = (config.positives("ssm_multipliers"), config.positives("mlp_multipliers"));
+    let mut one = |key| config.positive(key).unwrap_or(1.0);
+    Multipliers {
+        embedding: one("embedding_multiplier"),
+        logits: one("lm_head_multiplier"),
+        key: one("key_multiplier"),
+        attention_in: one("attention_in_multiplier"),
+        attention_out: one("attention_out_multiplier"),
+        ssm_in: one("ssm_in_multiplier"),
+        ssm_out: one("ssm_out_multiplier"),
+        ssm,
+        mlp,
+        ..Multipliers::default()
+    }
 }
 
 /// Mamba-2 alone.
@@ -298,7 +357,8 @@ pub fn mamba2(config: &mut Config) -> Option<Recipe> {
     mamba.chunk = config.count("chunk_size", 256)?;
     let depth = config.count("num_hidden_layers", 64)?;
     let mut recipe = config.recipe(vec![Layer::of(&[Mixer::Mamba]); depth as usize], hidden, 32_768, 10_000.0)?;
-    recipe.positions = Positions::None;
+    config.has_no_positions(&mut recipe);
+    config.agrees("hidden_act", &"silu".into());
     recipe.mamba = Some(Mamba::Two(mamba));
     Some(recipe)
 }
@@ -311,6 +371,7 @@ pub fn qwen3_next(config: &mut Config) -> Option<Recipe> {
     let mut attention = Attention::gqa(heads, kv_heads, config.count("head_dim", 256)?);
     (attention.qkv_bias, attention.out_bias) = (bias, bias);
     (attention.qk_norm, attention.output_gate) = (QkNorm::Head, true);
+    attention.dropout = config.share("attention_dropout", 0.0);
     let experts = config.natural("num_experts", 512)?;
     let is_moe = qwen_sparsity(config, experts)?;
     let depth = config.count("num_hidden_layers", 48)?;
@@ -323,6 +384,8 @@ pub fn qwen3_next(config: &mut Config) -> Option<Recipe> {
         true => {
             let mut moe = bank(config, experts, width, 10)?;
             moe.shared = shared(shared_width, true, false);
+            balance(config, &mut moe, 0.001);
+            weights(config, &mut moe, true, 1.0);
             if moe.shared.is_none() {
                 config
                     .refuse("shared_expert_intermediate_size", "a gate over a shared expert of no width has no recipe");
@@ -341,7 +404,8 @@ pub fn qwen3_next(config: &mut Config) -> Option<Recipe> {
     if !gated_delta.value_heads.is_multiple_of(gated_delta.key_heads) {
         config.refuse("linear_num_value_heads", "value heads do not share the key heads evenly");
     }
-    let mlp = Mlp { ffn: config.count("intermediate_size", 5632)?, activation: Activation::SwiGlu, bias: false };
+    let ffn = config.count("intermediate_size", 5632)?;
+    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: false };
     let mut recipe = config.recipe(layers, hidden, 151_936, 10_000.0)?;
     fill(&mut recipe, attention, mlp, moe);
     recipe.gated_delta = recipe.has(Mixer::GatedDelta).then_some(gated_delta);

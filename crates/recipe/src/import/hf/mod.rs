@@ -9,12 +9,16 @@ mod config;
 mod deepseek;
 mod dense;
 mod hybrid;
+mod keys;
 mod moe;
+mod rope;
 
 use crate::limits;
 use crate::recipe::Recipe;
 use config::Config;
-use diag::{Blame, Finding, Span, did_you_mean};
+use diag::{Blame, Finding, Span, did_you_mean_name};
+
+pub use keys::{Fate, Key};
 
 type Import = fn(&mut Config) -> Option<Recipe>;
 
@@ -45,8 +49,35 @@ pub fn model_types() -> impl Iterator<Item = &'static str> {
     TYPES.iter().map(|(name, _)| *name)
 }
 
-/// Reads a `config.json` as the recipe `name`.
-pub fn import(text: &str, name: &str) -> Result<Recipe, Vec<Finding>> {
+/// What the user says of a config besides its text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked<'a> {
+    /// The recipe's name.
+    pub name: Option<&'a str>,
+    /// Name of the place it lies in, for a config that does not name itself.
+    pub place: Option<&'a str>,
+    /// Sequence to train on.
+    pub sequence: Option<u64>,
+}
+
+impl<'a> Asked<'a> {
+    /// Nothing but a name.
+    pub fn named(name: &'a str) -> Asked<'a> {
+        Asked { name: Some(name), ..Asked::default() }
+    }
+}
+
+/// A recipe, and what became of every key of the config it was made from.
+#[derive(Debug)]
+pub struct Imported {
+    /// The model; keys that it does not carry stand in it too.
+    pub recipe: Recipe,
+    /// Every key, by name.
+    pub keys: Vec<Key>,
+}
+
+/// Reads a `config.json`.
+pub fn import(text: &str, asked: &Asked) -> Result<Imported, Vec<Finding>> {
     if text.len() > limits::FILE_BYTES {
         let message = format!("the file has {} bytes, and a config at most {}", text.len(), limits::FILE_BYTES);
         return Err(vec![Finding::error("import/limit", Blame::Recipe, "file", message)]);
@@ -66,13 +97,35 @@ pub fn import(text: &str, name: &str) -> Result<Recipe, Vec<Finding>> {
     let Some((_, build)) = TYPES.iter().find(|(known, _)| *known == model_type) else {
         return Err(vec![unsupported(model_type)]);
     };
-    let mut config = Config::new(map, name, model_type);
+    let mut config = Config::new(map, model_type, asked.sequence);
     let recipe = build(&mut config);
     config.refuse_unsupported();
+    let own_name = config.text("_name_or_path").map(str::to_string);
     match recipe {
-        Some(recipe) if config.findings.is_empty() => recipe.validated(),
+        Some(mut recipe) if config.findings.is_empty() => {
+            recipe.name = name(&recipe, asked, own_name.as_deref());
+            let keys = config.keys(&recipe);
+            let lost = keys.iter().filter(|key| key.fate == Fate::NotCarried);
+            recipe.not_carried = lost.map(|key| (key.name.clone(), key.value.clone())).collect();
+            Ok(Imported { recipe: recipe.validated()?, keys })
+        }
         _ => Err(config.findings),
     }
+}
+
+/// The name that was asked for, the config's own, that of its place, or the model type and size.
+fn name(recipe: &Recipe, asked: &Asked, own: Option<&str>) -> String {
+    let last = |path: &str| path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_string();
+    let own = own.map(last).filter(|name| !name.is_empty());
+    let given = asked.name.map(str::to_string).or(own).or_else(|| asked.place.map(str::to_string));
+    given.unwrap_or_else(|| format!("{}-{}", recipe.name, size(recipe.counts().all.total)))
+}
+
+/// A size as model names spell it: `8b`, `1.7b`, `500m`.
+fn size(parameters: u64) -> String {
+    let (unit, letter) = if parameters >= 1_000_000_000 { (1e9, 'b') } else { (1e6, 'm') };
+    let count = parameters as f64 / unit;
+    if count >= 9.95 { format!("{count:.0}{letter}") } else { format!("{count:.1}{letter}").replace(".0", "") }
 }
 
 fn not_json(text: &str, error: &serde_json::Error) -> Finding {
@@ -86,7 +139,7 @@ fn unsupported(model_type: &str) -> Finding {
     let shown: String = model_type.chars().take(60).collect();
     let known = model_types().collect::<Vec<_>>().join(", ");
     let message = format!("model type `{shown}` is not supported");
-    let hint = match did_you_mean(model_type, model_types()) {
+    let hint = match did_you_mean_name(model_type, model_types()) {
         Some(close) => format!("did you mean `{close}`? we import {known}"),
         None => format!("we import {known}"),
     };

@@ -10,7 +10,7 @@ use crate::kinds::mtp::Mtp;
 use crate::pattern::{Layer, Mixer};
 use crate::recipe::Recipe;
 
-/// Gated routed experts without a shared one, softmax router.
+/// Gated routed experts without a shared one; a softmax router whose chosen weights sum to one.
 pub(super) fn bank(config: &mut Config, experts: u64, ffn: u64, top_k: u64) -> Option<Moe> {
     if experts == 0 || ffn == 0 {
         config.refuse("num_experts", "the config has expert layers without experts");
@@ -18,7 +18,27 @@ pub(super) fn bank(config: &mut Config, experts: u64, ffn: u64, top_k: u64) -> O
     }
     // transformers lets `num_experts_per_tok` be null; the count does not depend on it.
     let top_k = config.nullable("num_experts_per_tok", Some(top_k))?.unwrap_or(top_k).clamp(1, experts);
-    Some(Moe::plain(experts, top_k, ffn, Activation::SwiGlu))
+    Some(Moe::plain(experts, top_k, ffn, config.gated("hidden_act")))
+}
+
+/// The balancing loss over a microbatch, as transformers' `load_balancing_loss_func` takes it.
+pub(super) fn balance(config: &mut Config, moe: &mut Moe, coefficient: f64) {
+    moe.router.aux_loss = Some(config.share("router_aux_loss_coef", coefficient)).filter(|c| *c > 0.0);
+}
+
+/// Whether the chosen weights are divided by their sum, and what they are multiplied with.
+pub(super) fn weights(config: &mut Config, moe: &mut Moe, normalize: bool, scaling: f64) {
+    moe.router.normalize = config.flag("norm_topk_prob", normalize);
+    moe.router.scaling = config.positive("routed_scaling_factor").unwrap_or(scaling);
+}
+
+/// Groups that experts stand in, where a group is scored by its two best.
+pub(super) fn groups(config: &mut Config, moe: &mut Moe, groups: u64, top_k: u64) -> Option<()> {
+    moe.router.groups = config.nullable("n_group", Some(groups))?.unwrap_or(1).max(1);
+    let chosen = config.nullable("topk_group", Some(top_k))?.unwrap_or(1).max(1);
+    // Transformers takes all groups where there is one.
+    moe.router.group_top_k = if moe.router.groups == 1 { 1 } else { chosen };
+    Some(())
 }
 
 /// A shared expert, unless it has no width.
@@ -47,6 +67,12 @@ pub(super) fn predictions(config: &mut Config, recipe: &mut Recipe, default: u64
         Mixer::Attention => recipe.attention.is_some(),
         _ => recipe.has(m),
     };
+    // Their own keys, where a config has them, say what `layer` says.
+    config.agrees("mtp_hybrid_override_pattern", &"*E".into());
+    let kinds = config.layer_kinds(&["mtp_layers_block_type"], None);
+    if kinds.is_some_and(|kinds| kinds != ["full_attention", "moe"]) {
+        config.not_carried("mtp_layers_block_type");
+    }
     if depth > 0 && layer.mixers().all(described) {
         let depth = depth.min(crate::limits::MTP);
         recipe.features.mtp = Some(Switch { on: false, value: Mtp { depth, layer } });
@@ -54,8 +80,8 @@ pub(super) fn predictions(config: &mut Config, recipe: &mut Recipe, default: u64
     Some(())
 }
 
-fn gated(ffn: u64) -> Mlp {
-    Mlp { ffn, activation: Activation::SwiGlu, bias: false }
+fn gated(config: &mut Config, ffn: u64) -> Mlp {
+    Mlp { ffn, activation: config.gated("hidden_act"), bias: false }
 }
 
 /// Mixtral: experts as wide as the config's feed-forward, in every layer.
@@ -66,10 +92,12 @@ pub fn mixtral(config: &mut Config) -> Option<Recipe> {
     config.window(&mut attention, true);
     let ffn = config.count("intermediate_size", 14_336)?;
     let experts = config.either(&["num_experts", "num_local_experts"], 8)?;
-    let moe = bank(config, experts, ffn, 2)?;
+    let mut moe = bank(config, experts, ffn, 2)?;
+    balance(config, &mut moe, 0.001);
     let depth = config.count("num_hidden_layers", 32)?;
     let mut recipe = config.recipe(interleaved(depth, |_| true), hidden, 32_000, 1_000_000.0)?;
-    fill(&mut recipe, attention, gated(ffn), Some(moe));
+    let mlp = gated(config, ffn);
+    fill(&mut recipe, attention, mlp, Some(moe));
     Some(recipe)
 }
 
@@ -95,10 +123,16 @@ pub fn qwen3_moe(config: &mut Config) -> Option<Recipe> {
     let depth = config.count("num_hidden_layers", 24)?;
     let layers = interleaved(depth, is_moe);
     let moe = match layers.iter().any(|l| l.has(Mixer::Moe)) {
-        true => Some(bank(config, experts, width, 8)?),
+        true => {
+            let mut moe = bank(config, experts, width, 8)?;
+            balance(config, &mut moe, 0.001);
+            weights(config, &mut moe, false, 1.0);
+            Some(moe)
+        }
         false => None,
     };
-    let mlp = gated(config.count("intermediate_size", 6144)?);
+    let ffn = config.count("intermediate_size", 6144)?;
+    let mlp = gated(config, ffn);
     let mut recipe = config.recipe(layers, hidden, 151_936, 10_000.0)?;
     fill(&mut recipe, attention, mlp, moe);
     Some(recipe)
@@ -116,12 +150,16 @@ pub fn olmoe(config: &mut Config) -> Option<Recipe> {
     let bias = config.flag("attention_bias", false);
     let mut attention = Attention::gqa(heads, kv_heads, head_dim);
     (attention.qkv_bias, attention.out_bias, attention.qk_norm) = (bias, bias, QkNorm::Full);
+    attention.dropout = config.share("attention_dropout", 0.0);
     let ffn = config.count("intermediate_size", 2048)?;
     let experts = config.either(&["num_local_experts", "num_experts"], 64)?;
-    let moe = bank(config, experts, ffn, 8)?;
+    let mut moe = bank(config, experts, ffn, 8)?;
+    balance(config, &mut moe, 0.01);
+    weights(config, &mut moe, false, 1.0);
     let depth = config.count("num_hidden_layers", 16)?;
     let mut recipe = config.recipe(interleaved(depth, |_| true), hidden, 50_304, 10_000.0)?;
-    fill(&mut recipe, attention, gated(ffn), Some(moe));
+    let mlp = gated(config, ffn);
+    fill(&mut recipe, attention, mlp, Some(moe));
     Some(recipe)
 }
 
@@ -137,9 +175,16 @@ pub fn gpt_oss(config: &mut Config) -> Option<Recipe> {
     let experts = config.either(&["num_experts", "num_local_experts"], 128)?;
     let mut moe = bank(config, experts, ffn, 4)?;
     (moe.bias, moe.router.bias) = (true, true);
+    balance(config, &mut moe, 0.001);
+    // `GptOssExperts`: the gate is clamped and takes 1.702 under its sigmoid, the other half gets one added.
+    config.implies("swiglu_limit", "7.0");
+    config.implies("swiglu_alpha", "1.702");
     let depth = config.count("num_hidden_layers", 36)?;
     let mut recipe = config.recipe(interleaved(depth, |_| true), hidden, 201_088, 150_000.0)?;
-    fill(&mut recipe, attention, gated(ffn), Some(moe));
+    let original = recipe.positions.rope().and_then(|rope| rope.scaling?.original());
+    config.agrees("initial_context_length", &original.into());
+    let mlp = gated(config, ffn);
+    fill(&mut recipe, attention, mlp, Some(moe));
     Some(recipe)
 }
 
@@ -156,13 +201,17 @@ pub fn glm4_moe(config: &mut Config) -> Option<Recipe> {
     let experts = config.either(&["num_local_experts", "n_routed_experts"], 128)?;
     let shared_experts = config.natural("n_shared_experts", 1)?;
     let dense_first = config.natural("first_k_dense_replace", 1)?;
-    let mlp = gated(config.count("intermediate_size", 10_944)?);
+    let ffn = config.count("intermediate_size", 10_944)?;
+    let mlp = gated(config, ffn);
+    attention.dropout = config.share("attention_dropout", 0.0);
     let depth = config.count("num_hidden_layers", 46)?;
     let moe = match dense_first < depth {
         true => {
             let mut moe = bank(config, experts, width, 8)?;
             moe.shared = shared(width * shared_experts, false, false);
             (moe.router.score, moe.router.expert_bias) = (ScoreFunction::Sigmoid, true);
+            weights(config, &mut moe, true, 1.0);
+            groups(config, &mut moe, 1, 1)?;
             Some(moe)
         }
         false => None,

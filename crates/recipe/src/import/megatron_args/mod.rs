@@ -37,8 +37,12 @@ pub struct Imported {
     pub recipe: Recipe,
     /// The parallelism, as our flags.
     pub layout: Vec<(&'static str, String)>,
-    /// Flags that concern neither the model nor the parallelism.
-    pub beside: Vec<String>,
+    /// Flags that made the recipe.
+    pub model: Vec<String>,
+    /// Flags that made the layout.
+    pub split: Vec<String>,
+    /// Flags that concern neither, each with its values.
+    pub beside: Vec<(String, Vec<String>)>,
 }
 
 /// Whether Megatron-Core has a flag of this name.
@@ -139,8 +143,10 @@ fn read(flags: &mut Flags, name: &str) -> Option<Imported> {
     depth.features(flags, &mut recipe)?;
     drop_unused(&mut recipe);
     let layout = layout::layout(flags, &recipe, &depth);
-    let beside = flags.names().filter(|f| !taken::is_read(f)).map(str::to_string).collect();
-    Some(Imported { recipe, layout, beside })
+    let of = |list: &[&str]| flags.names().filter(|f| list.contains(f)).map(str::to_string).collect();
+    let beside = flags.names().filter(|f| !taken::is_read(f)).map(|f| (f.to_string(), flags.list(f).to_vec()));
+    let (model, split, beside) = (of(taken::MODEL), of(taken::LAYOUT), beside.collect());
+    Some(Imported { recipe, layout, model, split, beside })
 }
 
 /// A share that is dropped; Megatron drops a tenth unless told otherwise.

@@ -7,7 +7,7 @@ pub fn is_read(flag: &str) -> bool {
 }
 
 /// Flags read into the recipe.
-const MODEL: &[&str] = &[
+pub const MODEL: &[&str] = &[
     "--hidden-size",
     "--vocab-size",
     "--padded-vocab-size",
@@ -93,7 +93,7 @@ const MODEL: &[&str] = &[
 ];
 
 /// Flags read into the layout.
-const LAYOUT: &[&str] = &[
+pub const LAYOUT: &[&str] = &[
     "--tensor-model-parallel-size",
     "--pipeline-model-parallel-size",
     "--context-parallel-size",

@@ -50,7 +50,7 @@ fn a_hybrid_argument_list_is_read_whole() {
     assert_eq!(imported.recipe.features.mtp().unwrap().depth, 2);
     assert_eq!(imported.recipe.mlp.as_ref().unwrap().activation, Activation::Relu2);
     assert!(imported.layout.contains(&("boundaries", "4".to_string())));
-    assert_eq!(imported.beside, ["--lr"]);
+    assert_eq!(imported.beside, [("--lr".to_string(), vec!["1e-4".to_string()])]);
     let written = megatron::write(&imported.recipe, None, &[4, 4]).unwrap();
     assert_eq!(written.text, "M-M*|M-*-/*-/*-");
 }

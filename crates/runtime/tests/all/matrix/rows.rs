@@ -92,6 +92,8 @@ pub fn ask<'a>(recipe: &'a Recipe, request: &'a LayoutRequest, number: Number, r
         inject: None,
         deadline: Duration::from_secs(120),
         ranks,
+        load: None,
+        save: None,
     }
 }
 

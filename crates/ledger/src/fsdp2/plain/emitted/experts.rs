@@ -141,6 +141,9 @@ impl Experts {
     fn run(&self, c: &Rc<Rank>, rows: &Tensor) -> Tensor {
         let count = rows.elements() / c.config.hidden;
         let width = self.feed.ffn / c.config.etp;
+        if c.tape.records() {
+            rows.onto(Line::ExpertInputs);
+        }
         let wide = grouped(c, rows, count * packed_rows(self.feed) * width, &self.fc1);
         let narrow = activated(c, wide, self.feed.function, 1.0);
         grouped(c, &narrow, count * c.config.hidden, &self.fc2)

@@ -2,9 +2,8 @@
 //! It is written last and carries a checksum of itself. When it is read nothing in it is trusted: every
 //! name and number is checked before a file is opened or memory taken for it.
 
-use super::files;
-use super::region::Region;
-use super::slots::Kind;
+use crate::files;
+use crate::region::Region;
 use diag::{Blame, Finding};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -34,6 +33,18 @@ impl Format {
             Format::F32 => 4,
             Format::F64 => 8,
         }
+    }
+}
+
+named! {
+    /// What is kept of a parameter.
+    pub enum Kind {
+        /// Its values.
+        Weight = "weight",
+        /// AdamW's first moment, or Muon's momentum.
+        First = "first-moment",
+        /// AdamW's second moment.
+        Second = "second-moment",
     }
 }
 
@@ -78,7 +89,7 @@ impl Entry {
     }
 
     /// The same, to add to.
-    pub(super) fn pieces_mut(&mut self, kind: Kind) -> &mut Vec<Piece> {
+    pub fn pieces_mut(&mut self, kind: Kind) -> &mut Vec<Piece> {
         match kind {
             Kind::Weight => &mut self.weight,
             Kind::First => &mut self.first_moment,
@@ -109,6 +120,9 @@ pub struct Index {
     pub sequences: u64,
     /// Number format: `F32` or `F64`.
     pub dtype: String,
+    /// The runtime mode, where the run had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
     /// The recipe, less what may change between runs of one model.
     pub recipe: Vec<String>,
     /// The layout it was written under.
@@ -134,8 +148,8 @@ struct Sealed {
 /// What may differ between runs of one model: where the recipe comes from, and how long sequences are.
 const FREE: [&str; 2] = ["source = ", "sequence = "];
 
-/// The lines of a recipe that must be equal for a checkpoint to load: all but [`FREE`].
-pub(super) fn identity(recipe: &recipe::Recipe) -> Vec<String> {
+/// The lines of a recipe that must be equal for a checkpoint to load: all but source and sequence length.
+pub fn identity(recipe: &recipe::Recipe) -> Vec<String> {
     let is_model =
         |line: &&str| !line.is_empty() && !line.starts_with('#') && !FREE.iter().any(|f| line.starts_with(f));
     recipe.to_toml().lines().filter(is_model).map(str::to_string).collect()
@@ -209,22 +223,40 @@ impl Index {
         Ok(())
     }
 
-    /// Refuses a checkpoint of another model, naming what differs.
-    pub(super) fn check_recipe(&self, recipe: &recipe::Recipe) -> Result<(), Finding> {
-        let here = identity(recipe);
-        if here == self.recipe {
-            return Ok(());
-        }
-        let first = here.iter().zip(&self.recipe).find(|(a, b)| a != b);
-        let ends = (here.get(self.recipe.len()), self.recipe.get(here.len()));
-        let (here, there) = match (first, ends) {
-            (Some((a, b)), _) => (a.as_str(), b.as_str()),
-            (None, (a, b)) => (a.map_or("nothing", |s| s), b.map_or("nothing", |s| s)),
-        };
-        let message = format!("the checkpoint is of another recipe: it has `{there}` where this recipe has `{here}`");
-        let finding = Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.clone(), message);
-        Err(finding.hint("load it with the recipe it was saved from; its index lists the whole of it under `recipe`"))
+    /// Refuses a checkpoint of another model or mode, naming what differs.
+    pub fn check_recipe(&self, recipe: &recipe::Recipe, mode: Option<recipe::Mode>) -> Result<(), Finding> {
+        check_mode(self.mode.as_deref(), mode)?;
+        check_identity(&self.recipe, recipe)
     }
+}
+
+/// Refuses a checkpoint of another recipe, naming the first line that differs.
+pub fn check_identity(saved: &[String], recipe: &recipe::Recipe) -> Result<(), Finding> {
+    let here = identity(recipe);
+    if here == saved {
+        return Ok(());
+    }
+    let first = here.iter().zip(saved).find(|(a, b)| a != b);
+    let ends = (here.get(saved.len()), saved.get(here.len()));
+    let (here, there) = match (first, ends) {
+        (Some((a, b)), _) => (a.as_str(), b.as_str()),
+        (None, (a, b)) => (a.map_or("nothing", |s| s), b.map_or("nothing", |s| s)),
+    };
+    let message = format!("the checkpoint is of another recipe: it has `{there}` where this recipe has `{here}`");
+    let finding = Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.clone(), message);
+    Err(finding.hint("`shardwright checkpoint inspect PATH --recipe` prints the recipe it was saved from"))
+}
+
+/// Refuses a checkpoint of another mode: a mode is part of a run's identity.
+pub fn check_mode(saved: Option<&str>, mode: Option<recipe::Mode>) -> Result<(), Finding> {
+    let here = mode.map(|m| m.name());
+    if saved == here {
+        return Ok(());
+    }
+    let said = |mode: Option<&str>| mode.map_or("no mode".to_string(), |m| format!("mode `{m}`"));
+    let message = format!("the checkpoint was saved in {} and this is {}", said(saved), said(here));
+    let hint = saved.map_or("leave --mode out".to_string(), |m| format!("--mode {m}"));
+    Err(Finding::error("checkpoint/mode", Blame::Usage, "mode", message).hint(hint))
 }
 
 impl Piece {

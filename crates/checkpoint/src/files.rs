@@ -3,7 +3,7 @@
 //! are named, and opened only inside their folder.
 
 use diag::{Blame, Finding};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::path::Path;
 const MOST_INDEX_BYTES: u64 = 1 << 32;
 
 /// A failure of the machine, with the path and what was done.
-pub(super) fn failed(doing: &str, path: &Path, error: &io::Error) -> Finding {
+pub fn failed(doing: &str, path: &Path, error: &io::Error) -> Finding {
     let message = format!("cannot {doing} `{}`: {error}", path.display());
     let finding = Finding::error("checkpoint/folder", Blame::Environment, path.display().to_string(), message);
     finding.hint("every rank must see the same folder, may write to it, and find room on it")
@@ -44,37 +44,70 @@ const fn tables() -> [[u32; 256]; 8] {
 
 static TABLES: [[u32; 256]; 8] = tables();
 
-/// CRC-32 as zlib has it, eight bytes at a time.
-pub(super) fn crc32(bytes: &[u8]) -> u32 {
-    let mut c = u32::MAX;
-    let mut eights = bytes.chunks_exact(8);
-    for e in &mut eights {
-        let low = c ^ u32::from_le_bytes([e[0], e[1], e[2], e[3]]);
-        let of = |table: usize, byte: u32| TABLES[table][(byte & 0xff) as usize];
-        c = of(7, low) ^ of(6, low >> 8) ^ of(5, low >> 16) ^ of(4, low >> 24);
-        c ^= of(3, e[4].into()) ^ of(2, e[5].into()) ^ of(1, e[6].into()) ^ of(0, e[7].into());
+/// CRC-32 as zlib has it, of bytes that come in parts; eight at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Crc(u32);
+
+impl Default for Crc {
+    fn default() -> Crc {
+        Crc(u32::MAX)
     }
-    for b in eights.remainder() {
-        c = (c >> 8) ^ TABLES[0][((c ^ u32::from(*b)) & 0xff) as usize];
-    }
-    !c
 }
 
-/// A tensor to write: name, shape and bytes.
-pub(super) struct Item {
+impl Crc {
+    /// Takes more bytes in.
+    pub fn update(&mut self, bytes: &[u8]) {
+        let mut c = self.0;
+        let mut eights = bytes.chunks_exact(8);
+        for e in &mut eights {
+            let low = c ^ u32::from_le_bytes([e[0], e[1], e[2], e[3]]);
+            let of = |table: usize, byte: u32| TABLES[table][(byte & 0xff) as usize];
+            c = of(7, low) ^ of(6, low >> 8) ^ of(5, low >> 16) ^ of(4, low >> 24);
+            c ^= of(3, e[4].into()) ^ of(2, e[5].into()) ^ of(1, e[6].into()) ^ of(0, e[7].into());
+        }
+        for b in eights.remainder() {
+            c = (c >> 8) ^ TABLES[0][((c ^ u32::from(*b)) & 0xff) as usize];
+        }
+        self.0 = c;
+    }
+
+    /// The checksum of what came.
+    pub fn finish(self) -> u32 {
+        !self.0
+    }
+}
+
+/// CRC-32 as zlib has it.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = Crc::default();
+    crc.update(bytes);
+    crc.finish()
+}
+
+/// A tensor to write.
+pub struct Item {
+    /// Its key in the file.
     pub name: String,
+    /// Number format, as safetensors names it.
+    pub dtype: &'static str,
+    /// Sizes of the dimensions.
     pub shape: Vec<u64>,
+    /// Bytes of its data.
     pub bytes: u64,
 }
 
-/// The header of a file, padded to eight bytes, as it stands before the data.
-pub(super) fn header(dtype: &str, items: &[Item]) -> Vec<u8> {
+/// The header of a file, padded to eight bytes, as it stands before the data. `about` becomes
+/// `__metadata__`, unless it is empty.
+pub fn header(items: &[Item], about: Map<String, Value>) -> Vec<u8> {
     let mut map = Map::new();
+    if !about.is_empty() {
+        map.insert("__metadata__".to_string(), about.into());
+    }
     let mut at = 0;
     for item in items {
         let offsets = [at, at + item.bytes];
         at = offsets[1];
-        map.insert(item.name.clone(), json!({ "dtype": dtype, "shape": item.shape, "data_offsets": offsets }));
+        map.insert(item.name.clone(), json!({ "dtype": item.dtype, "shape": item.shape, "data_offsets": offsets }));
     }
     let mut text = serde_json::to_vec(&map).unwrap_or_default();
     text.resize(text.len().next_multiple_of(8), b' ');
@@ -84,7 +117,7 @@ pub(super) fn header(dtype: &str, items: &[Item]) -> Vec<u8> {
 }
 
 /// Writes a file in pieces and makes it durable.
-pub(super) fn write(path: &Path, parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Finding> {
+pub fn write(path: &Path, parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Finding> {
     let run = || -> io::Result<()> {
         let mut out = io::BufWriter::with_capacity(1 << 20, File::create(path)?);
         for part in parts {
@@ -96,24 +129,29 @@ pub(super) fn write(path: &Path, parts: impl Iterator<Item = Vec<u8>>) -> Result
 }
 
 /// Makes a folder's entries durable.
-pub(super) fn sync_folder(path: &Path) -> Result<(), Finding> {
+pub fn sync_folder(path: &Path) -> Result<(), Finding> {
     File::open(path).and_then(|f| f.sync_all()).map_err(|e| failed("make durable", path, &e))
 }
 
 /// Refuses a file name that could stand for anything but a file beside the index.
-pub(super) fn check_name(name: &str) -> Result<(), Finding> {
+pub fn check_name(name: &str) -> Result<(), Finding> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > 255 || name.starts_with('.') || !name.chars().all(is_plain) {
         let message = format!("`{}` is no name of a file of a checkpoint", name.escape_debug());
-        let finding = Finding::error("checkpoint/name", Blame::Environment, super::index::NAME, message);
+        let finding = Finding::error("checkpoint/name", Blame::Environment, crate::index::NAME, message);
         return Err(finding.hint("a piece lies in a plain file beside the index: load another checkpoint"));
     }
     Ok(())
 }
 
 /// Opens a plain file of a folder; links are refused, since they may lead out of it.
-pub(super) fn open(folder: &Path, name: &str) -> Result<(File, u64), Unopened> {
+pub fn open(folder: &Path, name: &str) -> Result<(File, u64), Unopened> {
     check_name(name)?;
+    open_plain(folder, name)
+}
+
+/// The same for a name that is ours or torch's own.
+fn open_plain(folder: &Path, name: &str) -> Result<(File, u64), Unopened> {
     let path = folder.join(name);
     let about = fs::symlink_metadata(&path).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Unopened::Missing(missing(folder, name)),
@@ -130,7 +168,7 @@ pub(super) fn open(folder: &Path, name: &str) -> Result<(File, u64), Unopened> {
 }
 
 /// Why a file of a checkpoint could not be opened.
-pub(super) enum Unopened {
+pub enum Unopened {
     /// It is not there.
     Missing(Finding),
     /// It is there, and no use.
@@ -148,9 +186,9 @@ fn missing(folder: &Path, name: &str) -> Finding {
     Finding::error("checkpoint/missing", Blame::Environment, name, message)
 }
 
-/// Reads the whole of a file whose size is bounded.
-pub(super) fn read_small(folder: &Path, name: &str) -> Result<Vec<u8>, Finding> {
-    let (file, len) = open(folder, name).map_err(|unopened| match unopened {
+/// Reads the whole of an index, whose size is bounded, by a name that does not come from a file.
+pub fn read_small(folder: &Path, name: &str) -> Result<Vec<u8>, Finding> {
+    let (file, len) = open_plain(folder, name).map_err(|unopened| match unopened {
         Unopened::Missing(finding) => finding.hint("give the folder of a complete checkpoint, such as `step-100`"),
         Unopened::Failed(finding) => finding,
     })?;
@@ -165,7 +203,7 @@ pub(super) fn read_small(folder: &Path, name: &str) -> Result<Vec<u8>, Finding> 
 }
 
 /// Reads bytes of an open file that is known to be long enough.
-pub(super) fn read_at(file: &mut File, start: u64, bytes: u64) -> io::Result<Vec<u8>> {
+pub fn read_at(file: &mut File, start: u64, bytes: u64) -> io::Result<Vec<u8>> {
     let mut out = vec![0; bytes as usize];
     file.seek(SeekFrom::Start(start))?;
     file.read_exact(&mut out)?;

@@ -100,6 +100,25 @@ impl Region {
         starts
     }
 
+    /// The same starts one by one, without a list of them.
+    pub fn each_row<'r>(&'r self, inner: &'r Region) -> impl Iterator<Item = u64> + 'r {
+        let leading = inner.0.len().saturating_sub(1);
+        let count: u64 = inner.0[..leading].iter().map(|r| r.end - r.start).product();
+        (0..count).map(move |row| {
+            let (mut rest, mut start, mut stride) = (row, 0, 1);
+            for (d, (outer, inner)) in self.0.iter().zip(&inner.0).enumerate().rev() {
+                let mut index = inner.start - outer.start;
+                if d < leading {
+                    index += rest % (inner.end - inner.start);
+                    rest /= inner.end - inner.start;
+                }
+                start += index * stride;
+                stride *= outer.end - outer.start;
+            }
+            start
+        })
+    }
+
     /// Elements of one of its rows.
     pub fn row_len(&self) -> u64 {
         self.0.last().map_or(1, |r| r.end - r.start)
@@ -204,6 +223,10 @@ mod tests {
             prop_assert!(boxes.len() <= 5);
             let found: Vec<u64> = boxes.iter().flat_map(|r| indices(&shape, r)).collect();
             prop_assert_eq!(found, run.collect::<Vec<_>>());
+            for r in &boxes {
+                let whole = Region::whole(&shape);
+                prop_assert_eq!(whole.each_row(r).collect::<Vec<_>>(), whole.rows(r));
+            }
         }
     }
 

@@ -1,0 +1,218 @@
+//! Conditions under which an engine takes an option at all, asked once layout and options are known.
+//! What only a layout decides stands in `layout::engines`. Each refusal quotes the engine.
+
+use crate::options::{Dispatch, EpOverlap, GraphModule, GraphsBy, Options, TpOverlap};
+use diag::{Blame, Finding};
+use layout::{Engine, Layout, Recompute, ZeroStage};
+use recipe::Recipe;
+
+/// Every condition that is not met.
+pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
+    match layout.engine {
+        Some(Engine::Megatron) => {
+            let mut found = expert_overlap(recipe, layout, options);
+            found.extend(overlap(layout, options));
+            found
+        }
+        Some(Engine::Deepspeed) => offload(layout, options),
+        _ => Vec::new(),
+    }
+}
+
+fn refuse(rule: &'static str, object: &str, message: &str) -> Finding {
+    Finding::error(rule, Blame::Engine, object, message)
+}
+
+/// Overlap of tensor-parallel collectives and of state (Megatron-Core 0.19.2,
+/// `training/arguments.py`, `transformer/transformer_config.py`).
+fn overlap(layout: &Layout, options: &Options) -> Vec<Finding> {
+    let (mut found, overlap) = (Vec::new(), &options.overlap);
+    if overlap.tp == TpOverlap::Userbuffers && layout.tp.splits() && !layout.sp {
+        let message = "--tp-comm-overlap hides the gathers and scatters of sequence parallelism, which is off";
+        let quote = "Tensor parallel communication/GEMM overlap can happen only when sequence parallelism is enabled";
+        found.push(refuse("megatron/tp-overlap", "sp", message).quote(quote).hint("take --no-sp out"));
+    }
+    if overlap.weights && !overlap.gradients && layout.zero != ZeroStage::Zero {
+        let message = "weights are gathered under the forward only where gradients are reduced under the backward";
+        let quote = "Must use --overlap-param-gather with --overlap-grad-reduce";
+        let hint = "say --no-overlap-param-gather too";
+        found.push(refuse("megatron/param-gather", "--overlap-param-gather", message).quote(quote).hint(hint));
+    }
+    if overlap.delay_wgrad && overlap.ep == EpOverlap::None {
+        let message = "--delay-wgrad-compute makes room for expert exchanges, which are not overlapped";
+        let quote = "overlap_moe_expert_parallel_comm must be enabled when enabling delay_wgrad_compute";
+        let hint = "say --overlap-moe-expert-parallel-comm too";
+        found.push(refuse("megatron/delay-wgrad", "--delay-wgrad-compute", message).quote(quote).hint(hint));
+    }
+    found
+}
+
+/// Overlap of expert exchanges with another microbatch (`transformer/transformer_config.py`).
+fn expert_overlap(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
+    if options.overlap.ep == EpOverlap::None {
+        return Vec::new();
+    }
+    let graphs = options.kernels.graphs;
+    let records = |module| graphs.by == GraphsBy::TransformerEngine && graphs.modules().any(|m| m == module);
+    let again = match &layout.recompute {
+        Recompute::Selective(modules) => modules.iter().any(|module| module.name() == "moe"),
+        _ => false,
+    };
+    let asked = [
+        (
+            !layout.ep.splits(),
+            "ep",
+            "no exchange is there to overlap: ep is 1",
+            "overlap_moe_expert_parallel_comm is only supported with expert model parallelism",
+            "--ep above 1",
+        ),
+        (
+            layout.pp.splits() && !layout.vpp.splits(),
+            "vpp",
+            "two microbatches share a stage only where it has several chunks",
+            "virtual_pipeline_model_parallel_size must be specified when pipeline_model_parallel_size > 1",
+            "--vpp 2, or --pp 1",
+        ),
+        (
+            options.kernels.dispatch == Dispatch::AllGather,
+            "--moe-token-dispatcher-type",
+            "the all-gather dispatcher has no exchange to overlap",
+            "overlap_moe_expert_parallel_comm is supported with alltoall/flex token dispatcher",
+            "--moe-token-dispatcher-type alltoall",
+        ),
+        (
+            layout.recompute == Recompute::Full,
+            "recompute",
+            "layers that are computed again whole do not overlap",
+            "disable full recomputation when enabling overlap_moe_expert_parallel_comm",
+            "--recompute none, or selective",
+        ),
+        (
+            again,
+            "recompute",
+            "expert blocks that are computed again do not overlap",
+            "disable moe in recompute_modules when enabling overlap_moe_expert_parallel_comm",
+            "take moe out of --recompute",
+        ),
+        (
+            recipe.features.mtp().is_some_and(|mtp| mtp.depth > 1),
+            "features.mtp.depth",
+            "more than one prediction depth does not overlap",
+            "MTP supports at most one layer when enabling overlap_moe_expert_parallel_comm.",
+            "--without mtp, or a depth of 1",
+        ),
+        (
+            records(GraphModule::Moe) || records(GraphModule::Mlp),
+            "--cuda-graph-modules",
+            "recorded feed-forward blocks do not overlap",
+            "CUDA graph scope on moe and mlp is not supported with overlap_moe_expert_parallel_comm",
+            "take moe and mlp out of --cuda-graph-modules",
+        ),
+    ];
+    let refused = asked.into_iter().filter(|(is_unmet, ..)| *is_unmet);
+    refused
+        .map(|(_, object, message, quote, hint)| refuse("megatron/ep-overlap", object, message).quote(quote).hint(hint))
+        .collect()
+}
+
+/// State and weights off the device (DeepSpeed 0.19.8, `runtime/zero/offload_config.py`).
+fn offload(layout: &Layout, options: &Options) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let rule = "deepspeed/offload";
+    if options.offload > 0.0 && layout.zero == ZeroStage::Zero {
+        let finding = refuse(rule, "zero", "DeepSpeed offloads state that ZeRO shares out, and zero is 0");
+        found.push(
+            finding
+                .quote("Set options for optimizer offload. Valid with stage 1, 2, and 3.")
+                .fix("zero", vec![1, 2, 3]),
+        );
+    }
+    if options.offload > 0.0 && options.offload < 1.0 {
+        let message =
+            "a share of the state is DeepSpeed's `ratio`, which is not written: it offloads all of it or none";
+        found.push(refuse(rule, "offload-optimizer", message).hint("--offload-optimizer 1, or leave it out"));
+    }
+    if options.offload_params && layout.zero != ZeroStage::Three {
+        let finding = refuse(rule, "zero", "only weights that ZeRO 3 shares out can be kept on the host");
+        found.push(finding.quote("Set options for parameter offload. Valid only with stage 3.").fix("zero", vec![3]));
+    }
+    if options.on_nvme && layout.zero != ZeroStage::Three {
+        let message = "DeepSpeed swaps to a drive under ZeRO 3 alone (`runtime/zero/stage3.py`)";
+        found.push(refuse(rule, "zero", message).fix("zero", vec![3]));
+    }
+    if options.on_nvme && options.offload == 0.0 && !options.offload_params {
+        let message = "--offload-nvme says where, and nothing is offloaded";
+        found.push(refuse(rule, "offload-nvme", message).hint("--offload-optimizer 1, --offload-params, or both"));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Asked, Case, Terms};
+    use hardware::Cluster;
+    use recipe::import::megatron_args::shell_words;
+
+    /// Rules and objects of what is refused of a job on 16 H200.
+    fn refused(words: &str) -> Vec<(&'static str, String)> {
+        let asked = Asked::parse(&shell_words(&format!("{words} --on 2x8xH200"))).unwrap();
+        let recipe = recipe::builtin::find(&asked.recipe.recipe).unwrap();
+        match Case::new(asked, recipe, Some(Cluster::parse("2x8xH200").unwrap()), Terms::RUN) {
+            Ok(_) => Vec::new(),
+            Err(findings) => {
+                let explains = |f: &diag::Finding| f.rule == "case/state" || f.quote.is_some() || f.hint.is_some();
+                assert!(findings.iter().all(explains), "{findings:#?}");
+                findings.into_iter().filter(diag_error).map(|f| (f.rule, f.object)).collect()
+            }
+        }
+    }
+
+    fn diag_error(finding: &diag::Finding) -> bool {
+        diag::refuses(std::slice::from_ref(finding))
+    }
+
+    #[track_caller]
+    fn one(words: &str, rule: &'static str, object: &str) {
+        assert_eq!(refused(words), [(rule, object.to_string())], "{words}");
+    }
+
+    #[test]
+    fn megatron_overlaps_where_it_says_it_does() {
+        let tp = "llama3-8b --tp 2 --engine-args --tp-comm-overlap";
+        assert_eq!(refused(tp), []);
+        one(&format!("{tp} --no-sp"), "megatron/tp-overlap", "sp");
+        one("llama3-8b --engine-args --no-overlap-grad-reduce", "megatron/param-gather", "--overlap-param-gather");
+        assert_eq!(refused("llama3-8b --engine-args '--no-overlap-grad-reduce --no-overlap-param-gather'"), []);
+        assert_eq!(refused("llama3-8b --zero 0 --engine-args --no-overlap-grad-reduce"), []);
+        one("mixtral-8x7b --ep 8 --engine-args --delay-wgrad-compute", "megatron/delay-wgrad", "--delay-wgrad-compute");
+    }
+
+    #[test]
+    fn megatron_overlaps_experts_where_it_says_it_does() {
+        let with = |words: &str| format!("mixtral-8x7b {words} --engine-args --overlap-moe-expert-parallel-comm");
+        assert_eq!(refused(&with("--ep 8")), []);
+        assert_eq!(refused(&with("--ep 4 --pp 2 --vpp 2 --microbatches 4")), []);
+        let rule = "megatron/ep-overlap";
+        one(&with("--ep 1"), rule, "ep");
+        one(&with("--ep 4 --pp 2 --microbatches 4"), rule, "vpp");
+        one(&with("--ep 8 --recompute full"), rule, "recompute");
+        one(&with("--ep 8 --recompute selective:moe"), rule, "recompute");
+        one(&with("--ep 8 --engine-args '--moe-token-dispatcher-type allgather'"), rule, "--moe-token-dispatcher-type");
+        let graphs = "--ep 8 --engine-args '--cuda-graph-impl transformer_engine --cuda-graph-modules moe'";
+        one(&with(graphs), rule, "--cuda-graph-modules");
+    }
+
+    #[test]
+    fn deepspeed_offloads_what_zero_shares_out() {
+        let job = |words: &str| format!("llama3-8b --engine deepspeed {words}");
+        let rule = "deepspeed/offload";
+        assert_eq!(refused(&job("--zero 3 --offload-optimizer 1 --offload-params --offload-nvme /mnt/nvme")), []);
+        one(&job("--zero 0 --offload-optimizer 1"), rule, "zero");
+        one(&job("--zero 2 --offload-params"), rule, "zero");
+        one(&job("--zero 3 --offload-optimizer 0.5"), rule, "offload-optimizer");
+        one(&job("--zero 2 --offload-optimizer 1 --offload-nvme /mnt/nvme"), rule, "zero");
+        one(&job("--zero 3 --offload-nvme /mnt/nvme"), rule, "offload-nvme");
+        one("llama3-8b --offload-params", "case/state", "offload-params");
+        one(&job("--zero 3 --offload-optimizer 1 --offload-nvme here"), "case/state", "offload-nvme");
+    }
+}

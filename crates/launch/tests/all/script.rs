@@ -1,0 +1,201 @@
+//! `launch.sh` as bash runs it, with a stand-in for the engine: whose checkpoints it loads, and what it
+//! leaves behind however it ends.
+
+use crate::common;
+use case::Seams;
+use launch::identity::Identity;
+use launch::schedulers::{Scheduler, files};
+use layout::{Engine, LayoutRequest};
+use recipe::Mode;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A folder of this test's own, with a stand-in for torchrun that does this.
+fn folder(name: &str, torchrun: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(path.join("bin")).unwrap();
+    let program = path.join("bin/torchrun");
+    std::fs::write(&program, format!("#!/usr/bin/env bash\n{torchrun}\n")).unwrap();
+    assert!(Command::new("chmod").arg("755").arg(&program).status().unwrap().success());
+    path
+}
+
+/// NAM56R in a mode, everything below one folder.
+fn case(base: &Path, mode: Mode) -> common::Case {
+    let tp = mode.tensor_parallel();
+    let request = LayoutRequest {
+        world: Some(8),
+        tp: Some(tp),
+        mode: Some(mode),
+        engine: Some(Engine::Megatron),
+        ..LayoutRequest::default()
+    };
+    let mut case = common::Case::new(&common::recipe("nam56r"), &request, Seams::Refuse).unwrap();
+    let at = |name: &str| base.join(name).display().to_string();
+    let storage = &mut case.policy.storage;
+    (storage.checkpoints, storage.data, storage.logs) = (at("checkpoints"), at("data"), at("logs"));
+    (storage.caches, storage.temporary, storage.forbid_root_volume) = (at("caches"), at("tmp"), false);
+    case
+}
+
+/// Its script, started.
+fn start(base: &Path, case: &common::Case) -> Child {
+    started(base, case, &[])
+}
+
+/// Its script, started with these variables.
+fn started(base: &Path, case: &common::Case, variables: &[(&str, &str)]) -> Child {
+    let here = base.join("launch");
+    std::fs::create_dir_all(&here).unwrap();
+    for file in files(Scheduler::Torchrun, &case.job(), &case.emit().unwrap()).unwrap() {
+        std::fs::write(here.join(file.path), file.contents).unwrap();
+    }
+    let path = format!("{}:{}", base.join("bin").display(), std::env::var("PATH").unwrap());
+    let mut bash = Command::new("bash");
+    bash.arg("./launch.sh")
+        .current_dir(here)
+        .env("PATH", path)
+        .envs(variables.iter().copied())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    bash.spawn().unwrap()
+}
+
+/// Its exit status, and what it printed where errors go.
+fn ended(child: Child) -> (Option<i32>, String) {
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn summary(case: &common::Case) -> Value {
+    let text = std::fs::read_to_string(format!("{}/summary-node0.json", case.job().logs())).unwrap();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn a_run_leaves_a_summary_and_keeps_the_one_before() {
+    let base = folder("script-runs", "echo one; echo two >&2; [ ! -e \"$SHARDWRIGHT_LOGS/fail\" ] || exit 7");
+    let case = case(&base, Mode::NemoNative);
+    assert_eq!(ended(start(&base, &case)).0, Some(0));
+    let first = summary(&case);
+    assert_eq!(
+        (&first["state"], &first["exit_status"], &first["signal"]),
+        (&"finished".into(), &0.into(), &Value::Null)
+    );
+    assert_eq!(
+        (&first["restarts"], &first["log"]["first_line"], &first["log"]["last_line"]),
+        (&0.into(), &1.into(), &2.into())
+    );
+    let identity = Identity::of(&case.job());
+    assert_eq!((&first["launch_id"], &first["mode"]), (&identity.launch_id.into(), &"nemo_native".into()));
+    for key in ["started", "ended"] {
+        assert_eq!(first[key].as_str().unwrap().len(), "2026-01-01T00:00:00Z".len(), "{key}");
+    }
+    let folder = PathBuf::from(first["log"]["folder"].as_str().unwrap());
+    let log = std::fs::read_to_string(folder.join(first["log"]["file"].as_str().unwrap())).unwrap();
+    assert_eq!(log, "one\ntwo\n");
+    std::fs::write(folder.join("fail"), "").unwrap();
+    assert_eq!(ended(start(&base, &case)).0, Some(7));
+    let second = summary(&case);
+    assert_eq!(
+        (&second["state"], &second["exit_status"], &second["restarts"]),
+        (&"failed".into(), &7.into(), &1.into())
+    );
+    assert_eq!((&second["log"]["first_line"], &second["log"]["last_line"]), (&3.into(), &4.into()));
+    let kept = std::fs::read_to_string(folder.join("summary-node0.0.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&kept).unwrap(), first);
+}
+
+#[test]
+fn a_signal_reaches_the_engine_and_the_summary() {
+    let base = folder("script-signal", "trap 'echo stopping; exit 3' TERM; echo here; while :; do sleep 0.05; done");
+    let case = case(&base, Mode::AuthorDp);
+    let child = start(&base, &case);
+    let log = format!("{}/node0.log", case.job().logs());
+    let until = Instant::now() + Duration::from_secs(20);
+    while !std::fs::read_to_string(&log).is_ok_and(|text| text.contains("here")) {
+        assert!(Instant::now() < until, "the engine never started");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(summary(&case)["state"], "running", "what a node that is killed outright leaves");
+    assert!(Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(ended(child).0, Some(3));
+    let left = summary(&case);
+    assert_eq!((&left["state"], &left["signal"], &left["exit_status"]), (&"stopped".into(), &"TERM".into(), &3.into()));
+    assert!(std::fs::read_to_string(&log).unwrap().contains("stopping"));
+}
+
+#[test]
+fn checkpoints_of_the_other_mode_are_not_loaded() {
+    let base = folder("script-identity", "echo trained");
+    let (native, author) = (case(&base, Mode::NemoNative), case(&base, Mode::AuthorDp));
+    assert_eq!(ended(start(&base, &native)).0, Some(0));
+    assert_eq!(ended(start(&base, &author)).0, Some(0), "it has a folder of its own");
+    let [ours, theirs] = [&native, &author].map(|case| PathBuf::from(case.job().checkpoints()));
+    assert_ne!(ours, theirs);
+    std::fs::copy(ours.join("identity.json"), theirs.join("identity.json")).unwrap();
+    let (status, said) = ended(start(&base, &author));
+    assert_eq!(status, Some(1));
+    assert!(said.contains("another model, mode or layout") && said.contains("nemo_native"), "{said}");
+    assert_eq!(summary(&author)["state"], "refused");
+    // Checkpoints that nobody put a name on are no better.
+    std::fs::rename(theirs.join("identity.json"), theirs.join("iter_0000010")).unwrap();
+    let (status, said) = ended(start(&base, &author));
+    assert!(status == Some(1) && said.contains("nobody says whose"), "{said}");
+    let adopted = started(&base, &author, &[("SHARDWRIGHT_ADOPT_CHECKPOINTS", "1")]);
+    assert_eq!(ended(adopted).0, Some(0), "as the message says");
+    assert_eq!(ended(start(&base, &author)).0, Some(0), "and it holds");
+}
+
+#[test]
+fn what_is_launched_decides_every_name() {
+    let base = folder("script-names", "");
+    let (native, author) = (case(&base, Mode::NemoNative), case(&base, Mode::AuthorDp));
+    let [one, two] = [&native, &author].map(|case| Identity::of(&case.job()));
+    assert_eq!(one, Identity::of(&native.job()), "the same words give the same id");
+    assert!(one.job_name.starts_with("nam56r-nemo-native-") && two.job_name.starts_with("nam56r-author-dp-"));
+    assert_ne!(one.launch_id, two.launch_id);
+    assert_eq!(one.checkpoint_name, "nam56r-nemo_native-moe-megatron-tp2-pp1-vpp1-ep1-etp2");
+    // A name in the policy is honoured, and makes no two launches one.
+    let (mut native, mut author) = (native, author);
+    for case in [&mut native, &mut author] {
+        case.policy.job.name = Some("Mine".to_string());
+    }
+    let [one, two] = [&native, &author].map(|case| Identity::of(&case.job()));
+    assert!(one.job_name.starts_with("mine-") && two.job_name.starts_with("mine-") && one.job_name != two.job_name);
+    assert_ne!(native.job().checkpoints(), author.job().checkpoints());
+    // Who says that it is another attempt gets another id, and the same checkpoints.
+    let again = launch::Job { attempt: Some("second"), ..native.job() };
+    assert_ne!(Identity::of(&again).launch_id, one.launch_id);
+    assert_eq!(again.checkpoints(), native.job().checkpoints());
+    let script = |case: &common::Case| {
+        let all = files(Scheduler::Torchrun, &case.job(), &case.emit().unwrap()).unwrap();
+        all.into_iter().find(|file| file.path == "launch.sh").unwrap().contents
+    };
+    assert!(script(&native).contains(&format!("--rdzv-id {}", one.job_name)));
+    assert!(script(&author).contains(&format!("--rdzv-id {}", two.job_name)));
+}
+
+#[test]
+fn layouts_enter_checkpoints_only_where_an_engine_cannot_reshard() {
+    for (engine, is_tied) in [
+        (Engine::Megatron, true),
+        (Engine::Torchtitan, false),
+        (Engine::Fsdp2, false),
+        (Engine::Maxtext, false),
+        (Engine::XlaSpmd, false),
+        (Engine::Deepspeed, true),
+        (Engine::Nanotron, true),
+    ] {
+        let named = |tp| {
+            let request =
+                LayoutRequest { world: Some(8), tp: Some(tp), engine: Some(engine), ..LayoutRequest::default() };
+            let case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
+            Identity::of(&case.job()).checkpoint_name
+        };
+        assert_eq!(named(1) != named(2), is_tied, "{engine}: {} {}", named(1), named(2));
+    }
+}

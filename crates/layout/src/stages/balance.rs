@@ -1,0 +1,237 @@
+//! Cuts of the depth by weight. What must come out even is a stage: where it holds several chunks
+//! (virtual stages, the folds of DualPipe), one heavy chunk is made up for by a light one of the same
+//! stage.
+
+use std::ops::RangeInclusive;
+
+/// First layers of chunks as even as possible; spare layers go to the middle, since the edges own
+/// embedding and head.
+pub fn even(depth: usize, num_chunks: usize) -> Vec<usize> {
+    let (base, spare) = (depth / num_chunks, depth % num_chunks);
+    let middle_first = (num_chunks - spare) / 2;
+    let mut start = 0;
+    (0..num_chunks)
+        .map(|chunk| {
+            let here = start;
+            start += base + usize::from((middle_first..middle_first + spare).contains(&chunk));
+            here
+        })
+        .collect()
+}
+
+/// The cut whose heaviest chunk is lightest. `front` and `back` weigh on the first and last chunk.
+pub fn weighted(weights: &[u64], front: u64, back: u64, num_chunks: usize) -> Vec<usize> {
+    weighted_by(weights.len(), front, back, num_chunks, |_, layer| weights[layer])
+}
+
+/// The same where a layer's weight depends on the chunk it falls into (`weight(chunk, layer)`):
+/// binary search on the heaviest weight, then layers are taken greedily.
+pub fn weighted_by(
+    depth: usize,
+    front: u64,
+    back: u64,
+    num_chunks: usize,
+    weight: impl Fn(usize, usize) -> u64,
+) -> Vec<usize> {
+    let most = |layer| (0..num_chunks).map(|chunk| weight(chunk, layer)).max().unwrap_or(0);
+    let (mut low, mut high) = (0, (0..depth).map(most).sum::<u64>() + front + back);
+    while low < high {
+        let limit = low + (high - low) / 2;
+        if cut(depth, front, back, num_chunks, limit, &weight).is_some() {
+            high = limit;
+        } else {
+            low = limit + 1;
+        }
+    }
+    cut(depth, front, back, num_chunks, low, &weight).unwrap_or_else(|| even(depth, num_chunks))
+}
+
+/// Chunk starts with no chunk above `limit`, if there are any. Every chunk gets a layer.
+fn cut(
+    depth: usize,
+    front: u64,
+    back: u64,
+    num_chunks: usize,
+    limit: u64,
+    weight: impl Fn(usize, usize) -> u64,
+) -> Option<Vec<usize>> {
+    let mut starts = vec![0];
+    let mut held = front;
+    for layer in 0..depth {
+        let remaining_chunks = num_chunks - starts.len();
+        let remaining_layers = depth - layer;
+        let has_layer = layer > starts[starts.len() - 1];
+        let must_cut = has_layer && remaining_layers == remaining_chunks;
+        let w = weight(starts.len() - 1, layer);
+        if has_layer && remaining_chunks > 0 && (held + w > limit || must_cut) {
+            starts.push(layer);
+            held = weight(starts.len() - 1, layer);
+        } else {
+            held += w;
+        }
+        if held > limit {
+            return None;
+        }
+    }
+    (starts.len() == num_chunks && held + back <= limit).then_some(starts)
+}
+
+/// The cut that is reached from `starts` by always taking the cheapest of its neighbours, until none is
+/// cheaper. `cost` is given the least cost so far and may answer nothing where it will not come below
+/// that.
+pub fn climb<C: PartialOrd + Copy, N: Iterator<Item = Vec<usize>>>(
+    starts: Vec<usize>,
+    neighbours: impl Fn(&[usize]) -> N,
+    mut cost: impl FnMut(&[usize], Option<C>) -> Option<C>,
+) -> Option<(Vec<usize>, C)> {
+    let mut best = (starts.clone(), cost(&starts, None)?);
+    loop {
+        let mut better: Option<(Vec<usize>, C)> = None;
+        for moved in neighbours(&best.0) {
+            let least = better.as_ref().map_or(best.1, |(_, least)| *least);
+            if let Some(found) = cost(&moved, Some(least)).filter(|found| *found < least) {
+                better = Some((moved, found));
+            }
+        }
+        match better {
+            Some(found) => best = found,
+            None => return Some(best),
+        }
+    }
+}
+
+/// Neighbours of a cut: one layer goes from a chunk to another, and those between move along. `reach`
+/// is how many cuts may move together.
+pub fn one_layer_moved(starts: &[usize], depth: usize, reach: usize) -> impl Iterator<Item = Vec<usize>> + use<> {
+    let chunks = starts.len();
+    let runs = (1..chunks)
+        .flat_map(move |first| (first..chunks.min(first.saturating_add(reach))).map(move |last| first..=last));
+    let starts = starts.to_vec();
+    runs.flat_map(move |run| [-1, 1].map(|by| shifted(&starts, depth, run.clone(), by))).flatten()
+}
+
+/// Neighbours of a cut: any two of its places up to two layers off.
+pub fn two_cuts_moved(starts: &[usize], depth: usize) -> impl Iterator<Item = Vec<usize>> + use<> {
+    let chunks = starts.len();
+    let pairs = (1..chunks).flat_map(move |one| (one + 1..chunks).map(move |other| (one, other)));
+    let starts = starts.to_vec();
+    let by = (-2..=2isize).flat_map(|one| (-2..=2isize).map(move |other| (one, other)));
+    pairs.flat_map(move |pair| by.clone().map(move |by| (pair, by))).filter_map(move |((one, other), by)| {
+        let mut moved = starts.clone();
+        moved[one] = moved[one].checked_add_signed(by.0)?;
+        moved[other] = moved[other].checked_add_signed(by.1)?;
+        is_a_cut(&moved, depth).then_some(moved)
+    })
+}
+
+/// The cuts of a run some layers later, or earlier where that is negative.
+fn shifted(starts: &[usize], depth: usize, run: RangeInclusive<usize>, by: isize) -> Option<Vec<usize>> {
+    let mut moved = starts.to_vec();
+    for start in &mut moved[run] {
+        *start = start.checked_add_signed(by)?;
+    }
+    is_a_cut(&moved, depth).then_some(moved)
+}
+
+/// Whether every chunk has a layer.
+fn is_a_cut(starts: &[usize], depth: usize) -> bool {
+    starts[0] == 0 && starts.windows(2).all(|pair| pair[0] < pair[1]) && starts[starts.len() - 1] < depth
+}
+
+/// Chunk starts whose heaviest stage is lighter than under `starts` where that can be, and the others
+/// as even as possible. `held` are the chunks of each stage, `weight(stage, layer)` what a layer weighs
+/// there, `ends` what the first and the last chunk weigh besides.
+pub fn by_stage(
+    starts: Vec<usize>,
+    depth: usize,
+    held: &[Vec<usize>],
+    ends: [u64; 2],
+    weight: impl Fn(usize, usize) -> u64,
+) -> Vec<usize> {
+    if held.iter().all(|chunks| chunks.len() < 2) {
+        return starts;
+    }
+    // Before each layer, what the layers in front of it weigh on each stage.
+    let sums: Vec<Vec<u64>> = (0..held.len())
+        .map(|stage| {
+            let mut sums = vec![0];
+            (0..depth).for_each(|layer| sums.push(sums[layer] + weight(stage, layer)));
+            sums
+        })
+        .collect();
+    let last = starts.len() - 1;
+    let cost = |starts: &[usize], _: Option<(u64, u128)>| {
+        let of_chunk = |stage: usize, chunk: usize| {
+            let end = starts.get(chunk + 1).copied().unwrap_or(depth);
+            let edges =
+                [(0, ends[0]), (last, ends[1])].iter().filter(|(at, _)| *at == chunk).map(|(_, w)| w).sum::<u64>();
+            sums[stage][end] - sums[stage][starts[chunk]] + edges
+        };
+        let stages = held.iter().enumerate().map(|(stage, chunks)| chunks.iter().map(|c| of_chunk(stage, *c)).sum());
+        Some(stages.fold((0, 0), |(most, squares), stage: u64| {
+            (most.max(stage), squares + u128::from(stage) * u128::from(stage))
+        }))
+    };
+    let from = |starts: Vec<usize>| climb(starts, |cut| one_layer_moved(cut, depth, usize::MAX), cost);
+    let found = [starts.clone(), even(depth, last + 1)].into_iter().filter_map(from);
+    found.min_by_key(|(_, cost)| *cost).map_or(starts, |(starts, _)| starts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every cut of so many layers.
+    fn every(depth: usize, chunks: usize) -> Vec<Vec<usize>> {
+        let mut all = vec![vec![0]];
+        for chunk in 1..chunks {
+            let next = |starts: &Vec<usize>| {
+                let from = starts[starts.len() - 1] + 1;
+                (from..=depth - (chunks - chunk))
+                    .map(|start| [starts.clone(), vec![start]].concat())
+                    .collect::<Vec<_>>()
+            };
+            all = all.iter().flat_map(next).collect();
+        }
+        all
+    }
+
+    fn heaviest(starts: &[usize], weights: &[u64], ends: [u64; 2], held: &[Vec<usize>]) -> u64 {
+        let last = starts.len() - 1;
+        let of_chunk = |chunk: usize| {
+            let end = starts.get(chunk + 1).copied().unwrap_or(weights.len());
+            let edges = if chunk == 0 { ends[0] } else { 0 } + if chunk == last { ends[1] } else { 0 };
+            weights[starts[chunk]..end].iter().sum::<u64>() + edges
+        };
+        held.iter().map(|chunks| chunks.iter().map(|c| of_chunk(*c)).sum()).max().unwrap_or(0)
+    }
+
+    /// Small models under virtual stages and folds, with edges from none to several layers' worth.
+    #[test]
+    fn no_cut_of_a_small_model_has_a_lighter_heaviest_stage() {
+        let deals: [&[&[usize]]; 4] =
+            [&[&[0, 2], &[1, 3]], &[&[0, 3], &[1, 2]], &[&[0, 2, 4], &[1, 3, 5]], &[&[0, 3], &[1, 4], &[2, 5]]];
+        for deal in deals {
+            let held: Vec<Vec<usize>> = deal.iter().map(|chunks| chunks.to_vec()).collect();
+            let chunks = held.iter().flatten().count();
+            for depth in chunks..=chunks + 5 {
+                for ends in [[0, 0], [3, 25], [40, 0], [10, 70]] {
+                    for pattern in [&[10u64][..], &[10, 4], &[10, 4, 17]] {
+                        let weights: Vec<u64> = (0..depth).map(|layer| pattern[layer % pattern.len()]).collect();
+                        let starts = crate::stages::lightest(&weights, ends, &held);
+                        let best = every(depth, chunks).iter().map(|c| heaviest(c, &weights, ends, &held)).min();
+                        let is = heaviest(&starts, &weights, ends, &held);
+                        assert_eq!(Some(is), best, "{held:?} {depth} {ends:?} {pattern:?}: {starts:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_stage_of_one_chunk_is_cut_as_before() {
+        let weights = [5, 1, 1, 5, 1, 1, 1, 5];
+        let held: Vec<Vec<usize>> = (0..4).map(|chunk| vec![chunk]).collect();
+        assert_eq!(crate::stages::lightest(&weights, [2, 3], &held), weighted(&weights, 2, 3, 4));
+    }
+}

@@ -1,0 +1,25 @@
+//! Fields of a recipe that this engine's blocks do not compute. A rehearsal of another model would prove
+//! nothing, so they are refused by name.
+
+use diag::{Blame, Finding};
+use recipe::{Mixer, Recipe};
+
+/// What the recipe says and no block does.
+pub fn unsupported(recipe: &Recipe) -> Vec<Finding> {
+    let router = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe)).map(|moe| &moe.router);
+    let attention = recipe.attention.as_ref().filter(|_| recipe.uses(Mixer::Attention));
+    let computed = ["embedding", "residual", "attention", "logits"];
+    let multipliers = recipe.multipliers.set().into_iter().filter(|key| !computed.contains(key));
+    let fields = [
+        (recipe.dropout > 0.0, "dropout"),
+        (attention.is_some_and(|a| a.dropout > 0.0), "attention.dropout"),
+        (router.is_some_and(|r| r.z_loss.is_some()), "moe.router.z_loss"),
+        (router.is_some_and(|r| r.bias_update_rate.is_some()), "moe.router.bias_update_rate"),
+    ];
+    let fields = fields.into_iter().filter(|(is_set, _)| *is_set).map(|(_, field)| field.to_string());
+    let refuse = |field: String| {
+        let message = format!("the runtime does not compute `{field}`");
+        Finding::error("runtime/unsupported", Blame::Engine, field, message)
+    };
+    fields.chain(multipliers.map(|key| format!("multipliers.{key}"))).map(refuse).collect()
+}
