@@ -107,6 +107,9 @@ fn by_argument(emission: &Emission, path: &str) -> Option<Told> {
 /// Tables of blocks that no layer has, and features that are off.
 fn unused(recipe: &Recipe, path: &str) -> Option<Told> {
     let table = path.split('.').next()?;
+    if table == "adapters" && recipe.adapters().is_none() {
+        return Some(Told::Irrelevant("the feature is off"));
+    }
     let mixer = Mixer::ALL.into_iter().find(|mixer| mixer.table() == table);
     if mixer.is_some_and(|mixer| !recipe.uses(mixer)) {
         return Some(Told::Irrelevant("no layer has such a block"));

@@ -341,7 +341,7 @@ const FSDP2: Table = reference!(
     &["batch.sequence in sharding.json"],
     &["precision in sharding.json"],
     &["optimizer of each tensor in sharding.json"],
-    Said(&["lora in sharding.json"])
+    Said(&["lora and rows of the factors in sharding.json"])
 );
 const XLA_SPMD: Table = reference!(
     TABLE,
