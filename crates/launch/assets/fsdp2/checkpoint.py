@@ -8,6 +8,7 @@ goes through the host on its own, after the step: what a step needs at most on a
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -27,21 +28,27 @@ from pieces import Held, Piece, held, named
 Tensors = dict[str, Held]
 
 
+@functools.cache
+def on_hosts() -> dist.ProcessGroup:
+    """All ranks by gloo: plans are gathered on one rank, and that is no work for its device's memory."""
+    return dist.new_group(backend="gloo")
+
+
 def save(where: str, run: Parallel, optimizers: list[torch.optim.Optimizer], record: dict[str, Any], keep: int | None) -> str:
     """Writes a step; every rank calls it. Gives the directory."""
     step = record["step"]
     if dist.get_rank() == 0:
         folders.begin(where, step)
-    dist.barrier()
+    dist.barrier(on_hosts())
     partial = folders.partial(where, step)
     if not os.path.isdir(partial):
         raise CheckpointError(f"`{where}` is not a folder that all ranks share: one of them does not see `{partial}`")
     tensors = model_of(run) | state_of(run, optimizers) | numbers(record["step"], record["data_position"])
     with torch.no_grad():
-        dcp.save({}, storage_writer=dcp.FileSystemWriter(partial), planner=Writer(tensors))
+        dcp.save({}, storage_writer=dcp.FileSystemWriter(partial), planner=Writer(tensors), process_group=on_hosts())
     if dist.get_rank() == 0:
         folders.finish(where, step, record, keep)
-    dist.barrier()
+    dist.barrier(on_hosts())
     return os.path.join(where, folders.name(step))
 
 
@@ -62,14 +69,14 @@ def load(path: str, run: Parallel, optimizers: list[torch.optim.Optimizer]) -> d
             said = f"{there.properties.dtype} of {tuple(there.size)}"
             raise CheckpointError(f"`{path}`: `{key}` is {said}, and this run's {here.tensor.dtype} of {here.shape}")
     with torch.no_grad():
-        dcp.load({}, storage_reader=reader, planner=Reader(path, tensors))
+        dcp.load({}, storage_reader=reader, planner=Reader(path, tensors), process_group=on_hosts())
     return {key.removeprefix("run."): int(value.tensor) for key, value in run_state.items()}
 
 
 def check_keys(path: str, saved: set[str], wanted: set[str]) -> None:
     """All ranks together must want exactly what was saved."""
     everyone: list[set[str]] = [set()] * dist.get_world_size()
-    dist.all_gather_object(everyone, wanted)
+    dist.all_gather_object(everyone, wanted, group=on_hosts())
     union = set().union(*everyone)
     for keys, what in ((union - saved, "has no"), (saved - union, "has, and this run has not,")):
         if keys:
@@ -124,8 +131,9 @@ def make_state(run: Parallel, optimizers: list[torch.optim.Optimizer], saved: se
 
 def scalar_like(parameter: torch.Tensor) -> torch.Tensor:
     """A step count as AdamW makes it: on the device where it is fused, on the host otherwise."""
-    dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-    return torch.zeros((), dtype=dtype, device=parameter.device if parameter.is_cuda else "cpu")
+    if parameter.is_cuda:
+        return torch.zeros((), dtype=torch.float32, device=parameter.device)
+    return torch.zeros((), dtype=torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32)
 
 
 class Writer(dcp.DefaultSavePlanner):

@@ -6,3 +6,4 @@ mod goldens;
 mod hostile;
 mod megatron;
 mod preflight;
+mod programs;
