@@ -18,8 +18,8 @@ TOLERANCE = 1e-5
 def stand_in(devices: int) -> list:
     """Modules by the names the program imports; gives the list of annotations."""
     marked = []
-    names = ["torch_xla", "torch_xla.core", "torch_xla.core.xla_model", "torch_xla.distributed", "torch_xla.distributed.spmd", "torch_xla.runtime"]
-    modules = {name: types.ModuleType(name) for name in names}
+    names = ["", ".core", ".core.xla_model", ".distributed", ".distributed.spmd", ".runtime"]
+    modules = {f"torch_xla{name}": types.ModuleType(f"torch_xla{name}") for name in names}
     for name, module in modules.items():
         owner, _, leaf = name.rpartition(".")
         if owner:
@@ -42,7 +42,9 @@ def main():
     sys.path[:0] = [str(cases[0].parent), os.path.dirname(os.path.abspath(__file__))]
     from check_jax import quick, worst
 
-    wrong = 0
+    wrong, marked = 0, stand_in(8)
+    import table as tables
+    import train
 
     def tell(name, is_right, detail=""):
         nonlocal wrong
@@ -51,11 +53,8 @@ def main():
 
     for path in cases:
         raw = quick(json.loads(path.read_text()))
-        marked = stand_in(8)
-        import table as tables
-        import train
-
         table = tables.parse(raw)
+        marked.clear()
         trainer = train.Trainer(table, train.start(table, "torch_xla", True))
         moments = sum(2 if kind == "adamw" else 1 for kind in raw["optimizer_of"].values())
         asked = len(raw["parameters"]) + moments
