@@ -122,7 +122,8 @@ class Stream:
         start = (window - (self.ends[number - 1] if number else 0)) * self.sequence
         row = tokens[start : start + self.sequence + 1].astype(np.int64)
         if row.min() < 0 or row.max() >= self.vocab:
-            raise DataError(f"`{path}` has token {row.max() if row.min() >= 0 else row.min()}, and the model knows 0 to {self.vocab - 1}")
+            worst = row.max() if row.min() >= 0 else row.min()
+            raise DataError(f"`{path}` has token {worst}, and the model knows 0 to {self.vocab - 1}")
         return row
 
 

@@ -36,13 +36,16 @@ class JaxRun:
             self.whole = self.data = jax.sharding.SingleDeviceSharding(jax.devices()[0])
             self.shardings = dict.fromkeys(table.parameters, self.whole)
         self.params = {path: self.put(initial(path, raw["shapes"][path]), self.shardings[path]) for path in table.parameters}
-        self.state = {path: {name: self.fresh(path, name) for name in STATE[raw["optimizer_of"][path]]} for path in table.parameters}
+        kinds = raw["optimizer_of"]
+        self.state = {path: {name: self.fresh(path, name) for name in STATE[kinds[path]]} for path in table.parameters}
         state = {path: {name: self.sharding(path, name) for name in kept} for path, kept in self.state.items()}
         out = (self.whole, self.shardings)
         self.first = jax.jit(self.forward_backward, in_shardings=(self.shardings, self.data), out_shardings=out)
-        self.more = jax.jit(self.accumulate, in_shardings=(*out, self.shardings, self.data), out_shardings=out, donate_argnums=(0, 1))
+        given = (*out, self.shardings, self.data)
+        self.more = jax.jit(self.accumulate, in_shardings=given, out_shardings=out, donate_argnums=(0, 1))
         places = (self.shardings, state)
-        self.apply = jax.jit(self.moved, in_shardings=(*places, self.shardings, self.whole), out_shardings=places, donate_argnums=(0, 1))
+        given = (*places, self.shardings, self.whole)
+        self.apply = jax.jit(self.moved, in_shardings=given, out_shardings=places, donate_argnums=(0, 1))
 
     def put(self, value: np.ndarray, sharding) -> jax.Array:
         return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
@@ -69,7 +72,8 @@ class JaxRun:
         values, kept = {}, {}
         for path, parameter in params.items():
             kind = raw["optimizer_of"][path]
-            values[path], kept[path] = update(kind, raw["optimizers"][kind], parameter, grads[path] * scale, state[path], factor)
+            gradient, options = grads[path] * scale, raw["optimizers"][kind]
+            values[path], kept[path] = update(kind, options, parameter, gradient, state[path], factor)
         return values, kept
 
     def tokens(self, stream, position: int, count: int) -> jax.Array:

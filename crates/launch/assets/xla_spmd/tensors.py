@@ -117,7 +117,8 @@ class Reader:
 
     def check(self, wanted: dict[str, Tensor]) -> None:
         """The checkpoint must hold exactly these."""
-        for keys, what in ((wanted.keys() - self.tensors.keys(), "has no"), (self.tensors.keys() - wanted.keys(), "has, and this run has not,")):
+        missing, more_than = wanted.keys() - self.tensors.keys(), self.tensors.keys() - wanted.keys()
+        for keys, what in ((missing, "has no"), (more_than, "has, and this run has not,")):
             if keys:
                 few = ", ".join(f"`{key}`" for key in sorted(keys)[:4])
                 more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
@@ -125,7 +126,8 @@ class Reader:
         for key, (shape, dtype, _) in wanted.items():
             there = self.tensors[key]
             if there.shape != tuple(shape) or str(there.dtype) != dtype:
-                raise CheckpointError(f"`{self.path}`: `{key}` is {there.dtype} of {there.shape}, and this run's {dtype} of {tuple(shape)}")
+                said = f"{there.dtype} of {there.shape}, and this run's {dtype} of {tuple(shape)}"
+                raise CheckpointError(f"`{self.path}`: `{key}` is {said}")
 
     def block(self, key: str, index: tuple = ()) -> np.ndarray:
         return np.array(self.tensors[key][index])

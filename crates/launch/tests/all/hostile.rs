@@ -188,7 +188,14 @@ fn an_emitted_script_runs_nothing_of_a_recipes() {
             assert_eq!(&got[got.len() - words.len()..], words, "{engine}");
         };
         for scheduler in [Scheduler::JobSet, Scheduler::TrainJob, Scheduler::RayJob] {
-            let job_files = files(scheduler, &case.job(), &emission).unwrap();
+            let job_files = match files(scheduler, &case.job(), &emission) {
+                Ok(job_files) => job_files,
+                // Ray carries a launch in one word of a command line, and the programs are longer.
+                Err(findings) => {
+                    assert!(scheduler == Scheduler::RayJob && findings.iter().all(|f| f.rule == "launch/bundle"));
+                    continue;
+                }
+            };
             for file in &job_files {
                 std::fs::write(here.join(&file.path), &file.contents).unwrap();
             }
@@ -203,7 +210,7 @@ fn an_emitted_script_runs_nothing_of_a_recipes() {
             .iter()
             .map(|f| f.path.as_str())
             .filter(|path| path.ends_with(".py"))
-            .chain(["ray_launch.py"]);
+            .chain(here.join("ray_launch.py").exists().then_some("ray_launch.py"));
         let check = Command::new("python3").args(["-m", "py_compile"]).args(modules).current_dir(&here).status();
         assert!(check.unwrap().success(), "{engine}");
         // Directives of Slurm take no such paths, and say so.
