@@ -204,25 +204,34 @@ pub fn check(job: &Job, asked: Option<&Lane>) -> Vec<Finding> {
     findings
 }
 
-/// What the reader's own program must bring. The emitted programs of native PyTorch and XLA are about
-/// sharding: they draw tokens and keep nothing. DeepSpeed has no program of its own.
+/// What the reader must bring: data for the emitted programs of native PyTorch and XLA, which draw tokens
+/// without it; a program for DeepSpeed, which has none of its own.
 fn own_program(job: &Job, engine: Engine, findings: &mut Vec<Finding>) {
-    let (rule, object, message, hint) = match engine {
-        Engine::Fsdp2 | Engine::XlaSpmd => (
-            "lane/own-data",
-            "data",
-            "the emitted train.py draws its tokens and writes no checkpoint: the policy's data is not read",
-            "put your loader where it draws them, and save after its steps",
-        ),
-        Engine::Deepspeed if job.policy.job.script.is_none() => (
-            "lane/own-script",
-            "job.script",
-            "DeepSpeed wraps a model that a script of yours builds, and none is named: `train.py` is not in the directory",
-            "name it in the policy's [job] script",
-        ),
-        _ => return,
-    };
-    findings.push(Finding::warning(rule, Blame::Engine, object, message).hint(hint));
+    match engine {
+        Engine::Fsdp2 | Engine::XlaSpmd => own_data(&job.policy.data.paths, findings),
+        Engine::Deepspeed if job.policy.job.script.is_none() => {
+            let message = "DeepSpeed wraps a model that a script of yours builds, and none is named: `train.py` is not in the directory";
+            let finding = Finding::warning("lane/own-script", Blame::Engine, "job.script", message);
+            findings.push(finding.hint("name it in the policy's [job] script"));
+        }
+        _ => {}
+    }
+}
+
+/// The emitted programs read token files, each as often as its size says: a number among them, which
+/// Megatron takes for the weight of the path behind it, is none.
+fn own_data(paths: &[String], findings: &mut Vec<Finding>) {
+    if paths.is_empty() {
+        let message =
+            "the policy names no data: the emitted train.py draws its tokens, and a loss on them proves little";
+        let hint = "name token files in its [data] paths: Megatron's .bin with .idx, .npy, .u16 or .u32";
+        findings.push(Finding::warning("lane/own-data", Blame::Environment, "data.paths", message).hint(hint));
+    }
+    for weight in paths.iter().filter(|path| path.parse::<f64>().is_ok()) {
+        let message = format!("`{weight}` is a weight, and the emitted train.py mixes files by their size alone");
+        let hint = "leave the weights out; name a file twice to read it twice as often";
+        findings.push(Finding::error("lane/data-weights", Blame::Engine, "data.paths", message).hint(hint));
+    }
 }
 
 /// Adapters added after `fully_shard` are not its parameters: without hooks nobody reduces their

@@ -211,6 +211,7 @@ const FILES: &[(&str, &str)] = &[
     ("size.toml", "[storage.free]\ndata = \"much\"\n"),
     ("version.toml", "[gpu]\ndriver = \"new\"\n"),
     ("paths.toml", "[data]\npaths = [\"/a\", \"/b\"]\n"),
+    ("weights.toml", "[data]\npaths = [\"0.3\", \"/a\", \"0.7\", \"/b\"]\n"),
     ("lora.toml", "[run]\nadapters = true\n"),
     ("limit.toml", "[gpu]\ncount = 99999999\n"),
     ("nccl.toml", "[environment.set]\nNCCL_IB_TIMEOUT = \"22\"\n"),
@@ -350,6 +351,7 @@ const TYPED: &[(&str, i32, &str)] = &[
         "launch small.toml --on 8xH200 --engine torchtitan --engine-args compile.enable_async_tensor_parallel=true",
     ),
     ("lane/lora-after-sharding", 1, "launch small.toml --on 8xH200 --policy lora.toml"),
+    ("lane/data-weights", 1, "launch small.toml --on 8xH200 --engine fsdp2 --policy weights.toml"),
     ("lane/own-data", 0, "launch small.toml --on 8xH200 --engine fsdp2"),
     ("nanotron/model", 1, "launch qwen3-30b-a3b --on 8xH200 --engine nanotron --override-memory"),
     ("hardware/syntax", 1, "hardware ./syntax.toml"),
@@ -363,6 +365,7 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("placement/tp", 0, "plan small.toml --on 2x2xH200 --tp 4"),
     ("placement/cp", 0, "plan llama3-8b --on 16xH200 --cp 16"),
     ("placement/ep", 0, "plan qwen3-30b-a3b --on 16xH200 --ep 16"),
+    ("xla-spmd/optimizer", 1, "launch sgd.toml --on 8xTPU-v5p --engine xla-spmd --override-memory"),
     (
         "xla-spmd/expert-axis",
         1,

@@ -5,8 +5,7 @@
 `model` may be any module tree whose parameters carry the plan's paths and whose tensor-parallel regions
 are bordered by `enter` and `leave`. It is built on the meta device; weights are filled at the end, each
 rank its part. Gradients are sums, never means: the loss is divided by the global token count up front.
-There is no gradient clipping here. Needs torch 2.11: `ignored_params`, plain
-sums, and pipelines that return no outputs.
+Needs torch 2.11: `ignored_params`, plain sums, and pipelines that return no outputs.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+from typing import Callable
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
@@ -27,23 +28,29 @@ import plan as plans
 from parallelize import WRAPPER
 from train import Trainer
 
-STEPS, TOLERANCE, DEADLINE = 10, 1e-5, 60
+STEPS, TOLERANCE, DEADLINE = 10, 1e-5, 180
 
 
-def one_rank(rank: int, raw: dict, store: str, results: multiprocessing.Queue) -> None:
+def ten_steps(trainer: Trainer) -> dict:
+    """Losses, and balancing biases at the end; what is frozen must stand still, and what is trained must not."""
+    first = held(trainer)
+    losses = [trainer.step(step) for step in range(STEPS)]
+    rows = trainer.plan.rows
+    wrong = [path for path, value in held(trainer).items() if value.equal(first[path]) == rows[path].trained]
+    if wrong:
+        raise AssertionError(f"frozen and moved, or trained and still: {', '.join(wrong)}")
+    return {"losses": losses, "biases": biases_of(trainer)}
+
+
+def one_rank(rank: int, raw: dict, store: str, results: multiprocessing.Queue, work: Callable[[Trainer], dict]) -> None:
     try:
         torch.set_num_threads(1)
         plan = plans.parse(raw)
         file = dist.FileStore(store, plan.world)
         dist.init_process_group("gloo", store=file, rank=rank, world_size=plan.world)
-        trainer = Trainer(plan, torch.device("cpu"))
-        first = held(trainer)
-        losses = [trainer.step(step) for step in range(STEPS)]
-        wrong = [path for path, value in held(trainer).items() if value.equal(first[path]) == plan.rows[path].trained]
-        if wrong:
-            raise AssertionError(f"frozen and moved, or trained and still: {', '.join(wrong)}")
+        done = work(Trainer(plan, torch.device("cpu")))
         if rank == 0:
-            results.put({"losses": losses, "biases": biases_of(trainer)})
+            results.put(done)
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
@@ -69,13 +76,13 @@ def biases_of(trainer: Trainer) -> dict[str, list[float]]:
     return {name.replace(WRAPPER, ""): bias.tolist() for name, bias in named}
 
 
-def run(raw: dict) -> dict:
-    """The losses of a plan, or its error; nobody waits longer than the deadline."""
+def run(raw: dict, work: Callable[[Trainer], dict] = ten_steps) -> dict:
+    """What rank 0 makes of a plan, the losses of ten steps, or its error; nobody waits longer than the deadline."""
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         ranks = range(raw["degrees"]["world"])
-        workers = [context.Process(target=one_rank, args=(r, raw, f"{folder}/store", results)) for r in ranks]
+        workers = [context.Process(target=one_rank, args=(r, raw, f"{folder}/store", results, work)) for r in ranks]
         for worker in workers:
             worker.start()
         try:
@@ -83,16 +90,18 @@ def run(raw: dict) -> dict:
         except Exception:
             outcome = {"error": f"no result within {DEADLINE} s"}
         for worker in workers:
-            worker.join(5 if "losses" in outcome else 0.1)
+            worker.join(0.1 if "error" in outcome else 5)
             if worker.is_alive():
                 worker.kill()
     return outcome
 
 
 def quiet(raw: dict) -> dict:
-    """The plan without a compiler, which is not what parity is about, and with steps large enough to drift apart."""
+    """The plan without a compiler, which is not what parity is about, with steps large enough to drift apart, a rate
+    that rises and falls within them, and a limit that gradients reach."""
     optimizers = {name: {**options, "lr": 3e-3} for name, options in raw["optimizers"].items()}
-    return {**raw, "optimizers": optimizers, "compile": {"blocks": [], "backend": "eager"}}
+    rates = {**raw["run"], "steps": STEPS, "warmup_steps": 3, "clip": 0.5}
+    return {**raw, "optimizers": optimizers, "run": rates, "compile": {"blocks": [], "backend": "eager"}}
 
 
 def variants(name: str, raw: dict) -> list[tuple[str, dict]]:

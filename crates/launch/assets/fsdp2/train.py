@@ -1,7 +1,7 @@
-"""Runs a plan: torchrun … train.py --plan sharding.json --steps N
+"""Runs a plan: torchrun … train.py --plan sharding.json
 
-On CPU with gloo or on GPUs with nccl. Data is synthetic and drawn from (step, sequence) alone, so that
-every layout sees the same tokens; put your own loader where `sequences` is called.
+On CPU with gloo or on GPUs with nccl. Goes on from the newest checkpoint in its folder, saves every `save_every`
+steps, at the end and on SIGTERM (then it exits with 143), and reads the data that the plan names (`data.py`).
 """
 
 from __future__ import annotations
@@ -9,31 +9,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import sys
 import time
 
 import torch
 import torch.distributed as dist
 
+import checkpoint
 import collectives as c
+import folder as folders
 import plan as plans
+from clip import Clip
+from data import Stream
 from lora import add_lora
 from model import Hybrid
 from moe import Router, move_expert_biases
 from optim import build_optimizers, finish_gradients
 from parallelize import DTYPES, Meshes, Parallel, parallelize
-
-
-def sequences(plan: plans.Plan, step: int, microbatch: int, replica: int, device: torch.device) -> torch.Tensor:
-    """[micro_batch, sequence + 1] tokens: lines of constant stride, so that there is something to learn."""
-    batch, vocab = plan.batch, plan.model["vocab"]
-    size = batch["micro_batch"]
-    first = (microbatch * plan.degrees["dp"] + replica) * size
-    out = []
-    for index in range(first, first + size):
-        generator = torch.Generator().manual_seed(step * 1_000_003 + index)
-        start, stride = torch.randint(vocab, (2,), generator=generator).tolist()
-        out.append((start + (1 + stride % 7) * torch.arange(batch["sequence"] + 1)) % vocab)
-    return torch.stack(out).to(device)
+from schedule import factor
 
 
 class Trainer:
@@ -45,11 +39,17 @@ class Trainer:
         build = build or (lambda layers, first, last: Hybrid(plan.model, layers, first, last))
         self.run: Parallel = parallelize(plan, self.meshes, device, build)
         self.optimizers = add_lora(self.run) if plan.lora else build_optimizers(self.run)
+        self.rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
+        self.clip = Clip(self.run, plan.run["clip"])
         batch = plan.batch
-        self.tokens = batch["micro_batch"] * batch["microbatches"] * plan.degrees["dp"] * batch["sequence"]
+        self.global_batch = batch["micro_batch"] * batch["microbatches"] * plan.degrees["dp"]
+        self.tokens = self.global_batch * batch["sequence"]
         self.schedule = self.pipeline() if plan.degrees["pp"] > 1 else None
         for module in self.routers():
             module.batch = (self.tokens // batch["sequence"], batch["sequence"])
+        self.stream, self.position = Stream(plan.run, batch["sequence"], plan.model["vocab"]), 0
+        # Whether this rank was asked to end, and whether any was.
+        self.is_asked_to_end = self.is_ending = False
 
     def routers(self) -> list[Router]:
         return [m for chunk in self.run.chunks.values() for m in chunk.modules() if isinstance(m, Router)]
@@ -103,22 +103,31 @@ class Trainer:
             logits = torch.empty(size, length, plan.model["vocab"] // tp, **options)
         return (hidden if index else tokens), (hidden if index + 1 < len(plan.chunks) else logits)
 
+    def batch(self, microbatch: int) -> torch.Tensor:
+        """[micro_batch, sequence + 1] tokens: this replica's rows of the global batch."""
+        size = self.plan.batch["micro_batch"]
+        first = (microbatch * self.plan.degrees["dp"] + self.meshes.at("dp")) * size
+        return torch.from_numpy(self.stream.rows(self.position + first, size)).to(self.device)
+
     def step(self, step: int) -> float:
         """Forward, backward and update of one global batch; the global mean loss."""
-        batches = [
-            sequences(self.plan, step, m, self.meshes.at("dp"), self.device)
-            for m in range(self.plan.batch["microbatches"])
-        ]
+        batches = [self.batch(m) for m in range(self.plan.batch["microbatches"])]
         total = self.run_pipeline(batches) if self.schedule else self.run_whole(batches)
         finish_gradients(self.run)
         self.balance()
-        for optimizer in self.optimizers:
+        self.clip()
+        for optimizer, rates in zip(self.optimizers, self.rates):
+            for group, rate in zip(optimizer.param_groups, rates):
+                group["lr"] = rate * factor(self.plan.run, step)
             optimizer.step()
             optimizer.zero_grad()
-        # Every tp rank holds the same loss.
-        total = total.double() / self.plan.degrees["tp"]
-        dist.all_reduce(total)
-        return total.item()
+        self.position += self.global_batch
+        # Every tp rank holds the same loss. Whether to end is agreed upon with it.
+        said = torch.stack([total.double() / self.plan.degrees["tp"], total.new_tensor(self.is_asked_to_end).double()])
+        dist.all_reduce(said)
+        loss, asked = said.tolist()
+        self.is_ending = asked > 0
+        return loss
 
     def run_whole(self, batches: list[torch.Tensor]) -> torch.Tensor:
         (module,) = self.run.chunks.values()
@@ -141,6 +150,22 @@ class Trainer:
         self.schedule.step(*inputs)
         return torch.zeros((), device=self.device)
 
+    def save(self, where: str, step: int) -> str:
+        """Writes a checkpoint of the run after `step` steps; every rank calls it."""
+        run = self.plan.run
+        record = folders.record_of(run["identity"], step, self.position, self.stream.about())
+        return checkpoint.save(where, self.run, self.optimizers, record, run["keep_last"])
+
+    def load(self, path: str, position: int | None = None) -> int:
+        """Goes on from a checkpoint; every rank calls it. Gives the steps done."""
+        record = folders.read(path)
+        folders.check(path, record, self.plan.run["identity"])
+        self.position = folders.position(path, record, self.stream.about(), position)
+        loaded = checkpoint.load(path, self.run, self.optimizers)
+        if loaded != {key: record[key] for key in loaded}:
+            raise folders.CheckpointError(f"`{path}`: {folders.RECORD} and the tensors disagree: {loaded}")
+        return loaded["step"]
+
 
 def start(device: str) -> torch.device:
     """Joins the process group torchrun describes."""
@@ -156,8 +181,11 @@ def start(device: str) -> torch.device:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--plan", required=True)
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--steps", type=int, help="end after this step, which changes no learning rate (default: the plan's)")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--checkpoints", help="folder that all ranks share (default: the plan's)")
+    parser.add_argument("--load", default="latest", help="latest, none, or the directory of a checkpoint")
+    parser.add_argument("--data-position", type=int, help="sequences to skip, where the data changed since the checkpoint")
     parser.add_argument("--losses", help="file for the losses, written by rank 0 as JSON")
     arguments = parser.parse_args()
     plan = plans.load(arguments.plan)
@@ -165,16 +193,36 @@ def main() -> None:
     if dist.get_world_size() != plan.world:
         raise plans.PlanError(f"the plan is for {plan.world} ranks and {dist.get_world_size()} were started")
     torch.set_default_dtype(DTYPES[plan.precision["main"]])
-    trainer, losses = Trainer(plan, device), []
-    for step in range(arguments.steps):
-        began = time.monotonic()
-        losses.append(trainer.step(step))
-        if dist.get_rank() == 0:
-            print(f"step {step} loss {losses[-1]:.6f} seconds {time.monotonic() - began:.3f}", flush=True)
+    trainer = Trainer(plan, device)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "is_asked_to_end", True))
+    losses, is_done = train(trainer, arguments)
     if dist.get_rank() == 0 and arguments.losses:
         with open(arguments.losses, "w", encoding="utf-8") as file:
             json.dump(losses, file)
     dist.destroy_process_group()
+    sys.exit(0 if is_done else 128 + signal.SIGTERM)
+
+
+def train(trainer: Trainer, arguments: argparse.Namespace) -> tuple[list[float], bool]:
+    """From the newest checkpoint on: the losses of the steps that ran here, and whether the last one did."""
+    run, losses = trainer.plan.run, []
+    where, steps = arguments.checkpoints or run["checkpoints"], arguments.steps or run["steps"]
+    say = print if dist.get_rank() == 0 else lambda *_, **__: None
+    found = folders.find(where, arguments.load)
+    done = trainer.load(found, arguments.data_position) if found else 0
+    trainer.position = trainer.position if found else arguments.data_position or 0
+    say(f"{f'goes on from {found}' if found else f'no checkpoint in {where} yet'}: step {done} of {steps}", flush=True)
+    for step in range(done, steps):
+        began = time.monotonic()
+        losses.append(trainer.step(step))
+        if (step + 1) % run["log_every"] == 0:
+            say(f"step {step + 1} loss {losses[-1]:.6f} seconds {time.monotonic() - began:.3f}", flush=True)
+        if (step + 1) % run["save_every"] == 0 or step + 1 == steps or trainer.is_ending:
+            say(f"saved {trainer.save(where, step + 1)}", flush=True)
+        if trainer.is_ending and step + 1 < steps:
+            say("asked to end", flush=True)
+            return losses, False
+    return losses, True
 
 
 if __name__ == "__main__":

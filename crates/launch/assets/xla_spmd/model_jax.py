@@ -6,8 +6,6 @@ its share decides, so that no shape depends on data; scans are `lax.scan`.
 
 from __future__ import annotations
 
-import zlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,19 +19,6 @@ def activate(name, x, factor=1.0):
         gate, up = jnp.split(x, 2, -1)
         return GATED[name](gate * factor) * up
     return PLAIN[name](x)
-
-
-def initial(path: str, shape: list[int], deviation: float | None = None) -> np.ndarray:
-    """A tensor's first value, drawn from its path alone, so that no mesh changes it."""
-    leaf = path.rpartition(".")[2]
-    draw = np.random.default_rng(zlib.crc32(path.encode()))
-    if leaf in ("A_log", "dt_bias"):
-        return draw.uniform(-1, 1, shape).astype(np.float32)
-    if leaf == "D" or path.endswith("norm.weight"):
-        return np.ones(shape, np.float32)
-    if leaf == "bias":
-        return np.zeros(shape, np.float32)
-    return (draw.standard_normal(shape) * (deviation or min(0.08, shape[-1] ** -0.5))).astype(np.float32)
 
 
 def rms(m, x):

@@ -57,6 +57,8 @@ def parse(raw: dict[str, Any]) -> Table:
     axes = dict(zip(names, raw["mesh"]["shape"], strict=True))
     for path, spec in raw["parameters"].items():
         check_spec(path, spec, raw["shapes"][path], axes)
+        if raw["optimizer_of"].get(path) not in raw["optimizers"]:
+            raise TableError(f"`{path}` is stepped by {raw['optimizer_of'].get(path)!r}, none of {sorted(raw['optimizers'])}")
     return Table(raw, axes, raw["parameters"])
 
 
@@ -116,6 +118,10 @@ def mark_torch_xla(table: Table, model: Any) -> Any:
     for path, parameter in model.named_parameters():
         if path not in table.parameters:
             raise TableError(f"the table has no row for parameter `{path}`")
-        spec = tuple(tuple(e) if isinstance(e, list) else e for e in table.parameters[path])
-        spmd.mark_sharding(parameter, mesh, spec)
+        spmd.mark_sharding(parameter, mesh, torch_xla_spec(table.parameters[path]))
     return mesh
+
+
+def torch_xla_spec(spec: Spec) -> tuple:
+    """A spec as torch_xla takes it."""
+    return tuple(tuple(entry) if isinstance(entry, list) else entry for entry in spec)

@@ -1,107 +1,120 @@
-"""Runs a table: train.py --table table.json --steps N --framework {torch_xla,jax}
+"""Runs a table: train.py --table table.json --framework {torch_xla,jax}
 
-torch_xla drives TPUs and annotates the torch reference (`model.py`); jax runs anywhere, on CPU devices too.
-Data is synthetic and drawn from the step alone. `--unsharded` runs the same steps on one device.
+torch_xla drives TPUs and annotates the torch reference (`model.py`); jax runs anywhere, on CPU devices too. Goes on
+from the newest checkpoint in its folder, saves every `save_every` steps, at the end and on SIGTERM (then it exits
+with 143), and reads the data that the table names (`data.py`). `--unsharded` runs the same steps on one device.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import sys
+import time
+from typing import Any
 
+import environment
+import folder as folders
 import table as tables
+import tensors
+from data import Stream
+from schedule import factor
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def batch(table: tables.Table, step: int):
-    """[global batch, sequence + 1] tokens: lines of constant stride."""
-    import numpy
+def start(table: tables.Table, framework: str, is_sharded: bool) -> Any:
+    """Imports the framework, which reads its flags now and never again."""
+    if framework == "torch_xla":
+        from run_torch_xla import TorchXlaRun
 
-    size, model = table.raw["batch"], table.raw["model"]
-    draw = numpy.random.default_rng(step)
-    start = draw.integers(model["vocab"], size=(size["global_batch"], 1))
-    stride = 1 + draw.integers(7, size=(size["global_batch"], 1))
-    return ((start + stride * numpy.arange(size["sequence"] + 1)) % model["vocab"]).astype("int32")
+        return TorchXlaRun(table)
+    from run_jax import JaxRun
 
-
-def run_jax(table: tables.Table, steps: int, is_sharded: bool) -> list[float]:
-    """Losses of plain gradient descent; parameters stay where the table puts them."""
-    import jax
-    import model_jax
-
-    if table.raw["model"]["unsupported"]:
-        raise tables.TableError(f"the reference model has no {', '.join(table.raw['model']['unsupported'])}")
-    model, rate = table.raw["model"], table.raw["learning_rate"]
-    params = {path: model_jax.initial(path, table.raw["shapes"][path], model["init_std"]) for path in table.parameters}
-    biases = model_jax.zero_biases(model)
-
-    def step(params, tokens, biases):
-        descended = jax.value_and_grad(lambda p: model_jax.loss(model, p, tokens, biases), has_aux=True)
-        (_, (value, counts)), grads = descended(params)
-        moved = model_jax.moved_biases(model, biases, counts)
-        return value, jax.tree.map(lambda p, g: p - rate * g, params, grads), moved
-
-    if is_sharded:
-        mesh = tables.jax_mesh(table)
-        shardings = tables.for_jax(table, mesh)
-        data = jax.sharding.NamedSharding(mesh, tables.jax_spec(table.raw["data"]))
-        params = {path: jax.device_put(value, shardings[path]) for path, value in params.items()}
-        step = jax.jit(step, in_shardings=(shardings, data, None), out_shardings=(None, shardings, None), donate_argnums=0)
-    else:
-        data, step = jax.devices()[0], jax.jit(step, donate_argnums=0)
-    losses = []
-    for index in range(steps):
-        value, params, biases = step(params, jax.device_put(batch(table, index), data), biases)
-        losses.append(float(value))
-    return losses
+    return JaxRun(table, is_sharded)
 
 
-def run_torch_xla(table: tables.Table, steps: int) -> list[float]:
-    """The same on torch_xla: annotations before the first step, one compiled step after."""
-    import torch
-    import torch.nn.functional as F
-    import torch_xla
-    import torch_xla.distributed.spmd as spmd
-    from model import Hybrid
-    from moe import move_expert_biases
+class Trainer:
+    """A run with its data and its checkpoints."""
 
-    model = Hybrid(table.raw["model"], list(range(len(table.raw["model"]["layers"]))), True, True)
-    from model_jax import initial
+    def __init__(self, table: tables.Table, run: Any):
+        self.table, self.run, self.position = table, run, 0
+        self.stream = Stream(table.raw["run"], table.raw["batch"]["sequence"], table.raw["model"]["vocab"])
+        self.is_asked_to_end = False
 
-    with torch.no_grad():
-        for path, parameter in model.named_parameters():
-            parameter.copy_(torch.from_numpy(initial(path, table.raw["shapes"][path], table.raw["model"]["init_std"])))
-    device = torch_xla.device()
-    model = model.to(device)
-    mesh = tables.mark_torch_xla(table, model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=table.raw["learning_rate"])
-    losses = []
-    for index in range(steps):
-        tokens = torch.from_numpy(batch(table, index)).long().to(device)
-        spmd.mark_sharding(tokens, mesh, tuple(tuple(e) if isinstance(e, list) else e for e in table.raw["data"]))
-        with torch_xla.step():
-            loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-            loss.backward()
-            # One program over the mesh: counts are of all devices already.
-            move_expert_biases(model.modules(), lambda counts: counts)
-            optimizer.step()
-            optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+    def step(self, step: int) -> float:
+        """One global batch; its mean loss."""
+        loss = self.run.step(self.stream, self.position, factor(self.table.raw["run"], step))
+        self.position += self.table.raw["batch"]["global_batch"]
+        return loss
+
+    def save(self, where: str, step: int) -> str:
+        run = self.table.raw["run"]
+        record = folders.record_of(run["identity"], step, self.position, self.stream.about())
+        everything = self.run.tensors() | tensors.numbers(step, self.position)
+        tensors.save(where, everything, record, run["keep_last"], self.run.is_writer())
+        self.run.meet("saved")
+        return os.path.join(where, folders.name(step))
+
+    def load(self, path: str, position: int | None = None) -> int:
+        """Goes on from a checkpoint; gives the steps done."""
+        record = folders.read(path)
+        folders.check(path, record, self.table.raw["run"]["identity"])
+        self.position = folders.position(path, record, self.stream.about(), position)
+        reader = tensors.Reader(path)
+        reader.check(self.run.tensors() | tensors.numbers(0, 0))
+        loaded = {key: int(reader.block(f"run.{key}")) for key in ("step", "data_position")}
+        if loaded != {key: record[key] for key in loaded}:
+            raise folders.CheckpointError(f"`{path}`: {folders.RECORD} and the tensors disagree: {loaded}")
+        self.run.load(reader)
+        return loaded["step"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--table", required=True)
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--steps", type=int, help="end after this step, which changes no learning rate (default: the table's)")
     parser.add_argument("--framework", choices=["torch_xla", "jax"], default="torch_xla")
     parser.add_argument("--unsharded", action="store_true", help="one device, jax only")
+    parser.add_argument("--checkpoints", help="folder that all hosts share (default: the table's)")
+    parser.add_argument("--load", default="latest", help="latest, none, or the directory of a checkpoint")
+    parser.add_argument("--data-position", type=int, help="sequences to skip, where the data changed since the checkpoint")
+    parser.add_argument("--losses", help="file for the losses, as JSON")
     arguments = parser.parse_args()
+    environment.apply(os.path.join(HERE, "environment.env"))
     table = tables.load(arguments.table)
-    if arguments.framework == "torch_xla":
-        losses = run_torch_xla(table, arguments.steps)
-    else:
-        losses = run_jax(table, arguments.steps, not arguments.unsharded)
-    print(json.dumps(losses))
+    trainer = Trainer(table, start(table, arguments.framework, not arguments.unsharded))
+    signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "is_asked_to_end", True))
+    losses, is_done = train(trainer, arguments)
+    if arguments.losses and trainer.run.is_writer():
+        with open(arguments.losses, "w", encoding="utf-8") as file:
+            json.dump(losses, file)
+    sys.exit(0 if is_done else 128 + signal.SIGTERM)
+
+
+def train(trainer: Trainer, arguments: argparse.Namespace) -> tuple[list[float], bool]:
+    """From the newest checkpoint on: the losses of the steps that ran here, and whether the last one did."""
+    run, losses = trainer.table.raw["run"], []
+    where, steps = arguments.checkpoints or run["checkpoints"], arguments.steps or run["steps"]
+    say = print if trainer.run.is_writer() else lambda *_, **__: None
+    found = folders.find(where, arguments.load)
+    done = trainer.load(found, arguments.data_position) if found else 0
+    trainer.position = trainer.position if found else arguments.data_position or 0
+    say(f"{f'goes on from {found}' if found else f'no checkpoint in {where} yet'}: step {done} of {steps}", flush=True)
+    for step in range(done, steps):
+        began = time.monotonic()
+        losses.append(trainer.step(step))
+        is_ending = trainer.run.agreed(trainer.is_asked_to_end)
+        if (step + 1) % run["log_every"] == 0:
+            say(f"step {step + 1} loss {losses[-1]:.6f} seconds {time.monotonic() - began:.3f}", flush=True)
+        if (step + 1) % run["save_every"] == 0 or step + 1 == steps or is_ending:
+            say(f"saved {trainer.save(where, step + 1)}", flush=True)
+        if is_ending and step + 1 < steps:
+            say("asked to end", flush=True)
+            return losses, False
+    return losses, True
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ use diag::{Blame, Finding};
 use layout::ownership::{Row, copies_of_unit};
 use layout::rules::Cut;
 use layout::{Axis, Engine, Layout, OwnershipTable, Recompute, ZeroStage};
-use recipe::{Dtype, Mixer, Optimizer, Recipe};
+use recipe::{Dtype, Mixer, Recipe};
 use serde_json::{Value, json};
 
 /// The schema that `plan.py` reads.
@@ -21,7 +21,7 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: [(&str, &str); 10] = [
+const ASSETS: [(&str, &str); 16] = [
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
@@ -31,6 +31,12 @@ const ASSETS: [(&str, &str); 10] = [
     ("parallelize.py", include_str!("../../assets/fsdp2/parallelize.py")),
     ("optim.py", include_str!("../../assets/fsdp2/optim.py")),
     ("lora.py", include_str!("../../assets/fsdp2/lora.py")),
+    ("pieces.py", include_str!("../../assets/fsdp2/pieces.py")),
+    ("clip.py", include_str!("../../assets/fsdp2/clip.py")),
+    ("schedule.py", include_str!("../../assets/fsdp2/schedule.py")),
+    ("data.py", include_str!("../../assets/fsdp2/data.py")),
+    ("folder.py", include_str!("../../assets/fsdp2/folder.py")),
+    ("checkpoint.py", include_str!("../../assets/fsdp2/checkpoint.py")),
     ("train.py", include_str!("../../assets/fsdp2/train.py")),
 ];
 
@@ -76,9 +82,7 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
         let message = "the lane compiles models whose experts need no exchange, and this is none".to_string();
         findings.push(refuse("fsdp2/compile", "compile", message).hint("leave `compile` out of --engine-args"));
     }
-    if table.rows.iter().any(|row| row.tensor.optimizer == Optimizer::Sgd && !row.tensor.is_frozen) {
-        findings.push(refuse("fsdp2/optimizer", "optimizer", "the lane has AdamW and Muon, not SGD".to_string()));
-    }
+    findings.extend(reference::refused_optimizers(table, "fsdp2/optimizer"));
     findings
 }
 
@@ -113,8 +117,9 @@ fn plan(job: &Job, table: &OwnershipTable) -> Value {
         "model": reference::model(recipe, layout.padded_vocab(recipe.vocab)),
         "modules": if layout.tp.splits() { borders(recipe, layout) } else { Vec::new() },
         "tensors": table.rows.iter().map(|row| tensor(row, layout)).collect::<Vec<_>>(),
-        "optimizers": optimizers(job),
+        "optimizers": reference::optimizers(job),
         "lora": recipe.adapters().map(|adapters| json!({"rank": adapters.rank, "alpha": adapters.alpha})),
+        "run": reference::run(job),
     })
 }
 
@@ -204,15 +209,4 @@ fn tp_gradient(row: &Row, layout: &Layout) -> &'static str {
         return "cut";
     }
     if layout.tp.splits() && (layout.sp || row.tensor.serves_heads) { "sum" } else { "whole" }
-}
-
-/// AdamW's moments as GPT-3 had them; Muon's momentum and steps as its authors published them.
-fn optimizers(job: &Job) -> Value {
-    let run = &job.policy.run;
-    json!({
-        "adamw": {"lr": run.learning_rate, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": run.weight_decay},
-        "muon": {
-            "lr": run.learning_rate, "momentum": 0.95, "weight_decay": run.weight_decay, "newton_schulz_steps": 5,
-        },
-    })
 }

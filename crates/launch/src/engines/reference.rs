@@ -5,15 +5,17 @@
 use super::{engine_seams, lane_of, storage_environment};
 use crate::emission::{Argument, Emission, File, Starter};
 use crate::job::Job;
+use crate::record::hash;
 use diag::{Blame, Finding, RuleId};
-use layout::Engine;
+use layout::{Engine, OwnershipTable};
 use recipe::kinds::Norm;
 use recipe::kinds::attention::{Attention, AttentionKind};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::moe::Moe;
 use recipe::pattern::Block;
-use recipe::{Mixer, Multipliers, Recipe, Rope, Scaling};
+use recipe::{Feature, Mixer, Multipliers, Optimizer, Recipe, Rope, Scaling};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// The names of a layer's blocks, as tensor paths spell them.
 fn block_names(blocks: &[Block]) -> Vec<String> {
@@ -125,6 +127,64 @@ fn mamba(mamba: &Mamba) -> Value {
             "angles": m.angles,
         }),
     }
+}
+
+/// What steps the tensors. AdamW's moments as GPT-3 had them; Muon's momentum and steps as its authors
+/// published them.
+pub(super) fn optimizers(job: &Job) -> Value {
+    let run = &job.policy.run;
+    json!({
+        "adamw": {"lr": run.learning_rate, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": run.weight_decay},
+        "muon": {
+            "lr": run.learning_rate, "momentum": 0.95, "weight_decay": run.weight_decay, "newton_schulz_steps": 5,
+        },
+    })
+}
+
+/// The optimizers the programs have; a tensor under another is refused under the engine's `rule`.
+pub(super) fn refused_optimizers(table: &OwnershipTable, rule: RuleId) -> Vec<Finding> {
+    let others: BTreeSet<&str> = table
+        .rows
+        .iter()
+        .filter(|row| !row.tensor.is_frozen)
+        .map(|row| row.tensor.optimizer)
+        .filter(|o| !matches!(o, Optimizer::AdamW | Optimizer::Muon))
+        .map(|o| o.name())
+        .collect();
+    let refuse = |name: &str| {
+        let message = format!("the lane has AdamW and Muon, not {name}");
+        Finding::error(rule, Blame::Engine, "optimizer", message)
+            .hint("--optimizer adamw, or adamw and muon by the recipe's [optimizer]")
+    };
+    others.into_iter().map(refuse).collect()
+}
+
+/// How the programs train and where they keep things: the policy's part of what they read.
+/// `identity` goes into every checkpoint, and one of another is not loaded; of it, the layout may differ.
+pub(super) fn run(job: &Job) -> Value {
+    let (run, storage) = (&job.policy.run, &job.policy.storage);
+    let experts = job.source.moe.is_some().then_some(Feature::Moe);
+    let switched = job.source.features.listed().into_iter().filter(|(_, is_on)| *is_on).map(|(feature, _)| feature);
+    json!({
+        "identity": {
+            "recipe": job.source.name,
+            "recipe_sha256": hash(&job.source.to_toml()),
+            "mode": job.layout.mode.map(|mode| mode.name()),
+            "features": experts.into_iter().chain(switched).map(|feature| feature.name()).collect::<Vec<_>>(),
+            "layout": job.layout.words(job.recipe.uses(Mixer::Moe)).join(" "),
+        },
+        "steps": run.steps,
+        "learning_rate": run.learning_rate,
+        "least_learning_rate": run.least_learning_rate,
+        "warmup_steps": run.warmup_steps,
+        "clip": run.clip,
+        "seed": run.seed,
+        "log_every": run.log_every,
+        "data": job.policy.data.paths,
+        "checkpoints": storage.checkpoints,
+        "save_every": run.save_every,
+        "keep_last": storage.keep_last,
+    })
 }
 
 /// A program that carries the model along: what one engine starts it with.

@@ -13,22 +13,32 @@ use serde_json::{Map, Value, json};
 /// The schema that `table.py` reads.
 const SCHEMA: &str = "shardwright.xla-spmd/1";
 
-/// What is emitted beside the table. `model.py` and what it imports are the torch reference,
-/// unsharded: annotations do the rest.
-const ASSETS: [(&str, &str); 7] = [
+/// What is emitted beside the table. What names no framework is the FSDP2 program's own: data, rates and
+/// the folder of checkpoints; `model.py` and what it imports are the torch reference, unsharded: annotations
+/// do the rest.
+const ASSETS: [(&str, &str); 16] = [
     ("table.py", include_str!("../../assets/xla_spmd/table.py")),
+    ("environment.py", include_str!("../../assets/xla_spmd/environment.py")),
+    ("initial.py", include_str!("../../assets/xla_spmd/initial.py")),
+    ("optimizer.py", include_str!("../../assets/xla_spmd/optimizer.py")),
+    ("tensors.py", include_str!("../../assets/xla_spmd/tensors.py")),
     ("model_jax.py", include_str!("../../assets/xla_spmd/model_jax.py")),
+    ("run_jax.py", include_str!("../../assets/xla_spmd/run_jax.py")),
+    ("run_torch_xla.py", include_str!("../../assets/xla_spmd/run_torch_xla.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
     ("basics.py", include_str!("../../assets/fsdp2/basics.py")),
     ("moe.py", include_str!("../../assets/fsdp2/moe.py")),
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
+    ("schedule.py", include_str!("../../assets/fsdp2/schedule.py")),
+    ("data.py", include_str!("../../assets/fsdp2/data.py")),
+    ("folder.py", include_str!("../../assets/fsdp2/folder.py")),
     ("train.py", include_str!("../../assets/xla_spmd/train.py")),
 ];
 
 /// Writes a job down for XLA SPMD.
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     let table = OwnershipTable::new(job.recipe, job.layout)?;
-    let findings = refusals(job);
+    let findings = refusals(job, &table);
     if !findings.is_empty() {
         return Err(findings);
     }
@@ -50,10 +60,10 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     program.emission(job)
 }
 
-/// What the mesh cannot hold, and what the reference model does not have.
-fn refusals(job: &Job) -> Vec<Finding> {
+/// What the mesh cannot hold, and what the program does not step.
+fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
     let layout = job.layout;
-    let mut findings = Vec::new();
+    let mut findings = reference::refused_optimizers(table, "xla-spmd/optimizer");
     if !layout.dp.get().is_multiple_of(layout.ep.get()) {
         let message = format!("the mesh is (data, expert, model): ep {} must divide dp {}", layout.ep, layout.dp);
         let fix = units::divisors(layout.dp.get());
@@ -74,9 +84,11 @@ fn table_json(job: &Job, table: &OwnershipTable) -> Value {
     let mesh = mesh(layout);
     let mut parameters = Map::new();
     let mut shapes = Map::new();
+    let mut optimizer_of = Map::new();
     for row in &table.rows {
         parameters.insert(row.tensor.path.clone(), spec(row, layout));
         shapes.insert(row.tensor.path.clone(), json!(row.tensor.shape()));
+        optimizer_of.insert(row.tensor.path.clone(), json!(row.tensor.optimizer.name()));
     }
     json!({
         "schema": SCHEMA,
@@ -86,11 +98,15 @@ fn table_json(job: &Job, table: &OwnershipTable) -> Value {
             "shape": mesh.iter().map(|(_, degree)| *degree).collect::<Vec<_>>(),
         },
         "data": [replicas(layout), Value::Null],
-        "batch": {"global_batch": layout.global_batch, "sequence": layout.sequence},
-        "learning_rate": job.policy.run.learning_rate,
+        "batch": {
+            "global_batch": layout.global_batch, "microbatches": layout.microbatches, "sequence": layout.sequence,
+        },
         "model": reference::model(recipe, layout.padded_vocab(recipe.vocab)),
         "shapes": shapes,
         "parameters": parameters,
+        "optimizers": reference::optimizers(job),
+        "optimizer_of": optimizer_of,
+        "run": reference::run(job),
     })
 }
 

@@ -210,7 +210,14 @@ fn an_emitted_script_runs_nothing_of_a_recipes() {
             if is_tpu && scheduler == Scheduler::RayJob {
                 continue;
             }
-            let job_files = files(scheduler, &case.job(), &emission).unwrap();
+            let job_files = match files(scheduler, &case.job(), &emission) {
+                Ok(job_files) => job_files,
+                // Ray carries a launch in one word of a command line, and the programs are longer.
+                Err(findings) => {
+                    assert!(scheduler == Scheduler::RayJob && findings.iter().all(|f| f.rule == "launch/bundle"));
+                    continue;
+                }
+            };
             for file in &job_files {
                 std::fs::write(here.join(&file.path), &file.contents).unwrap();
             }
@@ -225,7 +232,7 @@ fn an_emitted_script_runs_nothing_of_a_recipes() {
             .iter()
             .map(|f| f.path.as_str())
             .filter(|path| path.ends_with(".py"))
-            .chain((!is_tpu).then_some("ray_launch.py"));
+            .chain(here.join("ray_launch.py").exists().then_some("ray_launch.py"));
         let check = Command::new("python3").args(["-m", "py_compile"]).args(modules).current_dir(&here).status();
         assert!(check.unwrap().success(), "{engine}");
         if is_tpu {

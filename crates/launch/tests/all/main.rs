@@ -8,6 +8,7 @@ mod goldens;
 mod hostile;
 mod megatron;
 mod preflight;
+mod programs;
 mod round_trip;
 mod script;
 mod sites;

@@ -1,0 +1,39 @@
+"""Gradient clipping over the whole model, however it is split: each element counts once."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from parallelize import Parallel
+from pieces import held, local_of, named
+
+
+class Clip:
+    """Holds the norm of all gradients to a limit; zero is none. Needs a few scalars beside the gradients."""
+
+    def __init__(self, run: Parallel, limit: float):
+        self.device, self.limit = run.device, limit
+        parameters = [(path, p) for path, p in named(run).items() if isinstance(p, nn.Parameter) and p.requires_grad]
+        self.held = [(parameter, held(run, path, parameter).pieces) for path, parameter in parameters]
+
+    @torch.no_grad()
+    def __call__(self) -> torch.Tensor | None:
+        """Scales the gradients where their norm is above the limit; gives the norm."""
+        if self.limit == 0:
+            return None
+        total, gradients = torch.zeros((), dtype=torch.float64, device=self.device), []
+        for parameter, pieces in self.held:
+            if parameter.grad is None:
+                continue
+            gradients.append(local_of(parameter.grad))
+            for piece in pieces:
+                if piece.is_first:
+                    total += torch.linalg.vector_norm(piece.of(gradients[-1])).double().square()
+        dist.all_reduce(total)
+        norm = total.sqrt()
+        scale = (self.limit / (norm + 1e-6)).clamp(max=1.0)
+        for local in gradients:
+            local.mul_(scale.to(local.dtype))
+        return norm
