@@ -29,7 +29,7 @@ pub struct Of {
 }
 
 /// What a checkpoint says of itself; what it does not say is `None`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// [`SCHEMA`].
     #[serde(default)]
@@ -58,6 +58,9 @@ pub struct About {
     /// Seed of the run.
     #[serde(default)]
     pub seed: Option<u64>,
+    /// Of every expert layer the bias by which its experts are chosen, where the recipe has `expert_bias`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expert_bias: Vec<Vec<f64>>,
 }
 
 /// SHA-256 of lines, in hex.

@@ -109,7 +109,7 @@ pub struct Written {
 }
 
 /// A whole checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Index {
     /// Steps taken.
@@ -125,6 +125,9 @@ pub struct Index {
     pub mode: Option<String>,
     /// The recipe, less what may change between runs of one model.
     pub recipe: Vec<String>,
+    /// Of every expert layer the bias by which its experts are chosen, where the recipe has `expert_bias`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expert_bias: Vec<Vec<f64>>,
     /// The layout it was written under.
     pub layout: Written,
     /// Every tensor, by path.

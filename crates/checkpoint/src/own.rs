@@ -51,6 +51,7 @@ pub fn open(folder: &Path) -> Result<Checkpoint, Finding> {
         step: Some(index.step),
         data_position: Some(index.sequences),
         seed: Some(index.seed),
+        expert_bias: index.expert_bias.clone(),
     };
     for (path, entry) in &index.tensors {
         let is_muon = entry.second_moment.is_empty();

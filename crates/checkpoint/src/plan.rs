@@ -30,7 +30,7 @@ pub enum Target<'a> {
         /// Stages that hold each row.
         stages: HashMap<String, Vec<u64>>,
         /// Ranks and where they stand.
-        mesh: Mesh,
+        mesh: Box<Mesh>,
     },
 }
 
@@ -45,7 +45,7 @@ impl<'a> Target<'a> {
         let stages = table.rows.iter().map(|row| (row.tensor.path.clone(), on(row))).collect();
         let mesh = Mesh::new(layout, Order::Megatron, recipe.uses(Mixer::Moe)).map_err(|f| vec![f])?;
         let rows = table.rows.iter().map(|row| (row.tensor.path.clone(), row.clone())).collect();
-        Ok(Target::Layout { recipe, layout, rows, stages, mesh })
+        Ok(Target::Layout { recipe, layout, rows, stages, mesh: Box::new(mesh) })
     }
 
     /// Ranks in all.

@@ -102,7 +102,7 @@ pub struct Trainer<'a, R> {
     pub(crate) steps: u64,
     depths: usize,
     /// One for each expert layer of the whole model, on whatever stage it runs.
-    balances: Vec<Balance>,
+    pub(crate) balances: Vec<Balance>,
 }
 
 impl<'a, R: Real> Trainer<'a, R> {

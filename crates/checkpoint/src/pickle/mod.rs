@@ -178,7 +178,7 @@ impl Machine<'_> {
         Ok(items)
     }
 
-    fn to_mark(&mut self) -> Result<Vec<Id>, Finding> {
+    fn since_mark(&mut self) -> Result<Vec<Id>, Finding> {
         match self.marks.pop() {
             Some(mark) => Ok(self.stack.split_off(mark)),
             None => self.no("has no mark to go back to"),
@@ -355,7 +355,7 @@ impl Machine<'_> {
                 self.push(Node::Tuple(items))
             }
             b't' => {
-                let items = self.to_mark()?;
+                let items = self.since_mark()?;
                 self.push(Node::Tuple(items))
             }
             b']' => self.push(Node::List(Vec::new())),
@@ -365,7 +365,7 @@ impl Machine<'_> {
                 self.append(vec![item])
             }
             b'e' => {
-                let items = self.to_mark()?;
+                let items = self.since_mark()?;
                 self.append(items)
             }
             b's' => {
@@ -373,7 +373,7 @@ impl Machine<'_> {
                 self.set(&pair)
             }
             b'u' => {
-                let items = self.to_mark()?;
+                let items = self.since_mark()?;
                 self.set(&items)
             }
             b'c' => {

@@ -53,6 +53,7 @@ pub fn write(copy: &mut Copy, plan: &Plan) -> Result<(), Finding> {
         dtype: dtype.to_string(),
         mode: about.mode.clone(),
         recipe: about.recipe.as_ref().map(|of| of.lines.clone()).unwrap_or_default(),
+        expert_bias: about.expert_bias.clone(),
         layout: Written { world: plan.ranks.len() as u64, flags: about.layout.clone().unwrap_or_default() },
         tensors,
     };

@@ -1,7 +1,7 @@
 //! Loading: a rank works out from its own layout which elements it needs, and reads the pieces that
 //! hold any of them. Nothing is written to the trainer before everything was read and checked.
 
-use super::save::{Shapes, format, shapes};
+use super::save::{Shapes, biases, format, shapes};
 use super::slots::{Slot, slots};
 use super::{Loaded, PREFIX, Position, agree, step_of, steps};
 use crate::real::Real;
@@ -22,6 +22,7 @@ pub(super) fn load<R: Real>(folder: &Path, trainer: &mut Trainer<R>, recipe: &Re
     for (slot, values) in all {
         slot.values_mut(trainer).copy_from_slice(&values);
     }
+    trainer.balances.iter_mut().zip(&index.expert_bias).for_each(|(balance, bias)| balance.bias.clone_from(bias));
     trainer.steps = index.step;
     let position = Position { seed: index.seed, sequences: index.sequences };
     Ok(Loaded { step: index.step, position, bytes })
@@ -41,6 +42,12 @@ fn read<R: Real>(folder: &Path, trainer: &Trainer<R>, recipe: &Recipe) -> Result
     }
     let shapes = shapes(recipe);
     check_tensors(&index, &shapes)?;
+    let sizes = |all: &[Vec<f64>]| all.iter().map(Vec::len).collect::<Vec<_>>();
+    if sizes(&index.expert_bias) != sizes(&biases(trainer)) {
+        let message = "the checkpoint does not hold the bias of every expert layer".to_string();
+        let finding = Finding::error("checkpoint/index", Blame::Environment, "expert_bias", message);
+        return Err(finding.hint("it is damaged, or of a version that did not keep it: save it again"));
+    }
     let mut reader = Reader { folder, format, files: HashMap::new(), bytes: 0 };
     let mut all = Vec::new();
     for slot in slots(trainer) {

@@ -44,6 +44,7 @@ pub(super) fn save<R: Real>(store: &Store, trainer: &Trainer<R>, recipe: &Recipe
             dtype: format::<R>().name().to_string(),
             mode: layout.mode.map(|m| m.name().to_string()),
             recipe: index::identity(recipe),
+            expert_bias: biases(trainer),
             layout: Written { world: layout.world, flags: layout.all_flags() },
             tensors,
         };
@@ -53,6 +54,11 @@ pub(super) fn save<R: Real>(store: &Store, trainer: &Trainer<R>, recipe: &Recipe
     };
     agree(comm, "completing the checkpoint", finished)?;
     Ok(Saved { folder: target, bytes })
+}
+
+/// The bias of every expert layer, the same on every rank; empty without `expert_bias`.
+pub(super) fn biases<R: Real>(trainer: &Trainer<R>) -> Vec<Vec<f64>> {
+    trainer.balances.iter().map(|balance| balance.bias.clone()).filter(|bias| !bias.is_empty()).collect()
 }
 
 fn with_suffix(folder: &Path) -> PathBuf {

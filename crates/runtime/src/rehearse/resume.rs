@@ -67,7 +67,8 @@ impl Start {
             Some(batch) => LayoutRequest { global_batch: Some(batch), microbatches: None, ..small.request },
             None => small.request,
         };
-        Ok(Shrunk { recipe, request, changes: small.changes })
+        // Whoever saved it made it small: what this layout would have done to the recipe was not done.
+        Ok(Shrunk { recipe, request, changes: Vec::new() })
     }
 
     /// Refuses a layout under which the same position would be other data.

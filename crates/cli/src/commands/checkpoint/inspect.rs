@@ -13,7 +13,7 @@ use units::exact;
 
 /// Rows shown without `--all`.
 const ROWS: usize = 24;
-/// Columns of a tensor's name.
+/// Columns of a value's key.
 const NAME: usize = 34;
 
 pub fn run(args: &InspectArgs) -> Outcome {
@@ -85,12 +85,22 @@ pub fn head(path: &Path, checkpoint: &Checkpoint) -> String {
 }
 
 fn tensors(checkpoint: &Checkpoint, all: bool) -> String {
-    let mut table = Table::new(&["tensor", "shape", "dtype", "pieces", "cut", "files"]).right(&[3, 5]);
+    let head = ["tensor", "shape", "dtype", "pieces", "cut", "files"];
     let shown = if all { usize::MAX } else { ROWS };
-    for (key, tensor) in checkpoint.tensors.iter().take(shown) {
+    let cells = |tensor: &Tensor| -> [String; 5] {
         let files: BTreeSet<&str> = tensor.chunks.iter().map(|c| c.file.as_str()).collect();
         let (pieces, files) = (tensor.chunks.len().to_string(), files.len().to_string());
-        table.row([tail(key, NAME), shape(&tensor.shape), tensor.dtype.name().to_string(), pieces, cut(tensor), files]);
+        [shape(&tensor.shape), tensor.dtype.name().to_string(), pieces, cut(tensor), files]
+    };
+    let rows: Vec<(&String, [String; 5])> =
+        checkpoint.tensors.iter().take(shown).map(|(key, tensor)| (key, cells(tensor))).collect();
+    let width = |c: usize| rows.iter().map(|row| row.1[c].chars().count()).max().unwrap_or(0).max(head[c + 1].len());
+    // Two columns before each cell; names get what is left of a terminal.
+    let rest: usize = (0..5).map(|c| 2 + width(c)).sum();
+    let name = 78usize.saturating_sub(rest).max(16);
+    let mut table = Table::new(&head).right(&[3, 5]);
+    for (key, cells) in rows {
+        table.row(std::iter::once(tail(key, name)).chain(cells));
     }
     let left = checkpoint.tensors.len().saturating_sub(shown);
     let more = if left > 0 { format!("  and {} more: --all lists them\n", exact(left as u64)) } else { String::new() };

@@ -56,13 +56,22 @@ impl Settled {
         if let Some(mode) = args.mode {
             ::checkpoint::index::check_mode(about.mode.as_deref(), Some(mode))?;
         }
-        let recipe = args.seq.map_or_else(|| of.recipe_of_any_length(), |seq| of.recipe(seq))?;
+        let recipe = args
+            .seq
+            .or_else(|| saved_sequence(about.layout.as_deref()?))
+            .map_or_else(|| of.recipe_of_any_length(), |seq| of.recipe(seq))?;
         Ok(Some(Settled::new(&recipe, args, saved)?))
     }
 
     fn against(&self) -> Against<'_> {
         Against { recipe: &self.recipe, mode: self.layout.mode }
     }
+}
+
+/// Tokens of a sequence in the flags a checkpoint was written under.
+fn saved_sequence(flags: &str) -> Option<u64> {
+    let words: Vec<&str> = flags.split_whitespace().collect();
+    words.windows(2).find(|pair| pair[0] == "--seq").and_then(|pair| pair[1].parse().ok())
 }
 
 fn usage(object: &str, message: &str, hint: &str) -> Refusal {
