@@ -112,9 +112,10 @@ pub fn one_layer_moved(starts: &[usize], depth: usize, reach: usize) -> impl Ite
 
 /// Every cut of so many layers, where there are no more than `most`.
 pub fn every(depth: usize, num_chunks: usize, most: usize) -> Option<Vec<Vec<usize>>> {
-    // Of the depth - 1 places between layers, num_chunks - 1 are chosen.
+    // Of the depth - 1 places between layers, num_chunks - 1 are chosen, or the others left out: the
+    // fewer of the two, so that the count only grows.
     let mut count: u128 = 1;
-    for chosen in 1..num_chunks {
+    for chosen in 1..=(num_chunks - 1).min(depth - num_chunks) {
         count = count * (depth - chosen) as u128 / chosen as u128;
         if count > most as u128 {
             return None;
