@@ -4,7 +4,7 @@
 
 mod balance;
 
-pub use balance::{by_stage, climb, even, one_layer_moved, two_cuts_moved, weighted, weighted_by};
+pub use balance::{by_stage, climb, even, every, one_layer_moved, weighted, weighted_by};
 
 use crate::layout::Layout;
 use crate::legality::depth::{boundaries, stages, unpriced_balance};

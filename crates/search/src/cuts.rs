@@ -8,7 +8,7 @@ use case::{Case, LayerKinds, PerKind};
 use cost::{Counts, Prices, Setting};
 use diag::{Blame, Finding};
 use layout::stages::{
-    by_stage, climb, deal, even, lightest, one_layer_moved, param_weights, two_cuts_moved, weighted, weighted_by,
+    by_stage, climb, deal, even, every, lightest, one_layer_moved, param_weights, weighted, weighted_by,
 };
 use layout::{Balance, Layout};
 use memory::estimate::{Estimator, KindWeights, Shards, in_flight_under};
@@ -59,10 +59,18 @@ pub struct Weights {
 
 /// Chunks up to which a layer may move from any one to any other; beyond, to the next.
 const FREELY_MOVED: usize = 16;
-/// Chunks up to which any two cuts are moved at once besides.
-const MOVED_IN_PAIRS: usize = 8;
-/// Passes over chunks that one cut's search may simulate; a cut that was not looked at is not taken.
-const SIMULATED_PASSES: u64 = 150_000;
+
+/// How much may be simulated to find one cut even in time: passes of a microbatch over a chunk. A cut
+/// that was not looked at is not taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Passes(u64);
+
+impl Passes {
+    /// For one job's cut.
+    pub const OF_A_JOB: Passes = Passes(400_000);
+    /// For each of a search's: milliseconds.
+    pub const OF_A_SEARCH: Passes = Passes(20_000);
+}
 
 impl Weights {
     /// Weighs every kind under a layout whose degrees the prices are of.
@@ -84,13 +92,13 @@ impl Weights {
         }
     }
 
-    /// The cut of a typed balance; a step has so many microbatches.
-    pub fn balanced(&self, balance: Balance, order: Order, pp: u64, microbatches: u64) -> Cut {
+    /// The cut of a typed balance; a step has so many microbatches, and so much of it may be simulated.
+    pub fn balanced(&self, balance: Balance, order: Order, pp: u64, run: (u64, Passes)) -> Cut {
         let chunks = (pp * order.vpp) as usize;
         match balance {
             Balance::Layers => Cut { even: Evenness::Layers, starts: even(self.kinds.depth(), chunks) },
             Balance::Params => Cut { even: Evenness::Params, starts: self.by_params(order, pp) },
-            Balance::Time => Cut { even: Evenness::Time, starts: self.by_time(order, pp, microbatches) },
+            Balance::Time => Cut { even: Evenness::Time, starts: self.by_time(order, pp, run) },
             Balance::Memory => Cut { even: Evenness::Memory, starts: self.by_memory(order, pp) },
         }
     }
@@ -108,9 +116,9 @@ impl Weights {
     }
 
     /// First layers of chunks that make stages even in time. Where a stage holds several chunks, what a
-    /// step takes is no sum of theirs, since chunks wait for one another: the cut is then the one that no
-    /// move of a layer makes faster when the step is simulated.
-    pub fn by_time(&self, order: Order, pp: u64, microbatches: u64) -> Vec<usize> {
+    /// step takes is no sum of theirs, since chunks wait for one another: steps are then simulated, of every
+    /// cut where there are few, and else of neighbours until no move of a layer makes one faster.
+    pub fn by_time(&self, order: Order, pp: u64, (microbatches, passes): (u64, Passes)) -> Vec<usize> {
         let (depth, chunks) = (self.kinds.depth(), (pp * order.vpp) as usize);
         let weights: Vec<u64> = (0..depth).map(|layer| self.time[self.kinds.of_layer(layer)]).collect();
         let by_chunk = weighted(&weights, self.time_ends[0], self.time_ends[1], chunks);
@@ -123,7 +131,8 @@ impl Weights {
         layout.microbatches = microbatches;
         let summed = by_stage(by_chunk.clone(), depth, &held, self.time_ends, |_, layer| weights[layer]);
         let reach = if chunks <= FREELY_MOVED { chunks } else { 1 };
-        let mut left = (SIMULATED_PASSES / (chunks as u64 * microbatches)).max(8 * chunks as u64);
+        let allowed = (passes.0 / (chunks as u64 * microbatches)).max(2 * chunks as u64);
+        let mut left = allowed;
         let mut seconds = |starts: &[usize], least: Option<f64>| {
             left = left.checked_sub(1)?;
             let cut = Cut { even: Evenness::Time, starts: starts.to_vec() };
@@ -136,13 +145,13 @@ impl Weights {
         let mut order: Vec<usize> = (0..starts.len()).collect();
         order.sort_by(|a, b| timed[*a].total_cmp(&timed[*b]));
         order.dedup_by(|a, b| starts[*a] == starts[*b]);
-        let climbed = order.into_iter().filter_map(|at| {
-            let near = climb(starts[at].clone(), |cut| one_layer_moved(cut, depth, reach), &mut seconds)?;
-            match chunks <= MOVED_IN_PAIRS {
-                true => climb(near.0.clone(), |cut| two_cuts_moved(cut, depth), &mut seconds).or(Some(near)),
-                false => Some(near),
-            }
-        });
+        // Where all there are may be looked at, they are.
+        if let Some(all) = every(depth, chunks, (allowed as usize).saturating_sub(starts.len())) {
+            let timed = all.into_iter().filter_map(|cut| Some((seconds(&cut, None)?, cut)));
+            return timed.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(by_chunk, |(_, cut)| cut);
+        }
+        let from = |at: usize| climb(starts[at].clone(), |cut| one_layer_moved(cut, depth, reach), &mut seconds);
+        let climbed = order.into_iter().filter_map(from);
         climbed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(by_chunk, |(starts, _)| starts)
     }
 
@@ -174,7 +183,7 @@ pub fn balanced(case: &Case, balance: Balance) -> Result<Vec<u64>, Finding> {
     let prices = split.prices(&layout.recompute, case.options.offload);
     let order = Order { schedule: layout.schedule, vpp: layout.vpp.get() };
     let weights = Weights::new(recipe, memory, prices, layout.clone());
-    let starts = weights.balanced(balance, order, layout.pp.get(), layout.microbatches).starts;
+    let starts = weights.balanced(balance, order, layout.pp.get(), (layout.microbatches, Passes::OF_A_JOB)).starts;
     Ok(starts.into_iter().skip(1).map(|start| start as u64).collect())
 }
 
@@ -191,13 +200,14 @@ pub fn cuts(recipe: &Recipe, weights: &Weights, order: Order, pp: u64) -> Vec<Cu
     if chunks > 1 {
         add(Evenness::LayersAndEdges, weighted(&vec![1; depth], 1, 1, chunks));
         add(Evenness::Params, weights.by_params(order, pp));
-        add(Evenness::Time, weights.by_time(order, pp, usual_microbatches(pp)));
+        add(Evenness::Time, weights.by_time(order, pp, in_a_search(pp)));
         add(Evenness::Memory, weights.by_memory(order, pp));
     }
     found
 }
 
-/// Microbatches that fill a pipeline: cuts are made once for an order, whatever a step's number is.
-pub(crate) fn usual_microbatches(pp: u64) -> u64 {
-    2 * pp
+/// Microbatches that fill a pipeline, since a search makes its cuts once for an order, whatever a step's
+/// number is; and what may be simulated for them.
+pub(crate) fn in_a_search(pp: u64) -> (u64, Passes) {
+    (2 * pp, Passes::OF_A_SEARCH)
 }

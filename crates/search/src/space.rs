@@ -11,7 +11,7 @@
 //! computed again or nothing, and optimizer state on the host where the engine has that. What is legal
 //! there and not replayed (other schedules, context parallelism) is counted, with the reason.
 
-use crate::cuts::{Cut, Evenness, Weights, cuts, usual_microbatches};
+use crate::cuts::{Cut, Evenness, Weights, cuts, in_a_search};
 use crate::point::{Key, Offload, Order, Point};
 use crate::question::{OffloadChoice, Question, Reach, usual_batch};
 use crate::rules::{Fixed, Rules, Values};
@@ -338,7 +338,7 @@ impl<'a> Space<'a> {
                         vec![Cut { even: Evenness::Typed, starts }]
                     }
                     (None, Some(balance)) => {
-                        vec![weights.balanced(balance, order, pp, usual_microbatches(pp))]
+                        vec![weights.balanced(balance, order, pp, in_a_search(pp))]
                     }
                     (None, None) => cuts(&own.recipe, weights, order, pp),
                 };

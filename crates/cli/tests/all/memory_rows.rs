@@ -31,7 +31,7 @@ fn replicated_parameters_are_the_same_everywhere() {
     let alone = json("splits llama3-8b");
     let embedding = alone["tensors"].as_array().unwrap().iter().find(|row| row["path"] == "embedding.tokens.weight");
     assert_eq!(embedding.unwrap()["split"], "whole at tp 1, by token");
-    assert!(line(&json("fit llama3-8b --on 8xH200"), "tp-params") > 15 << 30);
+    assert!(line(&json("fit llama3-8b --on 8xH200"), "tp-params") > 14 << 30);
 }
 
 /// A5: the worked figure, from a recipe that ships and a command that its comment prints.

@@ -110,18 +110,26 @@ pub fn one_layer_moved(starts: &[usize], depth: usize, reach: usize) -> impl Ite
     runs.flat_map(move |run| [-1, 1].map(|by| shifted(&starts, depth, run.clone(), by))).flatten()
 }
 
-/// Neighbours of a cut: any two of its places up to two layers off.
-pub fn two_cuts_moved(starts: &[usize], depth: usize) -> impl Iterator<Item = Vec<usize>> + use<> {
-    let chunks = starts.len();
-    let pairs = (1..chunks).flat_map(move |one| (one + 1..chunks).map(move |other| (one, other)));
-    let starts = starts.to_vec();
-    let by = (-2..=2isize).flat_map(|one| (-2..=2isize).map(move |other| (one, other)));
-    pairs.flat_map(move |pair| by.clone().map(move |by| (pair, by))).filter_map(move |((one, other), by)| {
-        let mut moved = starts.clone();
-        moved[one] = moved[one].checked_add_signed(by.0)?;
-        moved[other] = moved[other].checked_add_signed(by.1)?;
-        is_a_cut(&moved, depth).then_some(moved)
-    })
+/// Every cut of so many layers, where there are no more than `most`.
+pub fn every(depth: usize, num_chunks: usize, most: usize) -> Option<Vec<Vec<usize>>> {
+    // Of the depth - 1 places between layers, num_chunks - 1 are chosen, or the others left out: the
+    // fewer of the two, so that the count only grows.
+    let mut count: u128 = 1;
+    for chosen in 1..=(num_chunks - 1).min(depth - num_chunks) {
+        count = count * (depth - chosen) as u128 / chosen as u128;
+        if count > most as u128 {
+            return None;
+        }
+    }
+    let mut all = vec![vec![0]];
+    for chunk in 1..num_chunks {
+        let next = |starts: &Vec<usize>| {
+            let from = starts[starts.len() - 1] + 1;
+            (from..=depth - (num_chunks - chunk)).map(|start| [&starts[..], &[start]].concat()).collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(next).collect();
+    }
+    Some(all)
 }
 
 /// The cuts of a run some layers later, or earlier where that is negative.
@@ -137,6 +145,9 @@ fn shifted(starts: &[usize], depth: usize, run: RangeInclusive<usize>, by: isize
 fn is_a_cut(starts: &[usize], depth: usize) -> bool {
     starts[0] == 0 && starts.windows(2).all(|pair| pair[0] < pair[1]) && starts[starts.len() - 1] < depth
 }
+
+/// Cuts up to which every one of them is weighed.
+const COUNTED: usize = 4000;
 
 /// Chunk starts whose heaviest stage is lighter than under `starts` where that can be, and the others
 /// as even as possible. `held` are the chunks of each stage, `weight(stage, layer)` what a layer weighs
@@ -172,6 +183,9 @@ pub fn by_stage(
             (most.max(stage), squares + u128::from(stage) * u128::from(stage))
         }))
     };
+    if let Some(all) = every(depth, last + 1, COUNTED) {
+        return all.into_iter().min_by_key(|cut| cost(cut, None)).unwrap_or(starts);
+    }
     let from = |starts: Vec<usize>| climb(starts, |cut| one_layer_moved(cut, depth, usize::MAX), cost);
     let found = [starts.clone(), even(depth, last + 1)].into_iter().filter_map(from);
     found.min_by_key(|(_, cost)| *cost).map_or(starts, |(starts, _)| starts)
@@ -180,21 +194,6 @@ pub fn by_stage(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Every cut of so many layers.
-    fn every(depth: usize, chunks: usize) -> Vec<Vec<usize>> {
-        let mut all = vec![vec![0]];
-        for chunk in 1..chunks {
-            let next = |starts: &Vec<usize>| {
-                let from = starts[starts.len() - 1] + 1;
-                (from..=depth - (chunks - chunk))
-                    .map(|start| [starts.clone(), vec![start]].concat())
-                    .collect::<Vec<_>>()
-            };
-            all = all.iter().flat_map(next).collect();
-        }
-        all
-    }
 
     fn heaviest(starts: &[usize], weights: &[u64], ends: [u64; 2], held: &[Vec<usize>]) -> u64 {
         let last = starts.len() - 1;
@@ -219,13 +218,36 @@ mod tests {
                     for pattern in [&[10u64][..], &[10, 4], &[10, 4, 17]] {
                         let weights: Vec<u64> = (0..depth).map(|layer| pattern[layer % pattern.len()]).collect();
                         let starts = crate::stages::lightest(&weights, ends, &held);
-                        let best = every(depth, chunks).iter().map(|c| heaviest(c, &weights, ends, &held)).min();
+                        let best = every(depth, chunks, usize::MAX)
+                            .unwrap()
+                            .iter()
+                            .map(|c| heaviest(c, &weights, ends, &held))
+                            .min();
                         let is = heaviest(&starts, &weights, ends, &held);
                         assert_eq!(Some(is), best, "{held:?} {depth} {ends:?} {pattern:?}: {starts:?}");
                     }
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_cut_is_listed_once() {
+        assert_eq!(every(4, 2, 10), Some(vec![vec![0, 1], vec![0, 2], vec![0, 3]]));
+        let all = every(9, 4, 56).unwrap();
+        assert!(all.len() == 56 && all.iter().all(|cut| is_a_cut(cut, 9)));
+        assert_eq!(every(9, 4, 55), None);
+        assert_eq!(every(5, 5, 1), Some(vec![vec![0, 1, 2, 3, 4]]));
+    }
+
+    /// Too many cuts to weigh them all: the stages come out within a layer of one another.
+    #[test]
+    fn deep_models_come_out_even() {
+        let weights = vec![10; 61];
+        let held: Vec<Vec<usize>> = (0..4).map(|stage| vec![stage, stage + 4]).collect();
+        assert_eq!(every(61, 8, COUNTED), None);
+        let starts = crate::stages::lightest(&weights, [5, 35], &held);
+        assert_eq!(heaviest(&starts, &weights, [5, 35], &held), 165, "{starts:?}");
     }
 
     #[test]
