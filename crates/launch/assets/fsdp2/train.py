@@ -208,7 +208,10 @@ def train(trainer: Trainer, arguments: argparse.Namespace) -> tuple[list[float],
     run, losses = trainer.plan.run, []
     where, steps = arguments.checkpoints or run["checkpoints"], arguments.steps or run["steps"]
     say = print if dist.get_rank() == 0 else lambda *_, **__: None
-    found = folders.find(where, arguments.load)
+    # One rank looks: another might see the folder as it was a moment ago.
+    seen = [folders.find(where, arguments.load) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(seen, group=checkpoint.on_hosts())
+    (found,) = seen
     done = trainer.load(found, arguments.data_position) if found else 0
     trainer.position = trainer.position if found else arguments.data_position or 0
     say(f"{f'goes on from {found}' if found else f'no checkpoint in {where} yet'}: step {done} of {steps}", flush=True)

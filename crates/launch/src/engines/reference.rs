@@ -153,8 +153,7 @@ pub(super) fn refused_optimizers(table: &OwnershipTable, rule: RuleId) -> Vec<Fi
         .collect();
     let refuse = |name: &str| {
         let message = format!("the lane has AdamW and Muon, not {name}");
-        Finding::error(rule, Blame::Engine, "optimizer", message)
-            .hint("--optimizer adamw, or adamw and muon by the recipe's [optimizer]")
+        Finding::error(rule, Blame::Engine, "optimizer", message).hint("--optimizer adamw, or --optimizer muon+adamw")
     };
     others.into_iter().map(refuse).collect()
 }
