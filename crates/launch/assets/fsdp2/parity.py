@@ -105,10 +105,12 @@ def quiet(raw: dict) -> dict:
 
 
 def variants(name: str, raw: dict) -> list[tuple[str, dict]]:
-    """The plan, and for some plans the same with traced blocks."""
+    """The plan, and for some plans the same with traced blocks, or with groups gathered ahead."""
     cases = [(name, quiet(raw))]
     if name == "fsdp4":
         cases.append((f"{name}+traced", {**quiet(raw), "compile": {"blocks": ["attention", "mlp"], "backend": "eager"}}))
+    if name == "fsdp8":
+        cases.append((f"{name}+prefetch", {**quiet(raw), "prefetch": {"forward": 2, "backward": 2}}))
     return cases
 
 
