@@ -4,6 +4,7 @@
 
 use super::{engine_seams, lane_of, storage_environment};
 use crate::emission::{Argument, Emission, File, Starter};
+use crate::identity::Identity;
 use crate::job::Job;
 use crate::record::hash;
 use diag::{Blame, Finding, RuleId};
@@ -13,7 +14,7 @@ use recipe::kinds::attention::{Attention, AttentionKind};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::moe::Moe;
 use recipe::pattern::Block;
-use recipe::{Feature, Mixer, Multipliers, Optimizer, Recipe, Rope, Scaling};
+use recipe::{Mixer, Multipliers, Optimizer, Recipe, Rope, Scaling};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -162,14 +163,12 @@ pub(super) fn refused_optimizers(table: &OwnershipTable, rule: RuleId) -> Vec<Fi
 /// `identity` goes into every checkpoint, and one of another is not loaded; of it, the layout may differ.
 pub(super) fn run(job: &Job) -> Value {
     let (run, storage) = (&job.policy.run, &job.policy.storage);
-    let experts = job.source.moe.is_some().then_some(Feature::Moe);
-    let switched = job.source.features.listed().into_iter().filter(|(_, is_on)| *is_on).map(|(feature, _)| feature);
     json!({
         "identity": {
             "recipe": job.source.name,
             "recipe_sha256": hash(&job.source.to_toml()),
             "mode": job.layout.mode.map(|mode| mode.name()),
-            "features": experts.into_iter().chain(switched).map(|feature| feature.name()).collect::<Vec<_>>(),
+            "features": Identity::of(job).features,
             "layout": job.layout.words(job.recipe.uses(Mixer::Moe)).join(" "),
         },
         "steps": run.steps,
@@ -180,7 +179,7 @@ pub(super) fn run(job: &Job) -> Value {
         "seed": run.seed,
         "log_every": run.log_every,
         "data": job.policy.data.paths,
-        "checkpoints": storage.checkpoints,
+        "checkpoints": job.checkpoints(),
         "save_every": run.save_every,
         "keep_last": storage.keep_last,
     })
