@@ -87,6 +87,11 @@ fn import_writes_a_recipe_that_params_reads() {
         let config = scratch(&format!("{name}.json"), &row["config"].to_string());
         let recipe = config.with_extension("toml");
         let ran = run_args(&["import", config.to_str().unwrap(), "-o", recipe.to_str().unwrap()]);
+        if name == "glm4_moe" {
+            // The class default: half of a head of 42 is no even number of columns, and transformers cannot run it.
+            assert!(ran.code == 1 && ran.stderr.contains("[rope/fraction]"), "{}", ran.stderr);
+            continue;
+        }
         assert_eq!(ran.code, 0, "{name}: {}", ran.stderr);
         let answer = run_args(&["params", recipe.to_str().unwrap(), "--json"]);
         let answer: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
@@ -184,7 +189,7 @@ fn launches_refuse_what_was_not_carried_and_are_read_back() {
 /// What no price has is said beside the price.
 #[test]
 fn fields_that_are_not_priced_are_noted() {
-    let ran = run("fit deepseek-v3 --on 64x8xH200 --tp 8 --pp 16 --ep 32 --mbs 1");
+    let ran = run("fit deepseek-v3 --engine any --pp 16 --ep 64 --gbs 15360 --schedule dualpipe --on 256x8xH100");
     assert!(
         ran.stderr.contains("as if without `moe.router.groups`") && ran.stderr.contains("[case/not-priced]"),
         "{}",
@@ -268,7 +273,7 @@ fn nothing_is_half_written() {
 /// What a review found, each once.
 #[test]
 fn modes_and_features_reach_the_prediction_suffix() {
-    let answer = json("splits deepseek-v3 --with mtp --without moe");
+    let answer = json("splits deepseek-v3 --with mtp --without moe=attention");
     let paths: Vec<_> = answer["tensors"].as_array().unwrap().iter().map(|t| t["path"].as_str().unwrap()).collect();
     assert!(paths.contains(&"mtp.0.attention_2.kv_up.weight"), "E became attention in the suffix too");
     assert!(!paths.iter().any(|p| p.contains("moe")));

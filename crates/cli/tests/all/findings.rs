@@ -316,7 +316,7 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("mode/unknown", 1, "check mode.toml"),
     ("moe/top-k", 1, "params top-k.toml"),
     ("mtp/pattern", 1, "params mtp.toml"),
-    ("nanotron/unsayable", 1, "launch sgd.toml --on 8xH200 --engine nanotron --recompute selective:core_attn"),
+    ("nanotron/unsayable", 1, "launch llama3-8b --on 8xH200 --engine nanotron --recompute selective:core_attn"),
     ("optimizer/muon-matrix", 1, "params muon.toml"),
     ("pattern/megatron", 1, "params dialect.toml"),
     ("pattern/no-symbol", 0, "stages recurrent.toml"),

@@ -5,6 +5,7 @@
 //! Prediction layers (`num_nextn_predict_layers`) come along switched off, because transformers
 //! does not build them.
 
+mod common;
 mod config;
 mod deepseek;
 mod dense;
