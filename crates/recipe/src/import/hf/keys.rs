@@ -48,7 +48,8 @@ pub(super) fn unread(model_type: &str, key: &str, value: &Value) -> Fate {
     {
         return Fate::Irrelevant(why);
     }
-    let neutral = NEUTRAL.iter().find(|(name, text, _)| *name == key && value.to_string() == *text);
+    let written = value.to_string();
+    let neutral = NEUTRAL.iter().find(|(name, text, _)| *name == key && written == *text);
     neutral.map_or(Fate::NotCarried, |(_, _, why)| Fate::Irrelevant(why))
 }
 

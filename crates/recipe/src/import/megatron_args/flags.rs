@@ -177,7 +177,8 @@ impl Flags {
     /// A number above zero, if the flag was given with one; zero is what the engine takes for none.
     pub fn positive(&mut self, flag: &str) -> Option<f64> {
         let value: f64 = self.text(flag)?.parse().ok()?;
-        if !(value >= 0.0 && value.is_finite()) && !self.is_refused(flag) {
+        let is_number = value.is_finite() && value >= 0.0;
+        if !is_number && !self.is_refused(flag) {
             self.refuse(flag, format!("`{flag} {value}` is below zero"));
         }
         (value.is_finite() && value > 0.0).then_some(value)
