@@ -115,7 +115,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         settings: Settings,
     ) -> Result<Trainer<'a, R>> {
         if let Some(finding) = unsupported(recipe).into_iter().next() {
-            return Err(finding.into());
+            return Err(finding);
         }
         let table = OwnershipTable::new(recipe, layout).map_err(|mut f| f.remove(0))?;
         let rank = Rank::new(comm, layout)?;
