@@ -70,7 +70,12 @@ pub fn missing(job: &Job, emission: &Emission) -> Vec<Finding> {
         }
         _ => None,
     };
-    account(job, emission).into_iter().filter_map(seam).collect()
+    let fields = account(job, emission);
+    // A kind of scaling that is not told stands for its figures.
+    let kind = "rope.scaling.kind";
+    let has_kind = fields.iter().any(|field| field.path == kind && !matches!(field.told, Told::Seam(_)));
+    let is_said = |path: &str| !has_kind && path.starts_with("rope.scaling.") && path != kind;
+    fields.into_iter().filter(|field| !is_said(&field.path)).filter_map(seam).collect()
 }
 
 fn short(value: &str) -> String {
