@@ -14,6 +14,7 @@ mod identities;
 mod launch;
 mod memory_rows;
 mod messages;
+mod mission;
 mod plan_engines;
 mod preflight;
 mod rehearse;

@@ -39,7 +39,8 @@ fn rows() -> Vec<Row> {
             let last = rows.last_mut().and_then(|row| row.shown.last_mut()).expect("a command to see something of");
             last.see.extend(line.split('`').skip(1).step_by(2).map(str::to_string));
             if let Some(at) = line.find("exit ") {
-                last.code = line[at + 5..].chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap();
+                last.code =
+                    line[at + 5..].chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap();
             }
         }
     }

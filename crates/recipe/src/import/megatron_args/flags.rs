@@ -27,9 +27,9 @@ pub struct Flags {
     refused: BTreeSet<String>,
 }
 
-/// Splits a shell command line: quotes, backslashes, continued lines and comments.
-pub fn words(text: &str) -> Vec<String> {
-    let mut words = Vec::new();
+/// The words of each line of a shell script: quotes, backslashes, continued lines and comments.
+fn lines(text: &str) -> Vec<Vec<String>> {
+    let mut lines = vec![Vec::new()];
     let mut word: Option<String> = None;
     let mut quote = None;
     let mut chars = text.chars().peekable();
@@ -47,12 +47,38 @@ pub fn words(text: &str) -> Vec<String> {
                 word.get_or_insert_default();
             }
             (None, '#') if word.is_none() => while chars.next_if(|c| *c != '\n').is_some() {},
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (None, c) if c.is_whitespace() => {
+                lines.last_mut().expect("one at least").extend(word.take());
+                if c == '\n' {
+                    lines.push(Vec::new());
+                }
+            }
             (None, c) => word.get_or_insert_default().push(c),
         }
     }
-    words.extend(word);
-    words
+    lines.last_mut().expect("one at least").extend(word);
+    lines
+}
+
+/// Splits a shell command line.
+pub fn words(text: &str) -> Vec<String> {
+    lines(text).concat()
+}
+
+/// The words of an argument list. Of a script that does more, such as the one `launch` writes, the one line that
+/// hands flags of the engine to a Python file; a list may stand on several lines otherwise.
+fn command(text: &str, known: &Value) -> Vec<String> {
+    let lines = lines(text);
+    let starts = |line: &&Vec<String>| {
+        let script = line.iter().position(|word| word.ends_with(".py"));
+        script
+            .is_some_and(|at| line[at..].iter().any(|word| known.get(word.split('=').next().unwrap_or(word)).is_some()))
+    };
+    let mut starting = lines.iter().filter(starts);
+    match (starting.next(), starting.next()) {
+        (Some(line), None) if line.len() > 2 => line.clone(),
+        _ => lines.concat(),
+    }
 }
 
 /// How many words the launcher takes: those up to the script, unless a flag of Megatron's stands
@@ -86,7 +112,7 @@ impl Flags {
     /// held against the engine's list: how many, of which type, among which choices.
     pub fn read(text: &str) -> Flags {
         let known = options();
-        let words = words(text);
+        let words = command(text, &known);
         let (before, after) = words.split_at(launcher(&words, &known));
         let mut flags =
             Flags { given: BTreeMap::new(), ranks: ranks(before), findings: Vec::new(), refused: BTreeSet::new() };
@@ -225,6 +251,15 @@ mod tests {
         let text = "torchrun x.py \\\n --a 'b c' # note\n --d=\"e\\\"f\" g";
         assert_eq!(words(text), ["torchrun", "x.py", "--a", "b c", "--d=e\"f", "g"]);
         assert_eq!(words("--x ''"), ["--x", ""]);
+    }
+
+    #[test]
+    fn of_a_script_the_line_that_starts_the_engine_is_read() {
+        let script = "mkdir -p -- \"$logs\"\nengine() {\n  exec torchrun \\\n  --nnodes 1 x.py \\\n  --swiglu\n}\nengine --fast\n";
+        let flags = Flags::read(script);
+        assert_eq!((flags.findings.len(), flags.names().collect::<Vec<_>>()), (0, vec!["--swiglu"]));
+        let two = Flags::read("x.py --swiglu\ny.py --bf16\n");
+        assert_eq!(two.names().collect::<Vec<_>>(), ["--bf16", "--swiglu"]);
     }
 
     #[test]
