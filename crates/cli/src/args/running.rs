@@ -71,10 +71,10 @@ pub struct PreflightArgs {
     /// The model that will run: adds the plan's memory, checkpoints, devices and the engine's rules
     #[arg(requires = "on")]
     pub recipe: Option<String>,
-    /// Switch features on: mla, dsa, mtp, ngram_hash, structure
+    /// Switch features on: mla, dsa, mtp, ngram_hash, structure, adapters
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature, requires = "recipe")]
     pub with: Vec<Feature>,
-    /// Switch features off; `moe` turns E blocks into attention
+    /// Switch features off; `moe` turns E blocks into MLPs where the recipe has them (`moe=attention`: attention)
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature, requires = "recipe")]
     pub without: Vec<Feature>,
     /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml

@@ -329,7 +329,8 @@ fn a_folder_and_a_name_in_the_local_cache_are_recipes() {
     assert_eq!(asked(name, "HF_HUB_CACHE", &home.join("hub"))["total"], found["total"]);
     let folder = repository.join("snapshots/aaa");
     let of_folder = asked(folder.to_str().unwrap(), "HF_HOME", &home);
-    assert_eq!(of_folder["recipe"], "aaa");
+    // A snapshot is named after its repository, not after its revision.
+    assert_eq!(of_folder["recipe"], "tiny-llama");
     assert_ne!(of_folder["total"], found["total"]);
     let missing = asked("some-org/other", "HF_HOME", &home);
     let finding = &missing["findings"][0];

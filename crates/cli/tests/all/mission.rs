@@ -64,7 +64,12 @@ fn run(line: &str, folder: &Path) -> Ran {
     let binary = Path::new(env!("CARGO_BIN_EXE_shardwright"));
     let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
     let shell = ["-o", "pipefail", "-c", line];
-    let output = Command::new("bash").args(shell).current_dir(folder).env("PATH", path).output().expect("bash runs");
+    let output = Command::new("bash")
+        .args(shell)
+        .current_dir(folder)
+        .envs([("PATH", path.as_str()), ("COLUMNS", "200")])
+        .output()
+        .expect("bash runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     Ran { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code().unwrap_or(-1) }
 }

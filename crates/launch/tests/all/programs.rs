@@ -43,7 +43,7 @@ fn the_policy_reaches_both_programs() {
         let told = read(&case.emit().unwrap(), path);
         let run = &told["run"];
         assert_eq!(run["data"], serde_json::json!(["/data/corpus"]));
-        assert_eq!(run["checkpoints"], case.policy.storage.checkpoints.as_str());
+        assert_eq!(run["checkpoints"], case.job().checkpoints());
         assert_eq!((&run["keep_last"], &run["clip"], &run["warmup_steps"]), (&3.into(), &0.25.into(), &7.into()));
         for name in ["adamw", "muon"] {
             assert_eq!(told["optimizers"][name]["weight_decay"], 0.5, "{engine} {name}");
