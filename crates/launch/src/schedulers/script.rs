@@ -43,7 +43,13 @@ fn folders(job: &Job) -> String {
     let mut out = format!("export SHARDWRIGHT_CHECKPOINTS={}\n", quote::shell(&checkpoints));
     out += &format!("export SHARDWRIGHT_LOGS={}\n", quote::shell(&logs));
     out += &format!("export SHARDWRIGHT_LAUNCH_ID={}\n", Identity::of(job).launch_id);
-    let places = job.policy.storage.places_on(job.cluster.device.kind).into_iter().map(|place| place.path).chain([checkpoints, logs]);
+    let places = job
+        .policy
+        .storage
+        .places_on(job.cluster.device.kind)
+        .into_iter()
+        .map(|place| place.path)
+        .chain([checkpoints, logs]);
     out += &format!("for folder in {}; do\n  mkdir -p -- \"$folder\"\n", quote::shell_line(places));
     if job.policy.storage.forbid_root_volume {
         out += "  if [ \"$(stat -c %d -- \"$folder\")\" = \"$(stat -c %d /)\" ]; then\n";
