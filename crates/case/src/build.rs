@@ -121,7 +121,7 @@ impl Case {
         let kinds = LayerKinds::of(&checked.recipe);
         let (recipe, mut findings) = (checked.recipe, checked.findings);
         if terms.purpose == Purpose::Run {
-            findings.extend(not_priced(&recipe));
+            findings.extend(not_priced(&recipe, layout.engine));
         }
         Ok(Case {
             asked,
@@ -165,8 +165,9 @@ impl Case {
     }
 }
 
-/// Fields that add elementwise work and short-lived masks, which neither ledgers nor prices have.
-fn not_priced(recipe: &Recipe) -> Option<Finding> {
+/// Fields that add elementwise work and short-lived masks, which prices do not have, and of ledgers only that of the
+/// emitted FSDP2 program.
+fn not_priced(recipe: &Recipe, engine: Option<Engine>) -> Option<Finding> {
     let router = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe)).map(|moe| &moe.router);
     let mut fields = Vec::new();
     if router.is_some_and(|r| r.groups > 1) {
@@ -178,7 +179,8 @@ fn not_priced(recipe: &Recipe) -> Option<Finding> {
     if !recipe.multipliers.set().is_empty() {
         fields.push("`multipliers`");
     }
-    let message = format!("bytes and seconds are as if without {}: they add elementwise work", fields.join(", "));
+    let figures = if engine == Some(Engine::Fsdp2) { "seconds" } else { "bytes and seconds" };
+    let message = format!("{figures} are as if without {}: they add elementwise work", fields.join(", "));
     (!fields.is_empty()).then(|| Finding::note("case/not-priced", Blame::Recipe, "recipe", message))
 }
 

@@ -190,7 +190,6 @@ fn tensor(row: &Row, layout: &Layout) -> Value {
         "optimizer": row.tensor.optimizer.name(),
         "expert": row.tensor.acting.is_some(),
         "trained": !row.tensor.is_frozen,
-        "rule": row.rule.id,
     })
 }
 

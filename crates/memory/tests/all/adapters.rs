@@ -130,7 +130,7 @@ fn inputs_of_frozen_projections_are_not_kept() {
     let frozen = forward(&replayed(&text, 1, |_| {})) - 4 * base - 12 * adapters;
     // The feed-forward blocks keep no input of either projection; attention keeps its own for its adapters.
     let inputs = 4 * 2048 * (2048 + 8192) * 2;
-    assert!(whole >= frozen + inputs * 9 / 10, "{whole} is not {inputs} above {frozen}");
+    assert!(whole >= frozen + inputs * 3 / 4, "{whole} is not {inputs} above {frozen}");
 }
 
 #[test]
