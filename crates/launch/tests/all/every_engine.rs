@@ -25,8 +25,13 @@ fn every_case_emits_or_refuses_by_name() {
                 }
             }
         }
-        // Some engines are told dense models only: their routers are not those of the built-in recipes.
-        assert!(*engine == Engine::Shardwright || emitted >= 10, "{name}: {emitted}");
+        // nanotron is told dense models only: its router is not that of a built-in recipe.
+        let least = match engine {
+            Engine::Shardwright => 0,
+            Engine::Nanotron => 20,
+            _ => 30,
+        };
+        assert!(emitted >= least, "{name}: {emitted}");
     }
 }
 
