@@ -34,7 +34,7 @@ PAIRS = [
     ("tiny-mamba3", "fsdp2-tp4-sp", "fsdp2-pp2-tp2-sp-ep2"),
     ("tiny-mamba3", "fsdp4-tp2-sp-ep4", "fsdp8"),
     ("tiny-dense", "fsdp2-tp4-no-sp", "fsdp4"),
-    ("tiny-lora", "fsdp4-tp2-sp", "fsdp4"),
+    ("tiny-lora", "fsdp4-tp2-sp-ep4", "fsdp2-pp2-tp2-sp-ep2"),
     ("tiny-moe", "fsdp2-tp4-sp", "fsdp4"),
 ]
 
