@@ -8,6 +8,7 @@ mod read;
 
 pub use cluster::{Container, GpuRequest, Kubernetes, Slurm, Toleration, Volume};
 pub use machine::{Clock, Environment, Gpu, Limit, Limits, Ports, Processes};
+pub(crate) use read::DIALECT;
 
 use hardware::Kind;
 use layout::Engine;

@@ -50,17 +50,7 @@ pub struct Flags {
 
 const TABLE: &str = include_str!("../../../data/engines/tpu_flags.toml");
 
-static DIALECT: Dialect = Dialect {
-    whole: "the list of TPU flags",
-    blame: Blame::Bug,
-    most_bytes: 1 << 18,
-    syntax: "policy/syntax",
-    wrong_type: "policy/type",
-    missing_key: "policy/missing-key",
-    limit: "policy/limit",
-    choice: "policy/choice",
-    unknown_key: "policy/unknown-key",
-};
+static DIALECT: Dialect = Dialect { whole: "the list of TPU flags", blame: Blame::Bug, ..crate::policy::DIALECT };
 
 /// The built-in table; empty where it does not read, which a test holds it to.
 pub fn table() -> &'static Flags {

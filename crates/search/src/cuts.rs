@@ -141,15 +141,15 @@ impl Weights {
             simulated(&self.prices, &layout, &shape, wants).ok().flatten()
         };
         let starts = [by_chunk.clone(), summed, even(depth, chunks), weighted(&vec![1; depth], 1, 1, chunks)];
-        let timed: Vec<f64> = starts.iter().map(|cut| seconds(cut, None).unwrap_or(f64::INFINITY)).collect();
-        let mut order: Vec<usize> = (0..starts.len()).collect();
-        order.sort_by(|a, b| timed[*a].total_cmp(&timed[*b]));
-        order.dedup_by(|a, b| starts[*a] == starts[*b]);
         // Where all there are may be looked at, they are.
         if let Some(all) = every(depth, chunks, (allowed as usize).saturating_sub(starts.len())) {
             let timed = all.into_iter().filter_map(|cut| Some((seconds(&cut, None)?, cut)));
             return timed.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(by_chunk, |(_, cut)| cut);
         }
+        let timed: Vec<f64> = starts.iter().map(|cut| seconds(cut, None).unwrap_or(f64::INFINITY)).collect();
+        let mut order: Vec<usize> = (0..starts.len()).collect();
+        order.sort_by(|a, b| timed[*a].total_cmp(&timed[*b]));
+        order.dedup_by(|a, b| starts[*a] == starts[*b]);
         let from = |at: usize| climb(starts[at].clone(), |cut| one_layer_moved(cut, depth, reach), &mut seconds);
         let climbed = order.into_iter().filter_map(from);
         climbed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(by_chunk, |(starts, _)| starts)

@@ -11,7 +11,7 @@ use reading::{Dialect, Section, read_text};
 use std::collections::BTreeMap;
 
 /// How a policy's mistakes are worded.
-static POLICY: Dialect = Dialect {
+pub(crate) const DIALECT: Dialect = Dialect {
     whole: "the policy",
     blame: Blame::Environment,
     most_bytes: 1 << 18,
@@ -29,7 +29,7 @@ const MOST: u64 = 1 << 50;
 impl Policy {
     /// Reads a policy. Every mistake is reported, each where it stands.
     pub fn parse(text: &str) -> Result<Policy, Vec<Finding>> {
-        read_text(text, &POLICY, policy).map(|(policy, _)| policy)
+        read_text(text, &DIALECT, policy).map(|(policy, _)| policy)
     }
 }
 

@@ -159,3 +159,16 @@ pub fn cases(engine: Engine, allowed: Seams) -> Vec<(String, Result<Case, Vec<di
     }
     all
 }
+
+/// Every axis of the lanes whose program is emitted, on eight ranks.
+pub fn of_a_program(engine: Engine) -> LayoutRequest {
+    LayoutRequest {
+        world: Some(8),
+        tp: Some(2),
+        ep: Some(2),
+        etp: Some(1),
+        zero: Some(ZeroStage::Three),
+        engine: Some(engine),
+        ..LayoutRequest::default()
+    }
+}

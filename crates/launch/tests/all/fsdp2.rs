@@ -2,26 +2,14 @@
 
 use crate::common;
 use case::Seams;
-use layout::{Engine, LayoutRequest, ZeroStage};
+use layout::{Engine, LayoutRequest};
 use recipe::{Mode, Recipe};
 use serde_json::Value;
-
-fn request(engine: Engine) -> LayoutRequest {
-    LayoutRequest {
-        world: Some(8),
-        tp: Some(2),
-        ep: Some(2),
-        etp: Some(1),
-        zero: Some(ZeroStage::Three),
-        engine: Some(engine),
-        ..LayoutRequest::default()
-    }
-}
 
 /// The plan of a parity recipe.
 fn plan(text: &str, engine: Engine) -> Value {
     let recipe = Recipe::parse(text).unwrap();
-    let emission = common::Case::new(&recipe, &request(engine), Seams::Refuse).unwrap().emit().unwrap();
+    let emission = common::Case::new(&recipe, &common::of_a_program(engine), Seams::Refuse).unwrap().emit().unwrap();
     let file = if engine == Engine::Fsdp2 { "sharding.json" } else { "table.json" };
     serde_json::from_str(&emission.files.iter().find(|f| f.path == file).unwrap().contents).unwrap()
 }
@@ -78,14 +66,14 @@ fn adapters_are_rows_with_their_sums() {
 #[test]
 fn a_policy_that_asks_for_adapters_needs_a_recipe_that_has_them() {
     let without = Recipe::parse(MOE).unwrap();
-    let mut case = common::Case::new(&without, &request(Engine::Fsdp2), Seams::Refuse).unwrap();
+    let mut case = common::Case::new(&without, &common::of_a_program(Engine::Fsdp2), Seams::Refuse).unwrap();
     case.policy.run.adapters = true;
     let found = launch::lanes::check(&case.job(), None);
     let refused = found.iter().find(|f| f.rule == "lane/lora-after-sharding").unwrap();
     assert!(diag::refuses(&found));
     assert!(refused.hint.as_ref().unwrap().contains("`[adapters]`"), "{refused:?}");
     let with = Recipe::parse(LORA).unwrap();
-    let mut case = common::Case::new(&with, &request(Engine::Fsdp2), Seams::Refuse).unwrap();
+    let mut case = common::Case::new(&with, &common::of_a_program(Engine::Fsdp2), Seams::Refuse).unwrap();
     case.policy.run.adapters = true;
     assert!(!diag::refuses(&launch::lanes::check(&case.job(), None)));
 }

@@ -5,7 +5,7 @@
 use crate::common;
 use case::Seams;
 use launch::schedulers::{Scheduler, files};
-use layout::{Engine, LayoutRequest, ZeroStage};
+use layout::{Engine, LayoutRequest};
 use recipe::Recipe;
 use std::path::PathBuf;
 
@@ -28,22 +28,10 @@ fn tiny() -> Recipe {
     Recipe::parse(include_str!("../../../../data/engines/parity/tiny-mamba2.toml")).unwrap()
 }
 
-fn request(engine: Engine) -> LayoutRequest {
-    LayoutRequest {
-        world: Some(8),
-        tp: Some(2),
-        ep: Some(2),
-        etp: Some(1),
-        zero: Some(ZeroStage::Three),
-        engine: Some(engine),
-        ..LayoutRequest::default()
-    }
-}
-
 #[test]
 fn tables_of_the_lanes_with_programs_of_their_own() {
     for (engine, file) in [(Engine::Fsdp2, "sharding.json"), (Engine::XlaSpmd, "table.json")] {
-        let case = common::Case::new(&tiny(), &request(engine), Seams::Refuse).unwrap();
+        let case = common::Case::new(&tiny(), &common::of_a_program(engine), Seams::Refuse).unwrap();
         let emission = case.emit().unwrap();
         let table = emission.files.iter().find(|f| f.path == file).unwrap();
         golden(&format!("{}.json", engine.name()), &table.contents);

@@ -3,7 +3,7 @@
 use crate::common;
 use case::Seams;
 use launch::Emission;
-use layout::{Engine, LayoutRequest, ZeroStage};
+use layout::Engine;
 use recipe::Recipe;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,16 +16,7 @@ fn under_muon() -> Recipe {
 }
 
 fn case(recipe: &Recipe, engine: Engine) -> common::Case {
-    let request = LayoutRequest {
-        world: Some(8),
-        tp: Some(2),
-        ep: Some(2),
-        etp: Some(1),
-        zero: Some(ZeroStage::Three),
-        engine: Some(engine),
-        ..LayoutRequest::default()
-    };
-    common::Case::new(recipe, &request, Seams::Refuse).unwrap()
+    common::Case::new(recipe, &common::of_a_program(engine), Seams::Refuse).unwrap()
 }
 
 fn read(emission: &Emission, path: &str) -> Value {
