@@ -14,6 +14,7 @@ mod width;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
+use diag::quote;
 use outcome::{Outcome, Report};
 use std::io::Write;
 use std::process::ExitCode;
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let wants_json = std::env::args().any(|word| word == "--json");
+            let wants_json = std::env::args_os().any(|word| word == "--json");
             return finish(Ok(usage::refused(error, wants_json)), wants_json);
         }
     };
@@ -72,20 +73,24 @@ fn run(cli: &Cli) -> Outcome {
     }
 }
 
-/// Prints an outcome: the answer on standard output, findings on standard error.
+/// Prints an outcome: the answer on standard output, findings on standard error. Whatever a name in them holds,
+/// what a terminal gets is visible characters, line ends and styles.
 fn finish(outcome: Outcome, wants_json: bool) -> ExitCode {
     let report = outcome.unwrap_or_else(|refusal| refusal.into_report());
     let columns = width::columns();
     let mut stdout = anstream::stdout();
     // A closed pipe (`| head`) is the reader's choice, not an error.
     let _ = match (report.json(), wants_json) {
-        (Some(json), true) => writeln!(stdout, "{json:#}"),
-        _ => write!(stdout, "{}{}", width::fold(&report.text, columns), report.verbatim),
+        (Some(json), true) => writeln!(stdout, "{}", quote::json_document(&format!("{json:#}"))),
+        _ => {
+            let text = width::fold(&report.text, columns) + &report.verbatim;
+            write!(stdout, "{}", quote::lines(&text))
+        }
     };
     let _ = stdout.flush();
     let mut stderr = anstream::stderr();
     for text in &report.messages {
-        let _ = write!(stderr, "{}", width::fold(text, columns));
+        let _ = write!(stderr, "{}", quote::lines(&width::fold(text, columns)));
     }
     ExitCode::from(report.exit)
 }

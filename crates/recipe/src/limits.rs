@@ -2,6 +2,8 @@
 //! no product of them overflows and no table of them fills the machine: a hostile or mistyped
 //! size is an error in microseconds, not a hang.
 
+/// Bytes of a name: a file's name in most file systems has 255, and ours have more words around it.
+pub const NAME_BYTES: usize = 128;
 /// Layers after tiling.
 pub const DEPTH: u64 = 16_384;
 /// Symbols in a pattern as written, repetitions expanded.

@@ -148,7 +148,7 @@ impl Dim {
         if done {
             return Ok(());
         }
-        let message = format!("`--dims {self}={value}`: recipe `{}` has no such size", recipe.name);
+        let message = format!("`--dims {self}={value}`: recipe `{}` has no such size", recipe.name.terminal());
         Err(vec![Finding::error("shrink/dims", Blame::Usage, self.name(), message)])
     }
 }
