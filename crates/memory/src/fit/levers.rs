@@ -14,8 +14,8 @@ pub struct Lever {
     pub change: String,
     /// What the worst rank would hold, bytes.
     pub total_bytes: u64,
-    /// What it saves there, bytes; negative when it costs memory.
-    pub saves_bytes: i64,
+    /// What it saves there, bytes.
+    pub saves_bytes: u64,
     /// What is left then.
     pub headroom_bytes: i64,
     /// What it costs.
@@ -29,8 +29,8 @@ struct Try {
     case: Case,
 }
 
-/// Every lever that is legal and can be priced, best first: what was typed, with one change typed
-/// along.
+/// Every lever that is legal, can be priced and saves something, best first: what was typed, with one change
+/// typed along.
 pub fn levers(case: &Case, fit: &Fit) -> Vec<Lever> {
     let mut found: Vec<Lever> = tries(case)
         .into_iter()
@@ -44,13 +44,8 @@ pub fn levers(case: &Case, fit: &Fit) -> Vec<Lever> {
 fn lever(change: String, costs: &'static str, case: &Case, fit: &Fit) -> Option<Lever> {
     let after = Fit::price(case, fit.headroom).ok()?;
     let worst = after.worst();
-    Some(Lever {
-        change,
-        total_bytes: worst.total(),
-        saves_bytes: fit.worst().total() as i64 - worst.total() as i64,
-        headroom_bytes: worst.headroom,
-        costs,
-    })
+    let saves_bytes = fit.worst().total().checked_sub(worst.total()).filter(|saved| *saved > 0)?;
+    Some(Lever { change, total_bytes: worst.total(), saves_bytes, headroom_bytes: worst.headroom, costs })
 }
 
 /// The least share of AdamW's state whose move makes it fit with the headroom asked for.
