@@ -59,7 +59,9 @@ fn assert_sound(line: &str, said: &Ran, json: &Value) {
         assert!(is_fine && value.is_finite(), "{line}: {key} is {number}");
         assert!(value != 0.0 || value.is_sign_positive(), "{line}: {key} is {number}");
     }
-    for text in [&said.stdout, &said.stderr] {
+    // Programs that are printed have words of their own, such as `kill -0`.
+    let shown: &[&String] = if line.starts_with("launch") { &[&said.stderr] } else { &[&said.stdout, &said.stderr] };
+    for text in shown {
         for word in text.split(|c: char| c.is_whitespace() || "()%,;".contains(c)) {
             let is_zero = word.starts_with("-0") && word.parse::<f64>().is_ok_and(|value| value == 0.0);
             assert!(!is_zero && !["NaN", "inf", "-inf"].contains(&word), "{line}: {word}\n{text}");
