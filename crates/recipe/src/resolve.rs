@@ -94,7 +94,13 @@ impl Recipe {
     pub fn validated(self) -> Result<Recipe, Vec<Finding>> {
         let mut findings = Vec::new();
         check(&self, &mut findings);
-        if refuses(&findings) { Err(findings) } else { Ok(self) }
+        if refuses(&findings) {
+            return Err(findings);
+        }
+        // Limits stand where recipes are read, so they are held by reading what is written.
+        let mut findings = Recipe::parse(&self.to_toml()).err().unwrap_or_default();
+        findings.iter_mut().for_each(|finding| finding.span = None);
+        if findings.is_empty() { Ok(self) } else { Err(findings) }
     }
 }
 
