@@ -286,7 +286,7 @@ impl Allocator {
         }
         let address = match last {
             Some(id) => self.blocks[id.index()].address + self.blocks[id.index()].size,
-            None => (pool as u64 + 1) << 50,
+            None => (pool as u64 + 1) << 58,
         };
         let block = Block { address, size: mapped, before: last, after: None, pool, is_free: true, is_late: false };
         let id = self.insert(block);
