@@ -9,6 +9,7 @@ use std::process::Command;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("diag", &[]),
+    ("store", &[]),
     ("reading", &["diag"]),
     ("recipe", &["units", "diag", "reading"]),
     ("hardware", &["units", "diag", "reading"]),
@@ -34,13 +35,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("comm", &["units", "diag"]),
-    ("checkpoint", &["units", "diag", "recipe", "layout"]),
-    ("runtime", &["units", "diag", "recipe", "layout", "case", "replay", "ledger", "memory", "comm", "checkpoint"]),
+    ("checkpoint", &["units", "diag", "store", "recipe", "layout"]),
+    (
+        "runtime",
+        &["units", "diag", "store", "recipe", "layout", "case", "replay", "ledger", "memory", "comm", "checkpoint"],
+    ),
     (
         "cli",
         &[
             "units",
             "diag",
+            "store",
             "reading",
             "recipe",
             "hardware",
