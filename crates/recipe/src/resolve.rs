@@ -321,6 +321,8 @@ fn check_size(recipe: &Recipe, findings: &mut Vec<Finding>) {
     if total > limits::PARAMETERS {
         let most = limits::PARAMETERS;
         let message = format!("the model has {total} parameters, and at most {most} are counted in bytes");
-        findings.push(Finding::error("recipe/limit", Blame::Recipe, "recipe", message).hint("make it narrower or shallower"));
+        findings.push(
+            Finding::error("recipe/limit", Blame::Recipe, "recipe", message).hint("make it narrower or shallower"),
+        );
     }
 }
