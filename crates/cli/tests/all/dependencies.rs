@@ -66,6 +66,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runtime",
         ],
     ),
+    ("fuzz", &["units", "diag", "recipe", "hardware", "layout", "case", "launch", "fidelity", "checkpoint", "runtime"]),
 ];
 
 /// Crates that are planned: they need not exist, but where they do the table holds.

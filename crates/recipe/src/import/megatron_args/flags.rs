@@ -6,14 +6,18 @@ use crate::limits;
 use diag::{Blame, Finding, did_you_mean};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 /// The 847 option strings of Megatron-Core 0.19.2, with what each takes.
 const OPTIONS: &str = include_str!("../../../../../data/engines/megatron_flags_0.19.2.json");
 
 /// The engine's flags by name.
-pub fn options() -> Value {
-    let mut file: Value = serde_json::from_str(OPTIONS).unwrap_or_default();
-    file["flags"].take()
+pub fn options() -> &'static Value {
+    static FLAGS: OnceLock<Value> = OnceLock::new();
+    FLAGS.get_or_init(|| {
+        let mut file: Value = serde_json::from_str(OPTIONS).unwrap_or_default();
+        file["flags"].take()
+    })
 }
 
 /// An argument list: each flag with its values.
