@@ -87,17 +87,16 @@ impl Recipe {
         toml
     }
 
-    /// Checks what only the whole recipe shows; for importers, which build recipes directly.
+    /// Holds a recipe that was put together or changed to everything a file is held to: what only the whole
+    /// shows, and the rules of each table, which are asked by reading the recipe as it would be written.
     pub fn validated(self) -> Result<Recipe, Vec<Finding>> {
         let mut findings = Vec::new();
         check(&self, &mut findings);
-        if refuses(&findings) {
-            return Err(findings);
+        if !refuses(&findings) {
+            let written = Recipe::parse(&self.to_toml()).err().unwrap_or_default();
+            findings.extend(written.into_iter().map(|finding| finding.at(None)));
         }
-        // Limits stand where recipes are read, so they are held by reading what is written.
-        let mut findings = Recipe::parse(&self.to_toml()).err().unwrap_or_default();
-        findings.iter_mut().for_each(|finding| finding.span = None);
-        if findings.is_empty() { Ok(self) } else { Err(findings) }
+        if refuses(&findings) { Err(findings) } else { Ok(self) }
     }
 }
 
