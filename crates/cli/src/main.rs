@@ -7,6 +7,7 @@ mod files;
 mod hub;
 mod machine;
 mod outcome;
+mod output;
 mod picture;
 mod table;
 mod usage;
@@ -72,20 +73,8 @@ fn run(cli: &Cli) -> Outcome {
     }
 }
 
-/// Prints an outcome: the answer on standard output, findings on standard error.
+/// Prints an outcome, and exits as it came out or as printing it did.
 fn finish(outcome: Outcome, wants_json: bool) -> ExitCode {
     let report = outcome.unwrap_or_else(|refusal| refusal.into_report());
-    let columns = width::columns();
-    let mut stdout = anstream::stdout();
-    // A closed pipe (`| head`) is the reader's choice, not an error.
-    let _ = match (report.json(), wants_json) {
-        (Some(json), true) => writeln!(stdout, "{json:#}"),
-        _ => write!(stdout, "{}{}", width::fold(&report.text, columns), report.verbatim),
-    };
-    let _ = stdout.flush();
-    let mut stderr = anstream::stderr();
-    for text in &report.messages {
-        let _ = write!(stderr, "{}", width::fold(text, columns));
-    }
-    ExitCode::from(report.exit)
+    ExitCode::from(output::print(&report, wants_json))
 }

@@ -268,7 +268,10 @@ impl Bound {
         let split = if !self.is_cut { ", or a cp that shares a sequence out" } else { ", or more cp" };
         match most {
             0 => format!("{fewer}a narrower model: one token of a microbatch is too much"),
-            _ => format!("{fewer}at most about {} tokens a microbatch and rank: a smaller mbs or seq{split}", human(most)),
+            _ => format!(
+                "{fewer}at most about {} tokens a microbatch and rank: a smaller mbs or seq{split}",
+                human(most)
+            ),
         }
     }
 }

@@ -87,10 +87,15 @@ impl Recipe {
         toml
     }
 
-    /// Checks what only the whole recipe shows; for importers, which build recipes directly.
+    /// Holds a recipe that was put together or changed to everything a file is held to: what only the whole
+    /// shows, and the rules of each table, which are asked by reading the recipe as it would be written.
     pub fn validated(self) -> Result<Recipe, Vec<Finding>> {
         let mut findings = Vec::new();
         check(&self, &mut findings);
+        if !refuses(&findings) {
+            let written = Recipe::parse(&self.to_toml()).err().unwrap_or_default();
+            findings.extend(written.into_iter().map(|finding| finding.at(None)));
+        }
         if refuses(&findings) { Err(findings) } else { Ok(self) }
     }
 }
@@ -315,6 +320,8 @@ fn check_size(recipe: &Recipe, findings: &mut Vec<Finding>) {
     if total > limits::PARAMETERS {
         let most = limits::PARAMETERS;
         let message = format!("the model has {total} parameters, and at most {most} are counted in bytes");
-        findings.push(Finding::error("recipe/limit", Blame::Recipe, "recipe", message).hint("make it narrower or shallower"));
+        findings.push(
+            Finding::error("recipe/limit", Blame::Recipe, "recipe", message).hint("make it narrower or shallower"),
+        );
     }
 }

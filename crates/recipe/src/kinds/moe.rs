@@ -174,9 +174,11 @@ impl Moe {
             let finding = refuse("group_top_k", format!("`group_top_k` {group_top_k} chooses among {groups} groups"))?;
             return Some(finding.hint(format!("group_top_k may be 1 to {groups}")));
         }
-        if self.top_k > group_top_k.saturating_mul(each) {
+        let within = group_top_k.saturating_mul(each);
+        // Without groups `moe/top-k` says it.
+        if groups > 1 && self.top_k > within {
             let message = format!("`top_k` {} exceeds the {each} experts each of {group_top_k} groups", self.top_k);
-            return refuse("group_top_k", message);
+            return Some(refuse("group_top_k", message)?.hint(format!("top_k may be 1 to {within}")));
         }
         if groups > 1 && group_score == GroupScore::TopTwo && each < 2 {
             return refuse("group_score", "a group of one expert has no two best".to_string());
