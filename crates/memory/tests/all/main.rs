@@ -15,3 +15,4 @@ mod megatron_fp8;
 mod megatron_published;
 mod mission;
 mod scaling;
+mod steady;
