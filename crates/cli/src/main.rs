@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let wants_json = std::env::args().any(|word| word == "--json");
+            let wants_json = std::env::args_os().any(|word| word == "--json");
             return finish(Ok(usage::refused(error, wants_json)), wants_json);
         }
     };

@@ -12,6 +12,9 @@
 //!
 //! It does not return memory to the device, or know what a block holds.
 
+mod pool;
+
+use pool::Pool;
 use std::collections::VecDeque;
 
 const MIB: u64 = 1 << 20;
@@ -79,36 +82,6 @@ struct Block {
 impl Block {
     fn is_split(&self) -> bool {
         self.before.is_some() || self.after.is_some()
-    }
-}
-
-/// Free blocks, smallest first, the lowest address among equals. There are few at a time, so that a
-/// sorted list is quicker than a tree.
-#[derive(Debug, Default)]
-struct Pool(Vec<(u64, u64, BlockId)>);
-
-impl Pool {
-    fn at(&self, size: u64, address: u64) -> usize {
-        self.0.partition_point(|&(s, a, _)| (s, a) < (size, address))
-    }
-
-    fn insert(&mut self, size: u64, address: u64, id: BlockId) {
-        let at = self.at(size, address);
-        self.0.insert(at, (size, address, id));
-    }
-
-    fn remove(&mut self, size: u64, address: u64) {
-        let at = self.at(size, address);
-        self.0.remove(at);
-    }
-
-    /// Takes out the smallest block of at least so many bytes; the one that could grow only if there is
-    /// no other.
-    fn take(&mut self, size: u64, growing: Option<BlockId>) -> Option<BlockId> {
-        let at = self.at(size, 0);
-        let could_grow = self.0.get(at).is_some_and(|entry| Some(entry.2) == growing);
-        let at = if could_grow && at + 1 < self.0.len() { at + 1 } else { at };
-        (at < self.0.len()).then(|| self.0.remove(at).2)
     }
 }
 
@@ -286,7 +259,7 @@ impl Allocator {
         }
         let address = match last {
             Some(id) => self.blocks[id.index()].address + self.blocks[id.index()].size,
-            None => (pool as u64 + 1) << 50,
+            None => (pool as u64 + 1) << 58,
         };
         let block = Block { address, size: mapped, before: last, after: None, pool, is_free: true, is_late: false };
         let id = self.insert(block);

@@ -5,6 +5,7 @@ mod looking;
 mod pricing;
 mod running;
 mod searching;
+mod work;
 
 pub use keeping::*;
 pub use looking::*;

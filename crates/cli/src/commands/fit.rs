@@ -57,7 +57,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     };
     let items = if args.checklist { checklist(&case, &fit) } else { Vec::new() };
     if let Some(path) = &args.svg {
-        let title = format!("{} on {}: {}", case.recipe.name, args.on, fit.verdict.name());
+        let title = format!("{} on {}: {}", case.recipe.name.raw(), args.on, fit.verdict.name());
         write_file(path, &picture::svg(&fit.classes, visible, &title))?;
     }
     let layer = routing(&case, fit.worst().stage);

@@ -170,6 +170,11 @@ pub(super) struct Config {
 impl Config {
     pub fn new(job: &Job) -> Result<Config, Unmodelled> {
         let Job { recipe, layout, options, .. } = *job;
+        let skew = match options.routing {
+            Routing::Overloaded { factor } => factor,
+            Routing::Balanced | Routing::Random { .. } => 1.0,
+        };
+        crate::countable(recipe, layout, skew)?;
         supported::features(recipe)?;
         supported::options(recipe, layout, options)?;
         let mesh = Mesh::new(layout, Order::Megatron, recipe.uses(Mixer::Moe))

@@ -224,9 +224,9 @@ impl Tape {
     }
 
     /// The device is given a product of so many floating-point operations.
-    pub fn work(&self, flops: u64) {
+    pub fn work(&self, flops: f64) {
         if let Some(clock) = &mut self.0.book.borrow_mut().clock {
-            clock.work(flops as f64);
+            clock.work(flops);
         }
     }
 
