@@ -19,3 +19,6 @@ mod mission;
 mod plan_engines;
 mod preflight;
 mod rehearse;
+#[cfg(target_os = "linux")]
+mod stores;
+mod writing;

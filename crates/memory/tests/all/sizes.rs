@@ -52,7 +52,9 @@ fn at_the_limits_a_job_is_refused_or_counted() {
             let Some(case) = case(&recipe, &request).filter(is_short) else { continue };
             let start = std::time::Instant::now();
             let priced = Fit::price(&case, HEADROOM);
-            if start.elapsed().as_secs_f64() > 0.5 { eprintln!("SLOW {draw} {engine} {:.1} {:?}\n{text}", start.elapsed().as_secs_f64(), request); }
+            if start.elapsed().as_secs_f64() > 0.5 {
+                eprintln!("SLOW {draw} {engine} {:.1} {:?}\n{text}", start.elapsed().as_secs_f64(), request);
+            }
             let Ok(fit) = priced else { continue };
             counted += 1;
             let visible = case.on().device.visible_bytes();
