@@ -95,8 +95,12 @@ fn walk(root: &Path, at: &Path, tree: &mut Tree, left: &mut Vec<PathBuf>) {
 
 /// Contents without rights: a file that is replaced keeps those it had.
 fn contents(tree: &Tree) -> BTreeMap<&Path, Option<&[u8]>> {
-    let content = |entry| if let Entry::File(_, bytes) = entry { Some(bytes) } else { None };
-    tree.iter().map(|(path, entry)| (path.as_path(), content(entry).map(Vec::as_slice))).collect()
+    let mut out = BTreeMap::new();
+    for (path, entry) in tree {
+        let bytes = if let Entry::File(_, bytes) = entry { Some(bytes.as_slice()) } else { None };
+        out.insert(path.as_path(), bytes);
+    }
+    out
 }
 
 impl Field {
