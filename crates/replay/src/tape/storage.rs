@@ -79,6 +79,9 @@ struct Book {
     /// Blocks that hold several lines, such as a parameter buffer.
     shared: BTreeMap<BlockId, Vec<(Line, u64)>>,
     live: ByLine,
+    /// Bytes asked for and not given back, and the most since the last reset.
+    requested: u64,
+    requested_peak: u64,
     events: u64,
     peak: Peak,
     /// The most allocated in forward, loss and backward since the last reset.
@@ -120,7 +123,7 @@ impl Storage {
 
     fn give_back(&self) {
         if let Some(block) = self.block.take().filter(|_| !self.tape.0.is_over.get()) {
-            self.tape.0.book.borrow_mut().free(block, self.is_late.get());
+            self.tape.0.book.borrow_mut().free(block, self.bytes, self.is_late.get());
         }
     }
 
@@ -158,6 +161,8 @@ impl Tape {
             entries: Vec::new(),
             shared: BTreeMap::new(),
             live: nothing,
+            requested: 0,
+            requested_peak: 0,
             events: 0,
             peak,
             by_part: [0; 3],
@@ -289,7 +294,13 @@ impl Tape {
         let book = &mut *self.0.book.borrow_mut();
         book.allocator.reset_peaks();
         book.by_part = [0; 3];
+        book.requested_peak = book.requested;
         book.mark_peak(self.0.origin.get());
+    }
+
+    /// The most bytes asked for since the last reset, before the allocator rounds them up.
+    pub fn requested_peak(&self) -> u64 {
+        self.0.book.borrow().requested_peak
     }
 
     /// The highest point since the last reset.
@@ -330,6 +341,8 @@ impl Book {
         }
         self.entries[block.index()] = entry;
         self.live[entry.line as usize] += size;
+        self.requested += bytes;
+        self.requested_peak = self.requested_peak.max(self.requested);
         if !shares.is_empty() {
             self.give_shares(block, entry.line, shares);
         }
@@ -363,7 +376,8 @@ impl Book {
         self.peak = Peak { allocated: self.allocator.allocated(), event: self.events, by_line: self.live, origin };
     }
 
-    fn free(&mut self, block: BlockId, is_late: bool) {
+    fn free(&mut self, block: BlockId, bytes: u64, is_late: bool) {
+        self.requested -= bytes;
         let line = self.entries[block.index()].line;
         if !self.shared.is_empty() {
             for (other, bytes) in self.shared.remove(&block).into_iter().flatten() {
