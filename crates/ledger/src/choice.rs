@@ -85,6 +85,7 @@ impl Ledger {
     /// Replays a rank.
     pub fn replay(&self, job: &RankJob) -> Result<Replay, Unmodelled> {
         let RankJob { recipe, layout, stages, rank } = *job;
+        super::countable(recipe, layout, 1.0)?;
         match self {
             Ledger::Megatron(options) => megatron::replay(&megatron::Job { recipe, layout, stages, rank, options }),
             Ledger::Fsdp2(options) => fsdp2::replay(&fsdp2::Job { recipe, layout, stages, rank, options }),

@@ -22,6 +22,10 @@ use recipe::Recipe;
 use replay::Unmodelled;
 use std::sync::{Arc, OnceLock};
 
+/// A search puts layouts of any number of microbatches in flight over what was probed: a sum that comes to
+/// more than this is this, which no device holds either.
+const BEYOND: u64 = 1 << 60;
+
 /// What one thread replays and others wait for.
 type Once<T> = Arc<OnceLock<Result<T, Unmodelled>>>;
 

@@ -56,6 +56,10 @@ pub struct Weights {
     layout: Layout,
 }
 
+/// Bytes or nanoseconds of a layer above which one is as heavy as another: three days, or a thousand devices;
+/// those of the deepest model together are still counted.
+const HEAVIEST: u64 = 1 << 48;
+
 /// Chunks up to which a layer may move from any one to any other; beyond, to the next.
 const FREELY_MOVED: usize = 16;
 
@@ -90,7 +94,7 @@ impl Weights {
         let kinds = prices.kinds();
         let seconds = |layers: &PerKind<u64>, is_first: bool, is_last: bool| {
             let times = prices.stage(Counts { layers, is_first, is_last });
-            ((times.forward + times.backward()) * 1e9) as u64
+            (((times.forward + times.backward()) * 1e9) as u64).min(HEAVIEST)
         };
         let none = kinds.count([]);
         Weights {
@@ -178,7 +182,8 @@ impl Weights {
         let KindWeights { state, saved, state_ends } = &self.memory;
         let weight = |stage: usize, layer: usize| {
             let kind = self.kinds.of_layer(layer);
-            state[kind] + saved[kind] * flights[stage] / 256
+            let flying = u128::from(saved[kind]) * u128::from(flights[stage]) / 256;
+            u64::try_from(u128::from(state[kind]) + flying).map_or(HEAVIEST, |bytes| bytes.min(HEAVIEST))
         };
         let of_chunk = |chunk: usize, layer: usize| weight(chunk % pp as usize, layer);
         let starts = weighted_by(depth, state_ends[0], state_ends[1], chunks, of_chunk);

@@ -22,6 +22,7 @@ use case::{Case, LayerKinds, Options, Terms, modes_of};
 use diag::{Blame, Finding};
 use hardware::{Kind, Way};
 use layout::request::RecomputeModule;
+use layout::size::{Bound, Sizes};
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
 use ledger::Ledger;
 use memory::estimate::Estimator;
@@ -220,7 +221,7 @@ impl<'a> Space<'a> {
             let why = "it is the runtime that `rehearse` runs on this machine, and nothing launches it on a cluster";
             return Err(vec![refuse(question, "shardwright", why)]);
         }
-        let keys = self.keys(&recipe, mode);
+        let keys = self.countable(self.keys(&recipe, mode), &recipe, &template)?;
         let recompute = match (&question.pinned.recompute, &ledger) {
             (Some(policy), _) => vec![policy.clone()],
             (None, Ledger::Megatron(_)) => policies(&recipe),
@@ -317,6 +318,22 @@ impl<'a> Space<'a> {
             }
         }
         keys
+    }
+
+    /// The keys whose bytes can be counted, one microbatch through all layers; refused where none is.
+    fn countable(&self, mut keys: Vec<Key>, recipe: &Recipe, template: &Layout) -> Result<Vec<Key>, Vec<Finding>> {
+        let sizes = Sizes::of(recipe);
+        let bound = |key: &Key| {
+            let mut layout = template.clone();
+            self.set_key(&mut layout, key);
+            sizes.under(&layout, 1.0)
+        };
+        let least = keys.iter().map(&bound).min_by_key(Bound::bytes);
+        keys.retain(|key| bound(key).refusal().is_none());
+        match least.and_then(|bound| bound.refusal()) {
+            Some(finding) => Err(vec![finding]),
+            None => Ok(keys),
+        }
     }
 
     fn micro_batches(&self) -> Vec<u64> {
@@ -484,7 +501,7 @@ impl<'a> Space<'a> {
         layout.microbatches = self.microbatches(key, dp);
         layout.global_batch = match self.batch {
             Batch::Global(global) => global,
-            Batch::Count(count) => count * key.micro_batch * dp,
+            Batch::Count(count) => count.saturating_mul(key.micro_batch).saturating_mul(dp),
         };
     }
 }

@@ -93,7 +93,7 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
         if step == 0 {
             buffers = schedule::Buffers::new(&rank);
         }
-        schedule::run_step(&rank, &model, &engine, &buffers);
+        schedule::run_step(&rank, &model, &engine, &buffers, options.microbatches);
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
         tape.enter(Origin::Optimizer);
         tape.reset_peaks();
@@ -102,7 +102,8 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
     }
     let params =
         units.iter().flat_map(|unit| unit.params.iter().chain(&unit.adapters)).map(|param| param.elements()).sum();
-    let mut replay = Replay { params, phases, holders: Vec::new(), retained: Vec::new() };
+    let operations = tape.operations();
+    let mut replay = Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() };
     if wanted.is_some() {
         replay.holders = tape.wanted_holders();
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();

@@ -7,7 +7,7 @@
 //! highest changes with depth. Of several kinds every layer adds its own, and the highest start
 //! counts: the buffers of a neighbour of another kind are taken to be the larger's.
 
-use super::{Highest, KindWeights, Once, StageShape, State, Sum};
+use super::{BEYOND, Highest, KindWeights, Once, StageShape, State, Sum};
 use case::{KindId, LayerKinds, Options, PerKind};
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, StagePlan, ZeroStage, settle};
 use ledger::{Ledger, RankJob};
@@ -103,7 +103,7 @@ impl Figures {
 
     /// Some steps of the way to another, and beyond it.
     fn towards(self, other: Figures, steps: i64, of: i64) -> Figures {
-        self.each(other, |from, to| from + (to - from) * steps / of)
+        self.each(other, |from, to| sum(from, scaled(to - from, steps, of)))
     }
 
     fn sum(&self) -> Sum {
@@ -121,6 +121,18 @@ impl Figures {
         let kept = take(LINES + 3);
         Sum { state, kept, above: rest, highest, left: reserved.saturating_sub(allocated) }
     }
+}
+
+/// Two figures together, up to what no device holds.
+fn sum(a: i64, b: i64) -> i64 {
+    let most = BEYOND as i64;
+    (a + b).clamp(-most, most)
+}
+
+/// A figure so many times over so many, likewise.
+fn scaled(bytes: i64, times: i64, of: i64) -> i64 {
+    let most = i128::from(BEYOND);
+    (i128::from(bytes) * i128::from(times) / i128::from(of)).clamp(-most, most) as i64
 }
 
 /// Short replays of one recipe, each done once however often it is asked for. Threads may share it.
@@ -174,11 +186,11 @@ impl Extrapolated {
             let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + 1)?);
             let base = short.towards(long, -(SHORT as i64), 1);
             start = Some(start.map_or(base, |other| other.each(base, i64::max)));
-            layers = layers.each(long.each(short, |a, b| a - b), |sum, each| sum + each * count as i64);
+            layers = layers.each(long.each(short, |a, b| a - b), |all, each| sum(all, scaled(each, count as i64, 1)));
         }
         let start = start.ok_or_else(|| Unmodelled::new("an empty stage", "it holds no layers"))?;
         let more = self.more_microbatches(&stage, shape)?;
-        Ok(start.each(layers, |a, b| a + b).each(more, |a, b| a + b).sum())
+        Ok(start.each(layers, sum).each(more, sum).sum())
     }
 
     /// What kinds of layers weigh under a layout of one stage.
@@ -225,7 +237,7 @@ impl Extrapolated {
         }
         let probe = |microbatches| self.batched(stage, kind, SHORT, [flights, microbatches]);
         let (few, many) = (probe(flights + 1)?, probe(flights + 2)?);
-        Ok(many.each(few, |a, b| (a - b) * beyond as i64))
+        Ok(many.each(few, |a, b| scaled(a - b, beyond as i64, 1)))
     }
 
     /// A probe of so many `[in flight, of a step]`, extrapolated out to the sequences of a microbatch.
