@@ -291,6 +291,24 @@ impl Recipe {
         }
     }
 
+    /// Tensors of one block of a mixer, as every layer that has one repeats them; attention with its indexer,
+    /// where some layer has one.
+    pub fn block_tensors(&self, mixer: Mixer) -> Vec<Tensor> {
+        let mut out = Emitter::new(&self.precision, &self.optimizer, self.adapters());
+        out.stand(Place::Layer(0), mixer.family(), format!("layers.0.{}", mixer.table()));
+        out.norm("norm", Surface::Norm, self.norm, self.hidden);
+        let indexed = self.features.dsa().map(|dsa| dsa.layers.first().copied().unwrap_or(0));
+        self.mixer_tensors(mixer, indexed, &mut out);
+        out.tensors
+    }
+
+    /// Tensors outside blocks: tables, final norms, head, and what joins a prediction depth to the last.
+    pub fn edge_tensors(&self) -> Vec<Tensor> {
+        let bare = Recipe { layers: Vec::new(), ..self.clone() };
+        let is_of_a_block = |tensor: &Tensor| matches!(tensor.place, Place::Mtp(_)) && tensor.family != Family::Edge;
+        bare.tensors().into_iter().filter(|tensor| !is_of_a_block(tensor)).collect()
+    }
+
     /// Blocks in order with the layer each stands in, for reports that name a block.
     pub fn blocks(&self) -> impl Iterator<Item = (usize, &Block)> {
         self.layers.iter().enumerate().flat_map(|(i, l)| l.blocks.iter().map(move |b| (i, b)))

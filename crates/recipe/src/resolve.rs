@@ -20,9 +20,6 @@ use crate::write::{Field, Toml};
 use diag::{Blame, Finding, Untrusted, quote, refuses};
 use reading::{Dialect, Section, read_text};
 
-/// Elements a whole model may have: far above any, and low enough that bytes never overflow.
-const MOST_ELEMENTS: u128 = 1 << 52;
-
 /// How a recipe's mistakes are worded.
 static RECIPE: Dialect = Dialect {
     whole: "the recipe",
@@ -91,10 +88,15 @@ impl Recipe {
         toml
     }
 
-    /// Checks what only the whole recipe shows; for importers, which build recipes directly.
+    /// Holds a recipe that was put together or changed to everything a file is held to: what only the whole
+    /// shows, and the rules of each table, which are asked by reading the recipe as it would be written.
     pub fn validated(self) -> Result<Recipe, Vec<Finding>> {
         let mut findings = Vec::new();
         check(&self, &mut findings);
+        if !refuses(&findings) {
+            let written = Recipe::parse(&self.to_toml()).err().unwrap_or_default();
+            findings.extend(written.into_iter().map(|finding| finding.at(None)));
+        }
         if refuses(&findings) { Err(findings) } else { Ok(self) }
     }
 }
@@ -225,6 +227,7 @@ fn check(recipe: &Recipe, findings: &mut Vec<Finding>) {
     findings.extend(recipe.adapter_findings());
     check_rope(recipe, findings);
     findings.extend(recipe.moe.as_ref().and_then(Moe::group_finding));
+    findings.extend(recipe.moe.as_ref().and_then(Moe::capacity_finding));
     if !refuses(findings) {
         check_size(recipe, findings);
     }
@@ -337,8 +340,11 @@ fn check_rope(recipe: &Recipe, findings: &mut Vec<Finding>) {
 fn check_size(recipe: &Recipe, findings: &mut Vec<Finding>) {
     let elements = |t: &crate::tensor::Tensor| t.dims.iter().map(|d| d.len() as u128).fold(1, u128::saturating_mul);
     let total: u128 = recipe.tensors().iter().map(elements).fold(0, u128::saturating_add);
-    if total > MOST_ELEMENTS {
-        let message = format!("the model has {total} parameters, more than the {MOST_ELEMENTS} we can count in bytes");
-        findings.push(Finding::error("recipe/limit", Blame::Recipe, "recipe", message));
+    if total > limits::PARAMETERS {
+        let most = limits::PARAMETERS;
+        let message = format!("the model has {total} parameters, and at most {most} are counted in bytes");
+        findings.push(
+            Finding::error("recipe/limit", Blame::Recipe, "recipe", message).hint("make it narrower or shallower"),
+        );
     }
 }

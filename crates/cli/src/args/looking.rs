@@ -1,5 +1,6 @@
 //! Questions about a model, a split or a lane, which need no price.
 
+use super::work::WorkArgs;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs, mode, pick};
 use clap::{Args, ValueEnum};
 use launch::lanes::Goal;
@@ -91,6 +92,8 @@ pub struct StagesArgs {
     pub on: Option<String>,
     #[command(flatten)]
     pub state: StateArgs,
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 /// Arguments of `axes`.

@@ -1,6 +1,7 @@
 //! Questions about what a job holds and how long it takes.
 
 use super::searching::{Headroom, headroom};
+use super::work::WorkArgs;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs, dtype, pick, tokens};
 use clap::Args;
 use fidelity::Part;
@@ -36,6 +37,8 @@ pub struct FitArgs {
     pub svg: Option<PathBuf>,
     #[command(flatten)]
     pub serve: ServeArgs,
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 /// Serving instead of training.
@@ -72,6 +75,8 @@ pub struct DiffArgs {
     /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 /// Arguments of `fidelity`.
@@ -88,6 +93,8 @@ pub struct FidelityArgs {
     /// Price published steps with the options `plan` would use, not with those the row says it ran
     #[arg(long)]
     pub as_planned: bool,
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 fn part(text: &str) -> Result<Part, String> {

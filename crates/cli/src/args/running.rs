@@ -1,5 +1,6 @@
 //! What runs or hands on: rehearsals, machines, launches.
 
+use super::work::WorkArgs;
 use case::asked::{LayoutArgs, OptimizerChoice, RecipeArgs, StateArgs, feature, optimizer, pick};
 use clap::Args;
 use launch::Frontend;
@@ -18,6 +19,8 @@ pub struct RehearseArgs {
     pub layout: LayoutArgs,
     #[command(flatten)]
     pub how: RehearsalArgs,
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 /// How a plan is rehearsed.
@@ -99,6 +102,8 @@ pub struct PreflightArgs {
     pub layout: LayoutArgs,
     #[command(flatten)]
     pub state: StateArgs,
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 /// Arguments of `launch`.
@@ -140,6 +145,8 @@ pub struct LaunchArgs {
     /// Tell this launch of a job apart from another of the same: a word, or a date
     #[arg(long, value_name = "WORD")]
     pub attempt: Option<String>,
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 /// Arguments of `completions`.

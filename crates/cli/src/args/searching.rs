@@ -1,5 +1,6 @@
 //! `plan`: what is pinned, and what a search is told.
 
+use super::work::WorkArgs;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs, tokens};
 use clap::Args;
 use std::path::PathBuf;
@@ -20,6 +21,8 @@ pub struct PlanArgs {
     pub state: StateArgs,
     #[command(flatten)]
     pub search: SearchArgs,
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 /// What a search is told.

@@ -1,7 +1,7 @@
 //! `import`: a recipe from what other tools write, and what became of everything they said.
 
 use crate::args::ImportArgs;
-use crate::files::{config_in, place, read_text, write_atomically};
+use crate::files::{config_in, place, read_text, touched, write_file};
 use crate::outcome::{Outcome, Refusal, Report};
 use diag::{Blame, Finding, quote};
 use layout::Engine;
@@ -63,11 +63,11 @@ fn answer(args: &ImportArgs, imported: Imported) -> Outcome {
     });
     own.into_iter().for_each(|(key, value)| json[key] = value);
     let verbatim = match &args.output {
-        Some(path) => {
-            write_atomically(path, &toml)?;
+        Some(path) if !store::is_stdout(path) => {
+            write_file(path, &toml)?;
             format!("wrote {}\n", quote::shown(path))
         }
-        None => toml,
+        _ => toml,
     };
     Ok(Report { messages, ..Report::file(verbatim, json) })
 }
@@ -163,6 +163,7 @@ fn read(path: &Path) -> Result<(PathBuf, String), Refusal> {
         let text = read_text(&file)?;
         return Ok((file, text));
     }
+    touched(store::Identity::of_stdin());
     let mut text = String::new();
     let most = recipe::limits::FILE_BYTES as u64;
     std::io::stdin().take(most).read_to_string(&mut text).map_err(|e| {

@@ -1,9 +1,12 @@
 //! Reading the machine for `preflight`: files of `/proc`, the file system, and three programs that
 //! only report (`nvidia-smi`, `timedatectl`, `chronyc`). Nothing is changed, unless a write probe was
-//! asked for; nothing is ended; no text from the machine is ever run.
+//! asked for; nothing is ended but those programs; no text from the machine is ever run.
 
 mod folders;
+mod free;
 mod proc;
+#[cfg(unix)]
+mod program;
 mod tools;
 
 pub use folders::Probe;
@@ -11,6 +14,11 @@ pub use folders::Probe;
 use launch::policy::Place;
 use launch::preflight::Machine;
 use std::path::Path;
+
+/// Bytes of memory that this process may still take, where the machine says.
+pub fn free_memory() -> Option<u64> {
+    free::memory(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
+}
 
 /// Takes the snapshot.
 pub fn read(places: &[Place], probe: Probe) -> Machine {

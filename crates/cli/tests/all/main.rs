@@ -10,6 +10,7 @@ mod dependencies;
 mod fidelity;
 mod figures;
 mod findings;
+mod fuzzed;
 mod goldens;
 mod hostile;
 mod identities;
@@ -20,3 +21,6 @@ mod mission;
 mod plan_engines;
 mod preflight;
 mod rehearse;
+#[cfg(target_os = "linux")]
+mod stores;
+mod writing;

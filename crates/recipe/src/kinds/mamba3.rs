@@ -1,7 +1,9 @@
 //! Mamba-3: no convolution; B and C are normalised, biased per head and rotated by
 //! data-dependent angles; the step is trapezoidal; optionally several inputs and outputs a head.
 //!
-//! Parameter list: state-spaces/mamba, `mamba_ssm/modules/mamba3.py`. The angle projection stands
+//! Parameter list: state-spaces/mamba, `mamba_ssm/modules/mamba3.py`. An angle turns two columns of the
+//! state, so that there are at most half as many as columns; the reference has a half or a quarter
+//! (`rope_fraction in [0.5, 1.0]`, `num_rope_angles = split_tensor_size // 2`, `num_rope_angles > 0`). The angle projection stands
 //! apart from `in_proj` here because it cannot be split like it: one set of angles turns every
 //! head, so a rank that held a slice of them would turn its heads differently.
 
@@ -9,6 +11,7 @@ use super::mamba2::read_heads;
 use super::{Bias, Emitter};
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
+use diag::{Blame, Finding};
 use reading::Section;
 
 /// The widths of a Mamba-3 mixer.
@@ -46,6 +49,9 @@ impl Mamba3 {
         let angles = section.count_or("angles", crate::limits::WIDTH, usual);
         let chunk = section.count_or("chunk", 1 << 16, 64);
         let state_carry = section.flag_or("state_carry", false);
+        if let (Some((_, _, state, _)), Some(angles)) = (base, angles) {
+            too_many_angles(state, angles).into_iter().for_each(|finding| section.report("angles", finding));
+        }
         section.finish();
         let (heads, head_dim, state, groups) = base?;
         let (mimo_rank, angles, chunk) = (mimo_rank?, angles?, chunk?);
@@ -99,7 +105,51 @@ impl Mamba3 {
     }
 }
 
+fn too_many_angles(state: u64, angles: u64) -> Option<Finding> {
+    let most = state / 2;
+    if angles <= most {
+        return None;
+    }
+    let message = format!("{angles} angles turn {} columns of a state of {state}", angles.saturating_mul(2));
+    let finding = Finding::error("mamba/angles", Blame::Recipe, "mamba.angles", message);
+    Some(finding.hint(match most {
+        0 => "a state that is turned has 2 columns at least".to_string(),
+        1 => "angles may be 1".to_string(),
+        _ => format!("angles may be 1 to {most}"),
+    }))
+}
+
 /// Half the state is rotated (the reference's `rope_fraction` of 0.5), in pairs.
 fn usual_angles(state: u64) -> u64 {
     (state / 4).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Recipe;
+
+    fn with(state: u64, angles: &str) -> Result<Recipe, Vec<diag::Finding>> {
+        Recipe::parse(&format!(
+            "name = \"m\"\npattern = \"M\"\nhidden = 64\nvocab = 64\nsequence = 64\n\n[mamba]\nkind = \"mamba3\"\n\
+             heads = 4\nhead_dim = 16\nstate = {state}\n{angles}\n"
+        ))
+    }
+
+    /// Two columns an angle: a state of 64 has room for 32, and one of a single column for none.
+    #[test]
+    fn angles_turn_pairs_of_the_state() {
+        assert!(with(64, "angles = 32").is_ok());
+        let refused = with(64, "angles = 33").unwrap_err();
+        assert_eq!(refused[0].rule, "mamba/angles");
+        assert_eq!(refused[0].message, "33 angles turn 66 columns of a state of 64");
+        assert_eq!(refused[0].hint.as_deref(), Some("angles may be 1 to 32"));
+        assert!(refused[0].span.is_some());
+        assert!(with(2, "").is_ok());
+        assert_eq!(with(1, "").unwrap_err()[0].rule, "mamba/angles");
+        let mut recipe = with(64, "angles = 32").unwrap();
+        if let Some(crate::kinds::mamba::Mamba::Three(m)) = &mut recipe.mamba {
+            m.angles = 33;
+        }
+        assert_eq!(recipe.validated().unwrap_err()[0].rule, "mamba/angles", "whoever changes one is asked again");
+    }
 }

@@ -174,14 +174,32 @@ impl Moe {
             let finding = refuse("group_top_k", format!("`group_top_k` {group_top_k} chooses among {groups} groups"))?;
             return Some(finding.hint(format!("group_top_k may be 1 to {groups}")));
         }
-        if self.top_k > group_top_k.saturating_mul(each) {
+        let within = group_top_k.saturating_mul(each);
+        // Without groups `moe/top-k` says it.
+        if groups > 1 && self.top_k > within {
             let message = format!("`top_k` {} exceeds the {each} experts each of {group_top_k} groups", self.top_k);
-            return refuse("group_top_k", message);
+            return Some(refuse("group_top_k", message)?.hint(format!("top_k may be 1 to {within}")));
         }
         if groups > 1 && group_score == GroupScore::TopTwo && each < 2 {
             return refuse("group_score", "a group of one expert has no two best".to_string());
         }
         None
+    }
+
+    /// What is wrong with a capacity factor: at `experts / top_k` every expert has room for every token, and
+    /// above it there is room that nothing can fill.
+    pub(crate) fn capacity_finding(&self) -> Option<Finding> {
+        let factor = self.capacity_factor?;
+        let most = self.experts as f64 / self.top_k as f64;
+        if factor <= most {
+            return None;
+        }
+        let message = format!(
+            "`capacity_factor` {factor} makes room for more tokens than there are: at {most} each of {} experts takes every token, since a token chooses {}",
+            self.experts, self.top_k
+        );
+        let finding = Finding::error("moe/capacity", Blame::Recipe, "moe.capacity_factor", message);
+        Some(finding.hint(format!("capacity_factor may be up to {most}; left out, no token is dropped")))
     }
 
     /// Writes `[moe]` and its tables.

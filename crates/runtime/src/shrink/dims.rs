@@ -5,6 +5,7 @@ use layout::{Checked, LayoutRequest};
 use recipe::Recipe;
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::mamba::Mamba;
+use recipe::limits;
 use units::named;
 
 named! {
@@ -65,7 +66,17 @@ impl Dims {
             let dim = Dim::from_name(name.trim()).ok_or_else(|| unknown(name.trim()))?;
             Ok((dim, value))
         };
-        text.split(',').map(str::trim).filter(|w| !w.is_empty()).map(one).collect::<Result<_, String>>().map(Dims)
+        let words = text.split(',').map(str::trim).filter(|w| !w.is_empty());
+        let all = words.map(one).collect::<Result<Vec<(Dim, u64)>, String>>()?;
+        match all.iter().enumerate().find(|(at, (dim, _))| all[..*at].iter().any(|(other, _)| other == dim)) {
+            Some((_, (dim, _))) => Err(format!("`{dim}` is said twice")),
+            None => Ok(Dims(all)),
+        }
+    }
+
+    /// The size that is insisted on.
+    pub fn get(&self, dim: Dim) -> Option<u64> {
+        self.0.iter().find(|(d, _)| *d == dim).map(|(_, value)| *value)
     }
 }
 
@@ -115,11 +126,55 @@ impl Dim {
         }
     }
 
-    /// Sets it, or says that the recipe has no such size.
-    pub fn set(self, recipe: &mut Recipe, request: &mut LayoutRequest, value: u64) -> Result<(), Vec<Finding>> {
-        let done = match self {
+    /// The largest value a recipe may have of it.
+    fn most(self, recipe: &Recipe) -> u64 {
+        match self {
+            Dim::Depth => limits::DEPTH,
+            Dim::Hidden | Dim::HeadDim | Dim::Ffn | Dim::ExpertFfn | Dim::SharedFfn | Dim::State => limits::WIDTH,
+            Dim::Vocab | Dim::NgramRows | Dim::StructureRows => limits::VOCAB,
+            Dim::Sequence | Dim::DsaTopK => limits::SEQUENCE,
+            // Mamba-1 has channels where the others have heads.
+            Dim::MambaHeads if matches!(recipe.mamba, Some(Mamba::One(_))) => limits::WIDTH,
+            Dim::Heads | Dim::KvHeads | Dim::MambaHeads | Dim::MambaGroups | Dim::RecurrentHeads => limits::HEADS,
+            Dim::Experts | Dim::TopK => limits::EXPERTS,
+        }
+    }
+
+    /// Refuses a value that no recipe may have; the rest is asked of the whole recipe.
+    pub(super) fn check(self, recipe: &Recipe, value: u64) -> Result<(), Vec<Finding>> {
+        let most = self.most(recipe);
+        if value <= most {
+            return Ok(());
+        }
+        let message = format!("`--dims {self}={value}` is outside 1 to {most}");
+        Err(vec![Finding::error("recipe/limit", Blame::Usage, self.name(), message)])
+    }
+
+    /// Sets it, or says that the recipe has no such size. `full` is the recipe before anything was made
+    /// smaller.
+    pub(super) fn set(
+        self,
+        recipe: &mut Recipe,
+        full: &Recipe,
+        request: &mut LayoutRequest,
+        value: u64,
+    ) -> Result<(), Vec<Finding>> {
+        if self.put(recipe, full, request, value) {
+            return Ok(());
+        }
+        let mut scratch = (recipe.clone(), request.clone());
+        let mut is_there = |dim: Dim| dim.put(&mut scratch.0, full, &mut scratch.1, 1);
+        let has: Vec<_> = Dim::ALL.iter().filter(|(_, dim)| is_there(*dim)).map(|(name, _)| *name).collect();
+        let message = format!("`--dims {self}={value}`: recipe `{}` has no such size", recipe.name.terminal());
+        let finding = Finding::error("shrink/dims", Blame::Usage, self.name(), message);
+        Err(vec![finding.hint(format!("it has {}", has.join(", ")))])
+    }
+
+    /// Sets it; whether the recipe has it.
+    fn put(self, recipe: &mut Recipe, full: &Recipe, request: &mut LayoutRequest, value: u64) -> bool {
+        match self {
             Dim::Depth => {
-                recipe.layers = recipe.pattern.tile(value as usize);
+                recipe.layers = super::layers(full, value as usize);
                 super::keep_ordinals(recipe);
                 true
             }
@@ -144,12 +199,7 @@ impl Dim {
             Dim::DsaTopK => put(recipe.features.dsa.as_mut().map(|s| &mut s.value.top_k), value),
             Dim::NgramRows => put(recipe.features.ngram_hash.as_mut().map(|s| &mut s.value.rows), value),
             Dim::StructureRows => put(recipe.features.structure.as_mut().map(|s| &mut s.value.rows), value),
-        };
-        if done {
-            return Ok(());
         }
-        let message = format!("`--dims {self}={value}`: recipe `{}` has no such size", recipe.name.terminal());
-        Err(vec![Finding::error("shrink/dims", Blame::Usage, self.name(), message)])
     }
 }
 
@@ -157,7 +207,7 @@ fn put(place: Option<&mut u64>, value: u64) -> bool {
     place.map(|p| *p = value).is_some()
 }
 
-fn gqa(recipe: &mut Recipe) -> Option<(&mut u64, &mut u64)> {
+pub(super) fn gqa(recipe: &mut Recipe) -> Option<(&mut u64, &mut u64)> {
     match &mut recipe.attention.as_mut()?.kind {
         AttentionKind::Gqa { kv_heads, head_dim } => Some((kv_heads, head_dim)),
         AttentionKind::Mla(_) => None,
@@ -165,7 +215,7 @@ fn gqa(recipe: &mut Recipe) -> Option<(&mut u64, &mut u64)> {
 }
 
 /// Heads (or channels), groups if there are any, and state size.
-fn mamba(recipe: &mut Recipe) -> Option<(&mut u64, Option<&mut u64>, &mut u64)> {
+pub(super) fn mamba(recipe: &mut Recipe) -> Option<(&mut u64, Option<&mut u64>, &mut u64)> {
     Some(match recipe.mamba.as_mut()? {
         Mamba::One(m) => (&mut m.inner, None, &mut m.state),
         Mamba::Two(m) => (&mut m.heads, Some(&mut m.groups), &mut m.state),

@@ -6,6 +6,7 @@
 //! its target.
 
 mod dims;
+mod follow;
 
 pub use dims::{Dim, Dims};
 
@@ -63,7 +64,7 @@ pub struct Shrunk {
 }
 
 /// Shrinks a recipe for a layout that is legal for it; otherwise gives the findings that refuse it.
-/// Sizes in `dims` are taken as they are, and may be refused.
+/// Sizes in `dims` are taken as they are, with their companions ([`follow`]), and may be refused.
 pub fn shrink(recipe: &Recipe, request: &LayoutRequest, dims: &Dims) -> Result<Shrunk, Vec<Finding>> {
     let full = check(recipe, request);
     if !full.is_legal() {
@@ -79,7 +80,11 @@ pub fn shrink(recipe: &Recipe, request: &LayoutRequest, dims: &Dims) -> Result<S
     small.sides();
     small.batch();
     for (dim, value) in &dims.0 {
-        dim.set(&mut small.recipe, &mut small.request, *value)?;
+        dim.check(recipe, *value)?;
+    }
+    follow::follow(&mut small.recipe, recipe, &small.request, dims);
+    for (dim, value) in &dims.0 {
+        dim.set(&mut small.recipe, recipe, &mut small.request, *value)?;
     }
     let shrunk = small.recipe.validated()?;
     let after = check(&shrunk, &small.request);
@@ -348,6 +353,16 @@ fn sharing(checked: &Checked) -> BTreeSet<&'static str> {
         all.insert("groups of the scan are copied over cp");
     }
     all
+}
+
+/// The first layers of a recipe, or as many as its pattern goes on to. What became of a letter, such as E
+/// without experts, becomes of it everywhere.
+fn layers(full: &Recipe, depth: usize) -> Vec<Layer> {
+    let period = full.pattern.period.len();
+    let is_whole = full.layers.len() >= period;
+    let more = full.pattern.tile(depth).into_iter().enumerate().skip(full.layers.len());
+    let more = more.map(|(i, layer)| if is_whole { full.layers[i % period].clone() } else { layer });
+    full.layers.iter().take(depth).cloned().chain(more).collect()
 }
 
 /// Layers from the first until every kind of layer has occurred.

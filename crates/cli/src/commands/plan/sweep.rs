@@ -4,7 +4,7 @@ use super::text::{flags_of, seconds, ways_out};
 use super::{Wanted, with_solution};
 use crate::args::PlanArgs;
 use crate::commands::model_line;
-use crate::files::write_atomically;
+use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
 use diag::{Blame, Finding, quote};
@@ -73,10 +73,10 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
         }
     }
     if let Some(path) = &args.search.csv {
-        write_atomically(path, &csv(&rows))?;
+        write_file(path, &csv(&rows))?;
     }
     if let Some(path) = &args.search.svg {
-        write_atomically(path, &svg(&args.recipe.recipe, &rows))?;
+        write_file(path, &svg(&args.recipe.recipe, &rows))?;
     }
     let json = json!({ "sweep": rows.iter().map(value).collect::<Vec<_>>() });
     if rows.iter().any(|row| row.best.is_some()) {

@@ -6,14 +6,18 @@ use crate::limits;
 use diag::{Blame, Finding, did_you_mean};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 /// The 847 option strings of Megatron-Core 0.19.2, with what each takes.
 const OPTIONS: &str = include_str!("../../../../../data/engines/megatron_flags_0.19.2.json");
 
 /// The engine's flags by name.
-pub fn options() -> Value {
-    let mut file: Value = serde_json::from_str(OPTIONS).unwrap_or_default();
-    file["flags"].take()
+pub fn options() -> &'static Value {
+    static FLAGS: OnceLock<Value> = OnceLock::new();
+    FLAGS.get_or_init(|| {
+        let mut file: Value = serde_json::from_str(OPTIONS).unwrap_or_default();
+        file["flags"].take()
+    })
 }
 
 /// An argument list: each flag with its values.
@@ -112,18 +116,18 @@ impl Flags {
     /// held against the engine's list: how many, of which type, among which choices.
     pub fn read(text: &str) -> Flags {
         let known = options();
-        let words = command(text, &known);
-        let (before, after) = words.split_at(launcher(&words, &known));
+        let words = command(text, known);
+        let (before, after) = words.split_at(launcher(&words, known));
         let mut flags =
             Flags { given: BTreeMap::new(), ranks: ranks(before), findings: Vec::new(), refused: BTreeSet::new() };
         let mut current: Option<&str> = None;
         for word in after {
             if let Some((flag, value)) = word.split_once('=').filter(|(flag, _)| flag.starts_with("--")) {
-                flags.start(flag, &known);
+                flags.start(flag, known);
                 flags.given.entry(flag.to_string()).or_default().push(value.to_string());
                 current = None;
             } else if word.starts_with("--") {
-                flags.start(word, &known);
+                flags.start(word, known);
                 current = Some(word);
             } else if let Some(flag) = current {
                 flags.given.entry(flag.to_string()).or_default().push(word.clone());

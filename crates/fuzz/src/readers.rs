@@ -1,0 +1,237 @@
+//! The readers, each with what it promises.
+
+use crate::Reader;
+use crate::files::{Spoilt, text_files};
+use case::{Asked, Case, Options, Terms};
+use diag::Finding;
+use hardware::{Cluster, Device, Profile};
+use launch::Policy;
+use launch::preflight::parse;
+use layout::Engine;
+use layout::Recompute;
+use recipe::import::{hf, megatron_args};
+use recipe::{Pattern, Recipe, builtin, megatron};
+use runtime::rehearse::Inject;
+use runtime::shrink::Dims;
+use serde_json::Value;
+use std::sync::OnceLock;
+
+/// Every reader there is.
+pub const READERS: &[Reader] = &[
+    Reader { name: "recipe", run: recipe_toml, seeds: || text_files("data/recipes", "toml") },
+    Reader { name: "config", run: config, seeds: || text_files("data/truth/configs", "json") },
+    Reader { name: "arguments", run: arguments, seeds: Vec::new },
+    Reader {
+        name: "pattern",
+        run: pattern,
+        seeds: || lines(&["AEMEAEMEAEMR", "(AF)x32", "M*M*|ME/D", "M-M*-/*-/*-", "[A+E]x4"]),
+    },
+    Reader { name: "device", run: device, seeds: || text_files("data/hardware", "toml") },
+    Reader { name: "profile", run: profile, seeds: || text_files("data/hardware/curves", "toml") },
+    Reader {
+        name: "cluster",
+        run: cluster,
+        seeds: || lines(&["8xH200", "64x8xH200", "64xH100@roce400", "72xGB200", "16xTPUv5e"]),
+    },
+    Reader { name: "policy", run: policy, seeds: || text_files("docs", "toml") },
+    Reader { name: "case", run: case_json, seeds: cases },
+    Reader {
+        name: "words",
+        run: words,
+        seeds: || {
+            lines(&[
+                "nam56r\n--tp\n2\n--sp\n--recompute\nselective:core_attn+moe_act",
+                "--moe-token-dispatcher-type\nalltoall\n--overlap-grad-reduce",
+                "heads=4,kv_heads=2,hidden=64",
+                "die:rank=1,step=2",
+            ])
+        },
+    },
+    Reader { name: "row", run: row, seeds: rows },
+    Reader { name: "machine", run: machine, seeds: machine_files },
+    Reader { name: "index", run: index, seeds: Vec::new },
+    Reader { name: "dcp-metadata", run: |bytes| Spoilt::Metadata.open(bytes), seeds: || Spoilt::Metadata.seeds() },
+    Reader { name: "dcp-payload", run: |bytes| Spoilt::Payload.open(bytes), seeds: || Spoilt::Payload.seeds() },
+    Reader { name: "safetensors", run: |bytes| Spoilt::Shard.open(bytes), seeds: || Spoilt::Shard.seeds() },
+    Reader { name: "safetensors-index", run: |bytes| Spoilt::Index.open(bytes), seeds: || Spoilt::Index.seeds() },
+];
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn lines(all: &[&str]) -> Vec<Vec<u8>> {
+    all.iter().map(|line| line.as_bytes().to_vec()).collect()
+}
+
+/// A refusal says something, and can be shown beside its text.
+fn refused(findings: &[Finding], source: &str) {
+    assert!(!findings.is_empty(), "refused without a finding");
+    for finding in findings {
+        assert!(!finding.rule.is_empty() && !finding.message.is_empty(), "{finding:?}");
+        diag::render(finding, Some(("fuzz", source)));
+    }
+}
+
+/// What was read can be counted, and written so that it reads back the same.
+fn usable(recipe: &Recipe) {
+    let written = recipe.to_toml();
+    let again = Recipe::parse(&written).unwrap_or_else(|f| panic!("{f:#?}\n{written}"));
+    assert_eq!(again.counts().all.total, recipe.counts().all.total, "{written}");
+    assert_eq!(again.to_toml(), written);
+}
+
+fn recipe_toml(bytes: &[u8]) {
+    let text = text(bytes);
+    match Recipe::parse(&text) {
+        Ok(recipe) => usable(&recipe),
+        Err(findings) => refused(&findings, &text),
+    }
+}
+
+fn config(bytes: &[u8]) {
+    let text = text(bytes);
+    match hf::import(&text, &hf::Asked::named("fuzz")) {
+        Ok(imported) => usable(&imported.recipe),
+        Err(findings) => refused(&findings, &text),
+    }
+}
+
+fn arguments(bytes: &[u8]) {
+    let text = text(bytes);
+    match megatron_args::import(&text, "fuzz") {
+        Ok(imported) => usable(&imported.recipe),
+        Err(findings) => refused(&findings, &text),
+    }
+}
+
+fn pattern(bytes: &[u8]) {
+    let text = text(bytes);
+    if let Ok(pattern) = Pattern::parse(&text) {
+        assert_eq!(Pattern::parse(&pattern.to_string()).ok(), Some(pattern), "{text:?}");
+    }
+    let _ = megatron::read(&text);
+    let _ = megatron::read_layers(&text);
+}
+
+fn device(bytes: &[u8]) {
+    let text = text(bytes);
+    if let Err(findings) = Device::parse(&text) {
+        refused(&findings, &text);
+    }
+}
+
+fn profile(bytes: &[u8]) {
+    let _ = Profile::parse("fuzz", &text(bytes));
+}
+
+fn cluster(bytes: &[u8]) {
+    let _ = Cluster::parse(&text(bytes));
+}
+
+fn policy(bytes: &[u8]) {
+    let text = text(bytes);
+    if let Err(findings) = Policy::parse(&text) {
+        refused(&findings, &text);
+    }
+}
+
+/// A case that was read is written and read back the same.
+fn case_json(bytes: &[u8]) {
+    let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return };
+    match Case::from_json(&value, Terms::SPLIT) {
+        Ok(case) => {
+            let written = case.to_json();
+            let again = Case::from_json(&written, Terms::SPLIT).unwrap_or_else(|f| panic!("{f:#?}\n{written:#}"));
+            // What was derived the first time is said the second.
+            assert_eq!(without_defaults(again.to_json()), without_defaults(written));
+        }
+        Err(findings) => refused(&findings, ""),
+    }
+}
+
+fn without_defaults(mut case: Value) -> Value {
+    case["defaults"] = Value::Null;
+    case
+}
+
+/// One word a line: as a job, as every engine's options, as sizes and faults of a rehearsal.
+fn words(bytes: &[u8]) {
+    let text = text(bytes);
+    let words: Vec<String> = text.lines().map(str::to_string).collect();
+    let _ = Asked::parse(&words);
+    for (_, engine) in Engine::ALL {
+        let _ = case::words::read(Some(*engine), &words, &mut usual_options().clone());
+    }
+    let _ = (Recompute::parse(&text), Dims::parse(&text), Inject::parse(&text));
+}
+
+fn usual_options() -> &'static Options {
+    static OPTIONS: OnceLock<Options> = OnceLock::new();
+    OPTIONS.get_or_init(|| typed(&["llama3-8b", "--on", "8xH200"]).expect("a job everybody runs").options)
+}
+
+fn row(bytes: &[u8]) {
+    let Ok(row) = serde_json::from_slice::<Value>(bytes) else { return };
+    let judged = fidelity::judge(&row);
+    assert_eq!(judged.figures.is_empty(), judged.why_not().is_some(), "{row}");
+    assert!(judged.figures.iter().all(|figure| figure.predicted.number().is_finite()), "{row}");
+}
+
+fn machine(bytes: &[u8]) {
+    let mounts = parse::mountinfo(bytes);
+    launch::preflight::volume_of(&mounts, bytes);
+    parse::listeners(bytes);
+    parse::socket_inode(bytes);
+    parse::limits(bytes);
+    parse::memory_total(bytes);
+    parse::command_line(bytes);
+    parse::parent(bytes);
+    parse::gpus(bytes, bytes);
+}
+
+/// Its checksum is mended, so that what lies behind it is reached.
+fn index(bytes: &[u8]) {
+    let _ = checkpoint::Index::parse(bytes);
+    let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return };
+    let Ok(index) = serde_json::from_value::<checkpoint::Index>(value) else { return };
+    if let Ok(read) = checkpoint::Index::parse(&index.to_json()) {
+        assert_eq!(read.to_json(), index.to_json());
+    }
+}
+
+fn typed(words: &[&str]) -> Option<Case> {
+    let asked = Asked::parse(words).ok()?;
+    let recipe = builtin::find(&asked.recipe.recipe).ok()?;
+    let cluster = Cluster::parse(asked.on.as_deref()?).ok();
+    Case::build(asked, recipe, cluster, Terms::SPLIT).ok()
+}
+
+fn cases() -> Vec<Vec<u8>> {
+    let jobs: [&[&str]; 4] = [
+        &["nam56r-mini", "--on", "8xH200", "--tp", "2", "--ep", "2"],
+        &["llama3-8b", "--on", "8xH200", "--tp", "2", "--pp", "2", "--engine", "megatron"],
+        &["qwen3-30b-a3b", "--on", "8xH100", "--ep", "8", "--engine", "torchtitan"],
+        &["llama3-8b", "--on", "8xH200", "--zero", "3", "--engine", "fsdp2", "--recompute", "full"],
+    ];
+    jobs.iter().filter_map(|words| Some(typed(words)?.to_json().to_string().into_bytes())).collect()
+}
+
+fn rows() -> Vec<Vec<u8>> {
+    let files = text_files("data/truth", "jsonl");
+    let mut out = Vec::new();
+    for file in files {
+        let lines: Vec<&[u8]> = file.split(|byte| *byte == b'\n').filter(|line| line.len() > 2).collect();
+        out.extend(lines.iter().step_by(lines.len().div_ceil(12)).map(|line| line.to_vec()));
+    }
+    out
+}
+
+fn machine_files() -> Vec<Vec<u8>> {
+    let read = |path: &str| std::fs::read(path).ok();
+    let linux = ["/proc/self/mountinfo", "/proc/self/limits", "/proc/meminfo", "/proc/self/stat", "/proc/self/cmdline"];
+    let mut out: Vec<Vec<u8>> = linux.iter().filter_map(|path| read(path)).collect();
+    out.push(b"0, NVIDIA H200, 143771, 141 MiB, 0, [N/A], Enabled\n0, 4242, python, 512 MiB\n".to_vec());
+    out.push(b"  sl  local_address rem_address   st\n   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345\n".to_vec());
+    out
+}
