@@ -103,7 +103,7 @@ pub(crate) fn check_layouts(space: &Space) -> Result<(), Vec<Finding>> {
 /// Refuses work beyond the limit, with flags that make it less.
 pub(crate) fn check(space: &Space, work: Work, less: &str) -> Result<(), Vec<Finding>> {
     let question = &space.question;
-    let what = format!("searching {} over {} devices", question.recipe.name, units::exact(space.world));
+    let what = format!("searching {} over {} devices", question.recipe.name.terminal(), units::exact(space.world));
     question.limit.check(&what, work, less)
 }
 
