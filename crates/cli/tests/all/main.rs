@@ -18,3 +18,4 @@ mod mission;
 mod plan_engines;
 mod preflight;
 mod rehearse;
+mod sizes;

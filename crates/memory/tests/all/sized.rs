@@ -106,7 +106,13 @@ const MODELS: &[Model] = &[
             ("attention", ATTENTION),
             (
                 "recurrent",
-                &[("kind", "\"m2rnn\""), ("heads", "16"), ("key_dim", "64"), ("value_dim", "16"), ("depth_carry", "256")],
+                &[
+                    ("kind", "\"m2rnn\""),
+                    ("heads", "16"),
+                    ("key_dim", "64"),
+                    ("value_dim", "16"),
+                    ("depth_carry", "256"),
+                ],
             ),
             ("mlp", MLP),
         ],
@@ -255,14 +261,8 @@ pub fn text(draws: &mut Draws, changes: u64) -> String {
     out
 }
 
-pub const ENGINES: [Engine; 6] = [
-    Engine::Megatron,
-    Engine::Fsdp2,
-    Engine::Torchtitan,
-    Engine::Deepspeed,
-    Engine::Nanotron,
-    Engine::Shardwright,
-];
+pub const ENGINES: [Engine; 6] =
+    [Engine::Megatron, Engine::Fsdp2, Engine::Torchtitan, Engine::Deepspeed, Engine::Nanotron, Engine::Shardwright];
 
 /// A layout of eight ranks, with a batch and a sequence anywhere up to their limits every so many times.
 pub fn request(draws: &mut Draws, recipe: &Recipe, engine: Engine, extremes: u64) -> LayoutRequest {

@@ -98,8 +98,7 @@ fn memory_grows_with_capacity_microbatch_and_sequence() {
             text = sized::text(&mut draws, changes);
         }
         let Ok(recipe) = Recipe::parse(&text) else { continue };
-        let engine =
-            if has_capacity { draws.of(&[Engine::Megatron, Engine::Shardwright]) } else { draws.of(&ENGINES) };
+        let engine = if has_capacity { draws.of(&[Engine::Megatron, Engine::Shardwright]) } else { draws.of(&ENGINES) };
         let request = request(&mut draws, &recipe, engine, 1000);
         let _drawn = Drawn(&text, &request, draw);
         let Some(before) = requested(&recipe, &request) else { continue };
