@@ -71,6 +71,7 @@ impl Ledger {
                 none("its compiler decides what is kept, and no ledger replays it")
             }
             Some(Engine::Shardwright) => {
+                from_options::plain(options)?;
                 let bytes_each = if options.format == Format::F64 { 8 } else { 4 };
                 Ok(Ledger::Shardwright(ShardwrightOptions { bytes_each }))
             }

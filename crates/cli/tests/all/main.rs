@@ -24,3 +24,4 @@ mod rehearse;
 #[cfg(target_os = "linux")]
 mod stores;
 mod writing;
+mod sizes;
