@@ -14,7 +14,7 @@ use replay::Replay;
 use replay::Unmodelled;
 
 /// A ledger with its options.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Ledger {
     /// Megatron-Core with Transformer Engine.
     Megatron(MegatronOptions),
