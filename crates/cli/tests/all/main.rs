@@ -21,4 +21,5 @@ mod preflight;
 mod rehearse;
 #[cfg(target_os = "linux")]
 mod stores;
+mod times;
 mod writing;
