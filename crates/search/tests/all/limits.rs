@@ -50,7 +50,7 @@ fn a_search_beyond_its_limit_is_trimmed_and_then_refused() {
     let pinned = LayoutRequest { engine: Some(Engine::Megatron), ..LayoutRequest::default() };
     let refused = |limit: &Limit| {
         let question = Question { limit, ..common::question(&recipe, &cluster, &pinned, Bytes(0)) };
-        lay_out(question).err().expect("this is more than the limit allows")
+        lay_out(question, Effort::Bounded).err().expect("this is more than the limit allows")
     };
     let findings = refused(&up_to(1_000_000));
     assert_eq!(rules(&findings), [("work/operations", "operations")]);
