@@ -23,5 +23,6 @@ mod preflight;
 mod rehearse;
 #[cfg(target_os = "linux")]
 mod stores;
+mod times;
 mod writing;
 mod sizes;

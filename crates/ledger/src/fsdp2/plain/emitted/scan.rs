@@ -168,3 +168,20 @@ fn decayed_state(c: &Rc<Rank>, state: &Tensor, decays: &Tensor, one: u64) -> Ten
     });
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::groups;
+
+    #[test]
+    fn groups_grow_towards_the_middle_and_hold_every_chunk() {
+        for chunks in [1, 2, 3, 7, 8, 64, 127, 128, 1 << 12, 1 << 26] {
+            let found = groups(chunks);
+            assert_eq!(found.iter().sum::<u64>(), chunks);
+            assert!(found[0] == 1 && found[found.len() - 1] == 1, "{found:?}");
+            assert!(found.len() <= 160, "{chunks} chunks in {} groups", found.len());
+        }
+        assert_eq!(groups(8), [1; 8]);
+        assert!(groups(128).len() < 50);
+    }
+}
