@@ -49,6 +49,7 @@ pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
     }
     let small = shrink(recipe, &request, &dims(ask))?;
     let start = Start::new(ask, &full_recipe, full.mode)?;
+    start.check_target(ask)?;
     let small = start.resized(ask, small)?;
     let (small_recipe, layout) = legal(check(&small.recipe, &small.request))?;
     start.check(&small_recipe, &layout)?;
