@@ -19,6 +19,7 @@ pub fn print(report: &Report, wants_json: bool) -> u8 {
     let mut stderr = anstream::stderr();
     let said =
         report.messages.iter().try_for_each(|text| write!(stderr, "{}", quote::lines(&width::fold(text, columns))));
+    let said = said.and_then(|()| write!(stderr, "{}", quote::lines(&report.verbatim_messages)));
     match (answered, said) {
         (Err(error), _) => unwritten(&error, "standard output", columns),
         (Ok(()), Err(error)) => unwritten(&error, "standard error", columns),

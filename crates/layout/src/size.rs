@@ -62,8 +62,10 @@ pub struct Sizes {
     blocks: Vec<Block>,
     /// Numbers a token that side embeddings look up.
     sides: u128,
-    /// Tokens between two states that some scan keeps.
+    /// Tokens between two states that some scan keeps, at least.
     chunk: u64,
+    /// What scans pad a sequence to a multiple of.
+    padded: u64,
     /// Index heads and attention heads, with a sparse indexer; and the tokens it keeps.
     indexed: Option<(u128, u64)>,
 }
@@ -91,16 +93,19 @@ impl Sizes {
         let hidden = u128::from(recipe.hidden);
         let used = Mixer::ALL.into_iter().filter(|mixer| recipe.uses(*mixer));
         let sides = recipe.features.sides().map(|(_, side)| u128::from(side.lookups()) * u128::from(side.dim) + hidden);
+        let carried = recipe.recurrent.as_ref().and_then(|kind| kind.depth_carry);
         let heads = recipe.attention().map_or(0, |attention| attention.heads);
         Sizes {
             hidden,
             vocab: recipe.vocab,
             depth: recipe.depth() as u128,
             predicted: recipe.features.mtp().map_or(0, |mtp| mtp.depth.into()),
-            parameters: parameters(recipe),
+            // Megatron builds latent attention's projection out anew behind a square one of the hidden width.
+            parameters: parameters(recipe) + if recipe.is_latent() { hidden * hidden } else { 0 },
             blocks: used.map(|mixer| Block::of(recipe, mixer)).collect(),
             sides: sides.fold(0, u128::saturating_add),
-            chunk: chunk(recipe),
+            chunk: CHUNK.min(chunk(recipe)).min(carried.unwrap_or(CHUNK)),
+            padded: chunk(recipe).max(CHUNK),
             indexed: recipe.features.dsa().map(|dsa| (u128::from(dsa.heads) + u128::from(heads) + 1, dsa.top_k)),
         }
     }
@@ -109,7 +114,8 @@ impl Sizes {
     pub fn under(&self, layout: &Layout, skew: f64) -> Bound {
         let wide = u128::from;
         let (tokens_whole, cp) = (wide(layout.micro_batch) * wide(layout.sequence), wide(layout.cp.get()));
-        let tokens = wide(layout.micro_batch) * wide(layout.sequence.div_ceil(layout.cp.get()));
+        let part = layout.sequence.div_ceil(layout.cp.get()).next_multiple_of(self.padded);
+        let tokens = wide(layout.micro_batch) * wide(part);
         let widths = self.widths(layout, skew);
         let flying = wide(in_flight(layout));
         let vocab = wide(layout.padded_vocab(self.vocab));
@@ -293,15 +299,13 @@ fn in_flight(layout: &Layout) -> u64 {
     }
 }
 
-/// Tokens between two states that some scan keeps.
+/// Tokens of a chunk of Mamba's scan.
 fn chunk(recipe: &Recipe) -> u64 {
-    let mamba = match &recipe.mamba {
+    match &recipe.mamba {
         Some(Mamba::Two(mamba)) => mamba.chunk,
         Some(Mamba::Three(mamba)) => mamba.chunk,
         Some(Mamba::One(_)) | None => CHUNK,
-    };
-    let carried = recipe.recurrent.as_ref().and_then(|kind| kind.depth_carry).unwrap_or(CHUNK);
-    mamba.min(carried).clamp(1, CHUNK)
+    }
 }
 
 /// Numbers a token that a mixer makes between its projections, beyond their widths, and those of its

@@ -6,6 +6,7 @@ use super::{asked, case_of, case_text, layout_json};
 use crate::args::LaunchArgs;
 use crate::files::{load_policy, write_folder};
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
+use crate::panics;
 use crate::table::{Table, heading, wrap};
 use case::asked::EngineChoice;
 use case::{Asked, Case, Purpose, Seams, Terms, offer_seams};
@@ -47,6 +48,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     emission.files = schedulers::files(args.scheduler, &job, &emission)?;
     let record = record::Predicted { memory: &memory, step: step_json(&step), case: case.to_json() };
     let files = record::files(&job, &emission, args.scheduler, &record, plan(&job));
+    panics::none_so_far()?;
     if let Some(path) = out {
         write_folder(Path::new(path), &files)?;
     }

@@ -9,6 +9,7 @@ mod common;
 mod dependencies;
 mod fidelity;
 mod findings;
+mod fuzzed;
 mod goldens;
 mod identities;
 mod launch;

@@ -320,6 +320,9 @@ fn space(solved: &Solved) -> String {
     if unpriced > 0 {
         line += &format!(", {} without a price", exact(unpriced));
     }
+    if tally.unseen > 0 {
+        line += &format!(", {} not looked at: the search came to its limit (--work-limit)", exact(tally.unseen));
+    }
     let mut rules: Vec<_> = counts.refused.iter().map(|(rule, number)| (rule.to_string(), *number)).collect();
     rules.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
     let mut lines: Vec<_> = misfits(solved);
