@@ -2,6 +2,7 @@
 //! feature, and are a test of their own (`tests/mpi.rs`).
 
 mod agreement;
+mod bounds;
 mod checkpoint;
 mod choices;
 mod commands;
