@@ -19,7 +19,11 @@ fn a_panic_on_any_thread_is_one_line_to_report() {
         let ran = quiet(&line);
         assert_eq!((ran.code, ran.stdout.as_str()), (70, ""), "{place}");
         assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
-        assert!(ran.stderr.starts_with(&format!("bug: made to panic: {what}, at crates/cli/src/panics.rs:")), "{}", ran.stderr);
+        assert!(
+            ran.stderr.starts_with(&format!("bug: made to panic: {what}, at crates/cli/src/panics.rs:")),
+            "{}",
+            ran.stderr
+        );
         assert!(ran.stderr.contains(concat!("in shardwright ", env!("CARGO_PKG_VERSION"))), "{}", ran.stderr);
         assert!(ran.stderr.trim_end().ends_with(&line), "the command as typed: {}", ran.stderr);
     }

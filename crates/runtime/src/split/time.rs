@@ -44,7 +44,10 @@ pub(crate) fn tails<R: Real>(rank: &Rank, x: &Mat<R>, batch: usize, taps: usize)
     let (len, rows) = (x.rows / parts.len(), taps * batch);
     if rows > len {
         let message = format!("a part of {} tokens is shorter than the {taps} a convolution looks back", len / batch);
-        return Err(Finding::error("runtime/short-part", Blame::Layout, "cp", message).hint("ask for less cp"));
+        let cp = rank.layout.cp.get() as usize;
+        let longer = format!("a sequence of {} tokens or more", taps * parts.len() * cp);
+        let hint = if cp > 1 { format!("{longer}, or less cp") } else { longer };
+        return Err(Finding::error("runtime/short-part", Blame::Layout, "seq", message).hint(hint));
     }
     for (i, &part) in parts.iter().enumerate() {
         let end = (i + 1) * len * x.cols;
