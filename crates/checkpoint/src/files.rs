@@ -7,13 +7,25 @@ use serde_json::{Map, Value, json};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use store::Failure;
 
 /// Bytes of an index we agree to read.
 const MOST_INDEX_BYTES: u64 = 1 << 32;
 
 /// A failure of the machine, with the path and what was done.
 pub fn failed(doing: &str, path: &Path, error: &io::Error) -> Finding {
-    let message = format!("cannot {doing} `{}`: {error}", path.display());
+    unusable(path, format!("cannot {doing} `{}`: {error}", path.display()))
+}
+
+/// The same of what was to be written.
+pub fn failed_to(failure: &Failure) -> Finding {
+    let path = match failure {
+        Failure::Exists(path) | Failure::Special { path, .. } | Failure::Machine { path, .. } => path,
+    };
+    unusable(path, failure.to_string())
+}
+
+fn unusable(path: &Path, message: String) -> Finding {
     let finding = Finding::error("checkpoint/folder", Blame::Environment, path.display().to_string(), message);
     finding.hint("every rank must see the same folder, may write to it, and find room on it")
 }
@@ -116,21 +128,17 @@ pub fn header(items: &[Item], about: Map<String, Value>) -> Vec<u8> {
     out
 }
 
-/// Writes a file in pieces and makes it durable.
+/// Writes a new file in pieces and makes it durable.
 pub fn write(path: &Path, parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Finding> {
+    let file = store::create_new(path).map_err(|failure| failed_to(&failure))?;
     let run = || -> io::Result<()> {
-        let mut out = io::BufWriter::with_capacity(1 << 20, File::create(path)?);
+        let mut out = io::BufWriter::with_capacity(1 << 20, file);
         for part in parts {
             out.write_all(&part)?;
         }
         out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
     };
     run().map_err(|e| failed("write", path, &e))
-}
-
-/// Makes a folder's entries durable.
-pub fn sync_folder(path: &Path) -> Result<(), Finding> {
-    File::open(path).and_then(|f| f.sync_all()).map_err(|e| failed("make durable", path, &e))
 }
 
 /// Refuses a file name that could stand for anything but a file beside the index.

@@ -8,8 +8,10 @@ use launch::Policy;
 use recipe::import::hf;
 use recipe::{Recipe, builtin, limits};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use store::{Directory, Failure, Identity, Kind};
 
 /// The recipe a name or path stands for.
 pub fn load_recipe(name: &str) -> Result<Recipe, Refusal> {
@@ -104,6 +106,7 @@ pub fn read_text(path: &Path) -> Result<String, Refusal> {
         Refusal::from(Finding::error("file/read", Blame::Environment, path.display().to_string(), message))
     };
     let file = fs::File::open(path).map_err(|e| refuse(format!("cannot read `{}`: {e}", path.display())))?;
+    touched(Identity::at(path));
     let mut bytes = Vec::new();
     let most = limits::FILE_BYTES as u64 + 1;
     file.take(most).read_to_end(&mut bytes).map_err(|e| refuse(format!("cannot read `{}`: {e}", path.display())))?;
@@ -127,65 +130,52 @@ pub fn read_rows(path: &Path) -> Result<Vec<(usize, serde_json::Value)>, Refusal
         .collect()
 }
 
-/// Writes a new directory whole or not at all: a temporary beside it, synced, then renamed.
+/// Files this command has read or written, by what they are and not by name: an answer never overwrites one.
+/// Here and not in every command, so that none can forget it.
+static TOUCHED: Mutex<Vec<Identity>> = Mutex::new(Vec::new());
+
+/// Remembers a file that this command has read or written.
+pub fn touched(file: Option<Identity>) {
+    TOUCHED.lock().unwrap_or_else(PoisonError::into_inner).extend(file);
+}
+
+fn is_touched(path: &Path) -> bool {
+    let touched = TOUCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    Identity::at(path).is_some_and(|file| touched.contains(&file))
+}
+
+/// Writes a new directory whole or not at all.
 pub fn write_folder(path: &Path, files: &[launch::File]) -> Result<(), Refusal> {
-    let refuse = |message: String| {
-        let finding = Finding::error("launch/out", Blame::Environment, path.display().to_string(), message);
-        Refusal::from(finding.hint("--out names a directory that is not there yet"))
-    };
-    if path.symlink_metadata().is_ok() {
-        return Err(refuse(format!("`{}` is there already, and a record is never overwritten", path.display())));
-    }
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let result = (|| {
-        fs::create_dir(&temporary)?;
+    let written = Directory::new(path).and_then(|mut folder| {
         for file in files {
-            write_synced(&temporary.join(&file.path), file)?;
+            let kind = if file.executable { Kind::Executable } else { Kind::Plain };
+            folder.write(&file.path, file.contents.as_bytes(), kind)?;
         }
-        fs::File::open(&temporary)?.sync_all()?;
-        fs::rename(&temporary, path)?;
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::File::open(folder)?.sync_all()
-    })();
-    result.map_err(|error: std::io::Error| {
-        let _ = fs::remove_dir_all(&temporary);
-        refuse(format!("cannot write `{}`: {error}", path.display()))
+        folder.publish()
+    });
+    written.map_err(|failure| {
+        let hint = match failure {
+            Failure::Exists(_) => "a record is never written twice: --out names a directory that is not there yet",
+            _ => failure.hint(),
+        };
+        Finding::error("launch/out", Blame::Environment, path.display().to_string(), failure.to_string())
+            .hint(hint)
+            .into()
     })
 }
 
-fn write_synced(path: &Path, file: &launch::File) -> std::io::Result<()> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
+/// Writes a file whole or not at all, or to standard output where that is what the path says.
+pub fn write_file(path: &Path, text: &str) -> Result<(), Refusal> {
+    let object = path.display().to_string();
+    if is_touched(path) {
+        let message = format!("`{object}` is a file that this command reads or has just written");
+        let finding = Finding::error("file/input", Blame::Usage, object, message);
+        return Err(finding.hint("give the output a name of its own").into());
     }
-    let mut handle = fs::File::create_new(path)?;
-    handle.write_all(file.contents.as_bytes())?;
-    #[cfg(unix)]
-    if file.executable {
-        use std::os::unix::fs::PermissionsExt;
-        handle.set_permissions(fs::Permissions::from_mode(0o755))?;
-    }
-    handle.sync_all()
-}
-
-/// Writes a file whole or not at all: a temporary beside it, synced, then renamed over it.
-pub fn write_atomically(path: &Path, text: &str) -> Result<(), Refusal> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let result = (|| {
-        let mut file = fs::File::create(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        // The rename itself must survive a crash too.
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::File::open(folder)?.sync_all()
-    })();
-    result.map_err(|error: std::io::Error| {
-        let _ = fs::remove_file(&temporary);
-        let message = format!("cannot write `{}`: {error}", path.display());
-        Refusal::from(Finding::error("file/write", Blame::Environment, path.display().to_string(), message))
-    })
+    store::write(path, text.as_bytes()).map_err(|failure| {
+        let rule = if matches!(failure, Failure::Special { .. }) { "file/special" } else { "file/write" };
+        Finding::error(rule, Blame::Environment, object, failure.to_string()).hint(failure.hint())
+    })?;
+    touched(Identity::at(path));
+    Ok(())
 }

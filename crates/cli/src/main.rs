@@ -7,6 +7,7 @@ mod files;
 mod hub;
 mod machine;
 mod outcome;
+mod output;
 mod panics;
 mod picture;
 mod table;
@@ -16,7 +17,6 @@ mod width;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use outcome::{BUG, Outcome, Report};
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Rehearsals say how much is really allocated; whoever does not ask pays eight bytes a block.
@@ -79,21 +79,8 @@ fn run(cli: &Cli) -> Outcome {
     }
 }
 
-/// Prints an outcome: the answer on standard output, findings on standard error.
+/// Prints an outcome, and exits as it came out or as printing it did.
 fn finish(outcome: Outcome, wants_json: bool) -> ExitCode {
     let report = outcome.unwrap_or_else(|refusal| refusal.into_report());
-    let columns = width::columns();
-    let mut stdout = anstream::stdout();
-    // A closed pipe (`| head`) is the reader's choice, not an error.
-    let _ = match (report.json(), wants_json) {
-        (Some(json), true) => writeln!(stdout, "{json:#}"),
-        _ => write!(stdout, "{}{}", width::fold(&report.text, columns), report.verbatim),
-    };
-    let _ = stdout.flush();
-    let mut stderr = anstream::stderr();
-    for text in &report.messages {
-        let _ = write!(stderr, "{}", width::fold(text, columns));
-    }
-    let _ = write!(stderr, "{}", report.verbatim_messages);
-    ExitCode::from(report.exit)
+    ExitCode::from(output::print(&report, wants_json))
 }

@@ -20,6 +20,7 @@ const RESERVE: f64 = 0.02;
 pub struct Scratch {
     transfers: Vec<f64>,
     bound: Bound,
+    simulator: Simulator,
 }
 
 impl Prices {
@@ -55,10 +56,23 @@ impl Prices {
         })
     }
 
-    /// Seconds of [`Prices::step`] without its breakdown. `chunks` are [`Prices::chunk`]'s of every
-    /// chunk along the depth, `stages` what each stage holds.
-    pub fn seconds(&self, layout: &Layout, chunks: &[ChunkTimes], stages: &[Counts]) -> Result<f64, Unpriced> {
-        Ok(self.simulated(layout, chunks, stages)?.2)
+    /// Seconds of [`Prices::step`] without its breakdown, simulated unless `wants` turns its estimate down.
+    /// `chunks` are [`Prices::chunk`]'s of every chunk along the depth, `stages` what each stage holds.
+    pub fn seconds(
+        &self,
+        scratch: &mut Scratch,
+        layout: &Layout,
+        (chunks, stages): (&[ChunkTimes], &[Counts]),
+        wants: impl Fn(f64) -> bool,
+    ) -> Result<Option<f64>, Unpriced> {
+        let once = self.once(layout, stages).exposed();
+        let least = self.least_makespan(scratch, layout, chunks)?;
+        if !wants(self.with_reserve(least + once)) {
+            return Ok(None);
+        }
+        let Scratch { transfers, simulator, .. } = scratch;
+        let makespan = simulator.run_steady(&Pipeline::of(layout)?, &self.times(layout, chunks, transfers))?.makespan;
+        Ok(Some(self.with_reserve(makespan + once)))
     }
 
     fn simulated(

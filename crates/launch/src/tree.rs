@@ -2,7 +2,7 @@
 //! read alike.
 
 use crate::emission::Argument;
-use crate::quote;
+use diag::quote;
 use serde_json::{Map, Value, json};
 
 /// Arguments whose flags are dotted keys and whose values are JSON, as one object.

@@ -18,6 +18,7 @@ pub mod ownership;
 pub mod request;
 pub mod rules;
 pub mod shards;
+pub mod size;
 pub mod stages;
 
 pub use axis::Axis;

@@ -2,7 +2,7 @@
 
 use super::deepspeed::{self, DeepspeedOptions};
 use super::from_options;
-use super::fsdp2::{self, Blocks, Fsdp2Options};
+use super::fsdp2::{self, Blocks, Chunks, Fsdp2Options};
 use super::megatron::{self, MegatronOptions};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
 use super::shardwright::{self, ShardwrightOptions};
@@ -85,6 +85,7 @@ impl Ledger {
     /// Replays a rank.
     pub fn replay(&self, job: &RankJob) -> Result<Replay, Unmodelled> {
         let RankJob { recipe, layout, stages, rank } = *job;
+        super::countable(recipe, layout, 1.0)?;
         match self {
             Ledger::Megatron(options) => megatron::replay(&megatron::Job { recipe, layout, stages, rank, options }),
             Ledger::Fsdp2(options) => fsdp2::replay(&fsdp2::Job { recipe, layout, stages, rank, options }),
@@ -103,6 +104,14 @@ impl Ledger {
             Ledger::Deepspeed(options) => options.steps = count,
             Ledger::Nanotron(options) => options.steps = count,
             Ledger::Shardwright(_) => {}
+        }
+        self
+    }
+
+    /// The same ledger for sums: it does not walk over every chunk of a long sequence.
+    pub fn in_groups(mut self) -> Ledger {
+        if let Ledger::Fsdp2(options) = &mut self {
+            options.chunks = Chunks::Grouped;
         }
         self
     }

@@ -13,8 +13,10 @@ pub mod shardwright;
 
 pub use choice::{Ledger, RankJob};
 
+use layout::size::Sizes;
 use layout::{Layout, StagePlan};
 use recipe::Recipe;
+use replay::Unmodelled;
 
 /// The rank a replay is of, and all that decides what it holds.
 #[derive(Debug)]
@@ -38,3 +40,9 @@ impl<Options> Clone for Job<'_, Options> {
 }
 
 impl<Options> Copy for Job<'_, Options> {}
+
+/// Refuses what a tape cannot count, whoever asks for a replay; a case was held to the same before.
+pub(crate) fn countable(recipe: &Recipe, layout: &Layout, skew: f64) -> Result<(), Unmodelled> {
+    let refusal = Sizes::of(recipe).under(layout, skew).refusal();
+    refusal.map_or(Ok(()), |finding| Err(Unmodelled::new("this size", finding.message)))
+}

@@ -22,6 +22,10 @@ use recipe::Recipe;
 use replay::Unmodelled;
 use std::sync::{Arc, OnceLock};
 
+/// A search puts layouts of any number of microbatches in flight over what was probed: a sum that comes to
+/// more than this is this, which no device holds either.
+const BEYOND: u64 = 1 << 60;
+
 /// What one thread replays and others wait for.
 type Once<T> = Arc<OnceLock<Result<T, Unmodelled>>>;
 
@@ -50,6 +54,28 @@ impl Estimator {
     /// The estimator of a job.
     pub fn of_case(case: &Case) -> Result<Estimator, Unmodelled> {
         Ok(Estimator::new(&case.recipe, &case.kinds, &Ledger::of_case(case)?, &case.options))
+    }
+
+    /// Whether a layout's sums may take replays of its own: they are then better asked for one by one, the
+    /// most promising layout first.
+    pub fn is_dear(&self) -> bool {
+        matches!(self.how, How::Extrapolated(_))
+    }
+
+    /// Short replays that were done.
+    pub fn probes(&self) -> u64 {
+        match &self.how {
+            How::Probed(probes) => probes.replayed(),
+            How::Extrapolated(extrapolated) => extrapolated.replayed(),
+        }
+    }
+
+    /// Why the schedule or state of a layout has no sums, whatever else it is.
+    pub fn refuse(&self, layout: &Layout) -> Result<(), Unmodelled> {
+        match &self.how {
+            How::Probed(probes) => probes.refuse(layout),
+            How::Extrapolated(_) => Extrapolated::refuse(layout),
+        }
     }
 
     /// Sums under the degrees inside a layer, batch, sequence and recompute of a legal layout.

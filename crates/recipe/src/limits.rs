@@ -1,7 +1,10 @@
-//! The largest sizes a recipe may ask for. Far above any model that exists, and low enough that
-//! no product of them overflows and no table of them fills the machine: a hostile or mistyped
-//! size is an error in microseconds, not a hang.
+//! The largest sizes a recipe may ask for, each far above any model that exists: a hostile or mistyped size
+//! is an error in microseconds, not a hang. Each by itself keeps tables small; of their products only that of
+//! all parameters is bounded here. What a batch makes of them is bounded by `layout::size`, before anything
+//! is counted.
 
+/// Bytes of a name: a file's name in most file systems has 255, and ours have more words around it.
+pub const NAME_BYTES: usize = 128;
 /// Layers after tiling.
 pub const DEPTH: u64 = 16_384;
 /// Symbols in a pattern as written, repetitions expanded.
@@ -16,6 +19,8 @@ pub const WIDTH: u64 = 1 << 24;
 pub const VOCAB: u64 = 1 << 30;
 /// Tokens in a sequence.
 pub const SEQUENCE: u64 = 1 << 32;
+/// Parameters of the whole model: of all their state on one rank half of what `layout::size` counts.
+pub const PARAMETERS: u128 = 1 << 46;
 /// Multi-token-prediction depths.
 pub const MTP: u64 = 64;
 /// Bytes of a file we agree to read as a recipe.

@@ -15,16 +15,16 @@ use crate::pattern::{Block, Family, Layer, Mixer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
 use crate::rope::Positions;
 use crate::tensor::{Dim, Place, Role, Surface, Tensor, Unit};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, Untrusted};
 
 /// What the model is. Built by [`Recipe::parse`] and the importers only, so that every value of
 /// this type is consistent: each mixer of the pattern has its table, sizes are within limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
     /// Name, part of a run's identity.
-    pub name: String,
+    pub name: Untrusted,
     /// Where the figures come from.
-    pub source: String,
+    pub source: Untrusted,
     /// One period, as written.
     pub pattern: Pattern,
     /// Every layer.
@@ -156,7 +156,7 @@ impl Recipe {
                 }
             } else if !self.features.set(feature, state) {
                 let listed: Vec<_> = self.features.listed().iter().map(|(f, _)| format!("`{f}`")).collect();
-                let message = format!("recipe `{}` has no values for feature `{feature}`", self.name);
+                let message = format!("recipe `{}` has no values for feature `{feature}`", self.name.terminal());
                 let finding = Finding::error("features/unknown", Blame::Usage, feature.name(), message);
                 return Err(finding.hint(match listed.is_empty() {
                     true if feature == Feature::Adapters => "give them in `[adapters]`".to_string(),
@@ -187,7 +187,7 @@ impl Recipe {
             _ => ("attention", self.attention.is_some()),
         };
         if asked.is_some() && !described {
-            let message = format!("E cannot become {table}: recipe `{}` has no `[{table}]`", self.name);
+            let message = format!("E cannot become {table}: recipe `{}` has no `[{table}]`", self.name.terminal());
             return Err(Finding::error("features/unknown", Blame::Usage, "moe", message));
         }
         replace(self, Mixer::Moe, instead);
@@ -289,6 +289,24 @@ impl Recipe {
             out.stand(place, Family::Edge, prefix);
             out.norm("final_norm", Surface::Norm, self.norm, self.hidden);
         }
+    }
+
+    /// Tensors of one block of a mixer, as every layer that has one repeats them; attention with its indexer,
+    /// where some layer has one.
+    pub fn block_tensors(&self, mixer: Mixer) -> Vec<Tensor> {
+        let mut out = Emitter::new(&self.precision, &self.optimizer, self.adapters());
+        out.stand(Place::Layer(0), mixer.family(), format!("layers.0.{}", mixer.table()));
+        out.norm("norm", Surface::Norm, self.norm, self.hidden);
+        let indexed = self.features.dsa().map(|dsa| dsa.layers.first().copied().unwrap_or(0));
+        self.mixer_tensors(mixer, indexed, &mut out);
+        out.tensors
+    }
+
+    /// Tensors outside blocks: tables, final norms, head, and what joins a prediction depth to the last.
+    pub fn edge_tensors(&self) -> Vec<Tensor> {
+        let bare = Recipe { layers: Vec::new(), ..self.clone() };
+        let is_of_a_block = |tensor: &Tensor| matches!(tensor.place, Place::Mtp(_)) && tensor.family != Family::Edge;
+        bare.tensors().into_iter().filter(|tensor| !is_of_a_block(tensor)).collect()
     }
 
     /// Blocks in order with the layer each stands in, for reports that name a block.

@@ -12,6 +12,9 @@
 //!
 //! It does not return memory to the device, or know what a block holds.
 
+mod pool;
+
+use pool::Pool;
 use std::collections::VecDeque;
 
 const MIB: u64 = 1 << 20;
@@ -41,7 +44,7 @@ impl BlockId {
 }
 
 /// A CUDA stream; blocks never move between streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
     /// Where compute runs.
     Main,
@@ -82,34 +85,16 @@ impl Block {
     }
 }
 
-/// Free blocks, smallest first, the lowest address among equals. There are few at a time, so that a
-/// sorted list is quicker than a tree.
-#[derive(Debug, Default)]
-struct Pool(Vec<(u64, u64, BlockId)>);
-
-impl Pool {
-    fn at(&self, size: u64, address: u64) -> usize {
-        self.0.partition_point(|&(s, a, _)| (s, a) < (size, address))
-    }
-
-    fn insert(&mut self, size: u64, address: u64, id: BlockId) {
-        let at = self.at(size, address);
-        self.0.insert(at, (size, address, id));
-    }
-
-    fn remove(&mut self, size: u64, address: u64) {
-        let at = self.at(size, address);
-        self.0.remove(at);
-    }
-
-    /// Takes out the smallest block of at least so many bytes; the one that could grow only if there is
-    /// no other.
-    fn take(&mut self, size: u64, growing: Option<BlockId>) -> Option<BlockId> {
-        let at = self.at(size, 0);
-        let could_grow = self.0.get(at).is_some_and(|entry| Some(entry.2) == growing);
-        let at = if could_grow && at + 1 < self.0.len() { at + 1 } else { at };
-        (at < self.0.len()).then(|| self.0.remove(at).2)
-    }
+/// What an allocator has to give, where, and how it would grow.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FreeBlocks {
+    /// Size and address of each, by pool, in the order they are looked at.
+    by_pool: Vec<Vec<(u64, u64)>>,
+    late: Vec<(u64, u64)>,
+    stream: Stream,
+    next_address: u64,
+    /// Bytes allocated, reserved, and free in split segments.
+    counts: [u64; 3],
 }
 
 /// The allocator of one device.
@@ -205,6 +190,23 @@ impl Allocator {
         self.blocks[id.index()].size
     }
 
+    /// Where a block lies.
+    pub(crate) fn address(&self, id: BlockId) -> u64 {
+        self.blocks[id.index()].address
+    }
+
+    /// All that the next allocations depend on, but for what is held and when late blocks come back.
+    pub(crate) fn free_blocks(&self) -> FreeBlocks {
+        let of_pool = |pool: &Pool| pool.iter().map(|&(size, address, _)| (size, address)).collect();
+        FreeBlocks {
+            by_pool: self.pools.iter().map(of_pool).collect(),
+            late: self.late.iter().map(|&(done, id)| (done, self.address(id))).collect(),
+            stream: self.stream,
+            next_address: self.next_address,
+            counts: [self.allocated, self.reserved, self.inactive_split],
+        }
+    }
+
     /// Whether a block is in use.
     pub fn is_held(&self, id: BlockId) -> bool {
         self.blocks.get(id.index()).is_some_and(|b| !b.is_free && !b.is_late)
@@ -286,7 +288,7 @@ impl Allocator {
         }
         let address = match last {
             Some(id) => self.blocks[id.index()].address + self.blocks[id.index()].size,
-            None => (pool as u64 + 1) << 50,
+            None => (pool as u64 + 1) << 58,
         };
         let block = Block { address, size: mapped, before: last, after: None, pool, is_free: true, is_late: false };
         let id = self.insert(block);

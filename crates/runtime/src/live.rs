@@ -167,3 +167,35 @@ pub(crate) fn kernel<T>(run: impl FnOnce() -> T) -> T {
     MINE.set(number);
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_keep_alignment_contents_and_end_where_they_began() {
+        for (size, align) in [(1, 1), (24, 8), (100, 64), (4096, 4096), (0, 16)] {
+            let layout = Layout::from_size_align(size, align).unwrap();
+            // SAFETY: the block is used as long as its layout says, and given back with the last one.
+            unsafe {
+                let block = Counting.alloc_zeroed(layout);
+                assert!(!block.is_null() && (block as usize).is_multiple_of(align));
+                (0..size).for_each(|i| assert_eq!(block.add(i).read(), 0));
+                (0..size).for_each(|i| block.add(i).write(i as u8));
+                let longer = Layout::from_size_align(size + 5000, align).unwrap();
+                let block = Counting.realloc(block, layout, longer.size());
+                assert!((block as usize).is_multiple_of(align));
+                (0..size).for_each(|i| assert_eq!(block.add(i).read(), i as u8));
+                block.add(longer.size() - 1).write(1);
+                Counting.dealloc(block, longer);
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_machine_has_is_refused() {
+        let most = Layout::from_size_align(isize::MAX as usize - 7, 8).unwrap();
+        // SAFETY: nothing is given, so there is nothing to use.
+        unsafe { assert!(Counting.alloc(most).is_null()) };
+    }
+}

@@ -84,18 +84,26 @@ unsafe fn product<R: Real>(to: Target<R>, alpha: R, a: View<R>, b: View<R>) {
     let last = |rows: usize, cols: usize, row: usize, column: usize| (rows - 1) * row + (cols - 1) * column;
     assert!(last(m, k, a.row, a.column) < a.data.len(), "a product reads past its left factor");
     assert!(last(k, n, b.row, b.column) < b.data.len(), "a product reads past its right factor");
+    // SAFETY: the assertions above bound the largest index of each factor by its slice; what is
+    // written is the caller's promise, and being ours alone it overlaps neither factor.
+    live::kernel(|| unsafe { kernel(to, alpha, a, b) });
+}
+
+/// # Safety
+/// As [`product`]'s, and each factor's indices lie in its slice.
+#[cfg(not(miri))]
+unsafe fn kernel<R: Real>(to: Target<R>, alpha: R, a: View<R>, b: View<R>) {
     let parallelism = match team::threads() {
         1 => gemm::Parallelism::None,
         // Threads share out rows and columns, never the sum over `k`, whose order stays.
         threads => gemm::Parallelism::Rayon(threads),
     };
-    // SAFETY: the assertions above bound the largest index of each factor by its slice; what is
-    // written is the caller's promise, and being ours alone it overlaps neither factor.
-    live::kernel(|| unsafe {
+    // SAFETY: the caller's promise.
+    unsafe {
         gemm::gemm(
-            m,
-            n,
-            k,
+            a.rows,
+            b.cols,
+            a.cols,
             to.first,
             1,
             to.stride as isize,
@@ -113,7 +121,28 @@ unsafe fn product<R: Real>(to: Target<R>, alpha: R, a: View<R>, b: View<R>) {
             false,
             parallelism,
         );
-    });
+    }
+}
+
+/// The same elements through the same pointers: Miri knows no vector instructions, and what it is to
+/// check is where we point.
+///
+/// # Safety
+/// As above.
+#[cfg(miri)]
+unsafe fn kernel<R: Real>(to: Target<R>, alpha: R, a: View<R>, b: View<R>) {
+    for (i, j) in (0..a.rows).flat_map(|i| (0..b.cols).map(move |j| (i, j))) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let factor = |k: usize| {
+                *a.data.as_ptr().add(i * a.row + k * a.column) * *b.data.as_ptr().add(k * b.row + j * b.column)
+            };
+            let sum = (0..a.cols).fold(R::ZERO, |sum, k| sum + factor(k));
+            let out = to.first.add(i * to.stride + j);
+            let old = if to.write == Write::Add { *out } else { R::ZERO };
+            *out = old + alpha * sum;
+        }
+    }
 }
 
 /// Some columns of a matrix, written by one thread while others write the rest.

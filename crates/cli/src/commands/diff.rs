@@ -6,7 +6,7 @@ use crate::args::DiffArgs;
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading};
 use case::{Asked, Case, Difference, Terms};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use memory::fit::{Fit, HEADROOM, Review, review};
 use recipe::import::megatron_args::shell_words;
 use serde_json::json;
@@ -17,7 +17,11 @@ pub fn run(args: &DiffArgs) -> Outcome {
     let price = |case: &Case| Fit::price(case, HEADROOM).map_err(|e| unmodelled(&e));
     let (old, new) = (price(&before)?, price(&after)?);
     let found = review(&old, &new);
-    let mut text = format!("\x1b[1mbefore\x1b[0m  {}\n\x1b[1mafter\x1b[0m   {}\n", args.before, args.after);
+    let mut text = format!(
+        "\x1b[1mbefore\x1b[0m  {}\n\x1b[1mafter\x1b[0m   {}\n",
+        quote::terminal(&args.before),
+        quote::terminal(&args.after)
+    );
     let differences = before.differences(&after);
     text += &jobs_text(&differences);
     text += &changes_text(&found);

@@ -4,7 +4,7 @@ use crate::args::FidelityArgs;
 use crate::files::read_rows;
 use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, wrap};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use fidelity::{
     Coverage, Figure, Judged, Mistyped, Part, Pricing, SummaryLine, Sweep, TIME_TARGET, Why, coverage, judge_parts,
     mistyped, summarise, sweeps,
@@ -155,7 +155,8 @@ fn agreed(rows: &[Judged]) -> impl Iterator<Item = (&Judged, &Why)> {
 }
 
 fn agreed_text(rows: &[Judged]) -> String {
-    let lines: String = agreed(rows).map(|(row, why)| format!("  {}: {why}\n", row.name)).collect();
+    let lines: String =
+        agreed(rows).map(|(row, why)| format!("  {}\n", quote::sentence(&format!("{}: {why}", row.name)))).collect();
     if lines.is_empty() { lines } else { heading("Ran out of memory") + &lines }
 }
 

@@ -6,7 +6,7 @@ mod routing;
 use super::plan::text::{seconds, step_error};
 use super::{asked, case_of, case_text, layout_json, serve};
 use crate::args::FitArgs;
-use crate::files::write_atomically;
+use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
 use crate::picture;
 use crate::table::{Table, heading, wrap};
@@ -57,8 +57,8 @@ pub fn run(args: &FitArgs) -> Outcome {
     };
     let items = if args.checklist { checklist(&case, &fit) } else { Vec::new() };
     if let Some(path) = &args.svg {
-        let title = format!("{} on {}: {}", case.recipe.name, args.on, fit.verdict.name());
-        write_atomically(path, &picture::svg(&fit.classes, visible, &title))?;
+        let title = format!("{} on {}: {}", case.recipe.name.raw(), args.on, fit.verdict.name());
+        write_file(path, &picture::svg(&fit.classes, visible, &title))?;
     }
     let layer = routing(&case, fit.worst().stage);
     let routing_text = if args.routing { routing::text(&case, &fit, layer.as_ref()) } else { String::new() };

@@ -11,14 +11,14 @@ use crate::table::{Table, heading, wrap};
 use case::asked::EngineChoice;
 use case::{Asked, Case, Purpose, Seams, Terms, offer_seams};
 use cost::{Step, Unpriced};
-use diag::{Blame, Finding, refuses};
+use diag::{Blame, Finding, quote, refuses};
 use launch::fields::{self, Accounted, Told};
 use launch::header::{Header, choices};
 use launch::identity::Identity;
 use launch::job::Job;
 use launch::lanes::Lane;
 use launch::record::{self, MemoryVerdict};
-use launch::{Emission, File, Kind, Policy, engines, lanes, quote, schedulers, tuned};
+use launch::{Emission, File, Kind, Policy, engines, lanes, schedulers, tuned};
 use memory::fit::{Fit, HEADROOM, Verdict};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -245,9 +245,9 @@ fn ending(command: &str, out: Option<&str>, emission: &Emission, files: &[File])
     match out {
         Some(folder) => {
             let names: Vec<&str> = files.iter().map(|f| f.path.as_str()).collect();
-            format!("\nwrote {folder}: {}\n", names.join(", "))
+            format!("\nwrote {}: {}\n", quote::terminal(folder), names.join(", "))
                 + &heading("Start it")
-                + &format!("  cd {} && {command}\n", quote::shell(folder))
+                + &format!("  cd {} && {command}\n", quote::typed(folder))
         }
         None => {
             let printed = |file: &File| heading(&file.path) + &file.contents;

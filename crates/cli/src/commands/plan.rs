@@ -21,6 +21,7 @@ use progress::Progress;
 use recipe::Recipe;
 use search::{
     Answer, Best, Choice, Effort, Found, OffloadChoice, Question, Reach, Space, answer, lay_out, pricers, search,
+    usual_limit,
 };
 use std::cell::OnceCell;
 use std::time::Instant;
@@ -119,19 +120,21 @@ fn with_solution<T>(
     let mut offload = OffloadChoice::Pinned(typed.unwrap_or(0.0));
     let (mut caution, mut round) = (Bytes(0), 1);
     let (start, before) = (Instant::now(), cpu_seconds());
+    let machine = args.work.limit();
+    let limit = if args.work.work_limit.is_some() { machine } else { usual_limit(machine) };
+    let mut space = lay_out(Question {
+        asked: &wanted.asked,
+        recipe: &wanted.recipe,
+        cluster: &wanted.cluster,
+        pinned: &wanted.pinned,
+        options: wanted.options,
+        headroom: args.search.headroom.bytes(wanted.cluster.device.visible_bytes()),
+        caution,
+        offload,
+        reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
+        limit: &limit,
+    })?;
     loop {
-        let question = Question {
-            asked: &wanted.asked,
-            recipe: &wanted.recipe,
-            cluster: &wanted.cluster,
-            pinned: &wanted.pinned,
-            options: wanted.options,
-            headroom: args.search.headroom.bytes(wanted.cluster.device.visible_bytes()),
-            caution,
-            offload,
-            reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
-        };
-        let space = lay_out(question)?;
         let pricers = pricers(&space);
         let progress = Progress::new();
         let keep = KEPT.max(args.search.top);
@@ -144,11 +147,14 @@ fn with_solution<T>(
         let missing = answer.refuted().map(|refuted| refuted.missing).max().unwrap_or(0);
         if answer.best().is_none() && missing > 0 && round < ROUNDS {
             (caution, round) = (Bytes(caution.0 + missing), round + 1);
+            space.ask_again(offload, caution);
             continue;
         }
         let has_misfits = found.tally.nearest.is_some() || missing > 0;
-        if answer.best().is_none() && has_misfits && typed.is_none() && offload != OffloadChoice::Free {
+        let may_move = typed.is_none() && offload != OffloadChoice::Free && space.has_host();
+        if answer.best().is_none() && has_misfits && may_move {
             (offload, caution, round) = (OffloadChoice::Free, Bytes(0), 1);
+            space.ask_again(offload, caution);
             continue;
         }
         let threads = rayon::current_num_threads();
@@ -185,7 +191,7 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
         text += &words;
         json["explained"] = value;
     }
-    let mut report = Report::new(text, json);
+    let mut report = Report::new(text, json).with_findings(&solved.space.trimmed);
     if let Some(best) = solved.answer.best() {
         let missing = written.map_or_else(Vec::new, |written| written.findings());
         report = report.with_findings(&[best.notes.clone(), missing].concat());

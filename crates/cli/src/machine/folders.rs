@@ -3,9 +3,8 @@
 
 use launch::policy::Place;
 use launch::preflight::machine::{Folder, FolderKind, Known, Located, Space, Writable};
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
+use store::Failure;
 
 /// How to find out whether a folder takes files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,18 +78,12 @@ fn ask(_folder: &Path) -> Known<Writable> {
     Err("this system is not asked without writing".to_string())
 }
 
-/// Writes a file of one block, through to the disk so that a full quota shows, and removes it.
+/// Writes a file of one block, and removes it.
 fn write(folder: &Path) -> Writable {
-    let path = folder.join(format!(".shardwright-preflight-{}", std::process::id()));
-    let written = (|| {
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
-        let result = file.write_all(&[0; 4096]).and_then(|()| file.sync_all());
-        drop(file);
-        fs::remove_file(&path).and(result)
-    })();
-    match written {
+    match store::probe(folder, 4096) {
         Ok(()) => Writable::Proven,
-        Err(error) => Writable::Refused(error.to_string()),
+        Err(Failure::Machine { error, .. }) => Writable::Refused(error.to_string()),
+        Err(other) => Writable::Refused(other.to_string()),
     }
 }
 
@@ -112,6 +105,7 @@ pub fn space(_path: &Path) -> Known<Space> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
 

@@ -1,10 +1,12 @@
 //! Reading the machine for `preflight`: files of `/proc`, the file system, and three programs that
 //! only report (`nvidia-smi`, `timedatectl`, `chronyc`). Nothing is changed, unless a write probe was
-//! asked for; nothing is ended; no text from the machine is ever run.
+//! asked for; nothing is ended but those programs; no text from the machine is ever run.
 
 mod folders;
 mod free;
 mod proc;
+#[cfg(unix)]
+mod program;
 mod tools;
 
 pub use folders::Probe;

@@ -29,6 +29,15 @@ fn a_panic_on_any_thread_is_one_line_to_report() {
     }
 }
 
+/// What was typed is shown, and cannot act on the terminal or break the line.
+#[test]
+fn a_hostile_command_stays_one_line() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shardwright"));
+    let ran = ran(command.args(["params", "x\x1b[31m\ny", "--crash", "main"]).env_remove("RUST_BACKTRACE"));
+    assert_eq!((ran.code, ran.stderr.lines().count()), (70, 1), "{}", ran.stderr);
+    assert!(!ran.stderr.contains('\x1b'), "{}", ran.stderr);
+}
+
 #[test]
 fn a_panic_is_a_finding_for_scripts() {
     let ran = quiet("fit llama3-8b --on 8xH200 --json --crash worker");

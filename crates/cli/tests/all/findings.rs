@@ -18,11 +18,11 @@ const EXCEPT: &[(&str, &str)] = &[
     ("hardware/file", "a built-in file that does not read: tests of the crate read every one"),
 ];
 
-fn workspace() -> PathBuf {
+pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
 }
 
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+pub fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
         if path.is_dir() { files(&path, found) } else { found.push(path) }
@@ -39,7 +39,7 @@ fn is_id(text: &str) -> bool {
 }
 
 /// A source file without its inline tests, and these.
-fn halves(text: &str) -> (String, String) {
+pub fn halves(text: &str) -> (String, String) {
     let (mut code, mut tests) = (String::new(), String::new());
     let (mut guarded, mut inside) = (false, false);
     for line in text.split_inclusive('\n') {

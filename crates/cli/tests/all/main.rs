@@ -10,6 +10,7 @@ mod common;
 mod dependencies;
 mod fidelity;
 mod findings;
+mod fuzzed;
 mod goldens;
 mod identities;
 mod launch;
@@ -19,3 +20,6 @@ mod mission;
 mod plan_engines;
 mod preflight;
 mod rehearse;
+#[cfg(target_os = "linux")]
+mod stores;
+mod writing;

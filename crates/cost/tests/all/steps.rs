@@ -194,7 +194,14 @@ fn cases() -> impl Strategy<Value = Case> {
 impl std::fmt::Debug for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Case { recipe, cluster, layout, .. } = self;
-        write!(f, "{} on {} of {}: {}", recipe.name, cluster.devices(), cluster.device.name, layout.all_flags())
+        write!(
+            f,
+            "{} on {} of {}: {}",
+            recipe.name.terminal(),
+            cluster.devices(),
+            cluster.device.name,
+            layout.all_flags()
+        )
     }
 }
 
@@ -246,7 +253,7 @@ proptest! {
             Ok(prices) => prices,
             Err(refused) => {
                 // Only units that do not divide excuse a case, and those of the llamas always do.
-                let is_excused = refused.to_string().contains("cannot split") && !case.recipe.name.starts_with("llama");
+                let is_excused = refused.to_string().contains("cannot split") && !case.recipe.name.raw().starts_with("llama");
                 prop_assert!(is_excused, "{refused}");
                 return Ok(());
             }

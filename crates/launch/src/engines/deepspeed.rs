@@ -104,7 +104,13 @@ fn offload(job: &Job, list: &mut List) {
         list.set(Kind::Policy, &key("device"), if nvme.is_some() { "nvme" } else { "cpu" }, from, why);
         list.set(Kind::Policy, &key("pin_memory"), true, from, "page-locked, so that copies run beside compute");
         if let Some(path) = nvme {
-            list.set(Kind::Policy, &key("nvme_path"), path, "--offload-nvme", "below it, a folder a rank");
+            list.set(
+                Kind::Policy,
+                &key("nvme_path"),
+                serde_json::Value::from(path),
+                "--offload-nvme",
+                "below it, a folder a rank",
+            );
         }
     }
     if nvme.is_none() {

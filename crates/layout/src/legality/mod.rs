@@ -29,6 +29,7 @@ pub use rule::{Check, Rule};
 use crate::engines;
 use crate::layout::{Derived, Layout, Needs, settle};
 use crate::request::{Engine, LayoutRequest};
+use crate::size::Bound;
 use diag::{Finding, Severity, refuses};
 use recipe::kinds::attention::{Attention, AttentionKind};
 use recipe::kinds::gated_delta::GatedDelta;
@@ -141,6 +142,7 @@ pub fn check(recipe: &Recipe, request: &LayoutRequest) -> Checked {
     if let Some(layout) = &layout {
         let case = Case { recipe: &recipe, layout, request };
         findings.extend(rules(layout.engine).flat_map(|rule| rule.findings(&case)));
+        findings.extend(Bound::new(&recipe, layout).refusal());
     }
     findings.extend(recipe.notes.iter().cloned());
     findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
@@ -166,9 +168,9 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::{Path, PathBuf};
 
-    /// Files that make a finding outside a rule, each with a test of its own: sizes that are none,
-    /// units that would be cut, meshes that do not fill a world, orders that cannot be.
-    const OTHERS: [&str; 4] = ["layout.rs", "ownership.rs", "mesh.rs", "order/mod.rs"];
+    /// Files that make a finding outside a rule, each with a test of its own: sizes that are none or too
+    /// many together, units that would be cut, meshes that do not fill a world, orders that cannot be.
+    const OTHERS: [&str; 5] = ["layout.rs", "ownership.rs", "mesh.rs", "order/mod.rs", "size.rs"];
 
     /// Source files of a folder that make a finding by themselves.
     fn makers(folder: &Path, found: &mut Vec<PathBuf>) {

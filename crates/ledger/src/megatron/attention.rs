@@ -123,7 +123,8 @@ pub(super) fn fused(c: &Rank, inputs: [&Tensor; 3], heads: Heads) -> Tensor {
     }
     let tokens = c.config.tokens;
     // Half of the products fall away under a causal mask; backward has five for forward's two.
-    let flops = tokens * c.config.sequence * heads.query * (heads.qk_dim + heads.v_dim);
+    let pairs = tokens as f64 * c.config.sequence as f64;
+    let flops = pairs * (heads.query * (heads.qk_dim + heads.v_dim)) as f64;
     c.tape.work(flops);
     let out = c.act(tokens * heads.query * heads.v_dim, "attention output");
     let statistics = c.act_of(tokens * heads.query, FP32, "softmax statistics");
@@ -132,7 +133,7 @@ pub(super) fn fused(c: &Rank, inputs: [&Tensor; 3], heads: Heads) -> Tensor {
     let mut saved: Vec<Tensor> = inputs.map(Tensor::clone).to_vec();
     saved.extend([out.alias(), statistics, random]);
     c.tape.record(inputs.map(Tensor::edge).to_vec(), &[&out], saved, move |t, _, _saved| {
-        t.work(flops * 5 / 2);
+        t.work(flops * 2.5);
         let dq = grad(t, tokens * heads.query * heads.qk_dim, "query gradient");
         let dk = grad(t, tokens * heads.kv * heads.qk_dim, "key gradient");
         let dv = grad(t, tokens * heads.kv * heads.v_dim, "value gradient");

@@ -1,7 +1,7 @@
 //! Recipe, layout and options as the sizes one rank works with, or by name what is not modelled.
 
 use super::Job;
-use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, Microbatches, Routing, Trainer};
+use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, Routing, Trainer};
 use super::schedule;
 use super::supported::{self, Sharding};
 use layout::order::Pipeline;
@@ -17,6 +17,7 @@ use recipe::kinds::{Activation, Norm};
 use recipe::precision::OptimizerPolicy;
 use recipe::{Mixer, Optimizer, Positions, Role};
 use replay::Unmodelled;
+use replay::tape::Microbatches;
 
 /// Sizes of the attention of one rank.
 #[derive(Clone, Debug)]
@@ -170,6 +171,11 @@ pub(super) struct Config {
 impl Config {
     pub fn new(job: &Job) -> Result<Config, Unmodelled> {
         let Job { recipe, layout, options, .. } = *job;
+        let skew = match options.routing {
+            Routing::Overloaded { factor } => factor,
+            Routing::Balanced | Routing::Random { .. } => 1.0,
+        };
+        crate::countable(recipe, layout, skew)?;
         supported::features(recipe)?;
         supported::options(recipe, layout, options)?;
         let mesh = Mesh::new(layout, Order::Megatron, recipe.uses(Mixer::Moe))

@@ -66,7 +66,9 @@ pub(super) fn forward(c: &Rank, params: &IndexerParams, inputs: [&Tensor; 2], ou
     c.te_product();
     c.torch_product();
     scores(&c.tape, s, |t, elements, name| t.tensor(replay::line::Line::Activations, elements, FP32, name));
-    saved.push(c.act_of(tokens * indexer.top_k, INT64, "chosen tokens"));
+    // `topk_k = min(index_topk, seqlen)`.
+    let chosen = indexer.top_k.min(c.config.sequence);
+    saved.push(c.act_of(tokens * chosen, INT64, "chosen tokens"));
     saved.extend(inputs.map(Tensor::clone));
     let edges = [out.edge()].into_iter().chain(params.all.iter().map(|p| p.edge())).collect();
     let elements: Vec<u64> = params.all.iter().map(|p| p.elements).collect();

@@ -61,15 +61,16 @@ impl Shape {
         }
     }
 
-    /// Floating-point operations of forward; backward has twice as many.
-    fn flops(&self) -> u64 {
-        2 * self.tokens * self.input * self.output
+    /// Floating-point operations of forward; backward has twice as many. No size bounds their product,
+    /// so it is a float.
+    fn flops(&self) -> f64 {
+        2.0 * self.tokens as f64 * self.input as f64 * self.output as f64
     }
 
     /// Gradient of the input, reduced to this rank's tokens where they were gathered. Both stay
     /// until backward returns.
     fn input_grads(&self, t: &Tape) -> (Tensor, Option<Tensor>) {
-        t.work(2 * self.flops());
+        t.work(2.0 * self.flops());
         let whole = grad(t, self.tokens * self.input, "input gradient");
         let reduced = self.gathers.then(|| grad(t, self.local_tokens * self.input, "scattered input gradient"));
         (whole, reduced)
@@ -302,7 +303,7 @@ pub(super) fn grouped_linear(
         x.onto(line);
     }
     c.grouped_product();
-    let flops = 2 * rows * input * output;
+    let flops = 2.0 * rows as f64 * input as f64 * output as f64;
     c.tape.work(flops);
     let out = c.act(rows * output, "expert projection output");
     let saved = match quantized {
@@ -313,7 +314,7 @@ pub(super) fn grouped_linear(
     let product = WeightProduct::of_all(c, weights);
     c.tape.record(edges, &[&out], saved, move |t, grads, saved| {
         let _grad = fp8.map(|recipe| recipe.both(t, rows * output));
-        t.work(2 * flops);
+        t.work(2.0 * flops);
         let dx = grad(t, rows * input, "expert input gradient");
         let dws = product.grads(t, saved.iter().cloned().chain(grads[0].clone()).collect());
         let again = fp8.filter(|_| keeps_original);

@@ -46,13 +46,13 @@ pub(super) fn output_layer(c: &Rc<Rank>, x: &Tensor, weight: &Param) -> Tensor {
         c.gather_buffer(full);
     }
     c.torch_product();
-    let flops = 2 * full * config.vocab;
+    let flops = 2.0 * full as f64 * config.vocab as f64;
     c.tape.work(flops);
     let logits = loss(&c.tape, config.tokens * config.vocab, BF16, "logits");
     let (rank, is_gathered, product) = (c.clone(), config.sp, WeightProduct::of(c, weight));
     c.tape.record(vec![x.edge(), weight.edge()], &[&logits], vec![x.clone()], move |t, grads, saved| {
         rank.torch_product();
-        t.work(2 * flops);
+        t.work(2.0 * flops);
         let whole = grad(t, full, "head input gradient");
         let reduced = is_gathered.then(|| grad(t, local, "scattered head input gradient"));
         let operands = saved.iter().cloned().chain(grads[0].clone()).collect();

@@ -57,10 +57,11 @@ mod supported;
 /// Units whose weights Megatron-FSDP gathers ahead.
 pub use fsdp::AHEAD as UNITS_AHEAD;
 pub use options::{
-    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, Microbatches, ParamGather,
-    Reduction, Routing, StateFormats, Trainer,
+    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, ParamGather, Reduction, Routing,
+    StateFormats, Trainer,
 };
 pub use replay::allocator::Segments;
+pub use replay::tape::Microbatches;
 
 use config::Config;
 use model::Chunk;
@@ -137,7 +138,9 @@ fn run(config: Config, until: Until, wanted: Option<u64>) -> Replay {
         optimizer.step(&rank);
         phases.push(Phase::read(&tape, PhaseKind::Update(step)));
     }
-    let mut replay = Replay { params: setup::count(&chunks), phases, holders: Vec::new(), retained: Vec::new() };
+    let params = setup::count(&chunks);
+    let operations = tape.operations();
+    let mut replay = Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() };
     if wanted.is_some() {
         replay.holders = tape.wanted_holders();
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();

@@ -7,11 +7,11 @@
 //! highest changes with depth. Of several kinds every layer adds its own, and the highest start
 //! counts: the buffers of a neighbour of another kind are taken to be the larger's.
 
-use super::{Highest, KindWeights, Once, StageShape, State, Sum};
+use super::{BEYOND, Highest, KindWeights, Once, StageShape, State, Sum};
 use case::{KindId, LayerKinds, Options, PerKind};
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, StagePlan, ZeroStage, settle};
 use ledger::{Ledger, RankJob};
-use recipe::{Layer, Recipe};
+use recipe::{Layer, Mixer, Recipe};
 use replay::Unmodelled;
 use replay::line::Line;
 use replay::{PhaseKind, Replay};
@@ -103,7 +103,7 @@ impl Figures {
 
     /// Some steps of the way to another, and beyond it.
     fn towards(self, other: Figures, steps: i64, of: i64) -> Figures {
-        self.each(other, |from, to| from + (to - from) * steps / of)
+        self.each(other, |from, to| sum(from, scaled(to - from, steps, of)))
     }
 
     fn sum(&self) -> Sum {
@@ -121,6 +121,18 @@ impl Figures {
         let kept = take(LINES + 3);
         Sum { state, kept, above: rest, highest, left: reserved.saturating_sub(allocated) }
     }
+}
+
+/// Two figures together, up to what no device holds.
+fn sum(a: i64, b: i64) -> i64 {
+    let most = BEYOND as i64;
+    (a + b).clamp(-most, most)
+}
+
+/// A figure so many times over so many, likewise.
+fn scaled(bytes: i64, times: i64, of: i64) -> i64 {
+    let most = i128::from(BEYOND);
+    (i128::from(bytes) * i128::from(times) / i128::from(of)).clamp(-most, most) as i64
 }
 
 /// Short replays of one recipe, each done once however often it is asked for. Threads may share it.
@@ -148,13 +160,19 @@ impl Extrapolated {
         }
     }
 
-    /// What one rank of a stage holds, the `index`th of a legal layout, with a share of optimizer
-    /// state on the host.
-    pub fn stage(&self, layout: &Layout, shape: &StageShape, index: u64, share: f64) -> Result<Sum, Unmodelled> {
+    /// Refuses what no probe sees of a layout.
+    pub fn refuse(layout: &Layout) -> Result<(), Unmodelled> {
         if layout.vpp.splits() || (layout.pp.splits() && layout.schedule != Schedule::OneF1b) {
             let what = format!("schedule {}", layout.schedule);
             return Err(Unmodelled::new(what, "only 1f1b with one chunk a stage is replayed"));
         }
+        Ok(())
+    }
+
+    /// What one rank of a stage holds, the `index`th of a legal layout, with a share of optimizer
+    /// state on the host.
+    pub fn stage(&self, layout: &Layout, shape: &StageShape, index: u64, share: f64) -> Result<Sum, Unmodelled> {
+        Extrapolated::refuse(layout)?;
         let role = match (shape.is_first, shape.is_last) {
             (true, true) => Role::Only,
             (true, false) => Role::First,
@@ -168,11 +186,11 @@ impl Extrapolated {
             let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + 1)?);
             let base = short.towards(long, -(SHORT as i64), 1);
             start = Some(start.map_or(base, |other| other.each(base, i64::max)));
-            layers = layers.each(long.each(short, |a, b| a - b), |sum, each| sum + each * count as i64);
+            layers = layers.each(long.each(short, |a, b| a - b), |all, each| sum(all, scaled(each, count as i64, 1)));
         }
         let start = start.ok_or_else(|| Unmodelled::new("an empty stage", "it holds no layers"))?;
         let more = self.more_microbatches(&stage, shape)?;
-        Ok(start.each(layers, |a, b| a + b).each(more, |a, b| a + b).sum())
+        Ok(start.each(layers, sum).each(more, sum).sum())
     }
 
     /// What kinds of layers weigh under a layout of one stage.
@@ -219,7 +237,7 @@ impl Extrapolated {
         }
         let probe = |microbatches| self.batched(stage, kind, SHORT, [flights, microbatches]);
         let (few, many) = (probe(flights + 1)?, probe(flights + 2)?);
-        Ok(many.each(few, |a, b| (a - b) * beyond as i64))
+        Ok(many.each(few, |a, b| scaled(a - b, beyond as i64, 1)))
     }
 
     /// A probe of so many `[in flight, of a step]`, extrapolated out to the sequences of a microbatch.
@@ -231,6 +249,10 @@ impl Extrapolated {
         [flights, microbatches]: [u64; 2],
     ) -> Result<Figures, Unmodelled> {
         let layout = stage.layout;
+        // Degrees of experts say nothing of a layer that has none.
+        let suffix = self.bare.features.mtp().filter(|_| matches!(stage.role, Role::Only | Role::Last));
+        let has_experts = self.layers[kind].has(Mixer::Moe) || suffix.is_some_and(|mtp| mtp.layer.has(Mixer::Moe));
+        let [ep, etp] = if has_experts { [layout.ep.get(), layout.etp.get()] } else { [1, 1] };
         let at = |micro_batch: u64| {
             self.known(Asked {
                 kind,
@@ -238,7 +260,7 @@ impl Extrapolated {
                 role: stage.role,
                 flights,
                 microbatches,
-                degrees: [layout.tp, layout.cp, layout.dp, layout.ep, layout.etp].map(|degree| degree.get()),
+                degrees: [layout.tp.get(), layout.cp.get(), layout.dp.get(), ep, etp],
                 sp: layout.sp,
                 micro_batch,
                 sequence: layout.sequence,
@@ -254,6 +276,11 @@ impl Extrapolated {
             wanted if wanted <= many => at(wanted),
             wanted => Ok(at(few)?.towards(at(many)?, (wanted - few) as i64, (many - few) as i64)),
         }
+    }
+
+    /// Probes that were replayed.
+    pub fn replayed(&self) -> u64 {
+        self.replayed.lock().unwrap_or_else(|e| e.into_inner()).len() as u64
     }
 
     /// A probe, replayed once: whoever asks meanwhile waits.
@@ -298,7 +325,8 @@ impl Extrapolated {
         let plan = StagePlan::new(&recipe, &layout, None).map_err(|finding| refused(&finding))?;
         let share = if asked.on_host { 1.0 } else { 0.0 };
         // The second step sees the optimizer's moments.
-        let ledger = Ledger::of(&recipe, &layout, &Options { offload: share, ..self.options })?.over_steps(2);
+        let ledger = Ledger::of(&recipe, &layout, &Options { offload: share, ..self.options })?;
+        let ledger = ledger.over_steps(2).in_groups();
         let rank = before * (layout.world / stages);
         let replay = ledger.replay(&RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank })?;
         Ok(Figures::of(&replay))

@@ -9,7 +9,7 @@
 //! What Megatron-FSDP gathers and reduces under ZeRO 2 and 3 is counted on top (`wrapped.rs`).
 
 use super::wrapped::Units;
-use super::{Highest, KindWeights, Shards, StageShape, State, Sum, in_flight};
+use super::{BEYOND, Highest, KindWeights, Shards, StageShape, State, Sum, in_flight};
 use case::{KindId, PerKind};
 use layout::{Layout, ZeroStage};
 
@@ -153,7 +153,8 @@ impl Probed {
         let names = [Highest::Layer, Highest::Loss, Highest::Embedding];
         let (once, highest) =
             points.into_iter().zip(names).max_by_key(|(bytes, _)| *bytes).unwrap_or((0, Highest::Layer));
-        let before = terms.flying * flow.in_flight.saturating_sub(256) / 256;
+        let before = u128::from(terms.flying) * u128::from(flow.in_flight.saturating_sub(256)) / 256;
+        let before = u64::try_from(before).map_or(BEYOND, |bytes| bytes.min(BEYOND));
         let saved = terms.saved.min(once);
         Sum {
             state: self.state(&terms.held, shards),

@@ -162,7 +162,10 @@ impl RankClass {
         };
         let outside_bytes: u64 = outside.iter().map(|a| a.bytes).sum();
         lines.extend(outside);
-        let budget = device.visible_bytes() as i64;
+        let total = reserved_peak.checked_add(outside_bytes).expect("a rank's bytes are below the bound of its sizes");
+        let booked: u128 = lines.iter().map(|line| u128::from(line.bytes)).sum();
+        assert_eq!(booked, u128::from(total), "every byte of a rank is booked on one line");
+        let headroom = i128::from(device.visible_bytes()) - i128::from(total);
         RankClass {
             stage,
             first_rank,
@@ -176,7 +179,7 @@ impl RankClass {
             reserved_peak,
             outside: outside_bytes,
             compile: Compile::of(pricing),
-            headroom: budget - (reserved_peak + outside_bytes) as i64,
+            headroom: headroom.try_into().expect("a rank's bytes and a device's are signed figures too"),
             offload,
         }
     }

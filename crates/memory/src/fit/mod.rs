@@ -39,8 +39,8 @@ struct Pricing<'a> {
     ledger: &'a Ledger,
 }
 
-/// The answer in a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+/// The answer in a word, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// With the headroom asked for.
@@ -97,7 +97,7 @@ impl HostUse {
             class.map_or(0, |class| class.offload.host_bytes)
         };
         let each = cluster.devices_per_node;
-        let node = |node: u64| (node * each..(node + 1) * each).map(of_rank).sum();
+        let node = |node: u64| (node * each..(node + 1) * each).map(of_rank).fold(0, u64::saturating_add);
         let is_used = classes.iter().any(|class| class.offload.host_bytes > 0);
         HostUse {
             node_bytes: if is_used { (0..cluster.nodes).map(node).max().unwrap_or(0) } else { 0 },
@@ -120,7 +120,9 @@ impl Fit {
         let classes = price_stages(pricing)?;
         let worst = (0..classes.len()).min_by_key(|&i| classes[i].headroom).unwrap_or(0);
         let host = HostUse::of(case, &classes);
-        let verdict = if host.is_over() { Verdict::DoesNotFit } else { judge(classes[worst].headroom, headroom) };
+        let visible = case.on().device.visible_bytes();
+        let judged = classes.iter().map(|class| judge(class.total(), visible, headroom));
+        let verdict = judged.max().filter(|_| !host.is_over()).unwrap_or(Verdict::DoesNotFit);
         Ok(Fit { classes, worst, verdict, host, headroom, unmodelled: unmodelled(pricing) })
     }
 
@@ -161,11 +163,12 @@ fn price_stages(pricing: Pricing) -> Result<Vec<RankClass>, Unmodelled> {
     Ok(classes)
 }
 
-fn judge(headroom: i64, wanted: Bytes) -> Verdict {
-    match u64::try_from(headroom) {
-        Err(_) => Verdict::DoesNotFit,
-        Ok(left) if left < wanted.0 => Verdict::Tight,
-        Ok(_) => Verdict::Fits,
+/// The verdict on a rank, the only one there is: what it holds against what it sees.
+fn judge(held: u64, visible: u64, wanted: Bytes) -> Verdict {
+    match visible.checked_sub(held) {
+        None => Verdict::DoesNotFit,
+        Some(left) if left < wanted.0 => Verdict::Tight,
+        Some(_) => Verdict::Fits,
     }
 }
 
@@ -202,8 +205,10 @@ mod tests {
 
     #[test]
     fn a_verdict_needs_its_headroom() {
-        assert_eq!(judge(-1, Bytes(0)), Verdict::DoesNotFit);
-        assert_eq!(judge(5, Bytes(6)), Verdict::Tight);
-        assert_eq!(judge(6, Bytes(6)), Verdict::Fits);
+        assert_eq!(judge(8, 7, Bytes(0)), Verdict::DoesNotFit);
+        assert_eq!(judge(u64::MAX, 7, Bytes(0)), Verdict::DoesNotFit);
+        assert_eq!(judge(2, 7, Bytes(6)), Verdict::Tight);
+        assert_eq!(judge(7, 7, Bytes(0)), Verdict::Fits);
+        assert_eq!(judge(1, 7, Bytes(6)), Verdict::Fits);
     }
 }

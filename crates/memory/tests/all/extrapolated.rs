@@ -45,7 +45,7 @@ fn worst_error(recipe: &Recipe, request: &LayoutRequest, share: f64) -> f64 {
         let sum = estimator.stage(&layout, &plan, stage, share).unwrap();
         let error = sum.allocated() as f64 / replay.allocated_peak() as f64 - 1.0;
         let reserved = sum.reserved() as f64 / replay.reserved_peak() as f64 - 1.0;
-        println!("{:18} {} stage {stage}: {error:+.4}, reserved {reserved:+.4}", recipe.name, layout.flags());
+        println!("{:18} {} stage {stage}: {error:+.4}, reserved {reserved:+.4}", recipe.name.raw(), layout.flags());
         let most = if kinds.len() > 1 && error > 0.0 { 0.10 } else { 0.03 };
         // What torch reserves depends on how free blocks lie, which short replays do not show.
         f64::max(error.abs() / most, reserved.abs() / 0.13)

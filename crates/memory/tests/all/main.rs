@@ -15,3 +15,6 @@ mod megatron_fp8;
 mod megatron_published;
 mod mission;
 mod scaling;
+mod sized;
+mod sizes;
+mod steady;

@@ -187,6 +187,22 @@ impl Moe {
         None
     }
 
+    /// What is wrong with a capacity factor: at `experts / top_k` every expert has room for every token, and
+    /// above it there is room that nothing can fill.
+    pub(crate) fn capacity_finding(&self) -> Option<Finding> {
+        let factor = self.capacity_factor?;
+        let most = self.experts as f64 / self.top_k as f64;
+        if factor <= most {
+            return None;
+        }
+        let message = format!(
+            "`capacity_factor` {factor} makes room for more tokens than there are: at {most} each of {} experts takes every token, since a token chooses {}",
+            self.experts, self.top_k
+        );
+        let finding = Finding::error("moe/capacity", Blame::Recipe, "moe.capacity_factor", message);
+        Some(finding.hint(format!("capacity_factor may be up to {most}; left out, no token is dropped")))
+    }
+
     /// Writes `[moe]` and its tables.
     pub(crate) fn write(&self, toml: &mut Toml) {
         toml.table("moe");

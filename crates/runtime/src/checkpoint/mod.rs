@@ -2,8 +2,8 @@
 //!
 //! Every element of every tensor is stored once, in logical coordinates: no rank, padding or packing
 //! of a layout is in a file, only in who wrote which. A checkpoint is a folder `step-N` that appears
-//! by one rename when all of it is durable; whatever is named `*.partial` is not one, and the next
-//! save removes it. One run at a time may save into a folder.
+//! by one rename when all of it is durable. What a killed save leaves has a hidden name, and the next
+//! save removes it (`store`).
 //!
 //! Not here: the data itself (a position in it is kept), and optimizer settings, which a run may
 //! change between steps.
@@ -31,7 +31,6 @@ use std::path::{Path, PathBuf};
 const PIECE: RangeInclusive<u64> = 1 << 12..=1 << 18;
 
 const PREFIX: &str = "step-";
-const PARTIAL: &str = ".partial";
 
 /// Where a run stands besides its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

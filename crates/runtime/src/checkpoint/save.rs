@@ -1,19 +1,20 @@
-//! Saving: every rank writes what it answers for into `step-N.partial`, the first writes the index
-//! when all files are durable, and one rename makes a checkpoint of it.
+//! Saving: every rank writes what it answers for into a directory that the first one claims, the first
+//! writes the index when all files are durable, and one rename makes a checkpoint of it.
 
 use super::slots::{Duty, Slot, slots};
-use super::{PARTIAL, PREFIX, Position, Saved, Store, agree, names, steps};
+use super::{PREFIX, Position, Saved, Store, agree, steps};
 use crate::real::Real;
 use crate::train::Trainer;
 use ::checkpoint::files::{self, Item};
+use ::checkpoint::folder::unwritten;
 use ::checkpoint::index::{self, Entry, Format, Index, Piece, Written};
 use ::checkpoint::region::{self, Region};
 use comm::{Call, Comm, Dtype, Group, Result};
 use diag::{Blame, Finding};
 use recipe::Recipe;
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use store::{Directory, Kind};
 
 /// Logical shapes by path, without the padding a layout adds.
 pub(super) type Shapes = HashMap<String, Vec<u64>>;
@@ -28,14 +29,13 @@ pub(super) fn format<R: Real>() -> Format {
 
 pub(super) fn save<R: Real>(store: &Store, trainer: &Trainer<R>, recipe: &Recipe, position: Position) -> Result<Saved> {
     let (comm, target) = (trainer.rank.comm, store.at(trainer.steps));
-    let partial = with_suffix(&target);
-    let is_first = comm.rank() == 0;
-    let ready = if is_first { prepare(store, trainer.steps, &partial) } else { Ok(()) };
-    agree(comm, "preparing the checkpoint", ready)?;
+    let claimed = if comm.rank() == 0 { claim(store, &target, comm.world()).map(Some) } else { Ok(None) };
+    let folder = agree(comm, "preparing the checkpoint", claimed)?;
+    let partial = store.folder.join(told(comm, folder.as_ref())?);
     let written = write_file(trainer, &shapes(recipe), store, &partial);
     let (mine, bytes) = agree(comm, "writing the checkpoint", written)?;
     let tensors = gather(comm, &mine)?;
-    let finished = if is_first {
+    let finished = if let Some(folder) = folder {
         let layout = trainer.rank.layout;
         let index = Index {
             step: trainer.steps,
@@ -48,7 +48,7 @@ pub(super) fn save<R: Real>(store: &Store, trainer: &Trainer<R>, recipe: &Recipe
             layout: Written { world: layout.world, flags: layout.all_flags() },
             tensors,
         };
-        finish(store, &index, &partial, &target)
+        finish(store, &index, folder)
     } else {
         Ok(())
     };
@@ -61,31 +61,27 @@ pub(super) fn biases<R: Real>(trainer: &Trainer<R>) -> Vec<Vec<f64>> {
     trainer.balances.iter().map(|balance| balance.bias.clone()).filter(|bias| !bias.is_empty()).collect()
 }
 
-fn with_suffix(folder: &Path) -> PathBuf {
-    let mut name = folder.as_os_str().to_owned();
-    name.push(PARTIAL);
-    name.into()
+/// The directory to write into; what killed saves left is cleared, whatever step they were at.
+fn claim(store: &Store, target: &Path, world: usize) -> Result<Directory> {
+    store::make_folders(&store.folder).map_err(unwritten)?;
+    store::clean(&store.folder, |label| label.starts_with(PREFIX));
+    let mut folder = Directory::new(target).map_err(unwritten)?;
+    folder.expect((0..world).map(file_of));
+    Ok(folder)
 }
 
-/// Clears what interrupted saves left, and makes the folder to write into.
-fn prepare(store: &Store, step: u64, partial: &Path) -> Result<()> {
-    if steps(&store.folder)?.contains(&step) {
-        let folder = store.at(step);
-        let message = format!("`{}` is already a checkpoint", folder.display());
-        let finding = Finding::error("checkpoint/exists", Blame::Usage, folder.display().to_string(), message);
-        return Err(finding.hint("remove it, or save into another folder"));
-    }
-    for name in names(&store.folder)?.iter().filter(|n| n.starts_with(PREFIX) && n.ends_with(PARTIAL)) {
-        remove(&store.folder.join(name))?;
-    }
-    let is_new = !store.folder.exists();
-    fs::create_dir_all(partial).map_err(|e| files::failed("create", partial, &e))?;
-    let above = store.folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if is_new { files::sync_folder(above) } else { Ok(()) }
+/// The name of the directory that the first rank claimed, on every rank.
+fn told(comm: &Comm, folder: Option<&Directory>) -> Result<String> {
+    let name = folder.and_then(|f| f.path().file_name()).map_or(Vec::new(), |name| name.as_encoded_bytes().to_vec());
+    let letters = name.into_iter().map(u64::from).collect();
+    let world = Group::new(0..comm.world());
+    let (all, _) = comm.all_gather_uneven(&world, Call::new("world", "folder of the checkpoint"), letters)?;
+    Ok(all.into_iter().map(|letter| letter as u8 as char).collect())
 }
 
-fn remove(folder: &Path) -> Result<()> {
-    fs::remove_dir_all(folder).map_err(|e| files::failed("remove", folder, &e))
+/// The file of a rank.
+fn file_of(rank: usize) -> String {
+    format!("rank-{rank:05}.safetensors")
 }
 
 /// One region of a slot, to be stored as a piece.
@@ -123,7 +119,7 @@ fn write_file<R: Real>(
         sums.push(files::crc32(&body));
         body
     });
-    let file = format!("rank-{:05}.safetensors", trainer.rank.comm.rank());
+    let file = file_of(trainer.rank.comm.rank());
     files::write(&partial.join(&file), std::iter::once(header).chain(bodies))?;
     let mut total = 0;
     for ((job, item), crc32) in jobs.into_iter().zip(items).zip(sums) {
@@ -194,19 +190,15 @@ fn gather(comm: &Comm, mine: &BTreeMap<String, Entry>) -> Result<BTreeMap<String
     Ok(merged)
 }
 
-/// Writes the index, makes everything durable, gives the checkpoint its name, and removes old ones.
-fn finish(store: &Store, index: &Index, partial: &Path, target: &Path) -> Result<()> {
-    files::write(&partial.join(index::NAME), std::iter::once(index.to_json()))?;
-    files::sync_folder(partial)?;
-    fs::rename(partial, target).map_err(|e| files::failed("name", target, &e))?;
-    files::sync_folder(&store.folder)?;
-    // A checkpoint is unnamed before it is taken apart, so that no half of one ever has a name.
-    let older: Vec<u64> = steps(&store.folder)?.into_iter().filter(|step| *step <= index.step).collect();
+/// Writes the index, gives the checkpoint its name, and removes old ones that are ours.
+fn finish(store: &Store, index: &Index, mut folder: Directory) -> Result<()> {
+    folder.write(index::NAME, &index.to_json(), Kind::Plain).map_err(unwritten)?;
+    folder.publish().map_err(unwritten)?;
+    let is_ours = |step: &u64| Index::read(&store.at(*step)).is_ok();
+    let older: Vec<u64> =
+        steps(&store.folder)?.into_iter().filter(|step| *step <= index.step).filter(is_ours).collect();
     for step in older.iter().rev().skip(store.keep.get()) {
-        let (old, gone) = (store.at(*step), with_suffix(&store.at(*step)));
-        fs::rename(&old, &gone).map_err(|e| files::failed("retire", &old, &e))?;
-        files::sync_folder(&store.folder)?;
-        remove(&gone)?;
+        store::discard(&store.at(*step)).map_err(unwritten)?;
     }
     Ok(())
 }

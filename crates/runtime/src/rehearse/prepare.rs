@@ -38,8 +38,8 @@ pub struct Prepared {
 pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
     let prepared = laid_out(ask, &dims(ask))?;
     let what = match prepared.layout.world {
-        1 => format!("rehearsing `{}` on one rank", prepared.recipe.name),
-        world => format!("rehearsing `{}` on one rank and on {world}", prepared.recipe.name),
+        1 => format!("rehearsing `{}` on one rank", prepared.recipe.name.terminal()),
+        world => format!("rehearsing `{}` on one rank and on {world}", prepared.recipe.name.terminal()),
     };
     let is_beyond = ask.limit.check(&what, prepared.work, "").is_err();
     let less = if is_beyond { less(ask, &prepared) } else { String::new() };

@@ -28,7 +28,7 @@ impl Start {
         check_mode(index.mode.as_deref(), mode).map_err(|f| vec![f])?;
         let saved = Of::of_lines(&index.recipe).recipe(recipe.sequence)?;
         let differs = [
-            ("name", recipe.name.clone(), saved.name.clone()),
+            ("name", recipe.name.terminal(), saved.name.terminal()),
             ("features", format!("{:?}", recipe.features.listed()), format!("{:?}", saved.features.listed())),
             ("optimizer", format!("{:?}", recipe.optimizer), format!("{:?}", saved.optimizer)),
             ("tied", recipe.tied.to_string(), saved.tied.to_string()),
@@ -36,8 +36,9 @@ impl Start {
         if let Some((what, here, there)) = differs.into_iter().find(|(_, here, there)| here != there) {
             let message =
                 format!("the checkpoint is of another recipe: its {what} is {there}, and this one's is {here}");
-            let finding = Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.clone(), message);
-            let hint = format!("`shardwright checkpoint inspect {}` says which recipe it is of", folder.display());
+            let finding = Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.terminal(), message);
+            let hint =
+                format!("`shardwright checkpoint inspect {}` says which recipe it is of", diag::quote::typed(folder));
             return Err(vec![finding.hint(hint)]);
         }
         Ok(Start { seed: index.seed, index: Some(index) })

@@ -7,9 +7,12 @@ use recipe::Recipe;
 use search::{OffloadChoice, Question, Reach, Space, lay_out};
 use std::sync::LazyLock;
 use units::Bytes;
+use work::Limit;
 
 /// Cases that come out are typed along with this.
 static ASKED: LazyLock<Asked> = LazyLock::new(Asked::default);
+
+static UNLIMITED: LazyLock<Limit> = LazyLock::new(Limit::none);
 
 /// A question with nothing typed but what is pinned.
 pub fn question<'a>(
@@ -28,6 +31,7 @@ pub fn question<'a>(
         offload: OffloadChoice::Free,
         reach: Reach::Anywhere,
         options: Options::of(pinned.engine, recipe),
+        limit: &UNLIMITED,
     }
 }
 

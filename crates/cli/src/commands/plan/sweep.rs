@@ -4,11 +4,10 @@ use super::text::{WAYS_OUT, flags_of, seconds};
 use super::{Wanted, with_solution};
 use crate::args::PlanArgs;
 use crate::commands::model_line;
-use crate::files::write_atomically;
+use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
-use crate::picture::escaped;
 use crate::table::{Table, heading, wrap};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use launch::header::Header;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -74,10 +73,10 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
         }
     }
     if let Some(path) = &args.search.csv {
-        write_atomically(path, &csv(&rows))?;
+        write_file(path, &csv(&rows))?;
     }
     if let Some(path) = &args.search.svg {
-        write_atomically(path, &svg(&args.recipe.recipe, &rows))?;
+        write_file(path, &svg(&args.recipe.recipe, &rows))?;
     }
     let json = json!({ "sweep": rows.iter().map(value).collect::<Vec<_>>() });
     if rows.iter().any(|row| row.best.is_some()) {
@@ -157,7 +156,7 @@ fn svg(recipe: &str, rows: &[Row]) -> String {
          <text x=\"{LEFT}\" y=\"28\" font-size=\"15\">{}: tokens/s on one device, best layout of each cluster</text>\n",
         LEFT + WIDTH + 150.0,
         TOP + HEIGHT + 60.0,
-        escaped(recipe)
+        quote::xml(recipe)
     );
     for step in 0..=4 {
         let tokens = most * f64::from(step) / 4.0;

@@ -8,6 +8,7 @@ use crate::commands::{model_line, shorten, typed};
 use crate::picture;
 use crate::table::{Table, heading, wrap};
 use case::Part;
+use diag::quote;
 use hardware::{Cluster, Link};
 use launch::header::{Header, choices};
 use layout::Layout;
@@ -55,7 +56,7 @@ fn head(args: &PlanArgs, wanted: &Wanted) -> String {
     text += &format!("  {} parameters, {} active on a token\n", exact(counts.total), count(counts.active));
     text += &format!(
         "\x1b[1m{}\x1b[0m  {} × {} {}, {} visible on each; {}\n",
-        args.on,
+        quote::terminal(&args.on),
         cluster.nodes,
         cluster.devices_per_node,
         cluster.device.name,
@@ -318,6 +319,9 @@ fn space(solved: &Solved) -> String {
     );
     if unpriced > 0 {
         line += &format!(", {} without a price", exact(unpriced));
+    }
+    if tally.unseen > 0 {
+        line += &format!(", {} not looked at: the search came to its limit (--work-limit)", exact(tally.unseen));
     }
     let mut rules: Vec<_> = counts.refused.iter().map(|(rule, number)| (rule.to_string(), *number)).collect();
     rules.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));

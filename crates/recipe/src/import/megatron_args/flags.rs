@@ -116,18 +116,18 @@ impl Flags {
     /// held against the engine's list: how many, of which type, among which choices.
     pub fn read(text: &str) -> Flags {
         let known = options();
-        let words = command(text, &known);
-        let (before, after) = words.split_at(launcher(&words, &known));
+        let words = command(text, known);
+        let (before, after) = words.split_at(launcher(&words, known));
         let mut flags =
             Flags { given: BTreeMap::new(), ranks: ranks(before), findings: Vec::new(), refused: BTreeSet::new() };
         let mut current: Option<&str> = None;
         for word in after {
             if let Some((flag, value)) = word.split_once('=').filter(|(flag, _)| flag.starts_with("--")) {
-                flags.start(flag, &known);
+                flags.start(flag, known);
                 flags.given.entry(flag.to_string()).or_default().push(value.to_string());
                 current = None;
             } else if word.starts_with("--") {
-                flags.start(word, &known);
+                flags.start(word, known);
                 current = Some(word);
             } else if let Some(flag) = current {
                 flags.given.entry(flag.to_string()).or_default().push(word.clone());

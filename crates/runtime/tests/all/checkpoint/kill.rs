@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 const KILLS: u64 = 210;
 
+/// How the directory of a save under way ends.
+const PARTIAL: &str = ".shardwright.d";
+
 /// What tells the child below that it was started by the test.
 const MARK: &str = "until-killed";
 
@@ -67,11 +70,11 @@ enum Sign {
 
 fn wait_for(sign: Sign, folder: &Path, before: &[String]) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    let is_partial = |name: &&String| name.ends_with(".partial");
+    let is_partial = |name: &&String| name.ends_with(PARTIAL);
     let is_there = |now: Vec<String>| match sign {
         Sign::Began => now != before,
         Sign::Indexed => now.iter().filter(is_partial).any(|n| folder.join(n).join(checkpoint::NAME).exists()),
-        Sign::Named => now.iter().any(|name| !before.contains(name) && !is_partial(&name)),
+        Sign::Named => now.iter().any(|name| !before.contains(name) && name.starts_with("step-")),
     };
     while !is_there(names(folder)) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_micros(10));
@@ -101,7 +104,7 @@ fn kill_once(kill: u64, temp: &Temp, folder: &Path) -> bool {
     std::thread::sleep(Duration::from_secs_f64(0.03 * part.powi(4)));
     child.kill().unwrap();
     child.wait().unwrap();
-    names(folder).iter().any(|n| n.ends_with(".partial"))
+    names(folder).iter().any(|n| n.ends_with(PARTIAL))
 }
 
 /// Every file of two checkpoints, byte by byte: what is saved follows from the state alone.

@@ -207,9 +207,15 @@ fn old_checkpoints_go_and_stale_ones_are_cleared() {
     let recipe = recipe("pattern = \"A\"");
     let (temp, one) = (Temp::new("keep"), LayoutRequest { world: Some(2), ..LayoutRequest::default() });
     let store = temp.store();
+    let left = format!(".step-7.{}.shardwright", "0".repeat(32));
+    fs::write(temp.0.join(&left), "").unwrap();
+    fs::create_dir(temp.0.join(format!("{left}.d"))).unwrap();
+    fs::write(temp.0.join(format!("{left}.d/rank-00000.safetensors")), b"half").unwrap();
+    // What others keep under such names is theirs: torchtitan's checkpoints are called so.
+    fs::create_dir(temp.0.join("step-0")).unwrap();
+    fs::write(temp.0.join("step-0/.metadata"), b"theirs").unwrap();
     fs::create_dir(temp.0.join("step-7.partial")).unwrap();
-    fs::write(temp.0.join("step-7.partial/rank-00000.safetensors"), b"half").unwrap();
-    assert_eq!(store.latest().unwrap(), None);
+    assert_eq!(store.steps().unwrap(), [0]);
     unwrap(on_ranks::<f32, _>(&recipe, &one, |trainer| {
         for step in 1..=4 {
             common::train(&recipe, trainer, step)?;
@@ -221,7 +227,8 @@ fn old_checkpoints_go_and_stale_ones_are_cleared() {
     }));
     let mut names: Vec<_> = fs::read_dir(&temp.0).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["step-3", "step-4"]);
+    assert_eq!(names, ["step-0", "step-3", "step-4", "step-7.partial"]);
+    assert!(temp.0.join("step-0/.metadata").exists());
 }
 
 /// A model with prediction depths, whose suffix copies the embedding.

@@ -1,0 +1,354 @@
+//! The most bytes a rank of a job can come to, in integers that cannot overflow: what is above
+//! [`MOST_BYTES`] is refused before anything is counted, priced, searched or run.
+//!
+//! It bounds every ledger from above and estimates none: no axis but cp is credited, every layer
+//! keeps everything, and an element is [`EACH`] bytes. A property test holds the replays of all
+//! engines below it.
+
+use crate::layout::Layout;
+use crate::request::{Balance, Schedule};
+use diag::{Blame, Finding};
+use recipe::kinds::mamba::Mamba;
+use recipe::{Mixer, Recipe};
+use units::exact;
+
+/// Bytes of a rank that are counted: a hundred thousand devices' worth, and low enough that sums
+/// and differences of such figures, and their product with the 256 parts that microbatches in
+/// flight are counted in, stay within 64 bits.
+pub const MOST_BYTES: u128 = 1 << 54;
+
+/// Bytes that all an engine keeps, makes for a moment and rounds up come to for one number a
+/// projection reads or writes, or for one parameter.
+const EACH: u128 = 64;
+
+/// Libraries' workspaces and what does not depend on any size.
+const FIXED: u128 = 1 << 36;
+
+/// Tokens after which every scan keeps a state, unless the recipe says fewer.
+const CHUNK: u64 = 64;
+
+/// One product of sizes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Term {
+    what: &'static str,
+    factors: Vec<(&'static str, u128)>,
+}
+
+impl Term {
+    fn new(what: &'static str, factors: Vec<(&'static str, u128)>) -> Term {
+        Term { what, factors }
+    }
+
+    fn elements(&self) -> u128 {
+        self.factors.iter().map(|(_, size)| *size).fold(1, u128::saturating_mul)
+    }
+
+    fn words(&self) -> String {
+        let factor = |(name, size): &(&str, u128)| format!("{} {name}", human(*size));
+        let factors: Vec<_> = self.factors.iter().filter(|(_, size)| *size != 1).map(factor).collect();
+        format!("{} of {}", self.what, factors.join(" × "))
+    }
+}
+
+/// What a recipe's sizes multiply to, whatever the layout: read off once, then put under many.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    hidden: u128,
+    vocab: u64,
+    depth: u128,
+    /// Prediction depths.
+    predicted: u128,
+    parameters: u128,
+    blocks: Vec<Block>,
+    /// Numbers a token that side embeddings look up.
+    sides: u128,
+    /// Tokens between two states that some scan keeps, at least.
+    chunk: u64,
+    /// What scans pad a sequence to a multiple of.
+    padded: u64,
+    /// Index heads and attention heads, with a sparse indexer; and the tokens it keeps.
+    indexed: Option<(u128, u64)>,
+}
+
+/// One block of a mixer.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    /// How many there are, prediction depths included.
+    count: u128,
+    /// Numbers that its projections read and write for a token, and that it makes in between.
+    a_token: u128,
+    /// Numbers that experts read and write for a token that chose one.
+    a_choice: u128,
+    /// Choices of a token, where each expert has room for so many times its share.
+    choices: (u128, f64),
+    /// Numbers of its state.
+    a_state: u128,
+    /// Whether an indexer may stand on it.
+    is_attention: bool,
+}
+
+impl Sizes {
+    /// The sizes of a recipe, as its mode runs it.
+    pub fn of(recipe: &Recipe) -> Sizes {
+        let hidden = u128::from(recipe.hidden);
+        let used = Mixer::ALL.into_iter().filter(|mixer| recipe.uses(*mixer));
+        let sides = recipe.features.sides().map(|(_, side)| u128::from(side.lookups()) * u128::from(side.dim) + hidden);
+        let carried = recipe.recurrent.as_ref().and_then(|kind| kind.depth_carry);
+        let heads = recipe.attention().map_or(0, |attention| attention.heads);
+        Sizes {
+            hidden,
+            vocab: recipe.vocab,
+            depth: recipe.depth() as u128,
+            predicted: recipe.features.mtp().map_or(0, |mtp| mtp.depth.into()),
+            // Megatron builds latent attention's projection out anew behind a square one of the hidden width.
+            parameters: parameters(recipe) + if recipe.is_latent() { hidden * hidden } else { 0 },
+            blocks: used.map(|mixer| Block::of(recipe, mixer)).collect(),
+            sides: sides.fold(0, u128::saturating_add),
+            chunk: CHUNK.min(chunk(recipe)).min(carried.unwrap_or(CHUNK)),
+            padded: chunk(recipe).max(CHUNK),
+            indexed: recipe.features.dsa().map(|dsa| (u128::from(dsa.heads) + u128::from(heads) + 1, dsa.top_k)),
+        }
+    }
+
+    /// The bound under a layout, whose routing deals a rank's experts `skew` times their share.
+    pub fn under(&self, layout: &Layout, skew: f64) -> Bound {
+        let wide = u128::from;
+        let (tokens_whole, cp) = (wide(layout.micro_batch) * wide(layout.sequence), wide(layout.cp.get()));
+        let part = layout.sequence.div_ceil(layout.cp.get()).next_multiple_of(self.padded);
+        let tokens = wide(layout.micro_batch) * wide(part);
+        let widths = self.widths(layout, skew);
+        let flying = wide(in_flight(layout));
+        let vocab = wide(layout.padded_vocab(self.vocab));
+        let params = self.parameters.saturating_add(2 * vocab * self.hidden);
+        let mut terms = vec![
+            // Under DualPipe a rank holds two chunks of the depth.
+            Term::new("weights, gradients and optimizer state", vec![("parameters", params), ("copies", 2)]),
+            Term::new(
+                "activations",
+                vec![("tokens", tokens), ("numbers a token", widths.a_token), ("microbatches in flight", flying)],
+            ),
+            Term::new(
+                "recurrent states",
+                vec![
+                    ("sequences", layout.micro_batch.into()),
+                    ("states", wide(layout.sequence.div_ceil(self.chunk) + 2 * CHUNK)),
+                    ("numbers a state", widths.a_state),
+                    ("microbatches in flight", flying),
+                ],
+            ),
+            Term::new("logits", vec![("tokens", tokens), ("vocabulary", vocab), ("predictions", 1 + self.predicted)]),
+        ];
+        if cp > 1 {
+            // Keys and values of a sequence, or all of it for some heads, come together block by block.
+            let whole = vec![("tokens", tokens_whole), ("numbers a token of a layer", widths.of_one)];
+            terms.push(Term::new("gathered sequences", whole));
+        }
+        if let Some((heads, _)) = self.indexed {
+            let pairs = vec![("queries", tokens), ("keys", layout.sequence.into()), ("heads", heads)];
+            terms.push(Term::new("index scores", pairs));
+        }
+        let is_gpipe = layout.schedule == Schedule::GPipe && layout.microbatches > 1;
+        Bound { terms, tokens, is_gpipe, is_cut: cp > 1 }
+    }
+
+    fn widths(&self, layout: &Layout, skew: f64) -> Widths {
+        let most_layers = self.layers_of_a_stage(layout);
+        let kept = self.indexed.map_or(0, |(_, top_k)| top_k.min(layout.sequence));
+        let edges = (8 * self.hidden * (1 + self.predicted)).saturating_add(self.sides);
+        let mut widths = Widths { a_token: edges, of_one: 0, a_state: 0 };
+        for block in &self.blocks {
+            // A layer may hold a mixer more than once.
+            let in_a_layer = block.count.div_ceil(self.depth.max(1));
+            let count = block.count.min((most_layers + self.predicted).saturating_mul(in_a_layer));
+            let (choices, room) = block.choices;
+            let rows = choices.saturating_mul(room.max(skew).max(1.0).ceil() as u128);
+            let rows = rows.saturating_mul(layout.etp.get().into());
+            let index = if block.is_attention { u128::from(kept) } else { 0 };
+            let token = block.a_token.saturating_add(index).saturating_add(rows.saturating_mul(block.a_choice));
+            widths.of_one = widths.of_one.saturating_add(token);
+            widths.a_token = widths.a_token.saturating_add(token.saturating_mul(count));
+            widths.a_state = widths.a_state.saturating_add(block.a_state.saturating_mul(count));
+        }
+        widths
+    }
+}
+
+impl Sizes {
+    /// Layers of the largest stage, at most: a stage of DualPipe holds two chunks whatever vpp says.
+    fn layers_of_a_stage(&self, layout: &Layout) -> u128 {
+        let chunks = layout.vpp.get().max(2);
+        let of_a_chunk = match (&layout.boundaries, layout.balance) {
+            (Some(starts), _) => {
+                let ends = starts.iter().map(|start| u128::from(*start)).chain([self.depth]);
+                let starts = std::iter::once(0).chain(starts.iter().map(|start| u128::from(*start)));
+                starts.zip(ends).map(|(start, end)| end.saturating_sub(start)).max().unwrap_or(self.depth)
+            }
+            (None, Balance::Layers) => self.depth / u128::from(layout.chunks()) + 1,
+            // By weight, one chunk may hold all layers but one of each other.
+            (None, _) => self.depth,
+        };
+        of_a_chunk.saturating_mul(chunks.into()).min(self.depth)
+    }
+}
+
+/// Numbers a microbatch leaves on a rank.
+struct Widths {
+    /// For each token, over all layers the rank may hold.
+    a_token: u128,
+    /// For each token in one block of every kind.
+    of_one: u128,
+    /// For each state that scans keep, over all layers.
+    a_state: u128,
+}
+
+impl Block {
+    fn of(recipe: &Recipe, mixer: Mixer) -> Block {
+        let (mut a_token, mut a_choice) = (0, 0);
+        for tensor in recipe.block_tensors(mixer) {
+            let banks = usize::from(tensor.acting.is_some());
+            let sides: u128 = tensor.dims[banks..].iter().map(|dim| u128::from(dim.len())).sum();
+            *if banks > 0 { &mut a_choice } else { &mut a_token } += sides;
+        }
+        let moe = recipe.moe.as_ref();
+        let (inside, a_state) = scanned(recipe, mixer);
+        Block {
+            count: recipe.count_with_suffix(mixer).into(),
+            a_token: a_token + inside,
+            a_choice,
+            choices: moe.map_or((0, 1.0), |moe| (moe.top_k.into(), moe.capacity_factor.unwrap_or(1.0))),
+            a_state,
+            is_attention: mixer == Mixer::Attention,
+        }
+    }
+}
+
+/// What a rank can come to at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    terms: Vec<Term>,
+    /// Tokens of a microbatch on a rank.
+    tokens: u128,
+    is_gpipe: bool,
+    /// Whether cp cuts sequences.
+    is_cut: bool,
+}
+
+impl Bound {
+    /// The bound of a job with balanced routing.
+    pub fn new(recipe: &Recipe, layout: &Layout) -> Bound {
+        Sizes::of(recipe).under(layout, 1.0)
+    }
+
+    /// Bytes, at most.
+    pub fn bytes(&self) -> u128 {
+        let of = |term: &Term| term.elements().saturating_mul(EACH);
+        self.terms.iter().map(of).fold(FIXED, u128::saturating_add)
+    }
+
+    /// Refuses what is above [`MOST_BYTES`], naming its largest product.
+    pub fn refusal(&self) -> Option<Finding> {
+        let bytes = self.bytes();
+        if bytes <= MOST_BYTES {
+            return None;
+        }
+        let largest = self.terms.iter().max_by_key(|term| term.elements())?;
+        let message = format!(
+            "a rank may come to {} bytes, and at most {} are counted: {}, at up to {EACH} bytes each",
+            human(bytes),
+            human(MOST_BYTES),
+            largest.words(),
+        );
+        Some(Finding::error("layout/bytes", Blame::Layout, "size", message).hint(self.hint()))
+    }
+
+    /// What would have to be smaller. Every term but the first grows with the tokens of a microbatch.
+    fn hint(&self) -> String {
+        let state = self.terms[0].elements().saturating_mul(EACH).saturating_add(FIXED);
+        let Some(left) = MOST_BYTES.checked_sub(state) else {
+            return "a smaller vocabulary multiple, or a smaller model".to_string();
+        };
+        let running = self.bytes() - state;
+        let least = (running / self.tokens.max(1)).max(1);
+        let most = left / least;
+        let fewer = if self.is_gpipe { "fewer microbatches or another schedule than gpipe, or " } else { "" };
+        let split = if !self.is_cut { ", or a cp that shares a sequence out" } else { ", or more cp" };
+        match most {
+            0 => format!("{fewer}a narrower model: one token of a microbatch is too much"),
+            _ => format!(
+                "{fewer}at most about {} tokens a microbatch and rank: a smaller mbs or seq{split}",
+                human(most)
+            ),
+        }
+    }
+}
+
+/// All digits where they fit a figure that people count in, a power of two else.
+fn human(n: u128) -> String {
+    match u64::try_from(n) {
+        Ok(n) if n < 1 << 48 => exact(n),
+        _ => format!("2^{:.1}", (n as f64).log2()),
+    }
+}
+
+/// Microbatches in flight on any stage, at most: `order`'s loops keep no more than twice the stages,
+/// but for gpipe, which keeps all.
+fn in_flight(layout: &Layout) -> u64 {
+    match layout.schedule {
+        Schedule::GPipe => layout.microbatches,
+        _ => layout.microbatches.min(2 * layout.pp.get() + 1),
+    }
+}
+
+/// Tokens of a chunk of Mamba's scan.
+fn chunk(recipe: &Recipe) -> u64 {
+    match &recipe.mamba {
+        Some(Mamba::Two(mamba)) => mamba.chunk,
+        Some(Mamba::Three(mamba)) => mamba.chunk,
+        Some(Mamba::One(_)) | None => CHUNK,
+    }
+}
+
+/// Numbers a token that a mixer makes between its projections, beyond their widths, and those of its
+/// state.
+fn scanned(recipe: &Recipe, mixer: Mixer) -> (u128, u128) {
+    let wide = u128::from;
+    match mixer {
+        Mixer::Attention => (recipe.attention().map_or(0, |attention| wide(attention.heads)), 0),
+        Mixer::Moe => recipe.moe.as_ref().map_or((0, 0), |moe| (4 * wide(moe.experts) + 4 * wide(moe.top_k), 0)),
+        Mixer::Mamba => match &recipe.mamba {
+            Some(Mamba::One(m)) => (0, wide(m.inner) * wide(m.state)),
+            Some(Mamba::Two(m)) => {
+                let heads = wide(m.heads) * (2 * wide(m.state) + wide(m.chunk.max(CHUNK)));
+                (heads, wide(m.heads) * wide(m.head_dim) * wide(m.state))
+            }
+            Some(Mamba::Three(m)) => {
+                let turned = 2 * wide(m.state) + wide(m.angles) + wide(m.chunk.max(CHUNK));
+                let cell = wide(m.head_dim) * wide(m.state) + wide(m.angles) + wide(m.state) + wide(m.head_dim);
+                (wide(m.heads) * turned * wide(m.mimo_rank), wide(m.heads) * cell * wide(m.mimo_rank))
+            }
+            None => (0, 0),
+        },
+        Mixer::Recurrent => recipe.recurrent.as_ref().map_or((0, 0), |m| {
+            let square = wide(m.value_dim) * wide(m.value_dim);
+            (wide(m.heads) * (wide(m.key_dim) + 8), wide(m.heads) * (wide(m.key_dim) * wide(m.value_dim) + square))
+        }),
+        Mixer::GatedDelta => recipe.gated_delta.as_ref().map_or((0, 0), |m| {
+            let heads = wide(m.value_heads);
+            (heads * (wide(m.key_dim) + wide(2 * CHUNK)), heads * wide(m.key_dim) * wide(m.value_dim))
+        }),
+        Mixer::Mlp => (0, 0),
+    }
+}
+
+/// Parameters of the whole model.
+fn parameters(recipe: &Recipe) -> u128 {
+    let elements = |tensors: Vec<recipe::Tensor>| {
+        let of = |t: &recipe::Tensor| t.dims.iter().map(|d| u128::from(d.len())).fold(1, u128::saturating_mul);
+        tensors.iter().map(of).fold(0, u128::saturating_add)
+    };
+    let blocks = |mixer: &Mixer| {
+        let count = u128::from(recipe.count_with_suffix(*mixer));
+        if count == 0 { 0 } else { count.saturating_mul(elements(recipe.block_tensors(*mixer))) }
+    };
+    Mixer::ALL.iter().map(blocks).fold(elements(recipe.edge_tensors()), u128::saturating_add)
+}
