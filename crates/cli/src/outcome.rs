@@ -96,7 +96,7 @@ impl Refusal {
     /// A refusal as a report: findings on standard error, and as JSON when that was asked for.
     pub fn into_report(self) -> Report {
         let source = self.source.as_ref().map(|(name, text)| (name.as_str(), text.as_str()));
-        let messages = self.findings.iter().map(|f| diag::render(f, source)).collect();
+        let messages = diag::render_all(&self.findings, source);
         Report { messages, ..Report::new(String::new(), json!({ "findings": self.findings })) }.refused(NO, [])
     }
 }

@@ -7,6 +7,18 @@ const RESET: &str = "\x1b[0m";
 const BOLD: &str = "\x1b[1m";
 const CYAN: &str = "\x1b[36m";
 
+/// Findings about one text that are shown; whoever has more of them reads no further.
+pub const MOST_SHOWN: usize = 100;
+
+/// Renders findings about one text, the first of them where there are too many to read.
+pub fn render_all(findings: &[Finding], source: Option<(&str, &str)>) -> Vec<String> {
+    let mut all: Vec<String> = findings.iter().take(MOST_SHOWN).map(|finding| render(finding, source)).collect();
+    if let Some(more) = findings.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+        all.push(format!("{BOLD}and {more} more{RESET}; --json has them all\n"));
+    }
+    all
+}
+
 /// Renders one finding, with ANSI styles that the printer may strip. A finding is sentences, and names in them
 /// may be anybody's: no line ends where we did not end it.
 pub fn render(finding: &Finding, source: Option<(&str, &str)>) -> String {
@@ -82,6 +94,14 @@ mod tests {
             }
         }
         out
+    }
+
+    #[test]
+    fn of_many_findings_the_first_are_shown_and_the_rest_counted() {
+        let one = Finding::error("recipe/unknown-key", Blame::Recipe, "x", "unknown key `x`");
+        let shown = render_all(&vec![one; MOST_SHOWN + 7], None);
+        assert_eq!(shown.len(), MOST_SHOWN + 1);
+        assert_eq!(plain(&shown[MOST_SHOWN]), "and 7 more; --json has them all\n");
     }
 
     #[test]

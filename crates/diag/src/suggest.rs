@@ -9,6 +9,8 @@ pub fn did_you_mean<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a st
     let typed = typed.to_lowercase();
     candidates
         .into_iter()
+        // Names whose lengths differ by more than may be forgiven need no table.
+        .filter(|candidate| candidate.len().abs_diff(typed.len()) <= tolerance(&typed, candidate))
         .map(|candidate| (distance(&typed, &candidate.to_lowercase()), candidate))
         .filter(|(distance, candidate)| *distance <= tolerance(&typed, candidate))
         .min_by_key(|(distance, candidate)| (*distance, *candidate))

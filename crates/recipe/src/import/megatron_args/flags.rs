@@ -151,6 +151,8 @@ impl Flags {
         if known.get(flag).is_none() {
             let message = format!("`{}` is no flag of Megatron-Core 0.19.2", shown(flag));
             let names = known.as_object().into_iter().flat_map(|m| m.keys().map(String::as_str));
+            // A slip is one flag of many, not every one.
+            let names = names.take(if self.findings.len() < diag::MOST_SHOWN { usize::MAX } else { 0 });
             let mut finding = Finding::error("import/megatron-flag", Blame::Recipe, shown(flag), message);
             if let Some(close) = did_you_mean(flag, names) {
                 finding = finding.hint(format!("did you mean `{close}`?"));
