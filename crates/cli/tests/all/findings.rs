@@ -222,6 +222,10 @@ const FILES: &[(&str, &str)] = &[
     ("volume.toml", "[[kubernetes.volumes]]\nclaim = \"c\"\n"),
     ("empty.toml", ""),
     ("syntax.toml", "[run\n"),
+    ("hidden.toml", "name = \"a\\u202eb\"\n"),
+    ("hidden-policy.toml", "[job]\nname = \"a\\u0000b\"\n"),
+    ("host.toml", "[job]\nhost = \"fe80::1\"\n"),
+    ("variable.toml", "[environment.set]\nUID = \"0\"\n"),
 ];
 
 /// Any exit code: it depends on the machine.
@@ -359,6 +363,12 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("hardware/type", 1, "hardware ./dev-type.toml"),
     ("hardware/limit", 1, "hardware ./dev-limit.toml"),
     ("recipe/syntax", 1, "params syntax.toml"),
+    ("recipe/text", 1, "params hidden.toml"),
+    ("recipe/name", 1, "import config.json --name ' '"),
+    ("hardware/text", 1, "hardware ./hidden.toml"),
+    ("policy/text", 1, "preflight --policy hidden-policy.toml"),
+    ("policy/host", 1, "launch small.toml --on 8xH200 --policy host.toml"),
+    ("policy/variable", 1, "launch small.toml --on 8xH200 --policy variable.toml"),
     ("recipe/type", 1, "params r-type.toml"),
     ("recipe/choice", 1, "params r-choice.toml"),
     ("policy/syntax", 1, "launch small.toml --on 8xH200 --policy syntax.toml"),
