@@ -140,6 +140,7 @@ ffn = 512
 const RECIPES: &[(&str, &str, &str, &str)] = &[
     ("small", "", "", ""),
     ("kv", "kv_heads = 2", "kv_heads = 3", ""),
+    ("hidden", "\"small\"", "\"sm\\u202eall\"", ""),
     ("head-dim", "heads = 4\nkv_heads = 2", "heads = 3", ""),
     (
         "qk-norm",
@@ -187,6 +188,7 @@ const DEVICES: &[(&str, &str, &str)] = &[
     ("dev", "", ""),
     ("dev-consistency", "island_devices = 4", "island_devices = 3"),
     ("dev-name", "\"my-H100\"", "\"\""),
+    ("dev-hidden", "\"my-H100\"", "\"my\\u202eH100\""),
     ("dev-source", "\"nvidia-smi memory.total\"", "\" \""),
     ("dev-type", "devices_per_node = 4", "devices_per_node = \"four\""),
     ("dev-vendor", "vendor = \"nvidia\"", "vendor = \"google\""),
@@ -222,9 +224,8 @@ const FILES: &[(&str, &str)] = &[
     ("volume.toml", "[[kubernetes.volumes]]\nclaim = \"c\"\n"),
     ("empty.toml", ""),
     ("syntax.toml", "[run\n"),
-    ("hidden.toml", "name = \"a\\u202eb\"\n"),
     ("hidden-policy.toml", "[job]\nname = \"a\\u0000b\"\n"),
-    ("host.toml", "[job]\nhost = \"fe80::1\"\n"),
+    ("host-address.toml", "[job]\nhost = \"fe80::1\"\n"),
     ("variable.toml", "[environment.set]\nUID = \"0\"\n"),
 ];
 
@@ -365,9 +366,9 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("recipe/syntax", 1, "params syntax.toml"),
     ("recipe/text", 1, "params hidden.toml"),
     ("recipe/name", 1, "import config.json --name ' '"),
-    ("hardware/text", 1, "hardware ./hidden.toml"),
+    ("hardware/text", 1, "hardware ./dev-hidden.toml"),
     ("policy/text", 1, "preflight --policy hidden-policy.toml"),
-    ("policy/host", 1, "launch small.toml --on 8xH200 --policy host.toml"),
+    ("policy/host", 1, "launch small.toml --on 8xH200 --policy host-address.toml"),
     ("policy/variable", 1, "launch small.toml --on 8xH200 --policy variable.toml"),
     ("recipe/type", 1, "params r-type.toml"),
     ("recipe/choice", 1, "params r-choice.toml"),

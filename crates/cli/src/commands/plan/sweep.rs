@@ -120,17 +120,11 @@ fn value(row: &Row) -> Value {
     json!({ "on": row.on, "devices": row.devices, "seq": row.sequence, "best": best })
 }
 
-/// A field of CSV on one line, in quotes where it is more than a word (RFC 4180).
-fn field(text: &str) -> String {
-    let is_word = text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@/".contains(c));
-    if is_word { text.to_string() } else { format!("\"{}\"", quote::terminal(text).replace('"', "\"\"")) }
-}
-
 fn csv(rows: &[Row]) -> String {
     let mut out =
         String::from("cluster,devices,seq,step_seconds,tokens_per_second_per_device,mfu,headroom_bytes,layout\n");
     for row in rows {
-        let on = field(&row.on);
+        let on = quote::csv(&row.on);
         let _ = match &row.best {
             None => writeln!(out, "{on},{},{},,,,,nothing fits", row.devices, row.sequence),
             Some(b) => writeln!(
@@ -142,7 +136,7 @@ fn csv(rows: &[Row]) -> String {
                 b.tokens,
                 b.mfu,
                 b.headroom,
-                field(&b.flags)
+                quote::csv(&b.flags)
             ),
         };
     }
