@@ -29,7 +29,8 @@ fn finding(info: &PanicHookInfo) -> Finding {
     let place = info.location().map_or("an unknown place".to_string(), |l| format!("{}:{}", l.file(), l.line()));
     let said = info.payload_as_str().unwrap_or("a panic without a message");
     // One line, whatever the message holds.
-    let said: String = said.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN).collect();
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said: String = quote::terminal(&said).chars().take(SHOWN).collect();
     let thread = std::thread::current();
     let thread = thread.name().filter(|name| *name != "main").map_or(String::new(), |name| format!(" on {name}"));
     let message = format!("{said}, at {place}{thread}, in shardwright {}", env!("CARGO_PKG_VERSION"));

@@ -6,8 +6,10 @@
 
 use crate::count::legal_of;
 use crate::cuts::{Passes, in_a_search};
+use crate::search::Effort;
 use crate::space::Space;
 use diag::{Blame, Finding};
+use layout::Schedule;
 use rayon::prelude::*;
 use work::{Limit, Work};
 
@@ -20,14 +22,17 @@ const OF_A_BOUND: u64 = 250;
 /// A layout's memory and time.
 const OF_A_PRICE: u64 = 1500;
 
-/// Layouts that are priced at most, bounds leaving out the rest.
+/// Layouts that are priced at most where bounds leave out the rest.
 const PRICED: u64 = 4_000_000;
 
 /// A pass of a microbatch over a chunk, simulated.
 const OF_A_PASS: u64 = 60;
 
-/// A layer of one cut of the depth: weighed while the cut is looked for, and counted into its stage.
+/// A layer of an order's cuts: weighed while they are looked for, and counted into its stage.
 const OF_A_LAYER: u64 = 1000;
+
+/// An order whose stages hold several chunks: layers moved between stages until all weigh alike.
+const OF_AN_ORDER: u64 = 20_000_000;
 
 /// A short replay (`memory`'s extrapolated sums).
 pub(crate) const OF_A_PROBE: u64 = 2_000_000;
@@ -65,16 +70,18 @@ fn of_cuts(space: &Space) -> Work {
             for order in orders.iter().filter(|order| pp * order.vpp <= depth) {
                 let chunks = pp * order.vpp;
                 let one = chunks.saturating_mul(in_a_search(pp).0);
-                let passes = if chunks > pp { Passes::OF_A_SEARCH.for_cuts_of(one).unwrap_or(0) } else { 0 };
-                operations = operations.saturating_add(passes * OF_A_PASS + depth * OF_A_LAYER);
+                let is_dealt = chunks > pp || matches!(order.schedule, Schedule::DualPipe);
+                let passes = Passes::OF_A_SEARCH.for_cuts_of(one).unwrap_or(0);
+                let moved = if is_dealt { passes * OF_A_PASS + OF_AN_ORDER } else { 0 };
+                operations = operations.saturating_add(moved + depth * OF_A_LAYER);
             }
         }
     }
     Work { bytes: 0, operations }
 }
 
-/// Bounds and prices of every legal layout.
-fn of_layouts(space: &Space) -> Work {
+/// Bounds of every legal layout, and prices of those that an effort looks at.
+fn of_layouts(space: &Space, effort: Effort) -> Work {
     let (mut bounds, mut legal, mut dear) = (0u64, 0u64, false);
     for mode in &space.modes {
         let here: u64 = mode.keys.par_iter().map(|key| legal_of(space, mode, key)).sum();
@@ -83,10 +90,14 @@ fn of_layouts(space: &Space) -> Work {
         bounds += if mode.estimator.is_dear() { here } else { here / mode.recompute.len().max(1) as u64 };
     }
     // Short replays stop by themselves, at the limit.
-    let priced = if dear { 0 } else { legal.min(PRICED) * OF_A_PRICE };
+    let priced = match effort {
+        _ if dear => 0,
+        Effort::Bounded => legal.min(PRICED),
+        Effort::Priced | Effort::Everything => legal,
+    };
     Work {
         bytes: if dear { legal.saturating_mul(BYTES_OF_A_LAYOUT) } else { 0 },
-        operations: bounds.saturating_mul(OF_A_BOUND).saturating_add(priced),
+        operations: bounds.saturating_mul(OF_A_BOUND).saturating_add(priced.saturating_mul(OF_A_PRICE)),
     }
 }
 
@@ -96,8 +107,8 @@ pub(crate) fn check_cuts(space: &Space) -> Result<(), Vec<Finding>> {
 }
 
 /// Refuses prices beyond the limit.
-pub(crate) fn check_layouts(space: &Space) -> Result<(), Vec<Finding>> {
-    check(space, of_layouts(space), "pin an axis (--pp, --vpp, --ep, --mbs)")
+pub(crate) fn check_layouts(space: &Space, effort: Effort) -> Result<(), Vec<Finding>> {
+    check(space, of_layouts(space, effort), "pin an axis (--pp, --vpp, --ep, --mbs)")
 }
 
 /// Refuses work beyond the limit, with flags that make it less.

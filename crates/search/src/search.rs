@@ -47,8 +47,9 @@ pub type Watch<'a> = &'a (dyn Fn(u64, u64) + Sync);
 /// Keys and candidates handled together; between batches bounds are tightened.
 const BATCH: usize = 32;
 
-/// Lays out a question's space, cut and ready to be priced.
-pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
+/// Lays out a question's space, cut and ready to be searched with so much effort; refuses one that would
+/// take more than its limit.
+pub fn lay_out<'a>(question: Question<'a>, effort: Effort) -> Result<Space<'a>, Vec<Finding>> {
     let mut space = Space::new(question)?;
     check_cuts(&space)?;
     for mode in 0..space.modes.len() {
@@ -58,7 +59,7 @@ pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
             space.cut(mode, &weights);
         }
     }
-    check_layouts(&space)?;
+    check_layouts(&space, effort)?;
     Ok(space)
 }
 

@@ -14,20 +14,51 @@ use case::{Case, Terms};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
 use launch::header::Header;
-use layout::Recompute;
+use layout::{Recompute, Schedule};
 use memory::fit::{
     Fit, HostUse, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers, routing,
+    work,
 };
 use recipe::Mixer;
 use replay::Unmodelled;
 use serde_json::{Value, json};
 use units::{Bytes, count};
+use work::{Limit, Work};
 
 /// A refusal to price, by name.
 pub fn unmodelled(reason: &Unmodelled) -> Refusal {
     Finding::error("fit/unmodelled", Blame::Engine, reason.what.clone(), reason.to_string())
         .hint("leave it out, or price another engine with --engine; docs/memory.md says what each ledger replays")
         .into()
+}
+
+/// Of the work that is allowed, one part in so many is for levers.
+pub const LEVERS_SHARE: u64 = 40;
+/// Prices at which the overload that breaks a job is looked for.
+const BISECTIONS: usize = 16;
+
+/// Prices a job, which is done so many times in all, unless that is predicted to take more of this
+/// machine than is allowed.
+pub fn price(case: &Case, headroom: Bytes, limit: &Limit, times: u64) -> Result<Fit, Refusal> {
+    allowed(case, limit, times)?;
+    Fit::price(case, headroom).map_err(|e| unmodelled(&e))
+}
+
+/// Refuses to price a job so many times where that takes more of this machine than is allowed. What has
+/// no price takes nothing.
+pub fn allowed(case: &Case, limit: &Limit, times: u64) -> Result<(), Refusal> {
+    let predicted = work(case).map_or(Work::default(), |work| work.repeated(times));
+    let stages = case.layout.pp.get();
+    let what = if stages == 1 { "replaying this job".to_string() } else { format!("replaying its {stages} stages") };
+    Ok(limit.check(&what, predicted, less(case))?)
+}
+
+/// What makes a replay shorter.
+fn less(case: &Case) -> &'static str {
+    match case.layout.schedule {
+        Schedule::GPipe => "fewer --microbatches, which are all in flight under gpipe",
+        _ => "a shorter --seq, fewer --microbatches, or a recipe of less depth",
+    }
 }
 
 pub fn run(args: &FitArgs) -> Outcome {
@@ -48,9 +79,11 @@ pub fn run(args: &FitArgs) -> Outcome {
         let hint = "1.0 is a balanced router, 2.0 twice its share: --overload 1.0,1.5,2.0";
         return Err(Finding::error("fit/overload", Blame::Usage, "overload", message).hint(hint).into());
     }
-    let fit = Fit::price(&case, headroom).map_err(|e| unmodelled(&e))?;
+    let limit = args.work.limit();
+    let again = args.overload.len() + usize::from(!args.overload.is_empty()) * BISECTIONS + usize::from(args.checklist);
+    let fit = price(&case, headroom, &limit, 1 + again as u64)?;
     let step = cost::step(&case);
-    let found = levers(&case, &fit);
+    let found = levers(&case, &fit, limit.operations / LEVERS_SHARE);
     let skew = if args.overload.is_empty() {
         None
     } else {
@@ -74,10 +107,14 @@ pub fn run(args: &FitArgs) -> Outcome {
     text += &phases::text(fit.worst());
     text += &routing_text;
     text += &overload_text(skew.as_ref(), &args.overload);
-    text += &levers_text(&found);
+    text += &levers_text(&found.found);
+    text += &untried_text(&found.untried);
     text += &checklist_text(&items);
     text += &unmodelled_text(&fit);
-    let mut json = fit_json(&case, &fit, &found, skew.as_ref(), &items);
+    let mut json = fit_json(&case, &fit, &found.found, skew.as_ref(), &items);
+    if !found.untried.is_empty() {
+        json["levers_untried"] = json!(found.untried);
+    }
     json["step"] = step_json(&step);
     json["header"] = json!(Header::of(&case));
     json["routing"] = routing::json(layer.as_ref());
@@ -258,6 +295,19 @@ fn overload_text(skew: Option<&Overload>, asked: &[f64]) -> String {
     heading("Routing skew (worst rank)")
         + &table.render()
         + &format!("  {breaks} (the most there is: {:.1})\n", skew.most)
+}
+
+/// Levers that were left out, and what tries them.
+fn untried_text(untried: &[String]) -> String {
+    if untried.is_empty() {
+        return String::new();
+    }
+    let text = format!(
+        "not tried, because replaying this job takes long: {}; a larger `--work-limit` (one part in {LEVERS_SHARE} of \
+         it is for levers) tries them",
+        untried.join(", ")
+    );
+    wrap(&text, "  ", 80) + "\n"
 }
 
 fn levers_text(levers: &[Lever]) -> String {

@@ -122,7 +122,7 @@ fn with_solution<T>(
     let (start, before) = (Instant::now(), cpu_seconds());
     let machine = args.work.limit();
     let limit = if args.work.work_limit.is_some() { machine } else { usual_limit(machine) };
-    let mut space = lay_out(Question {
+    let question = Question {
         asked: &wanted.asked,
         recipe: &wanted.recipe,
         cluster: &wanted.cluster,
@@ -133,12 +133,13 @@ fn with_solution<T>(
         offload,
         reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
         limit: &limit,
-    })?;
+    };
+    let effort = if args.search.stats { Effort::Priced } else { Effort::Bounded };
+    let mut space = lay_out(question, effort)?;
     loop {
         let pricers = pricers(&space);
         let progress = Progress::new();
         let keep = KEPT.max(args.search.top);
-        let effort = if args.search.stats { Effort::Priced } else { Effort::Bounded };
         let found = search(&space, &pricers, keep, effort, &|done, all| progress.show(done, all));
         progress.clear();
         let seconds = start.elapsed().as_secs_f64();

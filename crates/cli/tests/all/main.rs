@@ -2,6 +2,7 @@
 //! feature, and are a test of their own (`tests/mpi.rs`).
 
 mod agreement;
+mod bounds;
 mod checkpoint;
 mod choices;
 mod commands;
@@ -21,6 +22,8 @@ mod mission;
 mod plan_engines;
 mod preflight;
 mod rehearse;
+mod sizes;
 #[cfg(target_os = "linux")]
 mod stores;
+mod times;
 mod writing;

@@ -98,6 +98,7 @@ fn laid_out(ask: &Ask, dims: &Dims) -> Result<Prepared, Vec<Finding>> {
     }
     let small = shrink(recipe, &request, dims)?;
     let start = Start::new(ask, &full_recipe, full.mode)?;
+    start.check_target(ask)?;
     let small = start.resized(ask, small)?;
     let (small_recipe, layout) = legal(check(&small.recipe, &small.request))?;
     start.check(&small_recipe, &layout)?;

@@ -4,7 +4,7 @@ use case::{Asked, Options};
 use hardware::Cluster;
 use layout::LayoutRequest;
 use recipe::Recipe;
-use search::{OffloadChoice, Question, Reach, Space, lay_out};
+use search::{Effort, OffloadChoice, Question, Reach, Space, lay_out};
 use std::sync::LazyLock;
 use units::Bytes;
 use work::Limit;
@@ -37,5 +37,5 @@ pub fn question<'a>(
 
 /// The space of a question; panics where there is none.
 pub fn space<'a>(question: Question<'a>) -> Space<'a> {
-    lay_out(question).unwrap_or_else(|findings| panic!("{findings:?}"))
+    lay_out(question, Effort::Bounded).unwrap_or_else(|findings| panic!("{findings:?}"))
 }

@@ -6,7 +6,7 @@ use diag::Finding;
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest};
 use recipe::Recipe;
-use search::{Effort, Found, Question, lay_out, pricers, search};
+use search::{Effort, Found, Question, Space, lay_out, pricers, search};
 use units::Bytes;
 use work::Limit;
 
@@ -50,7 +50,7 @@ fn a_search_beyond_its_limit_is_trimmed_and_then_refused() {
     let pinned = LayoutRequest { engine: Some(Engine::Megatron), ..LayoutRequest::default() };
     let refused = |limit: &Limit| {
         let question = Question { limit, ..common::question(&recipe, &cluster, &pinned, Bytes(0)) };
-        lay_out(question).err().expect("this is more than the limit allows")
+        lay_out(question, Effort::Bounded).err().expect("this is more than the limit allows")
     };
     let findings = refused(&up_to(1_000_000));
     assert_eq!(rules(&findings), [("work/operations", "operations")]);
@@ -63,26 +63,16 @@ fn a_search_beyond_its_limit_is_trimmed_and_then_refused() {
 
 #[test]
 fn tensor_parallelism_is_kept_to_a_node_where_all_of_it_is_too_much() {
-    let recipe = recipe::builtin::find("llama3-8b").unwrap();
-    let cluster = Cluster::parse("512x8xH200").unwrap();
-    let pinned = LayoutRequest {
-        engine: Some(Engine::Megatron),
-        global_batch: Some(4096),
-        pp: Some(1),
-        micro_batch: Some(1),
-        ..LayoutRequest::default()
-    };
+    let recipe = recipe::builtin::find("deepseek-v3").unwrap();
+    let cluster = Cluster::parse("1024x8xH200").unwrap();
+    let pinned = LayoutRequest { engine: Some(Engine::Megatron), vpp: Some(1), ..LayoutRequest::default() };
     let question = common::question(&recipe, &cluster, &pinned, Bytes(0));
-    let all = common::space(question).modes[0].keys.iter().map(|key| key.tp).max();
-    assert_eq!(all, Some(4096));
-    // Half of what the rules of all its keys take.
-    let limit = up_to(200 * 13 * 5 / 2);
-    let found = lay_out(Question { limit: &limit, ..question });
-    let Ok(space) = found else {
-        let findings = found.err().unwrap();
-        return assert!(findings[0].message.contains("llama3-8b"), "{findings:?}");
-    };
-    assert_eq!(rules(&space.trimmed), [("plan/trimmed", "tp")]);
+    let most_tp = |space: &Space| space.modes[0].keys.iter().map(|key| key.tp).max();
+    let all = Space::new(question).unwrap_or_else(|e| panic!("{e:?}"));
+    assert_eq!((most_tp(&all), rules(&all.trimmed)), (Some(8192), vec![]));
+    let limit = up_to(50_000_000);
+    let some = Space::new(Question { limit: &limit, ..question }).unwrap_or_else(|e| panic!("{e:?}"));
+    assert_eq!((most_tp(&some), rules(&some.trimmed)), (Some(8), vec![("plan/trimmed", "tp")]));
 }
 
 fn of_fsdp2(limit: &Limit, headroom: u64) -> Found {

@@ -25,10 +25,15 @@ pub(super) fn scan(c: &Rc<Rank>, inputs: [&Tensor; 4], sizes: Sizes) -> Tensor {
     checkpoint_stopping_early(&c.tape, &inputs, move |inputs| chunked(&rank, inputs, sizes))
 }
 
+/// Chunks that a scan over so many tokens goes through one by one.
+pub(crate) fn chunks(sequence: u64) -> u64 {
+    sequence.div_ceil(CHUNK.min(sequence).max(1))
+}
+
 fn chunked(c: &Rc<Rank>, inputs: &[Tensor], s: Sizes) -> Tensor {
     let config = &c.config;
     let chunk = CHUNK.min(config.sequence);
-    let chunks = config.sequence.div_ceil(chunk);
+    let chunks = chunks(config.sequence);
     let positions = config.micro_batch * chunks * chunk * s.heads;
     let states = config.micro_batch * chunks * s.heads * s.width * s.state;
     let [log, u, keys, queries] = [0, 1, 2, 3].map(|i| copied(c, &inputs[i], "chunked input"));
@@ -162,4 +167,21 @@ fn decayed_state(c: &Rc<Rank>, state: &Tensor, decays: &Tensor, one: u64) -> Ten
         vec![dx, Some(grad_of(t, 1, FP32, "decay gradient"))]
     });
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::groups;
+
+    #[test]
+    fn groups_grow_towards_the_middle_and_hold_every_chunk() {
+        for chunks in [1, 2, 3, 7, 8, 64, 127, 128, 1 << 12, 1 << 26] {
+            let found = groups(chunks);
+            assert_eq!(found.iter().sum::<u64>(), chunks);
+            assert!(found[0] == 1 && found[found.len() - 1] == 1, "{found:?}");
+            assert!(found.len() <= 160, "{chunks} chunks in {} groups", found.len());
+        }
+        assert_eq!(groups(8), [1; 8]);
+        assert!(groups(128).len() < 50);
+    }
 }
