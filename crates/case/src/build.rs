@@ -317,7 +317,10 @@ pub fn options(
     if let Some(path) =
         state.offload_nvme.as_ref().filter(|path| !path.starts_with('/') || path.contains(char::is_control))
     {
-        usage("offload-nvme", format!("`--offload-nvme {}` is no path from / on one line", path.escape_debug()));
+        usage(
+            "offload-nvme",
+            format!("`--offload-nvme {}` is no path from / on one line", diag::quote::terminal(path)),
+        );
     }
     for (object, share) in
         [("offload-optimizer", options.offload), ("offload-activations", options.offload_activations)]

@@ -129,7 +129,7 @@ impl About {
         let about: About = serde_json::from_slice(&files::read_small(folder, NAME)?)
             .map_err(|e| unreadable(format!("`{NAME}` cannot be read: {e}")))?;
         if about.schema != SCHEMA {
-            let schema = about.schema.escape_debug();
+            let schema = diag::quote::terminal(&about.schema);
             return Err(unreadable(format!("`{NAME}` has schema `{schema}`, and this version reads `{SCHEMA}`")));
         }
         match &about.recipe {

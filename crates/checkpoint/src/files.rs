@@ -145,7 +145,7 @@ pub fn write(path: &Path, parts: impl Iterator<Item = Vec<u8>>) -> Result<(), Fi
 pub fn check_name(name: &str) -> Result<(), Finding> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > 255 || name.starts_with('.') || !name.chars().all(is_plain) {
-        let message = format!("`{}` is no name of a file of a checkpoint", name.escape_debug());
+        let message = format!("`{}` is no name of a file of a checkpoint", diag::quote::terminal(name));
         let finding = Finding::error("checkpoint/name", Blame::Environment, crate::index::NAME, message);
         return Err(finding.hint("a piece lies in a plain file beside the index: load another checkpoint"));
     }

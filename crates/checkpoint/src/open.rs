@@ -122,7 +122,7 @@ impl Checkpoint {
             match sum {
                 Some(sum) if tensor.chunks.iter().all(inside) => total = sum,
                 _ => {
-                    let message = format!("the shape or the pieces of `{}` are no sizes", name.escape_debug());
+                    let message = format!("the shape or the pieces of `{}` are no sizes", diag::quote::terminal(name));
                     return Err(damaged("checkpoint/limit", name, message).hint("the checkpoint is damaged"));
                 }
             }

@@ -59,7 +59,7 @@ pub fn header(files: &mut Files, file: &str) -> Result<BTreeMap<String, Stored>,
     let (mut out, mut spans) = (BTreeMap::new(), Vec::new());
     for (name, about) in map.iter().filter(|(name, _)| *name != "__metadata__") {
         let (stored, span) = entry(about, sharding.as_ref().map(|s| &s[name]["saved_offsets"]))
-            .map_err(|what| bad(file, format_args!("`{}` {what}", name.escape_debug())))?;
+            .map_err(|what| bad(file, format_args!("`{}` {what}", diag::quote::terminal(name))))?;
         spans.push(span);
         out.insert(name.clone(), Stored { start: span[0].saturating_add(8 + size), ..stored });
     }
@@ -84,8 +84,8 @@ fn numbers(value: &Value) -> Option<Vec<u64>> {
 
 fn entry(about: &Value, offsets: Option<&Value>) -> Result<(Stored, [u64; 2]), String> {
     let name = about["dtype"].as_str().unwrap_or_default();
-    let dtype =
-        Dtype::from_name(name).ok_or_else(|| format!("has dtype `{}`, which we do not know", name.escape_debug()))?;
+    let dtype = Dtype::from_name(name)
+        .ok_or_else(|| format!("has dtype `{}`, which we do not know", diag::quote::terminal(name)))?;
     let shape = numbers(&about["shape"]).ok_or("has no shape")?;
     let [start, end] =
         numbers(&about["data_offsets"]).and_then(|n| <[u64; 2]>::try_from(n).ok()).ok_or("has no offsets")?;
@@ -137,14 +137,18 @@ pub fn open_folder(folder: &Path, names: &[String]) -> Result<Checkpoint, Findin
 fn add(tensors: &mut BTreeMap<String, Tensor>, key: String, stored: Stored, file: &str) -> Result<(), Finding> {
     let ranges = stored.offsets.iter().zip(&stored.shape).map(|(o, n)| Some(*o..o.checked_add(*n)?));
     let ranges: Option<Vec<_>> = ranges.collect();
-    let ranges = ranges.ok_or_else(|| bad(file, format_args!("`{}` begins at no offset", key.escape_debug())))?;
+    let ranges =
+        ranges.ok_or_else(|| bad(file, format_args!("`{}` begins at no offset", diag::quote::terminal(&key))))?;
     let tensor = tensors.entry(key.clone()).or_insert_with(|| Tensor {
         dtype: stored.dtype,
         shape: vec![0; stored.shape.len()],
         chunks: Vec::new(),
     });
     if tensor.dtype != stored.dtype || tensor.shape.len() != ranges.len() {
-        return Err(bad(file, format_args!("`{}` has another dtype or rank than in another file", key.escape_debug())));
+        return Err(bad(
+            file,
+            format_args!("`{}` has another dtype or rank than in another file", diag::quote::terminal(&key)),
+        ));
     }
     tensor.shape.iter_mut().zip(&ranges).for_each(|(n, r)| *n = (*n).max(r.end));
     tensor.chunks.push(Chunk { at: Region(ranges), file: file.to_string(), start: stored.start, crc32: None });
@@ -163,14 +167,16 @@ fn check_index(folder: &Path, found: &BTreeMap<String, String>) -> Result<Vec<Fi
     };
     let mut findings = Vec::new();
     for (key, file) in map {
-        let (shown, file) = (key.escape_debug(), file.as_str().unwrap_or_default());
+        let (shown, file) = (diag::quote::terminal(key), file.as_str().unwrap_or_default());
         if found.get(key).is_none_or(|at| at != file) {
-            findings
-                .push(say(key, format!("`{INDEX}` has `{shown}` in `{}`, and it is not there", file.escape_debug())));
+            findings.push(say(
+                key,
+                format!("`{INDEX}` has `{shown}` in `{}`, and it is not there", diag::quote::terminal(file)),
+            ));
         }
     }
     for key in found.keys().filter(|key| !map.contains_key(*key)) {
-        findings.push(say(key, format!("`{}` is stored and not in `{INDEX}`", key.escape_debug())));
+        findings.push(say(key, format!("`{}` is stored and not in `{INDEX}`", diag::quote::terminal(key))));
     }
     Ok(findings)
 }

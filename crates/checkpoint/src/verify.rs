@@ -37,7 +37,7 @@ pub fn verify(checkpoint: &Checkpoint, against: Option<&Against>) -> Vec<Finding
 
 fn covered(name: &str, tensor: &Tensor) -> Option<Finding> {
     let boxes: Vec<_> = tensor.chunks.iter().map(|chunk| &chunk.at).collect();
-    let (name, whole) = (name.escape_debug(), crate::shape_text(&tensor.shape));
+    let (name, whole) = (diag::quote::terminal(name), crate::shape_text(&tensor.shape));
     let message = match cover::check(&tensor.shape, &boxes).err()? {
         Flaw::Gap(gap) => format!("no piece of `{name}` {whole} holds {gap} of its elements"),
         Flaw::Overlap(a, b) => format!("pieces {a} and {b} of `{name}` {whole} share elements"),
@@ -99,7 +99,11 @@ pub fn contents(checkpoint: &Checkpoint, against: &Against) -> Vec<Finding> {
         if !of_known {
             findings.push(say(
                 key,
-                format!("the checkpoint has `{}`, which `{}` has not", key.escape_debug(), recipe.name.terminal()),
+                format!(
+                    "the checkpoint has `{}`, which `{}` has not",
+                    diag::quote::terminal(key),
+                    recipe.name.terminal()
+                ),
             ));
         }
     }

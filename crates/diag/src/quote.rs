@@ -254,6 +254,14 @@ pub fn xml(text: &str) -> String {
     out
 }
 
+/// A field of CSV on one line, in quotes where it is more than a word (RFC 4180).
+pub fn csv(text: &str) -> String {
+    if text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@/".contains(c)) {
+        return text.to_string();
+    }
+    format!("\"{}\"", terminal(text).replace('"', "\"\""))
+}
+
 /// A comment's text: one line, so that nothing in it can end the comment.
 pub fn comment(text: &str) -> String {
     sentence(text)
@@ -310,6 +318,7 @@ mod tests {
             json_document("{\n \"a\": \"\u{202e}\u{7f}é\u{e0041}\"\n}"),
             "{\n \"a\": \"\\u202e\\u007fé\\udb40\\udc41\"\n}"
         );
+        assert_eq!(csv("a,\"b\"\n"), "\"a,\"\"b\"\"\\n\"");
         assert!(!comment("a\n\u{2028}b").contains(['\n', '\u{2028}']));
     }
 

@@ -122,7 +122,7 @@ mod tests {
         let finding = Finding::error("r/x", Blame::Recipe, name, format!("`{name}` is no name")).hint(name).quote(name);
         let shown = plain(&render(&finding, None));
         assert_eq!(shown.lines().count(), 3, "{shown}");
-        assert!(shown.lines().all(|line| crate::quote::is_plain(line)), "{shown:?}");
+        assert!(shown.lines().all(crate::quote::is_plain), "{shown:?}");
     }
 
     #[test]

@@ -81,3 +81,17 @@ impl PartialEq<&str> for Untrusted {
         self.0 == *other
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reader_gets_its_own_form() {
+        let name = Untrusted::from("a'b\n");
+        assert_eq!(name, "a'b\n");
+        let forms = [name.terminal(), name.typed(), name.shell(), name.xml(), name.yaml(), name.toml(), name.python()];
+        let said = ["a'b\\n", "$'a\\'b\\012'", "'a'\\''b\n'", "a&#39;b\\n", "\"a'b\\n\"", "\"a'b\\n\"", "\"a'b\\n\""];
+        assert_eq!(forms, said);
+    }
+}

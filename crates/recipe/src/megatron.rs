@@ -122,7 +122,7 @@ fn symbols(part: &str, text: &str) -> Result<Vec<Symbol>, Finding> {
     part.char_indices()
         .map(|(i, c)| {
             Symbol::from_letter(c).ok_or_else(|| {
-                let message = format!("`{}` is no Megatron symbol", c.escape_debug());
+                let message = format!("`{}` is no Megatron symbol", diag::quote::terminal(&c.to_string()));
                 let hint = match c {
                     'R' => "Megatron has no recurrent symbol: write `M` and name the layers as a seam",
                     'A' => "attention is `*`, latent attention `+`",

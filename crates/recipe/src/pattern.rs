@@ -327,7 +327,7 @@ impl Parser<'_> {
                 '/' => self.fail("`/` starts a prediction suffix", "give it as `[features.mtp]`"),
                 'a'..='z' => self.fail(&format!("`{c}` is no block letter"), "block letters are uppercase"),
                 _ => self.fail(
-                    &format!("`{}` is no block letter", c.escape_debug()),
+                    &format!("`{}` is no block letter", diag::quote::terminal(&c.to_string())),
                     "A attention, E experts, M Mamba, R recurrent, G gated delta net, F dense MLP",
                 ),
             });

@@ -250,7 +250,8 @@ fn check_texts(recipe: &Recipe, findings: &mut Vec<Finding>) {
     let texts = std::iter::once(("source", recipe.source.raw())).chain(lost.map(|(at, text)| (at, text.as_str())));
     for (object, text) in texts.filter(|(_, text)| !quote::is_plain(text)) {
         let message = format!("`{object}` has characters that do not show: `{}`", quote::bytes(text.as_bytes(), 60));
-        findings.push(Finding::error("recipe/text", Blame::Recipe, object, message));
+        let finding = Finding::error("recipe/text", Blame::Recipe, object, message);
+        findings.push(finding.hint("take them out of the file it comes from"));
     }
 }
 

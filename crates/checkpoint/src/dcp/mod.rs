@@ -134,7 +134,7 @@ struct Of<'p> {
 
 impl<'p> Of<'p> {
     fn not(&self, object: &str, what: &str) -> Finding {
-        refuse(object, format!("`{NAME}` says of `{}` what is {what}", object.escape_debug()))
+        refuse(object, format!("`{NAME}` says of `{}` what is {what}", diag::quote::terminal(object)))
     }
 
     /// The state of an instance of one of the metadata's classes.

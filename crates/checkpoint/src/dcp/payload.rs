@@ -53,14 +53,15 @@ pub fn locate(checkpoint: &mut Checkpoint, spans: &mut BTreeMap<Key, Span>, file
                 Err(finding) => findings.push(finding),
             },
             None => {
-                let message = format!("`{}` is in the state dict and stored nowhere", name.escape_debug());
+                let message = format!("`{}` is in the state dict and stored nowhere", diag::quote::terminal(name));
                 findings.push(damaged("checkpoint/coverage", name, message));
             }
         }
     }
     match spans.first_key_value() {
         Some(((name, _), _)) => {
-            let message = format!("`{}` is stored at an offset that none of its chunks has", name.escape_debug());
+            let message =
+                format!("`{}` is stored at an offset that none of its chunks has", diag::quote::terminal(name));
             Err(damaged("checkpoint/coverage", name, message).hint("`.metadata` is damaged: restore it from a copy"))
         }
         None => Ok(()),
@@ -99,7 +100,7 @@ fn neither(span: &Span) -> Finding {
 fn differs(name: &str, span: &Span) -> Finding {
     let message = format!(
         "`{}` is stored in `{}` in another shape or dtype than `.metadata` says",
-        name.escape_debug(),
+        diag::quote::terminal(name),
         span.file
     );
     damaged("checkpoint/payload", name, message).hint("restore the file from a copy")
@@ -128,7 +129,7 @@ fn in_archive(files: &mut Files, name: &str, dtype: Dtype, chunk: &Chunk, span: 
     if !is_row_major(&shape, &found.stride) {
         let message = format!(
             "`{}` is stored in `{}` with strides {:?}, not row by row",
-            name.escape_debug(),
+            diag::quote::terminal(name),
             span.file,
             found.stride
         );
@@ -225,7 +226,7 @@ fn show(pickle: &Pickle, id: Id, out: &mut String) -> Option<()> {
         Node::Bool(b) => out.push_str(if *b { "True" } else { "False" }),
         Node::Int(n) => *out += &n.to_string(),
         Node::Float(x) => *out += &format!("{x:?}"),
-        Node::Text(text) => *out += &format!("'{}'", text.escape_debug()),
+        Node::Text(text) => *out += &format!("'{}'", diag::quote::terminal(text)),
         Node::List(items) => {
             out.push('[');
             several(items, out)?;

@@ -210,7 +210,7 @@ impl Machine<'_> {
 
     fn global(&mut self, module: String, name: String) -> Result<(), Finding> {
         if !(self.allowed)(&module, &name) {
-            let called = format!("{module}.{name}").escape_debug().take(120).collect::<String>();
+            let called = diag::quote::bytes(format!("{module}.{name}").as_bytes(), 120);
             return self.no(format_args!("names `{called}`, which is not part of a tensor or of torch's metadata"));
         }
         self.push(Node::Global(module, name))

@@ -30,7 +30,7 @@ pub fn check(job: &Job) -> Result<(), Vec<Finding>> {
         let others = job.from.values.keys().filter(|key| !EVERYWHERE.contains(&key.as_str()));
         findings.extend(others.map(|key| {
             let message =
-                format!("`{}` is no tensor, and format {} holds only tensors", key.escape_debug(), job.layout);
+                format!("`{}` is no tensor, and format {} holds only tensors", diag::quote::terminal(key), job.layout);
             refuse(key, message, "--format dcp keeps it as it is")
         }));
     }
@@ -65,7 +65,7 @@ fn own_format(job: &Job) -> Vec<Finding> {
         }
         let dtype = *first.get_or_insert(tensor.dtype);
         if own::parse(key).is_none_or(|(_, kind)| kind.is_none()) || tensor.bytes() == 0 {
-            let message = format!("`{}` has no place in our own format", key.escape_debug());
+            let message = format!("`{}` has no place in our own format", diag::quote::terminal(key));
             findings.push(refuse(key, message, "it keeps `model.<path>`, and AdamW's or Muon's state of it"));
         } else if !dtypes(tensor) || tensor.dtype != dtype {
             let message = format!("`{key}` is {}, and our own format is F32 or F64 throughout", tensor.dtype);
@@ -96,6 +96,7 @@ fn other_step(from: &Checkpoint, key: &str, tensor: &Tensor) -> Option<Finding> 
     if found.is_some() && found == from.about.step.map(|step| step as f64) {
         return None;
     }
-    let message = format!("`{}` is not the run's step, and our own format counts steps once", key.escape_debug());
+    let message =
+        format!("`{}` is not the run's step, and our own format counts steps once", diag::quote::terminal(key));
     Some(refuse(key, message, "--format dcp or safetensors keeps it"))
 }

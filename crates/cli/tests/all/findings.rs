@@ -140,6 +140,7 @@ ffn = 512
 const RECIPES: &[(&str, &str, &str, &str)] = &[
     ("small", "", "", ""),
     ("kv", "kv_heads = 2", "kv_heads = 3", ""),
+    ("hidden", "\"small\"", "\"sm\\u202eall\"", ""),
     ("head-dim", "heads = 4\nkv_heads = 2", "heads = 3", ""),
     (
         "qk-norm",
@@ -193,6 +194,7 @@ const DEVICES: &[(&str, &str, &str)] = &[
     ("dev", "", ""),
     ("dev-consistency", "island_devices = 4", "island_devices = 3"),
     ("dev-name", "\"my-H100\"", "\"\""),
+    ("dev-hidden", "\"my-H100\"", "\"my\\u202eH100\""),
     ("dev-source", "\"nvidia-smi memory.total\"", "\" \""),
     ("dev-type", "devices_per_node = 4", "devices_per_node = \"four\""),
     ("dev-vendor", "vendor = \"nvidia\"", "vendor = \"google\""),
@@ -229,6 +231,9 @@ const FILES: &[(&str, &str)] = &[
     ("volume.toml", "[[kubernetes.volumes]]\nclaim = \"c\"\n"),
     ("empty.toml", ""),
     ("syntax.toml", "[run\n"),
+    ("hidden-policy.toml", "[job]\nname = \"a\\u0000b\"\n"),
+    ("host-address.toml", "[job]\nhost = \"fe80::1\"\n"),
+    ("variable.toml", "[environment.set]\nUID = \"0\"\n"),
 ];
 
 /// Any exit code: it depends on the machine.
@@ -376,6 +381,12 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("hardware/type", 1, "hardware ./dev-type.toml"),
     ("hardware/limit", 1, "hardware ./dev-limit.toml"),
     ("recipe/syntax", 1, "params syntax.toml"),
+    ("recipe/text", 1, "params hidden.toml"),
+    ("recipe/name", 1, "import config.json --name ' '"),
+    ("hardware/text", 1, "hardware ./dev-hidden.toml"),
+    ("policy/text", 1, "preflight --policy hidden-policy.toml"),
+    ("policy/host", 1, "launch small.toml --on 8xH200 --policy host-address.toml"),
+    ("policy/variable", 1, "launch small.toml --on 8xH200 --policy variable.toml"),
     ("recipe/type", 1, "params r-type.toml"),
     ("recipe/choice", 1, "params r-choice.toml"),
     ("policy/syntax", 1, "launch small.toml --on 8xH200 --policy syntax.toml"),

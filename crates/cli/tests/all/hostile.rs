@@ -160,6 +160,9 @@ fn what_is_written_holds_no_name_as_code() {
     assert_eq!(said.code, 0, "{}", said.stderr);
     let said = run(&at, &["plan", &recipe, "--on", "1,2xH200", "--svg", "plan.svg", "--csv", "plan.csv"]);
     assert_eq!(said.code, 0, "{}", said.stderr);
+    let table = std::fs::read_to_string(at.join("plan.csv")).unwrap();
+    assert_tame("plan.csv", &table);
+    assert_eq!(table.lines().count(), 3, "{table}");
     for picture in ["fit.svg", "plan.svg"] {
         let text = std::fs::read_to_string(at.join(picture)).unwrap();
         assert_tame(picture, &text);

@@ -372,7 +372,7 @@ fn a_diagnosis_names_an_axis_or_a_family() {
     let unknown = json("diagnose gibberish");
     let hint = unknown["findings"][0]["hint"].as_str().unwrap();
     for (_, name, _) in layout::diagnose::Family::ALL {
-        assert!(hint.contains(&format!("\n  {name}: ")), "{name} is missing from: {hint}");
+        assert!(hint.contains(&format!(" {name}: ")), "{name} is missing from: {hint}");
     }
 }
 

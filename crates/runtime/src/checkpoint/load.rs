@@ -76,7 +76,7 @@ fn check_tensors(index: &Index, shapes: &Shapes) -> Result<()> {
         }
     }
     match index.tensors.keys().find(|path| !shapes.contains_key(*path)) {
-        Some(path) => refuse(path, format!("the checkpoint has `{}`, the recipe has not", path.escape_debug())),
+        Some(path) => refuse(path, format!("the checkpoint has `{}`, the recipe has not", diag::quote::terminal(path))),
         None => Ok(()),
     }
 }

@@ -124,12 +124,19 @@ fn csv(rows: &[Row]) -> String {
     let mut out =
         String::from("cluster,devices,seq,step_seconds,tokens_per_second_per_device,mfu,headroom_bytes,layout\n");
     for row in rows {
+        let on = quote::csv(&row.on);
         let _ = match &row.best {
-            None => writeln!(out, "{},{},{},,,,,nothing fits", row.on, row.devices, row.sequence),
+            None => writeln!(out, "{on},{},{},,,,,nothing fits", row.devices, row.sequence),
             Some(b) => writeln!(
                 out,
-                "{},{},{},{:.6},{:.1},{:.4},{},\"{}\"",
-                row.on, row.devices, row.sequence, b.seconds, b.tokens, b.mfu, b.headroom, b.flags
+                "{on},{},{},{:.6},{:.1},{:.4},{},{}",
+                row.devices,
+                row.sequence,
+                b.seconds,
+                b.tokens,
+                b.mfu,
+                b.headroom,
+                quote::csv(&b.flags)
             ),
         };
     }
