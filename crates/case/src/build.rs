@@ -75,7 +75,7 @@ impl Case {
         terms: Terms,
     ) -> Result<Case, Vec<Finding>> {
         let mut asked = Asked { layout: LayoutArgs::from(request), ..Asked::default() };
-        asked.recipe.recipe = recipe.name.clone();
+        asked.recipe.recipe = recipe.name.raw().to_string();
         asked.on = cluster.as_ref().map(Cluster::typed);
         Case::build(asked, recipe, cluster, terms)
     }

@@ -4,7 +4,7 @@
 use crate::damaged;
 use crate::files;
 use crate::index::identity;
-use diag::Finding;
+use diag::{Finding, Untrusted};
 use recipe::{Mode, Recipe};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -20,7 +20,7 @@ pub const SCHEMA: &str = "shardwright/checkpoint/1";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Of {
     /// Its name.
-    pub name: String,
+    pub name: Untrusted,
     /// SHA-256 of its lines, each with a newline.
     pub sha256: String,
     /// Its text, less what may change between runs of one model; empty where only the hash was kept.
@@ -83,7 +83,7 @@ impl Of {
     /// The same from the lines an index holds.
     pub fn of_lines(lines: &[String]) -> Of {
         let name = lines.iter().find_map(|line| line.strip_prefix("name = ")).unwrap_or("?");
-        Of { name: name.trim_matches('"').to_string(), sha256: hash(lines), lines: lines.to_vec() }
+        Of { name: name.trim_matches('"').into(), sha256: hash(lines), lines: lines.to_vec() }
     }
 
     /// The recipe with sequences as long as its positions reach, at most 65536: no checkpoint fixes a length.
@@ -95,7 +95,7 @@ impl Of {
     /// The recipe itself, with this length of sequences.
     pub fn recipe(&self, sequence: u64) -> Result<Recipe, Vec<Finding>> {
         let (first, rest) = self.lines.split_first().ok_or_else(|| {
-            let message = format!("the checkpoint names recipe `{}` and does not hold its text", self.name);
+            let message = format!("the checkpoint names recipe `{}` and does not hold its text", self.name.terminal());
             vec![damaged("checkpoint/recipe", NAME, message).hint("--of RECIPE says which recipe it is")]
         })?;
         Recipe::parse(&format!("{first}\nsequence = {sequence}\n{}\n", rest.join("\n")))

@@ -246,7 +246,7 @@ pub fn check_identity(saved: &[String], recipe: &recipe::Recipe) -> Result<(), F
         (None, (a, b)) => (a.map_or("nothing", |s| s), b.map_or("nothing", |s| s)),
     };
     let message = format!("the checkpoint is of another recipe: it has `{there}` where this recipe has `{here}`");
-    let finding = Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.clone(), message);
+    let finding = Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.terminal(), message);
     Err(finding.hint("`shardwright checkpoint inspect PATH --recipe` prints the recipe it was saved from"))
 }
 

@@ -105,7 +105,7 @@ impl<'a> Target<'a> {
 }
 
 fn stranger(key: &str, recipe: &Recipe) -> Finding {
-    let message = format!("`{}` is no tensor of `{}`", key.escape_debug(), recipe.name);
+    let message = format!("`{}` is no tensor of `{}`", key.escape_debug(), recipe.name.terminal());
     Finding::error("checkpoint/tensors", Blame::Recipe, key, message)
         .hint("leave the recipe's degrees out and give --world alone: tensors are then cut along their first dimension")
 }

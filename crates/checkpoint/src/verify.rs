@@ -58,9 +58,10 @@ pub fn contents(checkpoint: &Checkpoint, against: &Against) -> Vec<Finding> {
             true => {
                 let message = format!(
                     "the checkpoint is of another recipe than `{}`: `{}` by another hash",
-                    recipe.name, of.name
+                    recipe.name.terminal(),
+                    of.name.terminal()
                 );
-                Some(Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.clone(), message))
+                Some(Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.terminal(), message))
             }
         });
     }
@@ -80,11 +81,13 @@ pub fn contents(checkpoint: &Checkpoint, against: &Against) -> Vec<Finding> {
     }
     for (key, shape) in &wanted {
         match checkpoint.tensors.get(key) {
-            None => findings.push(say(key, format!("the checkpoint lacks `{key}` of `{}`", recipe.name))),
+            None => findings.push(say(key, format!("the checkpoint lacks `{key}` of `{}`", recipe.name.terminal()))),
             Some(tensor) if tensor.shape != *shape => {
                 let (here, there) = (crate::shape_text(shape), crate::shape_text(&tensor.shape));
-                findings
-                    .push(say(key, format!("`{key}` is {there} in the checkpoint and {here} in `{}`", recipe.name)));
+                findings.push(say(
+                    key,
+                    format!("`{key}` is {there} in the checkpoint and {here} in `{}`", recipe.name.terminal()),
+                ));
             }
             Some(_) => {}
         }
@@ -96,7 +99,7 @@ pub fn contents(checkpoint: &Checkpoint, against: &Against) -> Vec<Finding> {
         if !of_known {
             findings.push(say(
                 key,
-                format!("the checkpoint has `{}`, which `{}` has not", key.escape_debug(), recipe.name),
+                format!("the checkpoint has `{}`, which `{}` has not", key.escape_debug(), recipe.name.terminal()),
             ));
         }
     }

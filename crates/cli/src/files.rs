@@ -117,12 +117,12 @@ pub fn read_text(path: &Path) -> Result<String, Refusal> {
 }
 
 /// Rows of a measured file: one JSON object a line; which line is wrong is said.
-pub fn read_rows(path: &Path) -> Result<Vec<serde_json::Value>, Refusal> {
+pub fn read_rows(path: &Path) -> Result<Vec<(usize, serde_json::Value)>, Refusal> {
     let text = read_text(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines
         .map(|(number, line)| {
-            serde_json::from_str(line).map_err(|error| {
+            serde_json::from_str(line).map(|row| (number + 1, row)).map_err(|error| {
                 let message = format!("line {} of `{}` is not JSON: {error}", number + 1, path.display());
                 Refusal::from(Finding::error("file/rows", Blame::Usage, path.display().to_string(), message))
             })

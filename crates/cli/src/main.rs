@@ -8,6 +8,7 @@ mod hub;
 mod machine;
 mod outcome;
 mod output;
+mod panics;
 mod picture;
 mod table;
 mod usage;
@@ -15,8 +16,7 @@ mod width;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
-use outcome::{Outcome, Report};
-use std::io::Write;
+use outcome::{BUG, Outcome, Report};
 use std::process::ExitCode;
 
 /// Rehearsals say how much is really allocated; whoever does not ask pays eight bytes a block.
@@ -24,25 +24,31 @@ use std::process::ExitCode;
 static COUNTING: runtime::live::Counting = runtime::live::Counting;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            let wants_json = std::env::args().any(|word| word == "--json");
-            return finish(Ok(usage::refused(error, wants_json)), wants_json);
-        }
-    };
-    let wants_json = cli.json;
-    match std::panic::catch_unwind(|| run(&cli)) {
-        Ok(outcome) => finish(outcome, wants_json),
-        Err(_) => {
-            // The panic hook has printed where; this says what to do with it.
-            let _ = writeln!(anstream::stderr(), "this is a bug in shardwright: please report the command you typed");
-            ExitCode::from(70)
-        }
+    panics::watch();
+    let wants_json = std::env::args_os().any(|word| word == "--json");
+    let code = std::panic::catch_unwind(|| answer(wants_json));
+    match (panics::report(), code) {
+        (None, Ok(code)) => code,
+        (Some(bug), _) => finish(Ok(bug), wants_json),
+        (None, Err(_)) => ExitCode::from(BUG),
     }
 }
 
+/// Prints what the command comes to, unless something panicked on the way: then nothing it says is believed.
+fn answer(wants_json: bool) -> ExitCode {
+    let (outcome, wants_json) = match Cli::try_parse() {
+        Ok(cli) => (run(&cli), cli.json),
+        Err(error) => (Ok(usage::refused(error, wants_json)), wants_json),
+    };
+    if panics::report().is_some() {
+        return ExitCode::from(BUG);
+    }
+    finish(outcome, wants_json)
+}
+
 fn run(cli: &Cli) -> Outcome {
+    #[cfg(debug_assertions)]
+    cli.crash.iter().for_each(|crash| crash.now());
     match &cli.command {
         Command::Params(args) => commands::params::run(args),
         Command::Splits(args) => commands::splits::run(args),

@@ -15,6 +15,9 @@ pub const USAGE: u8 = 2;
 /// Exit code of a layout that does not fit.
 pub const DOES_NOT_FIT: u8 = 3;
 
+/// Exit code of a panic.
+pub const BUG: u8 = 70;
+
 /// What is printed.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -26,6 +29,8 @@ pub struct Report {
     pub json: Option<Value>,
     /// Rendered findings, for standard error.
     pub messages: Vec<String>,
+    /// What standard error is told exactly as it stands.
+    pub verbatim_messages: String,
     /// Why the answer is a no, where the JSON does not say so yet.
     pub because: Vec<Finding>,
     /// Exit code.

@@ -1,6 +1,7 @@
 //! Pictures of memory: stacked bars a stage against the device, in the terminal and as SVG.
 
 use crate::width::columns;
+use diag::quote;
 use memory::fit::{Entry, RankClass};
 use replay::Line;
 use std::fmt::Write;
@@ -120,11 +121,6 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1u64 << 30) as f64
 }
 
-/// Text that is safe inside SVG.
-pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 /// The same bars as SVG, one column a stage, the device's edge as a line.
 pub fn svg(classes: &[RankClass], device_bytes: u64, title: &str) -> String {
     const BAR: f64 = 56.0;
@@ -139,7 +135,7 @@ pub fn svg(classes: &[RankClass], device_bytes: u64, title: &str) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"28\" font-size=\"15\">{}</text>\n",
-        escaped(title)
+        quote::xml(title)
     );
     for (i, class) in classes.iter().enumerate() {
         let x = LEFT + i as f64 * (BAR + GAP);

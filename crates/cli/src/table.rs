@@ -2,6 +2,7 @@
 //! narrower than the table, spare columns go first, then texts wrap inside their columns; nothing is cut.
 
 use crate::width::{columns, pieces, visible};
+use diag::quote;
 
 /// A table being built.
 pub struct Table {
@@ -35,9 +36,9 @@ impl Table {
         self
     }
 
-    /// Adds a row.
+    /// Adds a row. A cell is a name or a sentence, whoever wrote it: it has no line ends and no styles.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        self.rows.push(cells.into_iter().map(Into::into).collect());
+        self.rows.push(cells.into_iter().map(|cell| quote::sentence(&cell.into())).collect());
     }
 
     /// The table as text, as wide as the screen at most.
@@ -169,7 +170,7 @@ fn broken(cell: &str, width: usize) -> Vec<String> {
 
 /// A heading above a table.
 pub fn heading(text: &str) -> String {
-    format!("\n{BOLD}{text}{RESET}\n")
+    format!("\n{BOLD}{}{RESET}\n", quote::sentence(text))
 }
 
 /// A shape as `[a, b]`.
@@ -184,6 +185,7 @@ pub fn wrap(text: &str, indent: &str, width: usize) -> String {
 }
 
 fn wrapped(text: &str, indent: &str, width: usize) -> String {
+    let text = &quote::sentence(text);
     let mut out = String::new();
     let mut line = String::from(indent);
     for word in pieces(text).into_iter().filter(|word| !word.is_empty()) {

@@ -4,8 +4,8 @@
 use crate::args::Cli;
 use crate::outcome::{Report, USAGE};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Error};
-use diag::{Blame, Finding, did_you_mean};
+use clap::{CommandFactory, Error, Parser};
+use diag::{Blame, Finding, did_you_mean, quote};
 use serde_json::json;
 
 /// Other tools' words for flags of ours, without dashes.
@@ -57,7 +57,7 @@ const SAME: &[(&str, &str)] = &[
 
 /// What is printed for a command line that clap refuses.
 pub fn refused(error: Error, is_json: bool) -> Report {
-    let error = suggesting(error);
+    let error = suggesting(shown(error));
     let text = error.render().ansi().to_string();
     if !error.use_stderr() {
         return Report::text(text);
@@ -70,6 +70,28 @@ pub fn refused(error: Error, is_json: bool) -> Report {
     let finding = Finding::error("usage/arguments", Blame::Usage, "arguments", message).hint(hint);
     let messages = if is_json { Vec::new() } else { vec![text] };
     Report { messages, ..Report::new(String::new(), json!({ "findings": [finding] })) }.refused(USAGE, [])
+}
+
+/// The same refusal of words that are safe to show: what is typed may come from anybody's file or folder.
+fn shown(error: Error) -> Error {
+    let typed: Vec<_> = std::env::args_os().collect();
+    let is_shown = |word: &std::ffi::OsString| word.to_str().is_some_and(quote::is_plain);
+    if typed.iter().all(is_shown) {
+        return error;
+    }
+    let words = typed.iter().map(|word| if is_shown(word) { word.clone() } else { shown_word(word).into() });
+    match Cli::try_parse_from(words) {
+        Err(same) => same,
+        Ok(_) => {
+            let odd =
+                typed.iter().filter(|word| word.to_str().is_none()).map(shown_word).collect::<Vec<_>>().join("`, `");
+            Cli::command().error(ErrorKind::InvalidUtf8, format!("`{odd}` is no UTF-8 text"))
+        }
+    }
+}
+
+fn shown_word(word: impl AsRef<std::path::Path>) -> String {
+    quote::shown(word.as_ref())
 }
 
 /// Our suggestion in the place of clap's, which takes `--ep` for a slip of `--tensor-parallel`.
@@ -94,7 +116,7 @@ fn suggesting(mut error: Error) -> Error {
 /// Flags of the command that was typed.
 fn flags() -> Vec<String> {
     let command = Cli::command();
-    let typed = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+    let typed = std::env::args_os().skip(1).find(|word| !word.to_string_lossy().starts_with('-'));
     let sub = typed.and_then(|name| command.find_subcommand(name)).unwrap_or(&command);
     sub.get_arguments().filter_map(|arg| arg.get_long().map(str::to_string)).collect()
 }

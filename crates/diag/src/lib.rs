@@ -1,13 +1,17 @@
 //! A finding: what is wrong or worth knowing, by which rule, whose fault it is, where it stands,
 //! and what would mend it.
 //!
-//! This crate words and renders findings; it decides nothing and prints nothing.
+//! This crate words and renders findings, and text from outside for every reader there is; it decides
+//! nothing and prints nothing.
 
+pub mod quote;
 mod render;
 mod suggest;
+mod untrusted;
 
 pub use render::render;
 pub use suggest::{did_you_mean, did_you_mean_name};
+pub use untrusted::Untrusted;
 
 use serde::Serialize;
 

@@ -1,27 +1,29 @@
 //! A finding as text for a terminal: severity, message, rule; the line it stands on; the hint.
 
+use crate::quote::{is_visible, sentence};
 use crate::{Finding, Severity, Span};
 
 const RESET: &str = "\x1b[0m";
 const BOLD: &str = "\x1b[1m";
 const CYAN: &str = "\x1b[36m";
 
-/// Renders one finding, with ANSI styles that the printer may strip.
+/// Renders one finding, with ANSI styles that the printer may strip. A finding is sentences, and names in them
+/// may be anybody's: no line ends where we did not end it.
 pub fn render(finding: &Finding, source: Option<(&str, &str)>) -> String {
     let (word, colour) = match finding.severity {
         Severity::Error => ("error", "\x1b[1;31m"),
         Severity::Warning => ("warning", "\x1b[1;33m"),
         Severity::Note => ("note", "\x1b[1;34m"),
     };
-    let mut out = format!("{colour}{word}{RESET}{BOLD}: {}{RESET} [{}]\n", finding.message, finding.rule);
+    let mut out = format!("{colour}{word}{RESET}{BOLD}: {}{RESET} [{}]\n", sentence(&finding.message), finding.rule);
     if let (Some(span), Some((name, text))) = (&finding.span, source) {
         out += &snippet(span, name, text);
     }
     if let Some(quote) = &finding.quote {
-        out += &format!("  engine: {quote}\n");
+        out += &format!("  engine: {}\n", sentence(quote));
     }
     if let Some(hint) = &finding.hint {
-        out += &format!("{CYAN}hint{RESET}: {hint}\n");
+        out += &format!("{CYAN}hint{RESET}: {}\n", sentence(hint));
     }
     out
 }
@@ -38,7 +40,7 @@ fn snippet(span: &Span, name: &str, text: &str) -> String {
     let gutter = " ".repeat(line_number.to_string().len());
     // A line of a generated or hostile file may be huge; show what a screen holds.
     let shown: String = text[line_start..line_end].chars().take(160).map(printable).collect();
-    let mut out = format!(" {gutter}--> {}:{line_number}:{}\n", name, column + 1);
+    let mut out = format!(" {gutter}--> {}:{line_number}:{}\n", sentence(name), column + 1);
     out += &format!(" {line_number} | {shown}\n");
     if column < 160 {
         out += &format!(" {gutter} | {}{}\n", " ".repeat(column), "^".repeat(width.min(160 - column)));
@@ -46,14 +48,12 @@ fn snippet(span: &Span, name: &str, text: &str) -> String {
     out
 }
 
-/// Control characters of a hostile file never reach the terminal.
+/// One character for another, so that the caret stands under what it means.
 fn printable(c: char) -> char {
-    if c == '\t' {
-        ' '
-    } else if c.is_control() {
-        '\u{fffd}'
-    } else {
-        c
+    match c {
+        '\t' => ' ',
+        c if is_visible(c) => c,
+        _ => '\u{fffd}',
     }
 }
 
@@ -94,6 +94,15 @@ mod tests {
             plain(&render(&finding, Some(("m.toml", text)))),
             "error: unknown key `hiden` [recipe/unknown-key]\n  --> m.toml:2:1\n 2 | hiden = 3584\n   | ^^^^^\nhint: did you mean `hidden`?\n"
         );
+    }
+
+    #[test]
+    fn a_name_forges_no_line() {
+        let name = "x\nlegal: 0 errors\x1b[2J\u{202e}";
+        let finding = Finding::error("r/x", Blame::Recipe, name, format!("`{name}` is no name")).hint(name).quote(name);
+        let shown = plain(&render(&finding, None));
+        assert_eq!(shown.lines().count(), 3, "{shown}");
+        assert!(shown.lines().all(|line| crate::quote::is_plain(line)), "{shown:?}");
     }
 
     #[test]

@@ -13,11 +13,13 @@ mod said;
 mod steps;
 mod summary;
 mod sweep;
+mod types;
 mod why;
 
 pub use figure::{Figure, Quantity};
 pub use summary::{Coverage, SummaryLine, TIME_TARGET, coverage, is_of_the_time_target, summarise};
 pub use sweep::{Sweep, sweeps};
+pub use types::{Mistyped, mistyped};
 pub use why::Why;
 
 use case::{Case, Terms};
@@ -140,6 +142,11 @@ pub fn judge(row: &Value) -> Judged {
 
 /// Judges these parts of a row of any format.
 pub fn judge_parts(row: &Value, parts: &[Part], pricing: Pricing) -> Judged {
+    if let Some(wrong) = mistyped(row).into_iter().next() {
+        let mut judged = Judged::of_our_own(&Value::Null, "unknown");
+        judged.refusals.push(Refusal { part: None, why: Why::Row(wrong.why) });
+        return judged;
+    }
     if emitted::is_emitted(row) {
         return emitted::judge(row, parts);
     }

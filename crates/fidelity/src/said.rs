@@ -18,8 +18,8 @@ pub(crate) fn recipe(said: &Value) -> Result<Recipe, String> {
     let model = &said["model"];
     let layers = layers(model)?;
     let mut recipe = Recipe {
-        name: said["name"].as_str().unwrap_or("unnamed").to_string(),
-        source: "a measured row".to_string(),
+        name: said["name"].as_str().unwrap_or("unnamed").into(),
+        source: "a measured row".into(),
         pattern: Pattern::describe(&layers),
         layers,
         hidden: need(model, "hidden")?,

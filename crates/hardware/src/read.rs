@@ -18,6 +18,7 @@ const WORDS: Dialect = Dialect {
     blame: Blame::Environment,
     most_bytes: 1 << 18,
     syntax: "hardware/syntax",
+    text: "hardware/text",
     wrong_type: "hardware/type",
     missing_key: "hardware/missing-key",
     limit: "hardware/limit",
@@ -146,7 +147,7 @@ fn optional<'a, T>(section: Option<Section<'a>>, read: impl Fn(Section<'a>) -> O
 /// A name that can be typed in a cluster and printed on a terminal.
 fn name(section: &mut Section) -> Option<String> {
     let text = section.required_text("name")?;
-    let is_plain = !text.is_empty() && text.len() <= 64 && !text.contains(|c: char| c.is_control());
+    let is_plain = !text.trim().is_empty() && text.len() <= 64;
     if !is_plain {
         let message = "`name` must be one line of at most 64 bytes".to_string();
         section.report("name", Finding::error("hardware/name", Blame::Environment, "name", message));

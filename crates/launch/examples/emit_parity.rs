@@ -153,7 +153,7 @@ fn write(folder: &Path, text: &str, engine: Engine, cases: Vec<(&'static str, La
         let request = LayoutRequest { engine: Some(engine), ..request };
         let case = common::Case::new(&recipe, &request, Seams::Refuse).expect("a parity layout is legal");
         let emission = case.emit().expect("a parity layout is emitted");
-        let at = folder.join(engine.name()).join(&recipe.name).join(name);
+        let at = folder.join(engine.name()).join(recipe.name.raw()).join(name);
         std::fs::create_dir_all(&at).expect("the folder can be written");
         for file in &emission.files {
             std::fs::write(at.join(&file.path), &file.contents).expect("the folder can be written");

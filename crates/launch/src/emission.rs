@@ -1,7 +1,7 @@
 //! What one launch consists of: arguments, environment, files, seams and the command, each with
 //! where it came from.
 
-use crate::quote;
+use diag::quote;
 use layout::Engine;
 use recipe::{Mode, Seam};
 use serde::Serialize;

@@ -54,7 +54,7 @@ impl Identity {
         let (mode, tied) = (job.layout.mode.map(|mode| mode.name()), tied(job, engine));
         let features = features(job);
         let launch_id = launch_id(job);
-        let recipe = slug(&job.source.name);
+        let recipe = slug(job.source.name.raw());
         let mut parts = vec![recipe.clone()];
         parts.extend(mode.map(str::to_string));
         let title = match &job.policy.job.name {

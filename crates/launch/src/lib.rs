@@ -14,7 +14,6 @@ pub mod job;
 pub mod lanes;
 pub mod policy;
 pub mod preflight;
-pub mod quote;
 pub mod record;
 pub mod schedulers;
 pub mod tpu;

@@ -2,7 +2,7 @@
 
 use super::deepspeed::{self, DeepspeedOptions};
 use super::from_options;
-use super::fsdp2::{self, Blocks, Fsdp2Options};
+use super::fsdp2::{self, Blocks, Chunks, Fsdp2Options};
 use super::megatron::{self, MegatronOptions};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
 use super::shardwright::{self, ShardwrightOptions};
@@ -14,7 +14,7 @@ use replay::Replay;
 use replay::Unmodelled;
 
 /// A ledger with its options.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Ledger {
     /// Megatron-Core with Transformer Engine.
     Megatron(MegatronOptions),
@@ -105,6 +105,14 @@ impl Ledger {
             Ledger::Deepspeed(options) => options.steps = count,
             Ledger::Nanotron(options) => options.steps = count,
             Ledger::Shardwright(_) => {}
+        }
+        self
+    }
+
+    /// The same ledger for sums: it does not walk over every chunk of a long sequence.
+    pub fn in_groups(mut self) -> Ledger {
+        if let Ledger::Fsdp2(options) = &mut self {
+            options.chunks = Chunks::Grouped;
         }
         self
     }

@@ -10,6 +10,7 @@ mod mamba_scan;
 pub mod megatron;
 pub mod nanotron;
 pub mod shardwright;
+mod walk;
 
 pub use choice::{Ledger, RankJob};
 

@@ -2,7 +2,7 @@
 //! unknown key gets a "did you mean". Knows TOML and findings; knows neither model nor machine: what
 //! a kind of file calls itself and its rules is its [`Dialect`].
 
-use diag::{Blame, Finding, RuleId, Span, did_you_mean, refuses};
+use diag::{Blame, Finding, RuleId, Span, did_you_mean, quote, refuses};
 use std::cell::RefCell;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
@@ -18,6 +18,8 @@ pub struct Dialect {
     pub most_bytes: usize,
     /// Rule of a text that is not TOML.
     pub syntax: RuleId,
+    /// Rule of a text with characters that do not show.
+    pub text: RuleId,
     /// Rule of a value of the wrong type.
     pub wrong_type: RuleId,
     /// Rule of a required key left out.
@@ -223,8 +225,17 @@ impl<'a> Section<'a> {
         self.positive(key)
     }
 
-    /// A text that may be left out.
+    /// A text that may be left out, on one line: what does not show itself is refused.
     pub fn text(&mut self, key: &'static str) -> Option<&'a str> {
+        self.any_text(key).filter(|text| self.is_plain(key, text))
+    }
+
+    /// A text that may be left out and may have several lines.
+    pub fn lines(&mut self, key: &'static str) -> Option<&'a str> {
+        self.any_text(key).filter(|text| text.lines().all(|line| self.is_plain(key, &line.replace('\t', " "))))
+    }
+
+    fn any_text(&mut self, key: &'static str) -> Option<&'a str> {
         match self.value(key)? {
             DeValue::String(text) => Some(text.as_ref()),
             _ => {
@@ -232,6 +243,22 @@ impl<'a> Section<'a> {
                 None
             }
         }
+    }
+
+    /// Whether every character of a text of `key` shows itself; reported where one does not.
+    fn is_plain(&self, key: &str, text: &str) -> bool {
+        let Some(at) = text.chars().position(|c| !quote::is_visible(c)) else { return true };
+        let hidden: String = text.chars().skip(at).take(1).collect();
+        let message = format!(
+            "`{}` has `{}` as its character {}, which is no visible one: `{}`",
+            quote::terminal(&self.name(key)),
+            quote::terminal(&hidden),
+            at + 1,
+            quote::bytes(text.as_bytes(), 60)
+        );
+        let finding = self.error(self.dialect.text, key, message);
+        self.report(key, finding.hint("write it on one line, without control characters and marks that do not show"));
+        false
     }
 
     /// A required text.
@@ -303,7 +330,7 @@ impl<'a> Section<'a> {
         if words.is_none() {
             self.wrong(key, "a list of texts");
         }
-        words
+        words.filter(|words| words.iter().all(|word| self.is_plain(key, word)))
     }
 
     /// A table whose keys are the writer's own and whose values are texts; none when it is left out.
@@ -312,7 +339,10 @@ impl<'a> Section<'a> {
         let pair = |(name, value): (&'a toml::Spanned<toml::de::DeString<'a>>, &'a toml::Spanned<DeValue<'a>>)| {
             let name: &'a str = name.get_ref();
             match value.get_ref() {
-                DeValue::String(text) => Some((name, text.as_ref())),
+                DeValue::String(text) if section.is_plain(name, name) && section.is_plain(name, text) => {
+                    Some((name, text.as_ref()))
+                }
+                DeValue::String(_) => None,
                 _ => {
                     section.wrong(name, "a text");
                     None
@@ -339,7 +369,10 @@ impl<'a> Section<'a> {
         let pair = |(name, value): (&'a toml::Spanned<toml::de::DeString<'a>>, &'a toml::Spanned<DeValue<'a>>)| {
             let name: &'a str = name.get_ref();
             match value.get_ref() {
-                DeValue::Table(table) => Some((name, section.inner(name, table, span(value.span())))),
+                DeValue::Table(table) if section.is_plain(name, name) => {
+                    Some((name, section.inner(name, table, span(value.span()))))
+                }
+                DeValue::Table(_) => None,
                 _ => {
                     section.wrong(name, "a table");
                     None
@@ -400,6 +433,7 @@ mod tests {
         blame: Blame::Usage,
         most_bytes: 100,
         syntax: "t/syntax",
+        text: "t/text",
         wrong_type: "t/type",
         missing_key: "t/missing",
         limit: "t/limit",
@@ -439,5 +473,30 @@ mod tests {
         assert_eq!(rates("item = [1]"), Err(vec!["`item` must be a list of tables, found array [t/type]".to_string()]));
         assert!(rates(&"#".repeat(101)).unwrap_err()[0].contains("the list has at most 100"));
         assert!(rates("item =").unwrap_err()[0].ends_with("[t/syntax]"));
+    }
+
+    #[test]
+    fn texts_show_what_they_hold() {
+        let read = |text: &str| {
+            let texts = |mut root: Section| {
+                let (one, many) = (root.text("one"), root.lines("many"));
+                let _ = (root.words("words"), root.texts("own"), root.named_sections("named").len());
+                root.finish();
+                Some((one.map(str::to_string), many.map(str::to_string)))
+            };
+            let wrong = |findings: Vec<Finding>| {
+                assert!(findings.iter().all(|f| f.rule == "t/text" && f.span.is_some() && quote::is_plain(&f.message)));
+                findings.len()
+            };
+            read_text(text, &DIALECT, texts).map(|(texts, _)| texts).map_err(wrong)
+        };
+        assert_eq!(read("one = \"é \\\\\"\nmany = \"a\\n\\tb\""), Ok((Some("é \\".into()), Some("a\n\tb".into()))));
+        for hidden in ["\\u0000", "\\n", "\\u001b[2J", "\\u202e", "\\u009b"] {
+            assert_eq!(read(&format!("one = \"a{hidden}\"")), Err(1), "{hidden}");
+            assert_eq!(read(&format!("words = [\"a\", \"{hidden}\"]")), Err(1), "{hidden}");
+            assert_eq!(read(&format!("own = {{ a = \"{hidden}\", \"{hidden}\" = \"b\" }}")), Err(2), "{hidden}");
+            assert_eq!(read(&format!("named = {{ \"{hidden}\" = {{}} }}")), Err(1), "{hidden}");
+        }
+        assert_eq!(read("many = \"a\\u001b\""), Err(1));
     }
 }

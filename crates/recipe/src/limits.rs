@@ -3,6 +3,8 @@
 //! all parameters is bounded here. What a batch makes of them is bounded by `layout::size`, before anything
 //! is counted.
 
+/// Bytes of a name: a file's name in most file systems has 255, and ours have more words around it.
+pub const NAME_BYTES: usize = 128;
 /// Layers after tiling.
 pub const DEPTH: u64 = 16_384;
 /// Symbols in a pattern as written, repetitions expanded.

@@ -60,7 +60,7 @@ impl Recipe {
     pub fn in_mode(&self, mode: Mode) -> Result<(Recipe, Vec<Seam>), Finding> {
         if !self.modes.contains(&mode) {
             let known: Vec<_> = self.modes.iter().map(|m| format!("`{m}`")).collect();
-            let message = format!("recipe `{}` has no mode `{mode}`", self.name);
+            let message = format!("recipe `{}` has no mode `{mode}`", self.name.terminal());
             let hint =
                 if known.is_empty() { "leave --mode out".to_string() } else { format!("it has {}", known.join(", ")) };
             return Err(Finding::error("mode/unknown", Blame::Usage, "mode", message).hint(hint));

@@ -15,16 +15,16 @@ use crate::pattern::{Block, Family, Layer, Mixer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
 use crate::rope::Positions;
 use crate::tensor::{Dim, Place, Role, Surface, Tensor, Unit};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, Untrusted};
 
 /// What the model is. Built by [`Recipe::parse`] and the importers only, so that every value of
 /// this type is consistent: each mixer of the pattern has its table, sizes are within limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
     /// Name, part of a run's identity.
-    pub name: String,
+    pub name: Untrusted,
     /// Where the figures come from.
-    pub source: String,
+    pub source: Untrusted,
     /// One period, as written.
     pub pattern: Pattern,
     /// Every layer.
@@ -156,7 +156,7 @@ impl Recipe {
                 }
             } else if !self.features.set(feature, state) {
                 let listed: Vec<_> = self.features.listed().iter().map(|(f, _)| format!("`{f}`")).collect();
-                let message = format!("recipe `{}` has no values for feature `{feature}`", self.name);
+                let message = format!("recipe `{}` has no values for feature `{feature}`", self.name.terminal());
                 let finding = Finding::error("features/unknown", Blame::Usage, feature.name(), message);
                 return Err(finding.hint(match listed.is_empty() {
                     true if feature == Feature::Adapters => "give them in `[adapters]`".to_string(),
@@ -187,7 +187,7 @@ impl Recipe {
             _ => ("attention", self.attention.is_some()),
         };
         if asked.is_some() && !described {
-            let message = format!("E cannot become {table}: recipe `{}` has no `[{table}]`", self.name);
+            let message = format!("E cannot become {table}: recipe `{}` has no `[{table}]`", self.name.terminal());
             return Err(Finding::error("features/unknown", Blame::Usage, "moe", message));
         }
         replace(self, Mixer::Moe, instead);

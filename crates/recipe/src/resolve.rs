@@ -17,7 +17,7 @@ use crate::precision::{OptimizerPolicy, Precision};
 use crate::recipe::{NORM_EPS, Recipe};
 use crate::rope::{Positions, Scaling};
 use crate::write::{Field, Toml};
-use diag::{Blame, Finding, refuses};
+use diag::{Blame, Finding, Untrusted, quote, refuses};
 use reading::{Dialect, Section, read_text};
 
 /// How a recipe's mistakes are worded.
@@ -26,6 +26,7 @@ static RECIPE: Dialect = Dialect {
     blame: Blame::Recipe,
     most_bytes: limits::FILE_BYTES,
     syntax: "recipe/syntax",
+    text: "recipe/text",
     wrong_type: "recipe/type",
     missing_key: "recipe/missing-key",
     limit: "recipe/limit",
@@ -57,8 +58,8 @@ impl Recipe {
 
     fn written(&self) -> Toml {
         let mut toml = Toml::default();
-        toml.text("name", &self.name);
-        toml.word_unless("source", &self.source, "");
+        toml.text("name", self.name.raw());
+        toml.word_unless("source", self.source.raw(), "");
         toml.text("pattern", &self.pattern.to_string());
         toml.int_unless("depth", self.depth() as u64, self.pattern.period.len() as u64);
         toml.int("hidden", self.hidden);
@@ -101,8 +102,8 @@ impl Recipe {
 }
 
 fn read(mut root: Section) -> Option<Recipe> {
-    let name = root.required_text("name").map(str::to_string);
-    let source = root.text("source").unwrap_or_default().to_string();
+    let name = root.required_text("name").map(Untrusted::from);
+    let source = Untrusted::from(root.text("source").unwrap_or_default());
     let pattern = read_pattern(&mut root);
     let depth = root.optional_count("depth", limits::DEPTH);
     let hidden = root.count("hidden", limits::WIDTH);
@@ -220,6 +221,7 @@ fn read_modes(root: &mut Section) -> Vec<Mode> {
 
 /// What only the whole recipe shows.
 fn check(recipe: &Recipe, findings: &mut Vec<Finding>) {
+    check_texts(recipe, findings);
     check_tables(recipe, findings);
     check_features(recipe, findings);
     findings.extend(recipe.adapter_findings());
@@ -228,6 +230,27 @@ fn check(recipe: &Recipe, findings: &mut Vec<Finding>) {
     findings.extend(recipe.moe.as_ref().and_then(Moe::capacity_finding));
     if !refuses(findings) {
         check_size(recipe, findings);
+    }
+}
+
+/// Names that people read in an answer, files and folders are called after, and that importers take from
+/// anywhere.
+fn check_texts(recipe: &Recipe, findings: &mut Vec<Finding>) {
+    let name = recipe.name.raw();
+    if name.trim().is_empty() || name.len() > limits::NAME_BYTES || !quote::is_plain(name) {
+        let shown = quote::bytes(name.as_bytes(), 60);
+        let message = format!(
+            "`{shown}` is no name of a model: one line of visible characters, {} bytes at most",
+            limits::NAME_BYTES
+        );
+        let hint = "call it by another `name`; `import` takes one as --name";
+        findings.push(Finding::error("recipe/name", Blame::Recipe, "name", message).hint(hint));
+    }
+    let lost = recipe.not_carried.iter().flat_map(|(key, value)| [("not_carried", key), ("not_carried", value)]);
+    let texts = std::iter::once(("source", recipe.source.raw())).chain(lost.map(|(at, text)| (at, text.as_str())));
+    for (object, text) in texts.filter(|(_, text)| !quote::is_plain(text)) {
+        let message = format!("`{object}` has characters that do not show: `{}`", quote::bytes(text.as_bytes(), 60));
+        findings.push(Finding::error("recipe/text", Blame::Recipe, object, message));
     }
 }
 

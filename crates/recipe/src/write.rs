@@ -1,6 +1,7 @@
 //! Writes the TOML that [`crate::Recipe::parse`] reads. Only what differs from a default is written, so
 //! that an imported recipe reads as a person would have typed it.
 
+use diag::quote;
 use std::fmt::Write;
 
 /// A field of a recipe, whether its text names it or not.
@@ -131,17 +132,17 @@ impl Toml {
 
     /// A text under a key that may be any text.
     pub fn text_under(&mut self, key: &str, value: &str) {
-        self.text(&quoted(key), value);
+        self.text(&quote::toml(key), value);
     }
 
     /// A text, escaped.
     pub fn text(&mut self, key: &str, value: &str) {
-        self.push(key, quoted(value), false);
+        self.push(key, quote::toml(value), false);
     }
 
     /// A word, unless it is the default.
     pub fn word_unless(&mut self, key: &str, value: &str, default: &str) {
-        self.push(key, quoted(value), value == default);
+        self.push(key, quote::toml(value), value == default);
     }
 
     /// A list of whole numbers, unless it is empty.
@@ -152,31 +153,13 @@ impl Toml {
 
     /// A list of words, unless it is empty.
     pub fn words(&mut self, key: &str, values: &[&str]) {
-        let items: Vec<String> = values.iter().map(|v| quoted(v)).collect();
+        let items: Vec<String> = values.iter().map(|v| quote::toml(v)).collect();
         self.push(key, format!("[{}]", items.join(", ")), values.is_empty());
     }
 }
 
 /// What stands in the place of a value that is not set.
 const NONE: &str = "none";
-
-/// A TOML basic string: whatever the text holds, it stays text.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            c if c.is_control() => {
-                let _ = write!(out, "\\u{:04X}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
 
 #[cfg(test)]
 mod tests {

@@ -44,7 +44,7 @@ impl BlockId {
 }
 
 /// A CUDA stream; blocks never move between streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
     /// Where compute runs.
     Main,
@@ -83,6 +83,18 @@ impl Block {
     fn is_split(&self) -> bool {
         self.before.is_some() || self.after.is_some()
     }
+}
+
+/// What an allocator has to give, where, and how it would grow.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FreeBlocks {
+    /// Size and address of each, by pool, in the order they are looked at.
+    by_pool: Vec<Vec<(u64, u64)>>,
+    late: Vec<(u64, u64)>,
+    stream: Stream,
+    next_address: u64,
+    /// Bytes allocated, reserved, and free in split segments.
+    counts: [u64; 3],
 }
 
 /// The allocator of one device.
@@ -176,6 +188,23 @@ impl Allocator {
     /// Size a block really takes, which may exceed what was asked for.
     pub fn size(&self, id: BlockId) -> u64 {
         self.blocks[id.index()].size
+    }
+
+    /// Where a block lies.
+    pub(crate) fn address(&self, id: BlockId) -> u64 {
+        self.blocks[id.index()].address
+    }
+
+    /// All that the next allocations depend on, but for what is held and when late blocks come back.
+    pub(crate) fn free_blocks(&self) -> FreeBlocks {
+        let of_pool = |pool: &Pool| pool.iter().map(|&(size, address, _)| (size, address)).collect();
+        FreeBlocks {
+            by_pool: self.pools.iter().map(of_pool).collect(),
+            late: self.late.iter().map(|&(done, id)| (done, self.address(id))).collect(),
+            stream: self.stream,
+            next_address: self.next_address,
+            counts: [self.allocated, self.reserved, self.inactive_split],
+        }
     }
 
     /// Whether a block is in use.

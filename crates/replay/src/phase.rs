@@ -110,6 +110,8 @@ pub struct Replay {
     pub params: u64,
     /// Phases in order.
     pub phases: Vec<Phase>,
+    /// Allocations that were walked for it; those that were proven to repeat are not among them.
+    pub operations: u64,
     /// Who holds what at the highest point of the steps, most first; empty unless asked for.
     pub holders: Vec<Holder>,
     /// Who holds what after the last step, on lines that a step should leave empty; empty unless

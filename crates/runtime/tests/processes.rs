@@ -75,7 +75,7 @@ fn hold(recipe: &Recipe, request: &LayoutRequest, comm: &Comm) -> Result<bool, V
     if prepared.layout.world as usize != comm.world() {
         return Ok(false);
     }
-    let what = format!("{} {}", recipe.name, prepared.layout.all_flags());
+    let what = format!("{} {}", recipe.name.terminal(), prepared.layout.all_flags());
     let Outcome::Ran(between) = rehearse_between(&ask, &prepared, comm, &|_| {})? else { return Ok(true) };
     rows::judge(&what, &between);
     let Outcome::Ran(threads) = rehearse(&ask, &prepared, &|_| {})? else { panic!("{what} ended") };

@@ -124,6 +124,7 @@ const UNITS: &[(&str, f64, Part)] = &[
     ("MiB", (1u64 << 20) as f64, Part::Bytes),
     ("GiB", (1u64 << 30) as f64, Part::Bytes),
     ("TiB", (1u64 << 40) as f64, Part::Bytes),
+    ("ms", OPERATIONS_PER_SECOND / 1000.0, Part::Operations),
     ("min", 60.0 * OPERATIONS_PER_SECOND, Part::Operations),
     ("s", OPERATIONS_PER_SECOND, Part::Operations),
     ("h", 3600.0 * OPERATIONS_PER_SECOND, Part::Operations),

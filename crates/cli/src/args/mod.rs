@@ -29,6 +29,10 @@ pub struct Cli {
     /// Answer in JSON with stable, versioned keys
     #[arg(long, global = true)]
     pub json: bool,
+    /// Panic on purpose
+    #[cfg(debug_assertions)]
+    #[arg(long, global = true, hide = true)]
+    pub crash: Option<crate::panics::crash::Crash>,
     /// What to ask
     #[command(subcommand)]
     pub command: Command,

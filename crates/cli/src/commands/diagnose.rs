@@ -45,11 +45,11 @@ fn one(found: &Match) -> String {
 
 /// No word is known: the families, so that the reader can ask again.
 fn unknown() -> Finding {
-    let families: Vec<String> = Family::ALL.iter().map(|(_, name, looks)| format!("\n  {name}: {looks}")).collect();
+    let families: Vec<String> = Family::ALL.iter().map(|(_, name, looks)| format!("{name}: {looks}")).collect();
     let hint = format!(
         "name the collective, block or resource and what it does, as `all-to-all hangs in the MoE layer`. What is known: \
-         every axis of `shardwright axes`, and families of failures that no axis causes:{}",
-        families.concat()
+         every axis of `shardwright axes`, and families of failures that no axis causes: {}",
+        families.join("; ")
     );
     Finding::error("diagnose/unknown", Blame::Usage, "symptom", "no known failure matches these words").hint(hint)
 }

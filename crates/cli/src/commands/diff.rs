@@ -1,12 +1,12 @@
 //! `diff`: which lines grow between two recipes or layouts.
 
 use super::case_of;
-use super::fit::unmodelled;
+use super::fit::price;
 use crate::args::DiffArgs;
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading};
 use case::{Asked, Case, Difference, Terms};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use memory::fit::{Fit, HEADROOM, Review, review};
 use recipe::import::megatron_args::shell_words;
 use serde_json::json;
@@ -14,10 +14,15 @@ use units::Bytes;
 
 pub fn run(args: &DiffArgs) -> Outcome {
     let (before, after) = (side(&args.before, &args.on)?, side(&args.after, &args.on)?);
-    let price = |case: &Case| Fit::price(case, HEADROOM).map_err(|e| unmodelled(&e));
+    let limit = args.work.limit();
+    let price = |case: &Case| price(case, HEADROOM, &limit, 2);
     let (old, new) = (price(&before)?, price(&after)?);
     let found = review(&old, &new);
-    let mut text = format!("\x1b[1mbefore\x1b[0m  {}\n\x1b[1mafter\x1b[0m   {}\n", args.before, args.after);
+    let mut text = format!(
+        "\x1b[1mbefore\x1b[0m  {}\n\x1b[1mafter\x1b[0m   {}\n",
+        quote::terminal(&args.before),
+        quote::terminal(&args.after)
+    );
     let differences = before.differences(&after);
     text += &jobs_text(&differences);
     text += &changes_text(&found);

@@ -4,10 +4,10 @@ use crate::args::FidelityArgs;
 use crate::files::read_rows;
 use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, wrap};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use fidelity::{
-    Coverage, Figure, Judged, Part, Pricing, SummaryLine, Sweep, TIME_TARGET, Why, coverage, judge_parts, summarise,
-    sweeps,
+    Coverage, Figure, Judged, Mistyped, Part, Pricing, SummaryLine, Sweep, TIME_TARGET, Why, coverage, judge_parts,
+    mistyped, summarise, sweeps,
 };
 use serde_json::{Map, Value, json};
 
@@ -17,7 +17,12 @@ pub fn run(args: &FidelityArgs) -> Outcome {
         None => Part::ALL.iter().map(|(_, part)| *part).collect(),
     };
     let pricing = if args.as_planned { Pricing::AsPlanned } else { Pricing::AsRun };
-    let rows: Vec<Judged> = read_rows(&args.rows)?.iter().map(|row| judge_parts(row, &parts, pricing)).collect();
+    let read = read_rows(&args.rows)?;
+    let wrong = wrong_types(args, &read);
+    if !wrong.is_empty() {
+        return Err(wrong.into());
+    }
+    let rows: Vec<Judged> = read.iter().map(|(_, row)| judge_parts(row, &parts, pricing)).collect();
     if rows.is_empty() {
         let message = format!("`{}` has no rows", args.rows.display());
         return Err(Finding::error("file/rows", Blame::Usage, args.rows.display().to_string(), message).into());
@@ -52,6 +57,21 @@ pub fn run(args: &FidelityArgs) -> Outcome {
         "param_mismatches": mismatches,
     });
     Ok(Report::new(text, json))
+}
+
+/// Findings listed of a file that is wrong throughout.
+const MOST_NAMED: usize = 20;
+
+/// Fields of another type than their row's kind has, each with its line.
+fn wrong_types(args: &FidelityArgs, rows: &[(usize, Value)]) -> Vec<Finding> {
+    let file = args.rows.display();
+    let finding = |line: usize, wrong: Mistyped| {
+        let message = format!("line {line} of `{file}`: {}", wrong.why);
+        Finding::error("fidelity/type", Blame::Usage, format!("{file}:{line}:{}", wrong.field), message)
+            .hint("leave a field out, or null, where nothing is known of it")
+    };
+    let all = rows.iter().flat_map(|(line, row)| mistyped(row).into_iter().map(move |wrong| finding(*line, wrong)));
+    all.take(MOST_NAMED).collect()
 }
 
 /// Nothing where only one part of the rows could be scored.
@@ -135,7 +155,8 @@ fn agreed(rows: &[Judged]) -> impl Iterator<Item = (&Judged, &Why)> {
 }
 
 fn agreed_text(rows: &[Judged]) -> String {
-    let lines: String = agreed(rows).map(|(row, why)| format!("  {}: {why}\n", row.name)).collect();
+    let lines: String =
+        agreed(rows).map(|(row, why)| format!("  {}\n", quote::sentence(&format!("{}: {why}", row.name)))).collect();
     if lines.is_empty() { lines } else { heading("Ran out of memory") + &lines }
 }
 

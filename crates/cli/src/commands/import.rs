@@ -3,8 +3,7 @@
 use crate::args::ImportArgs;
 use crate::files::{config_in, place, read_text, touched, write_file};
 use crate::outcome::{Outcome, Refusal, Report};
-use diag::{Blame, Finding};
-use launch::quote;
+use diag::{Blame, Finding, quote};
 use layout::Engine;
 use recipe::Recipe;
 use recipe::import::hf::{self, Fate, Key};
@@ -54,7 +53,7 @@ fn answer(args: &ImportArgs, imported: Imported) -> Outcome {
     let Imported { recipe, mut messages, json: own } = imported;
     let counts = recipe.counts();
     let (total, active) = (exact(counts.all.total), count(counts.all.active));
-    messages.insert(0, format!("{}: {total} parameters, {active} active\n", recipe.name));
+    messages.insert(0, format!("{}: {total} parameters, {active} active\n", recipe.name.terminal()));
     let toml = header(&recipe) + &recipe.to_toml();
     let mut json = json!({
         "recipe": recipe.name, "total": counts.all.total, "active": counts.all.active,
@@ -66,7 +65,7 @@ fn answer(args: &ImportArgs, imported: Imported) -> Outcome {
     let verbatim = match &args.output {
         Some(path) if !store::is_stdout(path) => {
             write_file(path, &toml)?;
-            format!("wrote {}\n", path.display())
+            format!("wrote {}\n", quote::shown(path))
         }
         _ => toml,
     };
@@ -85,9 +84,11 @@ fn config(imported: hf::Imported) -> Imported {
     )];
     if !recipe.not_carried.is_empty() {
         messages.push("not carried, and refused by `launch` unless --allow-seams:\n".to_string());
-        messages.extend(recipe.not_carried.iter().map(|(key, value)| format!("  {key} = {}\n", shown(value))));
+        messages.extend(
+            recipe.not_carried.iter().map(|(key, value)| format!("  {} = {}\n", quote::terminal(key), shown(value))),
+        );
     }
-    let rule = recipe.source.split_once("sequence: ").map_or("", |(_, rule)| rule);
+    let rule = recipe.source.raw().split_once("sequence: ").map_or("", |(_, rule)| rule);
     messages.push(format!("sequence {}: {rule}; --seq says another\n", recipe.sequence));
     let fates: Map<String, Value> = keys.iter().map(|key| (key.name.clone(), fate(key))).collect();
     Imported { recipe, messages, json: vec![("keys", Value::Object(fates))] }
@@ -113,7 +114,7 @@ fn arguments(imported: megatron_args::Imported) -> Imported {
     let flags: Vec<String> = layout.iter().map(|(k, v)| format!("--{k} {v}").trim_end().to_string()).collect();
     let vocabulary = case::words::of(Some(Engine::Megatron));
     let line = |(flag, values): &(String, Vec<String>)| {
-        quote::shell_line(std::iter::once(flag.as_str()).chain(values.iter().map(String::as_str)))
+        quote::typed_line(std::iter::once(flag.as_str()).chain(values.iter().map(String::as_str)))
     };
     let (options, policy): (Vec<_>, Vec<_>) = beside.iter().partition(|(flag, _)| vocabulary.has(flag));
     let options: Vec<String> = options.into_iter().map(line).collect();
@@ -129,7 +130,7 @@ fn arguments(imported: megatron_args::Imported) -> Imported {
         messages.push(format!("layout flags that say the same: {}\n", flags.join(" ")));
     }
     if !options.is_empty() {
-        let said = quote::shell(&options.join(" "));
+        let said = quote::typed(options.join(" "));
         messages.push(format!("engine options that say the same: --engine-args {said}\n"));
     }
     if !policy.is_empty() {

@@ -7,9 +7,8 @@ use crate::files::{load_cluster, load_recipe};
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{heading, item, wrap};
 use case::{Asked, Terms};
-use diag::{Finding, Severity};
+use diag::{Finding, Severity, Untrusted, quote};
 use launch::lanes::{Goal, LANES, Lane, Recommendation, flags, recommend, topology, usual_goal};
-use launch::quote::shell_line;
 use layout::engines::DECLINED;
 use serde_json::json;
 
@@ -82,8 +81,19 @@ fn lane_text(lane: &Lane) -> String {
     text
 }
 
-fn advice_text(recipe: &str, on: &str, found: &Recommendation, next: &[String], topology: Option<&str>) -> String {
-    let mut text = format!("\x1b[1m{recipe}\x1b[0m on {on}: lane \x1b[1m{}\x1b[0m", found.lane.name);
+fn advice_text(
+    recipe: &Untrusted,
+    on: &str,
+    found: &Recommendation,
+    next: &[String],
+    topology: Option<&str>,
+) -> String {
+    let mut text = format!(
+        "\x1b[1m{}\x1b[0m on {}: lane \x1b[1m{}\x1b[0m",
+        recipe.terminal(),
+        quote::terminal(on),
+        found.lane.name
+    );
     if let Some(mode) = found.mode {
         text += &format!(", mode {mode}");
     }
@@ -93,6 +103,6 @@ fn advice_text(recipe: &str, on: &str, found: &Recommendation, next: &[String], 
         text += &lines.iter().map(|line| wrap(line, "  ", 110)).collect::<String>();
     }
     text += &heading(if topology.is_some() { "Next" } else { "Next, which is refused as it stands" });
-    text += &format!("  shardwright launch {} --explain\n", shell_line(next));
+    text += &format!("  shardwright launch {} --explain\n", quote::typed_line(next));
     text + &topology.map_or(String::new(), |topology| format!("  topology {topology}\n"))
 }

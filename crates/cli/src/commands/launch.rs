@@ -1,23 +1,24 @@
 //! `launch`: from a plan to what to hand to the cluster.
 
-use super::fit::step_json;
+use super::fit::{allowed, step_json};
 use super::plan::text::seconds;
 use super::{asked, case_of, case_text, layout_json};
 use crate::args::LaunchArgs;
 use crate::files::{load_policy, write_folder};
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
+use crate::panics;
 use crate::table::{Table, heading, wrap};
 use case::asked::EngineChoice;
 use case::{Asked, Case, Purpose, Seams, Terms, offer_seams};
 use cost::{Step, Unpriced};
-use diag::{Blame, Finding, refuses};
+use diag::{Blame, Finding, quote, refuses};
 use launch::fields::{self, Accounted, Told};
 use launch::header::{Header, choices};
 use launch::identity::Identity;
 use launch::job::Job;
 use launch::lanes::Lane;
 use launch::record::{self, MemoryVerdict};
-use launch::{Emission, File, Kind, Policy, engines, lanes, quote, schedulers, tuned};
+use launch::{Emission, File, Kind, Policy, engines, lanes, schedulers, tuned};
 use memory::fit::{Fit, HEADROOM, Verdict};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -39,6 +40,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     let job = Job { attempt: args.attempt.as_deref(), ..Job::new(&case, &policy, args.frontend) };
     findings.extend(notes(args));
     findings.extend(schedulers::unused(args.scheduler, &policy));
+    allowed(&case, &args.work.limit(), 1)?;
     let (memory, step) = (price(&case, args), cost::step(&case));
     if memory.verdict == Verdict::DoesNotFit.name() && !args.override_memory {
         return Ok(does_not_fit(&memory));
@@ -47,6 +49,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     emission.files = schedulers::files(args.scheduler, &job, &emission)?;
     let record = record::Predicted { memory: &memory, step: step_json(&step), case: case.to_json() };
     let files = record::files(&job, &emission, args.scheduler, &record, plan(&job));
+    panics::none_so_far()?;
     if let Some(path) = out {
         write_folder(Path::new(path), &files)?;
     }
@@ -243,9 +246,9 @@ fn ending(command: &str, out: Option<&str>, emission: &Emission, files: &[File])
     match out {
         Some(folder) => {
             let names: Vec<&str> = files.iter().map(|f| f.path.as_str()).collect();
-            format!("\nwrote {folder}: {}\n", names.join(", "))
+            format!("\nwrote {}: {}\n", quote::terminal(folder), names.join(", "))
                 + &heading("Start it")
-                + &format!("  cd {} && {command}\n", quote::shell(folder))
+                + &format!("  cd {} && {command}\n", quote::typed(folder))
         }
         None => {
             let printed = |file: &File| heading(&file.path) + &file.contents;

@@ -57,7 +57,7 @@ fn split_case(recipe: &RecipeArgs, layout: &LayoutArgs) -> Result<Case, Refusal>
 
 /// A job as a person types it, quoted for a shell.
 fn typed(case: &Case) -> String {
-    ::launch::quote::shell_line(case.words())
+    diag::quote::typed_line(case.words())
 }
 
 /// The model in one line.
@@ -71,7 +71,7 @@ fn model_line(recipe: &Recipe) -> String {
     let tied = if recipe.tied { "tied" } else { "untied" };
     format!(
         "\x1b[1m{}\x1b[0m  {shown} to depth {}, hidden {}, vocab {} {tied}, sequence {}",
-        recipe.name,
+        recipe.name.terminal(),
         recipe.depth(),
         recipe.hidden,
         recipe.vocab,

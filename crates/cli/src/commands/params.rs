@@ -64,8 +64,8 @@ fn render(recipe: &Recipe, counts: &Counts, seams: &[Seam]) -> String {
         let frozen = counts.all.total - counts.trained;
         out += &format!("{} of them are trained, in adapters; {} are frozen\n", exact(counts.trained), exact(frozen));
     }
-    if !recipe.source.is_empty() {
-        out += &format!("\x1b[2msource: {}\x1b[0m\n", recipe.source);
+    if recipe.source != "" {
+        out += &format!("\x1b[2msource: {}\x1b[0m\n", recipe.source.terminal());
     }
     out
 }

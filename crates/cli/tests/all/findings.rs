@@ -18,11 +18,11 @@ const EXCEPT: &[(&str, &str)] = &[
     ("hardware/file", "a built-in file that does not read: tests of the crate read every one"),
 ];
 
-fn workspace() -> PathBuf {
+pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
 }
 
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+pub fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
         if path.is_dir() { files(&path, found) } else { found.push(path) }
@@ -39,7 +39,7 @@ fn is_id(text: &str) -> bool {
 }
 
 /// A source file without its inline tests, and these.
-fn halves(text: &str) -> (String, String) {
+pub fn halves(text: &str) -> (String, String) {
     let (mut code, mut tests) = (String::new(), String::new());
     let (mut guarded, mut inside) = (false, false);
     for line in text.split_inclusive('\n') {
@@ -345,6 +345,10 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("stages/unpriced", 1, "stages small.toml --pp 2 --on 8xGB10 --balance time"),
     ("stages/weights", 1, "stages small.toml --pp 2 --weights 1,2"),
     ("plan/unpriced", 1, "plan small.toml --on 8xGB10"),
+    ("work/operations", 1, "fit llama3-8b --on 8xH200 --engine any --pp 2 --schedule gpipe --microbatches 1048576"),
+    ("work/operations", 1, "diff llama3-8b 'llama3-8b --tp 2' --on 8xH200 --work-limit 1ms"),
+    ("work/operations", 1, "launch small.toml --on 8xH200 --work-limit 1ms"),
+    ("work/operations", 1, "preflight small.toml --on 8xH200 --work-limit 1ms"),
     ("torchtitan/unsayable", 1, "launch small.toml --on 8xH200 --engine torchtitan --policy paths.toml"),
     (
         "torchtitan/unsayable",
@@ -544,6 +548,7 @@ fn a_carried_state_is_noted() {
         ranks: runtime::rehearse::Ranks::Threads,
         load: None,
         save: None,
+        limit: work::Limit::none(),
     };
     let prepared = runtime::rehearse::prepare(&ask).unwrap_or_else(|f| panic!("{f:#?}"));
     assert!(prepared.notes.iter().any(|note| note.rule == "rehearse/state-carry"));

@@ -146,3 +146,29 @@ fn the_environment_is_judged_as_the_processes_get_it() {
     let is_set = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").is_ok_and(|value| value == "1");
     assert_eq!(of("--as-is")["verdict"], if is_set { "pass" } else { "violation" });
 }
+
+/// A driver's program that leaves a child with its output, or prints without end, is cut off.
+#[test]
+fn programs_are_bounded() {
+    use std::os::unix::fs::PermissionsExt;
+    let path = folder("programs");
+    let policy = scratch("programs.toml", "[job]\nport = 1\n");
+    let program = path.join("nvidia-smi");
+    for (script, found) in [
+        ("sleep 600 &\necho $! > \"${0%/*}/child\"\n", "nvidia-smi lists no device"),
+        ("exec yes\n", "nvidia-smi printed more than 1 MiB"),
+    ] {
+        fs::write(&program, format!("#!/bin/sh\n{script}")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let search = format!("{}:{}", path.display(), std::env::var("PATH").unwrap());
+        let start = std::time::Instant::now();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shardwright"));
+        command.args(["preflight", "--all", "--json", "llama3-8b", "--on", "8xH200", "--policy"]).arg(&policy);
+        let ran = crate::common::ran(command.env("PATH", search));
+        assert!(start.elapsed().as_secs() < 15, "{:?}", start.elapsed());
+        assert!(ran.stdout.contains(found), "{found}: {}", ran.stdout);
+    }
+    let child = fs::read_to_string(path.join("child")).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.trim()));
+    assert!(stat.is_err() || stat.is_ok_and(|text| text.contains(") Z")), "{child} still runs");
+}

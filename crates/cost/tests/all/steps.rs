@@ -107,8 +107,9 @@ fn seconds_are_those_of_the_step() {
     let count = |stage: usize| Counts { layers: &layers[stage], is_first: stage == 0, is_last: stage == 3 };
     let stages: Vec<Counts> = (0..4).map(count).collect();
     let chunks: Vec<ChunkTimes> = stages.iter().map(|stage| prices.chunk(&placed, *stage)).collect();
-    let seconds = prices.seconds(&case.layout, &chunks, &stages).unwrap();
-    assert_eq!(seconds, prices.step(&case.layout, &plan).unwrap().seconds);
+    let scratch = &mut cost::Scratch::default();
+    let seconds = prices.seconds(scratch, &case.layout, (&chunks, &stages), |_| true).unwrap();
+    assert_eq!(seconds, Some(prices.step(&case.layout, &plan).unwrap().seconds));
 }
 
 /// Bytes a rank sends over the tensor axis, from the layout's own list: ring shares of what each
@@ -194,7 +195,14 @@ fn cases() -> impl Strategy<Value = Case> {
 impl std::fmt::Debug for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Case { recipe, cluster, layout, .. } = self;
-        write!(f, "{} on {} of {}: {}", recipe.name, cluster.devices(), cluster.device.name, layout.all_flags())
+        write!(
+            f,
+            "{} on {} of {}: {}",
+            recipe.name.terminal(),
+            cluster.devices(),
+            cluster.device.name,
+            layout.all_flags()
+        )
     }
 }
 
@@ -246,7 +254,7 @@ proptest! {
             Ok(prices) => prices,
             Err(refused) => {
                 // Only units that do not divide excuse a case, and those of the llamas always do.
-                let is_excused = refused.to_string().contains("cannot split") && !case.recipe.name.starts_with("llama");
+                let is_excused = refused.to_string().contains("cannot split") && !case.recipe.name.raw().starts_with("llama");
                 prop_assert!(is_excused, "{refused}");
                 return Ok(());
             }

@@ -44,8 +44,8 @@ pub(super) fn recipe(row: &Value, unsaid: &Unsaid) -> Result<Recipe, String> {
     check_sizes(row)?;
     let layers = layers(model)?;
     let mut recipe = Recipe {
-        name: row["id"].as_str().unwrap_or("unnamed").to_string(),
-        source: row["source"].as_str().unwrap_or("a published row").to_string(),
+        name: row["id"].as_str().unwrap_or("unnamed").into(),
+        source: row["source"].as_str().unwrap_or("a published row").into(),
         pattern: Pattern::describe(&layers),
         layers,
         hidden: need(model, "hidden")?,

@@ -7,3 +7,4 @@ mod published_memory;
 mod published_time;
 mod rank_params;
 mod steps;
+mod types;

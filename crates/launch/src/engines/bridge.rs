@@ -218,9 +218,24 @@ fn place(flag: &str) -> Option<(&'static str, String)> {
     named.or_else(own)
 }
 
-/// A flag's value: a switch is true, numbers are numbers, lists are lists.
+/// Keys whose value is text, however much it looks like a number: a tokenizer may be called `1e5`.
+const TEXTS: &[&str] = &[
+    "ckpt_format",
+    "data_path",
+    "hybrid_layer_pattern",
+    "load",
+    "pipeline_model_parallel_layout",
+    "save",
+    "split",
+    "tensorboard_dir",
+    "tokenizer_model",
+    "tokenizer_type",
+];
+
+/// A flag's value: a switch is true, numbers are numbers, lists are lists, text is text.
 fn value(argument: &Argument, key: &str) -> Value {
-    let one = |text: &String| serde_json::from_str(text).ok().filter(Value::is_number).unwrap_or_else(|| json!(text));
+    let number = |text: &str| serde_json::from_str(text).ok().filter(|value: &Value| value.is_number());
+    let one = |text: &String| number(text).filter(|_| !TEXTS.contains(&key)).unwrap_or_else(|| json!(text));
     match argument.values.as_slice() {
         [] => json!(true),
         _ if matches!(key, "recompute_modules" | "data_path") => argument.values.iter().map(one).collect(),

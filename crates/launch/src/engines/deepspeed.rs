@@ -28,7 +28,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     if !findings.is_empty() {
         return Err(findings);
     }
-    let json = serde_json::to_string_pretty(&tree::nested(&list.arguments)).unwrap_or_default() + "\n";
+    let json = tree::json(&tree::nested(&list.arguments));
     let script = job.policy.job.script.clone().unwrap_or_else(|| "train.py".to_string());
     let mut entry = vec![script, "--deepspeed".to_string(), "--deepspeed_config".to_string(), FILE.to_string()];
     if job.layout.recompute != Recompute::None {
@@ -104,7 +104,13 @@ fn offload(job: &Job, list: &mut List) {
         list.set(Kind::Policy, &key("device"), if nvme.is_some() { "nvme" } else { "cpu" }, from, why);
         list.set(Kind::Policy, &key("pin_memory"), true, from, "page-locked, so that copies run beside compute");
         if let Some(path) = nvme {
-            list.set(Kind::Policy, &key("nvme_path"), path, "--offload-nvme", "below it, a folder a rank");
+            list.set(
+                Kind::Policy,
+                &key("nvme_path"),
+                serde_json::Value::from(path),
+                "--offload-nvme",
+                "below it, a folder a rank",
+            );
         }
     }
     if nvme.is_none() {

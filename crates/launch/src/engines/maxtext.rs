@@ -7,7 +7,7 @@ use super::{lane_of, storage_environment};
 use crate::emission::{Emission, Kind, Starter};
 use crate::identity::Identity;
 use crate::job::Job;
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use layout::{Engine, Recompute};
 use recipe::kinds::attention::QkNorm;
 use recipe::kinds::moe::{GroupScore, ScoreFunction};
@@ -234,7 +234,13 @@ fn mesh(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     if !fsdp.is_multiple_of(dcn_fsdp) {
         let message =
             format!("{islands} {island}s are filled by stages and replicas, and pp={pp}, dp/ep={fsdp} do not");
-        findings.push(unsayable("dp", message).hint(format!("tp, cp and ep stay inside a {island} [lane/island]")));
+        let inside = [("tp", layout.tp), ("cp", layout.cp), ("ep", layout.ep)];
+        let inside: Vec<&str> = inside.iter().filter(|(_, degree)| degree.splits()).map(|(axis, _)| *axis).collect();
+        let hint = match inside.as_slice() {
+            [] => format!("a pp that {islands} {island}s and the replicas fill"),
+            axes => format!("lower {}, which stay inside a {island} [lane/island]", axes.join(" or ")),
+        };
+        findings.push(unsayable("dp", message).hint(hint));
         return;
     }
     let why = &format!("inside a {island} [lane/island]");
@@ -295,19 +301,25 @@ fn run(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         findings.push(unsayable("policy.data.paths", "`hf_path` is one data set, and the policy names several"));
     }
     let (run, storage, data) = (&job.policy.run, &job.policy.storage, &job.policy.data);
-    let mut set = |key: &str, value: String, from: &str, why: &str| {
-        // Values are read as YAML, and `${}` in them as a reference (omegaconf).
-        if value.contains(['$', '"', '\'', '\\', '\n', '{', '[', '#']) {
-            findings.push(unsayable(from, format!("`{key}` cannot hold this text safely: {value:?}")));
+    let mut text = |key: &str, value: &str, from: &str, why: &str| {
+        if is_taken(value) {
+            findings.push(unsayable(from, format!("`{key}` cannot be the text `{}`", quote::terminal(value))));
         }
-        list.set(Kind::Policy, key, value, from, why);
+        list.set(Kind::Policy, key, yaml_text(value), from, why);
     };
     // MaxText keeps checkpoints and its log below base_output_directory/run_name, and goes on from there.
     let name = Identity::of(job).checkpoint_name;
-    set("run_name", name, "identity", "names the folder of this model's checkpoints");
-    set("base_output_directory", storage.checkpoints.clone(), "policy.storage.checkpoints", "never on the root volume");
+    text("run_name", &name, "identity", "names the folder of this model's checkpoints");
+    text("base_output_directory", &storage.checkpoints, "policy.storage.checkpoints", "never on the root volume");
     let cache = format!("{}/jax", storage.caches.trim_end_matches('/'));
-    set("jax_cache_dir", cache, "policy.storage.caches", "never on the root volume");
+    text("jax_cache_dir", &cache, "policy.storage.caches", "never on the root volume");
+    if let Some(path) = data.paths.first() {
+        text("hf_path", path, "policy.data.paths", "named in the policy");
+    }
+    if let Some(tokenizer) = &data.tokenizer {
+        text("tokenizer_path", tokenizer, "policy.data.tokenizer", "named in the policy");
+    }
+    let mut set = |key: &str, value: String, from: &str, why: &str| list.set(Kind::Policy, key, value, from, why);
     set("hardware", job.cluster.device.kind.to_string(), "cluster.device.kind", "what the devices are");
     set("steps", run.steps.to_string(), "policy.run.steps", "steps");
     set("learning_rate", format!("{:?}", run.learning_rate), "policy.run.learning_rate", "peak");
@@ -327,13 +339,40 @@ fn run(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     set("weight_dtype", "float32".to_string(), "precision.main", "the weights that are stepped");
     match data.paths.first() {
         None => set("dataset_type", "synthetic".to_string(), "policy.data.paths", "no data is named in the policy"),
-        Some(path) => {
-            set("dataset_type", "hf".to_string(), "policy.data.paths", "named in the policy");
-            set("hf_path", path.clone(), "policy.data.paths", "named in the policy");
-        }
+        Some(_) => set("dataset_type", "hf".to_string(), "policy.data.paths", "named in the policy"),
     }
-    if let Some(tokenizer) = &data.tokenizer {
-        set("tokenizer_path", tokenizer.clone(), "policy.data.tokenizer", "named in the policy");
+    if data.tokenizer.is_some() {
         set("tokenizer_type", "huggingface".to_string(), "policy.data.tokenizer", "named in the policy");
+    }
+}
+
+/// A text as a value of the command line, which omegaconf 2.4 reads as YAML 1.1 (`OmegaConf.from_cli`): bare
+/// where no reader takes it for anything else, in quotes otherwise.
+fn yaml_text(text: &str) -> String {
+    let words = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
+    let is_bare = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c))
+        && !words.contains(&text.to_lowercase().as_str());
+    if is_bare { text.to_string() } else { quote::yaml(text) }
+}
+
+/// Whether MaxText or omegaconf takes a text for something else, quotes or not: a reference, the mark of a
+/// missing value, and `none` (`configs/pyconfig.py`, `_prepare_for_pydantic`).
+fn is_taken(text: &str) -> bool {
+    text.contains("${") || text == "???" || text.to_lowercase() == "none" || text.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_stay_texts() {
+        assert_eq!(yaml_text("meta-llama/Llama-3.1-8B"), "meta-llama/Llama-3.1-8B");
+        for (text, said) in [("null", "\"null\""), ("1e5", "\"1e5\""), ("a: b", "\"a: b\""), ("~", "\"~\"")] {
+            assert_eq!(yaml_text(text), said);
+        }
+        assert!(["None", "${x}", "a${b}", "???", ""].into_iter().all(is_taken));
+        assert!(!is_taken("$(x)"));
     }
 }

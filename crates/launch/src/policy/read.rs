@@ -1,12 +1,14 @@
 //! Policy files, read by hand so that every mistake is answered where it stands.
 
 mod cluster;
+mod names;
 
 use super::{
     Clock, Data, Environment, Gpu, JobPolicy, Limit, Limits, Policy, Ports, Processes, Run, Storage, Tuned, Untuned,
 };
 use diag::{Blame, Finding};
 use layout::Engine;
+use names::{argument, arguments, filled, host, optional_path, optional_word, path_or};
 use reading::{Dialect, Section, read_text};
 use std::collections::BTreeMap;
 
@@ -16,6 +18,7 @@ pub(crate) const DIALECT: Dialect = Dialect {
     blame: Blame::Environment,
     most_bytes: 1 << 18,
     syntax: "policy/syntax",
+    text: "policy/text",
     wrong_type: "policy/type",
     missing_key: "policy/missing-key",
     limit: "policy/limit",
@@ -80,52 +83,6 @@ fn optional_text(section: &mut Section, key: &'static str) -> Option<String> {
     section.text(key).map(str::to_string)
 }
 
-/// A text on one line.
-fn one_line(section: &mut Section, key: &'static str) -> Option<String> {
-    let text = section.text(key)?;
-    if !text.is_empty() && !text.contains(char::is_control) {
-        return Some(text.to_string());
-    }
-    let message = format!("`{key}` is `{}`, no text on one line", crate::preflight::show::text(text));
-    section.report(key, Finding::error("policy/name", Blame::Environment, key, message));
-    None
-}
-
-/// A name a scheduler takes on a line of its own.
-fn optional_word(section: &mut Section, key: &'static str) -> Option<String> {
-    let word = section.text(key)?;
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
-    if !word.is_empty() && !word.starts_with('-') && word.chars().all(is_plain) {
-        return Some(word.to_string());
-    }
-    let message = format!("`{key}` is `{}`, no plain name", crate::preflight::show::text(word));
-    let finding = Finding::error("policy/name", Blame::Environment, key, message);
-    section.report(key, finding.hint("letters, digits, `_`, `.` and `-` only"));
-    None
-}
-
-/// A path from the root, since what it is relative to would be another folder on another node; on one
-/// line, since job files have lines.
-fn optional_path(section: &mut Section, key: &'static str) -> Option<String> {
-    let path = section.text(key)?;
-    if path.starts_with('/') && !path.contains(char::is_control) {
-        return Some(path.to_string());
-    }
-    let shown = crate::preflight::show::text(path);
-    let finding = Finding::error(
-        "policy/path",
-        Blame::Environment,
-        key,
-        format!("`{key}` is `{shown}`, no path from / on one line"),
-    );
-    section.report(key, finding.hint("write the whole path: it must mean the same on every node"));
-    None
-}
-
-fn path_or(section: &mut Section, key: &'static str, default: String) -> String {
-    optional_path(section, key).unwrap_or(default)
-}
-
 fn storage(section: &mut Section) -> Storage {
     let usual = Storage::default();
     Storage {
@@ -178,7 +135,9 @@ fn bytes(text: &str) -> Option<u64> {
 }
 
 fn data(section: &mut Section) -> Data {
-    Data { paths: words(section, "paths").unwrap_or_default(), tokenizer: optional_text(section, "tokenizer") }
+    let paths = words(section, "paths").unwrap_or_default();
+    arguments(section, "paths", &paths);
+    Data { paths, tokenizer: argument(section, "tokenizer") }
 }
 
 fn run(section: &mut Section) -> Run {
@@ -193,7 +152,7 @@ fn run(section: &mut Section) -> Run {
         seed: section.natural_or("seed", i64::MAX as u64, usual.seed).unwrap_or(usual.seed),
         save_every: section.optional_count("save_every", MOST).unwrap_or(usual.save_every),
         log_every: section.optional_count("log_every", MOST).unwrap_or(usual.log_every),
-        engine_args: optional_text(section, "engine_args"),
+        engine_args: section.lines("engine_args").map(str::to_string),
         tpu_flags: words(section, "tpu_flags").unwrap_or_default(),
         untuned: section.choice("untuned", Untuned::ALL, usual.untuned),
         adapters: section.flag_or("adapters", usual.adapters),
@@ -204,7 +163,7 @@ fn tuned(root: &mut Section) -> BTreeMap<String, Tuned> {
     let read = |(topology, mut section): (&str, Section)| {
         let tuned = Tuned {
             engine: section.choice("engine", Engine::ALL, Engine::Megatron),
-            engine_args: optional_text(&mut section, "engine_args"),
+            engine_args: section.lines("engine_args").map(str::to_string),
             vocab_multiple: section.optional_count("vocab_multiple", 1 << 20),
             source: section.required_text("source").unwrap_or_default().to_string(),
         };
@@ -218,12 +177,12 @@ fn job(section: &mut Section) -> JobPolicy {
     let usual = JobPolicy::default();
     JobPolicy {
         name: optional_text(section, "name"),
-        image: one_line(section, "image"),
-        engine_root: text_or(section, "engine_root", usual.engine_root),
-        script: optional_text(section, "script"),
+        image: filled(section, "image"),
+        engine_root: argument(section, "engine_root").unwrap_or(usual.engine_root),
+        script: argument(section, "script"),
         restarts: section.natural_or("restarts", MOST, usual.restarts).unwrap_or(usual.restarts),
         port: section.optional_count("port", 65_535).and_then(|n| u16::try_from(n).ok()).unwrap_or(usual.port),
-        host: text_or(section, "host", usual.host),
+        host: host(section, "host").unwrap_or(usual.host),
         cpus: section.optional_count("cpus", MOST).unwrap_or(usual.cpus),
         hours: section.optional_count("hours", MOST).unwrap_or(usual.hours),
         partition: optional_word(section, "partition"),
@@ -242,14 +201,7 @@ fn environment(section: &mut Section) -> Environment {
         forbidden: words(section, "forbidden").unwrap_or_default(),
         expected: owned(section.texts("expected")),
     };
-    let lists = [("required", &read.required), ("forbidden", &read.forbidden)];
-    let listed = lists.into_iter().flat_map(|(key, names)| names.iter().map(move |name| (key, name)));
-    let maps = [("set", &read.set), ("expected", &read.expected)];
-    let mapped = maps.into_iter().flat_map(|(key, names)| names.keys().map(move |name| (key, name)));
-    for (key, name) in listed.chain(mapped).filter(|(_, name)| !is_variable(name)) {
-        let message = format!("`{}` is no name of a variable", crate::preflight::show::text(name));
-        section.report(key, Finding::error("policy/name", Blame::Environment, key, message));
-    }
+    names::variables(section, &read);
     for name in read.forbidden.iter().filter(|name| read.required.contains(name) || read.set.contains_key(*name)) {
         let message = format!("`{}` is forbidden, and wanted as well", crate::preflight::show::text(name));
         section.report("forbidden", Finding::error("policy/consistency", Blame::Environment, "forbidden", message));
@@ -262,12 +214,6 @@ fn environment(section: &mut Section) -> Environment {
         }
     }
     read
-}
-
-/// Whether a shell and every process take it as a variable's name.
-fn is_variable(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 fn ports(section: &mut Section) -> Ports {
@@ -389,7 +335,7 @@ mod tests {
     #[test]
     fn unsafe_values_are_refused() {
         let refusal = |text: &str| Policy::parse(text).unwrap_err()[0].rule;
-        assert_eq!(refusal("[storage]\nlogs = \"/a\\nb\""), "policy/path");
+        assert_eq!(refusal("[storage]\nlogs = \"/a\\nb\""), "policy/text");
         assert_eq!(refusal("[environment.set]\n\"A B\" = \"x\""), "policy/name");
         assert_eq!(refusal("[environment]\nforbidden = [\"A;B\"]"), "policy/name");
         assert_eq!(refusal("[job]\npartition = \"a; rm\""), "policy/name");

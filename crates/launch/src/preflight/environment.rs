@@ -136,7 +136,13 @@ impl<'a> Seen<'a> {
         let value = self.get(name);
         let is_one = |one: &str| value == Some(one.as_bytes());
         let shown = show::text(name);
-        let export = |value: &str| format!("export {}={}", show::shell(name.as_bytes()), show::shell(value.as_bytes()));
+        let export = |value: &str| {
+            format!(
+                "export {}={}",
+                diag::quote::typed_bytes(name.as_bytes()),
+                diag::quote::typed_bytes(value.as_bytes())
+            )
+        };
         let (holds, required, fix) = match wanted {
             Wanted::Is(one) => (is_one(one), format!("`{}`", show::text(one)), export(one)),
             Wanted::IsNot(one) => (!is_one(one), format!("not `{one}`"), format!("unset {shown}")),
@@ -164,7 +170,7 @@ impl<'a> Seen<'a> {
         if self.get(name).is_some() {
             return check;
         }
-        let word = show::shell(name.as_bytes());
+        let word = diag::quote::typed_bytes(name.as_bytes());
         check.violation(format!("export {word}=…, or give it a value in [environment.set] of the policy"))
     }
 
@@ -173,7 +179,7 @@ impl<'a> Seen<'a> {
         if self.get(name).is_none() {
             check
         } else {
-            check.violation(format!("unset {}", show::shell(name.as_bytes())))
+            check.violation(format!("unset {}", diag::quote::typed_bytes(name.as_bytes())))
         }
     }
 }

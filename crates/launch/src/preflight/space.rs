@@ -28,7 +28,7 @@ pub fn check(machine: &Machine, policy: &Policy, plan: Option<&Plan>, checks: &m
             Ok(both) => both,
             Err(why) => {
                 let check = Check::pass(RULE, place.key, format!("`{}`: {why}", show::text(&place.path)), part);
-                checks.push(check.unknown(format!("df -h {}", show::shell(place.path.as_bytes()))));
+                checks.push(check.unknown(format!("df -h {}", diag::quote::typed_bytes(place.path.as_bytes()))));
                 continue;
             }
         };
@@ -61,7 +61,7 @@ fn judge(load: &Load) -> Check {
     };
     let object = show::bytes(&load.mount.point);
     let volume = volume_words(load.mount);
-    let word = show::shell(&load.mount.point);
+    let word = diag::quote::typed_bytes(&load.mount.point);
     match &load.folder.space {
         Err(why) => Check::pass(RULE, object, format!("{volume}: {why}"), required).unknown(format!("df -h {word}")),
         Ok(space) => {

@@ -62,7 +62,7 @@ fn root_volume(machine: &Machine, place: &Place) -> Check {
     let (folder, mount) = match on(machine, place) {
         Ok(both) => both,
         Err(why) => {
-            let fix = format!("{FIND_OUT} {}", show::shell(place.path.as_bytes()));
+            let fix = format!("{FIND_OUT} {}", diag::quote::typed_bytes(place.path.as_bytes()));
             return check(format!("`{}`: {why}", show::text(&place.path))).unknown(fix);
         }
     };
@@ -83,7 +83,7 @@ fn volatile(machine: &Machine, place: &Place) -> Check {
     let check = |found: String| Check::pass(VOLATILE, place.key, found, "a volume that outlives a restart");
     match on(machine, place) {
         Err(why) => {
-            let fix = format!("{FIND_OUT} {}", show::shell(place.path.as_bytes()));
+            let fix = format!("{FIND_OUT} {}", diag::quote::typed_bytes(place.path.as_bytes()));
             check(format!("`{}`: {why}", show::text(&place.path))).unknown(fix)
         }
         Ok((folder, mount)) if super::volume::is_memory(mount) => {
@@ -102,7 +102,7 @@ fn writable(machine: &Machine, place: &Place) -> Check {
         Err(why) => return check(format!("`{path}`: {why}")).violation("mend the path, and let this user reach it"),
     };
     let existing = format!("`{}`", show::bytes(&folder.existing));
-    let word = show::shell(&folder.existing);
+    let word = diag::quote::typed_bytes(&folder.existing);
     if folder.kind == FolderKind::Other {
         let fix = format!("move it away, or set storage.{} to a folder", place.key);
         return check(format!("{existing} is no folder")).violation(fix);

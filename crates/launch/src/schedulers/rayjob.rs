@@ -5,8 +5,8 @@ use super::script::bundle;
 use super::trainjob::environment;
 use crate::emission::{Emission, File};
 use crate::job::Job;
-use crate::quote;
 use crate::tree;
+use diag::quote;
 use serde_json::{Value, json};
 
 /// The driver.

@@ -4,14 +4,14 @@ use super::summary;
 use crate::emission::{Emission, File, Starter};
 use crate::identity::{self, Identity};
 use crate::job::Job;
-use crate::quote;
+use diag::quote;
 use hardware::Kind;
 
 /// `launch.sh`: environment, folders, whose checkpoints they hold, then the engine, and a summary of how it ended.
 pub fn node(job: &Job, emission: &Emission) -> String {
     let policy = &job.policy.job;
     let mut out = String::from("#!/usr/bin/env bash\n");
-    let words = format!("# {} on {} (lane {})", job.source.name, emission.engine, emission.lane);
+    let words = format!("# {} on {} (lane {})", job.source.name.terminal(), emission.engine, emission.lane);
     out += &(quote::comment(&words) + "\n");
     for seam in &emission.seams {
         let gives_up = if seam.gives_up { "given up" } else { "kept by a patch" };
@@ -21,13 +21,13 @@ pub fn node(job: &Job, emission: &Emission) -> String {
     out += "set -euo pipefail\n";
     out += "here=$(cd -- \"$(dirname -- \"${BASH_SOURCE[0]}\")\" && pwd)\n";
     out += "cd -- \"$here\"\n";
-    out += "export PYTHONPATH=\"$here${PYTHONPATH:+:$PYTHONPATH}\"\n";
     out += ": \"${NODE_RANK:=${SLURM_NODEID:-${JOB_COMPLETION_INDEX:-${PET_NODE_RANK:-0}}}}\"\n";
-    out += &format!(": \"${{RDZV_HOST:=${{PET_MASTER_ADDR:-{}}}}}\"\n", plain_host(&policy.host));
+    out += &rendezvous(&policy.host);
     for variable in &emission.environment {
         out += &(quote::comment(&format!("# {}", variable.why)) + "\n");
         out += &format!("export {}={}\n", variable.name, quote::shell(&variable.value));
     }
+    out += "export PYTHONPATH=\"$here${PYTHONPATH:+:$PYTHONPATH}\"\n";
     out += &summary::node_rank();
     out += &folders(job);
     out += &summary::begin(job);
@@ -86,10 +86,16 @@ fi
     )
 }
 
-/// A host's name, or the local one where it is none.
-fn plain_host(host: &str) -> &str {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
-    if !host.is_empty() && host.chars().all(is_plain) { host } else { "localhost" }
+/// Who is met where: what the scheduler says, or the policy. Schedulers and people write IPv6 addresses bare.
+fn rendezvous(host: &str) -> String {
+    format!(
+        r#"RDZV_HOST=${{RDZV_HOST:-${{PET_MASTER_ADDR:-}}}}
+if [ -z "$RDZV_HOST" ]; then RDZV_HOST={}; fi
+# An IPv6 address stands in brackets before its port.
+case $RDZV_HOST in \[*) ;; *:*:*) RDZV_HOST="[$RDZV_HOST]" ;; esac
+"#,
+        quote::shell(host)
+    )
 }
 
 /// The line that starts the engine, as a function: it takes the place of the shell that calls it.

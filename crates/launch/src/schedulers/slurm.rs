@@ -5,8 +5,7 @@ use super::pod::unmounted;
 use crate::emission::File;
 use crate::job::Job;
 use crate::policy::{Container, GpuRequest};
-use crate::quote;
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 
 /// `job.sbatch`, submitted from the launch directory.
 pub fn file(job: &Job) -> Result<File, Vec<Finding>> {

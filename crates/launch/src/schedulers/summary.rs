@@ -4,7 +4,7 @@
 
 use crate::identity::Identity;
 use crate::job::Job;
-use crate::quote;
+use diag::quote;
 
 /// Which node this is, as a number: it becomes part of names.
 pub fn node_rank() -> String {
@@ -55,7 +55,7 @@ trap finish EXIT
 "#,
         launch_id = json(&identity.launch_id),
         job_name = json(&identity.job_name),
-        recipe = json(&job.source.name),
+        recipe = json(job.source.name.raw()),
         mode = job.layout.mode.map_or("null".to_string(), |mode| json(mode.name())),
         engine = json(crate::engines::engine_of(job).name()),
         log = json(&job.logs()),

@@ -57,7 +57,7 @@ impl Case {
         let terms = Terms { purpose: Purpose::Split, seams };
         let case = case::Case::laid_out(source.clone(), &request, Some(cluster), terms)?;
         let (policy, frontend) = (Policy::default(), Frontend::MegatronLm);
-        Ok(Case { name: source.name.clone(), case, policy, frontend })
+        Ok(Case { name: source.name.raw().to_string(), case, policy, frontend })
     }
 
     pub fn job(&self) -> Job<'_> {

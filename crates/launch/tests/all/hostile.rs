@@ -3,9 +3,10 @@
 
 use crate::common;
 use case::Seams;
+use diag::quote;
+use launch::Policy;
 use launch::policy::Volume;
 use launch::schedulers::{Scheduler, files};
-use launch::{Policy, quote};
 use layout::{Engine, LayoutRequest};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
@@ -179,7 +180,7 @@ fn an_emitted_script_runs_nothing_of_a_recipes() {
     std::fs::write(venv.join("activate"), "").unwrap();
     for (_, engine) in Engine::ALL.iter().copied().filter(|(_, engine)| *engine != Engine::Shardwright) {
         let mut recipe = common::recipe("llama3-8b");
-        recipe.name = "x$(touch CANARY)`touch CANARY`'\"\n; touch CANARY #".to_string();
+        recipe.name = "x$(touch CANARY)`touch CANARY`'\"\n; touch CANARY #".into();
         let request = LayoutRequest { world: Some(8), engine: Some(engine), ..LayoutRequest::default() };
         let mut case = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
         case.policy = hostile_policy(&base);
@@ -187,9 +188,11 @@ fn an_emitted_script_runs_nothing_of_a_recipes() {
             case.policy.data.paths.truncate(1);
         }
         if engine == Engine::Maxtext {
-            // Its `key=value` words are read as YAML, which has no quotes that reach it: refused by name.
+            // A text with a reference of omegaconf in it is refused by name.
+            let tokenizer = case.policy.data.tokenizer.replace("${x}".to_string());
             common::assert_refused(case.emit(), "maxtext/unsayable");
-            continue;
+            case.policy.data.tokenizer = tokenizer;
+            case.policy.data.paths.truncate(1);
         }
         let emission = case.emit().unwrap();
         let here = base.join(engine.name());

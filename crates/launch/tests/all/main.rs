@@ -14,3 +14,4 @@ mod script;
 mod sites;
 mod torchtitan;
 mod tpu;
+mod words;

@@ -27,7 +27,7 @@ fn sayable(recipe: &Recipe) -> Recipe {
     view.features.dsa.take_if(|dsa| !dsa.on);
     (view.features.ngram_hash, view.features.structure) = (None, None);
     view.pattern = Pattern::describe(&view.layers);
-    (view.name, view.source, view.modes, view.notes) = (String::new(), String::new(), Vec::new(), Vec::new());
+    (view.name, view.source, view.modes, view.notes) = ("".into(), "".into(), Vec::new(), Vec::new());
     (view.precision, view.recurrent) = (Default::default(), None);
     view
 }
@@ -162,7 +162,7 @@ fn three_hundred_drawn_recipes_come_back_or_are_refused() {
         for _ in 0..1 + draw.below(5) {
             change(&mut recipe, &mut draw);
         }
-        let name = format!("draw {tried}: {}", recipe.name);
+        let name = format!("draw {tried}: {}", recipe.name.raw());
         let Ok(recipe) = recipe.validated() else { continue };
         tried += 1;
         let mode = recipe.modes.first().copied();

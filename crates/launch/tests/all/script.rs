@@ -199,3 +199,54 @@ fn layouts_enter_checkpoints_only_where_an_engine_cannot_reshard() {
         assert_eq!(named(1) != named(2), is_tied, "{engine}: {} {}", named(1), named(2));
     }
 }
+
+/// What the script hands its engine as the place to meet, told by a variable or by the policy.
+fn met(base: &Path, host: &str, variables: &[(&str, &str)]) -> String {
+    let mut case = case(base, Mode::NemoNative);
+    case.policy.job.host = launch::Policy::parse(&format!("[job]\nhost = \"{host}\"\n")).unwrap().job.host;
+    let ended = started(base, &case, variables).wait().unwrap();
+    assert!(ended.success());
+    std::fs::read_to_string(base.join("endpoint")).unwrap().trim().to_string()
+}
+
+#[test]
+fn hosts_of_every_kind_arrive() {
+    let base = folder("hosts", "while [ \"$1\" != --rdzv-endpoint ]; do shift; done; echo \"$2\" > ../endpoint");
+    assert_eq!(met(&base, "node_0", &[]), "node_0:29500");
+    assert_eq!(met(&base, "::1", &[]), "[::1]:29500");
+    assert_eq!(met(&base, "[fd00::7]", &[]), "[fd00::7]:29500");
+    assert_eq!(met(&base, "node_0", &[("RDZV_HOST", "fd00::8")]), "[fd00::8]:29500");
+    assert_eq!(met(&base, "node_0", &[("PET_MASTER_ADDR", "[fd00::9]")]), "[fd00::9]:29500");
+    assert_eq!(met(&base, "node_0", &[("RDZV_HOST", "10.0.0.1")]), "10.0.0.1:29500");
+}
+
+#[test]
+fn what_the_script_sets_a_policy_cannot() {
+    let base = folder("own", "true");
+    for engine in [Engine::Megatron, Engine::Maxtext] {
+        let request = LayoutRequest { world: Some(8), engine: Some(engine), ..LayoutRequest::default() };
+        let case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
+        let emission = case.emit().unwrap();
+        let text = &files(Scheduler::Torchrun, &case.job(), &emission).unwrap();
+        let text = &text.iter().find(|file| file.path == "launch.sh").unwrap().contents;
+        let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let assigned = text.split([' ', '\n', ';']).filter_map(|word| Some(word.split_once('=')?.0)).filter(is_name);
+        let looped = text.lines().filter_map(|line| line.trim().strip_prefix("for ")?.split(' ').next());
+        let carried: Vec<&str> = emission.environment.iter().map(|variable| variable.name.as_str()).collect();
+        let named = assigned.chain(looped).filter(|name| !carried.contains(name) && *name != "PYTHONPATH");
+        // The script reads this one, and a message names it.
+        let named: Vec<&str> = named.filter(|name| *name != "SHARDWRIGHT_ADOPT_CHECKPOINTS").collect();
+        assert!(named.contains(&"summary") && named.contains(&"RDZV_HOST"), "{named:?}");
+        for name in named {
+            let refused = launch::Policy::parse(&format!("[environment.set]\n{name} = \"/x\"\n"));
+            assert_eq!(refused.unwrap_err()[0].rule, "policy/variable", "{engine} sets {name}");
+        }
+    }
+    // What a policy adds to Python's path stands behind the launch's own folder.
+    let mut case = case(&base, Mode::NemoNative);
+    case.policy.environment.set.insert("PYTHONPATH".to_string(), "/mine".to_string());
+    let text = files(Scheduler::Torchrun, &case.job(), &case.emit().unwrap()).unwrap();
+    let text = &text.iter().find(|file| file.path == "launch.sh").unwrap().contents;
+    let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}"));
+    assert!(at("export PYTHONPATH=/mine") < at("export PYTHONPATH=\"$here"));
+}

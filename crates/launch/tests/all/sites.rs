@@ -144,7 +144,7 @@ gpus = "gres"
 fn tables_of_sites_are_held_to_plain_words() {
     let rule = |text: &str| Policy::parse(text).unwrap_err()[0].rule;
     assert_eq!(rule("[slurm]\nconstraint = \"a b\""), "policy/name");
-    assert_eq!(rule("[slurm]\nexclude = \"n1\\n#SBATCH --uid=0\""), "policy/name");
+    assert_eq!(rule("[slurm]\nexclude = \"n1\\n#SBATCH --uid=0\""), "policy/text");
     assert_eq!(rule("[slurm]\nmodules = [\"$(id)\"]"), "policy/name");
     assert_eq!(rule("[slurm]\ncontainer_mounts = [\"/a\"]"), "policy/path");
     assert_eq!(rule("[slurm]\ncontainer_mounts = [\"/a:/b,/c\"]"), "policy/path");

@@ -20,7 +20,7 @@ use crate::fsdp2::plain::{Blocks, Config, Model, Param, Place, Rank, Unit};
 use layout::ZeroStage;
 use replay::Unmodelled;
 use replay::line::{Line, Origin};
-use replay::tape::{FP32, Tape, backward};
+use replay::tape::{FP32, Microbatches, Tape, backward};
 use replay::{Phase, PhaseKind, Replay};
 use stage0::Stage0;
 use stage3::Stage3;
@@ -79,7 +79,7 @@ fn run(config: &Config, job: &Job, wanted: Option<u64>) -> Replay {
     let mut phases = vec![Phase::read(&tape, PhaseKind::Model), Phase::read(&tape, PhaseKind::Optimizer)];
     for step in 0..job.options.steps {
         tape.reset_peaks();
-        run_step(&rank, &model, &*engine);
+        run_step(&rank, &model, &*engine, job.options.microbatches);
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
         tape.enter(Origin::Optimizer);
         tape.reset_peaks();
@@ -87,7 +87,8 @@ fn run(config: &Config, job: &Job, wanted: Option<u64>) -> Replay {
         phases.push(Phase::read(&tape, PhaseKind::Update(step)));
     }
     let params = zero::elements(&zero::unique(&units));
-    let mut replay = Replay { params, phases, holders: Vec::new(), retained: Vec::new() };
+    let operations = tape.operations();
+    let mut replay = Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() };
     if wanted.is_some() {
         replay.holders = tape.wanted_holders();
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
@@ -131,13 +132,15 @@ fn hook<Z: Zero + 'static>(params: &[Rc<Param>], engine: &Rc<Z>) {
     }
 }
 
-fn run_step(c: &Rc<Rank>, model: &Model, engine: &dyn Zero) {
-    for microbatch in 0..c.config.microbatches {
+fn run_step(c: &Rc<Rank>, model: &Model, engine: &dyn Zero, which: Microbatches) {
+    let run = |is_last: bool| {
         c.tape.set_recording(true);
         let loss = model.forward(c, None);
         c.is_backward.set(true);
         backward(&c.tape, &loss, c.tape.tensor(Line::Loss, 1, FP32, "loss gradient"));
         c.is_backward.set(false);
-        engine.end_of_backward(microbatch + 1 == c.config.microbatches);
-    }
+        engine.end_of_backward(is_last);
+    };
+    c.tape.rounds(c.config.microbatches - 1, which, || engine.standing(), || run(false));
+    run(true);
 }

@@ -1,6 +1,8 @@
 //! What DeepSpeed is told besides recipe and layout. Defaults are DeepSpeed's own
 //! (`runtime/zero/config.py`, `runtime/zero/offload_config.py`, `runtime/constants.py`).
 
+use replay::tape::Microbatches;
+
 /// State that is kept on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
@@ -38,6 +40,8 @@ pub struct DeepspeedOptions {
     pub offload_optimizer: Option<Offload>,
     /// Keeps partitioned weights on the host, under ZeRO 3.
     pub offload_param: Option<Offload>,
+    /// Which of a step's microbatches are walked; the figures are the same.
+    pub microbatches: Microbatches,
     /// Steps to replay; the second sees ZeRO 3's trace and the moments of ZeRO 1 and 2.
     pub steps: u32,
 }
@@ -56,6 +60,7 @@ impl DeepspeedOptions {
             sub_group_size: 1_000_000_000,
             offload_optimizer: None,
             offload_param: None,
+            microbatches: Microbatches::Steady,
             steps: 3,
         }
     }

@@ -49,6 +49,10 @@ impl Zero for Stage0 {
         }
     }
 
+    fn standing(&self) -> Vec<u64> {
+        self.params.iter().map(|param| u64::from(param.leaf.grad().is_some())).collect()
+    }
+
     /// fp32 copies of all gradients, then the flat gradient made from them.
     fn step(&self) {
         let copies: Vec<_> =

@@ -139,6 +139,13 @@ impl Zero for Stage12 {
         }
     }
 
+    fn standing(&self) -> Vec<u64> {
+        let Bucket { held, count } = self.bucket.get();
+        let buffers = [self.ipg.borrow().len(), self.moments.borrow().len(), self.owned.borrow().iter().count()];
+        let given = self.params.iter().map(|param| u64::from(param.leaf.grad().is_some()));
+        [held, count].into_iter().chain(buffers.map(|len| len as u64)).chain(given).collect()
+    }
+
     /// The partition's gradients flattened, then in fp32; moments are made at the first step.
     fn step(&self) {
         if self.is_offloaded {

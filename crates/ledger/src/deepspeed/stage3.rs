@@ -238,6 +238,15 @@ impl Zero for Stage3 {
         self.is_traced.set(true);
     }
 
+    fn standing(&self) -> Vec<u64> {
+        let Bucket { held, count } = self.bucket.get();
+        let here = |held: &Held| [held.gathered.borrow().is_some(), held.pending.borrow().is_some()].map(u64::from);
+        let mut standing = vec![held, count, u64::from(self.is_traced.get())];
+        standing.extend(self.trace.borrow().iter().map(|unit| *unit as u64));
+        standing.extend(self.params.iter().flat_map(here));
+        standing
+    }
+
     /// A sub-group at a time: its gradients flattened, then in fp32.
     fn step(&self) {
         if self.told.offload_optimizer.is_some() {

@@ -14,6 +14,8 @@ pub(super) trait Zero: Engine {
     fn end_of_backward(&self, is_last: bool);
     /// The optimizer's step.
     fn step(&self);
+    /// What it decides by between microbatches, beside what the tape holds.
+    fn standing(&self) -> Vec<u64>;
 }
 
 /// Parameters of all units in order; a tied one once.

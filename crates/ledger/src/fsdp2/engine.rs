@@ -87,6 +87,25 @@ impl Fsdp {
         comm.reduce = None;
     }
 
+    /// What is decided by between microbatches, beside what the tape holds: every group's part in the
+    /// step, and how far back in the order of forward passes its places and what is gathered before
+    /// them lie.
+    pub fn standing(&self) -> Vec<u64> {
+        let comm = self.comm.borrow();
+        let passed = comm.forward_order.len();
+        let mut standing = vec![self.pass.get().map_or(0, |unit| unit as u64 + 1)];
+        let mut first = passed;
+        for group in &self.groups {
+            let indices = group.indices.borrow();
+            standing.extend(group.standing());
+            standing.extend(indices.iter().map(|index| (passed - index) as u64));
+            first = first.min(indices.iter().copied().min().unwrap_or(passed));
+        }
+        let window = &comm.forward_order[first.saturating_sub(self.prefetch.backward)..];
+        standing.extend(window.iter().map(|unit| *unit as u64));
+        standing
+    }
+
     /// Behind the last microbatch of a pipeline: every group is reduced, one after another.
     pub fn reduce_all(&self) {
         for group in &self.groups {
@@ -146,8 +165,9 @@ impl Engine for Fsdp {
         self.wait_for_unshard(group);
         let index = group.indices.borrow_mut().pop();
         let Some(index) = index else { return };
-        let order = self.comm.borrow().forward_order[..index].to_vec();
-        order.iter().rev().take(self.prefetch.backward).for_each(|&next| self.groups[next].unshard(&self.tape));
+        let comm = self.comm.borrow();
+        let before = comm.forward_order[..index].iter().rev().take(self.prefetch.backward);
+        before.for_each(|&next| self.groups[next].unshard(&self.tape));
     }
 
     fn post_backward(&self, unit: usize) {

@@ -192,6 +192,19 @@ impl Group {
         Some(input)
     }
 
+    /// What it decides by, beside what the tape holds.
+    pub fn standing(&self) -> [u64; 6] {
+        let pending = match &*self.pending.borrow() {
+            None => 0,
+            Some(Pending::Nothing) => 1,
+            Some(Pending::Buffer(_)) => 2,
+        };
+        let given = self.params.iter().filter(|param| param.leaf.grad().is_some()).count();
+        let [gathered, reduced] = [&self.gathered, &self.accumulated].map(|held| held.borrow().len());
+        let kept = u64::from(self.gradients.borrow().is_some());
+        [self.training.get() as u64, pending, given as u64, gathered as u64, reduced as u64, kept]
+    }
+
     pub fn zero_grad(&self) {
         self.gradients.take();
     }

@@ -16,7 +16,7 @@ mod reference;
 mod schedule;
 
 pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
-pub use plain::Blocks;
+pub use plain::{Blocks, Chunks};
 pub use reference::missing;
 
 use adapters::Adapters;
@@ -30,6 +30,8 @@ use replay::line::Origin;
 use replay::tape::{BF16, FP32, Tape};
 use replay::{Phase, PhaseKind, Replay};
 use std::rc::Rc;
+
+pub(crate) use plain::scan_chunks;
 
 /// The rank a replay under FSDP2 is of.
 pub type Job<'a> = super::Job<'a, Fsdp2Options>;
@@ -70,6 +72,7 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
         return Err(Unmodelled::new("compiled expert and Mamba layers", "what the partitioner keeps is not measured"));
     }
     config.is_compiled = options.compile;
+    config.chunks = options.chunks;
     config.edges_apart = options.edges == Edges::Apart && !config.is_tied;
     Ok(config)
 }
@@ -92,7 +95,7 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
         if step == 0 {
             buffers = schedule::Buffers::new(&rank);
         }
-        schedule::run_step(&rank, &model, &engine, &buffers);
+        schedule::run_step(&rank, &model, &engine, &buffers, options.microbatches);
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
         tape.enter(Origin::Optimizer);
         tape.reset_peaks();
@@ -101,7 +104,8 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
     }
     let params =
         units.iter().flat_map(|unit| unit.params.iter().chain(&unit.adapters)).map(|param| param.elements()).sum();
-    let mut replay = Replay { params, phases, holders: Vec::new(), retained: Vec::new() };
+    let operations = tape.operations();
+    let mut replay = Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() };
     if wanted.is_some() {
         replay.holders = tape.wanted_holders();
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();

@@ -1,9 +1,10 @@
 //! What FSDP2 is told besides recipe and layout.
 
-use super::plain::Blocks;
+use super::plain::{Blocks, Chunks};
 use super::reference::missing;
 use layout::{Layout, ZeroStage};
 use recipe::{Dtype, Recipe};
+use replay::tape::Microbatches;
 
 /// Which groups give their gathered weights back between forward and backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +66,12 @@ pub struct Fsdp2Options {
     pub prefetch: Prefetch,
     /// Whether each layer is compiled.
     pub compile: bool,
+    /// Which of a step's microbatches are walked; the figures are the same.
+    pub microbatches: Microbatches,
     /// Steps to replay; the second sees the optimizer's moments, later ones fragmentation.
     pub steps: u32,
+    /// How an emitted scan walks over its chunks.
+    pub chunks: Chunks,
 }
 
 impl Fsdp2Options {
@@ -80,7 +85,9 @@ impl Fsdp2Options {
             edges: Edges::InRoot,
             prefetch: Prefetch::DEFAULT,
             compile: false,
+            microbatches: Microbatches::Steady,
             steps: 3,
+            chunks: Chunks::Each,
         }
     }
 

@@ -4,7 +4,8 @@
 use super::engine::Fsdp;
 use super::plain::{Model, Rank};
 use replay::line::{Line, Origin};
-use replay::tape::{BF16, FP32, Tensor, backward};
+use replay::tape::{BF16, FP32, Microbatches, Tensor, backward};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -30,17 +31,22 @@ impl Buffers {
 }
 
 /// All microbatches forward and backward.
-pub(super) fn run_step(c: &Rc<Rank>, model: &Model, engine: &Fsdp, buffers: &Buffers) {
+pub(super) fn run_step(c: &Rc<Rank>, model: &Model, engine: &Fsdp, buffers: &Buffers, which: Microbatches) {
     if c.config.pp > 1 {
-        one_forward_one_backward(c, model, engine, buffers);
+        one_forward_one_backward(c, model, engine, buffers, which);
         return;
     }
-    for _ in 0..c.config.microbatches {
-        let (loss, logits) = forward(c, model, None);
-        drop(logits);
-        backward_of(c, &loss, None);
-        engine.end_of_backward();
-    }
+    c.tape.rounds(
+        c.config.microbatches,
+        which,
+        || engine.standing(),
+        || {
+            let (loss, logits) = forward(c, model, None);
+            drop(logits);
+            backward_of(c, &loss, None);
+            engine.end_of_backward();
+        },
+    );
 }
 
 /// What backward starts from, and what the stage gave.
@@ -62,27 +68,33 @@ fn backward_of(c: &Rank, output: &Tensor, grad: Option<Tensor>) {
 /// until its backward has run: on the last stage logits.
 type Flight = (Option<Tensor>, Tensor, Tensor);
 
-fn one_forward_one_backward(c: &Rc<Rank>, model: &Model, engine: &Fsdp, buffers: &Buffers) {
+/// Every microbatch has buffers of its own to receive into, which are alike: it does not matter whose
+/// a pass reads.
+fn one_forward_one_backward(c: &Rc<Rank>, model: &Model, engine: &Fsdp, buffers: &Buffers, which: Microbatches) {
     let config = &c.config;
-    let mut inputs = buffers.inputs.iter().map(|buffer| buffer.alias().requiring_grad());
-    let mut flight = VecDeque::new();
-    let warmup = (config.pp - config.stage).min(config.microbatches);
-    let run_backward = |flight: &mut VecDeque<Flight>, index: u64| {
-        let Some((input, graph, output)) = flight.pop_front() else { return };
-        backward_of(c, &graph, buffers.grads.get(index as usize).map(Tensor::alias));
+    let flight: RefCell<VecDeque<Flight>> = RefCell::default();
+    let ahead = (config.pp - config.stage).min(config.microbatches) - 1;
+    let run_forward = || {
+        let input = buffers.inputs.first().map(|buffer| buffer.alias().requiring_grad());
+        let (graph, output) = forward(c, model, input.as_ref());
+        flight.borrow_mut().push_back((input, graph, output));
+    };
+    let run_backward = || {
+        let Some((input, graph, output)) = flight.borrow_mut().pop_front() else { return };
+        backward_of(c, &graph, buffers.grads.first().map(Tensor::alias));
         drop((input, graph, output));
         engine.end_of_backward();
     };
-    for index in 0..config.microbatches {
-        let input = inputs.next();
-        let (graph, output) = forward(c, model, input.as_ref());
-        flight.push_back((input, graph, output));
-        if index + 1 >= warmup {
-            run_backward(&mut flight, index + 1 - warmup);
-        }
-    }
-    for index in config.microbatches + 1 - warmup..config.microbatches {
-        run_backward(&mut flight, index);
-    }
+    (0..ahead).for_each(|_| run_forward());
+    c.tape.rounds(
+        config.microbatches - ahead,
+        which,
+        || engine.standing(),
+        || {
+            run_forward();
+            run_backward();
+        },
+    );
+    (0..ahead).for_each(|_| run_backward());
     engine.reduce_all();
 }

@@ -1,8 +1,7 @@
 //! Recipe, layout and options as the sizes one rank works with, or by name what is not modelled.
 
 use super::Job;
-use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, Microbatches, Routing, Trainer};
-use super::schedule;
+use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, Routing, Trainer};
 use super::supported::{self, Sharding};
 use layout::order::Pipeline;
 use layout::request::RecomputeModule;
@@ -95,10 +94,8 @@ pub(super) struct Indexer {
 }
 
 fn microbatches(job: &Job, stage: usize) -> u64 {
-    match job.options.microbatches {
-        Microbatches::All => job.layout.microbatches,
-        Microbatches::Steady => schedule::replayed(job.layout, stage as u64, job.stages.layers_of_stage(stage).count()),
-    }
+    let Job { recipe, layout, stages, rank, options } = *job;
+    super::microbatches_walked(options, &crate::RankJob { recipe, layout, stages, rank }, stage)
 }
 
 /// The prediction suffix: one stack a depth.

@@ -57,10 +57,11 @@ mod supported;
 /// Units whose weights Megatron-FSDP gathers ahead.
 pub use fsdp::AHEAD as UNITS_AHEAD;
 pub use options::{
-    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, Microbatches, ParamGather,
-    Reduction, Routing, StateFormats, Trainer,
+    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, ParamGather, Reduction, Routing,
+    StateFormats, Trainer,
 };
 pub use replay::allocator::Segments;
+pub use replay::tape::Microbatches;
 
 use config::Config;
 use model::Chunk;
@@ -72,6 +73,15 @@ use replay::{Phase, PhaseKind, Replay};
 
 /// The rank a replay under Megatron is of.
 pub type Job<'a> = super::Job<'a, MegatronOptions>;
+
+/// Microbatches of a step that a replay of this stage walks.
+pub(crate) fn microbatches_walked(options: &MegatronOptions, job: &super::RankJob, stage: usize) -> u64 {
+    let layers = job.stages.layers_of_stage(stage).count();
+    match options.microbatches {
+        Microbatches::All => job.layout.microbatches,
+        Microbatches::Steady => schedule::replayed(job.layout, stage as u64, layers),
+    }
+}
 
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
@@ -137,7 +147,9 @@ fn run(config: Config, until: Until, wanted: Option<u64>) -> Replay {
         optimizer.step(&rank);
         phases.push(Phase::read(&tape, PhaseKind::Update(step)));
     }
-    let mut replay = Replay { params: setup::count(&chunks), phases, holders: Vec::new(), retained: Vec::new() };
+    let params = setup::count(&chunks);
+    let operations = tape.operations();
+    let mut replay = Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() };
     if wanted.is_some() {
         replay.holders = tape.wanted_holders();
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();

@@ -2,6 +2,7 @@
 
 use recipe::{Dtype, Recipe};
 use replay::allocator::Segments;
+use replay::tape::Microbatches;
 
 /// How the loss over the vocabulary is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,15 +137,6 @@ impl StateFormats {
         exp_avg: Dtype::Fp32,
         exp_avg_sq: Dtype::Fp32,
     };
-}
-
-/// How many of a step's microbatches are replayed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Microbatches {
-    /// Until the steady state repeats itself, and those that drain it.
-    Steady,
-    /// All of them.
-    All,
 }
 
 /// What Megatron is told besides recipe and layout.

@@ -88,5 +88,6 @@ pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
         state.step(&rank);
         phases.push(Phase::read(&tape, PhaseKind::Update(step)));
     }
-    Ok(Replay { params: model.params(), phases, holders: Vec::new(), retained: Vec::new() })
+    let (params, operations) = (model.params(), tape.operations());
+    Ok(Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() })
 }

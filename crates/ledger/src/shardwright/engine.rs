@@ -1,6 +1,7 @@
 //! The replay as other ledgers give theirs.
 
-use super::{Held, InPhase, phases};
+use super::phase::walked;
+use super::{Held, InPhase};
 use crate::Job;
 use ::replay::line::Origin;
 use ::replay::tape::Peak;
@@ -46,10 +47,16 @@ pub fn replay(job: &Job<ShardwrightOptions>) -> Result<Replay, Unmodelled> {
     let refuse = |finding: diag::Finding| Unmodelled::new("this layout", finding.message);
     let has_experts = job.layout.ep.splits() || job.layout.etp.splits();
     let mesh = Mesh::new(job.layout, Order::Megatron, has_experts).map_err(refuse)?;
-    let in_phases = phases(job.recipe, job.layout, &table, job.rank, job.options.bytes_each, Routing::Balanced);
-    let phases = in_phases.map_err(refuse)?.iter().map(phase).collect();
+    let walked = walked(job.recipe, job.layout, &table, job.rank, job.options.bytes_each, Routing::Balanced);
+    let (phases, operations) = walked.map_err(refuse)?;
     let params = table.rank_params(job.layout, &mesh, job.rank);
-    Ok(Replay { params, phases, holders: Vec::new(), retained: Vec::new() })
+    Ok(Replay {
+        params,
+        phases: phases.iter().map(phase).collect(),
+        operations,
+        holders: Vec::new(),
+        retained: Vec::new(),
+    })
 }
 
 /// Nothing is reserved beyond what is allocated: the system's allocator is not modelled.

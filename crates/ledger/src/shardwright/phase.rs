@@ -50,15 +50,29 @@ pub fn phases(
     bytes_each: u64,
     routing: Routing,
 ) -> Result<[InPhase; 4], Finding> {
-    let Highest { state, passes, reduce, step } = highest(recipe, layout, table, rank, bytes_each, routing)?;
+    walked(recipe, layout, table, rank, bytes_each, routing).map(|(phases, _)| phases)
+}
+
+/// The same, and how many buffers were taken to find it out.
+pub(super) fn walked(
+    recipe: &Recipe,
+    layout: &Layout,
+    table: &OwnershipTable,
+    rank: u64,
+    bytes_each: u64,
+    routing: Routing,
+) -> Result<([InPhase; 4], u64), Finding> {
+    let Highest { state, passes, reduce, step, operations } =
+        highest(recipe, layout, table, rank, bytes_each, routing)?;
     let all = held(recipe, layout, table, rank, bytes_each, routing)?;
     let summed = Held { saved: 0, ..all };
     let bare = Held { gradients: all.gradients - all.sums, sums: 0, ..summed };
     let passed = if layout.zero >= ZeroStage::Two { all } else { Held { saved: all.saved, ..bare } };
-    Ok([
+    let phases = [
         InPhase { phase: Phase::State, peak: state, held: bare },
         InPhase { phase: Phase::Passes, peak: passes, held: passed },
         InPhase { phase: Phase::Reduce, peak: reduce, held: summed },
         InPhase { phase: Phase::Step, peak: step, held: bare },
-    ])
+    ];
+    Ok((phases, operations))
 }

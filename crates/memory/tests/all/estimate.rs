@@ -44,7 +44,7 @@ fn worst_under(recipe: &Recipe, request: &LayoutRequest, ledger: &Ledger) -> [f6
         let reserved = sum.reserved() as f64 / replay.reserved_peak() as f64 - 1.0;
         println!(
             "{:26} {} {} stage {stage}: {error:+.4}, reserved {reserved:+.4}",
-            recipe.name,
+            recipe.name.raw(),
             layout.flags(),
             layout.schedule
         );

@@ -31,8 +31,8 @@ fn recipe(case: &Value) -> Recipe {
     let (hidden, heads) = (count(case, "hidden"), count(case, "heads"));
     let layers: Vec<_> = (0..count(case, "layers")).map(|_| Layer::of(&[Mixer::Attention, Mixer::Mlp])).collect();
     let recipe = Recipe {
-        name: "llama".to_string(),
-        source: "a measured row".to_string(),
+        name: "llama".into(),
+        source: "a measured row".into(),
         pattern: Pattern::describe(&layers),
         layers,
         hidden,

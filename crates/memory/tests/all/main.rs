@@ -17,3 +17,4 @@ mod mission;
 mod scaling;
 mod sized;
 mod sizes;
+mod steady;

@@ -105,7 +105,7 @@ fn published_configs_count_exactly_and_lose_what_is_listed() {
 fn what_defines_a_model_is_carried() {
     let rope = |recipe: &Recipe| match recipe.positions {
         Positions::Rope(rope) => rope,
-        other => panic!("{}: {other:?}", recipe.name),
+        other => panic!("{}: {other:?}", recipe.name.raw()),
     };
     let llama = published("Llama-3.1-8B").recipe;
     let scaling = Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 8192 };
@@ -171,7 +171,7 @@ fn the_training_sequence_is_asked_for_or_comes_from_a_stated_rule() {
     ] {
         let recipe = of(name, asked);
         assert_eq!(recipe.sequence, sequence, "{name}");
-        assert!(recipe.source.ends_with(rule), "{}", recipe.source);
+        assert!(recipe.source.raw().ends_with(rule), "{:?}", recipe.source);
     }
 }
 

@@ -7,7 +7,7 @@ use super::BlockId;
 const RUN: usize = 128;
 
 /// Size, address, and the block.
-type Entry = (u64, u64, BlockId);
+pub(super) type Entry = (u64, u64, BlockId);
 
 /// Free blocks, smallest first, the lowest address among equals: sorted runs, none of them empty,
 /// one after the other.
@@ -23,6 +23,11 @@ impl Pool {
             _ => self.0.partition_point(|run| run.last().is_some_and(is_before)),
         };
         (run, self.0.get(run).map_or(0, |run| run.partition_point(is_before)))
+    }
+
+    /// All blocks, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter().flatten()
     }
 
     pub fn insert(&mut self, size: u64, address: u64, id: BlockId) {
@@ -122,7 +127,7 @@ mod tests {
                     }
                 }
             }
-            let held: Vec<_> = pool.0.iter().flatten().map(|(size, address, id)| ((*size, *address), *id)).collect();
+            let held: Vec<_> = pool.iter().map(|(size, address, id)| ((*size, *address), *id)).collect();
             prop_assert_eq!(held, model.into_iter().collect::<Vec<_>>());
         }
     }

@@ -7,6 +7,7 @@ mod deferred;
 mod engine;
 mod graph;
 mod pace;
+mod rounds;
 mod storage;
 mod tensor;
 
@@ -15,6 +16,7 @@ pub use deferred::Deferred;
 pub use engine::{backward, backward_all};
 pub use graph::{Edge, Grads, Node};
 pub use pace::Pace;
+pub use rounds::Microbatches;
 pub use storage::{Holder, Peak, Storage, Tape};
 pub use tensor::Tensor;
 

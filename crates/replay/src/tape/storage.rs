@@ -2,10 +2,11 @@
 
 use super::deferred::Queue;
 use super::pace::{Clock, Pace};
+use super::rounds::{Change, What};
 use super::tensor::Tensor;
 use crate::allocator::{Allocator, BlockId, Segments, Stream};
 use crate::line::{ByLine, Line, Origin};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -36,8 +37,8 @@ fn part(origin: Origin, runs_backward: bool) -> Option<usize> {
 }
 
 /// The entry of one block.
-#[derive(Clone, Copy)]
-struct Entry {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Entry {
     line: Line,
     origin: Origin,
     name: &'static str,
@@ -71,18 +72,23 @@ pub struct Holder {
     pub count: u64,
 }
 
-struct Book {
-    allocator: Allocator,
+pub(super) struct Book {
+    pub allocator: Allocator,
     /// Host and device, where it matters who is ahead.
-    clock: Option<Clock>,
+    pub clock: Option<Clock>,
     entries: Vec<Entry>,
     /// Blocks that hold several lines, such as a parameter buffer.
     shared: BTreeMap<BlockId, Vec<(Line, u64)>>,
-    live: ByLine,
+    pub live: ByLine,
     /// Bytes asked for and not given back, and the most since the last reset.
     requested: u64,
     requested_peak: u64,
-    events: u64,
+    /// Allocations so far.
+    pub events: u64,
+    /// Allocations among them that were not walked.
+    pub left_out: u64,
+    /// Changes since the last round of a loop, while one is looked at.
+    pub changes: Option<Vec<Change>>,
     peak: Peak,
     /// The most allocated in forward, loss and backward since the last reset.
     by_part: [u64; 3],
@@ -164,6 +170,8 @@ impl Tape {
             requested: 0,
             requested_peak: 0,
             events: 0,
+            left_out: 0,
+            changes: None,
             peak,
             by_part: [0; 3],
             wanted,
@@ -273,6 +281,16 @@ impl Tape {
         self.0.records.replace(on)
     }
 
+    /// Allocations that were walked.
+    pub fn operations(&self) -> u64 {
+        let book = self.0.book.borrow();
+        book.events - book.left_out
+    }
+
+    pub(super) fn book(&self) -> RefMut<'_, Book> {
+        self.0.book.borrow_mut()
+    }
+
     pub(super) fn queue(&self) -> &Queue {
         &self.0.queue
     }
@@ -341,6 +359,7 @@ impl Book {
         }
         self.entries[block.index()] = entry;
         self.live[entry.line as usize] += size;
+        self.note(block, size, What::Taken(entry));
         self.requested += bytes;
         self.requested_peak = self.requested_peak.max(self.requested);
         if !shares.is_empty() {
@@ -360,6 +379,7 @@ impl Book {
         for (line, bytes) in &shares {
             self.live[first as usize] -= bytes;
             self.live[*line as usize] += bytes;
+            self.note(block, *bytes, What::Booked(*line));
         }
         self.shared.insert(block, shares);
     }
@@ -370,6 +390,13 @@ impl Book {
         self.live[entry.line as usize] -= size;
         self.live[line as usize] += size;
         entry.line = line;
+        self.note(block, size, What::Booked(line));
+    }
+
+    fn note(&mut self, block: BlockId, bytes: u64, what: What) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(Change { address: self.allocator.address(block), bytes, what });
+        }
     }
 
     fn mark_peak(&mut self, origin: Origin) {
@@ -385,7 +412,9 @@ impl Book {
                 self.live[line as usize] += bytes;
             }
         }
-        self.live[line as usize] -= self.allocator.size(block);
+        let size = self.allocator.size(block);
+        self.live[line as usize] -= size;
+        self.note(block, size, What::Given);
         match &self.clock {
             Some(clock) if is_late => self.allocator.free_late(block, clock.done()),
             _ => self.allocator.free(block),

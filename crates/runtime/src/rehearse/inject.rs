@@ -75,7 +75,7 @@ impl Inject {
                 }
                 None
             }
-            (_, None) => refuse(format!("recipe `{}` has no experts to route to", recipe.name)),
+            (_, None) => refuse(format!("recipe `{}` has no experts to route to", recipe.name.terminal())),
             (Inject::Skew(factor), Some(moe)) => {
                 let most = moe.experts as f64 / moe.top_k as f64;
                 if *factor <= most {

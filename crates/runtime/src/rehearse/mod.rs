@@ -8,6 +8,7 @@ mod compare;
 mod data;
 mod inject;
 mod outcome;
+mod predict;
 mod prepare;
 mod resume;
 mod run;
@@ -25,6 +26,7 @@ use recipe::Recipe;
 use std::path::Path;
 use std::time::Duration;
 use units::named;
+use work::Limit;
 
 named! {
     /// The numbers a rehearsal computes with.
@@ -37,6 +39,14 @@ named! {
 }
 
 impl Number {
+    /// Bytes of one.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Number::F32 => 4,
+            Number::F64 => 8,
+        }
+    }
+
     /// The largest relative difference that passes.
     pub fn tolerance(self) -> f64 {
         match self {
@@ -86,6 +96,8 @@ pub struct Ask<'a> {
     pub load: Option<&'a Path>,
     /// Save a checkpoint into this folder of checkpoints after the last step.
     pub save: Option<&'a Path>,
+    /// How much of this machine may be taken.
+    pub limit: Limit,
 }
 
 /// Usual values but for two: a higher learning rate, since small models learn faster; and a larger

@@ -1,6 +1,7 @@
 //! From what was asked to a small recipe, the layout to rehearse, and the layout of one rank to compare
 //! with.
 
+use super::predict::{self, How};
 use super::resume::Start;
 use super::{Ask, Source, data};
 use crate::shrink::{Change, Dim, Dims, shrink};
@@ -9,6 +10,7 @@ use diag::{Blame, Finding};
 use layout::legality::UNCARRIED_STATE;
 use layout::{Checked, Engine, Layout, LayoutRequest, ZeroStage, check};
 use recipe::Recipe;
+use work::Work;
 
 /// Most ranks that one machine rehearses: threads far beyond its cores only wait for one another.
 pub const MOST_RANKS: u64 = 64;
@@ -27,10 +29,57 @@ pub struct Prepared {
     pub notes: Vec<Finding>,
     /// Where the run goes on from.
     pub start: Start,
+    /// What it will take of this machine, roughly.
+    pub work: Work,
 }
 
-/// Shrinks and checks; refuses by name what cannot be rehearsed.
+/// Shrinks and checks; refuses by name what cannot be rehearsed, or not within the limit on work. Nothing as
+/// large as the model is allocated.
 pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
+    let prepared = laid_out(ask, &dims(ask))?;
+    let what = match prepared.layout.world {
+        1 => format!("rehearsing `{}` on one rank", prepared.recipe.name.terminal()),
+        world => format!("rehearsing `{}` on one rank and on {world}", prepared.recipe.name.terminal()),
+    };
+    let is_beyond = ask.limit.check(&what, prepared.work, "").is_err();
+    let less = if is_beyond { less(ask, &prepared) } else { String::new() };
+    ask.limit.check(&what, prepared.work, &less)?;
+    Ok(prepared)
+}
+
+/// Values that would bring a rehearsal within the limit: of the sizes that were insisted on each alone, and
+/// fewer steps.
+fn less(ask: &Ask, prepared: &Prepared) -> String {
+    let fits = |work: Work| ask.limit.check("", work, "").is_ok();
+    let dims = dims(ask);
+    let smaller = |at: usize| {
+        let (dim, value) = dims.0[at];
+        let halves = (1..u64::BITS).map(|times| value >> times).take_while(|value| *value > 0);
+        let tried = halves.map(|value| {
+            let mut dims = dims.clone();
+            dims.0[at].1 = value;
+            (value, laid_out(ask, &dims).is_ok_and(|prepared| fits(prepared.work)))
+        });
+        let mut tried = tried;
+        tried.find(|(_, fits)| *fits).map(|(value, _)| format!("--dims {dim}={value}"))
+    };
+    let mut found: Vec<String> = (0..dims.0.len()).filter_map(smaller).collect();
+    let one = |steps: u64| work(ask, prepared, steps);
+    let fewer = (0..u64::BITS).map(|times| ask.steps >> times).take_while(|steps| *steps > 0).skip(1);
+    found.extend(fewer.into_iter().find(|steps| fits(one(*steps))).map(|steps| format!("--steps {steps}")));
+    match &found[..] {
+        [] => String::new(),
+        all => format!("{} would do", all.join(" or ")),
+    }
+}
+
+fn work(ask: &Ask, prepared: &Prepared, steps: u64) -> Work {
+    let how = How { bytes_each: ask.number.bytes(), steps, ranks: ask.ranks };
+    predict::work(&prepared.recipe, &prepared.layout, &prepared.one, how)
+}
+
+/// The small recipe and the layouts it runs under.
+fn laid_out(ask: &Ask, dims: &Dims) -> Result<Prepared, Vec<Finding>> {
     let (recipe, mut request, notes) = (ask.recipe, ask.request.clone(), carried(ask));
     let unsupported = unsupported(recipe);
     if !unsupported.is_empty() {
@@ -47,8 +96,9 @@ pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
     if full.world > MOST_RANKS {
         return Err(vec![too_many(&full)]);
     }
-    let small = shrink(recipe, &request, &dims(ask))?;
+    let small = shrink(recipe, &request, dims)?;
     let start = Start::new(ask, &full_recipe, full.mode)?;
+    start.check_target(ask)?;
     let small = start.resized(ask, small)?;
     let (small_recipe, layout) = legal(check(&small.recipe, &small.request))?;
     start.check(&small_recipe, &layout)?;
@@ -69,7 +119,10 @@ pub fn prepare(ask: &Ask) -> Result<Prepared, Vec<Finding>> {
     if let Some(finding) = ask.inject.and_then(|inject| inject.refuse(&small_recipe, &layout, ask.steps)) {
         return Err(vec![finding]);
     }
-    Ok(Prepared { recipe: small_recipe, layout, one, changes: small.changes, notes, start })
+    let (recipe, changes) = (small_recipe, small.changes);
+    let mut prepared = Prepared { recipe, layout, one, changes, notes, start, work: Work::default() };
+    prepared.work = work(ask, &prepared, ask.steps);
+    Ok(prepared)
 }
 
 fn legal(checked: Checked) -> Result<(Recipe, Layout), Vec<Finding>> {
@@ -112,11 +165,16 @@ fn too_many(layout: &Layout) -> Finding {
     let message = format!("the layout has {world} ranks, and one machine rehearses at most {MOST_RANKS}");
     let replica = world / layout.dp.get();
     let hint = match replica <= MOST_RANKS {
-        true => format!(
-            "--dp {} (without --world) rehearses the same split with fewer replicas; give ep a degree that fits them",
-            (MOST_RANKS / replica).clamp(1, 2)
-        ),
-        false => format!("one replica alone has {replica} ranks: lower tp, cp, pp or ep"),
+        true => {
+            let ep = if layout.ep.splits() { "; give ep a degree that fits them" } else { "" };
+            let dp = (MOST_RANKS / replica).clamp(1, 2);
+            format!("--dp {dp} (without --world) rehearses the same split with fewer replicas{ep}")
+        }
+        false => {
+            let axes = [("tp", layout.tp), ("cp", layout.cp), ("pp", layout.pp)];
+            let axes: Vec<&str> = axes.iter().filter(|(_, degree)| degree.splits()).map(|(axis, _)| *axis).collect();
+            format!("one replica alone has {replica} ranks: lower {}", axes.join(" or "))
+        }
     };
     Finding::error("rehearse/ranks", Blame::Layout, "world", message).hint(hint)
 }

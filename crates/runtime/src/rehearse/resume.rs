@@ -7,12 +7,15 @@ use crate::real::Real;
 use crate::shrink::Shrunk;
 use crate::train::{Batch, Trainer};
 use ::checkpoint::about::Of;
+use ::checkpoint::folder::unwritten;
 use ::checkpoint::index::check_mode;
 use comm::{Comm, Result};
 use diag::{Blame, Finding};
 use layout::{Layout, LayoutRequest};
 use recipe::{Mode, Recipe};
 use std::num::NonZeroUsize;
+use std::path::Path;
+use store::Failure;
 
 /// The beginning of a run.
 pub struct Start {
@@ -28,7 +31,7 @@ impl Start {
         check_mode(index.mode.as_deref(), mode).map_err(|f| vec![f])?;
         let saved = Of::of_lines(&index.recipe).recipe(recipe.sequence)?;
         let differs = [
-            ("name", recipe.name.clone(), saved.name.clone()),
+            ("name", recipe.name.terminal(), saved.name.terminal()),
             ("features", format!("{:?}", recipe.features.listed()), format!("{:?}", saved.features.listed())),
             ("optimizer", format!("{:?}", recipe.optimizer), format!("{:?}", saved.optimizer)),
             ("tied", recipe.tied.to_string(), saved.tied.to_string()),
@@ -36,8 +39,9 @@ impl Start {
         if let Some((what, here, there)) = differs.into_iter().find(|(_, here, there)| here != there) {
             let message =
                 format!("the checkpoint is of another recipe: its {what} is {there}, and this one's is {here}");
-            let finding = Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.clone(), message);
-            let hint = format!("`shardwright checkpoint inspect {}` says which recipe it is of", folder.display());
+            let finding = Finding::error("checkpoint/recipe", Blame::Recipe, recipe.name.terminal(), message);
+            let hint =
+                format!("`shardwright checkpoint inspect {}` says which recipe it is of", diag::quote::typed(folder));
             return Err(vec![finding.hint(hint)]);
         }
         Ok(Start { seed: index.seed, index: Some(index) })
@@ -110,11 +114,25 @@ impl Start {
         ask.source.batch(&prepared.recipe, layout, self.seed, self.step() + step)
     }
 
+    /// Refuses a run whose checkpoint would find its name taken, before any of it is computed.
+    pub(super) fn check_target(&self, ask: &Ask) -> std::result::Result<(), Vec<Finding>> {
+        let Some(folder) = ask.save else { return Ok(()) };
+        let target = store_in(folder).at(self.step() + ask.steps);
+        match target.symlink_metadata() {
+            Ok(_) => Err(vec![unwritten(Failure::Exists(target))]),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Saves, where that was asked for; nothing that is there is removed.
     pub(super) fn save<R: Real>(&self, ask: &Ask, prepared: &Prepared, trainer: &Trainer<R>) -> Result<()> {
         let Some(folder) = ask.save else { return Ok(()) };
         let sequences = trainer.steps() * prepared.layout.global_batch;
         let position = Position { seed: self.seed, sequences };
-        Store::new(folder, NonZeroUsize::MAX).save(trainer, &prepared.recipe, position).map(|_| ())
+        store_in(folder).save(trainer, &prepared.recipe, position).map(|_| ())
     }
+}
+
+fn store_in(folder: &Path) -> Store {
+    Store::new(folder, NonZeroUsize::MAX)
 }

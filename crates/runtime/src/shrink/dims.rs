@@ -165,7 +165,7 @@ impl Dim {
         let mut scratch = (recipe.clone(), request.clone());
         let mut is_there = |dim: Dim| dim.put(&mut scratch.0, full, &mut scratch.1, 1);
         let has: Vec<_> = Dim::ALL.iter().filter(|(_, dim)| is_there(*dim)).map(|(name, _)| *name).collect();
-        let message = format!("`--dims {self}={value}`: recipe `{}` has no such size", recipe.name);
+        let message = format!("`--dims {self}={value}`: recipe `{}` has no such size", recipe.name.terminal());
         let finding = Finding::error("shrink/dims", Blame::Usage, self.name(), message);
         Err(vec![finding.hint(format!("it has {}", has.join(", ")))])
     }

@@ -4,6 +4,7 @@
 //! Some modules take minutes: `cargo test -p shardwright-runtime --test all parity::` runs one.
 
 mod checkpoint;
+mod dims;
 mod held;
 mod matrix;
 mod parity;

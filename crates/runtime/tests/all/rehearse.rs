@@ -27,6 +27,7 @@ fn ask<'a>(recipe: &'a recipe::Recipe, request: &'a LayoutRequest) -> Ask<'a> {
         ranks: Ranks::Threads,
         load: None,
         save: None,
+        limit: work::Limit::none(),
     }
 }
 

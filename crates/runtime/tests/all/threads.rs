@@ -27,7 +27,7 @@ fn same_on_any_number(recipe: Recipe, pattern: &str) {
     let recipe = Recipe { layers: Pattern::parse(pattern).expect("a pattern").period, ..recipe };
     let alone = trained(&recipe);
     for threads in [2, 3] {
-        assert!(team::on(threads, || trained(&recipe)) == alone, "{} on {threads} threads", recipe.name);
+        assert!(team::on(threads, || trained(&recipe)) == alone, "{} on {threads} threads", recipe.name.raw());
     }
 }
 

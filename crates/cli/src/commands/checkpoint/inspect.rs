@@ -5,7 +5,7 @@ use crate::args::InspectArgs;
 use crate::outcome::{NO, Outcome, Report};
 use crate::table::{Table, heading, shape, wrap};
 use ::checkpoint::{Checkpoint, Tensor, open};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub fn run(args: &InspectArgs) -> Outcome {
         }
         text += &table.render();
     }
-    text += &format!("\nnext: shardwright checkpoint verify {}\n", args.path.display());
+    text += &format!("\nnext: shardwright checkpoint verify {}\n", quote::typed(&args.path));
     let report = with_findings(Report::new(text, to_json(args, &checkpoint)), &checkpoint.findings);
     Ok(if checkpoint.findings.is_empty() { report } else { report.refused(NO, []) })
 }
@@ -46,7 +46,7 @@ fn recipe(checkpoint: &Checkpoint) -> Outcome {
     let recipe = of.recipe_of_any_length()?;
     let toml =
         format!("# From a checkpoint, as its mode runs it. Sequences may have another length.\n{}", recipe.to_toml());
-    Ok(Report::new(toml.clone(), json!({ "recipe": recipe.name, "toml": toml })))
+    Ok(Report::file(toml.clone(), json!({ "recipe": recipe.name, "toml": toml })))
 }
 
 /// The checkpoint in a few lines.
@@ -55,7 +55,7 @@ pub fn head(path: &Path, checkpoint: &Checkpoint) -> String {
         checkpoint.tensors.values().flat_map(|t| t.chunks.iter().map(|c| c.file.as_str())).collect();
     let (about, is_state) = (&checkpoint.about, |key: &&String| key.starts_with("optimizer."));
     let state = checkpoint.tensors.keys().filter(is_state).count() as u64;
-    let mut out = format!("\x1b[1m{}\x1b[0m\n", path.display());
+    let mut out = format!("\x1b[1m{}\x1b[0m\n", quote::shown(path));
     out += &format!(
         "  {}: {} ({} of optimizer state), {} in {}\n",
         checkpoint.layout,
@@ -75,11 +75,11 @@ pub fn head(path: &Path, checkpoint: &Checkpoint) -> String {
         let features = about.features.as_ref().filter(|f| !f.is_empty());
         let features = features.map_or(String::new(), |f| format!(", with {}", f.join(", ")));
         let hash: String = of.sha256.chars().take(12).collect();
-        let said = format!("recipe {} ({hash}…), {mode}{features}", of.name);
-        out += &wrap(&said.escape_debug().to_string(), "  ", 80);
+        let said = format!("recipe {} ({hash}…), {mode}{features}", of.name.terminal());
+        out += &wrap(&said, "  ", 80);
     }
     if let (Some(world), Some(flags)) = (about.world, about.layout.as_ref()) {
-        out += &wrap(&format!("written for {}: {}", number(world, "rank"), flags.escape_debug()), "  ", 80);
+        out += &wrap(&format!("written for {}: {}", number(world, "rank"), flags), "  ", 80);
     }
     out
 }
@@ -123,7 +123,7 @@ fn cut(tensor: &Tensor) -> String {
 
 /// The end of a long name: what tells tensors apart stands there. What is not for terminals is escaped.
 fn tail(name: &str, most: usize) -> String {
-    let name = name.escape_debug().to_string();
+    let name = quote::terminal(name);
     let count = name.chars().count();
     if count <= most {
         name.to_string()

@@ -8,7 +8,7 @@ use crate::files::load_recipe;
 use crate::outcome::{NO, Outcome, Refusal, Report};
 use ::checkpoint::{Against, Checkpoint, Job, Target, open, reshard, verify};
 use case::asked::LayoutArgs;
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use layout::{Layout, check};
 use recipe::{Mode, Recipe};
 use serde_json::json;
@@ -112,7 +112,7 @@ fn run_verify(args: &VerifyArgs) -> Outcome {
         0 => {
             let of = settled
                 .as_ref()
-                .map_or(String::new(), |s| format!("; names and shapes are those of {}", s.recipe.name));
+                .map_or(String::new(), |s| format!("; names and shapes are those of {}", s.recipe.name.terminal()));
             format!(
                 "\n\x1b[1;32mwhole\x1b[0m: {} cover every element once;\n  {checked}{of}\n",
                 number(pieces, "piece")
@@ -163,7 +163,7 @@ fn run_reshard(args: &ReshardArgs) -> Outcome {
     let text = format!(
         "{}\n\x1b[1;32mwritten\x1b[0m: {} as {format} for {ranks}: {} in {} of {}\n{}  buffers of at most {}; the source was verified first\n",
         inspect::head(&args.path, &checkpoint),
-        args.out.display(),
+        quote::shown(&args.out),
         size(copied.bytes),
         number(copied.pieces, "piece"),
         number(copied.tensors, "tensor"),

@@ -1,14 +1,13 @@
 //! The same question over several clusters and sequence lengths: a table, CSV, and a plot.
 
-use super::text::{WAYS_OUT, flags_of, seconds};
+use super::text::{flags_of, seconds, ways_out};
 use super::{Wanted, with_solution};
 use crate::args::PlanArgs;
 use crate::commands::model_line;
 use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
-use crate::picture::escaped;
 use crate::table::{Table, heading, wrap};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use launch::header::Header;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -84,7 +83,8 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
         return Ok(Report::new(head + &table(&rows), json));
     }
     let verdict = "No layout fits on any of these clusters";
-    let finding = Finding::error("plan/none", Blame::Layout, "layout", verdict.to_lowercase()).hint(WAYS_OUT);
+    let finding = Finding::error("plan/none", Blame::Layout, "layout", verdict.to_lowercase())
+        .hint(ways_out(&args.layout.request(), args.search.headroom.bytes(u64::MAX)));
     let text = format!("\x1b[1;31m{verdict}\x1b[0m\n\n{head}{}", table(&rows));
     Ok(Report::new(text, json).refused(DOES_NOT_FIT, [finding]))
 }
@@ -157,7 +157,7 @@ fn svg(recipe: &str, rows: &[Row]) -> String {
          <text x=\"{LEFT}\" y=\"28\" font-size=\"15\">{}: tokens/s on one device, best layout of each cluster</text>\n",
         LEFT + WIDTH + 150.0,
         TOP + HEIGHT + 60.0,
-        escaped(recipe)
+        quote::xml(recipe)
     );
     for step in 0..=4 {
         let tokens = most * f64::from(step) / 4.0;

@@ -48,6 +48,7 @@ fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun:
     asked.layout.engine.get_or_insert(EngineChoice::One(Engine::Shardwright));
     let case = case_of(asked, Terms::SPLIT)?;
     let request = args.layout.request();
+    let limit = args.work.limit();
     let args = &args.how;
     let ask = Ask {
         recipe: &case.source,
@@ -62,6 +63,7 @@ fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun:
         ranks: args.ranks,
         load: args.load.as_deref(),
         save: args.save.as_deref(),
+        limit,
     };
     let prepared = prepare(&ask)?;
     comm.map_or(Ok(()), |comm| processes::fits(comm, &prepared))?;
@@ -154,6 +156,7 @@ fn common_json(ask: &Ask, prepared: &Prepared) -> Value {
         "recipe": prepared.recipe.name, "layout": layout_json(&prepared.layout, &checked.derived), "shrunk": shrunk,
         "steps": ask.steps, "dtype": ask.number.name(), "seed": prepared.start.seed(), "notes": prepared.notes,
         "loaded": ask.load, "first_step": prepared.start.step(), "saved": saved(ask, prepared),
+        "predicted_work": { "bytes": prepared.work.bytes, "operations": prepared.work.operations },
     })
 }
 

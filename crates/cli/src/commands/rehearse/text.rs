@@ -2,6 +2,7 @@
 
 use crate::commands::{model_line, ranges, shorten};
 use crate::table::{Table, heading, wrap};
+use diag::quote;
 use ledger::shardwright::Phase;
 use recipe::Mixer;
 use runtime::rehearse::{Ask, Ending, Number, Prepared, Rehearsal, Source, Worst};
@@ -27,7 +28,7 @@ pub fn head(ask: &Ask, prepared: &Prepared) -> String {
     };
     out += &format!("  {} steps in {} on {learns}; seed {}\n", ask.steps, ask.number, prepared.start.seed());
     if let Some(folder) = ask.load {
-        out += &format!("  from {}, after step {}\n", folder.display(), prepared.start.step());
+        out += &format!("  from {}, after step {}\n", quote::shown(folder), prepared.start.step());
     }
     if !prepared.changes.is_empty() {
         let sizes: Vec<String> = prepared.changes.iter().map(|c| format!("{} {} → {}", c.what, c.from, c.to)).collect();
@@ -43,7 +44,8 @@ fn ranks(n: u64) -> String {
 
 /// What came of it.
 pub fn body(ask: &Ask, prepared: &Prepared, r: &Rehearsal) -> String {
-    let saved = super::saved(ask, prepared).map_or(String::new(), |folder| format!("saved {}\n", folder.display()));
+    let saved =
+        super::saved(ask, prepared).map_or(String::new(), |folder| format!("saved {}\n", quote::shown(&folder)));
     losses(r, prepared.start.step())
         + &parity(r)
         + &traffic(r)

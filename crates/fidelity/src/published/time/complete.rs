@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// The row with its model, precision and optimizer said in full.
 pub(super) fn complete(row: &Value) -> Value {
     let mut row = row.clone();
-    let model = &mut row["model"];
+    let Some(model) = row.get_mut("model").filter(|model| model.is_object()) else { return row };
     if model["tied_embeddings"].is_null() {
         // Llama and its kin keep a head of their own; GPTs of Megatron's default share the table
         // (`training/arguments.py` --untie-embeddings-and-output-weights).

@@ -12,9 +12,8 @@ use super::list::List;
 use super::{lane_of, storage_environment};
 use crate::emission::{Emission, EnvVar, Kind, Starter};
 use crate::job::Job;
-use crate::quote;
 use case::options::EpOverlap;
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use layout::ZeroStage;
 use recipe::Seam;
 

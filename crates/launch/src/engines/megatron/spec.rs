@@ -6,7 +6,7 @@ use super::super::list::List;
 use super::seam_comments;
 use crate::emission::{File, Kind};
 use crate::job::Job;
-use crate::quote;
+use diag::quote;
 use recipe::Seam;
 
 /// The module the custom spec is written as.

@@ -2,7 +2,8 @@
 //! plain characters here; what ends up in a script is quoted there.
 
 use super::super::{Container, GpuRequest, JobPolicy, Kubernetes, Slurm, Toleration, Volume};
-use super::{MOST, optional_path, optional_word, owned, words};
+use super::names::{optional_path, optional_word};
+use super::{MOST, owned, words};
 use diag::{Blame, Finding};
 use reading::Section;
 
@@ -98,7 +99,7 @@ pub fn together(root: &Section, job: &JobPolicy, slurm: &Slurm) {
 /// Whether pyxis reads it as one mount.
 fn is_mount(text: &str) -> bool {
     let parts: Vec<&str> = text.split(':').collect();
-    let is_path = |path: &&str| path.starts_with('/') && !path.contains(|c: char| c.is_control() || c == ',');
+    let is_path = |path: &&str| path.starts_with('/') && !path.contains(',');
     match parts.as_slice() {
         [from, to] => is_path(from) && is_path(to),
         [from, to, how] => is_path(from) && is_path(to) && ["ro", "rw"].contains(how),

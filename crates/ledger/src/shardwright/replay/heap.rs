@@ -10,8 +10,33 @@ pub(super) struct Heap(Rc<RefCell<Book>>);
 
 struct Book {
     bytes_each: u64,
+    operations: u64,
     by_line: ByLine,
     peak: ByLine,
+}
+
+impl Book {
+    /// So much was held at one time.
+    fn see(&mut self, held: ByLine) {
+        if held.iter().sum::<u64>() > self.peak.iter().sum() {
+            self.peak = held;
+        }
+    }
+}
+
+/// What running something does to the book: bytes by line at its highest point and at its end, from
+/// where it began.
+pub(super) struct Change {
+    high: [i64; Line::ALL.len()],
+    end: [i64; Line::ALL.len()],
+}
+
+fn minus(now: ByLine, before: ByLine) -> [i64; Line::ALL.len()] {
+    std::array::from_fn(|line| now[line] as i64 - before[line] as i64)
+}
+
+fn plus(before: ByLine, change: [i64; Line::ALL.len()]) -> ByLine {
+    std::array::from_fn(|line| before[line].strict_add_signed(change[line]))
 }
 
 /// One buffer; it is freed where it goes out of scope.
@@ -26,7 +51,7 @@ pub(super) struct Buf {
 impl Heap {
     pub fn new(bytes_each: u64) -> Heap {
         let none = [0; Line::ALL.len()];
-        Heap(Rc::new(RefCell::new(Book { bytes_each, by_line: none, peak: none })))
+        Heap(Rc::new(RefCell::new(Book { bytes_each, operations: 0, by_line: none, peak: none })))
     }
 
     pub fn reals(&self, line: Line, len: usize) -> Buf {
@@ -41,12 +66,47 @@ impl Heap {
 
     fn take(&self, line: Line, len: usize, bytes: u64) -> Buf {
         let mut book = self.0.borrow_mut();
+        book.operations += 1;
         book.by_line[line as usize] += bytes;
-        if book.by_line.iter().sum::<u64>() > book.peak.iter().sum() {
-            book.peak = book.by_line;
-        }
+        let now = book.by_line;
+        book.see(now);
         drop(book);
         Buf { heap: self.clone(), line, len, bytes }
+    }
+
+    /// Buffers taken so far.
+    pub fn operations(&self) -> u64 {
+        self.0.borrow().operations
+    }
+
+    /// Runs something, and says what it changed.
+    pub fn change_of(&self, run: impl FnOnce()) -> Change {
+        let (before, highest) = (self.now(), self.peak());
+        self.mark();
+        run();
+        let change = Change { high: minus(self.peak(), before), end: minus(self.now(), before) };
+        let mut book = self.0.borrow_mut();
+        let high = std::mem::replace(&mut book.peak, highest);
+        book.see(high);
+        change
+    }
+
+    /// Runs something whose buffers are booked already.
+    pub fn without_booking<T>(&self, run: impl FnOnce() -> T) -> T {
+        let (now, peak) = (self.now(), self.peak());
+        let made = run();
+        let mut book = self.0.borrow_mut();
+        (book.by_line, book.peak) = (now, peak);
+        drop(book);
+        made
+    }
+
+    /// Books what something changed once more, as if it ran.
+    pub fn book(&self, change: &Change) {
+        let mut book = self.0.borrow_mut();
+        let high = plus(book.by_line, change.high);
+        book.see(high);
+        book.by_line = plus(book.by_line, change.end);
     }
 
     /// Bytes by line at the highest point so far.

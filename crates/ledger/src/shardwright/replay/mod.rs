@@ -3,6 +3,7 @@
 
 mod blocks;
 mod heap;
+mod passes;
 mod region;
 mod step;
 

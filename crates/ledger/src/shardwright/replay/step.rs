@@ -1,19 +1,18 @@
 //! One step of one rank on the heap: state, passes, reductions, the optimizer's step.
 
 use super::heap::{Buf, Heap};
+use super::passes::passes;
 use super::region::Cx;
-use super::{Chunk, Flight};
 use crate::shardwright::chunk::ByPath;
 use crate::shardwright::saves::Sizes;
 use diag::Finding;
 use layout::activations::Routing;
-use layout::order::{Action, Block, Pass, Pipeline};
+use layout::order::Pipeline;
 use layout::ownership::Row;
 use layout::shards::{Buffer, buffers};
 use layout::{Axis, Layout, Mesh, Order, OwnershipTable, ZeroStage};
 use recipe::{Optimizer, Recipe};
 use replay::line::{ByLine, Line};
-use std::collections::HashMap;
 
 /// The highest points of a step, by line.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +25,8 @@ pub struct Highest {
     pub reduce: ByLine,
     /// While the optimizer steps.
     pub step: ByLine,
+    /// Buffers that were taken to find this out.
+    pub operations: u64,
 }
 
 /// The highest points of a step of one rank, when a number has `bytes_each`.
@@ -62,7 +63,7 @@ pub fn highest(
         update(&cx, buffer);
         drop(sum);
     }
-    Ok(Highest { state, passes, reduce, step: heap.peak() })
+    Ok(Highest { state, passes, reduce, step: heap.peak(), operations: heap.operations() })
 }
 
 fn is_muon(row: &Row) -> bool {
@@ -97,36 +98,9 @@ fn state(cx: &Cx, buffers: &[Buffer]) -> Vec<Buf> {
     all
 }
 
-/// Passes in the order of the schedule, each with the rows that routing deals it.
-fn passes(cx: &Cx, buffers: &[Buffer], stage: u32, (order, routing): (Pipeline, Routing), sums: &mut [Option<Buf>]) {
-    let mut flights: HashMap<(u32, u32), Flight> = HashMap::new();
-    let mut waiting: HashMap<(u32, u32), Vec<Buf>> = HashMap::new();
-    for action in order.stage(stage).flat_map(Block::actions) {
-        let Action { pass, microbatch, chunk } = action;
-        let at = (microbatch, chunk);
-        let cx = &Cx { rows: ByPath::new(cx.recipe, cx.layout, cx.table, at, routing), ..cx.clone() };
-        let part = Chunk { cx, index: chunk as usize, buffers };
-        match pass {
-            Pass::Forward => {
-                flights.insert(at, part.forward());
-            }
-            Pass::Backward | Pass::BackwardInput => {
-                let flight = flights.remove(&at).unwrap_or_default();
-                waiting.insert(at, part.backward(pass, flight));
-            }
-            Pass::BackwardWeight => {
-                waiting.remove(&at);
-            }
-        }
-        if cx.layout.zero >= ZeroStage::Two && matches!(pass, Pass::Backward | Pass::BackwardWeight) {
-            reduce(cx, buffers, sums);
-        }
-    }
-}
-
 /// Gradients of whole tensors made whole over the tensor axis; then buffer by buffer gradients end
 /// to end, and their sum over replicas, which the first reduction of a step keeps.
-fn reduce(cx: &Cx, buffers: &[Buffer], sums: &mut [Option<Buf>]) {
+pub(super) fn reduce(cx: &Cx, buffers: &[Buffer], sums: &mut [Option<Buf>]) {
     let moved = |len: u64| cx.heap.reals(Line::Communication, len as usize);
     if cx.layout.sp {
         let rows = buffers.iter().flat_map(|b| &b.rows).map(|row| &cx.table.rows[*row]);

@@ -20,8 +20,8 @@ impl Config<'_> {
             return None;
         }
         Some(Recipe {
-            name: self.model_type.clone(),
-            source: format!("Hugging Face config.json, model type {}; sequence: {rule}", self.model_type),
+            name: self.model_type.as_str().into(),
+            source: format!("Hugging Face config.json, model type {}; sequence: {rule}", self.model_type).into(),
             pattern: Pattern::describe(&layers),
             layers,
             hidden,

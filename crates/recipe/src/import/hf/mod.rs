@@ -17,7 +17,7 @@ mod rope;
 use crate::limits;
 use crate::recipe::Recipe;
 use config::Config;
-use diag::{Blame, Finding, Span, did_you_mean_name};
+use diag::{Blame, Finding, Span, did_you_mean_name, quote};
 
 pub use keys::{Fate, Key};
 
@@ -104,10 +104,10 @@ pub fn import(text: &str, asked: &Asked) -> Result<Imported, Vec<Finding>> {
     let own_name = config.text("_name_or_path").map(str::to_string);
     match recipe {
         Some(mut recipe) if config.findings.is_empty() => {
-            recipe.name = name(&recipe, asked, own_name.as_deref());
+            recipe.name = name(&recipe, asked, own_name.as_deref()).into();
             let keys = config.keys(&recipe);
             let lost = keys.iter().filter(|key| key.fate == Fate::NotCarried);
-            recipe.not_carried = lost.map(|key| (key.name.clone(), key.value.clone())).collect();
+            recipe.not_carried = lost.map(|key| (key.name.clone(), quote::json_document(&key.value))).collect();
             Ok(Imported { recipe: recipe.validated()?, keys })
         }
         _ => Err(config.findings),
@@ -119,7 +119,7 @@ fn name(recipe: &Recipe, asked: &Asked, own: Option<&str>) -> String {
     let last = |path: &str| path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_string();
     let own = own.map(last).filter(|name| !name.is_empty());
     let given = asked.name.map(str::to_string).or(own).or_else(|| asked.place.map(str::to_string));
-    given.unwrap_or_else(|| format!("{}-{}", recipe.name, size(recipe.counts().all.total)))
+    given.unwrap_or_else(|| format!("{}-{}", recipe.name.raw(), size(recipe.counts().all.total)))
 }
 
 /// A size as model names spell it: `8b`, `1.7b`, `500m`.

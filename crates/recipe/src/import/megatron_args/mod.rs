@@ -113,8 +113,8 @@ fn read(flags: &mut Flags, name: &str) -> Option<Imported> {
     let positions = positions(flags, sequence, attention.as_ref());
     let layers = layers?;
     let mut recipe = Recipe {
-        name: name.to_string(),
-        source: "imported from a Megatron argument list".to_string(),
+        name: name.into(),
+        source: "imported from a Megatron argument list".into(),
         pattern: Pattern::describe(&layers),
         layers,
         hidden,

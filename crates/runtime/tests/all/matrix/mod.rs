@@ -11,7 +11,7 @@ use runtime::rehearse::{Number, Outcome, Ranks, prepare, rehearse};
 fn hold(recipe: &Recipe, request: &LayoutRequest, number: Number) {
     let ask = rows::ask(recipe, request, number, Ranks::Threads);
     let prepared = prepare(&ask).unwrap_or_else(|f| panic!("{request:?}: {f:#?}"));
-    let what = format!("{} {number} {}", recipe.name, prepared.layout.all_flags());
+    let what = format!("{} {number} {}", recipe.name.terminal(), prepared.layout.all_flags());
     let outcome = rehearse(&ask, &prepared, &|_| {}).unwrap_or_else(|f| panic!("{what}: {f:#?}"));
     let Outcome::Ran(r) = outcome else { panic!("{what} ended") };
     rows::judge(&what, &r);

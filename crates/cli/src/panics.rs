@@ -1,0 +1,119 @@
+//! A panic is our bug, on whatever thread it happens and whoever catches it: the command ends with exit 70
+//! and one line to report, and nothing is written after it.
+
+use crate::outcome::{BUG, Refusal, Report};
+use diag::{Blame, Finding};
+use serde_json::json;
+use std::ffi::OsString;
+use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
+
+/// The first panic of this process; those that follow from it are not news.
+static FIRST: OnceLock<Finding> = OnceLock::new();
+
+/// Characters of a panic's message that are worth a line.
+const SHOWN: usize = 300;
+
+/// Remembers panics instead of printing them: ranks and workers panic many at a time. With `RUST_BACKTRACE`
+/// the first one's backtrace is printed as well.
+pub fn watch() {
+    let usual = std::panic::take_hook();
+    let wants_trace = std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0");
+    std::panic::set_hook(Box::new(move |info| {
+        if FIRST.set(finding(info)).is_ok() && wants_trace {
+            usual(info);
+        }
+    }));
+}
+
+fn finding(info: &PanicHookInfo) -> Finding {
+    let place = info.location().map_or("an unknown place".to_string(), |l| format!("{}:{}", l.file(), l.line()));
+    let said = info.payload_as_str().unwrap_or("a panic without a message");
+    // One line, whatever the message holds.
+    let said: String = said.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN).collect();
+    let thread = std::thread::current();
+    let thread = thread.name().filter(|name| *name != "main").map_or(String::new(), |name| format!(" on {name}"));
+    let message = format!("{said}, at {place}{thread}, in shardwright {}", env!("CARGO_PKG_VERSION"));
+    let command = std::env::args_os().map(word).collect::<Vec<_>>().join(" ");
+    Finding::error("bug/panic", Blame::Bug, place, message)
+        .hint(format!("please report it with the command: {command}"))
+}
+
+/// A word of the command as a shell takes it, and as a terminal may show it.
+fn word(word: OsString) -> String {
+    let text = word.to_string_lossy().escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'");
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./,:@%".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+/// Refuses to go on after a panic, also one that somebody caught: for whoever is about to write.
+pub fn none_so_far() -> Result<(), Refusal> {
+    FIRST.get().map_or(Ok(()), |finding| Err(finding.clone().into()))
+}
+
+/// The report of the first panic, if there was one.
+pub fn report() -> Option<Report> {
+    let finding = FIRST.get()?;
+    let hint = finding.hint.as_deref().unwrap_or_default();
+    let line = format!("bug: {}; {hint}\n", finding.message);
+    Some(Report { verbatim_messages: line, ..Report::new(String::new(), json!({})) }.refused(BUG, [finding.clone()]))
+}
+
+/// Panics on purpose, so that tests see what becomes of one.
+#[cfg(debug_assertions)]
+pub mod crash {
+    use clap::ValueEnum;
+    use rayon::prelude::*;
+    use std::time::Duration;
+
+    /// Where to panic.
+    #[derive(Clone, Copy, ValueEnum)]
+    pub enum Crash {
+        /// On the thread of the command.
+        Main,
+        /// On a thread whose end nobody looks at; the command goes on.
+        Worker,
+        /// In a parallel loop.
+        Loop,
+        /// On every rank at once, which `comm` catches; the command goes on.
+        Ranks,
+    }
+
+    impl Crash {
+        /// Panics there.
+        pub fn now(self) {
+            let boom = |what: &str| panic!("made to panic:\n{what}");
+            match self {
+                Crash::Main => boom("the command"),
+                Crash::Worker => drop(std::thread::spawn(move || boom("a worker")).join()),
+                Crash::Loop => (0..64).into_par_iter().for_each(|_| boom("a loop")),
+                Crash::Ranks => {
+                    let ends = comm::threads::run(4, Duration::from_secs(5), |_| -> comm::Result<()> {
+                        boom("a rank");
+                        Ok(())
+                    });
+                    assert!(ends.iter().all(|end| end.is_err()));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_reads_as_it_was_typed() {
+        let typed = |text: &str| word(OsString::from(text));
+        assert_eq!(typed("--dims"), "--dims");
+        assert_eq!(typed("hidden=64,seq=32"), "hidden=64,seq=32");
+        assert_eq!(typed("a b"), "'a b'");
+        assert_eq!(typed("it's"), "'it'\\''s'");
+        assert_eq!(typed("\x1b[31m\nx"), "'\\u{1b}[31m\\nx'", "nothing reaches a terminal raw");
+        assert_eq!(typed(""), "''");
+    }
+}
