@@ -21,8 +21,8 @@ mod mission;
 mod plan_engines;
 mod preflight;
 mod rehearse;
+mod sizes;
 #[cfg(target_os = "linux")]
 mod stores;
 mod times;
 mod writing;
-mod sizes;
