@@ -10,6 +10,9 @@ use units::{Degree, gcd};
 /// Tokens a microbatch may have.
 const MOST_TOKENS: u64 = 1 << 36;
 
+/// Sequences a step may have.
+const MOST_SEQUENCES: u64 = 1 << 40;
+
 /// Ranks we agree to lay out.
 pub const MOST_RANKS: u64 = 1 << 24;
 
@@ -395,6 +398,13 @@ impl Settler {
         let global = self.size("gbs", request.global_batch, MOST);
         let count = self.size("microbatches", request.microbatches, MOST);
         let per_count = micro.saturating_mul(dp.get());
+        if let (Some(count), None) = (count, global)
+            && count.saturating_mul(per_count) > MOST_SEQUENCES
+        {
+            let message =
+                format!("microbatches {count} × mbs {micro} × dp {dp} is more than {MOST_SEQUENCES} sequences a step");
+            self.findings.push(refuse_size("microbatches", message));
+        }
         match (count, global) {
             (Some(count), Some(global)) => (micro, count, global),
             (Some(count), None) => (micro, count, count.saturating_mul(per_count)),
@@ -431,6 +441,10 @@ mod tests {
         check("tp=0", &["`--tp 0` is outside 1 to 16777216"]);
         check("tp=8192 pp=8192", &["the degrees multiply to more than 16777216 ranks"]);
         check("tp=4096 pp=4096 etp=1 ep=4095 dp=2", &["the degrees need more than 16777216 ranks"]);
+        check(
+            "microbatches=16777216 mbs=65536 seq=1 dp=8",
+            &["microbatches 16777216 × mbs 65536 × dp 8 is more than 1099511627776 sequences a step"],
+        );
         check("mbs=16777216 seq=8192", &["mbs 16777216 × seq 8192 is more than 68719476736 tokens"]);
     }
 }
