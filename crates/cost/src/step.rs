@@ -20,6 +20,7 @@ const RESERVE: f64 = 0.02;
 pub struct Scratch {
     transfers: Vec<f64>,
     bound: Bound,
+    simulator: Simulator,
 }
 
 impl Prices {
@@ -30,7 +31,7 @@ impl Prices {
         let chunks: Vec<ChunkTimes> = counted.chunks.iter().map(|c| self.chunk(&placed, c.counts())).collect();
         let stages: Vec<Counts> = counted.stages.iter().map(Counted::counts).collect();
         let (timeline, once, seconds) = self.simulated(layout, &chunks, &stages)?;
-        let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle.max(0.0), sending: s.sending };
+        let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
         let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
         let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
         let slow = Slowest { counts: stages[slow], time: times[slow], once };
@@ -44,7 +45,7 @@ impl Prices {
             seconds,
             bound: bound(&parts),
             parts,
-            bubble: slow.time.idle.max(0.0) / seconds + 0.0,
+            bubble: slow.time.idle / seconds,
             traffic: self.traffic(layout, &slow),
             stages: times,
             tokens_per_second_per_device: tokens / seconds / layout.world as f64,
@@ -55,10 +56,23 @@ impl Prices {
         })
     }
 
-    /// Seconds of [`Prices::step`] without its breakdown. `chunks` are [`Prices::chunk`]'s of every
-    /// chunk along the depth, `stages` what each stage holds.
-    pub fn seconds(&self, layout: &Layout, chunks: &[ChunkTimes], stages: &[Counts]) -> Result<f64, Unpriced> {
-        Ok(self.simulated(layout, chunks, stages)?.2)
+    /// Seconds of [`Prices::step`] without its breakdown, simulated unless `wants` turns its estimate down.
+    /// `chunks` are [`Prices::chunk`]'s of every chunk along the depth, `stages` what each stage holds.
+    pub fn seconds(
+        &self,
+        scratch: &mut Scratch,
+        layout: &Layout,
+        (chunks, stages): (&[ChunkTimes], &[Counts]),
+        wants: impl Fn(f64) -> bool,
+    ) -> Result<Option<f64>, Unpriced> {
+        let once = self.once(layout, stages).exposed();
+        let least = self.least_makespan(scratch, layout, chunks)?;
+        if !wants(self.with_reserve(least + once)) {
+            return Ok(None);
+        }
+        let Scratch { transfers, simulator, .. } = scratch;
+        let makespan = simulator.run_steady(&Pipeline::of(layout)?, &self.times(layout, chunks, transfers))?.makespan;
+        Ok(Some(self.with_reserve(makespan + once)))
     }
 
     fn simulated(

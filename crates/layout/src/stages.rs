@@ -3,8 +3,10 @@
 //! because there are more stages.
 
 mod balance;
+mod by_stage;
 
-pub use balance::{by_stage, climb, even, every, one_layer_moved, weighted, weighted_by};
+pub use balance::{climb, even, every, one_layer_moved, weighted, weighted_by};
+pub use by_stage::by_stage;
 
 use crate::layout::Layout;
 use crate::legality::depth::{boundaries, stages, unpriced_balance};

@@ -2,7 +2,7 @@
 
 use super::deepspeed::{self, DeepspeedOptions};
 use super::from_options;
-use super::fsdp2::{self, Blocks, Fsdp2Options};
+use super::fsdp2::{self, Blocks, Chunks, Fsdp2Options};
 use super::megatron::{self, MegatronOptions};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
 use super::shardwright::{self, ShardwrightOptions};
@@ -71,6 +71,7 @@ impl Ledger {
                 none("its compiler decides what is kept, and no ledger replays it")
             }
             Some(Engine::Shardwright) => {
+                from_options::plain(options)?;
                 let bytes_each = if options.format == Format::F64 { 8 } else { 4 };
                 Ok(Ledger::Shardwright(ShardwrightOptions { bytes_each }))
             }
@@ -104,6 +105,14 @@ impl Ledger {
             Ledger::Deepspeed(options) => options.steps = count,
             Ledger::Nanotron(options) => options.steps = count,
             Ledger::Shardwright(_) => {}
+        }
+        self
+    }
+
+    /// The same ledger for sums: it does not walk over every chunk of a long sequence.
+    pub fn in_groups(mut self) -> Ledger {
+        if let Ledger::Fsdp2(options) = &mut self {
+            options.chunks = Chunks::Grouped;
         }
         self
     }

@@ -56,6 +56,28 @@ impl Estimator {
         Ok(Estimator::new(&case.recipe, &case.kinds, &Ledger::of_case(case)?, &case.options))
     }
 
+    /// Whether a layout's sums may take replays of its own: they are then better asked for one by one, the
+    /// most promising layout first.
+    pub fn is_dear(&self) -> bool {
+        matches!(self.how, How::Extrapolated(_))
+    }
+
+    /// Short replays that were done.
+    pub fn probes(&self) -> u64 {
+        match &self.how {
+            How::Probed(probes) => probes.replayed(),
+            How::Extrapolated(extrapolated) => extrapolated.replayed(),
+        }
+    }
+
+    /// Why the schedule or state of a layout has no sums, whatever else it is.
+    pub fn refuse(&self, layout: &Layout) -> Result<(), Unmodelled> {
+        match &self.how {
+            How::Probed(probes) => probes.refuse(layout),
+            How::Extrapolated(_) => Extrapolated::refuse(layout),
+        }
+    }
+
     /// Sums under the degrees inside a layer, batch, sequence and recompute of a legal layout.
     pub fn under(&self, layout: &Layout) -> Result<Estimate<'_>, Unmodelled> {
         Ok(Estimate(match &self.how {
@@ -216,7 +238,8 @@ impl Sum {
 
     /// The same with a share of AdamW's state on the host.
     pub fn less_host(mut self, share: f64) -> Sum {
-        self.state.adam -= (self.state.adam as f64 * share) as u64;
+        // A float of large figures may be rounded up.
+        self.state.adam = self.state.adam.saturating_sub((self.state.adam as f64 * share) as u64);
         self
     }
 }

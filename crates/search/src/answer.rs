@@ -180,13 +180,13 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice) -> Vec<Neighbour
     let pricer = &pricers[best.point.mode];
     let legal: Vec<(&'static str, Point)> =
         around(space, &best.point).into_iter().filter(|(_, point)| pricer.is_legal(point)).collect();
+    let headroom_of =
+        |point: &Point| pricer.headroom(point).filter(|headroom| *headroom >= space.question.headroom.0 as i64);
     let mut found: Vec<Neighbour> = legal
         .par_iter()
         .filter_map(|(axis, point)| {
-            let headroom = pricer.headroom(point)?;
-            if headroom < space.question.headroom.0 as i64 {
-                return None;
-            }
+            // Sums that take replays are asked for last, and of few.
+            let headroom = if pricer.is_dear() { 0 } else { headroom_of(point)? };
             let layout = space.layout(point);
             let seconds = seconds_of(space, pricer, point, &layout)?;
             let slower = seconds / layout.global_batch as f64 / base - 1.0;
@@ -196,9 +196,11 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice) -> Vec<Neighbour
     found.sort_by(|a, b| a.slower.total_cmp(&b.slower).then(a.point.cmp(&b.point)));
     let mut kept: Vec<Neighbour> = Vec::new();
     for neighbour in found {
-        if !kept.iter().any(|other| other.axis == neighbour.axis) {
-            kept.push(neighbour);
+        if kept.iter().any(|other| other.axis == neighbour.axis) {
+            continue;
         }
+        let headroom = if pricer.is_dear() { headroom_of(&neighbour.point) } else { Some(neighbour.headroom) };
+        kept.extend(headroom.map(|headroom| Neighbour { headroom, ..neighbour }));
     }
     let mut replayed: Vec<Neighbour> = Vec::new();
     while replayed.len() < REPLAYED && !kept.is_empty() {

@@ -103,13 +103,9 @@ impl Clock {
 
     /// The tightest bound on the pipeline there is.
     fn tight(&mut self, prices: &Prices, layout: &Layout, shape: &Shape) -> Result<f64, Unpriced> {
-        self.lay_along(shape);
-        prices.least_makespan(&mut self.scratch, layout, &self.along)
-    }
-
-    fn lay_along(&mut self, shape: &Shape) {
         self.along.clear();
         self.along.extend(shape.chunk_of.iter().map(|chunk| self.chunks[*chunk]));
+        prices.least_makespan(&mut self.scratch, layout, &self.along)
     }
 
     fn step(&self, prices: &Prices, placed: &Placed, shape: &Shape, makespan: f64) -> f64 {
@@ -121,20 +117,16 @@ impl Clock {
     }
 }
 
-/// Seconds of a step: by the tightest bound that needs no simulation, and simulated unless `wants`
-/// turns the bound down.
+/// Seconds of a step, simulated unless `wants` turns the tightest bound down that needs no simulation.
 pub(crate) fn simulated(
     prices: &Prices,
     layout: &Layout,
     shape: &Shape,
     wants: impl Fn(f64) -> bool,
 ) -> Result<Option<f64>, Unpriced> {
-    let (mut clock, placed) = (Clock::default(), prices.placed(layout));
-    clock.pass(prices, &placed, layout, shape);
-    let makespan = clock.tight(prices, layout, shape)?;
-    if !wants(clock.step(prices, &placed, shape, makespan)) {
-        return Ok(None);
-    }
+    let placed = prices.placed(layout);
+    let distinct: Vec<ChunkTimes> = shape.chunks.iter().map(|chunk| prices.chunk(&placed, chunk.counts())).collect();
+    let along: Vec<ChunkTimes> = shape.chunk_of.iter().map(|chunk| distinct[*chunk]).collect();
     let stages: Vec<Counts> = shape.stage_of.iter().map(|stage| shape.stages[*stage].counts()).collect();
-    prices.seconds(layout, &clock.along, &stages).map(Some)
+    prices.seconds(&mut cost::Scratch::default(), layout, (&along, &stages), wants)
 }

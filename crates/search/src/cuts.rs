@@ -1,9 +1,8 @@
 //! Where the depth is cut: for every number of chunks, the partitions worth pricing.
 
-use crate::clock::simulated;
 use crate::point::Order;
-use crate::shape::Shape;
 use crate::space::degrees;
+use crate::trials::Trials;
 use case::{Case, LayerKinds, PerKind};
 use cost::{Counts, Prices, Setting};
 use diag::{Blame, Finding};
@@ -67,14 +66,27 @@ const FREELY_MOVED: usize = 16;
 /// How much may be simulated to find one cut even in time: passes of a microbatch over a chunk. A cut
 /// that was not looked at is not taken.
 #[derive(Clone, Copy, Debug)]
-pub struct Passes(u64);
+pub struct Passes {
+    usual: u64,
+    /// For pipelines of which the usual would simulate but a few cuts.
+    most: u64,
+}
 
 impl Passes {
     /// For one job's cut.
-    pub const OF_A_JOB: Passes = Passes(400_000);
-    /// For each of a search's: milliseconds.
-    pub const OF_A_SEARCH: Passes = Passes(20_000);
+    pub const OF_A_JOB: Passes = Passes { usual: 400_000, most: 4_000_000 };
+    /// For each of a search's: a millisecond or two.
+    pub const OF_A_SEARCH: Passes = Passes { usual: 20_000, most: 200_000 };
+
+    /// For cuts of which one takes so many; none where that would be too few of them to choose from.
+    pub(crate) fn for_cuts_of(self, one: u64) -> Option<u64> {
+        let all = one.saturating_mul(FEW_CUTS).clamp(self.usual, self.most);
+        (all >= one.saturating_mul(FEW_CUTS / 3)).then_some(all)
+    }
 }
+
+/// Cuts that are simulated at least, where any is.
+const FEW_CUTS: u64 = 24;
 
 impl Weights {
     /// Weighs every kind under a layout whose degrees the prices are of.
@@ -128,34 +140,37 @@ impl Weights {
         let by_chunk = weighted(&weights, self.time_ends[0], self.time_ends[1], chunks);
         let mut layout = self.over(order, pp);
         let held = deal(&layout);
+        let Some(passes) = passes.for_cuts_of((chunks as u64).saturating_mul(microbatches)) else { return by_chunk };
         if held.iter().all(|chunks| chunks.len() < 2) {
             return by_chunk;
         }
         layout.global_batch = layout.global_batch / layout.microbatches.max(1) * microbatches;
         layout.microbatches = microbatches;
         let summed = by_stage(by_chunk.clone(), depth, &held, self.time_ends, |_, layer| weights[layer]);
-        let reach = if chunks <= FREELY_MOVED { chunks } else { 1 };
-        let allowed = (passes.0 / (chunks as u64 * microbatches)).max(2 * chunks as u64);
-        let mut left = allowed;
-        let mut seconds = |starts: &[usize], least: Option<f64>| {
-            left = left.checked_sub(1)?;
-            let cut = Cut { even: Evenness::Time, starts: starts.to_vec() };
-            let shape = Shape::new(&layout, &self.kinds, order, cut);
-            let wants = |bound: f64| least.is_none_or(|least| bound < least);
-            simulated(&self.prices, &layout, &shape, wants).ok().flatten()
-        };
-        let starts = [by_chunk.clone(), summed, even(depth, chunks), weighted(&vec![1; depth], 1, 1, chunks)];
+        let mut trials = Trials::new(&self.prices, &self.kinds, layout, held, passes);
         // Where all there are may be looked at, they are.
-        if let Some(all) = every(depth, chunks, (allowed as usize).saturating_sub(starts.len())) {
-            let timed = all.into_iter().filter_map(|cut| Some((seconds(&cut, None)?, cut)));
-            return timed.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(by_chunk, |(_, cut)| cut);
+        if let Some(all) = every(depth, chunks, trials.all_of() as usize) {
+            let mut best = (f64::INFINITY, by_chunk);
+            for cut in all {
+                if let Some(seconds) = trials.seconds(&cut, best.0).filter(|seconds| *seconds < best.0) {
+                    best = (seconds, cut);
+                }
+            }
+            return best.1;
         }
-        let timed: Vec<f64> = starts.iter().map(|cut| seconds(cut, None).unwrap_or(f64::INFINITY)).collect();
-        let mut order: Vec<usize> = (0..starts.len()).collect();
-        order.sort_by(|a, b| timed[*a].total_cmp(&timed[*b]));
-        order.dedup_by(|a, b| starts[*a] == starts[*b]);
-        let from = |at: usize| climb(starts[at].clone(), |cut| one_layer_moved(cut, depth, reach), &mut seconds);
-        let climbed = order.into_iter().filter_map(from);
+        let mut starts = vec![by_chunk.clone()];
+        for start in [summed, even(depth, chunks), weighted(&vec![1; depth], 1, 1, chunks)] {
+            if !starts.contains(&start) {
+                starts.push(start);
+            }
+        }
+        let timed = starts.into_iter().filter_map(|cut| Some((trials.seconds(&cut, f64::INFINITY)?, cut)));
+        let mut timed: Vec<(f64, Vec<usize>)> = timed.collect();
+        timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let reach = if chunks <= FREELY_MOVED { chunks } else { 1 };
+        let climbed = timed.into_iter().map(|(seconds, cut)| {
+            climb((cut, seconds), |cut| one_layer_moved(cut, depth, reach), |cut, least| trials.seconds(cut, least))
+        });
         climbed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(by_chunk, |(starts, _)| starts)
     }
 

@@ -61,6 +61,8 @@ pub struct Tally {
     pub misfit_at: [u64; 4],
     /// Legal, and left out because a bound shows them to be slower than what is asked for.
     pub bounded: u64,
+    /// Legal, and not looked at: the search came to its limit before them.
+    pub unseen: u64,
     /// Legal, and not priced, by the reason.
     pub unpriced: BTreeMap<String, u64>,
     /// The layout that misses by least, and by how much.
@@ -73,6 +75,7 @@ impl Tally {
         self.priced += other.priced;
         self.fit += other.fit;
         self.bounded += other.bounded;
+        self.unseen += other.unseen;
         self.misfit.iter_mut().zip(other.misfit).for_each(|(a, b)| *a += b);
         self.misfit_at.iter_mut().zip(other.misfit_at).for_each(|(a, b)| *a += b);
         for (reason, count) in &other.unpriced {
@@ -111,7 +114,7 @@ pub struct Pricer<'a> {
     pub(crate) space: &'a Space<'a>,
     mode: &'a ModeSpace,
     index: usize,
-    estimator: Estimator,
+    estimator: &'a Estimator,
     setting: Result<Arc<Setting>, Unpriced>,
     /// Bytes a rank may hold in its allocator before communicators.
     budget: i64,
@@ -131,7 +134,7 @@ impl<'a> Pricer<'a> {
             space,
             mode,
             index,
-            estimator: Estimator::new(&mode.recipe, &mode.kinds, &mode.ledger, &space.question.options),
+            estimator: &mode.estimator,
             setting: Setting::new(&mode.recipe, &mode.kinds, space.question.cluster, &options),
             budget: device.visible_bytes() as i64 - (reserve.context_bytes + reserve.libraries_bytes) as i64,
             reserve,
@@ -228,6 +231,93 @@ impl<'a> Pricer<'a> {
         (tally, kept)
     }
 
+    /// Whether what a layout holds may take replays of its own to say.
+    pub fn is_dear(&self) -> bool {
+        self.estimator.is_dear()
+    }
+
+    /// Short replays done so far, for this search and those before it.
+    pub fn probes(&self) -> u64 {
+        self.estimator.probes()
+    }
+
+    /// Every layout of a key that has a price, with the seconds a sequence takes at least; those that have
+    /// none are counted by the reason.
+    pub fn bounds(&self, key: &Key) -> (Tally, Vec<(f64, Point)>) {
+        let (mut tally, mut found) = (Tally::default(), Vec::new());
+        let meshes = self.meshes(key);
+        let mut layout = self.mode.template.clone();
+        self.space.set_key(&mut layout, key);
+        let mut clock = Clock::default();
+        let split = self.split(&layout);
+        let share = self.space.question.offload.share(Offload::Device);
+        for recompute in (0..self.mode.recompute.len()).filter(|policy| self.mode.rules.recompute(*policy) == 0) {
+            layout.recompute = self.mode.recompute[recompute].clone();
+            let read = split.as_ref().map_err(Unpriced::clone).and_then(|split| {
+                clock.read(self, key, &meshes, &mut split.prices(&layout.recompute, share), &mut layout)
+            });
+            if let Err(reason) = read {
+                *tally.unpriced.entry(reason.to_string()).or_default() += self.count(&meshes);
+                continue;
+            }
+            for (point, bound) in self.points(key, &meshes, recompute).into_iter().zip(&clock.seconds) {
+                degrees(&mut layout, point.pp, point.order);
+                layout.zero = point.zero;
+                match self.estimator.refuse(&layout) {
+                    Ok(()) => found.push((*bound, point)),
+                    Err(reason) => *tally.unpriced.entry(named_reason(&reason)).or_default() += 1,
+                }
+            }
+        }
+        (tally, found)
+    }
+
+    /// The layouts of a key and policy in the order of the clock.
+    fn points(&self, key: &Key, meshes: &[Mesh], recompute: usize) -> Vec<Point> {
+        let mut points = Vec::new();
+        for mesh in meshes {
+            for (shape, Shape { order, .. }) in self.shapes(mesh) {
+                for &zero in &mesh.states {
+                    points.extend(self.space.offload.iter().map(|&offload| Point {
+                        mode: self.index,
+                        key: *key,
+                        pp: mesh.pp,
+                        order: *order,
+                        shape,
+                        zero,
+                        recompute,
+                        offload,
+                    }));
+                }
+            }
+        }
+        points
+    }
+
+    /// Prices one layout; it is handed back where it fits.
+    pub fn price_one(&self, bound: f64, point: Point) -> (Tally, Option<Candidate>) {
+        let mut tally = Tally::default();
+        let (mut layout, shape) = (self.space.layout(&point), self.space.shape(&point));
+        let budget = self.budget(&layout);
+        let sums = self.estimator.under(&layout).and_then(|estimate| {
+            let run = self.run_of(&point, &estimate, &mut layout);
+            let (mut terms, mut sums) = (Vec::new(), Vec::new());
+            run.terms(shape, &mut terms);
+            run.sum(shape, &terms, self.space.question.offload.share(point.offload), &mut sums)?;
+            Ok(run.judge(point, shape, &sums, budget, &mut tally))
+        });
+        let headroom = sums.unwrap_or_else(|reason| {
+            *tally.unpriced.entry(named_reason(&reason)).or_default() += 1;
+            None
+        });
+        let complexity = complexity(&point, shape, &layout.recompute);
+        (tally, headroom.map(|headroom| Candidate { point, bound, headroom, complexity }))
+    }
+
+    fn run_of<'r>(&'r self, point: &'r Point, estimate: &'r Estimate<'r>, layout: &'r mut Layout) -> Run<'r, 'a> {
+        Run { pricer: self, key: &point.key, recompute: point.recompute, estimate, layout }
+    }
+
     /// Whether no rule refuses a point, whose degrees must divide the world.
     pub fn is_legal(&self, point: &Point) -> bool {
         let Some(dp) = self.space.replicas(&point.key, point.pp) else { return false };
@@ -247,8 +337,7 @@ impl<'a> Pricer<'a> {
         let shape = self.space.shape(point);
         let estimate = self.estimator.under(&layout).ok()?;
         let budget = self.budget(&layout);
-        let (key, recompute) = (&point.key, point.recompute);
-        let run = Run { pricer: self, key, recompute, estimate: &estimate, layout: &mut layout };
+        let run = self.run_of(point, &estimate, &mut layout);
         let (mut terms, mut sums) = (Vec::new(), Vec::new());
         run.terms(shape, &mut terms);
         run.sum(shape, &terms, self.space.question.offload.share(point.offload), &mut sums).ok()?;

@@ -6,6 +6,7 @@ use hardware::Cluster;
 use layout::LayoutRequest;
 use recipe::Recipe;
 use units::Bytes;
+use work::Limit;
 
 /// What is searched, and within which limits.
 #[derive(Clone, Copy)]
@@ -28,6 +29,8 @@ pub struct Question<'a> {
     pub offload: OffloadChoice,
     /// How far tensor parallelism may reach.
     pub reach: Reach,
+    /// What the search may take of this machine.
+    pub limit: &'a Limit,
 }
 
 /// Where AdamW's state may live.

@@ -7,6 +7,7 @@ use crate::clock::simulated;
 use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Offload, Order, Point};
+use crate::predicted::{OF_A_PROBE, check_cuts, check_layouts};
 use crate::price::{Candidate, Interest, Pricer, Tally};
 use crate::question::Question;
 use crate::space::{ModeSpace, Space};
@@ -46,9 +47,11 @@ pub type Watch<'a> = &'a (dyn Fn(u64, u64) + Sync);
 /// Keys and candidates handled together; between batches bounds are tightened.
 const BATCH: usize = 32;
 
-/// Lays out a question's space, cut and ready to be priced.
-pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
+/// Lays out a question's space, cut and ready to be searched with so much effort; refuses one that would
+/// take more than its limit.
+pub fn lay_out<'a>(question: Question<'a>, effort: Effort) -> Result<Space<'a>, Vec<Finding>> {
     let mut space = Space::new(question)?;
+    check_cuts(&space)?;
     for mode in 0..space.modes.len() {
         let weighed = weigh(&space, mode).map_err(|finding| vec![finding])?;
         if let Some((weights, useful)) = weighed {
@@ -56,6 +59,7 @@ pub fn lay_out<'a>(question: Question<'a>) -> Result<Space<'a>, Vec<Finding>> {
             space.cut(mode, &weights);
         }
     }
+    check_layouts(&space, effort)?;
     Ok(space)
 }
 
@@ -153,13 +157,24 @@ pub fn pricers<'a>(space: &'a Space<'a>) -> Vec<Pricer<'a>> {
 
 /// Searches a space for the `keep` best layouts and the frontier.
 pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, watch: Watch) -> Found {
-    let keys = ordered_keys(space, pricers);
     let mut found = Found {
         best: vec![Best::new(keep, space.question.cluster.device.visible_bytes()); space.modes.len()],
         counts: count(space),
         tally: Tally::default(),
         simulated: 0,
     };
+    if pricers.iter().any(Pricer::is_dear) {
+        one_by_one(space, pricers, effort, watch, &mut found);
+    } else {
+        key_by_key(space, pricers, effort, watch, &mut found);
+    }
+    found.best.iter_mut().for_each(Best::sort);
+    found
+}
+
+/// Prices all layouts of a key together: sums are cheap once its probes are there.
+fn key_by_key(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, found: &mut Found) {
+    let keys = ordered_keys(space, pricers);
     let mut done = 0;
     for batch in keys.chunks(BATCH) {
         let (wanted, left): (Vec<_>, Vec<_>) =
@@ -179,22 +194,52 @@ pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, wa
             found.tally.add(&tally);
             candidates.extend(kept);
         }
-        simulate(space, pricers, candidates, effort, &mut found);
+        simulate(space, pricers, candidates, effort, found);
         done += batch.len() as u64;
         watch(done, keys.len() as u64);
     }
-    found.best.iter_mut().for_each(Best::sort);
-    found
+}
+
+/// Prices layouts in the order of their bounds, where what each holds may take replays to say: most are
+/// ruled out by what was found before them.
+fn one_by_one(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, found: &mut Found) {
+    let bounds: Vec<(Tally, Vec<(f64, Point)>)> =
+        all_keys(space).par_iter().map(|(mode, key)| pricers[*mode].bounds(key)).collect();
+    let mut layouts = Vec::new();
+    for (tally, list) in bounds {
+        found.tally.add(&tally);
+        layouts.extend(list);
+    }
+    layouts.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let mut done = 0;
+    let most_probes = space.question.limit.operations / OF_A_PROBE;
+    for batch in layouts.chunks(BATCH) {
+        if pricers.iter().map(Pricer::probes).sum::<u64>() > most_probes {
+            found.tally.unseen += layouts.len() as u64 - done;
+            break;
+        }
+        let is_wanted = |bound: f64, mode: usize| effort != Effort::Bounded || found.best[mode].reaches(bound);
+        let (wanted, left): (Vec<_>, Vec<_>) = batch.iter().partition(|(bound, point)| is_wanted(*bound, point.mode));
+        found.tally.bounded += left.len() as u64;
+        let priced: Vec<(Tally, Option<Candidate>)> =
+            wanted.par_iter().map(|(bound, point)| pricers[point.mode].price_one(*bound, *point)).collect();
+        priced.iter().for_each(|(tally, _)| found.tally.add(tally));
+        let fitting = priced.into_iter().filter_map(|(_, candidate)| candidate);
+        simulate(space, pricers, fitting.collect(), effort, found);
+        done += batch.len() as u64;
+        watch(done, layouts.len() as u64);
+    }
+}
+
+/// The keys of every mode.
+fn all_keys(space: &Space) -> Vec<(usize, Key)> {
+    let modes = space.modes.iter().enumerate();
+    modes.flat_map(|(index, mode)| mode.keys.iter().map(move |key| (index, *key))).collect()
 }
 
 /// Keys that have a legal layout, the most promising first.
 fn ordered_keys(space: &Space, pricers: &[Pricer]) -> Vec<(f64, usize, Key)> {
-    let all: Vec<(usize, Key)> = space
-        .modes
-        .iter()
-        .enumerate()
-        .flat_map(|(index, mode)| mode.keys.iter().map(move |key| (index, *key)))
-        .collect();
+    let all = all_keys(space);
     let bounds = all.par_iter().map(|(mode, key)| (pricers[*mode].least(key), *mode, *key));
     let mut keys: Vec<_> = bounds.filter(|(bound, _, _)| bound.is_finite()).collect();
     keys.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));

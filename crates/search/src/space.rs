@@ -13,6 +13,7 @@
 
 use crate::cuts::{Cut, Evenness, Weights, cuts, in_a_search};
 use crate::point::{Key, Offload, Order, Point};
+use crate::predicted::{check, of_keys, trimmed};
 use crate::question::{OffloadChoice, Question, Reach, usual_batch};
 use crate::rules::{Fixed, Rules, Values};
 use crate::shape::Shape;
@@ -21,13 +22,17 @@ use case::{Case, LayerKinds, Options, Terms, modes_of};
 use diag::{Blame, Finding};
 use hardware::{Kind, Way};
 use layout::request::RecomputeModule;
-use layout::size::{Bound, Sizes};
+use layout::size::{MOST_BYTES, Sizes};
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
 use ledger::Ledger;
+use memory::estimate::Estimator;
 use memory::fit::useful_modules;
+use rayon::prelude::*;
 use recipe::{Mixer, Mode, Recipe, Seam};
 use std::collections::{BTreeMap, BTreeSet};
-use units::{Degree, divisors};
+use std::sync::Arc;
+use units::{Bytes, Degree, divisors};
+use work::Work;
 
 /// Tokens of a microbatch beyond which products gain nothing more.
 pub const MOST_TOKENS: u64 = 1 << 17;
@@ -35,6 +40,27 @@ pub const MOST_TOKENS: u64 = 1 << 17;
 /// Queries a step of a ring has at least: a tile of a flash kernel's rows, below which a step takes
 /// as long as a whole tile does (Dao, FlashAttention-2, arXiv 2307.08691).
 const LEAST_QUERIES: u64 = 128;
+
+/// Chunks a stage up to which every number is searched: of more, one more shortens the bubble by a 64th of a
+/// stage's pass at most.
+const EVERY_VPP: u64 = 64;
+
+/// Values of the degrees inside a layer, with those of etp for each tp.
+struct Axes {
+    tp: Vec<u64>,
+    etp: Vec<Vec<u64>>,
+    cp: Vec<u64>,
+    ep: Vec<u64>,
+    micro_batch: Vec<u64>,
+}
+
+impl Axes {
+    /// Keys there are of them, at most.
+    fn count(&self) -> u64 {
+        let inside: usize = self.etp.iter().map(Vec::len).sum();
+        [self.cp.len(), self.ep.len(), self.micro_batch.len()].iter().fold(inside as u64, |n, len| n * *len as u64)
+    }
+}
 
 /// How the number of microbatches follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +83,8 @@ pub struct ModeSpace {
     pub seams: Vec<Seam>,
     /// What prices memory, with what the engine is told.
     pub ledger: Ledger,
+    /// What stages hold by that ledger; what it replayed for one search is known to the next.
+    pub estimator: Arc<Estimator>,
     /// Degrees inside a layer, with the microbatch, in order.
     pub keys: Vec<Key>,
     /// Recompute policies.
@@ -105,6 +133,8 @@ pub struct Space<'a> {
     pub offload: Vec<Offload>,
     /// One a mode.
     pub modes: Vec<ModeSpace>,
+    /// Values that are not searched, so that the search stays within its limit.
+    pub trimmed: Vec<Finding>,
 }
 
 impl<'a> Space<'a> {
@@ -121,12 +151,6 @@ impl<'a> Space<'a> {
             (None, None) => Batch::Global(usual_batch(world, sequence)),
         };
         let zero = pinned.zero.map_or_else(|| usual_zero(pinned.engine), |zero| vec![zero]);
-        let offload = match question.offload {
-            OffloadChoice::Free if question.cluster.device.link(Way::Host).is_ok() => {
-                vec![Offload::Device, Offload::Host]
-            }
-            OffloadChoice::Free | OffloadChoice::Pinned(_) => vec![Offload::Device],
-        };
         let mut space = Space {
             question,
             world,
@@ -135,8 +159,9 @@ impl<'a> Space<'a> {
             has_experts: question.recipe.uses(Mixer::Moe),
             is_batch_typed,
             zero,
-            offload,
+            offload: Vec::new(),
             modes: Vec::new(),
+            trimmed: Vec::new(),
         };
         let runs = |mode: &Mode| modes_of(pinned.engine).contains(mode);
         let modes: Vec<Option<Mode>> = match pinned.mode {
@@ -148,17 +173,30 @@ impl<'a> Space<'a> {
             let why = "the recipe runs in modes whose blocks this engine does not have";
             return Err(vec![refuse(&question, pinned.engine.map_or("any", Engine::name), why)]);
         }
+        space.trim(question.recipe)?;
         for mode in modes {
             let own = space.mode_space(mode)?;
             space.modes.push(own);
         }
-        let on_host = Options { offload: 1.0, ..question.options };
-        let stays =
-            |own: &ModeSpace| Ledger::of(&own.recipe, &own.template, &on_host).is_err() || !offloads(pinned.engine);
-        if space.modes.iter().any(stays) {
-            space.offload.retain(|offload| *offload == Offload::Device);
-        }
+        space.ask_again(question.offload, question.caution);
         Ok(space)
+    }
+
+    /// Whether AdamW's state may live on the host at all, by what device and engine have.
+    pub fn has_host(&self) -> bool {
+        let question = &self.question;
+        let on_host = Options { offload: 1.0, ..question.options };
+        question.cluster.device.link(Way::Host).is_ok()
+            && offloads(question.pinned.engine)
+            && self.modes.iter().all(|own| Ledger::of(&own.recipe, &own.template, &on_host).is_ok())
+    }
+
+    /// Asks the same again with more caution, or with state on the host: degrees, rules and cuts stay, and so
+    /// does all that was replayed.
+    pub fn ask_again(&mut self, offload: OffloadChoice, caution: Bytes) {
+        (self.question.offload, self.question.caution) = (offload, caution);
+        let is_free = offload == OffloadChoice::Free && self.has_host();
+        self.offload = if is_free { vec![Offload::Device, Offload::Host] } else { vec![Offload::Device] };
     }
 
     fn mode_space(&self, mode: Option<Mode>) -> Result<ModeSpace, Vec<Finding>> {
@@ -204,55 +242,96 @@ impl<'a> Space<'a> {
         };
         let kinds = LayerKinds::of(&recipe);
         let rules = Rules::new(&recipe, &kinds, &fixed, &values);
+        let estimator = Arc::new(Estimator::new(&recipe, &kinds, &ledger, &question.options));
         let shapes = BTreeMap::new();
-        Ok(ModeSpace { mode, recipe, kinds, seams, ledger, keys, recompute, rules, template, shapes, orders })
+        Ok(ModeSpace {
+            mode,
+            recipe,
+            kinds,
+            seams,
+            ledger,
+            estimator,
+            keys,
+            recompute,
+            rules,
+            template,
+            shapes,
+            orders,
+        })
     }
 
-    /// Degrees inside a layer, with the microbatch.
-    fn keys(&self, recipe: &Recipe, mode: Option<Mode>) -> Vec<Key> {
+    /// Leaves out values that nobody runs where there are too many to search, and refuses what is still too
+    /// much.
+    fn trim(&mut self, recipe: &Recipe) -> Result<(), Vec<Finding>> {
+        let (pinned, depth) = (self.question.pinned, recipe.depth() as u64);
+        let is_interleaved = pinned.schedule.is_none_or(|schedule| schedule == Schedule::Interleaved);
+        let deepest = self.stages().into_iter().filter(|pp| *pp > 1).map(|pp| depth / pp).max().unwrap_or(0);
+        if is_interleaved && pinned.vpp.is_none() && deepest > EVERY_VPP {
+            let message = format!("of more than {EVERY_VPP} chunks a stage only powers of two are searched");
+            self.trimmed.push(trimmed("vpp", message, "--vpp pins another number"));
+        }
+        let (stages, node) = (self.stages().len() as u64, self.question.cluster.devices_per_node);
+        let is_too_much = |work: Work| work.operations > self.question.limit.operations;
+        if is_too_much(of_keys(self.axes(recipe, None).count(), stages)) && pinned.tp.is_none() && node < self.world {
+            self.question.reach = Reach::Node;
+            let message = format!("tp is searched up to a node's {node} devices");
+            self.trimmed.push(trimmed("tp", message, "--tp pins another degree; --work-limit none searches them all"));
+        }
+        let work = of_keys(self.axes(recipe, None).count(), stages);
+        check(self, work, "pin an axis (--tp, --cp, --pp, --ep, --mbs)")
+    }
+
+    /// Values of the degrees inside a layer.
+    fn axes(&self, recipe: &Recipe, mode: Option<Mode>) -> Axes {
         let pinned = self.question.pinned;
         let all = divisors(self.world);
-        let has_experts = recipe.uses(Mixer::Moe);
         let most_tp = match self.question.reach {
             Reach::Anywhere => self.world,
             Reach::Node => self.question.cluster.devices_per_node,
         };
-        let tps = match (pinned.tp, mode) {
+        let tp = match (pinned.tp, mode) {
             (Some(tp), _) => vec![tp],
             (None, Some(mode)) => vec![mode.tensor_parallel()],
             (None, None) => all.iter().copied().filter(|tp| *tp <= most_tp).collect(),
         };
-        let either = |typed: Option<u64>, free: &[u64]| typed.map_or_else(|| free.to_vec(), |value| vec![value]);
-        let rings: Vec<u64> =
-            all.iter().copied().filter(|cp| *cp == 1 || self.sequence / (2 * cp) >= LEAST_QUERIES).collect();
+        let has_experts = recipe.uses(Mixer::Moe);
+        let etp = |tp: u64| if has_experts { divisors(tp) } else { vec![1] };
+        let etp = tp.iter().map(|tp| pinned.etp.map_or_else(|| etp(*tp), |etp| vec![etp])).collect();
+        let is_ring = |cp: &u64| *cp == 1 || self.sequence / (2 * cp) >= LEAST_QUERIES;
+        let cp = pinned.cp.map_or_else(|| all.iter().copied().filter(is_ring).collect(), |cp| vec![cp]);
+        let experts = if has_experts { all } else { vec![1] };
+        let ep = pinned.ep.map_or(experts, |ep| vec![ep]);
+        Axes { tp, etp, cp, ep, micro_batch: self.micro_batches() }
+    }
+
+    /// Degrees inside a layer, with the microbatch.
+    fn keys(&self, recipe: &Recipe, mode: Option<Mode>) -> Vec<Key> {
+        let axes = self.axes(recipe, mode);
         let mut keys = Vec::new();
-        for &tp in &tps {
-            let etps = if has_experts { divisors(tp) } else { vec![1] };
-            for cp in either(pinned.cp, &rings) {
-                for ep in either(pinned.ep, if has_experts { &all } else { &[1] }) {
-                    for etp in either(pinned.etp, &etps) {
-                        for micro_batch in self.micro_batches() {
-                            keys.push(Key { tp, cp, ep, etp, micro_batch });
-                        }
+        for (&tp, etps) in axes.tp.iter().zip(&axes.etp) {
+            for &cp in axes.cp.iter().filter(|cp| tp.saturating_mul(**cp) <= self.world) {
+                for &ep in &axes.ep {
+                    for &etp in etps {
+                        keys.extend(axes.micro_batch.iter().map(|&micro_batch| Key { tp, cp, ep, etp, micro_batch }));
                     }
                 }
             }
         }
-        keys.retain(|key| key.tp * key.cp <= self.world);
         keys
     }
 
     /// The keys whose bytes can be counted, one microbatch through all layers; refused where none is.
     fn countable(&self, mut keys: Vec<Key>, recipe: &Recipe, template: &Layout) -> Result<Vec<Key>, Vec<Finding>> {
         let sizes = Sizes::of(recipe);
-        let bound = |key: &Key| {
+        let laid = |key: &Key| {
             let mut layout = template.clone();
             self.set_key(&mut layout, key);
-            sizes.under(&layout, 1.0)
+            layout
         };
-        let least = keys.iter().map(&bound).min_by_key(Bound::bytes);
-        keys.retain(|key| bound(key).refusal().is_none());
-        match least.and_then(|bound| bound.refusal()) {
+        let bytes = |key: &Key| sizes.under(&laid(key), 1.0).bytes();
+        let least = keys.iter().min_by_key(|key| bytes(key)).copied();
+        keys.retain(|key| bytes(key) <= MOST_BYTES);
+        match least.and_then(|key| sizes.refusal(&laid(&key), 1.0)) {
             Some(finding) => Err(vec![finding]),
             None => Ok(keys),
         }
@@ -289,7 +368,10 @@ impl<'a> Space<'a> {
         for schedule in schedules {
             let chunks = match (pinned.vpp, schedule) {
                 (Some(vpp), _) => vec![vpp],
-                (None, Schedule::Interleaved) => (2..=(depth / pp).max(2)).collect(),
+                (None, Schedule::Interleaved) => {
+                    let is_searched = |vpp: &u64| *vpp <= EVERY_VPP || vpp.is_power_of_two();
+                    (2..=(depth / pp).max(2)).filter(is_searched).collect()
+                }
                 (None, Schedule::DualPipeV) => vec![2],
                 (None, _) => vec![1],
             };
@@ -340,32 +422,33 @@ impl<'a> Space<'a> {
 
     /// Cuts the depth for every order that has layers enough.
     pub fn cut(&mut self, mode: usize, weights: &Weights) {
-        let typed = self.question.pinned.boundaries.clone();
-        let balance = self.question.pinned.balance;
-        let own = &mut self.modes[mode];
-        for (&pp, orders) in &own.orders {
-            let mut shapes = Vec::new();
-            for &order in orders {
-                if pp * order.vpp > own.recipe.depth() as u64 {
-                    continue;
-                }
-                let list = match (&typed, balance) {
-                    (Some(given), _) => {
-                        let starts = std::iter::once(0).chain(given.iter().map(|b| *b as usize)).collect();
-                        vec![Cut { even: Evenness::Typed, starts }]
-                    }
-                    (None, Some(balance)) => {
-                        vec![weights.balanced(balance, order, pp, in_a_search(pp))]
-                    }
-                    (None, None) => cuts(&own.recipe, weights, order, pp),
-                };
-                let whole = list.into_iter().filter(|cut| cut.starts.len() as u64 == pp * order.vpp);
-                let mut layout = own.template.clone();
-                degrees(&mut layout, pp, order);
-                shapes.extend(whole.map(|cut| Shape::new(&layout, &own.kinds, order, cut)));
-            }
-            own.shapes.insert(pp, shapes);
+        let own = &self.modes[mode];
+        let depth = own.recipe.depth() as u64;
+        let orders = own.orders.iter().flat_map(|(pp, orders)| orders.iter().map(|order| (*pp, *order)));
+        let orders: Vec<(u64, Order)> = orders.filter(|(pp, order)| pp * order.vpp <= depth).collect();
+        let cut = |&(pp, order): &(u64, Order)| (pp, self.shapes_of(own, weights, pp, order));
+        let cut: Vec<(u64, Vec<Shape>)> = orders.par_iter().map(cut).collect();
+        let mut shapes: BTreeMap<u64, Vec<Shape>> = own.orders.keys().map(|pp| (*pp, Vec::new())).collect();
+        for (pp, list) in cut {
+            shapes.entry(pp).or_default().extend(list);
         }
+        self.modes[mode].shapes = shapes;
+    }
+
+    fn shapes_of(&self, own: &ModeSpace, weights: &Weights, pp: u64, order: Order) -> Vec<Shape> {
+        let pinned = self.question.pinned;
+        let list = match (&pinned.boundaries, pinned.balance) {
+            (Some(given), _) => {
+                let starts = std::iter::once(0).chain(given.iter().map(|b| *b as usize)).collect();
+                vec![Cut { even: Evenness::Typed, starts }]
+            }
+            (None, Some(balance)) => vec![weights.balanced(balance, order, pp, in_a_search(pp))],
+            (None, None) => cuts(&own.recipe, weights, order, pp),
+        };
+        let whole = list.into_iter().filter(|cut| cut.starts.len() as u64 == pp * order.vpp);
+        let mut layout = own.template.clone();
+        degrees(&mut layout, pp, order);
+        whole.map(|cut| Shape::new(&layout, &own.kinds, order, cut)).collect()
     }
 
     /// The layout of a point.

@@ -14,7 +14,7 @@ use case::{Case, Terms};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
 use launch::header::Header;
-use layout::Schedule;
+use layout::{Recompute, Schedule};
 use memory::fit::{
     Fit, HostUse, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers, routing,
     work,
@@ -142,8 +142,9 @@ pub fn does_not_fit(case: &Case, total: u64) -> Finding {
         Bytes(device.visible_bytes()),
         device.name
     );
-    Finding::error("fit/does-not-fit", Blame::Layout, "memory", message)
-        .hint("more devices, more of an axis, or --recompute full; `fit` lists what each lever saves")
+    let recompute = if case.layout.recompute == Recompute::Full { "" } else { ", --recompute full" };
+    let hint = format!("more devices{recompute} or more of an axis; `fit` lists what each lever saves");
+    Finding::error("fit/does-not-fit", Blame::Layout, "memory", message).hint(hint)
 }
 
 /// What the hosts hold, against what they usually have.
@@ -312,10 +313,10 @@ fn untried_text(untried: &[String]) -> String {
 fn levers_text(levers: &[Lever]) -> String {
     let mut table =
         Table::new(&["change", "saves", "holds then", "headroom", "costs"]).right(&[1, 2, 3]).spare(&[&[2]]);
-    for lever in levers.iter().filter(|l| l.saves_bytes > 0).take(8) {
+    for lever in levers.iter().take(8) {
         table.row([
             lever.change.clone(),
-            Bytes(lever.saves_bytes.unsigned_abs()).to_string(),
+            Bytes(lever.saves_bytes).to_string(),
             Bytes(lever.total_bytes).to_string(),
             format!("{:.1} GiB", lever.headroom_bytes as f64 / Bytes::GIB.0 as f64),
             lever.costs.to_string(),

@@ -21,6 +21,7 @@ use progress::Progress;
 use recipe::Recipe;
 use search::{
     Answer, Best, Choice, Effort, Found, OffloadChoice, Question, Reach, Space, answer, lay_out, pricers, search,
+    usual_limit,
 };
 use std::cell::OnceCell;
 use std::time::Instant;
@@ -119,23 +120,26 @@ fn with_solution<T>(
     let mut offload = OffloadChoice::Pinned(typed.unwrap_or(0.0));
     let (mut caution, mut round) = (Bytes(0), 1);
     let (start, before) = (Instant::now(), cpu_seconds());
+    let machine = args.work.limit();
+    let limit = if args.work.work_limit.is_some() { machine } else { usual_limit(machine) };
+    let question = Question {
+        asked: &wanted.asked,
+        recipe: &wanted.recipe,
+        cluster: &wanted.cluster,
+        pinned: &wanted.pinned,
+        options: wanted.options,
+        headroom: args.search.headroom.bytes(wanted.cluster.device.visible_bytes()),
+        caution,
+        offload,
+        reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
+        limit: &limit,
+    };
+    let effort = if args.search.stats { Effort::Priced } else { Effort::Bounded };
+    let mut space = lay_out(question, effort)?;
     loop {
-        let question = Question {
-            asked: &wanted.asked,
-            recipe: &wanted.recipe,
-            cluster: &wanted.cluster,
-            pinned: &wanted.pinned,
-            options: wanted.options,
-            headroom: args.search.headroom.bytes(wanted.cluster.device.visible_bytes()),
-            caution,
-            offload,
-            reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
-        };
-        let space = lay_out(question)?;
         let pricers = pricers(&space);
         let progress = Progress::new();
         let keep = KEPT.max(args.search.top);
-        let effort = if args.search.stats { Effort::Priced } else { Effort::Bounded };
         let found = search(&space, &pricers, keep, effort, &|done, all| progress.show(done, all));
         progress.clear();
         let seconds = start.elapsed().as_secs_f64();
@@ -144,11 +148,14 @@ fn with_solution<T>(
         let missing = answer.refuted().map(|refuted| refuted.missing).max().unwrap_or(0);
         if answer.best().is_none() && missing > 0 && round < ROUNDS {
             (caution, round) = (Bytes(caution.0 + missing), round + 1);
+            space.ask_again(offload, caution);
             continue;
         }
         let has_misfits = found.tally.nearest.is_some() || missing > 0;
-        if answer.best().is_none() && has_misfits && typed.is_none() && offload != OffloadChoice::Free {
+        let may_move = typed.is_none() && offload != OffloadChoice::Free && space.has_host();
+        if answer.best().is_none() && has_misfits && may_move {
             (offload, caution, round) = (OffloadChoice::Free, Bytes(0), 1);
+            space.ask_again(offload, caution);
             continue;
         }
         let threads = rayon::current_num_threads();
@@ -185,7 +192,7 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
         text += &words;
         json["explained"] = value;
     }
-    let mut report = Report::new(text, json);
+    let mut report = Report::new(text, json).with_findings(&solved.space.trimmed);
     if let Some(best) = solved.answer.best() {
         let missing = written.map_or_else(Vec::new, |written| written.findings());
         report = report.with_findings(&[best.notes.clone(), missing].concat());
@@ -202,7 +209,8 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
 /// That there is nothing to run, for scripts; the text says it first.
 fn none(wanted: &Wanted, solved: &Solved) -> Finding {
     let message = text::verdict(wanted, solved).to_lowercase();
-    Finding::error("plan/none", Blame::Layout, "layout", message).hint(text::WAYS_OUT)
+    Finding::error("plan/none", Blame::Layout, "layout", message)
+        .hint(text::ways_out(&wanted.pinned, solved.space.question.headroom))
 }
 
 /// What refuses the typed flags by themselves, with the values that would do.

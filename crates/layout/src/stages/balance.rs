@@ -33,8 +33,12 @@ pub fn weighted_by(
     num_chunks: usize,
     weight: impl Fn(usize, usize) -> u64,
 ) -> Vec<usize> {
-    let most = |layer| (0..num_chunks).map(|chunk| weight(chunk, layer)).max().unwrap_or(0);
-    let (mut low, mut high) = (0, (0..depth).map(most).sum::<u64>() + front + back);
+    // An even cut is one, so its heaviest chunk is a limit that can be kept; where weights depend on the chunk
+    // and layers taken greedily do not keep it, any limit will do that they surely do.
+    let even = even(depth, num_chunks);
+    let heaviest = heaviest(&even, depth, [front, back], &weight);
+    let is_kept = cut(depth, front, back, num_chunks, heaviest, &weight).is_some();
+    let (mut low, mut high) = (0, if is_kept { heaviest } else { u64::MAX >> 2 });
     while low < high {
         let limit = low + (high - low) / 2;
         if cut(depth, front, back, num_chunks, limit, &weight).is_some() {
@@ -43,7 +47,18 @@ pub fn weighted_by(
             low = limit + 1;
         }
     }
-    cut(depth, front, back, num_chunks, low, &weight).unwrap_or_else(|| even(depth, num_chunks))
+    cut(depth, front, back, num_chunks, low, &weight).unwrap_or(even)
+}
+
+/// What the heaviest chunk of a cut weighs.
+fn heaviest(starts: &[usize], depth: usize, ends: [u64; 2], weight: impl Fn(usize, usize) -> u64) -> u64 {
+    let last = starts.len() - 1;
+    let of_chunk = |chunk: usize| {
+        let layers = starts[chunk]..starts.get(chunk + 1).copied().unwrap_or(depth);
+        let edges = if chunk == 0 { ends[0] } else { 0 } + if chunk == last { ends[1] } else { 0 };
+        layers.map(|layer| weight(chunk, layer)).sum::<u64>() + edges
+    };
+    (0..=last).map(of_chunk).max().unwrap_or(0)
 }
 
 /// Chunk starts with no chunk above `limit`, if there are any. Every chunk gets a layer.
@@ -76,26 +91,25 @@ fn cut(
     (starts.len() == num_chunks && held + back <= limit).then_some(starts)
 }
 
-/// The cut that is reached from `starts` by always taking the cheapest of its neighbours, until none is
-/// cheaper. `cost` is given the least cost so far and may answer nothing where it will not come below
-/// that.
+/// The cut that is reached from `best`, of which the cost is known, by always taking the cheapest of its
+/// neighbours, until none is cheaper. `cost` is given the least cost so far and may answer nothing where it
+/// will not come below that.
 pub fn climb<C: PartialOrd + Copy, N: Iterator<Item = Vec<usize>>>(
-    starts: Vec<usize>,
+    mut best: (Vec<usize>, C),
     neighbours: impl Fn(&[usize]) -> N,
-    mut cost: impl FnMut(&[usize], Option<C>) -> Option<C>,
-) -> Option<(Vec<usize>, C)> {
-    let mut best = (starts.clone(), cost(&starts, None)?);
+    mut cost: impl FnMut(&[usize], C) -> Option<C>,
+) -> (Vec<usize>, C) {
     loop {
         let mut better: Option<(Vec<usize>, C)> = None;
         for moved in neighbours(&best.0) {
             let least = better.as_ref().map_or(best.1, |(_, least)| *least);
-            if let Some(found) = cost(&moved, Some(least)).filter(|found| *found < least) {
+            if let Some(found) = cost(&moved, least).filter(|found| *found < least) {
                 better = Some((moved, found));
             }
         }
         match better {
             Some(found) => best = found,
-            None => return Some(best),
+            None => return best,
         }
     }
 }
@@ -133,7 +147,7 @@ pub fn every(depth: usize, num_chunks: usize, most: usize) -> Option<Vec<Vec<usi
 }
 
 /// The cuts of a run some layers later, or earlier where that is negative.
-fn shifted(starts: &[usize], depth: usize, run: RangeInclusive<usize>, by: isize) -> Option<Vec<usize>> {
+pub(super) fn shifted(starts: &[usize], depth: usize, run: RangeInclusive<usize>, by: isize) -> Option<Vec<usize>> {
     let mut moved = starts.to_vec();
     for start in &mut moved[run] {
         *start = start.checked_add_signed(by)?;
@@ -144,51 +158,6 @@ fn shifted(starts: &[usize], depth: usize, run: RangeInclusive<usize>, by: isize
 /// Whether every chunk has a layer.
 fn is_a_cut(starts: &[usize], depth: usize) -> bool {
     starts[0] == 0 && starts.windows(2).all(|pair| pair[0] < pair[1]) && starts[starts.len() - 1] < depth
-}
-
-/// Cuts up to which every one of them is weighed.
-const COUNTED: usize = 4000;
-
-/// Chunk starts whose heaviest stage is lighter than under `starts` where that can be, and the others
-/// as even as possible. `held` are the chunks of each stage, `weight(stage, layer)` what a layer weighs
-/// there, `ends` what the first and the last chunk weigh besides.
-pub fn by_stage(
-    starts: Vec<usize>,
-    depth: usize,
-    held: &[Vec<usize>],
-    ends: [u64; 2],
-    weight: impl Fn(usize, usize) -> u64,
-) -> Vec<usize> {
-    if held.iter().all(|chunks| chunks.len() < 2) {
-        return starts;
-    }
-    // Before each layer, what the layers in front of it weigh on each stage.
-    let sums: Vec<Vec<u64>> = (0..held.len())
-        .map(|stage| {
-            let mut sums = vec![0];
-            (0..depth).for_each(|layer| sums.push(sums[layer] + weight(stage, layer)));
-            sums
-        })
-        .collect();
-    let last = starts.len() - 1;
-    let cost = |starts: &[usize], _: Option<(u64, u128)>| {
-        let of_chunk = |stage: usize, chunk: usize| {
-            let end = starts.get(chunk + 1).copied().unwrap_or(depth);
-            let edges =
-                [(0, ends[0]), (last, ends[1])].iter().filter(|(at, _)| *at == chunk).map(|(_, w)| w).sum::<u64>();
-            sums[stage][end] - sums[stage][starts[chunk]] + edges
-        };
-        let stages = held.iter().enumerate().map(|(stage, chunks)| chunks.iter().map(|c| of_chunk(stage, *c)).sum());
-        Some(stages.fold((0, 0), |(most, squares), stage: u64| {
-            (most.max(stage), squares + u128::from(stage) * u128::from(stage))
-        }))
-    };
-    if let Some(all) = every(depth, last + 1, COUNTED) {
-        return all.into_iter().min_by_key(|cut| cost(cut, None)).unwrap_or(starts);
-    }
-    let from = |starts: Vec<usize>| climb(starts, |cut| one_layer_moved(cut, depth, usize::MAX), cost);
-    let found = [starts.clone(), even(depth, last + 1)].into_iter().filter_map(from);
-    found.min_by_key(|(_, cost)| *cost).map_or(starts, |(starts, _)| starts)
 }
 
 #[cfg(test)]
@@ -245,7 +214,7 @@ mod tests {
     fn deep_models_come_out_even() {
         let weights = vec![10; 61];
         let held: Vec<Vec<usize>> = (0..4).map(|stage| vec![stage, stage + 4]).collect();
-        assert_eq!(every(61, 8, COUNTED), None);
+        assert_eq!(every(61, 8, 4000), None);
         let starts = crate::stages::lightest(&weights, [5, 35], &held);
         assert_eq!(heaviest(&starts, &weights, [5, 35], &held), 165, "{starts:?}");
     }

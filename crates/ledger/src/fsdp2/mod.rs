@@ -16,7 +16,7 @@ mod reference;
 mod schedule;
 
 pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
-pub use plain::Blocks;
+pub use plain::{Blocks, Chunks};
 pub use reference::missing;
 
 use adapters::Adapters;
@@ -72,6 +72,7 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
         return Err(Unmodelled::new("compiled expert and Mamba layers", "what the partitioner keeps is not measured"));
     }
     config.is_compiled = options.compile;
+    config.chunks = options.chunks;
     config.edges_apart = options.edges == Edges::Apart && !config.is_tied;
     Ok(config)
 }

@@ -1,6 +1,6 @@
 //! What FSDP2 is told besides recipe and layout.
 
-use super::plain::Blocks;
+use super::plain::{Blocks, Chunks};
 use super::reference::missing;
 use layout::{Layout, ZeroStage};
 use recipe::{Dtype, Recipe};
@@ -70,6 +70,8 @@ pub struct Fsdp2Options {
     pub microbatches: Microbatches,
     /// Steps to replay; the second sees the optimizer's moments, later ones fragmentation.
     pub steps: u32,
+    /// How an emitted scan walks over its chunks.
+    pub chunks: Chunks,
 }
 
 impl Fsdp2Options {
@@ -85,6 +87,7 @@ impl Fsdp2Options {
             compile: false,
             microbatches: Microbatches::Steady,
             steps: 3,
+            chunks: Chunks::Each,
         }
     }
 

@@ -11,7 +11,7 @@ use super::{BEYOND, Highest, KindWeights, Once, StageShape, State, Sum};
 use case::{KindId, LayerKinds, Options, PerKind};
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, StagePlan, ZeroStage, settle};
 use ledger::{Ledger, RankJob};
-use recipe::{Layer, Recipe};
+use recipe::{Layer, Mixer, Recipe};
 use replay::Unmodelled;
 use replay::line::Line;
 use replay::{PhaseKind, Replay};
@@ -160,13 +160,19 @@ impl Extrapolated {
         }
     }
 
-    /// What one rank of a stage holds, the `index`th of a legal layout, with a share of optimizer
-    /// state on the host.
-    pub fn stage(&self, layout: &Layout, shape: &StageShape, index: u64, share: f64) -> Result<Sum, Unmodelled> {
+    /// Refuses what no probe sees of a layout.
+    pub fn refuse(layout: &Layout) -> Result<(), Unmodelled> {
         if layout.vpp.splits() || (layout.pp.splits() && layout.schedule != Schedule::OneF1b) {
             let what = format!("schedule {}", layout.schedule);
             return Err(Unmodelled::new(what, "only 1f1b with one chunk a stage is replayed"));
         }
+        Ok(())
+    }
+
+    /// What one rank of a stage holds, the `index`th of a legal layout, with a share of optimizer
+    /// state on the host.
+    pub fn stage(&self, layout: &Layout, shape: &StageShape, index: u64, share: f64) -> Result<Sum, Unmodelled> {
+        Extrapolated::refuse(layout)?;
         let role = match (shape.is_first, shape.is_last) {
             (true, true) => Role::Only,
             (true, false) => Role::First,
@@ -243,6 +249,10 @@ impl Extrapolated {
         [flights, microbatches]: [u64; 2],
     ) -> Result<Figures, Unmodelled> {
         let layout = stage.layout;
+        // Degrees of experts say nothing of a layer that has none.
+        let suffix = self.bare.features.mtp().filter(|_| matches!(stage.role, Role::Only | Role::Last));
+        let has_experts = self.layers[kind].has(Mixer::Moe) || suffix.is_some_and(|mtp| mtp.layer.has(Mixer::Moe));
+        let [ep, etp] = if has_experts { [layout.ep.get(), layout.etp.get()] } else { [1, 1] };
         let at = |micro_batch: u64| {
             self.known(Asked {
                 kind,
@@ -250,7 +260,7 @@ impl Extrapolated {
                 role: stage.role,
                 flights,
                 microbatches,
-                degrees: [layout.tp, layout.cp, layout.dp, layout.ep, layout.etp].map(|degree| degree.get()),
+                degrees: [layout.tp.get(), layout.cp.get(), layout.dp.get(), ep, etp],
                 sp: layout.sp,
                 micro_batch,
                 sequence: layout.sequence,
@@ -266,6 +276,11 @@ impl Extrapolated {
             wanted if wanted <= many => at(wanted),
             wanted => Ok(at(few)?.towards(at(many)?, (wanted - few) as i64, (many - few) as i64)),
         }
+    }
+
+    /// Probes that were replayed.
+    pub fn replayed(&self) -> u64 {
+        self.replayed.lock().unwrap_or_else(|e| e.into_inner()).len() as u64
     }
 
     /// A probe, replayed once: whoever asks meanwhile waits.
@@ -310,7 +325,8 @@ impl Extrapolated {
         let plan = StagePlan::new(&recipe, &layout, None).map_err(|finding| refused(&finding))?;
         let share = if asked.on_host { 1.0 } else { 0.0 };
         // The second step sees the optimizer's moments.
-        let ledger = Ledger::of(&recipe, &layout, &Options { offload: share, ..self.options })?.over_steps(2);
+        let ledger = Ledger::of(&recipe, &layout, &Options { offload: share, ..self.options })?;
+        let ledger = ledger.over_steps(2).in_groups();
         let rank = before * (layout.world / stages);
         let replay = ledger.replay(&RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank })?;
         Ok(Figures::of(&replay))

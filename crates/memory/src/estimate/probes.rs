@@ -198,6 +198,11 @@ impl Probes {
         Ok(few_bytes.along(more_bytes, times - few, more - few))
     }
 
+    /// Probes that were replayed.
+    pub fn replayed(&self) -> u64 {
+        self.replayed.lock().unwrap_or_else(|e| e.into_inner()).len() as u64
+    }
+
     /// A probe, replayed once: whoever asks meanwhile waits.
     fn known(&self, asked: Asked) -> Result<Probe, Unmodelled> {
         let known = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).entry(asked.clone()).or_default().clone();

@@ -14,8 +14,8 @@ pub struct Lever {
     pub change: String,
     /// What the worst rank would hold, bytes.
     pub total_bytes: u64,
-    /// What it saves there, bytes; negative when it costs memory.
-    pub saves_bytes: i64,
+    /// What it saves there, bytes.
+    pub saves_bytes: u64,
     /// What is left then.
     pub headroom_bytes: i64,
     /// What it costs.
@@ -32,7 +32,7 @@ struct Try {
 /// What would lower the peak.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Levers {
-    /// Every lever that is legal and was priced, best first.
+    /// Every lever that is legal, was priced and saves something, best first.
     pub found: Vec<Lever>,
     /// Changes that were not priced because they take more than was left of what is allowed.
     pub untried: Vec<String>,
@@ -59,13 +59,8 @@ pub fn levers(case: &Case, fit: &Fit, allowed: u64) -> Levers {
 fn lever(change: String, costs: &'static str, case: &Case, fit: &Fit) -> Option<Lever> {
     let after = fit.price_beside(case).ok()?;
     let worst = after.worst();
-    Some(Lever {
-        change,
-        total_bytes: worst.total(),
-        saves_bytes: fit.worst().total() as i64 - worst.total() as i64,
-        headroom_bytes: worst.headroom,
-        costs,
-    })
+    let saves_bytes = fit.worst().total().checked_sub(worst.total()).filter(|saved| *saved > 0)?;
+    Some(Lever { change, total_bytes: worst.total(), saves_bytes, headroom_bytes: worst.headroom, costs })
 }
 
 /// The least share of AdamW's state whose move makes it fit with the headroom asked for.

@@ -81,3 +81,54 @@ fn short_replays_tell_what_long_ones_hold() {
     }
     assert!(worst <= 1.0, "off by {worst:.2} times what it may be");
 }
+
+/// A short hybrid with a long sequence under FSDP2, laid out.
+fn hybrid(name: &str, layers: usize, sequence: u64, ep: u64) -> (Recipe, layout::Layout) {
+    let mut recipe = recipe::builtin::find(name).unwrap();
+    recipe.optimizer = OptimizerPolicy::default();
+    recipe.layers.truncate(layers);
+    let request = LayoutRequest {
+        engine: Some(Engine::Fsdp2),
+        ep: Some(ep),
+        etp: (ep > 1).then_some(1),
+        world: Some(8),
+        zero: Some(layout::ZeroStage::Three),
+        microbatches: Some(2),
+        sequence: Some(sequence),
+        ..LayoutRequest::default()
+    };
+    let layout = check(&recipe, &request).layout.unwrap();
+    (recipe, layout)
+}
+
+/// What tensors hold does not depend on whether a scan's chunks are walked one by one.
+#[test]
+fn chunks_in_groups_hold_what_chunks_hold() {
+    for sequence in [1024, 8192, 16384] {
+        let (recipe, layout) = hybrid("nemotron-h-8b", 4, sequence, 1);
+        let plan = StagePlan::new(&recipe, &layout, None).unwrap();
+        let ledger = Ledger::of(&recipe, &layout, &Options::of(layout.engine, &recipe)).unwrap().over_steps(2);
+        let job = RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank: 0 };
+        let (each, grouped) = (ledger.replay(&job).unwrap(), ledger.in_groups().replay(&job).unwrap());
+        let off = grouped.allocated_peak() as f64 / each.allocated_peak() as f64 - 1.0;
+        assert!(off.abs() <= 0.01, "{sequence} tokens: off by {off:+.4}");
+    }
+}
+
+/// Of the layers of a hybrid only those with experts are probed again under other degrees of experts.
+#[test]
+fn degrees_of_experts_are_probed_where_experts_are() {
+    let (recipe, layout) = hybrid("nemotron-3-nano-30b-a3b", 8, 1024, 1);
+    let options = Options::of(layout.engine, &recipe);
+    let kinds = LayerKinds::of(&recipe);
+    let estimator = Estimator::new(&recipe, &kinds, &Ledger::of(&recipe, &layout, &options).unwrap(), &options);
+    let probes = |layout: &layout::Layout| {
+        let plan = StagePlan::new(&recipe, layout, None).unwrap();
+        estimator.stage(layout, &plan, 0, 0.0).unwrap();
+        estimator.probes()
+    };
+    let before = probes(&layout);
+    let after = probes(&hybrid("nemotron-3-nano-30b-a3b", 8, 1024, 2).1);
+    assert!(kinds.len() > 2 && before == 2 * kinds.len() as u64, "{} kinds, {before} probes", kinds.len());
+    assert_eq!(after - before, 2);
+}

@@ -4,12 +4,15 @@ use case::{Asked, Options};
 use hardware::Cluster;
 use layout::LayoutRequest;
 use recipe::Recipe;
-use search::{OffloadChoice, Question, Reach, Space, lay_out};
+use search::{Effort, OffloadChoice, Question, Reach, Space, lay_out};
 use std::sync::LazyLock;
 use units::Bytes;
+use work::Limit;
 
 /// Cases that come out are typed along with this.
 static ASKED: LazyLock<Asked> = LazyLock::new(Asked::default);
+
+static UNLIMITED: LazyLock<Limit> = LazyLock::new(Limit::none);
 
 /// A question with nothing typed but what is pinned.
 pub fn question<'a>(
@@ -28,10 +31,11 @@ pub fn question<'a>(
         offload: OffloadChoice::Free,
         reach: Reach::Anywhere,
         options: Options::of(pinned.engine, recipe),
+        limit: &UNLIMITED,
     }
 }
 
 /// The space of a question; panics where there is none.
 pub fn space<'a>(question: Question<'a>) -> Space<'a> {
-    lay_out(question).unwrap_or_else(|findings| panic!("{findings:?}"))
+    lay_out(question, Effort::Bounded).unwrap_or_else(|findings| panic!("{findings:?}"))
 }

@@ -6,7 +6,7 @@ use diag::Severity;
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest, check};
 use proptest::prelude::*;
-use search::{Order, Point, Space, lay_out};
+use search::{Effort, Order, Point, Space, lay_out};
 use std::collections::BTreeSet;
 use units::Bytes;
 
@@ -94,7 +94,7 @@ proptest! {
         let cluster = Cluster::parse(&format!("{devices}xH200")).unwrap();
         let zero = zero.map(|(_, zero)| zero);
         let pinned = LayoutRequest { engine, global_batch: batch, microbatches, zero, ..LayoutRequest::default() };
-        let space = match lay_out(common::question(&recipe, &cluster, &pinned, Bytes(0))) {
+        let space = match lay_out(common::question(&recipe, &cluster, &pinned, Bytes(0)), Effort::Bounded) {
             Ok(space) => space,
             Err(refused) => {
                 // An engine whose ledger or modes do not run the recipe has no space at all.

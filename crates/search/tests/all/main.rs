@@ -4,3 +4,4 @@ mod balance;
 mod brute;
 mod common;
 mod legality;
+mod limits;

@@ -34,12 +34,24 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
         "rejected": rejected(solved),
         "worst_stage": worst_stage(solved),
         "unpriced": found.tally.unpriced,
-        "stats": {
-            "enumerated": found.counts.enumerated, "legal": found.counts.legal, "priced": found.tally.priced,
-            "bounded": found.tally.bounded, "fit": found.tally.fit, "simulated": found.simulated,
-            "seconds": solved.seconds, "cpu_seconds": solved.cpu_seconds, "threads": solved.threads, "priced_per_second_per_core": rate(solved),
-        },
+        "stats": stats(args, solved),
     })
+}
+
+/// What was looked at; only with `--stats` how long that took, since an answer is the same on any machine.
+fn stats(args: &PlanArgs, solved: &Solved) -> Value {
+    let found = &solved.found;
+    let mut stats = json!({
+        "enumerated": found.counts.enumerated, "legal": found.counts.legal, "priced": found.tally.priced,
+        "bounded": found.tally.bounded, "unseen": found.tally.unseen, "fit": found.tally.fit, "simulated": found.simulated,
+    });
+    if args.search.stats {
+        stats["seconds"] = json!(solved.seconds);
+        stats["cpu_seconds"] = json!(solved.cpu_seconds);
+        stats["threads"] = json!(solved.threads);
+        stats["priced_per_second_per_core"] = json!(rate(solved));
+    }
+    stats
 }
 
 /// Layouts refused, by rule or line; those that only lost, by how.

@@ -11,7 +11,7 @@ use case::Part;
 use diag::quote;
 use hardware::{Cluster, Link};
 use launch::header::{Header, choices};
-use layout::Layout;
+use layout::{Layout, LayoutRequest};
 use memory::fit::{Fit, RankClass, levers};
 use recipe::{Mixer, Recipe};
 use search::{Batch, Choice, MemoryLine, ModeSpace, Neighbour, TOKENS_PER_STEP};
@@ -321,6 +321,9 @@ fn space(solved: &Solved) -> String {
     if unpriced > 0 {
         line += &format!(", {} without a price", exact(unpriced));
     }
+    if tally.unseen > 0 {
+        line += &format!(", {} not looked at: the search came to its limit (--work-limit)", exact(tally.unseen));
+    }
     let mut rules: Vec<_> = counts.refused.iter().map(|(rule, number)| (rule.to_string(), *number)).collect();
     rules.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
     let mut lines: Vec<_> = misfits(solved);
@@ -349,8 +352,20 @@ pub fn misfits(solved: &Solved) -> Vec<(String, u64)> {
     lines.filter(|(_, number)| *number > 0).collect()
 }
 
-/// What else could be tried where nothing is to be run.
-pub const WAYS_OUT: &str = "more devices, a smaller --gbs or --seq, less --headroom, or fewer axes pinned";
+/// What else could be tried where nothing is to be run: only what there is less of.
+pub fn ways_out(request: &LayoutRequest, headroom: Bytes) -> String {
+    let axes = [request.tp, request.pp, request.vpp, request.cp, request.ep, request.etp, request.dp];
+    let is_pinned = axes.iter().any(Option::is_some) || request.zero.is_some() || request.schedule.is_some();
+    let mut ways = vec!["more devices", "a smaller --gbs or --seq"];
+    if headroom.0 > 0 {
+        ways.push("less --headroom");
+    }
+    if is_pinned {
+        ways.push("fewer axes pinned");
+    }
+    let last = ways.pop().unwrap_or_default();
+    format!("{} or {last}", ways.iter().map(|way| format!("{way},")).collect::<Vec<_>>().join(" "))
+}
 
 /// That there is nothing to run, in one sentence.
 pub fn verdict(wanted: &Wanted, solved: &Solved) -> String {
@@ -388,14 +403,14 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
     text += &picture::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
     let found = levers(&case, &fit, Limit::new(work::Asked::default(), None).operations / LEVERS_SHARE).found;
     let mut table = Table::new(&["what would help", "saves", "headroom then"]).right(&[1, 2]);
-    for lever in found.iter().filter(|lever| lever.saves_bytes > 0).take(SHOWN) {
+    for lever in found.iter().take(SHOWN) {
         let headroom = match u64::try_from(lever.headroom_bytes) {
             Ok(left) => Bytes(left).to_string(),
             Err(_) => format!("-{}", Bytes(lever.headroom_bytes.unsigned_abs())),
         };
-        table.row([lever.change.clone(), Bytes(lever.saves_bytes as u64).to_string(), headroom]);
+        table.row([lever.change.clone(), Bytes(lever.saves_bytes).to_string(), headroom]);
     }
-    text + &table.render() + &format!("  or {WAYS_OUT}\n")
+    text + &table.render() + &format!("  or {}\n", ways_out(&wanted.pinned, solved.space.question.headroom))
 }
 
 fn unpriced(solved: &Solved) -> String {

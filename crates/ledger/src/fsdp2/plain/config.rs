@@ -22,6 +22,16 @@ pub enum Blocks {
     Emitted,
 }
 
+/// How a replay walks over the chunks of an emitted scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunks {
+    /// One after the other, as the program does.
+    Each,
+    /// Most of them in groups, so that the walk does not grow with the sequence: for sums, which take what
+    /// tensors hold at a peak and not where the allocator put them.
+    Grouped,
+}
+
 /// A scan's sizes over all ranks.
 #[derive(Clone, Debug)]
 pub(crate) enum Scan {
@@ -125,6 +135,8 @@ pub(crate) struct Config {
     pub edges_apart: bool,
     /// Whether every layer is compiled.
     pub is_compiled: bool,
+    /// How an emitted scan walks over its chunks.
+    pub chunks: Chunks,
     /// Projections that have an adapter, by their path behind the layer, with its rank; all else is frozen
     /// where there are any.
     pub adapted: BTreeMap<String, u64>,
@@ -181,6 +193,7 @@ impl Config {
             edges_apart: false,
             adapted: adapted(recipe),
             is_compiled: false,
+            chunks: Chunks::Each,
             layers: layers.collect::<Result<_, Unmodelled>>()?,
             is_first: chunk.index == 0,
             is_last: chunk.index + 1 == place.stages.chunks.len(),

@@ -19,7 +19,7 @@ mod ops;
 mod params;
 mod rank;
 
-pub use config::Blocks;
+pub use config::{Blocks, Chunks};
 pub(crate) use config::{Config, Place};
 pub(crate) use emitted::scan_chunks;
 pub(crate) use model::Model;

@@ -1,6 +1,7 @@
 //! `chunked_scan` (`scans.py`): the selective scan in fp32 products of matrices, chunk by chunk. It is
 //! checkpointed: its inputs are kept, and everything else is made again in backward.
 
+use super::super::config::Chunks;
 use super::super::ops::{add, grad_of, passes};
 use super::super::rank::Rank;
 use super::steps::{Incoming, Saves, copied, map, matmul, recorded_product, times};
@@ -88,7 +89,11 @@ fn between(c: &Rc<Rank>, total: &Tensor, elements: u64) -> Tensor {
 fn passed(c: &Rc<Rank>, fresh: &Tensor, total: &Tensor, chunks: u64) -> Tensor {
     let (all, one) = (fresh.elements(), fresh.elements() / chunks);
     let decays = last_of_each(c, total, chunks);
-    let parts: Vec<Tensor> = (0..chunks).map(|_| fresh.part(one)).collect();
+    let sizes: Vec<u64> = match c.config.chunks {
+        Chunks::Each => vec![one; chunks as usize],
+        Chunks::Grouped => groups(chunks).into_iter().map(|count| count * one).collect(),
+    };
+    let parts: Vec<Tensor> = sizes.iter().map(|size| fresh.part(*size)).collect();
     let outputs: Vec<&Tensor> = parts.iter().collect();
     c.tape.record(vec![fresh.edge()], &outputs, Vec::new(), move |t, _, _| {
         vec![Some(grad_of(t, all, FP32, "stacked state gradients"))]
@@ -97,18 +102,47 @@ fn passed(c: &Rc<Rank>, fresh: &Tensor, total: &Tensor, chunks: u64) -> Tensor {
     let mut before = Vec::new();
     for part in parts {
         before.push(state.clone());
-        let kept = decayed_state(c, &state, &decays);
-        state = add(c, &kept, &part);
+        let kept = decayed_state(c, &state, &decays, one);
+        state = handed(c, &kept, &part);
     }
     drop(state);
     let stacked = c.act_of(all, FP32, "stacked states");
     let edges = before.iter().map(Tensor::edge).collect();
-    let count = before.len();
+    let sizes: Vec<u64> = before.iter().map(Tensor::elements).collect();
     c.tape.record(edges, &[&stacked], Vec::new(), move |_, grads, _| {
-        let part = || grads[0].as_ref().map(|grad| grad.part(one));
-        (0..count).map(|_| part()).collect()
+        let part = |size: &u64| grads[0].as_ref().map(|grad| grad.part(*size));
+        sizes.iter().map(part).collect()
     });
     stacked
+}
+
+/// Chunks in groups that grow towards the middle of the sequence. At both ends they are one by one: there
+/// the walk's peaks are, forward and backward, and one chunk's share of what comes and goes with it.
+fn groups(chunks: u64) -> Vec<u64> {
+    let (mut front, mut back, mut left) = (Vec::new(), Vec::new(), chunks);
+    let mut taken = 0;
+    while left > 0 {
+        let size = (taken / GROWTH).clamp(1, left.div_ceil(2));
+        front.push(size);
+        left -= size;
+        if left > 0 {
+            let size = size.min(left);
+            back.push(size);
+            left -= size;
+        }
+        taken += size;
+    }
+    front.into_iter().chain(back.into_iter().rev()).collect()
+}
+
+/// Chunks between a group and the nearer end of the sequence, for each of its own.
+const GROWTH: u64 = 4;
+
+/// The state a chunk hands on: what is kept of the one before and the chunk's own part, which is as large.
+fn handed(c: &Rc<Rank>, kept: &Tensor, part: &Tensor) -> Tensor {
+    let out = c.act_of(part.elements(), FP32, "state");
+    passes(c, &[kept, part], &out);
+    out
 }
 
 /// The decay over each chunk; the slice's gradient is as large as what it was cut from.
@@ -122,15 +156,32 @@ fn last_of_each(c: &Rc<Rank>, total: &Tensor, chunks: u64) -> Tensor {
     out
 }
 
-/// A state times a number a head; saves the state.
-fn decayed_state(c: &Rc<Rank>, state: &Tensor, decays: &Tensor) -> Tensor {
+/// A state times a number a head, for one chunk; saves the state.
+fn decayed_state(c: &Rc<Rank>, state: &Tensor, decays: &Tensor, one: u64) -> Tensor {
     let (elements, needs) = (state.elements(), state.edge().is_some());
-    let out = c.act_of(elements, FP32, "decayed state");
+    let out = c.act_of(one, FP32, "decayed state");
     let saved = vec![state.clone(), decays.clone()];
     c.tape.record(vec![state.edge(), decays.edge()], &[&out], saved, move |t, _, _saved| {
         let dx = needs.then(|| grad_of(t, elements, FP32, "state gradient"));
-        let _product = grad_of(t, elements, FP32, "decay product");
+        let _product = grad_of(t, one, FP32, "decay product");
         vec![dx, Some(grad_of(t, 1, FP32, "decay gradient"))]
     });
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::groups;
+
+    #[test]
+    fn groups_grow_towards_the_middle_and_hold_every_chunk() {
+        for chunks in [1, 2, 3, 7, 8, 64, 127, 128, 1 << 12, 1 << 26] {
+            let found = groups(chunks);
+            assert_eq!(found.iter().sum::<u64>(), chunks);
+            assert!(found[0] == 1 && found[found.len() - 1] == 1, "{found:?}");
+            assert!(found.len() <= 160, "{chunks} chunks in {} groups", found.len());
+        }
+        assert_eq!(groups(8), [1; 8]);
+        assert!(groups(128).len() < 50);
+    }
 }
