@@ -363,7 +363,7 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("stages/unpriced", 1, "stages small.toml --pp 2 --on 8xGB10 --balance time"),
     ("stages/weights", 1, "stages small.toml --pp 2 --weights 1,2"),
     ("plan/unpriced", 1, "plan small.toml --on 8xGB10"),
-    ("work/operations", 1, "fit llama3-8b --on 8xH200 --engine any --pp 2 --schedule gpipe --microbatches 1048576"),
+    ("work/operations", 1, "fit small.toml --on 8xH200 --work-limit 1ms"),
     ("work/operations", 1, "diff llama3-8b 'llama3-8b --tp 2' --on 8xH200 --work-limit 1ms"),
     ("work/operations", 1, "launch small.toml --on 8xH200 --work-limit 1ms"),
     ("work/operations", 1, "preflight small.toml --on 8xH200 --work-limit 1ms"),

@@ -1,7 +1,7 @@
 //! What would lower the peak: each lever changes one thing, is checked for legality, priced, and
 //! listed with what it saves on the worst rank and what it costs.
 
-use super::{Entry, Fit, work};
+use super::{Entry, Fit};
 use case::{Asked, Case};
 use layout::request::{Balance, Engine, Recompute, RecomputeModule, ZeroStage};
 use recipe::{Mixer, Recipe};
@@ -34,7 +34,7 @@ struct Try {
 pub struct Levers {
     /// Every lever that is legal, was priced and saves something, best first.
     pub found: Vec<Lever>,
-    /// Changes that were not priced because all before them took what was allowed.
+    /// Changes that were not priced because they take more than was left of what is allowed.
     pub untried: Vec<String>,
 }
 
@@ -43,10 +43,11 @@ pub struct Levers {
 pub fn levers(case: &Case, fit: &Fit, allowed: u64) -> Levers {
     let (mut levers, mut taken) = (Levers::default(), 0u64);
     for Try { change, costs, case } in tries(case) {
-        taken = taken.saturating_add(work(&case).map_or(0, |work| work.operations));
-        if taken > allowed {
+        let takes = fit.work_beside(&case);
+        if takes > allowed - taken {
             levers.untried.push(change);
         } else {
+            taken += takes;
             levers.found.extend(lever(change, costs, &case, fit));
         }
     }

@@ -134,6 +134,15 @@ impl Fit {
         Ok(Fit::of(pricing, replays, self.headroom))
     }
 
+    /// Operations that pricing another job beside this one takes; none where the replays are the same.
+    fn work_beside(&self, case: &Case) -> u64 {
+        let is_known = |ledger: &Ledger| self.replays.are_of(Pricing { case, ledger });
+        match Ledger::of_case(case) {
+            Ok(ledger) if !is_known(&ledger) => work(case).map_or(0, |work| work.operations),
+            _ => 0,
+        }
+    }
+
     fn of(pricing: Pricing, replays: Arc<Replays>, headroom: Bytes) -> Fit {
         let case = pricing.case;
         let class = |stage: usize| {

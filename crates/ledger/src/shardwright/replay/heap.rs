@@ -36,7 +36,9 @@ fn minus(now: ByLine, before: ByLine) -> [i64; Line::ALL.len()] {
 }
 
 fn plus(before: ByLine, change: [i64; Line::ALL.len()]) -> ByLine {
-    std::array::from_fn(|line| before[line].strict_add_signed(change[line]))
+    std::array::from_fn(|line| {
+        before[line].checked_add_signed(change[line]).expect("no line gives back more than it holds")
+    })
 }
 
 /// One buffer; it is freed where it goes out of scope.
