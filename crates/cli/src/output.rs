@@ -21,8 +21,8 @@ pub fn print(report: &Report, wants_json: bool) -> u8 {
         report.messages.iter().try_for_each(|text| write!(stderr, "{}", quote::lines(&width::fold(text, columns))));
     let said = said.and_then(|()| write!(stderr, "{}", quote::lines(&report.verbatim_messages)));
     match (answered, said) {
-        (Err(error), _) => unwritten(&error, "standard output"),
-        (Ok(()), Err(error)) => unwritten(&error, "standard error"),
+        (Err(error), _) => unwritten(&error, "standard output", columns),
+        (Ok(()), Err(error)) => unwritten(&error, "standard error", columns),
         (Ok(()), Ok(())) => report.exit,
     }
 }
@@ -36,13 +36,13 @@ fn answer(report: &Report, wants_json: bool, columns: usize) -> io::Result<()> {
     stdout.flush()
 }
 
-fn unwritten(error: &io::Error, stream: &str) -> u8 {
+fn unwritten(error: &io::Error, stream: &str, columns: usize) -> u8 {
     if error.kind() == ErrorKind::BrokenPipe {
         return CLOSED;
     }
     let message = format!("the answer could not be written to {stream}: {error}");
     let finding = Finding::error("file/stdout", Blame::Environment, stream, message);
     let hint = "what was written of it is not whole: make room, or send it elsewhere";
-    let _ = write!(anstream::stderr(), "{}", diag::render(&finding.hint(hint), None));
+    let _ = write!(anstream::stderr(), "{}", width::fold(&diag::render(&finding.hint(hint), None), columns));
     UNWRITTEN
 }

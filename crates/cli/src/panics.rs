@@ -2,9 +2,8 @@
 //! and one line to report, and nothing is written after it.
 
 use crate::outcome::{BUG, Refusal, Report};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use serde_json::json;
-use std::ffi::OsString;
 use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
 
@@ -30,23 +29,14 @@ fn finding(info: &PanicHookInfo) -> Finding {
     let place = info.location().map_or("an unknown place".to_string(), |l| format!("{}:{}", l.file(), l.line()));
     let said = info.payload_as_str().unwrap_or("a panic without a message");
     // One line, whatever the message holds.
-    let said: String = said.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN).collect();
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said: String = quote::terminal(&said).chars().take(SHOWN).collect();
     let thread = std::thread::current();
     let thread = thread.name().filter(|name| *name != "main").map_or(String::new(), |name| format!(" on {name}"));
     let message = format!("{said}, at {place}{thread}, in shardwright {}", env!("CARGO_PKG_VERSION"));
-    let command = std::env::args_os().map(word).collect::<Vec<_>>().join(" ");
+    let command = quote::typed_line(std::env::args_os());
     Finding::error("bug/panic", Blame::Bug, place, message)
         .hint(format!("please report it with the command: {command}"))
-}
-
-/// A word of the command as a shell takes it, and as a terminal may show it.
-fn word(word: OsString) -> String {
-    let text = word.to_string_lossy().escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'");
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./,:@%".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text,
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
 }
 
 /// Refuses to go on after a panic, also one that somebody caught: for whoever is about to write.
@@ -99,21 +89,5 @@ pub mod crash {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_reads_as_it_was_typed() {
-        let typed = |text: &str| word(OsString::from(text));
-        assert_eq!(typed("--dims"), "--dims");
-        assert_eq!(typed("hidden=64,seq=32"), "hidden=64,seq=32");
-        assert_eq!(typed("a b"), "'a b'");
-        assert_eq!(typed("it's"), "'it'\\''s'");
-        assert_eq!(typed("\x1b[31m\nx"), "'\\u{1b}[31m\\nx'", "nothing reaches a terminal raw");
-        assert_eq!(typed(""), "''");
     }
 }

@@ -79,11 +79,19 @@ fn shown(error: Error) -> Error {
     if typed.iter().all(is_shown) {
         return error;
     }
-    let words = typed.iter().map(|word| if is_shown(word) { word.clone() } else { quote::typed(word).into() });
+    let words = typed.iter().map(|word| if is_shown(word) { word.clone() } else { shown_word(word).into() });
     match Cli::try_parse_from(words) {
         Err(same) => same,
-        Ok(_) => Cli::command().error(ErrorKind::InvalidValue, "a word holds characters that are no text"),
+        Ok(_) => {
+            let odd =
+                typed.iter().filter(|word| word.to_str().is_none()).map(shown_word).collect::<Vec<_>>().join("`, `");
+            Cli::command().error(ErrorKind::InvalidUtf8, format!("`{odd}` is no UTF-8 text"))
+        }
     }
+}
+
+fn shown_word(word: impl AsRef<std::path::Path>) -> String {
+    quote::shown(word.as_ref())
 }
 
 /// Our suggestion in the place of clap's, which takes `--ep` for a slip of `--tensor-parallel`.

@@ -31,7 +31,7 @@ impl Prices {
         let chunks: Vec<ChunkTimes> = counted.chunks.iter().map(|c| self.chunk(&placed, c.counts())).collect();
         let stages: Vec<Counts> = counted.stages.iter().map(Counted::counts).collect();
         let (timeline, once, seconds) = self.simulated(layout, &chunks, &stages)?;
-        let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle.max(0.0), sending: s.sending };
+        let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
         let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
         let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
         let slow = Slowest { counts: stages[slow], time: times[slow], once };
@@ -45,7 +45,7 @@ impl Prices {
             seconds,
             bound: bound(&parts),
             parts,
-            bubble: slow.time.idle.max(0.0) / seconds + 0.0,
+            bubble: slow.time.idle / seconds,
             traffic: self.traffic(layout, &slow),
             stages: times,
             tokens_per_second_per_device: tokens / seconds / layout.world as f64,

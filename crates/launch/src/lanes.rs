@@ -266,7 +266,8 @@ fn island(job: &Job, findings: &mut Vec<Finding>) {
         if used && span > island {
             let message = format!("{what} groups span {span} ranks, and {island} devices share the fast fabric");
             let finding = Finding::warning("lane/island", Blame::Layout, key, message);
-            findings.push(finding.hint("keep tp and ep inside the island; let pp and dp cross it"));
+            let product = if key == "ep" && layout.etp.splits() { "ep·etp" } else { key };
+            findings.push(finding.hint(format!("keep {product} at {island} or below; pp and dp may cross the island")));
         }
     }
 }

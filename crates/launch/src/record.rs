@@ -7,6 +7,7 @@ use crate::identity::Identity;
 use crate::job::Job;
 use crate::lanes;
 use crate::schedulers::{Scheduler, command};
+use crate::tree;
 use diag::quote;
 use memory::fit::{Fit, RankClass};
 use replay::Unmodelled;
@@ -140,7 +141,7 @@ fn overlay(job: &Job, emission: &Emission) -> Value {
 /// Every file of the launch directory: the job's own, and the record's.
 pub fn files(job: &Job, emission: &Emission, scheduler: Scheduler, predicted: &Predicted, plan: Value) -> Vec<File> {
     let mut all = emission.files.clone();
-    let pretty = |value: &Value| serde_json::to_string_pretty(value).unwrap_or_default() + "\n";
+    let pretty = tree::json;
     all.push(File::new("plan.json", pretty(&plan)));
     all.push(File::new("recipe.toml", job.source.to_toml()));
     all.push(File::new("arguments.json", pretty(&json!(emission.arguments))));

@@ -102,6 +102,11 @@ fn float(x: f64) -> String {
     }
 }
 
+/// The value as a file of JSON, one value a line.
+pub fn json(value: &Value) -> String {
+    quote::json_document(&format!("{value:#}\n"))
+}
+
 /// JSON with one member a line, and one row a line where a member is a list or a table: as easy to
 /// read as to compare, and half as long as one value a line.
 pub fn json_rows(value: &Value) -> String {
@@ -121,7 +126,7 @@ pub fn json_rows(value: &Value) -> String {
         };
         format!(" {}: {text}", json!(key))
     };
-    format!("{{\n{}\n}}\n", members.iter().map(member).collect::<Vec<_>>().join(",\n"))
+    quote::json_document(&format!("{{\n{}\n}}\n", members.iter().map(member).collect::<Vec<_>>().join(",\n")))
 }
 
 #[cfg(test)]

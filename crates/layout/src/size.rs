@@ -62,8 +62,10 @@ pub struct Sizes {
     blocks: Vec<Block>,
     /// Numbers a token that side embeddings look up.
     sides: u128,
-    /// Tokens between two states that some scan keeps.
+    /// Tokens between two states that some scan keeps, at least.
     chunk: u64,
+    /// What scans pad a sequence to a multiple of.
+    padded: u64,
     /// Index heads and attention heads, with a sparse indexer; and the tokens it keeps.
     indexed: Option<(u128, u64)>,
 }
@@ -91,16 +93,19 @@ impl Sizes {
         let hidden = u128::from(recipe.hidden);
         let used = Mixer::ALL.into_iter().filter(|mixer| recipe.uses(*mixer));
         let sides = recipe.features.sides().map(|(_, side)| u128::from(side.lookups()) * u128::from(side.dim) + hidden);
+        let carried = recipe.recurrent.as_ref().and_then(|kind| kind.depth_carry);
         let heads = recipe.attention().map_or(0, |attention| attention.heads);
         Sizes {
             hidden,
             vocab: recipe.vocab,
             depth: recipe.depth() as u128,
             predicted: recipe.features.mtp().map_or(0, |mtp| mtp.depth.into()),
-            parameters: parameters(recipe),
+            // Megatron builds latent attention's projection out anew behind a square one of the hidden width.
+            parameters: parameters(recipe) + if recipe.is_latent() { hidden * hidden } else { 0 },
             blocks: used.map(|mixer| Block::of(recipe, mixer)).collect(),
             sides: sides.fold(0, u128::saturating_add),
-            chunk: chunk(recipe),
+            chunk: CHUNK.min(chunk(recipe)).min(carried.unwrap_or(CHUNK)),
+            padded: chunk(recipe).max(CHUNK),
             indexed: recipe.features.dsa().map(|dsa| (u128::from(dsa.heads) + u128::from(heads) + 1, dsa.top_k)),
         }
     }
@@ -109,7 +114,8 @@ impl Sizes {
     pub fn under(&self, layout: &Layout, skew: f64) -> Bound {
         let wide = u128::from;
         let (tokens_whole, cp) = (wide(layout.micro_batch) * wide(layout.sequence), wide(layout.cp.get()));
-        let tokens = wide(layout.micro_batch) * wide(layout.sequence.div_ceil(layout.cp.get()));
+        let part = layout.sequence.div_ceil(layout.cp.get()).next_multiple_of(self.padded);
+        let tokens = wide(layout.micro_batch) * wide(part);
         let widths = self.widths(layout, skew);
         let flying = wide(in_flight(layout));
         let vocab = wide(layout.padded_vocab(self.vocab));
@@ -141,8 +147,63 @@ impl Sizes {
             let pairs = vec![("queries", tokens), ("keys", layout.sequence.into()), ("heads", heads)];
             terms.push(Term::new("index scores", pairs));
         }
-        let is_gpipe = layout.schedule == Schedule::GPipe && layout.microbatches > 1;
-        Bound { terms, tokens, is_gpipe, is_cut: cp > 1 }
+        if layout.pp.splits() {
+            // torch's stages have a buffer for each microbatch that arrives.
+            let arriving =
+                vec![("tokens", tokens), ("hidden", self.hidden), ("microbatches", layout.microbatches.into())];
+            terms.push(Term::new("received microbatches", arriving));
+        }
+        Bound { terms }
+    }
+
+    /// Refuses what is above [`MOST_BYTES`], naming its largest product and what to lower.
+    pub fn refusal(&self, layout: &Layout, skew: f64) -> Option<Finding> {
+        let bound = self.under(layout, skew);
+        let bytes = bound.bytes();
+        if bytes <= MOST_BYTES {
+            return None;
+        }
+        let largest = bound.terms.iter().max_by_key(|term| term.elements())?;
+        let message = format!(
+            "a rank may come to {} bytes, and at most {} are counted: {}, at up to {EACH} bytes each",
+            human(bytes),
+            human(MOST_BYTES),
+            largest.words(),
+        );
+        let remedies: Vec<String> = self
+            .remedies(layout, skew)
+            .iter()
+            .map(|(key, most)| format!("{key} may be up to {}", exact(*most)))
+            .collect();
+        let hint = match remedies.is_empty() {
+            true => "no batch is small enough: make the model narrower or shallower".to_string(),
+            false => remedies.join(", or "),
+        };
+        Some(Finding::error("layout/bytes", Blame::Layout, "size", message).hint(hint))
+    }
+
+    /// What of a layout would do by itself, each with the most it may be.
+    fn remedies(&self, layout: &Layout, skew: f64) -> Vec<(&'static str, u64)> {
+        type Set = fn(&mut Layout, u64);
+        let sizes: [(&str, u64, Set); 4] = [
+            ("mbs", layout.micro_batch, |layout, size| layout.micro_batch = size),
+            ("seq", layout.sequence, |layout, size| layout.sequence = size),
+            ("microbatches", layout.microbatches, |layout, size| layout.microbatches = size),
+            ("vocab-multiple", layout.vocab_multiple, |layout, size| layout.vocab_multiple = size),
+        ];
+        let mut other = layout.clone();
+        let mut found = Vec::new();
+        for (key, now, set) in sizes {
+            let (mut most, mut beyond) = (0, now);
+            while beyond - most > 1 {
+                let middle = most + (beyond - most) / 2;
+                set(&mut other, middle);
+                *if self.under(&other, skew).bytes() <= MOST_BYTES { &mut most } else { &mut beyond } = middle;
+            }
+            set(&mut other, now);
+            found.extend((most > 0).then_some((key, most)));
+        }
+        found
     }
 
     fn widths(&self, layout: &Layout, skew: f64) -> Widths {
@@ -220,59 +281,13 @@ impl Block {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
     terms: Vec<Term>,
-    /// Tokens of a microbatch on a rank.
-    tokens: u128,
-    is_gpipe: bool,
-    /// Whether cp cuts sequences.
-    is_cut: bool,
 }
 
 impl Bound {
-    /// The bound of a job with balanced routing.
-    pub fn new(recipe: &Recipe, layout: &Layout) -> Bound {
-        Sizes::of(recipe).under(layout, 1.0)
-    }
-
     /// Bytes, at most.
     pub fn bytes(&self) -> u128 {
         let of = |term: &Term| term.elements().saturating_mul(EACH);
         self.terms.iter().map(of).fold(FIXED, u128::saturating_add)
-    }
-
-    /// Refuses what is above [`MOST_BYTES`], naming its largest product.
-    pub fn refusal(&self) -> Option<Finding> {
-        let bytes = self.bytes();
-        if bytes <= MOST_BYTES {
-            return None;
-        }
-        let largest = self.terms.iter().max_by_key(|term| term.elements())?;
-        let message = format!(
-            "a rank may come to {} bytes, and at most {} are counted: {}, at up to {EACH} bytes each",
-            human(bytes),
-            human(MOST_BYTES),
-            largest.words(),
-        );
-        Some(Finding::error("layout/bytes", Blame::Layout, "size", message).hint(self.hint()))
-    }
-
-    /// What would have to be smaller. Every term but the first grows with the tokens of a microbatch.
-    fn hint(&self) -> String {
-        let state = self.terms[0].elements().saturating_mul(EACH).saturating_add(FIXED);
-        let Some(left) = MOST_BYTES.checked_sub(state) else {
-            return "a smaller vocabulary multiple, or a smaller model".to_string();
-        };
-        let running = self.bytes() - state;
-        let least = (running / self.tokens.max(1)).max(1);
-        let most = left / least;
-        let fewer = if self.is_gpipe { "fewer microbatches or another schedule than gpipe, or " } else { "" };
-        let split = if !self.is_cut { ", or a cp that shares a sequence out" } else { ", or more cp" };
-        match most {
-            0 => format!("{fewer}a narrower model: one token of a microbatch is too much"),
-            _ => format!(
-                "{fewer}at most about {} tokens a microbatch and rank: a smaller mbs or seq{split}",
-                human(most)
-            ),
-        }
     }
 }
 
@@ -293,15 +308,13 @@ fn in_flight(layout: &Layout) -> u64 {
     }
 }
 
-/// Tokens between two states that some scan keeps.
+/// Tokens of a chunk of Mamba's scan.
 fn chunk(recipe: &Recipe) -> u64 {
-    let mamba = match &recipe.mamba {
+    match &recipe.mamba {
         Some(Mamba::Two(mamba)) => mamba.chunk,
         Some(Mamba::Three(mamba)) => mamba.chunk,
         Some(Mamba::One(_)) | None => CHUNK,
-    };
-    let carried = recipe.recurrent.as_ref().and_then(|kind| kind.depth_carry).unwrap_or(CHUNK);
-    mamba.min(carried).clamp(1, CHUNK)
+    }
 }
 
 /// Numbers a token that a mixer makes between its projections, beyond their widths, and those of its
@@ -347,4 +360,65 @@ fn parameters(recipe: &Recipe) -> u128 {
         if count == 0 { 0 } else { count.saturating_mul(elements(recipe.block_tensors(*mixer))) }
     };
     Mixer::ALL.iter().map(blocks).fold(elements(recipe.edge_tensors()), u128::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Needs, settle};
+    use crate::legality::example::request;
+    use recipe::builtin::RECIPES;
+
+    fn layout_of(recipe: &Recipe, words: &str) -> Layout {
+        settle(&request(words), Needs::of(recipe)).expect("sizes").0
+    }
+
+    /// What is refused of a recipe under a layout, and each remedy tried.
+    fn check(recipe: &Recipe, words: &str, expect: &[&str]) {
+        let (sizes, layout) = (Sizes::of(recipe), layout_of(recipe, words));
+        let remedies = sizes.remedies(&layout, 1.0);
+        assert_eq!(remedies.iter().map(|(key, _)| *key).collect::<Vec<_>>(), expect, "{words}");
+        assert_eq!(sizes.refusal(&layout, 1.0).map(|finding| finding.rule), Some("layout/bytes"));
+        for (key, most) in remedies {
+            let set = |size: u64| {
+                let mut other = layout.clone();
+                match key {
+                    "mbs" => other.micro_batch = size,
+                    "seq" => other.sequence = size,
+                    "microbatches" => other.microbatches = size,
+                    _ => other.vocab_multiple = size,
+                }
+                sizes.refusal(&other, 1.0).is_none()
+            };
+            assert!(set(most) && !set(most + 1), "{words}: {key} {most}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_what_would_do() {
+        let llama = recipe::builtin::find("llama3-70b").unwrap();
+        check(&llama, "seq=4294967296", &["seq"]);
+        check(&llama, "seq=1048576 mbs=65536", &["mbs", "seq"]);
+        check(&llama, "pp=2 schedule=gpipe microbatches=16777216 mbs=16", &["microbatches"]);
+        check(&llama, "tp=65536 vocab-multiple=1048576", &["vocab-multiple"]);
+    }
+
+    #[test]
+    fn every_model_we_know_is_counted_at_any_length_that_was_trained() {
+        for (name, _) in RECIPES {
+            let recipe = recipe::builtin::find(name).unwrap();
+            let sizes = Sizes::of(&recipe);
+            for words in ["mbs=1 seq=1048576", "mbs=64 seq=8192", "pp=16 mbs=8 seq=131072 cp=8 microbatches=1024"] {
+                let refused = sizes.refusal(&layout_of(&recipe, words), 1.0);
+                assert!(refused.is_none(), "{name} {words}: {refused:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_reads_with_its_factors() {
+        let llama = recipe::builtin::find("llama3-8b").unwrap();
+        let finding = Sizes::of(&llama).refusal(&layout_of(&llama, "seq=4294967296"), 1.0).unwrap();
+        assert!(finding.message.contains("activations of 4,294,967,296 tokens × "), "{}", finding.message);
+    }
 }

@@ -14,7 +14,7 @@ use replay::Replay;
 use replay::Unmodelled;
 
 /// A ledger with its options.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Ledger {
     /// Megatron-Core with Transformer Engine.
     Megatron(MegatronOptions),
@@ -71,6 +71,7 @@ impl Ledger {
                 none("its compiler decides what is kept, and no ledger replays it")
             }
             Some(Engine::Shardwright) => {
+                from_options::plain(options)?;
                 let bytes_each = if options.format == Format::F64 { 8 } else { 4 };
                 Ok(Ledger::Shardwright(ShardwrightOptions { bytes_each }))
             }

@@ -116,7 +116,7 @@ pub(crate) fn formats(recipe: &Recipe, asked: &Options, engine: Engine) -> Resul
 }
 
 /// What only Megatron's ledger replays.
-fn plain(asked: &Options) -> Result<(), Unmodelled> {
+pub(crate) fn plain(asked: &Options) -> Result<(), Unmodelled> {
     if asked.overload != 1.0 {
         return refuse("routing skew", "this engine's ledger replays balanced routing only");
     }

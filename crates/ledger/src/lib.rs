@@ -10,6 +10,7 @@ mod mamba_scan;
 pub mod megatron;
 pub mod nanotron;
 pub mod shardwright;
+mod walk;
 
 pub use choice::{Ledger, RankJob};
 
@@ -43,6 +44,6 @@ impl<Options> Copy for Job<'_, Options> {}
 
 /// Refuses what a tape cannot count, whoever asks for a replay; a case was held to the same before.
 pub(crate) fn countable(recipe: &Recipe, layout: &Layout, skew: f64) -> Result<(), Unmodelled> {
-    let refusal = Sizes::of(recipe).under(layout, skew).refusal();
+    let refusal = Sizes::of(recipe).refusal(layout, skew);
     refusal.map_or(Ok(()), |finding| Err(Unmodelled::new("this size", finding.message)))
 }

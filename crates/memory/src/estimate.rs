@@ -238,7 +238,8 @@ impl Sum {
 
     /// The same with a share of AdamW's state on the host.
     pub fn less_host(mut self, share: f64) -> Sum {
-        self.state.adam -= (self.state.adam as f64 * share) as u64;
+        // A float of large figures may be rounded up.
+        self.state.adam = self.state.adam.saturating_sub((self.state.adam as f64 * share) as u64);
         self
     }
 }

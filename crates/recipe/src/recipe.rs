@@ -295,7 +295,7 @@ impl Recipe {
     /// where some layer has one.
     pub fn block_tensors(&self, mixer: Mixer) -> Vec<Tensor> {
         let mut out = Emitter::new(&self.precision, &self.optimizer, self.adapters());
-        out.stand(Place::Layer(0), mixer.family(), mixer.table());
+        out.stand(Place::Layer(0), mixer.family(), format!("layers.0.{}", mixer.table()));
         out.norm("norm", Surface::Norm, self.norm, self.hidden);
         let indexed = self.features.dsa().map(|dsa| dsa.layers.first().copied().unwrap_or(0));
         self.mixer_tensors(mixer, indexed, &mut out);

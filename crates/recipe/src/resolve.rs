@@ -15,7 +15,7 @@ use crate::multipliers::Multipliers;
 use crate::pattern::{Mixer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
 use crate::recipe::{NORM_EPS, Recipe};
-use crate::rope::Positions;
+use crate::rope::{Positions, Scaling};
 use crate::write::{Field, Toml};
 use diag::{Blame, Finding, Untrusted, quote, refuses};
 use reading::{Dialect, Section, read_text};
@@ -317,6 +317,19 @@ fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
 /// Columns turn in pairs, so that what turns of a head is an even width.
 fn check_rope(recipe: &Recipe, findings: &mut Vec<Finding>) {
     let Some(rope) = recipe.positions.rope() else { return };
+    if let Some(Scaling::Yarn(yarn)) = &rope.scaling
+        && yarn.original as f64 * yarn.factor > limits::SEQUENCE as f64
+    {
+        let message = format!(
+            "{} positions stretched by {} are more than the {} that a sequence may have",
+            yarn.original,
+            yarn.factor,
+            limits::SEQUENCE
+        );
+        let finding = Finding::error("rope/scaling", Blame::Recipe, "rope.scaling.factor", message);
+        let most = limits::SEQUENCE as f64 / yarn.original as f64;
+        findings.push(finding.hint(format!("factor may be up to {most}")));
+    }
     let mut refuse = |message: String, hint: &str| {
         findings.push(Finding::error("rope/fraction", Blame::Recipe, "rope.fraction", message).hint(hint));
     };

@@ -72,6 +72,9 @@ pub struct Phase {
     pub allocated: u64,
     /// The most allocated in it.
     pub peak: Peak,
+    /// The most bytes asked for in it, before the allocator rounds blocks up and leaves remainders unsplit: what
+    /// grows whenever a size does.
+    pub requested_peak: u64,
     /// The most allocated in its forward, loss and backward; zero where there is none.
     pub by_part: [u64; 3],
     /// Bytes reserved at its end.
@@ -86,11 +89,12 @@ pub struct Phase {
 impl Phase {
     /// Reads a phase off the tape.
     pub fn read(tape: &Tape, kind: PhaseKind) -> Phase {
-        let (peak, by_part) = (tape.peak(), tape.by_part());
+        let (peak, by_part, requested_peak) = (tape.peak(), tape.by_part(), tape.requested_peak());
         tape.read(|a| Phase {
             kind,
             allocated: a.allocated(),
             peak,
+            requested_peak,
             by_part,
             reserved: a.reserved(),
             reserved_peak: a.reserved_peak(),
@@ -132,6 +136,12 @@ impl Replay {
     /// The most bytes allocated in the steps.
     pub fn allocated_peak(&self) -> u64 {
         self.highest().peak.allocated
+    }
+
+    /// The most bytes asked for in the steps.
+    pub fn requested_peak(&self) -> u64 {
+        let steps = self.phases.iter().filter(|phase| phase.kind.is_of_a_step());
+        steps.map(|phase| phase.requested_peak).max().unwrap_or(0)
     }
 
     /// The most bytes reserved at any time.

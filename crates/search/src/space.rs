@@ -22,7 +22,7 @@ use case::{Case, LayerKinds, Options, Terms, modes_of};
 use diag::{Blame, Finding};
 use hardware::{Kind, Way};
 use layout::request::RecomputeModule;
-use layout::size::{Bound, Sizes};
+use layout::size::{MOST_BYTES, Sizes};
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, ZeroStage, settle};
 use ledger::Ledger;
 use memory::estimate::Estimator;
@@ -323,14 +323,15 @@ impl<'a> Space<'a> {
     /// The keys whose bytes can be counted, one microbatch through all layers; refused where none is.
     fn countable(&self, mut keys: Vec<Key>, recipe: &Recipe, template: &Layout) -> Result<Vec<Key>, Vec<Finding>> {
         let sizes = Sizes::of(recipe);
-        let bound = |key: &Key| {
+        let laid = |key: &Key| {
             let mut layout = template.clone();
             self.set_key(&mut layout, key);
-            sizes.under(&layout, 1.0)
+            layout
         };
-        let least = keys.iter().map(&bound).min_by_key(Bound::bytes);
-        keys.retain(|key| bound(key).refusal().is_none());
-        match least.and_then(|bound| bound.refusal()) {
+        let bytes = |key: &Key| sizes.under(&laid(key), 1.0).bytes();
+        let least = keys.iter().min_by_key(|key| bytes(key)).copied();
+        keys.retain(|key| bytes(key) <= MOST_BYTES);
+        match least.and_then(|key| sizes.refusal(&laid(&key), 1.0)) {
             Some(finding) => Err(vec![finding]),
             None => Ok(keys),
         }

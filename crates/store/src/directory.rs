@@ -90,8 +90,11 @@ impl Directory {
             sync_folder(folder)?;
         }
         sync_folder(&self.at)?;
+        // A plain rename, where there is no other, says of a name that was just taken what has it.
         sys::rename_new(&self.at, &self.target).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Failure::Exists(self.target.clone()),
+            io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotADirectory => {
+                Failure::Exists(self.target.clone())
+            }
             _ => Failure::of("give its name to", &self.target)(error),
         })?;
         self.is_published = true;

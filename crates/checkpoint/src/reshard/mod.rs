@@ -20,6 +20,7 @@ use diag::{Blame, Finding};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use work::{Limit, Work};
 
 /// What is to be done.
 pub struct Job<'a> {
@@ -35,12 +36,14 @@ pub struct Job<'a> {
     pub against: Option<Against<'a>>,
     /// Bytes of each buffer.
     pub buffer: usize,
+    /// How much of this machine planning may take. Copying is not counted: it is as long as the checkpoint.
+    pub limit: Limit,
 }
 
 impl<'a> Job<'a> {
-    /// With buffers of the usual size.
+    /// With buffers of the usual size, and no limit.
     pub fn new(from: &'a Checkpoint, target: &'a Target<'a>, layout: Layout, out: &'a Path) -> Job<'a> {
-        Job { from, target, layout, out, against: None, buffer: BUFFER }
+        Job { from, target, layout, out, against: None, buffer: BUFFER, limit: Limit::none() }
     }
 }
 
@@ -59,8 +62,32 @@ pub struct Copied {
     pub largest_buffer: usize,
 }
 
+/// Operations of one rank's share of a tensor, and of a file that is made durable: a reshard of 1,500 tensors
+/// for 4,096 ranks, divided.
+const SHARE: u64 = 5_000;
+const FILE: u64 = 1_000_000;
+/// Bytes that planning holds for a rank.
+const RANK: u64 = 256;
+
+/// What it takes to decide who writes what, and to write as many files.
+fn planning(tensors: u64, world: u64) -> Work {
+    let each = SHARE.saturating_mul(tensors).saturating_add(FILE);
+    Work { bytes: RANK.saturating_mul(world), operations: each.saturating_mul(world) }
+}
+
+/// Refuses more ranks than the limit leaves time for, with how many it does.
+fn within(job: &Job) -> Result<(), Vec<Finding>> {
+    let (tensors, world) = (job.from.tensors.len() as u64, job.target.world());
+    let fits = |world: u64| job.limit.check("", planning(tensors, world), "").is_ok();
+    let most = (0..u64::BITS).map(|times| world >> times).take_while(|world| *world > 0).find(|world| fits(*world));
+    let less = most.map_or(String::new(), |most| format!("{most} ranks would do"));
+    let what = format!("writing {tensors} tensors for {world} ranks");
+    job.limit.check(&what, planning(tensors, world), &less)
+}
+
 /// Verifies, copies, and names the new folder when all of it is durable.
 pub fn reshard(job: &Job) -> Result<Copied, Vec<Finding>> {
+    within(job)?;
     let findings = verify(job.from, job.against.as_ref());
     if !findings.is_empty() {
         return Err(findings);

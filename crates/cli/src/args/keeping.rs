@@ -1,5 +1,6 @@
 //! What is asked of checkpoints.
 
+use super::work::WorkArgs;
 use case::asked::{LayoutArgs, feature, pick};
 use checkpoint::FileLayout;
 use clap::{Args, Subcommand};
@@ -71,6 +72,8 @@ pub struct ReshardArgs {
     pub switched: Switched,
     #[command(flatten)]
     pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 /// Features of a recipe that is not the first argument.

@@ -1,7 +1,7 @@
 //! `diff`: which lines grow between two recipes or layouts.
 
 use super::case_of;
-use super::fit::unmodelled;
+use super::fit::price;
 use crate::args::DiffArgs;
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::table::{Table, heading};
@@ -14,7 +14,8 @@ use units::Bytes;
 
 pub fn run(args: &DiffArgs) -> Outcome {
     let (before, after) = (side(&args.before, &args.on)?, side(&args.after, &args.on)?);
-    let price = |case: &Case| Fit::price(case, HEADROOM).map_err(|e| unmodelled(&e));
+    let limit = args.work.limit();
+    let price = |case: &Case| price(case, HEADROOM, &limit, 2);
     let (old, new) = (price(&before)?, price(&after)?);
     let found = review(&old, &new);
     let mut text = format!(

@@ -14,19 +14,51 @@ use case::{Case, Terms};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
 use launch::header::Header;
+use layout::{Recompute, Schedule};
 use memory::fit::{
     Fit, HostUse, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers, routing,
+    work,
 };
 use recipe::Mixer;
 use replay::Unmodelled;
 use serde_json::{Value, json};
 use units::{Bytes, count};
+use work::{Limit, Work};
 
 /// A refusal to price, by name.
 pub fn unmodelled(reason: &Unmodelled) -> Refusal {
     Finding::error("fit/unmodelled", Blame::Engine, reason.what.clone(), reason.to_string())
         .hint("leave it out, or price another engine with --engine; docs/memory.md says what each ledger replays")
         .into()
+}
+
+/// Of the work that is allowed, one part in so many is for levers.
+pub const LEVERS_SHARE: u64 = 40;
+/// Prices at which the overload that breaks a job is looked for.
+const BISECTIONS: usize = 16;
+
+/// Prices a job, which is done so many times in all, unless that is predicted to take more of this
+/// machine than is allowed.
+pub fn price(case: &Case, headroom: Bytes, limit: &Limit, times: u64) -> Result<Fit, Refusal> {
+    allowed(case, limit, times)?;
+    Fit::price(case, headroom).map_err(|e| unmodelled(&e))
+}
+
+/// Refuses to price a job so many times where that takes more of this machine than is allowed. What has
+/// no price takes nothing.
+pub fn allowed(case: &Case, limit: &Limit, times: u64) -> Result<(), Refusal> {
+    let predicted = work(case).map_or(Work::default(), |work| work.repeated(times));
+    let stages = case.layout.pp.get();
+    let what = if stages == 1 { "replaying this job".to_string() } else { format!("replaying its {stages} stages") };
+    Ok(limit.check(&what, predicted, less(case))?)
+}
+
+/// What makes a replay shorter.
+fn less(case: &Case) -> &'static str {
+    match case.layout.schedule {
+        Schedule::GPipe => "fewer --microbatches, which are all in flight under gpipe",
+        _ => "a shorter --seq, fewer --microbatches, or a recipe of less depth",
+    }
 }
 
 pub fn run(args: &FitArgs) -> Outcome {
@@ -47,9 +79,11 @@ pub fn run(args: &FitArgs) -> Outcome {
         let hint = "1.0 is a balanced router, 2.0 twice its share: --overload 1.0,1.5,2.0";
         return Err(Finding::error("fit/overload", Blame::Usage, "overload", message).hint(hint).into());
     }
-    let fit = Fit::price(&case, headroom).map_err(|e| unmodelled(&e))?;
+    let limit = args.work.limit();
+    let again = args.overload.len() + usize::from(!args.overload.is_empty()) * BISECTIONS + usize::from(args.checklist);
+    let fit = price(&case, headroom, &limit, 1 + again as u64)?;
     let step = cost::step(&case);
-    let found = levers(&case, &fit);
+    let found = levers(&case, &fit, limit.operations / LEVERS_SHARE);
     let skew = if args.overload.is_empty() {
         None
     } else {
@@ -73,10 +107,14 @@ pub fn run(args: &FitArgs) -> Outcome {
     text += &phases::text(fit.worst());
     text += &routing_text;
     text += &overload_text(skew.as_ref(), &args.overload);
-    text += &levers_text(&found);
+    text += &levers_text(&found.found);
+    text += &untried_text(&found.untried);
     text += &checklist_text(&items);
     text += &unmodelled_text(&fit);
-    let mut json = fit_json(&case, &fit, &found, skew.as_ref(), &items);
+    let mut json = fit_json(&case, &fit, &found.found, skew.as_ref(), &items);
+    if !found.untried.is_empty() {
+        json["levers_untried"] = json!(found.untried);
+    }
     json["step"] = step_json(&step);
     json["header"] = json!(Header::of(&case));
     json["routing"] = routing::json(layer.as_ref());
@@ -104,8 +142,9 @@ pub fn does_not_fit(case: &Case, total: u64) -> Finding {
         Bytes(device.visible_bytes()),
         device.name
     );
-    Finding::error("fit/does-not-fit", Blame::Layout, "memory", message)
-        .hint("more devices, more of an axis, or --recompute full; `fit` lists what each lever saves")
+    let recompute = if case.layout.recompute == Recompute::Full { "" } else { ", --recompute full" };
+    let hint = format!("more devices{recompute} or more of an axis; `fit` lists what each lever saves");
+    Finding::error("fit/does-not-fit", Blame::Layout, "memory", message).hint(hint)
 }
 
 /// What the hosts hold, against what they usually have.
@@ -258,13 +297,26 @@ fn overload_text(skew: Option<&Overload>, asked: &[f64]) -> String {
         + &format!("  {breaks} (the most there is: {:.1})\n", skew.most)
 }
 
+/// Levers that were left out, and what tries them.
+fn untried_text(untried: &[String]) -> String {
+    if untried.is_empty() {
+        return String::new();
+    }
+    let text = format!(
+        "not tried, because replaying this job takes long: {}; a larger `--work-limit` (one part in {LEVERS_SHARE} of \
+         it is for levers) tries them",
+        untried.join(", ")
+    );
+    wrap(&text, "  ", 80) + "\n"
+}
+
 fn levers_text(levers: &[Lever]) -> String {
     let mut table =
         Table::new(&["change", "saves", "holds then", "headroom", "costs"]).right(&[1, 2, 3]).spare(&[&[2]]);
-    for lever in levers.iter().filter(|l| l.saves_bytes > 0).take(8) {
+    for lever in levers.iter().take(8) {
         table.row([
             lever.change.clone(),
-            Bytes(lever.saves_bytes.unsigned_abs()).to_string(),
+            Bytes(lever.saves_bytes).to_string(),
             Bytes(lever.total_bytes).to_string(),
             format!("{:.1} GiB", lever.headroom_bytes as f64 / Bytes::GIB.0 as f64),
             lever.costs.to_string(),

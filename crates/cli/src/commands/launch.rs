@@ -1,6 +1,6 @@
 //! `launch`: from a plan to what to hand to the cluster.
 
-use super::fit::step_json;
+use super::fit::{allowed, step_json};
 use super::plan::text::seconds;
 use super::{asked, case_of, case_text, layout_json};
 use crate::args::LaunchArgs;
@@ -40,6 +40,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     let job = Job { attempt: args.attempt.as_deref(), ..Job::new(&case, &policy, args.frontend) };
     findings.extend(notes(args));
     findings.extend(schedulers::unused(args.scheduler, &policy));
+    allowed(&case, &args.work.limit(), 1)?;
     let (memory, step) = (price(&case, args), cost::step(&case));
     if memory.verdict == Verdict::DoesNotFit.name() && !args.override_memory {
         return Ok(does_not_fit(&memory));

@@ -209,7 +209,8 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
 /// That there is nothing to run, for scripts; the text says it first.
 fn none(wanted: &Wanted, solved: &Solved) -> Finding {
     let message = text::verdict(wanted, solved).to_lowercase();
-    Finding::error("plan/none", Blame::Layout, "layout", message).hint(text::WAYS_OUT)
+    Finding::error("plan/none", Blame::Layout, "layout", message)
+        .hint(text::ways_out(&wanted.pinned, solved.space.question.headroom))
 }
 
 /// What refuses the typed flags by themselves, with the values that would do.

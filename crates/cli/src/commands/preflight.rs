@@ -1,5 +1,6 @@
 //! `preflight`: this machine against a policy, and against a plan where one is named.
 
+use super::fit::allowed;
 use super::launch::asked_of;
 use super::{asked, case_of};
 use crate::args::PreflightArgs;
@@ -26,6 +27,9 @@ pub fn run(args: &PreflightArgs) -> Outcome {
     let Some(path) = &args.policy else { return Ok(Report::text(EXAMPLE.to_string())) };
     let policy = load_policy(path)?;
     let case = case(args, &policy)?;
+    if let Some(case) = &case {
+        allowed(case, &args.work.limit(), 1)?;
+    }
     let plan = case.as_ref().map(|case| plan(case, &policy, args));
     let probe = if args.write_probe { Probe::Write } else { Probe::Ask };
     let launcher = if args.as_is { Launcher::Own } else { Launcher::Ours };

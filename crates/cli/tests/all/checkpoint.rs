@@ -67,6 +67,7 @@ fn a_run_goes_on_from_what_was_resharded() {
     let whole = temp.json(&format!("{tp} {SMALL} --steps 4"));
     let first = temp.json(&format!("{tp} {SMALL} --steps 2 --save @/runs"));
     assert_eq!(losses(&first), losses(&whole)[..2]);
+    assert_eq!(temp.no(&format!("{tp} {SMALL} --steps 2 --save @/runs")), ["checkpoint/exists"]);
     temp.run("checkpoint reshard @/runs/step-2 --out @/pp --pp 2");
     temp.run("checkpoint reshard @/pp --out @/dcp --format dcp --tp 2 --pp 2");
     temp.run("checkpoint reshard @/dcp --out @/back --format shardwright --tp 2");

@@ -2,15 +2,18 @@
 //! feature, and are a test of their own (`tests/mpi.rs`).
 
 mod agreement;
+mod bounds;
 mod checkpoint;
 mod choices;
 mod commands;
 mod common;
 mod dependencies;
 mod fidelity;
+mod figures;
 mod findings;
 mod fuzzed;
 mod goldens;
+mod hostile;
 mod identities;
 mod launch;
 mod memory_rows;
@@ -19,6 +22,7 @@ mod mission;
 mod plan_engines;
 mod preflight;
 mod rehearse;
+mod sizes;
 #[cfg(target_os = "linux")]
 mod stores;
 mod times;

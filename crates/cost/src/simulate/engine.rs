@@ -2,7 +2,7 @@
 //! microbatches pass a lane in order, a count says which have arrived. A stage runs until something
 //! is missing, and is woken by whoever delivers it, so every event is looked at once or twice.
 
-use super::timeline::{Event, StageTimeline, Timeline};
+use super::timeline::{Event, StageTimeline, Timeline, idle};
 use super::{Times, most_in_flight};
 use diag::Finding;
 use layout::order::{Action, Block, Pass, Pipeline, StageOrder};
@@ -282,7 +282,7 @@ impl Simulator {
         let stage = |s: &Stage| StageTimeline {
             busy: s.busy,
             sending: s.sending,
-            idle: makespan - s.busy - s.sending,
+            idle: idle(makespan, s.busy, s.sending),
             peak_in_flight: s.peak,
             first_start: s.first_start,
             last_end: s.clock,

@@ -10,7 +10,7 @@
 
 use super::Times;
 use super::engine::{Observe, Simulator};
-use super::timeline::{Event, Timeline};
+use super::timeline::{Event, Timeline, idle};
 use diag::Finding;
 use layout::Schedule;
 use layout::order::Pipeline;
@@ -62,7 +62,7 @@ impl Simulator {
         timeline.makespan += delay;
         for stage in &mut timeline.stages {
             stage.last_end += delay;
-            stage.idle = timeline.makespan - stage.busy - stage.sending;
+            stage.idle = idle(timeline.makespan, stage.busy, stage.sending);
         }
         timeline
     }

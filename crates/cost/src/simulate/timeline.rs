@@ -19,6 +19,13 @@ pub struct StageTimeline {
     pub last_end: f64,
 }
 
+/// Seconds of a step that a stage neither computes nor sends. Sums of one step in different orders differ in
+/// their last digits; nobody waits less than nothing.
+pub(super) fn idle(makespan: f64, busy: f64, sending: f64) -> f64 {
+    let left = makespan - busy - sending;
+    if left > 0.0 { left } else { 0.0 }
+}
+
 /// A step of the pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {

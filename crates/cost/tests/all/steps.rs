@@ -107,8 +107,9 @@ fn seconds_are_those_of_the_step() {
     let count = |stage: usize| Counts { layers: &layers[stage], is_first: stage == 0, is_last: stage == 3 };
     let stages: Vec<Counts> = (0..4).map(count).collect();
     let chunks: Vec<ChunkTimes> = stages.iter().map(|stage| prices.chunk(&placed, *stage)).collect();
-    let seconds = prices.seconds(&case.layout, &chunks, &stages).unwrap();
-    assert_eq!(seconds, prices.step(&case.layout, &plan).unwrap().seconds);
+    let scratch = &mut cost::Scratch::default();
+    let seconds = prices.seconds(scratch, &case.layout, (&chunks, &stages), |_| true).unwrap();
+    assert_eq!(seconds, Some(prices.step(&case.layout, &plan).unwrap().seconds));
 }
 
 /// Bytes a rank sends over the tensor axis, from the layout's own list: ring shares of what each

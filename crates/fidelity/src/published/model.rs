@@ -254,6 +254,9 @@ fn mtp(model: &Value, layers: &[Layer]) -> Result<Option<Mtp>, String> {
         Some(pattern) if window(model).is_none() => {
             let parsed = recipe::megatron::read(pattern).map_err(|finding| finding.message)?;
             let mixers: Vec<Mixer> = parsed.suffix.iter().map(|symbol| symbol.mixer()).collect();
+            if mixers.is_empty() {
+                return Err("the row does not say what its prediction depths are made of".to_string());
+            }
             Layer::of(&mixers)
         }
         _ => layers.last().cloned().ok_or("the row has no layers")?,

@@ -28,7 +28,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     if !findings.is_empty() {
         return Err(findings);
     }
-    let json = serde_json::to_string_pretty(&tree::nested(&list.arguments)).unwrap_or_default() + "\n";
+    let json = tree::json(&tree::nested(&list.arguments));
     let script = job.policy.job.script.clone().unwrap_or_else(|| "train.py".to_string());
     let mut entry = vec![script, "--deepspeed".to_string(), "--deepspeed_config".to_string(), FILE.to_string()];
     if job.layout.recompute != Recompute::None {

@@ -234,7 +234,13 @@ fn mesh(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     if !fsdp.is_multiple_of(dcn_fsdp) {
         let message =
             format!("{islands} {island}s are filled by stages and replicas, and pp={pp}, dp/ep={fsdp} do not");
-        findings.push(unsayable("dp", message).hint(format!("tp, cp and ep stay inside a {island} [lane/island]")));
+        let inside = [("tp", layout.tp), ("cp", layout.cp), ("ep", layout.ep)];
+        let inside: Vec<&str> = inside.iter().filter(|(_, degree)| degree.splits()).map(|(axis, _)| *axis).collect();
+        let hint = match inside.as_slice() {
+            [] => format!("a pp that {islands} {island}s and the replicas fill"),
+            axes => format!("lower {}, which stay inside a {island} [lane/island]", axes.join(" or ")),
+        };
+        findings.push(unsayable("dp", message).hint(hint));
         return;
     }
     let why = &format!("inside a {island} [lane/island]");

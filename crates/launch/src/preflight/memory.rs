@@ -22,7 +22,11 @@ pub fn check_host(machine: &Machine, plan: &Plan) -> Option<Check> {
         }
         Ok(total) => {
             let check = Check::pass(HOST_RULE, "host memory", format!("{} in all", Bytes(*total)), required);
-            if *total >= plan.host { check } else { check.violation("lower --offload-optimizer, or take larger hosts") }
+            let fix = || match plan.host_flags.as_slice() {
+                [] => "take larger hosts".to_string(),
+                flags => format!("less by {}, or larger hosts", flags.join(", ")),
+            };
+            if *total >= plan.host { check } else { check.violation(fix()) }
         }
     })
 }

@@ -71,8 +71,21 @@ pub struct Plan {
     pub memory: Memory,
     /// Memory of this node's host that the ranks' state takes.
     pub host: u64,
+    /// Flags that put it there.
+    pub host_flags: Vec<&'static str>,
     /// Whether that may be overridden.
     pub memory_override: MemoryOverride,
+}
+
+/// Flags that keep something on the host.
+fn host_flags(job: &Job) -> Vec<&'static str> {
+    let options = &job.case.options;
+    let flags = [
+        ("--offload-optimizer", options.offload > 0.0),
+        ("--offload-params", options.offload_params),
+        ("--offload-activations", options.offload_activations > 0.0),
+    ];
+    flags.into_iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| flag).collect()
 }
 
 impl Plan {
@@ -96,6 +109,7 @@ impl Plan {
             checkpoint: checkpoint_bytes(job.recipe),
             checkpoints: checkpoints(job.policy),
             host: fit.map_or(0, |fit| fit.host.node_bytes),
+            host_flags: host_flags(job),
             memory,
             memory_override,
         }

@@ -29,7 +29,7 @@ pub use rule::{Check, Rule};
 use crate::engines;
 use crate::layout::{Derived, Layout, Needs, settle};
 use crate::request::{Engine, LayoutRequest};
-use crate::size::Bound;
+use crate::size::Sizes;
 use diag::{Finding, Severity, refuses};
 use recipe::kinds::attention::{Attention, AttentionKind};
 use recipe::kinds::gated_delta::GatedDelta;
@@ -142,7 +142,7 @@ pub fn check(recipe: &Recipe, request: &LayoutRequest) -> Checked {
     if let Some(layout) = &layout {
         let case = Case { recipe: &recipe, layout, request };
         findings.extend(rules(layout.engine).flat_map(|rule| rule.findings(&case)));
-        findings.extend(Bound::new(&recipe, layout).refusal());
+        findings.extend(Sizes::of(&recipe).refusal(layout, 1.0));
     }
     findings.extend(recipe.notes.iter().cloned());
     findings.sort_by_key(|f| std::cmp::Reverse(f.severity));

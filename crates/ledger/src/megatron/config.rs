@@ -2,7 +2,6 @@
 
 use super::Job;
 use super::options::{CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, Routing, Trainer};
-use super::schedule;
 use super::supported::{self, Sharding};
 use layout::order::Pipeline;
 use layout::request::RecomputeModule;
@@ -17,7 +16,6 @@ use recipe::kinds::{Activation, Norm};
 use recipe::precision::OptimizerPolicy;
 use recipe::{Mixer, Optimizer, Positions, Role};
 use replay::Unmodelled;
-use replay::tape::Microbatches;
 
 /// Sizes of the attention of one rank.
 #[derive(Clone, Debug)]
@@ -96,10 +94,8 @@ pub(super) struct Indexer {
 }
 
 fn microbatches(job: &Job, stage: usize) -> u64 {
-    match job.options.microbatches {
-        Microbatches::All => job.layout.microbatches,
-        Microbatches::Steady => schedule::replayed(job.layout, stage as u64, job.stages.layers_of_stage(stage).count()),
-    }
+    let Job { recipe, layout, stages, rank, options } = *job;
+    super::microbatches_walked(options, &crate::RankJob { recipe, layout, stages, rank }, stage)
 }
 
 /// The prediction suffix: one stack a depth.

@@ -74,6 +74,15 @@ use replay::{Phase, PhaseKind, Replay};
 /// The rank a replay under Megatron is of.
 pub type Job<'a> = super::Job<'a, MegatronOptions>;
 
+/// Microbatches of a step that a replay of this stage walks.
+pub(crate) fn microbatches_walked(options: &MegatronOptions, job: &super::RankJob, stage: usize) -> u64 {
+    let layers = job.stages.layers_of_stage(stage).count();
+    match options.microbatches {
+        Microbatches::All => job.layout.microbatches,
+        Microbatches::Steady => schedule::replayed(job.layout, stage as u64, layers),
+    }
+}
+
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
     let config = Config::new(job)?;

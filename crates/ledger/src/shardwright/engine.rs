@@ -73,6 +73,7 @@ fn phase(of: &InPhase) -> Phase {
         kind,
         allocated: Held { saved: 0, ..of.held }.bytes(),
         peak: Peak { allocated, event: 0, by_line: of.peak, origin },
+        requested_peak: allocated,
         by_part: [0; 3],
         reserved: allocated,
         reserved_peak: allocated,

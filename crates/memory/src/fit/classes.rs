@@ -6,11 +6,10 @@ use super::offload::Offload;
 use super::{Pricing, reserve, scaling};
 use case::Case;
 use case::options::Elementwise;
+use ledger::Ledger;
 use ledger::fsdp2::Blocks;
 use ledger::megatron::Segments;
-use ledger::{Ledger, RankJob};
 use recipe::Mixer;
-use replay::Unmodelled;
 use replay::line::{Line, Origin};
 use replay::{PhaseKind, Replay};
 use units::Basis;
@@ -99,17 +98,10 @@ pub struct RankClass {
 }
 
 impl RankClass {
-    /// Prices the ranks of one stage.
-    pub(super) fn price(pricing: Pricing, stage: usize) -> Result<RankClass, Unmodelled> {
-        let case = pricing.case;
-        let num_ranks = case.layout.world / case.layout.pp.get();
+    /// Prices the ranks of one stage by the replay of its first.
+    pub(super) fn price(pricing: Pricing, stage: usize, replay: &Replay) -> RankClass {
+        let num_ranks = pricing.case.layout.world / pricing.case.layout.pp.get();
         let first_rank = stage as u64 * num_ranks;
-        let rank = RankJob { recipe: &case.recipe, layout: &case.layout, stages: &case.stages, rank: first_rank };
-        let replay = pricing.ledger.replay(&rank)?;
-        Ok(RankClass::of(pricing, stage, first_rank, num_ranks, &replay))
-    }
-
-    fn of(pricing: Pricing, stage: usize, first_rank: u64, num_ranks: u64, replay: &Replay) -> RankClass {
         let (case, device) = (pricing.case, &pricing.case.on().device);
         let highest = replay.highest();
         let offload = Offload::new(pricing, stage, replay);

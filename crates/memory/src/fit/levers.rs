@@ -1,7 +1,7 @@
 //! What would lower the peak: each lever changes one thing, is checked for legality, priced, and
 //! listed with what it saves on the worst rank and what it costs.
 
-use super::{Entry, Fit};
+use super::{Entry, Fit, work};
 use case::{Asked, Case};
 use layout::request::{Balance, Engine, Recompute, RecomputeModule, ZeroStage};
 use recipe::{Mixer, Recipe};
@@ -14,8 +14,8 @@ pub struct Lever {
     pub change: String,
     /// What the worst rank would hold, bytes.
     pub total_bytes: u64,
-    /// What it saves there, bytes; negative when it costs memory.
-    pub saves_bytes: i64,
+    /// What it saves there, bytes.
+    pub saves_bytes: u64,
     /// What is left then.
     pub headroom_bytes: i64,
     /// What it costs.
@@ -29,28 +29,37 @@ struct Try {
     case: Case,
 }
 
-/// Every lever that is legal and can be priced, best first: what was typed, with one change typed
-/// along.
-pub fn levers(case: &Case, fit: &Fit) -> Vec<Lever> {
-    let mut found: Vec<Lever> = tries(case)
-        .into_iter()
-        .filter_map(|attempt| lever(attempt.change, attempt.costs, &attempt.case, fit))
-        .collect();
-    found.extend(least_offload(case, fit));
-    found.sort_by_key(|lever| std::cmp::Reverse(lever.saves_bytes));
-    found
+/// What would lower the peak.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Levers {
+    /// Every lever that is legal, was priced and saves something, best first.
+    pub found: Vec<Lever>,
+    /// Changes that were not priced because all before them took what was allowed.
+    pub untried: Vec<String>,
+}
+
+/// Prices what was typed with one change typed along, change by change, as long as that is predicted to
+/// take no more than so many operations of this machine.
+pub fn levers(case: &Case, fit: &Fit, allowed: u64) -> Levers {
+    let (mut levers, mut taken) = (Levers::default(), 0u64);
+    for Try { change, costs, case } in tries(case) {
+        taken = taken.saturating_add(work(&case).map_or(0, |work| work.operations));
+        if taken > allowed {
+            levers.untried.push(change);
+        } else {
+            levers.found.extend(lever(change, costs, &case, fit));
+        }
+    }
+    levers.found.extend(least_offload(case, fit));
+    levers.found.sort_by_key(|lever| std::cmp::Reverse(lever.saves_bytes));
+    levers
 }
 
 fn lever(change: String, costs: &'static str, case: &Case, fit: &Fit) -> Option<Lever> {
-    let after = Fit::price(case, fit.headroom).ok()?;
+    let after = fit.price_beside(case).ok()?;
     let worst = after.worst();
-    Some(Lever {
-        change,
-        total_bytes: worst.total(),
-        saves_bytes: fit.worst().total() as i64 - worst.total() as i64,
-        headroom_bytes: worst.headroom,
-        costs,
-    })
+    let saves_bytes = fit.worst().total().checked_sub(worst.total()).filter(|saved| *saved > 0)?;
+    Some(Lever { change, total_bytes: worst.total(), saves_bytes, headroom_bytes: worst.headroom, costs })
 }
 
 /// The least share of AdamW's state whose move makes it fit with the headroom asked for.

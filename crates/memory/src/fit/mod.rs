@@ -7,6 +7,7 @@ mod levers;
 mod lines;
 mod offload;
 mod overload;
+mod replays;
 mod reserve;
 mod review;
 mod routing;
@@ -14,10 +15,11 @@ mod scaling;
 
 pub use checklist::{Item, checklist};
 pub use classes::{Compile, PhasePeak, RankClass};
-pub use levers::{Lever, levers, useful_modules};
+pub use levers::{Lever, Levers, levers, useful_modules};
 pub use lines::{Amount, Entry};
 pub use offload::Offload;
 pub use overload::{AtOverload, Overload, at_overloads};
+pub use replays::work;
 pub use reserve::{Communicator, Outside, communicator_bytes, communicators, outside};
 pub use review::{Change, Review, review};
 pub use routing::{LayerRouting, routing};
@@ -27,6 +29,8 @@ use case::Case;
 use ledger::Ledger;
 use recipe::Dtype;
 use replay::Unmodelled;
+use replays::Replays;
+use std::sync::Arc;
 use units::Bytes;
 
 /// Memory to leave free unless told otherwise, for what nobody replays.
@@ -77,6 +81,7 @@ pub struct Fit {
     pub headroom: Bytes,
     /// What no figure here covers.
     pub unmodelled: Vec<String>,
+    replays: Arc<Replays>,
 }
 
 /// Host memory of the node that needs most of it.
@@ -117,50 +122,37 @@ impl Fit {
     pub fn price(case: &Case, headroom: Bytes) -> Result<Fit, Unmodelled> {
         let ledger = Ledger::of_case(case)?;
         let pricing = Pricing { case, ledger: &ledger };
-        let classes = price_stages(pricing)?;
+        Ok(Fit::of(pricing, Arc::new(Replays::new(pricing)?), headroom))
+    }
+
+    /// Prices another job with the replays of this one, where they are the same.
+    fn price_beside(&self, case: &Case) -> Result<Fit, Unmodelled> {
+        let ledger = Ledger::of_case(case)?;
+        let pricing = Pricing { case, ledger: &ledger };
+        let known = self.replays.are_of(pricing).then(|| self.replays.clone());
+        let replays = known.map_or_else(|| Replays::new(pricing).map(Arc::new), Ok)?;
+        Ok(Fit::of(pricing, replays, self.headroom))
+    }
+
+    fn of(pricing: Pricing, replays: Arc<Replays>, headroom: Bytes) -> Fit {
+        let case = pricing.case;
+        let class = |stage: usize| {
+            let (twin, replay) = replays.of(stage);
+            RankClass::price(pricing, twin, replay).at_stage(stage)
+        };
+        let classes: Vec<RankClass> = (0..case.layout.pp.get() as usize).map(class).collect();
         let worst = (0..classes.len()).min_by_key(|&i| classes[i].headroom).unwrap_or(0);
         let host = HostUse::of(case, &classes);
         let visible = case.on().device.visible_bytes();
         let judged = classes.iter().map(|class| judge(class.total(), visible, headroom));
         let verdict = judged.max().filter(|_| !host.is_over()).unwrap_or(Verdict::DoesNotFit);
-        Ok(Fit { classes, worst, verdict, host, headroom, unmodelled: unmodelled(pricing) })
+        Fit { classes, worst, verdict, host, headroom, unmodelled: unmodelled(pricing), replays }
     }
 
     /// The class with the least headroom.
     pub fn worst(&self) -> &RankClass {
         &self.classes[self.worst]
     }
-}
-
-/// Prices every stage, on as many threads as there are; stages that hold the same chunks under a
-/// folded schedule are replayed once.
-fn price_stages(pricing: Pricing) -> Result<Vec<RankClass>, Unmodelled> {
-    let pp = pricing.case.layout.pp.get() as usize;
-    let by_stage = &pricing.case.stages.by_stage;
-    // Under DualPipe a stage and its mirror hold the same chunks and run the same order.
-    let twin = |stage: usize| (0..stage).find(|&s| by_stage[s] == by_stage[stage]).unwrap_or(stage);
-    let own: Vec<usize> = (0..pp).filter(|&stage| twin(stage) == stage).collect();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(own.len());
-    let mut priced: Vec<(usize, Result<RankClass, Unmodelled>)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|worker| {
-                let mine: Vec<usize> = own.iter().copied().skip(worker).step_by(threads).collect();
-                scope.spawn(move || mine.into_iter().map(|s| (s, RankClass::price(pricing, s))).collect::<Vec<_>>())
-            })
-            .collect();
-        workers
-            .into_iter()
-            .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    });
-    priced.sort_by_key(|(stage, _)| *stage);
-    let mut classes: Vec<RankClass> = Vec::new();
-    for stage in 0..pp {
-        let at = priced.binary_search_by_key(&twin(stage), |(stage, _)| *stage);
-        let (_, class) = &priced[at.expect("every stage that is no twin was priced")];
-        classes.push(class.clone()?.at_stage(stage));
-    }
-    Ok(classes)
 }
 
 /// The verdict on a rank, the only one there is: what it holds against what it sees.

@@ -48,13 +48,15 @@ impl Offload {
             return Offload { host_bytes, ..Offload::default() };
         }
         let share = whole_tensor_share(case, stage);
-        let optimizer_bytes = (replay.line(Line::OtherOptimizer) as f64 * share).round() as u64;
+        // A float of large figures may be rounded up.
+        let stepped = replay.line(Line::OtherOptimizer);
+        let optimizer_bytes = ((stepped as f64 * share).round() as u64).min(stepped);
         // Of the 12 bytes a parameter, each step sends a 4-byte gradient down and a 2-byte weight up.
         let optimizer_traffic = optimizer_bytes as f64 / 12.0 * 6.0;
         let layers = case.stages.layers_of_stage(stage).count().max(1) as u64;
         let saved = replay.line(Line::Activations);
         let movable = saved - saved / layers;
-        let activation_bytes = (movable as f64 * case.options.offload_activations) as u64;
+        let activation_bytes = ((movable as f64 * case.options.offload_activations) as u64).min(movable);
         let flights = in_flight(&case.layout, stage as u64).max(256) as f64 / 256.0;
         // Every microbatch's activations go down once and come back once.
         let activation_traffic = 2.0 * activation_bytes as f64 / flights * case.layout.microbatches as f64;

@@ -17,9 +17,9 @@ const MLP: &[(&str, &str)] = &[("ffn", "4096")];
 const EXPERTS: &[(&str, &str)] = &[("experts", "16"), ("top_k", "2"), ("ffn", "512")];
 
 const MODELS: &[Model] = &[
-    Model { pattern: "(AF)", tables: &[("", ROOT), ("attention", ATTENTION), ("mlp", MLP)] },
+    Model { pattern: "AF", tables: &[("", ROOT), ("attention", ATTENTION), ("mlp", MLP)] },
     Model {
-        pattern: "(AE)",
+        pattern: "AE",
         tables: &[
             ("", ROOT),
             ("attention", ATTENTION),
@@ -28,11 +28,31 @@ const MODELS: &[Model] = &[
         ],
     },
     Model {
-        pattern: "(AE)",
+        pattern: "AE",
         tables: &[
             ("", ROOT),
             ("attention", ATTENTION),
             ("moe", &[("experts", "16"), ("top_k", "2"), ("ffn", "512"), ("latent", "256")]),
+        ],
+    },
+    Model {
+        pattern: "AE",
+        tables: &[("", ROOT), ("attention", ATTENTION), ("moe", EXPERTS), ("moe.shared", &[("ffn", "512")])],
+    },
+    Model {
+        pattern: "AF",
+        tables: &[("", ROOT), ("attention", &[("heads", "16"), ("kv_heads", "16"), ("head_dim", "64")]), ("mlp", MLP)],
+    },
+    Model {
+        pattern: "AE",
+        tables: &[
+            ("", ROOT),
+            ("attention", ATTENTION),
+            ("moe", EXPERTS),
+            (
+                "features.mla",
+                &[("enabled", "true"), ("kv_rank", "128"), ("qk_dim", "64"), ("rope_dim", "64"), ("v_dim", "64")],
+            ),
         ],
     },
     Model {
@@ -43,7 +63,7 @@ const MODELS: &[Model] = &[
         ],
     },
     Model {
-        pattern: "(MF)",
+        pattern: "MF",
         tables: &[
             ("", ROOT),
             (
@@ -61,7 +81,7 @@ const MODELS: &[Model] = &[
         ],
     },
     Model {
-        pattern: "(ME)",
+        pattern: "ME",
         tables: &[
             ("", ROOT),
             (
@@ -80,7 +100,7 @@ const MODELS: &[Model] = &[
         ],
     },
     Model {
-        pattern: "(ARF)",
+        pattern: "ARF",
         tables: &[
             ("", ROOT),
             ("attention", ATTENTION),
@@ -98,7 +118,7 @@ const MODELS: &[Model] = &[
         ],
     },
     Model {
-        pattern: "(GF)",
+        pattern: "GF",
         tables: &[
             ("", ROOT),
             ("gated_delta", &[("key_heads", "16"), ("value_heads", "32"), ("key_dim", "64"), ("value_dim", "64")]),
@@ -106,7 +126,7 @@ const MODELS: &[Model] = &[
         ],
     },
     Model {
-        pattern: "(AE)",
+        pattern: "AE",
         tables: &[
             ("", ROOT),
             ("attention", ATTENTION),
@@ -127,7 +147,7 @@ const MODELS: &[Model] = &[
         ],
     },
     Model {
-        pattern: "(AF)",
+        pattern: "AF",
         tables: &[
             ("", ROOT),
             ("attention", ATTENTION),
@@ -136,7 +156,7 @@ const MODELS: &[Model] = &[
         ],
     },
     Model {
-        pattern: "(AF)",
+        pattern: "AF",
         tables: &[
             ("", ROOT),
             ("attention", ATTENTION),
@@ -156,7 +176,8 @@ fn limit(table: &str, key: &str) -> Option<u64> {
         (_, "heads" | "kv_heads" | "groups" | "key_heads" | "value_heads" | "tables") => limits::HEADS,
         (_, "experts" | "top_k") => limits::EXPERTS,
         (_, "chunk") => 1 << 16,
-        (_, "kind" | "enabled" | "pattern" | "targets" | "capacity_factor" | "angles") => return None,
+        (_, "angles") => 32,
+        (_, "kind" | "enabled" | "pattern" | "targets" | "capacity_factor") => return None,
         _ => limits::WIDTH,
     })
 }
@@ -218,7 +239,12 @@ pub fn text(draws: &mut Draws, changes: u64) -> String {
         changed.extend(along.map(|key| (table, key, value)));
     }
     let factor = draws.of(&["1.5", "8", "0.001", "1"]);
-    let mut out = format!("name = \"sized\"\npattern = \"{}\"\n", model.pattern);
+    // A layer of one block, or of all of them.
+    let (open, close) = draws.of(&[("", ""), ("(", ")")]);
+    let mut out = format!("name = \"sized\"\npattern = \"{open}{}{close}\"\n", model.pattern);
+    if model.pattern.contains(['M', 'R']) {
+        out += "modes = [\"author_dp\"]\n";
+    }
     for (table, keys) in model.tables {
         if !table.is_empty() {
             out += &format!("[{table}]\n");
@@ -228,6 +254,9 @@ pub fn text(draws: &mut Draws, changes: u64) -> String {
             let usual = if *key == "capacity_factor" { factor } else { usual };
             out += &format!("{key} = {}\n", value.map_or(usual.to_string(), |(_, _, value)| value.to_string()));
         }
+    }
+    if draws.below(3) == 0 {
+        out += "[optimizer]\nmatrix = \"muon\"\nexpert = \"muon\"\n";
     }
     out
 }

@@ -1,10 +1,11 @@
 //! Sizes at their limits: refused by name, or counted right. Overflow checks are on in tests, so that a
 //! product that wraps around ends them.
 
-use super::sized::{Draws, ENGINES, case, request, text};
+use super::sized::{self, Draws, ENGINES, case, request, text};
 use case::Case;
-use layout::size::{Bound, MOST_BYTES};
+use layout::size::{MOST_BYTES, Sizes};
 use layout::{Engine, LayoutRequest};
+use ledger::{Ledger, RankJob};
 use memory::fit::{Fit, HEADROOM, Verdict};
 use recipe::Recipe;
 
@@ -50,18 +51,17 @@ fn at_the_limits_a_job_is_refused_or_counted() {
             let checked = layout::check(&recipe, &request);
             refused += u64::from(checked.findings.iter().any(|f| f.rule == "layout/bytes"));
             let Some(case) = case(&recipe, &request).filter(is_short) else { continue };
-            let start = std::time::Instant::now();
-            let priced = Fit::price(&case, HEADROOM);
-            if start.elapsed().as_secs_f64() > 0.5 {
-                eprintln!("SLOW {draw} {engine} {:.1} {:?}\n{text}", start.elapsed().as_secs_f64(), request);
-            }
-            let Ok(fit) = priced else { continue };
+            let skew = if engine == Engine::Megatron { draws.of(&[1.0, 1.0, 1.5]) } else { 1.0 };
+            let is_expandable = engine == Engine::Megatron && draws.below(4) == 0;
+            let case = case.with_options(|told| (told.overload, told.expandable_segments) = (skew, is_expandable));
+            let Ok(fit) = Fit::price(&case, HEADROOM) else { continue };
             counted += 1;
             let visible = case.on().device.visible_bytes();
-            let bound = Bound::new(&case.recipe, &case.layout).bytes();
+            let bound = Sizes::of(&case.recipe).under(&case.layout, skew).bytes();
             assert!(bound <= MOST_BYTES);
             for class in &fit.classes {
-                assert!(u128::from(class.total()) < bound, "{engine} holds {} of at most {bound}", class.total());
+                let held = u128::from(class.total());
+                assert!(2 * held < bound, "{engine} holds {held} of at most {bound}");
                 assert!(class.total() <= visible || fit.verdict == Verdict::DoesNotFit);
             }
         }
@@ -69,31 +69,44 @@ fn at_the_limits_a_job_is_refused_or_counted() {
     assert!(counted > 50 && refused > 50, "{counted} counted, {refused} refused");
 }
 
-/// Bytes of tensors at the highest point, over all stages.
-fn allocated(recipe: &Recipe, request: &LayoutRequest) -> Option<u64> {
+/// The most bytes asked for on each stage.
+fn requested(recipe: &Recipe, request: &LayoutRequest) -> Option<Vec<u64>> {
     let case = case(recipe, request).filter(is_short)?;
-    let fit = Fit::price(&case, HEADROOM).ok()?;
-    fit.classes.iter().map(|class| class.allocated_peak).max()
+    let ledger = Ledger::of_case(&case).ok()?;
+    let (pp, world) = (case.layout.pp.get(), case.layout.world);
+    let of_stage = |stage: u64| {
+        let rank = stage * (world / pp);
+        let job = RankJob { recipe: &case.recipe, layout: &case.layout, stages: &case.stages, rank };
+        ledger.replay(&job).ok().map(|replay| replay.requested_peak())
+    };
+    (0..pp).map(of_stage).collect()
 }
 
-/// What is allocated grows with a size; what the allocator reserves may not, since larger blocks are
-/// split and found again differently.
+/// What tensors ask for grows with each of these sizes, on every rank and under every ledger. What the
+/// allocator hands out and reserves need not, by up to a mebibyte a block: a block whose remainder is
+/// smaller is not split and counts whole.
 #[test]
 fn memory_grows_with_capacity_microbatch_and_sequence() {
     let mut compared = [0; 3];
-    for draw in draws(120) {
+    for draw in draws(400) {
         let mut draws = Draws::new(draw ^ 0x5eed);
         let changes = draws.below(2);
-        let text = text(&mut draws, changes);
+        let mut text = text(&mut draws, changes);
+        // Two ledgers of six have a capacity factor, and few of the models.
+        let has_capacity = draw % 4 == 0;
+        while has_capacity && !text.contains("capacity_factor") {
+            text = sized::text(&mut draws, changes);
+        }
         let Ok(recipe) = Recipe::parse(&text) else { continue };
-        let engine = draws.of(&ENGINES);
+        let engine = if has_capacity { draws.of(&[Engine::Megatron, Engine::Shardwright]) } else { draws.of(&ENGINES) };
         let request = request(&mut draws, &recipe, engine, 1000);
         let _drawn = Drawn(&text, &request, draw);
-        let Some(before) = allocated(&recipe, &request) else { continue };
+        let Some(before) = requested(&recipe, &request) else { continue };
         let mut grown: [Option<(Recipe, LayoutRequest)>; 3] = Default::default();
         let mut roomier = recipe.clone();
         if let Some(moe) = roomier.moe.as_mut().filter(|moe| moe.capacity_factor.is_some()) {
-            moe.capacity_factor = moe.capacity_factor.map(|factor| factor * (1.0 + draws.below(100) as f64 / 50.0));
+            let (more, most) = (1.0 + draws.below(100) as f64 / 50.0, moe.experts as f64 / moe.top_k as f64);
+            moe.capacity_factor = moe.capacity_factor.map(|factor| (factor * more).min(most));
             grown[0] = Some((roomier, request.clone()));
         }
         let micro_batch = request.micro_batch.unwrap_or(1) + 1 + draws.below(3);
@@ -102,10 +115,11 @@ fn memory_grows_with_capacity_microbatch_and_sequence() {
         grown[2] = Some((recipe.clone(), LayoutRequest { sequence: Some(sequence), ..request.clone() }));
         for (at, grown) in grown.into_iter().enumerate() {
             let Some((recipe, request)) = grown else { continue };
-            let Some(after) = allocated(&recipe, &request) else { continue };
+            let Some(after) = requested(&recipe, &request) else { continue };
             compared[at] += 1;
-            assert!(after >= before, "{engine}: {after} below {before} with {request:?}");
+            let grows = after.iter().zip(&before).all(|(after, before)| after >= before);
+            assert!(grows, "{engine}: {after:?} below {before:?} with {request:?}");
         }
     }
-    assert!(compared.iter().all(|count| *count > 5), "{compared:?}");
+    assert!(compared.iter().all(|count| *count > 20), "{compared:?}");
 }

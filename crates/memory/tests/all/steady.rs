@@ -1,11 +1,12 @@
 //! What a replay leaves out of a step's microbatches changes no figure, and what it walks does not grow
 //! with them.
 
-use case::Options;
+use case::{Case, Options, Terms};
 use layout::activations::{Dealing, Routing};
 use layout::{Engine, Layout, LayoutRequest, OwnershipTable, Recompute, Schedule, StagePlan, ZeroStage, check};
 use ledger::shardwright::phases;
 use ledger::{Ledger, RankJob};
+use memory::fit::{Fit, HEADROOM, levers, work};
 use proptest::prelude::*;
 use recipe::Recipe;
 use replay::Replay;
@@ -39,6 +40,19 @@ fn figures(replay: &Replay) -> String {
 
 const NAMES: [&str; 6] =
     ["llama3-8b", "nam56r-mini", "deepseek-v2-lite", "nemotron-h-8b", "mixtral-8x7b", "nemotron-3-nano-30b-a3b"];
+/// Built-in recipes whose replays are short enough for a test.
+const NAMED: [&str; 10] = [
+    "llama3-8b",
+    "nam56r",
+    "nam56r-mini",
+    "mixtral-8x7b",
+    "qwen3-30b-a3b",
+    "deepseek-v2-lite",
+    "nemotron-h-8b",
+    "nemotron-3-nano-30b-a3b",
+    "gpt3-175b",
+    "turing-530b",
+];
 const ZERO: [ZeroStage; 4] = [ZeroStage::Zero, ZeroStage::One, ZeroStage::Two, ZeroStage::Three];
 
 fn request(engine: Engine, pp: u64, microbatches: u64, zero: ZeroStage) -> LayoutRequest {
@@ -112,6 +126,59 @@ fn what_is_walked_does_not_grow_with_microbatches_of_a_pipeline() {
             assert_eq!(walked(64), walked(4096), "{engine} rank {rank}");
         }
     }
+}
+
+/// Every engine over built-in recipes: no replay walks more than was predicted, and none less than a
+/// tenth of it.
+#[test]
+fn what_a_replay_walks_is_predicted() {
+    let (mut seen, mut wrong) = (0, Vec::new());
+    let mut judge = |name: &str, request: &LayoutRequest| {
+        let Some((recipe, layout)) = laid_out(name, usize::MAX, request) else { return };
+        let stages = StagePlan::new(&recipe, &layout, None).unwrap();
+        let Ok(ledger) = Ledger::of(&recipe, &layout, &Options::of(layout.engine, &recipe)) else { return };
+        let job = RankJob { recipe: &recipe, layout: &layout, stages: &stages, rank: layout.world - 1 };
+        let Ok(replay) = ledger.replay(&job) else { return };
+        let (predicted, walked) = (ledger.operations(&job), replay.operations);
+        let line = format!("{name} {request:?}: {predicted} for {walked}, {:.1}", predicted as f64 / walked as f64);
+        if !(walked..=10 * walked).contains(&predicted) {
+            wrong.push(line);
+        }
+        seen += 1;
+    };
+    let engines = [Engine::Megatron, Engine::Fsdp2, Engine::Torchtitan, Engine::Deepspeed, Engine::Nanotron];
+    for (name, engine) in NAMED.iter().flat_map(|name| engines.map(|engine| (*name, engine))) {
+        let usual = LayoutRequest { engine: Some(engine), tp: Some(1), world: Some(8), ..LayoutRequest::default() };
+        judge(name, &LayoutRequest { microbatches: Some(3), ..usual.clone() });
+        judge(name, &LayoutRequest { microbatches: Some(9), recompute: Some(Recompute::Full), ..usual.clone() });
+        judge(name, &LayoutRequest { pp: Some(2), microbatches: Some(12), ..usual });
+    }
+    for name in NAMED {
+        judge(name, &request(Engine::Shardwright, 2, 5, ZeroStage::One));
+        let schedule = Some(Schedule::GPipe);
+        judge(name, &LayoutRequest { engine: None, schedule, ..request(Engine::Megatron, 2, 20, ZeroStage::One) });
+        judge(name, &LayoutRequest { sequence: Some(32768), ..request(Engine::Fsdp2, 1, 1, ZeroStage::Three) });
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 60, "{seen}");
+}
+
+/// State on the host is priced with the replay there is, and a change that would take too long is named.
+#[test]
+fn levers_take_no_more_than_they_are_allowed() {
+    let recipe = recipe::builtin::find("llama3-8b").unwrap();
+    let cluster = hardware::Cluster::parse("8xH200").unwrap();
+    let request = request(Engine::Megatron, 1, 1, ZeroStage::One);
+    let case =
+        Case::laid_out(recipe, &LayoutRequest { world: Some(8), ..request }, Some(cluster), Terms::SPLIT).unwrap();
+    let fit = Fit::price(&case, HEADROOM).unwrap();
+    let all = levers(&case, &fit, u64::MAX);
+    assert!(all.untried.is_empty() && all.found.len() > 5, "{all:?}");
+    let each = work(&case).unwrap().operations;
+    let some = levers(&case, &fit, 3 * each);
+    assert!(some.found.iter().all(|lever| all.found.contains(lever)));
+    assert!(!some.found.is_empty() && !some.untried.is_empty(), "{some:?}");
+    assert!(levers(&case, &fit, 0).untried.len() >= all.found.len());
 }
 
 /// Routing as it was dealt is walked microbatch by microbatch; where nothing was dealt it is balanced.

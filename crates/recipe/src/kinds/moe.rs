@@ -167,7 +167,8 @@ impl Moe {
         };
         if !self.experts.is_multiple_of(groups) {
             let finding = refuse("groups", format!("{} experts do not stand in {groups} equal groups", self.experts))?;
-            return Some(finding.hint(format!("groups may be {}", diag::list(&units::divisors(self.experts)))));
+            let groups_may_be = diag::list(&units::divisors(self.experts));
+            return Some(finding.hint(format!("experts may be a multiple of {groups}, or groups {groups_may_be}")));
         }
         let each = self.experts / groups;
         if group_top_k > groups {

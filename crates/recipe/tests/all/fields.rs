@@ -50,6 +50,8 @@ fn fields_that_contradict_each_other_are_refused() {
         ("groups = 4\n", "groups = 3\n", "moe/groups"),
         ("group_top_k = 2", "group_top_k = 5", "moe/groups"),
         ("group_top_k = 2", "group_top_k = 1", "moe/groups"),
+        ("capacity_factor = 1.25", "capacity_factor = 1e12", "moe/capacity"),
+        ("factor = 40.0", "factor = 1e17", "rope/scaling"),
         ("expert_bias = true\n", "", "recipe/unused-key"),
         ("aux_loss = 0.001\n", "", "recipe/unused-key"),
         ("dropout = 0.1\n", "dropout = 1.0\n", "recipe/limit"),

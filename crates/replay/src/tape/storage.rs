@@ -80,6 +80,9 @@ pub(super) struct Book {
     /// Blocks that hold several lines, such as a parameter buffer.
     shared: BTreeMap<BlockId, Vec<(Line, u64)>>,
     pub live: ByLine,
+    /// Bytes asked for and not given back, and the most since the last reset.
+    requested: u64,
+    requested_peak: u64,
     /// Allocations so far.
     pub events: u64,
     /// Allocations among them that were not walked.
@@ -126,7 +129,7 @@ impl Storage {
 
     fn give_back(&self) {
         if let Some(block) = self.block.take().filter(|_| !self.tape.0.is_over.get()) {
-            self.tape.0.book.borrow_mut().free(block, self.is_late.get());
+            self.tape.0.book.borrow_mut().free(block, self.bytes, self.is_late.get());
         }
     }
 
@@ -164,6 +167,8 @@ impl Tape {
             entries: Vec::new(),
             shared: BTreeMap::new(),
             live: nothing,
+            requested: 0,
+            requested_peak: 0,
             events: 0,
             left_out: 0,
             changes: None,
@@ -307,7 +312,13 @@ impl Tape {
         let book = &mut *self.0.book.borrow_mut();
         book.allocator.reset_peaks();
         book.by_part = [0; 3];
+        book.requested_peak = book.requested;
         book.mark_peak(self.0.origin.get());
+    }
+
+    /// The most bytes asked for since the last reset, before the allocator rounds them up.
+    pub fn requested_peak(&self) -> u64 {
+        self.0.book.borrow().requested_peak
     }
 
     /// The highest point since the last reset.
@@ -349,6 +360,8 @@ impl Book {
         self.entries[block.index()] = entry;
         self.live[entry.line as usize] += size;
         self.note(block, size, What::Taken(entry));
+        self.requested += bytes;
+        self.requested_peak = self.requested_peak.max(self.requested);
         if !shares.is_empty() {
             self.give_shares(block, entry.line, shares);
         }
@@ -390,7 +403,8 @@ impl Book {
         self.peak = Peak { allocated: self.allocator.allocated(), event: self.events, by_line: self.live, origin };
     }
 
-    fn free(&mut self, block: BlockId, is_late: bool) {
+    fn free(&mut self, block: BlockId, bytes: u64, is_late: bool) {
+        self.requested -= bytes;
         let line = self.entries[block.index()].line;
         if !self.shared.is_empty() {
             for (other, bytes) in self.shared.remove(&block).into_iter().flatten() {

@@ -31,7 +31,11 @@ struct Sums {
 impl Sums {
     fn of(recipe: &Recipe) -> Sums {
         let mut sums = Sums::default();
-        recipe.tensors().iter().for_each(|tensor| sums.add(recipe, tensor));
+        let (small, counts) = one_of_each(recipe);
+        for tensor in small.tensors() {
+            let times = if let Place::Layer(at) = tensor.place { counts[at] } else { 1.0 };
+            sums.add(recipe, &tensor, times);
+        }
         let suffix = recipe.features.mtp().map_or(0, |mtp| mtp.depth) as f64;
         let blocks = |layer: &recipe::Layer| layer.mixers().count() as f64;
         sums.blocks = recipe.layers.iter().map(blocks).sum();
@@ -42,14 +46,16 @@ impl Sums {
         sums
     }
 
-    fn add(&mut self, recipe: &Recipe, tensor: &Tensor) {
+    /// Adds a tensor that so many layers have.
+    fn add(&mut self, recipe: &Recipe, tensor: &Tensor, layers: f64) {
         let sides: Vec<f64> = tensor.dims.iter().map(|dim| dim.len() as f64).collect();
-        let elements: f64 = sides.iter().product();
+        let each: f64 = sides.iter().product();
+        let elements = each * layers;
         match tensor.acting {
             Some(_) => self.experts += elements,
             None => self.dense += elements,
         }
-        self.widest = self.widest.max(elements);
+        self.widest = self.widest.max(each);
         let (Some(&cols), Some(&rows)) = (sides.last(), sides.iter().rev().nth(1)) else { return };
         if tensor.optimizer == Optimizer::Muon {
             self.orthogonalised += elements * rows.min(cols);
@@ -58,7 +64,7 @@ impl Sums {
             return;
         }
         // Of a bank, a token meets as many matrices as it is sent to.
-        let times = tensor.acting.map_or(1.0, |(acting, _)| acting as f64);
+        let times = layers * tensor.acting.map_or(1.0, |(acting, _)| acting as f64);
         self.products += times * rows * cols;
         if matches!(tensor.place, Place::Layer(_) | Place::Mtp(_)) {
             self.into += times * cols.min(recipe.hidden as f64 * 2.0);
@@ -69,6 +75,22 @@ impl Sums {
     fn all(&self) -> f64 {
         self.dense + self.experts
     }
+}
+
+/// A recipe with every kind of layer once, and how many layers are like each. Where a sparse indexer stands on
+/// some attention layers, it is taken to stand on all.
+fn one_of_each(recipe: &Recipe) -> (Recipe, Vec<f64>) {
+    let mut kinds: Vec<(&recipe::Layer, f64)> = Vec::new();
+    for layer in &recipe.layers {
+        match kinds.iter_mut().find(|(kind, _)| *kind == layer) {
+            Some((_, count)) => *count += 1.0,
+            None => kinds.push((layer, 1.0)),
+        }
+    }
+    let layers = kinds.iter().map(|(layer, _)| (*layer).clone()).collect();
+    let mut small = Recipe { layers, ..recipe.clone() };
+    small.features.dsa.iter_mut().for_each(|dsa| dsa.value.layers.clear());
+    (small, kinds.into_iter().map(|(_, count)| count).collect())
 }
 
 /// Numbers of recurrent state of all blocks, and the share of them that is kept of every token: states are
@@ -150,12 +172,12 @@ fn operations(recipe: &Recipe, sums: &Sums, layout: &Layout) -> f64 {
 /// Operations of a multiplication or an addition inside a matrix product, of a score, of a number of
 /// recurrent state and token, of a number that is activated or normed, of a number that an optimizer steps and
 /// of a call of a block: seconds of `rehearse` on two cores of an x86 server (November 2026) by what ran, in f64.
-const PRODUCT: f64 = 0.15;
-const SCORE: f64 = 0.5;
-const STATE: f64 = 30.0;
-const ELEMENT: f64 = 20.0;
-const UPDATE: f64 = 40.0;
-const CALL: f64 = 20_000.0;
+const PRODUCT: f64 = 0.025;
+const SCORE: f64 = 0.12;
+const STATE: f64 = 8.0;
+const ELEMENT: f64 = 5.0;
+const UPDATE: f64 = 12.0;
+const CALL: f64 = 10_000.0;
 
 /// What the whole rehearsal takes: the run on one rank, then all ranks beside its results.
 pub(super) fn work(recipe: &Recipe, layout: &Layout, one: &Layout, how: How) -> Work {
@@ -168,7 +190,7 @@ pub(super) fn work(recipe: &Recipe, layout: &Layout, one: &Layout, how: How) -> 
         bytes_each * (sums.dense * replicas + sums.experts * layout.edp.get() as f64) + 8.0 * sums.widest
     };
     let batch = layout.global_batch as f64 * (layout.sequence as f64 + 1.0) * 4.0;
-    let alone = held(recipe, &sums, one, bytes_each) + copied(one) + batch;
+    let alone = held(recipe, &sums, one, bytes_each) + 2.0 * copied(one) + batch;
     let together = held(recipe, &sums, layout, bytes_each) + copied(layout) + batch * layout.world as f64;
     let bytes = match how.ranks {
         Ranks::Threads => results + alone.max(together),
@@ -179,12 +201,15 @@ pub(super) fn work(recipe: &Recipe, layout: &Layout, one: &Layout, how: How) -> 
     let steps = how.steps as f64 + 1.0;
     let runs = if how.ranks == Ranks::Mpi { layout.world as f64 } else { 1.0 };
     let operations = steps * (operations(recipe, &sums, one) * runs + operations(recipe, &sums, layout));
-    let work = Work { bytes: bytes as u64, operations: operations as u64 };
+    let work = Work { bytes: (ALLOCATED * bytes) as u64, operations: operations as u64 };
     work + Work { bytes: 0, operations: (START * sums.all() * (1.0 + layout.world as f64)) as u64 }
 }
 
+/// What the system's allocator, names and tables add: resident sizes of the same runs, less 20 MiB.
+const ALLOCATED: f64 = 1.2;
+
 /// Operations of a weight that is drawn, compared and laid out.
-const START: f64 = 60.0;
+const START: f64 = 25.0;
 
 /// What a rehearsal's work depends on besides recipe and layouts.
 #[derive(Clone, Copy)]

@@ -98,6 +98,7 @@ fn laid_out(ask: &Ask, dims: &Dims) -> Result<Prepared, Vec<Finding>> {
     }
     let small = shrink(recipe, &request, dims)?;
     let start = Start::new(ask, &full_recipe, full.mode)?;
+    start.check_target(ask)?;
     let small = start.resized(ask, small)?;
     let (small_recipe, layout) = legal(check(&small.recipe, &small.request))?;
     start.check(&small_recipe, &layout)?;
@@ -164,11 +165,16 @@ fn too_many(layout: &Layout) -> Finding {
     let message = format!("the layout has {world} ranks, and one machine rehearses at most {MOST_RANKS}");
     let replica = world / layout.dp.get();
     let hint = match replica <= MOST_RANKS {
-        true => format!(
-            "--dp {} (without --world) rehearses the same split with fewer replicas; give ep a degree that fits them",
-            (MOST_RANKS / replica).clamp(1, 2)
-        ),
-        false => format!("one replica alone has {replica} ranks: lower tp, cp, pp or ep"),
+        true => {
+            let ep = if layout.ep.splits() { "; give ep a degree that fits them" } else { "" };
+            let dp = (MOST_RANKS / replica).clamp(1, 2);
+            format!("--dp {dp} (without --world) rehearses the same split with fewer replicas{ep}")
+        }
+        false => {
+            let axes = [("tp", layout.tp), ("cp", layout.cp), ("pp", layout.pp)];
+            let axes: Vec<&str> = axes.iter().filter(|(_, degree)| degree.splits()).map(|(axis, _)| *axis).collect();
+            format!("one replica alone has {replica} ranks: lower {}", axes.join(" or "))
+        }
     };
     Finding::error("rehearse/ranks", Blame::Layout, "world", message).hint(hint)
 }

@@ -7,12 +7,15 @@ use crate::real::Real;
 use crate::shrink::Shrunk;
 use crate::train::{Batch, Trainer};
 use ::checkpoint::about::Of;
+use ::checkpoint::folder::unwritten;
 use ::checkpoint::index::check_mode;
 use comm::{Comm, Result};
 use diag::{Blame, Finding};
 use layout::{Layout, LayoutRequest};
 use recipe::{Mode, Recipe};
 use std::num::NonZeroUsize;
+use std::path::Path;
+use store::Failure;
 
 /// The beginning of a run.
 pub struct Start {
@@ -111,11 +114,25 @@ impl Start {
         ask.source.batch(&prepared.recipe, layout, self.seed, self.step() + step)
     }
 
+    /// Refuses a run whose checkpoint would find its name taken, before any of it is computed.
+    pub(super) fn check_target(&self, ask: &Ask) -> std::result::Result<(), Vec<Finding>> {
+        let Some(folder) = ask.save else { return Ok(()) };
+        let target = store_in(folder).at(self.step() + ask.steps);
+        match target.symlink_metadata() {
+            Ok(_) => Err(vec![unwritten(Failure::Exists(target))]),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Saves, where that was asked for; nothing that is there is removed.
     pub(super) fn save<R: Real>(&self, ask: &Ask, prepared: &Prepared, trainer: &Trainer<R>) -> Result<()> {
         let Some(folder) = ask.save else { return Ok(()) };
         let sequences = trainer.steps() * prepared.layout.global_batch;
         let position = Position { seed: self.seed, sequences };
-        Store::new(folder, NonZeroUsize::MAX).save(trainer, &prepared.recipe, position).map(|_| ())
+        store_in(folder).save(trainer, &prepared.recipe, position).map(|_| ())
     }
+}
+
+fn store_in(folder: &Path) -> Store {
+    Store::new(folder, NonZeroUsize::MAX)
 }

@@ -59,7 +59,7 @@ fn choose(small: &mut Moe, full: &Moe, top_k: Option<u64>, experts: Option<u64>)
         (None, Some(experts)) => small.top_k = small.top_k.min(within(experts)).max(1),
         (Some(top_k), None) if top_k > within(small.experts) => {
             let enough = units::divisors(full.experts).into_iter().find(|experts| within(*experts) >= top_k);
-            small.experts = enough.unwrap_or(small.experts);
+            small.experts = enough.unwrap_or(full.experts);
         }
         _ => {}
     }

@@ -44,7 +44,10 @@ pub(crate) fn tails<R: Real>(rank: &Rank, x: &Mat<R>, batch: usize, taps: usize)
     let (len, rows) = (x.rows / parts.len(), taps * batch);
     if rows > len {
         let message = format!("a part of {} tokens is shorter than the {taps} a convolution looks back", len / batch);
-        return Err(Finding::error("runtime/short-part", Blame::Layout, "cp", message).hint("ask for less cp"));
+        let cut = rank.timeline.parts();
+        let seq = format!("sequences of {} tokens or more: --seq", taps * cut);
+        let (object, hint) = if cut > 1 { ("cp", format!("ask for less cp, or {seq}")) } else { ("seq", seq) };
+        return Err(Finding::error("runtime/short-part", Blame::Layout, object, message).hint(hint));
     }
     for (i, &part) in parts.iter().enumerate() {
         let end = (i + 1) * len * x.cols;

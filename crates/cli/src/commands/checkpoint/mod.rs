@@ -154,6 +154,7 @@ fn run_reshard(args: &ReshardArgs) -> Outcome {
     let format = args.format.unwrap_or(checkpoint.layout);
     let mut job = Job::new(&checkpoint, &target, format, &args.out);
     job.against = settled.as_ref().map(Settled::against);
+    job.limit = args.work.limit();
     let copied = match reshard(&job) {
         Ok(copied) => copied,
         Err(findings) => return Err(shortened(findings).into()),

@@ -1,6 +1,6 @@
 //! The same question over several clusters and sequence lengths: a table, CSV, and a plot.
 
-use super::text::{WAYS_OUT, flags_of, seconds};
+use super::text::{flags_of, seconds, ways_out};
 use super::{Wanted, with_solution};
 use crate::args::PlanArgs;
 use crate::commands::model_line;
@@ -83,7 +83,8 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
         return Ok(Report::new(head + &table(&rows), json));
     }
     let verdict = "No layout fits on any of these clusters";
-    let finding = Finding::error("plan/none", Blame::Layout, "layout", verdict.to_lowercase()).hint(WAYS_OUT);
+    let finding = Finding::error("plan/none", Blame::Layout, "layout", verdict.to_lowercase())
+        .hint(ways_out(&args.layout.request(), args.search.headroom.bytes(u64::MAX)));
     let text = format!("\x1b[1;31m{verdict}\x1b[0m\n\n{head}{}", table(&rows));
     Ok(Report::new(text, json).refused(DOES_NOT_FIT, [finding]))
 }

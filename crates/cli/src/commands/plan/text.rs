@@ -3,7 +3,7 @@
 use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
-use crate::commands::fit::{fit_lines, host_text, verdict_text};
+use crate::commands::fit::{LEVERS_SHARE, fit_lines, host_text, verdict_text};
 use crate::commands::{model_line, shorten, typed};
 use crate::picture;
 use crate::table::{Table, heading, wrap};
@@ -11,11 +11,12 @@ use case::Part;
 use diag::quote;
 use hardware::{Cluster, Link};
 use launch::header::{Header, choices};
-use layout::Layout;
+use layout::{Layout, LayoutRequest};
 use memory::fit::{Fit, RankClass, levers};
 use recipe::{Mixer, Recipe};
 use search::{Batch, Choice, MemoryLine, ModeSpace, Neighbour, TOKENS_PER_STEP};
 use units::{Bytes, count, exact};
+use work::Limit;
 
 /// Lines of the space's rejects and of neighbours that a screen has room for.
 const SHOWN: usize = 3;
@@ -351,8 +352,20 @@ pub fn misfits(solved: &Solved) -> Vec<(String, u64)> {
     lines.filter(|(_, number)| *number > 0).collect()
 }
 
-/// What else could be tried where nothing is to be run.
-pub const WAYS_OUT: &str = "more devices, a smaller --gbs or --seq, less --headroom, or fewer axes pinned";
+/// What else could be tried where nothing is to be run: only what there is less of.
+pub fn ways_out(request: &LayoutRequest, headroom: Bytes) -> String {
+    let axes = [request.tp, request.pp, request.vpp, request.cp, request.ep, request.etp, request.dp];
+    let is_pinned = axes.iter().any(Option::is_some) || request.zero.is_some() || request.schedule.is_some();
+    let mut ways = vec!["more devices", "a smaller --gbs or --seq"];
+    if headroom.0 > 0 {
+        ways.push("less --headroom");
+    }
+    if is_pinned {
+        ways.push("fewer axes pinned");
+    }
+    let last = ways.pop().unwrap_or_default();
+    format!("{} or {last}", ways.iter().map(|way| format!("{way},")).collect::<Vec<_>>().join(" "))
+}
 
 /// That there is nothing to run, in one sentence.
 pub fn verdict(wanted: &Wanted, solved: &Solved) -> String {
@@ -388,16 +401,16 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
     let Ok(fit) = Fit::price(&case, solved.space.question.headroom) else { return text };
     text += &format!("\n{}\n", verdict_text(&case, &fit));
     text += &picture::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
-    let found = levers(&case, &fit);
+    let found = levers(&case, &fit, Limit::new(work::Asked::default(), None).operations / LEVERS_SHARE).found;
     let mut table = Table::new(&["what would help", "saves", "headroom then"]).right(&[1, 2]);
-    for lever in found.iter().filter(|lever| lever.saves_bytes > 0).take(SHOWN) {
+    for lever in found.iter().take(SHOWN) {
         let headroom = match u64::try_from(lever.headroom_bytes) {
             Ok(left) => Bytes(left).to_string(),
             Err(_) => format!("-{}", Bytes(lever.headroom_bytes.unsigned_abs())),
         };
-        table.row([lever.change.clone(), Bytes(lever.saves_bytes as u64).to_string(), headroom]);
+        table.row([lever.change.clone(), Bytes(lever.saves_bytes).to_string(), headroom]);
     }
-    text + &table.render() + &format!("  or {WAYS_OUT}\n")
+    text + &table.render() + &format!("  or {}\n", ways_out(&wanted.pinned, solved.space.question.headroom))
 }
 
 fn unpriced(solved: &Solved) -> String {

@@ -95,12 +95,10 @@ fn walk(root: &Path, at: &Path, tree: &mut Tree, left: &mut Vec<PathBuf>) {
 
 /// Contents without rights: a file that is replaced keeps those it had.
 fn contents(tree: &Tree) -> BTreeMap<&Path, Option<&[u8]>> {
-    let mut out = BTreeMap::new();
-    for (path, entry) in tree {
-        let bytes = if let Entry::File(_, bytes) = entry { Some(bytes.as_slice()) } else { None };
-        out.insert(path.as_path(), bytes);
+    fn content(entry: &Entry) -> Option<&[u8]> {
+        if let Entry::File(_, bytes) = entry { Some(bytes) } else { None }
     }
-    out
+    tree.iter().map(|(path, entry)| (path.as_path(), content(entry))).collect()
 }
 
 impl Field {
@@ -142,7 +140,8 @@ impl Field {
         let time = start.elapsed();
         let is_probe = writer.targets.is_empty();
         assert!(output.status.success() || is_probe, "{}: {output:?}", writer.line);
-        let calls = fs::read_to_string(&count).unwrap().trim().parse().unwrap();
+        // Programs that the command asked have written theirs before it.
+        let calls = fs::read_to_string(&count).unwrap().lines().last().unwrap().parse().unwrap();
         fs::remove_file(count).unwrap();
         let trees = self.clear(writer);
         assert!(trees.iter().all(|tree| !tree.is_empty()), "{}", writer.line);
@@ -153,7 +152,7 @@ impl Field {
     /// A command as typed in the field.
     pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_shardwright"));
-        command.args(line.split_whitespace()).current_dir(&self.root);
+        command.args(line.split_whitespace()).current_dir(&self.root).env("COLUMNS", crate::common::WIDE);
         command
     }
 

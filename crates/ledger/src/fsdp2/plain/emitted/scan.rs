@@ -25,10 +25,15 @@ pub(super) fn scan(c: &Rc<Rank>, inputs: [&Tensor; 4], sizes: Sizes) -> Tensor {
     checkpoint_stopping_early(&c.tape, &inputs, move |inputs| chunked(&rank, inputs, sizes))
 }
 
+/// Chunks that a scan over so many tokens goes through one by one.
+pub(crate) fn chunks(sequence: u64) -> u64 {
+    sequence.div_ceil(CHUNK.min(sequence).max(1))
+}
+
 fn chunked(c: &Rc<Rank>, inputs: &[Tensor], s: Sizes) -> Tensor {
     let config = &c.config;
     let chunk = CHUNK.min(config.sequence);
-    let chunks = config.sequence.div_ceil(chunk);
+    let chunks = chunks(config.sequence);
     let positions = config.micro_batch * chunks * chunk * s.heads;
     let states = config.micro_batch * chunks * s.heads * s.width * s.state;
     let [log, u, keys, queries] = [0, 1, 2, 3].map(|i| copied(c, &inputs[i], "chunked input"));

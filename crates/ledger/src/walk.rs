@@ -1,0 +1,148 @@
+//! How much a replay is going to walk, before it does: counted from the blocks of a stage, the
+//! microbatches that are walked and the tensors that are stepped. The counts a block are the most that
+//! any built-in recipe's come to, so that a prediction is above the walk by a small factor, never below.
+
+use super::choice::{Ledger, RankJob};
+use crate::fsdp2::{Blocks, scan_chunks};
+use crate::megatron::microbatches_walked;
+use layout::{Layout, Recompute, Schedule};
+use recipe::{Mixer, Optimizer, Recipe, Role};
+use work::Work;
+
+/// Nanoseconds an allocation takes with its way through graph, book and allocator, and its freeing
+/// (`fit deepseek-v3 --on 8xH200` on a Xeon at 2.1 GHz).
+const NANOSECONDS: u64 = 700;
+/// Bytes that a tensor alive on the tape takes here, with its node.
+const BYTES: u64 = 800;
+/// Microbatches in which a step without a pipeline has shown that it repeats itself.
+const SHOWN: u64 = 6;
+
+/// Allocations of one microbatch in a block, forward and backward.
+#[derive(Clone, Copy)]
+struct Each {
+    block: u64,
+    experts: u64,
+    /// Of a stepped tensor: made, its state made, and stepped once.
+    tensor: u64,
+    /// Tensors of a bank of experts that are stepped apart: all of it, or each expert's.
+    expert_tensors: u64,
+}
+
+impl Ledger {
+    /// What replaying a rank takes of this machine.
+    pub fn work(&self, job: &RankJob) -> Work {
+        let held = self.alive(job).saturating_mul(BYTES);
+        Work { bytes: held, operations: self.operations(job).saturating_mul(NANOSECONDS) }
+    }
+
+    /// Allocations that replaying a rank walks, at most.
+    pub fn operations(&self, job: &RankJob) -> u64 {
+        let steps = u64::from(self.steps());
+        let passes = self.walked(job).saturating_mul(self.pass(job));
+        let state = self.tensors(job).saturating_mul(self.each(job).tensor);
+        // What a job makes once is at most what a step makes.
+        steps.saturating_mul(passes.saturating_add(state)).saturating_add(state)
+    }
+
+    /// Tensors alive at once: what stays, and what microbatches in flight keep.
+    fn alive(&self, job: &RankJob) -> u64 {
+        let in_flight = match job.layout.schedule {
+            Schedule::GPipe => job.layout.microbatches,
+            _ => job.layout.microbatches.min(2 * job.layout.pp.get()),
+        };
+        self.pass(job).saturating_mul(in_flight).saturating_add(self.tensors(job))
+    }
+
+    fn steps(&self) -> u32 {
+        match self {
+            Ledger::Megatron(options) => options.steps,
+            Ledger::Fsdp2(options) => options.steps,
+            Ledger::Deepspeed(options) => options.steps,
+            Ledger::Nanotron(options) => options.steps,
+            Ledger::Shardwright(_) => 1,
+        }
+    }
+
+    fn each(&self, job: &RankJob) -> Each {
+        let experts = job.recipe.moe.as_ref().map_or(0, |moe| moe.experts / job.layout.ep.get());
+        let steps = |role| job.recipe.optimizer.of(role, true) == Optimizer::Muon;
+        let orthogonalised = steps(Role::Matrix) || steps(Role::Expert);
+        match self {
+            // A grouped product makes a gradient for every expert.
+            Ledger::Megatron(_) => Each {
+                block: 26 + 12 * job.layout.cp.get(),
+                experts: 110,
+                tensor: if orthogonalised { 8 } else { 3 },
+                expert_tensors: 2 * experts,
+            },
+            Ledger::Fsdp2(_) | Ledger::Deepspeed(_) => {
+                Each { block: 64, experts: 190, tensor: if orthogonalised { 12 } else { 4 }, expert_tensors: 3 }
+            }
+            Ledger::Nanotron(_) => Each { block: 40, experts: 0, tensor: 4, expert_tensors: 0 },
+            Ledger::Shardwright(_) => Each { block: 40, experts: 70, tensor: 4, expert_tensors: 3 },
+        }
+    }
+
+    /// Microbatches that are walked in a step.
+    fn walked(&self, job: &RankJob) -> u64 {
+        let (all, pp) = (job.layout.microbatches, job.layout.pp.get());
+        match self {
+            Ledger::Megatron(options) => microbatches_walked(options, job, stage(job)),
+            Ledger::Fsdp2(_) | Ledger::Deepspeed(_) if pp == 1 => all.min(SHOWN),
+            Ledger::Nanotron(_) if job.layout.schedule != Schedule::GPipe => all.min(pp + 4),
+            Ledger::Fsdp2(_) | Ledger::Deepspeed(_) | Ledger::Nanotron(_) => all,
+            // Each kind of pass once, a forward again for a second kind of backward; the rest are booked.
+            Ledger::Shardwright(_) if pp == 1 => 1,
+            Ledger::Shardwright(_) => 2,
+        }
+    }
+
+    /// Allocations of one microbatch on the rank's stage.
+    fn pass(&self, job: &RankJob) -> u64 {
+        let each = self.each(job);
+        let of = |mixer: Mixer| match mixer {
+            Mixer::Moe => each.experts,
+            Mixer::Mamba | Mixer::Recurrent if self.walks_scans() => {
+                each.block.saturating_add(SCANS * SCAN * scan_chunks(job.layout.sequence))
+            }
+            _ => each.block,
+        };
+        let blocks = mixers(job).map(of).fold(0u64, u64::saturating_add);
+        // Embedding, head and loss, and a prediction suffix that has them again at every depth.
+        let edges = each.experts.saturating_add(each.block).saturating_mul(1 + suffix(job.recipe));
+        let once = blocks.saturating_add(edges);
+        if job.layout.recompute == Recompute::None { once } else { once.saturating_mul(2) }
+    }
+
+    /// Whether a scan goes from chunk to chunk in torch instead of in one kernel.
+    fn walks_scans(&self) -> bool {
+        matches!(self, Ledger::Fsdp2(options) if options.blocks == Blocks::Emitted)
+    }
+
+    fn tensors(&self, job: &RankJob) -> u64 {
+        let each = self.each(job);
+        let of = |mixer: Mixer| BLOCK_TENSORS + if mixer == Mixer::Moe { each.expert_tensors } else { 0 };
+        let suffix = suffix(job.recipe) * (2 * BLOCK_TENSORS + each.expert_tensors);
+        mixers(job).map(of).fold(BLOCK_TENSORS + suffix, u64::saturating_add)
+    }
+}
+
+/// Tensors of a block beside its experts.
+const BLOCK_TENSORS: u64 = 9;
+/// Allocations of a chunk of a scan, forward, again, and backward; and scans of a block.
+const SCAN: u64 = 12;
+const SCANS: u64 = 2;
+
+fn stage(job: &RankJob) -> usize {
+    let Layout { world, pp, .. } = job.layout;
+    (job.rank / (world / pp.get()).max(1)) as usize
+}
+
+fn suffix(recipe: &Recipe) -> u64 {
+    recipe.features.mtp().map_or(0, |mtp| mtp.depth)
+}
+
+fn mixers<'a>(job: &RankJob<'a>) -> impl Iterator<Item = Mixer> + 'a {
+    let (recipe, stages) = (job.recipe, job.stages);
+    stages.layers_of_stage(stage(job)).flat_map(move |layer| recipe.layers[layer].mixers())
+}

@@ -1,0 +1,99 @@
+//! Replays of a job's stages: what they take of this machine, and those that another pricing has made.
+
+use super::Pricing;
+use case::Case;
+use layout::{Layout, StagePlan};
+use ledger::{Ledger, RankJob};
+use recipe::Recipe;
+use replay::{Replay, Unmodelled};
+use std::collections::{BTreeMap, HashMap};
+use work::Work;
+
+/// Every stage of a job replayed. Nothing but what stands here decides a replay, so that whoever prices
+/// the same again under other terms (state on the host) takes these.
+#[derive(Clone, Debug)]
+pub(super) struct Replays {
+    ledger: Ledger,
+    recipe: Recipe,
+    layout: Layout,
+    stages: StagePlan,
+    /// By stage that is no other's twin.
+    replays: BTreeMap<usize, Replay>,
+    twins: Vec<usize>,
+}
+
+impl Replays {
+    /// Replays every stage, on as many threads as there are; twins once.
+    pub fn new(pricing: Pricing) -> Result<Replays, Unmodelled> {
+        let case = pricing.case;
+        let twins = twins(&case.stages);
+        let own: Vec<usize> = (0..twins.len()).filter(|&stage| twins[stage] == stage).collect();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(own.len());
+        let mut replayed: Vec<(usize, Result<Replay, Unmodelled>)> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|worker| {
+                    let mine: Vec<usize> = own.iter().copied().skip(worker).step_by(threads).collect();
+                    let replay = move |stage| (stage, pricing.ledger.replay(&first_rank(case, stage)));
+                    scope.spawn(move || mine.into_iter().map(replay).collect::<Vec<_>>())
+                })
+                .collect();
+            workers
+                .into_iter()
+                .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        });
+        // The first stage that cannot be replayed says why.
+        replayed.sort_by_key(|(stage, _)| *stage);
+        let replays = replayed.into_iter().map(|(stage, replay)| Ok((stage, replay?))).collect::<Result<_, _>>()?;
+        Ok(Replays {
+            ledger: pricing.ledger.clone(),
+            recipe: case.recipe.clone(),
+            layout: case.layout.clone(),
+            stages: case.stages.clone(),
+            replays,
+            twins,
+        })
+    }
+
+    /// Whether they are what replaying this would give.
+    pub fn are_of(&self, pricing: Pricing) -> bool {
+        let case = pricing.case;
+        self.ledger == *pricing.ledger
+            && self.layout == case.layout
+            && self.stages == case.stages
+            && self.recipe == case.recipe
+    }
+
+    /// The stage that stands for this one, and its first rank's replay.
+    pub fn of(&self, stage: usize) -> (usize, &Replay) {
+        let twin = self.twins[stage];
+        (twin, &self.replays[&twin])
+    }
+}
+
+/// The first rank of a stage, which stands for the rest.
+fn first_rank(case: &Case, stage: usize) -> RankJob<'_> {
+    let num_ranks = case.layout.world / case.layout.pp.get();
+    let rank = stage as u64 * num_ranks;
+    RankJob { recipe: &case.recipe, layout: &case.layout, stages: &case.stages, rank }
+}
+
+/// The first stage that holds what each holds: under DualPipe a stage and its mirror hold the same
+/// chunks and run the same order.
+fn twins(stages: &StagePlan) -> Vec<usize> {
+    let mut first: HashMap<&[usize], usize> = HashMap::new();
+    let held = stages.by_stage.iter().enumerate();
+    held.map(|(stage, chunks)| *first.entry(chunks.as_slice()).or_insert(stage)).collect()
+}
+
+/// What pricing a job takes of this machine: its stages replayed, as many at once as there are threads.
+pub fn work(case: &Case) -> Result<Work, Unmodelled> {
+    let ledger = Ledger::of_case(case)?;
+    let twins = twins(&case.stages);
+    let own = (0..twins.len()).filter(|&stage| twins[stage] == stage);
+    let each: Vec<Work> = own.map(|stage| ledger.work(&first_rank(case, stage))).collect();
+    let operations = each.iter().map(|work| work.operations).fold(0, u64::saturating_add);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(each.len()) as u64;
+    let bytes = each.iter().map(|work| work.bytes).max().unwrap_or(0).saturating_mul(threads);
+    Ok(Work { bytes, operations })
+}
