@@ -10,6 +10,10 @@ use std::collections::HashSet;
 /// Passes over a chunk that its bound is worth: a bound follows a few of them, whatever the microbatches.
 const OF_A_BOUND: u64 = 4;
 
+/// Layers that are counted for a cut, and the passes that is worth; of fewer it does not show.
+const DEEP: u64 = 512;
+const OF_DEEP: u64 = 64;
+
 pub(crate) struct Trials<'a> {
     prices: &'a Prices,
     kinds: &'a LayerKinds,
@@ -51,7 +55,7 @@ impl<'a> Trials<'a> {
     /// Passes that a simulated cut takes, and its bound.
     fn each(&self) -> [u64; 2] {
         let chunks = self.layout.chunks();
-        [chunks * self.layout.microbatches, OF_A_BOUND * chunks]
+        [chunks * self.layout.microbatches, OF_A_BOUND * chunks + self.kinds.depth() as u64 / DEEP * OF_DEEP]
     }
 
     /// How many cuts may be simulated.
