@@ -131,18 +131,19 @@ fn step_of(name: &str) -> Option<u64> {
 }
 
 /// A rank's own outcome where all succeeded or it failed itself; otherwise a finding that names the
-/// ranks that failed.
+/// ranks that failed, with the words of the first: whichever rank's finding is shown, they stand in it.
 fn agree<T>(comm: &Comm, name: &'static str, outcome: Result<T>) -> Result<T> {
     let world = Group::new(0..comm.world());
     let flags = comm.all_gather(&world, Call::new("world", name), vec![u64::from(outcome.is_err())])?;
-    let value = outcome?;
     let failed: Vec<u64> = (0..).zip(flags).filter(|(_, flag)| *flag != 0).map(|(rank, _)| rank).collect();
-    if failed.is_empty() {
-        return Ok(value);
-    }
-    let message = format!("{name} failed on rank {}", diag::list(&failed));
+    let Some(first) = failed.first() else { return outcome };
+    let mine = outcome.as_ref().err().map_or(Vec::new(), |finding| finding.message.bytes().map(u64::from).collect());
+    let (letters, counts) = comm.all_gather_uneven(&world, Call::new("world", "why it failed"), mine)?;
+    outcome?;
+    let said: Vec<u8> = letters.into_iter().take(counts[*first as usize]).map(|letter| letter as u8).collect();
+    let message = format!("{name} failed on rank {}: {}", diag::list(&failed), String::from_utf8_lossy(&said));
     let finding = Finding::error("checkpoint/peer", Blame::Environment, name, message);
-    Err(finding.hint("that rank's own finding says what to do"))
+    Err(finding.hint("what that rank says of its folder is what to mend"))
 }
 
 #[cfg(test)]
