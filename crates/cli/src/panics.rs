@@ -27,7 +27,9 @@ pub fn watch() {
 
 fn finding(info: &PanicHookInfo) -> Finding {
     let place = info.location().map_or("an unknown place".to_string(), |l| format!("{}:{}", l.file(), l.line()));
-    let said = info.payload_as_str().unwrap_or("a panic without a message");
+    let payload = info.payload();
+    let said = payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied());
+    let said = said.unwrap_or("a panic without a message");
     // One line, whatever the message holds.
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     let said: String = quote::terminal(&said).chars().take(SHOWN).collect();

@@ -67,15 +67,15 @@ const OF_A_CASE: Fields = &[
     ("case", Type::Flag, &["sp", "dist_opt", "grad_fp32", "ce_fusion", "overlap", "compile"]),
     ("case", Type::Number, &["capacity"]),
     ("case", Type::Table, &["model"]),
-    ("case/model", Type::Size, &["layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab"]),
-    ("case/model", Type::Size, &["experts", "topk", "expert_ffn", "shared_expert"]),
-    ("case/model", Type::Size, &["mamba_heads", "mamba_state", "mamba_head_dim", "mamba_groups"]),
-    ("case/model", Type::Text, &["pattern", "act"]),
-    ("case/model", Type::Flag, &["tied", "router_fp32"]),
-    ("case/model", Type::Number, &["rope_theta"]),
-    ("case/model", Type::Sizes, &["moe_layer_freq"]),
-    ("case/model", Type::Table, &["mla"]),
-    ("case/model/mla", Type::Size, &["q_lora", "kv_lora", "qk", "rope", "v"]),
+    ("case.model", Type::Size, &["layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab"]),
+    ("case.model", Type::Size, &["experts", "topk", "expert_ffn", "shared_expert"]),
+    ("case.model", Type::Size, &["mamba_heads", "mamba_state", "mamba_head_dim", "mamba_groups"]),
+    ("case.model", Type::Text, &["pattern", "act"]),
+    ("case.model", Type::Flag, &["tied", "router_fp32"]),
+    ("case.model", Type::Number, &["rope_theta"]),
+    ("case.model", Type::Sizes, &["moe_layer_freq"]),
+    ("case.model", Type::Table, &["mla"]),
+    ("case.model.mla", Type::Size, &["q_lora", "kv_lora", "qk", "rope", "v"]),
     ("", Type::Table, &["context", "model", "ddp", "optimizer"]),
     ("optimizer", Type::Size, &["alloc"]),
     ("", Type::Size, &["params"]),
@@ -106,8 +106,8 @@ const PUBLISHED: Fields = &[
     ("model", Type::Size, &["experts", "topk", "expert_ffn", "shared_expert_ffn", "mtp_layers"]),
     ("model", Type::Flag, &["tied_embeddings"]),
     ("model", Type::Table, &["mla", "mamba"]),
-    ("model/mla", Type::Size, &["q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_rope_head_dim", "v_head_dim"]),
-    ("model/mamba", Type::Size, &["num_heads", "head_dim", "state_dim", "num_groups"]),
+    ("model.mla", Type::Size, &["q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_rope_head_dim", "v_head_dim"]),
+    ("model.mamba", Type::Size, &["num_heads", "head_dim", "state_dim", "num_groups"]),
     ("hardware", Type::Text, &["gpu"]),
     ("hardware", Type::Size, &["mem_gb", "count", "per_node"]),
     ("layout", Type::Size, &["tp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero", "fsdp"]),
@@ -145,11 +145,11 @@ pub fn mistyped(row: &Value) -> Vec<Mistyped> {
     };
     let mut wrong = Vec::new();
     for (place, is, names) in kind {
-        let table = place.split('/').filter(|part| !part.is_empty()).fold(row, |at, part| &at[part]);
+        let table = place.split('.').filter(|part| !part.is_empty()).fold(row, |at, part| &at[part]);
         for name in *names {
             let value = &table[*name];
             if !value.is_null() && !is.holds(value) {
-                let field = format!("{}.{name}", place.replace('/', ".")).trim_start_matches('.').to_string();
+                let field = format!("{place}.{name}").trim_start_matches('.').to_string();
                 let why = format!("`{field}` is {}, and should be {}", what(value), is.words());
                 wrong.push(Mistyped { field, why });
             }
