@@ -171,7 +171,8 @@ fn operations(recipe: &Recipe, sums: &Sums, layout: &Layout) -> f64 {
 
 /// Operations of a multiplication or an addition inside a matrix product, of a score, of a number of
 /// recurrent state and token, of a number that is activated or normed, of a number that an optimizer steps and
-/// of a call of a block: seconds of `rehearse` on two cores of an x86 server (November 2026) by what ran, in f64.
+/// of a call of a block. Set by hand, all together, so that sixteen runs of three steps in f64 come within a
+/// factor of two of the seconds they used (November 2026, two shared x86 cores); none was timed by itself.
 const PRODUCT: f64 = 0.025;
 const SCORE: f64 = 0.12;
 const STATE: f64 = 8.0;
@@ -205,7 +206,7 @@ pub(super) fn work(recipe: &Recipe, layout: &Layout, one: &Layout, how: How) -> 
     work + Work { bytes: 0, operations: (START * sums.all() * (1.0 + layout.world as f64)) as u64 }
 }
 
-/// What the system's allocator, names and tables add: resident sizes of the same runs, less 20 MiB.
+/// What the system's allocator, names and tables add: chosen by eye over the same runs' resident sizes.
 const ALLOCATED: f64 = 1.2;
 
 /// Operations of a weight that is drawn, compared and laid out.
