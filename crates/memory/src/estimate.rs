@@ -70,6 +70,15 @@ impl Estimator {
         }
     }
 
+    /// Operations of this machine that short replays were predicted to take so far, where layouts may need
+    /// their own.
+    pub fn walked(&self) -> u64 {
+        match &self.how {
+            How::Probed(_) => 0,
+            How::Extrapolated(extrapolated) => extrapolated.walked(),
+        }
+    }
+
     /// Why the schedule or state of a layout has no sums, whatever else it is.
     pub fn refuse(&self, layout: &Layout) -> Result<(), Unmodelled> {
         match &self.how {

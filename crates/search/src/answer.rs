@@ -95,6 +95,9 @@ pub const WORTH: f64 = 0.05;
 /// Neighbours whose memory is replayed: those a screen shows.
 const REPLAYED: usize = 3;
 
+/// Of what a search may take, the share that replays of one round and mode may.
+const REPLAYS_SHARE: u64 = 20;
+
 /// Confirms the best layout of every mode, and looks around the one to run.
 pub fn answer(space: &Space, pricers: &[Pricer], found: &Found) -> Answer {
     let modes: Vec<ModeAnswer> = (0..space.modes.len()).map(|mode| confirmed(space, found, mode)).collect();
@@ -105,8 +108,13 @@ pub fn answer(space: &Space, pricers: &[Pricer], found: &Found) -> Answer {
 }
 
 fn confirmed(space: &Space, found: &Found, mode: usize) -> ModeAnswer {
-    let mut refuted = Vec::new();
+    let (mut refuted, mut taken) = (Vec::new(), 0u64);
     for simulated in &found.best[mode].top {
+        // Whoever has been refuted for so long asks again with more caution.
+        if taken > space.question.limit.operations / REPLAYS_SHARE {
+            break;
+        }
+        taken = taken.saturating_add(space.case(&simulated.point).ok().map_or(0, |case| cost_of(&case)));
         match confirm(space, simulated) {
             Ok(choice) => return ModeAnswer { mode, best: Some(choice), refuted },
             Err(Refused { why, missing }) => {
@@ -115,6 +123,11 @@ fn confirmed(space: &Space, found: &Found, mode: usize) -> ModeAnswer {
         }
     }
     ModeAnswer { mode, best: None, refuted }
+}
+
+/// Operations of this machine that replaying a job is predicted to take.
+fn cost_of(case: &Case) -> u64 {
+    memory::fit::work(case).map_or(0, |work| work.operations)
 }
 
 /// Fastest first, and in front of all the one that gives up least within [`WORTH`] of the fastest.

@@ -2,7 +2,7 @@
 //! trimmed where nothing is lost that anyone runs, and says so; where that is not enough, the search is
 //! refused with what would make it smaller.
 //!
-//! Operations are rounded up from what one core took for spaces of 10^6 to 10^8 layouts.
+//! The constants are estimates of a core's nanoseconds, on the high side.
 
 use crate::count::legal_of;
 use crate::cuts::{Passes, in_a_search};
@@ -33,9 +33,6 @@ const OF_A_LAYER: u64 = 1000;
 
 /// An order whose stages hold several chunks: layers moved between stages until all weigh alike.
 const OF_AN_ORDER: u64 = 20_000_000;
-
-/// A short replay (`memory`'s extrapolated sums).
-pub(crate) const OF_A_PROBE: u64 = 2_000_000;
 
 /// Bytes of a layout with its bound, where layouts are priced one by one.
 const BYTES_OF_A_LAYOUT: u64 = 128;

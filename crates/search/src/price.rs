@@ -241,6 +241,11 @@ impl<'a> Pricer<'a> {
         self.estimator.probes()
     }
 
+    /// Operations that they were predicted to take.
+    pub fn walked(&self) -> u64 {
+        self.estimator.walked()
+    }
+
     /// Every layout of a key that has a price, with the seconds a sequence takes at least; those that have
     /// none are counted by the reason.
     pub fn bounds(&self, key: &Key) -> (Tally, Vec<(f64, Point)>) {
@@ -357,6 +362,9 @@ impl<'a> Pricer<'a> {
     }
 }
 
+/// Layouts of one key, policy and number of stages among which only the cut and its chunks differ.
+type Hopeless = (Schedule, ZeroStage, Offload);
+
 /// One recompute policy of one key.
 struct Run<'r, 'a> {
     pricer: &'r Pricer<'a>,
@@ -382,12 +390,24 @@ impl Run<'_, '_> {
         for mesh in meshes {
             pricer.set_mesh(self.layout, self.key, mesh);
             let budget = pricer.budget(self.layout);
+            let mut hopeless: Vec<(Hopeless, [usize; 2])> = Vec::new();
             for (index, shape) in pricer.shapes(mesh) {
                 degrees(self.layout, mesh.pp, shape.order);
-                self.terms(shape, &mut terms);
+                terms.clear();
                 for &zero in &mesh.states {
                     self.layout.zero = zero;
                     for &offload in &pricer.space.offload {
+                        let class = (shape.order.schedule, zero, offload);
+                        if let Some((_, [line, place])) = hopeless.iter().find(|(known, _)| *known == class) {
+                            tally.priced += 1;
+                            tally.misfit[*line] += 1;
+                            tally.misfit_at[*place] += 1;
+                            next += 1;
+                            continue;
+                        }
+                        if terms.is_empty() {
+                            self.terms(shape, &mut terms);
+                        }
                         let point = Point {
                             mode: pricer.index,
                             key: *self.key,
@@ -405,7 +425,12 @@ impl Run<'_, '_> {
                             *tally.unpriced.entry(named_reason(&reason)).or_default() += 1;
                             continue;
                         }
-                        let Some(headroom) = self.judge(point, shape, &sums, budget, tally) else { continue };
+                        let Some(headroom) = self.judge(point, shape, &sums, budget, tally) else {
+                            let worst = worst(&sums, budget).1;
+                            let why = [largest(&sums[worst]) as usize, place(&shape.stages[worst], shape)];
+                            hopeless.extend(self.is_hopeless(shape, &sums, budget).then_some((class, why)));
+                            continue;
+                        };
                         let complexity = complexity(&point, shape, &self.layout.recompute);
                         let candidate = Candidate { point, bound, headroom, complexity };
                         kept.extend(Some(candidate).filter(|candidate| (interest.wants)(candidate)));
@@ -413,6 +438,15 @@ impl Run<'_, '_> {
                 }
             }
         }
+    }
+
+    /// Whether even an equal share of all stages' state is more than a rank has: then no cut of the depth
+    /// fits. Two in a hundred are left to what differs between cuts, such as padding.
+    fn is_hopeless(&self, shape: &Shape, sums: &[Sum], budget: i64) -> bool {
+        let question = &self.pricer.space.question;
+        let state: u64 = shape.stage_of.iter().map(|kind| sums[*kind].state.total()).sum();
+        let share = (state / shape.stage_of.len() as u64) as i64;
+        share - share / 50 > budget - (question.headroom.0 + question.caution.0) as i64
     }
 
     /// What distinct stages hold whatever ZeRO does.

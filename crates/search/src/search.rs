@@ -7,7 +7,7 @@ use crate::clock::simulated;
 use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Offload, Order, Point};
-use crate::predicted::{OF_A_PROBE, check_cuts, check_layouts};
+use crate::predicted::{check_cuts, check_layouts};
 use crate::price::{Candidate, Interest, Pricer, Tally};
 use crate::question::Question;
 use crate::space::{ModeSpace, Space};
@@ -212,9 +212,8 @@ fn one_by_one(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, f
     }
     layouts.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut done = 0;
-    let most_probes = space.question.limit.operations / OF_A_PROBE;
     for batch in layouts.chunks(BATCH) {
-        if pricers.iter().map(Pricer::probes).sum::<u64>() > most_probes {
+        if pricers.iter().map(Pricer::walked).sum::<u64>() > space.question.limit.operations / 2 {
             found.tally.unseen += layouts.len() as u64 - done;
             break;
         }

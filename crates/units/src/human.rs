@@ -44,9 +44,20 @@ fn three_digits(x: f64) -> String {
     }
 }
 
+/// A change as a share of what was, with its sign; what rounds to nothing is not less than nothing.
+pub fn change(share: f64) -> String {
+    let percent = 100.0 * share;
+    format!("{:+.1}%", if percent.abs() < 0.05 { 0.0 } else { percent })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_that_rounds_to_nothing_has_no_minus() {
+        assert_eq!([change(-0.0004), change(-0.0006), change(0.25)], ["+0.0%", "-0.1%", "+25.0%"]);
+    }
 
     #[test]
     fn counts_read_in_three_digits() {

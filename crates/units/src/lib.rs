@@ -11,7 +11,7 @@ mod human;
 mod named;
 
 pub use basis::Basis;
-pub use human::{count, exact, gib};
+pub use human::{change, count, exact, gib};
 
 /// The size of a mesh axis: at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -229,8 +229,14 @@ fn what_the_script_sets_a_policy_cannot() {
         let emission = case.emit().unwrap();
         let text = &files(Scheduler::Torchrun, &case.job(), &emission).unwrap();
         let text = &text.iter().find(|file| file.path == "launch.sh").unwrap().contents;
+        // A line that goes on with the one before holds the engine's words.
+        let goes_on = text.lines().scan(false, |goes_on, line| Some(std::mem::replace(goes_on, line.ends_with('\\'))));
+        let own = text.lines().zip(goes_on).filter(|(_, goes_on)| !goes_on).map(|(line, _)| line);
         let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        let assigned = text.split([' ', '\n', ';']).filter_map(|word| Some(word.split_once('=')?.0)).filter(is_name);
+        let assigned = own
+            .flat_map(|line| line.split([' ', ';']))
+            .filter_map(|word| Some(word.split_once('=')?.0))
+            .filter(is_name);
         let looped = text.lines().filter_map(|line| line.trim().strip_prefix("for ")?.split(' ').next());
         let carried: Vec<&str> = emission.environment.iter().map(|variable| variable.name.as_str()).collect();
         let named = assigned.chain(looped).filter(|name| !carried.contains(name) && *name != "PYTHONPATH");

@@ -157,7 +157,7 @@ fn tables_of_sites_are_held_to_plain_words() {
     assert_eq!(rule("[[kubernetes.tolerations]]\nvalue = \"x\""), "policy/missing-key");
     assert_eq!(rule("[[kubernetes.volumes]]\nclaim = \"c\""), "policy/missing-key");
     assert_eq!(rule("[[kubernetes.volumes]]\nclaim = \"c\"\nmount = \"x\""), "policy/path");
-    assert_eq!(rule("[job]\nimage = \"a\\nb\""), "policy/name");
+    assert_eq!(rule("[job]\nimage = \"a\\nb\""), "policy/text");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use replay::line::Line;
 use replay::{PhaseKind, Replay};
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Layers of the shorter probe; the longer one has one more. Of three, the one in the middle has a
 /// neighbour gathered on one side and one reduced on the other.
@@ -144,6 +145,8 @@ pub(super) struct Extrapolated {
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
     replayed: Mutex<HashMap<Asked, Once<Figures>>>,
+    /// Operations that their replays were predicted to take.
+    walked: AtomicU64,
 }
 
 impl Extrapolated {
@@ -157,6 +160,7 @@ impl Extrapolated {
             layers: PerKind::new(kinds, |layer| recipe.layers[layer].clone()),
             bare,
             replayed: Mutex::default(),
+            walked: AtomicU64::new(0),
         }
     }
 
@@ -283,6 +287,11 @@ impl Extrapolated {
         self.replayed.lock().unwrap_or_else(|e| e.into_inner()).len() as u64
     }
 
+    /// Operations that probes were predicted to take so far.
+    pub fn walked(&self) -> u64 {
+        self.walked.load(Ordering::Relaxed)
+    }
+
     /// A probe, replayed once: whoever asks meanwhile waits.
     fn known(&self, asked: Asked) -> Result<Figures, Unmodelled> {
         let known = self.replayed.lock().unwrap_or_else(|e| e.into_inner()).entry(asked.clone()).or_default().clone();
@@ -328,8 +337,9 @@ impl Extrapolated {
         let ledger = Ledger::of(&recipe, &layout, &Options { offload: share, ..self.options })?;
         let ledger = ledger.over_steps(2).in_groups();
         let rank = before * (layout.world / stages);
-        let replay = ledger.replay(&RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank })?;
-        Ok(Figures::of(&replay))
+        let job = RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank };
+        self.walked.fetch_add(ledger.work(&job).operations, Ordering::Relaxed);
+        Ok(Figures::of(&ledger.replay(&job)?))
     }
 }
 

@@ -15,7 +15,7 @@ use layout::{Layout, LayoutRequest};
 use memory::fit::{Fit, RankClass, levers};
 use recipe::{Mixer, Recipe};
 use search::{Batch, Choice, MemoryLine, ModeSpace, Neighbour, TOKENS_PER_STEP};
-use units::{Bytes, count, exact};
+use units::{Bytes, change, count, exact};
 use work::Limit;
 
 /// Lines of the space's rejects and of neighbours that a screen has room for.
@@ -144,7 +144,7 @@ fn caveats(solved: &Solved, best: &Choice) -> String {
     let others: Vec<String> = solved
         .other_batches(best)
         .iter()
-        .map(|(gbs, rate)| format!("{:+.1}% with {gbs}", 100.0 * (rate / best.step.tokens_per_second_per_device - 1.0)))
+        .map(|(gbs, rate)| format!("{} with {gbs}", change(rate / best.step.tokens_per_second_per_device - 1.0)))
         .collect();
     if !others.is_empty() {
         text += &format!("; the batch is assumed: this layout's tokens/s change by {}", others.join(", "));
@@ -259,7 +259,7 @@ fn alternatives(solved: &Solved, best: &Choice) -> String {
         table.row([
             shorten(&difference(solved, best, neighbour), 60),
             seconds(neighbour.seconds),
-            format!("{:+.1}%", 100.0 * neighbour.slower),
+            change(neighbour.slower),
             Bytes(neighbour.headroom.max(0) as u64).to_string(),
         ]);
     }

@@ -7,7 +7,7 @@ use ledger::shardwright::Phase;
 use recipe::Mixer;
 use runtime::rehearse::{Ask, Ending, Number, Prepared, Rehearsal, Source, Worst};
 use runtime::report::{Line, MemoryLine, PhaseLine};
-use units::exact;
+use units::{change, exact};
 
 /// Tensors named in a list of the worst.
 pub const WORST: usize = 5;
@@ -157,10 +157,10 @@ fn excess(r: &Rehearsal) -> String {
         return String::new();
     };
     format!(
-        "  balanced routing would save {} on rank {}; it saved {:+.1}%, the worst of all ranks\n",
+        "  balanced routing would save {} on rank {}; it saved {}, the worst of all ranks\n",
         exact(most.balanced_bytes),
         most.rank,
-        100.0 * over(&most)
+        change(over(&most))
     )
 }
 
@@ -185,7 +185,7 @@ fn phases(prepared: &Prepared, r: &Rehearsal) -> String {
                 &shorten(&ranges(&ranks), 24),
                 &exact(line.predicted_peak_bytes),
                 &exact(line.peak_bytes.unwrap_or(0)),
-                &format!("{:+.1}%", 100.0 * off(line)),
+                &change(off(line)),
             ]);
         }
     }
