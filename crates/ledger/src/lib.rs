@@ -12,6 +12,8 @@ pub mod nanotron;
 pub mod shardwright;
 mod walk;
 
+pub use walk::work_of;
+
 pub use choice::{Ledger, RankJob};
 
 use layout::size::Sizes;

@@ -7,11 +7,13 @@ use crate::fsdp2::{Blocks, scan_chunks};
 use crate::megatron::microbatches_walked;
 use layout::{Layout, Recompute, Schedule};
 use recipe::{Mixer, Optimizer, Recipe, Role};
+use replay::Replay;
 use work::Work;
 
-/// Nanoseconds a predicted allocation takes with its way through graph, book and allocator, and its
-/// freeing. One that is walked takes 700 (`fit deepseek-v3 --on 8xH200`, an optimised build on one core);
-/// some 2.4 are predicted for it.
+/// Nanoseconds that an allocation takes with its way through graph, book and allocator, and its freeing
+/// (`fit deepseek-v3 --on 8xH200`, an optimised build on one core).
+const WALKED_NANOSECONDS: u64 = 700;
+/// The same of a predicted one: some 2.4 are predicted for one that is walked.
 const NANOSECONDS: u64 = 300;
 /// Bytes that a tensor alive on the tape takes here, with its node.
 const BYTES: u64 = 800;
@@ -27,6 +29,11 @@ struct Each {
     tensor: u64,
     /// Tensors of a bank of experts that are stepped apart: all of it, or each expert's.
     expert_tensors: u64,
+}
+
+/// Operations of this machine that a replay took.
+pub fn work_of(replay: &Replay) -> u64 {
+    replay.operations.saturating_mul(WALKED_NANOSECONDS)
 }
 
 impl Ledger {

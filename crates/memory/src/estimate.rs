@@ -70,8 +70,7 @@ impl Estimator {
         }
     }
 
-    /// Operations of this machine that short replays were predicted to take so far, where layouts may need
-    /// their own.
+    /// Operations of this machine that short replays took so far, where layouts may need their own.
     pub fn walked(&self) -> u64 {
         match &self.how {
             How::Probed(_) => 0,
@@ -93,6 +92,14 @@ impl Estimator {
             How::Probed(probes) => By::Probed(Box::new(probes.probed(layout)?), probes),
             How::Extrapolated(extrapolated) => By::Extrapolated(extrapolated),
         }))
+    }
+
+    /// Sums of state alone, below [`Estimator::under`]'s: counted, where that takes no replay.
+    pub fn state(&self, layout: &Layout) -> Option<Estimate<'_>> {
+        match &self.how {
+            How::Probed(probes) => Some(Estimate(By::Probed(Box::new(probes.counted(layout).ok()?), probes))),
+            How::Extrapolated(_) => None,
+        }
     }
 
     /// What kinds of layers and the ends weigh under a layout of one stage, where `shards` share out

@@ -67,6 +67,8 @@ pub struct Tally {
     pub unpriced: BTreeMap<String, u64>,
     /// The layout that misses by least, and by how much.
     pub nearest: Option<(i64, Point)>,
+    /// Of those whose state alone is too much, the one whose state misses by least.
+    pub hopeless: Option<(i64, Point)>,
 }
 
 impl Tally {
@@ -81,15 +83,14 @@ impl Tally {
         for (reason, count) in &other.unpriced {
             *self.unpriced.entry(reason.clone()).or_default() += count;
         }
-        if let Some(other) = other.nearest {
-            self.nearer(other);
-        }
+        self.nearest = nearer(self.nearest, other.nearest);
+        self.hopeless = nearer(self.hopeless, other.hopeless);
     }
+}
 
-    fn nearer(&mut self, other: (i64, Point)) {
-        let is_nearer = self.nearest.is_none_or(|(over, point)| (other.0, other.1) < (over, point));
-        self.nearest = if is_nearer { Some(other) } else { self.nearest };
-    }
+/// The one that misses by less.
+fn nearer(one: Option<(i64, Point)>, other: Option<(i64, Point)>) -> Option<(i64, Point)> {
+    one.into_iter().chain(other).min()
 }
 
 /// Stages that are legal for a key, with what is legal over them.
@@ -208,11 +209,20 @@ impl<'a> Pricer<'a> {
         let mut clock = Clock::default();
         let split = self.split(&layout);
         let share = self.space.question.offload.share(Offload::Device);
+        let hopeless = self.hopeless(key, &meshes, &mut layout);
         for recompute in (0..self.mode.recompute.len()).filter(|policy| self.mode.rules.recompute(*policy) == 0) {
             layout.recompute = self.mode.recompute[recompute].clone();
             let read = split.as_ref().map_err(Unpriced::clone).and_then(|split| {
                 clock.read(self, key, &meshes, &mut split.prices(&layout.recompute, share), &mut layout)
             });
+            if let (Ok(()), Some((missing, point, why))) = (&read, &hopeless) {
+                let count = clock.seconds.len() as u64;
+                tally.priced += count;
+                tally.misfit[why[0]] += count;
+                tally.misfit_at[why[1]] += count;
+                tally.hopeless = nearer(tally.hopeless, Some((*missing, Point { recompute, ..*point })));
+                continue;
+            }
             let probed = read.map_err(|e| e.to_string()).and_then(|()| {
                 if !(interest.reaches)(clock.least()) {
                     return Ok(None);
@@ -231,6 +241,44 @@ impl<'a> Pricer<'a> {
         (tally, kept)
     }
 
+    /// Whether state alone is too much for every layout of a key: by how much for the one that misses by
+    /// least, and what of it is largest, where.
+    fn hopeless(&self, key: &Key, meshes: &[Mesh], layout: &mut Layout) -> Option<(i64, Point, [usize; 2])> {
+        let estimate = self.estimator.state(layout)?;
+        let mut least: Option<(i64, Point, [usize; 2])> = None;
+        let (mut terms, mut sums) = (Vec::new(), Vec::new());
+        for mesh in meshes {
+            self.set_mesh(layout, key, mesh);
+            let budget = self.budget(layout);
+            let mut schedules: Vec<Schedule> = Vec::new();
+            for (index, shape) in self.shapes(mesh) {
+                if schedules.contains(&shape.order.schedule) {
+                    continue;
+                }
+                schedules.push(shape.order.schedule);
+                degrees(layout, mesh.pp, shape.order);
+                let run = Run { pricer: self, key, recompute: 0, estimate: &estimate, layout };
+                run.terms(shape, &mut terms);
+                for &zero in &mesh.states {
+                    run.layout.zero = zero;
+                    for &offload in &self.space.offload {
+                        run.sum(shape, &terms, self.space.question.offload.share(offload), &mut sums).ok()?;
+                        if !run.is_hopeless(shape, &sums, budget) {
+                            return None;
+                        }
+                        let point = run.point(mesh, index, shape.order, zero, offload);
+                        let (headroom, worst) = worst(&sums, budget);
+                        if least.is_none_or(|(missing, ..)| -headroom < missing) {
+                            let why = [largest(&sums[worst]) as usize, place(&shape.stages[worst], shape)];
+                            least = Some((-headroom, point, why));
+                        }
+                    }
+                }
+            }
+        }
+        least
+    }
+
     /// Whether what a layout holds may take replays of its own to say.
     pub fn is_dear(&self) -> bool {
         self.estimator.is_dear()
@@ -241,7 +289,7 @@ impl<'a> Pricer<'a> {
         self.estimator.probes()
     }
 
-    /// Operations that they were predicted to take.
+    /// Operations that they took.
     pub fn walked(&self) -> u64 {
         self.estimator.walked()
     }
@@ -408,16 +456,7 @@ impl Run<'_, '_> {
                         if terms.is_empty() {
                             self.terms(shape, &mut terms);
                         }
-                        let point = Point {
-                            mode: pricer.index,
-                            key: *self.key,
-                            pp: mesh.pp,
-                            order: shape.order,
-                            shape: index,
-                            zero,
-                            recompute: self.recompute,
-                            offload,
-                        };
+                        let point = self.point(mesh, index, shape.order, zero, offload);
                         let bound = clock.seconds[next];
                         next += 1;
                         let share = pricer.space.question.offload.share(offload);
@@ -438,6 +477,11 @@ impl Run<'_, '_> {
                 }
             }
         }
+    }
+
+    fn point(&self, mesh: &Mesh, shape: usize, order: Order, zero: ZeroStage, offload: Offload) -> Point {
+        let (mode, pp, recompute) = (self.pricer.index, mesh.pp, self.recompute);
+        Point { mode, key: *self.key, pp, order, shape, zero, recompute, offload }
     }
 
     /// Whether even an equal share of all stages' state is more than a rank has: then no cut of the depth
@@ -476,7 +520,7 @@ impl Run<'_, '_> {
         }
         tally.misfit[largest(&sums[worst]) as usize] += 1;
         tally.misfit_at[place(&shape.stages[worst], shape)] += 1;
-        tally.nearer((missing, point));
+        tally.nearest = nearer(tally.nearest, Some((missing, point)));
         None
     }
 }

@@ -168,6 +168,13 @@ pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, wa
     } else {
         key_by_key(space, pricers, effort, watch, &mut found);
     }
+    // Of a layout whose state alone is too much the rest is only worth pricing where nothing else is as near.
+    if let Some((missing, point)) = found.tally.hopeless
+        && found.tally.nearest.is_none_or(|(other, _)| missing < other)
+    {
+        let (tally, _) = pricers[point.mode].price_one(0.0, point);
+        found.tally.nearest = found.tally.nearest.into_iter().chain(tally.nearest).min();
+    }
     found.best.iter_mut().for_each(Best::sort);
     found
 }

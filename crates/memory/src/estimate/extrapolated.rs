@@ -145,7 +145,7 @@ pub(super) struct Extrapolated {
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
     replayed: Mutex<HashMap<Asked, Once<Figures>>>,
-    /// Operations that their replays were predicted to take.
+    /// Operations that their replays took.
     walked: AtomicU64,
 }
 
@@ -287,7 +287,7 @@ impl Extrapolated {
         self.replayed.lock().unwrap_or_else(|e| e.into_inner()).len() as u64
     }
 
-    /// Operations that probes were predicted to take so far.
+    /// Operations that probes took so far.
     pub fn walked(&self) -> u64 {
         self.walked.load(Ordering::Relaxed)
     }
@@ -337,9 +337,9 @@ impl Extrapolated {
         let ledger = Ledger::of(&recipe, &layout, &Options { offload: share, ..self.options })?;
         let ledger = ledger.over_steps(2).in_groups();
         let rank = before * (layout.world / stages);
-        let job = RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank };
-        self.walked.fetch_add(ledger.work(&job).operations, Ordering::Relaxed);
-        Ok(Figures::of(&ledger.replay(&job)?))
+        let replay = ledger.replay(&RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank })?;
+        self.walked.fetch_add(ledger::work_of(&replay), Ordering::Relaxed);
+        Ok(Figures::of(&replay))
     }
 }
 

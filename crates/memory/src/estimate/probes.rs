@@ -141,11 +141,22 @@ impl Probes {
             left = left.max(two.left);
         }
         let ends = self.ends(layout)?;
-        let (held, front, back, tied) = self.held(layout)?;
         Ok(Probed {
             boundary: ends.boundary,
             loss: ends.loss,
             embedding: ends.embedding,
+            left: left + ends.left,
+            saved,
+            inside,
+            ..self.counted(layout)?
+        })
+    }
+
+    /// The state of a layout alone, counted: nothing is replayed for it.
+    pub fn counted(&self, layout: &Layout) -> Result<Probed, Unmodelled> {
+        let none = PerKind::new(&self.kinds, |_| 0);
+        let (held, front, back, tied) = self.held(layout)?;
+        Ok(Probed {
             held,
             front,
             back,
@@ -153,9 +164,12 @@ impl Probes {
             grad_width: self.options.gradients.bits() / 8,
             // Without formats of its own: main weight and two moments in fp32.
             adam_width: self.options.precision_aware.map_or(12, |formats| formats.bytes()),
-            left: left + ends.left,
-            saved,
-            inside,
+            saved: none.clone(),
+            inside: none,
+            boundary: 0,
+            loss: [0; 2],
+            embedding: 0,
+            left: 0,
         })
     }
 
