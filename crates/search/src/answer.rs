@@ -173,6 +173,14 @@ pub fn confirm(space: &Space, simulated: &Simulated) -> Result<Choice, Refused> 
 
 /// The exact replay of a job, or by how much it does not fit.
 fn replay(space: &Space, case: &Case) -> Result<Fit, Refused> {
+    let allowed = &space.question.limit;
+    let takes = cost_of(case);
+    if takes > allowed.operations {
+        let (takes, allowed) = (units::count(takes), units::count(allowed.operations));
+        return Err(Refused::new(format!(
+            "its replay takes about {takes} operations, and {allowed} are allowed (--work-limit)"
+        )));
+    }
     let fit = Fit::price(case, space.question.headroom).map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
     if fit.verdict == Verdict::Fits {
         return Ok(fit);

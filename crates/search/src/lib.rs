@@ -26,7 +26,6 @@ pub use best::{Best, Simulated};
 pub use count::Counts;
 pub use cuts::{Evenness, balanced};
 pub use point::{Key, Offload, Order, Point};
-pub use predicted::usual_limit;
 pub use price::{MemoryLine, Pricer, Tally};
 pub use question::{OffloadChoice, Question, Reach, TOKENS_PER_STEP};
 pub use search::{Effort, Found, Watch, lay_out, pricers, search};

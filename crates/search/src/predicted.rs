@@ -11,7 +11,7 @@ use crate::space::Space;
 use diag::{Blame, Finding};
 use layout::Schedule;
 use rayon::prelude::*;
-use work::{Limit, Work};
+use work::Work;
 
 /// Degrees of a layer on a number of stages: every rule's mask, and the counts by rule.
 const OF_A_MESH: u64 = 200;
@@ -39,16 +39,6 @@ const BYTES_OF_A_LAYOUT: u64 = 128;
 
 /// Bytes of a key, and of what is counted for it.
 const BYTES_OF_A_KEY: u64 = 64;
-
-/// What a search may take unless told otherwise: ten seconds of two cores, and 2 GiB.
-pub fn usual_limit(machine: Limit) -> Limit {
-    let bytes_from = " (what a search takes unless told)".to_string();
-    let usual = Limit { bytes: 2 << 30, operations: 20_000_000_000, bytes_from };
-    match machine.bytes < usual.bytes {
-        true => Limit { operations: usual.operations.min(machine.operations), ..machine },
-        false => Limit { operations: usual.operations.min(machine.operations), ..usual },
-    }
-}
 
 /// So many keys, each on so many numbers of stages.
 pub(crate) fn of_keys(keys: u64, stages: u64) -> Work {

@@ -47,6 +47,9 @@ pub type Watch<'a> = &'a (dyn Fn(u64, u64) + Sync);
 /// Keys and candidates handled together; between batches bounds are tightened.
 const BATCH: usize = 32;
 
+/// Of what a search may take, the share that short replays may.
+const PROBES_SHARE: u64 = 4;
+
 /// Lays out a question's space, cut and ready to be searched with so much effort; refuses one that would
 /// take more than its limit.
 pub fn lay_out<'a>(question: Question<'a>, effort: Effort) -> Result<Space<'a>, Vec<Finding>> {
@@ -172,8 +175,11 @@ pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, wa
     if let Some((missing, point)) = found.tally.hopeless
         && found.tally.nearest.is_none_or(|(other, _)| missing < other)
     {
-        let (tally, _) = pricers[point.mode].price_one(0.0, point);
-        found.tally.nearest = found.tally.nearest.into_iter().chain(tally.nearest).min();
+        let policies = (0..space.modes[point.mode].recompute.len()).map(|recompute| Point { recompute, ..point });
+        for point in policies.filter(|point| pricers[point.mode].is_legal(point)) {
+            let (tally, _) = pricers[point.mode].price_one(0.0, point);
+            found.tally.nearest = found.tally.nearest.into_iter().chain(tally.nearest).min();
+        }
     }
     found.best.iter_mut().for_each(Best::sort);
     found
@@ -220,7 +226,7 @@ fn one_by_one(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, f
     layouts.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut done = 0;
     for batch in layouts.chunks(BATCH) {
-        if pricers.iter().map(Pricer::walked).sum::<u64>() > space.question.limit.operations / 2 {
+        if pricers.iter().map(Pricer::walked).sum::<u64>() > space.question.limit.operations / PROBES_SHARE {
             found.tally.unseen += layouts.len() as u64 - done;
             break;
         }

@@ -29,6 +29,9 @@ const SHARE: u64 = 3;
 const UNKNOWN: u64 = 8 << 30;
 /// Two minutes of two cores.
 const OPERATIONS: u64 = (240.0 * OPERATIONS_PER_SECOND) as u64;
+/// What an answer may take that somebody waits for: ten seconds of two cores.
+const OPERATIONS_OF_AN_ANSWER: u64 = (20.0 * OPERATIONS_PER_SECOND) as u64;
+const BYTES_OF_AN_ANSWER: u64 = 2 << 30;
 
 impl Limit {
     /// No limit, for callers that are bounded otherwise.
@@ -47,6 +50,18 @@ impl Limit {
             (None, None) => (UNKNOWN, " (this machine does not say what is free)".to_string()),
         };
         Limit { bytes, operations: asked.operations.unwrap_or(OPERATIONS), bytes_from }
+    }
+
+    /// The same for an answer that somebody waits for: ten seconds of two cores and 2 GiB, unless asked
+    /// otherwise.
+    pub fn of_an_answer(asked: Asked, free: Option<u64>) -> Limit {
+        let machine = Limit::new(asked, free);
+        let operations = asked.operations.unwrap_or(OPERATIONS_OF_AN_ANSWER);
+        if asked.bytes.is_some() || machine.bytes < BYTES_OF_AN_ANSWER {
+            return Limit { operations, ..machine };
+        }
+        let bytes_from = " (what an answer takes unless told)".to_string();
+        Limit { bytes: BYTES_OF_AN_ANSWER, operations, bytes_from }
     }
 
     /// Refuses work beyond it. `what` is the work as a subject (`rehearsing nam56r on 8 ranks`), and `less`

@@ -14,7 +14,7 @@ use units::Bytes;
 
 pub fn run(args: &DiffArgs) -> Outcome {
     let (before, after) = (side(&args.before, &args.on)?, side(&args.after, &args.on)?);
-    let limit = args.work.limit();
+    let limit = args.work.of_an_answer();
     let price = |case: &Case| price(case, HEADROOM, &limit, 2);
     let (old, new) = (price(&before)?, price(&after)?);
     let found = review(&old, &new);

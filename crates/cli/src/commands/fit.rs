@@ -33,7 +33,7 @@ pub fn unmodelled(reason: &Unmodelled) -> Refusal {
 }
 
 /// Of the work that is allowed, one part in so many is for levers.
-pub const LEVERS_SHARE: u64 = 25;
+pub const LEVERS_SHARE: u64 = 10;
 /// Prices at which the overload that breaks a job is looked for.
 const BISECTIONS: usize = 16;
 
@@ -79,7 +79,7 @@ pub fn run(args: &FitArgs) -> Outcome {
         let hint = "1.0 is a balanced router, 2.0 twice its share: --overload 1.0,1.5,2.0";
         return Err(Finding::error("fit/overload", Blame::Usage, "overload", message).hint(hint).into());
     }
-    let limit = args.work.limit();
+    let limit = args.work.of_an_answer();
     let again = args.overload.len() + usize::from(!args.overload.is_empty()) * BISECTIONS + usize::from(args.checklist);
     let fit = price(&case, headroom, &limit, 1 + again as u64)?;
     let step = cost::step(&case);

@@ -40,7 +40,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     let job = Job { attempt: args.attempt.as_deref(), ..Job::new(&case, &policy, args.frontend) };
     findings.extend(notes(args));
     findings.extend(schedulers::unused(args.scheduler, &policy));
-    allowed(&case, &args.work.limit(), 1)?;
+    allowed(&case, &args.work.of_an_answer(), 1)?;
     let (memory, step) = (price(&case, args), cost::step(&case));
     if memory.verdict == Verdict::DoesNotFit.name() && !args.override_memory {
         return Ok(does_not_fit(&memory));

@@ -21,7 +21,6 @@ use progress::Progress;
 use recipe::Recipe;
 use search::{
     Answer, Best, Choice, Effort, Found, OffloadChoice, Question, Reach, Space, answer, lay_out, pricers, search,
-    usual_limit,
 };
 use std::cell::OnceCell;
 use std::time::Instant;
@@ -120,8 +119,7 @@ fn with_solution<T>(
     let mut offload = OffloadChoice::Pinned(typed.unwrap_or(0.0));
     let (mut caution, mut round) = (Bytes(0), 1);
     let (start, before) = (Instant::now(), cpu_seconds());
-    let machine = args.work.limit();
-    let limit = if args.work.work_limit.is_some() { machine } else { usual_limit(machine) };
+    let limit = args.work.of_an_answer();
     let question = Question {
         asked: &wanted.asked,
         recipe: &wanted.recipe,

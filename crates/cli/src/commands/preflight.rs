@@ -28,7 +28,7 @@ pub fn run(args: &PreflightArgs) -> Outcome {
     let policy = load_policy(path)?;
     let case = case(args, &policy)?;
     if let Some(case) = &case {
-        allowed(case, &args.work.limit(), 1)?;
+        allowed(case, &args.work.of_an_answer(), 1)?;
     }
     let plan = case.as_ref().map(|case| plan(case, &policy, args));
     let probe = if args.write_probe { Probe::Write } else { Probe::Ask };

@@ -102,7 +102,7 @@ fn replays_are_saved_by_bounds() {
 /// Nothing fits, so that no bound leaves anything out: only the limit does.
 #[test]
 fn replays_stop_at_the_limit() {
-    let found = of_fsdp2(&up_to(700_000_000), 139);
+    let found = of_fsdp2(&up_to(1_400_000_000), 139);
     assert_eq!(seen(&found), found.counts.legal);
     assert!(found.tally.priced > 0 && found.tally.unseen > 0, "{:?}", found.tally);
 }

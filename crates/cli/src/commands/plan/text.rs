@@ -401,7 +401,7 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
     let Ok(fit) = Fit::price(&case, solved.space.question.headroom) else { return text };
     text += &format!("\n{}\n", verdict_text(&case, &fit));
     text += &picture::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
-    let found = levers(&case, &fit, Limit::new(work::Asked::default(), None).operations / LEVERS_SHARE).found;
+    let found = levers(&case, &fit, Limit::of_an_answer(work::Asked::default(), None).operations / LEVERS_SHARE).found;
     let mut table = Table::new(&["what would help", "saves", "headroom then"]).right(&[1, 2]);
     for lever in found.iter().take(SHOWN) {
         let headroom = match u64::try_from(lever.headroom_bytes) {
