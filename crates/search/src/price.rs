@@ -215,12 +215,9 @@ impl<'a> Pricer<'a> {
             let read = split.as_ref().map_err(Unpriced::clone).and_then(|split| {
                 clock.read(self, key, &meshes, &mut split.prices(&layout.recompute, share), &mut layout)
             });
-            if let (Ok(()), Some((missing, point, why))) = (&read, &hopeless) {
-                let count = clock.seconds.len() as u64;
-                tally.priced += count;
-                tally.misfit[why[0]] += count;
-                tally.misfit_at[why[1]] += count;
-                tally.hopeless = nearer(tally.hopeless, Some((*missing, Point { recompute, ..*point })));
+            if let (Ok(()), Some(all)) = (&read, &hopeless) {
+                let policy = |(missing, point)| (missing, Point { recompute, ..point });
+                tally.add(&Tally { hopeless: all.hopeless.map(policy), ..all.clone() });
                 continue;
             }
             let probed = read.map_err(|e| e.to_string()).and_then(|()| {
@@ -241,21 +238,22 @@ impl<'a> Pricer<'a> {
         (tally, kept)
     }
 
-    /// Whether state alone is too much for every layout of a key: by how much for the one that misses by
-    /// least, and what of it is largest, where.
-    fn hopeless(&self, key: &Key, meshes: &[Mesh], layout: &mut Layout) -> Option<(i64, Point, [usize; 2])> {
+    /// What becomes of the layouts of a key under one recompute policy, where state alone is too much for all.
+    fn hopeless(&self, key: &Key, meshes: &[Mesh], layout: &mut Layout) -> Option<Tally> {
         let estimate = self.estimator.state(layout)?;
-        let mut least: Option<(i64, Point, [usize; 2])> = None;
+        let mut tally = Tally::default();
         let (mut terms, mut sums) = (Vec::new(), Vec::new());
         for mesh in meshes {
             self.set_mesh(layout, key, mesh);
             let budget = self.budget(layout);
             let mut schedules: Vec<Schedule> = Vec::new();
             for (index, shape) in self.shapes(mesh) {
-                if schedules.contains(&shape.order.schedule) {
+                let schedule = shape.order.schedule;
+                if schedules.contains(&schedule) {
                     continue;
                 }
-                schedules.push(shape.order.schedule);
+                schedules.push(schedule);
+                let alike = self.shapes(mesh).filter(|(_, shape)| shape.order.schedule == schedule).count() as u64;
                 degrees(layout, mesh.pp, shape.order);
                 let run = Run { pricer: self, key, recompute: 0, estimate: &estimate, layout };
                 run.terms(shape, &mut terms);
@@ -266,17 +264,17 @@ impl<'a> Pricer<'a> {
                         if !run.is_hopeless(shape, &sums, budget) {
                             return None;
                         }
-                        let point = run.point(mesh, index, shape.order, zero, offload);
                         let (headroom, worst) = worst(&sums, budget);
-                        if least.is_none_or(|(missing, ..)| -headroom < missing) {
-                            let why = [largest(&sums[worst]) as usize, place(&shape.stages[worst], shape)];
-                            least = Some((-headroom, point, why));
-                        }
+                        tally.priced += alike;
+                        tally.misfit[largest(&sums[worst]) as usize] += alike;
+                        tally.misfit_at[place(&shape.stages[worst], shape)] += alike;
+                        let point = run.point(mesh, index, shape.order, zero, offload);
+                        tally.hopeless = nearer(tally.hopeless, Some((-headroom, point)));
                     }
                 }
             }
         }
-        least
+        Some(tally)
     }
 
     /// Whether what a layout holds may take replays of its own to say.

@@ -47,6 +47,9 @@ pub type Watch<'a> = &'a (dyn Fn(u64, u64) + Sync);
 /// Keys and candidates handled together; between batches bounds are tightened.
 const BATCH: usize = 32;
 
+/// Layouts handled together where each may take replays.
+const DEAR_BATCH: usize = 8;
+
 /// Of what a search may take, the share that short replays may.
 const PROBES_SHARE: u64 = 4;
 
@@ -225,7 +228,7 @@ fn one_by_one(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, f
     }
     layouts.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut done = 0;
-    for batch in layouts.chunks(BATCH) {
+    for batch in layouts.chunks(DEAR_BATCH) {
         if pricers.iter().map(Pricer::walked).sum::<u64>() > space.question.limit.operations / PROBES_SHARE {
             found.tally.unseen += layouts.len() as u64 - done;
             break;
