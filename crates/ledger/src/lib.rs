@@ -12,9 +12,8 @@ pub mod nanotron;
 pub mod shardwright;
 mod walk;
 
-pub use walk::work_of;
-
 pub use choice::{Ledger, RankJob};
+pub use walk::work_of;
 
 use layout::size::Sizes;
 use layout::{Layout, StagePlan};

@@ -114,8 +114,7 @@ fn confirmed(space: &Space, found: &Found, mode: usize) -> ModeAnswer {
         if taken > space.question.limit.operations / REPLAYS_SHARE {
             break;
         }
-        taken = taken.saturating_add(space.case(&simulated.point).ok().map_or(0, |case| cost_of(&case)));
-        match confirm(space, simulated) {
+        match confirm(space, simulated, &mut taken) {
             Ok(choice) => return ModeAnswer { mode, best: Some(choice), refuted },
             Err(Refused { why, missing }) => {
                 refuted.push(Refuted { layout: space.layout(&simulated.point), why, missing });
@@ -160,11 +159,12 @@ impl Refused {
     }
 }
 
-/// Everything about a layout, or why the replay does not let it pass.
-pub fn confirm(space: &Space, simulated: &Simulated) -> Result<Choice, Refused> {
+/// Everything about a layout, or why the replay does not let it pass; what that is predicted to take is added.
+fn confirm(space: &Space, simulated: &Simulated, taken: &mut u64) -> Result<Choice, Refused> {
     let case = space.case(&simulated.point).map_err(|findings| {
         Refused::new(findings.first().map_or("it is not legal", |finding| finding.message.as_str()))
     })?;
+    *taken = taken.saturating_add(cost_of(&case));
     let fit = replay(space, &case)?;
     let step = cost::step(&case).map_err(|e| Refused::new(e.to_string()))?;
     let notes = placement(&case.layout, space.question.cluster);

@@ -86,10 +86,20 @@ impl Tally {
         self.nearest = nearer(self.nearest, other.nearest);
         self.hopeless = nearer(self.hopeless, other.hopeless);
     }
+
+    /// So many layouts that do not fit.
+    fn miss(&mut self, (line, place): Misfit, count: u64) {
+        self.priced += count;
+        self.misfit[line as usize] += count;
+        self.misfit_at[place] += count;
+    }
 }
 
+/// What is largest where a layout does not fit, and where its worst stage stands.
+type Misfit = (MemoryLine, usize);
+
 /// The one that misses by less.
-fn nearer(one: Option<(i64, Point)>, other: Option<(i64, Point)>) -> Option<(i64, Point)> {
+pub(crate) fn nearer(one: Option<(i64, Point)>, other: Option<(i64, Point)>) -> Option<(i64, Point)> {
     one.into_iter().chain(other).min()
 }
 
@@ -257,6 +267,7 @@ impl<'a> Pricer<'a> {
                 degrees(layout, mesh.pp, shape.order);
                 let run = Run { pricer: self, key, recompute: 0, estimate: &estimate, layout };
                 run.terms(shape, &mut terms);
+                let cut = self.point(key, 0, mesh.pp, (index, shape.order));
                 for &zero in &mesh.states {
                     run.layout.zero = zero;
                     for &offload in &self.space.offload {
@@ -265,11 +276,8 @@ impl<'a> Pricer<'a> {
                             return None;
                         }
                         let (headroom, worst) = worst(&sums, budget);
-                        tally.priced += alike;
-                        tally.misfit[largest(&sums[worst]) as usize] += alike;
-                        tally.misfit_at[place(&shape.stages[worst], shape)] += alike;
-                        let point = run.point(mesh, index, shape.order, zero, offload);
-                        tally.hopeless = nearer(tally.hopeless, Some((-headroom, point)));
+                        tally.miss(misfit(shape, &sums, worst), alike);
+                        tally.hopeless = nearer(tally.hopeless, Some((-headroom, Point { zero, offload, ..cut })));
                     }
                 }
             }
@@ -282,12 +290,7 @@ impl<'a> Pricer<'a> {
         self.estimator.is_dear()
     }
 
-    /// Short replays done so far, for this search and those before it.
-    pub fn probes(&self) -> u64 {
-        self.estimator.probes()
-    }
-
-    /// Operations that they took.
+    /// Operations that short replays took so far, for this search and those before it.
     pub fn walked(&self) -> u64 {
         self.estimator.walked()
     }
@@ -328,21 +331,19 @@ impl<'a> Pricer<'a> {
         let mut points = Vec::new();
         for mesh in meshes {
             for (shape, Shape { order, .. }) in self.shapes(mesh) {
+                let cut = self.point(key, recompute, mesh.pp, (shape, *order));
                 for &zero in &mesh.states {
-                    points.extend(self.space.offload.iter().map(|&offload| Point {
-                        mode: self.index,
-                        key: *key,
-                        pp: mesh.pp,
-                        order: *order,
-                        shape,
-                        zero,
-                        recompute,
-                        offload,
-                    }));
+                    points.extend(self.space.offload.iter().map(|&offload| Point { zero, offload, ..cut }));
                 }
             }
         }
         points
+    }
+
+    /// A layout of one of a mesh's shapes, its state whole and on the device.
+    fn point(&self, key: &Key, recompute: usize, pp: u64, (shape, order): (usize, Order)) -> Point {
+        let (zero, offload) = (ZeroStage::Zero, Offload::Device);
+        Point { mode: self.index, key: *key, pp, order, shape, zero, recompute, offload }
     }
 
     /// Prices one layout; it is handed back where it fits.
@@ -436,25 +437,24 @@ impl Run<'_, '_> {
         for mesh in meshes {
             pricer.set_mesh(self.layout, self.key, mesh);
             let budget = pricer.budget(self.layout);
-            let mut hopeless: Vec<(Hopeless, [usize; 2])> = Vec::new();
+            let mut hopeless: Vec<(Hopeless, Misfit)> = Vec::new();
             for (index, shape) in pricer.shapes(mesh) {
                 degrees(self.layout, mesh.pp, shape.order);
                 terms.clear();
+                let cut = pricer.point(self.key, self.recompute, mesh.pp, (index, shape.order));
                 for &zero in &mesh.states {
                     self.layout.zero = zero;
                     for &offload in &pricer.space.offload {
                         let class = (shape.order.schedule, zero, offload);
-                        if let Some((_, [line, place])) = hopeless.iter().find(|(known, _)| *known == class) {
-                            tally.priced += 1;
-                            tally.misfit[*line] += 1;
-                            tally.misfit_at[*place] += 1;
+                        if let Some((_, why)) = hopeless.iter().find(|(known, _)| *known == class) {
+                            tally.miss(*why, 1);
                             next += 1;
                             continue;
                         }
                         if terms.is_empty() {
                             self.terms(shape, &mut terms);
                         }
-                        let point = self.point(mesh, index, shape.order, zero, offload);
+                        let point = Point { zero, offload, ..cut };
                         let bound = clock.seconds[next];
                         next += 1;
                         let share = pricer.space.question.offload.share(offload);
@@ -463,9 +463,9 @@ impl Run<'_, '_> {
                             continue;
                         }
                         let Some(headroom) = self.judge(point, shape, &sums, budget, tally) else {
-                            let worst = worst(&sums, budget).1;
-                            let why = [largest(&sums[worst]) as usize, place(&shape.stages[worst], shape)];
-                            hopeless.extend(self.is_hopeless(shape, &sums, budget).then_some((class, why)));
+                            if self.is_hopeless(shape, &sums, budget) {
+                                hopeless.push((class, misfit(shape, &sums, worst(&sums, budget).1)));
+                            }
                             continue;
                         };
                         let complexity = complexity(&point, shape, &self.layout.recompute);
@@ -475,11 +475,6 @@ impl Run<'_, '_> {
                 }
             }
         }
-    }
-
-    fn point(&self, mesh: &Mesh, shape: usize, order: Order, zero: ZeroStage, offload: Offload) -> Point {
-        let (mode, pp, recompute) = (self.pricer.index, mesh.pp, self.recompute);
-        Point { mode, key: *self.key, pp, order, shape, zero, recompute, offload }
     }
 
     /// Whether even an equal share of all stages' state is more than a rank has: then no cut of the depth
@@ -511,13 +506,12 @@ impl Run<'_, '_> {
         let space = self.pricer.space;
         let (headroom, worst) = worst(sums, budget);
         let missing = (space.question.headroom.0 + space.question.caution.0) as i64 - headroom;
-        tally.priced += 1;
         if missing <= 0 {
+            tally.priced += 1;
             tally.fit += 1;
             return Some(headroom);
         }
-        tally.misfit[largest(&sums[worst]) as usize] += 1;
-        tally.misfit_at[place(&shape.stages[worst], shape)] += 1;
+        tally.miss(misfit(shape, sums, worst), 1);
         tally.nearest = nearer(tally.nearest, Some((missing, point)));
         None
     }
@@ -553,6 +547,11 @@ fn largest(sum: &Sum) -> MemoryLine {
         (sum.above, point),
     ];
     lines.into_iter().max_by_key(|(bytes, _)| *bytes).map_or(MemoryLine::Activations, |(_, line)| line)
+}
+
+/// Why a layout does not fit whose worst stage is this one of the distinct ones.
+fn misfit(shape: &Shape, sums: &[Sum], worst: usize) -> Misfit {
+    (largest(&sums[worst]), place(&shape.stages[worst], shape))
 }
 
 /// Where a stage stands: the only one, first, middle, last.

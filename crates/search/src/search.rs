@@ -8,7 +8,7 @@ use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Offload, Order, Point};
 use crate::predicted::{check_cuts, check_layouts};
-use crate::price::{Candidate, Interest, Pricer, Tally};
+use crate::price::{Candidate, Interest, Pricer, Tally, nearer};
 use crate::question::Question;
 use crate::space::{ModeSpace, Space};
 use case::PerKind;
@@ -181,7 +181,7 @@ pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, wa
         let policies = (0..space.modes[point.mode].recompute.len()).map(|recompute| Point { recompute, ..point });
         for point in policies.filter(|point| pricers[point.mode].is_legal(point)) {
             let (tally, _) = pricers[point.mode].price_one(0.0, point);
-            found.tally.nearest = found.tally.nearest.into_iter().chain(tally.nearest).min();
+            found.tally.nearest = nearer(found.tally.nearest, tally.nearest);
         }
     }
     found.best.iter_mut().for_each(Best::sort);
