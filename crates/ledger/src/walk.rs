@@ -19,6 +19,11 @@ const NANOSECONDS: u64 = 300;
 const BYTES: u64 = 800;
 /// Microbatches in which a step without a pipeline has shown that it repeats itself.
 const SHOWN: u64 = 6;
+/// The same for every stage that follows: its warm-up is given back, then rounds as long as storages live
+/// ask for the same, twice.
+const SHOWN_BEHIND: u64 = 3;
+/// Allocations that are played to the allocator alone in the time that one is walked.
+const PLAYED: u64 = 5;
 
 /// Allocations of one microbatch in a block, forward and backward.
 #[derive(Clone, Copy)]
@@ -40,7 +45,20 @@ impl Ledger {
     /// What replaying a rank takes of this machine.
     pub fn work(&self, job: &RankJob) -> Work {
         let held = self.alive(job).saturating_mul(BYTES);
-        Work { bytes: held, operations: self.operations(job).saturating_mul(NANOSECONDS) }
+        let operations = self.operations(job).saturating_add(self.played(job) / PLAYED);
+        Work { bytes: held, operations: operations.saturating_mul(NANOSECONDS) }
+    }
+
+    /// Allocations of microbatches that are not walked: under a pipeline blocks may wander to the end of a
+    /// step, and are followed.
+    fn played(&self, job: &RankJob) -> u64 {
+        let left = job.layout.microbatches - self.walked(job);
+        match self {
+            Ledger::Fsdp2(_) if job.layout.pp.splits() => {
+                u64::from(self.steps()).saturating_mul(left).saturating_mul(self.pass(job))
+            }
+            _ => 0,
+        }
     }
 
     /// Allocations that replaying a rank walks, at most.
@@ -49,7 +67,15 @@ impl Ledger {
         let passes = self.walked(job).saturating_mul(self.pass(job));
         let state = self.tensors(job).saturating_mul(self.each(job).tensor);
         // What a job makes once is at most what a step makes.
-        steps.saturating_mul(passes.saturating_add(state)).saturating_add(state)
+        steps.saturating_mul(passes.saturating_add(state)).saturating_add(state).saturating_add(self.received(job))
+    }
+
+    /// Buffers that a stage receives into, where every microbatch has its own: one a direction.
+    fn received(&self, job: &RankJob) -> u64 {
+        match self {
+            Ledger::Fsdp2(_) if job.layout.pp.splits() => job.layout.microbatches.saturating_mul(2),
+            _ => 0,
+        }
     }
 
     /// Tensors alive at once: what stays, and what microbatches in flight keep.
@@ -58,7 +84,8 @@ impl Ledger {
             Schedule::GPipe => job.layout.microbatches,
             _ => job.layout.microbatches.min(2 * job.layout.pp.get()),
         };
-        self.pass(job).saturating_mul(in_flight).saturating_add(self.tensors(job))
+        let kept = self.tensors(job).saturating_add(self.received(job));
+        self.pass(job).saturating_mul(in_flight).saturating_add(kept)
     }
 
     fn steps(&self) -> u32 {
@@ -96,9 +123,10 @@ impl Ledger {
         let (all, pp) = (job.layout.microbatches, job.layout.pp.get());
         match self {
             Ledger::Megatron(options) => microbatches_walked(options, job, stage(job)),
-            Ledger::Fsdp2(_) | Ledger::Deepspeed(_) if pp == 1 => all.min(SHOWN),
+            // Nobody is further ahead than the first stage, by a microbatch for each that follows.
+            Ledger::Fsdp2(_) | Ledger::Deepspeed(_) => all.min(SHOWN + SHOWN_BEHIND * (pp - 1)),
             Ledger::Nanotron(_) if job.layout.schedule != Schedule::GPipe => all.min(pp + 4),
-            Ledger::Fsdp2(_) | Ledger::Deepspeed(_) | Ledger::Nanotron(_) => all,
+            Ledger::Nanotron(_) => all,
             // Each kind of pass once, a forward again for a second kind of backward; the rest are booked.
             Ledger::Shardwright(_) if pp == 1 => 1,
             Ledger::Shardwright(_) => 2,

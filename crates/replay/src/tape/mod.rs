@@ -8,6 +8,7 @@ mod engine;
 mod graph;
 mod pace;
 mod rounds;
+mod script;
 mod storage;
 mod tensor;
 
