@@ -52,7 +52,7 @@ impl Ledger {
     /// Allocations of microbatches that are not walked: under a pipeline blocks may wander to the end of a
     /// step, and are followed.
     fn played(&self, job: &RankJob) -> u64 {
-        let left = job.layout.microbatches - self.walked(job);
+        let left = job.layout.microbatches.saturating_sub(self.walked(job));
         match self {
             Ledger::Fsdp2(_) if job.layout.pp.splits() => {
                 u64::from(self.steps()).saturating_mul(left).saturating_mul(self.pass(job))

@@ -172,6 +172,7 @@ fn what_a_replay_walks_is_predicted() {
         let job = RankJob { recipe: &recipe, layout: &layout, stages: &stages, rank: layout.world - 1 };
         let Ok(replay) = ledger.replay(&job) else { return };
         let (predicted, walked) = (ledger.operations(&job), replay.operations);
+        assert!(ledger.work(&job).operations >= predicted, "{name} {request:?}");
         let line = format!("{name} {request:?}: {predicted} for {walked}, {:.1}", predicted as f64 / walked as f64);
         if !(walked..=10 * walked).contains(&predicted) {
             wrong.push(line);
@@ -187,6 +188,7 @@ fn what_a_replay_walks_is_predicted() {
     }
     for name in NAMED {
         judge(name, &request(Engine::Shardwright, 2, 5, ZeroStage::One));
+        judge(name, &request(Engine::Shardwright, 2, 1, ZeroStage::One));
         let schedule = Some(Schedule::GPipe);
         judge(name, &LayoutRequest { engine: None, schedule, ..request(Engine::Megatron, 2, 20, ZeroStage::One) });
         judge(name, &LayoutRequest { sequence: Some(32768), ..request(Engine::Fsdp2, 1, 1, ZeroStage::Three) });

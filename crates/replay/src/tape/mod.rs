@@ -7,6 +7,7 @@ mod deferred;
 mod engine;
 mod graph;
 mod pace;
+mod quick;
 mod rounds;
 mod script;
 mod storage;

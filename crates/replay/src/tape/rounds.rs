@@ -4,15 +4,18 @@
 //! A round is left out only on proof. Two spans of rounds, one right behind the other, must have made
 //! the same changes at the same addresses, and the free blocks, the book and what the engine decides by
 //! must be the same before, between and behind them. Then the next span starts where those did and ends
-//! where they did: it reaches no point that they did not reach, and every peak has been seen. Where host
-//! and device have clocks nothing is left out, because times never come back.
+//! where they did: it reaches no point that they did not reach, and every peak has been seen. Blocks may
+//! wander for long before that; until then rounds are played to the allocator ([`super::script`]) once
+//! their program is known. Where host and device have clocks nothing is left out, because times never come
+//! back.
 
+use super::quick::Quick;
 use super::script::{Player, Recorder, Script};
 use super::storage::{Book, Entry, Tape};
 use crate::allocator::FreeBlocks;
 use crate::line::{ByLine, Line, Origin};
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 /// Which microbatches of a step are walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +31,22 @@ pub enum Microbatches {
 const KEPT: usize = 1 << 20;
 
 /// A change of the book, as the allocator made it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub address: u64,
     pub bytes: u64,
     pub what: What,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Where something changed nearly always tells changes apart.
+impl Hash for Change {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.address);
+        state.write_u64(self.bytes);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Taken(Entry),
     Given,
@@ -75,7 +86,7 @@ impl Round {
 }
 
 fn hash(of: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = Quick::default();
     of.hash(&mut hasher);
     hasher.finish()
 }

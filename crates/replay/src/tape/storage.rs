@@ -38,7 +38,7 @@ fn part(origin: Origin, runs_backward: bool) -> Option<usize> {
 }
 
 /// The entry of one block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     line: Line,
     origin: Origin,
