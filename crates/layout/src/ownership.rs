@@ -356,7 +356,8 @@ mod tests {
                 let mut inside: Vec<&str> = table.inside(&block).map(|row| row.tensor.path.as_str()).collect();
                 let begins = |path: &&str| path.strip_prefix(&block).is_some_and(|rest| rest.starts_with('.'));
                 let mut all: Vec<&str> = table.rows.iter().map(|r| r.tensor.path.as_str()).filter(begins).collect();
-                (inside.sort_unstable(), all.sort_unstable());
+                inside.sort_unstable();
+                all.sort_unstable();
                 assert_eq!(inside, all, "{name} {block}");
             }
         }
