@@ -33,7 +33,7 @@ pub fn unmodelled(reason: &Unmodelled) -> Refusal {
 }
 
 /// Of the work that is allowed, one part in so many is for levers.
-pub const LEVERS_SHARE: u64 = 4;
+pub const LEVERS_SHARE: u64 = 2;
 /// Prices at which the overload that breaks a job is looked for.
 const BISECTIONS: usize = 16;
 
