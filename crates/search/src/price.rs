@@ -346,6 +346,21 @@ impl<'a> Pricer<'a> {
         Point { mode: self.index, key: *key, pp, order, shape, zero, recompute, offload }
     }
 
+    /// What becomes of a layout whose state alone is too much; none where the rest has to be priced.
+    pub fn too_large(&self, point: &Point) -> Option<Tally> {
+        let (mut layout, shape) = (self.space.layout(point), self.space.shape(point));
+        let (estimate, budget) = (self.estimator.state(&layout)?, self.budget(&layout));
+        let run = self.run_of(point, &estimate, &mut layout);
+        let (mut terms, mut sums) = (Vec::new(), Vec::new());
+        run.terms(shape, &mut terms);
+        run.sum(shape, &terms, self.space.question.offload.share(point.offload), &mut sums).ok()?;
+        let mut tally = Tally::default();
+        run.judge(*point, shape, &sums, budget, &mut tally).is_none().then(|| {
+            tally.hopeless = tally.nearest.take();
+            tally
+        })
+    }
+
     /// Prices one layout; it is handed back where it fits.
     pub fn price_one(&self, bound: f64, point: Point) -> (Tally, Option<Candidate>) {
         let mut tally = Tally::default();

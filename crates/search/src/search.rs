@@ -7,7 +7,7 @@ use crate::clock::simulated;
 use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Offload, Order, Point};
-use crate::predicted::{check_cuts, check_layouts};
+use crate::predicted::{OF_A_STATE, check_cuts, check_layouts};
 use crate::price::{Candidate, Interest, Pricer, Tally, nearer};
 use crate::question::Question;
 use crate::space::{ModeSpace, Space};
@@ -51,7 +51,7 @@ const BATCH: usize = 32;
 const DEAR_BATCH: usize = 8;
 
 /// Of what a search may take, the share that short replays may.
-const PROBES_SHARE: u64 = 4;
+const PROBES_SHARE: u64 = 3;
 
 /// Lays out a question's space, cut and ready to be searched with so much effort; refuses one that would
 /// take more than its limit.
@@ -229,15 +229,19 @@ fn one_by_one(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, f
     layouts.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut done = 0;
     for batch in layouts.chunks(DEAR_BATCH) {
-        if pricers.iter().map(Pricer::walked).sum::<u64>() > space.question.limit.operations / PROBES_SHARE {
+        let taken = pricers.iter().map(Pricer::walked).sum::<u64>() + done * OF_A_STATE;
+        if taken > space.question.limit.operations / PROBES_SHARE {
             found.tally.unseen += layouts.len() as u64 - done;
             break;
         }
         let is_wanted = |bound: f64, mode: usize| effort != Effort::Bounded || found.best[mode].reaches(bound);
         let (wanted, left): (Vec<_>, Vec<_>) = batch.iter().partition(|(bound, point)| is_wanted(*bound, point.mode));
         found.tally.bounded += left.len() as u64;
-        let priced: Vec<(Tally, Option<Candidate>)> =
-            wanted.par_iter().map(|(bound, point)| pricers[point.mode].price_one(*bound, *point)).collect();
+        let price = |(bound, point): &&(f64, Point)| {
+            let pricer = &pricers[point.mode];
+            pricer.too_large(point).map_or_else(|| pricer.price_one(*bound, *point), |tally| (tally, None))
+        };
+        let priced: Vec<(Tally, Option<Candidate>)> = wanted.par_iter().map(price).collect();
         priced.iter().for_each(|(tally, _)| found.tally.add(tally));
         let fitting = priced.into_iter().filter_map(|(_, candidate)| candidate);
         simulate(space, pricers, fitting.collect(), effort, found);

@@ -31,7 +31,7 @@ use replay::tape::{BF16, FP32, Tape};
 use replay::{Phase, PhaseKind, Replay};
 use std::rc::Rc;
 
-pub(crate) use plain::scan_chunks;
+pub(crate) use plain::scan_parts;
 
 /// The rank a replay under FSDP2 is of.
 pub type Job<'a> = super::Job<'a, Fsdp2Options>;

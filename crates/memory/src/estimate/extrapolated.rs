@@ -7,6 +7,8 @@
 //! highest changes with depth. Of several kinds every layer adds its own, and the highest start
 //! counts: the buffers of a neighbour of another kind are taken to be the larger's.
 
+use super::counted::{Counted, Widths};
+use super::held::Counter;
 use super::{BEYOND, Highest, KindWeights, Once, StageShape, State, Sum};
 use case::{KindId, LayerKinds, Options, PerKind};
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, StagePlan, ZeroStage, settle};
@@ -144,9 +146,11 @@ pub(super) struct Extrapolated {
     layers: PerKind<Layer>,
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
+    counter: Counter,
     replayed: Mutex<HashMap<Asked, Once<Figures>>>,
-    /// Operations that their replays took.
+    /// Operations that their replays took, and the most that one may.
     walked: AtomicU64,
+    most: u64,
 }
 
 impl Extrapolated {
@@ -154,14 +158,22 @@ impl Extrapolated {
     pub fn new(recipe: &Recipe, kinds: &LayerKinds, options: &Options) -> Extrapolated {
         let mut bare = recipe.clone();
         bare.layers.clear();
+        let layers = PerKind::new(kinds, |layer| recipe.layers[layer].clone());
         Extrapolated {
+            counter: Counter::new(&bare, kinds, &layers),
             options: *options,
             kinds: kinds.clone(),
-            layers: PerKind::new(kinds, |layer| recipe.layers[layer].clone()),
+            layers,
             bare,
             replayed: Mutex::default(),
             walked: AtomicU64::new(0),
+            most: u64::MAX,
         }
+    }
+
+    /// Refuses probes that are predicted to take more operations than this.
+    pub fn within(&mut self, operations: u64) {
+        self.most = operations;
     }
 
     /// Refuses what no probe sees of a layout.
@@ -195,6 +207,14 @@ impl Extrapolated {
         let start = start.ok_or_else(|| Unmodelled::new("an empty stage", "it holds no layers"))?;
         let more = self.more_microbatches(&stage, shape)?;
         Ok(start.each(layers, sum).each(more, sum).sum())
+    }
+
+    /// What a layout's state comes to at least; none where it has no ledger, or nobody has counted it.
+    pub fn counted(&self, layout: &Layout) -> Option<Counted> {
+        let ledger = Ledger::of(&self.bare, layout, &self.options).ok()?;
+        let widths = Widths::of(&ledger, layout)?;
+        let widths = if self.bare.adapters().is_some() { widths.frozen() } else { widths };
+        Some(Counted { holdings: self.counter.under(layout, layout.engine).ok()?, widths })
     }
 
     /// What kinds of layers weigh under a layout of one stage.
@@ -337,7 +357,14 @@ impl Extrapolated {
         let ledger = Ledger::of(&recipe, &layout, &Options { offload: share, ..self.options })?;
         let ledger = ledger.over_steps(2).in_groups();
         let rank = before * (layout.world / stages);
-        let replay = ledger.replay(&RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank })?;
+        let job = RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank };
+        let takes = ledger.work(&job).operations;
+        if takes > self.most {
+            let (takes, most) = (units::count(takes), units::count(self.most));
+            let why = format!("it takes about {takes} operations, and {most} are left for one of them (--work-limit)");
+            return Err(Unmodelled::new("a short replay", why));
+        }
+        let replay = ledger.replay(&job)?;
         self.walked.fetch_add(ledger::work_of(&replay), Ordering::Relaxed);
         Ok(Figures::of(&replay))
     }
