@@ -140,6 +140,22 @@ impl Estimator {
         let (held, last) = (&plan.by_stage[stage], plan.chunks.len() - 1);
         StageShape::new(&self.kinds, plan.layers_of_stage(stage), held.contains(&0), held.contains(&last))
     }
+
+    /// Whether the sum of a stage takes no replay that is not done.
+    pub fn is_known(&self, layout: &Layout, index: u64, shape: &StageShape, share: f64) -> bool {
+        match &self.how {
+            How::Probed(_) => true,
+            How::Extrapolated(extrapolated) => extrapolated.is_known(layout, shape, index, share),
+        }
+    }
+
+    /// Why a stage has no sum, as far as that takes no replay to say.
+    pub fn refuse_stage(&self, layout: &Layout, index: u64, shape: &StageShape, share: f64) -> Result<(), Unmodelled> {
+        match &self.how {
+            How::Probed(_) => Ok(()),
+            How::Extrapolated(extrapolated) => extrapolated.refuse_stage(layout, shape, index, share),
+        }
+    }
 }
 
 /// Sums under one set of degrees inside a layer, batch, sequence and recompute.

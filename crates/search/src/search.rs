@@ -50,7 +50,7 @@ const BATCH: usize = 32;
 /// Layouts handled together where each may take replays.
 const DEAR_BATCH: usize = 8;
 
-/// Of what a search may take, the share that short replays may.
+/// Of what a search may take, the share that short replays may; twice as much as long as nothing fits.
 const PROBES_SHARE: u64 = 3;
 
 /// Lays out a question's space, cut and ready to be searched with so much effort; refuses one that would
@@ -227,19 +227,29 @@ fn one_by_one(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, f
         layouts.extend(list);
     }
     layouts.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let allowed = space.question.limit.operations / PROBES_SHARE;
     let mut done = 0;
     for batch in layouts.chunks(DEAR_BATCH) {
-        let taken = pricers.iter().map(Pricer::walked).sum::<u64>() + done * OF_A_STATE;
-        if taken > space.question.limit.operations / PROBES_SHARE {
+        if done * OF_A_STATE > allowed {
             found.tally.unseen += layouts.len() as u64 - done;
             break;
         }
+        // At the limit, what was replayed before still prices what it can: a search that is asked again with
+        // more caution has most of it.
+        let shares = if found.tally.fit == 0 { 2 } else { 1 };
+        let is_at_limit = pricers.iter().map(Pricer::walked).sum::<u64>() > allowed.saturating_mul(shares);
         let is_wanted = |bound: f64, mode: usize| effort != Effort::Bounded || found.best[mode].reaches(bound);
         let (wanted, left): (Vec<_>, Vec<_>) = batch.iter().partition(|(bound, point)| is_wanted(*bound, point.mode));
         found.tally.bounded += left.len() as u64;
         let price = |(bound, point): &&(f64, Point)| {
             let pricer = &pricers[point.mode];
-            pricer.too_large(point).map_or_else(|| pricer.price_one(*bound, *point), |tally| (tally, None))
+            if let Some(tally) = pricer.too_large(point) {
+                return (tally, None);
+            }
+            if is_at_limit && !pricer.is_known(point) {
+                return (Tally { unseen: 1, ..Tally::default() }, None);
+            }
+            pricer.price_one(*bound, *point)
         };
         let priced: Vec<(Tally, Option<Candidate>)> = wanted.par_iter().map(price).collect();
         priced.iter().for_each(|(tally, _)| found.tally.add(tally));

@@ -305,7 +305,7 @@ fn untried_text(untried: &[String]) -> String {
     }
     let text = format!(
         "not tried, because replaying this job takes long: {}; a larger `--work-limit` (one part in {LEVERS_SHARE} of \
-         it is for levers) tries them",
+         what is left of it is for levers) tries them",
         untried.join(", ")
     );
     wrap(&text, "  ", 80) + "\n"

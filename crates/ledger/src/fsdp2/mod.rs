@@ -36,6 +36,11 @@ pub(crate) use plain::scan_parts;
 /// The rank a replay under FSDP2 is of.
 pub type Job<'a> = super::Job<'a, Fsdp2Options>;
 
+/// Why a rank is not replayed, before anything is walked.
+pub fn refuse(job: &Job) -> Result<(), Unmodelled> {
+    config(job).map(|_| ())
+}
+
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
     Ok(run(&config(job)?, job.options, None))

@@ -17,6 +17,7 @@ use recipe::{Layer, Mixer, Recipe};
 use replay::Unmodelled;
 use replay::line::Line;
 use replay::{PhaseKind, Replay};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -148,6 +149,8 @@ pub(super) struct Extrapolated {
     bare: Recipe,
     counter: Counter,
     replayed: Mutex<HashMap<Asked, Once<Figures>>>,
+    /// Which probes the ledger refuses before it walks anything.
+    checked: Mutex<HashMap<Asked, Result<(), Unmodelled>>>,
     /// Operations that their replays took, and the most that one may.
     walked: AtomicU64,
     most: u64,
@@ -166,6 +169,7 @@ impl Extrapolated {
             layers,
             bare,
             replayed: Mutex::default(),
+            checked: Mutex::default(),
             walked: AtomicU64::new(0),
             most: u64::MAX,
         }
@@ -188,6 +192,43 @@ impl Extrapolated {
     /// What one rank of a stage holds, the `index`th of a legal layout, with a share of optimizer
     /// state on the host.
     pub fn stage(&self, layout: &Layout, shape: &StageShape, index: u64, share: f64) -> Result<Sum, Unmodelled> {
+        self.stage_by(layout, shape, index, share, &|asked| self.known(asked))
+    }
+
+    /// Whether all short replays that a stage needs are done.
+    pub fn is_known(&self, layout: &Layout, shape: &StageShape, index: u64, share: f64) -> bool {
+        let is_lacking = Cell::new(false);
+        let look = |asked: Asked| {
+            let replayed = self.replayed.lock().unwrap_or_else(|e| e.into_inner());
+            let known = replayed.get(&asked).and_then(|once| once.get().cloned());
+            is_lacking.set(is_lacking.get() || known.is_none());
+            known.unwrap_or(Ok(Figures::default()))
+        };
+        // What has no price is known as well.
+        let _ = self.stage_by(layout, shape, index, share, &look);
+        !is_lacking.get()
+    }
+
+    /// Why a stage has no sums, as far as that is known before anything is walked.
+    pub fn refuse_stage(&self, layout: &Layout, shape: &StageShape, index: u64, share: f64) -> Result<(), Unmodelled> {
+        let check = |asked: Asked| {
+            // Neither says whether a rank is replayed.
+            let asked = Asked { layers: SHORT, micro_batch: 1, ..asked };
+            let mut checked = self.checked.lock().unwrap_or_else(|e| e.into_inner());
+            let known = checked.entry(asked).or_insert_with_key(|asked| self.refuse_probe(asked));
+            known.clone().map(|()| Figures::default())
+        };
+        self.stage_by(layout, shape, index, share, &check).map(|_| ())
+    }
+
+    fn stage_by(
+        &self,
+        layout: &Layout,
+        shape: &StageShape,
+        index: u64,
+        share: f64,
+        ask: &dyn Fn(Asked) -> Result<Figures, Unmodelled>,
+    ) -> Result<Sum, Unmodelled> {
         Extrapolated::refuse(layout)?;
         let role = match (shape.is_first, shape.is_last) {
             (true, true) => Role::Only,
@@ -195,7 +236,7 @@ impl Extrapolated {
             (false, true) => Role::Last,
             (false, false) => Role::Middle,
         };
-        let stage = AtStage { layout, role, flights: layout.pp.get() - index, share };
+        let stage = AtStage { layout, role, flights: layout.pp.get() - index, share, ask };
         let mut start: Option<Figures> = None;
         let mut layers = Figures::default();
         for (kind, &count) in shape.layers.entries().filter(|(_, count)| **count > 0) {
@@ -219,7 +260,8 @@ impl Extrapolated {
 
     /// What kinds of layers weigh under a layout of one stage.
     pub fn weights(&self, layout: &Layout) -> Result<KindWeights, Unmodelled> {
-        let stage = AtStage { layout, role: Role::Only, flights: 1, share: 0.0 };
+        let ask = |asked| self.known(asked);
+        let stage = AtStage { layout, role: Role::Only, flights: 1, share: 0.0, ask: &ask };
         let state_of = |figures: &Figures| figures.grows[LINES..LINES + 3].iter().sum::<i64>().max(0) as u64;
         let none = PerKind::new(&self.kinds, |_| 0);
         let (mut state, mut saved, mut ends) = (none.clone(), none, 0);
@@ -278,7 +320,7 @@ impl Extrapolated {
         let has_experts = self.layers[kind].has(Mixer::Moe) || suffix.is_some_and(|mtp| mtp.layer.has(Mixer::Moe));
         let [ep, etp] = if has_experts { [layout.ep.get(), layout.etp.get()] } else { [1, 1] };
         let at = |micro_batch: u64| {
-            self.known(Asked {
+            (stage.ask)(Asked {
                 kind,
                 layers,
                 role: stage.role,
@@ -318,7 +360,8 @@ impl Extrapolated {
         known.get_or_init(|| self.replay(&asked)).clone()
     }
 
-    fn replay(&self, asked: &Asked) -> Result<Figures, Unmodelled> {
+    /// What a probe replays: recipe, layout, stages, the ledger and the rank.
+    fn probe(&self, asked: &Asked) -> Result<Probe, Unmodelled> {
         // A stage has as many in flight as there are stages from it on.
         let (before, after) = match asked.role {
             Role::Only => (0, 0),
@@ -357,16 +400,40 @@ impl Extrapolated {
         let ledger = Ledger::of(&recipe, &layout, &Options { offload: share, ..self.options })?;
         let ledger = ledger.over_steps(2).in_groups();
         let rank = before * (layout.world / stages);
-        let job = RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank };
-        let takes = ledger.work(&job).operations;
+        Ok(Probe { recipe, layout, plan, ledger, rank })
+    }
+
+    fn refuse_probe(&self, asked: &Asked) -> Result<(), Unmodelled> {
+        let probe = self.probe(asked)?;
+        probe.ledger.refuse(&probe.job())
+    }
+
+    fn replay(&self, asked: &Asked) -> Result<Figures, Unmodelled> {
+        let probe = self.probe(asked)?;
+        let takes = probe.ledger.work(&probe.job()).operations;
         if takes > self.most {
             let (takes, most) = (units::count(takes), units::count(self.most));
             let why = format!("it takes about {takes} operations, and {most} are left for one of them (--work-limit)");
             return Err(Unmodelled::new("a short replay", why));
         }
-        let replay = ledger.replay(&job)?;
+        let replay = probe.ledger.replay(&probe.job())?;
         self.walked.fetch_add(ledger::work_of(&replay), Ordering::Relaxed);
         Ok(Figures::of(&replay))
+    }
+}
+
+/// A few layers of one kind with what replays them.
+struct Probe {
+    recipe: Recipe,
+    layout: Layout,
+    plan: StagePlan,
+    ledger: Ledger,
+    rank: u64,
+}
+
+impl Probe {
+    fn job(&self) -> RankJob<'_> {
+        RankJob { recipe: &self.recipe, layout: &self.layout, stages: &self.plan, rank: self.rank }
     }
 }
 
@@ -377,4 +444,6 @@ struct AtStage<'a> {
     /// Stages from it on.
     flights: u64,
     share: f64,
+    /// What answers for a probe.
+    ask: &'a dyn Fn(Asked) -> Result<Figures, Unmodelled>,
 }

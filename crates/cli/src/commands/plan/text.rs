@@ -374,6 +374,9 @@ pub fn verdict(wanted: &Wanted, solved: &Solved) -> String {
         _ if counts.legal == 0 && counts.refused.is_empty() => "No layout of these degrees fills the world".to_string(),
         _ if counts.legal == 0 => format!("No layout is legal {}", terms(wanted, solved)),
         None => format!("No layout has a price {}", terms(wanted, solved)),
+        Some(_) if solved.found.tally.unseen > 0 => {
+            format!("No layout that was looked at fits {}", terms(wanted, solved))
+        }
         Some(_) => format!("No layout fits {}", terms(wanted, solved)),
     }
 }
