@@ -96,7 +96,7 @@ pub const WORTH: f64 = 0.05;
 const REPLAYED: usize = 3;
 
 /// Of what a search may take, the share that replays of one round and mode may before the next round is asked.
-const REPLAYS_SHARE: u64 = 10;
+const REPLAYS_SHARE: u64 = 7;
 
 /// What replays may still take of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
