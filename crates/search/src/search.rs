@@ -50,7 +50,8 @@ const BATCH: usize = 32;
 /// Layouts handled together where each may take replays.
 const DEAR_BATCH: usize = 8;
 
-/// Of what a search may take, the share that short replays may; twice as much as long as nothing fits.
+/// Of what a search may take, the share that short replays may; twice as much as long as nothing fits, or
+/// where a replay has refuted what did.
 const PROBES_SHARE: u64 = 3;
 
 /// Lays out a question's space, cut and ready to be searched with so much effort; refuses one that would
@@ -236,7 +237,8 @@ fn one_by_one(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, f
         }
         // At the limit, what was replayed before still prices what it can: a search that is asked again with
         // more caution has most of it.
-        let shares = if found.tally.fit == 0 { 2 } else { 1 };
+        let is_empty_handed = found.tally.fit == 0 || space.question.caution.0 > 0;
+        let shares = if is_empty_handed { 2 } else { 1 };
         let is_at_limit = pricers.iter().map(Pricer::walked).sum::<u64>() > allowed.saturating_mul(shares);
         let is_wanted = |bound: f64, mode: usize| effort != Effort::Bounded || found.best[mode].reaches(bound);
         let (wanted, left): (Vec<_>, Vec<_>) = batch.iter().partition(|(bound, point)| is_wanted(*bound, point.mode));
