@@ -75,9 +75,9 @@ impl Counted {
 
     fn state(&self, held: &Held, layout: &Layout) -> State {
         let Widths { weights, gradients, adam, muon, has_whole_gradients, zero } = self.widths;
-        // Experts without a mesh of their own are shared out like dense tensors.
-        let dense = layout.dense_shards();
-        let shards = Shards::new(zero, [dense, layout.edp.get().max(dense)]);
+        // Experts that are not split may be shared out like dense tensors.
+        let (dense, edp) = (layout.dense_shards(), layout.edp.get());
+        let shards = Shards::new(zero, [dense, if layout.ep.splits() { edp } else { edp.max(dense) }]);
         let reduced = if has_whole_gradients { [1, 1] } else { shards.gradients };
         let bytes = |elements: [u64; 2], width: u64, shards: [u64; 2]| {
             let each = (0..2).map(|i| elements[i] / shards[i]).sum::<u64>();
