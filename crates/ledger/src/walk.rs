@@ -3,18 +3,26 @@
 //! any built-in recipe's come to, so that a prediction is above the walk by a small factor, never below.
 
 use super::choice::{Ledger, RankJob};
-use crate::fsdp2::{Blocks, scan_chunks};
+use crate::fsdp2::{Blocks, scan_parts};
 use crate::megatron::microbatches_walked;
 use layout::{Layout, Recompute, Schedule};
 use recipe::{Mixer, Optimizer, Recipe, Role};
 use replay::Replay;
 use work::Work;
 
-/// Nanoseconds that an allocation takes with its way through graph, book and allocator, and its freeing
-/// (`fit deepseek-v3 --on 8xH200`, an optimised build on one core).
-const WALKED_NANOSECONDS: u64 = 700;
-/// The same of a predicted one: some 2.4 are predicted for one that is walked.
-const NANOSECONDS: u64 = 300;
+/// Nanoseconds that an allocation of a short replay takes with its way through graph, book and allocator, and
+/// its freeing: 3.0 s of cores for 7.1 M of them (`plan deepseek-v3 --on 16xH100 --engine fsdp2 --stats`).
+const WALKED_NANOSECONDS: u64 = 450;
+/// The same of a predicted one. An optimised build, a core each:
+///
+/// | FSDP2, 16 ranks, microbatches | predicted | walked | seconds |
+/// |---|---|---|---|
+/// | llama3-70b tp 4 pp 2, first stage, 100 | 1.62 M | 1.07 M | 0.52 |
+/// | deepseek-v3 tp 4 pp 2 ep 8, first stage, 100 | 2.34 M | 1.39 M | 0.83 |
+/// | deepseek-v3 the same, last stage, 100 | 2.37 M | 1.40 M | 0.78 |
+/// | deepseek-v3 the same, first stage, 300 | 6.99 M | 4.15 M | 3.55 |
+/// | deepseek-v3 the same, first stage, 512 | 11.9 M | 7.07 M | 6.20 |
+const NANOSECONDS: u64 = 400;
 /// Bytes that a tensor alive on the tape takes here, with its node.
 const BYTES: u64 = 800;
 /// Microbatches in which a step without a pipeline has shown that it repeats itself.
@@ -138,9 +146,7 @@ impl Ledger {
         let each = self.each(job);
         let of = |mixer: Mixer| match mixer {
             Mixer::Moe => each.experts,
-            Mixer::Mamba | Mixer::Recurrent if self.walks_scans() => {
-                each.block.saturating_add(SCANS * SCAN * scan_chunks(job.layout.sequence))
-            }
+            Mixer::Mamba | Mixer::Recurrent => each.block.saturating_add(SCANS * SCAN * self.scanned(job)),
             _ => each.block,
         };
         let blocks = mixers(job).map(of).fold(0u64, u64::saturating_add);
@@ -150,9 +156,14 @@ impl Ledger {
         if job.layout.recompute == Recompute::None { once } else { once.saturating_mul(2) }
     }
 
-    /// Whether a scan goes from chunk to chunk in torch instead of in one kernel.
-    fn walks_scans(&self) -> bool {
-        matches!(self, Ledger::Fsdp2(options) if options.blocks == Blocks::Emitted)
+    /// Parts that a scan goes through one by one in torch instead of in one kernel.
+    fn scanned(&self, job: &RankJob) -> u64 {
+        match self {
+            Ledger::Fsdp2(options) if options.blocks == Blocks::Emitted => {
+                scan_parts(job.layout.sequence, options.chunks)
+            }
+            _ => 0,
+        }
     }
 
     fn tensors(&self, job: &RankJob) -> u64 {
