@@ -232,8 +232,12 @@ const WORDS: &[Word] = &[
         own: "true",
         get: |o| flag(o.kernels.graphs.by != GraphsBy::FullIteration),
         set: |o, v| match (v == "true", o.kernels.graphs.by == GraphsBy::FullIteration) {
-            (true, true) => Err("a step that is one graph has nobody to look: `--cuda-graph-impl full_iteration`".into()),
-            (false, false) => Err("only a step that is one graph goes without: `--cuda-graph-impl full_iteration`".into()),
+            (true, true) => {
+                Err("a step that is one graph has nobody to look: `--cuda-graph-impl full_iteration`".into())
+            }
+            (false, false) => {
+                Err("only a step that is one graph goes without: `--cuda-graph-impl full_iteration`".into())
+            }
             _ => Ok(()),
         },
         memory: Nothing("one value a microbatch"),
