@@ -114,6 +114,11 @@ impl Prices {
     /// Passes of a stage over the whole step. Under DualPipe a stage holds two chunks, and each
     /// sees the half of the microbatches that enters at its end.
     fn over_the_step(&self, layout: &Layout, counts: Counts) -> LayerPrice {
+        self.of_counts(counts).times(self.microbatches_a_chunk(layout))
+    }
+
+    /// Passes of a chunk or stage for one microbatch.
+    pub(crate) fn of_counts(&self, counts: Counts) -> LayerPrice {
         let mut sum = LayerPrice::default();
         for (price, &count) in self.layers.iter().zip(counts.layers.iter()) {
             sum.add(price.times(count as f64));
@@ -124,7 +129,16 @@ impl Prices {
         if counts.is_last {
             sum.add(self.back);
         }
-        sum.times(self.microbatches_a_chunk(layout))
+        sum
+    }
+
+    /// Where seconds of kernels come from, and those of everything else.
+    pub(crate) fn bases(&self) -> (Basis, Basis) {
+        let compute = match self.setting.meter.is_measured() {
+            true => Basis::Measured(format!("curves of {}", self.setting.cluster.device.name)),
+            false => Basis::Modelled("curves of another device, or of its maker"),
+        };
+        (compute, Basis::Modelled("links, hosts and schedules, docs/time.md"))
     }
 
     fn microbatches_a_chunk(&self, layout: &Layout) -> f64 {
@@ -138,11 +152,7 @@ impl Prices {
         // Chunks were timed with their gathers, layers without.
         let is_sharded = layout.zero >= ZeroStage::Two;
         let gathers = if is_sharded { (slow.time.busy - inside.seconds()).max(0.0) } else { 0.0 };
-        let compute = match self.setting.meter.is_measured() {
-            true => Basis::Measured(format!("curves of {}", self.setting.cluster.device.name)),
-            false => Basis::Modelled("curves of another device, or of its maker"),
-        };
-        let modelled = Basis::Modelled("links, hosts and schedules, docs/time.md");
+        let (compute, modelled) = self.bases();
         let once = &slow.once;
         use Spent::{Bubble, Comm, Compute, Host, Reserve};
         let mut parts: Vec<(&'static str, Spent, f64, Basis, &'static str)> = Vec::new();

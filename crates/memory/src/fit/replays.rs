@@ -5,6 +5,7 @@ use case::Case;
 use layout::{Layout, StagePlan};
 use ledger::{Ledger, RankJob};
 use recipe::Recipe;
+use replay::record::Recorder;
 use replay::{Replay, Unmodelled};
 use std::collections::{BTreeMap, HashMap};
 use work::Work;
@@ -76,6 +77,15 @@ fn first_rank(case: &Case, stage: usize) -> RankJob<'_> {
     let num_ranks = case.layout.world / case.layout.pp.get();
     let rank = stage as u64 * num_ranks;
     RankJob { recipe: &case.recipe, layout: &case.layout, stages: &case.stages, rank }
+}
+
+/// Replays the first rank of a stage once more and hands over what its allocator did, the last `most` events
+/// of it, and what the replay came to.
+pub fn record(case: &Case, stage: usize, most: usize) -> Result<(Recorder, Replay), Unmodelled> {
+    let ledger = Ledger::of_case(case)?;
+    let recorder = Recorder::new(most);
+    let replay = ledger.record(&first_rank(case, twins(&case.stages)[stage]), recorder.clone())?;
+    Ok((recorder, replay))
 }
 
 /// The first stage that holds what each holds: under DualPipe a stage and its mirror hold the same
