@@ -8,7 +8,7 @@
 use checkpoint::pickle::{Memo, Writer};
 use replay::allocator::{Action, BlockState};
 use replay::record::{Block, Event, Label, LabelId, Recording, Segment};
-use replay::{Origin, PhaseKind};
+use replay::{Line, Origin, PhaseKind};
 use std::collections::HashMap;
 
 /// Bytes of one event as written here, at most.
@@ -22,12 +22,17 @@ pub fn pickle(recording: &Recording, job: &str) -> Vec<u8> {
     let mut out = Writer::default();
     let mut known = Known::default();
     out.dict(|out| {
-        known.text(out, "segments");
-        out.list_of(&recording.segments, |out, segment| known.segment(out, recording, segment));
+        // First, so that names every event has are among those that take two bytes from then on.
+        known.text(out, "shardwright");
+        out.dict(|out| {
+            known.word(out, "job", job);
+            known.text(out, "lines");
+            out.list_of(Line::ALL, |out, line| known.text(out, line.name()));
+        });
         known.text(out, "device_traces");
         out.list(|out| known.trace(out, recording));
-        known.text(out, "shardwright");
-        known.text(out, job);
+        known.text(out, "segments");
+        out.list_of(&recording.segments, |out, segment| known.segment(out, recording, segment));
     });
     out.finish()
 }
@@ -159,7 +164,7 @@ impl Known {
 /// File, line and function: ledger line and tensor, place and direction, phase and what runs in it. A line is the
 /// layer, or the step, and 0 where there is none.
 fn stack(label: &Label, phase: Option<PhaseKind>) -> Vec<(String, u64, String)> {
-    let share = |(line, bytes): &(replay::Line, u64)| (line.to_string(), 0, format!("{}: {bytes} bytes", label.name));
+    let share = |(line, bytes): &(Line, u64)| (line.to_string(), 0, format!("{}: {bytes} bytes", label.name));
     let mut stack: Vec<_> = match label.shares.as_slice() {
         [] => vec![(label.line.to_string(), 0, label.name.to_string())],
         shares => shares.iter().map(share).collect(),

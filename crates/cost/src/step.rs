@@ -134,7 +134,12 @@ impl Prices {
         seconds * (1.0 + RESERVE) + self.setting.meter.profile().launch.step_seconds
     }
 
-    pub(crate) fn times<'a>(&self, layout: &Layout, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {
+    pub(crate) fn times<'a>(
+        &self,
+        layout: &Layout,
+        chunks: &'a [ChunkTimes],
+        transfers: &'a [f64],
+    ) -> simulate::Times<'a> {
         // Every chunk but the last of a stage leaves another one to run meanwhile.
         let is_hidden = self.setting.options.overlap.p2p && layout.vpp.splits();
         let serial = if is_hidden { 0.0 } else { 1.0 };

@@ -119,7 +119,7 @@ impl Ledger {
             }
             Ledger::Nanotron(_) => Err(later_stages()),
             Ledger::Shardwright(_) => Err(Unmodelled::new(
-                "a snapshot of this project's runtime",
+                "this project's runtime",
                 "it computes on CPUs, where there is no caching allocator to write the history of",
             )),
         }

@@ -46,6 +46,9 @@ impl Writer {
     pub fn int(&mut self, value: u64) {
         if let Ok(byte) = u8::try_from(value) {
             self.out.extend([b'K', byte]);
+        } else if let Ok(number) = i32::try_from(value) {
+            self.op(b'J');
+            self.out.extend(number.to_le_bytes());
         } else {
             self.out.extend([0x8a, 8]);
             self.out.extend(value.to_le_bytes());

@@ -19,6 +19,7 @@ pub mod plan;
 pub mod preflight;
 pub mod recipes;
 pub mod rehearse;
+mod seen;
 pub mod serve;
 pub mod splits;
 pub mod stages;

@@ -22,6 +22,7 @@ mod mission;
 mod plan_engines;
 mod preflight;
 mod rehearse;
+mod seen;
 mod sizes;
 #[cfg(target_os = "linux")]
 mod stores;

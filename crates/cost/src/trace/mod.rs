@@ -19,7 +19,7 @@ use crate::report::{Spent, StageTime};
 use crate::simulate::{Event, Simulator, Times};
 use kept::{Keeper, Kept};
 use layout::order::{Action, Block, Pass, Pipeline};
-use layout::{Layout, StagePlan};
+use layout::{Layout, Schedule, StagePlan};
 use pieces::{Passes, Sharded};
 use units::Basis;
 
@@ -150,22 +150,25 @@ fn blocks_of(pipeline: &Pipeline, stage: u32) -> u32 {
     pipeline.program(stage).loops().iter().map(|run| run.times * run.body.len() as u32).sum()
 }
 
-/// Slices of a block beside its parts: itself, a wait, a send, and two transfers.
-const AROUND: usize = 5;
 /// Slices of a stage behind its passes, and those drawn over the first and last.
 const TAIL: usize = 12;
 
-/// The most detail that keeps within so many slices.
+/// The most detail that keeps within so many slices; a pass has at most so many parts.
 fn detail(pipeline: &Pipeline, parts: usize, most: usize) -> Result<Detail, Unpriced> {
     let stages = pipeline.stages() as usize;
     let longest = (0..pipeline.stages()).map(|stage| blocks_of(pipeline, stage)).max().unwrap_or(0) as usize;
-    let each = parts + AROUND;
+    let passes = pipeline.directions().max(u32::from(pipeline.schedule() == Schedule::DualPipeV) * 2) as usize;
+    let parts = passes * parts;
+    // Itself and a wait; in a pipeline also a send, and what is sent.
+    let around = 2 + if stages > 1 { 1 + passes } else { 0 };
+    let each = parts + around;
     let budget = (most / stages).saturating_sub(TAIL);
     if longest.saturating_mul(each) <= budget {
         return Ok(Detail::Whole);
     }
-    if longest.saturating_mul(AROUND) <= budget / 2 {
-        return Ok(Detail::Plain { edge: (budget / 4 / parts.max(1)) as u32 });
+    let plain = longest.saturating_mul(around);
+    if plain <= budget / 4 * 3 {
+        return Ok(Detail::Plain { edge: ((budget - plain) / 2 / parts.max(1)) as u32 });
     }
     match budget.saturating_sub(1) / (2 * each) {
         0 => {
@@ -182,12 +185,11 @@ impl Prices {
         let (counted, placed) = (self.counted(plan), self.placed(layout));
         let chunks: Vec<_> = counted.chunks.iter().map(|chunk| self.chunk(&placed, chunk.counts())).collect();
         let stages: Vec<Counts> = counted.stages.iter().map(|stage| stage.counts()).collect();
-        let passes: Vec<Passes> =
-            counted.chunks.iter().map(|chunk| self.passes_of(layout, chunk.counts())).collect();
+        let passes: Vec<Passes> = counted.chunks.iter().map(|chunk| self.passes_of(layout, chunk.counts())).collect();
         let transfers = vec![self.transfer(layout); chunks.len().saturating_sub(1)];
         let (pipeline, times) = (Pipeline::of(layout)?, self.times(layout, &chunks, &transfers));
         times.check(&pipeline)?;
-        let parts = 2 * passes.iter().map(Passes::most).max().unwrap_or(0);
+        let parts = passes.iter().map(Passes::most).max().unwrap_or(0);
         let detail = detail(&pipeline, parts, most)?;
         let draw = Draw { pipeline, times, passes, transfer_bytes: self.transfer_bytes(layout) };
         let sending = |event: &Event| draw.sending(event);
@@ -200,7 +202,8 @@ impl Prices {
         }
         let seconds = self.draw_tail(layout, &stages, &timeline, &mut slices);
         let (compute, modelled) = self.bases();
-        let stage_time = |s: &crate::simulate::StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
+        let stage_time =
+            |s: &crate::simulate::StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
         let stages = timeline.stages.iter().map(stage_time).collect();
         Ok(Trace { seconds, stages, slices, detail, basis: [compute, modelled] })
     }

@@ -100,7 +100,8 @@ impl Tail<'_> {
 
     /// What shows, one after another.
     fn behind(&mut self, once: &OnceAStep, [gradients, weights]: [f64; 2], tied: f64) {
-        let shown = |[all, shown]: [f64; 2], bytes: f64| if all > 0.0 { Some(bytes * (shown / all).min(1.0)) } else { None };
+        let shown =
+            |[all, shown]: [f64; 2], bytes: f64| if all > 0.0 { Some(bytes * (shown / all).min(1.0)) } else { None };
         self.next(Track::Axis("dp"), "gradients exposed", once.gradients[1], shown(once.gradients, gradients));
         self.next(Track::Axis("pp"), "gradients exposed", tied, None);
         self.next(Track::Compute, OPTIMIZER, once.optimizer, None);

@@ -79,13 +79,23 @@ fn first_rank(case: &Case, stage: usize) -> RankJob<'_> {
     RankJob { recipe: &case.recipe, layout: &case.layout, stages: &case.stages, rank }
 }
 
-/// Replays the first rank of a stage once more and hands over what its allocator did, the last `most` events
-/// of it, and what the replay came to.
-pub fn record(case: &Case, stage: usize, most: usize) -> Result<(Recorder, Replay), Unmodelled> {
+/// A replay that was written down.
+pub struct Recorded {
+    /// What the allocator did.
+    pub recorder: Recorder,
+    /// What it came to.
+    pub replay: Replay,
+    /// Whether microbatches that repeat were not walked.
+    pub leaves_out: bool,
+}
+
+/// Replays the first rank of a stage once more and writes down what its allocator does, the last `most` events.
+pub fn record(case: &Case, stage: usize, most: usize) -> Result<Recorded, Unmodelled> {
     let ledger = Ledger::of_case(case)?;
-    let recorder = Recorder::new(most);
-    let replay = ledger.record(&first_rank(case, twins(&case.stages)[stage]), recorder.clone())?;
-    Ok((recorder, replay))
+    let (recorder, job) = (Recorder::new(most), first_rank(case, twins(&case.stages)[stage]));
+    let replay = ledger.record(&job, recorder.clone())?;
+    let leaves_out = ledger.is_cut_short(&job) || recorder.read().left_out > 0;
+    Ok(Recorded { recorder, replay, leaves_out })
 }
 
 /// The first stage that holds what each holds: under DualPipe a stage and its mirror hold the same
