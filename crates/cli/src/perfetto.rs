@@ -20,7 +20,10 @@ pub fn json(trace: &Trace, job: &str, ranks_per_stage: u64, has_chunks: bool) ->
     rows.sort_unstable();
     rows.dedup();
     for stage in 0..trace.stages.len() as u64 {
-        let name = format!("stage {stage} (ranks {}-{})", stage * ranks_per_stage, (stage + 1) * ranks_per_stage - 1);
+        let name = match ranks_per_stage {
+            1 => format!("stage {stage} (rank {stage})"),
+            ranks => format!("stage {stage} (ranks {}-{})", stage * ranks, (stage + 1) * ranks - 1),
+        };
         events.push(named("process_name", stage as u32, 0, json!({ "name": name })));
         events.push(named("process_sort_index", stage as u32, 0, json!({ "sort_index": stage })));
     }
