@@ -37,7 +37,17 @@ pub fn json(trace: &Trace, job: &str, ranks_per_stage: u64, has_chunks: bool) ->
         let key = |s: &Slice| (s.stage, s.track);
         key(a).cmp(&key(b)).then(a.start.total_cmp(&b.start))
     });
-    events.extend(slices.into_iter().map(|slice| slice_json(trace, slice, has_chunks)));
+    let (mut row, mut end) = ((u32::MAX, Track::Schedule), 0);
+    for slice in slices {
+        let mut start = nanoseconds(slice.start);
+        if row == (slice.stage, slice.track) && start.abs_diff(end) <= 1 {
+            // Neighbours that rounding drew apart.
+            start = end;
+        }
+        row = (slice.stage, slice.track);
+        end = nanoseconds(slice.start + slice.seconds).max(start);
+        events.push(slice_json(trace, slice, [start, end], has_chunks));
+    }
     let about = json!({
         "job": job, "step_seconds": trace.seconds, "stages": trace.stages, "drawn": drawn(trace.detail),
         "producer": concat!("shardwright ", env!("CARGO_PKG_VERSION")),
@@ -95,8 +105,7 @@ fn microseconds(nanoseconds: u64) -> String {
     format!("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000)
 }
 
-fn slice_json(trace: &Trace, slice: &Slice, has_chunks: bool) -> String {
-    let (start, end) = (nanoseconds(slice.start), nanoseconds(slice.start + slice.seconds));
+fn slice_json(trace: &Trace, slice: &Slice, [start, end]: [u64; 2], has_chunks: bool) -> String {
     let (name, category, mut args) = words(slice.what, has_chunks);
     args.insert("seconds".to_string(), json!(slice.seconds));
     if let Some(bytes) = slice.bytes {

@@ -42,10 +42,6 @@ pub struct RankJob<'a> {
     pub rank: u64,
 }
 
-fn later_stages() -> Unmodelled {
-    Unmodelled::new("later stages under nanotron", "only world rank 0 is replayed")
-}
-
 impl Ledger {
     /// The ledger of a layout's engine, Megatron's when none is named, told what the options say.
     pub fn of(recipe: &Recipe, layout: &Layout, options: &Options) -> Result<Ledger, Unmodelled> {
@@ -125,6 +121,19 @@ impl Ledger {
         }
     }
 
+    /// Why a rank is not replayed, where that is known before anything is walked.
+    pub fn refuse(&self, job: &RankJob) -> Result<(), Unmodelled> {
+        let RankJob { recipe, layout, stages, rank } = *job;
+        super::countable(recipe, layout, 1.0)?;
+        match self {
+            Ledger::Fsdp2(options) => fsdp2::refuse(&fsdp2::Job { recipe, layout, stages, rank, options }),
+            Ledger::Deepspeed(options) => deepspeed::refuse(&deepspeed::Job { recipe, layout, stages, rank, options }),
+            Ledger::Nanotron(options) if rank == 0 => nanotron::refuse(&nanotron::Job { recipe, layout, options }),
+            Ledger::Nanotron(_) => Err(later_stages()),
+            Ledger::Megatron(_) | Ledger::Shardwright(_) => Ok(()),
+        }
+    }
+
     /// The same ledger over so many steps.
     pub fn over_steps(mut self, count: u32) -> Ledger {
         match &mut self {
@@ -168,4 +177,8 @@ impl Ledger {
             Ledger::Nanotron(_) | Ledger::Shardwright(_) => Dtype::Fp32,
         }
     }
+}
+
+fn later_stages() -> Unmodelled {
+    Unmodelled::new("later stages under nanotron", "only world rank 0 is replayed")
 }
