@@ -231,6 +231,7 @@ mod tests {
         let lines: Vec<Line> = blocks.iter().filter_map(|b| b.held).map(|(_, id)| recording.labels[id].line).collect();
         assert!(lines.contains(&Line::Gradients) && lines.contains(&Line::TpParams), "{lines:?}");
         assert_eq!(recording.phase_of(0), Some(PhaseKind::Passes(0)));
+        drop(recording);
         drop(both);
     }
 

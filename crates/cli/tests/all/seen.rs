@@ -52,7 +52,9 @@ fn assert_is_step(trace: &Value, step: &Value) {
     for (stage, said) in stages.iter().enumerate() {
         let schedule = &rows[&(stage as u64, 0)];
         let (start, length, _) = schedule[schedule.len() - 1];
-        assert_eq!((schedule[0].0, start + length), (0, (seconds * 1e9).round() as u64), "stage {stage}");
+        // A step of very many microbatches is summed in another order than it is drawn.
+        let (end, rounding) = ((seconds * 1e9).round() as u64, 1 + (seconds * 1e-2) as u64);
+        assert!(schedule[0].0 == 0 && (start + length).abs_diff(end) <= rounding, "stage {stage}: {end}");
         let sum = |category: &str, folded: &str| -> f64 {
             let of = |slice: &Value| match slice["cat"].as_str() {
                 Some(own) if own == category => slice["args"]["seconds"].as_f64(),
