@@ -21,6 +21,7 @@ pub mod simulate;
 mod step;
 pub mod trace;
 pub mod traffic;
+mod widths;
 
 pub use data::Placed;
 pub use flops::Convention;
@@ -29,6 +30,7 @@ pub use prices::{Counts, Load, Prices, Setting, Split};
 pub use report::{Line, Spent, StageTime, Step, Traffic};
 pub use simulate::ChunkTimes;
 pub use step::Scratch;
+pub use widths::{Slower, slower};
 
 use case::Case;
 use recipe::{Mixer, Recipe};

@@ -114,11 +114,11 @@ impl Prices {
     /// Passes of a stage over the whole step. Under DualPipe a stage holds two chunks, and each
     /// sees the half of the microbatches that enters at its end.
     fn over_the_step(&self, layout: &Layout, counts: Counts) -> LayerPrice {
-        self.of_counts(counts).times(self.microbatches_a_chunk(layout))
+        self.of_chunk(counts).times(self.microbatches_a_chunk(layout))
     }
 
     /// Passes of a chunk or stage for one microbatch.
-    pub(crate) fn of_counts(&self, counts: Counts) -> LayerPrice {
+    pub(crate) fn of_chunk(&self, counts: Counts) -> LayerPrice {
         let mut sum = LayerPrice::default();
         for (price, &count) in self.layers.iter().zip(counts.layers.iter()) {
             sum.add(price.times(count as f64));

@@ -185,7 +185,7 @@ impl Prices {
         let (counted, placed) = (self.counted(plan), self.placed(layout));
         let chunks: Vec<_> = counted.chunks.iter().map(|chunk| self.chunk(&placed, chunk.counts())).collect();
         let stages: Vec<Counts> = counted.stages.iter().map(|stage| stage.counts()).collect();
-        let passes: Vec<Passes> = counted.chunks.iter().map(|chunk| self.passes_of(layout, chunk.counts())).collect();
+        let passes: Vec<Passes> = counted.chunks.iter().map(|chunk| self.pieces_of(layout, chunk.counts())).collect();
         let transfers = vec![self.transfer(layout); chunks.len().saturating_sub(1)];
         let (pipeline, times) = (Pipeline::of(layout)?, self.times(layout, &chunks, &transfers));
         times.check(&pipeline)?;
@@ -208,14 +208,22 @@ impl Prices {
         Ok(Trace { seconds, stages, slices, detail, basis: [compute, modelled] })
     }
 
-    fn passes_of(&self, layout: &Layout, counts: Counts) -> Passes {
-        let price: LayerPrice = self.of_counts(counts);
+    fn pieces_of(&self, layout: &Layout, counts: Counts) -> Passes {
+        let price: LayerPrice = self.of_chunk(counts);
         let (with, without) = (self.chunk(&self.placed(layout), counts), self.stage(counts));
         let shown = [with.forward - without.forward, with.backward_input - without.backward_input];
         let moved = self.state_moved(layout, counts);
-        Passes::new(&price, Sharded { seconds: shown.map(|s| s.max(0.0)), bytes: moved.inside })
+        // What a chunk takes beyond its layers is the device waiting for the host.
+        let passes = price.passes();
+        let late = [without.forward - passes[0], without.backward() - passes[1] - passes[2]];
+        let more = |seconds: f64| if seconds > ROUNDING * without.backward() { seconds } else { 0.0 };
+        let sharded = Sharded { seconds: shown.map(more), bytes: moved.inside };
+        Passes::new(&price, sharded, late.map(more))
     }
 }
+
+/// Differences of sums, against what is summed, that are none.
+const ROUNDING: f64 = 1e-12;
 
 /// What blocks are drawn with.
 struct Draw<'a> {

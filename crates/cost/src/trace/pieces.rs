@@ -42,8 +42,9 @@ struct Link {
 const AXES: [(&str, Part); 3] = [("tp", Part::Tp), ("cp", Part::Cp), ("ep", Part::Ep)];
 
 impl Passes {
-    /// Of a chunk that takes this for one microbatch.
-    pub fn new(price: &LayerPrice, sharded: Sharded) -> Passes {
+    /// Of a chunk that takes this for one microbatch, and waits `late` for the host besides, in forward and in
+    /// backward.
+    pub fn new(price: &LayerPrice, sharded: Sharded, late: [f64; 2]) -> Passes {
         let (none, zero) = (Times::default(), |pass: usize| (sharded.seconds[pass], sharded.bytes[pass]));
         let mut whole = price.input;
         whole += price.weight;
@@ -57,9 +58,9 @@ impl Passes {
         let behind = links(&backward, rest(price.hidden, price.forward_hidden), moved);
         let share = |by: f64, shown: f64| behind.map(|link| link.times(by, shown));
         Passes([
-            lay(&none, &price.forward, ahead, zero(0)),
-            lay(&price.recompute, &whole, behind, zero(1)),
-            lay(&price.recompute, &price.input, share(1.0 - later, 1.0), zero(1)),
+            lay(&none, &with_late(price.forward, late[0]), ahead, zero(0)),
+            lay(&price.recompute, &with_late(whole, late[1]), behind, zero(1)),
+            lay(&price.recompute, &with_late(price.input, late[1]), share(1.0 - later, 1.0), zero(1)),
             lay(&none, &price.weight, share(later, 0.0), (0.0, 0.0)),
         ])
     }
@@ -88,6 +89,11 @@ impl Link {
             shown_bytes: self.shown_bytes * shown,
         }
     }
+}
+
+fn with_late(mut times: Times, late: f64) -> Times {
+    times.add(Part::Launch, late);
+    times
 }
 
 /// Bytes go with the seconds they take.
