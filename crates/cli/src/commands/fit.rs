@@ -4,7 +4,7 @@ mod phases;
 mod routing;
 
 use super::plan::text::{seconds, step_error};
-use super::{asked, case_of, case_text, layout_json, seen, serve};
+use super::{asked, case_of, case_text, layout_json, seen, serve, widths};
 use crate::args::FitArgs;
 use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
@@ -104,6 +104,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     let mut text = verdict_text(&case, &fit);
     text += &host_text(&fit);
     text += &step_text(&case, &step);
+    text += &step.as_ref().map_or(String::new(), |step| widths::text(&case, step.seconds));
     text += &case_text(&case);
     text.push('\n');
     text += &picture::bars(&fit.classes, visible, 60);
@@ -122,6 +123,7 @@ pub fn run(args: &FitArgs) -> Outcome {
         json["levers_untried"] = json!(found.untried);
     }
     json["step"] = step_json(&step);
+    json["slower_widths"] = widths::json(&case);
     json["header"] = json!(Header::of(&case));
     json["routing"] = routing::json(layer.as_ref());
     seen.into_json(&mut json);

@@ -23,6 +23,7 @@ mod seen;
 pub mod serve;
 pub mod splits;
 pub mod stages;
+mod widths;
 
 use crate::files::{load_cluster, load_recipe};
 use crate::outcome::Refusal;

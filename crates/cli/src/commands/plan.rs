@@ -8,12 +8,12 @@ mod sweep;
 pub mod text;
 pub mod written;
 
-use super::{asked, recipe_of, seen};
+use super::{asked, recipe_of, seen, widths};
 use crate::args::PlanArgs;
 use crate::files::load_cluster;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
 use case::asked::EngineChoice;
-use case::{Asked, Options, machines, options_of, wrong_world};
+use case::{Asked, Options, is_about_widths, machines, options_of, wrong_world};
 use diag::{Blame, Finding, Severity};
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest, check};
@@ -203,10 +203,14 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
     }
     text += &seen.paragraph();
     seen.into_json(&mut json);
+    if let Some(best) = solved.answer.best() {
+        json["best"]["slower_widths"] = widths::json(&best.case);
+    }
     let mut report = Report::new(text, json).with_findings(&solved.space.trimmed);
     if let Some(best) = solved.answer.best() {
         let missing = written.map_or_else(Vec::new, |written| written.findings());
-        report = report.with_findings(&[best.notes.clone(), missing].concat());
+        let about_widths = best.case.findings.iter().filter(|finding| is_about_widths(finding)).cloned().collect();
+        report = report.with_findings(&[best.notes.clone(), about_widths, missing].concat());
         return Ok(report);
     }
     if solved.found.counts.legal == 0 {

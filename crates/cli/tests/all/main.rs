@@ -27,4 +27,5 @@ mod sizes;
 #[cfg(target_os = "linux")]
 mod stores;
 mod times;
+mod widths;
 mod writing;

@@ -25,6 +25,7 @@ pub use context::recurrence::RULE as UNCARRIED_STATE;
 pub use heads::kv_shared::RULE as SHARED_KV_HEADS;
 pub use reads::Reads;
 pub use rule::{Check, Rule};
+pub use widths::aligned::RULE as UNALIGNED;
 
 use crate::engines;
 use crate::layout::{Derived, Layout, Needs, settle};

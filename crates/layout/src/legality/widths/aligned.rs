@@ -5,6 +5,7 @@ use crate::request::Engine;
 use crate::widths::{BF16, Unaligned, unaligned};
 use diag::{Blame, Finding};
 
+/// Rows of a rank's factors that are no multiple of 16 bytes.
 pub const RULE: Rule = Rule {
     id: "tp/aligned",
     blame: Blame::Layout,
