@@ -3,7 +3,7 @@
 use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
-use crate::commands::fit::{LEVERS_SHARE, fit_lines, host_text, verdict_text};
+use crate::commands::fit::{fit_lines, host_text, verdict_text};
 use crate::commands::{model_line, shorten, typed, widths};
 use crate::picture;
 use crate::table::{Table, heading, wrap};
@@ -410,7 +410,7 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
     let Ok(fit) = Fit::price(&case, solved.space.question.headroom) else { return text };
     text += &format!("\n{}\n", verdict_text(&case, &fit));
     text += &picture::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
-    let found = levers(&case, &fit, left.beside(solved.pricers) / LEVERS_SHARE).found;
+    let found = levers(&case, &fit, left.beside(solved.pricers)).found;
     let mut table = Table::new(&["what would help", "saves", "headroom then"]).right(&[1, 2]);
     for lever in found.iter().take(SHOWN) {
         let headroom = match u64::try_from(lever.headroom_bytes) {
