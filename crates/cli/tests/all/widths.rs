@@ -23,6 +23,17 @@ fn nam56r_at_tp_2_is_told_of_its_in_proj() {
     }
 }
 
+/// What the page on searching shows is what is said.
+#[test]
+fn the_page_on_searching_shows_what_is_said() {
+    let page = include_str!("../../../../docs/search.md");
+    let line = page.lines().find_map(|line| line.strip_prefix("$ shardwright ")).expect("a command");
+    let said = run(line).stderr;
+    for shown in page.lines().filter(|line| line.starts_with("note: ") || line.starts_with("hint: ")) {
+        assert!(said.contains(shown.trim_end_matches('…')), "{shown}\n{said}");
+    }
+}
+
 /// Every way out of every built-in recipe is one: the degree it names makes the finding go.
 #[test]
 fn ways_out_hold() {
