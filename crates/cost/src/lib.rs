@@ -9,6 +9,7 @@ mod comm;
 mod data;
 mod flops;
 mod held;
+pub mod interval;
 mod layer;
 pub mod ops;
 
@@ -23,6 +24,7 @@ pub mod traffic;
 
 pub use data::Placed;
 pub use flops::Convention;
+pub use interval::Class;
 pub use part::{Part, Times};
 pub use prices::{Counts, Load, Prices, Setting, Split};
 pub use report::{Line, Spent, StageTime, Step, Traffic};

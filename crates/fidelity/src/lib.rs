@@ -75,6 +75,8 @@ pub struct Judged {
     pub sweep: String,
     /// Tokens a step has for each device; zero when the row does not say.
     pub tokens_per_device: f64,
+    /// The class of a step that was priced.
+    pub class: Option<cost::Class>,
     /// What was predicted; empty when nothing could be.
     pub figures: Vec<Figure>,
     /// What could not be, although the row is complete enough to score it.
@@ -94,6 +96,7 @@ impl Judged {
             is_pretraining: true,
             sweep: String::new(),
             tokens_per_device: 0.0,
+            class: None,
             figures: Vec::new(),
             refusals: Vec::new(),
             params_differ: None,

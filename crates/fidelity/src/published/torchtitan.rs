@@ -5,17 +5,18 @@
 //! their own since its #1094, July 2025) and had no gradient accumulation: a step is one microbatch.
 
 use super::model::{self, Unsaid};
+use super::precision::Precision;
 use super::recompute::{again, recompute};
 use super::{Peaks, lay_out, need};
 use crate::Why;
-use case::options::Elementwise;
+use case::options::{Elementwise, Format};
 use layout::{Engine, LayoutRequest, ZeroStage};
 use ledger::Ledger;
 use ledger::fsdp2::{Edges, Reshard};
 use serde_json::Value;
 
 pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
-    if row["precision"].as_str().is_some_and(|text| text.starts_with("FP8")) {
+    if Precision::of(row)?.format != Format::Bf16 {
         return Err("torchao's fp8 products are not replayed".into());
     }
     let recipe = model::recipe(row, &Unsaid::llama())?;

@@ -6,5 +6,6 @@ mod megatron_rows;
 mod published_memory;
 mod published_time;
 mod rank_params;
+mod spelling;
 mod steps;
 mod types;

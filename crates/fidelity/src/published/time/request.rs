@@ -3,12 +3,18 @@
 use super::super::need;
 use super::depth::boundaries;
 use super::engine::Family;
+use super::recipes::Recipe as Told;
 use layout::{LayoutRequest, Recompute, ZeroStage};
 use recipe::Recipe;
 use serde_json::Value;
 
 /// The layout as asked for.
-pub(super) fn request(row: &Value, family: Family, recipe: &Recipe) -> Result<LayoutRequest, String> {
+pub(super) fn request(
+    row: &Value,
+    family: Family,
+    recipe: &Recipe,
+    told: Option<&Told>,
+) -> Result<LayoutRequest, String> {
     let (layout, batch) = (&row["layout"], &row["batch"]);
     let get = |key: &str| layout[key].as_u64();
     let tp = need(layout, "tp")?;
@@ -31,7 +37,7 @@ pub(super) fn request(row: &Value, family: Family, recipe: &Recipe) -> Result<La
         micro_batch: Some(micro_batch(row, family, pp)?),
         global_batch: Some(need(batch, "global")?),
         sequence: Some(need(batch, "seq")?),
-        recompute: Some(recompute(row, family)?),
+        recompute: Some(recompute(row, family, told)?),
         boundaries: boundaries(family, recipe, pp.saturating_mul(vpp)),
         engine: family.engine(),
         ..LayoutRequest::default()
@@ -56,20 +62,18 @@ fn zero(row: &Value, family: Family) -> Result<ZeroStage, String> {
     }
 }
 
-fn recompute(row: &Value, family: Family) -> Result<Recompute, String> {
+fn recompute(row: &Value, family: Family, told: Option<&Told>) -> Result<Recompute, String> {
     if row["recompute"].as_str() == Some("selective") && family != Family::Megatron {
         return Err("the row does not say what is computed again".to_string());
     }
     let said = super::super::recompute::recompute(row)?;
-    said.map_or_else(|| unsaid_recompute(row, family), Ok)
-}
-
-fn unsaid_recompute(row: &Value, family: Family) -> Result<Recompute, String> {
-    match family {
+    let told = told.and_then(|told| told.recompute.as_deref());
+    match (said, told) {
+        (Some(said), _) => Ok(said),
+        (None, Some(modules)) if modules.starts_with("selective:") => Recompute::parse(&modules.replace(',', "+")),
         // MaxText's own configuration of these runs (`configs/models/gpu/llama3_70b.yml` remat_policy).
-        Family::Maxtext => Ok(Recompute::Full),
-        // Megatron-Bridge `perf_recipes/deepseek` and `perf_recipes/kimi`.
-        Family::Megatron if row["model"]["mla"].is_object() => Recompute::parse("selective:mla_up_proj"),
-        _ => Ok(Recompute::None),
+        (None, None) if family == Family::Maxtext => Ok(Recompute::Full),
+        // `full:n` is part of a step's layers, which is weighed where the step is priced.
+        (None, _) => Ok(Recompute::None),
     }
 }
