@@ -24,7 +24,7 @@ pub mod traffic;
 
 pub use data::Placed;
 pub use flops::Convention;
-pub use interval::Class;
+pub use interval::{Apart, Class, Interval};
 pub use part::{Part, Times};
 pub use prices::{Counts, Load, Prices, Setting, Split};
 pub use report::{Line, Spent, StageTime, Step, Traffic};
@@ -32,23 +32,15 @@ pub use simulate::ChunkTimes;
 pub use step::Scratch;
 
 use case::Case;
-use recipe::{Mixer, Recipe};
 use std::fmt;
 
-/// The median error of step times over published runs that were kept back while `cost` was written:
-/// dense models, and those with experts, latent attention or state-space blocks (docs/time.md). Half of
-/// comparable runs were closer.
-pub fn median_error(recipe: &Recipe) -> f64 {
-    let others = [Mixer::Moe, Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
-    let is_dense = !recipe.is_latent() && !others.iter().any(|mixer| recipe.uses(*mixer));
-    if is_dense { 0.06 } else { 0.15 }
-}
-
-/// The step of a job.
+/// The step of a job, with how far to trust it.
 pub fn step(case: &Case) -> Result<Step, Unpriced> {
     let setting = Setting::new(&case.recipe, &case.kinds, case.on(), &case.options)?;
     let prices = setting.split(&case.layout)?.prices(&case.layout.recompute, case.options.offload);
-    prices.step(&case.layout, &case.stages)
+    let step = prices.step(&case.layout, &case.stages)?;
+    let interval = interval::interval(&Class::of(case), step.seconds);
+    Ok(Step { interval: Some(interval), ..step })
 }
 
 /// What cannot be priced, and why. Nothing is ever priced at zero instead.

@@ -36,6 +36,9 @@ pub const FRONTIER_REACH: f64 = 1.25;
 /// Headroom counts on the frontier in this many steps of the device: less is noise.
 pub const HEADROOM_STEPS: i64 = 20;
 
+/// Of those steps, how many are room enough: between equals, more is no reason.
+pub const ROOMY: i64 = 4;
+
 /// The best few and the frontier.
 #[derive(Clone, Debug)]
 pub struct Best {
@@ -57,6 +60,29 @@ impl Best {
 
     fn level(&self, headroom: i64) -> i64 {
         headroom.div_euclid(self.step)
+    }
+
+    /// Layouts in the order in which they are to be run: first those that take at most `apart` longer than the
+    /// fastest and cannot be told from it, the one with most headroom first, then the simplest; then by time.
+    /// Headroom beyond [`ROOMY`] steps is room that nobody asked for, and counts no more.
+    pub fn preferred(&self, apart: f64) -> Vec<Simulated> {
+        let Some(first) = self.top.first() else { return Vec::new() };
+        let mut order = self.equal(first, apart);
+        order.sort_by(|a, b| {
+            let room = |one: &Simulated| self.level(one.headroom).min(ROOMY);
+            room(b).cmp(&room(a)).then(a.complexity.cmp(&b.complexity)).then(a.order(b))
+        });
+        let rest: Vec<Simulated> =
+            self.top.iter().filter(|one| order.iter().all(|kept| kept.point != one.point)).copied().collect();
+        order.extend(rest);
+        order
+    }
+
+    /// Layouts of the frontier that cannot be told from `one`, itself included. One that is no better than another in
+    /// anything is not among them.
+    pub fn equal(&self, one: &Simulated, apart: f64) -> Vec<Simulated> {
+        let most = one.per_sequence * (1.0 + apart);
+        self.frontier.iter().filter(|member| member.per_sequence <= most).copied().collect()
     }
 
     /// Whether simulating a candidate could change anything.

@@ -64,6 +64,11 @@ pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing) -> Judged {
         is_pretraining: row["kind"].as_str().is_some_and(|kind| words::plain(kind).starts_with("pretrain")),
         sweep: sweep(row),
         tokens_per_device: time::tokens_per_device(row).unwrap_or(0.0),
+        devices: row["hardware"]["count"].as_u64().unwrap_or(0),
+        sequences: row["batch"]["global"].as_u64().unwrap_or(0),
+        layout: [&row["layout"], &row["batch"]["micro"], &row["recompute"], &row["features"]]
+            .map(Value::to_string)
+            .join(" "),
         class: None,
         figures: Vec::new(),
         refusals: Vec::new(),

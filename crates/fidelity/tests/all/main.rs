@@ -2,6 +2,7 @@
 
 mod emitted;
 mod fuzz;
+mod intervals;
 mod megatron_rows;
 mod published_memory;
 mod published_time;

@@ -8,7 +8,7 @@ use launch::header::Header;
 use layout::Layout;
 use memory::fit::RankClass;
 use recipe::Recipe;
-use search::{Choice, ModeAnswer, Neighbour, Simulated};
+use search::{Choice, Equal, ModeAnswer, Neighbour, Simulated};
 use serde_json::{Map, Value, json};
 
 /// Everything that is shown, and what a screen has no room for.
@@ -28,6 +28,7 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
         "best": answer.best().map(best),
         "modes": answer.modes.iter().map(|mode| mode_json(solved, mode)).collect::<Vec<_>>(),
         "alternatives": answer.neighbours.iter().filter_map(near).collect::<Vec<_>>(),
+        "told_apart": answer.apart, "equal": answer.equal.iter().map(|one| equal(solved, one)).collect::<Vec<_>>(),
         "frontier": frontier, "top": top,
         "refuted": answer.refuted()
             .map(|u| json!({ "flags": flags_of(&wanted.recipe, &u.layout, 0.0), "why": u.why, "missing_bytes": u.missing })).collect::<Vec<_>>(),
@@ -113,10 +114,20 @@ fn mode_json(solved: &Solved, answer: &ModeAnswer) -> Value {
     json!({
         "mode": mode.mode.map(|mode| mode.name()), "gives_up": given_up(mode),
         "best": answer.best.as_ref().map(|best| json!({
-            "flags": typed(&best.case), "seconds": best.step.seconds,
+            "flags": typed(&best.case), "seconds": best.step.seconds, "interval": best.step.interval,
             "tokens_per_second_per_device": best.step.tokens_per_second_per_device,
             "total_bytes": best.fit.worst().total(), "headroom_bytes": best.fit.worst().headroom,
         })),
+    })
+}
+
+/// A layout that cannot be told from the best, and the part of a step that would tell them.
+fn equal(solved: &Solved, one: &Equal) -> Value {
+    let offload = solved.space.question.offload.share(one.point.offload);
+    json!({
+        "flags": flags_of(solved.space.question.recipe, &one.layout, offload), "seconds": one.seconds, "slower": one.slower,
+        "headroom_bytes": one.headroom,
+        "decides": one.decides.map(|(part, best, here)| json!({ "part": part, "best_seconds": best, "seconds": here })),
     })
 }
 

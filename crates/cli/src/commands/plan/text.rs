@@ -1,5 +1,6 @@
 //! A plan on one screen.
 
+use super::trust::{equals, spread, such_runs};
 use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
@@ -111,8 +112,9 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
     text += &wrap(&flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload), "  ", 100);
     let step = &best.step;
     text += &format!(
-        "  step {}, {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
+        "  step {}, {}\n  {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
         seconds(step.seconds),
+        spread(step),
         count(step.tokens_per_second_per_device as u64),
         step.tflops_per_device,
         100.0 * step.mfu,
@@ -124,6 +126,7 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
         text += &wrap(&format!("{key} {choice}"), "  ", 100);
     }
     text += &caveats(solved, best);
+    text += &equals(solved, best);
     text += &modes(solved, best);
     if let Some(first) = solved.answer.refuted().next() {
         let more = solved.answer.refuted().count();
@@ -137,7 +140,7 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
 
 /// How far the time is to be trusted, and how much it hangs on a batch nobody typed.
 fn caveats(solved: &Solved, best: &Choice) -> String {
-    let mut text = step_error(&best.case.recipe);
+    let mut text = such_runs(&best.step);
     if solved.space.is_batch_typed {
         return "  ".to_string() + &text + "\n";
     }
@@ -150,15 +153,6 @@ fn caveats(solved: &Solved, best: &Choice) -> String {
         text += &format!("; the batch is assumed: this layout's tokens/s change by {}", others.join(", "));
     }
     wrap(&text, "  ", 100)
-}
-
-/// How far a step's time is to be trusted, in a few words.
-pub fn step_error(recipe: &recipe::Recipe) -> String {
-    let kind = if cost::median_error(recipe) < 0.1 { "dense models" } else { "experts and hybrids" };
-    format!(
-        "time is modelled: off by {:.0}% in the median over {kind} (docs/time.md)",
-        100.0 * cost::median_error(recipe)
-    )
 }
 
 /// Tokens a second and device of the same layout with half and twice the batch.
