@@ -48,7 +48,7 @@ named! {
     pub enum Pricing {
         /// Those the row says it ran, and of its engine's day where it does not say.
         AsRun = "as-run",
-        /// Those `plan` has for the engine today; only formats are the row's.
+        /// Those `plan` has for the engine, with the kernels that engine had in its day; formats are the row's.
         AsPlanned = "as-planned",
     }
 }

@@ -64,6 +64,10 @@ pub struct ModeAnswer {
     pub mode: usize,
     /// The best layout; none when nothing fits.
     pub best: Option<Choice>,
+    /// Layouts whose time cannot be told from the best one's: it has more headroom, or is simpler.
+    pub equal: Vec<Choice>,
+    /// What two layouts must differ by to be told apart.
+    pub apart: Apart,
     /// Better by the sums, and refused by the replay.
     pub refuted: Vec<Refuted>,
 }
@@ -75,26 +79,6 @@ pub struct Answer {
     pub modes: Vec<ModeAnswer>,
     /// One change away from the best, the best of each axis first.
     pub neighbours: Vec<Neighbour>,
-    /// Layouts that cannot be told from the best, and what could tell them.
-    pub equal: Vec<Equal>,
-    /// What two layouts must differ by to be told apart.
-    pub apart: Apart,
-}
-
-/// A layout whose time cannot be told from the best one's: the best has more headroom, or is simpler.
-pub struct Equal {
-    /// Its choices among the space's.
-    pub point: Point,
-    /// As it would be typed.
-    pub layout: Layout,
-    /// Seconds of a step.
-    pub seconds: f64,
-    /// Of the best one's time a sequence, less one; below zero where it is the faster one as priced.
-    pub slower: f64,
-    /// Bytes left on the worst rank, by the sums.
-    pub headroom: i64,
-    /// The part of a step that they differ in most, with its seconds in the best and here: what to measure.
-    pub decides: Option<(&'static str, f64, f64)>,
 }
 
 impl Answer {
@@ -124,40 +108,14 @@ pub fn answer(space: &Space, pricers: &[Pricer], found: &Found) -> Answer {
     let modes = ranked(space, modes);
     let best = modes.first().and_then(|mode| mode.best.as_ref());
     let neighbours = best.map_or_else(Vec::new, |best| neighbours(space, pricers, best));
-    let apart = best.map_or_else(Apart::default, |best| interval::apart(&Class::of(&best.case)));
-    let equal = best.map_or_else(Vec::new, |best| equal(space, found, best, apart.share));
-    Answer { modes, neighbours, equal, apart }
+    Answer { modes, neighbours }
 }
 
-/// Equals that a screen shows.
-const EQUALS: usize = 3;
+/// Equals that are replayed beside the best of a mode: those a screen shows.
+const EQUALS: usize = 2;
 
-/// Layouts that cannot be told from the best, the fastest first.
-fn equal(space: &Space, found: &Found, best: &Choice, apart: f64) -> Vec<Equal> {
-    let kept = &found.best[best.point.mode];
-    let Some(first) = kept.top.first() else { return Vec::new() };
-    let each = |step: &Step, layout: &Layout| step.seconds / layout.global_batch as f64;
-    let base = each(&best.step, &best.case.layout);
-    let mut others = kept.equal(first, apart);
-    others.retain(|one| one.point != best.point);
-    others.sort_by(|a, b| a.per_sequence.total_cmp(&b.per_sequence).then(a.point.cmp(&b.point)));
-    let priced = others.into_iter().take(EQUALS).filter_map(|one| {
-        let case = space.case(&one.point).ok()?;
-        let step = cost::step(&case).ok()?;
-        Some(Equal {
-            point: one.point,
-            seconds: step.seconds,
-            slower: each(&step, &case.layout) / base - 1.0,
-            headroom: one.headroom,
-            decides: decides(&best.step, &step),
-            layout: case.layout,
-        })
-    });
-    priced.collect()
-}
-
-/// The part of a step that two layouts differ in most.
-fn decides(one: &Step, other: &Step) -> Option<(&'static str, f64, f64)> {
+/// The part of a step that two layouts differ in most, with its seconds in each: what to measure to tell them apart.
+pub fn decides(one: &Step, other: &Step) -> Option<(&'static str, f64, f64)> {
     let of =
         |step: &Step, name: &str| step.parts.iter().find(|line| line.name == name).map_or(0.0, |line| line.seconds);
     let names = one.parts.iter().chain(&other.parts).map(|line| line.name);
@@ -169,20 +127,32 @@ fn confirmed(space: &Space, found: &Found, mode: usize) -> ModeAnswer {
     let (mut refuted, mut taken) = (Vec::new(), 0u64);
     let kept = &found.best[mode];
     let fastest = kept.top.first().and_then(|first| space.case(&first.point).ok());
-    let apart = fastest.map_or(0.0, |case| interval::apart(&Class::of(&case)).share);
-    for simulated in &kept.preferred(apart) {
+    let apart = fastest.map_or_else(Apart::default, |case| interval::apart(&Class::of(&case)));
+    let equal = kept.equal(apart.share);
+    let slower = kept.top.iter().filter(|one| equal.iter().all(|other| other.point != one.point));
+    let mut passed: Vec<Choice> = Vec::new();
+    for (at, simulated) in equal.iter().chain(slower).enumerate() {
         // Whoever has been refuted for so long asks again with more caution.
-        if taken > space.question.limit.operations / REPLAYS_SHARE {
+        let is_long = taken > space.question.limit.operations / REPLAYS_SHARE;
+        let is_enough = !passed.is_empty() && (at >= equal.len() || passed.len() > EQUALS);
+        if is_long || is_enough {
             break;
         }
         match confirm(space, simulated, &mut taken) {
-            Ok(choice) => return ModeAnswer { mode, best: Some(choice), refuted },
+            Ok(choice) => passed.push(choice),
             Err(Refused { why, missing }) => {
                 refuted.push(Refuted { layout: space.layout(&simulated.point), why, missing });
             }
         }
     }
-    ModeAnswer { mode, best: None, refuted }
+    // The replay's headroom is not the sums': equals are ranked again.
+    let each = |choice: &Choice| choice.step.seconds / choice.case.layout.global_batch as f64;
+    passed.sort_by(|a, b| {
+        let room = |choice: &Choice| kept.room(choice.fit.worst().headroom);
+        room(b).cmp(&room(a)).then(a.complexity.cmp(&b.complexity)).then(each(a).total_cmp(&each(b)))
+    });
+    let mut passed = passed.into_iter();
+    ModeAnswer { mode, best: passed.next(), equal: passed.collect(), apart, refuted }
 }
 
 /// Operations of this machine that replaying a job is predicted to take.

@@ -62,27 +62,22 @@ impl Best {
         headroom.div_euclid(self.step)
     }
 
-    /// Layouts in the order in which they are to be run: first those that take at most `apart` longer than the
-    /// fastest and cannot be told from it, the one with most headroom first, then the simplest; then by time.
-    /// Headroom beyond [`ROOMY`] steps is room that nobody asked for, and counts no more.
-    pub fn preferred(&self, apart: f64) -> Vec<Simulated> {
+    /// Layouts of the frontier that take at most `apart` longer than the fastest and cannot be told from it, in the
+    /// order in which they are to be run: the one with most room first, then the simplest.
+    pub fn equal(&self, apart: f64) -> Vec<Simulated> {
         let Some(first) = self.top.first() else { return Vec::new() };
-        let mut order = self.equal(first, apart);
-        order.sort_by(|a, b| {
-            let room = |one: &Simulated| self.level(one.headroom).min(ROOMY);
-            room(b).cmp(&room(a)).then(a.complexity.cmp(&b.complexity)).then(a.order(b))
-        });
-        let rest: Vec<Simulated> =
-            self.top.iter().filter(|one| order.iter().all(|kept| kept.point != one.point)).copied().collect();
-        order.extend(rest);
-        order
+        let most = first.per_sequence * (1.0 + apart);
+        let mut equal: Vec<Simulated> =
+            self.frontier.iter().filter(|member| member.per_sequence <= most).copied().collect();
+        let room = |one: &Simulated| self.room(one.headroom);
+        equal.sort_by(|a, b| room(b).cmp(&room(a)).then(a.complexity.cmp(&b.complexity)).then(a.order(b)));
+        equal
     }
 
-    /// Layouts of the frontier that cannot be told from `one`, itself included. One that is no better than another in
-    /// anything is not among them.
-    pub fn equal(&self, one: &Simulated, apart: f64) -> Vec<Simulated> {
-        let most = one.per_sequence * (1.0 + apart);
-        self.frontier.iter().filter(|member| member.per_sequence <= most).copied().collect()
+    /// Headroom as far as it decides between equals, in steps: beyond [`ROOMY`] of them it is room that nobody asked
+    /// for.
+    pub fn room(&self, headroom: i64) -> i64 {
+        self.level(headroom).min(ROOMY)
     }
 
     /// Whether simulating a candidate could change anything.
@@ -145,5 +140,46 @@ impl Best {
     /// The frontier in the order of throughput.
     pub fn sort(&mut self) {
         self.frontier.sort_by(Simulated::order);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::point::{Key, Offload, Order};
+    use layout::{Schedule, ZeroStage};
+
+    fn layout(tp: u64, per_sequence: f64, headroom: i64, complexity: u32) -> Simulated {
+        let point = Point {
+            mode: 0,
+            key: Key { tp, cp: 1, ep: 1, etp: 1, micro_batch: 1 },
+            pp: 1,
+            order: Order { schedule: Schedule::OneF1b, vpp: 1 },
+            shape: 0,
+            zero: ZeroStage::One,
+            recompute: 0,
+            offload: Offload::Device,
+        };
+        Simulated { point, per_sequence, headroom, complexity }
+    }
+
+    /// Between equals room decides, as far as it is room that somebody may need; then simplicity; then time.
+    #[test]
+    fn equals_are_ranked_by_room_and_then_by_simplicity() {
+        let mut best = Best::new(8, 100);
+        let layouts = [
+            layout(1, 1.00, 6, 3),
+            layout(2, 1.01, 14, 3),
+            layout(3, 1.015, 21, 3),
+            layout(4, 1.018, 90, 4),
+            layout(5, 1.019, 25, 2),
+            layout(6, 1.20, 95, 0),
+        ];
+        layouts.into_iter().for_each(|one| best.take(one));
+        let order = |apart: f64| best.equal(apart).iter().map(|one| one.point.key.tp).collect::<Vec<_>>();
+        assert_eq!(order(0.0), [1]);
+        assert_eq!(order(0.012), [2, 1]);
+        // Twenty steps of a hundred bytes, of which four are room enough: 90 bytes are no better than 21.
+        assert_eq!(order(0.02), [5, 3, 4, 2, 1]);
     }
 }

@@ -35,7 +35,7 @@ pub fn run(args: &FidelityArgs) -> Outcome {
     let left_out = if args.leave_one_out { leave_one_out(&rows, &residuals(&rows)) } else { Vec::new() };
     let modelled = rows.iter().filter(|r| r.is_modelled()).count();
     let covered: Vec<(Part, Coverage)> = parts.iter().map(|part| (*part, coverage(&rows, *part))).collect();
-    let mut text = format!("{} rows, {modelled} modelled{}\n", rows.len(), coverage_text(&covered));
+    let mut text = format!("{} rows, {modelled} modelled{}\n", rows.len(), coverage_text(&covered, rows.len()));
     if let agreed @ 1.. = agreed(&rows).count() {
         text += &format!("{agreed} of them ran out of memory, and we say that it does not fit\n");
     }
@@ -128,14 +128,16 @@ fn wrong_types(args: &FidelityArgs, rows: &[(usize, Value)]) -> Vec<Finding> {
     all.take(MOST_NAMED).collect()
 }
 
-/// Nothing where only one part of the rows could be scored.
-fn coverage_text(covered: &[(Part, Coverage)]) -> String {
+/// Of the rows that could be scored, how many were; nothing where that is all rows and one part.
+fn coverage_text(covered: &[(Part, Coverage)], rows: usize) -> String {
     let scored: Vec<_> = covered.iter().filter(|(_, c)| c.ready > 0).collect();
-    if scored.len() < 2 {
+    if scored.len() < 2 && scored.iter().all(|(_, c)| c.ready == rows) {
         return String::new();
     }
-    let words: Vec<String> =
-        scored.iter().map(|(part, c)| format!("{} {} of {}", part.name(), c.modelled, c.ready)).collect();
+    let words: Vec<String> = scored
+        .iter()
+        .map(|(part, c)| format!("{} {} of {} that say enough", part.name(), c.modelled, c.ready))
+        .collect();
     format!(": {}", words.join(", "))
 }
 

@@ -26,4 +26,5 @@ mod sizes;
 #[cfg(target_os = "linux")]
 mod stores;
 mod times;
+mod trust;
 mod writing;

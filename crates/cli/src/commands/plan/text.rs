@@ -15,7 +15,7 @@ use launch::header::{Header, choices};
 use layout::{Layout, LayoutRequest};
 use memory::fit::{Fit, RankClass, levers};
 use recipe::{Mixer, Recipe};
-use search::{Batch, Choice, MemoryLine, ModeSpace, Neighbour, TOKENS_PER_STEP};
+use search::{Batch, Choice, MemoryLine, ModeSpace, Point, TOKENS_PER_STEP};
 use units::{Bytes, change, count, exact};
 use work::Limit;
 
@@ -251,7 +251,7 @@ fn alternatives(solved: &Solved, best: &Choice) -> String {
     let mut table = Table::new(&["instead", "step", "slower", "headroom"]).right(&[1, 2, 3]);
     for neighbour in solved.answer.neighbours.iter().take(SHOWN) {
         table.row([
-            shorten(&difference(solved, best, neighbour), 60),
+            shorten(&difference(solved, best, &neighbour.point), 60),
             seconds(neighbour.seconds),
             change(neighbour.slower),
             Bytes(neighbour.headroom.max(0) as u64).to_string(),
@@ -260,10 +260,10 @@ fn alternatives(solved: &Solved, best: &Choice) -> String {
     heading("One change away") + &table.render()
 }
 
-/// Flags in which a neighbour differs; what follows from them is left out.
-pub fn difference(solved: &Solved, best: &Choice, neighbour: &Neighbour) -> String {
+/// Flags in which another layout differs; what follows from them is left out.
+pub fn difference(solved: &Solved, best: &Choice, other: &Point) -> String {
     const FOLLOW: [&str; 5] = ["world", "dp", "edp", "microbatches", "gbs"];
-    let Ok(case) = solved.space.case(&neighbour.point) else { return String::new() };
+    let Ok(case) = solved.space.case(other) else { return String::new() };
     let differences = best.case.differences(&case);
     let of_layout = differences.iter().filter(|d| matches!(d.part, Part::Layout | Part::Options));
     let shown = of_layout.filter(|d| !FOLLOW.contains(&d.key.as_str()));

@@ -1,10 +1,11 @@
 //! How far a plan's times are to be trusted, and what they cannot tell apart.
 
 use super::Solved;
-use super::text::{flags_of, seconds};
+use super::text::{difference, seconds};
+use crate::commands::shorten;
 use crate::table::wrap;
 use cost::{Interval, Step};
-use search::{Choice, Equal};
+use search::{Choice, ModeAnswer, decides};
 use units::{Bytes, change};
 
 /// Between which seconds runs like it lie: `16.9 to 19.0 s in 8 of 10 such runs`.
@@ -32,31 +33,33 @@ pub fn such_runs(step: &Step) -> String {
 
 /// Layouts that cannot be told from the best, and what would tell them apart.
 pub fn equals(solved: &Solved, best: &Choice) -> String {
-    let (equal, apart) = (&solved.answer.equal, &solved.answer.apart);
+    let Some(ModeAnswer { equal, apart, .. }) = solved.answer.modes.first() else { return String::new() };
     let Some(first) = equal.first() else { return String::new() };
-    let share = solved.space.question.offload;
-    let flags = |one: &Equal| flags_of(&best.case.recipe, &one.layout, share.share(one.point.offload));
     let listed: Vec<String> = equal
         .iter()
         .map(|one| {
-            let room = Bytes(one.headroom.max(0) as u64);
-            format!("{} (time {}, headroom {room})", flags(one), change(one.slower))
+            let room = Bytes(one.fit.worst().headroom.max(0) as u64);
+            let flags = shorten(&difference(solved, best, &one.point), 60);
+            format!("{flags} (time {}, headroom {room})", change(slower(best, one)))
         })
         .collect();
-    let text = format!(
-        "equal to it, since two layouts are told apart from {:.1}% on ({} measured pairs, {}), and with less headroom \
-         or less simple: {}",
+    let mut text = format!(
+        "equal to it, with less headroom or less simple: {}. Two layouts are told apart from {:.1}% on ({} measured \
+         pairs, {})",
+        listed.join("; "),
         100.0 * apart.share,
         apart.pairs,
         apart.class,
-        listed.join("; ")
     );
-    let decides = first.decides.map_or_else(String::new, |(part, here, there)| {
-        format!(
-            "; a few steps of both would tell, or `{part}` timed on the machine: {} against {}",
-            seconds(here),
-            seconds(there)
-        )
-    });
-    wrap(&(text + &decides), "  ", 100)
+    if let Some((part, here, there)) = decides(&best.step, &first.step) {
+        let (here, there) = (seconds(here), seconds(there));
+        text += &format!(". A few steps of both would tell; they differ most in {part}, {here} here and {there} there");
+    }
+    wrap(&text, "  ", 100)
+}
+
+/// Of the best one's time a sequence, less one.
+pub fn slower(best: &Choice, other: &Choice) -> f64 {
+    let each = |choice: &Choice| choice.step.seconds / choice.case.layout.global_batch as f64;
+    each(other) / each(best) - 1.0
 }

@@ -293,6 +293,10 @@ impl Features {
         {
             return None;
         }
+        if (name.as_str(), value) == ("fp8-param-gather", "") {
+            options.fp8_param_gather = true;
+            return Some(Ok(()));
+        }
         if STANDING.contains(&(name.as_str(), value.trim())) {
             return Some(Ok(()));
         }

@@ -61,6 +61,7 @@ fn case(row: &Value, pricing: Pricing, told: Option<&Told>, again: Option<Recomp
     let case = lay_out(recipe, &request, Some(cluster))?;
     let mut options = case.options;
     options.format = Precision::of(row)?.format;
+    options::set_day(&mut options, row, family, &case);
     if pricing == Pricing::AsRun {
         options::set(&mut options, row, family, &case, told)?;
     }

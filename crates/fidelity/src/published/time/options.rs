@@ -14,7 +14,21 @@ use layout::Engine;
 use recipe::Mixer;
 use serde_json::Value;
 
-/// Over what `plan` has for a row's engine, what the row ran.
+/// Over what `plan` has for a row's engine today, what that engine had in its day, and how the row's layout is read:
+/// no plan chooses these.
+pub(super) fn set_day(options: &mut Options, row: &Value, family: Family, case: &Case) {
+    options.again = again(row);
+    options.shard_group = row["layout"]["fsdp"].as_u64().filter(|group| *group > 1);
+    let kernels = &mut options.kernels;
+    kernels.attention = attention(family, is_hopper_or_newer(case));
+    kernels.blocking = waits_for_launches(row, family);
+    if family == Family::MegatronDeepspeed {
+        // DeepSpeed sums gradients itself, so Megatron's fusion is off.
+        kernels.accumulate = Accumulate::Separate;
+    }
+}
+
+/// What the row ran besides.
 pub(super) fn set(
     options: &mut Options,
     row: &Value,
@@ -22,10 +36,7 @@ pub(super) fn set(
     case: &Case,
     recipe: Option<&Recipe>,
 ) -> Result<(), String> {
-    options.again = again(row);
-    options.shard_group = row["layout"]["fsdp"].as_u64().filter(|group| *group > 1);
-    options.kernels.graphs = Graphs::NONE;
-    set_kernels(options, row, family, is_hopper_or_newer(case));
+    set_kernels(options, family);
     set_overlap(options, row, family, case.recipe.uses(Mixer::Moe));
     if let Some(recipe) = recipe {
         options.overlap.tp = TpOverlap::Async;
@@ -54,9 +65,8 @@ fn is_hopper_or_newer(case: &Case) -> bool {
     !case.on().device.name.starts_with("A100")
 }
 
-fn set_kernels(options: &mut Options, row: &Value, family: Family, is_new: bool) {
-    let kernels = &mut options.kernels;
-    kernels.attention = match family {
+fn attention(family: Family, is_new: bool) -> AttentionKernel {
+    match family {
         // Transformer Engine and MaxText call cuDNN's kernel where the device has the units.
         Family::Megatron | Family::Maxtext | Family::Automodel if is_new => AttentionKernel::Flash3,
         Family::MegatronOfOld | Family::MegatronDeepspeed => AttentionKernel::Unfused,
@@ -64,7 +74,11 @@ fn set_kernels(options: &mut Options, row: &Value, family: Family, is_new: bool)
         // otherwise; assumed on both devices.
         Family::Composer => AttentionKernel::Flash1,
         _ => AttentionKernel::Flash2,
-    };
+    }
+}
+
+fn set_kernels(options: &mut Options, family: Family) {
+    let kernels = &mut options.kernels;
     kernels.elementwise = match family {
         // torchtitan's `compile` and DeepSpeed's are off unless asked for, and so is `torch.compile`.
         Family::Composer | Family::Nanotron | Family::Torchtitan | Family::Fsdp | Family::Deepspeed => {
@@ -80,14 +94,10 @@ fn set_kernels(options: &mut Options, row: &Value, family: Family, is_new: bool)
         Family::Megatron | Family::Maxtext => CrossEntropy::TransformerEngine,
         _ => CrossEntropy::Eager,
     };
-    kernels.blocking = waits_for_launches(row, family);
-    if family == Family::Maxtext {
-        kernels.graphs = Graphs::by(GraphsBy::FullIteration);
-    }
-    if family == Family::MegatronDeepspeed {
-        // DeepSpeed sums gradients itself, so Megatron's fusion is off.
-        kernels.accumulate = Accumulate::Separate;
-    }
+    kernels.graphs = match family {
+        Family::Maxtext => Graphs::by(GraphsBy::FullIteration),
+        _ => Graphs::NONE,
+    };
     kernels.dispatch = Dispatch::AllToAll;
 }
 
