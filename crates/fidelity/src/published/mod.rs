@@ -22,7 +22,7 @@ mod time;
 mod torchtitan;
 mod words;
 
-use crate::{Figure, Judged, Part, Pricing, Refusal, Why, lay_out};
+use crate::{Figure, Judged, Part, Pricing, Refusal, Why, check_work, lay_out};
 use case::Case;
 use hardware::Device;
 use ledger::{Ledger, RankJob};
@@ -41,11 +41,13 @@ struct Peaks {
 }
 
 impl Peaks {
-    fn replayed(case: Case, ledger: &Ledger, ranks: &[u64]) -> Result<Peaks, Why> {
+    fn replayed(case: Case, ledger: &Ledger, ranks: &[u64], allowed: u64) -> Result<Peaks, Why> {
         let Case { recipe, layout, stages, .. } = &case;
         let (mut allocated, mut reserved) = (0, 0);
         for &rank in ranks {
-            let replay: Replay = ledger.replay(&RankJob { recipe, layout, stages, rank })?;
+            let job = RankJob { recipe, layout, stages, rank };
+            check_work(ledger, &job, allowed)?;
+            let replay: Replay = ledger.replay(&job)?;
             allocated = allocated.max(replay.allocated_peak());
             reserved = reserved.max(replay.reserved_peak());
         }
@@ -54,7 +56,7 @@ impl Peaks {
 }
 
 /// Judges what a row is complete enough to score.
-pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing) -> Judged {
+pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing, allowed: u64) -> Judged {
     let text = |value: &Value| value.as_str().unwrap_or("unknown").to_string();
     let mut judged = Judged {
         name: row["id"].as_str().unwrap_or("unnamed").to_string(),
@@ -77,7 +79,7 @@ pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing) -> Judged {
     for part in parts {
         let ready = row["ready"][if *part == Part::Time { "throughput" } else { "memory" }].as_bool();
         let predicted = match (ready, part) {
-            (Some(true), Part::Memory) => predict(row).and_then(|peaks| figures(row, &peaks)),
+            (Some(true), Part::Memory) => predict(row, allowed).and_then(|peaks| figures(row, &peaks)),
             (Some(true), Part::Time) => time::judge(row, pricing).map(|timed| {
                 judged.class = Some(timed.class);
                 vec![timed.figure]
@@ -116,13 +118,13 @@ fn sweep(row: &Value) -> String {
 }
 
 /// One arm an engine.
-fn predict(row: &Value) -> Result<Peaks, Why> {
+fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
     let name = row["framework"]["name"].as_str().unwrap_or_default();
     match words::plain(name).as_str() {
-        "nanotron" => nanotron::predict(row),
-        "megatronlm" | "megatrondeepspeed" => megatron::predict(row),
-        plain if plain.starts_with("torchtitan") => torchtitan::predict(row),
-        plain if plain.starts_with("deepspeed") => deepspeed::predict(row),
+        "nanotron" => nanotron::predict(row, allowed),
+        "megatronlm" | "megatrondeepspeed" => megatron::predict(row, allowed),
+        plain if plain.starts_with("torchtitan") => torchtitan::predict(row, allowed),
+        plain if plain.starts_with("deepspeed") => deepspeed::predict(row, allowed),
         _ => Err(format!("engine `{name}` has no ledger").into()),
     }
 }
