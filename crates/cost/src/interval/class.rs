@@ -125,10 +125,10 @@ impl Class {
             device: device_of(&case.on().device),
             format: format_of(case.options.format),
             scale: match case.layout.world {
-                ..=8 => Scale::Node,
-                ..=64 => Scale::Nodes,
-                ..=512 => Scale::Rows,
-                _ => Scale::Hall,
+                0..=8 => Scale::Node,
+                9..=64 => Scale::Nodes,
+                65..=512 => Scale::Rows,
+                513.. => Scale::Hall,
             },
             pipeline: case.layout.pp.splits(),
         }

@@ -84,24 +84,22 @@ impl Residuals {
         text
     }
 
-    /// The interval of a step, from every source but one.
+    /// The interval of a step, from every source but one and its kin: releases of one table repeat each other.
     pub fn interval(&self, class: &Class, except: Option<&str>, seconds: f64) -> Interval {
-        let groups = || self.steps.iter().filter(|group| Some(group.source.as_str()) != except);
-        for level in 0..LEVELS {
-            let near: Vec<&Group> = groups().filter(|group| class.agrees(&group.class, level)).collect();
-            let rows: usize = near.iter().map(|group| group.residuals.len()).sum();
-            if rows < LEAST_ROWS && level + 1 < LEVELS {
-                continue;
-            }
-            let weighted = weighted(near.iter().map(|group| (group.source.as_str(), group.residuals.as_slice())));
-            let Some([low, middle, high]) = quantiles(&weighted) else { break };
-            // Without a row of the model's own kind, what is unknown is not what others show.
-            let widen = self.widen.max(1.0) * if level + 1 == LEVELS { UNKNOWN } else { 1.0 };
-            let at = |edge: f64| seconds * (middle + widen * (edge - middle)).exp();
-            return Interval { low: at(low), high: at(high), share: SHARE, rows, class: class.words(level) };
-        }
-        // No row at all: nothing is promised but the order of magnitude.
-        Interval { low: seconds / UNKNOWN, high: seconds * UNKNOWN, share: SHARE, rows: 0, class: "nothing".into() }
+        let is_kin = |group: &&Group| except.is_some_and(|source| kin(source) == kin(&group.source));
+        let groups: Vec<&Group> = self.steps.iter().filter(|group| !is_kin(group)).collect();
+        let Some((level, near)) = nearest(class, &groups) else {
+            // No row at all: nothing is promised but the order of magnitude.
+            let (low, high) = (seconds / UNKNOWN, seconds * UNKNOWN);
+            return Interval { low, high, share: SHARE, rows: 0, class: "nothing".into() };
+        };
+        let weighted = weighted(near.iter().map(|group| (group.source.as_str(), group.residuals.as_slice())));
+        let [low, middle, high] = quantiles(&weighted);
+        // Without a row of the model's own kind, what is unknown is not what others show.
+        let widen = self.widen.max(1.0) * if level + 1 == LEVELS { UNKNOWN } else { 1.0 };
+        let at = |edge: f64| seconds * (middle + widen * (edge - middle)).exp();
+        let (low, high) = (at(low), at(high));
+        Interval { low, high, share: SHARE, rows: weighted.len(), class: class.words(level) }
     }
 
     /// What tells two layouts apart: in one pair of four, less than this lay between what was priced and what was
@@ -124,6 +122,31 @@ impl Residuals {
 /// Levels at which pairs are looked for: a sweep is of one device, format and scale, and few were published.
 const PAIR_LEVELS: [usize; 4] = [3, 4, 5, 6];
 
+/// The groups nearest to a class that have rows enough, of two sources where there are two: rows of one share what
+/// they are off by. An engine that only one source ran keeps that source before it takes other engines'.
+fn nearest<'a>(class: &Class, groups: &[&'a Group]) -> Option<(usize, Vec<&'a Group>)> {
+    let at =
+        |level: usize| groups.iter().copied().filter(|group| class.agrees(&group.class, level)).collect::<Vec<_>>();
+    let rows = |near: &[&Group]| near.iter().map(|group| group.residuals.len()).sum::<usize>();
+    let is_shared = |near: &[&Group]| near.iter().any(|group| kin(&group.source) != kin(&near[0].source));
+    let levels = (0..OF_AN_ENGINE).map(|level| (level, true));
+    let levels = levels.chain((0..OF_AN_ENGINE).map(|level| (level, false)));
+    let levels = levels.chain((OF_AN_ENGINE..LEVELS).map(|level| (level, false)));
+    levels.map(|(level, wants_two)| (level, wants_two, at(level))).find_map(|(level, wants_two, near)| {
+        let is_last = level + 1 == LEVELS;
+        let is_enough = rows(&near) >= LEAST_ROWS && (!wants_two || is_shared(&near));
+        (is_enough || (is_last && !near.is_empty())).then_some((level, near))
+    })
+}
+
+/// What the sources of one table have in common: the first word of their names.
+fn kin(source: &str) -> &str {
+    source.split('-').next().unwrap_or(source)
+}
+
+/// Levels at which the engine still counts.
+const OF_AN_ENGINE: usize = 5;
+
 /// Values with their weights, in order; a source's rows share out at most [`MOST_OF_A_SOURCE`].
 fn weighted<'a>(groups: impl Iterator<Item = (&'a str, &'a [f64])> + Clone) -> Vec<(f64, f64)> {
     let of = |source: &str| groups.clone().filter(|(name, _)| *name == source).map(|(_, v)| v.len()).sum::<usize>();
@@ -137,9 +160,9 @@ fn weighted<'a>(groups: impl Iterator<Item = (&'a str, &'a [f64])> + Clone) -> V
 }
 
 /// The edges of [`SHARE`] and the middle, the edges further out the fewer rows there are.
-fn quantiles(weighted: &[(f64, f64)]) -> Option<[f64; 3]> {
+fn quantiles(weighted: &[(f64, f64)]) -> [f64; 3] {
     let outer = (f64::midpoint(1.0, SHARE) * (1.0 + 1.0 / weighted.len().max(1) as f64)).min(1.0);
-    Some([quantile(weighted, 1.0 - outer)?, quantile(weighted, 0.5)?, quantile(weighted, outer)?])
+    [1.0 - outer, 0.5, outer].map(|share| quantile(weighted, share).unwrap_or(0.0))
 }
 
 /// The value that a share of the weight lies below; between two, in proportion.
@@ -191,19 +214,43 @@ mod tests {
     fn a_class_of_few_rows_takes_its_relatives() {
         let hall = Class { scale: Scale::Hall, ..DENSE };
         let own: Vec<f64> = (0..10).map(|i| 0.01 * f64::from(i)).collect();
-        let residuals =
-            Residuals { widen: 1.0, steps: vec![group(DENSE, "a", &own), group(hall, "b", &[0.5])], pairs: Vec::new() };
+        let residuals = Residuals {
+            widen: 1.0,
+            steps: vec![group(DENSE, "a", &own[..5]), group(DENSE, "b", &own[5..]), group(hall, "c", &[0.5])],
+            pairs: Vec::new(),
+        };
         let narrow = residuals.interval(&DENSE, None, 10.0);
         assert_eq!((narrow.rows, narrow.class.contains("up to 8")), (10, true), "{narrow:?}");
         assert!(narrow.low >= 10.0 && narrow.high < 11.0, "{narrow:?}");
         let wide = residuals.interval(&hall, None, 10.0);
         assert_eq!((wide.rows, wide.class.contains("devices")), (11, false), "{wide:?}");
         // What was left out says nothing; what nobody measured is wider than everything that was.
-        let without = residuals.interval(&hall, Some("b"), 10.0);
+        let without = residuals.interval(&hall, Some("c"), 10.0);
         assert_eq!(without.rows, 10);
         let unknown = residuals.interval(&Class { model: ModelClass::Hybrid, ..hall }, None, 10.0);
         assert!(unknown.high - unknown.low > 1.9 * (wide.high - wide.low), "{unknown:?} {wide:?}");
         assert_eq!(Residuals::default().interval(&DENSE, None, 10.0).rows, 0);
+    }
+
+    /// Rows of one table share what they are off by: another's are taken in where there are any, and its other
+    /// releases are left out with it.
+    #[test]
+    fn one_table_alone_makes_no_interval_where_there_are_two() {
+        let far = Class { scale: Scale::Hall, ..DENSE };
+        let steps = vec![
+            group(DENSE, "table-1", &[0.0; 8]),
+            group(DENSE, "table-2", &[0.0; 8]),
+            group(far, "other", &[0.3; 8]),
+        ];
+        let residuals = Residuals { widen: 1.0, steps, pairs: Vec::new() };
+        let both = residuals.interval(&DENSE, None, 1.0);
+        assert!(both.rows == 24 && both.high > 1.3, "{both:?}");
+        assert_eq!(residuals.interval(&DENSE, Some("table-1"), 1.0).rows, 8);
+        let alone = Class { engine: EngineClass::Nanotron, ..DENSE };
+        let mut steps = residuals.steps;
+        steps.push(group(alone, "sweep", &[1.0; 8]));
+        let kept = Residuals { widen: 1.0, steps, pairs: Vec::new() }.interval(&alone, None, 1.0);
+        assert!(kept.rows == 8 && kept.low > 2.0, "{kept:?}");
     }
 
     /// Six hundred rows of one source weigh what eight do.
