@@ -44,8 +44,11 @@ pub fn regrets(rows: &[Judged]) -> Vec<Regret> {
     found
 }
 
+/// Runs of one layout: seconds as measured and as priced.
+type Runs = Vec<(f64, f64)>;
+
 fn of_sweeps(source: &str, without_stages: bool, rows: &[&Judged]) -> Option<Regret> {
-    let mut sweeps: BTreeMap<(&str, u64, u64), BTreeMap<&str, Vec<(f64, f64)>>> = BTreeMap::new();
+    let mut sweeps: BTreeMap<(&str, u64, u64), BTreeMap<&str, Runs>> = BTreeMap::new();
     for row in rows {
         let Some(figure) = row.figure("step_time") else { continue };
         let key = (row.sweep.as_str(), row.devices, row.sequences);

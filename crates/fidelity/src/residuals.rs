@@ -104,9 +104,12 @@ pub fn leave_one_out(rows: &[Judged], residuals: &Residuals) -> Vec<LeftOut> {
     found
 }
 
+/// A row of a sweep: its class, and logarithms of its rate as measured and as priced.
+type Rated<'a> = (&'a Judged, Class, f64, f64);
+
 /// How far ratios of rates within a sweep on one cluster lay from what was measured, by class and source.
 fn pairs(rows: &[Judged]) -> BTreeMap<(Class, &str), Vec<f64>> {
-    let mut sweeps: BTreeMap<(&str, u64), Vec<(&Judged, Class, f64, f64)>> = BTreeMap::new();
+    let mut sweeps: BTreeMap<(&str, u64), Vec<Rated>> = BTreeMap::new();
     for row in rows.iter().filter(|row| !row.sweep.is_empty() && row.tokens_per_device > 0.0) {
         let (Some(figure), Some(class)) = (row.figure("step_time"), row.class) else { continue };
         let rate = |seconds: f64| (row.tokens_per_device / seconds).ln();

@@ -78,7 +78,7 @@ fn residuals_report(args: &FidelityArgs, rows: &[Judged]) -> Report {
         "# How far priced steps lay from published ones: logarithms of measured over priced, by class and source,\n\
          # and of ratios within sweeps. `cost::interval` reads it. Written by\n\
          #   shardwright fidelity {}{only} --residuals > data/time/residuals.toml\n{}",
-        quote::typed(&args.rows.display().to_string()),
+        quote::typed(&args.rows),
         made.write()
     );
     Report::file(text, json!(made))

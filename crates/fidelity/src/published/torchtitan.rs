@@ -7,6 +7,7 @@
 use super::model::{self, Unsaid};
 use super::precision::Precision;
 use super::recompute::{again, recompute};
+use super::words::plain;
 use super::{Peaks, lay_out, need};
 use crate::Why;
 use case::options::{Elementwise, Format};
@@ -37,10 +38,11 @@ pub(super) fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
 }
 
 fn is_compiled(row: &Value) -> Result<bool, String> {
-    match row["features"].as_str() {
-        Some("compile") => Ok(true),
-        Some("eager") => Ok(false),
-        Some(other) => Err(format!("option `{other}` is not known")),
+    let features = row["features"].as_str();
+    match features.map(plain).as_deref() {
+        Some("compile" | "torchcompile") => Ok(true),
+        Some("eager" | "nocompile") => Ok(false),
+        Some(_) => Err(format!("option `{}` is not known", features.unwrap_or_default())),
         None => Err("the row does not say whether layers are compiled".to_string()),
     }
 }

@@ -59,7 +59,15 @@ fn what_is_denied_is_not_run() {
 fn one_run_has_many_spellings() {
     let usual = seconds(|_| {});
     type Change = fn(&mut Value);
-    let spellings: [(&str, Change); 12] = [
+    let spellings: [(&str, Change); 17] = [
+        ("no recompute", |row| row["recompute"] = json!("None")),
+        ("a usual node", |row| row["hardware"]["per_node"] = Value::Null),
+        ("no ZeRO stage", |row| row["layout"]["zero"] = json!(1)),
+        ("accumulation instead of a microbatch", |row| {
+            row["batch"]["micro"] = Value::Null;
+            row["batch"]["grad_accum"] = json!(128);
+        }),
+        ("kind", |row| row["kind"] = json!("Pre-Training")),
         ("bf16", |row| row["precision"] = json!("bf16")),
         ("bfloat16", |row| row["precision"] = json!("bfloat16")),
         ("H100-80GB-HBM3", |row| row["hardware"]["gpu"] = json!("H100-80GB-HBM3")),

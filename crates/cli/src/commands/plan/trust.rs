@@ -10,15 +10,22 @@ use units::{Bytes, change};
 
 /// Between which seconds runs like it lie: `16.9 to 19.0 s in 8 of 10 such runs`.
 pub fn spread(step: &Step) -> String {
-    let Some(Interval { low, high, share, .. }) = &step.interval else { return "with nothing to judge it by".into() };
-    let (scale, unit, digits) = match *high {
+    match &step.interval {
+        Some(interval) => format!("{} in {:.0} of 10 such runs", range(interval), 10.0 * interval.share),
+        None => "with nothing to judge it by".to_string(),
+    }
+}
+
+/// The seconds of an interval, both in the unit of the longer.
+pub fn range(interval: &Interval) -> String {
+    let (scale, unit, digits) = match interval.high {
         high if high >= 100.0 => (1.0, "s", 0),
         high if high >= 10.0 => (1.0, "s", 1),
         high if high >= 1.0 => (1.0, "s", 2),
         _ => (1e3, "ms", 0),
     };
-    let [low, high] = [low, high].map(|edge| format!("{:.digits$}", scale * edge));
-    format!("{low} to {high} {unit} in {:.0} of 10 such runs", 10.0 * share)
+    let [low, high] = [interval.low, interval.high].map(|edge| format!("{:.digits$}", scale * edge));
+    format!("{low} to {high} {unit}")
 }
 
 /// Which runs those are.

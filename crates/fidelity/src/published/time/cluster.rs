@@ -11,7 +11,9 @@ pub(super) fn cluster(row: &Value) -> Result<Cluster, String> {
     let name = device::name(row)?;
     let source = row["source"].as_str().unwrap_or_default();
     let count = need(hardware, "count")?;
-    let per_node = need(hardware, "per_node")?.clamp(1, count.max(1));
+    // Unsaid, as many as a node of the device usually has.
+    let usual = || Device::find(&name).map(|device| device.devices_per_node).map_err(|finding| finding.message);
+    let per_node = hardware["per_node"].as_u64().map_or_else(usual, Ok)?.clamp(1, count.max(1));
     let nodes = count.div_ceil(per_node);
     // Assumed, not stated by the source: Hugging Face's cluster of the playbook is AWS p5.
     let network = if source.contains("Ultra-Scale") { "@efa3200" } else { "" };
