@@ -48,6 +48,9 @@ fn what_is_denied_is_not_run() {
     {
         assert_eq!(with_features(denied), plain, "{denied}");
     }
+    let serial = with_features("DeepEP, no overlap");
+    assert!(serial > plain, "{serial} {plain}");
+    assert_eq!(serial, with_features("DeepEP, no communication overlap"));
     let said = seconds(|row| {
         row["features"] = json!("DeepEP");
         row["notes"] = json!("mock data; without EP overlap");
@@ -85,7 +88,13 @@ fn one_run_has_many_spellings() {
         assert_eq!(seconds(change), usual, "{name}");
     }
     let hybrid = with_features("HybridEP");
-    for spelled in ["hybridep", "Hybrid-EP dispatcher", "hybrid_ep", "moe-token-dispatcher-type=flex; hybridep"] {
+    for spelled in [
+        "hybridep",
+        "Hybrid-EP dispatcher",
+        "hybrid_ep",
+        "moe-flex-dispatcher-backend=hybridep; moe-token-dispatcher-type=flex",
+        "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
+    ] {
         assert_eq!(with_features(spelled), hybrid, "{spelled}");
     }
     assert_eq!(with_features("deepep"), with_features("DeepEP dispatcher"));

@@ -1,232 +1,16 @@
 //! The options a row lists in its own words. Each is understood, or the row is refused with the word that was
 //! not; what stands in notes is prose, of which only phrases that name an option are read.
 
+mod terms;
+
 use super::super::words::{Clauses, denies, pieces, says, tokens};
 use super::engine::Family;
 use super::options::notes;
-use case::options::{
-    AttentionKernel, CrossEntropy, Dispatch, Elementwise, EpOverlap, GraphModule, GraphsBy, TpOverlap,
-};
+use case::options::{GraphModule, Graphs, GraphsBy};
 use case::{Options, words};
 use layout::Engine;
 use serde_json::Value;
-
-/// What a phrase does, said or denied.
-type Set = fn(&mut Options, bool, Family);
-
-/// One option: phrases that name it, and what it sets. Longer phrases stand before those they contain.
-struct Term {
-    phrases: &'static [&'static str],
-    set: Set,
-    /// Whether prose that mentions it means that it ran.
-    in_prose: bool,
-}
-
-const TERMS: &[Term] = &[
-    Term {
-        phrases: &[
-            "ep overlap",
-            "ep comm overlap",
-            "ep communication overlap",
-            "ep a2a overlap",
-            "moe a2a overlap",
-            "a2a overlap",
-            "expert parallel overlap",
-            "expert parallel comm overlap",
-            "moe comm overlap",
-            "overlap moe expert parallel comm",
-        ],
-        set: |o, is_on, _| {
-            o.overlap.ep = if is_on { EpOverlap::Microbatches } else { EpOverlap::None };
-            o.overlap.delay_wgrad = is_on;
-        },
-        in_prose: true,
-    },
-    Term {
-        phrases: &["tp overlap", "tp comm overlap", "tp communication overlap", "userbuffers", "user buffers"],
-        set: |o, is_on, family| {
-            o.overlap.tp = match (is_on, family) {
-                (true, _) => TpOverlap::Userbuffers,
-                (false, Family::Megatron) => TpOverlap::Async,
-                (false, _) => TpOverlap::None,
-            }
-        },
-        in_prose: true,
-    },
-    Term {
-        phrases: &["communication overlap", "comm overlap"],
-        set: |o, is_on, _| {
-            if !is_on {
-                (o.overlap.gradients, o.overlap.weights, o.overlap.p2p) = (false, false, false);
-                (o.overlap.tp, o.overlap.ep) = (TpOverlap::None, EpOverlap::None);
-            }
-        },
-        in_prose: true,
-    },
-    Term {
-        phrases: &["async tp", "asynctp", "asynchronous tp"],
-        set: |o, is_on, _| o.overlap.tp = if is_on { TpOverlap::Async } else { TpOverlap::None },
-        in_prose: true,
-    },
-    Term { phrases: &["vanilla tp"], set: |o, _, _| o.overlap.tp = TpOverlap::None, in_prose: true },
-    Term {
-        phrases: &["hybridep", "hybrid ep"],
-        set: |o, is_on, _| o.kernels.dispatch = if is_on { Dispatch::HybridEp } else { Dispatch::AllToAll },
-        in_prose: true,
-    },
-    Term {
-        phrases: &["deepep", "deep ep"],
-        set: |o, is_on, _| o.kernels.dispatch = if is_on { Dispatch::DeepEp } else { Dispatch::AllToAll },
-        in_prose: true,
-    },
-    Term {
-        phrases: &["all to all dispatcher", "alltoall dispatcher", "a2a dispatcher", "all to all dispatch", "alltoall"],
-        set: |o, is_on, _| {
-            if is_on {
-                o.kernels.dispatch = Dispatch::AllToAll;
-            }
-        },
-        in_prose: false,
-    },
-    Term {
-        phrases: &["allgather dispatcher", "all gather dispatcher"],
-        set: |o, is_on, _| {
-            if is_on {
-                o.kernels.dispatch = Dispatch::AllGather;
-            }
-        },
-        in_prose: false,
-    },
-    // Weights that travel in 8 bits: the volumes are priced in the weights' own format.
-    Term { phrases: &["fp8 all gather", "float8 all gather", "fp8 allgather"], set: |_, _, _| {}, in_prose: false },
-    Term {
-        phrases: &["torch compile", "compile", "compiled", "torch compiled"],
-        set: |o, is_on, _| o.kernels.elementwise = if is_on { Elementwise::Compiled } else { Elementwise::Eager },
-        in_prose: false,
-    },
-    Term {
-        phrases: &["eager"],
-        set: |o, is_on, _| {
-            if is_on {
-                o.kernels.elementwise = Elementwise::Eager;
-            }
-        },
-        in_prose: false,
-    },
-    Term {
-        phrases: &["unfused attention", "attention backend unfused", "attention unfused"],
-        set: |o, is_on, _| {
-            if is_on {
-                o.kernels.attention = AttentionKernel::Unfused;
-            }
-        },
-        in_prose: true,
-    },
-    Term {
-        phrases: &[
-            "flash attention 3",
-            "flashattention 3",
-            "flashattention3",
-            "fa3",
-            "cudnn attention",
-            "cudnn",
-            "fused attention",
-        ],
-        set: |o, is_on, _| {
-            if is_on {
-                o.kernels.attention = AttentionKernel::Flash3;
-            }
-        },
-        in_prose: false,
-    },
-    Term {
-        phrases: &[
-            "sdpa flash attention",
-            "sdpa",
-            "torchsdpa",
-            "flash attention 2",
-            "flashattention 2",
-            "flashattention2",
-            "fa2",
-        ],
-        set: |o, is_on, _| {
-            if is_on {
-                o.kernels.attention = AttentionKernel::Flash2;
-            }
-        },
-        in_prose: false,
-    },
-    // Which flash kernel is not said: the engine's own, and the second where it had none.
-    Term {
-        phrases: &["flash attention", "flashattention", "flash attn"],
-        set: |o, is_on, _| match is_on {
-            true if o.kernels.attention == AttentionKernel::Unfused => o.kernels.attention = AttentionKernel::Flash2,
-            true => {}
-            false => o.kernels.attention = AttentionKernel::Unfused,
-        },
-        in_prose: true,
-    },
-    Term {
-        phrases: &[
-            "te fused cross entropy",
-            "cross entropy fusion",
-            "fused cross entropy",
-            "cross entropy loss fusion",
-        ],
-        set: |o, is_on, family| {
-            o.kernels.cross_entropy = match (is_on, family) {
-                (false, _) => CrossEntropy::Eager,
-                (true, Family::Megatron) => CrossEntropy::TransformerEngine,
-                (true, _) => CrossEntropy::Native,
-            }
-        },
-        in_prose: true,
-    },
-    Term { phrases: &["permute fusion"], set: |o, is_on, _| o.kernels.permute_fusion = is_on, in_prose: true },
-    // Experts run as grouped products everywhere here.
-    Term { phrases: &["grouped gemm", "groupedgemm"], set: |_, _, _| {}, in_prose: false },
-];
-
-/// Words beside a term that add nothing to it.
-const PASSED: [&str; 26] = [
-    "with",
-    "and",
-    "the",
-    "te",
-    "transformer",
-    "engine",
-    "dispatcher",
-    "dispatch",
-    "backend",
-    "1f1b",
-    "on",
-    "enabled",
-    "enable",
-    "true",
-    "using",
-    "kernels",
-    "kernel",
-    "float8",
-    "fp8",
-    "linear",
-    "precomputed",
-    "scale",
-    "fused",
-    "layers",
-    "or",
-    "but",
-];
-
-/// Flags that rows of Megatron-LM list and that move no step, or say what the reader has anyway.
-const STANDING: [(&str, &str); 7] = [
-    ("transformer-impl", "transformer_engine"),
-    ("moe-grouped-gemm", ""),
-    ("no-load-optim", ""),
-    ("main-grads-dtype", "fp32"),
-    ("num-distributed-optimizer-instances", "1"),
-    ("grad-reduce-in-bf16", ""),
-    ("use-distributed-optimizer", ""),
-];
+use terms::{STANDING, TERMS, is_passed};
 
 /// What a row lists and notes.
 pub(super) struct Features {
@@ -249,65 +33,63 @@ impl Features {
         Features { listed, notes: notes(row), family }
     }
 
-    /// Sets what is said; the first word that is not understood is the refusal.
+    /// Sets what is said; the first word that is not understood is the refusal. Options of the engine's command line
+    /// are read together, as it would: one may need another.
     pub fn set(&self, options: &mut Options) -> Result<(), String> {
         for term in TERMS.iter().filter(|term| term.in_prose) {
-            if let Some(is_on) = self.notes.say(term.phrases) {
+            if let Some(is_on) = self.notes.say(&term.phrases().collect::<Vec<_>>()) {
                 (term.set)(options, is_on, self.family);
             }
         }
-        self.listed.iter().try_for_each(|feature| self.read(feature, options))
+        let mut flags = Vec::new();
+        for feature in &self.listed {
+            match self.flags(feature) {
+                Some(said) => flags.extend(said),
+                None => self.read(feature, options)?,
+            }
+        }
+        let read = words::read(Some(Engine::Megatron), &flags, options);
+        read.map(|_| ()).map_err(|findings| findings[0].message.clone())
     }
 
     fn read(&self, feature: &str, options: &mut Options) -> Result<(), String> {
-        if let Some(done) = self.read_flag(feature, options) {
-            return done;
-        }
         let mut rest = tokens(feature);
         let clause = rest.clone();
         for term in TERMS {
             // One phrase that is said decides; the shorter ones it contains are gone with it.
-            let found = term.phrases.iter().find(|phrase| says(&rest, phrase).is_some());
+            let found = term.phrases().find(|phrase| says(&rest, phrase).is_some());
             let Some(phrase) = found else { continue };
             let is_on = says(&clause, phrase).unwrap_or(true);
             (term.set)(options, is_on, self.family);
             cut(&mut rest, phrase);
         }
         read_graphs(&mut rest, &clause, options);
-        let is_known = |word: &String| PASSED.contains(&word.as_str()) || denies(word) || word.parse::<u64>().is_ok();
+        let is_known = |word: &String| is_passed(word) || denies(word) || word.parse::<u64>().is_ok();
         match rest.iter().find(|word| !is_known(word)) {
             None => Ok(()),
             Some(word) => Err(format!("`{word}` of feature `{feature}` is not understood")),
         }
     }
 
-    /// A feature that is an option of the engine's command line: `overlap-grad-reduce`, `attention-backend=unfused`.
-    fn read_flag(&self, feature: &str, options: &mut Options) -> Option<Result<(), String>> {
-        let flag = feature.trim_start_matches('-').trim();
-        let (name, value) = flag.split_once('=').unwrap_or((flag, ""));
-        let name = name.trim().replace('_', "-");
-        let engine = self.family.engine().filter(|engine| *engine == Engine::Megatron)?;
-        if flag.contains(' ')
-            || !name.contains('-')
-            || !name.chars().all(|c| c.is_ascii_lowercase() || "-0123456789".contains(c))
-        {
+    /// Options of Megatron's command line: `overlap-grad-reduce`, `attention-backend=unfused`, `--tp-comm-overlap`; none
+    /// where a feature is in the row's own words.
+    fn flags(&self, feature: &str) -> Option<Vec<String>> {
+        if self.family.engine() != Some(Engine::Megatron) {
             return None;
         }
-        if (name.as_str(), value) == ("fp8-param-gather", "") {
-            options.fp8_param_gather = true;
-            return Some(Ok(()));
+        if feature.starts_with("--") {
+            return Some(feature.split_whitespace().map(str::to_string).collect());
         }
-        if STANDING.contains(&(name.as_str(), value.trim())) {
-            return Some(Ok(()));
+        let (name, value) = feature.split_once('=').unwrap_or((feature, ""));
+        let (name, value) = (name.trim().replace('_', "-"), value.trim());
+        if STANDING.contains(&(name.as_str(), value)) {
+            return Some(Vec::new());
         }
-        let word = if value.is_empty() { format!("--{name}") } else { format!("--{name}={}", value.trim()) };
-        let vocabulary = words::of(Some(engine));
         let bare = format!("--{name}");
-        if !vocabulary.has(&bare) && !(vocabulary.knows)(&bare) && !feature.starts_with("--") {
-            // `no-ep-overlap`, `ep_overlap=false`: the row's own words, joined.
-            return None;
-        }
-        Some(words::read(Some(engine), &[word], options).map(|_| ()).map_err(|findings| findings[0].message.clone()))
+        let vocabulary = words::of(self.family.engine());
+        // `no-ep-overlap` and `ep_overlap=false` are the row's own words, joined.
+        let is_flag = !name.contains(' ') && (vocabulary.has(&bare) || (vocabulary.knows)(&bare));
+        is_flag.then(|| vec![if value.is_empty() { bare } else { format!("{bare}={value}") }])
     }
 }
 
@@ -358,5 +140,5 @@ fn read_graphs(rest: &mut Vec<String>, clause: &[String], options: &mut Options)
     for word in ["local", "scope", "scopes", "impl", "modules"] {
         cut(rest, word);
     }
-    options.kernels.graphs = case::options::Graphs::by(by).of_modules(modules);
+    options.kernels.graphs = Graphs::by(by).of_modules(modules);
 }
