@@ -42,5 +42,15 @@ fn layouts_that_cannot_be_told_apart_are_ranked_by_room_and_simplicity() {
         assert!(one["decides"]["part"].is_string(), "{one}");
     }
     let text = run(line).stdout;
-    assert!(text.contains("equal to it") && text.contains("A few steps of both"), "{text}");
+    assert!(text.contains("equal to it") && text.contains("a few steps of both"), "{text}");
+}
+
+/// A layout beside the best one is said to be equal where it is, and only there.
+#[test]
+fn an_explanation_says_what_cannot_be_told_apart() {
+    let line = "plan llama3-8b --on 8xH200 --cp 1 --gbs 64 --explain";
+    for (layout, is_equal) in [("--tp 1 --pp 1", true), ("--tp 8", false)] {
+        let ran = crate::common::run_args(&[&line.split(' ').collect::<Vec<_>>()[..], &[layout]].concat());
+        assert_eq!(ran.stdout.contains("equal to it as far as anybody can tell"), is_equal, "{layout}: {}", ran.stdout);
+    }
 }

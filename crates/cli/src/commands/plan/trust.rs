@@ -4,7 +4,7 @@ use super::Solved;
 use super::text::{difference, seconds};
 use crate::commands::shorten;
 use crate::table::wrap;
-use cost::{Interval, Step};
+use cost::{Apart, Interval, Step};
 use search::{Choice, ModeAnswer, decides};
 use units::{Bytes, change};
 
@@ -50,19 +50,23 @@ pub fn equals(solved: &Solved, best: &Choice) -> String {
             format!("{flags} (time {}, headroom {room})", change(slower(best, one)))
         })
         .collect();
-    let mut text = format!(
-        "equal to it, with less headroom or less simple: {}. Two layouts are told apart from {:.1}% on ({} measured \
-         pairs, {})",
-        listed.join("; "),
-        100.0 * apart.share,
-        apart.pairs,
-        apart.class,
-    );
+    let mut text =
+        format!("equal to it, with less headroom or less simple: {}; {}", listed.join("; "), told_apart(apart));
     if let Some((part, here, there)) = decides(&best.step, &first.step) {
         let (here, there) = (seconds(here), seconds(there));
-        text += &format!(". A few steps of both would tell; they differ most in {part}, {here} here and {there} there");
+        text += &format!("; a few steps of both would tell: they differ most in {part}, {here} here and {there} there");
     }
     wrap(&text, "  ", 100)
+}
+
+/// What two layouts must differ by, and who says so.
+pub fn told_apart(apart: &Apart) -> String {
+    format!(
+        "two layouts are told apart from {:.1}% on ({} measured pairs, {})",
+        100.0 * apart.share,
+        apart.pairs,
+        apart.class
+    )
 }
 
 /// Of the best one's time a sequence, less one.
