@@ -174,6 +174,19 @@ impl Graphs {
         Graphs { modules: modules.into_iter().fold(0, |set, module| set | 1 << module as u8), ..self }
     }
 
+    /// Whether operations of a module are replayed rather than started one by one. What no module holds is
+    /// part of a layer only.
+    pub fn records(self, module: Option<GraphModule>) -> bool {
+        match self.by {
+            GraphsBy::None => false,
+            GraphsBy::FullIteration => true,
+            GraphsBy::Local | GraphsBy::TransformerEngine if self.modules == 0 => true,
+            GraphsBy::Local | GraphsBy::TransformerEngine => {
+                module.is_some_and(|module| self.modules >> module as u8 & 1 == 1)
+            }
+        }
+    }
+
     /// The modules named, in the order Megatron lists them.
     pub fn modules(self) -> impl Iterator<Item = GraphModule> {
         let all = GraphModule::ALL.iter().map(|(_, module)| *module);

@@ -38,6 +38,15 @@ pub(crate) struct LayerWaits {
     pub calls: (f64, f64),
     /// Bytes a rank sends over tp, cp and ep, in forward and in backward.
     pub moved: [[f64; 3]; 2],
+    /// Bytes of tensors that come out of gathers, in forward and in backward, and the parts they are made of.
+    pub gathered: [(f64, f64); 2],
+}
+
+impl LayerWaits {
+    /// The same where nobody else is there and every collective returns at once.
+    pub fn stood_in(self) -> LayerWaits {
+        LayerWaits { forward: Waits::default(), backward: Waits::default(), again: 0.0, ..self }
+    }
 }
 
 /// The groups of a layout on a fabric.
@@ -123,6 +132,15 @@ impl Carrier<'_> {
         into(&mut waits.backward, backward.seconds);
         waits.moved[0][axis] += forward.bytes;
         waits.moved[1][axis] += backward.bytes;
+        let members = self.groups.on(exchange.axis).members as f64;
+        let whole = exchange.elements as f64 * WIDTH * if exchange.forward == Named::AllGather { members } else { 1.0 };
+        let gather = |named: Named, into: &mut (f64, f64)| {
+            if members > 1.0 && named == Named::AllGather {
+                *into = (into.0 + whole, into.1 + members);
+            }
+        };
+        gather(exchange.forward, &mut waits.gathered[0]);
+        gather(exchange.backward, &mut waits.gathered[1]);
         let call = |moved: Moved| f64::from(u8::from(moved.seconds > 0.0));
         waits.calls.0 += call(forward);
         waits.calls.1 += call(backward);
@@ -130,6 +148,7 @@ impl Carrier<'_> {
         // (`megatron/core/tensor_parallel/layers.py`, LinearWithGradAccumulationAndAsyncCommunication).
         if exchange.axis == Over::Sp && exchange.forward == Named::AllGather {
             waits.again += forward.seconds;
+            gather(Named::AllGather, &mut waits.gathered[1]);
             waits.moved[1][axis] += forward.bytes;
         }
     }

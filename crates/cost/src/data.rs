@@ -3,21 +3,21 @@
 
 use crate::held::Held;
 use crate::overlap::Rules;
-use crate::prices::Prices;
+use crate::prices::{Counts, Prices};
 use crate::simulate::ChunkTimes;
 use crate::traffic::{Ring, Spread};
 use case::options::{Accumulate, StateDtypes};
 use layout::{Layout, ZeroStage};
 use recipe::Dtype;
 
-/// Bytes an optimizer reads and writes for an element. AdamW reads the gradient, the main weight and
+/// Bytes an optimizer reads and writes for an element it steps. AdamW reads the gradient, the main weight and
 /// both moments, writes all but the gradient and the weight that is gathered; the gradient is read
-/// once more for its norm, and cleared. Muon keeps one moment, in fp32 (Emerging-Optimizers 0.4.0).
+/// once more for its norm. Muon keeps one moment, in fp32 (Emerging-Optimizers 0.4.0).
 fn step_bytes(prices: &Prices) -> [f64; 2] {
     let bytes = |dtype: Dtype| dtype.bits() as f64 / 8.0;
     let StateDtypes { main, gradients, exp_avg, exp_avg_sq } = prices.setting.options.state;
     let (_, weight) = widths(prices);
-    let shared = 3.0 * bytes(gradients) + 2.0 * bytes(main) + weight;
+    let shared = 2.0 * bytes(gradients) + 2.0 * bytes(main) + weight;
     [shared + 2.0 * (bytes(exp_avg) + bytes(exp_avg_sq)), shared + 2.0 * bytes(Dtype::Fp32)]
 }
 
@@ -241,8 +241,29 @@ pub(crate) fn once_a_step(prices: &Prices, placed: &Placed, held: &Held, times: 
     once
 }
 
-/// Seconds of the optimizer's kernels, and of the host's link and step.
+/// The optimizer's kernels on a rank whose replicas are stood in for, with the copies that stand for gathered
+/// weights, and the host's loops.
+pub(crate) fn stepped_alone(prices: &Prices, layout: &Layout, counts: Counts) -> (f64, f64) {
+    let (placed, held) = (prices.placed(layout), prices.held(counts));
+    let gathered = |mesh: usize| match placed.zero {
+        ZeroStage::Zero => 0.0,
+        _ if placed.rings[mesh].sharing.members > 1.0 => 2.0 * held.elements[mesh] * widths(prices).1,
+        _ => 0.0,
+    };
+    let copies = (gathered(0) + gathered(1)) / prices.setting.meter.rate();
+    let kernels = stepped(prices, &placed, &held).0 + copies;
+    (kernels, prices.setting.meter.host_of_tensors(held.tensors))
+}
+
+/// Seconds of the optimizer on a device, and of the host's link and step. The norm of all gradients is read
+/// before anything is stepped, so that the host has no lead when its loops begin.
 fn optimizer(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
+    let (kernels, away) = stepped(prices, placed, held);
+    (kernels.max(prices.setting.meter.host_of_tensors(held.tensors)), away)
+}
+
+/// Seconds of the optimizer's kernels, and of the host's link and step.
+fn stepped(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     let setting = &prices.setting;
     let shards = |mesh: usize| match placed.zero {
         ZeroStage::Zero => 1.0,
@@ -257,6 +278,11 @@ fn optimizer(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
         bytes += adam * (1.0 - offload) * adamw_bytes + held.muon[mesh] / shards(mesh) * muon_bytes;
         products += held.products[mesh] / shards(mesh);
         away += adam * offload;
+    }
+    // A buffer of all gradients is scaled bucket by bucket before it is reduced, and cleared behind the step
+    // (Megatron-Core `distributed/param_and_grad_buffer.py`); FSDP has none.
+    if setting.options.kernels.accumulate != Accumulate::Reduced {
+        bytes += 3.0 * widths(prices).0 * held.trained.iter().sum::<f64>();
     }
     let kernels = (bytes + held.adapters.iter().sum::<f64>() * adamw_bytes) / setting.meter.rate();
     // The gradient goes down in fp32 and the weight comes back in bf16.

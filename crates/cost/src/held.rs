@@ -3,7 +3,7 @@
 
 use layout::Layout;
 use layout::ownership::Row;
-use recipe::{Optimizer, Surface};
+use recipe::{Optimizer, Role, Surface};
 use std::ops::AddAssign;
 
 /// Newton–Schulz iterations of one step (Jordan, Muon; also Megatron-Core's default).
@@ -30,6 +30,8 @@ pub(crate) struct Held {
     pub whole: f64,
     /// Groups of tensors that are gathered together: layers, and each edge.
     pub units: f64,
+    /// Tensors that an optimizer's loops walk; every expert's matrix is one.
+    pub tensors: f64,
 }
 
 impl Held {
@@ -49,6 +51,7 @@ impl Held {
             return held;
         }
         held.trained[mesh] = elements;
+        held.tensors = if row.tensor.role == Role::Expert { shape.first().map_or(1.0, |n| *n as f64) } else { 1.0 };
         if row.tensor.optimizer == Optimizer::Muon {
             held.muon[mesh] = elements;
             held.products[mesh] = newton_schulz(&shape);
@@ -72,6 +75,7 @@ impl Held {
         self.adapters_whole *= count;
         self.whole *= count;
         self.units *= count;
+        self.tensors *= count;
         self
     }
 }
@@ -89,6 +93,7 @@ impl AddAssign for Held {
         self.adapters_whole += other.adapters_whole;
         self.whole += other.whole;
         self.units += other.units;
+        self.tensors += other.tensors;
     }
 }
 

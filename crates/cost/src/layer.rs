@@ -5,8 +5,9 @@ use crate::comm::{LayerWaits, Waits};
 use crate::ops::{Direction, Op, Shape, Work};
 use crate::overlap::{Cover, Hidden, Rules};
 use crate::part::{Part, Times};
-use crate::roofline::Meter;
-use case::options::{Again, Launch};
+use crate::roofline::{Meter, Pass as Passing};
+use case::options::{Again, GraphsBy};
+use hardware::PowerCurve;
 use layout::Recompute;
 use layout::request::RecomputeModule;
 use std::ops::Range;
@@ -18,6 +19,9 @@ pub(crate) struct LayerPrice {
     pub input: Times,
     pub weight: Times,
     pub recompute: Times,
+    /// Seconds of the host that run ahead of the device, forward and backward, recompute among it. What the
+    /// host waits for inside the layer is in the passes already.
+    pub host: [f64; 2],
     /// Seconds of collectives nobody waited for, all passes together.
     pub hidden: Hidden,
     /// Bytes a rank sends over tp, cp and ep, all passes together.
@@ -25,9 +29,11 @@ pub(crate) struct LayerPrice {
 }
 
 impl LayerPrice {
-    /// The passes as the pipeline sees them: forward, towards the input, towards the weight.
-    pub fn passes(&self) -> [f64; 3] {
-        [self.forward.seconds(), self.input.seconds() + self.recompute.seconds(), self.weight.seconds()]
+    /// The passes as the pipeline sees them: forward, towards the input, towards the weight; then the host's,
+    /// forward and backward.
+    pub fn passes(&self) -> [f64; 5] {
+        let input = self.input.seconds() + self.recompute.seconds();
+        [self.forward.seconds(), input, self.weight.seconds(), self.host[0], self.host[1]]
     }
 
     /// All passes together.
@@ -46,6 +52,7 @@ impl LayerPrice {
             input: self.input * count,
             weight: self.weight * count,
             recompute: self.recompute * count,
+            host: self.host.map(|seconds| seconds * count),
             hidden: self.hidden.map(|seconds| seconds * count),
             moved: self.moved.map(|bytes| bytes * count),
         }
@@ -57,16 +64,18 @@ impl LayerPrice {
         self.input += other.input;
         self.weight += other.weight;
         self.recompute += other.recompute;
+        self.host.iter_mut().zip(other.host).for_each(|(a, b)| *a += b);
         self.hidden.iter_mut().zip(other.hidden).for_each(|(a, b)| *a += b);
         self.moved.iter_mut().zip(other.moved).for_each(|(a, b)| *a += b);
     }
 }
 
-/// Seconds of one piece of work: the device's, booked under a part, and the host's.
+/// Seconds of one piece of work: the device's, booked under a part, of which power costs some, and the host's.
 #[derive(Clone, Copy, Debug)]
 struct Timed {
     part: Part,
     seconds: f64,
+    powered: f64,
     host: f64,
 }
 
@@ -74,26 +83,59 @@ struct Timed {
 #[derive(Default)]
 struct Pass {
     times: Times,
+    /// What power costs its products, dense and of experts.
+    powered: [f64; 2],
     host: f64,
 }
 
 impl Pass {
     fn run(&mut self, timed: Timed, times: f64) {
         self.times.add(timed.part, times * timed.seconds);
+        self.powered[usize::from(timed.part == Part::Experts)] += times * timed.powered;
         self.host += times * timed.host;
     }
 
-    /// The device waits where the host starts kernels more slowly than they run. The host runs
-    /// ahead while the device is busy, so only the sum over a pass counts.
-    fn floor(&mut self, launch: Launch) {
-        let late = match launch {
-            Launch::Blocking => self.host,
-            Launch::Eager | Launch::Graphs => self.host - self.times.compute(),
-        };
-        if late > 0.0 {
-            self.times.add(Part::Launch, late);
+    /// All kernels of a pass share one clock. Those that draw less than products leave them power: what a
+    /// clock that stays up saves is no more than what they leave. Attention, timed by itself on a cooler
+    /// device, runs at the clock that is left.
+    fn share_power(&mut self, power: &PowerCurve) {
+        let powered: f64 = self.powered.iter().sum();
+        if powered <= 0.0 {
+            return;
         }
+        let products = self.times.of(Part::Gemm) + self.times.of(Part::Experts);
+        let saved = powered.min((1.0 - power.streams) * (self.times.compute() - products));
+        for (part, powered_here) in [(Part::Gemm, self.powered[0]), (Part::Experts, self.powered[1])] {
+            self.times.add(part, -saved * powered_here / powered);
+        }
+        let slower = (products - saved) / (products - powered);
+        let attention = self.times.of(Part::Attention);
+        self.times.add(Part::Attention, attention * (power.same_attention * slower - 1.0).max(0.0));
     }
+
+    /// The device waits where the host starts kernels more slowly than they run. The host runs ahead while
+    /// the device is busy, until it has to wait for it: then its lead is gone, and the layer takes what the
+    /// longer of the two takes. Returns what runs ahead.
+    fn floor(&mut self, waits: Waiting) -> f64 {
+        let late = match waits {
+            Waiting::Ahead => return self.host,
+            Waiting::ForEach => self.host,
+            Waiting::Once => self.host - self.times.compute(),
+        };
+        self.times.add(Part::Launch, late.max(0.0));
+        0.0
+    }
+}
+
+/// Whether the host waits for the device inside a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    /// It runs ahead.
+    Ahead,
+    /// It waits for a figure.
+    Once,
+    /// It waits for every kernel.
+    ForEach,
 }
 
 /// Forward work of one operation, which recompute may repeat.
@@ -116,35 +158,52 @@ pub(crate) struct Once {
     ops: Vec<Repeatable>,
     work: Vec<Timed>,
     again: Again,
-    launch: Launch,
+    host: [f64; 2],
+    waiting: Waiting,
+    power: PowerCurve,
     rules: Rules,
 }
 
 impl Once {
     /// Times operations and collectives.
     pub fn new(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits) -> Once {
-        let timed = |part: Part, work: &Work| Timed {
-            part: if matches!(work, Work::Sync) { Part::Launch } else { part },
+        let graphs = shape.options.kernels.graphs;
+        let timed = |op: &Op, work: &Work, pass: Passing| Timed {
+            part: if matches!(work, Work::Sync) { Part::Launch } else { op.part },
             seconds: meter.seconds(work),
-            host: meter.host_seconds(work),
+            powered: meter.powered(work),
+            host: if graphs.records(op.scope) { 0.0 } else { meter.host_seconds(work, pass) },
         };
         let [mut forward, mut input, mut weight] = [(); 3].map(|()| Pass::default());
         let (mut repeatable, mut works) = (Vec::with_capacity(ops.len()), Vec::new());
+        let mut waits_once = false;
         for op in ops {
             let first = works.len();
-            works.extend(op.forward.iter().map(|work| timed(op.part, work)));
+            works.extend(op.forward.iter().map(|work| timed(op, work, Passing::Forward)));
+            waits_once |= op.forward.contains(&Work::Sync);
             works[first..].iter().for_each(|work| forward.run(*work, 1.0));
-            op.input.iter().for_each(|work| input.run(timed(op.part, work), 1.0));
-            op.weight.iter().for_each(|work| weight.run(timed(op.part, work), 1.0));
+            op.input.iter().for_each(|work| input.run(timed(op, work, Passing::Input), 1.0));
+            op.weight.iter().for_each(|work| weight.run(timed(op, work, Passing::Weight), 1.0));
             let work = first..works.len();
             repeatable.push(Repeatable { part: op.part, modules: op.modules, block: op.block, work });
         }
-        forward.host += meter.host_of_collectives(waits.calls.0);
-        input.host += meter.host_of_collectives(waits.calls.1);
-        let launch = shape.options.kernels.launch();
-        for pass in [&mut forward, &mut input, &mut weight] {
-            pass.floor(launch);
+        if graphs.by != GraphsBy::FullIteration {
+            let (ahead, behind) = meter.host_of_collectives(waits.calls);
+            forward.host += ahead;
+            input.host += behind;
         }
+        let power = meter.profile().power;
+        for pass in [&mut forward, &mut input, &mut weight] {
+            pass.share_power(&power);
+        }
+        let blocks = shape.options.kernels.blocking;
+        let waiting = |once: bool| match (blocks, once) {
+            (true, _) => Waiting::ForEach,
+            (false, true) => Waiting::Once,
+            (false, false) => Waiting::Ahead,
+        };
+        let ahead_of = waiting(waits_once);
+        let host = [forward.floor(ahead_of), input.floor(waiting(false)) + weight.floor(waiting(false))];
         let occupied = meter.profile().collectives.occupied;
         let rules = Rules { overlap: shape.options.overlap, tp: shape.tp, occupied };
         let beside = cover(&forward.times, &Times::default());
@@ -160,7 +219,9 @@ impl Once {
             ops: repeatable,
             work: works,
             again: shape.options.again,
-            launch,
+            host,
+            waiting: ahead_of,
+            power,
             rules,
         }
     }
@@ -174,7 +235,8 @@ impl Once {
                 self.work[op.work.clone()].iter().for_each(|work| again.run(*work, times));
             }
         }
-        again.floor(self.launch);
+        again.share_power(&self.power);
+        let again_ahead = again.floor(self.waiting);
         let waits = &self.waits;
         let repeated = match (recompute, self.again) {
             (_, Again::ByOperator) => Waits::default(),
@@ -193,6 +255,7 @@ impl Once {
             input: self.input,
             weight: self.weight,
             recompute: again.times,
+            host: [self.host[0], self.host[1] + again_ahead],
             hidden: std::array::from_fn(|axis| ahead[axis] + behind[axis] + once_more[axis]),
             moved: moved(waits, &repeated),
         }

@@ -5,6 +5,7 @@
 //! device reaches is its profile's curves; factors held here name their source, or say that there is
 //! none. It does not know what fits in memory.
 
+mod alone;
 mod comm;
 mod data;
 mod flops;
@@ -22,12 +23,14 @@ pub mod simulate;
 mod step;
 pub mod traffic;
 
+pub use alone::{Alone, alone};
 pub use data::Placed;
 pub use flops::Convention;
 pub use interval::{Apart, Class, Interval};
 pub use part::{Part, Times};
 pub use prices::{Counts, Load, Prices, Setting, Split};
 pub use report::{Line, Spent, StageTime, Step, Traffic};
+pub use roofline::Numbers;
 pub use simulate::ChunkTimes;
 pub use step::Scratch;
 

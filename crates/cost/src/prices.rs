@@ -5,17 +5,17 @@
 //! cluster), a [`Split`] of it (degrees, batch and sequence), and [`Prices`] under a recompute policy.
 
 use crate::Unpriced;
-use crate::comm::{Carrier, Groups};
+use crate::comm::{Carrier, Groups, LayerWaits};
 use crate::data::Placed;
 use crate::held::Held;
 use crate::layer::{LayerPrice, Once};
-use crate::ops::{self, Shape};
+use crate::ops::{self, Op, Shape};
 use crate::part::Times;
-use crate::roofline::Meter;
+use crate::roofline::{Meter, Numbers};
 use crate::simulate::ChunkTimes;
 use crate::traffic::Fabric;
 use case::options::Options;
-use case::{KindId, LayerKinds, PerKind};
+use case::{Case, KindId, LayerKinds, PerKind};
 use hardware::{Cluster, Way};
 use layout::ownership::Row;
 use layout::{Engine, Layout, OwnershipTable, Recompute};
@@ -49,6 +49,8 @@ pub struct Setting {
     pub(crate) host_link: Option<f64>,
     pub(crate) meter: Meter,
     pub(crate) fabric: Fabric,
+    /// Whether every other rank is stood in for.
+    alone: bool,
     /// The recipe with one layer of each kind, in their order: its table has every shape there is.
     short: Recipe,
     tables: Mutex<HashMap<TableKey, Arc<OwnershipTable>>>,
@@ -63,6 +65,24 @@ impl Setting {
         options: &Options,
     ) -> Result<Arc<Setting>, Unpriced> {
         let meter = Meter::new(&cluster.device, options)?;
+        Setting::with(recipe, kinds, cluster, options, meter, false)
+    }
+
+    /// One rank by itself: every other one is stood in for, collectives return at once with copies of its own
+    /// data or nothing, and the numbers are what that leaves.
+    pub(crate) fn alone(case: &Case, numbers: Numbers) -> Result<Arc<Setting>, Unpriced> {
+        let meter = Meter::new(&case.on().device, &case.options)?.beside_its_host(&case.options, numbers);
+        Setting::with(&case.recipe, &case.kinds, case.on(), &case.options, meter, true)
+    }
+
+    fn with(
+        recipe: &Recipe,
+        kinds: &LayerKinds,
+        cluster: &Cluster,
+        options: &Options,
+        meter: Meter,
+        alone: bool,
+    ) -> Result<Arc<Setting>, Unpriced> {
         let fabric = Fabric::new(cluster, &meter.profile().collectives)?;
         if options.on_nvme {
             return Err(Unpriced::new("state on NVMe", "nobody states what the drives of a node move"));
@@ -83,6 +103,7 @@ impl Setting {
             host_link,
             meter,
             fabric,
+            alone,
             short,
             tables: Mutex::default(),
         }))
@@ -96,18 +117,23 @@ impl Setting {
         let groups = Groups::of(layout, &self.fabric);
         let carrier = Carrier { fabric: &self.fabric, groups, shape };
         let rows_at = |place: Place| table.rows.iter().filter(|row| row.tensor.place == place).collect::<Vec<&Row>>();
-        let once = |layer: &Layer, place: Place| {
-            let ops = ops::layer(shape, layer, &rows_at(place));
-            Once::new(&self.meter, shape, &ops, carrier.layer(layer))
+        let priced = |mut ops: Vec<Op>, mut waits: LayerWaits| {
+            if self.alone {
+                ops.push(ops::stood_in(waits.gathered));
+                waits = waits.stood_in();
+            }
+            Once::new(&self.meter, shape, &ops, waits)
         };
+        let once =
+            |layer: &Layer, place: Place| priced(ops::layer(shape, layer, &rows_at(place)), carrier.layer(layer));
         let place = |kind: KindId| Place::Layer(kind.index());
         let (front_waits, back_waits) = carrier.edges();
         let tied = if self.recipe.tied { sum(&table, layout, |p| p == Place::Embedding) } else { Held::default() };
         Ok(Split {
             setting: self.clone(),
             groups,
-            front: Once::new(&self.meter, shape, &ops::embedding(shape), front_waits).under(&Recompute::None),
-            head: Once::new(&self.meter, shape, &ops::head(shape), back_waits).under(&Recompute::None),
+            front: priced(ops::embedding(shape), front_waits).under(&Recompute::None),
+            head: priced(ops::head(shape), back_waits).under(&Recompute::None),
             suffix: self.recipe.features.mtp().map(|mtp| (once(&mtp.layer, Place::Mtp(0)), mtp.depth as f64)),
             layers: PerKind::by_kind(&self.kinds, |kind| once(&self.short.layers[kind.index()], place(kind))),
             held: PerKind::by_kind(&self.kinds, |kind| sum(&table, layout, |p| p == place(kind))),
@@ -187,9 +213,9 @@ pub struct Prices {
     pub(crate) groups: Groups,
     pub(crate) layers: PerKind<LayerPrice>,
     /// Passes of each kind and of the edges, ready to be summed.
-    passes: PerKind<[f64; 3]>,
-    front_passes: [f64; 3],
-    back_passes: [f64; 3],
+    passes: PerKind<[f64; 5]>,
+    front_passes: [f64; 5],
+    back_passes: [f64; 5],
     pub(crate) front: LayerPrice,
     /// Head, loss and prediction suffix.
     pub(crate) back: LayerPrice,
@@ -234,8 +260,20 @@ impl Prices {
 
     /// Seconds of a chunk or stage for one microbatch.
     pub fn stage(&self, counts: Counts) -> ChunkTimes {
-        let mut sum = [0.0; 3];
-        let mut add = |passes: &[f64; 3], count: f64| {
+        let [forward, input, weight, late_forward, late_backward] = self.passes_of(counts);
+        ChunkTimes { forward: forward + late_forward, backward_input: input + late_backward, backward_weight: weight }
+    }
+
+    /// What of a chunk's times the device waits for the host, which runs ahead from layer to layer.
+    pub(crate) fn late(&self, counts: Counts) -> f64 {
+        let [.., forward, backward] = self.passes_of(counts);
+        forward + backward
+    }
+
+    /// Passes of a chunk or stage, then what the device waits for the host in forward and in backward.
+    fn passes_of(&self, counts: Counts) -> [f64; 5] {
+        let mut sum = [0.0; 5];
+        let mut add = |passes: &[f64; 5], count: f64| {
             for (total, seconds) in sum.iter_mut().zip(passes) {
                 *total += seconds * count;
             }
@@ -249,7 +287,9 @@ impl Prices {
         if counts.is_last {
             add(&self.back_passes, 1.0);
         }
-        ChunkTimes { forward: sum[0], backward_input: sum[1], backward_weight: sum[2] }
+        let [forward, input, weight, host_forward, host_backward] = sum;
+        let late = [host_forward - forward, host_backward - input - weight].map(|late: f64| late.max(0.0));
+        [forward, input, weight, late[0], late[1]]
     }
 
     /// What of a layout decides how state moves.

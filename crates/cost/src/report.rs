@@ -111,12 +111,19 @@ pub(crate) struct Slowest<'a> {
     pub counts: Counts<'a>,
     pub time: StageTime,
     pub once: OnceAStep,
+    /// Seconds that the device waits for the host, for one microbatch.
+    pub late: f64,
 }
 
 impl Prices {
     /// Passes of a stage over the whole step. Under DualPipe a stage holds two chunks, and each
     /// sees the half of the microbatches that enters at its end.
     fn over_the_step(&self, layout: &Layout, counts: Counts) -> LayerPrice {
+        self.of_chunk(counts).times(self.microbatches_a_chunk(layout))
+    }
+
+    /// Passes of a chunk or stage for one microbatch.
+    pub(crate) fn of_chunk(&self, counts: Counts) -> LayerPrice {
         let mut sum = LayerPrice::default();
         for (price, &count) in self.layers.iter().zip(counts.layers.iter()) {
             sum.add(price.times(count as f64));
@@ -127,7 +134,7 @@ impl Prices {
         if counts.is_last {
             sum.add(self.back);
         }
-        sum.times(self.microbatches_a_chunk(layout))
+        sum
     }
 
     fn microbatches_a_chunk(&self, layout: &Layout) -> f64 {
@@ -137,7 +144,8 @@ impl Prices {
 
     /// Lines that sum to the step.
     pub(crate) fn lines(&self, layout: &Layout, slow: &Slowest, seconds: f64) -> Vec<Line> {
-        let inside = self.over_the_step(layout, slow.counts).all();
+        let mut inside = self.over_the_step(layout, slow.counts).all();
+        inside.add(Part::Launch, slow.late * self.microbatches_a_chunk(layout));
         // Chunks were timed with their gathers, layers without.
         let is_sharded = layout.zero >= ZeroStage::Two;
         let gathers = if is_sharded { (slow.time.busy - inside.seconds()).max(0.0) } else { 0.0 };

@@ -34,7 +34,8 @@ impl Prices {
         let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
         let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
         let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
-        let slow = Slowest { counts: stages[slow], time: times[slow], once };
+        let late = plan.by_stage[slow].iter().map(|chunk| self.late(counted.chunks[*chunk].counts())).sum();
+        let slow = Slowest { counts: stages[slow], time: times[slow], once, late };
         let parts = self.lines(layout, &slow, seconds);
         let convention = Convention::MaskedScores;
         let setting = &self.setting;
@@ -132,7 +133,7 @@ impl Prices {
 
     /// Data, logging, the optimizer's host loops and the slowest of many ranks.
     fn with_reserve(&self, seconds: f64) -> f64 {
-        seconds * (1.0 + RESERVE) + self.setting.meter.profile().launch.step_seconds
+        seconds * (1.0 + RESERVE) + self.setting.meter.profile().host.step_seconds
     }
 
     fn times<'a>(&self, layout: &Layout, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {

@@ -1,14 +1,16 @@
 //! Rows of launches that we wrote and Megatron's own trainer ran, one rank on one device: what the
-//! case of its flags holds, against what the allocator said. Collectives return at once there, so a
-//! step is not judged.
+//! case of its flags holds, against what the allocator said, and how long its kernels and its step take.
+//! Collectives return at once there, so that a step is one rank's kernels and host alone.
 
-use crate::{Judged, Part, Why, check_work, kind};
+use crate::{Figure, Judged, Part, Why, check_work, kind};
+use case::options::Dispatch;
 use case::{Asked, Case, Terms};
+use cost::Numbers;
 use hardware::Cluster;
 use ledger::{Ledger, RankJob};
 use memory::fit::{Fit, HEADROOM, Verdict};
-use recipe::builtin;
 use recipe::import::megatron_args::shell_words;
+use recipe::{Recipe, builtin};
 use replay::{PhaseKind, Replay};
 use serde_json::Value;
 
@@ -29,7 +31,10 @@ pub fn case(row: &Value) -> Result<Case, Why> {
     let environment = row["env"].as_object().into_iter().flatten();
     besides.extend(environment.filter_map(|(name, value)| Some(format!("{name}={}", value.as_str()?))));
     asked.state.engine_args.push(besides.join(" "));
-    let recipe = builtin::find(&asked.recipe.recipe).map_err(Why::refused)?;
+    let recipe = match row["recipe"].as_str() {
+        Some(text) => Recipe::parse(text).map_err(Why::refused)?,
+        None => builtin::find(&asked.recipe.recipe).map_err(Why::refused)?,
+    };
     let on = asked.on.clone().ok_or("the row's flags name no cluster")?;
     let cluster = Cluster::parse(&on).map_err(|finding| finding.message)?;
     Case::new(asked, recipe, Some(cluster), Terms::RUN).map_err(Why::refused)
@@ -44,16 +49,52 @@ pub fn replay(case: &Case, row: &Value, allowed: u64) -> Result<Replay, Why> {
     Ok(ledger.replay(&job)?)
 }
 
-/// Judges a row: memory only.
+/// Judges a row.
 pub(super) fn judge(row: &Value, parts: &[Part], allowed: u64) -> Judged {
     let mut judged = Judged::of_our_own(&row["name"], SOURCE);
-    if !parts.contains(&Part::Memory) {
-        return judged;
-    }
-    if let Err(why) = predict(row, allowed, &mut judged) {
-        judged.refuse(Part::Memory, why);
+    for part in parts {
+        let done = match part {
+            Part::Memory => predict(row, allowed, &mut judged),
+            Part::Time => time(row, &mut judged),
+        };
+        if let Err(why) = done {
+            judged.refuse(*part, why);
+        }
     }
     judged
+}
+
+/// Kernels and step of a row that has them. The first step compiles and tunes; the last, or the last two, ran
+/// under a profiler, which slows the host. Of the others the least is what the host takes when nobody else
+/// wants its cores.
+fn time(row: &Value, judged: &mut Judged) -> Result<(), Why> {
+    let steps: Vec<&Value> = row["steps"].as_array().into_iter().flatten().collect();
+    let is_plain = |step: &&&Value| step["kind"].as_str().is_none_or(|kind| kind == "plain");
+    let profiled = usize::from(row["profile"].is_object() && steps.iter().all(|step| step["kind"].is_null()));
+    let plain = steps[..steps.len().saturating_sub(profiled)].iter().filter(is_plain).skip(1);
+    let measured = plain.filter_map(|step| step["s"].as_f64()).min_by(f64::total_cmp);
+    let Some(measured) = measured else { return Ok(()) };
+    let case = case(row)?;
+    judged.kind = kind(&case.source);
+    let stage = row["stage"].as_u64().ok_or("the row lacks `stage`")?;
+    let alone = cost::alone(&case, stage as usize, numbers(row, &case))?;
+    if let Some(busy) = row["profile"]["busy_s"].as_f64() {
+        judged.figures.push(Figure::kernel_time(busy, alone.kernels));
+    }
+    judged.figures.push(Figure::step_time(measured, alone.step));
+    Ok(())
+}
+
+/// What numbers the run had, where the row says so. Else from what stood in for other ranks: gathers repeat
+/// this rank's data, other collectives leave what was in memory, which is soon not a number.
+fn numbers(row: &Value, case: &Case) -> Numbers {
+    let layout = &case.layout;
+    let exchanged = layout.ep.splits() && case.options.kernels.dispatch != Dispatch::AllGather;
+    let is_left = layout.tp.splits() || layout.cp.splits() || layout.pp.splits() || exchanged;
+    match (row["numbers"].as_str(), is_left) {
+        (Some("drawn"), _) | (None, false) => Numbers::Drawn,
+        _ => Numbers::Same,
+    }
 }
 
 fn predict(row: &Value, allowed: u64, judged: &mut Judged) -> Result<(), Why> {

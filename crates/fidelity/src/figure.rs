@@ -43,7 +43,7 @@ impl fmt::Display for Quantity {
 /// One figure of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// `static`, `allocated`, `reserved` or `step_time`.
+    /// `static`, `allocated`, `reserved`, `kernel_time` or `step_time`.
     pub name: &'static str,
     /// As measured.
     pub measured: Quantity,
@@ -53,7 +53,7 @@ pub struct Figure {
 
 impl Figure {
     /// Names in the order they are listed.
-    pub const NAMES: [&'static str; 4] = ["static", "allocated", "reserved", "step_time"];
+    pub const NAMES: [&'static str; 5] = ["static", "allocated", "reserved", "kernel_time", "step_time"];
 
     /// A figure in bytes.
     pub fn bytes(name: &'static str, measured: u64, predicted: u64) -> Figure {
@@ -64,6 +64,11 @@ impl Figure {
     pub fn step_time(measured: f64, predicted: f64) -> Figure {
         let (measured, predicted) = (Quantity::Seconds(measured), Quantity::Seconds(predicted));
         Figure { name: "step_time", measured, predicted }
+    }
+
+    /// The time in which kernels of a step run.
+    pub fn kernel_time(measured: f64, predicted: f64) -> Figure {
+        Figure { name: "kernel_time", ..Figure::step_time(measured, predicted) }
     }
 
     /// Prediction over measurement, less one.

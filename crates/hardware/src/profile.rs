@@ -31,8 +31,11 @@ pub struct Profile {
     pub recurrence: RecurrenceCurve,
     /// Kernels that only read and write.
     pub memory: MemoryCurve,
-    /// Starting kernels.
-    pub launch: LaunchCurve,
+    /// What products do to the clock.
+    pub power: PowerCurve,
+    /// Starting operations, wherever the device stands.
+    #[serde(default = "HostCurve::shipped")]
+    pub host: HostCurve,
     /// Collectives over the fast fabric and the network.
     pub collectives: CollectiveCurve,
 }
@@ -59,6 +62,9 @@ pub struct GemmCurve {
     pub grouped: f64,
     /// The rate of products that add their result into an fp32 buffer, against those that write it.
     pub accumulated: f64,
+    /// Share of the peak where rows of a factor are no multiple of 16 bytes and the library leaves the
+    /// units' own kernels: rows of whole words of 4 bytes, then any others.
+    pub unaligned: (f64, f64),
     /// Where the figures come from.
     pub source: String,
 }
@@ -107,8 +113,6 @@ pub struct ScanCurve {
     pub forward: f64,
     /// And in backward.
     pub backward: f64,
-    /// Host time of its kernels, forward and backward, where they are started one by one.
-    pub host_seconds: (f64, f64),
     /// Where the figures come from.
     pub source: String,
 }
@@ -129,27 +133,93 @@ pub struct RecurrenceCurve {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryCurve {
-    /// Share of the stated rate that large tensors reach.
+    /// Share of the stated rate that large tensors reach where neighbours read and write neighbours.
     pub fraction: f64,
+    /// Rates of other kernels against these.
+    pub streams: StreamRates,
     /// Seconds a kernel takes besides its bytes.
     pub fixed_seconds: f64,
     /// Where the figures come from.
     pub source: String,
 }
 
-/// What starting kernels takes.
+/// Rates of kernels that only move bytes, against a plain copy or sum of the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamRates {
+    /// Two formats in one kernel: a cast to fp32, bf16 added into fp32.
+    pub mixed: f64,
+    /// A copy whose source or target is not contiguous.
+    pub strided: f64,
+    /// Rows scattered by index and summed (`scatter_add`).
+    pub scattered: f64,
+    /// Rows added by index, which is the gradient of reading rows by index (`index_add`).
+    pub indexed: f64,
+    /// Norms over widths that no kernel was tuned for.
+    pub normed: f64,
+    /// The gradient of a gated activation, compiled.
+    pub gated: f64,
+    /// Depth-wise convolutions along time.
+    pub convolved: f64,
+}
+
+/// What products do to the clock of a device at its power limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PowerCurve {
+    /// Power of kernels that only move bytes, against that of products: what they leave, products of the
+    /// same pass use.
+    pub streams: f64,
+    /// Time of a product whose numbers are all the same against one of drawn numbers: nothing switches,
+    /// and the clock stays up.
+    pub same_products: f64,
+    /// And of attention.
+    pub same_attention: f64,
+}
+
+/// Seconds of the host for one operation, in forward and in backward.
+pub type Started = (f64, f64);
+
+/// What starting operations takes of the host, by what is started: a fact of the host, its Python and
+/// its libraries, not of the device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LaunchCurve {
-    /// Host time of one operation of an eager framework, its module and autograd node included.
-    pub host_seconds: f64,
-    /// Host time of one that a compiler launches.
-    pub compiled_seconds: f64,
-    /// A wait of the host for a figure on the device.
-    pub sync_seconds: f64,
-    /// What a step takes of the host besides its operations: the optimizer's loops over tensors,
-    /// gradient norm, data, logging.
+pub struct HostCurve {
+    /// One operation of torch with its autograd node.
+    pub eager: Started,
+    /// One kernel of a compiled region.
+    pub compiled: Started,
+    /// A product as a plain linear layer.
+    pub linear: Started,
+    /// A product as a module of Transformer Engine.
+    pub module: Started,
+    /// What scales and casts of 8 and 4 bits add to it.
+    pub scaled: Started,
+    /// A norm of Transformer Engine, alone or in front of a product.
+    pub norm: Started,
+    /// Attention as a module of Transformer Engine.
+    pub attention: Started,
+    /// A hand-fused function: an activation, a residual sum.
+    pub fused: Started,
+    /// A group of products: what the call takes, and each product of it.
+    pub group: (Started, Started),
+    /// A chunked scan with its convolution.
+    pub scan: Started,
+    /// A collective with the copies and waits around it.
+    pub collective: f64,
+    /// A wait for a figure on the device.
+    pub sync: f64,
+    /// The gradient of one weight handed to its bucket.
+    pub gradient: f64,
+    /// One tensor in the optimizer's loops.
+    pub tensor: f64,
+    /// All of a training loop's Python, its garbage and its cold caches, against the operations it starts.
+    pub around: Started,
+    /// A step's own: data, logging, the schedule, the norm of gradients read.
     pub step_seconds: f64,
+    /// Speed of the hosts of training clusters against the one these were read off: the usual one, the
+    /// fastest and the slowest.
+    pub speed: (f64, f64, f64),
     /// Where the figures come from.
     pub source: String,
 }
@@ -193,6 +263,17 @@ const PROFILES: &[(&str, &str)] = &[
     ("GB200", include_str!("../../../data/hardware/curves/gb200.toml")),
     ("GB300", include_str!("../../../data/hardware/curves/gb300.toml")),
 ];
+
+impl HostCurve {
+    /// The host whose figures are shipped.
+    fn shipped() -> HostCurve {
+        static READ: LazyLock<HostCurve> = LazyLock::new(|| {
+            let text = include_str!("../../../data/hardware/host.toml");
+            toml::from_str(text).unwrap_or_else(|error| panic!("data/hardware/host.toml: {error}"))
+        });
+        READ.clone()
+    }
+}
 
 impl Profile {
     /// Reads a profile file.

@@ -2,12 +2,13 @@
 //! Under context parallelism every rank holds an early and a late part of the sequence, so masked
 //! work is shared evenly.
 
-use super::{Direction, Op, Shape, Work};
+use super::elementwise::norm;
+use super::{Call, Direction, Op, Shape, Stream, Work};
 use crate::flops::Convention;
 use crate::part::Part;
 use case::options::{AttentionKernel, Elementwise};
 use layout::request::RecomputeModule;
-use recipe::kinds::attention::{Attention, AttentionKind};
+use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
 use recipe::{Mixer, Positions};
 
 /// Backward runs five products where forward runs two (Dao, FlashAttention-2, arXiv 2307.08691).
@@ -76,6 +77,7 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
     let again = if scores > 0.0 { 2.0 } else { BACKWARD };
     ops.push(Op {
         block: None,
+        scope: None,
         part: Part::Attention,
         modules: &[RecomputeModule::CoreAttn],
         forward: vec![work(flops, io + 4.0 * scores, Direction::Forward)],
@@ -83,7 +85,9 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
         weight: Vec::new(),
     });
     ring(shape, &heads, ops);
-    rotation(shape, &heads, ops);
+    packing(shape, &attention, &heads, ops);
+    rotation(shape, &attention, &heads, ops);
+    qk_norm(shape, &attention, &heads, ops);
     indexer(shape, indexed, ops);
 }
 
@@ -146,19 +150,60 @@ fn keys_seen(shape: Shape, attention: &Attention, sequence: f64) -> (f64, f64) {
     (seen / layers as f64, indexed / layers as f64)
 }
 
-/// Rotation of queries and keys, and the copies that pack them.
-fn rotation(shape: Shape, heads: &Heads, ops: &mut Vec<Op>) {
+/// Copies between projections and kernel: heads that lie group by group are taken apart and their gradients
+/// put together again; latent heads are put together from a part that is turned and one that is not, in both
+/// directions (Megatron-Core `attention.py`, `multi_latent_attention.py`; copies counted in its profiles).
+fn packing(shape: Shape, attention: &Attention, heads: &Heads, ops: &mut Vec<Op>) {
+    if shape.options.kernels.elementwise == Elementwise::Compiled {
+        return;
+    }
+    let bytes = |width: f64| 2.0 * 2.0 * shape.tokens * width;
+    let queries = bytes(heads.heads * heads.qk_dim);
+    let (forward, backward) = match &attention.kind {
+        AttentionKind::Gqa { .. } => {
+            let keys = bytes(heads.kv_heads * heads.qk_dim);
+            let copied =
+                Work::Bytes { bytes: queries + keys, kernels: 2.0, stream: Stream::Strided, call: Call::Eager };
+            (vec![copied], vec![Work::stream(Stream::Plain, queries + 2.0 * keys)])
+        }
+        AttentionKind::Mla(_) => {
+            let copied = |times: f64| {
+                vec![Work::Bytes { bytes: times * queries, kernels: times, stream: Stream::Strided, call: Call::Eager }]
+            };
+            (copied(4.0), copied(6.0))
+        }
+    };
+    ops.push(Op::streams(&[], forward, backward));
+}
+
+/// Norms of queries and keys, head by head.
+fn qk_norm(shape: Shape, attention: &Attention, heads: &Heads, ops: &mut Vec<Op>) {
+    if attention.qk_norm != QkNorm::None {
+        let width = heads.qk_dim as u64;
+        for count in [heads.heads, heads.kv_heads] {
+            norm(shape, shape.tokens * count * heads.qk_dim, width, &[], ops);
+        }
+    }
+}
+
+/// Rotation of queries and keys; of latent heads, of the part that turns.
+fn rotation(shape: Shape, attention: &Attention, heads: &Heads, ops: &mut Vec<Op>) {
     if !matches!(shape.recipe.positions, Positions::Rope(_)) {
         return;
     }
-    let bytes = 2.0 * shape.tokens * (heads.heads + heads.kv_heads) * heads.qk_dim;
+    let turned = match &attention.kind {
+        AttentionKind::Gqa { .. } => (heads.heads + heads.kv_heads) * heads.qk_dim,
+        AttentionKind::Mla(mla) => (heads.heads + 1.0) * mla.rope_dim as f64,
+    };
+    let bytes = 2.0 * shape.tokens * turned;
     let (passes, kernels) = match shape.options.kernels.elementwise {
         // Halves negated, concatenated, multiplied by cosine and sine, added.
         Elementwise::Compiled => (2.0, 1.0),
         Elementwise::Fused | Elementwise::Eager if shape.options.kernels.rope_fusion => (2.0, 2.0),
         Elementwise::Fused | Elementwise::Eager => (9.0, 10.0),
     };
-    ops.push(Op::bytes(&[], (passes * bytes, kernels), (passes * bytes, kernels)));
+    let work = || vec![Work::Bytes { bytes: passes * bytes, kernels, stream: Stream::Mixed, call: Call::Eager }];
+    ops.push(Op::streams(&[], work(), work()));
 }
 
 /// The sparse indexer scores every earlier token with a few narrow heads.
@@ -178,6 +223,7 @@ fn indexer(shape: Shape, share: f64, ops: &mut Vec<Op>) {
     };
     ops.push(Op {
         block: None,
+        scope: None,
         part: Part::Attention,
         modules: &[RecomputeModule::CoreAttn],
         forward: vec![work(flops, Direction::Forward)],

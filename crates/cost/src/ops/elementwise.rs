@@ -1,7 +1,7 @@
 //! Norms, residual sums and activations: bytes over bandwidth. Passes over memory are counted
 //! from what each kernel reads and writes.
 
-use super::{Op, Shape};
+use super::{Call, Op, Shape, Stream, Work};
 use case::options::Elementwise;
 use layout::request::RecomputeModule;
 use recipe::kinds::Activation;
@@ -9,29 +9,48 @@ use recipe::kinds::Activation;
 /// Bytes of an activation.
 const ACTIVATION: f64 = 2.0;
 
-/// Passes over a tensor and kernels, forward and backward.
-struct Passes {
-    forward: (f64, f64),
-    backward: (f64, f64),
+/// Widths that Transformer Engine has norms tuned for (`common/normalization`, the tuned launchers; widths
+/// that ran general kernels in profiles of its trainer: 128, 3584, 7168).
+const TUNED: [u64; 8] = [512, 768, 1024, 1536, 2048, 4096, 8192, 12288];
+
+/// How a norm over a width reads and writes.
+fn normed(width: u64) -> Stream {
+    if TUNED.contains(&width) { Stream::Plain } else { Stream::Normed }
+}
+
+/// A norm over `elements` of rows of a width: read and write; read input and gradient, write gradient.
+pub(super) fn norm(shape: Shape, elements: f64, width: u64, modules: &'static [RecomputeModule], ops: &mut Vec<Op>) {
+    let bytes = elements * ACTIVATION;
+    let fused = |passes: f64, kernels: f64| {
+        vec![Work::Bytes { bytes: passes * bytes, kernels, stream: normed(width), call: Call::Norm }]
+    };
+    let (forward, backward) = match shape.options.kernels.elementwise {
+        // Upcast, square, mean, scale, cast: each its own kernel, partly in fp32.
+        Elementwise::Eager => (vec![Work::bytes(8.0 * bytes, 5.0)], vec![Work::bytes(12.0 * bytes, 8.0)]),
+        Elementwise::Fused => (fused(2.0, 1.0), fused(3.0, 2.0)),
+        // The sum before it is part of the same kernel.
+        Elementwise::Compiled => (vec![Work::bytes(2.0 * bytes, 1.0)], vec![Work::bytes(3.0 * bytes, 1.0)]),
+    };
+    ops.push(Op::streams(modules, forward, backward));
 }
 
 /// The norm before a block and the sum behind it.
 pub(super) fn around_block(shape: Shape, ops: &mut Vec<Op>) {
-    let bytes = shape.local * shape.recipe.hidden as f64 * ACTIVATION;
-    let norm = match shape.options.kernels.elementwise {
-        // Upcast, square, mean, scale, cast: each its own kernel, partly in fp32.
-        Elementwise::Eager => Passes { forward: (8.0, 5.0), backward: (12.0, 8.0) },
-        // Read and write; read input and gradient, write gradient.
-        Elementwise::Fused => Passes { forward: (2.0, 1.0), backward: (3.0, 2.0) },
-        // The sum before it is part of the same kernel.
-        Elementwise::Compiled => Passes { forward: (2.0, 1.0), backward: (3.0, 1.0) },
+    let elements = shape.local * shape.recipe.hidden as f64;
+    norm(shape, elements, shape.recipe.hidden, &[RecomputeModule::Layernorm], ops);
+    let bytes = elements * ACTIVATION;
+    let call = by(shape);
+    let (forward, backward) = match shape.options.kernels.elementwise {
+        Elementwise::Eager | Elementwise::Fused => ((3.0, 1.0), (3.0, 1.0)),
+        Elementwise::Compiled => ((2.0, 0.0), (2.0, 0.0)),
     };
-    push(bytes, norm, &[RecomputeModule::Layernorm], ops);
-    let sum = match shape.options.kernels.elementwise {
-        Elementwise::Eager | Elementwise::Fused => Passes { forward: (3.0, 1.0), backward: (3.0, 1.0) },
-        Elementwise::Compiled => Passes { forward: (2.0, 0.0), backward: (2.0, 0.0) },
-    };
-    push(bytes, sum, &[], ops);
+    let work = |(passes, kernels): (f64, f64)| vec![Work::bytes(passes * bytes, kernels).started(call)];
+    ops.push(Op::streams(&[], work(forward), work(backward)));
+}
+
+/// How functions that an engine fuses by hand are started.
+fn by(shape: Shape) -> Call {
+    if shape.options.kernels.elementwise == Elementwise::Fused { Call::Fused } else { Call::Eager }
 }
 
 /// The activation of a dense feed-forward block.
@@ -51,16 +70,16 @@ pub(super) fn activation(
     ops: &mut Vec<Op>,
 ) {
     let eager = shape.options.kernels.elementwise == Elementwise::Eager;
-    let passes = match (function.is_gated(), eager) {
-        (true, true) => Passes { forward: (5.0, 2.0), backward: (9.0, 4.0) },
-        (true, false) => Passes { forward: (3.0, 1.0), backward: (5.0, 1.0) },
-        (false, true) => Passes { forward: (3.0, 2.0), backward: (5.0, 3.0) },
-        (false, false) => Passes { forward: (2.0, 1.0), backward: (3.0, 1.0) },
+    let (forward, backward) = match (function.is_gated(), eager) {
+        (true, true) => ((5.0, 2.0), (9.0, 4.0)),
+        (true, false) => ((3.0, 1.0), (5.0, 1.0)),
+        (false, true) => ((3.0, 2.0), (5.0, 3.0)),
+        (false, false) => ((2.0, 1.0), (3.0, 1.0)),
     };
-    push(elements * ACTIVATION, passes, modules, ops);
-}
-
-fn push(bytes: f64, passes: Passes, modules: &'static [RecomputeModule], ops: &mut Vec<Op>) {
-    let scaled = |(times, kernels): (f64, f64)| (times * bytes, kernels);
-    ops.push(Op::bytes(modules, scaled(passes.forward), scaled(passes.backward)));
+    let stream = if function.is_gated() && !eager { Stream::Gated } else { Stream::Plain };
+    let bytes = elements * ACTIVATION;
+    let work = |(passes, kernels): (f64, f64), stream| {
+        vec![Work::Bytes { bytes: passes * bytes, kernels, stream, call: by(shape) }]
+    };
+    ops.push(Op::streams(modules, work(forward, Stream::Plain), work(backward, stream)));
 }

@@ -2,14 +2,13 @@
 //! back, activations, and the wait for counts that the host needs.
 
 use super::elementwise::activation;
-use super::{Op, Shape, Work};
+use super::{Call, Op, Shape, Stream, Work};
 use crate::part::Part;
-use case::options::{Elementwise, Launch};
+use case::options::{Elementwise, GraphModule, GraphsBy};
 use layout::request::RecomputeModule;
-
-/// Time of rows gathered by an index against rows copied in order: 0.78 of the rate against 0.87 on
-/// an H200 (`tools/measure_curves.py`), 0.50 against 0.67 on a B200 (SimuMax's `permute`).
-const GATHERED: f64 = 1.2;
+use recipe::Dtype;
+use recipe::kinds::Activation;
+use recipe::kinds::moe::Moe;
 
 /// Routed rows on one rank: a token once for each expert it goes to. Balance gives every
 /// expert-parallel rank as many as it sends; expert-tensor ranks see their whole group's.
@@ -18,32 +17,64 @@ pub(super) fn rows(shape: Shape) -> f64 {
     shape.local * moe.top_k as f64 * shape.layout.etp.get() as f64
 }
 
+/// Rows moved into the order of their experts and back: gathered by index, and summed by index on the way
+/// back and in the gradient of the way there. Tokens that travel are put in the order of ranks first and of
+/// experts where they arrive (nothing to sort with one expert a rank).
+fn permutations(shape: Shape, moe: &Moe, ops: &mut Vec<Op>) {
+    let width = moe.latent.unwrap_or(shape.recipe.hidden) as f64;
+    let k = moe.top_k as f64;
+    let bytes = 2.0 * width * shape.local * k;
+    let modules: &'static [RecomputeModule] = &[RecomputeModule::Moe];
+    let of = |stream, bytes, kernels| Work::Bytes { bytes, kernels, stream, call: Call::Eager };
+    // Reading rows and writing them, or writing the sum of a token's.
+    let (moved, summed) = (2.0 * bytes, bytes * (1.0 + 1.0 / k));
+    if shape.options.kernels.permute_fusion {
+        // The map from rows to places takes three kernels over tokens and experts.
+        let map = of(Stream::Mixed, 12.0 * shape.local * moe.experts as f64, 3.0);
+        let once = |bytes| of(Stream::Plain, bytes, 1.0).started(Call::Fused);
+        ops.push(Op::streams(modules, vec![map, once(moved), once(summed)], vec![once(summed), once(moved)]));
+    } else {
+        // A mask is turned into indices by a sort, a dozen small kernels (Megatron-Core `moe_utils.py` permute).
+        let forward = vec![of(Stream::Plain, moved, 13.0), of(Stream::Scattered, moved, 3.0)];
+        let backward = vec![of(Stream::Indexed, moved, 3.0), of(Stream::Plain, moved, 2.0)];
+        ops.push(Op::streams(modules, forward, backward));
+    }
+    let here = moe.experts / shape.layout.ep.get().max(1);
+    if (shape.layout.ep.splits() || shape.layout.etp.splits()) && here > 1 {
+        let arrived = 2.0 * 2.0 * width * rows(shape);
+        let sorted = || vec![of(Stream::Plain, arrived, 4.0), of(Stream::Plain, arrived, 4.0)];
+        ops.push(Op::streams(modules, sorted(), sorted()));
+    }
+}
+
 /// Router, permutations and activations of one expert block.
 pub(super) fn routing(shape: Shape, ops: &mut Vec<Op>) {
     let Some(moe) = &shape.recipe.moe else { return };
-    let width = moe.latent.unwrap_or(shape.recipe.hidden) as f64;
-    let sent = shape.local * moe.top_k as f64;
-    let rows = rows(shape);
-    // Tokens are permuted before they travel, sorted by expert where they arrive (nothing to sort
-    // with one expert a rank), and put back in two moves: each reads and writes.
-    let moves = if shape.layout.ep.splits() { 2.0 } else { 1.0 };
-    let bytes = GATHERED * 2.0 * 2.0 * width * (sent + (moves - 1.0) * rows);
-    // Unfused, a permutation is an index, its sort and the gather (Megatron-Core `moe_utils.py` permute).
-    let kernels = if shape.options.kernels.permute_fusion { 1.0 } else { 2.0 };
+    let first = ops.len();
+    permutations(shape, moe, ops);
+    ops[first..].iter_mut().for_each(|op| op.scope = Some(GraphModule::MoePreprocess));
     let modules: &'static [RecomputeModule] = &[RecomputeModule::Moe];
-    ops.push(Op::bytes(modules, (2.0 * bytes, kernels * moves), (2.0 * bytes, kernels * moves)));
     // Scores in fp32: softmax or sigmoid, top-k, map, balancing loss; then histograms, offsets and
     // splits of the exchange, all of them small kernels that cost the host more than the device
     // (Megatron-Core's router, `token_dispatcher.py` and `moe_utils.py`, operation by operation).
     let scores = 4.0 * shape.local * moe.experts as f64;
     let kernels = match shape.options.kernels.elementwise {
-        Elementwise::Eager | Elementwise::Fused => 60.0,
+        Elementwise::Eager | Elementwise::Fused => 75.0,
         Elementwise::Compiled => 25.0,
     };
-    ops.push(Op::bytes(modules, (6.0 * scores, kernels), (4.0 * scores, kernels / 2.0)));
-    if shape.options.kernels.launch() != Launch::Graphs {
+    let mut router = Op::bytes(modules, (6.0 * scores, kernels), (4.0 * scores, 0.6 * kernels));
+    if moe.router.dtype == Dtype::Fp32 {
+        // Tokens go to the router's product in fp32, and their gradient comes back from it.
+        let cast = Work::stream(Stream::Mixed, 6.0 * shape.local * shape.recipe.hidden as f64);
+        router.forward.push(cast);
+        router.input.push(cast);
+    }
+    router.scope = Some(GraphModule::MoeRouter);
+    ops.push(router);
+    if shape.options.kernels.graphs.by != GraphsBy::FullIteration {
         let wait = Op {
             block: None,
+            scope: None,
             part: Part::Launch,
             modules,
             forward: vec![Work::Sync],
@@ -52,11 +83,29 @@ pub(super) fn routing(shape: Shape, ops: &mut Vec<Op>) {
         };
         ops.push(wait);
     }
-    let hidden = rows * shape.options.overload * moe.ffn as f64 / shape.layout.etp.get() as f64;
+    let hidden = rows(shape) * shape.options.overload * moe.ffn as f64 / shape.layout.etp.get() as f64;
     activation(shape, moe.activation, hidden, &[RecomputeModule::Moe, RecomputeModule::MoeAct], ops);
+    weighted(shape, moe.activation, hidden, ops);
     if let Some(shared) = &moe.shared {
         let elements = shape.tokens * shared.ffn as f64 / shape.tp;
         let modules = &[RecomputeModule::Moe, RecomputeModule::SharedExperts];
         activation(shape, shared.activation, elements, modules, ops);
     }
+}
+
+/// A token's weight for an expert multiplies the expert's activation in fp32, and has a gradient: a sum over
+/// the width. Gated activations are compiled together with it, others are not.
+fn weighted(shape: Shape, function: Activation, elements: f64, ops: &mut Vec<Op>) {
+    if shape.options.kernels.elementwise != Elementwise::Fused {
+        return;
+    }
+    let bytes = 2.0 * elements;
+    let modules: &'static [RecomputeModule] = &[RecomputeModule::Moe, RecomputeModule::MoeAct];
+    let of = |stream, passes: f64, kernels| Work::Bytes { bytes: passes * bytes, kernels, stream, call: Call::Eager };
+    let (forward, backward) = match function.is_gated() {
+        true => (Vec::new(), vec![of(Stream::Gated, 3.0, 1.0)]),
+        // Each operation by itself, half of them in fp32.
+        false => (vec![of(Stream::Mixed, 8.0, 4.0)], vec![of(Stream::Mixed, 16.0, 7.0)]),
+    };
+    ops.push(Op::streams(modules, forward, backward));
 }

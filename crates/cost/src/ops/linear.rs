@@ -2,7 +2,7 @@
 //! Forward is tokens × out × in; the gradient of the input turns the weight around; the gradient
 //! of the weight sums over tokens.
 
-use super::{Op, Shape, Work};
+use super::{Call, Op, Shape, Stream, Work};
 use crate::part::Part;
 use case::options::{Accumulate, Format};
 use layout::ownership::Row;
@@ -22,7 +22,8 @@ fn gradient_bytes(shape: Shape) -> f64 {
 fn accumulate(shape: Shape, elements: f64) -> Option<Work> {
     let width = shape.recipe.precision.gradients.bits() as f64 / 8.0;
     let is_separate = shape.options.kernels.accumulate == Accumulate::Separate;
-    is_separate.then_some(Work::Bytes { bytes: elements * (WRITTEN + 2.0 * width), kernels: 1.0 })
+    let stream = if width > WRITTEN { Stream::Mixed } else { Stream::Plain };
+    is_separate.then_some(Work::stream(stream, elements * (WRITTEN + 2.0 * width)).started(Call::Inside))
 }
 
 /// A product to be priced: one weight, or a group of equal ones.
@@ -45,6 +46,7 @@ impl Product {
         weight.extend(accumulate(shape, groups * n * k));
         Op {
             block: None,
+            scope: None,
             part,
             modules,
             forward: vec![Work::Gemm { format, m, n, k, groups, out_bytes: WRITTEN }],
@@ -100,7 +102,8 @@ fn cast(product: &Product, ops: &mut Vec<Op>) {
     if each > 0.0 {
         let tokens = product.m * product.groups;
         let (into, out) = (0.5 * tokens * product.k * each, tokens * product.n * each);
-        ops.push(Op::bytes(product.modules, (into, 0.5), (out, 1.0)));
+        let cast = |bytes, kernels| Work::bytes(bytes, kernels).started(Call::Inside);
+        ops.push(Op::streams(product.modules, vec![cast(into, 0.5)], vec![cast(out, 1.0)]));
     }
 }
 

@@ -11,7 +11,7 @@ mod scan;
 
 use crate::flops::Convention;
 use crate::part::Part;
-use case::options::{Format, Options};
+use case::options::{Format, GraphModule, Options};
 use layout::Layout;
 use layout::ownership::Row;
 use layout::request::RecomputeModule;
@@ -76,9 +76,68 @@ pub enum Work {
         bytes: f64,
         /// Kernels they are spread over.
         kernels: f64,
+        /// How they lie.
+        stream: Stream,
+        /// How the host starts them.
+        call: Call,
     },
     /// The host waits for the device.
     Sync,
+}
+
+/// How bytes that are only read and written lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Neighbours beside neighbours.
+    Plain,
+    /// Two formats in one kernel.
+    Mixed,
+    /// A side that is not contiguous.
+    Strided,
+    /// Rows scattered by index and summed.
+    Scattered,
+    /// Rows added by index.
+    Indexed,
+    /// A norm over a width that no kernel was tuned for.
+    Normed,
+    /// The gradient of a gated activation.
+    Gated,
+    /// A convolution along time.
+    Convolved,
+}
+
+/// How the host starts kernels that only read and write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Each by itself.
+    Eager,
+    /// All as one hand-fused function.
+    Fused,
+    /// All as one norm of Transformer Engine.
+    Norm,
+    /// As part of an operation that is counted already.
+    Inside,
+}
+
+impl Work {
+    /// Plain bytes, every kernel started by itself.
+    pub fn bytes(bytes: f64, kernels: f64) -> Work {
+        Work::Bytes { bytes, kernels, stream: Stream::Plain, call: Call::Eager }
+    }
+
+    /// Bytes of one kernel.
+    pub fn stream(stream: Stream, bytes: f64) -> Work {
+        Work::Bytes { bytes, kernels: 1.0, stream, call: Call::Eager }
+    }
+
+    /// The same bytes, started another way.
+    #[must_use]
+    pub fn started(self, by: Call) -> Work {
+        match self {
+            Work::Bytes { bytes, kernels, stream, .. } => Work::Bytes { bytes, kernels, stream, call: by },
+            other => other,
+        }
+    }
 }
 
 /// Which way a kernel runs.
@@ -99,6 +158,8 @@ pub struct Op {
     pub modules: &'static [RecomputeModule],
     /// The module that names the whole block it stands in, where there is one.
     pub block: Option<RecomputeModule>,
+    /// The module whose graph it is recorded in.
+    pub scope: Option<GraphModule>,
     /// In forward.
     pub forward: Vec<Work>,
     /// In backward, towards the input.
@@ -110,15 +171,13 @@ pub struct Op {
 impl Op {
     /// An operation that only reads and writes.
     pub(crate) fn bytes(modules: &'static [RecomputeModule], forward: (f64, f64), backward: (f64, f64)) -> Op {
-        let work = |(bytes, kernels)| vec![Work::Bytes { bytes, kernels }];
-        Op {
-            part: Part::Bandwidth,
-            modules,
-            block: None,
-            forward: work(forward),
-            input: work(backward),
-            weight: Vec::new(),
-        }
+        let work = |(bytes, kernels)| vec![Work::bytes(bytes, kernels)];
+        Op::streams(modules, work(forward), work(backward))
+    }
+
+    /// Operations that only read and write.
+    pub(crate) fn streams(modules: &'static [RecomputeModule], forward: Vec<Work>, backward: Vec<Work>) -> Op {
+        Op { part: Part::Bandwidth, modules, block: None, scope: None, forward, input: backward, weight: Vec::new() }
     }
 }
 
@@ -170,7 +229,9 @@ pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<O
         layer.mixers().find(is_its).into_iter().for_each(|mixer| whole_block(mixer, &mut ops[first..]));
     }
     for block in &layer.blocks {
+        let first = ops.len();
         elementwise::around_block(shape, &mut ops);
+        block.mixers.iter().take(1).for_each(|mixer| record(*mixer, &mut ops[first..]));
         for mixer in &block.mixers {
             let first = ops.len();
             match mixer {
@@ -187,8 +248,16 @@ pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<O
     ops
 }
 
+/// What a stand-in for other ranks does: this rank's part is copied to the place of every other's, all parts
+/// by one call, which takes a third of an operation for each (47 µs for eight, `tools/measure_host.py`).
+pub(crate) fn stood_in(gathered: [(f64, f64); 2]) -> Op {
+    let [forward, backward] = gathered.map(|(bytes, parts)| vec![Work::bytes(2.0 * bytes, parts / 3.0)]);
+    Op::streams(&[], forward, backward)
+}
+
 /// A policy that names a whole kind of block runs every operation of it again.
 fn whole_block(mixer: Mixer, ops: &mut [Op]) {
+    record(mixer, ops);
     let block = match mixer {
         Mixer::Attention => RecomputeModule::Attention,
         Mixer::Mamba => RecomputeModule::Mamba,
@@ -197,6 +266,17 @@ fn whole_block(mixer: Mixer, ops: &mut [Op]) {
         Mixer::Moe | Mixer::Mlp => return,
     };
     ops.iter_mut().for_each(|op| op.block = Some(block));
+}
+
+/// The graph that operations of a block are recorded in, unless they say so themselves.
+fn record(mixer: Mixer, ops: &mut [Op]) {
+    let scope = match mixer {
+        Mixer::Attention => GraphModule::Attention,
+        Mixer::Mlp => GraphModule::Mlp,
+        Mixer::Moe => GraphModule::Moe,
+        Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta => GraphModule::Mamba,
+    };
+    ops.iter_mut().for_each(|op| op.scope = op.scope.or(Some(scope)));
 }
 
 #[cfg(test)]
@@ -219,8 +299,8 @@ mod tests {
     }
 
     fn products(ops: &[Op], part: Part) -> Vec<[f64; 4]> {
-        let of = |op: &Op| match op.forward[0] {
-            Work::Gemm { m, n, k, groups, .. } if op.part == part => Some([m, n, k, groups]),
+        let of = |op: &Op| match op.forward.first() {
+            Some(&Work::Gemm { m, n, k, groups, .. }) if op.part == part => Some([m, n, k, groups]),
             _ => None,
         };
         ops.iter().filter_map(of).collect()

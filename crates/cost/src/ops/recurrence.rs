@@ -14,6 +14,7 @@ pub(super) fn m2rnn(shape: Shape, ops: &mut Vec<Op>) {
     let work = |pass| vec![Work::Serial { steps, heads, pass }];
     ops.push(Op {
         block: None,
+        scope: None,
         part: Part::Recurrence,
         modules: &[],
         forward: work(Direction::Forward),

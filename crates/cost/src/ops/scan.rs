@@ -1,7 +1,7 @@
 //! Chunked scans: Mamba of three kinds and gated delta nets. Within a chunk of Q tokens work is a
 //! masked product; between chunks a state is handed on (Dao and Gu, arXiv 2405.21060, section 6).
 
-use super::{Direction, Op, Shape, Work};
+use super::{Call, Direction, Op, Shape, Stream, Work};
 use crate::part::Part;
 use case::options::Elementwise;
 use layout::request::RecomputeModule;
@@ -103,6 +103,9 @@ pub(super) fn mamba(shape: Shape, ops: &mut Vec<Op>) {
     if let Some(inner) = inner {
         gate(shape, inner as f64 / shape.tp, &[], ops);
     }
+    if let Some(Mamba::Two(m)) = &shape.recipe.mamba {
+        taken_apart(shape, (m.inner() + m.conv_channels() + m.heads) as f64 / shape.tp, ops);
+    }
 }
 
 /// The mixer of a G block.
@@ -123,6 +126,7 @@ fn scan(shape: Shape, chunked: &Chunked, ops: &mut Vec<Op>) {
     };
     ops.push(Op {
         block: None,
+        scope: None,
         part: Part::Scan,
         modules: &[],
         forward: vec![work(1.0, Direction::Forward)],
@@ -143,6 +147,7 @@ fn selective(shape: Shape, inner: f64, state: f64, ops: &mut Vec<Op>) {
     };
     ops.push(Op {
         block: None,
+        scope: None,
         part: Part::Scan,
         modules: &[],
         forward: vec![work(1.0, Direction::Forward)],
@@ -151,15 +156,34 @@ fn selective(shape: Shape, inner: f64, state: f64, ops: &mut Vec<Op>) {
     });
 }
 
-/// The short convolution: read and write; backward reads input and gradient.
+/// The short convolution: read and write; backward runs it again, reads input and gradient and writes one.
 pub(super) fn convolution(shape: Shape, channels: f64, ops: &mut Vec<Op>) {
     let bytes = 2.0 * shape.tokens * channels;
-    ops.push(Op::bytes(&[], (2.0 * bytes, 1.0), (3.0 * bytes, 2.0)));
+    let work = |passes: f64, kernels| {
+        vec![Work::Bytes { bytes: passes * bytes, kernels, stream: Stream::Convolved, call: Call::Inside }]
+    };
+    ops.push(Op::streams(&[], work(2.0, 1.0), work(5.0, 2.0)));
 }
 
 /// The gated norm behind a mixer.
 pub(super) fn gate(shape: Shape, inner: f64, modules: &'static [RecomputeModule], ops: &mut Vec<Op>) {
     let bytes = 2.0 * shape.tokens * inner;
     let eager = if shape.options.kernels.elementwise == Elementwise::Eager { 2.0 } else { 1.0 };
-    ops.push(Op::bytes(modules, (3.0 * eager * bytes, eager), (5.0 * eager * bytes, 2.0 * eager)));
+    let work = |passes: f64, kernels| {
+        let stream = if eager > 1.0 { Stream::Plain } else { Stream::Normed };
+        vec![Work::Bytes { bytes: passes * eager * bytes, kernels: kernels * eager, stream, call: Call::Fused }]
+    };
+    ops.push(Op::streams(modules, work(3.0, 1.0), work(5.0, 2.0)));
+}
+
+/// Parts of the projection into a mixer taken apart, and their gradients put together: two copies of about
+/// 0.6 of it either way, none of them contiguous (counted in profiles of Megatron-Core's `mamba_mixer.py`).
+fn taken_apart(shape: Shape, width: f64, ops: &mut Vec<Op>) {
+    if shape.options.kernels.elementwise != Elementwise::Compiled {
+        // Rows that are no multiple of 16 bytes are copied element by element, and once more to be aligned.
+        let copies = if width % 8.0 == 0.0 { 2.0 } else { 5.0 };
+        let bytes = 0.6 * copies * 2.0 * 2.0 * shape.tokens * width;
+        let work = || vec![Work::Bytes { bytes, kernels: copies, stream: Stream::Strided, call: Call::Eager }];
+        ops.push(Op::streams(&[], work(), work()));
+    }
 }
