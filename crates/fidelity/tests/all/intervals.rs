@@ -53,7 +53,7 @@ fn intervals_hold_what_they_say_of_sources_left_out() {
     }
     assert!((SHARE..0.95).contains(&inside), "{inside}");
     assert_eq!(left_out.iter().map(|one| one.rows).sum::<usize>(), coverage(&rows, Part::Time).modelled);
-    let dense = ["dgxc-v25.03", "nemo-24.05", "nemo-24.07", "simumax-b200"];
+    let dense = ["dgxc-v25.03", "nemo-24.05", "nemo-24.07"];
     for one in left_out.iter().filter(|one| dense.contains(&one.source.as_str())) {
         assert!(one.width <= 0.3, "{one:?}");
     }

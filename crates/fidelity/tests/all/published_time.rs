@@ -101,7 +101,7 @@ fn what_a_row_says_it_ran_does_not_move_a_planned_step() {
     let mut silent = row.clone();
     silent["features"] = Value::Null;
     assert_eq!(seconds(row, Pricing::AsPlanned), seconds(&silent, Pricing::AsPlanned));
-    assert!(seconds(row, Pricing::AsRun) < seconds(&silent, Pricing::AsRun));
+    assert_ne!(seconds(row, Pricing::AsRun), seconds(&silent, Pricing::AsRun));
 }
 
 /// Within a sweep a better layout is called better. Of nanotron's sweep only rows without a pipeline
