@@ -21,7 +21,9 @@ mod report;
 mod roofline;
 pub mod simulate;
 mod step;
+pub mod trace;
 pub mod traffic;
+mod widths;
 
 pub use alone::{Alone, alone};
 pub use data::Placed;
@@ -33,17 +35,26 @@ pub use report::{Line, Spent, StageTime, Step, Traffic};
 pub use roofline::Numbers;
 pub use simulate::ChunkTimes;
 pub use step::Scratch;
+pub use widths::{Slower, slower};
 
 use case::Case;
 use std::fmt;
 
 /// The step of a job, with how far to trust it.
 pub fn step(case: &Case) -> Result<Step, Unpriced> {
-    let setting = Setting::new(&case.recipe, &case.kinds, case.on(), &case.options)?;
-    let prices = setting.split(&case.layout)?.prices(&case.layout.recompute, case.options.offload);
-    let step = prices.step(&case.layout, &case.stages)?;
+    let step = prices(case)?.step(&case.layout, &case.stages)?;
     let interval = interval::interval(&Class::of(case), step.seconds);
     Ok(Step { interval: Some(interval), ..step })
+}
+
+/// The step of a job laid out in time, in at most so many slices.
+pub fn trace(case: &Case, most: usize) -> Result<trace::Trace, Unpriced> {
+    prices(case)?.trace(&case.layout, &case.stages, most)
+}
+
+fn prices(case: &Case) -> Result<Prices, Unpriced> {
+    let setting = Setting::new(&case.recipe, &case.kinds, case.on(), &case.options)?;
+    Ok(setting.split(&case.layout)?.prices(&case.layout.recompute, case.options.offload))
 }
 
 /// What cannot be priced, and why. Nothing is ever priced at zero instead.

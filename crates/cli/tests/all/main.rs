@@ -22,9 +22,11 @@ mod mission;
 mod plan_engines;
 mod preflight;
 mod rehearse;
+mod seen;
 mod sizes;
 #[cfg(target_os = "linux")]
 mod stores;
 mod times;
 mod trust;
+mod widths;
 mod writing;

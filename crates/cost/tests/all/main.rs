@@ -3,3 +3,4 @@
 mod properties;
 mod published;
 mod steps;
+mod trace;
