@@ -135,11 +135,9 @@ fn coverage_text(covered: &[(Part, Coverage)], rows: usize) -> String {
     if scored.len() < 2 && scored.iter().all(|(_, c)| c.ready == rows) {
         return String::new();
     }
-    let words: Vec<String> = scored
-        .iter()
-        .map(|(part, c)| format!("{} {} of {} that say enough", part.name(), c.modelled, c.ready))
-        .collect();
-    format!(": {}", words.join(", "))
+    let words: Vec<String> =
+        scored.iter().map(|(part, c)| format!("{} {} of {}", part.name(), c.modelled, c.ready)).collect();
+    format!(": {}{}", words.join(", "), if scored.len() == 1 { " that say enough" } else { "" })
 }
 
 fn sweeps_text(ranks: &[Sweep]) -> String {

@@ -94,14 +94,18 @@ fn steps_as_planned_are_further_off_and_not_by_more_than_this() {
 /// Only formats are the row's when a step is priced as planned: features and notes do not matter.
 #[test]
 fn what_a_row_says_it_ran_does_not_move_a_planned_step() {
-    let is_row = |row: &&Value| row["features"].as_str().is_some_and(|f| f.contains("CUDA graph"));
-    let rows = rows();
-    let row = rows.iter().find(is_row).unwrap();
-    let seconds = |row: &Value, pricing| judge_parts(row, &[Part::Time], pricing).figures[0].predicted.number();
-    let mut silent = row.clone();
-    silent["features"] = Value::Null;
-    assert_eq!(seconds(row, Pricing::AsPlanned), seconds(&silent, Pricing::AsPlanned));
-    assert_ne!(seconds(row, Pricing::AsRun), seconds(&silent, Pricing::AsRun));
+    let seconds = |row: &Value, pricing| {
+        let judged = judge_parts(row, &[Part::Time], pricing);
+        judged.figure("step_time").map(|figure| figure.predicted.number())
+    };
+    let mut moved = 0;
+    for row in rows().iter().filter(|row| row["features"].is_string()) {
+        let mut silent = row.clone();
+        silent["features"] = Value::Null;
+        assert_eq!(seconds(row, Pricing::AsPlanned), seconds(&silent, Pricing::AsPlanned), "{}", row["id"]);
+        moved += usize::from(seconds(row, Pricing::AsRun) != seconds(&silent, Pricing::AsRun));
+    }
+    assert!(moved >= 5, "{moved}");
 }
 
 /// Within a sweep a better layout is called better. Of nanotron's sweep only rows without a pipeline
