@@ -11,6 +11,7 @@ mod data;
 mod flops;
 mod held;
 mod layer;
+mod nanotron;
 pub mod ops;
 
 mod overlap;

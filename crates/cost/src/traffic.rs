@@ -1,12 +1,12 @@
 //! Collectives into seconds: where the group lies, which algorithm the library takes there, what
 //! the links carry. Volumes are the layout's.
 //!
-//! Ring and tree terms: NVIDIA nccl-tests, `doc/PERFORMANCE.md` (bus bandwidth); a ring that spans
-//! islands uses every network port of its members' island, so that its rate grows with members an
-//! island until the fast fabric bounds it.
+//! Inside an island times are the profile's curves. Over several islands bytes follow nccl-tests'
+//! `doc/PERFORMANCE.md` (bus bandwidth): a ring uses every network port of its members' island, so that its
+//! rate grows with members an island until the fast fabric bounds it; what it waits besides is NCCL's own model.
 
 use crate::Unpriced;
-use hardware::{Cluster, CollectiveCurve, Way};
+use hardware::{Cluster, CollectiveCurve, Protocol, TokenCurve, Way};
 use serde::Serialize;
 
 /// A way to move data between members.
@@ -79,29 +79,71 @@ impl Moved {
     pub const NOTHING: Moved = Moved { seconds: 0.0, bytes: 0.0, algorithm: "none" };
 }
 
-/// The links of a cluster with what collectives reach of them.
+/// The links of a cluster with what collectives take on them.
 #[derive(Clone, Debug)]
 pub struct Fabric {
+    curve: CollectiveCurve,
+    /// Bytes a second of a device's link into its island.
     island: f64,
-    island_all_to_all: f64,
-    island_hop: f64,
+    /// First-byte latency of it.
+    island_latency: f64,
+    /// Bytes a second that rings and all-to-alls get of a device's port.
     network: f64,
     network_all_to_all: f64,
-    network_hop: f64,
-    switch_reduce: f64,
-    base: f64,
+    /// First-byte latency between islands.
+    network_latency: f64,
     /// Devices of an island of this cluster.
     pub island_devices: u64,
 }
 
-/// What a step along a ring takes beyond the bytes, against the link's first-byte latency: the
-/// library keeps several steps in flight.
-const HOP_SHARE: f64 = 0.33;
+// NCCL's own model of what algorithms wait besides bytes (NVIDIA/nccl 5067397, src/graph/tuning.cc:
+// `ncclTunerConstantsDefaults`, `ncclTopoTuneModel`, `ncclTopoGetAlgoTime`). Names are its own.
 
-/// First-byte latencies of the network that a collective spends filling and draining its slices, for
-/// every doubling of islands. Calibrated on nanotron's runs of 16 and 32 tensor-parallel ranks
-/// without stages over EFA (0.4 ms over two nodes, about 1 over four).
-const NETWORK_FILL: f64 = 24.0;
+/// Simple: before anything, a step over NVLink in a ring, and one in a tree.
+const SIMPLE: [f64; 3] = [8.4e-6, 3.4e-6, 4.0e-6];
+
+/// LL, which waits for no flush: the same. Posting to the network bounds a ring's steps.
+const LL: [f64; 3] = [6.6e-6, 2.0e-6, 0.6e-6];
+
+/// Bytes a second that LL carries at most over several nodes.
+const LL_RATE: f64 = 20e9;
+
+/// A step over the network under Simple is 14 µs where the network adds nothing of its own, and twice the latency
+/// it states: the message, and the flush behind it. Ports of InfiniBand have 5 µs here, which the 14 hold.
+fn simple_step(latency: f64) -> f64 {
+    4e-6 + 2.0 * latency
+}
+
+/// Under LL, at least: in a ring, and in a tree.
+const LL_STEP: [f64; 2] = [2.7e-6, 5e-6];
+
+/// What a ring's steps come to on large messages over several nodes (its "plateau"). NCCL says so of all-reduces,
+/// which are a reduction and a gather around the same ring.
+const PLATEAU: f64 = 1.4;
+
+/// What trees and PAT reach of a ring's rate.
+const TREE_RATE: f64 = 0.92;
+const PAT_RATE: f64 = 0.75;
+
+/// Members up to which collectives inside an island were timed. Beyond, a further member is one of NCCL's steps.
+const TIMED: f64 = 8.0;
+
+/// Fixed seconds and bytes a second of one algorithm under one protocol.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Line {
+    fixed: f64,
+    rate: f64,
+    algorithm: &'static str,
+}
+
+impl Line {
+    /// Never taken.
+    const NONE: Line = Line { fixed: f64::INFINITY, rate: 1.0, algorithm: "none" };
+
+    fn seconds(&self, sent: f64) -> f64 {
+        self.fixed + sent / self.rate
+    }
+}
 
 impl Fabric {
     /// The links of a cluster. A cluster of one device has none to speak of.
@@ -114,14 +156,12 @@ impl Fabric {
             false => device.network.as_ref().unwrap_or(island),
         };
         Ok(Fabric {
-            island: island.bytes_per_second * curve.island,
-            island_all_to_all: island.bytes_per_second * curve.island_all_to_all,
-            island_hop: island.latency_seconds * HOP_SHARE,
+            island: island.bytes_per_second,
+            island_latency: island.latency_seconds,
             network: network.bytes_per_second * curve.network,
             network_all_to_all: network.bytes_per_second * curve.network_all_to_all,
-            network_hop: network.latency_seconds,
-            switch_reduce: curve.switch_reduce,
-            base: curve.base_seconds,
+            network_latency: network.latency_seconds,
+            curve: curve.clone(),
             island_devices,
         })
     }
@@ -131,43 +171,65 @@ impl Fabric {
         Spread::new(members, stride, self.island_devices)
     }
 
-    /// Bytes a second a ring of this spread carries for each member.
-    fn ring_rate(&self, spread: Spread) -> f64 {
-        if spread.crosses() { self.island.min(self.network * spread.per_island as f64) } else { self.island }
-    }
-
-    /// Steps of a ring around the group.
-    fn ring_hops(&self, spread: Spread) -> f64 {
-        let islands = spread.islands();
-        let inside = (spread.per_island as f64 - 1.0) * islands * self.island_hop;
-        inside + self.fill(spread) + if spread.crosses() { (islands - 1.0) * self.network_hop } else { 0.0 }
-    }
-
-    /// Filling and draining across islands.
-    fn fill(&self, spread: Spread) -> f64 {
-        if spread.crosses() { NETWORK_FILL * spread.doublings().max(1.0) * self.network_hop } else { 0.0 }
-    }
-
-    /// Levels of a tree over the group.
-    fn tree_hops(&self, spread: Spread) -> f64 {
-        let inside = (spread.per_island as f64 - 1.0) * self.island_hop;
-        inside + self.fill(spread) + 2.0 * spread.doublings().ceil() * self.network_hop
+    /// A protocol inside an island.
+    fn inside(&self, protocol: &Protocol, members: f64, algorithm: &'static str) -> Line {
+        let further = (members - 1.0).min(TIMED - 1.0) * protocol.hop + (members - TIMED).max(0.0) * SIMPLE[1];
+        let rate = self.island * protocol.share * members / (members + protocol.half);
+        Line { fixed: protocol.base + further, rate, algorithm }
     }
 
     /// A group's way around the fabric.
     pub(crate) fn ring(&self, spread: Spread) -> Ring {
-        let is_alone = spread.members <= 1;
-        Ring {
-            members: spread.members as f64,
-            base: self.base,
-            hops: if is_alone { 0.0 } else { self.ring_hops(spread) },
-            rate: self.ring_rate(spread),
-            sum: match (spread.crosses(), self.switch_reduce > 1.0) {
-                (false, true) => Summed::BySwitch { hop: self.island_hop, times: self.switch_reduce },
-                (false, false) => Summed::Around,
-                (true, _) => Summed::ByTree { hops: self.tree_hops(spread) },
-            },
-        }
+        let members = spread.members as f64;
+        let [gather, sum] = match spread.crosses() {
+            true => self.across(spread),
+            false => {
+                let curve = &self.curve.gather;
+                let large = self.inside(&curve.large, members, "ring");
+                let small = self.inside(&curve.small, members, "ring");
+                let both_ways = |line: Line| Line { fixed: 2.0 * line.fixed, ..line };
+                let switch = self.curve.switch.filter(|switch| spread.members >= switch.members);
+                let switch = switch.map_or(Line::NONE, |switch| Line {
+                    fixed: switch.base,
+                    rate: self.island * switch.share,
+                    algorithm: "switch",
+                });
+                [[large, small, Line::NONE], [both_ways(large), both_ways(small), switch]]
+            }
+        };
+        Ring { members, gather, sum }
+    }
+
+    /// Gathers and sums over several islands. A ring uses the ports of all members of an island.
+    fn across(&self, spread: Spread) -> [[Line; 3]; 2] {
+        let (members, here, islands) = (spread.members as f64, spread.per_island as f64, spread.islands());
+        let island = self.inside(&self.curve.gather.large, here.max(2.0), "ring").rate;
+        let rate = island.min(self.network * here);
+        let simple = simple_step(self.network_latency);
+        let ll = LL_STEP.map(|step| self.network_latency.max(step));
+        // Nearly every part crosses between all islands (aws/aws-ofi-nccl 2daf7d3, src/tuner/nccl_ofi_model.cpp).
+        let ring = PLATEAU * ((members - islands) * SIMPLE[1] + islands * simple);
+        let ring_ll = (members - islands) * LL[1] + islands * ll[0];
+        let levels = spread.doublings().floor().max(1.0);
+        let tree = 2.0 * ((here - 1.0) * SIMPLE[2] + levels * simple);
+        let tree_ll = 2.0 * ((here - 1.0) * LL[2] + levels * ll[1]);
+        // With one member an island, by doubling distances instead of around.
+        let doubling = match spread.per_island {
+            1 => Line { fixed: 8e-6 + levels * simple / 3.5 + members * 2.8e-6, rate: rate * PAT_RATE, algorithm: "pat" },
+            _ => Line::NONE,
+        };
+        let line = |fixed: f64, rate: f64, algorithm| Line { fixed, rate, algorithm };
+        let gather = [
+            line(SIMPLE[0] + ring, rate, "ring"),
+            line(LL[0] + ring_ll, (rate / 2.0).min(LL_RATE), "ring"),
+            doubling,
+        ];
+        let sum = [
+            line(SIMPLE[0] + 2.0 * ring, rate, "ring"),
+            line(SIMPLE[0] + tree, rate * TREE_RATE, "tree"),
+            line(LL[0] + tree_ll, (rate / 3.8).min(LL_RATE), "tree"),
+        ];
+        [gather, sum]
     }
 
     /// A collective over a tensor of `whole` bytes: gathered, reduced or summed whole on every
@@ -179,53 +241,91 @@ impl Fabric {
         let ring = self.ring(spread);
         match collective {
             Collective::AllGather | Collective::ReduceScatter => {
-                Moved { seconds: ring.gather(whole), bytes: ring.share(whole), algorithm: "ring" }
+                let (seconds, algorithm) = Ring::best(&ring.gather, ring.share(whole));
+                Moved { seconds, bytes: ring.share(whole), algorithm }
             }
             Collective::AllReduce => {
                 let (seconds, algorithm) = ring.all_reduce(whole);
                 Moved { seconds, bytes: 2.0 * ring.share(whole), algorithm }
             }
-            Collective::AllToAll => self.all_to_all(whole, 1.0, spread),
+            Collective::AllToAll => self.all_to_all(whole, spread),
             Collective::Send => self.send(whole, spread),
         }
     }
 
     /// Parts for members of the own island over the fast fabric, the others over the network;
-    /// both run at once. `copies` is how often a part bound for a foreign island is sent, against
-    /// once for each member there.
-    pub fn all_to_all(&self, whole: f64, copies: f64, spread: Spread) -> Moved {
-        let members = spread.members as f64;
-        let inside = whole * (spread.per_island as f64 - 1.0).max(0.0) / members;
-        let outside = whole * (members - spread.per_island as f64) / members * copies;
-        let seconds = (inside / self.island_all_to_all).max(outside / self.network_all_to_all);
-        let hops = if spread.crosses() { self.network_hop } else { self.island_hop };
-        let algorithm = if copies < 1.0 { "two-level all-to-all" } else { "pairwise all-to-all" };
-        Moved { seconds: self.base + hops + seconds, bytes: inside + outside, algorithm }
+    /// both run at once.
+    fn all_to_all(&self, whole: f64, spread: Spread) -> Moved {
+        let (members, here) = (spread.members as f64, spread.per_island as f64);
+        let near = whole * (here - 1.0).max(0.0) / members;
+        let far = whole * (members - here) / members;
+        let curve = &self.curve.all_to_all;
+        let protocols = [&curve.large, &curve.small].map(|protocol| self.inside(protocol, here.max(2.0), "pairwise"));
+        let inside = protocols.iter().map(|line| line.seconds(near)).fold(f64::INFINITY, f64::min);
+        let outside = match spread.crosses() {
+            true => SIMPLE[0] + simple_step(self.network_latency) + far / self.network_all_to_all,
+            false => 0.0,
+        };
+        Moved { seconds: inside.max(outside), bytes: near + far, algorithm: "pairwise all-to-all" }
+    }
+
+    /// Tokens to the ranks of their experts and back, once each, by kernels made for it: half of the two. A token
+    /// travels once to each rank of its own island and once to each foreign island, whatever its experts there.
+    pub(crate) fn tokens(&self, tokens: Tokens, spread: Spread) -> Moved {
+        let one_copy = tokens.count * tokens.bytes;
+        let (ranks, islands) = (tokens.distinct(spread.members as f64), tokens.distinct(spread.islands()));
+        // Ranks of the own island, of as many as there are.
+        let near = ranks * spread.per_island as f64 / spread.members as f64;
+        let far = islands * (1.0 - 1.0 / spread.islands());
+        let bases = self.curve.network_tokens;
+        let way = |curve: &TokenCurve, base: f64| {
+            let inside = curve.base + tokens.count * near * curve.row + near * one_copy / (self.island * curve.share);
+            let outside = base + far * one_copy / self.network_all_to_all;
+            if spread.crosses() { inside.max(outside) } else { inside }
+        };
+        let seconds = (way(&self.curve.dispatch, bases.0) + way(&self.curve.combine, bases.1)) / 2.0;
+        let algorithm = if spread.crosses() { "two-level all-to-all" } else { "once a rank" };
+        Moved { seconds, bytes: (near + far) * one_copy, algorithm }
     }
 
     fn send(&self, bytes: f64, spread: Spread) -> Moved {
-        let (rate, hop) =
-            if spread.crosses() { (self.network, self.network_hop) } else { (self.island, self.island_hop) };
-        Moved { seconds: hop + bytes / rate, bytes, algorithm: "send" }
+        let (rate, first) = match spread.crosses() {
+            true => (self.network, self.network_latency),
+            false => (self.island * self.curve.gather.large.share, self.island_latency),
+        };
+        Moved { seconds: first + bytes / rate, bytes, algorithm: "send" }
     }
 }
 
-/// How a group sums.
+/// Tokens that go to several experts each.
 #[derive(Clone, Copy, Debug)]
-enum Summed {
-    Around,
-    BySwitch { hop: f64, times: f64 },
-    ByTree { hops: f64 },
+pub(crate) struct Tokens {
+    /// On one rank.
+    pub count: f64,
+    /// Bytes of one.
+    pub bytes: f64,
+    /// Experts there are.
+    pub experts: f64,
+    /// Experts of one token, all of them different.
+    pub chosen: f64,
+}
+
+impl Tokens {
+    /// Places among so many that a token's experts lie on, where every place has as many experts: those that do not
+    /// miss all of its choices, drawn without putting back.
+    fn distinct(&self, places: f64) -> f64 {
+        let elsewhere = self.experts - self.experts / places;
+        let missed: f64 = (0..self.chosen as u64).map(|i| i as f64).map(|i| ((elsewhere - i) / (self.experts - i)).max(0.0)).product();
+        places * (1.0 - missed)
+    }
 }
 
 /// One group's collectives as a function of bytes, for who asks many times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     pub members: f64,
-    base: f64,
-    hops: f64,
-    rate: f64,
-    sum: Summed,
+    gather: [Line; 3],
+    sum: [Line; 3],
 }
 
 impl Ring {
@@ -238,32 +338,36 @@ impl Ring {
         self.members > 1.0 && whole > 0.0
     }
 
+    fn best(lines: &[Line; 3], sent: f64) -> (f64, &'static str) {
+        let mut best = (f64::INFINITY, "none");
+        for line in lines {
+            let seconds = line.seconds(sent);
+            if seconds < best.0 {
+                best = (seconds, line.algorithm);
+            }
+        }
+        best
+    }
+
     /// Seconds to gather a tensor of `whole` bytes, or to reduce it to its parts.
     pub fn gather(&self, whole: f64) -> f64 {
-        if self.moves(whole) { self.base + self.hops + self.share(whole) / self.rate } else { 0.0 }
+        if self.moves(whole) { Ring::best(&self.gather, self.share(whole)).0 } else { 0.0 }
+    }
+
+    /// The same in so many parts, one behind the other.
+    pub fn gather_in(&self, parts: f64, whole: f64) -> f64 {
+        parts * self.gather(whole / parts)
     }
 
     /// Seconds to sum it on every member, and how: the best of ring, tree, and the switch's own sum
     /// inside an island.
     pub fn all_reduce(&self, whole: f64) -> (f64, &'static str) {
-        if !self.moves(whole) {
-            return (0.0, "none");
-        }
-        let share = self.share(whole);
-        let ring = 2.0 * self.hops + 2.0 * share / self.rate;
-        let (seconds, algorithm) = match self.sum {
-            Summed::BySwitch { hop, times } => (ring.min(2.0 * hop + 2.0 * share / (self.rate * times)), "switch"),
-            Summed::ByTree { hops } if hops + 2.0 * share / self.rate < ring => {
-                (hops + 2.0 * share / self.rate, "tree")
-            }
-            Summed::Around | Summed::ByTree { .. } => (ring, "ring"),
-        };
-        (self.base + seconds, algorithm)
+        if self.moves(whole) { Ring::best(&self.sum, 2.0 * self.share(whole)) } else { (0.0, "none") }
     }
 
-    /// What one more gather or reduction takes, however small.
-    pub fn overhead(&self) -> f64 {
-        if self.members > 1.0 { self.base + self.hops } else { 0.0 }
+    /// The same in so many parts, one behind the other.
+    pub fn all_reduce_in(&self, parts: f64, whole: f64) -> f64 {
+        parts * self.all_reduce(whole / parts).0
     }
 }
 
