@@ -20,6 +20,7 @@ mod prices;
 mod report;
 mod roofline;
 pub mod simulate;
+mod slowest;
 mod step;
 pub mod traffic;
 
