@@ -1,10 +1,10 @@
 //! How nanotron moves state over replicas (huggingface/nanotron at 2411b02 and of February 2025 alike): not as others do
 //! that share out an optimizer's state.
 
+use crate::data::widths;
 use crate::held::Held;
 use crate::prices::Prices;
 use crate::traffic::Ring;
-use crate::data::widths;
 use layout::ZeroStage;
 
 /// Bytes of weights whose gradients `DistributedDataParallel` reduces together (`ddp_bucket_cap_mb`).

@@ -204,14 +204,24 @@ impl Prices {
                 "gradients and weights over the host link, and the step on the host",
             ),
         ]);
-        let rest = seconds - parts.iter().map(|(_, _, s, _, _)| s).sum::<f64>();
-        parts.push((
-            "reserve",
-            Reserve,
-            rest,
-            modelled.clone(),
-            "data, logging, the optimizer's host loops, the slowest of many ranks",
-        ));
+        let one_rank = parts.iter().map(|(_, _, s, _, _)| s).sum::<f64>();
+        let slowest = one_rank * (self.setting.slowest - 1.0);
+        parts.extend([
+            (
+                "slowest rank",
+                Compute,
+                slowest,
+                Basis::Modelled("spread of devices of one kind, docs/time.md"),
+                "what all ranks wait for the slowest device among them",
+            ),
+            (
+                "reserve",
+                Reserve,
+                seconds - one_rank - slowest,
+                modelled.clone(),
+                "data, logging, a step's own host time",
+            ),
+        ]);
         let lines = parts.into_iter().filter(|(_, _, s, _, _)| *s > 0.0);
         lines
             .map(|(name, kind, s, basis, what)| Line { name, kind, seconds: s, share: s / seconds, basis, what })
