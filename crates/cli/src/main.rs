@@ -51,7 +51,7 @@ fn run(cli: &Cli) -> Outcome {
     cli.crash.iter().for_each(|crash| crash.now());
     match &cli.command {
         Command::Params(args) => commands::params::run(args),
-        Command::Splits(args) => commands::splits::run(args),
+        Command::Splits(args) => commands::splits::run(args, cli.json),
         Command::Check(args) => commands::check::run(args),
         Command::Mesh(args) => commands::mesh::run(args),
         Command::Stages(args) => commands::stages::run(args),

@@ -2,7 +2,7 @@
 //! case of its flags holds, against what the allocator said, and how long its kernels and its step take.
 //! Collectives return at once there, so that a step is one rank's kernels and host alone.
 
-use crate::{Figure, Judged, Part, Why, kind};
+use crate::{Figure, Judged, Part, Why, check_work, kind};
 use case::options::Dispatch;
 use case::{Asked, Case, Terms};
 use cost::Numbers;
@@ -40,20 +40,21 @@ pub fn case(row: &Value) -> Result<Case, Why> {
     Case::new(asked, recipe, Some(cluster), Terms::RUN).map_err(Why::refused)
 }
 
-/// Replays the rank of a row.
-pub fn replay(case: &Case, row: &Value) -> Result<Replay, Why> {
+/// Replays the rank of a row, unless that takes more operations of this machine than are allowed.
+pub fn replay(case: &Case, row: &Value, allowed: u64) -> Result<Replay, Why> {
     let rank = row["rank"].as_u64().filter(|rank| *rank < case.layout.world).ok_or("the row lacks `rank`")?;
     let ledger = Ledger::of_case(case)?;
     let job = RankJob { recipe: &case.recipe, layout: &case.layout, stages: &case.stages, rank };
+    check_work(&ledger, &job, allowed)?;
     Ok(ledger.replay(&job)?)
 }
 
 /// Judges a row.
-pub(super) fn judge(row: &Value, parts: &[Part]) -> Judged {
+pub(super) fn judge(row: &Value, parts: &[Part], allowed: u64) -> Judged {
     let mut judged = Judged::of_our_own(&row["name"], SOURCE);
     for part in parts {
         let done = match part {
-            Part::Memory => predict(row, &mut judged),
+            Part::Memory => predict(row, allowed, &mut judged),
             Part::Time => time(row, &mut judged),
         };
         if let Err(why) = done {
@@ -96,13 +97,13 @@ fn numbers(row: &Value, case: &Case) -> Numbers {
     }
 }
 
-fn predict(row: &Value, judged: &mut Judged) -> Result<(), Why> {
+fn predict(row: &Value, allowed: u64, judged: &mut Judged) -> Result<(), Why> {
     let case = case(row)?;
     judged.kind = kind(&case.source);
     if row.get("out_of_memory").is_some() {
-        return ran_out(&case, judged);
+        return ran_out(&case, allowed, judged);
     }
-    let replay = replay(&case, row)?;
+    let replay = replay(&case, row, allowed)?;
     judged.params_differ = row["params"].as_u64().filter(|m| *m != replay.params).map(|m| (replay.params, m));
     let steps = || row["steps"].as_array().into_iter().flatten();
     let most = |key: &str| steps().filter_map(|step| step[key].as_u64()).max();
@@ -115,7 +116,13 @@ fn predict(row: &Value, judged: &mut Judged) -> Result<(), Why> {
 }
 
 /// A run that found no memory has no figure: we refuse it too, or are wrong by what it lacked.
-fn ran_out(case: &Case, judged: &mut Judged) -> Result<(), Why> {
+fn ran_out(case: &Case, allowed: u64, judged: &mut Judged) -> Result<(), Why> {
+    let ledger = Ledger::of_case(case)?;
+    for stage in 0..case.layout.pp.get() {
+        let rank = stage * (case.layout.world / case.layout.pp.get());
+        let job = RankJob { recipe: &case.recipe, layout: &case.layout, stages: &case.stages, rank };
+        check_work(&ledger, &job, allowed)?;
+    }
     let fit = Fit::price(case, HEADROOM)?;
     let (held, visible) = (fit.worst().total(), case.on().device.visible_bytes());
     if fit.verdict == Verdict::DoesNotFit {

@@ -25,6 +25,7 @@ pub use why::Why;
 use case::{Case, Terms};
 use hardware::Cluster;
 use layout::LayoutRequest;
+use ledger::{Ledger, RankJob};
 use recipe::{Mixer, Recipe};
 use serde_json::Value;
 use units::named;
@@ -142,19 +143,35 @@ pub fn judge(row: &Value) -> Judged {
 
 /// Judges these parts of a row of any format.
 pub fn judge_parts(row: &Value, parts: &[Part], pricing: Pricing) -> Judged {
+    judge_within(row, parts, pricing, u64::MAX)
+}
+
+/// The same, where a replay may take so many operations of this machine: a row that takes more is refused.
+pub fn judge_within(row: &Value, parts: &[Part], pricing: Pricing, allowed: u64) -> Judged {
     if let Some(wrong) = mistyped(row).into_iter().next() {
         let mut judged = Judged::of_our_own(&Value::Null, "unknown");
         judged.refusals.push(Refusal { part: None, why: Why::Row(wrong.why) });
         return judged;
     }
     if emitted::is_emitted(row) {
-        return emitted::judge(row, parts);
+        return emitted::judge(row, parts, allowed);
     }
     match (row.get("case"), row.get("step_seconds")) {
         (Some(_), Some(_)) => steps::judge(row, parts),
-        (Some(_), None) => megatron::judge(row, parts),
-        (None, _) => published::judge(row, parts, pricing),
+        (Some(_), None) => megatron::judge(row, parts, allowed),
+        (None, _) => published::judge(row, parts, pricing, allowed),
     }
+}
+
+/// Refuses a replay that is predicted to take more than is allowed.
+fn check_work(ledger: &Ledger, job: &RankJob, allowed: u64) -> Result<(), Why> {
+    // A rank that is none is the replay's to refuse.
+    let takes = if job.rank < job.layout.world { ledger.work(job).operations } else { 0 };
+    if takes <= allowed {
+        return Ok(());
+    }
+    let (takes, allowed) = (units::count(takes), units::count(allowed));
+    Err(format!("its replay takes about {takes} operations, and {allowed} are allowed (--work-limit)").into())
 }
 
 /// The kind of a model, as summaries group by it.

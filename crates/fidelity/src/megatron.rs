@@ -4,13 +4,13 @@
 //! The rows were taken by a loop of one's own over Megatron-Core, not by its trainer: nothing is fused
 //! or overlapped unless a row says so.
 
-use crate::{Judged, Part, Why, kind, lay_out, said};
+use crate::{Judged, Part, Why, check_work, kind, lay_out, said};
 use case::asked::PrecisionChoice;
 use case::options::{Accumulate, CrossEntropy, Dispatch, Scaling};
 use case::{Case, Options};
 use layout::{Engine, LayoutRequest};
-use ledger::Ledger;
 use ledger::megatron::{Job, LayerWise, MegatronOptions, Trainer};
+use ledger::{Ledger, RankJob};
 use recipe::Dtype;
 use replay::Unmodelled;
 use serde_json::Value;
@@ -100,25 +100,28 @@ fn set_options(options: &mut Options, said: &Value) -> Result<(), Why> {
 }
 
 /// Judges a row with a `case`: memory only.
-pub(super) fn judge(row: &Value, parts: &[Part]) -> Judged {
+pub(super) fn judge(row: &Value, parts: &[Part], allowed: u64) -> Judged {
     let mut judged = Judged::of_our_own(&row["case"]["name"], SOURCE);
     if !parts.contains(&Part::Memory) {
         return judged;
     }
-    if let Err(why) = predict(row, &mut judged) {
+    if let Err(why) = predict(row, allowed, &mut judged) {
         judged.refuse(Part::Memory, why);
     }
     judged
 }
 
-fn predict(row: &Value, judged: &mut Judged) -> Result<(), Why> {
+fn predict(row: &Value, allowed: u64, judged: &mut Judged) -> Result<(), Why> {
     let run = Run::read(&row["case"])?;
     judged.kind = kind(&run.case.recipe);
     if row.get("error").is_some() {
         return Err("the run failed and measured nothing".into());
     }
     let options = run.options()?;
-    let replay = ledger::megatron::replay(&run.job(&options))?;
+    let job = run.job(&options);
+    let rank = RankJob { recipe: job.recipe, layout: job.layout, stages: job.stages, rank: job.rank };
+    check_work(&Ledger::Megatron(options.clone()), &rank, allowed)?;
+    let replay = ledger::megatron::replay(&job)?;
     let fixed = replay.phase(replay::PhaseKind::Optimizer).map_or(0, |phase| phase.allocated);
     let pairs = [
         ("static", row["optimizer"]["alloc"].as_u64(), fixed),

@@ -12,6 +12,7 @@ use crate::stages::StagePlan;
 use diag::{Blame, Finding};
 use recipe::{Dim, Place, Recipe, Segment, Surface, Tensor, Unit};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// One row: how one tensor is held across ranks.
 #[derive(Clone, Debug)]
@@ -231,6 +232,8 @@ pub struct OwnershipTable {
     pub rows: Vec<Row>,
     /// The partition of depth.
     pub stages: StagePlan,
+    /// Rows by path, once somebody has asked by it.
+    by_path: OnceLock<Vec<usize>>,
 }
 
 impl OwnershipTable {
@@ -252,7 +255,22 @@ impl OwnershipTable {
             let shards = shards(&tensor, layout);
             rows.push(Row { tensor, cuts, uncut, rule, chunks, shards });
         }
-        if findings.is_empty() { Ok(OwnershipTable { rows, stages }) } else { Err(findings) }
+        if findings.is_empty() { Ok(OwnershipTable { rows, stages, by_path: OnceLock::new() }) } else { Err(findings) }
+    }
+
+    /// Rows of the tensors inside a block, such as those of `layers.3.attention`.
+    pub fn inside(&self, block: &str) -> impl Iterator<Item = &Row> + Clone {
+        let path = |row: &usize| self.rows[*row].tensor.path.as_str();
+        let sorted = self.by_path.get_or_init(|| {
+            let mut all: Vec<usize> = (0..self.rows.len()).collect();
+            all.sort_by(|a, b| path(a).cmp(path(b)));
+            all
+        });
+        // What is before every `block.…`, and then what is one.
+        let is_before = |row: &usize| path(row).strip_prefix(block).map_or(path(row) < block, |rest| rest < ".");
+        let is_inside = |row: &usize| path(row).strip_prefix(block).is_some_and(|rest| rest.starts_with('.'));
+        let behind = &sorted[sorted.partition_point(is_before)..];
+        behind[..behind.partition_point(is_inside)].iter().map(|row| &self.rows[*row])
     }
 
     /// How many times a stage holds a row: once for each of its chunks that owns a copy. Where the
@@ -324,5 +342,24 @@ mod tests {
         assert_eq!(refused[0].rule, rules::of(Surface::AttentionIn).id);
         let words = "cannot split `layers.0.attention.qkv.weight` over tp=3: 32 head units are not a multiple";
         assert_eq!(refused[0].message, words);
+    }
+
+    #[test]
+    fn rows_of_a_block_are_those_whose_path_begins_with_its() {
+        for name in ["nam56r", "deepseek-v3", "llama3-8b"] {
+            let recipe = recipe::builtin::find(name).unwrap();
+            let (layout, _) = settle(&request("tp=1"), Needs::of(&recipe)).unwrap();
+            let table = OwnershipTable::new(&recipe, &layout).unwrap();
+            let paths = table.rows.iter().map(|row| row.tensor.path.clone());
+            let blocks = paths.filter_map(|path| path.rmatch_indices('.').nth(1).map(|(at, _)| path[..at].to_string()));
+            for block in blocks.chain(["layers.1", "layers", "layers.1.", "", "z"].map(String::from)) {
+                let mut inside: Vec<&str> = table.inside(&block).map(|row| row.tensor.path.as_str()).collect();
+                let begins = |path: &&str| path.strip_prefix(&block).is_some_and(|rest| rest.starts_with('.'));
+                let mut all: Vec<&str> = table.rows.iter().map(|r| r.tensor.path.as_str()).filter(begins).collect();
+                inside.sort_unstable();
+                all.sort_unstable();
+                assert_eq!(inside, all, "{name} {block}");
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@ use crate::mesh::Mesh;
 use crate::ownership::{OwnershipTable, Row};
 use crate::request::ZeroStage;
 use recipe::Place;
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Parameters whose state one rank shares out together.
@@ -53,6 +54,7 @@ impl Buffer {
 pub fn buffers(table: &OwnershipTable, layout: &Layout, mesh: &Mesh, rank: u64) -> Vec<Buffer> {
     let stage = mesh.coordinates(rank).on(Axis::Pp) as usize;
     let mut out: Vec<Buffer> = Vec::new();
+    let mut known: HashMap<(Place, bool, Vec<usize>), usize> = HashMap::new();
     for (index, row) in table.rows.iter().enumerate() {
         let stages: Vec<usize> =
             (0..table.stages.by_stage.len()).filter(|s| table.copies_on_stage(row, *s) > 0).collect();
@@ -60,8 +62,7 @@ pub fn buffers(table: &OwnershipTable, layout: &Layout, mesh: &Mesh, rank: u64) 
             continue;
         }
         let (place, is_expert) = (row.tensor.place, row.tensor.acting.is_some());
-        let is_like = |b: &Buffer| b.place == place && b.is_expert == is_expert && b.stages == stages;
-        let at = out.iter().position(is_like).unwrap_or_else(|| {
+        let at = *known.entry((place, is_expert, stages.clone())).or_insert_with(|| {
             let (rows, spans) = (Vec::new(), Vec::new());
             out.push(Buffer { place, is_expert, stages, rows, spans, len: 0, members: 1, held: 0..0 });
             out.len() - 1

@@ -93,7 +93,20 @@ impl Ledger {
             Ledger::Deepspeed(options) => deepspeed::replay(&deepspeed::Job { recipe, layout, stages, rank, options }),
             Ledger::Shardwright(options) => shardwright::replay(&super::Job { recipe, layout, stages, rank, options }),
             Ledger::Nanotron(options) if rank == 0 => nanotron::replay(&nanotron::Job { recipe, layout, options }),
-            Ledger::Nanotron(_) => Err(Unmodelled::new("later stages under nanotron", "only world rank 0 is replayed")),
+            Ledger::Nanotron(_) => Err(later_stages()),
+        }
+    }
+
+    /// Why a rank is not replayed, where that is known before anything is walked.
+    pub fn refuse(&self, job: &RankJob) -> Result<(), Unmodelled> {
+        let RankJob { recipe, layout, stages, rank } = *job;
+        super::countable(recipe, layout, 1.0)?;
+        match self {
+            Ledger::Fsdp2(options) => fsdp2::refuse(&fsdp2::Job { recipe, layout, stages, rank, options }),
+            Ledger::Deepspeed(options) => deepspeed::refuse(&deepspeed::Job { recipe, layout, stages, rank, options }),
+            Ledger::Nanotron(options) if rank == 0 => nanotron::refuse(&nanotron::Job { recipe, layout, options }),
+            Ledger::Nanotron(_) => Err(later_stages()),
+            Ledger::Megatron(_) | Ledger::Shardwright(_) => Ok(()),
         }
     }
 
@@ -140,4 +153,8 @@ impl Ledger {
             Ledger::Nanotron(_) | Ledger::Shardwright(_) => Dtype::Fp32,
         }
     }
+}
+
+fn later_stages() -> Unmodelled {
+    Unmodelled::new("later stages under nanotron", "only world rank 0 is replayed")
 }

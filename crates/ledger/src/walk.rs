@@ -3,22 +3,37 @@
 //! any built-in recipe's come to, so that a prediction is above the walk by a small factor, never below.
 
 use super::choice::{Ledger, RankJob};
-use crate::fsdp2::{Blocks, scan_chunks};
+use crate::fsdp2::{Blocks, scan_parts};
 use crate::megatron::microbatches_walked;
 use layout::{Layout, Recompute, Schedule};
 use recipe::{Mixer, Optimizer, Recipe, Role};
 use replay::Replay;
 use work::Work;
 
-/// Nanoseconds that an allocation takes with its way through graph, book and allocator, and its freeing
-/// (`fit deepseek-v3 --on 8xH200`, an optimised build on one core).
-const WALKED_NANOSECONDS: u64 = 700;
-/// The same of a predicted one: some 2.4 are predicted for one that is walked.
+/// Nanoseconds that an allocation of a short replay takes with its way through graph, book and allocator, and
+/// its freeing: 3.0 s of cores for 7.1 M of them (`plan deepseek-v3 --on 16xH100 --engine fsdp2 --stats`).
+const WALKED_NANOSECONDS: u64 = 450;
+/// The same of a predicted one under Megatron-Core and the rest: some 2.4 are predicted for one that is walked.
 const NANOSECONDS: u64 = 300;
+/// The same under FSDP2 and DeepSpeed. An optimised build, a core each:
+///
+/// | FSDP2, 16 ranks, microbatches | predicted | walked | seconds |
+/// |---|---|---|---|
+/// | llama3-70b tp 4 pp 2, first stage, 100 | 1.62 M | 1.07 M | 0.52 |
+/// | deepseek-v3 tp 4 pp 2 ep 8, first stage, 100 | 2.34 M | 1.39 M | 0.83 |
+/// | deepseek-v3 the same, last stage, 100 | 2.37 M | 1.40 M | 0.78 |
+/// | deepseek-v3 the same, first stage, 300 | 6.99 M | 4.15 M | 3.55 |
+/// | deepseek-v3 the same, first stage, 512 | 11.9 M | 7.07 M | 6.20 |
+const PLAIN_NANOSECONDS: u64 = 400;
 /// Bytes that a tensor alive on the tape takes here, with its node.
 const BYTES: u64 = 800;
 /// Microbatches in which a step without a pipeline has shown that it repeats itself.
 const SHOWN: u64 = 6;
+/// The same for every stage that follows: its warm-up is given back, then rounds as long as storages live
+/// ask for the same, twice.
+const SHOWN_BEHIND: u64 = 3;
+/// Allocations that are played to the allocator alone in the time that one is walked.
+const PLAYED: u64 = 5;
 
 /// Allocations of one microbatch in a block, forward and backward.
 #[derive(Clone, Copy)]
@@ -40,7 +55,24 @@ impl Ledger {
     /// What replaying a rank takes of this machine.
     pub fn work(&self, job: &RankJob) -> Work {
         let held = self.alive(job).saturating_mul(BYTES);
-        Work { bytes: held, operations: self.operations(job).saturating_mul(NANOSECONDS) }
+        let each = match self {
+            Ledger::Fsdp2(_) | Ledger::Deepspeed(_) => PLAIN_NANOSECONDS,
+            Ledger::Megatron(_) | Ledger::Nanotron(_) | Ledger::Shardwright(_) => NANOSECONDS,
+        };
+        let operations = self.operations(job).saturating_add(self.played(job) / PLAYED);
+        Work { bytes: held, operations: operations.saturating_mul(each) }
+    }
+
+    /// Allocations of microbatches that are not walked: under a pipeline blocks may wander to the end of a
+    /// step, and are followed.
+    fn played(&self, job: &RankJob) -> u64 {
+        let left = job.layout.microbatches.saturating_sub(self.walked(job));
+        match self {
+            Ledger::Fsdp2(_) if job.layout.pp.splits() => {
+                u64::from(self.steps()).saturating_mul(left).saturating_mul(self.pass(job))
+            }
+            _ => 0,
+        }
     }
 
     /// Allocations that replaying a rank walks, at most.
@@ -49,7 +81,15 @@ impl Ledger {
         let passes = self.walked(job).saturating_mul(self.pass(job));
         let state = self.tensors(job).saturating_mul(self.each(job).tensor);
         // What a job makes once is at most what a step makes.
-        steps.saturating_mul(passes.saturating_add(state)).saturating_add(state)
+        steps.saturating_mul(passes.saturating_add(state)).saturating_add(state).saturating_add(self.received(job))
+    }
+
+    /// Buffers that a stage receives into, where every microbatch has its own: one a direction.
+    fn received(&self, job: &RankJob) -> u64 {
+        match self {
+            Ledger::Fsdp2(_) if job.layout.pp.splits() => job.layout.microbatches.saturating_mul(2),
+            _ => 0,
+        }
     }
 
     /// Tensors alive at once: what stays, and what microbatches in flight keep.
@@ -58,7 +98,8 @@ impl Ledger {
             Schedule::GPipe => job.layout.microbatches,
             _ => job.layout.microbatches.min(2 * job.layout.pp.get()),
         };
-        self.pass(job).saturating_mul(in_flight).saturating_add(self.tensors(job))
+        let kept = self.tensors(job).saturating_add(self.received(job));
+        self.pass(job).saturating_mul(in_flight).saturating_add(kept)
     }
 
     fn steps(&self) -> u32 {
@@ -96,9 +137,10 @@ impl Ledger {
         let (all, pp) = (job.layout.microbatches, job.layout.pp.get());
         match self {
             Ledger::Megatron(options) => microbatches_walked(options, job, stage(job)),
-            Ledger::Fsdp2(_) | Ledger::Deepspeed(_) if pp == 1 => all.min(SHOWN),
+            // Nobody is further ahead than the first stage, by a microbatch for each that follows.
+            Ledger::Fsdp2(_) | Ledger::Deepspeed(_) => all.min(SHOWN + SHOWN_BEHIND * (pp - 1)),
             Ledger::Nanotron(_) if job.layout.schedule != Schedule::GPipe => all.min(pp + 4),
-            Ledger::Fsdp2(_) | Ledger::Deepspeed(_) | Ledger::Nanotron(_) => all,
+            Ledger::Nanotron(_) => all,
             // Each kind of pass once, a forward again for a second kind of backward; the rest are booked.
             Ledger::Shardwright(_) if pp == 1 => 1,
             Ledger::Shardwright(_) => 2,
@@ -110,9 +152,7 @@ impl Ledger {
         let each = self.each(job);
         let of = |mixer: Mixer| match mixer {
             Mixer::Moe => each.experts,
-            Mixer::Mamba | Mixer::Recurrent if self.walks_scans() => {
-                each.block.saturating_add(SCANS * SCAN * scan_chunks(job.layout.sequence))
-            }
+            Mixer::Mamba | Mixer::Recurrent => each.block.saturating_add(SCANS * SCAN * self.scanned(job)),
             _ => each.block,
         };
         let blocks = mixers(job).map(of).fold(0u64, u64::saturating_add);
@@ -122,9 +162,14 @@ impl Ledger {
         if job.layout.recompute == Recompute::None { once } else { once.saturating_mul(2) }
     }
 
-    /// Whether a scan goes from chunk to chunk in torch instead of in one kernel.
-    fn walks_scans(&self) -> bool {
-        matches!(self, Ledger::Fsdp2(options) if options.blocks == Blocks::Emitted)
+    /// Parts that a scan goes through one by one in torch instead of in one kernel.
+    fn scanned(&self, job: &RankJob) -> u64 {
+        match self {
+            Ledger::Fsdp2(options) if options.blocks == Blocks::Emitted => {
+                scan_parts(job.layout.sequence, options.chunks)
+            }
+            _ => 0,
+        }
     }
 
     fn tensors(&self, job: &RankJob) -> u64 {

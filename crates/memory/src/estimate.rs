@@ -3,16 +3,20 @@
 //! An [`Estimator`] answers for any engine; how depends on its ledger. Megatron's stages are summed
 //! from probes that all pipelines, replicas and ZeRO stages of the same degrees share (`probed.rs`).
 //! Other engines' are extrapolated from short replays (`extrapolated.rs`): fewer layouts are legal
-//! there, and what a unit's buffers do at the peak is theirs to say.
+//! there, and what a unit's buffers do at the peak is theirs to say. What state comes to at least is
+//! counted for both (`held.rs`, `counted.rs`).
 //!
 //! Nothing here words a reason: that is the replay's, for the layout a person looks at.
 
+mod counted;
 mod extrapolated;
+mod held;
 mod probed;
 mod probes;
 mod wrapped;
 
 use case::{Case, LayerKinds, Options, PerKind};
+use counted::Counted;
 use extrapolated::Extrapolated;
 use layout::{Layout, Schedule, StagePlan, ZeroStage};
 use ledger::Ledger;
@@ -49,6 +53,15 @@ impl Estimator {
             _ => How::Extrapolated(Box::new(Extrapolated::new(recipe, kinds, options))),
         };
         Estimator { kinds: kinds.clone(), how }
+    }
+
+    /// The same, which refuses short replays that are predicted to take more operations than this, where
+    /// layouts may need their own.
+    pub fn within(mut self, operations: u64) -> Estimator {
+        if let How::Extrapolated(extrapolated) = &mut self.how {
+            extrapolated.within(operations);
+        }
+        self
     }
 
     /// The estimator of a job.
@@ -94,11 +107,11 @@ impl Estimator {
         }))
     }
 
-    /// Sums of state alone, below [`Estimator::under`]'s: counted, where that takes no replay.
+    /// Sums of state alone, below [`Estimator::under`]'s: counted, which takes no replay.
     pub fn state(&self, layout: &Layout) -> Option<Estimate<'_>> {
         match &self.how {
             How::Probed(probes) => Some(Estimate(By::Probed(Box::new(probes.counted(layout).ok()?), probes))),
-            How::Extrapolated(_) => None,
+            How::Extrapolated(extrapolated) => Some(Estimate(By::Counted(Box::new(extrapolated.counted(layout)?)))),
         }
     }
 
@@ -113,11 +126,35 @@ impl Estimator {
 
     /// One stage of a legal layout, with a share of AdamW's state on the host.
     pub fn stage(&self, layout: &Layout, plan: &StagePlan, stage: usize, share: f64) -> Result<Sum, Unmodelled> {
-        let (held, last) = (&plan.by_stage[stage], plan.chunks.len() - 1);
-        let layers = plan.layers_of_stage(stage);
-        let shape = StageShape::new(&self.kinds, layers, held.contains(&0), held.contains(&last));
-        let estimate = self.under(layout)?;
+        let (shape, estimate) = (self.shape(plan, stage), self.under(layout)?);
         estimate.sum(layout, stage as u64, &shape, &estimate.terms(&shape), share)
+    }
+
+    /// The state of one stage alone, counted; none where nobody has counted it.
+    pub fn stage_of_state(&self, layout: &Layout, plan: &StagePlan, stage: usize) -> Option<Sum> {
+        let (shape, estimate) = (self.shape(plan, stage), self.state(layout)?);
+        estimate.sum(layout, stage as u64, &shape, &estimate.terms(&shape), 0.0).ok()
+    }
+
+    fn shape(&self, plan: &StagePlan, stage: usize) -> StageShape {
+        let (held, last) = (&plan.by_stage[stage], plan.chunks.len() - 1);
+        StageShape::new(&self.kinds, plan.layers_of_stage(stage), held.contains(&0), held.contains(&last))
+    }
+
+    /// Whether the sum of a stage takes no replay that is not done.
+    pub fn is_known(&self, layout: &Layout, index: u64, shape: &StageShape, share: f64) -> bool {
+        match &self.how {
+            How::Probed(_) => true,
+            How::Extrapolated(extrapolated) => extrapolated.is_known(layout, shape, index, share),
+        }
+    }
+
+    /// Why a stage has no sum, as far as that takes no replay to say.
+    pub fn refuse_stage(&self, layout: &Layout, index: u64, shape: &StageShape, share: f64) -> Result<(), Unmodelled> {
+        match &self.how {
+            How::Probed(_) => Ok(()),
+            How::Extrapolated(extrapolated) => extrapolated.refuse_stage(layout, shape, index, share),
+        }
     }
 }
 
@@ -127,6 +164,7 @@ pub struct Estimate<'a>(By<'a>);
 enum By<'a> {
     Probed(Box<Probed>, &'a Probes),
     Extrapolated(&'a Extrapolated),
+    Counted(Box<Counted>),
 }
 
 /// What a stage holds whatever its index, ZeRO and microbatches, where that is known apart.
@@ -139,7 +177,7 @@ impl Estimate<'_> {
     pub fn terms(&self, shape: &StageShape) -> StageTerms {
         match &self.0 {
             By::Probed(probed, _) => StageTerms(Some(probed.terms(shape))),
-            By::Extrapolated(_) => StageTerms(None),
+            By::Extrapolated(_) | By::Counted(_) => StageTerms(None),
         }
     }
 
@@ -160,6 +198,7 @@ impl Estimate<'_> {
                 Ok(probed.stage(&terms, layout, index).less_host(share))
             }
             (By::Extrapolated(extrapolated), _) => extrapolated.stage(layout, shape, index, share),
+            (By::Counted(counted), _) => Ok(counted.stage(layout, shape).less_host(share)),
         }
     }
 }

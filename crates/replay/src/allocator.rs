@@ -97,6 +97,18 @@ pub(crate) struct FreeBlocks {
     counts: [u64; 3],
 }
 
+impl FreeBlocks {
+    /// Where the next block is allocated.
+    pub fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// How many they are.
+    pub fn len(&self) -> usize {
+        self.by_pool.iter().map(Vec::len).sum::<usize>() + self.late.len()
+    }
+}
+
 /// The allocator of one device.
 #[derive(Debug)]
 pub struct Allocator {
@@ -183,6 +195,11 @@ impl Allocator {
     /// What follows is allocated on this stream.
     pub fn on_stream(&mut self, stream: Stream) {
         self.stream = stream;
+    }
+
+    /// What follows is allocated there.
+    pub fn stream(&self) -> Stream {
+        self.stream
     }
 
     /// Size a block really takes, which may exceed what was asked for.

@@ -95,26 +95,59 @@ pub const WORTH: f64 = 0.05;
 /// Neighbours whose memory is replayed: those a screen shows.
 const REPLAYED: usize = 3;
 
-/// Of what a search may take, the share that replays of one round and mode may.
-const REPLAYS_SHARE: u64 = 20;
+/// Of what a search may take, the share that replays of one round and mode may before the next round is asked.
+const REPLAYS_SHARE: u64 = 7;
 
-/// Confirms the best layout of every mode, and looks around the one to run.
-pub fn answer(space: &Space, pricers: &[Pricer], found: &Found) -> Answer {
-    let modes: Vec<ModeAnswer> = (0..space.modes.len()).map(|mode| confirmed(space, found, mode)).collect();
-    let modes = ranked(space, modes);
+/// What replays may still take of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Operations, as [`work::Work`] counts them.
+    pub operations: u64,
+}
+
+impl Left {
+    /// All of a question's limit.
+    pub fn of(space: &Space) -> Left {
+        Left { operations: space.question.limit.operations }
+    }
+
+    /// The same less what short replays have taken.
+    pub fn beside(self, pricers: &[Pricer]) -> u64 {
+        self.operations.saturating_sub(pricers.iter().map(Pricer::walked).sum())
+    }
+
+    /// Takes what a job's replay is predicted to, if there is as much beside short replays.
+    pub fn take(&mut self, pricers: &[Pricer], case: &Case) -> Result<u64, u64> {
+        let takes = memory::fit::work(case).map_or(0, |work| work.operations);
+        if takes > self.beside(pricers) {
+            return Err(takes);
+        }
+        self.operations = self.operations.saturating_sub(takes);
+        Ok(takes)
+    }
+}
+
+/// Confirms the best layout of every mode, and looks around the one to run, with what is left of the limit.
+pub fn answer(space: &Space, pricers: &[Pricer], found: &Found, left: &mut Left) -> Answer {
+    let modes = (0..space.modes.len()).map(|mode| confirmed(space, pricers, found, mode, left));
+    let modes = ranked(space, modes.collect());
     let best = modes.first().and_then(|mode| mode.best.as_ref());
-    let neighbours = best.map_or_else(Vec::new, |best| neighbours(space, pricers, best));
+    let neighbours = best.map_or_else(Vec::new, |best| neighbours(space, pricers, best, left));
     Answer { modes, neighbours }
 }
 
-fn confirmed(space: &Space, found: &Found, mode: usize) -> ModeAnswer {
+fn confirmed(space: &Space, pricers: &[Pricer], found: &Found, mode: usize, left: &mut Left) -> ModeAnswer {
     let (mut refuted, mut taken) = (Vec::new(), 0u64);
     for simulated in &found.best[mode].top {
         // Whoever has been refuted for so long asks again with more caution.
         if taken > space.question.limit.operations / REPLAYS_SHARE {
             break;
         }
-        match confirm(space, simulated, &mut taken) {
+        let confirmed = space.case(&simulated.point).map_err(|findings| illegal(&findings)).and_then(|case| {
+            taken = taken.saturating_add(left.take(pricers, &case).map_err(|takes| too_long(takes, left, pricers))?);
+            confirm(space, simulated, case)
+        });
+        match confirmed {
             Ok(choice) => return ModeAnswer { mode, best: Some(choice), refuted },
             Err(Refused { why, missing }) => {
                 refuted.push(Refuted { layout: space.layout(&simulated.point), why, missing });
@@ -122,11 +155,6 @@ fn confirmed(space: &Space, found: &Found, mode: usize) -> ModeAnswer {
         }
     }
     ModeAnswer { mode, best: None, refuted }
-}
-
-/// Operations of this machine that replaying a job is predicted to take.
-fn cost_of(case: &Case) -> u64 {
-    memory::fit::work(case).map_or(0, |work| work.operations)
 }
 
 /// Fastest first, and in front of all the one that gives up least within [`WORTH`] of the fastest.
@@ -159,12 +187,19 @@ impl Refused {
     }
 }
 
-/// Everything about a layout, or why the replay does not let it pass; what that is predicted to take is added.
-fn confirm(space: &Space, simulated: &Simulated, taken: &mut u64) -> Result<Choice, Refused> {
-    let case = space.case(&simulated.point).map_err(|findings| {
-        Refused::new(findings.first().map_or("it is not legal", |finding| finding.message.as_str()))
-    })?;
-    *taken = taken.saturating_add(cost_of(&case));
+/// A layout that a rule refuses after all.
+fn illegal(findings: &[Finding]) -> Refused {
+    Refused::new(findings.first().map_or("it is not legal", |finding| finding.message.as_str()))
+}
+
+/// A replay that takes more than is left.
+fn too_long(takes: u64, left: &Left, pricers: &[Pricer]) -> Refused {
+    let (takes, left) = (units::count(takes), units::count(left.beside(pricers)));
+    Refused::new(format!("its replay takes about {takes} operations, and {left} are left of --work-limit"))
+}
+
+/// Everything about a layout, or why the replay does not let it pass.
+fn confirm(space: &Space, simulated: &Simulated, case: Case) -> Result<Choice, Refused> {
     let fit = replay(space, &case)?;
     let step = cost::step(&case).map_err(|e| Refused::new(e.to_string()))?;
     let notes = placement(&case.layout, space.question.cluster);
@@ -173,14 +208,6 @@ fn confirm(space: &Space, simulated: &Simulated, taken: &mut u64) -> Result<Choi
 
 /// The exact replay of a job, or by how much it does not fit.
 fn replay(space: &Space, case: &Case) -> Result<Fit, Refused> {
-    let allowed = &space.question.limit;
-    let takes = cost_of(case);
-    if takes > allowed.operations {
-        let (takes, allowed) = (units::count(takes), units::count(allowed.operations));
-        return Err(Refused::new(format!(
-            "its replay takes about {takes} operations, and {allowed} are allowed (--work-limit)"
-        )));
-    }
     let fit = Fit::price(case, space.question.headroom).map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
     if fit.verdict == Verdict::Fits {
         return Ok(fit);
@@ -196,7 +223,7 @@ fn replay(space: &Space, case: &Case) -> Result<Fit, Refused> {
 }
 
 /// The best layout on each axis that differs from the best in that axis alone.
-fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice) -> Vec<Neighbour> {
+fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left) -> Vec<Neighbour> {
     let base = best.step.seconds / best.case.layout.global_batch as f64;
     let pricer = &pricers[best.point.mode];
     let legal: Vec<(&'static str, Point)> =
@@ -223,17 +250,27 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice) -> Vec<Neighbour
         let headroom = if pricer.is_dear() { headroom_of(&neighbour.point) } else { Some(neighbour.headroom) };
         kept.extend(headroom.map(|headroom| Neighbour { headroom, ..neighbour }));
     }
-    let mut replayed: Vec<Neighbour> = Vec::new();
+    let (mut replayed, mut summed): (Vec<Neighbour>, Vec<Neighbour>) = (Vec::new(), Vec::new());
     while replayed.len() < REPLAYED && !kept.is_empty() {
         let rest = kept.split_off(kept.len().min(REPLAYED - replayed.len()));
-        let confirmed = kept.into_par_iter().filter_map(|neighbour| {
-            let fit = replay(space, &space.case(&neighbour.point).ok()?).ok()?;
+        let mut jobs: Vec<(Neighbour, Case)> = Vec::new();
+        for neighbour in kept {
+            match space.case(&neighbour.point) {
+                Ok(case) if left.take(pricers, &case).is_ok() => jobs.push((neighbour, case)),
+                // Those whose replays take more than is left stand behind, with what the sums say.
+                Ok(_) => summed.push(neighbour),
+                Err(_) => {}
+            }
+        }
+        let confirmed = jobs.into_par_iter().filter_map(|(neighbour, case)| {
+            let fit = replay(space, &case).ok()?;
             Some(Neighbour { headroom: fit.worst().headroom, ..neighbour })
         });
         replayed.extend(confirmed.collect::<Vec<_>>());
         kept = rest;
     }
     replayed.extend(kept);
+    replayed.extend(summed);
     replayed
 }
 

@@ -1,6 +1,7 @@
 //! Where the depth is cut: for every number of chunks, the partitions worth pricing.
 
 use crate::point::Order;
+use crate::predicted::of_a_job;
 use crate::space::degrees;
 use crate::trials::Trials;
 use case::{Case, LayerKinds, PerKind};
@@ -13,6 +14,7 @@ use layout::{Balance, Layout};
 use memory::estimate::{Estimator, KindWeights, Shards, in_flight_under};
 use recipe::Recipe;
 use units::named;
+use work::Limit;
 
 named! {
     /// What a partition is even in.
@@ -191,12 +193,16 @@ impl Weights {
     }
 }
 
-/// First layers of every chunk but the first, even in what a job's engine and cluster make of them.
-pub fn balanced(case: &Case, balance: Balance) -> Result<Vec<u64>, Finding> {
-    let unpriced = |what: &str, why: String| Finding::error("stages/unpriced", Blame::Engine, what, why);
+/// First layers of every chunk but the first, even in what a job's engine and cluster make of them; refused
+/// where looking for them takes more than the limit.
+pub fn balanced(case: &Case, balance: Balance, limit: &Limit) -> Result<Vec<u64>, Vec<Finding>> {
+    let unpriced = |what: &str, why: String| vec![Finding::error("stages/unpriced", Blame::Engine, what, why)];
     let (recipe, layout) = (&case.recipe, &case.layout);
+    let what = format!("balancing {} stages", layout.pp.get());
+    limit.check(&what, of_a_job(case, balance), "--balance layers or params, which are counted")?;
     let shards = Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]);
-    let memory = Estimator::of_case(case).and_then(|estimator| estimator.weights(layout, &shards));
+    let estimator = Estimator::of_case(case).map(|estimator| estimator.within(limit.operations));
+    let memory = estimator.and_then(|estimator| estimator.weights(layout, &shards));
     let memory = memory.map_err(|e| unpriced(&e.what, e.to_string()))?;
     let setting = Setting::new(recipe, &case.kinds, case.on(), &case.options);
     let split = setting.and_then(|setting| setting.split(layout)).map_err(|e| unpriced(&e.what, e.to_string()))?;

@@ -6,10 +6,12 @@
 
 use crate::count::legal_of;
 use crate::cuts::{Passes, in_a_search};
+use crate::point::Order;
 use crate::search::Effort;
 use crate::space::Space;
+use case::Case;
 use diag::{Blame, Finding};
-use layout::Schedule;
+use layout::{Balance, Schedule};
 use rayon::prelude::*;
 use work::Work;
 
@@ -18,6 +20,12 @@ const OF_A_MESH: u64 = 200;
 
 /// The least time of a layout.
 const OF_A_BOUND: u64 = 250;
+
+/// Of what a search may take, the share that one short replay may: a layout takes a dozen of them.
+pub(crate) const PROBE_SHARE: u64 = 100;
+
+/// A layout's state counted.
+pub(crate) const OF_A_STATE: u64 = 5000;
 
 /// A layout's memory and time.
 const OF_A_PRICE: u64 = 1500;
@@ -48,6 +56,26 @@ pub(crate) fn of_keys(keys: u64, stages: u64) -> Work {
     }
 }
 
+/// The cuts of one order over so many layers and stages, for so many microbatches.
+fn of_an_order(depth: u64, pp: u64, order: Order, (microbatches, passes): (u64, Passes)) -> u64 {
+    let chunks = pp * order.vpp;
+    let is_dealt = chunks > pp || matches!(order.schedule, Schedule::DualPipe);
+    let passes = passes.for_cuts_of(chunks.saturating_mul(microbatches)).unwrap_or(0);
+    let moved = if is_dealt { passes.saturating_mul(OF_A_PASS).saturating_add(OF_AN_ORDER) } else { 0 };
+    moved.saturating_add(depth * OF_A_LAYER)
+}
+
+/// The cut of a job by what its stages are priced at.
+pub(crate) fn of_a_job(case: &Case, balance: Balance) -> Work {
+    let (layout, depth) = (&case.layout, case.recipe.depth() as u64);
+    let order = Order { schedule: layout.schedule, vpp: layout.vpp.get() };
+    let operations = match balance {
+        Balance::Time => of_an_order(depth, layout.pp.get(), order, (layout.microbatches, Passes::OF_A_JOB)),
+        Balance::Layers | Balance::Params | Balance::Memory => depth * OF_A_LAYER,
+    };
+    Work { bytes: 0, operations }
+}
+
 /// The cuts of every order.
 fn of_cuts(space: &Space) -> Work {
     let mut operations = 0u64;
@@ -55,12 +83,7 @@ fn of_cuts(space: &Space) -> Work {
         let depth = mode.recipe.depth() as u64;
         for (&pp, orders) in &mode.orders {
             for order in orders.iter().filter(|order| pp * order.vpp <= depth) {
-                let chunks = pp * order.vpp;
-                let one = chunks.saturating_mul(in_a_search(pp).0);
-                let is_dealt = chunks > pp || matches!(order.schedule, Schedule::DualPipe);
-                let passes = Passes::OF_A_SEARCH.for_cuts_of(one).unwrap_or(0);
-                let moved = if is_dealt { passes * OF_A_PASS + OF_AN_ORDER } else { 0 };
-                operations = operations.saturating_add(moved + depth * OF_A_LAYER);
+                operations = operations.saturating_add(of_an_order(depth, pp, *order, in_a_search(pp)));
             }
         }
     }
@@ -93,9 +116,9 @@ pub(crate) fn check_cuts(space: &Space) -> Result<(), Vec<Finding>> {
     check(space, of_cuts(space), "pin the pipeline (--pp, --vpp, --schedule)")
 }
 
-/// Refuses prices beyond the limit.
+/// Refuses prices that are beyond the limit together with the cuts.
 pub(crate) fn check_layouts(space: &Space, effort: Effort) -> Result<(), Vec<Finding>> {
-    check(space, of_layouts(space, effort), "pin an axis (--pp, --vpp, --ep, --mbs)")
+    check(space, of_cuts(space) + of_layouts(space, effort), "pin an axis (--pp, --vpp, --ep, --mbs)")
 }
 
 /// Refuses work beyond the limit, with flags that make it less.

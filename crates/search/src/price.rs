@@ -346,6 +346,33 @@ impl<'a> Pricer<'a> {
         Point { mode: self.index, key: *key, pp, order, shape, zero, recompute, offload }
     }
 
+    /// What becomes of a layout whose state alone is too much; none where the rest has to be priced.
+    pub fn too_large(&self, point: &Point) -> Option<Tally> {
+        let (mut layout, shape) = (self.space.layout(point), self.space.shape(point));
+        let (estimate, budget) = (self.estimator.state(&layout)?, self.budget(&layout));
+        let run = self.run_of(point, &estimate, &mut layout);
+        let (mut terms, mut sums) = (Vec::new(), Vec::new());
+        let share = self.space.question.offload.share(point.offload);
+        run.terms(shape, &mut terms);
+        run.sum(shape, &terms, share, &mut sums).ok()?;
+        let mut tally = Tally::default();
+        if run.judge(*point, shape, &sums, budget, &mut tally).is_some() {
+            return None;
+        }
+        tally.hopeless = tally.nearest.take();
+        // What has no price is named, however large.
+        let is_replayed =
+            |stage: &Stage| self.estimator.refuse_stage(&layout, stage.index, &stage.shape, share).is_ok();
+        shape.stages.iter().all(is_replayed).then_some(tally)
+    }
+
+    /// Whether pricing a layout takes no short replay that is not done.
+    pub fn is_known(&self, point: &Point) -> bool {
+        let (layout, shape) = (self.space.layout(point), self.space.shape(point));
+        let share = self.space.question.offload.share(point.offload);
+        shape.stages.iter().all(|stage| self.estimator.is_known(&layout, stage.index, &stage.shape, share))
+    }
+
     /// Prices one layout; it is handed back where it fits.
     pub fn price_one(&self, bound: f64, point: Point) -> (Tally, Option<Candidate>) {
         let mut tally = Tally::default();

@@ -7,7 +7,7 @@ use crate::clock::simulated;
 use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Offload, Order, Point};
-use crate::predicted::{check_cuts, check_layouts};
+use crate::predicted::{OF_A_STATE, check_cuts, check_layouts};
 use crate::price::{Candidate, Interest, Pricer, Tally, nearer};
 use crate::question::Question;
 use crate::space::{ModeSpace, Space};
@@ -50,8 +50,9 @@ const BATCH: usize = 32;
 /// Layouts handled together where each may take replays.
 const DEAR_BATCH: usize = 8;
 
-/// Of what a search may take, the share that short replays may.
-const PROBES_SHARE: u64 = 4;
+/// Of what a search may take, the share that short replays may; twice as much as long as nothing fits, or
+/// where a replay has refuted what did.
+const PROBES_SHARE: u64 = 3;
 
 /// Lays out a question's space, cut and ready to be searched with so much effort; refuses one that would
 /// take more than its limit.
@@ -227,17 +228,32 @@ fn one_by_one(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, f
         layouts.extend(list);
     }
     layouts.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    let allowed = space.question.limit.operations / PROBES_SHARE;
     let mut done = 0;
     for batch in layouts.chunks(DEAR_BATCH) {
-        if pricers.iter().map(Pricer::walked).sum::<u64>() > space.question.limit.operations / PROBES_SHARE {
+        if done * OF_A_STATE > allowed {
             found.tally.unseen += layouts.len() as u64 - done;
             break;
         }
+        // At the limit, what was replayed before still prices what it can: a search that is asked again with
+        // more caution has most of it.
+        let is_empty_handed = found.tally.fit == 0 || space.question.caution.0 > 0;
+        let shares = if is_empty_handed { 2 } else { 1 };
+        let is_at_limit = pricers.iter().map(Pricer::walked).sum::<u64>() > allowed.saturating_mul(shares);
         let is_wanted = |bound: f64, mode: usize| effort != Effort::Bounded || found.best[mode].reaches(bound);
         let (wanted, left): (Vec<_>, Vec<_>) = batch.iter().partition(|(bound, point)| is_wanted(*bound, point.mode));
         found.tally.bounded += left.len() as u64;
-        let priced: Vec<(Tally, Option<Candidate>)> =
-            wanted.par_iter().map(|(bound, point)| pricers[point.mode].price_one(*bound, *point)).collect();
+        let price = |(bound, point): &&(f64, Point)| {
+            let pricer = &pricers[point.mode];
+            if let Some(tally) = pricer.too_large(point) {
+                return (tally, None);
+            }
+            if is_at_limit && !pricer.is_known(point) {
+                return (Tally { unseen: 1, ..Tally::default() }, None);
+            }
+            pricer.price_one(*bound, *point)
+        };
+        let priced: Vec<(Tally, Option<Candidate>)> = wanted.par_iter().map(price).collect();
         priced.iter().for_each(|(tally, _)| found.tally.add(tally));
         let fitting = priced.into_iter().filter_map(|(_, candidate)| candidate);
         simulate(space, pricers, fitting.collect(), effort, found);

@@ -13,7 +13,7 @@
 
 use crate::cuts::{Cut, Evenness, Weights, cuts, in_a_search};
 use crate::point::{Key, Offload, Order, Point};
-use crate::predicted::{check, of_keys, trimmed};
+use crate::predicted::{PROBE_SHARE, check, of_keys, trimmed};
 use crate::question::{OffloadChoice, Question, Reach, usual_batch};
 use crate::rules::{Fixed, Rules, Values};
 use crate::shape::Shape;
@@ -242,7 +242,8 @@ impl<'a> Space<'a> {
         };
         let kinds = LayerKinds::of(&recipe);
         let rules = Rules::new(&recipe, &kinds, &fixed, &values);
-        let estimator = Arc::new(Estimator::new(&recipe, &kinds, &ledger, &question.options));
+        let most = question.limit.operations / PROBE_SHARE;
+        let estimator = Arc::new(Estimator::new(&recipe, &kinds, &ledger, &question.options).within(most));
         let shapes = BTreeMap::new();
         Ok(ModeSpace {
             mode,

@@ -29,8 +29,8 @@ const SHARE: u64 = 3;
 const UNKNOWN: u64 = 8 << 30;
 /// Two minutes of two cores.
 const OPERATIONS: u64 = (240.0 * OPERATIONS_PER_SECOND) as u64;
-/// What an answer may take that somebody waits for: ten seconds of two cores.
-const OPERATIONS_OF_AN_ANSWER: u64 = (20.0 * OPERATIONS_PER_SECOND) as u64;
+/// What an answer may take that somebody waits for: five seconds of two cores.
+const OPERATIONS_OF_AN_ANSWER: u64 = (10.0 * OPERATIONS_PER_SECOND) as u64;
 const BYTES_OF_AN_ANSWER: u64 = 2 << 30;
 
 impl Limit {
@@ -52,7 +52,7 @@ impl Limit {
         Limit { bytes, operations: asked.operations.unwrap_or(OPERATIONS), bytes_from }
     }
 
-    /// The same for an answer that somebody waits for: ten seconds of two cores and 2 GiB, unless asked
+    /// The same for an answer that somebody waits for: five seconds of two cores and 2 GiB, unless asked
     /// otherwise.
     pub fn of_an_answer(asked: Asked, free: Option<u64>) -> Limit {
         let machine = Limit::new(asked, free);

@@ -8,7 +8,7 @@ use work::{Asked, Limit};
 #[derive(Args, Clone, Copy, Default)]
 pub struct WorkArgs {
     /// Begin work up to this much of this machine, as 16GiB, 10min (of one core) or 16GiB,10min; or none
-    /// (default: 2 GiB and ten seconds of two cores; for rehearsals and resharding three quarters of the memory
+    /// (default: 2 GiB and five seconds of two cores; for rehearsals and resharding three quarters of the memory
     /// that is free and two minutes)
     #[arg(long, value_name = "LIMIT", value_parser = Asked::parse)]
     pub work_limit: Option<Asked>,

@@ -6,7 +6,7 @@ use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, wrap};
 use diag::{Blame, Finding, quote};
 use fidelity::{
-    Coverage, Figure, Judged, Mistyped, Part, Pricing, SummaryLine, Sweep, TIME_TARGET, Why, coverage, judge_parts,
+    Coverage, Figure, Judged, Mistyped, Part, Pricing, SummaryLine, Sweep, TIME_TARGET, Why, coverage, judge_within,
     mistyped, summarise, sweeps,
 };
 use serde_json::{Map, Value, json};
@@ -22,7 +22,8 @@ pub fn run(args: &FidelityArgs) -> Outcome {
     if !wrong.is_empty() {
         return Err(wrong.into());
     }
-    let rows: Vec<Judged> = read.iter().map(|(_, row)| judge_parts(row, &parts, pricing)).collect();
+    let allowed = args.work.of_an_answer().operations;
+    let rows: Vec<Judged> = read.iter().map(|(_, row)| judge_within(row, &parts, pricing, allowed)).collect();
     if rows.is_empty() {
         let message = format!("`{}` has no rows", args.rows.display());
         return Err(Finding::error("file/rows", Blame::Usage, args.rows.display().to_string(), message).into());

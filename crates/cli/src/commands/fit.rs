@@ -32,8 +32,6 @@ pub fn unmodelled(reason: &Unmodelled) -> Refusal {
         .into()
 }
 
-/// Of the work that is allowed, one part in so many is for levers.
-pub const LEVERS_SHARE: u64 = 2;
 /// Prices at which the overload that breaks a job is looked for.
 const BISECTIONS: usize = 16;
 
@@ -83,7 +81,8 @@ pub fn run(args: &FitArgs) -> Outcome {
     let again = args.overload.len() + usize::from(!args.overload.is_empty()) * BISECTIONS + usize::from(args.checklist);
     let fit = price(&case, headroom, &limit, 1 + again as u64)?;
     let step = cost::step(&case);
-    let found = levers(&case, &fit, limit.operations / LEVERS_SHARE);
+    let taken = work(&case).map_or(0, |work| work.repeated(1 + again as u64).operations);
+    let found = levers(&case, &fit, limit.operations.saturating_sub(taken));
     let skew = if args.overload.is_empty() {
         None
     } else {
@@ -303,8 +302,8 @@ fn untried_text(untried: &[String]) -> String {
         return String::new();
     }
     let text = format!(
-        "not tried, because replaying this job takes long: {}; a larger `--work-limit` (one part in {LEVERS_SHARE} of \
-         it is for levers) tries them",
+        "not tried, because replaying this job takes long: {}; a larger `--work-limit` tries \
+         them",
         untried.join(", ")
     );
     wrap(&text, "  ", 80) + "\n"

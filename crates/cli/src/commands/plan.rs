@@ -20,7 +20,8 @@ use layout::{Engine, LayoutRequest, check};
 use progress::Progress;
 use recipe::Recipe;
 use search::{
-    Answer, Best, Choice, Effort, Found, OffloadChoice, Question, Reach, Space, answer, lay_out, pricers, search,
+    Answer, Best, Choice, Effort, Found, Left, OffloadChoice, Pricer, Question, Reach, Space, answer, lay_out, pricers,
+    search,
 };
 use std::cell::OnceCell;
 use std::time::Instant;
@@ -54,6 +55,9 @@ pub struct Solved<'a> {
     cpu_seconds: Option<f64>,
     threads: usize,
     caution: Bytes,
+    /// What replays may still take.
+    left: Left,
+    pricers: &'a [Pricer<'a>],
     /// Priced for the text, and said again in the JSON.
     other_batches: OnceCell<Vec<(u64, f64)>>,
 }
@@ -134,6 +138,7 @@ fn with_solution<T>(
     };
     let effort = if args.search.stats { Effort::Priced } else { Effort::Bounded };
     let mut space = lay_out(question, effort)?;
+    let mut left = Left::of(&space);
     loop {
         let pricers = pricers(&space);
         let progress = Progress::new();
@@ -142,7 +147,7 @@ fn with_solution<T>(
         progress.clear();
         let seconds = start.elapsed().as_secs_f64();
         let cpu_seconds = before.zip(cpu_seconds()).map(|(before, after)| after - before);
-        let answer = answer(&space, &pricers, &found);
+        let answer = answer(&space, &pricers, &found, &mut left);
         let missing = answer.refuted().map(|refuted| refuted.missing).max().unwrap_or(0);
         if answer.best().is_none() && missing > 0 && round < ROUNDS {
             (caution, round) = (Bytes(caution.0 + missing), round + 1);
@@ -165,6 +170,8 @@ fn with_solution<T>(
             cpu_seconds,
             threads,
             caution,
+            left,
+            pricers: &pricers,
             other_batches: OnceCell::new(),
         });
     }

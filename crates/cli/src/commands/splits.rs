@@ -13,7 +13,8 @@ use recipe::{Mixer, Place, Recipe};
 use serde_json::{Value, json};
 use units::{count, exact};
 
-pub fn run(args: &SplitsArgs) -> Outcome {
+/// Rows as JSON are built where they are wanted only: a model of many layers has more of them than text.
+pub fn run(args: &SplitsArgs, wants_json: bool) -> Outcome {
     let case = split_case(&args.recipe, &args.layout)?;
     let (recipe, layout, table) = (&case.recipe, &case.layout, &case.table);
     let mesh = Mesh::new(layout, Order::Megatron, recipe.uses(Mixer::Moe))?;
@@ -37,12 +38,15 @@ pub fn run(args: &SplitsArgs) -> Outcome {
     text += &heading("What no axis can fix");
     text += &negative.iter().map(|line| wrap(line, "  ", 110)).collect::<String>();
     text += &format!("\nrank {rank} holds {} parameters of {}\n", exact(held), exact(recipe.counts().all.total));
-    let json = json!({
+    let mut json = json!({
         "recipe": recipe.name, "layout": layout_json(layout, &case.defaults), "rank": rank, "rank_params": held,
-        "tensors": rows.iter().map(|row| row_json(row, table, layout, &mesh, rank)).collect::<Vec<_>>(),
+        "tensors": [],
         "collectives": exchanges(recipe, layout, table), "state_contracts": contracts(recipe, layout), "seams": case.seams,
         "split_quality": quality_json(recipe, table), "no_axis_can_fix": negative,
     });
+    if wants_json {
+        json["tensors"] = rows.iter().map(|row| row_json(row, table, layout, &mesh, rank)).collect();
+    }
     Ok(Report::new(text, json).with_findings(&case.findings))
 }
 

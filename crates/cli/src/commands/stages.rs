@@ -56,7 +56,7 @@ fn case(args: &StagesArgs) -> Result<Case, Refusal> {
     let mut plain = asked;
     plain.layout.balance = None;
     let case = case_of(plain, terms)?;
-    let starts = search::balanced(&case, balance)?;
+    let starts = search::balanced(&case, balance, &args.work.of_an_answer())?;
     Ok(case.with(|asked| asked.layout.boundaries = Some(starts))?)
 }
 

@@ -370,6 +370,7 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("work/operations", 1, "fit llama3-8b --on 8xH200 --work-limit 1ms"),
     ("work/operations", 1, "diff llama3-8b 'llama3-8b --tp 2' --on 8xH200 --work-limit 1ms"),
     ("work/operations", 1, "launch llama3-8b --on 8xH200 --work-limit 1ms"),
+    ("work/operations", 1, "stages llama3-8b --pp 4 --vpp 2 --balance time --on 16xH200 --work-limit 1ms"),
     ("work/operations", 1, "preflight llama3-8b --on 8xH200 --policy empty.toml --work-limit 1ms"),
     ("torchtitan/unsayable", 1, "launch small.toml --on 8xH200 --engine torchtitan --policy paths.toml"),
     (

@@ -4,9 +4,10 @@ use ::case::{Options, PerKind};
 use cost::{ChunkTimes, Counts, Part, Prices, Scratch, Step};
 use hardware::Cluster;
 use layout::activations::{Collective, Over, of_edges, of_mixer};
-use layout::{Layout, LayoutRequest, Recompute, Schedule, StagePlan, ZeroStage, check};
+use layout::ownership::Row;
+use layout::{Layout, LayoutRequest, OwnershipTable, Recompute, Schedule, StagePlan, ZeroStage, check};
 use proptest::prelude::*;
-use recipe::Recipe;
+use recipe::{Recipe, Role};
 
 /// A recipe on a cluster under a legal layout.
 struct Case {
@@ -262,8 +263,12 @@ proptest! {
         let before = case.prices();
         let (narrow, wide) = (before.of_layers(), prices.of_layers());
         prop_assert_eq!(narrow.iter().len(), wide.iter().len());
+        // A part whose rows are no multiple of 16 bytes leaves the fast kernels, and may take longer.
+        let table = OwnershipTable::new(&case.recipe, &wider).unwrap();
+        let unaligned = |row: &Row| row.part_shape(&wider).iter().rev().take(2).any(|side| side % 8 != 0);
+        let is_aligned = !table.rows.iter().any(|row| row.tensor.role == Role::Matrix && unaligned(row));
         for (before, after) in narrow.iter().zip(wide.iter()) {
-            prop_assert!(after.of(Part::Gemm) <= before.of(Part::Gemm) * (1.0 + 1e-9));
+            prop_assert!(!is_aligned || after.of(Part::Gemm) <= before.of(Part::Gemm) * (1.0 + 1e-9));
             prop_assert!(after.of(Part::Attention) <= before.of(Part::Attention) * (1.0 + 1e-9));
         }
     }

@@ -9,7 +9,7 @@ use layout::{Engine, LayoutRequest, Recompute, ZeroStage};
 use ledger::Ledger;
 use serde_json::Value;
 
-pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
+pub(super) fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
     if uses_liger(row) {
         // Its patch of Llama takes the loss without ever making all logits
         // (`liger_kernel/transformers/monkey_patch.py`, on by default).
@@ -19,7 +19,7 @@ pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
     let case = lay_out(recipe, &request(row)?, None)?;
     let ledger = Ledger::of_case(&case)?;
     // Data-parallel ranks hold the same.
-    Peaks::replayed(case, &ledger, &[0])
+    Peaks::replayed(case, &ledger, &[0], allowed)
 }
 
 fn uses_liger(row: &Value) -> bool {

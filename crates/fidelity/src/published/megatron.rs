@@ -20,7 +20,7 @@ use serde_json::Value;
 /// Rounds of microbatches through all chunks that are replayed: the steady state repeats itself.
 const ROUNDS: u64 = 3;
 
-pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
+pub(super) fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
     let mut recipe = model::recipe(row, &unsaid(row)?)?;
     if let Some(moe) = &mut recipe.moe {
         moe.capacity_factor = capacity_factor(row)?;
@@ -29,7 +29,7 @@ pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
     let case = lay_out(recipe, &request(row)?, None)?.with_options(|own| *own = options);
     let ledger = Ledger::of_case(&case)?;
     let ranks = ranks(row, case.layout.world, case.layout.pp.get())?;
-    Peaks::replayed(case, &ledger, &ranks)
+    Peaks::replayed(case, &ledger, &ranks, allowed)
 }
 
 /// `training/arguments.py`: LayerNorm, biases and learned positions unless told otherwise. Grouped

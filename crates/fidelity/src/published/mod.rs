@@ -19,7 +19,7 @@ mod recompute;
 mod time;
 mod torchtitan;
 
-use crate::{Figure, Judged, Part, Pricing, Refusal, Why, lay_out};
+use crate::{Figure, Judged, Part, Pricing, Refusal, Why, check_work, lay_out};
 use case::Case;
 use hardware::Device;
 use ledger::{Ledger, RankJob};
@@ -38,11 +38,13 @@ struct Peaks {
 }
 
 impl Peaks {
-    fn replayed(case: Case, ledger: &Ledger, ranks: &[u64]) -> Result<Peaks, Why> {
+    fn replayed(case: Case, ledger: &Ledger, ranks: &[u64], allowed: u64) -> Result<Peaks, Why> {
         let Case { recipe, layout, stages, .. } = &case;
         let (mut allocated, mut reserved) = (0, 0);
         for &rank in ranks {
-            let replay: Replay = ledger.replay(&RankJob { recipe, layout, stages, rank })?;
+            let job = RankJob { recipe, layout, stages, rank };
+            check_work(ledger, &job, allowed)?;
+            let replay: Replay = ledger.replay(&job)?;
             allocated = allocated.max(replay.allocated_peak());
             reserved = reserved.max(replay.reserved_peak());
         }
@@ -51,7 +53,7 @@ impl Peaks {
 }
 
 /// Judges what a row is complete enough to score.
-pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing) -> Judged {
+pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing, allowed: u64) -> Judged {
     let text = |value: &Value| value.as_str().unwrap_or("unknown").to_string();
     let mut judged = Judged {
         name: row["id"].as_str().unwrap_or("unnamed").to_string(),
@@ -68,7 +70,7 @@ pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing) -> Judged {
     for part in parts {
         let ready = row["ready"][if *part == Part::Time { "throughput" } else { "memory" }].as_bool();
         let predicted = match (ready, part) {
-            (Some(true), Part::Memory) => predict(row).and_then(|peaks| figures(row, &peaks)),
+            (Some(true), Part::Memory) => predict(row, allowed).and_then(|peaks| figures(row, &peaks)),
             (Some(true), Part::Time) => time::judge(row, pricing).map(|figure| vec![figure]),
             _ => continue,
         };
@@ -104,13 +106,13 @@ fn sweep(row: &Value) -> String {
 }
 
 /// One arm an engine.
-fn predict(row: &Value) -> Result<Peaks, Why> {
+fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
     match row["framework"]["name"].as_str().unwrap_or_default() {
-        "nanotron" => nanotron::predict(row),
-        "Megatron-LM" | "Megatron-DeepSpeed" => megatron::predict(row),
-        name if name.starts_with("torchtitan") => torchtitan::predict(row),
+        "nanotron" => nanotron::predict(row, allowed),
+        "Megatron-LM" | "Megatron-DeepSpeed" => megatron::predict(row, allowed),
+        name if name.starts_with("torchtitan") => torchtitan::predict(row, allowed),
         name if name.starts_with("torchtune") => Err("torchtune has no ledger".into()),
-        name if name.starts_with("DeepSpeed") => deepspeed::predict(row),
+        name if name.starts_with("DeepSpeed") => deepspeed::predict(row, allowed),
         _ => Err("the engine has no ledger".into()),
     }
 }

@@ -10,11 +10,11 @@ use serde_json::Value;
 /// Steps of a row's run that are replayed: it had more, and the third no longer differs from later ones.
 const STEPS: u32 = 3;
 
-pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
+pub(super) fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
     let recipe = model::recipe(row, &Unsaid::llama())?;
     let case = lay_out(recipe, &request(row)?, None)?;
     let ledger = Ledger::of_case(&case)?.over_steps(STEPS);
-    Peaks::replayed(case, &ledger, &[0])
+    Peaks::replayed(case, &ledger, &[0], allowed)
 }
 
 /// Unsaid, it is nanotron's default (`config/parallelism_config.py`).

@@ -14,7 +14,7 @@ use ledger::Ledger;
 use ledger::fsdp2::{Edges, Reshard};
 use serde_json::Value;
 
-pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
+pub(super) fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
     if row["precision"].as_str().is_some_and(|text| text.starts_with("FP8")) {
         return Err("torchao's fp8 products are not replayed".into());
     }
@@ -32,7 +32,7 @@ pub(super) fn predict(row: &Value) -> Result<Peaks, Why> {
         options.edges = Edges::InRoot;
     }
     // Without a pipeline all ranks hold the same.
-    Peaks::replayed(case, &ledger, &[0])
+    Peaks::replayed(case, &ledger, &[0], allowed)
 }
 
 fn is_compiled(row: &Value) -> Result<bool, String> {

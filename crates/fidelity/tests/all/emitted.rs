@@ -56,7 +56,7 @@ impl Emitted {
     }
 
     fn run(&self) -> Replay {
-        fidelity::emitted::replay(&self.case, &self.row).unwrap_or_else(|why| panic!("{}: {why}", self.name))
+        fidelity::emitted::replay(&self.case, &self.row, u64::MAX).unwrap_or_else(|why| panic!("{}: {why}", self.name))
     }
 }
 

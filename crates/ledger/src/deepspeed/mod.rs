@@ -50,6 +50,11 @@ pub fn host_bytes(job: &Job) -> Result<HostBytes, Unmodelled> {
     Ok(host::count(&zero::unique(&units), config.dense_shards, job.layout.zero, job.options))
 }
 
+/// Why a rank is not replayed, before anything is walked.
+pub fn refuse(job: &Job) -> Result<(), Unmodelled> {
+    config(job).map(|_| ())
+}
+
 fn config(job: &Job) -> Result<Config, Unmodelled> {
     let Job { recipe, layout, stages, rank, options } = *job;
     let refuse = |what: &str, why: &str| Err(Unmodelled::new(what, why));

@@ -4,6 +4,7 @@
 use crate::fsdp2::plain::{Engine, Param, Unit};
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Storage, Tape};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// A stage of ZeRO around one rank's model.
@@ -20,13 +21,9 @@ pub(super) trait Zero: Engine {
 
 /// Parameters of all units in order; a tied one once.
 pub(super) fn unique(units: &[Unit]) -> Vec<Rc<Param>> {
-    let mut all: Vec<Rc<Param>> = Vec::new();
-    for param in units.iter().flat_map(|unit| &unit.params) {
-        if !all.iter().any(|known| Rc::ptr_eq(known, param)) {
-            all.push(param.clone());
-        }
-    }
-    all
+    let mut known = HashSet::new();
+    let all = units.iter().flat_map(|unit| &unit.params);
+    all.filter(|param| known.insert(Rc::as_ptr(param))).cloned().collect()
 }
 
 /// Elements of some parameters.

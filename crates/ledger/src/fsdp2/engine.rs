@@ -88,22 +88,29 @@ impl Fsdp {
     }
 
     /// What is decided by between microbatches, beside what the tape holds: every group's part in the
-    /// step, and how far back in the order of forward passes its places and what is gathered before
-    /// them lie.
+    /// step, and what each of its places in the order of forward passes, and the next one, will gather
+    /// ahead in backward. How far back a place lies decides nothing.
     pub fn standing(&self) -> Vec<u64> {
         let comm = self.comm.borrow();
-        let passed = comm.forward_order.len();
         let mut standing = vec![self.pass.get().map_or(0, |unit| unit as u64 + 1)];
-        let mut first = passed;
+        let place = |standing: &mut Vec<u64>, index| {
+            let ahead = self.gathered_ahead(&comm, index);
+            standing.push(ahead.len() as u64);
+            standing.extend(ahead.iter().map(|unit| *unit as u64));
+        };
         for group in &self.groups {
             let indices = group.indices.borrow();
             standing.extend(group.standing());
-            standing.extend(indices.iter().map(|index| (passed - index) as u64));
-            first = first.min(indices.iter().copied().min().unwrap_or(passed));
+            standing.push(indices.len() as u64);
+            indices.iter().for_each(|&index| place(&mut standing, index));
         }
-        let window = &comm.forward_order[first.saturating_sub(self.prefetch.backward)..];
-        standing.extend(window.iter().map(|unit| *unit as u64));
+        place(&mut standing, comm.forward_order.len());
         standing
+    }
+
+    /// Groups whose forward ran right before this place, the last of them last.
+    fn gathered_ahead<'a>(&self, comm: &'a Comm, index: usize) -> &'a [usize] {
+        &comm.forward_order[index.saturating_sub(self.prefetch.backward)..index]
     }
 
     /// Behind the last microbatch of a pipeline: every group is reduced, one after another.
@@ -166,7 +173,7 @@ impl Engine for Fsdp {
         let index = group.indices.borrow_mut().pop();
         let Some(index) = index else { return };
         let comm = self.comm.borrow();
-        let before = comm.forward_order[..index].iter().rev().take(self.prefetch.backward);
+        let before = self.gathered_ahead(&comm, index).iter().rev();
         before.for_each(|&next| self.groups[next].unshard(&self.tape));
     }
 

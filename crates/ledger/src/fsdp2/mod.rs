@@ -31,10 +31,15 @@ use replay::tape::{BF16, FP32, Tape};
 use replay::{Phase, PhaseKind, Replay};
 use std::rc::Rc;
 
-pub(crate) use plain::scan_chunks;
+pub(crate) use plain::scan_parts;
 
 /// The rank a replay under FSDP2 is of.
 pub type Job<'a> = super::Job<'a, Fsdp2Options>;
+
+/// Why a rank is not replayed, before anything is walked.
+pub fn refuse(job: &Job) -> Result<(), Unmodelled> {
+    config(job).map(|_| ())
+}
 
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {

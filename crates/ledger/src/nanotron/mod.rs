@@ -70,6 +70,11 @@ pub struct Job<'a> {
     pub options: &'a NanotronOptions,
 }
 
+/// Why a rank is not replayed, before anything is walked.
+pub fn refuse(job: &Job) -> Result<(), Unmodelled> {
+    Config::new(job).map(|_| ())
+}
+
 /// Replays world rank 0 from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
     let config = Config::new(job)?;

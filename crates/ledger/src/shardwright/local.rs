@@ -13,10 +13,13 @@ pub(super) struct Local<'a> {
 }
 
 impl Local<'_> {
+    /// The block's rows, each with its name inside the block.
+    fn inside(&self) -> impl Iterator<Item = (&str, &Row)> {
+        self.table.inside(self.path).map(move |row| (&row.tensor.path[self.path.len() + 1..], row))
+    }
+
     fn row(&self, name: &str) -> Option<&Row> {
-        let is_it =
-            |row: &&Row| row.tensor.path.strip_prefix(self.path).is_some_and(|r| r.strip_prefix('.') == Some(name));
-        self.table.rows.iter().find(is_it)
+        self.inside().find(|(of, _)| *of == name).map(|(_, row)| row)
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -39,12 +42,11 @@ impl Local<'_> {
     /// Rows and columns of the linear layers of a mixer, summed: what a token brings to their
     /// weight products. Routers and expert banks take theirs at once.
     pub fn linear_widths(&self) -> usize {
-        let is_linear = |row: &&Row| {
-            let name = row.tensor.path.strip_prefix(self.path).and_then(|rest| rest.strip_prefix('.'));
-            let is_ours = name.is_some_and(|name| name.ends_with(".weight") && !name.starts_with("router"));
+        let is_linear = |(name, row): &(&str, &Row)| {
+            let is_ours = name.ends_with(".weight") && !name.starts_with("router");
             is_ours && row.tensor.role == Role::Matrix && row.tensor.dims.len() == 2 && row.tensor.acting.is_none()
         };
-        let rows = self.table.rows.iter().filter(is_linear);
-        rows.map(|row| row.part_shape(self.layout).iter().sum::<u64>() as usize).sum()
+        let rows = self.inside().filter(is_linear);
+        rows.map(|(_, row)| row.part_shape(self.layout).iter().sum::<u64>() as usize).sum()
     }
 }

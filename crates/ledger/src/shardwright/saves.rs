@@ -9,7 +9,7 @@ use layout::{Layout, OwnershipTable, Recompute};
 use recipe::kinds::attention::{AttentionKind, QkNorm};
 use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba::Mamba;
-use recipe::{Mixer, Recipe};
+use recipe::{Layer, Mixer, Recipe};
 
 /// Tokens between kept states of M2RNN, as the reference's kernels keep them (`m2rnn_triton.py`).
 const M2RNN_CHUNK: usize = 64;
@@ -355,11 +355,18 @@ impl Link {
         if recipe.recurrent.as_ref().is_none_or(|r| r.depth_carry.is_none()) {
             return Link::default();
         }
-        let blocks = recipe.layers.iter().enumerate().flat_map(|(i, layer)| mixers(layer, &format!("layers.{i}")));
-        let all: Vec<String> =
-            blocks.flatten().filter(|(mixer, _)| *mixer == Mixer::Recurrent).map(|(_, path)| path).collect();
-        match all.iter().position(|p| p == path) {
-            Some(at) => Link { takes: at > 0, gives: at + 1 < all.len() },
+        let number = path.strip_prefix("layers.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+        let Some((number, layer)) = number.and_then(|at| Some((at, recipe.layers.get(at)?))) else {
+            return Link::default();
+        };
+        let has_one = |layer: &Layer| layer.mixers().any(|mixer| mixer == Mixer::Recurrent);
+        let own: Vec<_> = mixers(layer, &format!("layers.{number}")).into_iter().flatten().collect();
+        let own: Vec<_> = own.iter().filter(|(mixer, _)| *mixer == Mixer::Recurrent).collect();
+        match own.iter().position(|(_, p)| p == path) {
+            Some(at) => Link {
+                takes: at > 0 || recipe.layers[..number].iter().rev().any(has_one),
+                gives: at + 1 < own.len() || recipe.layers[number + 1..].iter().any(has_one),
+            },
             None => Link::default(),
         }
     }

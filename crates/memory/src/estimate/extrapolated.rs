@@ -7,6 +7,8 @@
 //! highest changes with depth. Of several kinds every layer adds its own, and the highest start
 //! counts: the buffers of a neighbour of another kind are taken to be the larger's.
 
+use super::counted::{Counted, Widths};
+use super::held::Counter;
 use super::{BEYOND, Highest, KindWeights, Once, StageShape, State, Sum};
 use case::{KindId, LayerKinds, Options, PerKind};
 use layout::{Engine, Layout, LayoutRequest, Needs, Recompute, Schedule, StagePlan, ZeroStage, settle};
@@ -15,6 +17,7 @@ use recipe::{Layer, Mixer, Recipe};
 use replay::Unmodelled;
 use replay::line::Line;
 use replay::{PhaseKind, Replay};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -144,9 +147,13 @@ pub(super) struct Extrapolated {
     layers: PerKind<Layer>,
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
+    counter: Counter,
     replayed: Mutex<HashMap<Asked, Once<Figures>>>,
-    /// Operations that their replays took.
+    /// Which probes the ledger refuses before it walks anything.
+    checked: Mutex<HashMap<Asked, Result<(), Unmodelled>>>,
+    /// Operations that their replays took, and the most that one may.
     walked: AtomicU64,
+    most: u64,
 }
 
 impl Extrapolated {
@@ -154,14 +161,23 @@ impl Extrapolated {
     pub fn new(recipe: &Recipe, kinds: &LayerKinds, options: &Options) -> Extrapolated {
         let mut bare = recipe.clone();
         bare.layers.clear();
+        let layers = PerKind::new(kinds, |layer| recipe.layers[layer].clone());
         Extrapolated {
+            counter: Counter::new(&bare, kinds, &layers),
             options: *options,
             kinds: kinds.clone(),
-            layers: PerKind::new(kinds, |layer| recipe.layers[layer].clone()),
+            layers,
             bare,
             replayed: Mutex::default(),
+            checked: Mutex::default(),
             walked: AtomicU64::new(0),
+            most: u64::MAX,
         }
+    }
+
+    /// Refuses probes that are predicted to take more operations than this.
+    pub fn within(&mut self, operations: u64) {
+        self.most = operations;
     }
 
     /// Refuses what no probe sees of a layout.
@@ -176,6 +192,43 @@ impl Extrapolated {
     /// What one rank of a stage holds, the `index`th of a legal layout, with a share of optimizer
     /// state on the host.
     pub fn stage(&self, layout: &Layout, shape: &StageShape, index: u64, share: f64) -> Result<Sum, Unmodelled> {
+        self.stage_by(layout, shape, index, share, &|asked| self.known(asked))
+    }
+
+    /// Whether all short replays that a stage needs are done.
+    pub fn is_known(&self, layout: &Layout, shape: &StageShape, index: u64, share: f64) -> bool {
+        let is_lacking = Cell::new(false);
+        let look = |asked: Asked| {
+            let replayed = self.replayed.lock().unwrap_or_else(|e| e.into_inner());
+            let known = replayed.get(&asked).and_then(|once| once.get().cloned());
+            is_lacking.set(is_lacking.get() || known.is_none());
+            known.unwrap_or(Ok(Figures::default()))
+        };
+        // What has no price is known as well.
+        let _ = self.stage_by(layout, shape, index, share, &look);
+        !is_lacking.get()
+    }
+
+    /// Why a stage has no sums, as far as that is known before anything is walked.
+    pub fn refuse_stage(&self, layout: &Layout, shape: &StageShape, index: u64, share: f64) -> Result<(), Unmodelled> {
+        let check = |asked: Asked| {
+            // Neither says whether a rank is replayed.
+            let asked = Asked { layers: SHORT, micro_batch: 1, ..asked };
+            let mut checked = self.checked.lock().unwrap_or_else(|e| e.into_inner());
+            let known = checked.entry(asked).or_insert_with_key(|asked| self.refuse_probe(asked));
+            known.clone().map(|()| Figures::default())
+        };
+        self.stage_by(layout, shape, index, share, &check).map(|_| ())
+    }
+
+    fn stage_by(
+        &self,
+        layout: &Layout,
+        shape: &StageShape,
+        index: u64,
+        share: f64,
+        ask: &dyn Fn(Asked) -> Result<Figures, Unmodelled>,
+    ) -> Result<Sum, Unmodelled> {
         Extrapolated::refuse(layout)?;
         let role = match (shape.is_first, shape.is_last) {
             (true, true) => Role::Only,
@@ -183,7 +236,7 @@ impl Extrapolated {
             (false, true) => Role::Last,
             (false, false) => Role::Middle,
         };
-        let stage = AtStage { layout, role, flights: layout.pp.get() - index, share };
+        let stage = AtStage { layout, role, flights: layout.pp.get() - index, share, ask };
         let mut start: Option<Figures> = None;
         let mut layers = Figures::default();
         for (kind, &count) in shape.layers.entries().filter(|(_, count)| **count > 0) {
@@ -197,9 +250,18 @@ impl Extrapolated {
         Ok(start.each(layers, sum).each(more, sum).sum())
     }
 
+    /// What a layout's state comes to at least; none where it has no ledger, or nobody has counted it.
+    pub fn counted(&self, layout: &Layout) -> Option<Counted> {
+        let ledger = Ledger::of(&self.bare, layout, &self.options).ok()?;
+        let widths = Widths::of(&ledger, layout)?;
+        let widths = if self.bare.adapters().is_some() { widths.frozen() } else { widths };
+        Some(Counted { holdings: self.counter.under(layout, layout.engine).ok()?, widths })
+    }
+
     /// What kinds of layers weigh under a layout of one stage.
     pub fn weights(&self, layout: &Layout) -> Result<KindWeights, Unmodelled> {
-        let stage = AtStage { layout, role: Role::Only, flights: 1, share: 0.0 };
+        let ask = |asked| self.known(asked);
+        let stage = AtStage { layout, role: Role::Only, flights: 1, share: 0.0, ask: &ask };
         let state_of = |figures: &Figures| figures.grows[LINES..LINES + 3].iter().sum::<i64>().max(0) as u64;
         let none = PerKind::new(&self.kinds, |_| 0);
         let (mut state, mut saved, mut ends) = (none.clone(), none, 0);
@@ -258,7 +320,7 @@ impl Extrapolated {
         let has_experts = self.layers[kind].has(Mixer::Moe) || suffix.is_some_and(|mtp| mtp.layer.has(Mixer::Moe));
         let [ep, etp] = if has_experts { [layout.ep.get(), layout.etp.get()] } else { [1, 1] };
         let at = |micro_batch: u64| {
-            self.known(Asked {
+            (stage.ask)(Asked {
                 kind,
                 layers,
                 role: stage.role,
@@ -298,7 +360,8 @@ impl Extrapolated {
         known.get_or_init(|| self.replay(&asked)).clone()
     }
 
-    fn replay(&self, asked: &Asked) -> Result<Figures, Unmodelled> {
+    /// What a probe replays: recipe, layout, stages, the ledger and the rank.
+    fn probe(&self, asked: &Asked) -> Result<Probe, Unmodelled> {
         // A stage has as many in flight as there are stages from it on.
         let (before, after) = match asked.role {
             Role::Only => (0, 0),
@@ -337,9 +400,40 @@ impl Extrapolated {
         let ledger = Ledger::of(&recipe, &layout, &Options { offload: share, ..self.options })?;
         let ledger = ledger.over_steps(2).in_groups();
         let rank = before * (layout.world / stages);
-        let replay = ledger.replay(&RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank })?;
+        Ok(Probe { recipe, layout, plan, ledger, rank })
+    }
+
+    fn refuse_probe(&self, asked: &Asked) -> Result<(), Unmodelled> {
+        let probe = self.probe(asked)?;
+        probe.ledger.refuse(&probe.job())
+    }
+
+    fn replay(&self, asked: &Asked) -> Result<Figures, Unmodelled> {
+        let probe = self.probe(asked)?;
+        let takes = probe.ledger.work(&probe.job()).operations;
+        if takes > self.most {
+            let (takes, most) = (units::count(takes), units::count(self.most));
+            let why = format!("it takes about {takes} operations, and {most} are left for one of them (--work-limit)");
+            return Err(Unmodelled::new("a short replay", why));
+        }
+        let replay = probe.ledger.replay(&probe.job())?;
         self.walked.fetch_add(ledger::work_of(&replay), Ordering::Relaxed);
         Ok(Figures::of(&replay))
+    }
+}
+
+/// A few layers of one kind with what replays them.
+struct Probe {
+    recipe: Recipe,
+    layout: Layout,
+    plan: StagePlan,
+    ledger: Ledger,
+    rank: u64,
+}
+
+impl Probe {
+    fn job(&self) -> RankJob<'_> {
+        RankJob { recipe: &self.recipe, layout: &self.layout, stages: &self.plan, rank: self.rank }
     }
 }
 
@@ -350,4 +444,6 @@ struct AtStage<'a> {
     /// Stages from it on.
     flights: u64,
     share: f64,
+    /// What answers for a probe.
+    ask: &'a dyn Fn(Asked) -> Result<Figures, Unmodelled>,
 }

@@ -8,32 +8,11 @@
 //! stages, replicas, ZeRO or schedule: one [`Probed`] serves every layout that shares the former.
 //! What Megatron-FSDP gathers and reduces under ZeRO 2 and 3 is counted on top (`wrapped.rs`).
 
+use super::held::Held;
 use super::wrapped::Units;
 use super::{BEYOND, Highest, KindWeights, Shards, StageShape, State, Sum, in_flight};
 use case::{KindId, PerKind};
 use layout::{Layout, ZeroStage};
-
-/// Bytes of one layer kind, or of an edge, on one rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Held {
-    /// Parameters stepped by AdamW, dense and expert.
-    pub adam: [u64; 2],
-    /// Parameters stepped by Muon, dense and expert.
-    pub muon: [u64; 2],
-}
-
-impl Held {
-    fn add(&mut self, other: Held, times: u64) {
-        for i in 0..2 {
-            self.adam[i] += other.adam[i] * times;
-            self.muon[i] += other.muon[i] * times;
-        }
-    }
-
-    pub fn elements(&self) -> u64 {
-        self.adam.iter().chain(&self.muon).sum()
-    }
-}
 
 /// Everything a sum needs.
 #[derive(Clone, Debug)]

@@ -5,12 +5,13 @@
 //! shares most of its probes that way.
 
 use super::Once;
-use super::probed::{Held, Probed};
+use super::held::{Counter, Holdings};
+use super::probed::Probed;
 use case::{KindId, LayerKinds, PerKind};
 use layout::request::RecomputeModule;
-use layout::{Layout, LayoutRequest, Needs, OwnershipTable, Recompute, StagePlan, ZeroStage, settle};
+use layout::{Layout, LayoutRequest, Needs, Recompute, StagePlan, ZeroStage, settle};
 use ledger::megatron::{Job, MegatronOptions, replay, replay_passes};
-use recipe::{Layer, Mixer, Optimizer, Place, Recipe, Surface};
+use recipe::{Layer, Mixer, Recipe};
 use replay::Unmodelled;
 use replay::line::Line;
 use replay::{PhaseKind, Replay};
@@ -82,9 +83,6 @@ struct Asked {
     recompute: Option<Vec<RecomputeModule>>,
 }
 
-/// Parameters on one rank: by layer kind, at the front, at the back, of a tied head's copy.
-type HeldBy = (PerKind<Held>, Held, Held, Held);
-
 /// Probes of one recipe, each replayed once however often it is asked for. Threads may share it.
 pub(super) struct Probes {
     options: MegatronOptions,
@@ -94,7 +92,7 @@ pub(super) struct Probes {
     /// The recipe without layers, to be given those of a probe.
     bare: Recipe,
     replayed: Mutex<HashMap<Asked, Once<Probe>>>,
-    counted: Mutex<HashMap<[u64; 4], HeldBy>>,
+    counter: Counter,
 }
 
 impl Probes {
@@ -102,13 +100,14 @@ impl Probes {
     pub fn new(recipe: &Recipe, kinds: &LayerKinds, options: &MegatronOptions) -> Probes {
         let mut bare = recipe.clone();
         bare.layers.clear();
+        let layers = PerKind::new(kinds, |layer| recipe.layers[layer].clone());
         Probes {
+            counter: Counter::new(&bare, kinds, &layers),
             options: options.clone(),
             kinds: kinds.clone(),
-            layers: PerKind::new(kinds, |layer| recipe.layers[layer].clone()),
+            layers,
             bare,
             replayed: Mutex::default(),
-            counted: Mutex::default(),
         }
     }
 
@@ -155,9 +154,9 @@ impl Probes {
     /// The state of a layout alone, counted: nothing is replayed for it.
     pub fn counted(&self, layout: &Layout) -> Result<Probed, Unmodelled> {
         let none = PerKind::new(&self.kinds, |_| 0);
-        let (held, front, back, tied) = self.held(layout)?;
+        let Holdings { layers, front, back, tied } = self.counter.under(layout, None)?;
         Ok(Probed {
-            held,
+            held: layers,
             front,
             back,
             tied,
@@ -306,49 +305,6 @@ impl Probes {
             forward: forward_bytes(&replay),
             left: replay.reserved_peak() - replay.allocated_peak(),
         })
-    }
-
-    /// Parameters on one rank by layer kind and at the edges.
-    fn held(&self, layout: &Layout) -> Result<HeldBy, Unmodelled> {
-        let key = [layout.tp.get(), layout.ep.get(), layout.etp.get(), layout.vocab_multiple];
-        if let Some(known) = self.counted.lock().unwrap_or_else(|e| e.into_inner()).get(&key) {
-            return Ok(known.clone());
-        }
-        let found = self.count(layout)?;
-        self.counted.lock().unwrap_or_else(|e| e.into_inner()).insert(key, found.clone());
-        Ok(found)
-    }
-
-    fn count(&self, layout: &Layout) -> Result<HeldBy, Unmodelled> {
-        let mut recipe = self.bare.clone();
-        recipe.layers = self.layers.iter().cloned().collect();
-        let request = LayoutRequest {
-            tp: Some(layout.tp.get()),
-            ep: Some(layout.ep.get()),
-            etp: Some(layout.etp.get()),
-            vocab_multiple: Some(layout.vocab_multiple),
-            ..LayoutRequest::default()
-        };
-        let refused = |f: Vec<diag::Finding>| Unmodelled::new("this layout", f[0].message.clone());
-        let (layout, _) = settle(&request, Needs::of(&recipe)).map_err(refused)?;
-        let table = OwnershipTable::new(&recipe, &layout).map_err(refused)?;
-        let mut held = PerKind::new(&self.kinds, |_| Held::default());
-        let (mut front, mut back, mut tied) = (Held::default(), Held::default(), Held::default());
-        for row in &table.rows {
-            let slot = match row.tensor.place {
-                Place::Layer(layer) => &mut held[self.kinds.nth(layer)],
-                Place::Embedding | Place::Side(_) => &mut front,
-                Place::FinalNorm | Place::Head | Place::Mtp(_) => &mut back,
-            };
-            let group = usize::from(row.tensor.acting.is_some());
-            let side = if row.tensor.optimizer == Optimizer::Muon { &mut slot.muon } else { &mut slot.adam };
-            side[group] += row.part_elements(&layout);
-            if recipe.tied && row.tensor.surface == Surface::TokenEmbedding {
-                tied.adam[0] += row.part_elements(&layout);
-            }
-        }
-        debug_assert!(recipe.has(Mixer::Moe) || held.iter().all(|h| h.adam[1] + h.muon[1] == 0));
-        Ok((held, front, back, tied))
     }
 }
 

@@ -132,3 +132,84 @@ fn degrees_of_experts_are_probed_where_experts_are() {
     assert!(kinds.len() > 2 && before == 2 * kinds.len() as u64, "{} kinds, {before} probes", kinds.len());
     assert_eq!(after - before, 2);
 }
+
+/// State that is counted to rule layouts out is never more than what short replays say of the stage, and most
+/// of what they say of its weights and optimizer state.
+#[test]
+fn counted_state_is_never_more_than_the_sums() {
+    let mut compared = 0;
+    for name in ["llama3-8b", "nam56r", "qwen3-30b-a3b", "deepseek-v2-lite", "nemotron-h-8b", "mixtral-8x7b"] {
+        for engine in [Engine::Fsdp2, Engine::Torchtitan, Engine::Deepspeed, Engine::Nanotron] {
+            for (tp, pp, ep, zero) in [(1, 1, 1, 3), (2, 1, 2, 2), (1, 2, 4, 3), (4, 2, 1, 1), (1, 1, 1, 0)] {
+                compared += compared_states(name, engine, [tp, pp, ep], zero);
+            }
+        }
+    }
+    assert!(compared > 50, "{compared} stages");
+}
+
+/// Stages of a layout whose counted state is held against their sums; none where the layout is illegal or
+/// nobody replays it.
+fn compared_states(name: &str, engine: Engine, [tp, pp, ep]: [u64; 3], zero: usize) -> usize {
+    let mut recipe = recipe::builtin::find(name).unwrap();
+    recipe.layers.truncate(8);
+    let request = LayoutRequest {
+        engine: Some(engine),
+        tp: Some(tp),
+        pp: Some(pp),
+        ep: Some(ep),
+        etp: (ep > 1).then_some(1),
+        world: Some(8),
+        zero: Some(layout::ZeroStage::ALL[zero].1),
+        microbatches: Some(4),
+        sequence: Some(256),
+        ..LayoutRequest::default()
+    };
+    let Some(layout) = check(&recipe, &request).layout else { return 0 };
+    let plan = StagePlan::new(&recipe, &layout, None).unwrap();
+    let (options, kinds) = (Options::of(layout.engine, &recipe), LayerKinds::of(&recipe));
+    let Ok(ledger) = Ledger::of(&recipe, &layout, &options) else { return 0 };
+    let estimator = Estimator::new(&recipe, &kinds, &ledger, &options);
+    let mut compared = 0;
+    for stage in 0..layout.pp.get() as usize {
+        let (Ok(sum), Some(counted)) =
+            (estimator.stage(&layout, &plan, stage, 0.0), estimator.stage_of_state(&layout, &plan, stage))
+        else {
+            continue;
+        };
+        let flags = layout.flags();
+        assert!(counted.reserved() <= sum.reserved(), "{name} {flags} stage {stage}: {counted:?} above {sum:?}");
+        // Not so far below that it rules nothing out; DeepSpeed's gradients are not counted.
+        let kept = sum.state.total() - sum.state.gradients;
+        assert!(5 * counted.state.total() > 4 * kept, "{name} {flags} stage {stage}: {counted:?} of {:?}", sum.state);
+        compared += 1;
+    }
+    compared
+}
+
+/// A short replay that is predicted to take more than it may is refused by name, and nothing is walked.
+#[test]
+fn a_short_replay_beyond_its_limit_is_refused() {
+    let (recipe, layout) = hybrid("nemotron-h-8b", 4, 1 << 20, 1);
+    let (options, kinds) = (Options::of(layout.engine, &recipe), LayerKinds::of(&recipe));
+    let ledger = Ledger::of(&recipe, &layout, &options).unwrap();
+    let estimator = Estimator::new(&recipe, &kinds, &ledger, &options).within(100_000);
+    let plan = StagePlan::new(&recipe, &layout, None).unwrap();
+    let refused = estimator.stage(&layout, &plan, 0, 0.0).unwrap_err();
+    assert_eq!(refused.what, "a short replay");
+    assert!(refused.why.contains("(--work-limit)"), "{}", refused.why);
+    assert_eq!(estimator.walked(), 0);
+}
+
+/// Chunks in groups are predicted in groups: a long sequence makes no probe dear.
+#[test]
+fn predictions_know_that_chunks_are_walked_in_groups() {
+    let (recipe, layout) = hybrid("nemotron-h-8b", 4, 1 << 20, 1);
+    let plan = StagePlan::new(&recipe, &layout, None).unwrap();
+    let ledger = Ledger::of(&recipe, &layout, &Options::of(layout.engine, &recipe)).unwrap().over_steps(2);
+    let job = RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank: 0 };
+    let each = ledger.operations(&job);
+    let grouped = ledger.in_groups();
+    let (predicted, walked) = (grouped.operations(&job), grouped.replay(&job).unwrap().operations);
+    assert!(100 * predicted < each && walked <= predicted && predicted < 8 * walked, "{each}, {predicted}, {walked}");
+}

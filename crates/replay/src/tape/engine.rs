@@ -2,36 +2,20 @@
 //! (`torch/csrc/autograd/engine.cpp`).
 
 use super::graph::{Edge, Grads, Node, Task};
+use super::quick::Quick;
 use super::storage::Tape;
 use super::tensor::Tensor;
 use crate::line::Line;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 
 /// Identity of a node that is alive.
 type Key = *const Node;
 
-/// Spreads addresses, which are distinct already: a replay looks up every edge of every pass.
-#[derive(Default)]
-struct ByAddress(u64);
-
-impl Hasher for ByAddress {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_usize(usize::from(*byte)));
-    }
-
-    fn write_usize(&mut self, address: usize) {
-        self.0 = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
-    }
-}
-
-type ByNode<T> = HashMap<Key, T, BuildHasherDefault<ByAddress>>;
+/// A replay looks up every edge of every pass.
+type ByNode<T> = HashMap<Key, T, BuildHasherDefault<Quick>>;
 
 /// Runs backward from `root` with its gradient.
 pub fn backward(tape: &Tape, root: &Tensor, grad: Tensor) {

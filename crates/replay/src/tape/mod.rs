@@ -7,7 +7,9 @@ mod deferred;
 mod engine;
 mod graph;
 mod pace;
+mod quick;
 mod rounds;
+mod script;
 mod storage;
 mod tensor;
 

@@ -3,6 +3,7 @@
 use super::deferred::Queue;
 use super::pace::{Clock, Pace};
 use super::rounds::{Change, What};
+use super::script::{Recorder, Slot, Take};
 use super::tensor::Tensor;
 use crate::allocator::{Allocator, BlockId, Segments, Stream};
 use crate::line::{ByLine, Line, Origin};
@@ -37,7 +38,7 @@ fn part(origin: Origin, runs_backward: bool) -> Option<usize> {
 }
 
 /// The entry of one block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     line: Line,
     origin: Origin,
@@ -87,8 +88,15 @@ pub(super) struct Book {
     pub events: u64,
     /// Allocations among them that were not walked.
     pub left_out: u64,
+    /// Allocations among them that were made without their program ([`super::script`]).
+    pub played: u64,
+    /// The block of each storage that is alive, and slots of those that are not.
+    pub slots: Vec<BlockId>,
+    spare: Vec<Slot>,
     /// Changes since the last round of a loop, while one is looked at.
     pub changes: Option<Vec<Change>>,
+    /// What the program asked for since then, while that is looked at.
+    pub recorder: Option<Recorder>,
     peak: Peak,
     /// The most allocated in forward, loss and backward since the last reset.
     by_part: [u64; 3],
@@ -101,7 +109,7 @@ pub(super) struct Book {
 pub struct Storage {
     tape: Tape,
     bytes: u64,
-    block: Cell<Option<BlockId>>,
+    slot: Cell<Option<Slot>>,
     /// Whether another stream used it, so that it comes back only when the device is done with it.
     is_late: Cell<bool>,
     /// Stands in for bytes that were discarded and computed again.
@@ -122,14 +130,19 @@ impl Storage {
 
     /// Books the bytes on another line from now on.
     pub(super) fn onto(&self, line: Line) {
-        if let Some(block) = self.block.get() {
-            self.tape.0.book.borrow_mut().rebook(block, line);
+        if let Some(slot) = self.slot.get() {
+            let book = &mut *self.tape.0.book.borrow_mut();
+            book.recorder.iter_mut().for_each(|recorder| recorder.booked(slot, line));
+            book.rebook(book.slots[slot], line);
         }
     }
 
     fn give_back(&self) {
-        if let Some(block) = self.block.take().filter(|_| !self.tape.0.is_over.get()) {
-            self.tape.0.book.borrow_mut().free(block, self.bytes, self.is_late.get());
+        if let Some(slot) = self.slot.take().filter(|_| !self.tape.0.is_over.get()) {
+            let book = &mut *self.tape.0.book.borrow_mut();
+            book.recorder.iter_mut().for_each(|recorder| recorder.given(slot));
+            book.free(book.slots[slot], self.bytes, self.is_late.get());
+            book.spare.push(slot);
         }
     }
 
@@ -171,7 +184,11 @@ impl Tape {
             requested_peak: 0,
             events: 0,
             left_out: 0,
+            played: 0,
+            slots: Vec::new(),
+            spare: Vec::new(),
             changes: None,
+            recorder: None,
             peak,
             by_part: [0; 3],
             wanted,
@@ -206,17 +223,20 @@ impl Tape {
     }
 
     fn make(&self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>) -> Rc<Storage> {
-        let mut book = self.0.book.borrow_mut();
-        let block = book.malloc(bytes, entry, shares, self.0.runs_backward.get());
-        let allocated = book.allocator.allocated();
-        if let Some(part) = part(entry.origin, self.0.runs_backward.get()) {
-            book.by_part[part] = book.by_part[part].max(allocated);
+        let book = &mut *self.0.book.borrow_mut();
+        let is_backward = self.0.runs_backward.get();
+        let part = part(entry.origin, is_backward);
+        let is_shared = !shares.is_empty();
+        let slot = book.malloc(bytes, entry, shares, is_backward).map(|block| book.slot_of(block));
+        book.see_part(part);
+        if let (Some(slot), Some(recorder)) = (slot, &mut book.recorder) {
+            let stream = book.allocator.stream();
+            recorder.taken(slot, Take { bytes, entry, stream, part }, is_shared);
         }
-        drop(book);
         Rc::new(Storage {
             tape: self.clone(),
             bytes,
-            block: Cell::new(block),
+            slot: Cell::new(slot),
             is_late: Cell::new(false),
             stand_in: RefCell::new(None),
         })
@@ -284,7 +304,7 @@ impl Tape {
     /// Allocations that were walked.
     pub fn operations(&self) -> u64 {
         let book = self.0.book.borrow();
-        book.events - book.left_out
+        book.events - book.left_out - book.played
     }
 
     pub(super) fn book(&self) -> RefMut<'_, Book> {
@@ -348,6 +368,31 @@ impl Tape {
 }
 
 impl Book {
+    fn slot_of(&mut self, block: BlockId) -> Slot {
+        let slot = self.spare.pop().unwrap_or_else(|| {
+            self.slots.push(block);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = block;
+        slot
+    }
+
+    /// Something of this part of a step was made.
+    fn see_part(&mut self, part: Option<usize>) {
+        if let Some(part) = part {
+            self.by_part[part] = self.by_part[part].max(self.allocator.allocated());
+        }
+    }
+
+    /// Takes what a program took in an earlier round.
+    pub fn take_again(&mut self, take: &Take) -> Option<BlockId> {
+        self.allocator.on_stream(take.stream);
+        let block = self.malloc(take.bytes, take.entry, Vec::new(), false);
+        self.see_part(take.part);
+        self.played += 1;
+        block
+    }
+
     fn malloc(&mut self, bytes: u64, entry: Entry, shares: Vec<(Line, u64)>, is_backward: bool) -> Option<BlockId> {
         if let Some(clock) = &mut self.clock {
             self.allocator.at(clock.allocate(bytes, is_backward));
@@ -384,7 +429,7 @@ impl Book {
         self.shared.insert(block, shares);
     }
 
-    fn rebook(&mut self, block: BlockId, line: Line) {
+    pub fn rebook(&mut self, block: BlockId, line: Line) {
         let size = self.allocator.size(block);
         let entry = &mut self.entries[block.index()];
         self.live[entry.line as usize] -= size;
@@ -403,7 +448,7 @@ impl Book {
         self.peak = Peak { allocated: self.allocator.allocated(), event: self.events, by_line: self.live, origin };
     }
 
-    fn free(&mut self, block: BlockId, bytes: u64, is_late: bool) {
+    pub fn free(&mut self, block: BlockId, bytes: u64, is_late: bool) {
         self.requested -= bytes;
         let line = self.entries[block.index()].line;
         if !self.shared.is_empty() {

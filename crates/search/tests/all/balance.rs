@@ -5,6 +5,7 @@ use hardware::Cluster;
 use layout::{Balance, Engine, LayoutRequest, Schedule};
 use recipe::Recipe;
 use search::balanced;
+use work::Limit;
 
 /// A dense model and a hybrid, each so deep, with heads of a layer or less and of several layers.
 fn recipe(pattern: &str, depth: usize, vocab: u64) -> Recipe {
@@ -57,7 +58,7 @@ fn no_cut_of_a_small_model_is_faster() {
         {
             let recipe = recipe(pattern, depth, vocab);
             let case = case(&recipe, pp, vpp, schedule);
-            let ours = seconds(&case, &balanced(&case, Balance::Time).unwrap());
+            let ours = seconds(&case, &balanced(&case, Balance::Time, &Limit::none()).unwrap());
             let cuts = every(recipe.depth() as u64, pp * vpp);
             let best = cuts.iter().map(|cut| seconds(&case, cut)).fold(f64::INFINITY, f64::min);
             if ours > best * (1.0 + 1e-9) {
@@ -77,7 +78,7 @@ fn llama_over_virtual_stages_is_no_slower_than_by_hand() {
     let request =
         LayoutRequest { pp: Some(4), vpp: Some(2), engine: Some(Engine::Megatron), ..LayoutRequest::default() };
     let case = Case::laid_out(recipe, &request, Some(Cluster::parse("16xH200").unwrap()), Terms::RUN).unwrap();
-    let ours = seconds(&case, &balanced(&case, Balance::Time).unwrap());
+    let ours = seconds(&case, &balanced(&case, Balance::Time, &Limit::none()).unwrap());
     let by_hand = seconds(&case, &[4, 8, 12, 16, 21, 26, 31]);
     assert!(ours <= by_hand, "{ours} {by_hand}");
 }

@@ -6,7 +6,7 @@ use diag::Finding;
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest};
 use recipe::Recipe;
-use search::{Effort, Found, Question, Space, lay_out, pricers, search};
+use search::{Effort, Found, Left, Question, Space, answer, lay_out, pricers, search};
 use units::Bytes;
 use work::Limit;
 
@@ -78,7 +78,7 @@ fn tensor_parallelism_is_kept_to_a_node_where_all_of_it_is_too_much() {
 fn of_fsdp2(limit: &Limit, headroom: u64) -> Found {
     let recipe = recipe::builtin::find("llama3-8b").unwrap();
     let cluster = Cluster::parse("8xH200").unwrap();
-    let pinned = LayoutRequest { sequence: Some(2048), ..pinned(Engine::Fsdp2) };
+    let pinned = LayoutRequest { sequence: Some(2048), vpp: Some(1), ..pinned(Engine::Fsdp2) };
     let question = common::question(&recipe, &cluster, &pinned, Bytes(headroom << 30));
     let space = common::space(Question { limit, ..question });
     search(&space, &pricers(&space), 3, Effort::Bounded, &|_, _| ())
@@ -99,10 +99,57 @@ fn replays_are_saved_by_bounds() {
     assert!(found.tally.bounded > found.tally.priced, "{:?}", found.tally);
 }
 
-/// Nothing fits, so that no bound leaves anything out: only the limit does.
+/// Hardly anything fits, most of it not for its state, so that neither bounds nor counts leave it out: the limit
+/// does.
 #[test]
 fn replays_stop_at_the_limit() {
-    let found = of_fsdp2(&up_to(1_400_000_000), 139);
+    let found = of_fsdp2(&up_to(250_000_000), 116);
     assert_eq!(seen(&found), found.counts.legal);
     assert!(found.tally.priced > 0 && found.tally.unseen > 0, "{:?}", found.tally);
+}
+
+/// Where state alone is more than a device has, that is counted: a few short replays are for the layout that
+/// is shown, however many do not fit.
+#[test]
+fn what_state_rules_out_is_not_replayed() {
+    let recipe = recipe::builtin::find("deepseek-v3").unwrap();
+    let cluster = Cluster::parse("2x8xH100").unwrap();
+    for engine in [Engine::Fsdp2, Engine::Torchtitan] {
+        let pinned = LayoutRequest { engine: Some(engine), ..LayoutRequest::default() };
+        let limit = up_to(10_000_000_000);
+        let space = common::space(Question { limit: &limit, ..common::question(&recipe, &cluster, &pinned, Bytes(0)) });
+        let found = search(&space, &pricers(&space), 3, Effort::Bounded, &|_, _| ());
+        assert_eq!((found.tally.unseen, found.tally.fit), (0, 0), "{:?}", found.tally);
+        assert!(found.tally.priced > 1000 && found.tally.nearest.is_some(), "{:?}", found.tally);
+        let probes: u64 = space.modes.iter().map(|mode| mode.estimator.probes()).sum();
+        assert!(probes < 600, "{probes} short replays");
+    }
+}
+
+/// Replays that confirm an answer take of the same limit: what is not left is not begun, and said.
+#[test]
+fn a_replay_beyond_what_is_left_is_not_begun() {
+    let recipe = recipe::builtin::find("llama3-8b").unwrap();
+    let cluster = Cluster::parse("8xH200").unwrap();
+    let pinned = LayoutRequest { sequence: Some(2048), ..pinned(Engine::Fsdp2) };
+    let space = common::space(common::question(&recipe, &cluster, &pinned, Bytes(4 << 30)));
+    let pricers = pricers(&space);
+    let found = search(&space, &pricers, 3, Effort::Bounded, &|_, _| ());
+    let mut all = Left { operations: u64::MAX };
+    let confirmed = answer(&space, &pricers, &found, &mut all);
+    let took = u64::MAX - all.operations;
+    assert!(confirmed.best().is_some() && took > 0);
+    // Alternatives take short replays as well, which are known from here on.
+    let walked: u64 = pricers.iter().map(|pricer| pricer.walked()).sum();
+    let mut few = Left { operations: walked + 1000 };
+    let refused = answer(&space, &pricers, &found, &mut few);
+    assert!(refused.best().is_none() && few.operations == walked + 1000);
+    let why: Vec<&str> = refused.refuted().map(|refuted| refuted.why.as_str()).collect();
+    assert!(why.len() == 3 && why.iter().all(|why| why.ends_with("are left of --work-limit")), "{why:?}");
+    // Enough for the best, and not for what stands beside it.
+    let best = memory::fit::work(&confirmed.best().unwrap().case).unwrap().operations;
+    let mut some = Left { operations: walked + best };
+    let answered = answer(&space, &pricers, &found, &mut some);
+    assert!(answered.best().is_some() && some.operations == walked);
+    assert_eq!(answered.neighbours.len(), confirmed.neighbours.len());
 }

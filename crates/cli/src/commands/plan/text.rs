@@ -3,7 +3,7 @@
 use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
-use crate::commands::fit::{LEVERS_SHARE, fit_lines, host_text, verdict_text};
+use crate::commands::fit::{fit_lines, host_text, verdict_text};
 use crate::commands::{model_line, shorten, typed};
 use crate::picture;
 use crate::table::{Table, heading, wrap};
@@ -16,7 +16,7 @@ use memory::fit::{Fit, RankClass, levers};
 use recipe::{Mixer, Recipe};
 use search::{Batch, Choice, MemoryLine, ModeSpace, Neighbour, TOKENS_PER_STEP};
 use units::{Bytes, change, count, exact};
-use work::Limit;
+use work::Work;
 
 /// Lines of the space's rejects and of neighbours that a screen has room for.
 const SHOWN: usize = 3;
@@ -374,6 +374,9 @@ pub fn verdict(wanted: &Wanted, solved: &Solved) -> String {
         _ if counts.legal == 0 && counts.refused.is_empty() => "No layout of these degrees fills the world".to_string(),
         _ if counts.legal == 0 => format!("No layout is legal {}", terms(wanted, solved)),
         None => format!("No layout has a price {}", terms(wanted, solved)),
+        Some(_) if solved.found.tally.unseen > 0 => {
+            format!("No layout that was looked at fits {}", terms(wanted, solved))
+        }
         Some(_) => format!("No layout fits {}", terms(wanted, solved)),
     }
 }
@@ -392,16 +395,21 @@ fn nothing_legal(solved: &Solved) -> String {
 }
 
 fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
-    let Some((_, point)) = solved.found.tally.nearest else { return unpriced(solved) };
+    let Some((missing, point)) = solved.found.tally.nearest else { return unpriced(solved) };
+    let otherwise = format!("  or {}\n", ways_out(&wanted.pinned, solved.space.question.headroom));
     let layout = solved.space.layout(&point);
     let share = solved.space.question.offload.share(point.offload);
     let mut text = heading("Nearest");
     text += &wrap(&flags_of(&wanted.recipe, &layout, share), "  ", 100);
     let Ok(case) = solved.space.case(&point) else { return text };
+    let mut left = solved.left;
+    if let Err(takes) = left.take(solved.pricers, &case) {
+        return text + &unreplayed(missing, takes) + &otherwise;
+    }
     let Ok(fit) = Fit::price(&case, solved.space.question.headroom) else { return text };
     text += &format!("\n{}\n", verdict_text(&case, &fit));
     text += &picture::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
-    let found = levers(&case, &fit, Limit::of_an_answer(work::Asked::default(), None).operations / LEVERS_SHARE).found;
+    let found = levers(&case, &fit, left.beside(solved.pricers)).found;
     let mut table = Table::new(&["what would help", "saves", "headroom then"]).right(&[1, 2]);
     for lever in found.iter().take(SHOWN) {
         let headroom = match u64::try_from(lever.headroom_bytes) {
@@ -410,7 +418,18 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
         };
         table.row([lever.change.clone(), Bytes(lever.saves_bytes).to_string(), headroom]);
     }
-    text + &table.render() + &format!("  or {}\n", ways_out(&wanted.pinned, solved.space.question.headroom))
+    text + &if found.is_empty() { String::new() } else { table.render() } + &otherwise
+}
+
+/// A layout that does not fit by the sums, where the replay takes more than is left.
+fn unreplayed(missing: i64, takes: u64) -> String {
+    let seconds = Work { operations: takes, bytes: 0 }.core_seconds();
+    let missing = Bytes(missing.unsigned_abs());
+    let words = format!(
+        "misses {missing} by the quick sums; its replay takes about {seconds:.0} s of one core, more than is left of \
+         --work-limit"
+    );
+    "\n".to_string() + &wrap(&words, "", 100)
 }
 
 fn unpriced(solved: &Solved) -> String {

@@ -21,7 +21,7 @@ mod rank;
 
 pub use config::{Blocks, Chunks};
 pub(crate) use config::{Config, Place};
-pub(crate) use emitted::scan_chunks;
+pub(crate) use emitted::scan_parts;
 pub(crate) use model::Model;
 pub(crate) use params::{Param, Step, Unit};
 pub(crate) use rank::Rank;

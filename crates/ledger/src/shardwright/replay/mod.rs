@@ -18,6 +18,7 @@ use recipe::kinds::side::OwnerStage;
 use recipe::{Layer, Mixer, Place};
 use region::{Cx, Kept, len};
 use replay::line::Line;
+use std::collections::HashMap;
 
 pub use step::{Highest, highest};
 
@@ -50,8 +51,11 @@ struct Level<'a> {
 struct Chunk<'a> {
     cx: &'a Cx<'a>,
     index: usize,
-    buffers: &'a [Buffer],
+    buffers: &'a ByPlace<'a>,
 }
+
+/// A rank's buffers by the place of the model they belong to.
+type ByPlace<'a> = HashMap<Place, Vec<&'a Buffer>>;
 
 impl Chunk<'_> {
     fn is_last(&self) -> bool {
@@ -74,9 +78,9 @@ impl Chunk<'_> {
         if self.cx.layout.zero != ZeroStage::Three {
             return Vec::new();
         }
-        let buffers = self.buffers.iter().filter(|b| Some(b.place) == place);
+        let buffers = place.and_then(|place| self.buffers.get(&place)).into_iter().flatten();
         let take = |len: u64| self.cx.heap.reals(Line::Communication, len as usize);
-        let open = |buffer: &Buffer| {
+        let open = |buffer: &&Buffer| {
             // The run is freed as soon as the whole is there.
             let gathered = |run: Buf| if buffer.members > 1 { take(buffer.len) } else { run };
             let whole = gathered(take(buffer.held_len()));

@@ -7,7 +7,7 @@
 use super::heap::{Buf, Change, Heap};
 use super::region::Cx;
 use super::step::reduce;
-use super::{Chunk, Flight};
+use super::{ByPlace, Chunk, Flight};
 use crate::shardwright::chunk::ByPath;
 use layout::ZeroStage;
 use layout::activations::Routing;
@@ -27,6 +27,7 @@ enum Walk {
 struct Passes<'a> {
     cx: &'a Cx<'a>,
     buffers: &'a [Buffer],
+    by_place: ByPlace<'a>,
     routing: Routing<'a>,
     /// What microbatches keep, by microbatch and chunk; balanced, that of the one that was walked.
     flights: HashMap<(u32, u32), Flight>,
@@ -44,7 +45,9 @@ pub(super) fn passes(
     sums: &mut [Option<Buf>],
 ) {
     let (flights, waiting, known) = (HashMap::new(), HashMap::new(), HashMap::new());
-    let mut passes = Passes { cx, buffers, routing, flights, waiting, known };
+    let mut by_place = ByPlace::new();
+    buffers.iter().for_each(|buffer| by_place.entry(buffer.place).or_default().push(buffer));
+    let mut passes = Passes { cx, buffers, by_place, routing, flights, waiting, known };
     for action in order.stage(stage).flat_map(Block::actions) {
         passes.run(action);
         if cx.layout.zero >= ZeroStage::Two && matches!(action.pass, Pass::Backward | Pass::BackwardWeight) {
@@ -88,7 +91,7 @@ impl Passes<'_> {
     fn walk(&mut self, pass: Pass, at: (u32, u32)) {
         let cx = self.cx;
         let cx = &Cx { rows: ByPath::new(cx.recipe, cx.layout, cx.table, at, self.routing), ..cx.clone() };
-        let part = Chunk { cx, index: at.1 as usize, buffers: self.buffers };
+        let part = Chunk { cx, index: at.1 as usize, buffers: &self.by_place };
         match pass {
             Pass::Forward => {
                 self.flights.insert(at, part.forward());

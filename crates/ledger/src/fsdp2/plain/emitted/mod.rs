@@ -18,7 +18,7 @@ mod steps;
 
 pub(super) use borders::enter;
 pub(super) use loss::{cross_entropy, embed};
-pub(crate) use scan::chunks as scan_chunks;
+pub(crate) use scan::parts as scan_parts;
 pub(super) use steps::by;
 
 use super::params::{Adapter, BlockParams, Linear, Mixing, Step, Unit};

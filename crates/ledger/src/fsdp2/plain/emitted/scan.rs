@@ -25,8 +25,16 @@ pub(super) fn scan(c: &Rc<Rank>, inputs: [&Tensor; 4], sizes: Sizes) -> Tensor {
     checkpoint_stopping_early(&c.tape, &inputs, move |inputs| chunked(&rank, inputs, sizes))
 }
 
-/// Chunks that a scan over so many tokens goes through one by one.
-pub(crate) fn chunks(sequence: u64) -> u64 {
+/// Parts that a scan over so many tokens goes through one by one.
+pub(crate) fn parts(sequence: u64, which: Chunks) -> u64 {
+    let chunks = chunks(sequence);
+    match which {
+        Chunks::Each => chunks,
+        Chunks::Grouped => groups(chunks).len() as u64,
+    }
+}
+
+fn chunks(sequence: u64) -> u64 {
     sequence.div_ceil(CHUNK.min(sequence).max(1))
 }
 
