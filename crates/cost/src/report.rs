@@ -7,7 +7,7 @@ use crate::layer::LayerPrice;
 use crate::part::Part;
 use crate::prices::{Counts, Prices};
 use crate::traffic::{Collective, Spread};
-use layout::{Layout, Schedule, ZeroStage};
+use layout::{Engine, Layout, Schedule, ZeroStage};
 use serde::Serialize;
 use units::Basis;
 
@@ -265,6 +265,8 @@ impl Prices {
         let reductions = match (inside.reduces, layout.zero) {
             (true, _) => count,
             (false, ZeroStage::Zero) => 2.0,
+            // nanotron sums them whole whoever steps them.
+            (false, _) if layout.engine == Some(Engine::Nanotron) => 2.0,
             (false, _) => 1.0,
         };
         let all = [slow.once.gradients, slow.once.weights];
