@@ -34,7 +34,10 @@ fn emitted_launches_hold_what_was_measured() {
 fn emitted_launches_are_told_in_eighty_columns() {
     let text = run("fidelity ../../data/truth/emitted_h200.jsonl").stdout;
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    assert!(text.starts_with("7 rows, 7 modelled\n1 of them ran out of memory"), "{text}");
+    assert!(
+        text.starts_with("7 rows, 7 modelled: memory 7 of 7, step_time 6 of 6\n1 of them ran out of memory"),
+        "{text}"
+    );
     assert!(text.contains("nam-best-tp2-mbs16: refused as the device did"), "{text}");
     assert!(!text.contains("Not modelled"), "{text}");
 }
@@ -50,5 +53,5 @@ fn steps_are_priced_as_planned_when_asked() {
     let as_run = json("fidelity ../../data/truth/published.jsonl --only step_time");
     let as_planned = json("fidelity ../../data/truth/published.jsonl --only step_time --as-planned");
     assert_eq!((&as_run["as_planned"], &as_planned["as_planned"]), (&false.into(), &true.into()));
-    assert!(median(&as_run) < 0.065 && (0.09..0.11).contains(&median(&as_planned)));
+    assert!(median(&as_run) < 0.065 && (0.09..0.12).contains(&median(&as_planned)));
 }
