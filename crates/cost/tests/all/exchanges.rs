@@ -38,11 +38,10 @@ fn nanotron_pays_for_every_replica_under_zero_1() {
         )
     };
     let weights = |step: &Step| part(step, "weights exposed");
-    let (narrow, wide) =
-        (of(64, Engine::Nanotron, ZeroStage::One), of(512, Engine::Nanotron, ZeroStage::One));
+    let (narrow, wide) = (of(64, Engine::Nanotron, ZeroStage::One), of(512, Engine::Nanotron, ZeroStage::One));
     let elsewhere = of(512, Engine::Megatron, ZeroStage::One);
-    // 291 tensors of 512 replicas, cut out and copied: 11 µs each on the usual host.
-    assert!(weights(&wide) > 1.4 && weights(&wide) < 2.2, "{}", weights(&wide));
+    // 195 tensors of 512 replicas, cut out and copied: 11 µs each on the usual host.
+    assert!(weights(&wide) > 1.0 && weights(&wide) < 1.5, "{}", weights(&wide));
     assert!(weights(&wide) > 3.0 * weights(&narrow), "{} {}", weights(&wide), weights(&narrow));
     assert!(weights(&elsewhere) < 0.2 * weights(&wide), "{}", weights(&elsewhere));
     // Without ZeRO, torch's own wrapper reduces buckets while backward runs.
