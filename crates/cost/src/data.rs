@@ -268,7 +268,7 @@ pub(crate) fn stepped_alone(prices: &Prices, layout: &Layout, counts: Counts) ->
 /// before anything is stepped, so that the host has no lead when its loops begin.
 fn optimizer(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     let (kernels, away) = stepped(prices, placed, held);
-    (kernels.max(prices.setting.meter.host_of_tensors(held.tensors)), away)
+    ((kernels * prices.setting.slowest).max(prices.setting.meter.host_of_tensors(held.tensors)), away)
 }
 
 /// Seconds of the optimizer's kernels, and of the host's link and step.

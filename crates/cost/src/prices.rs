@@ -50,7 +50,7 @@ pub struct Setting {
     pub(crate) host_link: Option<f64>,
     pub(crate) meter: Meter,
     pub(crate) fabric: Fabric,
-    /// Time of the slowest of all devices against that of one.
+    /// Time of kernels on the slowest of all devices, against that on one.
     pub(crate) slowest: f64,
     /// Whether every other rank is stood in for.
     alone: bool,
@@ -106,7 +106,7 @@ impl Setting {
             host_link,
             meter,
             fabric,
-            slowest: slowest_of(cluster.devices()),
+            slowest: if alone { 1.0 } else { slowest_of(cluster.devices()) },
             alone,
             short,
             tables: Mutex::default(),
@@ -194,9 +194,9 @@ impl Split {
             setting: self.setting.clone(),
             offload,
             groups: self.groups,
-            passes: layers.map(LayerPrice::passes),
-            front_passes: self.front.passes(),
-            back_passes: back.passes(),
+            passes: layers.map(|layer| layer.passes(self.setting.slowest)),
+            front_passes: self.front.passes(self.setting.slowest),
+            back_passes: back.passes(self.setting.slowest),
             layers,
             front: self.front,
             back,

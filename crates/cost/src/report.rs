@@ -142,10 +142,11 @@ impl Prices {
     /// Lines that sum to the step.
     pub(crate) fn lines(&self, layout: &Layout, slow: &Slowest, seconds: f64) -> Vec<Line> {
         let mut inside = self.over_the_step(layout, slow.counts).all();
+        let slowest = (self.setting.slowest - 1.0) * inside.compute();
         inside.add(Part::Launch, slow.late * self.microbatches_a_chunk(layout));
         // Chunks were timed with their gathers, layers without.
         let is_sharded = layout.zero >= ZeroStage::Two;
-        let gathers = if is_sharded { (slow.time.busy - inside.seconds()).max(0.0) } else { 0.0 };
+        let gathers = if is_sharded { (slow.time.busy - inside.seconds() - slowest).max(0.0) } else { 0.0 };
         let compute = match self.setting.meter.is_measured() {
             true => Basis::Measured(format!("curves of {}", self.setting.cluster.device.name)),
             false => Basis::Modelled("curves of another device, or of its maker"),
@@ -204,23 +205,16 @@ impl Prices {
                 "gradients and weights over the host link, and the step on the host",
             ),
         ]);
-        let one_rank = parts.iter().map(|(_, _, s, _, _)| s).sum::<f64>();
-        let slowest = one_rank * (self.setting.slowest - 1.0);
+        let explained = slowest + parts.iter().map(|(_, _, s, _, _)| s).sum::<f64>();
         parts.extend([
             (
                 "slowest rank",
                 Compute,
                 slowest,
                 Basis::Modelled("spread of devices of one kind, docs/time.md"),
-                "what all ranks wait for the slowest device among them",
+                "what kernels take longer on the slowest device, for which all wait",
             ),
-            (
-                "reserve",
-                Reserve,
-                seconds - one_rank - slowest,
-                modelled.clone(),
-                "data, logging, a step's own host time",
-            ),
+            ("reserve", Reserve, seconds - explained, modelled.clone(), "data, logging, a step's own host time"),
         ]);
         let lines = parts.into_iter().filter(|(_, _, s, _, _)| *s > 0.0);
         lines

@@ -127,9 +127,9 @@ impl Prices {
         times.forward.min(times.backward()) / layout.vpp.get() as f64
     }
 
-    /// With what all ranks wait for the slowest of them, and a step's own: data, logging, the norm of gradients.
+    /// With a step's own: data, logging, the norm of gradients.
     fn with_reserve(&self, seconds: f64) -> f64 {
-        seconds * self.setting.slowest + self.setting.meter.profile().host.step_seconds
+        seconds + self.setting.meter.profile().host.step_seconds
     }
 
     fn times<'a>(&self, layout: &Layout, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {
