@@ -1,5 +1,5 @@
-//! How nanotron moves state over replicas (huggingface/nanotron at 2411b02 and of February 2025 alike): not as others do
-//! that share out an optimizer's state.
+//! How nanotron moves state over replicas (huggingface/nanotron 0e0a27e of February 2025, as its ledger): not as others
+//! do that share out an optimizer's state.
 
 use crate::data::widths;
 use crate::held::Held;
@@ -18,7 +18,7 @@ const PER_PART: f64 = 2.0;
 const COPIES: f64 = 3.0;
 
 /// Whether gradients travel under the last backward: without ZeRO they are `DistributedDataParallel`'s, with it
-/// they wait for the end (`trainer.py` make_ddp).
+/// they wait for the end (`trainer.py` make_ddp; by April 2026 it wraps both).
 pub(crate) fn hides_gradients(zero: ZeroStage) -> bool {
     zero == ZeroStage::Zero
 }
