@@ -122,6 +122,7 @@ impl Case {
         let (recipe, mut findings) = (checked.recipe, checked.findings);
         if terms.purpose == Purpose::Run {
             findings.extend(not_priced(&recipe, layout.engine));
+            findings.extend(conditions::widths(&recipe, &layout, &options));
         }
         Ok(Case {
             asked,

@@ -1,8 +1,10 @@
 //! Conditions under which an engine takes an option at all, asked once layout and options are known.
 //! What only a layout decides stands in `layout::engines`. Each refusal quotes the engine.
 
-use crate::options::{Dispatch, EpOverlap, GraphModule, GraphsBy, Options, TpOverlap};
-use diag::{Blame, Finding};
+use crate::options::{Dispatch, EpOverlap, Format, GraphModule, GraphsBy, Options, TpOverlap};
+use diag::{Blame, Finding, RuleId};
+use layout::legality::UNALIGNED;
+use layout::widths::{Unaligned, unaligned};
 use layout::{Engine, Layout, Recompute, ZeroStage};
 use recipe::Recipe;
 
@@ -17,6 +19,44 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding
         Some(Engine::Deepspeed) => offload(layout, options),
         _ => Vec::new(),
     }
+}
+
+/// The rule of [`widths`].
+const WIDTHS: RuleId = "precision/aligned";
+
+/// Whether a finding is about widths that kernels do not like, whatever the format.
+pub fn is_about_widths(finding: &Finding) -> bool {
+    finding.rule == WIDTHS || UNALIGNED.found(finding)
+}
+
+/// Widths of a rank's products that a format of 8 or 4 bits is not multiplied in. Transformer Engine asks it of
+/// every factor (`transformer_engine/pytorch/utils.py`, `assert_dim_for_fp8_exec`; `tensor/mxfp8_tensor.py`), and a
+/// weight's rows are the columns of its output's gradient; `torch._scaled_mm` asks for multiples of 16 too. Heads stay
+/// in bf16.
+pub fn widths(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
+    let (multiple, quote) = match options.format {
+        Format::Fp8 => (
+            16,
+            "FP8 execution requires the product of all dimensions except the last to be divisible by 8 and the last \
+             dimension to be divisible by 16",
+        ),
+        Format::Mxfp8 | Format::Nvfp4 => (32, "Tensor dims must be divisible by 32"),
+        Format::Bf16 | Format::F32 | Format::F64 => return Vec::new(),
+    };
+    let found = unaligned(recipe, layout, multiple);
+    let say = |one: &Unaligned| {
+        let message = format!(
+            "`{}` {} {} columns on a rank, no multiple of the {multiple} that a product in {} takes",
+            one.name(),
+            if one.side == 0 { "makes" } else { "reads" },
+            one.width(),
+            options.format
+        );
+        let finding = Finding::warning(WIDTHS, Blame::Layout, one.path.clone(), message);
+        let finding = if layout.engine == Some(Engine::Megatron) { finding.quote(quote) } else { finding };
+        one.ways_out(finding, multiple)
+    };
+    found.iter().filter(|one| !one.layers.is_empty()).map(say).collect()
 }
 
 fn refuse(rule: &'static str, object: &str, message: &str) -> Finding {
@@ -43,6 +83,13 @@ fn overlap(layout: &Layout, options: &Options) -> Vec<Finding> {
         let quote = "overlap_moe_expert_parallel_comm must be enabled when enabling delay_wgrad_compute";
         let hint = "say --overlap-moe-expert-parallel-comm too";
         found.push(refuse("megatron/delay-wgrad", "--delay-wgrad-compute", message).quote(quote).hint(hint));
+    }
+    if options.kernels.graphs.by == GraphsBy::FullIteration && options.kernels.looks_for_nan {
+        let message = "a step that is one graph has nobody to look for losses that are no numbers";
+        let quote =
+            "--no-check-for-nan-in-loss-and-grad should be set with --cuda-graph-impl=full_iteration for training.";
+        let hint = "add --no-check-for-nan-in-loss-and-grad to --engine-args";
+        found.push(refuse("megatron/graph-nan", "--cuda-graph-impl", message).quote(quote).hint(hint));
     }
     found
 }
@@ -185,6 +232,9 @@ mod tests {
         assert_eq!(refused("llama3-8b --engine-args '--no-overlap-grad-reduce --no-overlap-param-gather'"), []);
         assert_eq!(refused("llama3-8b --zero 0 --engine-args --no-overlap-grad-reduce"), []);
         one("mixtral-8x7b --ep 8 --engine-args --delay-wgrad-compute", "megatron/delay-wgrad", "--delay-wgrad-compute");
+        let graph = |words: &str| format!("llama3-8b --engine-args '--cuda-graph-impl full_iteration {words}'");
+        one(&graph(""), "megatron/graph-nan", "--cuda-graph-impl");
+        assert_eq!(refused(&graph("--no-check-for-nan-in-loss-and-grad")), []);
     }
 
     #[test]

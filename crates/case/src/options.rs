@@ -254,6 +254,8 @@ pub struct Kernels {
     pub accumulate: Accumulate,
     /// Whether cuDNN's attention was named, rather than left to Transformer Engine to pick.
     pub names_cudnn: bool,
+    /// Whether losses and gradients that are no numbers end the run.
+    pub looks_for_nan: bool,
 }
 
 named! {
@@ -493,6 +495,7 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
         dispatch: Dispatch::AllToAll,
         accumulate,
         names_cudnn: false,
+        looks_for_nan: true,
     }
 }
 

@@ -164,15 +164,20 @@ pub fn write_folder(path: &Path, files: &[launch::File]) -> Result<(), Refusal> 
     })
 }
 
-/// Writes a file whole or not at all, or to standard output where that is what the path says.
+/// Writes a text whole or not at all, or to standard output where that is what the path says.
 pub fn write_file(path: &Path, text: &str) -> Result<(), Refusal> {
+    write_bytes(path, text.as_bytes())
+}
+
+/// The same of what is no text.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Refusal> {
     let object = path.display().to_string();
     if is_touched(path) {
         let message = format!("`{object}` is a file that this command reads or has just written");
         let finding = Finding::error("file/input", Blame::Usage, object, message);
         return Err(finding.hint("give the output a name of its own").into());
     }
-    store::write(path, text.as_bytes()).map_err(|failure| {
+    store::write(path, bytes).map_err(|failure| {
         let rule = if matches!(failure, Failure::Special { .. }) { "file/special" } else { "file/write" };
         Finding::error(rule, Blame::Environment, object, failure.to_string()).hint(failure.hint())
     })?;

@@ -26,6 +26,9 @@ pub(crate) struct LayerPrice {
     pub hidden: Hidden,
     /// Bytes a rank sends over tp, cp and ep, all passes together.
     pub moved: [f64; 3],
+    /// Of these two, what belongs to forward.
+    pub forward_hidden: Hidden,
+    pub forward_moved: [f64; 3],
 }
 
 impl LayerPrice {
@@ -56,6 +59,8 @@ impl LayerPrice {
             host: self.host.map(|seconds| seconds * count),
             hidden: self.hidden.map(|seconds| seconds * count),
             moved: self.moved.map(|bytes| bytes * count),
+            forward_hidden: self.forward_hidden.map(|seconds| seconds * count),
+            forward_moved: self.forward_moved.map(|bytes| bytes * count),
         }
     }
 
@@ -68,6 +73,8 @@ impl LayerPrice {
         self.host.iter_mut().zip(other.host).for_each(|(a, b)| *a += b);
         self.hidden.iter_mut().zip(other.hidden).for_each(|(a, b)| *a += b);
         self.moved.iter_mut().zip(other.moved).for_each(|(a, b)| *a += b);
+        self.forward_hidden.iter_mut().zip(other.forward_hidden).for_each(|(a, b)| *a += b);
+        self.forward_moved.iter_mut().zip(other.forward_moved).for_each(|(a, b)| *a += b);
     }
 }
 
@@ -259,6 +266,8 @@ impl Once {
             host: [self.host[0], self.host[1] + again_ahead],
             hidden: std::array::from_fn(|axis| ahead[axis] + behind[axis] + once_more[axis]),
             moved: moved(waits, &repeated),
+            forward_hidden: ahead,
+            forward_moved: waits.moved[0],
         }
     }
 

@@ -22,7 +22,9 @@ mod roofline;
 pub mod simulate;
 mod slowest;
 mod step;
+pub mod trace;
 pub mod traffic;
+mod widths;
 
 pub use alone::{Alone, alone};
 pub use data::Placed;
@@ -33,6 +35,7 @@ pub use report::{Line, Spent, StageTime, Step, Traffic};
 pub use roofline::Numbers;
 pub use simulate::ChunkTimes;
 pub use step::Scratch;
+pub use widths::{Slower, slower};
 
 use case::Case;
 use recipe::{Mixer, Recipe};
@@ -49,9 +52,17 @@ pub fn median_error(recipe: &Recipe) -> f64 {
 
 /// The step of a job.
 pub fn step(case: &Case) -> Result<Step, Unpriced> {
+    prices(case)?.step(&case.layout, &case.stages)
+}
+
+/// The step of a job laid out in time, in at most so many slices.
+pub fn trace(case: &Case, most: usize) -> Result<trace::Trace, Unpriced> {
+    prices(case)?.trace(&case.layout, &case.stages, most)
+}
+
+fn prices(case: &Case) -> Result<Prices, Unpriced> {
     let setting = Setting::new(&case.recipe, &case.kinds, case.on(), &case.options)?;
-    let prices = setting.split(&case.layout)?.prices(&case.layout.recompute, case.options.offload);
-    prices.step(&case.layout, &case.stages)
+    Ok(setting.split(&case.layout)?.prices(&case.layout.recompute, case.options.offload))
 }
 
 /// What cannot be priced, and why. Nothing is ever priced at zero instead.

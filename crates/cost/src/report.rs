@@ -134,6 +134,15 @@ impl Prices {
         sum
     }
 
+    /// Where seconds of kernels come from, and those of everything else.
+    pub(crate) fn bases(&self) -> (Basis, Basis) {
+        let compute = match self.setting.meter.is_measured() {
+            true => Basis::Measured(format!("curves of {}", self.setting.cluster.device.name)),
+            false => Basis::Modelled("curves of another device, or of its maker"),
+        };
+        (compute, Basis::Modelled("links, hosts and schedules, docs/time.md"))
+    }
+
     fn microbatches_a_chunk(&self, layout: &Layout) -> f64 {
         let share = if layout.schedule == Schedule::DualPipe && layout.pp.splits() { 0.5 } else { 1.0 };
         layout.microbatches as f64 * share
@@ -147,11 +156,7 @@ impl Prices {
         // Chunks were timed with their gathers, layers without.
         let is_sharded = layout.zero >= ZeroStage::Two;
         let gathers = if is_sharded { (slow.time.busy - inside.seconds() - slowest).max(0.0) } else { 0.0 };
-        let compute = match self.setting.meter.is_measured() {
-            true => Basis::Measured(format!("curves of {}", self.setting.cluster.device.name)),
-            false => Basis::Modelled("curves of another device, or of its maker"),
-        };
-        let modelled = Basis::Modelled("links, hosts and schedules, docs/time.md");
+        let (compute, modelled) = self.bases();
         let once = &slow.once;
         use Spent::{Bubble, Comm, Compute, Host, Reserve};
         let mut parts: Vec<(&'static str, Spent, f64, Basis, &'static str)> = Vec::new();

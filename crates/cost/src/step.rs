@@ -128,11 +128,16 @@ impl Prices {
     }
 
     /// With a step's own: data, logging, the norm of gradients.
-    fn with_reserve(&self, seconds: f64) -> f64 {
+    pub(crate) fn with_reserve(&self, seconds: f64) -> f64 {
         seconds + self.setting.meter.profile().host.step_seconds
     }
 
-    fn times<'a>(&self, layout: &Layout, chunks: &'a [ChunkTimes], transfers: &'a [f64]) -> simulate::Times<'a> {
+    pub(crate) fn times<'a>(
+        &self,
+        layout: &Layout,
+        chunks: &'a [ChunkTimes],
+        transfers: &'a [f64],
+    ) -> simulate::Times<'a> {
         // Every chunk but the last of a stage leaves another one to run meanwhile.
         let is_hidden = self.setting.options.overlap.p2p && layout.vpp.splits();
         let serial = if is_hidden { 0.0 } else { 1.0 };
@@ -141,15 +146,20 @@ impl Prices {
 
     /// Seconds an activation takes to the next stage. Stages lie outermost, so neighbours are a
     /// whole replica's ranks apart.
-    fn transfer(&self, layout: &Layout) -> f64 {
-        let bytes = 2.0 * (layout.tokens_per_microbatch_per_rank() * self.setting.recipe.hidden) as f64;
+    pub(crate) fn transfer(&self, layout: &Layout) -> f64 {
+        let bytes = self.transfer_bytes(layout);
         let neighbours = self.setting.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
         self.setting.fabric.time(Collective::Send, bytes, neighbours).seconds
     }
 
+    /// Bytes of an activation on its way there.
+    pub(crate) fn transfer_bytes(&self, layout: &Layout) -> f64 {
+        2.0 * (layout.tokens_per_microbatch_per_rank() * self.setting.recipe.hidden) as f64
+    }
+
     /// What the stage that waits longest does once a step. A stage further down the pipeline
     /// starts later and ends sooner, by at least a pass over each stage before it.
-    fn once(&self, layout: &Layout, stages: &[Counts]) -> OnceAStep {
+    pub(crate) fn once(&self, layout: &Layout, stages: &[Counts]) -> OnceAStep {
         let placed = self.placed(layout);
         let mut once = OnceAStep::default();
         let (mut slack, mut pass) = (0.0, 0.0);
@@ -172,7 +182,7 @@ impl Prices {
     }
 
     /// Gradients of the token table's copies on first and last stage.
-    fn tied_tables(&self, layout: &Layout) -> f64 {
+    pub(crate) fn tied_tables(&self, layout: &Layout) -> f64 {
         let ends = self.setting.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
         let bytes = self.tied_held.trained[0] * widths(self).0;
         self.setting.fabric.time(Collective::AllReduce, bytes, ends).seconds
@@ -192,7 +202,7 @@ impl Prices {
         Load { times, held }
     }
 
-    fn counted(&self, plan: &StagePlan) -> CountedPlan {
+    pub(crate) fn counted(&self, plan: &StagePlan) -> CountedPlan {
         let last = plan.chunks.len() - 1;
         let count = |chunks: &[usize]| Counted {
             layers: self.kinds().count(chunks.iter().flat_map(|chunk| plan.chunks[*chunk].layers.clone())),
@@ -206,19 +216,19 @@ impl Prices {
     }
 }
 
-struct Counted {
+pub(crate) struct Counted {
     layers: PerKind<u64>,
     is_first: bool,
     is_last: bool,
 }
 
 impl Counted {
-    fn counts(&self) -> Counts<'_> {
+    pub(crate) fn counts(&self) -> Counts<'_> {
         Counts { layers: &self.layers, is_first: self.is_first, is_last: self.is_last }
     }
 }
 
-struct CountedPlan {
-    chunks: Vec<Counted>,
-    stages: Vec<Counted>,
+pub(crate) struct CountedPlan {
+    pub(crate) chunks: Vec<Counted>,
+    pub(crate) stages: Vec<Counted>,
 }

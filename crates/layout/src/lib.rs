@@ -20,6 +20,7 @@ pub mod rules;
 pub mod shards;
 pub mod size;
 pub mod stages;
+pub mod widths;
 
 pub use axis::Axis;
 pub use layout::{Derived, Layout, Needs, settle};

@@ -120,10 +120,7 @@ impl Row {
     pub fn part_shape(&self, layout: &Layout) -> Vec<u64> {
         let dims = self.tensor.dims.iter().enumerate();
         let part = dims.map(|(dim, d)| match self.cuts.iter().find(|cut| cut.dim == dim) {
-            Some(cut) => {
-                let first = ranges(d, cut, layout.degree(cut.axis).get(), 0);
-                first.iter().map(|r| r.end - r.start).sum()
-            }
+            Some(cut) => cut_len(d, cut, layout.degree(cut.axis).get()),
             None => d.len(),
         });
         part.collect()
@@ -202,6 +199,11 @@ fn ranges(dim: &Dim, cut: &Cut, degree: u64, at: u64) -> Vec<Range<u64>> {
             range
         })
         .collect()
+}
+
+/// Elements of one of `degree` ranks along a cut dimension.
+pub(crate) fn cut_len(dim: &Dim, cut: &Cut, degree: u64) -> u64 {
+    ranges(dim, cut, degree, 0).iter().map(|range| range.end - range.start).sum()
 }
 
 /// First unit and number of units of one rank. Fewer units than ranks are shared by neighbours.
@@ -295,7 +297,7 @@ impl OwnershipTable {
 }
 
 /// Pads token rows so that they divide.
-fn pad(mut tensor: Tensor, layout: &Layout) -> Tensor {
+pub(crate) fn pad(mut tensor: Tensor, layout: &Layout) -> Tensor {
     if matches!(tensor.surface, Surface::TokenEmbedding | Surface::OutputHead) {
         for segment in tensor.dims[0].0.iter_mut().filter(|s| s.unit == Unit::Token) {
             segment.count = layout.padded_vocab(segment.count);

@@ -12,6 +12,7 @@ use layout::{Engine, Layout, Schedule, StagePlan};
 use recipe::{Dtype, Recipe};
 use replay::Replay;
 use replay::Unmodelled;
+use replay::record::Recorder;
 
 /// A ledger with its options.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +95,29 @@ impl Ledger {
             Ledger::Shardwright(options) => shardwright::replay(&super::Job { recipe, layout, stages, rank, options }),
             Ledger::Nanotron(options) if rank == 0 => nanotron::replay(&nanotron::Job { recipe, layout, options }),
             Ledger::Nanotron(_) => Err(later_stages()),
+        }
+    }
+
+    /// Replays a rank and writes down what its allocator does.
+    pub fn record(&self, job: &RankJob, recorder: Recorder) -> Result<Replay, Unmodelled> {
+        let RankJob { recipe, layout, stages, rank } = *job;
+        super::countable(recipe, layout, 1.0)?;
+        match self {
+            Ledger::Megatron(options) => {
+                megatron::record(&megatron::Job { recipe, layout, stages, rank, options }, recorder)
+            }
+            Ledger::Fsdp2(options) => fsdp2::record(&fsdp2::Job { recipe, layout, stages, rank, options }, recorder),
+            Ledger::Deepspeed(options) => {
+                deepspeed::record(&deepspeed::Job { recipe, layout, stages, rank, options }, recorder)
+            }
+            Ledger::Nanotron(options) if rank == 0 => {
+                nanotron::record(&nanotron::Job { recipe, layout, options }, recorder)
+            }
+            Ledger::Nanotron(_) => Err(later_stages()),
+            Ledger::Shardwright(_) => Err(Unmodelled::new(
+                "this project's runtime",
+                "it computes on CPUs, where there is no caching allocator to write the history of",
+            )),
         }
     }
 

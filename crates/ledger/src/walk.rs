@@ -147,6 +147,11 @@ impl Ledger {
         }
     }
 
+    /// Whether a replay stops walking microbatches once the pipeline is steady, which a tape does not know of.
+    pub fn is_cut_short(&self, job: &RankJob) -> bool {
+        matches!(self, Ledger::Megatron(_) | Ledger::Nanotron(_)) && self.walked(job) < job.layout.microbatches
+    }
+
     /// Allocations of one microbatch on the rank's stage.
     fn pass(&self, job: &RankJob) -> u64 {
         let each = self.each(job);

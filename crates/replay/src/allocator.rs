@@ -13,6 +13,10 @@
 //! It does not return memory to the device, or know what a block holds.
 
 mod pool;
+mod watch;
+
+pub use watch::{Action, BlockState};
+pub(crate) use watch::{BlockNow, Happened, SegmentNow};
 
 use pool::Pool;
 use std::collections::VecDeque;
@@ -132,6 +136,8 @@ pub struct Allocator {
     late: VecDeque<(u64, BlockId)>,
     /// The host's time.
     now: u64,
+    /// What happened, where somebody wants to know.
+    happened: Option<Vec<Happened>>,
 }
 
 impl Default for Allocator {
@@ -163,6 +169,7 @@ impl Allocator {
             inactive_split_peak: 0,
             late: VecDeque::new(),
             now: 0,
+            happened: None,
         }
     }
 
@@ -254,6 +261,7 @@ impl Allocator {
         let block = &mut self.blocks[id.index()];
         block.is_free = false;
         self.allocated += block.size;
+        self.note(Action::Taken, id);
         Some(id)
     }
 
@@ -280,6 +288,7 @@ impl Allocator {
         self.next_address += segment + GAP;
         self.reserved += segment;
         self.reserved_peak = self.reserved_peak.max(self.reserved);
+        self.note_run(Action::Segment, address, segment, pool);
         self.insert(Block { address, size: segment, before: None, after: None, pool, is_free: true, is_late: false })
     }
 
@@ -301,12 +310,14 @@ impl Allocator {
                 self.inactive_split -= size;
             }
             self.blocks[id.index()].size += mapped;
+            self.note_run(Action::Pages, address + size, mapped, pool);
             return id;
         }
         let address = match last {
             Some(id) => self.blocks[id.index()].address + self.blocks[id.index()].size,
             None => (pool as u64 + 1) << 58,
         };
+        self.note_run(Action::Pages, address, mapped, pool);
         let block = Block { address, size: mapped, before: last, after: None, pool, is_free: true, is_late: false };
         let id = self.insert(block);
         if let Some(last) = last {
@@ -371,6 +382,7 @@ impl Allocator {
         self.allocated -= block.size;
         block.is_late = true;
         self.late.push_back((done, id));
+        self.note(Action::Returned, id);
     }
 
     fn take_back_late(&mut self) {
@@ -378,12 +390,19 @@ impl Allocator {
             let block = &mut self.blocks[id.index()];
             block.is_late = false;
             self.allocated += block.size;
-            self.free(id);
+            self.take_back(id);
         }
     }
 
-    /// Gives a block back and joins it with free neighbours.
+    /// Gives a block back.
     pub fn free(&mut self, id: BlockId) {
+        self.note(Action::Returned, id);
+        self.take_back(id);
+    }
+
+    /// Joins a block with free neighbours.
+    fn take_back(&mut self, id: BlockId) {
+        self.note(Action::Free, id);
         let block = &mut self.blocks[id.index()];
         self.allocated -= block.size;
         block.is_free = true;

@@ -7,6 +7,7 @@
 pub mod allocator;
 pub mod line;
 pub mod phase;
+pub mod record;
 pub mod tape;
 
 pub use line::{Line, Origin};

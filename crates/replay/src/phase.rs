@@ -89,6 +89,7 @@ pub struct Phase {
 impl Phase {
     /// Reads a phase off the tape.
     pub fn read(tape: &Tape, kind: PhaseKind) -> Phase {
+        tape.phase_ends(kind);
         let (peak, by_part, requested_peak) = (tape.peak(), tape.by_part(), tape.requested_peak());
         tape.read(|a| Phase {
             kind,

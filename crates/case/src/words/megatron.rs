@@ -225,25 +225,13 @@ const WORDS: &[Word] = &[
         time: Changes,
         what: "who records kernels as graphs",
     },
-    Word {
-        name: "--check-for-nan-in-loss-and-grad",
-        takes: Takes::Switch,
-        place: Place::Argument,
-        own: "true",
-        get: |o| flag(o.kernels.graphs.by != GraphsBy::FullIteration),
-        set: |o, v| match (v == "true", o.kernels.graphs.by == GraphsBy::FullIteration) {
-            (true, true) => {
-                Err("a step that is one graph has nobody to look: `--cuda-graph-impl full_iteration`".into())
-            }
-            (false, false) => {
-                Err("only a step that is one graph goes without: `--cuda-graph-impl full_iteration`".into())
-            }
-            _ => Ok(()),
-        },
-        memory: Nothing("one value a microbatch"),
-        time: Nothing("the host waits for the loss either way"),
-        what: "whether losses and gradients that are no numbers end the run",
-    },
+    switch_word!(
+        "--check-for-nan-in-loss-and-grad",
+        "true",
+        kernels.looks_for_nan,
+        [Nothing("one value a microbatch"), Nothing("the host waits for the loss either way")],
+        "losses and gradients that are no numbers end the run"
+    ),
     Word {
         name: "--cuda-graph-modules",
         takes: Takes::Some(&["attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"]),

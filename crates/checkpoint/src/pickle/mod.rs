@@ -7,7 +7,7 @@
 
 mod write;
 
-pub use write::Writer;
+pub use write::{Memo, Writer};
 
 use diag::{Blame, Finding};
 use std::collections::HashMap;

@@ -3,11 +3,20 @@
 /// A pickle being written. Values are pushed in the order in which Python's stack takes them.
 pub struct Writer {
     out: Vec<u8>,
+    remembered: u32,
 }
+
+/// A value that was remembered.
+#[derive(Clone, Copy, Debug)]
+pub struct Memo(u32);
+
+/// Items of a list that are appended at once, as Python's own writer does; readers in other languages take them
+/// as arguments of a call, of which there may be only so many.
+const BATCH: usize = 1000;
 
 impl Default for Writer {
     fn default() -> Writer {
-        Writer { out: vec![0x80, 2] }
+        Writer { out: vec![0x80, 2], remembered: 0 }
     }
 }
 
@@ -37,6 +46,9 @@ impl Writer {
     pub fn int(&mut self, value: u64) {
         if let Ok(byte) = u8::try_from(value) {
             self.out.extend([b'K', byte]);
+        } else if let Ok(number) = i32::try_from(value) {
+            self.op(b'J');
+            self.out.extend(number.to_le_bytes());
         } else {
             self.out.extend([0x8a, 8]);
             self.out.extend(value.to_le_bytes());
@@ -67,6 +79,43 @@ impl Writer {
         self.out.extend(b"](");
         items(self);
         self.op(b'e');
+    }
+
+    /// A list of what `each` pushes for every item.
+    pub fn list_of<T>(&mut self, items: impl IntoIterator<Item = T>, mut each: impl FnMut(&mut Writer, T)) {
+        self.out.extend(b"](");
+        for (at, item) in items.into_iter().enumerate() {
+            if at > 0 && at.is_multiple_of(BATCH) {
+                self.out.extend(b"e(");
+            }
+            each(self, item);
+        }
+        self.op(b'e');
+    }
+
+    /// Remembers the value pushed last, so that it can be pushed again without being written again.
+    pub fn remember(&mut self) -> Memo {
+        let memo = Memo(self.remembered);
+        self.remembered += 1;
+        match u8::try_from(memo.0) {
+            Ok(byte) => self.out.extend([b'q', byte]),
+            Err(_) => {
+                self.op(b'r');
+                self.out.extend(memo.0.to_le_bytes());
+            }
+        }
+        memo
+    }
+
+    /// A value that was remembered.
+    pub fn recall(&mut self, memo: Memo) {
+        match u8::try_from(memo.0) {
+            Ok(byte) => self.out.extend([b'h', byte]),
+            Err(_) => {
+                self.op(b'j');
+                self.out.extend(memo.0.to_le_bytes());
+            }
+        }
     }
 
     /// A dict: `items` pushes keys and values in turn.

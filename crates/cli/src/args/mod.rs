@@ -5,6 +5,7 @@ mod looking;
 mod pricing;
 mod running;
 mod searching;
+mod seen;
 mod work;
 
 pub use keeping::*;
@@ -12,6 +13,7 @@ pub use looking::*;
 pub use pricing::*;
 pub use running::*;
 pub use searching::*;
+pub use seen::*;
 
 use clap::{Parser, Subcommand};
 

@@ -1,6 +1,7 @@
 //! Questions about what a job holds and how long it takes.
 
 use super::searching::{Headroom, headroom};
+use super::seen::SeenArgs;
 use super::work::WorkArgs;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs, dtype, pick, tokens};
 use clap::Args;
@@ -36,6 +37,8 @@ pub struct FitArgs {
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     #[command(flatten)]
+    pub seen: SeenArgs,
+    #[command(flatten)]
     pub serve: ServeArgs,
     #[command(flatten)]
     pub work: WorkArgs,
@@ -46,7 +49,7 @@ pub struct FitArgs {
 #[command(next_help_heading = "Serving")]
 pub struct ServeArgs {
     /// Price serving: weights, key/value cache, recurrent state
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["trace", "memory_snapshot"])]
     pub serve: bool,
     /// Sequences on one replica
     #[arg(long, value_name = "N", default_value_t = 1, requires = "serve")]

@@ -1,5 +1,6 @@
 //! `plan`: what is pinned, and what a search is told.
 
+use super::seen::SeenArgs;
 use super::work::WorkArgs;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs, tokens};
 use clap::Args;
@@ -21,6 +22,8 @@ pub struct PlanArgs {
     pub state: StateArgs,
     #[command(flatten)]
     pub search: SearchArgs,
+    #[command(flatten)]
+    pub seen: SeenArgs,
     #[command(flatten)]
     pub work: WorkArgs,
 }

@@ -4,7 +4,7 @@ mod phases;
 mod routing;
 
 use super::plan::text::{seconds, step_error};
-use super::{asked, case_of, case_text, layout_json, serve};
+use super::{asked, case_of, case_text, layout_json, seen, serve, widths};
 use crate::args::FitArgs;
 use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
@@ -78,7 +78,10 @@ pub fn run(args: &FitArgs) -> Outcome {
         return Err(Finding::error("fit/overload", Blame::Usage, "overload", message).hint(hint).into());
     }
     let limit = args.work.of_an_answer();
-    let again = args.overload.len() + usize::from(!args.overload.is_empty()) * BISECTIONS + usize::from(args.checklist);
+    let again = args.overload.len()
+        + usize::from(!args.overload.is_empty()) * BISECTIONS
+        + usize::from(args.checklist)
+        + usize::from(args.seen.memory_snapshot.is_some());
     let fit = price(&case, headroom, &limit, 1 + again as u64)?;
     let step = cost::step(&case);
     let taken = work(&case).map_or(0, |work| work.repeated(1 + again as u64).operations);
@@ -93,11 +96,13 @@ pub fn run(args: &FitArgs) -> Outcome {
         let title = format!("{} on {}: {}", case.recipe.name.raw(), args.on, fit.verdict.name());
         write_file(path, &picture::svg(&fit.classes, visible, &title))?;
     }
+    let seen = seen::write(&args.seen, &case, fit.worst().stage, &limit)?;
     let layer = routing(&case, fit.worst().stage);
     let routing_text = if args.routing { routing::text(&case, &fit, layer.as_ref()) } else { String::new() };
     let mut text = verdict_text(&case, &fit);
     text += &host_text(&fit);
     text += &step_text(&case, &step);
+    text += &step.as_ref().map_or(String::new(), |step| widths::text(&case, step.seconds));
     text += &case_text(&case);
     text.push('\n');
     text += &picture::bars(&fit.classes, visible, 60);
@@ -110,13 +115,16 @@ pub fn run(args: &FitArgs) -> Outcome {
     text += &untried_text(&found.untried);
     text += &checklist_text(&items);
     text += &unmodelled_text(&fit);
+    text += &seen.paragraph();
     let mut json = fit_json(&case, &fit, &found.found, skew.as_ref(), &items);
     if !found.untried.is_empty() {
         json["levers_untried"] = json!(found.untried);
     }
     json["step"] = step_json(&step);
+    json["slower_widths"] = widths::json(&case);
     json["header"] = json!(Header::of(&case));
     json["routing"] = routing::json(layer.as_ref());
+    seen.into_json(&mut json);
     let report = Report::new(text, json).with_findings(&case.findings);
     Ok(match fit.verdict {
         Verdict::DoesNotFit => report.refused(DOES_NOT_FIT, [does_not_fit(&case, fit.worst().total())]),

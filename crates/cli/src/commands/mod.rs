@@ -19,9 +19,11 @@ pub mod plan;
 pub mod preflight;
 pub mod recipes;
 pub mod rehearse;
+mod seen;
 pub mod serve;
 pub mod splits;
 pub mod stages;
+mod widths;
 
 use crate::files::{load_cluster, load_recipe};
 use crate::outcome::Refusal;

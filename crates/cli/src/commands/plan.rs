@@ -8,12 +8,12 @@ mod sweep;
 pub mod text;
 pub mod written;
 
-use super::{asked, recipe_of};
+use super::{asked, recipe_of, seen, widths};
 use crate::args::PlanArgs;
 use crate::files::load_cluster;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
 use case::asked::EngineChoice;
-use case::{Asked, Options, machines, options_of, wrong_world};
+use case::{Asked, Options, is_about_widths, machines, options_of, wrong_world};
 use diag::{Blame, Finding, Severity};
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest, check};
@@ -191,16 +191,26 @@ fn cpu_seconds() -> Option<f64> {
 fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
     let explained = args.search.explain.as_ref().map(|typed| explain::explain(solved, typed)).transpose()?;
     let written = solved.answer.best().map(Written::of);
+    let seen = match solved.answer.best() {
+        Some(best) => seen::write(&args.seen, &best.case, best.fit.worst().stage, &args.work.of_an_answer())?,
+        None => seen::Written::default(),
+    };
     let mut text = text::screen(args, wanted, solved, written.as_ref());
     let mut json = json::of(args, wanted, solved);
     if let Some((words, value)) = explained {
         text += &words;
         json["explained"] = value;
     }
+    text += &seen.paragraph();
+    seen.into_json(&mut json);
+    if let Some(best) = solved.answer.best() {
+        json["best"]["slower_widths"] = widths::json(&best.case);
+    }
     let mut report = Report::new(text, json).with_findings(&solved.space.trimmed);
     if let Some(best) = solved.answer.best() {
         let missing = written.map_or_else(Vec::new, |written| written.findings());
-        report = report.with_findings(&[best.notes.clone(), missing].concat());
+        let about_widths = best.case.findings.iter().filter(|finding| is_about_widths(finding)).cloned().collect();
+        report = report.with_findings(&[best.notes.clone(), about_widths, missing].concat());
         return Ok(report);
     }
     if solved.found.counts.legal == 0 {

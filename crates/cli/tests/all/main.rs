@@ -22,8 +22,10 @@ mod mission;
 mod plan_engines;
 mod preflight;
 mod rehearse;
+mod seen;
 mod sizes;
 #[cfg(target_os = "linux")]
 mod stores;
 mod times;
+mod widths;
 mod writing;

@@ -9,7 +9,7 @@ use layout::order::{Action, Block, Pass, Pipeline, StageOrder};
 use std::ops::ControlFlow;
 
 /// Sees every block as it is run, and may stop there.
-pub(super) trait Observe {
+pub(crate) trait Observe {
     fn block(&mut self, at_loop: usize, event: Event) -> ControlFlow<()>;
 }
 
@@ -102,7 +102,7 @@ impl Simulator {
     }
 
     /// Runs until all is done or the observer has seen enough.
-    pub(super) fn observed(&mut self, pipeline: &Pipeline, times: &Times, observer: &mut impl Observe) -> Timeline {
+    pub(crate) fn observed(&mut self, pipeline: &Pipeline, times: &Times, observer: &mut impl Observe) -> Timeline {
         self.set_up(pipeline, times);
         self.ready.extend((0..pipeline.stages()).rev());
         while let Some(stage) = self.ready.pop() {

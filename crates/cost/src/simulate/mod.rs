@@ -14,6 +14,7 @@ mod steady;
 mod timeline;
 
 pub use bound::Bound;
+pub(crate) use engine::Observe;
 pub use engine::Simulator;
 pub use timeline::{Event, StageTimeline, Timeline};
 
@@ -80,7 +81,7 @@ impl Times<'_> {
     }
 
     /// The transfer between a chunk and the next, which is nothing inside a stage.
-    fn transfer(&self, pipeline: &Pipeline, cut: u32) -> f64 {
+    pub(crate) fn transfer(&self, pipeline: &Pipeline, cut: u32) -> f64 {
         if pipeline.stays(cut) { 0.0 } else { self.transfers[cut as usize] }
     }
 }

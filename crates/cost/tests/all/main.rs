@@ -4,3 +4,4 @@ mod exchanges;
 mod properties;
 mod published;
 mod steps;
+mod trace;

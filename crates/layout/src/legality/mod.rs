@@ -25,6 +25,7 @@ pub use context::recurrence::RULE as UNCARRIED_STATE;
 pub use heads::kv_shared::RULE as SHARED_KV_HEADS;
 pub use reads::Reads;
 pub use rule::{Check, Rule};
+pub use widths::aligned::RULE as UNALIGNED;
 
 use crate::engines;
 use crate::layout::{Derived, Layout, Needs, settle};
@@ -199,6 +200,6 @@ mod tests {
         let rules: Vec<_> = every_rule().collect();
         rules.iter().for_each(|rule| rule.hold());
         let ids: BTreeSet<_> = rules.iter().map(|rule| rule.id).collect();
-        assert_eq!((ids.len(), rules.len()), (111, 111));
+        assert_eq!((ids.len(), rules.len()), (112, 112));
     }
 }

@@ -20,7 +20,8 @@ use crate::fsdp2::plain::{Blocks, Config, Model, Param, Place, Rank, Unit};
 use layout::ZeroStage;
 use replay::Unmodelled;
 use replay::line::{Line, Origin};
-use replay::tape::{FP32, Microbatches, Tape, backward};
+use replay::record::Recorder;
+use replay::tape::{FP32, Microbatches, Tape, Watch, backward};
 use replay::{Phase, PhaseKind, Replay};
 use stage0::Stage0;
 use stage3::Stage3;
@@ -33,14 +34,19 @@ pub type Job<'a> = super::Job<'a, DeepspeedOptions>;
 
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
-    Ok(run(&config(job)?, job, None))
+    Ok(run(&config(job)?, job, Watch::Nothing))
+}
+
+/// Replays, and writes down what happens.
+pub fn record(job: &Job, recorder: Recorder) -> Result<Replay, Unmodelled> {
+    Ok(run(&config(job)?, job, Watch::Events(recorder)))
 }
 
 /// Replays, then replays again up to the highest point and says who holds what there.
 pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
     let config = config(job)?;
-    let found = run(&config, job, None);
-    Ok(run(&config, job, Some(found.highest().peak.event)))
+    let found = run(&config, job, Watch::Nothing);
+    Ok(run(&config, job, Watch::Holders { at: found.highest().peak.event }))
 }
 
 /// What offloading keeps on the host, for one rank.
@@ -75,8 +81,8 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     Ok(config)
 }
 
-fn run(config: &Config, job: &Job, wanted: Option<u64>) -> Replay {
-    let tape = Tape::new(wanted);
+fn run(config: &Config, job: &Job, watch: Watch) -> Replay {
+    let tape = Tape::new(watch.clone());
     let (model, units) = Model::new(config);
     let (engine, rank) = build(config, job, &units, &tape);
     let _table = Model::rotary_table(config, &tape);
@@ -94,7 +100,7 @@ fn run(config: &Config, job: &Job, wanted: Option<u64>) -> Replay {
     let params = zero::elements(&zero::unique(&units));
     let operations = tape.operations();
     let mut replay = Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() };
-    if wanted.is_some() {
+    if matches!(watch, Watch::Holders { .. }) {
         replay.holders = tape.wanted_holders();
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
     }

@@ -27,7 +27,8 @@ use plain::{Config, Model, Place, Rank, Unit};
 use recipe::{Dtype, Mixer};
 use replay::Unmodelled;
 use replay::line::Origin;
-use replay::tape::{BF16, FP32, Tape};
+use replay::record::Recorder;
+use replay::tape::{BF16, FP32, Tape, Watch};
 use replay::{Phase, PhaseKind, Replay};
 use std::rc::Rc;
 
@@ -43,14 +44,19 @@ pub fn refuse(job: &Job) -> Result<(), Unmodelled> {
 
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
-    Ok(run(&config(job)?, job.options, None))
+    Ok(run(&config(job)?, job.options, Watch::Nothing))
+}
+
+/// Replays, and writes down what happens.
+pub fn record(job: &Job, recorder: Recorder) -> Result<Replay, Unmodelled> {
+    Ok(run(&config(job)?, job.options, Watch::Events(recorder)))
 }
 
 /// Replays, then replays again up to the highest point and says who holds what there.
 pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
     let config = config(job)?;
-    let found = run(&config, job.options, None);
-    Ok(run(&config, job.options, Some(found.highest().peak.event)))
+    let found = run(&config, job.options, Watch::Nothing);
+    Ok(run(&config, job.options, Watch::Holders { at: found.highest().peak.event }))
 }
 
 fn config(job: &Job) -> Result<Config, Unmodelled> {
@@ -82,8 +88,8 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     Ok(config)
 }
 
-fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
-    let tape = Tape::new(wanted);
+fn run(config: &Config, options: &Fsdp2Options, watch: Watch) -> Replay {
+    let tape = Tape::new(watch.clone());
     let (model, units) = Model::new(config);
     let groups = groups(config, options, &units, &tape);
     let _table = Model::rotary_table(config, &tape);
@@ -111,7 +117,7 @@ fn run(config: &Config, options: &Fsdp2Options, wanted: Option<u64>) -> Replay {
         units.iter().flat_map(|unit| unit.params.iter().chain(&unit.adapters)).map(|param| param.elements()).sum();
     let operations = tape.operations();
     let mut replay = Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() };
-    if wanted.is_some() {
+    if matches!(watch, Watch::Holders { .. }) {
         replay.holders = tape.wanted_holders();
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
     }

@@ -68,7 +68,8 @@ use model::Chunk;
 use rank::Rank;
 use replay::Unmodelled;
 use replay::line::Origin;
-use replay::tape::Tape;
+use replay::record::Recorder;
+use replay::tape::{Tape, Watch};
 use replay::{Phase, PhaseKind, Replay};
 
 /// The rank a replay under Megatron is of.
@@ -86,22 +87,27 @@ pub(crate) fn microbatches_walked(options: &MegatronOptions, job: &super::RankJo
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
     let config = Config::new(job)?;
-    Ok(run(config, Until::Step(job.options.steps), None))
+    Ok(run(config, Until::Step(job.options.steps), Watch::Nothing))
+}
+
+/// Replays, and writes down what happens.
+pub fn record(job: &Job, recorder: Recorder) -> Result<Replay, Unmodelled> {
+    Ok(run(Config::new(job)?, Until::Step(job.options.steps), Watch::Events(recorder)))
 }
 
 /// Replays one rank through the passes of one step, and not its update. No kernel is tuned in them:
 /// that happens once, in the first forward pass of a job.
 pub fn replay_passes(job: &Job) -> Result<Replay, Unmodelled> {
-    Ok(run(Config::new(job)?, Until::Passes, None))
+    Ok(run(Config::new(job)?, Until::Passes, Watch::Nothing))
 }
 
 /// Replays, then replays again up to the highest point and says who holds what there.
 pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
     let config = Config::new(job)?;
     let until = Until::Step(job.options.steps);
-    let found = run(config.clone(), until, None);
+    let found = run(config.clone(), until, Watch::Nothing);
     let event = found.highest().peak.event;
-    Ok(run(config, until, Some(event)))
+    Ok(run(config, until, Watch::Holders { at: event }))
 }
 
 /// How far a replay goes.
@@ -113,13 +119,13 @@ enum Until {
     Passes,
 }
 
-fn run(config: Config, until: Until, wanted: Option<u64>) -> Replay {
+fn run(config: Config, until: Until, watch: Watch) -> Replay {
     let steps = match until {
         Until::Step(count) => count,
         Until::Passes => 1,
     };
     let segments = config.told.segments;
-    let rank = Rank::new(config, Tape::with(wanted, segments));
+    let rank = Rank::new(config, Tape::with(watch.clone(), segments));
     let tape = rank.tape.clone();
     if until == Until::Passes {
         rank.tuned_before();
@@ -150,7 +156,7 @@ fn run(config: Config, until: Until, wanted: Option<u64>) -> Replay {
     let params = setup::count(&chunks);
     let operations = tape.operations();
     let mut replay = Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() };
-    if wanted.is_some() {
+    if matches!(watch, Watch::Holders { .. }) {
         replay.holders = tape.wanted_holders();
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
     }

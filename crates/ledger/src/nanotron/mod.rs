@@ -38,7 +38,8 @@ use rank::Rank;
 use recipe::Recipe;
 use replay::Unmodelled;
 use replay::line::Origin;
-use replay::tape::Tape;
+use replay::record::Recorder;
+use replay::tape::{Tape, Watch};
 use replay::{Phase, PhaseKind, Replay};
 
 /// The order in which microbatches pass the stages (`parallel/pipeline_parallel/engine.py`).
@@ -77,8 +78,17 @@ pub fn refuse(job: &Job) -> Result<(), Unmodelled> {
 
 /// Replays world rank 0 from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
+    run(job, Watch::Nothing)
+}
+
+/// Replays, and writes down what happens.
+pub fn record(job: &Job, recorder: Recorder) -> Result<Replay, Unmodelled> {
+    run(job, Watch::Events(recorder))
+}
+
+fn run(job: &Job, watch: Watch) -> Result<Replay, Unmodelled> {
     let config = Config::new(job)?;
-    let rank = Rank::new(config, Tape::default());
+    let rank = Rank::new(config, Tape::new(watch));
     let tape = rank.tape.clone();
     let model = Model::new(&rank);
     let mut phases = vec![Phase::read(&tape, PhaseKind::Model)];

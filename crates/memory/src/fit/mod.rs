@@ -19,7 +19,7 @@ pub use levers::{Lever, Levers, levers, useful_modules};
 pub use lines::{Amount, Entry};
 pub use offload::Offload;
 pub use overload::{AtOverload, Overload, at_overloads};
-pub use replays::work;
+pub use replays::{Recorded, record, work};
 pub use reserve::{Communicator, Outside, communicator_bytes, communicators, outside};
 pub use review::{Change, Review, review};
 pub use routing::{LayerRouting, routing};

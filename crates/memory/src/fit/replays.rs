@@ -5,6 +5,7 @@ use case::Case;
 use layout::{Layout, StagePlan};
 use ledger::{Ledger, RankJob};
 use recipe::Recipe;
+use replay::record::Recorder;
 use replay::{Replay, Unmodelled};
 use std::collections::{BTreeMap, HashMap};
 use work::Work;
@@ -76,6 +77,25 @@ fn first_rank(case: &Case, stage: usize) -> RankJob<'_> {
     let num_ranks = case.layout.world / case.layout.pp.get();
     let rank = stage as u64 * num_ranks;
     RankJob { recipe: &case.recipe, layout: &case.layout, stages: &case.stages, rank }
+}
+
+/// A replay that was written down.
+pub struct Recorded {
+    /// What the allocator did.
+    pub recorder: Recorder,
+    /// What it came to.
+    pub replay: Replay,
+    /// Whether microbatches that repeat were not walked.
+    pub leaves_out: bool,
+}
+
+/// Replays the first rank of a stage once more and writes down what its allocator does, the last `most` events.
+pub fn record(case: &Case, stage: usize, most: usize) -> Result<Recorded, Unmodelled> {
+    let ledger = Ledger::of_case(case)?;
+    let (recorder, job) = (Recorder::new(most), first_rank(case, twins(&case.stages)[stage]));
+    let replay = ledger.record(&job, recorder.clone())?;
+    let leaves_out = ledger.is_cut_short(&job) || recorder.read().left_out > 0;
+    Ok(Recorded { recorder, replay, leaves_out })
 }
 
 /// The first stage that holds what each holds: under DualPipe a stage and its mirror hold the same

@@ -19,7 +19,7 @@ pub use engine::{backward, backward_all};
 pub use graph::{Edge, Grads, Node};
 pub use pace::Pace;
 pub use rounds::Microbatches;
-pub use storage::{Holder, Peak, Storage, Tape};
+pub use storage::{Holder, Peak, Storage, Tape, Watch};
 pub use tensor::Tensor;
 
 /// Bytes of a bf16 element.

@@ -7,6 +7,8 @@ use super::script::{Recorder, Slot, Take};
 use super::tensor::Tensor;
 use crate::allocator::{Allocator, BlockId, Segments, Stream};
 use crate::line::{ByLine, Line, Origin};
+use crate::phase::PhaseKind;
+use crate::record::{self, Label};
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -26,11 +28,14 @@ struct State {
     queue: Queue,
 }
 
+/// The place of backward in [`Tape::by_part`].
+const BACKWARD: usize = 2;
+
 /// The part of a step that something made at `stand` belongs to, as its place in [`Tape::by_part`]:
 /// layers forward, head and loss forward, anything backward; none between those.
 fn part(origin: Origin, runs_backward: bool) -> Option<usize> {
     match origin {
-        _ if runs_backward => Some(2),
+        _ if runs_backward => Some(BACKWARD),
         Origin::Head => Some(1),
         Origin::Setup | Origin::Pipeline | Origin::Optimizer => None,
         _ => Some(0),
@@ -100,9 +105,23 @@ pub(super) struct Book {
     peak: Peak,
     /// The most allocated in forward, loss and backward since the last reset.
     by_part: [u64; 3],
-    /// The event at which holders are wanted, and what they were.
-    wanted: Option<u64>,
+    watch: Watch,
+    /// Who held what at the wanted event.
     holders: Vec<Holder>,
+}
+
+/// What is kept of a replay beside its phases.
+#[derive(Clone, Debug)]
+pub enum Watch {
+    /// Nothing.
+    Nothing,
+    /// Who holds what at an event.
+    Holders {
+        /// Which allocation, counted from the start of the replay.
+        at: u64,
+    },
+    /// What happens, as it happens.
+    Events(record::Recorder),
 }
 
 /// Bytes on the device, given back when the last owner is dropped.
@@ -129,7 +148,7 @@ impl Storage {
     }
 
     /// Books the bytes on another line from now on.
-    pub(super) fn onto(&self, line: Line) {
+    pub(crate) fn onto(&self, line: Line) {
         if let Some(slot) = self.slot.get() {
             let book = &mut *self.tape.0.book.borrow_mut();
             book.recorder.iter_mut().for_each(|recorder| recorder.booked(slot, line));
@@ -160,22 +179,26 @@ impl Drop for Storage {
 
 impl Default for Tape {
     fn default() -> Tape {
-        Tape::new(None)
+        Tape::new(Watch::Nothing)
     }
 }
 
 impl Tape {
-    /// A tape on an empty device; holders are collected at the wanted event.
-    pub fn new(wanted: Option<u64>) -> Tape {
-        Tape::with(wanted, Segments::Fixed)
+    /// A tape on an empty device.
+    pub fn new(watch: Watch) -> Tape {
+        Tape::with(watch, Segments::Fixed)
     }
 
     /// The same on segments of this kind.
-    pub fn with(wanted: Option<u64>, segments: Segments) -> Tape {
+    pub fn with(watch: Watch, segments: Segments) -> Tape {
         let nothing = ByLine::default();
         let peak = Peak { allocated: 0, event: 0, by_line: nothing, origin: Origin::Setup };
+        let mut allocator = Allocator::with(segments);
+        if matches!(watch, Watch::Events(_)) {
+            allocator.watch();
+        }
         let book = Book {
-            allocator: Allocator::with(segments),
+            allocator,
             clock: None,
             entries: Vec::new(),
             shared: BTreeMap::new(),
@@ -191,7 +214,7 @@ impl Tape {
             recorder: None,
             peak,
             by_part: [0; 3],
-            wanted,
+            watch,
             holders: Vec::new(),
         };
         Tape(Rc::new(State {
@@ -341,6 +364,14 @@ impl Tape {
         self.0.book.borrow().requested_peak
     }
 
+    /// A phase ends here.
+    pub(crate) fn phase_ends(&self, kind: PhaseKind) {
+        let book = self.0.book.borrow();
+        if let Watch::Events(recorder) = &book.watch {
+            recorder.ends(kind, &book.allocator, book.left_out);
+        }
+    }
+
     /// The highest point since the last reset.
     pub fn peak(&self) -> Peak {
         self.0.book.borrow().peak
@@ -387,7 +418,7 @@ impl Book {
     /// Takes what a program took in an earlier round.
     pub fn take_again(&mut self, take: &Take) -> Option<BlockId> {
         self.allocator.on_stream(take.stream);
-        let block = self.malloc(take.bytes, take.entry, Vec::new(), false);
+        let block = self.malloc(take.bytes, take.entry, Vec::new(), take.part == Some(BACKWARD));
         self.see_part(take.part);
         self.played += 1;
         block
@@ -398,6 +429,11 @@ impl Book {
             self.allocator.at(clock.allocate(bytes, is_backward));
         }
         let block = self.allocator.malloc(bytes)?;
+        if let Watch::Events(recorder) = &self.watch {
+            let Entry { line, origin, name } = entry;
+            let label = Label { line, origin, name, is_backward, shares: shares.clone() };
+            recorder.taken(self.allocator.happened(), bytes, label);
+        }
         let size = self.allocator.size(block);
         if block.index() >= self.entries.len() {
             self.entries.resize(block.index() + 1, entry);
@@ -414,7 +450,7 @@ impl Book {
         if self.allocator.allocated() > self.peak.allocated {
             self.mark_peak(entry.origin);
         }
-        if self.wanted == Some(self.events) {
+        if matches!(self.watch, Watch::Holders { at } if at == self.events) {
             self.holders = self.holders_now();
         }
         Some(block)
@@ -435,6 +471,9 @@ impl Book {
         self.live[entry.line as usize] -= size;
         self.live[line as usize] += size;
         entry.line = line;
+        if let Watch::Events(recorder) = &self.watch {
+            recorder.rebooked(self.allocator.address(block), line);
+        }
         self.note(block, size, What::Booked(line));
     }
 
@@ -463,6 +502,9 @@ impl Book {
         match &self.clock {
             Some(clock) if is_late => self.allocator.free_late(block, clock.done()),
             _ => self.allocator.free(block),
+        }
+        if let Watch::Events(recorder) = &self.watch {
+            recorder.given(self.allocator.happened());
         }
     }
 
@@ -514,7 +556,7 @@ mod tests {
 
     #[test]
     fn holders_are_collected_at_the_wanted_event() {
-        let tape = Tape::new(Some(2));
+        let tape = Tape::new(Watch::Holders { at: 2 });
         let first = tape.storage(Line::Loss, 512, "logits");
         let _second = tape.storage(Line::Loss, 512, "logits");
         drop(first);

@@ -47,6 +47,13 @@ pub fn clusters(on: &str) -> Result<Vec<String>, Refusal> {
 }
 
 pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
+    if let Some(flag) = args.seen.first() {
+        let message = format!("`{flag}` writes one job, and a sweep has several");
+        let finding = Finding::error("plan/sweep-seen", Blame::Usage, flag, message);
+        return Err(finding
+            .hint("ask for one cluster and one sequence, or `shardwright fit` one of the layouts")
+            .into());
+    }
     let sequences: Vec<Option<u64>> = match args.search.sequences.as_slice() {
         [] => vec![None],
         list => list.iter().map(|sequence| Some(*sequence)).collect(),

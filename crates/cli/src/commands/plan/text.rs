@@ -4,7 +4,7 @@ use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::commands::fit::{fit_lines, host_text, verdict_text};
-use crate::commands::{model_line, shorten, typed};
+use crate::commands::{model_line, shorten, typed, widths};
 use crate::picture;
 use crate::table::{Table, heading, wrap};
 use case::Part;
@@ -32,6 +32,7 @@ pub fn screen(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option
                 + &chosen(wanted, solved, best)
                 + &memory(solved, best)
                 + &step(best)
+                + &widths::text(&best.case, best.step.seconds)
                 + &alternatives(solved, best)
                 + &top(args, solved)
         }

@@ -23,6 +23,10 @@ pub const WRITERS: &[Writer] = &[
     Writer { line: "rehearse tiny.toml --steps 1 --dp 2 --seq 32 --save saves", targets: &["saves/step-1"] },
     Writer { line: "fit tiny.toml --on 1xH200 --svg out.svg", targets: &["out.svg"] },
     Writer { line: "checkpoint reshard source --out out --format dcp", targets: &["out"] },
+    Writer {
+        line: "fit tiny.toml --on 1xH200 --trace out.json --memory-snapshot b.pickle",
+        targets: &["out.json", "b.pickle"],
+    },
     Writer { line: "plan tiny.toml --on 1,2xH200 --csv out.csv --svg b.svg", targets: &["out.csv", "b.svg"] },
     Writer { line: "checkpoint reshard source --out out --format safetensors", targets: &["out"] },
     Writer { line: "preflight --policy policy.toml --write-probe", targets: &[] },
