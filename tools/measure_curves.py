@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -47,7 +48,7 @@ def seconds(run, budget=0.06, most=200):
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end) / 1e3 / group)
-    return sorted(times)[len(times) // 2]
+    return statistics.median(times)
 
 
 def random(*shape, dtype=torch.bfloat16):

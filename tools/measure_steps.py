@@ -8,6 +8,7 @@ layers went through torch.compile. Mamba-2 needs mamba_ssm's Triton scan and is 
 """
 
 import json
+import statistics
 import sys
 
 import torch
@@ -203,7 +204,7 @@ def measure(case):
         torch.cuda.synchronize()
         if step >= 5:
             parts.append([marks[i].elapsed_time(marks[i + 1]) / 1e3 for i in range(3)])
-    middle = [sorted(column)[len(column) // 2] for column in zip(*parts)]
+    middle = [statistics.median(column) for column in zip(*parts)]
     params = sum(p.numel() for p in stack.parameters())
     return {"case": case, "params": params, "forward_seconds": middle[0], "backward_seconds": middle[1], "optimizer_seconds": middle[2],
             "step_seconds": sum(middle), "torch": torch.__version__, "device": torch.cuda.get_device_name()}

@@ -45,7 +45,8 @@ fn time(ranks: usize) -> (f64, f64) {
 
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    let half = times.len() / 2;
+    if times.len() % 2 == 1 { times[half] } else { f64::midpoint(times[half - 1], times[half]) }
 }
 
 fn main() {

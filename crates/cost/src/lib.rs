@@ -10,6 +10,7 @@ mod comm;
 mod data;
 mod flops;
 mod held;
+pub mod interval;
 mod layer;
 mod nanotron;
 pub mod ops;
@@ -29,6 +30,7 @@ mod widths;
 pub use alone::{Alone, alone};
 pub use data::Placed;
 pub use flops::Convention;
+pub use interval::{Apart, Class, Interval};
 pub use part::{Part, Times};
 pub use prices::{Counts, Load, Prices, Setting, Split};
 pub use report::{Line, Spent, StageTime, Step, Traffic};
@@ -38,21 +40,13 @@ pub use step::Scratch;
 pub use widths::{Slower, slower};
 
 use case::Case;
-use recipe::{Mixer, Recipe};
 use std::fmt;
 
-/// The median error of step times over published runs that were kept back while `cost` was written:
-/// dense models, and those with experts, latent attention or state-space blocks (docs/time.md). Half of
-/// comparable runs were closer.
-pub fn median_error(recipe: &Recipe) -> f64 {
-    let others = [Mixer::Moe, Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
-    let is_dense = !recipe.is_latent() && !others.iter().any(|mixer| recipe.uses(*mixer));
-    if is_dense { 0.06 } else { 0.15 }
-}
-
-/// The step of a job.
+/// The step of a job, with how far to trust it.
 pub fn step(case: &Case) -> Result<Step, Unpriced> {
-    prices(case)?.step(&case.layout, &case.stages)
+    let step = prices(case)?.step(&case.layout, &case.stages)?;
+    let interval = interval::interval(&Class::of(case), step.seconds);
+    Ok(Step { interval: Some(interval), ..step })
 }
 
 /// The step of a job laid out in time, in at most so many slices.

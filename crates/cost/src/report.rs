@@ -3,6 +3,7 @@
 
 use crate::data::{OnceAStep, inside, replicas, widths};
 use crate::flops::Convention;
+use crate::interval::Interval;
 use crate::layer::LayerPrice;
 use crate::part::Part;
 use crate::prices::{Counts, Prices};
@@ -80,6 +81,8 @@ pub struct Traffic {
 pub struct Step {
     /// All of it.
     pub seconds: f64,
+    /// Between which seconds runs like it lie; none where the job is not known, only its prices.
+    pub interval: Option<Interval>,
     /// The breakdown, on the stage that bounds the pipeline.
     pub parts: Vec<Line>,
     /// Of the step, what the stage that bounds it waits for other stages: the share of the line of

@@ -41,6 +41,7 @@ impl Prices {
         let tokens = (layout.global_batch * layout.sequence) as f64;
         Ok(Step {
             seconds,
+            interval: None,
             bound: bound(&parts),
             parts,
             bubble: slow.time.idle / seconds,

@@ -9,6 +9,8 @@ pub mod emitted;
 mod figure;
 pub mod megatron;
 mod published;
+mod regret;
+mod residuals;
 mod said;
 mod steps;
 mod summary;
@@ -17,6 +19,8 @@ mod types;
 mod why;
 
 pub use figure::{Figure, Quantity};
+pub use regret::{LEAST_LAYOUTS, NEAR, Regret, regrets};
+pub use residuals::{LeftOut, leave_one_out, residuals};
 pub use summary::{Coverage, SummaryLine, TIME_TARGET, coverage, is_of_the_time_target, summarise};
 pub use sweep::{Sweep, sweeps};
 pub use types::{Mistyped, mistyped};
@@ -45,7 +49,7 @@ named! {
     pub enum Pricing {
         /// Those the row says it ran, and of its engine's day where it does not say.
         AsRun = "as-run",
-        /// Those `plan` has for the engine today; only formats are the row's.
+        /// Those `plan` has for the engine, with the kernels that engine had in its day; formats are the row's.
         AsPlanned = "as-planned",
     }
 }
@@ -76,6 +80,14 @@ pub struct Judged {
     pub sweep: String,
     /// Tokens a step has for each device; zero when the row does not say.
     pub tokens_per_device: f64,
+    /// Devices; zero when the row does not say.
+    pub devices: u64,
+    /// Sequences of a step; zero when the row does not say.
+    pub sequences: u64,
+    /// How it was split, in the row's own words: two runs of a sweep with the same are one layout.
+    pub layout: String,
+    /// The class of a step that was priced.
+    pub class: Option<cost::Class>,
     /// What was predicted; empty when nothing could be.
     pub figures: Vec<Figure>,
     /// What could not be, although the row is complete enough to score it.
@@ -95,6 +107,10 @@ impl Judged {
             is_pretraining: true,
             sweep: String::new(),
             tokens_per_device: 0.0,
+            devices: 0,
+            sequences: 0,
+            layout: String::new(),
+            class: None,
             figures: Vec::new(),
             refusals: Vec::new(),
             params_differ: None,

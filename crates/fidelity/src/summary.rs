@@ -82,7 +82,7 @@ fn line(group: &str, figure: &'static str, members: &[&Judged]) -> Option<Summar
 ///
 /// # Panics
 /// When there are none.
-fn median(sorted: &[f64]) -> f64 {
+pub(crate) fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[half] } else { f64::midpoint(sorted[half - 1], sorted[half]) }
 }

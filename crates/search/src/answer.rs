@@ -8,7 +8,7 @@ use crate::price::Pricer;
 use crate::search::{Found, seconds_of};
 use crate::space::Space;
 use case::Case;
-use cost::Step;
+use cost::{Apart, Class, Step, interval};
 use diag::Finding;
 use layout::Layout;
 use memory::fit::{Fit, Verdict};
@@ -64,6 +64,10 @@ pub struct ModeAnswer {
     pub mode: usize,
     /// The best layout; none when nothing fits.
     pub best: Option<Choice>,
+    /// Layouts whose time cannot be told from the best one's: it has more headroom, or is simpler.
+    pub equal: Vec<Choice>,
+    /// What two layouts must differ by to be told apart.
+    pub apart: Apart,
     /// Better by the sums, and refused by the replay.
     pub refuted: Vec<Refuted>,
 }
@@ -136,25 +140,62 @@ pub fn answer(space: &Space, pricers: &[Pricer], found: &Found, left: &mut Left)
     Answer { modes, neighbours }
 }
 
+/// Equals that are replayed beside the best of a mode: those a screen shows.
+const EQUALS: usize = 2;
+
+/// Of what a search may take, the share that their replays may.
+const EQUALS_SHARE: u64 = 20;
+
+/// The part of a step that two layouts differ in most, with its seconds in each: what to measure to tell them apart.
+pub fn decides(one: &Step, other: &Step) -> Option<(&'static str, f64, f64)> {
+    let of =
+        |step: &Step, name: &str| step.parts.iter().find(|line| line.name == name).map_or(0.0, |line| line.seconds);
+    let names = one.parts.iter().chain(&other.parts).map(|line| line.name);
+    let pairs = names.map(|name| (name, of(one, name), of(other, name)));
+    pairs.max_by(|a, b| (a.1 - a.2).abs().total_cmp(&(b.1 - b.2).abs()))
+}
+
 fn confirmed(space: &Space, pricers: &[Pricer], found: &Found, mode: usize, left: &mut Left) -> ModeAnswer {
     let (mut refuted, mut taken) = (Vec::new(), 0u64);
-    for simulated in &found.best[mode].top {
+    let kept = &found.best[mode];
+    let fastest = kept.top.first().and_then(|first| space.case(&first.point).ok());
+    let apart = fastest.map_or_else(Apart::default, |case| interval::apart(&Class::of(&case)));
+    let equal = kept.equal(apart.share);
+    let slower = kept.top.iter().filter(|one| equal.iter().all(|other| other.point != one.point));
+    let mut passed: Vec<Choice> = Vec::new();
+    for (at, simulated) in equal.iter().chain(slower).enumerate() {
         // Whoever has been refuted for so long asks again with more caution.
-        if taken > space.question.limit.operations / REPLAYS_SHARE {
+        let is_long = taken > space.question.limit.operations / REPLAYS_SHARE;
+        let is_enough = !passed.is_empty() && (at >= equal.len() || passed.len() > EQUALS);
+        if is_long || is_enough {
             break;
         }
+        let is_first = passed.is_empty();
         let confirmed = space.case(&simulated.point).map_err(|findings| illegal(&findings)).and_then(|case| {
+            let most = space.question.limit.operations / EQUALS_SHARE;
+            if !is_first && memory::fit::work(&case).is_ok_and(|work| taken.saturating_add(work.operations) > most) {
+                return Err(Refused::new("equals are replayed where that takes little"));
+            }
             taken = taken.saturating_add(left.take(pricers, &case).map_err(|takes| too_long(takes, left, pricers))?);
             confirm(space, simulated, case)
         });
         match confirmed {
-            Ok(choice) => return ModeAnswer { mode, best: Some(choice), refuted },
+            Ok(choice) => passed.push(choice),
+            // What falls behind one that passed is nobody's loss.
+            Err(_) if !is_first => {}
             Err(Refused { why, missing }) => {
                 refuted.push(Refuted { layout: space.layout(&simulated.point), why, missing });
             }
         }
     }
-    ModeAnswer { mode, best: None, refuted }
+    // The replay's headroom is not the sums': equals are ranked again.
+    let each = |choice: &Choice| choice.step.seconds / choice.case.layout.global_batch as f64;
+    passed.sort_by(|a, b| {
+        let room = |choice: &Choice| kept.room(choice.fit.worst().headroom);
+        room(b).cmp(&room(a)).then(a.complexity.cmp(&b.complexity)).then(each(a).total_cmp(&each(b)))
+    });
+    let mut passed = passed.into_iter();
+    ModeAnswer { mode, best: passed.next(), equal: passed.collect(), apart, refuted }
 }
 
 /// Fastest first, and in front of all the one that gives up least within [`WORTH`] of the fastest.

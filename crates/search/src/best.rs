@@ -36,6 +36,9 @@ pub const FRONTIER_REACH: f64 = 1.25;
 /// Headroom counts on the frontier in this many steps of the device: less is noise.
 pub const HEADROOM_STEPS: i64 = 20;
 
+/// Of those steps, how many are room enough: between equals, more is no reason.
+pub const ROOMY: i64 = 4;
+
 /// The best few and the frontier.
 #[derive(Clone, Debug)]
 pub struct Best {
@@ -57,6 +60,24 @@ impl Best {
 
     fn level(&self, headroom: i64) -> i64 {
         headroom.div_euclid(self.step)
+    }
+
+    /// Layouts of the frontier that take at most `apart` longer than the fastest and cannot be told from it, in the
+    /// order in which they are to be run: the one with most room first, then the simplest.
+    pub fn equal(&self, apart: f64) -> Vec<Simulated> {
+        let Some(first) = self.top.first() else { return Vec::new() };
+        let most = first.per_sequence * (1.0 + apart);
+        let mut equal: Vec<Simulated> =
+            self.frontier.iter().filter(|member| member.per_sequence <= most).copied().collect();
+        let room = |one: &Simulated| self.room(one.headroom);
+        equal.sort_by(|a, b| room(b).cmp(&room(a)).then(a.complexity.cmp(&b.complexity)).then(a.order(b)));
+        equal
+    }
+
+    /// Headroom as far as it decides between equals, in steps: beyond [`ROOMY`] of them it is room that nobody asked
+    /// for.
+    pub fn room(&self, headroom: i64) -> i64 {
+        self.level(headroom).min(ROOMY)
     }
 
     /// Whether simulating a candidate could change anything.
@@ -119,5 +140,46 @@ impl Best {
     /// The frontier in the order of throughput.
     pub fn sort(&mut self) {
         self.frontier.sort_by(Simulated::order);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::point::{Key, Offload, Order};
+    use layout::{Schedule, ZeroStage};
+
+    fn layout(tp: u64, per_sequence: f64, headroom: i64, complexity: u32) -> Simulated {
+        let point = Point {
+            mode: 0,
+            key: Key { tp, cp: 1, ep: 1, etp: 1, micro_batch: 1 },
+            pp: 1,
+            order: Order { schedule: Schedule::OneF1b, vpp: 1 },
+            shape: 0,
+            zero: ZeroStage::One,
+            recompute: 0,
+            offload: Offload::Device,
+        };
+        Simulated { point, per_sequence, headroom, complexity }
+    }
+
+    /// Between equals room decides, as far as it is room that somebody may need; then simplicity; then time.
+    #[test]
+    fn equals_are_ranked_by_room_and_then_by_simplicity() {
+        let mut best = Best::new(8, 100);
+        let layouts = [
+            layout(1, 1.00, 6, 3),
+            layout(2, 1.01, 14, 3),
+            layout(3, 1.015, 21, 3),
+            layout(4, 1.018, 90, 4),
+            layout(5, 1.019, 25, 2),
+            layout(6, 1.20, 95, 0),
+        ];
+        layouts.into_iter().for_each(|one| best.take(one));
+        let order = |apart: f64| best.equal(apart).iter().map(|one| one.point.key.tp).collect::<Vec<_>>();
+        assert_eq!(order(0.0), [1]);
+        assert_eq!(order(0.012), [2, 1]);
+        // Twenty steps of a hundred bytes, of which four are room enough: 90 bytes are no better than 21.
+        assert_eq!(order(0.02), [5, 3, 4, 2, 1]);
     }
 }

@@ -21,7 +21,7 @@ mod simplicity;
 mod space;
 mod trials;
 
-pub use answer::{Answer, Choice, Left, ModeAnswer, Neighbour, Refuted, answer};
+pub use answer::{Answer, Choice, Left, ModeAnswer, Neighbour, Refuted, answer, decides};
 pub use best::{Best, Simulated};
 pub use count::Counts;
 pub use cuts::{Evenness, balanced};

@@ -96,6 +96,12 @@ pub struct FidelityArgs {
     /// Price published steps with the options `plan` would use, not with those the row says it ran
     #[arg(long)]
     pub as_planned: bool,
+    /// Judge every source by the interval that all other sources make
+    #[arg(long)]
+    pub leave_one_out: bool,
+    /// Print the residuals of steps by class, as `data/time/residuals.toml` has them, and nothing else
+    #[arg(long, conflicts_with_all = ["as_planned", "leave_one_out", "all"])]
+    pub residuals: bool,
     #[command(flatten)]
     pub work: WorkArgs,
 }

@@ -6,8 +6,8 @@ use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, wrap};
 use diag::{Blame, Finding, quote};
 use fidelity::{
-    Coverage, Figure, Judged, Mistyped, Part, Pricing, SummaryLine, Sweep, TIME_TARGET, Why, coverage, judge_within,
-    mistyped, summarise, sweeps,
+    Coverage, Figure, Judged, LeftOut, Mistyped, Part, Pricing, Regret, SummaryLine, Sweep, TIME_TARGET, Why, coverage,
+    judge_within, leave_one_out, mistyped, regrets, residuals, summarise, sweeps,
 };
 use serde_json::{Map, Value, json};
 
@@ -28,10 +28,15 @@ pub fn run(args: &FidelityArgs) -> Outcome {
         let message = format!("`{}` has no rows", args.rows.display());
         return Err(Finding::error("file/rows", Blame::Usage, args.rows.display().to_string(), message).into());
     }
+    if args.residuals {
+        return Ok(residuals_report(args, &rows));
+    }
     let (lines, ranks) = (summarise(&rows), sweeps(&rows));
+    let regret = regrets(&rows);
+    let left_out = if args.leave_one_out { leave_one_out(&rows, &residuals(&rows)) } else { Vec::new() };
     let modelled = rows.iter().filter(|r| r.is_modelled()).count();
     let covered: Vec<(Part, Coverage)> = parts.iter().map(|part| (*part, coverage(&rows, *part))).collect();
-    let mut text = format!("{} rows, {modelled} modelled{}\n", rows.len(), coverage_text(&covered));
+    let mut text = format!("{} rows, {modelled} modelled{}\n", rows.len(), coverage_text(&covered, rows.len()));
     if let agreed @ 1.. = agreed(&rows).count() {
         text += &format!("{agreed} of them ran out of memory, and we say that it does not fit\n");
     }
@@ -40,7 +45,8 @@ pub fn run(args: &FidelityArgs) -> Outcome {
                    what the rows say they ran.";
         text += &wrap(who, "", WIDTH);
     }
-    text += &(summary_text(&lines) + &sweeps_text(&ranks) + &rows_text(&rows, args.all));
+    text += &(summary_text(&lines) + &sweeps_text(&ranks) + &regret_text(&regret) + &left_out_text(&left_out));
+    text += &rows_text(&rows, args.all);
     text += &(agreed_text(&rows) + &why_not_text(&rows));
     let differ = |r: &Judged| {
         r.params_differ.map(|(ours, theirs)| json!({ "name": r.name, "predicted": ours, "measured": theirs }))
@@ -53,11 +59,59 @@ pub fn run(args: &FidelityArgs) -> Outcome {
     summary["coverage"] =
         covered.iter().map(|(part, c)| (part.name().to_string(), json!(c))).collect::<Map<_, _>>().into();
     summary["sweeps"] = json!(ranks);
+    summary["regret"] = json!(regret);
+    if args.leave_one_out {
+        summary["leave_one_out"] = json!(left_out);
+    }
     let json = json!({
         "as_planned": args.as_planned, "summary": summary, "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
         "param_mismatches": mismatches,
     });
     Ok(Report::new(text, json))
+}
+
+/// Residuals as a file, behind the command that wrote it.
+fn residuals_report(args: &FidelityArgs, rows: &[Judged]) -> Report {
+    let made = residuals(rows);
+    let only = if args.only == Some(Part::Time) { " --only step_time" } else { "" };
+    let text = format!(
+        "# How far priced steps lay from published ones: logarithms of measured over priced, by class and source,\n\
+         # and of ratios within sweeps. `cost::interval` reads it. Written by\n\
+         #   shardwright fidelity {}{only} --residuals > data/time/residuals.toml\n{}",
+        quote::typed(&args.rows),
+        made.write()
+    );
+    Report::file(text, json!(made))
+}
+
+/// How much slower the layout we would pick was than the fastest measured.
+fn regret_text(regret: &[Regret]) -> String {
+    if regret.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["source", "sweeps", "within 2%", "mean", "worst"]).right(&[1, 2, 3, 4]);
+    for one in regret {
+        let source = if one.without_stages { format!("{}, without stages", one.source) } else { one.source.clone() };
+        let [near, mean, worst] = [one.near, one.mean, one.worst].map(|share| format!("{:.1}%", 100.0 * share));
+        table.row([source, one.sweeps.to_string(), near, mean, worst]);
+    }
+    let what = "one model, engine, format, batch and sequence on one cluster, four layouts or more: time of the one we \
+                price lowest beyond the fastest measured";
+    heading("Regret within sweeps") + &table.render() + &wrap(what, "  ", WIDTH)
+}
+
+fn left_out_text(left_out: &[LeftOut]) -> String {
+    if left_out.is_empty() {
+        return String::new();
+    }
+    let head = ["source left out", "rows", "median error", "inside the interval", "half its width"];
+    let mut table = Table::new(&head).right(&[1, 2, 3, 4]);
+    for one in left_out {
+        let [median, inside, width] = [one.median, one.inside, one.width].map(|share| format!("{:.1}%", 100.0 * share));
+        table.row([one.source.clone(), one.rows.to_string(), median, inside, width]);
+    }
+    let what = "intervals are made of all other sources, and should hold 8 of 10 rows";
+    heading("Every source by what the others say") + &table.render() + &wrap(what, "  ", WIDTH)
 }
 
 /// Findings listed of a file that is wrong throughout.
@@ -75,14 +129,16 @@ fn wrong_types(args: &FidelityArgs, rows: &[(usize, Value)]) -> Vec<Finding> {
     all.take(MOST_NAMED).collect()
 }
 
-/// Nothing where only one part of the rows could be scored.
-fn coverage_text(covered: &[(Part, Coverage)]) -> String {
+/// Of the rows that could be scored, how many were; nothing where that is all rows and one part.
+fn coverage_text(covered: &[(Part, Coverage)], rows: usize) -> String {
     let scored: Vec<_> = covered.iter().filter(|(_, c)| c.ready > 0).collect();
-    if scored.len() < 2 {
+    if scored.len() < 2 && scored.iter().all(|(_, c)| c.ready == rows) {
         return String::new();
     }
-    let words: Vec<String> =
-        scored.iter().map(|(part, c)| format!("{} {} of {}", part.name(), c.modelled, c.ready)).collect();
+    let words: Vec<String> = scored
+        .iter()
+        .map(|(part, c)| format!("{} {} of {} that say enough", part.name(), c.modelled, c.ready))
+        .collect();
     format!(": {}", words.join(", "))
 }
 

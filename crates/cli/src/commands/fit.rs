@@ -3,7 +3,8 @@
 mod phases;
 mod routing;
 
-use super::plan::text::{seconds, step_error};
+use super::plan::text::seconds;
+use super::plan::trust::{spread, such_runs};
 use super::{asked, case_of, case_text, layout_json, seen, serve, widths};
 use crate::args::FitArgs;
 use crate::files::write_file;
@@ -172,12 +173,13 @@ pub fn host_text(fit: &Fit) -> String {
 fn step_text(case: &Case, step: &Result<Step, Unpriced>) -> String {
     match step {
         Ok(step) => format!(
-            "a step takes {}: {} tokens/s a device, bound by {}\n{}{}\n\n",
+            "a step takes {}, {}: {} tokens/s a device, bound by {}\n{}{}\n\n",
             seconds(step.seconds),
+            spread(step),
             count(step.tokens_per_second_per_device as u64),
             step.bound,
             wrap(&Header::of(case).to_string(), "  ", 80),
-            step_error(&case.recipe)
+            such_runs(step)
         ),
         Err(reason) => format!("no time for a step: {reason}\n\n"),
     }

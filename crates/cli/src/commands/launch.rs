@@ -2,6 +2,7 @@
 
 use super::fit::{allowed, step_json};
 use super::plan::text::seconds;
+use super::plan::trust::spread;
 use super::{asked, case_of, case_text, layout_json};
 use crate::args::LaunchArgs;
 use crate::files::{load_policy, write_folder};
@@ -162,7 +163,7 @@ fn summary(case: &Case, emission: &Emission, memory: &MemoryVerdict, step: &Resu
     let overridden = if memory.overridden { " (overridden)" } else { "" };
     let detail = if memory.detail.is_empty() { String::new() } else { format!(": {}", memory.detail) };
     let time = match step {
-        Ok(step) => format!("a step of {}", seconds(step.seconds)),
+        Ok(step) => format!("a step of {}, {}", seconds(step.seconds), spread(step)),
         Err(reason) => reason.to_string(),
     };
     format!(

@@ -6,6 +6,7 @@ mod json;
 mod progress;
 mod sweep;
 pub mod text;
+pub mod trust;
 pub mod written;
 
 use super::{asked, recipe_of, seen, widths};

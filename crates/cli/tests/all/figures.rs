@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// Keys that say by how much something falls short, or differs.
-const SIGNED: &[&str] = &["headroom_bytes", "delta_bytes", "error", "relative"];
+const SIGNED: &[&str] = &["headroom_bytes", "delta_bytes", "error", "relative", "slower"];
 
 /// Every number of an answer by the key it stands under.
 fn numbers<'a>(value: &'a Value, key: &'a str, out: &mut Vec<(&'a str, &'a serde_json::Number)>) {

@@ -27,5 +27,6 @@ mod sizes;
 #[cfg(target_os = "linux")]
 mod stores;
 mod times;
+mod trust;
 mod widths;
 mod writing;

@@ -3,6 +3,7 @@
 
 use super::model::{self, Unsaid};
 use super::recompute::recompute;
+use super::words::Clauses;
 use super::{Peaks, lay_out, need};
 use crate::Why;
 use layout::{Engine, LayoutRequest, Recompute, ZeroStage};
@@ -23,10 +24,8 @@ pub(super) fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
 }
 
 fn uses_liger(row: &Value) -> bool {
-    match row["features"].as_str() {
-        Some(features) => features.contains("Liger") && !features.contains("no Liger"),
-        None => row["notes"].as_str().is_some_and(|notes| notes.contains("Liger")),
-    }
+    let says = |field: &str| row[field].as_str().and_then(|text| Clauses::of(text).say(&["liger", "liger kernel"]));
+    says("features").or_else(|| says("notes")) == Some(true)
 }
 
 fn request(row: &Value) -> Result<LayoutRequest, String> {

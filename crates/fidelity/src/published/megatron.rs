@@ -5,11 +5,13 @@
 //! a GPT by Megatron's defaults and any other is built like Llama.
 
 use super::model::{self, Unsaid};
+use super::precision::Precision;
 use super::recompute::recompute;
+use super::words::{Clauses, plain};
 use super::{Peaks, lay_out, need};
 use crate::Why;
 use case::asked::PrecisionChoice;
-use case::options::{CrossEntropy, Dispatch, Scaling};
+use case::options::{CrossEntropy, Dispatch, Format, Scaling};
 use case::{Options, words};
 use layout::{Engine, LayoutRequest, Recompute, ZeroStage};
 use ledger::Ledger;
@@ -61,7 +63,7 @@ fn ranks(row: &Value, world: u64, pp: u64) -> Result<Vec<u64>, String> {
 }
 
 fn options(row: &Value, recipe: &Recipe) -> Result<Options, String> {
-    if row["framework"]["name"].as_str() == Some("Megatron-DeepSpeed") {
+    if row["framework"]["name"].as_str().is_some_and(|name| plain(name) == "megatrondeepspeed") {
         // Its kernels of 2022 keep the scores of every head, and ZeRO and the pipeline are
         // DeepSpeed's (`deepspeed/runtime/pipe/engine.py`), not Megatron-Core's.
         return Err("unfused attention under DeepSpeed's pipeline is not replayed".to_string());
@@ -91,15 +93,15 @@ fn options(row: &Value, recipe: &Recipe) -> Result<Options, String> {
 
 /// What only the notes say.
 fn read_notes(row: &Value, options: &mut Options) -> Result<(), String> {
-    let notes = row["notes"].as_str().unwrap_or_default();
-    if notes.contains("TE fused cross entropy") {
+    let notes = Clauses::of(row["notes"].as_str().unwrap_or_default());
+    if notes.say(&["te fused cross entropy"]) == Some(true) {
         // `--cross-entropy-fusion-impl te`.
         if transformer_engine(row).ok_or("the row does not say which Transformer Engine")? >= (2, 18) {
             return Err("the fp32 gradient of logits of Transformer Engine 2.18 is not replayed".to_string());
         }
         options.kernels.cross_entropy = CrossEntropy::TransformerEngine;
     }
-    if notes.contains("CP uses all-to-all") {
+    if notes.say(&["cp uses all to all"]) == Some(true) {
         return Err("context parallelism by all-to-all is not replayed".to_string());
     }
     if capacity_factor(row)?.is_some() {
@@ -157,13 +159,11 @@ fn read_feature(feature: &str, options: &mut Options) -> Result<(), String> {
 }
 
 fn fp8(row: &Value) -> Result<Option<Scaling>, String> {
-    let text = row["precision"].as_str().unwrap_or_default();
-    match text.split_once("FP8") {
-        None => Ok(None),
-        Some((_, how)) if how.contains("tensorwise") => Ok(Some(Scaling::Tensorwise)),
-        Some((_, how)) if how.contains("blockwise") => Ok(Some(Scaling::Blockwise)),
-        Some((_, how)) if how.contains("delayed") => Ok(Some(Scaling::Delayed)),
-        Some(_) => Err("the row's fp8 recipe is not known".to_string()),
+    let precision = Precision::of(row)?;
+    match (precision.format, precision.scaling) {
+        (Format::Bf16, _) => Ok(None),
+        (_, Some(scaling)) => Ok(Some(scaling)),
+        (_, None) => Err("the row's fp8 recipe is not known".to_string()),
     }
 }
 

@@ -12,12 +12,15 @@
 //! says where its replay is.
 
 mod deepspeed;
+mod device;
 mod megatron;
 mod model;
 mod nanotron;
+mod precision;
 mod recompute;
 mod time;
 mod torchtitan;
+mod words;
 
 use crate::{Figure, Judged, Part, Pricing, Refusal, Why, check_work, lay_out};
 use case::Case;
@@ -59,10 +62,16 @@ pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing, allowed: u64)
         name: row["id"].as_str().unwrap_or("unnamed").to_string(),
         kind: model::kind(&row["model"]),
         source: text(&row["source_id"]),
-        device: text(&row["hardware"]["gpu"]),
-        is_pretraining: row["kind"].as_str() == Some("pretrain"),
+        device: device::name(row).map_or_else(|_| text(&row["hardware"]["gpu"]), |name| name.replace("-40G", "")),
+        is_pretraining: row["kind"].as_str().is_some_and(|kind| words::plain(kind).starts_with("pretrain")),
         sweep: sweep(row),
         tokens_per_device: time::tokens_per_device(row).unwrap_or(0.0),
+        devices: row["hardware"]["count"].as_u64().unwrap_or(0),
+        sequences: row["batch"]["global"].as_u64().unwrap_or(0),
+        layout: [&row["layout"], &row["batch"]["micro"], &row["recompute"], &row["features"]]
+            .map(Value::to_string)
+            .join(" "),
+        class: None,
         figures: Vec::new(),
         refusals: Vec::new(),
         params_differ: None,
@@ -71,7 +80,10 @@ pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing, allowed: u64)
         let ready = row["ready"][if *part == Part::Time { "throughput" } else { "memory" }].as_bool();
         let predicted = match (ready, part) {
             (Some(true), Part::Memory) => predict(row, allowed).and_then(|peaks| figures(row, &peaks)),
-            (Some(true), Part::Time) => time::judge(row, pricing).map(|figure| vec![figure]),
+            (Some(true), Part::Time) => time::judge(row, pricing).map(|timed| {
+                judged.class = Some(timed.class);
+                vec![timed.figure]
+            }),
             _ => continue,
         };
         match predicted {
@@ -107,13 +119,13 @@ fn sweep(row: &Value) -> String {
 
 /// One arm an engine.
 fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
-    match row["framework"]["name"].as_str().unwrap_or_default() {
+    let name = row["framework"]["name"].as_str().unwrap_or_default();
+    match words::plain(name).as_str() {
         "nanotron" => nanotron::predict(row, allowed),
-        "Megatron-LM" | "Megatron-DeepSpeed" => megatron::predict(row, allowed),
-        name if name.starts_with("torchtitan") => torchtitan::predict(row, allowed),
-        name if name.starts_with("torchtune") => Err("torchtune has no ledger".into()),
-        name if name.starts_with("DeepSpeed") => deepspeed::predict(row, allowed),
-        _ => Err("the engine has no ledger".into()),
+        "megatronlm" | "megatrondeepspeed" => megatron::predict(row, allowed),
+        plain if plain.starts_with("torchtitan") => torchtitan::predict(row, allowed),
+        plain if plain.starts_with("deepspeed") => deepspeed::predict(row, allowed),
+        _ => Err(format!("engine `{name}` has no ledger").into()),
     }
 }
 
@@ -136,8 +148,7 @@ fn figures(row: &Value, peaks: &Peaks) -> Result<Vec<Figure>, Why> {
 
 /// What the process holds outside its allocator, as measured on the row's device.
 fn outside(row: &Value, peaks: &Peaks) -> Result<u64, String> {
-    let gpu = row["hardware"]["gpu"].as_str().unwrap_or_default();
-    let reserve = Device::find(gpu).ok().and_then(|device| device.reserve);
+    let reserve = Device::find(&device::name(row)?).ok().and_then(|device| device.reserve);
     let reserve = reserve.ok_or("what lies outside the allocator has not been measured on the row's device")?;
     let talking = match communicators(&peaks.case.layout, peaks.case.recipe.uses(Mixer::Moe)).len() as u64 {
         0 => 0,

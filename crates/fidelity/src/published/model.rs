@@ -1,6 +1,8 @@
 //! The model of a row as a recipe.
 
 use super::need;
+use super::precision::Precision;
+use super::words::plain;
 use recipe::features::Switch;
 use recipe::kinds::attention::{Attention, AttentionKind, Window};
 use recipe::kinds::mamba::Mamba;
@@ -99,35 +101,30 @@ fn check_sizes(row: &Value) -> Result<(), String> {
 }
 
 fn activation(model: &Value) -> Result<Activation, String> {
-    match model["activation"].as_str() {
-        Some("swiglu") => Ok(Activation::SwiGlu),
-        Some("gelu") => Ok(Activation::Gelu),
-        Some("squared_relu") => Ok(Activation::Relu2),
-        Some(other) => Err(format!("activation `{other}` is not known")),
-        None => Err("the row lacks `activation`".to_string()),
+    let said = model["activation"].as_str().ok_or("the row lacks `activation`")?;
+    match plain(said).as_str() {
+        "swiglu" | "silu" => Ok(Activation::SwiGlu),
+        "gelu" => Ok(Activation::Gelu),
+        "squaredrelu" | "relu2" | "relusquared" => Ok(Activation::Relu2),
+        _ => Err(format!("activation `{said}` is not known")),
     }
 }
 
-/// Formats by the word a row begins its precision with. Megatron forces fp32 gradients on bf16
-/// alone (`training/arguments.py`), so fp16 ones stay fp16.
+/// Formats of what is kept. Megatron forces fp32 gradients on bf16 alone (`training/arguments.py`), so fp16 ones
+/// stay fp16.
 fn set_precision(recipe: &mut Recipe, row: &Value) -> Result<(), String> {
     let precision = &mut recipe.precision;
     // Engines cast every weight, scalars too.
     precision.scalars = Dtype::Bf16;
-    match row["precision"].as_str().and_then(|text| text.split_whitespace().next()) {
-        Some("BF16") => Ok(()),
-        Some("FP16") => {
+    match Precision::of(row)?.base {
+        Dtype::Fp16 => {
             precision.weights = Dtype::Fp16;
             precision.gradients = Dtype::Fp16;
-            Ok(())
         }
-        Some("FP32") => {
-            precision.weights = Dtype::Fp32;
-            Ok(())
-        }
-        Some(other) => Err(format!("precision `{other}` is not known")),
-        None => Err("the row lacks `precision`".to_string()),
+        Dtype::Fp32 => precision.weights = Dtype::Fp32,
+        _ => {}
     }
+    Ok(())
 }
 
 fn optimizer(row: &Value) -> Result<OptimizerPolicy, String> {

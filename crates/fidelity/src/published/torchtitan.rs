@@ -5,17 +5,19 @@
 //! their own since its #1094, July 2025) and had no gradient accumulation: a step is one microbatch.
 
 use super::model::{self, Unsaid};
+use super::precision::Precision;
 use super::recompute::{again, recompute};
+use super::words::plain;
 use super::{Peaks, lay_out, need};
 use crate::Why;
-use case::options::Elementwise;
+use case::options::{Elementwise, Format};
 use layout::{Engine, LayoutRequest, ZeroStage};
 use ledger::Ledger;
 use ledger::fsdp2::{Edges, Reshard};
 use serde_json::Value;
 
 pub(super) fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
-    if row["precision"].as_str().is_some_and(|text| text.starts_with("FP8")) {
+    if Precision::of(row)?.format != Format::Bf16 {
         return Err("torchao's fp8 products are not replayed".into());
     }
     let recipe = model::recipe(row, &Unsaid::llama())?;
@@ -36,10 +38,11 @@ pub(super) fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
 }
 
 fn is_compiled(row: &Value) -> Result<bool, String> {
-    match row["features"].as_str() {
-        Some("compile") => Ok(true),
-        Some("eager") => Ok(false),
-        Some(other) => Err(format!("option `{other}` is not known")),
+    let features = row["features"].as_str();
+    match features.map(plain).as_deref() {
+        Some("compile" | "torchcompile") => Ok(true),
+        Some("eager" | "nocompile") => Ok(false),
+        Some(_) => Err(format!("option `{}` is not known", features.unwrap_or_default())),
         None => Err("the row does not say whether layers are compiled".to_string()),
     }
 }

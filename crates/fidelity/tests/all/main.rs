@@ -2,9 +2,11 @@
 
 mod emitted;
 mod fuzz;
+mod intervals;
 mod megatron_rows;
 mod published_memory;
 mod published_time;
 mod rank_params;
+mod spelling;
 mod steps;
 mod types;

@@ -74,16 +74,21 @@ fn steps_take_what_others_measured() {
     hold(Pricing::AsRun, bounds);
 }
 
-/// With what `plan` would run, which is not what these runs did: kernels of today instead of those of
-/// their day, and no graphs, user buffers or dispatch kernels that nobody asked for.
+/// With what `plan` would have asked of the engine of that day, which is not what these runs asked: no graphs, user
+/// buffers or dispatch kernels that nobody asked for. The medians are within three points.
 #[test]
 fn steps_as_planned_are_further_off_and_not_by_more_than_this() {
     let bounds = [
-        ("target", 254, [0.12, 0.17, 0.1]),
+        ("target", 254, [0.08, 0.11, 0.03]),
         ("least touched", 38, [0.07, 0.085, 0.05]),
-        ("others", 216, [0.135, 0.175, 0.115]),
+        ("others", 216, [0.08, 0.11, 0.04]),
     ];
     hold(Pricing::AsPlanned, bounds);
+    let medians = [Pricing::AsRun, Pricing::AsPlanned].map(|pricing| {
+        let judged: Vec<Judged> = rows().iter().map(|row| judge_parts(row, &[Part::Time], pricing)).collect();
+        errors(&judged.into_iter().filter(is_of_the_time_target).collect::<Vec<_>>())[0]
+    });
+    assert!((medians[0] - medians[1]).abs() <= 0.03, "{medians:?}");
 }
 
 /// Only formats are the row's when a step is priced as planned: features and notes do not matter.
@@ -96,7 +101,7 @@ fn what_a_row_says_it_ran_does_not_move_a_planned_step() {
     let mut silent = row.clone();
     silent["features"] = Value::Null;
     assert_eq!(seconds(row, Pricing::AsPlanned), seconds(&silent, Pricing::AsPlanned));
-    assert!(seconds(row, Pricing::AsRun) < seconds(&silent, Pricing::AsRun));
+    assert_ne!(seconds(row, Pricing::AsRun), seconds(&silent, Pricing::AsRun));
 }
 
 /// Within a sweep a better layout is called better. Of nanotron's sweep only rows without a pipeline

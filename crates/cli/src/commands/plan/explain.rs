@@ -4,6 +4,7 @@
 use super::Solved;
 use super::json::layout_of;
 use super::text::{flags_of, seconds};
+use super::trust::told_apart;
 use crate::commands::fit::unmodelled;
 use crate::outcome::Refusal;
 use crate::table::{Table, heading, wrap};
@@ -48,7 +49,14 @@ pub fn explain(solved: &Solved, typed: &str) -> Result<Explained, Refusal> {
     if let Some(best) = solved.answer.best() {
         let (words, parts) = slower([&best.case.layout, &case.layout], [&best.step, &step]);
         text += &words;
+        let apart = cost::interval::apart(&cost::Class::of(&case));
+        let is_equal = parts["share"].as_f64().is_some_and(|share| share.abs() <= apart.share);
+        if is_equal {
+            text += &wrap(&format!("equal to it as far as anybody can tell: {}", told_apart(&apart)), "  ", 100);
+        }
         value["slower"] = parts;
+        value["equal"] = json!(is_equal);
+        value["told_apart"] = json!(apart);
     }
     Ok((text, value))
 }

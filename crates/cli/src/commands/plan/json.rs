@@ -1,6 +1,7 @@
 //! A plan for machines.
 
 use super::text::{difference, flags_of, given_up, misfits, rate};
+use super::trust::slower;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::commands::typed;
@@ -8,7 +9,7 @@ use launch::header::Header;
 use layout::Layout;
 use memory::fit::RankClass;
 use recipe::Recipe;
-use search::{Choice, ModeAnswer, Neighbour, Simulated};
+use search::{Choice, ModeAnswer, Neighbour, Simulated, decides};
 use serde_json::{Map, Value, json};
 
 /// Everything that is shown, and what a screen has no room for.
@@ -28,6 +29,9 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
         "best": answer.best().map(best),
         "modes": answer.modes.iter().map(|mode| mode_json(solved, mode)).collect::<Vec<_>>(),
         "alternatives": answer.neighbours.iter().filter_map(near).collect::<Vec<_>>(),
+        "told_apart": answer.modes.first().map(|mode| &mode.apart),
+        "equal": answer.modes.first().and_then(|mode| Some((mode.best.as_ref()?, &mode.equal)))
+            .map(|(best, equals)| equals.iter().map(|one| equal(best, one)).collect::<Vec<_>>()),
         "frontier": frontier, "top": top,
         "refuted": answer.refuted()
             .map(|u| json!({ "flags": flags_of(&wanted.recipe, &u.layout, 0.0), "why": u.why, "missing_bytes": u.missing })).collect::<Vec<_>>(),
@@ -113,17 +117,27 @@ fn mode_json(solved: &Solved, answer: &ModeAnswer) -> Value {
     json!({
         "mode": mode.mode.map(|mode| mode.name()), "gives_up": given_up(mode),
         "best": answer.best.as_ref().map(|best| json!({
-            "flags": typed(&best.case), "seconds": best.step.seconds,
+            "flags": typed(&best.case), "seconds": best.step.seconds, "interval": best.step.interval,
             "tokens_per_second_per_device": best.step.tokens_per_second_per_device,
             "total_bytes": best.fit.worst().total(), "headroom_bytes": best.fit.worst().headroom,
         })),
     })
 }
 
+/// A layout that cannot be told from the best, and the part of a step that would tell them.
+fn equal(best: &Choice, one: &Choice) -> Value {
+    json!({
+        "flags": typed(&one.case), "seconds": one.step.seconds, "slower": slower(best, one),
+        "headroom_bytes": one.fit.worst().headroom, "complexity": one.complexity,
+        "decides": decides(&best.step, &one.step)
+            .map(|(part, best, here)| json!({ "part": part, "best_seconds": best, "seconds": here })),
+    })
+}
+
 fn neighbour(solved: &Solved, best: &Choice, one: &Neighbour) -> Value {
     let offload = solved.space.question.offload.share(one.point.offload);
     json!({
-        "axis": one.axis, "change": difference(solved, best, one), "flags": flags_of(&best.case.recipe, &one.layout, offload), "seconds": one.seconds,
+        "axis": one.axis, "change": difference(solved, best, &one.point), "flags": flags_of(&best.case.recipe, &one.layout, offload), "seconds": one.seconds,
         "slower": one.slower, "headroom_bytes": one.headroom,
     })
 }

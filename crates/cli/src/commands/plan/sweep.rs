@@ -1,12 +1,14 @@
 //! The same question over several clusters and sequence lengths: a table, CSV, and a plot.
 
 use super::text::{flags_of, seconds, ways_out};
+use super::trust::range;
 use super::{Wanted, with_solution};
 use crate::args::PlanArgs;
 use crate::commands::model_line;
 use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
+use cost::Interval;
 use diag::{Blame, Finding, quote};
 use launch::header::Header;
 use serde_json::{Value, json};
@@ -25,6 +27,7 @@ struct Row {
 struct Best {
     flags: String,
     seconds: f64,
+    interval: Option<Interval>,
     tokens: f64,
     mfu: f64,
     headroom: i64,
@@ -70,6 +73,7 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
                 let best = solved.answer.best().map(|best| Best {
                     flags: flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload),
                     seconds: best.step.seconds,
+                    interval: best.step.interval.clone(),
                     tokens: best.step.tokens_per_second_per_device,
                     mfu: best.step.mfu,
                     headroom: best.fit.worst().headroom,
@@ -97,13 +101,17 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
 }
 
 fn table(rows: &[Row]) -> String {
-    let columns = ["cluster", "sequence", "step", "tokens/s a device", "MFU", "headroom", "best layout"];
-    let mut table = Table::new(&columns).right(&[1, 2, 3, 4, 5]);
+    let columns =
+        ["cluster", "sequence", "step", "8 of 10 such runs", "tokens/s a device", "MFU", "headroom", "best layout"];
+    let mut table = Table::new(&columns).right(&[1, 2, 3, 4, 5, 6]);
     for row in rows {
         let cells = match &row.best {
-            None => ["-", "-", "-", "-"].map(str::to_string).into_iter().chain(["nothing fits".to_string()]).collect(),
+            None => {
+                ["-", "-", "-", "-", "-"].map(str::to_string).into_iter().chain(["nothing fits".to_string()]).collect()
+            }
             Some(best) => vec![
                 seconds(best.seconds),
+                best.interval.as_ref().map_or_else(|| "-".to_string(), range),
                 count(best.tokens as u64),
                 format!("{:.1}%", 100.0 * best.mfu),
                 Bytes(best.headroom.max(0) as u64).to_string(),
@@ -121,7 +129,7 @@ fn table(rows: &[Row]) -> String {
 
 fn value(row: &Row) -> Value {
     let best = row.best.as_ref().map(|best| {
-        json!({ "flags": best.flags, "seconds": best.seconds, "tokens_per_second_per_device": best.tokens,
+        json!({ "flags": best.flags, "seconds": best.seconds, "interval": best.interval, "tokens_per_second_per_device": best.tokens,
             "mfu": best.mfu, "headroom_bytes": best.headroom, "header": best.header })
     });
     json!({ "on": row.on, "devices": row.devices, "seq": row.sequence, "best": best })

@@ -1,5 +1,6 @@
 //! A plan on one screen.
 
+use super::trust::{equals, spread, such_runs};
 use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
@@ -14,7 +15,7 @@ use launch::header::{Header, choices};
 use layout::{Layout, LayoutRequest};
 use memory::fit::{Fit, RankClass, levers};
 use recipe::{Mixer, Recipe};
-use search::{Batch, Choice, MemoryLine, ModeSpace, Neighbour, TOKENS_PER_STEP};
+use search::{Batch, Choice, MemoryLine, ModeSpace, Point, TOKENS_PER_STEP};
 use units::{Bytes, change, count, exact};
 use work::Work;
 
@@ -112,8 +113,9 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
     text += &wrap(&flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload), "  ", 100);
     let step = &best.step;
     text += &format!(
-        "  step {}, {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
+        "  step {}, {}\n  {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
         seconds(step.seconds),
+        spread(step),
         count(step.tokens_per_second_per_device as u64),
         step.tflops_per_device,
         100.0 * step.mfu,
@@ -125,6 +127,7 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
         text += &wrap(&format!("{key} {choice}"), "  ", 100);
     }
     text += &caveats(solved, best);
+    text += &equals(solved, best);
     text += &modes(solved, best);
     if let Some(first) = solved.answer.refuted().next() {
         let more = solved.answer.refuted().count();
@@ -138,7 +141,7 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
 
 /// How far the time is to be trusted, and how much it hangs on a batch nobody typed.
 fn caveats(solved: &Solved, best: &Choice) -> String {
-    let mut text = step_error(&best.case.recipe);
+    let mut text = such_runs(&best.step);
     if solved.space.is_batch_typed {
         return "  ".to_string() + &text + "\n";
     }
@@ -151,15 +154,6 @@ fn caveats(solved: &Solved, best: &Choice) -> String {
         text += &format!("; the batch is assumed: this layout's tokens/s change by {}", others.join(", "));
     }
     wrap(&text, "  ", 100)
-}
-
-/// How far a step's time is to be trusted, in a few words.
-pub fn step_error(recipe: &recipe::Recipe) -> String {
-    let kind = if cost::median_error(recipe) < 0.1 { "dense models" } else { "experts and hybrids" };
-    format!(
-        "time is modelled: off by {:.0}% in the median over {kind} (docs/time.md)",
-        100.0 * cost::median_error(recipe)
-    )
 }
 
 /// Tokens a second and device of the same layout with half and twice the batch.
@@ -258,7 +252,7 @@ fn alternatives(solved: &Solved, best: &Choice) -> String {
     let mut table = Table::new(&["instead", "step", "slower", "headroom"]).right(&[1, 2, 3]);
     for neighbour in solved.answer.neighbours.iter().take(SHOWN) {
         table.row([
-            shorten(&difference(solved, best, neighbour), 60),
+            shorten(&difference(solved, best, &neighbour.point), 60),
             seconds(neighbour.seconds),
             change(neighbour.slower),
             Bytes(neighbour.headroom.max(0) as u64).to_string(),
@@ -267,10 +261,10 @@ fn alternatives(solved: &Solved, best: &Choice) -> String {
     heading("One change away") + &table.render()
 }
 
-/// Flags in which a neighbour differs; what follows from them is left out.
-pub fn difference(solved: &Solved, best: &Choice, neighbour: &Neighbour) -> String {
+/// Flags in which another layout differs; what follows from them is left out.
+pub fn difference(solved: &Solved, best: &Choice, other: &Point) -> String {
     const FOLLOW: [&str; 5] = ["world", "dp", "edp", "microbatches", "gbs"];
-    let Ok(case) = solved.space.case(&neighbour.point) else { return String::new() };
+    let Ok(case) = solved.space.case(other) else { return String::new() };
     let differences = best.case.differences(&case);
     let of_layout = differences.iter().filter(|d| matches!(d.part, Part::Layout | Part::Options));
     let shown = of_layout.filter(|d| !FOLLOW.contains(&d.key.as_str()));

@@ -7,7 +7,7 @@ use recipe::Positions;
 use recipe::kinds::Norm;
 use serde_json::{Value, json};
 
-/// The row with its model, precision and optimizer said in full.
+/// The row with its model and optimizer said in full.
 pub(super) fn complete(row: &Value) -> Value {
     let mut row = row.clone();
     let Some(model) = row.get_mut("model").filter(|model| model.is_object()) else { return row };
@@ -19,11 +19,6 @@ pub(super) fn complete(row: &Value) -> Value {
     if model["activation"].is_null() {
         // GPT-OSS clamps a gated linear unit, which costs what SwiGLU costs.
         model["activation"] = json!("swiglu");
-    }
-    // Products in 8 or 4 bits keep bf16 weights, gradients and activations around them.
-    let word = row["precision"].as_str().and_then(|text| text.split_whitespace().next()).unwrap_or_default();
-    if ["FP8", "MXFP8", "NVFP4"].iter().any(|low| word.starts_with(low)) {
-        row["precision"] = json!("BF16");
     }
     if row["optimizer"].is_null() {
         // Every engine of these rows defaults to Adam or AdamW.

@@ -1,5 +1,7 @@
-//! Which engine ran a row, as far as step time cares.
+//! Which engine ran a row, as far as step time cares: from the row's own name of its framework, whoever
+//! published it.
 
+use super::super::words::{Clauses, plain, tokens};
 use layout::Engine;
 use serde_json::Value;
 
@@ -16,8 +18,12 @@ pub(super) enum Family {
     Composer,
     /// torch FSDP around compiled layers: fms-fsdp.
     Fms,
+    /// torch's own FSDP around a plain model.
+    Fsdp,
     /// FSDP2 around Transformer Engine layers: NeMo Automodel.
     Automodel,
+    /// DeepSpeed around a plain model.
+    Deepspeed,
     /// torchtitan.
     Torchtitan,
     /// MaxText on XLA.
@@ -27,23 +33,34 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// From the row's own name of its framework.
     pub fn of(row: &Value) -> Result<Family, String> {
         let framework = &row["framework"];
-        let version = framework["version"].as_str().unwrap_or_default();
         let name = framework["name"].as_str().unwrap_or_default();
-        match name {
-            "nanotron" => Ok(Family::Nanotron),
-            "Megatron-LM" if version.starts_with("202") && version < "2023" => Ok(Family::MegatronOfOld),
-            "Megatron-LM" | "Megatron-Core" | "NeMo" => Ok(Family::Megatron),
-            "Megatron-DeepSpeed" => Ok(Family::MegatronDeepspeed),
-            "MaxText" => Ok(Family::Maxtext),
-            _ if name.starts_with("Megatron-Bridge") => Ok(Family::Megatron),
-            _ if name.starts_with("llm-foundry") => Ok(Family::Composer),
-            _ if name.starts_with("fms-fsdp") => Ok(Family::Fms),
-            _ if name.starts_with("NeMo Automodel") => Ok(Family::Automodel),
-            _ if name.starts_with("torchtitan") => Ok(Family::Torchtitan),
-            _ => Err(format!("no time is modelled for `{name}`")),
+        // `torchtitan + torchao`, `Megatron-Bridge / Megatron-Core`: the first is the engine.
+        let all = plain(name);
+        let has = |word: &str| all.contains(word);
+        match () {
+            () if has("nanotron") => Ok(Family::Nanotron),
+            () if has("torchtitan") => Ok(Family::Torchtitan),
+            () if has("maxtext") => Ok(Family::Maxtext),
+            () if has("llmfoundry") || has("composer") => Ok(Family::Composer),
+            () if has("fmsfsdp") => Ok(Family::Fms),
+            () if has("automodel") => Ok(Family::Automodel),
+            () if has("megatrondeepspeed") => Ok(Family::MegatronDeepspeed),
+            () if has("megatron") || has("mcore") || has("nemo") => Ok(Family::of_megatron(framework)),
+            () if has("deepspeed") => Ok(Family::Deepspeed),
+            () if has("fsdp") => Ok(Family::Fsdp),
+            () => Err(format!("no time is modelled for engine `{name}`")),
+        }
+    }
+
+    /// Fused attention came to Megatron-LM with 2023.
+    fn of_megatron(framework: &Value) -> Family {
+        let version = framework["version"].as_str().unwrap_or_default();
+        let years = tokens(version).into_iter().filter_map(|word| word.parse::<u64>().ok());
+        match years.into_iter().find(|year| (2019..2100).contains(year)) {
+            Some(..2023) => Family::MegatronOfOld,
+            _ => Family::Megatron,
         }
     }
 
@@ -52,7 +69,8 @@ impl Family {
         match self {
             Family::Megatron | Family::MegatronOfOld => Some(Engine::Megatron),
             Family::MegatronDeepspeed => None,
-            Family::Composer | Family::Fms | Family::Automodel => Some(Engine::Fsdp2),
+            Family::Composer | Family::Fms | Family::Fsdp | Family::Automodel => Some(Engine::Fsdp2),
+            Family::Deepspeed => Some(Engine::Deepspeed),
             Family::Torchtitan => Some(Engine::Torchtitan),
             Family::Maxtext => Some(Engine::Maxtext),
             Family::Nanotron => Some(Engine::Nanotron),
@@ -63,5 +81,30 @@ impl Family {
     pub fn shards_sequence(self) -> bool {
         // Sequence parallelism came to Megatron-LM after DeepSpeed's fork of it.
         self != Family::MegatronDeepspeed
+    }
+}
+
+/// The name of a row's framework, as words.
+pub(super) fn named(row: &Value) -> Clauses {
+    Clauses::of(row["framework"]["name"].as_str().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn engines_are_read_however_they_are_spelled() {
+        let of = |name: &str, version: &str| Family::of(&json!({ "framework": { "name": name, "version": version } }));
+        for name in ["Megatron-LM", "megatron_lm", "MCore", "NVIDIA NeMo", "megatron-bridge", "Megatron Core"] {
+            assert_eq!(of(name, "2025"), Ok(Family::Megatron), "{name}");
+        }
+        assert_eq!(of("Megatron-LM", "2022"), Ok(Family::MegatronOfOld));
+        assert_eq!(of("megatron-deepspeed", "2022-02"), Ok(Family::MegatronDeepspeed));
+        assert_eq!(of("TorchTitan + torchao", ""), Ok(Family::Torchtitan));
+        assert_eq!(of("PyTorch FSDP2", ""), Ok(Family::Fsdp));
+        assert_eq!(of("DeepSpeed (HF Trainer)", ""), Ok(Family::Deepspeed));
+        assert!(of("ColossalAI", "").unwrap_err().contains("`ColossalAI`"));
     }
 }

@@ -9,52 +9,78 @@ mod cluster;
 mod complete;
 mod depth;
 mod engine;
+mod features;
 mod options;
+mod recipes;
 mod request;
 
+use super::precision::Precision;
 use super::{lay_out, model, need};
 use crate::{Figure, Pricing, Why};
 use case::Case;
 use engine::Family;
+use layout::Recompute;
 use recipe::{Dtype, Recipe};
+use recipes::Recipe as Told;
 use serde_json::Value;
 
 /// Judges the time of a row's step.
-pub(super) fn judge(row: &Value, pricing: Pricing) -> Result<Figure, Why> {
+pub(super) fn judge(row: &Value, pricing: Pricing) -> Result<Timed, Why> {
     let measured = measured(row)?;
-    let case = case(row, pricing)?;
-    let step = cost::step(&case)?;
+    let told = recipes::of(row);
+    let case = case(row, pricing, told.as_ref(), None)?;
+    let mut step = cost::step(&case)?;
+    if let Some(share) = told.as_ref().and_then(|told| recomputed_share(row, told, &case)) {
+        let whole = self::case(row, pricing, told.as_ref(), Some(Recompute::Full))?;
+        step.seconds += share * (cost::step(&whole)?.seconds - step.seconds);
+    }
     let peaks = case.on().device.peaks.iter().filter(|peak| peak.format == case.options.format.name());
     let most = peaks.map(|peak| peak.flops).fold(0.0, f64::max) * case.layout.world as f64;
     if step.model_flops / measured > most {
         return Err("the row contradicts itself: its step would take more than the devices' peak".into());
     }
-    Ok(Figure::step_time(measured, step.seconds))
+    let figure = Figure::step_time(measured, step.seconds);
+    Ok(Timed { figure, class: cost::Class::of(&case) })
 }
 
-/// The job of a row, as it was run or as `plan` would have it run.
-fn case(row: &Value, pricing: Pricing) -> Result<Case, Why> {
+/// A step as measured and as priced, with what decides how far its price is to be trusted.
+pub(super) struct Timed {
+    pub figure: Figure,
+    pub class: cost::Class,
+}
+
+/// The job of a row, as it was run or as `plan` would have it run; `again` instead of what it computes again.
+fn case(row: &Value, pricing: Pricing, told: Option<&Told>, again: Option<Recompute>) -> Result<Case, Why> {
     let family = Family::of(row)?;
     let cluster = cluster::cluster(row)?;
     let said = complete::complete(row);
     let mut recipe = model::recipe(&said, &complete::unsaid(&said, family)?)?;
     set_gradients(&mut recipe, row, family);
-    let request = request::request(row, family, &recipe)?;
+    let mut request = request::request(row, family, &recipe, told)?;
+    request.recompute = again.or(request.recompute);
     let case = lay_out(recipe, &request, Some(cluster))?;
     let mut options = case.options;
-    options.format = options::format(row)?;
-    match pricing {
-        Pricing::AsRun => options::set(&mut options, row, family, &case),
-        Pricing::AsPlanned => {}
+    options.format = Precision::of(row)?.format;
+    options::set_day(&mut options, row, family, &case);
+    if pricing == Pricing::AsRun {
+        options::set(&mut options, row, family, &case, told)?;
     }
     Ok(case.with_options(|own| *own = options))
+}
+
+/// Of all layers, those that a recipe computes again in full: its `full:n` are n of every chunk of the pipeline
+/// (`recompute_method = "block"`). Time is linear in them where chunks are alike.
+fn recomputed_share(row: &Value, told: &Told, case: &Case) -> Option<f64> {
+    let layers: u64 = told.recompute.as_deref()?.strip_prefix("full:")?.parse().ok()?;
+    let chunks = case.layout.pp.get() * case.layout.vpp.get();
+    row["recompute"].is_null().then(|| ((layers * chunks) as f64 / case.recipe.depth() as f64).min(1.0))
 }
 
 /// The format gradients are reduced in, where the engine does not reduce what Megatron's ledger
 /// says.
 fn set_gradients(recipe: &mut Recipe, row: &Value, family: Family) {
-    let is_bridge = row["framework"]["name"].as_str().is_some_and(|name| name.starts_with("Megatron-Bridge"));
-    let is_pure = row["notes"].as_str().is_some_and(|notes| notes.contains("mode PURE"));
+    let is_bridge = engine::named(row).say(&["megatron bridge"]) == Some(true);
+    let is_pure = options::notes(row).say(&["mode pure"]) == Some(true);
     recipe.precision.gradients = match family {
         // `perf_recipes/_common.py`: grad_reduce_in_fp32 is off.
         Family::Megatron if is_bridge => Dtype::Bf16,

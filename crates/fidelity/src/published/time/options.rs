@@ -1,173 +1,148 @@
-//! What engines of a row's date ran: kernels, formats, and what they let overlap.
+//! What a row ran besides recipe and layout: what it says, over what its source's own recipe says, over what its
+//! engine of that day did by itself. Nobody's name decides anything.
 
 use super::super::recompute::again;
-use super::engine::Family;
+use super::super::words::Clauses;
+use super::engine::{Family, named};
+use super::features::Features;
+use super::recipes::Recipe;
 use case::options::{
-    Accumulate, AttentionKernel, CrossEntropy, Dispatch, Elementwise, EpOverlap, Format, Graphs, GraphsBy, Overlap,
-    TpOverlap,
+    Accumulate, AttentionKernel, CrossEntropy, Dispatch, Elementwise, EpOverlap, Graphs, GraphsBy, Overlap, TpOverlap,
 };
-use case::{Case, Options};
-use layout::Layout;
-use recipe::{Mixer, Recipe};
+use case::{Case, Options, words};
+use layout::Engine;
+use recipe::Mixer;
 use serde_json::Value;
 
-/// Over what `plan` has for a row's engine, what the row says it ran.
-pub(super) fn set(options: &mut Options, row: &Value, family: Family, case: &Case) {
-    let Case { recipe, layout, .. } = case;
+/// Over what `plan` has for a row's engine today, what that engine had in its day, and how the row's layout is read:
+/// no plan chooses these.
+pub(super) fn set_day(options: &mut Options, row: &Value, family: Family, case: &Case) {
     options.again = again(row);
     options.shard_group = row["layout"]["fsdp"].as_u64().filter(|group| *group > 1);
-    let said = Said::of(row);
-    set_kernels(options, &said, family, layout);
-    set_overlap(options, &said, family, recipe.uses(Mixer::Moe));
-    if let Some(release) = bridge(row) {
-        set_bridge(options, release, &said, recipe, layout);
-    }
-}
-
-/// Devices from which on BigScience's runs hung unless every launch was waited for
-/// (`train/tr11-176B-ml/chronicles-prequel.md`, dealing with JZ hanging on the large model).
-const HANGING_DEVICES: u64 = 320;
-
-/// The year and month of a Megatron-Bridge release: `NeMo 26.04.01`.
-fn bridge(row: &Value) -> Option<(u32, u32)> {
-    let framework = &row["framework"];
-    framework["name"].as_str()?.starts_with("Megatron-Bridge").then_some(())?;
-    let (_, release) = framework["version"].as_str()?.split_once("NeMo ")?;
-    let mut parts = release.split('.').map(|part| part.parse().ok());
-    Some((parts.next()??, parts.next()??))
-}
-
-/// What Megatron-Bridge's performance recipes set for models with experts and rows do not repeat
-/// (`src/megatron/bridge/perf_recipes`).
-fn set_bridge(options: &mut Options, release: (u32, u32), said: &Said, recipe: &Recipe, layout: &Layout) {
-    if !recipe.uses(Mixer::Moe) {
-        return;
-    }
-    let is_hybrid = recipe.uses(Mixer::Mamba);
-    // `moe_flex_dispatcher_backend`: deepep or hybridep on racks, and for these models everywhere.
-    if recipe.is_latent() || (release.0 >= 26 && is_hybrid) {
-        options.kernels.dispatch = Dispatch::DeepEp;
-    }
-    // `cuda_graph_impl`: since 26 around all but expert products.
-    if release.0 >= 26 && (is_hybrid || said.is_blackwell()) {
-        options.kernels.graphs.by = GraphsBy::TransformerEngine;
-    }
-    // `overlap_moe_expert_parallel_comm`: where exchanges leave the node, which needs virtual
-    // stages; and since 26.06 where a whole step is one graph, as it is for models of these recipes
-    // without windows or state-space blocks.
-    let has_window = recipe.attention().is_some_and(|attention| attention.window.is_some());
-    let leaves_node = layout.vpp.splits() && layout.ep.get() > 8 && !said.is_rack();
-    let is_one_graph = release >= (26, 6) && said.is_blackwell() && options.format == Format::Mxfp8;
-    if leaves_node || (is_one_graph && !has_window && !is_hybrid) {
-        options.overlap.ep = EpOverlap::Microbatches;
-    }
-}
-
-/// What a row says in words, features and notes.
-struct Said {
-    features: String,
-    notes: String,
-    device: String,
-}
-
-impl Said {
-    fn of(row: &Value) -> Said {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
-        Said { features: text(&row["features"]), notes: text(&row["notes"]), device: text(&row["hardware"]["gpu"]) }
-    }
-
-    /// Whether the device has units that only the newer attention kernels use.
-    fn is_hopper_or_newer(&self) -> bool {
-        !self.device.starts_with("A100")
-    }
-
-    fn is_blackwell(&self) -> bool {
-        self.device.starts_with('B') || self.is_rack()
-    }
-
-    /// Whether its fast fabric reaches over nodes, where dispatch kernels of their own are used.
-    fn is_rack(&self) -> bool {
-        self.device.starts_with("GB")
-    }
-}
-
-/// The format products run in, by the words rows use.
-pub(super) fn format(row: &Value) -> Result<Format, String> {
-    let text = row["precision"].as_str().ok_or("the row lacks `precision`")?;
-    match text.split_whitespace().next().unwrap_or_default() {
-        "BF16" | "FP16" if !text.contains("FP8") => Ok(Format::Bf16),
-        "MXFP8" | "FP8-MX" => Ok(Format::Mxfp8),
-        "NVFP4" => Ok(Format::Nvfp4),
-        _ if text.contains("FP8") => Ok(Format::Fp8),
-        other => Err(format!("products in `{other}` have no time")),
-    }
-}
-
-fn set_kernels(options: &mut Options, said: &Said, family: Family, layout: &Layout) {
     let kernels = &mut options.kernels;
-    kernels.attention = match family {
+    kernels.attention = attention(family, is_hopper_or_newer(case));
+    kernels.blocking = waits_for_launches(row, family);
+    if family == Family::MegatronDeepspeed {
+        // DeepSpeed sums gradients itself, so Megatron's fusion is off.
+        kernels.accumulate = Accumulate::Separate;
+    }
+}
+
+/// What the row ran besides.
+pub(super) fn set(
+    options: &mut Options,
+    row: &Value,
+    family: Family,
+    case: &Case,
+    recipe: Option<&Recipe>,
+) -> Result<(), String> {
+    set_kernels(options, family);
+    set_overlap(options, row, family, case.recipe.uses(Mixer::Moe));
+    if let Some(recipe) = recipe {
+        options.overlap.tp = TpOverlap::Async;
+        read(&recipe.args, options)?;
+    }
+    let source = row["source"].as_str().unwrap_or_default();
+    for (_, words) in DOCUMENTS.iter().filter(|(document, _)| family == Family::Megatron && source.contains(document)) {
+        read(words, options)?;
+    }
+    Features::of(row, family).set(options)
+}
+
+/// Documents that say in their text what their tables ran, in Megatron's words.
+const DOCUMENTS: [(&str, &str); 1] = [
+    // "This configuration follows those defined in NeMo Framework's performance scripts", which turn it on.
+    ("Megatron-LM examples/llama README", "--tp-comm-overlap"),
+];
+
+fn read(said: &str, options: &mut Options) -> Result<(), String> {
+    let said: Vec<String> = said.split_whitespace().map(str::to_string).collect();
+    words::read(Some(Engine::Megatron), &said, options).map(|_| ()).map_err(|findings| findings[0].message.clone())
+}
+
+/// Whether the device has units that only the newer attention kernels use.
+fn is_hopper_or_newer(case: &Case) -> bool {
+    !case.on().device.name.starts_with("A100")
+}
+
+fn attention(family: Family, is_new: bool) -> AttentionKernel {
+    match family {
         // Transformer Engine and MaxText call cuDNN's kernel where the device has the units.
-        Family::Megatron | Family::Maxtext if said.is_hopper_or_newer() => AttentionKernel::Flash3,
-        Family::Automodel if !said.features.contains("SDPA") => AttentionKernel::Flash3,
+        Family::Megatron | Family::Maxtext | Family::Automodel if is_new => AttentionKernel::Flash3,
         Family::MegatronOfOld | Family::MegatronDeepspeed => AttentionKernel::Unfused,
         // Its `scripts/train/benchmarking/submit_benchmarks.py` runs `attn_impl=triton` unless told
         // otherwise; assumed on both devices.
         Family::Composer => AttentionKernel::Flash1,
         _ => AttentionKernel::Flash2,
-    };
+    }
+}
+
+fn set_kernels(options: &mut Options, family: Family) {
+    let kernels = &mut options.kernels;
     kernels.elementwise = match family {
-        Family::Composer | Family::Nanotron => Elementwise::Eager,
+        // torchtitan's `compile` and DeepSpeed's are off unless asked for, and so is `torch.compile`.
+        Family::Composer | Family::Nanotron | Family::Torchtitan | Family::Fsdp | Family::Deepspeed => {
+            Elementwise::Eager
+        }
         Family::Fms | Family::Maxtext => Elementwise::Compiled,
-        // torchtitan's tables name `compile` where it was on; its default is off.
-        Family::Torchtitan if said.features.contains("compile") => Elementwise::Compiled,
-        Family::Torchtitan => Elementwise::Eager,
         Family::Megatron | Family::MegatronOfOld | Family::MegatronDeepspeed | Family::Automodel => Elementwise::Fused,
     };
     kernels.rope_fusion = kernels.elementwise == Elementwise::Fused;
     kernels.cross_entropy = match family {
+        // NeMo's and Megatron-Bridge's recipes have it (`cross_entropy_fusion_impl = "te"`), and the rows of
+        // Megatron-LM that are read here name a fused loss.
         Family::Megatron | Family::Maxtext => CrossEntropy::TransformerEngine,
         _ => CrossEntropy::Eager,
     };
-    let has_graphs = said.features.to_ascii_lowercase().replace('_', " ").contains("cuda graph");
-    kernels.blocking = family == Family::MegatronDeepspeed && layout.world >= HANGING_DEVICES;
-    kernels.graphs = match has_graphs || family == Family::Maxtext {
-        true => Graphs::by(GraphsBy::FullIteration),
-        false => Graphs::NONE,
+    kernels.graphs = match family {
+        Family::Maxtext => Graphs::by(GraphsBy::FullIteration),
+        _ => Graphs::NONE,
     };
-    if family == Family::MegatronDeepspeed {
-        // DeepSpeed sums gradients itself, so Megatron's fusion is off.
-        kernels.accumulate = Accumulate::Separate;
-    }
-    let has_own_dispatch = ["DeepEP", "HybridEP"].iter().any(|name| said.features.contains(name)) || said.is_rack();
-    kernels.dispatch = if has_own_dispatch { Dispatch::DeepEp } else { Dispatch::AllToAll };
+    kernels.dispatch = Dispatch::AllToAll;
 }
 
-fn set_overlap(options: &mut Options, said: &Said, family: Family, has_experts: bool) {
-    let is_silent = said.notes.contains("no communication overlap");
+/// BigScience's chronicle says that its runs on 320 devices and more hung unless every launch was waited for
+/// (`train/tr11-176B-ml/chronicles-prequel.md`, dealing with JZ hanging on the large model).
+fn waits_for_launches(row: &Value, family: Family) -> bool {
+    let source = row["source"].as_str().unwrap_or_default();
+    let is_told = source.contains("tr11-176B-ml/chronicles");
+    is_told && family == Family::MegatronDeepspeed && row["hardware"]["count"].as_u64().is_some_and(|n| n >= 320)
+}
+
+fn set_overlap(options: &mut Options, row: &Value, family: Family, has_experts: bool) {
     let overlaps_state = match family {
-        Family::Megatron => !is_silent,
-        Family::Composer | Family::Fms | Family::Automodel | Family::Torchtitan | Family::Maxtext => true,
+        // Megatron-LM's own default is off; every recipe of it, of NeMo and of Megatron-Bridge that was read here
+        // turns it on.
+        Family::Megatron => true,
+        Family::Composer | Family::Fms | Family::Fsdp | Family::Automodel | Family::Torchtitan | Family::Maxtext => {
+            true
+        }
         // ZeRO-1 under a pipeline reduces when the last microbatch is done (DeepSpeed
-        // `runtime/pipe/engine.py` _exec_reduce_grads), nanotron likewise.
+        // `runtime/pipe/engine.py` _exec_reduce_grads), nanotron likewise; `overlap_comm` of DeepSpeed is off.
         Family::MegatronOfOld | Family::MegatronDeepspeed | Family::Nanotron => false,
+        Family::Deepspeed => options.overlap.gradients,
     };
+    let ships_buffers = named(row).say(&["nemo", "megatron bridge"]) == Some(true);
     let tp = match family {
-        _ if is_silent => TpOverlap::None,
-        // NeMo and Megatron-Bridge ship user buffers for dense models (`comm_overlap.tp_comm_overlap`).
-        Family::Megatron if !has_experts => TpOverlap::Userbuffers,
+        // NeMo's and Megatron-Bridge's configurations of dense models turn on `tp_comm_overlap`; Megatron-LM's
+        // default is off, which leaves the backward's own.
+        Family::Megatron if ships_buffers && !has_experts => TpOverlap::Userbuffers,
         Family::Megatron | Family::MegatronOfOld => TpOverlap::Async,
-        Family::Torchtitan if said.features.contains("async TP") => TpOverlap::Async,
         _ => TpOverlap::None,
     };
-    let has_ep_overlap = said.features.contains("EP overlap");
     options.overlap = Overlap {
         gradients: overlaps_state,
         weights: overlaps_state,
         tp,
-        ep: if has_ep_overlap { EpOverlap::Microbatches } else { EpOverlap::None },
-        delay_wgrad: has_ep_overlap,
+        ep: EpOverlap::None,
+        delay_wgrad: false,
         ring: true,
         // Megatron overlaps stages under the interleaved order only (`overlap_p2p_comm`).
-        p2p: family == Family::Megatron && !is_silent,
+        p2p: family == Family::Megatron,
     };
+}
+
+/// What the notes of a row say.
+pub(super) fn notes(row: &Value) -> Clauses {
+    Clauses::of(row["notes"].as_str().unwrap_or_default())
 }

@@ -1,0 +1,76 @@
+//! How far a plan's times are to be trusted, and what they cannot tell apart.
+
+use super::Solved;
+use super::text::{difference, seconds};
+use crate::commands::shorten;
+use crate::table::wrap;
+use cost::{Apart, Interval, Step};
+use search::{Choice, ModeAnswer, decides};
+use units::{Bytes, change};
+
+/// Between which seconds runs like it lie: `16.9 to 19.0 s in 8 of 10 such runs`.
+pub fn spread(step: &Step) -> String {
+    match &step.interval {
+        Some(interval) => format!("{} in {:.0} of 10 such runs", range(interval), 10.0 * interval.share),
+        None => "with nothing to judge it by".to_string(),
+    }
+}
+
+/// The seconds of an interval, both in the unit of the longer.
+pub fn range(interval: &Interval) -> String {
+    let (scale, unit, digits) = match interval.high {
+        high if high >= 100.0 => (1.0, "s", 0),
+        high if high >= 10.0 => (1.0, "s", 1),
+        high if high >= 1.0 => (1.0, "s", 2),
+        _ => (1e3, "ms", 0),
+    };
+    let [low, high] = [interval.low, interval.high].map(|edge| format!("{:.digits$}", scale * edge));
+    format!("{low} to {high} {unit}")
+}
+
+/// Which runs those are.
+pub fn such_runs(step: &Step) -> String {
+    match &step.interval {
+        Some(Interval { rows, class, .. }) if *rows > 0 => {
+            format!("such runs: {rows} published ones, {class} (docs/time.md)")
+        }
+        _ => "no published run is like it (docs/time.md)".to_string(),
+    }
+}
+
+/// Layouts that cannot be told from the best, and what would tell them apart.
+pub fn equals(solved: &Solved, best: &Choice) -> String {
+    let Some(ModeAnswer { equal, apart, .. }) = solved.answer.modes.first() else { return String::new() };
+    let Some(first) = equal.first() else { return String::new() };
+    let listed: Vec<String> = equal
+        .iter()
+        .map(|one| {
+            let room = Bytes(one.fit.worst().headroom.max(0) as u64);
+            let flags = shorten(&difference(solved, best, &one.point), 60);
+            format!("{flags} (time {}, headroom {room})", change(slower(best, one)))
+        })
+        .collect();
+    let mut text =
+        format!("equal to it, with less headroom or less simple: {}; {}", listed.join("; "), told_apart(apart));
+    if let Some((part, here, there)) = decides(&best.step, &first.step) {
+        let (here, there) = (seconds(here), seconds(there));
+        text += &format!("; a few steps of both would tell: they differ most in {part}, {here} here and {there} there");
+    }
+    wrap(&text, "  ", 100)
+}
+
+/// What two layouts must differ by, and who says so.
+pub fn told_apart(apart: &Apart) -> String {
+    format!(
+        "two layouts are told apart from {:.1}% on ({} measured pairs, {})",
+        100.0 * apart.share,
+        apart.pairs,
+        apart.class
+    )
+}
+
+/// Of the best one's time a sequence, less one.
+pub fn slower(best: &Choice, other: &Choice) -> f64 {
+    let each = |choice: &Choice| choice.step.seconds / choice.case.layout.global_batch as f64;
+    each(other) / each(best) - 1.0
+}
