@@ -502,7 +502,7 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
 fn overlap(engine: Option<Engine>) -> Overlap {
     let is_megatron = matches!(engine, None | Some(Engine::Megatron | Engine::Shardwright));
     let tp = if is_megatron { TpOverlap::Async } else { TpOverlap::None };
-    // nanotron reduces gradients after the last backward unless told otherwise, and so does DeepSpeed
+    // nanotron reduces gradients after the last backward under ZeRO 1 (without, `cost` hides them), and so does DeepSpeed
     // below ZeRO 3 (`overlap_comm`, runtime/zero/config.py), under which it always overlaps.
     let gradients = !matches!(engine, Some(Engine::Nanotron | Engine::Deepspeed));
     Overlap { gradients, weights: gradients, tp, ep: EpOverlap::None, delay_wgrad: false, ring: true, p2p: is_megatron }

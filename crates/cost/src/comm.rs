@@ -1,7 +1,7 @@
 //! Collectives inside a layer: volumes from the layout, times from the fabric.
 
 use crate::ops::Shape;
-use crate::traffic::{Collective, Fabric, Moved, Spread};
+use crate::traffic::{Collective, Fabric, Moved, Spread, Tokens};
 use case::options::Dispatch;
 use layout::Layout;
 use layout::activations::{Collective as Named, Exchange, Over, of_edges, of_mixer};
@@ -164,6 +164,8 @@ impl Carrier<'_> {
             Named::AllGather => self.fabric.time(Collective::AllGather, whole, spread),
             Named::ReduceScatter => self.fabric.time(Collective::ReduceScatter, whole, spread),
             Named::AllReduce => self.fabric.time(Collective::AllReduce, whole, spread),
+            // Kernels made for tokens exchange counts themselves, which their base holds.
+            Named::AllGatherCounts if self.has_own_dispatch() => Moved::NOTHING,
             Named::AllGatherCounts => {
                 self.fabric.time(Collective::AllGather, exchange.elements as f64 * 4.0 * members, spread)
             }
@@ -182,22 +184,26 @@ impl Carrier<'_> {
         }
     }
 
-    /// Routed tokens to the owners of their experts.
+    fn has_own_dispatch(&self) -> bool {
+        matches!(self.shape.options.kernels.dispatch, Dispatch::DeepEp | Dispatch::HybridEp)
+    }
+
+    /// Routed tokens to the owners of their experts, or back.
     fn dispatch(&self, bytes: f64, spread: Spread) -> Moved {
         let Some(moe) = &self.shape.recipe.moe else { return Moved::NOTHING };
-        let bytes = bytes * self.shape.options.overload;
+        let (chosen, bytes) = (moe.top_k as f64, bytes * self.shape.options.overload);
         match self.shape.options.kernels.dispatch {
-            Dispatch::AllToAll => self.fabric.all_to_all(bytes, 1.0, spread),
+            Dispatch::AllToAll => self.fabric.time(Collective::AllToAll, bytes, spread),
             Dispatch::AllGather => {
-                let whole = bytes / moe.top_k as f64 * spread.members as f64;
-                self.fabric.time(Collective::AllGather, whole, spread)
+                self.fabric.time(Collective::AllGather, bytes / chosen * spread.members as f64, spread)
             }
-            Dispatch::DeepEp | Dispatch::HybridEp => {
-                // Distinct islands a token's experts lie on, against the experts themselves.
-                let (islands, k) = (spread.islands(), moe.top_k as f64);
-                let distinct = islands * (1.0 - (1.0 - 1.0 / islands).powf(k));
-                self.fabric.all_to_all(bytes, distinct / k, spread)
+            // Both ways in bf16: Megatron-Core hands neither of them 8-bit tokens (`moe/fused_a2a.py`).
+            Dispatch::DeepEp | Dispatch::HybridEp if spread.members > 1 => {
+                let width = moe.latent.unwrap_or(self.shape.recipe.hidden) as f64 * WIDTH;
+                let count = bytes / chosen / width;
+                self.fabric.tokens(Tokens { count, bytes: width, experts: moe.experts as f64, chosen }, spread)
             }
+            Dispatch::DeepEp | Dispatch::HybridEp => Moved::NOTHING,
         }
     }
 }

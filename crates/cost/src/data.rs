@@ -2,12 +2,13 @@
 //! optimizer; and from ZeRO 2 on what happens around every layer of every microbatch.
 
 use crate::held::Held;
+use crate::nanotron;
 use crate::overlap::Rules;
 use crate::prices::{Counts, Prices};
 use crate::simulate::ChunkTimes;
 use crate::traffic::{Ring, Spread};
 use case::options::{Accumulate, StateDtypes};
-use layout::{Layout, ZeroStage};
+use layout::{Engine, Layout, ZeroStage};
 use recipe::Dtype;
 
 /// Bytes an optimizer reads and writes for an element it steps. AdamW reads the gradient, the main weight and
@@ -99,11 +100,12 @@ impl Rings {
     }
 }
 
-/// What of a layout decides how state moves: degrees and ZeRO, not where depth is cut. One serves
+/// What of a layout decides how state moves: degrees, ZeRO and engine, not where depth is cut. One serves
 /// every partition and order of the same degrees.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed {
     zero: ZeroStage,
+    is_nanotron: bool,
     inside: Inside,
     /// Of dense and of expert tensors.
     rings: [Rings; 2],
@@ -119,11 +121,17 @@ impl Placed {
         let rings = |of: Replicas| Rings { sharing: fabric.ring(of.sharing), copies: fabric.ring(of.copies) };
         Placed {
             zero: layout.zero,
+            is_nanotron: layout.engine == Some(Engine::Nanotron),
             inside: inside(prices, layout),
             rings: replicas(prices, layout).map(rings),
             summed: layout.sp.then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
             over_tp: layout.tp.splits().then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
         }
+    }
+
+    /// Replicas of dense tensors.
+    fn dense(&self) -> &Ring {
+        &self.rings[0].sharing
     }
 
     /// Whether state moves with every microbatch.
@@ -171,20 +179,18 @@ pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, tim
     }
     let (gradient, weight) = widths(prices);
     let (mut gather, mut reduced) = (0.0, 0.0);
+    // Every layer is a collective of its own.
+    let units = held.units.max(1.0);
     for (mesh, rings) in placed.rings.iter().enumerate() {
         let elements = held.elements[mesh];
-        gather += rings.sharing.gather(elements * weight);
+        gather += rings.sharing.gather_in(units, elements * weight);
         if prices.setting.options.offload_params {
             // A rank's own part comes from its host before others can have it.
             let part = elements * weight / rings.sharing.members;
             gather += prices.setting.host_link.map_or(0.0, |rate| part / (rate * HOST_LINK));
         }
-        reduced += rings.reduce(placed.zero, held.trained[mesh] * gradient);
+        reduced += units * rings.reduce(placed.zero, held.trained[mesh] * gradient / units);
     }
-    // Every layer is a collective of its own.
-    let more = (held.units - 1.0).max(0.0) * placed.rings[0].sharing.overhead();
-    gather += more;
-    reduced += if held.trained == [0.0; 2] { 0.0 } else { more };
     let occupied = prices.setting.meter.profile().collectives.occupied;
     let [forward, backward] = inside.gathers.map(|count| gather * count as f64);
     let backward = if inside.reduces { backward + reduced } else { backward };
@@ -212,7 +218,9 @@ pub(crate) fn once_a_step(prices: &Prices, placed: &Placed, held: &Held, times: 
     let overlap = prices.setting.options.overlap;
     let mut once = OnceAStep::default();
     let inside = placed.inside;
-    if placed.zero != ZeroStage::Three {
+    if placed.is_nanotron {
+        (once.gradients[0], once.weights[0]) = nanotron::moved(prices, placed.zero, placed.dense(), held);
+    } else if placed.zero != ZeroStage::Three {
         for (mesh, rings) in placed.rings.iter().enumerate() {
             if !inside.reduces {
                 once.gradients[0] += rings.reduce(placed.zero, held.trained[mesh] * gradient);
@@ -227,7 +235,8 @@ pub(crate) fn once_a_step(prices: &Prices, placed: &Placed, held: &Held, times: 
         true => Rules::beside(occupied, moved, cover),
         false => moved,
     };
-    once.gradients[1] = shows(once.gradients[0], times.backward(), overlap.gradients);
+    let hides = overlap.gradients || placed.is_nanotron && nanotron::hides_gradients(placed.zero);
+    once.gradients[1] = shows(once.gradients[0], times.backward(), hides);
     once.weights[1] = shows(once.weights[0], times.forward, overlap.weights);
     // What a stage waits for others anyway, it need not show twice.
     once.gradients[1] = (once.gradients[1] - slack).max(0.0);
@@ -259,7 +268,7 @@ pub(crate) fn stepped_alone(prices: &Prices, layout: &Layout, counts: Counts) ->
 /// before anything is stepped, so that the host has no lead when its loops begin.
 fn optimizer(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     let (kernels, away) = stepped(prices, placed, held);
-    (kernels.max(prices.setting.meter.host_of_tensors(held.tensors)), away)
+    ((kernels * prices.setting.slowest).max(prices.setting.meter.host_of_tensors(held.tensors)), away)
 }
 
 /// Seconds of the optimizer's kernels, and of the host's link and step.

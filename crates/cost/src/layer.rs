@@ -32,11 +32,12 @@ pub(crate) struct LayerPrice {
 }
 
 impl LayerPrice {
-    /// The passes as the pipeline sees them: forward, towards the input, towards the weight; then the host's,
-    /// forward and backward.
-    pub fn passes(&self) -> [f64; 5] {
-        let input = self.input.seconds() + self.recompute.seconds();
-        [self.forward.seconds(), input, self.weight.seconds(), self.host[0], self.host[1]]
+    /// The passes as the pipeline sees them where kernels take `slowest` times as long: forward, towards the input,
+    /// towards the weight; then the host's, forward and backward.
+    pub fn passes(&self, slowest: f64) -> [f64; 5] {
+        let on = |times: &Times| times.seconds() + (slowest - 1.0) * times.compute();
+        let input = on(&self.input) + on(&self.recompute);
+        [on(&self.forward), input, on(&self.weight), self.host[0], self.host[1]]
     }
 
     /// All passes together.

@@ -12,6 +12,7 @@ mod flops;
 mod held;
 pub mod interval;
 mod layer;
+mod nanotron;
 pub mod ops;
 
 mod overlap;
@@ -20,6 +21,7 @@ mod prices;
 mod report;
 mod roofline;
 pub mod simulate;
+mod slowest;
 mod step;
 pub mod trace;
 pub mod traffic;

@@ -13,6 +13,7 @@ use crate::ops::{self, Op, Shape};
 use crate::part::Times;
 use crate::roofline::{Meter, Numbers};
 use crate::simulate::ChunkTimes;
+use crate::slowest::slowest_of;
 use crate::traffic::Fabric;
 use case::options::Options;
 use case::{Case, KindId, LayerKinds, PerKind};
@@ -49,6 +50,8 @@ pub struct Setting {
     pub(crate) host_link: Option<f64>,
     pub(crate) meter: Meter,
     pub(crate) fabric: Fabric,
+    /// Time of kernels on the slowest of all devices, against that on one.
+    pub(crate) slowest: f64,
     /// Whether every other rank is stood in for.
     alone: bool,
     /// The recipe with one layer of each kind, in their order: its table has every shape there is.
@@ -103,6 +106,7 @@ impl Setting {
             host_link,
             meter,
             fabric,
+            slowest: if alone { 1.0 } else { slowest_of(cluster.devices()) },
             alone,
             short,
             tables: Mutex::default(),
@@ -190,9 +194,9 @@ impl Split {
             setting: self.setting.clone(),
             offload,
             groups: self.groups,
-            passes: layers.map(LayerPrice::passes),
-            front_passes: self.front.passes(),
-            back_passes: back.passes(),
+            passes: layers.map(|layer| layer.passes(self.setting.slowest)),
+            front_passes: self.front.passes(self.setting.slowest),
+            back_passes: back.passes(self.setting.slowest),
             layers,
             front: self.front,
             back,

@@ -8,7 +8,7 @@ use crate::layer::LayerPrice;
 use crate::part::Part;
 use crate::prices::{Counts, Prices};
 use crate::traffic::{Collective, Spread};
-use layout::{Layout, Schedule, ZeroStage};
+use layout::{Engine, Layout, Schedule, ZeroStage};
 use serde::Serialize;
 use units::Basis;
 
@@ -154,10 +154,11 @@ impl Prices {
     /// Lines that sum to the step.
     pub(crate) fn lines(&self, layout: &Layout, slow: &Slowest, seconds: f64) -> Vec<Line> {
         let mut inside = self.over_the_step(layout, slow.counts).all();
+        let slowest = (self.setting.slowest - 1.0) * inside.compute();
         inside.add(Part::Launch, slow.late * self.microbatches_a_chunk(layout));
         // Chunks were timed with their gathers, layers without.
         let is_sharded = layout.zero >= ZeroStage::Two;
-        let gathers = if is_sharded { (slow.time.busy - inside.seconds()).max(0.0) } else { 0.0 };
+        let gathers = if is_sharded { (slow.time.busy - inside.seconds() - slowest).max(0.0) } else { 0.0 };
         let (compute, modelled) = self.bases();
         let once = &slow.once;
         use Spent::{Bubble, Comm, Compute, Host, Reserve};
@@ -212,14 +213,17 @@ impl Prices {
                 "gradients and weights over the host link, and the step on the host",
             ),
         ]);
-        let rest = seconds - parts.iter().map(|(_, _, s, _, _)| s).sum::<f64>();
-        parts.push((
-            "reserve",
-            Reserve,
-            rest,
-            modelled.clone(),
-            "data, logging, the optimizer's host loops, the slowest of many ranks",
-        ));
+        let explained = slowest + parts.iter().map(|(_, _, s, _, _)| s).sum::<f64>();
+        parts.extend([
+            (
+                "slowest rank",
+                Compute,
+                slowest,
+                Basis::Modelled("spread of devices of one kind, docs/time.md"),
+                "what kernels take longer on the slowest device, for which all wait",
+            ),
+            ("reserve", Reserve, seconds - explained, modelled.clone(), "data, logging, a step's own host time"),
+        ]);
         let lines = parts.into_iter().filter(|(_, _, s, _, _)| *s > 0.0);
         lines
             .map(|(name, kind, s, basis, what)| Line { name, kind, seconds: s, share: s / seconds, basis, what })
@@ -263,6 +267,8 @@ impl Prices {
         let reductions = match (inside.reduces, layout.zero) {
             (true, _) => count,
             (false, ZeroStage::Zero) => 2.0,
+            // nanotron sums them whole whoever steps them.
+            (false, _) if layout.engine == Some(Engine::Nanotron) => 2.0,
             (false, _) => 1.0,
         };
         let all = [slow.once.gradients, slow.once.weights];

@@ -248,6 +248,11 @@ impl Meter {
         tensors * self.starts.tensor
     }
 
+    /// Seconds the host takes for one eager operation outside a model, which records no gradient.
+    pub fn host_of_one(&self) -> f64 {
+        self.profile.host.eager.0 * self.profile.host.speed.0
+    }
+
     /// Waves of tiles over the multiprocessors, on the best tile and cut along k.
     fn gemm(&self, format: Format, [m, n, k]: [f64; 3], groups: f64, out_bytes: f64) -> Product {
         let Some((peak, curve)) = &self.gemm[format as usize] else { return Product::NEVER };

@@ -12,9 +12,6 @@ use case::PerKind;
 use layout::order::Pipeline;
 use layout::{Layout, StagePlan};
 
-/// Data, logging and the slowest of many ranks, as a share of the step: a stated reserve.
-const RESERVE: f64 = 0.02;
-
 /// Memory of estimates: use one for many.
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
@@ -131,9 +128,9 @@ impl Prices {
         times.forward.min(times.backward()) / layout.vpp.get() as f64
     }
 
-    /// Data, logging, the optimizer's host loops and the slowest of many ranks.
+    /// With a step's own: data, logging, the norm of gradients.
     pub(crate) fn with_reserve(&self, seconds: f64) -> f64 {
-        seconds * (1.0 + RESERVE) + self.setting.meter.profile().host.step_seconds
+        seconds + self.setting.meter.profile().host.step_seconds
     }
 
     pub(crate) fn times<'a>(

@@ -1,12 +1,19 @@
 //! Collectives into seconds: where the group lies, which algorithm the library takes there, what
 //! the links carry. Volumes are the layout's.
 //!
-//! Ring and tree terms: NVIDIA nccl-tests, `doc/PERFORMANCE.md` (bus bandwidth); a ring that spans
-//! islands uses every network port of its members' island, so that its rate grows with members an
-//! island until the fast fabric bounds it.
+//! Inside an island times are the profile's curves. Over several islands bytes follow nccl-tests'
+//! `doc/PERFORMANCE.md` (bus bandwidth): a ring uses every network port of its members' island, so that its
+//! rate grows with members an island until the fast fabric bounds it; what it waits besides is NCCL's own model.
+
+mod lines;
+mod tokens;
+
+pub(crate) use lines::Ring;
+pub(crate) use tokens::Tokens;
 
 use crate::Unpriced;
 use hardware::{Cluster, CollectiveCurve, Way};
+use lines::simple_step;
 use serde::Serialize;
 
 /// A way to move data between members.
@@ -79,29 +86,22 @@ impl Moved {
     pub const NOTHING: Moved = Moved { seconds: 0.0, bytes: 0.0, algorithm: "none" };
 }
 
-/// The links of a cluster with what collectives reach of them.
+/// The links of a cluster with what collectives take on them.
 #[derive(Clone, Debug)]
 pub struct Fabric {
+    curve: CollectiveCurve,
+    /// Bytes a second of a device's link into its island.
     island: f64,
-    island_all_to_all: f64,
-    island_hop: f64,
+    /// First-byte latency of it.
+    island_latency: f64,
+    /// Bytes a second that rings and all-to-alls get of a device's port.
     network: f64,
     network_all_to_all: f64,
-    network_hop: f64,
-    switch_reduce: f64,
-    base: f64,
+    /// First-byte latency between islands.
+    network_latency: f64,
     /// Devices of an island of this cluster.
     pub island_devices: u64,
 }
-
-/// What a step along a ring takes beyond the bytes, against the link's first-byte latency: the
-/// library keeps several steps in flight.
-const HOP_SHARE: f64 = 0.33;
-
-/// First-byte latencies of the network that a collective spends filling and draining its slices, for
-/// every doubling of islands. Calibrated on nanotron's runs of 16 and 32 tensor-parallel ranks
-/// without stages over EFA (0.4 ms over two nodes, about 1 over four).
-const NETWORK_FILL: f64 = 24.0;
 
 impl Fabric {
     /// The links of a cluster. A cluster of one device has none to speak of.
@@ -114,14 +114,12 @@ impl Fabric {
             false => device.network.as_ref().unwrap_or(island),
         };
         Ok(Fabric {
-            island: island.bytes_per_second * curve.island,
-            island_all_to_all: island.bytes_per_second * curve.island_all_to_all,
-            island_hop: island.latency_seconds * HOP_SHARE,
+            island: island.bytes_per_second,
+            island_latency: island.latency_seconds,
             network: network.bytes_per_second * curve.network,
             network_all_to_all: network.bytes_per_second * curve.network_all_to_all,
-            network_hop: network.latency_seconds,
-            switch_reduce: curve.switch_reduce,
-            base: curve.base_seconds,
+            network_latency: network.latency_seconds,
+            curve: curve.clone(),
             island_devices,
         })
     }
@@ -129,45 +127,6 @@ impl Fabric {
     /// Where a group lies.
     pub fn spread(&self, members: u64, stride: u64) -> Spread {
         Spread::new(members, stride, self.island_devices)
-    }
-
-    /// Bytes a second a ring of this spread carries for each member.
-    fn ring_rate(&self, spread: Spread) -> f64 {
-        if spread.crosses() { self.island.min(self.network * spread.per_island as f64) } else { self.island }
-    }
-
-    /// Steps of a ring around the group.
-    fn ring_hops(&self, spread: Spread) -> f64 {
-        let islands = spread.islands();
-        let inside = (spread.per_island as f64 - 1.0) * islands * self.island_hop;
-        inside + self.fill(spread) + if spread.crosses() { (islands - 1.0) * self.network_hop } else { 0.0 }
-    }
-
-    /// Filling and draining across islands.
-    fn fill(&self, spread: Spread) -> f64 {
-        if spread.crosses() { NETWORK_FILL * spread.doublings().max(1.0) * self.network_hop } else { 0.0 }
-    }
-
-    /// Levels of a tree over the group.
-    fn tree_hops(&self, spread: Spread) -> f64 {
-        let inside = (spread.per_island as f64 - 1.0) * self.island_hop;
-        inside + self.fill(spread) + 2.0 * spread.doublings().ceil() * self.network_hop
-    }
-
-    /// A group's way around the fabric.
-    pub(crate) fn ring(&self, spread: Spread) -> Ring {
-        let is_alone = spread.members <= 1;
-        Ring {
-            members: spread.members as f64,
-            base: self.base,
-            hops: if is_alone { 0.0 } else { self.ring_hops(spread) },
-            rate: self.ring_rate(spread),
-            sum: match (spread.crosses(), self.switch_reduce > 1.0) {
-                (false, true) => Summed::BySwitch { hop: self.island_hop, times: self.switch_reduce },
-                (false, false) => Summed::Around,
-                (true, _) => Summed::ByTree { hops: self.tree_hops(spread) },
-            },
-        }
     }
 
     /// A collective over a tensor of `whole` bytes: gathered, reduced or summed whole on every
@@ -179,91 +138,40 @@ impl Fabric {
         let ring = self.ring(spread);
         match collective {
             Collective::AllGather | Collective::ReduceScatter => {
-                Moved { seconds: ring.gather(whole), bytes: ring.share(whole), algorithm: "ring" }
+                let (seconds, algorithm) = ring.gathered(whole);
+                Moved { seconds, bytes: ring.share(whole), algorithm }
             }
             Collective::AllReduce => {
                 let (seconds, algorithm) = ring.all_reduce(whole);
                 Moved { seconds, bytes: 2.0 * ring.share(whole), algorithm }
             }
-            Collective::AllToAll => self.all_to_all(whole, 1.0, spread),
+            Collective::AllToAll => self.all_to_all(whole, spread),
             Collective::Send => self.send(whole, spread),
         }
     }
 
     /// Parts for members of the own island over the fast fabric, the others over the network;
-    /// both run at once. `copies` is how often a part bound for a foreign island is sent, against
-    /// once for each member there.
-    pub fn all_to_all(&self, whole: f64, copies: f64, spread: Spread) -> Moved {
-        let members = spread.members as f64;
-        let inside = whole * (spread.per_island as f64 - 1.0).max(0.0) / members;
-        let outside = whole * (members - spread.per_island as f64) / members * copies;
-        let seconds = (inside / self.island_all_to_all).max(outside / self.network_all_to_all);
-        let hops = if spread.crosses() { self.network_hop } else { self.island_hop };
-        let algorithm = if copies < 1.0 { "two-level all-to-all" } else { "pairwise all-to-all" };
-        Moved { seconds: self.base + hops + seconds, bytes: inside + outside, algorithm }
+    /// both run at once.
+    fn all_to_all(&self, whole: f64, spread: Spread) -> Moved {
+        let (members, here) = (spread.members as f64, spread.per_island as f64);
+        let near = whole * (here - 1.0).max(0.0) / members;
+        let far = whole * (members - here) / members;
+        let curve = &self.curve.all_to_all;
+        let protocols = [&curve.large, &curve.small].map(|protocol| self.inside(protocol, here.max(2.0), "pairwise"));
+        let inside = protocols.iter().map(|line| line.seconds(near)).fold(f64::INFINITY, f64::min);
+        let outside = match spread.crosses() {
+            true => simple_step(self.network_latency) + far / self.network_all_to_all,
+            false => 0.0,
+        };
+        Moved { seconds: inside.max(outside), bytes: near + far, algorithm: "pairwise all-to-all" }
     }
 
     fn send(&self, bytes: f64, spread: Spread) -> Moved {
-        let (rate, hop) =
-            if spread.crosses() { (self.network, self.network_hop) } else { (self.island, self.island_hop) };
-        Moved { seconds: hop + bytes / rate, bytes, algorithm: "send" }
-    }
-}
-
-/// How a group sums.
-#[derive(Clone, Copy, Debug)]
-enum Summed {
-    Around,
-    BySwitch { hop: f64, times: f64 },
-    ByTree { hops: f64 },
-}
-
-/// One group's collectives as a function of bytes, for who asks many times.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ring {
-    pub members: f64,
-    base: f64,
-    hops: f64,
-    rate: f64,
-    sum: Summed,
-}
-
-impl Ring {
-    /// Bytes one member sends of a tensor.
-    fn share(&self, whole: f64) -> f64 {
-        whole * (self.members - 1.0) / self.members
-    }
-
-    fn moves(&self, whole: f64) -> bool {
-        self.members > 1.0 && whole > 0.0
-    }
-
-    /// Seconds to gather a tensor of `whole` bytes, or to reduce it to its parts.
-    pub fn gather(&self, whole: f64) -> f64 {
-        if self.moves(whole) { self.base + self.hops + self.share(whole) / self.rate } else { 0.0 }
-    }
-
-    /// Seconds to sum it on every member, and how: the best of ring, tree, and the switch's own sum
-    /// inside an island.
-    pub fn all_reduce(&self, whole: f64) -> (f64, &'static str) {
-        if !self.moves(whole) {
-            return (0.0, "none");
-        }
-        let share = self.share(whole);
-        let ring = 2.0 * self.hops + 2.0 * share / self.rate;
-        let (seconds, algorithm) = match self.sum {
-            Summed::BySwitch { hop, times } => (ring.min(2.0 * hop + 2.0 * share / (self.rate * times)), "switch"),
-            Summed::ByTree { hops } if hops + 2.0 * share / self.rate < ring => {
-                (hops + 2.0 * share / self.rate, "tree")
-            }
-            Summed::Around | Summed::ByTree { .. } => (ring, "ring"),
+        let (rate, first) = match spread.crosses() {
+            true => (self.network, self.network_latency),
+            false => (self.island * self.curve.gather.large.share, self.island_latency),
         };
-        (self.base + seconds, algorithm)
-    }
-
-    /// What one more gather or reduction takes, however small.
-    pub fn overhead(&self) -> f64 {
-        if self.members > 1.0 { self.base + self.hops } else { 0.0 }
+        Moved { seconds: first + bytes / rate, bytes, algorithm: "send" }
     }
 }
 
@@ -271,7 +179,7 @@ impl Ring {
 mod tests {
     use super::*;
 
-    fn fabric(on: &str) -> Fabric {
+    pub(super) fn fabric(on: &str) -> Fabric {
         let cluster = Cluster::parse(on).unwrap();
         let curve = cluster.device.profile().unwrap().profile.collectives;
         Fabric::new(&cluster, &curve).unwrap()
@@ -288,6 +196,35 @@ mod tests {
         let slow = fabric.time(Collective::AllGather, whole, far).seconds;
         assert!(slow > fabric.time(Collective::AllGather, whole, fabric.spread(16, 1)).seconds);
         assert!(slow > 5.0 * fabric.time(Collective::AllGather, whole, near).seconds);
+    }
+
+    /// Seconds of gathers as nccl-tests has them, in the mean over sizes, in microseconds: aiconfigurator 095f58a,
+    /// systems/data/h200_sxm/comm/nccl/2.29.2, half.
+    #[test]
+    fn small_messages_start_soon_and_few_members_reach_less() {
+        let fabric = fabric("8xH200");
+        let gather =
+            |members: u64, whole: f64| fabric.time(Collective::AllGather, whole, fabric.spread(members, 1)).seconds;
+        assert!(gather(8, 1e5) < 10e-6, "{}", gather(8, 1e5));
+        let rate = |members: u64| 1e9 * (members - 1) as f64 / members as f64 / gather(members, 1e9);
+        assert!(rate(2) < 0.62 * 450e9 && rate(2) > 0.5 * 450e9);
+        assert!(rate(8) > 1.2 * rate(2) && rate(8) < 0.82 * 450e9);
+        let (seconds, algorithm) = fabric.ring(fabric.spread(8, 1)).all_reduce(1e9);
+        assert!(algorithm == "switch" && seconds > 65e-6 + 1.75e9 / (1.06 * 450e9));
+        assert_eq!(fabric.ring(fabric.spread(4, 1)).all_reduce(1e9).1, "ring");
+    }
+
+    #[test]
+    fn rings_over_many_islands_wait_for_every_island() {
+        let (near, far) = (fabric("2x8xH100"), fabric("64x8xH100"));
+        let tiny =
+            |fabric: &Fabric, members| fabric.time(Collective::AllReduce, 1e3, fabric.spread(members, 8)).seconds;
+        assert!(tiny(&far, 64) > 3.0 * tiny(&near, 2), "a tree has six levels instead of one");
+        let large =
+            |fabric: &Fabric, members| fabric.time(Collective::AllGather, 4e9, fabric.spread(members, 8)).seconds;
+        assert!(large(&far, 64) > large(&near, 2) * 1.5 && large(&far, 64) < large(&near, 2) * 2.5);
+        let efa = fabric("64x8xH100@efa3200");
+        assert!(tiny(&efa, 64) > 5.0 * tiny(&far, 64), "AWS states 75 µs where InfiniBand has 5");
     }
 
     #[test]

@@ -12,8 +12,8 @@ pub use cluster::{Cluster, ClusterText, is_path};
 pub use kind::{Kind, Slice, SliceHost, Vendor};
 pub use network::Network;
 pub use profile::{
-    AttentionCurve, Calibrated, CollectiveCurve, GemmCurve, HostCurve, MemoryCurve, PowerCurve, Profile,
-    RecurrenceCurve, ScanCurve, Started, StreamRates,
+    AttentionCurve, Calibrated, CollectiveCurve, GemmCurve, HostCurve, LinkCurve, MemoryCurve, PowerCurve, Profile,
+    Protocol, RecurrenceCurve, ScanCurve, Started, StreamRates, SwitchCurve, TokenCurve,
 };
 pub use read::FORMATS;
 pub use suggest::{describe_your_own, suggestion};

@@ -224,26 +224,80 @@ pub struct HostCurve {
     pub source: String,
 }
 
-/// What collectives reach of their links.
+/// What collectives take on their links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CollectiveCurve {
-    /// Share of the island link that rings reach on large messages.
-    pub island: f64,
-    /// Share that an all-to-all reaches.
-    pub island_all_to_all: f64,
-    /// Rate of an all-reduce that the switch sums, against a ring's; one where it cannot.
-    pub switch_reduce: f64,
+    /// Gathers and reductions to parts inside an island.
+    pub gather: LinkCurve,
+    /// A part to every member of an island.
+    pub all_to_all: LinkCurve,
+    /// All-reduces that the switch of an island sums, where it can.
+    #[serde(default)]
+    pub switch: Option<SwitchCurve>,
+    /// Tokens to the ranks of their experts inside an island, by kernels made for it (DeepEP).
+    pub dispatch: TokenCurve,
+    /// And back, summed.
+    pub combine: TokenCurve,
     /// Share of the network link that rings reach on large messages.
     pub network: f64,
     /// Share that an all-to-all reaches.
     pub network_all_to_all: f64,
-    /// Before the first byte, whatever the size of the group.
-    pub base_seconds: f64,
+    /// Seconds besides the bytes of tokens between islands, by the same kernels: out, and back.
+    pub network_tokens: (f64, f64),
     /// Share of the multiprocessors a collective occupies while it runs beside compute.
     pub occupied: f64,
     /// Where the figures come from.
     pub source: String,
+}
+
+/// A collective inside an island under the better of two protocols: one for large messages, and one that starts
+/// sooner and carries less.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkCurve {
+    /// For large messages.
+    pub large: Protocol,
+    /// For small ones.
+    pub small: Protocol,
+}
+
+/// Seconds of n members that send V bytes each: `base + hop (n - 1) + V (n + half) / (n share link)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Protocol {
+    /// Before the first byte.
+    pub base: f64,
+    /// For every further member.
+    pub hop: f64,
+    /// Share of the link that many members reach.
+    pub share: f64,
+    /// Members at which half of that is reached.
+    pub half: f64,
+}
+
+/// Sums that a switch makes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchCurve {
+    /// Before the first byte.
+    pub base: f64,
+    /// Rate of bytes as a ring would send them, against the link.
+    pub share: f64,
+    /// Members from which on the library uses it.
+    pub members: u64,
+}
+
+/// Tokens sent once to every rank that has one of their experts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenCurve {
+    /// Before the first byte.
+    pub base: f64,
+    /// For every copy of a token.
+    pub row: f64,
+    /// Share of the link that bytes reach.
+    pub share: f64,
 }
 
 /// A profile, and whether it is the device's own.
@@ -260,6 +314,7 @@ const PROFILES: &[(&str, &str)] = &[
     ("H100", include_str!("../../../data/hardware/curves/h100.toml")),
     ("A100", include_str!("../../../data/hardware/curves/a100.toml")),
     ("B200", include_str!("../../../data/hardware/curves/b200.toml")),
+    ("B300", include_str!("../../../data/hardware/curves/b300.toml")),
     ("GB200", include_str!("../../../data/hardware/curves/gb200.toml")),
     ("GB300", include_str!("../../../data/hardware/curves/gb300.toml")),
 ];
@@ -297,7 +352,7 @@ impl Profile {
 fn relative(device: &Device) -> Result<&'static str, Finding> {
     let is = |names: &[&str]| names.iter().any(|name| device.name.eq_ignore_ascii_case(name));
     let speaks = |format: &str| device.formats.iter().any(|f| f == format);
-    if is(&["B300", "GB10"]) || speaks("mxfp8") {
+    if is(&["GB10"]) || speaks("mxfp8") {
         Ok("B200")
     } else if device.name.to_ascii_lowercase().starts_with("tpu") {
         let message = format!("nobody has measured the curves of {}, and no relative's fit", device.name);

@@ -275,7 +275,7 @@ fn what_cannot_be_seen_is_refused() {
         (format!("plan llama3-8b --on 8xH200 --sequences 4096,8192 --memory-snapshot {at}"), "plan/sweep-seen"),
         (format!("fit llama3-8b --on 8xH200 --trace {at} --memory-snapshot {at}"), "file/input"),
         (
-            format!("fit llama3-8b --on 8xH200 --pp 8 --microbatches 4000000 --gbs 4000000 --trace {at}"),
+            format!("fit llama3-8b --on 8xH200 --pp 8 --seq 1024 --microbatches 16000000 --gbs 16000000 --trace {at}"),
             "work/operations",
         ),
     ] {

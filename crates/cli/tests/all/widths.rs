@@ -85,9 +85,10 @@ fn eight_bits_want_more() {
 /// What a width costs is what the device's curves say, and never less than nothing.
 #[test]
 fn what_widths_cost_is_said_beside_the_step() {
-    for line in ["fit nam56r --on 8xH200 --tp 2", "plan nam56r --on 8xH200 --tp 2"] {
+    for line in ["fit nam56r --on 8xH200 --tp 2", "plan nam56r --on 8xH200 --tp 2 --mode nemo_native"] {
         let answer = json(line);
         let slower = answer["slower_widths"].as_array().or(answer["best"]["slower_widths"].as_array()).unwrap();
+        assert_eq!(slower.len(), 1, "{line}: an H200's curves tell widths apart");
         for one in slower {
             assert!(one["times"].as_f64().unwrap() > 1.0 && one["seconds"].as_f64().unwrap() > 0.0, "{one}");
             assert_eq!(one["next"].as_u64().unwrap() % 8, 0);

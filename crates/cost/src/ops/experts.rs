@@ -4,7 +4,7 @@
 use super::elementwise::activation;
 use super::{Call, Op, Shape, Stream, Work};
 use crate::part::Part;
-use case::options::{Elementwise, GraphModule, GraphsBy};
+use case::options::{Dispatch, Elementwise, GraphModule, GraphsBy};
 use layout::request::RecomputeModule;
 use recipe::Dtype;
 use recipe::kinds::Activation;
@@ -19,8 +19,15 @@ pub(super) fn rows(shape: Shape) -> f64 {
 
 /// Rows moved into the order of their experts and back: gathered by index, and summed by index on the way
 /// back and in the gradient of the way there. Tokens that travel are put in the order of ranks first and of
-/// experts where they arrive (nothing to sort with one expert a rank).
+/// experts where they arrive (nothing to sort with one expert a rank). DeepEP takes tokens as they lie, so that
+/// they are put in order once, where they arrive; HybridEP does that too (Megatron-Core `moe/token_dispatcher.py`
+/// `_DeepepManager`, `moe/fused_a2a.py` dispatch_with_permute).
 fn permutations(shape: Shape, moe: &Moe, ops: &mut Vec<Op>) {
+    let travels = shape.layout.ep.splits() || shape.layout.etp.splits();
+    let dispatch = shape.options.kernels.dispatch;
+    if travels && dispatch == Dispatch::HybridEp {
+        return;
+    }
     let width = moe.latent.unwrap_or(shape.recipe.hidden) as f64;
     let k = moe.top_k as f64;
     let bytes = 2.0 * width * shape.local * k;
@@ -40,7 +47,7 @@ fn permutations(shape: Shape, moe: &Moe, ops: &mut Vec<Op>) {
         ops.push(Op::streams(modules, forward, backward));
     }
     let here = moe.experts / shape.layout.ep.get().max(1);
-    if (shape.layout.ep.splits() || shape.layout.etp.splits()) && here > 1 {
+    if travels && here > 1 && dispatch != Dispatch::DeepEp {
         let arrived = 2.0 * 2.0 * width * rows(shape);
         let sorted = || vec![of(Stream::Plain, arrived, 4.0), of(Stream::Plain, arrived, 4.0)];
         ops.push(Op::streams(modules, sorted(), sorted()));

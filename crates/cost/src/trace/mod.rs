@@ -214,11 +214,11 @@ impl Prices {
         let shown = [with.forward - without.forward, with.backward_input - without.backward_input];
         let moved = self.state_moved(layout, counts);
         // What a chunk takes beyond its layers is the device waiting for the host.
-        let passes = price.passes();
+        let passes = price.passes(self.setting.slowest);
         let late = [without.forward - passes[0], without.backward() - passes[1] - passes[2]];
         let more = |seconds: f64| if seconds > ROUNDING * without.backward() { seconds } else { 0.0 };
         let sharded = Sharded { seconds: shown.map(more), bytes: moved.inside };
-        Passes::new(&price, sharded, late.map(more))
+        Passes::new(&price, sharded, late.map(more), self.setting.slowest - 1.0)
     }
 }
 

@@ -43,8 +43,8 @@ const AXES: [(&str, Part); 3] = [("tp", Part::Tp), ("cp", Part::Cp), ("ep", Part
 
 impl Passes {
     /// Of a chunk that takes this for one microbatch, and waits `late` for the host besides, in forward and in
-    /// backward.
-    pub fn new(price: &LayerPrice, sharded: Sharded, late: [f64; 2]) -> Passes {
+    /// backward; kernels take a share `longer` on the slowest device.
+    pub fn new(price: &LayerPrice, sharded: Sharded, late: [f64; 2], longer: f64) -> Passes {
         let (none, zero) = (Times::default(), |pass: usize| (sharded.seconds[pass], sharded.bytes[pass]));
         let mut whole = price.input;
         whole += price.weight;
@@ -58,10 +58,10 @@ impl Passes {
         let behind = links(&backward, rest(price.hidden, price.forward_hidden), moved);
         let share = |by: f64, shown: f64| behind.map(|link| link.times(by, shown));
         Passes([
-            lay(&none, &with_late(price.forward, late[0]), ahead, zero(0)),
-            lay(&price.recompute, &with_late(whole, late[1]), behind, zero(1)),
-            lay(&price.recompute, &with_late(price.input, late[1]), share(1.0 - later, 1.0), zero(1)),
-            lay(&none, &price.weight, share(later, 0.0), (0.0, 0.0)),
+            lay([&none, &with_late(price.forward, late[0])], longer, ahead, zero(0)),
+            lay([&price.recompute, &with_late(whole, late[1])], longer, behind, zero(1)),
+            lay([&price.recompute, &with_late(price.input, late[1])], longer, share(1.0 - later, 1.0), zero(1)),
+            lay([&none, &price.weight], longer, share(later, 0.0), (0.0, 0.0)),
         ])
     }
 
@@ -106,7 +106,7 @@ fn links(shown: &Times, hidden: [f64; 3], moved: [f64; 3]) -> [Link; 3] {
 }
 
 /// Lays out a pass: `again` is what recompute runs before it.
-fn lay(again: &Times, main: &Times, links: [Link; 3], (zero, zero_bytes): (f64, f64)) -> Vec<Piece> {
+fn lay([again, main]: [&Times; 2], longer: f64, links: [Link; 3], (zero, zero_bytes): (f64, f64)) -> Vec<Piece> {
     let (mut pieces, mut at) = (Vec::new(), 0.0);
     let mut put = |track: Track, what: What, seconds: f64, bytes: Option<f64>| {
         if seconds > 0.0 {
@@ -117,6 +117,8 @@ fn lay(again: &Times, main: &Times, links: [Link; 3], (zero, zero_bytes): (f64, 
     let compute = || Part::ALL.iter().map(|(_, part)| *part).filter(|part| part.spent() == Spent::Compute);
     compute().for_each(|part| put(Track::Compute, What::Again(part), again.of(part), None));
     compute().for_each(|part| put(Track::Compute, What::Part(part), main.of(part), None));
+    let under = again.compute() + main.compute();
+    put(Track::Compute, What::Line("slowest rank"), longer * under, None);
     let both = |part: Part| again.of(part) + main.of(part);
     for (_, part) in Part::ALL.iter().filter(|(_, part)| part.spent() == Spent::Host) {
         put(Track::Host, What::Part(*part), both(*part), None);
@@ -125,7 +127,6 @@ fn lay(again: &Times, main: &Times, links: [Link; 3], (zero, zero_bytes): (f64, 
         put(Track::Axis(axis), What::Part(part), both(part), Some(link.shown_bytes));
     }
     put(Track::Axis("dp"), What::Line("zero exposed"), zero, Some(zero_bytes));
-    let under = again.compute() + main.compute();
     for ((axis, part), link) in AXES.into_iter().zip(links).filter(|(_, link)| link.hidden > 0.0) {
         let (what, bytes) = (What::Hidden(part), Some(link.hidden_bytes));
         pieces.push(Piece { track: Track::Axis(axis), what, at: 0.0, seconds: link.hidden.min(under), bytes });

@@ -1,0 +1,73 @@
+//! Tokens of experts by kernels made for them: once to each rank, and once to each foreign island.
+
+use super::{Fabric, Moved, Spread};
+use hardware::TokenCurve;
+
+/// Tokens that go to several experts each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tokens {
+    /// On one rank.
+    pub count: f64,
+    /// Bytes of one.
+    pub bytes: f64,
+    /// Experts there are.
+    pub experts: f64,
+    /// Experts of one token, all of them different.
+    pub chosen: f64,
+}
+
+impl Tokens {
+    /// Places among so many that a token's experts lie on, where every place has as many experts: those that do not
+    /// miss all of its choices, drawn without putting back.
+    fn distinct(&self, places: f64) -> f64 {
+        let elsewhere = self.experts - self.experts / places;
+        let missed: f64 = (0..self.chosen as u64)
+            .map(|i| i as f64)
+            .map(|i| ((elsewhere - i) / (self.experts - i)).max(0.0))
+            .product();
+        places * (1.0 - missed)
+    }
+}
+
+impl Fabric {
+    /// Tokens to the ranks of their experts and back, once each, by kernels made for it: half of the two. A token
+    /// travels once to each rank of its own island and once to each foreign island, whatever its experts there.
+    pub(crate) fn tokens(&self, tokens: Tokens, spread: Spread) -> Moved {
+        let one_copy = tokens.count * tokens.bytes;
+        let (ranks, islands) = (tokens.distinct(spread.members as f64), tokens.distinct(spread.islands()));
+        // Ranks of the own island, of as many as there are.
+        let near = ranks * spread.per_island as f64 / spread.members as f64;
+        let far = islands * (1.0 - 1.0 / spread.islands());
+        let bases = self.curve.network_tokens;
+        let way = |curve: &TokenCurve, base: f64| {
+            let inside = curve.base + tokens.count * near * curve.row + near * one_copy / (self.island * curve.share);
+            let outside = base + far * one_copy / self.network_all_to_all;
+            if spread.crosses() { inside.max(outside) } else { inside }
+        };
+        let seconds = (way(&self.curve.dispatch, bases.0) + way(&self.curve.combine, bases.1)) / 2.0;
+        let algorithm = if spread.crosses() { "two-level all-to-all" } else { "once a rank" };
+        Moved { seconds, bytes: (near + far) * one_copy, algorithm }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::{Collective, tests::fabric};
+
+    /// Eight experts of 256 over eight ranks lie on 5.3 of them, over 32 on 7.3, and over one on one.
+    #[test]
+    fn a_token_travels_once_to_each_rank() {
+        let fabric = fabric("4x8xH100");
+        let tokens = Tokens { count: 4096.0, bytes: 14336.0, experts: 256.0, chosen: 8.0 };
+        for (ranks, distinct) in [(1.0, 1.0), (8.0, 5.28), (32.0, 7.27)] {
+            assert!((tokens.distinct(ranks) - distinct).abs() < 0.02, "{ranks}: {}", tokens.distinct(ranks));
+        }
+        let inside = fabric.tokens(tokens, fabric.spread(8, 1));
+        let pairwise = fabric.time(Collective::AllToAll, 4096.0 * 14336.0 * 8.0, fabric.spread(8, 1));
+        assert!(inside.seconds < 0.8 * pairwise.seconds, "{} of {}", inside.seconds, pairwise.seconds);
+        let abroad = fabric.tokens(tokens, fabric.spread(32, 1));
+        let pairwise = fabric.time(Collective::AllToAll, 4096.0 * 14336.0 * 8.0, fabric.spread(32, 1));
+        assert!(abroad.seconds < 0.7 * pairwise.seconds, "{} of {}", abroad.seconds, pairwise.seconds);
+    }
+}
