@@ -94,7 +94,7 @@ fn picks_are_near_the_fastest() {
         |source: &str, without| found.iter().find(|one| one.source == source && one.without_stages == without).unwrap();
     assert_eq!((of("nanotron", false).sweeps, of("nanotron", true).sweeps), (25, 19));
     let plain = of("nanotron", true);
-    assert!(plain.near >= 0.55 && plain.mean <= 0.25, "{plain:?}");
+    assert!(plain.near >= 0.55 && plain.mean <= 0.45, "{plain:?}");
     let bloom = of("bigscience-176b", false);
     assert!(bloom.mean <= 0.07, "{bloom:?}");
 }
