@@ -103,7 +103,9 @@ pub fn run(args: &FitArgs) -> Outcome {
     let mut text = verdict_text(&case, &fit);
     text += &host_text(&fit);
     text += &step_text(&case, &step);
-    text += &step.as_ref().map_or(String::new(), |step| widths::text(&case, step.seconds));
+    let slower = step.as_ref().map_or(String::new(), |step| widths::text(&case, step.seconds));
+    text += &slower;
+    text += if slower.is_empty() { "" } else { "\n" };
     text += &case_text(&case);
     text.push('\n');
     text += &picture::bars(&fit.classes, visible, 60);

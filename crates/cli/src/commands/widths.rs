@@ -19,8 +19,7 @@ pub fn text(case: &Case, step_seconds: f64) -> String {
         );
         wrap(&words, "", 80)
     };
-    let sentences: String = all(case).iter().map(sentence).collect();
-    if sentences.is_empty() { sentences } else { sentences + "\n" }
+    all(case).iter().map(sentence).collect()
 }
 
 /// The same for machines.
