@@ -321,6 +321,15 @@ fn untried_text(untried: &[String]) -> String {
     wrap(&text, "  ", 80) + "\n"
 }
 
+/// What is left, or lacking: a little less than nothing is not nothing.
+fn headroom(bytes: i64) -> String {
+    let gib = bytes as f64 / Bytes::GIB.0 as f64;
+    match gib.abs() < 0.05 {
+        true => format!("{}{}", if bytes < 0 { "-" } else { "" }, Bytes(bytes.unsigned_abs())),
+        false => format!("{gib:.1} GiB"),
+    }
+}
+
 fn levers_text(levers: &[Lever]) -> String {
     let mut table =
         Table::new(&["change", "saves", "holds then", "headroom", "costs"]).right(&[1, 2, 3]).spare(&[&[2]]);
@@ -329,7 +338,7 @@ fn levers_text(levers: &[Lever]) -> String {
             lever.change.clone(),
             Bytes(lever.saves_bytes).to_string(),
             Bytes(lever.total_bytes).to_string(),
-            format!("{:.1} GiB", lever.headroom_bytes as f64 / Bytes::GIB.0 as f64),
+            headroom(lever.headroom_bytes),
             lever.costs.to_string(),
         ]);
     }
