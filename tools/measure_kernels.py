@@ -9,6 +9,7 @@ the clock), power (products with streams between them), dense, products (rows th
 moe (permutations), streams, grouped, fp8, attention, loss, optimizer, mamba. No table is begun after SECONDS.
 """
 
+import functools
 import itertools
 import json
 import subprocess
@@ -19,6 +20,8 @@ import torch
 import torch.nn.functional as F
 import transformer_engine.pytorch as te
 
+import measure_curves
+
 OUT = sys.argv[1]
 LIMIT = float(sys.argv[2]) if len(sys.argv) > 2 else 1e9
 ONLY = sys.argv[3:]
@@ -28,32 +31,9 @@ ROWS = []
 bf = torch.bfloat16
 
 
-def drawn(*s, dtype=bf):
-    return torch.randn(*s, device=D, dtype=torch.float32 if dtype.itemsize < 2 else dtype).to(dtype)
-
-
-def seconds(run, budget=0.025, most=100):
-    for _ in range(2):
-        run()
-    torch.cuda.synchronize()
-    a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    a.record()
-    run()
-    b.record()
-    torch.cuda.synchronize()
-    once = max(a.elapsed_time(b) / 1e3, 3e-6)
-    group = max(1, int(2e-3 / once))
-    rounds = int(max(3, min(most, budget / (once * group))))
-    t = []
-    for _ in range(rounds):
-        a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        a.record()
-        for _ in range(group):
-            run()
-        b.record()
-        torch.cuda.synchronize()
-        t.append(a.elapsed_time(b) / 1e3 / group)
-    return sorted(t)[len(t) // 2]
+# Shorter than a curve's: most rows are compared with one another, not with the power a card sustains.
+seconds = functools.partial(measure_curves.seconds, budget=0.025, most=100)
+drawn = measure_curves.random
 
 
 def graphed(run):
@@ -72,7 +52,7 @@ def row(kind, s=None, **k):
     ROWS.append(dict(kind=kind, **k, **({} if s is None else {"s": s})))
 
 
-def tried(kind, run, graph=False, **k):
+def tried(kind, run, **k):
     try:
         s = seconds(run)
         more = {}

@@ -109,18 +109,6 @@ named! {
 }
 
 named! {
-    /// How kernels are started.
-    pub enum Launch {
-        /// One by one from the host, which runs ahead of the device.
-        Eager = "eager",
-        /// One by one, the host waiting for each (`CUDA_LAUNCH_BLOCKING=1`).
-        Blocking = "blocking",
-        /// Recorded once and replayed.
-        Graphs = "graphs",
-    }
-}
-
-named! {
     /// Who records graphs, by Megatron's words for `--cuda-graph-impl`.
     pub enum GraphsBy {
         /// Nobody.
@@ -217,17 +205,6 @@ named! {
         Separate = "separate",
         /// Nothing is summed here: what a microbatch leaves is reduced at once (FSDP).
         Reduced = "reduced",
-    }
-}
-
-impl Kernels {
-    /// How kernels are started.
-    pub fn launch(&self) -> Launch {
-        match (self.graphs.by == GraphsBy::None, self.blocking) {
-            (false, _) => Launch::Graphs,
-            (true, true) => Launch::Blocking,
-            (true, false) => Launch::Eager,
-        }
     }
 }
 

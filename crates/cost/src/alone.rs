@@ -3,8 +3,7 @@
 
 use crate::Unpriced;
 use crate::data;
-use crate::part::Part;
-use crate::prices::{Counts, Setting};
+use crate::prices::Setting;
 use crate::roofline::Numbers;
 use case::Case;
 
@@ -13,9 +12,8 @@ use case::Case;
 pub struct Alone {
     /// Seconds in which kernels run.
     pub kernels: f64,
-    /// Seconds the host takes to start them.
-    pub host: f64,
-    /// Seconds of the step: the longer of the two, from one wait of the host to the next.
+    /// Seconds of the step: what kernels or the host that starts them take, whichever is longer, from one wait
+    /// of the host to the next.
     pub step: f64,
 }
 
@@ -25,24 +23,16 @@ pub fn alone(case: &Case, stage: usize, numbers: Numbers) -> Result<Alone, Unpri
     let setting = Setting::alone(case, numbers)?;
     let prices = setting.split(layout)?.prices(&layout.recompute, case.options.offload);
     let chunks = case.stages.by_stage.get(stage).ok_or_else(|| Unpriced::new("the rank", "there is no such stage"))?;
-    let last = case.stages.chunks.len() - 1;
+    let counted = prices.counted(&case.stages);
     let microbatches = layout.microbatches as f64;
-    let mut sum = Alone { kernels: 0.0, host: 0.0, step: 0.0 };
-    let all = prices.kinds().count(chunks.iter().flat_map(|chunk| case.stages.chunks[*chunk].layers.clone()));
+    let (mut kernels, mut step) = (0.0, 0.0);
     for chunk in chunks {
-        let layers = prices.kinds().count(case.stages.chunks[*chunk].layers.clone());
-        let counts = Counts { layers: &layers, is_first: *chunk == 0, is_last: *chunk == last };
-        let price = prices.of_chunk(counts);
-        let times = price.all();
+        let counts = counted.chunks[*chunk].counts();
         let pass = prices.stage(counts);
-        sum.kernels += microbatches * times.compute();
-        sum.host += microbatches * (times.of(Part::Launch) + price.host.iter().sum::<f64>());
-        sum.step += microbatches * (pass.forward + pass.backward());
+        kernels += microbatches * prices.of_chunk(counts).all().compute();
+        step += microbatches * (pass.forward + pass.backward());
     }
-    let counts = Counts { layers: &all, is_first: chunks.contains(&0), is_last: chunks.contains(&last) };
-    let (kernels, host) = data::stepped_alone(&prices, layout, counts);
-    sum.kernels += kernels;
-    sum.host += host;
-    sum.step += kernels.max(host) + setting.meter.profile().host.step_seconds;
-    Ok(sum)
+    let (stepped, host) = data::stepped_alone(&prices, layout, counted.stages[stage].counts());
+    step += stepped.max(host) + setting.meter.profile().host.step_seconds;
+    Ok(Alone { kernels: kernels + stepped, step })
 }

@@ -133,10 +133,9 @@ impl Carrier<'_> {
         waits.moved[0][axis] += forward.bytes;
         waits.moved[1][axis] += backward.bytes;
         let members = self.groups.on(exchange.axis).members as f64;
-        let whole = exchange.elements as f64 * WIDTH * if exchange.forward == Named::AllGather { members } else { 1.0 };
         let gather = |named: Named, into: &mut (f64, f64)| {
             if members > 1.0 && named == Named::AllGather {
-                *into = (into.0 + whole, into.1 + members);
+                *into = (into.0 + whole(exchange, members), into.1 + members);
             }
         };
         gather(exchange.forward, &mut waits.gathered[0]);
@@ -153,13 +152,12 @@ impl Carrier<'_> {
         }
     }
 
-    /// One direction of an exchange. Its elements are what enters in forward, so that a gather's
-    /// are a part, and its transpose reduces the whole.
+    /// One direction of an exchange.
     fn moved(&self, exchange: &Exchange, named: Named) -> Moved {
         let spread = self.groups.on(exchange.axis);
         let members = spread.members as f64;
         let bytes = exchange.elements as f64 * WIDTH;
-        let whole = if exchange.forward == Named::AllGather { bytes * members } else { bytes };
+        let whole = whole(exchange, members);
         match named {
             Named::AllGather => self.fabric.time(Collective::AllGather, whole, spread),
             Named::ReduceScatter => self.fabric.time(Collective::ReduceScatter, whole, spread),
@@ -206,4 +204,11 @@ impl Carrier<'_> {
             Dispatch::DeepEp | Dispatch::HybridEp => Moved::NOTHING,
         }
     }
+}
+
+/// Bytes of an exchange's whole tensor. Its elements are what enters in forward, so that a gather's are a part, and
+/// its transpose reduces the whole.
+fn whole(exchange: &Exchange, members: f64) -> f64 {
+    let bytes = exchange.elements as f64 * WIDTH;
+    if exchange.forward == Named::AllGather { bytes * members } else { bytes }
 }

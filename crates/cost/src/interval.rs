@@ -1,7 +1,7 @@
 //! How far a step's time is to be trusted: an interval from how far priced steps lay from published ones of the
 //! same class, and what two layouts of one model on one machine must differ by to be told apart.
 //!
-//! The residuals are data (`data/time/residuals.toml`), written by `fidelity --write-residuals` and never by hand.
+//! The residuals are data (`data/time/residuals.toml`), written by `fidelity --residuals` and never by hand.
 //! A class with few rows takes those of its nearest relatives, and says so. Nothing here moves a price.
 
 mod class;
@@ -45,7 +45,7 @@ pub struct Apart {
 
 static SHIPPED: LazyLock<Residuals> = LazyLock::new(|| {
     let text = include_str!("../../../data/time/residuals.toml");
-    Residuals::parse(text).unwrap_or_default()
+    Residuals::parse(text).unwrap_or_else(|error| panic!("data/time/residuals.toml: {error}"))
 });
 
 /// The interval of a priced step.

@@ -280,12 +280,9 @@ impl Meter {
         }
         // Filling and draining draws power too, but half of it waits.
         let powered = 2.0 * m * n * (k + curve.k_overhead / 2.0) * groups / (peak * curve.sustained * many);
-        if self.numbers == Numbers::Same {
-            let seconds = (self.profile.power.same_products * waves_take.max(powered)).max(bytes);
-            return Product { seconds: seconds + times * curve.fixed_seconds, powered: 0.0 };
-        }
-        let cool = (self.profile.power.same_products * waves_take.max(powered)).max(bytes);
-        let seconds = waves_take.max(powered).max(bytes);
+        let hot = waves_take.max(powered);
+        let cool = (self.profile.power.same_products * hot).max(bytes);
+        let seconds = if self.numbers == Numbers::Same { cool } else { hot.max(bytes) };
         Product { seconds: seconds + times * curve.fixed_seconds, powered: seconds - cool }
     }
 

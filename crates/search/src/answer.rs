@@ -30,6 +30,13 @@ pub struct Choice {
     pub notes: Vec<Finding>,
 }
 
+impl Choice {
+    /// Seconds a sequence, by which layouts of other batches compare.
+    pub fn per_sequence(&self) -> f64 {
+        self.step.seconds / self.case.layout.global_batch as f64
+    }
+}
+
 /// A layout one change away from the best.
 #[derive(Clone, Debug)]
 pub struct Neighbour {
@@ -189,10 +196,9 @@ fn confirmed(space: &Space, pricers: &[Pricer], found: &Found, mode: usize, left
         }
     }
     // The replay's headroom is not the sums': equals are ranked again.
-    let each = |choice: &Choice| choice.step.seconds / choice.case.layout.global_batch as f64;
     passed.sort_by(|a, b| {
         let room = |choice: &Choice| kept.room(choice.fit.worst().headroom);
-        room(b).cmp(&room(a)).then(a.complexity.cmp(&b.complexity)).then(each(a).total_cmp(&each(b)))
+        room(b).cmp(&room(a)).then(a.complexity.cmp(&b.complexity)).then(a.per_sequence().total_cmp(&b.per_sequence()))
     });
     let mut passed = passed.into_iter();
     ModeAnswer { mode, best: passed.next(), equal: passed.collect(), apart, refuted }
@@ -200,9 +206,7 @@ fn confirmed(space: &Space, pricers: &[Pricer], found: &Found, mode: usize, left
 
 /// Fastest first, and in front of all the one that gives up least within [`WORTH`] of the fastest.
 fn ranked(space: &Space, mut modes: Vec<ModeAnswer>) -> Vec<ModeAnswer> {
-    let each = |mode: &ModeAnswer| {
-        mode.best.as_ref().map_or(f64::INFINITY, |best| best.step.seconds / best.case.layout.global_batch as f64)
-    };
+    let each = |mode: &ModeAnswer| mode.best.as_ref().map_or(f64::INFINITY, Choice::per_sequence);
     modes.sort_by(|a, b| each(a).total_cmp(&each(b)));
     let Some(least) = modes.first().map(each).filter(|least| least.is_finite()) else { return modes };
     let given_up = |mode: &ModeAnswer| space.modes[mode.mode].given_up().count();
@@ -265,7 +269,7 @@ fn replay(space: &Space, case: &Case) -> Result<Fit, Refused> {
 
 /// The best layout on each axis that differs from the best in that axis alone.
 fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left) -> Vec<Neighbour> {
-    let base = best.step.seconds / best.case.layout.global_batch as f64;
+    let base = best.per_sequence();
     let pricer = &pricers[best.point.mode];
     let legal: Vec<(&'static str, Point)> =
         around(space, &best.point).into_iter().filter(|(_, point)| pricer.is_legal(point)).collect();

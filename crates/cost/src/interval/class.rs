@@ -6,20 +6,15 @@ use hardware::Device;
 use layout::Engine;
 use recipe::{Mixer, Recipe};
 use serde::{Deserialize, Serialize};
+use units::named;
 
+/// Names that residuals are written under, by the words people read.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$case_doc:meta])* $case:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        pub enum $name {
-            $($(#[$case_doc])* #[serde(rename = $word)] $case),+
-        }
-
-        impl $name {
-            /// As people read it.
-            pub fn word(self) -> &'static str {
-                match self { $($name::$case => $word),+ }
-            }
+        named! {
+            $(#[$doc])*
+            #[derive(Serialize, Deserialize)]
+            pub enum $name { $($(#[$case_doc])* #[serde(rename = $word)] $case = $word,)+ }
         }
     };
 }
@@ -147,12 +142,12 @@ impl Class {
     /// What of the class is left at a level of fallback.
     pub(super) fn words(&self, level: usize) -> String {
         let parts = [
-            (level <= 5).then(|| self.model.word()),
-            (level <= 4).then(|| self.engine.word()),
+            (level <= 5).then(|| self.model.name()),
+            (level <= 4).then(|| self.engine.name()),
             (level <= 3).then_some(if self.pipeline { "with stages" } else { "without stages" }),
-            (level <= 2).then(|| self.device.word()),
-            (level <= 1).then(|| self.format.word()),
-            (level == 0).then(|| self.scale.word()),
+            (level <= 2).then(|| self.device.name()),
+            (level <= 1).then(|| self.format.name()),
+            (level == 0).then(|| self.scale.name()),
         ];
         let words: Vec<&str> = parts.into_iter().flatten().collect();
         if words.is_empty() { "all published runs".to_string() } else { words.join(", ") }

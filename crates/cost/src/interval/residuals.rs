@@ -66,11 +66,11 @@ impl Residuals {
                 text,
                 "\n[[{kind}]]\nclass = {{ engine = {:?}, model = {:?}, device = {:?}, format = {:?}, scale = {:?}, \
                  pipeline = {} }}\nsource = {source:?}\n{key} = [{}]\n",
-                class.engine.word(),
-                class.model.word(),
-                class.device.word(),
-                class.format.word(),
-                class.scale.word(),
+                class.engine.name(),
+                class.model.name(),
+                class.device.name(),
+                class.format.name(),
+                class.scale.name(),
                 class.pipeline,
                 list(values)
             );

@@ -3,7 +3,7 @@
 //! work is shared evenly.
 
 use super::elementwise::norm;
-use super::{Call, Direction, Op, Shape, Stream, Work};
+use super::{Direction, Op, Shape, Stream, Work};
 use crate::flops::Convention;
 use crate::part::Part;
 use case::options::{AttentionKernel, Elementwise};
@@ -162,14 +162,11 @@ fn packing(shape: Shape, attention: &Attention, heads: &Heads, ops: &mut Vec<Op>
     let (forward, backward) = match &attention.kind {
         AttentionKind::Gqa { .. } => {
             let keys = bytes(heads.kv_heads * heads.qk_dim);
-            let copied =
-                Work::Bytes { bytes: queries + keys, kernels: 2.0, stream: Stream::Strided, call: Call::Eager };
-            (vec![copied], vec![Work::stream(Stream::Plain, queries + 2.0 * keys)])
+            let copied = Work::stream(Stream::Strided, queries + keys, 2.0);
+            (vec![copied], vec![Work::bytes(queries + 2.0 * keys, 1.0)])
         }
         AttentionKind::Mla(_) => {
-            let copied = |times: f64| {
-                vec![Work::Bytes { bytes: times * queries, kernels: times, stream: Stream::Strided, call: Call::Eager }]
-            };
+            let copied = |times: f64| vec![Work::stream(Stream::Strided, times * queries, times)];
             (copied(4.0), copied(6.0))
         }
     };
@@ -202,7 +199,7 @@ fn rotation(shape: Shape, attention: &Attention, heads: &Heads, ops: &mut Vec<Op
         Elementwise::Fused | Elementwise::Eager if shape.options.kernels.rope_fusion => (2.0, 2.0),
         Elementwise::Fused | Elementwise::Eager => (9.0, 10.0),
     };
-    let work = || vec![Work::Bytes { bytes: passes * bytes, kernels, stream: Stream::Mixed, call: Call::Eager }];
+    let work = || vec![Work::stream(Stream::Mixed, passes * bytes, kernels)];
     ops.push(Op::streams(&[], work(), work()));
 }
 

@@ -21,9 +21,8 @@ fn normed(width: u64) -> Stream {
 /// A norm over `elements` of rows of a width: read and write; read input and gradient, write gradient.
 pub(super) fn norm(shape: Shape, elements: f64, width: u64, modules: &'static [RecomputeModule], ops: &mut Vec<Op>) {
     let bytes = elements * ACTIVATION;
-    let fused = |passes: f64, kernels: f64| {
-        vec![Work::Bytes { bytes: passes * bytes, kernels, stream: normed(width), call: Call::Norm }]
-    };
+    let fused =
+        |passes: f64, kernels: f64| vec![Work::stream(normed(width), passes * bytes, kernels).started(Call::Norm)];
     let (forward, backward) = match shape.options.kernels.elementwise {
         // Upcast, square, mean, scale, cast: each its own kernel, partly in fp32.
         Elementwise::Eager => (vec![Work::bytes(8.0 * bytes, 5.0)], vec![Work::bytes(12.0 * bytes, 8.0)]),
@@ -78,8 +77,7 @@ pub(super) fn activation(
     };
     let stream = if function.is_gated() && !eager { Stream::Gated } else { Stream::Plain };
     let bytes = elements * ACTIVATION;
-    let work = |(passes, kernels): (f64, f64), stream| {
-        vec![Work::Bytes { bytes: passes * bytes, kernels, stream, call: by(shape) }]
-    };
+    let work =
+        |(passes, kernels): (f64, f64), stream| vec![Work::stream(stream, passes * bytes, kernels).started(by(shape))];
     ops.push(Op::streams(modules, work(forward, Stream::Plain), work(backward, stream)));
 }

@@ -32,24 +32,23 @@ fn permutations(shape: Shape, moe: &Moe, ops: &mut Vec<Op>) {
     let k = moe.top_k as f64;
     let bytes = 2.0 * width * shape.local * k;
     let modules: &'static [RecomputeModule] = &[RecomputeModule::Moe];
-    let of = |stream, bytes, kernels| Work::Bytes { bytes, kernels, stream, call: Call::Eager };
     // Reading rows and writing them, or writing the sum of a token's.
     let (moved, summed) = (2.0 * bytes, bytes * (1.0 + 1.0 / k));
     if shape.options.kernels.permute_fusion {
         // The map from rows to places takes three kernels over tokens and experts.
-        let map = of(Stream::Mixed, 12.0 * shape.local * moe.experts as f64, 3.0);
-        let once = |bytes| of(Stream::Plain, bytes, 1.0).started(Call::Fused);
+        let map = Work::stream(Stream::Mixed, 12.0 * shape.local * moe.experts as f64, 3.0);
+        let once = |bytes| Work::stream(Stream::Plain, bytes, 1.0).started(Call::Fused);
         ops.push(Op::streams(modules, vec![map, once(moved), once(summed)], vec![once(summed), once(moved)]));
     } else {
         // A mask is turned into indices by a sort, a dozen small kernels (Megatron-Core `moe_utils.py` permute).
-        let forward = vec![of(Stream::Plain, moved, 13.0), of(Stream::Scattered, moved, 3.0)];
-        let backward = vec![of(Stream::Indexed, moved, 3.0), of(Stream::Plain, moved, 2.0)];
+        let forward = vec![Work::stream(Stream::Plain, moved, 13.0), Work::stream(Stream::Scattered, moved, 3.0)];
+        let backward = vec![Work::stream(Stream::Indexed, moved, 3.0), Work::stream(Stream::Plain, moved, 2.0)];
         ops.push(Op::streams(modules, forward, backward));
     }
     let here = moe.experts / shape.layout.ep.get().max(1);
     if travels && here > 1 && dispatch != Dispatch::DeepEp {
         let arrived = 2.0 * 2.0 * width * rows(shape);
-        let sorted = || vec![of(Stream::Plain, arrived, 4.0), of(Stream::Plain, arrived, 4.0)];
+        let sorted = || vec![Work::stream(Stream::Plain, arrived, 4.0), Work::stream(Stream::Plain, arrived, 4.0)];
         ops.push(Op::streams(modules, sorted(), sorted()));
     }
 }
@@ -72,7 +71,7 @@ pub(super) fn routing(shape: Shape, ops: &mut Vec<Op>) {
     let mut router = Op::bytes(modules, (6.0 * scores, kernels), (4.0 * scores, 0.6 * kernels));
     if moe.router.dtype == Dtype::Fp32 {
         // Tokens go to the router's product in fp32, and their gradient comes back from it.
-        let cast = Work::stream(Stream::Mixed, 6.0 * shape.local * shape.recipe.hidden as f64);
+        let cast = Work::stream(Stream::Mixed, 6.0 * shape.local * shape.recipe.hidden as f64, 1.0);
         router.forward.push(cast);
         router.input.push(cast);
     }
@@ -108,7 +107,7 @@ fn weighted(shape: Shape, function: Activation, elements: f64, ops: &mut Vec<Op>
     }
     let bytes = 2.0 * elements;
     let modules: &'static [RecomputeModule] = &[RecomputeModule::Moe, RecomputeModule::MoeAct];
-    let of = |stream, passes: f64, kernels| Work::Bytes { bytes: passes * bytes, kernels, stream, call: Call::Eager };
+    let of = |stream, passes: f64, kernels| Work::stream(stream, passes * bytes, kernels);
     let (forward, backward) = match function.is_gated() {
         true => (Vec::new(), vec![of(Stream::Gated, 3.0, 1.0)]),
         // Each operation by itself, half of them in fp32.

@@ -23,7 +23,7 @@ fn accumulate(shape: Shape, elements: f64) -> Option<Work> {
     let width = shape.recipe.precision.gradients.bits() as f64 / 8.0;
     let is_separate = shape.options.kernels.accumulate == Accumulate::Separate;
     let stream = if width > WRITTEN { Stream::Mixed } else { Stream::Plain };
-    is_separate.then_some(Work::stream(stream, elements * (WRITTEN + 2.0 * width)).started(Call::Inside))
+    is_separate.then_some(Work::stream(stream, elements * (WRITTEN + 2.0 * width), 1.0).started(Call::Inside))
 }
 
 /// A product to be priced: one weight, or a group of equal ones.

@@ -122,12 +122,12 @@ pub enum Call {
 impl Work {
     /// Plain bytes, every kernel started by itself.
     pub fn bytes(bytes: f64, kernels: f64) -> Work {
-        Work::Bytes { bytes, kernels, stream: Stream::Plain, call: Call::Eager }
+        Work::stream(Stream::Plain, bytes, kernels)
     }
 
-    /// Bytes of one kernel.
-    pub fn stream(stream: Stream, bytes: f64) -> Work {
-        Work::Bytes { bytes, kernels: 1.0, stream, call: Call::Eager }
+    /// Bytes that lie another way, every kernel started by itself.
+    pub fn stream(stream: Stream, bytes: f64, kernels: f64) -> Work {
+        Work::Bytes { bytes, kernels, stream, call: Call::Eager }
     }
 
     /// The same bytes, started another way.

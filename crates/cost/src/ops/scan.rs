@@ -159,9 +159,8 @@ fn selective(shape: Shape, inner: f64, state: f64, ops: &mut Vec<Op>) {
 /// The short convolution: read and write; backward runs it again, reads input and gradient and writes one.
 pub(super) fn convolution(shape: Shape, channels: f64, ops: &mut Vec<Op>) {
     let bytes = 2.0 * shape.tokens * channels;
-    let work = |passes: f64, kernels| {
-        vec![Work::Bytes { bytes: passes * bytes, kernels, stream: Stream::Convolved, call: Call::Inside }]
-    };
+    let work =
+        |passes: f64, kernels| vec![Work::stream(Stream::Convolved, passes * bytes, kernels).started(Call::Inside)];
     ops.push(Op::streams(&[], work(2.0, 1.0), work(5.0, 2.0)));
 }
 
@@ -171,7 +170,7 @@ pub(super) fn gate(shape: Shape, inner: f64, modules: &'static [RecomputeModule]
     let eager = if shape.options.kernels.elementwise == Elementwise::Eager { 2.0 } else { 1.0 };
     let work = |passes: f64, kernels| {
         let stream = if eager > 1.0 { Stream::Plain } else { Stream::Normed };
-        vec![Work::Bytes { bytes: passes * eager * bytes, kernels: kernels * eager, stream, call: Call::Fused }]
+        vec![Work::stream(stream, passes * eager * bytes, kernels * eager).started(Call::Fused)]
     };
     ops.push(Op::streams(modules, work(3.0, 1.0), work(5.0, 2.0)));
 }
@@ -183,7 +182,7 @@ fn taken_apart(shape: Shape, width: f64, ops: &mut Vec<Op>) {
         // Rows that are no multiple of 16 bytes are copied element by element, and once more to be aligned.
         let copies = if width % 8.0 == 0.0 { 2.0 } else { 5.0 };
         let bytes = 0.6 * copies * 2.0 * 2.0 * shape.tokens * width;
-        let work = || vec![Work::Bytes { bytes, kernels: copies, stream: Stream::Strided, call: Call::Eager }];
+        let work = || vec![Work::stream(Stream::Strided, bytes, copies)];
         ops.push(Op::streams(&[], work(), work()));
     }
 }

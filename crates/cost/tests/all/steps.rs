@@ -10,15 +10,15 @@ use proptest::prelude::*;
 use recipe::{Recipe, Role};
 
 /// A recipe on a cluster under a legal layout.
-struct Case {
-    recipe: Recipe,
-    cluster: Cluster,
-    layout: Layout,
-    options: Options,
+pub struct Case {
+    pub recipe: Recipe,
+    pub cluster: Cluster,
+    pub layout: Layout,
+    pub options: Options,
 }
 
 impl Case {
-    fn new(name: &str, on: &str, set: impl Fn(&mut LayoutRequest)) -> Option<Case> {
+    pub fn new(name: &str, on: &str, set: impl Fn(&mut LayoutRequest)) -> Option<Case> {
         let recipe = recipe::builtin::find(name).unwrap();
         let cluster = Cluster::parse(on).unwrap();
         let mut request = LayoutRequest { world: Some(cluster.devices()), ..LayoutRequest::default() };
@@ -33,7 +33,7 @@ impl Case {
         Prices::new(&self.recipe, &self.layout, &self.cluster, &self.options).unwrap()
     }
 
-    fn plan(&self) -> StagePlan {
+    pub fn plan(&self) -> StagePlan {
         StagePlan::new(&self.recipe, &self.layout, None).unwrap()
     }
 

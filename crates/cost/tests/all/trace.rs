@@ -1,10 +1,9 @@
 //! A trace against the step it draws: the same seconds, stage by stage and line by line.
 
-use ::case::Options;
+use crate::steps::Case;
 use cost::trace::{Detail, Slice, Trace, Track, What};
 use cost::{Part, Prices, Step};
-use hardware::Cluster;
-use layout::{LayoutRequest, Recompute, Schedule, StagePlan, ZeroStage, check};
+use layout::{LayoutRequest, Recompute, Schedule, ZeroStage};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -13,15 +12,10 @@ const MANY: usize = 1 << 24;
 
 /// A step and its trace in at most so many slices, where the layout is legal and has a price.
 fn traced(name: &str, on: &str, most: usize, set: impl Fn(&mut LayoutRequest)) -> Option<(Step, Trace)> {
-    let recipe = recipe::builtin::find(name).unwrap();
-    let cluster = Cluster::parse(on).unwrap();
-    let mut request = LayoutRequest { world: Some(cluster.devices()), ..LayoutRequest::default() };
-    set(&mut request);
-    let checked = check(&recipe, &request);
-    let layout = checked.layout.clone().filter(|_| checked.is_legal())?;
-    let prices = Prices::new(&recipe, &layout, &cluster, &Options::of(layout.engine, &recipe)).ok()?;
-    let plan = StagePlan::new(&recipe, &layout, None).unwrap();
-    Some((prices.step(&layout, &plan).unwrap(), prices.trace(&layout, &plan, most).ok()?))
+    let case = Case::new(name, on, set)?;
+    let prices = Prices::new(&case.recipe, &case.layout, &case.cluster, &case.options).ok()?;
+    let (layout, plan) = (&case.layout, case.plan());
+    Some((prices.step(layout, &plan).unwrap(), prices.trace(layout, &plan, most).ok()?))
 }
 
 fn end(slice: &Slice) -> f64 {

@@ -1,6 +1,6 @@
 //! A plan on one screen.
 
-use super::trust::{equals, spread, such_runs};
+use super::trust::{equals, slower, spread, such_runs};
 use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
@@ -174,7 +174,6 @@ pub fn given_up(mode: &ModeSpace) -> Vec<&'static str> {
 
 /// What the chosen mode gives up, and what the others would: modes are compared, never mixed.
 fn modes(solved: &Solved, best: &Choice) -> String {
-    let each = |choice: &Choice| choice.step.seconds / choice.case.layout.global_batch as f64;
     let mut text = String::new();
     for answer in &solved.answer.modes {
         let mode = &solved.space.modes[answer.mode];
@@ -185,7 +184,7 @@ fn modes(solved: &Solved, best: &Choice) -> String {
         text += &match &answer.best {
             Some(choice) if choice.point == best.point => format!("  mode {name}: {gone}\n"),
             Some(choice) => {
-                let slower = 100.0 * (each(choice) / each(best) - 1.0);
+                let slower = 100.0 * slower(best, choice);
                 let flags = flags_of(&choice.case.recipe, &choice.case.layout, choice.case.options.offload);
                 wrap(&format!("beside it mode {name} ({gone}): {slower:+.1}% time a sequence, {flags}"), "  ", 100)
             }

@@ -71,6 +71,5 @@ pub fn told_apart(apart: &Apart) -> String {
 
 /// Of the best one's time a sequence, less one.
 pub fn slower(best: &Choice, other: &Choice) -> f64 {
-    let each = |choice: &Choice| choice.step.seconds / choice.case.layout.global_batch as f64;
-    each(other) / each(best) - 1.0
+    other.per_sequence() / best.per_sequence() - 1.0
 }
