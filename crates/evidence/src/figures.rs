@@ -273,8 +273,8 @@ mod tests {
 
     #[test]
     fn speed_is_read_behind_the_warm_up_of_every_attempt() {
-        let mut run = Evidence::default();
-        run.steps = (1..=7).map(|n| step(n, 0, if n <= WARM_UP { 9.0 } else { n as f64 })).collect();
+        let first = (1..=7).map(|n| step(n, 0, if n <= WARM_UP { 9.0 } else { n as f64 }));
+        let mut run = Evidence { steps: first.collect(), ..Evidence::default() };
         run.steps.extend((7..=9).map(|n| step(n, 1, 50.0)));
         run.mark_warm_up();
         assert_eq!(run.step_seconds(), Some(5.5));
