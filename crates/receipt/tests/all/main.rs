@@ -1,0 +1,6 @@
+//! Receipts as files: kept, found, damaged, made again.
+
+mod common;
+mod damage;
+mod kills;
+mod launches;
