@@ -147,6 +147,11 @@ impl Term {
 }
 
 impl Calibration {
+    /// What was said to be left of a model when it ran out of memory here.
+    pub fn ran_out_with(&self, model: &str, parameters: u64) -> Option<&Headroom> {
+        self.headrooms.iter().find(|known| known.model == model && known.parameters == parameters)
+    }
+
     /// As a table of a device file.
     pub fn to_toml(&self) -> String {
         let mut out = format!(

@@ -1,5 +1,6 @@
 //! What a run was, what was promised of it, and what became of it: one record, named by its own hash.
 
+pub mod calibrate;
 mod canonical;
 mod gather;
 mod identity;
