@@ -1,0 +1,195 @@
+//! `receipt` as it is typed: from a launch that ran with a stand-in for its engine to what is kept of it.
+
+#![cfg(unix)]
+
+use crate::common::{Ran, ran};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder with a launch of `llama3-8b` in it, and a stand-in for torchrun that does this.
+fn folder(name: &str, engine: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("receipt-{name}"));
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(path.join("bin")).unwrap();
+    let path = path.canonicalize().unwrap();
+    let program = path.join("bin/torchrun");
+    fs::write(&program, format!("#!/usr/bin/env bash\n{engine}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let place = |key: &str| format!("{key} = \"{}/mnt/{key}\"\n", path.display());
+    let places: String = ["checkpoints", "data", "logs", "caches", "temporary"].map(place).concat();
+    fs::write(path.join("policy.toml"), format!("[storage]\n{places}forbid_root_volume = false\n")).unwrap();
+    let made = at(&path, "launch llama3-8b --tp 2 --on 8xH200 --policy policy.toml --out launch");
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    path
+}
+
+fn program(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shardwright"));
+    command.current_dir(folder).env("COLUMNS", "80").env("SHARDWRIGHT_STORE", folder.join("store"));
+    command
+}
+
+fn at(folder: &Path, line: &str) -> Ran {
+    ran(program(folder).args(line.split_whitespace()))
+}
+
+fn json_at(folder: &Path, line: &str) -> Value {
+    let ran = at(folder, &format!("{line} --json"));
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{line}: {error}: {}{}", ran.stdout, ran.stderr))
+}
+
+/// Runs the launch, with the built program to record it.
+fn launched(folder: &Path, variables: &[(&str, &str)]) -> Ran {
+    let path = format!("{}:{}", folder.join("bin").display(), std::env::var("PATH").unwrap());
+    let mut bash = Command::new("bash");
+    bash.arg("./launch.sh").current_dir(folder.join("launch")).env("PATH", path).env("COLUMNS", "80");
+    bash.env("SHARDWRIGHT", env!("CARGO_BIN_EXE_shardwright")).env("SHARDWRIGHT_STORE", folder.join("store"));
+    ran(bash.envs(variables.iter().copied()))
+}
+
+#[track_caller]
+fn assert_rule(ran: &Ran, rule: &str) {
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    assert!(
+        ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ").contains(&format!("[{rule}]")),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_launch_ends_in_five_lines_and_a_receipt() {
+    let folder = folder("launch", "echo hello; exit ${FAIL:-0}");
+    let ended = launched(&folder, &[]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (6, "hello"), "{}", ended.stdout);
+    assert!(lines[1].starts_with("finished, exit status 0"), "{}", ended.stdout);
+    assert!(
+        lines[2].contains(" promised") && lines[3].contains("memory") && lines[4].contains("loss"),
+        "{}",
+        ended.stdout
+    );
+    let command = lines[5].split('`').nth(1).unwrap().strip_prefix("shardwright ").unwrap();
+    let shown = at(&folder, command);
+    assert!(shown.code == 0 && shown.stdout.contains("nvidia-pretraining"), "{}{}", shown.stdout, shown.stderr);
+    // It fails, and says so; the later receipt holds both attempts.
+    let failed = launched(&folder, &[("FAIL", "9")]);
+    assert_eq!(failed.code, 9, "the engine's status is the job's");
+    assert!(failed.stdout.contains("failed, exit status 9, 0 steps, 2 attempts"), "{}", failed.stdout);
+    let all = json_at(&folder, "receipt list --all");
+    let receipts = all["receipts"].as_array().unwrap();
+    assert_eq!(receipts.len(), 2);
+    assert_eq!(receipts[0]["superseded"]["with"], receipts[1]["id"]);
+    // The same once more is the same.
+    let again = json_at(&folder, "receipt record launch");
+    assert_eq!((&again["id"], &again["is_new"]), (&receipts[1]["id"], &json!(false)));
+    let refused = at(&folder, "receipt record launch --tp 4");
+    assert_rule(&refused, "receipt/layout");
+    fs::write(folder.join("launch/plan.json"), "{}").unwrap();
+    let changed = at(&folder, "receipt record launch");
+    assert_rule(&changed, "receipt/changed");
+    assert!(changed.stderr.contains("`plan.json`"), "{}", changed.stderr);
+}
+
+/// A rehearsal's answer, as its reader takes it.
+fn rehearsal(folder: &Path, name: &str, scale: f64) {
+    let losses: Vec<f64> = (1..=5).map(|step| scale / step as f64).collect();
+    let phases = json!([{ "rank": 0, "phase": "fwdbwd0", "peak_bytes": 4096 }]);
+    let text =
+        json!({ "schema": "shardwright/1", "losses": { "all_ranks": losses }, "first_step": 0, "phases": phases });
+    fs::write(folder.join(name), text.to_string()).unwrap();
+}
+
+#[test]
+fn logs_alone_are_recorded_listed_shown_and_superseded() {
+    let folder = folder("logs", "true");
+    rehearsal(&folder, "one.json", 11.0);
+    rehearsal(&folder, "two.json", 12.0);
+    let job = "--recipe llama3-8b --tp 2 --on 8xH200 --engine megatron";
+    let one = json_at(&folder, &format!("receipt record --log one.json {job}"));
+    assert_eq!(
+        (&one["kind"], &one["outcome"]["steps"], &one["is_new"]),
+        (&json!("rehearsal"), &json!(5), &json!(true))
+    );
+    let id = |value: &Value| value["id"].as_str().unwrap().to_string();
+    let one = id(&one);
+    let two =
+        json_at(&folder, &format!("receipt record --log two.json {job} --supersedes {} --because longer", &one[..9]));
+    assert_eq!(two["supersedes"]["id"], one.as_str());
+    let two = id(&two);
+    let listed = at(&folder, "receipt list");
+    assert!(listed.stdout.contains(&two[..12]) && !listed.stdout.contains(&one[..12]), "{}", listed.stdout);
+    assert!(listed.stdout.contains("and 1 superseded (--all lists them)"), "{}", listed.stdout);
+    assert!(at(&folder, "receipt list --recipe other").stdout.contains("no receipts in"));
+    // What is shown: who, what was promised, what was measured, from where, within 80 columns.
+    let shown = at(&folder, &format!("receipt show {}", &two[..10]));
+    for words in ["first loss, step 1", "12.0000", "two.json:1", "weights", "Sources", "rehearsal", "longer"] {
+        assert!(shown.stdout.contains(words), "{words}: {}", shown.stdout);
+    }
+    let widest = shown.stdout.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(widest <= 80, "{widest}: {}", shown.stdout);
+    let whole = json_at(&folder, &format!("receipt show {two}"));
+    assert_eq!(whole["receipt"]["schema"], "shardwright/receipt/1");
+    assert_eq!(whole["receipt"]["prediction"]["ranks"][0]["phases"][0][0], "model");
+    // By its file, too; and files that are none.
+    let file = format!("store/receipts/{two}.json");
+    assert_eq!(json_at(&folder, &format!("receipt show {file}"))["id"], two.as_str());
+    assert_rule(&at(&folder, "receipt show one.json"), "receipt/file");
+    assert_rule(&at(&folder, "receipt show zzz"), "receipt/id");
+    // Retracted, with another in its place or without.
+    let taken = at(&folder, &format!("receipt supersede {two} --with {one} --because again"));
+    assert_eq!((taken.code, taken.stdout), (0, format!("{} is superseded by {}\n", &two[..12], &one[..12])));
+    let gone = at(&folder, &format!("receipt supersede {one} --because wrong"));
+    assert_eq!((gone.code, gone.stdout), (0, format!("{} is retracted\n", &one[..12])));
+    assert_rule(&at(&folder, &format!("receipt supersede {one} --with {one} --because x")), "receipt/supersede");
+    assert!(at(&folder, &format!("receipt show {one}")).stdout.contains("no longer believed, retracted: wrong"));
+    let verified = at(&folder, "receipt verify");
+    assert!(verified.stdout.contains("2 receipts and 2 retractions"), "{}{}", verified.stdout, verified.stderr);
+    assert_eq!(json_at(&folder, "receipt rebuild")["receipts"], 2);
+    fs::write(folder.join(&file), "damaged").unwrap();
+    assert_rule(&at(&folder, "receipt verify"), "receipt/damaged");
+    assert!(folder.join(format!("store/quarantine/{two}.json")).exists());
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_by_name() {
+    let folder = folder("refused", "true");
+    rehearsal(&folder, "one.json", 11.0);
+    fs::write(folder.join("other.txt"), "hello\n").unwrap();
+    assert_rule(&at(&folder, "receipt record ."), "receipt/launch");
+    assert_rule(&at(&folder, "receipt record launch"), "receipt/no-logs");
+    assert_rule(&at(&folder, "receipt record launch --log bin"), "receipt/log");
+    assert_rule(&at(&folder, "receipt record launch --log none.log"), "receipt/log");
+    let unread = at(&folder, "receipt record launch --log other.txt");
+    assert!(unread.code == 1 && unread.stderr.contains("hint: "), "{}", unread.stderr);
+    assert_rule(&at(&folder, "receipt record --log one.json --recipe llama3-8b --kind run"), "receipt/kind");
+    assert_rule(
+        &at(&folder, "receipt record --log one.json --recipe llama3-8b --supersedes ab --because x"),
+        "receipt/id",
+    );
+    assert_rule(&at(&folder, "receipt verify"), "receipt/store");
+    assert!(!folder.join("store").exists(), "nothing was made");
+    for line in
+        ["receipt record", "receipt record --recipe llama3-8b", "receipt record launch --supersedes ab", "receipt"]
+    {
+        assert_eq!(at(&folder, line).code, 2, "{line}");
+    }
+    let nowhere = ran(program(&folder).args(["receipt", "list"]).env_clear());
+    assert_rule(&nowhere, "receipt/nowhere");
+    // Where it is kept: what is typed before the environment, and that before the usual place.
+    for (variables, typed, place) in [
+        (vec![("HOME", "home")], "", "home/.local/share/shardwright"),
+        (vec![("HOME", "home"), ("XDG_DATA_HOME", "/xdg")], "", "/xdg/shardwright"),
+        (vec![("HOME", "home"), ("SHARDWRIGHT_STORE", "said")], "", "said"),
+        (vec![("HOME", "home"), ("SHARDWRIGHT_STORE", "said")], "--store typed", "typed"),
+    ] {
+        let mut command = program(&folder);
+        command.env_clear().envs(variables).args(["receipt", "list", "--json"]).args(typed.split_whitespace());
+        let value: Value = serde_json::from_str(&ran(&mut command).stdout).unwrap();
+        assert_eq!(value["store"], place);
+    }
+}
