@@ -1,5 +1,6 @@
 //! `receipt`: runs that are over, beside what was promised of them.
 
+mod calibrate;
 mod five;
 mod list;
 mod record;
@@ -36,6 +37,8 @@ pub enum ReceiptCommand {
     Supersede(supersede::SupersedeArgs),
     /// Hold every file of the store to its name, and the index to the files
     Verify(verify::VerifyArgs),
+    /// A device file of your own from runs and probes: how long each kind of work takes there
+    Calibrate(calibrate::CalibrateArgs),
     /// Make the index again from the files
     Rebuild(verify::RebuildArgs),
 }
@@ -47,6 +50,7 @@ pub fn run(args: &ReceiptArgs) -> Outcome {
         ReceiptCommand::Show(args) => show::run(args),
         ReceiptCommand::Supersede(args) => supersede::run(args),
         ReceiptCommand::Verify(args) => verify::run(args),
+        ReceiptCommand::Calibrate(args) => calibrate::run(args),
         ReceiptCommand::Rebuild(args) => verify::rebuild(args),
     }
 }
