@@ -112,15 +112,17 @@ class Rank:
         import torch
 
         stats = torch.cuda.memory_stats()
-        free, total = torch.cuda.mem_get_info()
         figures = {
             "allocated": stats["allocated_bytes.all.current"],
             "allocated_peak": stats["allocated_bytes.all.peak"],
             "reserved": stats["reserved_bytes.all.current"],
             "reserved_peak": stats["reserved_bytes.all.peak"],
-            "device_used": total - free,
             "retries": stats["num_alloc_retries"],
         }
+        # The driver is asked only where no step is being timed.
+        if not phase.startswith("fwdbwd"):
+            free, total = torch.cuda.mem_get_info()
+            figures["device_used"] = total - free
         self.log.write("memory", phase=phase, **({} if step is None else {"step": step}), **figures)
 
     def reset_peaks(self) -> None:
@@ -141,8 +143,7 @@ class Rank:
         if self.is_profiled:
             from torch.profiler import ProfilerActivity, profile
 
-            activity = ProfilerActivity.CUDA if self.on_gpu else ProfilerActivity.CPU
-            self.profiler = profile(activities=[activity])
+            self.profiler = profile(activities=[ProfilerActivity.CUDA])
             self.profiler.__enter__()
         self.began = time.perf_counter()
 
@@ -171,7 +172,7 @@ class Rank:
         if self.wants_snapshot and self.on_gpu and self.step == min(1, self.steps - 1):
             self.keep_snapshot()
         self.step += 1
-        return self.step == self.steps and self.arguments.no_profile
+        return self.step == self.steps and (self.arguments.no_profile or not self.on_gpu)
 
     def keep_snapshot(self) -> None:
         """What was allocated until the second step has run, which is when peaks repeat."""
@@ -185,16 +186,30 @@ class Rank:
         """Time on the device by kernel."""
         by_name: dict[str, list[float]] = {}
         spans = []
-        for event in self.profiler.profiler.kineto_results.events():
-            if str(event.device_type()).endswith("CUDA") == self.on_gpu:
-                by_name.setdefault(event.name(), []).append(event.duration_ns() / 1e9)
-                spans.append((event.start_ns(), event.start_ns() + event.duration_ns()))
+        for name, first, last in on_the_device(self.profiler):
+            by_name.setdefault(name, []).append((last - first) / 1e9)
+            spans.append((first, last))
         busy, end = 0, 0
         for first, last in sorted(spans):
             busy, end = busy + max(0, last - max(first, end)), max(end, last)
         self.log.write("profile", step=self.step + 1, seconds=seconds, busy_seconds=busy / 1e9, kernels=len(spans))
         for name, times in sorted(by_name.items(), key=lambda item: -sum(item[1])):
             self.log.write("kernel", name=name[:200], calls=len(times), seconds=sum(times))
+
+
+def on_the_device(profiler) -> list[tuple[str, int, int]]:
+    """Kernels and copies of a profile: name, first and last nanosecond."""
+    try:
+        events = profiler.profiler.kineto_results.events()
+        return [
+            (event.name(), event.start_ns(), event.start_ns() + event.duration_ns())
+            for event in events
+            if str(event.device_type()).endswith("CUDA")
+        ]
+    except AttributeError:
+        # torch's own list of the same, slower to build.
+        spans = [(e.name, e.time_range) for e in profiler.events() if str(e.device_type).endswith("CUDA")]
+        return [(name, int(span.start * 1000), int(span.end * 1000)) for name, span in spans]
 
 
 def finite(value) -> float | None:
@@ -389,7 +404,7 @@ def fsdp2(rank: Rank) -> None:
     rank.begin(["--plan", "sharding.json"])
     rank.enter("context")
     fake_group(rank, dist)
-    parallelize.initial = repeated(parallelize.initial, torch)
+    parallelize.initial = overlapping(parallelize.initial, torch)
     balance_routing(moe.Router, torch)
     plan = plans.load(str(HERE / "sharding.json"))
     device = torch.device(rank.arguments.device, 0) if rank.on_gpu else torch.device("cpu")
@@ -538,15 +553,16 @@ def fake_group(rank: Rank, dist) -> None:
     dist.all_to_all_single = answer
 
 
-def repeated(initial, torch):
-    """First values that are quick to make: small tensors as they are, large ones a block over and over."""
-    block = torch.randn(1 << 20, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
+def overlapping(initial, torch):
+    """First values without drawing billions of them on the host: small tensors as they are, a large one a view of one
+    drawn line, every row shifted by one against the row before."""
+    line = torch.randn(1 << 21, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
 
     def first(row, deviation=None):
-        count = math.prod(row.shape)
-        if count <= block.numel():
+        if math.prod(row.shape) <= 1 << 20 or sum(row.shape) > line.numel():
             return initial(row, deviation)
-        return (block * row.shape[-1] ** -0.5).repeat(-(-count // block.numel()))[:count].view(row.shape)
+        scaled = line[: sum(row.shape)] * (deviation or min(0.08, row.shape[-1] ** -0.5))
+        return scaled.as_strided(row.shape, (1,) * len(row.shape))
 
     return first
 
@@ -723,7 +739,8 @@ def beside(rank: Rank) -> str:
         row("reserved, at most", max(m["reserved_peak"] for m in memory) / GIB, predicted["reserved_peak"] / GIB, "GiB")
     timed = sorted(line["seconds"] for line in rank.log.lines if line["kind"] == "step" and not line["warm_up"])
     if timed:
-        row("step, median", timed[len(timed) // 2] * 1e3, to_ms(predicted["step_seconds"]), "ms")
+        said = to_ms(predicted["step_seconds"]) if rank.on_gpu else None
+        row("step, median", timed[len(timed) // 2] * 1e3, said, "ms")
     for line in rank.log.lines:
         if line["kind"] == "profile":
             row("kernels of a step", line["busy_seconds"] * 1e3, to_ms(predicted["kernel_seconds"]), "ms")
