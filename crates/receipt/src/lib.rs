@@ -1,6 +1,7 @@
 //! What a run was, what was promised of it, and what became of it: one record, named by its own hash.
 
 mod canonical;
+pub mod probe;
 mod record;
 
 pub use canonical::{canonical, sha256};

@@ -59,7 +59,7 @@ pub fn run(args: &ProbeArgs) -> Outcome {
     panics::none_so_far()?;
     write_folder(Path::new(out), &files)?;
     let text = text(&probe, out);
-    let json = json!({ "probe": probe.json(), "files": files, "memory": memory, "findings": findings });
+    let json = json!({ "probe": probe.planned(), "files": files, "memory": memory, "findings": findings });
     Ok(Report::new(text, json).with_findings(&findings))
 }
 
@@ -191,7 +191,7 @@ fn corrections(classes: &[Class]) -> String {
         for line in &class.correction {
             let sign = if line.add < 0 { "-" } else { "+" };
             let add = format!("{sign}{}", Bytes(line.add.unsigned_abs()));
-            table.row([index.to_string(), line.what.to_string(), Bytes(line.asked).to_string(), Bytes(line.probed).to_string(), add]);
+            table.row([index.to_string(), line.what.clone(), Bytes(line.asked).to_string(), Bytes(line.probed).to_string(), add]);
         }
     }
     heading("Correction for the smaller world") + &table.render()

@@ -5,7 +5,7 @@
 use case::Case;
 use layout::Engine;
 use recipe::Mixer;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Groups of a larger world take minutes to make, in one process as in many.
 pub const MOST_RANKS: u64 = 128;
@@ -14,7 +14,7 @@ pub const MOST_RANKS: u64 = 128;
 pub const BALANCED: &str = "--moe-router-force-load-balancing";
 
 /// One thing that is not as asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     pub what: String,
     pub why: String,

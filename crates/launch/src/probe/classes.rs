@@ -6,11 +6,11 @@ use case::Case;
 use cost::Numbers;
 use memory::fit::{Fit, RankClass};
 use replay::Unmodelled;
-use serde::Serialize;
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Ranks that hold and do the same; the first one is probed.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Class {
     /// In the world that is probed.
     pub rank: u64,
@@ -29,7 +29,7 @@ pub struct Class {
 }
 
 /// What the rank is predicted to hold and take by itself.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
     #[serde(flatten)]
     pub held: Held,
@@ -44,7 +44,7 @@ pub struct Predicted {
 }
 
 /// Bytes of a rank at its highest point.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Held {
     pub params: Option<u64>,
     pub allocated_peak: Option<u64>,
@@ -52,11 +52,11 @@ pub struct Held {
     /// Outside torch's allocator.
     pub outside: Option<u64>,
     pub host: Option<u64>,
-    pub lines: BTreeMap<&'static str, u64>,
+    pub lines: BTreeMap<String, u64>,
 }
 
 /// Bytes at the end of a phase and at most within it, by the name that ledgers call it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     pub phase: String,
     pub allocated: u64,
@@ -66,9 +66,9 @@ pub struct Phase {
 }
 
 /// What the job asked for holds, beside what the probed one does.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Correction {
-    pub what: &'static str,
+    pub what: String,
     pub asked: u64,
     pub probed: u64,
     /// To be added to what is measured.
@@ -140,7 +140,7 @@ fn predicted((case, fit): (&Case, &Result<Fit, Unmodelled>), stage: usize) -> Pr
 fn held(class: &RankClass) -> Held {
     let mut lines = BTreeMap::new();
     for amount in class.lines.iter().filter(|amount| amount.bytes > 0) {
-        *lines.entry(amount.entry.name()).or_default() += amount.bytes;
+        *lines.entry(amount.entry.name().to_string()).or_default() += amount.bytes;
     }
     Held {
         params: Some(class.params),
@@ -154,11 +154,9 @@ fn held(class: &RankClass) -> Held {
 
 fn corrections(asked: &Held, probed: &Held) -> Vec<Correction> {
     let line = |held: &Held, name: &str| held.lines.get(name).copied().unwrap_or_default();
-    let mut names: Vec<&'static str> = asked.lines.keys().chain(probed.lines.keys()).copied().collect();
-    names.sort_unstable();
-    names.dedup();
-    let mut pairs: Vec<(&'static str, u64, u64)> =
-        names.into_iter().map(|name| (name, line(asked, name), line(probed, name))).collect();
+    let names: BTreeSet<&String> = asked.lines.keys().chain(probed.lines.keys()).collect();
+    let mut pairs: Vec<(&str, u64, u64)> =
+        names.into_iter().map(|name| (name.as_str(), line(asked, name), line(probed, name))).collect();
     let sums = [
         ("allocated peak", asked.allocated_peak, probed.allocated_peak),
         ("reserved peak", asked.reserved_peak, probed.reserved_peak),
@@ -166,6 +164,6 @@ fn corrections(asked: &Held, probed: &Held) -> Vec<Correction> {
     pairs.extend(sums.into_iter().filter_map(|(what, asked, probed)| Some((what, asked?, probed?))));
     let differing = pairs.into_iter().filter(|(_, asked, probed)| asked != probed);
     differing
-        .map(|(what, asked, probed)| Correction { what, asked, probed, add: asked.cast_signed() - probed.cast_signed() })
+        .map(|(what, asked, probed)| Correction { what: what.to_string(), asked, probed, add: asked.cast_signed() - probed.cast_signed() })
         .collect()
 }

@@ -7,7 +7,7 @@ mod changes;
 mod classes;
 
 pub use changes::{BALANCED, Change, MOST_RANKS, changes, engine_words, worlds};
-pub use classes::{Class, classes, rank_in};
+pub use classes::{Class, Correction, Held, Phase, Predicted, classes, rank_in};
 
 use crate::emission::{Emission, File};
 use crate::identity::Identity;
@@ -16,7 +16,8 @@ use crate::{record, tree};
 use case::Case;
 use diag::{Blame, Finding};
 use layout::Engine;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Written into every `probe.json`; a key never changes meaning within it.
 pub const SCHEMA: &str = "shardwright/probe/1";
@@ -58,7 +59,8 @@ impl Probe<'_> {
     /// The files of a launch, and those that make a probe of it.
     pub fn files(&self, launch: Vec<File>) -> Vec<File> {
         let mut all: Vec<File> = launch.into_iter().filter(|file| file.path != record::SUMS).collect();
-        all.push(File::new("probe.json", tree::json(&self.json())));
+        let planned = serde_json::to_value(self.planned()).expect("a plan is data");
+        all.push(File::new("probe.json", tree::json(&planned)));
         all.push(File::new("shardwright_probe.py", PROGRAM));
         all.push(File::script("probe.sh", SCRIPT));
         all.push(File::new(record::SUMS, record::sums(&all)));
@@ -66,31 +68,95 @@ impl Probe<'_> {
     }
 
     /// `probe.json`.
-    pub fn json(&self) -> Value {
+    pub fn planned(&self) -> Planned {
         let (job, emission) = (self.job, self.emission);
-        let version = record::version(job);
         let (asked, probed) = (&self.asked.layout, job.layout);
-        json!({
-            "schema": SCHEMA, "by": env!("CARGO_PKG_VERSION"), "recipe": job.source.name,
-            "engine": emission.engine.name(), "engine_version": version, "lane": emission.lane,
-            "mode": emission.mode.map(|mode| mode.name()), "launch_id": Identity::of(job).launch_id,
-            "device": job.cluster.device.name, "needs": needs(job),
-            "entry": emission.entry, "environment": self.environment(),
-            "steps": self.steps, "memory_snapshot": self.memory_snapshot,
-            "world": { "asked": asked.world, "probed": probed.world },
-            "dp": { "asked": asked.dp.get(), "probed": probed.dp.get() },
-            "job": { "asked": self.typed[0], "probed": self.typed[1] },
-            "changes": self.changes, "classes": self.classes,
-        })
+        Planned {
+            schema: SCHEMA.to_string(),
+            by: env!("CARGO_PKG_VERSION").to_string(),
+            recipe: job.source.name.raw().to_string(),
+            engine: emission.engine.name().to_string(),
+            engine_version: record::version(job).map(str::to_string),
+            lane: emission.lane.to_string(),
+            mode: emission.mode.map(|mode| mode.name().to_string()),
+            launch_id: Identity::of(job).launch_id,
+            device: job.cluster.device.name.clone(),
+            needs: needs(job),
+            entry: emission.entry.clone(),
+            environment: self.environment(),
+            steps: self.steps,
+            memory_snapshot: self.memory_snapshot,
+            world: Both { asked: asked.world, probed: probed.world },
+            dp: Both { asked: asked.dp.get(), probed: probed.dp.get() },
+            job: Both { asked: self.typed[0].to_string(), probed: self.typed[1].to_string() },
+            tokens: probed.micro_batch * probed.microbatches * job.recipe.sequence,
+            changes: self.changes.to_vec(),
+            classes: self.classes.to_vec(),
+        }
     }
 
     /// What the engine reads, without the folders of a cluster's storage.
-    fn environment(&self) -> Map<String, Value> {
+    fn environment(&self) -> BTreeMap<String, String> {
         let job = self.job;
         let places = job.policy.storage.places_on(job.cluster.device.kind);
         let is_a_place = |name: &str| places.iter().any(|place| place.variable.is_some_and(|v| v == name));
         let kept = self.emission.environment.iter().filter(|variable| !is_a_place(&variable.name));
-        kept.map(|variable| (variable.name.clone(), json!(variable.value))).collect()
+        kept.map(|variable| (variable.name.clone(), variable.value.clone())).collect()
+    }
+}
+
+/// `probe.json`: who to become, and what is predicted of each.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Planned {
+    pub schema: String,
+    /// Version of this program.
+    pub by: String,
+    pub recipe: String,
+    pub engine: String,
+    pub engine_version: Option<String>,
+    pub lane: String,
+    pub mode: Option<String>,
+    pub launch_id: String,
+    /// The device that figures are predicted for.
+    pub device: String,
+    /// What has to be there besides, in words.
+    pub needs: String,
+    pub entry: Vec<String>,
+    pub environment: BTreeMap<String, String>,
+    pub steps: u64,
+    pub memory_snapshot: bool,
+    pub world: Both<u64>,
+    pub dp: Both<u64>,
+    /// As typed.
+    pub job: Both<String>,
+    /// That the rank works on in a step.
+    pub tokens: u64,
+    pub changes: Vec<Change>,
+    pub classes: Vec<Class>,
+}
+
+/// Of the job asked for, and of the one that is probed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Both<T> {
+    pub asked: T,
+    pub probed: T,
+}
+
+impl Planned {
+    /// Reads a `probe.json`.
+    pub fn read(text: &str) -> Result<Planned, String> {
+        let planned: Planned = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        match planned.schema.as_str() {
+            SCHEMA => Ok(planned),
+            other => Err(format!("its schema is `{}`, and `{SCHEMA}` is read", diag::quote::terminal(other))),
+        }
+    }
+}
+
+impl Class {
+    /// The file that a probe of it writes.
+    pub fn lines_file(&self) -> String {
+        format!("probe-rank{}.jsonl", self.rank)
     }
 }
 
