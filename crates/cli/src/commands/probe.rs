@@ -191,7 +191,13 @@ fn corrections(classes: &[Class]) -> String {
         for line in &class.correction {
             let sign = if line.add < 0 { "-" } else { "+" };
             let add = format!("{sign}{}", Bytes(line.add.unsigned_abs()));
-            table.row([index.to_string(), line.what.clone(), Bytes(line.asked).to_string(), Bytes(line.probed).to_string(), add]);
+            table.row([
+                index.to_string(),
+                line.what.clone(),
+                Bytes(line.asked).to_string(),
+                Bytes(line.probed).to_string(),
+                add,
+            ]);
         }
     }
     heading("Correction for the smaller world") + &table.render()

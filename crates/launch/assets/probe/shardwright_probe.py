@@ -164,10 +164,11 @@ class Rank:
             self.kernels(seconds)
             return True
         self.memory(f"opt{self.step}", self.step + 1)
-        figures = {"loss": finite(loss), "grad_norm": finite(grad_norm)}
-        figures = {key: value for key, value in figures.items() if value is not None}
+        figures = {"loss": number(loss), "grad_norm": number(grad_norm)}
+        is_nan = any(value is not None and not math.isfinite(value) for value in figures.values())
+        figures = {key: value for key, value in figures.items() if value is not None and math.isfinite(value)}
         self.log.write(
-            "step", number=self.step + 1, seconds=seconds, host_seconds=issued, warm_up=self.step < WARM_UP, **figures
+            "step", number=self.step + 1, seconds=seconds, host_seconds=issued, warm_up=self.step < WARM_UP, nan=is_nan, **figures
         )
         if self.wants_snapshot and self.on_gpu and self.step == min(1, self.steps - 1):
             self.keep_snapshot()
@@ -212,13 +213,11 @@ def on_the_device(profiler) -> list[tuple[str, int, int]]:
         return [(name, int(span.start * 1000), int(span.end * 1000)) for name, span in spans]
 
 
-def finite(value) -> float | None:
-    """JSON has no word for a loss that is no number."""
+def number(value) -> float | None:
     try:
-        value = float(value)
+        return float(value)
     except (TypeError, ValueError):
         return None
-    return value if math.isfinite(value) else None
 
 
 # ---- engines: each becomes the rank, and calls it at the ends of phases
@@ -690,7 +689,10 @@ def machine(rank: Rank) -> dict[str, str]:
 def say_dry(rank: Rank, words: list[str]) -> None:
     environment = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     environment.update(rank.probe["environment"])
-    rank.log.write("start", engine=rank.probe["engine"], world=rank.world, arguments=words, environment=environment)
+    asked = rank.probe["world"]["asked"]
+    rank.log.write(
+        "start", engine=rank.probe["engine"], world=rank.world, asked_world=asked, arguments=words, environment=environment
+    )
     rank.log.write("end", status="dry", phase="start")
     print(" ".join([*(f"{k}={v}" for k, v in environment.items()), *words]))
     sys.exit(0)
@@ -786,7 +788,8 @@ def one_line(text: str) -> str:
 
 def failed(rank: Rank, detail: str) -> int:
     if not rank.has_started:
-        rank.log.write("start", engine=rank.probe["engine"], world=rank.world, versions=versions())
+        asked = rank.probe["world"]["asked"]
+        rank.log.write("start", engine=rank.probe["engine"], world=rank.world, asked_world=asked, versions=versions())
     rank.log.write("end", status="failed", phase=rank.phase)
     print(f"rank {rank.rank} failed in phase {rank.phase}: {detail}", file=sys.stderr, flush=True)
     return 1

@@ -85,7 +85,11 @@ pub fn rank_in(asked: &Case, probed: &Case, rank: u64) -> (usize, u64) {
 }
 
 /// The classes of a job, or the one a rank belongs to.
-pub fn classes(asked: (&Case, &Result<Fit, Unmodelled>), probed: (&Case, &Result<Fit, Unmodelled>), rank: Option<u64>) -> Vec<Class> {
+pub fn classes(
+    asked: (&Case, &Result<Fit, Unmodelled>),
+    probed: (&Case, &Result<Fit, Unmodelled>),
+    rank: Option<u64>,
+) -> Vec<Class> {
     let (case, fit) = probed;
     let stages = case.layout.pp.get() as usize;
     let Some(rank) = rank else {
@@ -103,7 +107,11 @@ pub fn classes(asked: (&Case, &Result<Fit, Unmodelled>), probed: (&Case, &Result
     vec![class(asked, probed, rank)]
 }
 
-fn class(asked: (&Case, &Result<Fit, Unmodelled>), probed: (&Case, &Result<Fit, Unmodelled>), asked_rank: u64) -> Class {
+fn class(
+    asked: (&Case, &Result<Fit, Unmodelled>),
+    probed: (&Case, &Result<Fit, Unmodelled>),
+    asked_rank: u64,
+) -> Class {
     let (stage, rank) = rank_in(asked.0, probed.0, asked_rank);
     let ranks = asked.0.layout.world / asked.0.layout.pp.get();
     let predicted = predicted(probed, stage);
@@ -112,7 +120,17 @@ fn class(asked: (&Case, &Result<Fit, Unmodelled>), probed: (&Case, &Result<Fit, 
     let correction = held.as_ref().map_or_else(Vec::new, |asked| corrections(asked, &predicted.held));
     let first_rank = stage as u64 * ranks;
     let last_rank = first_rank + ranks - 1;
-    Class { rank, asked_rank, stage, stands_for: vec![stage], first_rank, last_rank, predicted, asked: held, correction }
+    Class {
+        rank,
+        asked_rank,
+        stage,
+        stands_for: vec![stage],
+        first_rank,
+        last_rank,
+        predicted,
+        asked: held,
+        correction,
+    }
 }
 
 fn predicted((case, fit): (&Case, &Result<Fit, Unmodelled>), stage: usize) -> Predicted {
@@ -164,6 +182,11 @@ fn corrections(asked: &Held, probed: &Held) -> Vec<Correction> {
     pairs.extend(sums.into_iter().filter_map(|(what, asked, probed)| Some((what, asked?, probed?))));
     let differing = pairs.into_iter().filter(|(_, asked, probed)| asked != probed);
     differing
-        .map(|(what, asked, probed)| Correction { what: what.to_string(), asked, probed, add: asked.cast_signed() - probed.cast_signed() })
+        .map(|(what, asked, probed)| Correction {
+            what: what.to_string(),
+            asked,
+            probed,
+            add: asked.cast_signed() - probed.cast_signed(),
+        })
         .collect()
 }

@@ -29,7 +29,9 @@ const SCRIPT: &str = include_str!("../../assets/probe/probe.sh");
 pub fn refusal(engine: Engine) -> Option<Finding> {
     let why = match engine {
         Engine::Megatron | Engine::Fsdp2 | Engine::Torchtitan => return None,
-        Engine::Deepspeed => "its launch runs a training script of your own, and nothing is known of what that waits for",
+        Engine::Deepspeed => {
+            "its launch runs a training script of your own, and nothing is known of what that waits for"
+        }
         Engine::Nanotron => "nothing stands in for the process groups of its `ParallelContext`",
         Engine::Maxtext | Engine::XlaSpmd => "one process compiles for all devices of a slice: no rank is alone",
         Engine::Shardwright => "its ranks run on hosts: `shardwright rehearse` runs all of them",
