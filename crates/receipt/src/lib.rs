@@ -7,6 +7,7 @@ mod identity;
 mod launched;
 mod outcome;
 mod prediction;
+pub mod probe;
 mod record;
 pub mod store;
 

@@ -3,6 +3,7 @@
 mod calibrate;
 mod five;
 mod list;
+mod probed;
 mod record;
 mod show;
 mod supersede;
