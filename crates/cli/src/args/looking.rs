@@ -107,8 +107,11 @@ pub struct AxesArgs {
 #[derive(Args)]
 pub struct DiagnoseArgs {
     /// What you see, in your words or the engine's
-    #[arg(required = true)]
+    #[arg(required_unless_present = "receipt")]
     pub symptom: Vec<String>,
+    /// A run that went wrong: what its receipt shows is looked up
+    #[arg(long, value_name = "RECEIPT", conflicts_with = "symptom")]
+    pub receipt: Option<String>,
 }
 
 /// Arguments of `glossary`.

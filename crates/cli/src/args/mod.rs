@@ -15,6 +15,8 @@ pub use running::*;
 pub use searching::*;
 pub use seen::*;
 
+pub use crate::commands::receipt::ReceiptArgs;
+
 use clap::{Parser, Subcommand};
 
 /// Before you launch a hybrid model on a cluster: who owns what, and may it be split so?
@@ -79,6 +81,8 @@ pub enum Command {
     Preflight(PreflightArgs),
     /// What to hand to the cluster: the engine's own arguments, job files and a record
     Launch(LaunchArgs),
+    /// Keep what became of a run: record it from its logs, list, show, supersede; files and an index
+    Receipt(ReceiptArgs),
     /// Ways to run a model: engine, wrapper, optimizer and compile policy, and which one suits
     Lanes(LanesArgs),
     /// What a word of this project means: mode, lane, seam, rank class

@@ -220,15 +220,15 @@ fn reduction(case: &Case, axis: &'static str, of_kind: &[&Apart], tolerance: f64
     }
     let either = predicted.union(&off).count();
     let what = match axis {
-        "tp" => "gradients of tensors that tp does not cut, which each tensor rank has a part of",
-        "cp" => "gradients of dense tensors, which each span of the sequence has a part of",
-        "dp" => "gradients of dense tensors, which each replica has a part of",
-        "edp" => "gradients of experts, which each of their replicas has a part of",
-        "etp" => "gradients of what every rank of an expert holds whole",
-        "pp" => "gradients of what several stages hold a copy of",
-        _ => "gradients of experts",
+        "tp" => "gradients of tensors that tp does not cut are off (each tensor rank has a part of them)",
+        "cp" => "gradients of dense tensors are off (each span of the sequence has a part of them)",
+        "dp" => "gradients of dense tensors are off (each replica has a part of them)",
+        "edp" => "gradients of experts are off (each of their replicas has a part of them)",
+        "etp" => "gradients of what every rank of an expert holds whole are off",
+        "pp" => "gradients of what several stages hold a copy of are off",
+        _ => "gradients of experts are off",
     };
-    let because = format!("{both} of {} {what} are off, and {} others", predicted.len(), off.len() - both);
+    let because = format!("{both} of {} {what}, and {} others", predicted.len(), off.len() - both);
     Some((both as f64 / either as f64, because))
 }
 
