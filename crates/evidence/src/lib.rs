@@ -3,6 +3,9 @@
 
 mod events;
 mod figures;
+mod float;
+mod read;
 
 pub use events::{Event, EventKind};
 pub use figures::{Evidence, Format, Kernel, Memory, MemoryKind, Source, Step, TensorKind, TensorStat, WARM_UP};
+pub use read::read;

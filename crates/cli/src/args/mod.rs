@@ -14,6 +14,7 @@ pub use pricing::*;
 pub use running::*;
 pub use searching::*;
 pub use seen::*;
+pub use work::WorkArgs;
 
 pub use crate::commands::receipt::ReceiptArgs;
 

@@ -1,18 +1,18 @@
 //! `diagnose`: from a symptom to the axis to look at, or to the family where no axis is at fault.
 
-use super::receipt::{nan_order, one_receipt};
+use super::receipt::{named, nan_order};
 use crate::args::DiagnoseArgs;
 use crate::outcome::{Outcome, Report};
 use crate::table::{heading, item, wrap};
-use diag::{Blame, Finding};
-use layout::diagnose::{At, Family, Match, all, diagnose};
 use ::receipt::Receipt;
 use ::receipt::symptoms::symptoms;
+use diag::{Blame, Finding};
+use layout::diagnose::{At, Family, Match, all, diagnose};
 use serde_json::json;
 
 pub fn run(args: &DiagnoseArgs) -> Outcome {
     if let Some(name) = &args.receipt {
-        return of_receipt(&one_receipt(name)?);
+        return of_receipt(&named(&args.store.open()?, name)?.1);
     }
     let symptom = args.symptom.join(" ");
     let matches = diagnose(&symptom);

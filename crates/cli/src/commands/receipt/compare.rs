@@ -60,17 +60,15 @@ fn who(which: &str, side: &[Receipt]) -> String {
 
 fn refusals(found: &Comparison) -> String {
     let mut out = String::new();
-    let lists = [
-        ("throughput", &found.refused.throughput),
-        ("memory", &found.refused.memory),
-        ("losses", &found.refused.loss),
-    ];
+    let lists =
+        [("throughput", &found.refused.throughput), ("memory", &found.refused.memory), ("losses", &found.refused.loss)];
     for (what, why) in lists.into_iter().filter(|(_, why)| !why.is_empty()) {
         out += &wrap(&format!("{what} may not be compared: {}", why.join("; ")), "  ", 100);
     }
     if !found.refused.unknown.is_empty() && found.losses.is_some() {
         let unknown = found.refused.unknown.join(" and ");
-        let words = format!("not both runs say their {unknown}: equal losses are equal, unequal ones may come from that");
+        let words =
+            format!("not both runs say their {unknown}: equal losses are equal, unequal ones may come from that");
         out += &wrap(&words, "  ", 100);
     }
     if out.is_empty() { out } else { heading("What may not be compared") + &out }
@@ -112,7 +110,9 @@ fn speed(found: &Speed) -> String {
             found.old.count, found.new.count
         ),
     };
-    heading("Throughput") + &table.render() + &wrap(&format!("{}; {basis}", tested(found.test.as_ref(), "means")), "  ", 100)
+    heading("Throughput")
+        + &table.render()
+        + &wrap(&format!("{}; {basis}", tested(found.test.as_ref(), "means")), "  ", 100)
 }
 
 fn memory(found: &Comparison) -> String {
@@ -142,13 +142,17 @@ fn losses(found: &Losses) -> String {
             format!("the same in all {digits} digits that the log prints; it cannot show whether the bits are")
         }
         Sameness::Order => "the same within the order of accumulation".to_string(),
-        Sameness::Statistically => "statistically the same: late means of several runs cannot be told apart".to_string(),
+        Sameness::Statistically => {
+            "statistically the same: late means of several runs cannot be told apart".to_string()
+        }
         Sameness::Different => "different: late means of several runs differ".to_string(),
         Sameness::Undecided => {
-            "further apart than the order of accumulation explains; several runs a side tell whether it is noise".to_string()
+            "further apart than the order of accumulation explains; several runs a side tell whether it is noise"
+                .to_string()
         }
     };
-    let mut out = heading("Loss") + &wrap(&format!("{tier} ({} common steps, at most {:.1e} apart)", found.steps, found.largest), "  ", 100);
+    let mut out = heading("Loss")
+        + &wrap(&format!("{tier} ({} common steps, at most {:.1e} apart)", found.steps, found.largest), "  ", 100);
     if let Some(parted) = &found.parted {
         let words = format!(
             "they part at step {}: {:.6} and {:.6}, where {:.1e} is allowed",
@@ -160,7 +164,8 @@ fn losses(found: &Losses) -> String {
         out += "  their seeds differ, so that only several runs a side can show them the same\n";
     }
     if let Some((old, new)) = &found.late {
-        let words = format!("late mean {:.6} and {:.6}; {}", old.mean, new.mean, tested(found.test.as_ref(), "late means"));
+        let words =
+            format!("late mean {:.6} and {:.6}; {}", old.mean, new.mean, tested(found.test.as_ref(), "late means"));
         out += &wrap(&words, "  ", 100);
     }
     out

@@ -1,5 +1,6 @@
 //! `receipt drift`: a history, and when something changed in it.
 
+use super::StoreArgs;
 use super::short;
 use super::sides::{all, changes_text, gib};
 use crate::outcome::{Outcome, Report};
@@ -14,10 +15,12 @@ pub struct DriftArgs {
     /// Receipts of one job's history, in any order
     #[arg(required = true, value_name = "RECEIPT")]
     pub receipts: Vec<String>,
+    #[command(flatten)]
+    pub store: StoreArgs,
 }
 
 pub fn run(args: &DriftArgs) -> Outcome {
-    let history = all(&args.receipts)?;
+    let history = all(&args.store, &args.receipts)?;
     let first = &history[0];
     if let Some(other) = history.iter().find(|r| r.identity.recipe != first.identity.recipe || r.kind != first.kind) {
         let message = format!(
@@ -65,7 +68,10 @@ fn text(found: &Drift) -> String {
 fn one(turn: &Turn) -> String {
     let layer = match turn.layer {
         Some(layer) => format!("the {layer} changed there"),
-        None => "nothing that we record changed there: look at what no receipt holds (other jobs, fabric, storage, data)".to_string(),
+        None => {
+            "nothing that we record changed there: look at what no receipt holds (other jobs, fabric, storage, data)"
+                .to_string()
+        }
     };
     let runs = if turn.runs == 1 { "the run before".to_string() } else { format!("{} runs before", turn.runs) };
     let words = format!(

@@ -1,7 +1,7 @@
 //! `receipt gate`: a table and an exit code.
 
-use super::percent;
 use super::sides::{all, changes_heading, changes_text, unlike};
+use super::{StoreArgs, percent};
 use crate::outcome::{NO, Outcome, Report};
 use crate::table::{Table, heading};
 use ::receipt::gate::{Alike, Passed, Thresholds, gate};
@@ -28,6 +28,8 @@ pub struct GateArgs {
     /// How alike losses must be: exact, order (of accumulation), statistical (several runs a side) or any
     #[arg(long, value_parser = alike, default_value = "order")]
     pub loss: Alike,
+    #[command(flatten)]
+    pub store: StoreArgs,
 }
 
 fn alike(text: &str) -> Result<Alike, String> {
@@ -40,7 +42,7 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(args: &GateArgs) -> Outcome {
-    let (baseline, candidate) = (all(&args.against)?, all(&args.receipts)?);
+    let (baseline, candidate) = (all(&args.store, &args.against)?, all(&args.store, &args.receipts)?);
     let thresholds = Thresholds { time: args.time / 100.0, memory: args.memory / 100.0, loss: args.loss };
     let judged = match gate(&baseline, &candidate, thresholds) {
         Ok(judged) => judged,
@@ -68,7 +70,8 @@ pub fn run(args: &GateArgs) -> Outcome {
         n => format!("\x1b[1;31ma regression\x1b[0m: {n} of {} figures are worse\n", n + count),
     };
     text += &("\n".to_string() + &verdict);
-    let json = json!({ "passes": worse.is_empty(), "thresholds": thresholds, "rows": judged.rows, "comparison": comparison });
+    let json =
+        json!({ "passes": worse.is_empty(), "thresholds": thresholds, "rows": judged.rows, "comparison": comparison });
     let report = Report::new(text, json);
     if worse.is_empty() {
         return Ok(report);

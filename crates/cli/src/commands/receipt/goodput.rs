@@ -1,5 +1,6 @@
 //! `receipt goodput`: where a job's time went, as a table and a picture.
 
+use super::StoreArgs;
 use super::sides::all;
 use crate::files::write_file;
 use crate::outcome::{Outcome, Report};
@@ -16,13 +17,15 @@ pub struct GoodputArgs {
     /// Receipts of one job: every start of it
     #[arg(required = true, value_name = "RECEIPT")]
     pub receipts: Vec<String>,
+    #[command(flatten)]
+    pub store: StoreArgs,
     /// Write a picture, a bar a start
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
 
 pub fn run(args: &GoodputArgs) -> Outcome {
-    let receipts = all(&args.receipts)?;
+    let receipts = all(&args.store, &args.receipts)?;
     let found = goodput(&receipts).ok_or_else(|| {
         let message = "no step and no event of these receipts says how long it took";
         let hint = "engines log seconds a step; the hook writes start, compile and checkpoint times too";
@@ -52,7 +55,8 @@ fn text(found: &Goodput) -> String {
         let Some(seconds) = found.spent.get(kind.name()).filter(|s| **s > 0.0) else { continue };
         table.row([name.to_string(), length(*seconds), format!("{:.1}%", 100.0 * seconds / found.seconds)]);
     }
-    let starts = if found.attempts.len() == 1 { "1 start".to_string() } else { format!("{} starts", found.attempts.len()) };
+    let starts =
+        if found.attempts.len() == 1 { "1 start".to_string() } else { format!("{} starts", found.attempts.len()) };
     let mut out = format!(
         "{:.1}% of {} went into useful steps ({starts}, {} failures)\n",
         100.0 * found.useful,
@@ -64,7 +68,11 @@ fn text(found: &Goodput) -> String {
         out += &format!("  a usual step takes {step:.4} s: the median behind warm-up\n");
     }
     if found.is_partial {
-        out += &wrap("some starts were recorded without times of day: what lies between steps is not in the whole", "  ", 100);
+        out += &wrap(
+            "some starts were recorded without times of day: what lies between steps is not in the whole",
+            "  ",
+            100,
+        );
     }
     if let Some(interval) = found.interval {
         let now = interval.now.map_or(String::new(), |now| format!(" (it was every {})", length(now)));

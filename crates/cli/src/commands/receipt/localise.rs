@@ -1,5 +1,6 @@
 //! `receipt localise`: where two runs part.
 
+use super::StoreArgs;
 use super::sides::one;
 use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, item, wrap};
@@ -16,10 +17,12 @@ pub struct LocaliseArgs {
     /// The run that is not
     #[arg(value_name = "RECEIPT")]
     pub bad: String,
+    #[command(flatten)]
+    pub store: StoreArgs,
 }
 
 pub fn run(args: &LocaliseArgs) -> Outcome {
-    let (good, bad) = (one(&args.good)?, one(&args.bad)?);
+    let (good, bad) = (one(&args.store, &args.good)?, one(&args.store, &args.bad)?);
     let found = localise(&good, &bad)?;
     let mut json = serde_json::to_value(&found).unwrap_or_default();
     if !found.not_a_number.is_empty() {
@@ -102,7 +105,9 @@ fn tensor(found: &Localised, first: &Apart) -> String {
     let reading = match found.reading {
         Some(Fault::Forward) => "a block computes or exchanges something else in forward",
         Some(Fault::Backward) => "activations agree: an exchange of backward",
-        Some(Fault::Reduction) => "activations and their gradients agree: a reduction of gradients is missing or doubled",
+        Some(Fault::Reduction) => {
+            "activations and their gradients agree: a reduction of gradients is missing or doubled"
+        }
         Some(Fault::Update) => "everything of the step before agrees: the update of the weights",
         None => "",
     };

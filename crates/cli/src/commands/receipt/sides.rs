@@ -1,13 +1,12 @@
-//! Receipts as they are typed: files, two by two or several a side.
+//! Receipts as they are typed: files or names in the store, two by two or several a side.
 
-use crate::files::read_text;
+use super::{StoreArgs, named};
 use crate::outcome::{Refusal, Report, USAGE};
 use crate::table::{Table, heading};
 use ::receipt::Receipt;
 use ::receipt::compare::Change;
 use clap::Args;
-use diag::{Blame, Finding, quote};
-use std::path::Path;
+use diag::{Blame, Finding};
 
 /// Two sides.
 #[derive(Args)]
@@ -18,34 +17,31 @@ pub struct SideArgs {
     /// The other side: runs of the job to compare with
     #[arg(long, value_name = "RECEIPT", num_args = 1..)]
     pub against: Vec<String>,
+    #[command(flatten)]
+    pub store: StoreArgs,
 }
 
 /// The receipts of one side.
-pub fn all(names: &[String]) -> Result<Vec<Receipt>, Refusal> {
-    names.iter().map(|name| one(name)).collect()
+pub fn all(store: &StoreArgs, names: &[String]) -> Result<Vec<Receipt>, Refusal> {
+    names.iter().map(|name| one(store, name)).collect()
 }
 
-/// A receipt by its file.
-pub fn one(name: &str) -> Result<Receipt, Refusal> {
-    let path = Path::new(name);
-    let text = read_text(path)?;
-    serde_json::from_str(&text).map_err(|error| {
-        let message = format!("`{}` is no receipt: {error}", quote::shown(path));
-        Finding::error("receipt/file", Blame::Usage, name, message).into()
-    })
+/// A receipt by its file, or by the beginning of its name in the store.
+pub fn one(store: &StoreArgs, name: &str) -> Result<Receipt, Refusal> {
+    named(&store.open()?, name).map(|(_, receipt)| receipt)
 }
 
 impl SideArgs {
     /// Old and new: `A B`, or `NEW… --against OLD…`.
     pub fn read(&self) -> Result<(Vec<Receipt>, Vec<Receipt>), Refusal> {
         match (&self.receipts[..], &self.against[..]) {
-            ([old, new], []) => Ok((vec![one(old)?], vec![one(new)?])),
+            ([old, new], []) => Ok((vec![one(&self.store, old)?], vec![one(&self.store, new)?])),
             (_, []) => {
                 let message = format!("{} receipts and no --against: which are to be compared?", self.receipts.len());
                 let hint = "`A B` compares two; `NEW… --against OLD…` several runs a side";
                 Err(Finding::error("receipt/sides", Blame::Usage, "sides", message).hint(hint).into())
             }
-            (new, old) => Ok((all(old)?, all(new)?)),
+            (new, old) => Ok((all(&self.store, old)?, all(&self.store, new)?)),
         }
     }
 }

@@ -6,7 +6,7 @@ use case::asked::{LayoutArgs, StateArgs};
 use case::{Asked, Case, Terms};
 use evidence::{Evidence, Format, Memory, MemoryKind, Source, Step, TensorKind, TensorStat};
 use layout::Layout;
-use receipt::{Argument, Identity, Kind, Receipt, SCHEMA};
+use receipt::{About, Argument, Kind, Receipt};
 use recipe::Mixer;
 use runtime::rehearse::{Ask, Prepared, Rehearsal, Source as Data};
 use runtime::stats::{Norm, Of};
@@ -63,19 +63,21 @@ fn lines(prepared: &Prepared, run: Run) -> String {
     const HOOK: &str = "shardwright/hook/1";
     let first = prepared.start.step();
     let mut out = vec![json!({
-        "schema": HOOK, "event": "start", "world": run.layout.world, "rank": 0,
+        "schema": HOOK, "kind": "start", "rank": 0, "world": run.layout.world, "engine": "shardwright rehearse",
         "versions": { "shardwright": env!("CARGO_PKG_VERSION") },
     })];
     for (at, loss) in run.losses.iter().enumerate() {
         let step = first + at as u64 + 1;
         let norms = run.norms.iter().filter(|norm| norm.step == at as u64);
         out.extend(norms.map(|norm| {
-            json!({ "schema": HOOK, "event": "tensor", "step": step, "path": norm.watched.path,
-                "kind": kind(norm.watched.of), "norm": norm.norm, "nonfinite": norm.nonfinite })
+            json!({ "schema": HOOK, "kind": "tensor", "step": step, "path": norm.watched.path,
+                "tensor": kind(norm.watched.of), "norm": norm.norm, "nonfinite": norm.nonfinite })
         }));
-        out.push(json!({ "schema": HOOK, "event": "step", "step": step, "loss": loss }));
+        // JSON has no word for what is no number.
+        let said = if loss.is_finite() { json!(loss) } else { json!(loss.to_string()) };
+        out.push(json!({ "schema": HOOK, "kind": "step", "number": step, "loss": said, "nan": !loss.is_finite() }));
     }
-    out.push(json!({ "schema": HOOK, "event": "end" }));
+    out.push(json!({ "schema": HOOK, "kind": "end", "status": "ok" }));
     out.iter().map(|line| line.to_string() + "\n").collect()
 }
 
@@ -92,13 +94,7 @@ pub fn receipts(
     write_folder(folder, &[file("one-rank.json", one?), file("all-ranks.json", many?)])
 }
 
-fn receipt(
-    ask: &Ask,
-    prepared: &Prepared,
-    rehearsal: &Rehearsal,
-    asked: &Asked,
-    run: Run,
-) -> Result<Receipt, Refusal> {
+fn receipt(ask: &Ask, prepared: &Prepared, rehearsal: &Rehearsal, asked: &Asked, run: Run) -> Result<Receipt, Refusal> {
     let has_experts = prepared.recipe.uses(Mixer::Moe);
     let small = Asked { layout: LayoutArgs::pinned(run.layout, has_experts), on: None, ..asked.clone() };
     let small = Asked { state: StateArgs::default(), ..small };
@@ -114,26 +110,11 @@ fn receipt(
         argument("--dtype", ask.number.name().to_string()),
     ];
     arguments.extend(prepared.changes.iter().map(|change| argument(&change.what.to_string(), change.to.to_string())));
-    let overlay = json!({ "precision": ask.number.name(), "compile": "not compiled" });
-    Ok(Receipt {
-        schema: SCHEMA.to_string(),
-        kind: Kind::Rehearsal,
-        recorded: crate::commands::receipt::now(),
-        supersedes: None,
-        identity: Identity {
-            recipe: case.source.name.raw().to_string(),
-            mode: case.layout.mode.map(|mode| mode.name().to_string()),
-            engine: Some(case.engine().name().to_string()),
-            lane: Some(case.engine().name().to_string()),
-            ..Identity::default()
-        },
-        case: Some(case.to_json()),
-        arguments,
-        overlay,
-        versions: BTreeMap::from([("shardwright".to_string(), env!("CARGO_PKG_VERSION").to_string())]),
-        prediction: None,
-        evidence: evidence(prepared, rehearsal, run),
-    })
+    let mut about = About::of_case(&case, env!("CARGO_PKG_VERSION"), None);
+    about.arguments = arguments;
+    about.overlay["precision"] = json!(ask.number.name());
+    let evidence = evidence(prepared, rehearsal, run);
+    Ok(Receipt::new(Kind::Rehearsal, crate::commands::receipt::now(), about, evidence))
 }
 
 fn evidence(prepared: &Prepared, rehearsal: &Rehearsal, run: Run) -> Evidence {
