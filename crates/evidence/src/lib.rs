@@ -3,6 +3,11 @@
 
 mod events;
 mod figures;
+mod readers;
+pub mod snapshot;
 
 pub use events::{Event, EventKind};
-pub use figures::{Evidence, Format, Kernel, Memory, MemoryKind, Source, Step, TensorKind, TensorStat, WARM_UP};
+pub use figures::{
+    Bench, Evidence, Format, Kernel, Memory, MemoryKind, Source, Step, TensorKind, TensorStat, Timer, Unread, WARM_UP,
+};
+pub use readers::{HOOK_SCHEMA, read};
