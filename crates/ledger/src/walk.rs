@@ -13,8 +13,8 @@ use work::Work;
 /// Nanoseconds that an allocation of a short replay takes with its way through graph, book and allocator, and
 /// its freeing: 3.0 s of cores for 7.1 M of them (`plan deepseek-v3 --on 16xH100 --engine fsdp2 --stats`).
 const WALKED_NANOSECONDS: u64 = 450;
-/// Live blocks beyond which finding one leaves the cache.
-const MANY: u64 = 100_000;
+/// Live blocks and gradients of a pass beyond which finding one leaves the cache.
+const MANY: u64 = 50_000;
 /// The same of a predicted one under Megatron-Core and the rest: some 2.4 are predicted for one that is walked.
 const NANOSECONDS: u64 = 300;
 /// The same under FSDP2 and DeepSpeed. An optimised build, a core each:
@@ -63,9 +63,9 @@ impl Ledger {
             Ledger::Megatron(_) | Ledger::Nanotron(_) | Ledger::Shardwright(_) => NANOSECONDS,
         };
         let operations = self.operations(job).saturating_add(self.played(job) / PLAYED);
-        // Blocks that no longer fit in a core's cache take twice as long to find (4096 experts a layer: 2.2 s for
-        // one predicted, 6.5 for three, 11.3 for six).
-        let each = if alive > MANY { 2 * each } else { each };
+        // What no longer fits in a core's cache takes twice as long to find (nanoseconds of a gradient, 8 blocks
+        // of experts: 300 with 512 experts a block, 570 with 2048).
+        let each = if alive.saturating_add(self.handed(job)) > MANY { 2 * each } else { each };
         Work { bytes: held, operations: operations.saturating_mul(each) }
     }
 
@@ -84,7 +84,8 @@ impl Ledger {
     /// Allocations that replaying a rank walks, at most.
     pub fn operations(&self, job: &RankJob) -> u64 {
         let steps = u64::from(self.steps());
-        let passes = self.walked(job).saturating_mul(self.pass(job));
+        let pass = self.pass(job).saturating_add(self.handed(job));
+        let passes = self.walked(job).saturating_mul(pass);
         let state = self.tensors(job).saturating_mul(self.each(job).tensor);
         // What a job makes once is at most what a step makes.
         steps.saturating_mul(passes.saturating_add(state)).saturating_add(state).saturating_add(self.received(job))
@@ -171,6 +172,12 @@ impl Ledger {
         let edges = each.experts.saturating_add(each.block).saturating_mul(1 + suffix(job.recipe));
         let once = blocks.saturating_add(edges);
         if job.layout.recompute == Recompute::None { once } else { once.saturating_mul(2) }
+    }
+
+    /// Gradients that one microbatch hands to experts, each of which takes what an allocation does.
+    fn handed(&self, job: &RankJob) -> u64 {
+        let banks = mixers(job).filter(|mixer| *mixer == Mixer::Moe).count() as u64;
+        banks.saturating_mul(self.each(job).expert_tensors)
     }
 
     /// Parts that a scan goes through one by one in torch instead of in one kernel.

@@ -57,6 +57,29 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "checkpoint",
         ],
     ),
+    ("evidence", &["units", "diag", "checkpoint"]),
+    (
+        "receipt",
+        &[
+            "units",
+            "diag",
+            "work",
+            "store",
+            "reading",
+            "recipe",
+            "hardware",
+            "layout",
+            "case",
+            "replay",
+            "ledger",
+            "memory",
+            "cost",
+            "launch",
+            "fidelity",
+            "checkpoint",
+            "evidence",
+        ],
+    ),
     (
         "cli",
         &[
@@ -79,9 +102,27 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "comm",
             "checkpoint",
             "runtime",
+            "evidence",
+            "receipt",
         ],
     ),
-    ("fuzz", &["units", "diag", "recipe", "hardware", "layout", "case", "launch", "fidelity", "checkpoint", "runtime"]),
+    (
+        "fuzz",
+        &[
+            "units",
+            "diag",
+            "recipe",
+            "hardware",
+            "layout",
+            "case",
+            "launch",
+            "fidelity",
+            "checkpoint",
+            "runtime",
+            "evidence",
+            "receipt",
+        ],
+    ),
 ];
 
 /// Crates that are planned: they need not exist, but where they do the table holds.
