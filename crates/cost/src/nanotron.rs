@@ -44,8 +44,8 @@ pub(crate) fn moved(prices: &Prices, zero: ZeroStage, replicas: &Ring, held: &He
     (replicas.all_reduce(trained * gradient).0, replicas.gather(bytes) + copies)
 }
 
-/// Kernels that turn masks into lengths before every attention: two cleared, two summed, two summed up (`models/llama.py`
-/// CoreAttention).
+/// Kernels that turn masks into lengths before every attention: two cleared, two summed, two summed up
+/// (`models/llama.py` CoreAttention).
 const LENGTHS: f64 = 6.0;
 
 /// Seconds of the host for an operation of a layer beyond torch's own. Linears and attention are functions in Python
