@@ -71,6 +71,10 @@ pub fn run(args: &RecordArgs) -> Outcome {
     let Gathered { evidence, notes } = gathered(args, &said)?;
     let kind = kind_of(args.kind, &evidence)?;
     let mut receipt = Receipt::new(kind, time::now(), said.about, evidence);
+    if kind == Kind::Rehearsal {
+        // Nothing was promised of the model made small.
+        receipt.prediction = None;
+    }
     receipt.supersedes = match (&args.supersedes, &args.because) {
         (Some(old), Some(because)) => {
             let (id, _) = store.find(old)?;

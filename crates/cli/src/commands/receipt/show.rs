@@ -248,7 +248,7 @@ fn phases(receipt: &Receipt) -> String {
 /// What the fullest rank was promised to hold at its peak, line by line.
 fn lines(receipt: &Receipt) -> String {
     let Some(said) = &receipt.prediction else {
-        return heading("Promised") + "  nothing: the cluster it ran on was not said\n";
+        return heading("Promised") + "  nothing: it was a rehearsal, or the cluster it ran on was not said\n";
     };
     let Some(class) = said.ranks.iter().max_by_key(|class| class.allocated_peak) else {
         return heading("Promised") + &format!("  no bytes: {}\n", said.verdict);
