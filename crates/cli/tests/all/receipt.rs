@@ -89,7 +89,7 @@ fn a_launch_ends_in_five_lines_and_a_receipt() {
     assert!(lines.iter().all(|line| line.chars().count() <= 80), "{}", ended.stdout);
     let shown = at(&folder, command);
     assert!(shown.code == 0 && shown.stdout.contains("nvidia-pretraining"), "{}{}", shown.stdout, shown.stderr);
-    for words in ["rank 0: allocated at most", "node0.log:7", "median of 3 of node0.log", "tokens/s, all devices"] {
+    for words in ["rank 0: allocated at most", "node0.log:7", "3 steps of node0.log", "tokens/s, all devices"] {
         assert!(shown.stdout.contains(words), "{words}: {}", shown.stdout);
     }
     // It fails, and says so; the later receipt holds both attempts and supersedes the first.

@@ -112,16 +112,15 @@ fn figures(receipt: &Receipt, outcome: &Came) -> String {
     let step = receipt.prediction.as_ref().and_then(|said| said.step.as_ref());
     if let Some(took) = outcome.step_seconds {
         let timed: Vec<_> = run.steps.iter().filter(|step| !step.warm_up && step.seconds.is_some()).collect();
-        let from = timed
-            .last()
-            .map_or(String::new(), |step| format!("median of {} of {}", timed.len(), file(run, step.source)));
+        let from =
+            timed.last().map_or(String::new(), |step| format!("{} steps of {}", timed.len(), file(run, step.source)));
         let off = outcome.time_error().map_or(String::new(), percent);
         table.row([
-            "a step".to_string(),
+            "a step, median".to_string(),
             step.map_or(String::new(), |s| seconds(s.seconds)),
             seconds(took),
             off,
-            from.clone(),
+            from,
         ]);
         if let Some(step) = step.filter(|step| step.tokens > 0) {
             let [said, ran] = [step.seconds, took].map(|s| step.tokens as f64 / s);
@@ -132,7 +131,7 @@ fn figures(receipt: &Receipt, outcome: &Came) -> String {
                 said,
                 ran,
                 off,
-                format!("{} tokens, {from}", exact(step.tokens)),
+                format!("{} tokens a step", exact(step.tokens)),
             ]);
         }
     }
