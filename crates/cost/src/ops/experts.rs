@@ -90,8 +90,12 @@ pub(super) fn routing(shape: Shape, ops: &mut Vec<Op>) {
         ops.push(wait);
     }
     let hidden = rows(shape) * shape.options.overload * moe.ffn as f64 / shape.layout.etp.get() as f64;
-    activation(shape, moe.activation, hidden, &[RecomputeModule::Moe, RecomputeModule::MoeAct], ops);
-    weighted(shape, moe.activation, hidden, ops);
+    if moe.activation == Activation::Relu2 && shape.options.kernels.relu2_fusion {
+        squared(hidden, ops);
+    } else {
+        activation(shape, moe.activation, hidden, &[RecomputeModule::Moe, RecomputeModule::MoeAct], ops);
+        weighted(shape, moe.activation, hidden, ops);
+    }
     padded(shape, moe, ops);
     summed(shape, moe, ops);
     if let Some(shared) = &moe.shared {
@@ -141,6 +145,15 @@ fn summed(shape: Shape, moe: &Moe, ops: &mut Vec<Op>) {
     let down = |bytes| Work::bytes(bytes, 1.0);
     let (ahead, back) = (vec![up(part * members), down(part)], vec![up(part), down(part * members)]);
     ops.push(Op::streams(&[RecomputeModule::Moe], ahead, back));
+}
+
+/// Squared ReLU and the weight of a token in one kernel each way (Megatron-Core
+/// `fusions/fused_weighted_squared_relu.py`): read and write; read input and gradient, write gradient, sum along the
+/// width on the way. 3.9 TB/s on an H200, at which plain kernels run.
+fn squared(elements: f64, ops: &mut Vec<Op>) {
+    let modules: &'static [RecomputeModule] = &[RecomputeModule::Moe, RecomputeModule::MoeAct];
+    let of = |passes: f64| vec![Work::bytes(passes * 2.0 * elements, 1.0).started(Call::Fused)];
+    ops.push(Op::streams(modules, of(2.0), of(3.0)));
 }
 
 /// A token's weight for an expert multiplies the expert's activation in fp32, and has a gradient: a sum over
