@@ -20,6 +20,7 @@ mod memory_rows;
 mod messages;
 mod mission;
 mod plan_engines;
+mod plans;
 mod preflight;
 mod rehearse;
 mod seen;
