@@ -21,6 +21,7 @@ mod messages;
 mod mission;
 mod plan_engines;
 mod preflight;
+mod probe;
 mod rehearse;
 mod seen;
 mod sizes;
