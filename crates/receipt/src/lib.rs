@@ -2,14 +2,21 @@
 
 pub mod calibrate;
 mod canonical;
+pub mod compare;
+pub mod drift;
+pub mod gate;
 mod gather;
+pub mod goodput;
 mod identity;
 mod launched;
+pub mod localise;
 mod outcome;
 mod prediction;
 pub mod probe;
 mod record;
+pub mod statistics;
 pub mod store;
+pub mod symptoms;
 
 pub use crate::store::Store;
 pub use canonical::{canonical, sha256, sha256_of};

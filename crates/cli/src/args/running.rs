@@ -51,7 +51,15 @@ pub struct RehearsalArgs {
     /// Go on from this checkpoint, under any layout: its sizes, seed, step and position in the data
     #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["dims", "seed"])]
     pub load: Option<PathBuf>,
-    /// Make a fault: die:RANK@STEP, dtype:RANK@STEP, drop:RANK@STEP, skew:FACTOR, zero-expert:EXPERT
+    /// Write norms of activations and gradients of every step, as the hook does: FILE of all ranks, and beside it those
+    /// of one rank
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// Write two receipts with these norms into this new folder: one-rank.json and all-ranks.json
+    #[arg(long, value_name = "DIR")]
+    pub receipts: Option<PathBuf>,
+    /// Make a fault: die:RANK@STEP, dtype:RANK@STEP, drop:RANK@STEP, skew:FACTOR, zero-expert:EXPERT,
+    /// unsummed:AXIS (its sums of gradients are missing), unheard:AXIS (its exchanges of activations are)
     #[arg(long, value_name = "FAULT", value_parser = Inject::parse)]
     pub inject: Option<Inject>,
     /// Seconds a rank waits for another (default: 60, or 5 with --inject)

@@ -1,13 +1,23 @@
 //! `receipt`: runs that are over, beside what was promised of them.
 
+mod calibrate;
+mod compare;
+mod drift;
 mod five;
+mod gate;
+mod goodput;
 mod list;
+mod localise;
 mod probed;
 mod record;
 mod show;
+mod sides;
 mod supersede;
 mod time;
 mod verify;
+
+pub use localise::nan_order;
+pub use time::now;
 
 use crate::files::{read_text, touched};
 use crate::outcome::{Outcome, Refusal};
@@ -33,6 +43,18 @@ pub enum ReceiptCommand {
     List(list::ListArgs),
     /// One receipt: who ran, promised beside measured, and where each figure came from
     Show(show::ShowArgs),
+    /// May two runs be compared, in which layer do they differ, and what came of it: time, memory, loss
+    Compare(compare::CompareArgs),
+    /// When a figure of a history left its noise, and in which layer something changed there
+    Drift(drift::DriftArgs),
+    /// May a run replace another? Exit 1 on a regression, 2 where they are unlike: for CI
+    Gate(gate::GateArgs),
+    /// Where two runs part: the first step, the first tensor, and the axis that could explain it
+    Localise(localise::LocaliseArgs),
+    /// Where a job's time went: useful steps, and what was lost, by kind
+    Goodput(goodput::GoodputArgs),
+    /// A device file of your own from runs and probes: how long each kind of work takes there
+    Calibrate(calibrate::CalibrateArgs),
     /// Say that a receipt is no longer believed, which one is instead, and why
     Supersede(supersede::SupersedeArgs),
     /// Hold every file of the store to its name, and the index to the files
@@ -46,8 +68,14 @@ pub fn run(args: &ReceiptArgs) -> Outcome {
         ReceiptCommand::Record(args) => record::run(args),
         ReceiptCommand::List(args) => list::run(args),
         ReceiptCommand::Show(args) => show::run(args),
+        ReceiptCommand::Compare(args) => compare::run(args),
+        ReceiptCommand::Drift(args) => drift::run(args),
+        ReceiptCommand::Gate(args) => gate::run(args),
+        ReceiptCommand::Localise(args) => localise::run(args),
+        ReceiptCommand::Goodput(args) => goodput::run(args),
         ReceiptCommand::Supersede(args) => supersede::run(args),
         ReceiptCommand::Verify(args) => verify::run(args),
+        ReceiptCommand::Calibrate(args) => calibrate::run(args),
         ReceiptCommand::Rebuild(args) => verify::rebuild(args),
     }
 }
