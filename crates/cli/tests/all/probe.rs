@@ -59,7 +59,7 @@ fn a_directory_is_a_launch_and_what_becomes_a_rank_of_it() {
     let fit: Value = serde_json::from_str(&fit.stdout).unwrap();
     let classes = plan["classes"].as_array().unwrap();
     assert_eq!(classes.iter().map(|c| c["rank"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 4]);
-    for (class, said) in classes.iter().zip(fit["classes"].as_array().unwrap()) {
+    for (class, said) in classes.iter().zip(fit["rank_classes"].as_array().unwrap()) {
         assert_eq!(class["predicted"]["allocated_peak"], said["allocated_peak_bytes"], "{said}");
         let phases: Vec<&str> =
             class["predicted"]["phases"].as_array().unwrap().iter().map(|p| p["phase"].as_str().unwrap()).collect();
@@ -88,7 +88,7 @@ fn a_large_world_is_made_smaller_and_the_difference_is_priced() {
     let asked: Value = serde_json::from_str(&asked.stdout).unwrap();
     let peak = class["correction"].as_array().unwrap().iter().find(|c| c["what"] == "allocated peak").unwrap();
     let sum = class["predicted"]["allocated_peak"].as_i64().unwrap() + peak["add"].as_i64().unwrap();
-    assert_eq!(sum, asked["classes"][0]["allocated_peak_bytes"].as_i64().unwrap());
+    assert_eq!(sum, asked["rank_classes"][0]["allocated_peak_bytes"].as_i64().unwrap());
     let shards = class["correction"].as_array().unwrap().iter().find(|c| c["what"] == "other-optimizer").unwrap();
     assert!(shards["add"].as_i64().unwrap() < -(1 << 30), "{shards}");
     assert!(text.contains("Correction for the smaller world"), "{text}");
