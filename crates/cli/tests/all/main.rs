@@ -22,6 +22,7 @@ mod mission;
 mod plan_engines;
 mod plans;
 mod preflight;
+mod probe;
 mod rehearse;
 mod seen;
 mod sizes;
