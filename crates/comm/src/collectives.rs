@@ -5,10 +5,11 @@ use crate::books::{Books, Kept};
 use crate::call::{Call, Group, Header, Kind};
 use crate::element::{Element, Payload, Piece};
 use crate::failure;
-use crate::fault::{Fault, Faulty};
+use crate::fault::{Fault, Faulty, Missing};
 use crate::traffic::Traffic;
 use crate::{Dtype, Result};
 use diag::Finding;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// What a backend (threads, MPI) provides. Groups have at least two members in every call.
@@ -43,6 +44,7 @@ pub struct Comm {
     fabric: Faulty,
     traffic: Traffic,
     books: Kept,
+    missing: Cell<Option<Missing>>,
 }
 
 /// Elements a reduction handles at a time, so that the accumulator stays in cache.
@@ -51,7 +53,12 @@ const BLOCK: usize = 4096;
 impl Comm {
     /// Over this backend.
     pub(crate) fn new(fabric: Box<dyn Fabric>) -> Comm {
-        Comm { fabric: Faulty::over(fabric), traffic: Traffic::default(), books: Kept::default() }
+        Comm {
+            fabric: Faulty::over(fabric),
+            traffic: Traffic::default(),
+            books: Kept::default(),
+            missing: Cell::new(None),
+        }
     }
 
     /// This rank.
@@ -79,6 +86,15 @@ impl Comm {
         self.fabric.arm(fault);
     }
 
+    /// Leaves calls out from now on. Every rank must be told alike.
+    pub fn miss(&self, missing: Missing) {
+        self.missing.set(Some(missing));
+    }
+
+    fn misses<T: Element>(&self, call: Call) -> bool {
+        self.missing.get().is_some_and(|missing| missing.covers(call, T::DTYPE))
+    }
+
     /// Ends the run on every rank, because this one failed outside a call.
     pub fn end(&self, finding: &Finding) {
         self.fabric.end(finding);
@@ -93,7 +109,7 @@ impl Comm {
 
     /// Combines all members' values element by element; all bring the same number.
     pub fn all_reduce<T: Element>(&self, group: &Group, call: Call, op: Op, values: Vec<T>) -> Result<Vec<T>> {
-        if !group.splits() {
+        if !group.splits() || (op == Op::Sum && self.misses::<T>(call)) {
             return Ok(values);
         }
         let len = values.len();
@@ -155,7 +171,13 @@ impl Comm {
         let all = self.books.aside(|| self.fabric.share(group, header, payload))?;
         let counts: Vec<usize> = all.iter().map(Payload::len).collect();
         let mut out = Vec::with_capacity(counts.iter().sum());
-        all.iter().filter_map(T::values).for_each(|part| out.extend_from_slice(part));
+        let is_heard = |place: usize| group.ranks()[place] == self.rank() || !self.misses::<T>(call);
+        for (place, part) in all.iter().filter_map(T::values).enumerate() {
+            match is_heard(place) {
+                true => out.extend_from_slice(part),
+                false => out.resize(out.len() + part.len(), T::ZERO),
+            }
+        }
         Ok((out, counts))
     }
 
@@ -178,8 +200,12 @@ impl Comm {
         }
         let mut header = header::<T>(call, Kind::ReduceScatter, Some(values.len()));
         header.counts = counts.to_vec();
-        self.place::<T>(group, &header, values.len())?;
+        let place = self.place::<T>(group, &header, values.len())?;
         self.deals_all(group, &header, values.len())?;
+        if self.misses::<T>(call) {
+            let start: usize = counts[..place].iter().sum();
+            return Ok(values[start..start + counts[place]].to_vec());
+        }
         let (payload, _loan) = self.books.lend(values);
         let pieces = self.books.aside(|| self.fabric.deal(group, header.clone(), payload))?;
         reduce::<T>(&pieces, Op::Sum, &header)
@@ -210,7 +236,11 @@ impl Comm {
             return Err(failure::misused(group, &header, self.rank(), &why));
         }
         let mut out = Vec::with_capacity(came.iter().sum());
-        for piece in &pieces {
+        for (place, piece) in pieces.iter().enumerate() {
+            if group.ranks()[place] != self.rank() && self.misses::<T>(call) {
+                out.resize(out.len() + piece.range.len(), T::ZERO);
+                continue;
+            }
             out.extend(T::values(&piece.payload).into_iter().flat_map(|v| &v[piece.range.clone()]));
         }
         Ok(out)
@@ -268,6 +298,9 @@ impl Comm {
     pub fn receive_tagged<T: Element>(&self, from: usize, call: Call, tag: u64, len: usize) -> Result<Vec<T>> {
         let header = header::<T>(call, Kind::Send, Some(len));
         let payload = self.books.aside(|| self.fabric.take(from, tag, header))?;
+        if from != self.rank() && self.misses::<T>(call) {
+            return Ok(vec![T::ZERO; len]);
+        }
         Ok(reuse::<T>(payload).map_or_else(Vec::new, |values| self.books.own(values)))
     }
 

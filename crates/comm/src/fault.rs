@@ -1,7 +1,7 @@
 //! Calls that go wrong on purpose, so that a user can see what a fault looks like.
 
 use crate::Result;
-use crate::call::{Group, Header};
+use crate::call::{Call, Group, Header};
 use crate::collectives::Fabric;
 use crate::element::{Dtype, Payload, Piece};
 use diag::Finding;
@@ -22,6 +22,22 @@ pub enum Fault {
         /// Longest time that the rank itself waits.
         late: Duration,
     },
+}
+
+/// Calls over one axis that are missing, on every rank and to the end of the run: sums are a rank's own values,
+/// and what others send arrives as zeros. Counts still travel, so that everybody waits for the right thing.
+#[derive(Clone, Copy, Debug)]
+pub struct Missing {
+    /// The axis, as in [`Call`].
+    pub axis: &'static str,
+    /// Which of its calls.
+    pub of: fn(Call) -> bool,
+}
+
+impl Missing {
+    pub(crate) fn covers(&self, call: Call, dtype: Dtype) -> bool {
+        dtype != Dtype::U64 && call.axis == self.axis && (self.of)(call)
+    }
 }
 
 /// A backend that can be armed with a fault for its next call.

@@ -21,7 +21,7 @@ pub use call::{Call, Group, Kind};
 pub use collectives::{Comm, Op};
 pub use element::{Dtype, Element};
 pub use failure::names_ranks;
-pub use fault::Fault;
+pub use fault::{Fault, Missing};
 pub use traffic::{Moved, Traffic};
 
 /// What a call comes to: a value, or why the run is over.

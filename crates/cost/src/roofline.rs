@@ -132,9 +132,9 @@ impl Meter {
         Ok(Meter { is_measured, starts, numbers, is_loop, scaled, gemm, attention, bf16, rate, profile })
     }
 
-    /// The same device over other numbers, beside the host that the figures of hosts were read off.
+    /// The same device over other numbers, beside its own host.
     pub fn beside_its_host(self, options: &Options, numbers: Numbers) -> Meter {
-        Meter { numbers, starts: Starts::new(&self.profile.host, options, 1.0), ..self }
+        Meter { numbers, starts: Starts::new(&self.profile.host, options, self.profile.host.here), ..self }
     }
 
     pub fn profile(&self) -> &Profile {

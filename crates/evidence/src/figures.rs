@@ -4,7 +4,7 @@
 
 use crate::events::Event;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Steps at the start of an attempt that no figure of speed is made of: allocation, autotuning and compilation
 /// fall into them.
@@ -145,10 +145,10 @@ pub struct Step {
     /// Seconds since 1970 when it was written down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::float::optional")]
     pub loss: Option<f64>,
     /// Before clipping, of all ranks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::float::optional")]
     pub grad_norm: Option<f64>,
     /// Of all devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -296,6 +296,7 @@ pub struct TensorStat {
     pub path: String,
     pub kind: TensorKind,
     /// Root of the sum of squares over all elements.
+    #[serde(with = "crate::float")]
     pub norm: f64,
     /// Elements that are no numbers.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -305,13 +306,15 @@ pub struct TensorStat {
 }
 
 impl Evidence {
-    /// Marks the first [`WARM_UP`] steps of every attempt.
+    /// Marks the first [`WARM_UP`] steps of every attempt. A step that several sources tell of is one.
     pub fn mark_warm_up(&mut self) {
-        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut first: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
         for step in &mut self.steps {
-            let count = seen.entry(step.attempt).or_default();
-            step.warm_up = *count < WARM_UP;
-            *count += 1;
+            let numbers = first.entry(step.attempt).or_default();
+            if (numbers.len() as u64) < WARM_UP {
+                numbers.insert(step.number);
+            }
+            step.warm_up = numbers.contains(&step.number);
         }
     }
 

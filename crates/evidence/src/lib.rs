@@ -3,6 +3,7 @@
 
 mod events;
 mod figures;
+mod float;
 mod readers;
 pub mod snapshot;
 

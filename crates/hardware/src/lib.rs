@@ -1,6 +1,7 @@
 //! Devices, networks and clusters, each fact with its source. Knows sizes and neighbourhoods; knows
 //! no model and no layout.
 
+mod calibration;
 mod cluster;
 mod kind;
 mod network;
@@ -8,6 +9,7 @@ mod profile;
 mod read;
 mod suggest;
 
+pub use calibration::{Calibration, Factor, Headroom, RANGE, Term};
 pub use cluster::{Cluster, ClusterText, is_path};
 pub use kind::{Kind, Slice, SliceHost, Vendor};
 pub use network::Network;
@@ -65,6 +67,9 @@ pub struct Device {
     /// The slices TPUs are handed out in; none for other devices.
     #[serde(default)]
     pub slices: Vec<SliceHost>,
+    /// What receipts of one's own say of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Calibration>,
 }
 
 /// The highest rate of the matrix units in one number format, without sparsity.

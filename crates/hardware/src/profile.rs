@@ -217,9 +217,12 @@ pub struct HostCurve {
     pub around: Started,
     /// A step's own: data, logging, the schedule, the norm of gradients read.
     pub step_seconds: f64,
-    /// Speed of the hosts of training clusters against the one these were read off: the usual one, the
+    /// Time of the hosts of training clusters against the one these were read off: the usual one, the
     /// fastest and the slowest.
     pub speed: (f64, f64, f64),
+    /// Time of the host beside the very device, against the same.
+    #[serde(default = "one")]
+    pub here: f64,
     /// Where the figures come from.
     pub source: String,
 }
@@ -319,6 +322,10 @@ const PROFILES: &[(&str, &str)] = &[
     ("GB300", include_str!("../../../data/hardware/curves/gb300.toml")),
 ];
 
+fn one() -> f64 {
+    1.0
+}
+
 impl HostCurve {
     /// The host whose figures are shipped.
     fn shipped() -> HostCurve {
@@ -373,7 +380,11 @@ impl Device {
             Some(index) => (index, true),
             None => (find(relative(self)?).unwrap_or(0), false),
         };
-        Ok(Calibrated { profile: READ[index].clone()?, is_own })
+        let mut profile = READ[index].clone()?;
+        for factor in self.calibration.iter().flat_map(|calibration| &calibration.terms) {
+            factor.term.apply(factor.seconds, &mut profile);
+        }
+        Ok(Calibrated { profile, is_own })
     }
 }
 

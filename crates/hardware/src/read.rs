@@ -1,6 +1,7 @@
 //! Device and network files, read by hand so that every mistake is answered where it stands. The
 //! same reader serves the built-in files and those users write. Reads texts, never files.
 
+use crate::calibration::{Calibration, Factor, Headroom, RANGE, Term};
 use crate::kind::chips_of;
 use crate::network::Network;
 use crate::{Device, Host, Kind, Link, Peak, Rate, Reserve, SliceHost, Vendor};
@@ -28,6 +29,9 @@ const WORDS: Dialect = Dialect {
 
 /// Memory a device may have: far above any, and low enough that sums never overflow.
 const MOST_BYTES: u64 = 1 << 50;
+
+/// Receipts that a calibration may be made of.
+const MOST_RECEIPTS: u64 = 1 << 40;
 
 /// Devices a node or an island may have.
 const MOST_DEVICES: u64 = 1 << 20;
@@ -73,6 +77,7 @@ fn device(mut root: Section) -> Option<Device> {
     let host = optional(root.section("host"), host);
     let reserve = optional(root.section("reserve"), reserve);
     let slices: Vec<Option<SliceHost>> = root.sections("slices").into_iter().map(slice_host).collect();
+    let calibration = optional(root.section("calibration"), calibration);
     let device = (|| {
         Some(Device {
             name: name?,
@@ -93,6 +98,7 @@ fn device(mut root: Section) -> Option<Device> {
             host: host?,
             reserve: reserve?,
             slices: slices.into_iter().collect::<Option<Vec<_>>>()?,
+            calibration: calibration?,
         })
     })();
     if let Some(device) = &device {
@@ -251,6 +257,48 @@ fn network(mut section: Section) -> Option<Network> {
     let link = link_facts(&mut section);
     section.finish();
     Some(Network { key: key?, link: link? })
+}
+
+fn calibration(mut section: Section) -> Option<Calibration> {
+    let receipts = section.count("receipts", MOST_RECEIPTS);
+    let error_before = section.required_positive("error_before");
+    let error_after = section.required_positive("error_after");
+    let source = source(&mut section, "source");
+    let terms: Vec<Option<Factor>> = section.sections("terms").into_iter().map(factor).collect();
+    let headrooms: Vec<Option<Headroom>> = section.sections("headrooms").into_iter().map(headroom).collect();
+    section.finish();
+    Some(Calibration {
+        receipts: receipts?,
+        error_before: error_before?,
+        error_after: error_after?,
+        source: source?,
+        terms: terms.into_iter().collect::<Option<Vec<_>>>()?,
+        headrooms: headrooms.into_iter().collect::<Option<Vec<_>>>()?,
+    })
+}
+
+fn factor(mut section: Section) -> Option<Factor> {
+    let term = section.required_text("term").map(|_| section.choice("term", Term::ALL, Term::Products));
+    let seconds = section.required_positive("seconds").filter(|seconds| {
+        let is_near = (RANGE.0..=RANGE.1).contains(seconds);
+        if !is_near {
+            let message = format!("`seconds` is {seconds}, and a factor lies between {} and {}", RANGE.0, RANGE.1);
+            section.report("seconds", Finding::error("hardware/limit", Blame::Environment, "seconds", message));
+        }
+        is_near
+    });
+    let receipts = section.count("receipts", MOST_RECEIPTS);
+    section.finish();
+    Some(Factor { term: term?, seconds: seconds?, receipts: receipts? })
+}
+
+fn headroom(mut section: Section) -> Option<Headroom> {
+    let model = section.required_text("model").map(str::to_string);
+    let parameters = section.count("parameters", u64::MAX >> 1);
+    let bytes = section.count("bytes", MOST_BYTES);
+    let receipt = section.required_text("receipt").map(str::to_string);
+    section.finish();
+    Some(Headroom { model: model?, parameters: parameters?, bytes: bytes?, receipt: receipt? })
 }
 
 fn slice_host(mut section: Section) -> Option<SliceHost> {

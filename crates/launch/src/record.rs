@@ -1,18 +1,20 @@
 //! The record of a launch: everything that says what ran, with a hash of each file, so that a
 //! receipt can later prove it. Composed here; the command line writes it.
 
-use crate::emission::{Emission, File};
+use crate::emission::{Emission, EnvVar, File};
 use crate::header::Header;
 use crate::identity::Identity;
 use crate::job::Job;
 use crate::lanes;
 use crate::schedulers::{Scheduler, command};
 use crate::tree;
+use case::Case;
 use diag::quote;
-use memory::fit::{Fit, RankClass};
+use memory::fit::{Entry, Fit, PhasePeak, RankClass};
 use replay::Unmodelled;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use units::Bytes;
 
 /// Versions of engines the emission was written for.
@@ -28,7 +30,7 @@ pub const VERSIONS: &[(&str, &str)] = &[
 ];
 
 /// What the memory model said of the plan, and whether it was overridden.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct MemoryVerdict {
     /// `fits`, `tight`, `does not fit`, or `unmodelled`.
     pub verdict: String,
@@ -47,18 +49,62 @@ pub struct MemoryVerdict {
 }
 
 /// What one rank of a stage holds.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct StageMemory {
     /// The stage.
     pub stage: usize,
+    /// Its first rank.
+    pub first_rank: u64,
+    /// Its last.
+    pub last_rank: u64,
     /// Everything its device must hold.
     pub total_bytes: u64,
     /// The most its tensors hold.
     pub allocated_peak_bytes: u64,
     /// The most its allocator holds.
     pub reserved_peak_bytes: u64,
+    /// What its device holds besides: context, libraries, communicators.
+    pub outside_bytes: u64,
     /// What its host holds for it.
     pub host_bytes: u64,
+    /// What its tensors hold at their peak, by line; lines of nothing are left out.
+    pub lines: BTreeMap<String, u64>,
+    /// Phases in order.
+    pub phases: Vec<PhaseMemory>,
+}
+
+/// What the tensors of a rank hold in one phase.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct PhaseMemory {
+    /// Its name, as `fit` prints it.
+    pub phase: String,
+    /// At its end.
+    pub allocated_bytes: u64,
+    /// At most.
+    pub allocated_peak_bytes: u64,
+}
+
+impl StageMemory {
+    fn of(class: &RankClass) -> StageMemory {
+        let of_tensors = class.lines.iter().filter(|a| matches!(a.entry, Entry::Ledger(_)) && a.bytes > 0);
+        let phase = |phase: &PhasePeak| PhaseMemory {
+            phase: phase.kind.to_string(),
+            allocated_bytes: phase.allocated,
+            allocated_peak_bytes: phase.allocated_peak,
+        };
+        StageMemory {
+            stage: class.stage,
+            first_rank: class.first_rank,
+            last_rank: class.first_rank + class.num_ranks - 1,
+            total_bytes: class.total(),
+            allocated_peak_bytes: class.allocated_peak,
+            reserved_peak_bytes: class.reserved_peak,
+            outside_bytes: class.outside,
+            host_bytes: class.offload.host_bytes,
+            lines: of_tensors.map(|amount| (amount.entry.name().to_string(), amount.bytes)).collect(),
+            phases: class.phases.iter().map(phase).collect(),
+        }
+    }
 }
 
 impl MemoryVerdict {
@@ -70,13 +116,6 @@ impl MemoryVerdict {
             Some(has) => format!("; a node's host {}, of {} it usually has", Bytes(fit.host.node_bytes), Bytes(has)),
             None => String::new(),
         };
-        let stage = |class: &RankClass| StageMemory {
-            stage: class.stage,
-            total_bytes: class.total(),
-            allocated_peak_bytes: class.allocated_peak,
-            reserved_peak_bytes: class.reserved_peak,
-            host_bytes: class.offload.host_bytes,
-        };
         MemoryVerdict {
             verdict: fit.verdict.name().to_string(),
             detail: format!("stage {} holds {}, headroom {left:.1} GiB{host}", worst.stage, Bytes(worst.total())),
@@ -84,7 +123,7 @@ impl MemoryVerdict {
             total_bytes: Some(worst.total()),
             allocated_peak_bytes: Some(worst.allocated_peak),
             reserved_peak_bytes: Some(worst.reserved_peak),
-            by_stage: fit.classes.iter().map(stage).collect(),
+            by_stage: fit.classes.iter().map(StageMemory::of).collect(),
         }
     }
 
@@ -127,10 +166,10 @@ pub fn hash(text: &str) -> String {
 }
 
 /// What was asked of the runtime besides the model: a receipt later says what really ran beside it.
-fn overlay(job: &Job, emission: &Emission) -> Value {
+pub fn overlay(case: &Case, environment: &[EnvVar]) -> Value {
     let variables: serde_json::Map<String, Value> =
-        emission.environment.iter().map(|variable| (variable.name.clone(), json!(variable.value))).collect();
-    let header = Header::of(job.case);
+        environment.iter().map(|variable| (variable.name.clone(), json!(variable.value))).collect();
+    let header = Header::of(case);
     json!({
         "compile": header.compile, "attention_backend": header.attention, "precision": header.precision,
         "dispatcher": header.dispatcher, "overlap": header.overlap, "wrapper": header.wrapper,
@@ -156,7 +195,7 @@ pub fn files(job: &Job, emission: &Emission, scheduler: Scheduler, predicted: &P
         "mode": emission.mode.map(|m| m.name()), "frontend": job.frontend.name(), "scheduler": scheduler.name(),
         "command": command(scheduler, job), "topology": lanes::topology(job.cluster, job.layout),
         "memory": predicted.memory, "step": predicted.step, "case": predicted.case, "seams": emission.seams,
-        "overlay": overlay(job, emission), "pins": job.policy.pins,
+        "overlay": overlay(job.case, &emission.environment), "pins": job.policy.pins,
         "versions": { "shardwright": env!("CARGO_PKG_VERSION"), "engine": version(job) },
         "sha256": hashes,
     });
@@ -166,8 +205,8 @@ pub fn files(job: &Job, emission: &Emission, scheduler: Scheduler, predicted: &P
 }
 
 /// Every other file with its hash, as `sha256sum -c` reads it.
-const SUMS: &str = "SHA256SUMS";
+pub(crate) const SUMS: &str = "SHA256SUMS";
 
-fn sums(files: &[File]) -> String {
+pub(crate) fn sums(files: &[File]) -> String {
     files.iter().map(|file| format!("{}  {}\n", hash(&file.contents), file.path)).collect()
 }

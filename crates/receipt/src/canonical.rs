@@ -23,7 +23,12 @@ fn sorted(value: &Value) -> Value {
 
 /// SHA-256 in hexadecimal.
 pub fn sha256(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    sha256_of(text.as_bytes())
+}
+
+/// The same of bytes.
+pub fn sha256_of(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "a field whose name says it has no comment")]
 
 use crate::canonical::{canonical, sha256};
+use crate::launched::About;
 use evidence::Evidence;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -36,6 +37,15 @@ pub struct Receipt {
     pub evidence: Evidence,
 }
 
+/// Why a text is no receipt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It is none, or no longer.
+    Damaged(String),
+    /// A later version of this program wrote it, under this schema.
+    Later(String),
+}
+
 /// How a receipt came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -64,7 +74,7 @@ pub struct Identity {
     pub recipe: String,
     /// Of the recipe as TOML, everything in it.
     pub recipe_sha256: String,
-    /// Of its sizes: the recipe without name, source, pattern and features.
+    /// Of its sizes: the recipe without name, source, pattern, depth, modes and features.
     pub shape_sha256: String,
     /// The pattern, expanded to one symbol a layer.
     pub pattern: String,
@@ -145,6 +155,40 @@ pub struct RankPrediction {
 }
 
 impl Receipt {
+    /// Puts together what was said of a run and what was read of it.
+    pub fn new(kind: Kind, recorded: String, about: About, evidence: Evidence) -> Receipt {
+        let About { identity, case, arguments, overlay, versions, prediction } = about;
+        Receipt {
+            schema: SCHEMA.to_string(),
+            kind,
+            recorded,
+            supersedes: None,
+            identity,
+            case,
+            arguments,
+            overlay,
+            versions,
+            prediction,
+            evidence,
+        }
+    }
+
+    /// Reads a receipt's text. A later schema is told apart from what is no receipt.
+    pub fn read(text: &str) -> Result<Receipt, Unread> {
+        let damaged = |error: serde_json::Error| Unread::Damaged(format!("it does not read: {error}"));
+        let value: Value = serde_json::from_str(text).map_err(damaged)?;
+        match value["schema"].as_str() {
+            Some(SCHEMA) => serde_json::from_value(value).map_err(damaged),
+            Some(schema) if schema.starts_with("shardwright/receipt/") => Err(Unread::Later(schema.to_string())),
+            _ => Err(Unread::Damaged(format!("its schema is not `{SCHEMA}`"))),
+        }
+    }
+
+    /// The same receipt, whenever it is recorded: the hash of everything else.
+    pub fn content_sha256(&self) -> String {
+        Receipt { recorded: String::new(), ..self.clone() }.id()
+    }
+
     /// The file's text: canonical JSON and a line end.
     pub fn text(&self) -> String {
         let value = serde_json::to_value(self).expect("a receipt is data");

@@ -22,6 +22,7 @@ mod shards;
 pub mod shrink;
 mod split;
 mod stack;
+pub mod stats;
 mod suffix;
 mod supported;
 pub mod team;

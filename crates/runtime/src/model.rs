@@ -10,6 +10,7 @@ use crate::params::Shelf;
 use crate::real::Real;
 use crate::saved::Saved;
 use crate::stack::{Kept, Stack, residuals};
+use crate::stats::{EMBEDDING, Of};
 use crate::suffix::{Predicted, Prediction};
 use comm::Result;
 use diag::Finding;
@@ -140,6 +141,7 @@ impl<R: Real> Model<R> {
                 let mut x = embedding.forward(cx, shelf, &tokens.input)?;
                 cx.close(Place::Embedding);
                 sides.forward(cx, tokens, &mut x)?;
+                cx.watch(Of::Activation, EMBEDDING, &x);
                 x
             }
             (None, None) => unreachable!("a chunk behind the first has an input"),
@@ -197,6 +199,7 @@ impl<R: Real> Model<R> {
         let dx = self.chunks[&chunk].backward(cx, pass.blocks, dx)?;
         match self.embedding.as_ref().filter(|_| chunk == 0) {
             Some((embedding, sides)) => {
+                cx.watch(Of::ActivationGradient, EMBEDDING, &dx);
                 sides.backward(cx, tokens, &dx)?;
                 embedding.backward(cx, shelf, &tokens.input, dx).map(|()| None)
             }

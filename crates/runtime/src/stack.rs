@@ -7,6 +7,7 @@ use crate::mat::Mat;
 use crate::params::Shelf;
 use crate::real::Real;
 use crate::saved::{Save, Saved};
+use crate::stats::Of;
 use comm::Result;
 use diag::{Blame, Finding};
 use layout::{Layout, OwnershipTable};
@@ -20,6 +21,8 @@ pub(crate) struct Residual<R> {
     /// What a mixer's output is multiplied with before it is added.
     factor: f64,
     mixers: Vec<Mixing<R>>,
+    /// The layer's path, where this is its last block.
+    ends: Option<Box<str>>,
 }
 
 /// A mixer, and what it declares to keep.
@@ -31,6 +34,7 @@ struct Mixing<R> {
     /// Whether the R block below hands its state to it.
     takes_state: bool,
     block: Box<dyn Block<R>>,
+    path: Box<str>,
 }
 
 impl<R: Real> Mixing<R> {
@@ -118,12 +122,16 @@ impl<R: Real> Stack<R> {
                 let (mut y, mut saved) = mixer.forward(cx, normed.clone())?;
                 debug_assert!(saved.is_complete());
                 mixer.dropped.iter().for_each(|name| saved.forget(name));
+                cx.watch(Of::Activation, &mixer.path, &y);
                 y.times(residual.factor);
                 out.add(&y);
                 kept.push(match mixer.keep {
                     Keep::Kept => Stays::Saved(saved),
                     Keep::Again => Stays::Below(below),
                 });
+            }
+            if let Some(layer) = &residual.ends {
+                cx.watch(Of::Activation, layer, &out);
             }
             blocks.push((std::mem::replace(&mut x, out), kept));
             place.iter().for_each(|p| cx.close(*p));
@@ -135,6 +143,9 @@ impl<R: Real> Stack<R> {
     pub fn backward(&self, cx: &mut Cx<R>, kept: Kept<R>, mut dx: Mat<R>) -> Result<Mat<R>> {
         for ((place, residual), (x, kept)) in self.blocks.iter().zip(kept.blocks).rev() {
             place.map_or(Ok(()), |p| cx.open(p))?;
+            if let Some(layer) = &residual.ends {
+                cx.watch(Of::ActivationGradient, layer, &dx);
+            }
             let mut dnormed = Mat::zeros(dx.rows, dx.cols);
             for (mixer, saved) in residual.mixers.iter().zip(kept) {
                 let saved = match saved {
@@ -171,7 +182,7 @@ pub(crate) fn residuals<R: Real>(
     prefix: &str,
     mut ordinal: Option<&mut u64>,
 ) -> std::result::Result<Vec<Residual<R>>, Finding> {
-    let mut out = Vec::new();
+    let mut out: Vec<Residual<R>> = Vec::new();
     for block in declared::mixers(layer, prefix) {
         let norm = Norm::new(shelf, &format!("{}.norm", block[0].1), recipe.hidden as usize);
         let mut mixers = Vec::new();
@@ -181,13 +192,14 @@ pub(crate) fn residuals<R: Real>(
             let block = new_block(recipe, layout, shelf, mixer, &path, ordinal.as_deref().copied())?;
             let takes_state = declared::Link::of(recipe, &path).takes;
             let dropped = declared::dropped(&layout.recompute, mixer);
-            mixers.push(Mixing { keep, saves, dropped, takes_state, block });
+            mixers.push(Mixing { keep, saves, dropped, takes_state, block, path: path.into() });
             if let Some(ordinal) = &mut ordinal {
                 **ordinal += u64::from(mixer == Mixer::Attention);
             }
         }
-        out.push(Residual { norm, factor: recipe.multipliers.residual, mixers });
+        out.push(Residual { norm, factor: recipe.multipliers.residual, mixers, ends: None });
     }
+    out.iter_mut().last().into_iter().for_each(|last| last.ends = Some(prefix.into()));
     Ok(out)
 }
 

@@ -14,6 +14,7 @@ use crate::real::Real;
 use crate::report::{HeldInPhase, StepHeld};
 use crate::saved::Sizes;
 use crate::shards::{Flat, Vault};
+use crate::stats::{Of, Stats};
 use crate::suffix;
 use crate::supported::unsupported;
 use comm::{Call, Comm, Group, Op, Result};
@@ -103,6 +104,8 @@ pub struct Trainer<'a, R> {
     depths: usize,
     /// One for each expert layer of the whole model, on whatever stage it runs.
     pub(crate) balances: Vec<Balance>,
+    /// Norms of the step that runs, if somebody asked for them.
+    stats: Option<Stats>,
 }
 
 impl<'a, R: Real> Trainer<'a, R> {
@@ -150,6 +153,7 @@ impl<'a, R: Real> Trainer<'a, R> {
             steps: 0,
             depths,
             balances,
+            stats: None,
         })
     }
 
@@ -204,6 +208,28 @@ impl<'a, R: Real> Trainer<'a, R> {
         self.last.phases.push(HeldInPhase { phase, held: Held { saved, ..self.held() }, peak });
     }
 
+    /// Counts norms from the next step on.
+    pub fn watch(&mut self, stats: Stats) {
+        self.stats = Some(stats);
+    }
+
+    /// What this rank counted since it was last asked; nothing where nobody asked for norms.
+    pub fn watched(&mut self) -> Vec<f64> {
+        self.stats.as_mut().map_or_else(Vec::new, Stats::take)
+    }
+
+    fn watch_gradients(&mut self) {
+        let Some(mut stats) = self.stats.take() else { return };
+        for (flat, grads) in self.vault.flats.iter().zip(&self.reduced) {
+            self.each_square(flat, grads, &mut |id, counted, squares| {
+                let nonfinite = counted.iter().filter(|value| !value.f64().is_finite()).count();
+                let squares = if nonfinite == 0 { squares } else { 0.0 };
+                stats.count(Of::Gradient, &self.shelf.params[id.0].row.tensor.path, squares, nonfinite);
+            });
+        }
+        self.stats = Some(stats);
+    }
+
     /// For every expert layer, tokens of all steps on all ranks that chose each expert.
     pub fn load(&self) -> Vec<Vec<u64>> {
         self.balances.iter().map(|b| b.total.clone()).collect()
@@ -256,6 +282,7 @@ impl<'a, R: Real> Trainer<'a, R> {
         }
         self.sum_copies()?;
         self.ends(Phase::Reduce, 0);
+        self.watch_gradients();
         let sums = self.sums(done.loss, done.auxiliary)?;
         Ok(Report { loss: sums[0], auxiliary: sums[1], norm: sums[2].sqrt(), saved_bytes: done.saved_bytes })
     }
@@ -278,6 +305,7 @@ impl<'a, R: Real> Trainer<'a, R> {
                 carried: None,
                 routed: Vec::new(),
                 deferred: None,
+                stats: self.stats.as_mut(),
             };
             flight.run(&mut cx, &self.model, &self.shelf, action, &tokens)?;
             // From ZeRO 2 on, gradients are reduced after every microbatch.
@@ -309,15 +337,22 @@ impl<'a, R: Real> Trainer<'a, R> {
         rank.comm.all_reduce(&world, Call::new("world", "loss and norm"), Op::Sum, vec![first, auxiliary, mine])
     }
 
-    /// Squared norm of the gradients that this rank counts: of copies only the first holder's.
+    /// Squared norm of the gradients that this rank counts.
     fn squares(&self, flat: &Flat, grads: &[R]) -> f64 {
+        let mut sum = 0.0;
+        self.each_square(flat, grads, &mut |_, _, squares| sum += squares);
+        sum
+    }
+
+    /// Squared norms of the gradients that this rank counts, tensor by tensor: of copies only the first holder's.
+    /// What neighbours count comes off again, with no values.
+    fn each_square(&self, flat: &Flat, grads: &[R], count: &mut dyn FnMut(Id, &[R], f64)) {
         let rank = &self.rank;
         let is_first_copy = flat.copies.place(rank.comm.rank()) == Some(0);
         if !is_first_copy || rank.layout.zero == ZeroStage::Zero && flat.group.place(rank.comm.rank()) != Some(0) {
-            return 0.0;
+            return;
         }
         let tp = rank.on(Axis::Tp);
-        let mut sum = 0.0;
         for (id, span) in flat.ids.iter().zip(&flat.spans) {
             let param = &self.shelf.params[id.0];
             if param.sum != Sum::Own && tp != 0
@@ -326,17 +361,17 @@ impl<'a, R: Real> Trainer<'a, R> {
                 continue;
             }
             let held = clip(span, &flat.held);
-            sum += squares(&grads[shift(&held, flat.held.start)]);
+            let values = &grads[shift(&held, flat.held.start)];
+            count(*id, values, squares(values));
             let Some((rows, holders)) = param.shared_rows(rank.layout) else { continue };
             if !tp.is_multiple_of(holders) {
                 let unit = param.part.elements() as usize / param.part.shape()[0] as usize;
                 for row in rows {
                     let shared = span.start + row.start * unit..span.start + row.end * unit;
-                    sum -= squares(&grads[shift(&clip(&shared, &flat.held), flat.held.start)]);
+                    count(*id, &[], -squares(&grads[shift(&clip(&shared, &flat.held), flat.held.start)]));
                 }
             }
         }
-        sum
     }
 
     /// Reduces this rank's gradients over the tensor axis and replicas, adds them to the held runs, and

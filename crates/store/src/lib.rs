@@ -15,6 +15,7 @@ mod claim;
 mod directory;
 mod failure;
 mod file;
+mod lock;
 mod stale;
 mod sys;
 
@@ -22,5 +23,6 @@ pub use claim::probe;
 pub use directory::{Directory, Kind, create_new, make_folders, sync_folder};
 pub use failure::Failure;
 pub use file::{is_stdout, write};
-pub use stale::{clean, discard};
+pub use lock::{Guard, Sharing, lock};
+pub use stale::{clean, discard, remove_derived, set_aside};
 pub use sys::Identity;

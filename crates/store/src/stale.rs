@@ -54,6 +54,24 @@ pub fn discard(directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Moves a file aside, durably, to a name that nothing has.
+pub fn set_aside(file: &Path, to: &Path) -> Result<(), Failure> {
+    sys::rename_new(file, to).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Failure::Exists(to.to_path_buf()),
+        _ => Failure::of("set aside", file)(error),
+    })?;
+    sync_folder(to.parent().unwrap_or(Path::new("")))?;
+    sync_folder(file.parent().unwrap_or(Path::new("")))
+}
+
+/// Removes a file that is made of others and can be made again; one that is not there is gone already.
+pub fn remove_derived(file: &Path) -> Result<(), Failure> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Failure::of("remove", file)(error)),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
@@ -101,6 +119,17 @@ mod tests {
         std::os::unix::fs::symlink(temp.0.join("precious"), temp.0.join(format!("{inside}.d/link"))).unwrap();
         clean(&temp.0, |label| label == "in");
         assert!(temp.0.join("precious/x").exists() && !temp.0.join(inside).exists());
+    }
+
+    #[test]
+    fn what_is_set_aside_replaces_nothing() {
+        let temp = Temp::new("aside");
+        for name in ["a", "b"] {
+            fs::write(temp.0.join(name), name).unwrap();
+        }
+        assert!(matches!(set_aside(&temp.0.join("a"), &temp.0.join("b")), Err(Failure::Exists(_))));
+        set_aside(&temp.0.join("a"), &temp.0.join("c")).unwrap();
+        assert_eq!((temp.names(), fs::read(temp.0.join("c")).unwrap()), (vec!["b".into(), "c".into()], b"a".to_vec()));
     }
 
     #[test]

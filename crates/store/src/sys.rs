@@ -1,6 +1,7 @@
 //! What is asked of the system. Elsewhere than on Unix there are no locks, so that nothing counts as left
 //! behind.
 
+use crate::lock::Sharing;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::path::Path;
@@ -77,14 +78,29 @@ mod unix {
 
     /// A lock that ends with the process, whichever way that ends. NFS wants it on a file open for writing.
     pub fn lock(file: &File) -> Lock {
+        lock_as(file, Sharing::Alone)
+    }
+
+    /// The same, alone or with others.
+    pub fn lock_as(file: &File, sharing: Sharing) -> Lock {
+        let how = match sharing {
+            Sharing::Shared => FlockOperation::NonBlockingLockShared,
+            Sharing::Alone => FlockOperation::NonBlockingLockExclusive,
+        };
         loop {
-            match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            match flock(file, how) {
                 Ok(()) => return Lock::Held,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => return Lock::Taken,
                 Err(_) => return Lock::Unknown,
             }
         }
+    }
+
+    /// A file that exists to be locked, made where it is missing.
+    pub fn open_lock(path: &Path) -> io::Result<File> {
+        let flags = OFlags::NOFOLLOW.bits() as i32;
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o666).custom_flags(flags).open(path)
     }
 
     /// Whether a path, not followed, is the name of this open file.
@@ -177,6 +193,14 @@ mod other {
 
     pub fn lock(_file: &File) -> Lock {
         Lock::Unknown
+    }
+
+    pub fn lock_as(_file: &File, _sharing: Sharing) -> Lock {
+        Lock::Unknown
+    }
+
+    pub fn open_lock(path: &Path) -> io::Result<File> {
+        OpenOptions::new().write(true).create(true).truncate(false).open(path)
     }
 
     pub fn is_at(_file: &File, path: &Path) -> bool {

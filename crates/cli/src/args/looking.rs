@@ -1,6 +1,7 @@
 //! Questions about a model, a split or a lane, which need no price.
 
 use super::work::WorkArgs;
+use crate::commands::receipt::StoreArgs;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs, mode, pick};
 use clap::{Args, ValueEnum};
 use launch::lanes::Goal;
@@ -107,8 +108,13 @@ pub struct AxesArgs {
 #[derive(Args)]
 pub struct DiagnoseArgs {
     /// What you see, in your words or the engine's
-    #[arg(required = true)]
+    #[arg(required_unless_present = "receipt")]
     pub symptom: Vec<String>,
+    /// A run that went wrong: what its receipt shows is looked up
+    #[arg(long, value_name = "RECEIPT", conflicts_with = "symptom")]
+    pub receipt: Option<String>,
+    #[command(flatten)]
+    pub store: StoreArgs,
 }
 
 /// Arguments of `glossary`.

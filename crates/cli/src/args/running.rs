@@ -51,7 +51,15 @@ pub struct RehearsalArgs {
     /// Go on from this checkpoint, under any layout: its sizes, seed, step and position in the data
     #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["dims", "seed"])]
     pub load: Option<PathBuf>,
-    /// Make a fault: die:RANK@STEP, dtype:RANK@STEP, drop:RANK@STEP, skew:FACTOR, zero-expert:EXPERT
+    /// Write norms of activations and gradients of every step, as the hook does: FILE of all ranks, and beside it those
+    /// of one rank
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// Write two receipts with these norms into this new folder: one-rank.json and all-ranks.json
+    #[arg(long, value_name = "DIR")]
+    pub receipts: Option<PathBuf>,
+    /// Make a fault: die:RANK@STEP, dtype:RANK@STEP, drop:RANK@STEP, skew:FACTOR, zero-expert:EXPERT,
+    /// unsummed:AXIS (its sums of gradients are missing), unheard:AXIS (its exchanges of activations are)
     #[arg(long, value_name = "FAULT", value_parser = Inject::parse)]
     pub inject: Option<Inject>,
     /// Seconds a rank waits for another (default: 60, or 5 with --inject)
@@ -147,6 +155,51 @@ pub struct LaunchArgs {
     pub attempt: Option<String>,
     #[command(flatten)]
     pub work: WorkArgs,
+}
+
+/// Arguments of `probe`.
+#[derive(Args)]
+pub struct ProbeArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster of the whole job: 8xH200, 64x8xH200
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub who: WhoArgs,
+    /// Write the probe into this new directory
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Steps to run, the first three of them warm-up; one more is profiled
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub steps: u64,
+    /// Keep torch's memory snapshot of the first two steps
+    #[arg(long)]
+    pub memory_snapshot: bool,
+    /// Emit where the engine has no block for something, and mark each place
+    #[arg(long)]
+    pub allow_seams: bool,
+    /// Probe although the rank does not fit; the record says so
+    #[arg(long)]
+    pub override_memory: bool,
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
+/// Who to become.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct WhoArgs {
+    /// One rank of the job
+    #[arg(long, value_name = "R")]
+    pub rank: Option<u64>,
+    /// One rank of every class of ranks that hold and do the same
+    #[arg(long)]
+    pub all_classes: bool,
 }
 
 /// Arguments of `completions`.

@@ -4,6 +4,8 @@ use super::seen::SeenArgs;
 use super::work::WorkArgs;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs, tokens};
 use clap::Args;
+use hardware::Device;
+use recipe::Recipe;
 use std::path::PathBuf;
 use units::Bytes;
 
@@ -75,6 +77,18 @@ impl Headroom {
             Headroom::Share(share) => (share * visible as f64) as u64,
         })
     }
+
+    /// The same for a model on its device: more than was said to be left where it ran out of memory before.
+    pub fn on(self, device: &Device, recipe: &Recipe) -> Bytes {
+        let asked = self.bytes(device.visible_bytes());
+        let ran_out = ran_out(device, recipe).map_or(0, |headroom| headroom.bytes);
+        Bytes(asked.0.saturating_add(ran_out))
+    }
+}
+
+/// What a device's calibration says of a model that ran out of memory on it.
+pub fn ran_out<'a>(device: &'a Device, recipe: &Recipe) -> Option<&'a hardware::Headroom> {
+    device.calibration.as_ref()?.ran_out_with(recipe.name.raw(), recipe.counts().all.total)
 }
 
 /// Reads memory to leave free.

@@ -1,13 +1,19 @@
 //! `diagnose`: from a symptom to the axis to look at, or to the family where no axis is at fault.
 
+use super::receipt::{named, nan_order};
 use crate::args::DiagnoseArgs;
 use crate::outcome::{Outcome, Report};
 use crate::table::{heading, item, wrap};
+use ::receipt::Receipt;
+use ::receipt::symptoms::symptoms;
 use diag::{Blame, Finding};
-use layout::diagnose::{At, Family, Match, diagnose};
+use layout::diagnose::{At, Family, Match, all, diagnose};
 use serde_json::json;
 
 pub fn run(args: &DiagnoseArgs) -> Outcome {
+    if let Some(name) = &args.receipt {
+        return of_receipt(&named(&args.store.open()?, name)?.1);
+    }
     let symptom = args.symptom.join(" ");
     let matches = diagnose(&symptom);
     let Some(best) = matches.first() else { return Err(unknown().into()) };
@@ -27,6 +33,31 @@ pub fn run(args: &DiagnoseArgs) -> Outcome {
         "symptom": symptom, "axis": at.axis(), "family": at.family(), "matches": listed(&tied), "also": listed(&also),
     });
     Ok(Report::new(text, json))
+}
+
+/// What a receipt shows, each with the diagnosis it is known by.
+fn of_receipt(receipt: &Receipt) -> Outcome {
+    let symptoms = symptoms(receipt);
+    let (mut text, mut json) = (String::new(), Vec::new());
+    for symptom in &symptoms {
+        let known = match symptom.diagnosis {
+            Some(id) => all().find(|known| known.id == id).map(|diagnosis| Match { diagnosis, score: 0 }),
+            None => diagnose(&symptom.words).into_iter().next(),
+        };
+        text += &format!("\x1b[1mseen\x1b[0m  {}", wrap(&symptom.seen, "      ", 100).trim_start());
+        text += &known.map_or("no known failure has these words\n".to_string(), |found| one(&found));
+        if symptom.diagnosis == Some("not-a-number") {
+            text += &nan_order();
+        }
+        text += "\n";
+        json.push(json!({ "seen": symptom.seen, "diagnosis": known.map(|found| json!(found.diagnosis)) }));
+    }
+    if symptoms.is_empty() {
+        text = "nothing that this receipt records went wrong\n".to_string();
+    } else if text.contains("nam56r") && receipt.identity.recipe != "nam56r" {
+        text += "\x1b[2mnam56r and its flags stand for your recipe, layout and cluster\x1b[0m\n";
+    }
+    Ok(Report::new(text, json!({ "receipt": receipt.id(), "symptoms": json })))
 }
 
 fn one(found: &Match) -> String {

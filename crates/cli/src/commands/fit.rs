@@ -5,7 +5,7 @@ mod routing;
 
 use super::plan::text::seconds;
 use super::plan::trust::{spread, such_runs};
-use super::{asked, case_of, case_text, layout_json, seen, serve, widths};
+use super::{asked, calibrated_text, case_of, case_text, layout_json, seen, serve, widths};
 use crate::args::FitArgs;
 use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
@@ -66,10 +66,10 @@ pub fn run(args: &FitArgs) -> Outcome {
         return serve::run(args, &case);
     }
     let visible = case.on().device.visible_bytes();
-    let headroom = args.headroom.bytes(visible);
-    if headroom.0 > visible {
-        let message =
-            format!("`--headroom` asks for {headroom}, and {} shows {}", case.on().device.name, Bytes(visible));
+    let headroom = args.headroom.on(&case.on().device, &case.source);
+    let typed = args.headroom.bytes(visible);
+    if typed.0 > visible {
+        let message = format!("`--headroom` asks for {typed}, and {} shows {}", case.on().device.name, Bytes(visible));
         let hint = "GiB (`8`) or a share of the device (`10%`)";
         return Err(Finding::error("fit/headroom", Blame::Usage, "headroom", message).hint(hint).into());
     }
@@ -103,6 +103,8 @@ pub fn run(args: &FitArgs) -> Outcome {
     let mut text = verdict_text(&case, &fit);
     text += &host_text(&fit);
     text += &step_text(&case, &step);
+    text += &calibrated_text(&case.on().device, &case.source, "");
+    text.push('\n');
     let slower = step.as_ref().map_or(String::new(), |step| widths::text(&case, step.seconds));
     text += &slower;
     text += if slower.is_empty() { "" } else { "\n" };
@@ -126,6 +128,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     json["step"] = step_json(&step);
     json["slower_widths"] = widths::json(&case);
     json["header"] = json!(Header::of(&case));
+    json["calibration"] = json!(case.on().device.calibration);
     json["routing"] = routing::json(layer.as_ref());
     seen.into_json(&mut json);
     let report = Report::new(text, json).with_findings(&case.findings);
@@ -175,7 +178,7 @@ pub fn host_text(fit: &Fit) -> String {
 fn step_text(case: &Case, step: &Result<Step, Unpriced>) -> String {
     match step {
         Ok(step) => format!(
-            "a step takes {}, {}: {} tokens/s a device, bound by {}\n{}{}\n\n",
+            "a step takes {}, {}: {} tokens/s a device, bound by {}\n{}{}\n",
             seconds(step.seconds),
             spread(step),
             count(step.tokens_per_second_per_device as u64),
@@ -183,7 +186,7 @@ fn step_text(case: &Case, step: &Result<Step, Unpriced>) -> String {
             wrap(&Header::of(case).to_string(), "  ", 80),
             such_runs(step)
         ),
-        Err(reason) => format!("no time for a step: {reason}\n\n"),
+        Err(reason) => format!("no time for a step: {reason}\n"),
     }
 }
 

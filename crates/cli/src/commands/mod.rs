@@ -17,6 +17,8 @@ pub mod options;
 pub mod params;
 pub mod plan;
 pub mod preflight;
+pub mod probe;
+pub mod receipt;
 pub mod recipes;
 pub mod rehearse;
 mod seen;
@@ -25,14 +27,17 @@ pub mod splits;
 pub mod stages;
 mod widths;
 
+use crate::args::ran_out;
 use crate::files::{load_cluster, load_recipe};
 use crate::outcome::Refusal;
-use crate::table::{Table, heading};
+use crate::table::{Table, heading, wrap};
+use ::hardware::Device;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs};
 use case::{Asked, Case, Terms};
 use layout::{Derived, Layout};
 use recipe::{Family, Mixer, Recipe, Seam};
 use serde_json::{Value, json};
+use units::Bytes;
 
 /// The recipe with its features switched.
 fn recipe_of(args: &RecipeArgs) -> Result<Recipe, Refusal> {
@@ -50,6 +55,27 @@ fn case_of(asked: Asked, terms: Terms) -> Result<Case, Refusal> {
     let recipe = load_recipe(&asked.recipe.recipe)?;
     let cluster = asked.on.as_deref().map(load_cluster).transpose()?;
     Ok(Case::new(asked, recipe, cluster, terms)?)
+}
+
+/// Which calibration a job is priced with, and what it asks to be left free.
+fn calibrated_text(device: &Device, recipe: &Recipe, indent: &str) -> String {
+    let Some(calibration) = &device.calibration else { return String::new() };
+    let share = |error: f64| format!("{:.1}%", 100.0 * error);
+    let text = format!(
+        "calibrated by {} receipts: steps {} off before, {} after, each by the others ({})",
+        calibration.receipts,
+        share(calibration.error_before),
+        share(calibration.error_after),
+        calibration.source
+    );
+    let ran_out = ran_out(device, recipe).map_or(String::new(), |known| {
+        let receipt: String = known.receipt.chars().take(12).collect();
+        let left = Bytes(known.bytes);
+        let text =
+            format!("it ran out of memory here with {left} said to be left: that is asked for besides ({receipt})");
+        wrap(&text, indent, 80)
+    });
+    wrap(&text, indent, 80) + &ran_out
 }
 
 /// A job that is only looked at.

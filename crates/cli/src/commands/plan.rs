@@ -131,7 +131,7 @@ fn with_solution<T>(
         cluster: &wanted.cluster,
         pinned: &wanted.pinned,
         options: wanted.options,
-        headroom: args.search.headroom.bytes(wanted.cluster.device.visible_bytes()),
+        headroom: args.search.headroom.on(&wanted.cluster.device, &wanted.recipe),
         caution,
         offload,
         reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },

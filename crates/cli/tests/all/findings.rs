@@ -577,6 +577,7 @@ fn a_carried_state_is_noted() {
         ranks: runtime::rehearse::Ranks::Threads,
         load: None,
         save: None,
+        stats: false,
         limit: work::Limit::none(),
     };
     let prepared = runtime::rehearse::prepare(&ask).unwrap_or_else(|f| panic!("{f:#?}"));

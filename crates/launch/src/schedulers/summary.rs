@@ -1,6 +1,7 @@
 //! What a node leaves behind: a small JSON file in the launch's log folder, written when the script
 //! begins and again when it ends, however it ends. A run that was killed outright (SIGKILL, power)
-//! leaves the first: its state is `running`. Earlier runs of the same launch keep theirs, numbered.
+//! leaves the first: its state is `running`. Earlier runs of the same launch keep theirs, numbered. Node 0 then has
+//! `shardwright` record the receipt, where there is one.
 
 use crate::identity::Identity;
 use crate::job::Job;
@@ -48,7 +49,19 @@ finish() {{
   if [ "$state" = running ]; then if [ "$status" = 0 ]; then state=finished; else state=failed; fi; fi
   if [ "$signal" != null ]; then state=stopped; fi
   write_summary
+  sync -- "$summary" 2>/dev/null || true
   rm -f -- "$log.began"
+  if [ "$state" != refused ] && [ "$NODE_RANK" = 0 ]; then record_receipt || true; fi
+}}
+# Says in five lines what came of the run against what was promised, and keeps it. The run has ended as it ended,
+# whether this works or not.
+record_receipt() {{
+  program=${{SHARDWRIGHT:-shardwright}}
+  if [ -e "$here/launch.json" ] && command -v -- "$program" >/dev/null 2>&1; then
+    if "$program" receipt record "$here"; then return; fi
+  fi
+  printf 'no receipt was recorded; %s stands. In the launch directory, where shardwright is and that can be read:\n' "$summary" >&2
+  printf '  shardwright receipt record .\n' >&2
 }}
 touch -- "$log.began"
 trap finish EXIT

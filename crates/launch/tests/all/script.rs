@@ -256,3 +256,88 @@ fn what_the_script_sets_a_policy_cannot() {
     let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}"));
     assert!(at("export PYTHONPATH=/mine") < at("export PYTHONPATH=\"$here"));
 }
+
+/// A stand-in for `shardwright` that says what it was told and fails when asked to.
+fn recorder(base: &Path, status: u8) -> String {
+    let program = base.join("bin/recorder");
+    let text = format!(
+        "#!/usr/bin/env bash\necho \"recorder: $*\"; grep -o '\"state\": \"[a-z]*\"' \"$SHARDWRIGHT_LOGS/summary-node0.json\"; exit {status}\n"
+    );
+    std::fs::write(&program, text).unwrap();
+    assert!(Command::new("chmod").arg("755").arg(&program).status().unwrap().success());
+    program.display().to_string()
+}
+
+/// Exit status, standard output and standard error of a run on a node, with `launch.json` beside its script or not.
+fn recorded(base: &Path, case: &common::Case, node: &str, program: &str) -> (Option<i32>, String, String) {
+    let child = started(base, case, &[("NODE_RANK", node), ("SHARDWRIGHT", program)]);
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_receipt_is_recorded_at_the_end_whatever_the_end() {
+    let base = folder("script-receipt", "echo one; [ ! -e \"$SHARDWRIGHT_LOGS/fail\" ] || exit 7");
+    let case = case(&base, Mode::NemoNative);
+    std::fs::create_dir_all(base.join("launch")).unwrap();
+    std::fs::write(base.join("launch/launch.json"), "{}").unwrap();
+    let here = base.join("launch").display().to_string();
+    let (status, said, _) = recorded(&base, &case, "0", &recorder(&base, 0));
+    assert_eq!(status, Some(0));
+    assert_eq!(said, format!("one\nrecorder: receipt record {here}\n\"state\": \"finished\"\n"));
+    // The engine's own status is the job's, whether it could be recorded or not.
+    let logs = PathBuf::from(case.job().logs());
+    std::fs::write(logs.join("fail"), "").unwrap();
+    for recorder_status in [0, 5] {
+        let (status, said, _) = recorded(&base, &case, "0", &recorder(&base, recorder_status));
+        assert!(status == Some(7) && said.ends_with("\"state\": \"failed\"\n"), "{status:?} {said}");
+    }
+    std::fs::remove_file(logs.join("fail")).unwrap();
+    let (status, _, said) = recorded(&base, &case, "0", &recorder(&base, 5));
+    assert!(status == Some(0) && said.ends_with("\n  shardwright receipt record .\n"), "{said}");
+    // Node 0 speaks for all; and its log holds nothing of that.
+    let (_, said, _) = recorded(&base, &case, "1", &recorder(&base, 0));
+    assert_eq!(said, "one\n");
+    let log = std::fs::read_to_string(logs.join("node0.log")).unwrap();
+    assert!(!log.contains("recorder"), "{log}");
+}
+
+#[test]
+fn without_the_program_the_summary_stands_and_the_command_is_said() {
+    let base = folder("script-no-program", "echo one");
+    let case = case(&base, Mode::NemoNative);
+    for (has_record, program) in [(true, "/no/such/program"), (false, "true")] {
+        if has_record {
+            std::fs::create_dir_all(base.join("launch")).unwrap();
+            std::fs::write(base.join("launch/launch.json"), "{}").unwrap();
+        } else {
+            std::fs::remove_file(base.join("launch/launch.json")).unwrap();
+        }
+        let (status, _, said) = recorded(&base, &case, "0", program);
+        assert_eq!(status, Some(0));
+        let summary_path = format!("{}/summary-node0.json", case.job().logs());
+        assert!(said.contains(&summary_path) && said.ends_with("\n  shardwright receipt record .\n"), "{said}");
+        assert_eq!(summary(&case)["state"], "finished");
+    }
+}
+
+#[test]
+fn a_run_that_is_stopped_is_recorded_too() {
+    let base = folder("script-stopped", "trap 'exit 3' TERM; echo here; while :; do sleep 0.05; done");
+    let case = case(&base, Mode::NemoNative);
+    std::fs::create_dir_all(base.join("launch")).unwrap();
+    std::fs::write(base.join("launch/launch.json"), "{}").unwrap();
+    let program = recorder(&base, 0);
+    let child = started(&base, &case, &[("SHARDWRIGHT", &program)]);
+    let log = format!("{}/node0.log", case.job().logs());
+    let until = Instant::now() + Duration::from_secs(20);
+    while !std::fs::read_to_string(&log).is_ok_and(|text| text.contains("here")) {
+        assert!(Instant::now() < until, "the engine never started");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("\"state\": \"stopped\"\n"), "{output:?}");
+}

@@ -19,10 +19,14 @@ use units::Basis;
 pub struct PhasePeak {
     /// What runs in it.
     pub kind: PhaseKind,
+    /// Allocated at its end.
+    pub allocated: u64,
     /// The most allocated.
     pub allocated_peak: u64,
     /// The most allocated in forward, loss and backward, where the phase has them.
     pub parts: Option<[u64; 3]>,
+    /// Reserved at its end.
+    pub reserved: u64,
     /// The most reserved so far.
     pub reserved_peak: u64,
 }
@@ -207,8 +211,10 @@ fn phase(phase: &replay::Phase, offload: &Offload) -> PhasePeak {
     let gone = activations + state;
     PhasePeak {
         kind: phase.kind,
+        allocated: phase.allocated.saturating_sub(state),
         allocated_peak: phase.peak.allocated.saturating_sub(gone),
         parts: has_passes.then_some(phase.by_part.map(|bytes| bytes.saturating_sub(gone))),
+        reserved: phase.reserved.saturating_sub(gone),
         reserved_peak: phase.reserved_peak.saturating_sub(gone),
     }
 }

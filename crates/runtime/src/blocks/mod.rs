@@ -29,7 +29,9 @@ use crate::real::Real;
 use crate::saved::{Saved, Sizes};
 use crate::shards::Vault;
 use crate::split::tensor;
+use crate::stats::{Of, Stats};
 use comm::Result;
+use layout::Axis;
 use layout::activations::Routed;
 use recipe::Place;
 use recipe::kinds::moe::Moe;
@@ -56,6 +58,19 @@ pub struct Cx<'a, R> {
     /// Weight gradients put off until [`Pass::BackwardWeight`](layout::order::Pass); `None` where they
     /// are computed at once.
     pub deferred: Option<Vec<Product<R>>>,
+    /// Where norms are counted, if somebody asked for them.
+    pub stats: Option<&'a mut Stats>,
+}
+
+impl<R: Real> Cx<'_, R> {
+    /// Counts the tokens of an activation that this rank counts: without SP, tensor neighbours have the same.
+    pub(crate) fn watch(&mut self, of: Of, path: &str, values: &Mat<R>) {
+        if let Some(stats) = &mut self.stats
+            && (self.rank.layout.sp || self.rank.on(Axis::Tp) == 0)
+        {
+            stats.add(of, path, values);
+        }
+    }
 }
 
 /// Balancing of an expert layer without a gradient: a bias on the scores by which experts are chosen,

@@ -1,9 +1,9 @@
 //! Faults that `--inject` makes on purpose.
 
 use crate::blocks::Tilt;
-use comm::{Comm, Fault};
+use comm::{Call, Comm, Fault, Missing};
 use diag::{Blame, Finding};
-use layout::Layout;
+use layout::{Axis, Layout};
 use recipe::{Mixer, Recipe};
 use std::time::Duration;
 
@@ -20,7 +20,15 @@ pub enum Inject {
     Skew(f64),
     /// An expert that gets no token.
     ZeroExpert(u64),
+    /// Gradients of weights are not summed over an axis, in any step.
+    Unsummed(&'static str),
+    /// Of what others bring to exchanges of activations over an axis nothing is heard, in any step.
+    Unheard(&'static str),
 }
+
+/// Axes over which gradients of weights are summed, and those over which passes exchange.
+const SUMMED: [&str; 4] = ["tp", "pp", "dp", "edp"];
+const HEARD: [&str; 6] = ["tp", "sp", "cp", "pp", "ep", "etp"];
 
 /// A rank, and the step (from zero) at whose beginning the fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +42,10 @@ pub struct At {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Inject {
-    /// Reads `die:3@2`, `dtype:0@1`, `drop:1@0`, `skew:2.5` or `zero-expert:4`.
+    /// Reads `die:3@2`, `dtype:0@1`, `drop:1@0`, `skew:2.5`, `zero-expert:4`, `unsummed:tp` or `unheard:cp`.
     pub fn parse(text: &str) -> Result<Inject, String> {
-        let known = "die:RANK@STEP, dtype:RANK@STEP, drop:RANK@STEP, skew:FACTOR or zero-expert:EXPERT";
+        let known = "die:RANK@STEP, dtype:RANK@STEP, drop:RANK@STEP, skew:FACTOR, zero-expert:EXPERT, unsummed:AXIS or \
+                     unheard:AXIS";
         let (word, value) = text.split_once(':').ok_or_else(|| format!("a fault is {known}"))?;
         let at = || {
             let (rank, step) = value.split_once('@').unwrap_or((value, "0"));
@@ -44,7 +53,13 @@ impl Inject {
                 |n: &str| n.parse::<u64>().map_err(|_| format!("`{n}` in `{text}` is no number; a fault is {known}"));
             Ok::<At, String>(At { rank: read(rank)? as usize, step: read(step)? })
         };
+        let axis = |known: &[&'static str]| {
+            let found = known.iter().copied().find(|axis| *axis == value);
+            found.ok_or_else(|| format!("`{value}` is no axis for `{word}`; there are {}", known.join(", ")))
+        };
         match word {
+            "unsummed" => axis(&SUMMED).map(Inject::Unsummed),
+            "unheard" => axis(&HEARD).map(Inject::Unheard),
             "die" => at().map(Inject::Die),
             "dtype" => at().map(Inject::Dtype),
             "drop" => at().map(Inject::Drop),
@@ -74,6 +89,19 @@ impl Inject {
                     return refuse("one rank talks to nobody, so nothing can go wrong between ranks".to_string());
                 }
                 None
+            }
+            (Inject::Unsummed(axis) | Inject::Unheard(axis), _) => {
+                let degree = Axis::ALL.iter().find(|known| known.name() == *axis).map(|axis| layout.degree(*axis));
+                let splits = match *axis {
+                    "sp" => layout.sp,
+                    // Context ranks divide gradients with replicas.
+                    "dp" => layout.dp.splits() || layout.cp.splits(),
+                    _ => degree.is_some_and(|degree| degree.splits()),
+                };
+                if splits {
+                    return None;
+                }
+                refuse(format!("nothing is exchanged over {axis}: it has one rank in this layout"))
             }
             (_, None) => refuse(format!("recipe `{}` has no experts to route to", recipe.name.terminal())),
             (Inject::Skew(factor), Some(moe)) => {
@@ -110,6 +138,15 @@ impl Inject {
         }
     }
 
+    /// Makes a fault that lasts.
+    pub(super) fn begin(&self, comm: &Comm) {
+        match *self {
+            Inject::Unsummed(axis) => comm.miss(Missing { axis, of: is_sum_of_gradients }),
+            Inject::Unheard(axis) => comm.miss(Missing { axis, of: |call| !is_sum_of_gradients(call) }),
+            _ => {}
+        }
+    }
+
     /// Makes the fault if it is due on this rank in this step.
     pub(super) fn strike(&self, comm: &Comm, step: u64, deadline: Duration) {
         let now = |at: &At| at.rank == comm.rank() && at.step == step;
@@ -124,6 +161,12 @@ impl Inject {
     }
 }
 
+/// By the name each such call has where it is made.
+fn is_sum_of_gradients(call: Call) -> bool {
+    let names = ["gradients", "gradients of whole tensors", "gradients of shared heads", "gradients of copies"];
+    names.contains(&call.name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,7 +177,19 @@ mod tests {
         assert_eq!(Inject::parse("drop:1"), Ok(Inject::Drop(At { rank: 1, step: 0 })));
         assert_eq!(Inject::parse("skew:1.5"), Ok(Inject::Skew(1.5)));
         assert_eq!(Inject::parse("zero-expert:4"), Ok(Inject::ZeroExpert(4)));
-        for wrong in ["die", "die:x@1", "burn:1@1", "skew:-1", "skew:nan", "zero-expert:-1"] {
+        assert_eq!(Inject::parse("unsummed:dp"), Ok(Inject::Unsummed("dp")));
+        assert_eq!(Inject::parse("unheard:cp"), Ok(Inject::Unheard("cp")));
+        for wrong in [
+            "unsummed:cp",
+            "unheard:dp",
+            "unheard:",
+            "die",
+            "die:x@1",
+            "burn:1@1",
+            "skew:-1",
+            "skew:nan",
+            "zero-expert:-1",
+        ] {
             assert!(Inject::parse(wrong).is_err(), "{wrong}");
         }
     }

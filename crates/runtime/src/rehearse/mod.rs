@@ -96,6 +96,8 @@ pub struct Ask<'a> {
     pub load: Option<&'a Path>,
     /// Save a checkpoint into this folder of checkpoints after the last step.
     pub save: Option<&'a Path>,
+    /// Norms of activations and gradients of every step, of both runs.
+    pub stats: bool,
     /// How much of this machine may be taken.
     pub limit: Limit,
 }

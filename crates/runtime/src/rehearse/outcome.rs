@@ -2,6 +2,7 @@
 
 use super::{JUDGED_STEPS, Number, compare};
 use crate::report::{AxisLine, MemoryLine, PhaseLine, StepHeld};
+use crate::stats::Norm;
 use diag::Finding;
 use layout::activations::Dealing;
 
@@ -18,6 +19,8 @@ pub(super) struct RankOutcome {
     pub routing: Dealing,
     /// Of the step in which this rank kept the most for backward.
     pub held: StepHeld,
+    /// What [`crate::stats`] counted, step after step.
+    pub counted: Vec<f64>,
 }
 
 impl RankOutcome {
@@ -32,6 +35,7 @@ impl RankOutcome {
             counts(&travel::dealing(&self.routing)),
             counts(&travel::phases(&self.held.phases)),
             counts(&travel::dealing(&self.held.routing)),
+            self.counted.clone(),
         ];
         all.into_iter().flat_map(|part| std::iter::once(part.len() as f64).chain(part)).collect()
     }
@@ -51,6 +55,7 @@ impl RankOutcome {
             moved: counts(next()),
             routing: travel::to_dealing(&counts(next())),
             held: StepHeld { phases: travel::to_phases(&counts(next())), routing: travel::to_dealing(&counts(next())) },
+            counted: next(),
         }
     }
 }
@@ -186,6 +191,8 @@ pub struct Rehearsal {
     pub phases: Vec<PhaseLine>,
     /// Router load.
     pub load: Vec<Load>,
+    /// Norms on one rank and on all, if they were asked for.
+    pub norms: (Vec<Norm>, Vec<Norm>),
     /// Wall time on one rank and on all.
     pub seconds: (f64, f64),
 }
@@ -231,12 +238,13 @@ pub(super) struct Expected {
     pub memory: Vec<MemoryLine>,
     pub phases: Vec<PhaseLine>,
     pub paths: Vec<String>,
+    pub norms: (Vec<Norm>, Vec<Norm>),
     pub number: Number,
 }
 
 /// Combines the results of all ranks into one.
 pub(super) fn join(ranks: &[RankOutcome], expected: Expected, seconds: f64) -> Rehearsal {
-    let Expected { losses: one, traffic, memory, phases, paths, number, .. } = expected;
+    let Expected { losses: one, traffic, memory, phases, paths, norms, number, .. } = expected;
     let worst = |pick: fn(&RankOutcome) -> &Vec<f64>| {
         let of = |at: usize| ranks.iter().map(|r| pick(r)[at]).fold(0.0, f64::max);
         let mut all: Vec<Worst> =
@@ -262,6 +270,7 @@ pub(super) fn join(ranks: &[RankOutcome], expected: Expected, seconds: f64) -> R
         memory,
         phases,
         load: expected.load.into_iter().enumerate().map(|(layer, tokens)| Load { layer, tokens }).collect(),
+        norms,
         seconds: (expected.seconds, seconds),
     }
 }

@@ -6,6 +6,8 @@ use super::{Ask, JUDGED_STEPS, Number, Prepared};
 use crate::live::Meter;
 use crate::real::Real;
 use crate::report::{self, Subject};
+use crate::stats::{Stats, norms, watched};
+use crate::train::Trainer;
 use comm::{Call, Comm, Group, Result, threads};
 use diag::{Blame, Finding};
 use layout::OwnershipTable;
@@ -56,6 +58,8 @@ struct Reference {
     weights: Wholes,
     losses: Vec<f64>,
     load: Vec<Vec<u64>>,
+    /// What [`crate::stats`] counted, step after step.
+    counted: Vec<f64>,
     seconds: f64,
 }
 
@@ -98,8 +102,11 @@ fn run<R: Real>(
     let traffic = report::traffic(&of, &moved).map_err(|f| vec![f])?;
     let memory = report::memory(&of, &held).map_err(|f| vec![f])?;
     let phases = report::phases(&of, &held).map_err(|f| vec![f])?;
+    let names = if ask.stats { watched(recipe, &table) } else { Vec::new() };
+    let counted: Vec<&[f64]> = ranks.iter().map(|rank| rank.counted.as_slice()).collect();
+    let norms = (norms(&names, &[&reference.counted]), norms(&names, &counted));
     let Reference { losses, load, seconds: alone, .. } = reference;
-    let expected = Expected { losses, seconds: alone, load, traffic, memory, phases, paths, number: ask.number };
+    let expected = Expected { losses, seconds: alone, load, traffic, memory, phases, paths, norms, number: ask.number };
     Ok(Outcome::Ran(Box::new(join(&ranks, expected, seconds))))
 }
 
@@ -112,9 +119,11 @@ fn reference<R: Real>(ask: &Ask, prepared: &Prepared, watch: &(dyn Fn(u64) + Syn
     let batch = |step| prepared.start.batch(ask, prepared, layout, step);
     let (_, gradients) = trainer.gradients(&batch(0))?;
     let gradients = Wholes::new(trainer.shelf(), &gradients);
-    let (mut losses, mut weights) = (Vec::new(), None);
+    let (mut losses, mut weights, mut counted) = (Vec::new(), None, Vec::new());
+    watch_norms(ask, prepared, &mut trainer)?;
     for step in 0..ask.steps {
         losses.push(trainer.step(&batch(step))?.loss);
+        counted.append(&mut trainer.watched());
         watch(step);
         if step + 1 == ask.steps.min(JUDGED_STEPS) {
             let now = trainer.weights()?;
@@ -122,7 +131,16 @@ fn reference<R: Real>(ask: &Ask, prepared: &Prepared, watch: &(dyn Fn(u64) + Syn
         }
     }
     let weights = weights.unwrap_or_else(|| Wholes::new::<R>(trainer.shelf(), &[]));
-    Ok(Reference { gradients, weights, losses, load: trainer.load(), seconds: since.elapsed().as_secs_f64() })
+    Ok(Reference { gradients, weights, losses, load: trainer.load(), counted, seconds: since.elapsed().as_secs_f64() })
+}
+
+/// Has a trainer count norms, if they were asked for. Names are those of the split run, on one rank too.
+fn watch_norms<R: Real>(ask: &Ask, prepared: &Prepared, trainer: &mut Trainer<R>) -> Result<()> {
+    if ask.stats {
+        let table = OwnershipTable::new(&prepared.recipe, &prepared.layout).map_err(|mut f| f.remove(0))?;
+        trainer.watch(Stats::new(&watched(&prepared.recipe, &table)));
+    }
+    Ok(())
 }
 
 /// Runs the same steps as one of the ranks.
@@ -137,6 +155,7 @@ fn rank<R: Real>(
     let layout = &prepared.layout;
     let _meter = Meter::start(comm);
     let mut trainer = prepared.start.trainer::<R>(ask, prepared, layout, comm)?;
+    ask.inject.iter().for_each(|inject| inject.begin(comm));
     let batch = |step| prepared.start.batch(ask, prepared, layout, step);
     let (_, gradients) = trainer.gradients(&batch(0))?;
     let mut out = RankOutcome {
@@ -145,6 +164,7 @@ fn rank<R: Real>(
     };
     drop(gradients);
     comm.traffic().clear();
+    watch_norms(ask, prepared, &mut trainer)?;
     for step in 0..ask.steps {
         ask.inject.iter().for_each(|inject| inject.strike(comm, step, ask.deadline));
         let report = trainer.step(&batch(step))?;
@@ -157,6 +177,7 @@ fn rank<R: Real>(
             out.held = trainer.last().clone();
         }
         out.losses.push(report.loss);
+        out.counted.append(&mut trainer.watched());
         if comm.rank() == 0 {
             watch(ask.steps + step);
         }

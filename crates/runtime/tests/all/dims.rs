@@ -99,6 +99,7 @@ fn outcome(tried: &Tried, limit: &str) -> Result<bool, String> {
         ranks: Ranks::Threads,
         load: None,
         save: None,
+        stats: false,
         limit: Limit::new(Asked::parse(limit).unwrap(), None),
     };
     let ran = catch_unwind(AssertUnwindSafe(|| {
@@ -208,6 +209,7 @@ fn what_is_too_large_is_refused_before_it_is_allocated() {
             ranks: Ranks::Threads,
             load: None,
             save: None,
+            stats: false,
             limit: Limit::new(Asked::default(), Some(8 << 30)),
         };
         let refused = prepare(&ask).map(|_| ()).unwrap_err();

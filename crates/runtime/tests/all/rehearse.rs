@@ -7,6 +7,7 @@ use recipe::{Feature, Mixer, builtin};
 use runtime::rehearse::{Ask, Inject, Number, Outcome, Ranks, Rehearsal, Source, prepare, rehearse};
 use runtime::report::{Line, MemoryLine, PhaseLine};
 use runtime::shrink::Dims;
+use runtime::stats::{Norm, Of};
 use std::time::{Duration, Instant};
 
 fn some() -> LayoutRequest {
@@ -27,6 +28,7 @@ fn ask<'a>(recipe: &'a recipe::Recipe, request: &'a LayoutRequest) -> Ask<'a> {
         ranks: Ranks::Threads,
         load: None,
         save: None,
+        stats: false,
         limit: work::Limit::none(),
     }
 }
@@ -212,4 +214,90 @@ fn what_cannot_be_rehearsed_is_refused_by_name() {
     let ask = ask(&several, &request);
     let found = rehearse(&ask, &prepare(&ask).unwrap(), &|_| {}).err().unwrap();
     assert_eq!(found[0].rule, "runtime/mimo");
+}
+
+/// A request from `tp=2 sp zero=1`.
+fn typed(words: &str) -> LayoutRequest {
+    let mut out = some();
+    for word in words.split_whitespace() {
+        let (key, value) = word.split_once('=').unwrap_or((word, "1"));
+        let degree = value.parse().ok();
+        match key {
+            "tp" => out.tp = degree,
+            "sp" => out.sp = Some(true),
+            "cp" => out.cp = degree,
+            "pp" => out.pp = degree,
+            "ep" => out.ep = degree,
+            "etp" => out.etp = degree,
+            "dp" => out.dp = degree,
+            "zero" => out.zero = ZeroStage::from_name(value),
+            _ => panic!("{word}"),
+        }
+    }
+    out
+}
+
+/// Norms of a split run beside those of one rank: the largest relative difference by kind, and the first path of each
+/// kind that is off.
+fn norms_apart(ask: &Ask) -> Vec<(Of, f64, Option<String>)> {
+    let (one, many) = ran(ask).norms;
+    assert_eq!(one.len(), many.len());
+    assert!(one.iter().all(|norm| norm.nonfinite == 0));
+    [Of::Activation, Of::ActivationGradient, Of::Gradient]
+        .map(|of| {
+            let off = |(a, b): (&Norm, &Norm)| (a.norm - b.norm).abs() / a.norm.abs().max(1e-9);
+            let pairs = || one.iter().zip(&many).filter(|(a, _)| a.watched.of == of);
+            assert!(pairs().count() > 0 && pairs().all(|(a, b)| (a.step, &a.watched) == (b.step, &b.watched)));
+            let first = pairs().find(|pair| off(*pair) > 1e-6).map(|(a, _)| a.watched.path.clone());
+            (of, pairs().map(off).fold(0.0, f64::max), first)
+        })
+        .to_vec()
+}
+
+#[test]
+fn norms_do_not_depend_on_the_layout() {
+    let layouts = [
+        ("nam56r", "tp=2 ep=2 etp=1"),
+        ("nam56r", "tp=2 pp=2"),
+        ("nam56r", "cp=2 zero=2"),
+        ("mixtral-8x7b", "tp=2 dp=2 etp=2 zero=1"),
+        ("llama3-8b", "tp=2 dp=2 pp=2"),
+        ("llama3-8b", "dp=4 zero=3"),
+    ];
+    for (name, words) in layouts {
+        let recipe = recipe::builtin::find(name).unwrap();
+        let request = typed(words);
+        let mut ask = ask(&recipe, &request);
+        ask.dims = Dims::parse("hidden=16,vocab=32,seq=16,depth=6").unwrap();
+        ask.stats = true;
+        for (of, worst, path) in norms_apart(&ask) {
+            assert!(worst < 1e-6, "{name} {words}: {of:?} of {path:?} is off by {worst:e}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_exchange_shows_in_the_norms_of_what_it_feeds() {
+    // The layout, the fault, and whether activations are off, or gradients alone.
+    let faults = [
+        ("llama3-8b", "tp=2 sp", "unsummed:tp", None),
+        ("llama3-8b", "dp=2", "unsummed:dp", None),
+        ("llama3-8b", "tp=2 sp", "unheard:sp", Some("embedding")),
+        ("mixtral-8x7b", "ep=2", "unheard:ep", Some("layers.0.moe")),
+        ("llama3-8b", "cp=2", "unheard:cp", Some("layers.0.attention")),
+        ("llama3-8b", "pp=2", "unheard:pp", Some("layers.1")),
+    ];
+    for (name, words, fault, first) in faults {
+        let recipe = recipe::builtin::find(name).unwrap();
+        let request = typed(words);
+        let mut ask = ask(&recipe, &request);
+        ask.dims = Dims::parse("hidden=16,vocab=32,seq=16,depth=2").unwrap();
+        (ask.steps, ask.stats, ask.inject) = (1, true, Inject::parse(fault).ok());
+        let apart = norms_apart(&ask);
+        let path = apart[0].2.as_deref();
+        match first {
+            Some(first) => assert!(path.is_some_and(|path| path.starts_with(first)), "{fault}: {apart:?}"),
+            None => assert!(path.is_none() && apart[2].2.is_some(), "{fault}: {apart:?}"),
+        }
+    }
 }

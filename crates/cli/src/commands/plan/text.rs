@@ -5,7 +5,7 @@ use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::commands::fit::{fit_lines, host_text, verdict_text};
-use crate::commands::{model_line, shorten, typed, widths};
+use crate::commands::{calibrated_text, model_line, shorten, typed, widths};
 use crate::picture;
 use crate::table::{Table, heading, wrap};
 use case::Part;
@@ -127,6 +127,7 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
         text += &wrap(&format!("{key} {choice}"), "  ", 100);
     }
     text += &caveats(solved, best);
+    text += &calibrated_text(&solved.space.question.cluster.device, solved.space.question.recipe, "  ");
     text += &equals(solved, best);
     text += &modes(solved, best);
     if let Some(first) = solved.answer.refuted().next() {

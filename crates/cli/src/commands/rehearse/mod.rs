@@ -1,5 +1,6 @@
 //! `rehearse`: the plan executed on small dimensions, on all ranks and on one.
 
+mod kept;
 mod processes;
 mod text;
 
@@ -10,7 +11,7 @@ use crate::outcome::{NO, Outcome, Refusal, Report};
 use case::Terms;
 use case::asked::{EngineChoice, StateArgs};
 use comm::Comm;
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, quote};
 use layout::Engine;
 use runtime::rehearse::{
     Ask, Ending, Outcome as Ran, Parity, Prepared, Ranks, Rehearsal, Source, prepare, rehearse, rehearse_between,
@@ -46,7 +47,7 @@ fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun:
     let mut asked = asked(&args.recipe, &args.layout, &state, None);
     // Our own runtime rehearses, and what it carries over a cut in time no other engine has to.
     asked.layout.engine.get_or_insert(EngineChoice::One(Engine::Shardwright));
-    let case = case_of(asked, Terms::SPLIT)?;
+    let case = case_of(asked.clone(), Terms::SPLIT)?;
     let request = args.layout.request();
     let limit = args.work.limit();
     let args = &args.how;
@@ -63,6 +64,7 @@ fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun:
         ranks: args.ranks,
         load: args.load.as_deref(),
         save: args.save.as_deref(),
+        stats: args.stats.is_some() || args.receipts.is_some(),
         limit,
     };
     let prepared = prepare(&ask)?;
@@ -74,7 +76,20 @@ fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun:
         Some(comm) => rehearse_between(&ask, &prepared, comm, &|_| {})?,
     };
     let report = match ran {
-        Ran::Ran(rehearsal) => finished(&ask, &prepared, begun, &rehearsal),
+        Ran::Ran(rehearsal) => {
+            let mut report = finished(&ask, &prepared, begun, &rehearsal);
+            for path in args.stats.iter().map(|path| kept::stats(path, &prepared, &rehearsal)) {
+                let written: Vec<String> = path?.iter().map(|path| quote::shown(path).to_string()).collect();
+                report.text += &format!("norms in {}\n", written.join(" and "));
+            }
+            if let Some(folder) = &args.receipts {
+                kept::receipts(folder, &ask, &prepared, &rehearsal, &asked)?;
+                let typed = |name: &str| quote::typed(folder.join(name).as_os_str());
+                let (one, all) = (typed("one-rank.json"), typed("all-ranks.json"));
+                report.text += &format!("receipts: shardwright receipt localise {one} {all}\n");
+            }
+            report
+        }
         Ran::Ended(endings, seconds) => ended(begun, &endings, seconds),
         // The first process says everything, warnings too.
         Ran::Elsewhere => return Ok(Report::default()),

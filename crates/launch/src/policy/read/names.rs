@@ -197,6 +197,7 @@ const SCRIPTS_OWN: &[&str] = &[
     "log",
     "mine",
     "node",
+    "program",
     "restarts",
     "signal",
     "started",

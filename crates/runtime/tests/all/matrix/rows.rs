@@ -94,6 +94,7 @@ pub fn ask<'a>(recipe: &'a Recipe, request: &'a LayoutRequest, number: Number, r
         ranks,
         load: None,
         save: None,
+        stats: false,
         limit: work::Limit::none(),
     }
 }

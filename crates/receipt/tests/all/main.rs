@@ -1,0 +1,3 @@
+//! Tests of receipts over data that ships.
+
+mod calibrate;
