@@ -30,6 +30,7 @@ pub const WRITERS: &[Writer] = &[
     },
     Writer { line: "plan tiny.toml --on 1,2xH200 --csv out.csv --svg b.svg", targets: &["out.csv", "b.svg"] },
     Writer { line: "checkpoint reshard source --out out --format safetensors", targets: &["out"] },
+    Writer { line: "receipt hook -o out.py", targets: &["out.py"] },
     Writer { line: "preflight --policy policy.toml --write-probe", targets: &[] },
 ];
 
