@@ -102,6 +102,11 @@ fn of_cases(old: &Case, new: &Case, derived: &BTreeSet<String>, list: &mut Vec<C
         };
         if is_derived { follows.push(change) } else { list.push(change) }
     }
+    // Another engine has other words for its options.
+    if list.iter().any(|change| change.part == "engine") {
+        let is_word = |change: &Change| ["options", "overlap", "compile"].contains(&change.part);
+        list.iter_mut().filter(|change| is_word(change)).for_each(|change| change.may_follow = true);
+    }
     // Options that an engine's defaults change with the recipe or the layout were not typed either.
     if list.iter().any(|change| change.layer < Layer::Infrastructure) {
         let typed = |change: &Change| change.layer < Layer::Infrastructure || change.part == "layout";
@@ -148,8 +153,10 @@ fn place(difference: &Difference, moe_switched: bool) -> Option<(Layer, &'static
 }
 
 fn push(list: &mut Vec<Change>, at: (Layer, &'static str), key: &str, old: String, new: String, may_follow: bool) {
-    if old != new {
-        let (layer, part) = at;
+    let (layer, part) = at;
+    // What a job says is said once.
+    let is_known = list.iter().any(|known| (known.layer, known.part, known.key.as_str()) == (layer, part, key));
+    if old != new && !is_known {
         list.push(Change { layer, part, key: key.to_string(), old, new, may_follow });
     }
 }
