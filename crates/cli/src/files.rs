@@ -100,6 +100,22 @@ pub fn place(path: &Path) -> Option<String> {
     cached.or_else(|| whole.parent()?.file_name().map(name))
 }
 
+/// Files of a folder whose names end so, as paths in the order of their names.
+pub fn names_in(folder: &Path, ending: &str) -> Result<Vec<String>, Refusal> {
+    let object = folder.display().to_string();
+    let refuse = |error: std::io::Error| {
+        let message = format!("cannot list `{object}`: {error}");
+        Refusal::from(Finding::error("file/read", Blame::Environment, object.clone(), message))
+    };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(refuse)? {
+        let path = entry.map_err(refuse)?.path();
+        names.extend(path.to_str().filter(|name| name.ends_with(ending)).map(str::to_string));
+    }
+    names.sort();
+    Ok(names)
+}
+
 /// Reads a text file of bounded size.
 pub fn read_text(path: &Path) -> Result<String, Refusal> {
     let refuse = |message: String| {

@@ -70,6 +70,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Fidelity(args) => commands::fidelity::run(args),
         Command::Preflight(args) => commands::preflight::run(args),
         Command::Launch(args) => commands::launch::run(args),
+        Command::Probe(args) => commands::probe::run(args),
         Command::Receipt(args) => commands::receipt::run(args),
         Command::Glossary(args) => commands::glossary::run(args),
         Command::Lanes(args) => commands::lanes::run(args),

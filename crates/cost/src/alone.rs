@@ -6,12 +6,15 @@ use crate::data;
 use crate::prices::Setting;
 use crate::roofline::Numbers;
 use case::Case;
+use case::options::Dispatch;
 
 /// What a rank's step takes by itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Alone {
     /// Seconds in which kernels run.
     pub kernels: f64,
+    /// Seconds the host takes to start them, were the device never behind.
+    pub host: f64,
     /// Seconds of the step: what kernels or the host that starts them take, whichever is longer, from one wait
     /// of the host to the next.
     pub step: f64,
@@ -25,14 +28,27 @@ pub fn alone(case: &Case, stage: usize, numbers: Numbers) -> Result<Alone, Unpri
     let chunks = case.stages.by_stage.get(stage).ok_or_else(|| Unpriced::new("the rank", "there is no such stage"))?;
     let counted = prices.counted(&case.stages);
     let microbatches = layout.microbatches as f64;
-    let (mut kernels, mut step) = (0.0, 0.0);
+    let (mut kernels, mut issued, mut step) = (0.0, 0.0, 0.0);
     for chunk in chunks {
         let counts = counted.chunks[*chunk].counts();
         let pass = prices.stage(counts);
         kernels += microbatches * prices.of_chunk(counts).all().compute();
+        issued += microbatches * prices.host(counts);
         step += microbatches * (pass.forward + pass.backward());
     }
     let (stepped, host) = data::stepped_alone(&prices, layout, counted.stages[stage].counts());
-    step += stepped.max(host) + setting.meter.profile().host.step_seconds;
-    Ok(Alone { kernels: kernels + stepped, step })
+    let between = setting.meter.profile().host.step_seconds;
+    step += stepped.max(host) + between;
+    Ok(Alone { kernels: kernels + stepped, host: issued + host + between, step })
+}
+
+impl Numbers {
+    /// What a rank multiplies whose collectives nobody answers: gathers repeat its own data, and others leave what
+    /// was in memory, which is soon not a number.
+    pub fn stood_in(case: &Case) -> Numbers {
+        let layout = &case.layout;
+        let exchanged = layout.ep.splits() && case.options.kernels.dispatch != Dispatch::AllGather;
+        let is_left = layout.tp.splits() || layout.cp.splits() || layout.pp.splits() || exchanged;
+        if is_left { Numbers::Same } else { Numbers::Drawn }
+    }
 }

@@ -2,14 +2,15 @@
 //! host can start, and what recompute runs again.
 
 use crate::comm::{LayerWaits, Waits};
+use crate::nanotron;
 use crate::ops::{Direction, Op, Shape, Work};
 use crate::overlap::{Cover, Hidden, Rules};
 use crate::part::{Part, Times};
 use crate::roofline::{Meter, Pass as Passing};
 use case::options::{Again, GraphsBy};
 use hardware::PowerCurve;
-use layout::Recompute;
 use layout::request::RecomputeModule;
+use layout::{Engine, Recompute};
 use std::ops::Range;
 
 /// Seconds of one layer for one microbatch.
@@ -176,11 +177,13 @@ impl Once {
     /// Times operations and collectives.
     pub fn new(meter: &Meter, shape: Shape, ops: &[Op], waits: LayerWaits) -> Once {
         let graphs = shape.options.kernels.graphs;
+        let is_nanotron = shape.layout.engine == Some(Engine::Nanotron);
+        let also = |work: &Work, pass| if is_nanotron { nanotron::also_starts(meter, shape, work, pass) } else { 0.0 };
         let timed = |op: &Op, work: &Work, pass: Passing| Timed {
             part: if matches!(work, Work::Sync) { Part::Launch } else { op.part },
             seconds: meter.seconds(work),
             powered: meter.powered(work),
-            host: if graphs.records(op.scope) { 0.0 } else { meter.host_seconds(work, pass) },
+            host: if graphs.records(op.scope) { 0.0 } else { meter.host_seconds(work, pass) + also(work, pass) },
         };
         let [mut forward, mut input, mut weight] = [(); 3].map(|()| Pass::default());
         let (mut repeatable, mut works) = (Vec::with_capacity(ops.len()), Vec::new());

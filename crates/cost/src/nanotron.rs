@@ -3,7 +3,9 @@
 
 use crate::data::widths;
 use crate::held::Held;
+use crate::ops::{Shape, Work};
 use crate::prices::Prices;
+use crate::roofline::{Meter, Pass};
 use crate::traffic::Ring;
 use layout::ZeroStage;
 
@@ -40,4 +42,28 @@ pub(crate) fn moved(prices: &Prices, zero: ZeroStage, replicas: &Ring, held: &He
     let device = parts * meter.profile().memory.fixed_seconds + COPIES * 2.0 * bytes / meter.rate();
     let copies = if replicas.members > 1.0 { host.max(device) } else { 0.0 };
     (replicas.all_reduce(trained * gradient).0, replicas.gather(bytes) + copies)
+}
+
+/// Kernels that turn masks into lengths before every attention: two cleared, two summed, two summed up
+/// (`models/llama.py` CoreAttention).
+const LENGTHS: f64 = 6.0;
+
+/// Seconds of the host for an operation of a layer beyond torch's own. Linears and attention are functions in Python
+/// that take buffers and views and start collectives themselves, as modules of Transformer Engine are. Of a pair of
+/// linears the one that gathers its input gathers it once more in backward, which no list of a layer's collectives
+/// has (`parallel/tensor_parallel/functional.py`).
+pub(crate) fn also_starts(meter: &Meter, shape: Shape, work: &Work, pass: Pass) -> f64 {
+    let host = &meter.profile().host;
+    let function = (host.module.0 - host.linear.0, host.module.1 - host.linear.1);
+    let again = if shape.tp > 1.0 { host.collective / 2.0 } else { 0.0 };
+    let seconds = match (work, pass) {
+        (Work::Gemm { .. }, Pass::Forward) => function.0,
+        (Work::Gemm { .. }, Pass::Input) => function.1 / 2.0 + again,
+        (Work::Gemm { .. }, Pass::Weight) => function.1 / 2.0,
+        (Work::Attention { .. }, Pass::Forward) => function.0 - host.linear.0 + LENGTHS * host.eager.0,
+        (Work::Attention { .. }, Pass::Input) => function.1 - host.linear.1,
+        _ => 0.0,
+    };
+    let around = if pass == Pass::Forward { host.around.0 } else { host.around.1 };
+    seconds * around * host.speed.0
 }

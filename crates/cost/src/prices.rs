@@ -274,8 +274,21 @@ impl Prices {
         forward + backward
     }
 
+    /// What the host takes to start both passes of a chunk.
+    pub(crate) fn host(&self, counts: Counts) -> f64 {
+        let [.., forward, backward] = self.summed(counts);
+        forward + backward
+    }
+
     /// Passes of a chunk or stage, then what the device waits for the host in forward and in backward.
     fn passes_of(&self, counts: Counts) -> [f64; 5] {
+        let [forward, input, weight, host_forward, host_backward] = self.summed(counts);
+        let late = [host_forward - forward, host_backward - input - weight].map(|late: f64| late.max(0.0));
+        [forward, input, weight, late[0], late[1]]
+    }
+
+    /// Passes of a chunk or stage, then the host's seconds in forward and in backward.
+    fn summed(&self, counts: Counts) -> [f64; 5] {
         let mut sum = [0.0; 5];
         let mut add = |passes: &[f64; 5], count: f64| {
             for (total, seconds) in sum.iter_mut().zip(passes) {
@@ -291,9 +304,7 @@ impl Prices {
         if counts.is_last {
             add(&self.back_passes, 1.0);
         }
-        let [forward, input, weight, host_forward, host_backward] = sum;
-        let late = [host_forward - forward, host_backward - input - weight].map(|late: f64| late.max(0.0));
-        [forward, input, weight, late[0], late[1]]
+        sum
     }
 
     /// What of a layout decides how state moves.

@@ -24,6 +24,12 @@ pub struct Evidence {
     pub events: Vec<Event>,
     /// Time on the device by kernel, of one profiled step.
     pub kernels: Vec<Kernel>,
+    /// What the engine's own timers say, by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub timers: Vec<Timer>,
+    /// Micro-benchmarks that ran beside the steps.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub benches: Vec<Bench>,
     /// Norms by logical tensor path, as the hook writes them.
     pub tensors: Vec<TensorStat>,
     /// Versions of what ran, by package.
@@ -52,6 +58,19 @@ pub struct Source {
     /// Lines that looked like the format's and could not be read.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unread: u64,
+    /// The first of them, or of those that were skipped for their length.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_unread: Option<Unread>,
+}
+
+/// A line that was not read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unread {
+    pub line: u64,
+    /// Its beginning.
+    pub text: String,
+    pub why: String,
 }
 
 /// The spelling a source is in.
@@ -80,6 +99,36 @@ pub enum Format {
     Probe,
     /// `summary-nodeN.json` that a `launch.sh` leaves.
     Summary,
+    /// A log of no engine known here, of which only failures are read.
+    Text,
+}
+
+impl Format {
+    /// Every format by its name, as `--format` takes it.
+    pub const ALL: [(&str, Format); 17] = [
+        ("megatron-lm", Format::MegatronLm),
+        ("megatron-progress", Format::MegatronProgress),
+        ("megatron-bridge", Format::MegatronBridge),
+        ("nemo", Format::Nemo),
+        ("torchtitan", Format::Torchtitan),
+        ("deepspeed", Format::Deepspeed),
+        ("nanotron", Format::Nanotron),
+        ("maxtext", Format::Maxtext),
+        ("mllog", Format::Mllog),
+        ("torch-snapshot", Format::TorchSnapshot),
+        ("torch-memory-stats", Format::TorchMemoryStats),
+        ("nvidia-smi", Format::NvidiaSmi),
+        ("rehearsal", Format::Rehearsal),
+        ("hook", Format::Hook),
+        ("probe", Format::Probe),
+        ("summary", Format::Summary),
+        ("text", Format::Text),
+    ];
+
+    /// As it is typed and written.
+    pub fn name(self) -> &'static str {
+        Format::ALL.iter().find(|(_, format)| *format == self).map_or("text", |(name, _)| name)
+    }
 }
 
 /// One step of the optimizer.
@@ -104,6 +153,9 @@ pub struct Step {
     /// Of all devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
+    /// Of one device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_tokens_per_second: Option<f64>,
     /// Model TFLOP/s of one device, as the engine counts its own model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tflops: Option<f64>,
@@ -111,6 +163,15 @@ pub struct Step {
     pub samples: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
+    /// Of one device, in the whole step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules: Option<f64>,
+    /// Of one device, on average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watts: Option<f64>,
+    /// Further figures of the step under the engine's own names: losses of routers, of further predicted tokens.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub others: BTreeMap<String, f64>,
     /// Among the first [`WARM_UP`] of its attempt.
     #[serde(default, skip_serializing_if = "is_false")]
     pub warm_up: bool,
@@ -173,6 +234,46 @@ pub struct Kernel {
     pub source: usize,
 }
 
+/// A timer that an engine keeps itself, over all times it was printed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timer {
+    pub name: String,
+    /// Times it was printed.
+    pub count: u64,
+    /// The fastest rank's, the shortest of all; none where only the slowest rank's is printed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub least_seconds: Option<f64>,
+    /// The slowest rank's, on average.
+    pub mean_seconds: f64,
+    /// The slowest rank's, the longest of all.
+    pub most_seconds: f64,
+    pub source: usize,
+}
+
+/// One micro-benchmark: what one call took.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bench {
+    pub rank: u64,
+    pub name: String,
+    /// Calls that were timed together.
+    pub calls: u64,
+    /// Until the device was done.
+    pub seconds: f64,
+    /// Until the host had asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issue_seconds: Option<f64>,
+    /// That one call moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// That one call computes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flops: Option<u64>,
+    pub source: usize,
+    pub line: u64,
+}
+
 /// Which tensor of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -220,12 +321,27 @@ impl Evidence {
     /// Takes in what was read elsewhere of the same run.
     pub fn add(&mut self, other: Evidence) {
         let shift = self.sources.len();
-        let Evidence { sources, steps, memory, events, kernels, tensors, versions, arguments, machine, ran } = other;
+        let Evidence {
+            sources,
+            steps,
+            memory,
+            events,
+            kernels,
+            timers,
+            benches,
+            tensors,
+            versions,
+            arguments,
+            machine,
+            ran,
+        } = other;
         self.sources.extend(sources);
         self.steps.extend(steps.into_iter().map(|s| Step { source: s.source + shift, ..s }));
         self.memory.extend(memory.into_iter().map(|m| Memory { source: m.source + shift, ..m }));
         self.events.extend(events.into_iter().map(|e| Event { source: e.source + shift, ..e }));
         self.kernels.extend(kernels.into_iter().map(|k| Kernel { source: k.source + shift, ..k }));
+        self.timers.extend(timers.into_iter().map(|t| Timer { source: t.source + shift, ..t }));
+        self.benches.extend(benches.into_iter().map(|b| Bench { source: b.source + shift, ..b }));
         self.tensors.extend(tensors.into_iter().map(|t| TensorStat { source: t.source + shift, ..t }));
         for (mine, theirs) in [
             (&mut self.versions, versions),
@@ -292,6 +408,7 @@ mod tests {
             sha256: String::new(),
             digits: BTreeMap::new(),
             unread: 0,
+            first_unread: None,
         };
         let mut one = Evidence { sources: vec![source("a")], steps: vec![step(1, 0, 1.0)], ..Evidence::default() };
         one.add(Evidence { sources: vec![source("b")], steps: vec![step(2, 0, 1.0)], ..Evidence::default() });

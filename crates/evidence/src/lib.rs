@@ -4,8 +4,11 @@
 mod events;
 mod figures;
 mod float;
-mod read;
+mod readers;
+pub mod snapshot;
 
 pub use events::{Event, EventKind};
-pub use figures::{Evidence, Format, Kernel, Memory, MemoryKind, Source, Step, TensorKind, TensorStat, WARM_UP};
-pub use read::read;
+pub use figures::{
+    Bench, Evidence, Format, Kernel, Memory, MemoryKind, Source, Step, TensorKind, TensorStat, Timer, Unread, WARM_UP,
+};
+pub use readers::{HOOK_SCHEMA, read};

@@ -3,7 +3,6 @@
 //! Collectives return at once there, so that a step is one rank's kernels and host alone.
 
 use crate::{Figure, Judged, Part, Why, check_work, kind};
-use case::options::Dispatch;
 use case::{Asked, Case, Terms};
 use cost::Numbers;
 use hardware::Cluster;
@@ -85,15 +84,12 @@ fn time(row: &Value, judged: &mut Judged) -> Result<(), Why> {
     Ok(())
 }
 
-/// What numbers the run had, where the row says so. Else from what stood in for other ranks: gathers repeat
-/// this rank's data, other collectives leave what was in memory, which is soon not a number.
+/// What numbers the run had, where the row says so; else from what stood in for other ranks.
 fn numbers(row: &Value, case: &Case) -> Numbers {
-    let layout = &case.layout;
-    let exchanged = layout.ep.splits() && case.options.kernels.dispatch != Dispatch::AllGather;
-    let is_left = layout.tp.splits() || layout.cp.splits() || layout.pp.splits() || exchanged;
-    match (row["numbers"].as_str(), is_left) {
-        (Some("drawn"), _) | (None, false) => Numbers::Drawn,
-        _ => Numbers::Same,
+    match row["numbers"].as_str() {
+        Some("drawn") => Numbers::Drawn,
+        Some(_) => Numbers::Same,
+        None => Numbers::stood_in(case),
     }
 }
 

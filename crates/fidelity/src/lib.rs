@@ -88,6 +88,9 @@ pub struct Judged {
     pub layout: String,
     /// The class of a step that was priced.
     pub class: Option<cost::Class>,
+    /// What the row does not say although it would decide its step: it has an error, but no part in ranks, regret and
+    /// residuals.
+    pub undecided: Option<&'static str>,
     /// What was predicted; empty when nothing could be.
     pub figures: Vec<Figure>,
     /// What could not be, although the row is complete enough to score it.
@@ -111,6 +114,7 @@ impl Judged {
             sequences: 0,
             layout: String::new(),
             class: None,
+            undecided: None,
             figures: Vec::new(),
             refusals: Vec::new(),
             params_differ: None,

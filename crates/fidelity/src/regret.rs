@@ -30,10 +30,11 @@ pub struct Regret {
 
 /// Regret by source; where a source has pipelines, its rows without them apart as well.
 pub fn regrets(rows: &[Judged]) -> Vec<Regret> {
-    let sources: BTreeSet<&str> = rows.iter().map(|row| row.source.as_str()).collect();
+    let decided = || rows.iter().filter(|row| row.undecided.is_none());
+    let sources: BTreeSet<&str> = decided().map(|row| row.source.as_str()).collect();
     let mut found = Vec::new();
     for source in sources {
-        let own: Vec<&Judged> = rows.iter().filter(|row| row.source == source).collect();
+        let own: Vec<&Judged> = decided().filter(|row| row.source == source).collect();
         let (with, without): (Vec<&Judged>, Vec<&Judged>) =
             own.iter().partition(|row| row.class.is_some_and(|class| class.pipeline));
         found.extend(of_sweeps(source, false, &own));

@@ -19,7 +19,7 @@ const WIDEST: f64 = 3.0;
 pub struct LeftOut {
     /// The source.
     pub source: String,
-    /// Its rows that were priced.
+    /// Its rows that were priced and say what decides their step.
     pub rows: usize,
     /// The median of their errors' sizes.
     pub median: f64,
@@ -29,13 +29,14 @@ pub struct LeftOut {
     pub width: f64,
 }
 
-/// Rows with a step that was priced: class, source, and the logarithm of measured over priced.
+/// Rows with a step that was priced and that say what decides it: class, source, and the logarithm of measured over priced.
 fn timed(rows: &[Judged]) -> Vec<(Class, &str, f64)> {
     let of = |row: &Judged| {
         let figure = row.figure("step_time")?;
         Some((row.class?, (figure.measured.number() / figure.predicted.number()).ln()))
     };
-    rows.iter().filter_map(|row| of(row).map(|(class, residual)| (class, row.source.as_str(), residual))).collect()
+    let decided = rows.iter().filter(|row| row.undecided.is_none());
+    decided.filter_map(|row| of(row).map(|(class, residual)| (class, row.source.as_str(), residual))).collect()
 }
 
 /// The residuals of rows, and the factor that makes intervals over all but one source hold their share of that one.
@@ -110,7 +111,8 @@ type Rated<'a> = (&'a Judged, Class, f64, f64);
 /// How far ratios of rates within a sweep on one cluster lay from what was measured, by class and source.
 fn pairs(rows: &[Judged]) -> BTreeMap<(Class, &str), Vec<f64>> {
     let mut sweeps: BTreeMap<(&str, u64), Vec<Rated>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| !row.sweep.is_empty() && row.tokens_per_device > 0.0) {
+    let decided = rows.iter().filter(|row| row.undecided.is_none());
+    for row in decided.filter(|row| !row.sweep.is_empty() && row.tokens_per_device > 0.0) {
         let (Some(figure), Some(class)) = (row.figure("step_time"), row.class) else { continue };
         let rate = |seconds: f64| (row.tokens_per_device / seconds).ln();
         let (measured, priced) = (rate(figure.measured.number()), rate(figure.predicted.number()));

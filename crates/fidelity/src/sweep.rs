@@ -23,7 +23,7 @@ pub struct Sweep {
 pub fn sweeps(rows: &[Judged]) -> Vec<Sweep> {
     let timed: Vec<(&Judged, f64, f64)> = rows
         .iter()
-        .filter(|row| !row.sweep.is_empty())
+        .filter(|row| !row.sweep.is_empty() && row.undecided.is_none())
         .filter_map(|row| row.figure("step_time").map(|f| (row, f.measured.number(), f.predicted.number())))
         .collect();
     let mut names: Vec<&str> = timed.iter().map(|(row, _, _)| row.sweep.as_str()).collect();

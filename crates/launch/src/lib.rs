@@ -14,6 +14,7 @@ pub mod job;
 pub mod lanes;
 pub mod policy;
 pub mod preflight;
+pub mod probe;
 pub mod record;
 pub mod schedulers;
 pub mod tpu;

@@ -205,8 +205,8 @@ pub fn files(job: &Job, emission: &Emission, scheduler: Scheduler, predicted: &P
 }
 
 /// Every other file with its hash, as `sha256sum -c` reads it.
-const SUMS: &str = "SHA256SUMS";
+pub(crate) const SUMS: &str = "SHA256SUMS";
 
-fn sums(files: &[File]) -> String {
+pub(crate) fn sums(files: &[File]) -> String {
     files.iter().map(|file| format!("{}  {}\n", hash(&file.contents), file.path)).collect()
 }

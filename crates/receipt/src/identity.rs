@@ -16,8 +16,8 @@ impl Identity {
         let all: Map<String, Value> = toml::from_str(&text).unwrap_or_default();
         let on: Vec<&str> = recipe.bundle().iter().filter(|(_, on)| *on).map(|(feature, _)| feature.name()).collect();
         let tables = all.get("features").and_then(Value::as_object);
-        let bundle: Map<String, Value> =
-            on.iter().map(|name| (name.to_string(), tables.map_or(Value::Null, |all| all[*name].clone()))).collect();
+        let table = |name: &str| tables.and_then(|all| all.get(name)).cloned().unwrap_or_default();
+        let bundle: Map<String, Value> = on.iter().map(|name| (name.to_string(), table(name))).collect();
         let shape: Map<String, Value> = all.into_iter().filter(|(key, _)| !APART.contains(&key.as_str())).collect();
         Identity {
             recipe: recipe.name.raw().to_string(),

@@ -1,11 +1,13 @@
 //! What ran, as its launch directory says. Nothing in it is believed that its `SHA256SUMS` does not hold.
 
 use crate::canonical::sha256_of;
+use crate::probe;
 use crate::record::{Argument, Identity, Prediction};
 use case::Case;
 use diag::{Blame, Finding, quote};
 use launch::header::Header;
 use launch::lanes;
+use launch::probe::Planned;
 use launch::record::{MemoryVerdict, overlay, version};
 use recipe::Recipe;
 use serde_json::{Value, json};
@@ -43,6 +45,8 @@ pub struct Launched {
     pub logs: PathBuf,
     /// Where its checkpoints are.
     pub checkpoints: PathBuf,
+    /// Who is to be probed; none of a launch that is no probe.
+    pub probe: Option<Planned>,
 }
 
 impl About {
@@ -98,7 +102,10 @@ impl Launched {
                 .map(PathBuf::from)
                 .ok_or_else(|| vec![no_launch(folder, &format!("its launch.json names no folder for {key}"))])
         };
+        let probe = files.contains_key("probe.json").then(|| text("probe.json")).transpose()?;
+        let probe = probe.map(|text| probe::read(text, "probe.json")).transpose().map_err(|finding| vec![finding])?;
         Ok(Launched {
+            probe,
             logs: folder_of("logs")?,
             checkpoints: folder_of("checkpoints")?,
             about: about(&record, &plan, &arguments, &recipe)

@@ -12,6 +12,7 @@ mod launched;
 pub mod localise;
 mod outcome;
 mod prediction;
+pub mod probe;
 mod record;
 pub mod statistics;
 pub mod store;

@@ -82,6 +82,8 @@ pub enum Command {
     Preflight(PreflightArgs),
     /// What to hand to the cluster: the engine's own arguments, job files and a record
     Launch(LaunchArgs),
+    /// One rank of the job on one GPU: a directory that runs the engine's own trainer, and what we predict of it
+    Probe(ProbeArgs),
     /// Keep what became of a run: record it from its logs, list, show, supersede; files and an index
     Receipt(ReceiptArgs),
     /// Ways to run a model: engine, wrapper, optimizer and compile policy, and which one suits

@@ -157,6 +157,51 @@ pub struct LaunchArgs {
     pub work: WorkArgs,
 }
 
+/// Arguments of `probe`.
+#[derive(Args)]
+pub struct ProbeArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster of the whole job: 8xH200, 64x8xH200
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub who: WhoArgs,
+    /// Write the probe into this new directory
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Steps to run, the first three of them warm-up; one more is profiled
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub steps: u64,
+    /// Keep torch's memory snapshot of the first two steps
+    #[arg(long)]
+    pub memory_snapshot: bool,
+    /// Emit where the engine has no block for something, and mark each place
+    #[arg(long)]
+    pub allow_seams: bool,
+    /// Probe although the rank does not fit; the record says so
+    #[arg(long)]
+    pub override_memory: bool,
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
+/// Who to become.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct WhoArgs {
+    /// One rank of the job
+    #[arg(long, value_name = "R")]
+    pub rank: Option<u64>,
+    /// One rank of every class of ranks that hold and do the same
+    #[arg(long)]
+    pub all_classes: bool,
+}
+
 /// Arguments of `completions`.
 #[derive(Args)]
 pub struct CompletionsArgs {

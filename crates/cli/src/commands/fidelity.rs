@@ -10,6 +10,7 @@ use fidelity::{
     judge_within, leave_one_out, mistyped, regrets, residuals, summarise, sweeps,
 };
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 pub fn run(args: &FidelityArgs) -> Outcome {
     let parts: Vec<Part> = match args.only {
@@ -45,7 +46,8 @@ pub fn run(args: &FidelityArgs) -> Outcome {
                    what the rows say they ran.";
         text += &wrap(who, "", WIDTH);
     }
-    text += &(summary_text(&lines) + &sweeps_text(&ranks) + &regret_text(&regret) + &left_out_text(&left_out));
+    text += &(summary_text(&lines) + &sweeps_text(&ranks) + &regret_text(&regret) + &undecided_text(&rows));
+    text += &left_out_text(&left_out);
     text += &rows_text(&rows, args.all);
     text += &(agreed_text(&rows) + &why_not_text(&rows));
     let differ = |r: &Judged| {
@@ -60,6 +62,7 @@ pub fn run(args: &FidelityArgs) -> Outcome {
         covered.iter().map(|(part, c)| (part.name().to_string(), json!(c))).collect::<Map<_, _>>().into();
     summary["sweeps"] = json!(ranks);
     summary["regret"] = json!(regret);
+    summary["undecided"] = json!(undecided(&rows));
     if args.leave_one_out {
         summary["leave_one_out"] = json!(left_out);
     }
@@ -98,6 +101,24 @@ fn regret_text(regret: &[Regret]) -> String {
     let what = "one model, engine, format, batch and sequence on one cluster, four layouts or more: time of the one we \
                 price lowest beyond the fastest measured";
     heading("Regret within sweeps") + &table.render() + &wrap(what, "  ", WIDTH)
+}
+
+/// Rows by what they do not say although it would decide their step.
+fn undecided(rows: &[Judged]) -> BTreeMap<&'static str, usize> {
+    let mut found = BTreeMap::new();
+    rows.iter().filter_map(|row| row.undecided).for_each(|why| *found.entry(why).or_insert(0) += 1);
+    found
+}
+
+fn undecided_text(rows: &[Judged]) -> String {
+    let found = undecided(rows);
+    if found.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["rows", "do not say"]).right(&[0]);
+    found.iter().for_each(|(why, count)| table.row([count.to_string(), (*why).to_string()]));
+    let what = "it would decide their step: they have an error above, and no part in ranks, regret and intervals";
+    heading("Undecided") + &table.render() + &wrap(what, "  ", WIDTH)
 }
 
 fn left_out_text(left_out: &[LeftOut]) -> String {
@@ -272,6 +293,6 @@ fn row_json(row: &Judged) -> Value {
         "name": row.name, "kind": row.kind, "source": row.source, "device": row.device,
         "measured": figures(|f| f.measured.json()), "predicted": figures(|f| f.predicted.json()),
         "error": figures(|f| json!(f.error())), "why_not": row.why_not().map(ToString::to_string),
-        "modelled": row.is_modelled(), "refused": refused,
+        "modelled": row.is_modelled(), "refused": refused, "undecided": row.undecided,
     })
 }

@@ -25,18 +25,15 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// A case with its policy, written down for its engine.
-struct Attempt {
-    case: Case,
-    policy: Policy,
-    emission: Emission,
-    findings: Vec<Finding>,
+pub(super) struct Attempt {
+    pub case: Case,
+    pub policy: Policy,
+    pub emission: Emission,
+    pub findings: Vec<Finding>,
 }
 
 pub fn run(args: &LaunchArgs) -> Outcome {
-    let attempt = attempt(args, Seams::Refuse).or_else(|refusal| match args.allow_seams {
-        true => self::attempt(args, Seams::Allow),
-        false => Err(offered(refusal, args)),
-    })?;
+    let attempt = begin(args)?;
     let Attempt { case, policy, mut emission, mut findings } = attempt;
     let job = Job { attempt: args.attempt.as_deref(), ..Job::new(&case, &policy, args.frontend) };
     findings.extend(notes(args));
@@ -76,6 +73,14 @@ pub fn run(args: &LaunchArgs) -> Outcome {
         "layout": layout_json(&case.layout, &case.defaults), "findings": findings, "case": record.case,
     });
     Ok(Report { verbatim, ..Report::new(text, json).with_findings(&findings) })
+}
+
+/// What was typed, with seams where they were allowed.
+pub(super) fn begin(args: &LaunchArgs) -> Result<Attempt, Refusal> {
+    attempt(args, Seams::Refuse).or_else(|refusal| match args.allow_seams {
+        true => attempt(args, Seams::Allow),
+        false => Err(offered(refusal, args)),
+    })
 }
 
 /// What was typed and what the policy says, put together for a lane.
@@ -137,7 +142,7 @@ fn price(case: &Case, args: &LaunchArgs) -> MemoryVerdict {
 }
 
 /// A plan that is not launched because it does not fit.
-fn does_not_fit(memory: &MemoryVerdict) -> Report {
+pub(super) fn does_not_fit(memory: &MemoryVerdict) -> Report {
     let message = format!("the plan does not fit: {}", memory.detail);
     let finding = Finding::error("launch/memory", Blame::Layout, "memory", message)
         .hint("`shardwright fit` shows levers; --override-memory launches anyway, and the record says so");
@@ -146,7 +151,7 @@ fn does_not_fit(memory: &MemoryVerdict) -> Report {
 }
 
 /// The plan, for the record.
-fn plan(job: &Job) -> Value {
+pub(super) fn plan(job: &Job) -> Value {
     let case = job.case;
     let chunk = |c: &layout::stages::Chunk| json!({ "first_layer": c.layers.start, "layers": c.layers.len() });
     json!({

@@ -17,6 +17,7 @@ pub mod options;
 pub mod params;
 pub mod plan;
 pub mod preflight;
+pub mod probe;
 pub mod receipt;
 pub mod recipes;
 pub mod rehearse;

@@ -49,6 +49,23 @@ fn nanotron_pays_for_every_replica_under_zero_1() {
     assert!(gradients(ZeroStage::Zero) < 0.7 * gradients(ZeroStage::One));
 }
 
+/// nanotron's linears and attention are functions in Python: with few tokens a step waits for the host, and longer than
+/// under an engine that starts torch's own operations.
+#[test]
+fn nanotron_waits_longer_for_its_host() {
+    let of = |engine: Engine, tokens: u64| {
+        let ask = |r: &mut LayoutRequest| {
+            (r.engine, r.tp, r.sp) = (Some(engine), Some(8), Some(true));
+            (r.sequence, r.micro_batch, r.microbatches) = (Some(tokens), Some(1), Some(4));
+        };
+        step("llama3-8b", "8xH100", ask, |_| {})
+    };
+    let launch = |engine| part(&of(engine, 256), "launch");
+    let (own, plain) = (launch(Engine::Nanotron), launch(Engine::Torchtitan));
+    assert!(own > 1.25 * plain, "{own} {plain}");
+    assert_eq!(part(&of(Engine::Nanotron, 32768), "launch"), 0.0, "behind so many tokens nobody waits");
+}
+
 /// Kernels made for tokens send each once to a rank, and put rows in the order of experts on the way.
 #[test]
 fn dispatchers_differ_by_copies_and_by_permutations() {

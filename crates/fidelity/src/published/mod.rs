@@ -72,6 +72,7 @@ pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing, allowed: u64)
             .map(Value::to_string)
             .join(" "),
         class: None,
+        undecided: None,
         figures: Vec::new(),
         refusals: Vec::new(),
         params_differ: None,
@@ -81,7 +82,7 @@ pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing, allowed: u64)
         let predicted = match (ready, part) {
             (Some(true), Part::Memory) => predict(row, allowed).and_then(|peaks| figures(row, &peaks)),
             (Some(true), Part::Time) => time::judge(row, pricing).map(|timed| {
-                judged.class = Some(timed.class);
+                (judged.class, judged.undecided) = (Some(timed.class), timed.undecided);
                 vec![timed.figure]
             }),
             _ => continue,

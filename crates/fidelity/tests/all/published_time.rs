@@ -108,14 +108,12 @@ fn what_a_row_says_it_ran_does_not_move_a_planned_step() {
     assert!(moved >= 5, "{moved}");
 }
 
-/// Within a sweep a better layout is called better. Of nanotron's sweep only rows without a pipeline
-/// are held: the others take up to fourteen times what the same layout took in a neighbouring run.
-/// That selection was made after seeing them; `fidelity` reports all rows, and there we do worse.
+/// Within a sweep a better layout is called better, among rows that say what decides their step. Which do not was
+/// found by looking for why rows of one layout lie up to fourteen times apart; their errors are reported with all others.
 #[test]
 fn sweeps_are_ordered() {
-    let is_noisy = |row: &Value| row["framework"]["name"] == "nanotron" && row["layout"]["pp"] != 1;
-    let judged: Vec<Judged> = rows().iter().filter(|row| !is_noisy(row)).map(judge).collect();
-    let bounds = [("simumax", 0.95, 0.95), ("nanotron", 0.84, 0.60), ("bigscience", 0.55, 0.50)];
+    let judged: Vec<Judged> = rows().iter().map(judge).collect();
+    let bounds = [("simumax", 0.95, 0.95), ("nanotron", 0.95, 0.95), ("bigscience", 0.55, 0.50)];
     let found = sweeps(&judged);
     assert_eq!(found.len(), 6, "{found:#?}");
     for sweep in found {

@@ -25,6 +25,8 @@ pub struct PhasePeak {
     pub allocated_peak: u64,
     /// The most allocated in forward, loss and backward, where the phase has them.
     pub parts: Option<[u64; 3]>,
+    /// Reserved at its end.
+    pub reserved: u64,
     /// The most reserved so far.
     pub reserved_peak: u64,
 }
@@ -212,6 +214,7 @@ fn phase(phase: &replay::Phase, offload: &Offload) -> PhasePeak {
         allocated: phase.allocated.saturating_sub(state),
         allocated_peak: phase.peak.allocated.saturating_sub(gone),
         parts: has_passes.then_some(phase.by_part.map(|bytes| bytes.saturating_sub(gone))),
+        reserved: phase.reserved.saturating_sub(gone),
         reserved_peak: phase.reserved_peak.saturating_sub(gone),
     }
 }

@@ -1,3 +1,7 @@
-//! Tests of receipts over data that ships.
+//! Receipts as files: kept, found, damaged, made again; and over data that ships.
 
 mod calibrate;
+mod common;
+mod damage;
+mod kills;
+mod launches;

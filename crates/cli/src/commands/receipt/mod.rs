@@ -1,5 +1,6 @@
 //! `receipt`: runs that are over, beside what was promised of them.
 
+mod calibrate;
 mod compare;
 mod drift;
 mod five;
@@ -7,6 +8,7 @@ mod gate;
 mod goodput;
 mod list;
 mod localise;
+mod probed;
 mod record;
 mod show;
 mod sides;
@@ -51,6 +53,8 @@ pub enum ReceiptCommand {
     Localise(localise::LocaliseArgs),
     /// Where a job's time went: useful steps, and what was lost, by kind
     Goodput(goodput::GoodputArgs),
+    /// A device file of your own from runs and probes: how long each kind of work takes there
+    Calibrate(calibrate::CalibrateArgs),
     /// Say that a receipt is no longer believed, which one is instead, and why
     Supersede(supersede::SupersedeArgs),
     /// Hold every file of the store to its name, and the index to the files
@@ -71,6 +75,7 @@ pub fn run(args: &ReceiptArgs) -> Outcome {
         ReceiptCommand::Goodput(args) => goodput::run(args),
         ReceiptCommand::Supersede(args) => supersede::run(args),
         ReceiptCommand::Verify(args) => verify::run(args),
+        ReceiptCommand::Calibrate(args) => calibrate::run(args),
         ReceiptCommand::Rebuild(args) => verify::rebuild(args),
     }
 }

@@ -1,6 +1,6 @@
 //! `receipt record`: from a launch directory and its logs, or from logs and the job they are of, to a receipt.
 
-use super::{StoreArgs, five, short, time};
+use super::{StoreArgs, five, probed, short, time};
 use crate::args::WorkArgs;
 use crate::commands::fit::allowed;
 use crate::commands::{asked, case_of};
@@ -62,6 +62,11 @@ pub struct RecordArgs {
 pub fn run(args: &RecordArgs) -> Outcome {
     let store = args.store.open()?;
     let said = said(args)?;
+    if let Some(launched) = &said.launched
+        && let Some(planned) = &launched.probe
+    {
+        return probed::run(args, &store, launched, planned);
+    }
     let Gathered { evidence, notes } = gathered(args, &said)?;
     let kind = kind_of(args.kind, &evidence)?;
     let mut receipt = Receipt::new(kind, time::now(), said.about, evidence);
@@ -141,7 +146,7 @@ fn gathered(args: &RecordArgs, said: &Said) -> Result<Gathered, Refusal> {
 }
 
 /// What a run was, by its logs; another word for it is refused.
-fn kind_of(typed: Option<Kind>, evidence: &Evidence) -> Result<Kind, Refusal> {
+pub(super) fn kind_of(typed: Option<Kind>, evidence: &Evidence) -> Result<Kind, Refusal> {
     let has = |format: Format| evidence.sources.iter().any(|source| source.format == format);
     let found = match () {
         () if has(Format::Probe) => Kind::Probe,

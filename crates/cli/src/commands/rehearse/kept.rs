@@ -157,6 +157,7 @@ fn evidence(prepared: &Prepared, rehearsal: &Rehearsal, run: Run) -> Evidence {
             sha256: String::new(),
             digits: BTreeMap::new(),
             unread: 0,
+            first_unread: None,
         }],
         steps: run.losses.iter().enumerate().map(step).collect(),
         memory: memory.collect(),

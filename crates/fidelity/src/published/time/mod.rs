@@ -5,6 +5,7 @@
 //! its own batch. TFLOP/s are never read: sources count them differently (with or without
 //! recompute, causal attention whole or halved), and every row has one of the other two.
 
+mod builds;
 mod cluster;
 mod complete;
 mod depth;
@@ -40,13 +41,15 @@ pub(super) fn judge(row: &Value, pricing: Pricing) -> Result<Timed, Why> {
         return Err("the row contradicts itself: its step would take more than the devices' peak".into());
     }
     let figure = Figure::step_time(measured, step.seconds);
-    Ok(Timed { figure, class: cost::Class::of(&case) })
+    let undecided = builds::undecided(row, Family::of(row)?, [measured, step.seconds])?;
+    Ok(Timed { figure, class: cost::Class::of(&case), undecided })
 }
 
 /// A step as measured and as priced, with what decides how far its price is to be trusted.
 pub(super) struct Timed {
     pub figure: Figure,
     pub class: cost::Class,
+    pub undecided: Option<&'static str>,
 }
 
 /// The job of a row, as it was run or as `plan` would have it run; `again` instead of what it computes again.
