@@ -232,6 +232,12 @@ fn another_attempt_is_the_same_job() {
 }
 
 #[test]
+fn an_engine_is_infrastructure_whatever_it_calls_its_options() {
+    let other = format!("{DENSE} --engine fsdp2");
+    localised(DENSE, &other, "infrastructure", "engine", Some(("megatron", "fsdp2")));
+}
+
+#[test]
 fn lanes_are_not_ranked() {
     let (a, b) = (written(&launched(DENSE, usual())), written(&launched(&format!("{DENSE} --engine fsdp2"), usual())));
     let (found, code) = answer(&["compare", &a, &b]);

@@ -71,9 +71,15 @@ fn derived(old: &Receipt, new: &Receipt) -> BTreeSet<String> {
         let keys = defaults.into_iter().flatten().filter_map(|default| default["key"].as_str());
         keys.map(|key| key.replace('-', "_")).collect()
     };
+    let (before, after) = (keys(old), keys(new));
+    // Of these a default is always written down, so that a side without one typed it.
+    let typed = |key: &String| {
+        let has_default = ["engine", "dp", "microbatches", "seq", "zero", "vocab_multiple"].contains(&key.as_str());
+        has_default && before.contains(key) != after.contains(key)
+    };
     // What follows from a degree is never typed at all.
     let always = ["edp", "gbs"].map(str::to_string);
-    keys(old).union(&keys(new)).cloned().chain(always).collect()
+    before.union(&after).filter(|key| !typed(key)).cloned().chain(always).collect()
 }
 
 fn of_cases(old: &Case, new: &Case, derived: &BTreeSet<String>, list: &mut Vec<Change>) {
@@ -92,14 +98,13 @@ fn of_cases(old: &Case, new: &Case, derived: &BTreeSet<String>, list: &mut Vec<C
             Part::Stages => true,
             _ => false,
         };
-        let change = Change {
-            layer,
-            part,
-            key: difference.key.clone(),
-            old: difference.old,
-            new: difference.new,
-            may_follow: is_derived,
+        // A feature with values is on unless it says otherwise.
+        let value = |text: String| match difference.key.ends_with(".enabled") && text.is_empty() {
+            true => "true".to_string(),
+            false => text,
         };
+        let (old, new) = (value(difference.old.clone()), value(difference.new.clone()));
+        let change = Change { layer, part, key: difference.key.clone(), old, new, may_follow: is_derived };
         if is_derived { follows.push(change) } else { list.push(change) }
     }
     // Another engine has other words for its options.
