@@ -28,6 +28,7 @@ pub fn receipt(number: u64) -> Receipt {
         sha256: receipt::sha256("a log"),
         digits: Default::default(),
         unread: 0,
+        first_unread: None,
     });
     run.mark_warm_up();
     let identity = Identity {
