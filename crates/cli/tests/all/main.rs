@@ -25,6 +25,7 @@ mod plan_engines;
 mod plans;
 mod preflight;
 mod probe;
+mod receipt;
 mod rehearse;
 mod seen;
 mod sizes;
