@@ -4,6 +4,8 @@ use crate::Reader;
 use crate::files::{Spoilt, text_files};
 use case::{Asked, Case, Options, Terms};
 use diag::Finding;
+use evidence::Evidence;
+use evidence::snapshot::Snapshot;
 use hardware::{Cluster, Device, Profile};
 use launch::Policy;
 use launch::preflight::parse;
@@ -55,6 +57,8 @@ pub const READERS: &[Reader] = &[
     Reader { name: "dcp-payload", run: |bytes| Spoilt::Payload.open(bytes), seeds: || Spoilt::Payload.seeds() },
     Reader { name: "safetensors", run: |bytes| Spoilt::Shard.open(bytes), seeds: || Spoilt::Shard.seeds() },
     Reader { name: "safetensors-index", run: |bytes| Spoilt::Index.open(bytes), seeds: || Spoilt::Index.seeds() },
+    Reader { name: "log", run: log, seeds: samples },
+    Reader { name: "snapshot", run: snapshot, seeds: || text_files("crates/evidence/tests/samples", "pickle") },
 ];
 
 fn text(bytes: &[u8]) -> String {
@@ -243,6 +247,38 @@ fn index(bytes: &[u8]) {
     if let Ok(read) = checkpoint::Index::parse(&index.to_json()) {
         assert_eq!(read.to_json(), index.to_json());
     }
+}
+
+/// What was read of a log, its format found out or told, is written and read back the same.
+fn log(bytes: &[u8]) {
+    let told = evidence::Format::ALL[bytes.len() % evidence::Format::ALL.len()].1;
+    for format in [None, Some(told)] {
+        match evidence::read("fuzz", bytes, format, &mut |_| ()) {
+            Ok(read) => {
+                let written = serde_json::to_string(&read).expect("evidence is data");
+                let again: Evidence = serde_json::from_str(&written).unwrap_or_else(|e| panic!("{e}\n{written}"));
+                assert_eq!(again, read);
+                assert_eq!((read.sources.len(), read.sources[0].bytes), (1, bytes.len() as u64));
+            }
+            Err(finding) => refused(&[finding], ""),
+        }
+    }
+}
+
+fn snapshot(bytes: &[u8]) {
+    match Snapshot::read(bytes, "fuzz") {
+        Ok(snapshot) => {
+            for device in snapshot.devices() {
+                assert!(snapshot.peak(device).reserved >= snapshot.held(device).1);
+            }
+        }
+        Err(finding) => refused(&[finding], ""),
+    }
+}
+
+fn samples() -> Vec<Vec<u8>> {
+    let endings = ["log", "txt", "csv", "jsonl", "json"];
+    endings.iter().flat_map(|ending| text_files("crates/evidence/tests/samples", ending)).collect()
 }
 
 fn typed(words: &[&str]) -> Option<Case> {
