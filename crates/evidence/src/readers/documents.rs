@@ -16,7 +16,7 @@ pub fn format_of(value: &Value) -> Option<Format> {
         }
         _ => {}
     }
-    stats_of(value).first().is_some().then_some(Format::TorchMemoryStats)
+    (!stats_of(value).is_empty()).then_some(Format::TorchMemoryStats)
 }
 
 /// The whole file counts as one line.
