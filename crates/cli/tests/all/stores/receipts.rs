@@ -117,7 +117,7 @@ fn a_full_disk_and_a_read_only_store_end_in_a_clear_error() {
         let message = finding["message"].as_str().unwrap();
         assert!(message.starts_with("nothing was recorded: ") && message.contains(words), "{message}");
         assert!(finding["hint"].as_str().unwrap().contains("--store DIR"), "{finding}");
-        assert_eq!(field.listed(), [first.clone()]);
+        assert_eq!(field.listed(), std::slice::from_ref(&first));
         let left: Vec<_> = fs::read_dir(field.0.join("kept/receipts")).unwrap().collect();
         assert_eq!(left.len(), 1, "{kind}: {left:?}");
     }
