@@ -53,6 +53,7 @@ fn evidence(seconds: &[f64], gib: f64) -> Evidence {
         sha256: String::new(),
         digits: BTreeMap::from([("loss".to_string(), 7)]),
         unread: 0,
+        first_unread: None,
     };
     let mut evidence = Evidence {
         sources: vec![source],
