@@ -109,7 +109,7 @@ fn receipt(ask: &Ask, prepared: &Prepared, rehearsal: &Rehearsal, asked: &Asked,
         argument("--data", data),
         argument("--dtype", ask.number.name().to_string()),
     ];
-    arguments.extend(prepared.changes.iter().map(|change| argument(&change.what.to_string(), change.to.to_string())));
+    arguments.extend(prepared.changes.iter().map(|change| argument(change.what, change.to.to_string())));
     let mut about = About::of_case(&case, env!("CARGO_PKG_VERSION"), None);
     about.arguments = arguments;
     about.overlay["precision"] = json!(ask.number.name());
