@@ -4,6 +4,8 @@ use crate::Reader;
 use crate::files::{Spoilt, text_files};
 use case::{Asked, Case, Options, Terms};
 use diag::Finding;
+use evidence::Evidence;
+use evidence::snapshot::Snapshot;
 use hardware::{Cluster, Device, Profile};
 use launch::Policy;
 use launch::preflight::parse;
@@ -35,6 +37,7 @@ pub const READERS: &[Reader] = &[
     },
     Reader { name: "policy", run: policy, seeds: || text_files("docs", "toml") },
     Reader { name: "case", run: case_json, seeds: cases },
+    Reader { name: "receipt", run: receipt, seeds: receipts },
     Reader {
         name: "words",
         run: words,
@@ -54,6 +57,8 @@ pub const READERS: &[Reader] = &[
     Reader { name: "dcp-payload", run: |bytes| Spoilt::Payload.open(bytes), seeds: || Spoilt::Payload.seeds() },
     Reader { name: "safetensors", run: |bytes| Spoilt::Shard.open(bytes), seeds: || Spoilt::Shard.seeds() },
     Reader { name: "safetensors-index", run: |bytes| Spoilt::Index.open(bytes), seeds: || Spoilt::Index.seeds() },
+    Reader { name: "log", run: log, seeds: samples },
+    Reader { name: "snapshot", run: snapshot, seeds: || text_files("crates/evidence/tests/samples", "pickle") },
 ];
 
 fn text(bytes: &[u8]) -> String {
@@ -136,6 +141,50 @@ fn policy(bytes: &[u8]) {
     }
 }
 
+/// A receipt that was read is told of without a panic, and is written and read back the same.
+fn receipt(bytes: &[u8]) {
+    let Ok(read) = receipt::Receipt::read(&text(bytes)) else { return };
+    let written = read.text();
+    let again = receipt::Receipt::read(&written).expect("what is written reads back");
+    assert_eq!(again.text(), written);
+    receipt::store::Row::of(&again.id(), &again);
+}
+
+fn receipts() -> Vec<Vec<u8>> {
+    let recipe = builtin::find("nam56r-mini").expect("it ships");
+    let about = receipt::About {
+        identity: receipt::Identity::of_recipe(&recipe),
+        case: None,
+        arguments: Vec::new(),
+        overlay: Value::Null,
+        versions: Default::default(),
+        prediction: Some(receipt::Prediction {
+            by: "0".to_string(),
+            profile: None,
+            step: None,
+            verdict: "fits".to_string(),
+            ranks: vec![receipt::RankPrediction {
+                stage: 0,
+                first_rank: 0,
+                last_rank: 7,
+                allocated_peak: 1 << 30,
+                reserved_peak: 1 << 31,
+                outside: 1 << 29,
+                host: 0,
+                lines: Default::default(),
+                phases: vec![("model".to_string(), 1, 2)],
+            }],
+        }),
+    };
+    let rehearsed = serde_json::json!({
+        "schema": "shardwright/1", "losses": { "all_ranks": [4.5, 4.25, null] },
+        "phases": [{ "rank": 0, "phase": "model", "peak_bytes": 4096 }],
+    });
+    let run = evidence::read("r.json", rehearsed.to_string().as_bytes(), None, &mut |_| {}).unwrap_or_default();
+    let receipt = receipt::Receipt::new(receipt::Kind::Rehearsal, "2026-11-16T00:00:00Z".to_string(), about, run);
+    vec![receipt.text().into_bytes()]
+}
+
 /// A case that was read is written and read back the same.
 fn case_json(bytes: &[u8]) {
     let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return };
@@ -198,6 +247,38 @@ fn index(bytes: &[u8]) {
     if let Ok(read) = checkpoint::Index::parse(&index.to_json()) {
         assert_eq!(read.to_json(), index.to_json());
     }
+}
+
+/// What was read of a log, its format found out or told, is written and read back the same.
+fn log(bytes: &[u8]) {
+    let told = evidence::Format::ALL[bytes.len() % evidence::Format::ALL.len()].1;
+    for format in [None, Some(told)] {
+        match evidence::read("fuzz", bytes, format, &mut |_| ()) {
+            Ok(read) => {
+                let written = serde_json::to_string(&read).expect("evidence is data");
+                let again: Evidence = serde_json::from_str(&written).unwrap_or_else(|e| panic!("{e}\n{written}"));
+                assert_eq!(again, read);
+                assert_eq!((read.sources.len(), read.sources[0].bytes), (1, bytes.len() as u64));
+            }
+            Err(finding) => refused(&[finding], ""),
+        }
+    }
+}
+
+fn snapshot(bytes: &[u8]) {
+    match Snapshot::read(bytes, "fuzz") {
+        Ok(snapshot) => {
+            for device in snapshot.devices() {
+                assert!(snapshot.peak(device).reserved >= snapshot.held(device).1);
+            }
+        }
+        Err(finding) => refused(&[finding], ""),
+    }
+}
+
+fn samples() -> Vec<Vec<u8>> {
+    let endings = ["log", "txt", "csv", "jsonl", "json"];
+    endings.iter().flat_map(|ending| text_files("crates/evidence/tests/samples", ending)).collect()
 }
 
 fn typed(words: &[&str]) -> Option<Case> {

@@ -5,11 +5,12 @@
 //! nothing.
 
 use super::log::{Log, Point, Rounded};
-use super::text::{Line, behind, bytes_with_unit, leading, moment};
+use super::text::{Line, behind, bytes_with_unit, find, leading, moment};
 use crate::EventKind;
 use crate::MemoryKind::{Allocated, DeviceUsed, Reserved};
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 /// What a line of that kind can be: where it began, what came of another failure, or what confirms a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,11 +121,28 @@ const OTHERS: &[&str] = &[
 /// Processes whose tracebacks are followed at once.
 const MOST_STREAMS: usize = 4096;
 
-/// Reads lines that no engine's reader took.
-pub struct Failures {
-    words: AhoCorasick,
+/// Every word that is looked for, and what it is a word of.
+struct Words {
+    search: AhoCorasick,
     /// Of each word: its signature, or its place in `OTHERS`.
     of: Vec<Result<usize, usize>>,
+}
+
+static WORDS: LazyLock<Words> = LazyLock::new(|| {
+    let mut words: Vec<&str> = OTHERS.to_vec();
+    let mut of: Vec<Result<usize, usize>> = (0..OTHERS.len()).map(Err).collect();
+    for (at, signature) in SIGNATURES.iter().enumerate() {
+        words.extend(signature.words);
+        of.extend(signature.words.iter().map(|_| Ok(at)));
+    }
+    let mut builder = AhoCorasick::builder();
+    let builder = builder.ascii_case_insensitive(true).kind(Some(AhoCorasickKind::DFA));
+    Words { search: builder.build(&words).expect("a fixed list of words"), of }
+});
+
+/// Reads lines that no engine's reader took.
+#[derive(Default)]
+pub struct Failures {
     /// Of each process, the part of a step that its traceback passes through.
     within: HashMap<u64, Within>,
 }
@@ -165,26 +183,14 @@ impl Within {
 }
 
 impl Failures {
-    pub fn new() -> Failures {
-        let mut words: Vec<&str> = Vec::new();
-        let mut of = Vec::new();
-        for (at, word) in OTHERS.iter().enumerate() {
-            words.push(word);
-            of.push(Err(at));
-        }
-        for (at, signature) in SIGNATURES.iter().enumerate() {
-            words.extend(signature.words);
-            of.extend(signature.words.iter().map(|_| Ok(at)));
-        }
-        let words = AhoCorasick::builder().ascii_case_insensitive(true).build(&words).expect("a fixed list of words");
-        Failures { words, of, within: HashMap::new() }
-    }
-
     /// Whether the line says something of that kind, which is then taken.
     pub fn line(&mut self, line: &Line, log: &mut Log) -> bool {
+        if !WORDS.search.is_match(line.text) {
+            return false;
+        }
         let mut found: Option<usize> = None;
-        for hit in self.words.find_overlapping_iter(line.text) {
-            match self.of[hit.pattern().as_usize()] {
+        for hit in WORDS.search.find_overlapping_iter(line.text) {
+            match WORDS.of[hit.pattern().as_usize()] {
                 Err(other) => {
                     if other_line(other, line, &mut self.within, log) {
                         return true;
@@ -195,7 +201,7 @@ impl Failures {
         }
         let Some(first) = found else { return false };
         let lower = line.text.to_ascii_lowercase();
-        let has = |words: &[&str]| words.iter().any(|word| memchr::memmem::find(&lower, word.as_bytes()).is_some());
+        let has = |words: &[&str]| words.iter().any(|word| find(&lower, word.as_bytes()).is_some());
         if has(ADVICE) {
             return false;
         }
@@ -227,7 +233,7 @@ impl Failures {
     /// 781.59 MiB already allocated; 3.03 GiB free; 1.24 GiB reserved in total by PyTorch)`.
     fn out_of_memory(&mut self, line: &Line, log: &mut Log) {
         let within = self.within.remove(&line.stream).map(Within::name);
-        let from = memchr::memmem::find(line.text, b"CUDA out of memory").unwrap_or(0);
+        let from = find(line.text, b"CUDA out of memory").unwrap_or(0);
         let words = &line.text[from..];
         let mut event = log.event(EventKind::OutOfMemory, line, words);
         event.step = log.last_step().map(|step| step + 1);
@@ -288,7 +294,7 @@ fn rank_in(text: &[u8]) -> Option<u64> {
 
 fn attention(line: &Line, log: &mut Log) -> bool {
     let Some(rest) = line.behind(b"Running with ") else { return false };
-    let Some(at) = memchr::memmem::find(rest, b" backend") else { return false };
+    let Some(at) = find(rest, b" backend") else { return false };
     let mut backend = diag::quote::bytes(&rest[..at], 60);
     if let Some(version) = behind(&rest[at..], b"(") {
         let version = version.split(|b| *b == b')').next().unwrap_or_default();
@@ -324,7 +330,7 @@ impl Held {
         let figure = |word: &[u8]| bytes_with_unit(behind(text, word)?);
         // Older: each figure stands before its word.
         let before = |word: &[u8]| {
-            let at = memchr::memmem::find(text, word)?;
+            let at = find(text, word)?;
             let from = text[..at].iter().rposition(|b| matches!(b, b';' | b'('))? + 1;
             bytes_with_unit(&text[from..at])
         };

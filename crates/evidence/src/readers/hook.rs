@@ -66,12 +66,14 @@ fn one(line: &Line, value: &Value, log: &mut Log) -> Option<()> {
         "step" => step(line, value, at, log)?,
         "memory" => memory(line, value, rank, log)?,
         "tensor" => {
+            let nonfinite = value["nonfinite"].as_u64().unwrap_or(0);
             let stat = TensorStat {
                 step: value["step"].as_u64()?,
                 path: diag::quote::terminal(value["path"].as_str()?),
                 kind: word(&value["tensor"])?,
-                norm: finite(&value["norm"])?,
-                nonfinite: value["nonfinite"].as_u64().unwrap_or(0),
+                // Where elements are no numbers, neither is their norm.
+                norm: finite(&value["norm"]).or((nonfinite > 0).then_some(f64::INFINITY))?,
+                nonfinite,
                 source: 0,
                 line: line.number,
             };
@@ -102,7 +104,7 @@ fn one(line: &Line, value: &Value, log: &mut Log) -> Option<()> {
             let status = value["status"].as_str()?;
             let mut event = Event { at, rank, ..log.event(EventKind::End, line, b"") };
             let said = said(value);
-            event.detail = diag::quote::terminal(status);
+            event.detail = if status == "ok" { "finished".to_string() } else { diag::quote::terminal(status) };
             if !said.is_empty() {
                 event.detail += &format!(": {said}");
             }

@@ -28,7 +28,7 @@ pub struct Rounded {
 pub struct Log {
     pub evidence: Evidence,
     pub format: Format,
-    digits: BTreeMap<&'static str, u8>,
+    digits: Vec<(&'static str, u8)>,
     unread: u64,
     first_unread: Option<Unread>,
     attempt: u64,
@@ -50,7 +50,7 @@ impl Log {
         Log {
             evidence: Evidence::default(),
             format,
-            digits: BTreeMap::new(),
+            digits: Vec::new(),
             unread: 0,
             first_unread: None,
             attempt: 0,
@@ -67,8 +67,10 @@ impl Log {
     /// The figure's value, and the fewest digits that any of its name had.
     pub fn value(&mut self, name: &'static str, figure: Figure) -> Option<f64> {
         if let Some(digits) = figure.digits {
-            let least = self.digits.entry(name).or_insert(digits);
-            *least = digits.min(*least);
+            match self.digits.iter_mut().find(|(other, _)| *other == name) {
+                Some((_, least)) => *least = digits.min(*least),
+                None => self.digits.push((name, digits)),
+            }
         }
         Some(figure.value)
     }

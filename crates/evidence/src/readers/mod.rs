@@ -149,7 +149,7 @@ impl Engine {
 fn lines<R: Read>(stream: &mut Stream<'_, R>, format: Option<Format>, path: &str) -> Result<Log, Finding> {
     let mut log = Log::new(format.unwrap_or(Format::Text));
     let mut engine = format.map(Engine::of);
-    let mut failures = Failures::new();
+    let mut failures = Failures::default();
     let mut scratch = Vec::new();
     let mut has_taken = false;
     while let Some((number, raw)) = stream.line()? {

@@ -39,7 +39,7 @@ impl<'l> Line<'l> {
     }
 
     pub fn has(&self, word: &[u8]) -> bool {
-        memchr::memmem::find(self.text, word).is_some()
+        find(self.text, word).is_some()
     }
 
     /// What stands behind `word`.
@@ -81,13 +81,50 @@ fn without_colours(text: &[u8], into: &mut Vec<u8>) {
     }
 }
 
+/// Where a word begins first. A word is looked for once a line, which a searcher that has to be built is too slow for:
+/// its rarest byte is.
+pub fn find(text: &[u8], word: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    for (place, byte) in word.iter().enumerate() {
+        if RARITY[usize::from(*byte)] > RARITY[usize::from(word[at])] {
+            at = place;
+        }
+    }
+    let rarest = word.get(at)?;
+    let last = text.len().checked_sub(word.len())?;
+    let within = &text[at..=last + at];
+    memchr::memchr_iter(*rarest, within).find(|found| text[*found..].starts_with(word))
+}
+
+/// How seldom a byte stands in logs, roughly.
+static RARITY: [u8; 256] = {
+    let mut all = [0; 256];
+    let mut byte = 0;
+    while byte < all.len() {
+        all[byte] = rarity(byte as u8);
+        byte += 1;
+    }
+    all
+};
+
+const fn rarity(byte: u8) -> u8 {
+    match byte {
+        b'[' | b']' | b'(' | b')' | b'|' | b'=' | b'%' | b'"' | b'!' | b'\t' => 5,
+        b'A'..=b'Z' => 4,
+        b'z' | b'x' | b'k' | b'v' | b'j' | b'q' | b'w' => 3,
+        b'_' | b'b' | b'g' | b'p' | b'y' => 2,
+        b' ' | b'e' | b't' | b'a' | b'o' | b'i' | b'n' | b'.' | b'-' | b'/' | b'0'..=b'9' => 0,
+        _ => 1,
+    }
+}
+
 pub fn behind<'t>(text: &'t [u8], word: &[u8]) -> Option<&'t [u8]> {
-    memchr::memmem::find(text, word).map(|at| &text[at + word.len()..])
+    find(text, word).map(|at| &text[at + word.len()..])
 }
 
 /// What stands before and behind the first `word`.
 pub fn around<'t>(text: &'t [u8], word: &[u8]) -> Option<(&'t [u8], &'t [u8])> {
-    memchr::memmem::find(text, word).map(|at| (&text[..at], &text[at + word.len()..]))
+    find(text, word).map(|at| (&text[..at], &text[at + word.len()..]))
 }
 
 /// A number's own characters at the beginning, behind spaces.
@@ -249,6 +286,20 @@ mod tests {
             (b"\x1b[", None, b""),
         ] {
             assert_eq!(stripped(raw), (rank, text.to_vec()), "{}", String::from_utf8_lossy(raw));
+        }
+    }
+
+    #[test]
+    fn words_are_found_where_they_begin_first() {
+        for (text, word, at) in [
+            (&b"[Rank 1] [Rank 2]"[..], &b"[Rank "[..], Some(0)),
+            (b"a[Rank", b"[Rank ", None),
+            (b"xx: [a] datetime: ", b"] datetime: ", Some(6)),
+            (b"", b"x", None),
+            (b"aab", b"ab", Some(1)),
+            (b"ends in word", b"word", Some(8)),
+        ] {
+            assert_eq!(find(text, word), at, "{}", String::from_utf8_lossy(text));
         }
     }
 

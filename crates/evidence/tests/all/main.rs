@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod formats;
+mod hook;
 mod megatron;
 mod sniffing;
 mod torch;

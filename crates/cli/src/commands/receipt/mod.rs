@@ -6,6 +6,7 @@ mod drift;
 mod five;
 mod gate;
 mod goodput;
+mod hook;
 mod list;
 mod localise;
 mod probed;
@@ -55,6 +56,8 @@ pub enum ReceiptCommand {
     Goodput(goodput::GoodputArgs),
     /// A device file of your own from runs and probes: how long each kind of work takes there
     Calibrate(calibrate::CalibrateArgs),
+    /// The Python file that a training script imports to write down steps, memory, versions and norms by layer
+    Hook(hook::HookArgs),
     /// Say that a receipt is no longer believed, which one is instead, and why
     Supersede(supersede::SupersedeArgs),
     /// Hold every file of the store to its name, and the index to the files
@@ -73,6 +76,7 @@ pub fn run(args: &ReceiptArgs) -> Outcome {
         ReceiptCommand::Gate(args) => gate::run(args),
         ReceiptCommand::Localise(args) => localise::run(args),
         ReceiptCommand::Goodput(args) => goodput::run(args),
+        ReceiptCommand::Hook(args) => hook::run(args),
         ReceiptCommand::Supersede(args) => supersede::run(args),
         ReceiptCommand::Verify(args) => verify::run(args),
         ReceiptCommand::Calibrate(args) => calibrate::run(args),

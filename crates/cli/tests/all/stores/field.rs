@@ -19,6 +19,7 @@ pub struct Writer {
 pub const WRITERS: &[Writer] = &[
     Writer { line: "import tiny.json --seq 512 -o out.toml", targets: &["out.toml"] },
     Writer { line: "launch tiny.toml --on 8xH200 --out out", targets: &["out"] },
+    Writer { line: "probe tiny.toml --on 8xH200 --rank 0 --out out", targets: &["out"] },
     Writer { line: "checkpoint reshard source --out out --world 2", targets: &["out"] },
     Writer { line: "rehearse tiny.toml --steps 1 --dp 2 --seq 32 --save saves", targets: &["saves/step-1"] },
     Writer { line: "fit tiny.toml --on 1xH200 --svg out.svg", targets: &["out.svg"] },
@@ -29,6 +30,7 @@ pub const WRITERS: &[Writer] = &[
     },
     Writer { line: "plan tiny.toml --on 1,2xH200 --csv out.csv --svg b.svg", targets: &["out.csv", "b.svg"] },
     Writer { line: "checkpoint reshard source --out out --format safetensors", targets: &["out"] },
+    Writer { line: "receipt hook -o out.py", targets: &["out.py"] },
     Writer { line: "preflight --policy policy.toml --write-probe", targets: &[] },
 ];
 

@@ -25,13 +25,18 @@ impl Life {
         if line.text.len() < 16 {
             return false;
         }
-        if let Some((stage, time)) = around(line.text, b"] datetime: ") {
+        let first = line.text.iter().find(|b| **b != b' ');
+        if line.text[0] == b'['
+            && let Some((stage, time)) = around(line.text, b"] datetime: ")
+        {
             return self.stage(line, stage, moment(time), log);
         }
-        if line.has(b"checkpoint") {
+        if matches!(first, Some(b'[' | b's')) && line.has(b"checkpoint") {
             return self.checkpoint(line, log);
         }
-        if let Some(rest) = line.behind(b" validation loss at ") {
+        if first == Some(&b'v')
+            && let Some(rest) = line.behind(b" validation loss at ")
+        {
             return evaluation(line, rest, log);
         }
         if line.has(b"MxRtt/Rnk: ") {

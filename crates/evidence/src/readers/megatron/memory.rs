@@ -8,7 +8,7 @@
 //! `mem-max-reserved-gigabytes` and others; `mem-alloc-retires` counts retries.
 
 use crate::readers::log::{Log, Point, Rounded};
-use crate::readers::text::{Line, MIB, around, bytes_of, leading, whole};
+use crate::readers::text::{Line, MIB, around, bytes_of, find, leading, whole};
 use crate::{EventKind, Format, MemoryKind};
 
 const MIBS: &[u8] = b" memory (MB)";
@@ -26,7 +26,7 @@ pub fn line(line: &Line, log: &mut Log) -> bool {
     let mut rest = line.text;
     let mut count = 0;
     while let Some((_, report)) = around(rest, b"[Rank ") {
-        let end = memchr::memmem::find(report, b"[Rank ").unwrap_or(report.len());
+        let end = find(report, b"[Rank ").unwrap_or(report.len());
         count += u64::from(one(line, &report[..end], log));
         rest = &report[end..];
     }

@@ -146,6 +146,8 @@ fn field(step: &mut Step, key: &[u8], value: &[u8], log: &mut Log) -> bool {
         }
         b"consumed samples" | b"skipped samples" | b"consumed tokens" => whole(value).is_some(),
         b"num zeros" => number(value).is_some(),
+        // What bf16 prints: no scale at all.
+        b"loss scale" if value == b"1.0" => true,
         _ => match (number(value), std::str::from_utf8(key)) {
             (Some(value), Ok(key)) if step.others.len() < 64 && key.len() < 80 => {
                 step.others.insert(key.to_string(), value);

@@ -4,7 +4,7 @@
 //! `'\n     rank {:2d}: {:.2f}'`. Times of a step are divided by the log interval.
 
 use crate::readers::log::Log;
-use crate::readers::text::{Line, around, number};
+use crate::readers::text::{Line, around, find, number};
 use crate::{EventKind, Timer};
 
 /// Names that are kept.
@@ -54,7 +54,7 @@ impl Timers {
             self.of = text.strip_suffix(b":").map(<[u8]>::to_vec);
             return self.of.is_some();
         };
-        let Some(end) = memchr::memmem::find(text, b" .").or_else(|| memchr::memmem::find(text, b" :")) else {
+        let Some(end) = find(text, b" .").or_else(|| find(text, b" :")) else {
             return false;
         };
         let name = &text[..end];
