@@ -208,9 +208,12 @@ fn loss(comparison: &Comparison, old: &[Receipt], new: &[Receipt], alike: Alike)
     Row { figure: "loss".to_string(), old: words.0, new: words.1, change: None, allowed, passed }
 }
 
+/// How often something happened to a run.
+type Count<'a> = &'a dyn Fn(&Receipt) -> usize;
+
 /// What went wrong more often than before: out of memory, retries, failures, steps without a number.
 fn events(old: &[Receipt], new: &[Receipt]) -> Vec<Row> {
-    let count = |side: &[Receipt], of: &dyn Fn(&Receipt) -> usize| side.iter().map(of).max().unwrap_or(0);
+    let count = |side: &[Receipt], of: Count| side.iter().map(of).max().unwrap_or(0);
     let of_kind = |kind: EventKind| {
         move |receipt: &Receipt| receipt.evidence.events.iter().filter(|event| event.kind == kind).count()
     };
@@ -219,13 +222,13 @@ fn events(old: &[Receipt], new: &[Receipt]) -> Vec<Row> {
     };
     let (oom, retries) = (of_kind(EventKind::OutOfMemory), of_kind(EventKind::AllocationRetry));
     let failures = of_kind(EventKind::Failure);
-    let kinds: [(&str, &dyn Fn(&Receipt) -> usize); 4] = [
+    let kinds: [(&str, Count); 4] = [
         ("out of memory", &oom),
         ("allocation retries", &retries),
         ("failures", &failures),
         ("steps without a number", &nan),
     ];
-    let row = |(figure, of): (&str, &dyn Fn(&Receipt) -> usize)| {
+    let row = |(figure, of): (&str, Count)| {
         let (a, b) = (count(old, of), count(new, of));
         (a + b > 0).then(|| Row {
             figure: figure.to_string(),

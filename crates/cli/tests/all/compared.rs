@@ -338,6 +338,9 @@ fn several_runs_a_side_are_tested_and_a_mixed_side_is_refused() {
     let ran = typed(&["compare", &old[0], &mixed, "--against", &old[1]]);
     assert_eq!(ran.code, 1);
     assert!(ran.stderr.contains("[receipt/mixed-side]"), "{}", ran.stderr);
+    let no_receipt = scratch("no-receipt.json", "{}").display().to_string();
+    let refused = typed(&["compare", &old[0], &no_receipt]);
+    assert!(refused.code == 1 && refused.stderr.contains("[receipt/file]"), "{}", refused.stderr);
     let three = typed(&["compare", &old[0], &old[1], &old[2]]);
     assert!(three.code == 1 && three.stderr.contains("[receipt/sides]"), "{}", three.stderr);
 }

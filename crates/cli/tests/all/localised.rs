@@ -104,6 +104,11 @@ fn norms_are_written_as_the_hook_writes_them() {
         // The stream that enters, four layers of two blocks each, and the stream behind every layer.
         assert_eq!((tensors("activation"), tensors("activation-gradient")), (2 * 13, 2 * 5));
         assert!(tensors("gradient") > 0);
+        // They read as what the hook writes.
+        let read = evidence::read("norms", text.as_bytes(), None, &mut |_| {}).unwrap();
+        assert_eq!((read.sources[0].format, read.sources[0].unread), (evidence::Format::Hook, 0));
+        assert_eq!((read.steps.len(), read.tensors.len()), (2, of("tensor")));
+        assert!(read.steps.iter().all(|step| step.loss.is_some_and(f64::is_finite)));
     }
 }
 

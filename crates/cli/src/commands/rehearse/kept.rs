@@ -60,7 +60,7 @@ pub fn stats(path: &Path, prepared: &Prepared, rehearsal: &Rehearsal) -> Result<
 }
 
 fn lines(prepared: &Prepared, run: Run) -> String {
-    const HOOK: &str = "shardwright/hook/1";
+    use evidence::HOOK_SCHEMA as HOOK;
     let first = prepared.start.step();
     let mut out = vec![json!({
         "schema": HOOK, "kind": "start", "rank": 0, "world": run.layout.world, "engine": "shardwright rehearse",
