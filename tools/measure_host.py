@@ -175,6 +175,17 @@ def transformer_engine():
         keep("te adam, a tensor", forward=timed(step.step, tensors), tensors=tensors)
 
 
+def muon():
+    from megatron.core.optimizer.emerging_optimizers import TensorParallelMuon
+
+    for matrices in (50, 200):
+        weights = [torch.nn.Parameter(torch.randn(64, 64, device=D)) for _ in range(matrices)]
+        for w in weights:
+            w.grad = torch.randn_like(w)
+        step = TensorParallelMuon(weights, lr=1e-3)
+        keep("muon, a matrix", forward=timed(step.step, matrices), matrices=matrices)
+
+
 def compiled():
     from megatron.core.fusions.fused_bias_swiglu import bias_swiglu_impl, weighted_bias_swiglu_impl
     from megatron.core.fusions.fused_bias_dropout import bias_dropout_add_fused_train
@@ -292,6 +303,7 @@ if __name__ == "__main__":
     for part in (
         eager,
         transformer_engine,
+        muon,
         compiled,
         triton_launch,
         mamba,

@@ -172,7 +172,12 @@ def power():
     s, c = sustained(lambda: torch.autograd.grad(o, (q, k, v), g, retain_graph=True), 1.0)
     row("power", s, what="attention backward", clock=c)
     a, b = drawn(16384, 4096), drawn(14336, 4096)
-    for part in (0.9, 0.75, 0.6, 0.45, 0.3):  # products with streams between them: how power is shared over a step
+    # Products with streams between them: how power is shared over a step, and what the clock is where it does not bind.
+    for part, data in itertools.product((0.9, 0.75, 0.6, 0.45, 0.3), ("normal", "nan")):
+        if data == "nan":
+            a, b = torch.full_like(a, float("nan")), torch.full_like(b, float("nan"))
+        else:
+            a, b = drawn(16384, 4096), drawn(14336, 4096)
         n = max(1, int(2.6e-3 * (1 - part) / part / 2.2e-4))
 
         def mix():
@@ -192,6 +197,7 @@ def power():
         row(
             "mix",
             s,
+            data=data,
             streams=n,
             clock=c,
             product_s=sorted(e[0].elapsed_time(e[1]) for e in ev)[10] / 1e3,
@@ -694,6 +700,67 @@ def optimizer():
         row("newton schulz", refused=f"{type(e).__name__}: {str(e)[:200]}")
 
 
+def experts8():
+    """groups as experts have them, all kernels of both passes, gradients of weights added into fp32; and padding"""
+    from transformer_engine.common import recipe as R
+
+    recipes = dict(
+        bf16=None, blockwise=R.Float8BlockScaling(), tensorwise=R.Float8CurrentScaling(), delayed=R.DelayedScaling()
+    )
+    shapes = ((16, 2048, 1536, 2048), (16, 2048, 2048, 768), (16, 512, 1536, 2048), (8, 4096, 1536, 2048))
+    shapes += ((8, 2048, 4096, 7168), (8, 2048, 7168, 2048), (4, 8192, 896, 3584), (1, 8192, 28672, 4096))
+    for (g, m, n, k), (name, rc) in itertools.product(shapes, recipes.items()):
+        c = dict(groups=g, m=m, n=n, k=k, recipe=name)
+        try:
+            l = te.GroupedLinear(g, k, n, bias=False, params_dtype=bf, device="cuda", fuse_wgrad_accumulation=True)
+            for p in l.parameters():
+                p.main_grad = torch.zeros(p.shape, device=D, dtype=torch.float32)
+                p.grad_added_to_main_grad = False
+            x, gr, first = drawn(g * m, k).requires_grad_(), drawn(g * m, n), [True]
+
+            def both():
+                with te.fp8_autocast(enabled=rc is not None, fp8_recipe=rc) if rc is not None else torch.enable_grad():
+                    y = l(x, [m] * g, is_first_microbatch=first[0])
+                first[0] = False
+                y.backward(gr)
+                x.grad = None
+                for p in l.parameters():
+                    p.grad = None
+
+            both()
+            prof(both, "grouped kernels accumulated", **c)
+        except Exception as e:
+            row("grouped kernels accumulated", **c, refused=f"{type(e).__name__}: {str(e)[:200]}")
+            torch.cuda.empty_cache()
+    for t, h, g in ((32768, 2048, 16), (16384, 3584, 4), (16384, 7168, 8)):
+        pad, back, x = te.Fp8Padding(g), te.Fp8Unpadding(g), drawn(t, h)
+        splits = [t // g - 3] * (g - 1) + [t - (t // g - 3) * (g - 1)]
+        with torch.no_grad():
+            prof(lambda: pad(x, splits), "pad", tokens=t, width=h, groups=g, bytes=4 * t * h)
+            y, _ = pad(x, splits)
+            prof(lambda: back(y, splits), "unpad", tokens=t, width=h, groups=g, bytes=4 * t * h)
+
+
+def relu2():
+    """squared ReLU times a token's weight, one kernel a pass; every width in a process of its own compiles best"""
+    from megatron.core.fusions.fused_weighted_squared_relu import weighted_squared_relu, weighted_squared_relu_back
+
+    for t, h in ((16384, 896), (65536, 896)):
+        x, g, p = drawn(t, h), drawn(t, h), torch.rand(t, 1, device=D)
+        c = dict(tokens=t, width=h)
+        tried("weighted relu2 forward", lambda: weighted_squared_relu(x, p), bytes=2 * 2 * t * h, **c)
+        tried("weighted relu2 backward", lambda: weighted_squared_relu_back(g, x, p), bytes=2 * 3 * t * h, **c)
+
+
+def muon():
+    from megatron.core.optimizer.emerging_optimizers import TensorParallelMuon
+
+    for a, b in ((4096, 4096), (1024, 3584), (448, 3584), (3584, 896)):
+        p = torch.nn.Parameter(torch.randn(a, b, device=D))
+        o, p.grad = TensorParallelMuon([p], lr=1e-3), torch.randn(a, b, device=D)
+        prof(o.step, "muon step kernels", a=a, b=b)
+
+
 def mamba():
     from mamba_ssm.ops.triton.ssd_combined import mamba_split_conv1d_scan_combined as comb
 
@@ -737,7 +804,8 @@ def mamba():
             row("mamba2 split", heads=heads, seq=s, refused=f"{type(e).__name__}: {str(e)[:200]}")
 
 
-TABLES = (numbers, power, dense, products, te_dense, moe, streams, grouped, fp8, attention, loss, optimizer, mamba)
+TABLES = (numbers, power, dense, products, te_dense, moe, streams, grouped, fp8, experts8, attention, loss, optimizer)
+TABLES += (muon, relu2, mamba)
 
 if __name__ == "__main__":
     query = ["nvidia-smi", "--query-gpu=driver_version,clocks.max.sm,power.limit", "--format=csv,noheader"]

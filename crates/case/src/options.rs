@@ -225,6 +225,8 @@ pub struct Kernels {
     pub rope_fusion: bool,
     /// Tokens gathered by expert, and scattered back, in one kernel each.
     pub permute_fusion: bool,
+    /// Squared ReLU of experts and the weights of their tokens in one kernel.
+    pub relu2_fusion: bool,
     /// How routed tokens travel.
     pub dispatch: Dispatch,
     /// How gradients of weights are summed.
@@ -469,6 +471,7 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
         // The fused rotation of latent attention is for yarn only (`transformer_config.py`).
         rope_fusion: matches!(engine, None | Some(Engine::Megatron)) && !recipe.is_latent(),
         permute_fusion: false,
+        relu2_fusion: false,
         dispatch: Dispatch::AllToAll,
         accumulate,
         names_cudnn: false,

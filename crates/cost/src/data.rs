@@ -7,19 +7,24 @@ use crate::overlap::Rules;
 use crate::prices::{Counts, Prices};
 use crate::simulate::ChunkTimes;
 use crate::traffic::{Ring, Spread};
-use case::options::{Accumulate, StateDtypes};
+use case::options::{Accumulate, Format, StateDtypes};
 use layout::{Engine, Layout, ZeroStage};
 use recipe::Dtype;
 
+/// Bytes that Muon's own kernels move for an element, all in fp32 but for the product's factors: weight decay 8,
+/// momentum 12, its look ahead 12, the norm 4, the division by it 8, casts to bf16 and back 12, the scale 8, the
+/// step 12 (Emerging-Optimizers 0.4.0, `orthogonalized_optimizer.py`, kernel by kernel).
+const MUON_BYTES: f64 = 76.0;
+
 /// Bytes an optimizer reads and writes for an element it steps. AdamW reads the gradient, the main weight and
 /// both moments, writes all but the gradient and the weight that is gathered; the gradient is read
-/// once more for its norm. Muon keeps one moment, in fp32 (Emerging-Optimizers 0.4.0).
+/// once more for its norm. Muon's main weight is cast behind its step.
 fn step_bytes(prices: &Prices) -> [f64; 2] {
     let bytes = |dtype: Dtype| dtype.bits() as f64 / 8.0;
     let StateDtypes { main, gradients, exp_avg, exp_avg_sq } = prices.setting.options.state;
     let (_, weight) = widths(prices);
-    let shared = 2.0 * bytes(gradients) + 2.0 * bytes(main) + weight;
-    [shared + 2.0 * (bytes(exp_avg) + bytes(exp_avg_sq)), shared + 2.0 * bytes(Dtype::Fp32)]
+    let adamw = 2.0 * bytes(gradients) + 2.0 * bytes(main) + weight + 2.0 * (bytes(exp_avg) + bytes(exp_avg_sq));
+    [adamw, bytes(gradients) + MUON_BYTES + bytes(main) + weight]
 }
 
 /// Of a host's memory bandwidth, what stepping AdamW there reaches: ZeRO-Offload's kernel steps 10^9
@@ -126,6 +131,14 @@ impl Placed {
             rings: replicas(prices, layout).map(rings),
             summed: layout.sp.then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
             over_tp: layout.tp.splits().then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
+        }
+    }
+
+    /// Replicas that share out the state of a mesh.
+    fn shards(&self, mesh: usize) -> f64 {
+        match self.zero {
+            ZeroStage::Zero => 1.0,
+            _ => self.rings[mesh].sharing.members,
         }
     }
 
@@ -261,23 +274,27 @@ pub(crate) fn stepped_alone(prices: &Prices, layout: &Layout, counts: Counts) ->
     };
     let copies = (gathered(0) + gathered(1)) / prices.setting.meter.rate();
     let kernels = stepped(prices, &placed, &held).0 + copies;
-    (kernels, prices.setting.meter.host_of_tensors(held.tensors))
+    (kernels, host(prices, &placed, &held))
 }
 
 /// Seconds of the optimizer on a device, and of the host's link and step. The norm of all gradients is read
 /// before anything is stepped, so that the host has no lead when its loops begin.
 fn optimizer(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     let (kernels, away) = stepped(prices, placed, held);
-    ((kernels * prices.setting.slowest).max(prices.setting.meter.host_of_tensors(held.tensors)), away)
+    ((kernels * prices.setting.slowest).max(host(prices, placed, held)), away)
+}
+
+/// Seconds of the host's loops over tensors. Whole matrices are dealt out over replicas, each of which
+/// orthogonalises its own, one after the other.
+fn host(prices: &Prices, placed: &Placed, held: &Held) -> f64 {
+    let matrices = (0..2).map(|mesh| held.matrices[mesh] / placed.shards(mesh)).sum();
+    prices.setting.meter.host_of_tensors(held.tensors, matrices)
 }
 
 /// Seconds of the optimizer's kernels, and of the host's link and step.
 fn stepped(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     let setting = &prices.setting;
-    let shards = |mesh: usize| match placed.zero {
-        ZeroStage::Zero => 1.0,
-        _ => placed.rings[mesh].sharing.members,
-    };
+    let shards = |mesh: usize| placed.shards(mesh);
     let offload = prices.offload;
     let [adamw_bytes, muon_bytes] = step_bytes(prices);
     let (mut bytes, mut products, mut away) = (0.0, 0.0, 0.0);
@@ -285,7 +302,7 @@ fn stepped(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
         // What Muon steps stays on the device, which orthogonalises it (`memory::fit::Offload`).
         let adam = (held.trained[mesh] - held.muon[mesh]) / shards(mesh);
         bytes += adam * (1.0 - offload) * adamw_bytes + held.muon[mesh] / shards(mesh) * muon_bytes;
-        products += held.products[mesh] / shards(mesh);
+        products += held.orthogonal[mesh] / shards(mesh);
         away += adam * offload;
     }
     // A buffer of all gradients is scaled bucket by bucket before it is reduced, and cleared behind the step
@@ -293,11 +310,15 @@ fn stepped(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     if setting.options.kernels.accumulate != Accumulate::Reduced {
         bytes += 3.0 * widths(prices).0 * held.trained.iter().sum::<f64>();
     }
+    // Weights are cast once for all microbatches, where they are not kept in the products' format.
+    if setting.options.format != Format::Bf16 && !setting.options.fp8_param_gather {
+        bytes += (2.0 + 2.0 * setting.options.format.bytes()) * held.multiplied;
+    }
     let kernels = (bytes + held.adapters.iter().sum::<f64>() * adamw_bytes) / setting.meter.rate();
     // The gradient goes down in fp32 and the weight comes back in bf16.
     let travel = setting.host_link.map_or(0.0, |rate| away * 6.0 / (rate * HOST_LINK));
     let stepped = setting.cluster.device.host.as_ref();
     let stepped = stepped.map_or(UNSTATED_HOST, |host| host.bytes_per_second * HOST_RATE / HOST_BYTES);
     let host = away * setting.cluster.devices_per_node as f64 / stepped;
-    (kernels + setting.meter.large_products(products), travel + host)
+    (kernels + products, travel + host)
 }

@@ -132,7 +132,11 @@ impl Setting {
             |layer: &Layer, place: Place| priced(ops::layer(shape, layer, &rows_at(place)), carrier.layer(layer));
         let place = |kind: KindId| Place::Layer(kind.index());
         let (front_waits, back_waits) = carrier.edges();
-        let tied = if self.recipe.tied { sum(&table, layout, |p| p == Place::Embedding) } else { Held::default() };
+        let tied = if self.recipe.tied {
+            sum(&table, layout, &self.meter, |p| p == Place::Embedding)
+        } else {
+            Held::default()
+        };
         Ok(Split {
             setting: self.clone(),
             groups,
@@ -140,9 +144,11 @@ impl Setting {
             head: priced(ops::head(shape), back_waits).under(&Recompute::None),
             suffix: self.recipe.features.mtp().map(|mtp| (once(&mtp.layer, Place::Mtp(0)), mtp.depth as f64)),
             layers: PerKind::by_kind(&self.kinds, |kind| once(&self.short.layers[kind.index()], place(kind))),
-            held: PerKind::by_kind(&self.kinds, |kind| sum(&table, layout, |p| p == place(kind))),
-            front_held: sum(&table, layout, |p| matches!(p, Place::Embedding | Place::Side(_))),
-            back_held: sum(&table, layout, |p| matches!(p, Place::FinalNorm | Place::Head | Place::Mtp(_))),
+            held: PerKind::by_kind(&self.kinds, |kind| sum(&table, layout, &self.meter, |p| p == place(kind))),
+            front_held: sum(&table, layout, &self.meter, |p| matches!(p, Place::Embedding | Place::Side(_))),
+            back_held: sum(&table, layout, &self.meter, |p| {
+                matches!(p, Place::FinalNorm | Place::Head | Place::Mtp(_))
+            }),
             tied_held: tied,
         })
     }
@@ -331,10 +337,10 @@ impl Prices {
     }
 }
 
-fn sum(table: &OwnershipTable, layout: &Layout, is_there: impl Fn(Place) -> bool) -> Held {
+fn sum(table: &OwnershipTable, layout: &Layout, meter: &Meter, is_there: impl Fn(Place) -> bool) -> Held {
     let mut held = Held { units: 1.0, ..Held::default() };
     for row in table.rows.iter().filter(|row| is_there(row.tensor.place)) {
-        held += Held::of(row, layout);
+        held += Held::of(row, layout, meter);
     }
     held
 }

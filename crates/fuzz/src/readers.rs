@@ -37,6 +37,7 @@ pub const READERS: &[Reader] = &[
     },
     Reader { name: "policy", run: policy, seeds: || text_files("docs", "toml") },
     Reader { name: "case", run: case_json, seeds: cases },
+    Reader { name: "receipt", run: receipt, seeds: receipts },
     Reader {
         name: "words",
         run: words,
@@ -138,6 +139,50 @@ fn policy(bytes: &[u8]) {
     if let Err(findings) = Policy::parse(&text) {
         refused(&findings, &text);
     }
+}
+
+/// A receipt that was read is told of without a panic, and is written and read back the same.
+fn receipt(bytes: &[u8]) {
+    let Ok(read) = receipt::Receipt::read(&text(bytes)) else { return };
+    let written = read.text();
+    let again = receipt::Receipt::read(&written).expect("what is written reads back");
+    assert_eq!(again.text(), written);
+    receipt::store::Row::of(&again.id(), &again);
+}
+
+fn receipts() -> Vec<Vec<u8>> {
+    let recipe = builtin::find("nam56r-mini").expect("it ships");
+    let about = receipt::About {
+        identity: receipt::Identity::of_recipe(&recipe),
+        case: None,
+        arguments: Vec::new(),
+        overlay: Value::Null,
+        versions: Default::default(),
+        prediction: Some(receipt::Prediction {
+            by: "0".to_string(),
+            profile: None,
+            step: None,
+            verdict: "fits".to_string(),
+            ranks: vec![receipt::RankPrediction {
+                stage: 0,
+                first_rank: 0,
+                last_rank: 7,
+                allocated_peak: 1 << 30,
+                reserved_peak: 1 << 31,
+                outside: 1 << 29,
+                host: 0,
+                lines: Default::default(),
+                phases: vec![("model".to_string(), 1, 2)],
+            }],
+        }),
+    };
+    let rehearsed = serde_json::json!({
+        "schema": "shardwright/1", "losses": { "all_ranks": [4.5, 4.25, null] },
+        "phases": [{ "rank": 0, "phase": "model", "peak_bytes": 4096 }],
+    });
+    let run = evidence::read("r.json", rehearsed.to_string().as_bytes(), None, &mut |_| {}).unwrap_or_default();
+    let receipt = receipt::Receipt::new(receipt::Kind::Rehearsal, "2026-11-16T00:00:00Z".to_string(), about, run);
+    vec![receipt.text().into_bytes()]
 }
 
 /// A case that was read is written and read back the same.

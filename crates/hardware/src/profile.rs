@@ -213,6 +213,8 @@ pub struct HostCurve {
     pub gradient: f64,
     /// One tensor in the optimizer's loops.
     pub tensor: f64,
+    /// One matrix orthogonalised by Muon.
+    pub matrix: f64,
     /// All of a training loop's Python, its garbage and its cold caches, against the operations it starts.
     pub around: Started,
     /// A step's own: data, logging, the schedule, the norm of gradients read.

@@ -3,19 +3,44 @@
 use crate::deepspeed::{DeepspeedOptions, Offload};
 use crate::fsdp2::{Blocks, Fsdp2Options, Prefetch};
 use crate::megatron::{
-    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, MegatronOptions, ParamGather, Reduction, Routing, Segments,
-    StateFormats,
+    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, GraphInputs, MegatronOptions, ParamGather, Reduction,
+    Routing, Segments, StateFormats,
 };
 use case::Options;
 use case::options::{
-    self, Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, GraphsBy, Scaling, TpOverlap,
+    self, Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, GraphModule, GraphsBy, Scaling,
+    TpOverlap,
 };
 use layout::{Engine, Layout, ZeroStage};
-use recipe::{Dtype, Recipe};
+use recipe::{Dtype, Layer, Mixer, Recipe};
 use replay::Unmodelled;
 
 fn refuse<T>(what: &str, why: &str) -> Result<T, Unmodelled> {
     Err(Unmodelled::new(what, why))
+}
+
+/// What graphs hold beside the passes they record. All graphs of a rank share one private pool and are recorded in the
+/// order of the schedule, so that what their passes save and free comes to what it does without them; a step that is
+/// one graph holds nothing else. Blocks whose results leave a graph and are used outside of it hold those as well.
+fn graphs(recipe: &Recipe, asked: &Options) -> Result<GraphInputs, Unmodelled> {
+    let graphs = asked.kernels.graphs;
+    let is_plain = |layer: &Layer| layer.mixers().all(|mixer| matches!(mixer, Mixer::Attention | Mixer::Mlp));
+    let is_dense = recipe.layers.iter().all(is_plain) && recipe.features.mtp().is_none();
+    match graphs.by {
+        GraphsBy::None => Ok(GraphInputs::None),
+        _ if !is_dense => refuse(
+            "captured graphs of other blocks than attention and feed-forward",
+            "what routers, experts and scans hand out of a graph stays in its pool, which is not replayed",
+        ),
+        GraphsBy::Local => refuse(
+            "--cuda-graph-impl local",
+            "its pool goes by Megatron's own record of lifetimes, which is not replayed",
+        ),
+        GraphsBy::FullIteration => Ok(GraphInputs::None),
+        GraphsBy::TransformerEngine => {
+            Ok(GraphInputs::OfLayers { has_mask: graphs.records(Some(GraphModule::Attention)) })
+        }
+    }
 }
 
 impl MegatronOptions {
@@ -33,9 +58,6 @@ impl MegatronOptions {
         }
         if asked.overlap.ep == EpOverlap::Microbatches {
             return refuse("--overlap-moe-expert-parallel-comm", "two microbatches in one layer are not replayed");
-        }
-        if asked.kernels.graphs.by != GraphsBy::None {
-            return refuse("captured graphs", "their private pool is not replayed");
         }
         if asked.offload > 0.0 && precision_aware(asked).is_some() {
             return refuse("state in formats of its own on the host", "what the host steps is priced in fp32 only");
@@ -64,6 +86,8 @@ impl MegatronOptions {
             gradient_accumulation_fusion: asked.kernels.accumulate == Accumulate::Fused,
             rope_fusion: asked.kernels.rope_fusion,
             permute_fusion: asked.kernels.permute_fusion,
+            relu2_fusion: asked.kernels.relu2_fusion,
+            graphs: graphs(recipe, asked)?,
             attention: match asked.kernels.attention {
                 AttentionKernel::Flash3 => AttentionBackend::Fused,
                 AttentionKernel::Flash1 | AttentionKernel::Flash2 => AttentionBackend::Flash,

@@ -68,6 +68,8 @@ pub struct Localised {
     pub reading: Option<Fault>,
     /// Axes that could explain it, likeliest first.
     pub suspects: Vec<Suspect>,
+    /// A run carries its job, so that axes can be judged at all.
+    pub has_job: bool,
     /// The first tensor that is no number, in either run.
     pub not_a_number: Vec<NotANumber>,
     /// How far apart norms may be.
@@ -146,6 +148,7 @@ pub fn localise(old: &Receipt, new: &Receipt) -> Result<Localised, Finding> {
         of: of_kind.len(),
         others: off.iter().skip(1).take(4).map(|apart| (*apart).clone()).collect(),
         first,
+        has_job: a.case.is_some() || b.case.is_some(),
         reading,
         suspects,
         not_a_number: [("first", &one), ("second", &other)]

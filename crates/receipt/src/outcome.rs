@@ -68,7 +68,7 @@ impl Outcome {
         let times = |is: fn(&Step) -> bool| run.steps.iter().filter(|step| is(step)).count() as u64;
         Outcome {
             state: state(run),
-            attempts: attempts.map_or(0, |last| last + 1),
+            attempts: attempts.map_or(0, |last| last.saturating_add(1)),
             steps: steps.len() as u64,
             last_step: steps.last().copied(),
             skipped: times(|step| step.skipped),
@@ -108,7 +108,7 @@ pub fn promised(said: &Prediction, kind: MemoryKind, rank: Option<u64>) -> Optio
     let bytes = of.map(|class| match kind {
         MemoryKind::Allocated | MemoryKind::AllocatedPeak => class.allocated_peak,
         MemoryKind::Reserved | MemoryKind::ReservedPeak => class.reserved_peak,
-        MemoryKind::DeviceUsed | MemoryKind::DeviceUsedPeak => class.reserved_peak + class.outside,
+        MemoryKind::DeviceUsed | MemoryKind::DeviceUsedPeak => class.reserved_peak.saturating_add(class.outside),
         MemoryKind::HostUsed => class.host,
     });
     bytes.max()

@@ -184,9 +184,9 @@ impl Receipt {
         }
     }
 
-    /// The same receipt, whenever it is recorded: the hash of everything else.
+    /// The hash of what it says of its run, whenever it was recorded and whatever it supersedes.
     pub fn content_sha256(&self) -> String {
-        Receipt { recorded: String::new(), ..self.clone() }.id()
+        Receipt { recorded: String::new(), supersedes: None, ..self.clone() }.id()
     }
 
     /// The file's text: canonical JSON and a line end.

@@ -103,6 +103,13 @@ const WORDS: &[Word] = &[
         [Changes, Changes],
         "tokens are sorted by expert, and back, in one kernel each"
     ),
+    switch_word!(
+        "--use-fused-weighted-squared-relu",
+        "false",
+        kernels.relu2_fusion,
+        [Changes, Changes],
+        "squared ReLU of experts and the weights of their tokens in one kernel"
+    ),
     Word {
         name: "--moe-token-dispatcher-type",
         takes: Takes::OneOf(&["allgather", "alltoall", "flex"]),

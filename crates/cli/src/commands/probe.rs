@@ -23,14 +23,13 @@ use units::Bytes;
 
 pub fn run(args: &ProbeArgs) -> Outcome {
     let out = quote::path(args.out.as_os_str())?;
-    let wanted = launch_args(args);
-    let asked = begin(&wanted)?;
+    let asked = begin(&launch_args(args))?;
     let policy = asked.policy.clone();
     if let Some(finding) = probe::refusal(engines::engine_of(&Job::new(&asked.case, &policy, Frontend::MegatronLm))) {
         return Err(vec![finding].into());
     }
     let rank = checked_rank(args, &asked.case)?;
-    let Attempt { case, policy, mut emission, findings } = probed(wanted, &asked.case)?;
+    let Attempt { case, policy, mut emission, findings } = probed(args, &asked.case)?;
     allowed(&asked.case, &args.work.of_an_answer(), 2)?;
     let (whole, fit) = (Fit::price(&asked.case, HEADROOM), Fit::price(&case, HEADROOM));
     let memory = verdict(&fit, args.override_memory);
@@ -95,32 +94,29 @@ fn checked_rank(args: &ProbeArgs, case: &Case) -> Result<Option<u64>, Refusal> {
     }
 }
 
-/// The job whose rank runs: as asked for, but for what one device needs otherwise.
-fn probed(mut wanted: LaunchArgs, asked: &Case) -> Result<Attempt, Refusal> {
+/// The job whose rank runs: as asked for, but for what one device needs otherwise. The largest world that is small
+/// enough and legal; as asked for where none is.
+fn probed(args: &ProbeArgs, asked: &Case) -> Result<Attempt, Refusal> {
+    let mut wanted = launch_args(args);
     if let Some(word) = probe::engine_words(asked)
         && !wanted.state.engine_args.iter().any(|words| words.contains(word))
     {
         wanted.state.engine_args.push(word.to_string());
     }
-    let mut last = None;
-    for (world, dp) in probe::worlds(asked) {
-        if world != asked.layout.world {
-            let Some(on) = smaller(&wanted.on, asked, world) else { continue };
-            wanted.on = on;
-            wanted.layout.world = Some(world);
-            wanted.layout.dp = Some(dp);
-            wanted.layout.gbs = None;
-            wanted.layout.microbatches = Some(asked.layout.microbatches);
-        }
-        match begin(&wanted) {
-            Ok(attempt) => return Ok(attempt),
-            Err(refusal) => last = Some(refusal),
+    for (world, dp) in probe::worlds(asked).into_iter().filter(|(world, _)| *world != asked.layout.world) {
+        let Some(on) = smaller(&args.on, asked, world) else { continue };
+        let mut fewer = launch_args(args);
+        fewer.state.engine_args.clone_from(&wanted.state.engine_args);
+        fewer.on = on;
+        fewer.layout.world = Some(world);
+        fewer.layout.dp = Some(dp);
+        fewer.layout.gbs = None;
+        fewer.layout.microbatches = Some(asked.layout.microbatches);
+        if let Ok(attempt) = begin(&fewer) {
+            return Ok(attempt);
         }
     }
-    Err(last.unwrap_or_else(|| {
-        let message = format!("no smaller world of `{}` has the degrees of this layout", quote::terminal(&wanted.on));
-        Finding::error("probe/world", Blame::Layout, "world", message).into()
-    }))
+    begin(&wanted)
 }
 
 /// The cluster with fewer nodes, or with fewer devices on one.

@@ -12,21 +12,21 @@ const PARTS: [(char, usize); 6] = [('A', 12), ('B', 6), ('C', 7), ('D', 7), ('E'
 const WAITING: [&str; 1] = ["F2"];
 
 /// A command of a row, how it ends, and what its output holds.
-struct Shown {
-    line: String,
+pub(crate) struct Shown {
+    pub line: String,
     code: i32,
-    see: Vec<String>,
+    pub see: Vec<String>,
 }
 
-struct Row {
-    label: String,
-    shown: Vec<Shown>,
+pub(crate) struct Row {
+    pub label: String,
+    pub shown: Vec<Shown>,
 }
 
-/// The page as rows: `### LABEL …`, then blocks of commands, each with a line that starts with `See`.
-fn rows() -> Vec<Row> {
+/// A page as rows: `### LABEL …`, then blocks of commands, each with a line that starts with `See`.
+pub(crate) fn rows_of(page: &str) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
-    let mut lines = PAGE.lines();
+    let mut lines = page.lines();
     while let Some(line) = lines.next() {
         if let Some(title) = line.strip_prefix("### ") {
             let label = title.split_whitespace().next().expect("a label").to_string();
@@ -80,11 +80,16 @@ fn squeezed(text: &str) -> String {
 }
 
 fn holds(part: char) {
-    let folder = folder(part);
+    let rows = rows_of(PAGE);
+    check(rows.iter().filter(|row| row.label.starts_with(part)), &folder(part));
+}
+
+/// Runs the commands of rows in a folder, and looks for what a reader is told to see.
+pub(crate) fn check<'a>(rows: impl Iterator<Item = &'a Row>, folder: &Path) {
     let mut wrong = Vec::new();
-    for row in rows().iter().filter(|row| row.label.starts_with(part)) {
+    for row in rows {
         for shown in &row.shown {
-            let ran = run(&shown.line, &folder);
+            let ran = run(&shown.line, folder);
             let printed = squeezed(&format!("{}\n{}", ran.stdout, ran.stderr));
             if ran.code != shown.code {
                 let (code, tail) = (ran.code, ran.stderr.lines().next().unwrap_or_default());
@@ -99,7 +104,7 @@ fn holds(part: char) {
 
 #[test]
 fn every_row_has_a_command_and_something_to_see() {
-    let rows = rows();
+    let rows = rows_of(PAGE);
     let expected: Vec<String> =
         PARTS.iter().flat_map(|&(part, count)| (1..=count).map(move |n| format!("{part}{n}"))).collect();
     let found: Vec<&str> = rows.iter().map(|row| row.label.as_str()).collect();

@@ -282,20 +282,25 @@ fn record(mixer: Mixer, ops: &mut [Op]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use case::asked::PrecisionChoice;
     use layout::{LayoutRequest, OwnershipTable, check};
 
     /// Operations of the first layer that holds a mixer.
     fn ops(name: &str, mixer: Mixer, set: impl Fn(&mut LayoutRequest)) -> Vec<Op> {
-        let recipe = recipe::builtin::find(name).unwrap();
+        ops_of(&recipe::builtin::find(name).unwrap(), mixer, set, |_| {})
+    }
+
+    fn ops_of(recipe: &Recipe, mixer: Mixer, set: impl Fn(&mut LayoutRequest), told: impl Fn(&mut Options)) -> Vec<Op> {
         let mut request = LayoutRequest { sequence: Some(4096), ..LayoutRequest::default() };
         set(&mut request);
-        let layout = check(&recipe, &request).layout.unwrap();
-        let options = Options::of(None, &recipe);
-        let table = OwnershipTable::new(&recipe, &layout).unwrap();
+        let layout = check(recipe, &request).layout.unwrap();
+        let mut options = Options::of(None, recipe);
+        told(&mut options);
+        let table = OwnershipTable::new(recipe, &layout).unwrap();
         let index = recipe.layers_with(mixer)[0];
         let place = recipe::Place::Layer(index);
         let rows: Vec<&Row> = table.rows.iter().filter(|row| row.tensor.place == place).collect();
-        layer(Shape::new(&recipe, &layout, &options), &recipe.layers[index], &rows)
+        layer(Shape::new(recipe, &layout, &options), &recipe.layers[index], &rows)
     }
 
     fn products(ops: &[Op], part: Part) -> Vec<[f64; 4]> {
@@ -337,6 +342,60 @@ mod tests {
         for [m, _, _, groups] in products(&ops, Part::Experts) {
             assert_eq!((m, groups), (2048.0, 4.0));
         }
+    }
+
+    /// Bytes of kernels that only read and write, forward and backward.
+    fn streamed(ops: &[Op]) -> f64 {
+        let works = ops.iter().flat_map(|op| op.forward.iter().chain(&op.input));
+        works.map(|work| if let Work::Bytes { bytes, .. } = work { *bytes } else { 0.0 }).sum()
+    }
+
+    /// Sums of fp32 scores over the ranks of an expert: 16384 routed rows become 32768 of 3584 elements, cast up and
+    /// down once in each direction, and their half once too (Megatron-Core `moe/token_dispatcher.py`).
+    #[test]
+    fn sums_over_the_ranks_of_an_expert_are_cast() {
+        let of = |dtype| {
+            let mut recipe = recipe::builtin::find("nam56r").unwrap();
+            recipe.moe.as_mut().unwrap().router.dtype = dtype;
+            let split = |r: &mut LayoutRequest| {
+                (r.world, r.tp, r.etp, r.sp, r.micro_batch) = (Some(2), Some(2), Some(2), Some(true), Some(2));
+            };
+            ops_of(&recipe, Mixer::Moe, split, |_| {})
+        };
+        let routed_by_itself = 2.0 * 6.0 * 4096.0 * 3584.0;
+        let summed = 6.0 * 3584.0 * 2.0 * (32768.0 + 16384.0);
+        let differ = streamed(&of(recipe::Dtype::Fp32)) - streamed(&of(recipe::Dtype::Bf16));
+        assert_eq!(differ, routed_by_itself + summed);
+    }
+
+    /// Rows of 2048 elements, 32768 of them, are copied to padded places and back in each direction; every expert's
+    /// inputs and gradients are cast by themselves, 4 bytes an element.
+    #[test]
+    fn experts_in_block_scaled_bits_pad_and_cast_their_rows() {
+        let recipe = recipe::builtin::find("qwen3-30b-a3b").unwrap();
+        let of = |precision| {
+            let split = |r: &mut LayoutRequest| (r.world, r.ep) = (Some(8), Some(8));
+            ops_of(&recipe, Mixer::Moe, split, |o| *o = o.in_precision(precision))
+        };
+        let scaled = of(PrecisionChoice::Scaled(case::options::Scaling::Blockwise));
+        let rows = 32768.0;
+        let (padded, cast) = (4.0 * rows * 2048.0 * 4.0, 4.0 * rows * (2048.0 + 768.0 + 1536.0 + 2048.0));
+        let attention = 4.0 * 4096.0 * (2048.0 + 5120.0 + 4096.0 + 2048.0);
+        assert_eq!(streamed(&scaled) - streamed(&of(PrecisionChoice::Bf16)), padded + cast + attention);
+        let kernels = scaled.iter().flat_map(|op| op.forward.iter().chain(&op.input)).map(|work| match work {
+            Work::Bytes { kernels, call: Call::Inside, stream: Stream::Mixed, .. } => *kernels,
+            _ => 0.0,
+        });
+        assert_eq!(kernels.sum::<f64>(), 4.0 * 16.0 + 4.0);
+    }
+
+    /// Of 16384 rows of 896: 29 passes by single kernels, 24 of them at the rate of mixed formats, become 5.
+    #[test]
+    fn a_fused_squared_relu_reads_and_writes_a_sixth() {
+        let recipe = recipe::builtin::find("nam56r").unwrap();
+        let of = |is_on| ops_of(&recipe, Mixer::Moe, |_| {}, |o| o.kernels.relu2_fusion = is_on);
+        let pass = 2.0 * 4.0 * 4096.0 * 896.0;
+        assert_eq!(streamed(&of(false)) - streamed(&of(true)), 24.0 * pass);
     }
 
     #[test]

@@ -57,8 +57,8 @@ mod supported;
 /// Units whose weights Megatron-FSDP gathers ahead.
 pub use fsdp::AHEAD as UNITS_AHEAD;
 pub use options::{
-    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, LayerWise, MegatronOptions, ParamGather, Reduction, Routing,
-    StateFormats, Trainer,
+    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, GraphInputs, LayerWise, MegatronOptions, ParamGather,
+    Reduction, Routing, StateFormats, Trainer,
 };
 pub use replay::allocator::Segments;
 pub use replay::tape::Microbatches;
@@ -138,8 +138,13 @@ fn run(config: Config, until: Until, watch: Watch) -> Replay {
     phases.push(Phase::read(&tape, PhaseKind::Buffers));
     let mut optimizer = optimizer::Optimizer::new(&rank, &buffers);
     phases.push(Phase::read(&tape, PhaseKind::Optimizer));
+    let mut graph_inputs = Vec::new();
     for step in 0..steps {
         tape.reset_peaks();
+        // A step warms up before graphs are captured; passes by themselves stand for a later one.
+        if step == 1 || until == Until::Passes {
+            graph_inputs = rank.graph_inputs();
+        }
         optimizer.zero_grad();
         optimizer.gather_ahead(&rank);
         schedule::run_step(&rank, &chunks);
@@ -153,6 +158,7 @@ fn run(config: Config, until: Until, watch: Watch) -> Replay {
         optimizer.step(&rank);
         phases.push(Phase::read(&tape, PhaseKind::Update(step)));
     }
+    drop(graph_inputs);
     let params = setup::count(&chunks);
     let operations = tape.operations();
     let mut replay = Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() };

@@ -307,16 +307,22 @@ fn pad(c: &Rank, tokens: &Tensor, probs: &Tensor, count: u64, step: u64) -> Rows
     Rows { tokens: wide, probs: wide_probs, count: padded }
 }
 
-/// The activation times the probabilities: fused for SwiGLU, three tensors for squared ReLU.
+/// The activation times the probabilities: fused for SwiGLU, and for squared ReLU when told so
+/// (`fusions/fused_weighted_squared_relu.py`), else three tensors.
 fn weighted(c: &Rank, x: &Tensor, probs: &Tensor, rows: u64, feed: Feed) -> Tensor {
     let elements = rows * feed.ffn;
-    if feed.activation != Activation::SwiGlu {
+    let is_one_kernel = match feed.activation {
+        Activation::SwiGlu => true,
+        Activation::Relu2 => c.config.told.relu2_fusion,
+        _ => false,
+    };
+    if !is_one_kernel {
         return times_probs(c, &activate(c, x, elements, feed.activation), probs, rows);
     }
     let out = c.act(elements, "activation output");
-    let width = probs.width();
+    let (width, wide) = (probs.width(), x.elements());
     c.tape.record(vec![x.edge(), probs.edge()], &[&out], vec![x.clone(), probs.clone()], move |t, _, _saved| {
-        let dx = grad_of(t, 2 * elements, BF16, "activation gradient");
+        let dx = grad_of(t, wide, BF16, "activation gradient");
         vec![Some(dx), Some(grad_of(t, rows, width, "probability gradient"))]
     });
     out

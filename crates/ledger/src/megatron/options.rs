@@ -110,6 +110,20 @@ pub enum AttentionBackend {
     Unfused,
 }
 
+/// Tensors that graphs read their inputs from. Transformer Engine records a graph for every layer and microbatch in
+/// flight, and each has its own (`cuda_graphs.py` TECudaGraphHelper `_get_sample_arguments`,
+/// `transformer_layer.py` `get_layer_static_inputs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraphInputs {
+    /// Nothing is recorded, or the whole step, which has one set of inputs: its tokens.
+    None,
+    /// A layer's input.
+    OfLayers {
+        /// And a mask of one byte a score, where attention is recorded, which its kernel does not read.
+        has_mask: bool,
+    },
+}
+
 /// Formats of AdamW's state under `--use-precision-aware-optimizer`; without it all are fp32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateFormats {
@@ -179,6 +193,10 @@ pub struct MegatronOptions {
     pub rope_fusion: bool,
     /// Whether one kernel permutes tokens (`--moe-permute-fusion`). Megatron's default is no.
     pub permute_fusion: bool,
+    /// Whether one kernel squares the ReLU of experts and weighs it (`--use-fused-weighted-squared-relu`).
+    pub relu2_fusion: bool,
+    /// Inputs that captured graphs hold.
+    pub graphs: GraphInputs,
     /// Which kernel attention's core is. Megatron's default, `auto`, is cuDNN's on Hopper.
     pub attention: AttentionBackend,
     /// Formats of AdamW's state, under a precision-aware optimizer. Megatron's default is none.
@@ -215,6 +233,8 @@ impl MegatronOptions {
             gradient_accumulation_fusion: false,
             rope_fusion: false,
             permute_fusion: false,
+            relu2_fusion: false,
+            graphs: GraphInputs::None,
             attention: AttentionBackend::Fused,
             precision_aware: None,
             segments: Segments::Fixed,
@@ -429,6 +449,45 @@ mod tests {
         let after = PhaseKind::Update(0);
         let more = allocated(&fused, after) - allocated(&unfused, after);
         assert!(more.abs_diff(maps) < maps / 50, "{more} and {maps}");
+    }
+
+    /// What a launch holds above its weights when a step begins to go back is three bf16 and an fp32 tensor of every
+    /// expert's activation less: of relu², its product with fp32 weights and the cast only the last is left.
+    #[test]
+    fn a_fused_squared_relu_keeps_its_input_and_its_output() {
+        let request = LayoutRequest {
+            mode: Some(recipe::Mode::NemoNative),
+            tp: Some(1),
+            ep: Some(8),
+            ..LayoutRequest::default()
+        };
+        let model = on_eight("nam56r", LayoutRequest { microbatches: Some(1), ..request });
+        let balanced = |told: &mut MegatronOptions| told.routing = Routing::Balanced;
+        let unfused = run(&model, balanced).unwrap();
+        let fused = run(&model, |told| {
+            balanced(told);
+            told.relu2_fusion = true;
+        });
+        // 2048 tokens to four experts of 896 in each of 22 layers: relu² in bf16 that the product saves.
+        let saved = 22 * 2048 * 4 * 896 * 2;
+        let less = unfused.allocated_peak() - fused.unwrap().allocated_peak();
+        assert!(less.abs_diff(saved) < saved / 10, "{less} and {saved}");
+    }
+
+    /// 16 layers of a stage with two microbatches in flight: inputs of 1024 tokens of 4096 elements, and masks of 2048
+    /// by 2048 bytes.
+    #[test]
+    fn graphs_of_layers_hold_inputs_for_every_microbatch_in_flight() {
+        let request = LayoutRequest { tp: Some(2), pp: Some(2), microbatches: Some(4), ..LayoutRequest::default() };
+        let model = on_eight("llama3-8b", request);
+        let with = |has_mask| run(&model, |told| told.graphs = GraphInputs::OfLayers { has_mask }).unwrap();
+        let (plain, masked) = (run(&model, |_| {}).unwrap(), with(true));
+        let after = PhaseKind::Update(2);
+        let (inputs, masks) = (16 * 2 * 1024 * 4096 * 2, 16 * 2 * 2048 * 2048);
+        assert_eq!(allocated(&with(false), after) - allocated(&plain, after), inputs);
+        assert_eq!(allocated(&masked, after) - allocated(&plain, after), inputs + masks);
+        // The first step warms up without them.
+        assert_eq!(allocated(&masked, PhaseKind::Update(0)), allocated(&plain, PhaseKind::Update(0)));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::ops::Dummies;
+use super::options::GraphInputs;
 use replay::line::Line;
 use replay::tape::{BF16, Pace, Storage, Tape, Tensor};
 use std::cell::{Cell, RefCell};
@@ -102,6 +103,23 @@ impl Rank {
 
     fn workspace(&self, bytes: u64, name: &'static str) -> Rc<Storage> {
         self.tape.storage(Line::Workspaces, bytes, name)
+    }
+
+    /// What captured graphs read, for every layer and microbatch in flight.
+    pub fn graph_inputs(&self) -> Vec<Rc<Storage>> {
+        let GraphInputs::OfLayers { has_mask } = self.config.told.graphs else { return Vec::new() };
+        let config = &self.config;
+        let in_flight = if config.pp == 1 { 1 } else { config.order.peak_in_flight(config.stage as u32) };
+        let layers: usize = config.chunks.iter().map(|chunk| chunk.layers.len()).sum();
+        // Passes in flight are over chunks, each of which has its share of the layers.
+        let count = (layers * in_flight as usize).div_ceil(config.chunks.len().max(1));
+        // A context rank has the scores of its own queries.
+        let mask = config.tokens * config.full_sequence;
+        let of = |_| {
+            let input = self.workspace(config.local_tokens * config.hidden * BF16, "graph input");
+            [Some(input), has_mask.then(|| self.workspace(mask, "graph mask"))]
+        };
+        (0..count).flat_map(of).flatten().collect()
     }
 
     /// A Transformer Engine product runs.

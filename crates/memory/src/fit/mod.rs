@@ -182,7 +182,8 @@ fn unmodelled(pricing: Pricing) -> Vec<String> {
         ];
     }
     let mut list = vec![
-        "compile peaks, and captured graphs, which are refused".to_string(),
+        "compile peaks, and graphs captured of blocks other than attention and feed-forward, which are refused"
+            .to_string(),
         "checkpoint saving and data loading on the device".to_string(),
         "kernel autotuning buffers of the first step".to_string(),
     ];

@@ -71,9 +71,15 @@ fn derived(old: &Receipt, new: &Receipt) -> BTreeSet<String> {
         let keys = defaults.into_iter().flatten().filter_map(|default| default["key"].as_str());
         keys.map(|key| key.replace('-', "_")).collect()
     };
+    let (before, after) = (keys(old), keys(new));
+    // Of these a default is always written down, so that a side without one typed it.
+    let typed = |key: &String| {
+        let has_default = ["engine", "dp", "microbatches", "seq", "zero", "vocab_multiple"].contains(&key.as_str());
+        has_default && before.contains(key) != after.contains(key)
+    };
     // What follows from a degree is never typed at all.
     let always = ["edp", "gbs"].map(str::to_string);
-    keys(old).union(&keys(new)).cloned().chain(always).collect()
+    before.union(&after).filter(|key| !typed(key)).cloned().chain(always).collect()
 }
 
 fn of_cases(old: &Case, new: &Case, derived: &BTreeSet<String>, list: &mut Vec<Change>) {
@@ -92,15 +98,19 @@ fn of_cases(old: &Case, new: &Case, derived: &BTreeSet<String>, list: &mut Vec<C
             Part::Stages => true,
             _ => false,
         };
-        let change = Change {
-            layer,
-            part,
-            key: difference.key.clone(),
-            old: difference.old,
-            new: difference.new,
-            may_follow: is_derived,
+        // A feature with values is on unless it says otherwise.
+        let value = |text: String| match difference.key.ends_with(".enabled") && text.is_empty() {
+            true => "true".to_string(),
+            false => text,
         };
+        let (old, new) = (value(difference.old.clone()), value(difference.new.clone()));
+        let change = Change { layer, part, key: difference.key.clone(), old, new, may_follow: is_derived };
         if is_derived { follows.push(change) } else { list.push(change) }
+    }
+    // Another engine has other words for its options.
+    if list.iter().any(|change| change.part == "engine") {
+        let is_word = |change: &Change| ["options", "overlap", "compile"].contains(&change.part);
+        list.iter_mut().filter(|change| is_word(change)).for_each(|change| change.may_follow = true);
     }
     // Options that an engine's defaults change with the recipe or the layout were not typed either.
     if list.iter().any(|change| change.layer < Layer::Infrastructure) {
@@ -148,8 +158,10 @@ fn place(difference: &Difference, moe_switched: bool) -> Option<(Layer, &'static
 }
 
 fn push(list: &mut Vec<Change>, at: (Layer, &'static str), key: &str, old: String, new: String, may_follow: bool) {
-    if old != new {
-        let (layer, part) = at;
+    let (layer, part) = at;
+    // What a job says is said once.
+    let is_known = list.iter().any(|known| (known.layer, known.part, known.key.as_str()) == (layer, part, key));
+    if old != new && !is_known {
         list.push(Change { layer, part, key: key.to_string(), old, new, may_follow });
     }
 }

@@ -169,7 +169,7 @@ impl Index {
         self.read("SELECT row FROM receipts ORDER BY id", &[])
     }
 
-    /// Names of receipts that say the same but for their time.
+    /// Names of receipts that say the same of their run.
     pub fn saying(&self, content: &str) -> Result<Vec<String>> {
         let rows: Vec<Row> = self.read("SELECT row FROM receipts WHERE content_sha256 = ?1 ORDER BY id", &[content])?;
         Ok(rows.into_iter().map(|row| row.id).collect())

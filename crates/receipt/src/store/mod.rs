@@ -76,8 +76,8 @@ impl Store {
         &self.root
     }
 
-    /// Keeps a receipt: on return its file is on the disk under its name. One that says the same as another, recorded
-    /// at another time, is that one. An index that cannot be written is noted, and made again by who can.
+    /// Keeps a receipt: on return its file is on the disk under its name. One that says the same of its run as another
+    /// is that one, whenever it was recorded. An index that cannot be written is noted, and made again by who can.
     pub fn put(&self, receipt: &Receipt) -> Result<Kept, Finding> {
         if let Some(id) = self.same(receipt) {
             return Ok(Kept { id, is_new: false, notes: Vec::new() });

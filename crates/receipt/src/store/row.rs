@@ -13,7 +13,7 @@ pub struct Row {
     pub id: String,
     pub kind: Kind,
     pub recorded: String,
-    /// Of everything but when it was recorded.
+    /// Of what it says of its run, whenever it was recorded and whatever it supersedes.
     pub content_sha256: String,
     pub recipe: String,
     pub recipe_sha256: String,

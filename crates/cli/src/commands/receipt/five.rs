@@ -33,19 +33,22 @@ fn ended(outcome: &Outcome) -> String {
 }
 
 fn time(outcome: &Outcome, said: Option<&Prediction>) -> String {
-    let promised = match said.and_then(|said| said.step.as_ref()) {
-        None => "nothing promised".to_string(),
-        Some(step) => match (step.low, step.high) {
-            (Some(low), Some(high)) => {
-                format!("{} promised, {} to {} in 8 of 10", seconds(step.seconds), seconds(low), seconds(high))
-            }
-            _ => format!("{} promised", seconds(step.seconds)),
-        },
+    let Some(step) = said.and_then(|said| said.step.as_ref()) else {
+        return match outcome.step_seconds {
+            Some(took) => format!("a step took {} (nothing promised)", seconds(took)),
+            None => "no step was timed behind the warm-up (nothing promised)".to_string(),
+        };
+    };
+    let promised = seconds(step.seconds);
+    let range = match (step.low, step.high) {
+        (Some(low), Some(high)) => format!(", {} to {} in 8 of 10", seconds(low), seconds(high)),
+        _ => String::new(),
     };
     match (outcome.step_seconds, outcome.time_error()) {
-        (Some(took), Some(error)) => format!("a step took {} ({}; {promised})", seconds(took), percent(error)),
-        (Some(took), None) => format!("a step took {} ({promised})", seconds(took)),
-        (None, _) => format!("no step was timed behind the warm-up ({promised})"),
+        (Some(took), Some(error)) => {
+            format!("a step took {} ({promised} promised, {}{range})", seconds(took), percent(error))
+        }
+        _ => format!("no step was timed behind the warm-up ({promised} promised)"),
     }
 }
 
@@ -63,17 +66,17 @@ pub fn called(kind: MemoryKind) -> &'static str {
 }
 
 fn memory(outcome: &Outcome) -> String {
-    let one = |beside: &Beside| {
-        let rank = beside.rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
-        let promised = match (beside.promised, beside.error()) {
-            (Some(promised), Some(error)) => format!("{}; {} promised", percent(error), Bytes(promised)),
+    let one = |(at, beside): (usize, &Beside)| {
+        let off = match (beside.promised, beside.error()) {
+            (Some(promised), Some(error)) if at == 0 => format!("{} promised, {}", Bytes(promised), percent(error)),
+            (_, Some(error)) => percent(error),
             _ => "nothing promised".to_string(),
         };
-        format!("{} {}{rank} ({promised})", called(beside.kind), Bytes(beside.measured))
+        format!("{} {} ({off})", called(beside.kind).trim_end_matches(" at most"), Bytes(beside.measured))
     };
-    match outcome.memory.as_slice() {
-        [] => "no log says how much memory was held".to_string(),
-        all => all.iter().map(one).collect::<Vec<_>>().join(", "),
+    match outcome.memory.get(..outcome.memory.len().min(2)) {
+        Some([]) | None => "no log says how much memory was held".to_string(),
+        Some(all) => format!("peak {}", all.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")),
     }
 }
 

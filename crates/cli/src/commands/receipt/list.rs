@@ -30,7 +30,18 @@ pub fn run(args: &ListArgs) -> Outcome {
     let is_old = |row: &Row| listed.superseded.contains_key(&row.id);
     let shown: Vec<&Row> = wanted.iter().copied().filter(|row| args.all || !is_old(row)).collect();
     let mut table = Table::new(&[
-        "receipt", "recorded", "kind", "recipe", "on", "ended", "steps", "a step", "off", "held", "off", "",
+        "receipt",
+        "recorded",
+        "kind",
+        "recipe",
+        "on",
+        "ended",
+        "steps",
+        "a step",
+        "off",
+        "held",
+        "off",
+        "superseded",
     ])
     .right(&[6, 7, 8, 9, 10])
     .spare(&[&[2], &[4], &[1], &[11]]);
@@ -42,7 +53,7 @@ pub fn run(args: &ListArgs) -> Outcome {
         let held = row.allocated_peak.or(row.reserved_peak);
         let promised = if row.allocated_peak.is_some() { row.promised_allocated } else { row.promised_reserved };
         let old = listed.superseded.get(&row.id).map_or(String::new(), |(with, why)| match with {
-            Some(with) => format!("superseded by {}: {why}", short(with)),
+            Some(with) => format!("by {}: {why}", short(with)),
             None => format!("retracted: {why}"),
         });
         let state = row.state.as_deref().unwrap_or("").split(',').next().unwrap_or("");

@@ -112,6 +112,10 @@ fn tensor(found: &Localised, first: &Apart) -> String {
         None => "",
     };
     out += &wrap(reading, "  ", 100);
+    if !found.has_job {
+        return out
+            + "  neither run carries its job, so no axis can be judged: record them with their launch or layout\n";
+    }
     if found.suspects.is_empty() {
         return out + "  no axis alone explains it: look at the block itself, its kernels and its format\n";
     }

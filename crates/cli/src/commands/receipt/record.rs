@@ -6,6 +6,7 @@ use crate::commands::fit::allowed;
 use crate::commands::{asked, case_of};
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::panics;
+use ::receipt::store::{RETRACTION, Retraction};
 use ::receipt::{
     About, Gathered, Kind, Launched, Outcome as Came, Prediction, Receipt, Superseded, of_launch, of_logs,
 };
@@ -70,6 +71,10 @@ pub fn run(args: &RecordArgs) -> Outcome {
     let Gathered { evidence, notes } = gathered(args, &said)?;
     let kind = kind_of(args.kind, &evidence)?;
     let mut receipt = Receipt::new(kind, time::now(), said.about, evidence);
+    if kind == Kind::Rehearsal {
+        // Nothing was promised of the model made small.
+        receipt.prediction = None;
+    }
     receipt.supersedes = match (&args.supersedes, &args.because) {
         (Some(old), Some(because)) => {
             let (id, _) = store.find(old)?;
@@ -84,10 +89,20 @@ pub fn run(args: &RecordArgs) -> Outcome {
     findings.extend(kept.notes);
     let id = short(&kept.id);
     let again = if kept.is_new { "" } else { ", recorded before" };
+    if let (false, Some(old), Some(because)) = (kept.is_new, receipt.supersedes.as_ref(), &args.because) {
+        // It stands as it is; that it is believed instead of another is said apart.
+        let retraction = Retraction {
+            schema: RETRACTION.to_string(),
+            id: old.id.clone(),
+            with: Some(kept.id.clone()),
+            because: because.clone(),
+            recorded: receipt.recorded.clone(),
+        };
+        findings.extend(store.retract(&retraction)?.notes);
+    }
     let command = format!("shardwright receipt show {id}{}", args.store.typed());
     let instead = receipt.supersedes.as_ref().map_or(String::new(), |old| format!(", supersedes {}", short(&old.id)));
-    let text =
-        format!("{}receipt {id}{again}{instead}: `{command}`\n", five::lines(&outcome, receipt.prediction.as_ref()));
+    let text = format!("{}receipt: `{command}`{again}{instead}\n", five::lines(&outcome, receipt.prediction.as_ref()));
     let json = json!({
         "id": kept.id, "is_new": kept.is_new, "store": store.root().display().to_string(), "kind": receipt.kind,
         "recorded": receipt.recorded, "supersedes": receipt.supersedes, "identity": receipt.identity,

@@ -62,10 +62,11 @@ pub fn run(args: &ShowArgs) -> Outcome {
 
 fn who(receipt: &Receipt) -> String {
     let who = &receipt.identity;
-    let mut table = Table::new(&["", ""]);
+    let (mut out, indent) = (heading("Who"), " ".repeat(15));
     let mut say = |key: &str, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
-            table.row([key.to_string(), value]);
+            let text = diag::quote::sentence(&value);
+            out += &wrap(&text, &indent, 80).replacen(&indent, &format!("  {:<13}", diag::quote::sentence(key)), 1);
         }
     };
     let hash = |hash: &str| hash.chars().take(12).collect::<String>();
@@ -91,7 +92,7 @@ fn who(receipt: &Receipt) -> String {
         let wanted = wanted.map_or(String::new(), |wanted| format!(" (asked for: {wanted})"));
         say(asked, Some(format!("{ran}{wanted}")));
     }
-    heading("Who") + &table.render()
+    out
 }
 
 /// Where a figure stands: the file's name and the line.
@@ -106,6 +107,7 @@ fn file(evidence: &Evidence, source: usize) -> String {
 
 fn figures(receipt: &Receipt, outcome: &Came) -> String {
     let run = &receipt.evidence;
+    let any = !run.steps.is_empty() || !run.memory.is_empty();
     let mut table = Table::new(&["figure", "promised", "measured", "off", "from"]).right(&[1, 2, 3]);
     let step = receipt.prediction.as_ref().and_then(|said| said.step.as_ref());
     if let Some(took) = outcome.step_seconds {
@@ -190,7 +192,13 @@ fn figures(receipt: &Receipt, outcome: &Came) -> String {
             place(run, step.source, step.line),
         ]);
     }
-    heading("Promised beside measured") + &table.render()
+    match any {
+        true => heading("Promised beside measured") + &table.render(),
+        false => {
+            heading("Promised beside measured")
+                + "  nothing was measured: no source holds a step or a figure of memory\n"
+        }
+    }
 }
 
 /// The largest figure of a kind for each rank.
@@ -240,7 +248,7 @@ fn phases(receipt: &Receipt) -> String {
 /// What the fullest rank was promised to hold at its peak, line by line.
 fn lines(receipt: &Receipt) -> String {
     let Some(said) = &receipt.prediction else {
-        return heading("Promised") + "  nothing: the cluster it ran on was not said\n";
+        return heading("Promised") + "  nothing: it was a rehearsal, or the cluster it ran on was not said\n";
     };
     let Some(class) = said.ranks.iter().max_by_key(|class| class.allocated_peak) else {
         return heading("Promised") + &format!("  no bytes: {}\n", said.verdict);
@@ -273,7 +281,7 @@ fn events(run: &Evidence) -> String {
         let mut words = Vec::new();
         words.extend(last.step.map(|step| format!("step {step}")));
         words.extend(last.rank.map(|rank| format!("rank {rank}")));
-        words.extend(last.seconds.map(seconds));
+        words.extend(last.seconds.filter(|took| *took > 0.0).map(seconds));
         words.extend((!last.detail.is_empty()).then(|| shorten(&last.detail, 120)));
         table.row([word(kind), all.len().to_string(), words.join(", "), place(run, last.source, last.line)]);
     }

@@ -86,7 +86,7 @@ fn on_ranks(args: &RehearseArgs, deadline: Duration, comm: Option<&Comm>, begun:
                 kept::receipts(folder, &ask, &prepared, &rehearsal, &asked)?;
                 let typed = |name: &str| quote::typed(folder.join(name).as_os_str());
                 let (one, all) = (typed("one-rank.json"), typed("all-ranks.json"));
-                report.text += &format!("receipts: shardwright receipt localise {one} {all}\n");
+                report.text += &format!("two receipts; where they part:\n  shardwright receipt localise {one} {all}\n");
             }
             report
         }

@@ -19,6 +19,7 @@ pub struct Writer {
 pub const WRITERS: &[Writer] = &[
     Writer { line: "import tiny.json --seq 512 -o out.toml", targets: &["out.toml"] },
     Writer { line: "launch tiny.toml --on 8xH200 --out out", targets: &["out"] },
+    Writer { line: "probe tiny.toml --on 8xH200 --rank 0 --out out", targets: &["out"] },
     Writer { line: "checkpoint reshard source --out out --world 2", targets: &["out"] },
     Writer { line: "rehearse tiny.toml --steps 1 --dp 2 --seq 32 --save saves", targets: &["saves/step-1"] },
     Writer { line: "fit tiny.toml --on 1xH200 --svg out.svg", targets: &["out.svg"] },

@@ -8,6 +8,7 @@
 mod faults;
 mod field;
 mod kills;
+mod receipts;
 
 /// A number from the environment.
 fn number(name: &str, usual: u64) -> u64 {

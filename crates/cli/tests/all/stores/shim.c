@@ -60,8 +60,8 @@ static int path_below(int dir, const char *path) {
     return getcwd(cwd, sizeof cwd) && below(cwd);
 }
 
-enum { OPEN, MAKE, WRITE, SYNC, RENAME, REMOVE, CLOSE, LOCK };
-static const char *const NAMES[] = {"open", "make", "write", "sync", "rename", "remove", "close", "lock"};
+enum { OPEN, MAKE, WRITE, SYNC, RENAME, REMOVE, CLOSE, LOCK, CHANGE };
+static const char *const NAMES[] = {"open", "make", "write", "sync", "rename", "remove", "close", "lock", "open"};
 
 /* The error to fail a call with; 0: let it through; -1: write less than was asked. */
 static int fault(int is_ours, int what) {
@@ -71,7 +71,9 @@ static int fault(int is_ours, int what) {
     if (pause) usleep(pause);
     if (!at || now < at) return 0;
     int takes_room = what == MAKE || what == WRITE || what == SYNC, error = 0;
+    int changes = takes_room || what == RENAME || what == REMOVE || what == CHANGE;
     if (!strcmp(kind, "gone")) error = EIO;
+    else if (!strcmp(kind, "readonly")) error = changes ? EROFS : 0;
     else if (!strcmp(kind, "full")) error = takes_room ? ENOSPC : 0;
     else if (now > at) return 0;
     else if (!strcmp(kind, "kill")) raise(SIGKILL);
@@ -91,7 +93,8 @@ static int fault(int is_ours, int what) {
     do { int error_ = fault(ours, what); if (error_ > 0) { errno = error_; return -1; } } while (0)
 
 static int opened(int dir, const char *path, int flags, mode_t mode) {
-    FAIL(path_below(dir, path), flags & O_CREAT ? MAKE : OPEN);
+    int changes = (flags & O_ACCMODE) != O_RDONLY;
+    FAIL(path_below(dir, path), flags & O_CREAT ? MAKE : changes ? CHANGE : OPEN);
     return syscall(SYS_openat, dir, path, flags, mode);
 }
 
@@ -109,6 +112,14 @@ ssize_t write(int fd, const void *bytes, size_t len) {
     if (error > 0) { errno = error; return -1; }
     return syscall(SYS_write, fd, bytes, error < 0 && len > 1 ? len / 2 : len);
 }
+
+/* What SQLite writes with. */
+ssize_t pwrite64(int fd, const void *bytes, size_t len, off64_t at) {
+    int error = fault(fd_below(fd), WRITE);
+    if (error > 0) { errno = error; return -1; }
+    return syscall(SYS_pwrite64, fd, bytes, error < 0 && len > 1 ? len / 2 : len, at);
+}
+ssize_t pwrite(int fd, const void *bytes, size_t len, off_t at) { return pwrite64(fd, bytes, len, at); }
 
 ssize_t writev(int fd, const struct iovec *parts, int number) {
     FAIL(fd_below(fd), WRITE);
