@@ -101,8 +101,7 @@ fn stats_of(value: &Value) -> Vec<(Option<u64>, &Value)> {
 }
 
 fn rank_of(name: &str) -> Option<u64> {
-    let digits = name.rfind(|c: char| !c.is_ascii_digit()).map_or(name, |at| &name[at + 1..]);
-    digits.parse().ok()
+    name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok()
 }
 
 /// `memory_stats()` is flat (`allocated_bytes.all.peak`), `memory_stats_as_nested_dict()` is not.

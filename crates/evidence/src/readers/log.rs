@@ -208,7 +208,9 @@ impl Log {
         }
     }
 
-    pub fn push(&mut self, event: Event) {
+    pub fn push(&mut self, mut event: Event) {
+        event.at = event.at.filter(|at| at.is_finite());
+        event.seconds = event.seconds.filter(|seconds| seconds.is_finite());
         self.evidence.events.push(event);
     }
 
@@ -235,7 +237,7 @@ impl Log {
         for ((_, name), (count, over)) in std::mem::take(&mut self.repeated) {
             if let Some(last) = over {
                 let detail = format!("{name}: {} more, the last of them: {}", count - KEPT, last.detail);
-                self.evidence.events.push(Event { detail, ..last });
+                self.push(Event { detail, ..last });
             }
         }
         let digits = self.digits.into_iter().map(|(name, digits)| (name.to_string(), digits)).collect();

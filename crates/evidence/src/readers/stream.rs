@@ -4,7 +4,10 @@ use diag::{Blame, Finding};
 use sha2::{Digest, Sha256};
 use std::io::Read;
 
-/// Bytes that are read at once; the longest line there may be.
+/// Bytes that are read at once, as long as lines are no longer.
+const USUAL: usize = 128 << 10;
+
+/// The longest line there may be.
 pub const LONGEST_LINE: usize = 1 << 20;
 
 /// Bytes of a file that is read as a whole: a document or a pickle.
@@ -38,7 +41,7 @@ impl<'p, R: Read> Stream<'p, R> {
             inner,
             path,
             progress,
-            buffer: vec![0; LONGEST_LINE],
+            buffer: vec![0; USUAL],
             from: 0,
             to: 0,
             is_at_end: false,
@@ -111,6 +114,8 @@ impl<'p, R: Read> Stream<'p, R> {
             if self.from > 0 {
                 self.buffer.copy_within(self.from..self.to, 0);
                 (searched, self.to, self.from) = (searched - self.from, self.to - self.from, 0);
+            } else if self.to == self.buffer.len() && self.to < LONGEST_LINE {
+                self.buffer.resize(2 * self.to, 0);
             } else if self.to == self.buffer.len() {
                 is_too_long = true;
                 (searched, self.to) = (0, 0);

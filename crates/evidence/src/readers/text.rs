@@ -154,18 +154,69 @@ pub fn leading(text: &[u8]) -> Option<u64> {
 
 /// A number as Python prints it: `nan` and `inf` too.
 pub fn number(text: &[u8]) -> Option<f64> {
-    let text = text.trim_ascii();
-    if text.is_empty() || text.len() > 40 {
-        return None;
-    }
-    std::str::from_utf8(text).ok()?.parse().ok()
+    figure(text).map(|figure| figure.value)
 }
 
 /// A number and how finely it was printed.
 pub fn figure(text: &[u8]) -> Option<Figure> {
     let text = text.trim_ascii();
-    Some(Figure { value: number(text)?, digits: significant(text) })
+    if text.is_empty() || text.len() > 40 {
+        return None;
+    }
+    plain(text).or_else(|| {
+        let value = std::str::from_utf8(text).ok()?.parse().ok()?;
+        Some(Figure { value, digits: significant(text) })
+    })
 }
+
+/// A decimal that a double holds as it is read: digits below 2^53, scaled by a power of ten that is exact, so that one
+/// multiplication or division rounds as reading the text does (W. D. Clinger, "How to read floating point numbers
+/// accurately", 1990). None for everything else.
+fn plain(text: &[u8]) -> Option<Figure> {
+    let (is_negative, digits) = match text[0] {
+        b'-' => (true, &text[1..]),
+        _ => (false, text),
+    };
+    let (mut mantissa, mut scale, mut significant) = (0u64, 0i32, 0u8);
+    let (mut is_behind_point, mut is_any) = (false, false);
+    let mut rest = digits.iter();
+    for byte in rest.by_ref() {
+        match byte {
+            b'0'..=b'9' if significant < 15 => {
+                mantissa = mantissa * 10 + u64::from(byte - b'0');
+                significant += u8::from(mantissa > 0);
+                scale -= i32::from(is_behind_point);
+                is_any = true;
+            }
+            b'.' if !is_behind_point => is_behind_point = true,
+            b'e' | b'E' if is_any => {
+                scale += exponent(rest.as_slice())?;
+                break;
+            }
+            _ => return None,
+        }
+    }
+    if !is_any || !(-22..=22).contains(&scale) {
+        return None;
+    }
+    let power = POWERS[scale.unsigned_abs() as usize];
+    let value = if scale < 0 { mantissa as f64 / power } else { mantissa as f64 * power };
+    let value = if is_negative { -value } else { value };
+    Some(Figure { value, digits: (significant > 0).then_some(significant) })
+}
+
+/// What stands behind an `E`: a sign and two digits.
+fn exponent(text: &[u8]) -> Option<i32> {
+    let [sign @ (b'+' | b'-'), tens @ b'0'..=b'9', ones @ b'0'..=b'9'] = text else { return None };
+    let size = i32::from(tens - b'0') * 10 + i32::from(ones - b'0');
+    Some(if *sign == b'-' { -size } else { size })
+}
+
+/// Powers of ten that doubles hold exactly.
+const POWERS: [f64; 23] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
+    1e21, 1e22,
+];
 
 /// Significant digits that were printed; none for zero and for what is no number.
 fn significant(text: &[u8]) -> Option<u8> {
@@ -300,6 +351,39 @@ mod tests {
             (b"ends in word", b"word", Some(8)),
         ] {
             assert_eq!(find(text, word), at, "{}", String::from_utf8_lossy(text));
+        }
+    }
+
+    /// The short way to a number reads what the long one does, and leaves what it cannot.
+    #[test]
+    fn numbers_are_read_as_rust_reads_them() {
+        let mut state = 7u64;
+        let mut next = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % most
+        };
+        for _ in 0..20_000 {
+            let (whole, part) = (next(10_000_000), next(10_000_000));
+            let text = match next(4) {
+                0 => format!("{whole}.{part:07}"),
+                1 => format!("-{}.{part:06}E{}{:02}", next(10), ["+", "-"][next(2) as usize], next(30)),
+                2 => format!("{whole}"),
+                _ => format!("0.{part:07}"),
+            };
+            let expected: f64 = text.parse().unwrap();
+            let read = figure(text.as_bytes()).unwrap();
+            assert_eq!(
+                (read.value.to_bits(), read.digits),
+                (expected.to_bits(), significant(text.as_bytes())),
+                "{text}"
+            );
+        }
+        for text in ["nan", "inf", "-inf", "1e5", "12345678901234567890", "1E+300", ".5", "5."] {
+            let (read, expected) = (number(text.as_bytes()).unwrap(), text.parse::<f64>().unwrap());
+            assert!(read == expected || read.is_nan() && expected.is_nan(), "{text}");
+        }
+        for text in ["", "-", ".", "1.2.3", "E+05", "12ab", "1E5x", "--1"] {
+            assert_eq!(number(text.as_bytes()), None, "{text}");
         }
     }
 

@@ -29,8 +29,10 @@ pub fn sample(name: &str, format: Format) -> Evidence {
     read
 }
 
-/// Figures of memory as rank, kind, bytes, how far off, and where.
-pub fn memory(read: &Evidence) -> Vec<(Option<u64>, MemoryKind, u64, u64, Option<&str>)> {
+/// A figure of memory as rank, kind, bytes, how far off, and where.
+type Held<'e> = (Option<u64>, MemoryKind, u64, u64, Option<&'e str>);
+
+pub fn memory(read: &Evidence) -> Vec<Held<'_>> {
     read.memory.iter().map(|m| (m.rank, m.kind, m.bytes, m.resolution, m.phase.as_deref())).collect()
 }
 

@@ -91,3 +91,12 @@ fn a_file_that_cannot_be_read_on_is_an_error() {
     assert_eq!(finding.rule, "evidence/read");
     assert!(finding.message.ends_with("after 6 bytes: the disk is gone"), "{}", finding.message);
 }
+
+/// What fuzzing found: a rank's name that ends inside no character, and a time that no number holds.
+#[test]
+fn inputs_that_broke_a_reader_once() {
+    assert!(read("x", "{\"ran\u{202e}\": 1}".as_bytes(), None, &mut |_| ()).is_err());
+    let line = "[titan] 2026-08-22 10:01:00,000 - root - INFO - Finished loading the checkpoint in 31e308 seconds.\n";
+    let log = read("x", line.as_bytes(), None, &mut |_| ()).unwrap();
+    assert_eq!((log.events[0].kind, log.events[0].seconds), (EventKind::CheckpointLoaded, None));
+}

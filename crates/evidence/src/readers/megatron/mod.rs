@@ -85,7 +85,8 @@ impl Reader {
         let mut step = Step { number, at, tflops: self.utilisation.take(), ..Step::default() };
         let mut is_whole = true;
         for segment in rest.split(|b| *b == b'|').skip(1) {
-            let Some((key, value)) = around(segment, b":") else { continue };
+            let Some(at) = memchr::memchr(b':', segment) else { continue };
+            let (key, value) = (&segment[..at], &segment[at + 1..]);
             is_whole &= field(&mut step, key.trim_ascii(), value.trim_ascii(), log);
         }
         if !is_whole || step.seconds.is_none() {
