@@ -1,7 +1,8 @@
 //! How fast a log of a gigabyte is read, hash included, on one core: `cargo bench -p shardwright-evidence`. The first log
 //! is one iteration line after another, the worst there is; the second has timers and other lines between them, as most
 //! do; the third has ten thousand lines of no engine between two iterations.
-//! `… --bench ingest -- 64` reads 64 MB of each instead.
+//! `… --bench ingest -- 64` reads 64 MB of each instead, `… -- 64 others` of those that are named so. Speed is by the time
+//! on a core, which others that run beside it do not lengthen, but for what two share that run on one.
 
 use std::io::Read;
 use std::time::Instant;
@@ -61,17 +62,25 @@ view was accumulated in place (Triggered internally at ../aten/src/ATen/native/c
 
 fn main() {
     let megabytes: u64 = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(1000);
+    let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-') && word.parse::<u64>().is_err());
     let mixed = format!("{ITERATION}{TIMERS}{}", OTHER.repeat(4));
     let others = format!("{ITERATION}{}", OTHER.repeat(10_000));
     for (name, block) in [("iterations alone", ITERATION), ("with timers and others", &mixed), ("others", &others)] {
+        if wanted.as_ref().is_some_and(|wanted| !name.contains(wanted.as_str())) {
+            continue;
+        }
         let (start, ran) = (Instant::now(), on_core());
         let log = Repeated::new(block, megabytes * 1_000_000);
         let read = evidence::read("log", log, None, &mut |_| ()).expect("a log");
         let seconds = start.elapsed().as_secs_f64();
         let ran = on_core().zip(ran).map_or(seconds, |(now, then)| now - then);
         let speed = read.sources[0].bytes as f64 / 1e6 / ran;
+        let each = 1e3 / speed;
         let steps = read.steps.len();
-        println!("{name:24} {megabytes} MB in {seconds:.2} s, {ran:.2} s on the core: {speed:.0} MB/s, {steps} steps");
+        println!(
+            "{name:24} {megabytes} MB in {seconds:.2} s, {ran:.2} s on the core: {each:.2} ns a byte, {speed:.0} MB/s, \
+             {steps} steps"
+        );
         assert_eq!(read.sources[0].unread, 0, "{:?}", read.sources[0].first_unread);
     }
 }

@@ -4,6 +4,7 @@
 //! PATTERN_REGISTRY.md`, August 2026). A match records that the words were printed; it names no cause and asks for
 //! nothing.
 
+use super::grams::Grams;
 use super::log::{Log, Point, Rounded};
 use super::text::{Line, behind, bytes_with_unit, find, leading, moment};
 use crate::EventKind;
@@ -89,7 +90,7 @@ const SIGNATURES: &[Signature] = &[
     root("artifact_or_path_not_found", &["no such file or directory"], &[]),
     root("configuration_validation_failure", &["invalid option", "invalid config", "missing key"], &[]),
     root("argument_validation_failure", &["invalid argument"], &[]),
-    root("observed_exception", &["error:", "exception:"], &[]),
+    root(EXCEPTION, &["error:", "exception:"], &[]),
 ];
 
 /// Advice about what might have happened is no failure.
@@ -126,6 +127,8 @@ struct Words {
     search: AhoCorasick,
     /// Of each word: its signature, or its place in `OTHERS`.
     of: Vec<Result<usize, usize>>,
+    /// Words without which nothing is found.
+    grams: Grams,
 }
 
 static WORDS: LazyLock<Words> = LazyLock::new(|| {
@@ -137,8 +140,19 @@ static WORDS: LazyLock<Words> = LazyLock::new(|| {
     }
     let mut builder = AhoCorasick::builder();
     let builder = builder.ascii_case_insensitive(true).kind(Some(AhoCorasickKind::DFA));
-    Words { search: builder.build(&words).expect("a fixed list of words"), of }
+    // A generic exception is told by how its line begins. Of two lists that are both asked for, one is enough.
+    let shortest = |words: &[&str]| words.iter().map(|word| word.len()).min().unwrap_or(0);
+    let stated = SIGNATURES.iter().filter(|signature| signature.name != EXCEPTION);
+    let needed = stated.flat_map(|signature| match shortest(signature.also) > shortest(signature.words) {
+        true => signature.also,
+        false => signature.words,
+    });
+    let grams = Grams::new(OTHERS.iter().chain(needed).copied());
+    Words { search: builder.build(&words).expect("a fixed list of words"), of, grams }
 });
+
+/// Any exception, at the beginning of a line.
+const EXCEPTION: &str = "observed_exception";
 
 /// Reads lines that no engine's reader took.
 #[derive(Default)]
@@ -185,7 +199,7 @@ impl Within {
 impl Failures {
     /// Whether the line says something of that kind, which is then taken.
     pub fn line(&mut self, line: &Line, log: &mut Log) -> bool {
-        if !WORDS.search.is_match(line.text) {
+        if !WORDS.grams.may_be_in(line.text) && !begins_with_exception(line.text) {
             return false;
         }
         let mut found: Option<usize> = None;
@@ -276,9 +290,10 @@ fn other_line(which: usize, line: &Line, within: &mut HashMap<u64, Within>, log:
 
 /// A generic exception stands at the beginning of a line: the last line of a traceback.
 fn is_stated(signature: &Signature, text: &[u8]) -> bool {
-    if signature.name != "observed_exception" {
-        return true;
-    }
+    signature.name != EXCEPTION || begins_with_exception(text)
+}
+
+fn begins_with_exception(text: &[u8]) -> bool {
     // Behind torch's own `[rank3]:` stands a space.
     let text = text.strip_prefix(b" ").unwrap_or(text);
     let is_part = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.');
@@ -353,5 +368,35 @@ impl Held {
         let reserved = self.reserved.or_else(|| self.allocated.zip(self.unallocated).map(|(a, b)| sum(a, b)));
         let all = [(Allocated, self.allocated), (Reserved, reserved), (DeviceUsed, used)];
         all.into_iter().filter_map(|(kind, held)| Some((kind, held?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is looked at first leaves no line out in which a word would be found.
+    #[test]
+    fn every_signature_passes_the_first_look() {
+        for signature in SIGNATURES {
+            let also = if signature.also.is_empty() { &[""] } else { signature.also };
+            for (word, also) in signature.words.iter().flat_map(|word| also.iter().map(move |also| (word, also))) {
+                for before in 0..7 {
+                    let text = match signature.name {
+                        EXCEPTION => {
+                            format!("{}Some{}{} at 3", " ".repeat(before % 2), word[..1].to_uppercase(), &word[1..])
+                        }
+                        _ => format!("{}{word} and{also}", "#".repeat(before)),
+                    };
+                    let mut log = Log::new(crate::Format::Text);
+                    let line = Line { number: 1, rank: None, stream: 0, text: text.as_bytes() };
+                    assert!(Failures::default().line(&line, &mut log), "{text}");
+                    assert_eq!(log.evidence.events.len(), 1, "{text}");
+                }
+            }
+        }
+        for (other, word) in OTHERS.iter().enumerate() {
+            assert!(WORDS.grams.may_be_in(word.as_bytes()), "{other}");
+        }
     }
 }

@@ -8,6 +8,7 @@
 mod deepspeed;
 mod documents;
 mod failures;
+mod grams;
 mod hook;
 mod log;
 mod maxtext;
