@@ -1,7 +1,7 @@
 //! How fast a log of a gigabyte is read, hash included, on one core: `cargo bench -p shardwright-evidence`. The first log
 //! is one iteration line after another, the worst there is; the second has timers and other lines between them, as most
 //! do; the third has ten thousand lines of no engine between two iterations.
-//! `… --bench ingest -- 64` reads 64 MB of each instead, `… -- 64 others` of those that are named so. Speed is by the time
+//! `… --bench ingest -- 64` reads 64 MB of each instead, `… -- 64 timers` of those that are named so. Speed is by the time
 //! on a core, which others that run beside it do not lengthen, but for what two share that run on one.
 
 use std::io::Read;
@@ -65,7 +65,9 @@ fn main() {
     let wanted = std::env::args().skip(1).find(|word| !word.starts_with('-') && word.parse::<u64>().is_err());
     let mixed = format!("{ITERATION}{TIMERS}{}", OTHER.repeat(4));
     let others = format!("{ITERATION}{}", OTHER.repeat(10_000));
-    for (name, block) in [("iterations alone", ITERATION), ("with timers and others", &mixed), ("others", &others)] {
+    for (name, block) in
+        [("iterations alone", ITERATION), ("with timers and others", &mixed), ("lines of no engine", &others)]
+    {
         if wanted.as_ref().is_some_and(|wanted| !name.contains(wanted.as_str())) {
             continue;
         }

@@ -52,22 +52,38 @@ pub fn read(
         Some(format @ (Format::Summary | Format::Rehearsal | Format::TorchMemoryStats)) => {
             document(&stream.whole()?, Some(format), path)?
         }
-        None if matches!(first, Some(b'{' | b'[')) && !is_hook => {
-            let all = stream.whole()?;
-            match document(&all, None, path) {
-                Ok(log) => log,
-                // A line of a log may begin so as well.
-                Err(refused) => {
-                    let mut silent = |_| ();
-                    let mut again = Stream::new(path, &all[..], &mut silent)?;
-                    lines(&mut again, None, path).map_err(|_| refused)?
+        None if matches!(first, Some(b'{' | b'[')) && !is_hook => match no_document(ahead) {
+            // Lines of a log may begin so as well, and it may be long.
+            Some(error) => {
+                let refused = no_json(path, &error);
+                lines(&mut stream, None, path).map_err(|e| if e.rule == "evidence/format" { refused } else { e })?
+            }
+            None => {
+                let all = stream.whole()?;
+                match document(&all, None, path) {
+                    Ok(log) => log,
+                    Err(refused) => {
+                        let mut silent = |_| ();
+                        let mut again = Stream::new(path, &all[..], &mut silent)?;
+                        lines(&mut again, None, path).map_err(|_| refused)?
+                    }
                 }
             }
-        }
+        },
         _ => lines(&mut stream, format, path)?,
     };
     let (bytes, sha256) = stream.finish();
     Ok(log.finish(path, bytes, sha256))
+}
+
+/// Why what stands at the beginning of a file is not how a JSON document begins; none where it may be one.
+fn no_document(ahead: &[u8]) -> Option<serde_json::Error> {
+    serde_json::from_slice::<serde::de::IgnoredAny>(ahead).err().filter(|error| !error.is_eof())
+}
+
+fn no_json(path: &str, error: &serde_json::Error) -> Finding {
+    let message = format!("`{}` is no JSON document: {error}", diag::quote::terminal(path));
+    Finding::error("evidence/format", Blame::Environment, path, message)
 }
 
 /// A reader of one format's lines.
@@ -196,10 +212,7 @@ fn nothing(path: &str, format: Option<Format>) -> Finding {
 }
 
 fn document(all: &[u8], format: Option<Format>, path: &str) -> Result<Log, Finding> {
-    let value: Value = serde_json::from_slice(all).map_err(|error| {
-        let message = format!("`{}` is no JSON document: {error}", diag::quote::terminal(path));
-        Finding::error("evidence/format", Blame::Environment, path, message)
-    })?;
+    let value: Value = serde_json::from_slice(all).map_err(|error| no_json(path, &error))?;
     let found = documents::format_of(&value).filter(|found| format.is_none_or(|wanted| wanted == *found));
     let Some(found) = found else { return Err(nothing(path, format)) };
     let mut log = Log::new(found);
@@ -238,4 +251,27 @@ fn snapshot<R: Read>(stream: &mut Stream<'_, R>, path: &str) -> Result<Log, Find
         log.push_repeated("oom", Event { detail, ..log.event(EventKind::OutOfMemory, &line, b"") });
     }
     Ok(log)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Logs of Megatron, torchrun and torchtitan begin with a bracket: none of them may be taken for a document, which is
+    /// read as a whole and no larger than so much.
+    #[test]
+    fn a_log_that_begins_with_a_bracket_is_no_document() {
+        for log in [
+            &b" [2026-08-20 10:01:40.125000] iteration        1/ 9999999 | consumed samples: 512 |"[..],
+            b"[default0]:using world size: 8",
+            b"[rank0]:[titan] 2026-01-01 step: 1",
+            b"[2025-01-01 00:00:00] x",
+            b"{\"a\": 1}\n{\"a\": 2}\n",
+        ] {
+            assert!(no_document(log).is_some(), "{}", String::from_utf8_lossy(log));
+        }
+        for document in [&b"{\"a\": [1, 2"[..], b"[\n  {", b"{\"a\": 1}\n", b"[1.5, tru", b"{\"a\\"] {
+            assert!(no_document(document).is_none(), "{}", String::from_utf8_lossy(document));
+        }
+    }
 }
