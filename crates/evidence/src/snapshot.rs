@@ -151,6 +151,62 @@ impl Snapshot {
     }
 }
 
+/// A block that was in use when a device held most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Live {
+    /// As it was asked for, rounded to the allocator's 512 bytes.
+    pub bytes: u64,
+    /// Where it was allocated, if that was recorded.
+    pub stack: usize,
+}
+
+impl Snapshot {
+    /// Blocks in use when a device held most of what was asked for, by what its history says; of several such moments
+    /// the last.
+    pub fn live_at_peak(&self, device: u64) -> Vec<Live> {
+        let trace = self.traces.get(device as usize).map_or(&[][..], Vec::as_slice);
+        let rounded = |bytes: u64| bytes.div_ceil(SMALLEST).saturating_mul(SMALLEST);
+        let mine = self.segments.iter().filter(|segment| segment.device == device).flat_map(|segment| &segment.blocks);
+        let held = mine.filter(|block| block.state == BlockState::Allocated);
+        let asked = |block: &Block| if block.requested > 0 { block.requested } else { block.bytes };
+        let mut live: HashMap<u64, Live> =
+            held.map(|b| (b.address, Live { bytes: rounded(asked(b)), stack: b.stack })).collect();
+        let mut now = live.values().map(|block| block.bytes).fold(0, u64::saturating_add);
+        let (mut most, mut behind) = (now, trace.len());
+        for (at, entry) in trace.iter().enumerate().rev() {
+            match entry.action {
+                Action::Alloc => now = now.saturating_sub(rounded(entry.bytes)),
+                Action::FreeRequested => now = now.saturating_add(rounded(entry.bytes)),
+                _ => continue,
+            }
+            if now > most {
+                (most, behind) = (now, at);
+            }
+        }
+        for entry in trace[behind..].iter().rev() {
+            let Some(address) = entry.address else { continue };
+            match entry.action {
+                Action::Alloc => drop(live.remove(&address)),
+                Action::FreeRequested => {
+                    live.insert(address, Live { bytes: rounded(entry.bytes), stack: entry.stack });
+                }
+                _ => {}
+            }
+        }
+        // Who frees a block may be recorded in place of who allocated it.
+        for entry in trace[..behind].iter().filter(|entry| entry.action == Action::Alloc) {
+            if let Some(block) = entry.address.and_then(|address| live.get_mut(&address))
+                && entry.stack > 0
+            {
+                block.stack = entry.stack;
+            }
+        }
+        let mut all: Vec<(u64, Live)> = live.into_iter().collect();
+        all.sort_unstable_by_key(|(address, _)| *address);
+        all.into_iter().map(|(_, block)| block).collect()
+    }
+}
+
 /// What a device held at one moment.
 struct Walk {
     allocated: u64,

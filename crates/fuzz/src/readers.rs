@@ -270,7 +270,10 @@ fn snapshot(bytes: &[u8]) {
         Ok(snapshot) => {
             for device in snapshot.devices() {
                 assert!(snapshot.peak(device).reserved >= snapshot.held(device).1);
+                receipt::snapshot_diff::diff(&snapshot, device, &snapshot);
             }
+            let same = receipt::snapshot_diff::diff(&snapshot, 0, &snapshot);
+            assert!(same.sizes.is_empty() && same.measured == same.predicted, "{same:?}");
         }
         Err(finding) => refused(&[finding], ""),
     }

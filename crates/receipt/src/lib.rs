@@ -14,6 +14,7 @@ mod outcome;
 mod prediction;
 pub mod probe;
 mod record;
+pub mod snapshot_diff;
 pub mod statistics;
 pub mod store;
 pub mod symptoms;

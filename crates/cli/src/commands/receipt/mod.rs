@@ -6,6 +6,7 @@ mod drift;
 mod five;
 mod gate;
 mod goodput;
+mod held;
 mod hook;
 mod list;
 mod localise;

@@ -1,7 +1,8 @@
 //! `receipt show`: who ran, what was promised beside what was measured, and where each figure came from.
 
 use super::five::{called, figure};
-use super::{StoreArgs, five, named, percent, short, word};
+use super::{StoreArgs, five, held, named, percent, short, word};
+use crate::args::WorkArgs;
 use crate::commands::plan::text::seconds;
 use crate::commands::shorten;
 use crate::outcome::{Outcome, Report};
@@ -11,7 +12,7 @@ use clap::Args;
 use evidence::{EventKind, Evidence, Memory, MemoryKind};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use units::{Bytes, exact};
 
 /// Arguments of `receipt show`.
@@ -19,8 +20,14 @@ use units::{Bytes, exact};
 pub struct ShowArgs {
     /// The receipt: the beginning of its name, or a receipt's file
     pub receipt: String,
+    /// torch's memory snapshot of the run: say which blocks of its peak the replay does not have, and which it has
+    /// that are not there
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
     #[command(flatten)]
     pub store: StoreArgs,
+    #[command(flatten)]
+    pub work: WorkArgs,
 }
 
 /// Ranks of a kind of figure that are listed; the rest are counted.
@@ -53,10 +60,15 @@ pub fn run(args: &ShowArgs) -> Outcome {
     text += &lines(&receipt);
     text += &events(&receipt.evidence);
     text += &sources(&receipt.evidence);
-    let json = json!({
+    let mut json = json!({
         "id": id, "receipt": receipt, "outcome": outcome,
         "superseded": old.map(|(with, because)| json!({ "with": with, "because": because })), "findings": [],
     });
+    if let Some(path) = &args.snapshot {
+        let (section, answer) = held::section(path, &receipt, &args.work.of_an_answer())?;
+        text += &section;
+        json["snapshot"] = answer;
+    }
     Ok(Report::new(text, json))
 }
 
