@@ -114,6 +114,43 @@ fn a_launch_ends_in_five_lines_and_a_receipt() {
     assert!(changed.stderr.contains("`plan.json`"), "{}", changed.stderr);
 }
 
+/// A replay's own snapshot is the one predicted; one of another job is not, and says where it parts.
+#[test]
+fn a_snapshot_is_held_against_the_replay_of_the_job() {
+    let folder = folder("snapshot", MEGATRON);
+    let printed = ran(Command::new(folder.join("bin/torchrun")).env("FIRST", "1")).stdout;
+    fs::write(folder.join("one.log"), printed).unwrap();
+    let recorded = |job: &str| json_at(&folder, &format!("receipt record --log one.log {job}"))["id"].clone();
+    let job = "llama3-8b --tp 2 --on 8xH200 --engine megatron";
+    let id = recorded(&format!("--recipe {job}"));
+    let show = |file: &str| format!("receipt show {} --snapshot {file}", id.as_str().unwrap());
+    for (flags, file) in [("", "own.pickle"), ("--recompute full", "other.pickle")] {
+        assert_eq!(at(&folder, &format!("fit {job} {flags} --memory-snapshot {file}")).code, 0);
+    }
+    let own = at(&folder, &show("own.pickle"));
+    assert!(own.stdout.contains("no block is there that was not predicted, and none is missing"), "{}", own.stdout);
+    let answer = &json_at(&folder, &show("own.pickle"))["snapshot"]["difference"];
+    let promised =
+        json_at(&folder, &show("own.pickle"))["receipt"]["prediction"]["ranks"][0]["allocated_peak"].as_f64();
+    assert_eq!((&answer["measured"], &answer["sizes"]), (&answer["predicted"], &json!([])));
+    let near = answer["predicted"]["bytes"].as_f64().unwrap() / promised.unwrap();
+    assert!((0.99..1.01).contains(&near), "{near}");
+    let other = at(&folder, &show("other.pickle"));
+    for words in ["-7.00 GiB", "activations: projection output x32", "of it not there, at most"] {
+        assert!(other.stdout.contains(words), "{words}: {}", other.stdout);
+    }
+    let widest = other.stdout.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(widest <= 80, "{widest}: {}", other.stdout);
+    assert_rule(&at(&folder, &show("none.pickle")), "file/read");
+    assert_rule(&at(&folder, &show("one.log")), "checkpoint/pickle");
+    let mut bare = json_at(&folder, &format!("receipt show {}", id.as_str().unwrap()))["receipt"].clone();
+    bare["case"] = Value::Null;
+    fs::write(folder.join("bare.json"), bare.to_string()).unwrap();
+    let refused = at(&folder, "receipt show bare.json --snapshot own.pickle");
+    assert_rule(&refused, "receipt/snapshot");
+    assert!(flat(&refused.stderr).contains("nothing says what to replay"), "{}", refused.stderr);
+}
+
 /// A rehearsal's answer, as its reader takes it.
 fn rehearsal(folder: &Path, name: &str) {
     let losses: Vec<f64> = (1..=5).map(|step| 11.0 / f64::from(step)).collect();

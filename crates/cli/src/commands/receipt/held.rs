@@ -40,14 +40,17 @@ pub fn section(path: &Path, receipt: &Receipt, limit: &Limit) -> Result<(String,
     let replayed = pickle(&recorded.recorder.read(), &typed(&case));
     let predicted = Snapshot::read(&replayed, "the replay")?;
     let difference = diff(&measured, device, &predicted);
-    let text = text(path, stage, &difference);
-    Ok((
-        text,
-        json!({
-            "file": path.display().to_string(), "device": device, "stage": stage,
-            "events_left_out": recorded.recorder.read().forgotten, "difference": difference,
-        }),
-    ))
+    let left_out = recorded.recorder.read().forgotten;
+    let mut text = text(path, stage, &difference);
+    if left_out > 0 {
+        let words = format!("The replay's history is its last events, after {} that are left out.", exact(left_out));
+        text += &wrap(&words, "  ", 80);
+    }
+    let json = json!({
+        "file": path.display().to_string(), "device": device, "stage": stage, "events_left_out": left_out,
+        "difference": difference,
+    });
+    Ok((text, json))
 }
 
 fn refused(message: String, hint: &str) -> Refusal {
