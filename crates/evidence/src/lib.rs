@@ -11,7 +11,7 @@ pub use events::{Event, EventKind};
 pub use figures::{
     Bench, Evidence, Format, Kernel, Memory, MemoryKind, Source, Step, TensorKind, TensorStat, Timer, Unread, WARM_UP,
 };
-pub use readers::{HOOK_SCHEMA, read};
+pub use readers::{DEVICE_BUSY, HOOK_SCHEMA, read};
 
 /// The program that writes lines of [`HOOK_SCHEMA`]: one Python file, for training scripts to import.
 pub const HOOK: &str = include_str!("../assets/shardwright_receipt.py");

@@ -13,8 +13,8 @@ use work::Work;
 /// Nanoseconds that an allocation of a short replay takes with its way through graph, book and allocator, and
 /// its freeing: 3.0 s of cores for 7.1 M of them (`plan deepseek-v3 --on 16xH100 --engine fsdp2 --stats`).
 const WALKED_NANOSECONDS: u64 = 450;
-/// Live blocks and gradients of a pass beyond which finding one leaves the cache.
-const MANY: u64 = 50_000;
+/// Live blocks beyond which finding one leaves the cache; a gradient on its way, with its node, is two.
+const MANY: u64 = 100_000;
 /// The same of a predicted one under Megatron-Core and the rest: some 2.4 are predicted for one that is walked.
 const NANOSECONDS: u64 = 300;
 /// The same under FSDP2 and DeepSpeed. An optimised build, a core each:
@@ -65,7 +65,7 @@ impl Ledger {
         let operations = self.operations(job).saturating_add(self.played(job) / PLAYED);
         // What no longer fits in a core's cache takes twice as long to find (nanoseconds of a gradient, 8 blocks
         // of experts: 300 with 512 experts a block, 570 with 2048).
-        let each = if alive.saturating_add(self.handed(job)) > MANY { 2 * each } else { each };
+        let each = if alive.saturating_add(2 * self.handed(job)) > MANY { 2 * each } else { each };
         Work { bytes: held, operations: operations.saturating_mul(each) }
     }
 
@@ -174,10 +174,11 @@ impl Ledger {
         if job.layout.recompute == Recompute::None { once } else { once.saturating_mul(2) }
     }
 
-    /// Gradients that one microbatch hands to experts, each of which takes what an allocation does.
+    /// Gradients that one microbatch hands to experts, each of which takes what an allocation does, beyond those
+    /// that a block's count has room for: it is above what any built-in recipe walks.
     fn handed(&self, job: &RankJob) -> u64 {
         let banks = mixers(job).filter(|mixer| *mixer == Mixer::Moe).count() as u64;
-        banks.saturating_mul(self.each(job).expert_tensors)
+        banks.saturating_mul(self.each(job).expert_tensors.saturating_sub(ROOM))
     }
 
     /// Parts that a scan goes through one by one in torch instead of in one kernel.
@@ -198,6 +199,8 @@ impl Ledger {
     }
 }
 
+/// Allocations that are predicted of a block of experts above those that are walked (110 for 46, mixtral-8x7b).
+const ROOM: u64 = 64;
 /// Tensors of a block beside its experts.
 const BLOCK_TENSORS: u64 = 9;
 /// Allocations of a chunk of a scan, forward, again, and backward; and scans of a block.

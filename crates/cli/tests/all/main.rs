@@ -3,6 +3,7 @@
 
 mod agreement;
 mod bounds;
+mod calibrated;
 mod checkpoint;
 mod choices;
 mod commands;

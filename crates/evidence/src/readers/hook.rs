@@ -104,8 +104,9 @@ fn one(line: &Line, value: &Value, log: &mut Log) -> Option<()> {
             let status = value["status"].as_str()?;
             let mut event = Event { at, rank, ..log.event(EventKind::End, line, b"") };
             let said = said(value);
-            event.detail = if status == "ok" { "finished".to_string() } else { diag::quote::terminal(status) };
-            if !said.is_empty() {
+            let is_whole = matches!(status, "ok" | "finished");
+            event.detail = if is_whole { "finished".to_string() } else { diag::quote::terminal(status) };
+            if !said.is_empty() && !is_whole {
                 event.detail += &format!(": {said}");
             }
             log.push(event);
@@ -222,9 +223,12 @@ fn bench(line: &Line, value: &Value, rank: Option<u64>, log: &mut Log) -> Option
     Some(())
 }
 
+/// What the time of a profiled step is kept as in which the device had something to do.
+pub const DEVICE_BUSY: &str = "profiled step, device busy";
+
 /// The step under the profiler: its length, and how long the device was busy in it.
 fn profile(line: &Line, value: &Value, rank: Option<u64>, log: &mut Log) -> Option<()> {
-    for (name, key) in [("profiled step", "seconds"), ("profiled step, device busy", "busy_seconds")] {
+    for (name, key) in [("profiled step", "seconds"), (DEVICE_BUSY, "busy_seconds")] {
         log.evidence.benches.push(Bench {
             rank: rank.unwrap_or(0),
             name: name.to_string(),

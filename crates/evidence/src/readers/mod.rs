@@ -32,7 +32,7 @@ use std::io::Read;
 use stream::Stream;
 use text::Line;
 
-pub use hook::SCHEMA as HOOK_SCHEMA;
+pub use hook::{DEVICE_BUSY, SCHEMA as HOOK_SCHEMA};
 
 /// Reads one source, told what it is or left to find out. `progress` is told the bytes read so far.
 pub fn read(

@@ -6,7 +6,10 @@ use super::scaled;
 use crate::record::{Kind, Receipt};
 use case::{Case, Terms};
 use cost::Numbers;
+use evidence::DEVICE_BUSY;
 use hardware::Term;
+use layout::Engine;
+use recipe::Mixer;
 use units::named;
 
 named! {
@@ -74,6 +77,9 @@ fn of_receipt(id: &str, receipt: &Receipt) -> Result<Vec<Sample>, String> {
     if case.cluster.is_none() {
         return Err("its case has no cluster".to_string());
     }
+    if case.engine() == Engine::Fsdp2 && [Mixer::Mamba, Mixer::Recurrent].into_iter().any(|m| case.recipe.uses(m)) {
+        return Err("its scans run as plain operations of torch, which no curve prices".to_string());
+    }
     // A calibration made of receipts stands on the shipped curves, whatever they were predicted with.
     let case = scaled(&case, &[]);
     let evidence = &receipt.evidence;
@@ -81,15 +87,12 @@ fn of_receipt(id: &str, receipt: &Receipt) -> Result<Vec<Sample>, String> {
         Kind::Probe => {
             let rank = evidence.memory.iter().find_map(|m| m.rank).or(evidence.kernels.first().map(|k| k.rank));
             let rank = rank.ok_or("it does not say which rank it was")?;
-            // Where nobody answers collectives the loss is no number, and the clock stays up.
-            let steps: Vec<_> = evidence.steps.iter().filter(|step| !step.warm_up).collect();
-            let is_nan = !steps.is_empty() && steps.iter().all(|step| step.nan);
             let stage = (rank / (case.layout.world / case.layout.pp.get()).max(1)) as usize;
-            Some((stage, if is_nan { Numbers::Same } else { Numbers::Drawn }))
+            Some((stage, Numbers::stood_in(&case)))
         }
         _ => None,
     };
-    let kernels: f64 = evidence.kernels.iter().map(|kernel| kernel.seconds).sum();
+    let busy = evidence.benches.iter().find(|bench| bench.name == DEVICE_BUSY).map(|bench| bench.seconds);
     let mut found = Vec::new();
     let mut push = |figure, measured: Option<f64>| {
         if let Some(measured) = measured.filter(|seconds| seconds.is_finite() && *seconds > 0.0) {
@@ -97,7 +100,7 @@ fn of_receipt(id: &str, receipt: &Receipt) -> Result<Vec<Sample>, String> {
         }
     };
     if alone.is_some() {
-        push(Figure::Kernels, Some(kernels));
+        push(Figure::Kernels, busy);
     }
     push(Figure::Step, evidence.step_seconds());
     if found.is_empty() {

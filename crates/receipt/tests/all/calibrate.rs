@@ -1,6 +1,6 @@
 //! Ranks that were measured on an H200, as receipts: calibrating on some lowers the error on the others.
 
-use evidence::{Evidence, Kernel, Step};
+use evidence::{Bench, DEVICE_BUSY, Evidence, Kernel, Step};
 use receipt::calibrate::{Sample, fit, judge, means, samples};
 use receipt::{Identity, Kind, Receipt, SCHEMA};
 use serde_json::Value;
@@ -20,6 +20,17 @@ fn receipt(row: &Value) -> Option<Receipt> {
     };
     let busy = row["profile"]["busy_s"].as_f64()?;
     let kernels = vec![Kernel { rank, name: "all".to_string(), calls: 1, seconds: busy, source: 0 }];
+    let benches = vec![Bench {
+        rank,
+        name: DEVICE_BUSY.to_string(),
+        calls: 1,
+        seconds: busy,
+        issue_seconds: None,
+        bytes: None,
+        flops: None,
+        source: 0,
+        line: 1,
+    }];
     let steps = row["steps"].as_array()?.iter().enumerate().map(timed).collect();
     Some(Receipt {
         schema: SCHEMA.to_string(),
@@ -32,7 +43,7 @@ fn receipt(row: &Value) -> Option<Receipt> {
         overlay: Value::Null,
         versions: BTreeMap::new(),
         prediction: None,
-        evidence: Evidence { steps, kernels, ..Evidence::default() },
+        evidence: Evidence { steps, kernels, benches, ..Evidence::default() },
     })
 }
 

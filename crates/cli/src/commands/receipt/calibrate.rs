@@ -88,7 +88,7 @@ pub fn run(args: &CalibrateArgs) -> Outcome {
         );
         let finding = Finding::error("receipt/no-better", Blame::Environment, "calibration", message)
             .hint("nothing is written: more receipts, or ones that agree, are wanted");
-        return Ok(report.refused(NO, [finding]));
+        return Ok(report.with_findings(std::slice::from_ref(&finding)).refused(NO, [finding]));
     }
     if let Some(path) = &args.output {
         write_file(path, &file(&args.device, &device, outside.as_ref(), &calibration)?)?;
