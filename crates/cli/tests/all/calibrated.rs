@@ -65,6 +65,10 @@ fn half_of_the_shipped_receipts_lowers_the_error_on_the_other_half() {
         let figures = answer[key]["figures"].as_array().unwrap().len();
         assert!(figures > 20 && error("error_after") < error("error_before"), "{key}: {}", answer[key]["error_after"]);
     }
+    let page = include_str!("../../../../docs/receipts.md").replace('\n', " ");
+    let percent = |when: &str| format!("{:.1}%", 100.0 * answer["held_out"][when].as_f64().unwrap());
+    let said = format!("{} off as shipped and {} calibrated", percent("error_before"), percent("error_after"));
+    assert!(page.contains(&said), "docs/receipts.md does not say {said}");
     // What nothing was seen of stays, and what cannot be judged is named.
     assert!(answer["kept"].as_array().unwrap().iter().any(|term| term["term"] == "network"));
     assert!(answer["unusable"].as_array().unwrap().iter().any(|one| one["why"].as_str().unwrap().contains("plain")));
