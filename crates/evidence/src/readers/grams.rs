@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn other_lines_are_left_out() {
         let grams = Grams::new(WORDS.into_iter());
-        for text in ["", "x", "xi", "a line that has none of them, however long it is", "CUDA graphs: 12 of 40", "(("] {
+        for text in ["", "x", "xi", "a line that has none of them, however long it is", "graphs: 12 of 40", "(("] {
             assert!(!grams.may_be_in(text.as_bytes()), "{text}");
         }
     }

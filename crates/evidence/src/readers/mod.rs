@@ -54,10 +54,7 @@ pub fn read(
         }
         None if matches!(first, Some(b'{' | b'[')) && !is_hook => match no_document(ahead) {
             // Lines of a log may begin so as well, and it may be long.
-            Some(error) => {
-                let refused = no_json(path, &error);
-                lines(&mut stream, None, path).map_err(|e| if e.rule == "evidence/format" { refused } else { e })?
-            }
+            Some(error) => lines(&mut stream, None)?.ok_or_else(|| no_json(path, &error))?,
             None => {
                 let all = stream.whole()?;
                 match document(&all, None, path) {
@@ -65,12 +62,12 @@ pub fn read(
                     Err(refused) => {
                         let mut silent = |_| ();
                         let mut again = Stream::new(path, &all[..], &mut silent)?;
-                        lines(&mut again, None, path).map_err(|_| refused)?
+                        lines(&mut again, None)?.ok_or(refused)?
                     }
                 }
             }
         },
-        _ => lines(&mut stream, format, path)?,
+        _ => lines(&mut stream, format)?.ok_or_else(|| nothing(path, format))?,
     };
     let (bytes, sha256) = stream.finish();
     Ok(log.finish(path, bytes, sha256))
@@ -163,7 +160,8 @@ impl Engine {
     }
 }
 
-fn lines<R: Read>(stream: &mut Stream<'_, R>, format: Option<Format>, path: &str) -> Result<Log, Finding> {
+/// What the lines of a stream say; none where nothing of them is a figure of a run.
+fn lines<R: Read>(stream: &mut Stream<'_, R>, format: Option<Format>) -> Result<Option<Log>, Finding> {
     let mut log = Log::new(format.unwrap_or(Format::Text));
     let mut engine = format.map(Engine::of);
     let mut failures = Failures::default();
@@ -191,7 +189,7 @@ fn lines<R: Read>(stream: &mut Stream<'_, R>, format: Option<Format>, path: &str
         engine.end(&mut log);
     }
     let is_another = format.is_some_and(|format| format != Format::Text) && !has_taken;
-    if log.is_empty() || is_another { Err(nothing(path, format)) } else { Ok(log) }
+    Ok((!log.is_empty() && !is_another).then_some(log))
 }
 
 /// Nothing in a file is a figure of a run.
