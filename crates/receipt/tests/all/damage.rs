@@ -59,7 +59,7 @@ fn damaged_files_are_set_aside_by_name() {
     let count = |rule: &str| rules.iter().filter(|r| **r == rule).count();
     assert_eq!((count("receipt/damaged"), count("receipt/later")), (3, 1), "{:?}", looked.notes);
     let aside = names(&store, "quarantine");
-    let mut expected = vec![ids[0].clone(), sha256(forged), sha256(foreign)];
+    let mut expected = [ids[0].clone(), sha256(forged), sha256(foreign)];
     expected.sort();
     let expected: Vec<String> =
         expected.iter().flat_map(|id| [format!("{id}.json"), format!("{id}.json.why")]).collect();
@@ -89,7 +89,7 @@ fn what_is_whole_comes_back_from_quarantine() {
     fs::create_dir(store.root().join("quarantine")).unwrap();
     let [at, aside] = ["receipts", "quarantine"].map(|folder| store.root().join(folder).join(format!("{id}.json")));
     fs::rename(&at, &aside).unwrap();
-    assert_eq!(store.rebuild().unwrap().restored, [id.clone()]);
+    assert_eq!(store.rebuild().unwrap().restored, std::slice::from_ref(&id));
     assert!(at.exists() && store.find(&id).is_ok());
 }
 

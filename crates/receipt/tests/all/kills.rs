@@ -38,7 +38,7 @@ impl Random {
 
 /// Which receipt a writer keeps at a place of its list.
 fn kept_at(writer: u64, place: u64) -> u64 {
-    if place % SHARED == 0 { place } else { (writer + 1) * 1_000_000 + place }
+    if place.is_multiple_of(SHARED) { place } else { (writer + 1) * 1_000_000 + place }
 }
 
 /// What a writer's process does; run by the test below, with what it is to write.
