@@ -207,3 +207,25 @@ fn layout_reads_and_writes_no_json() {
     let crates = workspace();
     assert!(!crates["layout"].iter().any(|d| d.package == "serde_json" && d.is_normal));
 }
+
+/// `cargo run --release -- plan …` is the README's first command: it has to mean one program.
+#[test]
+fn what_cargo_runs_is_one_program() {
+    let manifest = include_str!("../../../../Cargo.toml");
+    assert!(manifest.contains("default-members = [\"crates/cli\"]"));
+    let first = include_str!("../../../../README.md").lines().find(|line| line.starts_with("cargo run")).unwrap();
+    assert!(first.starts_with("cargo run --release -- plan"), "{first}");
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .output()
+        .expect("cargo runs");
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("metadata");
+    let default: Vec<&Value> = metadata["workspace_default_members"].as_array().unwrap().iter().collect();
+    let packages = metadata["packages"].as_array().unwrap().iter();
+    let programs = packages
+        .filter(|package| default.contains(&&package["id"]))
+        .flat_map(|package| package["targets"].as_array().unwrap())
+        .filter(|target| target["kind"][0] == "bin");
+    assert_eq!(programs.count(), 1);
+}
