@@ -1,5 +1,6 @@
 //! Reading recipes from names and paths, and writing files whole or not at all.
 
+use crate::call::{self, is_touched, touched};
 use crate::hub;
 use crate::outcome::Refusal;
 use diag::{Blame, Finding};
@@ -10,22 +11,24 @@ use recipe::{Recipe, builtin, limits};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use store::{Directory, Failure, Identity, Kind};
 
 /// The recipe a name or path stands for.
 pub fn load_recipe(name: &str) -> Result<Recipe, Refusal> {
+    if let Some(text) = call::text(name) {
+        return recipe_from(text, Some(name), name);
+    }
     let path = Path::new(name);
     if builtin::RECIPES.iter().any(|(known, _)| *known == name) {
         return builtin::find(name).map_err(Refusal::from);
     }
-    if path.is_dir() {
+    if call::may_read(path) && path.is_dir() {
         return recipe_at(&path.join("config.json"));
     }
-    if path.exists() {
+    if call::may_read(path) && path.exists() {
         return recipe_at(path);
     }
-    if !hub::is_name(name) {
+    if !hub::is_name(name) || !call::may_read(&hub::folder()) {
         return builtin::find(name).map_err(Refusal::from);
     }
     let repository = hub::repository(&hub::folder(), name);
@@ -38,13 +41,17 @@ pub fn load_recipe(name: &str) -> Result<Recipe, Refusal> {
 /// A recipe file, or a config.json as the recipe that its place names.
 fn recipe_at(path: &Path) -> Result<Recipe, Refusal> {
     let text = read_text(path)?;
-    let place = place(path);
-    let asked = hf::Asked { place: place.as_deref(), ..hf::Asked::default() };
+    recipe_from(text, place(path).as_deref(), &path.display().to_string())
+}
+
+/// A recipe's text, or a config.json's.
+fn recipe_from(text: String, place: Option<&str>, called: &str) -> Result<Recipe, Refusal> {
+    let asked = hf::Asked { place, ..hf::Asked::default() };
     let parsed = match text.trim_start().starts_with('{') {
         true => hf::import(&text, &asked).map(|imported| imported.recipe),
         false => Recipe::parse(&text),
     };
-    parsed.map_err(|findings| Refusal { findings, source: Some((path.display().to_string(), text)) })
+    parsed.map_err(|findings| Refusal { findings, source: Some((called.to_string(), text)) })
 }
 
 /// A model that could be meant by its name on the hub, and is not here.
@@ -107,6 +114,9 @@ pub fn names_in(folder: &Path, ending: &str) -> Result<Vec<String>, Refusal> {
         let message = format!("cannot list `{object}`: {error}");
         Refusal::from(Finding::error("file/read", Blame::Environment, object.clone(), message))
     };
+    if !call::may_read(folder) {
+        return Err(refuse(std::io::ErrorKind::PermissionDenied.into()));
+    }
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(refuse)? {
         let path = entry.map_err(refuse)?.path();
@@ -121,6 +131,9 @@ pub fn read_text(path: &Path) -> Result<String, Refusal> {
     let refuse = |message: String| {
         Refusal::from(Finding::error("file/read", Blame::Environment, path.display().to_string(), message))
     };
+    if !call::may_read(path) {
+        return Err(refuse(format!("`{}` is not below the folder that may be read here", path.display())));
+    }
     let file = fs::File::open(path).map_err(|e| refuse(format!("cannot read `{}`: {e}", path.display())))?;
     touched(Identity::at(path));
     let mut bytes = Vec::new();
@@ -146,22 +159,9 @@ pub fn read_rows(path: &Path) -> Result<Vec<(usize, serde_json::Value)>, Refusal
         .collect()
 }
 
-/// Files this command has read or written, by what they are and not by name: an answer never overwrites one.
-/// Here and not in every command, so that none can forget it.
-static TOUCHED: Mutex<Vec<Identity>> = Mutex::new(Vec::new());
-
-/// Remembers a file that this command has read or written.
-pub fn touched(file: Option<Identity>) {
-    TOUCHED.lock().unwrap_or_else(PoisonError::into_inner).extend(file);
-}
-
-fn is_touched(path: &Path) -> bool {
-    let touched = TOUCHED.lock().unwrap_or_else(PoisonError::into_inner);
-    Identity::at(path).is_some_and(|file| touched.contains(&file))
-}
-
 /// Writes a new directory whole or not at all.
 pub fn write_folder(path: &Path, files: &[launch::File]) -> Result<(), Refusal> {
+    writable(path)?;
     let written = Directory::new(path).and_then(|mut folder| {
         for file in files {
             let kind = if file.executable { Kind::Executable } else { Kind::Plain };
@@ -180,6 +180,15 @@ pub fn write_folder(path: &Path, files: &[launch::File]) -> Result<(), Refusal> 
     })
 }
 
+/// Refuses to write on behalf of a call that may not.
+fn writable(path: &Path) -> Result<(), Refusal> {
+    if call::may_write() {
+        return Ok(());
+    }
+    let message = "nothing is written here".to_string();
+    Err(Finding::error("file/write", Blame::Usage, path.display().to_string(), message).into())
+}
+
 /// Writes a text whole or not at all, or to standard output where that is what the path says.
 pub fn write_file(path: &Path, text: &str) -> Result<(), Refusal> {
     write_bytes(path, text.as_bytes())
@@ -187,6 +196,7 @@ pub fn write_file(path: &Path, text: &str) -> Result<(), Refusal> {
 
 /// The same of what is no text.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Refusal> {
+    writable(path)?;
     let object = path.display().to_string();
     if is_touched(path) {
         let message = format!("`{object}` is a file that this command reads or has just written");

@@ -4,11 +4,16 @@
 use crate::outcome::{BUG, Refusal, Report};
 use diag::{Blame, Finding, quote};
 use serde_json::json;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::panic::PanicHookInfo;
-use std::sync::OnceLock;
+use std::sync::{Mutex, Once, PoisonError};
 
-/// The first panic of this process; those that follow from it are not news.
-static FIRST: OnceLock<Finding> = OnceLock::new();
+/// How many panics this process has seen, and those that were first of a call's; what follows from one is no news.
+static SEEN: Mutex<(usize, BTreeMap<usize, Finding>)> = Mutex::new((0, BTreeMap::new()));
+
+/// Panics that are remembered.
+const KEPT: usize = 64;
 
 /// Characters of a panic's message that are worth a line.
 const SHOWN: usize = 300;
@@ -16,13 +21,39 @@ const SHOWN: usize = 300;
 /// Remembers panics instead of printing them: ranks and workers panic many at a time. With `RUST_BACKTRACE`
 /// the first one's backtrace is printed as well.
 pub fn watch() {
-    let usual = std::panic::take_hook();
-    let wants_trace = std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0");
-    std::panic::set_hook(Box::new(move |info| {
-        if FIRST.set(finding(info)).is_ok() && wants_trace {
-            usual(info);
-        }
-    }));
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        let usual = std::panic::take_hook();
+        let wants_trace = std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0");
+        std::panic::set_hook(Box::new(move |info| {
+            if remember(finding(info)) == 0 && wants_trace {
+                usual(info);
+            }
+        }));
+    });
+}
+
+fn remember(finding: Finding) -> usize {
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = seen.0;
+    seen.0 += 1;
+    seen.1.insert(number, finding);
+    if seen.1.len() > KEPT {
+        seen.1.pop_first();
+    }
+    number
+}
+
+/// How many panics there were so far.
+pub fn seen() -> usize {
+    SEEN.lock().unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// The first panic since this call began, whoever caused it: of two calls at once both are refused.
+fn first() -> Option<Finding> {
+    let seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = crate::call::panics_before();
+    seen.1.range(before..).next().map(|(_, finding)| finding.clone())
 }
 
 fn finding(info: &PanicHookInfo) -> Finding {
@@ -36,22 +67,21 @@ fn finding(info: &PanicHookInfo) -> Finding {
     let thread = std::thread::current();
     let thread = thread.name().filter(|name| *name != "main").map_or(String::new(), |name| format!(" on {name}"));
     let message = format!("{said}, at {place}{thread}, in shardwright {}", env!("CARGO_PKG_VERSION"));
-    let command = quote::typed_line(std::env::args_os());
     Finding::error("bug/panic", Blame::Bug, place, message)
-        .hint(format!("please report it with the command: {command}"))
 }
 
 /// Refuses to go on after a panic, also one that somebody caught: for whoever is about to write.
 pub fn none_so_far() -> Result<(), Refusal> {
-    FIRST.get().map_or(Ok(()), |finding| Err(finding.clone().into()))
+    first().map_or(Ok(()), |finding| Err(finding.into()))
 }
 
-/// The report of the first panic, if there was one.
-pub fn report() -> Option<Report> {
-    let finding = FIRST.get()?;
-    let hint = finding.hint.as_deref().unwrap_or_default();
+/// The report of this call's first panic, if there was one.
+pub fn report(words: &[OsString]) -> Option<Report> {
+    let finding = first()?;
+    let hint = format!("please report it with the command: {}", quote::typed_line(words));
     let line = format!("bug: {}; {hint}\n", finding.message);
-    Some(Report { verbatim_messages: line, ..Report::new(String::new(), json!({})) }.refused(BUG, [finding.clone()]))
+    let finding = finding.hint(hint);
+    Some(Report { verbatim_messages: line, ..Report::new(String::new(), json!({})) }.refused(BUG, [finding]))
 }
 
 /// Panics on purpose, so that tests see what becomes of one.

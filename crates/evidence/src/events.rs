@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, reason = "a field whose name says it has no comment")]
 
+use crate::figures::is_zero;
 use serde::{Deserialize, Serialize};
 
 /// One thing that happened.
@@ -49,8 +50,4 @@ pub enum EventKind {
     Failure,
     /// The job ended, for whatever reason.
     End,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }

@@ -357,14 +357,8 @@ impl Evidence {
 
     /// Median seconds of a step behind the warm-up; the mean of the middle two where they are even.
     pub fn step_seconds(&self) -> Option<f64> {
-        let mut seconds: Vec<f64> = self.steps.iter().filter(|s| !s.warm_up).filter_map(|s| s.seconds).collect();
-        seconds.sort_by(f64::total_cmp);
-        let half = seconds.len() / 2;
-        match seconds.len() {
-            0 => None,
-            n if n % 2 == 1 => Some(seconds[half]),
-            _ => Some((seconds[half - 1] + seconds[half]) / 2.0),
-        }
+        let seconds: Vec<f64> = self.steps.iter().filter(|s| !s.warm_up).filter_map(|s| s.seconds).collect();
+        units::median(&seconds)
     }
 
     /// The largest figure of a kind, of a rank or of all.
@@ -374,7 +368,7 @@ impl Evidence {
     }
 }
 
-fn is_zero(count: &u64) -> bool {
+pub(crate) fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 

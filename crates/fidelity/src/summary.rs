@@ -78,13 +78,12 @@ fn line(group: &str, figure: &'static str, members: &[&Judged]) -> Option<Summar
     })
 }
 
-/// The middle of sorted values; the mean of the two middle ones where their number is even.
+/// The middle of values that are there.
 ///
 /// # Panics
 /// When there are none.
-pub(crate) fn median(sorted: &[f64]) -> f64 {
-    let half = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[half] } else { f64::midpoint(sorted[half - 1], sorted[half]) }
+pub(crate) fn median(values: &[f64]) -> f64 {
+    units::median(values).expect("a median of something")
 }
 
 /// How many rows that could be scored were predicted.

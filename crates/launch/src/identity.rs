@@ -67,7 +67,7 @@ impl Identity {
         let seams: Vec<&str> = job.seams.iter().map(|seam| seam.name).collect();
         let checkpoint = json!({
             "schema": "shardwright/identity/1", "recipe": job.source.name,
-            "recipe_sha256": record::hash(&job.source.to_toml()), "mode": mode, "features": features,
+            "recipe_sha256": record::hash(job.source.to_toml()), "mode": mode, "features": features,
             "engine": engine.name(), "seams": seams, "layout": tied.to,
         });
         Identity {
@@ -115,7 +115,7 @@ fn launch_id(job: &Job) -> String {
         "case": case, "policy": job.policy, "frontend": job.frontend.name(),
         "versions": [env!("CARGO_PKG_VERSION"), record::version(job)], "attempt": job.attempt,
     });
-    record::hash(&whole.to_string())
+    record::hash(whole.to_string())
 }
 
 /// What of a layout a checkpoint is tied to, by the format each engine writes.

@@ -161,8 +161,8 @@ pub fn version(job: &Job) -> Option<&'static str> {
 }
 
 /// SHA-256 in hexadecimal.
-pub fn hash(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+pub fn hash(bytes: impl AsRef<[u8]>) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What was asked of the runtime besides the model: a receipt later says what really ran beside it.

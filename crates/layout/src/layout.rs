@@ -78,6 +78,11 @@ pub struct Derived {
 }
 
 impl Layout {
+    /// The pipeline stage of a rank: stages are the outermost axis of both rank orders.
+    pub fn stage_of(&self, rank: u64) -> usize {
+        (rank / (self.world / self.pp.get()).max(1)) as usize
+    }
+
     /// The degree of an axis.
     pub fn degree(&self, axis: Axis) -> Degree {
         match axis {

@@ -5,7 +5,7 @@
 use super::choice::{Ledger, RankJob};
 use crate::fsdp2::{Blocks, scan_parts};
 use crate::megatron::microbatches_walked;
-use layout::{Layout, Recompute, Schedule};
+use layout::{Recompute, Schedule};
 use recipe::{Mixer, Optimizer, Recipe, Role};
 use replay::Replay;
 use work::Work;
@@ -143,7 +143,7 @@ impl Ledger {
     fn walked(&self, job: &RankJob) -> u64 {
         let (all, pp) = (job.layout.microbatches, job.layout.pp.get());
         match self {
-            Ledger::Megatron(options) => microbatches_walked(options, job, stage(job)),
+            Ledger::Megatron(options) => microbatches_walked(options, job, job.layout.stage_of(job.rank)),
             // Nobody is further ahead than the first stage, by a microbatch for each that follows.
             Ledger::Fsdp2(_) | Ledger::Deepspeed(_) => all.min(SHOWN + SHOWN_BEHIND * (pp - 1)),
             Ledger::Nanotron(_) if job.layout.schedule != Schedule::GPipe => all.min(pp + 4),
@@ -207,16 +207,11 @@ const BLOCK_TENSORS: u64 = 9;
 const SCAN: u64 = 12;
 const SCANS: u64 = 2;
 
-fn stage(job: &RankJob) -> usize {
-    let Layout { world, pp, .. } = job.layout;
-    (job.rank / (world / pp.get()).max(1)) as usize
-}
-
 fn suffix(recipe: &Recipe) -> u64 {
     recipe.features.mtp().map_or(0, |mtp| mtp.depth)
 }
 
 fn mixers<'a>(job: &RankJob<'a>) -> impl Iterator<Item = Mixer> + 'a {
     let (recipe, stages) = (job.recipe, job.stages);
-    stages.layers_of_stage(stage(job)).flat_map(move |layer| recipe.layers[layer].mixers())
+    stages.layers_of_stage(job.layout.stage_of(job.rank)).flat_map(move |layer| recipe.layers[layer].mixers())
 }

@@ -1,8 +1,9 @@
 //! JSON that two writers of one value write alike: keys sorted, no spaces, floats in the fewest digits that read
 //! back to the same bits.
 
+pub use launch::record::hash as sha256;
+
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 /// A value as canonical JSON.
 pub fn canonical(value: &Value) -> String {
@@ -19,16 +20,6 @@ fn sorted(value: &Value) -> Value {
         Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
         other => other.clone(),
     }
-}
-
-/// SHA-256 in hexadecimal.
-pub fn sha256(text: &str) -> String {
-    sha256_of(text.as_bytes())
-}
-
-/// The same of bytes.
-pub fn sha256_of(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

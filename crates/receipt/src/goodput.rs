@@ -2,10 +2,10 @@
 //! line; what no line explains is a line of its own.
 
 use crate::Receipt;
-use crate::statistics::median;
 use evidence::{EventKind, Step};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use units::median;
 use units::named;
 
 named! {

@@ -22,10 +22,10 @@ impl Identity {
         Identity {
             recipe: recipe.name.raw().to_string(),
             recipe_sha256: sha256(&text),
-            shape_sha256: sha256(&canonical(&json!(shape))),
+            shape_sha256: sha256(canonical(&json!(shape))),
             pattern: recipe.layers.iter().map(ToString::to_string).collect(),
             features: on.iter().map(ToString::to_string).collect(),
-            features_sha256: sha256(&canonical(&json!(bundle))),
+            features_sha256: sha256(canonical(&json!(bundle))),
             ..Identity::default()
         }
     }

@@ -1,6 +1,6 @@
 //! What ran, as its launch directory says. Nothing in it is believed that its `SHA256SUMS` does not hold.
 
-use crate::canonical::sha256_of;
+use crate::canonical::sha256;
 use crate::probe;
 use crate::record::{Argument, Identity, Prediction};
 use case::Case;
@@ -182,7 +182,7 @@ fn verified(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>, Vec<Finding>> {
         };
         match read(&folder.join(name)) {
             Err(error) => findings.push(refuse(&format!("cannot be read: {error}"))),
-            Ok(bytes) if sha256_of(&bytes) != hash => findings.push(refuse("was changed after it was written")),
+            Ok(bytes) if sha256(&bytes) != hash => findings.push(refuse("was changed after it was written")),
             Ok(bytes) => drop(files.insert(name.to_string(), bytes)),
         }
     }

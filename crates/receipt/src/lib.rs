@@ -20,7 +20,7 @@ pub mod store;
 pub mod symptoms;
 
 pub use crate::store::Store;
-pub use canonical::{canonical, sha256, sha256_of};
+pub use canonical::{canonical, sha256};
 pub use gather::{Gathered, Progress, of_launch, of_logs};
 pub use launched::{About, Launched};
 pub use outcome::{Beside, Outcome, promised};

@@ -197,6 +197,6 @@ impl Receipt {
 
     /// Its name: the hash of its text.
     pub fn id(&self) -> String {
-        sha256(&self.text())
+        sha256(self.text())
     }
 }

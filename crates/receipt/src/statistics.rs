@@ -5,21 +5,10 @@
 //! sides: two builds need not be equally noisy, and either may be the better one.
 
 use serde::Serialize;
+use units::median;
 
 /// A difference is called one below this probability of seeing it by chance.
 pub const ALPHA: f64 = 0.05;
-
-/// The middle value; the mean of the middle two where they are even.
-pub fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let half = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(sorted[half]),
-        _ => Some((sorted[half - 1] + sorted[half]) / 2.0),
-    }
-}
 
 /// Several values of one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

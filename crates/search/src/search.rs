@@ -41,8 +41,8 @@ pub struct Found {
     pub simulated: u64,
 }
 
-/// How far a search has come: keys done, of how many.
-pub type Watch<'a> = &'a (dyn Fn(u64, u64) + Sync);
+/// How far a search has come: keys done, of how many. A no ends it, with what was found so far.
+pub type Watch<'a> = &'a (dyn Fn(u64, u64) -> bool + Sync);
 
 /// Keys and candidates handled together; between batches bounds are tightened.
 const BATCH: usize = 32;
@@ -213,7 +213,9 @@ fn key_by_key(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, f
         }
         simulate(space, pricers, candidates, effort, found);
         done += batch.len() as u64;
-        watch(done, keys.len() as u64);
+        if !watch(done, keys.len() as u64) {
+            break;
+        }
     }
 }
 
@@ -258,7 +260,9 @@ fn one_by_one(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, f
         let fitting = priced.into_iter().filter_map(|(_, candidate)| candidate);
         simulate(space, pricers, fitting.collect(), effort, found);
         done += batch.len() as u64;
-        watch(done, layouts.len() as u64);
+        if !watch(done, layouts.len() as u64) {
+            break;
+        }
     }
 }
 

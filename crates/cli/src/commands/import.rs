@@ -1,7 +1,8 @@
 //! `import`: a recipe from what other tools write, and what became of everything they said.
 
 use crate::args::ImportArgs;
-use crate::files::{config_in, place, read_text, touched, write_file};
+use crate::call::touched;
+use crate::files::{config_in, place, read_text, write_file};
 use crate::outcome::{Outcome, Refusal, Report};
 use diag::{Blame, Finding, quote};
 use layout::Engine;

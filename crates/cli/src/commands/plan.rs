@@ -146,6 +146,10 @@ fn with_solution<T>(
         let keep = KEPT.max(args.search.top);
         let found = search(&space, &pricers, keep, effort, &|done, all| progress.show(done, all));
         progress.clear();
+        if progress.is_stopped() {
+            let message = "the search was stopped before its end";
+            return Err(Finding::error("plan/stopped", Blame::Usage, "plan", message).into());
+        }
         let seconds = start.elapsed().as_secs_f64();
         let cpu_seconds = before.zip(cpu_seconds()).map(|(before, after)| after - before);
         let answer = answer(&space, &pricers, &found, &mut left);

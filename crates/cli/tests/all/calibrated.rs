@@ -1,9 +1,8 @@
 //! From a plan to a run and back: the README's ten commands as printed, and calibrations that help or are refused.
 
-use crate::common::{Ran, ran, run_args};
+use crate::common::{folder, run_args, shell};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const README: &str = include_str!("../../../../README.md");
 /// What `probe.sh` wrote on an H200 for the README's job.
@@ -13,30 +12,16 @@ fn shipped() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/receipts/h200").canonicalize().unwrap()
 }
 
-/// A line of a shell, with `shardwright` on its path.
-fn shell(line: &str, at: &Path) -> Ran {
-    let program = Path::new(env!("CARGO_BIN_EXE_shardwright"));
-    let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
-    ran(Command::new("bash").args(["-c", line]).current_dir(at).env("PATH", path).env("COLUMNS", "80"))
-}
-
-fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("calibrated-{name}"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
 #[test]
 fn ten_commands_lead_from_a_plan_to_a_run_and_back() {
-    let at = folder("ten-commands");
+    let at = folder("calibrated-ten-commands");
     std::os::unix::fs::symlink(shipped().join("../.."), at.join("data")).unwrap();
     let begin = README.find("Ten commands from a plan to a run and back").expect("the section");
     let block = README[begin..].split("```").nth(1).expect("a block");
     let lines: Vec<&str> = block.lines().skip(1).filter(|line| !line.is_empty()).collect();
     assert_eq!(lines.len(), 10);
     for line in lines {
-        let ran = shell(line, &at);
+        let ran = shell(line, &at, "80");
         if line.contains("probe.sh") {
             // No GPU here: it says so. The lines an H200 wrote for this very job stand in.
             assert_eq!(ran.code, 3, "{line}\n{}{}", ran.stdout, ran.stderr);
@@ -76,7 +61,7 @@ fn half_of_the_shipped_receipts_lowers_the_error_on_the_other_half() {
 
 #[test]
 fn receipts_that_say_nothing_or_contradict_each_other_calibrate_nothing() {
-    let at = folder("contradiction");
+    let at = folder("calibrated-contradiction");
     let few = run_args(&["receipt", "calibrate", at.to_str().unwrap(), "--device", "H200"]);
     assert!(few.code == 1 && few.stderr.contains("[receipt/too-few]"), "{}", few.stderr);
     // One job twice, once half as fast and once twice as fast as priced: leaving one out is worse than leaving all.
@@ -101,7 +86,7 @@ fn receipts_that_say_nothing_or_contradict_each_other_calibrate_nothing() {
 /// A calibrated file is a device file: read back, priced with, and calibrated again without growing.
 #[test]
 fn a_calibrated_device_is_calibrated_again() {
-    let at = folder("again");
+    let at = folder("calibrated-again");
     let (one, two) = (at.join("one.toml"), at.join("two.toml"));
     let shipped = shipped();
     let calibrate = |device: &Path, to: &Path| {

@@ -1,6 +1,6 @@
 //! Running the built binary as a user would.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// What a command printed, and how it ended.
@@ -53,4 +53,21 @@ pub fn scratch(name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
     std::fs::write(&path, text).expect("a file");
     path
+}
+
+/// An empty folder of this test run's own.
+#[allow(dead_code)]
+pub fn folder(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("a folder");
+    path
+}
+
+/// Runs a line as a shell does, with `shardwright` on its path.
+#[allow(dead_code)]
+pub fn shell(line: &str, at: &Path, columns: &str) -> Ran {
+    let script = format!("shardwright() {{ \"$BIN\" \"$@\"; }}\n{line}");
+    let bin = env!("CARGO_BIN_EXE_shardwright");
+    ran(Command::new("bash").args(["-c", &script]).env("BIN", bin).env("COLUMNS", columns).current_dir(at))
 }

@@ -18,6 +18,7 @@ mod goldens;
 mod hostile;
 mod identities;
 mod launch;
+mod library;
 mod localised;
 mod memory_rows;
 mod messages;

@@ -1,27 +1,12 @@
 //! How answers read: on a narrow screen, first things first, with suggestions that are right, and with one
 //! shape for every refusal.
 
-use crate::common::{Ran, json, ran, run, run_args, scratch};
+use crate::common::{Ran, folder, json, ran, run, run_args, scratch, shell};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const README: &str = include_str!("../../../../README.md");
-
-/// An empty folder of this test run's own.
-fn folder(name: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_dir_all(&path);
-    std::fs::create_dir_all(&path).expect("a folder");
-    path
-}
-
-/// Runs a line as a shell does, with `shardwright` on its path.
-fn shell(line: &str, at: &Path, columns: &str) -> Ran {
-    let script = format!("shardwright() {{ \"$BIN\" \"$@\"; }}\n{line}");
-    let bin = env!("CARGO_BIN_EXE_shardwright");
-    ran(Command::new("bash").args(["-c", &script]).env("BIN", bin).env("COLUMNS", columns).current_dir(at))
-}
 
 fn at_width(line: &str, columns: &str) -> Ran {
     let words: Vec<&str> = line.split_whitespace().collect();

@@ -3,7 +3,7 @@
 
 #![cfg(target_os = "linux")]
 
-use crate::common::{json, run, run_args, scratch};
+use crate::common::{folder, json, run, run_args, scratch};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -19,14 +19,6 @@ fn checks(file: &str, policy: &str, more: &str, rule: &str) -> Vec<Value> {
     assert_eq!(answer["schema"], "shardwright/1", "{answer}");
     let all = answer["checks"].as_array().unwrap().iter();
     all.filter(|check| check["rule"] == rule).cloned().collect()
-}
-
-/// A folder of one test's own.
-fn folder(name: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = fs::remove_dir_all(&path);
-    fs::create_dir_all(&path).unwrap();
-    path
 }
 
 #[test]

@@ -241,6 +241,7 @@ def megatron(rank: Rank) -> None:
     if not os.path.exists(program):
         raise Refused(f"{program} is not there: SHARDWRIGHT_ENGINE=/path/of/Megatron-LM says where the engine is")
     stand_in_for_uneven_gathers(dist)
+    stand_in_for_broadcasts(torch, dist)
     write_what_stages_receive(torch)
     compiled_helpers_stay()
     rank.begin(words)
@@ -286,6 +287,28 @@ def stand_in_for_uneven_gathers(dist) -> None:
         return real(outputs, tensor, group=group, async_op=async_op)
 
     dist.all_gather = gather
+
+
+def stand_in_for_broadcasts(torch, dist) -> None:
+    """What rank 0 says of the data sets, and what a tensor group's first rank says of a microbatch.
+
+    Only those two send to ranks that read no data: parameters are broadcast over data parallelism, and stay.
+    """
+    real = dist.broadcast
+
+    def broadcast(tensor, src=None, group=None, async_op=False, **options):
+        done = real(tensor, src, group=group, async_op=async_op, **options)
+        state = importlib.import_module("megatron.core.parallel_state")
+        if group is None and src == 0 and tensor.dtype == torch.long and tensor.numel() == 3:
+            tensor[0] = 1  # train; nothing is validated or tested
+        elif src not in (None, dist.get_rank()) and group is state.get_tensor_model_parallel_group(check_initialized=False):
+            if tensor.is_floating_point():
+                tensor.fill_(1.0)
+            elif tensor.ndim > 1 and tensor.dtype == torch.long:
+                tensor.copy_((torch.arange(tensor.numel(), device=tensor.device) % 1000).view_as(tensor))
+        return done
+
+    dist.broadcast = broadcast
 
 
 def write_what_stages_receive(torch) -> None:

@@ -166,7 +166,7 @@ pub(super) fn run(job: &Job) -> Value {
     json!({
         "identity": {
             "recipe": job.source.name,
-            "recipe_sha256": hash(&job.source.to_toml()),
+            "recipe_sha256": hash(job.source.to_toml()),
             "mode": job.layout.mode.map(|mode| mode.name()),
             "features": Identity::of(job).features,
             "layout": job.layout.words(job.recipe.uses(Mixer::Moe)).join(" "),

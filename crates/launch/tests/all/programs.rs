@@ -41,7 +41,7 @@ fn the_policy_reaches_both_programs() {
         }
         let identity = &run["identity"];
         assert_eq!((&identity["recipe"], &identity["features"]), (&"tiny-mamba3".into(), &serde_json::json!(["moe"])));
-        assert_eq!(identity["recipe_sha256"], launch::record::hash(&case.job().source.to_toml()));
+        assert_eq!(identity["recipe_sha256"], launch::record::hash(case.job().source.to_toml()));
         assert!(identity["layout"].as_str().unwrap().contains("--tp 2"), "{identity}");
     }
 }

@@ -75,9 +75,11 @@ pub fn means(judged: &[Judged]) -> (f64, f64) {
 /// The factors that explain samples best.
 pub fn fit(samples: &[Sample]) -> Fitted {
     let plain: Vec<f64> = samples.iter().map(|sample| sample.priced(&[])).collect();
-    let shares = shares(samples, &[]);
+    let all: Vec<usize> = (0..Term::ALL.len()).collect();
+    // The share of each figure that each kind of work is.
+    let shares = slopes(samples, &[], &all, &plain);
     let anchors = |term: usize| shares.iter().filter(|share| share[term] >= ANCHOR).count();
-    let (moved, kept): (Vec<usize>, Vec<usize>) = (0..Term::ALL.len()).partition(|term| anchors(*term) >= ANCHORS);
+    let (moved, kept): (Vec<usize>, Vec<usize>) = all.into_iter().partition(|term| anchors(*term) >= ANCHORS);
     let mut logs = vec![0.0; moved.len()];
     let mut problem = Problem::default();
     for _ in 0..ROUNDS {
@@ -136,13 +138,6 @@ fn prior(term: usize) -> f64 {
 fn named(moved: &[usize], logs: &[f64]) -> Vec<(Term, f64)> {
     let factor = |log: f64| log.exp().clamp(RANGE.0, RANGE.1);
     moved.iter().zip(logs).map(|(term, log)| (Term::ALL[*term].1, factor(*log))).collect()
-}
-
-/// The share of each figure that each kind of work is.
-fn shares(samples: &[Sample], factors: &[(Term, f64)]) -> Vec<Vec<f64>> {
-    let all: Vec<usize> = (0..Term::ALL.len()).collect();
-    let here: Vec<f64> = samples.iter().map(|sample| sample.priced(factors)).collect();
-    slopes(samples, factors, &all, &here)
 }
 
 /// By how much the logarithm of each figure grows with the logarithm of each factor.

@@ -1,9 +1,9 @@
 //! Bytes of two sides: measured peaks by class of ranks, and the predicted lines that explain them.
 
-use crate::statistics::median;
 use crate::{RankPrediction, Receipt};
 use evidence::{Memory, MemoryKind};
 use serde::Serialize;
+use units::median;
 
 /// A peak of one class of ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]

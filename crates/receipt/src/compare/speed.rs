@@ -2,9 +2,10 @@
 
 use super::Subject;
 use crate::Receipt;
-use crate::statistics::{Summary, Welch, median, welch};
+use crate::statistics::{Summary, Welch, welch};
 use evidence::MemoryKind;
 use serde::Serialize;
+use units::median;
 
 /// What the noise was taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

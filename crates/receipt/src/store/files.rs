@@ -1,7 +1,7 @@
 //! The files of a store: written once, under the hash of what they hold. A file that does not hold what its name says
 //! goes to `quarantine/` with the reason beside it, and is never removed.
 
-use crate::canonical::sha256_of;
+use crate::canonical::sha256;
 use ::store::{Failure, make_folders, set_aside, sync_folder, write};
 use diag::{Blame, Finding, quote};
 use std::fs;
@@ -85,7 +85,7 @@ impl Folder {
             }
             Ok(bytes) => bytes,
         };
-        Ok(match sha256_of(&bytes) {
+        Ok(match sha256(&bytes) {
             hash if hash != id => Content::Damaged(format!("its hash is {hash}")),
             _ => {
                 String::from_utf8(bytes).map_or_else(|_| Content::Damaged("it is no text".to_string()), Content::Whole)
@@ -132,7 +132,7 @@ impl Folder {
             Err(failure) => return note(format!("`{shown}` is damaged ({why}) and stays where it is: {failure}")),
         };
         // Somebody may have put it back whole between the look and the move.
-        if fs::read(&to).is_ok_and(|bytes| sha256_of(&bytes) == id) && why.starts_with("its hash is") {
+        if fs::read(&to).is_ok_and(|bytes| sha256(&bytes) == id) && why.starts_with("its hash is") {
             let _ = set_aside(&to, &from);
             return note(format!("`{shown}` was damaged, and somebody has written it again"));
         }
@@ -150,7 +150,7 @@ impl Folder {
         let back = |name: String| {
             let id = id_of(&name)?.to_string();
             let at = self.root.join("quarantine").join(&name);
-            let is_whole = fs::read(&at).is_ok_and(|bytes| sha256_of(&bytes) == id);
+            let is_whole = fs::read(&at).is_ok_and(|bytes| sha256(&bytes) == id);
             let why = self.root.join("quarantine").join(format!("{name}.why"));
             (is_whole && !why.exists() && set_aside(&at, &self.file(&id)).is_ok()).then_some(id)
         };

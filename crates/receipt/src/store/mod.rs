@@ -247,7 +247,6 @@ impl Store {
             index.change(&change)?;
         }
         let mut rows = index.rows()?;
-        rows.sort_by(|a, b| (&a.recorded, &a.id).cmp(&(&b.recorded, &b.id)));
         let mut superseded = BTreeMap::new();
         for row in &rows {
             if let (Some(old), Some(why)) = (&row.supersedes, &row.because) {
@@ -257,6 +256,8 @@ impl Store {
         for retraction in index.retractions()? {
             superseded.insert(retraction.id, (retraction.with, retraction.because));
         }
+        // Of one second, what was superseded came first.
+        rows.sort_by_cached_key(|row| (row.recorded.clone(), !superseded.contains_key(&row.id), row.id.clone()));
         Ok(Ok(Listed { rows, superseded, notes: Vec::new() }))
     }
 

@@ -81,7 +81,7 @@ fn of_fsdp2(limit: &Limit, headroom: u64) -> Found {
     let pinned = LayoutRequest { sequence: Some(2048), vpp: Some(1), ..pinned(Engine::Fsdp2) };
     let question = common::question(&recipe, &cluster, &pinned, Bytes(headroom << 30));
     let space = common::space(Question { limit, ..question });
-    search(&space, &pricers(&space), 3, Effort::Bounded, &|_, _| ())
+    search(&space, &pricers(&space), 3, Effort::Bounded, &|_, _| true)
 }
 
 fn seen(found: &Found) -> u64 {
@@ -118,7 +118,7 @@ fn what_state_rules_out_is_not_replayed() {
         let pinned = LayoutRequest { engine: Some(engine), ..LayoutRequest::default() };
         let limit = up_to(10_000_000_000);
         let space = common::space(Question { limit: &limit, ..common::question(&recipe, &cluster, &pinned, Bytes(0)) });
-        let found = search(&space, &pricers(&space), 3, Effort::Bounded, &|_, _| ());
+        let found = search(&space, &pricers(&space), 3, Effort::Bounded, &|_, _| true);
         assert_eq!((found.tally.unseen, found.tally.fit), (0, 0), "{:?}", found.tally);
         assert!(found.tally.priced > 1000 && found.tally.nearest.is_some(), "{:?}", found.tally);
         let probes: u64 = space.modes.iter().map(|mode| mode.estimator.probes()).sum();
@@ -134,7 +134,7 @@ fn a_replay_beyond_what_is_left_is_not_begun() {
     let pinned = LayoutRequest { sequence: Some(2048), ..pinned(Engine::Fsdp2) };
     let space = common::space(common::question(&recipe, &cluster, &pinned, Bytes(4 << 30)));
     let pricers = pricers(&space);
-    let found = search(&space, &pricers, 3, Effort::Bounded, &|_, _| ());
+    let found = search(&space, &pricers, 3, Effort::Bounded, &|_, _| true);
     let mut all = Left { operations: u64::MAX };
     let confirmed = answer(&space, &pricers, &found, &mut all);
     let took = u64::MAX - all.operations;

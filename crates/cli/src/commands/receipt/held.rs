@@ -1,8 +1,8 @@
 //! `receipt show ID --snapshot FILE`: torch's memory snapshot of a run beside the replay of its job.
 
+use crate::call::touched;
 use crate::commands::fit::allowed;
 use crate::commands::typed;
-use crate::files::touched;
 use crate::outcome::Refusal;
 use crate::snapshot::{MOST_EVENTS, pickle};
 use crate::table::{Table, heading, wrap};

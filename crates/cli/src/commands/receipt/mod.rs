@@ -21,7 +21,8 @@ mod verify;
 pub use localise::nan_order;
 pub use time::now;
 
-use crate::files::{read_text, touched};
+use crate::call::touched;
+use crate::files::read_text;
 use crate::outcome::{Outcome, Refusal};
 use ::receipt::{Receipt, Store, Unread};
 use clap::{Args, Subcommand};

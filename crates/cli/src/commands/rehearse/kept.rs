@@ -101,7 +101,7 @@ fn receipt(ask: &Ask, prepared: &Prepared, rehearsal: &Rehearsal, asked: &Asked,
     let case = Case::new(small, prepared.recipe.clone(), None, Terms::SPLIT)?;
     let data = match &ask.source {
         Data::Synthetic => "synthetic".to_string(),
-        Data::Text(text) => receipt::sha256(&String::from_utf8_lossy(text)),
+        Data::Text(text) => receipt::sha256(String::from_utf8_lossy(text).as_bytes()),
     };
     let argument = |flag: &str, value: String| Argument { flag: flag.to_string(), values: vec![value] };
     let mut arguments = vec![
