@@ -2,6 +2,7 @@
 //! and exits; the page and the Python package ask it with the same words and get the same JSON.
 
 mod args;
+mod bars;
 mod call;
 mod commands;
 mod files;
@@ -11,7 +12,7 @@ mod outcome;
 mod output;
 mod panics;
 mod perfetto;
-mod picture;
+mod pictures;
 mod snapshot;
 mod table;
 mod usage;

@@ -2,6 +2,7 @@
 
 mod keeping;
 mod looking;
+mod pictures;
 mod pricing;
 mod running;
 mod searching;
@@ -10,6 +11,7 @@ mod work;
 
 pub use keeping::*;
 pub use looking::*;
+pub use pictures::*;
 pub use pricing::*;
 pub use running::*;
 pub use searching::*;

@@ -1,5 +1,6 @@
 //! Questions about what a job holds and how long it takes.
 
+use super::pictures::PictureArgs;
 use super::searching::{Headroom, headroom};
 use super::seen::SeenArgs;
 use super::work::WorkArgs;
@@ -33,9 +34,8 @@ pub struct FitArgs {
     /// Show the routing scratch of one expert layer: capacity, dispatch counts, receive and combine
     #[arg(long)]
     pub routing: bool,
-    /// Write the picture as SVG
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub pictures: PictureArgs,
     #[command(flatten)]
     pub seen: SeenArgs,
     #[command(flatten)]

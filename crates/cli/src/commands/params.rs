@@ -86,6 +86,8 @@ fn json_of(recipe: &Recipe, counts: &Counts, seams: &[Seam], mode: Option<&str>)
         recipe.bundle().into_iter().map(|(f, on)| (f.name().to_string(), json!(on))).collect();
     json!({
         "recipe": recipe.name, "mode": mode, "pattern": recipe.pattern.to_string(), "depth": recipe.depth(),
+        "layers": recipe.layers.iter().map(|layer| layer.to_string()).collect::<Vec<_>>(),
+        "mtp": recipe.features.mtp().map(|mtp| json!({ "depth": mtp.depth, "layer": mtp.layer.to_string() })),
         "total": counts.all.total, "trained": counts.trained, "active": counts.all.active, "by_family": families, "by_surface": surfaces,
         "features": features, "seams": seams, "source": recipe.source,
     })

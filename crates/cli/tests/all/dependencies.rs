@@ -57,6 +57,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "checkpoint",
         ],
     ),
+    ("draw", &["units", "diag"]),
     ("evidence", &["units", "diag", "checkpoint"]),
     (
         "receipt",
@@ -104,6 +105,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runtime",
             "evidence",
             "receipt",
+            "draw",
         ],
     ),
     (
