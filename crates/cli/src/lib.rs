@@ -97,6 +97,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Checkpoint(args) => commands::checkpoint::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Fit(args) => commands::fit::run(args),
+        Command::Schedule(args) => commands::schedule::run(args),
         Command::Diff(args) => commands::diff::run(args),
         Command::Fidelity(args) => commands::fidelity::run(args),
         Command::Preflight(args) => commands::preflight::run(args),

@@ -1,7 +1,7 @@
-//! `--svg`: an answer as a picture in a file.
+//! `--svg` and `--png`: an answer as a picture in a file.
 
 use crate::args::PictureArgs;
-use crate::files::write_file;
+use crate::files::{write_bytes, write_file};
 use crate::outcome::Refusal;
 use diag::{Blame, Finding};
 use draw::{Options, Picture, Undrawn};
@@ -9,9 +9,29 @@ use serde_json::Value;
 
 /// Writes an answer as the pictures that are asked for.
 pub fn write(args: &PictureArgs, kind: Picture, answer: &Value) -> Result<(), Refusal> {
-    let Some(path) = &args.svg else { return Ok(()) };
+    if args.given().next().is_none() {
+        return Ok(());
+    }
     let options = Options { titles: true, ..Options::default() };
-    write_file(path, &draw::picture(kind, answer, &options).map_err(undrawn)?)
+    let svg = draw::picture(kind, answer, &options).map_err(undrawn)?;
+    if let Some(path) = &args.svg {
+        write_file(path, &svg)?;
+    }
+    if let Some(path) = &args.png {
+        write_bytes(path, &pixels(&svg)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(feature = "png")]
+fn pixels(svg: &str) -> Result<Vec<u8>, Refusal> {
+    draw::png(svg).map_err(undrawn)
+}
+
+#[cfg(not(feature = "png"))]
+fn pixels(_: &str) -> Result<Vec<u8>, Refusal> {
+    let message = "this build makes no PNG files: its feature `png` is off";
+    Err(Finding::error("picture/png", Blame::Usage, "png", message).hint("--svg writes the same picture").into())
 }
 
 /// A refusal to draw.

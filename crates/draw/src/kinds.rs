@@ -11,6 +11,16 @@ units::named! {
         Pattern = "pattern",
         /// Memory of every stage against the device.
         Memory = "memory",
+        /// The phases of a run as a timeline through the peak.
+        Phases = "phases",
+        /// What every stage does when.
+        Schedule = "schedule",
+        /// Layouts by time and headroom.
+        Frontier = "frontier",
+        /// Throughput over several clusters and sequences.
+        Sweep = "sweep",
+        /// Ranks by node, stage and group.
+        Mesh = "mesh",
     }
 }
 
@@ -19,7 +29,10 @@ impl Picture {
     pub fn question(self) -> &'static str {
         match self {
             Picture::Pattern => "params",
-            Picture::Memory => "fit",
+            Picture::Memory | Picture::Phases => "fit",
+            Picture::Schedule => "schedule",
+            Picture::Frontier | Picture::Sweep => "plan",
+            Picture::Mesh => "mesh",
         }
     }
 }

@@ -5,15 +5,24 @@
 //! `data-case`. Colours are custom properties with a value for light paper behind them ([`palette`]).
 
 mod difference;
+mod frontier;
 mod kinds;
 mod memory;
+mod mesh;
 pub mod palette;
 pub mod parts;
 mod pattern;
+mod phases;
+#[cfg(feature = "png")]
+mod png;
 mod scale;
+mod schedule;
 mod svg;
+mod sweep;
 
 pub use kinds::{Picture, Undrawn};
+#[cfg(feature = "png")]
+pub use png::png;
 
 use serde_json::Value;
 
@@ -33,6 +42,11 @@ pub fn picture(kind: Picture, answer: &Value, options: &Options) -> Result<Strin
     match kind {
         Picture::Pattern => pattern::draw(&kinds::read(kind, answer)?, options),
         Picture::Memory => memory::draw(&kinds::read(kind, answer)?, options),
+        Picture::Phases => phases::draw(&kinds::read(kind, answer)?, options),
+        Picture::Schedule => schedule::draw(&kinds::read(kind, answer)?, options),
+        Picture::Frontier => frontier::draw(&kinds::read(kind, answer)?, options),
+        Picture::Sweep => sweep::draw(&kinds::read(kind, answer)?, options),
+        Picture::Mesh => mesh::draw(&kinds::read(kind, answer)?, options),
     }
 }
 

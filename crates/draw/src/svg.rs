@@ -5,6 +5,9 @@ use crate::palette::{INK, PAPER};
 use diag::quote;
 use std::fmt::Write;
 
+/// The font that texts are measured in.
+pub const FAMILY: &str = "DejaVu Sans";
+
 /// Size of most text; 10 is the least there is.
 pub const TEXT: f64 = 12.0;
 
@@ -147,6 +150,39 @@ impl Canvas {
         self.element(&shape, &About::default());
     }
 
+    /// A line through points.
+    pub fn polyline(&mut self, points: impl Iterator<Item = (f64, f64)>, stroke: &str, width: f64) {
+        let points: Vec<String> = points.map(|(x, y)| format!("{},{}", short(x), short(y))).collect();
+        let points = points.join(" ");
+        let _ = writeln!(
+            self.body,
+            "<polyline points=\"{points}\" fill=\"none\" stroke=\"{stroke}\" stroke-width=\"{width}\"/>"
+        );
+    }
+
+    /// A disc with an outline.
+    pub fn circle(&mut self, [x, y, radius]: [f64; 3], fill: &str, stroke: &str, width: f64, about: &About) {
+        let shape = format!(
+            "circle cx=\"{}\" cy=\"{}\" r=\"{}\" fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"{width}\"",
+            short(x),
+            short(y),
+            short(radius)
+        );
+        self.element(&shape, about);
+    }
+
+    /// A text that runs upwards and ends at its point.
+    pub fn upward(&mut self, x: f64, y: f64, font: Font, text: &str) {
+        let (x, y) = (short(x), short(y));
+        let _ = writeln!(
+            self.body,
+            "<text x=\"{x}\" y=\"{y}\" font-size=\"{}\" text-anchor=\"end\" fill=\"{}\" transform=\"rotate(-90 {x} {y})\">{}</text>",
+            short(font.size),
+            font.fill,
+            quote::xml(text)
+        );
+    }
+
     /// A text on one line. `y` is its foot.
     pub fn text(&mut self, x: f64, y: f64, font: Font, text: &str) {
         let anchor = match font.anchor {
@@ -216,7 +252,7 @@ impl Canvas {
         let defs = if self.defs.is_empty() { String::new() } else { format!("<defs>{}</defs>\n", self.defs) };
         let svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
-             role=\"img\" aria-labelledby=\"sw{NAME}-t sw{NAME}-d\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" \
+             role=\"img\" aria-labelledby=\"sw{NAME}-t sw{NAME}-d\" font-family=\"system-ui, '{FAMILY}', sans-serif\" \
              font-size=\"{TEXT}\" fill=\"{INK}\">\n\
              <title id=\"sw{NAME}-t\">{title}</title>\n<desc id=\"sw{NAME}-d\">{description}</desc>\n{defs}\
              <rect width=\"{width}\" height=\"{height}\" fill=\"{PAPER}\"/>\n{}</svg>\n",

@@ -70,6 +70,8 @@ pub enum Command {
     Hardware(HardwareArgs),
     /// Will it fit? Memory of every rank class, line by line and phase by phase
     Fit(FitArgs),
+    /// The simulated step: what each stage does when, and where it waits
+    Schedule(ScheduleArgs),
     /// Which lines grow between two recipes or layouts
     Diff(DiffArgs),
     /// Our predictions against measured rows

@@ -44,6 +44,24 @@ pub struct FitArgs {
     pub work: WorkArgs,
 }
 
+/// Arguments of `schedule`.
+#[derive(Args)]
+pub struct ScheduleArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub pictures: PictureArgs,
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
 /// Serving instead of training.
 #[derive(Args)]
 #[command(next_help_heading = "Serving")]

@@ -21,6 +21,7 @@ pub mod probe;
 pub mod receipt;
 pub mod recipes;
 pub mod rehearse;
+pub mod schedule;
 mod seen;
 pub mod serve;
 pub mod splits;

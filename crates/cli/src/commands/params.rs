@@ -3,7 +3,9 @@
 use super::{family_counts, model_line, recipe_of, seams_text};
 use crate::args::ParamsArgs;
 use crate::outcome::{Outcome, Report};
+use crate::pictures;
 use crate::table::{Table, heading};
+use draw::Picture;
 use recipe::count::Counts;
 use recipe::{Family, Recipe, Seam};
 use serde_json::{Map, Value, json};
@@ -17,7 +19,9 @@ pub fn run(args: &ParamsArgs) -> Outcome {
     };
     let counts = recipe.counts();
     let text = render(&recipe, &counts, &seams);
-    Ok(Report::new(text, json_of(&recipe, &counts, &seams, args.mode.map(|m| m.name()))).with_findings(&recipe.notes))
+    let json = json_of(&recipe, &counts, &seams, args.mode.map(|m| m.name()));
+    pictures::write(&args.pictures, Picture::Pattern, &json)?;
+    Ok(Report::new(text, json).with_findings(&recipe.notes))
 }
 
 fn render(recipe: &Recipe, counts: &Counts, seams: &[Seam]) -> String {

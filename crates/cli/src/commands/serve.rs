@@ -86,6 +86,7 @@ fn refuse_training_flags(args: &FitArgs) -> Result<(), Refusal> {
         ("--checklist", args.checklist),
         ("--routing", args.routing),
         ("--svg", args.pictures.svg.is_some()),
+        ("--png", args.pictures.png.is_some()),
     ] {
         if is_given {
             given.push(name.to_string());
