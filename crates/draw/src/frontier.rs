@@ -266,6 +266,24 @@ fn dot(canvas: &mut Canvas, frame: &Frame, number: usize, point: &Point) {
     }
 }
 
+/// Flags with their values.
+fn pairs(flags: &str) -> Vec<&str> {
+    let starts: Vec<usize> =
+        flags.match_indices("--").map(|(at, _)| at).filter(|at| *at == 0 || flags[..*at].ends_with(' ')).collect();
+    let ends = starts.iter().skip(1).copied().chain([flags.len()]);
+    starts.iter().zip(ends).map(|(from, to)| flags[*from..to].trim_end()).collect()
+}
+
+/// What a layout says otherwise than the first one.
+fn changed(first: &str, other: &str) -> String {
+    let (first, other) = (pairs(first), pairs(other));
+    let name = |pair: &str| pair.split(' ').next().unwrap_or_default().to_string();
+    let new = other.iter().filter(|pair| !first.contains(pair)).map(|pair| pair.to_string());
+    let gone = first.iter().filter(|pair| other.iter().all(|o| name(o) != name(pair)));
+    let words: Vec<String> = new.chain(gone.map(|pair| format!("no {}", name(pair)))).collect();
+    words.join(" ")
+}
+
 /// The first few in words; gives the foot of the last.
 fn list(canvas: &mut Canvas, points: &[Point], y: f64) -> f64 {
     let mut foot = y;
@@ -275,12 +293,13 @@ fn list(canvas: &mut Canvas, points: &[Point], y: f64) -> f64 {
         let head =
             format!("{}{chosen}  {}, {:.1} GiB left", number + 1, seconds(point.seconds), gib(point.headroom as f64));
         canvas.text(12.0, foot, Font { bold: point.is_chosen, ..Font::default() }, &head);
+        let flags = if number == 0 { point.flags.clone() } else { changed(&points[0].flags, &point.flags) };
         let beside = width(&head, 12.0) * 1.12 + 24.0;
         let font = Font { size: 11.0, fill: SOFT, ..Font::default() };
-        if width(&point.flags, 11.0) <= room - beside {
-            canvas.text(12.0 + beside, foot, font, &point.flags);
+        if width(&flags, 11.0) <= room - beside {
+            canvas.text(12.0 + beside, foot, font, &flags);
         } else {
-            for line in wrap(&point.flags, 11.0, room - 12.0) {
+            for line in wrap(&flags, 11.0, room - 12.0) {
                 foot += 15.0;
                 canvas.text(24.0, foot, font, &line);
             }
@@ -289,7 +308,7 @@ fn list(canvas: &mut Canvas, points: &[Point], y: f64) -> f64 {
     }
     let named = points.iter().filter(|point| point.change.is_none()).count();
     if named > LISTED {
-        let words = format!("{} more are drawn without a number", named - LISTED);
+        let words = format!("{} more are drawn without a number; the others say what differs from 1", named - LISTED);
         canvas.text(12.0, foot, Font { fill: SOFT, ..Font::default() }, &words);
         foot += 20.0;
     }
@@ -299,4 +318,14 @@ fn list(canvas: &mut Canvas, points: &[Point], y: f64) -> f64 {
         foot += 20.0;
     }
     foot - 14.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_is_written() {
+        assert_eq!(changed("--tp 1 --dp 8 --sp --recompute full", "--tp 2 --sp --dp 8"), "--tp 2 no --recompute");
+    }
 }

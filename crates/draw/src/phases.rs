@@ -46,7 +46,8 @@ pub fn draw(fit: &Fit, options: &Options) -> Result<String, Undrawn> {
     let left = if options.narrow { 40.0 } else { 56.0 };
     let frame = Frame { left, right: canvas.width - 12.0, foot: foot + 24.0 + TALL, most };
     axis(&mut canvas, &frame);
-    columns(&mut canvas, class, &frame, options);
+    let kept = canvas.hatch("kept", SKY.fill, "#00000055", "M0 6L6 0");
+    columns(&mut canvas, class, &frame, &kept, options);
     if shows_edge {
         let y = frame.y(fit.device_bytes);
         canvas.line([frame.left, y, frame.right, y], EDGE, 2.0, "");
@@ -56,7 +57,6 @@ pub fn draw(fit: &Fit, options: &Options) -> Result<String, Undrawn> {
         }
     }
     let names = if options.narrow { 70.0 } else { 24.0 };
-    let kept = canvas.hatch("kept", SKY.fill, INK, "M0 6L6 0");
     let legend = [
         (GREY.fill, "outside the allocator".to_string()),
         (BLUE.fill, "allocated, at its peak".to_string()),
@@ -75,15 +75,14 @@ fn axis(canvas: &mut Canvas, frame: &Frame) {
         let font = Font { size: 10.5, fill: SOFT, anchor: Anchor::End, ..Font::default() };
         canvas.text(frame.left - 5.0, y + 4.0, font, &tick(value, every));
     }
-    canvas.text(4.0, frame.foot - TALL - 8.0, Font { size: 10.5, fill: SOFT, ..Font::default() }, "GiB");
+    canvas.text(12.0, frame.foot - TALL - 8.0, Font { size: 10.5, fill: SOFT, ..Font::default() }, "GiB");
 }
 
-fn columns(canvas: &mut Canvas, class: &Class, frame: &Frame, options: &Options) {
-    let kept = canvas.hatch("reserved", SKY.fill, INK, "M0 6L6 0");
+fn columns(canvas: &mut Canvas, class: &Class, frame: &Frame, kept: &str, options: &Options) {
     let each = (frame.right - frame.left) / class.phases.len().max(1) as f64;
     for (at, phase) in class.phases.iter().enumerate() {
         let (x, wide) = (frame.left + at as f64 * each + each * 0.08, each * 0.84);
-        column(canvas, phase, frame, [x, wide], &kept, class.stage);
+        column(canvas, phase, frame, [x, wide], kept, class.stage);
         let is_peak = phase.phase == class.peak_phase;
         let middle = x + wide / 2.0;
         if options.narrow {
@@ -112,7 +111,8 @@ fn column(canvas: &mut Canvas, phase: &Phase, frame: &Frame, [x, wide]: [f64; 2]
         return;
     };
     let parts: Vec<(&str, u64)> = match phase.forward_loss_backward_bytes {
-        Some(three) => ["forward", "loss", "backward"].into_iter().zip(three).collect(),
+        // A stage without the head has no loss.
+        Some(three) => ["forward", "loss", "backward"].into_iter().zip(three).filter(|(_, bytes)| *bytes > 0).collect(),
         None => vec![("", allocated)],
     };
     let each = wide / parts.len() as f64;

@@ -204,7 +204,8 @@ impl Canvas {
 
     /// A text cut to a width, where it is wider.
     pub fn text_within(&mut self, x: f64, y: f64, font: Font, text: &str, width: f64) {
-        self.text(x, y, font, &cut(text, font.size, width));
+        let heavier = if font.bold { 1.12 } else { 1.0 };
+        self.text(x, y, font, &cut(text, font.size * heavier, width));
     }
 
     /// A text of several lines; gives the foot of the last.
