@@ -6,6 +6,7 @@ mod pricing;
 mod running;
 mod searching;
 mod seen;
+mod serving;
 mod work;
 
 pub use keeping::*;
@@ -14,6 +15,7 @@ pub use pricing::*;
 pub use running::*;
 pub use searching::*;
 pub use seen::*;
+pub use serving::*;
 pub use work::WorkArgs;
 
 pub use crate::commands::receipt::ReceiptArgs;
@@ -92,6 +94,8 @@ pub enum Command {
     Glossary(GlossaryArgs),
     /// What an engine may be told in its own words (--engine-args), and what each word changes
     Options(OptionsArgs),
+    /// The same answers as a page and a JSON API, on this machine
+    Serve(ServeArgs),
     /// A completion script for your shell
     Completions(CompletionsArgs),
 }

@@ -39,7 +39,7 @@ pub struct FitArgs {
     #[command(flatten)]
     pub seen: SeenArgs,
     #[command(flatten)]
-    pub serve: ServeArgs,
+    pub serving: ServingArgs,
     #[command(flatten)]
     pub work: WorkArgs,
 }
@@ -47,7 +47,7 @@ pub struct FitArgs {
 /// Serving instead of training.
 #[derive(Args)]
 #[command(next_help_heading = "Serving")]
-pub struct ServeArgs {
+pub struct ServingArgs {
     /// Price serving: weights, key/value cache, recurrent state
     #[arg(long, conflicts_with_all = ["trace", "memory_snapshot"])]
     pub serve: bool,

@@ -5,7 +5,7 @@ mod routing;
 
 use super::plan::text::seconds;
 use super::plan::trust::{spread, such_runs};
-use super::{asked, calibrated_text, case_of, case_text, layout_json, seen, serve, widths};
+use super::{asked, calibrated_text, case_of, case_text, layout_json, seen, serving, widths};
 use crate::args::FitArgs;
 use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
@@ -62,8 +62,8 @@ fn less(case: &Case) -> &'static str {
 
 pub fn run(args: &FitArgs) -> Outcome {
     let case = case_of(asked(&args.recipe, &args.layout, &args.state, Some(&args.on)), Terms::RUN)?;
-    if args.serve.serve {
-        return serve::run(args, &case);
+    if args.serving.serve {
+        return serving::run(args, &case);
     }
     let visible = case.on().device.visible_bytes();
     let headroom = args.headroom.on(&case.on().device, &case.source);

@@ -23,6 +23,7 @@ pub mod recipes;
 pub mod rehearse;
 mod seen;
 pub mod serve;
+mod serving;
 pub mod splits;
 pub mod stages;
 mod widths;
