@@ -95,6 +95,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Params(args) => commands::params::run(args),
         Command::Splits(args) => commands::splits::run(args, cli.json),
         Command::Check(args) => commands::check::run(args),
+        Command::Choices(args) => commands::choices::run(args),
         Command::Mesh(args) => commands::mesh::run(args),
         Command::Stages(args) => commands::stages::run(args),
         Command::Axes(args) => commands::axes::run(args),

@@ -160,6 +160,7 @@ const SERVING: &[Key] = &[
 const FIT: &[Key] = &[
     key("headroom", Kind::Text),
     key("overload", Kind::Numbers),
+    key("levers", Kind::Text),
     key("checklist", Kind::Switch),
     key("routing", Kind::Switch),
 ];
@@ -206,6 +207,7 @@ pub const QUESTIONS: &[Question] = &[
     ),
     quick("params", &["params"], &[RECIPE, &[key("mode", Kind::Text)]]),
     quick("check", &["check"], &[RECIPE, MAYBE_ON, LAYOUT]),
+    quick("choices", &["choices"], &[RECIPE, ON, LAYOUT, STATE]),
     quick("splits", &["splits"], &[RECIPE, LAYOUT, RANK]),
     quick("stages", &["stages"], &[RECIPE, MAYBE_ON, LAYOUT, STATE, &[key("weights", Kind::Integers)]]),
     quick("mesh", &["mesh"], &[LAYOUT, RANK, &[key("order", Kind::Text)]]),

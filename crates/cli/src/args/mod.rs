@@ -54,6 +54,8 @@ pub enum Command {
     Splits(SplitsArgs),
     /// Is this layout legal? Every finding with its rule, the reason, and values that would do
     Check(CheckArgs),
+    /// What else each axis could be in this job's place, and which rule refuses what it could not
+    Choices(ChoicesArgs),
     /// Ranks, coordinates and the groups of every axis
     Mesh(MeshArgs),
     /// Pipeline cuts: what each stage owns besides layers, and seams to look at

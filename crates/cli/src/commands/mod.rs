@@ -3,6 +3,7 @@
 pub mod axes;
 pub mod check;
 pub mod checkpoint;
+pub mod choices;
 pub mod diagnose;
 pub mod diff;
 pub mod fidelity;
