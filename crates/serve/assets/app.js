@@ -1,10 +1,9 @@
 // The page: one case, its answer, and what is looked at closely. No framework and no build step: these files are served
 // as they stand, and a report holds them in one script.
 //
-// So that they can stand in one script: imports are one line each and rename nothing, exports are declarations, and no
-// two files declare the same name.
+// So that they can stand in one script: imports are one line each and rename nothing, exports are declarations.
 
-import { el } from "./dom.js";
+import { el, put } from "./dom.js";
 import { ask, report } from "./ask.js";
 import { TABS, body, fromAddress, toAddress, sameCase, parseFlags, words } from "./state.js";
 import { quoted } from "./units.js";
@@ -21,8 +20,24 @@ import { showReceipts } from "./receipts.js";
 import { hideTip } from "./picture.js";
 import { watchTheme } from "./theme.js";
 
-const TITLES_OF_TABS = { model: "Model", memory: "Memory", ownership: "Ownership", time: "Time", choose: "Choose", launch: "Launch", receipts: "Receipts" };
-const SHOWS = { model: showModel, memory: showMemory, ownership: showOwnership, time: showTime, choose: showChoose, launch: showLaunch, receipts: showReceipts };
+const TITLES_OF_TABS = {
+  model: "Model",
+  memory: "Memory",
+  ownership: "Ownership",
+  time: "Time",
+  choose: "Choose",
+  launch: "Launch",
+  receipts: "Receipts",
+};
+const SHOWS = {
+  model: showModel,
+  memory: showMemory,
+  ownership: showOwnership,
+  time: showTime,
+  choose: showChoose,
+  launch: showLaunch,
+  receipts: showReceipts,
+};
 
 const fixed = report() !== null;
 const byId = (id) => document.getElementById(id);
@@ -41,8 +56,15 @@ const act = {
   clear: () => go({ case: tidy({ recipe: state.case.recipe, text: state.case.text, on: state.case.on }) }),
   // Another model: degrees of the last one mean nothing for it.
   start: (source) => go({ case: { ...source, on: state.case.on }, tensor: undefined, rank: undefined }),
-  edited: (source) => go({ case: tidy({ ...state.case, with: undefined, without: undefined, mode: undefined, ...source }) }, { replaces: true }),
-  typed: (key, text) => act.change({ [key]: text === "" ? undefined : (parseFlags(`--${key.replaceAll("_", "-")} ${quoted(text)}`)[key] ?? undefined) }),
+  edited: (source) =>
+    go(
+      { case: tidy({ ...state.case, with: undefined, without: undefined, mode: undefined, ...source }) },
+      { replaces: true },
+    ),
+  typed: (key, text) =>
+    act.change({
+      [key]: text === "" ? undefined : (parseFlags(`--${key.replaceAll("_", "-")} ${quoted(text)}`)[key] ?? undefined),
+    }),
   tab: (tab) => go({ tab }).then(() => byId(`tab-${tab}`).focus()),
   look: (more) => go(more),
   edit: () => go({ tab: "model" }).then(openEditor),
@@ -59,8 +81,11 @@ async function go(more, { replaces = false } = {}) {
   state = { ...state, ...more };
   const { address, tooLong } = await toAddress(state);
   byId("copy-link").disabled = Boolean(tooLong);
-  byId("copy-link").title = tooLong ? "This model’s text is too long for a link: send the file, and the link of a built-in model" : "";
-  if (address && !fixed && address !== location.hash) history[replaces ? "replaceState" : "pushState"](null, "", address);
+  byId("copy-link").title = tooLong
+    ? "This model’s text is too long for a link: send the file, and the link of a built-in model"
+    : "";
+  if (address && !fixed && address !== location.hash)
+    history[replaces ? "replaceState" : "pushState"](null, "", address);
   await refresh();
 }
 
@@ -68,19 +93,41 @@ async function refresh() {
   const mine = (turn += 1);
   const busy = setTimeout(() => byId("verdict").setAttribute("aria-busy", "true"), 150);
   const [fit, choices, pinned] = await Promise.all([
-    ask("fit", body(state.case, "fit")),
+    ask("fit", body(state.case, "fit", { levers: "no" })),
     fixed ? null : ask("choices", body(state.case, "choices")),
-    state.pin ? ask("fit", body(state.pin, "fit")) : null,
+    state.pin ? ask("fit", body(state.pin, "fit", { levers: "no" })) : null,
   ]);
   clearTimeout(busy);
   if (mine !== turn) return;
   byId("verdict").removeAttribute("aria-busy");
   last = { fit, choices, pinned };
   show();
+  addLevers(mine, fit);
 }
 
-// Everything, from what was last answered.
+// What one change would save takes as long as many answers: it comes later, to those who look for it.
+async function addLevers(mine, fit) {
+  if (!fit.json?.verdict || fit.json.levers?.length || fixed) return;
+  const answer = await ask("fit", body(state.case, "fit"));
+  if (mine !== turn || !answer.json?.levers?.length) return;
+  last.fit = { ...fit, json: { ...fit.json, levers: answer.json.levers } };
+  showVerdict(byId("verdict"), state, last.fit, act);
+  if (state.tab === "memory") showMemory(byId("panel-memory"), { state, act, fit: last.fit.json, pinned: last.pinned });
+}
+
+// Everything, from what was last answered; who was somewhere with the keyboard stays there.
 function show() {
+  const { id, dataset } = document.activeElement ?? {};
+  showAll();
+  const again = dataset?.choice
+    ? document.querySelector(`[data-choice="${CSS.escape(dataset.choice)}"]`)
+    : id
+      ? byId(id)
+      : null;
+  if (again && again !== document.activeElement) again.focus({ preventScroll: true });
+}
+
+function showAll() {
   const { fit, choices, pinned } = last;
   const priced = fit.json?.verdict ? fit.json : null;
   document.title = `${state.case.recipe} on ${state.case.on} · Shardwright`;
@@ -101,19 +148,29 @@ function show() {
     byId(`panel-${tab}`).hidden = !isNow;
   }
   const panel = byId(`panel-${state.tab}`);
-  panel.classList.toggle("stale", !priced && !["model", "receipts", "choose"].includes(state.tab));
+  const isStale = !priced && !["model", "receipts", "choose", "launch"].includes(state.tab);
+  panel.classList.toggle("stale", isStale);
+  byId("stale").hidden = !isStale;
   SHOWS[state.tab](panel, { state, act, fit: priced, pinned, choices: choices?.json });
 }
 
 // In a report the case is said, not chosen.
 function showFixed(fit) {
-  byId("source").replaceChildren(el("p", {}, el("strong", {}, state.case.recipe)));
-  byId("cluster").replaceChildren(el("p", {}, el("strong", {}, state.case.on)));
+  put(byId("source"), el("p", {}, el("strong", {}, state.case.recipe)));
+  put(byId("cluster"), el("p", {}, el("strong", {}, state.case.on)));
   const layout = fit?.layout ?? {};
   const derived = Object.fromEntries((layout.derived ?? []).map((one) => [one.key, one.why]));
   const rows = Object.entries(layout).filter(([key, value]) => key !== "derived" && value !== null);
-  byId("layout").replaceChildren(
-    el("dl", { class: "said" }, rows.map(([key, value]) => [el("dt", {}, key), el("dd", {}, String(value), derived[key] ? el("span", { class: "soft" }, ` ${derived[key]}`) : "")])),
+  put(
+    byId("layout"),
+    el(
+      "dl",
+      { class: "said" },
+      rows.map(([key, value]) => [
+        el("dt", {}, key),
+        el("dd", {}, String(value), derived[key] ? el("span", { class: "soft" }, ` ${derived[key]}`) : ""),
+      ]),
+    ),
   );
 }
 
@@ -125,14 +182,21 @@ function showPinned() {
   button.textContent = state.pin ? "Unpin" : "Pin to compare";
   box.hidden = !state.pin;
   if (!state.pin) return;
-  box.replaceChildren(
+  put(
+    box,
     el(
       "p",
       {},
       el("strong", {}, "Pinned: "),
       el("code", {}, words(state.pin).map(quoted).join(" ")),
       isSame ? " is this case: change something, and the memory tab says what it does. " : " ",
-      isSame ? "" : el("button", { type: "button", class: "small", onclick: () => go({ case: state.pin, pin: state.case }) }, "Swap"),
+      isSame
+        ? ""
+        : el(
+            "button",
+            { type: "button", class: "small", onclick: () => go({ case: state.pin, pin: state.case }) },
+            "Swap",
+          ),
     ),
   );
 }
@@ -140,8 +204,22 @@ function showPinned() {
 function makeTabs() {
   const bar = byId("tabs");
   for (const tab of TABS) {
-    bar.append(el("button", { type: "button", role: "tab", id: `tab-${tab}`, "aria-controls": `panel-${tab}`, onclick: () => go({ tab }) }, TITLES_OF_TABS[tab]));
-    byId("panels").append(el("section", { id: `panel-${tab}`, role: "tabpanel", "aria-labelledby": `tab-${tab}`, tabindex: "0", hidden: true }));
+    bar.append(
+      el(
+        "button",
+        { type: "button", role: "tab", id: `tab-${tab}`, "aria-controls": `panel-${tab}`, onclick: () => go({ tab }) },
+        TITLES_OF_TABS[tab],
+      ),
+    );
+    byId("panels").append(
+      el("section", {
+        id: `panel-${tab}`,
+        role: "tabpanel",
+        "aria-labelledby": `tab-${tab}`,
+        tabindex: "0",
+        hidden: true,
+      }),
+    );
   }
   bar.addEventListener("keydown", (event) => {
     const at = TABS.indexOf(document.activeElement.id.replace("tab-", ""));
@@ -156,7 +234,10 @@ async function copyLink() {
   const button = byId("copy-link");
   const { address } = await toAddress(state);
   const link = new URL(address, location.href).href;
-  const done = await navigator.clipboard.writeText(link).then(() => true, () => false);
+  const done = await navigator.clipboard.writeText(link).then(
+    () => true,
+    () => false,
+  );
   button.textContent = done ? "Copied" : "Copy the address bar";
   setTimeout(() => (button.textContent = "Copy link"), 1500);
 }

@@ -1,14 +1,28 @@
 // Controls of the layout: one an axis, with every value there is; those that are refused say which rule refuses them.
 
-import { el, sentence, folded } from "./dom.js";
+import { el, sentence, folded, put } from "./dom.js";
 import { ask } from "./ask.js";
 
 // What stands beside each control; an axis's own description comes with a tip.
 const TITLES = {
-  tp: "Tensor parallel", sp: "Sequence parallel", cp: "Context parallel", pp: "Pipeline stages", vpp: "Chunks a stage",
-  ep: "Expert parallel", etp: "Tensor parallel in experts", dp: "Data parallel", zero: "ZeRO", mbs: "Microbatch",
-  engine: "Engine", mode: "Mode", recompute: "Recompute", precision: "Precision", optimizer: "Optimizer",
-  schedule: "Schedule", gradients: "Gradients in", microbatches: "Microbatches a step",
+  tp: "Tensor parallel",
+  sp: "Sequence parallel",
+  cp: "Context parallel",
+  pp: "Pipeline stages",
+  vpp: "Chunks a stage",
+  ep: "Expert parallel",
+  etp: "Tensor parallel in experts",
+  dp: "Data parallel",
+  zero: "ZeRO",
+  mbs: "Microbatch",
+  engine: "Engine",
+  mode: "Mode",
+  recompute: "Recompute",
+  precision: "Precision",
+  optimizer: "Optimizer",
+  schedule: "Schedule",
+  gradients: "Gradients in",
+  microbatches: "Microbatches a step",
 };
 
 // Controls that are always in sight; the rest stands behind "More".
@@ -16,14 +30,21 @@ const FIRST = ["engine", "mode", "tp", "pp", "cp", "ep", "dp", "mbs"];
 
 export function showControls(box, state, choices, layout, act) {
   const axes = choices?.axes ?? [];
-  const focused = box.contains(document.activeElement) ? document.activeElement.dataset.choice : null;
   const isOpen = box.querySelector("details.more")?.open ?? false;
-  const first = axes.filter((axis) => FIRST.includes(axis.axis)).sort((a, b) => FIRST.indexOf(a.axis) - FIRST.indexOf(b.axis));
+  const first = axes
+    .filter((axis) => FIRST.includes(axis.axis))
+    .sort((a, b) => FIRST.indexOf(a.axis) - FIRST.indexOf(b.axis));
   const rest = axes.filter((axis) => !FIRST.includes(axis.axis));
   const derived = Object.fromEntries((layout?.derived ?? []).map((entry) => [entry.key, entry]));
-  box.replaceChildren(
+  put(
+    box,
     ...first.map((axis) => control(axis, state, layout, derived, act)),
-    el("div", { class: "fields" }, numberField("gbs", "Sequences a step", state, layout, act), numberField("seq", "Tokens a sequence", state, layout, act)),
+    el(
+      "div",
+      { class: "fields" },
+      numberField("gbs", "Sequences a step", state, layout, act),
+      numberField("seq", "Tokens a sequence", state, layout, act),
+    ),
     el(
       "details",
       { class: "more", open: isOpen },
@@ -34,7 +55,13 @@ export function showControls(box, state, choices, layout, act) {
         { class: "fields" },
         numberField("headroom", "Leave free (GiB or %)", state, { headroom: "4" }, act),
         numberField("offload_optimizer", "Optimizer on the host (0 to 1)", state, { offload_optimizer: "0" }, act),
-        numberField("offload_activations", "Activations on the host (0 to 1)", state, { offload_activations: "0" }, act),
+        numberField(
+          "offload_activations",
+          "Activations on the host (0 to 1)",
+          state,
+          { offload_activations: "0" },
+          act,
+        ),
         numberField("boundaries", "First layers of chunks", state, layout, act),
       ),
       switches(state, act),
@@ -42,14 +69,13 @@ export function showControls(box, state, choices, layout, act) {
     engineOptions(state, layout, act),
     el("p", {}, el("button", { type: "button", class: "small", onclick: () => act.clear() }, "Back to defaults")),
   );
-  if (focused) box.querySelector(`[data-choice="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 
 // Buttons in a row, one of them chosen. Arrow keys walk over all of them, the refused ones too: these say why.
 function control(axis, state, layout, derived, act) {
-  const key = axis.axis;
+  const key = axis.axis.replaceAll("-", "_");
   const isSet = state.case[key] !== undefined;
-  const now = String(axis.value ?? layout?.[key] ?? "");
+  const now = String(axis.now);
   const id = `why-${key}`;
   const resting = derived[key] && !isSet ? `${derived[key].why}` : "";
   const why = el("p", { class: "why", id }, resting ? sentence(resting) : "");
@@ -57,6 +83,7 @@ function control(axis, state, layout, derived, act) {
     const value = String(choice.value);
     const isNow = value === now;
     const refusal = choice.legal ? null : refusalText(choice);
+    const may = mayChoose(choice);
     const button = el(
       "button",
       {
@@ -64,15 +91,16 @@ function control(axis, state, layout, derived, act) {
         role: "radio",
         class: ["choice", isNow && "now", isNow && !isSet && "derived"].filter(Boolean).join(" "),
         "aria-checked": isNow ? "true" : "false",
-        "aria-disabled": choice.legal ? undefined : "true",
+        "aria-disabled": may ? undefined : "true",
         "aria-describedby": id,
         title: refusal ?? undefined,
         tabindex: "-1",
         "data-choice": `${key}=${value}`,
-        onclick: () => choose(act, state, key, choice, isNow && isSet),
-        onfocus: () => why.replaceChildren(...(refusal ? sentence(refusal) : resting ? sentence(resting) : [])),
-        onpointerenter: () => refusal && why.replaceChildren(...sentence(refusal)),
-        onpointerleave: () => why.replaceChildren(...(resting ? sentence(resting) : [])),
+        onclick: () =>
+          may && act.change({ [key]: (isNow && isSet) || choice.value === null ? undefined : choice.value }),
+        onfocus: () => put(why, ...(refusal ? sentence(refusal) : resting ? sentence(resting) : [])),
+        onpointerenter: () => refusal && put(why, ...sentence(refusal)),
+        onpointerleave: () => put(why, ...(resting ? sentence(resting) : [])),
       },
       shown(choice.value),
     );
@@ -89,21 +117,21 @@ function control(axis, state, layout, derived, act) {
   );
 }
 
+// Where the case is refused as it stands, what makes it no worse may be chosen: one change may not mend it all.
+function mayChoose(choice) {
+  return choice.legal || choice.brings === 0;
+}
+
 function refusalText(choice) {
-  const rule = choice.rule ? ` [${choice.rule}]` : "";
-  const hint = choice.hint ? `; ${choice.hint}` : "";
-  return `${choice.value} is refused: ${choice.message ?? choice.why ?? "no rule said why"}${rule}${hint}`;
+  const { message, rule, hint } = choice.findings[0];
+  return `${shown(choice.value)}: ${message} [${rule}]${hint ? `; ${hint}` : ""}`;
 }
 
 function shown(value) {
+  if (value === null) return "the recipe’s";
   if (value === true) return "on";
   if (value === false) return "off";
   return String(value).replaceAll("selective:", "").replaceAll("_", "\u00a0");
-}
-
-function choose(act, state, key, choice, unset) {
-  if (!choice.legal) return;
-  act.change({ [key]: unset ? undefined : choice.value });
 }
 
 function roving(buttons) {
@@ -142,12 +170,21 @@ function numberField(key, title, state, layout, act) {
 }
 
 function switches(state, act) {
-  const all = [["ce_fusion", "Fuse the loss over the vocabulary"], ["fp8_param_gather", "Keep and gather weights in fp8"], ["offload_params", "Weights of ZeRO 3 on the host"]];
+  const all = [
+    ["ce_fusion", "Fuse the loss over the vocabulary"],
+    ["fp8_param_gather", "Keep and gather weights in fp8"],
+    ["offload_params", "Weights of ZeRO 3 on the host"],
+  ];
   return all.map(([key, title]) =>
     el(
       "label",
       { class: "switch" },
-      el("input", { type: "checkbox", checked: state.case[key] === true, "data-choice": key, onchange: (event) => act.change({ [key]: event.target.checked ? true : undefined }) }),
+      el("input", {
+        type: "checkbox",
+        checked: state.case[key] === true,
+        "data-choice": key,
+        onchange: (event) => act.change({ [key]: event.target.checked ? true : undefined }),
+      }),
       title,
     ),
   );
@@ -159,25 +196,29 @@ function engineOptions(state, layout, act) {
   if (!engine || act.fixed) return null;
   const set = readArguments(state.case.engine_args ?? "");
   const count = Object.keys(set).length;
-  const node = folded(`Options of ${engine}${count ? ` (${count} set)` : ""}`, () => {
-    const inside = el("div", { class: "options" }, el("p", { class: "soft" }, "Asking…"));
-    fillOptions(inside, engine, set, act);
-    return inside;
-  }, { class: "engine-options", open: engineOptions.isOpen });
+  const node = folded(
+    `Options of ${engine}${count ? ` (${count} set)` : ""}`,
+    () => {
+      const inside = el("div", { class: "options" }, el("p", { class: "soft" }, "Asking…"));
+      fillOptions(inside, engine, set, act);
+      return inside;
+    },
+    { class: "engine-options", open: engineOptions.isOpen },
+  );
   node.addEventListener("toggle", () => (engineOptions.isOpen = node.open));
   return node;
 }
 
 async function fillOptions(box, engine, set, act) {
   const answer = await ask("options", { engine });
-  if (!answer.ok) return box.replaceChildren(el("p", {}, "The engine’s options are not known here."));
+  if (!answer.ok) return put(box, el("p", {}, "The engine’s options are not known here."));
   const change = (word, value) => {
     const next = { ...set };
     if (value === "") delete next[word];
     else next[word] = value;
     act.change({ engine_args: writeArguments(next) || undefined });
   };
-  box.replaceChildren(...answer.json.options.map((option) => optionRow(option, set[option.word], change)));
+  put(box, ...answer.json.options.map((option) => optionRow(option, set[option.word], change)));
 }
 
 function optionRow(option, value, change) {
@@ -187,12 +228,29 @@ function optionRow(option, value, change) {
   const control = values.length
     ? el(
         "select",
-        { "aria-label": label, "data-choice": option.word, onchange: (event) => change(option.word, event.target.value) },
+        {
+          "aria-label": label,
+          "data-choice": option.word,
+          onchange: (event) => change(option.word, event.target.value),
+        },
         el("option", { value: "" }, auto),
         values.map((v) => el("option", { value: v, selected: v === value }, v)),
       )
-    : el("input", { type: "text", "aria-label": label, "data-choice": option.word, value: value ?? "", placeholder: auto, onchange: (event) => change(option.word, event.target.value.trim()) });
-  return el("div", { class: "option" }, el("code", {}, option.word), control, el("p", { class: "soft" }, sentence(option.what)));
+    : el("input", {
+        type: "text",
+        "aria-label": label,
+        "data-choice": option.word,
+        value: value ?? "",
+        placeholder: auto,
+        onchange: (event) => change(option.word, event.target.value.trim()),
+      });
+  return el(
+    "div",
+    { class: "option" },
+    el("code", {}, option.word),
+    control,
+    el("p", { class: "soft" }, sentence(option.what)),
+  );
 }
 
 // "--a b --no-c --d" as { "--a": "b", "--c": "false", "--d": "true" }.

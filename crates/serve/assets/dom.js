@@ -14,6 +14,11 @@ export function el(tag, attributes = {}, ...children) {
   return node;
 }
 
+// What a box holds from now on; nothing is left out where there is nothing.
+export function put(box, ...children) {
+  box.replaceChildren(...children.flat(3).filter((child) => child !== undefined && child !== null && child !== false));
+}
+
 // A table that scrolls sideways inside itself where the screen is narrow. Columns: text, or { text, right: true }.
 export function table(caption, columns, rows, attributes = {}) {
   const head = columns.map((column) =>
@@ -35,7 +40,13 @@ export function table(caption, columns, rows, attributes = {}) {
   return el(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", attributes, el("caption", { class: "unseen" }, caption), el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)),
+    el(
+      "table",
+      attributes,
+      el("caption", { class: "unseen" }, caption),
+      el("thead", {}, el("tr", {}, head)),
+      el("tbody", {}, body),
+    ),
   );
 }
 

@@ -7,7 +7,11 @@ const RANK = { error: 0, warning: 1, note: 2 };
 // Findings, errors first. `mend(key, value)` makes a button of every value that would do.
 export function findingsList(findings, mend) {
   const sorted = [...findings].sort((a, b) => (RANK[a.severity] ?? 0) - (RANK[b.severity] ?? 0));
-  return el("ul", { class: "findings" }, sorted.map((finding) => item(finding, mend)));
+  return el(
+    "ul",
+    { class: "findings" },
+    sorted.map((finding) => item(finding, mend)),
+  );
 }
 
 function item(finding, mend) {
@@ -23,7 +27,11 @@ function item(finding, mend) {
     finding.quote ? el("div", { class: "soft" }, "the engine says: ", el("q", {}, finding.quote)) : null,
     finding.hint ? el("div", { class: "hint" }, sentence(finding.hint)) : null,
     values.length
-      ? el("div", { class: "mend" }, values.map((value) => fixButton(finding.fix.key, value, mend)))
+      ? el(
+          "div",
+          { class: "mend" },
+          values.map((value) => fixButton(finding.fix.key, value, mend)),
+        )
       : null,
   );
 }

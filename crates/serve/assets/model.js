@@ -1,6 +1,6 @@
 // Model: the blocks as a strip, parameters by family and surface, and the text with its mistakes where they stand.
 
-import { el, table, sentence, folded } from "./dom.js";
+import { el, table, sentence, folded, put } from "./dom.js";
 import { ask } from "./ask.js";
 import { body, isJson } from "./state.js";
 import { count, exact, percent } from "./units.js";
@@ -21,12 +21,15 @@ export async function showModel(panel, { state, act, fit }) {
   if (answer.ok) {
     showPicture(picture, "pattern", body(state.case, "params"), { label: "Blocks and parameters" });
     picture.hidden = false;
-    below.replaceChildren(...about(answer.json, fit));
+    put(below, ...about(answer.json, fit));
   } else {
     picture.hidden = true;
-    below.replaceChildren();
+    put(below);
   }
-  editor?.show(state, answer.findings.filter((finding) => finding.severity === "error"));
+  editor?.show(
+    state,
+    answer.findings.filter((finding) => finding.severity === "error"),
+  );
 }
 
 function about(params, fit) {
@@ -35,27 +38,58 @@ function about(params, fit) {
     .map(([name, { total, active }]) => [name, exact(total), percent(total / params.total, 1), exact(active)]);
   const seams = fit?.seams ?? [];
   return [
-    el("p", {}, `${params.recipe} has ${exact(params.total)} parameters; ${count(params.active)} act on a token. `, el("span", { class: "soft" }, "Source: ", params.source)),
+    el(
+      "p",
+      {},
+      `${params.recipe} has ${exact(params.total)} parameters; ${count(params.active)} act on a token. `,
+      el("span", { class: "soft" }, "Source: ", params.source),
+    ),
     seams.length
       ? el(
           "div",
           {},
           el("h3", {}, "What the chosen mode runs instead"),
-          table("Seams of the mode", ["seam", "the recipe says", "what runs", ""], seams.map((seam) => [seam.name, seam.wanted, seam.runs, seam.gives_up ? "given up" : "kept"])),
+          table(
+            "Seams of the mode",
+            ["seam", "the recipe says", "what runs", ""],
+            seams.map((seam) => [seam.name, seam.wanted, seam.runs, seam.gives_up ? "given up" : "kept"]),
+          ),
         )
       : null,
     folded("Parameters by surface, as numbers", () =>
-      table("Parameters by surface", ["surface", { text: "parameters", right: true }, { text: "share", right: true }, { text: "act on a token", right: true }], rows),
+      table(
+        "Parameters by surface",
+        [
+          "surface",
+          { text: "parameters", right: true },
+          { text: "share", right: true },
+          { text: "act on a token", right: true },
+        ],
+        rows,
+      ),
     ),
   ].filter(Boolean);
 }
 
 // A text with numbered lines; the lines that are wrong are marked, and every finding leads to its place.
 function makeEditor(act) {
-  const area = el("textarea", { id: "text", rows: "22", spellcheck: "false", autocapitalize: "off", autocomplete: "off", wrap: "off", "aria-label": "Text of the model: a recipe or a config.json", "aria-describedby": "text-findings" });
+  const area = el("textarea", {
+    id: "text",
+    rows: "22",
+    spellcheck: "false",
+    autocapitalize: "off",
+    autocomplete: "off",
+    wrap: "off",
+    "aria-label": "Text of the model: a recipe or a config.json",
+    "aria-describedby": "text-findings",
+  });
   const gutter = el("pre", { class: "gutter", "aria-hidden": "true" });
   const list = el("ol", { id: "text-findings", class: "findings", "aria-live": "polite" });
-  const save = el("p", { class: "soft" }, "A recipe (TOML) or a Hugging Face config.json. It is read as you type and stays in this page and its link.");
+  const save = el(
+    "p",
+    { class: "soft" },
+    "A recipe (TOML) or a Hugging Face config.json. It is read as you type and stays in this page and its link.",
+  );
   let shownFor = null;
   let wait = 0;
   area.addEventListener("input", () => {
@@ -68,7 +102,14 @@ function makeEditor(act) {
     }, 350);
   });
   area.addEventListener("scroll", () => (gutter.scrollTop = area.scrollTop));
-  const node = el("details", { class: "editor" }, el("summary", {}, "The model’s text"), save, el("div", { class: "sheet" }, gutter, area), list);
+  const node = el(
+    "details",
+    { class: "editor" },
+    el("summary", {}, "The model’s text"),
+    save,
+    el("div", { class: "sheet" }, gutter, area),
+    list,
+  );
   node.addEventListener("toggle", () => node.open && number(gutter, area.value, []));
 
   async function show(state, findings) {
@@ -78,10 +119,18 @@ function makeEditor(act) {
       shownFor = text;
     } else if (text !== area.value && document.activeElement !== area) area.value = text;
     number(gutter, area.value, findings);
-    list.replaceChildren(...findings.map((finding) => placed(finding, area)));
+    put(list, ...findings.map((finding) => placed(finding, area)));
     if (findings.some((finding) => finding.at)) node.open = true;
   }
-  return { node, show, open: () => { node.open = true; area.focus(); node.scrollIntoView({ block: "start" }); } };
+  return {
+    node,
+    show,
+    open: () => {
+      node.open = true;
+      area.focus();
+      node.scrollIntoView({ block: "start" });
+    },
+  };
 }
 
 export function openEditor() {
@@ -97,9 +146,13 @@ function number(gutter, text, findings) {
   const wrong = new Map(findings.filter((finding) => finding.at).map((finding) => [finding.at.line, finding.message]));
   const lines = text.split("\n").map((_, at) => {
     const mark = wrong.has(at + 1);
-    return el("span", { class: mark ? "wrong" : undefined, title: mark ? wrong.get(at + 1) : undefined }, `${mark ? "✖ " : ""}${at + 1}\n`);
+    return el(
+      "span",
+      { class: mark ? "wrong" : undefined, title: mark ? wrong.get(at + 1) : undefined },
+      `${mark ? "✖ " : ""}${at + 1}\n`,
+    );
   });
-  gutter.replaceChildren(...lines);
+  put(gutter, ...lines);
 }
 
 function placed(finding, area) {
@@ -110,13 +163,22 @@ function placed(finding, area) {
     const letters = [...(lines[finding.at.line - 1] ?? "")];
     const start = before + letters.slice(0, finding.at.column - 1).join("").length;
     area.focus();
-    area.setSelectionRange(start, start + letters.slice(finding.at.column - 1, finding.at.column - 1 + finding.at.length).join("").length);
+    area.setSelectionRange(
+      start,
+      start + letters.slice(finding.at.column - 1, finding.at.column - 1 + finding.at.length).join("").length,
+    );
     area.scrollTop = Math.max(0, (finding.at.line - 6) * parseFloat(getComputedStyle(area).lineHeight));
   };
   return el(
     "li",
     { class: "finding error" },
-    finding.at ? el("button", { type: "button", class: "small", onclick: go }, `line ${finding.at.line}, column ${finding.at.column}`) : null,
+    finding.at
+      ? el(
+          "button",
+          { type: "button", class: "small", onclick: go },
+          `line ${finding.at.line}, column ${finding.at.column}`,
+        )
+      : null,
     " ",
     sentence(finding.message),
     " ",

@@ -1,6 +1,6 @@
 // Pictures come as SVG from the server and are made alive here: tips under the pointer and by arrow keys, and picking.
 
-import { el } from "./dom.js";
+import { el, put } from "./dom.js";
 import { drawn } from "./ask.js";
 import { findingsList } from "./findings.js";
 
@@ -18,15 +18,15 @@ export async function showPicture(box, name, body, { label, pick, zoom } = {}) {
   if (box.dataset.asked !== asked) return;
   box.removeAttribute("aria-busy");
   if (!answer.svg) {
-    box.replaceChildren(findingsList(answer.findings));
+    put(box, findingsList(answer.findings));
     return;
   }
   const svg = parsed(answer.svg);
   if (!svg) {
-    box.replaceChildren(el("p", {}, "This picture could not be read."));
+    put(box, el("p", {}, "This picture could not be read."));
     return;
   }
-  box.replaceChildren(alive(svg, label, pick, zoom));
+  put(box, alive(svg, label, pick, zoom));
 }
 
 // Whatever a picture holds besides shapes and texts is left out, though we drew it ourselves.
@@ -36,7 +36,8 @@ function parsed(text) {
   if (svg.localName !== "svg" || read.querySelector("parsererror")) return null;
   for (const node of svg.querySelectorAll("script, foreignObject, a, use, image, style")) node.remove();
   for (const node of [svg, ...svg.querySelectorAll("*")]) {
-    for (const { name } of [...node.attributes]) if (name.startsWith("on") || name === "style") node.removeAttribute(name);
+    for (const { name } of [...node.attributes])
+      if (name.startsWith("on") || name === "style") node.removeAttribute(name);
   }
   return document.importNode(svg, true);
 }
@@ -46,9 +47,16 @@ function alive(svg, label, pick, zoom) {
   svg.removeAttribute("height");
   const said = label ?? svg.querySelector("title")?.textContent ?? "picture";
   // A browser would show the title over our own tips.
-  svg.setAttribute("aria-label", [svg.querySelector("title"), svg.querySelector("desc")].map((n) => n?.textContent ?? "").join(". "));
+  svg.setAttribute(
+    "aria-label",
+    [svg.querySelector("title"), svg.querySelector("desc")].map((n) => n?.textContent ?? "").join(". "),
+  );
   svg.querySelector("title")?.remove();
-  const frame = el("div", { class: "frame", tabindex: "0", role: "group", "aria-label": `${said}; arrow keys read its parts` }, svg);
+  const frame = el(
+    "div",
+    { class: "frame", tabindex: "0", role: "group", "aria-label": `${said}; arrow keys read its parts` },
+    svg,
+  );
   const marks = [...svg.querySelectorAll("[data-tip]")];
   const picks = (mark) => pick && (pick.accepts ?? (() => true))(mark.dataset);
   for (const mark of marks) if (picks(mark)) mark.classList.add("picks");
@@ -77,7 +85,8 @@ function alive(svg, label, pick, zoom) {
     else if (event.key === "Home" && marks.length) go(0);
     else if (event.key === "End" && marks.length) go(marks.length - 1);
     else if (event.key === "Escape") hideTip();
-    else if ((event.key === "Enter" || event.key === " ") && marks[here] && picks(marks[here])) pick(marks[here].dataset);
+    else if ((event.key === "Enter" || event.key === " ") && marks[here] && picks(marks[here]))
+      pick(marks[here].dataset);
     else return;
     event.preventDefault();
   });
@@ -96,17 +105,22 @@ function zoomed(frame, svg) {
     frame.scrollLeft = middle * frame.scrollWidth - frame.clientWidth / 2;
   };
   frame.classList.add("zooms");
-  frame.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey) return;
-    event.preventDefault();
-    set(times * (event.deltaY < 0 ? 1.25 : 0.8));
-  }, { passive: false });
+  frame.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      set(times * (event.deltaY < 0 ? 1.25 : 0.8));
+    },
+    { passive: false },
+  );
   frame.addEventListener("keydown", (event) => {
     if (event.key === "+" || event.key === "=") set(times * 1.5);
     else if (event.key === "-") set(times / 1.5);
     else if (event.key === "0") set(1);
   });
-  const button = (text, label, run) => el("button", { type: "button", class: "small", "aria-label": label, onclick: run }, text);
+  const button = (text, label, run) =>
+    el("button", { type: "button", class: "small", "aria-label": label, onclick: run }, text);
   const tools = el(
     "div",
     { class: "tools", role: "group", "aria-label": "Zoom" },
@@ -121,7 +135,7 @@ function zoomed(frame, svg) {
 // The one tip of the page; it is also what a screen reader hears.
 function tip(mark, event) {
   const box = document.getElementById("tip");
-  box.replaceChildren(...mark.dataset.tip.split("\n").map((line, at) => el(at ? "div" : "strong", {}, line)));
+  put(box, ...mark.dataset.tip.split("\n").map((line, at) => el(at ? "div" : "strong", {}, line)));
   box.hidden = false;
   const at = event ? { x: event.clientX, y: event.clientY } : corner(mark);
   const { width, height } = box.getBoundingClientRect();

@@ -1,6 +1,6 @@
 // Which model and which cluster: a built-in recipe, a file that is dropped or chosen, or a text.
 
-import { el } from "./dom.js";
+import { el, put } from "./dom.js";
 import { isJson } from "./state.js";
 import { count } from "./units.js";
 
@@ -14,18 +14,34 @@ export function showSource(box, state, lists, act) {
     { id: "recipe", "aria-label": "Model", onchange: () => select.value && act.start({ recipe: select.value }) },
     isText ? el("option", { value: "", selected: true }, `${state.case.recipe} (yours)`) : null,
     lists.recipes.map((recipe) =>
-      el("option", { value: recipe.name, selected: !isText && recipe.name === state.case.recipe }, `${recipe.name} · ${count(recipe.total)}`),
+      el(
+        "option",
+        { value: recipe.name, selected: !isText && recipe.name === state.case.recipe },
+        `${recipe.name} · ${count(recipe.total)}`,
+      ),
     ),
   );
-  const file = el("input", { type: "file", id: "file", accept: ".toml,.json,application/json", class: "unseen", tabindex: "-1", "aria-label": "A recipe or config.json" });
+  const file = el("input", {
+    type: "file",
+    id: "file",
+    accept: ".toml,.json,application/json",
+    class: "unseen",
+    tabindex: "-1",
+    "aria-label": "A recipe or config.json",
+  });
   file.addEventListener("change", () => file.files[0] && readFile(file.files[0], act));
-  box.replaceChildren(
+  put(
+    box,
     select,
     el(
       "div",
       { class: "row" },
       el("button", { type: "button", class: "small", onclick: () => file.click() }, "Open a file…"),
-      el("button", { type: "button", class: "small", id: "edit-text", onclick: () => act.edit() }, isText ? "Edit the text" : "Paste or edit text"),
+      el(
+        "button",
+        { type: "button", class: "small", id: "edit-text", onclick: () => act.edit() },
+        isText ? "Edit the text" : "Paste or edit text",
+      ),
       file,
     ),
     el("p", { class: "soft" }, "or drop a recipe or a Hugging Face config.json anywhere"),
@@ -45,7 +61,17 @@ function features(state, lists, act) {
     "div",
     { class: "features", role: "group", "aria-label": "Features of the model" },
     known.features.map((feature) =>
-      el("label", { class: "switch" }, el("input", { type: "checkbox", checked: on.includes(feature), "data-choice": `with-${feature}`, onchange: () => flip(feature) }), feature),
+      el(
+        "label",
+        { class: "switch" },
+        el("input", {
+          type: "checkbox",
+          checked: on.includes(feature),
+          "data-choice": `with-${feature}`,
+          onchange: () => flip(feature),
+        }),
+        feature,
+      ),
     ),
   );
 }
@@ -64,11 +90,17 @@ export function showCluster(box, state, lists, act) {
     act.change({ on: `${number}x${device}${network ? `@${network}` : ""}` });
   };
   const number = el("input", {
-    type: "number", id: "devices", min: "1", max: "100000", value: String(now.number), inputmode: "numeric",
+    type: "number",
+    id: "devices",
+    min: "1",
+    max: "100000",
+    value: String(now.number),
+    inputmode: "numeric",
     onchange: () => /^[1-9]\d{0,5}$/.test(number.value) && set({ number: Number(number.value) }),
   });
   const known = lists.devices.some((device) => device.name === now.device);
-  box.replaceChildren(
+  put(
+    box,
     el(
       "div",
       { class: "fields" },
@@ -82,7 +114,11 @@ export function showCluster(box, state, lists, act) {
           { id: "device", onchange: (event) => set({ device: event.target.value, network: undefined }) },
           known ? null : el("option", { value: now.device, selected: true }, now.device),
           lists.devices.map((device) =>
-            el("option", { value: device.name, selected: device.name === now.device }, `${device.name} · ${Math.round(device.memory_bytes / 2 ** 30)} GiB`),
+            el(
+              "option",
+              { value: device.name, selected: device.name === now.device },
+              `${device.name} · ${Math.round(device.memory_bytes / 2 ** 30)} GiB`,
+            ),
           ),
         ),
       ),
@@ -94,7 +130,9 @@ export function showCluster(box, state, lists, act) {
           "select",
           { id: "network", onchange: (event) => set({ network: event.target.value || undefined }) },
           el("option", { value: "" }, "the device’s usual one"),
-          lists.networks.map((network) => el("option", { value: network.key, selected: network.key === now.network }, network.key)),
+          lists.networks.map((network) =>
+            el("option", { value: network.key, selected: network.key === now.network }, network.key),
+          ),
         ),
       ),
     ),
@@ -109,9 +147,19 @@ export async function readFile(file, act) {
 
 // A config.json says little of what it is called; a recipe has a name.
 export function nameOf(file, text) {
-  const named = isJson(text) ? /"(?:_name_or_path|model_type)"\s*:\s*"([^"]+)"/.exec(text) : /^name\s*=\s*"([^"]+)"/m.exec(text);
-  const base = (named?.[1] ?? file).split("/").pop().replace(/\.(toml|json)$/i, "");
-  return base.replace(/[^A-Za-z0-9._-]/g, "-").replace(/^[-.]+/, "").slice(0, 60) || "mine";
+  const named = isJson(text)
+    ? /"(?:_name_or_path|model_type)"\s*:\s*"([^"]+)"/.exec(text)
+    : /^name\s*=\s*"([^"]+)"/m.exec(text);
+  const base = (named?.[1] ?? file)
+    .split("/")
+    .pop()
+    .replace(/\.(toml|json)$/i, "");
+  return (
+    base
+      .replace(/[^A-Za-z0-9._-]/g, "-")
+      .replace(/^[-.]+/, "")
+      .slice(0, 60) || "mine"
+  );
 }
 
 // A file over the window shows where it may go, and is read where it falls.

@@ -7,7 +7,19 @@ const NUMBERS = ["tp", "cp", "pp", "vpp", "ep", "etp", "dp", "zero", "mbs", "gbs
 const SHARES = ["offload_optimizer", "offload_activations"];
 const SWITCHES = ["sp", "ce_fusion", "fp8_param_gather", "offload_params"];
 const LISTS = ["with", "without", "boundaries"];
-const WORDS = ["seq", "schedule", "recompute", "mode", "engine", "balance", "precision", "optimizer", "gradients", "engine_args", "headroom"];
+const WORDS = [
+  "seq",
+  "schedule",
+  "recompute",
+  "mode",
+  "engine",
+  "balance",
+  "precision",
+  "optimizer",
+  "gradients",
+  "engine_args",
+  "headroom",
+];
 
 // Longer links are cut by chats and browsers.
 const LONGEST_LINK = 30_000;
@@ -16,8 +28,39 @@ export const TABS = ["model", "memory", "ownership", "time", "choose", "launch",
 
 export const START = { recipe: "nam56r", on: "8xH200" };
 
-const LAYOUT = ["tp", "sp", "cp", "pp", "vpp", "ep", "etp", "dp", "zero", "mbs", "gbs", "microbatches", "seq", "schedule", "recompute", "mode", "boundaries", "balance", "engine", "vocab_multiple"];
-const STATE = ["precision", "optimizer", "gradients", "ce_fusion", "fp8_param_gather", "offload_optimizer", "offload_params", "offload_activations", "engine_args"];
+const LAYOUT = [
+  "tp",
+  "sp",
+  "cp",
+  "pp",
+  "vpp",
+  "ep",
+  "etp",
+  "dp",
+  "zero",
+  "mbs",
+  "gbs",
+  "microbatches",
+  "seq",
+  "schedule",
+  "recompute",
+  "mode",
+  "boundaries",
+  "balance",
+  "engine",
+  "vocab_multiple",
+];
+const STATE = [
+  "precision",
+  "optimizer",
+  "gradients",
+  "ce_fusion",
+  "fp8_param_gather",
+  "offload_optimizer",
+  "offload_params",
+  "offload_activations",
+  "engine_args",
+];
 const RECIPE = ["recipe", "with", "without"];
 
 // Keys of a case that each question takes.
@@ -47,8 +90,31 @@ export function body(kase, question, more = {}) {
 
 // A case whose layout is said in full, as an answer resolved it: `splits` and `mesh` know no cluster.
 export function resolved(kase, layout) {
-  const out = { recipe: kase.recipe, text: kase.text, with: kase.with, without: kase.without, vocab_multiple: kase.vocab_multiple };
-  for (const key of ["world", "tp", "sp", "cp", "pp", "vpp", "ep", "etp", "dp", "mbs", "microbatches", "seq", "schedule", "recompute", "mode", "engine"]) {
+  const out = {
+    recipe: kase.recipe,
+    text: kase.text,
+    with: kase.with,
+    without: kase.without,
+    vocab_multiple: kase.vocab_multiple,
+  };
+  for (const key of [
+    "world",
+    "tp",
+    "sp",
+    "cp",
+    "pp",
+    "vpp",
+    "ep",
+    "etp",
+    "dp",
+    "mbs",
+    "microbatches",
+    "seq",
+    "schedule",
+    "recompute",
+    "mode",
+    "engine",
+  ]) {
     if (layout[key] !== null && layout[key] !== undefined) out[key] = layout[key];
   }
   out.zero = Number(layout.zero);
@@ -77,7 +143,14 @@ export function isJson(text) {
 
 // Flags of an answer, as `--tp 2 --no-sp`, laid over the recipe and cluster of a case.
 export function fromFlags(kase, flags) {
-  const out = { recipe: kase.recipe, text: kase.text, on: kase.on, with: kase.with, without: kase.without, headroom: kase.headroom };
+  const out = {
+    recipe: kase.recipe,
+    text: kase.text,
+    on: kase.on,
+    with: kase.with,
+    without: kase.without,
+    headroom: kase.headroom,
+  };
   return { ...out, ...parseFlags(flags) };
 }
 
@@ -161,7 +234,12 @@ export async function toAddress(state) {
   if (state.tab === "ownership" && state.rank !== undefined) out.set("rank", String(state.rank));
   if (state.tab === "ownership" && state.tensor) out.set("tensor", state.tensor);
   // Colons, slashes and commas are allowed behind `#` and read better as they are.
-  const text = out.toString().replaceAll("%3A", ":").replaceAll("%2C", ",").replaceAll("%2F", "/").replaceAll("%40", "@");
+  const text = out
+    .toString()
+    .replaceAll("%3A", ":")
+    .replaceAll("%2C", ",")
+    .replaceAll("%2F", "/")
+    .replaceAll("%40", "@");
   return text.length > LONGEST_LINK ? { tooLong: text.length } : { address: `#${text}` };
 }
 
@@ -181,6 +259,11 @@ export async function fromAddress(hash) {
 }
 
 export function sameCase(a, b) {
-  const text = (kase) => JSON.stringify(Object.entries(kase).filter(([, value]) => value !== undefined).sort());
+  const text = (kase) =>
+    JSON.stringify(
+      Object.entries(kase)
+        .filter(([, value]) => value !== undefined)
+        .sort(),
+    );
   return text(a) === text(b);
 }

@@ -31,7 +31,12 @@ export function exact(number) {
 }
 
 export function count(number) {
-  const scales = [[1e12, " T"], [1e9, " B"], [1e6, " M"], [1e3, " k"]];
+  const scales = [
+    [1e12, " T"],
+    [1e9, " B"],
+    [1e6, " M"],
+    [1e3, " k"],
+  ];
   const [by, unit] = scales.find(([by]) => number >= by) ?? [1, ""];
   return by === 1 ? String(number) : digits(number / by) + unit;
 }

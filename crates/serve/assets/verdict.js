@@ -1,7 +1,7 @@
 // The answer in sentences: does it fit, which ranks are worst and why, how long a step takes, what to change, what to
 // run.
 
-import { el, sentence, command } from "./dom.js";
+import { el, sentence, command, put } from "./dom.js";
 import { bytes, seconds, exact, quoted, ranges } from "./units.js";
 import { findingsList } from "./findings.js";
 import { parseFlags, words } from "./state.js";
@@ -13,7 +13,7 @@ const KEYS = ["tp", "cp", "pp", "vpp", "ep", "etp", "dp", "mbs", "gbs", "microba
 
 export function showVerdict(box, state, answer, act) {
   const parts = answer.json?.verdict ? priced(state, answer, act) : refused(answer, act);
-  box.replaceChildren(...parts.filter(Boolean));
+  put(box, ...parts.filter(Boolean));
   box.dataset.verdict = answer.json?.verdict ?? "refused";
 }
 
@@ -42,7 +42,11 @@ function priced(state, { json: fit }, act) {
   const over = worst.headroom_bytes < 0;
   const asked = fit.headroom_bytes;
   return [
-    el("h2", { class: isGood ? "yes" : fit.verdict === "tight" ? "tight" : "no" }, `${WORDS[fit.verdict]} on ${total} × ${fit.hardware.device.name}`),
+    el(
+      "h2",
+      { class: isGood ? "yes" : fit.verdict === "tight" ? "tight" : "no" },
+      `${WORDS[fit.verdict]} on ${total} × ${fit.hardware.device.name}`,
+    ),
     el(
       "p",
       {},
@@ -72,7 +76,9 @@ function largest(worst) {
 export function stepSentence(step) {
   if (!step) return el("p", { class: "soft" }, "How long a step takes is not known for this case.");
   const { low, high, share } = step.interval ?? {};
-  const trust = step.interval ? ` (${seconds(low)} to ${seconds(high)} in ${Math.round(share * 10)} of 10 such runs)` : "";
+  const trust = step.interval
+    ? ` (${seconds(low)} to ${seconds(high)} in ${Math.round(share * 10)} of 10 such runs)`
+    : "";
   return el(
     "p",
     {},
@@ -114,7 +120,11 @@ function changeSentence(state, fit, act) {
 function lever_(lever, act) {
   const text = `${lever.change} (saves ${bytes(lever.saves_bytes)})`;
   if (act.fixed) return el("code", {}, text);
-  return el("button", { type: "button", title: `costs ${lever.costs}`, onclick: () => act.change(parseFlags(lever.change)) }, text);
+  return el(
+    "button",
+    { type: "button", title: `costs ${lever.costs}`, onclick: () => act.change(parseFlags(lever.change)) },
+    text,
+  );
 }
 
 function runSentence(state, fit, act) {
@@ -128,7 +138,9 @@ function runSentence(state, fit, act) {
       {},
       over ? "To run, once it fits: " : "To run: ",
       state.case.text === undefined ? "" : "save the model’s text beside it, then ",
-      over || act.fixed ? null : el("button", { type: "button", onclick: () => act.tab("launch") }, "See the launch files"),
+      over || act.fixed
+        ? null
+        : el("button", { type: "button", onclick: () => act.tab("launch") }, "See the launch files"),
     ),
     command(line),
   );
@@ -149,7 +161,17 @@ function notes(fit, act) {
           "ul",
           { class: "findings" },
           given.map((seam) =>
-            el("li", { class: "finding note" }, el("span", { class: "badge" }, "given up"), " ", sentence(seam.wanted), "; what runs: ", sentence(seam.runs), " ", el("code", { class: "rule" }, seam.name)),
+            el(
+              "li",
+              { class: "finding note" },
+              el("span", { class: "badge" }, "given up"),
+              " ",
+              sentence(seam.wanted),
+              "; what runs: ",
+              sentence(seam.runs),
+              " ",
+              el("code", { class: "rule" }, seam.name),
+            ),
           ),
         )
       : null,
