@@ -138,6 +138,7 @@ function showAll() {
     showCluster(byId("cluster"), state, lists, act);
     showControls(byId("layout"), state, choices?.json, priced?.layout ?? choices?.json?.layout, act);
   }
+  byId("layout-now").textContent = priced ? degrees(priced.layout) : "";
   showPinned();
   hideTip();
   for (const tab of TABS) {
@@ -152,6 +153,11 @@ function showAll() {
   panel.classList.toggle("stale", isStale);
   byId("stale").hidden = !isStale;
   SHOWS[state.tab](panel, { state, act, fit: priced, pinned, choices: choices?.json });
+}
+
+function degrees(layout) {
+  const split = ["tp", "cp", "pp", "ep", "dp"].filter((key) => layout[key] > 1);
+  return split.map((key) => `${key} ${layout[key]}`).join(" · ") || "nothing is split";
 }
 
 // In a report the case is said, not chosen.
@@ -179,7 +185,7 @@ function showPinned() {
   const button = byId("pin");
   const isSame = state.pin && sameCase(state.pin, state.case);
   button.setAttribute("aria-pressed", String(Boolean(state.pin)));
-  button.textContent = state.pin ? "Unpin" : "Pin to compare";
+  button.textContent = state.pin ? "Unpin" : "Pin";
   box.hidden = !state.pin;
   if (!state.pin) return;
   put(
@@ -245,6 +251,8 @@ async function copyLink() {
 async function begin() {
   watchTheme(byId("theme"));
   makeTabs();
+  // On a phone the answer comes before forty buttons.
+  if (innerWidth <= 860) byId("layout-fold").open = false;
   addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
   byId("pin").addEventListener("click", () => go({ pin: state.pin ? null : state.case }));
   if (fixed) {

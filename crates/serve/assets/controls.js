@@ -15,17 +15,19 @@ const TITLES = {
   dp: "Data parallel",
   zero: "ZeRO",
   mbs: "Microbatch",
-  engine: "Engine",
-  mode: "Mode",
-  recompute: "Recompute",
-  precision: "Precision",
-  optimizer: "Optimizer",
-  schedule: "Schedule",
-  gradients: "Gradients in",
+  engine: "what runs it",
+  mode: "which of its blocks",
+  recompute: "what backward computes again",
+  precision: "of products",
+  optimizer: "what steps the weights",
+  schedule: "of the pipeline",
+  balance: "how layers are dealt out",
+  gradients: "accumulated in",
   microbatches: "Microbatches a step",
 };
 
 // Controls that are always in sight; the rest stands behind "More".
+const FIELDS = ["gbs", "seq"];
 const FIRST = ["engine", "mode", "tp", "pp", "cp", "ep", "dp", "mbs"];
 
 export function showControls(box, state, choices, layout, act) {
@@ -34,7 +36,7 @@ export function showControls(box, state, choices, layout, act) {
   const first = axes
     .filter((axis) => FIRST.includes(axis.axis))
     .sort((a, b) => FIRST.indexOf(a.axis) - FIRST.indexOf(b.axis));
-  const rest = axes.filter((axis) => !FIRST.includes(axis.axis));
+  const rest = axes.filter((axis) => !FIRST.includes(axis.axis) && !FIELDS.includes(axis.axis));
   const derived = Object.fromEntries((layout?.derived ?? []).map((entry) => [entry.key, entry]));
   put(
     box,

@@ -48,7 +48,7 @@ function draw(panel, context) {
 function basis(value) {
   if (typeof value === "string") return value;
   const [word, source] = Object.entries(value ?? {})[0] ?? ["", ""];
-  return source ? `${word}: ${source}` : word;
+  return !source ? word : source.startsWith(word) ? source : `${word}: ${source}`;
 }
 
 function lines(fit, one) {

@@ -99,7 +99,7 @@ function showRank(box, rank, at, splits, stages, act) {
           ]),
         )
       : "",
-    experts ? el("p", {}, `Experts: ${experts.holds || "all of them"}.`) : "",
+    experts ? el("p", {}, `Experts: ${ofExperts(experts)}.`) : "",
     groups.length
       ? table(
           "Groups of the rank",
@@ -137,6 +137,11 @@ function showRank(box, rank, at, splits, stages, act) {
       ),
     ),
   );
+}
+
+function ofExperts({ holds }) {
+  if (!holds) return "all of them, whole";
+  return holds.startsWith("expert") ? holds : `all of them, ${holds} of each`;
 }
 
 // Equal tensors of many layers are many rows: a word narrows them.

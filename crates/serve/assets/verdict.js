@@ -36,7 +36,7 @@ function mender(act) {
 
 function priced(state, { json: fit }, act) {
   const worst = fit.rank_classes[fit.worst];
-  const device = fit.device_bytes ?? fit.hardware.device.reserve.visible_bytes;
+  const device = fit.device_bytes ?? fit.hardware.device.memory_bytes;
   const total = fit.hardware.nodes * fit.hardware.devices_per_node;
   const isGood = fit.verdict === "fits";
   const over = worst.headroom_bytes < 0;
@@ -98,7 +98,7 @@ function changeSentence(state, fit, act) {
     return el(
       "p",
       {},
-      "To change: nothing has to. ",
+      "Nothing has to change. ",
       el("button", { type: "button", onclick: () => act.tab("choose") }, "Search for a faster layout"),
     );
   }
