@@ -102,13 +102,14 @@ impl Refusal {
     }
 }
 
-/// A finding as JSON; `at` says where in the text it stands.
+/// A finding with where it stands in its text.
 fn placed(finding: &Finding, source: Option<(&str, &str)>) -> Value {
-    let mut value = json!(finding);
+    let mut json = json!(finding);
     if let (Some(span), Some((_, text))) = (&finding.span, source) {
-        value["at"] = json!(diag::Position::of(span, text));
+        let (line, column) = diag::place(span, text);
+        (json["line"], json["column"]) = (json!(line), json!(column));
     }
-    value
+    json
 }
 
 impl From<Finding> for Refusal {

@@ -2,7 +2,6 @@
 
 use crate::quote::{is_visible, sentence};
 use crate::{Finding, Severity, Span};
-use serde::Serialize;
 
 const RESET: &str = "\x1b[0m";
 const BOLD: &str = "\x1b[1m";
@@ -41,39 +40,26 @@ pub fn render(finding: &Finding, source: Option<(&str, &str)>) -> String {
     out
 }
 
-/// Where a span stands in its text, as editors count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Position {
-    /// From one.
-    pub line: usize,
-    /// In characters, from one.
-    pub column: usize,
-    /// Characters it covers of that line.
-    pub length: usize,
+/// Where a span starts: its line and the character in it, both from 1.
+pub fn place(span: &Span, text: &str) -> (usize, usize) {
+    let start = floor_char(text, span.start);
+    let line = text[..start].matches('\n').count() + 1;
+    (line, text[line_start(text, start)..start].chars().count() + 1)
 }
 
-impl Position {
-    /// Of its first character.
-    pub fn of(span: &Span, text: &str) -> Position {
-        let start = floor_char(text, span.start);
-        let end = floor_char(text, span.end.max(span.start + 1));
-        let line_start = text[..start].rfind('\n').map_or(0, |i| i + 1);
-        let line_end = text[start..].find('\n').map_or(text.len(), |i| start + i);
-        Position {
-            line: text[..start].matches('\n').count() + 1,
-            column: text[line_start..start].chars().count() + 1,
-            length: text[start..end.min(line_end).max(start)].chars().count().max(1),
-        }
-    }
+fn line_start(text: &str, at: usize) -> usize {
+    text[..at].rfind('\n').map_or(0, |i| i + 1)
 }
 
 /// The line a span starts on, with a caret under it.
 fn snippet(span: &Span, name: &str, text: &str) -> String {
-    let at = Position::of(span, text);
     let start = floor_char(text, span.start);
-    let line_start = text[..start].rfind('\n').map_or(0, |i| i + 1);
+    let end = floor_char(text, span.end.max(span.start + 1));
+    let line_start = line_start(text, start);
     let line_end = text[start..].find('\n').map_or(text.len(), |i| start + i);
-    let (line_number, column, width) = (at.line, at.column - 1, at.length.min(80));
+    let (line_number, column) = place(span, text);
+    let column = column - 1;
+    let width = text[start..end.min(line_end).max(start)].chars().count().clamp(1, 80);
     let gutter = " ".repeat(line_number.to_string().len());
     // A line of a generated or hostile file may be huge; show what a screen holds.
     let shown: String = text[line_start..line_end].chars().take(160).map(printable).collect();

@@ -20,7 +20,7 @@ function item(finding, mend) {
     "li",
     { class: `finding ${finding.severity}` },
     el("span", { class: "badge" }, finding.severity),
-    finding.at ? el("span", { class: "soft" }, ` line ${finding.at.line}, column ${finding.at.column} `) : " ",
+    finding.line ? el("span", { class: "soft" }, ` line ${finding.line}, column ${finding.column} `) : " ",
     sentence(finding.message),
     " ",
     el("code", { class: "rule" }, finding.rule),

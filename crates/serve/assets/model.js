@@ -120,7 +120,7 @@ function makeEditor(act) {
     } else if (text !== area.value && document.activeElement !== area) area.value = text;
     number(gutter, area.value, findings);
     put(list, ...findings.map((finding) => placed(finding, area)));
-    if (findings.some((finding) => finding.at)) node.open = true;
+    if (findings.some((finding) => finding.line)) node.open = true;
   }
   return {
     node,
@@ -143,7 +143,7 @@ async function builtIn(name) {
 }
 
 function number(gutter, text, findings) {
-  const wrong = new Map(findings.filter((finding) => finding.at).map((finding) => [finding.at.line, finding.message]));
+  const wrong = new Map(findings.filter((finding) => finding.line).map((finding) => [finding.line, finding.message]));
   const lines = text.split("\n").map((_, at) => {
     const mark = wrong.has(at + 1);
     return el(
@@ -159,24 +159,22 @@ function placed(finding, area) {
   const go = () => {
     const lines = area.value.split("\n");
     // Columns count characters, a text area counts UTF-16 units.
-    const before = lines.slice(0, finding.at.line - 1).reduce((sum, line) => sum + line.length + 1, 0);
-    const letters = [...(lines[finding.at.line - 1] ?? "")];
-    const start = before + letters.slice(0, finding.at.column - 1).join("").length;
+    const before = lines.slice(0, finding.line - 1).reduce((sum, line) => sum + line.length + 1, 0);
+    const letters = [...(lines[finding.line - 1] ?? "")];
+    const start = before + letters.slice(0, finding.column - 1).join("").length;
     area.focus();
-    area.setSelectionRange(
-      start,
-      start + letters.slice(finding.at.column - 1, finding.at.column - 1 + finding.at.length).join("").length,
-    );
-    area.scrollTop = Math.max(0, (finding.at.line - 6) * parseFloat(getComputedStyle(area).lineHeight));
+    const word = /^(?:"[^"]*"|[^\s=,]+)/.exec(letters.slice(finding.column - 1).join(""))?.[0] ?? "";
+    area.setSelectionRange(start, start + word.length);
+    area.scrollTop = Math.max(0, (finding.line - 6) * parseFloat(getComputedStyle(area).lineHeight));
   };
   return el(
     "li",
     { class: "finding error" },
-    finding.at
+    finding.line
       ? el(
           "button",
           { type: "button", class: "small", onclick: go },
-          `line ${finding.at.line}, column ${finding.at.column}`,
+          `line ${finding.line}, column ${finding.column}`,
         )
       : null,
     " ",

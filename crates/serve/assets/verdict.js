@@ -19,7 +19,7 @@ export function showVerdict(box, state, answer, act) {
 
 function refused(answer, act) {
   const errors = answer.findings.filter((finding) => finding.severity === "error");
-  const isText = errors.some((finding) => finding.at);
+  const isText = errors.some((finding) => finding.line);
   const head = isText ? "The model's text cannot be read" : "This layout is refused";
   return [
     el("h2", { class: "no" }, head),

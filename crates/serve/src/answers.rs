@@ -72,6 +72,11 @@ pub async fn stop(State(server): State<Arc<Server>>, Path(name): Path<String>) -
     server.jobs.stop(&name).map_or_else(|| no_job(&name), |job| document(StatusCode::OK, job.to_string()))
 }
 
+/// `GET /api/v1/openapi.json`.
+pub async fn openapi(State(server): State<Arc<Server>>) -> Response {
+    document(StatusCode::OK, server.settings.openapi.clone())
+}
+
 /// Anything else below `/api`.
 pub async fn nothing() -> Response {
     refused(StatusCode::NOT_FOUND, [wrong("address", "there is nothing at this address").hint(WHERE)])

@@ -8,12 +8,14 @@ mod cache;
 mod guard;
 mod jobs;
 mod listen;
+mod openapi;
 mod query;
 pub mod questions;
 mod words;
 
 pub use assets::ASSETS;
 pub use listen::listen;
+pub use openapi::{Describe, openapi};
 pub use words::{Words, words};
 
 use axum::Router;
@@ -104,6 +106,8 @@ pub struct Settings {
     pub token: Option<String>,
     /// The store of receipts that is asked about.
     pub receipts: Option<String>,
+    /// What may be asked, as OpenAPI.
+    pub openapi: String,
     /// Where the page's files are read from, by whoever edits them.
     pub assets: Option<PathBuf>,
     /// What answers may take.
@@ -153,6 +157,7 @@ pub fn router(settings: Settings) -> Router {
         searches: Turns::new(searches.0, searches.1, search),
     });
     let api = Router::new()
+        .route("/api/v1/openapi.json", get(answers::openapi))
         .route("/api/v1/jobs/{id}", get(answers::job).delete(answers::stop))
         .route("/api/v1/{question}", get(answers::get).post(answers::post))
         .route("/api/{*rest}", axum::routing::any(answers::nothing))

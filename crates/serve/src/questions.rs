@@ -220,3 +220,29 @@ pub const QUESTIONS: &[Question] = &[
     kept("compare", &["receipt", "compare"], &[&[subject("receipts", Kind::Each), key("against", Kind::Each)]]),
     kept("drift", &["receipt", "drift"], &[&[subject("receipts", Kind::Each)]]),
 ];
+
+/// A picture that is drawn of an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Picture {
+    /// As it stands in the address.
+    pub name: &'static str,
+    /// The question whose answer is drawn.
+    pub of: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+}
+
+impl Picture {
+    /// By its name.
+    pub fn find(name: &str) -> Option<&'static Picture> {
+        PICTURES.iter().find(|picture| picture.name == name)
+    }
+
+    /// The question whose answer is drawn.
+    pub fn question(&self) -> &'static Question {
+        QUESTIONS.iter().find(|question| question.name == self.of).unwrap_or(&QUESTIONS[0])
+    }
+}
+
+/// Every picture.
+pub const PICTURES: &[Picture] = &[];

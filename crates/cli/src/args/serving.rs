@@ -26,4 +26,7 @@ pub struct ServeArgs {
     /// Read the page's files from here instead of from the program, to work on them
     #[arg(long, value_name = "DIR")]
     pub assets: Option<PathBuf>,
+    /// Print what may be asked, as OpenAPI 3.1, and serve nothing
+    #[arg(long, exclusive = true)]
+    pub openapi: bool,
 }
