@@ -57,6 +57,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "checkpoint",
         ],
     ),
+    ("draw", &["units", "diag"]),
     ("evidence", &["units", "diag", "checkpoint"]),
     (
         "receipt",
@@ -80,7 +81,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "evidence",
         ],
     ),
-    ("serve", &["diag"]),
+    ("serve", &["units", "diag", "draw"]),
     (
         "cli",
         &[
@@ -106,6 +107,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "evidence",
             "receipt",
             "serve",
+            "draw",
         ],
     ),
     (
@@ -123,6 +125,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runtime",
             "evidence",
             "receipt",
+            "serve",
+            "cli",
         ],
     ),
 ];
