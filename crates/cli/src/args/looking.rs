@@ -33,6 +33,9 @@ pub struct SplitsArgs {
     /// Show what this rank holds
     #[arg(long, value_name = "R")]
     pub rank: Option<u64>,
+    /// Show which ranks hold which part of this tensor, as `layers.1.moe.experts.fc1.weight`
+    #[arg(long, value_name = "TENSOR", conflicts_with = "rank")]
+    pub tensor: Option<String>,
 }
 
 /// Arguments of `check`.
