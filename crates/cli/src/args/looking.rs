@@ -33,6 +33,9 @@ pub struct SplitsArgs {
     /// Show what this rank holds
     #[arg(long, value_name = "R")]
     pub rank: Option<u64>,
+    /// Show which ranks hold which part of this tensor, as `layers.1.moe.experts.fc1.weight`
+    #[arg(long, value_name = "TENSOR", conflicts_with = "rank")]
+    pub tensor: Option<String>,
 }
 
 /// Arguments of `check`.
@@ -45,6 +48,20 @@ pub struct CheckArgs {
     pub on: Option<String>,
     #[command(flatten)]
     pub layout: LayoutArgs,
+}
+
+/// Arguments of `choices`.
+#[derive(Args)]
+pub struct ChoicesArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
 }
 
 /// Arguments of `mesh`.

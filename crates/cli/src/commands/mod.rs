@@ -3,6 +3,7 @@
 pub mod axes;
 pub mod check;
 pub mod checkpoint;
+pub mod choices;
 pub mod diagnose;
 pub mod diff;
 pub mod fidelity;
@@ -24,6 +25,7 @@ pub mod rehearse;
 pub mod schedule;
 mod seen;
 pub mod serve;
+mod serving;
 pub mod splits;
 pub mod stages;
 mod widths;

@@ -81,6 +81,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "evidence",
         ],
     ),
+    ("serve", &["diag"]),
     (
         "cli",
         &[
@@ -105,6 +106,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runtime",
             "evidence",
             "receipt",
+            "serve",
             "draw",
         ],
     ),
