@@ -4,7 +4,7 @@
 // So that they can stand in one script: imports are one line each and rename nothing, exports are declarations.
 
 import { el, put } from "./dom.js";
-import { ask, report } from "./ask.js";
+import { ask, canAsk, report } from "./ask.js";
 import { TABS, body, fromAddress, toAddress, sameCase, parseFlags, words } from "./state.js";
 import { quoted } from "./units.js";
 import { showVerdict } from "./verdict.js";
@@ -38,6 +38,18 @@ const SHOWS = {
   launch: showLaunch,
   receipts: showReceipts,
 };
+
+// What each tab cannot do without: a report may not hold it.
+const NEEDS = {
+  model: "params",
+  memory: "fit",
+  ownership: "splits",
+  time: "fit",
+  choose: "plan",
+  launch: "launch",
+  receipts: "receipts",
+};
+const tabs = TABS.filter((tab) => canAsk(NEEDS[tab]));
 
 const fixed = report() !== null;
 const byId = (id) => document.getElementById(id);
@@ -141,7 +153,7 @@ function showAll() {
   byId("layout-now").textContent = priced ? degrees(priced.layout) : "";
   showPinned();
   hideTip();
-  for (const tab of TABS) {
+  for (const tab of tabs) {
     const isNow = tab === state.tab;
     const button = byId(`tab-${tab}`);
     button.setAttribute("aria-selected", String(isNow));
@@ -209,7 +221,7 @@ function showPinned() {
 
 function makeTabs() {
   const bar = byId("tabs");
-  for (const tab of TABS) {
+  for (const tab of tabs) {
     bar.append(
       el(
         "button",
@@ -228,11 +240,11 @@ function makeTabs() {
     );
   }
   bar.addEventListener("keydown", (event) => {
-    const at = TABS.indexOf(document.activeElement.id.replace("tab-", ""));
-    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: TABS.length - 1 }[event.key];
+    const at = tabs.indexOf(document.activeElement.id.replace("tab-", ""));
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: tabs.length - 1 }[event.key];
     if (to === undefined || at < 0) return;
     event.preventDefault();
-    act.tab(TABS[(to + TABS.length) % TABS.length]);
+    act.tab(tabs[(to + tabs.length) % tabs.length]);
   });
 }
 

@@ -10,6 +10,11 @@ function readEmbedded() {
   return node ? JSON.parse(node.textContent) : null;
 }
 
+// Whether a question can be answered here at all.
+export function canAsk(question) {
+  return !embedded || Object.keys(embedded.answers).some((key) => key === question || key.startsWith(`${question}?`));
+}
+
 export function report() {
   return embedded;
 }
