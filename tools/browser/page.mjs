@@ -86,10 +86,10 @@ export class Page {
     await this.settled();
   }
 
-  // Nothing is asked any more.
+  // The answer to the address is there, and every picture of it.
   settled() {
     return this.until(
-      `document.readyState === "complete" && !document.querySelector("[aria-busy=true]") && document.getElementById("verdict")?.dataset.verdict`,
+      `document.getElementById("answer")?.dataset.shown === location.hash && !document.querySelector("[aria-busy=true]")`,
       "the page has its answer",
     );
   }

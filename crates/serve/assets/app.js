@@ -114,6 +114,8 @@ async function refresh() {
   byId("verdict").removeAttribute("aria-busy");
   last = { fit, choices, pinned };
   show();
+  // Whoever drives the page waits for the answer to the address.
+  byId("answer").dataset.shown = location.hash;
   addLevers(mine, fit);
 }
 
