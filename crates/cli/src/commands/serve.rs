@@ -113,6 +113,7 @@ mod tests {
         "csv",
         "out",
         "output",
+        "snapshot",
         "policy",
         "store",
         "work-limit",

@@ -2,7 +2,7 @@
 
 use super::samples::{Sample, others, samples};
 use super::shape::{Seen, breaks};
-use crate::common::{run, run_args};
+use crate::common::{folder, run, run_args};
 use serde_json::{Map, Value, json};
 use serve::questions::QUESTIONS;
 use std::path::{Path, PathBuf};
@@ -36,50 +36,58 @@ fn the_file_is_what_the_program_prints() {
     assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), printed, "UPDATE_GOLDENS=1 writes it");
 }
 
+/// Answers about a store of two runs, and about a config.
+fn kept() -> Vec<(&'static str, Value)> {
+    let store = folder("served-kept").display().to_string();
+    let logs = workspace().join("crates/evidence/tests/samples");
+    let asked = |words: &str| -> Value {
+        let ran = run(&format!("{words} --json"));
+        serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{words}: {error}: {}", ran.stderr))
+    };
+    let record = |log: &str| {
+        let log = logs.join(log).display().to_string();
+        let job = "--recipe llama3-8b --tp 2 --on 8xH200 --engine megatron";
+        let answer = asked(&format!("receipt record --log {log} {job} --store {store}"));
+        answer["id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_string()
+    };
+    let (one, two) = (record("megatron-lm.log"), record("megatron-lm-0.5.log"));
+    let config = workspace().join("data/truth/configs");
+    let config = std::fs::read_dir(config).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
+    vec![
+        ("receipts", asked(&format!("receipt list --store {store}"))),
+        ("receipt", asked(&format!("receipt show {one} --store {store}"))),
+        ("receipt", asked(&format!("receipt show {two} --store {store}"))),
+        ("compare", asked(&format!("receipt compare {one} {two} --store {store}"))),
+        ("drift", asked(&format!("receipt drift {one} {two} --store {store}"))),
+        ("import", asked(&format!("import {}", config.display()))),
+    ]
+}
+
 /// Answers that schemas are made of, and others: `UPDATE_GOLDENS=1` looks at the first again.
 #[test]
 fn answers_look_as_it_says() {
     let path = workspace().join("crates/serve/src/answers.json");
-    let all: Vec<(Sample, Value)> = samples()
-        .into_iter()
-        .map(|sample| {
-            let value = answered(&sample);
-            (sample, value)
-        })
-        .collect();
+    let mut all: Vec<(&str, Value)> = samples().iter().map(|sample| (sample.question, answered(sample))).collect();
+    all.extend(kept());
     if is_updating() {
         let mut schemas = Map::new();
         for question in QUESTIONS {
             let mut seen = Seen::default();
-            all.iter()
-                .filter(|(sample, _)| sample.question == question.name)
-                .for_each(|(_, value)| seen.look(value, 0));
+            all.iter().filter(|(name, _)| *name == question.name).for_each(|(_, value)| seen.look(value, 0));
             schemas.insert(question.name.to_string(), seen.schema(0));
         }
         std::fs::write(&path, format!("{:#}\n", Value::Object(schemas))).unwrap();
         return;
     }
+    all.extend(others().iter().map(|sample| (sample.question, answered(sample))));
     let schemas = document()["components"]["schemas"].clone();
-    let more = others().into_iter().map(|sample| {
-        let value = answered(&sample);
-        (sample, value)
-    });
+    let named = |name: String| json!({ "$ref": format!("#/components/schemas/{name}") });
     let mut broken = Vec::new();
-    for (sample, value) in all.into_iter().chain(more) {
-        breaks(
-            &value,
-            &json!({ "$ref": format!("#/components/schemas/{}", sample.question) }),
-            &schemas,
-            sample.words,
-            &mut broken,
-        );
-        breaks(
-            &sample.body,
-            &json!({ "$ref": format!("#/components/schemas/{}.asked", sample.question) }),
-            &schemas,
-            sample.words,
-            &mut broken,
-        );
+    for (question, value) in &all {
+        breaks(value, &named(question.to_string()), &schemas, question, &mut broken);
+    }
+    for Sample { question, body, words } in samples().iter().chain(&others()) {
+        breaks(body, &named(format!("{question}.asked")), &schemas, words, &mut broken);
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
