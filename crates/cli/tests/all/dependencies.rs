@@ -81,7 +81,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "evidence",
         ],
     ),
-    ("serve", &["diag"]),
+    ("serve", &["units", "diag", "draw"]),
     (
         "cli",
         &[
@@ -125,6 +125,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runtime",
             "evidence",
             "receipt",
+            "serve",
+            "cli",
         ],
     ),
 ];
