@@ -98,14 +98,18 @@ export class Page {
     return this.evaluate(`document.querySelector(${JSON.stringify(selector)})?.innerText ?? ""`);
   }
 
-  // The middle of an element, scrolled into sight.
+  // The middle of an element, scrolled into sight, once it no longer moves.
   async #middle(selector) {
-    const place = await this.until(
-      `(() => { const e = document.querySelector(${JSON.stringify(selector)}); if (!e) return null; e.scrollIntoView({ block: "center", inline: "center" });
-        const r = e.getBoundingClientRect(); return r.width ? [r.x + r.width / 2, r.y + r.height / 2] : null; })()`,
-      `${selector} is in sight`,
-    );
-    return { x: place[0], y: place[1] };
+    const code = `(() => { const e = document.querySelector(${JSON.stringify(selector)}); if (!e) return null;
+      e.scrollIntoView({ block: "center", inline: "center" }); const r = e.getBoundingClientRect();
+      return r.width ? [r.x + r.width / 2, r.y + r.height / 2] : null; })()`;
+    let before = [];
+    for (;;) {
+      const [x, y] = await this.until(code, `${selector} is in sight`);
+      if (x === before[0] && y === before[1]) return { x, y };
+      before = [x, y];
+      await new Promise((resolve) => setTimeout(resolve, 60));
+    }
   }
 
   async hover(selector) {

@@ -162,6 +162,11 @@ function showAll() {
     button.tabIndex = isNow ? 0 : -1;
     byId(`panel-${tab}`).hidden = !isNow;
   }
+  const { offsetLeft, offsetWidth } = byId(`tab-${state.tab}`);
+  const bar = byId("tabs");
+  if (offsetLeft < bar.scrollLeft || offsetLeft + offsetWidth > bar.scrollLeft + bar.clientWidth) {
+    bar.scrollLeft = offsetLeft - (bar.clientWidth - offsetWidth) / 2;
+  }
   const panel = byId(`panel-${state.tab}`);
   const isStale = !priced && !["model", "receipts", "choose", "launch"].includes(state.tab);
   panel.classList.toggle("stale", isStale);

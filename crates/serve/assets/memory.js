@@ -14,6 +14,7 @@ export function showMemory(panel, context) {
     panel.append(
       el("div", { class: "picture", id: "memory-picture" }),
       el("div", { id: "memory-pinned" }),
+      el("div", { class: "picture", id: "difference-picture", hidden: true }),
       el("div", { class: "picture", id: "phases-picture" }),
       el("div", { id: "memory-lines" }),
     );
@@ -24,7 +25,7 @@ export function showMemory(panel, context) {
 
 function draw(panel, context) {
   const { state, fit, act } = context;
-  const asked = body(state.case, "fit");
+  const asked = body(state.case, "fit", { levers: "no" });
   const known = fit.rank_classes.some((one) => one.stage === stage);
   const looked = known ? stage : fit.rank_classes[fit.worst].stage;
   const pick = ({ stage: picked }) => {
@@ -32,7 +33,10 @@ function draw(panel, context) {
     draw(panel, context);
   };
   pick.accepts = (data) => data.stage !== undefined;
-  showPicture(panel.querySelector("#memory-picture"), "memory", asked, { label: "Memory of every stage", pick });
+  showPicture(panel.querySelector("#memory-picture"), "memory", known ? { ...asked, stage } : asked, {
+    label: "Memory of every stage",
+    pick,
+  });
   showPicture(
     panel.querySelector("#phases-picture"),
     "phases",
@@ -42,7 +46,13 @@ function draw(panel, context) {
   const one = fit.rank_classes.find((one) => one.stage === looked);
   put(panel.querySelector("#memory-lines"), ...lines(fit, one, context), ...levers(fit, act), ...unmodelled(fit));
   const pinned = panel.querySelector("#memory-pinned");
-  put(pinned, ...(context.pinned?.json?.verdict ? difference(context.pinned.json, fit) : []));
+  const compared = context.pinned?.json?.verdict ? context.pinned.json : null;
+  put(pinned, ...(compared ? difference(compared, fit) : []));
+  const picture = panel.querySelector("#difference-picture");
+  picture.hidden = !compared;
+  if (!compared) return;
+  const against = body(state.pin, "fit", { levers: "no" });
+  showPicture(picture, "memory", { ...asked, against }, { label: "Lines of the pinned case and of this one" });
 }
 
 function basis(value) {

@@ -28,15 +28,10 @@ export async function showOwnership(panel, context) {
   put(panel.querySelector("#rank-form"), form(rank, layout.world, act));
   const pick = ({ rank: picked }) => act.look({ rank: Number(picked) });
   pick.accepts = (data) => data.rank !== undefined;
-  const perNode = fit.hardware.devices_per_node;
-  showPicture(
-    panel.querySelector("#mesh-picture"),
-    "mesh",
-    { ...withoutNothing(body(job, "mesh")), world: layout.world, rank, per_node: perNode },
-    { label: "Ranks by node and stage", pick },
-  );
+  const inMesh = { ...body({ ...job, on: state.case.on }, "mesh"), rank };
+  showPicture(panel.querySelector("#mesh-picture"), "mesh", inMesh, { label: "Ranks by node and stage", pick });
   const [mesh, splits, stages] = await Promise.all([
-    ask("mesh", { ...body(job, "mesh"), world: layout.world, rank }),
+    ask("mesh", inMesh),
     ask("splits", { ...body(job, "splits"), world: layout.world, rank }),
     ask("stages", body(state.case, "stages")),
   ]);
@@ -47,10 +42,6 @@ export async function showOwnership(panel, context) {
   showRank(panel.querySelector("#rank-panel"), rank, mesh.json.rank, splits.json, stages.json, act);
   put(panel.querySelector("#cannot-fix"), ...cannotFix(splits.json));
   await showTensor(panel.querySelector("#tensor-panel"), state, job, layout, act);
-}
-
-function withoutNothing(object) {
-  return Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined));
 }
 
 function form(rank, world, act) {
@@ -190,7 +181,7 @@ function tensorTable(tensors, act) {
 }
 
 function shape(dims) {
-  return dims.map(exact).join(" × ");
+  return dims.map(exact).join("\u00a0×\u00a0");
 }
 
 async function showTensor(box, state, job, layout, act) {
