@@ -6,9 +6,11 @@
 
 mod difference;
 mod frontier;
+pub mod html;
 mod kinds;
 mod memory;
 mod mesh;
+pub mod page;
 pub mod palette;
 pub mod parts;
 mod pattern;
@@ -17,6 +19,7 @@ mod phases;
 mod png;
 mod scale;
 mod schedule;
+mod still;
 mod svg;
 mod sweep;
 
