@@ -195,11 +195,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   assert.equal(await page.evaluate("document.activeElement.className"), "skip", "the first stop leads to the answer");
   // Another model.
   await page.tabTo("#recipe");
-  await page.type("llama3-8b");
-  await page.press("ArrowDown");
-  await page.press("ArrowUp");
-  await page.settled();
-  await page.choose("#recipe", "llama3-8b");
+  await page.spell("llama3-8b");
   await becomes(page, ["r=llama3-8b"]);
   // Degrees: arrow keys walk over values, the refused ones say why.
   await page.tabTo('[data-choice^="tp="]');
@@ -211,8 +207,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   const seen = await page.evaluate(`getComputedStyle(document.activeElement).outlineStyle`);
   assert.notEqual(seen, "none", "focus is seen");
   // Pin, and another degree.
-  await page.evaluate("document.activeElement.blur()");
-  await page.tabTo("#pin");
+  await page.tabTo("#pin", { back: true });
   await page.press("Space");
   await becomes(page, ["pin="]);
   await page.tabTo('[data-choice^="pp="]');
@@ -229,8 +224,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   await page.until(`document.getElementById("tip").hidden`, "the tip goes");
   assert.match(await page.text("#memory-pinned"), /pp 1 → 2/);
   // Tabs by arrow keys: ownership, a rank and a tensor.
-  await page.evaluate("document.activeElement.blur()");
-  await page.tabTo("[role=tab][aria-selected=true]");
+  await page.tabTo("[role=tab][aria-selected=true]", { back: true });
   await page.press("ArrowRight");
   await becomes(page, ["tab=ownership"]);
   await isDrawn(page, "#mesh-picture");
@@ -247,8 +241,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   await becomes(page, ["tensor="]);
   await page.until(`document.querySelectorAll("#holders tbody tr").length > 0`, "its holders are shown");
   // The schedule.
-  await page.evaluate("document.activeElement.blur()");
-  await page.tabTo("[role=tab][aria-selected=true]");
+  await page.tabTo("[role=tab][aria-selected=true]", { back: true });
   await page.press("ArrowRight");
   await becomes(page, ["tab=time"]);
   await isDrawn(page, "#schedule-picture");
@@ -256,8 +249,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   await page.press("ArrowRight", 3);
   assert.notEqual(await page.text("#tip"), "");
   // A search and a point.
-  await page.evaluate("document.activeElement.blur()");
-  await page.tabTo("[role=tab][aria-selected=true]");
+  await page.tabTo("[role=tab][aria-selected=true]", { back: true });
   await page.press("ArrowRight");
   await becomes(page, ["tab=choose"]);
   await page.tabTo("#search");
@@ -273,8 +265,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   await page.until(`location.hash !== ${JSON.stringify(old)}`, "a point becomes the case");
   await page.settled();
   // What to run.
-  await page.evaluate("document.activeElement.blur()");
-  await page.tabTo("[role=tab][aria-selected=true]");
+  await page.tabTo("[role=tab][aria-selected=true]", { back: true });
   await page.press("ArrowRight");
   await becomes(page, ["tab=launch"]);
   await page.until(`document.getElementById("zip")`, "a launch is there");

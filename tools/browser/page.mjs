@@ -14,6 +14,9 @@ const KEYS = {
   ArrowDown: ["ArrowDown", 40],
 };
 
+// The bit of the shift key in an event.
+const SHIFT = 8;
+
 // A refused case is an answer: its status is no fault of the page.
 const isAnswer = ({ source, text }) => source === "network" && text.includes("status of 422");
 
@@ -124,17 +127,13 @@ export class Page {
     }
   }
 
-  async press(key, times = 1) {
+  async press(key, times = 1, modifiers = 0) {
     const [code, number, text] = KEYS[key];
     for (let at = 0; at < times; at += 1) {
-      const event = { key: text === " " ? " " : key, code, windowsVirtualKeyCode: number };
+      const event = { key: text === " " ? " " : key, code, windowsVirtualKeyCode: number, modifiers };
       await this.send("Input.dispatchKeyEvent", { type: text ? "keyDown" : "rawKeyDown", text, ...event });
       await this.send("Input.dispatchKeyEvent", { type: "keyUp", ...event });
     }
-  }
-
-  type(text) {
-    return this.send("Input.insertText", { text });
   }
 
   async choose(selector, value) {
@@ -151,13 +150,21 @@ export class Page {
       await this.send("Input.dispatchDragEvent", { type, ...at, data });
   }
 
-  // Tabs until the focused element is one that the selector names.
-  async tabTo(selector, most = 200) {
-    for (let at = 0; at < most; at += 1) {
+  // Tabs, or goes back, until the focused element is one that the selector names.
+  async tabTo(selector, { back = false } = {}) {
+    for (let at = 0; at < 300; at += 1) {
       if (await this.evaluate(`document.activeElement.matches(${JSON.stringify(selector)})`)) return;
-      await this.press("Tab");
+      await this.press("Tab", 1, back ? SHIFT : 0);
     }
     throw new Error(`${selector} cannot be reached by Tab`);
+  }
+
+  // Letters one by one, as a list finds its lines by them.
+  async spell(text) {
+    for (const letter of text) {
+      await this.send("Input.dispatchKeyEvent", { type: "keyDown", key: letter, text: letter });
+      await this.send("Input.dispatchKeyEvent", { type: "keyUp", key: letter });
+    }
   }
 
   async shot(path, whole = false) {

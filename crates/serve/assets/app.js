@@ -52,10 +52,12 @@ const NEEDS = {
 const tabs = TABS.filter((tab) => canAsk(NEEDS[tab]));
 
 const fixed = report() !== null;
+const LEVERS_WAIT = 300;
 const byId = (id) => document.getElementById(id);
 const lists = { recipes: [], devices: [], networks: [] };
 let state = null;
 let turn = 0;
+let waiting = new AbortController();
 let last = { fit: null, choices: null, pinned: null };
 
 // What parts of the page may do to the case.
@@ -90,8 +92,9 @@ function tidy(kase) {
 
 // Another state: the address first, so that going back comes here.
 async function go(more, { replaces = false } = {}) {
-  state = { ...state, ...more };
-  const { address, tooLong } = await toAddress(state);
+  const mine = (state = { ...state, ...more });
+  const { address, tooLong } = await toAddress(mine);
+  if (mine !== state) return;
   byId("copy-link").disabled = Boolean(tooLong);
   byId("copy-link").title = tooLong
     ? "This model’s text is too long for a link: send the file, and the link of a built-in model"
@@ -103,11 +106,14 @@ async function go(more, { replaces = false } = {}) {
 
 async function refresh() {
   const mine = (turn += 1);
+  waiting.abort();
+  waiting = new AbortController();
+  const { signal } = waiting;
   const busy = setTimeout(() => byId("verdict").setAttribute("aria-busy", "true"), 150);
   const [fit, choices, pinned] = await Promise.all([
-    ask("fit", body(state.case, "fit", { levers: "no" })),
-    fixed ? null : ask("choices", body(state.case, "choices")),
-    state.pin ? ask("fit", body(state.pin, "fit", { levers: "no" })) : null,
+    ask("fit", body(state.case, "fit", { levers: "no" }), { signal }),
+    fixed ? null : ask("choices", body(state.case, "choices"), { signal }),
+    state.pin ? ask("fit", body(state.pin, "fit", { levers: "no" }), { signal }) : null,
   ]);
   clearTimeout(busy);
   if (mine !== turn) return;
@@ -119,10 +125,12 @@ async function refresh() {
   addLevers(mine, fit);
 }
 
-// What one change would save takes as long as many answers: it comes later, to those who look for it.
+// What one change would save takes as long as many answers: it comes when nothing changes for a moment.
 async function addLevers(mine, fit) {
   if (!fit.json?.verdict || fit.json.levers?.length || fixed) return;
-  const answer = await ask("fit", body(state.case, "fit"));
+  await new Promise((resolve) => setTimeout(resolve, LEVERS_WAIT));
+  if (mine !== turn) return;
+  const answer = await ask("fit", body(state.case, "fit"), { signal: waiting.signal });
   if (mine !== turn || !answer.json?.levers?.length) return;
   last.fit = { ...fit, json: { ...fit.json, levers: answer.json.levers } };
   showVerdict(byId("verdict"), state, last.fit, act);
