@@ -27,7 +27,9 @@ async function walk(name, journey, screen) {
   const downloads = join(out, `${name}-downloads`);
   mkdirSync(downloads, { recursive: true });
   const page = await Page.open(chromium, { ...screen, downloads });
-  const look = async (place) => {
+  // `at`: what stands at the top of the picture; else the page's own top.
+  const look = async (place, at = "body") => {
+    await page.evaluate(`document.querySelector(${JSON.stringify(at)}).scrollIntoView({ block: "start" })`);
     const path = join(out, `${name}-${place}.png`);
     await page.shot(path);
     if (shots && KEPT[`${name}-${place}`]) copyFileSync(path, join(shots, KEPT[`${name}-${place}`]));

@@ -42,7 +42,7 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   assert.equal(await verdict(page), "fits");
   await opens(page, "model");
   await isDrawn(page, "#panel-model");
-  await look("model");
+  await look("model", "#tabs");
 
   // A refused value says which rule refuses it, and cannot be chosen.
   await opens(page, "memory");
@@ -70,10 +70,12 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   assert.notEqual(await page.text("#verdict p"), before);
   await page.click('[data-choice="pp=2"]');
   await becomes(page, ["pp=2"]);
-  await page.until(`document.querySelector("#difference tr.sum")`, "the difference is shown");
+  await isDrawn(page, "#difference-picture");
   assert.match(await page.text("#memory-pinned"), /tp 1 → 2/);
+  await look("pinned", "#memory-pinned");
+  await page.click("#memory-pinned summary");
+  await page.until(`document.querySelector("#difference tr.sum")`, "the difference as numbers");
   assert.match(await page.text("#difference"), /gradients[^]*−/);
-  await look("pinned");
 
   // Who owns what.
   await opens(page, "ownership");
@@ -89,7 +91,7 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await page.until(`document.querySelectorAll("#holders tbody tr").length > 0`, "its holders are shown");
   assert.match(await page.text("#tensor-panel"), /Rule moe\//);
   assert.match(await page.text("#cannot-fix"), /no axis/i);
-  await look("ownership");
+  await look("ownership", "#tabs");
 
   // The step.
   await opens(page, "time");
@@ -99,7 +101,7 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await page.click('#schedule-picture button[aria-label="Zoom in"]');
   assert.ok((await width()) > whole * 1.4, "it grows");
   assert.match(await page.text("#time-parts"), /matrix products/);
-  await look("time");
+  await look("time", "#tabs");
 
   // A search, and one of its points as the case.
   await opens(page, "choose");
@@ -108,7 +110,7 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   assert.match(await page.text("#search-answer"), /layouts, .* legal/);
   await page.click("#search-answer .lost summary");
   await page.until(`document.querySelector("#search-answer .lost details[open] p:not(.soft)")`, "a count opens");
-  await look("choose");
+  await look("choose", "#frontier-picture");
   const old = await hash(page);
   // Points may lie on one another: one that is on top.
   await page.until(
@@ -144,7 +146,7 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await becomes(page, ["on=8x"]);
   await opens(page, "launch");
   await page.until(`document.getElementById("zip")`, "a launch is there");
-  await look("launch");
+  await look("launch", "#tabs");
   const launch = await page.evaluate(`[...document.querySelectorAll(".names button")].map((b) => b.innerText)`);
   await page.click("#zip");
   const name = await arrived(downloads);
@@ -174,7 +176,7 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   );
   assert.equal(await verdict(page), "refused");
   assert.match(await page.text("#text-findings"), /line 3, column 1[^]*did you mean depth/);
-  await look("mistake");
+  await look("mistake", "#tabs");
 
   // What became of runs.
   await page.go(`${address}#r=llama3-8b&on=8xH200&tp=2&tab=receipts`);
@@ -186,7 +188,7 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await page.until(`document.getElementById("receipt-detail").innerText.includes("Drift over 2 runs")`, "their drift");
   await page.click("#receipt-list tbody tr:nth-child(1) button");
   await page.until(`document.getElementById("receipt-detail").innerText.includes("allocated peak")`, "one is shown");
-  await look("receipts");
+  await look("receipts", "#tabs");
 }
 
 export async function byKeyboard(page, { address, folder, downloads, look }) {
@@ -219,7 +221,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   await page.tabTo("#memory-picture .frame");
   await page.press("ArrowRight", 4);
   assert.match(await page.text("#tip"), /iB/);
-  await look("keyboard-memory");
+  await look("keyboard-memory", "#tabs");
   await page.press("Escape");
   await page.until(`document.getElementById("tip").hidden`, "the tip goes");
   assert.match(await page.text("#memory-pinned"), /pp 1 → 2/);

@@ -17,8 +17,10 @@ const KEYS = {
 // The bit of the shift key in an event.
 const SHIFT = 8;
 
-// A refused case is an answer: its status is no fault of the page.
-const isAnswer = ({ source, text }) => source === "network" && text.includes("status of 422");
+// A refused case is an answer, and a search may end between asking how far it is and hearing so: no fault of the page.
+const isAnswer = ({ source, text, url }) =>
+  source === "network" &&
+  (text.includes("status of 422") || (text.includes("status of 404") && url?.includes("/jobs/")));
 
 export class Page {
   complaints = [];

@@ -56,6 +56,7 @@ const LEVERS_WAIT = 300;
 const byId = (id) => document.getElementById(id);
 const lists = { recipes: [], devices: [], networks: [] };
 let state = null;
+let listed = null;
 let turn = 0;
 let waiting = new AbortController();
 let last = { fit: null, choices: null, pinned: null };
@@ -114,6 +115,7 @@ async function refresh() {
     ask("fit", body(state.case, "fit", { levers: "no" }), { signal }),
     fixed ? null : ask("choices", body(state.case, "choices"), { signal }),
     state.pin ? ask("fit", body(state.pin, "fit", { levers: "no" }), { signal }) : null,
+    listed,
   ]);
   clearTimeout(busy);
   if (mine !== turn) return;
@@ -275,6 +277,13 @@ async function copyLink() {
   setTimeout(() => (button.textContent = "Copy link"), 1500);
 }
 
+async function readLists() {
+  const [recipes, hardware] = await Promise.all([ask("recipes", {}), ask("hardware", {})]);
+  lists.recipes = recipes.json?.recipes ?? [];
+  lists.devices = hardware.json?.devices ?? [];
+  lists.networks = hardware.json?.networks ?? [];
+}
+
 async function begin() {
   watchTheme(byId("theme"));
   makeTabs();
@@ -294,10 +303,7 @@ async function begin() {
     refresh();
   });
   state = await fromAddress(location.hash);
-  const [recipes, hardware] = await Promise.all([ask("recipes", {}), ask("hardware", {})]);
-  lists.recipes = recipes.json?.recipes ?? [];
-  lists.devices = hardware.json?.devices ?? [];
-  lists.networks = hardware.json?.networks ?? [];
+  listed = readLists();
   await refresh();
   if (state.broken) act.say("Part of this link could not be read; the rest is shown.");
   let width = innerWidth;
