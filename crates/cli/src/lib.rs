@@ -17,7 +17,7 @@ mod table;
 mod usage;
 mod width;
 
-pub use call::{Call, Reads};
+pub use call::{Call, Progress, Reads};
 pub use outcome::SCHEMA;
 
 use args::{Cli, Command};
@@ -69,7 +69,7 @@ fn report(words: &[OsString]) -> Report {
     let wants_json = words.iter().any(|word| word == "--json");
     let outcome = std::panic::catch_unwind(|| match Cli::try_parse_from(words) {
         Ok(cli) => run(&cli),
-        Err(error) => Ok(usage::refused(error, wants_json)),
+        Err(error) => Ok(usage::refused(error, words, wants_json)),
     });
     match (panics::report(words), outcome) {
         (Some(bug), _) => bug,

@@ -106,6 +106,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "receipt",
         ],
     ),
+    ("python", &["cli"]),
     (
         "fuzz",
         &[
