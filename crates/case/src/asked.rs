@@ -271,6 +271,11 @@ impl PrecisionChoice {
         Self::ALL.iter().find(|(_, choice)| *choice == self).map_or("bf16", |(word, _)| word)
     }
 
+    /// Every choice once, with the word that is printed.
+    pub(crate) fn named() -> impl Iterator<Item = (&'static str, PrecisionChoice)> {
+        Self::ALL.iter().copied().filter(|(word, choice)| choice.name() == *word)
+    }
+
     /// The format a device must multiply in; none where only this project's runtime computes in it.
     pub fn format(self) -> Option<Format> {
         match self {
@@ -297,6 +302,11 @@ impl OptimizerChoice {
     /// As typed.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, choice)| *choice == self).map_or("adamw", |(word, _)| word)
+    }
+
+    /// Every choice with its word.
+    pub(crate) fn named() -> impl Iterator<Item = (&'static str, OptimizerChoice)> {
+        Self::ALL.iter().copied()
     }
 
     /// The recipe under these optimizers.

@@ -266,6 +266,15 @@ fn request(
     Ok(request)
 }
 
+/// The layout of a job to price, as asked, with world, engine and mode filled in.
+pub(crate) fn settled_request(
+    asked: &Asked,
+    recipe: &Recipe,
+    cluster: &Cluster,
+) -> Result<LayoutRequest, Vec<Finding>> {
+    request(asked, recipe, Some(cluster), Terms::RUN, &mut Vec::new())
+}
+
 /// The mode a recipe runs in when none is typed: one that the engine has, that is pinned to the
 /// typed tp, and under which the rest of what was typed is legal.
 fn usual_mode(recipe: &Recipe, request: &LayoutRequest) -> Option<(Mode, String)> {

@@ -49,12 +49,12 @@ thread_local! {
     static SCOPE: RefCell<Scope> = RefCell::default();
 }
 
-/// Runs a call; commands ask below what it may do.
-pub fn scope<T>(call: Call, run: impl FnOnce() -> T) -> T {
+/// Runs a call, and says whether it read a file; commands ask below what it may do.
+pub fn scope<T>(call: Call, run: impl FnOnce() -> T) -> (T, bool) {
     let before = SCOPE.replace(Scope { call, touched: Vec::new(), panics: crate::panics::seen() });
     let out = run();
-    SCOPE.set(before);
-    out
+    let after = SCOPE.replace(before);
+    (out, !after.touched.is_empty())
 }
 
 /// The text that this call gave a name.

@@ -41,6 +41,15 @@ pub struct Answer {
     pub messages: String,
     /// Exit code of the command: 0 yes, 1 no or wrong input, 2 usage, 3 does not fit, 70 our bug.
     pub exit: u8,
+    /// Whether a file was read: then the same words may have another answer later.
+    pub has_read: bool,
+}
+
+impl Answer {
+    /// The JSON exactly as `--json` prints it.
+    pub fn document(&self) -> Option<String> {
+        self.json.as_ref().map(output::document)
+    }
 }
 
 /// Answers a command line, the program's name first, on standard output and error; gives the exit code.
@@ -48,19 +57,20 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
     panics::watch();
     let words: Vec<OsString> = words.into_iter().collect();
     let wants_json = words.iter().any(|word| word == "--json");
-    let report = call::scope(Call::default(), || report(&words));
+    let (report, _) = call::scope(Call::default(), || report(&words));
     output::print(&report, wants_json)
 }
 
 /// Answers the words of a command line, the program's name first, and prints nothing.
 pub fn answer(words: &[OsString], call: Call) -> Answer {
     panics::watch();
-    let report = call::scope(call, || report(words));
+    let (report, has_read) = call::scope(call, || report(words));
     Answer {
         json: report.json(),
         text: report.text + &report.verbatim,
         messages: report.messages.concat() + &report.verbatim_messages,
         exit: report.exit,
+        has_read,
     }
 }
 
@@ -85,6 +95,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Params(args) => commands::params::run(args),
         Command::Splits(args) => commands::splits::run(args, cli.json),
         Command::Check(args) => commands::check::run(args),
+        Command::Choices(args) => commands::choices::run(args),
         Command::Mesh(args) => commands::mesh::run(args),
         Command::Stages(args) => commands::stages::run(args),
         Command::Axes(args) => commands::axes::run(args),
@@ -105,6 +116,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Glossary(args) => commands::glossary::run(args),
         Command::Lanes(args) => commands::lanes::run(args),
         Command::Options(args) => commands::options::run(args),
+        Command::Serve(args) => commands::serve::run(args),
         Command::Completions(args) => {
             let mut script = Vec::new();
             clap_complete::generate(args.shell, &mut Cli::command(), "shardwright", &mut script);

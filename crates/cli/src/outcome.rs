@@ -97,8 +97,19 @@ impl Refusal {
     pub fn into_report(self) -> Report {
         let source = self.source.as_ref().map(|(name, text)| (name.as_str(), text.as_str()));
         let messages = diag::render_all(&self.findings, source);
-        Report { messages, ..Report::new(String::new(), json!({ "findings": self.findings })) }.refused(NO, [])
+        let findings: Vec<Value> = self.findings.iter().map(|finding| placed(finding, source)).collect();
+        Report { messages, ..Report::new(String::new(), json!({ "findings": findings })) }.refused(NO, [])
     }
+}
+
+/// A finding with where it stands in its text.
+fn placed(finding: &Finding, source: Option<(&str, &str)>) -> Value {
+    let mut json = json!(finding);
+    if let (Some(span), Some((_, text))) = (&finding.span, source) {
+        let (line, column) = diag::place(span, text);
+        (json["line"], json["column"]) = (json!(line), json!(column));
+    }
+    json
 }
 
 impl From<Finding> for Refusal {

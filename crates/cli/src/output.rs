@@ -3,6 +3,7 @@
 use crate::outcome::Report;
 use crate::width;
 use diag::{Blame, Finding, quote};
+use serde_json::Value;
 use std::io::{self, ErrorKind, Write};
 
 /// Exit code where the reader went away (`| head`): what a shell shows of a program that SIGPIPE ended.
@@ -30,10 +31,15 @@ pub fn print(report: &Report, wants_json: bool) -> u8 {
 fn answer(report: &Report, wants_json: bool, columns: usize) -> io::Result<()> {
     let mut stdout = anstream::stdout();
     match (report.json(), wants_json) {
-        (Some(json), true) => writeln!(stdout, "{}", quote::json_document(&format!("{json:#}"))),
+        (Some(json), true) => write!(stdout, "{}", document(&json)),
         _ => write!(stdout, "{}", quote::lines(&(width::fold(&report.text, columns) + &report.verbatim))),
     }?;
     stdout.flush()
+}
+
+/// An answer in JSON as it is printed.
+pub fn document(json: &Value) -> String {
+    quote::json_document(&format!("{json:#}")) + "\n"
 }
 
 fn unwritten(error: &io::Error, stream: &str, columns: usize) -> u8 {

@@ -44,11 +44,11 @@ pub fn alone(case: &Case, stage: usize, numbers: Numbers) -> Result<Alone, Unpri
 
 impl Numbers {
     /// What a rank multiplies whose collectives nobody answers: gathers repeat its own data, and others leave what
-    /// was in memory, which is soon not a number.
-    pub fn stood_in(case: &Case) -> Numbers {
+    /// was in memory, which is soon not a number. Stages may be given drawn numbers in place of what nobody sends.
+    pub fn stood_in(case: &Case, stages_receive: bool) -> Numbers {
         let layout = &case.layout;
         let exchanged = layout.ep.splits() && case.options.kernels.dispatch != Dispatch::AllGather;
-        let is_left = layout.tp.splits() || layout.cp.splits() || layout.pp.splits() || exchanged;
+        let is_left = layout.tp.splits() || layout.cp.splits() || layout.pp.splits() && !stages_receive || exchanged;
         if is_left { Numbers::Same } else { Numbers::Drawn }
     }
 }

@@ -1,7 +1,7 @@
 //! What happens once a step around the microbatches: gradients over replicas, weights back, the
 //! optimizer; and from ZeRO 2 on what happens around every layer of every microbatch.
 
-use crate::held::Held;
+use crate::held::{Held, is_dealt_out};
 use crate::nanotron;
 use crate::overlap::Rules;
 use crate::prices::{Counts, Prices};
@@ -111,6 +111,8 @@ impl Rings {
 pub struct Placed {
     zero: ZeroStage,
     is_nanotron: bool,
+    /// Whether Muon's matrices are shared out.
+    is_dealt: bool,
     inside: Inside,
     /// Of dense and of expert tensors.
     rings: [Rings; 2],
@@ -127,6 +129,7 @@ impl Placed {
         Placed {
             zero: layout.zero,
             is_nanotron: layout.engine == Some(Engine::Nanotron),
+            is_dealt: is_dealt_out(layout),
             inside: inside(prices, layout),
             rings: replicas(prices, layout).map(rings),
             summed: layout.sp.then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
@@ -140,6 +143,11 @@ impl Placed {
             ZeroStage::Zero => 1.0,
             _ => self.rings[mesh].sharing.members,
         }
+    }
+
+    /// Replicas that share out the matrices that Muon orthogonalises.
+    fn hands(&self, mesh: usize) -> f64 {
+        if self.is_dealt { self.shards(mesh) } else { 1.0 }
     }
 
     /// Replicas of dense tensors.
@@ -254,6 +262,14 @@ pub(crate) fn once_a_step(prices: &Prices, placed: &Placed, held: &Held, times: 
     // What a stage waits for others anyway, it need not show twice.
     once.gradients[1] = (once.gradients[1] - slack).max(0.0);
     once.weights[1] = (once.weights[1] - slack).max(0.0);
+    if !placed.is_dealt {
+        // Every matrix's direction is gathered in fp32 while nothing else runs.
+        let gathers =
+            (0..2).map(|mesh| placed.rings[mesh].sharing.gather_in(held.matrices[mesh], held.muon[mesh] * 4.0));
+        let gathered: f64 = gathers.sum();
+        once.weights[0] += gathered;
+        once.weights[1] += gathered;
+    }
     if let Some(ring) = &placed.summed {
         let whole = ring.all_reduce(held.whole * gradient).0;
         once.gradients[0] += whole;
@@ -284,10 +300,9 @@ fn optimizer(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     ((kernels * prices.setting.slowest).max(host(prices, placed, held)), away)
 }
 
-/// Seconds of the host's loops over tensors. Whole matrices are dealt out over replicas, each of which
-/// orthogonalises its own, one after the other.
+/// Seconds of the host's loops over tensors, and over the matrices that a rank orthogonalises one after the other.
 fn host(prices: &Prices, placed: &Placed, held: &Held) -> f64 {
-    let matrices = (0..2).map(|mesh| held.matrices[mesh] / placed.shards(mesh)).sum();
+    let matrices = (0..2).map(|mesh| held.matrices[mesh] / placed.hands(mesh)).sum();
     prices.setting.meter.host_of_tensors(held.tensors, matrices)
 }
 
@@ -302,7 +317,7 @@ fn stepped(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
         // What Muon steps stays on the device, which orthogonalises it (`memory::fit::Offload`).
         let adam = (held.trained[mesh] - held.muon[mesh]) / shards(mesh);
         bytes += adam * (1.0 - offload) * adamw_bytes + held.muon[mesh] / shards(mesh) * muon_bytes;
-        products += held.orthogonal[mesh] / shards(mesh);
+        products += held.orthogonal[mesh] / placed.hands(mesh);
         away += adam * offload;
     }
     // A buffer of all gradients is scaled bucket by bucket before it is reduced, and cleared behind the step

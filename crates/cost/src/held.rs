@@ -4,8 +4,8 @@
 use crate::ops::Work;
 use crate::roofline::Meter;
 use case::options::Format;
-use layout::Layout;
 use layout::ownership::Row;
+use layout::{Axis, Engine, Layout};
 use recipe::{Optimizer, Place, Role, Surface};
 use std::ops::AddAssign;
 
@@ -62,7 +62,10 @@ impl Held {
         if row.tensor.optimizer == Optimizer::Muon {
             held.muon[mesh] = elements;
             held.matrices[mesh] = held.tensors;
-            held.orthogonal[mesh] = newton_schulz(&shape, meter);
+            held.orthogonal[mesh] = match is_dealt_out(layout) {
+                true => newton_schulz(&shape, meter, FUSED),
+                false => newton_schulz(&whole_matrix(row, layout), meter, PLAIN),
+            };
         }
         if mesh == 0 && row.cuts.is_empty() {
             held.whole = elements;
@@ -115,17 +118,42 @@ fn is_multiplied(row: &Row) -> bool {
         && matches!(row.tensor.place, Place::Layer(_) | Place::Mtp(_))
 }
 
+/// Whether replicas share out the matrices that Muon orthogonalises. The FSDP2 program that we write has every rank
+/// make each matrix whole, over tp too, and do all of them (`launch/assets/fsdp2/optim.py`).
+pub fn is_dealt_out(layout: &Layout) -> bool {
+    layout.engine != Some(Engine::Fsdp2)
+}
+
+/// A rank's experts, and every matrix whole.
+fn whole_matrix(row: &Row, layout: &Layout) -> Vec<u64> {
+    let part = row.part_shape(layout).into_iter().enumerate();
+    let is_cut = |dim: usize| row.cuts.iter().any(|cut| cut.dim == dim && cut.axis != Axis::Ep);
+    part.map(|(dim, len)| if is_cut(dim) { row.tensor.dims[dim].len() } else { len }).collect()
+}
+
+/// Bytes of elementwise kernels in an iteration, for an element of the square and of the matrix, and of the products'
+/// results. Emerging-Optimizers copies what a product adds to, in fp32; plain torch scales the square twice and adds,
+/// scales the matrix and adds, in bf16.
+struct Around {
+    square: f64,
+    matrix: f64,
+    out: f64,
+}
+const FUSED: Around = Around { square: 4.0, matrix: 4.0, out: 4.0 };
+const PLAIN: Around = Around { square: 14.0, matrix: 10.0, out: 2.0 };
+
 /// Each iteration squares a×b into a×a, squares that, and multiplies back; a is the shorter side. The last two add
 /// to what they were given, of which the product takes a copy (Emerging-Optimizers 0.4.0, `muon_utils.py`).
-fn newton_schulz(shape: &[u64], meter: &Meter) -> f64 {
+fn newton_schulz(shape: &[u64], meter: &Meter, around: Around) -> f64 {
     let (count, sides) = match shape {
         [groups, rows, columns] => (*groups as f64, [*rows as f64, *columns as f64]),
         [rows, columns] => (1.0, [*rows as f64, *columns as f64]),
         _ => return 0.0,
     };
     let (a, b) = (sides[0].min(sides[1]), sides[0].max(sides[1]));
-    let product = |m, n, k| meter.seconds(&Work::Gemm { format: Format::Bf16, m, n, k, groups: 1.0, out_bytes: 4.0 });
-    let copies = meter.seconds(&Work::bytes(4.0 * (a * a + a * b), 2.0));
+    let product =
+        |m, n, k| meter.seconds(&Work::Gemm { format: Format::Bf16, m, n, k, groups: 1.0, out_bytes: around.out });
+    let copies = meter.seconds(&Work::bytes(around.square * a * a + around.matrix * a * b, 2.0));
     count * ITERATIONS * (product(a, a, b) + product(a, a, a) + product(a, b, a) + copies)
 }
 
@@ -143,7 +171,7 @@ mod tests {
         let options = Options::of(Some(Engine::Megatron), &recipe);
         let meter = Meter::new(&Device::find("H200").unwrap(), &options).unwrap();
         for (shape, measured) in [([4096, 4096], 2.784), ([1024, 3584], 0.208), ([448, 3584], 0.110)] {
-            let milliseconds = 1e3 * newton_schulz(&shape, &meter);
+            let milliseconds = 1e3 * newton_schulz(&shape, &meter, FUSED);
             assert!((milliseconds / measured - 1.0).abs() < 0.25, "{shape:?}: {milliseconds:.3}, measured {measured}");
         }
     }

@@ -9,7 +9,7 @@ mod render;
 mod suggest;
 mod untrusted;
 
-pub use render::{MOST_SHOWN, render, render_all};
+pub use render::{MOST_SHOWN, place, render, render_all};
 pub use suggest::{did_you_mean, did_you_mean_name};
 pub use untrusted::Untrusted;
 

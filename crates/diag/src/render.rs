@@ -40,14 +40,25 @@ pub fn render(finding: &Finding, source: Option<(&str, &str)>) -> String {
     out
 }
 
+/// Where a span starts: its line and the character in it, both from 1.
+pub fn place(span: &Span, text: &str) -> (usize, usize) {
+    let start = floor_char(text, span.start);
+    let line = text[..start].matches('\n').count() + 1;
+    (line, text[line_start(text, start)..start].chars().count() + 1)
+}
+
+fn line_start(text: &str, at: usize) -> usize {
+    text[..at].rfind('\n').map_or(0, |i| i + 1)
+}
+
 /// The line a span starts on, with a caret under it.
 fn snippet(span: &Span, name: &str, text: &str) -> String {
     let start = floor_char(text, span.start);
     let end = floor_char(text, span.end.max(span.start + 1));
-    let line_start = text[..start].rfind('\n').map_or(0, |i| i + 1);
+    let line_start = line_start(text, start);
     let line_end = text[start..].find('\n').map_or(text.len(), |i| start + i);
-    let line_number = text[..start].matches('\n').count() + 1;
-    let column = text[line_start..start].chars().count();
+    let (line_number, column) = place(span, text);
+    let column = column - 1;
     let width = text[start..end.min(line_end).max(start)].chars().count().clamp(1, 80);
     let gutter = " ".repeat(line_number.to_string().len());
     // A line of a generated or hostile file may be huge; show what a screen holds.

@@ -91,7 +91,7 @@ fn numbers(row: &Value, case: &Case) -> Numbers {
     match row["numbers"].as_str() {
         Some("drawn") => Numbers::Drawn,
         Some(_) => Numbers::Same,
-        None => Numbers::stood_in(case),
+        None => Numbers::stood_in(case, false),
     }
 }
 

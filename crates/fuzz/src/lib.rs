@@ -5,6 +5,7 @@
 mod files;
 mod mutate;
 mod readers;
+mod request;
 
 pub use mutate::Mutator;
 pub use readers::READERS;

@@ -2,6 +2,7 @@
 
 use crate::Reader;
 use crate::files::{Spoilt, text_files};
+use crate::request::{request, seeds as request_seeds};
 use case::{Asked, Case, Options, Terms};
 use diag::Finding;
 use evidence::Evidence;
@@ -57,6 +58,7 @@ pub const READERS: &[Reader] = &[
     Reader { name: "dcp-payload", run: |bytes| Spoilt::Payload.open(bytes), seeds: || Spoilt::Payload.seeds() },
     Reader { name: "safetensors", run: |bytes| Spoilt::Shard.open(bytes), seeds: || Spoilt::Shard.seeds() },
     Reader { name: "safetensors-index", run: |bytes| Spoilt::Index.open(bytes), seeds: || Spoilt::Index.seeds() },
+    Reader { name: "request", run: request, seeds: request_seeds },
     Reader { name: "log", run: log, seeds: samples },
     Reader { name: "snapshot", run: snapshot, seeds: || text_files("crates/evidence/tests/samples", "pickle") },
 ];

@@ -40,7 +40,7 @@ fn receipt(row: &Value, case: &Case, path: &str, day: &str) -> Receipt {
     let stage = row["stage"].as_u64().unwrap_or(0);
     let mut promised = Prediction::of_case(by, case);
     promised.ranks.retain(|class: &RankPrediction| class.stage == stage);
-    let alone = cost::alone(case, stage as usize, cost::Numbers::stood_in(case));
+    let alone = cost::alone(case, stage as usize, cost::Numbers::stood_in(case, false));
     promised.step = promised.step.zip(alone.ok()).map(|(mut step, alone)| {
         (step.seconds, step.low, step.high, step.devices) = (alone.step, None, None, 1);
         (step.kernel_seconds, step.host_seconds) = (Some(alone.kernels), Some(alone.host));

@@ -24,6 +24,8 @@ pub enum Node {
     Bool(bool),
     /// An integer of up to eight bytes.
     Int(i64),
+    /// A larger one that is no more than eight bytes without its sign: torch's snapshots say so that a frame has no line.
+    Unsigned(u64),
     /// A float.
     Float(f64),
     /// A text.
@@ -335,9 +337,16 @@ impl Machine<'_> {
         }
     }
 
-    /// An integer of up to eight bytes, two's complement.
+    /// An integer, two's complement.
     fn long(&mut self) -> Result<(), Finding> {
         let len = self.number(1)?;
+        if len == 9 {
+            let n = self.number(8)?;
+            return match self.number(1)? {
+                0 if n > i64::MAX as u64 => self.push(Node::Unsigned(n)),
+                _ => self.no(format_args!("holds an integer of {len} bytes")),
+            };
+        }
         if len > 8 {
             return self.no(format_args!("holds an integer of {len} bytes"));
         }
@@ -438,6 +447,19 @@ mod tests {
             (&Node::None, &Node::Bool(true), &Node::Float(1.5))
         );
         assert_eq!(pickle.node(pickle.get(pickle.root(), "c").unwrap()), &Node::Bytes(b"x".to_vec()));
+    }
+
+    /// `pickle.dumps([2**64 - 1, 2**63], 4)` and `2**64` of CPython 3.12; torch writes the first for a frame without a line.
+    #[test]
+    fn an_unsigned_integer_of_eight_bytes_is_read_and_none_larger() {
+        let bytes =
+            b"\x80\x04]\x94(\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00e.";
+        let pickle = read(bytes).unwrap();
+        let items = pickle.items(pickle.root()).unwrap();
+        assert_eq!(pickle.node(items[0]), &Node::Unsigned(u64::MAX));
+        assert_eq!((pickle.node(items[1]), pickle.int(items[1])), (&Node::Unsigned(1 << 63), None));
+        let larger = b"\x80\x04\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01.";
+        assert!(read(larger).unwrap_err().message.contains("an integer of 9 bytes"));
     }
 
     #[test]

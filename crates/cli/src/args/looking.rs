@@ -44,6 +44,20 @@ pub struct CheckArgs {
     pub layout: LayoutArgs,
 }
 
+/// Arguments of `choices`.
+#[derive(Args)]
+pub struct ChoicesArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+}
+
 /// Arguments of `mesh`.
 #[derive(Args)]
 pub struct MeshArgs {

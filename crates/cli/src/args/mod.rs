@@ -6,6 +6,7 @@ mod pricing;
 mod running;
 mod searching;
 mod seen;
+mod serving;
 mod work;
 
 pub use keeping::*;
@@ -14,6 +15,7 @@ pub use pricing::*;
 pub use running::*;
 pub use searching::*;
 pub use seen::*;
+pub use serving::*;
 pub use work::WorkArgs;
 
 pub use crate::commands::receipt::ReceiptArgs;
@@ -52,6 +54,8 @@ pub enum Command {
     Splits(SplitsArgs),
     /// Is this layout legal? Every finding with its rule, the reason, and values that would do
     Check(CheckArgs),
+    /// What else each axis could be in this job's place, and which rule refuses what it could not
+    Choices(ChoicesArgs),
     /// Ranks, coordinates and the groups of every axis
     Mesh(MeshArgs),
     /// Pipeline cuts: what each stage owns besides layers, and seams to look at
@@ -92,6 +96,8 @@ pub enum Command {
     Glossary(GlossaryArgs),
     /// What an engine may be told in its own words (--engine-args), and what each word changes
     Options(OptionsArgs),
+    /// The same answers as a page and a JSON API, on this machine
+    Serve(ServeArgs),
     /// A completion script for your shell
     Completions(CompletionsArgs),
 }

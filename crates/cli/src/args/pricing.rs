@@ -27,6 +27,9 @@ pub struct FitArgs {
     /// Price routing skew: factors over the balanced share, as 1.0,1.5,2.0
     #[arg(long, value_name = "FACTORS", value_delimiter = ',')]
     pub overload: Vec<f64>,
+    /// Try one change at a time for what it saves: yes, or no for an answer sooner
+    #[arg(long, value_name = "yes or no", value_parser = yes_or_no, default_value = "yes")]
+    pub levers: YesOrNo,
     /// Run the production checklist and show the evidence; an item that does not hold exits 1
     #[arg(long)]
     pub checklist: bool,
@@ -39,7 +42,7 @@ pub struct FitArgs {
     #[command(flatten)]
     pub seen: SeenArgs,
     #[command(flatten)]
-    pub serve: ServeArgs,
+    pub serving: ServingArgs,
     #[command(flatten)]
     pub work: WorkArgs,
 }
@@ -47,7 +50,7 @@ pub struct FitArgs {
 /// Serving instead of training.
 #[derive(Args)]
 #[command(next_help_heading = "Serving")]
-pub struct ServeArgs {
+pub struct ServingArgs {
     /// Price serving: weights, key/value cache, recurrent state
     #[arg(long, conflicts_with_all = ["trace", "memory_snapshot"])]
     pub serve: bool,
@@ -104,6 +107,17 @@ pub struct FidelityArgs {
     pub residuals: bool,
     #[command(flatten)]
     pub work: WorkArgs,
+}
+
+/// Whether something is wanted that takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum YesOrNo {
+    Yes,
+    No,
+}
+
+fn yes_or_no(text: &str) -> Result<YesOrNo, String> {
+    pick(text, &[("yes", YesOrNo::Yes), ("no", YesOrNo::No)])
 }
 
 fn part(text: &str) -> Result<Part, String> {

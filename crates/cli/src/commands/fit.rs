@@ -5,8 +5,8 @@ mod routing;
 
 use super::plan::text::seconds;
 use super::plan::trust::{spread, such_runs};
-use super::{asked, calibrated_text, case_of, case_text, layout_json, seen, serve, widths};
-use crate::args::FitArgs;
+use super::{asked, calibrated_text, case_of, case_text, layout_json, seen, serving, widths};
+use crate::args::{FitArgs, YesOrNo};
 use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
 use crate::picture;
@@ -17,8 +17,8 @@ use diag::{Blame, Finding};
 use launch::header::Header;
 use layout::{Recompute, Schedule};
 use memory::fit::{
-    Fit, HostUse, Item, Lever, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers, routing,
-    work,
+    Fit, HostUse, Item, Lever, Levers, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers,
+    routing, work,
 };
 use recipe::Mixer;
 use replay::Unmodelled;
@@ -62,8 +62,8 @@ fn less(case: &Case) -> &'static str {
 
 pub fn run(args: &FitArgs) -> Outcome {
     let case = case_of(asked(&args.recipe, &args.layout, &args.state, Some(&args.on)), Terms::RUN)?;
-    if args.serve.serve {
-        return serve::run(args, &case);
+    if args.serving.serve {
+        return serving::run(args, &case);
     }
     let visible = case.on().device.visible_bytes();
     let headroom = args.headroom.on(&case.on().device, &case.source);
@@ -86,7 +86,10 @@ pub fn run(args: &FitArgs) -> Outcome {
     let fit = price(&case, headroom, &limit, 1 + again as u64)?;
     let step = cost::step(&case);
     let taken = work(&case).map_or(0, |work| work.repeated(1 + again as u64).operations);
-    let found = levers(&case, &fit, limit.operations.saturating_sub(taken));
+    let found = match args.levers {
+        YesOrNo::Yes => Some(levers(&case, &fit, limit.operations.saturating_sub(taken))),
+        YesOrNo::No => None,
+    };
     let skew = if args.overload.is_empty() {
         None
     } else {
@@ -116,15 +119,11 @@ pub fn run(args: &FitArgs) -> Outcome {
     text += &phases::text(fit.worst());
     text += &routing_text;
     text += &overload_text(skew.as_ref(), &args.overload);
-    text += &levers_text(&found.found);
-    text += &untried_text(&found.untried);
+    text += &found.as_ref().map_or(String::new(), |found| levers_text(&found.found) + &untried_text(&found.untried));
     text += &checklist_text(&items);
     text += &unmodelled_text(&fit);
     text += &seen.paragraph();
-    let mut json = fit_json(&case, &fit, &found.found, skew.as_ref(), &items);
-    if !found.untried.is_empty() {
-        json["levers_untried"] = json!(found.untried);
-    }
+    let mut json = fit_json(&case, &fit, found.as_ref(), skew.as_ref(), &items);
     json["step"] = step_json(&step);
     json["slower_widths"] = widths::json(&case);
     json["header"] = json!(Header::of(&case));
@@ -377,16 +376,20 @@ fn class_json(class: &RankClass) -> Value {
     })
 }
 
-fn fit_json(case: &Case, fit: &Fit, levers: &[Lever], skew: Option<&Overload>, items: &[Item]) -> Value {
+fn fit_json(case: &Case, fit: &Fit, levers: Option<&Levers>, skew: Option<&Overload>, items: &[Item]) -> Value {
     let has_experts = case.recipe.uses(Mixer::Moe);
     let at = |o: &memory::fit::AtOverload| json!({ "factor": o.factor, "total_bytes": o.total, "headroom_bytes": o.headroom });
-    json!({
+    let mut json = json!({
         "recipe": case.recipe.name, "layout": layout_json(&case.layout, &case.defaults),
         "hardware": case.cluster, "engine": case.engine().name(),
         "verdict": fit.verdict, "host": fit.host, "rank_classes": fit.classes.iter().map(class_json).collect::<Vec<_>>(),
         "worst": fit.worst, "communicators": communicators(&case.layout, has_experts),
-        "unmodelled": fit.unmodelled, "levers": levers, "checklist": items,
+        "unmodelled": fit.unmodelled, "levers": levers.map(|levers| &levers.found), "checklist": items,
         "overload": skew.map(|s| json!({ "at": s.at.iter().map(at).collect::<Vec<_>>(), "breaks_at": s.breaks_at, "most": s.most })),
         "seams": case.seams, "findings": case.findings, "case": case.to_json(),
-    })
+    });
+    if let Some(levers) = levers.filter(|levers| !levers.untried.is_empty()) {
+        json["levers_untried"] = json!(levers.untried);
+    }
+    json
 }

@@ -1,7 +1,7 @@
 //! `import`: a recipe from what other tools write, and what became of everything they said.
 
 use crate::args::ImportArgs;
-use crate::call::touched;
+use crate::call::{self, touched};
 use crate::files::{config_in, place, read_text, write_file};
 use crate::outcome::{Outcome, Refusal, Report};
 use diag::{Blame, Finding, quote};
@@ -158,6 +158,13 @@ fn is_stdin(file: &Path) -> bool {
 /// The file a path stands for, and its text: a model's folder has a `config.json`, a launch directory a
 /// `launch.sh`.
 fn read(path: &Path) -> Result<(PathBuf, String), Refusal> {
+    let name = path.to_str().unwrap_or_default();
+    if let Some(text) = call::text(name) {
+        return Ok((PathBuf::from(name), text));
+    }
+    if !call::may_read(path) && !(is_stdin(path) && call::may_write()) {
+        return read_text(path).map(|text| (path.to_path_buf(), text));
+    }
     if !is_stdin(path) {
         let script = path.join("launch.sh");
         let file = if path.is_dir() && script.is_file() { script } else { config_in(path) };

@@ -3,6 +3,7 @@
 pub mod axes;
 pub mod check;
 pub mod checkpoint;
+pub mod choices;
 pub mod diagnose;
 pub mod diff;
 pub mod fidelity;
@@ -23,6 +24,7 @@ pub mod recipes;
 pub mod rehearse;
 mod seen;
 pub mod serve;
+mod serving;
 pub mod splits;
 pub mod stages;
 mod widths;

@@ -1,151 +1,137 @@
-//! `fit --serve`: weights, key/value cache, recurrent-state pool, and the largest batch that fits.
+//! `serve`: the same answers over HTTP.
 
-use super::case_text;
-use super::fit::does_not_fit;
-use crate::args::FitArgs;
-use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
-use crate::table::{Table, heading, wrap};
-use case::Case;
-use diag::{Blame, Finding};
-use memory::fit::{Verdict, outside};
-use memory::serving::{AttentionLayerMap, AttentionSlot, LargestBatch, ServeRequest, Serving, ServingPrice, Substrate};
-use recipe::Mixer;
-use serde_json::{Value, json};
-use units::{Bytes, exact};
+use crate::args::{Cli, ServeArgs};
+use crate::call::{Call, Reads};
+use crate::outcome::{BUG, Outcome, Refusal, Report};
+use ::serve::{Answered, Asked, Limits, Settings};
+use clap::CommandFactory;
+use clap::builder::StyledStr;
+use diag::{Blame, Finding, quote};
+use serde_json::json;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// One stage priced.
-struct Stage {
-    price: ServingPrice,
-    largest: LargestBatch,
-    map: AttentionLayerMap,
-}
-
-pub fn run(args: &FitArgs, case: &Case) -> Outcome {
-    let (recipe, device) = (&case.recipe, &case.on().device);
-    let request = ServeRequest {
-        substrate: if args.serve.contiguous { Substrate::Contiguous } else { Substrate::Paged },
-        block: args.serve.block,
-        cache: args.serve.cache_dtype,
-        ..ServeRequest::usual(args.serve.batch, args.serve.context.unwrap_or(recipe.sequence))
-    };
-    let visible = device.visible_bytes();
-    refuse_training_flags(args)?;
-    let outside: u64 = outside(device, &case.layout, recipe.uses(Mixer::Moe)).iter().map(|a| a.bytes).sum();
-    let budget = Bytes(visible.saturating_sub(outside));
-    let stages = (0..case.layout.pp.get() as usize)
-        .map(|stage| {
-            let serving = Serving::new(recipe, &case.layout, &case.table, stage)?;
-            let price = serving.price(&request)?;
-            let largest = serving.largest_batch(&request, budget)?;
-            Ok(Stage { price, largest, map: serving.map().clone() })
-        })
-        .collect::<Result<Vec<Stage>, Refusal>>()?;
-    let worst = (0..stages.len()).max_by_key(|&i| stages[i].price.total).unwrap_or(0);
-    let batch = stages.iter().map(|s| s.largest.batch).min().unwrap_or(0);
-    let total = stages[worst].price.total.0;
-    let wanted = args.headroom.bytes(visible).0;
-    let verdict = match budget.0.checked_sub(total) {
-        None => Verdict::DoesNotFit,
-        Some(left) if left < wanted => Verdict::Tight,
-        Some(_) => Verdict::Fits,
-    };
-    let mut text = format!(
-        "{}: {} of {} after {} of reserve; the largest batch that fits is {} sequences of {} tokens\n\n",
-        verdict.name(),
-        stages[worst].price.total,
-        Bytes(visible),
-        Bytes(outside),
-        exact(batch),
-        exact(request.context),
-    );
-    text += &case_text(case);
-    text += &stage_text(&stages[worst], worst, &request);
-    text += &heading("Not in any number above");
-    text += &stages[worst].price.unmodelled.iter().map(|line| format!("  {line}\n")).collect::<String>();
-    let json = json!({
-        "recipe": recipe.name, "batch": request.batch, "context": request.context, "verdict": verdict,
-        "largest_batch": batch, "budget_bytes": budget.0, "outside_bytes": outside, "worst": worst,
-        "stages": stages.iter().enumerate().map(stage_json).collect::<Vec<_>>(),
-    });
-    let report = Report::new(text, json).with_findings(&case.findings);
-    Ok(match verdict {
-        Verdict::DoesNotFit => report.refused(DOES_NOT_FIT, [does_not_fit(case, total + outside)]),
-        Verdict::Fits | Verdict::Tight => report,
-    })
-}
-
-/// Flags of training that serving would ignore are refused by name.
-fn refuse_training_flags(args: &FitArgs) -> Result<(), Refusal> {
-    let mut given = Vec::new();
-    let state = args.state.words();
-    if !state.is_empty() {
-        given.push(state.join(" "));
+pub fn run(args: &ServeArgs) -> Outcome {
+    if args.openapi {
+        return Ok(Report::text(openapi()));
     }
-    for (name, is_given) in [
-        ("--overload", !args.overload.is_empty()),
-        ("--checklist", args.checklist),
-        ("--routing", args.routing),
-        ("--svg", args.svg.is_some()),
-    ] {
-        if is_given {
-            given.push(name.to_string());
+    let settings = settings(args)?;
+    let address = SocketAddr::new(args.bind, args.port);
+    let connections = settings.limits.connections;
+    let served = ::serve::listen(address, connections, ::serve::router(settings), |address| {
+        let _ = writeln!(anstream::stdout(), "http://{address}/");
+    });
+    served.map_err(|error| {
+        let message = format!("cannot serve at {address}: {error}");
+        Finding::error("serve/listen", Blame::Environment, address.to_string(), message)
+            .hint("`--port 0` takes a port that is free")
+    })?;
+    Ok(Report::new(String::new(), json!({})))
+}
+
+/// What may be asked, in the words of `--help`.
+pub fn openapi() -> String {
+    let mut whole = Cli::command();
+    whole.build();
+    let describe = |command: &[&str], flag: Option<&str>| {
+        let found = command.iter().try_fold(&whole, |command, word| command.find_subcommand(word));
+        let Some(found) = found else { return String::new() };
+        let Some(flag) = flag else { return words(found.get_about()) };
+        let is_it = |arg: &&clap::Arg| arg.get_long().map_or(arg.get_id().as_str(), |long| long) == flag;
+        found.get_arguments().find(is_it).map_or(String::new(), |arg| words(arg.get_help()))
+    };
+    format!("{:#}\n", ::serve::openapi(env!("CARGO_PKG_VERSION"), &describe))
+}
+
+fn words(text: Option<&StyledStr>) -> String {
+    text.map_or(String::new(), |text| text.to_string().replace('\n', " "))
+}
+
+/// What a server is started with.
+fn settings(args: &ServeArgs) -> Result<Settings, Refusal> {
+    let folder = args.folder.as_deref().map(|path| whole("folder", path)).transpose()?;
+    let receipts = args.receipts.as_deref().map(|path| whole("receipts", path)).transpose()?;
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let settings = Settings {
+        ask: Arc::new(move |asked| answered(asked, reads(folder.as_deref()))),
+        bind: args.bind,
+        token: args.token.clone(),
+        receipts: receipts.map(|path| quote::path(path.as_os_str()).map(str::to_string)).transpose()?,
+        openapi: openapi(),
+        assets: args.assets.as_deref().map(|path| whole("assets", path)).transpose()?,
+        limits: Limits::of(cores),
+    };
+    if let Some(refusal) = settings.refusal() {
+        return Err(refusal.into());
+    }
+    // A name in a question is a path in the folder.
+    if let Some(path) = &args.folder {
+        std::env::set_current_dir(path).map_err(|error| unreadable("folder", path, &error))?;
+    }
+    Ok(settings)
+}
+
+fn reads(folder: Option<&Path>) -> Reads {
+    folder.map_or(Reads::Nothing, |folder| Reads::Below(folder.to_path_buf()))
+}
+
+/// A folder that is there, whatever is the current one later.
+fn whole(flag: &str, path: &Path) -> Result<PathBuf, Refusal> {
+    path.canonicalize().map_err(|error| unreadable(flag, path, &error))
+}
+
+fn unreadable(flag: &str, path: &Path, error: &std::io::Error) -> Refusal {
+    let message = format!("`--{flag} {}` cannot be read: {error}", quote::shown(path));
+    Finding::error("serve/folder", Blame::Usage, flag, message).into()
+}
+
+/// The command line's answer.
+fn answered(asked: Asked, reads: Reads) -> Answered {
+    let call = Call { reads, texts: asked.texts, stop: asked.stop, progress: Some(asked.progress) };
+    let answer = crate::answer(&asked.words, call);
+    let (document, exit) = match answer.document() {
+        Some(document) => (document, answer.exit),
+        None => ("{}\n".to_string(), BUG),
+    };
+    Answered { document, exit, may_keep: !answer.has_read }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::args::Cli;
+    use clap::CommandFactory;
+    use serve::questions::QUESTIONS;
+
+    /// Flags that no request may say: they write, they name a file to read, or they lift a limit.
+    const LEFT_OUT: &[&str] = &[
+        "svg",
+        "png",
+        "trace",
+        "memory-snapshot",
+        "csv",
+        "out",
+        "output",
+        "snapshot",
+        "policy",
+        "store",
+        "work-limit",
+        "offload-nvme",
+    ];
+
+    /// A new flag of a command is either asked for over HTTP as well, or said here not to be.
+    #[test]
+    fn every_flag_is_in_the_table_or_left_out_by_name() {
+        let mut whole = Cli::command();
+        whole.build();
+        for question in QUESTIONS {
+            let command = question.command.iter().fold(&whole, |command, word| command.find_subcommand(word).unwrap());
+            for flag in command.get_arguments().filter_map(|arg| arg.get_long()) {
+                let is_global = ["help", "version", "json", "crash"].contains(&flag);
+                let is_asked = question.keys().any(|key| key.flag == flag);
+                assert_eq!(is_asked, !LEFT_OUT.contains(&flag) && !is_global, "{} --{flag}", question.name);
+            }
         }
     }
-    if given.is_empty() {
-        return Ok(());
-    }
-    let message = format!("serving has no use for `{}`", given.join("`, `"));
-    Err(Finding::error("serve/flags", Blame::Usage, "serve", message).hint("leave it out with --serve").into())
-}
-
-fn stage_text(stage: &Stage, index: usize, request: &ServeRequest) -> String {
-    let mut table = Table::new(&["line", "bytes", "scales with", "does not care about"]).right(&[1]).spare(&[&[3]]);
-    for line in &stage.price.lines {
-        table.row([line.item.name(), &line.bytes.to_string(), line.item.scales_with(), line.item.ignores()]);
-    }
-    let (owning, depth) = (stage.map.owning_layers(), stage.map.depth());
-    let mut out = heading(&format!(
-        "Serving on one rank of stage {index}: {} sequences of {} tokens",
-        request.batch, request.context
-    ));
-    out += &table.render();
-    out += &format!(
-        "  the attention-layer map gives slots to {owning} of {depth} layers: {} layers' slots are not allocated\n",
-        depth - owning
-    );
-    out += &map_text(&stage.map);
-    let cache = &stage.price.cache;
-    out += &format!(
-        "  contiguous {}, paged in blocks of {} {} (of it {} waste)\n",
-        cache.contiguous, request.block, cache.paged, cache.waste
-    );
-    out
-}
-
-/// Every layer that owns a slot, and which.
-fn map_text(map: &AttentionLayerMap) -> String {
-    let word = |(slot, of): (usize, &AttentionSlot)| {
-        let window = of.window.map_or(String::new(), |tokens| format!(" (window {})", exact(tokens)));
-        let indexed = if of.indexed { " (indexed)" } else { "" };
-        format!("{}→{slot}{window}{indexed}", of.layer)
-    };
-    let words: Vec<String> = map.slots().iter().enumerate().map(word).collect();
-    match words.is_empty() {
-        true => "  no layer of the stage owns a slot\n".to_string(),
-        false => wrap(&format!("layer→slot: {}", words.join(", ")), "  ", 80),
-    }
-}
-
-fn slot_json((slot, of): (usize, &AttentionSlot)) -> Value {
-    json!({ "slot": slot, "layer": of.layer, "window": of.window, "indexed": of.indexed })
-}
-
-fn stage_json((index, stage): (usize, &Stage)) -> Value {
-    json!({
-        "stage": index, "total_bytes": stage.price.total.0, "lines": stage.price.lines, "cache": stage.price.cache,
-        "attention_layers": stage.map.owning_layers(), "layers": stage.map.depth(),
-        "saved_layers": stage.map.saved_layers(),
-        "attention_map": stage.map.slots().iter().enumerate().map(slot_json).collect::<Vec<_>>(),
-        "largest_batch": stage.largest, "unmodelled": stage.price.unmodelled,
-    })
 }

@@ -80,6 +80,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "evidence",
         ],
     ),
+    ("serve", &["diag"]),
     (
         "cli",
         &[
@@ -104,6 +105,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runtime",
             "evidence",
             "receipt",
+            "serve",
         ],
     ),
     ("python", &["cli"]),

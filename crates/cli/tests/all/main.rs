@@ -30,6 +30,7 @@ mod probe;
 mod receipt;
 mod rehearse;
 mod seen;
+mod served;
 mod sizes;
 #[cfg(target_os = "linux")]
 mod stores;

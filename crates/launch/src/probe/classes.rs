@@ -135,7 +135,7 @@ fn class(
 
 fn predicted((case, fit): (&Case, &Result<Fit, Unmodelled>), stage: usize) -> Predicted {
     let class = fit.as_ref().map(|fit| &fit.classes[stage]);
-    let alone = cost::alone(case, stage, Numbers::stood_in(case));
+    let alone = cost::alone(case, stage, Numbers::stood_in(case, true));
     let seconds = alone.as_ref().ok();
     let phase = |phase: &memory::fit::PhasePeak| Phase {
         phase: phase.kind.to_string(),

@@ -87,7 +87,7 @@ fn of_receipt(id: &str, receipt: &Receipt) -> Result<Vec<Sample>, String> {
         Kind::Probe => {
             let rank = evidence.memory.iter().find_map(|m| m.rank).or(evidence.kernels.first().map(|k| k.rank));
             let rank = rank.ok_or("it does not say which rank it was")?;
-            Some((case.layout.stage_of(rank), Numbers::stood_in(&case)))
+            Some((case.layout.stage_of(rank), Numbers::stood_in(&case, receipt.overlay["probe"]["taken"].is_null())))
         }
         _ => None,
     };

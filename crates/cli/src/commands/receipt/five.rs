@@ -2,27 +2,31 @@
 
 use super::percent;
 use crate::commands::plan::text::seconds;
-use ::receipt::{Beside, Outcome, Prediction};
+use ::receipt::{Beside, Kind, Outcome, Prediction};
 use evidence::MemoryKind;
 use units::{Bytes, exact};
 
 /// The first four; the receipt's own is the caller's.
-pub fn lines(outcome: &Outcome, said: Option<&Prediction>) -> String {
-    [ended(outcome), time(outcome, said), memory(outcome), loss(outcome)].map(|line| line + "\n").concat()
+pub fn lines(kind: Kind, outcome: &Outcome, said: Option<&Prediction>) -> String {
+    let last = match kind {
+        Kind::Probe => "losses mean nothing where other ranks are stood in for".to_string(),
+        _ => loss(outcome),
+    };
+    [ended(kind, outcome), time(outcome, said), memory(outcome), last].map(|line| line + "\n").concat()
 }
 
 fn number(count: u64, word: &str) -> String {
     format!("{} {word}{}", exact(count), if count == 1 { "" } else { "s" })
 }
 
-fn ended(outcome: &Outcome) -> String {
+fn ended(kind: Kind, outcome: &Outcome) -> String {
     let state = outcome.state.clone().unwrap_or_else(|| "nobody says how it ended".to_string());
     let mut words = vec![format!("\x1b[1m{}\x1b[0m", diag::quote::terminal(&state)), number(outcome.steps, "step")];
     if outcome.attempts > 1 {
         words.push(number(outcome.attempts, "attempt"));
     }
     for (count, word) in [(outcome.skipped, "skipped"), (outcome.nan, "with NaN")] {
-        if count > 0 {
+        if count > 0 && kind != Kind::Probe {
             words.push(format!("{} {word}", exact(count)));
         }
     }

@@ -41,7 +41,7 @@ pub fn run(args: &RecordArgs, store: &Store, launched: &Launched, planned: &Plan
             class.rank,
             planned.world.probed,
             class.stage,
-            five::lines(&outcome, receipt.prediction.as_ref())
+            five::lines(receipt.kind, &outcome, receipt.prediction.as_ref())
         );
         findings.extend(gathered.notes);
         findings.extend(kept.notes);

@@ -102,7 +102,10 @@ pub fn run(args: &RecordArgs) -> Outcome {
     }
     let command = format!("shardwright receipt show {id}{}", args.store.typed());
     let instead = receipt.supersedes.as_ref().map_or(String::new(), |old| format!(", supersedes {}", short(&old.id)));
-    let text = format!("{}receipt: `{command}`{again}{instead}\n", five::lines(&outcome, receipt.prediction.as_ref()));
+    let text = format!(
+        "{}receipt: `{command}`{again}{instead}\n",
+        five::lines(receipt.kind, &outcome, receipt.prediction.as_ref())
+    );
     let json = json!({
         "id": kept.id, "is_new": kept.is_new, "store": store.root().display().to_string(), "kind": receipt.kind,
         "recorded": receipt.recorded, "supersedes": receipt.supersedes, "identity": receipt.identity,

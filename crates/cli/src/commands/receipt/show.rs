@@ -53,7 +53,7 @@ pub fn run(args: &ShowArgs) -> Outcome {
     if let Some(old) = &receipt.supersedes {
         text += &wrap(&format!("supersedes {}: {}", short(&old.id), old.reason), "", 80);
     }
-    text += &five::lines(&outcome, receipt.prediction.as_ref());
+    text += &five::lines(receipt.kind, &outcome, receipt.prediction.as_ref());
     text += &who(&receipt);
     text += &figures(&receipt, &outcome);
     text += &phases(&receipt);

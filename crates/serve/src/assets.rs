@@ -1,0 +1,77 @@
+//! The page's files: compiled in, or read from a folder by whoever edits them.
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use std::path::Path;
+
+/// Every file by its name in the address.
+pub const ASSETS: &[(&str, &[u8])] = &[("index.html", include_bytes!("../assets/index.html"))];
+
+/// A file of the page.
+pub fn asset(path: &str, folder: Option<&Path>) -> Response {
+    let name = if path.is_empty() { "index.html" } else { path };
+    let embedded = ASSETS.iter().find(|(known, _)| *known == name).map(|(_, bytes)| bytes.to_vec());
+    let bytes = match folder {
+        Some(folder) if is_plain(name) => std::fs::read(folder.join(name)).ok(),
+        _ => embedded,
+    };
+    let Some(bytes) = bytes else { return (StatusCode::NOT_FOUND, "there is no such file\n").into_response() };
+    ([(header::CONTENT_TYPE, kind(name)), (header::CACHE_CONTROL, "no-cache")], bytes).into_response()
+}
+
+/// Names of files, and of folders before them; none leads out of where it starts.
+fn is_plain(name: &str) -> bool {
+    let is_word = |word: &str| {
+        !word.starts_with('.')
+            && !word.is_empty()
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+    };
+    name.split('/').all(is_word)
+}
+
+fn kind(name: &str) -> &'static str {
+    match name.rsplit_once('.').map_or("", |(_, ending)| ending) {
+        "html" => "text/html; charset=utf-8",
+        "js" => "text/javascript; charset=utf-8",
+        "css" => "text/css; charset=utf-8",
+        "svg" => "image/svg+xml",
+        "json" => "application/json",
+        "png" => "image/png",
+        "woff2" => "font/woff2",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ASSETS, is_plain};
+    use std::path::Path;
+
+    fn names(folder: &Path, before: &str, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let name = format!("{before}{}", entry.file_name().to_string_lossy());
+            match entry.path().is_dir() {
+                true => names(&entry.path(), &format!("{name}/"), found),
+                false => found.push(name),
+            }
+        }
+    }
+
+    #[test]
+    fn every_file_of_the_page_is_compiled_in() {
+        let mut found = Vec::new();
+        names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("assets"), "", &mut found);
+        let listed: Vec<&str> = ASSETS.iter().map(|(name, _)| *name).collect();
+        for name in &found {
+            assert!(listed.contains(&name.as_str()) && is_plain(name), "{name} stands in assets and not in ASSETS");
+        }
+        assert_eq!(found.len(), listed.len());
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_folder() {
+        for name in ["..", "../x", "a/../../x", "/etc/passwd", "a//b", ".git/config", "a\\b", "%2e%2e/x", ""] {
+            assert!(!is_plain(name), "{name}");
+        }
+    }
+}
