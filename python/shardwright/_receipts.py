@@ -47,12 +47,12 @@ class Receipt(Result):
     @property
     def first_loss(self) -> float | None:
         """The first that was written down."""
-        return _number(self._json["outcome"]["first_loss"])
+        return _loss(self._json["outcome"]["first_loss"])
 
     @property
     def last_loss(self) -> float | None:
         """The last."""
-        return _number(self._json["outcome"]["last_loss"])
+        return _loss(self._json["outcome"]["last_loss"])
 
     @property
     def steps(self) -> Table:
@@ -155,3 +155,8 @@ def receipts(store: str | os.PathLike[str] | None = None) -> Receipts:
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _loss(value: Any) -> float | None:
+    """Of a step and its loss."""
+    return None if value is None else float(value[1])

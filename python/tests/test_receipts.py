@@ -56,7 +56,7 @@ def trained(runs: Callable[[str, bool], Path], tmp_path: Path) -> Run:
     """Lines that a run wrote; the file lies here as `hook.jsonl`."""
 
     def lines(name: str, fails: bool = False) -> list[dict[str, Any]]:
-        pytest.importorskip({"loop": "transformers", "hf": "accelerate", "pl": "lightning"}.get(name, name))
+        pytest.importorskip({"loop": "transformers", "hf": "accelerate", "pl": "lightning", "titan": "torchtitan"}[name])
         text = runs(name, fails).read_text()
         (tmp_path / "hook.jsonl").write_text(text)
         return [json.loads(line) for line in text.splitlines()]
@@ -82,7 +82,7 @@ def norms(lines: list[dict[str, Any]], kind: str) -> set[str]:
     return {line["path"] for line in of(lines, "tensor") if line["tensor"] == kind and line["norm"] > 0}
 
 
-ENGINES = {"loop": "torch", "hf": "transformers", "pl": "lightning"}
+ENGINES = {"loop": "torch", "hf": "transformers", "pl": "lightning", "titan": "torchtitan"}
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -251,7 +251,7 @@ PIECES = (
     (r"(self_attention|self_attn|attn)\.(linear_proj|o_proj|out|dense|wo)\.", "attention.out."),
     (r"attention\.(wo|out_proj)\.", "attention.out."),
     (r"(self_attention|self_attn)\.(q_proj|k_proj|v_proj)\.", "attention.qkv."),
-    (r"attention\.(wq|wk|wv)\.", "attention.qkv."),
+    (r"attention\.(qkv_linear\.)?(wqkv|wq|wk|wv)\.", "attention.qkv."),
     (r"(input_layernorm|attention_norm)\.", "attention.norm."),
     (r"mlp\.router\.|mlp\.gate\.|moe\.router\.(gate\.)?", "moe.router."),
     (r"mlp\.experts\.(linear_fc1|local_experts\.\d+\.linear_fc1|\d+\.(gate_proj|up_proj))\.", "moe.experts.fc1."),
