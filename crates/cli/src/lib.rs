@@ -2,6 +2,7 @@
 //! and exits; the page and the Python package ask it with the same words and get the same JSON.
 
 mod args;
+mod bars;
 mod call;
 mod commands;
 mod files;
@@ -11,7 +12,7 @@ mod outcome;
 mod output;
 mod panics;
 mod perfetto;
-mod picture;
+mod pictures;
 mod snapshot;
 mod table;
 mod usage;
@@ -107,6 +108,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Checkpoint(args) => commands::checkpoint::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Fit(args) => commands::fit::run(args),
+        Command::Schedule(args) => commands::schedule::run(args),
         Command::Diff(args) => commands::diff::run(args),
         Command::Fidelity(args) => commands::fidelity::run(args),
         Command::Preflight(args) => commands::preflight::run(args),

@@ -5,7 +5,30 @@ use axum::response::{IntoResponse, Response};
 use std::path::Path;
 
 /// Every file by its name in the address.
-pub const ASSETS: &[(&str, &[u8])] = &[("index.html", include_bytes!("../assets/index.html"))];
+pub const ASSETS: &[(&str, &[u8])] = &[
+    ("app.js", include_bytes!("../assets/app.js")),
+    ("ask.js", include_bytes!("../assets/ask.js")),
+    ("choose.js", include_bytes!("../assets/choose.js")),
+    ("controls.js", include_bytes!("../assets/controls.js")),
+    ("dom.js", include_bytes!("../assets/dom.js")),
+    ("findings.js", include_bytes!("../assets/findings.js")),
+    ("icon.svg", include_bytes!("../assets/icon.svg")),
+    ("index.html", include_bytes!("../assets/index.html")),
+    ("launch.js", include_bytes!("../assets/launch.js")),
+    ("memory.js", include_bytes!("../assets/memory.js")),
+    ("model.js", include_bytes!("../assets/model.js")),
+    ("ownership.js", include_bytes!("../assets/ownership.js")),
+    ("picture.js", include_bytes!("../assets/picture.js")),
+    ("receipts.js", include_bytes!("../assets/receipts.js")),
+    ("source.js", include_bytes!("../assets/source.js")),
+    ("state.js", include_bytes!("../assets/state.js")),
+    ("style.css", include_bytes!("../assets/style.css")),
+    ("theme.js", include_bytes!("../assets/theme.js")),
+    ("time.js", include_bytes!("../assets/time.js")),
+    ("units.js", include_bytes!("../assets/units.js")),
+    ("verdict.js", include_bytes!("../assets/verdict.js")),
+    ("zip.js", include_bytes!("../assets/zip.js")),
+];
 
 /// A file of the page.
 pub fn asset(path: &str, folder: Option<&Path>) -> Response {

@@ -1,5 +1,6 @@
 //! Questions about a model, a split or a lane, which need no price.
 
+use super::pictures::PictureArgs;
 use super::work::WorkArgs;
 use crate::commands::receipt::StoreArgs;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs, mode, pick};
@@ -18,6 +19,8 @@ pub struct ParamsArgs {
     /// Count what this mode runs instead of what the recipe says
     #[arg(long, value_parser = mode)]
     pub mode: Option<Mode>,
+    #[command(flatten)]
+    pub pictures: PictureArgs,
 }
 
 /// Arguments of `splits`.
@@ -30,6 +33,9 @@ pub struct SplitsArgs {
     /// Show what this rank holds
     #[arg(long, value_name = "R")]
     pub rank: Option<u64>,
+    /// Show which ranks hold which part of this tensor, as `layers.1.moe.experts.fc1.weight`
+    #[arg(long, value_name = "TENSOR", conflicts_with = "rank")]
+    pub tensor: Option<String>,
 }
 
 /// Arguments of `check`.
@@ -69,6 +75,11 @@ pub struct MeshArgs {
     /// How ranks run through the axes
     #[arg(long, default_value = "megatron")]
     pub order: OrderArg,
+    /// The cluster: its devices are the world, and the picture shows its nodes
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: Option<String>,
+    #[command(flatten)]
+    pub pictures: PictureArgs,
 }
 
 /// Rank orders, as typed.

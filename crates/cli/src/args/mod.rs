@@ -2,6 +2,7 @@
 
 mod keeping;
 mod looking;
+mod pictures;
 mod pricing;
 mod running;
 mod searching;
@@ -11,6 +12,7 @@ mod work;
 
 pub use keeping::*;
 pub use looking::*;
+pub use pictures::*;
 pub use pricing::*;
 pub use running::*;
 pub use searching::*;
@@ -72,6 +74,8 @@ pub enum Command {
     Hardware(HardwareArgs),
     /// Will it fit? Memory of every rank class, line by line and phase by phase
     Fit(FitArgs),
+    /// The simulated step: what each stage does when, and where it waits
+    Schedule(ScheduleArgs),
     /// Which lines grow between two recipes or layouts
     Diff(DiffArgs),
     /// Our predictions against measured rows

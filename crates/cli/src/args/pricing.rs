@@ -1,5 +1,6 @@
 //! Questions about what a job holds and how long it takes.
 
+use super::pictures::PictureArgs;
 use super::searching::{Headroom, headroom};
 use super::seen::SeenArgs;
 use super::work::WorkArgs;
@@ -36,13 +37,30 @@ pub struct FitArgs {
     /// Show the routing scratch of one expert layer: capacity, dispatch counts, receive and combine
     #[arg(long)]
     pub routing: bool,
-    /// Write the picture as SVG
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
+    #[command(flatten)]
+    pub pictures: PictureArgs,
     #[command(flatten)]
     pub seen: SeenArgs,
     #[command(flatten)]
     pub serving: ServingArgs,
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
+/// Arguments of `schedule`.
+#[derive(Args)]
+pub struct ScheduleArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    #[command(flatten)]
+    pub pictures: PictureArgs,
     #[command(flatten)]
     pub work: WorkArgs,
 }

@@ -1,5 +1,6 @@
 //! `plan`: what is pinned, and what a search is told.
 
+use super::pictures::PictureArgs;
 use super::seen::SeenArgs;
 use super::work::WorkArgs;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs, tokens};
@@ -24,6 +25,9 @@ pub struct PlanArgs {
     pub state: StateArgs,
     #[command(flatten)]
     pub search: SearchArgs,
+    /// The frontier, or a sweep
+    #[command(flatten)]
+    pub pictures: PictureArgs,
     #[command(flatten)]
     pub seen: SeenArgs,
     #[command(flatten)]
@@ -55,9 +59,6 @@ pub struct SearchArgs {
     /// Write a sweep as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Write a sweep as an SVG plot
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
 }
 
 /// Memory to leave free.

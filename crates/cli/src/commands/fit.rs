@@ -7,13 +7,13 @@ use super::plan::text::seconds;
 use super::plan::trust::{spread, such_runs};
 use super::{asked, calibrated_text, case_of, case_text, layout_json, seen, serving, widths};
 use crate::args::{FitArgs, YesOrNo};
-use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
-use crate::picture;
 use crate::table::{Table, heading, wrap};
+use crate::{bars, pictures};
 use case::{Case, Terms};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
+use draw::Picture;
 use launch::header::Header;
 use layout::{Recompute, Schedule};
 use memory::fit::{
@@ -96,10 +96,6 @@ pub fn run(args: &FitArgs) -> Outcome {
         at_overloads(&case, &args.overload).map_err(|e| unmodelled(&e))?
     };
     let items = if args.checklist { checklist(&case, &fit) } else { Vec::new() };
-    if let Some(path) = &args.svg {
-        let title = format!("{} on {}: {}", case.recipe.name.raw(), args.on, fit.verdict.name());
-        write_file(path, &picture::svg(&fit.classes, visible, &title))?;
-    }
     let seen = seen::write(&args.seen, &case, fit.worst().stage, &limit)?;
     let layer = routing(&case, fit.worst().stage);
     let routing_text = if args.routing { routing::text(&case, &fit, layer.as_ref()) } else { String::new() };
@@ -113,7 +109,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     text += if slower.is_empty() { "" } else { "\n" };
     text += &case_text(&case);
     text.push('\n');
-    text += &picture::bars(&fit.classes, visible, 60);
+    text += &bars::bars(&fit.classes, visible, 60);
     text += &lines_text(fit.worst());
     text += &classes_text(&fit);
     text += &phases::text(fit.worst());
@@ -130,6 +126,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     json["calibration"] = json!(case.on().device.calibration);
     json["routing"] = routing::json(layer.as_ref());
     seen.into_json(&mut json);
+    pictures::write(&args.pictures, Picture::Memory, &json)?;
     let report = Report::new(text, json).with_findings(&case.findings);
     Ok(match fit.verdict {
         Verdict::DoesNotFit => report.refused(DOES_NOT_FIT, [does_not_fit(&case, fit.worst().total())]),
@@ -382,6 +379,7 @@ fn fit_json(case: &Case, fit: &Fit, levers: Option<&Levers>, skew: Option<&Overl
     let mut json = json!({
         "recipe": case.recipe.name, "layout": layout_json(&case.layout, &case.defaults),
         "hardware": case.cluster, "engine": case.engine().name(),
+        "device_bytes": case.on().device.visible_bytes(), "headroom_bytes": fit.headroom,
         "verdict": fit.verdict, "host": fit.host, "rank_classes": fit.classes.iter().map(class_json).collect::<Vec<_>>(),
         "worst": fit.worst, "communicators": communicators(&case.layout, has_experts),
         "unmodelled": fit.unmodelled, "levers": levers.map(|levers| &levers.found), "checklist": items,

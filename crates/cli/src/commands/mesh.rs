@@ -1,16 +1,27 @@
 //! `mesh`: coordinates and groups.
 
 use crate::args::MeshArgs;
+use crate::files::load_cluster;
 use crate::outcome::{Outcome, Refusal, Report};
+use crate::pictures;
 use crate::table::{Table, heading};
+use case::wrong_world;
 use diag::{Blame, Finding};
+use draw::Picture;
 use layout::legality::world::{Typed, fill};
 use layout::mesh::Group;
 use layout::{Axis, Layout, Mesh, Needs, Order, settle};
 use serde_json::{Map, Value, json};
 
 pub fn run(args: &MeshArgs) -> Outcome {
-    let request = args.layout.request();
+    let mut request = args.layout.request();
+    let cluster = args.on.as_deref().map(load_cluster).transpose()?;
+    if let (Some(cluster), Some(on)) = (&cluster, &args.on) {
+        let devices = cluster.devices();
+        if let Some(world) = request.world.replace(devices).filter(|world| *world != devices) {
+            return Err(wrong_world(world, devices, on).into());
+        }
+    }
     let experts = request.ep.is_some() || request.etp.is_some();
     let (layout, _) = settle(&request, Needs { experts, sequence: 4096 }).map_err(Refusal::from)?;
     let partial = fill(&layout, experts, Typed::of(&request));
@@ -42,6 +53,11 @@ pub fn run(args: &MeshArgs) -> Outcome {
         text += &rank_text(rank, &axes, &mesh);
         json["rank"] = rank_json(rank, &axes, &mesh);
     }
+    if let Some(cluster) = &cluster {
+        json["nodes"] = json!(cluster.nodes);
+        json["devices_per_node"] = json!(cluster.devices_per_node);
+    }
+    pictures::write(&args.pictures, Picture::Mesh, &json)?;
     Ok(Report::new(text, json))
 }
 

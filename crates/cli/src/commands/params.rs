@@ -3,7 +3,9 @@
 use super::{family_counts, model_line, recipe_of, seams_text};
 use crate::args::ParamsArgs;
 use crate::outcome::{Outcome, Report};
+use crate::pictures;
 use crate::table::{Table, heading};
+use draw::Picture;
 use recipe::count::Counts;
 use recipe::{Family, Recipe, Seam};
 use serde_json::{Map, Value, json};
@@ -17,7 +19,9 @@ pub fn run(args: &ParamsArgs) -> Outcome {
     };
     let counts = recipe.counts();
     let text = render(&recipe, &counts, &seams);
-    Ok(Report::new(text, json_of(&recipe, &counts, &seams, args.mode.map(|m| m.name()))).with_findings(&recipe.notes))
+    let json = json_of(&recipe, &counts, &seams, args.mode.map(|m| m.name()));
+    pictures::write(&args.pictures, Picture::Pattern, &json)?;
+    Ok(Report::new(text, json).with_findings(&recipe.notes))
 }
 
 fn render(recipe: &Recipe, counts: &Counts, seams: &[Seam]) -> String {
@@ -86,6 +90,8 @@ fn json_of(recipe: &Recipe, counts: &Counts, seams: &[Seam], mode: Option<&str>)
         recipe.bundle().into_iter().map(|(f, on)| (f.name().to_string(), json!(on))).collect();
     json!({
         "recipe": recipe.name, "mode": mode, "pattern": recipe.pattern.to_string(), "depth": recipe.depth(),
+        "layers": recipe.layers.iter().map(|layer| layer.to_string()).collect::<Vec<_>>(),
+        "mtp": recipe.features.mtp().map(|mtp| json!({ "depth": mtp.depth, "layer": mtp.layer.to_string() })),
         "total": counts.all.total, "trained": counts.trained, "active": counts.all.active, "by_family": families, "by_surface": surfaces,
         "features": features, "seams": seams, "source": recipe.source,
     })

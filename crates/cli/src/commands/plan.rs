@@ -13,9 +13,11 @@ use super::{asked, recipe_of, seen, widths};
 use crate::args::PlanArgs;
 use crate::files::load_cluster;
 use crate::outcome::{DOES_NOT_FIT, NO, Outcome, Refusal, Report};
+use crate::pictures;
 use case::asked::EngineChoice;
 use case::{Asked, Options, is_about_widths, machines, options_of, wrong_world};
 use diag::{Blame, Finding, Severity};
+use draw::Picture;
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest, check};
 use progress::Progress;
@@ -210,6 +212,9 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
     seen.into_json(&mut json);
     if let Some(best) = solved.answer.best() {
         json["best"]["slower_widths"] = widths::json(&best.case);
+    }
+    if solved.answer.best().is_some() {
+        pictures::write(&args.pictures, Picture::Frontier, &json)?;
     }
     let mut report = Report::new(text, json).with_findings(&solved.space.trimmed);
     if let Some(best) = solved.answer.best() {

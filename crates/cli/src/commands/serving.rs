@@ -85,7 +85,8 @@ fn refuse_training_flags(args: &FitArgs) -> Result<(), Refusal> {
         ("--overload", !args.overload.is_empty()),
         ("--checklist", args.checklist),
         ("--routing", args.routing),
-        ("--svg", args.svg.is_some()),
+        ("--svg", args.pictures.svg.is_some()),
+        ("--png", args.pictures.png.is_some()),
     ] {
         if is_given {
             given.push(name.to_string());

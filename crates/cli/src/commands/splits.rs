@@ -1,5 +1,7 @@
 //! `splits`: the ownership table, and what no axis can fix.
 
+mod holders;
+
 use super::{case_text, layout_json, shorten, split_case};
 use crate::args::SplitsArgs;
 use crate::outcome::{Outcome, Report};
@@ -24,6 +26,9 @@ pub fn run(args: &SplitsArgs, wants_json: bool) -> Outcome {
         return Err(Finding::error("mesh/rank", Blame::Usage, "rank", message)
             .hint(format!("ranks are 0 to {}", layout.world - 1))
             .into());
+    }
+    if let Some(path) = &args.tensor {
+        return holders::run(path, &case, &mesh);
     }
     let stage = args.rank.map(|rank| mesh.coordinates(rank).on(Axis::Pp) as usize);
     let rows: Vec<&Row> =

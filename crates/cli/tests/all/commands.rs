@@ -47,6 +47,35 @@ fn a_pattern_that_cannot_be_written_is_refused_by_name() {
 }
 
 #[test]
+fn splits_says_who_holds_which_part_of_a_tensor() {
+    let layout = "splits mixtral-8x7b --tp 2 --ep 2 --etp 1 --pp 2 --world 16";
+    let answer = json(&format!("{layout} --tensor layers.1.moe.experts.fc1.weight"));
+    let holders = answer["holders"].as_array().unwrap();
+    // Stage 0's eight ranks, half of the experts each; every other one by etp 1.
+    assert_eq!(holders.len(), 2, "{answer}");
+    assert_eq!(holders[0]["holds"], "expert 0-3");
+    assert_eq!(holders[0]["ranks"], "0,2,4,6");
+    assert_eq!(holders[1]["count"], 4);
+    for held in holders {
+        let rank = held["first_rank"].as_u64().unwrap();
+        let of_rank = json(&format!("{layout} --rank {rank}"));
+        let path = "layers.1.moe.experts.fc1.weight";
+        let row = of_rank["tensors"].as_array().unwrap().iter().find(|row| row["path"] == path).unwrap();
+        assert_eq!(row["part"], held["part"]);
+    }
+}
+
+#[test]
+fn a_refused_text_says_where_in_json_too() {
+    let file = scratch("placed.toml", "name = \"x\"\npattern = \"AF\"\ndetph = 4\n");
+    let out = run_args(&["params", file.to_str().unwrap(), "--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    let finding =
+        answer["findings"].as_array().unwrap().iter().find(|f| f["rule"] == "recipe/unknown-key").unwrap().clone();
+    assert_eq!((&finding["line"], &finding["column"]), (&serde_json::json!(3), &serde_json::json!(1)));
+}
+
+#[test]
 fn splits_answers_for_a_rank() {
     let answer = json("splits llama3-8b --tp 2 --pp 2 --world 8 --rank 7");
     assert_eq!(answer["rank_params"], answer["tensors"].as_array().unwrap().iter().map(elements).sum::<u64>());

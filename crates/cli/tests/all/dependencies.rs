@@ -57,6 +57,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "checkpoint",
         ],
     ),
+    ("draw", &["units", "diag"]),
     ("evidence", &["units", "diag", "checkpoint"]),
     (
         "receipt",
@@ -106,6 +107,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "evidence",
             "receipt",
             "serve",
+            "draw",
         ],
     ),
     ("python", &["cli"]),

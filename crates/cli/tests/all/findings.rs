@@ -330,6 +330,7 @@ const TYPED: &[(&str, i32, &str)] = &[
     ),
     ("megatron/unsayable", 1, "launch sgd.toml --on 8xH200"),
     ("mesh/rank", 1, "mesh --world 8 --tp 2 --rank 8"),
+    ("splits/tensor", 1, "splits llama3-8b --tp 2 --tensor layers.0.attn.wq"),
     ("mode/no-built-in", 1, "check no-built-in.toml --mode nemo_native"),
     ("mode/unknown", 1, "check llama3-8b --mode author_dp"),
     ("mode/unknown", 1, "check mode.toml"),

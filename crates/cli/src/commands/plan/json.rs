@@ -5,6 +5,7 @@ use super::trust::slower;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::commands::typed;
+use cost::{Class, interval};
 use launch::header::Header;
 use layout::Layout;
 use memory::fit::RankClass;
@@ -105,8 +106,12 @@ fn simulated(solved: &Solved, one: &Simulated) -> Value {
     let layout = solved.space.layout(&one.point);
     let tokens = layout.sequence as f64 / one.per_sequence / layout.world as f64;
     let offload = solved.space.question.offload.share(one.point.offload);
+    let seconds = one.per_sequence * layout.global_batch as f64;
+    // Layouts of one search differ in nothing that intervals are made of, but for stages.
+    let class = solved.answer.best().map(|best| Class { pipeline: layout.pp.splits(), ..Class::of(&best.case) });
     json!({
-        "layout": layout_of(solved.space.question.recipe, &layout, offload), "seconds": one.per_sequence * layout.global_batch as f64,
+        "layout": layout_of(solved.space.question.recipe, &layout, offload), "seconds": seconds,
+        "interval": class.map(|class| interval::interval(&class, seconds)),
         "tokens_per_second_per_device": tokens, "headroom_bytes": one.headroom, "complexity": one.complexity,
     })
 }

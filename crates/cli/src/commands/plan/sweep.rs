@@ -7,9 +7,11 @@ use crate::args::PlanArgs;
 use crate::commands::model_line;
 use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
+use crate::pictures;
 use crate::table::{Table, heading, wrap};
 use cost::Interval;
 use diag::{Blame, Finding, quote};
+use draw::Picture;
 use launch::header::Header;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -62,12 +64,13 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
         list => list.iter().map(|sequence| Some(*sequence)).collect(),
     };
     let mut rows = Vec::new();
-    let mut head = String::new();
+    let (mut head, mut name) = (String::new(), Value::Null);
     for &sequence in &sequences {
         for on in clusters {
             let wanted = Wanted::new(args, on, sequence)?;
             if head.is_empty() {
                 head = model_line(&wanted.recipe) + "\n";
+                name = json!(wanted.recipe.name);
             }
             rows.push(with_solution(args, &wanted, |solved| {
                 let best = solved.answer.best().map(|best| Best {
@@ -86,10 +89,8 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
     if let Some(path) = &args.search.csv {
         write_file(path, &csv(&rows))?;
     }
-    if let Some(path) = &args.search.svg {
-        write_file(path, &svg(&args.recipe.recipe, &rows))?;
-    }
-    let json = json!({ "sweep": rows.iter().map(value).collect::<Vec<_>>() });
+    let json = json!({ "recipe": name, "sweep": rows.iter().map(value).collect::<Vec<_>>() });
+    pictures::write(&args.pictures, Picture::Sweep, &json)?;
     if rows.iter().any(|row| row.best.is_some()) {
         return Ok(Report::new(head + &table(&rows), json));
     }
@@ -156,82 +157,4 @@ fn csv(rows: &[Row]) -> String {
         };
     }
     out
-}
-
-/// Colours that stay apart in print.
-const COLOURS: &[&str] = &["#4878a8", "#d98b3a", "#6aa5a9", "#c3564a", "#8d6cab", "#7a9a4c"];
-
-/// Tokens a second on one device against devices, a line for every sequence length. Devices stand
-/// on a logarithmic axis, so that equal factors are equal steps.
-fn svg(recipe: &str, rows: &[Row]) -> String {
-    const LEFT: f64 = 90.0;
-    const TOP: f64 = 56.0;
-    const WIDTH: f64 = 560.0;
-    const HEIGHT: f64 = 300.0;
-    let most = rows.iter().filter_map(|r| r.best.as_ref()).map(|b| b.tokens).fold(0.0, f64::max).max(1.0) * 1.1;
-    let devices = |f: fn(f64, f64) -> f64, start: f64| rows.iter().map(|r| (r.devices as f64).log2()).fold(start, f);
-    let (low, high) = (devices(f64::min, f64::INFINITY), devices(f64::max, 0.0));
-    let x = |n: u64| LEFT + WIDTH * if high > low { ((n as f64).log2() - low) / (high - low) } else { 0.5 };
-    let y = |tokens: f64| TOP + HEIGHT * (1.0 - tokens / most);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0} {:.0}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"28\" font-size=\"15\">{}: tokens/s on one device, best layout of each cluster</text>\n",
-        LEFT + WIDTH + 150.0,
-        TOP + HEIGHT + 60.0,
-        quote::xml(recipe)
-    );
-    for step in 0..=4 {
-        let tokens = most * f64::from(step) / 4.0;
-        let at = y(tokens);
-        let _ = writeln!(
-            out,
-            "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT + WIDTH,
-            LEFT - 8.0,
-            at + 4.0,
-            count(tokens as u64)
-        );
-    }
-    let mut counts: Vec<u64> = rows.iter().map(|row| row.devices).collect();
-    counts.sort_unstable();
-    counts.dedup();
-    for n in counts {
-        let _ =
-            writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{n}</text>", x(n), TOP + HEIGHT + 20.0);
-    }
-    let _ = writeln!(
-        out,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">devices</text>",
-        LEFT + WIDTH / 2.0,
-        TOP + HEIGHT + 44.0
-    );
-    let mut sequences: Vec<u64> = rows.iter().map(|row| row.sequence).collect();
-    sequences.dedup();
-    for (i, sequence) in sequences.iter().enumerate() {
-        let colour = COLOURS[i % COLOURS.len()];
-        let here = rows.iter().filter(|row| row.sequence == *sequence);
-        let points: Vec<(f64, f64)> =
-            here.filter_map(|row| row.best.as_ref().map(|best| (x(row.devices), y(best.tokens)))).collect();
-        let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let _ = writeln!(
-            out,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            path.join(" ")
-        );
-        for (x, y) in &points {
-            let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\"/>");
-        }
-        let legend = TOP + 12.0 + 20.0 * i as f64;
-        let _ = writeln!(
-            out,
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"12\" height=\"12\" fill=\"{colour}\"/>\
-             <text x=\"{:.1}\" y=\"{legend:.1}\">sequence {sequence}</text>",
-            LEFT + WIDTH + 16.0,
-            legend - 10.0,
-            LEFT + WIDTH + 34.0
-        );
-    }
-    out + "</svg>\n"
 }

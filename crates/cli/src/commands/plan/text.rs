@@ -4,9 +4,9 @@ use super::trust::{equals, slower, spread, such_runs};
 use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
+use crate::bars;
 use crate::commands::fit::{fit_lines, host_text, verdict_text};
 use crate::commands::{calibrated_text, model_line, shorten, typed, widths};
-use crate::picture;
 use crate::table::{Table, heading, wrap};
 use case::Part;
 use diag::quote;
@@ -199,7 +199,7 @@ fn memory(solved: &Solved, best: &Choice) -> String {
     let device = &solved.space.question.cluster.device;
     let classes = pictured(&best.fit);
     let mut text = heading("Memory of one rank a stage (replayed)");
-    text += &picture::bars(&classes, device.visible_bytes(), 60);
+    text += &bars::bars(&classes, device.visible_bytes(), 60);
     if classes.len() < best.fit.classes.len() {
         text += &format!("  {} stages between them hold no more than these\n", best.fit.classes.len() - classes.len());
     }
@@ -403,7 +403,7 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
     }
     let Ok(fit) = Fit::price(&case, solved.space.question.headroom) else { return text };
     text += &format!("\n{}\n", verdict_text(&case, &fit));
-    text += &picture::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
+    text += &bars::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
     let found = levers(&case, &fit, left.beside(solved.pricers)).found;
     let mut table = Table::new(&["what would help", "saves", "headroom then"]).right(&[1, 2]);
     for lever in found.iter().take(SHOWN) {

@@ -1,0 +1,40 @@
+//! `--svg` and `--png`: an answer as a picture in a file.
+
+use crate::args::PictureArgs;
+use crate::files::{write_bytes, write_file};
+use crate::outcome::Refusal;
+use diag::{Blame, Finding};
+use draw::{Options, Picture, Undrawn};
+use serde_json::Value;
+
+/// Writes an answer as the pictures that are asked for.
+pub fn write(args: &PictureArgs, kind: Picture, answer: &Value) -> Result<(), Refusal> {
+    if args.given().next().is_none() {
+        return Ok(());
+    }
+    let options = Options { titles: true, ..Options::default() };
+    let svg = draw::picture(kind, answer, &options).map_err(undrawn)?;
+    if let Some(path) = &args.svg {
+        write_file(path, &svg)?;
+    }
+    if let Some(path) = &args.png {
+        write_bytes(path, &pixels(&svg)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(feature = "png")]
+fn pixels(svg: &str) -> Result<Vec<u8>, Refusal> {
+    draw::png(svg).map_err(undrawn)
+}
+
+#[cfg(not(feature = "png"))]
+fn pixels(_: &str) -> Result<Vec<u8>, Refusal> {
+    let message = "this build makes no PNG files: its feature `png` is off";
+    Err(Finding::error("picture/png", Blame::Usage, "png", message).hint("--svg writes the same picture").into())
+}
+
+/// A refusal to draw.
+fn undrawn(reason: Undrawn) -> Refusal {
+    Finding::error("picture/undrawn", Blame::Usage, "picture", reason.to_string()).into()
+}

@@ -1,0 +1,53 @@
+// Walks through the page in Chromium and fails on anything that it, its policy or axe complains about.
+// usage: node drive.mjs ADDRESS CHROMIUM AXE OUT [SHOTS]     SHOTS: a folder for the pictures that the docs show
+
+import { copyFileSync, mkdirSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { Chromium } from "./chromium.mjs";
+import { Page } from "./page.mjs";
+import { byKeyboard, byPointer } from "./journeys.mjs";
+
+const [, , address, program, axe, out, shots] = process.argv;
+const folder = dirname(fileURLToPath(import.meta.url));
+const wrong = [];
+
+// Pictures for the docs, by journey and place.
+const KEPT = {
+  "wide-memory": "page-memory.png",
+  "wide-ownership": "page-ownership.png",
+  "wide-time": "page-time.png",
+  "dark-choose": "page-choose-dark.png",
+  "narrow-pinned": "page-narrow.png",
+};
+
+async function walk(name, journey, screen) {
+  const began = Date.now();
+  const chromium = new Chromium(program);
+  const downloads = join(out, `${name}-downloads`);
+  mkdirSync(downloads, { recursive: true });
+  const page = await Page.open(chromium, { ...screen, downloads });
+  const look = async (place) => {
+    const path = join(out, `${name}-${place}.png`);
+    await page.shot(path);
+    if (shots && KEPT[`${name}-${place}`]) copyFileSync(path, join(shots, KEPT[`${name}-${place}`]));
+    for (const barrier of await page.barriers(axe)) wrong.push(`${name}, ${place}: ${barrier}`);
+    for (const wide of await page.overflow()) wrong.push(`${name}, ${place}: wider than the screen: ${wide}`);
+  };
+  try {
+    await journey(page, { address, folder, downloads, look });
+  } catch (error) {
+    await page.shot(join(out, `${name}-failed.png`)).catch(() => null);
+    wrong.push(`${name}: ${error.stack}`);
+  }
+  for (const complaint of page.complaints) wrong.push(`${name}: ${complaint}`);
+  await chromium.close();
+  console.log(`${name}: ${((Date.now() - began) / 1000).toFixed(1)} s`);
+}
+
+await walk("wide", byPointer, { width: 1280, height: 900 });
+await walk("narrow", byPointer, { width: 390, height: 844 });
+await walk("dark", byPointer, { width: 1280, height: 900, dark: true });
+await walk("keys", byKeyboard, { width: 1280, height: 900 });
+for (const line of wrong) console.error(line);
+process.exit(wrong.length ? 1 : 0);

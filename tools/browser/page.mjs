@@ -1,0 +1,183 @@
+// One page as a person uses it: real pointer and key events, and everything that the browser complains about.
+
+import { readFileSync, writeFileSync } from "node:fs";
+
+const KEYS = {
+  Tab: ["Tab", 9],
+  Enter: ["Enter", 13, "\r"],
+  Space: ["Space", 32, " "],
+  Escape: ["Escape", 27],
+  Home: ["Home", 36],
+  ArrowLeft: ["ArrowLeft", 37],
+  ArrowUp: ["ArrowUp", 38],
+  ArrowRight: ["ArrowRight", 39],
+  ArrowDown: ["ArrowDown", 40],
+};
+
+// A refused case is an answer: its status is no fault of the page.
+const isAnswer = ({ source, text }) => source === "network" && text.includes("status of 422");
+
+export class Page {
+  complaints = [];
+
+  static async open(chromium, { width, height, dark = false, downloads }) {
+    const { targetId } = await chromium.send("Target.createTarget", { url: "about:blank" });
+    const { sessionId } = await chromium.send("Target.attachToTarget", { targetId, flatten: true });
+    const page = new Page();
+    Object.assign(page, { chromium, targetId, sessionId, width });
+    chromium.listen((message) => message.sessionId === sessionId && page.#heard(message));
+    for (const domain of ["Page", "Runtime", "Log", "DOM"]) await page.send(`${domain}.enable`);
+    await page.send("Emulation.setDeviceMetricsOverride", { width, height, deviceScaleFactor: 1, mobile: width < 600 });
+    const features = [
+      { name: "prefers-color-scheme", value: dark ? "dark" : "light" },
+      { name: "prefers-reduced-motion", value: "reduce" },
+    ];
+    await page.send("Emulation.setEmulatedMedia", { features });
+    if (downloads)
+      await chromium.send("Browser.setDownloadBehavior", {
+        behavior: "allow",
+        downloadPath: downloads,
+        eventsEnabled: true,
+      });
+    return page;
+  }
+
+  send(method, params) {
+    return this.chromium.send(method, params, this.sessionId);
+  }
+
+  #heard({ method, params }) {
+    if (method === "Runtime.exceptionThrown")
+      this.complaints.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
+    if (method === "Runtime.consoleAPICalled" && ["error", "warning"].includes(params.type)) {
+      this.complaints.push(`console ${params.type}: ${params.args.map((a) => a.value ?? a.description).join(" ")}`);
+    }
+    if (method === "Log.entryAdded" && ["error", "warning"].includes(params.entry.level) && !isAnswer(params.entry)) {
+      this.complaints.push(
+        `${params.entry.source} ${params.entry.level}: ${params.entry.text} ${params.entry.url ?? ""}`,
+      );
+    }
+  }
+
+  async evaluate(code) {
+    const { result, exceptionDetails } = await this.send("Runtime.evaluate", {
+      expression: code,
+      awaitPromise: true,
+      returnByValue: true,
+    });
+    if (exceptionDetails)
+      throw new Error(`${code.slice(0, 200)}: ${exceptionDetails.exception?.description ?? exceptionDetails.text}`);
+    return result.value;
+  }
+
+  // Waits until code comes to something true, and gives it.
+  async until(code, what, seconds = 30) {
+    const end = Date.now() + seconds * 1000;
+    for (;;) {
+      const value = await this.evaluate(code);
+      if (value) return value;
+      if (Date.now() > end) throw new Error(`never happened: ${what ?? code}`);
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+  }
+
+  async go(address) {
+    await this.send("Page.navigate", { url: address });
+    await this.settled();
+  }
+
+  // Nothing is asked any more.
+  settled() {
+    return this.until(
+      `document.readyState === "complete" && !document.querySelector("[aria-busy=true]") && document.getElementById("verdict")?.dataset.verdict`,
+      "the page has its answer",
+    );
+  }
+
+  text(selector) {
+    return this.evaluate(`document.querySelector(${JSON.stringify(selector)})?.innerText ?? ""`);
+  }
+
+  // The middle of an element, scrolled into sight.
+  async #middle(selector) {
+    const place = await this.until(
+      `(() => { const e = document.querySelector(${JSON.stringify(selector)}); if (!e) return null; e.scrollIntoView({ block: "center", inline: "center" });
+        const r = e.getBoundingClientRect(); return r.width ? [r.x + r.width / 2, r.y + r.height / 2] : null; })()`,
+      `${selector} is in sight`,
+    );
+    return { x: place[0], y: place[1] };
+  }
+
+  async hover(selector) {
+    await this.send("Input.dispatchMouseEvent", { type: "mouseMoved", ...(await this.#middle(selector)) });
+  }
+
+  async click(selector) {
+    const at = await this.#middle(selector);
+    await this.send("Input.dispatchMouseEvent", { type: "mouseMoved", ...at });
+    for (const type of ["mousePressed", "mouseReleased"]) {
+      await this.send("Input.dispatchMouseEvent", { type, ...at, button: "left", clickCount: 1 });
+    }
+  }
+
+  async press(key, times = 1) {
+    const [code, number, text] = KEYS[key];
+    for (let at = 0; at < times; at += 1) {
+      const event = { key: text === " " ? " " : key, code, windowsVirtualKeyCode: number };
+      await this.send("Input.dispatchKeyEvent", { type: text ? "keyDown" : "rawKeyDown", text, ...event });
+      await this.send("Input.dispatchKeyEvent", { type: "keyUp", ...event });
+    }
+  }
+
+  type(text) {
+    return this.send("Input.insertText", { text });
+  }
+
+  async choose(selector, value) {
+    await this.evaluate(
+      `(() => { const e = document.querySelector(${JSON.stringify(selector)}); e.value = ${JSON.stringify(value)}; e.dispatchEvent(new Event("change", { bubbles: true })); })()`,
+    );
+  }
+
+  // Drags a file from outside over the middle of the page and lets it fall.
+  async drop(path) {
+    const data = { items: [], files: [path], dragOperationsMask: 1 };
+    const at = { x: Math.round(this.width / 2), y: 300 };
+    for (const type of ["dragEnter", "dragOver", "drop"])
+      await this.send("Input.dispatchDragEvent", { type, ...at, data });
+  }
+
+  // Tabs until the focused element is one that the selector names.
+  async tabTo(selector, most = 200) {
+    for (let at = 0; at < most; at += 1) {
+      if (await this.evaluate(`document.activeElement.matches(${JSON.stringify(selector)})`)) return;
+      await this.press("Tab");
+    }
+    throw new Error(`${selector} cannot be reached by Tab`);
+  }
+
+  async shot(path, whole = false) {
+    const { data } = await this.send("Page.captureScreenshot", { format: "png", captureBeyondViewport: whole });
+    writeFileSync(path, Buffer.from(data, "base64"));
+  }
+
+  // What axe finds that keeps people out.
+  async barriers(axe) {
+    if (!(await this.evaluate("typeof axe === 'object'"))) await this.evaluate(`${readFileSync(axe, "utf8")}; true`);
+    const found = await this.evaluate(`axe.run(document, { resultTypes: ["violations"] }).then((r) => r.violations
+      .filter((v) => ["serious", "critical"].includes(v.impact))
+      .map((v) => v.id + " (" + v.impact + "): " + v.nodes.slice(0, 4).map((n) => n.target.join(" ") + " " + (n.any[0]?.message ?? "")).join(" | ")))`);
+    return found;
+  }
+
+  // Anything wider than the screen, which would make the whole page scroll sideways.
+  overflow() {
+    return this.evaluate(
+      `document.documentElement.scrollWidth > innerWidth + 1 ? [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll, .frame, pre, [role=tablist], .sheet")).slice(0, 5).map((e) => e.tagName + "#" + e.id + "." + e.className) : []`,
+    );
+  }
+
+  close() {
+    return this.chromium.send("Target.closeTarget", { targetId: this.targetId });
+  }
+}
