@@ -97,7 +97,7 @@ class Case:
 
     def fit(self, **given: Unpack[FitFlags]) -> Fit:
         """Will it fit? Memory of every class of ranks, line by line, and the step's time."""
-        return Fit(self._ask("fit", KNOWN, on=self.on, fits=False, **given))
+        return Fit(self._ask("fit", KNOWN, on=self.on, no=True, fits=False, **given))
 
     def plan(self, **given: Any) -> Plan:
         """The best of every layout that this case leaves open: what it says is pinned."""
@@ -131,7 +131,7 @@ class Case:
         """World, engine and mode, for questions that take no cluster: those that a fit would have."""
         if self.on is None:
             return {}
-        layout = self._ask("fit", KNOWN, on=self.on, fits=False)["case"]["layout"]
+        layout = self._ask("fit", KNOWN, on=self.on, fits=False, levers="no")["case"]["layout"]
         job = {key: layout[key] for key in ("world", "engine", "mode") if layout[key] is not None}
         return {key: value for key, value in job.items() if key not in self._given}
 
@@ -206,7 +206,7 @@ def _row(case: Case) -> dict[str, Any]:
     names = ("verdict", "total_bytes", "headroom_bytes", "seconds", "tokens_per_second_per_device", "refused_by")
     row: dict[str, Any] = {"fits": False, **dict.fromkeys(names)}
     try:
-        fit = case.fit()
+        fit = case.fit(levers="no")
     except Refused as refused:
         errors = [finding.rule for finding in refused.findings if finding.severity == "error"]
         return {**row, "verdict": "refused", "refused_by": ", ".join(dict.fromkeys(errors))}

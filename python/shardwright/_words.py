@@ -73,6 +73,8 @@ class FitFlags(TypedDict, total=False):
     """What a fit may be told besides the case."""
 
     overload: Sequence[float]
+    levers: str
+    """"no" for an answer sooner."""
     checklist: bool
     routing: bool
     trace: str

@@ -56,7 +56,9 @@ def trained(runs: Callable[[str, bool], Path], tmp_path: Path) -> Run:
     """Lines that a run wrote; the file lies here as `hook.jsonl`."""
 
     def lines(name: str, fails: bool = False) -> list[dict[str, Any]]:
-        pytest.importorskip({"loop": "transformers", "hf": "accelerate", "pl": "lightning", "titan": "torchtitan"}[name])
+        pytest.importorskip(
+            {"loop": "transformers", "hf": "accelerate", "pl": "lightning", "titan": "torchtitan"}[name]
+        )
         text = runs(name, fails).read_text()
         (tmp_path / "hook.jsonl").write_text(text)
         return [json.loads(line) for line in text.splitlines()]
