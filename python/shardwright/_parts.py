@@ -167,6 +167,33 @@ class Step:
 
 
 @dataclass(frozen=True)
+class StageTime:
+    """A stage's seconds in a step."""
+
+    stage: int
+    busy: float
+    idle: float
+    sending: float
+
+
+@dataclass(frozen=True)
+class Event:
+    """A run of time on a stage; seconds are from the start of the step."""
+
+    stage: int
+    track: str
+    """`schedule` for passes and waits, else what runs below them."""
+    kind: str
+    start: float
+    end: float
+    what: str
+    microbatch: int | None = None
+    chunk: int | None = None
+    hidden: bool = False
+    """Whether compute hides it."""
+
+
+@dataclass(frozen=True)
 class Choice:
     """A layout that was priced."""
 

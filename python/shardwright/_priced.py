@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._parts import Argument, Choice, File, Lever, RankClass, Step, gib, made, seconds
+from ._parts import Argument, Choice, Event, File, Lever, RankClass, StageTime, Step, gib, made, seconds
 from ._result import Result, Split
 
 if TYPE_CHECKING:
@@ -157,17 +157,36 @@ class Plan(Result):
         return f"Plan of {self.recipe}: {took}, headroom {gib(best.headroom_bytes)}", best.flags
 
 
-class Schedule(Result):
-    """The simulated step: what each stage does when."""
+class Schedule(Split):
+    """The simulated step: a row for everything that a stage does, and when."""
 
     __slots__ = ()
     question = "schedule"
 
+    @property
+    def seconds(self) -> float:
+        """How long the step takes."""
+        return float(self._json["seconds"])
+
+    @property
+    def stages(self) -> tuple[StageTime, ...]:
+        """How long each stage works, waits and sends."""
+        return tuple(made(StageTime, stage) for stage in self._json["stages"])
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Passes, waits, collectives and sends, in the order of stages and time. Of a long step, the first and last
+        passes of each stage."""
+        return tuple(made(Event, event) for event in self._json["events"])
+
     def _rows(self) -> list[dict[str, Any]]:
-        return [dict(item) for item in self._json.get("slices", ())]
+        keys = ("stage", "track", "kind", "microbatch", "start", "end", "what")
+        return [{key: event.get(key) for key in keys} for event in self._json["events"]]
 
     def _said(self) -> tuple[str, str]:
-        return f"Schedule of {self._json['recipe']}", ""
+        idle = ", ".join(seconds(stage.idle) for stage in self.stages[:8])
+        order = f"{self._json['schedule']}, {self._json['microbatches']} microbatches"
+        return f"Schedule of {self.recipe}: {seconds(self.seconds)} a step, {order}", f"stages wait {idle}"
 
 
 class Launch(Split):

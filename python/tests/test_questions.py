@@ -109,6 +109,12 @@ def test_the_other_questions(case: sw.Case) -> None:
     params = case.params()
     assert params.total == sum(params.by_family.values()) == sum(params.by_surface.values())
     assert sw.case("nam56r", tp=2).rehearse(steps=1).passes
+    schedule = staged.schedule()
+    step = staged.fit().step
+    assert step is not None and schedule.seconds == pytest.approx(step.seconds)
+    assert [stage.stage for stage in schedule.stages] == [0, 1]
+    passes = [event for event in schedule.events if event.track == "schedule" and event.microbatch is not None]
+    assert passes and all(0 <= event.start < event.end <= schedule.seconds * 1.001 for event in passes)
 
 
 def test_a_rehearsal_with_a_fault_is_a_no() -> None:
