@@ -18,7 +18,7 @@ mod table;
 mod usage;
 mod width;
 
-pub use call::{Call, Reads};
+pub use call::{Call, Progress, Reads};
 pub use outcome::SCHEMA;
 
 use args::{Cli, Command};
