@@ -208,7 +208,7 @@ pub const QUESTIONS: &[Question] = &[
     quick("params", &["params"], &[RECIPE, &[key("mode", Kind::Text)]]),
     quick("check", &["check"], &[RECIPE, MAYBE_ON, LAYOUT]),
     quick("choices", &["choices"], &[RECIPE, ON, LAYOUT, STATE]),
-    quick("splits", &["splits"], &[RECIPE, LAYOUT, RANK]),
+    quick("splits", &["splits"], &[RECIPE, LAYOUT, RANK, &[key("tensor", Kind::Text)]]),
     quick("stages", &["stages"], &[RECIPE, MAYBE_ON, LAYOUT, STATE, &[key("weights", Kind::Integers)]]),
     quick("mesh", &["mesh"], &[LAYOUT, RANK, &[key("order", Kind::Text)]]),
     quick("fit", &["fit"], &[RECIPE, ON, LAYOUT, STATE, FIT, SERVING]),
