@@ -76,6 +76,8 @@ pub enum Command {
     Fit(FitArgs),
     /// The simulated step: what each stage does when, and where it waits
     Schedule(ScheduleArgs),
+    /// A case as one file that opens anywhere: pictures, tables, what to run
+    Report(ReportArgs),
     /// Which lines grow between two recipes or layouts
     Diff(DiffArgs),
     /// Our predictions against measured rows
