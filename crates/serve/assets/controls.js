@@ -192,6 +192,8 @@ function switches(state, act) {
   );
 }
 
+let optionsOpen = false;
+
 // Words of the engine's own; each becomes part of --engine-args.
 function engineOptions(state, layout, act) {
   const engine = layout?.engine;
@@ -205,9 +207,9 @@ function engineOptions(state, layout, act) {
       fillOptions(inside, engine, set, act);
       return inside;
     },
-    { class: "engine-options", open: engineOptions.isOpen },
+    { class: "engine-options", open: optionsOpen },
   );
-  node.addEventListener("toggle", () => (engineOptions.isOpen = node.open));
+  node.addEventListener("toggle", () => (optionsOpen = node.open));
   return node;
 }
 

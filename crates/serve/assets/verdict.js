@@ -112,12 +112,12 @@ function changeSentence(state, fit, act) {
     "p",
     {},
     lead,
-    offered.map((lever) => [lever_(lever, act), " "]),
+    offered.map((lever) => [leverButton(lever, act), " "]),
     act.fixed ? null : el("button", { type: "button", onclick: () => act.tab("choose") }, "Search for a layout"),
   );
 }
 
-function lever_(lever, act) {
+function leverButton(lever, act) {
   const text = `${lever.change} (saves ${bytes(lever.saves_bytes)})`;
   if (act.fixed) return el("code", {}, text);
   return el(
