@@ -17,6 +17,9 @@ use serde_json::{Map, Value, json};
 /// Ranks whose groups can be looked up in a report.
 const MOST_RANKS: u64 = 64;
 
+/// Ranks whose groups are drawn.
+const MOST_DRAWN_RANKS: u64 = 8;
+
 /// Stages whose phases and tensors can be.
 const MOST_STAGES: u64 = 8;
 
@@ -97,25 +100,37 @@ impl Answers {
         }
     }
 
-    /// Pictures of what is there, for wide screens and narrow ones.
+    /// Pictures of what is there, for wide screens and narrow ones; those of a stage or a rank by its number, too.
     fn pictures(&mut self) {
         let stages = self.all["fit"]["rank_classes"].as_array().map_or(0, Vec::len) as u64;
+        let kinds =
+            [Picture::Memory, Picture::Phases, Picture::Schedule, Picture::Pattern, Picture::Mesh, Picture::Frontier];
         let mut drawn = Map::new();
-        for kind in
-            [Picture::Memory, Picture::Phases, Picture::Schedule, Picture::Pattern, Picture::Mesh, Picture::Frontier]
-        {
-            let Some(answer) = self.all.get(kind.question()) else { continue };
-            let mut draw = |key: String, options: Options| {
-                if let Ok(svg) = draw::picture(kind, answer, &options) {
+        let mut draw = |kind: Picture, answer: &Value, more: [Option<String>; 2], stage: Option<u64>| {
+            for narrow in [false, true] {
+                let [rank, stage_key] = &more;
+                let keys: Vec<&str> = [rank.as_deref(), narrow.then_some("narrow=true"), stage_key.as_deref()]
+                    .into_iter()
+                    .flatten()
+                    .collect();
+                let key =
+                    if keys.is_empty() { format!("draw/{kind}") } else { format!("draw/{kind}?{}", keys.join("&")) };
+                if let Ok(svg) = draw::picture(kind, answer, &Options { narrow, stage, ..Options::default() }) {
                     drawn.insert(key, json!(svg));
                 }
-            };
-            draw(format!("draw/{kind}"), Options::default());
-            draw(format!("draw/{kind}?narrow=true"), Options { narrow: true, ..Options::default() });
+            }
+        };
+        for kind in kinds {
+            let Some(answer) = self.all.get(kind.question()) else { continue };
+            draw(kind, answer, [None, None], None);
             let looked_at = if kind == Picture::Phases { stages.min(MOST_STAGES) } else { 0 };
             for stage in 0..looked_at {
-                draw(format!("draw/{kind}?stage={stage}"), Options { stage: Some(stage), ..Options::default() });
+                draw(kind, answer, [None, Some(format!("stage={stage}"))], Some(stage));
             }
+        }
+        for rank in 0..MOST_DRAWN_RANKS {
+            let Some(answer) = self.all.get(&format!("mesh?rank={rank}")) else { break };
+            draw(Picture::Mesh, answer, [Some(format!("rank={rank}")), None], None);
         }
         self.all.extend(drawn);
     }
@@ -127,7 +142,8 @@ fn ask(command: &[&str], words: &[&Vec<String>]) -> Result<Result<Value, Refusal
         .iter()
         .chain(command)
         .map(|word| word.to_string())
-        .chain(words.iter().copied().flatten().cloned());
+        .chain(words.iter().copied().flatten().cloned())
+        .chain(["--json".to_string()]);
     let cli = Cli::try_parse_from(typed).map_err(|error| {
         let message = format!("the report asked what cannot be read: {error}");
         Finding::error("report/asked", Blame::Bug, "report", message)

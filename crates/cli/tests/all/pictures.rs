@@ -204,6 +204,8 @@ fn a_report_is_one_file_that_loads_nothing() {
     let of = |key: &str| &embedded["answers"][key];
     let asked = ["fit", "params", "stages", "launch", "mesh?rank=7", "splits?rank=4"];
     assert!(asked.iter().all(|key| of(key)["schema"] == "shardwright/1"), "{:?}", said.json);
+    assert!(of("splits?rank=4")["tensors"].as_array().is_some_and(|tensors| tensors.len() > 100));
+    assert!(of("draw/phases?narrow=true&stage=1").is_string() && of("draw/mesh?rank=7&narrow=true").is_string());
     for kind in ["memory", "phases", "schedule", "pattern", "mesh"] {
         for key in [format!("draw/{kind}"), format!("draw/{kind}?narrow=true")] {
             assert!(of(&key).as_str().is_some_and(|svg| svg.starts_with("<svg")), "{key}");
