@@ -4,7 +4,7 @@ use crate::args::PictureArgs;
 use crate::files::{write_bytes, write_file};
 use crate::outcome::Refusal;
 use diag::{Blame, Finding};
-use draw::{Options, Picture, Undrawn};
+use draw::{Options, Picture, Undrawn, palette};
 use serde_json::Value;
 
 /// Writes an answer as the pictures that are asked for.
@@ -15,7 +15,8 @@ pub fn write(args: &PictureArgs, kind: Picture, answer: &Value) -> Result<(), Re
     let options = Options { titles: true, ..Options::default() };
     let svg = draw::picture(kind, answer, &options).map_err(undrawn)?;
     if let Some(path) = &args.svg {
-        write_file(path, &svg)?;
+        // Not every viewer of files knows custom properties.
+        write_file(path, &palette::resolved(&svg))?;
     }
     if let Some(path) = &args.png {
         write_bytes(path, &pixels(&svg)?)?;

@@ -285,6 +285,7 @@ fn pictures_are_written_as_svg_and_png() {
         let text = std::fs::read_to_string(&svg).unwrap();
         assert_sound(name, &text, &Options::default());
         assert!(text.contains("<title>") && !text.contains("data-tip"), "{name}: tips without a script");
+        assert!(!text.contains("var("), "{name}: colours for every viewer");
         let bytes = std::fs::read(&png).unwrap();
         assert!(bytes.starts_with(b"\x89PNG\r\n\x1a\n") && bytes.len() > 5_000, "{name}");
     }
