@@ -38,7 +38,7 @@ pub fn style() -> String {
          .sw-html table{{border-collapse:collapse;margin:6px 0;font-size:12px;color:inherit;background:none}}\
          .sw-html th,.sw-html td{{padding:2px 10px 2px 0;text-align:left;vertical-align:top;\
          border-bottom:1px solid var(--sw-line,#d0d0d0)}}\
-         .sw-html .sw-r{{text-align:right}}.sw-html .sw-soft{{color:var(--sw-soft,#595959)}}\
+         .sw-html .sw-r{{text-align:right;white-space:nowrap}}.sw-html .sw-soft{{color:var(--sw-soft,#595959)}}\
          .sw-html .sw-bad{{color:var(--sw-edge,#b00020)}}\
          .sw-html pre{{white-space:pre-wrap;overflow-wrap:anywhere;font-size:12px;background:var(--sw-free,#f0f0f0);\
          color:inherit;padding:8px}}\
