@@ -6,7 +6,7 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Chromium } from "./chromium.mjs";
 import { Page } from "./page.mjs";
-import { byKeyboard, byPointer } from "./journeys.mjs";
+import { byKeyboard, byPointer, inTheDark } from "./journeys.mjs";
 
 const [, , address, program, axe, out, shots] = process.argv;
 const folder = dirname(fileURLToPath(import.meta.url));
@@ -49,10 +49,10 @@ async function walk(name, journey, screen) {
 
 const only = process.env.ONLY?.split(",");
 const walks = {
-  wide: [byPointer, { width: 1280, height: 900 }],
+  wide: [byPointer, { width: 1280, height: 800 }],
   narrow: [byPointer, { width: 390, height: 844 }],
-  dark: [byPointer, { width: 1280, height: 900, dark: true }],
-  keys: [byKeyboard, { width: 1280, height: 900 }],
+  dark: [inTheDark, { width: 1280, height: 800, dark: true }],
+  keys: [byKeyboard, { width: 1280, height: 800 }],
 };
 for (const [name, [journey, screen]] of Object.entries(walks)) {
   if (!only || only.includes(name)) await walk(name, journey, screen);

@@ -191,6 +191,36 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await look("receipts", "#tabs");
 }
 
+// Every tab in dark colours: what is read there, and whether it can be.
+export async function inTheDark(page, { address, look }) {
+  const kase = "r=nam56r&on=16xH100&tp=2&pp=2&pin=r%3Dnam56r%26on%3D16xH100%26tp%3D2";
+  const pictures = {
+    model: "#panel-model",
+    memory: "#difference-picture",
+    ownership: "#mesh-picture",
+    time: "#schedule-picture",
+  };
+  for (const [tab, picture] of Object.entries(pictures)) {
+    await page.go(`${address}#${kase}&tab=${tab}`);
+    await isDrawn(page, picture);
+    await look(tab, "#tabs");
+  }
+  await page.go(`${address}#${kase}&tab=choose`);
+  await page.click("#search");
+  await isDrawn(page, "#frontier-picture");
+  await look("choose", "#frontier-picture");
+  await page.go(`${address}#${kase}&tab=launch`);
+  await page.until(`document.getElementById("zip")`, "a launch is there");
+  await look("launch", "#tabs");
+  await page.go(`${address}#r=llama3-70b&on=8xH100`);
+  assert.equal(await verdict(page), "does-not-fit");
+  await page.until(`document.querySelector("#verdict button[title^=costs]")`, "what to change is said");
+  await look("does-not-fit");
+  await page.go(`${address}#r=llama3-70b&on=8xH100&tp=3`);
+  assert.equal(await verdict(page), "refused");
+  await look("refused");
+}
+
 export async function byKeyboard(page, { address, folder, downloads, look }) {
   await page.go(address);
   await page.press("Tab");
