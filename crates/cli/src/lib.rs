@@ -22,7 +22,6 @@ pub use call::{Call, Reads};
 pub use outcome::SCHEMA;
 
 use args::{Cli, Command};
-use clap::{CommandFactory, Parser};
 use outcome::{Outcome, Report};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -78,9 +77,9 @@ pub fn answer(words: &[OsString], call: Call) -> Answer {
 /// What the words come to, unless something panicked on the way: then nothing they say is believed.
 fn report(words: &[OsString]) -> Report {
     let wants_json = words.iter().any(|word| word == "--json");
-    let outcome = std::panic::catch_unwind(|| match Cli::try_parse_from(words) {
+    let outcome = std::panic::catch_unwind(|| match args::parse(words.iter().cloned()) {
         Ok(cli) => run(&cli),
-        Err(error) => Ok(usage::refused(error, wants_json)),
+        Err(error) => Ok(usage::refused(error, words, wants_json)),
     });
     match (panics::report(words), outcome) {
         (Some(bug), _) => bug,
@@ -119,9 +118,10 @@ fn run(cli: &Cli) -> Outcome {
         Command::Lanes(args) => commands::lanes::run(args),
         Command::Options(args) => commands::options::run(args),
         Command::Serve(args) => commands::serve::run(args),
+        Command::Man(args) => commands::man::run(args),
         Command::Completions(args) => {
             let mut script = Vec::new();
-            clap_complete::generate(args.shell, &mut Cli::command(), "shardwright", &mut script);
+            clap_complete::generate(args.shell, &mut args::command(), "shardwright", &mut script);
             Ok(Report::text(String::from_utf8_lossy(&script).into_owned()))
         }
     }

@@ -13,6 +13,7 @@ pub mod hardware;
 pub mod import;
 pub mod lanes;
 pub mod launch;
+pub mod man;
 pub mod mesh;
 pub mod options;
 pub mod params;

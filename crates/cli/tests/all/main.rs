@@ -15,6 +15,7 @@ mod figures;
 mod findings;
 mod fuzzed;
 mod goldens;
+mod help;
 mod hostile;
 mod identities;
 mod launch;
