@@ -219,6 +219,8 @@ export async function inTheDark(page, { address, look }) {
   await page.go(`${address}#r=llama3-70b&on=8xH100&tp=3`);
   assert.equal(await verdict(page), "refused");
   await look("refused");
+  await page.click("#verdict .mend button");
+  await page.until(`document.getElementById("verdict").dataset.verdict !== "refused"`, "a button mends it");
 }
 
 export async function byKeyboard(page, { address, folder, downloads, look }) {
