@@ -18,7 +18,7 @@ mod table;
 mod usage;
 mod width;
 
-pub use call::{Call, Reads};
+pub use call::{Call, Progress, Reads};
 pub use outcome::SCHEMA;
 
 use args::{Cli, Command};
@@ -88,6 +88,11 @@ fn report(words: &[OsString]) -> Report {
     }
 }
 
+/// An answer as a fragment of HTML, for notebooks; nothing where there is none of that question.
+pub fn html(question: &str, answer: &Value) -> String {
+    draw::html::of(question, answer)
+}
+
 fn run(cli: &Cli) -> Outcome {
     #[cfg(debug_assertions)]
     cli.crash.iter().for_each(|crash| crash.now());
@@ -108,6 +113,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Plan(args) => commands::plan::run(args),
         Command::Fit(args) => commands::fit::run(args),
         Command::Schedule(args) => commands::schedule::run(args),
+        Command::Report(args) => commands::report::run(args),
         Command::Diff(args) => commands::diff::run(args),
         Command::Fidelity(args) => commands::fidelity::run(args),
         Command::Preflight(args) => commands::preflight::run(args),

@@ -23,6 +23,12 @@ pub fn write(args: &PictureArgs, kind: Picture, answer: &Value) -> Result<(), Re
     Ok(())
 }
 
+/// That a picture which is asked for is not written, beside an answer that stands.
+pub fn none(args: &PictureArgs, why: &str) -> Option<Finding> {
+    let (flag, _) = args.given().next()?;
+    Some(Finding::warning("picture/undrawn", Blame::Usage, flag, format!("`{flag}` writes nothing: {why}")))
+}
+
 #[cfg(feature = "png")]
 fn pixels(svg: &str) -> Result<Vec<u8>, Refusal> {
     draw::png(svg).map_err(undrawn)
@@ -35,6 +41,6 @@ fn pixels(_: &str) -> Result<Vec<u8>, Refusal> {
 }
 
 /// A refusal to draw.
-fn undrawn(reason: Undrawn) -> Refusal {
+pub fn undrawn(reason: Undrawn) -> Refusal {
     Finding::error("picture/undrawn", Blame::Usage, "picture", reason.to_string()).into()
 }
