@@ -191,6 +191,33 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await look("receipts", "#tabs");
 }
 
+// A report opens from disk, with nothing but what it holds.
+export async function fromDisk(page, { report, look }) {
+  await page.go(report);
+  assert.equal(await verdict(page), "fits");
+  const tabs = await page.evaluate(`[...document.querySelectorAll("[role=tab]")].map((tab) => tab.id.slice(4))`);
+  for (const tab of ["model", "memory", "ownership", "time", "launch"]) assert.ok(tabs.includes(tab), tab);
+  const pictures = {
+    memory: "#memory-picture",
+    ownership: "#mesh-picture",
+    time: "#schedule-picture",
+    model: "#panel-model",
+  };
+  for (const [tab, picture] of Object.entries(pictures)) {
+    await opens(page, tab);
+    await isDrawn(page, picture);
+    await look(tab);
+  }
+  await opens(page, "launch");
+  await page.until(`document.getElementById("zip")`, "a launch is there");
+  await look("launch");
+  assert.equal(
+    await page.evaluate(`document.querySelectorAll("#layout button, #source select").length`),
+    0,
+    "nothing is offered that cannot be answered",
+  );
+}
+
 // Every tab in dark colours: what is read there, and whether it can be.
 export async function inTheDark(page, { address, look }) {
   const kase = "r=nam56r&on=16xH100&tp=2&pp=2&pin=r%3Dnam56r%26on%3D16xH100%26tp%3D2";
