@@ -96,12 +96,12 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   // The step.
   await opens(page, "time");
   await isDrawn(page, "#schedule-picture");
+  assert.match(await page.text("#time-parts"), /matrix products/);
+  await look("time", "#tabs");
   const width = () => page.evaluate(`document.querySelector("#schedule-picture svg").getBoundingClientRect().width`);
   const whole = await width();
   await page.click('#schedule-picture button[aria-label="Zoom in"]');
   assert.ok((await width()) > whole * 1.4, "it grows");
-  assert.match(await page.text("#time-parts"), /matrix products/);
-  await look("time", "#tabs");
 
   // A search, and one of its points as the case.
   await opens(page, "choose");

@@ -1,7 +1,7 @@
 // The answer in sentences: does it fit, which ranks are worst and why, how long a step takes, what to change, what to
 // run.
 
-import { el, sentence, command, put } from "./dom.js";
+import { el, sentence, command, save, put } from "./dom.js";
 import { bytes, seconds, exact, quoted, ranges } from "./units.js";
 import { findingsList } from "./findings.js";
 import { parseFlags, words } from "./state.js";
@@ -136,20 +136,22 @@ function leverButton(lever, act) {
 }
 
 function runSentence(state, fit, act) {
-  const line = `shardwright launch ${words(state.case).map(quoted).join(" ")} --out launch`;
+  const [file, ...flags] = words(state.case);
+  const line = `shardwright launch ${[file, ...flags].map(quoted).join(" ")} --out launch`;
   const over = fit.verdict === "does-not-fit";
+  const see =
+    over || act.fixed
+      ? null
+      : el("button", { type: "button", onclick: () => act.tab("launch") }, "See the launch files");
+  const keep = el(
+    "button",
+    { type: "button", onclick: () => save(file, state.case.text, "text/plain") },
+    `Save ${file}`,
+  );
   return el(
     "div",
     { class: "run" },
-    el(
-      "p",
-      {},
-      over ? "To run, once it fits: " : "To run: ",
-      state.case.text === undefined ? "" : "save the model’s text beside it, then ",
-      over || act.fixed
-        ? null
-        : el("button", { type: "button", onclick: () => act.tab("launch") }, "See the launch files"),
-    ),
+    el("p", {}, over ? "To run, once it fits: " : "To run: ", see, state.case.text === undefined ? null : [" ", keep]),
     command(line),
   );
 }
