@@ -135,7 +135,7 @@ async function addLevers(mine, fit) {
   const answer = await ask("fit", body(state.case, "fit"), { signal: waiting.signal });
   if (mine !== turn || !answer.json?.levers?.length) return;
   last.fit = { ...fit, json: { ...fit.json, levers: answer.json.levers } };
-  showVerdict(byId("verdict"), state, last.fit, act);
+  showVerdict(byId("verdict"), state, last.fit, act, last.choices?.json);
   if (state.tab === "memory") showMemory(byId("panel-memory"), { state, act, fit: last.fit.json, pinned: last.pinned });
 }
 
@@ -155,7 +155,7 @@ function showAll() {
   const { fit, choices, pinned } = last;
   const priced = fit.json?.verdict ? fit.json : null;
   document.title = `${state.case.recipe} on ${state.case.on} · Shardwright`;
-  showVerdict(byId("verdict"), state, fit, act);
+  showVerdict(byId("verdict"), state, fit, act, choices?.json);
   if (fixed) showFixed(priced);
   else {
     showSource(byId("source"), state, lists, act);
