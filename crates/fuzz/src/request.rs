@@ -18,7 +18,12 @@ fn served() -> &'static (Runtime, Router) {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
         let settings = Settings {
             ask: Arc::new(|asked| {
-                let call = Call { reads: Reads::Nothing, texts: asked.texts, stop: asked.stop, progress: Some(asked.progress) };
+                let call = Call {
+                    reads: Reads::Nothing,
+                    texts: asked.texts,
+                    stop: asked.stop,
+                    progress: Some(asked.progress),
+                };
                 let answer = answer(&asked.words, call);
                 let document = answer.document().expect("every question has an answer in JSON");
                 Answered { document, exit: answer.exit, may_keep: !answer.has_read }
@@ -37,7 +42,8 @@ fn served() -> &'static (Runtime, Router) {
 /// What is asked when nobody attacks.
 pub fn seeds() -> Vec<Vec<u8>> {
     let post = |question: &str, body: &str| {
-        format!("POST /api/v1/{question}\nhost: localhost\ncontent-type: application/json\nx-job: a1\n\n{body}").into_bytes()
+        format!("POST /api/v1/{question}\nhost: localhost\ncontent-type: application/json\nx-job: a1\n\n{body}")
+            .into_bytes()
     };
     let get = |path: &str| format!("GET {path}\nhost: 127.0.0.1:8731\norigin: http://127.0.0.1:8731\n\n").into_bytes();
     let mut all = vec![
@@ -53,14 +59,26 @@ pub fn seeds() -> Vec<Vec<u8>> {
         post("options", r#"{"engine":"megatron"}"#),
         post("axes", r#"{"axis":"cp"}"#),
         post("params", r#"{"recipe":"nam56r-mini","with":["mtp"],"without":"moe","mode":null}"#),
-        post("check", r#"{"recipe":"nam56r-mini","tp":2,"pp":2,"ep":4,"etp":1,"world":8,"seq":"8k","engine":"megatron","zero":1}"#),
+        post(
+            "check",
+            r#"{"recipe":"nam56r-mini","tp":2,"pp":2,"ep":4,"etp":1,"world":8,"seq":"8k","engine":"megatron","zero":1}"#,
+        ),
         post("splits", r#"{"recipe":"nam56r-mini","tp":2,"world":8,"rank":3}"#),
         post("stages", r#"{"recipe":"nam56r-mini","pp":2,"boundaries":[3],"balance":"params","weights":[1,2,3]}"#),
-        post("fit", r#"{"recipe":"nam56r-mini","on":"8xH200","tp":2,"mbs":1,"levers":"no","recompute":"selective:core_attn","headroom":"10%","overload":[1.0,2.0]}"#),
+        post(
+            "fit",
+            r#"{"recipe":"nam56r-mini","on":"8xH200","tp":2,"mbs":1,"levers":"no","recompute":"selective:core_attn","headroom":"10%","overload":[1.0,2.0]}"#,
+        ),
         post("receipts", r#"{"recipe":"nam56r","all":true}"#),
         post("compare", r#"{"receipts":["ab","cd"],"against":["ef"]}"#),
-        post("import", r#"{"file":{"name":"config.json","text":"{\"model_type\":\"llama\",\"hidden_size\":64}"},"seq":"8k"}"#),
-        post("diff", r#"{"before":{"recipe":"nam56r-mini","tp":2},"after":{"recipe":{"name":"mine","text":"depth = 2"},"mbs":2},"on":"8xH200"}"#),
+        post(
+            "import",
+            r#"{"file":{"name":"config.json","text":"{\"model_type\":\"llama\",\"hidden_size\":64}"},"seq":"8k"}"#,
+        ),
+        post(
+            "diff",
+            r#"{"before":{"recipe":"nam56r-mini","tp":2},"after":{"recipe":{"name":"mine","text":"depth = 2"},"mbs":2},"on":"8xH200"}"#,
+        ),
     ];
     let text = serde_json::to_string(include_str!("../../../data/recipes/nam56r-mini.toml")).unwrap_or_default();
     all.push(post("params", &format!(r#"{{"recipe":{{"name":"mine","text":{text}}}}}"#)));
@@ -73,7 +91,8 @@ pub fn request(bytes: &[u8]) {
     let (head, body) = text.split_once("\n\n").unwrap_or((&text, ""));
     let mut lines = head.lines();
     let (method, path) = lines.next().and_then(|line| line.split_once(' ')).unwrap_or(("GET", "/"));
-    let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap_or(Method::POST)).uri(path);
+    let mut request =
+        Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap_or(Method::POST)).uri(path);
     for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
         request = request.header(name, value);
     }

@@ -102,11 +102,16 @@ fn degrees(address: &str) {
     let mut client = Client::new(address);
     let (_, recipes) = client.ask("recipes", &json!({}));
     let recipes: Value = serde_json::from_slice(&recipes).expect("JSON");
-    println!("{:26} {:>9} {:>9} {:>9} {:>9}   ms, the slowest of each", "one degree on 64xH100", "check", "fit", "choices", "splits");
+    println!(
+        "{:26} {:>9} {:>9} {:>9} {:>9}   ms, the slowest of each",
+        "one degree on 64xH100", "check", "fit", "choices", "splits"
+    );
     for recipe in recipes["recipes"].as_array().into_iter().flatten() {
         let name = recipe["name"].as_str().unwrap_or_default();
         let mut slowest = [0f64; 4];
-        for (axis, degree) in [("tp", 2), ("tp", 8), ("pp", 4), ("pp", 8), ("ep", 8), ("cp", 2), ("mbs", 2), ("zero", 1)] {
+        for (axis, degree) in
+            [("tp", 2), ("tp", 8), ("pp", 4), ("pp", 8), ("ep", 8), ("cp", 2), ("mbs", 2), ("zero", 1)]
+        {
             for (at, question) in ["check", "fit", "choices", "splits"].into_iter().enumerate() {
                 let mut body = json!({ "recipe": name, axis: degree });
                 match question {

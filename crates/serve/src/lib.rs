@@ -9,6 +9,7 @@ mod guard;
 mod jobs;
 mod listen;
 mod openapi;
+mod pictures;
 mod query;
 pub mod questions;
 mod words;
@@ -22,7 +23,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
 use cache::Cache;
 use diag::{Blame, Finding};
 use guard::Guard;
@@ -159,6 +160,7 @@ pub fn router(settings: Settings) -> Router {
     let api = Router::new()
         .route("/api/v1/openapi.json", get(answers::openapi))
         .route("/api/v1/jobs/{id}", get(answers::job).delete(answers::stop))
+        .route("/api/v1/draw/{picture}", post(pictures::post))
         .route("/api/v1/{question}", get(answers::get).post(answers::post))
         .route("/api/{*rest}", axum::routing::any(answers::nothing))
         .with_state(server);

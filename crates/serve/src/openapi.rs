@@ -1,7 +1,8 @@
 //! What may be asked, as OpenAPI 3.1: written from the table of questions. How answers look is kept beside it
 //! (`answers.json`), as tests saw them.
 
-use crate::questions::{JOB, Key, Kind, PICTURES, QUESTIONS, Question};
+use crate::questions::{AGAINST, DRAWN, JOB, Key, Kind, QUESTIONS, Question};
+use draw::Picture;
 use serde_json::{Map, Value, json};
 
 /// Schemas of answers, by question.
@@ -16,11 +17,8 @@ pub fn openapi(version: &str, describe: Describe) -> Value {
     for question in QUESTIONS {
         paths.insert(format!("/api/v1/{}", question.name), question_path(question, describe));
     }
-    for picture in PICTURES {
-        paths.insert(
-            format!("/api/v1/draw/{}", picture.name),
-            picture_path(picture.name, picture.question(), picture.about),
-        );
+    for (name, picture) in Picture::ALL {
+        paths.insert(format!("/api/v1/draw/{name}"), picture_path(name, *picture));
     }
     paths.insert("/api/v1/jobs/{id}".to_string(), job_path());
     json!({
@@ -67,10 +65,18 @@ fn answers(name: &str) -> Value {
     })
 }
 
-fn picture_path(name: &str, question: &Question, about: &str) -> Value {
+fn picture_path(name: &str, picture: Picture) -> Value {
+    let of = picture.question();
+    let more = if picture == Picture::Memory { [DRAWN, AGAINST] } else { [DRAWN, &[]] };
+    let mut asked = object(more.iter().flat_map(|keys| keys.iter()), &[], &|_, _| String::new());
+    // The keys of the question besides these: a body with others is refused by name.
+    if let Some(asked) = asked.as_object_mut() {
+        asked.remove("additionalProperties");
+    }
     json!({ "post": {
-        "operationId": format!("draw.{name}"), "summary": about,
-        "requestBody": { "required": true, "content": { "application/json": { "schema": { "$ref": format!("#/components/schemas/{}.asked", question.name) } } } },
+        "operationId": format!("draw.{name}"),
+        "summary": format!("A picture of what `{of}` answers: its keys, and how the picture is drawn"),
+        "requestBody": { "required": true, "content": { "application/json": { "schema": asked } } },
         "responses": {
             "200": { "description": "The picture", "content": { "image/svg+xml": { "schema": { "type": "string" } } } },
             "422": { "$ref": "#/components/responses/refused" },

@@ -208,11 +208,12 @@ pub const QUESTIONS: &[Question] = &[
     quick("params", &["params"], &[RECIPE, &[key("mode", Kind::Text)]]),
     quick("check", &["check"], &[RECIPE, MAYBE_ON, LAYOUT]),
     quick("choices", &["choices"], &[RECIPE, ON, LAYOUT, STATE]),
-    quick("splits", &["splits"], &[RECIPE, LAYOUT, RANK]),
+    quick("splits", &["splits"], &[RECIPE, LAYOUT, RANK, &[key("tensor", Kind::Text)]]),
     quick("stages", &["stages"], &[RECIPE, MAYBE_ON, LAYOUT, STATE, &[key("weights", Kind::Integers)]]),
-    quick("mesh", &["mesh"], &[LAYOUT, RANK, &[key("order", Kind::Text)]]),
+    quick("mesh", &["mesh"], &[MAYBE_ON, LAYOUT, RANK, &[key("order", Kind::Text)]]),
     quick("fit", &["fit"], &[RECIPE, ON, LAYOUT, STATE, FIT, SERVING]),
     Question { effort: Effort::Search, ..quick("plan", &["plan"], &[RECIPE, ON, LAYOUT, STATE, SEARCH]) },
+    quick("schedule", &["schedule"], &[RECIPE, ON, LAYOUT, STATE]),
     quick("diff", &["diff"], &[&[subject("before", Kind::Job), subject("after", Kind::Job)], ON]),
     quick("launch", &["launch"], &[RECIPE, ON, LAYOUT, STATE, LAUNCH]),
     kept("receipts", &["receipt", "list"], &[&[key("recipe", Kind::Text), key("all", Kind::Switch)]]),
@@ -221,28 +222,8 @@ pub const QUESTIONS: &[Question] = &[
     kept("drift", &["receipt", "drift"], &[&[subject("receipts", Kind::Each)]]),
 ];
 
-/// A picture that is drawn of an answer.
-#[derive(Clone, Copy, Debug)]
-pub struct Picture {
-    /// As it stands in the address.
-    pub name: &'static str,
-    /// The question whose answer is drawn.
-    pub of: &'static str,
-    /// What it shows.
-    pub about: &'static str,
-}
+/// What a picture takes besides the keys of the question whose answer it is drawn from.
+pub const DRAWN: &[Key] = &[key("narrow", Kind::Switch), key("titles", Kind::Switch), key("stage", Kind::Integer)];
 
-impl Picture {
-    /// By its name.
-    pub fn find(name: &str) -> Option<&'static Picture> {
-        PICTURES.iter().find(|picture| picture.name == name)
-    }
-
-    /// The question whose answer is drawn.
-    pub fn question(&self) -> &'static Question {
-        QUESTIONS.iter().find(|question| question.name == self.of).unwrap_or(&QUESTIONS[0])
-    }
-}
-
-/// Every picture.
-pub const PICTURES: &[Picture] = &[];
+/// What a picture of memory takes as well: the job it is compared with.
+pub const AGAINST: &[Key] = &[key("against", Kind::Job)];

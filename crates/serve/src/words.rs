@@ -208,6 +208,13 @@ impl Reading {
     }
 }
 
+/// A job that stands in a body.
+pub fn object_of(job: &Value) -> Result<&Map<String, Value>, Finding> {
+    let refuse =
+        || Finding::error("serve/body", Blame::Usage, "against", format!("`against` is {}", wanted(Kind::Job)));
+    job.as_object().ok_or_else(refuse)
+}
+
 /// The value of a key, written either way; null is none.
 fn value_of<'a>(key: &Key, body: &'a Map<String, Value>) -> Option<&'a Value> {
     body.get(key.flag).or_else(|| body.get(&key.flag.replace('-', "_"))).filter(|value| !value.is_null())

@@ -81,7 +81,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "evidence",
         ],
     ),
-    ("serve", &["diag"]),
+    ("serve", &["units", "diag", "draw"]),
     (
         "cli",
         &[
@@ -110,6 +110,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "draw",
         ],
     ),
+    ("python", &["cli"]),
     (
         "fuzz",
         &[
@@ -125,6 +126,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runtime",
             "evidence",
             "receipt",
+            "serve",
+            "cli",
         ],
     ),
 ];

@@ -83,3 +83,21 @@ fn searches_stop() {
     assert_eq!(stopped.0, 422);
     assert!(stopped.1.contains("plan/stopped"), "{}", stopped.1);
 }
+
+/// Whatever it is asked, and however often, it holds no more for it.
+#[cfg(target_os = "linux")]
+#[test]
+fn many_questions_take_no_more_memory() {
+    let served = Served::start(&[]);
+    let ask = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let body = json!({ "recipe": "nam56r-mini", "world": 8, "gbs": 8 * number, "mbs": 1 });
+            assert_eq!(served.json("check", &body).0, 200);
+        }
+    };
+    ask(1..200);
+    let before = served.resident();
+    ask(200..1000);
+    let after = served.resident();
+    assert!(after < before + (24 << 20), "{before} bytes, and then {after}");
+}

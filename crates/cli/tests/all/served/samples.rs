@@ -69,6 +69,11 @@ pub fn samples() -> Vec<Sample> {
             "diff --on 8xH200",
         ),
         sample(
+            "schedule",
+            json!({ "recipe": "llama3-8b", "on": "8xH200", "pp": 2, "microbatches": 4 }),
+            "schedule llama3-8b --on 8xH200 --pp 2 --microbatches 4",
+        ),
+        sample(
             "launch",
             json!({ "recipe": "llama3-8b", "on": "8xH200", "tp": 2 }),
             "launch llama3-8b --on 8xH200 --tp 2",
