@@ -164,9 +164,19 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   assert.equal(await page.text("#verdict h2"), said);
   await page.until(`document.getElementById("zip")`, "the same tab");
 
-  // Mistakes stand where they are.
+  // Text from outside is text, whatever stands in it.
   await page.click("#edit-text");
   await page.until(`document.activeElement.id === "text"`, "the text is there");
+  const source = "source = '<img src=x onerror=alert(1)>'";
+  await page.evaluate(`fetch("/api/v1/recipes?name=llama3-8b").then((r) => r.json()).then(({ toml }) => {
+    const t = document.getElementById("text");
+    t.value = toml.replace(/^source = .*$/m, ${JSON.stringify(source)});
+    t.dispatchEvent(new Event("input")); })`);
+  await becomes(page, ["r=llama3-8b", "text="]);
+  await page.until(`document.querySelector("#panel-model .below").textContent.includes("<img src=x")`, "it is shown");
+  assert.equal(await page.evaluate(`document.querySelectorAll("#panels img").length`), 0);
+
+  // Mistakes stand where they are.
   await page.evaluate(
     `(() => { const t = document.getElementById("text"); t.value = 'name = "mine"\\npattern = "AF"\\ndetph = 4\\n'; t.dispatchEvent(new Event("input")); })()`,
   );
