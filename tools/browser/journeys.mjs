@@ -42,11 +42,13 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   assert.equal(await verdict(page), "fits");
   await opens(page, "model");
   await isDrawn(page, "#panel-model");
-  await look("model");
+  await look("model", "#tabs");
 
   // A refused value says which rule refuses it, and cannot be chosen.
   await opens(page, "memory");
   const before = await page.text("#verdict p");
+  // On a phone the controls are folded.
+  if (!(await page.evaluate(`document.getElementById("layout-fold").open`))) await page.click("#layout-fold > summary");
   const refused = await page.until(
     `document.querySelector("#layout .choice[aria-disabled=true]")?.dataset.choice`,
     "a value is refused",
@@ -68,10 +70,12 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   assert.notEqual(await page.text("#verdict p"), before);
   await page.click('[data-choice="pp=2"]');
   await becomes(page, ["pp=2"]);
-  await page.until(`document.querySelector("#difference tr.sum")`, "the difference is shown");
+  await isDrawn(page, "#difference-picture");
   assert.match(await page.text("#memory-pinned"), /tp 1 → 2/);
+  await look("pinned", "#memory-pinned");
+  await page.click("#memory-pinned summary");
+  await page.until(`document.querySelector("#difference tr.sum")`, "the difference as numbers");
   assert.match(await page.text("#difference"), /gradients[^]*−/);
-  await look("pinned");
 
   // Who owns what.
   await opens(page, "ownership");
@@ -87,17 +91,17 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await page.until(`document.querySelectorAll("#holders tbody tr").length > 0`, "its holders are shown");
   assert.match(await page.text("#tensor-panel"), /Rule moe\//);
   assert.match(await page.text("#cannot-fix"), /no axis/i);
-  await look("ownership");
+  await look("ownership", "#tabs");
 
   // The step.
   await opens(page, "time");
   await isDrawn(page, "#schedule-picture");
+  assert.match(await page.text("#time-parts"), /matrix products/);
+  await look("time", "#tabs");
   const width = () => page.evaluate(`document.querySelector("#schedule-picture svg").getBoundingClientRect().width`);
   const whole = await width();
   await page.click('#schedule-picture button[aria-label="Zoom in"]');
   assert.ok((await width()) > whole * 1.4, "it grows");
-  assert.match(await page.text("#time-parts"), /matrix products/);
-  await look("time");
 
   // A search, and one of its points as the case.
   await opens(page, "choose");
@@ -106,10 +110,16 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   assert.match(await page.text("#search-answer"), /layouts, .* legal/);
   await page.click("#search-answer .lost summary");
   await page.until(`document.querySelector("#search-answer .lost details[open] p:not(.soft)")`, "a count opens");
-  await look("choose");
+  await look("choose", "#frontier-picture");
   const old = await hash(page);
-  const point = `#frontier-picture .picks`;
-  await page.click(point);
+  // Points may lie on one another: one that is on top.
+  await page.until(
+    `[...document.querySelectorAll("#frontier-picture .picks")].some((p) => { p.scrollIntoView({ block: "center" });
+      const r = p.getBoundingClientRect(); const on = document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2);
+      if (on === p) p.id = "a-point"; return on === p; })`,
+    "a point can be reached",
+  );
+  await page.click("#a-point");
   await page.until(`location.hash !== ${JSON.stringify(old)}`, "a point becomes the case");
   await page.settled();
   assert.ok((await parameters(page)).has("recompute") || (await parameters(page)).has("mbs"), await hash(page));
@@ -136,10 +146,8 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await becomes(page, ["on=8x"]);
   await opens(page, "launch");
   await page.until(`document.getElementById("zip")`, "a launch is there");
-  await look("launch");
-  const launch = await page.evaluate(
-    `fetch("/api/v1/launch", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(window.lastLaunch ?? {}) }).then(() => [...document.querySelectorAll(".names button")].map((b) => b.innerText))`,
-  );
+  await look("launch", "#tabs");
+  const launch = await page.evaluate(`[...document.querySelectorAll(".names button")].map((b) => b.innerText)`);
   await page.click("#zip");
   const name = await arrived(downloads);
   const files = unzipped(readFileSync(join(downloads, name)));
@@ -168,7 +176,7 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   );
   assert.equal(await verdict(page), "refused");
   assert.match(await page.text("#text-findings"), /line 3, column 1[^]*did you mean depth/);
-  await look("mistake");
+  await look("mistake", "#tabs");
 
   // What became of runs.
   await page.go(`${address}#r=llama3-8b&on=8xH200&tp=2&tab=receipts`);
@@ -180,7 +188,66 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await page.until(`document.getElementById("receipt-detail").innerText.includes("Drift over 2 runs")`, "their drift");
   await page.click("#receipt-list tbody tr:nth-child(1) button");
   await page.until(`document.getElementById("receipt-detail").innerText.includes("allocated peak")`, "one is shown");
-  await look("receipts");
+  await look("receipts", "#tabs");
+}
+
+// A report opens from disk, with nothing but what it holds.
+export async function fromDisk(page, { report, look }) {
+  await page.go(report);
+  assert.equal(await verdict(page), "fits");
+  const tabs = await page.evaluate(`[...document.querySelectorAll("[role=tab]")].map((tab) => tab.id.slice(4))`);
+  for (const tab of ["model", "memory", "ownership", "time", "launch"]) assert.ok(tabs.includes(tab), tab);
+  const pictures = {
+    memory: "#memory-picture",
+    ownership: "#mesh-picture",
+    time: "#schedule-picture",
+    model: "#panel-model",
+  };
+  for (const [tab, picture] of Object.entries(pictures)) {
+    await opens(page, tab);
+    await isDrawn(page, picture);
+    await look(tab);
+  }
+  await opens(page, "launch");
+  await page.until(`document.getElementById("zip")`, "a launch is there");
+  await look("launch");
+  assert.equal(
+    await page.evaluate(`document.querySelectorAll("#layout button, #source select").length`),
+    0,
+    "nothing is offered that cannot be answered",
+  );
+}
+
+// Every tab in dark colours: what is read there, and whether it can be.
+export async function inTheDark(page, { address, look }) {
+  const kase = "r=nam56r&on=16xH100&tp=2&pp=2&pin=r%3Dnam56r%26on%3D16xH100%26tp%3D2";
+  const pictures = {
+    model: "#panel-model",
+    memory: "#difference-picture",
+    ownership: "#mesh-picture",
+    time: "#schedule-picture",
+  };
+  for (const [tab, picture] of Object.entries(pictures)) {
+    await page.go(`${address}#${kase}&tab=${tab}`);
+    await isDrawn(page, picture);
+    await look(tab, "#tabs");
+  }
+  await page.go(`${address}#${kase}&tab=choose`);
+  await page.click("#search");
+  await isDrawn(page, "#frontier-picture");
+  await look("choose", "#frontier-picture");
+  await page.go(`${address}#${kase}&tab=launch`);
+  await page.until(`document.getElementById("zip")`, "a launch is there");
+  await look("launch", "#tabs");
+  await page.go(`${address}#r=llama3-70b&on=8xH100`);
+  assert.equal(await verdict(page), "does-not-fit");
+  await page.until(`document.querySelector("#verdict button[title^=costs]")`, "what to change is said");
+  await look("does-not-fit");
+  await page.go(`${address}#r=llama3-70b&on=8xH100&tp=3`);
+  assert.equal(await verdict(page), "refused");
+  await look("refused");
+  await page.click("#verdict .mend button");
+  await page.until(`document.getElementById("verdict").dataset.verdict !== "refused"`, "a button mends it");
 }
 
 export async function byKeyboard(page, { address, folder, downloads, look }) {
@@ -189,11 +256,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   assert.equal(await page.evaluate("document.activeElement.className"), "skip", "the first stop leads to the answer");
   // Another model.
   await page.tabTo("#recipe");
-  await page.type("llama3-8b");
-  await page.press("ArrowDown");
-  await page.press("ArrowUp");
-  await page.settled();
-  await page.choose("#recipe", "llama3-8b");
+  await page.spell("llama3-8b");
   await becomes(page, ["r=llama3-8b"]);
   // Degrees: arrow keys walk over values, the refused ones say why.
   await page.tabTo('[data-choice^="tp="]');
@@ -205,8 +268,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   const seen = await page.evaluate(`getComputedStyle(document.activeElement).outlineStyle`);
   assert.notEqual(seen, "none", "focus is seen");
   // Pin, and another degree.
-  await page.evaluate("document.activeElement.blur()");
-  await page.tabTo("#pin");
+  await page.tabTo("#pin", { back: true });
   await page.press("Space");
   await becomes(page, ["pin="]);
   await page.tabTo('[data-choice^="pp="]');
@@ -218,13 +280,12 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   await page.tabTo("#memory-picture .frame");
   await page.press("ArrowRight", 4);
   assert.match(await page.text("#tip"), /iB/);
-  await look("keyboard-memory");
+  await look("keyboard-memory", "#tabs");
   await page.press("Escape");
   await page.until(`document.getElementById("tip").hidden`, "the tip goes");
   assert.match(await page.text("#memory-pinned"), /pp 1 → 2/);
   // Tabs by arrow keys: ownership, a rank and a tensor.
-  await page.evaluate("document.activeElement.blur()");
-  await page.tabTo("[role=tab][aria-selected=true]");
+  await page.tabTo("[role=tab][aria-selected=true]", { back: true });
   await page.press("ArrowRight");
   await becomes(page, ["tab=ownership"]);
   await isDrawn(page, "#mesh-picture");
@@ -241,8 +302,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   await becomes(page, ["tensor="]);
   await page.until(`document.querySelectorAll("#holders tbody tr").length > 0`, "its holders are shown");
   // The schedule.
-  await page.evaluate("document.activeElement.blur()");
-  await page.tabTo("[role=tab][aria-selected=true]");
+  await page.tabTo("[role=tab][aria-selected=true]", { back: true });
   await page.press("ArrowRight");
   await becomes(page, ["tab=time"]);
   await isDrawn(page, "#schedule-picture");
@@ -250,8 +310,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   await page.press("ArrowRight", 3);
   assert.notEqual(await page.text("#tip"), "");
   // A search and a point.
-  await page.evaluate("document.activeElement.blur()");
-  await page.tabTo("[role=tab][aria-selected=true]");
+  await page.tabTo("[role=tab][aria-selected=true]", { back: true });
   await page.press("ArrowRight");
   await becomes(page, ["tab=choose"]);
   await page.tabTo("#search");
@@ -267,8 +326,7 @@ export async function byKeyboard(page, { address, folder, downloads, look }) {
   await page.until(`location.hash !== ${JSON.stringify(old)}`, "a point becomes the case");
   await page.settled();
   // What to run.
-  await page.evaluate("document.activeElement.blur()");
-  await page.tabTo("[role=tab][aria-selected=true]");
+  await page.tabTo("[role=tab][aria-selected=true]", { back: true });
   await page.press("ArrowRight");
   await becomes(page, ["tab=launch"]);
   await page.until(`document.getElementById("zip")`, "a launch is there");

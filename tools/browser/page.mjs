@@ -14,8 +14,13 @@ const KEYS = {
   ArrowDown: ["ArrowDown", 40],
 };
 
-// A refused case is an answer: its status is no fault of the page.
-const isAnswer = ({ source, text }) => source === "network" && text.includes("status of 422");
+// The bit of the shift key in an event.
+const SHIFT = 8;
+
+// A refused case is an answer, and a search may end between asking how far it is and hearing so: no fault of the page.
+const isAnswer = ({ source, text, url }) =>
+  source === "network" &&
+  (text.includes("status of 422") || (text.includes("status of 404") && url?.includes("/jobs/")));
 
 export class Page {
   complaints = [];
@@ -86,10 +91,10 @@ export class Page {
     await this.settled();
   }
 
-  // Nothing is asked any more.
+  // The answer to the address is there, and every picture of it.
   settled() {
     return this.until(
-      `document.readyState === "complete" && !document.querySelector("[aria-busy=true]") && document.getElementById("verdict")?.dataset.verdict`,
+      `document.getElementById("answer")?.dataset.shown === location.hash && !document.querySelector("[aria-busy=true]")`,
       "the page has its answer",
     );
   }
@@ -98,14 +103,18 @@ export class Page {
     return this.evaluate(`document.querySelector(${JSON.stringify(selector)})?.innerText ?? ""`);
   }
 
-  // The middle of an element, scrolled into sight.
+  // The middle of an element, scrolled into sight, once it no longer moves.
   async #middle(selector) {
-    const place = await this.until(
-      `(() => { const e = document.querySelector(${JSON.stringify(selector)}); if (!e) return null; e.scrollIntoView({ block: "center", inline: "center" });
-        const r = e.getBoundingClientRect(); return r.width ? [r.x + r.width / 2, r.y + r.height / 2] : null; })()`,
-      `${selector} is in sight`,
-    );
-    return { x: place[0], y: place[1] };
+    const code = `(() => { const e = document.querySelector(${JSON.stringify(selector)}); if (!e) return null;
+      e.scrollIntoView({ block: "center", inline: "center" }); const r = e.getBoundingClientRect();
+      return r.width ? [r.x + r.width / 2, r.y + r.height / 2] : null; })()`;
+    let before = [];
+    for (;;) {
+      const [x, y] = await this.until(code, `${selector} is in sight`);
+      if (x === before[0] && y === before[1]) return { x, y };
+      before = [x, y];
+      await new Promise((resolve) => setTimeout(resolve, 60));
+    }
   }
 
   async hover(selector) {
@@ -120,17 +129,13 @@ export class Page {
     }
   }
 
-  async press(key, times = 1) {
+  async press(key, times = 1, modifiers = 0) {
     const [code, number, text] = KEYS[key];
     for (let at = 0; at < times; at += 1) {
-      const event = { key: text === " " ? " " : key, code, windowsVirtualKeyCode: number };
+      const event = { key: text === " " ? " " : key, code, windowsVirtualKeyCode: number, modifiers };
       await this.send("Input.dispatchKeyEvent", { type: text ? "keyDown" : "rawKeyDown", text, ...event });
       await this.send("Input.dispatchKeyEvent", { type: "keyUp", ...event });
     }
-  }
-
-  type(text) {
-    return this.send("Input.insertText", { text });
   }
 
   async choose(selector, value) {
@@ -143,17 +148,31 @@ export class Page {
   async drop(path) {
     const data = { items: [], files: [path], dragOperationsMask: 1 };
     const at = { x: Math.round(this.width / 2), y: 300 };
-    for (const type of ["dragEnter", "dragOver", "drop"])
-      await this.send("Input.dispatchDragEvent", { type, ...at, data });
+    // A drop counts once the page has said, while the file was over it, that it may fall.
+    await this.send("Input.dispatchDragEvent", { type: "dragEnter", ...at, data });
+    await this.until(`!document.getElementById("drop").hidden`, "the page says that a file may fall");
+    for (let over = 0; over < 3; over += 1) {
+      await this.send("Input.dispatchDragEvent", { type: "dragOver", ...at, data });
+      await new Promise((resolve) => setTimeout(resolve, 60));
+    }
+    await this.send("Input.dispatchDragEvent", { type: "drop", ...at, data });
   }
 
-  // Tabs until the focused element is one that the selector names.
-  async tabTo(selector, most = 200) {
-    for (let at = 0; at < most; at += 1) {
+  // Tabs, or goes back, until the focused element is one that the selector names.
+  async tabTo(selector, { back = false } = {}) {
+    for (let at = 0; at < 300; at += 1) {
       if (await this.evaluate(`document.activeElement.matches(${JSON.stringify(selector)})`)) return;
-      await this.press("Tab");
+      await this.press("Tab", 1, back ? SHIFT : 0);
     }
     throw new Error(`${selector} cannot be reached by Tab`);
+  }
+
+  // Letters one by one, as a list finds its lines by them.
+  async spell(text) {
+    for (const letter of text) {
+      await this.send("Input.dispatchKeyEvent", { type: "keyDown", key: letter, text: letter });
+      await this.send("Input.dispatchKeyEvent", { type: "keyUp", key: letter });
+    }
   }
 
   async shot(path, whole = false) {

@@ -29,6 +29,7 @@ NAMES = {
     "model.norm.weight": "final.norm.weight",
     "lm_head.weight": "head.weight",
     "layers.2.feed_forward.w3.weight": "layers.2.mlp.fc1.weight",
+    "layers.2.attention.qkv_linear.wqkv.weight": "layers.2.attention.qkv.weight",
     "layers.2._checkpoint_wrapped_module.attention.wo.weight": "layers.2.attention.out.weight",
     "model.layers.7": "layers.7",
     "layers.11.mamba.dt_bias": "layers.11.mamba.dt_bias",

@@ -54,6 +54,10 @@ pub struct RecipeArgs {
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 #[command(next_help_heading = "Layout")]
 pub struct LayoutArgs {
+    /// The engine that runs it, whose rules then apply: megatron, fsdp2, torchtitan, deepspeed, nanotron, maxtext,
+    /// xla-spmd, shardwright; or any
+    #[arg(long, value_parser = engine)]
+    pub engine: Option<EngineChoice>,
     /// Ranks in all; without it, the fewest these degrees need
     #[arg(long, value_name = "N")]
     pub world: Option<u64>,
@@ -105,21 +109,18 @@ pub struct LayoutArgs {
     /// What backward computes again: none, full, or selective:core_attn+moe_act
     #[arg(long, value_name = "POLICY", value_parser = Recompute::parse)]
     pub recompute: Option<Recompute>,
-    /// Runtime mode: nemo_native (built-in mixers, tp 2) or author_dp (custom mixers, tp 1)
-    #[arg(long, value_parser = mode)]
-    pub mode: Option<Mode>,
     /// First layer of every chunk but the first, as 13,26,39
     #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
     pub boundaries: Option<Vec<u64>>,
     /// Deal layers out evenly by layers, params, memory or time; the last two need prices (`stages --on`, `plan`)
     #[arg(long, value_name = "WHAT", value_parser = balance)]
     pub balance: Option<Balance>,
-    /// Add an engine's own rules: megatron, fsdp2, torchtitan, deepspeed, nanotron, maxtext, xla-spmd, shardwright; or any
-    #[arg(long, value_parser = engine)]
-    pub engine: Option<EngineChoice>,
     /// Pad the vocabulary to a multiple of this times tp
     #[arg(long, value_name = "N")]
     pub vocab_multiple: Option<u64>,
+    /// Runtime mode, of recipes that have several: nemo_native (built-in mixers) or author_dp (custom mixers)
+    #[arg(long, value_parser = mode)]
+    pub mode: Option<Mode>,
 }
 
 /// An engine, or none in particular.

@@ -18,11 +18,10 @@ mod table;
 mod usage;
 mod width;
 
-pub use call::{Call, Reads};
+pub use call::{Call, Progress, Reads};
 pub use outcome::SCHEMA;
 
 use args::{Cli, Command};
-use clap::{CommandFactory, Parser};
 use outcome::{Outcome, Report};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -78,15 +77,20 @@ pub fn answer(words: &[OsString], call: Call) -> Answer {
 /// What the words come to, unless something panicked on the way: then nothing they say is believed.
 fn report(words: &[OsString]) -> Report {
     let wants_json = words.iter().any(|word| word == "--json");
-    let outcome = std::panic::catch_unwind(|| match Cli::try_parse_from(words) {
+    let outcome = std::panic::catch_unwind(|| match args::parse(words.iter().cloned()) {
         Ok(cli) => run(&cli),
-        Err(error) => Ok(usage::refused(error, wants_json)),
+        Err(error) => Ok(usage::refused(error, words, wants_json)),
     });
     match (panics::report(words), outcome) {
         (Some(bug), _) => bug,
         (None, Ok(outcome)) => outcome.unwrap_or_else(|refusal| refusal.into_report()),
         (None, Err(_)) => Report { exit: outcome::BUG, ..Report::default() },
     }
+}
+
+/// An answer as a fragment of HTML, for notebooks; nothing where there is none of that question.
+pub fn html(question: &str, answer: &Value) -> String {
+    draw::html::of(question, answer)
 }
 
 fn run(cli: &Cli) -> Outcome {
@@ -109,6 +113,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Plan(args) => commands::plan::run(args),
         Command::Fit(args) => commands::fit::run(args),
         Command::Schedule(args) => commands::schedule::run(args),
+        Command::Report(args) => commands::report::run(args),
         Command::Diff(args) => commands::diff::run(args),
         Command::Fidelity(args) => commands::fidelity::run(args),
         Command::Preflight(args) => commands::preflight::run(args),
@@ -119,9 +124,10 @@ fn run(cli: &Cli) -> Outcome {
         Command::Lanes(args) => commands::lanes::run(args),
         Command::Options(args) => commands::options::run(args),
         Command::Serve(args) => commands::serve::run(args),
+        Command::Man(args) => commands::man::run(args),
         Command::Completions(args) => {
             let mut script = Vec::new();
-            clap_complete::generate(args.shell, &mut Cli::command(), "shardwright", &mut script);
+            clap_complete::generate(args.shell, &mut args::command(), "shardwright", &mut script);
             Ok(Report::text(String::from_utf8_lossy(&script).into_owned()))
         }
     }

@@ -1,12 +1,13 @@
 //! A command line that cannot be read: what clap says, with our suggestions, and as JSON when that was
 //! asked for.
 
-use crate::args::Cli;
+use crate::args;
 use crate::outcome::{Report, USAGE};
+use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Error, Parser};
 use diag::{Blame, Finding, did_you_mean, quote};
 use serde_json::json;
+use std::ffi::OsString;
 
 /// Other tools' words for flags of ours, without dashes.
 const SAME: &[(&str, &str)] = &[
@@ -56,8 +57,8 @@ const SAME: &[(&str, &str)] = &[
 ];
 
 /// What is printed for a command line that clap refuses.
-pub fn refused(error: Error, is_json: bool) -> Report {
-    let error = suggesting(shown(error));
+pub fn refused(error: Error, typed: &[OsString], is_json: bool) -> Report {
+    let error = suggesting(shown(error, typed), typed);
     let text = error.render().ansi().to_string();
     if !error.use_stderr() {
         return Report::text(text);
@@ -73,19 +74,18 @@ pub fn refused(error: Error, is_json: bool) -> Report {
 }
 
 /// The same refusal of words that are safe to show: what is typed may come from anybody's file or folder.
-fn shown(error: Error) -> Error {
-    let typed: Vec<_> = std::env::args_os().collect();
-    let is_shown = |word: &std::ffi::OsString| word.to_str().is_some_and(quote::is_plain);
+fn shown(error: Error, typed: &[OsString]) -> Error {
+    let is_shown = |word: &OsString| word.to_str().is_some_and(quote::is_plain);
     if typed.iter().all(is_shown) {
         return error;
     }
     let words = typed.iter().map(|word| if is_shown(word) { word.clone() } else { shown_word(word).into() });
-    match Cli::try_parse_from(words) {
+    match args::parse(words) {
         Err(same) => same,
         Ok(_) => {
             let odd =
                 typed.iter().filter(|word| word.to_str().is_none()).map(shown_word).collect::<Vec<_>>().join("`, `");
-            Cli::command().error(ErrorKind::InvalidUtf8, format!("`{odd}` is no UTF-8 text"))
+            args::command().error(ErrorKind::InvalidUtf8, format!("`{odd}` is no UTF-8 text"))
         }
     }
 }
@@ -95,7 +95,7 @@ fn shown_word(word: impl AsRef<std::path::Path>) -> String {
 }
 
 /// Our suggestion in the place of clap's, which takes `--ep` for a slip of `--tensor-parallel`.
-fn suggesting(mut error: Error) -> Error {
+fn suggesting(mut error: Error, words: &[OsString]) -> Error {
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
     }
@@ -103,7 +103,7 @@ fn suggesting(mut error: Error) -> Error {
     if !typed.starts_with("--") {
         return error;
     }
-    let close = flag(typed, &flags());
+    let close = flag(typed, &flags(words));
     error.remove(ContextKind::SuggestedArg);
     // The usage that clap shows is built from its own suggestion.
     error.remove(ContextKind::Usage);
@@ -114,9 +114,9 @@ fn suggesting(mut error: Error) -> Error {
 }
 
 /// Flags of the command that was typed.
-fn flags() -> Vec<String> {
-    let command = Cli::command();
-    let typed = std::env::args_os().skip(1).find(|word| !word.to_string_lossy().starts_with('-'));
+fn flags(words: &[OsString]) -> Vec<String> {
+    let command = args::command();
+    let typed = words.iter().skip(1).find(|word| !word.to_string_lossy().starts_with('-'));
     let sub = typed.and_then(|name| command.find_subcommand(name)).unwrap_or(&command);
     sub.get_arguments().filter_map(|arg| arg.get_long().map(str::to_string)).collect()
 }
@@ -142,13 +142,12 @@ mod tests {
         assert_eq!(meant("--headrom").as_deref(), Some("headroom"));
         assert_eq!(meant("--colour"), None);
         assert_eq!(meant("--seq-length"), None, "a flag that this command does not have");
-        assert!(flags().iter().any(|flag| flag == "json"));
+        assert!(flags(&[]).iter().any(|flag| flag == "json"));
     }
 
     #[test]
     fn the_list_leads_to_flags_that_exist() {
-        use clap::CommandFactory;
-        let command = crate::args::Cli::command();
+        let command = crate::args::command();
         let all: Vec<String> = command
             .get_subcommands()
             .flat_map(|sub| {

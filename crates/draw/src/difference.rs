@@ -37,7 +37,6 @@ pub fn draw(before: &Fit, after: &Fit, options: &Options) -> Result<String, Undr
     let rows = rows(was, is);
     let mut canvas = Canvas::new(options);
     let title = format!("{}, against the pinned case", after.name());
-    canvas.text_within(12.0, 22.0, Font { size: 15.0, bold: true, ..Font::default() }, &title, canvas.width - 24.0);
     let total = is.total_bytes as i128 - was.total_bytes as i128;
     let change = match total {
         0 => "as much".to_string(),
@@ -52,7 +51,7 @@ pub fn draw(before: &Fit, after: &Fit, options: &Options) -> Result<String, Undr
         before.verdict()
     );
     let soft = Font { fill: SOFT, ..Font::default() };
-    let foot = canvas.paragraph(12.0, 42.0, soft, &said, canvas.width - 24.0);
+    let foot = canvas.heading(&title, &said);
     let mut y = foot + 14.0;
     let (left, right) = if options.narrow { (12.0, 288.0) } else { (170.0, 800.0) };
     let most = rows.iter().flat_map(|row| row.bytes).max().unwrap_or(0).max(1) as f64;

@@ -180,14 +180,12 @@ pub fn draw(plan: &Plan, options: &Options) -> Result<String, Undrawn> {
     let mut canvas = Canvas::new(options);
     let devices = plan.cluster.nodes.saturating_mul(plan.cluster.devices_per_node);
     let title = format!("{} on {devices} x {}: time against headroom", plan.recipe, plan.cluster.device.name);
-    canvas.text_within(12.0, 22.0, Font { size: 15.0, bold: true, ..Font::default() }, &title, canvas.width - 24.0);
     let kept = points.iter().filter(|point| point.change.is_none()).count();
     let said = format!(
         "{kept} layouts that nothing beats in both; {} asked to stay free; whiskers: 8 of 10 such runs",
         Bytes(plan.headroom_bytes)
     );
-    let soft = Font { fill: SOFT, ..Font::default() };
-    let foot = canvas.paragraph(12.0, 42.0, soft, &said, canvas.width - 24.0);
+    let foot = canvas.heading(&title, &said);
     let whiskers = points.iter().filter_map(|point| point.interval.as_ref()).flat_map(|i| [i.low, i.high]);
     let times: Vec<f64> = points.iter().map(|point| point.seconds).chain(whiskers).collect();
     let room = span(points.iter().map(|point| gib(point.headroom as f64)));
@@ -309,8 +307,7 @@ fn list(canvas: &mut Canvas, points: &[Point], y: f64) -> f64 {
     let named = points.iter().filter(|point| point.change.is_none()).count();
     if named > LISTED {
         let words = format!("{} more are drawn without a number; the others say what differs from 1", named - LISTED);
-        canvas.text(12.0, foot, Font { fill: SOFT, ..Font::default() }, &words);
-        foot += 20.0;
+        foot = canvas.paragraph(12.0, foot, Font { fill: SOFT, ..Font::default() }, &words, room) + 20.0;
     }
     if points.iter().any(|point| point.change.is_some()) {
         canvas.circle([18.0, foot - 4.0, 3.5], PAPER, GREY.fill, 1.5, &About::default());

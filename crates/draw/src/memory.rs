@@ -179,7 +179,6 @@ pub fn draw(fit: &Fit, options: &Options) -> Result<String, Undrawn> {
     let (left, right) = if options.narrow { (12.0, 378.0) } else { (130.0, 850.0) };
     let frame = Frame { left, right, most };
     let title = format!("{}: {}", fit.name(), fit.verdict());
-    canvas.text_within(12.0, 22.0, Font { size: 15.0, bold: true, ..Font::default() }, &title, canvas.width - 24.0);
     let left_words = match u64::try_from(worst.headroom_bytes) {
         Ok(left) => format!("{} left", Bytes(left)),
         Err(_) => format!("{} over", Bytes(worst.headroom_bytes.unsigned_abs())),
@@ -192,7 +191,7 @@ pub fn draw(fit: &Fit, options: &Options) -> Result<String, Undrawn> {
         Bytes(fit.device_bytes),
         Bytes(fit.headroom_bytes)
     );
-    let foot = canvas.paragraph(12.0, 42.0, Font { fill: SOFT, ..Font::default() }, &said, canvas.width - 24.0);
+    let foot = canvas.heading(&title, &said);
     let top = edge_words(&mut canvas, fit, &frame, foot + 22.0);
     let bottom = bars(&mut canvas, fit, &classes, &frame, top, options);
     axis(&mut canvas, &frame, bottom + 4.0);

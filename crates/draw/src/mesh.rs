@@ -30,7 +30,7 @@ struct Picked {
     groups: BTreeMap<String, Group>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, PartialEq)]
 struct Group {
     start: u64,
     stride: u64,
@@ -66,7 +66,8 @@ pub fn draw(mesh: &Mesh, options: &Options) -> Result<String, Undrawn> {
     }
     let node = mesh.devices_per_node.unwrap_or(USUAL_NODE).clamp(1, mesh.world);
     // So many ranks a cell that a node is whole cells, or a cell whole nodes.
-    let each = match mesh.world.div_ceil(MOST_CELLS) {
+    let most = if options.narrow { MOST_CELLS / 2 } else { MOST_CELLS };
+    let each = match mesh.world.div_ceil(most) {
         1 => 1,
         many => many.div_ceil(node) * node,
     };
@@ -74,10 +75,8 @@ pub fn draw(mesh: &Mesh, options: &Options) -> Result<String, Undrawn> {
     let in_a_block = if each == 1 { node.min(16) } else { 8 };
     let mut canvas = Canvas::new(options);
     let (title, said) = words(mesh, node, each);
-    canvas.text_within(12.0, 22.0, Font { size: 15.0, bold: true, ..Font::default() }, &title, canvas.width - 24.0);
-    let soft = Font { fill: SOFT, ..Font::default() };
-    let foot = canvas.paragraph(12.0, 42.0, soft, &said, canvas.width - 24.0);
-    let size = cell_size(cells, in_a_block, canvas.width, each, mesh.world);
+    let foot = canvas.heading(&title, &said);
+    let size = cell_size(cells, in_a_block, canvas.width, options);
     let top = foot + 12.0;
     let bottom = grid(&mut canvas, mesh, Grid { node, each, cells, in_a_block, size, top });
     let end = legend(&mut canvas, mesh, bottom + 8.0);
@@ -85,16 +84,15 @@ pub fn draw(mesh: &Mesh, options: &Options) -> Result<String, Undrawn> {
 }
 
 /// Cells as large as lets all of them stand on a screen, and their rank's number stand in them.
-fn cell_size(cells: u64, in_a_block: u64, wide: f64, each: u64, world: u64) -> f64 {
+fn cell_size(cells: u64, in_a_block: u64, wide: f64, options: &Options) -> f64 {
     let fits = (wide - 24.0 - 8.0) / in_a_block as f64;
-    let wanted = match cells {
-        0..=128 => 34.0,
-        129..=512 => 26.0,
+    let wanted: f64 = match (cells, options.narrow) {
+        (0..=64, _) => 34.0,
+        (_, true) => 21.6,
+        (..=512, _) => 27.6,
         _ => 18.0,
     };
-    let digits = world.to_string().len() as f64;
-    let least = if each == 1 { digits * 6.6 + 4.0 } else { 0.0 };
-    f64::max(wanted, least).min(fits).max(6.0)
+    wanted.min(fits).max(6.0)
 }
 
 fn words(mesh: &Mesh, node: u64, each: u64) -> (String, String) {
@@ -125,16 +123,19 @@ impl Mesh {
     }
 
     /// Groups of the picked rank that have others in them.
-    fn groups(&self) -> Vec<(&str, &Group)> {
+    fn groups(&self) -> Vec<(String, &Group)> {
         let order = |axis: &str| self.axes.iter().position(|known| known.axis == axis).unwrap_or(usize::MAX);
         let Some(picked) = &self.rank else { return Vec::new() };
-        let mut groups: Vec<(&str, &Group)> = picked
-            .groups
-            .iter()
-            .filter(|(_, group)| group.len > 1)
-            .map(|(axis, group)| (axis.as_str(), group))
-            .collect();
-        groups.sort_by_key(|(axis, _)| order(axis));
+        let mut of_axes: Vec<(&String, &Group)> = picked.groups.iter().filter(|(_, group)| group.len > 1).collect();
+        of_axes.sort_by_key(|(axis, _)| order(axis));
+        // Axes over the same ranks are one group.
+        let mut groups: Vec<(String, &Group)> = Vec::new();
+        for (axis, group) in of_axes {
+            match groups.iter_mut().find(|(_, known)| *known == group) {
+                Some((names, _)) => *names += &format!(" and {axis}"),
+                None => groups.push((axis.clone(), group)),
+            }
+        }
         groups.truncate(DASHES.len());
         groups
     }
@@ -178,7 +179,7 @@ fn grid(canvas: &mut Canvas, mesh: &Mesh, grid: Grid) -> f64 {
 fn draw_cell(
     canvas: &mut Canvas,
     mesh: &Mesh,
-    groups: &[(&str, &Group)],
+    groups: &[(String, &Group)],
     ranks: std::ops::Range<u64>,
     [x, y]: [f64; 2],
     size: f64,
@@ -191,7 +192,7 @@ fn draw_cell(
         _ => format!("ranks {}-{}", ranks.start, ranks.end - 1),
     };
     let inside: Vec<&str> =
-        groups.iter().filter(|(_, group)| group.holds(ranks.clone())).map(|(axis, _)| *axis).collect();
+        groups.iter().filter(|(_, group)| group.holds(ranks.clone())).map(|(axis, _)| axis.as_str()).collect();
     let shared = match &mesh.rank {
         Some(picked) if !inside.is_empty() => format!("in the {} group of rank {}", inside.join(", "), picked.rank),
         _ => String::new(),
@@ -207,14 +208,14 @@ fn draw_cell(
     if is_dim && size > 8.0 {
         canvas.rect([x + 0.5, y + size - 3.5, size - 1.0, 3.0], colour.fill, &about);
     }
-    for (at, axis) in inside.iter().enumerate() {
+    for (at, axis) in inside.iter().enumerate().filter(|_| !is_picked) {
         let Some(dash) = groups.iter().position(|(known, _)| known == axis).map(|at| DASHES[at]) else { continue };
-        let inset = 1.5 + at as f64 * 2.5;
-        canvas.outline([x + inset, y + inset, size - 2.0 * inset, size - 2.0 * inset], INK, dash, &about);
+        let inset = 2.0 + at as f64 * 3.0;
+        canvas.outline([x + inset, y + inset, size - 2.0 * inset, size - 2.0 * inset], colour.text, dash, &about);
     }
     if is_picked {
         canvas.outline([x - 1.0, y - 1.0, size + 2.0, size + 2.0], INK, "", &about);
-        canvas.outline([x - 0.2, y - 0.2, size + 0.4, size + 0.4], INK, "", &about);
+        canvas.outline([x + 0.2, y + 0.2, size - 0.4, size - 0.4], INK, "", &about);
     }
     let words = ranks.start.to_string();
     if ranks.end - ranks.start == 1 && width(&words, 10.0) + 2.0 <= size {

@@ -64,11 +64,10 @@ const MOST_SURFACES: usize = 12;
 pub fn draw(params: &Params, options: &Options) -> Result<String, Undrawn> {
     let mut canvas = Canvas::new(options);
     let title = format!("{}: {} layers, {} parameters", params.recipe, params.depth, count(params.total));
-    canvas.text_within(12.0, 22.0, Font { size: 15.0, bold: true, ..Font::default() }, &title, canvas.width - 24.0);
     let pattern = crate::svg::cut(&params.pattern, 12.0, canvas.width / 2.0);
     let said = format!("{pattern} to depth {}; {} parameters act on a token", params.depth, count(params.active));
     let soft = Font { fill: SOFT, ..Font::default() };
-    let foot = canvas.paragraph(12.0, 42.0, soft, &said, canvas.width - 24.0);
+    let foot = canvas.heading(&title, &said);
     let y = strip(&mut canvas, params, foot + 16.0, options);
     let y = bars(&mut canvas, "Parameters by family", &families(params)?, params.total, y + 8.0, options);
     let y = bars(&mut canvas, "By surface", &surfaces(params)?, params.total, y + 8.0, options);

@@ -29,7 +29,6 @@ pub fn draw(fit: &Fit, options: &Options) -> Result<String, Undrawn> {
     let class = fit.class(options.stage)?;
     let mut canvas = Canvas::new(options);
     let title = format!("{}, stage {}: memory through a run", fit.name(), class.stage);
-    canvas.text_within(12.0, 22.0, Font { size: 15.0, bold: true, ..Font::default() }, &title, canvas.width - 24.0);
     let highest = class.phases.iter().map(|phase| phase.device_bytes).max().unwrap_or(0).max(1);
     let shows_edge = fit.device_bytes < highest.saturating_mul(5) / 2;
     let above = if shows_edge { "" } else { "; the edge is above the picture" };
@@ -40,13 +39,12 @@ pub fn draw(fit: &Fit, options: &Options) -> Result<String, Undrawn> {
         class.peak_block,
         Bytes(fit.device_bytes)
     );
-    let soft = Font { fill: SOFT, ..Font::default() };
-    let foot = canvas.paragraph(12.0, 42.0, soft, &said, canvas.width - 24.0);
+    let foot = canvas.heading(&title, &said);
     let most = if shows_edge { highest.max(fit.device_bytes) } else { highest } as f64 * 1.08;
     let left = if options.narrow { 40.0 } else { 56.0 };
     let frame = Frame { left, right: canvas.width - 12.0, foot: foot + 24.0 + TALL, most };
     axis(&mut canvas, &frame);
-    let kept = canvas.hatch("kept", SKY.fill, "#00000055", "M0 6L6 0");
+    let kept = canvas.hatch("kept", SKY.fill, "#00000070", "M0 6L6 0");
     columns(&mut canvas, class, &frame, &kept, options);
     if shows_edge {
         let y = frame.y(fit.device_bytes);

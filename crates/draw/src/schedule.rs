@@ -100,21 +100,20 @@ pub fn draw(answer: &Schedule, options: &Options) -> Result<String, Undrawn> {
         answer.microbatches,
         answer.schedule
     );
-    canvas.text_within(12.0, 22.0, Font { size: 15.0, bold: true, ..Font::default() }, &title, canvas.width - 24.0);
     let idlest = answer.stages.iter().max_by(|a, b| a.idle.total_cmp(&b.idle));
     let said = idlest.map_or(String::new(), |stage| {
         let share = 100.0 * stage.idle / answer.seconds;
         format!("stage {} waits longest: {}, {share:.0}% of the step", stage.stage, seconds(stage.idle))
     });
     let soft = Font { fill: SOFT, ..Font::default() };
-    let foot = canvas.paragraph(12.0, 42.0, soft, &said, canvas.width - 24.0);
+    let foot = canvas.heading(&title, &said);
     let left = if options.narrow { 30.0 } else { 70.0 };
     let frame = Frame { left, right: canvas.width - 14.0, seconds: answer.seconds };
     let fills: BTreeMap<&str, String> = KINDS
         .iter()
         .map(|kind| match kind.hatch {
             "" => (kind.name, kind.colour.fill.to_string()),
-            path => (kind.name, canvas.hatch(kind.name, kind.colour.fill, "#00000055", path)),
+            path => (kind.name, canvas.hatch(kind.name, kind.colour.fill, "#00000070", path)),
         })
         .collect();
     let mut y = foot + 14.0;

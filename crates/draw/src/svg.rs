@@ -1,7 +1,7 @@
 //! What is drawn on: rectangles, lines and texts that know how wide they are. The only place that writes SVG.
 
 use crate::Options;
-use crate::palette::{INK, PAPER};
+use crate::palette::{INK, PAPER, SOFT};
 use diag::quote;
 use std::fmt::Write;
 
@@ -10,6 +10,9 @@ pub const FAMILY: &str = "DejaVu Sans";
 
 /// Size of most text; 10 is the least there is.
 pub const TEXT: f64 = 12.0;
+
+/// How much wider bold letters are.
+pub const BOLD: f64 = 1.12;
 
 /// Stands for the picture's own name in ids, until it is known. No text from outside holds it: what is not
 /// visible is escaped.
@@ -73,12 +76,12 @@ impl About {
         self
     }
 
-    fn attributes(&self) -> String {
+    fn attributes(&self, titles: bool) -> String {
         let mut out = String::new();
         for (key, value) in &self.data {
             let _ = write!(out, " data-{key}=\"{}\"", quote::xml(value));
         }
-        if !self.tip.is_empty() {
+        if !titles && !self.tip.is_empty() {
             let _ = write!(out, " data-tip=\"{}\"", self.lines());
         }
         out
@@ -103,7 +106,7 @@ impl Canvas {
     }
 
     fn element(&mut self, shape: &str, about: &About) {
-        let attributes = about.attributes();
+        let attributes = about.attributes(self.titles);
         if self.titles && !about.tip.is_empty() {
             let name = shape.split(' ').next().unwrap_or_default();
             let _ = writeln!(self.body, "<{shape}{attributes}><title>{}</title></{name}>", about.lines());
@@ -204,7 +207,7 @@ impl Canvas {
 
     /// A text cut to a width, where it is wider.
     pub fn text_within(&mut self, x: f64, y: f64, font: Font, text: &str, width: f64) {
-        let heavier = if font.bold { 1.12 } else { 1.0 };
+        let heavier = if font.bold { BOLD } else { 1.0 };
         self.text(x, y, font, &cut(text, font.size * heavier, width));
     }
 
@@ -216,6 +219,17 @@ impl Canvas {
             self.text(x, foot, font, line);
         }
         foot
+    }
+
+    /// What the picture is called and what it says, at its top; gives the foot of the last line.
+    pub fn heading(&mut self, title: &str, said: &str) -> f64 {
+        let room = self.width - 24.0;
+        let mut foot = 22.0;
+        for (number, line) in wrap(title, 15.0 * BOLD, room).iter().take(2).enumerate() {
+            foot = 22.0 + number as f64 * 19.0;
+            self.text(12.0, foot, Font { size: 15.0, bold: true, ..Font::default() }, line);
+        }
+        self.paragraph(12.0, foot + 20.0, Font { fill: SOFT, ..Font::default() }, said, room)
     }
 
     /// What something is filled with: lines drawn over a colour, so that it is told apart without seeing colours.

@@ -36,10 +36,9 @@ const COLOURS: [Colour; 6] = [BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY];
 pub fn draw(sweep: &Sweep, options: &Options) -> Result<String, Undrawn> {
     let mut canvas = Canvas::new(options);
     let title = format!("{}: tokens/s on one device", sweep.recipe);
-    canvas.text_within(12.0, 22.0, Font { size: 15.0, bold: true, ..Font::default() }, &title, canvas.width - 24.0);
     let found = sweep.sweep.iter().filter(|row| row.best.is_some()).count();
     let said = format!("the best layout of each cluster; {found} of {} have one that fits", sweep.sweep.len());
-    let foot = canvas.paragraph(12.0, 42.0, Font { fill: SOFT, ..Font::default() }, &said, canvas.width - 24.0);
+    let foot = canvas.heading(&title, &said);
     let (left, right) = (70.0, canvas.width - 24.0);
     let (top, bottom) = (foot + 16.0, foot + 16.0 + if options.narrow { 220.0 } else { 300.0 });
     let tokens = sweep.sweep.iter().filter_map(|row| row.best.as_ref()).map(|best| best.tokens_per_second_per_device);

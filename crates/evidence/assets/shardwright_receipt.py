@@ -61,7 +61,7 @@ class Receipt:
             path = str(path).replace("{rank}", str(self.rank))
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
             self.file = open(path, "a", encoding="utf-8")
-        self.number, self.is_over, self.watched = 0, False, None
+        self.number, self.is_over, self.watched, self.has_looked = 0, False, None, False
         self.began = time.perf_counter()
         self.write(
             "start", world=self.world, attempt=_number("TORCHELASTIC_RESTART_COUNT"), versions=versions(),
@@ -79,21 +79,35 @@ class Receipt:
         self.file.flush()
 
     def step(self, number=None, loss=None, grad_norm=None, **figures):
-        """A step of the optimizer is over. Further figures: samples, tokens_per_second, learning_rate, skipped, others."""
+        """A step of the optimizer is over. Further figures: samples, tokens_per_second, learning_rate, skipped, others,
+        and seconds where they are known otherwise."""
         if torch is not None and torch.cuda.is_available():
             torch.cuda.synchronize()
         now = time.perf_counter()
         self.number = self.number + 1 if number is None else int(number)
-        figures["seconds"] = now - self.began
+        figures.setdefault("seconds", now - self.began)
         for name, value in (("loss", loss), ("grad_norm", grad_norm)):
             if value is not None:
                 figures[name] = float(value.detach() if hasattr(value, "detach") else value)
         figures["nan"] = any(not math.isfinite(figures[name]) for name in ("loss", "grad_norm") if name in figures)
-        if self.watched is not None:
+        if self.watched is not None and not self.has_looked:
             self.watched.finish(self, self.number)
+        self.has_looked = False
         self.write("step", number=self.number, **figures)
         self.memory("step", self.number)
         self.began = time.perf_counter()
+
+    def look(self, number=None):
+        """Norms of the step that `step` will end, for loops that clear gradients before they call it."""
+        if self.watched is not None:
+            self.watched.finish(self, self.number + 1 if number is None else int(number))
+            self.has_looked = True
+
+    def beside(self, event, step=None, detail=""):
+        """Something beside steps took the time since the last one: no step's seconds count it."""
+        now = time.perf_counter()
+        self.event(event, seconds=now - self.began, step=step, detail=detail)
+        self.began = now
 
     def memory(self, phase, step=None):
         """What torch's allocator holds, and the device in all; peaks are since the last reset, which this is none of."""
@@ -132,14 +146,20 @@ class Receipt:
             self.is_over = True
             self.write("end", status=status, **({"detail": detail} if detail else {}))
 
+    def failed(self, error):
+        """The run ends by this exception. One that nobody catches is written down without this."""
+        if self.is_over:
+            return
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+        is_memory = "OutOfMemory" in type(error).__name__ or "out of memory" in text
+        self.event("out-of-memory" if is_memory else "failure", step=self.number + 1, detail=text)
+        self.end("failed", text)
+
     def _left(self):
         self.end("ended" if self.number else "failed", "the process ended without saying so")
 
     def _failed(self, kind, value, traceback):
-        text = " ".join(f"{kind.__name__}: {value}".split())[:400]
-        is_memory = "OutOfMemory" in kind.__name__ or "out of memory" in text
-        self.event("out-of-memory" if is_memory else "failure", step=self.number + 1, detail=text)
-        self.end("failed", text)
+        self.failed(value)
         self.hooked(kind, value, traceback)
 
 
@@ -231,7 +251,7 @@ PIECES = (
     (r"(self_attention|self_attn|attn)\.(linear_proj|o_proj|out|dense|wo)\.", "attention.out."),
     (r"attention\.(wo|out_proj)\.", "attention.out."),
     (r"(self_attention|self_attn)\.(q_proj|k_proj|v_proj)\.", "attention.qkv."),
-    (r"attention\.(wq|wk|wv)\.", "attention.qkv."),
+    (r"attention\.(qkv_linear\.)?(wqkv|wq|wk|wv)\.", "attention.qkv."),
     (r"(input_layernorm|attention_norm)\.", "attention.norm."),
     (r"mlp\.router\.|mlp\.gate\.|moe\.router\.(gate\.)?", "moe.router."),
     (r"mlp\.experts\.(linear_fc1|local_experts\.\d+\.linear_fc1|\d+\.(gate_proj|up_proj))\.", "moe.experts.fc1."),

@@ -4,7 +4,7 @@
 // So that they can stand in one script: imports are one line each and rename nothing, exports are declarations.
 
 import { el, put } from "./dom.js";
-import { ask, report } from "./ask.js";
+import { ask, canAsk, report } from "./ask.js";
 import { TABS, body, fromAddress, toAddress, sameCase, parseFlags, words } from "./state.js";
 import { quoted } from "./units.js";
 import { showVerdict } from "./verdict.js";
@@ -39,11 +39,26 @@ const SHOWS = {
   receipts: showReceipts,
 };
 
+// What each tab cannot do without: a report may not hold it.
+const NEEDS = {
+  model: "params",
+  memory: "fit",
+  ownership: "splits",
+  time: "fit",
+  choose: "plan",
+  launch: "launch",
+  receipts: "receipts",
+};
+const tabs = TABS.filter((tab) => canAsk(NEEDS[tab]));
+
 const fixed = report() !== null;
+const LEVERS_WAIT = 300;
 const byId = (id) => document.getElementById(id);
 const lists = { recipes: [], devices: [], networks: [] };
 let state = null;
+let listed = null;
 let turn = 0;
+let waiting = new AbortController();
 let last = { fit: null, choices: null, pinned: null };
 
 // What parts of the page may do to the case.
@@ -78,8 +93,9 @@ function tidy(kase) {
 
 // Another state: the address first, so that going back comes here.
 async function go(more, { replaces = false } = {}) {
-  state = { ...state, ...more };
-  const { address, tooLong } = await toAddress(state);
+  const mine = (state = { ...state, ...more });
+  const { address, tooLong } = await toAddress(mine);
+  if (mine !== state) return;
   byId("copy-link").disabled = Boolean(tooLong);
   byId("copy-link").title = tooLong
     ? "This model’s text is too long for a link: send the file, and the link of a built-in model"
@@ -91,27 +107,35 @@ async function go(more, { replaces = false } = {}) {
 
 async function refresh() {
   const mine = (turn += 1);
+  waiting.abort();
+  waiting = new AbortController();
+  const { signal } = waiting;
   const busy = setTimeout(() => byId("verdict").setAttribute("aria-busy", "true"), 150);
   const [fit, choices, pinned] = await Promise.all([
-    ask("fit", body(state.case, "fit", { levers: "no" })),
-    fixed ? null : ask("choices", body(state.case, "choices")),
-    state.pin ? ask("fit", body(state.pin, "fit", { levers: "no" })) : null,
+    ask("fit", body(state.case, "fit", { levers: "no" }), { signal }),
+    fixed ? null : ask("choices", body(state.case, "choices"), { signal }),
+    state.pin ? ask("fit", body(state.pin, "fit", { levers: "no" }), { signal }) : null,
+    listed,
   ]);
   clearTimeout(busy);
   if (mine !== turn) return;
   byId("verdict").removeAttribute("aria-busy");
   last = { fit, choices, pinned };
   show();
+  // Whoever drives the page waits for the answer to the address.
+  byId("answer").dataset.shown = location.hash;
   addLevers(mine, fit);
 }
 
-// What one change would save takes as long as many answers: it comes later, to those who look for it.
+// What one change would save takes as long as many answers: it comes when nothing changes for a moment.
 async function addLevers(mine, fit) {
   if (!fit.json?.verdict || fit.json.levers?.length || fixed) return;
-  const answer = await ask("fit", body(state.case, "fit"));
+  await new Promise((resolve) => setTimeout(resolve, LEVERS_WAIT));
+  if (mine !== turn) return;
+  const answer = await ask("fit", body(state.case, "fit"), { signal: waiting.signal });
   if (mine !== turn || !answer.json?.levers?.length) return;
   last.fit = { ...fit, json: { ...fit.json, levers: answer.json.levers } };
-  showVerdict(byId("verdict"), state, last.fit, act);
+  showVerdict(byId("verdict"), state, last.fit, act, last.choices?.json);
   if (state.tab === "memory") showMemory(byId("panel-memory"), { state, act, fit: last.fit.json, pinned: last.pinned });
 }
 
@@ -131,7 +155,7 @@ function showAll() {
   const { fit, choices, pinned } = last;
   const priced = fit.json?.verdict ? fit.json : null;
   document.title = `${state.case.recipe} on ${state.case.on} · Shardwright`;
-  showVerdict(byId("verdict"), state, fit, act);
+  showVerdict(byId("verdict"), state, fit, act, choices?.json);
   if (fixed) showFixed(priced);
   else {
     showSource(byId("source"), state, lists, act);
@@ -141,12 +165,17 @@ function showAll() {
   byId("layout-now").textContent = priced ? degrees(priced.layout) : "";
   showPinned();
   hideTip();
-  for (const tab of TABS) {
+  for (const tab of tabs) {
     const isNow = tab === state.tab;
     const button = byId(`tab-${tab}`);
     button.setAttribute("aria-selected", String(isNow));
     button.tabIndex = isNow ? 0 : -1;
     byId(`panel-${tab}`).hidden = !isNow;
+  }
+  const { offsetLeft, offsetWidth } = byId(`tab-${state.tab}`);
+  const bar = byId("tabs");
+  if (offsetLeft < bar.scrollLeft || offsetLeft + offsetWidth > bar.scrollLeft + bar.clientWidth) {
+    bar.scrollLeft = offsetLeft - (bar.clientWidth - offsetWidth) / 2;
   }
   const panel = byId(`panel-${state.tab}`);
   const isStale = !priced && !["model", "receipts", "choose", "launch"].includes(state.tab);
@@ -209,7 +238,7 @@ function showPinned() {
 
 function makeTabs() {
   const bar = byId("tabs");
-  for (const tab of TABS) {
+  for (const tab of tabs) {
     bar.append(
       el(
         "button",
@@ -228,11 +257,11 @@ function makeTabs() {
     );
   }
   bar.addEventListener("keydown", (event) => {
-    const at = TABS.indexOf(document.activeElement.id.replace("tab-", ""));
-    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: TABS.length - 1 }[event.key];
+    const at = tabs.indexOf(document.activeElement.id.replace("tab-", ""));
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: tabs.length - 1 }[event.key];
     if (to === undefined || at < 0) return;
     event.preventDefault();
-    act.tab(TABS[(to + TABS.length) % TABS.length]);
+    act.tab(tabs[(to + tabs.length) % tabs.length]);
   });
 }
 
@@ -246,6 +275,13 @@ async function copyLink() {
   );
   button.textContent = done ? "Copied" : "Copy the address bar";
   setTimeout(() => (button.textContent = "Copy link"), 1500);
+}
+
+async function readLists() {
+  const [recipes, hardware] = await Promise.all([ask("recipes", {}), ask("hardware", {})]);
+  lists.recipes = recipes.json?.recipes ?? [];
+  lists.devices = hardware.json?.devices ?? [];
+  lists.networks = hardware.json?.networks ?? [];
 }
 
 async function begin() {
@@ -267,10 +303,7 @@ async function begin() {
     refresh();
   });
   state = await fromAddress(location.hash);
-  const [recipes, hardware] = await Promise.all([ask("recipes", {}), ask("hardware", {})]);
-  lists.recipes = recipes.json?.recipes ?? [];
-  lists.devices = hardware.json?.devices ?? [];
-  lists.networks = hardware.json?.networks ?? [];
+  listed = readLists();
   await refresh();
   if (state.broken) act.say("Part of this link could not be read; the rest is shown.");
   let width = innerWidth;

@@ -10,6 +10,11 @@ function readEmbedded() {
   return node ? JSON.parse(node.textContent) : null;
 }
 
+// Whether a question can be answered here at all.
+export function canAsk(question) {
+  return !embedded || Object.keys(embedded.answers).some((key) => key === question || key.startsWith(`${question}?`));
+}
+
 export function report() {
   return embedded;
 }
@@ -78,18 +83,22 @@ export async function drawn(picture, body) {
 }
 
 // Keys that tell answers of one case apart; all others are the case's own.
-const APART = ["rank", "tensor", "narrow", "stage", "against", "receipt", "receipts", "name", "engine_of"];
+const APART = ["rank", "tensor", "narrow", "stage", "against", "receipt", "receipts", "name"];
+
+function keyInReport(question, body, keys) {
+  const more = keys.filter((key) => body[key] !== undefined && body[key] !== false);
+  const said = more.map((key) => `${key}=${typeof body[key] === "object" ? JSON.stringify(body[key]) : body[key]}`);
+  return said.length ? `${question}?${said.join("&")}` : question;
+}
 
 function fromReport(question, body) {
-  const more = APART.filter((key) => body[key] !== undefined && body[key] !== false)
-    .map((key) => `${key}=${typeof body[key] === "object" ? JSON.stringify(body[key]) : body[key]}`)
-    .join("&");
-  const key = more ? `${question}?${more}` : question;
-  const found = embedded.answers[key] ?? (question.startsWith("draw/") ? embedded.answers[question] : undefined);
-  if (found === undefined) {
-    return refusal("page/report", "this report does not hold that answer", "`shardwright serve` answers it");
+  // A picture of another stage or for another width says more than none.
+  const tries = question.startsWith("draw/") && !body.against ? [APART, ["narrow"], ["stage"], []] : [APART];
+  for (const keys of tries) {
+    const found = embedded.answers[keyInReport(question, body, keys)];
+    if (found !== undefined) return { ok: true, json: found, findings: found.findings ?? [] };
   }
-  return { ok: true, json: found, findings: found.findings ?? [] };
+  return refusal("page/report", "this report does not hold that answer", "`shardwright serve` answers it");
 }
 
 export async function progress(job) {

@@ -2,7 +2,7 @@
 
 import { el, table, sentence, folded, command, put } from "./dom.js";
 import { ask, progress, stop } from "./ask.js";
-import { body, fromFlags } from "./state.js";
+import { body, fromFlags, words } from "./state.js";
 import { bytes, seconds, exact, percent, quoted } from "./units.js";
 import { showPicture } from "./picture.js";
 import { findingsList } from "./findings.js";
@@ -85,20 +85,21 @@ async function search(panel, context) {
   const job = `page-${Date.now().toString(36)}-${Math.random().toString(36).slice(2, 8)}`;
   const aborter = new AbortController();
   const bar = el("progress", { "aria-label": "How far the search is" });
-  const words = el("span", { class: "soft" }, "waiting for its turn");
+  const said = el("span", { class: "soft" }, "waiting for its turn");
   const cancel = el(
     "button",
     {
       type: "button",
       id: "cancel",
-      onclick: () => {
-        stop(job);
+      onclick: async () => {
+        clearInterval(watch);
+        await stop(job);
         aborter.abort();
       },
     },
     "Cancel",
   );
-  put(panel.querySelector("#search-form"), el("div", { class: "row" }, bar, words, cancel));
+  put(panel.querySelector("#search-form"), el("div", { class: "row" }, bar, said, cancel));
   cancel.focus();
   running = job;
   const watch = setInterval(async () => {
@@ -108,7 +109,7 @@ async function search(panel, context) {
       bar.max = at.of;
       bar.value = at.done;
     }
-    words.textContent =
+    said.textContent =
       at.state === "waiting"
         ? "waiting for its turn"
         : `${at.of ? `${exact(at.done)} of ${exact(at.of)}` : "counting"}, ${Math.round(at.seconds)} s`;
@@ -159,7 +160,8 @@ function takeButton(context, flags, label) {
 
 function best(plan, context) {
   const { best } = plan;
-  const line = `shardwright launch ${best.flags} --on ${quoted(context.state.case.on)} --out launch`;
+  const job = fromFlags(context.state.case, best.layout.flags);
+  const line = `shardwright launch ${words(job).map(quoted).join(" ")} --out launch`;
   return [
     el("h3", {}, `Best for ${plan.engine}: `, el("code", {}, best.layout.flags)),
     el(

@@ -1,6 +1,6 @@
 // Memory: bars of every stage, the phases through the peak, lines with what they rest on; a pinned case beside it.
 
-import { el, table, put } from "./dom.js";
+import { el, table, folded, put } from "./dom.js";
 import { body, parseFlags } from "./state.js";
 import { bytes, change } from "./units.js";
 import { showPicture } from "./picture.js";
@@ -13,7 +13,7 @@ export function showMemory(panel, context) {
   if (!panel.firstChild) {
     panel.append(
       el("div", { class: "picture", id: "memory-picture" }),
-      el("div", { id: "memory-pinned" }),
+      el("div", { id: "memory-pinned", hidden: true }),
       el("div", { class: "picture", id: "phases-picture" }),
       el("div", { id: "memory-lines" }),
     );
@@ -24,7 +24,7 @@ export function showMemory(panel, context) {
 
 function draw(panel, context) {
   const { state, fit, act } = context;
-  const asked = body(state.case, "fit");
+  const asked = body(state.case, "fit", { levers: "no" });
   const known = fit.rank_classes.some((one) => one.stage === stage);
   const looked = known ? stage : fit.rank_classes[fit.worst].stage;
   const pick = ({ stage: picked }) => {
@@ -32,7 +32,10 @@ function draw(panel, context) {
     draw(panel, context);
   };
   pick.accepts = (data) => data.stage !== undefined;
-  showPicture(panel.querySelector("#memory-picture"), "memory", asked, { label: "Memory of every stage", pick });
+  showPicture(panel.querySelector("#memory-picture"), "memory", known ? { ...asked, stage } : asked, {
+    label: "Memory of every stage",
+    pick,
+  });
   showPicture(
     panel.querySelector("#phases-picture"),
     "phases",
@@ -41,8 +44,24 @@ function draw(panel, context) {
   );
   const one = fit.rank_classes.find((one) => one.stage === looked);
   put(panel.querySelector("#memory-lines"), ...lines(fit, one, context), ...levers(fit, act), ...unmodelled(fit));
-  const pinned = panel.querySelector("#memory-pinned");
-  put(pinned, ...(context.pinned?.json?.verdict ? difference(context.pinned.json, fit) : []));
+  showDifference(panel.querySelector("#memory-pinned"), context, asked);
+}
+
+// The pinned case and this one, on the worst rank of each.
+function showDifference(box, { state, fit, pinned }, asked) {
+  const before = pinned?.json?.verdict ? pinned.json : null;
+  box.hidden = !before;
+  if (!before) return;
+  const picture = box.querySelector(".picture") ?? el("div", { class: "picture", id: "difference-picture" });
+  put(
+    box,
+    el("h3", {}, "Against the pinned case, on the worst rank of each"),
+    layoutChange(before.layout, fit.layout),
+    picture,
+    folded("The difference as numbers", () => differenceTable(before, fit)),
+  );
+  const against = body(state.pin, "fit", { levers: "no" });
+  showPicture(picture, "memory", { ...asked, against }, { label: "Lines of the pinned case and of this one" });
 }
 
 function basis(value) {
@@ -96,8 +115,7 @@ function unmodelled(fit) {
   ];
 }
 
-// Lines of the worst ranks, the pinned case's and this one's.
-function difference(before, after) {
+function differenceTable(before, after) {
   const [old, now] = [before, after].map((fit) => fit.rank_classes[fit.worst]);
   const held = (one) => Object.fromEntries(one.lines.map((line) => [line.line, line.bytes]));
   const [a, b] = [held(old), held(now)];
@@ -112,13 +130,8 @@ function difference(before, after) {
     attributes: { class: "sum" },
   });
   const right = (text) => ({ text, right: true });
-  return [
-    el("h3", {}, "Against the pinned case, on the worst rank of each"),
-    layoutChange(before.layout, after.layout),
-    table("Difference to the pinned case", ["line", right("pinned"), right("now"), right("change")], rows, {
-      id: "difference",
-    }),
-  ];
+  const columns = ["line", right("pinned"), right("now"), right("change")];
+  return table("Difference to the pinned case", columns, rows, { id: "difference" });
 }
 
 function mark(number) {

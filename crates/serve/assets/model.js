@@ -171,11 +171,7 @@ function placed(finding, area) {
     "li",
     { class: "finding error" },
     finding.line
-      ? el(
-          "button",
-          { type: "button", class: "small", onclick: go },
-          `line ${finding.line}, column ${finding.column}`,
-        )
+      ? el("button", { type: "button", class: "small", onclick: go }, `line ${finding.line}, column ${finding.column}`)
       : null,
     " ",
     sentence(finding.message),

@@ -28,29 +28,20 @@ export async function showOwnership(panel, context) {
   put(panel.querySelector("#rank-form"), form(rank, layout.world, act));
   const pick = ({ rank: picked }) => act.look({ rank: Number(picked) });
   pick.accepts = (data) => data.rank !== undefined;
-  const perNode = fit.hardware.devices_per_node;
-  showPicture(
-    panel.querySelector("#mesh-picture"),
-    "mesh",
-    { ...withoutNothing(body(job, "mesh")), world: layout.world, rank, per_node: perNode },
-    { label: "Ranks by node and stage", pick },
-  );
+  const inMesh = { ...body({ ...job, on: state.case.on }, "mesh"), rank };
+  showPicture(panel.querySelector("#mesh-picture"), "mesh", inMesh, { label: "Ranks by node and stage", pick });
   const [mesh, splits, stages] = await Promise.all([
-    ask("mesh", { ...body(job, "mesh"), world: layout.world, rank }),
+    ask("mesh", inMesh),
     ask("splits", { ...body(job, "splits"), world: layout.world, rank }),
     ask("stages", body(state.case, "stages")),
   ]);
-  if (!mesh.ok || !splits.ok) {
-    put(panel.querySelector("#rank-panel"), findingsList([...mesh.findings, ...splits.findings]));
-    return;
-  }
-  showRank(panel.querySelector("#rank-panel"), rank, mesh.json.rank, splits.json, stages.json, act);
+  const about = panel.querySelector("#rank-panel");
+  if (!mesh.ok) return put(about, findingsList(mesh.findings));
+  const place = placeOf(rank, mesh.json.rank, stages.json);
+  if (!splits.ok) return put(about, ...place, findingsList(splits.findings));
+  put(about, ...place, ...holdingsOf(splits.json, act));
   put(panel.querySelector("#cannot-fix"), ...cannotFix(splits.json));
   await showTensor(panel.querySelector("#tensor-panel"), state, job, layout, act);
-}
-
-function withoutNothing(object) {
-  return Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined));
 }
 
 function form(rank, world, act) {
@@ -72,10 +63,10 @@ function form(rank, world, act) {
   );
 }
 
-function showRank(box, rank, at, splits, stages, act) {
+// Where a rank stands: its stage, and the groups that it talks in.
+function placeOf(rank, at, stages) {
   const stage = at.coordinates.pp;
   const own = stages?.stages?.find((one) => one.stage === stage);
-  const experts = splits.tensors.find((tensor) => tensor.role === "expert");
   const groups = Object.entries(at.groups)
     .filter(([, group]) => group.len > 1)
     .map(([axis, group]) => [
@@ -84,59 +75,55 @@ function showRank(box, rank, at, splits, stages, act) {
       String(group.len),
       ranges(group.ranks.slice(0, 64)) + (group.len > 64 ? " …" : ""),
     ]);
-  put(
-    box,
-    el("h3", {}, `Rank ${rank}: stage ${stage}, ${exact(splits.rank_params)} parameters`),
-    own
-      ? el(
-          "p",
-          {},
-          own.chunks.map((chunk, index) => [
-            index ? "; " : "",
-            `layers ${chunk.first_layer}–${chunk.first_layer + chunk.layers - 1} `,
-            el("code", { class: "blocks" }, chunk.blocks),
-            chunk.owns.length ? ` and ${chunk.owns.join(", ")}` : "",
-          ]),
-        )
-      : "",
-    experts ? el("p", {}, `Experts: ${ofExperts(experts)}.`) : "",
+  const right = (text) => ({ text, right: true });
+  return [
+    el("h3", {}, `Rank ${rank}: stage ${stage}`),
+    own ? el("p", {}, own.chunks.map(chunkWords)) : null,
     groups.length
-      ? table(
-          "Groups of the rank",
-          ["group", { text: "place in it", right: true }, { text: "members", right: true }, "ranks"],
-          groups,
-        )
+      ? table("Groups of the rank", ["group", right("place in it"), right("members"), "ranks"], groups)
       : el("p", {}, "It talks to no other rank."),
-    el("h3", {}, "Its tensors"),
+  ];
+}
+
+function chunkWords(chunk, index) {
+  return [
+    index ? "; " : "",
+    `layers ${chunk.first_layer}–${chunk.first_layer + chunk.layers - 1} `,
+    el("code", { class: "blocks" }, chunk.blocks),
+    chunk.owns.length ? ` and ${chunk.owns.join(", ")}` : "",
+  ];
+}
+
+// What a rank holds, and what it exchanges.
+function holdingsOf(splits, act) {
+  const experts = splits.tensors.find((tensor) => tensor.role === "expert");
+  const right = (text) => ({ text, right: true });
+  const moves = splits.collectives.map((one) => [
+    one.axis,
+    one.place,
+    one.forward,
+    one.backward,
+    count(one.elements),
+    String(one.count),
+  ]);
+  const quality = splits.split_quality.map((one) => [
+    one.name,
+    one.params ? count(one.params) : "",
+    one.quality,
+    one.why,
+    one.cannot_fix,
+  ]);
+  return [
+    el("h3", {}, `It holds ${exact(splits.rank_params)} parameters`),
+    experts ? el("p", {}, `Experts: ${ofExperts(experts)}.`) : null,
     tensorTable(splits.tensors, act),
-    folded(`What moves between ranks (${splits.collectives.length})`, () =>
-      table(
-        "Collectives",
-        ["axis", "where", "forward", "backward", { text: "elements", right: true }, { text: "times", right: true }],
-        splits.collectives.map((one) => [
-          one.axis,
-          one.place,
-          one.forward,
-          one.backward,
-          count(one.elements),
-          String(one.count),
-        ]),
-      ),
+    folded(`What moves between ranks (${moves.length})`, () =>
+      table("Collectives", ["axis", "where", "forward", "backward", right("elements"), right("times")], moves),
     ),
     folded("How well it splits, by rule", () =>
-      table(
-        "Quality of splits",
-        ["rule", { text: "parameters", right: true }, "quality", "why", "what it cannot fix"],
-        splits.split_quality.map((one) => [
-          one.name,
-          one.params ? count(one.params) : "",
-          one.quality,
-          one.why,
-          one.cannot_fix,
-        ]),
-      ),
+      table("Quality of splits", ["rule", right("parameters"), "quality", "why", "what it cannot fix"], quality),
     ),
-  );
+  ];
 }
 
 function ofExperts({ holds }) {
@@ -190,7 +177,7 @@ function tensorTable(tensors, act) {
 }
 
 function shape(dims) {
-  return dims.map(exact).join(" × ");
+  return dims.map(exact).join("\u00a0×\u00a0");
 }
 
 async function showTensor(box, state, job, layout, act) {

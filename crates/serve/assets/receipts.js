@@ -31,7 +31,16 @@ export async function showReceipts(panel, context) {
 function off(measured, promised) {
   if (!measured || !promised) return "";
   const share = measured / promised - 1;
-  return ` (${share > 0 ? "+" : ""}${percent(share, 1)})`;
+  return `${share > 0 ? "+" : ""}${percent(share, 1)}`;
+}
+
+// Measured, with what was promised below it.
+function beside(measured, promised, word) {
+  const far = off(measured, promised);
+  return [
+    el("div", {}, `${word(measured)}${far ? ` (${far})` : ""}`),
+    el("div", { class: "soft" }, `promised ${word(promised)}`),
+  ];
 }
 
 function list(all, detail, { state }) {
@@ -66,28 +75,13 @@ function list(all, detail, { state }) {
         onchange: (event) => (event.target.checked ? chosen.add(one.id) : chosen.delete(one.id)),
       }),
       el("button", { type: "button", class: "link", onclick: () => show(detail, one.id) }, one.id.slice(0, 12)),
-      one.recipe,
-      one.topology,
-      one.recorded.replace("T", " ").replace("Z", ""),
-      one.state,
-      seconds(one.promised_seconds),
-      `${seconds(one.step_seconds)}${off(one.step_seconds, one.promised_seconds)}`,
-      bytes(one.promised_allocated),
-      `${bytes(one.allocated_peak)}${off(one.allocated_peak, one.promised_allocated)}`,
+      [el("div", {}, one.recipe), el("div", { class: "soft" }, one.topology)],
+      [el("div", {}, one.state), el("div", { class: "soft" }, one.recorded.replace("T", " ").replace("Z", ""))],
+      beside(one.step_seconds, one.promised_seconds, seconds),
+      beside(one.allocated_peak, one.promised_allocated, bytes),
     ],
   }));
-  const columns = [
-    "",
-    "receipt",
-    "model",
-    "layout",
-    "recorded",
-    "ended",
-    right("step promised"),
-    right("measured"),
-    right("allocated promised"),
-    right("measured"),
-  ];
+  const columns = ["", "receipt", "run", "ended", right("a step took"), right("allocated at most")];
   return el("div", {}, table("Receipts", columns, rows, { id: "receipt-list" }), buttons);
 }
 

@@ -74,7 +74,7 @@ const TAKES = {
   launch: [...RECIPE, "on", ...LAYOUT, ...STATE],
   plan: [...RECIPE, "on", ...LAYOUT, ...STATE, "headroom"],
   splits: [...RECIPE, ...LAYOUT],
-  mesh: LAYOUT,
+  mesh: ["on", ...LAYOUT],
 };
 
 // A case as the body of a question.
@@ -141,17 +141,14 @@ export function isJson(text) {
   return text.trimStart().startsWith("{");
 }
 
-// Flags of an answer, as `--tp 2 --no-sp`, laid over the recipe and cluster of a case.
+// Flags of an answer, as `--tp 2 --no-sp`, laid over the recipe and cluster of a case. What follows from the rest is left
+// to follow: replicas from the world, microbatches from the batch; so that one degree can be changed alone.
 export function fromFlags(kase, flags) {
-  const out = {
-    recipe: kase.recipe,
-    text: kase.text,
-    on: kase.on,
-    with: kase.with,
-    without: kase.without,
-    headroom: kase.headroom,
-  };
-  return { ...out, ...parseFlags(flags) };
+  const { recipe, text, on, headroom } = kase;
+  const { dp, microbatches, seq, ...said } = parseFlags(flags);
+  const out = { recipe, text, on, with: kase.with, without: kase.without, headroom, ...said, seq: kase.seq && seq };
+  if (dp && microbatches && said.mbs) out.gbs = dp * microbatches * said.mbs;
+  return out;
 }
 
 // The same of one change, as a lever says it.

@@ -210,7 +210,7 @@ pub const QUESTIONS: &[Question] = &[
     quick("choices", &["choices"], &[RECIPE, ON, LAYOUT, STATE]),
     quick("splits", &["splits"], &[RECIPE, LAYOUT, RANK, &[key("tensor", Kind::Text)]]),
     quick("stages", &["stages"], &[RECIPE, MAYBE_ON, LAYOUT, STATE, &[key("weights", Kind::Integers)]]),
-    quick("mesh", &["mesh"], &[LAYOUT, RANK, &[key("order", Kind::Text)]]),
+    quick("mesh", &["mesh"], &[MAYBE_ON, LAYOUT, RANK, &[key("order", Kind::Text)]]),
     quick("fit", &["fit"], &[RECIPE, ON, LAYOUT, STATE, FIT, SERVING]),
     Question { effort: Effort::Search, ..quick("plan", &["plan"], &[RECIPE, ON, LAYOUT, STATE, SEARCH]) },
     quick("schedule", &["schedule"], &[RECIPE, ON, LAYOUT, STATE]),

@@ -202,6 +202,14 @@ pub struct WhoArgs {
     pub all_classes: bool,
 }
 
+/// Arguments of `man`.
+#[derive(Args)]
+pub struct ManArgs {
+    /// Write every page into this new directory instead
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<std::path::PathBuf>,
+}
+
 /// Arguments of `completions`.
 #[derive(Args)]
 pub struct CompletionsArgs {

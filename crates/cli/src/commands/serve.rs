@@ -1,10 +1,9 @@
 //! `serve`: the same answers over HTTP.
 
-use crate::args::{Cli, ServeArgs};
+use crate::args::ServeArgs;
 use crate::call::{Call, Reads};
 use crate::outcome::{BUG, Outcome, Refusal, Report};
 use ::serve::{Answered, Asked, Limits, Settings};
-use clap::CommandFactory;
 use clap::builder::StyledStr;
 use diag::{Blame, Finding, quote};
 use serde_json::json;
@@ -33,7 +32,7 @@ pub fn run(args: &ServeArgs) -> Outcome {
 
 /// What may be asked, in the words of `--help`.
 pub fn openapi() -> String {
-    let mut whole = Cli::command();
+    let mut whole = crate::args::command();
     whole.build();
     let describe = |command: &[&str], flag: Option<&str>| {
         let found = command.iter().try_fold(&whole, |command, word| command.find_subcommand(word));
@@ -101,7 +100,6 @@ fn answered(asked: Asked, reads: Reads) -> Answered {
 #[cfg(test)]
 mod tests {
     use crate::args::Cli;
-    use clap::CommandFactory;
     use serve::questions::QUESTIONS;
 
     /// Flags that no request may say: they write, they name a file to read, or they lift a limit.
@@ -123,7 +121,7 @@ mod tests {
     /// A new flag of a command is either asked for over HTTP as well, or said here not to be.
     #[test]
     fn every_flag_is_in_the_table_or_left_out_by_name() {
-        let mut whole = Cli::command();
+        let mut whole = crate::args::command();
         whole.build();
         for question in QUESTIONS {
             let command = question.command.iter().fold(&whole, |command, word| command.find_subcommand(word).unwrap());

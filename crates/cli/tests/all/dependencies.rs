@@ -110,6 +110,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "draw",
         ],
     ),
+    ("python", &["cli"]),
     (
         "fuzz",
         &[

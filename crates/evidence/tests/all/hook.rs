@@ -67,6 +67,32 @@ raise OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB')
     assert_eq!((ends.len(), ends[0].detail.as_str()), (1, format!("failed: {said}").as_str()));
 }
 
+#[test]
+fn what_trainers_call_besides() {
+    let (code, read) = ran(
+        "besides",
+        "import shardwright_receipt, time
+receipt = shardwright_receipt.Receipt('logs/hook.jsonl')
+receipt.step(loss=1.0)
+time.sleep(0.3)
+receipt.beside('evaluation', step=1)
+receipt.look(2)
+receipt.step(loss=0.5)
+receipt.step(loss=0.4, seconds=7.0)
+receipt.failed(ValueError('no more data'))
+receipt.failed(ValueError('again'))
+receipt.end()
+",
+    );
+    let read = read.unwrap();
+    assert_eq!(code, Some(0));
+    assert!(events(&read, EventKind::Evaluation)[0].seconds.is_some_and(|s| s >= 0.3));
+    assert!(read.steps[1].seconds.is_some_and(|s| s < 0.3), "an evaluation is no part of the step after it");
+    assert_eq!(read.steps[2].seconds, Some(7.0));
+    let (failures, ends) = (events(&read, EventKind::Failure), events(&read, EventKind::End));
+    assert_eq!((failures.len(), ends.len(), ends[0].detail.as_str()), (1, 1, "failed: ValueError: no more data"));
+}
+
 /// Other ranks call everything and write nothing; an event of no known name is refused where it is written.
 #[test]
 fn who_does_not_write_leaves_nothing() {

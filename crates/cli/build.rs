@@ -1,0 +1,30 @@
+//! The version with the commit it is built from: git's where this is a checkout, that of the file `COMMIT` where it
+//! is a source archive, none otherwise.
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let archived = root.join("COMMIT");
+    println!("cargo:rerun-if-changed={}", archived.display());
+    let git = |words: &[&str]| {
+        let out = Command::new("git").arg("-C").arg(&root).args(words).output().ok()?;
+        out.status
+            .success()
+            .then(|| String::from_utf8_lossy(&out.stdout).trim().to_string())
+            .filter(|said| !said.is_empty())
+    };
+    // A checkout inside somebody else's repository has their commits.
+    let is_ours = || git(&["ls-files", "crates/cli/build.rs"]).is_some();
+    let commit = std::fs::read_to_string(&archived).ok().map(|text| text.trim().to_string());
+    let commit = commit
+        .filter(|text| !text.is_empty())
+        .or_else(|| is_ours().then(|| git(&["rev-parse", "--short=12", "HEAD"]))?);
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+        println!("cargo:rerun-if-changed={}", root.join(log).display());
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let version = commit.map_or(version.to_string(), |commit| format!("{version} ({commit})"));
+    println!("cargo:rustc-env=SHARDWRIGHT_VERSION={version}");
+}
