@@ -88,6 +88,11 @@ fn report(words: &[OsString]) -> Report {
     }
 }
 
+/// An answer as a fragment of HTML, for notebooks; nothing where there is none of that question.
+pub fn html(question: &str, answer: &Value) -> String {
+    draw::html::of(question, answer)
+}
+
 fn run(cli: &Cli) -> Outcome {
     #[cfg(debug_assertions)]
     cli.crash.iter().for_each(|crash| crash.now());
