@@ -3,12 +3,13 @@
 
 import { copyFileSync, mkdirSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { fileURLToPath } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { Chromium } from "./chromium.mjs";
 import { Page } from "./page.mjs";
-import { byKeyboard, byPointer } from "./journeys.mjs";
+import { byKeyboard, byPointer, fromDisk, inTheDark } from "./journeys.mjs";
 
 const [, , address, program, axe, out, shots] = process.argv;
+const report = pathToFileURL(join(out, "report.html")).href;
 const folder = dirname(fileURLToPath(import.meta.url));
 const wrong = [];
 
@@ -37,7 +38,7 @@ async function walk(name, journey, screen) {
     for (const wide of await page.overflow()) wrong.push(`${name}, ${place}: wider than the screen: ${wide}`);
   };
   try {
-    await journey(page, { address, folder, downloads, look });
+    await journey(page, { address, report, folder, downloads, look });
   } catch (error) {
     await page.shot(join(out, `${name}-failed.png`)).catch(() => null);
     wrong.push(`${name}: ${error.stack}`);
@@ -49,10 +50,12 @@ async function walk(name, journey, screen) {
 
 const only = process.env.ONLY?.split(",");
 const walks = {
-  wide: [byPointer, { width: 1280, height: 900 }],
+  wide: [byPointer, { width: 1280, height: 800 }],
   narrow: [byPointer, { width: 390, height: 844 }],
-  dark: [byPointer, { width: 1280, height: 900, dark: true }],
-  keys: [byKeyboard, { width: 1280, height: 900 }],
+  dark: [inTheDark, { width: 1280, height: 800, dark: true }],
+  disk: [fromDisk, { width: 1280, height: 800 }],
+  pocket: [fromDisk, { width: 390, height: 844 }],
+  keys: [byKeyboard, { width: 1280, height: 800 }],
 };
 for (const [name, [journey, screen]] of Object.entries(walks)) {
   if (!only || only.includes(name)) await walk(name, journey, screen);

@@ -96,12 +96,12 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   // The step.
   await opens(page, "time");
   await isDrawn(page, "#schedule-picture");
+  assert.match(await page.text("#time-parts"), /matrix products/);
+  await look("time", "#tabs");
   const width = () => page.evaluate(`document.querySelector("#schedule-picture svg").getBoundingClientRect().width`);
   const whole = await width();
   await page.click('#schedule-picture button[aria-label="Zoom in"]');
   assert.ok((await width()) > whole * 1.4, "it grows");
-  assert.match(await page.text("#time-parts"), /matrix products/);
-  await look("time", "#tabs");
 
   // A search, and one of its points as the case.
   await opens(page, "choose");
@@ -164,9 +164,19 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   assert.equal(await page.text("#verdict h2"), said);
   await page.until(`document.getElementById("zip")`, "the same tab");
 
-  // Mistakes stand where they are.
+  // Text from outside is text, whatever stands in it.
   await page.click("#edit-text");
   await page.until(`document.activeElement.id === "text"`, "the text is there");
+  const source = "source = '<img src=x onerror=alert(1)>'";
+  await page.evaluate(`fetch("/api/v1/recipes?name=llama3-8b").then((r) => r.json()).then(({ toml }) => {
+    const t = document.getElementById("text");
+    t.value = toml.replace(/^source = .*$/m, ${JSON.stringify(source)});
+    t.dispatchEvent(new Event("input")); })`);
+  await becomes(page, ["r=llama3-8b", "text="]);
+  await page.until(`document.querySelector("#panel-model .below").textContent.includes("<img src=x")`, "it is shown");
+  assert.equal(await page.evaluate(`document.querySelectorAll("#panels img").length`), 0);
+
+  // Mistakes stand where they are.
   await page.evaluate(
     `(() => { const t = document.getElementById("text"); t.value = 'name = "mine"\\npattern = "AF"\\ndetph = 4\\n'; t.dispatchEvent(new Event("input")); })()`,
   );
@@ -189,6 +199,65 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await page.click("#receipt-list tbody tr:nth-child(1) button");
   await page.until(`document.getElementById("receipt-detail").innerText.includes("allocated peak")`, "one is shown");
   await look("receipts", "#tabs");
+}
+
+// A report opens from disk, with nothing but what it holds.
+export async function fromDisk(page, { report, look }) {
+  await page.go(report);
+  assert.equal(await verdict(page), "fits");
+  const tabs = await page.evaluate(`[...document.querySelectorAll("[role=tab]")].map((tab) => tab.id.slice(4))`);
+  for (const tab of ["model", "memory", "ownership", "time", "launch"]) assert.ok(tabs.includes(tab), tab);
+  const pictures = {
+    memory: "#memory-picture",
+    ownership: "#mesh-picture",
+    time: "#schedule-picture",
+    model: "#panel-model",
+  };
+  for (const [tab, picture] of Object.entries(pictures)) {
+    await opens(page, tab);
+    await isDrawn(page, picture);
+    await look(tab);
+  }
+  await opens(page, "launch");
+  await page.until(`document.getElementById("zip")`, "a launch is there");
+  await look("launch");
+  assert.equal(
+    await page.evaluate(`document.querySelectorAll("#layout button, #source select").length`),
+    0,
+    "nothing is offered that cannot be answered",
+  );
+}
+
+// Every tab in dark colours: what is read there, and whether it can be.
+export async function inTheDark(page, { address, look }) {
+  const kase = "r=nam56r&on=16xH100&tp=2&pp=2&pin=r%3Dnam56r%26on%3D16xH100%26tp%3D2";
+  const pictures = {
+    model: "#panel-model",
+    memory: "#difference-picture",
+    ownership: "#mesh-picture",
+    time: "#schedule-picture",
+  };
+  for (const [tab, picture] of Object.entries(pictures)) {
+    await page.go(`${address}#${kase}&tab=${tab}`);
+    await isDrawn(page, picture);
+    await look(tab, "#tabs");
+  }
+  await page.go(`${address}#${kase}&tab=choose`);
+  await page.click("#search");
+  await isDrawn(page, "#frontier-picture");
+  await look("choose", "#frontier-picture");
+  await page.go(`${address}#${kase}&tab=launch`);
+  await page.until(`document.getElementById("zip")`, "a launch is there");
+  await look("launch", "#tabs");
+  await page.go(`${address}#r=llama3-70b&on=8xH100`);
+  assert.equal(await verdict(page), "does-not-fit");
+  await page.until(`document.querySelector("#verdict button[title^=costs]")`, "what to change is said");
+  await look("does-not-fit");
+  await page.go(`${address}#r=llama3-70b&on=8xH100&tp=3`);
+  assert.equal(await verdict(page), "refused");
+  await look("refused");
+  await page.click("#verdict .mend button");
+  await page.until(`document.getElementById("verdict").dataset.verdict !== "refused"`, "a button mends it");
 }
 
 export async function byKeyboard(page, { address, folder, downloads, look }) {

@@ -148,8 +148,14 @@ export class Page {
   async drop(path) {
     const data = { items: [], files: [path], dragOperationsMask: 1 };
     const at = { x: Math.round(this.width / 2), y: 300 };
-    for (const type of ["dragEnter", "dragOver", "drop"])
-      await this.send("Input.dispatchDragEvent", { type, ...at, data });
+    // A drop counts once the page has said, while the file was over it, that it may fall.
+    await this.send("Input.dispatchDragEvent", { type: "dragEnter", ...at, data });
+    await this.until(`!document.getElementById("drop").hidden`, "the page says that a file may fall");
+    for (let over = 0; over < 3; over += 1) {
+      await this.send("Input.dispatchDragEvent", { type: "dragOver", ...at, data });
+      await new Promise((resolve) => setTimeout(resolve, 60));
+    }
+    await this.send("Input.dispatchDragEvent", { type: "drop", ...at, data });
   }
 
   // Tabs, or goes back, until the focused element is one that the selector names.

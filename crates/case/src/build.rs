@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::words;
 use diag::{Blame, Finding, Severity};
 use hardware::Cluster;
-use layout::{Balance, Checked, Derived, Engine, LayoutRequest, OwnershipTable, StagePlan, check};
+use layout::{Balance, Checked, Derived, Engine, Layout, LayoutRequest, OwnershipTable, StagePlan, check};
 use recipe::import::megatron_args::shell_words;
 use recipe::{Mixer, Mode, Recipe, Seam};
 
@@ -96,30 +96,10 @@ impl Case {
 
     /// From a recipe whose features and optimizers are switched already.
     pub fn build(asked: Asked, source: Recipe, cluster: Option<Cluster>, terms: Terms) -> Result<Case, Vec<Finding>> {
-        let mut defaults = Vec::new();
-        let request = request(&asked, &source, cluster.as_ref(), terms, &mut defaults)?;
-        let engine = request.engine.or((terms.purpose == Purpose::Run).then_some(Engine::Megatron));
-        if let (Some(engine), Some(cluster)) = (engine, &cluster)
-            && let Some(finding) = machines::refusal(engine, cluster, &asked)
-        {
-            return Err(vec![finding]);
-        }
-        let (options, passed) = options(&asked, request.engine, &source, cluster.as_ref())?;
-        let mut checked = check(&source, &request);
-        if terms.purpose == Purpose::Run && asked.layout.engine.is_none() {
-            say_assumed(&mut checked.findings);
-        }
-        defaults.extend(checked.derived.iter().cloned());
-        let seams = seams(&checked, terms.seams)?;
-        let Some(layout) = checked.layout else { return Err(checked.findings) };
-        let unmet = conditions::unmet(&checked.recipe, &layout, &options);
-        if !unmet.is_empty() {
-            return Err(checked.findings.into_iter().chain(unmet).collect());
-        }
-        let stages = StagePlan::new(&checked.recipe, &layout, None).map_err(|finding| vec![finding])?;
-        let table = OwnershipTable::new(&checked.recipe, &layout)?;
-        let kinds = LayerKinds::of(&checked.recipe);
-        let (recipe, mut findings) = (checked.recipe, checked.findings);
+        let Settled { recipe, layout, options, passed, defaults, seams, mut findings } =
+            Settled::of(&asked, &source, cluster.as_ref(), terms)?;
+        let (stages, table) = parts(&recipe, &layout)?;
+        let kinds = LayerKinds::of(&recipe);
         if terms.purpose == Purpose::Run {
             findings.extend(not_priced(&recipe, layout.engine));
             findings.extend(plain_scans(&recipe, layout.engine));
@@ -165,6 +145,56 @@ impl Case {
     pub fn on(&self) -> &Cluster {
         self.cluster.as_ref().expect("a case that is priced has a cluster")
     }
+}
+
+/// A job whose layout no rule refuses, before its parts are listed.
+pub(crate) struct Settled {
+    pub recipe: Recipe,
+    pub layout: Layout,
+    options: Options,
+    passed: Vec<Vec<String>>,
+    defaults: Vec<Derived>,
+    seams: Vec<Seam>,
+    findings: Vec<Finding>,
+}
+
+impl Settled {
+    /// From a recipe whose features and optimizers are switched already.
+    pub fn of(
+        asked: &Asked,
+        source: &Recipe,
+        cluster: Option<&Cluster>,
+        terms: Terms,
+    ) -> Result<Settled, Vec<Finding>> {
+        let mut defaults = Vec::new();
+        let request = request(asked, source, cluster, terms, &mut defaults)?;
+        let engine = request.engine.or((terms.purpose == Purpose::Run).then_some(Engine::Megatron));
+        if let (Some(engine), Some(cluster)) = (engine, cluster)
+            && let Some(finding) = machines::refusal(engine, cluster, asked)
+        {
+            return Err(vec![finding]);
+        }
+        let (options, passed) = options(asked, request.engine, source, cluster)?;
+        let mut checked = check(source, &request);
+        if terms.purpose == Purpose::Run && asked.layout.engine.is_none() {
+            say_assumed(&mut checked.findings);
+        }
+        defaults.extend(checked.derived.iter().cloned());
+        let seams = seams(&checked, terms.seams)?;
+        let Some(layout) = checked.layout else { return Err(checked.findings) };
+        let unmet = conditions::unmet(&checked.recipe, &layout, &options);
+        if !unmet.is_empty() {
+            return Err(checked.findings.into_iter().chain(unmet).collect());
+        }
+        let (recipe, findings) = (checked.recipe, checked.findings);
+        Ok(Settled { recipe, layout, options, passed, defaults, seams, findings })
+    }
+}
+
+/// Which layers each chunk holds, and who owns what.
+pub(crate) fn parts(recipe: &Recipe, layout: &Layout) -> Result<(StagePlan, OwnershipTable), Vec<Finding>> {
+    let stages = StagePlan::new(recipe, layout, None).map_err(|finding| vec![finding])?;
+    Ok((stages, OwnershipTable::new(recipe, layout)?))
 }
 
 /// Fields that add elementwise work and short-lived masks, which prices do not have, and of ledgers only that of the

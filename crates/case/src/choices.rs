@@ -1,9 +1,9 @@
 //! What else a job could be: every axis with the values there are, each tried in the job's place. Which are legal is
-//! what making a [`Case`] says; there is no rule here.
+//! what making a [`crate::Case`] says; there is no rule here.
 
 use crate::asked::{Asked, EngineChoice, OptimizerChoice, PrecisionChoice};
-use crate::build::{Terms, settled_request};
-use crate::{Case, modes_of};
+use crate::build::{Settled, Terms, parts, settled_request};
+use crate::modes_of;
 use diag::{Finding, Severity};
 use hardware::Cluster;
 use layout::request::RecomputeModule;
@@ -65,12 +65,13 @@ struct Open {
 impl Choices {
     /// Every axis of what was asked. `source` and `cluster` are what the asked words stand for, features switched.
     pub fn of(asked: &Asked, source: &Recipe, cluster: &Cluster) -> Choices {
-        let refusals = refusals(asked.clone(), source, cluster);
+        let mut known = Known::default();
+        let refusals = known.refusals(asked, source, cluster);
         let now = settled(asked, source, cluster);
-        let try_one = |Offer { value, set }: Offer| {
+        let mut try_one = |Offer { value, set }: Offer| {
             let mut other = asked.clone();
             set(&mut other);
-            let refusals_then = self::refusals(other, source, cluster);
+            let refusals_then = known.refusals(&other, source, cluster);
             let is_known = |f: &&Finding| refusals.iter().any(|known| known.rule == f.rule && known.object == f.object);
             let brings = refusals_then.iter().filter(|finding| !is_known(finding)).count();
             Tried { value, refusals: refusals_then, brings }
@@ -78,7 +79,7 @@ impl Choices {
         let axes = open(asked, source, cluster, now.as_ref())
             .into_iter()
             .map(|Open { flag, now, is_typed, values }| {
-                let values = values.into_iter().map(try_one).collect();
+                let values = values.into_iter().map(&mut try_one).collect();
                 Axis { flag, now, is_typed, values }
             })
             .collect();
@@ -86,12 +87,37 @@ impl Choices {
     }
 }
 
-/// What refuses a job.
-fn refusals(asked: Asked, source: &Recipe, cluster: &Cluster) -> Vec<Finding> {
-    let source = asked.state.optimizer.map_or_else(|| source.clone(), |choice| choice.applied(source.clone()));
-    match Case::build(asked, source, Some(cluster.clone()), Terms::RUN) {
-        Ok(_) => Vec::new(),
-        Err(findings) => findings.into_iter().filter(|finding| finding.severity == Severity::Error).collect(),
+/// Layouts whose parts were listed, and what that refused. Listing them is most of the work, and most values leave them as
+/// they are: nothing of them follows from lengths, batches or what is computed again.
+#[derive(Default)]
+struct Known(Vec<(Layout, Vec<Finding>)>);
+
+impl Known {
+    /// What refuses a job.
+    fn refusals(&mut self, asked: &Asked, source: &Recipe, cluster: &Cluster) -> Vec<Finding> {
+        let switched = asked.state.optimizer.map(|choice| choice.applied(source.clone()));
+        let source = switched.as_ref().unwrap_or(source);
+        let findings = match Settled::of(asked, source, Some(cluster), Terms::RUN) {
+            Ok(settled) => self.of_parts(&settled),
+            Err(findings) => findings,
+        };
+        findings.into_iter().filter(|finding| finding.severity == Severity::Error).collect()
+    }
+
+    fn of_parts(&mut self, settled: &Settled) -> Vec<Finding> {
+        let like = Layout {
+            sequence: 0,
+            micro_batch: 0,
+            global_batch: 0,
+            recompute: Recompute::None,
+            ..settled.layout.clone()
+        };
+        if let Some((_, findings)) = self.0.iter().find(|(layout, _)| *layout == like) {
+            return findings.clone();
+        }
+        let findings = parts(&settled.recipe, &settled.layout).err().unwrap_or_default();
+        self.0.push((like, findings.clone()));
+        findings
     }
 }
 

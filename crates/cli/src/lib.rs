@@ -113,6 +113,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Plan(args) => commands::plan::run(args),
         Command::Fit(args) => commands::fit::run(args),
         Command::Schedule(args) => commands::schedule::run(args),
+        Command::Report(args) => commands::report::run(args),
         Command::Diff(args) => commands::diff::run(args),
         Command::Fidelity(args) => commands::fidelity::run(args),
         Command::Preflight(args) => commands::preflight::run(args),

@@ -4,7 +4,7 @@ use crate::args::PictureArgs;
 use crate::files::{write_bytes, write_file};
 use crate::outcome::Refusal;
 use diag::{Blame, Finding};
-use draw::{Options, Picture, Undrawn};
+use draw::{Options, Picture, Undrawn, palette};
 use serde_json::Value;
 
 /// Writes an answer as the pictures that are asked for.
@@ -15,12 +15,19 @@ pub fn write(args: &PictureArgs, kind: Picture, answer: &Value) -> Result<(), Re
     let options = Options { titles: true, ..Options::default() };
     let svg = draw::picture(kind, answer, &options).map_err(undrawn)?;
     if let Some(path) = &args.svg {
-        write_file(path, &svg)?;
+        // Not every viewer of files knows custom properties.
+        write_file(path, &palette::resolved(&svg))?;
     }
     if let Some(path) = &args.png {
         write_bytes(path, &pixels(&svg)?)?;
     }
     Ok(())
+}
+
+/// That a picture which is asked for is not written, beside an answer that stands.
+pub fn none(args: &PictureArgs, why: &str) -> Option<Finding> {
+    let (flag, _) = args.given().next()?;
+    Some(Finding::warning("picture/undrawn", Blame::Usage, flag, format!("`{flag}` writes nothing: {why}")))
 }
 
 #[cfg(feature = "png")]
@@ -35,6 +42,6 @@ fn pixels(_: &str) -> Result<Vec<u8>, Refusal> {
 }
 
 /// A refusal to draw.
-fn undrawn(reason: Undrawn) -> Refusal {
+pub fn undrawn(reason: Undrawn) -> Refusal {
     Finding::error("picture/undrawn", Blame::Usage, "picture", reason.to_string()).into()
 }

@@ -38,7 +38,7 @@ pub fn style() -> String {
          .sw-html table{{border-collapse:collapse;margin:6px 0;font-size:12px;color:inherit;background:none}}\
          .sw-html th,.sw-html td{{padding:2px 10px 2px 0;text-align:left;vertical-align:top;\
          border-bottom:1px solid var(--sw-line,#d0d0d0)}}\
-         .sw-html .sw-r{{text-align:right}}.sw-html .sw-soft{{color:var(--sw-soft,#595959)}}\
+         .sw-html .sw-r{{text-align:right;white-space:nowrap}}.sw-html .sw-soft{{color:var(--sw-soft,#595959)}}\
          .sw-html .sw-bad{{color:var(--sw-edge,#b00020)}}\
          .sw-html pre{{white-space:pre-wrap;overflow-wrap:anywhere;font-size:12px;background:var(--sw-free,#f0f0f0);\
          color:inherit;padding:8px}}\
@@ -53,6 +53,16 @@ pub fn style() -> String {
 /// Text of an element.
 pub(crate) fn text(words: &str) -> String {
     quote::xml(words)
+}
+
+/// What a reader copies: markup is escaped, and line ends, tabs and backslashes stay as they are.
+pub(crate) fn code(words: &str) -> String {
+    let kept = ['\n', '\t', '\\'];
+    let escaped = |piece: &str| match piece.strip_suffix(kept) {
+        Some(words) => text(words) + &piece[words.len()..],
+        None => text(piece),
+    };
+    words.split_inclusive(kept).map(escaped).collect()
 }
 
 /// A string of an answer, or nothing.
@@ -219,7 +229,7 @@ pub fn plan(answer: &Value) -> String {
         rows.sort_by(|a, b| b.cmp(a));
         rows.into_iter().map(|(number, rule)| vec![rule.clone(), units::exact(number)]).collect()
     });
-    format!("<p><strong>run</strong> <code>{}</code></p>", text(flags))
+    format!("<p><strong>run</strong> <code>{}</code></p>", code(flags))
         + &step(&answer["best"]["step"])
         + &drawn(Picture::Frontier, answer)
         + &folded("One change away", &table(&["change", "a step", "slower by", "left"], &[1, 2, 3], near))
@@ -301,5 +311,6 @@ mod tests {
             assert!(!html.contains("\" onload"), "{question}");
         }
         assert_eq!(of("glossary", &answer), "");
+        assert_eq!(code("a \\\n\t<b> $'\\012' \u{1b}"), "a \\\n\t&lt;b&gt; $&#39;\\012&#39; \\u{1b}");
     }
 }

@@ -26,6 +26,7 @@ mod sweep;
 pub use kinds::{Picture, Undrawn};
 #[cfg(feature = "png")]
 pub use png::png;
+pub use svg::width as text_width;
 
 use serde_json::Value;
 
@@ -34,7 +35,7 @@ use serde_json::Value;
 pub struct Options {
     /// For a screen of 390 pixels instead of 960: fewer things in a row, and text as large.
     pub narrow: bool,
-    /// Tips also as `<title>` elements, which viewers show without a script.
+    /// Tips as `<title>` elements, which viewers show without a script, instead of `data-tip`.
     pub titles: bool,
     /// The stage that is looked at closely, where the picture has one; by itself the worst.
     pub stage: Option<u64>,

@@ -16,6 +16,8 @@ pub struct Embedded<'a> {
     pub job: &'a str,
     /// Answers by question; pictures by `draw/NAME`.
     pub answers: &'a Value,
+    /// Answers that the still page is made of.
+    pub still: &'a Value,
 }
 
 /// The still page alone, where there is no other.
@@ -28,7 +30,7 @@ pub fn plain(embedded: &Embedded) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n<style>{style}</style>\n</head>\n\
          <body>\n<main class=\"sw-html\">{}</main>\n</body>\n</html>\n",
-        still::page(embedded.answers, embedded.job)
+        still::page(embedded.still, embedded.job)
     )
 }
 
@@ -72,7 +74,7 @@ pub fn embed(files: &[(&str, &[u8])], embedded: &Embedded) -> Result<String, Und
     let still_style = format!("body>:not(noscript){{display:none}}{}", html::style());
     let still = format!(
         "<noscript><style>{still_style}</style><main class=\"sw-html\">{}</main></noscript>",
-        still::page(embedded.answers, embedded.job)
+        still::page(embedded.still, embedded.job)
     );
     let page = match (page.find("<noscript>"), page.find("</noscript>")) {
         (Some(from), Some(to)) if from < to => {
@@ -93,7 +95,7 @@ pub fn embed(files: &[(&str, &[u8])], embedded: &Embedded) -> Result<String, Und
 }
 
 fn title(embedded: &Embedded) -> String {
-    let fit = &embedded.answers["fit"];
+    let fit = &embedded.still["fit"];
     let on = html::word(&fit["case"]["cluster"], "typed");
     html::text(&format!("{} on {on}: {}", html::word(fit, "recipe"), html::word(fit, "verdict").replace('-', " ")))
 }
@@ -255,7 +257,8 @@ mod tests {
     #[test]
     fn everything_stands_in_one_file_and_nothing_is_loaded() {
         let (case, answers) = embedded("mine");
-        let page = embed(FILES, &Embedded { case: &case, job: "mine --on 8xH200", answers: &answers }).unwrap();
+        let page = embed(FILES, &Embedded { case: &case, job: "mine --on 8xH200", answers: &answers, still: &answers })
+            .unwrap();
         for gone in ["src=", "s.css", "app.js\"", "<p>none</p>", "import {", "export "] {
             assert!(!page.contains(gone), "{gone}: {page}");
         }
@@ -270,7 +273,7 @@ mod tests {
     fn a_hostile_name_stays_text_in_every_part() {
         let name = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>";
         let (case, answers) = embedded(name);
-        let embedded = Embedded { case: &case, job: name, answers: &answers };
+        let embedded = Embedded { case: &case, job: name, answers: &answers, still: &answers };
         for page in [embed(FILES, &embedded).unwrap(), plain(&embedded)] {
             assert!(!page.contains("<script>alert") && !page.contains("<img"), "{page}");
             assert_eq!(page.matches("</script>").count(), page.matches("<script ").count());
@@ -280,7 +283,7 @@ mod tests {
     #[test]
     fn what_cannot_be_one_script_is_refused() {
         let (case, answers) = embedded("mine");
-        let embedded = Embedded { case: &case, job: "", answers: &answers };
+        let embedded = Embedded { case: &case, job: "", answers: &answers, still: &answers };
         for js in [
             "import x from \"./b.js\";\n",
             "import { one as uno } from \"./b.js\";\n",

@@ -45,7 +45,7 @@ pub const EDGE: &str = "var(--sw-edge, #b00020)";
 
 /// Values of the properties for dark paper; those that are not here stay.
 pub const DARK: &[(&str, &str)] = &[
-    ("--sw-blue", "#3f9bdc"),
+    ("--sw-blue", "#1a7fc1"),
     ("--sw-grey", "#8f8f8f"),
     ("--sw-ink", "#ececec"),
     ("--sw-soft", "#a8a8a8"),

@@ -44,7 +44,7 @@ pub fn draw(fit: &Fit, options: &Options) -> Result<String, Undrawn> {
     let left = if options.narrow { 40.0 } else { 56.0 };
     let frame = Frame { left, right: canvas.width - 12.0, foot: foot + 24.0 + TALL, most };
     axis(&mut canvas, &frame);
-    let kept = canvas.hatch("kept", SKY.fill, "#00000055", "M0 6L6 0");
+    let kept = canvas.hatch("kept", SKY.fill, "#00000070", "M0 6L6 0");
     columns(&mut canvas, class, &frame, &kept, options);
     if shows_edge {
         let y = frame.y(fit.device_bytes);

@@ -113,7 +113,7 @@ pub fn draw(answer: &Schedule, options: &Options) -> Result<String, Undrawn> {
         .iter()
         .map(|kind| match kind.hatch {
             "" => (kind.name, kind.colour.fill.to_string()),
-            path => (kind.name, canvas.hatch(kind.name, kind.colour.fill, "#00000055", path)),
+            path => (kind.name, canvas.hatch(kind.name, kind.colour.fill, "#00000070", path)),
         })
         .collect();
     let mut y = foot + 14.0;

@@ -1,7 +1,7 @@
 //! A case on one page without a script: the pictures, the tables, what to run, and what was found.
 
 use crate::Picture;
-use crate::html::{bytes, drawn, findings, levers, list, step, table, text, time, verdict, word};
+use crate::html::{bytes, code, drawn, findings, levers, list, step, table, text, time, verdict, word};
 use serde_json::Value;
 
 /// A section, unless there is nothing in it.
@@ -11,8 +11,7 @@ fn section(head: &str, inside: &str) -> String {
 
 /// Lines of text as they stand.
 fn lines(words: &str) -> String {
-    let escaped: Vec<String> = words.lines().map(text).collect();
-    format!("<pre>{}</pre>", escaped.join("\n"))
+    format!("<pre>{}</pre>", code(words))
 }
 
 /// The page of a case, from its answers by question; what is not there is left out. `job` is the case as typed.
@@ -21,7 +20,7 @@ pub fn page(answers: &Value, job: &str) -> String {
         ["fit", "schedule", "params", "mesh", "plan", "launch"].map(|question| &answers[question]);
     let picture = |kind: Picture, answer: &Value| if answer.is_object() { drawn(kind, answer) } else { String::new() };
     let mut out = format!("<h1>{}</h1>", text(word(fit, "recipe")));
-    out += &format!("<p>The case: <code>{}</code></p>", text(job));
+    out += &format!("<p>The case: <code>{}</code></p>", code(job));
     out += &section("Does it fit", &(verdict(fit) + &step(&fit["step"]) + &picture(Picture::Memory, fit)));
     out += &section("What was found", &findings(fit));
     out += &section("Lines of the worst rank", &worst_lines(fit));

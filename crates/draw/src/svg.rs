@@ -76,12 +76,12 @@ impl About {
         self
     }
 
-    fn attributes(&self) -> String {
+    fn attributes(&self, titles: bool) -> String {
         let mut out = String::new();
         for (key, value) in &self.data {
             let _ = write!(out, " data-{key}=\"{}\"", quote::xml(value));
         }
-        if !self.tip.is_empty() {
+        if !titles && !self.tip.is_empty() {
             let _ = write!(out, " data-tip=\"{}\"", self.lines());
         }
         out
@@ -106,7 +106,7 @@ impl Canvas {
     }
 
     fn element(&mut self, shape: &str, about: &About) {
-        let attributes = about.attributes();
+        let attributes = about.attributes(self.titles);
         if self.titles && !about.tip.is_empty() {
             let name = shape.split(' ').next().unwrap_or_default();
             let _ = writeln!(self.body, "<{shape}{attributes}><title>{}</title></{name}>", about.lines());

@@ -18,6 +18,8 @@ pub struct Regret {
     pub source: String,
     /// Whether rows with a pipeline were left out.
     pub without_stages: bool,
+    /// Whether rows that do not say what would decide their step were counted too.
+    pub with_undecided: bool,
     /// Sweeps of [`LEAST_LAYOUTS`] layouts and more.
     pub sweeps: usize,
     /// Of them, the share where the pick is within [`NEAR`] of the fastest.
@@ -28,7 +30,8 @@ pub struct Regret {
     pub worst: f64,
 }
 
-/// Regret by source; where a source has pipelines, its rows without them apart as well.
+/// Regret by source; where a source has pipelines, its rows without them apart as well, and where some of its rows are
+/// undecided, all of them.
 pub fn regrets(rows: &[Judged]) -> Vec<Regret> {
     let decided = || rows.iter().filter(|row| row.undecided.is_none());
     let sources: BTreeSet<&str> = decided().map(|row| row.source.as_str()).collect();
@@ -37,9 +40,13 @@ pub fn regrets(rows: &[Judged]) -> Vec<Regret> {
         let own: Vec<&Judged> = decided().filter(|row| row.source == source).collect();
         let (with, without): (Vec<&Judged>, Vec<&Judged>) =
             own.iter().partition(|row| row.class.is_some_and(|class| class.pipeline));
-        found.extend(of_sweeps(source, false, &own));
+        let all: Vec<&Judged> = rows.iter().filter(|row| row.source == source).collect();
+        found.extend(of_sweeps(source, &own));
         if !with.is_empty() {
-            found.extend(of_sweeps(source, true, &without));
+            found.extend(of_sweeps(source, &without).map(|regret| Regret { without_stages: true, ..regret }));
+        }
+        if all.len() > own.len() {
+            found.extend(of_sweeps(source, &all).map(|regret| Regret { with_undecided: true, ..regret }));
         }
     }
     found
@@ -48,7 +55,7 @@ pub fn regrets(rows: &[Judged]) -> Vec<Regret> {
 /// Runs of one layout: seconds as measured and as priced.
 type Runs = Vec<(f64, f64)>;
 
-fn of_sweeps(source: &str, without_stages: bool, rows: &[&Judged]) -> Option<Regret> {
+fn of_sweeps(source: &str, rows: &[&Judged]) -> Option<Regret> {
     let mut sweeps: BTreeMap<(&str, u64, u64), BTreeMap<&str, Runs>> = BTreeMap::new();
     for row in rows {
         let Some(figure) = row.figure("step_time") else { continue };
@@ -60,7 +67,8 @@ fn of_sweeps(source: &str, without_stages: bool, rows: &[&Judged]) -> Option<Reg
     let count = lost.len();
     (count > 0).then(|| Regret {
         source: source.to_string(),
-        without_stages,
+        without_stages: false,
+        with_undecided: false,
         sweeps: count,
         near: lost.iter().filter(|lost| **lost <= NEAR).count() as f64 / count as f64,
         mean: lost.iter().sum::<f64>() / count as f64,

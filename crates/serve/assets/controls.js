@@ -68,7 +68,7 @@ export function showControls(box, state, choices, layout, act) {
       ),
       switches(state, act),
     ),
-    engineOptions(state, layout, act),
+    engineOptions(state, axes.find((axis) => axis.axis === "engine")?.now, act),
     el("p", {}, el("button", { type: "button", class: "small", onclick: () => act.clear() }, "Back to defaults")),
   );
 }
@@ -195,8 +195,7 @@ function switches(state, act) {
 let optionsOpen = false;
 
 // Words of the engine's own; each becomes part of --engine-args.
-function engineOptions(state, layout, act) {
-  const engine = layout?.engine;
+function engineOptions(state, engine, act) {
   if (!engine || act.fixed) return null;
   const set = readArguments(state.case.engine_args ?? "");
   const count = Object.keys(set).length;

@@ -4,7 +4,7 @@ import { el, sentence } from "./dom.js";
 
 const RANK = { error: 0, warning: 1, note: 2 };
 
-// Findings, errors first. `mend(key, value)` makes a button of every value that would do.
+// Findings, errors first. `mend` makes a button of every value that would do: `mend.offers(fix)` says which.
 export function findingsList(findings, mend) {
   const sorted = [...findings].sort((a, b) => (RANK[a.severity] ?? 0) - (RANK[b.severity] ?? 0));
   return el(
@@ -15,7 +15,7 @@ export function findingsList(findings, mend) {
 }
 
 function item(finding, mend) {
-  const values = mend && finding.fix ? finding.fix.values.slice(0, 8) : [];
+  const values = mend && finding.fix ? mend.offers(finding.fix).slice(0, 8) : [];
   return el(
     "li",
     { class: `finding ${finding.severity}` },
@@ -37,5 +37,5 @@ function item(finding, mend) {
 }
 
 function fixButton(key, value, mend) {
-  return el("button", { type: "button", class: "small", onclick: () => mend(key, value) }, `${key} ${value}`);
+  return el("button", { type: "button", class: "small", onclick: () => mend.set(key, value) }, `${key} ${value}`);
 }

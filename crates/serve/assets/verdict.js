@@ -1,7 +1,7 @@
 // The answer in sentences: does it fit, which ranks are worst and why, how long a step takes, what to change, what to
 // run.
 
-import { el, sentence, command, put } from "./dom.js";
+import { el, sentence, command, save, put } from "./dom.js";
 import { bytes, seconds, exact, quoted, ranges } from "./units.js";
 import { findingsList } from "./findings.js";
 import { parseFlags, words } from "./state.js";
@@ -11,30 +11,38 @@ const WORDS = { fits: "Fits", tight: "Fits, but tight", "does-not-fit": "Does no
 // Keys that a button may set: what a finding would change that is no key of a case stays a sentence.
 const KEYS = ["tp", "cp", "pp", "vpp", "ep", "etp", "dp", "mbs", "gbs", "microbatches", "seq", "zero"];
 
-export function showVerdict(box, state, answer, act) {
-  const parts = answer.json?.verdict ? priced(state, answer, act) : refused(answer, act);
+export function showVerdict(box, state, answer, act, choices) {
+  const parts = answer.json?.verdict ? priced(state, answer, act, choices) : refused(answer, act, choices);
   put(box, ...parts.filter(Boolean));
   box.dataset.verdict = answer.json?.verdict ?? "refused";
 }
 
-function refused(answer, act) {
+function refused(answer, act, choices) {
   const errors = answer.findings.filter((finding) => finding.severity === "error");
   const isText = errors.some((finding) => finding.line);
   const head = isText ? "The model's text cannot be read" : "This layout is refused";
   return [
     el("h2", { class: "no" }, head),
     el("p", {}, errors.length > 1 ? `${errors.length} reasons:` : "Because:"),
-    findingsList(errors.length ? errors : answer.findings, mender(act)),
+    findingsList(errors.length ? errors : answer.findings, mender(act, choices)),
     isText ? el("p", {}, el("button", { type: "button", onclick: () => act.tab("model") }, "Look at the text")) : null,
   ];
 }
 
-function mender(act) {
-  const mend = (key, value) => act.change({ [key]: value });
-  return act.fixed ? undefined : (key, value) => (KEYS.includes(key) ? mend(key, value) : undefined);
+// Values that a button may set: keys of a case, and of them what no other rule refuses, where that is known.
+function mender(act, choices) {
+  if (act.fixed) return undefined;
+  const offers = ({ key, values }) => {
+    if (!KEYS.includes(key)) return [];
+    const axis = choices?.axes?.find((axis) => axis.axis === key);
+    const legal = axis?.values.filter((choice) => choice.legal).map((choice) => String(choice.value)) ?? [];
+    const sound = values.filter((value) => legal.includes(String(value)));
+    return axis ? sound : values;
+  };
+  return { offers, set: (key, value) => act.change({ [key]: value }) };
 }
 
-function priced(state, { json: fit }, act) {
+function priced(state, { json: fit }, act, choices) {
   const worst = fit.rank_classes[fit.worst];
   const device = fit.device_bytes ?? fit.hardware.device.memory_bytes;
   const total = fit.hardware.nodes * fit.hardware.devices_per_node;
@@ -57,10 +65,10 @@ function priced(state, { json: fit }, act) {
       asked === undefined ? "" : ` (${bytes(asked)} asked for)`,
       `. The peak stands in ${worst.peak_block} during ${worst.peak_phase}; most of it is ${largest(worst)}.`,
     ),
-    stepSentence(fit.step),
+    stepSentence(fit.step, fit.layout),
     changeSentence(state, fit, act),
     runSentence(state, fit, act),
-    notes(fit, act),
+    notes(fit, act, choices),
   ];
 }
 
@@ -73,7 +81,7 @@ function largest(worst) {
   return lines.map((line) => `${line.line} ${bytes(line.bytes)}`).join(", ");
 }
 
-export function stepSentence(step) {
+export function stepSentence(step, layout) {
   if (!step) return el("p", { class: "soft" }, "How long a step takes is not known for this case.");
   const { low, high, share } = step.interval ?? {};
   const trust = step.interval
@@ -82,7 +90,7 @@ export function stepSentence(step) {
   return el(
     "p",
     {},
-    "A step takes ",
+    layout ? `A step of ${exact(layout.gbs)} ${layout.gbs === 1 ? "sequence" : "sequences"} takes ` : "A step takes ",
     el("strong", {}, seconds(step.seconds)),
     `${trust}: ${exact(step.tokens_per_second_per_device)} tokens/s a device. It is bound by ${step.bound}.`,
   );
@@ -104,10 +112,12 @@ function changeSentence(state, fit, act) {
   }
   const offered = (enough.length ? enough : levers).slice(0, 4);
   const lead = enough.length
-    ? "To change: any of these makes it fit. "
+    ? `To change: any of these ${fit.verdict === "tight" ? `leaves the ${bytes(asked)} asked for` : "makes it fit"}. `
     : levers.length
       ? "To change: no single change makes it fit; these help most. "
-      : "To change: search for a layout that fits. ";
+      : fit.levers
+        ? "To change: search for a layout that fits. "
+        : "To change: looking for single changes that help… ";
   return el(
     "p",
     {},
@@ -128,25 +138,27 @@ function leverButton(lever, act) {
 }
 
 function runSentence(state, fit, act) {
-  const line = `shardwright launch ${words(state.case).map(quoted).join(" ")} --out launch`;
+  const [file, ...flags] = words(state.case);
+  const line = `shardwright launch ${[file, ...flags].map(quoted).join(" ")} --out launch`;
   const over = fit.verdict === "does-not-fit";
+  const see =
+    over || act.fixed
+      ? null
+      : el("button", { type: "button", onclick: () => act.tab("launch") }, "See the launch files");
+  const keep = el(
+    "button",
+    { type: "button", onclick: () => save(file, state.case.text, "text/plain") },
+    `Save ${file}`,
+  );
   return el(
     "div",
     { class: "run" },
-    el(
-      "p",
-      {},
-      over ? "To run, once it fits: " : "To run: ",
-      state.case.text === undefined ? "" : "save the model’s text beside it, then ",
-      over || act.fixed
-        ? null
-        : el("button", { type: "button", onclick: () => act.tab("launch") }, "See the launch files"),
-    ),
+    el("p", {}, over ? "To run, once it fits: " : "To run: ", see, state.case.text === undefined ? null : [" ", keep]),
     command(line),
   );
 }
 
-function notes(fit, act) {
+function notes(fit, act, choices) {
   const findings = fit.findings ?? [];
   const given = (fit.seams ?? []).filter((seam) => seam.gives_up);
   if (findings.length + given.length === 0) return null;
@@ -155,7 +167,7 @@ function notes(fit, act) {
     "details",
     {},
     el("summary", {}, `${count} ${count === 1 ? "thing" : "things"} worth knowing`),
-    findings.length ? findingsList(findings, mender(act)) : null,
+    findings.length ? findingsList(findings, mender(act, choices)) : null,
     given.length
       ? el(
           "ul",

@@ -70,6 +70,8 @@ pub enum Command {
     Mesh(MeshArgs),
     /// The simulated step: what each stage does when, and where it waits
     Schedule(ScheduleArgs),
+    /// A case as one file that opens anywhere: pictures, tables, what to run
+    Report(ReportArgs),
     /// Which lines grow between two recipes or layouts
     Diff(DiffArgs),
     /// What an axis partitions, what it communicates, what it cannot fix

@@ -47,6 +47,40 @@ pub struct FitArgs {
     pub work: WorkArgs,
 }
 
+/// Arguments of `report`.
+#[derive(Args)]
+pub struct ReportArgs {
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: String,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub state: StateArgs,
+    /// Where it is written
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    pub output: PathBuf,
+    /// Leave this free on every rank: GiB, or 10%
+    #[arg(long, value_name = "GIB or %", value_parser = headroom, default_value = "4")]
+    pub headroom: Headroom,
+    /// Also what else could run on this cluster, which takes a search
+    #[arg(long)]
+    pub plan: bool,
+}
+
+impl ReportArgs {
+    /// The headroom as `fit` is told.
+    pub fn headroom_words(&self) -> Vec<String> {
+        let words = match self.headroom {
+            Headroom::Gib(gib) => gib.to_string(),
+            Headroom::Share(share) => format!("{}%", 100.0 * share),
+        };
+        vec!["--headroom".to_string(), words]
+    }
+}
+
 /// Arguments of `schedule`.
 #[derive(Args)]
 pub struct ScheduleArgs {

@@ -94,7 +94,12 @@ fn regret_text(regret: &[Regret]) -> String {
     }
     let mut table = Table::new(&["source", "sweeps", "within 2%", "mean", "worst"]).right(&[1, 2, 3, 4]);
     for one in regret {
-        let source = if one.without_stages { format!("{}, without stages", one.source) } else { one.source.clone() };
+        let rows = match (one.without_stages, one.with_undecided) {
+            (true, _) => ", without stages",
+            (_, true) => ", undecided rows too",
+            (false, false) => "",
+        };
+        let source = format!("{}{rows}", one.source);
         let [near, mean, worst] = [one.near, one.mean, one.worst].map(|share| format!("{:.1}%", 100.0 * share));
         table.row([source, one.sweeps.to_string(), near, mean, worst]);
     }

@@ -23,6 +23,7 @@ pub mod probe;
 pub mod receipt;
 pub mod recipes;
 pub mod rehearse;
+pub mod report;
 pub mod schedule;
 mod seen;
 pub mod serve;

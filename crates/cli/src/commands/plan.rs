@@ -213,10 +213,11 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
     if let Some(best) = solved.answer.best() {
         json["best"]["slower_widths"] = widths::json(&best.case);
     }
-    if solved.answer.best().is_some() {
-        pictures::write(&args.pictures, Picture::Frontier, &json)?;
-    }
-    let mut report = Report::new(text, json).with_findings(&solved.space.trimmed);
+    let undrawn = match solved.answer.best() {
+        Some(_) => pictures::write(&args.pictures, Picture::Frontier, &json).map(|()| None)?,
+        None => pictures::none(&args.pictures, "no layout fits, so there is none to draw"),
+    };
+    let mut report = Report::new(text, json).with_findings(&solved.space.trimmed).with_findings(undrawn.as_slice());
     if let Some(best) = solved.answer.best() {
         let missing = written.map_or_else(Vec::new, |written| written.findings());
         let about_widths = best.case.findings.iter().filter(|finding| is_about_widths(finding)).cloned().collect();

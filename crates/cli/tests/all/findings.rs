@@ -15,6 +15,8 @@ const EXCEPT: &[(&str, &str)] = &[
     ("comm/frame", "a process of another build: needs two MPI processes that differ"),
     ("comm/mpi", "an MPI that does not start, or a kernel that refuses a signal handler"),
     ("comm/size", "a frame of more than 32 MiB between MPI processes"),
+    ("picture/png", "a build without its feature `png`"),
+    ("report/asked", "a question of our own that cannot be read: none is"),
     ("hardware/file", "a built-in file that does not read: tests of the crate read every one"),
 ];
 

@@ -24,6 +24,7 @@ mod localised;
 mod memory_rows;
 mod messages;
 mod mission;
+mod pictures;
 mod plan_engines;
 mod plans;
 mod preflight;

@@ -32,7 +32,6 @@ pub fn of(case: &Case, trace: &Trace, step: Option<&Step>, events: &Events) -> S
     if let Some(step) = step {
         text += &format!("bound by {}\n", step.bound);
     }
-    text += "\n";
     text += &chart(trace, events);
     text += &stages_text(trace);
     text += &traffic_text(step);
