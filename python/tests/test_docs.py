@@ -21,6 +21,14 @@ def test_every_snippet_runs(root: Path) -> None:
     assert (Path("launch") / "job.sbatch").exists()
 
 
+def test_the_first_hour_runs(root: Path) -> None:
+    text = (root / "docs/first-hour.md").read_text()
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(compile(snippet, "docs/first-hour.md", "exec"), names)
+    assert names["plan"].case.fit().fits
+
+
 def test_every_module_and_name_that_is_written_about_is_there(root: Path) -> None:
     text = (root / "docs/python.md").read_text()
     for module, name in re.findall(r"shardwright\.callbacks\.(\w+)\.(\w+)\(", text):

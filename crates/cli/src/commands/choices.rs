@@ -53,7 +53,9 @@ fn axis_text(axis: &Axis) -> String {
     let legal: Vec<String> =
         axis.values.iter().filter(|tried| tried.refusals.is_empty()).map(|tried| word(&tried.value)).collect();
     let may_be = if legal.is_empty() { "nothing else as things stand".to_string() } else { legal.join(", ") };
-    let mut out = wrap(&format!("\x1b[1m{}\x1b[0m is {}, may be {may_be}", axis.flag, word(&axis.now)), "", 80);
+    // Bold last: what is wrapped is quoted, escapes with it.
+    let said = wrap(&format!("{} is {}, may be {may_be}", axis.flag, word(&axis.now)), "", 80);
+    let mut out = said.replacen(axis.flag, &format!("\x1b[1m{}\x1b[0m", axis.flag), 1);
     let mut by_rule: Vec<(RuleId, Vec<String>, &Finding)> = Vec::new();
     for tried in &axis.values {
         let Some(first) = tried.refusals.first() else { continue };

@@ -2,6 +2,7 @@
 //! feature, and are a test of their own (`tests/mpi.rs`).
 
 mod agreement;
+mod book;
 mod bounds;
 mod calibrated;
 mod checkpoint;

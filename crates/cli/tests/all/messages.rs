@@ -28,6 +28,7 @@ fn hold_width(line: &str, ran: &Ran) {
             "`{line}` prints {} columns:\n{text}",
             text.chars().count()
         );
+        assert!(!text.contains("\\u{1b}"), "`{line}` prints its own escapes as text:\n{text}");
     }
 }
 
@@ -73,6 +74,7 @@ fn other_answers_and_refusals_fit_eighty_columns() {
         "splits gpt3-175b --tp 8 --pp 8 --world 128 --zero 0 --rank 127",
         "stages gpt3-175b --pp 3 --boundaries 30,62",
         "stages nam56r --pp 2",
+        "choices nam56r --on 8xH200",
         "fit llama3-8b --pp 4 --schedule dualpipe --microbatches 16 --on 8xH200",
         "fit llama3-8b --tp 2 --pp 2 --gbs 64 --on 8xH200 --checklist",
         "fit nam56r --serve --tp 2 --batch 64 --context 32k --on 8xH200",
