@@ -61,8 +61,8 @@ class Fit(Split):
     @property
     def step(self) -> Step | None:
         """The step's time, where it can be priced."""
-        step = self._json.get("step")
-        return Step.of(step) if step else None
+        step = self._json.get("step") or {}
+        return Step.of(step) if "seconds" in step else None
 
     def _rows(self) -> list[dict[str, Any]]:
         keys = ("line", "bytes", "basis", "scales_with", "ignores")

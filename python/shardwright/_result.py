@@ -66,8 +66,12 @@ class Result:
 
     def _repr_html_(self) -> str:
         drawn = _native.html(self.question, self.to_json()) if self.question else ""
-        said = "<br>".join(html.escape(line) for line in self._said() if line)
-        return f"<p>{said}</p>{drawn or self.table._repr_html_()}"
+        said = self._said()
+        if drawn:
+            # What is drawn says the rest itself.
+            return f"<p><strong>{html.escape(said[0].rsplit(': ', 1)[0])}</strong></p>{drawn}"
+        lines = "<br>".join(html.escape(line) for line in said if line)
+        return f"<p>{lines}</p>{self.table._repr_html_()}"
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is an answer, which does not change")

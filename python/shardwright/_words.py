@@ -80,6 +80,7 @@ class FitFlags(TypedDict, total=False):
     trace: str
     memory_snapshot: str
     svg: str
+    png: str
 
 
 class LaunchFlags(TypedDict, total=False):

@@ -63,6 +63,13 @@ def test_a_fit_is_what_the_command_prints(case: sw.Case) -> None:
     assert "fits" in first and "tp 2" in second
 
 
+def test_a_step_without_a_price_is_none() -> None:
+    fit = sw.case("llama3-8b", on="8xGB10").fit()
+    assert fit.fits and fit.step is None and "step" not in repr(fit)
+    row = sw.sweep("llama3-8b", "8xGB10", over={"mbs": [1]}).table[0]
+    assert row["fits"] and row["seconds"] is None
+
+
 def test_what_does_not_fit_is_an_answer_until_it_is_to_be_launched() -> None:
     case = sw.case("deepseek-v3", on="8xH200")
     fit = case.fit()
@@ -213,7 +220,9 @@ def test_notebooks_are_shown_text_that_stays_text() -> None:
     for answer in (case.fit(), case.params(), case.splits(), case.check(), case.plan(), case.stages()):
         shown = answer._repr_html_()
         assert "<script" not in shown and "&lt;script" in shown
-    assert "<svg" in case.fit()._repr_html_() or "<table" in case.fit()._repr_html_()
+    for answer in (case.fit(), case.params(), case.mesh(), case.plan(), case.schedule()):
+        assert "<svg" in answer._repr_html_(), answer
+    assert "<table" in case.splits()._repr_html_() and "<table" in case.stages()._repr_html_()
 
 
 def test_frames() -> None:

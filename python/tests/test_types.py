@@ -109,5 +109,5 @@ def test_every_keyword_is_a_flag_of_the_command() -> None:
     # And no layout flag of the command is missing here.
     assert {"sp", "no-sp"} <= said("fit")
     layout = set(re.findall(r"--([a-z0-9-]+)", _native.answer(["mesh", "--help"])[2]))
-    besides = {"json", "help", "version", "rank", "order", "no-sp", "crash", "on"}
+    besides = {"json", "help", "version", "rank", "order", "no-sp", "crash", "on", "svg", "png"}
     assert layout - besides <= {flag(key) for key in _words.LAYOUT}

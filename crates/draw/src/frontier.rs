@@ -182,7 +182,7 @@ pub fn draw(plan: &Plan, options: &Options) -> Result<String, Undrawn> {
     let title = format!("{} on {devices} x {}: time against headroom", plan.recipe, plan.cluster.device.name);
     let kept = points.iter().filter(|point| point.change.is_none()).count();
     let said = format!(
-        "{kept} layouts that nothing beats in both; {} asked to stay free; whiskers: 8 of 10 such runs",
+        "{kept} layouts that no other clearly beats in both; {} asked to stay free; whiskers: 8 of 10 such runs",
         Bytes(plan.headroom_bytes)
     );
     let foot = canvas.heading(&title, &said);

@@ -7,6 +7,7 @@ mod call;
 #[pyo3::pymodule]
 mod _native {
     use super::call;
+    use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
     use std::collections::BTreeMap;
     use std::ffi::OsString;
@@ -33,9 +34,9 @@ mod _native {
 
     /// A question's answer as HTML with its picture; empty where nothing is drawn of it.
     #[pyfunction]
-    fn html(question: &str, json: &str) -> String {
-        let _ = (question, json);
-        String::new()
+    fn html(question: &str, json: &str) -> PyResult<String> {
+        let answer = serde_json::from_str(json).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(shardwright::html(question, &answer))
     }
 
     /// The version of the program.

@@ -129,11 +129,11 @@ async function refresh() {
 
 // What one change would save takes as long as many answers: it comes when nothing changes for a moment.
 async function addLevers(mine, fit) {
-  if (!fit.json?.verdict || fit.json.levers?.length || fixed) return;
+  if (!fit.json?.verdict || fit.json.levers || fixed) return;
   await new Promise((resolve) => setTimeout(resolve, LEVERS_WAIT));
   if (mine !== turn) return;
   const answer = await ask("fit", body(state.case, "fit"), { signal: waiting.signal });
-  if (mine !== turn || !answer.json?.levers?.length) return;
+  if (mine !== turn || !answer.json?.levers) return;
   last.fit = { ...fit, json: { ...fit.json, levers: answer.json.levers } };
   showVerdict(byId("verdict"), state, last.fit, act, last.choices?.json);
   if (state.tab === "memory") showMemory(byId("panel-memory"), { state, act, fit: last.fit.json, pinned: last.pinned });

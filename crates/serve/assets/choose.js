@@ -194,7 +194,7 @@ function frontier(plan, context) {
     el(
       "p",
       { class: "soft" },
-      "A point of the picture, or a line below, is a layout: pick one and it becomes the case.",
+      "A point of the picture, or a line below, is a layout: pick one and it becomes the case. What is left of memory is the search’s own sum, a few GiB off at most, but for the chosen one, which was replayed; picking a point replays it.",
     ),
     folded(
       `The frontier as a table (${plan.frontier.length})`,

@@ -147,7 +147,8 @@ export function fromFlags(kase, flags) {
   const { recipe, text, on, headroom } = kase;
   const { dp, microbatches, seq, ...said } = parseFlags(flags);
   const out = { recipe, text, on, with: kase.with, without: kase.without, headroom, ...said, seq: kase.seq && seq };
-  if (dp && microbatches && said.mbs) out.gbs = dp * microbatches * said.mbs;
+  // One replica is not said.
+  if (microbatches) out.gbs = (dp ?? 1) * microbatches * (said.mbs ?? 1);
   return out;
 }
 

@@ -15,7 +15,7 @@ export function showTime(panel, { state, fit }) {
     );
   }
   if (!fit) return;
-  put(panel.querySelector("#time-words"), stepSentence(fit.step));
+  put(panel.querySelector("#time-words"), stepSentence(fit.step, fit.layout));
   if (!fit.step) return;
   showPicture(panel.querySelector("#schedule-picture"), "schedule", body(state.case, "schedule"), {
     label: "The step, stage by stage",

@@ -65,7 +65,7 @@ function priced(state, { json: fit }, act, choices) {
       asked === undefined ? "" : ` (${bytes(asked)} asked for)`,
       `. The peak stands in ${worst.peak_block} during ${worst.peak_phase}; most of it is ${largest(worst)}.`,
     ),
-    stepSentence(fit.step),
+    stepSentence(fit.step, fit.layout),
     changeSentence(state, fit, act),
     runSentence(state, fit, act),
     notes(fit, act, choices),
@@ -81,7 +81,7 @@ function largest(worst) {
   return lines.map((line) => `${line.line} ${bytes(line.bytes)}`).join(", ");
 }
 
-export function stepSentence(step) {
+export function stepSentence(step, layout) {
   if (!step) return el("p", { class: "soft" }, "How long a step takes is not known for this case.");
   const { low, high, share } = step.interval ?? {};
   const trust = step.interval
@@ -90,7 +90,7 @@ export function stepSentence(step) {
   return el(
     "p",
     {},
-    "A step takes ",
+    layout ? `A step of ${exact(layout.gbs)} ${layout.gbs === 1 ? "sequence" : "sequences"} takes ` : "A step takes ",
     el("strong", {}, seconds(step.seconds)),
     `${trust}: ${exact(step.tokens_per_second_per_device)} tokens/s a device. It is bound by ${step.bound}.`,
   );
@@ -112,10 +112,12 @@ function changeSentence(state, fit, act) {
   }
   const offered = (enough.length ? enough : levers).slice(0, 4);
   const lead = enough.length
-    ? "To change: any of these makes it fit. "
+    ? `To change: any of these ${fit.verdict === "tight" ? `leaves the ${bytes(asked)} asked for` : "makes it fit"}. `
     : levers.length
       ? "To change: no single change makes it fit; these help most. "
-      : "To change: search for a layout that fits. ";
+      : fit.levers
+        ? "To change: search for a layout that fits. "
+        : "To change: looking for single changes that help… ";
   return el(
     "p",
     {},

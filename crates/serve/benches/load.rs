@@ -18,11 +18,12 @@ fn main() {
     let (clients, seconds) = (number(1, 100), Duration::from_secs(number(2, 10)));
     let cached = json!({ "recipe": "nam56r", "on": "8xH200", "tp": 2, "levers": "no" });
     rush("the same case", address, clients, seconds, &|_| cached.clone());
-    // Sequences of 1,024 to some ten thousand tokens in steps of 8, in an order that no two runs of this share.
-    let begin = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    // Sequences in steps of 8 tokens, from where no other run of this began.
+    let begin =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
     rush("distinct cases", address, clients, seconds, &|number| {
-        let gbs = 8 * (1 + (begin + number) % 100_000);
-        json!({ "recipe": "llama3-8b", "on": "8xH200", "tp": 2, "gbs": gbs, "levers": "no" })
+        let seq = 1024 + 8 * ((begin + number) % 100_000);
+        json!({ "recipe": "llama3-8b", "on": "8xH200", "tp": 2, "seq": seq, "levers": "no" })
     });
     degrees(address);
 }

@@ -112,6 +112,9 @@ async fn what_is_no_question_is_refused_by_name() {
         (post("/api/v1/fit", r#"{"recipe":"a","on":"8xH200","out":"x"}"#), 422, "serve/body"),
         (post("/api/v1/receipts", "{}"), 422, "serve/receipts"),
         (get("/api/v1/jobs/nobody"), 404, "serve/job"),
+        (post("/api/v1/draw/memry", "{}"), 404, "serve/picture"),
+        (post("/api/v1/draw/mesh", r#"{"narrow":3}"#), 422, "serve/picture"),
+        (post("/api/v1/draw/mesh", r#"{"words":3}"#), 422, "serve/body"),
     ] {
         let what = request.uri().clone();
         let (got, body) = answer(&router, request).await;
@@ -221,6 +224,8 @@ async fn searches_wait_their_turn_and_stop_when_nobody_waits() {
     assert!(soon(async || state("second").await == "waiting").await);
     let third = search("third").await.unwrap().unwrap();
     assert_eq!((third.status().as_u16(), third.headers()["retry-after"].to_str().unwrap()), (503, "2"));
+    let third: Value = serde_json::from_slice(&to_bytes(third.into_body(), 1 << 20).await.unwrap()).unwrap();
+    assert_eq!(rule(&third), "serve/busy");
     let again = search("first").await.unwrap().unwrap();
     assert_eq!(again.status(), StatusCode::CONFLICT);
     // Quick questions do not wait behind searches. (They are as endless here, so only the state is looked at.)

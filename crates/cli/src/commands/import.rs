@@ -162,7 +162,7 @@ fn read(path: &Path) -> Result<(PathBuf, String), Refusal> {
     if let Some(text) = call::text(name) {
         return Ok((PathBuf::from(name), text));
     }
-    if !call::may_read(path) && !(is_stdin(path) && call::may_write()) {
+    if !(call::may_read(path) || is_stdin(path) && call::may_write()) {
         return read_text(path).map(|text| (path.to_path_buf(), text));
     }
     if !is_stdin(path) {

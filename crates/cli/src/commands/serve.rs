@@ -99,7 +99,6 @@ fn answered(asked: Asked, reads: Reads) -> Answered {
 
 #[cfg(test)]
 mod tests {
-    use crate::args::Cli;
     use serve::questions::QUESTIONS;
 
     /// Flags that no request may say: they write, they name a file to read, or they lift a limit.

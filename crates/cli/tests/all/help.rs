@@ -12,7 +12,8 @@ fn every_example_runs_as_printed() {
     let at = folder("help-examples");
     let top = shell("shardwright --help", &at, "80").stdout;
     let names = ["plan", "fit", "launch", "params", "splits", "check", "choices", "stages", "mesh", "schedule", "diff"];
-    let names = names.iter().chain(&["axes", "recipes", "hardware", "lanes", "options", "rehearse", "probe", "receipt"]);
+    let names =
+        names.iter().chain(&["axes", "recipes", "hardware", "lanes", "options", "rehearse", "probe", "receipt"]);
     let mut lines = typed(&top);
     assert_eq!(lines.pop().as_deref(), Some("shardwright serve"), "which does not end by itself");
     for name in names.chain(&["diagnose", "glossary", "man", "completions"]) {

@@ -139,9 +139,6 @@ fn tries(case: &Case) -> Vec<Try> {
         if case.options.offload < 1.0 {
             add("--offload-optimizer 1".to_string(), costs, &|a| a.state.offload_optimizer = Some(1.0));
         }
-        if case.options.offload_activations < 1.0 {
-            add("--offload-activations 1".to_string(), costs, &|a| a.state.offload_activations = 1.0);
-        }
     }
     list
 }

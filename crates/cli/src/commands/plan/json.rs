@@ -108,11 +108,14 @@ fn simulated(solved: &Solved, one: &Simulated) -> Value {
     let offload = solved.space.question.offload.share(one.point.offload);
     let seconds = one.per_sequence * layout.global_batch as f64;
     // Layouts of one search differ in nothing that intervals are made of, but for stages.
+    let mut exact = solved.answer.modes.iter().flat_map(|mode| mode.best.iter().chain(&mode.equal));
+    let exact = exact.find(|choice| choice.point == one.point).map(|choice| choice.fit.worst().headroom);
     let class = solved.answer.best().map(|best| Class { pipeline: layout.pp.splits(), ..Class::of(&best.case) });
     json!({
         "layout": layout_of(solved.space.question.recipe, &layout, offload), "seconds": seconds,
         "interval": class.map(|class| interval::interval(&class, seconds)),
-        "tokens_per_second_per_device": tokens, "headroom_bytes": one.headroom, "complexity": one.complexity,
+        "tokens_per_second_per_device": tokens, "headroom_bytes": exact.unwrap_or(one.headroom),
+        "is_replayed": exact.is_some(), "complexity": one.complexity,
     })
 }
 

@@ -11,6 +11,9 @@ use layout::{Axis, Mesh};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+/// A stage, and ranges of each dimension.
+type Part = (u64, Vec<Vec<(u64, u64)>>);
+
 /// Ranks that hold the same part.
 struct Holders {
     ranks: Vec<usize>,
@@ -20,7 +23,7 @@ struct Holders {
 pub fn run(path: &str, case: &Case, mesh: &Mesh) -> Outcome {
     let (layout, table) = (&case.layout, &case.table);
     let row = table.rows.iter().find(|row| row.tensor.path == path).ok_or_else(|| unknown(path, &table.rows))?;
-    let mut parts: BTreeMap<(u64, Vec<Vec<(u64, u64)>>), Holders> = BTreeMap::new();
+    let mut parts: BTreeMap<Part, Holders> = BTreeMap::new();
     for rank in 0..layout.world {
         let at = mesh.coordinates(rank);
         let stage = at.on(Axis::Pp);

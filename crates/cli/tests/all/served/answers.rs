@@ -16,7 +16,9 @@ fn answers_are_what_the_command_prints() {
     let served = Served::start(&[]);
     for sample in samples() {
         let printed = match sample.question {
-            "diff" => run_args(&["diff", "--tp=2 -- nam56r", "--tp=2 --mbs=2 -- nam56r", "--on", "8xH200", "--json"]),
+            "diff" => {
+                run_args(&["diff", "--on=8xH200", "--json", "--", "--tp=2 -- nam56r", "--tp=2 --mbs=2 -- nam56r"])
+            }
             _ => run(&format!("{} --json", sample.words)),
         };
         let (status, text) = served.ask(sample.question, &sample.body);
@@ -53,18 +55,23 @@ fn a_recipe_comes_as_a_text_and_mistakes_say_where_they_stand() {
     assert_eq!((status, finding["line"].as_u64(), finding["column"].as_u64()), (422, Some(line), Some(1)), "{refused}");
 }
 
-/// A name that would be a script, and a verdict of its own on a terminal.
+/// A name that would be a script in a page, and one that would be a verdict of its own on a terminal.
 #[test]
 fn hostile_names_come_back_as_text() {
     let served = Served::start(&[]);
-    let name = "<script>alert(1)</script>\u{1b}[2J\u{202e}";
-    let quoted = serde_json::to_string(name).unwrap();
-    let text = include_str!("../../../../../data/recipes/nam56r-mini.toml").replacen("\"nam56r-mini\"", &quoted, 1);
-    let (status, body) = served.ask("params", &json!({ "recipe": { "name": "mine", "text": text } }));
-    assert_eq!(status, 200, "{body}");
-    assert!(!body.contains('\u{1b}') && !body.contains('\u{202e}'), "{body}");
+    let named = |name: &str| {
+        let quoted = serde_json::to_string(name).unwrap();
+        let text = include_str!("../../../../../data/recipes/nam56r-mini.toml").replacen("\"nam56r-mini\"", &quoted, 1);
+        served.ask("params", &json!({ "recipe": { "name": "mine", "text": text } }))
+    };
+    let (status, body) = named("<script>alert(1)</script>");
     let read: Value = serde_json::from_str(&body).unwrap();
-    assert!(read["recipe"].as_str().unwrap().starts_with("<script>"), "as JSON it is the name it is");
+    assert_eq!((status, read["recipe"].as_str()), (200, Some("<script>alert(1)</script>")), "{body}");
+    let (status, body) = named("x\u{1b}[2J\u{202e}");
+    assert_eq!(status, 422, "{body}");
+    assert!(!body.contains('\u{1b}') && !body.contains('\u{202e}') && body.contains("recipe/text"), "{body}");
+    let (_, page) = served.text("GET / HTTP/1.1", "");
+    assert!(page.contains("<html"), "{page}");
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn it_is_not_started_where_strangers_could_ask() {
 #[test]
 fn searches_stop() {
     let served = Served::start(&[]);
-    let body = json!({ "recipe": "deepseek-v3", "on": "2048xH100", "engine": "any", "stats": true }).to_string();
+    let body = json!({ "recipe": "deepseek-v3", "on": "64xH100", "engine": "megatron" }).to_string();
     let job = |name: &str| {
         let (status, text) = served.text(&format!("GET /api/v1/jobs/{name} HTTP/1.1"), "");
         (status == 200).then(|| serde_json::from_str::<serde_json::Value>(&text).unwrap())

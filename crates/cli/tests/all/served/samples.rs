@@ -13,7 +13,7 @@ fn sample(question: &'static str, body: Value, words: &'static str) -> Sample {
     Sample { question, body, words }
 }
 
-/// What schemas are made of.
+/// One of every kind, held byte for byte.
 pub fn samples() -> Vec<Sample> {
     vec![
         sample("recipes", json!({}), "recipes"),
@@ -96,11 +96,11 @@ pub fn samples() -> Vec<Sample> {
     ]
 }
 
-/// Others, which schemas were not made of and have to hold as well.
+/// More, for the shape of answers alone.
 pub fn others() -> Vec<Sample> {
     vec![
         sample("recipes", json!({ "name": "llama3-70b" }), "recipes llama3-70b"),
-        sample("hardware", json!({ "name": "MI300X" }), "hardware MI300X"),
+        sample("hardware", json!({ "name": "B200" }), "hardware B200"),
         sample("options", json!({ "engine": "deepspeed" }), "options deepspeed"),
         sample("axes", json!({ "axis": "ep" }), "axes ep"),
         sample("glossary", json!({ "word": "seam" }), "glossary seam"),
@@ -111,7 +111,7 @@ pub fn others() -> Vec<Sample> {
             json!({ "recipe": "mixtral-8x7b", "ep": 8, "world": 8 }),
             "check mixtral-8x7b --ep 8 --world 8",
         ),
-        sample("choices", json!({ "recipe": "llama3-8b", "on": "8xMI300X" }), "choices llama3-8b --on 8xMI300X"),
+        sample("choices", json!({ "recipe": "llama3-8b", "on": "8xB200" }), "choices llama3-8b --on 8xB200"),
         sample("splits", json!({ "recipe": "nam56r", "tp": 2, "world": 8 }), "splits nam56r --tp 2 --world 8"),
         sample("stages", json!({ "recipe": "llama3-8b", "pp": 4 }), "stages llama3-8b --pp 4"),
         sample("mesh", json!({ "tp": 4, "cp": 2, "world": 16, "rank": 3 }), "mesh --tp 4 --cp 2 --world 16 --rank 3"),

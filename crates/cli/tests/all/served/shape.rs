@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// How deep shapes are looked at; below that anything may stand.
-const DEPTH: usize = 5;
+const DEPTH: usize = 4;
 
 /// Objects with more keys than this are tables by name.
 const TABLE: usize = 40;
