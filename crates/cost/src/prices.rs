@@ -88,7 +88,10 @@ impl Setting {
     ) -> Result<Arc<Setting>, Unpriced> {
         let fabric = Fabric::new(cluster, &meter.profile().collectives)?;
         if options.offload_activations > 0.0 {
-            return Err(Unpriced::new("activations on the host", "how much of their way compute hides is not measured"));
+            return Err(Unpriced::new(
+                "activations on the host",
+                "how much of their way compute hides is not measured",
+            ));
         }
         if options.on_nvme {
             return Err(Unpriced::new("state on NVMe", "nobody states what the drives of a node move"));
