@@ -20,7 +20,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "plan llama3-8b --on 8xH100",
             "plan nam56r --on 8xH200 --engine megatron",
-            "plan mixtral-8x7b --on 16xH100 --gbs 128 --explain tp=8",
+            "plan mixtral-8x7b --on 16xH100 --gbs 128 --top 3",
         ],
     ),
     (
@@ -40,21 +40,24 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("params", &["params nam56r", "params deepseek-v3 --json"]),
     ("splits", &["splits nam56r --tp 2", "splits qwen3-30b-a3b --ep 8 --rank 3"]),
-    ("check", &["check nam56r --tp 2 --engine megatron", "check mixtral-8x7b --on 16xH100 --ep 8 --pp 2"]),
+    (
+        "check",
+        &["check nam56r --tp 2 --mode nemo_native --engine megatron", "check mixtral-8x7b --on 16xH100 --ep 8 --pp 2"],
+    ),
     ("choices", &["choices nam56r --on 8xH200 --tp 2 --engine megatron"]),
     ("stages", &["stages nam56r --pp 4", "stages llama3-70b --pp 4 --vpp 5"]),
     ("mesh", &["mesh --tp 4 --pp 2 --world 16 --rank 5"]),
-    ("schedule", &["schedule llama3-8b --on 8xH100 --tp 2 --pp 4 --microbatches 8 --engine megatron"]),
-    ("diff", &["diff nam56r --on 8xH200 --tp 2 --to tp=4"]),
+    ("schedule", &["schedule llama3-8b --on 8xH100 --tp 2 --pp 4 --microbatches 8"]),
+    ("diff", &["diff \"nam56r --mbs 4\" \"nam56r --mbs 8\" --on 8xH200"]),
     ("axes", &["axes", "axes cp"]),
     ("recipes", &["recipes", "recipes nam56r"]),
     ("hardware", &["hardware", "hardware H200"]),
-    ("lanes", &["lanes nam56r"]),
+    ("lanes", &["lanes", "lanes --for nam56r --on 8xH200"]),
     ("options", &["options megatron"]),
     ("rehearse", &["rehearse nam56r-mini --tp 2", "rehearse nam56r-mini --pp 2 --steps 3"]),
-    ("probe", &["probe llama3-8b --on 8xH200 --tp 2 --engine megatron --rank 0 --out probe1"]),
+    ("probe", &["probe llama3-8b --engine fsdp2 --on 8xH200 --rank 0 --out probe1"]),
     ("receipt", &["receipt list --store receipts"]),
-    ("diagnose", &["diagnose", "diagnose loss"]),
+    ("diagnose", &["diagnose \"all-to-all hangs\""]),
     ("glossary", &["glossary", "glossary lane"]),
     ("man", &["man", "man --out pages"]),
     ("completions", &["completions bash"]),
@@ -63,6 +66,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
 const FOOTER: &str = "\
 A RECIPE is a built-in name (`shardwright recipes`), a recipe .toml, a Hugging Face config.json or its folder, or \
 org/name in the local Hugging Face cache; nothing is downloaded.
+Words such as mode, lane and seam: shardwright glossary WORD
 Exit codes: 0 yes, 1 the answer is no or the input is wrong, 2 usage, 3 does not fit, 70 our bug.";
 
 /// The command line with its help laid out.

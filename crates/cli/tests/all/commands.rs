@@ -556,7 +556,7 @@ fn every_device_starts_a_file_that_reads() {
 #[test]
 fn completions_name_every_command() {
     let (script, help) = (run("completions bash").stdout, run("--help").stdout);
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let listed = help.lines().skip_while(|line| *line != "Start here:").take_while(|line| *line != "Options:");
     let commands: Vec<&str> = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
     for command in ["params", "plan", "launch", "options", "completions"] {
         assert!(commands.contains(&command), "{commands:?}");
