@@ -3,7 +3,7 @@
 //
 // So that they can stand in one script: imports are one line each and rename nothing, exports are declarations.
 
-import { el, put } from "./dom.js";
+import { el, put, redraw } from "./dom.js";
 import { ask, canAsk, report } from "./ask.js";
 import { TABS, body, fromAddress, toAddress, sameCase, parseFlags, words } from "./state.js";
 import { quoted } from "./units.js";
@@ -136,7 +136,9 @@ async function addLevers(mine, fit) {
   if (mine !== turn || !answer.json?.levers) return;
   last.fit = { ...fit, json: { ...fit.json, levers: answer.json.levers } };
   showVerdict(byId("verdict"), state, last.fit, act, last.choices?.json);
-  if (state.tab === "memory") showMemory(byId("panel-memory"), { state, act, fit: last.fit.json, pinned: last.pinned });
+  if (state.tab !== "memory") return;
+  const panel = byId("panel-memory");
+  redraw(panel, () => showMemory(panel, { state, act, fit: last.fit.json, pinned: last.pinned }));
 }
 
 // Everything, from what was last answered; who was somewhere with the keyboard stays there.

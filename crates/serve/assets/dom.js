@@ -50,6 +50,14 @@ export function table(caption, columns, rows, attributes = {}) {
   );
 }
 
+// Draws a box anew; what a reader has opened in it stays open.
+export function redraw(box, draw) {
+  const said = (details) => details.querySelector("summary")?.textContent;
+  const open = new Set([...box.querySelectorAll("details[open]")].map(said));
+  draw();
+  for (const details of box.querySelectorAll("details")) if (open.has(said(details))) details.open = true;
+}
+
 // A part that opens; what it holds is made when it is opened first.
 export function folded(summary, make, attributes = {}) {
   const node = el("details", attributes, el("summary", {}, summary));
