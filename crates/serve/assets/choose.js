@@ -2,30 +2,13 @@
 
 import { el, table, sentence, folded, command, put } from "./dom.js";
 import { ask, progress, stop } from "./ask.js";
-import { body, fromFlags, words } from "./state.js";
+import { LAYOUT, body, fromFlags, words } from "./state.js";
 import { bytes, seconds, exact, percent, quoted } from "./units.js";
 import { showPicture } from "./picture.js";
 import { findingsList } from "./findings.js";
 
 // What a search is free to choose, unless it is told to keep what was set.
-const DEGREES = [
-  "tp",
-  "sp",
-  "cp",
-  "pp",
-  "vpp",
-  "ep",
-  "etp",
-  "dp",
-  "zero",
-  "mbs",
-  "microbatches",
-  "schedule",
-  "recompute",
-  "mode",
-  "boundaries",
-  "balance",
-];
+const DEGREES = LAYOUT.filter((key) => !["gbs", "seq", "engine", "vocab_multiple"].includes(key));
 
 let keep = false;
 let running = null;

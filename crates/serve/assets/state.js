@@ -28,7 +28,7 @@ export const TABS = ["model", "memory", "ownership", "time", "choose", "launch",
 
 export const START = { recipe: "nam56r", on: "8xH200" };
 
-const LAYOUT = [
+export const LAYOUT = [
   "tp",
   "sp",
   "cp",

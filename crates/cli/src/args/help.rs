@@ -1,7 +1,7 @@
 //! How the help is laid out: what a newcomer needs first, and examples that run as they stand.
 
 use super::Cli;
-use clap::{Command, CommandFactory, Error, FromArgMatches};
+use clap::{Command, CommandFactory, Error, FromArgMatches, Parser};
 use std::ffi::OsString;
 
 /// Commands by what they are for, in the order somebody new needs them.
@@ -119,9 +119,10 @@ fn hanging(head: &str, text: &str, indent: usize) -> String {
     out + "\n"
 }
 
-/// What was typed.
-pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Error> {
-    Cli::from_arg_matches(&command().try_get_matches_from(words)?)
+/// What was typed. Help is laid out only where it is shown: a server parses a line for every question.
+pub fn parse(words: impl IntoIterator<Item = OsString> + Clone) -> Result<Cli, Error> {
+    Cli::try_parse_from(words.clone())
+        .or_else(|_| command().try_get_matches_from(words).and_then(|matches| Cli::from_arg_matches(&matches)))
 }
 
 #[cfg(test)]

@@ -31,7 +31,6 @@ fn pages(command: &Command, name: &str) -> Vec<(String, String)> {
 
 fn page(command: &Command, name: &str) -> String {
     let mut roff = Vec::new();
-
     let named = command.clone().display_name(name.to_string());
     // Writing into memory does not fail.
     let _ = clap_mangen::Man::new(named).render(&mut roff);
