@@ -7,7 +7,14 @@ use std::process::Command;
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let archived = root.join("COMMIT");
-    println!("cargo:rerun-if-changed={}", archived.display());
+    // A file to watch that is not there would have cargo build anew every time.
+    let watch = |file: &Path| {
+        if file.exists() {
+            println!("cargo:rerun-if-changed={}", file.display());
+        }
+    };
+    println!("cargo:rerun-if-changed=build.rs");
+    watch(&archived);
     let git = |words: &[&str]| {
         let out = Command::new("git").arg("-C").arg(&root).args(words).output().ok()?;
         out.status
@@ -22,7 +29,7 @@ fn main() {
         .filter(|text| !text.is_empty())
         .or_else(|| is_ours().then(|| git(&["rev-parse", "--short=12", "HEAD"]))?);
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
-        println!("cargo:rerun-if-changed={}", root.join(log).display());
+        watch(&root.join(log));
     }
     let version = env!("CARGO_PKG_VERSION");
     let version = commit.map_or(version.to_string(), |commit| format!("{version} ({commit})"));
