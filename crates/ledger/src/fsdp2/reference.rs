@@ -3,6 +3,7 @@
 
 use recipe::kinds::attention::QkNorm;
 use recipe::kinds::mamba::Mamba;
+use recipe::kinds::{Activation, NormPlace};
 use recipe::{Mixer, Positions, Recipe};
 
 /// What the emitted model does not have, by name; empty when it builds the recipe whole.
@@ -16,6 +17,10 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
         (recipe.features.sides().next().is_some(), "side embeddings"),
         (matches!(recipe.positions, Positions::Learned { .. }), "learned positions"),
         (recipe.dropout > 0.0, "dropout"),
+        (!recipe.norm.is_usual(), "norms without a scale or a shift"),
+        (recipe.norm_place != NormPlace::Before, "norms behind blocks"),
+        (recipe.embedding_norm, "a norm of embeddings"),
+        (recipe.head_bias, "a bias of the output head"),
         (recipe.layers.iter().any(|l| l.blocks.iter().any(|b| b.mixers.len() > 1)), "parallel mixers in one block"),
     ];
     if let Some(a) = recipe.attention.as_ref().filter(|_| recipe.uses(Mixer::Attention)) {
@@ -47,6 +52,7 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
     }
     if let Some(m) = recipe.mlp.as_ref().filter(|_| recipe.uses(Mixer::Mlp)) {
         missing.push((m.bias, "MLP biases"));
+        missing.push((m.activation == Activation::Relu, "plain ReLU"));
         missing.push((by.mlp[0] != 1.0 && !m.activation.is_gated(), "multiplier of a gate that the MLP does not have"));
     }
     missing.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, name)| name).collect()

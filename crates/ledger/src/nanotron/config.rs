@@ -3,7 +3,7 @@
 use super::{Job, PipelineEngine};
 use layout::{Layout, Recompute, ZeroStage};
 use recipe::kinds::attention::{Attention, AttentionKind};
-use recipe::kinds::{Activation, Norm};
+use recipe::kinds::{Activation, Norm, NormPlace};
 use recipe::{Dtype, Layer, Mixer, Optimizer, Positions, Recipe};
 use replay::Unmodelled;
 
@@ -85,6 +85,12 @@ fn refuse_model(recipe: &Recipe) -> Result<(), Unmodelled> {
     let block = Layer::of(&[Mixer::Attention, Mixer::Mlp]);
     if recipe.layers.iter().any(|layer| *layer != block) {
         return refuse("a layer other than attention and an MLP", "only nanotron's dense Llama is replayed");
+    }
+    if recipe.norm_place != NormPlace::Before || recipe.embedding_norm || recipe.head_bias {
+        return refuse(
+            "norms behind blocks or of embeddings, or a bias of the head",
+            "only nanotron's dense Llama is replayed",
+        );
     }
     if recipe.norm != Norm::RmsNorm || !matches!(recipe.positions, Positions::Rope(_)) {
         return refuse("a norm or positions other than Llama's", "only nanotron's dense Llama is replayed");
