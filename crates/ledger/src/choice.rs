@@ -77,7 +77,8 @@ impl Ledger {
             return Err(Unmodelled::new("adapters", "frozen weights are replayed for the emitted FSDP2 program only"));
         }
         let none = |why: &str| Err(Unmodelled::new(layout.engine.map_or("this engine", Engine::name), why));
-        if recipe.dropout > 0.0 || recipe.attention.as_ref().is_some_and(|a| a.dropout > 0.0) {
+        let drops = recipe.dropout > 0.0 || recipe.attention.as_ref().is_some_and(|a| a.dropout > 0.0);
+        if drops && !matches!(layout.engine, Some(Engine::Fsdp2 | Engine::Deepspeed)) {
             return Err(Unmodelled::new("dropout", "what its masks keep is not replayed"));
         }
         use Engine::{Deepspeed, Fsdp2, Nanotron, Shardwright, Torchtitan};

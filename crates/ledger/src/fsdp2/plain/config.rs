@@ -121,6 +121,8 @@ pub(crate) struct Config {
     pub norm_place: NormPlace,
     pub has_embedding_norm: bool,
     pub has_head_bias: bool,
+    /// Whether what a block adds is dropped in part. Attention's own dropout keeps a random state alone.
+    pub drops: bool,
     /// Rows of a learned position table.
     pub learned: Option<u64>,
     pub tp: u64,
@@ -193,6 +195,7 @@ impl Config {
             norm_place: recipe.norm_place,
             has_embedding_norm: recipe.embedding_norm,
             has_head_bias: recipe.head_bias,
+            drops: recipe.dropout > 0.0,
             learned: match recipe.positions {
                 Positions::Learned { count } => Some(count),
                 _ => None,
@@ -391,7 +394,9 @@ fn mamba(recipe: &Recipe, place: &Place) -> Result<Option<Scan>, Unmodelled> {
     match &recipe.mamba {
         Some(Mamba::Two(mamba)) => Ok(Some(Scan::Two(mamba.clone()))),
         Some(Mamba::Three(mamba)) if is_emitted && mamba.mimo_rank == 1 => Ok(Some(Scan::Three(mamba.clone()))),
-        Some(Mamba::One(_)) if is_emitted => refuse("mamba1", "the emitted program has none"),
+        Some(Mamba::One(_)) if is_emitted && recipe.uses(Mixer::Mamba) => {
+            refuse("mamba1", "the emitted program has none")
+        }
         Some(Mamba::One(_)) if recipe.uses(Mixer::Mamba) && place.layout.tp.splits() => {
             refuse("mamba1 over tp", "the sums of its selected parts over ranks are not replayed")
         }

@@ -21,7 +21,7 @@ pub(super) fn forward(c: &Rc<Rank>, params: &Mamba1Params, x: &Tensor) -> Tensor
     let tokens = c.config.tokens;
     let parts = match &params.norms {
         Some(norms) => {
-            let mut part = |width: u64, at: usize| {
+            let part = |width: u64, at: usize| {
                 let slice = c.act(tokens * width, "selected part");
                 makes(c, &selected, &slice, Vec::new(), selected.elements(), BF16);
                 norm(c, &slice, width, &norms[at])

@@ -1,13 +1,13 @@
 //! The model of one stage and its forward pass.
 
 use super::loss::{self, Head};
-use super::ops::{add, grad, leave, linear, norm, weight_grad};
+use super::ops::{add, grad, leave, linear, makes, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, NormParams, Param, Unit, layer};
 use super::rank::Rank;
 use super::{Blocks, Config, attention, emitted, gated_delta, mamba, mamba1, mla, mlp, moe};
 use recipe::Mixer;
 use replay::line::{Line, Origin};
-use replay::tape::{FP32, INT64, Storage, Tape, Tensor, checkpoint_stopping_early};
+use replay::tape::{BF16, FP32, INT64, Storage, Tape, Tensor, checkpoint_stopping_early};
 use std::rc::Rc;
 
 /// The unit around all others.
@@ -197,6 +197,15 @@ fn embed(c: &Rc<Rank>, table: &Rc<Param>, tokens: Option<&Tensor>) -> Tensor {
     leave(c, out)
 }
 
+/// `native_dropout`: keeps a mask of one byte an element.
+fn dropped(c: &Rank, x: Tensor) -> Tensor {
+    let elements = x.elements();
+    let out = c.act(elements, "dropped output");
+    let mask = c.act_of(elements, 1, "dropout mask");
+    makes(c, &x, &out, vec![mask], elements, BF16);
+    out
+}
+
 /// Rows of a learned position table added to those of tokens; one sequence of them serves the microbatch.
 fn placed(c: &Rank, x: &Tensor, table: &Rc<Param>) -> Tensor {
     let (rows, size) = (x.elements() / c.config.micro_batch, table.elements());
@@ -250,6 +259,7 @@ impl Layer {
                 Some(behind) => norm(c, &out, c.config.hidden, behind),
                 None => out,
             };
+            let out = if c.config.drops { dropped(c, out) } else { out };
             x = add(c, &x, &emitted::by(c, out, c.config.multipliers.residual));
         }
         x
