@@ -32,6 +32,10 @@ impl FleetText {
             return any(on, rest);
         }
         let Some((counts, rest)) = on.split_once(['x', 'X', '×']) else { return Ok(FleetText::One(on.to_string())) };
+        // A path may hold dots and commas too.
+        if counts.contains(['/', '\\']) {
+            return Ok(FleetText::One(on.to_string()));
+        }
         if let Some((first, last)) = counts.split_once("..") {
             return doublings(on, (first, last), rest);
         }
@@ -170,6 +174,7 @@ mod tests {
         assert_eq!(FleetText::parse("?xH100@roce400").unwrap(), FleetText::Any(vec!["H100@roce400".into()]));
         assert_eq!(FleetText::parse("?xH100,A100").unwrap(), FleetText::Any(vec!["H100".into(), "A100".into()]));
         assert_eq!(FleetText::parse("?").unwrap(), FleetText::Any(vec![]));
+        assert_eq!(FleetText::parse("../x,y.toml").unwrap(), FleetText::One("../x,y.toml".into()));
         for wrong in ["?H100", "?x", "?xH100,", "16..8xH200", "a..8xH200", "0..8xH200", "8..99999999xH200"] {
             assert_eq!(FleetText::parse(wrong).unwrap_err().rule, "plan/fleet", "{wrong}");
         }
