@@ -27,6 +27,8 @@ pub struct Run {
     pub step_seconds: f64,
     pub nodes: u64,
     pub watts: Option<f64>,
+    /// Whether that is a device's part of its node.
+    pub has_node_power: bool,
     pub pue: f64,
     pub price: Option<f64>,
 }
@@ -78,6 +80,7 @@ impl Run {
             step_seconds: step.seconds,
             nodes: cluster.nodes,
             watts,
+            has_node_power: cluster.device.power.as_ref().is_some_and(|power| power.node_watts.is_some()),
             pue: args.pue,
             price,
         })

@@ -61,7 +61,8 @@ pub fn run(args: &BudgetArgs, run: &Run) -> String {
     table.row(["device-hours".to_string(), large(budget.device_hours), String::new()]);
     match (budget.energy_mwh, run.watts) {
         (Some(energy), Some(watts)) => {
-            let how = format!("{watts:.0} W a device at most, its part of the node with it, PUE {}", run.pue);
+            let with = if run.has_node_power { "its part of the node with it" } else { "the device alone" };
+            let how = format!("{watts:.0} W a device at most, {with}, PUE {}", run.pue);
             table.row(["MWh".to_string(), large(energy), how]);
         }
         _ => table.row(["MWh", "-", "the device's file does not say what it draws"]),
