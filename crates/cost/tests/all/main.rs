@@ -4,4 +4,6 @@ mod exchanges;
 mod properties;
 mod published;
 mod steps;
+mod stragglers;
 mod trace;
+mod transfer;

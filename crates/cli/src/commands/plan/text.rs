@@ -1,11 +1,12 @@
 //! A plan on one screen.
 
+use super::budget::{Run, text as budget};
 use super::trust::{equals, slower, spread, such_runs};
 use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::bars;
-use crate::commands::fit::{fit_lines, host_text, verdict_text};
+use crate::commands::fit::{fit_lines, host_text, slows, tokens_per_second, verdict_text};
 use crate::commands::{calibrated_text, model_line, shorten, typed, widths};
 use crate::table::{Table, heading, wrap};
 use case::Part;
@@ -51,6 +52,20 @@ pub fn screen(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option
         text += &next_steps(best, written.and_then(Written::flags));
     }
     text
+}
+
+/// A whole run on one page: the layout, the step, and what it comes to.
+pub fn page(args: &PlanArgs, wanted: &Wanted, solved: &Solved, best: &Choice, run: &Run) -> String {
+    let late = args.budget.days.filter(|days| run.budget.days > *days).map(|days| {
+        format!("\x1b[1;31mIt takes {} days, and {days} are allowed\x1b[0m\n\n", budget::days(run.budget.days))
+    });
+    let mut text = late.unwrap_or_default() + &head(args, wanted);
+    text += &heading(&format!("Best {}", terms(wanted, solved)));
+    text += &wrap(&flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload), "  ", 100);
+    text += &budget::step(best);
+    text += &budget::run(&args.budget, run);
+    text += &budget::instead(&args.budget, solved, best, run);
+    text + &wrap("the same without --tokens shows its memory, what stands beside it and why the rest lost", "  ", 100)
 }
 
 fn head(args: &PlanArgs, wanted: &Wanted) -> String {
@@ -404,14 +419,14 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
     let Ok(fit) = Fit::price(&case, solved.space.question.headroom) else { return text };
     text += &format!("\n{}\n", verdict_text(&case, &fit));
     text += &bars::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
-    let found = levers(&case, &fit, left.beside(solved.pricers)).found;
-    let mut table = Table::new(&["what would help", "saves", "headroom then"]).right(&[1, 2]);
+    let found = levers(&case, &fit, left.beside(solved.pricers), &tokens_per_second).found;
+    let mut table = Table::new(&["what would help", "saves", "headroom then", "time of a token"]).right(&[1, 2, 3]);
     for lever in found.iter().take(SHOWN) {
         let headroom = match u64::try_from(lever.headroom_bytes) {
             Ok(left) => Bytes(left).to_string(),
             Err(_) => format!("-{}", Bytes(lever.headroom_bytes.unsigned_abs())),
         };
-        table.row([lever.change.clone(), Bytes(lever.saves_bytes).to_string(), headroom]);
+        table.row([lever.change.clone(), Bytes(lever.saves_bytes).to_string(), headroom, slows(lever)]);
     }
     text + &if found.is_empty() { String::new() } else { table.render() } + &otherwise
 }
