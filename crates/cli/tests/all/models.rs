@@ -51,12 +51,22 @@ enum Cell {
 
 fn asked(command: &str, file: &str, engine: &str, zero: &str, more: &[&str]) -> (Option<String>, i32) {
     let job = [command, file, "--on", "8xH200", "--engine", engine, "--dp", "8", "--zero", zero, "--mbs", "1"];
-    let rest = ["--microbatches", "1", "--seq", "2048"];
+    let rest = ["--microbatches", "1", "--seq", "1024"];
     let ran = run_args(&[&job[..], &rest[..], more].concat());
     let errors = ran.stderr.lines().filter_map(|line| line.strip_prefix("error: "));
     // What does not fit is the model's size, not its kind.
     let error = errors.map(str::trim).find(|error| !error.ends_with("[launch/memory]"));
-    (error.map(str::to_string), ran.code)
+    (error.map(without_layers), ran.code)
+}
+
+/// A reason without the layers it names, which are those of this size.
+fn without_layers(why: &str) -> String {
+    match why.split_once(", layers ") {
+        Some((before, rest)) => {
+            format!("{before}{}", rest.trim_start_matches(|c: char| c.is_ascii_digit() || ", ".contains(c)))
+        }
+        None => why.to_string(),
+    }
 }
 
 fn runs(file: &str, engine: &str, zero: &str, is_ours: bool) -> Cell {
@@ -87,7 +97,7 @@ fn answers() -> Vec<Answer> {
     let asked: Vec<(String, (Value, String))> =
         configs().into_iter().filter(|(name, _)| known.contains(&name.as_str())).collect();
     let answer = |name: &str, config: &Value, class: &str| {
-        let imported = hf::import(&config.to_string(), &Asked { sequence: Some(2048), ..Asked::named(name) });
+        let imported = hf::import(&config.to_string(), &Asked { sequence: Some(1024), ..Asked::named(name) });
         let recipe = imported.unwrap_or_else(|findings| panic!("{name}: {findings:#?}")).recipe;
         let file = scratch(&format!("model-{name}.toml"), &recipe.to_toml());
         let is_ours = ledger::fsdp2::missing(&recipe).is_empty();
