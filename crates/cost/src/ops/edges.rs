@@ -26,6 +26,8 @@ pub(crate) fn head(shape: Shape) -> Vec<Op> {
         // One kernel reads bf16 logits twice and writes their gradient over them, which backward
         // scales.
         (CrossEntropy::Native | CrossEntropy::TransformerEngine, _) => ((6.0, 2.0), (4.0, 1.0)),
+        // Liger's kernel reads a chunk's logits twice and writes their gradient; backward scales what was saved.
+        (CrossEntropy::Liger, _) => ((6.0, 1.0), (0.0, 2.0)),
         // A compiler reads bf16 logits three times, and writes an fp32 gradient and its cast.
         (CrossEntropy::Eager, Elementwise::Compiled) => ((8.0, 3.0), (8.0, 2.0)),
         // Cast to fp32 (6), maximum (4), subtraction (8), exponent (8), sum (4), target (4);

@@ -53,7 +53,10 @@ impl Model {
             (unit, Head { norm, weight: Linear { weight, bias: None, adapter: None } })
         });
         if !c.adapted.is_empty() {
-            units.iter().flat_map(|unit| &unit.params).for_each(|param| param.leaf.freeze());
+            units
+                .iter()
+                .flat_map(|unit| unit.params.iter().chain(&unit.quantised))
+                .for_each(|param| param.leaf.freeze());
         }
         (Model { embedding, layers, head }, units)
     }
@@ -111,6 +114,12 @@ impl Model {
                 Some((unit, head)) if c.config.blocks == Blocks::Emitted => {
                     let normed = norm(c, &x, c.config.hidden, &head.norm);
                     drop(x);
+                    if c.config.has_liger {
+                        let scaled = |x: &Tensor| emitted::by(c, x.clone(), c.config.multipliers.logits);
+                        return wrapped(c, *unit, &normed, |x| {
+                            emitted::fused_cross_entropy(c, &scaled(x), &head.weight)
+                        });
+                    }
                     let logits = |x: &Tensor| linear(c, &emitted::enter(c, x), &head.weight);
                     wrapped(c, *unit, &normed, |x| emitted::by(c, logits(x), c.config.multipliers.logits))
                 }
@@ -129,6 +138,7 @@ impl Model {
         let loss = match (&self.head, c.config.blocks) {
             (None, _) => out,
             (Some(_), Blocks::Common) => loss::cross_entropy(c, out),
+            (Some(_), Blocks::Emitted) if c.config.has_liger => emitted::share_of(c, &out),
             (Some(_), Blocks::Emitted) => emitted::cross_entropy(c, out),
         };
         (loss, output)

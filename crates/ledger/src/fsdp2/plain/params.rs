@@ -3,6 +3,7 @@
 use super::config::{Blocks, Config, Feed};
 use crate::grads::weight_grad;
 use crate::mamba_scan::MambaSizes;
+use case::ways::BaseFormat;
 use recipe::kinds::Norm;
 use recipe::kinds::mla::Mla;
 use recipe::{Mixer, Optimizer};
@@ -22,6 +23,8 @@ pub(crate) struct Param {
     /// The leaf autograd gives its gradient to.
     pub leaf: Tensor,
     pub step: Step,
+    /// How it is kept: none but frozen projections are quantised, whole and outside of every unit.
+    pub format: BaseFormat,
 }
 
 /// How an optimizer steps a parameter.
@@ -68,6 +71,8 @@ pub(crate) struct Unit {
     pub origin: Option<Origin>,
     /// Factors of adapters beside its weights: added once the unit is wrapped, so that no engine knows them.
     pub adapters: Vec<Rc<Param>>,
+    /// Projections that are kept quantised.
+    pub quantised: Vec<Rc<Param>>,
 }
 
 impl Unit {
@@ -81,8 +86,18 @@ impl Unit {
 
     pub(super) fn add_stepped(&mut self, line: Line, (rows, columns): (u64, u64), step: Step) -> Rc<Param> {
         let leaf = Tensor::empty().requiring_grad();
-        let param = Rc::new(Param { rows, columns, line, is_expert: line == Line::ExpertParams, leaf, step });
+        let (is_expert, format) = (line == Line::ExpertParams, BaseFormat::Main);
+        let param = Rc::new(Param { rows, columns, line, is_expert, leaf, step, format });
         self.params.push(param.clone());
+        param
+    }
+
+    /// A frozen projection in another format, which no engine knows.
+    pub(super) fn add_quantised(&mut self, (rows, columns): (u64, u64), format: BaseFormat) -> Rc<Param> {
+        let leaf = Tensor::empty().requiring_grad();
+        let (line, step, is_expert) = (Line::TpParams, Step::Elements, false);
+        let param = Rc::new(Param { rows, columns, line, is_expert, leaf, step, format });
+        self.quantised.push(param.clone());
         param
     }
 
