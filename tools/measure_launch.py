@@ -24,6 +24,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 STEPS = 5
@@ -76,7 +77,8 @@ def one_rank(directory, rank, is_traced):
     torch.cuda.set_device(0)
     device = torch.device("cuda", 0)
     if plan.world == 1:
-        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=device)
+        store = dist.FileStore(os.path.join(tempfile.mkdtemp(), "store"), 1)
+        dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)
     else:
         stand_in(plan.world, rank)
     row = {"kind": "launch", "torch": torch.__version__, "rank": rank}

@@ -5,7 +5,7 @@
 use super::adapters::Adapters;
 use super::elements;
 use super::engine::Fsdp;
-use super::group::Shard;
+use super::group::{Group, Shard};
 use super::options::Fsdp2Options;
 use super::plain::Step;
 use case::ways::{BLOCK, MomentumFormat};
@@ -22,8 +22,7 @@ pub(super) struct Optimizers {
 impl Optimizers {
     pub fn step(&mut self, engine: &Fsdp, adapters: &Adapters, options: &Fsdp2Options) {
         let is_first = self.state.is_empty();
-        let parts: Vec<Shard> =
-            engine.groups.iter().flat_map(|group| group.shards()).chain(adapters.shards()).collect();
+        let parts: Vec<Shard> = in_order(&engine.groups).chain(adapters.shards()).collect();
         let matrices = parts.iter().filter_map(|part| match part.step {
             Step::Matrices { count, rows, columns } => Some((part.elements(), Whole { count, rows, columns })),
             Step::Elements => None,
@@ -63,6 +62,13 @@ impl Optimizers {
         drop((made(blocks * BLOCK * FP32, "codes in fp32"), least, scale));
         wide
     }
+}
+
+/// Shards as `named_parameters` gives them: what the root holds, the last norm, stands before the head.
+fn in_order(groups: &[Group]) -> impl Iterator<Item = Shard> + '_ {
+    let (root, rest) = groups.split_at(groups.len().min(1));
+    let (layers, head) = rest.split_at(rest.len().saturating_sub(1));
+    layers.iter().chain(root).chain(head).flat_map(|group| group.shards())
 }
 
 /// Matrices that are orthogonalised together.

