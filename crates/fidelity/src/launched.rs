@@ -36,7 +36,7 @@ fn said(row: &Value) -> Vec<String> {
 }
 
 /// The job of a row.
-pub fn case(row: &Value) -> Result<Case, Why> {
+fn case(row: &Value) -> Result<Case, Why> {
     let recipe = Recipe::parse(row["recipe"].as_str().ok_or("the row lacks `recipe`")?).map_err(Why::refused)?;
     let layout = &row["layout"];
     let recompute = layout["recompute"].as_str().unwrap_or("none");

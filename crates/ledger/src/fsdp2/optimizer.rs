@@ -7,7 +7,7 @@ use super::elements;
 use super::engine::Fsdp;
 use super::group::{Group, Shard};
 use super::options::Fsdp2Options;
-use super::plain::Step;
+use super::plain::{Blocks, Step};
 use case::ways::{BLOCK, MomentumFormat};
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Storage, Tape};
@@ -22,7 +22,7 @@ pub(super) struct Optimizers {
 impl Optimizers {
     pub fn step(&mut self, engine: &Fsdp, adapters: &Adapters, options: &Fsdp2Options) {
         let is_first = self.state.is_empty();
-        let parts: Vec<Shard> = in_order(&engine.groups).chain(adapters.shards()).collect();
+        let parts: Vec<Shard> = in_order(&engine.groups, options).chain(adapters.shards()).collect();
         let matrices = parts.iter().filter_map(|part| match part.step {
             Step::Matrices { count, rows, columns } => Some((part.elements(), Whole { count, rows, columns })),
             Step::Elements => None,
@@ -64,9 +64,10 @@ impl Optimizers {
     }
 }
 
-/// Shards as `named_parameters` gives them: what the root holds, the last norm, stands before the head.
-fn in_order(groups: &[Group]) -> impl Iterator<Item = Shard> + '_ {
-    let (root, rest) = groups.split_at(groups.len().min(1));
+/// Shards as `named_parameters` of the emitted program gives them: what the root holds, the last norm, stands before
+/// the head.
+fn in_order<'a>(groups: &'a [Group], options: &Fsdp2Options) -> impl Iterator<Item = Shard> + 'a {
+    let (root, rest) = groups.split_at(usize::from(options.blocks == Blocks::Emitted));
     let (layers, head) = rest.split_at(rest.len().saturating_sub(1));
     layers.iter().chain(root).chain(head).flat_map(|group| group.shards())
 }

@@ -1,13 +1,14 @@
 //! The model of one stage and its forward pass.
 
 use super::loss::{self, Head};
-use super::ops::{add, leave, linear, norm, weight_grad};
+use super::ops::{add, grad_of, leave, linear, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, Param, Unit, layer};
 use super::rank::Rank;
 use super::{Blocks, Config, attention, emitted, mamba, mla, mlp, moe};
+use case::ways::AdapterLayers;
 use recipe::Mixer;
 use replay::line::{Line, Origin};
-use replay::tape::{FP32, INT64, Storage, Tape, Tensor, checkpoint_stopping_early};
+use replay::tape::{BF16, FP32, INT64, Storage, Tape, Tensor, checkpoint_stopping_early};
 use std::rc::Rc;
 
 /// The unit around all others.
@@ -197,11 +198,29 @@ fn forward_layer(c: &Rc<Rank>, layer: &Rc<Layer>, x: &Tensor) -> Tensor {
         // Adapters make a layer's output ask for a gradient though its input may not.
         let inside = (!c.config.adapted.is_empty()).then(|| Tensor::empty().requiring_grad());
         let inputs: Vec<&Tensor> = std::iter::once(x).chain(&inside).collect();
-        checkpoint_stopping_early(&c.tape, &inputs, move |inputs| layer.forward(&rank, &inputs[0]))
+        checkpoint_stopping_early(&c.tape, &inputs, move |inputs| {
+            let _early = layer.before_it_is_needed(&rank);
+            layer.forward(&rank, &inputs[0])
+        })
     })
 }
 
 impl Layer {
+    /// A layer is computed again when backward first asks for something that it saved. What needs nothing saved has run
+    /// by then: the scale of the last projection's adapter, in its format, or the product with a base in nf4.
+    fn before_it_is_needed(&self, c: &Rank) -> Option<Tensor> {
+        let Mixing::Emitted(block) = &self.blocks.last()?.mixing else { return None };
+        let projection = block.last_projection().filter(|_| c.is_backward.get())?;
+        let Param { rows, columns, format, .. } = *projection.weight;
+        let (width, by) = match (&projection.adapter, c.config.ways.adapters) {
+            (Some(_), AdapterLayers::Peft) => (rows, FP32),
+            (Some(_), AdapterLayers::Ours) => (rows, BF16),
+            (None, _) if format.is_quantised() => (columns, BF16),
+            (None, _) => return None,
+        };
+        Some(grad_of(&c.tape, c.config.tokens * width, by, "gradient before the layer is there again"))
+    }
+
     fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
         let mut x = x.clone();
         for block in &self.blocks {

@@ -40,6 +40,15 @@ pub(crate) enum Block {
 }
 
 impl Block {
+    /// What gives its output, of blocks whose projections may be quantised.
+    pub(super) fn last_projection(&self) -> Option<&Linear> {
+        match self {
+            Block::Attention(block) => Some(&block.out),
+            Block::Feed(block) => Some(&block.fc2),
+            Block::Experts(_) | Block::Mamba(_) | Block::Recurrent(_) => None,
+        }
+    }
+
     /// `x` is the normed input.
     pub(super) fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
         match self {
