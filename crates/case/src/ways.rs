@@ -28,6 +28,18 @@ pub const LEAST_8BIT: u64 = 4096;
 pub const BLOCK: u64 = 256;
 
 impl ElementStep {
+    /// What people call it.
+    pub fn title(self) -> &'static str {
+        match self {
+            ElementStep::AdamW => "AdamW",
+            ElementStep::AdamW8bit => "AdamW in 8 bits",
+            ElementStep::Lion => "Lion",
+            ElementStep::Lion8bit => "Lion in 8 bits",
+            ElementStep::Adafactor => "Adafactor",
+            ElementStep::Sgd => "SGD",
+        }
+    }
+
     /// Bytes of state an element has at least, of a parameter large enough for 8 bits, with state of `main` bytes
     /// where it follows the weights' format.
     pub fn state_bytes(self, main: u64) -> u64 {
