@@ -94,9 +94,21 @@ mod tests {
 
     #[test]
     fn a_run_adds_up() {
-        let bill = Bill { seconds: 9.0 * DAY, spread: [4.5 * DAY, 18.0 * DAY], useful: 0.9, devices: 100, watts: Some(1000.0), pue: 1.5, price: Some(2.0) };
+        let bill = Bill {
+            seconds: 9.0 * DAY,
+            spread: [4.5 * DAY, 18.0 * DAY],
+            useful: 0.9,
+            devices: 100,
+            watts: Some(1000.0),
+            pue: 1.5,
+            price: Some(2.0),
+        };
         let budget = bill.sum();
-        assert!((budget.days - 10.0).abs() < 1e-9 && (budget.days_low - 5.0).abs() < 1e-9 && (budget.days_high - 20.0).abs() < 1e-9);
+        assert!(
+            (budget.days - 10.0).abs() < 1e-9
+                && (budget.days_low - 5.0).abs() < 1e-9
+                && (budget.days_high - 20.0).abs() < 1e-9
+        );
         assert!((budget.device_hours - 24_000.0).abs() < 1e-6);
         assert!((budget.energy_mwh.unwrap() - 36.0).abs() < 1e-9 && (budget.cost.unwrap() - 48_000.0).abs() < 1e-6);
         assert_eq!(Bill { useful: 0.0, ..bill }.sum().days, f64::INFINITY);

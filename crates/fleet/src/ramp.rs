@@ -30,7 +30,8 @@ const MOST_LEVELS: u64 = 256;
 impl Ramp {
     /// Reads `START:STEP:TOKENS`, as `32:32:50B`.
     pub fn parse(text: &str) -> Result<Ramp, String> {
-        let refused = || "a growing batch is START:STEP:TOKENS, as `32:32:50B`: sequences, sequences more, tokens".to_string();
+        let refused =
+            || "a growing batch is START:STEP:TOKENS, as `32:32:50B`: sequences, sequences more, tokens".to_string();
         let parts: Vec<&str> = text.split(':').collect();
         let &[start, step, tokens] = parts.as_slice() else { return Err(refused()) };
         let number = |text: &str| text.parse::<u64>().ok().filter(|n| (1..=1 << 32).contains(n)).ok_or_else(refused);

@@ -54,3 +54,44 @@ impl Saves {
         Saves { bytes: all, rank_bytes, node_bytes: rank_bytes.saturating_mul(per_node) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use case::{Asked, Terms};
+    use hardware::Cluster;
+
+    fn saves(job: &str, on: &str) -> (Saves, u64) {
+        let asked = Asked::parse(&job.split(' ').collect::<Vec<_>>()).unwrap();
+        let recipe = recipe::builtin::find(&asked.recipe.recipe).unwrap();
+        let total = recipe.counts().all.total;
+        let case = Case::build(asked, recipe, Some(Cluster::parse(on).unwrap()), Terms::RUN).unwrap();
+        (Saves::of(&case), total)
+    }
+
+    /// bf16 weights, an fp32 copy and two moments are 14 bytes, written once whatever the layout.
+    #[test]
+    fn every_element_is_saved_once() {
+        for job in
+            ["llama3-8b --tp 1", "llama3-8b --tp 2 --pp 4", "llama3-8b --tp 4 --zero 1", "mixtral-8x7b --ep 8 --pp 2"]
+        {
+            let (found, total) = saves(job, "64xH100");
+            let each = found.bytes as f64 / total as f64;
+            assert!((13.9..14.2).contains(&each), "{job}: {each}");
+            assert!(found.rank_bytes * 64 >= found.bytes, "{job}: somebody writes it");
+            assert!(found.rank_bytes * 64 < 2 * found.bytes, "{job}: shared out");
+            assert_eq!(found.node_bytes, 8 * found.rank_bytes);
+        }
+        let (muon, total) = saves("llama3-8b --tp 2 --optimizer muon+adamw", "64xH100");
+        assert!(muon.bytes >= 10 * total);
+    }
+
+    /// A stage that holds more makes its ranks write more.
+    #[test]
+    fn the_fullest_stage_decides() {
+        let even = saves("llama3-8b --pp 2 --boundaries 16", "64xH100").0;
+        let skewed = saves("llama3-8b --pp 2 --boundaries 24", "64xH100").0;
+        assert_eq!(even.bytes, skewed.bytes);
+        assert!(skewed.rank_bytes > even.rank_bytes);
+    }
+}

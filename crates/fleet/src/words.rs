@@ -169,7 +169,10 @@ mod tests {
         let several = |list: &[&str]| FleetText::Several(list.iter().map(|s| s.to_string()).collect());
         assert_eq!(FleetText::parse("8xH200").unwrap(), FleetText::One("8xH200".into()));
         assert_eq!(FleetText::parse("8, 16x8xH200").unwrap(), several(&["8x8xH200", "16x8xH200"]));
-        assert_eq!(FleetText::parse("8..48xH200@roce400").unwrap(), several(&["8xH200@roce400", "16xH200@roce400", "32xH200@roce400", "48xH200@roce400"]));
+        assert_eq!(
+            FleetText::parse("8..48xH200@roce400").unwrap(),
+            several(&["8xH200@roce400", "16xH200@roce400", "32xH200@roce400", "48xH200@roce400"])
+        );
         assert_eq!(FleetText::parse("8..8xH200").unwrap(), several(&["8xH200"]));
         assert_eq!(FleetText::parse("?xH100@roce400").unwrap(), FleetText::Any(vec!["H100@roce400".into()]));
         assert_eq!(FleetText::parse("?xH100,A100").unwrap(), FleetText::Any(vec!["H100".into(), "A100".into()]));
@@ -196,7 +199,10 @@ mod tests {
 
     #[test]
     fn counts_and_prices_are_read() {
-        assert_eq!([count("15T"), count("1.5B"), count("20000")], [Ok(15_000_000_000_000), Ok(1_500_000_000), Ok(20_000)]);
+        assert_eq!(
+            [count("15T"), count("1.5B"), count("20000")],
+            [Ok(15_000_000_000_000), Ok(1_500_000_000), Ok(20_000)]
+        );
         for wrong in ["", "T", "0", "-3T", "1e9", "inf", "NaN", "999999999T", "1..5T"] {
             assert!(count(wrong).is_err(), "{wrong}");
         }

@@ -219,7 +219,8 @@ fn rate(mut section: Section) -> Option<Rate> {
 
 fn power(mut section: Section) -> Option<Power> {
     let watts = section.required_positive("watts");
-    let node_watts = if section.has("node_watts") { section.required_positive("node_watts").map(Some) } else { Some(None) };
+    let node_watts =
+        if section.has("node_watts") { section.required_positive("node_watts").map(Some) } else { Some(None) };
     let source = source(&mut section, "source");
     section.finish();
     Some(Power { watts: watts?, node_watts: node_watts?, source: source? })

@@ -74,19 +74,9 @@ mod tests {
 
     #[test]
     fn another_device_is_not_taken_for_one_we_know() {
-        for typed in [
-            "H30",
-            "H801",
-            "V1000",
-            "MI250X",
-            "3090",
-            "RTX3090",
-            "L40",
-            "H100-NVL",
-            "H100-94GB",
-            "A100-PCIE",
-            "B100",
-        ] {
+        for typed in
+            ["H30", "H801", "V1000", "MI250X", "3090", "RTX3090", "L40", "H100-NVL", "H100-94GB", "A100-PCIE", "B100"]
+        {
             assert_eq!(suggestion(typed), None, "{typed}");
         }
     }

@@ -2,7 +2,7 @@
 //! bound cannot rule out is simulated. Batches have fixed sizes and are merged in order, so the
 //! answer does not depend on how many threads there are.
 
-use crate::best::{Best, Simulated, Scope};
+use crate::best::{Best, Scope, Simulated};
 use crate::clock::simulated;
 use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;

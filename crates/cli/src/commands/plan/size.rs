@@ -2,10 +2,10 @@
 //! only for layouts that are fast enough.
 
 use super::budget::Run;
+use super::text::flags_of;
 use super::{Aim, Solved, Wanted, report, with_solution};
 use crate::args::{BudgetArgs, FitArgs, PictureArgs, PlanArgs, SearchArgs, SeenArgs};
 use crate::bars;
-use super::text::flags_of;
 use crate::commands::plan::budget::text as budget;
 use crate::commands::typed;
 use crate::outcome::{NO, Outcome, Refusal, Report};
@@ -64,7 +64,9 @@ pub fn of_devices(args: &PlanArgs, devices: &[String], goal: Goal) -> Outcome {
     }
     if args.search.sequences.len() > 1 {
         let message = "`--sequences` is a sweep, and `?` looks for one fleet";
-        return Err(Finding::error("plan/fleet", Blame::Usage, "sequences", message).hint("pick one with --seq").into());
+        return Err(Finding::error("plan/fleet", Blame::Usage, "sequences", message)
+            .hint("pick one with --seq")
+            .into());
     }
     let every: Vec<String> = Device::names().map(str::to_string).collect();
     let is_every = devices.is_empty();
@@ -201,7 +203,11 @@ pub fn asked_by(args: &FitArgs) -> Result<PlanArgs, Refusal> {
         layout: args.layout.clone(),
         state: args.state.clone(),
         search: SearchArgs::with(args.headroom),
-        budget: BudgetArgs { price_per_device_hour: args.price_per_device_hour.clone(), pue: 1.0, ..BudgetArgs::default() },
+        budget: BudgetArgs {
+            price_per_device_hour: args.price_per_device_hour.clone(),
+            pue: 1.0,
+            ..BudgetArgs::default()
+        },
         pictures: PictureArgs::default(),
         seen: SeenArgs::default(),
         work: args.work,
@@ -244,7 +250,12 @@ fn answer(args: &PlanArgs, rows: Vec<Row>, goal: Goal) -> Report {
     let mut json = chosen.report.json.clone().unwrap_or_default();
     json["fleets"] = json!(listed);
     json["on"] = json!(chosen.on);
-    Report { text: text + "\n" + &chosen.report.text, json: Some(json), messages: chosen.report.messages.clone(), ..Report::default() }
+    Report {
+        text: text + "\n" + &chosen.report.text,
+        json: Some(json),
+        messages: chosen.report.messages.clone(),
+        ..Report::default()
+    }
 }
 
 fn text_line(goal: Goal) -> String {
@@ -267,7 +278,11 @@ fn table(rows: &[Row], price: &dyn Fn(&Found) -> Option<f64>) -> String {
     {
         return String::new();
     }
-    let mut table = Table::new(&["fleet", "devices", "days", "cost", ""]).right(&[1, 2, 3]);
+    // A column that nothing stands in has no name either, and is not shown.
+    let founds = || rows.iter().filter_map(|row| row.found.as_ref().ok());
+    let days = if founds().any(|found| found.run.is_some()) { "days" } else { "" };
+    let cost = if founds().any(|found| price(found).is_some()) { "cost" } else { "" };
+    let mut table = Table::new(&["fleet", "devices", days, cost, ""]).right(&[1, 2, 3]);
     for row in rows {
         let cells = match &row.found {
             Ok(found) => [

@@ -1,8 +1,8 @@
 //! The same question over several clusters and sequence lengths: a table, CSV, and a plot.
 
+use super::budget::{Run, text as budget};
 use super::text::{flags_of, seconds, ways_out};
 use super::trust::range;
-use super::budget::{Run, text as budget};
 use super::{Aim, Wanted, with_solution};
 use crate::args::PlanArgs;
 use crate::commands::model_line;

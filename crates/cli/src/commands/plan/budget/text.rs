@@ -140,7 +140,11 @@ fn goodput(run: &Run) -> String {
         "  ",
         100,
     );
-    text + &wrap("sources: data/hardware/failures.toml; --node-mtbf, --restart, --storage-rate and --async-save say otherwise", "  ", 100)
+    text + &wrap(
+        "sources: data/hardware/failures.toml; --node-mtbf, --restart, --storage-rate and --async-save say otherwise",
+        "  ",
+        100,
+    )
 }
 
 /// What another batch, recompute or fp8 would buy. Memory of these is not replayed.
