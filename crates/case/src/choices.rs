@@ -186,12 +186,35 @@ fn policies(asked: &Asked, source: &Recipe, now: Option<&Layout>) -> Vec<Open> {
 
 /// Everything, nothing, and each module that the recipe has; what was typed as well.
 fn recomputes(source: &Recipe, typed: Option<&Recompute>) -> Vec<Recompute> {
-    let has = |module: &RecomputeModule| module.whole().is_none_or(|mixer| source.uses(mixer));
+    let useful = useful_modules(source);
+    let has =
+        |module: &RecomputeModule| useful.contains(module) || module.whole().is_some_and(|mixer| source.uses(mixer));
     let modules = RecomputeModule::ALL.iter().map(|(_, module)| *module).filter(has);
     let mut all = vec![Recompute::None, Recompute::Full];
     all.extend(modules.map(|module| Recompute::Selective(vec![module])));
     all.extend(typed.filter(|typed| !all.contains(typed)).cloned().into_iter().collect::<Vec<_>>());
     all
+}
+
+/// Modules whose recompute can save memory in this model.
+pub fn useful_modules(recipe: &Recipe) -> Vec<RecomputeModule> {
+    let mut modules = Vec::new();
+    if recipe.uses(Mixer::Mlp) {
+        modules.push(RecomputeModule::Mlp);
+    }
+    if recipe.uses(Mixer::Moe) {
+        modules.extend([RecomputeModule::MoeAct, RecomputeModule::Moe, RecomputeModule::Layernorm]);
+        if recipe.moe.as_ref().is_some_and(|m| m.shared.is_some()) {
+            modules.push(RecomputeModule::SharedExperts);
+        }
+    }
+    if recipe.is_latent() {
+        modules.push(RecomputeModule::MlaUpProj);
+    }
+    if recipe.uses(Mixer::Attention) {
+        modules.push(RecomputeModule::CoreAttn);
+    }
+    modules
 }
 
 /// A field of what was asked.

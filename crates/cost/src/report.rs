@@ -113,6 +113,8 @@ pub(crate) struct Slowest<'a> {
     pub once: OnceAStep,
     /// Seconds that the device waits for the host, for one microbatch.
     pub late: f64,
+    /// What it sends to other stages for one microbatch: activations and their gradients.
+    pub sends: usize,
 }
 
 impl Prices {
@@ -248,9 +250,26 @@ impl Prices {
             let crosses_island = spread.crosses();
             traffic.push(Traffic { axis, bytes, algorithm, spread, crosses_island, exposed, hidden });
         }
+        traffic.push(self.stage_traffic(layout, slow));
         traffic.extend(self.replica_traffic(layout, slow));
         traffic.retain(|row| row.bytes > 0.0);
         traffic
+    }
+
+    /// Activations onwards and their gradients back.
+    fn stage_traffic(&self, layout: &Layout, slow: &Slowest) -> Traffic {
+        let times = slow.sends as f64 * self.microbatches_a_chunk(layout);
+        let spread = self.neighbours(layout);
+        let exposed = slow.time.sending;
+        Traffic {
+            axis: "pp",
+            bytes: times * self.transfer_bytes(layout),
+            algorithm: self.setting.fabric.time(Collective::Send, 1e9, spread).algorithm,
+            spread,
+            crosses_island: spread.crosses(),
+            exposed,
+            hidden: (times * self.transfer(layout) - exposed).max(0.0),
+        }
     }
 
     /// Gradients and weights over replicas, as often as microbatches ask for them from ZeRO 2 on.

@@ -7,7 +7,7 @@ use crate::flops::{self, Convention};
 use crate::prices::{Counts, Load, Prices};
 use crate::report::{Slowest, StageTime, Step, bound};
 use crate::simulate::{self, Bound, ChunkTimes, Simulator, StageTimeline, Timeline};
-use crate::traffic::Collective;
+use crate::traffic::{Collective, Spread};
 use case::PerKind;
 use layout::order::Pipeline;
 use layout::{Layout, StagePlan};
@@ -32,7 +32,11 @@ impl Prices {
         let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
         let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
         let late = plan.by_stage[slow].iter().map(|chunk| self.late(counted.chunks[*chunk].counts())).sum();
-        let slow = Slowest { counts: stages[slow], time: times[slow], once, late };
+        let owner = |chunk: usize| plan.by_stage.iter().position(|chunks| chunks.contains(&chunk));
+        let leaves = |chunk: Option<usize>| chunk.and_then(owner).is_some_and(|stage| stage != slow);
+        let neighbours = |chunk: &usize| [chunk.checked_sub(1), Some(chunk + 1)];
+        let sends = plan.by_stage[slow].iter().flat_map(neighbours).filter(|chunk| leaves(*chunk)).count();
+        let slow = Slowest { counts: stages[slow], time: times[slow], once, late, sends };
         let parts = self.lines(layout, &slow, seconds);
         let convention = Convention::MaskedScores;
         let setting = &self.setting;
@@ -148,9 +152,12 @@ impl Prices {
     /// Seconds an activation takes to the next stage. Stages lie outermost, so neighbours are a
     /// whole replica's ranks apart.
     pub(crate) fn transfer(&self, layout: &Layout) -> f64 {
-        let bytes = self.transfer_bytes(layout);
-        let neighbours = self.setting.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
-        self.setting.fabric.time(Collective::Send, bytes, neighbours).seconds
+        self.setting.fabric.time(Collective::Send, self.transfer_bytes(layout), self.neighbours(layout)).seconds
+    }
+
+    /// Two stages that follow each other.
+    pub(crate) fn neighbours(&self, layout: &Layout) -> Spread {
+        self.setting.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get())
     }
 
     /// Bytes of an activation on its way there.

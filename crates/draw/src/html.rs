@@ -190,6 +190,15 @@ pub fn fit(answer: &Value) -> String {
         + &findings(answer)
 }
 
+/// How much longer a token takes, from the ratio.
+fn slower(ratio: &Value) -> String {
+    match ratio.as_f64().map(|ratio| (100.0 * (ratio - 1.0)).round()) {
+        None => "unknown".to_string(),
+        Some(0.0) => "same".to_string(),
+        Some(more) => format!("{more:+.0}%"),
+    }
+}
+
 /// What one change saves.
 pub(crate) fn levers(answer: &Value) -> String {
     let row = |lever: &Value| {
@@ -197,6 +206,7 @@ pub(crate) fn levers(answer: &Value) -> String {
             word(lever, "change").to_string(),
             bytes(&lever["saves_bytes"]),
             bytes(&lever["headroom_bytes"]),
+            slower(&lever["slows"]),
             word(lever, "costs").to_string(),
         ]
     };
@@ -204,7 +214,10 @@ pub(crate) fn levers(answer: &Value) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    folded("What one change saves on the worst rank", &table(&["change", "saves", "left then", "costs"], &[1, 2], rows))
+    folded(
+        "What one change saves on the worst rank",
+        &table(&["change", "saves", "left then", "time a token", "costs"], &[1, 2, 3], rows),
+    )
 }
 
 /// What to run, and what stands beside it.

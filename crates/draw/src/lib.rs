@@ -39,6 +39,8 @@ pub struct Options {
     pub titles: bool,
     /// The stage that is looked at closely, where the picture has one; by itself the worst.
     pub stage: Option<u64>,
+    /// How many times as wide time is drawn; nothing where once. Texts stay as large.
+    pub zoom: Option<u64>,
 }
 
 /// Draws an answer.

@@ -84,6 +84,9 @@ impl Frame {
 /// Rows at most; of more stages, the first and last.
 const MOST_ROWS: usize = 40;
 
+/// How many times as wide as a screen a step is drawn at most.
+const MOST_ZOOM: u64 = 16;
+
 /// Runs of time that are narrower are not drawn: the row's ground shows through.
 const LEAST: f64 = 0.4;
 
@@ -93,11 +96,13 @@ pub fn draw(answer: &Schedule, options: &Options) -> Result<String, Undrawn> {
         return Err(Undrawn("a step of no time is not drawn".to_string()));
     }
     let mut canvas = Canvas::new(options);
+    canvas.width *= options.zoom.map_or(1.0, |times| times.clamp(1, MOST_ZOOM) as f64);
     let title = format!(
-        "{}: a step of {}, {} microbatches, {}",
+        "{}: a step of {}, {} {}, {}",
         answer.recipe,
         seconds(answer.seconds),
         answer.microbatches,
+        if answer.microbatches == 1 { "microbatch" } else { "microbatches" },
         answer.schedule
     );
     let idlest = answer.stages.iter().max_by(|a, b| a.idle.total_cmp(&b.idle));

@@ -4,7 +4,8 @@
 //! scratch that a product's kernel allocates does not count.
 #![allow(unsafe_code)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use mimalloc::MiMalloc;
+use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
@@ -33,7 +34,7 @@ fn book(meter: u32, bytes: i64) {
     count.peak.fetch_max(live, Ordering::Relaxed);
 }
 
-/// The system's allocator with counters. Install it with `#[global_allocator]`; without it meters read
+/// mimalloc with counters. Install it with `#[global_allocator]`; without it meters read
 /// nothing.
 pub struct Counting;
 
@@ -45,7 +46,7 @@ fn padded(layout: Layout) -> Option<(Layout, usize)> {
 }
 
 impl Counting {
-    /// Writes the number of this thread's meter in front of a block that the system gave.
+    /// Writes the number of this thread's meter in front of a block that mimalloc gave.
     ///
     /// # Safety
     /// `front` is null, or a block of `room` bytes and `size` more, aligned for a `u64`.
@@ -63,20 +64,20 @@ impl Counting {
     }
 }
 
-// SAFETY: every block is the system's, longer by `room` bytes in front, which hold the number of
+// SAFETY: every block is mimalloc's, longer by `room` bytes in front, which hold the number of
 // its meter; `dealloc` is given the same layout and so finds the same front. `room` is a multiple
 // of the alignment asked for, which the block therefore keeps, and large enough for the number.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some((whole, room)) = padded(layout) else { return std::ptr::null_mut() };
         // SAFETY: `whole` is not empty, for `room` is not, and begins with `room` bytes.
-        unsafe { Counting::book(System.alloc(whole), room, layout.size()) }
+        unsafe { Counting::book(MiMalloc.alloc(whole), room, layout.size()) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let Some((whole, room)) = padded(layout) else { return std::ptr::null_mut() };
         // SAFETY: as above; only the front is written to.
-        unsafe { Counting::book(System.alloc_zeroed(whole), room, layout.size()) }
+        unsafe { Counting::book(MiMalloc.alloc_zeroed(whole), room, layout.size()) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
@@ -85,7 +86,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe {
             let front = block.sub(room);
             book(front.cast::<u64>().read() as u32, -(layout.size() as i64));
-            System.dealloc(front, whole);
+            MiMalloc.dealloc(front, whole);
         }
     }
 
@@ -94,7 +95,7 @@ unsafe impl GlobalAlloc for Counting {
         let Some(longer) = size.checked_add(room) else { return std::ptr::null_mut() };
         // SAFETY: the block came from `alloc` with this layout; the front moves with it.
         unsafe {
-            let front = System.realloc(block.sub(room), whole, longer);
+            let front = MiMalloc.realloc(block.sub(room), whole, longer);
             if front.is_null() {
                 return front;
             }

@@ -14,7 +14,7 @@ import { showModel, openEditor } from "./model.js";
 import { showMemory } from "./memory.js";
 import { showOwnership } from "./ownership.js";
 import { showTime } from "./time.js";
-import { showChoose } from "./choose.js";
+import { showChoose, startSearch } from "./choose.js";
 import { showLaunch } from "./launch.js";
 import { showReceipts } from "./receipts.js";
 import { hideTip } from "./picture.js";
@@ -81,6 +81,7 @@ const act = {
       [key]: text === "" ? undefined : (parseFlags(`--${key.replaceAll("_", "-")} ${quoted(text)}`)[key] ?? undefined),
     }),
   tab: (tab) => go({ tab }).then(() => byId(`tab-${tab}`).focus()),
+  search: () => act.tab("choose").then(() => startSearch(byId("panel-choose"), context())),
   look: (more) => go(more),
   edit: () => go({ tab: "model" }).then(openEditor),
   again: () => show(),
@@ -138,7 +139,7 @@ async function addLevers(mine, fit) {
   showVerdict(byId("verdict"), state, last.fit, act, last.choices?.json);
   if (state.tab !== "memory") return;
   const panel = byId("panel-memory");
-  redraw(panel, () => showMemory(panel, { state, act, fit: last.fit.json, pinned: last.pinned }));
+  redraw(panel, () => showMemory(panel, context()));
 }
 
 // Everything, from what was last answered; who was somewhere with the keyboard stays there.
@@ -162,7 +163,7 @@ function showAll() {
   else {
     showSource(byId("source"), state, lists, act);
     showCluster(byId("cluster"), state, lists, act);
-    showControls(byId("layout"), state, choices?.json, priced?.layout ?? choices?.json?.layout, act);
+    showControls(byId("layout"), state, choices?.json, priced?.layout ?? choices?.json?.layout, priced?.header, act);
   }
   byId("layout-now").textContent = priced ? degrees(priced.layout) : "";
   showPinned();
@@ -183,7 +184,13 @@ function showAll() {
   const isStale = !priced && !["model", "receipts", "choose", "launch"].includes(state.tab);
   panel.classList.toggle("stale", isStale);
   byId("stale").hidden = !isStale;
-  SHOWS[state.tab](panel, { state, act, fit: priced, pinned, choices: choices?.json });
+  SHOWS[state.tab](panel, context());
+}
+
+// What a part of the page is shown from.
+function context() {
+  const { fit, choices, pinned } = last;
+  return { state, act, fit: fit.json?.verdict ? fit.json : null, pinned, choices: choices?.json };
 }
 
 function degrees(layout) {
@@ -312,7 +319,7 @@ async function begin() {
   addEventListener("resize", () => {
     if (Math.abs(innerWidth - width) < 40) return;
     width = innerWidth;
-    show();
+    redraw(document.body, show);
   });
 }
 

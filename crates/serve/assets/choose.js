@@ -23,16 +23,17 @@ export async function showChoose(panel, context) {
   const { state, act } = context;
   if (!panel.firstChild)
     panel.append(el("div", { id: "search-form" }), el("div", { id: "search-answer", "aria-live": "polite" }));
-  const key = JSON.stringify(asked(state));
-  const answer = act.found.get(key);
+  const question = asked(state);
+  const key = JSON.stringify(question);
+  const found = act.found.get(key);
   if (!running) put(panel.querySelector("#search-form"), act.fixed ? "" : form(panel, context));
   const box = panel.querySelector("#search-answer");
-  if (act.fixed && !answer) {
-    const kept = await ask("plan", {});
+  if (act.fixed && !found) {
+    const kept = { question, answer: await ask("plan", {}) };
     act.found.set(key, kept);
     return showAnswer(box, kept, context);
   }
-  if (answer) showAnswer(box, answer, context);
+  if (found) showAnswer(box, found, context);
   else if (!running)
     put(
       box,
@@ -60,6 +61,12 @@ function form(panel, context) {
     el("button", { type: "button", class: "primary", id: "search", onclick: () => search(panel, context) }, "Search"),
     el("label", { class: "switch", for: "keep" }, box, "keep the degrees I set"),
   );
+}
+
+// Searches, unless that is known or under way.
+export function startSearch(panel, context) {
+  const isKnown = context.act.found.has(JSON.stringify(asked(context.state)));
+  if (!running && !isKnown) search(panel, context);
 }
 
 async function search(panel, context) {
@@ -100,14 +107,17 @@ async function search(panel, context) {
   const answer = await ask("plan", question, { signal: aborter.signal, job });
   clearInterval(watch);
   running = null;
-  if (!answer.stopped) act.found.set(JSON.stringify(question), answer);
+  if (!answer.stopped) act.found.set(JSON.stringify(question), { question, answer });
   act.again();
   if (answer.stopped) put(panel.querySelector("#search-answer"), el("p", {}, "The search was cancelled."));
   panel.querySelector("#search")?.focus();
 }
 
-function showAnswer(box, answer, context) {
+function showAnswer(box, found, context) {
+  const { question, answer } = found;
   const plan = answer.json;
+  // A layout that is picked is a case of the same search: it stays in sight.
+  context = { ...context, taken: (kase) => context.act.found.set(JSON.stringify(asked({ case: kase })), found) };
   if (!plan?.best) {
     put(
       box,
@@ -121,7 +131,7 @@ function showAnswer(box, answer, context) {
   put(box, ...best(plan, context), picture, ...frontier(plan, context), ...near(plan, context), ...lost(plan, context));
   const pick = (data) => take(context, flagsOf(plan, data));
   pick.accepts = (data) => flagsOf(plan, data) !== null && !context.act.fixed;
-  showPicture(picture, "frontier", asked(context.state), { label: "Time against headroom", pick });
+  showPicture(picture, "frontier", question, { label: "Time against headroom", pick });
 }
 
 // A point names its layout by flags, or by its place on the frontier.
@@ -132,8 +142,11 @@ function flagsOf(plan, data) {
   return plan.frontier[Number(data.case)]?.layout.flags ?? null;
 }
 
-function take({ state, act }, flags) {
-  if (flags) act.replace(fromFlags(state.case, flags));
+function take({ state, act, taken }, flags) {
+  if (!flags) return;
+  const kase = fromFlags(state.case, flags);
+  taken(kase);
+  act.replace(kase);
 }
 
 function takeButton(context, flags, label) {
@@ -224,7 +237,7 @@ function lost(plan, context) {
   const groups = [
     ["Illegal", (name) => !(name in FATES) && !name.startsWith("memory/")],
     ["Too large", (name) => name.startsWith("memory/")],
-    ["Fits, and lost", (name) => name in FATES],
+    ["Legal, and slower", (name) => name in FATES],
   ];
   return [
     el("h3", {}, "Why the others lost"),
@@ -232,7 +245,7 @@ function lost(plan, context) {
       ? el(
           "p",
           {},
-          `${exact(stats.enumerated)} layouts, ${exact(stats.legal)} of them legal, ${exact(stats.priced)} priced, ${exact(stats.fit)} fit, ${exact(stats.simulated)} simulated.`,
+          `${exact(stats.enumerated)} layouts, ${exact(stats.legal)} of them legal, ${exact(stats.priced)} priced, ${exact(stats.fit)} fit, ${exact(stats.simulated)} simulated. A layout that several rules refuse counts under each.`,
         )
       : "",
     groups

@@ -30,14 +30,18 @@ const TITLES = {
 const FIELDS = ["gbs", "seq"];
 const FIRST = ["engine", "mode", "tp", "pp", "cp", "ep", "dp", "mbs"];
 
-export function showControls(box, state, choices, layout, act) {
+export function showControls(box, state, choices, layout, header, act) {
   const axes = choices?.axes ?? [];
   const isOpen = box.querySelector("details.more")?.open ?? false;
+  // Experts have a width of their own only where there are experts.
+  const isFirst = ({ axis, values }) => FIRST.includes(axis) || (axis === "etp" && values.length > 1);
   const first = axes
-    .filter((axis) => FIRST.includes(axis.axis))
-    .sort((a, b) => FIRST.indexOf(a.axis) - FIRST.indexOf(b.axis));
-  const rest = axes.filter((axis) => !FIRST.includes(axis.axis) && !FIELDS.includes(axis.axis));
+    .filter(isFirst)
+    .sort((a, b) => FIRST.indexOf(beside(a)) - FIRST.indexOf(beside(b)));
+  const rest = axes.filter((axis) => !isFirst(axis) && !FIELDS.includes(axis.axis));
   const derived = Object.fromEntries((layout?.derived ?? []).map((entry) => [entry.key, entry]));
+  // What a recipe or an engine says of these stands in the job's header.
+  for (const key of ["precision", "optimizer"]) if (header?.[key]) derived[key] = { why: `now ${header[key]}` };
   put(
     box,
     ...first.map((axis) => control(axis, state, layout, derived, act)),
@@ -71,6 +75,11 @@ export function showControls(box, state, choices, layout, act) {
     engineOptions(state, axes.find((axis) => axis.axis === "engine")?.now, act),
     el("p", {}, el("button", { type: "button", class: "small", onclick: () => act.clear() }, "Back to defaults")),
   );
+}
+
+// `etp` stands with `ep`.
+function beside({ axis }) {
+  return axis === "etp" ? "ep" : axis;
 }
 
 // Buttons in a row, one of them chosen. Arrow keys walk over all of them, the refused ones too: these say why.

@@ -2,7 +2,7 @@
 
 import { el, table, folded, put } from "./dom.js";
 import { body, parseFlags } from "./state.js";
-import { bytes, change } from "./units.js";
+import { bytes, change, exact, seconds, slower } from "./units.js";
 import { showPicture } from "./picture.js";
 import { rankRange } from "./verdict.js";
 
@@ -57,11 +57,24 @@ function showDifference(box, { state, fit, pinned }, asked) {
     box,
     el("h3", {}, "Against the pinned case, on the worst rank of each"),
     layoutChange(before.layout, fit.layout),
+    stepChange(before.step, fit.step),
     picture,
     folded("The difference as numbers", () => differenceTable(before, fit)),
   );
   const against = body(state.pin, "fit", { levers: "no" });
   showPicture(picture, "memory", { ...asked, against }, { label: "Lines of the pinned case and of this one" });
+}
+
+function stepChange(before, after) {
+  if (!before || !after) return null;
+  const [was, is] = [before, after].map((step) => step.tokens_per_second_per_device);
+  return el(
+    "p",
+    {},
+    `Step ${seconds(before.seconds)} → ${seconds(after.seconds)}; tokens/s a device ${exact(was)} → ${exact(is)}: time a token `,
+    el("strong", {}, slower(was / is)),
+    ".",
+  );
 }
 
 function basis(value) {
@@ -96,11 +109,13 @@ function levers(fit, act) {
         ),
     bytes(lever.saves_bytes),
     bytes(lever.headroom_bytes),
+    slower(lever.slows),
     lever.costs,
   ]);
+  const right = (text) => ({ text, right: true });
   return [
     el("h3", {}, "One change each, on the worst rank"),
-    table("Levers", ["change", { text: "saves", right: true }, { text: "left then", right: true }, "costs"], rows),
+    table("Levers", ["change", right("saves"), right("left then"), right("time a token"), "costs"], rows),
   ];
 }
 

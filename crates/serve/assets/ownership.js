@@ -52,14 +52,20 @@ function form(rank, world, act) {
     max: String(world - 1),
     value: String(rank),
     "data-choice": "rank",
-    onchange: () => act.look({ rank: Math.max(0, Math.min(world - 1, Number(input.value) || 0)) }),
+    onchange: () => {
+      const isOne = /^\d+$/.test(input.value) && Number(input.value) < world;
+      if (isOne) act.look({ rank: Number(input.value) });
+      else put(wrong, ` There is no rank ${input.value || "without a number"}: they are 0 to ${exact(world - 1)}.`);
+    },
   });
+  const wrong = el("strong", { role: "alert" });
   return el(
     "p",
     {},
     el("label", { for: "rank" }, "Rank "),
     input,
     ` of ${exact(world)}. Pick one in the grid, or type its number.`,
+    wrong,
   );
 }
 

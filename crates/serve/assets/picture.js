@@ -14,7 +14,8 @@ export async function showPicture(box, name, body, { label, pick, zoom } = {}) {
   if (box.dataset.asked === asked) return;
   box.dataset.asked = asked;
   box.setAttribute("aria-busy", "true");
-  const answer = await drawn(name, narrow ? { ...body, narrow: true } : body);
+  const how = narrow ? { ...body, narrow: true } : body;
+  const answer = await drawn(name, how);
   if (box.dataset.asked !== asked) return;
   box.removeAttribute("aria-busy");
   if (!answer.svg) {
@@ -26,7 +27,12 @@ export async function showPicture(box, name, body, { label, pick, zoom } = {}) {
     put(box, el("p", {}, "This picture could not be read."));
     return;
   }
-  put(box, alive(svg, label, pick, zoom));
+  // Wider, with texts as large; in a report, where nobody draws, the same picture stretched.
+  const wider = async (times) => {
+    const { svg: text } = times === 1 ? answer : await drawn(name, { ...how, zoom: times });
+    return text ? parsed(text) : null;
+  };
+  put(box, alive(svg, label, pick, zoom ? wider : null));
 }
 
 // Whatever a picture holds besides shapes and texts is left out, though we drew it ourselves.
@@ -42,25 +48,30 @@ function parsed(text) {
   return document.importNode(svg, true);
 }
 
-function alive(svg, label, pick, zoom) {
-  svg.removeAttribute("width");
-  svg.removeAttribute("height");
-  const said = label ?? svg.querySelector("title")?.textContent ?? "picture";
-  // A browser would show the title over our own tips.
-  svg.setAttribute(
-    "aria-label",
-    [svg.querySelector("title"), svg.querySelector("desc")].map((n) => n?.textContent ?? "").join(". "),
-  );
-  svg.querySelector("title")?.remove();
-  const frame = el(
-    "div",
-    { class: "frame", tabindex: "0", role: "group", "aria-label": `${said}; arrow keys read its parts` },
-    svg,
-  );
-  const marks = [...svg.querySelectorAll("[data-tip]")];
+function alive(first, label, pick, wider) {
+  const said = label ?? first.querySelector("title")?.textContent ?? "picture";
+  const frame = el("div", {
+    class: "frame",
+    tabindex: "0",
+    role: "group",
+    "aria-label": `${said}; arrow keys read its parts`,
+  });
   const picks = (mark) => pick && (pick.accepts ?? (() => true))(mark.dataset);
-  for (const mark of marks) if (picks(mark)) mark.classList.add("picks");
+  let marks = [];
   let here = -1;
+  const hold = (svg) => {
+    svg.removeAttribute("width");
+    svg.removeAttribute("height");
+    // A browser would show the title over our own tips.
+    const texts = [svg.querySelector("title"), svg.querySelector("desc")];
+    svg.setAttribute("aria-label", texts.map((node) => node?.textContent ?? "").join(". "));
+    texts[0]?.remove();
+    marks = [...svg.querySelectorAll("[data-tip]")];
+    for (const mark of marks) if (picks(mark)) mark.classList.add("picks");
+    here = -1;
+    put(frame, svg);
+  };
+  hold(first);
   const go = (to) => {
     marks[here]?.classList.remove("here");
     here = Math.max(0, Math.min(marks.length - 1, to));
@@ -90,18 +101,21 @@ function alive(svg, label, pick, zoom) {
     else return;
     event.preventDefault();
   });
-  return zoom ? zoomed(frame, svg) : frame;
+  return wider ? zoomed(frame, hold, wider) : frame;
 }
 
 // Wider than the screen, and scrolled: buttons, + and - keys, and ctrl with the wheel.
-function zoomed(frame, svg) {
+function zoomed(frame, hold, wider) {
   let times = 1;
   const shown = el("output", { class: "soft" }, "100%");
-  const set = (to) => {
+  const set = async (to) => {
+    const mine = (times = Math.max(1, Math.min(16, to)));
+    shown.textContent = `${times * 100}%`;
+    const svg = await wider(times);
+    if (mine !== times) return;
     const middle = (frame.scrollLeft + frame.clientWidth / 2) / frame.scrollWidth;
-    times = Math.max(1, Math.min(16, to));
-    svg.style.width = `${times * 100}%`;
-    shown.textContent = `${Math.round(times * 100)}%`;
+    if (svg) hold(svg);
+    frame.firstElementChild.style.width = `${times * 100}%`;
     frame.scrollLeft = middle * frame.scrollWidth - frame.clientWidth / 2;
   };
   frame.classList.add("zooms");
@@ -110,13 +124,13 @@ function zoomed(frame, svg) {
     (event) => {
       if (!event.ctrlKey) return;
       event.preventDefault();
-      set(times * (event.deltaY < 0 ? 1.25 : 0.8));
+      set(event.deltaY < 0 ? times * 2 : times / 2);
     },
     { passive: false },
   );
   frame.addEventListener("keydown", (event) => {
-    if (event.key === "+" || event.key === "=") set(times * 1.5);
-    else if (event.key === "-") set(times / 1.5);
+    if (event.key === "+" || event.key === "=") set(times * 2);
+    else if (event.key === "-") set(times / 2);
     else if (event.key === "0") set(1);
   });
   const button = (text, label, run) =>
@@ -124,9 +138,9 @@ function zoomed(frame, svg) {
   const tools = el(
     "div",
     { class: "tools", role: "group", "aria-label": "Zoom" },
-    button("−", "Zoom out", () => set(times / 1.5)),
+    button("−", "Zoom out", () => set(times / 2)),
     shown,
-    button("+", "Zoom in", () => set(times * 1.5)),
+    button("+", "Zoom in", () => set(times * 2)),
     button("Whole", "Show the whole step", () => set(1)),
   );
   return el("div", {}, tools, frame);

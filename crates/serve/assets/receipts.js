@@ -10,6 +10,14 @@ const chosen = new Set();
 export async function showReceipts(panel, context) {
   forget("receipts");
   const answer = await ask("receipts", {});
+  if (answer.findings.some((finding) => finding.rule === "serve/receipts")) {
+    put(
+      panel,
+      el("p", {}, "Receipts say what became of runs, with what was promised beside what was measured. To see them here:"),
+      command("shardwright serve --receipts receipts"),
+    );
+    return;
+  }
   if (!answer.ok) return put(panel, el("h3", {}, "Receipts cannot be read"), findingsList(answer.findings));
   const all = answer.json.receipts;
   if (!all.length) {

@@ -41,6 +41,13 @@ export function count(number) {
   return by === 1 ? String(number) : digits(number / by) + unit;
 }
 
+// How much longer something takes, from the ratio: "+12%", "same".
+export function slower(ratio) {
+  if (ratio === null || ratio === undefined) return "unknown";
+  const more = Math.round((ratio - 1) * 100);
+  return more === 0 ? "same" : `${more > 0 ? "+" : "−"}${Math.abs(more)}%`;
+}
+
 export function percent(share, places = 0) {
   return `${(share * 100).toFixed(places)}%`;
 }

@@ -2,7 +2,7 @@
 // run.
 
 import { el, sentence, command, save, put } from "./dom.js";
-import { bytes, seconds, exact, quoted, ranges } from "./units.js";
+import { bytes, seconds, exact, quoted, ranges, slower } from "./units.js";
 import { findingsList } from "./findings.js";
 import { parseFlags, words } from "./state.js";
 
@@ -107,12 +107,12 @@ function changeSentence(state, fit, act) {
       "p",
       {},
       "Nothing has to change. ",
-      el("button", { type: "button", onclick: () => act.tab("choose") }, "Search for a faster layout"),
+      el("button", { type: "button", onclick: () => act.search() }, "Search for a faster layout"),
     );
   }
   const offered = (enough.length ? enough : levers).slice(0, 4);
   const lead = enough.length
-    ? `To change: any of these ${fit.verdict === "tight" ? `leaves the ${bytes(asked)} asked for` : "makes it fit"}. `
+    ? `To change: any of these ${fit.verdict === "tight" ? `leaves the ${bytes(asked)} asked for` : "makes it fit"}, the fastest first. `
     : levers.length
       ? "To change: no single change makes it fit; these help most. "
       : fit.levers
@@ -123,12 +123,13 @@ function changeSentence(state, fit, act) {
     {},
     lead,
     offered.map((lever) => [leverButton(lever, act), " "]),
-    act.fixed ? null : el("button", { type: "button", onclick: () => act.tab("choose") }, "Search for a layout"),
+    act.fixed ? null : el("button", { type: "button", onclick: () => act.search() }, "Search for a layout"),
   );
 }
 
 function leverButton(lever, act) {
-  const text = `${lever.change} (saves ${bytes(lever.saves_bytes)})`;
+  const time = { unknown: "", same: ", same time" }[slower(lever.slows)] ?? `, ${slower(lever.slows)} time`;
+  const text = `${lever.change} (saves ${bytes(lever.saves_bytes)}${time})`;
   if (act.fixed) return el("code", {}, text);
   return el(
     "button",

@@ -95,9 +95,13 @@ fn options(how: &Map<String, Value>) -> Result<Options, Response> {
         Some(Value::Bool(is_on)) => Ok(*is_on),
         Some(_) => Err(wrong(key, &format!("`{key}` is true or false"))),
     };
-    let stage = match how.get("stage") {
-        None | Some(Value::Null) => None,
-        Some(stage) => Some(stage.as_u64().ok_or_else(|| wrong("stage", "`stage` is a whole number"))?),
+    let number = |key: &str| match how.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_u64() {
+            None => Err(wrong(key, &format!("`{key}` is a whole number"))),
+            number => Ok(number),
+        },
     };
-    Ok(Options { narrow: switch("narrow")?, titles: switch("titles")?, stage })
+    let (stage, zoom) = (number("stage")?, number("zoom")?);
+    Ok(Options { narrow: switch("narrow")?, titles: switch("titles")?, stage, zoom })
 }

@@ -237,7 +237,12 @@ pub const QUESTIONS: &[Question] = &[
 ];
 
 /// What a picture takes besides the keys of the question whose answer it is drawn from.
-pub const DRAWN: &[Key] = &[key("narrow", Kind::Switch), key("titles", Kind::Switch), key("stage", Kind::Integer)];
+pub const DRAWN: &[Key] = &[
+    key("narrow", Kind::Switch),
+    key("titles", Kind::Switch),
+    key("stage", Kind::Integer),
+    key("zoom", Kind::Integer),
+];
 
 /// What a picture of memory takes as well: the job it is compared with.
 pub const AGAINST: &[Key] = &[key("against", Kind::Job)];

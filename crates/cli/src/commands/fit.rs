@@ -92,7 +92,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     let step = cost::step(&case);
     let taken = work(&case).map_or(0, |work| work.repeated(1 + again as u64).operations);
     let found = match args.levers {
-        YesOrNo::Yes => Some(levers(&case, &fit, limit.operations.saturating_sub(taken))),
+        YesOrNo::Yes => Some(levers(&case, &fit, limit.operations.saturating_sub(taken), &tokens_per_second)),
         YesOrNo::No => None,
     };
     let skew = if args.overload.is_empty() {
@@ -334,19 +334,34 @@ fn headroom(bytes: i64) -> String {
     }
 }
 
+/// Tokens a second and device.
+pub fn tokens_per_second(case: &Case) -> Option<f64> {
+    cost::step(case).ok().map(|step| step.tokens_per_second_per_device)
+}
+
+/// How much longer a token takes then.
+pub fn slows(lever: &Lever) -> String {
+    match lever.slows.map(|ratio| 100.0 * (ratio - 1.0)) {
+        None => "unknown".to_string(),
+        Some(more) if more.abs() < 0.5 => "same".to_string(),
+        Some(more) => format!("{more:+.0}%"),
+    }
+}
+
 fn levers_text(levers: &[Lever]) -> String {
-    let mut table =
-        Table::new(&["change", "saves", "holds then", "headroom", "costs"]).right(&[1, 2, 3]).spare(&[&[2]]);
+    let columns = ["change", "saves", "holds then", "headroom", "time", "costs"];
+    let mut table = Table::new(&columns).right(&[1, 2, 3, 4]).spare(&[&[2]]);
     for lever in levers.iter().take(8) {
         table.row([
             lever.change.clone(),
             Bytes(lever.saves_bytes).to_string(),
             Bytes(lever.total_bytes).to_string(),
             headroom(lever.headroom_bytes),
+            slows(lever),
             lever.costs.to_string(),
         ]);
     }
-    heading("Levers (one change each, on the worst rank)") + &table.render()
+    heading("Levers (one change each: bytes of the worst rank, time of a token)") + &table.render()
 }
 
 fn checklist_text(items: &[Item]) -> String {

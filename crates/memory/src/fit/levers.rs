@@ -2,9 +2,9 @@
 //! listed with what it saves on the worst rank and what it costs.
 
 use super::{Entry, Fit};
-use case::{Asked, Case};
+use case::{Asked, Case, useful_modules};
 use layout::request::{Balance, Engine, Recompute, RecomputeModule, ZeroStage};
-use recipe::{Mixer, Recipe};
+use recipe::Mixer;
 use replay::line::Line;
 
 /// One change and what it comes to.
@@ -18,9 +18,14 @@ pub struct Lever {
     pub saves_bytes: u64,
     /// What is left then.
     pub headroom_bytes: i64,
+    /// How long a token takes then, as a multiple of what it takes now; none where either is not priced.
+    pub slows: Option<f64>,
     /// What it costs.
     pub costs: &'static str,
 }
+
+/// Tokens a second and device of a job, where they are priced.
+pub type Rate<'a> = &'a dyn Fn(&Case) -> Option<f64>;
 
 /// A change to try.
 struct Try {
@@ -32,7 +37,8 @@ struct Try {
 /// What would lower the peak.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Levers {
-    /// Every lever that is legal, was priced and saves something, best first.
+    /// Every lever that is legal, was priced and saves something: first those that leave the headroom asked for,
+    /// the fastest first; then the rest, by what they save.
     pub found: Vec<Lever>,
     /// Changes that were not priced because they take more than was left of what is allowed.
     pub untried: Vec<String>,
@@ -40,31 +46,39 @@ pub struct Levers {
 
 /// Prices what was typed with one change typed along, change by change, as long as that is predicted to
 /// take no more than so many operations of this machine.
-pub fn levers(case: &Case, fit: &Fit, allowed: u64) -> Levers {
+pub fn levers(case: &Case, fit: &Fit, allowed: u64, rate: Rate) -> Levers {
     let (mut levers, mut taken) = (Levers::default(), 0u64);
+    let now = rate(case);
+    let slows = |after: &Case| Some(now? / rate(after)?);
     for Try { change, costs, case } in tries(case) {
         let takes = fit.work_beside(&case);
         if takes > allowed - taken {
             levers.untried.push(change);
         } else {
             taken += takes;
-            levers.found.extend(lever(change, costs, &case, fit));
+            levers.found.extend(lever(change, costs, &case, fit, &slows));
         }
     }
-    levers.found.extend(least_offload(case, fit));
-    levers.found.sort_by_key(|lever| std::cmp::Reverse(lever.saves_bytes));
-    levers
+    levers.found.extend(least_offload(case, fit, &slows));
+    let (mut enough, mut rest): (Vec<_>, Vec<_>) =
+        levers.found.into_iter().partition(|lever| lever.headroom_bytes >= fit.headroom.0 as i64);
+    let time = |lever: &Lever| lever.slows.unwrap_or(f64::INFINITY);
+    enough.sort_by(|a, b| time(a).total_cmp(&time(b)).then(b.saves_bytes.cmp(&a.saves_bytes)));
+    rest.sort_by_key(|lever| std::cmp::Reverse(lever.saves_bytes));
+    enough.append(&mut rest);
+    Levers { found: enough, ..levers }
 }
 
-fn lever(change: String, costs: &'static str, case: &Case, fit: &Fit) -> Option<Lever> {
+fn lever(change: String, costs: &'static str, case: &Case, fit: &Fit, slows: Rate) -> Option<Lever> {
     let after = fit.price_beside(case).ok()?;
     let worst = after.worst();
     let saves_bytes = fit.worst().total().checked_sub(worst.total()).filter(|saved| *saved > 0)?;
-    Some(Lever { change, total_bytes: worst.total(), saves_bytes, headroom_bytes: worst.headroom, costs })
+    let (total_bytes, headroom_bytes) = (worst.total(), worst.headroom);
+    Some(Lever { change, total_bytes, saves_bytes, headroom_bytes, slows: slows(case), costs })
 }
 
 /// The least share of AdamW's state whose move makes it fit with the headroom asked for.
-fn least_offload(case: &Case, fit: &Fit) -> Option<Lever> {
+fn least_offload(case: &Case, fit: &Fit, slows: Rate) -> Option<Lever> {
     let missing = fit.headroom.0 as i64 - fit.worst().headroom;
     let adam = fit.worst().line(Entry::Ledger(Line::OtherOptimizer));
     if missing <= 0 || adam == 0 || case.engine() != Engine::Megatron {
@@ -78,7 +92,7 @@ fn least_offload(case: &Case, fit: &Fit) -> Option<Lever> {
     }
     let moved = case.with(|asked| asked.state.offload_optimizer = Some(share)).ok()?;
     let costs = "the least that fits on the host: memory there and the link, every step";
-    lever(format!("--offload-optimizer {share}"), costs, &moved, fit)
+    lever(format!("--offload-optimizer {share}"), costs, &moved, fit, slows)
 }
 
 /// The changes worth trying from where the layout stands.
@@ -141,27 +155,6 @@ fn tries(case: &Case) -> Vec<Try> {
         }
     }
     list
-}
-
-/// Modules whose recompute can save memory in this model.
-pub fn useful_modules(recipe: &Recipe) -> Vec<RecomputeModule> {
-    let mut modules = Vec::new();
-    if recipe.uses(Mixer::Mlp) {
-        modules.push(RecomputeModule::Mlp);
-    }
-    if recipe.uses(Mixer::Moe) {
-        modules.extend([RecomputeModule::MoeAct, RecomputeModule::Moe, RecomputeModule::Layernorm]);
-        if recipe.moe.as_ref().is_some_and(|m| m.shared.is_some()) {
-            modules.push(RecomputeModule::SharedExperts);
-        }
-    }
-    if recipe.is_latent() {
-        modules.push(RecomputeModule::MlaUpProj);
-    }
-    if recipe.uses(Mixer::Attention) {
-        modules.push(RecomputeModule::CoreAttn);
-    }
-    modules
 }
 
 /// The policy with one more module, unless it has it already.

@@ -15,7 +15,7 @@ mod scaling;
 
 pub use checklist::{Item, checklist};
 pub use classes::{Compile, PhasePeak, RankClass};
-pub use levers::{Lever, Levers, levers, useful_modules};
+pub use levers::{Lever, Levers, levers};
 pub use lines::{Amount, Entry};
 pub use offload::Offload;
 pub use overload::{AtOverload, Overload, at_overloads};

@@ -151,7 +151,7 @@ fn levers_are_priced_and_a_review_names_what_grew() {
     let recipe = recipe("llama3-8b");
     let typed = request(2, 1, 1);
     priced(&recipe, &typed, |now, fit| {
-        let found = levers(now, fit, u64::MAX).found;
+        let found = levers(now, fit, u64::MAX, &|_| None).found;
         let full = found.iter().find(|l| l.change == "--recompute full").unwrap();
         assert!(full.saves_bytes > 0);
         assert!(found.windows(2).all(|w| w[0].saves_bytes >= w[1].saves_bytes));
@@ -250,7 +250,7 @@ fn offload_moves_whole_tensors_and_says_the_least_that_fits() {
         assert!(half.total() < fit.worst().total() && half.offload.link_seconds > 0.0);
         assert_eq!(half.lines.iter().map(|a| a.bytes).sum::<u64>(), half.total());
         let needed = Bytes(fit.worst().headroom as u64 + (1 << 30));
-        let found = levers(now, &Fit::price(now, needed).unwrap(), u64::MAX).found;
+        let found = levers(now, &Fit::price(now, needed).unwrap(), u64::MAX, &|_| None).found;
         let least = found.iter().find(|l| l.costs.starts_with("the least")).unwrap();
         assert!(least.headroom_bytes >= needed.0 as i64, "{least:?}");
     });

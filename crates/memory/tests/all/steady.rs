@@ -206,14 +206,14 @@ fn levers_take_no_more_than_they_are_allowed() {
     let case =
         Case::laid_out(recipe, &LayoutRequest { world: Some(8), ..request }, Some(cluster), Terms::SPLIT).unwrap();
     let fit = Fit::price(&case, HEADROOM).unwrap();
-    let all = levers(&case, &fit, u64::MAX);
+    let all = levers(&case, &fit, u64::MAX, &|_| None);
     assert!(all.untried.is_empty() && all.found.len() > 5, "{all:?}");
     let each = work(&case).unwrap().operations;
-    let some = levers(&case, &fit, 3 * each);
+    let some = levers(&case, &fit, 3 * each, &|_| None);
     assert!(some.found.iter().all(|lever| all.found.contains(lever)));
     assert!(!some.found.is_empty() && !some.untried.is_empty(), "{some:?}");
     // State on the host takes no replay of its own.
-    let free = levers(&case, &fit, 0).found;
+    let free = levers(&case, &fit, 0, &|_| None).found;
     assert_eq!(free.len(), 1, "{free:?}");
     assert!(free.iter().all(|lever| lever.change.starts_with("--offload-") && all.found.contains(lever)));
 }

@@ -1,21 +1,13 @@
 //! Backward in torch's order: accumulators first, then the node recorded last
 //! (`torch/csrc/autograd/engine.cpp`).
 
-use super::graph::{Edge, Grads, Node, Task};
-use super::quick::Quick;
+use super::graph::{Awaited, Edge, Grads, Node, Task};
 use super::storage::Tape;
 use super::tensor::Tensor;
 use crate::line::Line;
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap};
-use std::hash::BuildHasherDefault;
+use std::collections::BinaryHeap;
 use std::rc::Rc;
-
-/// Identity of a node that is alive.
-type Key = *const Node;
-
-/// A replay looks up every edge of every pass.
-type ByNode<T> = HashMap<Key, T, BuildHasherDefault<Quick>>;
 
 /// Runs backward from `root` with its gradient.
 pub fn backward(tape: &Tape, root: &Tensor, grad: Tensor) {
@@ -35,18 +27,13 @@ pub fn backward_all(tape: &Tape, roots: &[Tensor], grads: &mut Grads) {
     grads.clear();
 }
 
-/// A node that backward will reach.
-struct Reached {
-    /// Holding the node keeps it, and the leaf of an accumulator, until the run ends.
-    node: Rc<Node>,
-    /// Gradients still to come.
-    left: usize,
-    grads: Grads,
-}
-
 struct Run<'a> {
     tape: &'a Tape,
-    reached: ByNode<Reached>,
+    id: u64,
+    /// Nodes that it reaches. Holding them keeps them, and the leaves of accumulators, until it ends.
+    reached: Vec<Rc<Node>>,
+    /// What those nodes waited for in the backward that this one runs within.
+    outer: Vec<(Rc<Node>, Awaited)>,
     ready: BinaryHeap<Ready>,
     ticket: u64,
 }
@@ -80,18 +67,38 @@ impl Eq for Ready {}
 
 impl<'a> Run<'a> {
     fn new(tape: &'a Tape, root: &Rc<Node>) -> Run<'a> {
-        let mut reached: ByNode<Reached> = ByNode::default();
-        let mut stack = vec![root.clone()];
-        while let Some(node) = stack.pop() {
-            for edge in node.edges.iter().flatten() {
-                let entry = reached.entry(Rc::as_ptr(&edge.node)).or_insert_with(|| {
-                    stack.push(edge.node.clone());
-                    Reached { node: edge.node.clone(), left: 0, grads: vec![None; edge.node.slots] }
-                });
-                entry.left += 1;
-            }
+        let mut run = Run {
+            tape,
+            // Zero is none.
+            id: tape.next_sequence() + 1,
+            reached: Vec::new(),
+            outer: Vec::new(),
+            ready: BinaryHeap::new(),
+            ticket: 0,
+        };
+        run.reach(root);
+        let mut next = 0;
+        while let Some(node) = run.reached.get(next).cloned() {
+            run.reach(&node);
+            next += 1;
         }
-        Run { tape, reached, ready: BinaryHeap::new(), ticket: 0 }
+        run
+    }
+
+    /// Counts what a node will send.
+    fn reach(&mut self, node: &Node) {
+        for Edge { node, .. } in node.edges.iter().flatten() {
+            let mut awaited = node.awaited.borrow_mut();
+            if awaited.run != self.id {
+                let fresh = Awaited { run: self.id, left: 0, grads: vec![None; node.slots] };
+                let before = std::mem::replace(&mut *awaited, fresh);
+                if before.run != 0 {
+                    self.outer.push((node.clone(), before));
+                }
+                self.reached.push(node.clone());
+            }
+            awaited.left += 1;
+        }
     }
 
     fn start(mut self, root: Edge, grad: Tensor) {
@@ -103,6 +110,12 @@ impl<'a> Run<'a> {
             self.run(&node, grads);
         }
         self.tape.enter(origin);
+        for node in &self.reached {
+            node.awaited.take();
+        }
+        for (node, awaited) in self.outer {
+            node.awaited.replace(awaited);
+        }
     }
 
     fn enqueue(&mut self, node: Rc<Node>, grads: Grads) {
@@ -143,21 +156,25 @@ impl<'a> Run<'a> {
     /// is added in place when the buffer is the only owner of dense bytes, else into a new tensor
     /// (`torch/csrc/autograd/input_buffer.cpp`).
     fn give(&mut self, edge: &Edge, grad: Option<Tensor>) {
-        let Some(reached) = self.reached.get_mut(&Rc::as_ptr(&edge.node)) else { return };
+        let mut awaited = edge.node.awaited.borrow_mut();
+        if awaited.run != self.id {
+            return;
+        }
         if let Some(grad) = grad {
-            let sum = match reached.grads[edge.slot].take() {
+            let sum = match awaited.grads[edge.slot].take() {
                 None => grad,
                 Some(old) if old.is_sole_owner() => old,
                 Some(old) => {
                     self.tape.tensor(Line::ActivationGradients, old.elements(), old.width(), "sum of gradients")
                 }
             };
-            reached.grads[edge.slot] = Some(sum);
+            awaited.grads[edge.slot] = Some(sum);
         }
-        reached.left -= 1;
-        if reached.left == 0 {
-            let (node, grads) = (reached.node.clone(), std::mem::take(&mut reached.grads));
-            self.enqueue(node, grads);
+        awaited.left -= 1;
+        if awaited.left == 0 {
+            let grads = std::mem::take(&mut awaited.grads);
+            drop(awaited);
+            self.enqueue(edge.node.clone(), grads);
         }
     }
 }

@@ -41,6 +41,18 @@ pub struct Node {
     pub(super) task: Task,
     /// Run before the node does.
     pub(super) hooks: RefCell<Vec<Box<dyn FnOnce()>>>,
+    /// What the backward that will reach it has brought so far.
+    pub(super) awaited: RefCell<Awaited>,
+}
+
+/// What a node waits for while a backward runs.
+#[derive(Default)]
+pub(super) struct Awaited {
+    /// Which backward; zero when none does.
+    pub run: u64,
+    /// Gradients still to come.
+    pub left: usize,
+    pub grads: Grads,
 }
 
 impl Node {
@@ -54,6 +66,7 @@ impl Node {
             edges: Vec::new(),
             task: Task::Accumulate(leaf),
             hooks: RefCell::default(),
+            awaited: RefCell::default(),
         })
     }
 
@@ -75,6 +88,7 @@ impl Node {
             edges,
             task: Task::Call(RefCell::new(Some((run, saved)))),
             hooks: RefCell::default(),
+            awaited: RefCell::default(),
         })
     }
 }

@@ -6,7 +6,7 @@ use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::bars;
-use crate::commands::fit::{fit_lines, host_text, verdict_text};
+use crate::commands::fit::{fit_lines, host_text, slows, tokens_per_second, verdict_text};
 use crate::commands::{calibrated_text, model_line, shorten, typed, widths};
 use crate::table::{Table, heading, wrap};
 use case::Part;
@@ -419,14 +419,14 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
     let Ok(fit) = Fit::price(&case, solved.space.question.headroom) else { return text };
     text += &format!("\n{}\n", verdict_text(&case, &fit));
     text += &bars::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
-    let found = levers(&case, &fit, left.beside(solved.pricers)).found;
-    let mut table = Table::new(&["what would help", "saves", "headroom then"]).right(&[1, 2]);
+    let found = levers(&case, &fit, left.beside(solved.pricers), &tokens_per_second).found;
+    let mut table = Table::new(&["what would help", "saves", "headroom then", "time of a token"]).right(&[1, 2, 3]);
     for lever in found.iter().take(SHOWN) {
         let headroom = match u64::try_from(lever.headroom_bytes) {
             Ok(left) => Bytes(left).to_string(),
             Err(_) => format!("-{}", Bytes(lever.headroom_bytes.unsigned_abs())),
         };
-        table.row([lever.change.clone(), Bytes(lever.saves_bytes).to_string(), headroom]);
+        table.row([lever.change.clone(), Bytes(lever.saves_bytes).to_string(), headroom, slows(lever)]);
     }
     text + &if found.is_empty() { String::new() } else { table.render() } + &otherwise
 }
