@@ -2,8 +2,8 @@
 //! optimizer's own copy and its moments, each element once, dealt out over the ranks of its stage.
 
 use case::Case;
+use case::ways::{ElementStep, MomentumFormat};
 use layout::Axis;
-use recipe::precision::Precision;
 use recipe::{Optimizer, Tensor};
 use serde::Serialize;
 
@@ -18,18 +18,21 @@ pub struct Saves {
     pub node_bytes: u64,
 }
 
-/// Bytes of one element with all that is kept of it.
-fn kept(tensor: &Tensor, precision: &Precision) -> u64 {
-    let weight = precision.of(tensor.role);
+/// Bits of one element with all that is kept of it: the weight, the optimizer's own copy where it has one, and what it
+/// remembers. Scales of 8 and 4 bits are rounded up to a bit.
+fn kept(tensor: &Tensor, case: &Case) -> u64 {
+    let (weight, state, ways) = (case.recipe.precision.of(tensor.role), &case.options.state, &case.options.ways);
     if tensor.is_frozen {
-        return weight.bits();
+        return if ways.base.is_quantised() { 5 } else { weight.bits() };
     }
-    let moments = match tensor.optimizer {
-        Optimizer::AdamW => 2,
-        Optimizer::Muon | Optimizer::Sgd => 1,
+    let remembers = match (tensor.optimizer, ways.elements, ways.momentum) {
+        (Optimizer::Muon, _, MomentumFormat::Int8) => 9,
+        (Optimizer::Muon | Optimizer::Sgd, _, _) => state.exp_avg.bits(),
+        (Optimizer::AdamW, ElementStep::AdamW, _) => state.exp_avg.bits() + state.exp_avg_sq.bits(),
+        (Optimizer::AdamW, other, _) => 8 * other.state_bytes(state.main.bits() / 8),
     };
-    let main = if precision.main == weight { 0 } else { precision.main.bits() };
-    weight.bits() + main + moments * precision.moments.bits()
+    let copy = if state.main == weight { 0 } else { state.main.bits() };
+    weight.bits() + copy + remembers + if ways.average { 32 } else { 0 }
 }
 
 impl Saves {
@@ -41,7 +44,7 @@ impl Saves {
         let mut by_stage = vec![0u64; stages];
         let mut all = 0u64;
         for row in &table.rows {
-            let bits = row.tensor.elements().saturating_mul(kept(&row.tensor, &case.recipe.precision));
+            let bits = row.tensor.elements().saturating_mul(kept(&row.tensor, case));
             let bytes = bits.div_ceil(8);
             all = all.saturating_add(bytes);
             // A tied table stands on two stages and is written by the first of them.
