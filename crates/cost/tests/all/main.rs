@@ -5,3 +5,4 @@ mod properties;
 mod published;
 mod steps;
 mod trace;
+mod ways;

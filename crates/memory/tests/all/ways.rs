@@ -213,3 +213,15 @@ fn what_is_not_replayed_is_refused_by_name() {
         [attention]\nheads = 8\nkv_heads = 8\nhead_dim = 128\n\n[moe]\nexperts = 8\ntop_k = 2\nffn = 512\n";
     assert!(refused(experts, |o| o.ways.elements = ElementStep::Adafactor).contains("Adafactor"));
 }
+
+#[test]
+fn a_million_tokens_are_priced() {
+    let long = DENSE.replace("sequence = 2048", "sequence = 1048576");
+    let peak = |loss| replayed(&long, 1, |o| o.kernels.cross_entropy = loss).unwrap().allocated_peak();
+    let (eager, fused) = (peak(CrossEntropy::Eager), peak(CrossEntropy::Liger));
+    let (tokens, logits) = (1 << 20, (1 << 20) * 32000 * 6);
+    // Four layers keep 25 to 60 hidden states' worth of bf16 a token each.
+    let hidden = tokens * 2048 * 2;
+    assert!((logits + 4 * 25 * hidden..logits + 4 * 60 * hidden).contains(&eager), "{eager}");
+    assert!(eager > fused + logits * 3 / 4, "{eager} {fused}");
+}
