@@ -101,7 +101,10 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   const width = () => page.evaluate(`document.querySelector("#schedule-picture svg").getBoundingClientRect().width`);
   const whole = await width();
   await page.click('#schedule-picture button[aria-label="Zoom in"]');
-  assert.ok((await width()) > whole * 1.4, "it grows");
+  await page.until(
+    `document.querySelector("#schedule-picture svg").getBoundingClientRect().width > ${1.4 * whole}`,
+    "time is drawn wider",
+  );
 
   // A search, and one of its points as the case.
   await opens(page, "choose");

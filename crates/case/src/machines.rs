@@ -7,7 +7,8 @@ use layout::Engine;
 use recipe::{Mixer, Recipe};
 
 /// Whose devices an engine, as we emit for it, runs on. Megatron-Core's lane is Transformer Engine's
-/// CUDA kernels and nanotron's flash-attn's; torch's own engines and MaxText also run under ROCm;
+/// CUDA kernels (AMD keeps forks of both, ROCm/Megatron-LM and ROCm/TransformerEngine, whose flags nobody has checked
+/// ours against) and nanotron's flash-attn's; torch's own engines and MaxText also run under ROCm;
 /// torch_xla's releases since 2.8 have no GPU build. Our own runtime computes on hosts and is only priced.
 pub fn runs_on(engine: Engine) -> &'static [Vendor] {
     match engine {
@@ -37,6 +38,8 @@ pub fn usual_engine(recipe: &Recipe, cluster: Option<&Cluster>) -> (Engine, Stri
         Vendor::Nvidia => (Engine::Megatron, "the lane of NVIDIA pretraining; --engine picks another".to_string()),
         Vendor::Amd if is_plain => (Engine::Torchtitan, "native PyTorch runs on AMD GPUs".to_string()),
         Vendor::Amd => (Engine::Fsdp2, "native PyTorch runs on AMD GPUs, with the model's own blocks".to_string()),
+        // Nothing runs there: the refusal names the device.
+        Vendor::Intel => (Engine::Fsdp2, "no engine that we write for runs on Intel accelerators".to_string()),
         Vendor::Google if is_plain => (Engine::Maxtext, "the lane of TPUs for a model of plain blocks".to_string()),
         Vendor::Google => (Engine::XlaSpmd, "the lane of TPUs that keeps a model's own blocks".to_string()),
     }
@@ -52,6 +55,10 @@ pub fn refusal(engine: Engine, cluster: &Cluster, asked: &Asked) -> Option<Findi
     let on: Vec<&str> = runs_on(engine).iter().map(|vendor| vendor.devices()).collect();
     let message = format!("`{engine}` runs on {}, and {} is {}", on.join(" and "), device.name, device.kind_words());
     let would: Vec<String> = engines_on(device.vendor).iter().map(|engine| format!("--engine {engine}")).collect();
+    if would.is_empty() {
+        let hint = "no engine that we write for runs on it; docs/fleets.md says which run on what";
+        return Some(Finding::error("case/device", Blame::Engine, "engine", message).hint(hint));
+    }
     let hint = format!(
         "{} run on it; `shardwright lanes --for {} --on {}` says which lane suits",
         would.join(" and "),
@@ -90,6 +97,10 @@ mod tests {
             hint,
             "--engine maxtext and --engine xla-spmd run on it; `shardwright lanes --for 'my model.toml' --on 8xTPUv6e` says which lane suits"
         );
+        let (_, message, hint) = finding(Engine::Fsdp2, "8xGaudi-3").unwrap();
+        assert!(message.ends_with("and Gaudi-3 is an Intel accelerator") && hint.starts_with("no engine"), "{message}");
+        assert!(finding(Engine::Megatron, "8xMI300X").unwrap().1.contains("MI300X is an AMD GPU"));
+        assert!(finding(Engine::Torchtitan, "8xMI300X").is_none());
         assert!(finding(Engine::XlaSpmd, "8xH200").unwrap().1.contains("runs on TPUs, and H200 is an NVIDIA GPU"));
         for (_, engine) in Engine::ALL {
             let both = ["8xH200", "8xTPU-v5p"].map(|on| finding(*engine, on).is_none());

@@ -18,9 +18,8 @@ pub enum Convention {
     AllScores,
 }
 
-/// Operations of a whole step over all ranks.
-pub(crate) fn of_step(recipe: &Recipe, layout: &Layout, options: &Options, convention: Convention) -> f64 {
-    let tokens = (layout.global_batch * layout.sequence) as f64;
+/// Operations that products of weights take for one token, forward and backward: what no layout does with less.
+pub fn products_per_token(recipe: &Recipe) -> f64 {
     let multiplies = |role: Role| matches!(role, Role::Matrix | Role::Expert | Role::Router | Role::Head);
     let mut passes: f64 = 0.0;
     let heads = 1 + recipe.features.mtp().map_or(0, |mtp| mtp.depth);
@@ -35,6 +34,13 @@ pub(crate) fn of_step(recipe: &Recipe, layout: &Layout, options: &Options, conve
             passes += each * tensor.active_elements() as f64;
         }
     }
+    passes
+}
+
+/// Operations of a whole step over all ranks.
+pub(crate) fn of_step(recipe: &Recipe, layout: &Layout, options: &Options, convention: Convention) -> f64 {
+    let tokens = (layout.global_batch * layout.sequence) as f64;
+    let passes = products_per_token(recipe);
     let shape = Shape::new(recipe, layout, options);
     let per_token = |flops: f64| flops * shape.tp / shape.tokens;
     let mut cores = 0.0;

@@ -48,6 +48,21 @@ static SHIPPED: LazyLock<Residuals> = LazyLock::new(|| {
     Residuals::parse(text).unwrap_or_else(|error| panic!("data/time/residuals.toml: {error}"))
 });
 
+/// How far a step lies from what it is where a device's curves are those of its nearest relative, as a logarithm: eight
+/// of ten devices and jobs whose own curves are known and were left out lay nearer. `data/time/transfer.toml` has all of
+/// them, and a test measures them again.
+pub fn transfer() -> f64 {
+    #[derive(serde::Deserialize)]
+    struct File {
+        eight_of_ten: f64,
+    }
+    static TRANSFER: LazyLock<f64> = LazyLock::new(|| {
+        let text = include_str!("../../../data/time/transfer.toml");
+        toml::from_str::<File>(text).unwrap_or_else(|error| panic!("data/time/transfer.toml: {error}")).eight_of_ten
+    });
+    *TRANSFER
+}
+
 /// The interval of a priced step.
 pub fn interval(class: &Class, seconds: f64) -> Interval {
     SHIPPED.interval(class, None, seconds)
@@ -56,6 +71,17 @@ pub fn interval(class: &Class, seconds: f64) -> Interval {
 /// What tells two layouts of a class apart.
 pub fn apart(class: &Class) -> Apart {
     SHIPPED.apart(class)
+}
+
+/// The most that [`apart`] says of any class.
+pub fn most_apart() -> f64 {
+    static MOST: LazyLock<f64> = LazyLock::new(|| {
+        let classes = SHIPPED.pairs.iter().map(|pairs| pairs.class);
+        // A class that no pair is of falls back to pairs of others, the last time to all of them.
+        let shares = classes.flat_map(|class| Class::relatives(class)).map(|class| SHIPPED.apart(&class).share);
+        shares.fold(0.0, f64::max)
+    });
+    *MOST
 }
 
 /// The residuals that are compiled in.

@@ -29,7 +29,7 @@ mod widths;
 
 pub use alone::{Alone, alone};
 pub use data::Placed;
-pub use flops::Convention;
+pub use flops::{Convention, products_per_token};
 pub use interval::{Apart, Class, Interval};
 pub use part::{Part, Times};
 pub use prices::{Counts, Load, Prices, Setting, Split};

@@ -12,7 +12,7 @@ pub(crate) use lines::Ring;
 pub(crate) use tokens::Tokens;
 
 use crate::Unpriced;
-use hardware::{Cluster, CollectiveCurve, Way};
+use hardware::{Cluster, CollectiveCurve, Tier, Way};
 use lines::simple_step;
 use serde::Serialize;
 
@@ -99,6 +99,8 @@ pub struct Fabric {
     network_all_to_all: f64,
     /// First-byte latency between islands.
     network_latency: f64,
+    /// How the network is built above its ports.
+    tier: Option<Tier>,
     /// Devices of an island of this cluster.
     pub island_devices: u64,
 }
@@ -119,6 +121,7 @@ impl Fabric {
             network: network.bytes_per_second * curve.network,
             network_all_to_all: network.bytes_per_second * curve.network_all_to_all,
             network_latency: network.latency_seconds,
+            tier: network.tier,
             curve: curve.clone(),
             island_devices,
         })
@@ -150,6 +153,32 @@ impl Fabric {
         }
     }
 
+    /// Of a port's rate, what a group has of it between pods, and members of it that share a pod. One stream of a
+    /// ring or a pipeline leaves a pod for every group that lies across its edge; together they get what leaves the pod,
+    /// so that it is enough where as many members share a pod as the network tapers.
+    fn beyond(&self, spread: Spread) -> Option<(f64, f64)> {
+        let tier = self.tier.filter(|tier| spread.members.saturating_mul(spread.stride) > tier.pod_devices)?;
+        let here = (tier.pod_devices / spread.stride.max(1)).max(1) as f64;
+        Some(((tier.leaves * here).min(1.0), here.min(spread.members as f64)))
+    }
+
+    /// What a ring or a send gets of a port's rate.
+    fn tapered(&self, spread: Spread) -> f64 {
+        self.beyond(spread).map_or(1.0, |(share, _)| share)
+    }
+
+    /// Seconds of bytes to every other member, of which those beyond the pod get its share alone.
+    fn scattered(&self, far: f64, whole: f64, spread: Spread) -> f64 {
+        let all = far / self.network_all_to_all;
+        match (self.tier, self.beyond(spread)) {
+            (Some(tier), Some((_, here))) => {
+                let members = spread.members as f64;
+                all.max(whole * (members - here) / members / (self.network_all_to_all * tier.leaves))
+            }
+            _ => all,
+        }
+    }
+
     /// Parts for members of the own island over the fast fabric, the others over the network;
     /// both run at once.
     fn all_to_all(&self, whole: f64, spread: Spread) -> Moved {
@@ -160,7 +189,7 @@ impl Fabric {
         let protocols = [&curve.large, &curve.small].map(|protocol| self.inside(protocol, here.max(2.0), "pairwise"));
         let inside = protocols.iter().map(|line| line.seconds(near)).fold(f64::INFINITY, f64::min);
         let outside = match spread.crosses() {
-            true => simple_step(self.network_latency) + far / self.network_all_to_all,
+            true => simple_step(self.network_latency) + self.scattered(far, whole, spread),
             false => 0.0,
         };
         Moved { seconds: inside.max(outside), bytes: near + far, algorithm: "pairwise all-to-all" }
@@ -168,7 +197,7 @@ impl Fabric {
 
     fn send(&self, bytes: f64, spread: Spread) -> Moved {
         let (rate, first) = match spread.crosses() {
-            true => (self.network, self.network_latency),
+            true => (self.network * self.tapered(spread), self.network_latency),
             false => (self.island * self.curve.gather.large.share, self.island_latency),
         };
         Moved { seconds: first + bytes / rate, bytes, algorithm: "send" }
@@ -225,6 +254,24 @@ mod tests {
         assert!(large(&far, 64) > large(&near, 2) * 1.5 && large(&far, 64) < large(&near, 2) * 2.5);
         let efa = fabric("64x8xH100@efa3200");
         assert!(tiny(&efa, 64) > 5.0 * tiny(&far, 64), "AWS states 75 µs where InfiniBand has 5");
+    }
+
+    /// Groups inside a pod, and rings with as many members in a pod as the network tapers, do not feel it; what goes to
+    /// everybody does.
+    #[test]
+    fn a_taper_slows_what_leaves_a_pod() {
+        let (flat, tapered) = (fabric("1024x8xH100@roce400"), fabric("1024x8xH100@roce400-taper7"));
+        let slower = |collective, members, stride| {
+            let seconds = |fabric: &Fabric| fabric.time(collective, 4e9, fabric.spread(members, stride)).seconds;
+            seconds(&tapered) / seconds(&flat)
+        };
+        assert_eq!(slower(Collective::AllGather, 256, 8), 1.0, "inside a pod of 3072");
+        assert_eq!(slower(Collective::AllGather, 1024, 8), 1.0, "384 members a pod");
+        let far = slower(Collective::AllGather, 4, 2048);
+        assert!((6.0..7.1).contains(&far), "one member a pod: {far}");
+        assert!(slower(Collective::Send, 4, 2048) > 6.0);
+        let everybody = slower(Collective::AllToAll, 8192, 1);
+        assert!((3.0..7.0).contains(&everybody), "five of eight parts leave: {everybody}");
     }
 
     #[test]

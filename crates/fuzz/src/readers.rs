@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 /// Every reader there is.
 pub const READERS: &[Reader] = &[
     Reader { name: "recipe", run: recipe_toml, seeds: || text_files("data/recipes", "toml") },
-    Reader { name: "config", run: config, seeds: || text_files("data/truth/configs", "json") },
+    Reader { name: "config", run: config, seeds: configs },
     Reader { name: "arguments", run: arguments, seeds: Vec::new },
     Reader {
         name: "pattern",
@@ -94,6 +94,24 @@ fn recipe_toml(bytes: &[u8]) {
         Ok(recipe) => usable(&recipe),
         Err(findings) => refused(&findings, &text),
     }
+}
+
+/// Published configs, and one of every model type.
+fn configs() -> Vec<Vec<u8>> {
+    let mut seeds = text_files("data/truth/configs", "json");
+    let rows = text_files("data/truth", "jsonl").into_iter().flat_map(|file| {
+        let lines: Vec<Vec<u8>> = file.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+        lines
+    });
+    let config = |line: Vec<u8>| {
+        let mut row: Value = serde_json::from_slice(&line).ok()?;
+        let name = row.get("class").and(row.get("model_type")).cloned()?;
+        let config = row.get_mut("config")?.as_object_mut()?;
+        config.insert("model_type".to_string(), name);
+        serde_json::to_vec(config).ok()
+    };
+    seeds.extend(rows.filter_map(config));
+    seeds
 }
 
 fn config(bytes: &[u8]) {

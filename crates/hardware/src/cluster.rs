@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(shape("9999999x9xH200"), Err("`9999999x9xH200` has more than 16777216 devices".to_string()));
         let hint = |text| Cluster::parse(text).unwrap_err().hint.unwrap();
         assert!(hint("8xA100-80GB").starts_with("did you mean `A100`? known are H200"));
-        assert!(hint("8xH20").starts_with("known are H200"));
+        assert!(hint("8xH30").starts_with("known are H200"));
     }
 
     #[test]

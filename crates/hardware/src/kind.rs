@@ -28,6 +28,8 @@ named! {
         Amd = "amd",
         /// TPUs.
         Google = "google",
+        /// Gaudi.
+        Intel = "intel",
     }
 }
 
@@ -45,7 +47,7 @@ impl Vendor {
     /// The one kind of accelerator it makes here.
     pub fn kind(self) -> Kind {
         match self {
-            Vendor::Nvidia | Vendor::Amd => Kind::Gpu,
+            Vendor::Nvidia | Vendor::Amd | Vendor::Intel => Kind::Gpu,
             Vendor::Google => Kind::Tpu,
         }
     }
@@ -55,6 +57,7 @@ impl Vendor {
         match self {
             Vendor::Nvidia => "NVIDIA GPUs",
             Vendor::Amd => "AMD GPUs",
+            Vendor::Intel => "Intel accelerators",
             Vendor::Google => "TPUs",
         }
     }
@@ -64,6 +67,7 @@ impl Vendor {
         match self {
             Vendor::Nvidia => "nvidia.com/gpu",
             Vendor::Amd => "amd.com/gpu",
+            Vendor::Intel => "habana.ai/gaudi",
             Vendor::Google => "google.com/tpu",
         }
     }

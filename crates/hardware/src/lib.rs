@@ -64,6 +64,9 @@ pub struct Device {
     pub host: Option<Host>,
     /// What a process holds outside its allocator; measured where somebody has measured it.
     pub reserve: Option<Reserve>,
+    /// What it draws; none where its maker does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<Power>,
     /// The slices TPUs are handed out in; none for other devices.
     #[serde(default)]
     pub slices: Vec<SliceHost>,
@@ -101,8 +104,20 @@ pub struct Link {
     pub bytes_per_second: f64,
     /// From the start of a transfer to its first byte.
     pub latency_seconds: f64,
+    /// How a network is built above its ports; none where every device reaches every other at its full rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<Tier>,
     /// Where the figures come from.
     pub source: String,
+}
+
+/// The levels of a network: pods inside which it does not block, and what it leaves between them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tier {
+    /// Consecutive devices of a pod, a two-level island, or all that hang on one set of rails.
+    pub pod_devices: u64,
+    /// Of what the ports of a pod carry together, the share that leaves it: a taper of 7 to 1 is 1/7.
+    pub leaves: f64,
 }
 
 /// The host of a node, as its devices are usually sold. What a machine really has is for `preflight`.
@@ -112,6 +127,17 @@ pub struct Host {
     pub memory_bytes: u64,
     /// What its memory channels move, all sockets together.
     pub bytes_per_second: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// What a device draws, as its maker limits it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Power {
+    /// The device alone.
+    pub watts: f64,
+    /// A node with all its devices, where its maker names one.
+    pub node_watts: Option<f64>,
     /// Where the figures come from.
     pub source: String,
 }
@@ -165,9 +191,23 @@ const DEVICES: &[(&str, &str)] = &[
     ("GB200", include_str!("../../../data/hardware/gb200.toml")),
     ("GB300", include_str!("../../../data/hardware/gb300.toml")),
     ("GB10", include_str!("../../../data/hardware/gb10.toml")),
+    ("H800", include_str!("../../../data/hardware/h800.toml")),
+    ("H20", include_str!("../../../data/hardware/h20.toml")),
+    ("A800", include_str!("../../../data/hardware/a800.toml")),
+    ("L40S", include_str!("../../../data/hardware/l40s.toml")),
+    ("RTX-4090", include_str!("../../../data/hardware/rtx_4090.toml")),
+    ("RTX-5090", include_str!("../../../data/hardware/rtx_5090.toml")),
+    ("RTX-PRO-6000", include_str!("../../../data/hardware/rtx_pro_6000.toml")),
+    ("V100", include_str!("../../../data/hardware/v100.toml")),
+    ("MI300X", include_str!("../../../data/hardware/mi300x.toml")),
+    ("MI325X", include_str!("../../../data/hardware/mi325x.toml")),
+    ("MI355X", include_str!("../../../data/hardware/mi355x.toml")),
+    ("Gaudi-3", include_str!("../../../data/hardware/gaudi3.toml")),
+    ("TPU-v4", include_str!("../../../data/hardware/tpu_v4.toml")),
     ("TPU-v5e", include_str!("../../../data/hardware/tpu_v5e.toml")),
     ("TPU-v5p", include_str!("../../../data/hardware/tpu_v5p.toml")),
     ("TPU-v6e", include_str!("../../../data/hardware/tpu_v6e.toml")),
+    ("TPU-v7", include_str!("../../../data/hardware/tpu_v7.toml")),
 ];
 
 impl Device {
@@ -237,6 +277,7 @@ impl Device {
         match self.vendor {
             Vendor::Nvidia => "an NVIDIA GPU",
             Vendor::Amd => "an AMD GPU",
+            Vendor::Intel => "an Intel accelerator",
             Vendor::Google => "a TPU",
         }
     }
@@ -283,6 +324,12 @@ impl Device {
 }
 
 impl Device {
+    /// What it draws with its part of a node, where that is stated, or alone.
+    pub fn watts(&self) -> Option<f64> {
+        let power = self.power.as_ref()?;
+        Some(power.node_watts.map_or(power.watts, |node| node / self.devices_per_node.max(1) as f64))
+    }
+
     /// Memory a process can see: what the driver reports, or the physical size where nobody has
     /// read it.
     pub fn visible_bytes(&self) -> u64 {

@@ -361,7 +361,9 @@ impl Profile {
 fn relative(device: &Device) -> Result<&'static str, Finding> {
     let is = |names: &[&str]| names.iter().any(|name| device.name.eq_ignore_ascii_case(name));
     let speaks = |format: &str| device.formats.iter().any(|f| f == format);
-    if is(&["GB10"]) || speaks("mxfp8") {
+    if is(&["H800", "H20"]) {
+        Ok("H100")
+    } else if is(&["GB10"]) || speaks("mxfp8") {
         Ok("B200")
     } else if device.name.to_ascii_lowercase().starts_with("tpu") {
         let message = format!("nobody has measured the curves of {}, and no relative's fit", device.name);

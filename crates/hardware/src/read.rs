@@ -4,7 +4,7 @@
 use crate::calibration::{Calibration, Factor, Headroom, RANGE, Term};
 use crate::kind::chips_of;
 use crate::network::Network;
-use crate::{Device, Host, Kind, Link, Peak, Rate, Reserve, SliceHost, Vendor};
+use crate::{Device, Host, Kind, Link, Peak, Power, Rate, Reserve, SliceHost, Tier, Vendor};
 use diag::{Blame, Finding};
 use reading::{Dialect, Section, read_text};
 
@@ -76,6 +76,7 @@ fn device(mut root: Section) -> Option<Device> {
     let host_link = optional(root.section("host_link"), link);
     let host = optional(root.section("host"), host);
     let reserve = optional(root.section("reserve"), reserve);
+    let power = optional(root.section("power"), power);
     let slices: Vec<Option<SliceHost>> = root.sections("slices").into_iter().map(slice_host).collect();
     let calibration = optional(root.section("calibration"), calibration);
     let device = (|| {
@@ -97,6 +98,7 @@ fn device(mut root: Section) -> Option<Device> {
             host_link: host_link?,
             host: host?,
             reserve: reserve?,
+            power: power?,
             slices: slices.into_iter().collect::<Option<Vec<_>>>()?,
             calibration: calibration?,
         })
@@ -215,6 +217,15 @@ fn rate(mut section: Section) -> Option<Rate> {
     Some(Rate { bytes_per_second: bytes_per_second?, source: source? })
 }
 
+fn power(mut section: Section) -> Option<Power> {
+    let watts = section.required_positive("watts");
+    let node_watts =
+        if section.has("node_watts") { section.required_positive("node_watts").map(Some) } else { Some(None) };
+    let source = source(&mut section, "source");
+    section.finish();
+    Some(Power { watts: watts?, node_watts: node_watts?, source: source? })
+}
+
 fn host(mut section: Section) -> Option<Host> {
     let memory_bytes = section.count("memory_bytes", MOST_BYTES);
     let bytes_per_second = section.required_positive("bytes_per_second");
@@ -234,8 +245,23 @@ fn link_facts(section: &mut Section) -> Option<Link> {
     let bytes_per_second = section.required_positive("bytes_per_second");
     let latency_seconds = section.required_positive("latency_seconds");
     let source = source(section, "source");
+    let tier = optional(section.section("tier"), tier);
     let (bytes_per_second, latency_seconds) = (bytes_per_second?, latency_seconds?);
-    Some(Link { name: name?, bytes_per_second, latency_seconds, source: source? })
+    Some(Link { name: name?, bytes_per_second, latency_seconds, tier: tier?, source: source? })
+}
+
+fn tier(mut section: Section) -> Option<Tier> {
+    let pod_devices = section.count("pod_devices", MOST_DEVICES);
+    let leaves = section.required_positive("leaves").filter(|share| {
+        let is_share = *share <= 1.0;
+        if !is_share {
+            let message = format!("`leaves` is {share}, and no more than all of a pod's rate leaves it");
+            section.report("leaves", Finding::error("hardware/limit", Blame::Environment, "leaves", message));
+        }
+        is_share
+    });
+    section.finish();
+    Some(Tier { pod_devices: pod_devices?, leaves: leaves? })
 }
 
 /// `network = "ndr400"` names one of the built-in networks; `[network]` states one.

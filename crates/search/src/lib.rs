@@ -21,8 +21,8 @@ mod simplicity;
 mod space;
 mod trials;
 
-pub use answer::{Answer, Choice, Left, ModeAnswer, Neighbour, Refuted, answer, decides};
-pub use best::{Best, Simulated};
+pub use answer::{Answer, Choice, Left, ModeAnswer, Neighbour, Refuted, Replays, answer, decides};
+pub use best::{Best, FRONTIER_REACH, Scope, Simulated};
 pub use count::Counts;
 pub use cuts::{Evenness, balanced};
 pub use point::{Key, Offload, Order, Point};

@@ -2,7 +2,7 @@
 //! bound cannot rule out is simulated. Batches have fixed sizes and are merged in order, so the
 //! answer does not depend on how many threads there are.
 
-use crate::best::{Best, Simulated};
+use crate::best::{Best, Scope, Simulated};
 use crate::clock::simulated;
 use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
@@ -162,10 +162,10 @@ pub fn pricers<'a>(space: &'a Space<'a>) -> Vec<Pricer<'a>> {
     (0..space.modes.len()).map(|mode| Pricer::new(space, mode)).collect()
 }
 
-/// Searches a space for the `keep` best layouts and the frontier.
-pub fn search(space: &Space, pricers: &[Pricer], keep: usize, effort: Effort, watch: Watch) -> Found {
+/// Searches a space for the best layouts and the frontier.
+pub fn search(space: &Space, pricers: &[Pricer], scope: Scope, effort: Effort, watch: Watch) -> Found {
     let mut found = Found {
-        best: vec![Best::new(keep, space.question.cluster.device.visible_bytes()); space.modes.len()],
+        best: vec![Best::new(scope, space.question.cluster.device.visible_bytes()); space.modes.len()],
         counts: count(space),
         tally: Tally::default(),
         simulated: 0,

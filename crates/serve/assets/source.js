@@ -9,6 +9,14 @@ const LARGEST = 900_000;
 
 export function showSource(box, state, lists, act) {
   const isText = state.case.text !== undefined;
+  // Who spells a name in the list keeps the list under the keys.
+  const made = isText ? "" : `built in, ${lists.recipes.length}`;
+  if (made && box.dataset.made === made) {
+    box.querySelector("#recipe").value = state.case.recipe;
+    put(box.querySelector(".features"), ...features(state, lists, act));
+    return;
+  }
+  box.dataset.made = made;
   const select = el(
     "select",
     { id: "recipe", "aria-label": "Model", onchange: () => select.value && act.start({ recipe: select.value }) },
@@ -45,33 +53,33 @@ export function showSource(box, state, lists, act) {
       file,
     ),
     el("p", { class: "soft" }, "or drop a recipe or a Hugging Face config.json anywhere"),
-    features(state, lists, act),
+    el(
+      "div",
+      { class: "features", role: "group", "aria-label": "Features of the model" },
+      features(state, lists, act),
+    ),
   );
 }
 
 function features(state, lists, act) {
   const known = lists.recipes.find((recipe) => recipe.name === state.case.recipe && state.case.text === undefined);
-  if (!known?.features?.length) return null;
+  if (!known?.features?.length) return [];
   const on = state.case.with ?? [];
   const flip = (feature) => {
     const next = on.includes(feature) ? on.filter((other) => other !== feature) : [...on, feature];
     act.change({ with: next.length ? next : undefined });
   };
-  return el(
-    "div",
-    { class: "features", role: "group", "aria-label": "Features of the model" },
-    known.features.map((feature) =>
-      el(
-        "label",
-        { class: "switch" },
-        el("input", {
-          type: "checkbox",
-          checked: on.includes(feature),
-          "data-choice": `with-${feature}`,
-          onchange: () => flip(feature),
-        }),
-        feature,
-      ),
+  return known.features.map((feature) =>
+    el(
+      "label",
+      { class: "switch" },
+      el("input", {
+        type: "checkbox",
+        checked: on.includes(feature),
+        "data-choice": `with-${feature}`,
+        onchange: () => flip(feature),
+      }),
+      feature,
     ),
   );
 }

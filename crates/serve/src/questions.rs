@@ -163,6 +163,7 @@ const FIT: &[Key] = &[
     key("levers", Kind::Text),
     key("checklist", Kind::Switch),
     key("routing", Kind::Switch),
+    key("price-per-device-hour", Kind::Text),
 ];
 
 const SEARCH: &[Key] = &[
@@ -172,6 +173,19 @@ const SEARCH: &[Key] = &[
     key("explain", Kind::Text),
     key("stats", Kind::Switch),
     key("sequences", Kind::List),
+];
+
+/// What a whole run comes to.
+const BUDGET: &[Key] = &[
+    key("tokens", Kind::Text),
+    key("days", Kind::Number),
+    key("price-per-device-hour", Kind::Text),
+    key("pue", Kind::Number),
+    key("ramp", Kind::Text),
+    key("node-mtbf", Kind::Number),
+    key("restart", Kind::Number),
+    key("storage-rate", Kind::Number),
+    key("async-save", Kind::Switch),
 ];
 
 const LAUNCH: &[Key] = &[
@@ -212,7 +226,7 @@ pub const QUESTIONS: &[Question] = &[
     quick("stages", &["stages"], &[RECIPE, MAYBE_ON, LAYOUT, STATE, &[key("weights", Kind::Integers)]]),
     quick("mesh", &["mesh"], &[MAYBE_ON, LAYOUT, RANK, &[key("order", Kind::Text)]]),
     quick("fit", &["fit"], &[RECIPE, ON, LAYOUT, STATE, FIT, SERVING]),
-    Question { effort: Effort::Search, ..quick("plan", &["plan"], &[RECIPE, ON, LAYOUT, STATE, SEARCH]) },
+    Question { effort: Effort::Search, ..quick("plan", &["plan"], &[RECIPE, ON, LAYOUT, STATE, SEARCH, BUDGET]) },
     quick("schedule", &["schedule"], &[RECIPE, ON, LAYOUT, STATE]),
     quick("diff", &["diff"], &[&[subject("before", Kind::Job), subject("after", Kind::Job)], ON]),
     quick("launch", &["launch"], &[RECIPE, ON, LAYOUT, STATE, LAUNCH]),

@@ -1,5 +1,6 @@
 //! What can be typed. Help texts teach: each says what the thing is, not only how to spell it.
 
+mod budget;
 mod help;
 mod keeping;
 mod looking;
@@ -11,6 +12,7 @@ mod seen;
 mod serving;
 mod work;
 
+pub use budget::BudgetArgs;
 pub use help::{command, parse};
 pub use keeping::*;
 pub use looking::*;

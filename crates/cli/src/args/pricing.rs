@@ -7,6 +7,7 @@ use super::work::WorkArgs;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs, dtype, pick, tokens};
 use clap::Args;
 use fidelity::Part;
+use fleet::words::Prices;
 use recipe::Dtype;
 use std::path::PathBuf;
 
@@ -15,9 +16,13 @@ use std::path::PathBuf;
 pub struct FitArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml
+    /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml; ?xH100 asks how many of them
+    /// hold it, ? which devices do with fewest
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
+    /// What a device-hour costs, by device (H100=2.5,A100=1.2): `--on ?` then ranks fleets by it
+    #[arg(long, alias = "price", value_name = "PRICE", value_parser = Prices::parse)]
+    pub price_per_device_hour: Option<Prices>,
     #[command(flatten)]
     pub layout: LayoutArgs,
     #[command(flatten)]

@@ -1,5 +1,6 @@
 //! `plan`: what is pinned, and what a search is told.
 
+use super::budget::BudgetArgs;
 use super::pictures::PictureArgs;
 use super::seen::SeenArgs;
 use super::work::WorkArgs;
@@ -11,11 +12,12 @@ use std::path::PathBuf;
 use units::Bytes;
 
 /// Arguments of `plan`.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct PlanArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// The cluster: 8xH200, or 64x8xH200; several counts (8,16,32xH200) make a sweep
+    /// The cluster: 8xH200, or 64x8xH200; 8,16,32xH200 or 8..512xH200 (doublings) make a sweep; ?xH100 looks for the
+    /// smallest that does --tokens in --days, ? over all devices
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
     /// A layout flag pins its axis; what is left out is searched
@@ -25,6 +27,8 @@ pub struct PlanArgs {
     pub state: StateArgs,
     #[command(flatten)]
     pub search: SearchArgs,
+    #[command(flatten)]
+    pub budget: BudgetArgs,
     /// The frontier, or a sweep
     #[command(flatten)]
     pub pictures: PictureArgs,
@@ -35,7 +39,7 @@ pub struct PlanArgs {
 }
 
 /// What a search is told.
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(next_help_heading = "Search")]
 pub struct SearchArgs {
     /// Leave this free on every rank: GiB, or 10%
@@ -59,6 +63,21 @@ pub struct SearchArgs {
     /// Write a sweep as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+}
+
+impl SearchArgs {
+    /// Nothing asked but this much left free.
+    pub fn with(headroom: Headroom) -> SearchArgs {
+        SearchArgs {
+            headroom,
+            max_tp_in_node: false,
+            top: 0,
+            explain: None,
+            stats: false,
+            sequences: Vec::new(),
+            csv: None,
+        }
+    }
 }
 
 /// Memory to leave free.

@@ -4,7 +4,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// What is simulated, as files for viewers.
-#[derive(Args)]
+#[derive(Args, Clone, Default)]
 #[command(next_help_heading = "To look at in a viewer")]
 pub struct SeenArgs {
     /// Write the simulated step as a trace that ui.perfetto.dev and chrome://tracing open

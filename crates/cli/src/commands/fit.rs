@@ -3,6 +3,7 @@
 mod phases;
 mod routing;
 
+use super::plan::size::{self, Goal};
 use super::plan::text::seconds;
 use super::plan::trust::{spread, such_runs};
 use super::{asked, calibrated_text, case_of, case_text, layout_json, seen, serving, widths};
@@ -14,6 +15,7 @@ use case::{Case, Terms};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
 use draw::Picture;
+use fleet::words::FleetText;
 use launch::header::Header;
 use layout::{Recompute, Schedule};
 use memory::fit::{
@@ -61,6 +63,9 @@ fn less(case: &Case) -> &'static str {
 }
 
 pub fn run(args: &FitArgs) -> Outcome {
+    if let FleetText::Any(devices) = FleetText::parse(&args.on)? {
+        return size::of_devices(&size::asked_by(args)?, &devices, Goal::Hold);
+    }
     let case = case_of(asked(&args.recipe, &args.layout, &args.state, Some(&args.on)), Terms::RUN)?;
     if args.serving.serve {
         return serving::run(args, &case);

@@ -96,6 +96,10 @@ fn device_text(device: &Device) -> String {
             facts.push((what.into(), link_words(link), &link.source));
         }
     }
+    if let Some(power) = &device.power {
+        let node = power.node_watts.map_or(String::new(), |watts| format!(", a node {watts} W"));
+        facts.push(("power".into(), format!("{} W{node}", power.watts), &power.source));
+    }
     if let Some(reserve) = &device.reserve {
         let parts = [
             ("visible", reserve.visible_bytes),
@@ -149,6 +153,7 @@ fn unstated(device: &Device) -> String {
         ("network", device.network.is_none()),
         ("host link", device.host_link.is_none()),
         ("memory outside the allocator", device.reserve.is_none()),
+        ("power", device.power.is_none()),
     ];
     missing.extend(facts.iter().filter(|(_, is_missing)| *is_missing).map(|(what, _)| what.to_string()));
     if missing.is_empty() { String::new() } else { wrap(&format!("not stated: {}", missing.join(", ")), "  ", 110) }

@@ -1,9 +1,11 @@
 //! `plan`: what to run on a cluster. Searches every legal layout that the typed flags leave open,
 //! and shows the best one on a screen: memory, time, what stands beside it, and why the rest lost.
 
+mod budget;
 mod explain;
 mod json;
 mod progress;
+pub mod size;
 mod sweep;
 pub mod text;
 pub mod trust;
@@ -18,13 +20,14 @@ use case::asked::EngineChoice;
 use case::{Asked, Options, is_about_widths, machines, options_of, wrong_world};
 use diag::{Blame, Finding, Severity};
 use draw::Picture;
+use fleet::words::FleetText;
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest, check};
 use progress::Progress;
 use recipe::Recipe;
 use search::{
-    Answer, Best, Choice, Effort, Found, Left, OffloadChoice, Pricer, Question, Reach, Space, answer, lay_out, pricers,
-    search,
+    Answer, Best, Choice, Effort, Found, Left, OffloadChoice, Pricer, Question, Reach, Replays, Scope, Space, answer,
+    lay_out, pricers, search,
 };
 use std::cell::OnceCell;
 use std::time::Instant;
@@ -77,14 +80,45 @@ impl Solved<'_> {
     }
 }
 
-pub fn run(args: &PlanArgs) -> Outcome {
-    let clusters = sweep::clusters(&args.on)?;
-    if clusters.len() > 1 || args.search.sequences.len() > 1 {
-        return sweep::run(args, &clusters);
+/// What a search is to bring.
+#[derive(Clone, Copy)]
+pub struct Aim {
+    scope: Scope,
+    replays: Replays,
+    /// Whether state may go to the host where nothing fits without.
+    may_move: bool,
+}
+
+impl Aim {
+    /// Everything a screen shows; of a run's page, the best alone.
+    fn of(args: &PlanArgs) -> Aim {
+        let search = &args.search;
+        let shows_more = search.top > 0 || search.stats || search.explain.is_some();
+        let is_page = args.budget.tokens.is_some() && !shows_more && args.pictures.given().next().is_none();
+        let keep = KEPT.max(search.top);
+        match is_page {
+            true => Aim { may_move: true, ..Aim::fleet(f64::INFINITY) },
+            false => Aim { scope: Scope::all(keep), replays: Replays::Around, may_move: true },
+        }
     }
-    let sequence = args.search.sequences.first().copied();
-    let wanted = Wanted::new(args, &args.on, sequence)?;
-    with_solution(args, &wanted, |solved| report(args, &wanted, solved))
+
+    /// The best alone, of layouts that take at most so many seconds a sequence.
+    fn fleet(most: f64) -> Aim {
+        let reach = 1.0 + cost::interval::most_apart();
+        Aim { scope: Scope { keep: KEPT, reach, most }, replays: Replays::Best, may_move: false }
+    }
+}
+
+pub fn run(args: &PlanArgs) -> Outcome {
+    match FleetText::parse(&args.on)? {
+        FleetText::Any(devices) => size::run(args, &devices),
+        FleetText::Several(clusters) => sweep::run(args, &clusters),
+        FleetText::One(on) if args.search.sequences.len() > 1 => sweep::run(args, &[on]),
+        FleetText::One(on) => {
+            let wanted = Wanted::new(args, &on, args.search.sequences.first().copied())?;
+            with_solution(args, &wanted, Aim::of(args), |solved| report(args, &wanted, solved))
+        }
+    }
 }
 
 impl Wanted {
@@ -120,6 +154,7 @@ impl Wanted {
 fn with_solution<T>(
     args: &PlanArgs,
     wanted: &Wanted,
+    aim: Aim,
     then: impl FnOnce(&Solved) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
     let typed = args.state.offload_optimizer;
@@ -145,8 +180,7 @@ fn with_solution<T>(
     loop {
         let pricers = pricers(&space);
         let progress = Progress::new();
-        let keep = KEPT.max(args.search.top);
-        let found = search(&space, &pricers, keep, effort, &|done, all| progress.show(done, all));
+        let found = search(&space, &pricers, aim.scope, effort, &|done, all| progress.show(done, all));
         progress.clear();
         if progress.is_stopped() {
             let message = "the search was stopped before its end";
@@ -154,7 +188,7 @@ fn with_solution<T>(
         }
         let seconds = start.elapsed().as_secs_f64();
         let cpu_seconds = before.zip(cpu_seconds()).map(|(before, after)| after - before);
-        let answer = answer(&space, &pricers, &found, &mut left);
+        let answer = answer(&space, &pricers, &found, &mut left, aim.replays);
         let missing = answer.refuted().map(|refuted| refuted.missing).max().unwrap_or(0);
         if answer.best().is_none() && missing > 0 && round < ROUNDS {
             (caution, round) = (Bytes(caution.0 + missing), round + 1);
@@ -162,7 +196,7 @@ fn with_solution<T>(
             continue;
         }
         let has_misfits = found.tally.nearest.is_some() || missing > 0;
-        let may_move = typed.is_none() && offload != OffloadChoice::Free && space.has_host();
+        let may_move = aim.may_move && typed.is_none() && offload != OffloadChoice::Free && space.has_host();
         if answer.best().is_none() && has_misfits && may_move {
             (offload, caution, round) = (OffloadChoice::Free, Bytes(0), 1);
             space.ask_again(offload, caution);
@@ -202,8 +236,18 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
         Some(best) => seen::write(&args.seen, &best.case, best.fit.worst().stage, &args.work.of_an_answer())?,
         None => seen::Written::default(),
     };
-    let mut text = text::screen(args, wanted, solved, written.as_ref());
+    let run = match (args.budget.tokens, solved.answer.best()) {
+        (Some(tokens), Some(best)) => Some(budget::Run::of(&args.budget, tokens, &best.case, &best.step)?),
+        _ => None,
+    };
+    let mut text = match (&run, solved.answer.best()) {
+        (Some(run), Some(best)) => text::page(args, wanted, solved, best, run),
+        _ => text::screen(args, wanted, solved, written.as_ref()),
+    };
     let mut json = json::of(args, wanted, solved);
+    if let Some(run) = &run {
+        json["budget"] = run.json();
+    }
     if let Some((words, value)) = explained {
         text += &words;
         json["explained"] = value;
@@ -222,7 +266,10 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
         let missing = written.map_or_else(Vec::new, |written| written.findings());
         let about_widths = best.case.findings.iter().filter(|finding| is_about_widths(finding)).cloned().collect();
         report = report.with_findings(&[best.notes.clone(), about_widths, missing].concat());
-        return Ok(report);
+        return Ok(match run.as_ref().zip(args.budget.days).filter(|(run, days)| run.budget.days > *days) {
+            Some((run, days)) => report.refused(NO, [late(run, days)]),
+            None => report,
+        });
     }
     if solved.found.counts.legal == 0 {
         let findings = pinned_findings(wanted, solved);
@@ -230,6 +277,12 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
         return Ok(report.with_findings(&findings).refused(NO, because));
     }
     Ok(report.refused(DOES_NOT_FIT, [none(wanted, solved)]))
+}
+
+/// That the run takes longer than it may.
+fn late(run: &budget::Run, days: f64) -> Finding {
+    let message = format!("it takes {} days, and {days} are allowed", budget::text::days(run.budget.days));
+    Finding::error("plan/days", Blame::Layout, "days", message).hint("`--on ?xDEVICE` looks for a fleet that does it")
 }
 
 /// That there is nothing to run, for scripts; the text says it first.

@@ -20,6 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ledger", &["units", "diag", "work", "recipe", "hardware", "layout", "case", "replay"]),
     ("memory", &["units", "diag", "work", "recipe", "hardware", "layout", "case", "replay", "ledger"]),
     ("cost", &["units", "diag", "work", "recipe", "hardware", "layout", "case"]),
+    ("fleet", &["units", "diag", "work", "recipe", "hardware", "layout", "case"]),
     (
         "search",
         &["units", "diag", "work", "recipe", "hardware", "layout", "case", "replay", "ledger", "memory", "cost"],

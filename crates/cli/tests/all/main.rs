@@ -25,6 +25,7 @@ mod localised;
 mod memory_rows;
 mod messages;
 mod mission;
+mod models;
 mod pictures;
 mod plan_engines;
 mod plans;

@@ -60,7 +60,7 @@ words! {
         Hopper = "Hopper",
         /// B200, GB200 and their kin.
         Blackwell = "Blackwell",
-        /// Everything else.
+        /// Everything else: devices that nobody has measured the curves of, which borrow a relative's.
         Other = "other devices",
     }
 }
@@ -129,6 +129,20 @@ impl Class {
         }
     }
 
+    /// The class with every other model, engine and device, with stages and without.
+    pub(super) fn relatives(self) -> impl Iterator<Item = Class> {
+        let models = ModelClass::ALL.iter().map(|(_, model)| *model);
+        models.flat_map(move |model| {
+            let engines = EngineClass::ALL.iter().map(|(_, engine)| *engine);
+            engines.flat_map(move |engine| {
+                let devices = DeviceClass::ALL.iter().map(|(_, device)| *device);
+                devices.flat_map(move |device| {
+                    [false, true].map(|pipeline| Class { model, engine, device, pipeline, ..self })
+                })
+            })
+        })
+    }
+
     /// The class less what the `level`th fallback leaves out: scale, format, device, pipeline, engine, model.
     pub(super) fn agrees(&self, other: &Class, level: usize) -> bool {
         (level > 0 || self.scale == other.scale)
@@ -181,8 +195,8 @@ fn model_of(recipe: &Recipe) -> ModelClass {
 fn device_of(device: &Device) -> DeviceClass {
     let name = device.name.to_ascii_uppercase();
     match () {
-        () if name.starts_with("A100") => DeviceClass::Ampere,
-        () if name.starts_with("H100") || name.starts_with("H200") => DeviceClass::Hopper,
+        () if name.starts_with("A100") || name.starts_with("A800") => DeviceClass::Ampere,
+        () if ["H100", "H200", "H800"].iter().any(|start| name.starts_with(start)) => DeviceClass::Hopper,
         () if ["B200", "B300", "GB"].iter().any(|start| name.starts_with(start)) => DeviceClass::Blackwell,
         () => DeviceClass::Other,
     }

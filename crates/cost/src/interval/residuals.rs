@@ -1,7 +1,7 @@
 //! Residuals by class, and quantiles over the nearest of them.
 
-use super::class::{Class, LEVELS};
-use super::{Apart, Interval, SHARE};
+use super::class::{Class, DeviceClass, LEVELS};
+use super::{Apart, Interval, SHARE, transfer};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -97,7 +97,12 @@ impl Residuals {
         let [low, middle, high] = quantiles(&weighted);
         // Without a row of the model's own kind, what is unknown is not what others show.
         let widen = self.widen.max(1.0) * if level + 1 == LEVELS { UNKNOWN } else { 1.0 };
-        let at = |edge: f64| seconds * (middle + widen * (edge - middle)).exp();
+        // A relative's curves are off by what they were off by on devices we know, whatever else is.
+        let borrowed = if class.device == DeviceClass::Other { transfer() } else { 0.0 };
+        let at = |edge: f64| {
+            let away = widen * (edge - middle);
+            seconds * (middle + away.hypot(borrowed).copysign(away)).exp()
+        };
         let (low, high) = (at(low), at(high));
         Interval { low, high, share: SHARE, rows: weighted.len(), class: class.words(level) }
     }
@@ -185,7 +190,7 @@ fn quantile(weighted: &[(f64, f64)], share: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interval::{DeviceClass, EngineClass, FormatClass, ModelClass, Scale};
+    use crate::interval::{EngineClass, FormatClass, ModelClass, Scale};
 
     const DENSE: Class = Class {
         engine: EngineClass::Megatron,
@@ -198,6 +203,19 @@ mod tests {
 
     fn group(class: Class, source: &str, residuals: &[f64]) -> Group {
         Group { class, source: source.to_string(), residuals: residuals.to_vec() }
+    }
+
+    #[test]
+    fn a_borrowed_curve_widens() {
+        let own: Vec<f64> = (0..10).map(|i| 0.01 * f64::from(i)).collect();
+        let steps = vec![group(DENSE, "a", &own[..5]), group(DENSE, "b", &own[5..])];
+        let residuals = Residuals { widen: 1.0, steps, pairs: Vec::new() };
+        let width = |class: &Class| {
+            let interval = residuals.interval(class, None, 10.0);
+            (interval.high / interval.low).ln()
+        };
+        let borrowed = width(&Class { device: DeviceClass::Other, ..DENSE });
+        assert!(borrowed > width(&DENSE) && borrowed > 2.0 * transfer(), "{borrowed}");
     }
 
     #[test]

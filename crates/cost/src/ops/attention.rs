@@ -135,14 +135,12 @@ fn keys_seen(shape: Shape, attention: &Attention, sequence: f64) -> (f64, f64) {
     let dsa = shape.recipe.features.dsa();
     let mut seen = 0.0;
     let mut indexed = 0.0;
-    let places = shape.recipe.layers_with(Mixer::Attention);
     for ordinal in 0..layers {
-        let layer = places.get(ordinal as usize).copied().unwrap_or(0) as u64;
-        let window = attention.window.as_ref().filter(|w| !w.full_layers.contains(&layer));
+        let window = attention.window.as_ref().filter(|w| !w.full_layers.contains(&ordinal));
         let sparse = dsa.filter(|d| d.covers(ordinal));
         indexed += f64::from(u8::from(sparse.is_some()));
         seen += match (window, sparse) {
-            (Some(window), _) => within(window.tokens as f64),
+            (Some(window), _) => window.seen(sequence),
             (None, Some(sparse)) => within(sparse.top_k as f64),
             (None, None) => causal,
         };

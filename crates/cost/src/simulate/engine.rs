@@ -4,7 +4,8 @@
 
 use super::timeline::{Event, StageTimeline, Timeline, idle};
 use super::{Times, most_in_flight};
-use diag::Finding;
+use diag::{Blame, Finding};
+use layout::Schedule;
 use layout::order::{Action, Block, Pass, Pipeline, StageOrder};
 use std::ops::ControlFlow;
 
@@ -84,6 +85,8 @@ pub struct Simulator {
     pub(super) overlapped: f64,
     /// Main-loop ends of every stage, where the steady state is looked for.
     pub(super) ends: Vec<Vec<f64>>,
+    /// Forward and backward of every microbatch on every chunk, where each has its own times.
+    passes: Vec<Vec<[f64; 2]>>,
 }
 
 impl Simulator {
@@ -99,6 +102,33 @@ impl Simulator {
         let mut events = Vec::new();
         let timeline = self.observed(pipeline, times, &mut events);
         Ok((timeline, events))
+    }
+
+    /// The same where every pass has its own time, as a job was seen to take: `passes[chunk][microbatch]` is forward
+    /// and backward. Of `times` only transfers count. For orders of one direction whose backward is one pass.
+    pub fn replay(
+        &mut self,
+        pipeline: &Pipeline,
+        times: &Times,
+        passes: &[Vec<[f64; 2]>],
+    ) -> Result<Timeline, Finding> {
+        times.check(pipeline)?;
+        let is_whole = passes.len() == pipeline.chunks() as usize
+            && passes.iter().all(|chunk| chunk.len() == pipeline.microbatches() as usize)
+            && passes.iter().flatten().flatten().all(|seconds| seconds.is_finite() && *seconds >= 0.0);
+        let is_plain = matches!(pipeline.schedule(), Schedule::GPipe | Schedule::OneF1b | Schedule::Interleaved);
+        if !is_whole || !is_plain {
+            let message = format!(
+                "{} chunks of {} microbatches have a forward and a backward time each, and backward is one pass",
+                pipeline.chunks(),
+                pipeline.microbatches()
+            );
+            return Err(Finding::error("cost/times", Blame::Layout, "passes", message));
+        }
+        self.passes = passes.to_vec();
+        let timeline = self.observed(pipeline, times, &mut Nobody);
+        self.passes.clear();
+        Ok(timeline)
     }
 
     /// Runs until all is done or the observer has seen enough.
@@ -228,6 +258,10 @@ impl Simulator {
     }
 
     fn duration(&self, action: Action) -> f64 {
+        if let Some(chunk) = self.passes.get(action.chunk as usize) {
+            let [forward, backward] = chunk[action.microbatch as usize];
+            return if action.pass == Pass::Forward { forward } else { backward };
+        }
         let lane = &self.lanes[self.place(action).0 as usize];
         match action.pass {
             Pass::Forward => lane.forward,

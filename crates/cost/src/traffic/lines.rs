@@ -86,7 +86,7 @@ impl Fabric {
     fn across(&self, spread: Spread) -> [[Line; 3]; 2] {
         let (members, here, islands) = (spread.members as f64, spread.per_island as f64, spread.islands());
         let island = self.inside(&self.curve.gather.large, here.max(2.0), "ring").rate;
-        let rate = island.min(self.network * here);
+        let rate = island.min(self.network * self.tapered(spread) * here);
         let simple = simple_step(self.network_latency);
         let ll = LL_STEP.map(|step| self.network_latency.max(step));
         // Nearly every part crosses between all islands (aws/aws-ofi-nccl 2daf7d3, src/tuner/nccl_ofi_model.cpp).

@@ -41,7 +41,7 @@ impl Fabric {
         let bases = self.curve.network_tokens;
         let way = |curve: &TokenCurve, base: f64| {
             let inside = curve.base + tokens.count * near * curve.row + near * one_copy / (self.island * curve.share);
-            let outside = base + far * one_copy / self.network_all_to_all;
+            let outside = base + self.scattered(far * one_copy, far * one_copy, spread);
             if spread.crosses() { inside.max(outside) } else { inside }
         };
         let seconds = (way(&self.curve.dispatch, bases.0) + way(&self.curve.combine, bases.1)) / 2.0;

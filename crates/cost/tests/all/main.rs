@@ -4,5 +4,7 @@ mod exchanges;
 mod properties;
 mod published;
 mod steps;
+mod stragglers;
 mod trace;
+mod transfer;
 mod ways;

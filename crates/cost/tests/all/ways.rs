@@ -10,7 +10,8 @@ use recipe::Recipe;
 
 const DENSE: &str = "name = \"dense\"\npattern = \"(AF)\"\ndepth = 4\nhidden = 4096\nvocab = 128256\nsequence = 4096\n\n\
     [attention]\nheads = 32\nkv_heads = 8\nhead_dim = 128\n\n[mlp]\nffn = 14336\n";
-const ADAPTERS: &str = "\n[adapters]\nrank = 16\ntargets = [\"attention.qkv\", \"attention.out\", \"mlp.fc1\", \"mlp.fc2\"]\n";
+const ADAPTERS: &str =
+    "\n[adapters]\nrank = 16\ntargets = [\"attention.qkv\", \"attention.out\", \"mlp.fc1\", \"mlp.fc2\"]\n";
 
 fn step(text: &str, on: &str, change: impl FnOnce(&mut Options)) -> Step {
     let recipe = Recipe::parse(text).unwrap();

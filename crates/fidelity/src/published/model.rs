@@ -55,6 +55,9 @@ pub(super) fn recipe(row: &Value, unsaid: &Unsaid) -> Result<Recipe, String> {
         tied: model["tied_embeddings"].as_bool().ok_or("the row does not say whether embeddings are tied")?,
         sequence: need(&row["batch"], "seq")?,
         norm: unsaid.norm,
+        norm_place: Default::default(),
+        embedding_norm: false,
+        head_bias: false,
         norm_eps: recipe::NORM_EPS,
         init_std: None,
         dropout: 0.0,
@@ -199,7 +202,7 @@ fn attention(model: &Value, unsaid: &Unsaid) -> Result<Attention, String> {
     attention.out_bias = unsaid.has_biases;
     if let Some(tokens) = window(model) {
         let layers = need(model, "layers")?;
-        attention.window = Some(Window { tokens, full_layers: (0..layers).filter(|layer| layer % 2 == 1).collect() });
+        attention.window = Some(Window::sliding(tokens, (0..layers).filter(|layer| layer % 2 == 1).collect()));
     }
     let mla = &model["mla"];
     if mla.is_object() {

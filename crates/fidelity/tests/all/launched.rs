@@ -16,7 +16,11 @@ fn worst(judged: &[Judged], figure: &str) -> f64 {
 fn every_way_to_train_is_judged() {
     let judged: Vec<Judged> = rows("ways_h200.jsonl").iter().map(judge).collect();
     assert_eq!(judged.len(), 26);
-    assert!(judged.iter().all(|row| row.refusals.is_empty()), "{:?}", judged.iter().map(|row| &row.refusals).collect::<Vec<_>>());
+    assert!(
+        judged.iter().all(|row| row.refusals.is_empty()),
+        "{:?}",
+        judged.iter().map(|row| &row.refusals).collect::<Vec<_>>()
+    );
     assert!(worst(&judged, "allocated") < 0.02 && worst(&judged, "static") < 0.02);
     assert!(worst(&judged, "reserved") < 0.1);
     let times: Vec<f64> = judged.iter().filter_map(|row| row.figure("step_time")).map(|f| f.error().abs()).collect();

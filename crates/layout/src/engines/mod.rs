@@ -13,6 +13,7 @@ use crate::legality::{Case, Rule};
 use crate::request::{Engine, Schedule};
 use diag::Finding;
 use recipe::Mixer;
+use recipe::kinds::{Activation, NormPlace};
 
 /// An engine's own rules, in the order their findings are listed.
 pub fn rules(engine: Engine) -> &'static [&'static Rule] {
@@ -47,6 +48,22 @@ fn refuse_mixers(rule: &Rule, engine: &str, missing: &[Mixer], case: &Case) -> V
 fn refuse_parallel(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
     let (layer, _) = case.recipe.blocks().find(|(_, block)| block.mixers.len() > 1)?;
     Some(rule.error("pattern", format!("{engine} runs one mixer behind a norm, and layer {layer} has several")))
+}
+
+/// Refuses norms, embeddings and heads that an engine's own model does not have.
+fn refuse_edges(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
+    let recipe = case.recipe;
+    let relu = [recipe.mlp.as_ref().map(|m| m.activation), recipe.moe.as_ref().map(|m| m.activation)];
+    let what = [
+        (!recipe.norm.is_usual(), "norm", "norm without a scale or a shift"),
+        (recipe.norm_place != NormPlace::Before, "norm_place", "norms behind blocks"),
+        (recipe.embedding_norm, "embedding_norm", "norm of embeddings"),
+        (recipe.head_bias, "head_bias", "bias of the output head"),
+        (relu.contains(&Some(Activation::Relu)), "activation", "plain ReLU"),
+    ];
+    let (_, field, what) = what.into_iter().find(|(is_there, ..)| *is_there)?;
+    let finding = rule.error(field, format!("{engine} has no {what}"));
+    Some(finding.hint("--engine fsdp2 and --engine deepspeed take a model of your own, which may have it"))
 }
 
 /// Refuses schedules outside an engine's list.

@@ -178,7 +178,8 @@ pub(super) fn relu2(c: &Rank, x: &Tensor, elements: u64) -> Tensor {
 pub(super) fn activate(c: &Rank, x: &Tensor, elements: u64, activation: Activation) -> Tensor {
     match activation {
         Activation::SwiGlu | Activation::GeGlu => in_one_kernel(c, x, elements, 2 * elements),
-        Activation::Gelu | Activation::Silu => in_one_kernel(c, x, elements, elements),
+        // Megatron has no ReLU (`supported.rs`).
+        Activation::Gelu | Activation::Silu | Activation::Relu => in_one_kernel(c, x, elements, elements),
         // `megatron/core/activations.py` compiles it, which rows of Megatron-Core by itself do without.
         Activation::Relu2 if c.config.is_trained() => in_one_kernel(c, x, elements, elements),
         Activation::Relu2 => relu2(c, x, elements),

@@ -5,7 +5,6 @@ use super::{AttentionBackend, Dispatcher, Fp8Recipe, Job, MegatronOptions};
 use layout::order::Pipeline;
 use layout::request::RecomputeModule;
 use layout::{Layout, Recompute, Schedule, ZeroStage};
-use recipe::kinds::Activation;
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
 use recipe::kinds::gated_delta::GatedDelta;
 use recipe::kinds::m2rnn::M2rnn;
@@ -15,6 +14,7 @@ use recipe::kinds::mamba3::Mamba3;
 use recipe::kinds::mlp::Mlp;
 use recipe::kinds::moe::Moe;
 use recipe::kinds::side::{OwnerStage, SideEmbedding};
+use recipe::kinds::{Activation, NormPlace};
 use recipe::{Dtype, Layer, Mixer, Optimizer, Recipe};
 use replay::Unmodelled;
 use replay::tape::{BF16, FP32};
@@ -52,6 +52,17 @@ pub(super) fn width(dtype: Dtype, what: &str) -> Result<u64, Unmodelled> {
 }
 
 pub(super) fn features(recipe: &Recipe) -> Result<(), Unmodelled> {
+    let relu = [recipe.mlp.as_ref().map(|m| m.activation), recipe.moe.as_ref().map(|m| m.activation)];
+    let what = [
+        (!recipe.norm.is_usual(), "a norm without a scale or a shift", "Megatron-Core has RMSNorm and LayerNorm"),
+        (recipe.norm_place != NormPlace::Before, "norms behind blocks", "a Megatron-Core layer has none"),
+        (recipe.embedding_norm, "a norm of embeddings", "Megatron-Core has none"),
+        (recipe.head_bias, "a bias of the output head", "Megatron-Core's head has none"),
+        (relu.contains(&Some(Activation::Relu)), "plain ReLU", "Megatron-LM has no argument for it"),
+    ];
+    if let Some((_, what, why)) = what.into_iter().find(|(is_there, ..)| *is_there) {
+        return refuse(what, why);
+    }
     if recipe.precision.weights != Dtype::Bf16 {
         return refuse("weights other than bf16", "parameter buffers of other formats are not replayed yet");
     }
@@ -309,10 +320,21 @@ pub(super) fn recomputed(recompute: &Recompute) -> Result<Recomputed, Unmodelled
 pub(super) fn chunks(job: &Job, stage: usize) -> Result<Vec<ChunkLayers>, Unmodelled> {
     let last = job.stages.chunks.len() - 1;
     let held = job.stages.by_stage[stage].iter().map(|&index| &job.stages.chunks[index]);
+    // Transformer layers throughout make a GPT; with any other the stack is hybrid, and its layers one block each
+    // (`launch/src/engines/megatron/depth.rs`).
+    let is_transformer = |layer: &Layer| {
+        matches!(layer.mixers().collect::<Vec<_>>()[..], [_] | [Mixer::Attention, Mixer::Mlp | Mixer::Moe])
+    };
+    let is_flat = !job.recipe.layers.iter().all(is_transformer);
     held.map(|chunk| {
-        let of = |index: usize| Ok((index as u32, mixers(&job.recipe.layers[index], &format!("layer {index}"))?));
+        let of = |index: usize| {
+            let mixers = mixers(&job.recipe.layers[index], &format!("layer {index}"))?;
+            let parts = if is_flat { mixers.into_iter().map(|mixer| vec![mixer]).collect() } else { vec![mixers] };
+            Ok(parts.into_iter().map(move |mixers| (index as u32, mixers)))
+        };
+        let layers = chunk.layers.clone().map(of).collect::<Result<Vec<_>, Unmodelled>>()?;
         Ok(ChunkLayers {
-            layers: chunk.layers.clone().map(of).collect::<Result<_, Unmodelled>>()?,
+            layers: layers.into_iter().flatten().collect(),
             is_first: chunk.index == 0,
             is_last: chunk.index == last,
         })
@@ -320,15 +342,10 @@ pub(super) fn chunks(job: &Job, stage: usize) -> Result<Vec<ChunkLayers>, Unmode
     .collect()
 }
 
-/// The mixers of a layer: one block as in a hybrid stack, or attention and then a feed-forward
-/// block as in a transformer layer.
+/// The mixers of a layer, one behind the other.
 fn mixers(layer: &Layer, place: &str) -> Result<Vec<Mixer>, Unmodelled> {
     if layer.blocks.iter().any(|block| block.mixers.len() > 1) {
         return refuse(format!("{place}: parallel mixers"), "Megatron-Core has no such block");
     }
-    let mixers: Vec<Mixer> = layer.mixers().collect();
-    match mixers[..] {
-        [_] | [Mixer::Attention, Mixer::Mlp | Mixer::Moe] => Ok(mixers),
-        _ => refuse(format!("{place}: `{layer}`"), "a Megatron-Core layer is one block, or attention and an MLP"),
-    }
+    Ok(layer.mixers().collect())
 }

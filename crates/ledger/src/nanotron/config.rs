@@ -3,7 +3,7 @@
 use super::{Job, PipelineEngine};
 use layout::{Layout, Recompute, ZeroStage};
 use recipe::kinds::attention::{Attention, AttentionKind};
-use recipe::kinds::{Activation, Norm};
+use recipe::kinds::{Activation, Norm, NormPlace};
 use recipe::{Dtype, Layer, Mixer, Optimizer, Positions, Recipe};
 use replay::Unmodelled;
 
@@ -19,6 +19,8 @@ pub(super) struct Config {
     /// Heads of this rank, and the width of them all.
     pub heads: u64,
     pub heads_width: u64,
+    /// Width of this rank's keys, or of its values.
+    pub kv_width: u64,
     /// Rows of the vocabulary on this rank.
     pub vocab: u64,
     pub is_tied: bool,
@@ -43,7 +45,7 @@ impl Config {
         let Job { recipe, layout, options } = *job;
         refuse_model(recipe)?;
         refuse_layout(layout)?;
-        let heads = heads(recipe)?;
+        let (heads, kv_heads) = heads(recipe)?;
         let ffn = ffn(recipe)?;
         let tp = layout.tp.get();
         let pp = layout.pp.get();
@@ -52,6 +54,7 @@ impl Config {
             ffn: ffn / tp,
             heads: heads / tp,
             heads_width: recipe.hidden / tp,
+            kv_width: recipe.hidden / heads * (kv_heads / tp),
             vocab: layout.padded_vocab(recipe.vocab) / tp,
             is_tied: recipe.tied,
             tp,
@@ -86,6 +89,12 @@ fn refuse_model(recipe: &Recipe) -> Result<(), Unmodelled> {
     if recipe.layers.iter().any(|layer| *layer != block) {
         return refuse("a layer other than attention and an MLP", "only nanotron's dense Llama is replayed");
     }
+    if recipe.norm_place != NormPlace::Before || recipe.embedding_norm || recipe.head_bias {
+        return refuse(
+            "norms behind blocks or of embeddings, or a bias of the head",
+            "only nanotron's dense Llama is replayed",
+        );
+    }
     if recipe.norm != Norm::RmsNorm || !matches!(recipe.positions, Positions::Rope(_)) {
         return refuse("a norm or positions other than Llama's", "only nanotron's dense Llama is replayed");
     }
@@ -114,18 +123,20 @@ fn refuse_layout(layout: &Layout) -> Result<(), Unmodelled> {
     Ok(())
 }
 
-fn heads(recipe: &Recipe) -> Result<u64, Unmodelled> {
+/// Query heads and KV heads.
+fn heads(recipe: &Recipe) -> Result<(u64, u64), Unmodelled> {
     let Some(attention) = recipe.attention() else {
         return refuse("a model without attention", "only nanotron's dense Llama is replayed");
     };
     let heads = attention.heads;
-    if matches!(attention.kind, AttentionKind::Gqa { kv_heads, .. } if kv_heads != heads) {
-        return refuse("grouped queries", "nanotron's branch for them is not replayed");
-    }
-    if attention != Attention::gqa(heads, heads, recipe.hidden / heads.max(1)) {
+    let kv_heads = match attention.kind {
+        AttentionKind::Gqa { kv_heads, .. } => kv_heads,
+        AttentionKind::Mla(_) => heads,
+    };
+    if attention != Attention::gqa(heads, kv_heads, recipe.hidden / heads.max(1)) {
         return refuse("attention other than Llama's", "only nanotron's dense Llama is replayed");
     }
-    Ok(heads)
+    Ok((heads, kv_heads))
 }
 
 fn ffn(recipe: &Recipe) -> Result<u64, Unmodelled> {

@@ -58,7 +58,7 @@ impl Model {
         let table = matrix(config.vocab);
         let layer = |_| LayerWeights {
             norm1: norm(),
-            qkv: matrix(3 * config.heads_width),
+            qkv: matrix(config.heads_width + 2 * config.kv_width),
             out: matrix(config.heads_width),
             norm2: norm(),
             gate_up: matrix(2 * config.ffn),

@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn windows_and_indexers_stand_on_their_ordinals() {
         let mut nam = builtin::find("nam56r").unwrap().with_features(&[Feature::Dsa], &[]).unwrap();
-        nam.attention.as_mut().unwrap().window = Some(Window { tokens: 512, full_layers: vec![0, 12] });
+        nam.attention.as_mut().unwrap().window = Some(Window::sliding(512, vec![0, 12]));
         let map = map(&nam, 1, 0);
         let windowed = map.slots().iter().filter(|slot| slot.window == Some(512)).count();
         assert_eq!((windowed, map.slots()[0].window, map.slots()[12].window), (11, None, None));

@@ -100,7 +100,7 @@ fn the_indexer_keeps_its_own_keys() {
 #[test]
 fn windows_bound_the_cache() {
     let mut recipe = builtin::find("llama3-8b").unwrap();
-    recipe.attention.as_mut().unwrap().window = Some(Window { tokens: 512, full_layers: vec![0, 1] });
+    recipe.attention.as_mut().unwrap().window = Some(Window::sliding(512, vec![0, 1]));
     let serving = serving_of(&recipe, LayoutRequest::default(), 0);
     let layer_token = 2 * 8 * 128 * 2;
     let at = |context| bytes(&serving, &contiguous(1, context), Item::KvCache);

@@ -146,6 +146,12 @@ fn weights_in_bf16_have_moments_of_their_format() {
 }
 
 #[test]
+fn weights_in_fp16_weigh_as_in_bf16() {
+    let half = format!("{DENSE}\n[precision]\nweights = \"fp16\"\n");
+    assert_eq!(stepped(&half, 1, |_| {}), stepped(DENSE, 1, |_| {}));
+}
+
+#[test]
 fn a_base_in_nf4_is_bytes_and_scales() {
     let text = format!("{DENSE}{ADAPTERS}");
     let recipe = Recipe::parse(&text).unwrap();
@@ -202,6 +208,8 @@ fn what_is_not_replayed_is_refused_by_name() {
     let refused = |text: &str, change: fn(&mut Options)| replayed(text, 1, change).unwrap_err().what;
     let short = format!("{DENSE}{ADAPTERS}").replace("sequence = 2048", "sequence = 1024");
     assert!(refused(&short, |o| o.ways.base = BaseFormat::Nf4).contains("1536 tokens"));
+    let half = format!("{DENSE}{ADAPTERS}\n[precision]\nweights = \"fp16\"\n");
+    assert!(refused(&half, |o| o.ways.base = BaseFormat::Nf4Double).contains("fp16"));
     let tied = DENSE.replace("sequence", "tied = true\nsequence");
     assert!(refused(&tied, |o| o.kernels.cross_entropy = CrossEntropy::Liger).contains("tied head"));
     let narrow: fn(&mut Options) = |o| {

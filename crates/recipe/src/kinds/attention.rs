@@ -42,6 +42,25 @@ pub struct Window {
     pub tokens: u64,
     /// Attention layers (counted among attention layers, from zero) that see everything.
     pub full_layers: Vec<u64>,
+    /// Whether the sequence is cut into chunks of so many tokens, and a query sees its own chunk alone: Llama 4.
+    pub chunked: bool,
+}
+
+impl Window {
+    /// A window that slides with the query.
+    pub fn sliding(tokens: u64, full_layers: Vec<u64>) -> Window {
+        Window { tokens, full_layers, chunked: false }
+    }
+
+    /// Keys that a query of a sequence sees on average, where it does not see everything before it.
+    pub fn seen(&self, sequence: f64) -> f64 {
+        let tokens = self.tokens as f64;
+        match (tokens >= sequence, self.chunked) {
+            (true, _) => sequence / 2.0,
+            (false, true) => tokens / 2.0,
+            (false, false) => tokens - tokens * tokens / (2.0 * sequence),
+        }
+    }
 }
 
 /// The attention of a model.
@@ -123,11 +142,13 @@ impl Attention {
             section.has("full_attention_layers") && !section.has("window"),
             "needs a `window`",
         );
+        is_unused("chunked", section.has("chunked") && !section.has("window"), "needs a `window`");
         let window = section.optional_count("window", limits::SEQUENCE);
         let full_layers = section.naturals("full_attention_layers", limits::DEPTH).unwrap_or_default();
+        let chunked = section.flag_or("chunked", false);
         let dropout = crate::resolve::probability(&mut section, "dropout");
         section.finish();
-        let window = window.map(|tokens| Window { tokens, full_layers });
+        let window = window.map(|tokens| Window { tokens, full_layers, chunked });
         Some(Attention { heads: heads?, kind: kind?, qk_norm, qkv_bias, out_bias, sinks, output_gate, window, dropout })
     }
 
@@ -154,6 +175,7 @@ impl Attention {
         toml.float_unless("dropout", self.dropout, 0.0);
         toml.some_int("window", self.window.as_ref().map(|w| w.tokens));
         toml.ints("full_attention_layers", self.window.as_ref().map_or(&[], |w| &w.full_layers));
+        toml.flag_unless("chunked", self.window.as_ref().is_some_and(|w| w.chunked), false);
     }
 
     /// Its tensors, behind the block's norm. Queries and keys are normalised with the model's own
@@ -185,10 +207,10 @@ impl Attention {
                 out.norm("k_norm", Surface::AttentionNorm, norm, head_dim);
             }
             QkNorm::Full => {
-                let parts: &[&str] = if norm == Norm::LayerNorm { &["weight", "bias"] } else { &["weight"] };
+                let parts = [("weight", norm.has_scale()), ("bias", norm.has_shift())];
                 let projections = [("q_norm", Unit::Head, self.heads), ("k_norm", Unit::KvHead, kv_heads)];
                 for (name, unit, heads) in projections {
-                    for part in parts {
+                    for (part, _) in parts.iter().filter(|(_, is_there)| *is_there) {
                         let scale = vec![Dim::of(unit, heads, head_dim)];
                         out.add(&format!("{name}.{part}"), Surface::AttentionNorm, Role::Norm, scale);
                     }

@@ -15,6 +15,9 @@ pub(crate) fn front(recipe: &Recipe, out: &mut Emitter) {
         let table = vec![Dim::whole(count), Dim::whole(recipe.hidden)];
         out.add("positions.weight", Surface::PositionEmbedding, Role::Embedding, table);
     }
+    if recipe.embedding_norm {
+        out.norm("norm", Surface::Norm, recipe.norm, recipe.hidden);
+    }
     for (name, side) in recipe.features.sides() {
         out.stand(Place::Side(side.stage), Family::Edge, format!("side.{name}"));
         side.tensors(recipe.hidden, out);
@@ -29,5 +32,9 @@ pub(crate) fn back(recipe: &Recipe, out: &mut Emitter) {
         out.stand(Place::Head, Family::Edge, "head");
         let table = vec![Dim::of(Unit::Token, recipe.vocab, 1), Dim::whole(recipe.hidden)];
         out.add("weight", Surface::OutputHead, Role::Head, table);
+    }
+    if recipe.head_bias {
+        out.stand(Place::Head, Family::Edge, "head");
+        out.add("bias", Surface::OutputHead, Role::Bias, vec![Dim::of(Unit::Token, recipe.vocab, 1)]);
     }
 }

@@ -35,6 +35,8 @@ named! {
         Gelu = "gelu",
         /// SiLU, no gate.
         Silu = "silu",
+        /// ReLU, no gate.
+        Relu = "relu",
     }
 }
 
@@ -61,6 +63,47 @@ named! {
         RmsNorm = "rmsnorm",
         /// Scale and shift.
         LayerNorm = "layernorm",
+        /// Centred, with a scale and no shift: Cohere, MPT, DBRX.
+        LayerNormScale = "layernorm-scale",
+        /// Centred, with neither: OLMo.
+        LayerNormBare = "layernorm-bare",
+        /// Not centred, and without a scale: nanochat.
+        RmsNormBare = "rmsnorm-bare",
+    }
+}
+
+impl Norm {
+    /// Whether it multiplies with a learned scale.
+    pub fn has_scale(self) -> bool {
+        !matches!(self, Norm::LayerNormBare | Norm::RmsNormBare)
+    }
+
+    /// Whether it adds a learned shift.
+    pub fn has_shift(self) -> bool {
+        self == Norm::LayerNorm
+    }
+
+    /// Whether it is one of the two that every engine knows.
+    pub fn is_usual(self) -> bool {
+        matches!(self, Norm::RmsNorm | Norm::LayerNorm)
+    }
+}
+
+named! {
+    /// Where a block's norm stands.
+    pub enum NormPlace {
+        /// Before the block.
+        Before = "before",
+        /// Behind the block, on what it adds to the residual stream: OLMo 2, EXAONE 4.
+        After = "after",
+        /// Before and behind it, a norm each: Gemma 2 and 3, GLM-4.
+        Both = "both",
+    }
+}
+
+impl Default for NormPlace {
+    fn default() -> NormPlace {
+        NormPlace::Before
     }
 }
 
@@ -144,8 +187,10 @@ impl<'a> Emitter<'a> {
 
     /// Adds a norm over a width that nobody cuts.
     pub fn norm(&mut self, name: &str, surface: Surface, norm: Norm, width: u64) {
-        self.add(&format!("{name}.weight"), surface, Role::Norm, vec![Dim::whole(width)]);
-        if norm == Norm::LayerNorm {
+        if norm.has_scale() {
+            self.add(&format!("{name}.weight"), surface, Role::Norm, vec![Dim::whole(width)]);
+        }
+        if norm.has_shift() {
             self.add(&format!("{name}.bias"), surface, Role::Norm, vec![Dim::whole(width)]);
         }
     }

@@ -4,3 +4,4 @@ mod fields;
 mod fuzz;
 mod hf_counts;
 mod hf_keys;
+mod hf_types;

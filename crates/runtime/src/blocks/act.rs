@@ -14,6 +14,8 @@ fn curve<R: Real>(activation: Activation, x: R) -> (R, R) {
             let positive = if x > R::ZERO { x } else { R::ZERO };
             (positive * positive, positive + positive)
         }
+        Activation::Relu if x > R::ZERO => (x, R::ONE),
+        Activation::Relu => (R::ZERO, R::ZERO),
         Activation::GeGlu | Activation::Gelu => {
             // The tanh form, as engines compute it.
             let (a, c) = (R::of(0.044_715), R::of(0.797_884_560_802_865_4));

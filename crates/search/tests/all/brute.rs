@@ -6,14 +6,14 @@ use hardware::Cluster;
 use layout::{Engine, LayoutRequest};
 use proptest::prelude::*;
 use recipe::precision::OptimizerPolicy;
-use search::{Effort, Found, Question, pricers, search};
+use search::{Effort, Found, Question, Scope, pricers, search};
 use units::Bytes;
 
 const RECIPES: &[&str] = &["nam56r-mini", "llama3-8b", "deepseek-v2-lite"];
 
 fn run(question: Question, effort: Effort) -> Found {
     let space = common::space(question);
-    search(&space, &pricers(&space), 5, effort, &|_, _| true)
+    search(&space, &pricers(&space), Scope::all(5), effort, &|_, _| true)
 }
 
 fn agree(one: &Found, other: &Found) -> Result<(), TestCaseError> {

@@ -1,5 +1,6 @@
 //! A plan on one screen.
 
+use super::budget::{Run, text as budget};
 use super::trust::{equals, slower, spread, such_runs};
 use super::written::Written;
 use super::{Solved, Wanted};
@@ -51,6 +52,20 @@ pub fn screen(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option
         text += &next_steps(best, written.and_then(Written::flags));
     }
     text
+}
+
+/// A whole run on one page: the layout, the step, and what it comes to.
+pub fn page(args: &PlanArgs, wanted: &Wanted, solved: &Solved, best: &Choice, run: &Run) -> String {
+    let late = args.budget.days.filter(|days| run.budget.days > *days).map(|days| {
+        format!("\x1b[1;31mIt takes {} days, and {days} are allowed\x1b[0m\n\n", budget::days(run.budget.days))
+    });
+    let mut text = late.unwrap_or_default() + &head(args, wanted);
+    text += &heading(&format!("Best {}", terms(wanted, solved)));
+    text += &wrap(&flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload), "  ", 100);
+    text += &budget::step(best);
+    text += &budget::run(&args.budget, run);
+    text += &budget::instead(&args.budget, solved, best, run);
+    text + &wrap("the same without --tokens shows its memory, what stands beside it and why the rest lost", "  ", 100)
 }
 
 fn head(args: &PlanArgs, wanted: &Wanted) -> String {

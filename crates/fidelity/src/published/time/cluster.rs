@@ -58,6 +58,7 @@ fn site(source: &str, device: &str) -> Option<Link> {
         _ => return None,
     };
     Some(Link {
+        tier: None,
         name: name.to_string(),
         bytes_per_second: gigabits_a_node * 1e9 / 8.0 / 8.0,
         latency_seconds: microseconds * 1e-6,

@@ -66,7 +66,7 @@ fn widths(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
             list.switch(NATIVE, "--squared-relu", "activation", "one activation for the whole model");
         }
         Some(Activation::Gelu) | None => {}
-        Some(other @ (Activation::GeGlu | Activation::Silu)) => {
+        Some(other @ (Activation::GeGlu | Activation::Silu | Activation::Relu)) => {
             findings.push(unsayable("activation", format!("no flag makes the activation `{other}`")));
         }
     }

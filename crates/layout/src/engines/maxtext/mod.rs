@@ -4,6 +4,7 @@ mod gated_delta_cp;
 mod layers;
 mod microbatches;
 mod no_block;
+mod norms;
 mod parallel_block;
 mod schedule;
 
@@ -11,6 +12,7 @@ use crate::legality::Rule;
 
 /// In the order their findings are listed.
 pub(super) const RULES: &[&Rule] = &[
+    &norms::RULE,
     &no_block::RULE,
     &parallel_block::RULE,
     &schedule::RULE,

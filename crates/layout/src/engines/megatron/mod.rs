@@ -10,6 +10,7 @@ mod mamba1;
 mod mamba3;
 mod mtp_positions;
 mod muon_fsdp;
+mod norms;
 mod one_activation;
 mod parallel_block;
 mod qk_norm;
@@ -24,6 +25,7 @@ use crate::legality::Rule;
 
 /// In the order their findings are listed.
 pub(super) const RULES: &[&Rule] = &[
+    &norms::RULE,
     &recurrent::RULE,
     &mamba1::RULE,
     &mamba3::RULE,

@@ -7,6 +7,7 @@ mod microbatches;
 mod mla;
 mod mtp;
 mod no_block;
+mod norms;
 mod parallel_block;
 mod schedule;
 mod zero;
@@ -15,6 +16,7 @@ use crate::legality::Rule;
 
 /// In the order their findings are listed.
 pub(super) const RULES: &[&Rule] = &[
+    &norms::RULE,
     &no_block::RULE,
     &parallel_block::RULE,
     &schedule::RULE,

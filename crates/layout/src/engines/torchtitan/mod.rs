@@ -7,6 +7,7 @@ mod kv_heads;
 mod microbatches;
 mod mtp;
 mod no_block;
+mod norms;
 mod parallel_block;
 mod recompute;
 mod schedule;
@@ -17,6 +18,7 @@ use crate::legality::Rule;
 
 /// In the order their findings are listed.
 pub(super) const RULES: &[&Rule] = &[
+    &norms::RULE,
     &no_block::RULE,
     &parallel_block::RULE,
     &schedule::RULE,

@@ -1,11 +1,13 @@
 //! Grouped-query attention: rotation through complex numbers, then
 //! `scaled_dot_product_attention` on its flash kernel
-//! (`aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`).
+//! (`aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp`); a window is the same kernel's
+//! (`window_size_left`), and saves the same.
 
-use super::ops::{cast, enter, grad, grad_of, leave, linear, norm, passes};
-use super::params::AttentionParams;
+use super::config::NormOver;
+use super::ops::{cast, enter, grad, grad_of, leave, linear, makes, norm, passes, product, weight_grad};
+use super::params::{AttentionParams, Param};
 use super::rank::Rank;
-use replay::tape::{FP32, INT64, Tensor};
+use replay::tape::{BF16, FP32, INT64, Tensor};
 use std::rc::Rc;
 
 /// Heads of one rank, and their widths.
@@ -24,9 +26,14 @@ pub(super) fn forward(c: &Rc<Rank>, params: &AttentionParams, x: &Tensor) -> Ten
     let heads = Heads { query: sizes.heads / config.tp, kv, qk_dim: sizes.head_dim, v_dim: sizes.head_dim };
     let x = enter(c, x);
     let (mut q, mut k, v) = (linear(c, &x, &params.q), linear(c, &x, &params.k), linear(c, &x, &params.v));
-    if let Some((q_norm, k_norm)) = &params.qk_norm {
-        q = norm(c, &q, heads.qk_dim, q_norm);
-        k = norm(c, &k, heads.qk_dim, k_norm);
+    let gate = params.gate.as_ref().map(|gate| linear(c, &x, gate));
+    if let (Some((q_norm, k_norm)), Some(over)) = (&params.qk_norm, sizes.qk_norm) {
+        let widths = match over {
+            NormOver::Head => (heads.qk_dim, heads.qk_dim),
+            NormOver::All => (heads.query * heads.qk_dim, heads.kv * heads.qk_dim),
+        };
+        q = norm(c, &q, widths.0, q_norm);
+        k = norm(c, &k, widths.1, k_norm);
     }
     if config.rotates {
         // Both are assigned at once, so that unrotated queries and keys live until both are turned.
@@ -34,7 +41,44 @@ pub(super) fn forward(c: &Rc<Rank>, params: &AttentionParams, x: &Tensor) -> Ten
     }
     let out = flash(c, [&q, &k, &v], heads);
     drop((q, k, v));
+    let out = match &params.sinks {
+        Some(sinks) => sunk(c, out, sinks, heads),
+        None => out,
+    };
+    let out = match gate {
+        Some(gate) => gated(c, out, gate),
+        None => out,
+    };
     leave(c, linear(c, &out, &params.out))
+}
+
+/// The output times the sigmoid of its gate: keeps the gate's sigmoid and what it weighs.
+fn gated(c: &Rank, out: Tensor, gate: Tensor) -> Tensor {
+    let elements = out.elements();
+    let weight = c.act(elements, "output gate");
+    makes(c, &gate, &weight, vec![weight.alias()], elements, BF16);
+    drop(gate);
+    product(c, &out, &weight)
+}
+
+/// A learned sink a head: the output times the sigmoid of the softmax's logarithm less the sink, as torchtitan
+/// 0.3.0 has it behind its kernel (`models/gpt_oss/model.py`).
+fn sunk(c: &Rank, out: Tensor, sinks: &Rc<Param>, heads: Heads) -> Tensor {
+    let (elements, scores) = (out.elements(), c.config.tokens * heads.query);
+    let weight = c.act_of(scores, FP32, "sink weights");
+    let size = sinks.elements();
+    c.tape.record(vec![sinks.edge()], &[&weight], vec![weight.alias()], move |t, _, _saved| {
+        let _weights = grad_of(t, scores, FP32, "sink weight gradient");
+        vec![Some(weight_grad(t, size))]
+    });
+    let weighed = c.act(elements, "attention output");
+    let saved = vec![out.clone(), weight.clone()];
+    c.tape.record(vec![out.edge(), weight.edge()], &[&weighed], saved, move |t, _, _saved| {
+        let dx = grad(t, elements, "attention output gradient");
+        let _product = grad_of(t, elements, FP32, "sink product");
+        vec![Some(dx), Some(grad_of(t, scores, FP32, "sink weight gradient"))]
+    });
+    weighed
 }
 
 /// Turns queries or keys: an fp32 copy, its product with the complex table, and a copy back.

@@ -3,13 +3,15 @@
 use case::Ways;
 use layout::{Axis, Layout, Mesh, Order, Recompute, Schedule, StagePlan};
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
+use recipe::kinds::gated_delta::GatedDelta;
 use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba::Mamba;
+use recipe::kinds::mamba1::Mamba1;
 use recipe::kinds::mamba2::Mamba2;
 use recipe::kinds::mamba3::Mamba3;
 use recipe::kinds::mla::Mla;
 use recipe::kinds::moe::{Moe, ScoreFunction};
-use recipe::kinds::{Activation, Norm};
+use recipe::kinds::{Activation, Norm, NormPlace};
 use recipe::{Layer, Mixer, Multipliers, Optimizer, Positions, Recipe, Role};
 use replay::Unmodelled;
 use std::collections::BTreeMap;
@@ -36,6 +38,7 @@ pub enum Chunks {
 /// A scan's sizes over all ranks.
 #[derive(Clone, Debug)]
 pub(crate) enum Scan {
+    One(Mamba1),
     Two(Mamba2),
     Three(Mamba3),
 }
@@ -50,15 +53,24 @@ pub(crate) struct Place<'a> {
     pub rank: u64,
 }
 
-/// Sizes of attention over all ranks.
+/// What queries and keys are normalised over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NormOver {
+    Head,
+    All,
+}
+
+/// Sizes of attention over all ranks. A window is the kernel's own: it saves the same with it.
 #[derive(Clone, Debug)]
 pub(crate) struct AttentionSizes {
     pub heads: u64,
     pub kv_heads: u64,
     pub head_dim: u64,
-    pub qk_norm: bool,
+    pub qk_norm: Option<NormOver>,
     pub qkv_bias: bool,
     pub out_bias: bool,
+    pub has_gate: bool,
+    pub has_sinks: bool,
     pub mla: Option<Mla>,
 }
 
@@ -84,6 +96,8 @@ pub(crate) struct MoeSizes {
     pub top_k: u64,
     pub feed: Feed,
     pub shared: Option<Feed>,
+    pub gates_shared: bool,
+    pub has_router_bias: bool,
     pub score: ScoreFunction,
     pub normalizes: bool,
     pub is_scaled: bool,
@@ -105,6 +119,13 @@ pub(crate) struct Config {
     pub rotated: u64,
     pub multipliers: Multipliers,
     pub norm: Norm,
+    pub norm_place: NormPlace,
+    pub has_embedding_norm: bool,
+    pub has_head_bias: bool,
+    /// Whether what a block adds is dropped in part. Attention's own dropout keeps a random state alone.
+    pub drops: bool,
+    /// Rows of a learned position table.
+    pub learned: Option<u64>,
     pub tp: u64,
     pub sp: bool,
     pub pp: u64,
@@ -127,6 +148,7 @@ pub(crate) struct Config {
     pub mamba: Option<Scan>,
     pub blocks: Blocks,
     pub recurrent: Option<M2rnn>,
+    pub gated_delta: Option<GatedDelta>,
     /// Which optimizer steps projections, and which experts.
     pub matrix_optimizer: Optimizer,
     pub expert_optimizer: Optimizer,
@@ -146,6 +168,8 @@ pub(crate) struct Config {
     /// Whether head and loss are Liger's.
     pub has_liger: bool,
     pub layers: Vec<(u32, Vec<Mixer>)>,
+    /// Of each layer's mixers, whether it stands beside the one before it, behind the same norm.
+    pub beside: Vec<Vec<bool>>,
     pub is_first: bool,
     pub is_last: bool,
 }
@@ -173,6 +197,14 @@ impl Config {
             rotated: rotated(recipe),
             multipliers: recipe.multipliers,
             norm: recipe.norm,
+            norm_place: recipe.norm_place,
+            has_embedding_norm: recipe.embedding_norm,
+            has_head_bias: recipe.head_bias,
+            drops: recipe.dropout > 0.0,
+            learned: match recipe.positions {
+                Positions::Learned { count } => Some(count),
+                _ => None,
+            },
             tp,
             sp: layout.sp && tp > 1,
             pp: layout.pp.get(),
@@ -186,12 +218,13 @@ impl Config {
             sequence: layout.sequence,
             tokens: layout.sequence * layout.micro_batch,
             local_tokens: layout.tokens_per_microbatch_per_rank(),
-            attention: recipe.attention().map(|a| attention(&a, recipe)).transpose()?,
+            attention: recipe.attention().map(|a| attention(&a, recipe, layout)).transpose()?,
             mlp: recipe.mlp.as_ref().map(|m| Feed { ffn: m.ffn, function: m.activation, bias: m.bias }),
             moe: recipe.moe.as_ref().map(|moe| experts(moe, layout)).transpose()?,
-            mamba: mamba(recipe, place.blocks)?,
+            mamba: mamba(recipe, &place)?,
             blocks: place.blocks,
             recurrent: recipe.recurrent.clone(),
+            gated_delta: recipe.gated_delta.clone(),
             matrix_optimizer: recipe.optimizer.of(Role::Matrix, true),
             expert_optimizer: recipe.optimizer.of(Role::Expert, true),
             checkpoints: layout.recompute == Recompute::Full,
@@ -202,6 +235,7 @@ impl Config {
             is_compiled: false,
             chunks: Chunks::Each,
             layers: layers.collect::<Result<_, Unmodelled>>()?,
+            beside: chunk.layers.clone().map(|index| beside(&recipe.layers[index])).collect(),
             is_first: chunk.index == 0,
             is_last: chunk.index + 1 == place.stages.chunks.len(),
         })
@@ -224,6 +258,10 @@ impl Config {
         self.recurrent.as_ref().expect("a valid recipe with recurrent blocks has a recurrent table")
     }
 
+    pub fn gated_delta(&self) -> &GatedDelta {
+        self.gated_delta.as_ref().expect("a valid recipe with gated delta nets has a gated_delta table")
+    }
+
     /// The scan's sizes.
     pub fn scan(&self) -> &Scan {
         self.mamba.as_ref().expect("a valid recipe with Mamba blocks has a mamba table")
@@ -233,7 +271,7 @@ impl Config {
     pub fn mamba(&self) -> &Mamba2 {
         match self.scan() {
             Scan::Two(mamba) => mamba,
-            Scan::Three(_) => unreachable!("common blocks of Mamba-3 are refused"),
+            Scan::One(_) | Scan::Three(_) => unreachable!("asked of Mamba-2 alone"),
         }
     }
 
@@ -273,9 +311,6 @@ fn refuse_recipe(recipe: &Recipe) -> Result<(), Unmodelled> {
     }
     if recipe.features.sides().next().is_some() {
         return refuse("side embeddings", "their tables are not replayed yet");
-    }
-    if matches!(recipe.positions, Positions::Learned { .. }) {
-        return refuse("learned positions", "the position table's backward is not replayed yet");
     }
     Ok(())
 }
@@ -319,37 +354,29 @@ fn expert_shards(layout: &Layout, blocks: Blocks) -> u64 {
     if layout.ep.splits() || blocks == Blocks::Emitted { layout.edp.get() } else { layout.dense_shards() }
 }
 
-fn attention(attention: &Attention, recipe: &Recipe) -> Result<AttentionSizes, Unmodelled> {
-    let refuse = |what: &str| Err(Unmodelled::new(what, "what it saves is not replayed yet"));
-    if attention.sinks || attention.output_gate {
-        return refuse("attention sinks and output gates");
-    }
-    if attention.window.is_some() {
-        return refuse("sliding-window attention");
-    }
-    if attention.qk_norm == QkNorm::Full {
-        return refuse("a norm over all queries");
+fn attention(attention: &Attention, recipe: &Recipe, layout: &Layout) -> Result<AttentionSizes, Unmodelled> {
+    if attention.qk_norm == QkNorm::Full && layout.tp.splits() {
+        return Err(Unmodelled::new("a norm over all queries over tp", "its sums over ranks are not replayed"));
     }
     let heads = attention.heads;
     let (kv_heads, head_dim, mla) = match &attention.kind {
         AttentionKind::Gqa { kv_heads, head_dim } => (*kv_heads, *head_dim, None),
         AttentionKind::Mla(mla) => (heads, recipe.hidden / heads, Some(mla.clone())),
     };
-    let qk_norm = attention.qk_norm == QkNorm::Head;
+    let qk_norm = match attention.qk_norm {
+        QkNorm::None => None,
+        QkNorm::Head => Some(NormOver::Head),
+        QkNorm::Full => Some(NormOver::All),
+    };
+    let (has_gate, has_sinks) = (attention.output_gate, attention.sinks);
     let (qkv_bias, out_bias) = (attention.qkv_bias, attention.out_bias);
-    Ok(AttentionSizes { heads, kv_heads, head_dim, qk_norm, qkv_bias, out_bias, mla })
+    Ok(AttentionSizes { heads, kv_heads, head_dim, qk_norm, qkv_bias, out_bias, has_gate, has_sinks, mla })
 }
 
 fn experts(moe: &Moe, layout: &Layout) -> Result<MoeSizes, Unmodelled> {
     let refuse = |what: &str| Err(Unmodelled::new(what, "what it saves is not replayed yet"));
     if moe.latent.is_some() {
         return refuse("a latent space around experts");
-    }
-    if moe.router.bias || moe.bias {
-        return refuse("biases in routers and experts");
-    }
-    if moe.shared.as_ref().is_some_and(|shared| shared.gate) {
-        return refuse("a gated shared expert");
     }
     if moe.capacity_factor.is_some() {
         return refuse("a capacity factor");
@@ -359,8 +386,10 @@ fn experts(moe: &Moe, layout: &Layout) -> Result<MoeSizes, Unmodelled> {
         experts: moe.experts,
         local_experts: moe.experts / layout.ep.get(),
         top_k: moe.top_k,
-        feed: Feed { ffn: moe.ffn, function: moe.activation, bias: false },
+        feed: Feed { ffn: moe.ffn, function: moe.activation, bias: moe.bias },
         shared: shared.map(|s| Feed { ffn: s.ffn, function: s.activation, bias: s.bias }),
+        gates_shared: shared.is_some_and(|shared| shared.gate),
+        has_router_bias: moe.router.bias,
         score: moe.router.score,
         normalizes: moe.router.normalize,
         is_scaled: moe.router.scaling != 1.0,
@@ -371,28 +400,31 @@ fn experts(moe: &Moe, layout: &Layout) -> Result<MoeSizes, Unmodelled> {
     })
 }
 
-fn mamba(recipe: &Recipe, blocks: Blocks) -> Result<Option<Scan>, Unmodelled> {
+fn mamba(recipe: &Recipe, place: &Place) -> Result<Option<Scan>, Unmodelled> {
     let refuse = |what: &str, why: &str| Err(Unmodelled::new(what, why));
-    let is_emitted = blocks == Blocks::Emitted;
+    let is_emitted = place.blocks == Blocks::Emitted;
     match &recipe.mamba {
-        Some(Mamba::Two(mamba)) if mamba.in_bias || mamba.out_bias => {
-            refuse("Mamba-2 with biased projections", "the mixer is replayed without them")
-        }
-        Some(Mamba::Two(mamba)) if !is_emitted && (!mamba.conv_bias || !mamba.gated_norm) => {
-            refuse("Mamba-2 without its convolution's bias or gated norm", "the mixer is replayed one way only")
-        }
         Some(Mamba::Two(mamba)) => Ok(Some(Scan::Two(mamba.clone()))),
         Some(Mamba::Three(mamba)) if is_emitted && mamba.mimo_rank == 1 => Ok(Some(Scan::Three(mamba.clone()))),
+        Some(Mamba::One(_)) if is_emitted && recipe.uses(Mixer::Mamba) => {
+            refuse("mamba1", "the emitted program has none")
+        }
+        Some(Mamba::One(_)) if recipe.uses(Mixer::Mamba) && place.layout.tp.splits() => {
+            refuse("mamba1 over tp", "the sums of its selected parts over ranks are not replayed")
+        }
+        Some(Mamba::One(mamba)) => Ok(Some(Scan::One(mamba.clone()))),
         Some(other) if recipe.uses(Mixer::Mamba) => refuse(other.kind().name(), "its scan is not replayed yet"),
         _ => Ok(None),
     }
 }
 
+/// Of each mixer, whether it shares the norm of the one before it.
+fn beside(layer: &Layer) -> Vec<bool> {
+    layer.blocks.iter().flat_map(|block| (0..block.mixers.len()).map(|at| at > 0)).collect()
+}
+
 fn mixers(layer: &Layer, index: usize, place: &Place) -> Result<Vec<Mixer>, Unmodelled> {
     let refuse = |what: &str, why: &str| Err(Unmodelled::new(format!("layer {index}: {what}"), why));
-    if layer.blocks.iter().any(|block| block.mixers.len() > 1) {
-        return refuse("parallel mixers", "blocks are replayed one after another");
-    }
     let mixers: Vec<Mixer> = layer.mixers().collect();
     for mixer in &mixers {
         match mixer {
@@ -402,8 +434,7 @@ fn mixers(layer: &Layer, index: usize, place: &Place) -> Result<Vec<Mixer>, Unmo
             Mixer::Recurrent if place.layout.tp.splits() => {
                 return refuse("a recurrent mixer over tp", "its norm over all heads is not replayed yet");
             }
-            Mixer::GatedDelta => return refuse("a gated delta net", "its chunked scan is not replayed yet"),
-            Mixer::Attention | Mixer::Moe | Mixer::Mamba | Mixer::Mlp | Mixer::Recurrent => {}
+            Mixer::Attention | Mixer::Moe | Mixer::Mamba | Mixer::Mlp | Mixer::Recurrent | Mixer::GatedDelta => {}
         }
     }
     Ok(mixers)

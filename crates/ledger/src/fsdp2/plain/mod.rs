@@ -9,8 +9,10 @@
 mod attention;
 mod config;
 mod emitted;
+mod gated_delta;
 mod loss;
 mod mamba;
+mod mamba1;
 mod mla;
 mod mlp;
 mod model;

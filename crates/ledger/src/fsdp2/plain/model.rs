@@ -1,10 +1,10 @@
 //! The model of one stage and its forward pass.
 
 use super::loss::{self, Head};
-use super::ops::{add, grad_of, leave, linear, norm, weight_grad};
-use super::params::{BlockParams, Linear, Mixing, Param, Unit, layer};
+use super::ops::{add, grad, grad_of, leave, linear, makes, norm, weight_grad};
+use super::params::{BlockParams, Linear, Mixing, NormParams, Param, Unit, layer};
 use super::rank::Rank;
-use super::{Blocks, Config, attention, emitted, mamba, mla, mlp, moe};
+use super::{Blocks, Config, attention, emitted, gated_delta, mamba, mamba1, mla, mlp, moe};
 use case::ways::AdapterLayers;
 use recipe::Mixer;
 use replay::line::{Line, Origin};
@@ -20,9 +20,18 @@ struct Layer {
     blocks: Vec<BlockParams>,
 }
 
+/// What stands before the first layer.
+struct Front {
+    unit: Option<usize>,
+    table: Rc<Param>,
+    /// A learned table of positions.
+    positions: Option<Rc<Param>>,
+    norm: Option<NormParams>,
+}
+
 /// The part of a model one rank holds.
 pub(crate) struct Model {
-    embedding: Option<(Option<usize>, Rc<Param>)>,
+    embedding: Option<Front>,
     layers: Vec<Rc<Layer>>,
     head: Option<(Option<usize>, Head)>,
 }
@@ -34,11 +43,14 @@ impl Model {
         let mut units = vec![Unit::default()];
         let embedding = c.is_first.then(|| {
             let unit = apart(c, Origin::Embedding, &mut units);
-            (unit, units[unit.unwrap_or(ROOT)].table(c))
+            let held = &mut units[unit.unwrap_or(ROOT)];
+            let table = held.table(c);
+            let positions = c.learned.map(|rows| held.add(Line::ReplicatedParams, rows, c.hidden));
+            Front { unit, table, positions, norm: c.has_embedding_norm.then(|| held.norm(c, c.hidden)) }
         });
-        let layers = c.layers.iter().map(|(index, mixers)| {
+        let layers = (0..c.layers.len()).map(|at| {
             let unit = units.len();
-            Rc::new(Layer { unit, blocks: layer(c, *index, mixers, &mut units) })
+            Rc::new(Layer { unit, blocks: layer(c, at, &mut units) })
         });
         let layers = layers.collect();
         let head = c.is_last.then(|| {
@@ -46,12 +58,13 @@ impl Model {
             // The emitted program leaves its last norm to the root.
             let norm = units[if c.blocks == Blocks::Emitted { ROOT } else { unit.unwrap_or(ROOT) }].norm(c, c.hidden);
             let held = &mut units[unit.unwrap_or(ROOT)];
-            let tied = embedding.as_ref().map(|(_, table)| table.clone()).filter(|_| c.is_tied);
+            let tied = embedding.as_ref().map(|front| front.table.clone()).filter(|_| c.is_tied);
             if unit.is_some() {
                 held.params.extend(tied.clone());
             }
             let weight = tied.unwrap_or_else(|| held.table(c));
-            (unit, Head { norm, weight: Linear { weight, bias: None, adapter: None } })
+            let bias = c.has_head_bias.then(|| held.add(Line::TpParams, c.vocab, 1));
+            (unit, Head { norm, weight: Linear { weight, bias, adapter: None } })
         });
         if !c.adapted.is_empty() {
             units
@@ -95,13 +108,19 @@ impl Model {
         let tokens = self.embedding.as_ref().map(|_| c.act_of(c.config.tokens, INT64, "tokens"));
         let inside = |input: Option<&Tensor>| {
             let mut x = match (&self.embedding, input) {
-                (Some((unit, table)), _) => {
+                (Some(Front { unit, table, positions, norm: own_norm }), _) => {
                     unit.iter().for_each(|&unit| c.engine.pre_forward(unit));
                     let x = match c.config.blocks {
                         Blocks::Common => embed(c, table, tokens.as_ref()),
                         Blocks::Emitted => emitted::embed(c, table, tokens.as_ref()),
                     };
-                    let x = emitted::by(c, x, c.config.multipliers.embedding);
+                    let mut x = emitted::by(c, x, c.config.multipliers.embedding);
+                    if let Some(table) = positions {
+                        x = placed(c, &x, table);
+                    }
+                    if let Some(own_norm) = own_norm {
+                        x = norm(c, &x, c.config.hidden, own_norm);
+                    }
                     unit.iter().fold(x, |x, &unit| behind(c, unit, x))
                 }
                 (None, Some(input)) => input.clone(),
@@ -189,6 +208,27 @@ fn embed(c: &Rc<Rank>, table: &Rc<Param>, tokens: Option<&Tensor>) -> Tensor {
     leave(c, out)
 }
 
+/// `native_dropout`: keeps a mask of one byte an element.
+fn dropped(c: &Rank, x: Tensor) -> Tensor {
+    let elements = x.elements();
+    let out = c.act(elements, "dropped output");
+    let mask = c.act_of(elements, 1, "dropout mask");
+    makes(c, &x, &out, vec![mask], elements, BF16);
+    out
+}
+
+/// Rows of a learned position table added to those of tokens; one sequence of them serves the microbatch.
+fn placed(c: &Rank, x: &Tensor, table: &Rc<Param>) -> Tensor {
+    let (rows, size) = (x.elements() / c.config.micro_batch, table.elements());
+    let _rows = c.act(rows, "position rows");
+    let out = c.act(x.elements(), "placed tokens");
+    c.tape.record(vec![x.edge(), table.edge()], &[&out], Vec::new(), move |t, grads, _| {
+        let _summed = grad(t, rows, "position gradient");
+        vec![grads[0].clone(), Some(weight_grad(t, size))]
+    });
+    out
+}
+
 fn forward_layer(c: &Rc<Rank>, layer: &Rc<Layer>, x: &Tensor) -> Tensor {
     wrapped(c, Some(layer.unit), x, |x| {
         if !c.config.checkpoints {
@@ -223,18 +263,32 @@ impl Layer {
 
     fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
         let mut x = x.clone();
-        for block in &self.blocks {
+        let mut read = x.clone();
+        for (at, block) in self.blocks.iter().enumerate() {
             c.tape.enter(block.origin);
-            let normed = norm(c, &x, c.config.hidden, &block.norm);
+            let normed = match &block.norm {
+                _ if block.is_beside => std::mem::replace(&mut read, Tensor::empty()),
+                Some(before) => norm(c, &x, c.config.hidden, before),
+                None => x.clone(),
+            };
+            let is_read_again = self.blocks.get(at + 1).is_some_and(|next| next.is_beside);
+            read = if is_read_again { normed.clone() } else { Tensor::empty() };
             let out = match &block.mixing {
                 Mixing::Attention(params) => attention::forward(c, params, &normed),
                 Mixing::Mla(params) => mla::forward(c, params, &normed),
                 Mixing::Mlp(params) => mlp::forward(c, params, &normed),
                 Mixing::Moe(params) => moe::forward(c, params, &normed),
                 Mixing::Mamba(params) => mamba::forward(c, params, &normed),
+                Mixing::Mamba1(params) => mamba1::forward(c, params, &normed),
+                Mixing::GatedDelta(params) => gated_delta::forward(c, params, &normed),
                 Mixing::Emitted(block) => block.forward(c, &normed),
             };
             drop(normed);
+            let out = match &block.post_norm {
+                Some(behind) => norm(c, &out, c.config.hidden, behind),
+                None => out,
+            };
+            let out = if c.config.drops { dropped(c, out) } else { out };
             x = add(c, &x, &emitted::by(c, out, c.config.multipliers.residual));
         }
         x

@@ -25,10 +25,27 @@ pub(super) fn forward(c: &Rc<Rank>, params: &MoeParams, x: &Tensor) -> Tensor {
     if is_gathered {
         out = leave(c, out);
     }
-    match &params.shared {
-        Some(shared) => add(c, &out, &mlp::forward(c, shared, x)),
-        None => out,
+    let Some(shared) = &params.shared else { return out };
+    let mut beside = mlp::forward(c, shared, x);
+    if let Some(gate) = &params.shared_gate {
+        let score = linear(c, x, gate);
+        let weight = c.act(score.elements(), "shared expert weight");
+        makes(c, &score, &weight, vec![weight.alias()], score.elements(), BF16);
+        beside = weighed(c, &beside, &weight);
     }
+    add(c, &out, &beside)
+}
+
+/// Rows times one number each: saves both.
+fn weighed(c: &Rank, x: &Tensor, weight: &Tensor) -> Tensor {
+    let (elements, rows) = (x.elements(), weight.elements());
+    let out = c.act(elements, "weighed shared expert");
+    c.tape.record(vec![x.edge(), weight.edge()], &[&out], vec![x.clone(), weight.clone()], move |t, _, _saved| {
+        let dx = grad(t, elements, "shared expert gradient");
+        let _product = grad(t, elements, "shared weight product");
+        vec![Some(dx), Some(grad(t, rows, "shared weight gradient"))]
+    });
+    out
 }
 
 /// Scores of chosen experts in the order of experts, and the order.
@@ -91,11 +108,30 @@ fn bank(c: &Rc<Rank>, params: &MoeParams, x: Tensor, rows: u64) -> Tensor {
     if c.tape.records() {
         x.onto(Line::ExpertInputs);
     }
+    let biases = params.biases.as_ref();
+    let first_bias = biases.map(|b| b.gate.as_ref().unwrap_or(&b.up));
     let first = grouped(c, &x, (rows, ffn), params.gate.as_ref().unwrap_or(&params.up));
-    let up = || params.gate.as_ref().map(|_| grouped(c, &x, (rows, ffn), &params.up));
+    let first = biased(c, first, first_bias);
+    let up = || {
+        let up = params.gate.as_ref().map(|_| grouped(c, &x, (rows, ffn), &params.up));
+        up.map(|up| biased(c, up, biases.map(|b| &b.up)))
+    };
     let narrow = activate(c, first, up, c.config.moe().feed.function);
     drop(x);
-    grouped(c, &narrow, (rows, hidden), &params.down)
+    biased(c, grouped(c, &narrow, (rows, hidden), &params.down), biases.map(|b| &b.down))
+}
+
+/// Each token's expert's bias, repeated by token and added (torchtitan 0.3.0, `models/gpt_oss/moe.py`).
+fn biased(c: &Rank, x: Tensor, bias: Option<&Rc<Param>>) -> Tensor {
+    let Some(bias) = bias else { return x };
+    let (elements, size) = (x.elements(), bias.elements());
+    let repeated = c.act(elements, "expert biases by token");
+    let out = c.act(elements, "biased projection");
+    drop(repeated);
+    c.tape.record(vec![x.edge(), bias.edge()], &[&out], Vec::new(), move |t, grads, _| {
+        vec![grads[0].clone(), Some(weight_grad(t, size))]
+    });
+    out
 }
 
 /// One product an expert; saves its input.

@@ -110,10 +110,10 @@ pub(super) fn norm(c: &Rank, x: &Tensor, width: u64, params: &NormParams) -> Ten
     let out = c.act(elements, "norm output");
     let statistics = |name| c.act_of(elements / width, FP32, name);
     let mut saved = vec![x.clone(), statistics("norm rsigma")];
-    if c.config.norm == Norm::LayerNorm {
+    if !matches!(c.config.norm, Norm::RmsNorm | Norm::RmsNormBare) {
         saved.push(statistics("norm mean"));
     }
-    let weights: Vec<_> = [Some(&params.weight), params.bias.as_ref()].into_iter().flatten().collect();
+    let weights: Vec<_> = [params.weight.as_ref(), params.bias.as_ref()].into_iter().flatten().collect();
     let edges = [x.edge()].into_iter().chain(weights.iter().map(|w| w.edge())).collect();
     let weights: Vec<_> = weights.into_iter().cloned().collect();
     c.tape.record(edges, &[&out], saved, move |t, _, _saved| {
@@ -137,7 +137,15 @@ pub(super) fn activate(c: &Rank, x: Tensor, up: impl FnOnce() -> Option<Tensor>,
         }
         Activation::Gelu | Activation::Silu => pointwise(c, x, "activation output"),
         Activation::Relu2 => relu2(c, x),
+        Activation::Relu => relu(c, x),
     }
+}
+
+/// ReLU: saves its result.
+fn relu(c: &Rank, x: Tensor) -> Tensor {
+    let out = c.act(x.elements(), "activation output");
+    makes(c, &x, &out, vec![out.alias()], x.elements(), BF16);
+    out
 }
 
 /// `silu` or `gelu`: saves its input.

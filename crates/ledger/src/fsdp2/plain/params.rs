@@ -1,10 +1,12 @@
 //! Parameters of one rank in the order of `named_parameters`, and the units an engine wraps.
 
-use super::config::{Blocks, Config, Feed};
+use super::config::{Blocks, Config, Feed, NormOver, Scan};
+use crate::delta_scan::Widths;
 use crate::grads::weight_grad;
 use crate::mamba_scan::MambaSizes;
 use case::ways::BaseFormat;
-use recipe::kinds::Norm;
+use recipe::kinds::NormPlace;
+use recipe::kinds::mamba1::Mamba1;
 use recipe::kinds::mla::Mla;
 use recipe::{Mixer, Optimizer};
 use replay::line::{Line, Origin};
@@ -118,8 +120,8 @@ impl Unit {
     }
 
     pub(super) fn norm(&mut self, c: &Config, width: u64) -> NormParams {
-        let weight = self.add(Line::ReplicatedParams, width, 1);
-        let bias = (c.norm == Norm::LayerNorm).then(|| self.add(Line::ReplicatedParams, width, 1));
+        let weight = c.norm.has_scale().then(|| self.add(Line::ReplicatedParams, width, 1));
+        let bias = c.norm.has_shift().then(|| self.add(Line::ReplicatedParams, width, 1));
         NormParams { weight, bias }
     }
 
@@ -143,9 +145,9 @@ pub(super) struct Adapter {
     pub up: Rc<Param>,
 }
 
-/// A norm's scale, and its shift when it has one.
+/// A norm's scale and its shift, where it has them.
 pub(super) struct NormParams {
-    pub weight: Rc<Param>,
+    pub weight: Option<Rc<Param>>,
     pub bias: Option<Rc<Param>>,
 }
 
@@ -155,6 +157,10 @@ pub(super) struct AttentionParams {
     pub v: Linear,
     pub out: Linear,
     pub qk_norm: Option<(NormParams, NormParams)>,
+    /// The projection that makes the output's gate.
+    pub gate: Option<Linear>,
+    /// One learned score a head that takes part in every softmax.
+    pub sinks: Option<Rc<Param>>,
 }
 
 /// A projection into a latent and the latent's norm.
@@ -185,19 +191,53 @@ pub(super) struct MoeParams {
     pub gate: Option<Rc<Param>>,
     pub up: Rc<Param>,
     pub down: Rc<Param>,
+    pub biases: Option<Biases>,
     pub shared: Option<MlpParams>,
+    /// The projection onto one number a token that weighs the shared expert.
+    pub shared_gate: Option<Linear>,
     /// The unit of the bank, when it is wrapped by itself.
     pub unit: Option<usize>,
+}
+
+/// Biases of a bank of experts, one row an expert.
+pub(super) struct Biases {
+    pub gate: Option<Rc<Param>>,
+    pub up: Rc<Param>,
+    pub down: Rc<Param>,
 }
 
 pub(super) struct MambaParams {
     pub in_proj: Linear,
     pub conv_weight: Rc<Param>,
-    pub conv_bias: Rc<Param>,
+    pub conv_bias: Option<Rc<Param>>,
     pub dt_bias: Rc<Param>,
     pub a_log: Rc<Param>,
     pub d: Rc<Param>,
-    pub norm: Rc<Param>,
+    pub norm: Option<Rc<Param>>,
+    pub out_proj: Linear,
+}
+
+pub(super) struct Mamba1Params {
+    pub in_proj: Linear,
+    pub conv_weight: Rc<Param>,
+    pub conv_bias: Option<Rc<Param>>,
+    pub x_proj: Linear,
+    /// Norms of step size, B and C.
+    pub norms: Option<[NormParams; 3]>,
+    pub dt_proj: Linear,
+    pub dt_bias: Rc<Param>,
+    pub a_log: Rc<Param>,
+    pub d: Rc<Param>,
+    pub out_proj: Linear,
+}
+
+pub(super) struct GatedDeltaParams {
+    pub widths: Widths,
+    pub in_proj: Linear,
+    pub conv: Rc<Param>,
+    pub dt_bias: Rc<Param>,
+    pub a_log: Rc<Param>,
+    pub out_norm: NormParams,
     pub out_proj: Linear,
 }
 
@@ -207,37 +247,46 @@ pub(super) enum Mixing {
     Mlp(MlpParams),
     Moe(MoeParams),
     Mamba(MambaParams),
+    Mamba1(Box<Mamba1Params>),
+    GatedDelta(Box<GatedDeltaParams>),
     Emitted(super::emitted::Block),
 }
 
-/// A block: a norm and the mixer behind it.
+/// A block: a mixer, and the norms before and behind it.
 pub(super) struct BlockParams {
     pub origin: Origin,
-    pub norm: NormParams,
+    pub norm: Option<NormParams>,
+    pub post_norm: Option<NormParams>,
+    /// Whether it reads what the block before it read, and is added beside it.
+    pub is_beside: bool,
     pub mixing: Mixing,
 }
 
 /// Builds the blocks of one layer into a unit of its own; a bank of experts whose replicas lie
 /// elsewhere becomes another unit.
-pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Unit>) -> Vec<BlockParams> {
+pub(super) fn layer(c: &Config, at: usize, units: &mut Vec<Unit>) -> Vec<BlockParams> {
+    let (index, mixers) = (c.layers[at].0, &c.layers[at].1);
     if c.blocks == Blocks::Emitted {
         return super::emitted::layer(c, index, mixers, units);
     }
     let own = units.len();
     units.push(Unit::at(Origin::Layer { index, mixer: mixers[0] }));
-    let build = |&mixer: &Mixer| {
+    let build = |(&mixer, &is_beside): (&Mixer, &bool)| {
         let origin = Origin::Layer { index, mixer };
-        let norm = units[own].norm(c, c.hidden);
+        let has_norm = !is_beside && c.norm_place != NormPlace::After;
+        let norm = has_norm.then(|| units[own].norm(c, c.hidden));
         let mixing = match mixer {
             Mixer::Attention if c.attention().mla.is_some() => mla(c, &mut units[own]),
             Mixer::Attention => attention(c, &mut units[own]),
             Mixer::Moe => moe(c, own, origin, units),
             Mixer::Mamba => mamba(c, &mut units[own]),
+            Mixer::GatedDelta => gated_delta(c, &mut units[own]),
             _ => Mixing::Mlp(feed(c, c.mlp(), &mut units[own])),
         };
-        BlockParams { origin, norm, mixing }
+        let post_norm = (c.norm_place != NormPlace::Before).then(|| units[own].norm(c, c.hidden));
+        BlockParams { origin, norm, post_norm, is_beside, mixing }
     };
-    mixers.iter().map(build).collect()
+    mixers.iter().zip(&c.beside[at]).map(build).collect()
 }
 
 fn attention(c: &Config, unit: &mut Unit) -> Mixing {
@@ -247,8 +296,13 @@ fn attention(c: &Config, unit: &mut Unit) -> Mixing {
     let k = unit.column(kv, c.hidden, a.qkv_bias);
     let v = unit.column(kv, c.hidden, a.qkv_bias);
     let out = unit.row(c.hidden, query, a.out_bias);
-    let qk_norm = a.qk_norm.then(|| (unit.norm(c, a.head_dim), unit.norm(c, a.head_dim)));
-    Mixing::Attention(AttentionParams { q, k, v, out, qk_norm })
+    let qk_norm = a.qk_norm.map(|over| match over {
+        NormOver::Head => (unit.norm(c, a.head_dim), unit.norm(c, a.head_dim)),
+        NormOver::All => (unit.norm(c, query), unit.norm(c, kv)),
+    });
+    let gate = a.has_gate.then(|| unit.column(query, c.hidden, a.qkv_bias));
+    let sinks = a.has_sinks.then(|| unit.add(Line::TpParams, a.heads / c.tp, 1));
+    Mixing::Attention(AttentionParams { q, k, v, out, qk_norm, gate, sinks })
 }
 
 fn mla(c: &Config, unit: &mut Unit) -> Mixing {
@@ -276,7 +330,7 @@ fn feed(c: &Config, feed: Feed, unit: &mut Unit) -> MlpParams {
 
 fn moe(c: &Config, own: usize, origin: Origin, units: &mut Vec<Unit>) -> Mixing {
     let moe = c.moe();
-    let router = units[own].linear(Line::ReplicatedParams, (moe.experts, c.hidden), false);
+    let router = units[own].linear(Line::ReplicatedParams, (moe.experts, c.hidden), moe.has_router_bias);
     let shared = moe.shared.map(|shared| feed(c, shared, &mut units[own]));
     let is_apart = c.dense_shards != c.expert_shards;
     let bank = if is_apart { units.len() } else { own };
@@ -288,17 +342,66 @@ fn moe(c: &Config, own: usize, origin: Origin, units: &mut Vec<Unit>) -> Mixing 
     let gate = moe.feed.is_gated().then(&mut add);
     let up = add();
     let down = add();
-    Mixing::Moe(MoeParams { router, gate, up, down, shared, unit: is_apart.then_some(bank) })
+    let biases = moe.feed.bias.then(|| {
+        let mut add = |width| units[bank].add(Line::ExpertParams, moe.local_experts, width);
+        let ffn = moe.feed.ffn / c.etp;
+        Biases { gate: moe.feed.is_gated().then(|| add(ffn)), up: add(ffn), down: add(c.hidden) }
+    });
+    let gates = moe.gates_shared;
+    let shared_gate = gates.then(|| units[own].linear(Line::ReplicatedParams, (1, c.hidden), false));
+    Mixing::Moe(MoeParams { router, gate, up, down, biases, shared, shared_gate, unit: is_apart.then_some(bank) })
 }
 
 fn mamba(c: &Config, unit: &mut Unit) -> Mixing {
+    if let Scan::One(one) = c.scan() {
+        return mamba1(c, one, unit);
+    }
+    let m = c.mamba();
     let sizes = MambaSizes::of(c.mamba(), c.tp);
     let mut vector = |elements| unit.add(Line::TpParams, elements, 1);
     let (dt_bias, a_log, d) = (vector(sizes.heads), vector(sizes.heads), vector(sizes.heads));
-    let in_proj = unit.column(sizes.width, c.hidden, false);
-    let conv_weight = unit.add(Line::TpParams, sizes.conv, c.mamba().conv);
-    let conv_bias = unit.add(Line::TpParams, sizes.conv, 1);
-    let norm = unit.add(Line::TpParams, sizes.inner, 1);
-    let out_proj = unit.row(c.hidden, sizes.inner, false);
+    let in_proj = unit.column(sizes.width, c.hidden, m.in_bias);
+    let conv_weight = unit.add(Line::TpParams, sizes.conv, m.conv);
+    let conv_bias = m.conv_bias.then(|| unit.add(Line::TpParams, sizes.conv, 1));
+    let norm = m.gated_norm.then(|| unit.add(Line::TpParams, sizes.inner, 1));
+    let out_proj = unit.row(c.hidden, sizes.inner, m.out_bias);
     Mixing::Mamba(MambaParams { in_proj, conv_weight, conv_bias, dt_bias, a_log, d, norm, out_proj })
+}
+
+fn mamba1(c: &Config, m: &Mamba1, unit: &mut Unit) -> Mixing {
+    let selected = m.dt_rank + 2 * m.state;
+    let a_log = unit.add(Line::TpParams, m.inner, m.state);
+    let d = unit.add(Line::TpParams, m.inner, 1);
+    let conv_weight = unit.add(Line::TpParams, m.inner, m.conv);
+    let conv_bias = m.conv_bias.then(|| unit.add(Line::TpParams, m.inner, 1));
+    let in_proj = unit.column(2 * m.inner, c.hidden, m.proj_bias);
+    let x_proj = unit.row(selected, m.inner, false);
+    let dt_proj = unit.column(m.inner, m.dt_rank, false);
+    let dt_bias = unit.add(Line::TpParams, m.inner, 1);
+    let out_proj = unit.row(c.hidden, m.inner, m.proj_bias);
+    let norms = m.inner_norms.then(|| [m.dt_rank, m.state, m.state].map(|width| unit.norm(c, width)));
+    Mixing::Mamba1(Box::new(Mamba1Params {
+        in_proj,
+        conv_weight,
+        conv_bias,
+        x_proj,
+        norms,
+        dt_proj,
+        dt_bias,
+        a_log,
+        d,
+        out_proj,
+    }))
+}
+
+fn gated_delta(c: &Config, unit: &mut Unit) -> Mixing {
+    let m = c.gated_delta();
+    let widths = Widths::of(m, c.tp);
+    let conv = unit.add(Line::TpParams, widths.channels(), m.conv);
+    let dt_bias = unit.add(Line::TpParams, widths.value_heads, 1);
+    let a_log = unit.add(Line::TpParams, widths.value_heads, 1);
+    let out_norm = unit.norm(c, m.value_dim);
+    let out_proj = unit.row(c.hidden, widths.values, false);
+    let in_proj = unit.column(widths.packed(), c.hidden, false);
+    Mixing::GatedDelta(Box::new(GatedDeltaParams { widths, in_proj, conv, dt_bias, a_log, out_norm, out_proj }))
 }

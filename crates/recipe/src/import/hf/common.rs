@@ -26,9 +26,12 @@ impl Config<'_> {
             layers,
             hidden,
             vocab,
-            tied: self.flag("tie_word_embeddings", false),
+            tied: self.flag("tie_word_embeddings", self.described.is_some_and(|model| model.tied)),
             sequence,
             norm: Norm::RmsNorm,
+            norm_place: Default::default(),
+            embedding_norm: false,
+            head_bias: false,
             norm_eps: self.norm_eps(),
             init_std: self.init_std(),
             dropout: self.share("hidden_dropout", 0.0),
@@ -67,8 +70,11 @@ impl Config<'_> {
 
     /// Share of a head that turns where the config does not say it: `configuration_*.py`.
     fn usual_fraction(&self) -> f64 {
+        if let Some(model) = self.described {
+            return model.fraction;
+        }
         match self.model_type.as_str() {
-            "qwen3_next" => 0.25,
+            "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => 0.25,
             "glm4_moe" | "bamba" => 0.5,
             _ => 1.0,
         }
@@ -81,14 +87,16 @@ impl Config<'_> {
 
     /// What norms add under the root; the class default where the config does not say it.
     fn norm_eps(&mut self) -> f64 {
-        let names = ["rms_norm_eps", "layer_norm_epsilon", "norm_eps"];
+        let names = ["rms_norm_eps", "layer_norm_epsilon", "norm_eps", "layer_norm_eps", "norm_epsilon"];
         let key = match self.model_type.as_str() {
-            "mamba2" | "nemotron_h" => "layer_norm_epsilon",
+            "mamba" | "falcon_mamba" | "mamba2" | "nemotron_h" => "layer_norm_epsilon",
             _ => "rms_norm_eps",
         };
         let key = if self.has(key) { key } else { names.into_iter().find(|name| self.has(name)).unwrap_or(key) };
         let usual = match self.model_type.as_str() {
-            "mixtral" | "olmoe" | "gpt_oss" | "glm4_moe" | "nemotron_h" | "bamba" | "falcon_h1" | "mamba2" => 1e-5,
+            _ if self.described.is_some() => self.described.map_or(1e-6, |model| model.eps),
+            "mamba" | "falcon_mamba" | "mixtral" | "olmoe" | "gpt_oss" | "glm4_moe" | "nemotron_h" | "bamba"
+            | "falcon_h1" | "mamba2" => 1e-5,
             _ => 1e-6,
         };
         let eps = self.positive(key).unwrap_or(usual);

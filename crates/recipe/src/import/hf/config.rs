@@ -1,6 +1,7 @@
 //! Typed access to a `config.json`: a present key is its value, an absent one the class default,
 //! and a wrong type or size is a finding.
 
+use super::described::Model;
 use super::keys::{Fate, Key, place, unread};
 use crate::kinds::Activation;
 use crate::kinds::attention::{Attention, Window};
@@ -16,6 +17,8 @@ pub struct Config<'a> {
     pub(super) model_type: String,
     /// Sequence to train on, where the user said it.
     pub(super) asked_sequence: Option<u64>,
+    /// The description it is read by, if there is one.
+    pub(super) described: Option<&'static Model>,
     /// What became of the keys that were read.
     fates: BTreeMap<String, Fate>,
     /// What the class builds and neither its config nor a recipe says, or what stands inside another key.
@@ -30,17 +33,28 @@ impl<'a> Config<'a> {
         let model_type = model_type.to_string();
         let (fates, implied, findings) = (BTreeMap::new(), Vec::new(), Vec::new());
         let asked_sequence = sequence;
-        let mut config = Config { map, model_type, asked_sequence, fates, implied, findings };
+        let mut config = Config { map, model_type, asked_sequence, described: None, fates, implied, findings };
         config.value("model_type");
         config
     }
 
+    /// What this config calls a key.
+    fn own<'k>(&self, key: &'k str) -> &'k str {
+        let names = self.described.map_or(&[][..], |model| model.names);
+        let Some((_, own)) = names.iter().find(|(ours, _)| *ours == key) else { return key };
+        let present = own.iter().find(|name| self.map.contains_key(**name)).copied();
+        // A key that means another thing under our name is not looked for there.
+        let taken = names.iter().any(|(_, own)| own.contains(&key));
+        present.unwrap_or(if self.map.contains_key(key) && !taken { key } else { own[0] })
+    }
+
     /// A key's value; whoever asks for it carries it.
     fn value(&mut self, key: &str) -> Option<&'a Value> {
-        let value = self.map.get(key)?;
-        if !self.fates.contains_key(key) {
+        let own = self.own(key);
+        let value = self.map.get(own)?;
+        if !self.fates.contains_key(own) {
             let fate = place(&self.model_type, key).map_or(Fate::NotCarried, Fate::Carried);
-            self.fates.insert(key.to_string(), fate);
+            self.fates.insert(own.to_string(), fate);
         }
         Some(value)
     }
@@ -52,6 +66,7 @@ impl<'a> Config<'a> {
 
     /// Records that a key says what no recipe says.
     pub fn not_carried(&mut self, key: &str) {
+        let key = self.own(key);
         if self.map.contains_key(key) {
             self.fates.insert(key.to_string(), Fate::NotCarried);
         }
@@ -75,8 +90,10 @@ impl<'a> Config<'a> {
 
     /// Records that a key has no use in this model, and why.
     pub fn unused(&mut self, keys: &[&str], why: &'static str) {
-        for key in keys.iter().filter(|k| self.map.contains_key(**k)) {
-            self.fates.insert(key.to_string(), Fate::Irrelevant(why));
+        for key in keys.iter().map(|key| self.own(key)).collect::<Vec<_>>() {
+            if self.map.contains_key(key) {
+                self.fates.insert(key.to_string(), Fate::Irrelevant(why));
+            }
         }
         self.implied.retain(|known| !keys.iter().any(|key| known.name.starts_with(&format!("{key}."))));
     }
@@ -165,11 +182,12 @@ impl<'a> Config<'a> {
 
     /// The longest sequence the config names; does not decide what is trained on.
     pub fn longest(&mut self) -> Option<u64> {
-        self.map.get("max_position_embeddings").and_then(Value::as_u64).filter(|n| *n > 0)
+        self.map.get(self.own("max_position_embeddings")).and_then(Value::as_u64).filter(|n| *n > 0)
     }
 
     /// Reports a refusal about `key`.
     pub fn refuse(&mut self, key: &str, message: impl Into<String>) {
+        let key = self.own(key).to_string();
         self.findings.push(Finding::error("import/value", Blame::Recipe, key, message));
     }
 
@@ -202,7 +220,7 @@ impl<'a> Config<'a> {
 
     /// Whether the key stands in the config.
     pub fn has(&self, key: &str) -> bool {
-        self.map.contains_key(key)
+        self.map.contains_key(self.own(key))
     }
 
     /// A whole number, zero allowed; absent is the class default.
@@ -345,7 +363,7 @@ impl<'a> Config<'a> {
         let full_layers: Vec<u64> =
             attends.enumerate().filter(|(_, kind)| **kind == "full_attention").map(|(i, _)| i as u64).collect();
         if kinds.is_empty() || full_layers.len() < kinds.len() {
-            attention.window = Some(Window { tokens, full_layers });
+            attention.window = Some(Window::sliding(tokens, full_layers));
         }
     }
 }

@@ -1,11 +1,9 @@
-//! nemotron_h, jamba, bamba, granitemoehybrid, falcon_h1, mamba2, qwen3_next: models whose layers
-//! differ in kind.
+//! nemotron_h, jamba, bamba, granitemoehybrid, falcon_h1, mamba2, mamba, falcon_mamba: models with Mamba mixers.
 
 use super::config::Config;
-use super::moe::{balance, bank, fill, groups, predictions, qwen_sparsity, shared, weights};
+use super::moe::{balance, bank, fill, groups, predictions, shared, weights};
 use crate::kinds::Activation;
-use crate::kinds::attention::{Attention, QkNorm};
-use crate::kinds::gated_delta::GatedDelta;
+use crate::kinds::attention::Attention;
 use crate::kinds::mamba::Mamba;
 use crate::kinds::mamba1::Mamba1;
 use crate::kinds::mamba2::Mamba2;
@@ -363,71 +361,29 @@ pub fn mamba2(config: &mut Config) -> Option<Recipe> {
     Some(recipe)
 }
 
-/// Qwen3-Next: gated delta nets with gated attention every fourth layer, experts in all.
-pub fn qwen3_next(config: &mut Config) -> Option<Recipe> {
-    let hidden = config.count("hidden_size", 2048)?;
-    let (heads, kv_heads) = config.heads(16, Some(2))?;
-    let bias = config.flag("attention_bias", false);
-    let mut attention = Attention::gqa(heads, kv_heads, config.count("head_dim", 256)?);
-    (attention.qkv_bias, attention.out_bias) = (bias, bias);
-    (attention.qk_norm, attention.output_gate) = (QkNorm::Head, true);
-    attention.dropout = config.share("attention_dropout", 0.0);
-    let experts = config.natural("num_experts", 512)?;
-    let is_moe = qwen_sparsity(config, experts)?;
-    let depth = config.count("num_hidden_layers", 48)?;
-    let mixers = qwen_mixers(config, depth)?;
-    let feed = |i: usize| if is_moe(i as u64) { Mixer::Moe } else { Mixer::Mlp };
-    let layers: Vec<Layer> = mixers.iter().enumerate().map(|(i, m)| Layer::of(&[*m, feed(i)])).collect();
-    let width = config.natural("moe_intermediate_size", 512)?;
-    let shared_width = config.natural("shared_expert_intermediate_size", 512)?;
-    let moe = match layers.iter().any(|l| l.has(Mixer::Moe)) {
-        true => {
-            let mut moe = bank(config, experts, width, 10)?;
-            moe.shared = shared(shared_width, true, false);
-            balance(config, &mut moe, 0.001);
-            weights(config, &mut moe, true, 1.0);
-            if moe.shared.is_none() {
-                config
-                    .refuse("shared_expert_intermediate_size", "a gate over a shared expert of no width has no recipe");
-            }
-            Some(moe)
-        }
-        false => None,
+/// Mamba-1 alone; Falcon's norms step size, B and C without a scale.
+pub fn mamba1(config: &mut Config) -> Option<Recipe> {
+    let hidden = config.count("hidden_size", 768)?;
+    let expand = config.count("expand", 2)?;
+    let auto = config.text("time_step_rank") == Some("auto") || !config.has("time_step_rank");
+    let bias = config.flag("use_bias", false);
+    let mamba = Mamba1 {
+        inner: config.count("intermediate_size", expand * hidden)?,
+        state: config.count("state_size", 16)?,
+        dt_rank: if auto { hidden.div_ceil(16) } else { config.count("time_step_rank", 1)? },
+        conv: config.count("conv_kernel", 4)?,
+        conv_bias: config.flag("use_conv_bias", true),
+        proj_bias: bias,
+        inner_norms: false,
     };
-    let gated_delta = GatedDelta {
-        key_heads: config.count("linear_num_key_heads", 16)?,
-        value_heads: config.count("linear_num_value_heads", 32)?,
-        key_dim: config.count("linear_key_head_dim", 128)?,
-        value_dim: config.count("linear_value_head_dim", 128)?,
-        conv: config.count("linear_conv_kernel_dim", 4)?,
-    };
-    if !gated_delta.value_heads.is_multiple_of(gated_delta.key_heads) {
-        config.refuse("linear_num_value_heads", "value heads do not share the key heads evenly");
+    if config.model_type == "falcon_mamba" {
+        config.implies("mixer_rms_eps", "1e-06");
     }
-    let ffn = config.count("intermediate_size", 5632)?;
-    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: false };
-    let mut recipe = config.recipe(layers, hidden, 151_936, 10_000.0)?;
-    fill(&mut recipe, attention, mlp, moe);
-    recipe.gated_delta = recipe.has(Mixer::GatedDelta).then_some(gated_delta);
+    let depth = config.count("num_hidden_layers", 32)?;
+    let mut recipe = config.recipe(vec![Layer::of(&[Mixer::Mamba]); depth as usize], hidden, 50_280, 10_000.0)?;
+    recipe.tied = config.flag("tie_word_embeddings", true);
+    config.has_no_positions(&mut recipe);
+    config.agrees("hidden_act", &"silu".into());
+    recipe.mamba = Some(Mamba::One(mamba));
     Some(recipe)
-}
-
-fn qwen_mixers(config: &mut Config, depth: u64) -> Option<Vec<Mixer>> {
-    let Some(kinds) = config.layer_kinds(&["layer_types"], Some(depth)) else {
-        let interval = config.count("full_attention_interval", 4)?;
-        let mixer = |i| if (i + 1) % interval == 0 { Mixer::Attention } else { Mixer::GatedDelta };
-        return Some((0..depth).map(mixer).collect());
-    };
-    let mixers: Option<Vec<Mixer>> = kinds
-        .iter()
-        .map(|kind| match *kind {
-            "linear_attention" => Some(Mixer::GatedDelta),
-            "full_attention" => Some(Mixer::Attention),
-            _ => None,
-        })
-        .collect();
-    if mixers.is_none() {
-        config.refuse("layer_types", "layer kinds are `linear_attention` and `full_attention`");
-    }
-    mixers
 }

@@ -1,6 +1,7 @@
 //! Hugging Face `config.json`, by model type. Parameter lists and defaults as transformers 5.22
-//! builds them (`modeling_*.py`, `configuration_*.py`); one function a model type, grouped in
-//! files by lineage. A type that is not listed is refused by name.
+//! builds them (`modeling_*.py`, `configuration_*.py`): described as data in `models.rs` where layers are
+//! attention and a feed-forward block, one function a model type otherwise. A type of a config with a known
+//! `text_config` is read as that; any other is refused by name, with the reason where we know it.
 //!
 //! Prediction layers (`num_nextn_predict_layers`) come along switched off, because transformers
 //! does not build them.
@@ -9,10 +10,15 @@ mod common;
 mod config;
 mod deepseek;
 mod dense;
+mod described;
 mod hybrid;
 mod keys;
+mod models;
 mod moe;
+mod qwen;
+mod refused;
 mod rope;
+mod then;
 
 use crate::limits;
 use crate::recipe::Recipe;
@@ -23,17 +29,21 @@ pub use keys::{Fate, Key};
 
 type Import = fn(&mut Config) -> Option<Recipe>;
 
-/// Every model type we import.
+/// Model types that a function of their own reads.
 const TYPES: &[(&str, Import)] = &[
     ("bamba", hybrid::bamba),
     ("deepseek_v2", deepseek::v2),
     ("deepseek_v3", deepseek::v3),
     ("falcon_h1", hybrid::falcon_h1),
+    ("falcon_mamba", hybrid::mamba1),
     ("glm4_moe", moe::glm4_moe),
     ("gpt_oss", moe::gpt_oss),
     ("granitemoehybrid", hybrid::granitemoehybrid),
     ("jamba", hybrid::jamba),
+    // Moonshot's own code: DeepSeek-V3 with other figures.
+    ("kimi_k2", deepseek::v3),
     ("llama", dense::llama),
+    ("mamba", hybrid::mamba1),
     ("mamba2", hybrid::mamba2),
     ("mistral", dense::mistral),
     ("mixtral", moe::mixtral),
@@ -42,12 +52,31 @@ const TYPES: &[(&str, Import)] = &[
     ("qwen2", dense::qwen2),
     ("qwen3", dense::qwen3),
     ("qwen3_moe", moe::qwen3_moe),
-    ("qwen3_next", hybrid::qwen3_next),
+    ("qwen3_5_moe_text", qwen::routed),
+    ("qwen3_5_text", qwen::dense),
+    ("qwen3_next", qwen::qwen3_next),
 ];
 
 /// The model types we import, by name.
 pub fn model_types() -> impl Iterator<Item = &'static str> {
-    TYPES.iter().map(|(name, _)| *name)
+    let own = TYPES.iter().map(|(name, _)| *name);
+    own.chain(models::MODELS.iter().map(|model| model.name)).collect::<std::collections::BTreeSet<_>>().into_iter()
+}
+
+/// How a model type is read.
+enum Reader {
+    Own(Import),
+    Described(&'static described::Model),
+}
+
+fn reader(model_type: &str) -> Option<Reader> {
+    let own = TYPES.iter().find(|(known, _)| *known == model_type).map(|(_, build)| Reader::Own(*build));
+    own.or_else(|| models::MODELS.iter().find(|model| model.name == model_type).map(Reader::Described))
+}
+
+/// Model types of transformers' causal models that we do not import, each with the reason.
+pub fn refused_types() -> impl Iterator<Item = (&'static str, &'static str)> {
+    refused::REFUSED.iter().flat_map(|(why, names)| names.iter().map(move |name| (*name, *why)))
 }
 
 /// What the user says of a config besides its text.
@@ -95,11 +124,21 @@ pub fn import(text: &str, asked: &Asked) -> Result<Imported, Vec<Finding>> {
         let finding = Finding::error("import/model-type", Blame::Recipe, "model_type", message);
         return Err(vec![finding.hint("a Hugging Face config.json names it")]);
     };
-    let Some((_, build)) = TYPES.iter().find(|(known, _)| *known == model_type) else {
+    let inner = map.get("text_config").and_then(|inner| inner.as_object()).filter(|_| reader(model_type).is_none());
+    let inner_type = inner.and_then(|inner| inner.get("model_type")).and_then(|v| v.as_str());
+    if let (Some(inner), Some(inner_type)) = (inner, inner_type)
+        && reader(inner_type).is_some()
+    {
+        return text_model(map, inner, asked);
+    }
+    let Some(reader) = reader(model_type) else {
         return Err(vec![unsupported(model_type)]);
     };
     let mut config = Config::new(map, model_type, asked.sequence);
-    let recipe = build(&mut config);
+    let recipe = match reader {
+        Reader::Own(build) => build(&mut config),
+        Reader::Described(model) => described::import(&mut config, model),
+    };
     config.refuse_unsupported();
     let own_name = config.text("_name_or_path").map(str::to_string);
     match recipe {
@@ -112,6 +151,39 @@ pub fn import(text: &str, asked: &Asked) -> Result<Imported, Vec<Finding>> {
         }
         _ => Err(config.findings),
     }
+}
+
+/// The text model of a config that has towers for other inputs; those are not carried.
+fn text_model(
+    map: &serde_json::Map<String, serde_json::Value>,
+    inner: &serde_json::Map<String, serde_json::Value>,
+    asked: &Asked,
+) -> Result<Imported, Vec<Finding>> {
+    let mut inner = inner.clone();
+    // Classes look for these outside as well as inside.
+    for key in ["tie_word_embeddings", "_name_or_path"] {
+        if let (Some(value), false) = (map.get(key), inner.contains_key(key)) {
+            inner.insert(key.to_string(), value.clone());
+        }
+    }
+    let mut imported = import(&serde_json::Value::Object(inner).to_string(), asked)?;
+    for key in imported.keys.iter_mut() {
+        key.name = format!("text_config.{}", key.name);
+    }
+    imported.recipe.not_carried.iter_mut().for_each(|(key, _)| *key = format!("text_config.{key}"));
+    for (name, value) in map.iter().filter(|(name, _)| *name != "text_config") {
+        let is_part = name.ends_with("_config") && value.is_object() && name != "quantization_config";
+        let fate = match is_part {
+            true => Fate::NotCarried,
+            false => Fate::Irrelevant("of the model around the text model"),
+        };
+        let said = value.to_string();
+        if is_part {
+            imported.recipe.not_carried.push((name.clone(), quote::json_document(&said)));
+        }
+        imported.keys.push(Key { name: name.clone(), value: said, fate });
+    }
+    Ok(imported)
 }
 
 /// The name that was asked for, the config's own, that of its place, or the model type and size.
@@ -139,7 +211,10 @@ fn not_json(text: &str, error: &serde_json::Error) -> Finding {
 fn unsupported(model_type: &str) -> Finding {
     let shown: String = model_type.chars().take(60).collect();
     let known = model_types().collect::<Vec<_>>().join(", ");
-    let message = format!("model type `{shown}` is not supported");
+    let message = match refused_types().find(|(name, _)| *name == model_type) {
+        Some((_, why)) => format!("model type `{shown}` is not supported: {why}"),
+        None => format!("model type `{shown}` is not supported"),
+    };
     let hint = match did_you_mean_name(model_type, model_types()) {
         Some(close) => format!("did you mean `{close}`? we import {known}"),
         None => format!("we import {known}"),

@@ -23,6 +23,7 @@ pub fn rope(config: &mut Config, usual: Usual) -> Rope {
     }
     for object in ["rope_parameters", "rope_scaling"] {
         let Some(Value::Object(map)) = config.raw(object) else { continue };
+        let map = by_kind(config, object, map);
         rope.scaling = None;
         let mut inner = Inner { object, map, asked: Vec::new() };
         if let Some(theta) = inner.number("rope_theta") {
@@ -47,6 +48,18 @@ pub fn rope(config: &mut Config, usual: Usual) -> Rope {
     rope
 }
 
+/// The figures of layers that see everything, where an object has some for each kind of layer. Another kind's
+/// are not carried where they differ.
+fn by_kind<'a>(config: &mut Config, object: &str, map: &'a Map<String, Value>) -> &'a Map<String, Value> {
+    let Some(Value::Object(full)) = map.get("full_attention") else { return map };
+    for (kind, figures) in map.iter().filter(|(kind, _)| *kind != "full_attention") {
+        if figures.as_object() != Some(full) && !figures.is_null() {
+            config.not_carried_inside(object, kind, figures);
+        }
+    }
+    full
+}
+
 /// An object of rotary figures: it remembers which keys were asked for.
 struct Inner<'a> {
     object: &'static str,
@@ -62,7 +75,8 @@ impl Inner<'_> {
 
     /// The scaling, or an error where no recipe says its kind or a figure is missing.
     fn scaling(&mut self, config: &mut Config) -> Result<Option<Scaling>, ()> {
-        self.asked.extend(["rope_type", "type"]);
+        // A scaling may repeat the longest sequence.
+        self.asked.extend(["rope_type", "type", "max_position_embeddings"]);
         let kind = self.map.get("rope_type").or_else(|| self.map.get("type")).and_then(Value::as_str);
         match kind.unwrap_or("default") {
             "default" => Ok(None),

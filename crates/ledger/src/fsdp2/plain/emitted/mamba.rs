@@ -33,6 +33,7 @@ enum Parts {
 impl Mamba {
     pub(super) fn new(c: &Config, unit: &mut Unit) -> Mamba {
         match c.scan() {
+            Kind::One(_) => unreachable!("the emitted program has no Mamba-1"),
             Kind::Two(m) => {
                 let (heads, groups) = (m.heads / c.tp, (m.groups / c.tp).max(1));
                 let (inner, shared) = (heads * m.head_dim, 2 * groups * m.state);

@@ -75,7 +75,7 @@ pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Un
             Mixer::Recurrent => Block::Recurrent(Box::new(recurrent::Recurrent::new(c, &mut units[own]))),
             _ => Block::Feed(feed::Feed::new(c, c.mlp(), "mlp", &mut units[own])),
         };
-        BlockParams { origin, norm, mixing: Mixing::Emitted(block) }
+        BlockParams { origin, norm: Some(norm), post_norm: None, is_beside: false, mixing: Mixing::Emitted(block) }
     };
     mixers.iter().map(build).collect()
 }

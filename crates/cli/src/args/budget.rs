@@ -1,0 +1,69 @@
+//! `plan`: what a whole run comes to.
+
+use clap::Args;
+use fleet::words::{self, Prices};
+use fleet::{Ramp, Typed};
+
+/// What a whole run comes to.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Budget")]
+pub struct BudgetArgs {
+    /// Tokens of the whole run, as 15T or 300B: days, device-hours, energy, checkpoints and goodput, on one page
+    #[arg(long, value_name = "TOKENS", value_parser = words::count)]
+    pub tokens: Option<u64>,
+    /// Days it may take; `--on ?xH100` then finds the smallest fleet that does it
+    #[arg(long, value_name = "DAYS", value_parser = days, requires = "tokens")]
+    pub days: Option<f64>,
+    /// What a device-hour costs, as 2.5, or by device: H100=2.5,A100=1.2
+    #[arg(long, alias = "price", value_name = "PRICE", value_parser = Prices::parse)]
+    pub price_per_device_hour: Option<Prices>,
+    /// Power of the hall over that of its machines
+    #[arg(long, value_name = "FACTOR", value_parser = pue, default_value = "1")]
+    pub pue: f64,
+    /// A batch that grows, as 32:32:50B: from so many sequences, by so many, over so many tokens
+    #[arg(long, value_name = "START:STEP:TOKENS", value_parser = Ramp::parse, requires = "tokens")]
+    pub ramp: Option<Ramp>,
+    /// Days of one node between interruptions (default: published ones of its kind)
+    #[arg(long, value_name = "DAYS", value_parser = node_days, requires = "tokens")]
+    pub node_mtbf: Option<f64>,
+    /// Seconds from an interruption to the first new step (default: 600)
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "tokens")]
+    pub restart: Option<f64>,
+    /// What storage takes in from all nodes together, in GB/s (default: 0.65 a node)
+    #[arg(long, value_name = "GB/S", value_parser = rate, requires = "tokens")]
+    pub storage_rate: Option<f64>,
+    /// Checkpoints are written while steps go on, once they are copied to the host
+    #[arg(long, requires = "tokens")]
+    pub async_save: bool,
+}
+
+impl BudgetArgs {
+    /// What was typed of failures and storage.
+    pub fn failures(&self) -> Typed {
+        Typed {
+            node_days: self.node_mtbf,
+            restart_seconds: self.restart,
+            write_bytes_per_second: self.storage_rate.map(|rate| 1e9 * rate),
+        }
+    }
+}
+
+fn days(text: &str) -> Result<f64, String> {
+    words::positive(text, 1e5)
+}
+
+fn node_days(text: &str) -> Result<f64, String> {
+    words::positive(text, 1e7)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    words::positive(text, 1e6)
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    words::positive(text, 1e6)
+}
+
+fn pue(text: &str) -> Result<f64, String> {
+    words::positive(text, 10.0).ok().filter(|factor| *factor >= 1.0).ok_or("a factor from 1 to 10".to_string())
+}

@@ -1,0 +1,150 @@
+//! docs/models.md: every model type that is imported, with the engines that run it, and every other that transformers
+//! trains causally, with the reason. The table is made here from `data/truth/hf_types.jsonl`; `UPDATE_GOLDENS=1` renews it.
+
+use crate::common::{run_args, scratch};
+use recipe::import::hf::{self, Asked};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Engines that price a plan, and how eight ranks share out state there.
+const ENGINES: [(&str, &str); 5] =
+    [("megatron", "1"), ("fsdp2", "3"), ("deepspeed", "3"), ("torchtitan", "3"), ("nanotron", "1")];
+
+/// Models that two engines at least must run.
+const TWICE: [&str; 7] = ["jamba", "falcon_h1", "gpt_oss", "qwen3_next", "olmoe", "granitemoehybrid", "bamba"];
+
+fn project() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// The config of each type, eight layers deep, and how transformers calls its class.
+fn configs() -> BTreeMap<String, (Value, String)> {
+    let text = std::fs::read_to_string(project().join("data/truth/hf_types.jsonl")).expect("rows");
+    let mut found = BTreeMap::new();
+    for line in text.lines() {
+        let mut row: Value = serde_json::from_str(line).expect("a row");
+        let name = row["model_type"].as_str().expect("a type").to_string();
+        let class = row["class"].as_str().unwrap_or_default().to_string();
+        let mut config = row["config"].take();
+        if config.is_object() {
+            config["model_type"] = name.clone().into();
+            if name == "glm4_moe" {
+                // The class default has heads of 42, half of which turn: no model can run it.
+                config["head_dim"] = 128.into();
+            }
+            found.insert(name, (config, class));
+        }
+    }
+    found
+}
+
+/// What an engine makes of a recipe: how it runs it, or why it does not.
+fn runs(file: &str, engine: &str, zero: &str, is_ours: bool) -> Result<&'static str, String> {
+    let line = ["fit", file, "--on", "8xH200", "--engine", engine, "--dp", "8", "--zero", zero, "--mbs", "1"];
+    let more = ["--microbatches", "1", "--seq", "2048", "--levers", "no"];
+    let ran = run_args(&[&line[..], &more[..]].concat());
+    match ran.stderr.lines().find_map(|line| line.strip_prefix("error: ")) {
+        Some(why) => Err(why.trim().to_string()),
+        None if ran.code > 2 => panic!("{file} on {engine}: {}", ran.stderr),
+        None if engine == "deepspeed" || (engine == "fsdp2" && !is_ours) => Ok("own"),
+        None => Ok("yes"),
+    }
+}
+
+struct Answer {
+    name: String,
+    class: String,
+    pattern: String,
+    by_engine: Vec<Result<&'static str, String>>,
+    lost: usize,
+}
+
+fn answers() -> Vec<Answer> {
+    let known: Vec<&str> = hf::model_types().collect();
+    let asked: Vec<(String, (Value, String))> =
+        configs().into_iter().filter(|(name, _)| known.contains(&name.as_str())).collect();
+    let answer = |name: &str, config: &Value, class: &str| {
+        let imported = hf::import(&config.to_string(), &Asked { sequence: Some(2048), ..Asked::named(name) });
+        let recipe = imported.unwrap_or_else(|findings| panic!("{name}: {findings:#?}")).recipe;
+        let file = scratch(&format!("model-{name}.toml"), &recipe.to_toml());
+        let is_ours = ledger::fsdp2::missing(&recipe).is_empty();
+        let by_engine =
+            ENGINES.map(|(engine, zero)| runs(file.to_str().expect("a path"), engine, zero, is_ours)).to_vec();
+        Answer {
+            name: name.to_string(),
+            class: class.to_string(),
+            pattern: recipe.pattern.to_string(),
+            by_engine,
+            lost: recipe.not_carried.len(),
+        }
+    };
+    let half = asked.len().div_ceil(2);
+    std::thread::scope(|scope| {
+        let parts = asked.chunks(half).map(|part| {
+            scope.spawn(move || {
+                part.iter().map(|(name, (config, class))| answer(name, config, class)).collect::<Vec<_>>()
+            })
+        });
+        let parts: Vec<_> = parts.collect();
+        parts.into_iter().flat_map(|part| part.join().expect("answers")).collect()
+    })
+}
+
+/// The generated part of the page.
+fn table(answers: &[Answer]) -> String {
+    let mut reasons: Vec<&str> = Vec::new();
+    let mut out = String::new();
+    let names = ENGINES.map(|(engine, _)| engine).join(" | ");
+    let _ = writeln!(out, "| model type | class | pattern | {names} | keys lost |");
+    let _ = writeln!(out, "|---|---|---|{}---|", "---|".repeat(ENGINES.len()));
+    for answer in answers {
+        let cells = answer.by_engine.iter().map(|cell| match cell {
+            Ok(how) => how.to_string(),
+            Err(why) => {
+                let at = reasons.iter().position(|known| known == why).unwrap_or_else(|| {
+                    reasons.push(why);
+                    reasons.len() - 1
+                });
+                format!("[{}]", at + 1)
+            }
+        });
+        let cells = cells.collect::<Vec<_>>().join(" | ");
+        let Answer { name, class, pattern, lost, .. } = answer;
+        let _ = writeln!(out, "| `{name}` | {class} | `{pattern}` | {cells} | {lost} |");
+    }
+    let _ = writeln!(out, "\nWhy not:\n");
+    for (at, why) in reasons.iter().enumerate() {
+        let _ = writeln!(out, "{}. {why}", at + 1);
+    }
+    let _ = writeln!(out, "\n## What is not imported\n");
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    hf::refused_types().for_each(|(name, why)| by_reason.entry(why).or_default().push(name));
+    let _ = writeln!(out, "| why | model types |\n|---|---|");
+    for (why, names) in by_reason {
+        let names = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(out, "| {why} | {names} |");
+    }
+    out
+}
+
+#[test]
+fn every_imported_model_is_run_by_some_engine_and_the_page_says_which() {
+    let answers = answers();
+    assert!(answers.len() >= 60, "{} models", answers.len());
+    for answer in &answers {
+        let count = answer.by_engine.iter().filter(|cell| cell.is_ok()).count();
+        let least = if TWICE.contains(&answer.name.as_str()) { 2 } else { 1 };
+        assert!(count >= least, "{} is run by {count} engines: {:?}", answer.name, answer.by_engine);
+    }
+    let path = project().join("docs/models.md");
+    let page = std::fs::read_to_string(&path).expect("the page");
+    let (head, rest) = page.split_once("<!-- table -->\n").expect("a place for the table");
+    let made = table(&answers);
+    if std::env::var_os("UPDATE_GOLDENS").is_some() {
+        std::fs::write(&path, format!("{head}<!-- table -->\n{made}")).expect("the page is written");
+    } else {
+        assert_eq!(rest, made, "UPDATE_GOLDENS=1 renews docs/models.md");
+    }
+}
