@@ -14,6 +14,8 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "crates/launch/assets/fsdp2"))
+import bitsandbytes  # noqa: F401 - both take long to load: once here rather than in every fork
+import peft  # noqa: F401
 import parity
 
 PLAIN = {"optimizer": "adamw", "base": None, "adapters": "ours", "loss": "eager", "average": None, "momentum": "fp32"}

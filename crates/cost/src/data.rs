@@ -231,7 +231,7 @@ pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, tim
     // Every layer is a collective of its own.
     let units = held.units.max(1.0);
     for (mesh, rings) in placed.rings.iter().enumerate() {
-        let elements = held.elements[mesh];
+        let elements = gathered(prices, held, mesh);
         gather += rings.sharing.gather_in(units, elements * weight);
         if prices.setting.options.offload_params {
             // A rank's own part comes from its host before others can have it.
@@ -244,6 +244,12 @@ pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, tim
     let [forward, backward] = inside.gathers.map(|count| gather * count as f64);
     let backward = if inside.reduces { backward + reduced } else { backward };
     [Rules::beside(occupied, forward, times.forward), Rules::beside(occupied, backward, times.backward()) + sums]
+}
+
+/// Elements of a mesh that are gathered: a quantised base is whole on every replica.
+fn gathered(prices: &Prices, held: &Held, mesh: usize) -> f64 {
+    let is_kept = mesh == 0 && prices.setting.options.ways.base.is_quantised();
+    held.elements[mesh] - if is_kept { held.multiplied } else { 0.0 }
 }
 
 /// Gradients of adapters in fp32, which a hook sums factor by factor in every backward while the rest of it

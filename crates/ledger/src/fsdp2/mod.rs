@@ -85,6 +85,10 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     if options.compile && (config.has(Mixer::Moe) || config.has(Mixer::Mamba)) {
         return Err(Unmodelled::new("compiled expert and Mamba layers", "what the partitioner keeps is not measured"));
     }
+    if options.ways.base.is_quantised() && recipe.precision.weights != Dtype::Bf16 {
+        let what = format!("nf4 under weights in {}", recipe.precision.weights);
+        return Err(Unmodelled::new(what, "it is made whole in bf16, and casts around its products are not replayed"));
+    }
     refuse_ways(&config, options)?;
     (config.ways, config.has_liger) = (options.ways, options.has_liger);
     config.is_compiled = options.compile;

@@ -146,6 +146,12 @@ fn weights_in_bf16_have_moments_of_their_format() {
 }
 
 #[test]
+fn weights_in_fp16_weigh_as_in_bf16() {
+    let half = format!("{DENSE}\n[precision]\nweights = \"fp16\"\n");
+    assert_eq!(stepped(&half, 1, |_| {}), stepped(DENSE, 1, |_| {}));
+}
+
+#[test]
 fn a_base_in_nf4_is_bytes_and_scales() {
     let text = format!("{DENSE}{ADAPTERS}");
     let recipe = Recipe::parse(&text).unwrap();
@@ -202,6 +208,8 @@ fn what_is_not_replayed_is_refused_by_name() {
     let refused = |text: &str, change: fn(&mut Options)| replayed(text, 1, change).unwrap_err().what;
     let short = format!("{DENSE}{ADAPTERS}").replace("sequence = 2048", "sequence = 1024");
     assert!(refused(&short, |o| o.ways.base = BaseFormat::Nf4).contains("1536 tokens"));
+    let half = format!("{DENSE}{ADAPTERS}\n[precision]\nweights = \"fp16\"\n");
+    assert!(refused(&half, |o| o.ways.base = BaseFormat::Nf4Double).contains("fp16"));
     let tied = DENSE.replace("sequence", "tied = true\nsequence");
     assert!(refused(&tied, |o| o.kernels.cross_entropy = CrossEntropy::Liger).contains("tied head"));
     let narrow: fn(&mut Options) = |o| {
@@ -212,4 +220,17 @@ fn what_is_not_replayed_is_refused_by_name() {
     let experts = "name = \"experts\"\npattern = \"(AE)\"\ndepth = 2\nhidden = 1024\nvocab = 32000\nsequence = 2048\n\n\
         [attention]\nheads = 8\nkv_heads = 8\nhead_dim = 128\n\n[moe]\nexperts = 8\ntop_k = 2\nffn = 512\n";
     assert!(refused(experts, |o| o.ways.elements = ElementStep::Adafactor).contains("Adafactor"));
+}
+
+#[test]
+fn a_million_tokens_are_priced() {
+    let long = DENSE.replace("sequence = 2048", "sequence = 1048576");
+    let peak = |loss| replayed(&long, 1, |o| o.kernels.cross_entropy = loss).unwrap().allocated_peak();
+    let (eager, fused) = (peak(CrossEntropy::Eager), peak(CrossEntropy::Liger));
+    let (tokens, logits) = (1 << 20, (1 << 20) * 32000 * 6);
+    // Four layers, each with 23 times the hidden states: two norms' inputs and outputs, queries, keys, values and what
+    // attention gives (7), and of the feed-forward block gate and up, the gate's function and the product (16).
+    let hidden = tokens * 2048 * 2;
+    assert!((logits + 4 * 23 * hidden..logits + 4 * 26 * hidden).contains(&eager), "{eager}");
+    assert!(eager > fused + logits * 3 / 4, "{eager} {fused}");
 }
