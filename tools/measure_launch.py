@@ -7,10 +7,16 @@ runs under NCCL. In a larger one the other ranks are stood in for by torch's fak
 collective with this rank's own data, so that losses mean nothing and bytes do. A row has the recipe, the layout, the
 rank, memory after every phase as in fsdp_h200.jsonl (`fwdbwd`, `opt`), and seconds of every step. Weights repeat one
 drawn block, because drawing billions of them on the host takes longer than the steps. With `--trace` the
-allocations alive at the highest point are written beside OUT by the line of the program that made them.
+allocations alive at the highest point are written beside OUT by the line of the program that made them. With
+`--at-once N` so many ranks are measured beside one another, each of which has the card to itself from its second step
+on: what comes before, libraries and weights, is the host's work. A row of a program that trains another way (8-bit
+state, nf4, Liger's loss) has its `ways`, and the versions of the `libraries` it loaded.
 """
 
 import collections
+import concurrent.futures
+import fcntl
+import importlib.metadata
 import json
 import math
 import os
@@ -18,9 +24,11 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 STEPS = 5
+LIBRARIES = {"bitsandbytes": "bitsandbytes", "peft": "peft", "liger_kernel": "liger-kernel"}
 
 
 def stand_in(world, rank):
@@ -69,13 +77,14 @@ def one_rank(directory, rank, is_traced):
     torch.cuda.set_device(0)
     device = torch.device("cuda", 0)
     if plan.world == 1:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
-        dist.init_process_group("nccl", device_id=device)
+        store = dist.FileStore(os.path.join(tempfile.mkdtemp(), "store"), 1)
+        dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)
     else:
         stand_in(plan.world, rank)
     row = {"kind": "launch", "torch": torch.__version__, "rank": rank}
     row["recipe"] = pathlib.Path("recipe.toml").read_text()
     row["layout"] = json.loads(pathlib.Path("plan.json").read_text())["layout"]
+    row["ways"], row["precision"] = plan.ways, plan.precision
 
     def stat(tag):
         torch.cuda.synchronize()
@@ -85,27 +94,34 @@ def one_rank(directory, rank, is_traced):
         row[tag] = {name: s[key] for name, key in names.items()}
         torch.cuda.reset_peak_memory_stats()
 
-    torch.set_default_dtype(train.DTYPES[plan.precision["main"]])
+    torch.set_default_dtype(torch.float32)
     if is_traced:
         torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=10_000_000)
     trainer = train.Trainer(plan, device)
     stat("model")
     finish, seconds, losses = train.finish_gradients, [], []
+    turn = open(os.environ["TURN"], "w") if "TURN" in os.environ else None
     for step in range(3 if is_traced else STEPS):
         def between(run):
             stat(f"fwdbwd{step}")
             finish(run)
 
+        if step == 1 and turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
         train.finish_gradients = between
         began = time.perf_counter()
         losses.append(trainer.step(step))
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
         stat(f"opt{step}")
+    if turn:
+        turn.close()
+    row["libraries"] = {name: importlib.metadata.version(name) for module, name in LIBRARIES.items() if module in sys.modules}
     # JSON has no word for losses that mean nothing.
     row["losses"], row["seconds"] = [loss if math.isfinite(loss) else None for loss in losses], seconds
-    free, total = torch.cuda.mem_get_info()
-    row["outside"] = total - free - torch.cuda.memory_reserved()
+    if not turn:
+        free, total = torch.cuda.mem_get_info()
+        row["outside"] = total - free - torch.cuda.memory_reserved()
     if is_traced:
         row["alive"] = alive_at_peak(torch.cuda.memory._snapshot()["device_traces"][0], directory)
     return row
@@ -147,25 +163,38 @@ def alive_at_peak(events, directory):
 def main():
     arguments = [a for a in sys.argv[1:] if a != "--trace"]
     is_traced = "--trace" in sys.argv
+    at_once = 1
+    if "--at-once" in arguments:
+        at = arguments.index("--at-once")
+        at_once = int(arguments[at + 1])
+        del arguments[at : at + 2]
     if arguments[0] == "--one":
         print("ROW " + json.dumps(one_rank(pathlib.Path(arguments[1]), int(arguments[2]), is_traced)), flush=True)
         os._exit(0)
-    with open(arguments[0], "a", encoding="utf-8") as out:
-        for target in arguments[1:]:
-            directory, _, rank = target.partition(":")
-            command = [sys.executable, __file__, "--one", str(pathlib.Path(directory).absolute()), rank or "0"]
-            began = time.time()
-            run = subprocess.run(command + ["--trace"] * is_traced, capture_output=True, text=True, timeout=300)
-            row = next((json.loads(line[4:]) for line in run.stdout.splitlines() if line.startswith("ROW ")), None)
-            name = pathlib.Path(directory).name
-            if row is None:
-                row = {"kind": "error", "error": (run.stderr or run.stdout)[-3000:]}
-                print(name, rank, "ERROR", (run.stderr or run.stdout)[-900:], flush=True)
-            else:
-                peak = max(phase["peak"] for key, phase in row.items() if key.startswith(("fwdbwd", "opt")))
-                step = statistics.median(row["seconds"][2:])
-                print(f"{name} {rank} peak {peak / 2**30:.3f} GiB step {step * 1e3:.1f} ms losses {row['losses']} ({time.time() - began:.0f} s)", flush=True)
-            out.write(json.dumps({"name": name, **row}) + "\n")
+    environment = dict(os.environ)
+    if at_once > 1:
+        environment.setdefault("TURN", f"{arguments[0]}.turn")
+
+    def measure(target):
+        directory, _, rank = target.partition(":")
+        command = [sys.executable, __file__, "--one", str(pathlib.Path(directory).absolute()), rank or "0"]
+        began = time.time()
+        options = {"capture_output": True, "text": True, "timeout": 300, "env": environment}
+        run = subprocess.run(command + ["--trace"] * is_traced, **options)
+        row = next((json.loads(line[4:]) for line in run.stdout.splitlines() if line.startswith("ROW ")), None)
+        name = pathlib.Path(directory).name
+        if row is None:
+            row = {"kind": "error", "error": (run.stderr or run.stdout)[-3000:]}
+            print(name, rank, "ERROR", (run.stderr or run.stdout)[-900:], flush=True)
+        else:
+            peak = max(phase["peak"] for key, phase in row.items() if key.startswith(("fwdbwd", "opt")))
+            step = statistics.median(row["seconds"][2:])
+            print(f"{name} {rank} peak {peak / 2**30:.3f} GiB step {step * 1e3:.1f} ms losses {row['losses']} ({time.time() - began:.0f} s)", flush=True)
+        return {"name": name, **row}
+
+    with open(arguments[0], "a", encoding="utf-8") as out, concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        for row in concurrent.futures.as_completed([pool.submit(measure, target) for target in arguments[1:]]):
+            out.write(json.dumps(row.result()) + "\n")
             out.flush()
 
 

@@ -1,12 +1,14 @@
 //! Conditions under which an engine takes an option at all, asked once layout and options are known.
 //! What only a layout decides stands in `layout::engines`. Each refusal quotes the engine.
 
+use crate::options::CrossEntropy;
 use crate::options::{Dispatch, EpOverlap, Format, GraphModule, GraphsBy, Options, TpOverlap};
+use crate::ways::{AdapterLayers, ElementStep, MomentumFormat};
 use diag::{Blame, Finding, RuleId};
 use layout::legality::UNALIGNED;
 use layout::widths::{Unaligned, unaligned};
 use layout::{Engine, Layout, Recompute, ZeroStage};
-use recipe::Recipe;
+use recipe::{Mixer, Optimizer, Recipe};
 
 /// Every condition that is not met.
 pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
@@ -17,8 +19,70 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding
             found
         }
         Some(Engine::Deepspeed) => offload(layout, options),
+        Some(Engine::Fsdp2) => ways(recipe, layout, options),
         _ => Vec::new(),
     }
+}
+
+/// What the emitted FSDP2 program asks of a job that trains another way (`launch/assets/fsdp2`: `quantised.py`,
+/// `lora.py`, `stepped.py`, `model.py`).
+fn ways(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
+    let ways = options.ways;
+    let has_adapters = recipe.adapters().is_some();
+    let is_adapted = |optimizer| recipe.tensors().iter().any(|t| !t.is_frozen && t.optimizer == optimizer);
+    let base = ways.base.is_quantised();
+    let peft = ways.adapters == AdapterLayers::Peft;
+    let liger = options.kernels.cross_entropy == CrossEntropy::Liger;
+    let add = "give the recipe an [adapters] table, or say --with adapters";
+    let asked = [
+        (base && !has_adapters, "fsdp2/base", "base", "a base in nf4 is frozen, and nothing beside it is trained", add),
+        (base && layout.tp.splits(), "fsdp2/base", "tp", "blocks of a base in nf4 are not cut over tp", "--tp 1"),
+        (
+            base && recipe.uses(Mixer::Moe),
+            "fsdp2/base",
+            "base",
+            "bitsandbytes has no nf4 for a bank of experts",
+            "take base out of --engine-args",
+        ),
+        (
+            peft && !has_adapters,
+            "fsdp2/peft",
+            "adapters",
+            "peft's layers stand around adapters, and there are none",
+            add,
+        ),
+        (peft && layout.tp.splits(), "fsdp2/peft", "tp", "peft's factors are not cut over tp", "--tp 1"),
+        (
+            peft && recipe.uses(Mixer::Moe),
+            "fsdp2/peft",
+            "adapters",
+            "peft has no layer for a bank of experts",
+            "take adapters=peft out of --engine-args",
+        ),
+        (
+            ways.elements == ElementStep::Adafactor && layout.world > 1,
+            "fsdp2/adafactor",
+            "optimizer",
+            "rows and columns of second moments are of whole matrices, and shards hold a part of them",
+            "one rank, or optimizer=adamw8bit",
+        ),
+        (
+            liger && (layout.tp.splits() || layout.pp.splits()),
+            "fsdp2/fused-loss",
+            "loss",
+            "Liger's loss needs the whole head on every rank of one stage",
+            "--tp 1 --pp 1",
+        ),
+        (
+            ways.momentum == MomentumFormat::Int8 && !is_adapted(Optimizer::Muon),
+            "fsdp2/int8-momentum",
+            "momentum",
+            "no tensor is stepped by Muon",
+            "--optimizer muon+adamw",
+        ),
+    ];
+    let unmet = asked.into_iter().filter(|(is_unmet, ..)| *is_unmet);
+    unmet.map(|(_, rule, object, message, hint)| refuse(rule, object, message).hint(hint)).collect()
 }
 
 /// The rule of [`widths`].

@@ -13,6 +13,7 @@ pub mod kinds;
 pub mod machines;
 pub mod options;
 mod render;
+pub mod ways;
 pub mod words;
 
 pub use asked::Asked;
@@ -23,6 +24,7 @@ pub use difference::{Difference, Part};
 pub use kinds::{KindId, LayerKinds, PerKind};
 pub use options::Options;
 pub use render::layout_json;
+pub use ways::Ways;
 
 use diag::Finding;
 use hardware::Cluster;

@@ -6,6 +6,7 @@
 //! nowhere else.
 
 use crate::asked::PrecisionChoice;
+use crate::ways::Ways;
 use layout::Engine;
 use recipe::precision::Precision;
 use recipe::{Dtype, Recipe};
@@ -105,6 +106,8 @@ named! {
         Native = "native",
         /// Transformer Engine's one kernel that reads logits and writes their gradient.
         TransformerEngine = "te",
+        /// Liger's: the head's product and the loss together, chunk by chunk, gradients already in forward.
+        Liger = "liger",
     }
 }
 
@@ -401,6 +404,8 @@ pub struct Options {
     /// Replicas that share out state, where fewer than all do: the others hold copies, and
     /// gradients are summed over them besides (hybrid sharding).
     pub shard_group: Option<u64>,
+    /// How weights are kept, stepped and followed by libraries beside the engine.
+    pub ways: Ways,
 }
 
 impl Options {
@@ -431,6 +436,7 @@ impl Options {
             offload_activations: 0.0,
             again: Again::Layout,
             shard_group: None,
+            ways: Ways::PLAIN,
         }
     }
 

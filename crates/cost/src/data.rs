@@ -8,6 +8,7 @@ use crate::prices::{Counts, Prices};
 use crate::simulate::ChunkTimes;
 use crate::traffic::{Ring, Spread};
 use case::options::{Accumulate, Format, StateDtypes};
+use case::ways::{ElementStep, MomentumFormat};
 use layout::{Engine, Layout, ZeroStage};
 use recipe::Dtype;
 
@@ -23,9 +24,36 @@ fn step_bytes(prices: &Prices) -> [f64; 2] {
     let bytes = |dtype: Dtype| dtype.bits() as f64 / 8.0;
     let StateDtypes { main, gradients, exp_avg, exp_avg_sq } = prices.setting.options.state;
     let (_, weight) = widths(prices);
-    let adamw = 2.0 * bytes(gradients) + 2.0 * bytes(main) + weight + 2.0 * (bytes(exp_avg) + bytes(exp_avg_sq));
-    [adamw, bytes(gradients) + MUON_BYTES + bytes(main) + weight]
+    let ways = prices.setting.options.ways;
+    let around = 2.0 * bytes(gradients) + 2.0 * bytes(main) + weight;
+    let elements = match ways.elements {
+        ElementStep::AdamW => around + 2.0 * (bytes(exp_avg) + bytes(exp_avg_sq)),
+        ElementStep::AdamW8bit => ADAMW_8_BITS,
+        ElementStep::Lion => around + 8.0,
+        ElementStep::Lion8bit => LION_8_BITS,
+        ElementStep::Sgd => around + 2.0 * bytes(main),
+        ElementStep::Adafactor => ADAFACTOR_BYTES,
+    };
+    let quantised = if ways.momentum == MomentumFormat::Int8 { INT8_MOMENTUM_BYTES } else { 0.0 };
+    // The average is read and written, the weight read.
+    let average = if ways.average { 8.0 + bytes(main) } else { 0.0 };
+    [elements + average, bytes(gradients) + MUON_BYTES + bytes(main) + weight + quantised + average]
 }
+
+/// bitsandbytes' kernels over 8-bit state look codes up, and are not bound by what they read: bytes that would take as
+/// long. 50 and 23 ps an element on an H200 (rows `adamw8` and `lion8` of `data/truth/ways_h200.jsonl` against `plain`),
+/// at the 4.1 TB/s that plain copies reach there. How it scales to other devices nobody has measured.
+const ADAMW_8_BITS: f64 = 205.0;
+const LION_8_BITS: f64 = 95.0;
+
+/// Bytes that torch's Adafactor moves for an element of a matrix, kernel by kernel in fp32 (`_adafactor.py`): norm of
+/// the weight 4, rows and columns 8, their product 4, its division 8, clamp 8, root 8, times the gradient 12, its norm 4,
+/// weight decay 8, the step 12; and the gradient's norm before.
+const ADAFACTOR_BYTES: f64 = 80.0;
+
+/// What Muon's kernels move for an element beyond `MUON_BYTES` where its momentum is int8: cleared 4, read narrow and
+/// written 5, decayed 8, its largest 4, codes 8, rounded 8, written narrow 5, less what a momentum in fp32 moves.
+const INT8_MOMENTUM_BYTES: f64 = 42.0 - 8.0;
 
 /// Of a host's memory bandwidth, what stepping AdamW there reaches: ZeRO-Offload's kernel steps 10^9
 /// elements in 0.22 s on two Xeon 8168 (Ren et al., arXiv 2101.06840, table 4), which have six channels
@@ -203,7 +231,7 @@ pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, tim
     // Every layer is a collective of its own.
     let units = held.units.max(1.0);
     for (mesh, rings) in placed.rings.iter().enumerate() {
-        let elements = held.elements[mesh];
+        let elements = gathered(prices, held, mesh);
         gather += rings.sharing.gather_in(units, elements * weight);
         if prices.setting.options.offload_params {
             // A rank's own part comes from its host before others can have it.
@@ -216,6 +244,12 @@ pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, tim
     let [forward, backward] = inside.gathers.map(|count| gather * count as f64);
     let backward = if inside.reduces { backward + reduced } else { backward };
     [Rules::beside(occupied, forward, times.forward), Rules::beside(occupied, backward, times.backward()) + sums]
+}
+
+/// Elements of a mesh that are gathered: a quantised base is whole on every replica.
+fn gathered(prices: &Prices, held: &Held, mesh: usize) -> f64 {
+    let is_kept = mesh == 0 && prices.setting.options.ways.base.is_quantised();
+    held.elements[mesh] - if is_kept { held.multiplied } else { 0.0 }
 }
 
 /// Gradients of adapters in fp32, which a hook sums factor by factor in every backward while the rest of it

@@ -2,11 +2,12 @@
 //! be expressed is counted with its reason, never dropped; no rule anywhere names a row.
 //!
 //! A row becomes a [`case::Case`] with [`case::Options`], as `plan`, `fit` and `launch` have them, so
-//! that the errors are the product's. One reader a file: [`emitted`], [`megatron`], [`steps`] for rows of
+//! that the errors are the product's. One reader a file: [`emitted`], [`launched`], [`megatron`], [`steps`] for rows of
 //! our own, [`published`] for those of others.
 
 pub mod emitted;
 mod figure;
+mod launched;
 pub mod megatron;
 mod published;
 mod regret;
@@ -175,6 +176,9 @@ pub fn judge_within(row: &Value, parts: &[Part], pricing: Pricing, allowed: u64)
     }
     if emitted::is_emitted(row) {
         return emitted::judge(row, parts, allowed);
+    }
+    if launched::is_launched(row) {
+        return launched::judge(row, parts, allowed);
     }
     match (row.get("case"), row.get("step_seconds")) {
         (Some(_), Some(_)) => steps::judge(row, parts),

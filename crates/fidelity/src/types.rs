@@ -92,6 +92,24 @@ const EMITTED: Fields = &[
     ("", Type::Tables, &["steps"]),
 ];
 
+/// Ranks of the FSDP2 program that we wrote.
+const LAUNCHED: Fields = &[
+    ("", Type::Text, &["name", "torch", "recipe", "taken"]),
+    ("", Type::Size, &["rank", "outside"]),
+    (
+        "",
+        Type::Table,
+        &["layout", "ways", "precision", "libraries", "fwdbwd0", "fwdbwd1", "fwdbwd2", "opt0", "opt1", "opt2"],
+    ),
+    ("layout", Type::Size, &["world", "tp", "pp", "ep", "etp", "mbs", "microbatches", "seq", "forward_prefetch"]),
+    ("layout", Type::Flag, &["sp"]),
+    ("layout", Type::Text, &["zero", "recompute"]),
+    ("ways", Type::Text, &["optimizer", "base", "adapters", "loss", "momentum"]),
+    ("ways", Type::Number, &["average"]),
+    ("precision", Type::Text, &["main"]),
+    ("opt2", Type::Size, &["alloc", "peak", "reserved", "reserved_peak"]),
+];
+
 /// Rows that others published.
 const PUBLISHED: Fields = &[
     (
@@ -138,6 +156,7 @@ pub fn mistyped(row: &Value) -> Vec<Mistyped> {
     };
     let kind = match () {
         () if fields.contains_key("flags") || fields.contains_key("added") => EMITTED,
+        () if fields.get("kind").is_some_and(|kind| kind == "launch") => LAUNCHED,
         () if fields.contains_key("case") => OF_A_CASE,
         () if fields.contains_key("ready") => PUBLISHED,
         // Of no kind that is read here, which is said elsewhere.

@@ -25,6 +25,12 @@ const FIELDS: &str = include_str!("../../../data/engines/parity/tiny-fields.toml
 
 const DENSE: &str = include_str!("../../../data/engines/parity/tiny-dense.toml");
 
+/// What `check_ways.py` trains in other ways.
+const WAYS: [&str; 2] = [
+    include_str!("../../../data/engines/parity/tiny-ways.toml"),
+    include_str!("../../../data/engines/parity/tiny-ways-lora.toml"),
+];
+
 /// Degrees tp, pp, vpp, ep, etp over a world.
 fn request(world: u64, [tp, pp, vpp, ep, etp]: [u64; 5]) -> LayoutRequest {
     LayoutRequest {
@@ -142,6 +148,9 @@ fn main() {
     write(folder, MOE, Engine::Fsdp2, balanced());
     write(folder, FIELDS, Engine::Fsdp2, fields());
     write(folder, LORA, Engine::Fsdp2, adapted());
+    for text in WAYS {
+        write(folder, text, Engine::Fsdp2, dense().into_iter().take(2).collect());
+    }
     for text in [MOE, FIELDS] {
         write(folder, text, Engine::XlaSpmd, xla());
     }

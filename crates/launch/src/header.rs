@@ -4,6 +4,7 @@
 use crate::lanes;
 use case::Case;
 use case::options::{AttentionKernel, Dispatch, Elementwise, EpOverlap, Options, TpOverlap};
+use case::ways::MomentumFormat;
 use case::words;
 use layout::{Engine, ZeroStage};
 use recipe::{Mixer, Optimizer};
@@ -39,7 +40,7 @@ impl Header {
         Header {
             lane: lanes::of_engine(engine).map_or(engine.name(), |lane| lane.name),
             compile: compile(engine, options),
-            precision: options.scaling.map_or(options.format.name(), |scaling| scaling.name()).to_string(),
+            precision: precision(options),
             overlap: overlap(case),
             wrapper: wrapper(case),
             optimizer: optimizer(case),
@@ -58,6 +59,15 @@ impl fmt::Display for Header {
             if self.overlap.is_empty() { "no overlap".to_string() } else { self.overlap.join("+") + " overlapped" };
         let Header { lane, compile, precision, wrapper, optimizer, .. } = self;
         write!(f, "lane {lane}: {compile}, {precision}, {overlap}, {wrapper}, {optimizer}")
+    }
+}
+
+/// What products run in, and how what they read is kept where that is another format.
+fn precision(options: &Options) -> String {
+    let products = options.scaling.map_or(options.format.name(), |scaling| scaling.name());
+    match options.ways.base.is_quantised() {
+        true => format!("{products} over a base in {}", options.ways.base),
+        false => products.to_string(),
     }
 }
 
@@ -117,9 +127,12 @@ fn wrapper(case: &Case) -> String {
 
 fn optimizer(case: &Case) -> String {
     let tensors = case.recipe.tensors();
-    let all = [(Optimizer::Muon, "Muon"), (Optimizer::AdamW, "AdamW"), (Optimizer::Sgd, "SGD")];
+    let ways = case.options.ways;
+    let muon = if ways.momentum == MomentumFormat::Int8 { "Muon in int8" } else { "Muon" };
+    let all = [(Optimizer::Muon, muon), (Optimizer::AdamW, ways.elements.title()), (Optimizer::Sgd, "SGD")];
     let used = all.into_iter().filter(|(optimizer, _)| tensors.iter().any(|t| t.optimizer == *optimizer));
-    used.map(|(_, name)| name).collect::<Vec<_>>().join("+")
+    let average = ways.average.then_some("average");
+    used.map(|(_, name)| name).chain(average).collect::<Vec<_>>().join("+")
 }
 
 fn attention(case: &Case) -> String {

@@ -6,11 +6,11 @@ use crate::megatron::{
     AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, GraphInputs, MegatronOptions, ParamGather, Reduction,
     Routing, Segments, StateFormats,
 };
-use case::Options;
 use case::options::{
     self, Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, GraphModule, GraphsBy, Scaling,
     TpOverlap,
 };
+use case::{Options, Ways};
 use layout::{Engine, Layout, ZeroStage};
 use recipe::{Dtype, Layer, Mixer, Recipe};
 use replay::Unmodelled;
@@ -68,6 +68,9 @@ impl MegatronOptions {
                 options::CrossEntropy::Eager => CrossEntropy::Unfused,
                 options::CrossEntropy::Native => CrossEntropy::FusedNative,
                 options::CrossEntropy::TransformerEngine => CrossEntropy::FusedTransformerEngine,
+                options::CrossEntropy::Liger => {
+                    return refuse("Liger's loss", "Megatron's head gives logits, and takes its own loss of them");
+                }
             },
             fp8: asked.scaling.map(|scaling| match scaling {
                 Scaling::Delayed => Fp8Recipe::Delayed,
@@ -122,7 +125,9 @@ fn precision_aware(asked: &Options) -> Option<StateFormats> {
 pub(crate) fn formats(recipe: &Recipe, asked: &Options, engine: Engine) -> Result<(), Unmodelled> {
     let state = &asked.state;
     let held = [("main weights", state.main), ("moments", state.exp_avg), ("moments", state.exp_avg_sq)];
-    if let Some((what, format)) = held.into_iter().find(|(_, format)| *format != Dtype::Fp32) {
+    // The emitted program steps bf16 weights with moments of their format, as torch makes them.
+    let is_narrow = engine == Engine::Fsdp2 && held.iter().all(|(_, format)| *format == Dtype::Bf16);
+    if let Some((what, format)) = held.into_iter().find(|(_, format)| *format != Dtype::Fp32 && !is_narrow) {
         let why = format!("{}'s ledger replays them in fp32 only", engine.name());
         return Err(Unmodelled::new(format!("{what} in {format}"), why));
     }
@@ -132,7 +137,8 @@ pub(crate) fn formats(recipe: &Recipe, asked: &Options, engine: Engine) -> Resul
         return Err(Unmodelled::new(format!("gradients in {}", state.gradients), why));
     }
     // Our own runtime's one format is `--precision`'s.
-    if recipe.precision.weights != Dtype::Bf16 && engine != Engine::Shardwright {
+    let is_half = recipe.precision.weights == Dtype::Fp16 && engine == Engine::Fsdp2;
+    if recipe.precision.weights != Dtype::Bf16 && engine != Engine::Shardwright && !is_half {
         let why = format!("{}'s ledger replays products in bf16 only", engine.name());
         return Err(Unmodelled::new(format!("weights in {}", recipe.precision.weights), why));
     }
@@ -171,7 +177,16 @@ impl Fsdp2Options {
         let [forward, backward] = [asked.prefetch.forward, asked.prefetch.backward]
             .map(|groups| usize::try_from(groups).unwrap_or(usize::MAX));
         let compile = asked.kernels.elementwise == Elementwise::Compiled;
-        Ok(Fsdp2Options { compile, prefetch: Prefetch { forward, backward }, ..self })
+        let has_liger = asked.kernels.cross_entropy == options::CrossEntropy::Liger;
+        let is_plain = asked.ways == Ways::PLAIN && !has_liger && asked.state.main == Dtype::Fp32;
+        if self.blocks == Blocks::Common && !is_plain {
+            return refuse(
+                "8-bit and bf16 state, nf4, averages and Liger's loss",
+                "they are replayed in the program that `launch --engine fsdp2` writes, which does not have this model",
+            );
+        }
+        let prefetch = Prefetch { forward, backward };
+        Ok(Fsdp2Options { compile, prefetch, ways: asked.ways, has_liger, main: asked.state.main, ..self })
     }
 }
 

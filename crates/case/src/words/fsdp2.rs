@@ -1,10 +1,32 @@
 //! The emitted native PyTorch program (`launch/assets/fsdp2`), keys of its plan.
 
 use super::{Effect, Place, Takes, Vocabulary, Word, flag, knows_nothing, number};
-use crate::options::Elementwise;
+use crate::options::{CrossEntropy, Elementwise};
+use crate::ways::{AdapterLayers, BaseFormat, ElementStep, MomentumFormat};
+use recipe::Dtype;
 
 const OVERLAPS: Effect =
     Effect::None("a gather is priced beside the group before it, which the host's lead gives without being told");
+
+/// One of an enum's words, as a field of the options' ways.
+macro_rules! way {
+    ($name:literal, $own:literal, $field:ident, $of:ident, [$($word:literal),+], $time:expr, $what:literal) => {
+        Word {
+            name: $name,
+            takes: Takes::OneOf(&[$($word),+]),
+            place: Place::Argument,
+            own: $own,
+            get: |o| o.ways.$field.name().to_string(),
+            set: |o, v| {
+                o.ways.$field = $of::from_name(v).ok_or_else(|| format!("`{v}` is none of its words"))?;
+                Ok(())
+            },
+            memory: Effect::Changes,
+            time: $time,
+            what: $what,
+        }
+    };
+}
 
 pub const VOCABULARY: Vocabulary = Vocabulary {
     words: &[
@@ -52,6 +74,78 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
             memory: Effect::Changes,
             time: OVERLAPS,
             what: "groups gathered ahead in backward",
+        },
+        Word {
+            name: "loss",
+            takes: Takes::OneOf(&["eager", "liger"]),
+            place: Place::Argument,
+            own: "eager",
+            get: |o| o.kernels.cross_entropy.name().to_string(),
+            set: |o, v| {
+                o.kernels.cross_entropy = if v == "liger" { CrossEntropy::Liger } else { CrossEntropy::Eager };
+                Ok(())
+            },
+            memory: Effect::Changes,
+            time: Effect::Changes,
+            what: "liger: head and loss together, chunk by chunk (needs liger-kernel, tp 1 and pp 1)",
+        },
+        way!(
+            "optimizer",
+            "adamw",
+            elements,
+            ElementStep,
+            ["adamw", "adamw8bit", "lion", "lion8bit", "adafactor", "sgd"],
+            Effect::Changes,
+            "what steps every tensor that Muon does not; 8 bits and Lion need bitsandbytes"
+        ),
+        way!(
+            "base",
+            "main",
+            base,
+            BaseFormat,
+            ["main", "nf4", "nf4-double"],
+            Effect::Changes,
+            "how projections frozen under adapters are kept; nf4 needs bitsandbytes and tp 1"
+        ),
+        way!(
+            "adapters",
+            "ours",
+            adapters,
+            AdapterLayers,
+            ["ours", "peft"],
+            Effect::Changes,
+            "whose layers multiply adapters: ours in bf16, or peft's in fp32"
+        ),
+        way!(
+            "momentum",
+            "fp32",
+            momentum,
+            MomentumFormat,
+            ["fp32", "int8"],
+            Effect::Changes,
+            "how Muon's momentum is kept: int8 has one fp32 scale for 256 elements"
+        ),
+        switch_word!(
+            "average",
+            "false",
+            ways.average,
+            [Effect::Changes, Effect::Changes],
+            "an exponential average of the trained weights is kept, in fp32"
+        ),
+        Word {
+            name: "main",
+            takes: Takes::OneOf(&["fp32", "bf16"]),
+            place: Place::Argument,
+            own: "fp32",
+            get: |o| o.state.main.name().to_string(),
+            set: |o, v| {
+                let dtype = Dtype::from_name(v).ok_or_else(|| format!("`{v}` is no format"))?;
+                (o.state.main, o.state.exp_avg, o.state.exp_avg_sq) = (dtype, dtype, dtype);
+                Ok(())
+            },
+            memory: Effect::Changes,
+            time: Effect::Changes,
+            what: "the weights that are stepped, and AdamW's moments; bf16 keeps no fp32 copy",
         },
         super::ALLOCATOR,
     ],

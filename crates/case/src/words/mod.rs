@@ -138,6 +138,10 @@ fn knows_nothing(_: &str) -> bool {
 const EMPTY: Vocabulary =
     Vocabulary { words: &[], passed: &[], implied: &[], refused: &[], ours: &[], tuned: &[], knows: knows_nothing };
 
+/// Engines that have words.
+const WITH_WORDS: [Engine; 5] =
+    [Engine::Megatron, Engine::Fsdp2, Engine::Torchtitan, Engine::Deepspeed, Engine::Nanotron];
+
 /// The vocabulary of an engine; Megatron's when none is named.
 pub fn of(engine: Option<Engine>) -> &'static Vocabulary {
     match engine {
@@ -309,9 +313,14 @@ fn unknown(vocabulary: &Vocabulary, engine: Option<Engine>, name: &str) -> Findi
             .hint(format!("`shardwright options {engine}` lists what may be said"));
     }
     let known = vocabulary.words.iter().map(|word| word.name).chain(vocabulary.passed.iter().map(|passed| passed.name));
+    let others =
+        || WITH_WORDS.into_iter().filter(|other| other.name() != engine).find(|other| of(Some(*other)).has(name));
     let hint = match did_you_mean(name, known) {
         Some(close) => format!("did you mean `{close}`?"),
-        None => format!("`shardwright options {engine}` lists what may be said"),
+        None => match others() {
+            Some(other) => format!("`{name}` is a word of {other}: --engine {other}"),
+            None => format!("`shardwright options {engine}` lists what may be said"),
+        },
     };
     Finding::error("engine-args/unknown", Blame::Usage, name, format!("`{name}` is no option of {engine}")).hint(hint)
 }

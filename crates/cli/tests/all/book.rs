@@ -277,6 +277,11 @@ fn numbers_and_trust_run() {
 }
 
 #[test]
+fn ways_to_train_run() {
+    holds("ways.md");
+}
+
+#[test]
 fn engine_pages_run() {
     for page in docs(".md").iter().filter(|page| page.starts_with("engines")) {
         holds(page.to_str().expect("a name"));

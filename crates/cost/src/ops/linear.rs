@@ -5,6 +5,7 @@
 use super::{Call, Op, Shape, Stream, Work};
 use crate::part::Part;
 use case::options::{Accumulate, Format, Scaling};
+use case::ways::{AdapterLayers, NF4_BLOCK};
 use layout::ownership::Row;
 use layout::request::RecomputeModule;
 use recipe::{Role, Surface};
@@ -79,6 +80,44 @@ pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
         // A frozen weight has no gradient.
         ops.push(if row.tensor.is_frozen { Op { weight: Vec::new(), ..op } } else { op });
         cast(shape, &product, ops);
+        if row.tensor.is_frozen && product.part == Part::Gemm && shape.options.ways.base.is_quantised() {
+            ops.push(dequantised(&product));
+        }
+        adapted(shape, row.tensor.surface, &product, ops);
+    }
+}
+
+/// A weight in nf4 made whole for its product and once more for its input's gradient: half a byte and a scale for 64
+/// read, two bytes written (bitsandbytes 0.50, `backends/cuda/ops.py`). Of a doubly quantised one the scales are little.
+fn dequantised(product: &Product) -> Op {
+    let bytes = product.n * product.k * (0.5 + 4.0 / NF4_BLOCK as f64 + WRITTEN);
+    let work = || vec![Work::stream(Stream::Mixed, bytes, 1.0)];
+    Op::streams(product.modules, work(), work())
+}
+
+/// What runs around a factor beside its product: of ours a scale and a sum in bf16; of peft's the input cast to fp32,
+/// and scale, sum and cast back in fp32 (`launch/assets/fsdp2/lora.py`, peft 0.21 `tuners/lora/layer.py`).
+fn adapted(shape: Shape, surface: Surface, product: &Product, ops: &mut Vec<Op>) {
+    let is_peft = shape.options.ways.adapters == AdapterLayers::Peft;
+    let tokens = product.m * product.groups;
+    let work = |elements: f64, bytes: f64, kernels: f64| {
+        let stream = if is_peft { Stream::Mixed } else { Stream::Plain };
+        vec![Work::stream(stream, elements * bytes, kernels)]
+    };
+    let (into, out) = (tokens * product.k, tokens * product.n);
+    match (surface, is_peft) {
+        (Surface::AdapterDown, true) => {
+            ops.push(Op::streams(product.modules, work(into, 6.0, 1.0), work(into, 12.0, 2.0)))
+        }
+        // The gradient of the input is summed with the projection's.
+        (Surface::AdapterDown, false) => ops.push(Op::streams(product.modules, Vec::new(), work(into, 6.0, 1.0))),
+        (Surface::AdapterUp, true) => {
+            ops.push(Op::streams(product.modules, work(out, 24.0, 3.0), work(out, 20.0, 3.0)))
+        }
+        (Surface::AdapterUp, false) => {
+            ops.push(Op::streams(product.modules, work(out, 10.0, 2.0), work(out, 4.0, 1.0)))
+        }
+        _ => {}
     }
 }
 

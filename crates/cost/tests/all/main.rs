@@ -7,3 +7,4 @@ mod steps;
 mod stragglers;
 mod trace;
 mod transfer;
+mod ways;

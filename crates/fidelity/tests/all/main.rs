@@ -3,6 +3,7 @@
 mod emitted;
 mod fuzz;
 mod intervals;
+mod launched;
 mod megatron_rows;
 mod published_memory;
 mod published_time;

@@ -1,7 +1,7 @@
 """Checkpoints by torch.distributed.checkpoint, in the coordinates of whole tensors: any layout loads what any other
 wrote, and so does whoever reads that format.
 
-Keys are `model.PATH` for parameters and persistent buffers, `optimizer.PATH.STATE`, `run.step` and
+Keys are `model.PATH` for parameters and persistent buffers, `optimizer.PATH.STATE`, `average.PATH`, `run.step` and
 `run.data_position`. Every rank writes the blocks that no rank before it holds, and reads the blocks it holds. A block
 goes through the host on its own, after the step: what a step needs at most on a device does not grow.
 """
@@ -24,6 +24,7 @@ import folder as folders
 from folder import CheckpointError
 from parallelize import Parallel
 from pieces import Held, Piece, held, named
+from stepped import Average
 
 Tensors = dict[str, Held]
 
@@ -34,7 +35,7 @@ def on_hosts() -> dist.ProcessGroup:
     return dist.new_group(backend="gloo")
 
 
-def save(where: str, run: Parallel, optimizers: list[torch.optim.Optimizer], record: dict[str, Any], keep: int | None) -> str:
+def save(where: str, run: Parallel, optimizers: list, record: dict[str, Any], keep: int | None, average: Average | None) -> str:
     """Writes a step; every rank calls it. Gives the directory."""
     step = record["step"]
     if dist.get_rank() == 0:
@@ -43,7 +44,8 @@ def save(where: str, run: Parallel, optimizers: list[torch.optim.Optimizer], rec
     partial = folders.partial(where, step)
     if not os.path.isdir(partial):
         raise CheckpointError(f"`{where}` is not a folder that all ranks share: one of them does not see `{partial}`")
-    tensors = model_of(run) | state_of(run, optimizers) | numbers(record["step"], record["data_position"])
+    tensors = model_of(run) | state_of(run, optimizers) | average_of(run, average)
+    tensors |= numbers(record["step"], record["data_position"])
     with torch.no_grad():
         dcp.save({}, storage_writer=dcp.FileSystemWriter(partial), planner=Writer(tensors), process_group=on_hosts())
     if dist.get_rank() == 0:
@@ -52,7 +54,7 @@ def save(where: str, run: Parallel, optimizers: list[torch.optim.Optimizer], rec
     return os.path.join(where, folders.name(step))
 
 
-def load(path: str, run: Parallel, optimizers: list[torch.optim.Optimizer]) -> dict[str, int]:
+def load(path: str, run: Parallel, optimizers: list, average: Average | None) -> dict[str, int]:
     """Reads a checkpoint into the model and its optimizers; every rank calls it. Gives step and data position."""
     reader = dcp.FileSystemReader(path)
     try:
@@ -61,7 +63,7 @@ def load(path: str, run: Parallel, optimizers: list[torch.optim.Optimizer]) -> d
         raise CheckpointError(f"`{path}`: its metadata cannot be read: {problem}") from problem
     make_state(run, optimizers, set(saved))
     run_state = numbers(0, 0)
-    tensors = model_of(run) | state_of(run, optimizers) | run_state
+    tensors = model_of(run) | state_of(run, optimizers) | average_of(run, average) | run_state
     check_keys(path, set(saved), set(tensors))
     for key, here in tensors.items():
         there = saved[key]
@@ -70,6 +72,9 @@ def load(path: str, run: Parallel, optimizers: list[torch.optim.Optimizer]) -> d
             raise CheckpointError(f"`{path}`: `{key}` is {said}, and this run's {here.tensor.dtype} of {here.shape}")
     with torch.no_grad():
         dcp.load({}, storage_reader=reader, planner=Reader(path, tensors), process_group=on_hosts())
+    for optimizer in optimizers:
+        if is_portable(optimizer):
+            optimizer.take()
     return {key.removeprefix("run."): int(value.tensor) for key, value in run_state.items()}
 
 
@@ -94,8 +99,13 @@ def state_of(run: Parallel, optimizers: list[torch.optim.Optimizer]) -> Tensors:
     found: Tensors = {}
     for path, parameter in named(run).items():
         for optimizer in optimizers if isinstance(parameter, nn.Parameter) else ():
-            for name, value in optimizer.state.get(parameter, {}).items():
+            is_plain = is_portable(optimizer)
+            state = optimizer.saved(parameter) if is_plain else optimizer.state.get(parameter, {})
+            for name, value in state.items():
                 like = held(run, path, parameter)
+                if is_plain and value.dim():
+                    found[f"optimizer.{path}.{name}"] = shard_of(run, path, like, value)
+                    continue
                 if not torch.is_tensor(value):
                     raise CheckpointError(f"`{name}` of `{path}` is a {type(value).__name__}, and only tensors are saved")
                 if value.dim() == 0 and like.shape:
@@ -103,6 +113,34 @@ def state_of(run: Parallel, optimizers: list[torch.optim.Optimizer]) -> Tensors:
                     found[f"optimizer.{path}.{name}"] = Held((), value, (SCALAR,))
                 else:
                     found[f"optimizer.{path}.{name}"] = held(run, path, value)
+    return found
+
+
+def is_portable(optimizer) -> bool:
+    """Whether it says itself what is saved of its state, which is none that shards are cut out of."""
+    return getattr(optimizer, "is_portable", False)
+
+
+def shard_of(run: Parallel, path: str, like: Held, value: torch.Tensor) -> Held:
+    """A plain tensor that is cut as its parameter is, or that one rank alone has."""
+    if value.shape == like.local.shape:
+        return Held(like.shape, value, like.pieces)
+    if run.plan.world > 1:
+        raise CheckpointError(f"state of `{path}` has shape {tuple(value.shape)}, which is not cut as the parameter is")
+    shape = tuple(value.shape)
+    return Held(shape, value, (Piece((0,) * len(shape), (0,) * len(shape), shape, True),))
+
+
+def average_of(run: Parallel, average: Average | None) -> Tensors:
+    """The average of every trained weight; before the first step, the weight itself."""
+    if average is None:
+        return {}
+    trained = {path: p for path, p in named(run).items() if isinstance(p, nn.Parameter) and p.requires_grad}
+    average.begin(list(trained.values()))
+    found = {}
+    for path, parameter in trained.items():
+        like = held(run, path, parameter)
+        found[f"average.{path}"] = Held(like.shape, average.of[parameter], like.pieces)
     return found
 
 
@@ -116,13 +154,16 @@ def numbers(step: int, data_position: int) -> Tensors:
 
 def make_state(run: Parallel, optimizers: list[torch.optim.Optimizer], saved: set[str]) -> None:
     """Optimizers make their state at the first step; a run that loads needs it before."""
-    owner = {parameter: optimizer for optimizer in optimizers for g in optimizer.param_groups for parameter in g["params"]}
+    own, plain = ([o for o in optimizers if is_portable(o) == wanted] for wanted in (False, True))
+    owner = {parameter: optimizer for optimizer in own for g in optimizer.param_groups for parameter in g["params"]}
     states: dict[str, set[str]] = {}
     for key in saved:
         if key.startswith("optimizer."):
             path, _, name = key.removeprefix("optimizer.").rpartition(".")
             states.setdefault(path, set()).add(name)
     for path, parameter in named(run).items():
+        for optimizer in plain:
+            optimizer.expect(parameter, states.get(path, set()))
         if parameter not in owner:
             continue
         for name in states.get(path, ()):

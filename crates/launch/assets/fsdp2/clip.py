@@ -19,9 +19,10 @@ class Clip:
         self.held = [(parameter, held(run, path, parameter).pieces) for path, parameter in parameters]
 
     @torch.no_grad()
-    def __call__(self) -> torch.Tensor | None:
-        """Scales the gradients where their norm is above the limit; gives the norm."""
-        if self.limit == 0:
+    def __call__(self, scale: float = 1.0) -> torch.Tensor | None:
+        """Takes the scale of the loss off the gradients, and scales them down where their norm is above the limit;
+        gives the norm, which is no number where a gradient overflowed."""
+        if self.limit == 0 and scale == 1.0:
             return None
         total, gradients = torch.zeros((), dtype=torch.float64, device=self.device), []
         for parameter, pieces in self.held:
@@ -32,8 +33,8 @@ class Clip:
                 if piece.is_first:
                     total += torch.linalg.vector_norm(piece.of(gradients[-1])).double().square()
         dist.all_reduce(total)
-        norm = total.sqrt()
-        scale = (self.limit / (norm + 1e-6)).clamp(max=1.0)
+        norm = total.sqrt() / scale
+        factor = (self.limit / (norm + 1e-6)).clamp(max=1.0) / scale if self.limit else 1 / scale
         for local in gradients:
-            local.mul_(scale.to(local.dtype))
+            local.mul_(factor.to(local.dtype) if torch.is_tensor(factor) else factor)
         return norm

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import nn
 
 from moe import Bank, grouped
-from optim import adamw, sum_shared
+from optim import of_elements, sum_shared
 from parallelize import DTYPES, WRAPPER, Parallel
-from plan import Row
+from plan import Plan, PlanError, Row
 
 
 def add_lora(run: Parallel) -> list[torch.optim.Optimizer]:
@@ -29,7 +29,7 @@ def add_lora(run: Parallel) -> list[torch.optim.Optimizer]:
                 adapters += adapt(run, child, path)
     run.applied.append("lora")
     # A stage may hold none.
-    return [adamw([{"params": adapters}], run.plan.optimizers["adamw"])] if adapters else []
+    return [of_elements(run.plan, [{"params": adapters}])] if adapters else []
 
 
 def adapt(run: Parallel, child: nn.Module, path: str) -> list[nn.Parameter]:
@@ -43,10 +43,46 @@ def adapt(run: Parallel, child: nn.Module, path: str) -> list[nn.Parameter]:
         factor.register_hook(summing(run, row))
         child.register_parameter(row.path.rpartition(".")[2], factor)
         factors.append(factor)
+    if run.plan.ways["adapters"] == "peft":
+        if isinstance(child, Bank):
+            raise PlanError(f"`{path}`: peft has no layer for a bank of experts")
+        in_layer_of_peft(run.plan, child, factors)
+        return factors
     scale = run.plan.lora["alpha"] / run.plan.lora["rank"]
     added = low_rank_of_experts if isinstance(child, Bank) else low_rank
     child.register_forward_hook(lambda module, inputs, out: out + added(module, *inputs) * scale)
     return factors
+
+
+class Base(nn.Linear):
+    """A projection as peft looks at one: whose weight is, at every call, what FSDP2 has put into the projection."""
+
+    def __init__(self, child: nn.Module, rows: int, columns: int):
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = columns, rows
+        self.child, self.run = [child], child.forward
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.child[0].weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.run(x)
+
+
+def in_layer_of_peft(plan: Plan, child: nn.Module, factors: list[nn.Parameter]) -> None:
+    """Runs a projection inside peft's own layer, which multiplies its fp32 factors in fp32."""
+    from peft import LoraConfig
+    from peft.tuners.lora import bnb, layer
+
+    low, high = factors
+    rank, alpha = plan.lora["rank"], plan.lora["alpha"]
+    kept = getattr(child, "held", None)
+    base = kept[0] if kept else Base(child, high.shape[0], low.shape[1])
+    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0)
+    made = (bnb.Linear4bit if kept else layer.Linear)(base, "default", config=config, r=rank, lora_alpha=alpha)
+    made.lora_A["default"].weight, made.lora_B["default"].weight = low, high
+    child.forward = made.forward
 
 
 def low_rank(module: nn.Module, x: torch.Tensor) -> torch.Tensor:

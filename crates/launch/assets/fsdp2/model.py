@@ -298,8 +298,14 @@ class Head(Weight):
         super().__init__(m["vocab"], m["hidden"])
         self.enter, self.factor = nn.Identity(), m["multipliers"]["logits"]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return times(F.linear(self.enter(x), self.weight), self.factor)
+    def forward(self, x: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        if targets is None:
+            return times(F.linear(self.enter(x), self.weight), self.factor)
+        # The sum of the losses, chunk by chunk: logits are never there as a whole.
+        from liger_kernel.ops import LigerFusedLinearCrossEntropyFunction as Fused
+
+        chosen = (None, None, -100, 0.0, 0.0, "sum")
+        return Fused.apply(times(x, self.factor).flatten(0, 1), self.weight, targets.flatten(), *chosen)[0]
 
 
 class Layer(nn.Module):
@@ -346,9 +352,12 @@ class Hybrid(nn.Module):
                 raise ValueError("tied embeddings over pipeline stages are not in the reference model")
             self.head.weight = self.embedding.tokens.weight
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """Hidden states, logits, or with targets the sum of their losses."""
         if self.embedding is not None:
             x = self.embedding(x)
         for layer in self.layers.values():
             x = layer(x)
-        return x if self.head is None else self.head(self.final(x))
+        if self.head is None:
+            return x
+        return self.head(self.final(x)) if targets is None else self.head(self.final(x), targets)

@@ -12,7 +12,8 @@ from torch import nn
 
 import collectives as c
 from parallelize import Parallel, own_rows
-from plan import PlanError, Row
+from plan import Plan, PlanError, Row
+from stepped import Int8, Stepped
 
 
 def finish_gradients(run: Parallel) -> None:
@@ -58,6 +59,10 @@ class Muon(torch.optim.Optimizer):
     def __init__(self, run: Parallel, rows: list[tuple[Row, nn.Parameter]], options: dict):
         defaults = {"lr": options["lr"], "momentum": options["momentum"], "weight_decay": options["weight_decay"]}
         super().__init__([parameter for _, parameter in rows], defaults)
+        self.quantised = Int8() if run.plan.ways["momentum"] == "int8" else None
+        self.is_portable = self.quantised is not None
+        if self.is_portable:
+            self.saved, self.expect, self.take = self.quantised.saved, self.of_mine, self.quantised.take
         self.run, self.steps, self.rows = run, options["newton_schulz_steps"], {id(p): row for row, p in rows}
 
     @torch.no_grad()
@@ -66,14 +71,24 @@ class Muon(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum"] = torch.zeros_like(parameter.grad)
-                momentum = state["momentum"].mul_(group["momentum"]).add_(parameter.grad)
+                momentum = self.momentum(parameter, group["momentum"])
                 direction = parameter.grad + group["momentum"] * momentum
                 update = self.orthogonalised(self.rows[id(parameter)], parameter, direction)
                 local = parameter.to_local()
                 local.mul_(1 - group["lr"] * group["weight_decay"]).add_(update.to(local), alpha=-group["lr"])
+
+    def momentum(self, parameter: nn.Parameter, decay: float) -> torch.Tensor:
+        if self.quantised is not None:
+            return self.quantised.follow(parameter, decay)
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter.grad)
+        return state["momentum"].mul_(decay).add_(parameter.grad)
+
+    def of_mine(self, parameter: nn.Parameter, names: set[str]) -> None:
+        """A checkpoint is about to be read: other optimizers' parameters are in it too."""
+        if id(parameter) in self.rows:
+            self.quantised.expect(parameter, names)
 
     def orthogonalised(self, row: Row, parameter: nn.Parameter, direction) -> torch.Tensor:
         part = direction.full_tensor()
@@ -121,9 +136,16 @@ def build_optimizers(run: Parallel) -> list[torch.optim.Optimizer]:
         if row.optimizer == "adamw":
             groups.setdefault(row.expert, []).append(parameter)
     if groups:
-        optimizers.append(adamw([{"params": group} for group in groups.values()], run.plan.optimizers["adamw"]))
+        optimizers.append(of_elements(run.plan, [{"params": group} for group in groups.values()]))
     run.applied.append("optimizer")
     return optimizers
+
+
+def of_elements(plan: Plan, groups: list) -> torch.optim.Optimizer | Stepped:
+    """What steps every element by itself, as the plan's ways say; its rates are AdamW's."""
+    options = plan.optimizers["adamw"]
+    word = plan.ways["optimizer"]
+    return adamw(groups, options) if word == "adamw" else Stepped(word, groups, options)
 
 
 def adamw(groups: list, options: dict) -> torch.optim.AdamW:

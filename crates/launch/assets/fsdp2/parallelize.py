@@ -24,6 +24,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 import collectives as c
 from plan import Plan, PlanError, Row
+from quantised import Quantised, quantise
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 # Submodule that a name of the plan's selective recompute stands for.
@@ -87,6 +88,8 @@ def parallelize(plan: Plan, meshes: Meshes, device: torch.device, build: Build) 
     run = Parallel(plan, meshes, device)
     apply_pp(run, build)
     check_paths(run)
+    for module in run.chunks.values():
+        quantise(plan, module)
     apply_tp(run)
     apply_activation_checkpointing(run)
     apply_compile(run)
@@ -215,7 +218,7 @@ def apply_fsdp(run: Parallel) -> None:
 def shard_options(run: Parallel, mesh: DeviceMesh) -> dict:
     precision = run.plan.precision
     params, reduce = DTYPES[precision["params"]], DTYPES[precision["reduce"]]
-    if params == DTYPES[precision["main"]]:
+    if params == reduce == DTYPES[precision["main"]]:
         policy = MixedPrecisionPolicy()
     else:
         policy = MixedPrecisionPolicy(param_dtype=params, reduce_dtype=reduce)
@@ -308,6 +311,8 @@ def fill(run: Parallel) -> None:
         with torch.no_grad():
             local = parameter.to_local()
             local.copy_(own_rows(part, parameter).to(local))
+    for module in (m for chunk in run.chunks.values() for m in chunk.modules() if isinstance(m, Quantised)):
+        module.fill(initial(module.row, run.plan.model.get("init_std")), run.device)
 
 
 def own_rows(part: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:

@@ -17,10 +17,11 @@ WRAP_ORDER = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "
 KEYS = {
     "schema", "recipe", "wrap_order", "degrees", "sequence_parallel", "schedule", "chunks", "stages",
     "reshard_after_forward", "prefetch", "recompute", "compile", "batch", "precision", "model", "modules",
-    "tensors", "optimizers", "lora", "run",
+    "tensors", "optimizers", "lora", "ways", "run",
 }  # fmt: skip
 AXES = ("world", "pp", "vpp", "dp", "tp", "ep", "etp", "edp")
 TP_GRADIENTS = ("cut", "whole", "sum")
+WAYS = {"optimizer", "base", "adapters", "loss", "average", "momentum"}
 
 
 class PlanError(ValueError):
@@ -129,6 +130,8 @@ def parse(raw: dict[str, Any]) -> Plan:
         raise PlanError(f"missing keys: {', '.join(missing)}")
     if raw["wrap_order"] != WRAP_ORDER:
         raise PlanError(f"wrap order is {raw['wrap_order']}, this module applies {WRAP_ORDER}")
+    if odd := sorted(set(raw["ways"]) ^ WAYS):
+        raise PlanError(f"ways: {', '.join(odd)} missing or unknown")
     degrees = {axis: int(raw["degrees"][axis]) for axis in AXES}
     check_degrees(degrees, raw["sequence_parallel"], any(entry["expert"] for entry in raw["tensors"]))
     rows = [read_row(entry, degrees) for entry in raw["tensors"]]

@@ -1,4 +1,5 @@
-"""The learning rate of a step, as the policy says: up in a line, then down in half a cosine."""
+"""What changes from step to step: the learning rate, as the policy says, up in a line and down in half a cosine; and
+the scale of a loss in fp16."""
 
 from __future__ import annotations
 
@@ -14,3 +15,21 @@ def factor(run: dict, step: int) -> float:
     least = run["least_learning_rate"] / run["learning_rate"]
     progress = min((step - warmup) / max(run["steps"] - warmup, 1), 1.0)
     return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+class Scale:
+    """What a loss in fp16 is multiplied with so that small gradients do not vanish, as torch's GradScaler moves it:
+    halved when a gradient overflows, which also skips the step, and doubled after 2000 sound steps."""
+
+    def __init__(self, value: float = 2.0**16, patience: int = 2000):
+        self.value, self.patience, self.sound = value, patience, 0
+
+    def follow(self, norm) -> bool:
+        """Whether the gradients of this norm may be stepped with."""
+        is_sound = bool(norm.isfinite())
+        self.sound = self.sound + 1 if is_sound else 0
+        if not is_sound:
+            self.value /= 2
+        elif self.sound == self.patience:
+            self.value, self.sound = self.value * 2, 0
+        return is_sound

@@ -27,7 +27,8 @@ from model import Hybrid
 from moe import Router, move_expert_biases
 from optim import build_optimizers, finish_gradients
 from parallelize import DTYPES, Meshes, Parallel, parallelize
-from schedule import factor
+from schedule import Scale, factor
+from stepped import Average
 
 
 class Trainer:
@@ -41,6 +42,8 @@ class Trainer:
         self.optimizers = add_lora(self.run) if plan.lora else build_optimizers(self.run)
         self.rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
         self.clip = Clip(self.run, plan.run["clip"])
+        self.scale = Scale() if plan.precision["params"] == "fp16" else None
+        self.average = Average(plan.ways["average"]) if plan.ways["average"] else None
         batch = plan.batch
         self.global_batch = batch["micro_batch"] * batch["microbatches"] * plan.degrees["dp"]
         self.tokens = self.global_batch * batch["sequence"]
@@ -53,6 +56,9 @@ class Trainer:
 
     def routers(self) -> list[Router]:
         return [m for chunk in self.run.chunks.values() for m in chunk.modules() if isinstance(m, Router)]
+
+    def trained(self) -> list[torch.nn.Parameter]:
+        return [p for chunk in self.run.chunks.values() for p in chunk.parameters() if p.requires_grad]
 
     def balance(self) -> None:
         """Moves balancing biases by the counts of every rank that routed other tokens."""
@@ -115,12 +121,16 @@ class Trainer:
         total = self.run_pipeline(batches) if self.schedule else self.run_whole(batches)
         finish_gradients(self.run)
         self.balance()
-        self.clip()
+        norm = self.clip(self.scale.value if self.scale else 1.0)
+        is_sound = self.scale is None or self.scale.follow(norm)
         for optimizer, rates in zip(self.optimizers, self.rates):
             for group, rate in zip(optimizer.param_groups, rates):
                 group["lr"] = rate * factor(self.plan.run, step)
-            optimizer.step()
+            if is_sound:
+                optimizer.step()
             optimizer.zero_grad()
+        if self.average is not None:
+            self.average(self.trained())
         self.position += self.global_batch
         # Every tp rank holds the same loss. Whether to end is agreed upon with it.
         said = torch.stack([total.double() / self.plan.degrees["tp"], total.new_tensor(self.is_asked_to_end).double()])
@@ -133,8 +143,11 @@ class Trainer:
         (module,) = self.run.chunks.values()
         total = torch.zeros((), device=self.device)
         for tokens in batches:
-            loss = self.loss(module(tokens[:, :-1]), tokens[:, 1:])
-            loss.backward()
+            if self.plan.ways["loss"] == "liger":
+                loss = module(tokens[:, :-1], tokens[:, 1:]) / self.tokens
+            else:
+                loss = self.loss(module(tokens[:, :-1]), tokens[:, 1:])
+            (loss * self.scale.value if self.scale else loss).backward()
             total = total + loss.detach()
         return total
 
@@ -154,14 +167,14 @@ class Trainer:
         """Writes a checkpoint of the run after `step` steps; every rank calls it."""
         run = self.plan.run
         record = folders.record_of(run["identity"], step, self.position, self.stream.about())
-        return checkpoint.save(where, self.run, self.optimizers, record, run["keep_last"])
+        return checkpoint.save(where, self.run, self.optimizers, record, run["keep_last"], self.average)
 
     def load(self, path: str, position: int | None = None) -> int:
         """Goes on from a checkpoint; every rank calls it. Gives the steps done."""
         record = folders.read(path)
         folders.check(path, record, self.plan.run["identity"])
         self.position = folders.position(path, record, self.stream.about(), position)
-        loaded = checkpoint.load(path, self.run, self.optimizers)
+        loaded = checkpoint.load(path, self.run, self.optimizers, self.average)
         if loaded != {key: record[key] for key in loaded}:
             raise folders.CheckpointError(f"`{path}`: {folders.RECORD} and the tensors disagree: {loaded}")
         return loaded["step"]
@@ -192,7 +205,7 @@ def main() -> None:
     device = start(arguments.device)
     if dist.get_world_size() != plan.world:
         raise plans.PlanError(f"the plan is for {plan.world} ranks and {dist.get_world_size()} were started")
-    torch.set_default_dtype(DTYPES[plan.precision["main"]])
+    torch.set_default_dtype(torch.promote_types(torch.float32, DTYPES[plan.precision["main"]]))
     trainer = Trainer(plan, device)
     signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "is_asked_to_end", True))
     losses, is_done = train(trainer, arguments)

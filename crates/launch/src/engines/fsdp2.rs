@@ -6,7 +6,8 @@ use super::reference::{self, Program};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::tree;
-use case::options::{Elementwise, Format};
+use case::options::{CrossEntropy, Elementwise, Format};
+use case::{Options, Ways};
 use diag::{Blame, Finding};
 use layout::ownership::{Row, copies_of_unit};
 use layout::rules::Cut;
@@ -21,7 +22,7 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: [(&str, &str); 16] = [
+const ASSETS: [(&str, &str); 18] = [
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
@@ -30,6 +31,8 @@ const ASSETS: [(&str, &str); 16] = [
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
     ("parallelize.py", include_str!("../../assets/fsdp2/parallelize.py")),
     ("optim.py", include_str!("../../assets/fsdp2/optim.py")),
+    ("stepped.py", include_str!("../../assets/fsdp2/stepped.py")),
+    ("quantised.py", include_str!("../../assets/fsdp2/quantised.py")),
     ("lora.py", include_str!("../../assets/fsdp2/lora.py")),
     ("pieces.py", include_str!("../../assets/fsdp2/pieces.py")),
     ("clip.py", include_str!("../../assets/fsdp2/clip.py")),
@@ -112,16 +115,34 @@ fn plan(job: &Job, table: &OwnershipTable) -> Value {
         "batch": {"micro_batch": layout.micro_batch, "microbatches": layout.microbatches, "sequence": layout.sequence},
         "precision": {
             "params": dtype(recipe.precision.weights), "reduce": dtype(recipe.precision.gradients),
-            "main": dtype(recipe.precision.main),
+            "main": dtype(options.state.main),
         },
         "model": reference::model(recipe, layout.padded_vocab(recipe.vocab)),
         "modules": if layout.tp.splits() { borders(recipe, layout) } else { Vec::new() },
         "tensors": table.rows.iter().map(|row| tensor(row, layout)).collect::<Vec<_>>(),
         "optimizers": reference::optimizers(job),
         "lora": recipe.adapters().map(|adapters| json!({"rank": adapters.rank, "alpha": adapters.alpha})),
+        "ways": ways(options),
         "run": reference::run(job),
     })
 }
+
+/// How weights are kept, stepped and followed.
+fn ways(options: &Options) -> Value {
+    let Ways { elements, base, adapters, average, momentum } = options.ways;
+    let is_fused = options.kernels.cross_entropy == CrossEntropy::Liger;
+    json!({
+        "optimizer": elements.name(),
+        "base": base.is_quantised().then(|| base.name()),
+        "adapters": adapters.name(),
+        "loss": if is_fused { "liger" } else { "eager" },
+        "average": average.then_some(AVERAGE_DECAY),
+        "momentum": momentum.name(),
+    })
+}
+
+/// How much of an average of weights a step leaves: the default of diffusers' `EMAModel`.
+const AVERAGE_DECAY: f64 = 0.9999;
 
 fn dtype(dtype: Dtype) -> &'static str {
     dtype.name()

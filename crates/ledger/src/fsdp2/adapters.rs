@@ -1,9 +1,10 @@
 //! Adapters of one rank (`launch/assets/fsdp2/lora.py`): added when the model is wrapped already, so that each
-//! replica holds their factors, gradients and moments whole, in fp32.
+//! replica holds their factors, gradients and moments whole.
 
-use super::plain::{Param, Unit};
+use super::group::Shard;
+use super::plain::{Param, Step, Unit};
 use replay::line::Origin;
-use replay::tape::{FP32, Storage, Tape};
+use replay::tape::{Storage, Tape};
 use std::rc::Rc;
 
 pub(super) struct Adapters {
@@ -12,16 +13,17 @@ pub(super) struct Adapters {
 }
 
 impl Adapters {
-    pub fn new(units: &[Unit], tape: &Tape) -> Adapters {
+    /// Factors in the format `main` bytes wide that weights are stepped in.
+    pub fn new(units: &[Unit], tape: &Tape, main: u64) -> Adapters {
         tape.enter(Origin::Setup);
         let factors: Vec<Rc<Param>> = units.iter().flat_map(|unit| unit.adapters.iter().cloned()).collect();
-        let weights = factors.iter().map(|factor| tape.storage(factor.line, factor.elements() * FP32, "adapter"));
+        let weights = factors.iter().map(|factor| tape.storage(factor.line, factor.elements() * main, "adapter"));
         Adapters { _weights: weights.collect(), factors }
     }
 
-    /// Elements of each factor.
-    pub fn sizes(&self) -> impl Iterator<Item = u64> + '_ {
-        self.factors.iter().map(|factor| factor.elements())
+    /// Every factor, whole.
+    pub fn shards(&self) -> impl Iterator<Item = Shard> + '_ {
+        self.factors.iter().map(|factor| Shard { rows: factor.rows, columns: factor.columns, step: Step::Elements })
     }
 
     pub fn zero_grad(&self) {

@@ -4,7 +4,7 @@
 use super::plain::{Param, Step, Unit};
 use replay::allocator::Stream;
 use replay::line::Line;
-use replay::tape::{BF16, FP32, Storage, Tape, Tensor};
+use replay::tape::{BF16, Storage, Tape, Tensor};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -33,10 +33,25 @@ enum Pending {
     Nothing,
 }
 
+/// A rank's rows of a parameter, and how they are stepped.
+#[derive(Clone, Copy)]
+pub(super) struct Shard {
+    pub rows: u64,
+    pub columns: u64,
+    pub step: Step,
+}
+
+impl Shard {
+    pub fn elements(self) -> u64 {
+        self.rows * self.columns
+    }
+}
+
 /// Parameters that are gathered and reduced together.
 pub(super) struct Group {
     params: Vec<Rc<Param>>,
     shards: u64,
+    main: u64,
     divisor: Divisor,
     pub reshards: bool,
     pub training: Cell<Training>,
@@ -58,12 +73,14 @@ const GATHER: Stream = Stream::Side;
 const REDUCE: Stream = Stream::Reduce;
 
 impl Group {
-    pub fn new(tape: &Tape, unit: &Unit, shards: u64, divisor: Divisor, reshards: bool) -> Group {
+    /// `main` is the width of the weights that are stepped.
+    pub fn new(tape: &Tape, unit: &Unit, (shards, main): (u64, u64), divisor: Divisor, reshards: bool) -> Group {
         tape.enter(replay::line::Origin::Setup);
-        let shard = |p: &Rc<Param>| tape.storage(p.line, padded(p, shards) / shards * FP32, "weight shard");
+        let shard = |p: &Rc<Param>| tape.storage(p.line, padded(p, shards) / shards * main, "weight shard");
         Group {
             params: unit.params.clone(),
             shards,
+            main,
             divisor,
             reshards,
             training: Cell::new(Training::Idle),
@@ -76,10 +93,14 @@ impl Group {
         }
     }
 
-    /// Elements of each parameter's shard, and how it is stepped; of those that are.
-    pub fn shards(&self) -> impl Iterator<Item = (u64, Step)> + '_ {
+    /// Shards of the parameters that are stepped.
+    pub fn shards(&self) -> impl Iterator<Item = Shard> + '_ {
         let trained = self.params.iter().filter(|param| param.leaf.asks_for_grad());
-        trained.map(|param| (padded(param, self.shards) / self.shards, param.step))
+        trained.map(|param| Shard {
+            rows: padded(param, self.shards) / self.shards / param.columns,
+            columns: param.columns,
+            step: param.step,
+        })
     }
 
     fn elements(&self) -> u64 {
@@ -117,7 +138,7 @@ impl Group {
         // A rank by itself casts each shard first; a variable keeps the last cast until the next.
         let mut cast = None;
         let mut gather = |param: &Rc<Param>| {
-            if matches!(pending, Pending::Nothing) {
+            if matches!(pending, Pending::Nothing) && self.main != BF16 {
                 cast = Some(make(param, "cast weight"));
             }
             make(param, "gathered weight")
@@ -184,8 +205,8 @@ impl Group {
         if self.shards == 1 && self.divisor == Divisor::Told {
             drop(tape.storage(Line::Gradients, elements * reduce_width, "divided gradients"));
         }
-        if reduce_width != FP32 {
-            output = tape.storage(Line::Gradients, elements / self.shards * FP32, "gradient shard");
+        if reduce_width != self.main {
+            output = tape.storage(Line::Gradients, elements / self.shards * self.main, "gradient shard");
         }
         tape.on_stream(Stream::Main);
         self.gradients.borrow_mut().get_or_insert(output);

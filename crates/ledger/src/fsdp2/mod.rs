@@ -7,6 +7,7 @@
 //! attention and dense blocks.
 
 mod adapters;
+mod elements;
 mod engine;
 mod group;
 mod optimizer;
@@ -20,10 +21,12 @@ pub use plain::{Blocks, Chunks};
 pub use reference::missing;
 
 use adapters::Adapters;
+use case::Ways;
+use case::ways::ElementStep;
 use engine::Fsdp;
 use group::{Divisor, Group};
 use layout::ZeroStage;
-use plain::{Config, Model, Place, Rank, Unit};
+use plain::{Config, Model, Place, Rank, Unit, quantised};
 use recipe::{Dtype, Mixer};
 use replay::Unmodelled;
 use replay::line::Origin;
@@ -82,18 +85,53 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     if options.compile && (config.has(Mixer::Moe) || config.has(Mixer::Mamba)) {
         return Err(Unmodelled::new("compiled expert and Mamba layers", "what the partitioner keeps is not measured"));
     }
+    if options.ways.base.is_quantised() && recipe.precision.weights != Dtype::Bf16 {
+        let what = format!("nf4 under weights in {}", recipe.precision.weights);
+        return Err(Unmodelled::new(what, "it is made whole in bf16, and casts around its products are not replayed"));
+    }
+    refuse_ways(&config, options)?;
+    (config.ways, config.has_liger) = (options.ways, options.has_liger);
     config.is_compiled = options.compile;
     config.chunks = options.chunks;
     config.edges_apart = options.edges == Edges::Apart && !config.is_tied;
     Ok(config)
 }
 
+/// What of the ways to train is not replayed.
+fn refuse_ways(config: &Config, options: &Fsdp2Options) -> Result<(), Unmodelled> {
+    let is_plain = |(_, mixers): &(u32, Vec<Mixer>)| mixers.iter().all(|m| matches!(m, Mixer::Attention | Mixer::Mlp));
+    if options.ways.elements == ElementStep::Adafactor && !config.layers.iter().all(is_plain) {
+        return Err(Unmodelled::new("Adafactor of experts and scans", "it is replayed over matrices and vectors only"));
+    }
+    // bitsandbytes multiplies fewer with kernels of its own, by shape and device (`backends/cuda/ops.py`).
+    if options.ways.base.is_quantised() && config.tokens <= MOST_OF_OWN_KERNELS {
+        let what = format!("nf4 under microbatches of at most {MOST_OF_OWN_KERNELS} tokens");
+        return Err(Unmodelled::new(what, "which of bitsandbytes' kernels multiplies them is not replayed"));
+    }
+    let has_moments = [ElementStep::AdamW, ElementStep::Sgd].contains(&options.ways.elements);
+    if options.main != Dtype::Fp32 && !(has_moments && !config.matrix_steps() && config.adapted.is_empty()) {
+        let why = "bf16 weights are replayed under AdamW and SGD, without adapters";
+        return Err(Unmodelled::new("bf16 weights under this optimizer", why));
+    }
+    if options.has_liger && config.is_tied {
+        return Err(Unmodelled::new("Liger's loss over a tied head", "the table's two gradients are not replayed"));
+    }
+    if options.ways != Ways::PLAIN && config.pp > 1 {
+        return Err(Unmodelled::new("these ways to train in a pipeline", "they are replayed on one stage"));
+    }
+    Ok(())
+}
+
+/// Rows that bitsandbytes 0.50 multiplies with kernels of its own at most; beyond, it dequantises.
+const MOST_OF_OWN_KERNELS: u64 = 1536;
+
 fn run(config: &Config, options: &Fsdp2Options, watch: Watch) -> Replay {
     let tape = Tape::new(watch.clone());
     let (model, units) = Model::new(config);
     let groups = groups(config, options, &units, &tape);
     let _table = Model::rotary_table(config, &tape);
-    let adapters = Adapters::new(&units, &tape);
+    let _base: Vec<_> = units.iter().flat_map(|unit| &unit.quantised).map(|weight| quantised(weight, &tape)).collect();
+    let adapters = Adapters::new(&units, &tape, options.main.bits() / 8);
     let _biases = Model::balancing_biases(config, &tape);
     let reduce_width = if options.reduce_dtype == Dtype::Fp32 { FP32 } else { BF16 };
     let engine = Rc::new(Fsdp::new(&tape, groups, reduce_width, options.prefetch, config.pp > 1));
@@ -110,11 +148,14 @@ fn run(config: &Config, options: &Fsdp2Options, watch: Watch) -> Replay {
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
         tape.enter(Origin::Optimizer);
         tape.reset_peaks();
-        optimizer.step(&engine, &adapters);
+        optimizer.step(&engine, &adapters, options);
         phases.push(Phase::read(&tape, PhaseKind::Update(step)));
     }
-    let params =
-        units.iter().flat_map(|unit| unit.params.iter().chain(&unit.adapters)).map(|param| param.elements()).sum();
+    let params = units
+        .iter()
+        .flat_map(|unit| unit.params.iter().chain(&unit.quantised).chain(&unit.adapters))
+        .map(|param| param.elements())
+        .sum();
     let operations = tape.operations();
     let mut replay = Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() };
     if matches!(watch, Watch::Holders { .. }) {
@@ -136,7 +177,7 @@ fn groups(config: &Config, options: &Fsdp2Options, units: &[Unit], tape: &Tape) 
             Some(Origin::Layer { index, .. }) if Some(index) == last => options.reshard.last_layer,
             Some(_) => options.reshard.layers,
         };
-        Group::new(tape, unit, shards, divisor, reshards)
+        Group::new(tape, unit, (shards, options.main.bits() / 8), divisor, reshards)
     };
     units.iter().map(build).collect()
 }

@@ -1,11 +1,14 @@
-//! Steps over the shards. AdamW is fused (`torch/optim/adamw.py`): moments and a step count a
-//! parameter, made at the first step; the step itself needs nothing more. Muon is the emitted
+//! Steps over the shards. What steps elements is in `elements.rs`. Muon is the emitted
 //! program's (`crates/launch/assets/fsdp2/optim.py`): a momentum a parameter, and each matrix made
 //! whole in turn.
 
 use super::adapters::Adapters;
+use super::elements;
 use super::engine::Fsdp;
-use super::plain::Step;
+use super::group::{Group, Shard};
+use super::options::Fsdp2Options;
+use super::plain::{Blocks, Step};
+use case::ways::{BLOCK, MomentumFormat};
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Storage, Tape};
 use std::rc::Rc;
@@ -17,31 +20,56 @@ pub(super) struct Optimizers {
 }
 
 impl Optimizers {
-    pub fn step(&mut self, engine: &Fsdp, adapters: &Adapters) {
+    pub fn step(&mut self, engine: &Fsdp, adapters: &Adapters, options: &Fsdp2Options) {
         let is_first = self.state.is_empty();
-        let whole = adapters.sizes().map(|elements| (elements, Step::Elements));
-        let parts: Vec<(u64, Step)> = engine.groups.iter().flat_map(|group| group.shards()).chain(whole).collect();
-        let matrices = parts.iter().filter_map(|&(elements, step)| match step {
-            Step::Matrices { count, rows, columns } => Some((elements, Whole { count, rows, columns })),
+        let parts: Vec<Shard> = in_order(&engine.groups, options).chain(adapters.shards()).collect();
+        let matrices = parts.iter().filter_map(|part| match part.step {
+            Step::Matrices { count, rows, columns } => Some((part.elements(), Whole { count, rows, columns })),
             Step::Elements => None,
         });
+        let momentum = options.ways.momentum;
         let mut last = None;
         for (elements, whole) in matrices {
-            if is_first {
+            // The one before is in a variable until this one is there.
+            let wide = (momentum == MomentumFormat::Int8).then(|| self.followed(&engine.tape, elements, is_first));
+            if is_first && momentum == MomentumFormat::Fp32 {
                 self.state.push(engine.tape.storage(Line::MatrixOptimizer, elements * FP32, "momentum"));
             }
-            last = Some(orthogonalised(&engine.tape, elements, whole, last));
+            last = Some(orthogonalised(&engine.tape, elements, whole, last, wide));
         }
         drop(last);
-        if is_first {
-            let make = |elements: u64, name| engine.tape.storage(Line::OtherOptimizer, elements * FP32, name);
-            for &(elements, _) in parts.iter().filter(|(_, step)| *step == Step::Elements) {
-                self.state.extend([make(1, "step count"), make(elements, "moment"), make(elements, "moment")]);
-            }
-        }
+        let stepped: Vec<Shard> = parts.iter().filter(|part| part.step == Step::Elements).copied().collect();
+        let made = elements::step(&engine.tape, &stepped, options, is_first);
+        self.state.extend(made);
         engine.groups.iter().for_each(|group| group.zero_grad());
         adapters.zero_grad();
+        if options.ways.average && is_first {
+            let copy = |part: &Shard| engine.tape.storage(Line::OtherOptimizer, part.elements() * FP32, "average");
+            self.state.extend(parts.iter().map(copy));
+        }
     }
+
+    /// `Int8.follow`: the momentum in fp32, and on the way to what is kept of it its codes before they are narrow.
+    fn followed(&mut self, tape: &Tape, elements: u64, is_first: bool) -> Rc<Storage> {
+        let blocks = elements.div_ceil(BLOCK);
+        let made = |bytes, name| tape.storage(Line::MatrixOptimizer, bytes, name);
+        let wide = made(blocks * BLOCK * FP32, "momentum in fp32");
+        let scale = made(blocks * FP32, "scales");
+        if is_first {
+            self.state.extend([made(blocks * BLOCK, "momentum"), made(blocks * FP32, "momentum's scales")]);
+        }
+        let least = made(blocks * FP32, "scales above zero");
+        drop((made(blocks * BLOCK * FP32, "codes in fp32"), least, scale));
+        wide
+    }
+}
+
+/// Shards as `named_parameters` of the emitted program gives them: what the root holds, the last norm, stands before
+/// the head.
+fn in_order<'a>(groups: &'a [Group], options: &Fsdp2Options) -> impl Iterator<Item = Shard> + 'a {
+    let (root, rest) = groups.split_at(usize::from(options.blocks == Blocks::Emitted));
+    let (layers, head) = rest.split_at(rest.len().saturating_sub(1));
+    layers.iter().chain(root).chain(head).flat_map(|group| group.shards())
 }
 
 /// Matrices that are orthogonalised together.
@@ -57,10 +85,13 @@ struct Whole {
 struct Left {
     _direction: Rc<Storage>,
     _update: Rc<Storage>,
+    /// A momentum that is kept in another format.
+    _wide: Option<Rc<Storage>>,
 }
 
 /// `Muon.step` of one parameter: the direction, made whole in fp32, and Newton–Schulz in bf16.
-fn orthogonalised(tape: &Tape, elements: u64, whole: Whole, last: Option<Left>) -> Left {
+fn orthogonalised(tape: &Tape, elements: u64, whole: Whole, last: Option<Left>, wide: Option<Rc<Storage>>) -> Left {
+    let last = last.map(|left| (left._direction, left._update));
     let made = |elements, width, name| tape.storage(Line::MatrixOptimizer, elements * width, name);
     let size = whole.count * whole.rows * whole.columns;
     let short = whole.rows.min(whole.columns);
@@ -69,7 +100,7 @@ fn orthogonalised(tape: &Tape, elements: u64, whole: Whole, last: Option<Left>) 
     let direction = made(elements, FP32, "direction");
     drop(scaled);
     // The last parameter's direction is let go, and its update kept until this one's is there.
-    let last = last.map(|left| left._update);
+    let last = last.map(|(_, update)| update);
     // A rank that holds the matrix whole gathers nothing.
     let _part = (size > elements).then(|| made(size, FP32, "whole direction"));
     let narrow = made(size, BF16, "direction in bf16");
@@ -90,7 +121,7 @@ fn orthogonalised(tape: &Tape, elements: u64, whole: Whole, last: Option<Left>) 
     }
     let update = made(size, BF16, "update");
     drop((x, last));
-    Left { _direction: direction, _update: update }
+    Left { _direction: direction, _update: update, _wide: wide }
 }
 
 /// What the launch's plan says (`newton_schulz_steps`).

@@ -2,6 +2,7 @@
 
 use super::plain::{Blocks, Chunks};
 use super::reference::missing;
+use case::Ways;
 use layout::{Layout, ZeroStage};
 use recipe::{Dtype, Recipe};
 use replay::tape::Microbatches;
@@ -54,7 +55,7 @@ impl Prefetch {
 pub struct Fsdp2Options {
     /// Whose blocks run.
     pub blocks: Blocks,
-    /// Format weights are gathered and computed in; shards are kept in fp32.
+    /// Format weights are gathered and computed in.
     pub param_dtype: Dtype,
     /// Format gradients are reduced in.
     pub reduce_dtype: Dtype,
@@ -72,6 +73,12 @@ pub struct Fsdp2Options {
     pub steps: u32,
     /// How an emitted scan walks over its chunks.
     pub chunks: Chunks,
+    /// How weights are kept, stepped and followed.
+    pub ways: Ways,
+    /// Whether head and loss are Liger's.
+    pub has_liger: bool,
+    /// Format of the weights that are stepped, and of AdamW's moments.
+    pub main: Dtype,
 }
 
 impl Fsdp2Options {
@@ -88,6 +95,9 @@ impl Fsdp2Options {
             microbatches: Microbatches::Steady,
             steps: 3,
             chunks: Chunks::Each,
+            ways: Ways::PLAIN,
+            has_liger: false,
+            main: Dtype::Fp32,
         }
     }
 

@@ -6,6 +6,7 @@
 
 use super::held::{Held, Holdings};
 use super::{BEYOND, Highest, Shards, StageShape, State, Sum};
+use case::ways::MomentumFormat;
 use layout::{Layout, ZeroStage};
 use ledger::Ledger;
 
@@ -35,11 +36,16 @@ impl Widths {
         match ledger {
             // Shards in fp32 with their moments; a pipeline puts reductions off to the end of the step, with
             // every gradient whole (`fsdp2/group.rs`).
-            Ledger::Fsdp2(_) => {
+            Ledger::Fsdp2(options) => {
                 let is_put_off = layout.pp.splits();
-                let gradients = if is_put_off { ledger.gradients().bits() / 8 } else { 4 };
+                let (main, ways) = (options.main.bits() / 8, options.ways);
+                let gradients = if is_put_off { ledger.gradients().bits() / 8 } else { main };
                 let zero = ZeroStage::Three;
-                Some(Widths { weights: 4, gradients, adam: 8, muon: 4, has_whole_gradients: is_put_off, zero })
+                // Of a quantised base, the edges alone are kept in the main format.
+                let weights = if ways.base.is_quantised() { 0 } else { main };
+                let muon = if ways.momentum == MomentumFormat::Int8 { 1 } else { 4 };
+                let adam = ways.elements.state_bytes(main);
+                Some(Widths { weights, gradients, adam, muon, has_whole_gradients: is_put_off, zero })
             }
             // bf16 weights beside fp32 ones and their moments; gradients go bucket by bucket.
             Ledger::Deepspeed(options) => {

@@ -121,10 +121,10 @@ impl Of<'_> {
             }
             Line::MatrixOptimizer => self.state(Kept::State, "parameters Muon steps", steps(Optimizer::Muon)),
             Line::OtherOptimizer => {
-                let host = self.case.options.offload;
+                let (host, by) = (self.case.options.offload, self.case.options.ways.elements.title());
                 let words = match host > 0.0 {
-                    true => format!("parameters AdamW steps, {:.0}% of it on the host", 100.0 * host),
-                    false => "parameters AdamW steps".to_string(),
+                    true => format!("parameters {by} steps, {:.0}% of it on the host", 100.0 * host),
+                    false => format!("parameters {by} steps"),
                 };
                 self.state(Kept::State, &words, steps(Optimizer::AdamW))
             }

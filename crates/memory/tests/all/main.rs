@@ -18,3 +18,4 @@ mod scaling;
 mod sized;
 mod sizes;
 mod steady;
+mod ways;

@@ -1,5 +1,6 @@
 //! Recipe and layout as the sizes one rank works with, or by name what is not modelled.
 
+use case::Ways;
 use layout::{Axis, Layout, Mesh, Order, Recompute, Schedule, StagePlan};
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
 use recipe::kinds::gated_delta::GatedDelta;
@@ -164,6 +165,10 @@ pub(crate) struct Config {
     /// Projections that have an adapter, by their path behind the layer, with its rank; all else is frozen
     /// where there are any.
     pub adapted: BTreeMap<String, u64>,
+    /// How weights are kept, stepped and followed.
+    pub ways: Ways,
+    /// Whether head and loss are Liger's.
+    pub has_liger: bool,
     pub layers: Vec<(u32, Vec<Mixer>)>,
     /// Of each layer's mixers, whether it stands beside the one before it, behind the same norm.
     pub beside: Vec<Vec<bool>>,
@@ -228,6 +233,8 @@ impl Config {
             checkpoints: layout.recompute == Recompute::Full,
             edges_apart: false,
             adapted: adapted(recipe),
+            ways: Ways::PLAIN,
+            has_liger: false,
             is_compiled: false,
             chunks: Chunks::Each,
             layers: layers.collect::<Result<_, Unmodelled>>()?,
@@ -273,6 +280,11 @@ impl Config {
             Scan::Two(mamba) => mamba,
             Scan::One(_) | Scan::Three(_) => unreachable!("asked of Mamba-2 alone"),
         }
+    }
+
+    /// Whether any matrix is stepped by Muon.
+    pub fn matrix_steps(&self) -> bool {
+        [self.matrix_optimizer, self.expert_optimizer].contains(&Optimizer::Muon)
     }
 
     /// Whether any layer has this mixer.

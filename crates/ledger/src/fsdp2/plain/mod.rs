@@ -20,6 +20,8 @@ mod model;
 mod moe;
 mod ops;
 mod params;
+mod peft;
+mod quantised;
 mod rank;
 
 pub use config::{Blocks, Chunks};
@@ -27,6 +29,7 @@ pub(crate) use config::{Config, Place};
 pub(crate) use emitted::scan_parts;
 pub(crate) use model::Model;
 pub(crate) use params::{Param, Step, Unit};
+pub(crate) use quantised::quantised;
 pub(crate) use rank::Rank;
 
 /// What wraps the units of a model: called where a module's forward and backward hooks run.

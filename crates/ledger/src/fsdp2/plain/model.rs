@@ -1,10 +1,11 @@
 //! The model of one stage and its forward pass.
 
 use super::loss::{self, Head};
-use super::ops::{add, grad, leave, linear, makes, norm, weight_grad};
+use super::ops::{add, grad, grad_of, leave, linear, makes, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, NormParams, Param, Unit, layer};
 use super::rank::Rank;
 use super::{Blocks, Config, attention, emitted, gated_delta, mamba, mamba1, mla, mlp, moe};
+use case::ways::AdapterLayers;
 use recipe::Mixer;
 use replay::line::{Line, Origin};
 use replay::tape::{BF16, FP32, INT64, Storage, Tape, Tensor, checkpoint_stopping_early};
@@ -66,7 +67,10 @@ impl Model {
             (unit, Head { norm, weight: Linear { weight, bias, adapter: None } })
         });
         if !c.adapted.is_empty() {
-            units.iter().flat_map(|unit| &unit.params).for_each(|param| param.leaf.freeze());
+            units
+                .iter()
+                .flat_map(|unit| unit.params.iter().chain(&unit.quantised))
+                .for_each(|param| param.leaf.freeze());
         }
         (Model { embedding, layers, head }, units)
     }
@@ -130,6 +134,12 @@ impl Model {
                 Some((unit, head)) if c.config.blocks == Blocks::Emitted => {
                     let normed = norm(c, &x, c.config.hidden, &head.norm);
                     drop(x);
+                    if c.config.has_liger {
+                        let scaled = |x: &Tensor| emitted::by(c, x.clone(), c.config.multipliers.logits);
+                        return wrapped(c, *unit, &normed, |x| {
+                            emitted::fused_cross_entropy(c, &scaled(x), &head.weight)
+                        });
+                    }
                     let logits = |x: &Tensor| linear(c, &emitted::enter(c, x), &head.weight);
                     wrapped(c, *unit, &normed, |x| emitted::by(c, logits(x), c.config.multipliers.logits))
                 }
@@ -148,6 +158,7 @@ impl Model {
         let loss = match (&self.head, c.config.blocks) {
             (None, _) => out,
             (Some(_), Blocks::Common) => loss::cross_entropy(c, out),
+            (Some(_), Blocks::Emitted) if c.config.has_liger => emitted::share_of(c, &out),
             (Some(_), Blocks::Emitted) => emitted::cross_entropy(c, out),
         };
         (loss, output)
@@ -227,11 +238,29 @@ fn forward_layer(c: &Rc<Rank>, layer: &Rc<Layer>, x: &Tensor) -> Tensor {
         // Adapters make a layer's output ask for a gradient though its input may not.
         let inside = (!c.config.adapted.is_empty()).then(|| Tensor::empty().requiring_grad());
         let inputs: Vec<&Tensor> = std::iter::once(x).chain(&inside).collect();
-        checkpoint_stopping_early(&c.tape, &inputs, move |inputs| layer.forward(&rank, &inputs[0]))
+        checkpoint_stopping_early(&c.tape, &inputs, move |inputs| {
+            let _early = layer.before_it_is_needed(&rank);
+            layer.forward(&rank, &inputs[0])
+        })
     })
 }
 
 impl Layer {
+    /// A layer is computed again when backward first asks for something that it saved. What needs nothing saved has run
+    /// by then: the scale of the last projection's adapter, in its format, or the product with a base in nf4.
+    fn before_it_is_needed(&self, c: &Rank) -> Option<Tensor> {
+        let Mixing::Emitted(block) = &self.blocks.last()?.mixing else { return None };
+        let projection = block.last_projection().filter(|_| c.is_backward.get())?;
+        let Param { rows, columns, format, .. } = *projection.weight;
+        let (width, by) = match (&projection.adapter, c.config.ways.adapters) {
+            (Some(_), AdapterLayers::Peft) => (rows, FP32),
+            (Some(_), AdapterLayers::Ours) => (rows, BF16),
+            (None, _) if format.is_quantised() => (columns, BF16),
+            (None, _) => return None,
+        };
+        Some(grad_of(&c.tape, c.config.tokens * width, by, "gradient before the layer is there again"))
+    }
+
     fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
         let mut x = x.clone();
         let mut read = x.clone();

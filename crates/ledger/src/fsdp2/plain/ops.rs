@@ -4,6 +4,8 @@ pub(super) use crate::grads::{grad, grad_of, weight_grad};
 
 use super::params::{Adapter, Linear, NormParams, Param};
 use super::rank::Rank;
+use super::{peft, quantised};
+use case::ways::AdapterLayers;
 use recipe::kinds::{Activation, Norm};
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Tape, Tensor};
@@ -39,6 +41,9 @@ pub(super) fn cast(c: &Rank, x: &Tensor, width: u64, name: &'static str) -> Tens
 /// `mm` over rows of `columns`: saves its input for the weight's gradient; backward makes the input's
 /// gradient, then the weight's. The weight itself is the engine's to keep. An adapter adds its own.
 pub(super) fn linear(c: &Rc<Rank>, x: &Tensor, params: &Linear) -> Tensor {
+    if params.weight.format.is_quantised() {
+        return quantised::linear(c, x, params);
+    }
     c.product();
     let inputs = x.elements();
     let out = c.act(inputs / params.weight.columns * params.weight.rows, "projection");
@@ -62,6 +67,9 @@ pub(super) fn linear(c: &Rc<Rank>, x: &Tensor, params: &Linear) -> Tensor {
 /// The forward hook of an adapter (`launch/assets/fsdp2/lora.py` adapt): both factors cast, two products, their
 /// scale, and the sum with the projection's output.
 pub(super) fn adapted(c: &Rc<Rank>, x: &Tensor, out: Tensor, adapter: &Adapter) -> Tensor {
+    if c.config.ways.adapters == AdapterLayers::Peft {
+        return peft::adapted(c, x, out, adapter);
+    }
     let narrow = |factor: &Rc<Param>| {
         let cast = c.act(factor.elements(), "factor in bf16");
         let factor = factor.clone();

@@ -4,6 +4,7 @@ use super::config::{Blocks, Config, Feed, NormOver, Scan};
 use crate::delta_scan::Widths;
 use crate::grads::weight_grad;
 use crate::mamba_scan::MambaSizes;
+use case::ways::BaseFormat;
 use recipe::kinds::NormPlace;
 use recipe::kinds::mamba1::Mamba1;
 use recipe::kinds::mla::Mla;
@@ -24,6 +25,8 @@ pub(crate) struct Param {
     /// The leaf autograd gives its gradient to.
     pub leaf: Tensor,
     pub step: Step,
+    /// How it is kept: none but frozen projections are quantised, whole and outside of every unit.
+    pub format: BaseFormat,
 }
 
 /// How an optimizer steps a parameter.
@@ -70,6 +73,8 @@ pub(crate) struct Unit {
     pub origin: Option<Origin>,
     /// Factors of adapters beside its weights: added once the unit is wrapped, so that no engine knows them.
     pub adapters: Vec<Rc<Param>>,
+    /// Projections that are kept quantised.
+    pub quantised: Vec<Rc<Param>>,
 }
 
 impl Unit {
@@ -83,8 +88,18 @@ impl Unit {
 
     pub(super) fn add_stepped(&mut self, line: Line, (rows, columns): (u64, u64), step: Step) -> Rc<Param> {
         let leaf = Tensor::empty().requiring_grad();
-        let param = Rc::new(Param { rows, columns, line, is_expert: line == Line::ExpertParams, leaf, step });
+        let (is_expert, format) = (line == Line::ExpertParams, BaseFormat::Main);
+        let param = Rc::new(Param { rows, columns, line, is_expert, leaf, step, format });
         self.params.push(param.clone());
+        param
+    }
+
+    /// A frozen projection in another format, which no engine knows.
+    pub(super) fn add_quantised(&mut self, (rows, columns): (u64, u64), format: BaseFormat) -> Rc<Param> {
+        let leaf = Tensor::empty().requiring_grad();
+        let (line, step, is_expert) = (Line::TpParams, Step::Elements, false);
+        let param = Rc::new(Param { rows, columns, line, is_expert, leaf, step, format });
+        self.quantised.push(param.clone());
         param
     }
 

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 pub(crate) struct Attention {
     qkv: Linear,
-    out: Linear,
+    pub(super) out: Linear,
     heads: Heads,
 }
 

@@ -15,7 +15,7 @@ use std::rc::Rc;
 pub(crate) struct Feed {
     function: Activation,
     fc1: Linear,
-    fc2: Linear,
+    pub(super) fc2: Linear,
     /// On the gate and on the output.
     factors: [f64; 2],
 }

@@ -1,7 +1,7 @@
 //! The edges: token table and loss (`model.py` Tokens, `collectives.py` _CrossEntropy).
 
 use super::super::ops::passes;
-use super::super::params::Param;
+use super::super::params::{Linear, Param};
 use super::super::rank::Rank;
 use super::borders::leave;
 use replay::line::Line;
@@ -43,8 +43,38 @@ pub(in super::super) fn cross_entropy(c: &Rank, logits: Tensor) -> Tensor {
     c.tape.record(vec![logits.edge()], &[&total], saved, move |t, _, _saved| {
         vec![Some(t.tensor(Line::Loss, elements, BF16, "logits gradient"))]
     });
-    // Divided by the tokens of the step.
-    let share = loss(1, FP32, "share of the loss");
-    passes(c, &[&total], &share);
+    share_of(c, &total)
+}
+
+/// A sum of losses divided by the tokens of the step.
+pub(in super::super) fn share_of(c: &Rank, total: &Tensor) -> Tensor {
+    let share = c.tape.tensor(Line::Loss, 1, FP32, "share of the loss");
+    passes(c, &[total], &share);
     share
+}
+
+/// Liger's `fused_linear_cross_entropy_forward` (liger-kernel 0.8, `ops/fused_linear_cross_entropy.py`): logits of a
+/// chunk of tokens at a time, in one buffer that becomes their gradient; both gradients are made on the way and saved.
+pub(in super::super) fn fused_cross_entropy(c: &Rc<Rank>, x: &Tensor, head: &Linear) -> Tensor {
+    let (tokens, weight) = (c.config.tokens, head.weight.clone());
+    let loss = |elements, width, name| c.tape.tensor(Line::Loss, elements, width, name);
+    let _targets = loss(tokens, INT64, "targets");
+    let hidden = loss(x.elements(), BF16, "hidden gradient");
+    let kept = weight.gradient(&c.tape);
+    let _each = (loss(tokens, FP32, "loss of every token"), loss(tokens, 1, "mask of targets"));
+    c.product();
+    let logits = loss(chunk(tokens, weight.rows, weight.columns) * weight.rows, BF16, "logits of a chunk");
+    drop(logits);
+    let total = loss(1, FP32, "loss");
+    let has_weight = kept.is_some();
+    let saved = std::iter::once(hidden).chain(kept).collect();
+    c.tape.record(vec![x.edge(), weight.edge()], &[&total], saved, move |_, _, saved| {
+        vec![Some(saved[0].clone()), has_weight.then(|| saved[1].clone())]
+    });
+    total
+}
+
+/// Tokens whose logits are there at once: about as many elements as all hidden states.
+fn chunk(tokens: u64, vocab: u64, hidden: u64) -> u64 {
+    tokens.div_ceil(vocab.div_ceil(hidden)).next_power_of_two().min(tokens)
 }

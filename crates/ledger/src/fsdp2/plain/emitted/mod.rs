@@ -17,13 +17,14 @@ mod scan;
 mod steps;
 
 pub(super) use borders::enter;
-pub(super) use loss::{cross_entropy, embed};
+pub(super) use loss::{cross_entropy, embed, fused_cross_entropy, share_of};
 pub(crate) use scan::parts as scan_parts;
 pub(super) use steps::by;
 
 use super::params::{Adapter, BlockParams, Linear, Mixing, Step, Unit};
 use super::rank::Rank;
 use super::{Config, Param};
+use case::ways::BaseFormat;
 use recipe::Mixer;
 use replay::line::{Line, Origin};
 use replay::tape::Tensor;
@@ -39,6 +40,15 @@ pub(crate) enum Block {
 }
 
 impl Block {
+    /// What gives its output, of blocks whose projections may be quantised.
+    pub(super) fn last_projection(&self) -> Option<&Linear> {
+        match self {
+            Block::Attention(block) => Some(&block.out),
+            Block::Feed(block) => Some(&block.fc2),
+            Block::Experts(_) | Block::Mamba(_) | Block::Recurrent(_) => None,
+        }
+    }
+
     /// `x` is the normed input.
     pub(super) fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
         match self {
@@ -73,7 +83,10 @@ pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Un
 /// A projection without a bias, at a path behind its layer, with its adapter where the recipe has one.
 fn projection(c: &Config, unit: &mut Unit, path: &str, (rows, columns): (u64, u64)) -> Linear {
     let step = Step::of(c.matrix_optimizer, (1, rows, columns));
-    let weight = unit.add_stepped(Line::TpParams, (rows, columns), step);
+    let weight = match c.ways.base {
+        BaseFormat::Main => unit.add_stepped(Line::TpParams, (rows, columns), step),
+        format => unit.add_quantised((rows, columns), format),
+    };
     // The side that the weight is not cut on is whole.
     let leaves_region = ["out", "out_proj", "fc2"].iter().any(|name| path.ends_with(name));
     let line = |is_whole| if is_whole { Line::ReplicatedParams } else { Line::TpParams };
@@ -92,7 +105,8 @@ fn adapter(
     let &rank = c.adapted.get(path)?;
     let mut factor = |rows, columns, line| {
         let (leaf, is_expert) = (Tensor::empty().requiring_grad(), line == Line::ExpertParams);
-        let param = Rc::new(Param { rows: count * rows, columns, line, is_expert, leaf, step: Step::Elements });
+        let (step, format) = (Step::Elements, BaseFormat::Main);
+        let param = Rc::new(Param { rows: count * rows, columns, line, is_expert, leaf, step, format });
         unit.adapters.push(param.clone());
         param
     };

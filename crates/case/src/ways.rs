@@ -1,0 +1,123 @@
+//! Ways to train that a library brings beside an engine: how weights are kept when they are frozen, what steps those
+//! that are not, and what is followed besides. The emitted FSDP2 program has all of them (`launch/assets/fsdp2`,
+//! `stepped.py`, `quantised.py`, `lora.py`); other engines have none.
+
+use units::named;
+
+named! {
+    /// What steps every element that no matrix optimizer does.
+    pub enum ElementStep {
+        /// torch's fused AdamW.
+        AdamW = "adamw",
+        /// bitsandbytes' AdamW with moments of 8 bits, in blocks of 256.
+        AdamW8bit = "adamw8bit",
+        /// bitsandbytes' Lion: one momentum in fp32.
+        Lion = "lion",
+        /// The same with a momentum of 8 bits.
+        Lion8bit = "lion8bit",
+        /// torch's Adafactor: a row and a column of second moments.
+        Adafactor = "adafactor",
+        /// torch's fused SGD with momentum.
+        Sgd = "sgd",
+    }
+}
+
+/// Elements below which bitsandbytes keeps state in fp32 (`min_8bit_size`), and those that share a scale.
+pub const LEAST_8BIT: u64 = 4096;
+/// Elements of 8-bit state, and of Muon's int8 momentum, under one fp32 scale.
+pub const BLOCK: u64 = 256;
+
+impl ElementStep {
+    /// What people call it.
+    pub fn title(self) -> &'static str {
+        match self {
+            ElementStep::AdamW => "AdamW",
+            ElementStep::AdamW8bit => "AdamW in 8 bits",
+            ElementStep::Lion => "Lion",
+            ElementStep::Lion8bit => "Lion in 8 bits",
+            ElementStep::Adafactor => "Adafactor",
+            ElementStep::Sgd => "SGD",
+        }
+    }
+
+    /// Bytes of state an element has at least, of a parameter large enough for 8 bits, with state of `main` bytes
+    /// where it follows the weights' format.
+    pub fn state_bytes(self, main: u64) -> u64 {
+        match self {
+            ElementStep::AdamW => 2 * main,
+            ElementStep::AdamW8bit => 2,
+            ElementStep::Lion => 4,
+            ElementStep::Lion8bit => 1,
+            ElementStep::Adafactor => 0,
+            ElementStep::Sgd => main,
+        }
+    }
+}
+
+named! {
+    /// The format of frozen projections under adapters.
+    pub enum BaseFormat {
+        /// As everything else is kept.
+        Main = "main",
+        /// bitsandbytes' nf4: half a byte an element, an fp32 scale for 64.
+        Nf4 = "nf4",
+        /// The same with its scales quantised: one byte each, an fp32 scale for 256 of them.
+        Nf4Double = "nf4-double",
+    }
+}
+
+/// Weights that share a scale in nf4.
+pub const NF4_BLOCK: u64 = 64;
+
+impl BaseFormat {
+    /// Whether projections are quantised.
+    pub fn is_quantised(self) -> bool {
+        self != BaseFormat::Main
+    }
+}
+
+named! {
+    /// Whose layers multiply adapters.
+    pub enum AdapterLayers {
+        /// The emitted program's own: factors cast to bf16.
+        Ours = "ours",
+        /// peft's: inputs cast to the factors' fp32.
+        Peft = "peft",
+    }
+}
+
+named! {
+    /// The format Muon's momentum is kept in.
+    pub enum MomentumFormat {
+        /// As it is stepped.
+        Fp32 = "fp32",
+        /// One byte an element, an fp32 scale for 256.
+        Int8 = "int8",
+    }
+}
+
+/// How a job trains beside what its recipe and engine say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ways {
+    /// What steps elements.
+    pub elements: ElementStep,
+    /// How frozen projections are kept.
+    pub base: BaseFormat,
+    /// Whose adapter layers run.
+    pub adapters: AdapterLayers,
+    /// Whether an average of the trained weights is kept, in fp32.
+    pub average: bool,
+    /// How Muon's momentum is kept.
+    pub momentum: MomentumFormat,
+}
+
+impl Ways {
+    /// What every engine does.
+    pub const PLAIN: Ways = Ways {
+        elements: ElementStep::AdamW,
+        base: BaseFormat::Main,
+        adapters: AdapterLayers::Ours,
+        average: false,
+        momentum: MomentumFormat::Fp32,
+    };
+}

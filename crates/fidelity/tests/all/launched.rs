@@ -1,0 +1,50 @@
+//! Ranks of the emitted FSDP2 program, as `shardwright fidelity` judges them.
+
+use fidelity::{Judged, judge};
+use serde_json::{Value, json};
+
+fn rows(file: &str) -> Vec<Value> {
+    let path = format!("{}/../../data/truth/{file}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn worst(judged: &[Judged], figure: &str) -> f64 {
+    judged.iter().filter_map(|row| row.figure(figure)).map(|f| f.error().abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn every_way_to_train_is_judged() {
+    let judged: Vec<Judged> = rows("ways_h200.jsonl").iter().map(judge).collect();
+    assert_eq!(judged.len(), 26);
+    assert!(
+        judged.iter().all(|row| row.refusals.is_empty()),
+        "{:?}",
+        judged.iter().map(|row| &row.refusals).collect::<Vec<_>>()
+    );
+    assert!(worst(&judged, "allocated") < 0.02 && worst(&judged, "static") < 0.02);
+    assert!(worst(&judged, "reserved") < 0.1);
+    let times: Vec<f64> = judged.iter().filter_map(|row| row.figure("step_time")).map(|f| f.error().abs()).collect();
+    // Of one rank by itself; replicas that are stood in for take no time.
+    assert_eq!(times.len(), 23);
+    assert!(times.iter().sum::<f64>() / 23.0 < 0.2, "{times:?}");
+}
+
+#[test]
+fn rows_without_ways_are_the_same_program() {
+    for file in ["fsdp2_adapters_h200.jsonl", "fsdp2_launch_h200.jsonl"] {
+        let judged: Vec<Judged> = rows(file).iter().map(judge).collect();
+        let allocated = judged.iter().filter(|row| row.figure("allocated").is_some()).count();
+        assert!(allocated * 10 >= judged.len() * 9, "{file}: {allocated} of {}", judged.len());
+        assert!(worst(&judged, "allocated") < 0.03, "{file}: {}", worst(&judged, "allocated"));
+    }
+}
+
+#[test]
+fn a_way_that_nobody_knows_is_refused() {
+    let mut row = rows("ways_h200.jsonl").remove(0);
+    row["ways"]["optimizer"] = json!("shampoo");
+    let refused = judge(&row);
+    assert!(refused.figures.is_empty() && refused.why_not().unwrap().to_string().contains("shampoo"), "{refused:?}");
+    row["ways"]["optimizer"] = json!(8);
+    assert!(judge(&row).why_not().unwrap().to_string().contains("ways.optimizer"));
+}

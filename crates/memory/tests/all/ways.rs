@@ -1,0 +1,236 @@
+//! Ways to train in the ledger of the emitted FSDP2 program, against ranks measured on an H200 with the libraries
+//! themselves (`data/truth/ways_h200.jsonl`, taken with `tools/measure_launch.py`).
+
+use case::Options;
+use case::options::CrossEntropy;
+use case::ways::{AdapterLayers, BaseFormat, ElementStep, MomentumFormat};
+use layout::{Engine, Layout, LayoutRequest, Recompute, StagePlan, ZeroStage, check};
+use ledger::{Ledger, RankJob};
+use recipe::{Dtype, Recipe};
+use replay::line::Line;
+use replay::{PhaseKind, Replay};
+use serde_json::Value;
+
+fn layout_of(recipe: &Recipe, world: u64, change: impl FnOnce(&mut LayoutRequest)) -> Layout {
+    let mut request = LayoutRequest {
+        world: Some(world),
+        zero: Some(ZeroStage::Three),
+        micro_batch: Some(1),
+        microbatches: Some(1),
+        engine: Some(Engine::Fsdp2),
+        ..LayoutRequest::default()
+    };
+    change(&mut request);
+    check(recipe, &request).layout.unwrap()
+}
+
+fn replay_of(recipe: &Recipe, layout: &Layout, options: &Options) -> Result<Replay, replay::Unmodelled> {
+    let stages = StagePlan::new(recipe, layout, None).unwrap();
+    Ledger::of(recipe, layout, options)?.replay(&RankJob { recipe, layout, stages: &stages, rank: 0 })
+}
+
+/// The options a measured row ran with.
+fn options_of(row: &Value, recipe: &Recipe) -> Options {
+    let mut options = Options::of(Some(Engine::Fsdp2), recipe);
+    let word = |(name, value): (&String, &Value)| match value {
+        Value::String(word) => Some(format!("{name}={word}")),
+        Value::Number(_) => Some(format!("{name}=true")),
+        _ => None,
+    };
+    let mut words: Vec<String> = row["ways"].as_object().unwrap().iter().filter_map(word).collect();
+    words.push(format!("main={}", row["precision"]["main"].as_str().unwrap()));
+    case::words::read(Some(Engine::Fsdp2), &words, &mut options).unwrap();
+    options
+}
+
+/// Errors in percent of a measured row: allocated after backward, after the step, and at the peak.
+fn errors(row: &Value) -> [f64; 3] {
+    let said = &row["layout"];
+    let recipe = Recipe::parse(row["recipe"].as_str().unwrap()).unwrap();
+    let layout = layout_of(&recipe, said["world"].as_u64().unwrap(), |request| {
+        request.micro_batch = said["mbs"].as_u64();
+        request.microbatches = said["microbatches"].as_u64();
+        request.recompute = Some(Recompute::parse(said["recompute"].as_str().unwrap()).unwrap());
+    });
+    let replay = replay_of(&recipe, &layout, &options_of(row, &recipe)).unwrap();
+    let end = |phase| replay.phase(phase).unwrap().allocated;
+    let measured = |phase: &str, key: &str| row[phase][key].as_u64().unwrap();
+    let peak = ["fwdbwd2", "opt2"].map(|phase| measured(phase, "peak")).into_iter().max().unwrap();
+    let pairs = [
+        (end(PhaseKind::Passes(2)), measured("fwdbwd2", "alloc")),
+        (end(PhaseKind::Update(2)), measured("opt2", "alloc")),
+        (replay.allocated_peak(), peak),
+    ];
+    let e = pairs.map(|(predicted, truth)| 100.0 * (predicted as f64 / truth as f64 - 1.0));
+    let [backward, update, peak] = e;
+    let name = row["name"].as_str().unwrap();
+    println!("{name:18} after backward {backward:7.3}% after the step {update:7.3}% peak {peak:7.3}%");
+    e
+}
+
+#[test]
+fn measured_ranks_hold_what_is_predicted() {
+    let rows = include_str!("../../../../data/truth/ways_h200.jsonl").lines();
+    let rows: Vec<Value> = rows.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let worst: Vec<f64> = rows.iter().flat_map(errors).map(f64::abs).collect();
+    assert!(rows.len() >= 17, "{}", rows.len());
+    assert!(worst.iter().all(|error| *error < 2.0), "{worst:?}");
+}
+
+const DENSE: &str = "name = \"dense\"\npattern = \"(AF)\"\ndepth = 4\nhidden = 2048\nvocab = 32000\nsequence = 2048\n\n\
+    [attention]\nheads = 16\nkv_heads = 8\nhead_dim = 128\n\n[mlp]\nffn = 8192\n";
+const ADAPTERS: &str = "\n[adapters]\nrank = 16\ntargets = [\"attention.qkv\", \"attention.out\"]\n";
+
+fn replayed(text: &str, world: u64, change: impl FnOnce(&mut Options)) -> Result<Replay, replay::Unmodelled> {
+    let recipe = Recipe::parse(text).unwrap();
+    let mut options = Options::of(Some(Engine::Fsdp2), &recipe);
+    change(&mut options);
+    replay_of(&recipe, &layout_of(&recipe, world, |_| {}), &options)
+}
+
+/// What is held behind the third step, beyond two cuBLAS workspaces, rounded up to 512 bytes a tensor.
+fn stepped(text: &str, world: u64, change: impl FnOnce(&mut Options)) -> u64 {
+    replayed(text, world, change).unwrap().phase(PhaseKind::Update(2)).unwrap().allocated - (64 << 20)
+}
+
+/// Elements of matrices, and of norms, which stay below 4096 each.
+fn elements() -> (u64, u64) {
+    let all = Recipe::parse(DENSE).unwrap().counts().all.total;
+    let norms = (2 * 4 + 1) * 2048;
+    (all - norms, norms)
+}
+
+fn is_near(bytes: u64, expected: u64) {
+    // Blocks of the allocator that are not split at the end.
+    let most = expected + expected / 200 + (4 << 20);
+    assert!((expected..most).contains(&bytes), "{bytes} is not {expected}");
+}
+
+#[test]
+fn state_of_every_optimizer_is_what_its_library_keeps() {
+    let (matrices, norms) = elements();
+    let scales = |elements: u64| elements / 256 * 4;
+    let steps = |step| stepped(DENSE, 1, |o| o.ways.elements = step);
+    is_near(steps(ElementStep::AdamW), 12 * (matrices + norms));
+    // Norms have fewer than 4096 elements, and two moments in fp32.
+    is_near(steps(ElementStep::AdamW8bit), 6 * matrices + 2 * scales(matrices) + 12 * norms);
+    is_near(steps(ElementStep::Lion), 8 * (matrices + norms));
+    is_near(steps(ElementStep::Lion8bit), 5 * matrices + scales(matrices) + 8 * norms);
+    is_near(steps(ElementStep::Sgd), 8 * (matrices + norms));
+    let adafactor = steps(ElementStep::Adafactor);
+    assert!(adafactor < 4 * (matrices + norms) + (2 << 20), "{adafactor}");
+    // Over replicas, blocks are of a shard.
+    let shared = stepped(DENSE, 8, |o| o.ways.elements = ElementStep::AdamW8bit);
+    is_near(shared, (6 * matrices + 2 * scales(matrices) + 12 * norms) / 8);
+}
+
+#[test]
+fn an_average_is_one_more_copy_in_fp32() {
+    let (matrices, norms) = elements();
+    let [without, with] = [false, true].map(|average| stepped(DENSE, 1, |o| o.ways.average = average));
+    is_near(with, without + 4 * (matrices + norms));
+    // Of adapters alone, where all else is frozen.
+    let text = format!("{DENSE}{ADAPTERS}");
+    let trained = Recipe::parse(&text).unwrap().counts().trained;
+    let [without, with] = [false, true].map(|average| stepped(&text, 1, |o| o.ways.average = average));
+    is_near(with, without + 4 * trained);
+}
+
+#[test]
+fn weights_in_bf16_have_moments_of_their_format() {
+    let (matrices, norms) = elements();
+    let narrow = stepped(DENSE, 1, |o| {
+        (o.state.main, o.state.exp_avg, o.state.exp_avg_sq) = (Dtype::Bf16, Dtype::Bf16, Dtype::Bf16);
+    });
+    is_near(narrow, 6 * (matrices + norms));
+}
+
+#[test]
+fn weights_in_fp16_weigh_as_in_bf16() {
+    let half = format!("{DENSE}\n[precision]\nweights = \"fp16\"\n");
+    assert_eq!(stepped(&half, 1, |_| {}), stepped(DENSE, 1, |_| {}));
+}
+
+#[test]
+fn a_base_in_nf4_is_bytes_and_scales() {
+    let text = format!("{DENSE}{ADAPTERS}");
+    let recipe = Recipe::parse(&text).unwrap();
+    let edges = 2 * 32000 * 2048 + 9 * 2048;
+    let adapters = recipe.counts().trained;
+    let base = recipe.counts().all.total - adapters - edges;
+    let held = |format| stepped(&text, 1, |o| o.ways.base = format);
+    is_near(held(BaseFormat::Main), 4 * (edges + base) + 12 * adapters);
+    is_near(held(BaseFormat::Nf4), 4 * edges + base / 2 + base / 64 * 4 + 12 * adapters);
+    is_near(held(BaseFormat::Nf4Double), 4 * edges + base / 2 + base / 64 + base / 64 / 256 * 4 + 12 * adapters);
+    // It is whole on every replica, whatever the others are.
+    let shared = stepped(&text, 8, |o| o.ways.base = BaseFormat::Nf4);
+    is_near(shared, edges / 2 + base / 2 + base / 64 * 4 + 12 * adapters);
+}
+
+#[test]
+fn liger_never_holds_all_logits() {
+    let long = DENSE.replace("sequence = 2048", "sequence = 8192");
+    let highest = |loss| {
+        let replay = replayed(&long, 1, |o| o.kernels.cross_entropy = loss).unwrap();
+        // Of a step's passes, around the loss.
+        replay.phase(PhaseKind::Passes(2)).unwrap().by_part[1]
+    };
+    let (eager, fused) = (highest(CrossEntropy::Eager), highest(CrossEntropy::Liger));
+    // Logits in bf16 and in fp32, against those of 512 tokens and both gradients.
+    let logits = 8192 * 32000 * 6;
+    assert!(eager > fused + logits * 3 / 4, "{eager} is not {logits} above {fused}");
+}
+
+#[test]
+fn an_int8_momentum_is_a_quarter_and_its_scales() {
+    let text = format!("{DENSE}\n[optimizer]\nmatrix = \"muon\"\n");
+    let state = |format| {
+        let replay = replayed(&text, 1, |o| o.ways.momentum = format).unwrap();
+        replay.phase(PhaseKind::Update(2)).unwrap().allocated
+    };
+    let (matrices, _) = elements();
+    let layers = matrices - 2 * 32000 * 2048;
+    is_near(state(MomentumFormat::Fp32) - state(MomentumFormat::Int8) + (1 << 19), layers * 3 - layers / 256 * 4);
+}
+
+#[test]
+fn peft_keeps_its_inputs_in_fp32() {
+    let text = format!("{DENSE}{ADAPTERS}");
+    let saved = |layers| replayed(&text, 1, |o| o.ways.adapters = layers).unwrap().line(Line::Activations);
+    let (ours, peft) = (saved(AdapterLayers::Ours), saved(AdapterLayers::Peft));
+    // Inputs of both projections of four layers, in fp32; ours keeps one of them in bf16 anyhow.
+    let inputs = 4 * 2 * 2048 * 2048 * 4;
+    assert!(peft > ours + inputs / 2, "{peft} is not {inputs} above {ours}");
+}
+
+#[test]
+fn what_is_not_replayed_is_refused_by_name() {
+    let refused = |text: &str, change: fn(&mut Options)| replayed(text, 1, change).unwrap_err().what;
+    let short = format!("{DENSE}{ADAPTERS}").replace("sequence = 2048", "sequence = 1024");
+    assert!(refused(&short, |o| o.ways.base = BaseFormat::Nf4).contains("1536 tokens"));
+    let half = format!("{DENSE}{ADAPTERS}\n[precision]\nweights = \"fp16\"\n");
+    assert!(refused(&half, |o| o.ways.base = BaseFormat::Nf4Double).contains("fp16"));
+    let tied = DENSE.replace("sequence", "tied = true\nsequence");
+    assert!(refused(&tied, |o| o.kernels.cross_entropy = CrossEntropy::Liger).contains("tied head"));
+    let narrow: fn(&mut Options) = |o| {
+        (o.state.main, o.state.exp_avg, o.state.exp_avg_sq) = (Dtype::Bf16, Dtype::Bf16, Dtype::Bf16);
+        o.ways.elements = ElementStep::AdamW8bit;
+    };
+    assert!(refused(DENSE, narrow).contains("bf16 weights"));
+    let experts = "name = \"experts\"\npattern = \"(AE)\"\ndepth = 2\nhidden = 1024\nvocab = 32000\nsequence = 2048\n\n\
+        [attention]\nheads = 8\nkv_heads = 8\nhead_dim = 128\n\n[moe]\nexperts = 8\ntop_k = 2\nffn = 512\n";
+    assert!(refused(experts, |o| o.ways.elements = ElementStep::Adafactor).contains("Adafactor"));
+}
+
+#[test]
+fn a_million_tokens_are_priced() {
+    let long = DENSE.replace("sequence = 2048", "sequence = 1048576");
+    let peak = |loss| replayed(&long, 1, |o| o.kernels.cross_entropy = loss).unwrap().allocated_peak();
+    let (eager, fused) = (peak(CrossEntropy::Eager), peak(CrossEntropy::Liger));
+    let (tokens, logits) = (1 << 20, (1 << 20) * 32000 * 6);
+    // Four layers, each with 23 times the hidden states: two norms' inputs and outputs, queries, keys, values and what
+    // attention gives (7), and of the feed-forward block gate and up, the gate's function and the product (16).
+    let hidden = tokens * 2048 * 2;
+    assert!((logits + 4 * 23 * hidden..logits + 4 * 26 * hidden).contains(&eager), "{eager}");
+    assert!(eager > fused + logits * 3 / 4, "{eager} {fused}");
+}

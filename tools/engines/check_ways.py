@@ -1,0 +1,85 @@
+"""check_ways.py FOLDER: every way to train of the emitted FSDP2 program, with the libraries themselves, on CPU.
+
+FOLDER holds plans as emit_parity writes them. A plan of one rank and one of several are run with the same way: losses
+of four steps must agree (blocks of 8-bit state are of a shard, and products of a quantised base in bf16, so to half a
+percent), and a run that goes on from a checkpoint must repeat the next loss bit by bit. What is quantised must stay
+close to what is not. Liger's loss needs a GPU and is not tried. Exits 1 when anything differs or does not run.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "crates/launch/assets/fsdp2"))
+import bitsandbytes  # noqa: F401 - both take long to load: once here rather than in every fork
+import peft  # noqa: F401
+import parity
+
+PLAIN = {"optimizer": "adamw", "base": None, "adapters": "ours", "loss": "eager", "average": None, "momentum": "fp32"}
+STEPS, TOLERANCE, NEAR = 4, 5e-3, 3e-2
+
+
+def steps_and_restart(trainer):
+    """Losses of four steps and of the fifth, and of the fifth once more behind a checkpoint."""
+    import torch.distributed as dist
+
+    losses = [trainer.step(step) for step in range(STEPS)]
+    where = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(where)
+    path = trainer.save(where[0], STEPS)
+    losses.append(trainer.step(STEPS))
+    again = type(trainer)(trainer.plan, trainer.device)
+    again.load(path)
+    return {"losses": losses, "again": again.step(STEPS)}
+
+
+def with_way(raw: dict, way: dict) -> dict:
+    """A plan in fp32, with steps large enough to drift apart."""
+    precision = {"params": "fp32", "reduce": "fp32", "main": "fp32"}
+    return {**parity.quiet(raw), "precision": precision, "ways": {**PLAIN, **way}}
+
+
+def by_muon(raw: dict) -> dict:
+    is_matrix = lambda row: len(row["shape"]) == 2 and row["path"].startswith("layers.")
+    rows = [{**row, "optimizer": "muon" if is_matrix(row) else row["optimizer"]} for row in raw["tensors"]]
+    return {**raw, "tensors": rows}
+
+
+def main() -> None:
+    folder, failed = pathlib.Path(sys.argv[1]), 0
+    read = lambda name, layout: json.loads((folder / name / layout / "sharding.json").read_text())
+    dense, lora = "tiny-ways", "tiny-ways-lora"
+    cases = [
+        ("adamw8bit", dense, {"optimizer": "adamw8bit"}), ("lion", dense, {"optimizer": "lion"}),
+        ("lion8bit", dense, {"optimizer": "lion8bit"}), ("sgd", dense, {"optimizer": "sgd"}),
+        ("adafactor", dense, {"optimizer": "adafactor"}), ("average", dense, {"average": 0.99}),
+        ("int8 momentum", dense, {"momentum": "int8"}), ("nf4", lora, {"base": "nf4"}),
+        ("nf4-double", lora, {"base": "nf4-double"}), ("peft", lora, {"adapters": "peft"}),
+        ("qlora", lora, {"base": "nf4-double", "adapters": "peft", "optimizer": "adamw8bit"}),
+    ]  # fmt: skip
+    near = {"nf4": {}, "nf4-double": {}, "peft": {}, "qlora": {}, "adamw8bit": {}, "int8 momentum": {}}
+    for name, recipe, way in cases:
+        prepare = by_muon if "momentum" in way else lambda raw: raw
+        one = parity.run(prepare(with_way(read(recipe, "one"), way)), steps_and_restart)
+        # Adafactor's rows and columns are of whole matrices: it is refused over shards.
+        many = None if name == "adafactor" else parity.run(prepare(with_way(read(recipe, LAYOUT), way)), steps_and_restart)
+        said = [outcome["error"] for outcome in (one, many) if outcome and "error" in outcome]
+        if not said:
+            said += [f"{o['again']!r} behind a checkpoint, {o['losses'][-1]!r} without" for o in (one, many) if o and o["again"] != o["losses"][-1]]
+            apart = max(abs(b / a - 1) for a, b in zip(one["losses"], (many or one)["losses"]))
+            said += [f"one rank and several are {apart:.1e} apart"] if apart > TOLERANCE else []
+        if not said and name in near:
+            plain = parity.run(prepare(with_way(read(recipe, "one"), near[name])), steps_and_restart)
+            far = max(abs(b / a - 1) for a, b in zip(plain["losses"], one["losses"]))
+            said += [f"{far:.1e} from what is not quantised"] if far > NEAR else []
+        failed += bool(said)
+        print(f"{'WRONG' if said else 'ok'} {name}: {'; '.join(said) or ' '.join(f'{x:.4f}' for x in one['losses'])}", flush=True)
+    sys.exit(failed > 0)
+
+
+LAYOUT = "fsdp4"
+if __name__ == "__main__":
+    main()
