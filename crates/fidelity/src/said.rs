@@ -27,7 +27,7 @@ pub(crate) fn recipe(said: &Value) -> Result<Recipe, String> {
         tied: model["tied"].as_bool().unwrap_or(false),
         sequence: need(said, "seq")?,
         norm: Norm::RmsNorm,
-        norm_place: Default::default(),
+        norm_place: recipe::kinds::NormPlace::Before,
         embedding_norm: false,
         head_bias: false,
         norm_eps: recipe::NORM_EPS,

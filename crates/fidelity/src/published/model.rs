@@ -55,7 +55,7 @@ pub(super) fn recipe(row: &Value, unsaid: &Unsaid) -> Result<Recipe, String> {
         tied: model["tied_embeddings"].as_bool().ok_or("the row does not say whether embeddings are tied")?,
         sequence: need(&row["batch"], "seq")?,
         norm: unsaid.norm,
-        norm_place: Default::default(),
+        norm_place: recipe::kinds::NormPlace::Before,
         embedding_norm: false,
         head_bias: false,
         norm_eps: recipe::NORM_EPS,

@@ -40,7 +40,7 @@ fn recipe(case: &Value) -> Recipe {
         tied: false,
         sequence: count(case, "seq"),
         norm: Norm::RmsNorm,
-        norm_place: Default::default(),
+        norm_place: recipe::kinds::NormPlace::Before,
         embedding_norm: false,
         head_bias: false,
         norm_eps: recipe::NORM_EPS,

@@ -106,12 +106,6 @@ named! {
     }
 }
 
-impl Default for NormPlace {
-    fn default() -> NormPlace {
-        NormPlace::Before
-    }
-}
-
 /// Collects tensors of one place under one path prefix.
 pub(crate) struct Emitter<'a> {
     /// What has been emitted so far, over all places.

@@ -29,7 +29,7 @@ impl Config<'_> {
             tied: self.flag("tie_word_embeddings", self.described.is_some_and(|model| model.tied)),
             sequence,
             norm: Norm::RmsNorm,
-            norm_place: Default::default(),
+            norm_place: crate::kinds::NormPlace::Before,
             embedding_norm: false,
             head_bias: false,
             norm_eps: self.norm_eps(),

@@ -238,7 +238,7 @@ pub fn gpt_neo(config: &mut Config, recipe: &mut Recipe) -> Option<()> {
         && pairs.all(|pair| pair.get(0).is_some_and(|kinds| *kinds == serde_json::json!(["global", "local"])));
     let full = |i: u64| match &kinds {
         Some(kinds) => kinds.get(i as usize).is_none_or(|kind| *kind == "global"),
-        None => i % 2 == 0,
+        None => i.is_multiple_of(2),
     };
     if kinds.is_none() && !regular {
         config

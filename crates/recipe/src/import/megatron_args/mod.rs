@@ -122,7 +122,7 @@ fn read(flags: &mut Flags, name: &str) -> Option<Imported> {
         tied: !flags.has("--untie-embeddings-and-output-weights"),
         sequence,
         norm,
-        norm_place: Default::default(),
+        norm_place: crate::kinds::NormPlace::Before,
         embedding_norm: false,
         head_bias: false,
         norm_eps: flags.positive("--norm-epsilon").unwrap_or(crate::NORM_EPS),
