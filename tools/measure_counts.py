@@ -33,15 +33,15 @@ is_encoder_decoder id2label label2id problem_type use_cache pad_token_id bos_tok
 _name_or_path output_attentions cross_attention_hidden_size decoder_start_token_id tokenizer_class torch_dtype
 unk_token_id add_cross_attention is_decoder output_router_logits pretraining_tp""".split()
 
-# Defaults that the class itself cannot build.
+# Keys without which the class cannot be built, or shows but one kind of layer.
 NEEDED = {
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 8, "moe_topk": 2},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
     "dots1": {"n_routed_experts": 16, "n_shared_experts": 2, "n_group": 1, "topk_group": 1},
-    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 2},
-    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 2},
+    "lfm2": {"num_hidden_layers": 8, "layer_types": ["conv", "conv", "full_attention", "conv"] * 2},
+    "lfm2_moe": {"num_hidden_layers": 8, "layer_types": ["conv", "conv", "full_attention", "conv"] * 2},
     "reformer": {"is_decoder": True},
 }
 
@@ -112,8 +112,9 @@ def rows(model_type):
         first = str(error).strip().splitlines() or [""]
         write({"model_type": model_type, "not_built": f"{type(error).__name__}: {first[0][:160]}"})
         return
-    if not words:
-        write({"model_type": model_type, "bare": True, "class": model.__name__, "params": params, "frozen": frozen})
+    with contextlib.suppress(Exception):
+        _, _, params_bare, frozen_bare = build(model_type, {})
+        write({"model_type": model_type, "bare": True, "class": model.__name__, "params": params_bare, "frozen": frozen_bare})
     names = set(text_of(config)) | set(vars(config))
     depth = {name: 8 for name in DEPTHS if name in names and name not in kind.attribute_map}
     if model_type != "gpt_neo":

@@ -28,7 +28,8 @@ pub fn engines_on(vendor: Vendor) -> Vec<Engine> {
 
 /// Mixers that engines of plain transformers have no block for.
 pub fn custom_mixers(recipe: &Recipe) -> Vec<Mixer> {
-    [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta].into_iter().filter(|mixer| recipe.uses(*mixer)).collect()
+    let custom = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta, Mixer::Linear];
+    custom.into_iter().filter(|mixer| recipe.uses(*mixer)).collect()
 }
 
 /// The engine of a recipe when none is typed, and why.

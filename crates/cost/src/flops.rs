@@ -44,7 +44,7 @@ pub(crate) fn of_step(recipe: &Recipe, layout: &Layout, options: &Options, conve
     let shape = Shape::new(recipe, layout, options);
     let per_token = |flops: f64| flops * shape.tp / shape.tokens;
     let mut cores = 0.0;
-    for mixer in [Mixer::Attention, Mixer::Mamba, Mixer::GatedDelta] {
+    for mixer in [Mixer::Attention, Mixer::Mamba, Mixer::GatedDelta, Mixer::Linear] {
         let count = recipe.count_with_suffix(mixer) as f64;
         if count > 0.0 {
             cores += count * per_token(core_flops(shape, mixer, convention));

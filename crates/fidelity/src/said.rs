@@ -41,6 +41,7 @@ pub(crate) fn recipe(said: &Value) -> Result<Recipe, String> {
         mamba: mamba(model)?,
         recurrent: None,
         gated_delta: None,
+        linear: None,
         mlp: None,
         features: Default::default(),
         precision: Default::default(),

@@ -2,8 +2,8 @@
 //! optimizer's own copy and its moments, each element once, dealt out over the ranks of its stage.
 
 use case::Case;
+use case::ways::{ElementStep, MomentumFormat};
 use layout::Axis;
-use recipe::precision::Precision;
 use recipe::{Optimizer, Tensor};
 use serde::Serialize;
 
@@ -18,18 +18,21 @@ pub struct Saves {
     pub node_bytes: u64,
 }
 
-/// Bytes of one element with all that is kept of it.
-fn kept(tensor: &Tensor, precision: &Precision) -> u64 {
-    let weight = precision.of(tensor.role);
+/// Bits of one element with all that is kept of it: the weight, the optimizer's own copy where it has one, and what it
+/// remembers. Scales of 8 and 4 bits are rounded up to a bit.
+fn kept(tensor: &Tensor, case: &Case) -> u64 {
+    let (weight, state, ways) = (case.recipe.precision.of(tensor.role), &case.options.state, &case.options.ways);
     if tensor.is_frozen {
-        return weight.bits();
+        return if ways.base.is_quantised() { 5 } else { weight.bits() };
     }
-    let moments = match tensor.optimizer {
-        Optimizer::AdamW => 2,
-        Optimizer::Muon | Optimizer::Sgd => 1,
+    let remembers = match (tensor.optimizer, ways.elements, ways.momentum) {
+        (Optimizer::Muon, _, MomentumFormat::Int8) => 9,
+        (Optimizer::Muon | Optimizer::Sgd, _, _) => state.exp_avg.bits(),
+        (Optimizer::AdamW, ElementStep::AdamW, _) => state.exp_avg.bits() + state.exp_avg_sq.bits(),
+        (Optimizer::AdamW, other, _) => 8 * other.state_bytes(state.main.bits() / 8),
     };
-    let main = if precision.main == weight { 0 } else { precision.main.bits() };
-    weight.bits() + main + moments * precision.moments.bits()
+    let copy = if state.main == weight { 0 } else { state.main.bits() };
+    weight.bits() + copy + remembers + if ways.average { 32 } else { 0 }
 }
 
 impl Saves {
@@ -41,7 +44,7 @@ impl Saves {
         let mut by_stage = vec![0u64; stages];
         let mut all = 0u64;
         for row in &table.rows {
-            let bits = row.tensor.elements().saturating_mul(kept(&row.tensor, &case.recipe.precision));
+            let bits = row.tensor.elements().saturating_mul(kept(&row.tensor, case));
             let bytes = bits.div_ceil(8);
             all = all.saturating_add(bytes);
             // A tied table stands on two stages and is written by the first of them.
@@ -52,5 +55,46 @@ impl Saves {
         let rank_bytes = by_stage.iter().map(|bytes| bytes.div_ceil(ranks)).max().unwrap_or(0);
         let per_node = case.cluster.as_ref().map_or(1, |cluster| cluster.devices_per_node.min(layout.world));
         Saves { bytes: all, rank_bytes, node_bytes: rank_bytes.saturating_mul(per_node) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use case::{Asked, Terms};
+    use hardware::Cluster;
+
+    fn saves(job: &str, on: &str) -> (Saves, u64) {
+        let asked = Asked::parse(&job.split(' ').collect::<Vec<_>>()).unwrap();
+        let recipe = recipe::builtin::find(&asked.recipe.recipe).unwrap();
+        let total = recipe.counts().all.total;
+        let case = Case::build(asked, recipe, Some(Cluster::parse(on).unwrap()), Terms::RUN).unwrap();
+        (Saves::of(&case), total)
+    }
+
+    /// bf16 weights, an fp32 copy and two moments are 14 bytes, written once whatever the layout.
+    #[test]
+    fn every_element_is_saved_once() {
+        for job in
+            ["llama3-8b --tp 1", "llama3-8b --tp 2 --pp 4", "llama3-8b --tp 4 --zero 1", "mixtral-8x7b --ep 8 --pp 2"]
+        {
+            let (found, total) = saves(job, "64xH100");
+            let each = found.bytes as f64 / total as f64;
+            assert!((13.9..14.2).contains(&each), "{job}: {each}");
+            assert!(found.rank_bytes * 64 >= found.bytes, "{job}: somebody writes it");
+            assert!(found.rank_bytes * 64 < 2 * found.bytes, "{job}: shared out");
+            assert_eq!(found.node_bytes, 8 * found.rank_bytes);
+        }
+        let (muon, total) = saves("llama3-8b --tp 2 --optimizer muon+adamw", "64xH100");
+        assert!(muon.bytes >= 10 * total);
+    }
+
+    /// A stage that holds more makes its ranks write more.
+    #[test]
+    fn the_fullest_stage_decides() {
+        let even = saves("llama3-8b --pp 2 --boundaries 16", "64xH100").0;
+        let skewed = saves("llama3-8b --pp 2 --boundaries 24", "64xH100").0;
+        assert_eq!(even.bytes, skewed.bytes);
+        assert!(skewed.rank_bytes > even.rank_bytes);
     }
 }

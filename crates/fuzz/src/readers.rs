@@ -7,6 +7,8 @@ use case::{Asked, Case, Options, Terms};
 use diag::Finding;
 use evidence::Evidence;
 use evidence::snapshot::Snapshot;
+use fleet::Ramp;
+use fleet::words::{FleetText, Prices};
 use hardware::{Cluster, Device, Profile};
 use launch::Policy;
 use launch::preflight::parse;
@@ -34,7 +36,20 @@ pub const READERS: &[Reader] = &[
     Reader {
         name: "cluster",
         run: cluster,
-        seeds: || lines(&["8xH200", "64x8xH200", "64xH100@roce400", "72xGB200", "16xTPUv5e"]),
+        seeds: || {
+            lines(&[
+                "8xH200",
+                "64x8xH200",
+                "64xH100@roce400",
+                "72xGB200",
+                "16xTPUv5e",
+                "?xH100",
+                "8..512xH200",
+                "H100=2.5,A100=1.2",
+                "32:32:50B",
+                "15T",
+            ])
+        },
     },
     Reader { name: "policy", run: policy, seeds: || text_files("docs", "toml") },
     Reader { name: "case", run: case_json, seeds: cases },
@@ -151,7 +166,9 @@ fn profile(bytes: &[u8]) {
 }
 
 fn cluster(bytes: &[u8]) {
-    let _ = Cluster::parse(&text(bytes));
+    let text = text(bytes);
+    let _ = Cluster::parse(&text);
+    let _ = (FleetText::parse(&text), Prices::parse(&text), Ramp::parse(&text), fleet::words::count(&text));
 }
 
 fn policy(bytes: &[u8]) {

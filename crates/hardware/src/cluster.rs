@@ -61,6 +61,12 @@ impl<'a> ClusterText<'a> {
             Some((device, network)) if !is_path(network) => (device, Some(network)),
             _ => (rest, None),
         };
+        if !is_path(device) && device.contains('+') {
+            let message = format!("`{text}` has several kinds of devices, and a plan has one");
+            let hint = "stages on devices of other speeds need other cuts and other memory, which no engine we write for \
+                        takes: plan each pool alone";
+            return Err(Finding::error("hardware/mixed", Blame::Usage, "on", message).hint(hint));
+        }
         let has_counts = !counts.is_empty() || is_path(device);
         if !has_counts || device.is_empty() {
             return Err(refuse(format!("`{text}` is no cluster")));
@@ -215,6 +221,7 @@ mod tests {
         assert_eq!(shape("0xH200"), Err("`0xH200` has no whole numbers of devices".to_string()));
         assert_eq!(shape("xH200"), Err("`xH200` has no whole numbers of devices".to_string()));
         assert_eq!(shape("9999999x9xH200"), Err("`9999999x9xH200` has more than 16777216 devices".to_string()));
+        assert_eq!(Cluster::parse("8xH100+8xA100").unwrap_err().rule, "hardware/mixed");
         let hint = |text| Cluster::parse(text).unwrap_err().hint.unwrap();
         assert!(hint("8xA100-80GB").starts_with("did you mean `A100`? known are H200"));
         assert!(hint("8xH30").starts_with("known are H200"));

@@ -345,6 +345,10 @@ fn scanned(recipe: &Recipe, mixer: Mixer) -> (u128, u128) {
             let heads = wide(m.value_heads);
             (heads * (wide(m.key_dim) + wide(2 * CHUNK)), heads * wide(m.key_dim) * wide(m.value_dim))
         }),
+        Mixer::Linear => recipe.linear.as_ref().map_or((0, 0), |m| {
+            let (state, tail) = m.state_elements(recipe.hidden);
+            (wide(2 * CHUNK) * 64 + 4 * wide(recipe.hidden), wide(state) + wide(tail))
+        }),
         Mixer::Mlp => (0, 0),
     }
 }

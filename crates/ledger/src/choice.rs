@@ -64,6 +64,7 @@ fn other_block(recipe: &Recipe) -> Option<&'static str> {
         (moe.is_some_and(|m| m.shared.as_ref().is_some_and(|s| s.gate)), "a gated shared expert"),
         (relu(recipe.mlp.as_ref().map(|m| m.activation)) || relu(moe.map(|m| m.activation)), "plain ReLU"),
         (recipe.uses(Mixer::GatedDelta), "a gated delta net"),
+        (recipe.uses(Mixer::Linear), "linear mixers of other kinds"),
         (matches!(recipe.mamba, Some(Mamba::One(_))) && recipe.uses(Mixer::Mamba), "Mamba-1"),
         (recipe.layers.iter().any(|l| l.blocks.iter().any(|b| b.mixers.len() > 1)), "parallel mixers"),
     ];
@@ -108,8 +109,10 @@ impl Ledger {
                 from_options::plain(options)?;
                 let is_other = !recipe.norm.is_usual() || recipe.norm_place != NormPlace::Before;
                 let is_chunked = recipe.attention.as_ref().and_then(|a| a.window.as_ref()).is_some_and(|w| w.chunked);
-                if is_other || is_chunked || recipe.embedding_norm || recipe.head_bias {
-                    return none("its blocks have RMSNorm or LayerNorm before them, no bias of the head and no chunks");
+                if is_other || is_chunked || recipe.linear.is_some() || recipe.embedding_norm || recipe.head_bias {
+                    return none(
+                        "it has RMSNorm or LayerNorm before blocks, no bias of the head, no chunks and no linear mixers of other kinds",
+                    );
                 }
                 let bytes_each = if options.format == Format::F64 { 8 } else { 4 };
                 Ok(Ledger::Shardwright(ShardwrightOptions { bytes_each }))

@@ -31,6 +31,8 @@ pub enum Mixer {
     Recurrent,
     /// `G`: a gated delta net, the recurrent family's linear-attention kind.
     GatedDelta,
+    /// `L`: a linear mixer of another kind: short convolutions, lightning attention, RG-LRU, mLSTM.
+    Linear,
     /// `F`: a dense feed-forward block.
     Mlp,
 }
@@ -54,8 +56,8 @@ pub enum Family {
 
 impl Mixer {
     /// Every mixer, in the order reports list them.
-    pub const ALL: [Mixer; 6] =
-        [Mixer::Attention, Mixer::Moe, Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta, Mixer::Mlp];
+    pub const ALL: [Mixer; 7] =
+        [Mixer::Attention, Mixer::Moe, Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta, Mixer::Linear, Mixer::Mlp];
 
     /// The pattern letter.
     pub fn letter(self) -> char {
@@ -65,6 +67,7 @@ impl Mixer {
             Mixer::Mamba => 'M',
             Mixer::Recurrent => 'R',
             Mixer::GatedDelta => 'G',
+            Mixer::Linear => 'L',
             Mixer::Mlp => 'F',
         }
     }
@@ -82,6 +85,7 @@ impl Mixer {
             Mixer::Mamba => "mamba",
             Mixer::Recurrent => "recurrent",
             Mixer::GatedDelta => "gated_delta",
+            Mixer::Linear => "linear",
             Mixer::Mlp => "mlp",
         }
     }
@@ -92,14 +96,14 @@ impl Mixer {
             Mixer::Attention => Family::A,
             Mixer::Moe => Family::E,
             Mixer::Mamba => Family::M,
-            Mixer::Recurrent | Mixer::GatedDelta => Family::R,
+            Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => Family::R,
             Mixer::Mlp => Family::F,
         }
     }
 
     /// Whether it carries state from one token to the next, so that cutting time needs a contract.
     pub fn carries_state(self) -> bool {
-        matches!(self, Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta)
+        matches!(self, Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear)
     }
 }
 
@@ -328,7 +332,7 @@ impl Parser<'_> {
                 'a'..='z' => self.fail(&format!("`{c}` is no block letter"), "block letters are uppercase"),
                 _ => self.fail(
                     &format!("`{}` is no block letter", diag::quote::terminal(&c.to_string())),
-                    "A attention, E experts, M Mamba, R recurrent, G gated delta net, F dense MLP",
+                    "A attention, E experts, M Mamba, R recurrent, G gated delta net, L another linear mixer, F dense MLP",
                 ),
             });
         };

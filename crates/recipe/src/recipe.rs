@@ -4,6 +4,7 @@ use crate::features::{Feature, Features};
 use crate::kinds::attention::{Attention, AttentionKind};
 use crate::kinds::dsa::Dsa;
 use crate::kinds::gated_delta::GatedDelta;
+use crate::kinds::linear::Linear;
 use crate::kinds::m2rnn::M2rnn;
 use crate::kinds::mamba::Mamba;
 use crate::kinds::mlp::Mlp;
@@ -67,6 +68,8 @@ pub struct Recipe {
     pub recurrent: Option<M2rnn>,
     /// G blocks.
     pub gated_delta: Option<GatedDelta>,
+    /// L blocks.
+    pub linear: Option<Linear>,
     /// F blocks.
     pub mlp: Option<Mlp>,
     /// Features the recipe has values for, on or off.
@@ -279,6 +282,7 @@ impl Recipe {
             Mixer::Mamba => self.mamba.iter().for_each(|k| k.tensors(self.hidden, out)),
             Mixer::Recurrent => self.recurrent.iter().for_each(|k| k.tensors(self.hidden, out)),
             Mixer::GatedDelta => self.gated_delta.iter().for_each(|k| k.tensors(self.hidden, out)),
+            Mixer::Linear => self.linear.iter().for_each(|k| k.tensors(self.hidden, out)),
             Mixer::Mlp => self.mlp.iter().for_each(|k| k.tensors(self.hidden, out)),
         }
     }

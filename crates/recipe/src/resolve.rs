@@ -3,6 +3,7 @@
 use crate::features::Features;
 use crate::kinds::attention::{Attention, AttentionKind};
 use crate::kinds::gated_delta::GatedDelta;
+use crate::kinds::linear::Linear;
 use crate::kinds::m2rnn::M2rnn;
 use crate::kinds::mamba::Mamba;
 use crate::kinds::mlp::Mlp;
@@ -82,6 +83,7 @@ impl Recipe {
         self.mamba.iter().for_each(|k| k.write(&mut toml));
         self.recurrent.iter().for_each(|k| k.write(&mut toml));
         self.gated_delta.iter().for_each(|k| k.write(&mut toml));
+        self.linear.iter().for_each(|k| k.write(&mut toml));
         self.mlp.iter().for_each(|k| k.write(&mut toml));
         self.features.write(&mut toml);
         self.precision.write(&mut toml);
@@ -128,6 +130,7 @@ fn read(mut root: Section) -> Option<Recipe> {
     let mamba = root.section("mamba").and_then(Mamba::read);
     let recurrent = root.section("recurrent").and_then(M2rnn::read);
     let gated_delta = root.section("gated_delta").and_then(GatedDelta::read);
+    let linear = root.section("linear").and_then(Linear::read);
     let mlp = root.section("mlp").and_then(Mlp::read);
     let features = Features::read(root.section("features"), root.section("adapters"));
     let precision = Precision::read(root.section("precision"));
@@ -167,6 +170,7 @@ fn read(mut root: Section) -> Option<Recipe> {
         mamba,
         recurrent,
         gated_delta,
+        linear,
         mlp,
         features,
         precision,
@@ -271,6 +275,7 @@ fn check_tables(recipe: &Recipe, findings: &mut Vec<Finding>) {
         (Mixer::Mamba, recipe.mamba.is_some()),
         (Mixer::Recurrent, recipe.recurrent.is_some()),
         (Mixer::GatedDelta, recipe.gated_delta.is_some()),
+        (Mixer::Linear, recipe.linear.is_some()),
         (Mixer::Mlp, recipe.mlp.is_some()),
     ];
     for (mixer, is_described) in described {

@@ -223,6 +223,7 @@ fn new_block<R: Real>(
             Box::new(m2rnn::M2rnn::new(kind, shelf, path, declared::Link::of(recipe, path)))
         }
         (Mixer::Mlp, .., Some(kind)) => Box::new(Mlp::new(shelf, path, kind.activation, DENSE)),
+        (Mixer::Linear, ..) => return Err(refuse("linear", "linear mixers of other kinds")),
         (Mixer::GatedDelta, ..) => match &recipe.gated_delta {
             Some(kind) => Box::new(gated_delta::GatedDelta::new(kind, shelf, path)),
             None => return Err(refuse("gated_delta", "block without a table")),

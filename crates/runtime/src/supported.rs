@@ -17,6 +17,7 @@ pub fn unsupported(recipe: &Recipe) -> Vec<Finding> {
         (recipe.norm_place != NormPlace::Before, "norm_place"),
         (recipe.embedding_norm, "embedding_norm"),
         (recipe.head_bias, "head_bias"),
+        (recipe.uses(Mixer::Linear), "linear"),
         (attention.and_then(|a| a.window.as_ref()).is_some_and(|w| w.chunked), "attention.chunked"),
         (attention.is_some_and(|a| a.dropout > 0.0), "attention.dropout"),
         (router.is_some_and(|r| r.z_loss.is_some()), "moe.router.z_loss"),

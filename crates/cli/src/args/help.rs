@@ -21,6 +21,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "plan llama3-8b --on 8xH100",
             "plan nam56r --on 8xH200 --engine megatron",
             "plan mixtral-8x7b --on 16xH100 --gbs 128 --top 3",
+            "plan llama3-8b --on ?xH100 --tokens 1T --days 30",
         ],
     ),
     (

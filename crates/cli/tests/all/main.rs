@@ -4,6 +4,7 @@
 mod agreement;
 mod book;
 mod bounds;
+mod budget;
 mod calibrated;
 mod checkpoint;
 mod choices;
@@ -14,6 +15,7 @@ mod dependencies;
 mod fidelity;
 mod figures;
 mod findings;
+mod fleets;
 mod fuzzed;
 mod goldens;
 mod help;

@@ -66,8 +66,8 @@ fn an_engine_without_a_price_is_refused_by_name() {
         ("plan llama3-8b --on 8xH200 --engine maxtext", "compiler"),
         ("plan llama3-8b --on 8xTPU-v6e --engine xla-spmd", "compiler"),
         ("plan llama3-8b --on 8xH200 --engine shardwright", "rehearse"),
-        ("plan llama3-8b --on 8xH200 --engine nanotron", "grouped queries"),
-        ("plan gpt3-175b --on 64xH100 --engine fsdp2", "learned positions"),
+        ("plan mixtral-8x7b --on 8xH200 --engine nanotron", "a layer other than attention and an MLP"),
+        ("plan gpt3-175b --on 64xH100 --engine torchtitan", "learned positions"),
     ] {
         let ran = run(line);
         assert!(ran.code == 1 && ran.stderr.contains("[plan/ledger]") && ran.stderr.contains(word), "{}", ran.stderr);

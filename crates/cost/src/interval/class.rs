@@ -183,7 +183,7 @@ fn engine_of(engine: Option<Engine>) -> EngineClass {
 }
 
 fn model_of(recipe: &Recipe) -> ModelClass {
-    let states = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
+    let states = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta, Mixer::Linear];
     match () {
         () if states.iter().any(|mixer| recipe.uses(*mixer)) => ModelClass::Hybrid,
         () if recipe.is_latent() => ModelClass::Latent,

@@ -214,7 +214,7 @@ impl<'a> Shape<'a> {
 pub(crate) fn core_flops(shape: Shape, mixer: Mixer, convention: Convention) -> f64 {
     match mixer {
         Mixer::Attention => attention::flops(shape, convention),
-        Mixer::Mamba | Mixer::GatedDelta => scan::flops(shape, mixer),
+        Mixer::Mamba | Mixer::GatedDelta | Mixer::Linear => scan::flops(shape, mixer),
         Mixer::Moe | Mixer::Mlp | Mixer::Recurrent => 0.0,
     }
 }
@@ -240,6 +240,7 @@ pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<O
                 Mixer::Mamba => scan::mamba(shape, &mut ops),
                 Mixer::Recurrent => recurrence::m2rnn(shape, &mut ops),
                 Mixer::GatedDelta => scan::gated_delta(shape, &mut ops),
+                Mixer::Linear => scan::linear(shape, &mut ops),
                 Mixer::Mlp => elementwise::mlp(shape, &mut ops),
             }
             whole_block(*mixer, &mut ops[first..]);
@@ -263,7 +264,7 @@ fn whole_block(mixer: Mixer, ops: &mut [Op]) {
         Mixer::Mamba => RecomputeModule::Mamba,
         Mixer::Recurrent => RecomputeModule::Recurrent,
         Mixer::GatedDelta => RecomputeModule::GatedDelta,
-        Mixer::Moe | Mixer::Mlp => return,
+        Mixer::Moe | Mixer::Mlp | Mixer::Linear => return,
     };
     ops.iter_mut().for_each(|op| op.block = Some(block));
 }
@@ -274,7 +275,7 @@ fn record(mixer: Mixer, ops: &mut [Op]) {
         Mixer::Attention => GraphModule::Attention,
         Mixer::Mlp => GraphModule::Mlp,
         Mixer::Moe => GraphModule::Moe,
-        Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta => GraphModule::Mamba,
+        Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => GraphModule::Mamba,
     };
     ops.iter_mut().for_each(|op| op.scope = op.scope.or(Some(scope)));
 }

@@ -6,6 +6,7 @@ use crate::part::Part;
 use case::options::Elementwise;
 use layout::request::RecomputeModule;
 use recipe::Mixer;
+use recipe::kinds::linear::Linear;
 use recipe::kinds::mamba::Mamba;
 
 /// Sizes of one chunked scan on one rank.
@@ -77,9 +78,30 @@ fn of_gated_delta(shape: Shape) -> Option<Chunked> {
     })
 }
 
+/// The scan of an L block, where it is one over chunks: plain accumulation with decays. Not measured.
+fn of_linear(shape: Shape) -> Option<Chunked> {
+    let of = |heads: u64, value: u64, state: u64, chunk: u64| Chunked {
+        heads: heads as f64,
+        groups: heads as f64,
+        value: value as f64,
+        state: state as f64,
+        chunk: chunk as f64,
+        factor: 1.0,
+    };
+    match shape.recipe.linear.as_ref()? {
+        Linear::Lightning(m) => Some(of(m.heads, m.head_dim, m.head_dim, m.chunk)),
+        Linear::Mlstm(m) => Some(of(m.heads, m.v_dim / m.heads, m.qk_dim / m.heads, m.chunk)),
+        Linear::ShortConv(_) | Linear::RgLru(_) => None,
+    }
+}
+
 /// Operations of a mixer's scan in forward.
 pub(super) fn flops(shape: Shape, mixer: Mixer) -> f64 {
-    let chunked = if mixer == Mixer::Mamba { of_mamba(shape) } else { of_gated_delta(shape) };
+    let chunked = match mixer {
+        Mixer::Mamba => of_mamba(shape),
+        Mixer::Linear => of_linear(shape),
+        _ => of_gated_delta(shape),
+    };
     chunked.map_or(0.0, |chunked| shape.tokens * chunked.flops())
 }
 
@@ -105,6 +127,29 @@ pub(super) fn mamba(shape: Shape, ops: &mut Vec<Op>) {
     }
     if let Some(Mamba::Two(m)) = &shape.recipe.mamba {
         taken_apart(shape, (m.inner() + m.conv_channels() + m.heads) as f64 / shape.tp, ops);
+    }
+}
+
+/// The mixer of an L block.
+pub(super) fn linear(shape: Shape, ops: &mut Vec<Op>) {
+    if let Some(chunked) = of_linear(shape) {
+        scan(shape, &chunked, ops);
+    }
+    match &shape.recipe.linear {
+        Some(Linear::ShortConv(_)) => {
+            let hidden = shape.recipe.hidden as f64;
+            convolution(shape, hidden, ops);
+            gate(shape, hidden, &[], ops);
+            gate(shape, hidden, &[], ops);
+        }
+        Some(Linear::Lightning(m)) => gate(shape, (m.heads * m.head_dim) as f64, &[], ops),
+        Some(Linear::RgLru(m)) => {
+            convolution(shape, m.width as f64, ops);
+            selective(shape, m.width as f64, 1.0, ops);
+            gate(shape, m.width as f64, &[], ops);
+        }
+        Some(Linear::Mlstm(m)) => gate(shape, m.v_dim as f64, &[], ops),
+        None => {}
     }
 }
 

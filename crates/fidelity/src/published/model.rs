@@ -69,6 +69,7 @@ pub(super) fn recipe(row: &Value, unsaid: &Unsaid) -> Result<Recipe, String> {
         mamba: mamba(model)?,
         recurrent: None,
         gated_delta: None,
+        linear: None,
         mlp: None,
         features: Default::default(),
         precision: Default::default(),

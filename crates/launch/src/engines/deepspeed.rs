@@ -170,7 +170,7 @@ fn axes(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
 /// AutoEP's name for the form of a model's experts (`module_inject/auto_ep_presets`).
 fn preset(recipe: &Recipe) -> Option<&'static str> {
     let moe = recipe.moe.as_ref()?;
-    let others = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
+    let others = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta, Mixer::Linear];
     if others.iter().any(|m| recipe.uses(*m)) {
         return None;
     }

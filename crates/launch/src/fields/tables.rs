@@ -255,6 +255,7 @@ const DEEPSPEED: Table = &[
     ("mamba.*", Never(SCRIPT)),
     ("recurrent.*", Never(SCRIPT)),
     ("gated_delta.*", Never(SCRIPT)),
+    ("linear.*", Never(SCRIPT)),
     ("mlp.*", Never(SCRIPT)),
     ("features.*", Never(SCRIPT)),
 ];
@@ -331,6 +332,7 @@ macro_rules! reference {
             ("recurrent.conv_bias", Said($said)),
             ("recurrent.*", OneWay(UNREAD)),
             ("gated_delta.*", Checked(REFERENCE)),
+            ("linear.*", Checked(REFERENCE)),
             ("mlp.ffn", Said($said)),
             ("mlp.activation", Said($said)),
             ("mlp.bias", Checked(REFERENCE)),

@@ -70,5 +70,16 @@ pub fn contracts(recipe: &Recipe, layout: &Layout) -> Vec<StateContract> {
             under_pp: beside,
         });
     }
+    if let Some(linear) = recipe.linear.as_ref().filter(|_| recipe.uses(Mixer::Linear)) {
+        let (state_elements, conv_elements) = linear.state_elements(recipe.hidden);
+        out.push(StateContract {
+            mixer: "linear",
+            blocks: recipe.count(Mixer::Linear),
+            state_elements,
+            conv_elements,
+            under_cp: "refused: nothing hands its state on",
+            under_pp: beside,
+        });
+    }
     out
 }

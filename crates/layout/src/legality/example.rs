@@ -118,8 +118,10 @@ impl Rule {
 /// Kinds that no built-in recipe has.
 pub mod kinds {
     use recipe::kinds::gated_delta::GatedDelta;
+    use recipe::kinds::linear::Linear;
     use recipe::kinds::mamba::Mamba;
     use recipe::kinds::mamba1::Mamba1;
+    use recipe::kinds::short_conv::ShortConv;
     use recipe::pattern::Block;
     use recipe::{Layer, Mixer, Recipe};
 
@@ -134,6 +136,12 @@ pub mod kinds {
     pub fn gated_delta(recipe: &mut Recipe) {
         recipe.gated_delta = Some(GatedDelta { key_heads: 4, value_heads: 8, key_dim: 4, value_dim: 8, conv: 4 });
         recipe.layers.push(Layer::of(&[Mixer::GatedDelta]));
+    }
+
+    /// A last layer of a short convolution.
+    pub fn linear(recipe: &mut Recipe) {
+        recipe.linear = Some(Linear::ShortConv(ShortConv { conv: 3, bias: false }));
+        recipe.layers.push(Layer::of(&[Mixer::Linear]));
     }
 
     /// A last layer of attention and MLP behind one norm.

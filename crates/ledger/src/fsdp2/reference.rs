@@ -12,6 +12,7 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
     let by = &recipe.multipliers;
     let mut missing: Vec<(bool, &str)> = vec![
         (recipe.gated_delta.is_some(), "gated delta net"),
+        (recipe.linear.is_some(), "linear mixers of other kinds"),
         (recipe.is_latent(), "latent attention"),
         (recipe.features.dsa().is_some(), "sparse attention"),
         (recipe.features.mtp().is_some(), "prediction heads"),

@@ -177,6 +177,8 @@ pub(super) fn of_routed(
         Mixer::Mamba => mamba(recipe, &local, &sizes),
         Mixer::Recurrent => recurrent(recipe, &local, &sizes),
         Mixer::GatedDelta => gated_delta(recipe, &local, &sizes),
+        // Refused before (`choice.rs`).
+        Mixer::Linear => Vec::new(),
     }
 }
 

@@ -55,6 +55,7 @@ fn of_block(recipe: &Recipe, mixer: Mixer) -> (u64, u64) {
         },
         Mixer::Recurrent => (recipe.recurrent.as_ref().map_or(0, |r| r.state_elements().0), 0),
         Mixer::GatedDelta => (recipe.gated_delta.as_ref().map_or(0, |g| g.state_elements().0), 0),
+        Mixer::Linear => (recipe.linear.as_ref().map_or(0, |l| l.state_elements(recipe.hidden).0), 0),
         Mixer::Attention | Mixer::Moe | Mixer::Mlp => (0, 0),
     }
 }

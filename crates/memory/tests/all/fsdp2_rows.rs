@@ -54,6 +54,7 @@ fn recipe(case: &Value) -> Recipe {
         mamba: None,
         recurrent: None,
         gated_delta: None,
+        linear: None,
         mlp: Some(Mlp { ffn: count(case, "ffn"), activation: Activation::SwiGlu, bias: false }),
         features: Default::default(),
         precision: Default::default(),

@@ -278,7 +278,11 @@ fn table(rows: &[Row], price: &dyn Fn(&Found) -> Option<f64>) -> String {
     {
         return String::new();
     }
-    let mut table = Table::new(&["fleet", "devices", "days", "cost", ""]).right(&[1, 2, 3]);
+    // A column that nothing stands in has no name either, and is not shown.
+    let founds = || rows.iter().filter_map(|row| row.found.as_ref().ok());
+    let days = if founds().any(|found| found.run.is_some()) { "days" } else { "" };
+    let cost = if founds().any(|found| price(found).is_some()) { "cost" } else { "" };
+    let mut table = Table::new(&["fleet", "devices", days, cost, ""]).right(&[1, 2, 3]);
     for row in rows {
         let cells = match &row.found {
             Ok(found) => [

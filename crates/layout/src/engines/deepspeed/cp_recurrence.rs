@@ -15,7 +15,7 @@ pub const RULE: Rule = Rule {
 };
 
 fn check(case: &Case) -> Option<Finding> {
-    let mut stateful = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta].into_iter();
+    let mut stateful = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta, Mixer::Linear].into_iter();
     if !case.layout.cp.splits() || !stateful.any(|mixer| case.recipe.uses(mixer)) {
         return None;
     }

@@ -6,6 +6,7 @@ mod dsa_mla;
 mod dsa_sp;
 mod fsdp;
 mod gdn_recompute;
+mod linear;
 mod mamba1;
 mod mamba3;
 mod mtp_positions;
@@ -28,6 +29,7 @@ pub(super) const RULES: &[&Rule] = &[
     &norms::RULE,
     &recurrent::RULE,
     &mamba1::RULE,
+    &linear::RULE,
     &mamba3::RULE,
     &parallel_block::RULE,
     &sinks::RULE,

@@ -16,7 +16,7 @@ pub const RULE: Rule = Rule {
 };
 
 fn check(case: &Case) -> Vec<Finding> {
-    refuse_mixers(&RULE, "nanotron", &[Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta], case)
+    refuse_mixers(&RULE, "nanotron", &[Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta, Mixer::Linear], case)
 }
 
 #[cfg(test)]

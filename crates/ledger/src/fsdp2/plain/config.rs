@@ -4,6 +4,7 @@ use case::Ways;
 use layout::{Axis, Layout, Mesh, Order, Recompute, Schedule, StagePlan};
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
 use recipe::kinds::gated_delta::GatedDelta;
+use recipe::kinds::linear::Linear;
 use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba1::Mamba1;
@@ -149,6 +150,7 @@ pub(crate) struct Config {
     pub blocks: Blocks,
     pub recurrent: Option<M2rnn>,
     pub gated_delta: Option<GatedDelta>,
+    pub linear: Option<Linear>,
     /// Which optimizer steps projections, and which experts.
     pub matrix_optimizer: Optimizer,
     pub expert_optimizer: Optimizer,
@@ -225,6 +227,7 @@ impl Config {
             blocks: place.blocks,
             recurrent: recipe.recurrent.clone(),
             gated_delta: recipe.gated_delta.clone(),
+            linear: recipe.linear.clone(),
             matrix_optimizer: recipe.optimizer.of(Role::Matrix, true),
             expert_optimizer: recipe.optimizer.of(Role::Expert, true),
             checkpoints: layout.recompute == Recompute::Full,
@@ -256,6 +259,10 @@ impl Config {
 
     pub fn recurrent(&self) -> &M2rnn {
         self.recurrent.as_ref().expect("a valid recipe with recurrent blocks has a recurrent table")
+    }
+
+    pub fn linear(&self) -> &Linear {
+        self.linear.as_ref().expect("a valid recipe with linear mixers has a linear table")
     }
 
     pub fn gated_delta(&self) -> &GatedDelta {
@@ -434,7 +441,11 @@ fn mixers(layer: &Layer, index: usize, place: &Place) -> Result<Vec<Mixer>, Unmo
             Mixer::Recurrent if place.layout.tp.splits() => {
                 return refuse("a recurrent mixer over tp", "its norm over all heads is not replayed yet");
             }
-            Mixer::Attention | Mixer::Moe | Mixer::Mamba | Mixer::Mlp | Mixer::Recurrent | Mixer::GatedDelta => {}
+            Mixer::Linear if place.layout.tp.splits() => {
+                return refuse("a linear mixer over tp", "no rule cuts it");
+            }
+            Mixer::Attention | Mixer::Moe | Mixer::Mamba | Mixer::Mlp => {}
+            Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => {}
         }
     }
     Ok(mixers)

@@ -281,6 +281,7 @@ impl Layer {
                 Mixing::Mamba(params) => mamba::forward(c, params, &normed),
                 Mixing::Mamba1(params) => mamba1::forward(c, params, &normed),
                 Mixing::GatedDelta(params) => gated_delta::forward(c, params, &normed),
+                Mixing::Linear(params) => params.forward(c, &normed),
                 Mixing::Emitted(block) => block.forward(c, &normed),
             };
             drop(normed);

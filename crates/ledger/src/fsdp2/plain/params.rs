@@ -109,7 +109,7 @@ impl Unit {
     }
 
     /// A projection cut by rows over tensor-parallel ranks.
-    fn column(&mut self, rows: u64, columns: u64, has_bias: bool) -> Linear {
+    pub(super) fn column(&mut self, rows: u64, columns: u64, has_bias: bool) -> Linear {
         self.linear(Line::TpParams, (rows, columns), has_bias)
     }
 
@@ -249,6 +249,7 @@ pub(super) enum Mixing {
     Mamba(MambaParams),
     Mamba1(Box<Mamba1Params>),
     GatedDelta(Box<GatedDeltaParams>),
+    Linear(Box<super::linear::Params>),
     Emitted(super::emitted::Block),
 }
 
@@ -281,6 +282,7 @@ pub(super) fn layer(c: &Config, at: usize, units: &mut Vec<Unit>) -> Vec<BlockPa
             Mixer::Moe => moe(c, own, origin, units),
             Mixer::Mamba => mamba(c, &mut units[own]),
             Mixer::GatedDelta => gated_delta(c, &mut units[own]),
+            Mixer::Linear => Mixing::Linear(Box::new(super::linear::Params::new(c, &mut units[own]))),
             _ => Mixing::Mlp(feed(c, c.mlp(), &mut units[own])),
         };
         let post_norm = (c.norm_place != NormPlace::Before).then(|| units[own].norm(c, c.hidden));

@@ -16,7 +16,7 @@ pub(super) fn forward(cx: &Cx, mixer: Mixer, path: &str, x: Buf) -> (Buf, Kept) 
         Mixer::Attention => attention(cx, path, x),
         Mixer::Mlp => feed_forward(cx, cx.local(path).cols("fc2.weight"), cx.local(path).rows("fc1.weight"), x),
         Mixer::Moe => experts(cx, path, x),
-        Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta => scanned(cx, mixer, path, x),
+        Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => scanned(cx, mixer, path, x),
     }
 }
 
@@ -26,7 +26,9 @@ pub(super) fn backward(cx: &Cx, mixer: Mixer, path: &str, kept: Kept, dy: Buf, c
         Mixer::Attention => attention_back(cx, path, kept, dy),
         Mixer::Mlp => feed_forward_back(cx, cx.local(path).cols("fc2.weight"), kept, dy),
         Mixer::Moe => experts_back(cx, path, kept, dy),
-        Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta => scanned_back(cx, mixer, path, kept, dy, carried),
+        Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => {
+            scanned_back(cx, mixer, path, kept, dy, carried)
+        }
     }
 }
 

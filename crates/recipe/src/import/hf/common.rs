@@ -43,6 +43,7 @@ impl Config<'_> {
             mamba: None,
             recurrent: None,
             gated_delta: None,
+            linear: None,
             mlp: None,
             features: Features::default(),
             precision: Precision::default(),
@@ -75,7 +76,7 @@ impl Config<'_> {
         }
         match self.model_type.as_str() {
             "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => 0.25,
-            "glm4_moe" | "bamba" => 0.5,
+            "glm4_moe" | "bamba" | "recurrent_gemma" => 0.5,
             _ => 1.0,
         }
     }
@@ -89,14 +90,15 @@ impl Config<'_> {
     fn norm_eps(&mut self) -> f64 {
         let names = ["rms_norm_eps", "layer_norm_epsilon", "norm_eps", "layer_norm_eps", "norm_epsilon"];
         let key = match self.model_type.as_str() {
+            "lfm2" | "lfm2_moe" | "xlstm" => "norm_eps",
             "mamba" | "falcon_mamba" | "mamba2" | "nemotron_h" => "layer_norm_epsilon",
             _ => "rms_norm_eps",
         };
         let key = if self.has(key) { key } else { names.into_iter().find(|name| self.has(name)).unwrap_or(key) };
         let usual = match self.model_type.as_str() {
             _ if self.described.is_some() => self.described.map_or(1e-6, |model| model.eps),
-            "mamba" | "falcon_mamba" | "mixtral" | "olmoe" | "gpt_oss" | "glm4_moe" | "nemotron_h" | "bamba"
-            | "falcon_h1" | "mamba2" => 1e-5,
+            "lfm2" | "lfm2_moe" | "minimax" | "mamba" | "falcon_mamba" | "mixtral" | "olmoe" | "gpt_oss"
+            | "glm4_moe" | "nemotron_h" | "bamba" | "falcon_h1" | "mamba2" => 1e-5,
             _ => 1e-6,
         };
         let eps = self.positive(key).unwrap_or(usual);

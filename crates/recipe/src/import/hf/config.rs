@@ -117,6 +117,7 @@ impl<'a> Config<'a> {
             Some("mamba") => recipe.mamba.is_none(),
             Some("attention") => recipe.attention.is_none(),
             Some("gated_delta") => recipe.gated_delta.is_none(),
+            Some("linear") => recipe.linear.is_none(),
             Some("mlp") => recipe.mlp.is_none(),
             _ => false,
         };

@@ -13,6 +13,7 @@ mod dense;
 mod described;
 mod hybrid;
 mod keys;
+mod linear;
 mod models;
 mod moe;
 mod qwen;
@@ -42,9 +43,12 @@ const TYPES: &[(&str, Import)] = &[
     ("jamba", hybrid::jamba),
     // Moonshot's own code: DeepSeek-V3 with other figures.
     ("kimi_k2", deepseek::v3),
+    ("lfm2", linear::lfm2),
+    ("lfm2_moe", linear::lfm2_moe),
     ("llama", dense::llama),
     ("mamba", hybrid::mamba1),
     ("mamba2", hybrid::mamba2),
+    ("minimax", linear::minimax),
     ("mistral", dense::mistral),
     ("mixtral", moe::mixtral),
     ("nemotron_h", hybrid::nemotron_h),
@@ -55,6 +59,8 @@ const TYPES: &[(&str, Import)] = &[
     ("qwen3_5_moe_text", qwen::routed),
     ("qwen3_5_text", qwen::dense),
     ("qwen3_next", qwen::qwen3_next),
+    ("recurrent_gemma", linear::recurrent_gemma),
+    ("xlstm", linear::xlstm),
 ];
 
 /// The model types we import, by name.

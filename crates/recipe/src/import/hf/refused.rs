@@ -88,10 +88,9 @@ pub(super) const REFUSED: &[(&str, &[&str])] = &[
     ("the last layer alone has a bias, and norms stand on the residual stream", &["gpt_neox_japanese", "openai-gpt"]),
     (
         "it has linear attention of a kind that no recipe describes yet",
-        &["bailing_hybrid", "kimi_linear", "minimax", "olmo_hybrid"],
+        &["bailing_hybrid", "kimi_linear", "olmo_hybrid"],
     ),
-    ("it is recurrent in a way that no recipe describes yet", &["recurrent_gemma", "rwkv", "xlstm"]),
-    ("its short convolutions are of a kind that no recipe describes yet", &["lfm2", "lfm2_moe"]),
+    ("it is recurrent in a way that no recipe describes yet", &["rwkv"]),
     ("layers share blocks, which no recipe describes yet", &["zamba", "zamba2"]),
     ("it groups bytes into patches by a model of its own", &["blt"]),
     ("attention is by hashing, or has learned distances", &["reformer", "cpmant"]),

@@ -136,6 +136,7 @@ fn read(flags: &mut Flags, name: &str) -> Option<Imported> {
         mamba: mamba?.map(Mamba::Two),
         recurrent: None,
         gated_delta: gated_delta?,
+        linear: None,
         mlp,
         features: Features::default(),
         precision: Precision::default(),
