@@ -32,6 +32,39 @@ fn what_keeps_routing_even_is_in_the_plan() {
     assert_eq!(counting, 2, "both routers see parts of sequences");
 }
 
+const WAYS_LORA: &str = include_str!("../../../../data/engines/parity/tiny-ways-lora.toml");
+
+/// The plan of a recipe on one rank, told these words.
+fn told(text: &str, words: &[&str]) -> Value {
+    let recipe = Recipe::parse(text).unwrap();
+    let request = LayoutRequest { world: Some(1), engine: Some(Engine::Fsdp2), ..LayoutRequest::default() };
+    let mut job = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
+    let words: Vec<String> = words.iter().map(|word| word.to_string()).collect();
+    job.case = job.case.clone().with_options(|options| {
+        case::words::read(Some(Engine::Fsdp2), &words, options).unwrap();
+    });
+    let emission = job.emit().unwrap();
+    let names: Vec<&str> = emission.files.iter().map(|file| file.path.as_str()).collect();
+    assert!(names.contains(&"stepped.py") && names.contains(&"quantised.py"), "{names:?}");
+    serde_json::from_str(&emission.files.iter().find(|f| f.path == "sharding.json").unwrap().contents).unwrap()
+}
+
+#[test]
+fn ways_to_train_are_in_the_plan() {
+    let plain = told(WAYS_LORA, &[]);
+    let none = serde_json::json!({
+        "optimizer": "adamw", "base": null, "adapters": "ours", "loss": "eager", "average": null, "momentum": "fp32",
+    });
+    assert_eq!((&plain["ways"], &plain["precision"]["main"]), (&none, &"fp32".into()));
+    let words = ["base=nf4-double", "adapters=peft", "optimizer=adamw8bit", "loss=liger", "average", "main=bf16"];
+    let all = told(WAYS_LORA, &words);
+    let said = serde_json::json!({
+        "optimizer": "adamw8bit", "base": "nf4-double", "adapters": "peft", "loss": "liger", "average": 0.9999,
+        "momentum": "fp32",
+    });
+    assert_eq!((&all["ways"], &all["precision"]["main"]), (&said, &"bf16".into()));
+}
+
 #[test]
 fn constants_of_the_model_are_in_the_plan() {
     for engine in [Engine::Fsdp2, Engine::XlaSpmd] {
