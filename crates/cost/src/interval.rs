@@ -78,7 +78,7 @@ pub fn most_apart() -> f64 {
     static MOST: LazyLock<f64> = LazyLock::new(|| {
         let classes = SHIPPED.pairs.iter().map(|pairs| pairs.class);
         // A class that no pair is of falls back to pairs of others, the last time to all of them.
-        let shares = classes.flat_map(|class| Class::relatives(class)).map(|class| SHIPPED.apart(&class).share);
+        let shares = classes.flat_map(Class::relatives).map(|class| SHIPPED.apart(&class).share);
         shares.fold(0.0, f64::max)
     });
     *MOST
