@@ -237,7 +237,7 @@ fn answer(args: &PlanArgs, rows: Vec<Row>, goal: Goal) -> Report {
         .map(|row| {
             let found = row.found.as_ref().ok();
             json!({ "device": row.device, "devices": found.map(|f| f.devices), "on": found.map(|f| &f.on),
-                "days": found.and_then(|f| f.run.as_ref()).map(|run| run.budget.days), "cost": found.and_then(|f| price(f)),
+                "days": found.and_then(|f| f.run.as_ref()).map(|run| run.budget.days), "cost": found.and_then(&price),
                 "why_not": row.found.as_ref().err(), "tried": row.tried, "skipped": row.skipped })
         })
         .collect();
