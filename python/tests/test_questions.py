@@ -199,8 +199,8 @@ def test_unknown_keywords_are_suggested() -> None:
         assert f"`{wrong}`" in str(caught.value)
     with pytest.raises(sw.Usage, match="did you mean `megatron`"):
         sw.case("nam56r", on="8xH200", engine="megatorn").fit()
-    with pytest.raises(sw.Refused, match="H20"):
-        sw.case("nam56r", on="8xH20").fit()
+    with pytest.raises(sw.Refused, match="H201"):
+        sw.case("nam56r", on="8xH201").fit()
 
 
 def test_answers_do_not_change_and_travel() -> None:
