@@ -58,6 +58,11 @@ export class Chromium {
     const ended = new Promise((resolve) => this.process.once("exit", resolve));
     this.process.kill();
     await ended;
-    rmSync(this.profile, { recursive: true, force: true, maxRetries: 5 });
+    // Its helpers may write for a moment after it has gone; a folder left in the temporary place fails no walk.
+    try {
+      rmSync(this.profile, { recursive: true, force: true, maxRetries: 20, retryDelay: 200 });
+    } catch (error) {
+      if (error.code !== "ENOTEMPTY" && error.code !== "EBUSY") throw error;
+    }
   }
 }
