@@ -37,6 +37,7 @@ struct Ended {
     stderr: String,
     code: Option<i32>,
     left: Vec<u32>,
+    is_locked_up: bool,
 }
 
 impl Ended {
@@ -103,7 +104,20 @@ impl Run {
     }
 
     fn wait(mut self) -> Ended {
-        let status = self.mpirun.wait().expect("mpirun ends");
+        // mpirun can lock itself up when a rank is killed while it starts the others: then all ranks are gone, and it is not.
+        let mut alone: Option<Instant> = None;
+        let status = loop {
+            if let Some(status) = self.mpirun.try_wait().expect("mpirun") {
+                break status;
+            }
+            let is_alone = self.pids(None).iter().all(|pid| *pid == self.mpirun.id());
+            alone = alone.or_else(|| Some(Instant::now())).filter(|_| is_alone);
+            if alone.is_some_and(|since| since.elapsed() > SOON + SOON) {
+                self.mpirun.kill().expect("mpirun is there");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let is_locked_up = alone.is_some_and(|since| since.elapsed() > SOON + SOON);
         // A process that was killed may need a moment to be gone.
         let since = Instant::now();
         while !self.pids(None).is_empty() && since.elapsed() < Duration::from_secs(2) {
@@ -115,7 +129,7 @@ impl Run {
             File::open(path).and_then(|mut f| f.read_to_string(&mut text)).expect("text");
             text
         });
-        Ended { stdout, stderr, code: status.code(), left }
+        Ended { stdout, stderr, code: status.code(), left, is_locked_up }
     }
 }
 
@@ -167,12 +181,17 @@ fn a_rank_that_is_killed_or_stopped_at_any_moment_ends_every_rank() {
     let line = format!("{FOUR} {SMALL} --steps 200");
     let cases = [("-KILL", 1, 40), ("-KILL", 0, 700), ("-KILL", 3, 2000), ("-TERM", 2, 1200)];
     for (signal, rank, delay) in cases {
-        let run = start(&[(4, &line)]);
-        run.signal(signal, rank, Duration::from_millis(delay));
-        let since = Instant::now();
-        let ended = run.wait();
         let what = format!("{signal} to rank {rank} after {delay} ms");
-        assert!(since.elapsed() < SOON, "{what}: {:?}", since.elapsed());
+        let once = || {
+            let run = start(&[(4, &line)]);
+            run.signal(signal, rank, Duration::from_millis(delay));
+            let since = Instant::now();
+            let ended = run.wait();
+            assert!(ended.is_locked_up || since.elapsed() < SOON, "{what}: {:?}", since.elapsed());
+            ended
+        };
+        // Of an mpirun that locked itself up nobody hears who was killed: it is tried again.
+        let ended = (0..3).map(|_| once()).find(|ended| !ended.is_locked_up).expect("an mpirun that ends");
         // Before MPI is up nobody listens, and mpirun alone says who was killed.
         let is_named = ended.all().contains("comm/") || ended.all().contains(&format!("process rank {rank} "));
         assert!(is_named, "{what}: {}", ended.all());
