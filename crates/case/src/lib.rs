@@ -12,6 +12,7 @@ mod difference;
 pub mod kinds;
 pub mod machines;
 pub mod options;
+mod pools;
 mod render;
 pub mod ways;
 pub mod words;
@@ -23,6 +24,7 @@ pub use conditions::is_about_widths;
 pub use difference::{Difference, Part};
 pub use kinds::{KindId, LayerKinds, PerKind};
 pub use options::Options;
+pub use pools::{Pooled, common_devices, stages_of};
 pub use render::layout_json;
 pub use ways::Ways;
 

@@ -5,6 +5,7 @@ mod calibration;
 mod cluster;
 mod kind;
 mod network;
+mod pools;
 mod profile;
 mod read;
 mod suggest;
@@ -13,6 +14,7 @@ pub use calibration::{Calibration, Factor, Headroom, RANGE, Term};
 pub use cluster::{Cluster, ClusterText, is_path};
 pub use kind::{Kind, Slice, SliceHost, Vendor};
 pub use network::Network;
+pub use pools::{MOST_POOLS, check_pools, split_pools};
 pub use profile::{
     AttentionCurve, Calibrated, CollectiveCurve, GemmCurve, HostCurve, LinkCurve, MemoryCurve, PowerCurve, Profile,
     Protocol, RecurrenceCurve, ScanCurve, Started, StreamRates, SwitchCurve, TokenCurve,

@@ -1,6 +1,7 @@
 //! `fit`: memory geometry per rank class, phases, headroom, verdict, levers.
 
 mod phases;
+mod pools;
 mod routing;
 
 use super::plan::size::{self, Goal};
@@ -16,6 +17,7 @@ use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
 use draw::Picture;
 use fleet::words::FleetText;
+use hardware::split_pools;
 use launch::header::Header;
 use layout::{Recompute, Schedule};
 use memory::fit::{
@@ -65,6 +67,9 @@ fn less(case: &Case) -> &'static str {
 pub fn run(args: &FitArgs) -> Outcome {
     if let FleetText::Any(devices) = FleetText::parse(&args.on)? {
         return size::of_devices(&size::asked_by(args)?, &devices, Goal::Hold);
+    }
+    if split_pools(&args.on).is_some() {
+        return pools::run(args);
     }
     let case = case_of(asked(&args.recipe, &args.layout, &args.state, Some(&args.on)), Terms::RUN)?;
     if args.serving.serve {
@@ -116,7 +121,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     text.push('\n');
     text += &bars::bars(&fit.classes, visible, 60);
     text += &lines_text(fit.worst());
-    text += &classes_text(&fit);
+    text += &classes_text(&fit.classes);
     text += &phases::text(fit.worst());
     text += &routing_text;
     text += &overload_text(skew.as_ref(), &args.overload);
@@ -199,14 +204,18 @@ pub fn step_json(step: &Result<Step, Unpriced>) -> Value {
     }
 }
 
-/// The verdict in two sentences.
-pub fn verdict_text(case: &Case, fit: &Fit) -> String {
-    let (worst, device) = (fit.worst(), &case.on().device);
-    let colour = match fit.verdict {
+fn verdict_colour(verdict: Verdict) -> &'static str {
+    match verdict {
         Verdict::Fits => "\x1b[1;32m",
         Verdict::Tight => "\x1b[1;33m",
         Verdict::DoesNotFit => "\x1b[1;31m",
-    };
+    }
+}
+
+/// The verdict in two sentences.
+pub fn verdict_text(case: &Case, fit: &Fit) -> String {
+    let (worst, device) = (fit.worst(), &case.on().device);
+    let colour = verdict_colour(fit.verdict);
     let left = match u64::try_from(worst.headroom) {
         Ok(left) => format!("{} left", Bytes(left)),
         Err(_) => format!("{} over", Bytes(worst.headroom.unsigned_abs())),
@@ -261,15 +270,15 @@ fn lines_text(class: &RankClass) -> String {
     out
 }
 
-fn classes_text(fit: &Fit) -> String {
-    if fit.classes.len() == 1 {
+fn classes_text(classes: &[RankClass]) -> String {
+    if classes.len() == 1 {
         return String::new();
     }
     let mut table =
         Table::new(&["stage", "ranks", "parameters", "allocated", "reserved", "outside", "headroom", "peak stands in"])
             .right(&[0, 2, 3, 4, 5, 6])
             .spare(&[&[1], &[2], &[3]]);
-    for class in &fit.classes {
+    for class in classes {
         let left = class.headroom as f64 / Bytes::GIB.0 as f64;
         table.row([
             class.stage.to_string(),
