@@ -14,6 +14,7 @@ pub mod machines;
 pub mod options;
 mod pools;
 mod render;
+pub mod swap;
 pub mod ways;
 pub mod words;
 

@@ -8,6 +8,7 @@
 mod alone;
 mod comm;
 mod data;
+mod drives;
 mod flops;
 mod held;
 pub mod interval;

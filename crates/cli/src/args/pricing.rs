@@ -1,5 +1,6 @@
 //! Questions about what a job holds and how long it takes.
 
+use super::budget::AskedRun;
 use super::pictures::PictureArgs;
 use super::searching::{Headroom, headroom};
 use super::seen::SeenArgs;
@@ -73,6 +74,8 @@ pub struct ReportArgs {
     /// Also what else could run on this cluster, which takes a search
     #[arg(long)]
     pub plan: bool,
+    #[command(flatten)]
+    pub run: AskedRun,
 }
 
 impl ReportArgs {

@@ -168,16 +168,24 @@ pub fn does_not_fit(case: &Case, total: u64) -> Finding {
 
 /// What the hosts hold, against what they usually have.
 pub fn host_text(fit: &Fit) -> String {
-    let HostUse { node_bytes, has_bytes } = fit.host;
+    let HostUse { node_bytes, has_bytes, drive_bytes, drives_have } = fit.host;
     if node_bytes == 0 {
         return String::new();
     }
+    let drives = match drives_have {
+        _ if drive_bytes == 0 => String::new(),
+        Some(have) if drive_bytes > have => {
+            format!("its drives keep {}, more than the {} they have\n", Bytes(drive_bytes), Bytes(have))
+        }
+        Some(have) => format!("its drives keep {} of {} that they have\n", Bytes(drive_bytes), Bytes(have)),
+        None => format!("its drives keep {}, and nobody says what they have\n", Bytes(drive_bytes)),
+    };
     let has = match has_bytes {
         Some(has) if node_bytes > has => format!("more than the {} it usually has", Bytes(has)),
         Some(has) => format!("of {} that it usually has", Bytes(has)),
         None => "and nobody says what it has".to_string(),
     };
-    format!("the host of a node keeps {} for its devices, {has}\n", Bytes(node_bytes))
+    format!("the host of a node keeps {} for its devices, {has}\n", Bytes(node_bytes)) + &drives
 }
 
 /// How long a step takes, in one sentence, or why nobody says.
@@ -398,7 +406,7 @@ fn class_json(class: &RankClass) -> Value {
         "phases": phases::json(class), "peak_phase": class.peak_phase.to_string(),
         "peak_block": class.peak_origin.to_string(), "allocated_peak_bytes": class.allocated_peak,
         "reserved_peak_bytes": class.reserved_peak, "outside_bytes": class.outside, "total_bytes": class.total(),
-        "headroom_bytes": class.headroom, "host_bytes": class.offload.host_bytes, "link_seconds": class.offload.link_seconds,
+        "headroom_bytes": class.headroom, "host_bytes": class.offload.host_bytes, "drive_bytes": class.offload.drive_bytes, "link_seconds": class.offload.link_seconds,
     })
 }
 

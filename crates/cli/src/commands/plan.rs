@@ -1,7 +1,7 @@
 //! `plan`: what to run on a cluster. Searches every legal layout that the typed flags leave open,
 //! and shows the best one on a screen: memory, time, what stands beside it, and why the rest lost.
 
-mod budget;
+pub mod budget;
 mod explain;
 mod json;
 pub mod pools;

@@ -8,18 +8,18 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// A built-in device under another name, so that pools of it are two.
-fn twin(device: &str, name: &str) -> String {
+/// A built-in device whose memory somebody else has read, so that pools of it are two.
+fn twin(device: &str) -> String {
     let text = run(&format!("hardware {device} --toml")).stdout;
-    let text = text.replacen(&format!("name = \"{device}\""), &format!("name = \"{name}\""), 1);
-    scratch(&format!("{name}.toml"), &text).display().to_string()
+    let text = text.replacen("memory_source = \"", "memory_source = \"a twin: ", 1);
+    scratch(&format!("twin-{device}.toml"), &text).display().to_string()
 }
 
 /// Two pools of one kind are one cluster: every stage's bytes and the step's seconds are the plain ones.
 #[test]
 fn pools_of_like_devices_are_one_cluster() {
-    let twin = twin("H200", "twin");
-    for layout in ["--tp 8 --pp 2 --gbs 32", "--tp 2 --pp 4 --gbs 64 --boundaries 7,16,24 --recompute full"] {
+    let twin = twin("H200");
+    for layout in ["--tp 8 --pp 2 --gbs 32", "--tp 4 --cp 2 --pp 2 --gbs 64 --boundaries 13 --recompute full"] {
         let plain = json(&format!("fit llama3-8b --on 2x8xH200 {layout} --levers no"));
         let pooled = json(&format!("fit llama3-8b --on 8xH200+1x8x{twin}@ndr400 {layout}"));
         let [one, two] = [&plain, &pooled].map(|answer| number(&answer["step"]["seconds"]));

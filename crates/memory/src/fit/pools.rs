@@ -59,18 +59,6 @@ impl PooledFit {
 
 /// The node of a pool whose host holds most; nodes are counted from the pool's first rank.
 fn host_of(job: &Pooled, pool: usize, classes: &[RankClass]) -> HostUse {
-    let cluster = &job.pools[pool];
     let own = &classes[job.stages(pool)];
-    let start = own.first().map_or(0, |class| class.first_rank);
-    let of_rank = |rank: u64| {
-        let class = own.iter().find(|class| (0..class.num_ranks).contains(&rank.wrapping_sub(class.first_rank)));
-        class.map_or(0, |class| class.offload.host_bytes)
-    };
-    let each = cluster.devices_per_node;
-    let node = |node: u64| (node * each..(node + 1) * each).map(|at| of_rank(start + at)).fold(0, u64::saturating_add);
-    let is_used = own.iter().any(|class| class.offload.host_bytes > 0);
-    HostUse {
-        node_bytes: if is_used { (0..cluster.nodes).map(node).max().unwrap_or(0) } else { 0 },
-        has_bytes: cluster.device.host.as_ref().map(|host| host.memory_bytes),
-    }
+    HostUse::from(&job.pools[pool], own, own.first().map_or(0, |class| class.first_rank))
 }
