@@ -168,6 +168,12 @@ pub struct Data {
     pub paths: Vec<String>,
     /// Tokenizer: a name or path the engine's loader takes; a made-up one when there is none.
     pub tokenizer: Option<String>,
+    /// The token behind which a document ends, in files that do not say where.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end_of_document: Option<u64>,
+    /// A checkpoint of the teacher's weights; drawn ones when there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<String>,
 }
 
 /// How long and how fast.

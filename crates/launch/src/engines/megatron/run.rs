@@ -46,6 +46,10 @@ fn data(job: &Job, list: &mut List) {
         list.many(POLICY, "--data-path", &data.paths, "policy.data.paths", "named in the policy");
         list.set(POLICY, "--data-cache-path", &job.policy.storage.data, "policy.storage.data", "indices are kept here");
     }
+    if let Some(documents) = job.case.options.documents {
+        let why = format!("documents see nothing of one another; priced for lengths of {documents}");
+        list.switch(POLICY, "--dataloader-inter-document-masking", "state.documents", &why);
+    }
     list.set(POLICY, "--split", "100,0,0", "policy.data", "all data trains; evaluation is a run of its own");
 }
 
