@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from basics import Norm, Weight, activate, rows_of, times, wide
-from documents import Borders
 from moe import Moe
 from scans import Recurrence, scan
 
@@ -128,8 +127,8 @@ class AttentionCore(nn.Module):
     def __init__(self, scale: float | None):
         super().__init__()
         self.scale = scale
-        # Where documents begin, where a row is packed of several.
-        self.borders: Borders | None = None
+        # `documents.Borders`, where a row is packed of several.
+        self.borders = None
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         if self.borders is not None:
