@@ -25,7 +25,7 @@ use memory::fit::{
 use recipe::Mixer;
 use replay::Unmodelled;
 use serde_json::{Value, json};
-use units::{Bytes, count};
+use units::{Bytes, count, longer};
 use work::{Limit, Work};
 
 /// A refusal to price, by name.
@@ -339,15 +339,6 @@ pub fn tokens_per_second(case: &Case) -> Option<f64> {
     cost::step(case).ok().map(|step| step.tokens_per_second_per_device)
 }
 
-/// How much longer a token takes then.
-pub fn slows(lever: &Lever) -> String {
-    match lever.slows.map(|ratio| 100.0 * (ratio - 1.0)) {
-        None => "unknown".to_string(),
-        Some(more) if more.abs() < 0.5 => "same".to_string(),
-        Some(more) => format!("{more:+.0}%"),
-    }
-}
-
 fn levers_text(levers: &[Lever]) -> String {
     let columns = ["change", "saves", "holds then", "headroom", "time", "costs"];
     let mut table = Table::new(&columns).right(&[1, 2, 3, 4]).spare(&[&[2]]);
@@ -357,7 +348,7 @@ fn levers_text(levers: &[Lever]) -> String {
             Bytes(lever.saves_bytes).to_string(),
             Bytes(lever.total_bytes).to_string(),
             headroom(lever.headroom_bytes),
-            slows(lever),
+            longer(lever.slows),
             lever.costs.to_string(),
         ]);
     }
