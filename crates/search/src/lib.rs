@@ -28,5 +28,5 @@ pub use cuts::{Evenness, balanced};
 pub use point::{Key, Offload, Order, Point};
 pub use price::{MemoryLine, Pricer, Tally};
 pub use question::{OffloadChoice, Question, Reach, TOKENS_PER_STEP};
-pub use search::{Effort, Found, Watch, lay_out, pricers, search};
+pub use search::{Effort, Found, Watch, has_price, lay_out, pricers, search};
 pub use space::{Batch, ModeSpace, Space};

@@ -138,7 +138,7 @@ fn keys_seen(shape: Shape, attention: &Attention, sequence: f64) -> (f64, f64) {
     for ordinal in 0..layers {
         let window = attention.window.as_ref().filter(|w| !w.full_layers.contains(&ordinal));
         let sparse = dsa.filter(|d| d.covers(ordinal));
-        indexed += f64::from(u8::from(sparse.is_some()));
+        indexed += f64::from(u8::from(sparse.is_some_and(|d| d.indexes(ordinal))));
         seen += match (window, sparse) {
             (Some(window), _) => window.seen(sequence),
             (None, Some(sparse)) => within(sparse.top_k as f64),
