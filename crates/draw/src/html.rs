@@ -7,7 +7,7 @@ use crate::{Options, Picture, picture};
 use diag::quote;
 use serde_json::Value;
 use std::fmt::Write;
-use units::{Bytes, count};
+use units::{Bytes, count, longer};
 
 /// Rows of a table at most; how many more there are is said.
 const MOST_ROWS: usize = 200;
@@ -190,15 +190,6 @@ pub fn fit(answer: &Value) -> String {
         + &findings(answer)
 }
 
-/// How much longer a token takes, from the ratio.
-fn slower(ratio: &Value) -> String {
-    match ratio.as_f64().map(|ratio| (100.0 * (ratio - 1.0)).round()) {
-        None => "unknown".to_string(),
-        Some(0.0) => "same".to_string(),
-        Some(more) => format!("{more:+.0}%"),
-    }
-}
-
 /// What one change saves.
 pub(crate) fn levers(answer: &Value) -> String {
     let row = |lever: &Value| {
@@ -206,7 +197,7 @@ pub(crate) fn levers(answer: &Value) -> String {
             word(lever, "change").to_string(),
             bytes(&lever["saves_bytes"]),
             bytes(&lever["headroom_bytes"]),
-            slower(&lever["slows"]),
+            longer(lever["slows"].as_f64()),
             word(lever, "costs").to_string(),
         ]
     };

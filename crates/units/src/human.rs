@@ -44,6 +44,15 @@ fn three_digits(x: f64) -> String {
     }
 }
 
+/// How much longer something takes, from the ratio: `+12%`, `same`, `unknown`.
+pub fn longer(ratio: Option<f64>) -> String {
+    match ratio.map(|ratio| 100.0 * (ratio - 1.0)) {
+        None => "unknown".to_string(),
+        Some(more) if more.abs() < 0.5 => "same".to_string(),
+        Some(more) => format!("{more:+.0}%"),
+    }
+}
+
 /// A change as a share of what was, with its sign; what rounds to nothing is not less than nothing.
 pub fn change(share: f64) -> String {
     let percent = 100.0 * share;

@@ -11,7 +11,7 @@ mod human;
 mod named;
 
 pub use basis::Basis;
-pub use human::{change, count, exact, gib};
+pub use human::{change, count, exact, gib, longer};
 
 /// The middle value; the mean of the middle two where they are even; none of none.
 pub fn median(values: &[f64]) -> Option<f64> {

@@ -1,10 +1,11 @@
 //! `plan`: what to run on a cluster. Searches every legal layout that the typed flags leave open,
 //! and shows the best one on a screen: memory, time, what stands beside it, and why the rest lost.
 
-mod budget;
+pub mod budget;
 mod explain;
 mod json;
 mod others;
+pub mod pools;
 mod progress;
 pub mod size;
 mod sweep;
@@ -22,7 +23,7 @@ use case::{Asked, Options, is_about_widths, machines, options_of, wrong_world};
 use diag::{Blame, Finding, Severity};
 use draw::Picture;
 use fleet::words::FleetText;
-use hardware::Cluster;
+use hardware::{Cluster, split_pools};
 use layout::{Engine, LayoutRequest, check};
 use progress::Progress;
 use recipe::Recipe;
@@ -115,6 +116,7 @@ pub fn run(args: &PlanArgs) -> Outcome {
     match FleetText::parse(&args.on)? {
         FleetText::Any(devices) => size::run(args, &devices),
         FleetText::Several(clusters) => sweep::run(args, &clusters),
+        FleetText::One(on) if split_pools(&on).is_some() => pools::run(args, &on),
         FleetText::One(on) if args.search.sequences.len() > 1 => sweep::run(args, &[on]),
         FleetText::One(on) => {
             let wanted = Wanted::new(args, &on, args.search.sequences.first().copied())?;
@@ -127,9 +129,13 @@ pub fn run(args: &PlanArgs) -> Outcome {
 impl Wanted {
     /// Reads what was typed, for one cluster and sequence.
     pub fn new(args: &PlanArgs, on: &str, sequence: Option<u64>) -> Result<Wanted, Refusal> {
+        Wanted::on(args, on, load_cluster(on)?, sequence)
+    }
+
+    /// The same on a cluster that the text is of, or part of.
+    fn on(args: &PlanArgs, on: &str, cluster: Cluster, sequence: Option<u64>) -> Result<Wanted, Refusal> {
         let recipe = recipe_of(&args.recipe)?;
         let recipe = args.state.optimizer.map_or(recipe.clone(), |choice| choice.applied(recipe));
-        let cluster = load_cluster(on)?;
         let mut asked = asked(&args.recipe, &args.layout, &args.state, Some(on));
         asked.layout.seq = sequence.or(asked.layout.seq);
         let usual = machines::usual_engine(&recipe, Some(&cluster)).0;

@@ -33,6 +33,7 @@ mod models;
 mod pictures;
 mod plan_engines;
 mod plans;
+mod pools;
 mod preflight;
 mod probe;
 mod receipt;

@@ -59,7 +59,7 @@ impl WeightProduct {
     fn made(&self, t: &Tape, weight: (u64, u64)) -> Tensor {
         let Some(dummies) = &self.fusion else { return weight_grad(t, weight.1) };
         let make = || t.tensor(Line::Gradients, weight.1, BF16, "dummy weight gradient");
-        dummies.0.borrow_mut().entry(weight).or_insert_with(make).alias()
+        dummies.0.borrow_mut().entry(weight).or_insert_with(make).clone()
     }
 }
 

@@ -161,11 +161,28 @@ pub(super) fn options(recipe: &Recipe, layout: &Layout, options: &MegatronOption
     if options.rope_fusion && recipe.is_latent() {
         return refuse("fused rotation of latent attention", "Megatron has it for yarn only, which is not replayed");
     }
+    if options.documents.is_some() {
+        documents(recipe)?;
+    }
     match options.attention {
         AttentionBackend::Fused => Ok(()),
         AttentionBackend::Flash => refuse("FlashAttention", "what its kernels keep is not replayed yet"),
         AttentionBackend::Unfused => refuse("unfused attention", "its score matrices are not replayed yet"),
     }
+}
+
+/// Packed sequences are replayed through cuDNN's kernel over grouped queries, and blocks that see tokens one by one.
+fn documents(recipe: &Recipe) -> Result<(), Unmodelled> {
+    let knows = |mixer: Mixer| matches!(mixer, Mixer::Attention | Mixer::Mlp | Mixer::Moe);
+    let is_known = recipe.layers.iter().flat_map(|layer| layer.mixers()).all(knows);
+    if !is_known {
+        return refuse("documents under scans", "what a scan keeps of each document is not replayed");
+    }
+    if recipe.is_latent() || recipe.features.dsa().is_some() || recipe.features.mtp().is_some() {
+        let what = "documents under latent or sparse attention or prediction heads";
+        return refuse(what, "their packed paths are not replayed");
+    }
+    Ok(())
 }
 
 pub(super) fn attention(attention: &Attention, recipe: &Recipe) -> Result<AttentionSizes, Unmodelled> {

@@ -8,6 +8,7 @@ use recipe::Recipe;
 use replay::record::Recorder;
 use replay::{Replay, Unmodelled};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use work::Work;
 
 /// Every stage of a job replayed. Nothing but what stands here decides a replay, so that whoever prices
@@ -30,14 +31,12 @@ impl Replays {
         let twins = twins(&case.stages);
         let own: Vec<usize> = (0..twins.len()).filter(|&stage| twins[stage] == stage).collect();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(own.len());
+        let next = AtomicUsize::new(0);
+        let take = || own.get(next.fetch_add(1, Ordering::Relaxed)).copied();
+        let replay = |stage| (stage, pricing.ledger.replay(&first_rank(case, stage)));
         let mut replayed: Vec<(usize, Result<Replay, Unmodelled>)> = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads)
-                .map(|worker| {
-                    let mine: Vec<usize> = own.iter().copied().skip(worker).step_by(threads).collect();
-                    let replay = move |stage| (stage, pricing.ledger.replay(&first_rank(case, stage)));
-                    scope.spawn(move || mine.into_iter().map(replay).collect::<Vec<_>>())
-                })
-                .collect();
+            let work = || std::iter::from_fn(take).map(replay).collect::<Vec<_>>();
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             workers
                 .into_iter()
                 .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

@@ -4,7 +4,7 @@ use super::BlockId;
 
 /// The most blocks a run holds. An insertion moves half of one at most, whatever the pool holds;
 /// pools of ordinary replays are a single run.
-const RUN: usize = 64;
+const RUN: usize = 32;
 
 /// Size, address, and the block.
 pub(super) type Entry = (u64, u64, BlockId);

@@ -6,7 +6,7 @@ use super::storage::Tape;
 use super::tensor::Tensor;
 use crate::line::Line;
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 
 /// Runs backward from `root` with its gradient.
@@ -34,6 +34,8 @@ struct Run<'a> {
     reached: Vec<Rc<Node>>,
     /// What those nodes waited for in the backward that this one runs within.
     outer: Vec<(Rc<Node>, Awaited)>,
+    /// Accumulators that have their gradient, which run before all others.
+    accumulators: VecDeque<(Rc<Node>, Option<Tensor>)>,
     ready: BinaryHeap<Ready>,
     ticket: u64,
 }
@@ -73,6 +75,7 @@ impl<'a> Run<'a> {
             id: tape.next_sequence() + 1,
             reached: Vec::new(),
             outer: Vec::new(),
+            accumulators: VecDeque::new(),
             ready: BinaryHeap::new(),
             ticket: 0,
         };
@@ -90,7 +93,7 @@ impl<'a> Run<'a> {
         for Edge { node, .. } in node.edges.iter().flatten() {
             let mut awaited = node.awaited.borrow_mut();
             if awaited.run != self.id {
-                let fresh = Awaited { run: self.id, left: 0, grads: vec![None; node.slots] };
+                let fresh = Awaited { run: self.id, left: 0, leaf: None, grads: node.no_grads() };
                 let before = std::mem::replace(&mut *awaited, fresh);
                 if before.run != 0 {
                     self.outer.push((node.clone(), before));
@@ -102,12 +105,18 @@ impl<'a> Run<'a> {
     }
 
     fn start(mut self, root: Edge, grad: Tensor) {
-        let mut grads = vec![None; root.node.slots];
-        grads[root.slot] = Some(grad);
-        self.enqueue(root.node, grads);
+        let mut awaited = Awaited { grads: root.node.no_grads(), ..Awaited::default() };
+        *root.node.awaits(&mut awaited, root.slot) = Some(grad);
+        self.enqueue(root.node, awaited);
         let origin = self.tape.origin();
-        while let Some(Ready { node, grads, .. }) = self.ready.pop() {
-            self.run(&node, grads);
+        loop {
+            if let Some((node, grad)) = self.accumulators.pop_front() {
+                self.accumulate(&node, grad);
+            } else if let Some(Ready { node, grads, .. }) = self.ready.pop() {
+                self.run(&node, grads);
+            } else {
+                break;
+            }
         }
         self.tape.enter(origin);
         for node in &self.reached {
@@ -118,27 +127,29 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn enqueue(&mut self, node: Rc<Node>, grads: Grads) {
+    fn enqueue(&mut self, node: Rc<Node>, brought: Awaited) {
+        if matches!(node.task, Task::Accumulate(_)) {
+            return self.accumulators.push_back((node, brought.leaf));
+        }
         self.ticket += 1;
-        self.ready.push(Ready { order: (node.sequence, Reverse(self.ticket)), node, grads });
+        self.ready.push(Ready { order: (node.sequence, Reverse(self.ticket)), node, grads: brought.grads });
     }
 
-    fn run(&mut self, node: &Rc<Node>, mut grads: Grads) {
-        let call = match &node.task {
-            Task::Accumulate(leaf) => {
-                match (leaf, grads.pop().flatten()) {
-                    (Some(leaf), Some(grad)) => {
-                        leaf.set_grad_if_none(&grad);
-                        drop(grad);
-                        leaf.tell_of_grad();
-                    }
-                    (None, Some(grad)) => self.tape.take_gradient_over(&grad),
-                    (_, None) => {}
-                }
-                return;
+    fn accumulate(&self, node: &Node, grad: Option<Tensor>) {
+        match (&node.task, grad) {
+            (Task::Accumulate(Some(leaf)), Some(grad)) => {
+                leaf.set_grad_if_none(&grad);
+                drop(grad);
+                leaf.tell_of_grad();
             }
-            Task::Call(call) => call.take(),
-        };
+            (Task::Accumulate(None), Some(grad)) => self.tape.take_gradient_over(&grad),
+            _ => {}
+        }
+    }
+
+    fn run(&mut self, node: &Node, grads: Grads) {
+        let Task::Call(call) = &node.task else { return };
+        let call = call.take();
         self.tape.enter(node.origin);
         for hook in node.hooks.take() {
             hook();
@@ -161,20 +172,21 @@ impl<'a> Run<'a> {
             return;
         }
         if let Some(grad) = grad {
-            let sum = match awaited.grads[edge.slot].take() {
+            let place = edge.node.awaits(&mut awaited, edge.slot);
+            let sum = match place.take() {
                 None => grad,
                 Some(old) if old.is_sole_owner() => old,
                 Some(old) => {
                     self.tape.tensor(Line::ActivationGradients, old.elements(), old.width(), "sum of gradients")
                 }
             };
-            awaited.grads[edge.slot] = Some(sum);
+            *place = Some(sum);
         }
         awaited.left -= 1;
         if awaited.left == 0 {
-            let grads = std::mem::take(&mut awaited.grads);
+            let brought = Awaited { leaf: awaited.leaf.take(), grads: std::mem::take(&mut awaited.grads), ..*awaited };
             drop(awaited);
-            self.enqueue(edge.node.clone(), grads);
+            self.enqueue(edge.node.clone(), brought);
         }
     }
 }

@@ -52,6 +52,9 @@ pub(super) struct Awaited {
     pub run: u64,
     /// Gradients still to come.
     pub left: usize,
+    /// An accumulator's gradient.
+    pub leaf: Option<Tensor>,
+    /// Every other node's, one an output.
     pub grads: Grads,
 }
 
@@ -62,12 +65,25 @@ impl Node {
         Rc::new(Node {
             sequence: u64::MAX,
             origin: Origin::Setup,
-            slots: 1,
+            slots: 0,
             edges: Vec::new(),
             task: Task::Accumulate(leaf),
             hooks: RefCell::default(),
             awaited: RefCell::default(),
         })
+    }
+
+    /// Room for a gradient an output; an accumulator needs none.
+    pub(super) fn no_grads(&self) -> Grads {
+        vec![None; self.slots]
+    }
+
+    /// Where a gradient of an output waits.
+    pub(super) fn awaits<'a>(&self, awaited: &'a mut Awaited, slot: usize) -> &'a mut Option<Tensor> {
+        match self.task {
+            Task::Accumulate(_) => &mut awaited.leaf,
+            Task::Call(_) => &mut awaited.grads[slot],
+        }
     }
 
     /// Runs `hook` before the node's backward.

@@ -6,7 +6,7 @@ use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::bars;
-use crate::commands::fit::{fit_lines, host_text, slows, tokens_per_second, verdict_text};
+use crate::commands::fit::{fit_lines, host_text, tokens_per_second, verdict_text};
 use crate::commands::{calibrated_text, model_line, shorten, typed, widths};
 use crate::table::{Table, heading, wrap};
 use case::Part;
@@ -17,7 +17,7 @@ use layout::{Layout, LayoutRequest};
 use memory::fit::{Fit, RankClass, levers};
 use recipe::{Mixer, Recipe};
 use search::{Batch, Choice, MemoryLine, ModeSpace, Point, TOKENS_PER_STEP};
-use units::{Bytes, change, count, exact};
+use units::{Bytes, change, count, exact, longer};
 use work::Work;
 
 /// Lines of the space's rejects and of neighbours that a screen has room for.
@@ -426,7 +426,7 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
             Ok(left) => Bytes(left).to_string(),
             Err(_) => format!("-{}", Bytes(lever.headroom_bytes.unsigned_abs())),
         };
-        table.row([lever.change.clone(), Bytes(lever.saves_bytes).to_string(), headroom, slows(lever)]);
+        table.row([lever.change.clone(), Bytes(lever.saves_bytes).to_string(), headroom, longer(lever.slows)]);
     }
     text + &if found.is_empty() { String::new() } else { table.render() } + &otherwise
 }

@@ -8,6 +8,7 @@ use crate::commands::shorten;
 use crate::table::{Table, heading, wrap};
 use case::asked::PrecisionChoice;
 use case::options::{Format, Scaling};
+use memory::fit::{Fit, Verdict};
 use search::Choice;
 use units::{Bytes, count, exact};
 
@@ -147,19 +148,23 @@ fn goodput(run: &Run) -> String {
     )
 }
 
-/// What another batch, recompute or fp8 would buy. Memory of these is not replayed.
+/// What another batch, recompute or fp8 would buy.
 pub fn instead(args: &BudgetArgs, solved: &Solved, best: &Choice, run: &Run) -> String {
-    let mut table = Table::new(&["instead", "step", "days", "cost", "memory"]).right(&[1, 2, 3]);
-    let row = |what: String, case: &case::Case, memory: &str| -> Option<[String; 5]> {
+    let row = |what: String, case: &case::Case| -> Option<[String; 5]> {
         let step = cost::step(case).ok()?;
         let other = Run::of(&BudgetArgs { ramp: None, ..args.clone() }, run.tokens, case, &step).ok()?;
         let cost = other.budget.cost.map_or(String::new(), money);
-        Some([what, seconds(step.seconds), days(other.budget.days), cost, memory.to_string()])
+        let memory = match Fit::price(case, solved.space.question.headroom) {
+            Ok(fit) if fit.verdict == Verdict::DoesNotFit => fit.verdict.name().to_string(),
+            Ok(fit) => format!("{} left", Bytes(fit.worst().headroom.max(0) as u64)),
+            Err(_) => "unknown".to_string(),
+        };
+        Some([what, seconds(step.seconds), days(other.budget.days), cost, memory])
     };
     let mut rows = Vec::new();
     if best.case.options.format == Format::Bf16 {
         let fp8 = best.case.with(|asked| asked.state.precision = Some(PrecisionChoice::Scaled(Scaling::Tensorwise)));
-        rows.extend(fp8.ok().and_then(|case| row("--precision fp8".to_string(), &case, "not priced")));
+        rows.extend(fp8.ok().and_then(|case| row("--precision fp8".to_string(), &case)));
     }
     for microbatches in [best.case.layout.microbatches / 2, best.case.layout.microbatches * 2] {
         let other = best.case.with(|asked| {
@@ -169,19 +174,21 @@ pub fn instead(args: &BudgetArgs, solved: &Solved, best: &Choice, run: &Run) -> 
         if let Ok(case) = other
             && microbatches > 0
         {
-            rows.extend(row(format!("--gbs {}", case.layout.global_batch), &case, "the same"));
+            rows.extend(row(format!("--gbs {}", case.layout.global_batch), &case));
         }
     }
     let recompute = solved.answer.neighbours.iter().find(|neighbour| neighbour.axis == "recompute");
     if let Some(neighbour) = recompute
         && let Ok(case) = solved.space.case(&neighbour.point)
     {
-        let left = format!("{} left", Bytes(neighbour.headroom.max(0) as u64));
-        rows.extend(row(shorten(&difference(solved, best, &neighbour.point), 44), &case, &left));
+        rows.extend(row(shorten(&difference(solved, best, &neighbour.point), 44), &case));
     }
     if rows.is_empty() {
         return String::new();
     }
+    // A column that nothing stands in has no name either, and is not shown.
+    let cost = if rows.iter().any(|row| !row[3].is_empty()) { "cost" } else { "" };
+    let mut table = Table::new(&["instead", "step", "days", cost, "memory"]).right(&[1, 2, 3, 4]);
     rows.into_iter().for_each(|cells| table.row(cells));
     heading("What would change it") + &table.render()
 }
