@@ -28,7 +28,10 @@ import tempfile
 import time
 
 STEPS = 5
-LIBRARIES = {"bitsandbytes": "bitsandbytes", "peft": "peft", "liger_kernel": "liger-kernel"}
+LIBRARIES = {
+    "bitsandbytes": "bitsandbytes", "peft": "peft", "liger_kernel": "liger-kernel",
+    "cut_cross_entropy": "cut-cross-entropy", "pytorch_optimizer": "pytorch_optimizer",
+}  # fmt: skip
 
 
 def stand_in(world, rank):

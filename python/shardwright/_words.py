@@ -12,7 +12,7 @@ LAYOUT = (
 )  # fmt: skip
 STATE = (
     "precision", "optimizer", "gradients", "ce_fusion", "fp8_param_gather", "offload_optimizer", "offload_params",
-    "offload_nvme", "offload_activations", "engine_args",
+    "offload_nvme", "offload_activations", "documents", "engine_args",
 )  # fmt: skip
 BOUNDS = ("headroom", "work_limit")
 
@@ -53,6 +53,8 @@ class Flags(TypedDict, total=False):
     offload_params: bool
     offload_nvme: str
     offload_activations: float
+    documents: int | str
+    """Lengths of documents in a sequence, as 512 or "512,512,8k"."""
     engine_args: str | Sequence[str]
     headroom: float | str
     """Memory to leave free on every rank: GiB, or "10%"."""

@@ -74,6 +74,19 @@ def main():
     rows = both.rows(5, 3)
     tell("rows by number", np.array_equal(rows[1], both.row(6)) and rows.shape == (3, 9))
 
+    # Where documents begin: by Megatron's index, and behind a token that ends them.
+    begin = set(np.cumsum([0, *map(len, documents)])[:-1].tolist())
+    ended = np.concatenate([np.append(document[1:] % 900, 999) if len(document) > 1 else [999] for document in documents])
+    ended.astype("<u2").tofile("ended.u16")
+    for path in ("set-uint16", "set-int32.bin", "ended.u16"):
+        stream = data.Stream({**run, "data": [path]}, 8, 1000, {"lengths": [], "end": 999})
+        firsts = [stream.place(index)[1] for index in range(count)]
+        right = [sorted({0} | {at - first for at in begin if first < at < first + 8}) for first in firsts]
+        tell(f"{path}: documents of every window", [stream.starts(index) for index in range(count)] == right)
+    drawn = data.Stream({"seed": 1, "data": []}, 16, 100, {"lengths": [5, 3], "end": None})
+    tell("drawn documents", drawn.starts(7) == [0, 5, 8, 13])
+    refused("documents that nothing ends", "data.end_of_document", lambda: data.Stream({**run, "data": ["raw.u16"]}, 8, 1000, {"lengths": [], "end": None}))
+
     head = pathlib.Path("set-int32.idx").read_bytes()
     for name, change in (("bad-head", b"X" + head[1:]), ("bad-version", head[:9] + b"\x02" + head[10:]), ("bad-code", head[:17] + b"\x06" + head[18:]), ("bad-size", head[:-1]), ("bad-pointer", head[: 34 + 4 * 6 + 8] + b"\x09" + head[34 + 4 * 6 + 9 :])):
         pathlib.Path(f"{name}.idx").write_bytes(change)

@@ -200,6 +200,20 @@ def check_norm(m: dict):
     yield "epsilon of norms", (norm(x) - wanted).abs().max().item()
 
 
+def check_rates():
+    """The learning rate of every step, written out: up over ten, down over ninety or the last twenty."""
+    from schedule import factor
+
+    fall = {
+        "cosine": lambda s: 0.1 + 0.9 * (1 + math.cos(math.pi * (s - 10) / 90)) / 2, "linear": lambda s: 1 - 0.9 * (s - 10) / 90,
+        "constant": lambda s: 1.0, "wsd": lambda s: 1.0 if s <= 80 else 1 - 0.9 * (s - 80) / 20,
+    }  # fmt: skip
+    for decay, wanted in fall.items():
+        run = {"steps": 100, "warmup_steps": 10, "learning_rate": 3.0, "least_learning_rate": 0.3, "decay": decay, "decay_steps": 20}
+        each = ((factor(run, step), (step + 1) / 10 if step < 10 else wanted(step)) for step in range(101))
+        yield f"learning rate, {decay}", max(abs(a - b) for a, b in each)
+
+
 def main() -> None:
     sys.path.insert(0, str(ASSETS))
     root = pathlib.Path(sys.argv[1])
@@ -211,7 +225,7 @@ def main() -> None:
         ("YaRN's rotary rates", max(abs(a - b) for a, b in zip(fields["rope"]["rates"], rates, strict=True))),
         ("YaRN's factor", abs(fields["rope"]["amplitude"] - amplitude)),
         *check_router("tiny-moe", moe), *check_router("tiny-fields", fields), *check_folded(fields),
-        *check_rotation(fields), *check_norm(fields),
+        *check_rotation(fields), *check_norm(fields), *check_rates(),
     ]  # fmt: skip
     for name, difference in checks:
         print(f"{'ok' if difference <= TOLERANCE else 'DIFFERS'} {name}: {difference:.1e}")

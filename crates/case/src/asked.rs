@@ -1,5 +1,6 @@
 //! What was asked: flags as typed, nothing derived. A command flattens what it takes of these.
 
+use crate::documents::Documents;
 use crate::options::{Format, Scaling};
 use clap::{Args, Parser};
 use diag::did_you_mean;
@@ -233,6 +234,10 @@ pub struct StateArgs {
     /// Keep this share of saved activations on the host, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub offload_activations: f64,
+    /// Documents of this many tokens are packed into a sequence and see nothing of one another, as 512 or 512,512,8k: a
+    /// pattern that begins anew until the sequence is full
+    #[arg(long, value_name = "TOKENS", value_parser = Documents::parse)]
+    pub documents: Option<Documents>,
     /// Options of the engine in its own words, as "--moe-token-dispatcher-type allgather
     /// --no-gradient-accumulation-fusion"; `--no-` before a switch takes it out of the launch.
     /// `shardwright options ENGINE` lists them

@@ -389,6 +389,12 @@ pub fn options(
     if options.offload > 0.0 && !is_offloading {
         usage("offload-optimizer", format!("`{}` keeps its state on the device", engine_name(engine)));
     }
+    options.documents = state.documents;
+    let packs = matches!(engine, None | Some(Engine::Megatron | Engine::Fsdp2));
+    if state.documents.is_some() && !packs {
+        let message = format!("`{}` is told nothing of documents in a sequence", engine_name(engine));
+        usage("documents", format!("{message}: --engine megatron or --engine fsdp2 keep them apart"));
+    }
     let typed: Vec<String> = state.engine_args.iter().flat_map(|text| shell_words(text)).collect();
     let passed = match words::read(engine, &typed, &mut options) {
         Ok(said) => said.passed,

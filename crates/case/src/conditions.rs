@@ -1,13 +1,13 @@
 //! Conditions under which an engine takes an option at all, asked once layout and options are known.
 //! What only a layout decides stands in `layout::engines`. Each refusal quotes the engine.
 
-use crate::options::CrossEntropy;
-use crate::options::{Dispatch, EpOverlap, Format, GraphModule, GraphsBy, Options, TpOverlap};
+use crate::options::{Dispatch, Elementwise, EpOverlap, Format, GraphModule, GraphsBy, Options, TpOverlap};
 use crate::ways::{AdapterLayers, ElementStep, MomentumFormat};
 use diag::{Blame, Finding, RuleId};
 use layout::legality::UNALIGNED;
 use layout::widths::{Unaligned, unaligned};
 use layout::{Engine, Layout, Recompute, ZeroStage};
+use recipe::kinds::attention::AttentionKind;
 use recipe::{Mixer, Optimizer, Recipe};
 
 /// Every condition that is not met.
@@ -16,6 +16,7 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding
         Some(Engine::Megatron) => {
             let mut found = expert_overlap(recipe, layout, options);
             found.extend(overlap(layout, options));
+            found.extend(documents(layout, options));
             found
         }
         Some(Engine::Deepspeed) => offload(layout, options),
@@ -32,7 +33,7 @@ fn ways(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
     let is_adapted = |optimizer| recipe.tensors().iter().any(|t| !t.is_frozen && t.optimizer == optimizer);
     let base = ways.base.is_quantised();
     let peft = ways.adapters == AdapterLayers::Peft;
-    let liger = options.kernels.cross_entropy == CrossEntropy::Liger;
+    let fused = options.kernels.cross_entropy.has_head();
     let add = "give the recipe an [adapters] table, or say --with adapters";
     let asked = [
         (base && !has_adapters, "fsdp2/base", "base", "a base in nf4 is frozen, and nothing beside it is trained", add),
@@ -67,11 +68,18 @@ fn ways(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
             "one rank, or optimizer=adamw8bit",
         ),
         (
-            liger && (layout.tp.splits() || layout.pp.splits()),
+            fused && (layout.tp.splits() || layout.pp.splits()),
             "fsdp2/fused-loss",
             "loss",
-            "Liger's loss needs the whole head on every rank of one stage",
+            "a loss that multiplies the head needs all of it on every rank of one stage",
             "--tp 1 --pp 1",
+        ),
+        (
+            ways.elements == ElementStep::Soap && layout.world > 1,
+            "fsdp2/soap",
+            "optimizer",
+            "preconditioners are of whole matrices, and shards hold a part of their rows",
+            "one rank, or --optimizer muon+adamw, whose matrices are gathered",
         ),
         (
             ways.momentum == MomentumFormat::Int8 && !is_adapted(Optimizer::Muon),
@@ -82,7 +90,70 @@ fn ways(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
         ),
     ];
     let unmet = asked.into_iter().filter(|(is_unmet, ..)| *is_unmet);
-    unmet.map(|(_, rule, object, message, hint)| refuse(rule, object, message).hint(hint)).collect()
+    let unmet = unmet.map(|(_, rule, object, message, hint)| refuse(rule, object, message).hint(hint));
+    unmet.chain(packed(recipe, layout, options)).chain(distilled(recipe, layout, options)).collect()
+}
+
+/// What the emitted program asks of a teacher beside the model (`launch/assets/fsdp2/teacher.py`).
+fn distilled(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
+    let Some(teacher) = options.ways.teacher() else { return Vec::new() };
+    let vocabularies = format!(
+        "the teacher knows {} tokens and the model {}, and distributions are compared token by token",
+        teacher.vocab, recipe.vocab
+    );
+    let is_cut = [layout.tp, layout.pp, layout.ep].iter().any(|degree| degree.splits());
+    let asked = [
+        (is_cut, "layout", "a teacher is shared out over replicas alone", "--tp 1 --pp 1 --ep 1"),
+        (teacher.vocab != recipe.vocab, "vocab", vocabularies.as_str(), "a teacher with this vocabulary"),
+        (
+            options.kernels.cross_entropy.has_head(),
+            "loss",
+            "the distance to a teacher is taken of logits, which a fused loss does not make",
+            "take loss out of --engine-args",
+        ),
+    ];
+    let unmet = asked.into_iter().filter(|(is_unmet, ..)| *is_unmet);
+    unmet.map(|(_, object, message, hint)| refuse("fsdp2/teacher", object, message).hint(hint)).collect()
+}
+
+/// What the emitted program asks of documents in a sequence (`launch/assets/fsdp2/documents.py`).
+fn packed(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
+    if options.documents.is_none() {
+        return Vec::new();
+    }
+    let knows = |mixer: Mixer| matches!(mixer, Mixer::Attention | Mixer::Mlp | Mixer::Moe);
+    let head_dim = match recipe.attention().map(|attention| attention.kind) {
+        Some(AttentionKind::Gqa { head_dim, .. }) => head_dim,
+        _ => 0,
+    };
+    let asked = [
+        (
+            !recipe.layers.iter().flat_map(|layer| layer.mixers()).all(knows),
+            "documents",
+            "scans and recurrences carry state from one document into the next",
+            "leave --documents out",
+        ),
+        (
+            layout.pp.splits(),
+            "pp",
+            "stages of a pipeline hand on hidden states alone, not where documents end",
+            "--pp 1",
+        ),
+        (
+            options.kernels.elementwise == Elementwise::Compiled,
+            "compile",
+            "compiled blocks are of one shape, and documents of many",
+            "leave `compile` out of --engine-args",
+        ),
+        (
+            head_dim % 8 != 0 || head_dim > 256,
+            "attention.head_dim",
+            "the kernel over documents takes heads of a multiple of 8, up to 256",
+            "leave --documents out",
+        ),
+    ];
+    let unmet = asked.into_iter().filter(|(is_unmet, ..)| *is_unmet);
+    unmet.map(|(_, object, message, hint)| refuse("fsdp2/documents", object, message).hint(hint)).collect()
 }
 
 /// The rule of [`widths`].
@@ -154,6 +225,23 @@ fn overlap(layout: &Layout, options: &Options) -> Vec<Finding> {
             "--no-check-for-nan-in-loss-and-grad should be set with --cuda-graph-impl=full_iteration for training.";
         let hint = "add --no-check-for-nan-in-loss-and-grad to --engine-args";
         found.push(refuse("megatron/graph-nan", "--cuda-graph-impl", message).quote(quote).hint(hint));
+    }
+    found
+}
+
+/// Documents by `--dataloader-inter-document-masking`: cumulative lengths that differ from sample to sample
+/// (`core/datasets/gpt_dataset.py`), over which context-parallel ranks deal every document out by itself
+/// (`core/utils.py`, `get_batch_on_this_cp_rank`).
+fn documents(layout: &Layout, options: &Options) -> Vec<Finding> {
+    let rule = "megatron/documents";
+    let mut found = Vec::new();
+    if options.documents.is_some() && layout.cp.splits() {
+        let message = "context-parallel ranks share out every document by itself, and nothing pads documents to 2·cp";
+        found.push(refuse(rule, "cp", message).hint("--cp 1"));
+    }
+    if options.documents.is_some() && options.kernels.graphs.by != GraphsBy::None {
+        let message = "a graph is of one number of documents, and every sample has its own";
+        found.push(refuse(rule, "--cuda-graph-impl", message).hint("take --cuda-graph-impl out of --engine-args"));
     }
     found
 }
@@ -314,6 +402,34 @@ mod tests {
         one(&with("--ep 8 --engine-args '--moe-token-dispatcher-type allgather'"), rule, "--moe-token-dispatcher-type");
         let graphs = "--ep 8 --engine-args '--cuda-graph-impl transformer_engine --cuda-graph-modules moe'";
         one(&with(graphs), rule, "--cuda-graph-modules");
+    }
+
+    #[test]
+    fn documents_are_kept_apart_where_something_keeps_them_apart() {
+        let fsdp2 = |words: &str| format!("llama3-8b --engine fsdp2 --documents 512,4k {words}");
+        assert_eq!(refused(&fsdp2("")), []);
+        assert_eq!(refused(&fsdp2("--tp 2")), []);
+        one(&fsdp2("--pp 2 --microbatches 2"), "fsdp2/documents", "pp");
+        one(&fsdp2("--engine-args compile"), "fsdp2/documents", "compile");
+        one("nam56r-mini --engine fsdp2 --documents 512", "fsdp2/documents", "documents");
+        let megatron = |words: &str| format!("llama3-8b --documents 512 {words}");
+        assert_eq!(refused(&megatron("--tp 2 --pp 2 --microbatches 2")), []);
+        one(&megatron("--cp 2"), "megatron/documents", "cp");
+        let graphs = "--engine-args '--cuda-graph-impl transformer_engine'";
+        one(&megatron(graphs), "megatron/documents", "--cuda-graph-impl");
+        for engine in ["torchtitan", "deepspeed", "nanotron"] {
+            one(&format!("llama3-8b --engine {engine} --documents 512"), "case/state", "documents");
+        }
+    }
+
+    #[test]
+    fn a_teacher_speaks_the_same_words_on_every_rank() {
+        let taught = |words: &str| format!("llama3-8b --engine fsdp2 {words} --engine-args teacher=llama3-70b");
+        assert_eq!(refused(&taught("")), []);
+        one(&taught("--tp 2"), "fsdp2/teacher", "layout");
+        one(&taught("--engine-args loss=cce"), "fsdp2/teacher", "loss");
+        one("llama3-8b --engine fsdp2 --engine-args teacher=mixtral-8x7b", "fsdp2/teacher", "vocab");
+        one("llama3-8b --engine fsdp2 --engine-args optimizer=soap", "fsdp2/soap", "optimizer");
     }
 
     #[test]

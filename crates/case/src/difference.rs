@@ -71,7 +71,7 @@ impl Case {
 type Get = fn(&Options) -> String;
 
 /// Options that no engine has a word for: flags of ours, and what only measured rows say.
-const UNWORDED: [(&str, Get); 9] = [
+const UNWORDED: [(&str, Get); 10] = [
     ("precision", |o| match o.scaling {
         Some(scaling) => scaling.name().to_string(),
         None if o.format.bytes() >= 2.0 => o.format.name().to_string(),
@@ -81,6 +81,7 @@ const UNWORDED: [(&str, Get); 9] = [
     ("fp8-param-gather", |o| o.fp8_param_gather.to_string()),
     ("offload-optimizer", |o| o.offload.to_string()),
     ("offload-activations", |o| o.offload_activations.to_string()),
+    ("documents", |o| o.documents.map_or_else(String::new, |documents| documents.to_string())),
     ("overload", |o| o.overload.to_string()),
     ("shard-group", |o| o.shard_group.map_or_else(String::new, |size| size.to_string())),
     ("ring", |o| o.overlap.ring.to_string()),

@@ -9,6 +9,7 @@ mod build;
 mod choices;
 mod conditions;
 mod difference;
+pub mod documents;
 pub mod kinds;
 pub mod machines;
 pub mod options;
@@ -23,6 +24,7 @@ pub use build::{Purpose, Seams, Terms, as_seam, modes_of, offer_seams, options a
 pub use choices::{Axis, Choices, Tried, useful_modules};
 pub use conditions::is_about_widths;
 pub use difference::{Difference, Part};
+pub use documents::Documents;
 pub use kinds::{KindId, LayerKinds, PerKind};
 pub use options::Options;
 pub use pools::{Pooled, common_devices, stages_of};

@@ -6,6 +6,7 @@
 //! nowhere else.
 
 use crate::asked::PrecisionChoice;
+use crate::documents::Documents;
 use crate::ways::Ways;
 use layout::Engine;
 use recipe::precision::Precision;
@@ -108,6 +109,15 @@ named! {
         TransformerEngine = "te",
         /// Liger's: the head's product and the loss together, chunk by chunk, gradients already in forward.
         Liger = "liger",
+        /// cut-cross-entropy's: logits block by block in registers, in forward and once more in backward.
+        Cce = "cce",
+    }
+}
+
+impl CrossEntropy {
+    /// Whether the head's product is part of it, so that logits are never there as a whole.
+    pub fn has_head(self) -> bool {
+        matches!(self, CrossEntropy::Liger | CrossEntropy::Cce)
     }
 }
 
@@ -406,6 +416,8 @@ pub struct Options {
     pub shard_group: Option<u64>,
     /// How weights are kept, stepped and followed by libraries beside the engine.
     pub ways: Ways,
+    /// Documents that a sequence is packed of, where they see nothing of one another.
+    pub documents: Option<Documents>,
 }
 
 impl Options {
@@ -437,6 +449,7 @@ impl Options {
             again: Again::Layout,
             shard_group: None,
             ways: Ways::PLAIN,
+            documents: None,
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::asked::{self, Asked, EngineChoice, LayoutArgs, OptimizerChoice, PrecisionChoice, StateArgs};
 use crate::build::Terms;
+use crate::documents::Documents;
 use crate::options::Options;
 use crate::{Case, words};
 use diag::{Blame, Finding};
@@ -85,6 +86,7 @@ impl Case {
             offload_params: options.offload_params,
             offload_nvme: self.asked.state.offload_nvme.clone(),
             offload_activations: options.offload_activations,
+            documents: options.documents,
             engine_args: if engine_args.is_empty() { Vec::new() } else { vec![engine_args.join(" ")] },
         }
     }
@@ -120,7 +122,7 @@ impl Case {
             .as_deref()
             .and_then(|on| ClusterText::parse(on).ok())
             .is_some_and(|typed| hardware::is_path(typed.device));
-        json!({
+        let mut job = json!({
             "schema": SCHEMA,
             "recipe": {
                 "typed": self.asked.recipe.recipe, "with": names(&self.asked.recipe.with),
@@ -144,7 +146,11 @@ impl Case {
             "passed": self.passed,
             "defaults": self.defaults,
             "seams": self.seams,
-        })
+        });
+        if let Some(documents) = self.options.documents {
+            job["state"]["documents"] = documents.to_string().into();
+        }
+        job
     }
 
     /// Reads a job back from its JSON.
@@ -206,6 +212,7 @@ impl StateArgs {
         say("offload-optimizer", self.offload_optimizer.filter(|share| *share > 0.0).map(|share| share.to_string()));
         say("offload-activations", Some(self.offload_activations).filter(|s| *s > 0.0).map(|share| share.to_string()));
         say("offload-nvme", self.offload_nvme.clone());
+        say("documents", self.documents.map(|documents| documents.to_string()));
         for words in &self.engine_args {
             say("engine-args", Some(words.clone()));
         }
@@ -303,6 +310,7 @@ fn state_args(value: &Value, engine: Option<Engine>, recipe: &Recipe) -> Result<
     }
     let dtype = state["gradients"].as_str().map(asked::dtype).transpose();
     let gradients = dtype.map_err(|why| vec![wrong("state.gradients", why)])?;
+    let documents = state["documents"].as_str().map(Documents::parse).transpose();
     Ok(StateArgs {
         precision,
         optimizer: None,
@@ -313,6 +321,7 @@ fn state_args(value: &Value, engine: Option<Engine>, recipe: &Recipe) -> Result<
         offload_params: state["offload_params"].as_bool().unwrap_or(false),
         offload_nvme: state["offload_nvme"].as_str().map(str::to_string),
         offload_activations: state["offload_activations"].as_f64().unwrap_or(0.0),
+        documents: documents.map_err(|why| vec![wrong("state.documents", why)])?,
         engine_args,
     })
 }

@@ -2,6 +2,7 @@
 //! that are not, and what is followed besides. The emitted FSDP2 program has all of them (`launch/assets/fsdp2`,
 //! `stepped.py`, `quantised.py`, `lora.py`); other engines have none.
 
+use recipe::Recipe;
 use units::named;
 
 named! {
@@ -11,6 +12,10 @@ named! {
         AdamW = "adamw",
         /// bitsandbytes' AdamW with moments of 8 bits, in blocks of 256.
         AdamW8bit = "adamw8bit",
+        /// bitsandbytes' AdamW with fp32 moments in unified memory, which the driver moves as there is room.
+        PagedAdamW = "paged-adamw",
+        /// The same with moments of 8 bits.
+        PagedAdamW8bit = "paged-adamw8bit",
         /// bitsandbytes' Lion: one momentum in fp32.
         Lion = "lion",
         /// The same with a momentum of 8 bits.
@@ -19,11 +24,20 @@ named! {
         Adafactor = "adafactor",
         /// torch's fused SGD with momentum.
         Sgd = "sgd",
+        /// pytorch_optimizer's SOAP: AdamW in the eigenbases of Shampoo's preconditioners.
+        Soap = "soap",
     }
 }
 
 /// Elements below which bitsandbytes keeps state in fp32 (`min_8bit_size`), and those that share a scale.
 pub const LEAST_8BIT: u64 = 4096;
+/// Elements of a shard from which its state is paged (`get_state_buffer`).
+pub const LEAST_PAGED: u64 = 100_000;
+/// Rows or columns beyond which SOAP has no preconditioner of that side (`max_precondition_dim`), and steps between two
+/// refreshes of its eigenbases (`precondition_frequency`): pytorch_optimizer's defaults, and the authors'.
+pub const MOST_PRECONDITIONED: u64 = 10_000;
+/// See [`MOST_PRECONDITIONED`].
+pub const REFRESH_EVERY: u64 = 10;
 /// Elements of 8-bit state, and of Muon's int8 momentum, under one fp32 scale.
 pub const BLOCK: u64 = 256;
 
@@ -33,10 +47,13 @@ impl ElementStep {
         match self {
             ElementStep::AdamW => "AdamW",
             ElementStep::AdamW8bit => "AdamW in 8 bits",
+            ElementStep::PagedAdamW => "paged AdamW",
+            ElementStep::PagedAdamW8bit => "paged AdamW in 8 bits",
             ElementStep::Lion => "Lion",
             ElementStep::Lion8bit => "Lion in 8 bits",
             ElementStep::Adafactor => "Adafactor",
             ElementStep::Sgd => "SGD",
+            ElementStep::Soap => "SOAP",
         }
     }
 
@@ -46,11 +63,28 @@ impl ElementStep {
         match self {
             ElementStep::AdamW => 2 * main,
             ElementStep::AdamW8bit => 2,
+            // Unified memory is the host's.
+            ElementStep::PagedAdamW | ElementStep::PagedAdamW8bit => 0,
             ElementStep::Lion => 4,
             ElementStep::Lion8bit => 1,
             ElementStep::Adafactor => 0,
             ElementStep::Sgd => main,
+            ElementStep::Soap => 8,
         }
+    }
+
+    /// Bytes of state an element has in unified memory, of a parameter large enough for it ([`LEAST_PAGED`]).
+    pub fn paged_bytes(self) -> u64 {
+        match self {
+            ElementStep::PagedAdamW => 8,
+            ElementStep::PagedAdamW8bit => 2,
+            _ => 0,
+        }
+    }
+
+    /// Bytes that a checkpoint of the emitted program holds of an element's state, at least.
+    pub fn saved_bytes(self, main: u64) -> u64 {
+        self.state_bytes(main) + self.paged_bytes()
     }
 }
 
@@ -109,9 +143,16 @@ pub struct Ways {
     pub average: bool,
     /// How Muon's momentum is kept.
     pub momentum: MomentumFormat,
+    /// The built-in recipe of a frozen model whose answers are learned instead of the data's.
+    pub teacher: Option<&'static str>,
 }
 
 impl Ways {
+    /// The teacher's recipe.
+    pub fn teacher(&self) -> Option<Recipe> {
+        self.teacher.and_then(|name| recipe::builtin::find(name).ok())
+    }
+
     /// What every engine does.
     pub const PLAIN: Ways = Ways {
         elements: ElementStep::AdamW,
@@ -119,5 +160,6 @@ impl Ways {
         adapters: AdapterLayers::Ours,
         average: false,
         momentum: MomentumFormat::Fp32,
+        teacher: None,
     };
 }

@@ -28,7 +28,9 @@ fn step_bytes(prices: &Prices) -> [f64; 2] {
     let around = 2.0 * bytes(gradients) + 2.0 * bytes(main) + weight;
     let elements = match ways.elements {
         ElementStep::AdamW => around + 2.0 * (bytes(exp_avg) + bytes(exp_avg_sq)),
-        ElementStep::AdamW8bit => ADAMW_8_BITS,
+        ElementStep::AdamW8bit | ElementStep::PagedAdamW8bit => ADAMW_8_BITS,
+        ElementStep::PagedAdamW => around + 16.0,
+        ElementStep::Soap => SOAP_BYTES,
         ElementStep::Lion => around + 8.0,
         ElementStep::Lion8bit => LION_8_BITS,
         ElementStep::Sgd => around + 2.0 * bytes(main),
@@ -50,6 +52,10 @@ const LION_8_BITS: f64 = 95.0;
 /// the weight 4, rows and columns 8, their product 4, its division 8, clamp 8, root 8, times the gradient 12, its norm 4,
 /// weight decay 8, the step 12; and the gradient's norm before.
 const ADAFACTOR_BYTES: f64 = 80.0;
+
+/// Bytes that SOAP's kernels move for an element beside its products (`optimizer/soap.py`): the gradient's norm 4, momentum
+/// 12, a square 8, second moments 12, root 8, epsilon 8, quotient 12, the step 12, weight decay 8.
+const SOAP_BYTES: f64 = 84.0;
 
 /// What Muon's kernels move for an element beyond `MUON_BYTES` where its momentum is int8: cleared 4, read narrow and
 /// written 5, decayed 8, its largest 4, codes 8, rounded 8, written narrow 5, less what a momentum in fp32 moves.
@@ -230,6 +236,11 @@ pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, tim
     let (mut gather, mut reduced) = (0.0, 0.0);
     // Every layer is a collective of its own.
     let units = held.units.max(1.0);
+    // A teacher's weights come in forward alone.
+    let taught = prices.taught.as_ref().map_or(0.0, |taught| {
+        let elements = taught.elements.iter().sum::<f64>();
+        placed.dense().gather_in(taught.units.max(1.0), elements * weight)
+    });
     for (mesh, rings) in placed.rings.iter().enumerate() {
         let elements = gathered(prices, held, mesh);
         gather += rings.sharing.gather_in(units, elements * weight);
@@ -242,6 +253,7 @@ pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, tim
     }
     let occupied = prices.setting.meter.profile().collectives.occupied;
     let [forward, backward] = inside.gathers.map(|count| gather * count as f64);
+    let forward = forward + taught;
     let backward = if inside.reduces { backward + reduced } else { backward };
     let shown = [Rules::beside(occupied, forward, times.forward), Rules::beside(occupied, backward, times.backward())];
     let read = swapped_in(prices, placed, held);
@@ -357,12 +369,14 @@ fn stepped(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     let shards = |mesh: usize| placed.shards(mesh);
     let offload = prices.offload;
     let [adamw_bytes, muon_bytes] = step_bytes(prices);
-    let (mut bytes, mut products, mut away) = (0.0, 0.0, 0.0);
+    let ways = setting.options.ways;
+    let (mut bytes, mut products, mut away, mut paged) = (0.0, held.preconditioned, 0.0, 0.0);
     for mesh in 0..2 {
         // What Muon steps stays on the device, which orthogonalises it (`memory::fit::Offload`).
         let adam = (held.trained[mesh] - held.muon[mesh]) / shards(mesh);
         bytes += adam * (1.0 - offload) * adamw_bytes + held.muon[mesh] / shards(mesh) * muon_bytes;
         products += held.orthogonal[mesh] / placed.hands(mesh);
+        paged += adam * ways.elements.paged_bytes() as f64;
         away += adam * offload;
     }
     // A buffer of all gradients is scaled bucket by bucket before it is reduced, and cleared behind the step
@@ -376,7 +390,9 @@ fn stepped(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     }
     let kernels = (bytes + held.adapters.iter().sum::<f64>() * adamw_bytes) / setting.meter.rate();
     // The gradient goes down in fp32 and the weight comes back in bf16.
-    let travel = setting.host_link.map_or(0.0, |rate| away * 6.0 / (rate * HOST_LINK));
+    paged += held.adapters.iter().sum::<f64>() * ways.elements.paged_bytes() as f64;
+    // Pages are fetched before they are stepped, and evicted when passes need the room.
+    let travel = setting.host_link.map_or(0.0, |rate| (away * 6.0 + 2.0 * paged) / (rate * HOST_LINK));
     let stepped = setting.cluster.device.host.as_ref();
     let stepped = stepped.map_or(UNSTATED_HOST, |host| host.bytes_per_second * HOST_RATE / HOST_BYTES);
     let host = away * setting.cluster.devices_per_node as f64 / stepped;

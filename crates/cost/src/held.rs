@@ -4,6 +4,7 @@
 use crate::ops::Work;
 use crate::roofline::Meter;
 use case::options::Format;
+use case::ways::{MOST_PRECONDITIONED, REFRESH_EVERY};
 use layout::ownership::Row;
 use layout::{Axis, Engine, Layout};
 use recipe::{Optimizer, Place, Role, Surface};
@@ -30,6 +31,8 @@ pub(crate) struct Held {
     /// Matrices among them, and the seconds of orthogonalising those.
     pub matrices: [f64; 2],
     pub orthogonal: [f64; 2],
+    /// Seconds of SOAP's products, of whole matrices.
+    pub preconditioned: f64,
     /// Of all elements, those of matrices that are multiplied in the products' format.
     pub multiplied: f64,
     /// Of the dense ones, whole on every tensor-parallel rank.
@@ -59,6 +62,9 @@ impl Held {
         }
         held.trained[mesh] = elements;
         held.tensors = if row.tensor.role == Role::Expert { shape.first().map_or(1.0, |n| *n as f64) } else { 1.0 };
+        if row.tensor.optimizer == Optimizer::AdamW && meter.preconditions() {
+            held.preconditioned = preconditioned(&shape, meter);
+        }
         if row.tensor.optimizer == Optimizer::Muon {
             held.muon[mesh] = elements;
             held.matrices[mesh] = held.tensors;
@@ -84,6 +90,7 @@ impl Held {
             self.matrices[i] *= count;
             self.orthogonal[i] *= count;
         }
+        self.preconditioned *= count;
         self.multiplied *= count;
         self.adapters_whole *= count;
         self.whole *= count;
@@ -104,6 +111,7 @@ impl AddAssign for Held {
             self.matrices[i] += other.matrices[i];
             self.orthogonal[i] += other.orthogonal[i];
         }
+        self.preconditioned += other.preconditioned;
         self.multiplied += other.multiplied;
         self.adapters_whole += other.adapters_whole;
         self.whole += other.whole;
@@ -155,6 +163,26 @@ fn newton_schulz(shape: &[u64], meter: &Meter, around: Around) -> f64 {
         |m, n, k| meter.seconds(&Work::Gemm { format: Format::Bf16, m, n, k, groups: 1.0, out_bytes: around.out });
     let copies = meter.seconds(&Work::bytes(around.square * a * a + around.matrix * a * b, 2.0));
     count * ITERATIONS * (product(a, a, b) + product(a, a, a) + product(a, b, a) + copies)
+}
+
+/// SOAP of a matrix (`pytorch_optimizer` 4.1, `optimizer/soap.py`): of each side that has a preconditioner, its product
+/// with the gradient, and the gradient, the momentum and the direction turned by its basis; every tenth step the
+/// preconditioner turned, and a QR of that, 8/3 of a side cubed in operations. Products are in tf32, at the share of its
+/// peak that bf16 reaches. A QR is taken to reach it too, which no library does: nobody has measured how far it falls short.
+fn preconditioned(shape: &[u64], meter: &Meter) -> f64 {
+    let &[rows, columns] = shape else { return 0.0 };
+    let product = |m: u64, n: u64, k: u64| {
+        let [m, n, k] = [m, n, k].map(|side| side as f64);
+        meter.seconds(&Work::Gemm { format: Format::Bf16, m, n, k, groups: 1.0, out_bytes: 4.0 })
+    };
+    let of = |side: u64, other: u64| match side <= MOST_PRECONDITIONED {
+        true => {
+            let refresh = product(side, side, side) * (1.0 + 4.0 / 3.0) / REFRESH_EVERY as f64;
+            product(side, side, other) + 3.0 * product(side, other, side) + refresh
+        }
+        false => 0.0,
+    };
+    meter.slower_in_tf32() * (of(rows, columns) + of(columns, rows))
 }
 
 #[cfg(test)]

@@ -50,6 +50,19 @@ impl LayerPrice {
         all
     }
 
+    /// The forward pass by itself, which no backward follows.
+    pub fn forward_alone(&self) -> LayerPrice {
+        LayerPrice {
+            forward: self.forward,
+            host: [self.host[0], 0.0],
+            hidden: self.forward_hidden,
+            moved: self.forward_moved,
+            forward_hidden: self.forward_hidden,
+            forward_moved: self.forward_moved,
+            ..LayerPrice::default()
+        }
+    }
+
     /// The same, several times.
     pub fn times(self, count: f64) -> LayerPrice {
         LayerPrice {

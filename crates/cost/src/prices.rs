@@ -17,7 +17,7 @@ use crate::simulate::ChunkTimes;
 use crate::slowest::slowest_of;
 use crate::traffic::Fabric;
 use case::options::Options;
-use case::{Case, KindId, LayerKinds, PerKind};
+use case::{Case, KindId, LayerKinds, PerKind, Ways};
 use hardware::{Cluster, Way};
 use layout::ownership::Row;
 use layout::{Engine, Layout, OwnershipTable, Recompute};
@@ -57,6 +57,8 @@ pub struct Setting {
     pub(crate) slowest: f64,
     /// Whether every other rank is stood in for.
     alone: bool,
+    /// A frozen model beside this one.
+    teacher: Option<Arc<Setting>>,
     /// The recipe with one layer of each kind, in their order: its table has every shape there is.
     short: Recipe,
     tables: Mutex<HashMap<TableKey, Arc<OwnershipTable>>>,
@@ -103,8 +105,15 @@ impl Setting {
         // Only what goes to the host needs a way there.
         let host_link = match cluster.device.link(Way::Host) {
             Ok(link) => Some(link.bytes_per_second),
-            Err(finding) if options.offload > 0.0 || options.offload_params => return Err(finding.into()),
+            Err(finding) if goes_there(options) => return Err(finding.into()),
             Err(_) => None,
+        };
+        let teacher = match options.ways.teacher() {
+            Some(teacher) => {
+                let options = Options { ways: Ways::PLAIN, ..*options };
+                Some(Setting::with(&teacher, &LayerKinds::of(&teacher), cluster, &options, meter.clone(), alone)?)
+            }
+            None => None,
         };
         let mut short = recipe.clone();
         short.layers = kinds.one_of_each(recipe);
@@ -119,6 +128,7 @@ impl Setting {
             fabric,
             slowest: if alone { 1.0 } else { slowest_of(cluster.devices()) },
             alone,
+            teacher,
             short,
             tables: Mutex::default(),
         }))
@@ -148,10 +158,16 @@ impl Setting {
         } else {
             Held::default()
         };
+        let taught = self.teacher.as_ref().map(|teacher| teacher.answered(layout)).transpose()?;
+        let mut front = priced(ops::embedding(shape), front_waits).under(&Recompute::None);
+        if let Some((price, _)) = &taught {
+            front.add(*price);
+        }
         Ok(Split {
             setting: self.clone(),
             groups,
-            front: priced(ops::embedding(shape), front_waits).under(&Recompute::None),
+            taught: taught.map(|(_, held)| held),
+            front,
             head: priced(ops::head(shape), back_waits).under(&Recompute::None),
             suffix: self.recipe.features.mtp().map(|mtp| (once(&mtp.layer, Place::Mtp(0)), mtp.depth as f64)),
             layers: PerKind::by_kind(&self.kinds, |kind| once(&self.short.layers[kind.index()], place(kind))),
@@ -162,6 +178,23 @@ impl Setting {
             }),
             tied_held: tied,
         })
+    }
+
+    /// One microbatch through all layers in forward, logits at the end, and what is held for it.
+    fn answered(self: &Arc<Setting>, layout: &Layout) -> Result<(LayerPrice, Held), Unpriced> {
+        let split = self.split(layout)?;
+        let shape = Shape::new(&self.recipe, layout, &self.options);
+        let logits = Once::new(&self.meter, shape, &ops::logits(shape), LayerWaits::default());
+        let counts = self.kinds.count(0..self.kinds.depth());
+        let mut price = split.front.forward_alone();
+        price.add(logits.under(&Recompute::None).forward_alone());
+        let mut held = split.front_held;
+        held += split.back_held;
+        for ((once, of_kind), &count) in split.layers.iter().zip(split.held.iter()).zip(counts.iter()) {
+            price.add(once.under(&Recompute::None).forward_alone().times(count as f64));
+            held += of_kind.times(count as f64);
+        }
+        Ok((price, held))
     }
 
     /// Parts of one layer of each kind, on one stage.
@@ -188,6 +221,8 @@ pub struct Split {
     setting: Arc<Setting>,
     groups: Groups,
     layers: PerKind<Once>,
+    /// What a teacher holds.
+    taught: Option<Held>,
     front: LayerPrice,
     head: LayerPrice,
     /// A layer of the prediction suffix, and how many there are.
@@ -215,6 +250,7 @@ impl Split {
             front_passes: self.front.passes(self.setting.slowest),
             back_passes: back.passes(self.setting.slowest),
             layers,
+            taught: self.taught,
             front: self.front,
             back,
             held: self.held.clone(),
@@ -237,6 +273,8 @@ pub struct Prices {
     passes: PerKind<[f64; 5]>,
     front_passes: [f64; 5],
     back_passes: [f64; 5],
+    /// What a teacher holds.
+    pub(crate) taught: Option<Held>,
     pub(crate) front: LayerPrice,
     /// Head, loss and prediction suffix.
     pub(crate) back: LayerPrice,
@@ -346,6 +384,11 @@ impl Prices {
         }
         held
     }
+}
+
+/// Whether any of the state needs a way to the host.
+fn goes_there(options: &Options) -> bool {
+    options.offload > 0.0 || options.offload_params || options.ways.elements.paged_bytes() > 0
 }
 
 fn sum(table: &OwnershipTable, layout: &Layout, meter: &Meter, is_there: impl Fn(Place) -> bool) -> Held {

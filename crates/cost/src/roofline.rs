@@ -4,6 +4,7 @@
 use crate::Unpriced;
 use crate::ops::{Call, Direction, Stream, Work};
 use case::options::{Accumulate, Elementwise, Format, Options, Scaling};
+use case::ways::ElementStep;
 use hardware::{AttentionCurve, Device, GemmCurve, HostCurve, Profile, Started};
 
 /// Ways a product may be cut along k when it has too few tiles; libraries try a few.
@@ -18,6 +19,10 @@ const BLOCKED: f64 = 3e-5;
 pub(crate) struct Meter {
     profile: Profile,
     is_measured: bool,
+    /// Whether matrices have preconditioners.
+    preconditions: bool,
+    /// How much longer a product takes in tf32 than in bf16.
+    tf32: f64,
     gemm: [Option<(f64, GemmCurve)>; 4],
     attention: AttentionCurve,
     bf16: f64,
@@ -133,7 +138,36 @@ impl Meter {
         let is_loop = options.kernels.elementwise == Elementwise::Fused;
         let scaled = if options.scaling == Some(Scaling::Blockwise) { BLOCKWISE } else { (1.0, 1.0) };
         let numbers = Numbers::Drawn;
-        Ok(Meter { is_measured, starts, numbers, is_loop, scaled, gemm, attention, bf16, rate, profile })
+        let preconditions = options.ways.elements == ElementStep::Soap;
+        let tf32 = device.peaks.iter().find(|peak| peak.format == "tf32").map(|peak| bf16 / peak.flops);
+        if preconditions && tf32.is_none() {
+            return Err(Unpriced::new(device.name.clone(), "no peak in tf32, which SOAP multiplies in"));
+        }
+        let tf32 = tf32.unwrap_or(1.0);
+        Ok(Meter {
+            preconditions,
+            tf32,
+            is_measured,
+            starts,
+            numbers,
+            is_loop,
+            scaled,
+            gemm,
+            attention,
+            bf16,
+            rate,
+            profile,
+        })
+    }
+
+    /// Whether what steps elements has preconditioners of matrices.
+    pub fn preconditions(&self) -> bool {
+        self.preconditions
+    }
+
+    /// How much longer a product takes in tf32 than in bf16.
+    pub fn slower_in_tf32(&self) -> f64 {
+        self.tf32
     }
 
     /// The same device over other numbers, beside its own host.

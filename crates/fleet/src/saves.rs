@@ -29,7 +29,7 @@ fn kept(tensor: &Tensor, case: &Case) -> u64 {
         (Optimizer::Muon, _, MomentumFormat::Int8) => 9,
         (Optimizer::Muon | Optimizer::Sgd, _, _) => state.exp_avg.bits(),
         (Optimizer::AdamW, ElementStep::AdamW, _) => state.exp_avg.bits() + state.exp_avg_sq.bits(),
-        (Optimizer::AdamW, other, _) => 8 * other.state_bytes(state.main.bits() / 8),
+        (Optimizer::AdamW, other, _) => 8 * other.saved_bytes(state.main.bits() / 8),
     };
     let copy = if state.main == weight { 0 } else { state.main.bits() };
     weight.bits() + copy + remembers + if ways.average { 32 } else { 0 }

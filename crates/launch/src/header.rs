@@ -100,7 +100,16 @@ fn overlap(case: &Case) -> Vec<&'static str> {
     all.into_iter().flatten().collect()
 }
 
+/// What wraps the model, with what stands beside it and how its sequences are packed.
 fn wrapper(case: &Case) -> String {
+    let (teacher, documents) = (case.options.ways.teacher, case.options.documents);
+    let mut text = wrapped(case);
+    text.extend(teacher.map(|name| format!(" beside {name}")));
+    text.extend(documents.map(|lengths| format!(" over documents of {lengths}")));
+    text
+}
+
+fn wrapped(case: &Case) -> String {
     let zero = case.layout.zero;
     let text = match (case.engine(), zero) {
         (Engine::Megatron, ZeroStage::Zero) => "Megatron DDP".to_string(),

@@ -4,10 +4,12 @@
 
 mod cluster;
 mod machine;
+mod rate;
 mod read;
 
 pub use cluster::{Container, GpuRequest, Kubernetes, Slurm, Toleration, Volume};
 pub use machine::{Clock, Environment, Gpu, Limit, Limits, Ports, Processes};
+pub use rate::{BatchRamp, Decay};
 pub(crate) use read::DIALECT;
 
 use hardware::Kind;
@@ -168,6 +170,12 @@ pub struct Data {
     pub paths: Vec<String>,
     /// Tokenizer: a name or path the engine's loader takes; a made-up one when there is none.
     pub tokenizer: Option<String>,
+    /// The token behind which a document ends, in files that do not say where.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end_of_document: Option<u64>,
+    /// A checkpoint of the teacher's weights; drawn ones when there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub teacher: Option<String>,
 }
 
 /// How long and how fast.
@@ -181,6 +189,15 @@ pub struct Run {
     pub least_learning_rate: f64,
     /// Steps of warm-up.
     pub warmup_steps: u64,
+    /// How the learning rate comes down.
+    #[serde(serialize_with = "decay_name", skip_serializing_if = "is_cosine")]
+    pub decay: Decay,
+    /// Of `wsd`, the steps in which it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay_steps: Option<u64>,
+    /// A batch that grows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_ramp: Option<BatchRamp>,
     /// Weight decay.
     pub weight_decay: f64,
     /// Largest gradient norm.
@@ -212,6 +229,9 @@ impl Default for Run {
             learning_rate: 3e-4,
             least_learning_rate: 3e-5,
             warmup_steps: 10,
+            decay: Decay::Cosine,
+            decay_steps: None,
+            batch_ramp: None,
             weight_decay: 0.1,
             clip: 1.0,
             seed: 1234,
@@ -247,6 +267,14 @@ pub struct Tuned {
     pub vocab_multiple: Option<u64>,
     /// Where they come from: what was measured, and when.
     pub source: String,
+}
+
+fn decay_name<S: serde::Serializer>(decay: &Decay, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(decay.name())
+}
+
+fn is_cosine(decay: &Decay) -> bool {
+    *decay == Decay::Cosine
 }
 
 fn untuned_name<S: serde::Serializer>(untuned: &Untuned, serializer: S) -> Result<S::Ok, S::Error> {

@@ -68,8 +68,11 @@ impl MegatronOptions {
                 options::CrossEntropy::Eager => CrossEntropy::Unfused,
                 options::CrossEntropy::Native => CrossEntropy::FusedNative,
                 options::CrossEntropy::TransformerEngine => CrossEntropy::FusedTransformerEngine,
-                options::CrossEntropy::Liger => {
-                    return refuse("Liger's loss", "Megatron's head gives logits, and takes its own loss of them");
+                options::CrossEntropy::Liger | options::CrossEntropy::Cce => {
+                    return refuse(
+                        "a loss with its head",
+                        "Megatron's head gives logits, and takes its own loss of them",
+                    );
                 }
             },
             fp8: asked.scaling.map(|scaling| match scaling {
@@ -97,6 +100,7 @@ impl MegatronOptions {
                 AttentionKernel::Unfused => AttentionBackend::Unfused,
             },
             precision_aware: precision_aware(asked),
+            documents: asked.documents,
             segments: if asked.expandable_segments { Segments::Expandable } else { Segments::Fixed },
             routing: match asked.overload {
                 1.0 => Routing::Random { seed: 0 },
@@ -177,16 +181,17 @@ impl Fsdp2Options {
         let [forward, backward] = [asked.prefetch.forward, asked.prefetch.backward]
             .map(|groups| usize::try_from(groups).unwrap_or(usize::MAX));
         let compile = asked.kernels.elementwise == Elementwise::Compiled;
-        let has_liger = asked.kernels.cross_entropy == options::CrossEntropy::Liger;
-        let is_plain = asked.ways == Ways::PLAIN && !has_liger && asked.state.main == Dtype::Fp32;
+        let (loss, documents) = (asked.kernels.cross_entropy, asked.documents);
+        let is_plain =
+            asked.ways == Ways::PLAIN && !loss.has_head() && documents.is_none() && asked.state.main == Dtype::Fp32;
         if self.blocks == Blocks::Common && !is_plain {
             return refuse(
-                "8-bit and bf16 state, nf4, averages and Liger's loss",
+                "8-bit and bf16 state, nf4, averages, teachers, fused losses and documents",
                 "they are replayed in the program that `launch --engine fsdp2` writes, which does not have this model",
             );
         }
         let prefetch = Prefetch { forward, backward };
-        Ok(Fsdp2Options { compile, prefetch, ways: asked.ways, has_liger, main: asked.state.main, ..self })
+        Ok(Fsdp2Options { compile, prefetch, ways: asked.ways, loss, documents, main: asked.state.main, ..self })
     }
 }
 

@@ -5,6 +5,7 @@
 use super::choice::{Ledger, RankJob};
 use crate::fsdp2::{Blocks, scan_parts};
 use crate::megatron::microbatches_walked;
+use case::ways::ElementStep;
 use layout::{Recompute, Schedule};
 use recipe::{Mixer, Optimizer, Recipe, Role};
 use replay::Replay;
@@ -131,6 +132,10 @@ impl Ledger {
                 tensor: if orthogonalised { 8 } else { 3 },
                 expert_tensors: 2 * experts,
             },
+            // Preconditioners and bases are made, and four results and a refresh of both sides for each step.
+            Ledger::Fsdp2(options) if options.ways.elements == ElementStep::Soap => {
+                Each { block: 64, experts: 190, tensor: 26, expert_tensors: 3 }
+            }
             Ledger::Fsdp2(_) | Ledger::Deepspeed(_) => {
                 Each { block: 64, experts: 190, tensor: if orthogonalised { 12 } else { 4 }, expert_tensors: 3 }
             }
@@ -171,7 +176,17 @@ impl Ledger {
         // Embedding, head and loss, and a prediction suffix that has them again at every depth.
         let edges = each.experts.saturating_add(each.block).saturating_mul(1 + suffix(job.recipe));
         let once = blocks.saturating_add(edges);
-        if job.layout.recompute == Recompute::None { once } else { once.saturating_mul(2) }
+        let passes = if job.layout.recompute == Recompute::None { once } else { once.saturating_mul(2) };
+        passes.saturating_add(self.taught(job))
+    }
+
+    /// Allocations of a teacher's forward.
+    fn taught(&self, job: &RankJob) -> u64 {
+        let Ledger::Fsdp2(options) = self else { return 0 };
+        let (each, teacher) = (self.each(job), options.ways.teacher());
+        let of = |mixer: Mixer| if mixer == Mixer::Moe { each.experts } else { each.block };
+        let blocks = teacher.iter().flat_map(|teacher| &teacher.layers).flat_map(|layer| layer.mixers());
+        blocks.map(of).fold(0, u64::saturating_add)
     }
 
     /// Gradients that one microbatch hands to experts, each of which takes what an allocation does, beyond those

@@ -140,6 +140,7 @@ pub(crate) const STATE: &[Key] = &[
     key("offload-optimizer", Kind::Number),
     key("offload-params", Kind::Switch),
     key("offload-activations", Kind::Number),
+    key("documents", Kind::Text),
     key("engine-args", Kind::Each),
 ];
 

@@ -28,6 +28,9 @@ macro_rules! way {
     };
 }
 
+/// Built-in recipes that the emitted program has every block of.
+const TEACHERS: &[&str] = &["none", "llama3-8b", "llama3-70b", "llama3-405b", "mixtral-8x7b"];
+
 pub const VOCABULARY: Vocabulary = Vocabulary {
     words: &[
         Word {
@@ -77,26 +80,27 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         },
         Word {
             name: "loss",
-            takes: Takes::OneOf(&["eager", "liger"]),
+            takes: Takes::OneOf(&["eager", "liger", "cce"]),
             place: Place::Argument,
             own: "eager",
             get: |o| o.kernels.cross_entropy.name().to_string(),
             set: |o, v| {
-                o.kernels.cross_entropy = if v == "liger" { CrossEntropy::Liger } else { CrossEntropy::Eager };
+                o.kernels.cross_entropy =
+                    CrossEntropy::from_name(v).ok_or_else(|| format!("`{v}` is none of its words"))?;
                 Ok(())
             },
             memory: Effect::Changes,
             time: Effect::Changes,
-            what: "liger: head and loss together, chunk by chunk (needs liger-kernel, tp 1 and pp 1)",
+            what: "head and loss together: liger's chunk by chunk, cce (cut-cross-entropy) without any logits; tp 1, pp 1",
         },
         way!(
             "optimizer",
             "adamw",
             elements,
             ElementStep,
-            ["adamw", "adamw8bit", "lion", "lion8bit", "adafactor", "sgd"],
+            ["adamw", "adamw8bit", "paged-adamw", "paged-adamw8bit", "lion", "lion8bit", "adafactor", "sgd", "soap"],
             Effect::Changes,
-            "what steps every tensor that Muon does not; 8 bits and Lion need bitsandbytes"
+            "what steps every tensor that Muon does not; 8 bits, paging and Lion need bitsandbytes, soap pytorch_optimizer"
         ),
         way!(
             "base",
@@ -125,6 +129,20 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
             Effect::Changes,
             "how Muon's momentum is kept: int8 has one fp32 scale for 256 elements"
         ),
+        Word {
+            name: "teacher",
+            takes: Takes::OneOf(TEACHERS),
+            place: Place::Argument,
+            own: "none",
+            get: |o| o.ways.teacher.unwrap_or("none").to_string(),
+            set: |o, v| {
+                o.ways.teacher = TEACHERS.iter().copied().find(|name| *name == v && *name != "none");
+                Ok(())
+            },
+            memory: Effect::Changes,
+            time: Effect::Changes,
+            what: "a frozen model beside the trained one, whose distribution over the vocabulary is learned; tp 1 and pp 1",
+        },
         switch_word!(
             "average",
             "false",

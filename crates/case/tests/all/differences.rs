@@ -44,6 +44,7 @@ fn one_change_is_one_key() {
         ("--precision fp8-delayed", "options.precision"),
         ("--offload-optimizer 0.5", "options.offload-optimizer"),
         ("--offload-activations 0.5", "options.offload-activations"),
+        ("--documents 512,1k", "options.documents"),
         ("--ce-fusion", "options.--cross-entropy-loss-fusion"),
         ("--engine-args '--moe-token-dispatcher-type allgather'", "options.--moe-token-dispatcher-type"),
         ("--engine-args --no-rope-fusion", "options.--rope-fusion"),

@@ -78,8 +78,9 @@ fn state() -> impl Strategy<Value = Flags> {
         flag("offload-activations", &["0.5", "1"]),
         switch("ce-fusion"),
         switch("fp8-param-gather"),
+        flag("documents", &["512", "1,300,4096"]),
     )
-        .prop_map(|(a, b, c, d, e, f, g)| vec![a, b, c, d, e, f, g])
+        .prop_map(|(a, b, c, d, e, f, g, h)| vec![a, b, c, d, e, f, g, h])
 }
 
 /// A value that a word takes.

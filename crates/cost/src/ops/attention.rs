@@ -91,9 +91,12 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
     indexer(shape, indexed, ops);
 }
 
-/// Tokens one attention kernel runs over: the whole sequence, or under a ring half of a rank's own,
-/// since after the first step either only the late queries or only the early keys count.
+/// Tokens one attention kernel runs over: the whole sequence, the document that a token stands in on average, or under a
+/// ring half of a rank's own tokens, since after the first step either only the late queries or only the early keys count.
 fn kernel_tokens(shape: Shape, sequence: f64) -> f64 {
+    if let Some(documents) = shape.options.documents {
+        return documents.mean(shape.layout.sequence, |length| length);
+    }
     if shape.cp > 1.0 { sequence / (2.0 * shape.cp) } else { sequence }
 }
 
@@ -130,18 +133,26 @@ pub(super) fn flops(shape: Shape, convention: Convention) -> f64 {
 /// Keys a query sees on average over layers, and the share of layers with an indexer.
 fn keys_seen(shape: Shape, attention: &Attention, sequence: f64) -> (f64, f64) {
     let layers = shape.recipe.count(Mixer::Attention).max(1);
-    let causal = sequence / 2.0;
-    let within = |limit: f64| if limit >= sequence { causal } else { limit - limit * limit / (2.0 * sequence) };
+    // Of queries in a document this long; all of a sequence is one where nobody says otherwise.
+    let over = |of: &dyn Fn(f64) -> f64| match shape.options.documents {
+        Some(documents) => documents.mean(shape.layout.sequence, of),
+        None => of(sequence),
+    };
+    let causal = over(&|length| length / 2.0);
+    let within = |limit: f64, length: f64| match limit >= length {
+        true => length / 2.0,
+        false => limit - limit * limit / (2.0 * length),
+    };
     let dsa = shape.recipe.features.dsa();
     let mut seen = 0.0;
     let mut indexed = 0.0;
     for ordinal in 0..layers {
         let window = attention.window.as_ref().filter(|w| !w.full_layers.contains(&ordinal));
         let sparse = dsa.filter(|d| d.covers(ordinal));
-        indexed += f64::from(u8::from(sparse.is_some()));
+        indexed += f64::from(u8::from(sparse.is_some_and(|d| d.indexes(ordinal))));
         seen += match (window, sparse) {
-            (Some(window), _) => window.seen(sequence),
-            (None, Some(sparse)) => within(sparse.top_k as f64),
+            (Some(window), _) => over(&|length| window.seen(length)),
+            (None, Some(sparse)) => over(&|length| within(sparse.top_k as f64, length)),
             (None, None) => causal,
         };
     }

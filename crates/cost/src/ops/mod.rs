@@ -17,7 +17,7 @@ use layout::ownership::Row;
 use layout::request::RecomputeModule;
 use recipe::{Mixer, Recipe};
 
-pub(crate) use edges::{embedding, head};
+pub(crate) use edges::{embedding, head, logits};
 
 /// Something a device is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,8 +1,8 @@
 //! What other ways to train do to a step of the emitted FSDP2 program.
 
-use case::Options;
 use case::options::CrossEntropy;
 use case::ways::{AdapterLayers, BaseFormat, ElementStep, MomentumFormat};
+use case::{Documents, Options};
 use cost::{Prices, Step};
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest, StagePlan, ZeroStage, check};
@@ -81,4 +81,65 @@ fn chunks_of_a_large_vocabulary_cost_liger_time() {
     assert!(slower > 0.01, "{slower}");
     let small = DENSE.replace("vocab = 128256", "vocab = 4096");
     assert!(by(&small, CrossEntropy::Liger) < by(&small, CrossEntropy::Eager));
+}
+
+/// Seconds of a step's line.
+fn part(step: &Step, name: &str) -> f64 {
+    step.parts.iter().filter(|line| line.name == name).map(|line| line.seconds).sum()
+}
+
+/// Seconds of attention's core in a step.
+fn attention(text: &str, documents: Option<&str>) -> f64 {
+    let documents = documents.map(|lengths| Documents::parse(lengths).unwrap());
+    part(&step(text, "1xH200", |o| o.documents = documents), "attention")
+}
+
+#[test]
+fn attention_goes_by_the_squares_of_documents() {
+    let long = DENSE.replace("sequence = 4096", "sequence = 32768");
+    let [whole, one, halves, eighths] =
+        [None, Some("32768"), Some("16384"), Some("4096")].map(|lengths| attention(&long, lengths));
+    assert_eq!(whole, one);
+    // Half the scores of a half, an eighth of an eighth; kernels over shorter rows are slower.
+    assert!((0.5..0.56).contains(&(halves / whole)), "{halves} {whole}");
+    assert!((0.125..0.17).contains(&(eighths / whole)), "{eighths} {whole}");
+    // A long document among short ones: a half that is one, and a half of eighths.
+    let mixed = attention(&long, Some("16384,4096,4096,4096,4096"));
+    assert!((mixed / (0.5 * halves + 0.5 * eighths) - 1.0).abs() < 0.05, "{mixed}");
+    let flops = |documents| step(&long, "1xH200", |o| o.documents = documents).model_flops;
+    assert!(flops(Documents::parse("4096").ok()) < flops(None));
+}
+
+#[test]
+fn cce_multiplies_once_more_and_moves_no_logits() {
+    let by = |text: &str, loss| step(text, "1xH200", |o| o.kernels.cross_entropy = loss);
+    let (eager, cce) = (by(DENSE, CrossEntropy::Eager), by(DENSE, CrossEntropy::Cce));
+    let products = part(&cce, "matrix products") - part(&eager, "matrix products");
+    // 4096 tokens by 128256 words by 4096 once more: 4.3 T operations at some 700 T a second.
+    assert!((0.004..0.010).contains(&products), "{products}");
+    assert!(part(&cce, "bandwidth") < part(&eager, "bandwidth"));
+}
+
+#[test]
+fn pages_travel_and_preconditioners_multiply() {
+    let by = |elements| step(DENSE, "1xH200", |o| o.ways.elements = elements).seconds;
+    let elements = Recipe::parse(DENSE).unwrap().counts().all.total as f64;
+    // Two bytes there and back at 0.86 of 64 GB/s.
+    let travel = by(ElementStep::PagedAdamW8bit) - by(ElementStep::AdamW8bit);
+    let expected = elements * 4.0 / (0.86 * 64e9);
+    assert!((travel / expected - 1.0).abs() < 0.15, "{travel} {expected}");
+    assert!(by(ElementStep::PagedAdamW) > by(ElementStep::AdamW));
+    assert!(by(ElementStep::Soap) > 1.2 * by(ElementStep::AdamW));
+}
+
+#[test]
+fn a_teacher_answers_before_every_microbatch() {
+    let student = DENSE.replace("depth = 4", "depth = 2");
+    let taught = |teacher| step(&student, "8xH200", |o| o.ways.teacher = teacher);
+    let (alone, small, large) = (taught(None), taught(Some("llama3-8b")), taught(Some("llama3-70b")));
+    // A forward of 8 billion weights over 4096 tokens: 66 T operations at 600 to 800 T a second.
+    let more = small.seconds - alone.seconds;
+    assert!((0.07..0.20).contains(&more), "{more}");
+    assert!(large.seconds - alone.seconds > 5.0 * more, "{} {more}", large.seconds);
+    assert_eq!(small.model_flops, alone.model_flops);
 }

@@ -11,6 +11,9 @@ restart.
 Files are memory-mapped. Each is one stream of tokens in the order it is stored, documents behind one another, cut
 into windows of `sequence` tokens and the one behind them. The windows of all files are shuffled together, anew
 every epoch, so that a file counts by its size. Without files, tokens are drawn. Needs numpy alone.
+
+Where documents are kept apart, they begin where Megatron's index says, behind the token that ends one in other files,
+and in drawn data in the lengths that the plan was priced for.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, cycle, takewhile
 
 import numpy as np
 
@@ -60,6 +63,19 @@ def open_tokens(path: str) -> np.ndarray:
     )
 
 
+def beginnings(path: str) -> np.ndarray | None:
+    """The first tokens of a Megatron data set's documents, in order; none of other files, which do not say."""
+    prefix = path.removesuffix(".bin")
+    if os.path.splitext(path)[1] in (".npy", *RAW):
+        return None
+    with open(f"{prefix}.idx", "rb") as file:
+        _, code, sequences, documents = struct.unpack("<QBQQ", file.read(34)[9:])
+    pointers = np.memmap(f"{prefix}.idx", "<i8", "r", 34 + 4 * sequences, (sequences,))
+    first = np.memmap(f"{prefix}.idx", "<i8", "r", 34 + 12 * sequences, (documents,))
+    # The last entry is the end of the last document.
+    return np.unique(pointers[first[first < sequences]] // np.dtype(DTYPES[code]).itemsize)
+
+
 def indexed(prefix: str) -> np.ndarray:
     """The stream of a Megatron data set whose index says that sequences lie behind one another without a gap."""
     with open(f"{prefix}.idx", "rb") as file:
@@ -94,13 +110,18 @@ def indexed(prefix: str) -> np.ndarray:
 class Stream:
     """The sequences of a run by number."""
 
-    def __init__(self, run: dict, sequence: int, vocab: int):
+    def __init__(self, run: dict, sequence: int, vocab: int, documents: dict | None = None):
         self.seed, self.sequence, self.vocab = run["seed"], sequence, vocab
         self.files = [(path, open_tokens(path)) for path in run["data"]]
         windows = [max(len(tokens) - 1, 0) // sequence for _, tokens in self.files]
         self.ends = list(accumulate(windows))
         if self.files and not self.ends[-1]:
             raise DataError(f"{', '.join(run['data'])}: fewer tokens than one sequence of {sequence} and the one behind it")
+        self.documents = documents
+        self.begin = [beginnings(path) for path, _ in self.files] if documents else []
+        mute = [path for (path, _), begin in zip(self.files, self.begin) if begin is None]
+        if mute and documents["end"] is None:
+            raise DataError(f"`{mute[0]}` does not say where documents end, and the policy's data.end_of_document names no token")
 
     def about(self) -> dict:
         """What a position is a position in; where the files lie does not enter."""
@@ -115,16 +136,36 @@ class Stream:
             # Lines of constant stride, so that there is something to learn.
             start, stride = np.random.default_rng([self.seed, index]).integers(self.vocab, size=2)
             return (start + (1 + stride % 7) * np.arange(self.sequence + 1)) % self.vocab
-        epoch, place = divmod(index, self.ends[-1])
-        window = shuffled(place, self.ends[-1], mixed(mixed(self.seed) ^ epoch))
-        number = bisect_right(self.ends, window)
+        number, start = self.place(index)
         path, tokens = self.files[number]
-        start = (window - (self.ends[number - 1] if number else 0)) * self.sequence
         row = tokens[start : start + self.sequence + 1].astype(np.int64)
         if row.min() < 0 or row.max() >= self.vocab:
             worst = row.max() if row.min() >= 0 else row.min()
             raise DataError(f"`{path}` has token {worst}, and the model knows 0 to {self.vocab - 1}")
         return row
+
+
+    def place(self, index: int) -> tuple[int, int]:
+        """The file of a sequence, and its first token there."""
+        epoch, place = divmod(index, self.ends[-1])
+        window = shuffled(place, self.ends[-1], mixed(mixed(self.seed) ^ epoch))
+        number = bisect_right(self.ends, window)
+        return number, (window - (self.ends[number - 1] if number else 0)) * self.sequence
+
+    def starts(self, index: int) -> list[int]:
+        """Where the documents of a sequence begin; what goes on from the sequence before begins at zero."""
+        if not self.files:
+            lengths = cycle(self.documents["lengths"])
+            return list(takewhile(lambda start: start < self.sequence, accumulate(lengths, initial=0)))
+        number, start = self.place(index)
+        begin = self.begin[number]
+        if begin is None:
+            ends = np.flatnonzero(self.files[number][1][start : start + self.sequence - 1] == self.documents["end"])
+            inside = (ends + 1).tolist()
+        else:
+            first, past = np.searchsorted(begin, (start + 1, start + self.sequence))
+            inside = (begin[first:past] - start).tolist()
+        return [0, *inside]
 
 
 def mixed(x: int) -> int:

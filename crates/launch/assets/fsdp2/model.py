@@ -127,8 +127,12 @@ class AttentionCore(nn.Module):
     def __init__(self, scale: float | None):
         super().__init__()
         self.scale = scale
+        # `documents.Borders`, where a row is packed of several.
+        self.borders = None
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if self.borders is not None:
+            return self.borders.attend(q, k, v, self.scale)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         is_grouped = q.shape[1] != k.shape[1]
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale, enable_gqa=is_grouped)
@@ -296,12 +300,18 @@ class Head(Weight):
 
     def __init__(self, m: dict):
         super().__init__(m["vocab"], m["hidden"])
-        self.enter, self.factor = nn.Identity(), m["multipliers"]["logits"]
+        self.enter, self.factor, self.fused = nn.Identity(), m["multipliers"]["logits"], "liger"
 
     def forward(self, x: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         if targets is None:
             return times(F.linear(self.enter(x), self.weight), self.factor)
-        # The sum of the losses, chunk by chunk: logits are never there as a whole.
+        # The sum of the losses: logits are never there as a whole.
+        if self.fused == "cce":
+            from cut_cross_entropy import linear_cross_entropy
+
+            # Its kernels are of a GPU; elsewhere the same loss, compiled.
+            impl = "cce" if x.is_cuda else "torch_compile"
+            return linear_cross_entropy(times(x, self.factor), self.weight, targets, reduction="sum", impl=impl)
         from liger_kernel.ops import LigerFusedLinearCrossEntropyFunction as Fused
 
         chosen = (None, None, -100, 0.0, 0.0, "sum")

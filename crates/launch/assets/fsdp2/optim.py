@@ -13,6 +13,7 @@ from torch import nn
 import collectives as c
 from parallelize import Parallel, own_rows
 from plan import Plan, PlanError, Row
+from soap import Soap
 from stepped import Int8, Stepped
 
 
@@ -145,7 +146,9 @@ def of_elements(plan: Plan, groups: list) -> torch.optim.Optimizer | Stepped:
     """What steps every element by itself, as the plan's ways say; its rates are AdamW's."""
     options = plan.optimizers["adamw"]
     word = plan.ways["optimizer"]
-    return adamw(groups, options) if word == "adamw" else Stepped(word, groups, options)
+    if word == "adamw":
+        return adamw(groups, options)
+    return (Soap if word == "soap" else Stepped)(word, groups, options)
 
 
 def adamw(groups: list, options: dict) -> torch.optim.AdamW:

@@ -17,7 +17,7 @@ WRAP_ORDER = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "
 KEYS = {
     "schema", "recipe", "wrap_order", "degrees", "sequence_parallel", "schedule", "chunks", "stages",
     "reshard_after_forward", "prefetch", "recompute", "compile", "batch", "precision", "model", "modules",
-    "tensors", "optimizers", "lora", "ways", "run",
+    "tensors", "optimizers", "lora", "ways", "documents", "teacher", "run",
 }  # fmt: skip
 AXES = ("world", "pp", "vpp", "dp", "tp", "ep", "etp", "edp")
 TP_GRADIENTS = ("cut", "whole", "sum")

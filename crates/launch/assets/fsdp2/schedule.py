@@ -1,5 +1,5 @@
-"""What changes from step to step: the learning rate, as the policy says, up in a line and down in half a cosine; and
-the scale of a loss in fp16."""
+"""What changes from step to step: the learning rate, as the policy says, up in a line, and down in half a cosine, in a
+line, in the last steps alone (`wsd`) or not at all; and the scale of a loss in fp16."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ def factor(run: dict, step: int) -> float:
     warmup = min(run["warmup_steps"], max(run["steps"] - 1, 0))
     if step < warmup:
         return (step + 1) / warmup
+    if run["decay"] == "constant":
+        return 1.0
     least = run["least_learning_rate"] / run["learning_rate"]
-    progress = min((step - warmup) / max(run["steps"] - warmup, 1), 1.0)
-    return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * progress))
+    over = run["decay_steps"] if run["decay"] == "wsd" else run["steps"] - warmup
+    progress = min(max((step - (run["steps"] - over)) / max(over, 1), 0.0), 1.0)
+    left = 0.5 * (1 + math.cos(math.pi * progress)) if run["decay"] == "cosine" else 1 - progress
+    return least + (1 - least) * left
 
 
 class Scale:

@@ -35,13 +35,21 @@ def makers(options: dict) -> dict[str, Callable]:
         is_fused = groups[0]["params"][0].is_cuda
         return torch.optim.SGD(groups, lr=rate, momentum=betas[0], weight_decay=decay, fused=is_fused)
 
+    def soap(groups: list) -> torch.optim.Optimizer:
+        from pytorch_optimizer import SOAP
+
+        return SOAP(groups, lr=rate, betas=betas, weight_decay=decay, eps=options["eps"])
+
     return {
         "adamw8bit": of_bitsandbytes("AdamW8bit", eps=options["eps"]),
+        "paged-adamw": of_bitsandbytes("PagedAdamW32bit", eps=options["eps"]),
+        "paged-adamw8bit": of_bitsandbytes("PagedAdamW8bit", eps=options["eps"]),
         "lion": of_bitsandbytes("Lion"),
         "lion8bit": of_bitsandbytes("Lion8bit"),
         # One tensor at a time: `foreach` would make the second moments of all of them at once.
         "adafactor": lambda groups: torch.optim.Adafactor(groups, lr=rate, weight_decay=decay, foreach=False),
         "sgd": sgd,
+        "soap": soap,
     }
 
 

@@ -22,13 +22,15 @@ import folder as folders
 import plan as plans
 from clip import Clip
 from data import Stream
+from documents import Borders
 from lora import add_lora
-from model import Hybrid
+from model import AttentionCore, Head, Hybrid
 from moe import Router, move_expert_biases
 from optim import build_optimizers, finish_gradients
 from parallelize import DTYPES, Meshes, Parallel, parallelize
 from schedule import Scale, factor
 from stepped import Average
+from teacher import Teacher, distance
 
 
 class Trainer:
@@ -39,6 +41,13 @@ class Trainer:
         self.meshes = Meshes.of(plan, device.type)
         build = build or (lambda layers, first, last: Hybrid(plan.model, layers, first, last))
         self.run: Parallel = parallelize(plan, self.meshes, device, build)
+        self.teacher = Teacher(plan, self.meshes, device) if plan.teacher else None
+        self.borders = Borders() if plan.documents else None
+        for module in self.modules():
+            if isinstance(module, AttentionCore):
+                module.borders = self.borders
+            elif isinstance(module, Head):
+                module.fused = plan.ways["loss"]
         self.optimizers = add_lora(self.run) if plan.lora else build_optimizers(self.run)
         self.rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
         self.clip = Clip(self.run, plan.run["clip"])
@@ -50,9 +59,15 @@ class Trainer:
         self.schedule = self.pipeline() if plan.degrees["pp"] > 1 else None
         for module in self.routers():
             module.batch = (self.tokens // batch["sequence"], batch["sequence"])
-        self.stream, self.position = Stream(plan.run, batch["sequence"], plan.model["vocab"]), 0
+        self.stream = Stream(plan.run, batch["sequence"], plan.model["vocab"], plan.documents)
+        self.position = 0
         # Whether this rank was asked to end, and whether any was.
         self.is_asked_to_end = self.is_ending = False
+
+    def modules(self) -> list[torch.nn.Module]:
+        """Of the model and of its teacher."""
+        roots = [*self.run.chunks.values(), *([self.teacher.module] if self.teacher else [])]
+        return [module for root in roots for module in root.modules()]
 
     def routers(self) -> list[Router]:
         return [m for chunk in self.run.chunks.values() for m in chunk.modules() if isinstance(m, Router)]
@@ -111,9 +126,19 @@ class Trainer:
 
     def batch(self, microbatch: int) -> torch.Tensor:
         """[micro_batch, sequence + 1] tokens: this replica's rows of the global batch."""
+        first, size = self.first(microbatch), self.plan.batch["micro_batch"]
+        return torch.from_numpy(self.stream.rows(first, size)).to(self.device)
+
+    def first(self, microbatch: int) -> int:
+        """The first sequence of a microbatch of this replica, by its number in the run."""
         size = self.plan.batch["micro_batch"]
-        first = (microbatch * self.plan.degrees["dp"] + self.meshes.at("dp")) * size
-        return torch.from_numpy(self.stream.rows(self.position + first, size)).to(self.device)
+        return self.position + (microbatch * self.plan.degrees["dp"] + self.meshes.at("dp")) * size
+
+    def take_documents(self, microbatch: int) -> None:
+        """Tells attention where the documents of a microbatch begin."""
+        first, batch = self.first(microbatch), self.plan.batch
+        rows = [self.stream.starts(index) for index in range(first, first + batch["micro_batch"])]
+        self.borders.take(rows, batch["sequence"], self.device)
 
     def step(self, step: int) -> float:
         """Forward, backward and update of one global batch; the global mean loss."""
@@ -142,8 +167,14 @@ class Trainer:
     def run_whole(self, batches: list[torch.Tensor]) -> torch.Tensor:
         (module,) = self.run.chunks.values()
         total = torch.zeros((), device=self.device)
-        for tokens in batches:
-            if self.plan.ways["loss"] == "liger":
+        for microbatch, tokens in enumerate(batches):
+            if self.borders is not None:
+                self.take_documents(microbatch)
+            if self.teacher is not None:
+                wanted = self.teacher(tokens[:, :-1])
+                loss = distance(module(tokens[:, :-1]), wanted) / self.tokens
+                del wanted
+            elif self.plan.ways["loss"] != "eager":
                 loss = module(tokens[:, :-1], tokens[:, 1:]) / self.tokens
             else:
                 loss = self.loss(module(tokens[:, :-1]), tokens[:, 1:])

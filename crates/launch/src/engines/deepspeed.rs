@@ -5,6 +5,7 @@ use super::list::List;
 use super::{lane_of, storage_environment};
 use crate::emission::{Emission, File, Kind, Starter};
 use crate::job::Job;
+use crate::policy::Decay;
 use crate::tree;
 use case::swap::{self, Swapped};
 use case::words;
@@ -212,9 +213,21 @@ fn optimizer(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     }
     list.set(Kind::Policy, "optimizer.params.weight_decay", run.weight_decay, "policy.run.weight_decay", "decay");
     let key = |name: &str| format!("scheduler.params.{name}");
-    list.set(Kind::Policy, "scheduler.type", "WarmupCosineLR", "policy.run", "warm up, then cosine");
-    list.set(Kind::Policy, &key("total_num_steps"), run.steps, "policy.run.steps", "over the whole run");
+    let (name, why) = match run.decay {
+        Decay::Linear => ("WarmupDecayLR", "warm up, then a line"),
+        Decay::Constant => ("WarmupLR", "warm up, then no change"),
+        Decay::Cosine | Decay::Wsd => ("WarmupCosineLR", "warm up, then cosine"),
+    };
+    list.set(Kind::Policy, "scheduler.type", name, "policy.run.decay", why);
+    if run.decay != Decay::Constant {
+        list.set(Kind::Policy, &key("total_num_steps"), run.steps, "policy.run.steps", "over the whole run");
+    }
     list.set(Kind::Policy, &key("warmup_num_steps"), run.warmup_steps, "policy.run.warmup_steps", "warm-up");
+    if run.decay != Decay::Cosine {
+        list.set(Kind::Policy, &key("warmup_max_lr"), run.learning_rate, "policy.run.learning_rate", "peak");
+        list.set(Kind::Policy, &key("warmup_type"), "linear", "policy.run.warmup_steps", "the default is log");
+        return;
+    }
     let ratio = run.least_learning_rate / run.learning_rate;
     list.set(Kind::Policy, &key("cos_min_ratio"), ratio, "policy.run.least_learning_rate", "share of the peak left");
 }

@@ -7,6 +7,7 @@ use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::tree;
 use case::options::{CrossEntropy, Elementwise, Format};
+use case::ways::{AdapterLayers, ElementStep};
 use case::{Options, Ways};
 use diag::{Blame, Finding};
 use layout::ownership::{Row, copies_of_unit};
@@ -22,7 +23,7 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: [(&str, &str); 18] = [
+const ASSETS: [(&str, &str); 21] = [
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
@@ -32,6 +33,9 @@ const ASSETS: [(&str, &str); 18] = [
     ("parallelize.py", include_str!("../../assets/fsdp2/parallelize.py")),
     ("optim.py", include_str!("../../assets/fsdp2/optim.py")),
     ("stepped.py", include_str!("../../assets/fsdp2/stepped.py")),
+    ("soap.py", include_str!("../../assets/fsdp2/soap.py")),
+    ("documents.py", include_str!("../../assets/fsdp2/documents.py")),
+    ("teacher.py", include_str!("../../assets/fsdp2/teacher.py")),
     ("quantised.py", include_str!("../../assets/fsdp2/quantised.py")),
     ("lora.py", include_str!("../../assets/fsdp2/lora.py")),
     ("pieces.py", include_str!("../../assets/fsdp2/pieces.py")),
@@ -64,7 +68,9 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         assets: &ASSETS,
         arguments,
     };
-    program.emission(job)
+    let mut emission = program.emission(job)?;
+    emission.files.push(requirements(job));
+    Ok(emission)
 }
 
 /// What of the model the emitted module does not build; what another layout would mend was refused
@@ -84,6 +90,13 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
     if !compiled(job).is_empty() && !may_compile(job.recipe, job.layout) {
         let message = "the lane compiles models whose experts need no exchange, and this is none".to_string();
         findings.push(refuse("fsdp2/compile", "compile", message).hint("leave `compile` out of --engine-args"));
+    }
+    let says = |path: &String| !path.ends_with(".npy") && !path.ends_with(".u16") && !path.ends_with(".u32");
+    let data = &job.policy.data;
+    if job.case.options.documents.is_some() && data.end_of_document.is_none() && !data.paths.iter().all(says) {
+        let message = "documents are kept apart, and files of plain tokens do not say where one ends".to_string();
+        let finding = refuse("fsdp2/documents", "policy.data.end_of_document", message);
+        findings.push(finding.hint("give the policy's [data] end_of_document, the token behind which one ends"));
     }
     findings.extend(reference::refused_optimizers(table, "fsdp2/optimizer"));
     findings
@@ -123,22 +136,80 @@ fn plan(job: &Job, table: &OwnershipTable) -> Value {
         "optimizers": reference::optimizers(job),
         "lora": recipe.adapters().map(|adapters| json!({"rank": adapters.rank, "alpha": adapters.alpha})),
         "ways": ways(options),
+        "documents": options.documents.map(|documents| json!({
+            "lengths": documents.lengths(), "end": job.policy.data.end_of_document,
+        })),
+        "teacher": teacher(job),
         "run": reference::run(job),
     })
 }
 
 /// How weights are kept, stepped and followed.
 fn ways(options: &Options) -> Value {
-    let Ways { elements, base, adapters, average, momentum } = options.ways;
-    let is_fused = options.kernels.cross_entropy == CrossEntropy::Liger;
+    let Ways { elements, base, adapters, average, momentum, teacher: _ } = options.ways;
+    let loss = options.kernels.cross_entropy;
     json!({
         "optimizer": elements.name(),
         "base": base.is_quantised().then(|| base.name()),
         "adapters": adapters.name(),
-        "loss": if is_fused { "liger" } else { "eager" },
+        "loss": if loss.has_head() { loss } else { CrossEntropy::Eager }.name(),
         "average": average.then_some(AVERAGE_DECAY),
         "momentum": momentum.name(),
     })
+}
+
+/// The frozen model beside the trained one: its blocks, its tensors, and where its weights come from.
+fn teacher(job: &Job) -> Option<Value> {
+    let recipe = job.case.options.ways.teacher()?;
+    let table = OwnershipTable::new(&recipe, job.layout).ok()?;
+    Some(json!({
+        "recipe": recipe.name,
+        "model": reference::model(&recipe, job.layout.padded_vocab(recipe.vocab)),
+        "tensors": table.rows.iter().map(|row| tensor(row, job.layout)).collect::<Vec<_>>(),
+        "weights": job.policy.data.teacher,
+    }))
+}
+
+/// Packages that the program loads, each with the version it was measured with on an H200 or, where none was, ran with.
+const LIBRARIES: [(&str, &str, &str); 7] = [
+    ("torch", "2.11.0", "measured"),
+    ("numpy", "2.5.4", "ran"),
+    ("bitsandbytes", "0.50.2", "measured"),
+    ("peft", "0.21.2", "measured"),
+    ("liger-kernel", "0.8.5", "measured"),
+    ("cut-cross-entropy", "25.1.1", "ran on a CPU, not measured"),
+    ("pytorch_optimizer", "4.1.0", "ran on a CPU, not measured"),
+];
+
+/// Names of the packages that this way to train loads.
+fn needed(options: &Options) -> Vec<&'static str> {
+    use ElementStep::{AdamW8bit, Lion, Lion8bit, PagedAdamW, PagedAdamW8bit};
+    let Ways { elements, base, adapters, .. } = options.ways;
+    let by_bitsandbytes = [AdamW8bit, PagedAdamW, PagedAdamW8bit, Lion, Lion8bit].contains(&elements);
+    let loss = options.kernels.cross_entropy;
+    let all = [
+        (true, "torch"),
+        (true, "numpy"),
+        (by_bitsandbytes || base.is_quantised(), "bitsandbytes"),
+        (adapters == AdapterLayers::Peft, "peft"),
+        (loss == CrossEntropy::Liger, "liger-kernel"),
+        (loss == CrossEntropy::Cce, "cut-cross-entropy"),
+        (elements == ElementStep::Soap, "pytorch_optimizer"),
+    ];
+    all.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, name)| name).collect()
+}
+
+/// The packages in pip's words: the policy's pins, and else the versions that are known to do.
+fn requirements(job: &Job) -> File {
+    let line = |name: &str| {
+        let (_, version, how) = LIBRARIES.iter().find(|(known, ..)| *known == name)?;
+        Some(match job.policy.pins.get(name) {
+            Some(pinned) => format!("{name}=={pinned}  # the policy's pin\n"),
+            None => format!("{name}=={version}  # {how}\n"),
+        })
+    };
+    let lines: String = needed(&job.case.options).into_iter().filter_map(line).collect();
+    File::new("requirements.txt", format!("# What train.py loads: pip install -r requirements.txt\n{lines}"))
 }
 
 /// How much of an average of weights a step leaves: the default of diffusers' `EMAModel`.

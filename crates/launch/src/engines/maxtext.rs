@@ -7,6 +7,7 @@ use super::{lane_of, storage_environment};
 use crate::emission::{Emission, Kind, Starter};
 use crate::identity::Identity;
 use crate::job::Job;
+use crate::policy::Decay;
 use diag::{Blame, Finding, quote};
 use layout::{Engine, Recompute};
 use recipe::kinds::attention::QkNorm;
@@ -323,7 +324,13 @@ fn run(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     set("hardware", job.cluster.device.kind.to_string(), "cluster.device.kind", "what the devices are");
     set("steps", run.steps.to_string(), "policy.run.steps", "steps");
     set("learning_rate", format!("{:?}", run.learning_rate), "policy.run.learning_rate", "peak");
-    let least = run.least_learning_rate / run.learning_rate;
+    let share = |steps: u64| format!("{:?}", steps as f64 / run.steps as f64);
+    set("warmup_steps_fraction", share(run.warmup()), "policy.run.warmup_steps", "the default is a tenth");
+    if run.decay == Decay::Wsd {
+        set("lr_schedule_type", "wsd".to_string(), "policy.run.decay", "the default is cosine");
+        set("wsd_decay_steps_fraction", share(run.decaying()), "policy.run.decay_steps", "the last steps");
+    }
+    let least = run.last_rate() / run.learning_rate;
     set(
         "learning_rate_final_fraction",
         format!("{least:?}"),

@@ -16,7 +16,7 @@ pub mod xla_spmd;
 use crate::emission::{Emission, EnvVar};
 use crate::fields;
 use crate::job::{Frontend, Job};
-use crate::policy::Place;
+use crate::policy::{Decay, Place};
 use case::{as_seam, words};
 use diag::{Blame, Finding};
 use layout::Engine;
@@ -36,10 +36,59 @@ fn hinted(finding: Finding) -> Finding {
 }
 
 fn emission(job: &Job) -> Result<Emission, Vec<Finding>> {
+    let refused = rates(job);
+    if !refused.is_empty() {
+        return Err(refused);
+    }
     let mut emission = written(job)?;
     let missing = fields::missing(job, &emission);
     emission.seams.extend(engine_seams(job, missing)?);
     Ok(emission)
+}
+
+/// What of the policy's learning rate and batch an engine has no word for. Megatron-Core 0.19.2 has `--lr-decay-style` and
+/// `--step-batch-size-schedule`, and Bridge's recipes are of cosines; torchtitan 0.3.0 `lr_scheduler.decay_type` and
+/// `decay_ratio`; DeepSpeed 0.19.8 WarmupCosineLR, WarmupDecayLR, which ends at zero, and WarmupLR; MaxText 0.2.5
+/// `lr_schedule_type`; nanotron `lr_decay_starting_step`; our own programs `schedule.py`.
+fn rates(job: &Job) -> Vec<Finding> {
+    let (engine, run) = (engine_of(job), &job.policy.run);
+    let is_bridge = engine == Engine::Megatron && job.frontend == Frontend::Bridge;
+    let name = if is_bridge { "Megatron-Bridge" } else { engine.name() };
+    let refuse = |rule, object: &str, message: String| Finding::error(rule, Blame::Engine, object, message);
+    let known: &[Decay] = match engine {
+        _ if is_bridge => &[Decay::Cosine],
+        Engine::Deepspeed => &[Decay::Cosine, Decay::Linear, Decay::Constant],
+        Engine::Maxtext => &[Decay::Cosine, Decay::Constant, Decay::Wsd],
+        _ => &[Decay::Cosine, Decay::Linear, Decay::Constant, Decay::Wsd],
+    };
+    let mut found = Vec::new();
+    if !known.contains(&run.decay) {
+        let words = known.iter().map(|decay| format!("`{decay}`")).collect::<Vec<_>>().join(", ");
+        let finding = refuse("launch/decay", "policy.run.decay", format!("{name} has no decay `{}`", run.decay));
+        found.push(finding.hint(format!("it has {words}")));
+    }
+    if engine == Engine::Deepspeed && run.decay == Decay::Linear && run.least_learning_rate > 0.0 {
+        let message = "DeepSpeed's line comes down to nothing, and a least learning rate is asked for".to_string();
+        let finding = refuse("launch/decay", "policy.run.least_learning_rate", message);
+        found.push(finding.hint("least_learning_rate = 0, or decay = \"cosine\""));
+    }
+    if run.decay_steps.is_some() && run.decay != Decay::Wsd {
+        let message = format!("steps of a decay are said, and `{}` comes down over all of them", run.decay);
+        found
+            .push(refuse("launch/decay", "policy.run.decay_steps", message).hint("decay = \"wsd\", or no decay_steps"));
+    }
+    if let Some(ramp) = run.batch_ramp {
+        let each = job.layout.micro_batch * job.layout.dp.get();
+        let refused = match engine == Engine::Megatron && !is_bridge {
+            true => ramp.levels(job.layout.global_batch, each).err(),
+            false => Some(format!("{name} has one batch from the first step to the last")),
+        };
+        let finding = refused.map(|message| refuse("launch/batch-ramp", "policy.run.batch_ramp", message));
+        found.extend(
+            finding.map(|finding| finding.hint("--engine megatron, with steps that lead to the batch of the layout")),
+        );
+    }
+    found
 }
 
 fn written(job: &Job) -> Result<Emission, Vec<Finding>> {

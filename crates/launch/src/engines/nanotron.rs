@@ -7,6 +7,7 @@ use super::{lane_of, storage_environment};
 use crate::emission::{Emission, EnvVar, File, Kind, Starter};
 use crate::identity::Identity;
 use crate::job::Job;
+use crate::policy::Decay;
 use crate::tree;
 use diag::Finding;
 use layout::{Engine, Recompute, Schedule};
@@ -181,14 +182,22 @@ fn optimizer(job: &Job, list: &mut List) {
     list.set(policy, &factory("torch_adam_is_fused"), true, from, "one kernel a step");
     let schedule = |name: &str| format!("optimizer.learning_rate_scheduler.{name}");
     let rate = |x: f64| format!("{x:?}");
-    let warmup = run.warmup_steps.min(run.steps.saturating_sub(1));
+    let (warmup, decaying) = (run.warmup(), run.decaying());
     list.set(policy, &schedule("learning_rate"), rate(run.learning_rate), from, "peak");
     list.set(policy, &schedule("lr_warmup_steps"), warmup, from, "warm-up");
     list.set(policy, &schedule("lr_warmup_style"), "\"linear\"", from, "warm-up");
-    list.set(policy, &schedule("lr_decay_style"), "\"cosine\"", from, "decay");
-    list.set(policy, &schedule("lr_decay_steps"), run.steps - warmup, from, "decay");
-    list.set(policy, &schedule("lr_decay_starting_step"), "null", from, "behind the warm-up");
-    list.set(policy, &schedule("min_decay_lr"), rate(run.least_learning_rate), from, "learning rate at the end");
+    let style = if run.decay == Decay::Cosine { "\"cosine\"" } else { "\"linear\"" };
+    list.set(policy, &schedule("lr_decay_style"), style, from, "decay");
+    // A constant rate comes down to itself.
+    let over = if run.decay == Decay::Constant { run.steps - warmup } else { decaying };
+    list.set(policy, &schedule("lr_decay_steps"), over, from, "decay");
+    match run.decay {
+        Decay::Wsd => {
+            list.set(policy, &schedule("lr_decay_starting_step"), run.steps - decaying, from, "the last steps");
+        }
+        _ => list.set(policy, &schedule("lr_decay_starting_step"), "null", from, "behind the warm-up"),
+    }
+    list.set(policy, &schedule("min_decay_lr"), rate(run.last_rate()), from, "learning rate at the end");
 }
 
 fn parallelism(job: &Job, list: &mut List) {

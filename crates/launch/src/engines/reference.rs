@@ -175,6 +175,8 @@ pub(super) fn run(job: &Job) -> Value {
         "learning_rate": run.learning_rate,
         "least_learning_rate": run.least_learning_rate,
         "warmup_steps": run.warmup_steps,
+        "decay": run.decay.name(),
+        "decay_steps": run.decaying(),
         "clip": run.clip,
         "seed": run.seed,
         "log_every": run.log_every,

@@ -7,6 +7,7 @@ use super::list::List;
 use super::{engine_seams, lane_of, storage_environment};
 use crate::emission::{Argument, Emission, File, Kind, Starter};
 use crate::job::Job;
+use crate::policy::Decay;
 use case::options::{Again, Dispatch, Elementwise, TpOverlap};
 use diag::{Blame, Finding, quote};
 use layout::{Engine, Recompute, Schedule, ZeroStage};
@@ -166,8 +167,18 @@ fn run(job: &Job, list: &mut List) {
     set("optimizer.lr", json!(run.learning_rate), "policy.run.learning_rate", "peak");
     set("optimizer.weight_decay", json!(run.weight_decay), "policy.run.weight_decay", "decay");
     set("lr_scheduler.warmup_steps", json!(run.warmup_steps.min(run.steps)), "policy.run.warmup_steps", "warm-up");
-    set("lr_scheduler.decay_type", json!("cosine"), "policy.run", "the default is linear");
-    let least = run.least_learning_rate / run.learning_rate;
+    let shape = if run.decay == Decay::Cosine { "cosine" } else { "linear" };
+    set("lr_scheduler.decay_type", json!(shape), "policy.run.decay", "the default is linear");
+    if matches!(run.decay, Decay::Constant | Decay::Wsd) {
+        let ratio = run.decaying() as f64 / run.steps as f64;
+        set(
+            "lr_scheduler.decay_ratio",
+            json!(ratio),
+            "policy.run.decay",
+            "the share of steps that decay, the last ones",
+        );
+    }
+    let least = run.last_rate() / run.learning_rate;
     set("lr_scheduler.min_lr_factor", json!(least), "policy.run.least_learning_rate", "share of the peak left");
     let is_compiled = job.case.options.kernels.elementwise == Elementwise::Compiled;
     set("compile.enable", json!(is_compiled), "options", "each block compiled, as it was priced [lane/compile]");

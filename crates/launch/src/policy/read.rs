@@ -4,7 +4,8 @@ mod cluster;
 mod names;
 
 use super::{
-    Clock, Data, Environment, Gpu, JobPolicy, Limit, Limits, Policy, Ports, Processes, Run, Storage, Tuned, Untuned,
+    BatchRamp, Clock, Data, Decay, Environment, Gpu, JobPolicy, Limit, Limits, Policy, Ports, Processes, Run, Storage,
+    Tuned, Untuned,
 };
 use diag::{Blame, Finding};
 use layout::Engine;
@@ -137,7 +138,9 @@ fn bytes(text: &str) -> Option<u64> {
 fn data(section: &mut Section) -> Data {
     let paths = words(section, "paths").unwrap_or_default();
     arguments(section, "paths", &paths);
-    Data { paths, tokenizer: argument(section, "tokenizer") }
+    let is_said = section.has("end_of_document");
+    let end_of_document = section.natural_or("end_of_document", MOST, 0).filter(|_| is_said);
+    Data { paths, tokenizer: argument(section, "tokenizer"), end_of_document, teacher: argument(section, "teacher") }
 }
 
 fn run(section: &mut Section) -> Run {
@@ -147,6 +150,9 @@ fn run(section: &mut Section) -> Run {
         learning_rate: section.positive("learning_rate").unwrap_or(usual.learning_rate),
         least_learning_rate: section.not_negative("least_learning_rate").unwrap_or(usual.least_learning_rate),
         warmup_steps: section.natural_or("warmup_steps", MOST, usual.warmup_steps).unwrap_or(usual.warmup_steps),
+        decay: section.choice("decay", Decay::ALL, usual.decay),
+        decay_steps: section.optional_count("decay_steps", MOST),
+        batch_ramp: with_ramp(section.section("batch_ramp")),
         weight_decay: section.not_negative("weight_decay").unwrap_or(usual.weight_decay),
         clip: section.not_negative("clip").unwrap_or(usual.clip),
         seed: section.natural_or("seed", i64::MAX as u64, usual.seed).unwrap_or(usual.seed),
@@ -157,6 +163,14 @@ fn run(section: &mut Section) -> Run {
         untuned: section.choice("untuned", Untuned::ALL, usual.untuned),
         adapters: section.flag_or("adapters", usual.adapters),
     }
+}
+
+/// A batch that grows: all three numbers, or none.
+fn with_ramp(section: Option<Section>) -> Option<BatchRamp> {
+    let mut section = section?;
+    let [start, step, tokens] = ["start", "step", "tokens"].map(|key| section.count(key, MOST));
+    section.finish();
+    Some(BatchRamp { start: start?, step: step?, tokens: tokens? })
 }
 
 fn tuned(root: &mut Section) -> BTreeMap<String, Tuned> {

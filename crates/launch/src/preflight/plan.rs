@@ -84,6 +84,7 @@ fn host_flags(job: &Job) -> Vec<&'static str> {
         ("--offload-optimizer", options.offload > 0.0),
         ("--offload-params", options.offload_params),
         ("--offload-activations", options.offload_activations > 0.0),
+        ("a paged optimizer", options.ways.elements.paged_bytes() > 0),
     ];
     flags.into_iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| flag).collect()
 }

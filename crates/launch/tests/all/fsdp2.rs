@@ -36,6 +36,11 @@ const WAYS_LORA: &str = include_str!("../../../../data/engines/parity/tiny-ways-
 
 /// The plan of a recipe on one rank, told these words.
 fn told(text: &str, words: &[&str]) -> Value {
+    let emission = emitted(text, words, |_| {});
+    serde_json::from_str(&emission.files.iter().find(|f| f.path == "sharding.json").unwrap().contents).unwrap()
+}
+
+fn emitted(text: &str, words: &[&str], change: impl FnOnce(&mut common::Case)) -> launch::Emission {
     let recipe = Recipe::parse(text).unwrap();
     let request = LayoutRequest { world: Some(1), engine: Some(Engine::Fsdp2), ..LayoutRequest::default() };
     let mut job = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
@@ -43,10 +48,11 @@ fn told(text: &str, words: &[&str]) -> Value {
     job.case = job.case.clone().with_options(|options| {
         case::words::read(Some(Engine::Fsdp2), &words, options).unwrap();
     });
+    change(&mut job);
     let emission = job.emit().unwrap();
     let names: Vec<&str> = emission.files.iter().map(|file| file.path.as_str()).collect();
     assert!(names.contains(&"stepped.py") && names.contains(&"quantised.py"), "{names:?}");
-    serde_json::from_str(&emission.files.iter().find(|f| f.path == "sharding.json").unwrap().contents).unwrap()
+    emission
 }
 
 #[test]
@@ -63,6 +69,90 @@ fn ways_to_train_are_in_the_plan() {
         "momentum": "fp32",
     });
     assert_eq!((&all["ways"], &all["precision"]["main"]), (&said, &"bf16".into()));
+}
+
+const WAYS: &str = include_str!("../../../../data/engines/parity/tiny-ways.toml");
+
+#[test]
+fn libraries_are_listed_with_the_versions_that_are_known() {
+    let list = |words: &[&str], change: fn(&mut common::Case)| {
+        let emission = emitted(WAYS_LORA, words, change);
+        emission.files.into_iter().find(|file| file.path == "requirements.txt").unwrap().contents
+    };
+    let names = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.split("  #").next().unwrap().to_string()).collect()
+    };
+    assert_eq!(names(&list(&[], |_| {})), ["torch==2.11.0", "numpy==2.5.4"]);
+    let qlora = ["base=nf4", "adapters=peft", "optimizer=paged-adamw8bit", "loss=liger"];
+    let all = ["torch==2.11.0", "numpy==2.5.4", "bitsandbytes==0.50.2", "peft==0.21.2", "liger-kernel==0.8.5"];
+    assert_eq!(names(&list(&qlora, |_| {})), all);
+    let other = list(&["optimizer=soap", "loss=cce"], |_| {});
+    assert!(other.contains("pytorch_optimizer==4.1.0") && other.contains("cut-cross-entropy==25.1.1"), "{other}");
+    // A policy's pins are what a run is held to.
+    let pinned = list(&[], |case| drop(case.policy.pins.insert("torch".into(), "2.15.0".into())));
+    assert_eq!(names(&pinned)[0], "torch==2.15.0");
+    // Versions that were measured are the measured rows'.
+    let rows = include_str!("../../../../data/truth/ways_h200.jsonl");
+    for package in ["bitsandbytes", "peft", "liger-kernel"] {
+        let line = names(&list(&qlora, |_| {})).into_iter().find(|line| line.starts_with(package)).unwrap();
+        let version = line.split("==").nth(1).unwrap();
+        assert!(rows.contains(&format!("\"{package}\": \"{version}\"")), "{line} was not measured");
+    }
+}
+
+#[test]
+fn documents_and_teachers_are_in_the_plan() {
+    let packed = |change: fn(&mut common::Case)| {
+        let emission = emitted(WAYS, &[], change);
+        let plan = emission.files.iter().find(|file| file.path == "sharding.json").unwrap().contents.clone();
+        serde_json::from_str::<Value>(&plan).unwrap()
+    };
+    assert_eq!(packed(|_| {})["documents"], Value::Null);
+    let said = |case: &mut common::Case| {
+        case.case = case.case.clone().with_options(|options| options.documents = case::Documents::parse("512,8k").ok());
+        case.policy.data.end_of_document = Some(2);
+    };
+    assert_eq!(packed(said)["documents"], serde_json::json!({"lengths": [512, 8192], "end": 2}));
+    let recipe = common::recipe("llama3-8b");
+    let request = LayoutRequest { world: Some(8), engine: Some(Engine::Fsdp2), ..LayoutRequest::default() };
+    let mut job = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
+    job.case = job.case.clone().with_options(|options| options.ways.teacher = Some("llama3-70b"));
+    job.policy.data.teacher = Some("/mnt/teacher/step-00000001".into());
+    let emission = job.emit().unwrap();
+    let plan = &emission.files.iter().find(|file| file.path == "sharding.json").unwrap().contents;
+    let plan: Value = serde_json::from_str(plan).unwrap();
+    let teacher = &plan["teacher"];
+    assert_eq!((&teacher["recipe"], &teacher["weights"]), (&"llama3-70b".into(), &"/mnt/teacher/step-00000001".into()));
+    assert_eq!(teacher["model"]["layers"].as_array().unwrap().len(), 80);
+    assert_eq!(teacher["tensors"].as_array().unwrap().len(), 80 * 6 + 3);
+}
+
+#[test]
+fn plain_tokens_do_not_say_where_documents_end() {
+    let recipe = Recipe::parse(WAYS).unwrap();
+    let request = LayoutRequest { world: Some(1), engine: Some(Engine::Fsdp2), ..LayoutRequest::default() };
+    let mut job = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
+    job.case = job.case.clone().with_options(|options| options.documents = case::Documents::parse("512").ok());
+    job.policy.data.paths = vec!["/mnt/data/tokens.u16".into()];
+    let refused = job.emit().unwrap_err();
+    assert_eq!((refused[0].rule, refused[0].object.as_str()), ("fsdp2/documents", "policy.data.end_of_document"));
+    job.policy.data.paths = vec!["/mnt/data/set".into()];
+    assert!(job.emit().is_ok());
+}
+
+#[test]
+fn megatron_is_told_of_documents_by_its_own_word() {
+    let recipe = common::recipe("llama3-8b");
+    let request = LayoutRequest { world: Some(8), engine: Some(Engine::Megatron), ..LayoutRequest::default() };
+    let mut job = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
+    let says = |job: &common::Case| {
+        let words = job.emit().unwrap().arguments;
+        words.iter().any(|argument| argument.flag == "--dataloader-inter-document-masking")
+    };
+    assert!(!says(&job));
+    job.case = job.case.clone().with_options(|options| options.documents = case::Documents::parse("512").ok());
+    assert!(says(&job));
 }
 
 #[test]

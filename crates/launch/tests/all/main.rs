@@ -9,6 +9,7 @@ mod hostile;
 mod megatron;
 mod preflight;
 mod programs;
+mod rates;
 mod round_trip;
 mod script;
 mod sites;

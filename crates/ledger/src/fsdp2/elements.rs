@@ -6,7 +6,8 @@
 
 use super::group::Shard;
 use super::options::Fsdp2Options;
-use case::ways::{BLOCK, ElementStep, LEAST_8BIT};
+use super::soap;
+use case::ways::{BLOCK, ElementStep, LEAST_8BIT, LEAST_PAGED};
 use replay::line::Line;
 use replay::tape::{FP32, Storage, Tape};
 use std::rc::Rc;
@@ -29,9 +30,15 @@ pub(super) fn step(tape: &Tape, parts: &[Shard], options: &Fsdp2Options, is_firs
         ElementStep::Sgd if is_first => {
             kept.extend(parts.iter().map(|part| made(part.elements() * main, "momentum")));
         }
-        ElementStep::AdamW8bit if is_first => blockwise(parts, 2, true, &made, &mut kept),
-        ElementStep::Lion8bit if is_first => blockwise(parts, 1, true, &made, &mut kept),
-        ElementStep::Lion if is_first => blockwise(parts, 1, false, &made, &mut kept),
+        ElementStep::AdamW8bit | ElementStep::PagedAdamW8bit if is_first => {
+            blockwise(parts, 2, true, options.ways.elements, &made, &mut kept);
+        }
+        ElementStep::PagedAdamW if is_first => {
+            blockwise(parts, 2, false, options.ways.elements, &made, &mut kept);
+        }
+        ElementStep::Lion8bit if is_first => blockwise(parts, 1, true, options.ways.elements, &made, &mut kept),
+        ElementStep::Lion if is_first => blockwise(parts, 1, false, options.ways.elements, &made, &mut kept),
+        ElementStep::Soap => kept.extend(soap::step(parts, &made, is_first)),
         ElementStep::Adafactor => {
             if is_first {
                 kept.extend(parts.iter().flat_map(|part| factors(part, &made)));
@@ -46,25 +53,30 @@ pub(super) fn step(tape: &Tape, parts: &[Shard], options: &Fsdp2Options, is_firs
     kept
 }
 
-/// State of bitsandbytes: so many tensors a parameter.
+/// State of bitsandbytes: so many tensors a parameter. What is paged lies in unified memory, outside of the allocator;
+/// its scales do not.
 fn blockwise(
     parts: &[Shard],
     states: u64,
     is_narrow: bool,
+    by: ElementStep,
     made: &impl Fn(u64, &'static str) -> Rc<Storage>,
     kept: &mut Vec<Rc<Storage>>,
 ) {
     let mut has_tables = false;
     for part in parts {
         let elements = part.elements();
+        let is_paged = by.paged_bytes() > 0 && elements >= LEAST_PAGED;
         if !is_narrow || elements < LEAST_8BIT {
-            kept.extend((0..states).map(|_| made(elements * FP32, "moment")));
+            let here = if is_paged { 0 } else { states };
+            kept.extend((0..here).map(|_| made(elements * FP32, "moment")));
             continue;
         }
         if !std::mem::replace(&mut has_tables, true) {
             kept.extend((0..states).map(|_| made(TABLE * FP32, "table of 8-bit values")));
         }
-        kept.extend((0..states).map(|_| made(elements, "moment in 8 bits")));
+        let here = if is_paged { 0 } else { states };
+        kept.extend((0..here).map(|_| made(elements, "moment in 8 bits")));
         kept.extend((0..states).map(|_| made(elements.div_ceil(BLOCK) * FP32, "moment's scales")));
     }
 }

@@ -77,6 +77,12 @@ impl Fsdp {
         }
     }
 
+    /// Behind a forward that no backward follows.
+    pub fn end_of_forward(&self) {
+        self.groups.iter().for_each(|group| group.training.set(Training::Idle));
+        self.finalize();
+    }
+
     fn finalize(&self) {
         for group in &self.groups {
             group.forget_pending();

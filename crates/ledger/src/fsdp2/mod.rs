@@ -15,6 +15,8 @@ mod options;
 pub(crate) mod plain;
 mod reference;
 mod schedule;
+mod soap;
+mod teacher;
 
 pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
 pub use plain::{Blocks, Chunks};
@@ -42,24 +44,25 @@ pub type Job<'a> = super::Job<'a, Fsdp2Options>;
 
 /// Why a rank is not replayed, before anything is walked.
 pub fn refuse(job: &Job) -> Result<(), Unmodelled> {
-    config(job).map(|_| ())
+    config(job)?;
+    teacher::config(job).map(|_| ())
 }
 
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
-    Ok(run(&config(job)?, job.options, Watch::Nothing))
+    Ok(run(&config(job)?, teacher::config(job)?.as_ref(), job.options, Watch::Nothing))
 }
 
 /// Replays, and writes down what happens.
 pub fn record(job: &Job, recorder: Recorder) -> Result<Replay, Unmodelled> {
-    Ok(run(&config(job)?, job.options, Watch::Events(recorder)))
+    Ok(run(&config(job)?, teacher::config(job)?.as_ref(), job.options, Watch::Events(recorder)))
 }
 
 /// Replays, then replays again up to the highest point and says who holds what there.
 pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
-    let config = config(job)?;
-    let found = run(&config, job.options, Watch::Nothing);
-    Ok(run(&config, job.options, Watch::Holders { at: found.highest().peak.event }))
+    let (config, teacher) = (config(job)?, teacher::config(job)?);
+    let found = run(&config, teacher.as_ref(), job.options, Watch::Nothing);
+    Ok(run(&config, teacher.as_ref(), job.options, Watch::Holders { at: found.highest().peak.event }))
 }
 
 fn config(job: &Job) -> Result<Config, Unmodelled> {
@@ -90,7 +93,7 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
         return Err(Unmodelled::new(what, "it is made whole in bf16, and casts around its products are not replayed"));
     }
     refuse_ways(&config, options)?;
-    (config.ways, config.has_liger) = (options.ways, options.has_liger);
+    (config.ways, config.loss, config.documents) = (options.ways, options.loss, options.documents);
     config.is_compiled = options.compile;
     config.chunks = options.chunks;
     config.edges_apart = options.edges == Edges::Apart && !config.is_tied;
@@ -100,8 +103,10 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
 /// What of the ways to train is not replayed.
 fn refuse_ways(config: &Config, options: &Fsdp2Options) -> Result<(), Unmodelled> {
     let is_plain = |(_, mixers): &(u32, Vec<Mixer>)| mixers.iter().all(|m| matches!(m, Mixer::Attention | Mixer::Mlp));
-    if options.ways.elements == ElementStep::Adafactor && !config.layers.iter().all(is_plain) {
-        return Err(Unmodelled::new("Adafactor of experts and scans", "it is replayed over matrices and vectors only"));
+    let by_matrix = [ElementStep::Adafactor, ElementStep::Soap].contains(&options.ways.elements);
+    if by_matrix && !config.layers.iter().all(is_plain) {
+        let what = format!("{} of experts and scans", options.ways.elements.title());
+        return Err(Unmodelled::new(what, "it is replayed over matrices and vectors only"));
     }
     // bitsandbytes multiplies fewer with kernels of its own, by shape and device (`backends/cuda/ops.py`).
     if options.ways.base.is_quantised() && config.tokens <= MOST_OF_OWN_KERNELS {
@@ -113,8 +118,8 @@ fn refuse_ways(config: &Config, options: &Fsdp2Options) -> Result<(), Unmodelled
         let why = "bf16 weights are replayed under AdamW and SGD, without adapters";
         return Err(Unmodelled::new("bf16 weights under this optimizer", why));
     }
-    if options.has_liger && config.is_tied {
-        return Err(Unmodelled::new("Liger's loss over a tied head", "the table's two gradients are not replayed"));
+    if options.loss.has_head() && config.is_tied {
+        return Err(Unmodelled::new("a fused loss over a tied head", "the table's two gradients are not replayed"));
     }
     if options.ways != Ways::PLAIN && config.pp > 1 {
         return Err(Unmodelled::new("these ways to train in a pipeline", "they are replayed on one stage"));
@@ -125,7 +130,7 @@ fn refuse_ways(config: &Config, options: &Fsdp2Options) -> Result<(), Unmodelled
 /// Rows that bitsandbytes 0.50 multiplies with kernels of its own at most; beyond, it dequantises.
 const MOST_OF_OWN_KERNELS: u64 = 1536;
 
-fn run(config: &Config, options: &Fsdp2Options, watch: Watch) -> Replay {
+fn run(config: &Config, taught: Option<&Config>, options: &Fsdp2Options, watch: Watch) -> Replay {
     let tape = Tape::new(watch.clone());
     let (model, units) = Model::new(config);
     let groups = groups(config, options, &units, &tape);
@@ -136,6 +141,7 @@ fn run(config: &Config, options: &Fsdp2Options, watch: Watch) -> Replay {
     let reduce_width = if options.reduce_dtype == Dtype::Fp32 { FP32 } else { BF16 };
     let engine = Rc::new(Fsdp::new(&tape, groups, reduce_width, options.prefetch, config.pp > 1));
     let rank = Rank::new(config.clone(), tape.clone(), engine.clone());
+    let teacher = taught.map(|taught| teacher::Teacher::new(taught, options, &rank));
     let mut phases = vec![Phase::read(&tape, PhaseKind::Model), Phase::read(&tape, PhaseKind::Optimizer)];
     let mut optimizer = optimizer::Optimizers::default();
     let mut buffers = schedule::Buffers::default();
@@ -144,7 +150,10 @@ fn run(config: &Config, options: &Fsdp2Options, watch: Watch) -> Replay {
         if step == 0 {
             buffers = schedule::Buffers::new(&rank);
         }
-        schedule::run_step(&rank, &model, &engine, &buffers, options.microbatches);
+        match &teacher {
+            Some(teacher) => teacher.run_step(&rank, &model, &engine, options.microbatches),
+            None => schedule::run_step(&rank, &model, &engine, &buffers, options.microbatches),
+        }
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
         tape.enter(Origin::Optimizer);
         tape.reset_peaks();

@@ -2,7 +2,8 @@
 
 use super::plain::{Blocks, Chunks};
 use super::reference::missing;
-use case::Ways;
+use case::options::CrossEntropy;
+use case::{Documents, Ways};
 use layout::{Layout, ZeroStage};
 use recipe::{Dtype, Recipe};
 use replay::tape::Microbatches;
@@ -75,8 +76,10 @@ pub struct Fsdp2Options {
     pub chunks: Chunks,
     /// How weights are kept, stepped and followed.
     pub ways: Ways,
-    /// Whether head and loss are Liger's.
-    pub has_liger: bool,
+    /// Whose loss it is: eager, or one that multiplies the head.
+    pub loss: CrossEntropy,
+    /// Documents that a sequence is packed of.
+    pub documents: Option<Documents>,
     /// Format of the weights that are stepped, and of AdamW's moments.
     pub main: Dtype,
 }
@@ -96,7 +99,8 @@ impl Fsdp2Options {
             steps: 3,
             chunks: Chunks::Each,
             ways: Ways::PLAIN,
-            has_liger: false,
+            loss: CrossEntropy::Eager,
+            documents: None,
             main: Dtype::Fp32,
         }
     }

@@ -57,7 +57,7 @@ fn forward(c: &Rc<Rank>, model: &Model, input: Option<&Tensor>) -> (Tensor, Tens
     out
 }
 
-fn backward_of(c: &Rank, output: &Tensor, grad: Option<Tensor>) {
+pub(super) fn backward_of(c: &Rank, output: &Tensor, grad: Option<Tensor>) {
     c.is_backward.set(true);
     let grad = grad.unwrap_or_else(|| c.tape.tensor(Line::Loss, 1, FP32, "loss gradient"));
     backward(&c.tape, output, grad);

@@ -123,15 +123,20 @@ pub(super) fn fused(c: &Rank, inputs: [&Tensor; 3], heads: Heads) -> Tensor {
     }
     let tokens = c.config.tokens;
     // Half of the products fall away under a causal mask; backward has five for forward's two.
-    let pairs = tokens as f64 * c.config.sequence as f64;
+    let documents = c.config.told.documents;
+    let seen = documents.map_or(c.config.sequence as f64, |d| d.mean(c.config.sequence, |length| length));
+    let pairs = tokens as f64 * seen;
     let flops = pairs * (heads.query * (heads.qk_dim + heads.v_dim)) as f64;
     c.tape.work(flops);
     let out = c.act(tokens * heads.query * heads.v_dim, "attention output");
     let statistics = c.act_of(tokens * heads.query, FP32, "softmax statistics");
     let random = c.act_of(2, INT64, "random state");
-    let workspace = backward_workspace(tokens, heads) + by_query_head(c, tokens, heads);
+    // Over documents the graph is made for a number of tokens that others share.
+    let planned = if documents.is_some() { most_tokens(tokens) } else { tokens };
+    let workspace = backward_workspace(planned, heads) + by_query_head(c, planned, heads);
     let mut saved: Vec<Tensor> = inputs.map(Tensor::clone).to_vec();
     saved.extend([out.alias(), statistics, random]);
+    saved.extend(c.borders());
     c.tape.record(inputs.map(Tensor::edge).to_vec(), &[&out], saved, move |t, _, _saved| {
         t.work(flops * 2.5);
         let dq = grad(t, tokens * heads.query * heads.qk_dim, "query gradient");
@@ -141,6 +146,15 @@ pub(super) fn fused(c: &Rank, inputs: [&Tensor; 3], heads: Heads) -> Tensor {
         vec![Some(dq), Some(dk), Some(dv)]
     });
     out
+}
+
+/// Tokens that Transformer Engine builds cuDNN's graph over packed sequences for (`common/fused_attn/utils.cu`
+/// get_max_tokens): a power of two from 1024 to 32768, and whole 32768s beyond.
+fn most_tokens(tokens: u64) -> u64 {
+    match tokens {
+        0..=32_768 => tokens.next_power_of_two().max(1024),
+        _ => tokens.next_multiple_of(32_768),
+    }
 }
 
 /// cuDNN's workspace in bytes: fp32 accumulator of the query gradient and softmax sums

@@ -108,6 +108,7 @@ impl Chunk {
         c.tape.enter(Origin::Embedding);
         let _tokens = c.act_of(config.tokens, INT64, "tokens");
         let _positions = c.act_of(config.sequence, INT64, "positions");
+        let _borders = c.take_documents();
         let mut x = match (&self.tables, &*self.input.borrow()) {
             (Some(tables), _) => embedding::forward(c, tables),
             (None, Some(input)) => input.clone(),

@@ -1,5 +1,6 @@
 //! What Megatron is told besides recipe and layout.
 
+use case::Documents;
 use recipe::{Dtype, Recipe};
 use replay::allocator::Segments;
 use replay::tape::Microbatches;
@@ -207,6 +208,8 @@ pub struct MegatronOptions {
     pub steps: u32,
     /// How routed tokens fall on ranks.
     pub routing: Routing,
+    /// Documents that a sequence is packed of (`--dataloader-inter-document-masking`).
+    pub documents: Option<Documents>,
     /// How many of a step's microbatches are replayed.
     pub microbatches: Microbatches,
 }
@@ -240,6 +243,7 @@ impl MegatronOptions {
             segments: Segments::Fixed,
             steps: 3,
             routing: Routing::Random { seed: 0 },
+            documents: None,
             microbatches: Microbatches::Steady,
         }
     }

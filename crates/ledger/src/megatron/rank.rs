@@ -4,7 +4,7 @@ use super::config::Config;
 use super::ops::Dummies;
 use super::options::GraphInputs;
 use replay::line::Line;
-use replay::tape::{BF16, Pace, Storage, Tape, Tensor};
+use replay::tape::{BF16, INT32, Pace, Storage, Tape, Tensor};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -35,6 +35,8 @@ pub(super) struct Rank {
     pub is_backward: Cell<bool>,
     /// What stands in for weight gradients that products add to the buffer themselves.
     pub dummies: Option<Rc<Dummies>>,
+    /// Where the documents of a microbatch begin.
+    borders: RefCell<Option<Tensor>>,
 }
 
 /// What stays after its first use.
@@ -78,7 +80,24 @@ impl Rank {
         if config.is_trained() {
             tape.take_gradients_over_late(PACE);
         }
-        Rc::new(Rank { config, tape, kept, pass: Cell::new(0), is_backward: Cell::new(false), dummies })
+        let (pass, is_backward, borders) = (Cell::new(0), Cell::new(false), RefCell::default());
+        Rc::new(Rank { config, tape, kept, pass, is_backward, dummies, borders })
+    }
+
+    /// Where the documents of a microbatch begin, which attention keeps; made with its tokens.
+    pub fn borders(&self) -> Option<Tensor> {
+        self.borders.borrow().clone()
+    }
+
+    /// A microbatch comes in: borders padded to a number a sequence, as samples are stacked, and those of all of them
+    /// behind one another (`core/datasets/gpt_dataset.py`, `core/utils.py` flatten_batch_for_packed_sequences).
+    pub fn take_documents(&self) -> Option<Tensor> {
+        let config = &self.config;
+        let documents = config.told.documents?;
+        let padded = self.act_of(config.micro_batch * (config.sequence + 1), INT32, "padded borders of documents");
+        let count = config.micro_batch * documents.count(config.sequence) + 1;
+        *self.borders.borrow_mut() = Some(self.act_of(count, INT32, "borders of documents"));
+        Some(padded)
     }
 
     /// A bf16 tensor of the forward pass.

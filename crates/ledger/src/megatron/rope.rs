@@ -11,8 +11,10 @@ use std::rc::Rc;
 /// sequence under context parallelism.
 pub(super) fn table(c: &Rank, width: u64) -> Rc<Storage> {
     let make = |elements: u64| c.tape.storage(Line::Workspaces, elements * FP32, "rotary table");
-    let frequencies = make(c.config.full_sequence * width / 2);
-    let table = make(c.config.full_sequence * width);
+    // Of packed documents, as long as the longest (`get_rotary_seq_len`).
+    let rows = c.config.told.documents.map_or(c.config.full_sequence, |d| d.longest(c.config.full_sequence));
+    let frequencies = make(rows * width / 2);
+    let table = make(rows * width);
     drop(frequencies);
     if c.config.cp == 1 {
         return table;

@@ -161,11 +161,28 @@ pub(super) fn options(recipe: &Recipe, layout: &Layout, options: &MegatronOption
     if options.rope_fusion && recipe.is_latent() {
         return refuse("fused rotation of latent attention", "Megatron has it for yarn only, which is not replayed");
     }
+    if options.documents.is_some() {
+        documents(recipe)?;
+    }
     match options.attention {
         AttentionBackend::Fused => Ok(()),
         AttentionBackend::Flash => refuse("FlashAttention", "what its kernels keep is not replayed yet"),
         AttentionBackend::Unfused => refuse("unfused attention", "its score matrices are not replayed yet"),
     }
+}
+
+/// Packed sequences are replayed through cuDNN's kernel over grouped queries, and blocks that see tokens one by one.
+fn documents(recipe: &Recipe) -> Result<(), Unmodelled> {
+    let knows = |mixer: Mixer| matches!(mixer, Mixer::Attention | Mixer::Mlp | Mixer::Moe);
+    let is_known = recipe.layers.iter().flat_map(|layer| layer.mixers()).all(knows);
+    if !is_known {
+        return refuse("documents under scans", "what a scan keeps of each document is not replayed");
+    }
+    if recipe.is_latent() || recipe.features.dsa().is_some() || recipe.features.mtp().is_some() {
+        let what = "documents under latent or sparse attention or prediction heads";
+        return refuse(what, "their packed paths are not replayed");
+    }
+    Ok(())
 }
 
 pub(super) fn attention(attention: &Attention, recipe: &Recipe) -> Result<AttentionSizes, Unmodelled> {
@@ -238,6 +255,9 @@ pub(super) fn experts(moe: &Moe, layout: &Layout, options: &MegatronOptions) -> 
 
 pub(super) fn mamba2(recipe: &Recipe) -> Result<Option<Mamba2>, Unmodelled> {
     match &recipe.mamba {
+        Some(Mamba::Two(mamba)) if mamba.conv == 0 => {
+            refuse("Mamba-2 without a convolution", "Megatron's mixer has one, and a custom mixer is not replayed")
+        }
         Some(Mamba::Two(mamba)) if mamba.in_bias || mamba.out_bias || !mamba.conv_bias || !mamba.gated_norm => {
             refuse("Mamba-2 with other biases or without its gated norm", "Megatron's mixer is built one way only")
         }
@@ -290,7 +310,8 @@ pub(super) fn sides(recipe: &Recipe, layout: &Layout) -> Result<Vec<SideEmbeddin
 
 pub(super) fn suffix(recipe: &Recipe) -> Result<Option<Suffix>, Unmodelled> {
     let Some(mtp) = recipe.features.mtp() else { return Ok(None) };
-    Ok(Some(Suffix { depth: mtp.depth as u32, mixers: mixers(&mtp.layer, "the prediction suffix")? }))
+    let mixers = mixers(&mtp.layer, "the prediction suffix")?;
+    Ok(Some(Suffix { depth: mtp.depth as u32, shared: mtp.shared, mixers }))
 }
 
 pub(super) fn indexer(recipe: &Recipe, layout: &Layout) -> Result<Option<Indexer>, Unmodelled> {
@@ -302,9 +323,10 @@ pub(super) fn indexer(recipe: &Recipe, layout: &Layout) -> Result<Option<Indexer
         return refuse("sparse attention over cp", "its gathered keys are not replayed yet");
     }
     let holders = recipe.layers_with(Mixer::Attention);
-    let covered = holders.iter().enumerate().filter(|(ordinal, _)| dsa.covers(*ordinal as u64));
+    let covered = holders.iter().enumerate().filter(|(ordinal, _)| dsa.indexes(*ordinal as u64));
     let layers = covered.map(|(_, &layer)| layer as u32).collect();
-    Ok(Some(Indexer { heads: dsa.heads, head_dim: dsa.head_dim, top_k: dsa.top_k, layers }))
+    let is_shared = !dsa.reuse.is_empty();
+    Ok(Some(Indexer { heads: dsa.heads, head_dim: dsa.head_dim, top_k: dsa.top_k, layers, is_shared }))
 }
 
 pub(super) fn recomputed(recompute: &Recompute) -> Result<Recomputed, Unmodelled> {

@@ -7,8 +7,10 @@ use super::Pricing;
 use crate::estimate::in_flight;
 use case::Case;
 use case::swap::Swapped;
+use case::ways::LEAST_PAGED;
+use layout::ownership::Row;
 use ledger::Ledger;
-use recipe::Optimizer;
+use recipe::{Optimizer, Surface};
 use replay::Replay;
 use replay::line::Line;
 
@@ -47,7 +49,7 @@ impl Offload {
         if !matches!(pricing.ledger, Ledger::Megatron(_)) {
             let stepped = if case.options.offload > 0.0 { STEPPED_BYTES } else { 0 };
             let weights = if case.options.offload_params { WEIGHT_BYTES } else { 0 };
-            let host_bytes = replay.params * (stepped + weights) / case.layout.dense_shards();
+            let host_bytes = replay.params * (stepped + weights) / case.layout.dense_shards() + paged(case);
             if let Some(swapped) = Swapped::of(case) {
                 let (host_bytes, drive_bytes) = (swapped.host_bytes(), swapped.drive_bytes());
                 return Offload { host_bytes, drive_bytes, ..Offload::default() };
@@ -73,6 +75,19 @@ impl Offload {
         let host_bytes = optimizer_bytes / 12 * STEPPED_BYTES + activation_bytes;
         Offload { optimizer_bytes, activation_bytes, host_bytes, drive_bytes: 0, link_seconds }
     }
+}
+
+/// Bytes of state in unified memory on a rank, of tensors large enough for it: the driver keeps it on the host wherever
+/// passes need the device's room. Scales of 8 bits stay on the device.
+fn paged(case: &Case) -> u64 {
+    let each = case.options.ways.elements.paged_bytes();
+    let shards = case.layout.dense_shards();
+    let stepped = case.table.rows.iter().filter(|row| !row.tensor.is_frozen);
+    let by_elements = stepped.filter(|row| row.tensor.optimizer == Optimizer::AdamW);
+    let is_factor = |row: &Row| matches!(row.tensor.surface, Surface::AdapterDown | Surface::AdapterUp);
+    let held = |row: &Row| row.part_elements(&case.layout).div_ceil(if is_factor(row) { 1 } else { shards });
+    let large = by_elements.map(held).filter(|elements| *elements >= LEAST_PAGED);
+    large.sum::<u64>() * each
 }
 
 /// The share of AdamW's state that whole tensors come to, largest first.

@@ -1,9 +1,9 @@
 //! Ways to train in the ledger of the emitted FSDP2 program, against ranks measured on an H200 with the libraries
 //! themselves (`data/truth/ways_h200.jsonl`, taken with `tools/measure_launch.py`).
 
-use case::Options;
 use case::options::CrossEntropy;
 use case::ways::{AdapterLayers, BaseFormat, ElementStep, MomentumFormat};
+use case::{Documents, Options};
 use layout::{Engine, Layout, LayoutRequest, Recompute, StagePlan, ZeroStage, check};
 use ledger::{Ledger, RankJob};
 use recipe::{Dtype, Recipe};
@@ -220,6 +220,7 @@ fn what_is_not_replayed_is_refused_by_name() {
     let experts = "name = \"experts\"\npattern = \"(AE)\"\ndepth = 2\nhidden = 1024\nvocab = 32000\nsequence = 2048\n\n\
         [attention]\nheads = 8\nkv_heads = 8\nhead_dim = 128\n\n[moe]\nexperts = 8\ntop_k = 2\nffn = 512\n";
     assert!(refused(experts, |o| o.ways.elements = ElementStep::Adafactor).contains("Adafactor"));
+    assert!(refused(experts, |o| o.ways.elements = ElementStep::Soap).contains("SOAP"));
 }
 
 #[test]
@@ -233,4 +234,135 @@ fn a_million_tokens_are_priced() {
     let hidden = tokens * 2048 * 2;
     assert!((logits + 4 * 23 * hidden..logits + 4 * 26 * hidden).contains(&eager), "{eager}");
     assert!(eager > fused + logits * 3 / 4, "{eager} {fused}");
+}
+
+/// Bytes of the highest point of the third step's passes.
+fn highest(text: &str, world: u64, change: impl FnOnce(&mut Options)) -> u64 {
+    replayed(text, world, change).unwrap().phase(PhaseKind::Passes(2)).unwrap().peak.allocated
+}
+
+/// A model whose attention's backward is the highest point: one layer, hardly any words and a narrow feed-forward block.
+fn attentive(sequence: u64) -> String {
+    let narrow = DENSE.replace("vocab = 32000", "vocab = 256").replace("ffn = 8192", "ffn = 256");
+    narrow.replace("depth = 4", "depth = 1").replace("sequence = 2048", &format!("sequence = {sequence}"))
+}
+
+#[test]
+fn documents_cost_the_kernel_a_block_of_rows_each() {
+    let packed = |lengths: Option<&str>| {
+        let documents = lengths.map(|lengths| Documents::parse(lengths).unwrap());
+        highest(&attentive(8192), 1, |o| o.documents = documents)
+    };
+    let plain = packed(None);
+    // Sums and the accumulator of query gradients: 16 heads, 129 columns in fp32, 128 rows for each of so many.
+    let rows = |documents: u64| documents * 128 * 16 * 129 * 4;
+    for (lengths, documents) in [("8192", 1), ("512", 16), ("64", 128)] {
+        let more = packed(Some(lengths)) - plain;
+        assert!(more.abs_diff(rows(documents)) < 2 << 20, "{lengths}: {more} is not {}", rows(documents));
+    }
+    // What is kept otherwise is the same: masks are borders of a few bytes.
+    let held = |documents| stepped(DENSE, 8, |o| o.documents = documents);
+    assert!(held(Documents::parse("64").ok()) - held(None) < 4096);
+}
+
+#[test]
+fn megatron_plans_its_kernel_over_documents_for_round_numbers_of_tokens() {
+    let replayed = |text: &str, documents: Option<&str>| {
+        let recipe = Recipe::parse(text).unwrap();
+        let request = LayoutRequest {
+            world: Some(1),
+            micro_batch: Some(1),
+            microbatches: Some(1),
+            engine: Some(Engine::Megatron),
+            ..LayoutRequest::default()
+        };
+        let layout = check(&recipe, &request).layout.unwrap();
+        let mut options = Options::of(Some(Engine::Megatron), &recipe);
+        options.documents = documents.map(|lengths| Documents::parse(lengths).unwrap());
+        replay_of(&recipe, &layout, &options)
+    };
+    let highest = |sequence, documents| {
+        let replay = replayed(&attentive(sequence), documents).unwrap();
+        replay.phase(PhaseKind::Passes(2)).unwrap().peak.allocated
+    };
+    // 9,000 tokens are planned for as 16,384: accumulator, sums, and gradients of keys and values by query head.
+    // The rotary table is as long as the longest document.
+    let table = |sequence: u64| (sequence - 500) * 128 * 4;
+    let more = highest(9000, Some("500")) + table(9000) - highest(9000, None);
+    let planned = (16384 - 9000) * 16 * (129 * 4 + 2 * 128 * 2);
+    assert!(more.abs_diff(planned) < 4 << 20, "{more} is not {planned}");
+    let same = highest(16384, Some("500")) + table(16384);
+    assert!(same.abs_diff(highest(16384, None)) < 4 << 20, "{same}");
+    let mamba = "\n[mamba]\nkind = \"mamba2\"\nheads = 64\nhead_dim = 64\nstate = 128\ngroups = 8\nconv = 4\n";
+    let scans = DENSE.replace("(AF)", "(MF)") + mamba;
+    assert_eq!(replayed(&scans, Some("512")).unwrap_err().what, "documents under scans");
+}
+
+#[test]
+fn cce_keeps_no_logits_and_makes_gradients_in_backward() {
+    let long = DENSE.replace("sequence = 2048", "sequence = 8192");
+    let around = |loss| {
+        let replay = replayed(&long, 1, |o| o.kernels.cross_entropy = loss).unwrap();
+        // Of a step's passes, around the loss.
+        replay.phase(PhaseKind::Passes(2)).unwrap().by_part[1]
+    };
+    let [eager, liger, cce] = [CrossEntropy::Eager, CrossEntropy::Liger, CrossEntropy::Cce].map(around);
+    let logits = 8192 * 32000 * 6;
+    assert!(eager > cce + logits * 3 / 4, "{eager} is not {logits} above {cce}");
+    // Both have both gradients at their highest, Liger logits of 512 tokens beside them.
+    let chunk = 512 * 32000 * 2;
+    assert!(liger > cce + chunk / 2, "{liger} is not {chunk} above {cce}");
+    let tied = DENSE.replace("sequence", "tied = true\nsequence");
+    let refused = replayed(&tied, 1, |o| o.kernels.cross_entropy = CrossEntropy::Cce).unwrap_err().what;
+    assert!(refused.contains("tied head"), "{refused}");
+}
+
+#[test]
+fn paged_state_is_the_hosts_and_its_scales_are_not() {
+    let (matrices, norms) = elements();
+    let steps = |step| stepped(DENSE, 1, |o| o.ways.elements = step);
+    is_near(steps(ElementStep::PagedAdamW), 4 * matrices + 12 * norms);
+    is_near(steps(ElementStep::PagedAdamW8bit), 4 * matrices + 2 * (matrices / 256 * 4) + 12 * norms);
+    // Shards of fewer than 100,000 elements are not paged: those of a small model over many ranks.
+    let small = DENSE
+        .replace("2048", "256")
+        .replace("32000", "4096")
+        .replace("8192", "512")
+        .replace("heads = 16", "heads = 2")
+        .replace("kv_heads = 8", "kv_heads = 2");
+    let held = |step| stepped(&small, 64, |o| o.ways.elements = step);
+    assert_eq!(held(ElementStep::PagedAdamW8bit), held(ElementStep::AdamW8bit));
+}
+
+#[test]
+fn soap_keeps_a_preconditioner_and_a_basis_of_every_side() {
+    let (matrices, norms) = elements();
+    let sides = |rows: u64, columns: u64| [rows, columns].iter().filter(|s| **s <= 10_000).map(|s| s * s).sum::<u64>();
+    // Queries, keys and values in one, their output, gate and up in one (too many rows), down, and two tables.
+    let layer = sides(4096, 2048) + sides(2048, 2048) + sides(16384, 2048) + sides(2048, 8192);
+    let squares = 4 * layer + 2 * sides(32000, 2048);
+    is_near(stepped(DENSE, 1, |o| o.ways.elements = ElementStep::Soap), 12 * (matrices + norms) + 8 * squares);
+    // What a step needs besides is above what AdamW's does: four results of a matrix, and those of a refresh.
+    let update = |step| {
+        replayed(DENSE, 1, |o| o.ways.elements = step).unwrap().phase(PhaseKind::Update(2)).unwrap().peak.allocated
+    };
+    let table = 32000 * 2048 * 4;
+    let more = update(ElementStep::Soap) - update(ElementStep::AdamW) - 8 * squares;
+    assert!((3 * table..9 * table).contains(&more), "{more} of {table}");
+}
+
+#[test]
+fn a_teacher_is_weights_and_logits() {
+    let student = DENSE.replace("vocab = 32000", "vocab = 128256");
+    let teach = |o: &mut Options| o.ways.teacher = Some("llama3-8b");
+    let teacher = recipe::builtin::find("llama3-8b").unwrap().counts().all.total;
+    // Alone in bf16, over eight ranks an eighth of it; neither gradients nor state.
+    for world in [1, 8] {
+        let more = stepped(&student, world, teach) - stepped(&student, world, |_| {});
+        is_near(more, 2 * teacher / world);
+    }
+    // At the loss: its logits in bf16, and beyond the model's own buffer in fp32 two of the wanted distribution.
+    let logits = 2048 * 128_256;
+    let more = highest(&student, 8, teach) - highest(&student, 8, |_| {}) - 2 * teacher / 8;
+    assert!((2 * logits..11 * logits).contains(&more), "{more} of {logits}");
 }

@@ -28,5 +28,7 @@ pub const BF16: u64 = 2;
 pub const FP32: u64 = 4;
 /// Bytes of an index.
 pub const INT64: u64 = 8;
+/// Bytes of a 32-bit integer.
+pub const INT32: u64 = 4;
 /// Bytes of a mask's or an fp8 tensor's element.
 pub const BYTE: u64 = 1;

@@ -5,6 +5,7 @@ use super::is_fsdp;
 use crate::emission::Kind;
 use crate::identity::Identity;
 use crate::job::Job;
+use crate::policy::Decay;
 
 const POLICY: Kind = Kind::Policy;
 
@@ -46,6 +47,10 @@ fn data(job: &Job, list: &mut List) {
         list.many(POLICY, "--data-path", &data.paths, "policy.data.paths", "named in the policy");
         list.set(POLICY, "--data-cache-path", &job.policy.storage.data, "policy.storage.data", "indices are kept here");
     }
+    if let Some(documents) = job.case.options.documents {
+        let why = format!("documents see nothing of one another; priced for lengths of {documents}");
+        list.switch(POLICY, "--dataloader-inter-document-masking", "state.documents", &why);
+    }
     list.set(POLICY, "--split", "100,0,0", "policy.data", "all data trains; evaluation is a run of its own");
 }
 
@@ -54,11 +59,15 @@ fn steps(job: &Job, list: &mut List) {
     let from = "policy.run";
     list.set(POLICY, "--train-iters", run.steps, from, "steps");
     list.set(POLICY, "--lr", number(run.learning_rate), from, "peak learning rate");
-    list.set(POLICY, "--min-lr", number(run.least_learning_rate), from, "learning rate at the end");
-    list.set(POLICY, "--lr-decay-style", "cosine", from, "the default is linear");
+    list.set(POLICY, "--min-lr", number(run.last_rate()), from, "learning rate at the end");
+    let style = if run.decay == Decay::Wsd { "WSD" } else { run.decay.name() };
+    list.set(POLICY, "--lr-decay-style", style, from, "the default is linear");
+    if run.decay == Decay::Wsd {
+        list.set(POLICY, "--lr-wsd-decay-style", "linear", from, "the default is exponential");
+        list.set(POLICY, "--lr-wsd-decay-iters", run.decaying(), from, "the last steps");
+    }
     list.set(POLICY, "--lr-decay-iters", run.steps, from, "over the whole run");
-    let warmup = run.warmup_steps.min(run.steps.saturating_sub(1));
-    list.set(POLICY, "--lr-warmup-iters", warmup, from, "fewer than the steps that decay");
+    list.set(POLICY, "--lr-warmup-iters", run.warmup(), from, "fewer than the steps that decay");
     list.set(POLICY, "--weight-decay", number(run.weight_decay), from, "the default is 0.01");
     list.set(POLICY, "--clip-grad", number(run.clip), from, "largest gradient norm");
     list.set(POLICY, "--seed", run.seed, from, "part of the record");

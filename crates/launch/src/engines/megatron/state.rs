@@ -36,7 +36,19 @@ pub fn layout(job: &Job, list: &mut List) {
         list.set(LAYOUT, "--cp-comm-type", "allgather", "layout.cp", "sparse attention gathers [megatron/dsa-cp]");
     }
     list.set(LAYOUT, "--micro-batch-size", layout.micro_batch, "layout.micro_batch", "sequences of a microbatch");
-    list.set(LAYOUT, "--global-batch-size", layout.global_batch, "layout.global_batch", "sequences of a step");
+    // Megatron takes one or the other. Thresholds are tokens, because it knows how long a sequence is.
+    let each = layout.micro_batch * layout.dp.get();
+    let ramp = job.policy.run.batch_ramp.and_then(|ramp| ramp.levels(layout.global_batch, each).ok());
+    match ramp {
+        Some(levels) => {
+            let levels: Vec<String> = levels.iter().map(|(tokens, batch)| format!("{tokens}:{batch}")).collect();
+            let why = "tokens after which a step has so many sequences; priced with the last";
+            list.set(LAYOUT, "--step-batch-size-schedule", levels.join(" "), "policy.run.batch_ramp", why);
+        }
+        None => {
+            list.set(LAYOUT, "--global-batch-size", layout.global_batch, "layout.global_batch", "sequences of a step");
+        }
+    }
     list.set(LAYOUT, "--seq-length", layout.sequence, "layout.sequence", "tokens of a sequence");
     recompute(job, list);
 }

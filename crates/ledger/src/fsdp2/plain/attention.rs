@@ -106,13 +106,16 @@ pub(super) fn flash(c: &Rank, inputs: [&Tensor; 3], heads: Heads) -> Tensor {
     let mut saved: Vec<Tensor> = inputs.map(Tensor::clone).to_vec();
     saved.extend([out.alias(), statistics]);
     saved.extend(random);
+    saved.extend(c.borders());
+    // Over documents, rows that a block of the kernel may write beyond each (`flash_api.cpp` mha_varlen_bwd).
+    let padded = tokens + c.config.documents().map_or(0, |documents| 128 * documents);
     c.tape.record(inputs.map(Tensor::edge).to_vec(), &[&out], saved, move |t, _, _saved| {
         let size = |heads, width| tokens * heads * width;
         let dq = grad(t, size(heads.query, heads.qk_dim), "query gradient");
         let dk = grad(t, size(heads.kv, heads.qk_dim), "key gradient");
         let dv = grad(t, size(heads.kv, heads.v_dim), "value gradient");
-        let _sums = grad_of(t, size(heads.query, 1), FP32, "softmax sums");
-        let _accumulator = grad_of(t, size(heads.query, heads.qk_dim), FP32, "query accumulator");
+        let _sums = grad_of(t, padded * heads.query, FP32, "softmax sums");
+        let _accumulator = grad_of(t, padded * heads.query * heads.qk_dim, FP32, "query accumulator");
         // With grouped heads the kernel writes a gradient a query head, summed over each group.
         let is_grouped = heads.query != heads.kv;
         let _expanded = is_grouped.then(|| {

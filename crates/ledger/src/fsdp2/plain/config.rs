@@ -1,6 +1,7 @@
 //! Recipe and layout as the sizes one rank works with, or by name what is not modelled.
 
-use case::Ways;
+use case::options::CrossEntropy;
+use case::{Documents, Ways};
 use layout::{Axis, Layout, Mesh, Order, Recompute, Schedule, StagePlan};
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
 use recipe::kinds::gated_delta::GatedDelta;
@@ -167,8 +168,10 @@ pub(crate) struct Config {
     pub adapted: BTreeMap<String, u64>,
     /// How weights are kept, stepped and followed.
     pub ways: Ways,
-    /// Whether head and loss are Liger's.
-    pub has_liger: bool,
+    /// Whose loss it is: eager, or one that multiplies the head.
+    pub loss: CrossEntropy,
+    /// Documents that a sequence is packed of.
+    pub documents: Option<Documents>,
     pub layers: Vec<(u32, Vec<Mixer>)>,
     /// Of each layer's mixers, whether it stands beside the one before it, behind the same norm.
     pub beside: Vec<Vec<bool>>,
@@ -234,7 +237,8 @@ impl Config {
             edges_apart: false,
             adapted: adapted(recipe),
             ways: Ways::PLAIN,
-            has_liger: false,
+            loss: CrossEntropy::Eager,
+            documents: None,
             is_compiled: false,
             chunks: Chunks::Each,
             layers: layers.collect::<Result<_, Unmodelled>>()?,
@@ -285,6 +289,11 @@ impl Config {
     /// Whether any matrix is stepped by Muon.
     pub fn matrix_steps(&self) -> bool {
         [self.matrix_optimizer, self.expert_optimizer].contains(&Optimizer::Muon)
+    }
+
+    /// Documents of a microbatch, where they are kept apart.
+    pub fn documents(&self) -> Option<u64> {
+        self.documents.map(|documents| self.micro_batch * documents.count(self.sequence))
     }
 
     /// Whether any layer has this mixer.
@@ -440,9 +449,6 @@ fn mixers(layer: &Layer, index: usize, place: &Place) -> Result<Vec<Mixer>, Unmo
             }
             Mixer::Recurrent if place.layout.tp.splits() => {
                 return refuse("a recurrent mixer over tp", "its norm over all heads is not replayed yet");
-            }
-            Mixer::Linear if place.layout.tp.splits() => {
-                return refuse("a linear mixer over tp", "no rule cuts it");
             }
             Mixer::Attention | Mixer::Moe | Mixer::Mamba | Mixer::Mlp => {}
             Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => {}

@@ -5,6 +5,7 @@ use super::ops::{add, grad, grad_of, leave, linear, makes, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, NormParams, Param, Unit, layer};
 use super::rank::Rank;
 use super::{Blocks, Config, attention, emitted, gated_delta, mamba, mamba1, mla, mlp, moe};
+use case::options::CrossEntropy;
 use case::ways::AdapterLayers;
 use recipe::Mixer;
 use replay::line::{Line, Origin};
@@ -104,7 +105,32 @@ impl Model {
 
     /// The same, and what the modules gave before the loss was taken.
     pub fn forward_with_output(&self, c: &Rc<Rank>, input: Option<&Tensor>) -> (Tensor, Tensor) {
+        let out = self.output(c, input);
+        let output = out.alias();
+        (self.loss(c, out), output)
+    }
+
+    /// The loss of what the modules gave; what they gave where there is none.
+    fn loss(&self, c: &Rc<Rank>, out: Tensor) -> Tensor {
+        match (&self.head, c.config.blocks) {
+            (None, _) => out,
+            (Some(_), Blocks::Common) => loss::cross_entropy(c, out),
+            (Some(_), Blocks::Emitted) if c.config.loss.has_head() => emitted::share_of(c, &out),
+            (Some(_), Blocks::Emitted) => emitted::cross_entropy(c, out),
+        }
+    }
+
+    /// One microbatch whose distribution over the vocabulary is held to a teacher's.
+    pub fn distilled(&self, c: &Rc<Rank>, wanted: Tensor) -> (Tensor, Tensor) {
+        let out = self.output(c, None);
+        let output = out.alias();
+        (emitted::distance(c, out, wanted), output)
+    }
+
+    /// What the modules give: hidden states, logits, or the loss that a head takes itself.
+    pub fn output(&self, c: &Rc<Rank>, input: Option<&Tensor>) -> Tensor {
         c.tape.enter(Origin::Embedding);
+        c.take_documents();
         let tokens = self.embedding.as_ref().map(|_| c.act_of(c.config.tokens, INT64, "tokens"));
         let inside = |input: Option<&Tensor>| {
             let mut x = match (&self.embedding, input) {
@@ -134,10 +160,11 @@ impl Model {
                 Some((unit, head)) if c.config.blocks == Blocks::Emitted => {
                     let normed = norm(c, &x, c.config.hidden, &head.norm);
                     drop(x);
-                    if c.config.has_liger {
+                    if c.config.loss.has_head() {
                         let scaled = |x: &Tensor| emitted::by(c, x.clone(), c.config.multipliers.logits);
-                        return wrapped(c, *unit, &normed, |x| {
-                            emitted::fused_cross_entropy(c, &scaled(x), &head.weight)
+                        return wrapped(c, *unit, &normed, |x| match c.config.loss {
+                            CrossEntropy::Cce => emitted::cut_cross_entropy(c, &scaled(x), &head.weight),
+                            _ => emitted::fused_cross_entropy(c, &scaled(x), &head.weight),
                         });
                     }
                     let logits = |x: &Tensor| linear(c, &emitted::enter(c, x), &head.weight);
@@ -147,21 +174,13 @@ impl Model {
                 None => x,
             }
         };
-        let out = match input {
+        match input {
             Some(input) => wrapped(c, Some(ROOT), input, |x| inside(Some(x))),
             None => {
                 c.engine.pre_forward(ROOT);
                 behind(c, ROOT, inside(None))
             }
-        };
-        let output = out.alias();
-        let loss = match (&self.head, c.config.blocks) {
-            (None, _) => out,
-            (Some(_), Blocks::Common) => loss::cross_entropy(c, out),
-            (Some(_), Blocks::Emitted) if c.config.has_liger => emitted::share_of(c, &out),
-            (Some(_), Blocks::Emitted) => emitted::cross_entropy(c, out),
-        };
-        (loss, output)
+        }
     }
 }
 

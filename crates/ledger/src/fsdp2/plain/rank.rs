@@ -2,7 +2,7 @@
 
 use super::{Config, Engine};
 use replay::line::Line;
-use replay::tape::{BF16, Storage, Tape, Tensor};
+use replay::tape::{BF16, INT32, Storage, Tape, Tensor};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -15,14 +15,36 @@ pub(crate) struct Rank {
     pub config: Config,
     pub tape: Tape,
     pub engine: Rc<dyn Engine>,
-    workspaces: RefCell<[Option<Rc<Storage>>; 2]>,
+    workspaces: Rc<RefCell<[Option<Rc<Storage>>; 2]>>,
+    /// Where the documents of a microbatch begin.
+    borders: RefCell<Option<Tensor>>,
     /// Whether the autograd thread runs, which has a cuBLAS handle of its own.
     pub is_backward: Cell<bool>,
 }
 
 impl Rank {
     pub fn new(config: Config, tape: Tape, engine: Rc<dyn Engine>) -> Rc<Rank> {
-        Rc::new(Rank { config, tape, engine, workspaces: RefCell::default(), is_backward: Cell::new(false) })
+        let (workspaces, borders) = (Rc::default(), RefCell::default());
+        Rc::new(Rank { config, tape, engine, workspaces, borders, is_backward: Cell::new(false) })
+    }
+
+    /// Another model in the same process: its products run on the same handles.
+    pub fn beside(&self, config: Config, engine: Rc<dyn Engine>) -> Rc<Rank> {
+        let (workspaces, borders) = (self.workspaces.clone(), RefCell::default());
+        Rc::new(Rank { config, tape: self.tape.clone(), engine, workspaces, borders, is_backward: Cell::new(false) })
+    }
+
+    /// Where the documents of a microbatch begin, which attention keeps.
+    pub fn borders(&self) -> Option<Tensor> {
+        self.borders.borrow().clone()
+    }
+
+    /// A microbatch comes in: the borders of its documents take the place of the last one's.
+    pub fn take_documents(&self) {
+        if let Some(documents) = self.config.documents() {
+            let borders = self.act_of(documents + 1, INT32, "borders of documents");
+            *self.borders.borrow_mut() = Some(borders);
+        }
     }
 
     /// A half-precision tensor of the forward pass.

@@ -17,7 +17,7 @@ mod scan;
 mod steps;
 
 pub(super) use borders::enter;
-pub(super) use loss::{cross_entropy, embed, fused_cross_entropy, share_of};
+pub(super) use loss::{cross_entropy, cut_cross_entropy, distance, embed, fused_cross_entropy, share_of};
 pub(crate) use scan::parts as scan_parts;
 pub(super) use steps::by;
 
