@@ -45,6 +45,11 @@ NEEDED = {
     "reformer": {"is_decoder": True},
 }
 
+# What else a class can be told that changes its parameters.
+MORE = {
+    "glm_moe_dsa": [{"index_topk_freq": 3}, {"index_topk_pattern": "FFSFSSSF"}],
+}
+
 DEPTHS = ["num_hidden_layers", "n_layer", "num_layers", "n_layers"]
 
 # Sizes that no two of are the same, by the names that classes give them.
@@ -128,7 +133,7 @@ def rows(model_type):
     tries = [small, {k: v for k, v in small.items() if k != "head_dim"}]
     flips = [{key: not value} for key, value in sorted(base.items()) if isinstance(value, bool)]
     done = set()
-    for change in tries[:1] + flips + tries[1:]:
+    for change in tries[:1] + flips + tries[1:] + MORE.get(model_type, []):
         try:
             config, _, params, frozen = build(model_type, words | change)
         except Exception as error:

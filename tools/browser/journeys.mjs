@@ -127,6 +127,31 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await page.settled();
   assert.ok((await parameters(page)).has("recompute") || (await parameters(page)).has("mbs"), await hash(page));
 
+  // A whole run: what it takes, and when to save.
+  await opens(page, "choose");
+  for (const [key, value] of [["tokens", "1T"], ["days", "1"], ["price_per_device_hour", "2.5"]]) {
+    await page.evaluate(
+      `(() => { const f = document.getElementById("run-${key}"); f.value = "${value}"; f.dispatchEvent(new Event("change")); })()`,
+    );
+    await becomes(page, [`${key}=${value}`]);
+  }
+  await page.click("#search");
+  await page.until(`document.getElementById("run-table")`, "the run is added up");
+  assert.match(await page.text("#run-table"), /days[^]*device-hours[^]*cost[^]*useful[^]*checkpoint every/);
+  assert.match(await page.text("#run-late"), /longer than the 1 days/);
+  await isDrawn(page, "#frontier-picture");
+  await look("run", "#run-table");
+  await opens(page, "launch");
+  await page.until(`document.getElementById("panel-launch").innerText.includes("launch/budget")`, "launch is told the interval");
+  for (const key of ["tokens", "days", "price_per_device_hour"]) {
+    await opens(page, "choose");
+    await page.evaluate(
+      `(() => { const f = document.getElementById("run-${key}"); f.value = ""; f.dispatchEvent(new Event("change")); })()`,
+    );
+    await page.until(`!location.hash.includes("${key}=")`, "the run is forgotten");
+    await page.settled();
+  }
+
   // A search that is given up.
   await page.choose("#devices", "64");
   await becomes(page, ["on=64x"]);

@@ -13,7 +13,9 @@ pub mod documents;
 pub mod kinds;
 pub mod machines;
 pub mod options;
+mod pools;
 mod render;
+pub mod swap;
 pub mod ways;
 pub mod words;
 
@@ -25,6 +27,7 @@ pub use difference::{Difference, Part};
 pub use documents::Documents;
 pub use kinds::{KindId, LayerKinds, PerKind};
 pub use options::Options;
+pub use pools::{Pooled, common_devices, stages_of};
 pub use render::layout_json;
 pub use ways::Ways;
 

@@ -4,7 +4,7 @@ use crate::call::{self, is_touched, touched};
 use crate::hub;
 use crate::outcome::Refusal;
 use diag::{Blame, Finding};
-use hardware::{Cluster, ClusterText, Device, is_path};
+use hardware::{Cluster, ClusterText, Device, check_pools, is_path, split_pools};
 use launch::Policy;
 use recipe::import::hf;
 use recipe::{Recipe, builtin, limits};
@@ -70,6 +70,14 @@ fn not_in_cache(name: &str, repository: &Path) -> Finding {
 pub fn load_cluster(on: &str) -> Result<Cluster, Refusal> {
     let typed = ClusterText::parse(on)?;
     Ok(typed.on(load_device(typed.device)?)?)
+}
+
+/// The pools a text with `+` stands for.
+pub fn load_pools(on: &str) -> Result<Vec<Cluster>, Refusal> {
+    let pools =
+        split_pools(on).unwrap_or_else(|| vec![on]).into_iter().map(load_cluster).collect::<Result<Vec<_>, _>>()?;
+    check_pools(on, &pools)?;
+    Ok(pools)
 }
 
 /// The device a name or path stands for.

@@ -255,7 +255,18 @@ pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, tim
     let [forward, backward] = inside.gathers.map(|count| gather * count as f64);
     let forward = forward + taught;
     let backward = if inside.reduces { backward + reduced } else { backward };
-    [Rules::beside(occupied, forward, times.forward), Rules::beside(occupied, backward, times.backward()) + sums]
+    let shown = [Rules::beside(occupied, forward, times.forward), Rules::beside(occupied, backward, times.backward())];
+    let read = swapped_in(prices, placed, held);
+    // Weights are read ahead of the gathers that send them on.
+    let late = |pass: usize, compute: f64| (read * inside.gathers[pass] as f64 - compute - shown[pass]).max(0.0);
+    [shown[0] + late(0, times.forward), shown[1] + late(1, times.backward()) + sums]
+}
+
+/// Seconds to read a rank's own weights off the drives once.
+fn swapped_in(prices: &Prices, placed: &Placed, held: &Held) -> f64 {
+    let Some(drives) = prices.setting.drives.filter(|_| prices.setting.options.offload_params) else { return 0.0 };
+    let parts = (0..2).map(|mesh| gathered(prices, held, mesh) / placed.rings[mesh].sharing.members);
+    drives.fetched(parts.sum(), prices.setting.options.zero.sub_group)
 }
 
 /// Elements of a mesh that are gathered: a quantised base is whole on every replica.
@@ -385,5 +396,13 @@ fn stepped(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     let stepped = setting.cluster.device.host.as_ref();
     let stepped = stepped.map_or(UNSTATED_HOST, |host| host.bytes_per_second * HOST_RATE / HOST_BYTES);
     let host = away * setting.cluster.devices_per_node as f64 / stepped;
-    (kernels + products, travel + host)
+    let drives = setting.drives.map_or(0.0, |drives| {
+        let back = if setting.options.offload_params {
+            drives.written_back(away, setting.options.zero.sub_group)
+        } else {
+            0.0
+        };
+        drives.stepped(away) + back
+    });
+    (kernels + products, travel + host + drives)
 }

@@ -8,6 +8,7 @@
 mod alone;
 mod comm;
 mod data;
+mod drives;
 mod flops;
 mod held;
 pub mod interval;
@@ -17,6 +18,7 @@ pub mod ops;
 
 mod overlap;
 mod part;
+mod pools;
 mod prices;
 mod report;
 mod roofline;
@@ -32,6 +34,7 @@ pub use data::Placed;
 pub use flops::{Convention, products_per_token};
 pub use interval::{Apart, Class, Interval};
 pub use part::{Part, Times};
+pub use pools::{PooledPrices, pooled_step};
 pub use prices::{Counts, Load, Prices, Setting, Split};
 pub use report::{Line, Spent, StageTime, Step, Traffic};
 pub use roofline::Numbers;

@@ -7,6 +7,7 @@
 use crate::Unpriced;
 use crate::comm::{Carrier, Groups, LayerWaits};
 use crate::data::Placed;
+use crate::drives::DriveRates;
 use crate::held::Held;
 use crate::layer::{LayerPrice, Once};
 use crate::ops::{self, Op, Shape};
@@ -48,6 +49,8 @@ pub struct Setting {
     pub(crate) cluster: Cluster,
     /// Bytes a second to the host's memory, where somebody states it.
     pub(crate) host_link: Option<f64>,
+    /// What of a node's drives a rank has, where state lies there.
+    pub(crate) drives: Option<DriveRates>,
     pub(crate) meter: Meter,
     pub(crate) fabric: Fabric,
     /// Time of kernels on the slowest of all devices, against that on one.
@@ -95,9 +98,10 @@ impl Setting {
                 "how much of their way compute hides is not measured",
             ));
         }
-        if options.on_nvme {
-            return Err(Unpriced::new("state on NVMe", "nobody states what the drives of a node move"));
-        }
+        let drives = match options.on_nvme {
+            true => Some(DriveRates::of(cluster)?),
+            false => None,
+        };
         // Only what goes to the host needs a way there.
         let host_link = match cluster.device.link(Way::Host) {
             Ok(link) => Some(link.bytes_per_second),
@@ -119,6 +123,7 @@ impl Setting {
             options: *options,
             cluster: cluster.clone(),
             host_link,
+            drives,
             meter,
             fabric,
             slowest: if alone { 1.0 } else { slowest_of(cluster.devices()) },

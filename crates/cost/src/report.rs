@@ -212,7 +212,7 @@ impl Prices {
                 Host,
                 once.offload,
                 modelled.clone(),
-                "gradients and weights over the host link, and the step on the host",
+                "gradients and weights over the host link, the step on the host, and state to and from its drives",
             ),
         ]);
         let explained = slowest + parts.iter().map(|(_, _, s, _, _)| s).sum::<f64>();

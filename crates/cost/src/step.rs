@@ -192,8 +192,11 @@ impl Prices {
     /// Gradients of the token table's copies on first and last stage.
     pub(crate) fn tied_tables(&self, layout: &Layout) -> f64 {
         let ends = self.setting.fabric.spread(2.min(layout.pp.get()), layout.world / layout.pp.get());
-        let bytes = self.tied_held.trained[0] * widths(self).0;
-        self.setting.fabric.time(Collective::AllReduce, bytes, ends).seconds
+        self.setting.fabric.time(Collective::AllReduce, self.tied_bytes(), ends).seconds
+    }
+
+    pub(crate) fn tied_bytes(&self) -> f64 {
+        self.tied_held.trained[0] * widths(self).0
     }
 
     /// Seconds of a chunk or stage for one microbatch, with the gathers of ZeRO-3 that show.

@@ -62,9 +62,8 @@ impl<'a> ClusterText<'a> {
             _ => (rest, None),
         };
         if !is_path(device) && device.contains('+') {
-            let message = format!("`{text}` has several kinds of devices, and a plan has one");
-            let hint = "stages on devices of other speeds need other cuts and other memory, which no engine we write for \
-                        takes: plan each pool alone";
+            let message = format!("`{text}` has several pools of devices, and this takes one");
+            let hint = "`plan` and `fit` place a job over pools, each typed with its count: `8x8xH100+4x8xA100`";
             return Err(Finding::error("hardware/mixed", Blame::Usage, "on", message).hint(hint));
         }
         let has_counts = !counts.is_empty() || is_path(device);

@@ -5,6 +5,7 @@ mod calibration;
 mod cluster;
 mod kind;
 mod network;
+mod pools;
 mod profile;
 mod read;
 mod suggest;
@@ -13,6 +14,7 @@ pub use calibration::{Calibration, Factor, Headroom, RANGE, Term};
 pub use cluster::{Cluster, ClusterText, is_path};
 pub use kind::{Kind, Slice, SliceHost, Vendor};
 pub use network::Network;
+pub use pools::{MOST_POOLS, check_pools, split_pools};
 pub use profile::{
     AttentionCurve, Calibrated, CollectiveCurve, GemmCurve, HostCurve, LinkCurve, MemoryCurve, PowerCurve, Profile,
     Protocol, RecurrenceCurve, ScanCurve, Started, StreamRates, SwitchCurve, TokenCurve,
@@ -62,6 +64,9 @@ pub struct Device {
     pub host_link: Option<Link>,
     /// The memory of a node's host; none where the maker names no usual node.
     pub host: Option<Host>,
+    /// The drives of a node; none where nobody says, since a maker's node names no drive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drives: Option<Drives>,
     /// What a process holds outside its allocator; measured where somebody has measured it.
     pub reserve: Option<Reserve>,
     /// What it draws; none where its maker does not say.
@@ -127,6 +132,21 @@ pub struct Host {
     pub memory_bytes: u64,
     /// What its memory channels move, all sockets together.
     pub bytes_per_second: f64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// The local drives of a node, which its devices share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drives {
+    /// Drives that data is striped over.
+    pub count: u64,
+    /// Room on each.
+    pub bytes: u64,
+    /// What each reads, in large blocks.
+    pub read_bytes_per_second: f64,
+    /// What each writes, for as long as a step takes.
+    pub write_bytes_per_second: f64,
     /// Where the figures come from.
     pub source: String,
 }
@@ -303,6 +323,11 @@ impl Device {
     /// The rate of its own memory.
     pub fn known_memory_rate(&self) -> Result<&Rate, Finding> {
         self.memory_rate.as_ref().ok_or_else(|| self.unknown("how fast its memory is", "[memory_rate]"))
+    }
+
+    /// The drives of its node.
+    pub fn known_drives(&self) -> Result<&Drives, Finding> {
+        self.drives.as_ref().ok_or_else(|| self.unknown("how many drives a node has and what they move", "[drives]"))
     }
 
     /// The link that goes this way.

@@ -4,7 +4,7 @@
 use crate::calibration::{Calibration, Factor, Headroom, RANGE, Term};
 use crate::kind::chips_of;
 use crate::network::Network;
-use crate::{Device, Host, Kind, Link, Peak, Power, Rate, Reserve, SliceHost, Tier, Vendor};
+use crate::{Device, Drives, Host, Kind, Link, Peak, Power, Rate, Reserve, SliceHost, Tier, Vendor};
 use diag::{Blame, Finding};
 use reading::{Dialect, Section, read_text};
 
@@ -75,6 +75,7 @@ fn device(mut root: Section) -> Option<Device> {
     let network = device_network(&mut root);
     let host_link = optional(root.section("host_link"), link);
     let host = optional(root.section("host"), host);
+    let drives = optional(root.section("drives"), drives);
     let reserve = optional(root.section("reserve"), reserve);
     let power = optional(root.section("power"), power);
     let slices: Vec<Option<SliceHost>> = root.sections("slices").into_iter().map(slice_host).collect();
@@ -97,6 +98,7 @@ fn device(mut root: Section) -> Option<Device> {
             network: network?,
             host_link: host_link?,
             host: host?,
+            drives: drives?,
             reserve: reserve?,
             power: power?,
             slices: slices.into_iter().collect::<Option<Vec<_>>>()?,
@@ -232,6 +234,21 @@ fn host(mut section: Section) -> Option<Host> {
     let source = source(&mut section, "source");
     section.finish();
     Some(Host { memory_bytes: memory_bytes?, bytes_per_second: bytes_per_second?, source: source? })
+}
+
+fn drives(mut section: Section) -> Option<Drives> {
+    let (count, bytes) = (section.count("count", MOST_DEVICES), section.count("bytes", MOST_BYTES));
+    let read_bytes_per_second = section.required_positive("read_bytes_per_second");
+    let write_bytes_per_second = section.required_positive("write_bytes_per_second");
+    let source = source(&mut section, "source");
+    section.finish();
+    Some(Drives {
+        count: count?,
+        bytes: bytes?,
+        read_bytes_per_second: read_bytes_per_second?,
+        write_bytes_per_second: write_bytes_per_second?,
+        source: source?,
+    })
 }
 
 fn link(mut section: Section) -> Option<Link> {

@@ -130,7 +130,7 @@ fn tensor(recipe: &Recipe, layout: &Layout, tokens: u64, out: &mut Vec<Exchange>
         return;
     }
     let width = recipe.hidden;
-    let mixers = [Mixer::Attention, Mixer::Mlp, Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta];
+    let mixers = [Mixer::Attention, Mixer::Mlp, Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta, Mixer::Linear];
     for mixer in mixers.into_iter().filter(|m| recipe.uses(*m)) {
         let count = recipe.count_with_suffix(mixer);
         let into = if mixer == Mixer::Attention { attention_input(recipe) } else { width };

@@ -198,9 +198,6 @@ impl Fsdp2Options {
 impl DeepspeedOptions {
     pub(crate) fn from_options(layout: &Layout, asked: &Options) -> Result<DeepspeedOptions, Unmodelled> {
         plain(asked)?;
-        if asked.on_nvme {
-            return refuse("state on NVMe", "the buffers that DeepSpeed swaps through are not replayed");
-        }
         let offload_optimizer = match asked.offload {
             0.0 => None,
             1.0 => Some(Offload::DEFAULT),
@@ -220,6 +217,7 @@ impl DeepspeedOptions {
             sub_group_size: sizes.sub_group,
             offload_optimizer,
             offload_param: asked.offload_params.then_some(Offload::DEFAULT),
+            on_nvme: asked.on_nvme,
             ..DeepspeedOptions::defaults()
         })
     }

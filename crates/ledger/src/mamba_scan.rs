@@ -119,6 +119,29 @@ pub(super) fn backward(t: &Tape, s: Scan) -> Tensor {
     packed
 }
 
+/// The scan over parts that lie apart (`MambaChunkScanCombinedFn`): its output, and what it keeps of its own: the output,
+/// before the gate where it is gated here, and the decays.
+pub(super) fn forward_apart(t: &Tape, s: Scan, is_gated: bool) -> (Tensor, Vec<Tensor>) {
+    let made = |elements, width, name| t.tensor(Line::Activations, elements, width, name);
+    let fp32 = |elements, name| made(elements, FP32, name);
+    let bf16 = |elements, name| made(elements, BF16, name);
+    let (decays, _steps) = (fp32(s.steps, "scan decays"), fp32(s.steps, "scan steps"));
+    let states = fp32(s.states, "chunk states");
+    let _passed = bf16(s.states, "passed states");
+    let _final = fp32(s.final_states, "final states");
+    drop(states);
+    let _products = fp32(s.products, "chunk products");
+    let out = bf16(s.tokens * s.inner, "scan output");
+    let ungated = is_gated.then(|| bf16(s.tokens * s.inner, "scan output before gate"));
+    let kept = vec![decays, ungated.unwrap_or_else(|| out.alias())];
+    (out, kept)
+}
+
+/// Its backward pass but for the gradients that it returns.
+pub(super) fn backward_apart(t: &Tape, s: Scan) {
+    chunks_backward(t, s);
+}
+
 /// `_mamba_chunk_scan_combined_bwd`. Everything is a local of it until it returns, unless it is
 /// assigned anew.
 fn chunks_backward(t: &Tape, s: Scan) {

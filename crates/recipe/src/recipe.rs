@@ -216,7 +216,7 @@ impl Recipe {
         let attention =
             |layers: &[Layer]| layers.iter().flat_map(Layer::mixers).filter(|m| *m == Mixer::Attention).count() as u64;
         let first = attention(&self.layers[..layer]);
-        (first..first + attention(&self.layers[layer..=layer])).filter(|ordinal| dsa.covers(*ordinal)).count() as u64
+        (first..first + attention(&self.layers[layer..=layer])).filter(|ordinal| dsa.indexes(*ordinal)).count() as u64
     }
 
     /// Every logical tensor, in the order of the forward pass.
@@ -288,7 +288,7 @@ impl Recipe {
     }
 
     fn indexer_tensors(&self, attention: &Attention, ordinal: Option<u64>, out: &mut Emitter) {
-        let covered = |dsa: &&Dsa| ordinal.is_some_and(|o| dsa.covers(o));
+        let covered = |dsa: &&Dsa| ordinal.is_some_and(|o| dsa.indexes(o));
         let Some(dsa) = self.features.dsa().filter(covered) else { return };
         let query_width = match &attention.kind {
             AttentionKind::Mla(mla) => mla.q_rank.unwrap_or(self.hidden),
@@ -299,7 +299,7 @@ impl Recipe {
 
     fn mtp_tensors(&self, out: &mut Emitter) {
         let Some(mtp) = self.features.mtp() else { return };
-        for depth in 0..mtp.depth as usize {
+        for depth in 0..mtp.stacks() as usize {
             let prefix = format!("mtp.{depth}");
             let place = Place::Mtp(depth);
             out.stand(place, Family::Edge, prefix.clone());

@@ -310,6 +310,14 @@ fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
                 ),
             );
         }
+        for layer in dsa.value.reuse.iter().filter(|l| **l >= attention_layers || !dsa.value.covers(**l)) {
+            refuse("features.dsa.reuse", format!("attention layer {layer} is not sparse, and cannot read a choice"));
+        }
+        let first = (0..attention_layers).find(|layer| dsa.value.covers(*layer));
+        if let Some(layer) = first.filter(|layer| dsa.value.reuse.contains(layer)) {
+            let message = format!("no indexer stands before attention layer {layer}, whose choice it could read");
+            refuse("features.dsa.reuse", message);
+        }
     }
     if recipe.features.mla.is_some() && recipe.attention.is_none() {
         refuse("features.mla", "latent attention is offered, and the recipe has no `[attention]`".to_string());

@@ -29,6 +29,8 @@ named! {
         KeyHead = "key-head",
         /// A value head of a gated delta net.
         ValueHead = "value-head",
+        /// A head of a linear mixer of another kind.
+        LinearHead = "linear-head",
         /// A column of a feed-forward bank: regular, and cut anywhere.
         Channel = "channel",
         /// One routed expert.

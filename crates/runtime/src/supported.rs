@@ -3,6 +3,7 @@
 
 use diag::{Blame, Finding};
 use recipe::kinds::NormPlace;
+use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
 
 /// What the recipe says and no block does.
@@ -18,6 +19,9 @@ pub fn unsupported(recipe: &Recipe) -> Vec<Finding> {
         (recipe.embedding_norm, "embedding_norm"),
         (recipe.head_bias, "head_bias"),
         (recipe.uses(Mixer::Linear), "linear"),
+        (matches!(&recipe.mamba, Some(Mamba::Two(m)) if m.conv == 0) && recipe.uses(Mixer::Mamba), "mamba.conv"),
+        (recipe.features.mtp().is_some_and(|mtp| mtp.shared), "features.mtp.shared"),
+        (recipe.features.dsa().is_some_and(|dsa| !dsa.reuse.is_empty()), "features.dsa.reuse"),
         (attention.and_then(|a| a.window.as_ref()).is_some_and(|w| w.chunked), "attention.chunked"),
         (attention.is_some_and(|a| a.dropout > 0.0), "attention.dropout"),
         (router.is_some_and(|r| r.z_loss.is_some()), "moe.router.z_loss"),

@@ -70,6 +70,12 @@ pub fn lay_out<'a>(question: Question<'a>, effort: Effort) -> Result<Space<'a>, 
     Ok(space)
 }
 
+/// Whether some layout is legal and has a price, read off the first degrees of each mode: nothing is searched.
+pub fn has_price(question: Question) -> bool {
+    let Ok(space) = Space::new(question) else { return false };
+    (0..space.modes.len()).any(|mode| matches!(weigh(&space, mode), Ok(Some(_))))
+}
+
 /// What layers weigh and which recompute policies save anything, read off the first legal degrees
 /// that can be priced; none where nothing is legal, and why where nothing has a price.
 fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Finding> {

@@ -6,6 +6,7 @@ import { LAYOUT, body, fromFlags, words } from "./state.js";
 import { bytes, seconds, exact, percent, quoted } from "./units.js";
 import { showPicture } from "./picture.js";
 import { findingsList } from "./findings.js";
+import { asksRun, run, runFields } from "./budget.js";
 
 // What a search is free to choose, unless it is told to keep what was set.
 const DEGREES = LAYOUT.filter((key) => !["gbs", "seq", "engine", "vocab_multiple"].includes(key));
@@ -16,7 +17,7 @@ let running = null;
 function asked(state) {
   const free = { ...state.case };
   if (!keep) for (const key of DEGREES) delete free[key];
-  return body(free, "plan");
+  return body(free, "plan", asksRun(state.case));
 }
 
 export async function showChoose(panel, context) {
@@ -55,12 +56,13 @@ function form(panel, context) {
       showChoose(panel, context);
     },
   });
-  return el(
+  const row = el(
     "div",
     { class: "row" },
     el("button", { type: "button", class: "primary", id: "search", onclick: () => search(panel, context) }, "Search"),
     el("label", { class: "switch", for: "keep" }, box, "keep the degrees I set"),
   );
+  return [runFields(context), row];
 }
 
 // Searches, unless that is known or under way.
@@ -128,7 +130,15 @@ function showAnswer(box, found, context) {
     return;
   }
   const picture = el("div", { class: "picture", id: "frontier-picture" });
-  put(box, ...best(plan, context), picture, ...frontier(plan, context), ...near(plan, context), ...lost(plan, context));
+  put(
+    box,
+    ...best(plan, context),
+    ...run(plan, context.state.case),
+    picture,
+    ...frontier(plan, context),
+    ...near(plan, context),
+    ...lost(plan, context),
+  );
   const pick = (data) => take(context, flagsOf(plan, data));
   pick.accepts = (data) => flagsOf(plan, data) !== null && !context.act.fixed;
   showPicture(picture, "frontier", question, { label: "Time against headroom", pick });

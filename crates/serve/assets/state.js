@@ -19,6 +19,9 @@ const WORDS = [
   "gradients",
   "engine_args",
   "headroom",
+  "tokens",
+  "days",
+  "price_per_device_hour",
 ];
 
 // Longer links are cut by chats and browsers.
@@ -71,7 +74,7 @@ const TAKES = {
   fit: [...RECIPE, "on", ...LAYOUT, ...STATE, "headroom"],
   stages: [...RECIPE, "on", ...LAYOUT, ...STATE],
   schedule: [...RECIPE, "on", ...LAYOUT, ...STATE],
-  launch: [...RECIPE, "on", ...LAYOUT, ...STATE],
+  launch: [...RECIPE, "on", ...LAYOUT, ...STATE, "tokens"],
   plan: [...RECIPE, "on", ...LAYOUT, ...STATE, "headroom"],
   splits: [...RECIPE, ...LAYOUT],
   mesh: ["on", ...LAYOUT],
@@ -144,9 +147,9 @@ export function isJson(text) {
 // Flags of an answer, as `--tp 2 --no-sp`, laid over the recipe and cluster of a case. What follows from the rest is left
 // to follow: replicas from the world, microbatches from the batch; so that one degree can be changed alone.
 export function fromFlags(kase, flags) {
-  const { recipe, text, on, headroom } = kase;
+  const { recipe, text, on, headroom, tokens, days, price_per_device_hour } = kase;
   const { dp, microbatches, seq, ...said } = parseFlags(flags);
-  const out = { recipe, text, on, with: kase.with, without: kase.without, headroom, ...said, seq: kase.seq && seq };
+  const out = { recipe, text, on, with: kase.with, without: kase.without, headroom, tokens, days, price_per_device_hour, ...said, seq: kase.seq && seq };
   // One replica is not said.
   if (microbatches) out.gbs = (dp ?? 1) * microbatches * (said.mbs ?? 1);
   return out;

@@ -8,6 +8,7 @@ use std::path::Path;
 pub const ASSETS: &[(&str, &[u8])] = &[
     ("app.js", include_bytes!("../assets/app.js")),
     ("ask.js", include_bytes!("../assets/ask.js")),
+    ("budget.js", include_bytes!("../assets/budget.js")),
     ("choose.js", include_bytes!("../assets/choose.js")),
     ("controls.js", include_bytes!("../assets/controls.js")),
     ("dom.js", include_bytes!("../assets/dom.js")),

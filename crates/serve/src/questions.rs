@@ -197,6 +197,10 @@ const LAUNCH: &[Key] = &[
     key("allow-seams", Kind::Switch),
     key("override-memory", Kind::Switch),
     key("attempt", Kind::Text),
+    key("tokens", Kind::Text),
+    key("node-mtbf", Kind::Number),
+    key("restart", Kind::Number),
+    key("storage-rate", Kind::Number),
 ];
 
 const fn quick(name: &'static str, command: &'static [&'static str], keys: &'static [&'static [Key]]) -> Question {

@@ -23,6 +23,16 @@ pub struct BudgetArgs {
     /// A batch that grows, as 32:32:50B: from so many sequences, by so many, over so many tokens
     #[arg(long, value_name = "START:STEP:TOKENS", value_parser = Ramp::parse, requires = "tokens")]
     pub ramp: Option<Ramp>,
+    #[command(flatten)]
+    pub failing: FailureArgs,
+    /// Checkpoints are written while steps go on, once they are copied to the host
+    #[arg(long, requires = "tokens")]
+    pub async_save: bool,
+}
+
+/// What interrupts a run, and what takes its checkpoints in.
+#[derive(Args, Clone, Debug, Default)]
+pub struct FailureArgs {
     /// Days of one node between interruptions (default: published ones of its kind)
     #[arg(long, value_name = "DAYS", value_parser = node_days, requires = "tokens")]
     pub node_mtbf: Option<f64>,
@@ -32,18 +42,65 @@ pub struct BudgetArgs {
     /// What storage takes in from all nodes together, in GB/s (default: 0.65 a node)
     #[arg(long, value_name = "GB/S", value_parser = rate, requires = "tokens")]
     pub storage_rate: Option<f64>,
-    /// Checkpoints are written while steps go on, once they are copied to the host
-    #[arg(long, requires = "tokens")]
-    pub async_save: bool,
+}
+
+/// How long a launch runs, which decides how often it saves.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Budget")]
+pub struct RunArgs {
+    /// Tokens of the whole run, as 15T or 300B: its steps, and the checkpoint interval to set, are written for the engine
+    #[arg(long, value_name = "TOKENS", value_parser = words::count)]
+    pub tokens: Option<u64>,
+    #[command(flatten)]
+    pub failing: FailureArgs,
+}
+
+impl RunArgs {
+    /// As `plan` is asked.
+    pub fn budget(&self) -> BudgetArgs {
+        BudgetArgs { tokens: self.tokens, failing: self.failing.clone(), pue: 1.0, ..BudgetArgs::default() }
+    }
+}
+
+/// A run that a report's plan is asked about, as typed.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Budget")]
+pub struct AskedRun {
+    /// Tokens of a whole run, as 15T: with --plan, its days, checkpoints and goodput
+    #[arg(long, value_name = "TOKENS", value_parser = as_typed(words::count), requires = "plan")]
+    pub tokens: Option<String>,
+    /// Days it may take
+    #[arg(long, value_name = "DAYS", value_parser = as_typed(days), requires = "tokens")]
+    pub days: Option<String>,
+    /// What a device-hour costs, as 2.5, or by device: H100=2.5,A100=1.2
+    #[arg(long, alias = "price", value_name = "PRICE", value_parser = as_typed(Prices::parse), requires = "tokens")]
+    pub price_per_device_hour: Option<String>,
+}
+
+impl AskedRun {
+    /// As `plan` is told, the frontier kept.
+    pub fn words(&self) -> Vec<String> {
+        let Some(tokens) = &self.tokens else { return Vec::new() };
+        let mut out = vec!["--top".to_string(), "1".to_string(), "--tokens".to_string(), tokens.clone()];
+        for (flag, value) in [("--days", &self.days), ("--price-per-device-hour", &self.price_per_device_hour)] {
+            out.extend(value.iter().flat_map(|value| [flag.to_string(), value.clone()]));
+        }
+        out
+    }
+}
+
+/// A word that can be read, as it stands.
+fn as_typed<T>(read: fn(&str) -> Result<T, String>) -> impl Fn(&str) -> Result<String, String> + Clone {
+    move |text| read(text).map(|_| text.to_string())
 }
 
 impl BudgetArgs {
     /// What was typed of failures and storage.
     pub fn failures(&self) -> Typed {
         Typed {
-            node_days: self.node_mtbf,
-            restart_seconds: self.restart,
-            write_bytes_per_second: self.storage_rate.map(|rate| 1e9 * rate),
+            node_days: self.failing.node_mtbf,
+            restart_seconds: self.failing.restart,
+            write_bytes_per_second: self.failing.storage_rate.map(|rate| 1e9 * rate),
         }
     }
 }

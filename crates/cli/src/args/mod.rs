@@ -12,7 +12,7 @@ mod seen;
 mod serving;
 mod work;
 
-pub use budget::BudgetArgs;
+pub use budget::{BudgetArgs, RunArgs};
 pub use help::{command, parse};
 pub use keeping::*;
 pub use looking::*;

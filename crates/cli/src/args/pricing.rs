@@ -1,5 +1,6 @@
 //! Questions about what a job holds and how long it takes.
 
+use super::budget::AskedRun;
 use super::pictures::PictureArgs;
 use super::searching::{Headroom, headroom};
 use super::seen::SeenArgs;
@@ -17,7 +18,7 @@ pub struct FitArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
     /// The cluster: 8xH200, 64x8xH200, 64xH100@roce400, or a device file: 8x./mine.toml; ?xH100 asks how many of them
-    /// hold it, ? which devices do with fewest
+    /// hold it, ? which devices do with fewest; 8x8xH100+4x8xA100 are pools, stages lying on them in the order of ranks
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
     /// What a device-hour costs, by device (H100=2.5,A100=1.2): `--on ?` then ranks fleets by it
@@ -73,6 +74,8 @@ pub struct ReportArgs {
     /// Also what else could run on this cluster, which takes a search
     #[arg(long)]
     pub plan: bool,
+    #[command(flatten)]
+    pub run: AskedRun,
 }
 
 impl ReportArgs {

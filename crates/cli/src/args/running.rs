@@ -1,5 +1,6 @@
 //! What runs or hands on: rehearsals, machines, launches.
 
+use super::budget::RunArgs;
 use super::work::WorkArgs;
 use case::asked::{LayoutArgs, OptimizerChoice, RecipeArgs, StateArgs, feature, optimizer, pick};
 use clap::Args;
@@ -153,6 +154,8 @@ pub struct LaunchArgs {
     /// Tell this launch of a job apart from another of the same: a word, or a date
     #[arg(long, value_name = "WORD")]
     pub attempt: Option<String>,
+    #[command(flatten)]
+    pub run: RunArgs,
     #[command(flatten)]
     pub work: WorkArgs,
 }

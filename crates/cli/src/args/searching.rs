@@ -17,7 +17,7 @@ pub struct PlanArgs {
     #[command(flatten)]
     pub recipe: RecipeArgs,
     /// The cluster: 8xH200, or 64x8xH200; 8,16,32xH200 or 8..512xH200 (doublings) make a sweep; ?xH100 looks for the
-    /// smallest that does --tokens in --days, ? over all devices
+    /// smallest that does --tokens in --days, ? over all devices; 8x8xH100+4x8xA100 are pools, over which stages are placed
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
     /// A layout flag pins its axis; what is left out is searched

@@ -1,6 +1,7 @@
 //! `fit`: memory geometry per rank class, phases, headroom, verdict, levers.
 
 mod phases;
+mod pools;
 mod routing;
 
 use super::plan::size::{self, Goal};
@@ -16,6 +17,7 @@ use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
 use draw::Picture;
 use fleet::words::FleetText;
+use hardware::split_pools;
 use launch::header::Header;
 use layout::{Recompute, Schedule};
 use memory::fit::{
@@ -65,6 +67,9 @@ fn less(case: &Case) -> &'static str {
 pub fn run(args: &FitArgs) -> Outcome {
     if let FleetText::Any(devices) = FleetText::parse(&args.on)? {
         return size::of_devices(&size::asked_by(args)?, &devices, Goal::Hold);
+    }
+    if split_pools(&args.on).is_some() {
+        return pools::run(args);
     }
     let case = case_of(asked(&args.recipe, &args.layout, &args.state, Some(&args.on)), Terms::RUN)?;
     if args.serving.serve {
@@ -116,7 +121,7 @@ pub fn run(args: &FitArgs) -> Outcome {
     text.push('\n');
     text += &bars::bars(&fit.classes, visible, 60);
     text += &lines_text(fit.worst());
-    text += &classes_text(&fit);
+    text += &classes_text(&fit.classes);
     text += &phases::text(fit.worst());
     text += &routing_text;
     text += &overload_text(skew.as_ref(), &args.overload);
@@ -163,16 +168,24 @@ pub fn does_not_fit(case: &Case, total: u64) -> Finding {
 
 /// What the hosts hold, against what they usually have.
 pub fn host_text(fit: &Fit) -> String {
-    let HostUse { node_bytes, has_bytes } = fit.host;
+    let HostUse { node_bytes, has_bytes, drive_bytes, drives_have } = fit.host;
     if node_bytes == 0 {
         return String::new();
     }
+    let drives = match drives_have {
+        _ if drive_bytes == 0 => String::new(),
+        Some(have) if drive_bytes > have => {
+            format!("its drives keep {}, more than the {} they have\n", Bytes(drive_bytes), Bytes(have))
+        }
+        Some(have) => format!("its drives keep {} of {} that they have\n", Bytes(drive_bytes), Bytes(have)),
+        None => format!("its drives keep {}, and nobody says what they have\n", Bytes(drive_bytes)),
+    };
     let has = match has_bytes {
         Some(has) if node_bytes > has => format!("more than the {} it usually has", Bytes(has)),
         Some(has) => format!("of {} that it usually has", Bytes(has)),
         None => "and nobody says what it has".to_string(),
     };
-    format!("the host of a node keeps {} for its devices, {has}\n", Bytes(node_bytes))
+    format!("the host of a node keeps {} for its devices, {has}\n", Bytes(node_bytes)) + &drives
 }
 
 /// How long a step takes, in one sentence, or why nobody says.
@@ -199,14 +212,18 @@ pub fn step_json(step: &Result<Step, Unpriced>) -> Value {
     }
 }
 
-/// The verdict in two sentences.
-pub fn verdict_text(case: &Case, fit: &Fit) -> String {
-    let (worst, device) = (fit.worst(), &case.on().device);
-    let colour = match fit.verdict {
+fn verdict_colour(verdict: Verdict) -> &'static str {
+    match verdict {
         Verdict::Fits => "\x1b[1;32m",
         Verdict::Tight => "\x1b[1;33m",
         Verdict::DoesNotFit => "\x1b[1;31m",
-    };
+    }
+}
+
+/// The verdict in two sentences.
+pub fn verdict_text(case: &Case, fit: &Fit) -> String {
+    let (worst, device) = (fit.worst(), &case.on().device);
+    let colour = verdict_colour(fit.verdict);
     let left = match u64::try_from(worst.headroom) {
         Ok(left) => format!("{} left", Bytes(left)),
         Err(_) => format!("{} over", Bytes(worst.headroom.unsigned_abs())),
@@ -261,15 +278,15 @@ fn lines_text(class: &RankClass) -> String {
     out
 }
 
-fn classes_text(fit: &Fit) -> String {
-    if fit.classes.len() == 1 {
+fn classes_text(classes: &[RankClass]) -> String {
+    if classes.len() == 1 {
         return String::new();
     }
     let mut table =
         Table::new(&["stage", "ranks", "parameters", "allocated", "reserved", "outside", "headroom", "peak stands in"])
             .right(&[0, 2, 3, 4, 5, 6])
             .spare(&[&[1], &[2], &[3]]);
-    for class in &fit.classes {
+    for class in classes {
         let left = class.headroom as f64 / Bytes::GIB.0 as f64;
         table.row([
             class.stage.to_string(),
@@ -380,7 +397,7 @@ fn class_json(class: &RankClass) -> Value {
         "phases": phases::json(class), "peak_phase": class.peak_phase.to_string(),
         "peak_block": class.peak_origin.to_string(), "allocated_peak_bytes": class.allocated_peak,
         "reserved_peak_bytes": class.reserved_peak, "outside_bytes": class.outside, "total_bytes": class.total(),
-        "headroom_bytes": class.headroom, "host_bytes": class.offload.host_bytes, "link_seconds": class.offload.link_seconds,
+        "headroom_bytes": class.headroom, "host_bytes": class.offload.host_bytes, "drive_bytes": class.offload.drive_bytes, "link_seconds": class.offload.link_seconds,
     })
 }
 

@@ -96,6 +96,16 @@ fn device_text(device: &Device) -> String {
             facts.push((what.into(), link_words(link), &link.source));
         }
     }
+    if let Some(drives) = &device.drives {
+        let what = format!(
+            "{} of {} a node, each reading {} and writing {}",
+            drives.count,
+            Bytes(drives.bytes),
+            bytes_rate(drives.read_bytes_per_second),
+            bytes_rate(drives.write_bytes_per_second)
+        );
+        facts.push(("drives".into(), what, &drives.source));
+    }
     if let Some(power) = &device.power {
         let node = power.node_watts.map_or(String::new(), |watts| format!(", a node {watts} W"));
         facts.push(("power".into(), format!("{} W{node}", power.watts), &power.source));
@@ -154,6 +164,7 @@ fn unstated(device: &Device) -> String {
         ("host link", device.host_link.is_none()),
         ("memory outside the allocator", device.reserve.is_none()),
         ("power", device.power.is_none()),
+        ("drives", device.drives.is_none()),
     ];
     missing.extend(facts.iter().filter(|(_, is_missing)| *is_missing).map(|(what, _)| what.to_string()));
     if missing.is_empty() { String::new() } else { wrap(&format!("not stated: {}", missing.join(", ")), "  ", 110) }

@@ -1,6 +1,7 @@
 //! `launch`: from a plan to what to hand to the cluster.
 
 use super::fit::{allowed, step_json};
+use super::plan::budget::Run;
 use super::plan::text::seconds;
 use super::plan::trust::spread;
 use super::{asked, case_of, case_text, layout_json};
@@ -20,9 +21,11 @@ use launch::job::Job;
 use launch::lanes::Lane;
 use launch::record::{self, MemoryVerdict};
 use launch::{Emission, File, Kind, Policy, engines, lanes, schedulers, tuned};
+use layout::Engine;
 use memory::fit::{Fit, HEADROOM, Verdict};
 use serde_json::{Value, json};
 use std::path::Path;
+use units::{count, exact};
 
 /// A case with its policy, written down for its engine.
 pub(super) struct Attempt {
@@ -101,15 +104,44 @@ fn attempt(args: &LaunchArgs, seams: Seams) -> Result<Attempt, Refusal> {
     let typed = asked(&args.recipe, &args.layout, &args.state, Some(&args.on));
     let case = case_of(asked_of(typed, lane, &policy), Terms { purpose: Purpose::Run, seams })?;
     let (case, notes) = tuned::applied(case, &policy)?;
+    let (policy, planned) = planned(args, &case, policy)?;
     let job = Job { attempt: args.attempt.as_deref(), ..Job::new(&case, &policy, args.frontend) };
     let mut findings = lanes::check(&job, lane);
     if refuses(&findings) {
         return Err(findings.into());
     }
     findings.extend(notes);
+    findings.extend(planned);
     let emission = engines::emit(&job)?;
     findings.splice(0..0, case.findings.iter().filter(|finding| !refuses(std::slice::from_ref(*finding))).cloned());
     Ok(Attempt { case, policy, emission, findings })
+}
+
+/// The policy with the steps of a run and the checkpoint interval to set, where tokens were typed.
+fn planned(args: &LaunchArgs, case: &Case, mut policy: Policy) -> Result<(Policy, Option<Finding>), Refusal> {
+    let Some(tokens) = args.run.tokens else { return Ok((policy, None)) };
+    let step = cost::step(case).map_err(|reason| {
+        let message = format!("how often to save hangs on how long a step takes: {reason}");
+        Finding::error("launch/budget", Blame::Usage, "tokens", message)
+            .hint("leave --tokens out; a policy says `save_every`")
+    })?;
+    let run = Run::of(&args.run.budget(), tokens, case, &step)?;
+    (policy.run.steps, policy.run.save_every) = (run.steps(), run.every);
+    let told = match case.engine() {
+        Engine::Deepspeed => "; DeepSpeed's JSON has no word for it: your script saves",
+        _ => "",
+    };
+    let message = format!(
+        "{} steps for {} tokens, a checkpoint every {}: {:.1}% of the time then goes into steps that count{told}",
+        exact(run.steps()),
+        count(tokens),
+        exact(run.every),
+        100.0 * run.goodput.useful
+    );
+    let note = Finding::note("launch/budget", Blame::Environment, "tokens", message);
+    let same =
+        "in place of the policy's `steps` and `save_every`; `plan` with the same --tokens shows what they are made of";
+    Ok((policy, Some(note.hint(same))))
 }
 
 /// A refusal; seams are offered only where they would help, which is found out by trying.

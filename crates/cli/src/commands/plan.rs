@@ -1,9 +1,11 @@
 //! `plan`: what to run on a cluster. Searches every legal layout that the typed flags leave open,
 //! and shows the best one on a screen: memory, time, what stands beside it, and why the rest lost.
 
-mod budget;
+pub mod budget;
 mod explain;
 mod json;
+mod others;
+pub mod pools;
 mod progress;
 pub mod size;
 mod sweep;
@@ -21,7 +23,7 @@ use case::{Asked, Options, is_about_widths, machines, options_of, wrong_world};
 use diag::{Blame, Finding, Severity};
 use draw::Picture;
 use fleet::words::FleetText;
-use hardware::Cluster;
+use hardware::{Cluster, split_pools};
 use layout::{Engine, LayoutRequest, check};
 use progress::Progress;
 use recipe::Recipe;
@@ -32,6 +34,7 @@ use search::{
 use std::cell::OnceCell;
 use std::time::Instant;
 use units::Bytes;
+use work::Limit;
 use written::Written;
 
 /// Layouts kept in case the replay refuses the first.
@@ -113,10 +116,12 @@ pub fn run(args: &PlanArgs) -> Outcome {
     match FleetText::parse(&args.on)? {
         FleetText::Any(devices) => size::run(args, &devices),
         FleetText::Several(clusters) => sweep::run(args, &clusters),
+        FleetText::One(on) if split_pools(&on).is_some() => pools::run(args, &on),
         FleetText::One(on) if args.search.sequences.len() > 1 => sweep::run(args, &[on]),
         FleetText::One(on) => {
             let wanted = Wanted::new(args, &on, args.search.sequences.first().copied())?;
             with_solution(args, &wanted, Aim::of(args), |solved| report(args, &wanted, solved))
+                .map_err(|refusal| others::named(args, &wanted, refusal))
         }
     }
 }
@@ -124,9 +129,13 @@ pub fn run(args: &PlanArgs) -> Outcome {
 impl Wanted {
     /// Reads what was typed, for one cluster and sequence.
     pub fn new(args: &PlanArgs, on: &str, sequence: Option<u64>) -> Result<Wanted, Refusal> {
+        Wanted::on(args, on, load_cluster(on)?, sequence)
+    }
+
+    /// The same on a cluster that the text is of, or part of.
+    fn on(args: &PlanArgs, on: &str, cluster: Cluster, sequence: Option<u64>) -> Result<Wanted, Refusal> {
         let recipe = recipe_of(&args.recipe)?;
         let recipe = args.state.optimizer.map_or(recipe.clone(), |choice| choice.applied(recipe));
-        let cluster = load_cluster(on)?;
         let mut asked = asked(&args.recipe, &args.layout, &args.state, Some(on));
         asked.layout.seq = sequence.or(asked.layout.seq);
         let usual = machines::usual_engine(&recipe, Some(&cluster)).0;
@@ -147,6 +156,22 @@ impl Wanted {
         let engine_typed = args.layout.engine.is_some();
         Ok(Wanted { asked, recipe, cluster, pinned, options, engine_typed })
     }
+
+    /// What is searched first: with state on the host only where that was typed.
+    fn question<'a>(&'a self, args: &PlanArgs, limit: &'a Limit) -> Question<'a> {
+        Question {
+            asked: &self.asked,
+            recipe: &self.recipe,
+            cluster: &self.cluster,
+            pinned: &self.pinned,
+            options: self.options,
+            headroom: args.search.headroom.on(&self.cluster.device, &self.recipe),
+            caution: Bytes(0),
+            offload: OffloadChoice::Pinned(args.state.offload_optimizer.unwrap_or(0.0)),
+            reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
+            limit,
+        }
+    }
 }
 
 /// Searches, and hands over what was found. Optimizer state goes to the host only where that was
@@ -158,22 +183,10 @@ fn with_solution<T>(
     then: impl FnOnce(&Solved) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
     let typed = args.state.offload_optimizer;
-    let mut offload = OffloadChoice::Pinned(typed.unwrap_or(0.0));
-    let (mut caution, mut round) = (Bytes(0), 1);
     let (start, before) = (Instant::now(), cpu_seconds());
     let limit = args.work.of_an_answer();
-    let question = Question {
-        asked: &wanted.asked,
-        recipe: &wanted.recipe,
-        cluster: &wanted.cluster,
-        pinned: &wanted.pinned,
-        options: wanted.options,
-        headroom: args.search.headroom.on(&wanted.cluster.device, &wanted.recipe),
-        caution,
-        offload,
-        reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
-        limit: &limit,
-    };
+    let question = wanted.question(args, &limit);
+    let (mut offload, mut caution, mut round) = (question.offload, question.caution, 1);
     let effort = if args.search.stats { Effort::Priced } else { Effort::Bounded };
     let mut space = lay_out(question, effort)?;
     let mut left = Left::of(&space);
@@ -274,7 +287,10 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
     if solved.found.counts.legal == 0 {
         let findings = pinned_findings(wanted, solved);
         let because = if findings.is_empty() { vec![none(wanted, solved)] } else { findings.clone() };
-        return Ok(report.with_findings(&findings).refused(NO, because));
+        let is_the_engine = findings.iter().any(|finding| matches!(finding.blame, Blame::Engine | Blame::Missing));
+        let others = is_the_engine.then(|| others::note(args, wanted)).flatten();
+        let report = report.with_findings(&findings).with_findings(others.as_slice());
+        return Ok(report.refused(NO, because.into_iter().chain(others)));
     }
     Ok(report.refused(DOES_NOT_FIT, [none(wanted, solved)]))
 }

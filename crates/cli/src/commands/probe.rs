@@ -3,7 +3,7 @@
 use super::fit::{allowed, step_json};
 use super::launch::{Attempt, begin, does_not_fit, plan};
 use super::{case_text, typed};
-use crate::args::{LaunchArgs, ProbeArgs};
+use crate::args::{LaunchArgs, ProbeArgs, RunArgs};
 use crate::files::write_folder;
 use crate::outcome::{Outcome, Refusal, Report};
 use crate::panics;
@@ -77,6 +77,7 @@ fn launch_args(args: &ProbeArgs) -> LaunchArgs {
         allow_seams: args.allow_seams,
         override_memory: args.override_memory,
         policy: None,
+        run: RunArgs::default(),
         attempt: None,
         work: args.work,
     }

@@ -89,7 +89,7 @@ impl Answers {
             self.all.insert(format!("splits?rank={rank}"), answer);
         }
         if args.plan {
-            self.add("plan", &["plan"], &[&recipe, &on]);
+            self.add("plan", &["plan"], &[&recipe, &on, &args.run.words()]);
         }
         Ok(())
     }

@@ -172,3 +172,42 @@ fn hostile_words_are_refused() {
         assert!(!ran.stderr.is_empty(), "{line}");
     }
 }
+
+/// A launch that is told tokens saves as often as the plan says, and runs as many steps.
+#[test]
+fn a_launch_is_told_the_interval() {
+    let layout = "llama3-8b --tp 2 --pp 1 --zero 1 --mbs 1 --gbs 512 --recompute full --engine megatron --on 64xH100";
+    let budget = "--tokens 1T --node-mtbf 40 --storage-rate 10";
+    let plan = json(&format!("plan {layout} {budget}"));
+    let launched = json(&format!("launch {layout} {budget}"));
+    let argument = |flag: &str| {
+        let arguments = launched["arguments"].as_array().unwrap();
+        let found = arguments.iter().find(|argument| argument["flag"] == flag);
+        found.unwrap_or_else(|| panic!("{flag}: {}", launched["arguments"]))["values"][0].as_str().unwrap().to_string()
+    };
+    let every = plan["budget"]["checkpoint"]["every_steps"].to_string();
+    assert_eq!(argument("--save-interval"), every);
+    assert_eq!(argument("--train-iters"), plan["budget"]["steps"].to_string());
+    assert!(launched["findings"].as_array().unwrap().iter().any(|finding| finding["rule"] == "launch/budget"));
+    let seldom = json(&format!("launch {layout} --tokens 1T --node-mtbf 4000 --storage-rate 10"));
+    assert_ne!(seldom["arguments"], launched["arguments"], "the interval hangs on failures");
+    let plain = run(&format!("launch {layout} --node-mtbf 40"));
+    assert_ne!(plain.code, 0, "without tokens there is no run");
+    let unpriced = run("launch llama3-8b --engine maxtext --on 8xTPU-v5e --tokens 1T");
+    assert!(unpriced.code == 1 && unpriced.stderr.contains("[launch/budget]"), "{}", unpriced.stderr);
+}
+
+/// A report holds the run that its search was asked about.
+#[test]
+fn a_report_has_the_run() {
+    let at = folder("budget-report");
+    let line = "shardwright report llama3-8b --on 8xH200 --plan --tokens 100B --price-per-device-hour 2 -o run.html";
+    let ran = shell(line, &at, "80");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let html = std::fs::read_to_string(at.join("run.html")).unwrap();
+    for words in ["every_steps", "device_hours", "A run of"] {
+        assert!(html.contains(words), "{words}");
+    }
+    let refused = shell("shardwright report llama3-8b --on 8xH200 --tokens 100B -o no.html", &at, "80");
+    assert!(refused.code != 0 && refused.stderr.contains("--plan"), "{}", refused.stderr);
+}

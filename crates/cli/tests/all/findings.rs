@@ -335,6 +335,7 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("policy/missing-key", 1, "launch small.toml --on 8xH200 --policy volume.toml"),
     ("plan/ledger", 1, "plan llama3-8b --on 8xTPU-v6e"),
     ("plan/ledger", 1, "plan nam56r --on 8xTPU-v6e"),
+    ("plan/other-engines", 1, "plan gpt3-175b --on 64xH100 --engine torchtitan"),
     ("fit/unmodelled", 1, "fit llama3-8b --on 8xTPU-v6e"),
     ("lane/mode", 1, "launch nam56r --on 8xH200 --engine fsdp2 --mode nemo_native --tp 2"),
     ("lane/tpu-pins", 0, "launch small.toml --on 8xTPU-v5p --engine xla-spmd --override-memory"),

@@ -1,6 +1,7 @@
 //! `launch` and `preflight` as a user types them: a directory to hand on, whole and provable.
 
 use crate::common::{self, json, run, run_args};
+use recipe::kinds::attention::Window;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -28,6 +29,56 @@ fn a_launch_directory_is_whole_proves_itself_and_is_never_overwritten() {
     assert!(!verify().status.success(), "a changed file is told");
     let beside = std::fs::read_dir(out.parent().unwrap()).unwrap();
     assert!(beside.flatten().all(|entry| !entry.file_name().to_string_lossy().ends_with(".tmp")));
+}
+
+/// What Megatron is told of a recipe with a window, and the window that its list is read back to.
+fn windows_told(name: &str, window: Window) -> (Vec<(String, String)>, Option<Window>) {
+    let mut recipe = recipe::builtin::find(name).unwrap();
+    recipe.attention.as_mut().unwrap().window = Some(window);
+    let file = common::scratch(&format!("window-{name}.toml"), &recipe.to_toml());
+    let out = nowhere(&format!("window-{name}"));
+    let words = ["launch", file.to_str().unwrap(), "--on", "64xH200", "--engine", "megatron", "--override-memory"];
+    let ran = run_args(&[&words[..], &["--out", out.to_str().unwrap()]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let text = std::fs::read_to_string(out.join("arguments.json")).unwrap();
+    let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let all = told.as_array().or(told["arguments"].as_array()).unwrap().iter();
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
+    let flags: Vec<(String, Vec<String>)> = all
+        .map(|argument| (text(&argument["flag"]), argument["values"].as_array().unwrap().iter().map(text).collect()))
+        .collect();
+    let list: Vec<String> = flags
+        .iter()
+        .map(|(flag, values)| format!("{flag} {}", values.iter().map(|v| format!("'{v}' ")).collect::<String>()))
+        .collect();
+    let back = recipe::import::megatron_args::import(&list.join(" "), "back");
+    let back = back.unwrap_or_else(|findings| panic!("{findings:#?}")).recipe;
+    let told =
+        flags.into_iter().filter(|(flag, _)| flag.contains("window")).map(|(flag, values)| (flag, values.join(" ")));
+    (told.collect(), back.attention.unwrap().window)
+}
+
+#[test]
+fn megatron_is_told_windows_and_reads_them_back() {
+    let every_fourth = Window::sliding(1024, vec![3, 7, 11, 15, 19, 23, 27, 31]);
+    let (told, back) = windows_told("llama3-8b", every_fourth.clone());
+    assert_eq!(back, Some(every_fourth));
+    let said = [("--window-size", "1023,0"), ("--window-attn-skip-freq", "4")];
+    assert_eq!(told, said.map(|(flag, value)| (flag.to_string(), value.to_string())));
+    // A hybrid stack counts symbols, and its list says nothing where none attends.
+    let two = Window::sliding(2048, vec![0, 1]);
+    let (told, back) = windows_told("nemotron-h-8b", two.clone());
+    assert_eq!(back, Some(two));
+    assert!(told[1].1.starts_with("([1]*") && told[1].1.contains("[0]*"), "{told:?}");
+    // Chunks have no flag, and a ring has no windows.
+    let mut recipe = recipe::builtin::find("llama3-8b").unwrap();
+    recipe.attention.as_mut().unwrap().window = Some(Window { chunked: true, ..Window::sliding(1024, vec![]) });
+    let file = common::scratch("window-chunks.toml", &recipe.to_toml());
+    let line = format!("launch {} --on 8xH200 --engine megatron", file.display());
+    let ran = run(&line);
+    assert!(ran.code == 1 && ran.stderr.contains("[megatron/unsayable]"), "{}", ran.stderr);
+    let ran = run(&format!("{line} --cp 2"));
+    assert!(ran.code == 1 && ran.stderr.contains("[megatron/window-cp]"), "{}", ran.stderr);
 }
 
 #[test]

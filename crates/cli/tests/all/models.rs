@@ -1,5 +1,5 @@
-//! docs/models.md: every model type that is imported, with the engines that run it, and every other that transformers
-//! trains causally, with the reason. The table is made here from `data/truth/hf_types.jsonl`; `UPDATE_GOLDENS=1` renews it.
+//! docs/models.md: every model type that is imported, with the engines that run it and the one that plans it on eight H200,
+//! and every other that transformers trains causally, with the reason. The table is made here from `data/truth/hf_types.jsonl`; `UPDATE_GOLDENS=1` renews it.
 
 use crate::common::{run_args, scratch};
 use recipe::import::hf::{self, Asked};
@@ -14,6 +14,16 @@ const ENGINES: [(&str, &str); 5] =
 
 /// Models that two engines at least must run.
 const TWICE: [&str; 7] = ["jamba", "falcon_h1", "gpt_oss", "qwen3_next", "olmoe", "granitemoehybrid", "bamba"];
+
+/// How a model of its class's own size is planned, the cheapest search first: what is left open is recompute and
+/// where optimizer state lives, then the degrees of a stage, then everything.
+const SEARCHES: [(&str, &str); 5] = [
+    ("fsdp2", "--tp 1 --cp 1 --pp 1 --zero 3 --mbs 1 --gbs 8"),
+    ("deepspeed", "--tp 1 --cp 1 --pp 1 --zero 3 --mbs 1 --gbs 8"),
+    ("megatron", "--cp 1 --pp 1 --mbs 1 --gbs 16"),
+    ("fsdp2", ""),
+    ("megatron", ""),
+];
 
 fn project() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -30,14 +40,42 @@ fn configs() -> BTreeMap<String, (Value, String)> {
         let mut config = row["config"].take();
         if config.is_object() {
             config["model_type"] = name.clone().into();
-            if name == "glm4_moe" {
-                // The class default has heads of 42, half of which turn: no model can run it.
-                config["head_dim"] = 128.into();
-            }
+            mend(&mut config);
             found.insert(name, (config, class));
         }
     }
     found
+}
+
+/// The class default of `glm4_moe` has heads of 42, half of which turn: no model can run it.
+fn mend(config: &mut Value) {
+    if config["model_type"] == "glm4_moe" {
+        config["head_dim"] = 128.into();
+    }
+}
+
+/// The first engine that plans a model with its class's own defaults on eight H200; where none does, the last that
+/// prices it does not fit it, at so many parameters.
+fn planned(name: &str) -> Result<&'static str, String> {
+    let mut config = serde_json::json!({ "model_type": name });
+    mend(&mut config);
+    let imported = hf::import(&config.to_string(), &Asked::named(name));
+    let recipe = imported.unwrap_or_else(|findings| panic!("{name}: {findings:#?}")).recipe;
+    let file = scratch(&format!("planned-{name}.toml"), &recipe.to_toml());
+    let mut misfits = Vec::new();
+    for (engine, pins) in SEARCHES {
+        let words = ["plan", file.to_str().expect("a path"), "--on", "8xH200", "--engine", engine];
+        let ran = run_args(&words.into_iter().chain(pins.split_whitespace()).collect::<Vec<_>>());
+        match ran.code {
+            0 => return Ok(engine),
+            // No layout fits.
+            3 if pins.is_empty() => misfits.push(engine),
+            code => assert!([1, 3].contains(&code), "{name} on {engine}: {}", ran.stderr),
+        }
+    }
+    assert!(!misfits.is_empty(), "{name} has a price nowhere");
+    let billions = recipe.counts().all.total as f64 / 1e9;
+    Err(format!("{billions:.0} B parameters: no layout of {} fits eight H200", misfits.join(" or ")))
 }
 
 /// What an engine makes of a recipe.
@@ -89,6 +127,7 @@ struct Answer {
     class: String,
     pattern: String,
     by_engine: Vec<Cell>,
+    planned: Result<&'static str, String>,
     lost: usize,
 }
 
@@ -108,6 +147,7 @@ fn answers() -> Vec<Answer> {
             class: class.to_string(),
             pattern: recipe.pattern.to_string(),
             by_engine,
+            planned: planned(name),
             lost: recipe.not_carried.len(),
         }
     };
@@ -128,8 +168,8 @@ fn table(answers: &[Answer]) -> String {
     let mut reasons: Vec<&String> = Vec::new();
     let mut out = String::new();
     let names = ENGINES.map(|(engine, _)| engine).join(" | ");
-    let _ = writeln!(out, "| model type | class | pattern | {names} | keys lost |");
-    let _ = writeln!(out, "|---|---|---|{}---|", "---|".repeat(ENGINES.len()));
+    let _ = writeln!(out, "| model type | class | pattern | {names} | planned by | keys lost |");
+    let _ = writeln!(out, "|---|---|---|{}---|---|", "---|".repeat(ENGINES.len()));
     for answer in answers {
         let mut number = |why| {
             let at = reasons.iter().position(|known| *known == why).unwrap_or_else(|| {
@@ -143,7 +183,12 @@ fn table(answers: &[Answer]) -> String {
             Cell::Priced(why) => format!("priced ({})", number(why)),
             Cell::Refused(why) => format!("({})", number(why)),
         });
-        let cells = cells.collect::<Vec<_>>().join(" | ");
+        let mut cells = cells.collect::<Vec<_>>();
+        cells.push(match &answer.planned {
+            Ok(engine) => engine.to_string(),
+            Err(why) => format!("({})", number(why)),
+        });
+        let cells = cells.join(" | ");
         let Answer { name, class, pattern, lost, .. } = answer;
         let _ = writeln!(out, "| `{name}` | {class} | `{pattern}` | {cells} | {lost} |");
     }

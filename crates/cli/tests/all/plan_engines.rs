@@ -75,6 +75,26 @@ fn an_engine_without_a_price_is_refused_by_name() {
 }
 
 #[test]
+fn a_refused_model_is_told_the_engines_that_price_it() {
+    // Without a ledger, and without a legal layout.
+    for (line, first) in [
+        ("plan mixtral-8x7b --on 8xH200 --engine nanotron", "megatron"),
+        ("plan nemotron-h-8b --on 8xH200 --engine torchtitan", "megatron"),
+    ] {
+        let ran = run(line);
+        let note = ran.stderr.lines().find(|text| text.starts_with("note: ")).unwrap_or_default();
+        assert!(ran.code == 1 && note.contains(&format!("`{first}`")) && note.contains("`fsdp2`"), "{}", ran.stderr);
+        let hint = format!("--engine {first}`");
+        assert!(ran.stderr.contains("[plan/other-engines]") && ran.stderr.contains(&hint), "{}", ran.stderr);
+        let because = json(line)["findings"].to_string();
+        assert!(because.contains("plan/other-engines"), "{because}");
+    }
+    // Where any other engine refuses it too, nothing is promised.
+    let ran = run("plan llama3-8b --on 8xTPU-v6e");
+    assert!(ran.code == 1 && !ran.stderr.contains("[plan/other-engines]"), "{}", ran.stderr);
+}
+
+#[test]
 fn state_goes_to_the_host_where_the_engine_has_that() {
     let offload = |engine: &str| {
         json(&format!("plan llama3-8b --on 8xH200 --engine {engine} --offload-optimizer 1 --gbs 64 --mbs 1 --zero 3"))

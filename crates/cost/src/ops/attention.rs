@@ -149,7 +149,7 @@ fn keys_seen(shape: Shape, attention: &Attention, sequence: f64) -> (f64, f64) {
     for ordinal in 0..layers {
         let window = attention.window.as_ref().filter(|w| !w.full_layers.contains(&ordinal));
         let sparse = dsa.filter(|d| d.covers(ordinal));
-        indexed += f64::from(u8::from(sparse.is_some()));
+        indexed += f64::from(u8::from(sparse.is_some_and(|d| d.indexes(ordinal))));
         seen += match (window, sparse) {
             (Some(window), _) => over(&|length| window.seen(length)),
             (None, Some(sparse)) => over(&|length| within(sparse.top_k as f64, length)),

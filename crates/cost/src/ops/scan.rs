@@ -81,8 +81,8 @@ fn of_gated_delta(shape: Shape) -> Option<Chunked> {
 /// The scan of an L block, where it is one over chunks: plain accumulation with decays. Not measured.
 fn of_linear(shape: Shape) -> Option<Chunked> {
     let of = |heads: u64, value: u64, state: u64, chunk: u64| Chunked {
-        heads: heads as f64,
-        groups: heads as f64,
+        heads: heads as f64 / shape.tp,
+        groups: heads as f64 / shape.tp,
         value: value as f64,
         state: state as f64,
         chunk: chunk as f64,
@@ -115,7 +115,7 @@ pub(super) fn mamba(shape: Shape, ops: &mut Vec<Op>) {
             selective(shape, m.inner as f64 / shape.tp, m.state as f64, ops);
             (Some(m.inner), None)
         }
-        Some(Mamba::Two(m)) => (Some(m.conv_channels()), Some(m.inner())),
+        Some(Mamba::Two(m)) => ((m.conv > 0).then(|| m.conv_channels()), Some(m.inner())),
         Some(Mamba::Three(m)) => (None, Some(m.inner())),
         None => (None, None),
     };
@@ -126,6 +126,10 @@ pub(super) fn mamba(shape: Shape, ops: &mut Vec<Op>) {
         gate(shape, inner as f64 / shape.tp, &[], ops);
     }
     if let Some(Mamba::Two(m)) = &shape.recipe.mamba {
+        if m.conv == 0 {
+            // SiLU over x alone, where the convolution's kernel would have done it.
+            gate(shape, m.inner() as f64 / shape.tp, &[], ops);
+        }
         taken_apart(shape, (m.inner() + m.conv_channels() + m.heads) as f64 / shape.tp, ops);
     }
 }
@@ -137,18 +141,19 @@ pub(super) fn linear(shape: Shape, ops: &mut Vec<Op>) {
     }
     match &shape.recipe.linear {
         Some(Linear::ShortConv(_)) => {
-            let hidden = shape.recipe.hidden as f64;
+            let hidden = shape.recipe.hidden as f64 / shape.tp;
             convolution(shape, hidden, ops);
             gate(shape, hidden, &[], ops);
             gate(shape, hidden, &[], ops);
         }
-        Some(Linear::Lightning(m)) => gate(shape, (m.heads * m.head_dim) as f64, &[], ops),
+        Some(Linear::Lightning(m)) => gate(shape, (m.heads * m.head_dim) as f64 / shape.tp, &[], ops),
         Some(Linear::RgLru(m)) => {
-            convolution(shape, m.width as f64, ops);
-            selective(shape, m.width as f64, 1.0, ops);
-            gate(shape, m.width as f64, &[], ops);
+            let width = m.width as f64 / shape.tp;
+            convolution(shape, width, ops);
+            selective(shape, width, 1.0, ops);
+            gate(shape, width, &[], ops);
         }
-        Some(Linear::Mlstm(m)) => gate(shape, m.v_dim as f64, &[], ops),
+        Some(Linear::Mlstm(m)) => gate(shape, m.v_dim as f64 / shape.tp, &[], ops),
         None => {}
     }
 }

@@ -262,7 +262,7 @@ fn mtp(model: &Value, layers: &[Layer]) -> Result<Option<Mtp>, String> {
         }
         _ => layers.last().cloned().ok_or("the row has no layers")?,
     };
-    Ok(Some(Mtp { depth, layer }))
+    Ok(Some(Mtp { depth, layer, shared: false }))
 }
 
 #[cfg(test)]

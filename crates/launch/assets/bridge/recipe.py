@@ -24,6 +24,8 @@ def provider():
     values = dict(MODEL)
     values["activation_func"] = ACTIVATIONS[values["activation_func"]]
     values["pipeline_dtype"] = torch.bfloat16
+    if "window_size" in values:
+        values["window_size"] = tuple(values["window_size"])
     if CUSTOM_SPEC is not None:
         values["hybrid_stack_spec"] = importlib.import_module(CUSTOM_SPEC).hybrid_stack_spec
     return Provider(**values)

@@ -57,6 +57,8 @@ const PLACES: &[(&str, &str, &str)] = &[
 /// Flags whose key of the provider is the flag's own name.
 const OWN_NAME: &[&str] = &[
     "--hybrid-layer-pattern",
+    "--window-size",
+    "--window-attn-skip-freq",
     "--hidden-size",
     "--normalization",
     "--ffn-hidden-size",
@@ -111,6 +113,7 @@ const OWN_NAME: &[&str] = &[
     "--linear-value-head-dim",
     "--linear-conv-kernel-dim",
     "--mtp-num-layers",
+    "--mtp-use-repeated-layer",
     "--vocab-size",
     "--make-vocab-size-divisible-by",
     "--tensor-model-parallel-size",
@@ -239,7 +242,8 @@ fn value(argument: &Argument, key: &str) -> Value {
     match argument.values.as_slice() {
         [] => json!(true),
         _ if matches!(key, "recompute_modules" | "data_path") => argument.values.iter().map(one).collect(),
-        [text] if key == "moe_layer_freq" => frequency(text),
+        [text] if matches!(key, "moe_layer_freq" | "window_attn_skip_freq") => frequency(text),
+        [text] if key == "window_size" => text.split(',').map(|side| json!(side.parse::<u64>().ok())).collect(),
         [text] => one(text),
         many => many.iter().map(one).collect(),
     }

@@ -7,6 +7,7 @@ use crate::emission::{Emission, File, Kind, Starter};
 use crate::job::Job;
 use crate::policy::Decay;
 use crate::tree;
+use case::swap::{self, Swapped};
 use case::words;
 use diag::{Blame, Finding};
 use layout::{Engine, Recompute, Schedule, ZeroStage};
@@ -114,8 +115,11 @@ fn offload(job: &Job, list: &mut List) {
             );
         }
     }
-    if nvme.is_none() {
-        return;
+    let Some(swapped) = Swapped::of(job.case) else { return };
+    if swapped.weights && swapped.weight_buffer() > swap::WEIGHT_BUFFER {
+        let why = "the largest part of a weight has to fit into a buffer";
+        let key = "zero_optimization.offload_param.buffer_size";
+        list.set(Kind::Policy, key, swapped.weight_buffer(), "--offload-nvme", why);
     }
     // DeepSpeed's own values (`runtime/swap_tensor/constants.py`), said so that they can be tuned with
     // `ds_nvme_tune` for the drive at hand.

@@ -31,6 +31,7 @@ pub fn contracts(recipe: &Recipe, layout: &Layout) -> Vec<StateContract> {
         let under_cp = match mamba {
             Mamba::One(_) => "refused: the scan takes no initial state",
             Mamba::Two(m) if trades_heads(m, layout) => "heads are exchanged for time, so no state crosses",
+            Mamba::Two(m) if m.conv == 0 => "state is handed to the next part",
             Mamba::Two(_) => "state and the convolution's tail are handed to the next part",
             Mamba::Three(m) if carries_time(m.state_carry, layout) => {
                 "state, rotation and last step are handed to the next part"

@@ -114,7 +114,7 @@ pub(super) fn carry(recipe: &Recipe, layout: &Layout, out: &mut Vec<Exchange>) {
         && !trades_heads(mamba, layout)
     {
         hand_on("under mamba: state handed on", batch * mamba.inner() / tp * mamba.state, Mixer::Mamba);
-        let tail = batch * (mamba.conv - 1) * (mamba.inner() + 2 * mamba.groups * mamba.state) / tp;
+        let tail = batch * mamba.conv.saturating_sub(1) * (mamba.inner() + 2 * mamba.groups * mamba.state) / tp;
         hand_on("under mamba: tail of the convolution handed on", tail, Mixer::Mamba);
     }
     if let Some(kind) = recipe.recurrent.as_ref().filter(|_| recipe.uses(Mixer::Recurrent)) {

@@ -253,8 +253,8 @@ impl Chunk<'_> {
             let head = if self.recipe.tied { Place::Embedding } else { Place::Head };
             places.extend([Place::Side(OwnerStage::Last), Place::FinalNorm, head]);
             for depth in 0..self.depth() as usize {
-                let second = if self.recipe.tied { Place::Mtp(depth) } else { Place::Head };
-                places.extend([Place::Embedding, second, Place::Mtp(depth)]);
+                let stack = Place::Mtp(self.recipe.features.mtp().map_or(depth, |mtp| mtp.stack_of(depth)));
+                places.extend([Place::Embedding, if self.recipe.tied { stack } else { Place::Head }, stack]);
             }
         }
         for place in places {

@@ -118,9 +118,11 @@ impl Rule {
 /// Kinds that no built-in recipe has.
 pub mod kinds {
     use recipe::kinds::gated_delta::GatedDelta;
+    use recipe::kinds::lightning::Lightning;
     use recipe::kinds::linear::Linear;
     use recipe::kinds::mamba::Mamba;
     use recipe::kinds::mamba1::Mamba1;
+    use recipe::kinds::mlstm::Mlstm;
     use recipe::kinds::short_conv::ShortConv;
     use recipe::pattern::Block;
     use recipe::{Layer, Mixer, Recipe};
@@ -141,6 +143,18 @@ pub mod kinds {
     /// A last layer of a short convolution.
     pub fn linear(recipe: &mut Recipe) {
         recipe.linear = Some(Linear::ShortConv(ShortConv { conv: 3, bias: false }));
+        recipe.layers.push(Layer::of(&[Mixer::Linear]));
+    }
+
+    /// A last layer of lightning attention.
+    pub fn lightning(recipe: &mut Recipe) {
+        recipe.linear = Some(Linear::Lightning(Lightning { heads: 4, head_dim: 8, chunk: 256 }));
+        recipe.layers.push(Layer::of(&[Mixer::Linear]));
+    }
+
+    /// A last layer of xLSTM's memory with 4 heads.
+    pub fn mlstm(recipe: &mut Recipe) {
+        recipe.linear = Some(Linear::Mlstm(Mlstm { heads: 4, qk_dim: 16, v_dim: 32, chunk: 64 }));
         recipe.layers.push(Layer::of(&[Mixer::Linear]));
     }
 

@@ -2,7 +2,7 @@
 //! one, in bf16 with AdamW in one parameter group. File names are relative to `deepspeed`.
 //!
 //! Activations are those of the native lane ([`super::fsdp2`]). Not replayed: what lies outside
-//! the caching allocator, NVMe offload, ZenFlow, quantized weights and gradients, hierarchical
+//! the caching allocator, ZenFlow, quantized weights and gradients, hierarchical
 //! partitioning, fp32 gradient accumulation, and whatever [`Unmodelled`] names. No rank of it has
 //! been measured: every figure is modelled from source.
 

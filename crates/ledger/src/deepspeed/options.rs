@@ -40,6 +40,8 @@ pub struct DeepspeedOptions {
     pub offload_optimizer: Option<Offload>,
     /// Keeps partitioned weights on the host, under ZeRO 3.
     pub offload_param: Option<Offload>,
+    /// Keeps what is offloaded on a drive: gradients are then cast on the device before they are swapped out.
+    pub on_nvme: bool,
     /// Which of a step's microbatches are walked; the figures are the same.
     pub microbatches: Microbatches,
     /// Steps to replay; the second sees ZeRO 3's trace and the moments of ZeRO 1 and 2.
@@ -60,6 +62,7 @@ impl DeepspeedOptions {
             sub_group_size: 1_000_000_000,
             offload_optimizer: None,
             offload_param: None,
+            on_nvme: false,
             microbatches: Microbatches::Steady,
             steps: 3,
         }

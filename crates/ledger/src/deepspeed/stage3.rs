@@ -162,6 +162,18 @@ impl Stage3 {
         self.is_traced.get() && between < self.told.max_reuse_distance
     }
 
+    /// Gradients that wait on the host come back one by one and are cast, and all of them stand here in fp32 before the
+    /// first is swapped out (`_finalize_offload_gradient_accumulation`).
+    fn swap_out_gradients(&self) {
+        let cast = |held: &Held| {
+            let elements = part(&held.param, self.shards);
+            let _narrow = gradients(&self.tape, elements, BF16, "gradient from host");
+            gradients(&self.tape, elements, FP32, "fp32 gradient")
+        };
+        let all: Vec<_> = self.params.iter().map(cast).collect();
+        drop(all);
+    }
+
     /// Reduces and scatters the bucket: with several gradients in it a second flat copy is made.
     fn reduce(&self) {
         let bucket = self.bucket.take();
@@ -231,8 +243,11 @@ impl Zero for Stage3 {
         drop(grad);
     }
 
-    fn end_of_backward(&self, _is_last: bool) {
+    fn end_of_backward(&self, is_last: bool) {
         self.reduce();
+        if is_last && self.told.on_nvme && self.told.offload_optimizer.is_some() {
+            self.swap_out_gradients();
+        }
         (0..self.units.len()).for_each(|unit| self.release(unit));
         self.params.iter().for_each(|held| drop(held.pending.take()));
         self.is_traced.set(true);

@@ -43,6 +43,7 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
     if recipe.mamba.is_some() {
         missing.push(match &recipe.mamba {
             Some(Mamba::One(_)) => (true, "Mamba-1 block"),
+            Some(Mamba::Two(m)) if m.conv == 0 => (true, "Mamba-2 block without a convolution"),
             Some(Mamba::Two(m)) => (m.in_bias || m.out_bias, "Mamba projection biases"),
             Some(Mamba::Three(_)) if by.ssm != [1.0; 5] => (true, "multipliers inside a Mamba-3 block"),
             Some(Mamba::Three(m)) => (m.mimo_rank > 1 || m.state_carry, "Mamba-3 rank or carried state"),

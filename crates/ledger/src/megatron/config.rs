@@ -91,6 +91,8 @@ pub(super) struct Indexer {
     pub head_dim: u64,
     pub top_k: u64,
     pub layers: Vec<u32>,
+    /// Whether other layers read what these choose.
+    pub is_shared: bool,
 }
 
 fn microbatches(job: &Job, stage: usize) -> u64 {
@@ -98,10 +100,11 @@ fn microbatches(job: &Job, stage: usize) -> u64 {
     super::microbatches_walked(options, &crate::RankJob { recipe, layout, stages, rank }, stage)
 }
 
-/// The prediction suffix: one stack a depth.
+/// The prediction suffix: one stack a depth, or one for all.
 #[derive(Clone, Debug)]
 pub(super) struct Suffix {
     pub depth: u32,
+    pub shared: bool,
     pub mixers: Vec<Mixer>,
 }
 

@@ -3,7 +3,9 @@
 //! own, taken against the attention's true scores, trains it. The loss is Megatron's naive one,
 //! whose score tensors of every head are temporaries in forward and in backward; nothing of a
 //! pair's size is kept. Attention itself is taken as a fused kernel that keeps what the dense one
-//! keeps, and the choice. No measured row shows it.
+//! keeps, and the choice. Layers that read another's choice (`dsa_indexer_topk_freq`) have no indexer and keep nothing
+//! more: the tensor is the same, and the config holds the last one until the next forward pass puts another in its
+//! place. No measured row shows it.
 
 use super::attention::Heads;
 use super::config::Config;
@@ -13,12 +15,15 @@ use super::rank::Rank;
 use recipe::Role;
 use replay::line::Origin;
 use replay::tape::{FP32, INT64, Tape, Tensor};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// One indexer's parameters.
 pub(super) struct IndexerParams {
     all: Vec<Rc<Param>>,
     layer: u32,
+    /// `_dsa_index_share_topk_holder`: the choice that later layers read.
+    held: RefCell<Option<Tensor>>,
 }
 
 impl IndexerParams {
@@ -30,7 +35,7 @@ impl IndexerParams {
         // The keys' norm is a LayerNorm, whatever the model's is.
         let (scale, shift) = (params.whole_vector(indexer.head_dim), params.whole_vector(indexer.head_dim));
         let weights = params.whole_matrix(Role::Matrix, indexer.heads, c.hidden);
-        Some(IndexerParams { all: vec![query, key, scale, shift, weights], layer })
+        Some(IndexerParams { all: vec![query, key, scale, shift, weights], layer, held: RefCell::new(None) })
     }
 }
 
@@ -68,7 +73,11 @@ pub(super) fn forward(c: &Rank, params: &IndexerParams, inputs: [&Tensor; 2], ou
     scores(&c.tape, s, |t, elements, name| t.tensor(replay::line::Line::Activations, elements, FP32, name));
     // `topk_k = min(index_topk, seqlen)`.
     let chosen = indexer.top_k.min(c.config.sequence);
-    saved.push(c.act_of(tokens * chosen, INT64, "chosen tokens"));
+    let choice = c.act_of(tokens * chosen, INT64, "chosen tokens");
+    if indexer.is_shared {
+        params.held.replace(Some(choice.clone()));
+    }
+    saved.push(choice);
     saved.extend(inputs.map(Tensor::clone));
     let edges = [out.edge()].into_iter().chain(params.all.iter().map(|p| p.edge())).collect();
     let elements: Vec<u64> = params.all.iter().map(|p| p.elements).collect();

@@ -25,7 +25,8 @@ struct Depth {
     final_norm: Norm,
 }
 
-/// The suffix: its depths, and the token table they look next tokens up in.
+/// The suffix: its depths, of which all may be the same (`mtp_use_repeated_layer`), and the token table they look next
+/// tokens up in.
 pub(super) struct Prediction {
     tables: Rc<Tables>,
     depths: Vec<Rc<Depth>>,
@@ -33,7 +34,8 @@ pub(super) struct Prediction {
 
 impl Prediction {
     pub fn build(c: &Config, suffix: &Suffix, tables: Rc<Tables>, params: &mut Params) -> Prediction {
-        let depths = (0..suffix.depth).map(|depth| {
+        let stacks = if suffix.shared { suffix.depth.min(1) } else { suffix.depth };
+        let depths = (0..stacks).map(|depth| {
             let (embedding_norm, hidden_norm) = (params.norm(c.hidden), params.norm(c.hidden));
             let join = params.matrix(Role::Matrix, c.hidden / c.tp, 2 * c.hidden);
             // Layers of the suffix have numbers of their own, behind the model's.
@@ -41,7 +43,9 @@ impl Prediction {
             let final_norm = params.norm(c.hidden);
             Rc::new(Depth { embedding_norm, hidden_norm, join, layer: Rc::new(layer), final_norm })
         });
-        Prediction { tables, depths: depths.collect() }
+        let built: Vec<Rc<Depth>> = depths.collect();
+        let runs = (0..suffix.depth as usize).map(|depth| built[depth.min(built.len() - 1)].clone());
+        Prediction { tables, depths: runs.collect() }
     }
 }
 

@@ -255,6 +255,9 @@ pub(super) fn experts(moe: &Moe, layout: &Layout, options: &MegatronOptions) -> 
 
 pub(super) fn mamba2(recipe: &Recipe) -> Result<Option<Mamba2>, Unmodelled> {
     match &recipe.mamba {
+        Some(Mamba::Two(mamba)) if mamba.conv == 0 => {
+            refuse("Mamba-2 without a convolution", "Megatron's mixer has one, and a custom mixer is not replayed")
+        }
         Some(Mamba::Two(mamba)) if mamba.in_bias || mamba.out_bias || !mamba.conv_bias || !mamba.gated_norm => {
             refuse("Mamba-2 with other biases or without its gated norm", "Megatron's mixer is built one way only")
         }
@@ -307,7 +310,8 @@ pub(super) fn sides(recipe: &Recipe, layout: &Layout) -> Result<Vec<SideEmbeddin
 
 pub(super) fn suffix(recipe: &Recipe) -> Result<Option<Suffix>, Unmodelled> {
     let Some(mtp) = recipe.features.mtp() else { return Ok(None) };
-    Ok(Some(Suffix { depth: mtp.depth as u32, mixers: mixers(&mtp.layer, "the prediction suffix")? }))
+    let mixers = mixers(&mtp.layer, "the prediction suffix")?;
+    Ok(Some(Suffix { depth: mtp.depth as u32, shared: mtp.shared, mixers }))
 }
 
 pub(super) fn indexer(recipe: &Recipe, layout: &Layout) -> Result<Option<Indexer>, Unmodelled> {
@@ -319,9 +323,10 @@ pub(super) fn indexer(recipe: &Recipe, layout: &Layout) -> Result<Option<Indexer
         return refuse("sparse attention over cp", "its gathered keys are not replayed yet");
     }
     let holders = recipe.layers_with(Mixer::Attention);
-    let covered = holders.iter().enumerate().filter(|(ordinal, _)| dsa.covers(*ordinal as u64));
+    let covered = holders.iter().enumerate().filter(|(ordinal, _)| dsa.indexes(*ordinal as u64));
     let layers = covered.map(|(_, &layer)| layer as u32).collect();
-    Ok(Some(Indexer { heads: dsa.heads, head_dim: dsa.head_dim, top_k: dsa.top_k, layers }))
+    let is_shared = !dsa.reuse.is_empty();
+    Ok(Some(Indexer { heads: dsa.heads, head_dim: dsa.head_dim, top_k: dsa.top_k, layers, is_shared }))
 }
 
 pub(super) fn recomputed(recompute: &Recompute) -> Result<Recomputed, Unmodelled> {

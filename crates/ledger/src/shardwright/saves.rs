@@ -289,7 +289,7 @@ fn mamba(recipe: &Recipe, local: &Local, sizes: &Sizes) -> Vec<Save> {
                 Save::new("scanned", tokens * cp, inner / cp),
                 Save::new("normed", tokens, inner),
             ];
-            let tails = (mamba.conv as usize - 1) * sizes.sequences * spans.len();
+            let tails = (mamba.conv as usize).saturating_sub(1) * sizes.sequences * spans.len();
             saves.extend((!trades).then(|| Save::new("tails", tails, local.rows("conv.weight"))));
             saves
         }

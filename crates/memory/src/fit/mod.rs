@@ -7,6 +7,7 @@ mod levers;
 mod lines;
 mod offload;
 mod overload;
+mod pools;
 mod replays;
 mod reserve;
 mod review;
@@ -19,6 +20,7 @@ pub use levers::{Lever, Levers, levers};
 pub use lines::{Amount, Entry};
 pub use offload::Offload;
 pub use overload::{AtOverload, Overload, at_overloads};
+pub use pools::PooledFit;
 pub use replays::{Recorded, record, work};
 pub use reserve::{Communicator, Outside, communicator_bytes, communicators, outside};
 pub use review::{Change, Review, review};
@@ -26,6 +28,7 @@ pub use routing::{LayerRouting, routing};
 pub use scaling::{Knob, Scaling};
 
 use case::Case;
+use hardware::Cluster;
 use ledger::Ledger;
 use recipe::Dtype;
 use replay::Unmodelled;
@@ -91,28 +94,42 @@ pub struct HostUse {
     pub node_bytes: u64,
     /// What such a node usually has; none where nobody says.
     pub has_bytes: Option<u64>,
+    /// What its devices' ranks keep on its drives.
+    pub drive_bytes: u64,
+    /// Room on all its drives; none where nobody says.
+    pub drives_have: Option<u64>,
 }
 
 impl HostUse {
     fn of(case: &Case, classes: &[RankClass]) -> HostUse {
-        let cluster = case.on();
-        let of_rank = |rank: u64| {
-            let class =
-                classes.iter().find(|class| (0..class.num_ranks).contains(&rank.wrapping_sub(class.first_rank)));
-            class.map_or(0, |class| class.offload.host_bytes)
-        };
+        HostUse::from(case.on(), classes, 0)
+    }
+
+    /// The node of a cluster whose ranks of these classes keep most; its first rank is `start`.
+    fn from(cluster: &Cluster, classes: &[RankClass], start: u64) -> HostUse {
         let each = cluster.devices_per_node;
-        let node = |node: u64| (node * each..(node + 1) * each).map(of_rank).fold(0, u64::saturating_add);
-        let is_used = classes.iter().any(|class| class.offload.host_bytes > 0);
+        let most = |bytes: &dyn Fn(&RankClass) -> u64| {
+            let of_rank = |rank: u64| {
+                let own = |class: &&RankClass| (0..class.num_ranks).contains(&rank.wrapping_sub(class.first_rank));
+                classes.iter().find(own).map_or(0, bytes)
+            };
+            let node =
+                |node: u64| (node * each..(node + 1) * each).map(|at| of_rank(start + at)).fold(0, u64::saturating_add);
+            let is_used = classes.iter().any(|class| bytes(class) > 0);
+            if is_used { (0..cluster.nodes).map(node).max().unwrap_or(0) } else { 0 }
+        };
         HostUse {
-            node_bytes: if is_used { (0..cluster.nodes).map(node).max().unwrap_or(0) } else { 0 },
+            node_bytes: most(&|class| class.offload.host_bytes),
             has_bytes: cluster.device.host.as_ref().map(|host| host.memory_bytes),
+            drive_bytes: most(&|class| class.offload.drive_bytes),
+            drives_have: cluster.device.drives.as_ref().map(|drives| drives.count.saturating_mul(drives.bytes)),
         }
     }
 
-    /// Whether a node's host is known to be too small.
+    /// Whether a node's host or its drives are known to be too small.
     pub fn is_over(&self) -> bool {
-        self.has_bytes.is_some_and(|has| self.node_bytes > has)
+        let over = |bytes: u64, has: Option<u64>| has.is_some_and(|has| bytes > has);
+        over(self.node_bytes, self.has_bytes) || over(self.drive_bytes, self.drives_have)
     }
 }
 

@@ -1,11 +1,12 @@
 //! State on the host. Of optimizer state only AdamW's moves, since Muon orthogonalises on the
 //! device: whole tensors, largest first, until the share asked for is reached. Of activations the
-//! share asked for moves, but for one layer's that is always in use. Host memory and the time on
-//! the link are stated, not hidden; NVMe is not modelled.
+//! share asked for moves, but for one layer's that is always in use. Host memory, drives and the time on
+//! the link are stated, not hidden.
 
 use super::Pricing;
 use crate::estimate::in_flight;
 use case::Case;
+use case::swap::Swapped;
 use case::ways::LEAST_PAGED;
 use layout::ownership::Row;
 use ledger::Ledger;
@@ -29,6 +30,8 @@ pub struct Offload {
     pub activation_bytes: u64,
     /// Bytes the host holds for one rank: what moved, and gradients on their way to the step there.
     pub host_bytes: u64,
+    /// Bytes the drives of its node hold for one rank.
+    pub drive_bytes: u64,
     /// Seconds a step spends on the link if nothing hides it.
     pub link_seconds: f64,
 }
@@ -47,6 +50,10 @@ impl Offload {
             let stepped = if case.options.offload > 0.0 { STEPPED_BYTES } else { 0 };
             let weights = if case.options.offload_params { WEIGHT_BYTES } else { 0 };
             let host_bytes = replay.params * (stepped + weights) / case.layout.dense_shards() + paged(case);
+            if let Some(swapped) = Swapped::of(case) {
+                let (host_bytes, drive_bytes) = (swapped.host_bytes(), swapped.drive_bytes());
+                return Offload { host_bytes, drive_bytes, ..Offload::default() };
+            }
             return Offload { host_bytes, ..Offload::default() };
         }
         let share = whole_tensor_share(case, stage);
@@ -66,7 +73,7 @@ impl Offload {
         let link_seconds = (optimizer_traffic + activation_traffic) / link;
         // Stepping there takes the gradient beside the state.
         let host_bytes = optimizer_bytes / 12 * STEPPED_BYTES + activation_bytes;
-        Offload { optimizer_bytes, activation_bytes, host_bytes, link_seconds }
+        Offload { optimizer_bytes, activation_bytes, host_bytes, drive_bytes: 0, link_seconds }
     }
 }
 

@@ -113,7 +113,7 @@ fn slots_of_layer(recipe: &Recipe, held: &HeldLayer) -> Vec<AttentionSlot> {
     let slot = |nth: u64| {
         let ordinal = held.attention_before.map(|before| before + nth);
         let windowed = window.filter(|w| ordinal.is_some_and(|o| !w.full_layers.contains(&o)));
-        let indexed = recipe.features.dsa().is_some_and(|dsa| ordinal.is_some_and(|o| dsa.covers(o)));
+        let indexed = recipe.features.dsa().is_some_and(|dsa| ordinal.is_some_and(|o| dsa.indexes(o)));
         AttentionSlot { layer: held.index, window: windowed.map(|w| w.tokens), indexed }
     };
     (0..attention_blocks).map(slot).collect()

@@ -22,8 +22,11 @@ pub struct Dsa {
     pub head_dim: u64,
     /// Tokens a query keeps.
     pub top_k: u64,
-    /// Attention layers it stands on, counted among attention layers from zero; all when empty.
+    /// Attention layers that are sparse, counted among attention layers from zero; all when empty.
     pub layers: Vec<u64>,
+    /// Of these, those without an indexer of their own, which read what the last indexer before them chose: the
+    /// index cache (IndexCache, arXiv 2603.12201; Megatron's `--dsa-indexer-topk-freq`; GLM's `indexer_types`).
+    pub reuse: Vec<u64>,
 }
 
 impl Dsa {
@@ -33,8 +36,9 @@ impl Dsa {
         let head_dim = section.count("head_dim", limits::WIDTH);
         let top_k = section.count("top_k", limits::SEQUENCE);
         let layers = section.naturals("layers", limits::DEPTH).unwrap_or_default();
+        let reuse = section.naturals("reuse", limits::DEPTH).unwrap_or_default();
         section.finish();
-        Some(Dsa { heads: heads?, head_dim: head_dim?, top_k: top_k?, layers })
+        Some(Dsa { heads: heads?, head_dim: head_dim?, top_k: top_k?, layers, reuse })
     }
 
     /// Writes its keys into the open table.
@@ -45,11 +49,19 @@ impl Dsa {
         if !self.layers.is_empty() {
             toml.ints("layers", &self.layers);
         }
+        if !self.reuse.is_empty() {
+            toml.ints("reuse", &self.reuse);
+        }
     }
 
-    /// Whether it stands on the attention layer with this ordinal.
+    /// Whether the attention layer with this ordinal is sparse.
     pub fn covers(&self, ordinal: u64) -> bool {
         self.layers.is_empty() || self.layers.contains(&ordinal)
+    }
+
+    /// Whether an indexer stands on it, rather than another layer's choice being read.
+    pub fn indexes(&self, ordinal: u64) -> bool {
+        self.covers(ordinal) && !self.reuse.contains(&ordinal)
     }
 
     /// The indexer's tensors; queries come from the query latent when there is one.

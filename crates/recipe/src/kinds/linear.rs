@@ -1,5 +1,6 @@
 //! `L`: a mixer that hands a state along time and is none of the others: which, and what they have in common.
-//! None of them is cut over tensor or context ranks (`layout`, `linear/whole`).
+//! Channels and heads go to tensor ranks whole (`layout`, `linear/heads-over-tp`); none of them is cut in time, and
+//! lightning attention not at all (`linear/whole`).
 
 use super::Emitter;
 use super::lightning::Lightning;
@@ -73,6 +74,16 @@ impl Linear {
             Linear::Lightning(_) => LinearKind::Lightning,
             Linear::RgLru(_) => LinearKind::RgLru,
             Linear::Mlstm(_) => LinearKind::Mlstm,
+        }
+    }
+
+    /// What goes to tensor ranks whole, and how many there are.
+    pub fn units(&self, hidden: u64) -> (&'static str, u64) {
+        match self {
+            Linear::ShortConv(_) => ("channels", hidden),
+            Linear::Lightning(m) => ("heads", m.heads),
+            Linear::RgLru(m) => ("heads", m.heads),
+            Linear::Mlstm(m) => ("heads", m.heads),
         }
     }
 

@@ -75,7 +75,7 @@ impl Mamba {
     pub fn state_elements(&self) -> (u64, u64) {
         match self {
             Mamba::One(m) => (m.inner.saturating_mul(m.state), m.inner * (m.conv - 1)),
-            Mamba::Two(m) => (m.inner().saturating_mul(m.state), m.conv_channels() * (m.conv - 1)),
+            Mamba::Two(m) => (m.inner().saturating_mul(m.state), m.conv_channels() * m.conv.saturating_sub(1)),
             Mamba::Three(m) => (m.inner().saturating_mul(m.state), 0),
         }
     }

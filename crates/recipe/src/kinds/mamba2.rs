@@ -1,5 +1,6 @@
 //! Mamba-2: heads that share B and C by group, a short convolution over x, B and C, a chunked
-//! scan and a gated norm.
+//! scan and a gated norm. Without a convolution (`conv = 0`), x goes through SiLU alone and B and C as they are
+//! projected: Mamba-3's choice with Mamba-2's scan (DatasunriseOU/cppmega, `noconv_mamba_mixer.py`).
 
 use super::{Bias, Emitter};
 use crate::limits;
@@ -19,9 +20,9 @@ pub struct Mamba2 {
     pub state: u64,
     /// Groups of heads that share B and C.
     pub groups: u64,
-    /// Convolution taps.
+    /// Convolution taps; none where there is no convolution.
     pub conv: u64,
-    /// Bias of the convolution.
+    /// Bias of the convolution, where there is one.
     pub conv_bias: bool,
     /// Bias of the projection in.
     pub in_bias: bool,
@@ -64,8 +65,13 @@ impl Mamba2 {
     /// Reads the keys of `[mamba]` for this kind.
     pub(crate) fn read(mut section: Section) -> Option<Mamba2> {
         let base = read_heads(&mut section);
-        let conv = section.count_or("conv", 64, 4);
-        let conv_bias = section.flag_or("conv_bias", true);
+        let conv = section.natural_or("conv", 64, 4);
+        let conv_bias = section.flag_or("conv_bias", conv != Some(0));
+        if conv == Some(0) && conv_bias {
+            let message = "`conv_bias` is a convolution's, and `conv = 0` leaves it out";
+            let finding = Finding::error("recipe/unused-key", Blame::Recipe, "mamba.conv_bias", message);
+            section.report("conv_bias", finding.hint("take it out"));
+        }
         let in_bias = section.flag_or("in_bias", false);
         let out_bias = section.flag_or("out_bias", false);
         let gated_norm = section.flag_or("gated_norm", true);
@@ -83,7 +89,7 @@ impl Mamba2 {
         toml.int("state", self.state);
         toml.int("groups", self.groups);
         toml.int_unless("conv", self.conv, 4);
-        toml.flag_unless("conv_bias", self.conv_bias, true);
+        toml.flag_unless("conv_bias", self.conv_bias, self.conv > 0);
         toml.flag_unless("in_bias", self.in_bias, false);
         toml.flag_unless("out_bias", self.out_bias, false);
         toml.flag_unless("gated_norm", self.gated_norm, true);
@@ -108,12 +114,10 @@ impl Mamba2 {
         let inner = || Dim::of(Unit::MambaHead, self.heads, self.head_dim);
         let bias = Bias::from(self.in_bias);
         out.linear("in_proj", Surface::MixerIn, Role::Matrix, into, Dim::whole(hidden), bias);
-        out.add(
-            "conv.weight",
-            Surface::MixerConv,
-            Role::Conv,
-            vec![channels.clone(), Dim::whole(1), Dim::whole(self.conv)],
-        );
+        if self.conv > 0 {
+            let taps = vec![channels.clone(), Dim::whole(1), Dim::whole(self.conv)];
+            out.add("conv.weight", Surface::MixerConv, Role::Conv, taps);
+        }
         if self.conv_bias {
             out.add("conv.bias", Surface::MixerConv, Role::Bias, vec![channels]);
         }

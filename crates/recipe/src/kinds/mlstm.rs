@@ -1,9 +1,9 @@
 //! xLSTM's matrix memory (Beck et al., arXiv 2405.04517, 2503.13427): linear attention whose input and forget gates
 //! are scalars a head, with a norm by head and an output gate.
 
-use super::{Bias, Emitter, Norm};
+use super::{Bias, Emitter};
 use crate::limits;
-use crate::tensor::{Dim, Role, Surface};
+use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
 use diag::{Blame, Finding};
 use reading::Section;
@@ -47,12 +47,14 @@ impl Mlstm {
 
     /// Its tensors; `in_proj` packs queries, keys, values and the output gate.
     pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
-        let packed = Dim::whole(2 * self.qk_dim + 2 * self.v_dim);
+        let by_head = |name, width: u64| (name, Unit::LinearHead, self.heads, width / self.heads);
+        let (qk, v) = (self.qk_dim, self.v_dim);
+        let packed = Dim::packed(&[by_head("q", qk), by_head("k", qk), by_head("v", v), by_head("o", v)]);
         out.linear("in_proj", Surface::MixerIn, Role::Matrix, packed, Dim::whole(hidden), Bias::No);
-        let gates = Dim::whole(2 * self.heads);
-        out.linear("gates", Surface::MixerHelper, Role::Matrix, gates, Dim::whole(hidden), Bias::Yes);
-        out.norm("out_norm", Surface::MixerNorm, Norm::RmsNorm, self.v_dim);
-        let inner = Dim::whole(self.v_dim);
-        out.linear("out_proj", Surface::MixerOut, Role::Matrix, Dim::whole(hidden), inner, Bias::No);
+        let gates = Dim::packed(&[by_head("i", self.heads), by_head("f", self.heads)]);
+        out.linear("gates", Surface::MixerIn, Role::Matrix, gates, Dim::whole(hidden), Bias::Yes);
+        let inner = || Dim::of(Unit::LinearHead, self.heads, v / self.heads);
+        out.add("out_norm.weight", Surface::MixerNorm, Role::Norm, vec![inner()]);
+        out.linear("out_proj", Surface::MixerOut, Role::Matrix, Dim::whole(hidden), inner(), Bias::No);
     }
 }

@@ -11,10 +11,13 @@ use reading::Section;
 /// The prediction suffix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mtp {
-    /// How many tokens further are predicted, each by a stack of its own.
+    /// How many tokens further are predicted.
     pub depth: u64,
     /// The stack of one depth.
     pub layer: Layer,
+    /// Whether all depths run one stack with one join, over and over (FastMTP, arXiv 2509.18362; Megatron's
+    /// `--mtp-use-repeated-layer`): its weights stand once, its activations at every depth.
+    pub shared: bool,
 }
 
 impl Mtp {
@@ -29,14 +32,26 @@ impl Mtp {
                 None
             }
         });
+        let shared = section.flag_or("shared", false);
         section.finish();
-        Some(Mtp { depth: depth?, layer: layer? })
+        Some(Mtp { depth: depth?, layer: layer?, shared })
+    }
+
+    /// How many stacks there are weights of.
+    pub fn stacks(&self) -> u64 {
+        if self.shared { self.depth.min(1) } else { self.depth }
+    }
+
+    /// The stack that a depth runs.
+    pub fn stack_of(&self, depth: usize) -> usize {
+        if self.shared { 0 } else { depth }
     }
 
     /// Writes its keys into the open table.
     pub(crate) fn write(&self, toml: &mut Toml) {
         toml.int("depth", self.depth);
         toml.text("pattern", &self.layer.to_string());
+        toml.flag_unless("shared", self.shared, false);
     }
 }
 

@@ -1,9 +1,10 @@
 //! RecurrentGemma's block: a short convolution and a real-gated linear recurrent unit (De et al., arXiv 2402.19427)
-//! on one branch, a GELU gate on the other. Gates are block diagonal, a block a head.
+//! on one branch, a GELU gate on the other. Gates are block diagonal, a block a head, so that heads go to tensor ranks
+//! with all that belongs to them.
 
 use super::{Bias, Emitter};
 use crate::limits;
-use crate::tensor::{Dim, Role, Surface};
+use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
 use diag::{Blame, Finding};
 use reading::Section;
@@ -44,7 +45,8 @@ impl RgLru {
 
     /// Its tensors.
     pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
-        let (channels, each) = (|| Dim::whole(self.width), self.width / self.heads);
+        let each = self.width / self.heads;
+        let channels = || Dim::of(Unit::LinearHead, self.heads, each);
         for name in ["gate", "in_proj"] {
             out.linear(name, Surface::MixerIn, Role::Matrix, channels(), Dim::whole(hidden), Bias::Yes);
         }
@@ -52,9 +54,9 @@ impl RgLru {
         out.add("conv.bias", Surface::MixerConv, Role::Bias, vec![channels()]);
         out.add("decay", Surface::MixerScalar, Role::Scalar, vec![channels()]);
         for name in ["input_gate", "recurrent_gate"] {
-            let blocks = vec![Dim::whole(self.heads), Dim::whole(each), Dim::whole(each)];
-            out.add(&format!("{name}.weight"), Surface::MixerHelper, Role::Matrix, blocks);
-            out.add(&format!("{name}.bias"), Surface::MixerHelper, Role::Bias, vec![channels()]);
+            let blocks = vec![Dim::of(Unit::LinearHead, self.heads, 1), Dim::whole(each), Dim::whole(each)];
+            out.add(&format!("{name}.weight"), Surface::MixerScalar, Role::Matrix, blocks);
+            out.add(&format!("{name}.bias"), Surface::MixerScalar, Role::Bias, vec![channels()]);
         }
         out.linear("out_proj", Surface::MixerOut, Role::Matrix, Dim::whole(hidden), channels(), Bias::Yes);
     }

@@ -2,7 +2,7 @@
 
 use super::Emitter;
 use crate::limits;
-use crate::tensor::{Dim, Role, Surface};
+use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
 use reading::Section;
 
@@ -33,11 +33,13 @@ impl ShortConv {
     /// Its tensors; `in_proj` packs B, C and x.
     pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         let (width, bias) = (|| Dim::whole(hidden), self.bias.into());
-        out.linear("in_proj", Surface::MixerIn, Role::Matrix, Dim::whole(3 * hidden), width(), bias);
-        out.add("conv.weight", Surface::MixerConv, Role::Conv, vec![width(), Dim::whole(1), Dim::whole(self.conv)]);
+        let packed = Dim::packed(&["B", "C", "x"].map(|name| (name, Unit::Channel, hidden, 1)));
+        let channels = || Dim::of(Unit::Channel, hidden, 1);
+        out.linear("in_proj", Surface::MixerIn, Role::Matrix, packed, width(), bias);
+        out.add("conv.weight", Surface::MixerConv, Role::Conv, vec![channels(), Dim::whole(1), Dim::whole(self.conv)]);
         if self.bias {
-            out.add("conv.bias", Surface::MixerConv, Role::Bias, vec![width()]);
+            out.add("conv.bias", Surface::MixerConv, Role::Bias, vec![channels()]);
         }
-        out.linear("out_proj", Surface::MixerOut, Role::Matrix, width(), width(), bias);
+        out.linear("out_proj", Surface::MixerOut, Role::Matrix, width(), channels(), bias);
     }
 }

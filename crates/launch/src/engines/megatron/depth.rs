@@ -63,6 +63,15 @@ fn hybrid(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     let kind = replaced(job, "recurrent-mixer");
     let why = "one symbol a block; `|` is a pipeline boundary of the plan, `/` a prediction depth";
     list.set(kind, "--hybrid-layer-pattern", pattern, "recipe.pattern, stages", why);
+    repeated(job, list);
+}
+
+/// All depths run one stack.
+fn repeated(job: &Job, list: &mut List) {
+    if job.recipe.features.mtp().is_some_and(|mtp| mtp.shared) {
+        let why = "one stack for every prediction depth";
+        list.switch(Kind::RecipeNative, "--mtp-use-repeated-layer", "features.mtp.shared", why);
+    }
 }
 
 fn gpt(job: &Job, list: &mut List) {
@@ -82,6 +91,7 @@ fn gpt(job: &Job, list: &mut List) {
     if let Some(mtp) = recipe.features.mtp() {
         let why = "prediction depths, on the objective's suffix";
         list.set(native, "--mtp-num-layers", mtp.depth, "features.mtp.depth", why);
+        repeated(job, list);
     }
     let counts = job.stages.layer_counts();
     if job.layout.pp.splits() {

@@ -7,6 +7,7 @@ mod model;
 mod run;
 mod spec;
 mod state;
+mod window;
 
 use super::list::List;
 use super::{lane_of, storage_environment};

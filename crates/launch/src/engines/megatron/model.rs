@@ -6,7 +6,8 @@ use super::{Shape, replaced, unsayable};
 use crate::emission::Kind;
 use crate::job::Job;
 use diag::Finding;
-use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
+use recipe::kinds::attention::{AttentionKind, QkNorm};
+use recipe::kinds::dsa::Dsa;
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba2::Mamba2;
 use recipe::kinds::mla::Mla;
@@ -40,8 +41,40 @@ pub fn arguments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         list.set(NATIVE, "--dsa-indexer-n-heads", dsa.heads, "features.dsa.heads", why);
         list.set(NATIVE, "--dsa-indexer-head-dim", dsa.head_dim, "features.dsa.head_dim", why);
         list.set(NATIVE, "--dsa-indexer-topk", dsa.top_k, "features.dsa.top_k", why);
+        shared_choices(recipe, dsa, list, findings);
     }
     vocabulary(job, list);
+}
+
+/// Layers that read another's choice, by a frequency over blocks (`dsa.py`, `is_dsa_skip_topk_layer`): sparse attention
+/// is emitted as a hybrid stack, whose layers are blocks, counted from one.
+fn shared_choices(recipe: &Recipe, dsa: &Dsa, list: &mut List, findings: &mut Vec<Finding>) {
+    if dsa.reuse.is_empty() {
+        return;
+    }
+    let blocks = recipe.layers.iter().flat_map(|layer| &layer.blocks).zip(1u64..);
+    let attends = blocks.filter(|(block, _)| block.mixers.contains(&Mixer::Attention)).zip(0u64..);
+    let sparse: Vec<(u64, bool)> =
+        attends.filter(|(_, o)| dsa.covers(*o)).map(|((_, at), o)| (at, dsa.indexes(o))).collect();
+    let says_it = |frequency: u64, offset: u64| {
+        let mut last = 0;
+        sparse.iter().all(|(at, indexes)| {
+            let behind = at.saturating_sub(offset) % frequency;
+            last = if *indexes { *at } else { last };
+            *indexes == (behind == 0) && at - behind == last
+        })
+    };
+    let depth = sparse.last().map_or(0, |(at, _)| *at);
+    let offsets = sparse.iter().filter(|(_, indexes)| *indexes).map(|(at, _)| *at);
+    let found =
+        offsets.flat_map(|offset| (2..=depth).map(move |n| (n, offset))).find(|(n, offset)| says_it(*n, *offset));
+    let Some((frequency, offset)) = found else {
+        let message = "sparse layers read a choice by one frequency over all blocks, and no frequency says these";
+        return findings.push(unsayable("features.dsa.reuse", message));
+    };
+    let why = "every so many blocks an indexer; sparse layers between read its choice";
+    list.set(NATIVE, "--dsa-indexer-topk-freq", frequency, "features.dsa.reuse", why);
+    list.set(NATIVE, "--dsa-indexer-skip-topk-offset", offset, "features.dsa.reuse", "the block to count from");
 }
 
 fn widths(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
@@ -98,7 +131,12 @@ fn attention(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         }
         AttentionKind::Mla(mla) => latent(recipe, mla, list, findings),
     }
-    extras(&attention, list, findings);
+    if attention.output_gate {
+        list.switch(NATIVE, "--attention-output-gate", "attention.output_gate", "a gate multiplies the output");
+    }
+    if let Some(window) = &attention.window {
+        super::window::arguments(job, window, list, findings);
+    }
 }
 
 fn latent(recipe: &Recipe, mla: &Mla, list: &mut List, findings: &mut Vec<Finding>) {
@@ -154,16 +192,6 @@ const MLA_ORIGINAL: u64 = 4096;
 /// A number with a point or an exponent, as argparse reads it back to the same value.
 fn float(x: f64) -> String {
     format!("{x:?}")
-}
-
-fn extras(attention: &Attention, list: &mut List, findings: &mut Vec<Finding>) {
-    if attention.output_gate {
-        list.switch(NATIVE, "--attention-output-gate", "attention.output_gate", "a gate multiplies the output");
-    }
-    if attention.window.is_some() {
-        let message = "sliding windows on some attention layers only have no flag in a hybrid stack";
-        findings.push(unsayable("attention.window", message));
-    }
 }
 
 fn positions(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {

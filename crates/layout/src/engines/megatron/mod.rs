@@ -6,6 +6,7 @@ mod dsa_mla;
 mod dsa_sp;
 mod fsdp;
 mod gdn_recompute;
+mod index_share;
 mod linear;
 mod mamba1;
 mod mamba3;
@@ -21,6 +22,7 @@ mod shared_bias;
 mod side_embeddings;
 mod sinks;
 mod top_1;
+mod window_cp;
 
 use crate::legality::Rule;
 
@@ -43,6 +45,8 @@ pub(super) const RULES: &[&Rule] = &[
     &dsa_mla::RULE,
     &dsa_sp::RULE,
     &dsa_cp::RULE,
+    &index_share::RULE,
+    &window_cp::RULE,
     &muon_fsdp::RULE,
     &fsdp::RULE,
     &gdn_recompute::RULE,

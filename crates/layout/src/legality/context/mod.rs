@@ -55,7 +55,7 @@ impl Parts {
         if let Some(Mamba::Two(mamba)) = case.mamba()
             && trading(case).is_none()
         {
-            tails.push(("mamba", mamba.conv - 1));
+            tails.push(("mamba", mamba.conv.saturating_sub(1)));
         }
         let every = case.recurrent().and_then(|r| r.depth_carry);
         let step = every.unwrap_or(1).saturating_mul(count);

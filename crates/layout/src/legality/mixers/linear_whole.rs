@@ -1,8 +1,10 @@
-//! Linear mixers of other kinds are cut neither over heads nor in time.
+//! Linear mixers of other kinds are not cut in time, and lightning attention not over heads either: its norm runs over
+//! all of them (`modeling_minimax.py`, MiniMaxLightningAttention), and nobody sums it over ranks.
 
 use crate::legality::{Case, Check, Reads, Rule};
 use diag::{Blame, Finding};
 use recipe::Mixer;
+use recipe::kinds::linear::Linear;
 
 pub const RULE: Rule = Rule {
     id: "linear/whole",
@@ -16,13 +18,13 @@ pub const RULE: Rule = Rule {
 
 fn check(case: &Case) -> Option<Finding> {
     let (tp, cp) = (case.layout.tp, case.layout.cp);
-    if !case.recipe.uses(Mixer::Linear) || !(tp.splits() || cp.splits()) {
-        return None;
+    let linear = case.recipe.linear.as_ref().filter(|_| case.recipe.uses(Mixer::Linear))?;
+    if tp.splits() && matches!(linear, Linear::Lightning(_)) {
+        let message = format!("lightning attention's norm runs over all heads, and nobody sums it over tp={tp}");
+        return Some(RULE.error("linear", message).fix("tp", vec![1]));
     }
-    let axis = if tp.splits() { "tp" } else { "cp" };
-    let message =
-        format!("no rule cuts `linear` blocks over {axis}: every rank of a replica would hold the whole of them");
-    Some(RULE.error("linear", message).fix(axis, vec![1]))
+    let message = format!("no rule cuts `linear` blocks in time: cp={cp} would have to hand their states on");
+    cp.splits().then(|| RULE.error("linear", message).fix("cp", vec![1]))
 }
 
 #[cfg(test)]
@@ -32,19 +34,12 @@ mod tests {
     use crate::legality::example::{Example, found, silent};
 
     pub const EXAMPLES: &[Example] = &[
-        found(
-            "llama3-8b",
-            "tp=2",
-            "no rule cuts `linear` blocks over tp: every rank of a replica would hold the whole of them",
-        )
-        .with(kinds::linear),
-        found(
-            "llama3-8b",
-            "cp=2",
-            "no rule cuts `linear` blocks over cp: every rank of a replica would hold the whole of them",
-        )
-        .with(kinds::linear),
-        silent("llama3-8b", "dp=2").with(kinds::linear),
+        found("llama3-8b", "tp=2", "lightning attention's norm runs over all heads, and nobody sums it over tp=2")
+            .with(kinds::lightning),
+        found("llama3-8b", "cp=2", "no rule cuts `linear` blocks in time: cp=2 would have to hand their states on")
+            .with(kinds::linear),
+        silent("llama3-8b", "tp=2").with(kinds::linear),
+        silent("llama3-8b", "dp=2").with(kinds::lightning),
         silent("llama3-8b", "tp=2"),
     ];
 

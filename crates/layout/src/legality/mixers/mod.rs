@@ -1,6 +1,7 @@
 //! Heads, groups and channels of state-carrying mixers over the tensor axis.
 
 mod gated_delta_heads;
+mod linear_heads;
 mod linear_whole;
 mod mamba_channels;
 mod mamba_groups;
@@ -28,5 +29,6 @@ pub(super) const RULES: &[&Rule] = &[
     &recurrent_heads::RULE,
     &recurrent_qk_heads::RULE,
     &gated_delta_heads::RULE,
+    &linear_heads::RULE,
     &linear_whole::RULE,
 ];

@@ -450,9 +450,6 @@ fn mixers(layer: &Layer, index: usize, place: &Place) -> Result<Vec<Mixer>, Unmo
             Mixer::Recurrent if place.layout.tp.splits() => {
                 return refuse("a recurrent mixer over tp", "its norm over all heads is not replayed yet");
             }
-            Mixer::Linear if place.layout.tp.splits() => {
-                return refuse("a linear mixer over tp", "no rule cuts it");
-            }
             Mixer::Attention | Mixer::Moe | Mixer::Mamba | Mixer::Mlp => {}
             Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => {}
         }

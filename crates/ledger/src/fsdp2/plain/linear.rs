@@ -1,13 +1,16 @@
 //! Linear mixers as Hugging Face's classes write them in torch: LFM2's short convolution (`modeling_lfm2.py`
 //! Lfm2ShortConv), MiniMax's lightning attention block by block (`modeling_minimax.py` MiniMaxLightningAttention),
 //! RecurrentGemma's recurrence token by token in fp32 (`modeling_recurrent_gemma.py` RecurrentGemmaRglru) and xLSTM's
-//! memory chunk by chunk (`modeling_xlstm.py` mlstm_chunkwise). No measured row shows them.
+//! memory chunk by chunk (`modeling_xlstm.py` mlstm_chunkwise). Over tensor ranks each runs its own channels or heads;
+//! the projection out sums. No measured row shows them.
 
 use super::config::Config;
-use super::ops::{cast, grad, grad_of, linear, makes, norm, pointwise, product, sizes_of, weight_grads};
+use super::ops::{cast, enter, grad, grad_of, leave, linear, makes, norm, pointwise, product, sizes_of, weight_grads};
 use super::params::{Linear, NormParams, Param, Unit};
 use super::rank::Rank;
 use recipe::kinds::linear::Linear as Kind;
+use recipe::kinds::mlstm::Mlstm;
+use recipe::kinds::rg_lru::RgLru;
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Tensor};
 use std::rc::Rc;
@@ -22,15 +25,27 @@ pub(crate) struct Params {
     out: Linear,
 }
 
+/// A rank's own heads; a short convolution's channels are as many as the model is wide.
+fn on_a_rank(kind: &Kind, tp: u64) -> Kind {
+    match kind {
+        Kind::ShortConv(_) | Kind::Lightning(_) => kind.clone(),
+        Kind::RgLru(m) => Kind::RgLru(RgLru { width: m.width / tp, heads: m.heads / tp, ..m.clone() }),
+        Kind::Mlstm(m) => {
+            Kind::Mlstm(Mlstm { heads: m.heads / tp, qk_dim: m.qk_dim / tp, v_dim: m.v_dim / tp, ..m.clone() })
+        }
+    }
+}
+
 impl Params {
     pub(super) fn new(c: &Config, unit: &mut Unit) -> Params {
-        let (kind, hidden) = (c.linear().clone(), c.hidden);
+        let (kind, hidden) = (on_a_rank(c.linear(), c.tp), c.hidden);
+        let channels = hidden / c.tp;
         let vector = |unit: &mut Unit, rows, columns| unit.add(Line::TpParams, rows, columns);
         let (projections, others, width, out_bias) = match &kind {
             Kind::ShortConv(m) => {
-                let mut others = vec![vector(unit, hidden, m.conv)];
-                others.extend(m.bias.then(|| vector(unit, hidden, 1)));
-                (vec![unit.column(3 * hidden, hidden, m.bias)], others, hidden, m.bias)
+                let mut others = vec![vector(unit, channels, m.conv)];
+                others.extend(m.bias.then(|| vector(unit, channels, 1)));
+                (vec![unit.column(3 * channels, hidden, m.bias)], others, channels, m.bias)
             }
             Kind::Lightning(m) => {
                 let inner = m.heads * m.head_dim;
@@ -52,24 +67,25 @@ impl Params {
         };
         let has_norm = matches!(kind, Kind::Lightning(_) | Kind::Mlstm(_));
         let out_norm = has_norm.then(|| unit.norm(c, width));
-        let out = unit.column(hidden, width, out_bias);
+        let out = unit.row(hidden, width, out_bias);
         Params { kind, projections, others, out_norm, out }
     }
 
     /// `x` is the normed input.
     pub(super) fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
+        let x = &enter(c, x);
         let inner = match &self.kind {
             Kind::ShortConv(_) => self.short_conv(c, x),
             Kind::Lightning(m) => self.lightning(c, x, m.heads, m.head_dim, m.chunk),
             Kind::RgLru(m) => self.rg_lru(c, x, m.width),
             Kind::Mlstm(m) => self.mlstm(c, x, [m.heads, m.qk_dim, m.v_dim, m.chunk]),
         };
-        linear(c, &inner, &self.out)
+        leave(c, linear(c, &inner, &self.out))
     }
 
     /// Keeps the packed projection, the product that is convolved and what the convolution made.
     fn short_conv(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
-        let width = c.config.tokens * c.config.hidden;
+        let width = c.config.tokens * c.config.hidden / c.config.tp;
         let packed = linear(c, x, &self.projections[0]);
         let part = |name| {
             let part = c.act(width, name);

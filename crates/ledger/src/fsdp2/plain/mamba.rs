@@ -15,6 +15,10 @@ use std::rc::Rc;
 pub(super) fn forward(c: &Rc<Rank>, params: &MambaParams, x: &Tensor) -> Tensor {
     let x = enter(c, x);
     let packed = linear(c, &x, &params.in_proj);
+    if params.conv_weight.is_none() {
+        let y = super::mamba_bare::forward(c, params, packed);
+        return leave(c, linear(c, &y, &params.out_proj));
+    }
     let y = scan(c, params, packed);
     let normed = match &params.norm {
         Some(norm) => gated_norm(c, norm, &y, MambaSizes::of(c.config.mamba(), c.config.tp)),
@@ -29,8 +33,7 @@ fn scan(c: &Rank, params: &MambaParams, packed: Tensor) -> Tensor {
     let config = &c.config;
     let scan = Scan::of(config.mamba(), config.tp, config.micro_batch, config.sequence);
     let (out, ungated) = mamba_scan::forward(&c.tape, scan);
-    let mut weights = vec![&params.conv_weight];
-    weights.extend(&params.conv_bias);
+    let mut weights: Vec<&Rc<Param>> = params.conv_weight.iter().chain(&params.conv_bias).collect();
     weights.extend([&params.dt_bias, &params.a_log, &params.d]);
     let edges = [packed.edge()].into_iter().chain(weights.iter().map(|p| p.edge())).collect();
     let sizes = sizes_of(&weights);

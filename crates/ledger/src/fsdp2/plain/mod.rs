@@ -14,6 +14,7 @@ mod linear;
 mod loss;
 mod mamba;
 mod mamba1;
+mod mamba_bare;
 mod mla;
 mod mlp;
 mod model;

@@ -114,7 +114,7 @@ impl Unit {
     }
 
     /// A projection cut by columns; its bias is whole.
-    fn row(&mut self, rows: u64, columns: u64, has_bias: bool) -> Linear {
+    pub(super) fn row(&mut self, rows: u64, columns: u64, has_bias: bool) -> Linear {
         let weight = self.add(Line::TpParams, rows, columns);
         Linear { weight, bias: has_bias.then(|| self.add(Line::ReplicatedParams, rows, 1)), adapter: None }
     }
@@ -208,7 +208,8 @@ pub(super) struct Biases {
 
 pub(super) struct MambaParams {
     pub in_proj: Linear,
-    pub conv_weight: Rc<Param>,
+    /// None where there is no convolution.
+    pub conv_weight: Option<Rc<Param>>,
     pub conv_bias: Option<Rc<Param>>,
     pub dt_bias: Rc<Param>,
     pub a_log: Rc<Param>,
@@ -363,7 +364,7 @@ fn mamba(c: &Config, unit: &mut Unit) -> Mixing {
     let mut vector = |elements| unit.add(Line::TpParams, elements, 1);
     let (dt_bias, a_log, d) = (vector(sizes.heads), vector(sizes.heads), vector(sizes.heads));
     let in_proj = unit.column(sizes.width, c.hidden, m.in_bias);
-    let conv_weight = unit.add(Line::TpParams, sizes.conv, m.conv);
+    let conv_weight = (m.conv > 0).then(|| unit.add(Line::TpParams, sizes.conv, m.conv));
     let conv_bias = m.conv_bias.then(|| unit.add(Line::TpParams, sizes.conv, 1));
     let norm = m.gated_norm.then(|| unit.add(Line::TpParams, sizes.inner, 1));
     let out_proj = unit.row(c.hidden, sizes.inner, m.out_bias);

@@ -75,7 +75,7 @@ pub(super) fn predictions(config: &mut Config, recipe: &mut Recipe, default: u64
     }
     if depth > 0 && layer.mixers().all(described) {
         let depth = depth.min(crate::limits::MTP);
-        recipe.features.mtp = Some(Switch { on: false, value: Mtp { depth, layer } });
+        recipe.features.mtp = Some(Switch { on: false, value: Mtp { depth, layer, shared: false } });
     }
     Some(())
 }

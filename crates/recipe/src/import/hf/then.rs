@@ -298,26 +298,44 @@ pub fn llama4(config: &mut Config, recipe: &mut Recipe) -> Option<()> {
     Some(())
 }
 
-/// DeepSeek-V3.2: a sparse indexer on every layer, or on those that `indexer_types` calls full.
+/// DeepSeek-V3.2: sparse attention on every layer, with an indexer, or with the last one's choice where
+/// `indexer_types` says shared. GLM's class makes them of a pattern, or of a frequency and an offset.
 pub fn indexed(config: &mut Config, recipe: &mut Recipe) -> Option<()> {
     let heads = if config.model_type == "glm_moe_dsa" { 32 } else { 64 };
     let depth = recipe.depth() as u64;
-    let kinds = config.layer_kinds(&["indexer_types"], Some(depth)).unwrap_or_default();
-    let layers: Vec<u64> = if kinds.iter().all(|kind| *kind == "full") {
-        Vec::new()
-    } else {
-        kinds.iter().enumerate().filter(|(_, kind)| **kind == "full").map(|(i, _)| i as u64).collect()
+    let of_kinds = config.layer_kinds(&["indexer_types"], Some(depth));
+    let is_shared: Vec<bool> = of_kinds.unwrap_or_default().iter().map(|kind| *kind == "shared").collect();
+    let schedule = ["index_topk_pattern", "index_topk_freq", "index_skip_topk_offset"];
+    let is_shared = match is_shared.is_empty() && config.model_type == "glm_moe_dsa" {
+        true => scheduled(config, depth)?,
+        false => {
+            config.unused(&schedule, "`indexer_types` says it");
+            is_shared
+        }
     };
-    if !layers.is_empty() {
-        // Layers between share the last indexer's choice.
-        config.not_carried("indexer_types");
-    }
+    let reuse = is_shared.iter().enumerate().filter(|(_, shared)| **shared).map(|(at, _)| at as u64).collect();
     let dsa = Dsa {
         heads: config.count("index_n_heads", heads)?,
         head_dim: config.count("index_head_dim", 128)?,
         top_k: config.count("index_topk", 2048)?,
-        layers,
+        layers: Vec::new(),
+        reuse,
     };
     recipe.features.dsa = Some(Switch { on: true, value: dsa });
     Some(())
+}
+
+/// Which layers share a choice by `GlmMoeDsaConfig`'s schedule: a pattern such as `FSSF`, or every so many behind an
+/// offset.
+fn scheduled(config: &mut Config, depth: u64) -> Option<Vec<bool>> {
+    if let Some(pattern) = config.text("index_topk_pattern").map(str::to_string) {
+        if pattern.len() as u64 != depth || pattern.chars().any(|letter| !"FS".contains(letter)) {
+            config.refuse("index_topk_pattern", format!("it has an `F` or an `S` for each of {depth} layers"));
+            return None;
+        }
+        return Some(pattern.chars().map(|letter| letter == 'S').collect());
+    }
+    let frequency = config.natural("index_topk_freq", 1)?.max(1);
+    let offset = config.natural("index_skip_topk_offset", 2)?;
+    Some((0..depth).map(|layer| !(layer + 1).saturating_sub(offset).is_multiple_of(frequency)).collect())
 }

@@ -81,15 +81,18 @@ impl Depth {
             Depth::Transformer(_) => None,
         };
         if let Some(layers) = sparse {
-            recipe.features.dsa = Some(Switch { on: true, value: indexer(flags, layers)? });
+            let reuse = reuse(flags, recipe, &layers)?;
+            recipe.features.dsa = Some(Switch { on: true, value: indexer(flags, layers, reuse)? });
         }
+        let repeats = flags.has("--mtp-use-repeated-layer");
         let mtp = match self {
             Depth::Hybrid(pattern) => {
                 let blocks = pattern.suffix.iter().map(|s| Block::of(s.mixer())).collect();
-                (pattern.mtp_depth > 0).then_some(Mtp { depth: pattern.mtp_depth as u64, layer: Layer { blocks } })
+                let (depth, layer) = (pattern.mtp_depth as u64, Layer { blocks });
+                (depth > 0).then_some(Mtp { depth, layer, shared: repeats && depth > 1 })
             }
             Depth::Transformer(_) => match flags.number("--mtp-num-layers") {
-                Some(depth) => Some(Mtp { depth, layer: recipe.layers.last().cloned()? }),
+                Some(depth) => Some(Mtp { depth, layer: recipe.layers.last().cloned()?, shared: repeats && depth > 1 }),
                 None => None,
             },
         };
@@ -162,7 +165,38 @@ fn sparse_layers(pattern: &HybridPattern) -> Option<Vec<u64>> {
     Some(sparse.collect::<Vec<_>>()).filter(|layers| !layers.is_empty())
 }
 
-fn indexer(flags: &mut Flags, layers: Vec<u64>) -> Option<Dsa> {
+/// Sparse layers that read an earlier choice (`experimental_attention_variant/dsa.py`, `is_dsa_skip_topk_layer`): layers
+/// count from one, symbols of a hybrid pattern as well, and the layer that chooses is the last of its frequency.
+fn reuse(flags: &mut Flags, recipe: &Recipe, sparse: &[u64]) -> Option<Vec<u64>> {
+    let frequency = if flags.has("--dsa-indexer-topk-freq") { flags.number("--dsa-indexer-topk-freq")? } else { 1 };
+    let offset = match flags.text("--dsa-indexer-skip-topk-offset") {
+        Some(text) => text.parse::<u64>().ok(),
+        None => Some(0),
+    };
+    let Some(offset) = offset.map(|offset| offset.max(1)) else {
+        flags.refuse("--dsa-indexer-skip-topk-offset", "it is a number of layers");
+        return None;
+    };
+    let attends = recipe.layers.iter().enumerate().filter(|(_, layer)| layer.has(Mixer::Attention));
+    let mut last = None;
+    let mut reuse = Vec::new();
+    for (ordinal, (at, _)) in attends.enumerate().filter(|(o, _)| sparse.is_empty() || sparse.contains(&(*o as u64))) {
+        let behind = (at as u64 + 1).saturating_sub(offset) % frequency;
+        if behind == 0 {
+            last = Some(at as u64);
+            continue;
+        }
+        if last != Some(at as u64 - behind) {
+            let message = format!("layer {at} would read the choice of layer {}, which makes none", at as u64 - behind);
+            flags.refuse("--dsa-indexer-topk-freq", message);
+            return None;
+        }
+        reuse.push(ordinal as u64);
+    }
+    Some(reuse)
+}
+
+fn indexer(flags: &mut Flags, layers: Vec<u64>, reuse: Vec<u64>) -> Option<Dsa> {
     if !flags.has("--disable-bias-linear") {
         let quote = "DSA uses AbsorbedMLASelfAttention, which requires add_bias_linear=False.";
         flags.refuse_as("--disable-bias-linear", "sparse attention has no biases, and the list keeps them", quote);
@@ -170,7 +204,7 @@ fn indexer(flags: &mut Flags, layers: Vec<u64>) -> Option<Dsa> {
     let heads = flags.need("--dsa-indexer-n-heads");
     let head_dim = flags.need("--dsa-indexer-head-dim");
     let top_k = flags.need("--dsa-indexer-topk");
-    Some(Dsa { heads: heads?, head_dim: head_dim?, top_k: top_k?, layers })
+    Some(Dsa { heads: heads?, head_dim: head_dim?, top_k: top_k?, layers, reuse })
 }
 
 /// Transformer layers: gated delta nets where one frequency says so, experts where another does.
@@ -197,7 +231,7 @@ fn transformer_layers(flags: &mut Flags, variant: Variant) -> Option<Vec<Layer>>
     Some(layers.collect())
 }
 
-fn frequency(
+pub fn frequency(
     flags: &mut Flags,
     flag: &str,
     usual: &str,

@@ -14,6 +14,7 @@ mod taken;
 #[cfg(test)]
 mod tests;
 mod values;
+mod window;
 
 use crate::features::Features;
 use crate::kinds::Norm;
@@ -145,6 +146,7 @@ fn read(flags: &mut Flags, name: &str) -> Option<Imported> {
         notes: Vec::new(),
     };
     depth.features(flags, &mut recipe)?;
+    window::window(flags, &mut recipe, &depth)?;
     drop_unused(&mut recipe);
     let layout = layout::layout(flags, &recipe, &depth);
     let of = |list: &[&str]| flags.names().filter(|f| list.contains(f)).map(str::to_string).collect();

@@ -17,11 +17,8 @@ pub const MODEL: &[(&str, &str)] = &[
     ("--apply-residual-connection-post-layernorm", "the residual leaves behind the norm"),
     ("--no-rope-freq", "some layers have no positions"),
     ("--mrope-section", "positions are multimodal"),
-    ("--window-size", WINDOW),
-    ("--window-attn-skip-freq", WINDOW),
     ("--use-kitchen-attention", KITCHEN),
     ("--kitchen-attention-backend", KITCHEN),
-    ("--mtp-use-repeated-layer", "prediction depths share one stack"),
     ("--mtp-hybrid-override-pattern", "the suffix belongs into `--hybrid-layer-pattern`, behind `/`"),
     ("--moe-use-upcycling", UPCYCLING),
     ("--moe-upcycling-granularity", UPCYCLING),
@@ -100,14 +97,12 @@ pub const ONLY: &[(&str, &[&str], &str)] = &[
         "positions are learned, rotary or none",
     ),
     ("--transformer-impl", &["transformer_engine", "local"], "it is not for training"),
-    ("--dsa-indexer-topk-freq", &["1"], "sparse layers would share one indexer"),
     ("--num-distributed-optimizer-instances", &["1"], REPLICAS),
     ("--outer-dp-sharding-strategy", &["no_shard"], REPLICAS),
 ];
 
 const HETEROGENEOUS: &str = "each layer has its own widths, in another file";
 const ELSEWHERE: &str = "the model's arguments stand in another file";
-const WINDOW: &str = "sliding windows are not translated; give `window` in `[attention]`";
 const KITCHEN: &str = "another library builds the attention";
 const UPCYCLING: &str = "the experts are made out of another model";
 const ENCODER: &str = "only decoder-only models are";

@@ -48,6 +48,8 @@ pub const MODEL: &[&str] = &[
     "--add-qkv-bias",
     "--attention-output-gate",
     "--softmax-type",
+    "--window-size",
+    "--window-attn-skip-freq",
     "--multi-latent-attention",
     "--q-lora-rank",
     "--kv-lora-rank",
@@ -65,6 +67,7 @@ pub const MODEL: &[&str] = &[
     "--dsa-indexer-head-dim",
     "--dsa-indexer-topk",
     "--dsa-indexer-topk-freq",
+    "--dsa-indexer-skip-topk-offset",
     "--num-experts",
     "--moe-router-topk",
     "--moe-ffn-hidden-size",
@@ -89,6 +92,7 @@ pub const MODEL: &[&str] = &[
     "--mamba-state-dim",
     "--mamba-num-groups",
     "--mtp-num-layers",
+    "--mtp-use-repeated-layer",
     "--optimizer",
 ];
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::kinds::Activation;
-use crate::kinds::attention::AttentionKind;
+use crate::kinds::attention::{AttentionKind, Window};
 use crate::megatron;
 
 const NEMOTRON: &str = "torchrun pretrain_hybrid.py --hybrid-layer-pattern 'M-M*|M-*-/*-/*-' --hidden-size 256 \
@@ -68,6 +68,29 @@ fn mistyped_and_missing_flags_are_all_named() {
 fn a_flag_without_its_value_is_named() {
     let findings = import("--hidden-size --num-layers 2", "x").unwrap_err();
     assert!(findings.iter().any(|f| f.message == "`--hidden-size` has no value"), "{findings:?}");
+}
+
+#[test]
+fn windows_are_read_with_the_layers_that_have_none() {
+    let window = |base, more| read_with(base, more).recipe.attention.unwrap().window;
+    let sliding = |full: &[u64]| Some(Window::sliding(64, full.to_vec()));
+    assert_eq!(window(PLAIN, "--window-size 63,0"), sliding(&[]));
+    assert_eq!(window(PLAIN, "--window-size '(63,0)' --window-attn-skip-freq 4"), sliding(&[3, 7]));
+    assert_eq!(window(PLAIN, "--window-size 63,0 --window-attn-skip-freq '([0]*2+[1]*6)'"), sliding(&[0, 1]));
+    // Every layer sees everything, and so it does where no size stands.
+    assert_eq!(window(PLAIN, "--window-size 63,0 --window-attn-skip-freq 1"), None);
+    assert_eq!(window(PLAIN, "--window-attn-skip-freq 4"), None);
+    // Symbols are layers: attention stands at the fourth and the seventh, and heads count from one again.
+    assert_eq!(window(NEMOTRON, "--window-size 63,0 --window-attn-skip-freq 4"), sliding(&[0]));
+    for (base, more, flag) in [
+        (PLAIN, "--window-size 63", "--window-size"),
+        (PLAIN, "--window-size 63,5", "--window-size"),
+        (PLAIN, "--window-size 9223372036854775807,0", "--window-size"),
+        (PLAIN, "--window-size 63,0 --window-attn-skip-freq '[1]*7'", "--window-attn-skip-freq"),
+        (NEMOTRON, "--window-size 63,0 --window-attn-skip-freq '([0]+[1]*7)'", "--window-attn-skip-freq"),
+    ] {
+        assert_eq!(refusal(base, more).0, [flag], "{more}");
+    }
 }
 
 #[test]
@@ -145,8 +168,12 @@ fn sparse_attention_stands_on_every_layer_or_is_refused() {
     assert!((0..8).all(|layer| recipe.features.dsa().unwrap().covers(layer)));
     assert_eq!(elements(&recipe, "indexer.wq.weight"), 8 * 4 * 16 * 32);
     assert_eq!(refusal(PLAIN, variant).0, ["--experimental-attention-variant"]);
-    let shared = format!("{LATENT} {variant} --dsa-indexer-topk-freq 4");
-    assert_eq!(refusal(PLAIN, &shared).0, ["--dsa-indexer-topk-freq"]);
+    let shared = format!("{LATENT} {variant} --dsa-indexer-topk-freq 4 --dsa-indexer-skip-topk-offset 2");
+    let recipe = read_with(PLAIN, &shared).recipe;
+    assert_eq!(recipe.features.dsa().unwrap().reuse, [2, 3, 4, 6, 7]);
+    assert_eq!(elements(&recipe, "indexer.wq.weight"), 3 * 4 * 16 * 32);
+    let none = format!("{LATENT} {variant} --dsa-indexer-topk-freq 0");
+    assert_eq!(refusal(PLAIN, &none).0, ["--dsa-indexer-topk-freq"]);
     let bare = format!("{LATENT} --experimental-attention-variant dsa");
     let wanted = ["--dsa-indexer-n-heads", "--dsa-indexer-head-dim", "--dsa-indexer-topk"];
     assert_eq!(refusal(PLAIN, &bare).0, wanted);
