@@ -146,7 +146,7 @@ fn packed(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
             "leave `compile` out of --engine-args",
         ),
         (
-            head_dim % 8 != 0 || head_dim > 256,
+            !head_dim.is_multiple_of(8) || head_dim > 256,
             "attention.head_dim",
             "the kernel over documents takes heads of a multiple of 8, up to 256",
             "leave --documents out",

@@ -57,10 +57,10 @@ impl BatchRamp {
     /// on all replicas.
     pub fn levels(&self, whole: u64, each: u64) -> Result<Vec<(u64, u64)>, String> {
         let BatchRamp { start, step, tokens } = *self;
-        if start == 0 || step == 0 || start >= whole || (whole - start) % step != 0 {
+        if start == 0 || step == 0 || start >= whole || !(whole - start).is_multiple_of(step) {
             return Err(format!("{start} sequences do not come to {whole} by {step} at a time"));
         }
-        if start % each != 0 || step % each != 0 {
+        if !start.is_multiple_of(each) || !step.is_multiple_of(each) {
             return Err(format!(
                 "batches of {start} and steps of {step} are no multiples of the {each} of a microbatch"
             ));
