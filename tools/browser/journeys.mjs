@@ -139,7 +139,7 @@ export async function byPointer(page, { address, folder, downloads, look }) {
   await page.until(`document.getElementById("run-table")`, "the run is added up");
   assert.match(await page.text("#run-table"), /days[^]*device-hours[^]*cost[^]*useful[^]*checkpoint every/);
   assert.match(await page.text("#run-late"), /longer than the 1 days/);
-  assert.ok(await page.evaluate(`document.querySelectorAll("#frontier-picture svg [data-tip]").length`), "the frontier stays");
+  await isDrawn(page, "#frontier-picture");
   await look("run", "#run-table");
   await opens(page, "launch");
   await page.until(`document.getElementById("panel-launch").innerText.includes("launch/budget")`, "launch is told the interval");

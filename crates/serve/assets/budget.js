@@ -9,11 +9,11 @@ const FIELDS = [
   ["price_per_device_hour", "Price of a device-hour", "2.5"],
 ];
 
-// What is asked of a search besides, where a run is asked for; `top` keeps the frontier in the answer.
+// What is asked of a search besides, where a run is asked for; `top` keeps the frontier in the answer. Days that are
+// allowed change nothing in it: whether they are enough is seen here.
 export function asksRun(kase) {
   if (!kase.tokens) return {};
   const out = { tokens: kase.tokens, top: 1 };
-  if (Number(kase.days) > 0) out.days = Number(kase.days);
   if (kase.price_per_device_hour) out.price_per_device_hour = kase.price_per_device_hour;
   return out;
 }
