@@ -209,7 +209,7 @@ pub fn kimi_linear(config: &mut Config) -> Option<Recipe> {
     let listed = table.and_then(|table| table.get("full_attn_layers")).and_then(|list| list.as_array());
     let attends = |i: u64| match listed {
         Some(layers) => layers.iter().any(|layer| layer.as_u64() == Some(i + 1)),
-        None => i > 0 && i % 4 == 0,
+        None => i > 0 && i.is_multiple_of(4),
     };
     let mixers = mixers(config, depth, "linear_attention", attends)?;
     let dense = config.natural("first_k_dense_replace", 1)?;
