@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn prediction_heads_count_from_one_again() {
-        let with_heads = |full: &[u64]| told("deepseek-v3", Shape::Gpt, full, |_| {});
-        assert_eq!(builtin::find("deepseek-v3").unwrap().features.mtp().map(|mtp| mtp.depth), Some(1));
+        let on = |recipe: &mut Recipe| recipe.features.mtp.as_mut().unwrap().on = true;
+        let with_heads = |full: &[u64]| told("deepseek-v3", Shape::Gpt, full, on);
         assert_eq!(with_heads(&[0]), None);
         assert_eq!(with_heads(&[60]).unwrap().as_deref(), Some("61"));
     }
