@@ -31,7 +31,9 @@ fn ends_one(text: &str) -> bool {
 fn starts_one(text: &str) -> bool {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let counted = digits > 0 && text[digits..].starts_with(['x', 'X', '×']);
-    counted || text.split('+').next().is_some_and(|first| first.contains(".toml"))
+    let is_path =
+        text.starts_with(['.', '/', '\\']) || text.split('+').next().is_some_and(|part| part.contains(".toml"));
+    counted || is_path
 }
 
 impl Cluster {

@@ -8,6 +8,7 @@
 use crate::layout::Layout;
 use crate::request::{Balance, Schedule};
 use diag::{Blame, Finding};
+use recipe::kinds::linear::Linear;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
 use units::exact;
@@ -347,7 +348,12 @@ fn scanned(recipe: &Recipe, mixer: Mixer) -> (u128, u128) {
         }),
         Mixer::Linear => recipe.linear.as_ref().map_or((0, 0), |m| {
             let (state, tail) = m.state_elements(recipe.hidden);
-            (wide(2 * CHUNK) * 64 + 4 * wide(recipe.hidden), wide(state) + wide(tail))
+            // Decays, gates and their gradients in fp32, and the triangles of a chunk.
+            let wider = match m {
+                Linear::Kda(m) => 24 * wide(m.heads) * (wide(m.head_dim) + wide(CHUNK)),
+                _ => 0,
+            };
+            (wide(2 * CHUNK) * 64 + 4 * wide(recipe.hidden) + wider, wide(state) + wide(tail))
         }),
         Mixer::Mlp => (0, 0),
     }

@@ -108,12 +108,13 @@ fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Fi
         return Ok(Some((weights, useful(&pricer, mode, layout, &shards))));
     }
     match (refused, untimed) {
-        (Some(reason), _) => Err(unpriced(&space.question, &reason)),
-        (None, Some(reason)) => {
+        // What has a memory price and no time says what is missing.
+        (_, Some(reason)) => {
             Err(Finding::error("plan/unpriced", Blame::Environment, reason.what.clone(), reason.to_string()).hint(
                 "`shardwright fit` prices the memory of one layout; docs/hardware.md says how to add what is missing",
             ))
         }
+        (Some(reason), None) => Err(unpriced(&space.question, &reason)),
         (None, None) => Ok(None),
     }
 }

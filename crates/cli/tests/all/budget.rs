@@ -159,7 +159,7 @@ fn hostile_words_are_refused() {
         "plan llama3-8b --on ?x --tokens 1T --days 1",
         "plan llama3-8b --on 1..99999999999999999999xH100 --tokens 1T",
         "plan llama3-8b --on 8..16777217xH100",
-        "plan llama3-8b --on 8xH100+8xA100",
+        "plan llama3-8b --on 8xH100+A100",
         "plan llama3-8b --on ?xH100 --tokens 1T --days 0",
         "plan llama3-8b --on 8xH100 --tokens 1e30",
         "plan llama3-8b --on 8xH100 --tokens 1T --price-per-device-hour nan",

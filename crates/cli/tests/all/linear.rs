@@ -59,3 +59,20 @@ fn what_is_never_cut_is_refused_with_the_reason() {
         assert!(ran.code == 1 && text.contains(&format!("[{rule}]")) && text.contains(words), "{line}: {text}");
     }
 }
+
+#[test]
+fn latents_of_delta_attention_are_every_heads() {
+    let file = imported("kimi_linear", serde_json::json!({ "num_hidden_layers": 5 }));
+    let splits = run(&format!("splits {file} --tp 2")).stdout;
+    let row =
+        |name: &str| splits.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {splits}"));
+    assert!(row("linear.decay_latent").contains("replicated"), "{splits}");
+    assert!(!row("linear.qkv").contains("replicated") && !row("linear.A_log").contains("replicated"), "{splits}");
+    let fit = json(&format!("fit {file} --on 8xH200 --engine fsdp2 --zero 3 --mbs 1 --seq 1024 --levers no"));
+    assert!(fit["step"]["seconds"].as_f64().unwrap() > 0.0);
+    // The checkpoint's own config has its figures in a table, with layers from one.
+    let table = serde_json::json!({ "model_type": "kimi_linear", "num_hidden_layers": 4, "linear_attn_config": {
+        "head_dim": 64, "num_heads": 16, "short_conv_kernel_size": 4, "full_attn_layers": [4], "kda_layers": [1, 2, 3] } });
+    let recipe = hf::import(&table.to_string(), &Asked::named("kimi")).unwrap().recipe;
+    assert_eq!(recipe.pattern.to_string(), "(LF)(LE)x2 (AE)");
+}

@@ -91,6 +91,8 @@ fn of_linear(shape: Shape) -> Option<Chunked> {
     match shape.recipe.linear.as_ref()? {
         Linear::Lightning(m) => Some(of(m.heads, m.head_dim, m.head_dim, m.chunk)),
         Linear::Mlstm(m) => Some(of(m.heads, m.v_dim / m.heads, m.qk_dim / m.heads, m.chunk)),
+        // The delta rule inverts a triangle in every chunk, as a gated delta net's does.
+        Linear::Kda(m) => Some(Chunked { factor: 2.0, ..of(m.heads, m.head_dim, m.head_dim, 64) }),
         Linear::ShortConv(_) | Linear::RgLru(_) => None,
     }
 }
@@ -154,6 +156,13 @@ pub(super) fn linear(shape: Shape, ops: &mut Vec<Op>) {
             gate(shape, width, &[], ops);
         }
         Some(Linear::Mlstm(m)) => gate(shape, m.v_dim as f64 / shape.tp, &[], ops),
+        Some(Linear::Kda(m)) => {
+            let inner = m.inner() as f64 / shape.tp;
+            convolution(shape, 3.0 * inner, ops);
+            gate(shape, inner, &[], ops);
+            // Decays are made in fp32.
+            gate(shape, 2.0 * inner, &[], ops);
+        }
         None => {}
     }
 }

@@ -3,6 +3,7 @@
 //! lightning attention not at all (`linear/whole`).
 
 use super::Emitter;
+use super::kda::Kda;
 use super::lightning::Lightning;
 use super::mlstm::Mlstm;
 use super::rg_lru::RgLru;
@@ -22,6 +23,8 @@ named! {
         RgLru = "rg_lru",
         /// The matrix memory of xLSTM.
         Mlstm = "mlstm",
+        /// A delta rule whose decay is a channel's own.
+        Kda = "kda",
     }
 }
 
@@ -36,6 +39,8 @@ pub enum Linear {
     RgLru(RgLru),
     /// xLSTM's.
     Mlstm(Mlstm),
+    /// Kimi Linear's.
+    Kda(Kda),
 }
 
 impl Linear {
@@ -47,6 +52,7 @@ impl Linear {
                 LinearKind::Lightning => Lightning::read(section).map(Linear::Lightning),
                 LinearKind::RgLru => RgLru::read(section).map(Linear::RgLru),
                 LinearKind::Mlstm => Mlstm::read(section).map(Linear::Mlstm),
+                LinearKind::Kda => Kda::read(section).map(Linear::Kda),
             },
             None => {
                 section.finish();
@@ -64,6 +70,7 @@ impl Linear {
             Linear::Lightning(mixer) => mixer.write(toml),
             Linear::RgLru(mixer) => mixer.write(toml),
             Linear::Mlstm(mixer) => mixer.write(toml),
+            Linear::Kda(mixer) => mixer.write(toml),
         }
     }
 
@@ -74,6 +81,7 @@ impl Linear {
             Linear::Lightning(_) => LinearKind::Lightning,
             Linear::RgLru(_) => LinearKind::RgLru,
             Linear::Mlstm(_) => LinearKind::Mlstm,
+            Linear::Kda(_) => LinearKind::Kda,
         }
     }
 
@@ -84,6 +92,7 @@ impl Linear {
             Linear::Lightning(m) => ("heads", m.heads),
             Linear::RgLru(m) => ("heads", m.heads),
             Linear::Mlstm(m) => ("heads", m.heads),
+            Linear::Kda(m) => ("heads", m.heads),
         }
     }
 
@@ -94,6 +103,7 @@ impl Linear {
             Linear::Lightning(mixer) => mixer.tensors(hidden, out),
             Linear::RgLru(mixer) => mixer.tensors(hidden, out),
             Linear::Mlstm(mixer) => mixer.tensors(hidden, out),
+            Linear::Kda(mixer) => mixer.tensors(hidden, out),
         }
     }
 
@@ -103,6 +113,7 @@ impl Linear {
             Linear::ShortConv(m) => (0, hidden * (m.conv - 1)),
             Linear::Lightning(m) => ((m.heads * m.head_dim).saturating_mul(m.head_dim), 0),
             Linear::RgLru(m) => (m.width, m.width * (m.conv - 1)),
+            Linear::Kda(m) => (m.inner().saturating_mul(m.head_dim), 3 * m.inner() * (m.conv - 1)),
             Linear::Mlstm(m) => ((m.qk_dim / m.heads).saturating_mul(m.v_dim) + m.qk_dim + m.heads, 0),
         }
     }

@@ -5,6 +5,7 @@ pub mod attention;
 pub mod dsa;
 pub(crate) mod edges;
 pub mod gated_delta;
+pub mod kda;
 pub mod lightning;
 pub mod linear;
 pub mod m2rnn;

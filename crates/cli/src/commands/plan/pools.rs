@@ -1,6 +1,10 @@
 //! A plan over pools of unlike devices: a pipeline over them in every order, and each pool alone beside it, since one
 //! that slows the rest down is better left out.
 
+mod json;
+
+pub use json::stages_json;
+
 use super::text::{flags_of, seconds, ways_out};
 use super::{Aim, Wanted, with_solution};
 use crate::args::PlanArgs;
@@ -13,7 +17,7 @@ use diag::{Blame, Finding};
 use hardware::Cluster;
 use layout::Engine;
 use search::{OffloadChoice, PooledChoice, Question, Reach, over_pools, usual_batch};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeSet;
 use units::{Bytes, count};
 
@@ -75,7 +79,7 @@ pub fn run(args: &PlanArgs, on: &str) -> Outcome {
     }
     let ways = fastest_orders(ways);
     let head = model_line(&recipe) + "\n";
-    let mut json = json_of(&args, on, &pools, &ways, is_batch_typed);
+    let mut json = json::of(&args, on, &pools, &ways, is_batch_typed);
     json["recipe"] = json!(recipe.name);
     let Some((best, found)) = chosen(&ways) else {
         let verdict = "Nothing fits on these pools, together or alone";
@@ -406,56 +410,6 @@ fn start(choice: &PooledChoice, on: &str) -> String {
         "  ",
         80,
     )
-}
-
-fn json_of(args: &PlanArgs, on: &str, pools: &[Cluster], ways: &[Way], is_batch_typed: bool) -> Value {
-    let pool = |cluster: &Cluster| {
-        json!({ "on": cluster.typed(), "device": cluster.device.name, "devices": cluster.devices(),
-            "network": cluster.network, "visible_bytes": cluster.device.visible_bytes() })
-    };
-    let best = chosen(ways);
-    let left: Vec<usize> =
-        (0..pools.len()).filter(|pool| best.as_ref().is_some_and(|(way, _)| !way.pools.contains(pool))).collect();
-    json!({
-        "on": on, "gbs": args.layout.gbs, "gbs_assumed": !is_batch_typed,
-        "pools": pools.iter().map(pool).collect::<Vec<_>>(),
-        "ways": ways.iter().map(way_json).collect::<Vec<_>>(),
-        "left_out": left,
-        "best": best.map(|(way, found)| best_json(way, found)),
-    })
-}
-
-fn way_json(way: &Way) -> Value {
-    match &way.found {
-        Ok(found) => json!({ "on": way.on, "pools": way.pools, "devices": way.devices, "seconds": found.seconds,
-            "tokens_per_second": found.tokens_per_second, "mfu": found.mfu, "headroom_bytes": found.headroom,
-            "flags": found.flags, "job": found.job }),
-        Err(why) => json!({ "on": way.on, "pools": way.pools, "devices": way.devices, "why": why }),
-    }
-}
-
-fn best_json(way: &Way, found: &Found) -> Value {
-    let mut value = json!({ "on": way.on, "pools": way.pools, "flags": found.flags, "job": found.job });
-    if let Some(choice) = &found.pooled {
-        value["step"] = json!(choice.step);
-        value["between_seconds"] = json!(choice.between);
-        value["layout"] = case::layout_json(&choice.job.first().layout);
-        value["stages"] = stages_json(&choice.job, &choice.fit.classes, Some(&choice.step));
-    }
-    value
-}
-
-/// A stage each: where it lies, what it holds and how busy it is.
-pub fn stages_json(job: &Pooled, classes: &[memory::fit::RankClass], step: Option<&cost::Step>) -> Value {
-    let layers = job.first().stages.layer_counts();
-    let stage = |class: &memory::fit::RankClass| {
-        let pool = &job.pools[job.pool_of[class.stage]];
-        json!({ "stage": class.stage, "pool": job.pool_of[class.stage], "device": pool.device.name,
-            "ranks": { "first": class.first_rank, "count": class.num_ranks }, "layers": layers[class.stage],
-            "total_bytes": class.total(), "visible_bytes": pool.device.visible_bytes(),
-            "headroom_bytes": class.headroom, "busy_seconds": step.map(|step| step.stages[class.stage].busy) })
-    };
-    json!(classes.iter().map(stage).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

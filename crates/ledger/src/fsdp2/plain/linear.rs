@@ -1,13 +1,15 @@
 //! Linear mixers as Hugging Face's classes write them in torch: LFM2's short convolution (`modeling_lfm2.py`
 //! Lfm2ShortConv), MiniMax's lightning attention block by block (`modeling_minimax.py` MiniMaxLightningAttention),
 //! RecurrentGemma's recurrence token by token in fp32 (`modeling_recurrent_gemma.py` RecurrentGemmaRglru) and xLSTM's
-//! memory chunk by chunk (`modeling_xlstm.py` mlstm_chunkwise). Over tensor ranks each runs its own channels or heads;
+//! memory chunk by chunk (`modeling_xlstm.py` mlstm_chunkwise); Kimi's delta attention over fla's kernels
+//! (`kda.rs`). Over tensor ranks each runs its own channels or heads;
 //! the projection out sums. No measured row shows them.
 
 use super::config::Config;
 use super::ops::{cast, enter, grad, grad_of, leave, linear, makes, norm, pointwise, product, sizes_of, weight_grads};
 use super::params::{Linear, NormParams, Param, Unit};
 use super::rank::Rank;
+use recipe::kinds::kda::Kda;
 use recipe::kinds::linear::Linear as Kind;
 use recipe::kinds::mlstm::Mlstm;
 use recipe::kinds::rg_lru::RgLru;
@@ -18,9 +20,9 @@ use std::rc::Rc;
 /// The parameters of one block behind its norm.
 pub(crate) struct Params {
     kind: Kind,
-    projections: Vec<Linear>,
+    pub(super) projections: Vec<Linear>,
     /// Convolutions, decays and gates that are no projections.
-    others: Vec<Rc<Param>>,
+    pub(super) others: Vec<Rc<Param>>,
     out_norm: Option<NormParams>,
     out: Linear,
 }
@@ -30,6 +32,7 @@ fn on_a_rank(kind: &Kind, tp: u64) -> Kind {
     match kind {
         Kind::ShortConv(_) | Kind::Lightning(_) => kind.clone(),
         Kind::RgLru(m) => Kind::RgLru(RgLru { width: m.width / tp, heads: m.heads / tp, ..m.clone() }),
+        Kind::Kda(m) => Kind::Kda(Kda { heads: m.heads / tp, ..m.clone() }),
         Kind::Mlstm(m) => {
             Kind::Mlstm(Mlstm { heads: m.heads / tp, qk_dim: m.qk_dim / tp, v_dim: m.v_dim / tp, ..m.clone() })
         }
@@ -60,13 +63,21 @@ impl Params {
                 others.extend([vector(unit, m.width, each), vector(unit, m.width, 1)]);
                 (projections, others, m.width, true)
             }
+            Kind::Kda(m) => {
+                let (projections, others) = super::kda::params(m, hidden, unit);
+                (projections, others, m.inner(), false)
+            }
             Kind::Mlstm(m) => {
                 let packed = unit.column(2 * m.qk_dim + 2 * m.v_dim, hidden, false);
                 (vec![packed, unit.column(2 * m.heads, hidden, true)], Vec::new(), m.v_dim, false)
             }
         };
-        let has_norm = matches!(kind, Kind::Lightning(_) | Kind::Mlstm(_));
-        let out_norm = has_norm.then(|| unit.norm(c, width));
+        let normed = match &kind {
+            Kind::Lightning(_) | Kind::Mlstm(_) => Some(width),
+            Kind::Kda(m) => Some(m.head_dim),
+            Kind::ShortConv(_) | Kind::RgLru(_) => None,
+        };
+        let out_norm = normed.map(|width| unit.norm(c, width));
         let out = unit.row(hidden, width, out_bias);
         Params { kind, projections, others, out_norm, out }
     }
@@ -79,6 +90,7 @@ impl Params {
             Kind::Lightning(m) => self.lightning(c, x, m.heads, m.head_dim, m.chunk),
             Kind::RgLru(m) => self.rg_lru(c, x, m.width),
             Kind::Mlstm(m) => self.mlstm(c, x, [m.heads, m.qk_dim, m.v_dim, m.chunk]),
+            Kind::Kda(m) => super::kda::forward(self, c, x, m),
         };
         leave(c, linear(c, &inner, &self.out))
     }
@@ -100,7 +112,7 @@ impl Params {
         product(c, &out_gate, &convolved)
     }
 
-    fn convolve(&self, c: &Rank, x: &Tensor, weights: &[Rc<Param>]) -> Tensor {
+    pub(super) fn convolve(&self, c: &Rank, x: &Tensor, weights: &[Rc<Param>]) -> Tensor {
         let elements = x.elements();
         let out = c.act(elements, "convolution output");
         let edges = [x.edge()].into_iter().chain(weights.iter().map(|p| p.edge())).collect();
@@ -134,14 +146,14 @@ impl Params {
         product(c, &normed, &gate)
     }
 
-    fn normed(&self, c: &Rc<Rank>, x: &Tensor, width: u64) -> Tensor {
+    pub(super) fn normed(&self, c: &Rc<Rank>, x: &Tensor, width: u64) -> Tensor {
         match &self.out_norm {
             Some(own) => norm(c, x, width, own),
             None => x.clone(),
         }
     }
 
-    fn sigmoid(&self, c: &Rank, x: Tensor) -> Tensor {
+    pub(super) fn sigmoid(&self, c: &Rank, x: Tensor) -> Tensor {
         let out = c.act(x.elements(), "gate");
         makes(c, &x, &out, vec![out.alias()], x.elements(), BF16);
         out

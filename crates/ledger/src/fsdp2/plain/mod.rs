@@ -10,6 +10,7 @@ mod attention;
 mod config;
 mod emitted;
 mod gated_delta;
+mod kda;
 mod linear;
 mod loss;
 mod mamba;

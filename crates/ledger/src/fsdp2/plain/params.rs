@@ -103,7 +103,7 @@ impl Unit {
         param
     }
 
-    fn linear(&mut self, line: Line, (rows, columns): (u64, u64), has_bias: bool) -> Linear {
+    pub(super) fn linear(&mut self, line: Line, (rows, columns): (u64, u64), has_bias: bool) -> Linear {
         let weight = self.add(line, rows, columns);
         Linear { weight, bias: has_bias.then(|| self.add(line, rows, 1)), adapter: None }
     }

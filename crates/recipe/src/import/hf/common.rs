@@ -98,7 +98,7 @@ impl Config<'_> {
         let usual = match self.model_type.as_str() {
             _ if self.described.is_some() => self.described.map_or(1e-6, |model| model.eps),
             "lfm2" | "lfm2_moe" | "minimax" | "mamba" | "falcon_mamba" | "mixtral" | "olmoe" | "gpt_oss"
-            | "glm4_moe" | "nemotron_h" | "bamba" | "falcon_h1" | "mamba2" => 1e-5,
+            | "glm4_moe" | "kimi_linear" | "nemotron_h" | "bamba" | "falcon_h1" | "mamba2" => 1e-5,
             _ => 1e-6,
         };
         let eps = self.positive(key).unwrap_or(usual);

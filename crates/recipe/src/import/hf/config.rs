@@ -278,6 +278,11 @@ impl<'a> Config<'a> {
         self.value(key).and_then(Value::as_str)
     }
 
+    /// A table inside the config, unless absent or null.
+    pub fn table(&mut self, key: &str) -> Option<&'a serde_json::Map<String, Value>> {
+        self.value(key).and_then(Value::as_object)
+    }
+
     /// A list, unless absent or null.
     pub fn list(&mut self, key: &str) -> Option<&'a [Value]> {
         match self.value(key) {

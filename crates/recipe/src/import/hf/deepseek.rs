@@ -103,7 +103,7 @@ pub fn v3(config: &mut Config) -> Option<Recipe> {
 
 fn build(config: &mut Config, defaults: &Defaults, expert_keys: &[&str], mlp_bias: bool) -> Option<Recipe> {
     let hidden = config.count("hidden_size", defaults.hidden)?;
-    let attention = latent_attention(config, defaults.heads)?;
+    let attention = latent_attention(config, defaults.heads, Some(1536))?;
     let depth = config.count("num_hidden_layers", defaults.depth)?;
     let dense_first = config.natural("first_k_dense_replace", defaults.dense_first)?;
     let width = config.natural("moe_intermediate_size", defaults.expert_ffn)?;
@@ -128,9 +128,10 @@ fn build(config: &mut Config, defaults: &Defaults, expert_keys: &[&str], mlp_bia
     Some(recipe)
 }
 
-fn latent_attention(config: &mut Config, heads: u64) -> Option<Attention> {
+/// Latent attention; a config without `q_lora_rank` has the class's own.
+pub(super) fn latent_attention(config: &mut Config, heads: u64, q_rank: Option<u64>) -> Option<Attention> {
     let heads = config.count("num_attention_heads", heads)?;
-    let q_rank = config.nullable("q_lora_rank", Some(1536))?;
+    let q_rank = config.nullable("q_lora_rank", q_rank)?;
     if q_rank == Some(0) {
         config.refuse("q_lora_rank", "`q_lora_rank` is 0; null means no query latent");
         return None;

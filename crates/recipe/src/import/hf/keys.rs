@@ -62,7 +62,15 @@ const BY_TYPE: &[(&[&str], &str, &str)] = &[
     (&["xlstm"], "num_heads", "linear.heads"),
     (&["xlstm"], "chunk_size", "linear.chunk"),
     (&["xlstm"], "use_bias", "linear.bias"),
-    (&["deepseek_v2", "deepseek_v3"], "attention_bias", "attention.latent_bias"),
+    (&["deepseek_v2", "deepseek_v3", "kimi_linear"], "attention_bias", "attention.latent_bias"),
+    (&["kimi_linear"], "linear_num_heads", "linear.heads"),
+    (&["kimi_linear"], "linear_head_dim", "linear.head_dim"),
+    (&["kimi_linear"], "linear_conv_kernel_dim", "linear.conv"),
+    (&["kimi_linear"], "linear_attn_config", "linear.heads"),
+    (&["kimi_linear"], "num_experts_per_token", "moe.top_k"),
+    (&["kimi_linear"], "moe_renormalize", "moe.router.normalize"),
+    (&["kimi_linear"], "num_expert_group", "moe.router.groups"),
+    (&["kimi_linear"], "num_shared_experts", "moe.shared.ffn"),
 ];
 
 const PLACES: &[(&str, &str)] = &[

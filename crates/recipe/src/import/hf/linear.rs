@@ -1,9 +1,11 @@
-//! lfm2, lfm2_moe, minimax, recurrent_gemma, xlstm: linear mixers, with attention in some layers.
+//! kimi_linear, lfm2, lfm2_moe, minimax, recurrent_gemma, xlstm: linear mixers, with attention in some layers.
 
 use super::config::Config;
-use super::moe::{balance, bank, fill, weights};
+use super::deepseek::latent_attention;
+use super::moe::{balance, bank, fill, shared, weights};
 use crate::kinds::Activation;
 use crate::kinds::attention::{Attention, QkNorm, Window};
+use crate::kinds::kda::Kda;
 use crate::kinds::lightning::Lightning;
 use crate::kinds::linear::Linear;
 use crate::kinds::mlp::Mlp;
@@ -186,4 +188,68 @@ pub fn xlstm(config: &mut Config) -> Option<Recipe> {
     recipe.mlp = Some(Mlp { ffn, activation: Activation::SwiGlu, bias: false });
     recipe.linear = Some(Linear::Mlstm(memory));
     Some(recipe)
+}
+
+/// Kimi Linear: delta attention with latent attention in every fourth layer, which has no positions; the first layer
+/// dense. The checkpoint's own config has a table `linear_attn_config`, whose layers count from one.
+pub fn kimi_linear(config: &mut Config) -> Option<Recipe> {
+    let hidden = config.count("hidden_size", 2304)?;
+    let depth = config.count("num_hidden_layers", 27)?;
+    let attention = latent_attention(config, 32, None)?;
+    let table = config.table("linear_attn_config");
+    let sayable = |number: &u64| (1..=crate::limits::WIDTH).contains(number);
+    let of_table = |key: &str| table.and_then(|table| table.get(key)).and_then(|value| value.as_u64()).filter(sayable);
+    let heads = of_table("num_heads").map_or_else(|| config.count("linear_num_heads", 32), Some)?;
+    let head_dim = of_table("head_dim").map_or_else(|| config.count("linear_head_dim", 128), Some)?;
+    let conv = of_table("short_conv_kernel_size").map_or_else(|| config.count("linear_conv_kernel_dim", 4), Some)?;
+    if heads.checked_mul(head_dim).is_none_or(|inner| inner > crate::limits::WIDTH) {
+        config.refuse("linear_num_heads", format!("{heads} heads of {head_dim} are wider than a layer may be"));
+        return None;
+    }
+    let listed = table.and_then(|table| table.get("full_attn_layers")).and_then(|list| list.as_array());
+    let attends = |i: u64| match listed {
+        Some(layers) => layers.iter().any(|layer| layer.as_u64() == Some(i + 1)),
+        None => i > 0 && i.is_multiple_of(4),
+    };
+    let mixers = mixers(config, depth, "linear_attention", attends)?;
+    let dense = config.natural("first_k_dense_replace", 1)?;
+    let routed: Vec<bool> = match config.layer_kinds(&["mlp_layer_types"], Some(depth)) {
+        Some(kinds) => kinds.iter().map(|kind| *kind == "sparse").collect(),
+        None => (0..depth).map(|i| i >= dense).collect(),
+    };
+    let feed = |routed: bool| if routed { Mixer::Moe } else { Mixer::Mlp };
+    let layers: Vec<Layer> =
+        mixers.iter().zip(&routed).map(|(mixer, routed)| Layer::of(&[*mixer, feed(*routed)])).collect();
+    let moe = routed.contains(&true).then(|| kimi_experts(config));
+    let moe = match moe {
+        Some(moe) => Some(moe?),
+        None => None,
+    };
+    let mlp =
+        Mlp { ffn: config.count("intermediate_size", 9216)?, activation: config.gated("hidden_act"), bias: false };
+    let mut recipe = config.recipe(layers, hidden, 163_840, 10_000.0)?;
+    // The class ties nothing, whatever the config says.
+    recipe.tied = false;
+    config.agrees("tie_word_embeddings", &false.into());
+    config.has_no_positions(&mut recipe);
+    config.unused(&["model_max_length"], "how far positions reach, and the model has none");
+    put(&mut recipe, attention, mlp, moe, Linear::Kda(Kda { heads, head_dim, conv }));
+    Some(recipe)
+}
+
+/// A sigmoid router with a balancing bias; the class has two names for every key.
+fn kimi_experts(config: &mut Config) -> Option<Moe> {
+    let experts = config.either(&["num_experts", "num_local_experts"], 256)?;
+    let width = config.count("moe_intermediate_size", 1024)?;
+    let top_k = config.either(&["num_experts_per_token", "num_experts_per_tok"], 8)?;
+    let mut moe = Moe::plain(experts.max(1), top_k.clamp(1, experts.max(1)), width, config.gated("hidden_act"));
+    (moe.router.score, moe.router.expert_bias) = (ScoreFunction::Sigmoid, true);
+    let renormalize = if config.has("moe_renormalize") { "moe_renormalize" } else { "norm_topk_prob" };
+    moe.router.normalize = config.flag(renormalize, true);
+    moe.router.scaling = config.positive("routed_scaling_factor").unwrap_or(2.446);
+    moe.router.groups = config.either(&["num_expert_group", "n_group"], 1)?.max(1);
+    let chosen = config.nullable("topk_group", Some(1))?.unwrap_or(1).max(1);
+    moe.router.group_top_k = if moe.router.groups == 1 { 1 } else { chosen };
+    moe.shared = shared(width * config.either(&["num_shared_experts", "n_shared_experts"], 1)?, false, false);
+    Some(moe)
 }

@@ -43,6 +43,7 @@ const TYPES: &[(&str, Import)] = &[
     ("jamba", hybrid::jamba),
     // Moonshot's own code: DeepSeek-V3 with other figures.
     ("kimi_k2", deepseek::v3),
+    ("kimi_linear", linear::kimi_linear),
     ("lfm2", linear::lfm2),
     ("lfm2_moe", linear::lfm2_moe),
     ("llama", dense::llama),

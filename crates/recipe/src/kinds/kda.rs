@@ -1,0 +1,67 @@
+//! Kimi Delta Attention (arXiv 2510.26692): a gated delta net whose decay is a channel's own. Queries, keys and values are as
+//! wide as one another and convolved; decays and output gates come through a latent as wide as a head.
+
+use super::{Bias, Emitter};
+use crate::limits;
+use crate::tensor::{Dim, Role, Surface, Unit};
+use crate::write::Toml;
+use diag::{Blame, Finding};
+use reading::Section;
+
+/// The widths of the mixer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kda {
+    /// Heads; every one has its own queries, keys and values.
+    pub heads: u64,
+    /// Width of a head, and of the latents that decays and gates come through.
+    pub head_dim: u64,
+    /// Taps of the convolution.
+    pub conv: u64,
+}
+
+impl Kda {
+    /// Width between the projections.
+    pub fn inner(&self) -> u64 {
+        self.heads * self.head_dim
+    }
+
+    /// Reads the keys of `[linear]` for this kind.
+    pub(crate) fn read(mut section: Section) -> Option<Kda> {
+        let (heads, head_dim) = (section.count("heads", limits::HEADS), section.count("head_dim", limits::WIDTH));
+        let conv = section.count_or("conv", limits::HEADS, 4);
+        if let (Some(heads), Some(head_dim)) = (heads, head_dim)
+            && heads.checked_mul(head_dim).is_none_or(|inner| inner > limits::WIDTH)
+        {
+            let message = format!("{heads} heads of {head_dim} are wider than {}", limits::WIDTH);
+            section.report("heads", Finding::error("recipe/limit", Blame::Recipe, "linear.heads", message));
+        }
+        section.finish();
+        Some(Kda { heads: heads?, head_dim: head_dim?, conv: conv? })
+    }
+
+    /// Writes them back.
+    pub(crate) fn write(&self, toml: &mut Toml) {
+        toml.int("heads", self.heads);
+        toml.int("head_dim", self.head_dim);
+        toml.int_unless("conv", self.conv, 4);
+    }
+
+    /// Its tensors. Latents are every head's, and so is the scale of the norm, which runs over one head at a time.
+    pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
+        let by_head = || Dim::of(Unit::LinearHead, self.heads, self.head_dim);
+        let scalar = || Dim::of(Unit::LinearHead, self.heads, 1);
+        let packed = || Dim::packed(&["q", "k", "v"].map(|name| (name, Unit::LinearHead, self.heads, self.head_dim)));
+        let (role, width, latent) = (Role::Matrix, || Dim::whole(hidden), || Dim::whole(self.head_dim));
+        out.linear("qkv", Surface::MixerIn, role, packed(), width(), Bias::No);
+        out.add("conv.weight", Surface::MixerConv, Role::Conv, vec![packed(), Dim::whole(1), Dim::whole(self.conv)]);
+        out.linear("decay_latent", Surface::MixerHelper, role, latent(), width(), Bias::No);
+        out.linear("decay", Surface::MixerIn, role, by_head(), latent(), Bias::No);
+        out.add("dt_bias", Surface::MixerScalar, Role::Scalar, vec![by_head()]);
+        out.add("A_log", Surface::MixerScalar, Role::Scalar, vec![scalar()]);
+        out.linear("beta", Surface::MixerIn, role, scalar(), width(), Bias::No);
+        out.linear("gate_latent", Surface::MixerHelper, role, latent(), width(), Bias::No);
+        out.linear("gate", Surface::MixerIn, role, by_head(), latent(), Bias::No);
+        out.add("out_norm.weight", Surface::MixerNorm, Role::Norm, vec![latent()]);
+        out.linear("out", Surface::MixerOut, role, width(), by_head(), Bias::No);
+    }
+}
