@@ -63,6 +63,8 @@ pub struct Refuted {
     pub why: String,
     /// Bytes the replay misses, where it came so far.
     pub missing: u64,
+    /// Bytes that it found and the sums had not.
+    pub overlooked: u64,
 }
 
 /// The best layout of one mode.
@@ -206,7 +208,9 @@ fn confirmed(space: &Space, pricers: &[Pricer], found: &Found, mode: usize, left
             // What falls behind one that passed is nobody's loss.
             Err(_) if !is_first => {}
             Err(Refused { why, missing }) => {
-                refuted.push(Refuted { layout: space.layout(&simulated.point), why, missing });
+                let spare = simulated.headroom.saturating_sub_unsigned(space.question.headroom.0).max(0) as u64;
+                let overlooked = if missing > 0 { missing.saturating_add(spare) } else { 0 };
+                refuted.push(Refuted { layout: space.layout(&simulated.point), why, missing, overlooked });
             }
         }
     }

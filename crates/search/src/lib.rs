@@ -31,4 +31,4 @@ pub use pools::{PooledAnswer, PooledChoice, over_pools};
 pub use price::{MemoryLine, Pricer, Tally};
 pub use question::{OffloadChoice, Question, Reach, TOKENS_PER_STEP, usual_batch};
 pub use search::{Effort, Found, Watch, has_price, lay_out, pricers, search};
-pub use space::{Batch, ModeSpace, Space};
+pub use space::{Batch, ModeSpace, NO_LEDGER, Space};

@@ -317,9 +317,10 @@ impl<'a> Pricer<'a> {
             for (point, bound) in self.points(key, &meshes, recompute).into_iter().zip(&clock.seconds) {
                 degrees(&mut layout, point.pp, point.order);
                 layout.zero = point.zero;
-                match self.estimator.refuse(&layout) {
-                    Ok(()) => found.push((*bound, point)),
-                    Err(reason) => *tally.unpriced.entry(named_reason(&reason)).or_default() += 1,
+                let refused = self.estimator.refuse(&layout).err().map(|reason| named_reason(&reason));
+                match self.unmet(&layout).or(refused) {
+                    None => found.push((*bound, point)),
+                    Some(reason) => *tally.unpriced.entry(reason).or_default() += 1,
                 }
             }
         }
@@ -397,6 +398,12 @@ impl<'a> Pricer<'a> {
         Run { pricer: self, key: &point.key, recompute: point.recompute, estimate, layout }
     }
 
+    /// What the engine asks of the job's options under a layout and does not get.
+    fn unmet(&self, layout: &Layout) -> Option<String> {
+        let unmet = case::unmet(&self.mode.recipe, layout, &self.space.question.options);
+        unmet.into_iter().next().map(|finding| format!("{}: {}", finding.rule, finding.message))
+    }
+
     /// Whether no rule refuses a point, whose degrees must divide the world.
     pub fn is_legal(&self, point: &Point) -> bool {
         let Some(dp) = self.space.replicas(&point.key, point.pp) else { return false };
@@ -408,6 +415,7 @@ impl<'a> Pricer<'a> {
             | rules.state(point.pp, point.key.ep, point.zero)
             | rules.recompute(point.recompute)
             == 0
+            && self.unmet(&self.space.layout(point)).is_none()
     }
 
     /// Bytes left on the worst rank of a legal point, by the sums; none when nothing prices it.
@@ -471,6 +479,11 @@ impl Run<'_, '_> {
                 let cut = pricer.point(self.key, self.recompute, mesh.pp, (index, shape.order));
                 for &zero in &mesh.states {
                     self.layout.zero = zero;
+                    if let Some(why) = pricer.unmet(self.layout) {
+                        *tally.unpriced.entry(why).or_default() += pricer.space.offload.len() as u64;
+                        next += pricer.space.offload.len();
+                        continue;
+                    }
                     for &offload in &pricer.space.offload {
                         let class = (shape.order.schedule, zero, offload);
                         if let Some((_, why)) = hopeless.iter().find(|(known, _)| *known == class) {

@@ -10,7 +10,7 @@ use crate::point::{Key, Offload, Order, Point};
 use crate::predicted::{OF_A_STATE, check_cuts, check_layouts};
 use crate::price::{Candidate, Interest, Pricer, Tally, nearer};
 use crate::question::Question;
-use crate::space::{ModeSpace, Space};
+use crate::space::{ModeSpace, NO_LEDGER, Space};
 use case::PerKind;
 use diag::{Blame, Finding};
 use layout::{Layout, Recompute, Schedule, ZeroStage};
@@ -136,7 +136,7 @@ fn plain(space: &Space, mode: &ModeSpace, key: &Key) -> Layout {
 fn unpriced(question: &Question, reason: &Unmodelled) -> Finding {
     let engine = question.pinned.engine.map_or("any engine", |engine| engine.name());
     let message = format!("no layout for {engine} has a price: {}: {}", reason.what, reason.why);
-    let finding = Finding::error("plan/ledger", Blame::Engine, engine, message);
+    let finding = Finding::error(NO_LEDGER, Blame::Engine, engine, message);
     finding.hint("`shardwright launch` writes a layout of yours down all the same; other engines may price it")
 }
 

@@ -19,7 +19,7 @@ use crate::rules::{Fixed, Rules, Values};
 use crate::shape::Shape;
 use case::machines::shell_word;
 use case::{Case, LayerKinds, Options, Terms, modes_of, useful_modules};
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, RuleId};
 use hardware::{Kind, Way};
 use layout::request::RecomputeModule;
 use layout::size::{MOST_BYTES, Sizes};
@@ -32,6 +32,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use units::{Bytes, Degree, divisors};
 use work::Work;
+
+/// An engine that has no price for a job.
+pub const NO_LEDGER: RuleId = "plan/ledger";
 
 /// Tokens of a microbatch beyond which products gain nothing more.
 pub const MOST_TOKENS: u64 = 1 << 17;
@@ -521,9 +524,9 @@ fn refuse(question: &Question, what: &str, why: &str) -> Finding {
             "no engine on TPUs has a ledger: `shardwright launch {recipe} --on {on} --explain`, with degrees of your own, \
              writes the job down unpriced; `shardwright plan {recipe} --on 8xH200` prices the model on GPUs"
         );
-        return Finding::error("plan/ledger", Blame::Engine, what, message).hint(hint);
+        return Finding::error(NO_LEDGER, Blame::Engine, what, message).hint(hint);
     }
-    let finding = Finding::error("plan/ledger", Blame::Engine, what, format!("{what} cannot be searched: {why}"));
+    let finding = Finding::error(NO_LEDGER, Blame::Engine, what, format!("{what} cannot be searched: {why}"));
     finding.hint("--engine megatron, fsdp2, torchtitan, deepspeed or nanotron; any drops engine rules")
 }
 

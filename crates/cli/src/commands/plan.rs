@@ -40,8 +40,10 @@ use written::Written;
 /// Layouts kept in case the replay refuses the first.
 const KEPT: usize = 24;
 
-/// How often the sums are asked to be more careful, when the replay refuses all that were kept.
-const ROUNDS: usize = 3;
+/// How often the sums are asked to be more careful, when the replay refuses all that were kept: by what is missing, and
+/// from the third time on by all that they overlooked.
+const ROUNDS: usize = 5;
+const BY_MISSING: usize = 2;
 
 /// What is to be planned: what was typed, read.
 pub struct Wanted {
@@ -204,7 +206,10 @@ fn with_solution<T>(
         let answer = answer(&space, &pricers, &found, &mut left, aim.replays);
         let missing = answer.refuted().map(|refuted| refuted.missing).max().unwrap_or(0);
         if answer.best().is_none() && missing > 0 && round < ROUNDS {
-            (caution, round) = (Bytes(caution.0 + missing), round + 1);
+            let overlooked = answer.refuted().map(|refuted| refuted.overlooked).max().unwrap_or(0);
+            let by_missing = caution.0.saturating_add(missing);
+            caution = Bytes(if round <= BY_MISSING { by_missing } else { by_missing.max(overlooked) });
+            round += 1;
             space.ask_again(offload, caution);
             continue;
         }

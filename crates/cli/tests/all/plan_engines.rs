@@ -103,3 +103,12 @@ fn state_goes_to_the_host_where_the_engine_has_that() {
     let ran = run("plan llama3-8b --on 8xH200 --engine fsdp2 --offload-optimizer 1 --gbs 64 --mbs 1 --zero 3");
     assert!(ran.code == 1 && ran.stderr.contains("[case/state]"), "{}{}", ran.stdout, ran.stderr);
 }
+
+/// Documents are not shared out over cp: such layouts would be the fastest, and are no layouts.
+#[test]
+fn layouts_that_an_option_rules_out_do_not_crowd_out_the_others() {
+    let plan = json("plan llama3-8b --on 8xH200 --engine megatron --seq 32k --documents 4k");
+    let flags = plan["best"]["flags"].as_str().unwrap_or_default();
+    assert!(flags.contains("--tp ") && !flags.contains("--cp "), "{plan}");
+    assert!(plan["unpriced"].to_string().contains("megatron/documents"), "{}", plan["unpriced"]);
+}

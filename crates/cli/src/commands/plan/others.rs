@@ -8,11 +8,11 @@ use case::machines::{engines_on, shell_word};
 use case::options_of;
 use diag::{Blame, Finding};
 use layout::Engine;
-use search::has_price;
+use search::{NO_LEDGER, has_price};
 
 /// A refusal of the engine, followed by those that do price the model.
 pub fn named(args: &PlanArgs, wanted: &Wanted, mut refusal: Refusal) -> Refusal {
-    let is_the_engine = |finding: &Finding| finding.rule == "plan/ledger" && finding.blame == Blame::Engine;
+    let is_the_engine = |finding: &Finding| finding.rule == NO_LEDGER && finding.blame == Blame::Engine;
     if refusal.findings.iter().any(is_the_engine) {
         refusal.findings.extend(note(args, wanted));
     }
