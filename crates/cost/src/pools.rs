@@ -2,11 +2,10 @@
 //! sent from pool to pool takes the slower of the two networks.
 
 use crate::data::{OnceAStep, once_a_step};
-use crate::flops::{self, Convention};
 use crate::prices::{Counts, Prices};
-use crate::report::{Slowest, StageTime, Step, bound};
+use crate::report::Step;
 use crate::simulate::{ChunkTimes, Simulator};
-use crate::step::Counted;
+use crate::step::{Counted, told};
 use crate::traffic::{Collective, Spread};
 use crate::{Setting, Unpriced};
 use case::Pooled;
@@ -69,31 +68,8 @@ impl PooledPrices {
         let timeline = Simulator::default().run_steady(&Pipeline::of(layout)?, &times)?;
         let (once, _) = self.once(layout, &stages);
         let seconds = self.with_reserve(timeline.makespan + once.exposed());
-        let times: Vec<StageTime> =
-            timeline.stages.iter().map(|s| StageTime { busy: s.busy, idle: s.idle, sending: s.sending }).collect();
-        let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
-        let prices = self.of_stage(slow);
-        let late = plan.by_stage[slow].iter().map(|chunk| prices.late(counted.chunks[*chunk].counts())).sum();
-        let sends = sends(plan, slow);
-        let slow = Slowest { counts: stages[slow], time: times[slow], once, late, sends };
-        let parts = prices.lines(layout, &slow, seconds);
-        let convention = Convention::MaskedScores;
-        let model_flops = flops::of_step(&prices.setting.recipe, layout, &prices.setting.options, convention);
-        let tokens = (layout.global_batch * layout.sequence) as f64;
-        Ok(Step {
-            seconds,
-            interval: None,
-            bound: bound(&parts),
-            parts,
-            bubble: slow.time.idle / seconds,
-            traffic: prices.traffic(layout, &slow),
-            stages: times,
-            tokens_per_second_per_device: tokens / seconds / layout.world as f64,
-            model_flops,
-            convention,
-            tflops_per_device: model_flops / seconds / layout.world as f64 / 1e12,
-            mfu: model_flops / seconds / peak,
-        })
+        let simulated = (timeline, once, seconds);
+        Ok(told(|stage| self.of_stage(stage), layout, plan, &counted, simulated, peak / layout.world as f64))
     }
 
     /// Seconds an activation takes from one pool to the next, over the slower of their networks.
@@ -157,13 +133,4 @@ impl PooledPrices {
     fn with_reserve(&self, seconds: f64) -> f64 {
         self.prices.iter().map(|prices| prices.with_reserve(seconds)).fold(0.0, f64::max)
     }
-}
-
-/// What a stage sends to other stages for a microbatch.
-fn sends(plan: &StagePlan, stage: usize) -> usize {
-    let is_away = |chunk: Option<usize>| {
-        chunk.is_some_and(|chunk| chunk < plan.chunks.len() && !plan.by_stage[stage].contains(&chunk))
-    };
-    let neighbours = |chunk: &usize| [chunk.checked_sub(1), Some(chunk + 1)];
-    plan.by_stage[stage].iter().flat_map(neighbours).filter(|chunk| is_away(*chunk)).count()
 }

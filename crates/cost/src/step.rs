@@ -27,36 +27,9 @@ impl Prices {
         let placed = self.placed(layout);
         let chunks: Vec<ChunkTimes> = counted.chunks.iter().map(|c| self.chunk(&placed, c.counts())).collect();
         let stages: Vec<Counts> = counted.stages.iter().map(Counted::counts).collect();
-        let (timeline, once, seconds) = self.simulated(layout, &chunks, &stages)?;
-        let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
-        let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
-        let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
-        let late = plan.by_stage[slow].iter().map(|chunk| self.late(counted.chunks[*chunk].counts())).sum();
-        let owner = |chunk: usize| plan.by_stage.iter().position(|chunks| chunks.contains(&chunk));
-        let leaves = |chunk: Option<usize>| chunk.and_then(owner).is_some_and(|stage| stage != slow);
-        let neighbours = |chunk: &usize| [chunk.checked_sub(1), Some(chunk + 1)];
-        let sends = plan.by_stage[slow].iter().flat_map(neighbours).filter(|chunk| leaves(*chunk)).count();
-        let slow = Slowest { counts: stages[slow], time: times[slow], once, late, sends };
-        let parts = self.lines(layout, &slow, seconds);
-        let convention = Convention::MaskedScores;
-        let setting = &self.setting;
-        let model_flops = flops::of_step(&setting.recipe, layout, &setting.options, convention);
-        let each = model_flops / seconds / layout.world as f64;
-        let tokens = (layout.global_batch * layout.sequence) as f64;
-        Ok(Step {
-            seconds,
-            interval: None,
-            bound: bound(&parts),
-            parts,
-            bubble: slow.time.idle / seconds,
-            traffic: self.traffic(layout, &slow),
-            stages: times,
-            tokens_per_second_per_device: tokens / seconds / layout.world as f64,
-            model_flops,
-            convention,
-            tflops_per_device: each / 1e12,
-            mfu: each / setting.cluster.device.peak("bf16")?.flops,
-        })
+        let simulated = self.simulated(layout, &chunks, &stages)?;
+        let peak = self.setting.cluster.device.peak("bf16")?.flops;
+        Ok(told(|_| self, layout, plan, &counted, simulated, peak))
     }
 
     /// Seconds of [`Prices::step`] without its breakdown, simulated unless `wants` turns its estimate down.
@@ -236,6 +209,47 @@ pub(crate) struct Counted {
 impl Counted {
     pub(crate) fn counts(&self) -> Counts<'_> {
         Counts { layers: &self.layers, is_first: self.is_first, is_last: self.is_last }
+    }
+}
+
+/// What a simulated step comes to, with the breakdown of the stage that is busiest by that stage's prices. `peak` is a
+/// device's, the mean of all where they are not alike.
+pub(crate) fn told<'p>(
+    of_stage: impl FnOnce(usize) -> &'p Prices,
+    layout: &Layout,
+    plan: &StagePlan,
+    counted: &CountedPlan,
+    (timeline, once, seconds): (Timeline, OnceAStep, f64),
+    peak: f64,
+) -> Step {
+    let stage_time = |s: &StageTimeline| StageTime { busy: s.busy, idle: s.idle, sending: s.sending };
+    let times: Vec<StageTime> = timeline.stages.iter().map(stage_time).collect();
+    let slow = (0..times.len()).max_by(|a, b| times[*a].busy.total_cmp(&times[*b].busy)).unwrap_or(0);
+    let prices = of_stage(slow);
+    let late = plan.by_stage[slow].iter().map(|chunk| prices.late(counted.chunks[*chunk].counts())).sum();
+    let owner = |chunk: usize| plan.by_stage.iter().position(|chunks| chunks.contains(&chunk));
+    let leaves = |chunk: Option<usize>| chunk.and_then(owner).is_some_and(|stage| stage != slow);
+    let neighbours = |chunk: &usize| [chunk.checked_sub(1), Some(chunk + 1)];
+    let sends = plan.by_stage[slow].iter().flat_map(neighbours).filter(|chunk| leaves(*chunk)).count();
+    let slow = Slowest { counts: counted.stages[slow].counts(), time: times[slow], once, late, sends };
+    let parts = prices.lines(layout, &slow, seconds);
+    let convention = Convention::MaskedScores;
+    let model_flops = flops::of_step(&prices.setting.recipe, layout, &prices.setting.options, convention);
+    let each = model_flops / seconds / layout.world as f64;
+    let tokens = (layout.global_batch * layout.sequence) as f64;
+    Step {
+        seconds,
+        interval: None,
+        bound: bound(&parts),
+        parts,
+        bubble: slow.time.idle / seconds,
+        traffic: prices.traffic(layout, &slow),
+        stages: times,
+        tokens_per_second_per_device: tokens / seconds / layout.world as f64,
+        model_flops,
+        convention,
+        tflops_per_device: each / 1e12,
+        mfu: each / peak,
     }
 }
 

@@ -47,13 +47,13 @@ impl Offload {
         let case = pricing.case;
         // DeepSpeed's ledger knows of the host itself, and has it in its figures already.
         if !matches!(pricing.ledger, Ledger::Megatron(_)) {
-            let stepped = if case.options.offload > 0.0 { STEPPED_BYTES } else { 0 };
-            let weights = if case.options.offload_params { WEIGHT_BYTES } else { 0 };
-            let host_bytes = replay.params * (stepped + weights) / case.layout.dense_shards() + paged(case);
             if let Some(swapped) = Swapped::of(case) {
                 let (host_bytes, drive_bytes) = (swapped.host_bytes(), swapped.drive_bytes());
                 return Offload { host_bytes, drive_bytes, ..Offload::default() };
             }
+            let stepped = if case.options.offload > 0.0 { STEPPED_BYTES } else { 0 };
+            let weights = if case.options.offload_params { WEIGHT_BYTES } else { 0 };
+            let host_bytes = replay.params * (stepped + weights) / case.layout.dense_shards() + paged(case);
             return Offload { host_bytes, ..Offload::default() };
         }
         let share = whole_tensor_share(case, stage);
