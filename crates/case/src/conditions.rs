@@ -8,6 +8,7 @@ use layout::legality::UNALIGNED;
 use layout::widths::{Unaligned, unaligned};
 use layout::{Engine, Layout, Recompute, ZeroStage};
 use recipe::kinds::attention::AttentionKind;
+use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Optimizer, Recipe};
 
 /// Every condition that is not met.
@@ -17,6 +18,8 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding
             let mut found = expert_overlap(recipe, layout, options);
             found.extend(overlap(layout, options));
             found.extend(documents(layout, options));
+            found.extend(deepep(recipe, layout, options));
+            found.extend(scan_in_8_bits(recipe, options));
             found
         }
         Some(Engine::Deepspeed) => offload(layout, options),
@@ -169,15 +172,15 @@ pub fn is_about_widths(finding: &Finding) -> bool {
 /// weight's rows are the columns of its output's gradient; `torch._scaled_mm` asks for multiples of 16 too. Heads stay
 /// in bf16.
 pub fn widths(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
-    let (multiple, quote) = match options.format {
-        Format::Fp8 => (
-            16,
+    let quote = match options.format {
+        Format::Fp8 => {
             "FP8 execution requires the product of all dimensions except the last to be divisible by 8 and the last \
-             dimension to be divisible by 16",
-        ),
-        Format::Mxfp8 | Format::Nvfp4 => (32, "Tensor dims must be divisible by 32"),
+             dimension to be divisible by 16"
+        }
+        Format::Mxfp8 | Format::Nvfp4 => "Tensor dims must be divisible by 32",
         Format::Bf16 | Format::F32 | Format::F64 => return Vec::new(),
     };
+    let multiple = options.format.multiple();
     let found = unaligned(recipe, layout, multiple);
     let say = |one: &Unaligned| {
         let message = format!(
@@ -244,6 +247,37 @@ fn documents(layout: &Layout, options: &Options) -> Vec<Finding> {
         found.push(refuse(rule, "--cuda-graph-impl", message).hint("take --cuda-graph-impl out of --engine-args"));
     }
     found
+}
+
+/// Groups that DeepEP has settings for (deepseek-ai/DeepEP, `deep_ep/buffers/legacy.py` get_dispatch_config).
+const DEEPEP: [u64; 12] = [2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160];
+
+/// Tokens by DeepEP (`transformer/moe/token_dispatcher.py` MoEFlexTokenDispatcher).
+fn deepep(recipe: &Recipe, layout: &Layout, options: &Options) -> Option<Finding> {
+    let members = layout.ep.get() * layout.etp.get();
+    if options.kernels.dispatch != Dispatch::DeepEp || !recipe.uses(Mixer::Moe) || DEEPEP.contains(&members) {
+        return None;
+    }
+    let (message, quote) = match members {
+        1 => ("no token leaves its rank: ep is 1".to_string(), "DeepEP dispatcher requires TPxEP > 1"),
+        _ => (format!("DeepEP has no setting for {members} ranks"), "Unsupported number of EP ranks"),
+    };
+    let hint = "--moe-token-dispatcher-type alltoall, or another --ep";
+    Some(refuse("megatron/deepep", "--moe-token-dispatcher-type", &message).quote(quote).hint(hint))
+}
+
+/// Products in 8 bits of the projection into a scan (`ssm/mamba_mixer.py`), whole before tp cuts it.
+fn scan_in_8_bits(recipe: &Recipe, options: &Options) -> Option<Finding> {
+    let Some(Mamba::Two(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) else { return None };
+    let width = 2 * mamba.inner() + 2 * mamba.groups * mamba.state + mamba.heads;
+    if options.format != Format::Fp8 || width.is_multiple_of(16) {
+        return None;
+    }
+    let quote = "For FP8, the innermost dimension of the Mamba layer input projection output tensor must be a multiple \
+                 of 16.";
+    let message = format!("the projection into a scan is {width} wide, no multiple of 16");
+    let hint = "--precision bf16, or as many heads as make it one";
+    Some(refuse("megatron/mamba-fp8", "mamba", &message).quote(quote).hint(hint))
 }
 
 /// Overlap of expert exchanges with another microbatch (`transformer/transformer_config.py`).
@@ -402,6 +436,22 @@ mod tests {
         one(&with("--ep 8 --engine-args '--moe-token-dispatcher-type allgather'"), rule, "--moe-token-dispatcher-type");
         let graphs = "--ep 8 --engine-args '--cuda-graph-impl transformer_engine --cuda-graph-modules moe'";
         one(&with(graphs), rule, "--cuda-graph-modules");
+    }
+
+    #[test]
+    fn megatron_sends_tokens_by_deepep_where_it_can() {
+        let with = |words: &str| format!("qwen3-30b-a3b {words} --engine-args '--moe-token-dispatcher-type flex'");
+        assert_eq!(refused(&with("--ep 8")), []);
+        one(&with("--ep 1"), "megatron/deepep", "--moe-token-dispatcher-type");
+        assert_eq!(refused("llama3-8b --engine-args '--moe-token-dispatcher-type flex'"), []);
+    }
+
+    /// NAM56R's projection is 8248 wide in Megatron's own Mamba-2, Nemotron-H's 18,560.
+    #[test]
+    fn megatron_multiplies_scans_in_8_bits_where_their_width_lets_it() {
+        one("nam56r --mode nemo_native --precision fp8", "megatron/mamba-fp8", "mamba");
+        assert_eq!(refused("nam56r --mode nemo_native"), []);
+        assert_eq!(refused("nemotron-h-8b --precision fp8"), []);
     }
 
     #[test]

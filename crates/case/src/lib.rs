@@ -12,6 +12,7 @@ mod difference;
 pub mod documents;
 pub mod kinds;
 pub mod machines;
+pub mod offers;
 pub mod options;
 mod pools;
 mod render;

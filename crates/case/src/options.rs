@@ -42,6 +42,15 @@ impl Format {
             Format::F64 => 8.0,
         }
     }
+
+    /// Widths of a product are multiples of it where it runs in this format.
+    pub fn multiple(self) -> u64 {
+        match self {
+            Format::Fp8 => 16,
+            Format::Mxfp8 | Format::Nvfp4 => 32,
+            Format::Bf16 | Format::F32 | Format::F64 => 1,
+        }
+    }
 }
 
 named! {
@@ -489,7 +498,9 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
         blocking: false,
         // The fused rotation of latent attention is for yarn only (`transformer_config.py`).
         rope_fusion: matches!(engine, None | Some(Engine::Megatron)) && !recipe.is_latent(),
-        permute_fusion: false,
+        // Transformer Engine's kernel for tokens that no capacity pads; Megatron is told by a flag.
+        permute_fusion: matches!(engine, None | Some(Engine::Megatron))
+            && recipe.moe.as_ref().is_some_and(|moe| moe.capacity_factor.is_none()),
         relu2_fusion: false,
         dispatch: Dispatch::AllToAll,
         accumulate,

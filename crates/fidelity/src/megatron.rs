@@ -45,6 +45,7 @@ impl Run {
             moe.router.dtype = width(said["model"]["router_fp32"].as_bool() == Some(true));
         }
         let mut options = Options::of(Some(Engine::Megatron), &recipe);
+        options.kernels.permute_fusion = false;
         set_options(&mut options, said)?;
         // The vocabulary is padded by Megatron's trainer, which these ranks did not have.
         let request = LayoutRequest { vocab_multiple: Some(1), ..said::request(said, Some(Engine::Megatron))? };

@@ -7,12 +7,11 @@ use crate::megatron::{
     Routing, Segments, StateFormats,
 };
 use case::options::{
-    self, Accumulate, Again, AttentionKernel, Dispatch, Elementwise, EpOverlap, Format, GraphModule, GraphsBy, Scaling,
-    TpOverlap,
+    self, Accumulate, Again, AttentionKernel, Dispatch, Elementwise, Format, GraphModule, GraphsBy, Scaling, TpOverlap,
 };
 use case::{Options, Ways};
 use layout::{Engine, Layout, ZeroStage};
-use recipe::{Dtype, Layer, Mixer, Recipe};
+use recipe::{Dtype, Mixer, Recipe};
 use replay::Unmodelled;
 
 fn refuse<T>(what: &str, why: &str) -> Result<T, Unmodelled> {
@@ -21,25 +20,37 @@ fn refuse<T>(what: &str, why: &str) -> Result<T, Unmodelled> {
 
 /// What graphs hold beside the passes they record. All graphs of a rank share one private pool and are recorded in the
 /// order of the schedule, so that what their passes save and free comes to what it does without them; a step that is
-/// one graph holds nothing else. Blocks whose results leave a graph and are used outside of it hold those as well.
+/// one graph holds nothing else.
 fn graphs(recipe: &Recipe, asked: &Options) -> Result<GraphInputs, Unmodelled> {
     let graphs = asked.kernels.graphs;
-    let is_plain = |layer: &Layer| layer.mixers().all(|mixer| matches!(mixer, Mixer::Attention | Mixer::Mlp));
-    let is_dense = recipe.layers.iter().all(is_plain) && recipe.features.mtp().is_none();
+    let uses_others = |known: &[Mixer]| recipe.layers.iter().any(|l| l.mixers().any(|mixer| !known.contains(&mixer)));
+    let predicts = recipe.features.mtp().is_some();
+    let of_others = || {
+        refuse(
+            "captured graphs of other blocks than attention, feed-forward, experts and Mamba",
+            "what they hand out of a graph stays in its pool, which is not replayed",
+        )
+    };
     match graphs.by {
         GraphsBy::None => Ok(GraphInputs::None),
-        _ if !is_dense => refuse(
-            "captured graphs of other blocks than attention and feed-forward",
-            "what routers, experts and scans hand out of a graph stays in its pool, which is not replayed",
-        ),
         GraphsBy::Local => refuse(
             "--cuda-graph-impl local",
             "its pool goes by Megatron's own record of lifetimes, which is not replayed",
         ),
+        GraphsBy::FullIteration if uses_others(&[Mixer::Attention, Mixer::Mlp]) || predicts => of_others(),
         GraphsBy::FullIteration => Ok(GraphInputs::None),
-        GraphsBy::TransformerEngine => {
-            Ok(GraphInputs::OfLayers { has_mask: graphs.records(Some(GraphModule::Attention)) })
+        GraphsBy::TransformerEngine
+            if uses_others(&[Mixer::Attention, Mixer::Mlp, Mixer::Moe, Mixer::Mamba])
+                || predicts
+                || graphs.modules().any(|module| module == GraphModule::Moe) =>
+        {
+            of_others()
         }
+        GraphsBy::TransformerEngine => Ok(GraphInputs::OfLayers {
+            has_mask: graphs.records(Some(GraphModule::Attention)),
+            permutes: graphs.modules().any(|module| module == GraphModule::MoePreprocess)
+                && asked.kernels.dispatch == Dispatch::AllToAll,
+        }),
     }
 }
 
@@ -49,15 +60,11 @@ impl MegatronOptions {
         let dispatcher = match asked.kernels.dispatch {
             Dispatch::AllToAll => Dispatcher::AllToAll,
             Dispatch::AllGather => Dispatcher::AllGather,
-            Dispatch::DeepEp | Dispatch::HybridEp => {
-                return refuse("dispatcher flex", "the buffers of DeepEP and HybridEP are not replayed");
-            }
+            Dispatch::DeepEp => Dispatcher::DeepEp,
+            Dispatch::HybridEp => return refuse("dispatcher hybridep", "its buffers are not replayed"),
         };
         if asked.overlap.tp == TpOverlap::Userbuffers {
             return refuse("--tp-comm-overlap", "Transformer Engine's user buffers are not replayed");
-        }
-        if asked.overlap.ep == EpOverlap::Microbatches {
-            return refuse("--overlap-moe-expert-parallel-comm", "two microbatches in one layer are not replayed");
         }
         if asked.offload > 0.0 && precision_aware(asked).is_some() {
             return refuse("state in formats of its own on the host", "what the host steps is priced in fp32 only");

@@ -5,6 +5,7 @@
 //! a byte or a second of its own. It prints nothing and reads no file.
 
 mod answer;
+mod besides;
 mod best;
 mod clock;
 mod count;
@@ -23,6 +24,7 @@ mod space;
 mod trials;
 
 pub use answer::{Answer, Choice, Left, ModeAnswer, Neighbour, Refuted, Replays, answer, decides};
+pub use besides::{Besides, besides};
 pub use best::{Best, FRONTIER_REACH, Scope, Simulated};
 pub use count::Counts;
 pub use cuts::{Evenness, balanced};

@@ -14,7 +14,7 @@ use diag::{Blame, Finding};
 use hardware::Cluster;
 use layout::{Layout, Recompute, Schedule, StagePlan, ZeroStage};
 use memory::estimate::{Estimate, StageShape};
-use memory::fit::{PooledFit, Verdict, outside};
+use memory::fit::{PooledFit, Verdict, deepep_bytes, outside};
 use rayon::prelude::*;
 use recipe::Mixer;
 use std::collections::HashMap;
@@ -346,7 +346,9 @@ impl Room<'_> {
         let Ok(sum) = self.estimate.sum(layout, stage as u64, &shape, &terms, share) else { return false };
         let pool = self.pools.pool_of(layout)[stage];
         let device = &self.pools.pools[pool].device;
-        let besides: u64 = outside(device, layout, self.pools.space.has_experts).iter().map(|held| held.bytes).sum();
+        let space = &self.pools.space;
+        let dispatch = deepep_bytes(&self.mode.recipe, layout, &space.question.options);
+        let besides: u64 = outside(device, layout, space.has_experts, dispatch).iter().map(|held| held.bytes).sum();
         let held = sum.reserved().saturating_add(besides).saturating_add(self.pools.headroom[pool].0);
         held.saturating_add(self.caution) <= device.visible_bytes()
     }

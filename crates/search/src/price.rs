@@ -10,7 +10,7 @@ use case::Options;
 use cost::{Prices, Setting, Split, Unpriced};
 use layout::{Layout, Schedule, ZeroStage};
 use memory::estimate::{Estimate, Estimator, Highest, KindWeights, Shards, StageTerms, Sum};
-use memory::fit::{communicator_bytes, communicators};
+use memory::fit::{communicator_bytes, communicators, deepep_bytes};
 use recipe::Mixer;
 use replay::Unmodelled;
 use std::collections::BTreeMap;
@@ -434,7 +434,8 @@ impl<'a> Pricer<'a> {
     /// Bytes a rank of a layout may hold in its allocator.
     fn budget(&self, layout: &Layout) -> i64 {
         let talking = communicators(layout, self.has_experts).len() as u64;
-        self.budget - communicator_bytes(&self.reserve, talking) as i64
+        let dispatch = deepep_bytes(&self.mode.recipe, layout, &self.space.question.options);
+        self.budget - (communicator_bytes(&self.reserve, talking) + dispatch) as i64
     }
 
     /// Layouts of one recompute policy.

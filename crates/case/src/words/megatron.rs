@@ -60,7 +60,7 @@ const WORDS: &[Word] = &[
             o.overlap.ep = if v == "true" { EpOverlap::Microbatches } else { EpOverlap::None };
             Ok(())
         },
-        memory: Changes,
+        memory: Nothing("forward takes what backward frees; of two chunks a stage one rank held 1.3% more"),
         time: Changes,
         what: "expert exchanges run under another microbatch's compute",
     },
@@ -69,7 +69,7 @@ const WORDS: &[Word] = &[
         "false",
         overlap.delay_wgrad,
         [
-            Nothing("refused with the overlap it needs"),
+            Nothing("what waits is of one layer"),
             Nothing("the share of exchanges that hides was set on runs that had both")
         ],
         "weight gradients wait, and the exchange of a backward hides under them"

@@ -109,7 +109,9 @@ fn emitted_words_are_what_an_engine_does_not_have_by_itself() {
     }
     let names: Vec<&str> =
         emitted(Some(Engine::Megatron), &usual(Engine::Megatron)).map(|(word, _)| word.name).collect();
-    assert_eq!(names, ["--overlap-grad-reduce", "--overlap-param-gather", "--moe-token-dispatcher-type"]);
+    let words =
+        ["--overlap-grad-reduce", "--overlap-param-gather", "--moe-permute-fusion", "--moe-token-dispatcher-type"];
+    assert_eq!(names, words);
 }
 
 #[test]

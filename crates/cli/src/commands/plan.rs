@@ -28,8 +28,8 @@ use layout::{Engine, LayoutRequest, check};
 use progress::Progress;
 use recipe::Recipe;
 use search::{
-    Answer, Best, Choice, Effort, Found, Left, OffloadChoice, Pricer, Question, Reach, Replays, Scope, Space, answer,
-    lay_out, pricers, search,
+    Answer, Besides, Best, Choice, Effort, Found, Left, OffloadChoice, Pricer, Question, Reach, Replays, Scope, Space,
+    answer, lay_out, pricers, search,
 };
 use std::cell::OnceCell;
 use std::time::Instant;
@@ -71,12 +71,19 @@ pub struct Solved<'a> {
     pricers: &'a [Pricer<'a>],
     /// Priced for the text, and said again in the JSON.
     other_batches: OnceCell<Vec<(u64, f64)>>,
+    /// Likewise.
+    besides: OnceCell<Vec<Besides>>,
 }
 
 impl Solved<'_> {
     /// Tokens a second and device of the best layout with half and twice the batch.
     fn other_batches(&self, best: &Choice) -> &[(u64, f64)] {
         self.other_batches.get_or_init(|| text::price_other_batches(best))
+    }
+
+    /// What the engine of the best layout can do besides.
+    fn besides(&self, best: &Choice) -> &[Besides] {
+        self.besides.get_or_init(|| search::besides(best, self.space.question.headroom))
     }
 
     /// The best few and the frontier of the mode to run.
@@ -232,6 +239,7 @@ fn with_solution<T>(
             left,
             pricers: &pricers,
             other_batches: OnceCell::new(),
+            besides: OnceCell::new(),
         });
     }
 }

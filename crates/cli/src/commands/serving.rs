@@ -30,7 +30,7 @@ pub fn run(args: &FitArgs, case: &Case) -> Outcome {
     };
     let visible = device.visible_bytes();
     refuse_training_flags(args)?;
-    let outside: u64 = outside(device, &case.layout, recipe.uses(Mixer::Moe)).iter().map(|a| a.bytes).sum();
+    let outside: u64 = outside(device, &case.layout, recipe.uses(Mixer::Moe), 0).iter().map(|a| a.bytes).sum();
     let budget = Bytes(visible.saturating_sub(outside));
     let stages = (0..case.layout.pp.get() as usize)
         .map(|stage| {

@@ -74,9 +74,9 @@ fn a_vocabulary_is_padded() {
 /// Formats of 8 bits want more than bf16, and the engine's words say so.
 #[test]
 fn eight_bits_want_more() {
-    let answer = json("fit nam56r --on 8xH200 --tp 2 --precision fp8");
+    let answer = json("fit nam56r --on 8xH200 --tp 1 --mode author_dp --precision fp8");
     let found = about(&answer, "precision/aligned");
-    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(!found.is_empty(), "{found:?}");
     assert!(found[0]["message"].as_str().unwrap().contains("no multiple of the 16"), "{}", found[0]);
     assert!(found[0]["quote"].as_str().unwrap().contains("divisible by 16"), "{}", found[0]);
     assert!(about(&json("fit llama3-8b --on 8xH200 --tp 2 --precision fp8"), "precision/aligned").is_empty());

@@ -63,7 +63,9 @@ pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
     for row in rows {
         let part = row.part_shape(shape.layout);
         let modules = modules(row.tensor.surface);
-        let format = if row.tensor.role == Role::Router { Format::Bf16 } else { shape.options.format };
+        let takes = |width: &u64| width.is_multiple_of(shape.options.format.multiple());
+        let is_narrow = row.tensor.role != Role::Router && part.iter().rev().take(2).all(takes);
+        let format = if is_narrow { shape.options.format } else { Format::Bf16 };
         let product = match (row.tensor.role, part.as_slice()) {
             (Role::Expert, &[experts, out, into]) => {
                 let groups = experts as f64;

@@ -73,6 +73,7 @@ fn options(row: &Value, recipe: &Recipe) -> Result<Options, String> {
     options.overlap.gradients = false;
     options.overlap.weights = false;
     options.kernels.dispatch = Dispatch::AllGather;
+    options.kernels.permute_fusion = false;
     if let Some(scaling) = fp8(row)? {
         options = options.in_precision(PrecisionChoice::Scaled(scaling));
     }

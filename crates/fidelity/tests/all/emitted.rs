@@ -171,6 +171,30 @@ fn launches_with_captured_graphs_reserve_what_was_measured() {
     assert_eq!(found.len(), 5, "{found:?}");
 }
 
+/// DeepEP stood in for by what its host code allocates, exchanges under another microbatch, and graphs of experts and
+/// scans. Nothing was fitted to these rows; that graphs hold the tokens they sorted was looked for because two rows
+/// without it came out 7 and 9% short.
+#[test]
+fn other_dispatchers_and_graphs_of_experts_hold_what_was_measured() {
+    let rows = read("emitted_dispatch_h200.jsonl");
+    assert_eq!(rows.len(), 14);
+    for emitted in &rows {
+        let [fixed, allocated, reserved] = errors(&emitted.run(), &emitted.row);
+        let name = &emitted.name;
+        assert!(fixed.abs() <= 0.0001 && reserved.abs() <= 0.041, "{name}: {fixed:.4} {reserved:.4}");
+        // One more microbatch runs ahead where a stage has several chunks, and holds a layer or two of its own.
+        let bound = if name.contains("vpp2ep4-overlap") { 0.014 } else { 0.001 };
+        assert!(name.contains("graph") || allocated.abs() <= bound, "{name}: {allocated:.4}");
+    }
+    let judged: Vec<_> =
+        rows.iter().map(|r| fidelity::judge_parts(&r.row, &[fidelity::Part::Time], fidelity::Pricing::AsRun)).collect();
+    let errors = |name: &'static str| judged.iter().filter_map(move |j| j.figure(name).map(|f| f.error().abs()));
+    for (name, mean, worst) in [("kernel_time", 0.045, 0.07), ("step_time", 0.06, 0.11)] {
+        let (its_mean, its_worst) = mean_and_worst(errors(name));
+        assert!(its_mean <= mean && its_worst <= worst, "{name}: {its_mean:.4}, worst {its_worst:.4}");
+    }
+}
+
 /// Kernels and steps of one rank alone, all files: `data/truth/host_h200.jsonl` is what the host's pace was read off,
 /// and is not among them.
 #[test]

@@ -37,6 +37,7 @@ mod mlp;
 mod model;
 mod moe;
 mod moe_allgather;
+mod moe_deepep;
 mod mtp;
 mod muon;
 mod ops;

@@ -6,6 +6,7 @@ use super::config::Feed;
 use super::linear::{Keeps, Mode, grouped_linear, linear};
 use super::mlp::shared_expert;
 use super::moe_allgather;
+use super::moe_deepep;
 use super::ops::{activate, add, grad_of, makes};
 use super::options::{Dispatcher, Routing};
 use super::rank::Rank;
@@ -14,7 +15,7 @@ use super::router::{self, Routed};
 use layout::request::RecomputeModule;
 use recipe::kinds::Activation;
 use replay::line::Line;
-use replay::tape::{BF16, BYTE, FP32, INT64, Tensor, WithoutOutput, checkpoint};
+use replay::tape::{BF16, BYTE, FP32, INT32, INT64, Tensor, WithoutOutput, checkpoint};
 use std::rc::Rc;
 
 /// `y` is the normed input.
@@ -38,6 +39,7 @@ fn layer(c: &Rc<Rank>, params: &Rc<MoeParams>, x: &Tensor) -> Tensor {
     match c.config.moe().dispatcher {
         Dispatcher::AllGather => moe_allgather::forward(c, params, x, routed, shared),
         Dispatcher::AllToAll => all_to_all(c, params, x, routed, shared),
+        Dispatcher::DeepEp => moe_deepep::forward(c, params, x, routed, shared),
     }
 }
 
@@ -75,7 +77,9 @@ pub(super) struct Rows {
 
 fn all_to_all(c: &Rc<Rank>, params: &MoeParams, x: &Tensor, routed: Routed, shared: Option<Tensor>) -> Tensor {
     *params.dispatched.borrow_mut() = vec![routed.probs.clone(), routed.map.clone()];
-    let (permuted, order) = permute(c, x, &routed.probs);
+    let (tokens, moe, capacity) = (c.config.local_tokens, c.config.moe(), router::capacity(c));
+    let count = capacity.map_or(tokens * moe.top_k, |capacity| capacity * moe.experts);
+    let (permuted, order) = permute(c, x, &routed.probs, Spots { tokens, experts: moe.experts, count });
     params.dispatched.borrow_mut().push(order.clone());
     // Permuted tokens and what was received are locals until the layer's forward returns.
     let received = exchange(c, params, &permuted);
@@ -94,17 +98,23 @@ fn all_to_all(c: &Rc<Rank>, params: &MoeParams, x: &Tensor, routed: Routed, shar
     with_shared(c, params, whole, shared)
 }
 
-/// Sorts this rank's tokens by expert; the permutation is the second result.
-fn permute(c: &Rank, x: &Tensor, probs: &Tensor) -> (Rows, Tensor) {
-    let moe = c.config.moe();
-    let (all, width) = (c.config.local_tokens * moe.experts, probs.width());
-    let capacity = router::capacity(c);
-    let count = capacity.map_or(c.config.local_tokens * moe.top_k, |capacity| capacity * moe.experts);
+/// Tokens over experts, and how many places they take there.
+#[derive(Clone, Copy)]
+pub(super) struct Spots {
+    pub tokens: u64,
+    pub experts: u64,
+    pub count: u64,
+}
+
+/// Sorts tokens by expert; the permutation is the second result.
+pub(super) fn permute(c: &Rank, x: &Tensor, probs: &Tensor, spots: Spots) -> (Rows, Tensor) {
+    let Spots { tokens, experts, count } = spots;
+    let (all, width) = (tokens * experts, probs.width());
     if c.config.told.permute_fusion {
-        return permute_in_one_kernel(c, x, probs, count);
+        return permute_in_one_kernel(c, x, probs, spots);
     }
     let transposed_map = c.scratch(all, BYTE, "transposed map");
-    let (sorted, order) = sort(c, all, count, capacity.is_some());
+    let (sorted, order) = sort(c, all, count, router::capacity(c).is_some());
     let transposed = c.scratch(all, width, "transposed probabilities");
     makes(c, probs, &transposed, Vec::new(), all, width);
     let index = sorted.unwrap_or_else(|| c.scratch(count, INT64, "probability indices"));
@@ -117,11 +127,16 @@ fn permute(c: &Rank, x: &Tensor, probs: &Tensor) -> (Rows, Tensor) {
     (Rows { tokens, probs: permuted_probs, count }, order)
 }
 
-/// `--moe-permute-fusion` (`transformer_engine/pytorch/permutation.py` `_moe_permute_mask_map`): a map
-/// of rows is all that is kept, two int32 an expert and one more for every token.
-fn permute_in_one_kernel(c: &Rank, x: &Tensor, probs: &Tensor, count: u64) -> (Rows, Tensor) {
-    let (all, width, elements) = (c.config.local_tokens * c.config.moe().experts, probs.width(), x.elements());
-    let order = c.scratch(2 * all + c.config.local_tokens, FP32, "permutation");
+/// What `--moe-permute-fusion` keeps (`transformer_engine/pytorch/permutation.py` `_moe_permute_mask_map`): a map
+/// of rows, two int32 an expert and one more for every token.
+pub(super) fn row_map(c: &Rank, tokens: u64, experts: u64) -> Tensor {
+    c.scratch((2 * experts + 1) * tokens, INT32, "permutation")
+}
+
+fn permute_in_one_kernel(c: &Rank, x: &Tensor, probs: &Tensor, spots: Spots) -> (Rows, Tensor) {
+    let Spots { tokens, experts, count } = spots;
+    let (all, width, elements) = (tokens * experts, probs.width(), x.elements());
+    let order = row_map(c, tokens, experts);
     let tokens = c.scratch(count * c.config.expert_hidden(), BF16, "permuted tokens");
     let permuted = c.scratch(count, width, "permuted probabilities");
     let edges = vec![x.edge(), probs.edge()];

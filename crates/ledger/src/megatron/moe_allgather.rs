@@ -3,7 +3,7 @@
 //! keeps those of its experts. Modelled from source; no measured row shows it.
 
 use super::blocks::MoeParams;
-use super::moe::{expert_mlp, received_tokens, reduce_scattered, with_shared};
+use super::moe::{expert_mlp, received_tokens, reduce_scattered, row_map, with_shared};
 use super::ops::makes;
 use super::rank::Rank;
 use super::router::Routed;
@@ -21,7 +21,10 @@ pub(super) fn forward(c: &Rc<Rank>, params: &MoeParams, x: &Tensor, routed: Rout
     let local_probs = c.scratch(of_local, width, "local probabilities");
     makes(c, &probs, &local_probs, Vec::new(), tokens * moe.experts, width);
     let count = received_tokens(c, params, local * moe.top_k) / c.config.ep * group;
-    let order = sort(c, of_local, count);
+    let order = match c.config.told.permute_fusion {
+        true => row_map(c, tokens, moe.local_experts),
+        false => sort(c, of_local, count),
+    };
     let permuted = c.scratch(count * hidden, BF16, "permuted tokens");
     makes(c, &gathered, &permuted, vec![order.clone()], tokens * hidden, BF16);
     let permuted_probs = permute_probs(c, &local_probs, of_local, count);

@@ -23,6 +23,8 @@ pub enum Dispatcher {
     AllToAll,
     /// `MoEAllGatherTokenDispatcher`.
     AllGather,
+    /// `MoEFlexTokenDispatcher` over DeepEP.
+    DeepEp,
 }
 
 /// Transformer Engine's scaling recipes.
@@ -122,6 +124,9 @@ pub enum GraphInputs {
     OfLayers {
         /// And a mask of one byte a score, where attention is recorded, which its kernel does not read.
         has_mask: bool,
+        /// And, where tokens are sorted by expert inside of a graph, what it hands to the exchange: it stays in the
+        /// graph's pool.
+        permutes: bool,
     },
 }
 
@@ -484,7 +489,8 @@ mod tests {
     fn graphs_of_layers_hold_inputs_for_every_microbatch_in_flight() {
         let request = LayoutRequest { tp: Some(2), pp: Some(2), microbatches: Some(4), ..LayoutRequest::default() };
         let model = on_eight("llama3-8b", request);
-        let with = |has_mask| run(&model, |told| told.graphs = GraphInputs::OfLayers { has_mask }).unwrap();
+        let with =
+            |has_mask| run(&model, |told| told.graphs = GraphInputs::OfLayers { has_mask, permutes: false }).unwrap();
         let (plain, masked) = (run(&model, |_| {}).unwrap(), with(true));
         let after = PhaseKind::Update(2);
         let (inputs, masks) = (16 * 2 * 1024 * 4096 * 2, 16 * 2 * 2048 * 2048);
@@ -512,11 +518,16 @@ mod tests {
             told.precision_aware = Some(StateFormats { main_gradients: Dtype::Bf16, ..StateFormats::FP32 });
         };
         assert_eq!(refused(narrow), "bf16 main gradients");
-        let allgather = |told: &mut MegatronOptions| {
+        let padded = |told: &mut MegatronOptions| {
             told.permute_fusion = true;
-            told.dispatcher = Dispatcher::AllGather;
+            told.capacity_factor = Some(1.0);
         };
-        assert_eq!(run(&experts(), allgather).unwrap_err().what, "fused permutation");
+        assert_eq!(run(&experts(), padded).unwrap_err().what, "fused permutation");
+        let padded = |told: &mut MegatronOptions| {
+            told.dispatcher = Dispatcher::DeepEp;
+            told.capacity_factor = Some(1.0);
+        };
+        assert_eq!(run(&experts(), padded).unwrap_err().what, "experts of a fixed capacity over DeepEP");
     }
 
     #[test]

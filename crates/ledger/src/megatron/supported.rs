@@ -155,8 +155,11 @@ pub(super) fn options(recipe: &Recipe, layout: &Layout, options: &MegatronOption
             return refuse(format!("{} main weights", formats.main_weights.name()), why);
         }
     }
-    if options.permute_fusion && (options.dispatcher != Dispatcher::AllToAll || options.capacity_factor.is_some()) {
-        return refuse("fused permutation", "it is replayed for dropless all-to-all dispatch only");
+    if options.permute_fusion && options.capacity_factor.is_some() {
+        return refuse("fused permutation", "it is replayed without a capacity only");
+    }
+    if options.dispatcher == Dispatcher::DeepEp {
+        deepep(layout, options)?;
     }
     if options.rope_fusion && recipe.is_latent() {
         return refuse("fused rotation of latent attention", "Megatron has it for yarn only, which is not replayed");
@@ -168,6 +171,16 @@ pub(super) fn options(recipe: &Recipe, layout: &Layout, options: &MegatronOption
         AttentionBackend::Fused => Ok(()),
         AttentionBackend::Flash => refuse("FlashAttention", "what its kernels keep is not replayed yet"),
         AttentionBackend::Unfused => refuse("unfused attention", "its score matrices are not replayed yet"),
+    }
+}
+
+fn deepep(layout: &Layout, options: &MegatronOptions) -> Result<(), Unmodelled> {
+    if options.capacity_factor.is_some() {
+        return refuse("experts of a fixed capacity over DeepEP", "it is replayed dropless");
+    }
+    match layout.etp.get() {
+        1 => Ok(()),
+        _ => refuse("experts cut over etp with DeepEP", "what its repeated choices hold is not replayed"),
     }
 }
 

@@ -143,10 +143,11 @@ impl RankClass {
             },
             scaling: scaling::of(pricing, Entry::AllocatorOverhead),
         });
+        let dispatch = reserve::deepep_bytes(&case.recipe, &case.layout, &case.options);
         let outside: Vec<Amount> = match pricing.ledger {
             // Our own runtime has no device context and no communicators.
             Ledger::Shardwright(_) => Vec::new(),
-            _ => reserve::outside(device, &case.layout, case.recipe.uses(Mixer::Moe))
+            _ => reserve::outside(device, &case.layout, case.recipe.uses(Mixer::Moe), dispatch)
                 .into_iter()
                 .map(|held| Amount {
                     entry: held.entry,

@@ -22,7 +22,7 @@ pub use offload::Offload;
 pub use overload::{AtOverload, Overload, at_overloads};
 pub use pools::PooledFit;
 pub use replays::{Recorded, record, work};
-pub use reserve::{Communicator, Outside, communicator_bytes, communicators, outside};
+pub use reserve::{Communicator, Outside, communicator_bytes, communicators, deepep_bytes, outside};
 pub use review::{Change, Review, review};
 pub use routing::{LayerRouting, routing};
 pub use scaling::{Knob, Scaling};

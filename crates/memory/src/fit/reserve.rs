@@ -1,8 +1,11 @@
 //! What lies outside the caching allocator: context, libraries, communicators.
 
 use super::lines::Entry;
+use case::Options;
+use case::options::Dispatch;
 use hardware::{Device, Reserve};
 use layout::{Axis, Layout};
+use recipe::Recipe;
 use units::Basis;
 
 /// A communicator the engine makes.
@@ -37,6 +40,32 @@ pub fn communicator_bytes(reserve: &Reserve, count: u64) -> u64 {
     }
 }
 
+/// Ranks of one node, as DeepEP counts them.
+const PEERS: u64 = 8;
+
+/// What DeepEP's kernels send from and receive into (deepseek-ai/DeepEP, `csrc/legacy/config.hpp`, with the settings of
+/// `deep_ep/buffers/legacy.py` and Megatron's 20 multiprocessors), and its workspace.
+pub fn deepep_bytes(recipe: &Recipe, layout: &Layout, options: &Options) -> u64 {
+    const CHANNELS: u64 = 10;
+    const WORKSPACE: u64 = 32 << 20;
+    let ranks = layout.ep.get() * layout.etp.get();
+    let Some(moe) = recipe.moe.as_ref().filter(|_| options.kernels.dispatch == Dispatch::DeepEp && ranks > 1) else {
+        return 0;
+    };
+    let received = match ranks {
+        ..=8 => 256,
+        96 => 480,
+        128 => 560,
+        144.. => 720,
+        _ => 288,
+    };
+    // A token with where it came from, and 128 experts, weights and scales at most.
+    let token = moe.latent.unwrap_or(recipe.hidden) * 2 + 8 + 128 * (8 + 4 + 4);
+    let near = CHANNELS * ranks.min(PEERS) * received * token;
+    let far = if ranks > PEERS { 2 * CHANNELS * (ranks / PEERS) * 128 * (token + 16) } else { 0 };
+    near + far + WORKSPACE
+}
+
 /// Something outside the allocator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outside {
@@ -49,7 +78,8 @@ pub struct Outside {
 }
 
 /// What lies outside the allocator: measured on the device, or the H200's where nobody has.
-pub fn outside(device: &Device, layout: &Layout, has_experts: bool) -> Vec<Outside> {
+/// `dispatch` is what kernels of an exchange have besides.
+pub fn outside(device: &Device, layout: &Layout, has_experts: bool, dispatch: u64) -> Vec<Outside> {
     let found = device.outside();
     let reserve = &found.reserve;
     let talking = communicator_bytes(reserve, communicators(layout, has_experts).len() as u64);
@@ -60,6 +90,13 @@ pub fn outside(device: &Device, layout: &Layout, has_experts: bool) -> Vec<Outsi
     let amount = |entry, bytes| Outside { entry, bytes, basis: basis.clone() };
     vec![
         amount(Entry::RuntimeReserve, reserve.context_bytes + reserve.libraries_bytes),
-        amount(Entry::Communicators, talking),
+        match dispatch {
+            0 => amount(Entry::Communicators, talking),
+            _ => Outside {
+                entry: Entry::Communicators,
+                bytes: talking + dispatch,
+                basis: Basis::Modelled("communicators as measured, and DeepEP's buffers by its own sizes"),
+            },
+        },
     ]
 }

@@ -18,7 +18,8 @@ mod request;
 use super::precision::Precision;
 use super::{lay_out, model, need};
 use crate::{Figure, Pricing, Why};
-use case::Case;
+use case::offers::offers;
+use case::{Case, Options};
 use engine::Family;
 use layout::Recompute;
 use recipe::{Dtype, Recipe};
@@ -65,10 +66,36 @@ fn case(row: &Value, pricing: Pricing, told: Option<&Told>, again: Option<Recomp
     let mut options = case.options;
     options.format = Precision::of(row)?.format;
     options::set_day(&mut options, row, family, &case);
-    if pricing == Pricing::AsRun {
-        options::set(&mut options, row, family, &case, told)?;
+    let mut as_run = options;
+    options::set(&mut as_run, row, family, &case, told)?;
+    match pricing {
+        Pricing::AsRun => options = as_run,
+        // Whether DeepEP or HybridEP is installed is the site's affair, as its network is.
+        Pricing::AsPlanned => {
+            options.kernels.dispatch = as_run.kernels.dispatch;
+            options = offered(&case, options);
+        }
     }
     Ok(case.with_options(|own| *own = options))
+}
+
+/// With what `plan` offers besides, each where it saves time; nothing is installed for it.
+fn offered(case: &Case, options: Options) -> Options {
+    let seconds = |options: &Options| cost::step(&case.with_options(|own| *own = *options)).map(|step| step.seconds);
+    let mut best = (options, seconds(&options).unwrap_or(f64::INFINITY));
+    for offer in offers(&case.recipe, &case.layout, &options).iter().filter(|offer| offer.needs.is_none()) {
+        let mut next = best.0;
+        let is_read = options::read(&offer.args, &mut next).is_ok();
+        if !is_read || !case::unmet(&case.recipe, &case.layout, &next).is_empty() {
+            continue;
+        }
+        if let Ok(least) = seconds(&next)
+            && least < best.1
+        {
+            best = (next, least);
+        }
+    }
+    best.0
 }
 
 /// Of all layers, those that a recipe computes again in full: its `full:n` are n of every chunk of the pipeline

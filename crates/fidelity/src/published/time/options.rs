@@ -55,7 +55,7 @@ const DOCUMENTS: [(&str, &str); 1] = [
     ("Megatron-LM examples/llama README", "--tp-comm-overlap"),
 ];
 
-fn read(said: &str, options: &mut Options) -> Result<(), String> {
+pub(super) fn read(said: &str, options: &mut Options) -> Result<(), String> {
     let said: Vec<String> = said.split_whitespace().map(str::to_string).collect();
     words::read(Some(Engine::Megatron), &said, options).map(|_| ()).map_err(|findings| findings[0].message.clone())
 }
@@ -99,6 +99,7 @@ fn set_kernels(options: &mut Options, family: Family) {
         _ => Graphs::NONE,
     };
     kernels.dispatch = Dispatch::AllToAll;
+    kernels.permute_fusion = false;
 }
 
 /// BigScience's chronicle says that its runs on 320 devices and more hung unless every launch was waited for

@@ -257,6 +257,9 @@ fn biases(recipe: &Recipe, list: &mut List, findings: &mut Vec<Finding>) {
     }
     if !any {
         list.switch(NATIVE, "--disable-bias-linear", "bias", "the default adds biases");
+    } else if moe.is_some() {
+        let why = "Megatron refuses it with biases of experts (`moe/experts.py`)";
+        list.switch(NATIVE, "--no-bias-dropout-fusion", "moe.bias", why);
     }
     match (qkv, any) {
         (true, false) => list.switch(NATIVE, "--add-qkv-bias", "attention.qkv_bias", "biases into heads alone"),

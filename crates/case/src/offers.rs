@@ -1,0 +1,128 @@
+//! What an engine can do besides for a flag or a library. Whether it helps is for a price of the layout to say.
+
+use crate::options::{CrossEntropy, Dispatch, EpOverlap, GraphsBy, Options};
+use layout::{Engine, Layout, Recompute};
+use recipe::{Mixer, Recipe};
+
+/// One thing to turn on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// In words.
+    pub what: &'static str,
+    /// For `--engine-args`.
+    pub args: String,
+    /// What has to be installed for it besides the engine.
+    pub needs: Option<&'static str>,
+}
+
+/// What is off in a job and could be on, in the order in which to try it. Its engine may refuse one beside another.
+pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Offer> {
+    if layout.engine != Some(Engine::Megatron) {
+        return Vec::new();
+    }
+    let has = |mixer| recipe.uses(mixer);
+    let travels = has(Mixer::Moe) && layout.ep.splits();
+    let kernels = &options.kernels;
+    let loss = kernels.cross_entropy == CrossEntropy::Eager;
+    let deepep = travels && kernels.dispatch == Dispatch::AllToAll;
+    let overlap = travels && options.overlap.ep == EpOverlap::None;
+    // What is computed again, or differs from sample to sample, is not recorded.
+    let graphs =
+        kernels.graphs.by == GraphsBy::None && layout.recompute == Recompute::None && options.documents.is_none();
+    let modules: Vec<&str> = [
+        (has(Mixer::Attention), "attn"),
+        (has(Mixer::Mamba), "mamba"),
+        // Recorded feed-forward blocks rule out the overlap of exchanges beside them.
+        (has(Mixer::Mlp) && !has(Mixer::Moe), "mlp"),
+        (has(Mixer::Moe), "moe_router moe_preprocess"),
+    ]
+    .into_iter()
+    .filter_map(|(is_there, name)| is_there.then_some(name))
+    .collect();
+    let all = [
+        (
+            loss,
+            "the loss in one kernel",
+            "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te".to_string(),
+            None,
+        ),
+        (
+            deepep,
+            "tokens by DeepEP",
+            "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep".to_string(),
+            Some("DeepEP"),
+        ),
+        (
+            overlap,
+            "exchanges under another microbatch",
+            "--overlap-moe-expert-parallel-comm --delay-wgrad-compute".to_string(),
+            None,
+        ),
+        (
+            graphs && !modules.is_empty(),
+            "graphs",
+            format!("--cuda-graph-impl transformer_engine --cuda-graph-modules {}", modules.join(" ")),
+            None,
+        ),
+    ];
+    let open = all.into_iter().filter(|(is_open, ..)| *is_open);
+    open.map(|(_, what, args, needs)| Offer { what, args, needs }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Asked, Case, Terms};
+    use hardware::Cluster;
+    use recipe::import::megatron_args::shell_words;
+
+    /// What is offered for a job on 16 H200.
+    fn offered(words: &str) -> Vec<(&'static str, String)> {
+        let asked = Asked::parse(&shell_words(&format!("{words} --on 2x8xH200"))).unwrap();
+        let recipe = recipe::builtin::find(&asked.recipe.recipe).unwrap();
+        let case = Case::new(asked, recipe, Some(Cluster::parse("2x8xH200").unwrap()), Terms::RUN).unwrap();
+        let offers = super::offers(&case.recipe, &case.layout, &case.options).into_iter();
+        offers.map(|offer| (offer.what, offer.args)).collect()
+    }
+
+    fn names(words: &str) -> Vec<&'static str> {
+        offered(words).into_iter().map(|(what, _)| what).collect()
+    }
+
+    #[test]
+    fn what_is_on_or_impossible_is_not_offered() {
+        let (loss, graphs) = ("the loss in one kernel", "graphs");
+        let (deepep, overlap) = ("tokens by DeepEP", "exchanges under another microbatch");
+        assert_eq!(names("llama3-8b"), [loss, graphs]);
+        assert_eq!(names("llama3-8b --recompute full"), [loss]);
+        assert_eq!(
+            names("llama3-8b --engine-args '--cross-entropy-loss-fusion --cuda-graph-impl transformer_engine'"),
+            [""; 0]
+        );
+        assert_eq!(names("qwen3-30b-a3b --ep 8"), [loss, deepep, overlap, graphs]);
+        assert_eq!(
+            names("qwen3-30b-a3b --ep 8 --engine-args '--moe-token-dispatcher-type flex'"),
+            [loss, overlap, graphs]
+        );
+        assert_eq!(names("qwen3-30b-a3b --ep 1"), [loss, graphs]);
+        assert_eq!(names("llama3-8b --engine fsdp2"), [""; 0]);
+    }
+
+    #[test]
+    fn graphs_are_of_the_blocks_that_are_there() {
+        let modules = |words: &str| offered(words).pop().unwrap().1.split_once("modules ").unwrap().1.to_string();
+        assert_eq!(modules("llama3-8b"), "attn mlp");
+        assert_eq!(modules("nemotron-h-8b"), "attn mamba mlp");
+        assert_eq!(modules("nemotron-3-nano-30b-a3b --ep 8"), "attn mamba moe_router moe_preprocess");
+    }
+
+    /// Every offer is words that the engine's vocabulary reads, and asked for it is on.
+    #[test]
+    fn offers_can_be_taken() {
+        for words in ["llama3-8b", "nemotron-h-8b", "qwen3-30b-a3b --ep 8", "deepseek-v3 --ep 16"] {
+            for (what, args) in offered(words) {
+                let taken = format!("{words} --engine-args '{args}'");
+                assert!(!names(&taken).contains(&what), "{taken}");
+            }
+        }
+    }
+}
