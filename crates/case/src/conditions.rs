@@ -20,6 +20,7 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding
             found.extend(documents(layout, options));
             found.extend(deepep(recipe, layout, options));
             found.extend(scan_in_8_bits(recipe, options));
+            found.extend(graphs(recipe, layout, options));
             found
         }
         Some(Engine::Deepspeed) => offload(layout, options),
@@ -266,6 +267,66 @@ fn deepep(recipe: &Recipe, layout: &Layout, options: &Options) -> Option<Finding
     Some(refuse("megatron/deepep", "--moe-token-dispatcher-type", &message).quote(quote).hint(hint))
 }
 
+/// What is recorded as graphs of layers (`transformer/transformer_config.py`).
+fn graphs(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
+    let graphs = options.kernels.graphs;
+    if !matches!(graphs.by, GraphsBy::Local | GraphsBy::TransformerEngine) {
+        return Vec::new();
+    }
+    let names = |module| graphs.modules().any(|named| named == module);
+    let again = |name| matches!(&layout.recompute, Recompute::Selective(all) if all.iter().any(|m| m.name() == name));
+    let (routes, has_mlp) = (recipe.uses(Mixer::Moe), recipe.uses(Mixer::Mlp));
+    let of_experts = [GraphModule::Moe, GraphModule::MoeRouter, GraphModule::MoePreprocess];
+    let asked = [
+        (
+            layout.recompute == Recompute::Full,
+            "recompute",
+            "layers that are computed again whole are not recorded",
+            "full recompute is only supported with full iteration CUDA graph.",
+            "--recompute none",
+        ),
+        (
+            again("moe") && names(GraphModule::MoeRouter),
+            "recompute",
+            "expert blocks that are computed again have their router recorded",
+            "moe recompute is not supported with moe_router CUDA graph",
+            "take moe out of --recompute, or moe_router out of --cuda-graph-modules",
+        ),
+        (
+            !routes && of_experts.into_iter().any(names),
+            "--cuda-graph-modules",
+            "the model has no experts",
+            "moe cuda graph is only supported for MoE.",
+            "take moe, moe_router and moe_preprocess out of it",
+        ),
+        (
+            routes && !has_mlp && names(GraphModule::Mlp),
+            "--cuda-graph-modules",
+            "every feed-forward block of the model routes",
+            "mlp cuda graph is only supported for dense layers, but not found in the model.",
+            "take mlp out of it",
+        ),
+        (
+            routes && names(GraphModule::MoePreprocess) && !names(GraphModule::MoeRouter),
+            "--cuda-graph-modules",
+            "what a router prepares is recorded with the router",
+            "moe_preprocess cuda graph is only supported with moe_router cuda graph.",
+            "add moe_router to it",
+        ),
+        (
+            options.offload_activations > 0.0,
+            "offload-activations",
+            "what goes to the host between passes is not recorded",
+            "CUDA graphs not supported with CPU offloading.",
+            "take --offload-activations out",
+        ),
+    ];
+    let refused = asked.into_iter().filter(|(is_unmet, ..)| *is_unmet);
+    refused
+        .map(|(_, object, message, quote, hint)| refuse("megatron/graphs", object, message).quote(quote).hint(hint))
+        .collect()
+}
+
 /// Products in 8 bits of the projection into a scan (`ssm/mamba_mixer.py`), whole before tp cuts it.
 fn scan_in_8_bits(recipe: &Recipe, options: &Options) -> Option<Finding> {
     let Some(Mamba::Two(mamba)) = recipe.mamba.as_ref().filter(|_| recipe.uses(Mixer::Mamba)) else { return None };
@@ -444,6 +505,22 @@ mod tests {
         assert_eq!(refused(&with("--ep 8")), []);
         one(&with("--ep 1"), "megatron/deepep", "--moe-token-dispatcher-type");
         assert_eq!(refused("llama3-8b --engine-args '--moe-token-dispatcher-type flex'"), []);
+    }
+
+    #[test]
+    fn megatron_records_what_it_says_it_does() {
+        let with = |words: &str, modules: &str| {
+            let graphs = format!("--cuda-graph-impl transformer_engine --cuda-graph-modules {modules}");
+            format!("{words} --engine-args '{graphs}'")
+        };
+        let (rule, modules) = ("megatron/graphs", "--cuda-graph-modules");
+        assert_eq!(refused(&with("qwen3-30b-a3b --ep 8", "attn moe_router moe_preprocess")), []);
+        assert_eq!(refused(&with("deepseek-v3 --ep 16", "attn mlp moe_router")), []);
+        one(&with("llama3-8b --recompute full", "attn"), rule, "recompute");
+        one(&with("qwen3-30b-a3b --ep 8 --recompute selective:moe", "moe_router"), rule, "recompute");
+        one(&with("llama3-8b", "attn moe_router"), rule, modules);
+        one(&with("qwen3-30b-a3b --ep 8", "attn mlp"), rule, modules);
+        one(&with("qwen3-30b-a3b --ep 8", "moe_preprocess"), rule, modules);
     }
 
     /// NAM56R's projection is 8248 wide in Megatron's own Mamba-2, Nemotron-H's 18,560.

@@ -13,6 +13,8 @@ pub struct Offer {
     pub args: String,
     /// What has to be installed for it besides the engine.
     pub needs: Option<&'static str>,
+    /// Whether it asks nothing of the degrees.
+    pub of_any_layout: bool,
 }
 
 /// What is off in a job and could be on, in the order in which to try it. Its engine may refuse one beside another.
@@ -45,28 +47,32 @@ pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Offer>
             "the loss in one kernel",
             "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te".to_string(),
             None,
+            true,
         ),
         (
             deepep,
             "tokens by DeepEP",
             "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep".to_string(),
             Some("DeepEP"),
+            false,
         ),
         (
             overlap,
             "exchanges under another microbatch",
             "--overlap-moe-expert-parallel-comm --delay-wgrad-compute".to_string(),
             None,
+            false,
         ),
         (
             graphs && !modules.is_empty(),
             "graphs",
             format!("--cuda-graph-impl transformer_engine --cuda-graph-modules {}", modules.join(" ")),
             None,
+            true,
         ),
     ];
     let open = all.into_iter().filter(|(is_open, ..)| *is_open);
-    open.map(|(_, what, args, needs)| Offer { what, args, needs }).collect()
+    open.map(|(_, what, args, needs, of_any_layout)| Offer { what, args, needs, of_any_layout }).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `plan`: what to run on a cluster. Searches every legal layout that the typed flags leave open,
 //! and shows the best one on a screen: memory, time, what stands beside it, and why the rest lost.
 
+mod besides;
 pub mod budget;
 mod explain;
 mod json;
@@ -46,6 +47,7 @@ const ROUNDS: usize = 5;
 const BY_MISSING: usize = 2;
 
 /// What is to be planned: what was typed, read.
+#[derive(Clone)]
 pub struct Wanted {
     asked: Asked,
     recipe: Recipe,
@@ -266,11 +268,16 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
         (Some(tokens), Some(best)) => Some(budget::Run::of(&args.budget, tokens, &best.case, &best.step)?),
         _ => None,
     };
+    let again = match (&run, solved.answer.best()) {
+        (None, Some(best)) => besides::again(args, wanted, solved, best),
+        _ => None,
+    };
     let mut text = match (&run, solved.answer.best()) {
         (Some(run), Some(best)) => text::page(args, wanted, solved, best, run),
-        _ => text::screen(args, wanted, solved, written.as_ref()),
+        _ => text::screen(args, wanted, solved, written.as_ref(), again.as_ref()),
     };
     let mut json = json::of(args, wanted, solved);
+    json["again"] = serde_json::json!(besides::again_json(again.as_ref()));
     if let Some(run) = &run {
         json["budget"] = run.json();
     }

@@ -1,6 +1,7 @@
 //! What of a recipe and a layout is replayed, as sizes, or by name what is not and why.
 
 use super::config::{AttentionSizes, ChunkLayers, Feed, Indexer, MoeSizes, Recomputed, Suffix};
+use super::options::GraphInputs;
 use super::{AttentionBackend, Dispatcher, Fp8Recipe, Job, MegatronOptions};
 use layout::order::Pipeline;
 use layout::request::RecomputeModule;
@@ -160,6 +161,9 @@ pub(super) fn options(recipe: &Recipe, layout: &Layout, options: &MegatronOption
     }
     if options.dispatcher == Dispatcher::DeepEp {
         deepep(layout, options)?;
+    }
+    if options.graphs != GraphInputs::None && layout.recompute != Recompute::None {
+        return refuse("captured graphs beside recompute", "what a graph computes again in its pool is not replayed");
     }
     if options.rope_fusion && recipe.is_latent() {
         return refuse("fused rotation of latent attention", "Megatron has it for yarn only, which is not replayed");

@@ -2,7 +2,7 @@
 
 use super::text::{difference, flags_of, given_up, misfits, rate};
 use super::trust::slower;
-use super::{Solved, Wanted};
+use super::{Solved, Wanted, besides};
 use crate::args::PlanArgs;
 use crate::commands::typed;
 use cost::{Class, interval};
@@ -10,7 +10,7 @@ use launch::header::Header;
 use layout::Layout;
 use memory::fit::RankClass;
 use recipe::Recipe;
-use search::{Besides, Choice, ModeAnswer, Neighbour, Simulated, decides};
+use search::{Choice, ModeAnswer, Neighbour, Simulated, decides};
 use serde_json::{Map, Value, json};
 
 /// Everything that is shown, and what a screen has no room for.
@@ -26,7 +26,7 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
         "engine": wanted.pinned.engine.map(|engine| engine.name()), "gbs_assumed": !solved.space.is_batch_typed,
         "other_batches": answer.best().map(|best| solved.other_batches(best).iter()
             .map(|(gbs, rate)| json!({ "gbs": gbs, "tokens_per_second_per_device": rate })).collect::<Vec<_>>()),
-        "besides": answer.best().map(|best| solved.besides(best).iter().map(besides).collect::<Vec<_>>()),
+        "besides": answer.best().map(|best| besides::json(solved, best)),
         "seq": solved.space.sequence, "headroom_bytes": solved.space.question.headroom,
         "best": answer.best().map(best),
         "modes": answer.modes.iter().map(|mode| mode_json(solved, mode)).collect::<Vec<_>>(),
@@ -140,14 +140,6 @@ fn equal(best: &Choice, one: &Choice) -> Value {
         "headroom_bytes": one.fit.worst().headroom, "complexity": one.complexity,
         "decides": decides(&best.step, &one.step)
             .map(|(part, best, here)| json!({ "part": part, "best_seconds": best, "seconds": here })),
-    })
-}
-
-fn besides(one: &Besides) -> Value {
-    let Besides { offer, seconds, headroom } = one;
-    json!({
-        "what": offer.what, "engine_args": offer.args, "needs": offer.needs, "seconds": seconds,
-        "headroom_bytes": headroom,
     })
 }
 

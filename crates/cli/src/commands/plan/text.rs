@@ -1,5 +1,6 @@
 //! A plan on one screen.
 
+use super::besides::{self, Again};
 use super::budget::{Run, text as budget};
 use super::trust::{equals, slower, spread, such_runs};
 use super::written::Written;
@@ -27,7 +28,13 @@ const SHOWN: usize = 3;
 const PICTURED: usize = 8;
 
 /// Everything.
-pub fn screen(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option<&Written>) -> String {
+pub fn screen(
+    args: &PlanArgs,
+    wanted: &Wanted,
+    solved: &Solved,
+    written: Option<&Written>,
+    again: Option<&Again>,
+) -> String {
     let mut text = match solved.answer.best() {
         Some(best) => {
             head(args, wanted)
@@ -36,7 +43,7 @@ pub fn screen(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option
                 + &step(best)
                 + &widths::text(&best.case, best.step.seconds)
                 + &alternatives(solved, best)
-                + &besides(solved, best)
+                + &besides::text(solved, best, again)
                 + &top(args, solved)
         }
         None => {
@@ -275,29 +282,6 @@ fn alternatives(solved: &Solved, best: &Choice) -> String {
         ]);
     }
     heading("One change away") + &table.render()
-}
-
-/// What the engine can be told besides, each on top of the one before.
-fn besides(solved: &Solved, best: &Choice) -> String {
-    let all = solved.besides(best);
-    if all.is_empty() {
-        return String::new();
-    }
-    let mut table = Table::new(&["besides", "step", "slower", "headroom"]).right(&[1, 2, 3]);
-    for one in all {
-        let needs = one.offer.needs.map_or(String::new(), |library| format!(" (needs {library})"));
-        table.row([
-            format!("{}{needs}", one.offer.what),
-            seconds(one.seconds),
-            change(one.seconds / best.step.seconds - 1.0),
-            Bytes(one.headroom.max(0) as u64).to_string(),
-        ]);
-    }
-    let args: Vec<&str> = all.iter().map(|one| one.offer.args.as_str()).collect();
-    let engine = best.case.engine();
-    heading(&format!("What {engine} can be told besides, each on top of the last"))
-        + &table.render()
-        + &wrap(&format!("--engine-args '{}'", args.join(" ")), "  ", 100)
 }
 
 /// Flags in which another layout differs; what follows from them is left out.
