@@ -3,6 +3,7 @@
 
 use crate::adapters::Adapters;
 use crate::kinds::dsa::Dsa;
+use crate::kinds::mhc::Mhc;
 use crate::kinds::mla::Mla;
 use crate::kinds::mtp::Mtp;
 use crate::kinds::side::SideEmbedding;
@@ -25,6 +26,8 @@ named! {
         Dsa = "dsa",
         /// Prediction heads on the objective's suffix.
         Mtp = "mtp",
+        /// Several residual streams, mixed around every block.
+        Mhc = "mhc",
         /// N-gram hash tables beside the token embedding.
         NgramHash = "ngram_hash",
         /// Structure tables beside the token embedding.
@@ -42,6 +45,7 @@ impl Feature {
             Feature::Moe | Feature::MoeAsMlp | Feature::MoeAsAttention => "every expert (E) block",
             Feature::Dsa => "the attention layers the recipe names",
             Feature::Mtp => "the objective's suffix, on the last stage",
+            Feature::Mhc => "around every block, from the embedding to the last layer's end",
             Feature::Adapters => "beside the weights `[adapters]` names; all others are frozen",
             Feature::NgramHash | Feature::Structure => "beside the token embedding, on its owner stage",
         }
@@ -73,6 +77,8 @@ pub struct Features {
     pub dsa: Option<Switch<Dsa>>,
     /// Prediction heads.
     pub mtp: Option<Switch<Mtp>>,
+    /// Hyper-connections.
+    pub mhc: Option<Switch<Mhc>>,
     /// N-gram hash tables.
     pub ngram_hash: Option<Switch<SideEmbedding>>,
     /// Structure tables.
@@ -94,6 +100,7 @@ impl Features {
             }),
             dsa: switch(section.section("dsa"), Dsa::read),
             mtp: switch(section.section("mtp"), Mtp::read),
+            mhc: switch(section.section("mhc"), Mhc::read),
             ngram_hash: switch(section.section("ngram_hash"), SideEmbedding::read),
             structure: switch(section.section("structure"), SideEmbedding::read),
             adapters,
@@ -107,6 +114,7 @@ impl Features {
         write_switch(toml, "features.mla", &self.mla, Mla::write);
         write_switch(toml, "features.dsa", &self.dsa, Dsa::write);
         write_switch(toml, "features.mtp", &self.mtp, Mtp::write);
+        write_switch(toml, "features.mhc", &self.mhc, Mhc::write);
         write_switch(toml, "features.ngram_hash", &self.ngram_hash, SideEmbedding::write);
         write_switch(toml, "features.structure", &self.structure, SideEmbedding::write);
         write_switch(toml, "adapters", &self.adapters, Adapters::write);
@@ -122,6 +130,11 @@ impl Features {
         self.dsa.as_ref().and_then(Switch::active)
     }
 
+    /// Hyper-connections, if they are on.
+    pub fn mhc(&self) -> Option<&Mhc> {
+        self.mhc.as_ref().and_then(Switch::active)
+    }
+
     /// The side embeddings that are on, by name.
     pub fn sides(&self) -> impl Iterator<Item = (&'static str, &SideEmbedding)> {
         let named = [("ngram_hash", &self.ngram_hash), ("structure", &self.structure)];
@@ -134,6 +147,7 @@ impl Features {
             (Feature::Mla, self.mla.as_ref().map(|s| s.on)),
             (Feature::Dsa, self.dsa.as_ref().map(|s| s.on)),
             (Feature::Mtp, self.mtp.as_ref().map(|s| s.on)),
+            (Feature::Mhc, self.mhc.as_ref().map(|s| s.on)),
             (Feature::NgramHash, self.ngram_hash.as_ref().map(|s| s.on)),
             (Feature::Structure, self.structure.as_ref().map(|s| s.on)),
             (Feature::Adapters, self.adapters.as_ref().map(|s| s.on)),
@@ -150,6 +164,7 @@ impl Features {
             Feature::Mla => flip(&mut self.mla, on),
             Feature::Dsa => flip(&mut self.dsa, on),
             Feature::Mtp => flip(&mut self.mtp, on),
+            Feature::Mhc => flip(&mut self.mhc, on),
             Feature::NgramHash => flip(&mut self.ngram_hash, on),
             Feature::Structure => flip(&mut self.structure, on),
             Feature::Adapters => flip(&mut self.adapters, on),

@@ -104,6 +104,11 @@ impl Recipe {
         }
     }
 
+    /// Numbers a token that go from layer to layer: the hidden width, once for every residual stream.
+    pub fn residual_width(&self) -> u64 {
+        self.hidden * self.features.mhc().map_or(1, |mhc| mhc.streams)
+    }
+
     /// How many blocks of a mixer the layers hold.
     pub fn count(&self, mixer: Mixer) -> u64 {
         self.layers.iter().flat_map(Layer::mixers).filter(|m| *m == mixer).count() as u64
@@ -174,10 +179,20 @@ impl Recipe {
                 }));
             }
         }
-        match self.adapter_findings().into_iter().next() {
-            Some(finding) if self.adapters().is_some() => Err(finding),
-            _ => Ok(self),
+        let lost = self.adapter_findings().into_iter().filter(|_| self.adapters().is_some());
+        match lost.chain(self.suffix_of_streams()).next() {
+            Some(finding) => Err(finding),
+            None => Ok(self),
         }
+    }
+
+    /// Refuses a prediction suffix behind several residual streams, of which no source says what it reads; Megatron-Core
+    /// refuses it too (`transformer_config.py`, `enable_mhc_connections`).
+    pub(crate) fn suffix_of_streams(&self) -> Option<Finding> {
+        self.features.mhc().and(self.features.mtp())?;
+        let message = "prediction depths cannot stand behind several residual streams";
+        let finding = Finding::error("features/placement", Blame::Recipe, "features.mhc", message);
+        Some(finding.hint("leave out one of `mhc` and `mtp`"))
     }
 
     /// Replaces every E, with a note: without experts an E block has nothing to route to. Unless it is said,
@@ -245,6 +260,7 @@ impl Recipe {
             let suffix = if twin == 0 { String::new() } else { format!("_{}", twin + 1) };
             out.stand(place, first.family(), format!("{prefix}.{}{suffix}", first.table()));
             self.norm_before(out);
+            self.features.mhc().into_iter().for_each(|mhc| mhc.tensors(self.hidden, out));
             for mixer in &block.mixers {
                 out.stand(place, mixer.family(), format!("{prefix}.{}{suffix}", mixer.table()));
                 self.mixer_tensors(*mixer, *ordinal, out);
@@ -321,6 +337,7 @@ impl Recipe {
         let mut out = Emitter::new(&self.precision, &self.optimizer, self.adapters());
         out.stand(Place::Layer(0), mixer.family(), format!("layers.0.{}", mixer.table()));
         self.norm_before(&mut out);
+        self.features.mhc().into_iter().for_each(|mhc| mhc.tensors(self.hidden, &mut out));
         let indexed = self.features.dsa().map(|dsa| dsa.layers.first().copied().unwrap_or(0));
         self.mixer_tensors(mixer, indexed, &mut out);
         self.norm_behind(&mut out);

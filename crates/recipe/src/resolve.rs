@@ -297,6 +297,7 @@ fn check_tables(recipe: &Recipe, findings: &mut Vec<Finding>) {
 
 fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
     let attention_layers = recipe.count(Mixer::Attention);
+    findings.extend(recipe.suffix_of_streams());
     let mut refuse = |key: &'static str, message: String| {
         findings.push(Finding::error("features/placement", Blame::Recipe, key, message));
     };

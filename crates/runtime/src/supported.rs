@@ -18,6 +18,7 @@ pub fn unsupported(recipe: &Recipe) -> Vec<Finding> {
         (recipe.norm_place != NormPlace::Before, "norm_place"),
         (recipe.embedding_norm, "embedding_norm"),
         (recipe.head_bias, "head_bias"),
+        (recipe.features.mhc().is_some(), "features.mhc"),
         (recipe.uses(Mixer::Linear), "linear"),
         (matches!(&recipe.mamba, Some(Mamba::Two(m)) if m.conv == 0) && recipe.uses(Mixer::Mamba), "mamba.conv"),
         (recipe.features.mtp().is_some_and(|mtp| mtp.shared), "features.mtp.shared"),

@@ -1,8 +1,10 @@
 //! Features of the texts' companions: prediction depths that share a stack (FastMTP), sparse layers that read another
-//! layer's choice (the index cache), Mamba without a convolution. Counted, priced, placed, told to Megatron, refused where nobody runs them.
+//! layer's choice (the index cache), Mamba without a convolution, several residual streams (hyper-connections). Counted, priced, placed, told to Megatron, refused where nobody runs them.
 
 use crate::common::{json, run, scratch};
+use recipe::features::Switch;
 use recipe::kinds::mamba::Mamba;
+use recipe::kinds::mhc::Mhc;
 use recipe::{Recipe, builtin};
 use serde_json::Value;
 
@@ -162,4 +164,42 @@ fn mamba_may_have_no_convolution() {
         let ran = run(&line);
         assert!(ran.code == 1 && ran.stderr.replace("\n  ", " ").contains(words), "{line}: {}", ran.stderr);
     }
+}
+
+#[test]
+fn residual_streams_are_mixed_around_blocks() {
+    let plain = builtin::find("llama3-8b").unwrap();
+    let streams = with("llama3-8b", |recipe| {
+        recipe.features.mhc = Some(Switch { on: true, value: Mhc { streams: 4, sinkhorn: 20 } });
+    });
+    let (plain, file) = (written("one-stream", &plain), written("four-streams", &streams));
+    let fit =
+        |file: &str, more: &str| json(&format!("fit {file} --on 8xH200 --engine fsdp2 --seq 4096 --levers no {more}"));
+    // Of each of 64 blocks four streams are kept instead of one, with what it reads and what it gives; little besides.
+    let (before, after) = (fit(&plain, ""), fit(&file, ""));
+    let kept = 64 * 4096 * 4096 * 2 * (4 + 1 + 1 - 1);
+    let more = peak(&after) - peak(&before);
+    assert!(more > kept && more < kept + kept / 16, "{more} bytes more, of which {kept} are streams");
+    assert!(step(&after) > 1.02 * step(&before), "{} {}", step(&before), step(&after));
+    // A stage sends all of them.
+    let sent = |file: &str| {
+        let answer = fit(file, "--pp 2 --microbatches 4");
+        let traffic = answer["step"]["traffic"].as_array().unwrap_or_else(|| panic!("{}", answer["step"])).clone();
+        traffic.iter().find(|one| one["axis"] == "pp").unwrap()["bytes"].as_f64().unwrap()
+    };
+    assert_eq!(sent(&file), 4.0 * sent(&plain));
+    let words = |line: &str| {
+        let ran = run(line);
+        assert_eq!(ran.code, 1, "{line}");
+        ran.stderr.replace("\n  ", " ")
+    };
+    let job = format!("{file} --on 8xH200 --engine");
+    for engine in ["megatron", "torchtitan", "nanotron", "maxtext"] {
+        let said = words(&format!("launch {job} {engine}"));
+        assert!(said.contains("has no hyper-connections") && said.contains("--engine fsdp2"), "{said}");
+    }
+    assert!(words(&format!("rehearse {file} --dp 2")).contains("features.mhc"));
+    assert_eq!(run(&format!("launch {job} fsdp2")).code, 0);
+    let total = |line: &str| json(&format!("params {line}"))["total"].clone();
+    assert_eq!(total(&format!("{file} --without mhc")), total(&plain));
 }

@@ -161,6 +161,8 @@ const RECIPES: &[(&str, &str, &str, &str)] = &[
     ("adapters", "ffn = 512", "ffn = 512\n\n[adapters]\nrank = 8\ntargets = [\"attention.qvk\"]", ""),
     ("lora-all", "ffn = 512", "ffn = 512\n\n[adapters]\nrank = 8\ntargets = [\"mlp.fc1\"]", ""),
     ("mtp", "ffn = 512", "ffn = 512\n\n[features.mtp]\ndepth = 1\npattern = \"AF\"", ""),
+    ("streams", "ffn = 512", "ffn = 512\n\n[features.mhc]\nstreams = 4", ""),
+    ("stream", "ffn = 512", "ffn = 512\n\n[features.mhc]\nstreams = 1", ""),
     ("muon", "ffn = 512", "ffn = 512\n\n[optimizer]\nnorm = \"muon\"", ""),
     ("dialect", "\"(AF)\"", "\"*-/*-/*\"", ""),
     (
@@ -354,6 +356,7 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("mode/unknown", 1, "check llama3-8b --mode author_dp"),
     ("mode/unknown", 1, "check mode.toml"),
     ("moe/top-k", 1, "params top-k.toml"),
+    ("mhc/streams", 1, "params stream.toml"),
     ("mtp/pattern", 1, "params mtp.toml"),
     ("nanotron/unsayable", 1, "launch llama3-8b --on 8xH200 --engine nanotron --recompute selective:core_attn"),
     ("optimizer/muon-matrix", 1, "params muon.toml"),
@@ -423,6 +426,7 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("placement/tp", 0, "plan small.toml --on 2x2xH200 --tp 4"),
     ("placement/cp", 0, "plan llama3-8b --on 16xH200 --cp 16"),
     ("placement/ep", 0, "plan qwen3-30b-a3b --on 16xH200 --ep 16"),
+    ("xla-spmd/mhc", 1, "launch streams.toml --on 8xTPU-v5p --engine xla-spmd --override-memory"),
     ("xla-spmd/optimizer", 1, "launch sgd.toml --on 8xTPU-v5p --engine xla-spmd --override-memory"),
     (
         "xla-spmd/expert-axis",

@@ -63,7 +63,8 @@ pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
     for row in rows {
         let part = row.part_shape(shape.layout);
         let modules = modules(row.tensor.surface);
-        let format = if row.tensor.role == Role::Router { Format::Bf16 } else { shape.options.format };
+        let is_small = row.tensor.role == Role::Router || row.tensor.surface == Surface::HyperConnection;
+        let format = if is_small { Format::Bf16 } else { shape.options.format };
         let product = match (row.tensor.role, part.as_slice()) {
             (Role::Expert, &[experts, out, into]) => {
                 let groups = experts as f64;
@@ -176,6 +177,7 @@ fn cast(shape: Shape, product: &Product, ops: &mut Vec<Op>) {
 fn tokens(shape: Shape, surface: Surface) -> f64 {
     match surface {
         Surface::Router | Surface::SharedExpertGate | Surface::AttentionLatent | Surface::ExpertLatent => shape.local,
+        Surface::HyperConnection => shape.local,
         _ => shape.tokens,
     }
 }

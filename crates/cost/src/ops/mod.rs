@@ -6,6 +6,7 @@ mod edges;
 mod elementwise;
 mod experts;
 mod linear;
+mod mhc;
 mod recurrence;
 mod scan;
 
@@ -230,7 +231,11 @@ pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<O
     }
     for block in &layer.blocks {
         let first = ops.len();
-        elementwise::around_block(shape, &mut ops);
+        elementwise::norms(shape, &mut ops);
+        match shape.recipe.features.mhc() {
+            Some(streams) => mhc::around(shape, streams, &mut ops),
+            None => elementwise::sum(shape, &mut ops),
+        }
         block.mixers.iter().take(1).for_each(|mixer| record(*mixer, &mut ops[first..]));
         for mixer in &block.mixers {
             let first = ops.len();

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from basics import Norm, Weight, activate, rows_of, times, wide
+from mhc import Around, Collapse, spread
 from moe import Moe
 from scans import Recurrence, scan
 
@@ -279,20 +280,22 @@ class Embedding(nn.Module):
     def __init__(self, m: dict):
         super().__init__()
         self.tokens, self.factor = Tokens(m["vocab"], m["hidden"]), m["multipliers"]["embedding"]
+        self.model = m
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return times(self.tokens(ids), self.factor)
+        return spread(times(self.tokens(ids), self.factor), self.model)
 
 
 class Final(nn.Module):
-    """The norm after the last layer."""
+    """The norm after the last layer, behind what makes one residual stream of several."""
 
     def __init__(self, m: dict):
         super().__init__()
         self.norm = Norm(m["hidden"], m["norm_eps"], m["norm"])
+        self.mhc = Collapse(m) if m["mhc"] else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.norm(x)
+        return self.norm(self.mhc(x))
 
 
 class Head(Weight):
@@ -319,17 +322,22 @@ class Head(Weight):
 
 
 class Layer(nn.Module):
-    """Blocks in order, each added to the residual stream."""
+    """Blocks in order, each added to the residual stream, or to all streams by the weights around it."""
 
     def __init__(self, m: dict, blocks: list[str]):
         super().__init__()
         self.factor = m["multipliers"]["residual"]
         for name in blocks:
-            self.add_module(name, MIXERS[mixer_of(m, name)](m))
+            block = MIXERS[mixer_of(m, name)](m)
+            block.mhc = Around(m) if m["mhc"] else None
+            self.add_module(name, block)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.children():
-            x = x + times(block(x), self.factor)
+            if block.mhc is None:
+                x = x + times(block(x), self.factor)
+            else:
+                x = block.mhc(x, lambda one: times(block(one), self.factor))
         return x
 
 

@@ -120,7 +120,8 @@ class Trainer:
             tokens = torch.empty(size, length, dtype=torch.long)
             part = length // tp if plan.sequence_parallel else length
             options = {"dtype": DTYPES[plan.precision["params"]], "requires_grad": True}
-            hidden = torch.empty(size, part, plan.model["hidden"], **options)
+            streams = [plan.model["mhc"]["streams"]] if plan.model["mhc"] else []
+            hidden = torch.empty(size, part, *streams, plan.model["hidden"], **options)
             logits = torch.empty(size, length, plan.model["vocab"] // tp, **options)
         return (hidden if index else tokens), (hidden if index + 1 < len(plan.chunks) else logits)
 

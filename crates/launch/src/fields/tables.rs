@@ -338,6 +338,7 @@ macro_rules! reference {
             ("mlp.ffn", Said($said)),
             ("mlp.activation", Said($said)),
             ("mlp.bias", Checked(REFERENCE)),
+            ("features.mhc.*", Said($said)),
             ("features.*", Checked(REFERENCE)),
             ("precision.weights", Said($precision)),
             ("precision.gradients", Said($precision)),

@@ -5,6 +5,7 @@ use super::Rule;
 use crate::request::{Balance, Engine, Recompute, Schedule, ZeroStage};
 use crate::{Checked, LayoutRequest, check};
 use recipe::features::Switch;
+use recipe::kinds::mhc::Mhc;
 use recipe::{Adapters, Feature, Mode, Recipe};
 
 /// A layout and what a rule says of it.
@@ -113,6 +114,11 @@ impl Rule {
             assert!(has, "{} lacks an example on which it {}", self.id, if speaks { "speaks" } else { "is silent" });
         }
     }
+}
+
+/// Four residual streams, which no built-in recipe has.
+pub fn four_streams(recipe: &mut Recipe) {
+    recipe.features.mhc = Some(Switch { on: true, value: Mhc { streams: 4, sinkhorn: 20 } });
 }
 
 /// Kinds that no built-in recipe has.

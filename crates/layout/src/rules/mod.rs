@@ -10,6 +10,7 @@ mod attention_out;
 mod example;
 mod expert_bank;
 mod expert_latent;
+mod hyper_connection;
 mod indexer;
 mod mixer_conv;
 mod mixer_helper;
@@ -170,6 +171,7 @@ pub const ALL: &[&Rule] = &[
     &vocab_parallel::RULE,
     &positions::RULE,
     &side_embedding::RULE,
+    &hyper_connection::RULE,
     &norm::RULE,
     &attention_in::RULE,
     &attention_latent::RULE,

@@ -13,6 +13,7 @@ pub mod mamba;
 pub mod mamba1;
 pub mod mamba2;
 pub mod mamba3;
+pub mod mhc;
 pub mod mla;
 pub mod mlp;
 pub mod mlstm;
