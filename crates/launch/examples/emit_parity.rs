@@ -27,6 +27,8 @@ const DENSE: &str = include_str!("../../../data/engines/parity/tiny-dense.toml")
 
 const MHC: &str = include_str!("../../../data/engines/parity/tiny-mhc.toml");
 
+const DEPTHS: &str = include_str!("../../../data/engines/parity/tiny-mod.toml");
+
 /// What `check_ways.py` trains in other ways.
 const WAYS: [&str; 2] = [
     include_str!("../../../data/engines/parity/tiny-ways.toml"),
@@ -156,6 +158,9 @@ fn main() {
     write(folder, MOE, Engine::Fsdp2, balanced());
     write(folder, FIELDS, Engine::Fsdp2, fields());
     write(folder, MHC, Engine::Fsdp2, streamed());
+    // Whole sequences stay on a rank.
+    let replicated = ["one", "fsdp4", "fsdp8-zero2-recompute", "fsdp2-pp2"];
+    write(folder, DEPTHS, Engine::Fsdp2, fsdp2().into_iter().filter(|(name, _)| replicated.contains(name)).collect());
     write(folder, LORA, Engine::Fsdp2, adapted());
     for text in WAYS {
         write(folder, text, Engine::Fsdp2, dense().into_iter().take(2).collect());

@@ -2,6 +2,7 @@
 //! has a placement, and a recipe lists its values even while it is off.
 
 use crate::adapters::Adapters;
+use crate::kinds::depths::Depths;
 use crate::kinds::dsa::Dsa;
 use crate::kinds::mhc::Mhc;
 use crate::kinds::mla::Mla;
@@ -28,6 +29,8 @@ named! {
         Mtp = "mtp",
         /// Several residual streams, mixed around every block.
         Mhc = "mhc",
+        /// Layers that take some tokens only: mixture of depths.
+        Mod = "mod",
         /// N-gram hash tables beside the token embedding.
         NgramHash = "ngram_hash",
         /// Structure tables beside the token embedding.
@@ -45,6 +48,7 @@ impl Feature {
             Feature::Moe | Feature::MoeAsMlp | Feature::MoeAsAttention => "every expert (E) block",
             Feature::Dsa => "the attention layers the recipe names",
             Feature::Mtp => "the objective's suffix, on the last stage",
+            Feature::Mod => "the layers the recipe names",
             Feature::Mhc => "around every block, from the embedding to the last layer's end",
             Feature::Adapters => "beside the weights `[adapters]` names; all others are frozen",
             Feature::NgramHash | Feature::Structure => "beside the token embedding, on its owner stage",
@@ -79,6 +83,8 @@ pub struct Features {
     pub mtp: Option<Switch<Mtp>>,
     /// Hyper-connections.
     pub mhc: Option<Switch<Mhc>>,
+    /// Mixture of depths. Its layers are marked in the recipe while it is on.
+    pub depths: Option<Switch<Depths>>,
     /// N-gram hash tables.
     pub ngram_hash: Option<Switch<SideEmbedding>>,
     /// Structure tables.
@@ -101,6 +107,7 @@ impl Features {
             dsa: switch(section.section("dsa"), Dsa::read),
             mtp: switch(section.section("mtp"), Mtp::read),
             mhc: switch(section.section("mhc"), Mhc::read),
+            depths: switch(section.section("mod"), Depths::read),
             ngram_hash: switch(section.section("ngram_hash"), SideEmbedding::read),
             structure: switch(section.section("structure"), SideEmbedding::read),
             adapters,
@@ -115,6 +122,7 @@ impl Features {
         write_switch(toml, "features.dsa", &self.dsa, Dsa::write);
         write_switch(toml, "features.mtp", &self.mtp, Mtp::write);
         write_switch(toml, "features.mhc", &self.mhc, Mhc::write);
+        write_switch(toml, "features.mod", &self.depths, Depths::write);
         write_switch(toml, "features.ngram_hash", &self.ngram_hash, SideEmbedding::write);
         write_switch(toml, "features.structure", &self.structure, SideEmbedding::write);
         write_switch(toml, "adapters", &self.adapters, Adapters::write);
@@ -135,6 +143,11 @@ impl Features {
         self.mhc.as_ref().and_then(Switch::active)
     }
 
+    /// The mixture of depths, if it is on.
+    pub fn depths(&self) -> Option<&Depths> {
+        self.depths.as_ref().and_then(Switch::active)
+    }
+
     /// The side embeddings that are on, by name.
     pub fn sides(&self) -> impl Iterator<Item = (&'static str, &SideEmbedding)> {
         let named = [("ngram_hash", &self.ngram_hash), ("structure", &self.structure)];
@@ -148,6 +161,7 @@ impl Features {
             (Feature::Dsa, self.dsa.as_ref().map(|s| s.on)),
             (Feature::Mtp, self.mtp.as_ref().map(|s| s.on)),
             (Feature::Mhc, self.mhc.as_ref().map(|s| s.on)),
+            (Feature::Mod, self.depths.as_ref().map(|s| s.on)),
             (Feature::NgramHash, self.ngram_hash.as_ref().map(|s| s.on)),
             (Feature::Structure, self.structure.as_ref().map(|s| s.on)),
             (Feature::Adapters, self.adapters.as_ref().map(|s| s.on)),
@@ -165,6 +179,7 @@ impl Features {
             Feature::Dsa => flip(&mut self.dsa, on),
             Feature::Mtp => flip(&mut self.mtp, on),
             Feature::Mhc => flip(&mut self.mhc, on),
+            Feature::Mod => flip(&mut self.depths, on),
             Feature::NgramHash => flip(&mut self.ngram_hash, on),
             Feature::Structure => flip(&mut self.structure, on),
             Feature::Adapters => flip(&mut self.adapters, on),

@@ -2,6 +2,7 @@
 
 use crate::features::{Feature, Features};
 use crate::kinds::attention::{Attention, AttentionKind};
+use crate::kinds::depths::Depths;
 use crate::kinds::dsa::Dsa;
 use crate::kinds::gated_delta::GatedDelta;
 use crate::kinds::linear::Linear;
@@ -179,20 +180,36 @@ impl Recipe {
                 }));
             }
         }
+        self.mark_partial();
         let lost = self.adapter_findings().into_iter().filter(|_| self.adapters().is_some());
-        match lost.chain(self.suffix_of_streams()).next() {
+        match lost.chain(self.stream_findings()).next() {
             Some(finding) => Err(finding),
             None => Ok(self),
         }
     }
 
-    /// Refuses a prediction suffix behind several residual streams, of which no source says what it reads; Megatron-Core
-    /// refuses it too (`transformer_config.py`, `enable_mhc_connections`).
-    pub(crate) fn suffix_of_streams(&self) -> Option<Finding> {
-        self.features.mhc().and(self.features.mtp())?;
-        let message = "prediction depths cannot stand behind several residual streams";
-        let finding = Finding::error("features/placement", Blame::Recipe, "features.mhc", message);
-        Some(finding.hint("leave out one of `mhc` and `mtp`"))
+    /// Refuses what no source says of several residual streams: what a prediction suffix behind them reads, where
+    /// Megatron-Core refuses too (`transformer_config.py`, `enable_mhc_connections`), and how some tokens of them pass a
+    /// layer by.
+    pub(crate) fn stream_findings(&self) -> Vec<Finding> {
+        let features = &self.features;
+        let met = [
+            (features.mtp().is_some(), "mtp", "prediction depths cannot stand behind several residual streams"),
+            (features.depths().is_some(), "mod", "layers of several residual streams cannot let tokens pass by"),
+        ];
+        let refuse = |(_, other, message): (bool, &str, &str)| {
+            let finding = Finding::error("features/placement", Blame::Recipe, "features.mhc", message);
+            finding.hint(format!("leave out one of `mhc` and `{other}`"))
+        };
+        met.into_iter().filter(|(is_on, ..)| *is_on && features.mhc().is_some()).map(refuse).collect()
+    }
+
+    /// Marks the layers that take some tokens only, and no others.
+    pub(crate) fn mark_partial(&mut self) {
+        let named = self.features.depths().map(|depths| depths.layers.clone()).unwrap_or_default();
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            layer.is_partial = named.contains(&(index as u64));
+        }
     }
 
     /// Replaces every E, with a note: without experts an E block has nothing to route to. Unless it is said,
@@ -270,6 +287,10 @@ impl Recipe {
             }
             out.stand(place, first.family(), format!("{prefix}.{}{suffix}", first.table()));
             self.norm_behind(out);
+        }
+        if layer.is_partial {
+            out.stand(place, layer.blocks[0].mixers[0].family(), prefix);
+            Depths::tensors(self.hidden, out);
         }
     }
 

@@ -181,6 +181,7 @@ fn read(mut root: Section) -> Option<Recipe> {
     if !has_moe && recipe.experts_become(None).is_err() {
         unreachable!("nothing was asked for that could be refused");
     }
+    recipe.mark_partial();
     Some(recipe)
 }
 
@@ -297,7 +298,7 @@ fn check_tables(recipe: &Recipe, findings: &mut Vec<Finding>) {
 
 fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
     let attention_layers = recipe.count(Mixer::Attention);
-    findings.extend(recipe.suffix_of_streams());
+    findings.extend(recipe.stream_findings());
     let mut refuse = |key: &'static str, message: String| {
         findings.push(Finding::error("features/placement", Blame::Recipe, key, message));
     };
@@ -319,6 +320,11 @@ fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
             let message = format!("no indexer stands before attention layer {layer}, whose choice it could read");
             refuse("features.dsa.reuse", message);
         }
+    }
+    if let Some(depths) = &recipe.features.depths
+        && let Some(layer) = depths.value.layers.iter().find(|layer| **layer >= recipe.depth() as u64)
+    {
+        refuse("features.mod.layers", format!("there is no layer {layer}: the last is {}", recipe.depth() - 1));
     }
     if recipe.features.mla.is_some() && recipe.attention.is_none() {
         refuse("features.mla", "latent attention is offered, and the recipe has no `[attention]`".to_string());

@@ -1,5 +1,6 @@
 //! Features of the texts' companions: prediction depths that share a stack (FastMTP), sparse layers that read another
-//! layer's choice (the index cache), Mamba without a convolution, several residual streams (hyper-connections). Counted, priced, placed, told to Megatron, refused where nobody runs them.
+//! layer's choice (the index cache), Mamba without a convolution, several residual streams (hyper-connections), layers
+//! that take some tokens only (mixture of depths). Counted, priced, placed, told to Megatron, refused where nobody runs them.
 
 use crate::common::{json, run, scratch};
 use recipe::features::Switch;
@@ -202,4 +203,43 @@ fn residual_streams_are_mixed_around_blocks() {
     assert_eq!(run(&format!("launch {job} fsdp2")).code, 0);
     let total = |line: &str| json(&format!("params {line}"))["total"].clone();
     assert_eq!(total(&format!("{file} --without mhc")), total(&plain));
+}
+
+#[test]
+fn layers_may_take_some_tokens_only() {
+    let plain = builtin::find("llama3-8b").unwrap();
+    let layers: Vec<String> = (1..32).step_by(2).map(|layer| layer.to_string()).collect();
+    let table = format!("\n[features.mod]\nlayers = [{}]\ncapacity = 0.125\n", layers.join(", "));
+    let mixed = Recipe::parse(&(plain.to_toml() + &table)).unwrap();
+    let (plain, file) = (written("all-tokens", &plain), written("some-tokens", &mixed));
+    let fit =
+        |file: &str, more: &str| json(&format!("fit {file} --on 8xH200 --engine fsdp2 --seq 8192 --levers no {more}"));
+    // Half of the layers take an eighth: less memory, less time, and fewer operations of the model.
+    let (before, after) = (fit(&plain, ""), fit(&file, ""));
+    let of = |answer: &Value, line: &str| {
+        let lines = answer["rank_classes"][0]["lines"].as_array().unwrap().clone();
+        lines.iter().find(|one| one["line"] == line).unwrap()["bytes"].as_u64().unwrap() as f64
+    };
+    let (all, some) = (of(&before, "activations"), of(&after, "activations"));
+    assert!(some > 0.5 * all && some < 0.7 * all, "{all} {some}");
+    let flops = |answer: &Value| answer["step"]["model_flops"].as_f64().unwrap();
+    let share = flops(&after) / flops(&before);
+    assert!(share > 0.5 && share < 0.65, "{share}");
+    assert!(step(&after) < 0.85 * step(&before), "{} {}", step(&before), step(&after));
+    // Stages may cut between them, and what is searched is what is replayed.
+    assert!(step(&fit(&file, "--pp 2 --microbatches 4")) > 0.0);
+    let planned = json(&format!("plan {file} --on 8xH200 --engine fsdp2 --seq 4096 --gbs 64"));
+    assert!(planned["best"].is_object(), "{planned}");
+    let words = |line: &str| {
+        let ran = run(line);
+        assert_eq!(ran.code, 1, "{line}");
+        ran.stderr.replace("\n  ", " ")
+    };
+    let job = format!("{file} --on 8xH200 --engine");
+    assert!(words(&format!("check {job} fsdp2 --tp 2")).contains("[mod/whole-sequences]"));
+    for engine in ["megatron", "torchtitan", "nanotron", "maxtext"] {
+        assert!(words(&format!("launch {job} {engine}")).contains("has no mixture of depths"));
+    }
+    assert!(words(&format!("rehearse {file} --dp 2")).contains("features.mod"));
+    assert_eq!(run(&format!("launch {job} fsdp2")).code, 0);
 }

@@ -57,8 +57,10 @@ class Trainer:
         self.global_batch = batch["micro_batch"] * batch["microbatches"] * plan.degrees["dp"]
         self.tokens = self.global_batch * batch["sequence"]
         self.schedule = self.pipeline() if plan.degrees["pp"] > 1 else None
-        for module in self.routers():
-            module.batch = (self.tokens // batch["sequence"], batch["sequence"])
+        for layer in (layer for chunk in self.run.chunks.values() for layer in chunk.layers.values()):
+            length = batch["sequence"] if layer.mod is None else layer.mod.count(batch["sequence"])
+            for module in (m for m in layer.modules() if isinstance(m, Router)):
+                module.batch = (self.tokens // batch["sequence"], length)
         self.stream = Stream(plan.run, batch["sequence"], plan.model["vocab"], plan.documents)
         self.position = 0
         # Whether this rank was asked to end, and whether any was.

@@ -16,7 +16,7 @@ const SCHEMA: &str = "shardwright.xla-spmd/1";
 /// What is emitted beside the table. What names no framework is the FSDP2 program's own: data, rates and
 /// the folder of checkpoints; `model.py` and what it imports are the torch reference, unsharded: annotations
 /// do the rest.
-const ASSETS: [(&str, &str); 17] = [
+const ASSETS: [(&str, &str); 18] = [
     ("table.py", include_str!("../../assets/xla_spmd/table.py")),
     ("environment.py", include_str!("../../assets/xla_spmd/environment.py")),
     ("initial.py", include_str!("../../assets/xla_spmd/initial.py")),
@@ -27,6 +27,7 @@ const ASSETS: [(&str, &str); 17] = [
     ("run_torch_xla.py", include_str!("../../assets/xla_spmd/run_torch_xla.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
     ("basics.py", include_str!("../../assets/fsdp2/basics.py")),
+    ("depths.py", include_str!("../../assets/fsdp2/depths.py")),
     ("mhc.py", include_str!("../../assets/fsdp2/mhc.py")),
     ("moe.py", include_str!("../../assets/fsdp2/moe.py")),
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
@@ -65,10 +66,20 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
 fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
     let layout = job.layout;
     let mut findings = reference::refused_optimizers(table, "xla-spmd/optimizer");
-    if job.recipe.features.mhc().is_some() {
-        let message = "the emitted programs have one residual stream, and the recipe has several".to_string();
-        let finding = Finding::error("xla-spmd/mhc", Blame::Engine, "features.mhc", message);
-        findings.push(finding.hint("--engine fsdp2 runs several, or --without mhc"));
+    let features = &job.recipe.features;
+    for (is_on, feature, what) in [
+        (features.mhc().is_some(), "mhc", "one residual stream, and the recipe has several"),
+        (features.depths().is_some(), "mod", "layers that take all tokens, and the recipe has others"),
+    ] {
+        if is_on {
+            let finding = Finding::error(
+                "xla-spmd/features",
+                Blame::Engine,
+                format!("features.{feature}"),
+                format!("the emitted programs have {what}"),
+            );
+            findings.push(finding.hint(format!("--engine fsdp2 runs it, or --without {feature}")));
+        }
     }
     if !layout.dp.get().is_multiple_of(layout.ep.get()) {
         let message = format!("the mesh is (data, expert, model): ep {} must divide dp {}", layout.ep, layout.dp);

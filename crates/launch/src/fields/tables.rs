@@ -339,6 +339,7 @@ macro_rules! reference {
             ("mlp.activation", Said($said)),
             ("mlp.bias", Checked(REFERENCE)),
             ("features.mhc.*", Said($said)),
+            ("features.mod.*", Said($said)),
             ("features.*", Checked(REFERENCE)),
             ("precision.weights", Said($precision)),
             ("precision.gradients", Said($precision)),

@@ -60,6 +60,7 @@ fn refuse_edges(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
         (recipe.embedding_norm, "embedding_norm", "norm of embeddings"),
         (recipe.head_bias, "head_bias", "bias of the output head"),
         (recipe.features.mhc().is_some(), "features.mhc", "hyper-connections"),
+        (recipe.features.depths().is_some(), "features.mod", "mixture of depths"),
         (relu.contains(&Some(Activation::Relu)), "activation", "plain ReLU"),
     ];
     let (_, field, what) = what.into_iter().find(|(is_there, ..)| *is_there)?;

@@ -5,6 +5,7 @@ use super::Rule;
 use crate::request::{Balance, Engine, Recompute, Schedule, ZeroStage};
 use crate::{Checked, LayoutRequest, check};
 use recipe::features::Switch;
+use recipe::kinds::depths::Depths;
 use recipe::kinds::mhc::Mhc;
 use recipe::{Adapters, Feature, Mode, Recipe};
 
@@ -121,6 +122,12 @@ pub fn four_streams(recipe: &mut Recipe) {
     recipe.features.mhc = Some(Switch { on: true, value: Mhc { streams: 4, sinkhorn: 20 } });
 }
 
+/// A second layer that takes an eighth of the tokens, which no built-in recipe has.
+pub fn some_tokens(recipe: &mut Recipe) {
+    recipe.features.depths = Some(Switch { on: true, value: Depths { layers: vec![1], capacity: 0.125 } });
+    recipe.layers[1].is_partial = true;
+}
+
 /// Kinds that no built-in recipe has.
 pub mod kinds {
     use recipe::kinds::gated_delta::GatedDelta;
@@ -166,6 +173,6 @@ pub mod kinds {
 
     /// A last layer of attention and MLP behind one norm.
     pub fn side_by_side(recipe: &mut Recipe) {
-        recipe.layers.push(Layer { blocks: vec![Block { mixers: vec![Mixer::Attention, Mixer::Mlp] }] });
+        recipe.layers.push(Layer::of_blocks(vec![Block { mixers: vec![Mixer::Attention, Mixer::Mlp] }]));
     }
 }

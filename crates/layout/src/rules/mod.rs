@@ -6,6 +6,7 @@ mod attention_head_vectors;
 mod attention_in;
 mod attention_latent;
 mod attention_out;
+mod depth_router;
 #[cfg(test)]
 mod example;
 mod expert_bank;
@@ -172,6 +173,7 @@ pub const ALL: &[&Rule] = &[
     &positions::RULE,
     &side_embedding::RULE,
     &hyper_connection::RULE,
+    &depth_router::RULE,
     &norm::RULE,
     &attention_in::RULE,
     &attention_latent::RULE,

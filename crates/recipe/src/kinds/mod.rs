@@ -2,6 +2,7 @@
 //! the tensors it consists of. A new kind is a new file here; a new model is data.
 
 pub mod attention;
+pub mod depths;
 pub mod dsa;
 pub(crate) mod edges;
 pub mod gated_delta;

@@ -1,5 +1,6 @@
 //! Sequence parallelism, activations sharded along the tensor axis; and how long a sequence may be.
 
+mod mod_whole;
 mod pieces;
 mod positions;
 mod required;
@@ -7,4 +8,4 @@ mod required;
 use super::Rule;
 
 /// In the order their findings are listed.
-pub(super) const RULES: &[&Rule] = &[&pieces::RULE, &positions::RULE, &required::RULE];
+pub(super) const RULES: &[&Rule] = &[&pieces::RULE, &positions::RULE, &required::RULE, &mod_whole::RULE];

@@ -4,6 +4,7 @@ use case::options::CrossEntropy;
 use case::{Documents, Ways};
 use layout::{Axis, Layout, Mesh, Order, Recompute, Schedule, StagePlan};
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
+use recipe::kinds::depths::Depths;
 use recipe::kinds::gated_delta::GatedDelta;
 use recipe::kinds::linear::Linear;
 use recipe::kinds::m2rnn::M2rnn;
@@ -121,6 +122,12 @@ pub(crate) struct Config {
     /// Columns of a head that turn.
     pub rotated: u64,
     pub multipliers: Multipliers,
+    /// How many tokens layers take that take some only.
+    pub depths: Option<Depths>,
+    /// Whether tokens are those that such a layer took, at places of their own.
+    pub takes_some: bool,
+    /// Of each layer, whether it takes some tokens only.
+    pub partial: Vec<bool>,
     /// Residual streams, where there are several.
     pub mhc: Option<Mhc>,
     pub norm: Norm,
@@ -204,6 +211,9 @@ impl Config {
             rotates: matches!(recipe.positions, Positions::Rope(_)),
             rotated: rotated(recipe),
             multipliers: recipe.multipliers,
+            depths: recipe.features.depths().cloned(),
+            takes_some: false,
+            partial: chunk.layers.clone().map(|index| recipe.layers[index].is_partial).collect(),
             mhc: recipe.features.mhc().cloned(),
             norm: recipe.norm,
             norm_place: recipe.norm_place,

@@ -1,6 +1,6 @@
 //! The model of one stage and its forward pass.
 
-use super::emitted::StreamWeights;
+use super::emitted::{Depth, StreamWeights};
 use super::loss::{self, Head};
 use super::ops::{add, grad, grad_of, leave, linear, makes, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, NormParams, Param, Unit, layer};
@@ -20,6 +20,8 @@ const ROOT: usize = 0;
 struct Layer {
     unit: usize,
     blocks: Vec<BlockParams>,
+    /// What chooses its tokens, where it takes some only.
+    depth: Option<Depth>,
 }
 
 /// What stands before the first layer.
@@ -54,7 +56,9 @@ impl Model {
         });
         let layers = (0..c.layers.len()).map(|at| {
             let unit = units.len();
-            Rc::new(Layer { unit, blocks: layer(c, at, &mut units) })
+            let blocks = layer(c, at, &mut units);
+            let depth = c.partial[at].then(|| Depth::new(c, &mut units[unit])).flatten();
+            Rc::new(Layer { unit, blocks, depth })
         });
         let layers = layers.collect();
         let mut collapse = None;
@@ -280,8 +284,10 @@ impl Layer {
     /// A layer is computed again when backward first asks for something that it saved. What needs nothing saved has run
     /// by then: the scale of the last projection's adapter, in its format, or the product with a base in nf4.
     fn before_it_is_needed(&self, c: &Rank) -> Option<Tensor> {
-        // What adds a block's output to several streams asks at once for what it saved.
-        let Mixing::Emitted(block) = &self.blocks.last().filter(|block| block.mhc.is_none())?.mixing else {
+        // What adds a block's output to several streams, or to tokens that were taken, asks at once for what it saved.
+        let Mixing::Emitted(block) =
+            &self.blocks.last().filter(|block| block.mhc.is_none() && self.depth.is_none())?.mixing
+        else {
             return None;
         };
         let projection = block.last_projection().filter(|_| c.is_backward.get())?;
@@ -296,6 +302,14 @@ impl Layer {
     }
 
     fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
+        match &self.depth {
+            Some(depth) => depth.forward(c, x, |some, x| self.through(some, x)),
+            None => self.through(c, x),
+        }
+    }
+
+    /// All blocks in order.
+    fn through(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
         let mut x = x.clone();
         let mut read = x.clone();
         for (at, block) in self.blocks.iter().enumerate() {
