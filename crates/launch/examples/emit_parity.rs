@@ -29,6 +29,8 @@ const MHC: &str = include_str!("../../../data/engines/parity/tiny-mhc.toml");
 
 const DEPTHS: &str = include_str!("../../../data/engines/parity/tiny-mod.toml");
 
+const ENGRAM: &str = include_str!("../../../data/engines/parity/tiny-engram.toml");
+
 /// What `check_ways.py` trains in other ways.
 const WAYS: [&str; 2] = [
     include_str!("../../../data/engines/parity/tiny-ways.toml"),
@@ -158,9 +160,10 @@ fn main() {
     write(folder, MOE, Engine::Fsdp2, balanced());
     write(folder, FIELDS, Engine::Fsdp2, fields());
     write(folder, MHC, Engine::Fsdp2, streamed());
-    // Whole sequences stay on a rank.
-    let replicated = ["one", "fsdp4", "fsdp8-zero2-recompute", "fsdp2-pp2"];
-    write(folder, DEPTHS, Engine::Fsdp2, fsdp2().into_iter().filter(|(name, _)| replicated.contains(name)).collect());
+    // Whole sequences stay on a rank; where tokens are looked up inside the depth, on one stage.
+    let few = |names: &[&str]| fsdp2().into_iter().filter(|(name, _)| names.contains(name)).collect();
+    write(folder, DEPTHS, Engine::Fsdp2, few(&["one", "fsdp4", "fsdp8-zero2-recompute", "fsdp2-pp2"]));
+    write(folder, ENGRAM, Engine::Fsdp2, few(&["one", "fsdp4", "fsdp8-zero2-recompute", "fsdp8-ep4"]));
     write(folder, LORA, Engine::Fsdp2, adapted());
     for text in WAYS {
         write(folder, text, Engine::Fsdp2, dense().into_iter().take(2).collect());

@@ -96,6 +96,10 @@ impl Sizes {
         let hidden = u128::from(recipe.hidden);
         let used = Mixer::ALL.into_iter().filter(|mixer| recipe.uses(*mixer));
         let sides = recipe.features.sides().map(|(_, side)| u128::from(side.lookups()) * u128::from(side.dim) + hidden);
+        let branches = recipe.features.engram().map(|engram| {
+            let numbers = u128::from(engram.lookups() + engram.found()) * 4 + 16 * hidden;
+            numbers.saturating_mul(engram.layers.len() as u128)
+        });
         let carried = recipe.recurrent.as_ref().and_then(|kind| kind.depth_carry);
         let heads = recipe.attention().map_or(0, |attention| attention.heads);
         Sizes {
@@ -107,7 +111,7 @@ impl Sizes {
             // Megatron builds latent attention's projection out anew behind a square one of the hidden width.
             parameters: parameters(recipe) + if recipe.is_latent() { hidden * hidden } else { 0 },
             blocks: used.map(|mixer| Block::of(recipe, mixer)).collect(),
-            sides: sides.fold(0, u128::saturating_add),
+            sides: sides.chain(branches).fold(0, u128::saturating_add),
             chunk: CHUNK.min(chunk(recipe)).min(carried.unwrap_or(CHUNK)),
             padded: chunk(recipe).max(CHUNK),
             indexed: recipe.features.dsa().map(|dsa| (u128::from(dsa.heads) + u128::from(heads) + 1, dsa.top_k)),

@@ -78,7 +78,10 @@ impl Adapters {
 fn takes_one(tensor: &Tensor) -> bool {
     let is_projection = matches!(tensor.role, Role::Matrix | Role::Expert) && tensor.path.ends_with(".weight");
     // Factors have none of their own, and what mixes residual streams is called by no block.
-    let is_beside = matches!(tensor.surface, Surface::AdapterDown | Surface::AdapterUp | Surface::HyperConnection);
+    let is_beside = matches!(
+        tensor.surface,
+        Surface::AdapterDown | Surface::AdapterUp | Surface::HyperConnection | Surface::Engram
+    );
     is_projection && !is_beside && matches!(tensor.place, Place::Layer(_))
 }
 

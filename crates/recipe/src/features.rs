@@ -4,6 +4,7 @@
 use crate::adapters::Adapters;
 use crate::kinds::depths::Depths;
 use crate::kinds::dsa::Dsa;
+use crate::kinds::engram::Engram;
 use crate::kinds::mhc::Mhc;
 use crate::kinds::mla::Mla;
 use crate::kinds::mtp::Mtp;
@@ -31,6 +32,8 @@ named! {
         Mhc = "mhc",
         /// Layers that take some tokens only: mixture of depths.
         Mod = "mod",
+        /// Tables of n-grams before named layers.
+        Engram = "engram",
         /// N-gram hash tables beside the token embedding.
         NgramHash = "ngram_hash",
         /// Structure tables beside the token embedding.
@@ -48,6 +51,7 @@ impl Feature {
             Feature::Moe | Feature::MoeAsMlp | Feature::MoeAsAttention => "every expert (E) block",
             Feature::Dsa => "the attention layers the recipe names",
             Feature::Mtp => "the objective's suffix, on the last stage",
+            Feature::Engram => "before the layers the recipe names, with the tokens",
             Feature::Mod => "the layers the recipe names",
             Feature::Mhc => "around every block, from the embedding to the last layer's end",
             Feature::Adapters => "beside the weights `[adapters]` names; all others are frozen",
@@ -85,6 +89,8 @@ pub struct Features {
     pub mhc: Option<Switch<Mhc>>,
     /// Mixture of depths. Its layers are marked in the recipe while it is on.
     pub depths: Option<Switch<Depths>>,
+    /// Engram branches. Their layers are marked in the recipe while they are on.
+    pub engram: Option<Switch<Engram>>,
     /// N-gram hash tables.
     pub ngram_hash: Option<Switch<SideEmbedding>>,
     /// Structure tables.
@@ -108,6 +114,7 @@ impl Features {
             mtp: switch(section.section("mtp"), Mtp::read),
             mhc: switch(section.section("mhc"), Mhc::read),
             depths: switch(section.section("mod"), Depths::read),
+            engram: switch(section.section("engram"), Engram::read),
             ngram_hash: switch(section.section("ngram_hash"), SideEmbedding::read),
             structure: switch(section.section("structure"), SideEmbedding::read),
             adapters,
@@ -123,6 +130,7 @@ impl Features {
         write_switch(toml, "features.mtp", &self.mtp, Mtp::write);
         write_switch(toml, "features.mhc", &self.mhc, Mhc::write);
         write_switch(toml, "features.mod", &self.depths, Depths::write);
+        write_switch(toml, "features.engram", &self.engram, Engram::write);
         write_switch(toml, "features.ngram_hash", &self.ngram_hash, SideEmbedding::write);
         write_switch(toml, "features.structure", &self.structure, SideEmbedding::write);
         write_switch(toml, "adapters", &self.adapters, Adapters::write);
@@ -148,6 +156,11 @@ impl Features {
         self.depths.as_ref().and_then(Switch::active)
     }
 
+    /// Engram branches, if they are on.
+    pub fn engram(&self) -> Option<&Engram> {
+        self.engram.as_ref().and_then(Switch::active)
+    }
+
     /// The side embeddings that are on, by name.
     pub fn sides(&self) -> impl Iterator<Item = (&'static str, &SideEmbedding)> {
         let named = [("ngram_hash", &self.ngram_hash), ("structure", &self.structure)];
@@ -162,6 +175,7 @@ impl Features {
             (Feature::Mtp, self.mtp.as_ref().map(|s| s.on)),
             (Feature::Mhc, self.mhc.as_ref().map(|s| s.on)),
             (Feature::Mod, self.depths.as_ref().map(|s| s.on)),
+            (Feature::Engram, self.engram.as_ref().map(|s| s.on)),
             (Feature::NgramHash, self.ngram_hash.as_ref().map(|s| s.on)),
             (Feature::Structure, self.structure.as_ref().map(|s| s.on)),
             (Feature::Adapters, self.adapters.as_ref().map(|s| s.on)),
@@ -180,6 +194,7 @@ impl Features {
             Feature::Mtp => flip(&mut self.mtp, on),
             Feature::Mhc => flip(&mut self.mhc, on),
             Feature::Mod => flip(&mut self.depths, on),
+            Feature::Engram => flip(&mut self.engram, on),
             Feature::NgramHash => flip(&mut self.ngram_hash, on),
             Feature::Structure => flip(&mut self.structure, on),
             Feature::Adapters => flip(&mut self.adapters, on),

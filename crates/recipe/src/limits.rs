@@ -21,6 +21,8 @@ pub const VOCAB: u64 = 1 << 30;
 pub const SEQUENCE: u64 = 1 << 32;
 /// Parameters of the whole model: of all their state on one rank half of what `layout::size` counts.
 pub const PARAMETERS: u128 = 1 << 46;
+/// Tokens of the longest n-gram that is looked up.
+pub const NGRAMS: u64 = 16;
 /// Residual streams of hyper-connections.
 pub const STREAMS: u64 = 64;
 /// Iterations that bring their mixing onto the manifold.

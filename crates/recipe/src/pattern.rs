@@ -157,6 +157,8 @@ pub struct Layer {
     pub blocks: Vec<Block>,
     /// Whether it takes some tokens only, as a recipe's mixture of depths says; no pattern does.
     pub is_partial: bool,
+    /// Whether an engram branch stands before it, as a recipe's feature says.
+    pub has_engram: bool,
 }
 
 impl Layer {
@@ -167,7 +169,7 @@ impl Layer {
 
     /// A layer of these blocks.
     pub fn of_blocks(blocks: Vec<Block>) -> Layer {
-        Layer { blocks, is_partial: false }
+        Layer { blocks, is_partial: false, has_engram: false }
     }
 
     /// All mixers of the layer, in order.

@@ -180,7 +180,7 @@ impl Recipe {
                 }));
             }
         }
-        self.mark_partial();
+        self.mark_layers();
         let lost = self.adapter_findings().into_iter().filter(|_| self.adapters().is_some());
         match lost.chain(self.stream_findings()).next() {
             Some(finding) => Err(finding),
@@ -188,7 +188,7 @@ impl Recipe {
         }
     }
 
-    /// Refuses what no source says of several residual streams: what a prediction suffix behind them reads, where
+    /// Refuses what no source says of several residual streams and of branches among some tokens: what a prediction suffix behind them reads, where
     /// Megatron-Core refuses too (`transformer_config.py`, `enable_mhc_connections`), and how some tokens of them pass a
     /// layer by.
     pub(crate) fn stream_findings(&self) -> Vec<Finding> {
@@ -196,19 +196,32 @@ impl Recipe {
         let met = [
             (features.mtp().is_some(), "mtp", "prediction depths cannot stand behind several residual streams"),
             (features.depths().is_some(), "mod", "layers of several residual streams cannot let tokens pass by"),
+            (
+                features.engram().is_some(),
+                "engram",
+                "which of several residual streams an engram branch reads is not said",
+            ),
         ];
         let refuse = |(_, other, message): (bool, &str, &str)| {
             let finding = Finding::error("features/placement", Blame::Recipe, "features.mhc", message);
             finding.hint(format!("leave out one of `mhc` and `{other}`"))
         };
-        met.into_iter().filter(|(is_on, ..)| *is_on && features.mhc().is_some()).map(refuse).collect()
+        let mut findings: Vec<Finding> =
+            met.into_iter().filter(|(is_on, ..)| *is_on && features.mhc().is_some()).map(refuse).collect();
+        if let Some(layer) = self.layers.iter().position(|layer| layer.is_partial && layer.has_engram) {
+            let message = format!("layer {layer} takes some tokens only, and its engram branch reads all");
+            findings.push(Finding::error("features/placement", Blame::Recipe, "features.engram", message));
+        }
+        findings
     }
 
-    /// Marks the layers that take some tokens only, and no others.
-    pub(crate) fn mark_partial(&mut self) {
-        let named = self.features.depths().map(|depths| depths.layers.clone()).unwrap_or_default();
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            layer.is_partial = named.contains(&(index as u64));
+    /// Marks the layers that take some tokens only and those with an engram branch, and no others.
+    pub(crate) fn mark_layers(&mut self) {
+        let partial = self.features.depths().map(|depths| depths.layers.clone()).unwrap_or_default();
+        let branched = self.features.engram().map(|engram| engram.layers.clone()).unwrap_or_default();
+        for (index, layer) in (0u64..).zip(&mut self.layers) {
+            layer.is_partial = partial.contains(&index);
+            layer.has_engram = branched.contains(&index);
         }
     }
 
@@ -287,6 +300,10 @@ impl Recipe {
             }
             out.stand(place, first.family(), format!("{prefix}.{}{suffix}", first.table()));
             self.norm_behind(out);
+        }
+        if let Some(engram) = self.features.engram().filter(|_| layer.has_engram) {
+            out.stand(place, Family::Edge, prefix);
+            engram.tensors(self.hidden, out);
         }
         if layer.is_partial {
             out.stand(place, layer.blocks[0].mixers[0].family(), prefix);

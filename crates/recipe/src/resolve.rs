@@ -181,7 +181,7 @@ fn read(mut root: Section) -> Option<Recipe> {
     if !has_moe && recipe.experts_become(None).is_err() {
         unreachable!("nothing was asked for that could be refused");
     }
-    recipe.mark_partial();
+    recipe.mark_layers();
     Some(recipe)
 }
 
@@ -321,10 +321,14 @@ fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
             refuse("features.dsa.reuse", message);
         }
     }
-    if let Some(depths) = &recipe.features.depths
-        && let Some(layer) = depths.value.layers.iter().find(|layer| **layer >= recipe.depth() as u64)
-    {
-        refuse("features.mod.layers", format!("there is no layer {layer}: the last is {}", recipe.depth() - 1));
+    let named = [
+        ("features.mod.layers", recipe.features.depths.as_ref().map(|depths| &depths.value.layers)),
+        ("features.engram.layers", recipe.features.engram.as_ref().map(|engram| &engram.value.layers)),
+    ];
+    for (key, layers) in named {
+        for layer in layers.into_iter().flatten().filter(|layer| **layer >= recipe.depth() as u64) {
+            refuse(key, format!("there is no layer {layer}: the last is {}", recipe.depth() - 1));
+        }
     }
     if recipe.features.mla.is_some() && recipe.attention.is_none() {
         refuse("features.mla", "latent attention is offered, and the recipe has no `[attention]`".to_string());

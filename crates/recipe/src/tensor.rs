@@ -231,6 +231,8 @@ named! {
         MixerOut = "mixer-out",
         /// The projection that joins hidden state and next embedding in a prediction head.
         PredictionJoin = "prediction-join",
+        /// Tables of n-grams inside the depth, and what adds their rows.
+        Engram = "engram",
         /// The router of a layer that takes some tokens only.
         DepthRouter = "depth-router",
         /// The weights that collapse, expand and mix residual streams.

@@ -20,6 +20,7 @@ pub fn unsupported(recipe: &Recipe) -> Vec<Finding> {
         (recipe.head_bias, "head_bias"),
         (recipe.features.mhc().is_some(), "features.mhc"),
         (recipe.features.depths().is_some(), "features.mod"),
+        (recipe.features.engram().is_some(), "features.engram"),
         (recipe.uses(Mixer::Linear), "linear"),
         (matches!(&recipe.mamba, Some(Mamba::Two(m)) if m.conv == 0) && recipe.uses(Mixer::Mamba), "mamba.conv"),
         (recipe.features.mtp().is_some_and(|mtp| mtp.shared), "features.mtp.shared"),

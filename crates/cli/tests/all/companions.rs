@@ -1,6 +1,6 @@
 //! Features of the texts' companions: prediction depths that share a stack (FastMTP), sparse layers that read another
 //! layer's choice (the index cache), Mamba without a convolution, several residual streams (hyper-connections), layers
-//! that take some tokens only (mixture of depths). Counted, priced, placed, told to Megatron, refused where nobody runs them.
+//! that take some tokens only (mixture of depths), tables of n-grams inside the depth (engram). Counted, priced, placed, told to Megatron, refused where nobody runs them.
 
 use crate::common::{json, run, scratch};
 use recipe::features::Switch;
@@ -241,5 +241,34 @@ fn layers_may_take_some_tokens_only() {
         assert!(words(&format!("launch {job} {engine}")).contains("has no mixture of depths"));
     }
     assert!(words(&format!("rehearse {file} --dp 2")).contains("features.mod"));
+    assert_eq!(run(&format!("launch {job} fsdp2")).code, 0);
+}
+
+#[test]
+fn n_grams_are_looked_up_before_layers() {
+    let plain = builtin::find("llama3-8b").unwrap();
+    let table = "\n[features.engram]\nlayers = [1, 15]\nrows = 10_000_000\ndim = 512\n";
+    let branched = Recipe::parse(&(plain.to_toml() + table)).unwrap();
+    let (plain, file) = (written("no-branch", &plain), written("branches", &branched));
+    let fit =
+        |file: &str, more: &str| json(&format!("fit {file} --on 8xH200 --engine fsdp2 --seq 4096 --levers no {more}"));
+    // Tables of 640 M elements are shared out in fp32 with two moments, and gathered whole with their layer in bf16.
+    let (before, after) = (fit(&plain, ""), fit(&file, ""));
+    let more = peak(&after) - peak(&before);
+    let state = 2 * 640_000_000 * 12 / 8;
+    assert!(more > state && more < state + 4 * 2 * 640_000_000, "{more} bytes more, of which {state} are state");
+    assert!(step(&after) > step(&before), "{} {}", step(&before), step(&after));
+    let words = |line: &str| {
+        let ran = run(line);
+        assert_eq!(ran.code, 1, "{line}");
+        ran.stderr.replace("\n  ", " ")
+    };
+    let job = format!("{file} --on 8xH200 --engine");
+    assert!(words(&format!("check {job} fsdp2 --tp 2")).contains("[engram/whole-sequences]"));
+    assert!(words(&format!("check {job} fsdp2 --pp 2")).contains("[engram/tokens]"));
+    for engine in ["megatron", "torchtitan", "nanotron", "maxtext"] {
+        assert!(words(&format!("launch {job} {engine}")).contains("has no engram branches"));
+    }
+    assert!(words(&format!("rehearse {file} --dp 2")).contains("features.engram"));
     assert_eq!(run(&format!("launch {job} fsdp2")).code, 0);
 }

@@ -5,6 +5,7 @@ mod attention;
 mod depths;
 mod edges;
 mod elementwise;
+mod engram;
 mod experts;
 mod linear;
 mod mhc;
@@ -253,6 +254,9 @@ fn some_of(layout: &Layout, depths: &Depths) -> Layout {
 /// Products from the ownership table's rows, the rest from a layer's mixers.
 fn through(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<Op> {
     let mut ops = Vec::new();
+    if let Some(branch) = shape.recipe.features.engram().filter(|_| layer.has_engram) {
+        engram::before(shape, branch, &mut ops);
+    }
     for row in rows {
         let first = ops.len();
         linear::products(shape, &[row], &mut ops);

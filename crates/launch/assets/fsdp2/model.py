@@ -18,6 +18,7 @@ from torch import nn
 
 from basics import Norm, Weight, activate, rows_of, times, wide
 from depths import Depth
+from engram import Engram
 from mhc import Around, Collapse, spread
 from moe import Moe
 from scans import Recurrence, scan
@@ -336,9 +337,13 @@ class Layer(nn.Module):
             block = MIXERS[mixer_of(m, name)](m)
             block.mhc = Around(m) if m["mhc"] else None
             self.add_module(name, block)
+        self.engram = Engram(m, index) if m["engram"] and index in m["engram"]["layers"] else None
         self.mod = Depth(m) if m["mod"] and index in m["mod"]["layers"] else None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """`ids`: the tokens, which a layer with a branch looks up."""
+        if self.engram is not None:
+            x = self.engram(x, ids)
         return self.blocks(x) if self.mod is None else self.mod(x, self.blocks)
 
     def blocks(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
@@ -385,10 +390,11 @@ class Hybrid(nn.Module):
 
     def forward(self, x: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Hidden states, logits, or with targets the sum of their losses."""
+        ids = x
         if self.embedding is not None:
-            x = self.embedding(x)
+            x = self.embedding(ids)
         for layer in self.layers.values():
-            x = layer(x)
+            x = layer(x) if layer.engram is None else layer(x, ids)
         if self.head is None:
             return x
         return self.head(self.final(x)) if targets is None else self.head(self.final(x), targets)

@@ -16,7 +16,7 @@ const SCHEMA: &str = "shardwright.xla-spmd/1";
 /// What is emitted beside the table. What names no framework is the FSDP2 program's own: data, rates and
 /// the folder of checkpoints; `model.py` and what it imports are the torch reference, unsharded: annotations
 /// do the rest.
-const ASSETS: [(&str, &str); 18] = [
+const ASSETS: [(&str, &str); 19] = [
     ("table.py", include_str!("../../assets/xla_spmd/table.py")),
     ("environment.py", include_str!("../../assets/xla_spmd/environment.py")),
     ("initial.py", include_str!("../../assets/xla_spmd/initial.py")),
@@ -28,6 +28,7 @@ const ASSETS: [(&str, &str); 18] = [
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
     ("basics.py", include_str!("../../assets/fsdp2/basics.py")),
     ("depths.py", include_str!("../../assets/fsdp2/depths.py")),
+    ("engram.py", include_str!("../../assets/fsdp2/engram.py")),
     ("mhc.py", include_str!("../../assets/fsdp2/mhc.py")),
     ("moe.py", include_str!("../../assets/fsdp2/moe.py")),
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
@@ -69,6 +70,7 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
     let features = &job.recipe.features;
     for (is_on, feature, what) in [
         (features.mhc().is_some(), "mhc", "one residual stream, and the recipe has several"),
+        (features.engram().is_some(), "engram", "no branches that look n-grams up, and the recipe has some"),
         (features.depths().is_some(), "mod", "layers that take all tokens, and the recipe has others"),
     ] {
         if is_on {

@@ -340,6 +340,7 @@ macro_rules! reference {
             ("mlp.bias", Checked(REFERENCE)),
             ("features.mhc.*", Said($said)),
             ("features.mod.*", Said($said)),
+            ("features.engram.*", Said($said)),
             ("features.*", Checked(REFERENCE)),
             ("precision.weights", Said($precision)),
             ("precision.gradients", Said($precision)),

@@ -6,6 +6,7 @@ use crate::request::{Balance, Engine, Recompute, Schedule, ZeroStage};
 use crate::{Checked, LayoutRequest, check};
 use recipe::features::Switch;
 use recipe::kinds::depths::Depths;
+use recipe::kinds::engram::Engram;
 use recipe::kinds::mhc::Mhc;
 use recipe::{Adapters, Feature, Mode, Recipe};
 
@@ -126,6 +127,13 @@ pub fn four_streams(recipe: &mut Recipe) {
 pub fn some_tokens(recipe: &mut Recipe) {
     recipe.features.depths = Some(Switch { on: true, value: Depths { layers: vec![1], capacity: 0.125 } });
     recipe.layers[1].is_partial = true;
+}
+
+/// An engram branch before the second layer, which no built-in recipe has.
+pub fn branched(recipe: &mut Recipe) {
+    let engram = Engram { layers: vec![1], rows: 100_000, dim: 512, heads: 8, ngrams: 3, conv: 4 };
+    recipe.features.engram = Some(Switch { on: true, value: engram });
+    recipe.layers[1].has_engram = true;
 }
 
 /// Kinds that no built-in recipe has.

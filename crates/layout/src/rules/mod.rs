@@ -7,6 +7,7 @@ mod attention_in;
 mod attention_latent;
 mod attention_out;
 mod depth_router;
+mod engram;
 #[cfg(test)]
 mod example;
 mod expert_bank;
@@ -174,6 +175,7 @@ pub const ALL: &[&Rule] = &[
     &side_embedding::RULE,
     &hyper_connection::RULE,
     &depth_router::RULE,
+    &engram::RULE,
     &norm::RULE,
     &attention_in::RULE,
     &attention_latent::RULE,

@@ -5,6 +5,7 @@ pub mod attention;
 pub mod depths;
 pub mod dsa;
 pub(crate) mod edges;
+pub mod engram;
 pub mod gated_delta;
 pub mod kda;
 pub mod lightning;

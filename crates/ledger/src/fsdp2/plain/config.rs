@@ -5,6 +5,7 @@ use case::{Documents, Ways};
 use layout::{Axis, Layout, Mesh, Order, Recompute, Schedule, StagePlan};
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
 use recipe::kinds::depths::Depths;
+use recipe::kinds::engram::Engram;
 use recipe::kinds::gated_delta::GatedDelta;
 use recipe::kinds::linear::Linear;
 use recipe::kinds::m2rnn::M2rnn;
@@ -128,6 +129,9 @@ pub(crate) struct Config {
     pub takes_some: bool,
     /// Of each layer, whether it takes some tokens only.
     pub partial: Vec<bool>,
+    /// Branches that look n-grams up, and of each layer, whether one stands before it.
+    pub engram: Option<Engram>,
+    pub branched: Vec<bool>,
     /// Residual streams, where there are several.
     pub mhc: Option<Mhc>,
     pub norm: Norm,
@@ -214,6 +218,8 @@ impl Config {
             depths: recipe.features.depths().cloned(),
             takes_some: false,
             partial: chunk.layers.clone().map(|index| recipe.layers[index].is_partial).collect(),
+            engram: recipe.features.engram().cloned(),
+            branched: chunk.layers.clone().map(|index| recipe.layers[index].has_engram).collect(),
             mhc: recipe.features.mhc().cloned(),
             norm: recipe.norm,
             norm_place: recipe.norm_place,

@@ -1,6 +1,6 @@
 //! The model of one stage and its forward pass.
 
-use super::emitted::{Depth, StreamWeights};
+use super::emitted::{Branch, Depth, StreamWeights};
 use super::loss::{self, Head};
 use super::ops::{add, grad, grad_of, leave, linear, makes, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, NormParams, Param, Unit, layer};
@@ -22,6 +22,8 @@ struct Layer {
     blocks: Vec<BlockParams>,
     /// What chooses its tokens, where it takes some only.
     depth: Option<Depth>,
+    /// What looks n-grams up before it.
+    branch: Option<Branch>,
 }
 
 /// What stands before the first layer.
@@ -58,7 +60,8 @@ impl Model {
             let unit = units.len();
             let blocks = layer(c, at, &mut units);
             let depth = c.partial[at].then(|| Depth::new(c, &mut units[unit])).flatten();
-            Rc::new(Layer { unit, blocks, depth })
+            let branch = c.branched[at].then(|| Branch::new(c, &mut units[unit])).flatten();
+            Rc::new(Layer { unit, blocks, depth, branch })
         });
         let layers = layers.collect();
         let mut collapse = None;
@@ -302,6 +305,8 @@ impl Layer {
     }
 
     fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
+        let branched = self.branch.as_ref().map(|branch| branch.forward(c, x));
+        let x = branched.as_ref().unwrap_or(x);
         match &self.depth {
             Some(depth) => depth.forward(c, x, |some, x| self.through(some, x)),
             None => self.through(c, x),

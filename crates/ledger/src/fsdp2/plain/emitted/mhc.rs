@@ -1,10 +1,10 @@
 //! Residual streams around a block and behind the last layer, as `crates/launch/assets/fsdp2/mhc.py` mixes them.
 //! Models of one's own are taken to mix them alike.
 
+use super::super::Config;
 use super::super::ops::{cast, grad, grad_of, linear};
 use super::super::params::{Linear, Param, Step, Unit};
 use super::super::rank::Rank;
-use super::super::{Blocks, Config};
 use super::steps::{Incoming, Saves, map, matmul, repeated, split, times, wide};
 use recipe::kinds::mhc::Mhc;
 use replay::line::Line;
@@ -39,11 +39,7 @@ impl Weights {
 
     fn new(c: &Config, sizes: &Mhc, rows: u64, scales: u64, unit: &mut Unit) -> Weights {
         let (line, columns) = (Line::ReplicatedParams, sizes.streams * c.hidden);
-        let step = match c.blocks {
-            Blocks::Emitted => Step::of(c.matrix_optimizer, (1, rows, columns)),
-            Blocks::Common => Step::Elements,
-        };
-        let weight = unit.add_stepped(line, (rows, columns), step);
+        let weight = unit.add_stepped(line, (rows, columns), Step::of(c.matrix_optimizer, (1, rows, columns)));
         let bias = unit.add(line, rows, 1);
         let scale = unit.add(line, scales, 1);
         Weights { sizes: sizes.clone(), projection: Linear { weight, bias: None, adapter: None }, bias, scale }

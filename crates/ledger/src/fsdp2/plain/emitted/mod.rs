@@ -9,6 +9,7 @@ mod attention;
 mod borders;
 mod conv;
 mod depths;
+mod engram;
 mod experts;
 mod feed;
 mod loss;
@@ -20,6 +21,7 @@ mod steps;
 
 pub(super) use borders::enter;
 pub(super) use depths::Depth;
+pub(super) use engram::Branch;
 pub(super) use loss::{cross_entropy, cut_cross_entropy, distance, embed, fused_cross_entropy, share_of};
 pub(super) use mhc::{Weights as StreamWeights, spread};
 pub(crate) use scan::parts as scan_parts;
