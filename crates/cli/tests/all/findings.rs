@@ -362,7 +362,7 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("mhc/streams", 1, "params stream.toml"),
     ("engram/sizes", 1, "params engram.toml"),
     ("mod/capacity", 1, "params capacity.toml"),
-    ("serve/mod", 1, "fit some.toml --on 8xH200 --serve"),
+    ("serve/mod", 1, "fit some.toml --on 8xH200 --serve --engine fsdp2"),
     ("mtp/pattern", 1, "params mtp.toml"),
     ("nanotron/unsayable", 1, "launch llama3-8b --on 8xH200 --engine nanotron --recompute selective:core_attn"),
     ("optimizer/muon-matrix", 1, "params muon.toml"),

@@ -48,7 +48,8 @@ impl Engram {
         let engram = || Some(Engram { layers, rows: rows?, dim: dim?, heads: heads?, ngrams: ngrams?, conv: conv? });
         let engram = engram();
         if let Some(message) = engram.as_ref().and_then(Engram::wrong) {
-            section.report("dim", Finding::error("engram/sizes", Blame::Recipe, "features.engram", message));
+            let finding = Finding::error("engram/sizes", Blame::Recipe, "features.engram", message);
+            section.report("dim", finding.hint("such as dim = 512, heads = 8, ngrams = 3, and rows for every lookup"));
         }
         section.finish();
         engram
