@@ -21,7 +21,7 @@ class Flags(TypedDict, total=False):
     """What a case may say; what is left out is derived, and the answer says so."""
 
     with_: Sequence[str]
-    """Features to switch on: mla, dsa, mtp, ngram_hash, structure, adapters."""
+    """Features to switch on: mla, dsa, mtp, mhc, mod, engram, ngram_hash, structure, adapters."""
     without: Sequence[str]
     world: int
     tp: int

@@ -181,7 +181,7 @@ def check_rotation(m: dict):
 
     rope = m["rope"]
     n, x = len(rope["rates"]), torch.randn(1, 5, 2, m["attention"]["head_dim"]).double()
-    y = turned(x, *rotary(x, rope))
+    y = turned(x, *rotary(x, rope, None))
     pairs = torch.complex(x[..., :n], x[..., n : 2 * n])
     angle = torch.arange(5)[:, None, None] * torch.tensor(rope["rates"])
     wanted = pairs * torch.polar(torch.full_like(angle, rope["amplitude"]), angle)

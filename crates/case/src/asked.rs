@@ -43,7 +43,7 @@ pub struct RecipeArgs {
     /// Built-in name, recipe .toml, config.json or the folder that holds one, or org/name as it lies
     /// in the local Hugging Face cache
     pub recipe: String,
-    /// Switch features on: mla, dsa, mtp, ngram_hash, structure, adapters
+    /// Switch features on: mla, dsa, mtp, mhc, mod, engram, ngram_hash, structure, adapters
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature)]
     pub with: Vec<Feature>,
     /// Switch features off; `moe` turns E blocks into MLPs where the recipe has them (`moe=attention`: attention)

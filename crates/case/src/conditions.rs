@@ -138,6 +138,12 @@ fn packed(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
             "leave --documents out",
         ),
         (
+            recipe.features.depths().is_some(),
+            "features.mod",
+            "layers that take some tokens do not know where documents end among them",
+            "leave --documents out, or --without mod",
+        ),
+        (
             layout.pp.splits(),
             "pp",
             "stages of a pipeline hand on hidden states alone, not where documents end",

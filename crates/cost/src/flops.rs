@@ -4,7 +4,7 @@
 use crate::ops::{Shape, core_flops};
 use case::options::Options;
 use layout::Layout;
-use recipe::{Mixer, Place, Recipe, Role, Surface};
+use recipe::{Mixer, Place, Recipe, Role, Surface, Tensor};
 use serde::Serialize;
 
 /// How operations are counted. Rates under different conventions do not compare.
@@ -21,6 +21,12 @@ pub enum Convention {
 /// Operations that products of weights take for one token, forward and backward: what no layout does with less.
 pub fn products_per_token(recipe: &Recipe) -> f64 {
     let multiplies = |role: Role| matches!(role, Role::Matrix | Role::Expert | Role::Router | Role::Head);
+    // Of a layer that takes some tokens only, all but the router is multiplied by those.
+    let taken = recipe.features.depths().map_or(1.0, |depths| depths.capacity);
+    let share = |tensor: &Tensor| match tensor.place {
+        Place::Layer(layer) if recipe.layers[layer].is_partial && tensor.surface != Surface::DepthRouter => taken,
+        _ => 1.0,
+    };
     let mut passes: f64 = 0.0;
     let heads = 1 + recipe.features.mtp().map_or(0, |mtp| mtp.depth);
     for tensor in recipe.tensors() {
@@ -31,7 +37,7 @@ pub fn products_per_token(recipe: &Recipe) -> f64 {
         if is_head || is_tied_head {
             passes += each * (tensor.elements() * heads) as f64;
         } else if multiplies(tensor.role) {
-            passes += each * tensor.active_elements() as f64;
+            passes += each * share(&tensor) * tensor.active_elements() as f64;
         }
     }
     passes
@@ -45,10 +51,7 @@ pub(crate) fn of_step(recipe: &Recipe, layout: &Layout, options: &Options, conve
     let per_token = |flops: f64| flops * shape.tp / shape.tokens;
     let mut cores = 0.0;
     for mixer in [Mixer::Attention, Mixer::Mamba, Mixer::GatedDelta, Mixer::Linear] {
-        let count = recipe.count_with_suffix(mixer) as f64;
-        if count > 0.0 {
-            cores += count * per_token(core_flops(shape, mixer, convention));
-        }
+        cores += per_token(core_flops(shape, mixer, convention));
     }
     tokens * (passes + 3.0 * cores)
 }

@@ -135,7 +135,7 @@ impl Prices {
 
     /// Bytes of an activation on its way there.
     pub(crate) fn transfer_bytes(&self, layout: &Layout) -> f64 {
-        2.0 * (layout.tokens_per_microbatch_per_rank() * self.setting.recipe.hidden) as f64
+        2.0 * (layout.tokens_per_microbatch_per_rank() * self.setting.recipe.residual_width()) as f64
     }
 
     /// What the stage that waits longest does once a step. A stage further down the pipeline

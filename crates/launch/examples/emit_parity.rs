@@ -25,6 +25,12 @@ const FIELDS: &str = include_str!("../../../data/engines/parity/tiny-fields.toml
 
 const DENSE: &str = include_str!("../../../data/engines/parity/tiny-dense.toml");
 
+const MHC: &str = include_str!("../../../data/engines/parity/tiny-mhc.toml");
+
+const DEPTHS: &str = include_str!("../../../data/engines/parity/tiny-mod.toml");
+
+const ENGRAM: &str = include_str!("../../../data/engines/parity/tiny-engram.toml");
+
 /// What `check_ways.py` trains in other ways.
 const WAYS: [&str; 2] = [
     include_str!("../../../data/engines/parity/tiny-ways.toml"),
@@ -105,6 +111,12 @@ fn fields() -> Vec<(&'static str, LayoutRequest)> {
     ]
 }
 
+/// Layouts of the recipe with several residual streams.
+fn streamed() -> Vec<(&'static str, LayoutRequest)> {
+    let few = ["one", "fsdp4", "fsdp8-zero2-recompute", "fsdp4-tp2-sp-ep4", "fsdp2-pp2", "fsdp2-pp2-tp2-sp-ep2"];
+    fsdp2().into_iter().filter(|(name, _)| few.contains(name)).collect()
+}
+
 /// Layouts of the recipe with adapters.
 fn adapted() -> Vec<(&'static str, LayoutRequest)> {
     let full = Some(Recompute::Full);
@@ -147,6 +159,11 @@ fn main() {
     write(folder, DENSE, Engine::Fsdp2, dense());
     write(folder, MOE, Engine::Fsdp2, balanced());
     write(folder, FIELDS, Engine::Fsdp2, fields());
+    write(folder, MHC, Engine::Fsdp2, streamed());
+    // Whole sequences stay on a rank; where tokens are looked up inside the depth, on one stage.
+    let few = |names: &[&str]| fsdp2().into_iter().filter(|(name, _)| names.contains(name)).collect();
+    write(folder, DEPTHS, Engine::Fsdp2, few(&["one", "fsdp4", "fsdp8-zero2-recompute", "fsdp2-pp2"]));
+    write(folder, ENGRAM, Engine::Fsdp2, few(&["one", "fsdp4", "fsdp8-zero2-recompute", "fsdp8-ep4"]));
     write(folder, LORA, Engine::Fsdp2, adapted());
     for text in WAYS {
         write(folder, text, Engine::Fsdp2, dense().into_iter().take(2).collect());

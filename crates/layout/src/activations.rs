@@ -483,7 +483,7 @@ fn pipeline(recipe: &Recipe, layout: &Layout, table: &OwnershipTable, out: &mut 
             place: "between chunks of depth: the residual stream".to_string(),
             forward: Collective::Send,
             backward: Collective::SendGradient,
-            elements: layout.tokens_per_microbatch_per_rank() * recipe.hidden,
+            elements: layout.tokens_per_microbatch_per_rank() * recipe.residual_width(),
             count: layout.chunks() - 1,
             agree: "shape and dtype of the stage boundary, and any recurrent state with it",
             holds: Holds::Numbers,

@@ -55,6 +55,8 @@ impl Term {
 #[derive(Clone, Debug)]
 pub struct Sizes {
     hidden: u128,
+    /// Numbers a token that go from layer to layer.
+    residual: u128,
     vocab: u64,
     depth: u128,
     /// Prediction depths.
@@ -94,17 +96,22 @@ impl Sizes {
         let hidden = u128::from(recipe.hidden);
         let used = Mixer::ALL.into_iter().filter(|mixer| recipe.uses(*mixer));
         let sides = recipe.features.sides().map(|(_, side)| u128::from(side.lookups()) * u128::from(side.dim) + hidden);
+        let branches = recipe.features.engram().map(|engram| {
+            let numbers = u128::from(engram.lookups() + engram.found()) * 4 + 16 * hidden;
+            numbers.saturating_mul(engram.layers.len() as u128)
+        });
         let carried = recipe.recurrent.as_ref().and_then(|kind| kind.depth_carry);
         let heads = recipe.attention().map_or(0, |attention| attention.heads);
         Sizes {
             hidden,
+            residual: recipe.residual_width().into(),
             vocab: recipe.vocab,
             depth: recipe.depth() as u128,
             predicted: recipe.features.mtp().map_or(0, |mtp| mtp.depth.into()),
             // Megatron builds latent attention's projection out anew behind a square one of the hidden width.
             parameters: parameters(recipe) + if recipe.is_latent() { hidden * hidden } else { 0 },
             blocks: used.map(|mixer| Block::of(recipe, mixer)).collect(),
-            sides: sides.fold(0, u128::saturating_add),
+            sides: sides.chain(branches).fold(0, u128::saturating_add),
             chunk: CHUNK.min(chunk(recipe)).min(carried.unwrap_or(CHUNK)),
             padded: chunk(recipe).max(CHUNK),
             indexed: recipe.features.dsa().map(|dsa| (u128::from(dsa.heads) + u128::from(heads) + 1, dsa.top_k)),
@@ -151,7 +158,7 @@ impl Sizes {
         if layout.pp.splits() {
             // torch's stages have a buffer for each microbatch that arrives.
             let arriving =
-                vec![("tokens", tokens), ("hidden", self.hidden), ("microbatches", layout.microbatches.into())];
+                vec![("tokens", tokens), ("hidden", self.residual), ("microbatches", layout.microbatches.into())];
             terms.push(Term::new("received microbatches", arriving));
         }
         Bound { terms }
@@ -210,7 +217,7 @@ impl Sizes {
     fn widths(&self, layout: &Layout, skew: f64) -> Widths {
         let most_layers = self.layers_of_a_stage(layout);
         let kept = self.indexed.map_or(0, |(_, top_k)| top_k.min(layout.sequence));
-        let edges = (8 * self.hidden * (1 + self.predicted)).saturating_add(self.sides);
+        let edges = (8 * self.residual * (1 + self.predicted)).saturating_add(self.sides);
         let mut widths = Widths { a_token: edges, of_one: 0, a_state: 0 };
         for block in &self.blocks {
             // A layer may hold a mixer more than once.
@@ -267,9 +274,14 @@ impl Block {
         }
         let moe = recipe.moe.as_ref();
         let (inside, a_state) = scanned(recipe, mixer);
+        // Streams as they are mixed, and what Sinkhorn's iterations keep while backward goes through them.
+        let mixed = recipe.features.mhc().map_or(0, |mhc| {
+            let matrix = u128::from(mhc.streams * (mhc.streams + 1));
+            4 * u128::from(recipe.residual_width()) + 8 * u128::from(mhc.sinkhorn) * matrix
+        });
         Block {
             count: recipe.count_with_suffix(mixer).into(),
-            a_token: a_token + inside,
+            a_token: a_token + inside + mixed,
             a_choice,
             choices: moe.map_or((0, 1.0), |moe| (moe.top_k.into(), moe.capacity_factor.unwrap_or(1.0))),
             a_state,

@@ -132,6 +132,8 @@ fn products(recipe: &Recipe) -> Vec<(Tensor, Vec<usize>)> {
     let mut short = recipe.clone();
     short.layers = kinds.iter().map(|layers| recipe.layers[layers[0]].clone()).collect();
     let is_multiplied = |tensor: &Tensor| match tensor.role {
+        // As many rows as streams have weights, which nobody can choose for a kernel.
+        _ if tensor.surface == Surface::HyperConnection => false,
         Role::Matrix | Role::Expert | Role::Head => tensor.dims.len() >= 2,
         Role::Embedding => recipe.tied && tensor.surface == Surface::TokenEmbedding,
         _ => false,

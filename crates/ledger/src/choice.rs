@@ -55,6 +55,9 @@ fn other_block(recipe: &Recipe) -> Option<&'static str> {
         (recipe.norm_place != NormPlace::Before, "norms behind blocks"),
         (recipe.embedding_norm, "a norm of embeddings"),
         (recipe.head_bias, "a bias of the output head"),
+        (recipe.features.mhc().is_some(), "hyper-connections"),
+        (recipe.features.depths().is_some(), "mixture of depths"),
+        (recipe.features.engram().is_some(), "engram branches"),
         (matches!(recipe.positions, Positions::Learned { .. }), "learned positions"),
         (attention.is_some_and(|a| a.sinks), "attention sinks"),
         (attention.is_some_and(|a| a.output_gate), "gated attention outputs"),
@@ -110,12 +113,15 @@ impl Ledger {
                 let is_other = !recipe.norm.is_usual() || recipe.norm_place != NormPlace::Before;
                 let is_chunked = recipe.attention.as_ref().and_then(|a| a.window.as_ref()).is_some_and(|w| w.chunked);
                 let repeats = recipe.features.mtp().is_some_and(|mtp| mtp.shared)
-                    || recipe.features.dsa().is_some_and(|dsa| !dsa.reuse.is_empty());
+                    || recipe.features.dsa().is_some_and(|dsa| !dsa.reuse.is_empty())
+                    || recipe.features.mhc().is_some()
+                    || recipe.features.depths().is_some()
+                    || recipe.features.engram().is_some();
                 let is_bare = matches!(&recipe.mamba, Some(Mamba::Two(m)) if m.conv == 0);
                 let is_beside = is_bare || recipe.linear.is_some() || recipe.embedding_norm || recipe.head_bias;
                 if is_other || is_chunked || is_beside || repeats {
                     return none(
-                        "it has RMSNorm or LayerNorm before blocks, no bias of the head, no chunks, no linear mixers of other kinds, a stack for every prediction depth, and an indexer for every sparse layer and a convolution in Mamba-2",
+                        "it has RMSNorm or LayerNorm before blocks, no bias of the head, no chunks, no linear mixers of other kinds, a stack for every prediction depth, an indexer for every sparse layer, one residual stream that all tokens take and nothing is looked up for, and a convolution in Mamba-2",
                     );
                 }
                 let bytes_each = if options.format == Format::F64 { 8 } else { 4 };

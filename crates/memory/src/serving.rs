@@ -261,6 +261,11 @@ impl Serving {
             let message = format!("there is no stage {stage}: pp is {}", stages.by_stage.len());
             return Err(Finding::error("serve/stage", Blame::Usage, "stage", message));
         }
+        if recipe.features.depths().is_some() {
+            let message = "layers that take some tokens choose among whole sequences, which a server does not have";
+            let finding = Finding::error("serve/mod", Blame::Recipe, "features.mod", message);
+            return Err(finding.hint("--without mod serves a model whose layers take all tokens"));
+        }
         let held = map::held_layers(recipe, stages, stage);
         let has_head = map::holds_last_chunk(stages, stage);
         let width = workspace::widest_block(recipe, layout, table, &held);

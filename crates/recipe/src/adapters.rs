@@ -77,8 +77,12 @@ impl Adapters {
 /// Whether a tensor may have an adapter: a projection of a block, or a bank of them.
 fn takes_one(tensor: &Tensor) -> bool {
     let is_projection = matches!(tensor.role, Role::Matrix | Role::Expert) && tensor.path.ends_with(".weight");
-    let is_factor = matches!(tensor.surface, Surface::AdapterDown | Surface::AdapterUp);
-    is_projection && !is_factor && matches!(tensor.place, Place::Layer(_))
+    // Factors have none of their own, and what mixes residual streams is called by no block.
+    let is_beside = matches!(
+        tensor.surface,
+        Surface::AdapterDown | Surface::AdapterUp | Surface::HyperConnection | Surface::Engram
+    );
+    is_projection && !is_beside && matches!(tensor.place, Place::Layer(_))
 }
 
 /// Block and module of a projection, whichever layer it stands in: `attention.qkv`.

@@ -2,7 +2,10 @@
 //! has a placement, and a recipe lists its values even while it is off.
 
 use crate::adapters::Adapters;
+use crate::kinds::depths::Depths;
 use crate::kinds::dsa::Dsa;
+use crate::kinds::engram::Engram;
+use crate::kinds::mhc::Mhc;
 use crate::kinds::mla::Mla;
 use crate::kinds::mtp::Mtp;
 use crate::kinds::side::SideEmbedding;
@@ -25,6 +28,12 @@ named! {
         Dsa = "dsa",
         /// Prediction heads on the objective's suffix.
         Mtp = "mtp",
+        /// Several residual streams, mixed around every block.
+        Mhc = "mhc",
+        /// Layers that take some tokens only: mixture of depths.
+        Mod = "mod",
+        /// Tables of n-grams before named layers.
+        Engram = "engram",
         /// N-gram hash tables beside the token embedding.
         NgramHash = "ngram_hash",
         /// Structure tables beside the token embedding.
@@ -42,6 +51,9 @@ impl Feature {
             Feature::Moe | Feature::MoeAsMlp | Feature::MoeAsAttention => "every expert (E) block",
             Feature::Dsa => "the attention layers the recipe names",
             Feature::Mtp => "the objective's suffix, on the last stage",
+            Feature::Engram => "before the layers the recipe names, with the tokens",
+            Feature::Mod => "the layers the recipe names",
+            Feature::Mhc => "around every block, from the embedding to the last layer's end",
             Feature::Adapters => "beside the weights `[adapters]` names; all others are frozen",
             Feature::NgramHash | Feature::Structure => "beside the token embedding, on its owner stage",
         }
@@ -73,6 +85,12 @@ pub struct Features {
     pub dsa: Option<Switch<Dsa>>,
     /// Prediction heads.
     pub mtp: Option<Switch<Mtp>>,
+    /// Hyper-connections.
+    pub mhc: Option<Switch<Mhc>>,
+    /// Mixture of depths. Its layers are marked in the recipe while it is on.
+    pub depths: Option<Switch<Depths>>,
+    /// Engram branches. Their layers are marked in the recipe while they are on.
+    pub engram: Option<Switch<Engram>>,
     /// N-gram hash tables.
     pub ngram_hash: Option<Switch<SideEmbedding>>,
     /// Structure tables.
@@ -94,6 +112,9 @@ impl Features {
             }),
             dsa: switch(section.section("dsa"), Dsa::read),
             mtp: switch(section.section("mtp"), Mtp::read),
+            mhc: switch(section.section("mhc"), Mhc::read),
+            depths: switch(section.section("mod"), Depths::read),
+            engram: switch(section.section("engram"), Engram::read),
             ngram_hash: switch(section.section("ngram_hash"), SideEmbedding::read),
             structure: switch(section.section("structure"), SideEmbedding::read),
             adapters,
@@ -107,6 +128,9 @@ impl Features {
         write_switch(toml, "features.mla", &self.mla, Mla::write);
         write_switch(toml, "features.dsa", &self.dsa, Dsa::write);
         write_switch(toml, "features.mtp", &self.mtp, Mtp::write);
+        write_switch(toml, "features.mhc", &self.mhc, Mhc::write);
+        write_switch(toml, "features.mod", &self.depths, Depths::write);
+        write_switch(toml, "features.engram", &self.engram, Engram::write);
         write_switch(toml, "features.ngram_hash", &self.ngram_hash, SideEmbedding::write);
         write_switch(toml, "features.structure", &self.structure, SideEmbedding::write);
         write_switch(toml, "adapters", &self.adapters, Adapters::write);
@@ -122,6 +146,21 @@ impl Features {
         self.dsa.as_ref().and_then(Switch::active)
     }
 
+    /// Hyper-connections, if they are on.
+    pub fn mhc(&self) -> Option<&Mhc> {
+        self.mhc.as_ref().and_then(Switch::active)
+    }
+
+    /// The mixture of depths, if it is on.
+    pub fn depths(&self) -> Option<&Depths> {
+        self.depths.as_ref().and_then(Switch::active)
+    }
+
+    /// Engram branches, if they are on.
+    pub fn engram(&self) -> Option<&Engram> {
+        self.engram.as_ref().and_then(Switch::active)
+    }
+
     /// The side embeddings that are on, by name.
     pub fn sides(&self) -> impl Iterator<Item = (&'static str, &SideEmbedding)> {
         let named = [("ngram_hash", &self.ngram_hash), ("structure", &self.structure)];
@@ -134,6 +173,9 @@ impl Features {
             (Feature::Mla, self.mla.as_ref().map(|s| s.on)),
             (Feature::Dsa, self.dsa.as_ref().map(|s| s.on)),
             (Feature::Mtp, self.mtp.as_ref().map(|s| s.on)),
+            (Feature::Mhc, self.mhc.as_ref().map(|s| s.on)),
+            (Feature::Mod, self.depths.as_ref().map(|s| s.on)),
+            (Feature::Engram, self.engram.as_ref().map(|s| s.on)),
             (Feature::NgramHash, self.ngram_hash.as_ref().map(|s| s.on)),
             (Feature::Structure, self.structure.as_ref().map(|s| s.on)),
             (Feature::Adapters, self.adapters.as_ref().map(|s| s.on)),
@@ -150,6 +192,9 @@ impl Features {
             Feature::Mla => flip(&mut self.mla, on),
             Feature::Dsa => flip(&mut self.dsa, on),
             Feature::Mtp => flip(&mut self.mtp, on),
+            Feature::Mhc => flip(&mut self.mhc, on),
+            Feature::Mod => flip(&mut self.depths, on),
+            Feature::Engram => flip(&mut self.engram, on),
             Feature::NgramHash => flip(&mut self.ngram_hash, on),
             Feature::Structure => flip(&mut self.structure, on),
             Feature::Adapters => flip(&mut self.adapters, on),

@@ -21,6 +21,12 @@ pub const VOCAB: u64 = 1 << 30;
 pub const SEQUENCE: u64 = 1 << 32;
 /// Parameters of the whole model: of all their state on one rank half of what `layout::size` counts.
 pub const PARAMETERS: u128 = 1 << 46;
+/// Tokens of the longest n-gram that is looked up.
+pub const NGRAMS: u64 = 16;
+/// Residual streams of hyper-connections.
+pub const STREAMS: u64 = 64;
+/// Iterations that bring their mixing onto the manifold.
+pub const SINKHORN: u64 = 1024;
 /// Multi-token-prediction depths.
 pub const MTP: u64 = 64;
 /// Bytes of a file we agree to read as a recipe.

@@ -155,12 +155,21 @@ impl Block {
 pub struct Layer {
     /// At least one.
     pub blocks: Vec<Block>,
+    /// Whether it takes some tokens only, as a recipe's mixture of depths says; no pattern does.
+    pub is_partial: bool,
+    /// Whether an engram branch stands before it, as a recipe's feature says.
+    pub has_engram: bool,
 }
 
 impl Layer {
     /// A layer of one-mixer blocks.
     pub fn of(mixers: &[Mixer]) -> Layer {
-        Layer { blocks: mixers.iter().copied().map(Block::of).collect() }
+        Layer::of_blocks(mixers.iter().copied().map(Block::of).collect())
+    }
+
+    /// A layer of these blocks.
+    pub fn of_blocks(blocks: Vec<Block>) -> Layer {
+        Layer { blocks, is_partial: false, has_engram: false }
     }
 
     /// All mixers of the layer, in order.
@@ -262,7 +271,7 @@ impl Parser<'_> {
             let Some(c) = self.peek() else { break };
             let layer = match c {
                 '(' => self.group()?,
-                _ => Layer { blocks: vec![self.block()?] },
+                _ => Layer::of_blocks(vec![self.block()?]),
             };
             let repeats = self.repeats()?;
             self.symbols += layer.blocks.len() * repeats;
@@ -291,7 +300,7 @@ impl Parser<'_> {
             }
         }
         self.at += 1;
-        Ok(Layer { blocks })
+        Ok(Layer::of_blocks(blocks))
     }
 
     fn block(&mut self) -> Result<Block, Finding> {

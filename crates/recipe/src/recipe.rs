@@ -2,6 +2,7 @@
 
 use crate::features::{Feature, Features};
 use crate::kinds::attention::{Attention, AttentionKind};
+use crate::kinds::depths::Depths;
 use crate::kinds::dsa::Dsa;
 use crate::kinds::gated_delta::GatedDelta;
 use crate::kinds::linear::Linear;
@@ -104,6 +105,11 @@ impl Recipe {
         }
     }
 
+    /// Numbers a token that go from layer to layer: the hidden width, once for every residual stream.
+    pub fn residual_width(&self) -> u64 {
+        self.hidden * self.features.mhc().map_or(1, |mhc| mhc.streams)
+    }
+
     /// How many blocks of a mixer the layers hold.
     pub fn count(&self, mixer: Mixer) -> u64 {
         self.layers.iter().flat_map(Layer::mixers).filter(|m| *m == mixer).count() as u64
@@ -174,9 +180,48 @@ impl Recipe {
                 }));
             }
         }
-        match self.adapter_findings().into_iter().next() {
-            Some(finding) if self.adapters().is_some() => Err(finding),
-            _ => Ok(self),
+        self.mark_layers();
+        let lost = self.adapter_findings().into_iter().filter(|_| self.adapters().is_some());
+        match lost.chain(self.stream_findings()).next() {
+            Some(finding) => Err(finding),
+            None => Ok(self),
+        }
+    }
+
+    /// Refuses what no source says of several residual streams and of branches among some tokens: what a prediction suffix behind them reads, where
+    /// Megatron-Core refuses too (`transformer_config.py`, `enable_mhc_connections`), and how some tokens of them pass a
+    /// layer by.
+    pub(crate) fn stream_findings(&self) -> Vec<Finding> {
+        let features = &self.features;
+        let met = [
+            (features.mtp().is_some(), "mtp", "prediction depths cannot stand behind several residual streams"),
+            (features.depths().is_some(), "mod", "layers of several residual streams cannot let tokens pass by"),
+            (
+                features.engram().is_some(),
+                "engram",
+                "which of several residual streams an engram branch reads is not said",
+            ),
+        ];
+        let refuse = |(_, other, message): (bool, &str, &str)| {
+            let finding = Finding::error("features/placement", Blame::Recipe, "features.mhc", message);
+            finding.hint(format!("leave out one of `mhc` and `{other}`"))
+        };
+        let mut findings: Vec<Finding> =
+            met.into_iter().filter(|(is_on, ..)| *is_on && features.mhc().is_some()).map(refuse).collect();
+        if let Some(layer) = self.layers.iter().position(|layer| layer.is_partial && layer.has_engram) {
+            let message = format!("layer {layer} takes some tokens only, and its engram branch reads all");
+            findings.push(Finding::error("features/placement", Blame::Recipe, "features.engram", message));
+        }
+        findings
+    }
+
+    /// Marks the layers that take some tokens only and those with an engram branch, and no others.
+    pub(crate) fn mark_layers(&mut self) {
+        let partial = self.features.depths().map(|depths| depths.layers.clone()).unwrap_or_default();
+        let branched = self.features.engram().map(|engram| engram.layers.clone()).unwrap_or_default();
+        for (index, layer) in (0u64..).zip(&mut self.layers) {
+            layer.is_partial = partial.contains(&index);
+            layer.has_engram = branched.contains(&index);
         }
     }
 
@@ -245,6 +290,7 @@ impl Recipe {
             let suffix = if twin == 0 { String::new() } else { format!("_{}", twin + 1) };
             out.stand(place, first.family(), format!("{prefix}.{}{suffix}", first.table()));
             self.norm_before(out);
+            self.features.mhc().into_iter().for_each(|mhc| mhc.tensors(self.hidden, out));
             for mixer in &block.mixers {
                 out.stand(place, mixer.family(), format!("{prefix}.{}{suffix}", mixer.table()));
                 self.mixer_tensors(*mixer, *ordinal, out);
@@ -254,6 +300,14 @@ impl Recipe {
             }
             out.stand(place, first.family(), format!("{prefix}.{}{suffix}", first.table()));
             self.norm_behind(out);
+        }
+        if let Some(engram) = self.features.engram().filter(|_| layer.has_engram) {
+            out.stand(place, Family::Edge, prefix);
+            engram.tensors(self.hidden, out);
+        }
+        if layer.is_partial {
+            out.stand(place, layer.blocks[0].mixers[0].family(), prefix);
+            Depths::tensors(self.hidden, out);
         }
     }
 
@@ -321,6 +375,7 @@ impl Recipe {
         let mut out = Emitter::new(&self.precision, &self.optimizer, self.adapters());
         out.stand(Place::Layer(0), mixer.family(), format!("layers.0.{}", mixer.table()));
         self.norm_before(&mut out);
+        self.features.mhc().into_iter().for_each(|mhc| mhc.tensors(self.hidden, &mut out));
         let indexed = self.features.dsa().map(|dsa| dsa.layers.first().copied().unwrap_or(0));
         self.mixer_tensors(mixer, indexed, &mut out);
         self.norm_behind(&mut out);

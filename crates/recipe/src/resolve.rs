@@ -181,6 +181,7 @@ fn read(mut root: Section) -> Option<Recipe> {
     if !has_moe && recipe.experts_become(None).is_err() {
         unreachable!("nothing was asked for that could be refused");
     }
+    recipe.mark_layers();
     Some(recipe)
 }
 
@@ -297,6 +298,7 @@ fn check_tables(recipe: &Recipe, findings: &mut Vec<Finding>) {
 
 fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
     let attention_layers = recipe.count(Mixer::Attention);
+    findings.extend(recipe.stream_findings());
     let mut refuse = |key: &'static str, message: String| {
         findings.push(Finding::error("features/placement", Blame::Recipe, key, message));
     };
@@ -317,6 +319,15 @@ fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
         if let Some(layer) = first.filter(|layer| dsa.value.reuse.contains(layer)) {
             let message = format!("no indexer stands before attention layer {layer}, whose choice it could read");
             refuse("features.dsa.reuse", message);
+        }
+    }
+    let named = [
+        ("features.mod.layers", recipe.features.depths.as_ref().map(|depths| &depths.value.layers)),
+        ("features.engram.layers", recipe.features.engram.as_ref().map(|engram| &engram.value.layers)),
+    ];
+    for (key, layers) in named {
+        for layer in layers.into_iter().flatten().filter(|layer| **layer >= recipe.depth() as u64) {
+            refuse(key, format!("there is no layer {layer}: the last is {}", recipe.depth() - 1));
         }
     }
     if recipe.features.mla.is_some() && recipe.attention.is_none() {

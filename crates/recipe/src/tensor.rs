@@ -231,6 +231,12 @@ named! {
         MixerOut = "mixer-out",
         /// The projection that joins hidden state and next embedding in a prediction head.
         PredictionJoin = "prediction-join",
+        /// Tables of n-grams inside the depth, and what adds their rows.
+        Engram = "engram",
+        /// The router of a layer that takes some tokens only.
+        DepthRouter = "depth-router",
+        /// The weights that collapse, expand and mix residual streams.
+        HyperConnection = "hyper-connection",
         /// The factor of an adapter that its weight's input meets.
         AdapterDown = "adapter-down",
         /// The factor that makes its weight's output.

@@ -79,7 +79,7 @@ pub struct ReshardArgs {
 /// Features of a recipe that is not the first argument.
 #[derive(Args, Default)]
 pub struct Switched {
-    /// Switch features on: mla, dsa, mtp, ngram_hash, structure, adapters
+    /// Switch features on: mla, dsa, mtp, mhc, mod, engram, ngram_hash, structure, adapters
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature)]
     pub with: Vec<Feature>,
     /// Switch features off; `moe` turns E blocks into MLPs where the recipe has them (`moe=attention`: attention)

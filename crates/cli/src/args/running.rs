@@ -83,7 +83,7 @@ pub struct PreflightArgs {
     /// The model that will run: adds the plan's memory, checkpoints, devices and the engine's rules
     #[arg(requires = "on")]
     pub recipe: Option<String>,
-    /// Switch features on: mla, dsa, mtp, ngram_hash, structure, adapters
+    /// Switch features on: mla, dsa, mtp, mhc, mod, engram, ngram_hash, structure, adapters
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature, requires = "recipe")]
     pub with: Vec<Feature>,
     /// Switch features off; `moe` turns E blocks into MLPs where the recipe has them (`moe=attention`: attention)

@@ -1,8 +1,11 @@
 //! Features of the texts' companions: prediction depths that share a stack (FastMTP), sparse layers that read another
-//! layer's choice (the index cache), Mamba without a convolution. Counted, priced, placed, told to Megatron, refused where nobody runs them.
+//! layer's choice (the index cache), Mamba without a convolution, several residual streams (hyper-connections), layers
+//! that take some tokens only (mixture of depths), tables of n-grams inside the depth (engram). Counted, priced, placed, told to Megatron, refused where nobody runs them.
 
 use crate::common::{json, run, scratch};
+use recipe::features::Switch;
 use recipe::kinds::mamba::Mamba;
+use recipe::kinds::mhc::Mhc;
 use recipe::{Recipe, builtin};
 use serde_json::Value;
 
@@ -162,4 +165,110 @@ fn mamba_may_have_no_convolution() {
         let ran = run(&line);
         assert!(ran.code == 1 && ran.stderr.replace("\n  ", " ").contains(words), "{line}: {}", ran.stderr);
     }
+}
+
+#[test]
+fn residual_streams_are_mixed_around_blocks() {
+    let plain = builtin::find("llama3-8b").unwrap();
+    let streams = with("llama3-8b", |recipe| {
+        recipe.features.mhc = Some(Switch { on: true, value: Mhc { streams: 4, sinkhorn: 20 } });
+    });
+    let (plain, file) = (written("one-stream", &plain), written("four-streams", &streams));
+    let fit =
+        |file: &str, more: &str| json(&format!("fit {file} --on 8xH200 --engine fsdp2 --seq 4096 --levers no {more}"));
+    // Of each of 64 blocks four streams are kept instead of one, with what it reads and what it gives; little besides.
+    let (before, after) = (fit(&plain, ""), fit(&file, ""));
+    let kept = 64 * 4096 * 4096 * 2 * (4 + 1 + 1 - 1);
+    let more = peak(&after) - peak(&before);
+    assert!(more > kept && more < kept + kept / 16, "{more} bytes more, of which {kept} are streams");
+    assert!(step(&after) > 1.02 * step(&before), "{} {}", step(&before), step(&after));
+    // A stage sends all of them.
+    let sent = |file: &str| {
+        let answer = fit(file, "--pp 2 --microbatches 4");
+        let traffic = answer["step"]["traffic"].as_array().unwrap_or_else(|| panic!("{}", answer["step"])).clone();
+        traffic.iter().find(|one| one["axis"] == "pp").unwrap()["bytes"].as_f64().unwrap()
+    };
+    assert_eq!(sent(&file), 4.0 * sent(&plain));
+    let words = |line: &str| {
+        let ran = run(line);
+        assert_eq!(ran.code, 1, "{line}");
+        ran.stderr.replace("\n  ", " ")
+    };
+    let job = format!("{file} --on 8xH200 --engine");
+    for engine in ["megatron", "torchtitan", "nanotron", "maxtext"] {
+        let said = words(&format!("launch {job} {engine}"));
+        assert!(said.contains("has no hyper-connections") && said.contains("--engine fsdp2"), "{said}");
+    }
+    assert!(words(&format!("rehearse {file} --dp 2")).contains("features.mhc"));
+    assert_eq!(run(&format!("launch {job} fsdp2")).code, 0);
+    let total = |line: &str| json(&format!("params {line}"))["total"].clone();
+    assert_eq!(total(&format!("{file} --without mhc")), total(&plain));
+}
+
+#[test]
+fn layers_may_take_some_tokens_only() {
+    let plain = builtin::find("llama3-8b").unwrap();
+    let layers: Vec<String> = (1..32).step_by(2).map(|layer| layer.to_string()).collect();
+    let table = format!("\n[features.mod]\nlayers = [{}]\ncapacity = 0.125\n", layers.join(", "));
+    let mixed = Recipe::parse(&(plain.to_toml() + &table)).unwrap();
+    let (plain, file) = (written("all-tokens", &plain), written("some-tokens", &mixed));
+    let fit =
+        |file: &str, more: &str| json(&format!("fit {file} --on 8xH200 --engine fsdp2 --seq 8192 --levers no {more}"));
+    // Half of the layers take an eighth: less memory, less time, and fewer operations of the model.
+    let (before, after) = (fit(&plain, ""), fit(&file, ""));
+    let of = |answer: &Value, line: &str| {
+        let lines = answer["rank_classes"][0]["lines"].as_array().unwrap().clone();
+        lines.iter().find(|one| one["line"] == line).unwrap()["bytes"].as_u64().unwrap() as f64
+    };
+    let (all, some) = (of(&before, "activations"), of(&after, "activations"));
+    assert!(some > 0.5 * all && some < 0.7 * all, "{all} {some}");
+    let flops = |answer: &Value| answer["step"]["model_flops"].as_f64().unwrap();
+    let share = flops(&after) / flops(&before);
+    assert!(share > 0.5 && share < 0.65, "{share}");
+    assert!(step(&after) < 0.85 * step(&before), "{} {}", step(&before), step(&after));
+    // Stages may cut between them, and what is searched is what is replayed.
+    assert!(step(&fit(&file, "--pp 2 --microbatches 4")) > 0.0);
+    let planned = json(&format!("plan {file} --on 8xH200 --engine fsdp2 --seq 4096 --gbs 64"));
+    assert!(planned["best"].is_object(), "{planned}");
+    let words = |line: &str| {
+        let ran = run(line);
+        assert_eq!(ran.code, 1, "{line}");
+        ran.stderr.replace("\n  ", " ")
+    };
+    let job = format!("{file} --on 8xH200 --engine");
+    assert!(words(&format!("check {job} fsdp2 --tp 2")).contains("[mod/whole-sequences]"));
+    for engine in ["megatron", "torchtitan", "nanotron", "maxtext"] {
+        assert!(words(&format!("launch {job} {engine}")).contains("has no mixture of depths"));
+    }
+    assert!(words(&format!("rehearse {file} --dp 2")).contains("features.mod"));
+    assert_eq!(run(&format!("launch {job} fsdp2")).code, 0);
+}
+
+#[test]
+fn n_grams_are_looked_up_before_layers() {
+    let plain = builtin::find("llama3-8b").unwrap();
+    let table = "\n[features.engram]\nlayers = [1, 15]\nrows = 10_000_000\ndim = 512\n";
+    let branched = Recipe::parse(&(plain.to_toml() + table)).unwrap();
+    let (plain, file) = (written("no-branch", &plain), written("branches", &branched));
+    let fit =
+        |file: &str, more: &str| json(&format!("fit {file} --on 8xH200 --engine fsdp2 --seq 4096 --levers no {more}"));
+    // Tables of 640 M elements are shared out in fp32 with two moments, and gathered whole with their layer in bf16.
+    let (before, after) = (fit(&plain, ""), fit(&file, ""));
+    let more = peak(&after) - peak(&before);
+    let state = 2 * 640_000_000 * 12 / 8;
+    assert!(more > state && more < state + 4 * 2 * 640_000_000, "{more} bytes more, of which {state} are state");
+    assert!(step(&after) > step(&before), "{} {}", step(&before), step(&after));
+    let words = |line: &str| {
+        let ran = run(line);
+        assert_eq!(ran.code, 1, "{line}");
+        ran.stderr.replace("\n  ", " ")
+    };
+    let job = format!("{file} --on 8xH200 --engine");
+    assert!(words(&format!("check {job} fsdp2 --tp 2")).contains("[engram/whole-sequences]"));
+    assert!(words(&format!("check {job} fsdp2 --pp 2")).contains("[engram/tokens]"));
+    for engine in ["megatron", "torchtitan", "nanotron", "maxtext"] {
+        assert!(words(&format!("launch {job} {engine}")).contains("has no engram branches"));
+    }
+    assert!(words(&format!("rehearse {file} --dp 2")).contains("features.engram"));
+    assert_eq!(run(&format!("launch {job} fsdp2")).code, 0);
 }

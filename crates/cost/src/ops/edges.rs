@@ -8,7 +8,8 @@ use case::options::{CrossEntropy, Elementwise, Format};
 /// The lookup: rows read and written; backward adds them into the table's gradient.
 pub(crate) fn embedding(shape: Shape) -> Vec<Op> {
     let elements = shape.tokens * shape.recipe.hidden as f64;
-    vec![Op::bytes(&[], (4.0 * elements, 2.0), (12.0 * elements, 2.0))]
+    let found = Op::bytes(&[], (4.0 * elements, 2.0), (12.0 * elements, 2.0));
+    std::iter::once(found).chain(shape.recipe.features.mhc().map(|mhc| super::mhc::spread(shape, mhc))).collect()
 }
 
 /// Words of the vocabulary on this rank.
@@ -19,7 +20,9 @@ fn words(shape: Shape) -> f64 {
 /// The last norm and the projection onto the vocabulary.
 pub(crate) fn logits(shape: Shape) -> Vec<Op> {
     let mut ops = Vec::new();
-    super::elementwise::around_block(shape, &mut ops);
+    shape.recipe.features.mhc().into_iter().for_each(|mhc| super::mhc::collapse(shape, mhc, &mut ops));
+    super::elementwise::norms(shape, &mut ops);
+    super::elementwise::sum(shape, &mut ops);
     // Engines keep the head in bf16 whatever the layers run in.
     let (format, m, n, k) = (Format::Bf16, shape.tokens, words(shape), shape.recipe.hidden as f64);
     let mut head = Product { part: Part::Gemm, format, modules: &[], groups: 1.0, m, n, k }.op(shape);

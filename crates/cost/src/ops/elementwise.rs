@@ -33,20 +33,24 @@ pub(super) fn norm(shape: Shape, elements: f64, width: u64, modules: &'static [R
     ops.push(Op::streams(modules, forward, backward));
 }
 
-/// The norms before and behind a block, what is dropped of it, and the sum.
-pub(super) fn around_block(shape: Shape, ops: &mut Vec<Op>) {
+/// The norms before and behind a block, and what is dropped of it.
+pub(super) fn norms(shape: Shape, ops: &mut Vec<Op>) {
     let elements = shape.local * shape.recipe.hidden as f64;
     let norms = if shape.recipe.norm_place == NormPlace::Both { 2 } else { 1 };
     for _ in 0..norms {
         norm(shape, elements, shape.recipe.hidden, &[RecomputeModule::Layernorm], ops);
     }
-    let bytes = elements * ACTIVATION;
-    let call = by(shape);
     if shape.recipe.dropout > 0.0 {
+        let (bytes, call) = (elements * ACTIVATION, by(shape));
         // Input, output and a mask of one byte an element; backward reads the mask and the gradient.
         let masked = |kernels: f64| vec![Work::bytes(2.5 * bytes, kernels).started(call)];
         ops.push(Op::streams(&[], masked(1.0), masked(1.0)));
     }
+}
+
+/// What a block gives, added to the residual stream.
+pub(super) fn sum(shape: Shape, ops: &mut Vec<Op>) {
+    let (bytes, call) = (shape.local * shape.recipe.hidden as f64 * ACTIVATION, by(shape));
     let (forward, backward) = match shape.options.kernels.elementwise {
         Elementwise::Eager | Elementwise::Fused => ((3.0, 1.0), (3.0, 1.0)),
         Elementwise::Compiled => ((2.0, 0.0), (2.0, 0.0)),

@@ -63,8 +63,9 @@ pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
     for row in rows {
         let part = row.part_shape(shape.layout);
         let modules = modules(row.tensor.surface);
+        let is_small = row.tensor.role == Role::Router || row.tensor.surface == Surface::HyperConnection;
         let takes = |width: &u64| width.is_multiple_of(shape.options.format.multiple());
-        let is_narrow = row.tensor.role != Role::Router && part.iter().rev().take(2).all(takes);
+        let is_narrow = !is_small && part.iter().rev().take(2).all(takes);
         let format = if is_narrow { shape.options.format } else { Format::Bf16 };
         let product = match (row.tensor.role, part.as_slice()) {
             (Role::Expert, &[experts, out, into]) => {
@@ -178,6 +179,7 @@ fn cast(shape: Shape, product: &Product, ops: &mut Vec<Op>) {
 fn tokens(shape: Shape, surface: Surface) -> f64 {
     match surface {
         Surface::Router | Surface::SharedExpertGate | Surface::AttentionLatent | Surface::ExpertLatent => shape.local,
+        Surface::HyperConnection => shape.local,
         _ => shape.tokens,
     }
 }

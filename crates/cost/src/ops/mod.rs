@@ -2,10 +2,13 @@
 //! what is asked of a device, never how fast it does it.
 
 mod attention;
+mod depths;
 mod edges;
 mod elementwise;
+mod engram;
 mod experts;
 mod linear;
+mod mhc;
 mod recurrence;
 mod scan;
 
@@ -15,7 +18,8 @@ use case::options::{Format, GraphModule, Options};
 use layout::Layout;
 use layout::ownership::Row;
 use layout::request::RecomputeModule;
-use recipe::{Mixer, Recipe};
+use recipe::kinds::depths::Depths;
+use recipe::{Mixer, Recipe, Surface};
 
 pub(crate) use edges::{embedding, head, logits};
 
@@ -210,8 +214,19 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// Operations in the core of one block in forward on one rank, without its projections.
+/// Operations in the cores of all blocks of a mixer in forward on one rank, without their projections.
 pub(crate) fn core_flops(shape: Shape, mixer: Mixer, convention: Convention) -> f64 {
+    let recipe = shape.recipe;
+    let partial: usize =
+        recipe.layers.iter().filter(|l| l.is_partial).map(|l| l.mixers().filter(|m| *m == mixer).count()).sum();
+    let whole = recipe.count_with_suffix(mixer) as usize - partial;
+    let some = recipe.features.depths().filter(|_| partial > 0).map(|depths| some_of(shape.layout, depths));
+    let of_some = some.map_or(0.0, |some| one_core(Shape::new(recipe, &some, shape.options), mixer, convention));
+    let of_all = if whole > 0 { one_core(shape, mixer, convention) } else { 0.0 };
+    whole as f64 * of_all + partial as f64 * of_some
+}
+
+fn one_core(shape: Shape, mixer: Mixer, convention: Convention) -> f64 {
     match mixer {
         Mixer::Attention => attention::flops(shape, convention),
         Mixer::Mamba | Mixer::GatedDelta | Mixer::Linear => scan::flops(shape, mixer),
@@ -219,9 +234,29 @@ pub(crate) fn core_flops(shape: Shape, mixer: Mixer, convention: Convention) -> 
     }
 }
 
-/// Operations of one layer: products from the ownership table's rows, the rest from its mixers.
+/// Operations of one layer. One that takes some tokens only runs over sequences of these.
 pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<Op> {
+    let Some(depths) = shape.recipe.features.depths().filter(|_| layer.is_partial) else {
+        return through(shape, layer, rows);
+    };
+    let own: Vec<&Row> = rows.iter().copied().filter(|row| row.tensor.surface != Surface::DepthRouter).collect();
+    let some = some_of(shape.layout, depths);
+    let mut ops = through(Shape::new(shape.recipe, &some, shape.options), layer, &own);
+    depths::around(shape, depths, &mut ops);
+    ops
+}
+
+/// A layout whose sequences are the tokens that are taken of each.
+fn some_of(layout: &Layout, depths: &Depths) -> Layout {
+    Layout { sequence: depths.tokens(layout.sequence), ..layout.clone() }
+}
+
+/// Products from the ownership table's rows, the rest from a layer's mixers.
+fn through(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<Op> {
     let mut ops = Vec::new();
+    if let Some(branch) = shape.recipe.features.engram().filter(|_| layer.has_engram) {
+        engram::before(shape, branch, &mut ops);
+    }
     for row in rows {
         let first = ops.len();
         linear::products(shape, &[row], &mut ops);
@@ -230,7 +265,11 @@ pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<O
     }
     for block in &layer.blocks {
         let first = ops.len();
-        elementwise::around_block(shape, &mut ops);
+        elementwise::norms(shape, &mut ops);
+        match shape.recipe.features.mhc() {
+            Some(streams) => mhc::around(shape, streams, &mut ops),
+            None => elementwise::sum(shape, &mut ops),
+        }
         block.mixers.iter().take(1).for_each(|mixer| record(*mixer, &mut ops[first..]));
         for mixer in &block.mixers {
             let first = ops.len();

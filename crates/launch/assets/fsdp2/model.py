@@ -17,6 +17,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from basics import Norm, Weight, activate, rows_of, times, wide
+from depths import Depth
+from engram import Engram
+from mhc import Around, Collapse, spread
 from moe import Moe
 from scans import Recurrence, scan
 
@@ -82,10 +85,12 @@ def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat([a * cos - b * sin, a * sin + b * cos, *([rest] if rest.shape[-1] else [])], -1)
 
 
-def rotary(x: torch.Tensor, rope: dict) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines for [batch, sequence, heads, columns]: one rate a pair of columns that turn."""
+def rotary(x: torch.Tensor, rope: dict, at: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines for [batch, sequence, heads, columns]: one rate a pair of columns that turn. Tokens stand one
+    behind the other, or [batch, sequence] `at` some places."""
     rates = torch.tensor(rope["rates"], device=x.device, dtype=torch.float32)
-    angle = torch.arange(x.shape[1], device=x.device, dtype=torch.float32)[:, None, None] * rates
+    at = torch.arange(x.shape[1], device=x.device) if at is None else at
+    angle = at.float()[..., None, None] * rates
     angle = angle.to(wide(x).dtype)
     return tuple(times(side, rope["amplitude"]).to(x.dtype) for side in (angle.cos(), angle.sin()))
 
@@ -106,6 +111,8 @@ class Attention(Block):
         self.qkv = Weight((a["heads"] + 2 * a["kv_heads"]) * self.width, m["hidden"])
         self.out = Weight(m["hidden"], a["heads"] * self.width)
         self.core = AttentionCore(m["multipliers"]["attention"])
+        # Positions of the tokens, where the layer takes some only.
+        self.at: torch.Tensor | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         by = self.multipliers
@@ -114,7 +121,7 @@ class Attention(Block):
         q, k, v = packed.split([kv * self.ratio, kv, kv], 2)
         k = times(k, by["key"])
         if self.rope is not None:
-            table = rotary(packed, self.rope)
+            table = rotary(packed, self.rope, self.at)
             q, k = _Rotate.apply(q, *table), _Rotate.apply(k, *table)
         # A copy, because attention keeps its values and a view would keep the whole projection.
         return times(self.leave(self.out(self.core(q, k, v.contiguous()))), by["attention_out"])
@@ -279,20 +286,22 @@ class Embedding(nn.Module):
     def __init__(self, m: dict):
         super().__init__()
         self.tokens, self.factor = Tokens(m["vocab"], m["hidden"]), m["multipliers"]["embedding"]
+        self.model = m
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return times(self.tokens(ids), self.factor)
+        return spread(times(self.tokens(ids), self.factor), self.model)
 
 
 class Final(nn.Module):
-    """The norm after the last layer."""
+    """The norm after the last layer, behind what makes one residual stream of several."""
 
     def __init__(self, m: dict):
         super().__init__()
         self.norm = Norm(m["hidden"], m["norm_eps"], m["norm"])
+        self.mhc = Collapse(m) if m["mhc"] else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.norm(x)
+        return self.norm(self.mhc(x))
 
 
 class Head(Weight):
@@ -319,17 +328,34 @@ class Head(Weight):
 
 
 class Layer(nn.Module):
-    """Blocks in order, each added to the residual stream."""
+    """Blocks in order, each added to the residual stream, or to all streams by the weights around it."""
 
-    def __init__(self, m: dict, blocks: list[str]):
+    def __init__(self, m: dict, index: int):
         super().__init__()
-        self.factor = m["multipliers"]["residual"]
-        for name in blocks:
-            self.add_module(name, MIXERS[mixer_of(m, name)](m))
+        self.factor, self.names = m["multipliers"]["residual"], m["layers"][index]
+        for name in self.names:
+            block = MIXERS[mixer_of(m, name)](m)
+            block.mhc = Around(m) if m["mhc"] else None
+            self.add_module(name, block)
+        self.engram = Engram(m, index) if m["engram"] and index in m["engram"]["layers"] else None
+        self.mod = Depth(m) if m["mod"] and index in m["mod"]["layers"] else None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.children():
-            x = x + times(block(x), self.factor)
+    def forward(self, x: torch.Tensor, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """`ids`: the tokens, which a layer with a branch looks up."""
+        if self.engram is not None:
+            x = self.engram(x, ids)
+        return self.blocks(x) if self.mod is None else self.mod(x, self.blocks)
+
+    def blocks(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
+        """`at`: positions of the tokens, where they are some only."""
+        for name in self.names:
+            block = getattr(self, name)
+            if isinstance(block, Attention):
+                block.at = at
+            if block.mhc is None:
+                x = x + times(block(x), self.factor)
+            else:
+                x = block.mhc(x, lambda one: times(block(one), self.factor))
         return x
 
 
@@ -355,7 +381,7 @@ class Hybrid(nn.Module):
         for name in m["unsupported"]:
             raise ValueError(f"the reference model has no {name}; bring a model whose parameters carry the plan's paths")
         self.embedding = Embedding(m) if first else None
-        self.layers = nn.ModuleDict({str(i): Layer(m, m["layers"][i]) for i in layers})
+        self.layers = nn.ModuleDict({str(i): Layer(m, i) for i in layers})
         self.final, self.head = (Final(m), Head(m)) if last else (None, None)
         if m["tied"] and last:
             if not first:
@@ -364,10 +390,11 @@ class Hybrid(nn.Module):
 
     def forward(self, x: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Hidden states, logits, or with targets the sum of their losses."""
+        ids = x
         if self.embedding is not None:
-            x = self.embedding(x)
+            x = self.embedding(ids)
         for layer in self.layers.values():
-            x = layer(x)
+            x = layer(x) if layer.engram is None else layer(x, ids)
         if self.head is None:
             return x
         return self.head(self.final(x)) if targets is None else self.head(self.final(x), targets)

@@ -333,5 +333,8 @@ def initial(row: Row, deviation: float | None) -> torch.Tensor:
         return torch.ones(row.shape)
     if leaf == "bias":
         return torch.zeros(row.shape)
+    if row.path.endswith("mhc.scale"):
+        # Megatron-Core's `mhc_init_gating_factor`, and the paper's: streams start out nearly alike.
+        return torch.full(row.shape, 0.01)
     fan_in = row.shape[-1] if len(row.shape) > 1 else 1
     return torch.randn(row.shape, generator=generator) * (deviation or min(0.02 * 4, fan_in**-0.5))

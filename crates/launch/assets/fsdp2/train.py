@@ -57,8 +57,10 @@ class Trainer:
         self.global_batch = batch["micro_batch"] * batch["microbatches"] * plan.degrees["dp"]
         self.tokens = self.global_batch * batch["sequence"]
         self.schedule = self.pipeline() if plan.degrees["pp"] > 1 else None
-        for module in self.routers():
-            module.batch = (self.tokens // batch["sequence"], batch["sequence"])
+        for layer in (layer for chunk in self.run.chunks.values() for layer in chunk.layers.values()):
+            length = batch["sequence"] if layer.mod is None else layer.mod.count(batch["sequence"])
+            for module in (m for m in layer.modules() if isinstance(m, Router)):
+                module.batch = (self.tokens // batch["sequence"], length)
         self.stream = Stream(plan.run, batch["sequence"], plan.model["vocab"], plan.documents)
         self.position = 0
         # Whether this rank was asked to end, and whether any was.
@@ -120,7 +122,8 @@ class Trainer:
             tokens = torch.empty(size, length, dtype=torch.long)
             part = length // tp if plan.sequence_parallel else length
             options = {"dtype": DTYPES[plan.precision["params"]], "requires_grad": True}
-            hidden = torch.empty(size, part, plan.model["hidden"], **options)
+            streams = [plan.model["mhc"]["streams"]] if plan.model["mhc"] else []
+            hidden = torch.empty(size, part, *streams, plan.model["hidden"], **options)
             logits = torch.empty(size, length, plan.model["vocab"] // tp, **options)
         return (hidden if index else tokens), (hidden if index + 1 < len(plan.chunks) else logits)
 

@@ -23,11 +23,14 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: [(&str, &str); 21] = [
+const ASSETS: [(&str, &str); 24] = [
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
     ("basics.py", include_str!("../../assets/fsdp2/basics.py")),
+    ("depths.py", include_str!("../../assets/fsdp2/depths.py")),
+    ("engram.py", include_str!("../../assets/fsdp2/engram.py")),
+    ("mhc.py", include_str!("../../assets/fsdp2/mhc.py")),
     ("moe.py", include_str!("../../assets/fsdp2/moe.py")),
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
     ("parallelize.py", include_str!("../../assets/fsdp2/parallelize.py")),

@@ -51,6 +51,12 @@ pub(super) fn model(recipe: &Recipe, vocab: u64) -> Value {
         "init_std": recipe.init_std,
         "rope": recipe.positions.rope().and_then(|rope| rotary(rope, recipe)),
         "multipliers": multipliers(&recipe.multipliers),
+        "engram": recipe.features.engram().map(|engram| json!({
+            "layers": engram.layers, "rows": engram.rows, "dim": engram.dim, "heads": engram.heads,
+            "ngrams": engram.ngrams, "conv": engram.conv,
+        })),
+        "mod": recipe.features.depths().map(|depths| json!({"layers": depths.layers, "capacity": depths.capacity})),
+        "mhc": recipe.features.mhc().map(|mhc| json!({"streams": mhc.streams, "sinkhorn": mhc.sinkhorn})),
         "layers": layers,
         "attention": recipe.attention().and_then(|a| attention(&a)),
         "moe": recipe.moe.as_ref().map(moe),

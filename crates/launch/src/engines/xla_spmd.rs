@@ -16,7 +16,7 @@ const SCHEMA: &str = "shardwright.xla-spmd/1";
 /// What is emitted beside the table. What names no framework is the FSDP2 program's own: data, rates and
 /// the folder of checkpoints; `model.py` and what it imports are the torch reference, unsharded: annotations
 /// do the rest.
-const ASSETS: [(&str, &str); 16] = [
+const ASSETS: [(&str, &str); 19] = [
     ("table.py", include_str!("../../assets/xla_spmd/table.py")),
     ("environment.py", include_str!("../../assets/xla_spmd/environment.py")),
     ("initial.py", include_str!("../../assets/xla_spmd/initial.py")),
@@ -27,6 +27,9 @@ const ASSETS: [(&str, &str); 16] = [
     ("run_torch_xla.py", include_str!("../../assets/xla_spmd/run_torch_xla.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
     ("basics.py", include_str!("../../assets/fsdp2/basics.py")),
+    ("depths.py", include_str!("../../assets/fsdp2/depths.py")),
+    ("engram.py", include_str!("../../assets/fsdp2/engram.py")),
+    ("mhc.py", include_str!("../../assets/fsdp2/mhc.py")),
     ("moe.py", include_str!("../../assets/fsdp2/moe.py")),
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
     ("schedule.py", include_str!("../../assets/fsdp2/schedule.py")),
@@ -64,6 +67,22 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
 fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
     let layout = job.layout;
     let mut findings = reference::refused_optimizers(table, "xla-spmd/optimizer");
+    let features = &job.recipe.features;
+    for (is_on, feature, what) in [
+        (features.mhc().is_some(), "mhc", "one residual stream, and the recipe has several"),
+        (features.engram().is_some(), "engram", "no branches that look n-grams up, and the recipe has some"),
+        (features.depths().is_some(), "mod", "layers that take all tokens, and the recipe has others"),
+    ] {
+        if is_on {
+            let finding = Finding::error(
+                "xla-spmd/features",
+                Blame::Engine,
+                format!("features.{feature}"),
+                format!("the emitted programs have {what}"),
+            );
+            findings.push(finding.hint(format!("--engine fsdp2 runs it, or --without {feature}")));
+        }
+    }
     if !layout.dp.get().is_multiple_of(layout.ep.get()) {
         let message = format!("the mesh is (data, expert, model): ep {} must divide dp {}", layout.ep, layout.dp);
         let fix = units::divisors(layout.dp.get());

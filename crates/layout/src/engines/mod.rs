@@ -59,6 +59,9 @@ fn refuse_edges(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
         (recipe.norm_place != NormPlace::Before, "norm_place", "norms behind blocks"),
         (recipe.embedding_norm, "embedding_norm", "norm of embeddings"),
         (recipe.head_bias, "head_bias", "bias of the output head"),
+        (recipe.features.mhc().is_some(), "features.mhc", "hyper-connections"),
+        (recipe.features.depths().is_some(), "features.mod", "mixture of depths"),
+        (recipe.features.engram().is_some(), "features.engram", "engram branches"),
         (relu.contains(&Some(Activation::Relu)), "activation", "plain ReLU"),
     ];
     let (_, field, what) = what.into_iter().find(|(is_there, ..)| *is_there)?;

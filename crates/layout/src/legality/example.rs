@@ -5,6 +5,9 @@ use super::Rule;
 use crate::request::{Balance, Engine, Recompute, Schedule, ZeroStage};
 use crate::{Checked, LayoutRequest, check};
 use recipe::features::Switch;
+use recipe::kinds::depths::Depths;
+use recipe::kinds::engram::Engram;
+use recipe::kinds::mhc::Mhc;
 use recipe::{Adapters, Feature, Mode, Recipe};
 
 /// A layout and what a rule says of it.
@@ -115,6 +118,24 @@ impl Rule {
     }
 }
 
+/// Four residual streams, which no built-in recipe has.
+pub fn four_streams(recipe: &mut Recipe) {
+    recipe.features.mhc = Some(Switch { on: true, value: Mhc { streams: 4, sinkhorn: 20 } });
+}
+
+/// A second layer that takes an eighth of the tokens, which no built-in recipe has.
+pub fn some_tokens(recipe: &mut Recipe) {
+    recipe.features.depths = Some(Switch { on: true, value: Depths { layers: vec![1], capacity: 0.125 } });
+    recipe.layers[1].is_partial = true;
+}
+
+/// An engram branch before the second layer, which no built-in recipe has.
+pub fn branched(recipe: &mut Recipe) {
+    let engram = Engram { layers: vec![1], rows: 100_000, dim: 512, heads: 8, ngrams: 3, conv: 4 };
+    recipe.features.engram = Some(Switch { on: true, value: engram });
+    recipe.layers[1].has_engram = true;
+}
+
 /// Kinds that no built-in recipe has.
 pub mod kinds {
     use recipe::kinds::gated_delta::GatedDelta;
@@ -160,6 +181,6 @@ pub mod kinds {
 
     /// A last layer of attention and MLP behind one norm.
     pub fn side_by_side(recipe: &mut Recipe) {
-        recipe.layers.push(Layer { blocks: vec![Block { mixers: vec![Mixer::Attention, Mixer::Mlp] }] });
+        recipe.layers.push(Layer::of_blocks(vec![Block { mixers: vec![Mixer::Attention, Mixer::Mlp] }]));
     }
 }

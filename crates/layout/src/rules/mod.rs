@@ -6,10 +6,13 @@ mod attention_head_vectors;
 mod attention_in;
 mod attention_latent;
 mod attention_out;
+mod depth_router;
+mod engram;
 #[cfg(test)]
 mod example;
 mod expert_bank;
 mod expert_latent;
+mod hyper_connection;
 mod indexer;
 mod mixer_conv;
 mod mixer_helper;
@@ -170,6 +173,9 @@ pub const ALL: &[&Rule] = &[
     &vocab_parallel::RULE,
     &positions::RULE,
     &side_embedding::RULE,
+    &hyper_connection::RULE,
+    &depth_router::RULE,
+    &engram::RULE,
     &norm::RULE,
     &attention_in::RULE,
     &attention_latent::RULE,

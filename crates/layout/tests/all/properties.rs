@@ -78,7 +78,7 @@ fn vary(recipe: &mut Recipe, heads: u64, groups: u64) {
             }
         }
         3 if recipe.mamba.is_some() && recipe.attention.is_some() => {
-            recipe.layers.push(Layer { blocks: vec![Block { mixers: vec![Mixer::Attention, Mixer::Mamba] }] });
+            recipe.layers.push(Layer::of_blocks(vec![Block { mixers: vec![Mixer::Attention, Mixer::Mamba] }]));
         }
         _ => {}
     }

@@ -118,6 +118,12 @@ fn refuse_ways(config: &Config, options: &Fsdp2Options) -> Result<(), Unmodelled
         let why = "bf16 weights are replayed under AdamW and SGD, without adapters";
         return Err(Unmodelled::new("bf16 weights under this optimizer", why));
     }
+    if options.documents.is_some() && config.depths.is_some() {
+        return Err(Unmodelled::new(
+            "documents in layers that take some tokens",
+            "where they end there is not replayed",
+        ));
+    }
     if options.loss.has_head() && config.is_tied {
         return Err(Unmodelled::new("a fused loss over a tied head", "the table's two gradients are not replayed"));
     }

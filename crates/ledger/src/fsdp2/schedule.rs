@@ -20,7 +20,7 @@ pub(super) struct Buffers {
 impl Buffers {
     pub fn new(c: &Rank) -> Buffers {
         let config = &c.config;
-        let elements = config.local_tokens * config.hidden;
+        let elements = config.local_tokens * config.residual_width();
         c.tape.enter(Origin::Pipeline);
         let make = |is_received: bool, name| -> Vec<Tensor> {
             let count = if is_received && config.pp > 1 { config.microbatches } else { 0 };

@@ -59,6 +59,9 @@ pub(super) fn features(recipe: &Recipe) -> Result<(), Unmodelled> {
         (recipe.norm_place != NormPlace::Before, "norms behind blocks", "a Megatron-Core layer has none"),
         (recipe.embedding_norm, "a norm of embeddings", "Megatron-Core has none"),
         (recipe.head_bias, "a bias of the output head", "Megatron-Core's head has none"),
+        (recipe.features.mhc().is_some(), "hyper-connections", "Megatron-Core 0.19 has none"),
+        (recipe.features.depths().is_some(), "mixture of depths", "Megatron-Core has none"),
+        (recipe.features.engram().is_some(), "engram branches", "Megatron-Core has none"),
         (recipe.uses(Mixer::Linear), "linear mixers of other kinds", "Megatron-Core has no such block"),
         (relu.contains(&Some(Activation::Relu)), "plain ReLU", "Megatron-LM has no argument for it"),
     ];

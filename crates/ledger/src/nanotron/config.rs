@@ -95,6 +95,9 @@ fn refuse_model(recipe: &Recipe) -> Result<(), Unmodelled> {
             "only nanotron's dense Llama is replayed",
         );
     }
+    if recipe.features.mhc().is_some() {
+        return refuse("hyper-connections", "only nanotron's dense Llama is replayed");
+    }
     if recipe.norm != Norm::RmsNorm || !matches!(recipe.positions, Positions::Rope(_)) {
         return refuse("a norm or positions other than Llama's", "only nanotron's dense Llama is replayed");
     }

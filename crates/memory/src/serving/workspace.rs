@@ -19,7 +19,7 @@ pub(super) fn widest_block(recipe: &Recipe, layout: &Layout, table: &OwnershipTa
     let width = |mixer: &Mixer| Mixer::ALL.iter().position(|m| m == mixer).map_or(0, |at| widths[at]);
     let blocks = held.iter().flat_map(HeldLayer::blocks);
     let widest = blocks.map(|block| block.mixers.iter().map(width).sum::<u64>()).max();
-    2 * recipe.hidden + widest.unwrap_or(0)
+    2 * recipe.residual_width() + widest.unwrap_or(0)
 }
 
 /// Widths of one mixer's projections, from the first layer that has it.

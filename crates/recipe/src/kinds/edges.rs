@@ -28,6 +28,7 @@ pub(crate) fn front(recipe: &Recipe, out: &mut Emitter) {
 pub(crate) fn back(recipe: &Recipe, out: &mut Emitter) {
     out.stand(Place::FinalNorm, Family::Edge, "final");
     out.norm("norm", Surface::Norm, recipe.norm, recipe.hidden);
+    recipe.features.mhc().into_iter().for_each(|mhc| mhc.collapse(recipe.hidden, out));
     if !recipe.tied {
         out.stand(Place::Head, Family::Edge, "head");
         let table = vec![Dim::of(Unit::Token, recipe.vocab, 1), Dim::whole(recipe.hidden)];

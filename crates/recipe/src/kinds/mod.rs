@@ -2,8 +2,10 @@
 //! the tensors it consists of. A new kind is a new file here; a new model is data.
 
 pub mod attention;
+pub mod depths;
 pub mod dsa;
 pub(crate) mod edges;
+pub mod engram;
 pub mod gated_delta;
 pub mod kda;
 pub mod lightning;
@@ -13,6 +15,7 @@ pub mod mamba;
 pub mod mamba1;
 pub mod mamba2;
 pub mod mamba3;
+pub mod mhc;
 pub mod mla;
 pub mod mlp;
 pub mod mlstm;

@@ -41,7 +41,7 @@ pub struct RecordArgs {
     /// The model that ran, where it was not launched from a directory of ours
     #[arg(long, value_name = "RECIPE", conflicts_with = "launch", requires = "log")]
     pub recipe: Option<String>,
-    /// Switch features on: mla, dsa, mtp, ngram_hash, structure, adapters
+    /// Switch features on: mla, dsa, mtp, mhc, mod, engram, ngram_hash, structure, adapters
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', value_parser = feature, requires = "recipe")]
     pub with: Vec<Feature>,
     /// Switch features off; `moe` turns E blocks into MLPs where the recipe has them (`moe=attention`: attention)

@@ -21,7 +21,7 @@ fn check(case: &Case) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::RULE;
-    use crate::legality::example::{Example, found, silent};
+    use crate::legality::example::{Example, found, four_streams, silent};
     use recipe::kinds::{Norm, NormPlace};
 
     pub const EXAMPLES: &[Example] = &[
@@ -31,6 +31,7 @@ mod tests {
             .with(|r| r.norm = Norm::LayerNormScale),
         found("llama3-8b", "engine=megatron", "Megatron-Core has no bias of the output head")
             .with(|r| r.head_bias = true),
+        found("llama3-8b", "engine=megatron", "Megatron-Core has no hyper-connections").with(four_streams),
         silent("llama3-8b", "engine=megatron"),
     ];
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod boundaries;
 mod chunks;
+mod engram_tokens;
 pub(crate) mod stages;
 mod state_seam;
 mod uneven;
@@ -22,5 +23,12 @@ fn chunks(case: &Case) -> Option<Vec<Range<usize>>> {
 }
 
 /// In the order their findings are listed.
-pub(super) const RULES: &[&Rule] =
-    &[&stages::RULE, &chunks::RULE, &boundaries::RULE, &unpriced_balance::RULE, &uneven::RULE, &state_seam::RULE];
+pub(super) const RULES: &[&Rule] = &[
+    &stages::RULE,
+    &chunks::RULE,
+    &boundaries::RULE,
+    &unpriced_balance::RULE,
+    &uneven::RULE,
+    &state_seam::RULE,
+    &engram_tokens::RULE,
+];

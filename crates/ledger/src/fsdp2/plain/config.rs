@@ -4,6 +4,8 @@ use case::options::CrossEntropy;
 use case::{Documents, Ways};
 use layout::{Axis, Layout, Mesh, Order, Recompute, Schedule, StagePlan};
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
+use recipe::kinds::depths::Depths;
+use recipe::kinds::engram::Engram;
 use recipe::kinds::gated_delta::GatedDelta;
 use recipe::kinds::linear::Linear;
 use recipe::kinds::m2rnn::M2rnn;
@@ -11,6 +13,7 @@ use recipe::kinds::mamba::Mamba;
 use recipe::kinds::mamba1::Mamba1;
 use recipe::kinds::mamba2::Mamba2;
 use recipe::kinds::mamba3::Mamba3;
+use recipe::kinds::mhc::Mhc;
 use recipe::kinds::mla::Mla;
 use recipe::kinds::moe::{Moe, ScoreFunction};
 use recipe::kinds::{Activation, Norm, NormPlace};
@@ -120,6 +123,17 @@ pub(crate) struct Config {
     /// Columns of a head that turn.
     pub rotated: u64,
     pub multipliers: Multipliers,
+    /// How many tokens layers take that take some only.
+    pub depths: Option<Depths>,
+    /// Whether tokens are those that such a layer took, at places of their own.
+    pub takes_some: bool,
+    /// Of each layer, whether it takes some tokens only.
+    pub partial: Vec<bool>,
+    /// Branches that look n-grams up, and of each layer, whether one stands before it.
+    pub engram: Option<Engram>,
+    pub branched: Vec<bool>,
+    /// Residual streams, where there are several.
+    pub mhc: Option<Mhc>,
     pub norm: Norm,
     pub norm_place: NormPlace,
     pub has_embedding_norm: bool,
@@ -201,6 +215,12 @@ impl Config {
             rotates: matches!(recipe.positions, Positions::Rope(_)),
             rotated: rotated(recipe),
             multipliers: recipe.multipliers,
+            depths: recipe.features.depths().cloned(),
+            takes_some: false,
+            partial: chunk.layers.clone().map(|index| recipe.layers[index].is_partial).collect(),
+            engram: recipe.features.engram().cloned(),
+            branched: chunk.layers.clone().map(|index| recipe.layers[index].has_engram).collect(),
+            mhc: recipe.features.mhc().cloned(),
             norm: recipe.norm,
             norm_place: recipe.norm_place,
             has_embedding_norm: recipe.embedding_norm,
@@ -291,6 +311,11 @@ impl Config {
         [self.matrix_optimizer, self.expert_optimizer].contains(&Optimizer::Muon)
     }
 
+    /// Numbers a token that go from layer to layer.
+    pub fn residual_width(&self) -> u64 {
+        self.hidden * self.mhc.as_ref().map_or(1, |mhc| mhc.streams)
+    }
+
     /// Documents of a microbatch, where they are kept apart.
     pub fn documents(&self) -> Option<u64> {
         self.documents.map(|documents| self.micro_batch * documents.count(self.sequence))
@@ -327,6 +352,9 @@ fn refuse_recipe(recipe: &Recipe) -> Result<(), Unmodelled> {
     }
     if recipe.features.sides().next().is_some() {
         return refuse("side embeddings", "their tables are not replayed yet");
+    }
+    if recipe.features.mhc().is_some() && recipe.blocks().any(|(_, block)| block.mixers.len() > 1) {
+        return refuse("hyper-connections around parallel mixers", "how their sum is added to streams is not replayed");
     }
     Ok(())
 }

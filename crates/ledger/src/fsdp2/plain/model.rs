@@ -1,5 +1,6 @@
 //! The model of one stage and its forward pass.
 
+use super::emitted::{Branch, Depth, StreamWeights};
 use super::loss::{self, Head};
 use super::ops::{add, grad, grad_of, leave, linear, makes, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, NormParams, Param, Unit, layer};
@@ -19,6 +20,10 @@ const ROOT: usize = 0;
 struct Layer {
     unit: usize,
     blocks: Vec<BlockParams>,
+    /// What chooses its tokens, where it takes some only.
+    depth: Option<Depth>,
+    /// What looks n-grams up before it.
+    branch: Option<Branch>,
 }
 
 /// What stands before the first layer.
@@ -35,6 +40,8 @@ pub(crate) struct Model {
     embedding: Option<Front>,
     layers: Vec<Rc<Layer>>,
     head: Option<(Option<usize>, Head)>,
+    /// What makes one residual stream of several behind the last layer.
+    collapse: Option<StreamWeights>,
 }
 
 impl Model {
@@ -51,13 +58,19 @@ impl Model {
         });
         let layers = (0..c.layers.len()).map(|at| {
             let unit = units.len();
-            Rc::new(Layer { unit, blocks: layer(c, at, &mut units) })
+            let blocks = layer(c, at, &mut units);
+            let depth = c.partial[at].then(|| Depth::new(c, &mut units[unit])).flatten();
+            let branch = c.branched[at].then(|| Branch::new(c, &mut units[unit])).flatten();
+            Rc::new(Layer { unit, blocks, depth, branch })
         });
         let layers = layers.collect();
+        let mut collapse = None;
         let head = c.is_last.then(|| {
             let unit = apart(c, Origin::Head, &mut units);
             // The emitted program leaves its last norm to the root.
-            let norm = units[if c.blocks == Blocks::Emitted { ROOT } else { unit.unwrap_or(ROOT) }].norm(c, c.hidden);
+            let behind = &mut units[if c.blocks == Blocks::Emitted { ROOT } else { unit.unwrap_or(ROOT) }];
+            let norm = behind.norm(c, c.hidden);
+            collapse = StreamWeights::collapse(c, behind);
             let held = &mut units[unit.unwrap_or(ROOT)];
             let tied = embedding.as_ref().map(|front| front.table.clone()).filter(|_| c.is_tied);
             if unit.is_some() {
@@ -73,7 +86,7 @@ impl Model {
                 .flat_map(|unit| unit.params.iter().chain(&unit.quantised))
                 .for_each(|param| param.leaf.freeze());
         }
-        (Model { embedding, layers, head }, units)
+        (Model { embedding, layers, head, collapse }, units)
     }
 
     /// The rotary table: one complex fp32 number for two channels of each position.
@@ -147,7 +160,7 @@ impl Model {
                     if let Some(own_norm) = own_norm {
                         x = norm(c, &x, c.config.hidden, own_norm);
                     }
-                    unit.iter().fold(x, |x, &unit| behind(c, unit, x))
+                    unit.iter().fold(emitted::spread(c, x), |x, &unit| behind(c, unit, x))
                 }
                 (None, Some(input)) => input.clone(),
                 (None, None) => unreachable!("a stage without an embedding is given its input"),
@@ -156,6 +169,9 @@ impl Model {
                 x = forward_layer(c, layer, &x);
             }
             c.tape.enter(Origin::Head);
+            if let (Some(collapse), Blocks::Emitted) = (&self.collapse, c.config.blocks) {
+                x = collapse.behind_all(c, &x);
+            }
             match &self.head {
                 Some((unit, head)) if c.config.blocks == Blocks::Emitted => {
                     let normed = norm(c, &x, c.config.hidden, &head.norm);
@@ -170,7 +186,10 @@ impl Model {
                     let logits = |x: &Tensor| linear(c, &emitted::enter(c, x), &head.weight);
                     wrapped(c, *unit, &normed, |x| emitted::by(c, logits(x), c.config.multipliers.logits))
                 }
-                Some((unit, head)) => wrapped(c, *unit, &x, |x| loss::logits(c, head, x)),
+                Some((unit, head)) => wrapped(c, *unit, &x, |x| match &self.collapse {
+                    Some(collapse) => loss::logits(c, head, &collapse.behind_all(c, x)),
+                    None => loss::logits(c, head, x),
+                }),
                 None => x,
             }
         };
@@ -268,7 +287,12 @@ impl Layer {
     /// A layer is computed again when backward first asks for something that it saved. What needs nothing saved has run
     /// by then: the scale of the last projection's adapter, in its format, or the product with a base in nf4.
     fn before_it_is_needed(&self, c: &Rank) -> Option<Tensor> {
-        let Mixing::Emitted(block) = &self.blocks.last()?.mixing else { return None };
+        // What adds a block's output to several streams, or to tokens that were taken, asks at once for what it saved.
+        let Mixing::Emitted(block) =
+            &self.blocks.last().filter(|block| block.mhc.is_none() && self.depth.is_none())?.mixing
+        else {
+            return None;
+        };
         let projection = block.last_projection().filter(|_| c.is_backward.get())?;
         let Param { rows, columns, format, .. } = *projection.weight;
         let (width, by) = match (&projection.adapter, c.config.ways.adapters) {
@@ -281,15 +305,29 @@ impl Layer {
     }
 
     fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
+        let branched = self.branch.as_ref().map(|branch| branch.forward(c, x));
+        let x = branched.as_ref().unwrap_or(x);
+        match &self.depth {
+            Some(depth) => depth.forward(c, x, |some, x| self.through(some, x)),
+            None => self.through(c, x),
+        }
+    }
+
+    /// All blocks in order.
+    fn through(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
         let mut x = x.clone();
         let mut read = x.clone();
         for (at, block) in self.blocks.iter().enumerate() {
             c.tape.enter(block.origin);
+            let mut entered = block.mhc.as_ref().map(|mhc| mhc.enter(c, &x));
+            let stream =
+                entered.as_mut().map_or_else(|| x.clone(), |e| std::mem::replace(&mut e.inner, Tensor::empty()));
             let normed = match &block.norm {
                 _ if block.is_beside => std::mem::replace(&mut read, Tensor::empty()),
-                Some(before) => norm(c, &x, c.config.hidden, before),
-                None => x.clone(),
+                Some(before) => norm(c, &stream, c.config.hidden, before),
+                None => stream.clone(),
             };
+            drop(stream);
             let is_read_again = self.blocks.get(at + 1).is_some_and(|next| next.is_beside);
             read = if is_read_again { normed.clone() } else { Tensor::empty() };
             let out = match &block.mixing {
@@ -309,7 +347,11 @@ impl Layer {
                 None => out,
             };
             let out = if c.config.drops { dropped(c, out) } else { out };
-            x = add(c, &x, &emitted::by(c, out, c.config.multipliers.residual));
+            let out = emitted::by(c, out, c.config.multipliers.residual);
+            x = match entered {
+                Some(entered) => entered.leave(c, &x, &out),
+                None => add(c, &x, &out),
+            };
         }
         x
     }

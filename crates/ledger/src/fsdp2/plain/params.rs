@@ -262,6 +262,8 @@ pub(super) struct BlockParams {
     /// Whether it reads what the block before it read, and is added beside it.
     pub is_beside: bool,
     pub mixing: Mixing,
+    /// What mixes residual streams around it.
+    pub mhc: Option<super::emitted::StreamWeights>,
 }
 
 /// Builds the blocks of one layer into a unit of its own; a bank of experts whose replicas lie
@@ -287,7 +289,8 @@ pub(super) fn layer(c: &Config, at: usize, units: &mut Vec<Unit>) -> Vec<BlockPa
             _ => Mixing::Mlp(feed(c, c.mlp(), &mut units[own])),
         };
         let post_norm = (c.norm_place != NormPlace::Before).then(|| units[own].norm(c, c.hidden));
-        BlockParams { origin, norm, post_norm, is_beside, mixing }
+        let mhc = super::emitted::StreamWeights::around(c, &mut units[own]);
+        BlockParams { origin, norm, post_norm, is_beside, mixing, mhc }
     };
     mixers.iter().zip(&c.beside[at]).map(build).collect()
 }

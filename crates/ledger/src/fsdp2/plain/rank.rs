@@ -19,19 +19,28 @@ pub(crate) struct Rank {
     /// Where the documents of a microbatch begin.
     borders: RefCell<Option<Tensor>>,
     /// Whether the autograd thread runs, which has a cuBLAS handle of its own.
-    pub is_backward: Cell<bool>,
+    pub is_backward: Rc<Cell<bool>>,
 }
 
 impl Rank {
     pub fn new(config: Config, tape: Tape, engine: Rc<dyn Engine>) -> Rc<Rank> {
         let (workspaces, borders) = (Rc::default(), RefCell::default());
-        Rc::new(Rank { config, tape, engine, workspaces, borders, is_backward: Cell::new(false) })
+        Rc::new(Rank { config, tape, engine, workspaces, borders, is_backward: Rc::default() })
     }
 
     /// Another model in the same process: its products run on the same handles.
     pub fn beside(&self, config: Config, engine: Rc<dyn Engine>) -> Rc<Rank> {
         let (workspaces, borders) = (self.workspaces.clone(), RefCell::default());
-        Rc::new(Rank { config, tape: self.tape.clone(), engine, workspaces, borders, is_backward: Cell::new(false) })
+        Rc::new(Rank { config, tape: self.tape.clone(), engine, workspaces, borders, is_backward: Rc::default() })
+    }
+
+    /// The same rank while a layer takes so many tokens of every sequence.
+    pub fn of_some(&self, sequence: u64) -> Rc<Rank> {
+        let tokens = sequence * self.config.micro_batch;
+        let config = Config { sequence, tokens, local_tokens: tokens, takes_some: true, ..self.config.clone() };
+        let (workspaces, borders) = (self.workspaces.clone(), RefCell::default());
+        let (tape, engine, is_backward) = (self.tape.clone(), self.engine.clone(), self.is_backward.clone());
+        Rc::new(Rank { config, tape, engine, workspaces, borders, is_backward })
     }
 
     /// Where the documents of a microbatch begin, which attention keeps.

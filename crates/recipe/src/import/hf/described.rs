@@ -243,7 +243,7 @@ pub fn import(config: &mut Config, model: &'static Model) -> Option<Recipe> {
     };
     let mut layers = interleaved(depth, routes);
     if config.says(model.parallel) {
-        let beside = |layer: Layer| Layer { blocks: vec![Block { mixers: layer.mixers().collect() }] };
+        let beside = |layer: Layer| Layer::of_blocks(vec![Block { mixers: layer.mixers().collect() }]);
         layers = layers.into_iter().map(beside).collect();
     }
     let mut recipe = config.recipe(layers, hidden, model.vocab, model.theta)?;

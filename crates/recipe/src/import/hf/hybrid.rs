@@ -310,7 +310,7 @@ pub fn falcon_h1(config: &mut Config) -> Option<Recipe> {
     let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: config.flag("mlp_bias", false) };
     let depth = config.count("num_hidden_layers", 32)?;
     let parallel = Block { mixers: vec![Mixer::Attention, Mixer::Mamba] };
-    let layer = Layer { blocks: vec![parallel, Block::of(Mixer::Mlp)] };
+    let layer = Layer::of_blocks(vec![parallel, Block::of(Mixer::Mlp)]);
     let mut recipe = config.recipe(vec![layer; depth as usize], hidden, 128_000, 10_000.0)?;
     fill(&mut recipe, attention, mlp, None);
     recipe.mamba = Some(Mamba::Two(mamba));

@@ -77,7 +77,11 @@ pub(super) const REFUSED: &[(&str, &[&str])] = &[
         "its attention has parameters of its own kind that no recipe describes",
         &["beam", "diffllama", "doge", "jetmoe", "laguna", "zaya", "inkling_text"],
     ),
-    ("several residual streams are mixed by learned weights between blocks", &["deepseek_v4", "hy_v4"]),
+    (
+        "its attention reads compressed keys, and its first experts are chosen by a table of tokens, which no recipe describes",
+        &["deepseek_v4"],
+    ),
+    ("its latent attention has gates and sinks, and its residual streams are not mixed with one another", &["hy_v4"]),
     ("its layers run several times over with the same weights", &["hrm_text"]),
     ("the first layer has no norm before attention", &["modernbert-decoder"]),
     ("its layers hold two attention blocks and experts that run beside them", &["longcat_flash"]),

@@ -16,7 +16,7 @@ fn put_layers(recipe: &mut Recipe, layers: Vec<Layer>) {
 }
 
 fn beside(layers: &[Layer]) -> Vec<Layer> {
-    layers.iter().map(|layer| Layer { blocks: vec![Block { mixers: layer.mixers().collect() }] }).collect()
+    layers.iter().map(|layer| Layer::of_blocks(vec![Block { mixers: layer.mixers().collect() }])).collect()
 }
 
 /// Granite's four factors; logits are divided by theirs.

@@ -88,7 +88,7 @@ impl Depth {
         let mtp = match self {
             Depth::Hybrid(pattern) => {
                 let blocks = pattern.suffix.iter().map(|s| Block::of(s.mixer())).collect();
-                let (depth, layer) = (pattern.mtp_depth as u64, Layer { blocks });
+                let (depth, layer) = (pattern.mtp_depth as u64, Layer::of_blocks(blocks));
                 (depth > 0).then_some(Mtp { depth, layer, shared: repeats && depth > 1 })
             }
             Depth::Transformer(_) => match flags.number("--mtp-num-layers") {

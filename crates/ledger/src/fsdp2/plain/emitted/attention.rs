@@ -36,7 +36,9 @@ impl Attention {
         let [mut q, mut k, v] = split(c, &packed, [size(heads.query), size(heads.kv), size(heads.kv)]);
         k = by(c, k, factors.key);
         if c.config.rotates {
-            let entries = c.config.sequence * c.config.rotated / 2;
+            // One table for all sequences, unless each has positions of its own.
+            let places = if c.config.takes_some { tokens } else { c.config.sequence };
+            let entries = places * c.config.rotated / 2;
             let table = [c.act(entries, "cosines"), c.act(entries, "sines")];
             q = rotated(c, &q, &table);
             k = rotated(c, &k, &table);

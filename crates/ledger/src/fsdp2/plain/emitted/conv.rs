@@ -12,18 +12,24 @@ use std::rc::Rc;
 pub(crate) struct Conv {
     weight: Rc<Param>,
     bias: Option<Rc<Param>>,
-    taps: u64,
+    /// Positions before a sequence that the first token's taps reach.
+    reach: u64,
 }
 
 impl Conv {
     pub(super) fn new(unit: &mut Unit, channels: u64, taps: u64, has_bias: bool) -> Conv {
         let weight = unit.add(Line::TpParams, channels, taps);
-        Conv { weight, bias: has_bias.then(|| vector(unit, channels)), taps }
+        Conv { weight, bias: has_bias.then(|| vector(unit, channels)), reach: taps - 1 }
+    }
+
+    /// One without a bias and with steps between its taps, on every rank whole (`engram.py` Spread).
+    pub(super) fn spread(unit: &mut Unit, channels: u64, taps: u64, step: u64) -> Conv {
+        Conv { weight: unit.add(Line::ReplicatedParams, channels, taps), bias: None, reach: (taps - 1) * step }
     }
 
     pub(super) fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
         let (elements, channels) = (x.elements(), self.weight.rows);
-        let padded = c.act(elements + c.config.micro_batch * channels * (self.taps - 1), "padded conv input");
+        let padded = c.act(elements + c.config.micro_batch * channels * self.reach, "padded conv input");
         c.tape.record(vec![x.edge()], &[&padded], Vec::new(), move |t, _, _| {
             vec![Some(grad(t, elements, "conv input gradient"))]
         });

@@ -8,16 +8,22 @@
 mod attention;
 mod borders;
 mod conv;
+mod depths;
+mod engram;
 mod experts;
 mod feed;
 mod loss;
 mod mamba;
+mod mhc;
 mod recurrent;
 mod scan;
 mod steps;
 
 pub(super) use borders::enter;
+pub(super) use depths::Depth;
+pub(super) use engram::Branch;
 pub(super) use loss::{cross_entropy, cut_cross_entropy, distance, embed, fused_cross_entropy, share_of};
+pub(super) use mhc::{Weights as StreamWeights, spread};
 pub(crate) use scan::parts as scan_parts;
 pub(super) use steps::by;
 
@@ -75,7 +81,8 @@ pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Un
             Mixer::Recurrent => Block::Recurrent(Box::new(recurrent::Recurrent::new(c, &mut units[own]))),
             _ => Block::Feed(feed::Feed::new(c, c.mlp(), "mlp", &mut units[own])),
         };
-        BlockParams { origin, norm: Some(norm), post_norm: None, is_beside: false, mixing: Mixing::Emitted(block) }
+        let (norm, mixing, mhc) = (Some(norm), Mixing::Emitted(block), StreamWeights::around(c, &mut units[own]));
+        BlockParams { origin, norm, post_norm: None, is_beside: false, mixing, mhc }
     };
     mixers.iter().map(build).collect()
 }
