@@ -25,6 +25,8 @@ const FIELDS: &str = include_str!("../../../data/engines/parity/tiny-fields.toml
 
 const DENSE: &str = include_str!("../../../data/engines/parity/tiny-dense.toml");
 
+const SHARED: &str = include_str!("../../../data/engines/parity/tiny-shared.toml");
+
 /// What `check_ways.py` trains in other ways.
 const WAYS: [&str; 2] = [
     include_str!("../../../data/engines/parity/tiny-ways.toml"),
@@ -120,6 +122,18 @@ fn adapted() -> Vec<(&'static str, LayoutRequest)> {
     ]
 }
 
+/// Layouts of the recipe whose layers share blocks.
+fn shared() -> Vec<(&'static str, LayoutRequest)> {
+    let again = LayoutRequest { recompute: Some(Recompute::Full), ..request(4, [1; 5]) };
+    vec![
+        ("one", request(1, [1; 5])),
+        ("fsdp4", request(4, [1; 5])),
+        ("fsdp4-recompute", again.clone()),
+        ("fsdp4-zero2-recompute", LayoutRequest { zero: Some(ZeroStage::Two), ..again }),
+        ("fsdp8", request(8, [1; 5])),
+    ]
+}
+
 fn xla() -> Vec<(&'static str, LayoutRequest)> {
     vec![
         ("data", request(8, [1, 1, 1, 1, 1])),
@@ -148,6 +162,7 @@ fn main() {
     write(folder, MOE, Engine::Fsdp2, balanced());
     write(folder, FIELDS, Engine::Fsdp2, fields());
     write(folder, LORA, Engine::Fsdp2, adapted());
+    write(folder, SHARED, Engine::Fsdp2, shared());
     for text in WAYS {
         write(folder, text, Engine::Fsdp2, dense().into_iter().take(2).collect());
     }

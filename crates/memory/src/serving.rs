@@ -261,6 +261,10 @@ impl Serving {
             let message = format!("there is no stage {stage}: pp is {}", stages.by_stage.len());
             return Err(Finding::error("serve/stage", Blame::Usage, "stage", message));
         }
+        if recipe.shared.is_some() {
+            let message = "caches of a block that several layers share are not priced: every use has keys of its own";
+            return Err(Finding::error("serve/shared", Blame::Missing, "shared", message));
+        }
         let held = map::held_layers(recipe, stages, stage);
         let has_head = map::holds_last_chunk(stages, stage);
         let width = workspace::widest_block(recipe, layout, table, &held);

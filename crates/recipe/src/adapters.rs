@@ -77,8 +77,8 @@ impl Adapters {
 /// Whether a tensor may have an adapter: a projection of a block, or a bank of them.
 fn takes_one(tensor: &Tensor) -> bool {
     let is_projection = matches!(tensor.role, Role::Matrix | Role::Expert) && tensor.path.ends_with(".weight");
-    let is_factor = matches!(tensor.surface, Surface::AdapterDown | Surface::AdapterUp);
-    is_projection && !is_factor && matches!(tensor.place, Place::Layer(_))
+    let is_other = matches!(tensor.surface, Surface::AdapterDown | Surface::AdapterUp | Surface::SharedBlock);
+    is_projection && !is_other && matches!(tensor.place, Place::Layer(_))
 }
 
 /// Block and module of a projection, whichever layer it stands in: `attention.qkv`.

@@ -231,6 +231,8 @@ named! {
         MixerOut = "mixer-out",
         /// The projection that joins hidden state and next embedding in a prediction head.
         PredictionJoin = "prediction-join",
+        /// Weights of a block that several layers share, and what each of them adds to it.
+        SharedBlock = "shared-block",
         /// The factor of an adapter that its weight's input meets.
         AdapterDown = "adapter-down",
         /// The factor that makes its weight's output.

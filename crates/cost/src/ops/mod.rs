@@ -8,6 +8,7 @@ mod experts;
 mod linear;
 mod recurrence;
 mod scan;
+mod shared;
 
 use crate::flops::Convention;
 use crate::part::Part;
@@ -215,6 +216,7 @@ pub(crate) fn core_flops(shape: Shape, mixer: Mixer, convention: Convention) -> 
     match mixer {
         Mixer::Attention => attention::flops(shape, convention),
         Mixer::Mamba | Mixer::GatedDelta | Mixer::Linear => scan::flops(shape, mixer),
+        Mixer::Shared => shared::flops(shape, convention),
         Mixer::Moe | Mixer::Mlp | Mixer::Recurrent => 0.0,
     }
 }
@@ -230,7 +232,10 @@ pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<O
     }
     for block in &layer.blocks {
         let first = ops.len();
-        elementwise::around_block(shape, &mut ops);
+        // A shared block brings its own norms, and is not added to the stream.
+        if block.mixers[0] != Mixer::Shared {
+            elementwise::around_block(shape, &mut ops);
+        }
         block.mixers.iter().take(1).for_each(|mixer| record(*mixer, &mut ops[first..]));
         for mixer in &block.mixers {
             let first = ops.len();
@@ -242,6 +247,7 @@ pub(crate) fn layer(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<O
                 Mixer::GatedDelta => scan::gated_delta(shape, &mut ops),
                 Mixer::Linear => scan::linear(shape, &mut ops),
                 Mixer::Mlp => elementwise::mlp(shape, &mut ops),
+                Mixer::Shared => shared::block(shape, &mut ops),
             }
             whole_block(*mixer, &mut ops[first..]);
         }
@@ -264,7 +270,7 @@ fn whole_block(mixer: Mixer, ops: &mut [Op]) {
         Mixer::Mamba => RecomputeModule::Mamba,
         Mixer::Recurrent => RecomputeModule::Recurrent,
         Mixer::GatedDelta => RecomputeModule::GatedDelta,
-        Mixer::Moe | Mixer::Mlp | Mixer::Linear => return,
+        Mixer::Moe | Mixer::Mlp | Mixer::Linear | Mixer::Shared => return,
     };
     ops.iter_mut().for_each(|op| op.block = Some(block));
 }
@@ -272,7 +278,7 @@ fn whole_block(mixer: Mixer, ops: &mut [Op]) {
 /// The graph that operations of a block are recorded in, unless they say so themselves.
 fn record(mixer: Mixer, ops: &mut [Op]) {
     let scope = match mixer {
-        Mixer::Attention => GraphModule::Attention,
+        Mixer::Attention | Mixer::Shared => GraphModule::Attention,
         Mixer::Mlp => GraphModule::Mlp,
         Mixer::Moe => GraphModule::Moe,
         Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => GraphModule::Mamba,

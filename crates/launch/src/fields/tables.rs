@@ -31,6 +31,8 @@ pub const EVERY: Table = &[
     ("embedding_norm", OneWay("embeddings are not normalised")),
     ("head_bias", OneWay("the output head has no bias")),
     ("attention.chunked", OneWay("windows slide")),
+    ("attention.head_gate", OneWay("nothing gates the heads of latent attention")),
+    ("mlp.shift", OneWay("inputs are not mixed with the token before")),
     ("features.mtp.shared", OneWay("each prediction depth has a stack of its own")),
     ("not_carried.*", Lost("the config had it, and a recipe has no place for it")),
     ("mamba.chunk", Never("tokens a kernel takes at once; the result is the same")),
@@ -259,6 +261,7 @@ const DEEPSPEED: Table = &[
     ("gated_delta.*", Never(SCRIPT)),
     ("linear.*", Never(SCRIPT)),
     ("mlp.*", Never(SCRIPT)),
+    ("shared.*", Never(SCRIPT)),
     ("features.*", Never(SCRIPT)),
 ];
 
@@ -338,6 +341,9 @@ macro_rules! reference {
             ("mlp.ffn", Said($said)),
             ("mlp.activation", Said($said)),
             ("mlp.bias", Checked(REFERENCE)),
+            ("mlp.shift", Checked(REFERENCE)),
+            ("shared.bias", Checked(REFERENCE)),
+            ("shared.*", Said($said)),
             ("features.*", Checked(REFERENCE)),
             ("precision.weights", Said($precision)),
             ("precision.gradients", Said($precision)),

@@ -59,6 +59,8 @@ fn refuse_edges(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
         (recipe.norm_place != NormPlace::Before, "norm_place", "norms behind blocks"),
         (recipe.embedding_norm, "embedding_norm", "norm of embeddings"),
         (recipe.head_bias, "head_bias", "bias of the output head"),
+        (recipe.gates_latent_heads(), "attention.head_gate", "gates of latent attention's heads"),
+        (recipe.mlp.as_ref().is_some_and(|m| m.shift), "mlp.shift", "inputs mixed with the token before"),
         (relu.contains(&Some(Activation::Relu)), "activation", "plain ReLU"),
     ];
     let (_, field, what) = what.into_iter().find(|(is_there, ..)| *is_there)?;

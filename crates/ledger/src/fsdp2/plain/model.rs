@@ -4,6 +4,7 @@ use super::loss::{self, Head};
 use super::ops::{add, grad, grad_of, leave, linear, makes, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, NormParams, Param, Unit, layer};
 use super::rank::Rank;
+use super::shared::{self, Turns};
 use super::{Blocks, Config, attention, emitted, gated_delta, mamba, mamba1, mla, mlp, moe};
 use case::options::CrossEntropy;
 use case::ways::AdapterLayers;
@@ -19,6 +20,8 @@ const ROOT: usize = 0;
 struct Layer {
     unit: usize,
     blocks: Vec<BlockParams>,
+    /// Whether it reads the token embeddings besides.
+    reads_first: bool,
 }
 
 /// What stands before the first layer.
@@ -49,9 +52,11 @@ impl Model {
             let positions = c.learned.map(|rows| held.add(Line::ReplicatedParams, rows, c.hidden));
             Front { unit, table, positions, norm: c.has_embedding_norm.then(|| held.norm(c, c.hidden)) }
         });
+        let mut turns = Turns::new(c, &mut units);
         let layers = (0..c.layers.len()).map(|at| {
             let unit = units.len();
-            Rc::new(Layer { unit, blocks: layer(c, at, &mut units) })
+            let reads_first = shared::is_used(&c.layers[at].1);
+            Rc::new(Layer { unit, blocks: layer(c, at, &mut units, &mut turns), reads_first })
         });
         let layers = layers.collect();
         let head = c.is_last.then(|| {
@@ -152,9 +157,13 @@ impl Model {
                 (None, Some(input)) => input.clone(),
                 (None, None) => unreachable!("a stage without an embedding is given its input"),
             };
+            if c.config.shared.is_some() {
+                c.first.replace(Some(x.clone()));
+            }
             for layer in &self.layers {
                 x = forward_layer(c, layer, &x);
             }
+            c.first.take();
             c.tape.enter(Origin::Head);
             match &self.head {
                 Some((unit, head)) if c.config.blocks == Blocks::Emitted => {
@@ -195,11 +204,22 @@ fn apart(c: &Config, origin: Origin, units: &mut Vec<Unit>) -> Option<usize> {
 /// Runs a unit's forward between an engine's hooks, or plainly when there is no unit. The input
 /// passes through a node whose backward runs when the input's gradient is whole.
 pub(super) fn wrapped(c: &Rc<Rank>, unit: Option<usize>, x: &Tensor, run: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
-    let Some(unit) = unit else { return run(x) };
+    wrapped_all(c, unit, &[x], |inputs| run(&inputs[0]))
+}
+
+/// The same of several inputs, whose gradients must all be whole.
+pub(super) fn wrapped_all(
+    c: &Rc<Rank>,
+    unit: Option<usize>,
+    inputs: &[&Tensor],
+    run: impl FnOnce(&[Tensor]) -> Tensor,
+) -> Tensor {
+    let Some(unit) = unit else { return run(&inputs.iter().map(|&x| x.clone()).collect::<Vec<_>>()) };
     c.engine.pre_forward(unit);
-    let inside = x.alias();
+    let inside: Vec<Tensor> = inputs.iter().map(|x| x.alias()).collect();
     let engine = c.engine.clone();
-    c.tape.record(vec![x.edge()], &[&inside], Vec::new(), move |_, grads, _| {
+    let edges = inputs.iter().map(|x| x.edge()).collect();
+    c.tape.record(edges, &inside.iter().collect::<Vec<_>>(), Vec::new(), move |_, grads, _| {
         engine.post_backward(unit);
         grads
     });
@@ -249,17 +269,20 @@ fn placed(c: &Rank, x: &Tensor, table: &Rc<Param>) -> Tensor {
 }
 
 fn forward_layer(c: &Rc<Rank>, layer: &Rc<Layer>, x: &Tensor) -> Tensor {
-    wrapped(c, Some(layer.unit), x, |x| {
+    let first = c.first.borrow().clone().filter(|_| layer.reads_first);
+    let inputs: Vec<&Tensor> = std::iter::once(x).chain(&first).collect();
+    wrapped_all(c, Some(layer.unit), &inputs, |given| {
         if !c.config.checkpoints {
-            return layer.forward(c, x);
+            return layer.forward(c, &given[0], given.get(1));
         }
         let (rank, layer) = (c.clone(), layer.clone());
         // Adapters make a layer's output ask for a gradient though its input may not.
         let inside = (!c.config.adapted.is_empty()).then(|| Tensor::empty().requiring_grad());
-        let inputs: Vec<&Tensor> = std::iter::once(x).chain(&inside).collect();
+        let has_first = given.len() > 1;
+        let inputs: Vec<&Tensor> = given.iter().chain(&inside).collect();
         checkpoint_stopping_early(&c.tape, &inputs, move |inputs| {
             let _early = layer.before_it_is_needed(&rank);
-            layer.forward(&rank, &inputs[0])
+            layer.forward(&rank, &inputs[0], inputs.get(1).filter(|_| has_first))
         })
     })
 }
@@ -280,16 +303,27 @@ impl Layer {
         Some(grad_of(&c.tape, c.config.tokens * width, by, "gradient before the layer is there again"))
     }
 
-    fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
+    /// `first` are the token embeddings, where a shared block reads them.
+    fn forward(&self, c: &Rc<Rank>, x: &Tensor, first: Option<&Tensor>) -> Tensor {
         let mut x = x.clone();
         let mut read = x.clone();
+        let mut aside: Option<Tensor> = None;
         for (at, block) in self.blocks.iter().enumerate() {
             c.tape.enter(block.origin);
-            let normed = match &block.norm {
-                _ if block.is_beside => std::mem::replace(&mut read, Tensor::empty()),
-                Some(before) => norm(c, &x, c.config.hidden, before),
+            if let (Mixing::Shared(own), Some(first)) = (&block.mixing, first) {
+                aside = Some(own.forward(c, &x, first));
+                continue;
+            }
+            let fed = match aside.take() {
+                Some(aside) => add(c, &x, &aside),
                 None => x.clone(),
             };
+            let normed = match &block.norm {
+                _ if block.is_beside => std::mem::replace(&mut read, Tensor::empty()),
+                Some(before) => norm(c, &fed, c.config.hidden, before),
+                None => fed.clone(),
+            };
+            drop(fed);
             let is_read_again = self.blocks.get(at + 1).is_some_and(|next| next.is_beside);
             read = if is_read_again { normed.clone() } else { Tensor::empty() };
             let out = match &block.mixing {
@@ -301,6 +335,7 @@ impl Layer {
                 Mixing::Mamba1(params) => mamba1::forward(c, params, &normed),
                 Mixing::GatedDelta(params) => gated_delta::forward(c, params, &normed),
                 Mixing::Linear(params) => params.forward(c, &normed),
+                Mixing::Shared(_) => unreachable!("a shared block is given the token embeddings"),
                 Mixing::Emitted(block) => block.forward(c, &normed),
             };
             drop(normed);

@@ -18,6 +18,8 @@ pub(crate) struct Rank {
     workspaces: Rc<RefCell<[Option<Rc<Storage>>; 2]>>,
     /// Where the documents of a microbatch begin.
     borders: RefCell<Option<Tensor>>,
+    /// Token embeddings of the microbatch that runs, where shared blocks read them; values of the first layer, where others do.
+    pub first: RefCell<Option<Tensor>>,
     /// Whether the autograd thread runs, which has a cuBLAS handle of its own.
     pub is_backward: Cell<bool>,
 }
@@ -25,13 +27,15 @@ pub(crate) struct Rank {
 impl Rank {
     pub fn new(config: Config, tape: Tape, engine: Rc<dyn Engine>) -> Rc<Rank> {
         let (workspaces, borders) = (Rc::default(), RefCell::default());
-        Rc::new(Rank { config, tape, engine, workspaces, borders, is_backward: Cell::new(false) })
+        let first = RefCell::default();
+        Rc::new(Rank { config, tape, engine, workspaces, borders, first, is_backward: Cell::new(false) })
     }
 
     /// Another model in the same process: its products run on the same handles.
     pub fn beside(&self, config: Config, engine: Rc<dyn Engine>) -> Rc<Rank> {
         let (workspaces, borders) = (self.workspaces.clone(), RefCell::default());
-        Rc::new(Rank { config, tape: self.tape.clone(), engine, workspaces, borders, is_backward: Cell::new(false) })
+        let (tape, first) = (self.tape.clone(), RefCell::default());
+        Rc::new(Rank { config, tape, engine, workspaces, borders, first, is_backward: Cell::new(false) })
     }
 
     /// Where the documents of a microbatch begin, which attention keeps.

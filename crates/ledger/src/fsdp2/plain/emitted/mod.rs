@@ -16,13 +16,16 @@ mod recurrent;
 mod scan;
 mod steps;
 
+pub(super) use attention::turned_whole;
 pub(super) use borders::enter;
+pub(super) use feed::activated;
 pub(super) use loss::{cross_entropy, cut_cross_entropy, distance, embed, fused_cross_entropy, share_of};
 pub(crate) use scan::parts as scan_parts;
 pub(super) use steps::by;
 
 use super::params::{Adapter, BlockParams, Linear, Mixing, Step, Unit};
 use super::rank::Rank;
+use super::shared::Turns;
 use super::{Config, Param};
 use case::ways::BaseFormat;
 use recipe::Mixer;
@@ -62,11 +65,21 @@ impl Block {
 }
 
 /// Builds the blocks of one layer into a unit of its own, and its banks of experts into others.
-pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Unit>) -> Vec<BlockParams> {
+pub(super) fn layer(
+    c: &Config,
+    index: u32,
+    mixers: &[Mixer],
+    units: &mut Vec<Unit>,
+    turns: &mut Turns,
+) -> Vec<BlockParams> {
     let own = units.len();
     units.push(Unit::at(Origin::Layer { index, mixer: mixers[0] }));
     let build = |&mixer: &Mixer| {
         let origin = Origin::Layer { index, mixer };
+        if mixer == Mixer::Shared {
+            let mixing = Mixing::Shared(Box::new(turns.take(c, &mut units[own])));
+            return BlockParams { origin, norm: None, post_norm: None, is_beside: false, mixing };
+        }
         let norm = units[own].norm(c, c.hidden);
         let block = match mixer {
             Mixer::Attention => Block::Attention(attention::Attention::new(c, &mut units[own])),
