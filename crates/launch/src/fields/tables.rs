@@ -21,6 +21,8 @@ use Rule::{Checked, Lost, Never, OneWay, Said};
 
 type Table = &'static [(&'static str, Rule)];
 
+const CHUNKS: &str = "tokens a kernel takes at once; the result is the same";
+
 /// What holds for every engine.
 pub const EVERY: Table = &[
     ("name", Never("names the job, the record and its folders")),
@@ -35,7 +37,7 @@ pub const EVERY: Table = &[
     ("mlp.shift", OneWay("inputs are not mixed with the token before")),
     ("features.mtp.shared", OneWay("each prediction depth has a stack of its own")),
     ("not_carried.*", Lost("the config had it, and a recipe has no place for it")),
-    ("mamba.chunk", Never("tokens a kernel takes at once; the result is the same")),
+    ("mamba.chunk", Never(CHUNKS)),
     ("mamba.state_carry", Never("what the layout may cut; the layout says it")),
     ("recurrent.state_carry", Never("what the layout may cut; the layout says it")),
 ];
@@ -327,6 +329,7 @@ macro_rules! reference {
             ("mamba.conv", Said($said)),
             ("mamba.conv_bias", Said($said)),
             ("mamba.gated_norm", Said($said)),
+            ("mamba.chunk", Never(CHUNKS)),
             ("mamba.*", OneWay(UNREAD)),
             ("recurrent.kind", Said($said)),
             ("recurrent.heads", Said($said)),
