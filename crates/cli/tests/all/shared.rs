@@ -34,7 +34,7 @@ fn a_rank_holds_what_the_recipe_counts() {
         imported("olmo_hybrid", json!({ "num_hidden_layers": 4 })),
         imported("bailing_hybrid", json!({ "num_hidden_layers": 6, "num_experts": 16 })),
     ] {
-        let counted = json(&format!("params {file}"))["all"]["total"].as_u64().unwrap();
+        let counted = json(&format!("params {file}"))["total"].as_u64().unwrap();
         let fit = fit(&file, "");
         assert_eq!(fit["rank_classes"][0]["params"].as_u64(), Some(counted), "{file}");
         assert!(fit["step"]["seconds"].as_f64().unwrap() > 0.0, "{file}");
@@ -46,8 +46,8 @@ fn a_rank_holds_what_the_recipe_counts() {
 fn shared_weights_are_held_once_and_run_at_every_use() {
     let text = std::fs::read_to_string(zamba2()).unwrap();
     let apart = text.replace("[shared]\n", "[shared]\nblocks = 2\n");
-    let files = [text, apart].map(|text| scratch("shared-uses.toml", &text).display().to_string());
-    let [one, two] = files.map(|file| {
+    let [one, two] = [("together", text), ("apart", apart)].map(|(name, text)| {
+        let file = scratch(&format!("shared-{name}.toml"), &text).display().to_string();
         let fit = json(&format!("fit {file} --on 1xH200 --engine fsdp2 --zero 3 --mbs 1 --seq 1024 --levers no"));
         let class = fit["rank_classes"][0].clone();
         let line = class["lines"].as_array().unwrap().iter().find(|line| line["line"] == "activations").cloned();
