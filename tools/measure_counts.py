@@ -11,6 +11,9 @@ reaches: balancing biases that the class keeps as parameters) and one of
   change   keys to lay over the `config` row of the same type: other sizes, and every switch the other way
   bare     nothing but `model_type`: the class defaults
 A type that cannot be built says `not_built`, and why. Needs torch and transformers, no weights and no device.
+
+Types of flash-linear-attention (OTHERS) are written when they are named: `measure_counts.py rwkv7`, with `pip install
+flash-linear-attention`, which is needed for them alone.
 """
 
 import contextlib
@@ -33,6 +36,9 @@ is_encoder_decoder id2label label2id problem_type use_cache pad_token_id bos_tok
 _name_or_path output_attentions cross_attention_hidden_size decoder_start_token_id tokenizer_class torch_dtype
 unk_token_id add_cross_attention is_decoder output_router_logits pretraining_tp""".split()
 
+# Types that flash-linear-attention registers with transformers.
+OTHERS = ["rwkv7"]
+
 # Keys without which the class cannot be built, or shows but one kind of layer.
 NEEDED = {
     "hunyuan_v1_dense": {"head_dim": 128},
@@ -47,6 +53,12 @@ NEEDED = {
 
 # What else a class can be told that changes its parameters.
 MORE = {
+    "rwkv7": [
+        {"hidden_size": 768, "num_hidden_layers": 12, "vocab_size": 65536, "decay_low_rank_dim": None,
+         "a_low_rank_dim": None, "v_low_rank_dim": None, "gate_low_rank_dim": None},
+        {"head_dim": 128, "decay_low_rank_dim": 96, "a_low_rank_dim": 80, "v_low_rank_dim": 48, "gate_low_rank_dim": 160},
+        {"hidden_ratio": 3},
+    ],
     "glm_moe_dsa": [{"index_topk_freq": 3}, {"index_topk_pattern": "FFSFSSSF"}],
 }
 
@@ -151,7 +163,12 @@ def main():
     signal.signal(signal.SIGALRM, stop)
     print(f"transformers {transformers.__version__}, torch {torch.__version__}", file=sys.stderr)
     asked = sys.argv[1:]
-    for model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    others = [model_type for model_type in OTHERS if model_type in asked]
+    if others:
+        import fla  # noqa: F401
+
+        print(f"flash-linear-attention {fla.__version__}", file=sys.stderr)
+    for model_type in [*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *others]:
         if not asked or model_type in asked:
             rows(model_type)
 

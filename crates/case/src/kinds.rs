@@ -26,11 +26,14 @@ pub struct LayerKinds {
 impl LayerKinds {
     /// Sorts the layers of a recipe by kind.
     pub fn of(recipe: &Recipe) -> LayerKinds {
-        let mut kinds: Vec<&Layer> = Vec::new();
+        let mut kinds: Vec<Option<&Layer>> = Vec::new();
         let (mut of_layer, mut first) = (Vec::new(), Vec::new());
         for (index, layer) in recipe.layers.iter().enumerate() {
-            let kind = kinds.iter().position(|kind| *kind == layer).unwrap_or_else(|| {
-                kinds.push(layer);
+            // The first layer may lack what others of its blocks have.
+            let alone = index == 0 && recipe.first_layer_lacks();
+            let known = kinds.iter().position(|kind| *kind == Some(layer));
+            let kind = known.unwrap_or_else(|| {
+                kinds.push((!alone).then_some(layer));
                 first.push(index);
                 kinds.len() - 1
             });

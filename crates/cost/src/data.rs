@@ -251,8 +251,15 @@ pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, tim
         }
         reduced += units * rings.reduce(placed.zero, held.trained[mesh] * gradient / units);
     }
+    // Every use of a block that layers share gathers and reduces it; ZeRO 2 keeps it through forward.
+    let again = if held.again > 0.0 { placed.dense().gather(held.again * weight) } else { 0.0 };
+    if held.again > 0.0 {
+        reduced += placed.rings[0].reduce(placed.zero, held.again * gradient);
+    }
     let occupied = prices.setting.meter.profile().collectives.occupied;
     let [forward, backward] = inside.gathers.map(|count| gather * count as f64);
+    let forward = if placed.zero == ZeroStage::Three { forward + again } else { forward };
+    let backward = backward + again;
     let forward = forward + taught;
     let backward = if inside.reduces { backward + reduced } else { backward };
     let shown = [Rules::beside(occupied, forward, times.forward), Rules::beside(occupied, backward, times.backward())];

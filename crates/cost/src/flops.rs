@@ -29,6 +29,7 @@ pub fn products_per_token(recipe: &Recipe) -> f64 {
     };
     let mut passes: f64 = 0.0;
     let heads = 1 + recipe.features.mtp().map_or(0, |mtp| mtp.depth);
+    let uses = recipe.count(Mixer::Shared) as f64;
     for tensor in recipe.tensors() {
         // Forward, towards the input, and towards the weight where it is trained: two operations each.
         let each = if tensor.is_frozen { 4.0 } else { 6.0 };
@@ -37,7 +38,12 @@ pub fn products_per_token(recipe: &Recipe) -> f64 {
         if is_head || is_tied_head {
             passes += each * (tensor.elements() * heads) as f64;
         } else if multiplies(tensor.role) {
-            passes += each * share(&tensor) * tensor.active_elements() as f64;
+            // Blocks that layers share stand outside of them, and multiply at every use.
+            let uses = match tensor.place {
+                Place::Embedding => recipe.shared.as_ref().map_or(0.0, |shared| uses / shared.blocks as f64),
+                _ => 1.0,
+            };
+            passes += each * share(&tensor) * tensor.active_elements() as f64 * uses;
         }
     }
     passes
@@ -50,7 +56,7 @@ pub(crate) fn of_step(recipe: &Recipe, layout: &Layout, options: &Options, conve
     let shape = Shape::new(recipe, layout, options);
     let per_token = |flops: f64| flops * shape.tp / shape.tokens;
     let mut cores = 0.0;
-    for mixer in [Mixer::Attention, Mixer::Mamba, Mixer::GatedDelta, Mixer::Linear] {
+    for mixer in [Mixer::Attention, Mixer::Mamba, Mixer::GatedDelta, Mixer::Linear, Mixer::Shared] {
         cores += per_token(core_flops(shape, mixer, convention));
     }
     tokens * (passes + 3.0 * cores)

@@ -37,6 +37,9 @@ pub(crate) struct Held {
     pub multiplied: f64,
     /// Of the dense ones, whole on every tensor-parallel rank.
     pub whole: f64,
+    /// Dense elements that are gathered and reduced once more, because layers share them: below zero where they stand,
+    /// since the first use is that of `elements`.
+    pub again: f64,
     /// Groups of tensors that are gathered together: layers, and each edge.
     pub units: f64,
     /// Tensors that an optimizer's loops walk; every expert's matrix is one.
@@ -94,6 +97,7 @@ impl Held {
         self.multiplied *= count;
         self.adapters_whole *= count;
         self.whole *= count;
+        self.again *= count;
         self.units *= count;
         self.tensors *= count;
         self
@@ -115,6 +119,7 @@ impl AddAssign for Held {
         self.multiplied += other.multiplied;
         self.adapters_whole += other.adapters_whole;
         self.whole += other.whole;
+        self.again += other.again;
         self.units += other.units;
         self.tensors += other.tensors;
     }

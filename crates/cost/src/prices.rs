@@ -21,7 +21,7 @@ use case::{Case, KindId, LayerKinds, PerKind, Ways};
 use hardware::{Cluster, Way};
 use layout::ownership::Row;
 use layout::{Engine, Layout, OwnershipTable, Recompute};
-use recipe::{Layer, Place, Recipe};
+use recipe::{Layer, Mixer, Place, Recipe};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use units::Degree;
@@ -163,6 +163,10 @@ impl Setting {
         if let Some((price, _)) = &taught {
             front.add(*price);
         }
+        let front_held = sum(&table, layout, &self.meter, |p| matches!(p, Place::Embedding | Place::Side(_)));
+        let blocks = self.recipe.shared.as_ref().map_or(0.0, |shared| shared.blocks as f64);
+        let of_blocks = table.rows.iter().filter(|row| row.tensor.path.starts_with("shared."));
+        let shared = of_blocks.map(|row| row.tensor.elements() as f64).sum::<f64>() / blocks.max(1.0);
         Ok(Split {
             setting: self.clone(),
             groups,
@@ -171,8 +175,13 @@ impl Setting {
             head: priced(ops::head(shape), back_waits).under(&Recompute::None),
             suffix: self.recipe.features.mtp().map(|mtp| (once(&mtp.layer, Place::Mtp(0)), mtp.depth as f64)),
             layers: PerKind::by_kind(&self.kinds, |kind| once(&self.short.layers[kind.index()], place(kind))),
-            held: PerKind::by_kind(&self.kinds, |kind| sum(&table, layout, &self.meter, |p| p == place(kind))),
-            front_held: sum(&table, layout, &self.meter, |p| matches!(p, Place::Embedding | Place::Side(_))),
+            held: PerKind::by_kind(&self.kinds, |kind| {
+                let uses = self.short.layers[kind.index()].mixers().filter(|m| *m == Mixer::Shared).count();
+                let mut held = sum(&table, layout, &self.meter, |p| p == place(kind));
+                held.again = shared * uses as f64;
+                held
+            }),
+            front_held: Held { again: -shared * blocks, ..front_held },
             back_held: sum(&table, layout, &self.meter, |p| {
                 matches!(p, Place::FinalNorm | Place::Head | Place::Mtp(_))
             }),

@@ -43,6 +43,7 @@ pub(crate) fn recipe(said: &Value) -> Result<Recipe, String> {
         gated_delta: None,
         linear: None,
         mlp: None,
+        shared: None,
         features: Default::default(),
         precision: Default::default(),
         optimizer: Default::default(),
@@ -52,7 +53,7 @@ pub(crate) fn recipe(said: &Value) -> Result<Recipe, String> {
     // The rows were run with every weight cast to bf16.
     recipe.precision.scalars = Dtype::Bf16;
     if recipe.has(Mixer::Mlp) {
-        recipe.mlp = Some(Mlp { ffn: need(model, "ffn")?, activation: activation(model), bias: false });
+        recipe.mlp = Some(Mlp { ffn: need(model, "ffn")?, activation: activation(model), bias: false, shift: false });
     }
     recipe.validated().map_err(|findings| findings[0].message.clone())
 }
@@ -128,6 +129,7 @@ fn attention(model: &Value) -> Result<Attention, String> {
             v_dim: need(mla, "v")?,
             bias: false,
             // `qk_layernorm` was left off, so Megatron built no norms over the latents.
+            head_gate: false,
             latent_norm: false,
         });
     }

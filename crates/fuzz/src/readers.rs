@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 
 /// Every reader there is.
 pub const READERS: &[Reader] = &[
-    Reader { name: "recipe", run: recipe_toml, seeds: || text_files("data/recipes", "toml") },
+    Reader { name: "recipe", run: recipe_toml, seeds: recipes },
     Reader { name: "config", run: config, seeds: configs },
     Reader { name: "arguments", run: arguments, seeds: Vec::new },
     Reader {
@@ -109,6 +109,17 @@ fn recipe_toml(bytes: &[u8]) {
         Ok(recipe) => usable(&recipe),
         Err(findings) => refused(&findings, &text),
     }
+}
+
+/// Built-in recipes, those of parity tests, and kinds that only imported ones have.
+fn recipes() -> Vec<Vec<u8>> {
+    let types = ["bailing_hybrid", "kimi_linear", "olmo_hybrid", "rwkv7", "zamba", "zamba2"];
+    let import = |name: &str| {
+        let config = format!("{{\"model_type\": \"{name}\"}}");
+        Some(hf::import(&config, &hf::Asked::named(name)).ok()?.recipe.to_toml().into_bytes())
+    };
+    let folders = ["data/recipes", "data/engines/parity"];
+    folders.iter().flat_map(|folder| text_files(folder, "toml")).chain(types.into_iter().filter_map(import)).collect()
 }
 
 /// Published configs, and one of every model type.

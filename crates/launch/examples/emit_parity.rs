@@ -31,6 +31,8 @@ const DEPTHS: &str = include_str!("../../../data/engines/parity/tiny-mod.toml");
 
 const ENGRAM: &str = include_str!("../../../data/engines/parity/tiny-engram.toml");
 
+const SHARED: &str = include_str!("../../../data/engines/parity/tiny-shared.toml");
+
 /// What `check_ways.py` trains in other ways.
 const WAYS: [&str; 2] = [
     include_str!("../../../data/engines/parity/tiny-ways.toml"),
@@ -132,6 +134,18 @@ fn adapted() -> Vec<(&'static str, LayoutRequest)> {
     ]
 }
 
+/// Layouts of the recipe whose layers share blocks.
+fn shared() -> Vec<(&'static str, LayoutRequest)> {
+    let again = LayoutRequest { recompute: Some(Recompute::Full), ..request(4, [1; 5]) };
+    vec![
+        ("one", request(1, [1; 5])),
+        ("fsdp4", request(4, [1; 5])),
+        ("fsdp4-recompute", again.clone()),
+        ("fsdp4-zero2-recompute", LayoutRequest { zero: Some(ZeroStage::Two), ..again }),
+        ("fsdp8", request(8, [1; 5])),
+    ]
+}
+
 fn xla() -> Vec<(&'static str, LayoutRequest)> {
     vec![
         ("data", request(8, [1, 1, 1, 1, 1])),
@@ -165,6 +179,7 @@ fn main() {
     write(folder, DEPTHS, Engine::Fsdp2, few(&["one", "fsdp4", "fsdp8-zero2-recompute", "fsdp2-pp2"]));
     write(folder, ENGRAM, Engine::Fsdp2, few(&["one", "fsdp4", "fsdp8-zero2-recompute", "fsdp8-ep4"]));
     write(folder, LORA, Engine::Fsdp2, adapted());
+    write(folder, SHARED, Engine::Fsdp2, shared());
     for text in WAYS {
         write(folder, text, Engine::Fsdp2, dense().into_iter().take(2).collect());
     }

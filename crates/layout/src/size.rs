@@ -363,11 +363,17 @@ fn scanned(recipe: &Recipe, mixer: Mixer) -> (u128, u128) {
             // Decays, gates and their gradients in fp32, and the triangles of a chunk.
             let wider = match m {
                 Linear::Kda(m) => 24 * wide(m.heads) * (wide(m.head_dim) + wide(CHUNK)),
+                Linear::Rwkv7(m) => 24 * wide(m.heads) * (wide(m.head_dim) + wide(m.v_dim) + wide(CHUNK)),
                 _ => 0,
             };
             (wide(2 * CHUNK) * 64 + 4 * wide(recipe.hidden) + wider, wide(state) + wide(tail))
         }),
         Mixer::Mlp => (0, 0),
+        // What the layers' own projections do not show: the shared ones'.
+        Mixer::Shared => recipe.shared.as_ref().map_or((0, 0), |m| {
+            let sides = wide(m.inner()) + 2 * wide(m.kv()) + wide(m.fc1()) + wide(m.ffn) + 6 * wide(recipe.hidden);
+            (4 * sides + wide(m.heads), 0)
+        }),
     }
 }
 

@@ -68,6 +68,9 @@ fn other_block(recipe: &Recipe) -> Option<&'static str> {
         (relu(recipe.mlp.as_ref().map(|m| m.activation)) || relu(moe.map(|m| m.activation)), "plain ReLU"),
         (recipe.uses(Mixer::GatedDelta), "a gated delta net"),
         (recipe.uses(Mixer::Linear), "linear mixers of other kinds"),
+        (recipe.uses(Mixer::Shared), "shared blocks"),
+        (recipe.gates_latent_heads(), "gates of latent attention's heads"),
+        (recipe.mlp.as_ref().is_some_and(|m| m.shift), "inputs mixed with the token before"),
         (matches!(recipe.mamba, Some(Mamba::One(_))) && recipe.uses(Mixer::Mamba), "Mamba-1"),
         (recipe.layers.iter().any(|l| l.blocks.iter().any(|b| b.mixers.len() > 1)), "parallel mixers"),
     ];
@@ -118,10 +121,19 @@ impl Ledger {
                     || recipe.features.depths().is_some()
                     || recipe.features.engram().is_some();
                 let is_bare = matches!(&recipe.mamba, Some(Mamba::Two(m)) if m.conv == 0);
-                let is_beside = is_bare || recipe.linear.is_some() || recipe.embedding_norm || recipe.head_bias;
+                let is_shared = recipe.shared.is_some()
+                    || recipe.gates_latent_heads()
+                    || recipe.mlp.as_ref().is_some_and(|m| m.shift);
+                let many_heads = matches!(&recipe.mamba, Some(Mamba::One(m)) if m.heads > 1);
+                let is_beside = is_bare
+                    || is_shared
+                    || many_heads
+                    || recipe.linear.is_some()
+                    || recipe.embedding_norm
+                    || recipe.head_bias;
                 if is_other || is_chunked || is_beside || repeats {
                     return none(
-                        "it has RMSNorm or LayerNorm before blocks, no bias of the head, no chunks, no linear mixers of other kinds, a stack for every prediction depth, an indexer for every sparse layer, one residual stream that all tokens take and nothing is looked up for, and a convolution in Mamba-2",
+                        "it has RMSNorm or LayerNorm before blocks, no bias of the head, no chunks, no linear mixers of other kinds, no shared blocks, no gates of latent heads, Mamba-1 of one head, a stack for every prediction depth, an indexer for every sparse layer, one residual stream that all tokens take and nothing is looked up for, and a convolution in Mamba-2",
                     );
                 }
                 let bytes_each = if options.format == Format::F64 { 8 } else { 4 };

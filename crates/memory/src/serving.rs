@@ -266,6 +266,10 @@ impl Serving {
             let finding = Finding::error("serve/mod", Blame::Recipe, "features.mod", message);
             return Err(finding.hint("--without mod serves a model whose layers take all tokens"));
         }
+        if recipe.shared.is_some() {
+            let message = "caches of a block that several layers share are not priced: every use has keys of its own";
+            return Err(Finding::error("serve/shared", Blame::Missing, "shared", message));
+        }
         let held = map::held_layers(recipe, stages, stage);
         let has_head = map::holds_last_chunk(stages, stage);
         let width = workspace::widest_block(recipe, layout, table, &held);

@@ -80,7 +80,7 @@ fn takes_one(tensor: &Tensor) -> bool {
     // Factors have none of their own, and what mixes residual streams is called by no block.
     let is_beside = matches!(
         tensor.surface,
-        Surface::AdapterDown | Surface::AdapterUp | Surface::HyperConnection | Surface::Engram
+        Surface::AdapterDown | Surface::AdapterUp | Surface::HyperConnection | Surface::Engram | Surface::SharedBlock
     );
     is_projection && !is_beside && matches!(tensor.place, Place::Layer(_))
 }

@@ -283,8 +283,8 @@ fn spell(recipe: &Recipe, layer: &Layer, ordinal: &mut Option<u64>) -> String {
                 }
             }
             Mixer::Moe => Symbol::Moe,
-            // Megatron has no such blocks; whoever writes a pattern has refused linear ones.
-            Mixer::Mamba | Mixer::Recurrent | Mixer::Linear => Symbol::Mamba,
+            // Megatron has no such blocks; whoever writes a pattern has refused linear and shared ones.
+            Mixer::Mamba | Mixer::Recurrent | Mixer::Linear | Mixer::Shared => Symbol::Mamba,
             Mixer::GatedDelta => Symbol::GatedDelta,
             Mixer::Mlp => Symbol::Mlp,
         })

@@ -35,6 +35,8 @@ pub enum Mixer {
     Linear,
     /// `F`: a dense feed-forward block.
     Mlp,
+    /// `S`: a transformer block whose weights several layers share.
+    Shared,
 }
 
 /// The block families that reports count by.
@@ -56,8 +58,16 @@ pub enum Family {
 
 impl Mixer {
     /// Every mixer, in the order reports list them.
-    pub const ALL: [Mixer; 7] =
-        [Mixer::Attention, Mixer::Moe, Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta, Mixer::Linear, Mixer::Mlp];
+    pub const ALL: [Mixer; 8] = [
+        Mixer::Attention,
+        Mixer::Moe,
+        Mixer::Mamba,
+        Mixer::Recurrent,
+        Mixer::GatedDelta,
+        Mixer::Linear,
+        Mixer::Mlp,
+        Mixer::Shared,
+    ];
 
     /// The pattern letter.
     pub fn letter(self) -> char {
@@ -69,6 +79,7 @@ impl Mixer {
             Mixer::GatedDelta => 'G',
             Mixer::Linear => 'L',
             Mixer::Mlp => 'F',
+            Mixer::Shared => 'S',
         }
     }
 
@@ -87,13 +98,14 @@ impl Mixer {
             Mixer::GatedDelta => "gated_delta",
             Mixer::Linear => "linear",
             Mixer::Mlp => "mlp",
+            Mixer::Shared => "shared",
         }
     }
 
     /// The family it is counted under.
     pub fn family(self) -> Family {
         match self {
-            Mixer::Attention => Family::A,
+            Mixer::Attention | Mixer::Shared => Family::A,
             Mixer::Moe => Family::E,
             Mixer::Mamba => Family::M,
             Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => Family::R,
@@ -341,7 +353,7 @@ impl Parser<'_> {
                 'a'..='z' => self.fail(&format!("`{c}` is no block letter"), "block letters are uppercase"),
                 _ => self.fail(
                     &format!("`{}` is no block letter", diag::quote::terminal(&c.to_string())),
-                    "A attention, E experts, M Mamba, R recurrent, G gated delta net, L another linear mixer, F dense MLP",
+                    "A attention, E experts, M Mamba, R recurrent, G gated delta net, L another linear mixer, F dense MLP, S shared block",
                 ),
             });
         };

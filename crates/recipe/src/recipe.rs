@@ -10,6 +10,7 @@ use crate::kinds::m2rnn::M2rnn;
 use crate::kinds::mamba::Mamba;
 use crate::kinds::mlp::Mlp;
 use crate::kinds::moe::Moe;
+use crate::kinds::shared::Shared;
 use crate::kinds::{Emitter, Norm, NormPlace, edges};
 use crate::mode::{Mode, replace};
 use crate::multipliers::Multipliers;
@@ -73,6 +74,8 @@ pub struct Recipe {
     pub linear: Option<Linear>,
     /// F blocks.
     pub mlp: Option<Mlp>,
+    /// S blocks.
+    pub shared: Option<Shared>,
     /// Features the recipe has values for, on or off.
     pub features: Features,
     /// Number formats by role of a tensor.
@@ -130,6 +133,17 @@ impl Recipe {
     /// Whether the attention that runs is latent.
     pub fn is_latent(&self) -> bool {
         self.uses(Mixer::Attention) && matches!(self.attention().map(|a| a.kind), Some(AttentionKind::Mla(_)))
+    }
+
+    /// Whether the attention that runs is latent and multiplies its heads with gates.
+    pub fn gates_latent_heads(&self) -> bool {
+        let gates = |a: &Attention| matches!(&a.kind, AttentionKind::Mla(mla) if mla.head_gate);
+        self.uses(Mixer::Attention) && self.attention().as_ref().is_some_and(gates)
+    }
+
+    /// Whether layer 0 lacks a part that others with the same blocks have: RWKV-7's way to the first layer's values.
+    pub fn first_layer_lacks(&self) -> bool {
+        matches!(self.linear, Some(Linear::Rwkv7(_)))
     }
 
     /// Whether some layer holds the mixer.
@@ -212,6 +226,14 @@ impl Recipe {
             let message = format!("layer {layer} takes some tokens only, and its engram branch reads all");
             findings.push(Finding::error("features/placement", Blame::Recipe, "features.engram", message));
         }
+        // What a shared block reads beside its stream is one embedding for each token of it.
+        let shares = |layer: &Layer| layer.mixers().any(|mixer| mixer == Mixer::Shared);
+        let streams = features.mhc().is_some() && self.layers.iter().any(shares);
+        if streams || self.layers.iter().any(|layer| shares(layer) && (layer.is_partial || layer.has_engram)) {
+            let message = "shared blocks stand beside one residual stream that all tokens take, and no branch";
+            let finding = Finding::error("features/placement", Blame::Recipe, "shared", message);
+            findings.push(finding.hint("leave out `mhc`, or `mod` and `engram` on layers with `S`"));
+        }
         findings
     }
 
@@ -268,6 +290,7 @@ impl Recipe {
     pub fn tensors(&self) -> Vec<Tensor> {
         let mut out = Emitter::new(&self.precision, &self.optimizer, self.adapters());
         edges::front(self, &mut out);
+        self.shared.iter().for_each(|k| k.shared_tensors(self.hidden, self.norm, &mut out));
         let mut attention_ordinal = Some(0);
         for (index, layer) in self.layers.iter().enumerate() {
             self.layer_tensors(
@@ -289,7 +312,8 @@ impl Recipe {
             let twin = layer.blocks[..index].iter().filter(|b| b.mixers[0] == first).count();
             let suffix = if twin == 0 { String::new() } else { format!("_{}", twin + 1) };
             out.stand(place, first.family(), format!("{prefix}.{}{suffix}", first.table()));
-            self.norm_before(out);
+            let place_of_norm = self.norm_place.of(layer);
+            self.norm_before(place_of_norm, first, out);
             self.features.mhc().into_iter().for_each(|mhc| mhc.tensors(self.hidden, out));
             for mixer in &block.mixers {
                 out.stand(place, mixer.family(), format!("{prefix}.{}{suffix}", mixer.table()));
@@ -299,7 +323,7 @@ impl Recipe {
                 }
             }
             out.stand(place, first.family(), format!("{prefix}.{}{suffix}", first.table()));
-            self.norm_behind(out);
+            self.norm_behind(place_of_norm, out);
         }
         if let Some(engram) = self.features.engram().filter(|_| layer.has_engram) {
             out.stand(place, Family::Edge, prefix);
@@ -311,14 +335,15 @@ impl Recipe {
         }
     }
 
-    fn norm_before(&self, out: &mut Emitter) {
-        if self.norm_place != NormPlace::After {
+    /// A shared block brings its own.
+    fn norm_before(&self, at: NormPlace, mixer: Mixer, out: &mut Emitter) {
+        if at != NormPlace::After && mixer != Mixer::Shared {
             out.norm("norm", Surface::Norm, self.norm, self.hidden);
         }
     }
 
-    fn norm_behind(&self, out: &mut Emitter) {
-        if self.norm_place != NormPlace::Before {
+    fn norm_behind(&self, at: NormPlace, out: &mut Emitter) {
+        if at != NormPlace::Before {
             out.norm("post_norm", Surface::Norm, self.norm, self.hidden);
         }
     }
@@ -338,6 +363,7 @@ impl Recipe {
             Mixer::GatedDelta => self.gated_delta.iter().for_each(|k| k.tensors(self.hidden, out)),
             Mixer::Linear => self.linear.iter().for_each(|k| k.tensors(self.hidden, out)),
             Mixer::Mlp => self.mlp.iter().for_each(|k| k.tensors(self.hidden, out)),
+            Mixer::Shared => self.shared.iter().for_each(|k| k.tensors(self.hidden, out)),
         }
     }
 
@@ -373,12 +399,14 @@ impl Recipe {
     /// where some layer has one.
     pub fn block_tensors(&self, mixer: Mixer) -> Vec<Tensor> {
         let mut out = Emitter::new(&self.precision, &self.optimizer, self.adapters());
-        out.stand(Place::Layer(0), mixer.family(), format!("layers.0.{}", mixer.table()));
-        self.norm_before(&mut out);
+        // The first layer may lack what others have.
+        out.stand(Place::Layer(1), mixer.family(), format!("layers.1.{}", mixer.table()));
+        let place_of_norm = self.norm_place.of(&Layer::of(&[mixer]));
+        self.norm_before(place_of_norm, mixer, &mut out);
         self.features.mhc().into_iter().for_each(|mhc| mhc.tensors(self.hidden, &mut out));
         let indexed = self.features.dsa().map(|dsa| dsa.layers.first().copied().unwrap_or(0));
         self.mixer_tensors(mixer, indexed, &mut out);
-        self.norm_behind(&mut out);
+        self.norm_behind(place_of_norm, &mut out);
         out.tensors
     }
 

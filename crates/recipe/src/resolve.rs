@@ -8,12 +8,13 @@ use crate::kinds::m2rnn::M2rnn;
 use crate::kinds::mamba::Mamba;
 use crate::kinds::mlp::Mlp;
 use crate::kinds::moe::Moe;
+use crate::kinds::shared::Shared;
 use crate::kinds::{Norm, NormPlace};
 use crate::limits;
 use crate::megatron;
 use crate::mode::Mode;
 use crate::multipliers::Multipliers;
-use crate::pattern::{Mixer, Pattern};
+use crate::pattern::{Block, Layer, Mixer, Pattern};
 use crate::precision::{OptimizerPolicy, Precision};
 use crate::recipe::{NORM_EPS, Recipe};
 use crate::rope::{Positions, Scaling};
@@ -85,6 +86,7 @@ impl Recipe {
         self.gated_delta.iter().for_each(|k| k.write(&mut toml));
         self.linear.iter().for_each(|k| k.write(&mut toml));
         self.mlp.iter().for_each(|k| k.write(&mut toml));
+        self.shared.iter().for_each(|k| k.write(&mut toml));
         self.features.write(&mut toml);
         self.precision.write(&mut toml);
         self.optimizer.write(&mut toml);
@@ -132,6 +134,7 @@ fn read(mut root: Section) -> Option<Recipe> {
     let gated_delta = root.section("gated_delta").and_then(GatedDelta::read);
     let linear = root.section("linear").and_then(Linear::read);
     let mlp = root.section("mlp").and_then(Mlp::read);
+    let shared = root.section("shared").and_then(Shared::read);
     let features = Features::read(root.section("features"), root.section("adapters"));
     let precision = Precision::read(root.section("precision"));
     let optimizer = OptimizerPolicy::read(root.section("optimizer"));
@@ -172,6 +175,7 @@ fn read(mut root: Section) -> Option<Recipe> {
         gated_delta,
         linear,
         mlp,
+        shared,
         features,
         precision,
         optimizer,
@@ -240,6 +244,7 @@ fn check(recipe: &Recipe, findings: &mut Vec<Finding>) {
     check_features(recipe, findings);
     findings.extend(recipe.adapter_findings());
     check_rope(recipe, findings);
+    check_shared(recipe, findings);
     findings.extend(recipe.moe.as_ref().and_then(Moe::group_finding));
     findings.extend(recipe.moe.as_ref().and_then(Moe::capacity_finding));
     if !refuses(findings) {
@@ -278,6 +283,7 @@ fn check_tables(recipe: &Recipe, findings: &mut Vec<Finding>) {
         (Mixer::GatedDelta, recipe.gated_delta.is_some()),
         (Mixer::Linear, recipe.linear.is_some()),
         (Mixer::Mlp, recipe.mlp.is_some()),
+        (Mixer::Shared, recipe.shared.is_some()),
     ];
     for (mixer, is_described) in described {
         let in_suffix = recipe.features.mtp.as_ref().is_some_and(|mtp| mtp.value.layer.has(mixer));
@@ -341,10 +347,53 @@ fn check_features(recipe: &Recipe, findings: &mut Vec<Finding>) {
             format!("{count} learned positions do not reach over a sequence of {}", recipe.sequence),
         );
     }
+    let is_rwkv7 = matches!(recipe.linear, Some(Linear::Rwkv7(_)));
+    if recipe.mlp.as_ref().is_some_and(|mlp| mlp.shift) && !is_rwkv7 {
+        refuse("mlp.shift", "inputs mixed with the token before are RWKV's, and `[linear]` is not `rwkv7`".to_string());
+    }
+    if is_rwkv7 && recipe.has(Mixer::Linear) && !recipe.layers[0].has(Mixer::Linear) {
+        refuse("pattern", "every `L` layer reads the values of layer 0, which has no `L` block".to_string());
+    }
     if let Some(window) = recipe.attention.as_ref().and_then(|a| a.window.as_ref())
         && let Some(layer) = window.full_layers.iter().find(|l| **l >= attention_layers)
     {
         refuse("attention.full_attention_layers", format!("there is no attention layer {layer}"));
+    }
+}
+
+/// What a shared block gives goes into the block behind it, and its weights stand whether layers run it or not.
+fn check_shared(recipe: &Recipe, findings: &mut Vec<Finding>) {
+    let Some(shared) = &recipe.shared else { return };
+    let mut refuse = |object: &'static str, message: String| {
+        findings.push(Finding::error("shared/placement", Blame::Recipe, object, message));
+    };
+    let uses = recipe.count(Mixer::Shared);
+    if uses < shared.blocks {
+        refuse("shared.blocks", format!("{} shared blocks stand beside {uses} layers that run one", shared.blocks));
+    }
+    let is_shared = |block: &Block| block.mixers.contains(&Mixer::Shared);
+    let is_fed = |layer: &Layer| {
+        let into = |pair: &[Block]| !is_shared(&pair[0]) || !is_shared(&pair[1]);
+        layer.blocks.windows(2).all(into) && !layer.blocks.last().is_some_and(is_shared)
+    };
+    if let Some(index) = recipe.layers.iter().position(|layer| layer.has(Mixer::Shared) && !is_fed(layer)) {
+        let message = format!("layer {index} has no block behind its shared one, which would read what that gives");
+        refuse("pattern", message);
+    }
+    if recipe.blocks().any(|(_, block)| block.mixers.len() > 1 && is_shared(block)) {
+        refuse("pattern", "a shared block has a norm of its own, and stands beside no other mixer".to_string());
+    }
+    if recipe.features.mtp.as_ref().is_some_and(|mtp| mtp.value.layer.has(Mixer::Shared)) {
+        refuse(
+            "features.mtp.pattern",
+            "a prediction depth has no shared block: it has no token embeddings".to_string(),
+        );
+    }
+    if recipe.norm_place != NormPlace::Before {
+        refuse("norm_place", "a shared block has its norms before attention and feed-forward".to_string());
+    }
+    if recipe.positions.rope().is_some_and(|rope| rope.fraction < 1.0 || shared.head_dim % 2 != 0) {
+        refuse("rope", format!("a shared block turns the whole of a head, {} columns in pairs", shared.head_dim));
     }
 }
 

@@ -237,6 +237,8 @@ named! {
         DepthRouter = "depth-router",
         /// The weights that collapse, expand and mix residual streams.
         HyperConnection = "hyper-connection",
+        /// Weights of a block that several layers share, and what each of them adds to it.
+        SharedBlock = "shared-block",
         /// The factor of an adapter that its weight's input meets.
         AdapterDown = "adapter-down",
         /// The factor that makes its weight's output.

@@ -224,6 +224,7 @@ fn new_block<R: Real>(
         }
         (Mixer::Mlp, .., Some(kind)) => Box::new(Mlp::new(shelf, path, kind.activation, DENSE)),
         (Mixer::Linear, ..) => return Err(refuse("linear", "linear mixers of other kinds")),
+        (Mixer::Shared, ..) => return Err(refuse("shared", "blocks that several layers share")),
         (Mixer::GatedDelta, ..) => match &recipe.gated_delta {
             Some(kind) => Box::new(gated_delta::GatedDelta::new(kind, shelf, path)),
             None => return Err(refuse("gated_delta", "block without a table")),

@@ -40,6 +40,7 @@ mod receipt;
 mod rehearse;
 mod seen;
 mod served;
+mod shared;
 mod sizes;
 #[cfg(target_os = "linux")]
 mod stores;

@@ -25,11 +25,11 @@ fn aligned(dim: f64) -> bool {
 }
 
 /// Widths of the heads this rank runs.
-struct Heads {
-    heads: f64,
-    kv_heads: f64,
-    qk_dim: f64,
-    v_dim: f64,
+pub(super) struct Heads {
+    pub heads: f64,
+    pub kv_heads: f64,
+    pub qk_dim: f64,
+    pub v_dim: f64,
 }
 
 impl Heads {
@@ -55,15 +55,27 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
     let heads = Heads::of(shape, &attention);
     let sequence = shape.layout.sequence as f64;
     let (_, indexed) = keys_seen(shape, &attention, sequence);
+    kernel(shape, &heads, flops(shape, Convention::MaskedScores), flops(shape, Convention::AllScores), ops);
+    ring(shape, &heads, ops);
+    packing(shape, &attention, &heads, ops);
+    rotation(shape, &attention, &heads, ops);
+    qk_norm(shape, &attention, &heads, ops);
+    gated(shape, &attention, &heads, ops);
+    indexer(shape, indexed, ops);
+}
+
+/// Scores and their use, of so many operations in forward without and with those that a mask leaves out.
+pub(super) fn kernel(shape: Shape, heads: &Heads, masked: f64, all: f64, ops: &mut Vec<Op>) {
+    let sequence = shape.layout.sequence as f64;
     let io = 2.0 * shape.tokens * (heads.heads + heads.kv_heads) * (heads.qk_dim + heads.v_dim);
     // A batched product does the masked half too, and every score is written and read: by the
     // first product, the softmax, and the second product; backward reads what it needs again.
     let (flops, scores) = match shape.options.kernels.attention {
         AttentionKernel::Unfused => {
             let slow = if aligned(heads.qk_dim) && aligned(heads.v_dim) { 1.0 } else { UNALIGNED };
-            (slow * flops(shape, Convention::AllScores), 2.0 * shape.tokens * sequence * heads.heads)
+            (slow * all, 2.0 * shape.tokens * sequence * heads.heads)
         }
-        _ => (flops(shape, Convention::MaskedScores), 0.0),
+        _ => (masked, 0.0),
     };
     let work = |flops, bytes, pass| Work::Attention {
         flops,
@@ -84,11 +96,14 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
         input: vec![work(again * flops, 2.0 * io + 7.0 * scores, Direction::Backward)],
         weight: Vec::new(),
     });
-    ring(shape, &heads, ops);
-    packing(shape, &attention, &heads, ops);
-    rotation(shape, &attention, &heads, ops);
-    qk_norm(shape, &attention, &heads, ops);
-    indexer(shape, indexed, ops);
+}
+
+/// Gates of latent attention's heads on its output.
+fn gated(shape: Shape, attention: &Attention, heads: &Heads, ops: &mut Vec<Op>) {
+    if matches!(&attention.kind, AttentionKind::Mla(mla) if mla.head_gate) {
+        let bytes = 2.0 * shape.tokens * heads.heads * heads.v_dim;
+        ops.push(Op::bytes(&[], (2.0 * bytes, 4.0), (4.0 * bytes, 4.0)));
+    }
 }
 
 /// Tokens one attention kernel runs over: the whole sequence, the document that a token stands in on average, or under a
@@ -194,14 +209,19 @@ fn qk_norm(shape: Shape, attention: &Attention, heads: &Heads, ops: &mut Vec<Op>
 
 /// Rotation of queries and keys; of latent heads, of the part that turns.
 fn rotation(shape: Shape, attention: &Attention, heads: &Heads, ops: &mut Vec<Op>) {
-    if !matches!(shape.recipe.positions, Positions::Rope(_)) {
-        return;
-    }
-    let turned = match &attention.kind {
+    let width = match &attention.kind {
         AttentionKind::Gqa { .. } => (heads.heads + heads.kv_heads) * heads.qk_dim,
         AttentionKind::Mla(mla) => (heads.heads + 1.0) * mla.rope_dim as f64,
     };
-    let bytes = 2.0 * shape.tokens * turned;
+    turned(shape, width, ops);
+}
+
+/// So many columns of a token turned, where positions turn.
+pub(super) fn turned(shape: Shape, width: f64, ops: &mut Vec<Op>) {
+    if !matches!(shape.recipe.positions, Positions::Rope(_)) {
+        return;
+    }
+    let bytes = 2.0 * shape.tokens * width;
     let (passes, kernels) = match shape.options.kernels.elementwise {
         // Halves negated, concatenated, multiplied by cosine and sine, added.
         Elementwise::Compiled => (2.0, 1.0),

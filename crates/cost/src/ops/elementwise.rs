@@ -68,6 +68,11 @@ fn by(shape: Shape) -> Call {
 pub(super) fn mlp(shape: Shape, ops: &mut Vec<Op>) {
     if let Some(mlp) = &shape.recipe.mlp {
         let elements = shape.tokens * mlp.ffn as f64 / shape.tp;
+        if mlp.shift {
+            // The difference to the token before, and the input plus its share of it.
+            let bytes = shape.tokens * shape.recipe.hidden as f64 * ACTIVATION;
+            ops.push(Op::bytes(&[], (5.0 * bytes, 2.0), (8.0 * bytes, 4.0)));
+        }
         activation(shape, mlp.activation, elements, &[RecomputeModule::Mlp], ops);
     }
 }

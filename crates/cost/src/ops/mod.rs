@@ -11,6 +11,7 @@ mod linear;
 mod mhc;
 mod recurrence;
 mod scan;
+mod shared;
 
 use crate::flops::Convention;
 use crate::part::Part;
@@ -230,6 +231,7 @@ fn one_core(shape: Shape, mixer: Mixer, convention: Convention) -> f64 {
     match mixer {
         Mixer::Attention => attention::flops(shape, convention),
         Mixer::Mamba | Mixer::GatedDelta | Mixer::Linear => scan::flops(shape, mixer),
+        Mixer::Shared => shared::flops(shape, convention),
         Mixer::Moe | Mixer::Mlp | Mixer::Recurrent => 0.0,
     }
 }
@@ -265,10 +267,13 @@ fn through(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<Op> {
     }
     for block in &layer.blocks {
         let first = ops.len();
-        elementwise::norms(shape, &mut ops);
-        match shape.recipe.features.mhc() {
-            Some(streams) => mhc::around(shape, streams, &mut ops),
-            None => elementwise::sum(shape, &mut ops),
+        // A shared block brings its own norms, and is not added to the stream.
+        if block.mixers[0] != Mixer::Shared {
+            elementwise::norms(shape, &mut ops);
+            match shape.recipe.features.mhc() {
+                Some(streams) => mhc::around(shape, streams, &mut ops),
+                None => elementwise::sum(shape, &mut ops),
+            }
         }
         block.mixers.iter().take(1).for_each(|mixer| record(*mixer, &mut ops[first..]));
         for mixer in &block.mixers {
@@ -281,6 +286,7 @@ fn through(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<Op> {
                 Mixer::GatedDelta => scan::gated_delta(shape, &mut ops),
                 Mixer::Linear => scan::linear(shape, &mut ops),
                 Mixer::Mlp => elementwise::mlp(shape, &mut ops),
+                Mixer::Shared => shared::block(shape, &mut ops),
             }
             whole_block(*mixer, &mut ops[first..]);
         }
@@ -303,7 +309,7 @@ fn whole_block(mixer: Mixer, ops: &mut [Op]) {
         Mixer::Mamba => RecomputeModule::Mamba,
         Mixer::Recurrent => RecomputeModule::Recurrent,
         Mixer::GatedDelta => RecomputeModule::GatedDelta,
-        Mixer::Moe | Mixer::Mlp | Mixer::Linear => return,
+        Mixer::Moe | Mixer::Mlp | Mixer::Linear | Mixer::Shared => return,
     };
     ops.iter_mut().for_each(|op| op.block = Some(block));
 }
@@ -311,7 +317,7 @@ fn whole_block(mixer: Mixer, ops: &mut [Op]) {
 /// The graph that operations of a block are recorded in, unless they say so themselves.
 fn record(mixer: Mixer, ops: &mut [Op]) {
     let scope = match mixer {
-        Mixer::Attention => GraphModule::Attention,
+        Mixer::Attention | Mixer::Shared => GraphModule::Attention,
         Mixer::Mlp => GraphModule::Mlp,
         Mixer::Moe => GraphModule::Moe,
         Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => GraphModule::Mamba,

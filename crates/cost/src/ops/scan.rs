@@ -93,6 +93,8 @@ fn of_linear(shape: Shape) -> Option<Chunked> {
         Linear::Mlstm(m) => Some(of(m.heads, m.v_dim / m.heads, m.qk_dim / m.heads, m.chunk)),
         // The delta rule inverts a triangle in every chunk, as a gated delta net's does.
         Linear::Kda(m) => Some(Chunked { factor: 2.0, ..of(m.heads, m.head_dim, m.head_dim, 64) }),
+        // Decays, rates and keys of a token are three vectors where a delta net has two: its products once more.
+        Linear::Rwkv7(m) => Some(Chunked { factor: 3.0, ..of(m.heads, m.v_dim, m.head_dim, 64) }),
         Linear::ShortConv(_) | Linear::RgLru(_) => None,
     }
 }
@@ -162,6 +164,15 @@ pub(super) fn linear(shape: Shape, ops: &mut Vec<Op>) {
             gate(shape, inner, &[], ops);
             // Decays are made in fp32.
             gate(shape, 2.0 * inner, &[], ops);
+        }
+        Some(Linear::Rwkv7(m)) => {
+            let (keys, values) = (m.keys() as f64 / shape.tp, m.values() as f64 / shape.tp);
+            // Six mixtures with the token before, read once and written each; backward reads their gradients.
+            let mixed = 2.0 * shape.tokens * shape.recipe.hidden as f64;
+            ops.push(Op::bytes(&[], (10.0 * mixed, 2.0), (12.0 * mixed, 4.0)));
+            // Decays, rates, unit keys and the scan's keys; values drawn to the first layer's; norm, bonus and gate.
+            (0..4).for_each(|_| gate(shape, keys, &[], ops));
+            (0..3).for_each(|_| gate(shape, values, &[], ops));
         }
         None => {}
     }

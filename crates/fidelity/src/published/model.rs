@@ -71,6 +71,7 @@ pub(super) fn recipe(row: &Value, unsaid: &Unsaid) -> Result<Recipe, String> {
         gated_delta: None,
         linear: None,
         mlp: None,
+        shared: None,
         features: Default::default(),
         precision: Default::default(),
         optimizer: optimizer(row)?,
@@ -81,7 +82,7 @@ pub(super) fn recipe(row: &Value, unsaid: &Unsaid) -> Result<Recipe, String> {
     recipe.features.mtp = mtp(model, &recipe.layers)?.map(|value| Switch { on: true, value });
     if recipe.uses(Mixer::Mlp) {
         let activation = activation(model)?;
-        recipe.mlp = Some(Mlp { ffn: need(model, "ffn")?, activation, bias: unsaid.has_biases });
+        recipe.mlp = Some(Mlp { ffn: need(model, "ffn")?, activation, bias: unsaid.has_biases, shift: false });
     }
     recipe.validated().map_err(|findings| findings[0].message.clone())
 }
@@ -217,6 +218,7 @@ fn attention(model: &Value, unsaid: &Unsaid) -> Result<Attention, String> {
             v_dim: or("v_head_dim", 128),
             bias: false,
             // Rows do not say, and Megatron builds these norms with `--qk-layernorm` only.
+            head_gate: false,
             latent_norm: false,
         });
     }

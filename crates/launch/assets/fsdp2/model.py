@@ -1,5 +1,5 @@
 """A small reference hybrid in plain torch: attention (A), routed experts (E), Mamba-2 and Mamba-3 style
-scans (M), a matrix-state recurrence (R) and a dense MLP (F), sized by the plan's `model`.
+scans (M), a matrix-state recurrence (R), a dense MLP (F) and transformer blocks that layers share (S), sized by the plan's `model`.
 
 Parameters carry the paths of the plan's tensors, so that the plan can be applied by name. Where a
 tensor-parallel region begins and ends stand `enter` and `leave`, which are the identity until somebody
@@ -11,6 +11,9 @@ an operation changed here is to be changed there.
 """
 
 from __future__ import annotations
+
+from itertools import cycle
+from typing import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -327,35 +330,96 @@ class Head(Weight):
         return Fused.apply(times(x, self.factor).flatten(0, 1), self.weight, targets.flatten(), *chosen)[0]
 
 
-class Layer(nn.Module):
-    """Blocks in order, each added to the residual stream, or to all streams by the weights around it."""
+class SharedBlock(nn.Module):
+    """Attention and a feed-forward part over the residual stream beside the token embeddings, with no residual of its own.
+    Several layers run it, each with `own` factors beside some of its projections. Scores are divided by the root of half a
+    head's width."""
 
-    def __init__(self, m: dict, index: int):
+    def __init__(self, m: dict):
+        super().__init__()
+        s, hidden = m["shared"], m["hidden"]
+        self.width, self.rope, self.activation = s["head_dim"], s["rope"], s["activation"]
+        inner, kv = s["heads"] * self.width, s["kv_heads"] * self.width
+        self.norm = Norm(2 * hidden, m["norm_eps"], m["norm"])
+        self.q, self.k, self.v = Weight(inner, 2 * hidden), Weight(kv, 2 * hidden), Weight(kv, 2 * hidden)
+        self.out = Weight(hidden, inner)
+        self.mlp_norm = Norm(hidden, m["norm_eps"], m["norm"])
+        self.fc1, self.fc2 = Weight(rows_of(self.activation, s["ffn"]), hidden), Weight(hidden, s["ffn"])
+        self.core = AttentionCore((self.width / 2) ** -0.5)
+
+    def forward(self, x: torch.Tensor, first: torch.Tensor, own: Shared) -> torch.Tensor:
+        x = self.norm(torch.cat([x, first], -1))
+        q, k, v = (own.changed(name, part(x), x) for name, part in (("q", self.q), ("k", self.k), ("v", self.v)))
+        q, k, v = (t.unflatten(-1, (-1, self.width)) for t in (q, k, v))
+        if self.rope is not None:
+            table = rotary(q, self.rope)
+            q, k = _Rotate.apply(q, *table), _Rotate.apply(k, *table)
+        x = self.mlp_norm(self.out(self.core(q, k, v)))
+        return self.fc2(activate(self.activation, own.changed("fc1", self.fc1(x), x)))
+
+
+class Shared(nn.Module):
+    """A layer's use of a shared block: its own factors, and the projection of what the block gives."""
+
+    def __init__(self, m: dict, block: SharedBlock):
+        super().__init__()
+        s, self.adapted = m["shared"], m["shared"]["adapted"]
+        # In a list, so that the block's weights are not this layer's.
+        self.block = [block]
+        for name in self.adapted:
+            rows, columns = getattr(block, name).weight.shape
+            self.add_module(f"{name}_down", Weight(s["rank"], columns))
+            self.add_module(f"{name}_up", Weight(rows, s["rank"]))
+        self.join = Weight(m["hidden"], m["hidden"])
+
+    def changed(self, name: str, out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """A shared projection's output, and what this layer's factors add to it."""
+        if name not in self.adapted:
+            return out
+        return out + self.get_submodule(f"{name}_up")(self.get_submodule(f"{name}_down")(x))
+
+    def forward(self, x: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        return self.join(self.block[0](x, first, self))
+
+
+class Layer(nn.Module):
+    """Blocks in order, each added to the residual stream, or to all streams by the weights around it; what a shared block
+    gives is added to the input of the next."""
+
+    def __init__(self, m: dict, index: int, turns: Iterator[SharedBlock]):
         super().__init__()
         self.factor, self.names = m["multipliers"]["residual"], m["layers"][index]
         for name in self.names:
-            block = MIXERS[mixer_of(m, name)](m)
+            kind = mixer_of(m, name)
+            block = Shared(m, next(turns)) if kind == "shared" else MIXERS[kind](m)
             block.mhc = Around(m) if m["mhc"] else None
             self.add_module(name, block)
         self.engram = Engram(m, index) if m["engram"] and index in m["engram"]["layers"] else None
         self.mod = Depth(m) if m["mod"] and index in m["mod"]["layers"] else None
 
-    def forward(self, x: torch.Tensor, ids: torch.Tensor | None = None) -> torch.Tensor:
-        """`ids`: the tokens, which a layer with a branch looks up."""
+    def forward(
+        self, x: torch.Tensor, ids: torch.Tensor | None = None, first: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`ids`: the tokens, which a layer with a branch looks up; `first`: their embeddings, which shared blocks read."""
         if self.engram is not None:
             x = self.engram(x, ids)
-        return self.blocks(x) if self.mod is None else self.mod(x, self.blocks)
+        return self.blocks(x, first=first) if self.mod is None else self.mod(x, self.blocks)
 
-    def blocks(self, x: torch.Tensor, at: torch.Tensor | None = None) -> torch.Tensor:
+    def blocks(self, x: torch.Tensor, at: torch.Tensor | None = None, first: torch.Tensor | None = None) -> torch.Tensor:
         """`at`: positions of the tokens, where they are some only."""
+        aside = None
         for name in self.names:
             block = getattr(self, name)
+            if isinstance(block, Shared):
+                aside = block(x, first)
+                continue
             if isinstance(block, Attention):
                 block.at = at
+            fed, aside = (x if aside is None else x + aside), None
             if block.mhc is None:
-                x = x + times(block(x), self.factor)
+                x = x + times(block(fed), self.factor)
             else:
-                x = block.mhc(x, lambda one: times(block(one), self.factor))
+                x = block.mhc(fed, lambda one: times(block(one), self.factor))
         return x
 
 
@@ -368,7 +432,7 @@ def mixer_of(m: dict, name: str) -> str:
     """The class of a block by its name, which may end in `_2` for a second of its kind in a layer."""
     kind = name.split("_")[0] if name.split("_")[-1].isdigit() else name
     kind = m["mamba"]["kind"] if kind == "mamba" else kind
-    if kind not in MIXERS:
+    if kind not in MIXERS and kind != "shared":
         raise ValueError(f"the reference model has no `{kind}` block; bring a model whose parameters carry the plan's paths")
     return kind
 
@@ -381,7 +445,14 @@ class Hybrid(nn.Module):
         for name in m["unsupported"]:
             raise ValueError(f"the reference model has no {name}; bring a model whose parameters carry the plan's paths")
         self.embedding = Embedding(m) if first else None
-        self.layers = nn.ModuleDict({str(i): Layer(m, i) for i in layers})
+        shared = m["shared"]["blocks"] if m["shared"] is not None else 0
+        if shared and not (first and last):
+            raise ValueError("blocks that layers share, over pipeline stages, are not in the reference model")
+        self.shared = nn.ModuleDict({str(i): SharedBlock(m) for i in range(shared)})
+        turns = cycle(self.shared.values())
+        self.layers = nn.ModuleDict({str(i): Layer(m, i, turns) for i in layers})
+        # Layers that read the token embeddings besides.
+        self.reading = {str(i) for i in layers if any(mixer_of(m, name) == "shared" for name in m["layers"][i])}
         self.final, self.head = (Final(m), Head(m)) if last else (None, None)
         if m["tied"] and last:
             if not first:
@@ -393,8 +464,12 @@ class Hybrid(nn.Module):
         ids = x
         if self.embedding is not None:
             x = self.embedding(ids)
-        for layer in self.layers.values():
-            x = layer(x) if layer.engram is None else layer(x, ids)
+        embedded = x if self.reading else None
+        for index, layer in self.layers.items():
+            if index in self.reading:
+                x = layer(x, first=embedded)
+            else:
+                x = layer(x) if layer.engram is None else layer(x, ids)
         if self.head is None:
             return x
         return self.head(self.final(x)) if targets is None else self.head(self.final(x), targets)

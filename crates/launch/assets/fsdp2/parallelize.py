@@ -202,11 +202,13 @@ def apply_compile(run: Parallel) -> None:
 
 
 def apply_fsdp(run: Parallel) -> None:
-    """Shards layer by layer, then the rest with the root. Experts are left to the next step."""
+    """Shards layer by layer, blocks that layers share by themselves, then the rest with the root. Experts are left to the next
+    step."""
     options = shard_options(run, run.meshes.mesh("dp"))
     for module in run.chunks.values():
         experts = {p for name, p in module.named_parameters() if is_expert(run, name)}
-        units = list(module.layers.values())
+        # Inner modules first. A shared block is gathered and reduced at every use.
+        units = [*getattr(module, "shared", {}).values(), *module.layers.values()]
         if not run.plan.model.get("tied", False):
             units += [edge for edge in (module.embedding, module.head) if edge is not None]
         for unit in units:

@@ -49,7 +49,7 @@ pub(super) fn model(recipe: &Recipe, vocab: u64) -> Value {
         "norm": if recipe.norm == Norm::LayerNorm { "layernorm" } else { "rmsnorm" },
         "norm_eps": recipe.norm_eps,
         "init_std": recipe.init_std,
-        "rope": recipe.positions.rope().and_then(|rope| rotary(rope, recipe)),
+        "rope": recipe.positions.rope().and_then(|rope| Some(rotary(rope, head_dim(recipe)?))),
         "multipliers": multipliers(&recipe.multipliers),
         "engram": recipe.features.engram().map(|engram| json!({
             "layers": engram.layers, "rows": engram.rows, "dim": engram.dim, "heads": engram.heads,
@@ -66,6 +66,12 @@ pub(super) fn model(recipe: &Recipe, vocab: u64) -> Value {
             "conv": r.conv, "conv_bias": r.conv_bias,
         })),
         "mlp": recipe.mlp.as_ref().map(|m| json!({"ffn": m.ffn, "activation": m.activation.name()})),
+        "shared": recipe.shared.as_ref().map(|s| json!({
+            "blocks": s.blocks, "heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "ffn": s.ffn,
+            "activation": s.activation.name(), "rank": s.rank,
+            "adapted": s.adapted(recipe.hidden).iter().map(|(name, ..)| *name).collect::<Vec<_>>(),
+            "rope": recipe.positions.rope().map(|rope| rotary(rope, s.head_dim)),
+        })),
         "unsupported": ledger::fsdp2::missing(recipe),
     })
 }
@@ -98,9 +104,15 @@ fn moe(moe: &Moe) -> Value {
     })
 }
 
+fn head_dim(recipe: &Recipe) -> Option<u64> {
+    match recipe.attention()?.kind {
+        AttentionKind::Gqa { head_dim, .. } => Some(head_dim),
+        AttentionKind::Mla(_) => None,
+    }
+}
+
 /// One rate a pair of columns that turn, with the recipe's scaling in it, and YaRN's factor on them.
-fn rotary(rope: &Rope, recipe: &Recipe) -> Option<Value> {
-    let AttentionKind::Gqa { head_dim, .. } = recipe.attention()?.kind else { return None };
+fn rotary(rope: &Rope, head_dim: u64) -> Value {
     let width = rope.width(head_dim) as usize;
     let plain = |pair: usize| rope.theta.powf(-2.0 * pair as f64 / width as f64);
     let rates = match &rope.scaling {
@@ -111,7 +123,7 @@ fn rotary(rope: &Rope, recipe: &Recipe) -> Option<Value> {
         Some(Scaling::Yarn(yarn)) => yarn.amplitude(),
         _ => 1.0,
     };
-    Some(json!({"rates": rates, "amplitude": amplitude}))
+    json!({"rates": rates, "amplitude": amplitude})
 }
 
 fn multipliers(by: &Multipliers) -> Value {

@@ -88,6 +88,11 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
         let fix = units::divisors(layout.dp.get());
         findings.push(Finding::error("xla-spmd/expert-axis", Blame::Engine, "ep", message).fix("ep", fix));
     }
+    if job.recipe.shared.is_some() {
+        let message = "the program runs every block in one layer, and the recipe has blocks that layers share";
+        let finding = Finding::error("xla-spmd/shared", Blame::Missing, "shared", message);
+        findings.push(finding.hint("--engine fsdp2 runs them"));
+    }
     findings
 }
 

@@ -21,6 +21,8 @@ use Rule::{Checked, Lost, Never, OneWay, Said};
 
 type Table = &'static [(&'static str, Rule)];
 
+const CHUNKS: &str = "tokens a kernel takes at once; the result is the same";
+
 /// What holds for every engine.
 pub const EVERY: Table = &[
     ("name", Never("names the job, the record and its folders")),
@@ -31,9 +33,11 @@ pub const EVERY: Table = &[
     ("embedding_norm", OneWay("embeddings are not normalised")),
     ("head_bias", OneWay("the output head has no bias")),
     ("attention.chunked", OneWay("windows slide")),
+    ("attention.head_gate", OneWay("nothing gates the heads of latent attention")),
+    ("mlp.shift", OneWay("inputs are not mixed with the token before")),
     ("features.mtp.shared", OneWay("each prediction depth has a stack of its own")),
     ("not_carried.*", Lost("the config had it, and a recipe has no place for it")),
-    ("mamba.chunk", Never("tokens a kernel takes at once; the result is the same")),
+    ("mamba.chunk", Never(CHUNKS)),
     ("mamba.state_carry", Never("what the layout may cut; the layout says it")),
     ("recurrent.state_carry", Never("what the layout may cut; the layout says it")),
 ];
@@ -259,6 +263,7 @@ const DEEPSPEED: Table = &[
     ("gated_delta.*", Never(SCRIPT)),
     ("linear.*", Never(SCRIPT)),
     ("mlp.*", Never(SCRIPT)),
+    ("shared.*", Never(SCRIPT)),
     ("features.*", Never(SCRIPT)),
 ];
 
@@ -324,6 +329,7 @@ macro_rules! reference {
             ("mamba.conv", Said($said)),
             ("mamba.conv_bias", Said($said)),
             ("mamba.gated_norm", Said($said)),
+            ("mamba.chunk", Never(CHUNKS)),
             ("mamba.*", OneWay(UNREAD)),
             ("recurrent.kind", Said($said)),
             ("recurrent.heads", Said($said)),
@@ -341,6 +347,9 @@ macro_rules! reference {
             ("features.mhc.*", Said($said)),
             ("features.mod.*", Said($said)),
             ("features.engram.*", Said($said)),
+            ("mlp.shift", Checked(REFERENCE)),
+            ("shared.bias", Checked(REFERENCE)),
+            ("shared.*", Said($said)),
             ("features.*", Checked(REFERENCE)),
             ("precision.weights", Said($precision)),
             ("precision.gradients", Said($precision)),

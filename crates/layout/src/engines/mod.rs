@@ -62,6 +62,8 @@ fn refuse_edges(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
         (recipe.features.mhc().is_some(), "features.mhc", "hyper-connections"),
         (recipe.features.depths().is_some(), "features.mod", "mixture of depths"),
         (recipe.features.engram().is_some(), "features.engram", "engram branches"),
+        (recipe.gates_latent_heads(), "attention.head_gate", "gates of latent attention's heads"),
+        (recipe.mlp.as_ref().is_some_and(|m| m.shift), "mlp.shift", "inputs mixed with the token before"),
         (relu.contains(&Some(Activation::Relu)), "activation", "plain ReLU"),
     ];
     let (_, field, what) = what.into_iter().find(|(is_there, ..)| *is_there)?;

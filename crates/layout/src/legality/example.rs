@@ -138,12 +138,15 @@ pub fn branched(recipe: &mut Recipe) {
 
 /// Kinds that no built-in recipe has.
 pub mod kinds {
+    use recipe::kinds::Activation;
     use recipe::kinds::gated_delta::GatedDelta;
     use recipe::kinds::lightning::Lightning;
     use recipe::kinds::linear::Linear;
     use recipe::kinds::mamba::Mamba;
     use recipe::kinds::mamba1::Mamba1;
     use recipe::kinds::mlstm::Mlstm;
+    use recipe::kinds::rwkv7::Rwkv7;
+    use recipe::kinds::shared::Shared;
     use recipe::kinds::short_conv::ShortConv;
     use recipe::pattern::Block;
     use recipe::{Layer, Mixer, Recipe};
@@ -151,8 +154,16 @@ pub mod kinds {
     /// Mamba-1 of 60 channels.
     pub fn mamba1(recipe: &mut Recipe) {
         let (conv_bias, proj_bias, inner_norms) = (true, false, true);
-        let one = Mamba1 { inner: 60, state: 4, dt_rank: 3, conv: 4, conv_bias, proj_bias, inner_norms };
+        let one = Mamba1 { inner: 60, heads: 1, state: 4, dt_rank: 3, conv: 4, conv_bias, proj_bias, inner_norms };
         recipe.mamba = Some(Mamba::One(one));
+    }
+
+    /// The same in two heads.
+    pub fn mamba1_of_heads(recipe: &mut Recipe) {
+        mamba1(recipe);
+        if let Some(Mamba::One(one)) = &mut recipe.mamba {
+            one.heads = 2;
+        }
     }
 
     /// A last layer of gated delta net with 4 key heads.
@@ -177,6 +188,23 @@ pub mod kinds {
     pub fn mlstm(recipe: &mut Recipe) {
         recipe.linear = Some(Linear::Mlstm(Mlstm { heads: 4, qk_dim: 16, v_dim: 32, chunk: 64 }));
         recipe.layers.push(Layer::of(&[Mixer::Linear]));
+    }
+
+    /// A last layer of RWKV-7's time mixing with 4 heads.
+    pub fn rwkv7(recipe: &mut Recipe) {
+        let [decay_rank, rate_rank, value_rank, gate_rank] = [2; 4];
+        let mixer = Rwkv7 { heads: 4, head_dim: 8, v_dim: 8, decay_rank, rate_rank, value_rank, gate_rank };
+        recipe.linear = Some(Linear::Rwkv7(mixer));
+        recipe.layers.push(Layer::of(&[Mixer::Linear]));
+    }
+
+    /// Two last layers that share a block of 4 heads.
+    pub fn shared(recipe: &mut Recipe) {
+        let (activation, bias, rank, adapts_attention) = (Activation::GeGlu, false, Some(2), false);
+        let (heads, kv_heads, head_dim) = (4, 4, 8);
+        let shared = Shared { blocks: 1, heads, kv_heads, head_dim, ffn: 16, activation, bias, rank, adapts_attention };
+        recipe.shared = Some(shared);
+        recipe.layers.extend([Layer::of(&[Mixer::Shared, Mixer::Mlp]), Layer::of(&[Mixer::Shared, Mixer::Mlp])]);
     }
 
     /// A last layer of attention and MLP behind one norm.

@@ -25,6 +25,7 @@ mod norm;
 mod positions;
 mod prediction_join;
 mod router;
+mod shared_block;
 mod shared_expert;
 mod shared_expert_gate;
 mod side_embedding;
@@ -195,6 +196,7 @@ pub const ALL: &[&Rule] = &[
     &mixer_helper::RULE,
     &mixer_out::RULE,
     &prediction_join::RULE,
+    &shared_block::RULE,
     &adapter::RULE,
 ];
 

@@ -59,6 +59,7 @@ fn vary(recipe: &mut Recipe, heads: u64, groups: u64) {
         0 if recipe.mamba.is_some() => {
             recipe.mamba = Some(Mamba::One(Mamba1 {
                 inner: heads * groups,
+                heads: 1,
                 state: 4,
                 dt_rank: 3,
                 conv: 4,

@@ -70,6 +70,9 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     if layout.ep.splits() {
         return refuse("expert parallelism under DeepSpeed", "its expert groups are not replayed yet");
     }
+    if recipe.shared.is_some() {
+        return refuse("shared blocks under DeepSpeed", "its trace of modules that run several times is not replayed");
+    }
     if options.offload_param.is_some() && layout.zero != ZeroStage::Three {
         return refuse("weights on the host below zero 3", "DeepSpeed offloads partitioned weights only");
     }

@@ -13,6 +13,9 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
     let mut missing: Vec<(bool, &str)> = vec![
         (recipe.gated_delta.is_some(), "gated delta net"),
         (recipe.linear.is_some(), "linear mixers of other kinds"),
+        (recipe.shared.as_ref().is_some_and(|s| s.bias), "biases of shared blocks"),
+        (recipe.shared.as_ref().is_some_and(|s| s.activation == Activation::Relu), "plain ReLU"),
+        (recipe.shared.is_some() && recipe.adapters().is_some(), "adapters beside shared blocks"),
         (recipe.is_latent(), "latent attention"),
         (recipe.features.dsa().is_some(), "sparse attention"),
         (recipe.features.mtp().is_some(), "prediction heads"),
@@ -55,6 +58,7 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
     }
     if let Some(m) = &recipe.mlp {
         missing.push((m.bias, "MLP biases"));
+        missing.push((m.shift, "inputs mixed with the token before"));
         missing.push((m.activation == Activation::Relu, "plain ReLU"));
         missing.push((by.mlp[0] != 1.0 && !m.activation.is_gated(), "multiplier of a gate that the MLP does not have"));
     }

@@ -107,7 +107,7 @@ impl BlockParams {
             },
             Mixer::Recurrent => BlockParams::M2rnn(custom::m2rnn(c, params)),
             Mixer::GatedDelta => BlockParams::GatedDelta(custom::gated_delta(c, params)),
-            Mixer::Linear => unreachable!("linear mixers of other kinds are refused (`supported.rs`)"),
+            Mixer::Linear | Mixer::Shared => unreachable!("these are refused (`supported.rs`)"),
             Mixer::Attention => match &c.attention().mla {
                 Some(latent) => BlockParams::Mla(Rc::new(mla(c, layer, latent, params))),
                 None => BlockParams::Attention(attention(c, c.attention(), params)),

@@ -63,6 +63,9 @@ pub(super) fn features(recipe: &Recipe) -> Result<(), Unmodelled> {
         (recipe.features.depths().is_some(), "mixture of depths", "Megatron-Core has none"),
         (recipe.features.engram().is_some(), "engram branches", "Megatron-Core has none"),
         (recipe.uses(Mixer::Linear), "linear mixers of other kinds", "Megatron-Core has no such block"),
+        (recipe.uses(Mixer::Shared), "shared blocks", "Megatron-Core has no such block"),
+        (recipe.gates_latent_heads(), "gates of latent attention's heads", "Megatron-Core has none"),
+        (recipe.mlp.as_ref().is_some_and(|m| m.shift), "inputs mixed with the token before", "Megatron-Core has none"),
         (relu.contains(&Some(Activation::Relu)), "plain ReLU", "Megatron-LM has no argument for it"),
     ];
     if let Some((_, what, why)) = what.into_iter().find(|(is_there, ..)| *is_there) {

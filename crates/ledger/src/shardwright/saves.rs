@@ -178,7 +178,7 @@ pub(super) fn of_routed(
         Mixer::Recurrent => recurrent(recipe, &local, &sizes),
         Mixer::GatedDelta => gated_delta(recipe, &local, &sizes),
         // Refused before (`choice.rs`).
-        Mixer::Linear => Vec::new(),
+        Mixer::Linear | Mixer::Shared => Vec::new(),
     }
 }
 

@@ -5,6 +5,7 @@
 use super::map::HeldLayer;
 use layout::ownership::Row;
 use layout::{Layout, OwnershipTable};
+use recipe::kinds::linear::Linear;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe, Role};
 
@@ -55,8 +56,12 @@ fn of_block(recipe: &Recipe, mixer: Mixer) -> (u64, u64) {
         },
         Mixer::Recurrent => (recipe.recurrent.as_ref().map_or(0, |r| r.state_elements().0), 0),
         Mixer::GatedDelta => (recipe.gated_delta.as_ref().map_or(0, |g| g.state_elements().0), 0),
-        Mixer::Linear => (recipe.linear.as_ref().map_or(0, |l| l.state_elements(recipe.hidden).0), 0),
-        Mixer::Attention | Mixer::Moe | Mixer::Mlp => (0, 0),
+        // RWKV-7 mixes with the token before twice: in front of the mixer, and of the MLP behind it.
+        Mixer::Linear => recipe.linear.as_ref().map_or((0, 0), |l| match l {
+            Linear::Rwkv7(_) => (l.state_elements(recipe.hidden).0, 2 * recipe.hidden),
+            _ => (l.state_elements(recipe.hidden).0, 0),
+        }),
+        Mixer::Attention | Mixer::Moe | Mixer::Mlp | Mixer::Shared => (0, 0),
     }
 }
 

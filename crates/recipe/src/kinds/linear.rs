@@ -7,6 +7,7 @@ use super::kda::Kda;
 use super::lightning::Lightning;
 use super::mlstm::Mlstm;
 use super::rg_lru::RgLru;
+use super::rwkv7::Rwkv7;
 use super::short_conv::ShortConv;
 use crate::write::Toml;
 use reading::Section;
@@ -25,6 +26,8 @@ named! {
         Mlstm = "mlstm",
         /// A delta rule whose decay is a channel's own.
         Kda = "kda",
+        /// A delta rule with learned rates, over inputs mixed with the token before.
+        Rwkv7 = "rwkv7",
     }
 }
 
@@ -41,6 +44,8 @@ pub enum Linear {
     Mlstm(Mlstm),
     /// Kimi Linear's.
     Kda(Kda),
+    /// RWKV-7's.
+    Rwkv7(Rwkv7),
 }
 
 impl Linear {
@@ -53,6 +58,7 @@ impl Linear {
                 LinearKind::RgLru => RgLru::read(section).map(Linear::RgLru),
                 LinearKind::Mlstm => Mlstm::read(section).map(Linear::Mlstm),
                 LinearKind::Kda => Kda::read(section).map(Linear::Kda),
+                LinearKind::Rwkv7 => Rwkv7::read(section).map(Linear::Rwkv7),
             },
             None => {
                 section.finish();
@@ -71,6 +77,7 @@ impl Linear {
             Linear::RgLru(mixer) => mixer.write(toml),
             Linear::Mlstm(mixer) => mixer.write(toml),
             Linear::Kda(mixer) => mixer.write(toml),
+            Linear::Rwkv7(mixer) => mixer.write(toml),
         }
     }
 
@@ -82,6 +89,7 @@ impl Linear {
             Linear::RgLru(_) => LinearKind::RgLru,
             Linear::Mlstm(_) => LinearKind::Mlstm,
             Linear::Kda(_) => LinearKind::Kda,
+            Linear::Rwkv7(_) => LinearKind::Rwkv7,
         }
     }
 
@@ -93,6 +101,7 @@ impl Linear {
             Linear::RgLru(m) => ("heads", m.heads),
             Linear::Mlstm(m) => ("heads", m.heads),
             Linear::Kda(m) => ("heads", m.heads),
+            Linear::Rwkv7(m) => ("heads", m.heads),
         }
     }
 
@@ -104,6 +113,7 @@ impl Linear {
             Linear::RgLru(mixer) => mixer.tensors(hidden, out),
             Linear::Mlstm(mixer) => mixer.tensors(hidden, out),
             Linear::Kda(mixer) => mixer.tensors(hidden, out),
+            Linear::Rwkv7(mixer) => mixer.tensors(hidden, out),
         }
     }
 
@@ -114,6 +124,8 @@ impl Linear {
             Linear::Lightning(m) => ((m.heads * m.head_dim).saturating_mul(m.head_dim), 0),
             Linear::RgLru(m) => (m.width, m.width * (m.conv - 1)),
             Linear::Kda(m) => (m.inner().saturating_mul(m.head_dim), 3 * m.inner() * (m.conv - 1)),
+            // The last token's input is what the next is mixed with.
+            Linear::Rwkv7(m) => (m.values().saturating_mul(m.head_dim), hidden),
             Linear::Mlstm(m) => ((m.qk_dim / m.heads).saturating_mul(m.v_dim) + m.qk_dim + m.heads, 0),
         }
     }

@@ -5,6 +5,7 @@ use super::{Bias, Emitter};
 use crate::limits;
 use crate::tensor::{Dim, Role, Surface, Unit};
 use crate::write::Toml;
+use diag::{Blame, Finding};
 use reading::Section;
 
 /// The widths of a Mamba-1 mixer.
@@ -12,6 +13,8 @@ use reading::Section;
 pub struct Mamba1 {
     /// Inner width.
     pub inner: u64,
+    /// Heads, each with a step size, B and C of its own: Zamba. One where all channels share them.
+    pub heads: u64,
     /// State of one channel.
     pub state: u64,
     /// Rank of the step-size projection.
@@ -30,19 +33,28 @@ impl Mamba1 {
     /// Reads the keys of `[mamba]` for this kind.
     pub(crate) fn read(mut section: Section) -> Option<Mamba1> {
         let inner = section.count("inner", limits::WIDTH);
+        let heads = section.count_or("heads", limits::HEADS, 1);
         let state = section.count("state", limits::WIDTH);
         let dt_rank = section.count("dt_rank", limits::WIDTH);
         let conv = section.count_or("conv", 64, 4);
         let conv_bias = section.flag_or("conv_bias", true);
         let proj_bias = section.flag_or("proj_bias", false);
         let inner_norms = section.flag_or("inner_norms", false);
+        if let (Some(inner), Some(heads)) = (inner, heads)
+            && !inner.is_multiple_of(heads)
+        {
+            let message = format!("inner width {inner} does not divide into {heads} heads");
+            section.report("heads", Finding::error("mamba/heads", Blame::Recipe, "mamba.heads", message));
+        }
         section.finish();
-        Some(Mamba1 { inner: inner?, state: state?, dt_rank: dt_rank?, conv: conv?, conv_bias, proj_bias, inner_norms })
+        let (inner, heads, state, dt_rank, conv) = (inner?, heads?, state?, dt_rank?, conv?);
+        Some(Mamba1 { inner, heads, state, dt_rank, conv, conv_bias, proj_bias, inner_norms })
     }
 
     /// Writes them back.
     pub(crate) fn write(&self, toml: &mut Toml) {
         toml.int("inner", self.inner);
+        toml.int_unless("heads", self.heads, 1);
         toml.int("state", self.state);
         toml.int("dt_rank", self.dt_rank);
         toml.int_unless("conv", self.conv, 4);
@@ -51,7 +63,12 @@ impl Mamba1 {
         toml.flag_unless("inner_norms", self.inner_norms, false);
     }
 
-    /// Its tensors.
+    /// Step sizes, B and C of a token, over all heads.
+    pub fn selected(&self) -> u64 {
+        self.heads * (self.dt_rank + 2 * self.state)
+    }
+
+    /// Its tensors; `x_proj` of several heads is theirs one under the other.
     pub(crate) fn tensors(&self, hidden: u64, out: &mut Emitter) {
         let inner = || Dim::of(Unit::Channel, self.inner, 1);
         let into = Dim::packed(&[("x", Unit::Channel, self.inner, 1), ("z", Unit::Channel, self.inner, 1)]);
@@ -61,8 +78,13 @@ impl Mamba1 {
         if self.conv_bias {
             out.add("conv.bias", Surface::MixerConv, Role::Bias, vec![inner()]);
         }
-        let selected = Dim::whole(self.dt_rank + 2 * self.state);
-        out.linear("x_proj", Surface::MixerOut, Role::Matrix, selected, inner(), Bias::No);
+        if self.heads == 1 {
+            out.linear("x_proj", Surface::MixerOut, Role::Matrix, Dim::whole(self.selected()), inner(), Bias::No);
+        } else {
+            let selected = Dim::of(Unit::MambaHead, self.heads, self.selected() / self.heads);
+            let each = Dim::whole(self.inner / self.heads);
+            out.linear("x_proj", Surface::MixerIn, Role::Matrix, selected, each, Bias::No);
+        }
         out.linear("dt_proj", Surface::MixerIn, Role::Matrix, inner(), Dim::whole(self.dt_rank), Bias::Yes);
         out.add("A_log", Surface::MixerScalar, Role::Scalar, vec![inner(), Dim::whole(self.state)]);
         out.add("D", Surface::MixerScalar, Role::Scalar, vec![inner()]);

@@ -22,6 +22,8 @@ pub struct Mla {
     pub v_dim: u64,
     /// Whether the down-projections and the output projection add biases.
     pub bias: bool,
+    /// Whether one number a head, made from the block's input, multiplies its output: Ling 3.
+    pub head_gate: bool,
     /// Whether the latents are normalised; published models do, Megatron only with `qk_layernorm`.
     pub latent_norm: bool,
 }
@@ -35,8 +37,10 @@ impl Mla {
         let rope_dim = section.count("rope_dim", limits::WIDTH);
         let v_dim = section.count("v_dim", limits::WIDTH);
         let bias = section.flag_or("latent_bias", false);
+        let head_gate = section.flag_or("head_gate", false);
         let latent_norm = section.flag_or("latent_norm", true);
-        Some(Mla { q_rank, kv_rank: kv_rank?, qk_dim: qk_dim?, rope_dim: rope_dim?, v_dim: v_dim?, bias, latent_norm })
+        let (kv_rank, qk_dim, rope_dim, v_dim) = (kv_rank?, qk_dim?, rope_dim?, v_dim?);
+        Some(Mla { q_rank, kv_rank, qk_dim, rope_dim, v_dim, bias, head_gate, latent_norm })
     }
 
     /// Writes the same keys into the open table.
@@ -47,6 +51,7 @@ impl Mla {
         toml.int("rope_dim", self.rope_dim);
         toml.int("v_dim", self.v_dim);
         toml.flag_unless("latent_bias", self.bias, false);
+        toml.flag_unless("head_gate", self.head_gate, false);
         toml.flag_unless("latent_norm", self.latent_norm, true);
     }
 
@@ -75,6 +80,10 @@ impl Mla {
         }
         let key_value = Dim::of(Unit::Head, heads, self.qk_dim + self.v_dim);
         out.linear("kv_up", Surface::AttentionIn, Role::Matrix, key_value, Dim::whole(self.kv_rank), Bias::No);
+        if self.head_gate {
+            let gate = Dim::of(Unit::Head, heads, 1);
+            out.linear("gate", Surface::AttentionIn, Role::Matrix, gate, Dim::whole(hidden), Bias::No);
+        }
         let value = Dim::of(Unit::Head, heads, self.v_dim);
         out.linear("out", Surface::AttentionOut, Role::Matrix, Dim::whole(hidden), value, bias);
     }

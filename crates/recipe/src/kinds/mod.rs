@@ -22,11 +22,13 @@ pub mod mlstm;
 pub mod moe;
 pub mod mtp;
 pub mod rg_lru;
+pub mod rwkv7;
+pub mod shared;
 pub mod short_conv;
 pub mod side;
 
 use crate::adapters::Adapters;
-use crate::pattern::Family;
+use crate::pattern::{Family, Layer, Mixer};
 use crate::precision::{OptimizerPolicy, Precision};
 use crate::tensor::{Dim, Place, Role, Surface, Tensor, Unit};
 use units::named;
@@ -107,6 +109,19 @@ named! {
         After = "after",
         /// Before and behind it, a norm each: Gemma 2 and 3, GLM-4.
         Both = "both",
+        /// Behind the blocks of layers that attend, before those of others: OLMo Hybrid.
+        AfterAttention = "after-attention",
+    }
+}
+
+impl NormPlace {
+    /// Where norms of a layer stand: before its blocks, behind them, or both.
+    pub fn of(self, layer: &Layer) -> NormPlace {
+        match self {
+            NormPlace::AfterAttention if layer.has(Mixer::Attention) => NormPlace::After,
+            NormPlace::AfterAttention => NormPlace::Before,
+            other => other,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Linear mixers that its hybrid stack has no symbol for.
+//! Linear mixers and shared blocks, which its hybrid stack has no symbol for.
 
 use crate::engines::refuse_mixers;
 use crate::legality::{Case, Check, Reads, Rule};
@@ -16,7 +16,7 @@ pub const RULE: Rule = Rule {
 };
 
 fn check(case: &Case) -> Vec<Finding> {
-    refuse_mixers(&RULE, "Megatron-Core", &[Mixer::Linear], case)
+    refuse_mixers(&RULE, "Megatron-Core", &[Mixer::Linear, Mixer::Shared], case)
 }
 
 #[cfg(test)]
@@ -27,6 +27,8 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         found("llama3-8b", "engine=megatron", "Megatron-Core has no linear block (`L`, layers 32)").with(kinds::linear),
+        found("llama3-8b", "engine=megatron", "Megatron-Core has no shared block (`S`, layers 32-33)")
+            .with(kinds::shared),
         silent("llama3-8b", "engine=megatron"),
     ];
 

@@ -16,7 +16,8 @@ pub const RULE: Rule = Rule {
 };
 
 fn check(case: &Case) -> Vec<Finding> {
-    refuse_mixers(&RULE, "nanotron", &[Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta, Mixer::Linear], case)
+    let missing = [Mixer::Mamba, Mixer::Recurrent, Mixer::GatedDelta, Mixer::Linear, Mixer::Shared];
+    refuse_mixers(&RULE, "nanotron", &missing, case)
 }
 
 #[cfg(test)]

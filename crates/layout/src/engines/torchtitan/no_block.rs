@@ -16,7 +16,7 @@ pub const RULE: Rule = Rule {
 };
 
 fn check(case: &Case) -> Vec<Finding> {
-    refuse_mixers(&RULE, "torchtitan", &[Mixer::Mamba, Mixer::Recurrent, Mixer::Linear], case)
+    refuse_mixers(&RULE, "torchtitan", &[Mixer::Mamba, Mixer::Recurrent, Mixer::Linear, Mixer::Shared], case)
 }
 
 #[cfg(test)]

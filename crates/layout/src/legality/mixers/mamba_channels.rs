@@ -1,4 +1,4 @@
-//! Channels of Mamba-1 are a multiple of tp.
+//! Channels of Mamba-1 are a multiple of tp, and heads where it has several.
 
 use crate::legality::{Case, Check, Reads, Rule};
 use diag::{Blame, Finding};
@@ -16,7 +16,8 @@ pub const RULE: Rule = Rule {
 
 fn check(case: &Case) -> Option<Finding> {
     let Mamba::One(mamba) = case.mamba()? else { return None };
-    RULE.must_divide("mamba", "channels", mamba.inner, "tp", case.layout.tp.get())
+    let (what, count) = if mamba.heads > 1 { ("heads", mamba.heads) } else { ("channels", mamba.inner) };
+    RULE.must_divide("mamba", what, count, "tp", case.layout.tp.get())
 }
 
 #[cfg(test)]
@@ -28,6 +29,8 @@ mod tests {
     pub const EXAMPLES: &[Example] = &[
         found("nam56r-mini", "tp=8", "cannot split `mamba` over tp=8: 60 channels are not a multiple of 8")
             .with(kinds::mamba1),
+        found("nam56r-mini", "tp=4", "cannot split `mamba` over tp=4: 2 heads are not a multiple of 4")
+            .with(kinds::mamba1_of_heads),
         silent("nam56r-mini", "tp=4").with(kinds::mamba1),
         silent("nam56r-mini", "tp=3"),
     ];

@@ -1,6 +1,7 @@
 //! Heads, groups and channels of state-carrying mixers over the tensor axis.
 
 mod gated_delta_heads;
+mod linear_first;
 mod linear_heads;
 mod linear_whole;
 mod mamba_channels;
@@ -8,6 +9,8 @@ mod mamba_groups;
 mod mamba_heads;
 mod recurrent_heads;
 mod recurrent_qk_heads;
+mod shared_stage;
+mod shared_whole;
 
 use super::Rule;
 use recipe::kinds::mamba::Mamba;
@@ -31,4 +34,7 @@ pub(super) const RULES: &[&Rule] = &[
     &gated_delta_heads::RULE,
     &linear_heads::RULE,
     &linear_whole::RULE,
+    &linear_first::RULE,
+    &shared_whole::RULE,
+    &shared_stage::RULE,
 ];

@@ -10,6 +10,10 @@ use super::rank::Rank;
 use replay::tape::{BF16, FP32, INT64, Tensor};
 use std::rc::Rc;
 
+/// Widest head of torch's flash kernel (`aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` check_head_dim_size_flash). Wider
+/// ones run the memory-efficient kernel, which saves the same (`mem_eff_attention/kernel_backward.h` for what it sums in).
+const WIDEST_HEAD: u64 = 256;
+
 /// Heads of one rank, and their widths.
 #[derive(Clone, Copy)]
 pub(super) struct Heads {
@@ -116,6 +120,10 @@ pub(super) fn flash(c: &Rank, inputs: [&Tensor; 3], heads: Heads) -> Tensor {
         let dv = grad(t, size(heads.kv, heads.v_dim), "value gradient");
         let _sums = grad_of(t, padded * heads.query, FP32, "softmax sums");
         let _accumulator = grad_of(t, padded * heads.query * heads.qk_dim, FP32, "query accumulator");
+        // A kernel of wider heads sums gradients of keys and values in fp32 as well.
+        let is_wide = heads.qk_dim > WIDEST_HEAD;
+        let _summed =
+            is_wide.then(|| grad_of(t, size(heads.kv, heads.qk_dim + heads.v_dim), FP32, "key and value accumulators"));
         // With grouped heads the kernel writes a gradient a query head, summed over each group.
         let is_grouped = heads.query != heads.kv;
         let _expanded = is_grouped.then(|| {

@@ -16,6 +16,7 @@ use recipe::kinds::mamba3::Mamba3;
 use recipe::kinds::mhc::Mhc;
 use recipe::kinds::mla::Mla;
 use recipe::kinds::moe::{Moe, ScoreFunction};
+use recipe::kinds::shared::Shared;
 use recipe::kinds::{Activation, Norm, NormPlace};
 use recipe::{Layer, Mixer, Multipliers, Optimizer, Positions, Recipe, Role};
 use replay::Unmodelled;
@@ -85,6 +86,8 @@ pub(crate) struct Feed {
     pub ffn: u64,
     pub function: Activation,
     pub bias: bool,
+    /// Whether its input is mixed with the token before.
+    pub shift: bool,
 }
 
 impl Feed {
@@ -135,7 +138,6 @@ pub(crate) struct Config {
     /// Residual streams, where there are several.
     pub mhc: Option<Mhc>,
     pub norm: Norm,
-    pub norm_place: NormPlace,
     pub has_embedding_norm: bool,
     pub has_head_bias: bool,
     /// Whether what a block adds is dropped in part. Attention's own dropout keeps a random state alone.
@@ -166,6 +168,7 @@ pub(crate) struct Config {
     pub recurrent: Option<M2rnn>,
     pub gated_delta: Option<GatedDelta>,
     pub linear: Option<Linear>,
+    pub shared: Option<Shared>,
     /// Which optimizer steps projections, and which experts.
     pub matrix_optimizer: Optimizer,
     pub expert_optimizer: Optimizer,
@@ -187,6 +190,8 @@ pub(crate) struct Config {
     /// Documents that a sequence is packed of.
     pub documents: Option<Documents>,
     pub layers: Vec<(u32, Vec<Mixer>)>,
+    /// Of each layer, where its norms stand.
+    pub norm_places: Vec<NormPlace>,
     /// Of each layer's mixers, whether it stands beside the one before it, behind the same norm.
     pub beside: Vec<Vec<bool>>,
     pub is_first: bool,
@@ -197,7 +202,7 @@ impl Config {
     /// Sizes of a rank; nothing is compiled, and edges are one unit, until the caller says so.
     pub fn new(place: Place) -> Result<Config, Unmodelled> {
         let Place { recipe, layout, .. } = place;
-        refuse_recipe(recipe)?;
+        refuse_recipe(&place)?;
         refuse_optimizers(&place)?;
         refuse_layout(layout)?;
         let mesh = Mesh::new(layout, Order::DeviceMesh, recipe.uses(Mixer::Moe))
@@ -222,7 +227,6 @@ impl Config {
             branched: chunk.layers.clone().map(|index| recipe.layers[index].has_engram).collect(),
             mhc: recipe.features.mhc().cloned(),
             norm: recipe.norm,
-            norm_place: recipe.norm_place,
             has_embedding_norm: recipe.embedding_norm,
             has_head_bias: recipe.head_bias,
             drops: recipe.dropout > 0.0,
@@ -244,13 +248,14 @@ impl Config {
             tokens: layout.sequence * layout.micro_batch,
             local_tokens: layout.tokens_per_microbatch_per_rank(),
             attention: recipe.attention().map(|a| attention(&a, recipe, layout)).transpose()?,
-            mlp: recipe.mlp.as_ref().map(|m| Feed { ffn: m.ffn, function: m.activation, bias: m.bias }),
+            mlp: recipe.mlp.as_ref().map(|m| Feed { ffn: m.ffn, function: m.activation, bias: m.bias, shift: m.shift }),
             moe: recipe.moe.as_ref().map(|moe| experts(moe, layout)).transpose()?,
             mamba: mamba(recipe, &place)?,
             blocks: place.blocks,
             recurrent: recipe.recurrent.clone(),
             gated_delta: recipe.gated_delta.clone(),
             linear: recipe.linear.clone(),
+            shared: recipe.shared.clone(),
             matrix_optimizer: recipe.optimizer.of(Role::Matrix, true),
             expert_optimizer: recipe.optimizer.of(Role::Expert, true),
             checkpoints: layout.recompute == Recompute::Full,
@@ -262,6 +267,7 @@ impl Config {
             is_compiled: false,
             chunks: Chunks::Each,
             layers: layers.collect::<Result<_, Unmodelled>>()?,
+            norm_places: chunk.layers.clone().map(|index| recipe.norm_place.of(&recipe.layers[index])).collect(),
             beside: chunk.layers.clone().map(|index| beside(&recipe.layers[index])).collect(),
             is_first: chunk.index == 0,
             is_last: chunk.index + 1 == place.stages.chunks.len(),
@@ -287,6 +293,10 @@ impl Config {
 
     pub fn linear(&self) -> &Linear {
         self.linear.as_ref().expect("a valid recipe with linear mixers has a linear table")
+    }
+
+    pub fn shared(&self) -> &Shared {
+        self.shared.as_ref().expect("a valid recipe with shared blocks has a shared table")
     }
 
     pub fn gated_delta(&self) -> &GatedDelta {
@@ -342,7 +352,8 @@ fn adapted(recipe: &Recipe) -> BTreeMap<String, u64> {
     covered.map(|tensor| (recipe::adapted_module(tensor), adapters.rank)).collect()
 }
 
-fn refuse_recipe(recipe: &Recipe) -> Result<(), Unmodelled> {
+fn refuse_recipe(place: &Place) -> Result<(), Unmodelled> {
+    let recipe = place.recipe;
     let refuse = |what: &str, why: &str| Err(Unmodelled::new(what, why));
     if recipe.features.mtp().is_some() {
         return refuse("multi-token prediction", "the prediction suffix is not replayed yet");
@@ -355,6 +366,9 @@ fn refuse_recipe(recipe: &Recipe) -> Result<(), Unmodelled> {
     }
     if recipe.features.mhc().is_some() && recipe.blocks().any(|(_, block)| block.mixers.len() > 1) {
         return refuse("hyper-connections around parallel mixers", "how their sum is added to streams is not replayed");
+    }
+    if matches!(recipe.linear, Some(Linear::Rwkv7(_))) && place.layout.recompute == Recompute::Full {
+        return refuse("recompute of RWKV-7", "a layer's second output, the first one's values, is not replayed");
     }
     Ok(())
 }
@@ -430,8 +444,8 @@ fn experts(moe: &Moe, layout: &Layout) -> Result<MoeSizes, Unmodelled> {
         experts: moe.experts,
         local_experts: moe.experts / layout.ep.get(),
         top_k: moe.top_k,
-        feed: Feed { ffn: moe.ffn, function: moe.activation, bias: moe.bias },
-        shared: shared.map(|s| Feed { ffn: s.ffn, function: s.activation, bias: s.bias }),
+        feed: Feed { ffn: moe.ffn, function: moe.activation, bias: moe.bias, shift: false },
+        shared: shared.map(|s| Feed { ffn: s.ffn, function: s.activation, bias: s.bias, shift: false }),
         gates_shared: shared.is_some_and(|shared| shared.gate),
         has_router_bias: moe.router.bias,
         score: moe.router.score,
@@ -479,7 +493,7 @@ fn mixers(layer: &Layer, index: usize, place: &Place) -> Result<Vec<Mixer>, Unmo
                 return refuse("a recurrent mixer over tp", "its norm over all heads is not replayed yet");
             }
             Mixer::Attention | Mixer::Moe | Mixer::Mamba | Mixer::Mlp => {}
-            Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => {}
+            Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear | Mixer::Shared => {}
         }
     }
     Ok(mixers)

@@ -16,36 +16,36 @@ use std::rc::Rc;
 const CHUNK: u64 = 64;
 const DIAGONAL: u64 = 16;
 
-/// Projections in the order they run (queries, keys and values; decays through their latent; beta; gates through
-/// theirs), and the convolution, steps and rates.
+/// Projections (queries, keys and values; beta; decays through their latent, where they have one; gates likewise), and the convolution, steps and rates.
 pub(super) fn params(m: &Kda, hidden: u64, unit: &mut Unit) -> (Vec<Linear>, Vec<Rc<Param>>) {
     let inner = m.inner();
-    let latent = |unit: &mut Unit| unit.linear(Line::ReplicatedParams, (m.head_dim, hidden), false);
-    let projections = vec![
-        unit.column(3 * inner, hidden, false),
-        latent(unit),
-        unit.column(inner, m.head_dim, false),
-        unit.column(m.heads, hidden, false),
-        latent(unit),
-        unit.column(inner, m.head_dim, false),
-    ];
+    let from = if m.latents { m.head_dim } else { hidden };
+    let through = |unit: &mut Unit| {
+        let latent = m.latents.then(|| unit.linear(Line::ReplicatedParams, (m.head_dim, hidden), false));
+        latent.into_iter().chain([unit.column(inner, from, false)]).collect::<Vec<_>>()
+    };
+    let mut projections = vec![unit.column(3 * inner, hidden, false), unit.column(m.heads, hidden, false)];
+    projections.extend(through(unit));
+    projections.extend(through(unit));
     let shapes = [(3 * inner, m.conv), (inner, 1), (m.heads, 1)];
     (projections, shapes.map(|(rows, columns)| unit.add(Line::TpParams, rows, columns)).into())
 }
 
 /// `x` is the normed input.
 pub(super) fn forward(own: &Params, c: &Rc<Rank>, x: &Tensor, m: &Kda) -> Tensor {
-    let [qkv, decay_latent, decay, beta, gate_latent, gate] = [0, 1, 2, 3, 4, 5].map(|at| &own.projections[at]);
+    let (qkv, beta) = (&own.projections[0], &own.projections[1]);
+    let (decay, gate) = own.projections[2..].split_at(own.projections.len() / 2 - 1);
+    let through = |all: &[Linear]| all.iter().fold(x.clone(), |x, each| linear(c, &x, each));
     let packed = linear(c, x, qkv);
     let joined = c.act(packed.elements(), "queries, keys and values");
     makes(c, &packed, &joined, Vec::new(), packed.elements(), BF16);
     drop(packed);
     let convolved = own.convolve(c, &joined, &own.others[..1]);
     drop(joined);
-    let decays = decays(own, c, linear(c, &linear(c, x, decay_latent), decay));
+    let decays = decays(own, c, through(decay));
     let beta = own.sigmoid(c, linear(c, x, beta));
     let out = scan(c, m, convolved, decays, beta);
-    let gate = own.sigmoid(c, linear(c, &linear(c, x, gate_latent), gate));
+    let gate = own.sigmoid(c, through(gate));
     let normed = own.normed(c, &out, m.head_dim);
     drop(out);
     product(c, &normed, &gate)

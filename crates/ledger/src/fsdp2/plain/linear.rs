@@ -2,7 +2,7 @@
 //! Lfm2ShortConv), MiniMax's lightning attention block by block (`modeling_minimax.py` MiniMaxLightningAttention),
 //! RecurrentGemma's recurrence token by token in fp32 (`modeling_recurrent_gemma.py` RecurrentGemmaRglru) and xLSTM's
 //! memory chunk by chunk (`modeling_xlstm.py` mlstm_chunkwise); Kimi's delta attention over fla's kernels
-//! (`kda.rs`). Over tensor ranks each runs its own channels or heads;
+//! (`kda.rs`), RWKV-7's time mixing over the same project's (`rwkv7.rs`). Over tensor ranks each runs its own channels or heads;
 //! the projection out sums. No measured row shows them.
 
 use super::config::Config;
@@ -13,6 +13,7 @@ use recipe::kinds::kda::Kda;
 use recipe::kinds::linear::Linear as Kind;
 use recipe::kinds::mlstm::Mlstm;
 use recipe::kinds::rg_lru::RgLru;
+use recipe::kinds::rwkv7::Rwkv7;
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Tensor};
 use std::rc::Rc;
@@ -33,6 +34,7 @@ fn on_a_rank(kind: &Kind, tp: u64) -> Kind {
         Kind::ShortConv(_) | Kind::Lightning(_) => kind.clone(),
         Kind::RgLru(m) => Kind::RgLru(RgLru { width: m.width / tp, heads: m.heads / tp, ..m.clone() }),
         Kind::Kda(m) => Kind::Kda(Kda { heads: m.heads / tp, ..m.clone() }),
+        Kind::Rwkv7(m) => Kind::Rwkv7(Rwkv7 { heads: m.heads / tp, ..m.clone() }),
         Kind::Mlstm(m) => {
             Kind::Mlstm(Mlstm { heads: m.heads / tp, qk_dim: m.qk_dim / tp, v_dim: m.v_dim / tp, ..m.clone() })
         }
@@ -40,7 +42,8 @@ fn on_a_rank(kind: &Kind, tp: u64) -> Kind {
 }
 
 impl Params {
-    pub(super) fn new(c: &Config, unit: &mut Unit) -> Params {
+    /// Of the layer at an index.
+    pub(super) fn new(c: &Config, index: u32, unit: &mut Unit) -> Params {
         let (kind, hidden) = (on_a_rank(c.linear(), c.tp), c.hidden);
         let channels = hidden / c.tp;
         let vector = |unit: &mut Unit, rows, columns| unit.add(Line::TpParams, rows, columns);
@@ -67,6 +70,10 @@ impl Params {
                 let (projections, others) = super::kda::params(m, hidden, unit);
                 (projections, others, m.inner(), false)
             }
+            Kind::Rwkv7(m) => {
+                let (projections, others) = super::rwkv7::params(m, hidden, index == 0, unit);
+                (projections, others, m.values(), false)
+            }
             Kind::Mlstm(m) => {
                 let packed = unit.column(2 * m.qk_dim + 2 * m.v_dim, hidden, false);
                 (vec![packed, unit.column(2 * m.heads, hidden, true)], Vec::new(), m.v_dim, false)
@@ -75,9 +82,14 @@ impl Params {
         let normed = match &kind {
             Kind::Lightning(_) | Kind::Mlstm(_) => Some(width),
             Kind::Kda(m) => Some(m.head_dim),
-            Kind::ShortConv(_) | Kind::RgLru(_) => None,
+            Kind::ShortConv(_) | Kind::RgLru(_) | Kind::Rwkv7(_) => None,
         };
-        let out_norm = normed.map(|width| unit.norm(c, width));
+        let scale = |unit: &mut Unit, width| unit.add(Line::TpParams, width, 1);
+        let out_norm = match &kind {
+            // A group norm of torch's kind, whatever the model's norms are.
+            Kind::Rwkv7(_) => Some(NormParams { weight: Some(scale(unit, width)), bias: Some(scale(unit, width)) }),
+            _ => normed.map(|width| unit.norm(c, width)),
+        };
         let out = unit.row(hidden, width, out_bias);
         Params { kind, projections, others, out_norm, out }
     }
@@ -91,6 +103,7 @@ impl Params {
             Kind::RgLru(m) => self.rg_lru(c, x, m.width),
             Kind::Mlstm(m) => self.mlstm(c, x, [m.heads, m.qk_dim, m.v_dim, m.chunk]),
             Kind::Kda(m) => super::kda::forward(self, c, x, m),
+            Kind::Rwkv7(m) => super::rwkv7::forward(self, c, x, m),
         };
         leave(c, linear(c, &inner, &self.out))
     }

@@ -17,7 +17,9 @@ pub(super) fn forward(c: &Rc<Rank>, params: &Mamba1Params, x: &Tensor) -> Tensor
     let packed = linear(c, x, &params.in_proj);
     let inner = convolve(c, params, &packed);
     let selected = linear(c, &inner, &params.x_proj);
-    let (rank, state) = (params.dt_proj.weight.columns, params.a_log.columns);
+    // Every head has a step size, B and C of its own.
+    let heads = inner.elements() / c.config.tokens / params.x_proj.weight.columns;
+    let (rank, state) = (heads * params.dt_proj.weight.columns, heads * params.a_log.columns);
     let tokens = c.config.tokens;
     let parts = match &params.norms {
         Some(norms) => {

@@ -5,10 +5,10 @@
 //! kernel that does saves the same tensors.
 
 use super::attention::{Heads, concatenate, flash, rotate};
-use super::ops::{enter, grad, leave, linear, norm};
+use super::ops::{cast, enter, grad, leave, linear, makes, norm};
 use super::params::{Latent, MlaParams};
 use super::rank::Rank;
-use replay::tape::Tensor;
+use replay::tape::{BF16, FP32, Tensor};
 use std::rc::Rc;
 
 /// `x` is the normed input.
@@ -40,7 +40,28 @@ pub(super) fn forward(c: &Rc<Rank>, params: &MlaParams, x: &Tensor) -> Tensor {
     let k = concatenate(c, &[&kv, &position], tokens * count * heads.qk_dim, "key");
     let out = flash(c, [&q, &k, &kv], heads);
     drop((q, k, kv, position, latent));
+    let out = match &params.gate {
+        Some(gate) => opened(c, out, linear(c, &x, gate)),
+        None => out,
+    };
     leave(c, linear(c, &out, &params.out))
+}
+
+/// The output times the sigmoid of a gate a head, made in fp32 (`modeling_bailing_hybrid.py` BailingHybridAttention).
+fn opened(c: &Rank, out: Tensor, gate: Tensor) -> Tensor {
+    let wide = cast(c, &gate, FP32, "fp32 gates");
+    let open = c.act_of(gate.elements(), FP32, "sigmoid of gates");
+    makes(c, &wide, &open, vec![open.alias()], gate.elements(), FP32);
+    let open = cast(c, &open, BF16, "gates");
+    let (elements, of_gates) = (out.elements(), gate.elements());
+    let opened = c.act(elements, "gated output");
+    let saved = vec![out.clone(), open.clone()];
+    c.tape.record(vec![out.edge(), open.edge()], &[&opened], saved, move |t, _, _saved| {
+        let dx = grad(t, elements, "attention output gradient");
+        drop(grad(t, elements, "product before its sum"));
+        vec![Some(dx), Some(grad(t, of_gates, "gate gradient"))]
+    });
+    opened
 }
 
 /// Into a latent and through its norm.

@@ -25,6 +25,8 @@ mod params;
 mod peft;
 mod quantised;
 mod rank;
+mod rwkv7;
+mod shared;
 
 pub use config::{Blocks, Chunks};
 pub(crate) use config::{Config, Place};

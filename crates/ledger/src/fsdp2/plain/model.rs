@@ -5,6 +5,7 @@ use super::loss::{self, Head};
 use super::ops::{add, grad, grad_of, leave, linear, makes, norm, weight_grad};
 use super::params::{BlockParams, Linear, Mixing, NormParams, Param, Unit, layer};
 use super::rank::Rank;
+use super::shared::{self, Turns};
 use super::{Blocks, Config, attention, emitted, gated_delta, mamba, mamba1, mla, mlp, moe};
 use case::options::CrossEntropy;
 use case::ways::AdapterLayers;
@@ -24,6 +25,8 @@ struct Layer {
     depth: Option<Depth>,
     /// What looks n-grams up before it.
     branch: Option<Branch>,
+    /// Whether it reads the token embeddings besides.
+    reads_first: bool,
 }
 
 /// What stands before the first layer.
@@ -56,12 +59,14 @@ impl Model {
             let positions = c.learned.map(|rows| held.add(Line::ReplicatedParams, rows, c.hidden));
             Front { unit, table, positions, norm: c.has_embedding_norm.then(|| held.norm(c, c.hidden)) }
         });
+        let mut turns = Turns::new(c, &mut units);
         let layers = (0..c.layers.len()).map(|at| {
             let unit = units.len();
-            let blocks = layer(c, at, &mut units);
+            let reads_first = shared::is_used(&c.layers[at].1);
+            let blocks = layer(c, at, &mut units, &mut turns);
             let depth = c.partial[at].then(|| Depth::new(c, &mut units[unit])).flatten();
             let branch = c.branched[at].then(|| Branch::new(c, &mut units[unit])).flatten();
-            Rc::new(Layer { unit, blocks, depth, branch })
+            Rc::new(Layer { unit, blocks, depth, branch, reads_first })
         });
         let layers = layers.collect();
         let mut collapse = None;
@@ -165,9 +170,13 @@ impl Model {
                 (None, Some(input)) => input.clone(),
                 (None, None) => unreachable!("a stage without an embedding is given its input"),
             };
+            if c.config.shared.is_some() {
+                c.first.replace(Some(x.clone()));
+            }
             for layer in &self.layers {
                 x = forward_layer(c, layer, &x);
             }
+            c.first.take();
             c.tape.enter(Origin::Head);
             if let (Some(collapse), Blocks::Emitted) = (&self.collapse, c.config.blocks) {
                 x = collapse.behind_all(c, &x);
@@ -214,11 +223,22 @@ fn apart(c: &Config, origin: Origin, units: &mut Vec<Unit>) -> Option<usize> {
 /// Runs a unit's forward between an engine's hooks, or plainly when there is no unit. The input
 /// passes through a node whose backward runs when the input's gradient is whole.
 pub(super) fn wrapped(c: &Rc<Rank>, unit: Option<usize>, x: &Tensor, run: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
-    let Some(unit) = unit else { return run(x) };
+    wrapped_all(c, unit, &[x], |inputs| run(&inputs[0]))
+}
+
+/// The same of several inputs, whose gradients must all be whole.
+pub(super) fn wrapped_all(
+    c: &Rc<Rank>,
+    unit: Option<usize>,
+    inputs: &[&Tensor],
+    run: impl FnOnce(&[Tensor]) -> Tensor,
+) -> Tensor {
+    let Some(unit) = unit else { return run(&inputs.iter().map(|&x| x.clone()).collect::<Vec<_>>()) };
     c.engine.pre_forward(unit);
-    let inside = x.alias();
+    let inside: Vec<Tensor> = inputs.iter().map(|x| x.alias()).collect();
     let engine = c.engine.clone();
-    c.tape.record(vec![x.edge()], &[&inside], Vec::new(), move |_, grads, _| {
+    let edges = inputs.iter().map(|x| x.edge()).collect();
+    c.tape.record(edges, &inside.iter().collect::<Vec<_>>(), Vec::new(), move |_, grads, _| {
         engine.post_backward(unit);
         grads
     });
@@ -268,17 +288,20 @@ fn placed(c: &Rank, x: &Tensor, table: &Rc<Param>) -> Tensor {
 }
 
 fn forward_layer(c: &Rc<Rank>, layer: &Rc<Layer>, x: &Tensor) -> Tensor {
-    wrapped(c, Some(layer.unit), x, |x| {
+    let first = c.first.borrow().clone().filter(|_| layer.reads_first);
+    let inputs: Vec<&Tensor> = std::iter::once(x).chain(&first).collect();
+    wrapped_all(c, Some(layer.unit), &inputs, |given| {
         if !c.config.checkpoints {
-            return layer.forward(c, x);
+            return layer.forward(c, &given[0], given.get(1));
         }
         let (rank, layer) = (c.clone(), layer.clone());
         // Adapters make a layer's output ask for a gradient though its input may not.
         let inside = (!c.config.adapted.is_empty()).then(|| Tensor::empty().requiring_grad());
-        let inputs: Vec<&Tensor> = std::iter::once(x).chain(&inside).collect();
+        let has_first = given.len() > 1;
+        let inputs: Vec<&Tensor> = given.iter().chain(&inside).collect();
         checkpoint_stopping_early(&c.tape, &inputs, move |inputs| {
             let _early = layer.before_it_is_needed(&rank);
-            layer.forward(&rank, &inputs[0])
+            layer.forward(&rank, &inputs[0], inputs.get(1).filter(|_| has_first))
         })
     })
 }
@@ -304,24 +327,33 @@ impl Layer {
         Some(grad_of(&c.tape, c.config.tokens * width, by, "gradient before the layer is there again"))
     }
 
-    fn forward(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
+    /// `first` are the token embeddings, where a shared block reads them.
+    fn forward(&self, c: &Rc<Rank>, x: &Tensor, first: Option<&Tensor>) -> Tensor {
         let branched = self.branch.as_ref().map(|branch| branch.forward(c, x));
         let x = branched.as_ref().unwrap_or(x);
         match &self.depth {
-            Some(depth) => depth.forward(c, x, |some, x| self.through(some, x)),
-            None => self.through(c, x),
+            Some(depth) => depth.forward(c, x, |some, x| self.through(some, x, first)),
+            None => self.through(c, x, first),
         }
     }
 
     /// All blocks in order.
-    fn through(&self, c: &Rc<Rank>, x: &Tensor) -> Tensor {
+    fn through(&self, c: &Rc<Rank>, x: &Tensor, first: Option<&Tensor>) -> Tensor {
         let mut x = x.clone();
         let mut read = x.clone();
+        let mut aside: Option<Tensor> = None;
         for (at, block) in self.blocks.iter().enumerate() {
             c.tape.enter(block.origin);
+            if let (Mixing::Shared(own), Some(first)) = (&block.mixing, first) {
+                aside = Some(own.forward(c, &x, first));
+                continue;
+            }
             let mut entered = block.mhc.as_ref().map(|mhc| mhc.enter(c, &x));
-            let stream =
-                entered.as_mut().map_or_else(|| x.clone(), |e| std::mem::replace(&mut e.inner, Tensor::empty()));
+            let stream = match (&mut entered, aside.take()) {
+                (Some(entered), _) => std::mem::replace(&mut entered.inner, Tensor::empty()),
+                (None, Some(aside)) => add(c, &x, &aside),
+                (None, None) => x.clone(),
+            };
             let normed = match &block.norm {
                 _ if block.is_beside => std::mem::replace(&mut read, Tensor::empty()),
                 Some(before) => norm(c, &stream, c.config.hidden, before),
@@ -339,6 +371,7 @@ impl Layer {
                 Mixing::Mamba1(params) => mamba1::forward(c, params, &normed),
                 Mixing::GatedDelta(params) => gated_delta::forward(c, params, &normed),
                 Mixing::Linear(params) => params.forward(c, &normed),
+                Mixing::Shared(_) => unreachable!("a shared block is given the token embeddings"),
                 Mixing::Emitted(block) => block.forward(c, &normed),
             };
             drop(normed);

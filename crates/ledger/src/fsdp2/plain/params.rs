@@ -1,6 +1,7 @@
 //! Parameters of one rank in the order of `named_parameters`, and the units an engine wraps.
 
 use super::config::{Blocks, Config, Feed, NormOver, Scan};
+use super::shared::Turns;
 use crate::delta_scan::Widths;
 use crate::grads::weight_grad;
 use crate::mamba_scan::MambaSizes;
@@ -175,12 +176,16 @@ pub(super) struct MlaParams {
     pub kv_latent: Latent,
     pub kv: Linear,
     pub out: Linear,
+    /// The projection onto one gate a head.
+    pub gate: Option<Linear>,
     pub sizes: Mla,
 }
 
 /// Gate, when there is one, up and down.
 pub(super) struct MlpParams {
     pub feed: Feed,
+    /// Shares of the token before, where inputs are mixed with it.
+    pub shares: Option<Rc<Param>>,
     pub gate: Option<Linear>,
     pub up: Linear,
     pub down: Linear,
@@ -251,6 +256,7 @@ pub(super) enum Mixing {
     Mamba1(Box<Mamba1Params>),
     GatedDelta(Box<GatedDeltaParams>),
     Linear(Box<super::linear::Params>),
+    Shared(Box<super::shared::Use>),
     Emitted(super::emitted::Block),
 }
 
@@ -268,16 +274,16 @@ pub(super) struct BlockParams {
 
 /// Builds the blocks of one layer into a unit of its own; a bank of experts whose replicas lie
 /// elsewhere becomes another unit.
-pub(super) fn layer(c: &Config, at: usize, units: &mut Vec<Unit>) -> Vec<BlockParams> {
+pub(super) fn layer(c: &Config, at: usize, units: &mut Vec<Unit>, turns: &mut Turns) -> Vec<BlockParams> {
     let (index, mixers) = (c.layers[at].0, &c.layers[at].1);
     if c.blocks == Blocks::Emitted {
-        return super::emitted::layer(c, index, mixers, units);
+        return super::emitted::layer(c, index, mixers, units, turns);
     }
     let own = units.len();
     units.push(Unit::at(Origin::Layer { index, mixer: mixers[0] }));
     let build = |(&mixer, &is_beside): (&Mixer, &bool)| {
         let origin = Origin::Layer { index, mixer };
-        let has_norm = !is_beside && c.norm_place != NormPlace::After;
+        let has_norm = !is_beside && mixer != Mixer::Shared && c.norm_places[at] != NormPlace::After;
         let norm = has_norm.then(|| units[own].norm(c, c.hidden));
         let mixing = match mixer {
             Mixer::Attention if c.attention().mla.is_some() => mla(c, &mut units[own]),
@@ -285,10 +291,11 @@ pub(super) fn layer(c: &Config, at: usize, units: &mut Vec<Unit>) -> Vec<BlockPa
             Mixer::Moe => moe(c, own, origin, units),
             Mixer::Mamba => mamba(c, &mut units[own]),
             Mixer::GatedDelta => gated_delta(c, &mut units[own]),
-            Mixer::Linear => Mixing::Linear(Box::new(super::linear::Params::new(c, &mut units[own]))),
+            Mixer::Linear => Mixing::Linear(Box::new(super::linear::Params::new(c, index, &mut units[own]))),
+            Mixer::Shared => Mixing::Shared(Box::new(turns.take(c, &mut units[own]))),
             _ => Mixing::Mlp(feed(c, c.mlp(), &mut units[own])),
         };
-        let post_norm = (c.norm_place != NormPlace::Before).then(|| units[own].norm(c, c.hidden));
+        let post_norm = (c.norm_places[at] != NormPlace::Before).then(|| units[own].norm(c, c.hidden));
         let mhc = super::emitted::StreamWeights::around(c, &mut units[own]);
         BlockParams { origin, norm, post_norm, is_beside, mixing, mhc }
     };
@@ -324,14 +331,16 @@ fn mla(c: &Config, unit: &mut Unit) -> Mixing {
     let kv_latent = latent(sizes.kv_rank + sizes.rope_dim, sizes.kv_rank, unit);
     let kv = unit.column(heads * (sizes.qk_dim + sizes.v_dim), sizes.kv_rank, false);
     let out = unit.row(c.hidden, heads * sizes.v_dim, sizes.bias);
-    Mixing::Mla(MlaParams { q_latent, q, kv_latent, kv, out, sizes })
+    let gate = sizes.head_gate.then(|| unit.column(heads, c.hidden, false));
+    Mixing::Mla(MlaParams { q_latent, q, kv_latent, kv, out, gate, sizes })
 }
 
 fn feed(c: &Config, feed: Feed, unit: &mut Unit) -> MlpParams {
     let width = feed.ffn / c.tp;
+    let shares = feed.shift.then(|| unit.add(Line::ReplicatedParams, c.hidden, 1));
     let gate = feed.is_gated().then(|| unit.column(width, c.hidden, feed.bias));
     let up = unit.column(width, c.hidden, feed.bias);
-    MlpParams { feed, gate, up, down: unit.row(c.hidden, width, feed.bias) }
+    MlpParams { feed, shares, gate, up, down: unit.row(c.hidden, width, feed.bias) }
 }
 
 fn moe(c: &Config, own: usize, origin: Origin, units: &mut Vec<Unit>) -> Mixing {
@@ -375,13 +384,12 @@ fn mamba(c: &Config, unit: &mut Unit) -> Mixing {
 }
 
 fn mamba1(c: &Config, m: &Mamba1, unit: &mut Unit) -> Mixing {
-    let selected = m.dt_rank + 2 * m.state;
     let a_log = unit.add(Line::TpParams, m.inner, m.state);
     let d = unit.add(Line::TpParams, m.inner, 1);
     let conv_weight = unit.add(Line::TpParams, m.inner, m.conv);
     let conv_bias = m.conv_bias.then(|| unit.add(Line::TpParams, m.inner, 1));
     let in_proj = unit.column(2 * m.inner, c.hidden, m.proj_bias);
-    let x_proj = unit.row(selected, m.inner, false);
+    let x_proj = unit.row(m.selected(), m.inner / m.heads, false);
     let dt_proj = unit.column(m.inner, m.dt_rank, false);
     let dt_bias = unit.add(Line::TpParams, m.inner, 1);
     let out_proj = unit.row(c.hidden, m.inner, m.proj_bias);

@@ -18,6 +18,8 @@ pub(crate) struct Rank {
     workspaces: Rc<RefCell<[Option<Rc<Storage>>; 2]>>,
     /// Where the documents of a microbatch begin.
     borders: RefCell<Option<Tensor>>,
+    /// Token embeddings of the microbatch that runs, where shared blocks read them; values of the first layer, where others do.
+    pub first: RefCell<Option<Tensor>>,
     /// Whether the autograd thread runs, which has a cuBLAS handle of its own.
     pub is_backward: Rc<Cell<bool>>,
 }
@@ -25,22 +27,24 @@ pub(crate) struct Rank {
 impl Rank {
     pub fn new(config: Config, tape: Tape, engine: Rc<dyn Engine>) -> Rc<Rank> {
         let (workspaces, borders) = (Rc::default(), RefCell::default());
-        Rc::new(Rank { config, tape, engine, workspaces, borders, is_backward: Rc::default() })
+        let (first, is_backward) = (RefCell::default(), Rc::default());
+        Rc::new(Rank { config, tape, engine, workspaces, borders, first, is_backward })
     }
 
     /// Another model in the same process: its products run on the same handles.
     pub fn beside(&self, config: Config, engine: Rc<dyn Engine>) -> Rc<Rank> {
         let (workspaces, borders) = (self.workspaces.clone(), RefCell::default());
-        Rc::new(Rank { config, tape: self.tape.clone(), engine, workspaces, borders, is_backward: Rc::default() })
+        let (tape, first, is_backward) = (self.tape.clone(), RefCell::default(), Rc::default());
+        Rc::new(Rank { config, tape, engine, workspaces, borders, first, is_backward })
     }
 
     /// The same rank while a layer takes so many tokens of every sequence.
     pub fn of_some(&self, sequence: u64) -> Rc<Rank> {
         let tokens = sequence * self.config.micro_batch;
         let config = Config { sequence, tokens, local_tokens: tokens, takes_some: true, ..self.config.clone() };
-        let (workspaces, borders) = (self.workspaces.clone(), RefCell::default());
+        let (workspaces, borders, first) = (self.workspaces.clone(), RefCell::default(), RefCell::default());
         let (tape, engine, is_backward) = (self.tape.clone(), self.engine.clone(), self.is_backward.clone());
-        Rc::new(Rank { config, tape, engine, workspaces, borders, is_backward })
+        Rc::new(Rank { config, tape, engine, workspaces, borders, first, is_backward })
     }
 
     /// Where the documents of a microbatch begin, which attention keeps.

@@ -17,6 +17,7 @@ pub(super) fn forward(cx: &Cx, mixer: Mixer, path: &str, x: Buf) -> (Buf, Kept) 
         Mixer::Mlp => feed_forward(cx, cx.local(path).cols("fc2.weight"), cx.local(path).rows("fc1.weight"), x),
         Mixer::Moe => experts(cx, path, x),
         Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => scanned(cx, mixer, path, x),
+        Mixer::Shared => unreachable!("shared blocks are refused (`choice.rs`)"),
     }
 }
 
@@ -29,6 +30,7 @@ pub(super) fn backward(cx: &Cx, mixer: Mixer, path: &str, kept: Kept, dy: Buf, c
         Mixer::Mamba | Mixer::Recurrent | Mixer::GatedDelta | Mixer::Linear => {
             scanned_back(cx, mixer, path, kept, dy, carried)
         }
+        Mixer::Shared => unreachable!("shared blocks are refused (`choice.rs`)"),
     }
 }
 

@@ -45,6 +45,7 @@ impl Config<'_> {
             gated_delta: None,
             linear: None,
             mlp: None,
+            shared: None,
             features: Features::default(),
             precision: Precision::default(),
             optimizer: OptimizerPolicy::default(),
@@ -56,8 +57,10 @@ impl Config<'_> {
     /// The sequence to train on, and the rule that gave it: `max_position_embeddings` is how far a model
     /// reaches, not what it is trained on.
     fn sequence(&mut self, rope: &Rope) -> Option<(u64, String)> {
-        let longest = self.count("max_position_embeddings", DEFAULT_SEQUENCE)?;
-        let named = self.has("max_position_embeddings");
+        let other = self.model_type == "bailing_hybrid" && self.has("model_max_length");
+        let key = if other { "model_max_length" } else { "max_position_embeddings" };
+        let longest = self.count(key, DEFAULT_SEQUENCE)?;
+        let named = self.has(key);
         Some(match (self.asked_sequence, rope.scaling.and_then(|s| s.original())) {
             (Some(asked), _) => (asked, "as asked".to_string()),
             (None, Some(original)) => (original, "original length of the rotary scaling".to_string()),
@@ -90,15 +93,17 @@ impl Config<'_> {
     fn norm_eps(&mut self) -> f64 {
         let names = ["rms_norm_eps", "layer_norm_epsilon", "norm_eps", "layer_norm_eps", "norm_epsilon"];
         let key = match self.model_type.as_str() {
-            "lfm2" | "lfm2_moe" | "xlstm" => "norm_eps",
+            "lfm2" | "lfm2_moe" | "xlstm" | "rwkv7" => "norm_eps",
             "mamba" | "falcon_mamba" | "mamba2" | "nemotron_h" => "layer_norm_epsilon",
             _ => "rms_norm_eps",
         };
         let key = if self.has(key) { key } else { names.into_iter().find(|name| self.has(name)).unwrap_or(key) };
         let usual = match self.model_type.as_str() {
             _ if self.described.is_some() => self.described.map_or(1e-6, |model| model.eps),
-            "lfm2" | "lfm2_moe" | "minimax" | "mamba" | "falcon_mamba" | "mixtral" | "olmoe" | "gpt_oss"
-            | "glm4_moe" | "kimi_linear" | "nemotron_h" | "bamba" | "falcon_h1" | "mamba2" => 1e-5,
+            "lfm2" | "lfm2_moe" | "rwkv7" | "minimax" | "mamba" | "falcon_mamba" | "zamba" | "zamba2" | "mixtral"
+            | "olmoe" | "gpt_oss" | "glm4_moe" | "kimi_linear" | "nemotron_h" | "bamba" | "falcon_h1" | "mamba2" => {
+                1e-5
+            }
             _ => 1e-6,
         };
         let eps = self.positive(key).unwrap_or(usual);

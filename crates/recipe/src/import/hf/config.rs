@@ -119,6 +119,7 @@ impl<'a> Config<'a> {
             Some("gated_delta") => recipe.gated_delta.is_none(),
             Some("linear") => recipe.linear.is_none(),
             Some("mlp") => recipe.mlp.is_none(),
+            Some("shared") => recipe.shared.is_none(),
             _ => false,
         };
         let fate = |key: &str, value: &Value| match (self.fates.get(key), place(&self.model_type, key)) {

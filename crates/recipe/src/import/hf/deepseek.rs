@@ -121,7 +121,7 @@ fn build(config: &mut Config, defaults: &Defaults, expert_keys: &[&str], mlp_bia
         false => None,
     };
     let ffn = config.count("intermediate_size", defaults.ffn)?;
-    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: mlp_bias };
+    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: mlp_bias, shift: false };
     let layers = interleaved(depth, |i| i >= dense_first);
     let mut recipe = config.recipe(layers, hidden, defaults.vocab, 10_000.0)?;
     fill(&mut recipe, attention, mlp, moe);
@@ -143,10 +143,14 @@ pub(super) fn latent_attention(config: &mut Config, heads: u64, q_rank: Option<u
         rope_dim: config.count("qk_rope_head_dim", 64)?,
         v_dim: config.count("v_head_dim", 128)?,
         bias: config.flag("attention_bias", false),
+        head_gate: false,
         latent_norm: true,
     };
     config.agrees("qk_head_dim", &(mla.qk_dim + mla.rope_dim).into());
-    config.unused(&["num_key_value_heads", "head_dim"], "latent attention has no key/value heads of its own");
+    // Ling's delta attention has heads as wide as this says.
+    let unused = if config.model_type == "bailing_hybrid" { 1 } else { 2 };
+    let keys = &["num_key_value_heads", "head_dim"][..unused];
+    config.unused(keys, "latent attention has no key/value heads of its own");
     let dropout = config.share("attention_dropout", 0.0);
     Some(Attention { kind: AttentionKind::Mla(mla), dropout, ..Attention::gqa(heads, heads, 1) })
 }

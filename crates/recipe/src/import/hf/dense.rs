@@ -17,7 +17,7 @@ fn transformer(config: &mut Config, hidden: u64, vocab: u64, attention: Attentio
 }
 
 fn gated(config: &mut Config, ffn: u64, bias: bool) -> Mlp {
-    Mlp { ffn, activation: config.gated("hidden_act"), bias }
+    Mlp { ffn, activation: config.gated("hidden_act"), bias, shift: false }
 }
 
 /// LLaMA: every projection biased by `attention_bias`, the MLP by `mlp_bias`.

@@ -235,7 +235,7 @@ pub fn import(config: &mut Config, model: &'static Model) -> Option<Recipe> {
     let attention = attention(config, model, hidden, depth)?;
     let ffn = ffn(config, model, hidden)?;
     let activation = activation(config, model);
-    let mlp = Mlp { ffn, activation, bias: config.says(model.mlp_bias) };
+    let mlp = Mlp { ffn, activation, bias: config.says(model.mlp_bias), shift: false };
     let routes = routes(config, model, depth)?;
     let moe = match &model.experts {
         Some(experts) if (0..depth).any(&routes) => Some(routed(config, experts, &mlp)?),
@@ -326,6 +326,7 @@ impl Config<'_> {
             rope_dim: self.count("qk_rope_head_dim", usual.rope_dim)?,
             v_dim: self.count("v_head_dim", usual.v_dim)?,
             bias: self.flag("attention_bias", false),
+            head_gate: false,
             latent_norm: true,
         };
         self.agrees("qk_head_dim", &(mla.qk_dim + mla.rope_dim).into());

@@ -26,7 +26,7 @@ pub fn nemotron_h(config: &mut Config) -> Option<Recipe> {
     attention.dropout = config.share("attention_dropout", 0.0);
     let mlp_bias = config.flag("mlp_bias", false);
     let ffn = config.count("intermediate_size", 21_504)?;
-    let mlp = Mlp { ffn, activation: Activation::Relu2, bias: mlp_bias };
+    let mlp = Mlp { ffn, activation: Activation::Relu2, bias: mlp_bias, shift: false };
     config.agrees("mlp_hidden_act", &"relu2".into());
     config.agrees("mamba_hidden_act", &"silu".into());
     config.agrees("attention_head_dim", &head_dim.into());
@@ -125,7 +125,7 @@ fn nemotron_mamba(config: &mut Config) -> Option<Mamba2> {
 }
 
 /// A Mamba-2 mixer, refused when its groups do not divide its heads.
-fn mamba2_of(config: &mut Config, heads: u64, head_dim: u64, state: u64, groups: u64) -> Option<Mamba2> {
+pub(super) fn mamba2_of(config: &mut Config, heads: u64, head_dim: u64, state: u64, groups: u64) -> Option<Mamba2> {
     if groups == 0 || !heads.is_multiple_of(groups) {
         config.refuse("n_groups", format!("{heads} Mamba heads do not share {groups} groups evenly"));
         return None;
@@ -198,13 +198,13 @@ pub fn jamba(config: &mut Config) -> Option<Recipe> {
     let mamba = jamba_mamba(config, hidden)?;
     let mut recipe = config.recipe(layers, hidden, 65_536, 10_000.0)?;
     config.has_no_positions(&mut recipe);
-    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: false };
+    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: false, shift: false };
     fill(&mut recipe, attention, mlp, moe);
     recipe.mamba = recipe.has(Mixer::Mamba).then_some(Mamba::One(mamba));
     Some(recipe)
 }
 
-fn period(config: &mut Config, key: &str, every: u64, offset_key: &str, offset: u64) -> Option<(u64, u64)> {
+pub(super) fn period(config: &mut Config, key: &str, every: u64, offset_key: &str, offset: u64) -> Option<(u64, u64)> {
     let every = config.count(key, every)?;
     let offset = config.natural(offset_key, offset)?;
     if offset >= every {
@@ -218,6 +218,7 @@ fn jamba_mamba(config: &mut Config, hidden: u64) -> Option<Mamba1> {
     let auto = config.text("mamba_dt_rank") == Some("auto") || !config.has("mamba_dt_rank");
     Some(Mamba1 {
         inner: config.count("mamba_expand", 2)? * hidden,
+        heads: 1,
         state: config.count("mamba_d_state", 16)?,
         dt_rank: if auto { hidden.div_ceil(16) } else { config.count("mamba_dt_rank", 1)? },
         conv: config.count("mamba_d_conv", 4)?,
@@ -238,7 +239,7 @@ pub fn bamba(config: &mut Config) -> Option<Recipe> {
     let mixer = |i| if attends.contains(&i) { Mixer::Attention } else { Mixer::Mamba };
     let layers = (0..depth).map(|i| Layer::of(&[mixer(i), Mixer::Mlp])).collect();
     let ffn = config.count("intermediate_size", 14_336)?;
-    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: config.flag("mlp_bias", false) };
+    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: config.flag("mlp_bias", false), shift: false };
     let mut recipe = config.recipe(layers, hidden, 128_000, 10_000.0)?;
     fill(&mut recipe, attention, mlp, None);
     recipe.mamba = recipe.has(Mixer::Mamba).then_some(Mamba::Two(mamba));
@@ -271,7 +272,7 @@ pub fn granitemoehybrid(config: &mut Config) -> Option<Recipe> {
         }
         false => None,
     };
-    let mlp = Mlp { ffn: shared_width.max(1), activation: config.gated("hidden_act"), bias: false };
+    let mlp = Mlp { ffn: shared_width.max(1), activation: config.gated("hidden_act"), bias: false, shift: false };
     if experts == 0 && shared_width == 0 {
         config.refuse("shared_intermediate_size", "a layer without experts needs a shared MLP of some width");
     }
@@ -307,7 +308,7 @@ pub fn falcon_h1(config: &mut Config) -> Option<Recipe> {
         config.implies("mamba_norm_before_gate", "true");
     }
     let ffn = config.count("intermediate_size", 14_336)?;
-    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: config.flag("mlp_bias", false) };
+    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: config.flag("mlp_bias", false), shift: false };
     let depth = config.count("num_hidden_layers", 32)?;
     let parallel = Block { mixers: vec![Mixer::Attention, Mixer::Mamba] };
     let layer = Layer::of_blocks(vec![parallel, Block::of(Mixer::Mlp)]);
@@ -369,6 +370,7 @@ pub fn mamba1(config: &mut Config) -> Option<Recipe> {
     let bias = config.flag("use_bias", false);
     let mamba = Mamba1 {
         inner: config.count("intermediate_size", expand * hidden)?,
+        heads: 1,
         state: config.count("state_size", 16)?,
         dt_rank: if auto { hidden.div_ceil(16) } else { config.count("time_step_rank", 1)? },
         conv: config.count("conv_kernel", 4)?,

@@ -17,7 +17,7 @@ use crate::pattern::{Layer, Mixer};
 use crate::recipe::Recipe;
 
 /// Layers of attention or a linear mixer by `layer_types`, or by a rule where the config does not list them.
-fn mixers(config: &mut Config, depth: u64, name: &str, usual: impl Fn(u64) -> bool) -> Option<Vec<Mixer>> {
+pub(super) fn mixers(config: &mut Config, depth: u64, name: &str, usual: impl Fn(u64) -> bool) -> Option<Vec<Mixer>> {
     let attends: Vec<bool> = match config.layer_kinds(&["layer_types"], Some(depth)) {
         Some(kinds) if kinds.iter().all(|kind| *kind == "full_attention" || *kind == name) => {
             kinds.iter().map(|kind| *kind == "full_attention").collect()
@@ -31,7 +31,7 @@ fn mixers(config: &mut Config, depth: u64, name: &str, usual: impl Fn(u64) -> bo
     Some(attends.into_iter().map(|attends| if attends { Mixer::Attention } else { Mixer::Linear }).collect())
 }
 
-fn put(recipe: &mut Recipe, attention: Attention, mlp: Mlp, moe: Option<Moe>, linear: Linear) {
+pub(super) fn put(recipe: &mut Recipe, attention: Attention, mlp: Mlp, moe: Option<Moe>, linear: Linear) {
     fill(recipe, attention, mlp, moe);
     recipe.linear = recipe.has(Mixer::Linear).then_some(linear);
 }
@@ -62,7 +62,7 @@ pub fn lfm2(config: &mut Config) -> Option<Recipe> {
     let layers = mixers.iter().map(|mixer| Layer::of(&[*mixer, Mixer::Mlp])).collect();
     let mut recipe = config.recipe(layers, hidden, 65_536, 1_000_000.0)?;
     recipe.tied = config.flag("tie_word_embeddings", true);
-    let mlp = Mlp { ffn: ffn.max(1), activation: Activation::SwiGlu, bias: false };
+    let mlp = Mlp { ffn: ffn.max(1), activation: Activation::SwiGlu, bias: false, shift: false };
     put(&mut recipe, attention, mlp, None, conv);
     Some(recipe)
 }
@@ -91,7 +91,7 @@ pub fn lfm2_moe(config: &mut Config) -> Option<Recipe> {
     let ffn = config.count("intermediate_size", 7168)?;
     let mut recipe = config.recipe(layers, hidden, 65_536, 1_000_000.0)?;
     recipe.tied = config.flag("tie_word_embeddings", true);
-    put(&mut recipe, attention, Mlp { ffn, activation: Activation::SwiGlu, bias: false }, moe, conv);
+    put(&mut recipe, attention, Mlp { ffn, activation: Activation::SwiGlu, bias: false, shift: false }, moe, conv);
     Some(recipe)
 }
 
@@ -117,7 +117,7 @@ pub fn minimax(config: &mut Config) -> Option<Recipe> {
         config.agrees(&format!("{part}_alpha_factor"), &1.into());
         config.agrees(&format!("{part}_beta_factor"), &1.into());
     }
-    let mlp = Mlp { ffn, activation: Activation::SwiGlu, bias: false };
+    let mlp = Mlp { ffn, activation: Activation::SwiGlu, bias: false, shift: false };
     put(&mut recipe, attention, mlp, Some(moe), Linear::Lightning(lightning));
     Some(recipe)
 }
@@ -153,7 +153,7 @@ pub fn recurrent_gemma(config: &mut Config) -> Option<Recipe> {
     recipe.tied = config.flag("tie_word_embeddings", true);
     recipe.multipliers.embedding = (hidden as f64).sqrt();
     config.implies("logits_soft_cap", "30.0");
-    let mlp = Mlp { ffn: ffn.max(1), activation: Activation::GeGlu, bias: true };
+    let mlp = Mlp { ffn: ffn.max(1), activation: Activation::GeGlu, bias: true, shift: false };
     put(&mut recipe, attention, mlp, None, Linear::RgLru(recurrent));
     Some(recipe)
 }
@@ -185,7 +185,7 @@ pub fn xlstm(config: &mut Config) -> Option<Recipe> {
     config.has_no_positions(&mut recipe);
     config.implies("gate_soft_cap", "15.0");
     config.implies("output_logit_soft_cap", "30.0");
-    recipe.mlp = Some(Mlp { ffn, activation: Activation::SwiGlu, bias: false });
+    recipe.mlp = Some(Mlp { ffn, activation: Activation::SwiGlu, bias: false, shift: false });
     recipe.linear = Some(Linear::Mlstm(memory));
     Some(recipe)
 }
@@ -212,43 +212,59 @@ pub fn kimi_linear(config: &mut Config) -> Option<Recipe> {
         None => i > 0 && i.is_multiple_of(4),
     };
     let mixers = mixers(config, depth, "linear_attention", attends)?;
-    let dense = config.natural("first_k_dense_replace", 1)?;
-    let routed: Vec<bool> = match config.layer_kinds(&["mlp_layer_types"], Some(depth)) {
-        Some(kinds) => kinds.iter().map(|kind| *kind == "sparse").collect(),
-        None => (0..depth).map(|i| i >= dense).collect(),
+    let layers = fed(config, &mixers, 1)?;
+    let moe = match layers.iter().any(|layer| layer.has(Mixer::Moe)) {
+        true => Some(kimi_experts(config, Usual { experts: 256, width: 1024, scaling: 2.446, groups: 1, chosen: 1 })?),
+        false => None,
     };
-    let feed = |routed: bool| if routed { Mixer::Moe } else { Mixer::Mlp };
-    let layers: Vec<Layer> =
-        mixers.iter().zip(&routed).map(|(mixer, routed)| Layer::of(&[*mixer, feed(*routed)])).collect();
-    let moe = routed.contains(&true).then(|| kimi_experts(config));
-    let moe = match moe {
-        Some(moe) => Some(moe?),
-        None => None,
+    let mlp = Mlp {
+        ffn: config.count("intermediate_size", 9216)?,
+        activation: config.gated("hidden_act"),
+        bias: false,
+        shift: false,
     };
-    let mlp =
-        Mlp { ffn: config.count("intermediate_size", 9216)?, activation: config.gated("hidden_act"), bias: false };
     let mut recipe = config.recipe(layers, hidden, 163_840, 10_000.0)?;
     // The class ties nothing, whatever the config says.
     recipe.tied = false;
     config.agrees("tie_word_embeddings", &false.into());
     config.has_no_positions(&mut recipe);
     config.unused(&["model_max_length"], "how far positions reach, and the model has none");
-    put(&mut recipe, attention, mlp, moe, Linear::Kda(Kda { heads, head_dim, conv }));
+    put(&mut recipe, attention, mlp, moe, Linear::Kda(Kda { heads, head_dim, conv, latents: true }));
     Some(recipe)
 }
 
+/// Behind each mixer experts, but for the first layers and those that the config lists as dense.
+pub(super) fn fed(config: &mut Config, mixers: &[Mixer], dense: u64) -> Option<Vec<Layer>> {
+    let dense = config.natural("first_k_dense_replace", dense)?;
+    let routed: Vec<bool> = match config.layer_kinds(&["mlp_layer_types"], Some(mixers.len() as u64)) {
+        Some(kinds) => kinds.iter().map(|kind| *kind == "sparse").collect(),
+        None => (0..mixers.len() as u64).map(|i| i >= dense).collect(),
+    };
+    let feed = |routed: bool| if routed { Mixer::Moe } else { Mixer::Mlp };
+    Some(mixers.iter().zip(&routed).map(|(mixer, routed)| Layer::of(&[*mixer, feed(*routed)])).collect())
+}
+
+/// What a class defaults to.
+pub(super) struct Usual {
+    pub experts: u64,
+    pub width: u64,
+    pub scaling: f64,
+    pub groups: u64,
+    pub chosen: u64,
+}
+
 /// A sigmoid router with a balancing bias; the class has two names for every key.
-fn kimi_experts(config: &mut Config) -> Option<Moe> {
-    let experts = config.either(&["num_experts", "num_local_experts"], 256)?;
-    let width = config.count("moe_intermediate_size", 1024)?;
+pub(super) fn kimi_experts(config: &mut Config, usual: Usual) -> Option<Moe> {
+    let experts = config.either(&["num_experts", "num_local_experts"], usual.experts)?;
+    let width = config.count("moe_intermediate_size", usual.width)?;
     let top_k = config.either(&["num_experts_per_token", "num_experts_per_tok"], 8)?;
     let mut moe = Moe::plain(experts.max(1), top_k.clamp(1, experts.max(1)), width, config.gated("hidden_act"));
     (moe.router.score, moe.router.expert_bias) = (ScoreFunction::Sigmoid, true);
     let renormalize = if config.has("moe_renormalize") { "moe_renormalize" } else { "norm_topk_prob" };
     moe.router.normalize = config.flag(renormalize, true);
-    moe.router.scaling = config.positive("routed_scaling_factor").unwrap_or(2.446);
-    moe.router.groups = config.either(&["num_expert_group", "n_group"], 1)?.max(1);
-    let chosen = config.nullable("topk_group", Some(1))?.unwrap_or(1).max(1);
+    moe.router.scaling = config.positive("routed_scaling_factor").unwrap_or(usual.scaling);
+    moe.router.groups = config.either(&["num_expert_group", "n_group"], usual.groups)?.max(1);
+    let chosen = config.nullable("topk_group", Some(usual.chosen))?.unwrap_or(1).max(1);
     moe.router.group_top_k = if moe.router.groups == 1 { 1 } else { chosen };
     moe.shared = shared(width * config.either(&["num_shared_experts", "n_shared_experts"], 1)?, false, false);
     Some(moe)

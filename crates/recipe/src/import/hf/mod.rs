@@ -9,6 +9,7 @@
 mod common;
 mod config;
 mod deepseek;
+mod delta;
 mod dense;
 mod described;
 mod hybrid;
@@ -20,6 +21,7 @@ mod qwen;
 mod refused;
 mod rope;
 mod then;
+mod zamba;
 
 use crate::limits;
 use crate::recipe::Recipe;
@@ -32,6 +34,7 @@ type Import = fn(&mut Config) -> Option<Recipe>;
 
 /// Model types that a function of their own reads.
 const TYPES: &[(&str, Import)] = &[
+    ("bailing_hybrid", delta::bailing_hybrid),
     ("bamba", hybrid::bamba),
     ("deepseek_v2", deepseek::v2),
     ("deepseek_v3", deepseek::v3),
@@ -53,6 +56,7 @@ const TYPES: &[(&str, Import)] = &[
     ("mistral", dense::mistral),
     ("mixtral", moe::mixtral),
     ("nemotron_h", hybrid::nemotron_h),
+    ("olmo_hybrid", delta::olmo_hybrid),
     ("olmoe", moe::olmoe),
     ("qwen2", dense::qwen2),
     ("qwen3", dense::qwen3),
@@ -61,7 +65,11 @@ const TYPES: &[(&str, Import)] = &[
     ("qwen3_5_text", qwen::dense),
     ("qwen3_next", qwen::qwen3_next),
     ("recurrent_gemma", linear::recurrent_gemma),
+    // flash-linear-attention's.
+    ("rwkv7", delta::rwkv7),
     ("xlstm", linear::xlstm),
+    ("zamba", zamba::zamba),
+    ("zamba2", zamba::zamba2),
 ];
 
 /// The model types we import, by name.

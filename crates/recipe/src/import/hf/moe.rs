@@ -81,7 +81,7 @@ pub(super) fn predictions(config: &mut Config, recipe: &mut Recipe, default: u64
 }
 
 fn gated(config: &mut Config, ffn: u64) -> Mlp {
-    Mlp { ffn, activation: config.gated("hidden_act"), bias: false }
+    Mlp { ffn, activation: config.gated("hidden_act"), bias: false, shift: false }
 }
 
 /// Mixtral: experts as wide as the config's feed-forward, in every layer.

@@ -78,7 +78,7 @@ fn next(config: &mut Config, usual: &Usual) -> Option<Recipe> {
         config.refuse("linear_num_value_heads", "value heads do not share the key heads evenly");
     }
     let ffn = config.count("intermediate_size", usual.ffn)?;
-    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: false };
+    let mlp = Mlp { ffn, activation: config.gated("hidden_act"), bias: false, shift: false };
     let mut recipe = config.recipe(layers, hidden, usual.vocab, 10_000.0)?;
     fill(&mut recipe, attention, mlp, moe);
     recipe.gated_delta = recipe.has(Mixer::GatedDelta).then_some(gated_delta);

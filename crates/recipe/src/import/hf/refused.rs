@@ -90,9 +90,7 @@ pub(super) const REFUSED: &[(&str, &[&str])] = &[
     ("it has norms inside attention and MLP besides those of blocks", &["bitnet"]),
     ("a norm stands behind routed blocks alone, or has an MLP of its own", &["axk1", "axk2"]),
     ("the last layer alone has a bias, and norms stand on the residual stream", &["gpt_neox_japanese", "openai-gpt"]),
-    ("it has linear attention of a kind that no recipe describes yet", &["bailing_hybrid", "olmo_hybrid"]),
     ("it is recurrent in a way that no recipe describes yet", &["rwkv"]),
-    ("layers share blocks, which no recipe describes yet", &["zamba", "zamba2"]),
     ("it groups bytes into patches by a model of its own", &["blt"]),
     ("attention is by hashing, or has learned distances", &["reformer", "cpmant"]),
     (

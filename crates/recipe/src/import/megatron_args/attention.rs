@@ -75,5 +75,5 @@ fn latent(flags: &mut Flags, norm: Norm) -> Option<Mla> {
     let rope_dim = width("--qk-pos-emb-head-dim", 64);
     let v_dim = width("--v-head-dim", 128);
     let (kv_rank, qk_dim, rope_dim, v_dim) = (kv_rank?, qk_dim?, rope_dim?, v_dim?);
-    Some(Mla { q_rank, kv_rank, qk_dim, rope_dim, v_dim, bias: false, latent_norm })
+    Some(Mla { q_rank, kv_rank, qk_dim, rope_dim, v_dim, bias: false, head_gate: false, latent_norm })
 }

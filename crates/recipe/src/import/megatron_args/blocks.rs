@@ -31,7 +31,7 @@ pub fn activation(flags: &mut Flags) -> Activation {
 pub fn mlp(flags: &mut Flags, hidden: u64, activation: Activation) -> Option<Mlp> {
     let usual = if activation.is_gated() { (4 * hidden * 2 / 3) / 64 * 64 } else { 4 * hidden };
     let ffn = width(flags, "--ffn-hidden-size", usual.max(1))?;
-    Some(Mlp { ffn, activation, bias: !flags.has("--disable-bias-linear") })
+    Some(Mlp { ffn, activation, bias: !flags.has("--disable-bias-linear"), shift: false })
 }
 
 /// The experts, if `--num-experts` was given. Their projections, the router and the latent

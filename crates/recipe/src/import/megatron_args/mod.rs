@@ -139,6 +139,7 @@ fn read(flags: &mut Flags, name: &str) -> Option<Imported> {
         gated_delta: gated_delta?,
         linear: None,
         mlp,
+        shared: None,
         features: Features::default(),
         precision: Precision::default(),
         optimizer: optimizer(flags),

@@ -40,8 +40,9 @@ impl Attention {
             let places = if c.config.takes_some { tokens } else { c.config.sequence };
             let entries = places * c.config.rotated / 2;
             let table = [c.act(entries, "cosines"), c.act(entries, "sines")];
-            q = rotated(c, &q, &table);
-            k = rotated(c, &k, &table);
+            let share = |x: &Tensor| x.elements() / heads.qk_dim * c.config.rotated;
+            q = rotated(c, &q, &table, share(&q));
+            k = rotated(c, &k, &table, share(&k));
         }
         let v = copied(c, &v, "values");
         let out = flash(c, [&q, &k, &v], heads);
@@ -52,10 +53,17 @@ impl Attention {
     }
 }
 
-/// `_Rotate`: backward turns the gradient back the same way.
-fn rotated(c: &Rank, x: &Tensor, table: &[Tensor; 2]) -> Tensor {
+/// Queries and keys of heads that turn whole.
+pub(in super::super) fn turned_whole(c: &Rank, q: Tensor, k: Tensor, head_dim: u64) -> (Tensor, Tensor) {
+    let entries = c.config.sequence * head_dim / 2;
+    let table = [c.act(entries, "cosines"), c.act(entries, "sines")];
+    // Both are assigned at once, so that unturned queries and keys live until both are turned.
+    (rotated(c, &q, &table, q.elements()), rotated(c, &k, &table, k.elements()))
+}
+
+/// `_Rotate`: backward turns the gradient back the same way. So many elements turn.
+fn rotated(c: &Rank, x: &Tensor, table: &[Tensor; 2], turning: u64) -> Tensor {
     let elements = x.elements();
-    let turning = elements / c.config.attention().head_dim * c.config.rotated;
     let out = turned(&c.tape, Line::Activations, elements, turning);
     c.tape.record(vec![x.edge()], &[&out], table.to_vec(), move |t, _, saved| {
         let _negative = grad_of(t, saved[1].elements(), BF16, "negative sines");

@@ -43,7 +43,7 @@ impl Feed {
 }
 
 /// `activate`, with a constant on the gate.
-pub(super) fn activated(c: &Rank, x: Tensor, function: Activation, factor: f64) -> Tensor {
+pub(in super::super) fn activated(c: &Rank, x: Tensor, function: Activation, factor: f64) -> Tensor {
     if !function.is_gated() {
         return activate(c, x, || None, function);
     }

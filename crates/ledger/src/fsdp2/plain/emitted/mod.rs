@@ -19,9 +19,11 @@ mod recurrent;
 mod scan;
 mod steps;
 
+pub(super) use attention::turned_whole;
 pub(super) use borders::enter;
 pub(super) use depths::Depth;
 pub(super) use engram::Branch;
+pub(super) use feed::activated;
 pub(super) use loss::{cross_entropy, cut_cross_entropy, distance, embed, fused_cross_entropy, share_of};
 pub(super) use mhc::{Weights as StreamWeights, spread};
 pub(crate) use scan::parts as scan_parts;
@@ -29,6 +31,7 @@ pub(super) use steps::by;
 
 use super::params::{Adapter, BlockParams, Linear, Mixing, Step, Unit};
 use super::rank::Rank;
+use super::shared::Turns;
 use super::{Config, Param};
 use case::ways::BaseFormat;
 use recipe::Mixer;
@@ -68,11 +71,21 @@ impl Block {
 }
 
 /// Builds the blocks of one layer into a unit of its own, and its banks of experts into others.
-pub(super) fn layer(c: &Config, index: u32, mixers: &[Mixer], units: &mut Vec<Unit>) -> Vec<BlockParams> {
+pub(super) fn layer(
+    c: &Config,
+    index: u32,
+    mixers: &[Mixer],
+    units: &mut Vec<Unit>,
+    turns: &mut Turns,
+) -> Vec<BlockParams> {
     let own = units.len();
     units.push(Unit::at(Origin::Layer { index, mixer: mixers[0] }));
     let build = |&mixer: &Mixer| {
         let origin = Origin::Layer { index, mixer };
+        if mixer == Mixer::Shared {
+            let mixing = Mixing::Shared(Box::new(turns.take(c, &mut units[own])));
+            return BlockParams { origin, norm: None, post_norm: None, is_beside: false, mixing, mhc: None };
+        }
         let norm = units[own].norm(c, c.hidden);
         let block = match mixer {
             Mixer::Attention => Block::Attention(attention::Attention::new(c, &mut units[own])),
