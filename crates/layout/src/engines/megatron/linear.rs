@@ -27,7 +27,7 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         found("llama3-8b", "engine=megatron", "Megatron-Core has no linear block (`L`, layers 32)").with(kinds::linear),
-        found("llama3-8b", "engine=megatron", "Megatron-Core has no shared block (`S`, layers 32-33)")
+        found("llama3-8b", "engine=megatron", "Megatron-Core has no shared block (`S`, layers 32, 33)")
             .with(kinds::shared),
         silent("llama3-8b", "engine=megatron"),
     ];
