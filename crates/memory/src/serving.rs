@@ -268,7 +268,8 @@ impl Serving {
         }
         if recipe.shared.is_some() {
             let message = "caches of a block that several layers share are not priced: every use has keys of its own";
-            return Err(Finding::error("serve/shared", Blame::Missing, "shared", message));
+            let finding = Finding::error("serve/shared", Blame::Missing, "shared", message);
+            return Err(finding.hint("without --serve its training is priced"));
         }
         let held = map::held_layers(recipe, stages, stage);
         let has_head = map::holds_last_chunk(stages, stage);

@@ -39,6 +39,16 @@ fn rows_without_ways_are_the_same_program() {
     }
 }
 
+/// Hyper-connections, mixture of depths and engram branches: ledger and program were done when these rows were taken,
+/// and nothing was changed after them.
+#[test]
+fn features_hold_what_was_measured() {
+    let judged: Vec<Judged> = rows("fsdp2_features_h200.jsonl").iter().map(judge).collect();
+    assert!(judged.len() == 4 && judged.iter().all(|row| row.figure("allocated").is_some()));
+    assert!(worst(&judged, "allocated") < 0.0001 && worst(&judged, "static") < 0.0001);
+    assert!(worst(&judged, "reserved") < 0.04, "{}", worst(&judged, "reserved"));
+}
+
 #[test]
 fn a_way_that_nobody_knows_is_refused() {
     let mut row = rows("ways_h200.jsonl").remove(0);
