@@ -44,7 +44,8 @@ impl Mamba1 {
             && !inner.is_multiple_of(heads)
         {
             let message = format!("inner width {inner} does not divide into {heads} heads");
-            section.report("heads", Finding::error("mamba/heads", Blame::Recipe, "mamba.heads", message));
+            let finding = Finding::error("mamba/heads", Blame::Recipe, "mamba.heads", message);
+            section.report("heads", finding.hint("give a number of heads that divides `inner`"));
         }
         section.finish();
         let (inner, heads, state, dt_rank, conv) = (inner?, heads?, state?, dt_rank?, conv?);

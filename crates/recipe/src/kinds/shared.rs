@@ -47,7 +47,8 @@ impl Shared {
         let rank = section.optional_count("rank", limits::WIDTH);
         let adapts_attention = section.flag_or("adapts_attention", false);
         let refuse = |rule, key: &'static str, message: String| {
-            section.report(key, Finding::error(rule, Blame::Recipe, format!("shared.{key}"), message));
+            let finding = Finding::error(rule, Blame::Recipe, format!("shared.{key}"), message);
+            section.report(key, finding.hint("as many KV heads as query heads always do"));
         };
         if let (Some(heads), Some(kv_heads)) = (heads, kv_heads) {
             if !heads.is_multiple_of(kv_heads) {
