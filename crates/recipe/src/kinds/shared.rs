@@ -48,7 +48,7 @@ impl Shared {
         let adapts_attention = section.flag_or("adapts_attention", false);
         let refuse = |rule, key: &'static str, message: String| {
             let finding = Finding::error(rule, Blame::Recipe, format!("shared.{key}"), message);
-            section.report(key, finding.hint("as many KV heads as query heads always do"));
+            section.report(key, finding.hint("give another number, or leave the key out"));
         };
         if let (Some(heads), Some(kv_heads)) = (heads, kv_heads) {
             if !heads.is_multiple_of(kv_heads) {
