@@ -249,6 +249,9 @@ pub struct Kernels {
     pub permute_fusion: bool,
     /// Squared ReLU of experts and the weights of their tokens in one kernel.
     pub relu2_fusion: bool,
+    /// Both products of all local experts with what stands between them in two kernels each way, where products are mxfp8
+    /// (Transformer Engine's op fuser over CuTe kernels, Blackwell).
+    pub expert_fusion: bool,
     /// How routed tokens travel.
     pub dispatch: Dispatch,
     /// How gradients of weights are summed.
@@ -496,12 +499,16 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
         cross_entropy,
         graphs: Graphs::NONE,
         blocking: false,
-        // The fused rotation of latent attention is for yarn only (`transformer_config.py`).
-        rope_fusion: matches!(engine, None | Some(Engine::Megatron)) && !recipe.is_latent(),
+        // The fused rotation of latent attention is for yarn only (`transformer_config.py`), and that of other heads
+        // takes no factor on what it turns (`rope_utils.py`).
+        rope_fusion: matches!(engine, None | Some(Engine::Megatron))
+            && !recipe.is_latent()
+            && recipe.positions.rope().is_none_or(|rope| rope.amplitude() == 1.0),
         // Transformer Engine's kernel for tokens that no capacity pads; Megatron is told by a flag.
         permute_fusion: matches!(engine, None | Some(Engine::Megatron))
             && recipe.moe.as_ref().is_some_and(|moe| moe.capacity_factor.is_none()),
         relu2_fusion: false,
+        expert_fusion: false,
         dispatch: Dispatch::AllToAll,
         accumulate,
         names_cudnn: false,

@@ -49,7 +49,9 @@ pub struct RankJob<'a> {
 fn other_block(recipe: &Recipe) -> Option<&'static str> {
     let attention = recipe.attention.as_ref().filter(|_| recipe.uses(Mixer::Attention));
     let moe = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe));
-    let relu = |activation: Option<Activation>| activation == Some(Activation::Relu);
+    let either = |which: Activation| {
+        [recipe.mlp.as_ref().map(|m| m.activation), moe.map(|m| m.activation)].contains(&Some(which))
+    };
     let what = [
         (!recipe.norm.is_usual(), "a norm without a scale or a shift"),
         (recipe.norm_place != NormPlace::Before, "norms behind blocks"),
@@ -65,7 +67,8 @@ fn other_block(recipe: &Recipe) -> Option<&'static str> {
         (attention.is_some_and(|a| a.qk_norm == QkNorm::Full), "a norm over all queries"),
         (moe.is_some_and(|m| m.bias || m.router.bias), "biases in routers and experts"),
         (moe.is_some_and(|m| m.shared.as_ref().is_some_and(|s| s.gate)), "a gated shared expert"),
-        (relu(recipe.mlp.as_ref().map(|m| m.activation)) || relu(moe.map(|m| m.activation)), "plain ReLU"),
+        (either(Activation::Relu), "plain ReLU"),
+        (either(Activation::SwiGluOai), "gpt-oss' gated unit"),
         (recipe.uses(Mixer::GatedDelta), "a gated delta net"),
         (recipe.uses(Mixer::Linear), "linear mixers of other kinds"),
         (recipe.uses(Mixer::Shared), "shared blocks"),

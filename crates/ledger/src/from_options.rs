@@ -63,6 +63,9 @@ impl MegatronOptions {
             Dispatch::DeepEp => Dispatcher::DeepEp,
             Dispatch::HybridEp => return refuse("dispatcher hybridep", "its buffers are not replayed"),
         };
+        if asked.kernels.expert_fusion {
+            return refuse("--use-transformer-engine-op-fuser", "what its fused modules keep is not replayed");
+        }
         if asked.overlap.tp == TpOverlap::Userbuffers {
             return refuse("--tp-comm-overlap", "Transformer Engine's user buffers are not replayed");
         }

@@ -33,6 +33,11 @@ pub struct Rope {
 }
 
 impl Rope {
+    /// The factor on rotated columns.
+    pub fn amplitude(&self) -> f64 {
+        if let Some(Scaling::Yarn(yarn)) = self.scaling { yarn.amplitude() } else { 1.0 }
+    }
+
     /// The whole head turns, at unscaled frequencies.
     pub fn plain(theta: f64) -> Rope {
         Rope { theta, fraction: 1.0, scaling: None }

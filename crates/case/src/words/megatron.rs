@@ -110,6 +110,13 @@ const WORDS: &[Word] = &[
         [Changes, Changes],
         "squared ReLU of experts and the weights of their tokens in one kernel"
     ),
+    switch_word!(
+        "--use-transformer-engine-op-fuser",
+        "false",
+        kernels.expert_fusion,
+        [Changes, Changes],
+        "products of experts in mxfp8 with their activation in one kernel, on Blackwell"
+    ),
     Word {
         name: "--moe-token-dispatcher-type",
         takes: Takes::OneOf(&["allgather", "alltoall", "flex"]),

@@ -1,7 +1,7 @@
 //! Blocks that layers share, and other kinds of models that are read from configs: counted once, run at every use, refused where no
 //! engine runs them.
 
-use crate::common::{json, run, scratch};
+use crate::common::{folder, json, run, scratch};
 use recipe::import::hf::{self, Asked};
 use serde_json::{Value, json};
 
@@ -87,8 +87,7 @@ fn what_no_engine_runs_is_refused_by_name() {
 
 #[test]
 fn launch_tells_the_program_of_shared_blocks_once() {
-    let folder = scratch("shared-launch", "");
-    std::fs::remove_file(&folder).unwrap();
+    let folder = folder("shared-launch").join("out");
     let line = format!("launch {} --on 8xH200 --engine fsdp2 --zero 3 --mbs 1 --seq 1024", zamba2());
     let ran = run(&format!("{line} --out {}", folder.display()));
     assert_eq!(ran.code, 0, "{}", ran.stderr);

@@ -55,19 +55,82 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
     let heads = Heads::of(shape, &attention);
     let sequence = shape.layout.sequence as f64;
     let (_, indexed) = keys_seen(shape, &attention, sequence);
-    kernel(shape, &heads, flops(shape, Convention::MaskedScores), flops(shape, Convention::AllScores), ops);
+    let (masked, all) = (flops(shape, Convention::MaskedScores), flops(shape, Convention::AllScores));
+    match windowed(shape, &attention, sequence) {
+        Some(windows) if shape.options.kernels.attention != AttentionKernel::Unfused => {
+            let of = |keys: f64| 2.0 * shape.tokens * keys * heads.heads * (heads.qk_dim + heads.v_dim);
+            let Windows { share, seen, walked } = windows;
+            let others = Walk { masked: masked - share * of(seen), all, share: 1.0 - share, tokens: None };
+            let within = Walk { masked: share * of(walked), all, share, tokens: Some(2.0 * walked) };
+            [others, within]
+                .into_iter()
+                .filter(|walk| walk.share > 0.0)
+                .for_each(|walk| kernel(shape, &heads, walk, ops));
+        }
+        _ => kernel(shape, &heads, Walk::whole(masked, all), ops),
+    }
     ring(shape, &heads, ops);
     packing(shape, &attention, &heads, ops);
     rotation(shape, &attention, &heads, ops);
     qk_norm(shape, &attention, &heads, ops);
     gated(shape, &attention, &heads, ops);
+    if attention.sinks {
+        sinks(shape, &heads, ops);
+    }
     indexer(shape, indexed, ops);
 }
 
-/// Scores and their use, of so many operations in forward without and with those that a mask leaves out.
-pub(super) fn kernel(shape: Shape, heads: &Heads, masked: f64, all: f64, ops: &mut Vec<Op>) {
+/// Queries that a flash kernel takes at a time.
+const BLOCK: f64 = 128.0;
+
+/// Layers whose queries see a window.
+struct Windows {
+    /// Of all attention layers.
+    share: f64,
+    /// Keys a query sees there.
+    seen: f64,
+    /// Keys a kernel walks for it: a block of queries walks what the first of them sees and the last.
+    walked: f64,
+}
+
+fn windowed(shape: Shape, attention: &Attention, sequence: f64) -> Option<Windows> {
+    let window = attention.window.as_ref().filter(|window| (window.tokens as f64) < sequence)?;
+    let layers = shape.recipe.count(Mixer::Attention).max(1);
+    let count = (0..layers).filter(|layer| !window.full_layers.contains(layer)).count();
+    let seen = match shape.options.documents {
+        Some(documents) => documents.mean(shape.layout.sequence, |length| window.seen(length)),
+        None => window.seen(sequence),
+    };
+    let share = count as f64 / layers as f64;
+    (count > 0).then_some(Windows { share, seen, walked: (seen + BLOCK).min(sequence / 2.0) })
+}
+
+/// What a kernel does over attention layers, on average over all of them.
+#[derive(Clone, Copy)]
+pub(super) struct Walk {
+    /// Operations in forward without those that a mask leaves out.
+    pub masked: f64,
+    /// And with them.
+    pub all: f64,
+    /// The share of layers that are walked so.
+    share: f64,
+    /// Tokens of the sequence over which a kernel is as good as this one, where that is not the layout's: one that walks few
+    /// keys a query is no better than over twice as many tokens, of which half are masked.
+    tokens: Option<f64>,
+}
+
+impl Walk {
+    /// All layers alike.
+    pub fn whole(masked: f64, all: f64) -> Walk {
+        Walk { masked, all, share: 1.0, tokens: None }
+    }
+}
+
+/// Scores and their use.
+pub(super) fn kernel(shape: Shape, heads: &Heads, walk: Walk, ops: &mut Vec<Op>) {
+    let Walk { masked, all, share, tokens } = walk;
     let sequence = shape.layout.sequence as f64;
-    let io = 2.0 * shape.tokens * (heads.heads + heads.kv_heads) * (heads.qk_dim + heads.v_dim);
+    let io = share * 2.0 * shape.tokens * (heads.heads + heads.kv_heads) * (heads.qk_dim + heads.v_dim);
     // A batched product does the masked half too, and every score is written and read: by the
     // first product, the softmax, and the second product; backward reads what it needs again.
     let (flops, scores) = match shape.options.kernels.attention {
@@ -80,7 +143,7 @@ pub(super) fn kernel(shape: Shape, heads: &Heads, masked: f64, all: f64, ops: &m
     let work = |flops, bytes, pass| Work::Attention {
         flops,
         bytes,
-        tokens: kernel_tokens(shape, sequence),
+        tokens: tokens.unwrap_or(kernel_tokens(shape, sequence)),
         rows: shape.tokens * heads.heads,
         dim: (heads.qk_dim + heads.v_dim) / 2.0,
         pass,
@@ -94,6 +157,24 @@ pub(super) fn kernel(shape: Shape, heads: &Heads, masked: f64, all: f64, ops: &m
         modules: &[RecomputeModule::CoreAttn],
         forward: vec![work(flops, io + 4.0 * scores, Direction::Forward)],
         input: vec![work(again * flops, 2.0 * io + 7.0 * scores, Direction::Backward)],
+        weight: Vec::new(),
+    });
+}
+
+/// Gradients of sinks: cuDNN's backward adds one number a query and head into one a head, all of them beside each other,
+/// so that each waits for the one before.
+fn sinks(shape: Shape, heads: &Heads, ops: &mut Vec<Op>) {
+    if shape.options.kernels.elementwise != Elementwise::Fused {
+        return;
+    }
+    let summed = Work::Atomic { adds: shape.tokens * heads.heads };
+    ops.push(Op {
+        block: None,
+        scope: None,
+        part: Part::Attention,
+        modules: &[RecomputeModule::CoreAttn],
+        forward: Vec::new(),
+        input: vec![summed],
         weight: Vec::new(),
     });
 }

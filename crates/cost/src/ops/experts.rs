@@ -4,7 +4,7 @@
 use super::elementwise::activation;
 use super::{Call, Op, Shape, Stream, Work};
 use crate::part::Part;
-use case::options::{Dispatch, Elementwise, Format, GraphModule, GraphsBy, Kernels};
+use case::options::{Dispatch, Elementwise, Format, GraphModule, GraphsBy, Kernels, Options};
 use layout::request::RecomputeModule;
 use recipe::Dtype;
 use recipe::kinds::Activation;
@@ -90,11 +90,23 @@ pub(super) fn routing(shape: Shape, ops: &mut Vec<Op>) {
         ops.push(wait);
     }
     let hidden = rows(shape) * shape.options.overload * moe.ffn as f64 / shape.layout.etp.get() as f64;
-    if moe.activation == Activation::Relu2 && shape.options.kernels.relu2_fusion {
+    let modules = &[RecomputeModule::Moe, RecomputeModule::MoeAct];
+    if is_fused(shape.options) {
+        // The first product's end writes its result for backward and the activation in both orders of 8 bits; backward
+        // reads the one again and writes its gradient in 8 bits, and never the activation's (Transformer Engine,
+        // `ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`).
+        ops.push(Op::bytes(modules, (2.0 * hidden, 0.0), (6.0 * hidden, 0.0)));
+    } else if moe.activation == Activation::Relu2 && shape.options.kernels.relu2_fusion {
         squared(hidden, ops);
     } else {
-        activation(shape, moe.activation, hidden, &[RecomputeModule::Moe, RecomputeModule::MoeAct], ops);
+        activation(shape, moe.activation, hidden, modules, ops);
         weighted(shape, moe.activation, hidden, ops);
+        if moe.activation == Activation::SwiGluOai {
+            clamped(shape, hidden, ops);
+        }
+    }
+    if moe.bias && !is_fused(shape.options) {
+        biased(shape, moe, hidden, ops);
     }
     padded(shape, moe, ops);
     summed(shape, moe, ops);
@@ -103,6 +115,11 @@ pub(super) fn routing(shape: Shape, ops: &mut Vec<Op>) {
         let modules = &[RecomputeModule::Moe, RecomputeModule::SharedExperts];
         activation(shape, shared.activation, elements, modules, ops);
     }
+}
+
+/// Whether experts' products and what stands between them are one kernel.
+pub(crate) fn is_fused(options: &Options) -> bool {
+    options.kernels.expert_fusion && options.format == Format::Mxfp8
 }
 
 /// Elements of the tokens that experts are handed.
@@ -154,6 +171,56 @@ fn squared(elements: f64, ops: &mut Vec<Op>) {
     let modules: &'static [RecomputeModule] = &[RecomputeModule::Moe, RecomputeModule::MoeAct];
     let of = |passes: f64| vec![Work::bytes(passes * 2.0 * elements, 1.0).started(Call::Fused)];
     ops.push(Op::streams(modules, of(2.0), of(3.0)));
+}
+
+/// What gpt-oss' unit takes beside the unit itself. Megatron clamps both halves where they lie, packed, and puts them
+/// together; backward compares them with their borders once more, one for the gate and two for the other, picks
+/// gradients by the answers and puts those together (`fusions/fused_bias_geglu.py`, and torch's `clamp` and `cat`).
+/// Elsewhere every operation of transformers' `GptOssExperts` runs by itself, or all in the activation's kernel.
+fn clamped(shape: Shape, elements: f64, ops: &mut Vec<Op>) {
+    let half = 2.0 * elements;
+    let of = |stream, passes: f64, kernels| Work::stream(stream, passes * half, kernels);
+    let (forward, backward) = match shape.options.kernels.elementwise {
+        Elementwise::Fused => (
+            vec![of(Stream::Strided, 4.0, 2.0), of(Stream::Plain, 4.0, 1.0)],
+            vec![of(Stream::Strided, 3.0 * 1.5 + 2.0 * 2.5, 5.0), of(Stream::Plain, 1.5 + 4.0, 2.0)],
+        ),
+        Elementwise::Eager => (
+            vec![of(Stream::Strided, 4.0, 2.0), of(Stream::Plain, 7.0, 3.0)],
+            vec![of(Stream::Strided, 3.0 * 1.5 + 2.0 * 2.5, 5.0), of(Stream::Plain, 10.0, 5.0)],
+        ),
+        Elementwise::Compiled => return,
+    };
+    ops.push(Op::streams(&[RecomputeModule::Moe, RecomputeModule::MoeAct], forward, backward));
+}
+
+/// Biases of experts. The first is added by its product, and its gradient is one more read of the product's. The second is
+/// multiplied with its tokens' scores and added expert by expert, in the scores' format, put together and cast back; its
+/// gradient and the scores' are two more products, each summed (Megatron-Core `moe/experts.py` `_apply_bias`).
+fn biased(shape: Shape, moe: &Moe, hidden: f64, ops: &mut Vec<Op>) {
+    let experts = (moe.experts / shape.layout.ep.get().max(1)) as f64;
+    let rows = rows(shape) * shape.options.overload;
+    let elements = rows * width(shape, moe);
+    let score = if moe.router.dtype == Dtype::Fp32 { 4.0 } else { 2.0 };
+    let first = 2.0 * hidden * if moe.activation.is_gated() { 2.0 } else { 1.0 };
+    let modules: &'static [RecomputeModule] = &[RecomputeModule::Moe];
+    let of = |stream, bytes: f64, kernels| Work::stream(stream, bytes, kernels);
+    let (forward, backward) = if shape.options.kernels.elementwise == Elementwise::Compiled {
+        (Vec::new(), vec![of(Stream::Plain, first + 2.0 * elements, 2.0)])
+    } else {
+        let casts = if score > 2.0 { elements * (score + 2.0) } else { 0.0 };
+        (
+            vec![
+                of(Stream::Mixed, elements * (score + 2.0 + 2.0 * score) + casts, 2.0 * experts + 1.0),
+                of(Stream::Plain, elements * 2.0 * score, 1.0),
+            ],
+            vec![
+                of(Stream::Mixed, first + 2.0 * casts, 2.0 * experts + 1.0),
+                of(Stream::Plain, elements * (6.0 * score + 4.0), 4.0 * experts + 1.0),
+            ],
+        )
+    };
+    ops.push(Op::streams(modules, forward, backward));
 }
 
 /// A token's weight for an expert multiplies the expert's activation in fp32, and has a gradient: a sum over

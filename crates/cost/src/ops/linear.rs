@@ -82,7 +82,7 @@ pub(super) fn products(shape: Shape, rows: &[&Row], ops: &mut Vec<Op>) {
         let op = product.op(shape);
         // A frozen weight has no gradient.
         ops.push(if row.tensor.is_frozen { Op { weight: Vec::new(), ..op } } else { op });
-        cast(shape, &product, ops);
+        cast(shape, row.tensor.surface, &product, ops);
         if row.tensor.is_frozen && product.part == Part::Gemm && shape.options.ways.base.is_quantised() {
             ops.push(dequantised(&product));
         }
@@ -164,13 +164,19 @@ impl Cast {
 }
 
 /// What an 8- or 4-bit product needs besides.
-fn cast(shape: Shape, product: &Product, ops: &mut Vec<Op>) {
+fn cast(shape: Shape, surface: Surface, product: &Product, ops: &mut Vec<Op>) {
     let Some(Cast { bytes, stream, inputs, kernels }) = Cast::of(shape, product) else { return };
     let tokens = product.m * product.groups;
     let work = |elements: f64, share: f64| {
         Work::stream(stream, share * elements * bytes, share * kernels * product.groups).started(Call::Inside)
     };
-    let (into, out) = (work(tokens * product.k, inputs), work(tokens * product.n, 1.0));
+    // What a fused kernel hands on between the two products is in 8 bits already.
+    let (inputs, outputs) = match surface {
+        Surface::ExpertOut if super::experts::is_fused(shape.options) => (0.0, 1.0),
+        Surface::ExpertIn if super::experts::is_fused(shape.options) => (inputs, 0.0),
+        _ => (inputs, 1.0),
+    };
+    let (into, out) = (work(tokens * product.k, inputs), work(tokens * product.n, outputs));
     ops.push(Op::streams(product.modules, vec![into], vec![out]));
 }
 

@@ -23,6 +23,7 @@ use recipe::kinds::depths::Depths;
 use recipe::{Mixer, Recipe, Surface};
 
 pub(crate) use edges::{embedding, head, logits};
+pub(crate) use experts::is_fused;
 
 /// Something a device is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,6 +86,11 @@ pub enum Work {
         stream: Stream,
         /// How the host starts them.
         call: Call,
+    },
+    /// Numbers added into neighbouring places, one after another.
+    Atomic {
+        /// How many.
+        adds: f64,
     },
     /// The host waits for the device.
     Sync,

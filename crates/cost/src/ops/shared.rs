@@ -1,7 +1,7 @@
 //! A block that several layers share, at one of its uses: products of weights that stand outside of the layer, attention, norms and
 //! the function between projections. What a layer has of its own is in its rows of the ownership table.
 
-use super::attention::{Heads, kernel, turned};
+use super::attention::{Heads, Walk, kernel, turned};
 use super::elementwise::{activation, norm};
 use super::linear::Product;
 use super::{Op, Shape, Work};
@@ -26,7 +26,8 @@ pub(super) fn block(shape: Shape, ops: &mut Vec<Op>) {
     let bytes = 2.0 * tokens * summed as f64;
     ops.push(Op::bytes(&[], (3.0 * bytes, 1.0), (bytes, 1.0)));
     let heads = heads(shared);
-    kernel(shape, &heads, flops(shape, Convention::MaskedScores), flops(shape, Convention::AllScores), ops);
+    let walk = Walk::whole(flops(shape, Convention::MaskedScores), flops(shape, Convention::AllScores));
+    kernel(shape, &heads, walk, ops);
     turned(shape, (heads.heads + heads.kv_heads) * heads.qk_dim, ops);
     norm(shape, tokens * hidden as f64, hidden, &[], ops);
     activation(shape, shared.activation, tokens * shared.ffn as f64, &[], ops);

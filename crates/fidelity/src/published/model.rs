@@ -109,6 +109,7 @@ fn activation(model: &Value) -> Result<Activation, String> {
     let said = model["activation"].as_str().ok_or("the row lacks `activation`")?;
     match plain(said).as_str() {
         "swiglu" | "silu" => Ok(Activation::SwiGlu),
+        "swigluoai" => Ok(Activation::SwiGluOai),
         "gelu" => Ok(Activation::Gelu),
         "squaredrelu" | "relu2" | "relusquared" => Ok(Activation::Relu2),
         _ => Err(format!("activation `{said}` is not known")),
@@ -195,13 +196,19 @@ fn window(model: &Value) -> Option<u64> {
     rest.split(')').next()?.parse().ok()
 }
 
+/// Whether it is gpt-oss, whose unit no other model has: biases on everything and a sink a head go with it.
+fn is_oss(model: &Value) -> bool {
+    matches!(activation(model), Ok(Activation::SwiGluOai))
+}
+
 fn attention(model: &Value, unsaid: &Unsaid) -> Result<Attention, String> {
     let heads = need(model, "heads")?;
     let kv_heads = model["kv_heads"].as_u64().unwrap_or(heads);
     let head_dim = model["head_dim"].as_u64().unwrap_or(need(model, "hidden")? / heads.max(1));
     let mut attention = Attention::gqa(heads, kv_heads, head_dim);
-    attention.qkv_bias = unsaid.has_biases;
-    attention.out_bias = unsaid.has_biases;
+    attention.sinks = is_oss(model);
+    attention.qkv_bias = unsaid.has_biases || is_oss(model);
+    attention.out_bias = unsaid.has_biases || is_oss(model);
     if let Some(tokens) = window(model) {
         let layers = need(model, "layers")?;
         attention.window = Some(Window::sliding(tokens, (0..layers).filter(|layer| layer % 2 == 1).collect()));
@@ -232,7 +239,8 @@ fn moe(model: &Value) -> Result<Option<Moe>, String> {
     Ok(Some(Moe {
         shared: shared.map(|ffn| SharedExpert { ffn, activation, gate: false, bias: false }),
         // A balancing loss is Megatron's default; its coefficient moves no memory.
-        router: Router { aux_loss: Some(1e-2), ..Router::default() },
+        router: Router { aux_loss: Some(1e-2), bias: is_oss(model), ..Router::default() },
+        bias: is_oss(model),
         ..Moe::plain(experts, need(model, "topk")?, need(model, "expert_ffn")?, activation)
     }))
 }

@@ -14,7 +14,7 @@ use recipe::kinds::attention::{Attention, AttentionKind};
 use recipe::kinds::mamba::Mamba;
 use recipe::kinds::moe::Moe;
 use recipe::pattern::Block;
-use recipe::{Mixer, Multipliers, Optimizer, Recipe, Rope, Scaling};
+use recipe::{Mixer, Multipliers, Optimizer, Recipe, Rope};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -119,11 +119,7 @@ fn rotary(rope: &Rope, head_dim: u64) -> Value {
         Some(scaling) => scaling.rates(rope.theta, width),
         None => (0..width / 2).map(plain).collect(),
     };
-    let amplitude = match &rope.scaling {
-        Some(Scaling::Yarn(yarn)) => yarn.amplitude(),
-        _ => 1.0,
-    };
-    json!({"rates": rates, "amplitude": amplitude})
+    json!({"rates": rates, "amplitude": rope.amplitude()})
 }
 
 fn multipliers(by: &Multipliers) -> Value {

@@ -58,7 +58,8 @@ pub fn of(engine: Engine) -> Table {
 
 const BIASES: &str = "biases are the whole model's: `--disable-bias-linear`, refused where the recipe mixes them";
 const BUILT_IN: &str = "the built-in mixer is one way only, refused where the recipe differs";
-const ONE_ACTIVATION: &str = "one activation for the whole model: `--swiglu`, `--squared-relu` or neither";
+const ONE_ACTIVATION: &str =
+    "one activation for the whole model: `--swiglu`, `--squared-relu`, `--quick-geglu` or none";
 const SPEC: &str = "a patch point of custom_spec.py";
 
 const MEGATRON: Table = &[
@@ -78,7 +79,7 @@ const MEGATRON: Table = &[
     ("attention.qk_norm", Said(&["--qk-layernorm"])),
     ("attention.qkv_bias", Checked(BIASES)),
     ("attention.out_bias", Checked(BIASES)),
-    ("attention.sinks", OneWay("learned sinks have no flag that is emitted")),
+    ("attention.sinks", Checked("`--softmax-type learnable`, or none")),
     ("attention.output_gate", Checked("`--attention-output-gate`, or no gate")),
     ("attention.window", Checked("no window, or `--window-size`")),
     ("attention.full_attention_layers", Checked("no window, or `--window-attn-skip-freq`")),

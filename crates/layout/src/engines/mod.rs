@@ -53,7 +53,10 @@ fn refuse_parallel(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
 /// Refuses norms, embeddings and heads that an engine's own model does not have.
 fn refuse_edges(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
     let recipe = case.recipe;
-    let relu = [recipe.mlp.as_ref().map(|m| m.activation), recipe.moe.as_ref().map(|m| m.activation)];
+    let dense = recipe.mlp.as_ref().filter(|_| recipe.uses(Mixer::Mlp)).map(|m| m.activation);
+    let functions = [dense, recipe.moe.as_ref().map(|m| m.activation)];
+    // Megatron's grouped experts have it.
+    let clamped = if rule.id.starts_with("megatron/") { &functions[..1] } else { &functions[..] };
     let what = [
         (!recipe.norm.is_usual(), "norm", "norm without a scale or a shift"),
         (recipe.norm_place != NormPlace::Before, "norm_place", "norms behind blocks"),
@@ -64,7 +67,8 @@ fn refuse_edges(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
         (recipe.features.engram().is_some(), "features.engram", "engram branches"),
         (recipe.gates_latent_heads(), "attention.head_gate", "gates of latent attention's heads"),
         (recipe.mlp.as_ref().is_some_and(|m| m.shift), "mlp.shift", "inputs mixed with the token before"),
-        (relu.contains(&Some(Activation::Relu)), "activation", "plain ReLU"),
+        (functions.contains(&Some(Activation::Relu)), "activation", "plain ReLU"),
+        (clamped.contains(&Some(Activation::SwiGluOai)), "activation", "gated unit of gpt-oss here"),
     ];
     let (_, field, what) = what.into_iter().find(|(is_there, ..)| *is_there)?;
     let finding = rule.error(field, format!("{engine} has no {what}"));

@@ -39,6 +39,7 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
     if let Some(m) = &recipe.moe {
         let biased = m.bias || m.router.bias || m.shared.as_ref().is_some_and(|s| s.bias);
         missing.push((biased, "expert biases"));
+        missing.push((m.activation == Activation::SwiGluOai, "gpt-oss' gated unit"));
         missing.push((m.latent.is_some(), "latent experts"));
         missing.push((m.capacity_factor.is_some(), "expert capacity"));
         missing.push((m.shared.as_ref().is_some_and(|s| s.gate), "shared expert gate"));
@@ -60,6 +61,7 @@ pub fn missing(recipe: &Recipe) -> Vec<&'static str> {
         missing.push((m.bias, "MLP biases"));
         missing.push((m.shift, "inputs mixed with the token before"));
         missing.push((m.activation == Activation::Relu, "plain ReLU"));
+        missing.push((m.activation == Activation::SwiGluOai, "gpt-oss' gated unit"));
         missing.push((by.mlp[0] != 1.0 && !m.activation.is_gated(), "multiplier of a gate that the MLP does not have"));
     }
     missing.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, name)| name).collect()

@@ -4,7 +4,8 @@
 use super::blocks::AttentionParams;
 use super::cp_attention;
 use super::linear::{Keeps, Mode, linear, norm_linear};
-use super::ops::{copy, grad, grad_of, makes, rmsnorm};
+use super::ops::{copy, grad, grad_of, makes, rmsnorm, weight_grad};
+use super::params::Param;
 use super::rank::Rank;
 use super::rope::{Storing, rotate};
 use layout::request::RecomputeModule;
@@ -41,10 +42,22 @@ pub(super) fn forward(c: &Rc<Rank>, params: &AttentionParams, x: &Tensor) -> Ten
     let rank = c.clone();
     let core = move |inputs: &[Tensor]| contiguous_core(&rank, inputs, heads);
     let mut out = run_core(c, [&query, &key, &value], core);
+    if let Some(sinks) = &params.sinks {
+        out = sunk(c, out, sinks);
+    }
     if let Some(gate) = gate {
         out = gated(c, &out, &gate);
     }
     linear(c, &out, Mode::Row, (heads.query * width, config.hidden), &params.proj.weight, Keeps::Original)
+}
+
+/// Sinks are a handful of numbers that the kernel reads; what counts of them is that they have a gradient.
+fn sunk(c: &Rank, out: Tensor, sinks: &Param) -> Tensor {
+    let (same, elements) = (out.alias(), sinks.elements);
+    c.tape.record(vec![out.edge(), sinks.edge()], &[&same], Vec::new(), move |t, grads, _| {
+        vec![grads[0].clone(), Some(weight_grad(t, elements))]
+    });
+    same
 }
 
 /// Strided parts of the packed projection.

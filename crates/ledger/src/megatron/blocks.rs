@@ -15,6 +15,8 @@ use std::rc::Rc;
 
 /// `transformer/attention.py`.
 pub(super) struct AttentionParams {
+    /// One learned logit a head (`softmax_offset` of Transformer Engine's `DotProductAttention`).
+    pub sinks: Option<Rc<Param>>,
     pub proj: Linear,
     pub qkv: NormLinear,
     pub head_norms: Option<(Rc<Param>, Rc<Param>)>,
@@ -45,10 +47,15 @@ pub(super) struct MlaParams {
 pub(super) struct MoeParams {
     pub norm: Rc<Norm>,
     pub router: Rc<Param>,
+    pub router_bias: Option<Rc<Param>>,
     /// Projections into and out of the width experts work in, when it is not the hidden width.
     pub latent: Option<(Rc<Param>, Rc<Param>)>,
     pub fc1: Vec<Rc<Param>>,
+    /// Added by the product.
+    pub fc1_biases: Vec<Rc<Param>>,
     pub fc2: Vec<Rc<Param>>,
+    /// Weighed by a token's score and added behind the product.
+    pub fc2_biases: Vec<Rc<Param>>,
     pub shared: Option<Rc<SharedParams>>,
     /// The layer, which the draw of a random router depends on.
     pub layer: u32,
@@ -128,6 +135,7 @@ impl BlockParams {
 }
 
 fn attention(c: &Config, a: &AttentionSizes, params: &mut Params) -> AttentionParams {
+    let sinks = a.has_sinks.then(|| params.vector(a.heads / c.tp, Origin::Device));
     let proj = Linear {
         weight: params.matrix(Role::Matrix, c.hidden, a.heads * a.head_dim / c.tp),
         bias: a.has_out_bias.then(|| params.whole_vector(c.hidden)),
@@ -140,7 +148,7 @@ fn attention(c: &Config, a: &AttentionSizes, params: &mut Params) -> AttentionPa
     let weight = params.qkv(parts, c.hidden);
     let bias = a.has_in_bias.then(|| params.vector(parts.iter().sum(), Origin::Device));
     let head_norms = a.qk_norm.then(|| (params.head_norm(a.head_dim), params.head_norm(a.head_dim)));
-    AttentionParams { proj, qkv: NormLinear { norm, weight, bias }, head_norms }
+    AttentionParams { sinks, proj, qkv: NormLinear { norm, weight, bias }, head_norms }
 }
 
 fn mla(c: &Config, layer: u32, latent: &Mla, params: &mut Params) -> MlaParams {
@@ -171,20 +179,25 @@ fn moe(c: &Config, layer: u32, params: &mut Params) -> MoeParams {
     let moe = c.moe();
     let norm = Rc::new(params.block_norm(c.hidden));
     let router = params.whole_matrix(Role::Router, moe.experts, c.hidden);
+    let router_bias = moe.has_router_bias.then(|| params.whole_vector(moe.experts));
     let latent = moe.latent.map(|width| {
         let into = params.whole_matrix(Role::Matrix, width, c.hidden);
         (into, params.whole_matrix(Role::Matrix, c.hidden, width))
     });
     let (width, ffn) = (c.expert_hidden(), moe.feed.ffn / c.etp);
     let into = rows_in(moe.feed) / c.etp;
+    let biased = if moe.feed.has_bias { moe.local_experts } else { 0 };
     let fc1 = (0..moe.local_experts).map(|_| params.expert(moe.own_buffers, into, width)).collect();
+    let fc1_biases = (0..biased).map(|_| params.expert_vector(moe.own_buffers, into)).collect();
     let fc2 = (0..moe.local_experts).map(|_| params.expert(moe.own_buffers, width, ffn)).collect();
+    let fc2_biases = (0..biased).map(|_| params.expert_vector(moe.own_buffers, width)).collect();
     let shared = moe.shared.map(|feed| {
         let gate = moe.gates_shared.then(|| params.whole_matrix(Role::Router, 1, c.hidden));
         let fc1 = params.matrix(Role::Matrix, rows_in(feed) / c.tp, c.hidden);
         Rc::new(SharedParams { gate, fc1, fc2: params.matrix(Role::Matrix, c.hidden, feed.ffn / c.tp) })
     });
-    MoeParams { norm, router, latent, fc1, fc2, shared, layer, dispatched: RefCell::default() }
+    let dispatched = RefCell::default();
+    MoeParams { norm, router, router_bias, latent, fc1, fc1_biases, fc2, fc2_biases, shared, layer, dispatched }
 }
 
 fn mlp(c: &Config, params: &mut Params) -> MlpParams {

@@ -26,6 +26,8 @@ pub(super) struct AttentionSizes {
     pub qk_norm: bool,
     pub has_in_bias: bool,
     pub has_out_bias: bool,
+    /// Whether every head has a sink.
+    pub has_sinks: bool,
     /// Whether a gate as wide as the queries multiplies the output.
     pub has_gate: bool,
     pub mla: Option<recipe::kinds::mla::Mla>,
@@ -52,6 +54,8 @@ pub(super) struct MoeSizes {
     pub latent: Option<u64>,
     pub local_experts: u64,
     pub score: ScoreFunction,
+    /// Whether its logits have a bias that is trained.
+    pub has_router_bias: bool,
     pub has_expert_bias: bool,
     pub has_balance_loss: bool,
     /// Bytes of a routing score.
@@ -245,6 +249,12 @@ impl Config {
         let has_muon =
             [Role::Matrix, Role::Expert].iter().any(|role| self.optimizer.of(*role, true) == Optimizer::Muon);
         self.sharding == Sharding::Optimizer && self.told.layer_wise == LayerWise::PingPong && has_muon
+    }
+
+    /// Whether a block's output, its bias and the residual are added in one kernel: not beside biases of experts
+    /// (`--no-bias-dropout-fusion`).
+    pub fn fuses_residual(&self) -> bool {
+        !self.moe.as_ref().is_some_and(|moe| moe.feed.has_bias)
     }
 
     /// Attention's sizes; a block of attention is only built when there are some.

@@ -285,7 +285,7 @@ pub(super) fn grouped_linear(
     x: &Tensor,
     rows: u64,
     sizes: (u64, u64),
-    weights: &[Rc<Param>],
+    (weights, biases): (&[Rc<Param>], &[Rc<Param>]),
     keeps: Keeps,
     line: Line,
 ) -> Tensor {
@@ -310,8 +310,8 @@ pub(super) fn grouped_linear(
         Some((_, columns)) if !keeps_original => columns,
         _ => vec![x.clone()],
     };
-    let edges = [x.edge()].into_iter().chain(weights.iter().map(|weight| weight.edge())).collect();
-    let product = WeightProduct::of_all(c, weights);
+    let edges = [x.edge()].into_iter().chain(weights.iter().chain(biases).map(|weight| weight.edge())).collect();
+    let (product, added) = (WeightProduct::of_all(c, weights), elements_of(biases));
     c.tape.record(edges, &[&out], saved, move |t, grads, saved| {
         let _grad = fp8.map(|recipe| recipe.both(t, rows * output));
         t.work(2.0 * flops);
@@ -319,7 +319,12 @@ pub(super) fn grouped_linear(
         let dws = product.grads(t, saved.iter().cloned().chain(grads[0].clone()).collect());
         let again = fp8.filter(|_| keeps_original);
         let _again = again.map(|recipe| recipe.one(t, Line::Activations, rows * input));
-        [Some(dx)].into_iter().chain(dws).collect()
+        [Some(dx)].into_iter().chain(dws).chain(added.iter().map(|bias| Some(weight_grad(t, *bias)))).collect()
     });
     out
+}
+
+/// Elements of each.
+pub(super) fn elements_of(params: &[Rc<Param>]) -> Vec<u64> {
+    params.iter().map(|param| param.elements).collect()
 }

@@ -3,12 +3,13 @@
 
 use super::blocks::{MoeParams, rows_in};
 use super::config::Feed;
-use super::linear::{Keeps, Mode, grouped_linear, linear};
+use super::linear::{Keeps, Mode, elements_of, grouped_linear, linear};
 use super::mlp::shared_expert;
 use super::moe_allgather;
 use super::moe_deepep;
-use super::ops::{activate, add, grad_of, makes};
+use super::ops::{activate, add, grad, grad_of, makes, weight_grad};
 use super::options::{Dispatcher, Routing};
+use super::params::Param;
 use super::rank::Rank;
 use super::recompute::again;
 use super::router::{self, Routed};
@@ -287,8 +288,8 @@ pub(super) fn expert_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, prob
     let padded = c.config.fp8.map(|recipe| pad(c, tokens, probs, count, recipe.row_step()));
     let (tokens, probs, rows) = padded.as_ref().map_or((tokens, probs, count), |p| (&p.tokens, &p.probs, p.count));
     let feed = Feed { ffn: moe.feed.ffn / c.config.etp, ..moe.feed };
-    let wide =
-        grouped_linear(c, tokens, rows, (hidden, rows_in(feed)), &params.fc1, Keeps::Quantized, Line::ExpertInputs);
+    let (into, back) = ((&params.fc1[..], &params.fc1_biases[..]), (&params.fc2[..], &[][..]));
+    let wide = grouped_linear(c, tokens, rows, (hidden, rows_in(feed)), into, Keeps::Quantized, Line::ExpertInputs);
     let rank = c.clone();
     let activation = move |inputs: &[Tensor]| vec![weighted(&rank, &inputs[0], &inputs[1], rows, feed)];
     let (kept, narrow) = if c.config.recomputes(RecomputeModule::MoeAct) {
@@ -298,10 +299,11 @@ pub(super) fn expert_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, prob
         (None, activation(&[wide.clone(), probs.clone()]))
     };
     let keeps = if kept.is_some() { Keeps::Original } else { Keeps::Quantized };
-    let out = grouped_linear(c, &narrow[0], rows, (feed.ffn, hidden), &params.fc2, keeps, Line::Activations);
+    let product = grouped_linear(c, &narrow[0], rows, (feed.ffn, hidden), back, keeps, Line::Activations);
     if let Some(kept) = kept {
-        kept.discard_until(&out);
+        kept.discard_until(&product);
     }
+    let out = if feed.has_bias { with_biases(c, &product, probs, &params.fc2_biases) } else { product };
     if padded.is_none() {
         return out;
     }
@@ -322,18 +324,73 @@ fn pad(c: &Rank, tokens: &Tensor, probs: &Tensor, count: u64, step: u64) -> Rows
     Rows { tokens: wide, probs: wide_probs, count: padded }
 }
 
+/// Each expert's bias times its tokens' scores, added to its rows and all put together again: in the scores' format, and
+/// cast back (`experts.py` `_apply_bias`).
+fn with_biases(c: &Rank, x: &Tensor, probs: &Tensor, biases: &[Rc<Param>]) -> Tensor {
+    let (elements, scores, width) = (x.elements(), probs.elements(), probs.width());
+    let each = elements / biases.len() as u64;
+    let sums: Vec<Tensor> = biases
+        .iter()
+        .map(|_| {
+            let _weighed = c.scratch(each, width, "weighed bias");
+            c.scratch(each, width, "biased outputs")
+        })
+        .collect();
+    let whole = c.scratch(elements, width, "biased outputs");
+    drop(sums);
+    let out = if width == BF16 { whole } else { c.scratch(elements, BF16, "biased outputs") };
+    let edges = [x.edge(), probs.edge()].into_iter().chain(biases.iter().map(|bias| bias.edge())).collect();
+    let sizes = elements_of(biases);
+    c.tape.record(edges, &[&out], vec![probs.clone()], move |t, _, _saved| {
+        let _wide = (width != BF16).then(|| grad_of(t, elements, width, "biased gradient"));
+        let casts = |_: &u64| {
+            let cast = (width != BF16).then(|| grad(t, each, "expert output gradient"));
+            // The bias' share summed over rows, and the scores' over columns.
+            drop(grad_of(t, each, width, "bias product"));
+            drop(grad_of(t, each, width, "score product"));
+            cast
+        };
+        let _casts: Vec<_> = sizes.iter().map(casts).collect();
+        let dx = grad(t, elements, "expert output gradient");
+        let dprobs = grad_of(t, scores, width, "probability gradient");
+        [Some(dx), Some(dprobs)].into_iter().chain(sizes.iter().map(|size| Some(weight_grad(t, *size)))).collect()
+    });
+    out
+}
+
+/// Gate and linear half clamped, and put together again: the unit behind keeps the clamped pair, the clamps what came
+/// (`fusions/fused_bias_geglu.py` weighted_bias_quick_geglu_impl).
+fn clamped(c: &Rank, x: &Tensor) -> Tensor {
+    let half = x.elements() / 2;
+    let halves = [c.act(half, "clamped half"), c.act(half, "clamped half")];
+    let out = c.act(2 * half, "clamped projections");
+    drop(halves);
+    c.tape.record(vec![x.edge()], &[&out], vec![x.clone()], move |t, _, _saved| {
+        let masked = |masks: u64| {
+            let _masks = grad_of(t, masks * half, BYTE, "clamp mask");
+            grad(t, half, "clamp gradient")
+        };
+        // The linear half has two borders, and their masks are joined in a third.
+        let _halves = (masked(3), masked(1));
+        vec![Some(grad(t, 2 * half, "clamp gradient"))]
+    });
+    out
+}
+
 /// The activation times the probabilities: fused for SwiGLU, and for squared ReLU when told so
 /// (`fusions/fused_weighted_squared_relu.py`), else three tensors.
 fn weighted(c: &Rank, x: &Tensor, probs: &Tensor, rows: u64, feed: Feed) -> Tensor {
     let elements = rows * feed.ffn;
     let is_one_kernel = match feed.activation {
-        Activation::SwiGlu => true,
+        Activation::SwiGlu | Activation::SwiGluOai => true,
         Activation::Relu2 => c.config.told.relu2_fusion,
         _ => false,
     };
     if !is_one_kernel {
         return times_probs(c, &activate(c, x, elements, feed.activation), probs, rows);
     }
+    let pair = (feed.activation == Activation::SwiGluOai).then(|| clamped(c, x));
+    let x = pair.as_ref().unwrap_or(x);
     let out = c.act(elements, "activation output");
     let (width, wide) = (probs.width(), x.elements());
     c.tape.record(vec![x.edge(), probs.edge()], &[&out], vec![x.clone(), probs.clone()], move |t, _, _saved| {

@@ -79,15 +79,21 @@ pub(super) fn passes(c: &Rank, inputs: &[&Tensor], out: &Tensor) {
 /// nothing.
 pub(super) fn add(c: &Rank, x: &Tensor, residual: &Tensor) -> Tensor {
     let out = c.act_of(x.elements(), x.width(), "residual stream");
-    c.tunes(Tuned::Residual);
+    if c.config.fuses_residual() {
+        c.tunes(Tuned::Residual);
+    }
     passes(c, &[x, residual], &out);
     out
 }
 
 /// The same where a projection left its bias to be added here.
 pub(super) fn add_with_bias(c: &Rank, x: &Tensor, residual: &Tensor, bias: &Param) -> Tensor {
+    let biased = (!c.config.fuses_residual()).then(|| c.act_of(x.elements(), x.width(), "biased output"));
     let out = c.act_of(x.elements(), x.width(), "residual stream");
-    c.tunes(Tuned::Residual);
+    drop(biased);
+    if c.config.fuses_residual() {
+        c.tunes(Tuned::Residual);
+    }
     let (edges, elements) = (vec![x.edge(), residual.edge(), bias.edge()], bias.elements);
     c.tape.record(edges, &[&out], Vec::new(), move |t, grads, _| {
         vec![grads[0].clone(), grads[0].clone(), Some(weight_grad(t, elements))]
@@ -177,7 +183,8 @@ pub(super) fn relu2(c: &Rank, x: &Tensor, elements: u64) -> Tensor {
 /// The function between the projections of a feed-forward block.
 pub(super) fn activate(c: &Rank, x: &Tensor, elements: u64, activation: Activation) -> Tensor {
     match activation {
-        Activation::SwiGlu | Activation::GeGlu => in_one_kernel(c, x, elements, 2 * elements),
+        // Dense blocks with gpt-oss' unit are refused (`layout/src/engines`).
+        Activation::SwiGlu | Activation::GeGlu | Activation::SwiGluOai => in_one_kernel(c, x, elements, 2 * elements),
         // Megatron has no ReLU (`supported.rs`).
         Activation::Gelu | Activation::Silu | Activation::Relu => in_one_kernel(c, x, elements, elements),
         // `megatron/core/activations.py` compiles it, which rows of Megatron-Core by itself do without.

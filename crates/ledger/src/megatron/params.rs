@@ -166,6 +166,11 @@ impl Params {
         self.add(Param { is_expert, ..param })
     }
 
+    /// A bias of a routed expert.
+    pub fn expert_vector(&mut self, is_expert: bool, elements: u64) -> Rc<Param> {
+        self.add(Param { is_expert, decays: false, ..Param::new(Line::ExpertParams, elements) })
+    }
+
     /// A cut tensor that is no matrix but decays as one: a convolution, a bias by head.
     pub fn bank(&mut self, elements: u64, origin: Origin) -> Rc<Param> {
         self.add(Param { origin, ..Param::new(Line::TpParams, elements) })

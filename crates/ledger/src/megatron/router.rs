@@ -50,16 +50,21 @@ fn gate(c: &Rank, params: &MoeParams, x: &Tensor, sizes: Sizes) -> Tensor {
     c.te_product();
     let logits = c.scratch(sizes.all, sizes.width, "router logits");
     let (input, weight, is_wide) = (x.elements(), params.router.elements, sizes.width == FP32);
-    c.tape.record(vec![x.edge(), params.router.edge()], &[&logits], vec![x.clone()], move |t, _, _saved| {
+    let edges = [x.edge(), params.router.edge()].into_iter().chain(params.router_bias.iter().map(|bias| bias.edge()));
+    let bias = params.router_bias.as_ref().map(|bias| bias.elements);
+    c.tape.record(edges.collect(), &[&logits], vec![x.clone()], move |t, _, _saved| {
+        let of_bias = |t| bias.map(|elements| Some(weight_grad(t, elements)));
         if !is_wide {
-            return vec![Some(grad(t, input, "router input gradient")), Some(weight_grad(t, weight))];
+            let grads = [Some(grad(t, input, "router input gradient")), Some(weight_grad(t, weight))];
+            return grads.into_iter().chain(of_bias(t)).collect();
         }
         let _wide_weight = grad_of(t, weight, FP32, "fp32 router weight");
         let _wide_grad = grad_of(t, input, FP32, "fp32 router input gradient");
         let wide_input = grad_of(t, input, FP32, "fp32 router input");
         let _wide_weight_grad = grad_of(t, weight, FP32, "fp32 router weight gradient");
         drop(wide_input);
-        vec![Some(grad(t, input, "router input gradient")), Some(weight_grad(t, weight))]
+        let grads = [Some(grad(t, input, "router input gradient")), Some(weight_grad(t, weight))];
+        grads.into_iter().chain(of_bias(t)).collect()
     });
     let random = c.scratch(sizes.all, sizes.width, "router logits");
     passes(c, &[&logits], &random);

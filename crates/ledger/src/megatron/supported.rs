@@ -210,8 +210,8 @@ fn documents(recipe: &Recipe) -> Result<(), Unmodelled> {
 
 pub(super) fn attention(attention: &Attention, recipe: &Recipe) -> Result<AttentionSizes, Unmodelled> {
     let why = "what it saves is not replayed yet";
-    if attention.sinks {
-        return refuse("attention sinks", why);
+    if attention.sinks && recipe.is_latent() {
+        return refuse("sinks of latent attention", why);
     }
     if attention.qk_norm == QkNorm::Full {
         return refuse("a norm over all queries", "Megatron-Core normalises head by head");
@@ -225,6 +225,7 @@ pub(super) fn attention(attention: &Attention, recipe: &Recipe) -> Result<Attent
         qk_norm: false,
         has_in_bias: attention.qkv_bias,
         has_out_bias: attention.out_bias,
+        has_sinks: attention.sinks,
         has_gate: attention.output_gate,
         mla: None,
     };
@@ -250,22 +251,24 @@ pub(super) fn mlp(mlp: &Mlp) -> Result<Feed, Unmodelled> {
 
 pub(super) fn experts(moe: &Moe, layout: &Layout, options: &MegatronOptions) -> Result<MoeSizes, Unmodelled> {
     let why = "what it saves is not replayed yet";
-    if moe.router.bias {
-        return refuse("a router bias", why);
+    if moe.latent_bias || moe.shared.as_ref().is_some_and(|shared| shared.bias) {
+        return refuse("biases of shared or latent experts", why);
     }
-    if moe.bias || moe.latent_bias || moe.shared.as_ref().is_some_and(|shared| shared.bias) {
-        return refuse("biases of experts", why);
+    let gated = matches!(moe.activation, Activation::SwiGlu | Activation::SwiGluOai);
+    if moe.bias && !gated {
+        return refuse(format!("biases of experts with {}", moe.activation.name()), why);
     }
-    let feed = |ffn, activation| Feed { ffn, activation, has_bias: false };
+    let feed = |ffn, activation, has_bias| Feed { ffn, activation, has_bias };
     Ok(MoeSizes {
         experts: moe.experts,
         top_k: moe.top_k,
-        feed: feed(moe.ffn, moe.activation),
-        shared: moe.shared.as_ref().map(|shared| feed(shared.ffn, shared.activation)),
+        feed: feed(moe.ffn, moe.activation, moe.bias),
+        shared: moe.shared.as_ref().map(|shared| feed(shared.ffn, shared.activation, false)),
         gates_shared: moe.shared.as_ref().is_some_and(|shared| shared.gate),
         latent: moe.latent,
         local_experts: moe.experts / layout.ep.get(),
         score: moe.router.score,
+        has_router_bias: moe.router.bias,
         has_expert_bias: moe.router.expert_bias,
         has_balance_loss: moe.router.aux_loss.is_some(),
         score_width: width(options.router, "routing scores")?,

@@ -40,6 +40,9 @@ named! {
         SwiGlu = "swiglu",
         /// GELU gate times a second projection.
         GeGlu = "geglu",
+        /// gpt-oss' unit: both projections clamped at 7, the gate times a sigmoid of 1.702 of it, one added to the
+        /// other (openai/gpt-oss, `torch/model.py`; the name is vLLM's).
+        SwiGluOai = "swigluoai",
         /// Squared ReLU, no gate.
         Relu2 = "relu2",
         /// GELU, no gate.
@@ -54,7 +57,7 @@ named! {
 impl Activation {
     /// Whether a second projection of the same width gates the first.
     pub fn is_gated(self) -> bool {
-        matches!(self, Activation::SwiGlu | Activation::GeGlu)
+        matches!(self, Activation::SwiGlu | Activation::GeGlu | Activation::SwiGluOai)
     }
 
     /// The packed output dimension of the projection into a feed-forward block.

@@ -16,6 +16,10 @@ fn curve<R: Real>(activation: Activation, x: R) -> (R, R) {
         }
         Activation::Relu if x > R::ZERO => (x, R::ONE),
         Activation::Relu => (R::ZERO, R::ZERO),
+        Activation::SwiGluOai => {
+            let s = (R::of(OAI_SLOPE) * x).sigmoid();
+            (x * s, s * (R::ONE + R::of(OAI_SLOPE) * x * (R::ONE - s)))
+        }
         Activation::GeGlu | Activation::Gelu => {
             // The tanh form, as engines compute it.
             let (a, c) = (R::of(0.044_715), R::of(0.797_884_560_802_865_4));
@@ -25,6 +29,28 @@ fn curve<R: Real>(activation: Activation, x: R) -> (R, R) {
             (half * x * (R::ONE + t), half * (R::ONE + t) + half * x * (R::ONE - t * t) * inner)
         }
     }
+}
+
+/// What gpt-oss multiplies its gate with under the sigmoid, and where it clamps both projections.
+const OAI_SLOPE: f64 = 1.702;
+const OAI_LIMIT: f64 = 7.0;
+
+/// A gated unit of a gate and the other projection, and its derivatives by both.
+#[inline(always)]
+fn gated<R: Real>(activation: Activation, gate: R, up: R) -> (R, R, R) {
+    if activation != Activation::SwiGluOai {
+        let (value, slope) = curve(activation, gate);
+        return (value * up, slope * up, value);
+    }
+    let limit = R::of(OAI_LIMIT);
+    let (clamped, passes_gate) = if gate > limit { (limit, R::ZERO) } else { (gate, R::ONE) };
+    let (linear, passes_up) = match () {
+        () if up > limit => (limit, R::ZERO),
+        () if up < R::ZERO - limit => (R::ZERO - limit, R::ZERO),
+        () => (up, R::ONE),
+    };
+    let ((value, slope), shifted) = (curve(activation, clamped), linear + R::ONE);
+    (value * shifted, slope * shifted * passes_gate, value * passes_up)
 }
 
 /// `x · sigmoid(x)` and its derivative.
@@ -45,7 +71,7 @@ pub(crate) fn forward<R: Real>(activation: Activation, packed: &Mat<R>) -> Mat<R
     for i in 0..packed.rows {
         let (gate, up) = packed.row(i).split_at(width);
         let row = out.row_mut(i).iter_mut().zip(gate.iter().zip(up));
-        wide(|| row.for_each(|(o, (g, u))| *o = curve(activation, *g).0 * *u));
+        wide(|| row.for_each(|(o, (g, u))| *o = gated(activation, *g, *u).0));
     }
     out
 }
@@ -65,9 +91,9 @@ pub(crate) fn backward<R: Real>(activation: Activation, packed: &Mat<R>, dy: &Ma
         let outputs = dgate.iter_mut().zip(dup);
         wide(|| {
             for (((gate, up), d), (dgate, dup)) in inputs.zip(outputs) {
-                let (value, slope) = curve(activation, *gate);
-                *dgate = slope * *up * *d;
-                *dup = value * *d;
+                let (_, by_gate, by_up) = gated(activation, *gate, *up);
+                *dgate = by_gate * *d;
+                *dup = by_up * *d;
             }
         });
     }

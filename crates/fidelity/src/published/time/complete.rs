@@ -2,6 +2,7 @@
 
 use super::super::model::Unsaid;
 use super::super::need;
+use super::super::words::plain;
 use super::engine::Family;
 use recipe::Positions;
 use recipe::kinds::Norm;
@@ -17,8 +18,8 @@ pub(super) fn complete(row: &Value) -> Value {
         model["tied_embeddings"] = json!(model["activation"].as_str() == Some("gelu"));
     }
     if model["activation"].is_null() {
-        // GPT-OSS clamps a gated linear unit, which costs what SwiGLU costs.
-        model["activation"] = json!("swiglu");
+        let is_oss = model["name"].as_str().is_some_and(|name| plain(name).starts_with("gptoss"));
+        model["activation"] = json!(if is_oss { "swigluoai" } else { "swiglu" });
     }
     if row["optimizer"].is_null() {
         // Every engine of these rows defaults to Adam or AdamW.

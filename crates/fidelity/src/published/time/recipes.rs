@@ -61,8 +61,8 @@ const MODELS: [(&str, &[&str]); 15] = [
     ("llama3_70b", &["llama3", "70b"]),
     ("llama31_405b", &["llama31", "405b"]),
     ("deepseek_v3", &["deepseekv3"]),
-    ("gpt_oss_20b", &["gptoss", "20b"]),
-    ("gpt_oss_120b", &["gptoss", "120b"]),
+    ("gpt_oss_120b", &["gptoss120b"]),
+    ("gpt_oss_20b", &["gptoss20b"]),
     ("kimi_k2", &["kimik2"]),
     ("nemotron_3_super", &["nemotron3super"]),
     ("nemotron_3_nano", &["nemotron3nano"]),
@@ -164,6 +164,12 @@ mod tests {
         let found = of(&row("26.02", "H100-80GB-HBM3", 32)).unwrap();
         assert!(found.args.contains("alltoall") && found.args.contains("--overlap-moe"), "{found:?}");
         assert_eq!(of(&row("24.01", "H100", 32)), None);
+        let mut oss = row("26.06", "GB200", 64);
+        (oss["model"], oss["precision"]) = (json!({ "name": "GPT-OSS 120B" }), json!("MXFP8"));
+        oss["hardware"]["count"] = json!(64);
+        oss["layout"] = json!({ "ep": 64 });
+        oss["batch"] = json!({ "micro": 4, "global": 1280 });
+        assert_eq!(of(&oss).unwrap().model, "gpt_oss_120b");
         assert_eq!(of(&row("26.02", "A100", 32)), None);
     }
 

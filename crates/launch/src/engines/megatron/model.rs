@@ -98,6 +98,12 @@ fn widths(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         Some(Activation::Relu2) => {
             list.switch(NATIVE, "--squared-relu", "activation", "one activation for the whole model");
         }
+        Some(Activation::SwiGluOai) => {
+            let why = "gpt-oss' unit: quick GELU, one added to the other half, both clamped";
+            list.switch(NATIVE, "--quick-geglu", "activation", why);
+            list.set(NATIVE, "--glu-linear-offset", "1.0", "activation", why);
+            list.set(NATIVE, "--activation-func-clamp-value", "7.0", "activation", why);
+        }
         Some(Activation::Gelu) | None => {}
         Some(other @ (Activation::GeGlu | Activation::Silu | Activation::Relu)) => {
             findings.push(unsayable("activation", format!("no flag makes the activation `{other}`")));
@@ -130,6 +136,15 @@ fn attention(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
             }
         }
         AttentionKind::Mla(mla) => latent(recipe, mla, list, findings),
+    }
+    if attention.sinks {
+        list.set(
+            NATIVE,
+            "--softmax-type",
+            "learnable",
+            "attention.sinks",
+            "a learned logit a head that keys share with",
+        );
     }
     if attention.output_gate {
         list.switch(NATIVE, "--attention-output-gate", "attention.output_gate", "a gate multiplies the output");
@@ -197,6 +212,7 @@ fn float(x: f64) -> String {
 fn positions(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     let sequence = job.layout.sequence;
     let (kind, most) = match job.recipe.positions {
+        Positions::Rope(rope) if has_yarn(job, &rope) => ("yarn", sequence),
         Positions::Rope(_) => ("rope", sequence),
         Positions::Learned { count } => ("learned_absolute", count.max(sequence)),
         Positions::None => ("none", sequence),
@@ -218,8 +234,14 @@ fn positions(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     list.set(NATIVE, "--max-position-embeddings", most, "recipe.positions", "at least the sequence");
 }
 
+/// Whether rotary frequencies are scaled as YaRN's outside latent attention, which `GPTModel` alone reads.
+fn has_yarn(job: &Job, rope: &Rope) -> bool {
+    let is_yarn = matches!(rope.scaling, Some(Scaling::Yarn(yarn)) if yarn.attention_factor.is_none());
+    is_yarn && !job.recipe.is_latent() && Shape::of(job) == Shape::Gpt
+}
+
 /// Scaled frequencies of grouped-query attention. `--use-rope-scaling` has Llama 3.1's borders
-/// (`rotary_pos_embedding.py`), and only `GPTModel` reads it; no flag gives YaRN's factor.
+/// (`rotary_pos_embedding.py`); it and YaRN's flags (`training/argument_utils.py`) are read by `GPTModel` only.
 fn scaling(job: &Job, rope: &Rope, list: &mut List, findings: &mut Vec<Finding>) {
     match rope.scaling {
         None => {}
@@ -227,6 +249,20 @@ fn scaling(job: &Job, rope: &Rope, list: &mut List, findings: &mut Vec<Finding>)
             let why = "frequencies as Llama 3.1 scales them";
             list.switch(NATIVE, "--use-rope-scaling", "rope.scaling.kind", why);
             list.set(NATIVE, "--rope-scaling-factor", float(factor), "rope.scaling.factor", why);
+        }
+        Some(Scaling::Yarn(yarn)) if has_yarn(job, rope) => {
+            let why = "YaRN as the recipe has it";
+            let mut set = |flag, value: String, field: &str| {
+                list.set(NATIVE, flag, value, &format!("rope.scaling.{field}"), why);
+            };
+            set("--rotary-scaling-factor", float(yarn.factor), "factor");
+            set("--yarn-original-max-position-embeddings", yarn.original.to_string(), "original");
+            set("--yarn-beta-fast", float(yarn.beta_fast), "beta_fast");
+            set("--yarn-beta-slow", float(yarn.beta_slow), "beta_slow");
+            set("--mscale", float(yarn.mscale.unwrap_or(1.0)), "mscale");
+            set("--mscale-all-dim", float(yarn.mscale_all_dim.unwrap_or(0.0)), "mscale_all_dim");
+            let rounds = if yarn.rounds { "--yarn-correction-range-round-to-int" } else { NOT_ROUNDED };
+            list.switch(NATIVE, rounds, "rope.scaling.rounds", why);
         }
         Some(Scaling::Linear { factor }) if factor.fract() == 0.0 && factor >= 1.0 => {
             let flag = "--rotary-seq-len-interpolation-factor";
@@ -238,6 +274,8 @@ fn scaling(job: &Job, rope: &Rope, list: &mut List, findings: &mut Vec<Finding>)
         }
     }
 }
+
+const NOT_ROUNDED: &str = "--no-yarn-correction-range-round-to-int";
 
 /// Biases are the whole model's, but for the projections into heads.
 fn biases(recipe: &Recipe, list: &mut List, findings: &mut Vec<Finding>) {

@@ -4,6 +4,7 @@
 mod dsa_cp;
 mod dsa_mla;
 mod dsa_sp;
+mod expert_bias;
 mod fsdp;
 mod gdn_recompute;
 mod index_share;
@@ -40,6 +41,7 @@ pub(super) const RULES: &[&Rule] = &[
     &side_embeddings::RULE,
     &top_1::RULE,
     &shared_bias::RULE,
+    &expert_bias::RULE,
     &schedule::RULE,
     &mtp_positions::RULE,
     &dsa_mla::RULE,

@@ -126,7 +126,7 @@ pub(super) fn norm(c: &Rank, x: &Tensor, width: u64, params: &NormParams) -> Ten
 /// The function between two projections, applied to `x` and multiplied by `up` when gated.
 pub(super) fn activate(c: &Rank, x: Tensor, up: impl FnOnce() -> Option<Tensor>, function: Activation) -> Tensor {
     match function {
-        Activation::SwiGlu | Activation::GeGlu if c.config.is_compiled => {
+        Activation::SwiGlu | Activation::GeGlu | Activation::SwiGluOai if c.config.is_compiled => {
             let up = up().unwrap_or_else(|| x.clone());
             fused_gate(c, &x, &up)
         }
@@ -134,6 +134,23 @@ pub(super) fn activate(c: &Rank, x: Tensor, up: impl FnOnce() -> Option<Tensor>,
             let gate = pointwise(c, x, "activation");
             let up = up().unwrap_or_else(|| gate.clone());
             product(c, &gate, &up)
+        }
+        Activation::SwiGluOai => {
+            // Operation by operation, as `GptOssExperts` has it: both clamped, `gate * sigmoid(1.702 * gate)`, one added.
+            let gate = pointwise(c, x, "clamped gate");
+            let score = {
+                let scaled = c.act(gate.elements(), "scaled gate");
+                makes(c, &gate, &scaled, Vec::new(), gate.elements(), BF16);
+                let score = c.act(gate.elements(), "gate score");
+                makes(c, &scaled, &score, vec![score.alias()], gate.elements(), BF16);
+                score
+            };
+            let gate = product(c, &gate, &score);
+            let clamped = pointwise(c, up().unwrap_or_else(|| gate.clone()), "clamped projection");
+            let shifted = c.act(clamped.elements(), "shifted projection");
+            makes(c, &clamped, &shifted, Vec::new(), clamped.elements(), BF16);
+            drop(clamped);
+            product(c, &gate, &shifted)
         }
         Activation::Gelu | Activation::Silu => pointwise(c, x, "activation output"),
         Activation::Relu2 => relu2(c, x),

@@ -16,6 +16,14 @@ fn width(flags: &mut Flags, flag: &str, usual: u64) -> Option<u64> {
 }
 
 pub fn activation(flags: &mut Flags) -> Activation {
+    if flags.has("--quick-geglu") {
+        let said = [flags.positive("--glu-linear-offset"), flags.positive("--activation-func-clamp-value")];
+        if said != [Some(1.0), Some(7.0)] {
+            let message = "of `--quick-geglu` a recipe knows gpt-oss' alone: offset 1.0, clamped at 7.0";
+            flags.refuse("--quick-geglu", message);
+        }
+        return Activation::SwiGluOai;
+    }
     match (flags.has("--swiglu"), flags.has("--squared-relu")) {
         (true, true) => {
             flags.refuse("--swiglu", "`--swiglu` and `--squared-relu` exclude each other");

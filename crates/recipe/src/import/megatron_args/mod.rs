@@ -168,14 +168,16 @@ fn share(flags: &mut Flags, flag: &str) -> Option<f64> {
 
 /// Scaling of rotary frequencies: `--use-rope-scaling` is Llama 3.1's with fixed borders
 /// (`rotary_pos_embedding.py`), latent attention has YaRN with a fixed original length
-/// (`MLATransformerConfig`), and the factor of other YaRN has no flag.
+/// (`MLATransformerConfig`), and other YaRN is what its flags say, with the defaults of
+/// `training/argument_utils.py` (`_apply_yarn_config_from_args`).
 fn scaling(flags: &mut Flags, kind: &str, is_latent: bool) -> Option<Scaling> {
-    if kind == "yarn" {
-        let message = "`--position-embedding-type yarn` has no recipe: no flag gives its factor";
+    let factor = flags.positive("--rotary-scaling-factor").unwrap_or(1.0);
+    let asked = if is_latent { flags.text("--rope-type").unwrap_or("yarn") } else { kind };
+    let is_yarn = asked == "yarn" && factor != 1.0;
+    if kind == "yarn" && is_latent {
+        let message = "latent attention is told of YaRN by `--rope-type`, and its positions are `rope`";
         flags.refuse("--position-embedding-type", message);
     }
-    let factor = flags.positive("--rotary-scaling-factor").unwrap_or(1.0);
-    let is_yarn = is_latent && flags.text("--rope-type").unwrap_or("yarn") == "yarn" && factor != 1.0;
     let linear = flags.number("--rotary-seq-len-interpolation-factor");
     let llama3 = flags.has("--use-rope-scaling");
     if usize::from(is_yarn) + usize::from(linear.is_some()) + usize::from(llama3) > 1 {
@@ -187,7 +189,8 @@ fn scaling(flags: &mut Flags, kind: &str, is_latent: bool) -> Option<Scaling> {
         // What transformers computes where a config names neither.
         let usual = mscale == 1.0 && all == 0.0;
         let (mscale, mscale_all_dim) = if usual { (None, None) } else { (Some(mscale), Some(all)) };
-        return Some(Scaling::Yarn(Yarn { mscale, mscale_all_dim, ..Yarn::usual(factor, MLA_ORIGINAL) }));
+        let yarn = Yarn { mscale, mscale_all_dim, ..Yarn::usual(factor, MLA_ORIGINAL) };
+        return Some(Scaling::Yarn(if is_latent { yarn } else { told(flags, yarn) }));
     }
     if llama3 {
         let factor = flags.positive("--rope-scaling-factor").unwrap_or(8.0);
@@ -196,7 +199,18 @@ fn scaling(flags: &mut Flags, kind: &str, is_latent: bool) -> Option<Scaling> {
     linear.map(|factor| Scaling::Linear { factor: factor as f64 })
 }
 
-/// `original_max_position_embeddings` of `MLATransformerConfig`, which no flag changes.
+/// YaRN with what flags change of it outside latent attention.
+fn told(flags: &mut Flags, yarn: Yarn) -> Yarn {
+    Yarn {
+        original: flags.number("--yarn-original-max-position-embeddings").unwrap_or(yarn.original),
+        beta_fast: flags.positive("--yarn-beta-fast").unwrap_or(yarn.beta_fast),
+        beta_slow: flags.positive("--yarn-beta-slow").unwrap_or(yarn.beta_slow),
+        rounds: !flags.has("--no-yarn-correction-range-round-to-int"),
+        ..yarn
+    }
+}
+
+/// `original_max_position_embeddings` of `MLATransformerConfig`, which no flag changes, and the default of other YaRN.
 const MLA_ORIGINAL: u64 = 4096;
 
 fn positions(flags: &mut Flags, sequence: u64, attention: Option<&Attention>) -> Option<Positions> {
