@@ -54,7 +54,7 @@ impl Format {
 }
 
 named! {
-    /// Transformer Engine's scaling recipes, by the word `--precision` takes.
+    /// Scaling recipes of Transformer Engine, by the word `--precision` takes, and torchao's.
     pub enum Scaling {
         /// Scales from the past.
         Delayed = "fp8-delayed",
@@ -62,6 +62,8 @@ named! {
         Tensorwise = "fp8-tensorwise",
         /// One scale for 128 elements.
         Blockwise = "fp8-blockwise",
+        /// One scale a row of each factor: torchao's, which no engine is told here, and published runs have.
+        Rowwise = "fp8-rowwise",
         /// One E8M0 scale for 32 elements of fp8; Blackwell only.
         Mxfp8 = "mxfp8",
         /// One E4M3 scale for 16 elements of fp4, under one fp32 scale; Blackwell only. Megatron
@@ -74,7 +76,7 @@ impl Scaling {
     /// The format products run in.
     pub fn format(self) -> Format {
         match self {
-            Scaling::Delayed | Scaling::Tensorwise | Scaling::Blockwise => Format::Fp8,
+            Scaling::Delayed | Scaling::Tensorwise | Scaling::Blockwise | Scaling::Rowwise => Format::Fp8,
             Scaling::Mxfp8 => Format::Mxfp8,
             Scaling::Nvfp4 => Format::Nvfp4,
         }

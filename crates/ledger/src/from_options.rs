@@ -85,13 +85,15 @@ impl MegatronOptions {
                     );
                 }
             },
-            fp8: asked.scaling.map(|scaling| match scaling {
-                Scaling::Delayed => Fp8Recipe::Delayed,
-                Scaling::Tensorwise => Fp8Recipe::Tensorwise,
-                Scaling::Blockwise => Fp8Recipe::Blockwise,
-                Scaling::Mxfp8 => Fp8Recipe::Mxfp8,
-                Scaling::Nvfp4 => Fp8Recipe::Nvfp4,
-            }),
+            fp8: match asked.scaling {
+                None => None,
+                Some(Scaling::Delayed) => Some(Fp8Recipe::Delayed),
+                Some(Scaling::Tensorwise) => Some(Fp8Recipe::Tensorwise),
+                Some(Scaling::Blockwise) => Some(Fp8Recipe::Blockwise),
+                Some(Scaling::Mxfp8) => Some(Fp8Recipe::Mxfp8),
+                Some(Scaling::Nvfp4) => Some(Fp8Recipe::Nvfp4),
+                Some(Scaling::Rowwise) => return refuse("scales a row", "Transformer Engine has no such recipe"),
+            },
             fp8_param_gather: asked.fp8_param_gather,
             dispatcher,
             reduction: if asked.overlap.gradients { Reduction::Overlapped } else { Reduction::AtTheEnd },

@@ -188,12 +188,13 @@ fn gated(shape: Shape, attention: &Attention, heads: &Heads, ops: &mut Vec<Op>) 
 }
 
 /// Tokens one attention kernel runs over: the whole sequence, the document that a token stands in on average, or under a
-/// ring half of a rank's own tokens, since after the first step either only the late queries or only the early keys count.
+/// ring a rank's own in its first step. In later steps nothing is masked: all queries see half of another rank's keys, or
+/// half of the queries all of them, which is what they would see of once or twice as many tokens under a mask.
 fn kernel_tokens(shape: Shape, sequence: f64) -> f64 {
     if let Some(documents) = shape.options.documents {
         return documents.mean(shape.layout.sequence, |length| length);
     }
-    if shape.cp > 1.0 { sequence / (2.0 * shape.cp) } else { sequence }
+    sequence / shape.cp * (1.0 + (shape.cp - 1.0) * 1.5) / shape.cp
 }
 
 /// What a ring adds around its steps: each step's output is corrected into a sum in fp32, keys and

@@ -15,8 +15,6 @@ pub(super) struct Precision {
     pub format: Format,
     /// Where scales come from, where the row says it.
     pub scaling: Option<Scaling>,
-    /// Whether every row of a factor has a scale of its own, which no recipe of Transformer Engine does.
-    pub is_rowwise: bool,
 }
 
 /// Words around the format that change nothing of it.
@@ -57,7 +55,7 @@ const PASSED: [&str; 31] = [
 impl Precision {
     pub fn of(row: &Value) -> Result<Precision, String> {
         let text = row["precision"].as_str().ok_or("the row lacks `precision`")?;
-        let (mut base, mut low, mut scaling, mut is_rowwise) = (None, None, None, false);
+        let (mut base, mut low, mut scaling) = (None, None, None);
         let words = spelled(text);
         for (at, word) in words.iter().enumerate() {
             // `fp32 params`, `fp32 gradient accumulation`: what is kept beside the base.
@@ -78,7 +76,7 @@ impl Precision {
                 "ds" | "delayed" => scaling = Some(Scaling::Delayed),
                 // Sub-channel scales: one for a block of 128.
                 "sc" | "blockwise" | "block" | "subchannel" => scaling = Some(Scaling::Blockwise),
-                "rowwise" | "axiswise" => is_rowwise = true,
+                "rowwise" | "axiswise" => scaling = Some(Scaling::Rowwise),
                 word if PASSED.contains(&word) => {}
                 word => return Err(format!("`{word}` of precision `{text}` is not understood")),
             }
@@ -92,7 +90,7 @@ impl Precision {
         // Products in 8 or 4 bits keep bf16 weights, gradients and activations around them unless told otherwise.
         let base = base.unwrap_or(Dtype::Bf16);
         let scaling = scaling.filter(|_| low.is_some());
-        Ok(Precision { base, format, scaling, is_rowwise })
+        Ok(Precision { base, format, scaling })
     }
 }
 
@@ -145,13 +143,13 @@ mod tests {
             ("BF16 + FP8 hybrid tensorwise", Scaling::Tensorwise),
             ("fp8_ds", Scaling::Delayed),
             ("fp8_sc", Scaling::Blockwise),
+            ("FP8 rowwise", Scaling::Rowwise),
         ] {
             assert_eq!(format(text), Ok((Dtype::Bf16, Format::Fp8, Some(scaling))), "{text}");
         }
         assert_eq!(format("nvfp4"), Ok((Dtype::Bf16, Format::Nvfp4, Some(Scaling::Nvfp4))));
         assert_eq!(format("fp16"), Ok((Dtype::Fp16, Format::Bf16, None)));
         assert_eq!(format("FP32 + FP8 e4m3 tensorwise").unwrap().0, Dtype::Fp32);
-        assert!(read("FP8 rowwise").unwrap().is_rowwise);
     }
 
     #[test]

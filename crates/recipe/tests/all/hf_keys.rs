@@ -64,8 +64,6 @@ fn every_key_of_every_measured_config_is_accounted_for() {
             "num_local_experts = 5",
             "num_local_experts = 6",
             "residual_in_fp32 = true",
-            "swiglu_alpha = 1.702",
-            "swiglu_limit = 7.0",
             "tie_word_embeddings = true",
         ]
     );
@@ -73,28 +71,28 @@ fn every_key_of_every_measured_config_is_accounted_for() {
 
 /// Counts: transformers 5.12.1 on the meta device.
 #[test]
-fn published_configs_count_exactly_and_lose_what_is_listed() {
-    for (name, parameters, not_carried) in [
-        ("Bamba-9B-v1", 9_780_235_392, &[][..]),
-        ("DeepSeek-V2-Lite", 15_706_484_224, &[]),
-        ("DeepSeek-V3", 671_026_404_352, &[]),
-        ("Falcon-H1-0.5B-Base", 521_411_104, &[]),
-        ("GLM-4.5-Air", 106_852_245_504, &[]),
-        ("Jamba-v0.1", 51_570_323_328, &[]),
-        ("Llama-3.1-8B", 8_030_261_248, &[]),
-        ("Mixtral-8x7B-v0.1", 46_702_792_704, &[]),
-        ("NVIDIA-Nemotron-3-Nano-30B-A3B", 31_577_937_344, &[]),
-        ("OLMoE-1B-7B-0924", 6_919_161_856, &[]),
-        ("Qwen3-30B-A3B", 30_532_122_624, &[]),
-        ("Qwen3-Next-80B-A3B", 79_674_391_296, &[]),
-        ("gpt-oss-20b", 20_914_757_184, &["swiglu_alpha", "swiglu_limit"]),
-        ("granite-4.0-h-tiny", 6_939_037_248, &[]),
+fn published_configs_count_exactly_and_lose_nothing() {
+    for (name, parameters) in [
+        ("Bamba-9B-v1", 9_780_235_392),
+        ("DeepSeek-V2-Lite", 15_706_484_224),
+        ("DeepSeek-V3", 671_026_404_352),
+        ("Falcon-H1-0.5B-Base", 521_411_104),
+        ("GLM-4.5-Air", 106_852_245_504),
+        ("Jamba-v0.1", 51_570_323_328),
+        ("Llama-3.1-8B", 8_030_261_248),
+        ("Mixtral-8x7B-v0.1", 46_702_792_704),
+        ("NVIDIA-Nemotron-3-Nano-30B-A3B", 31_577_937_344),
+        ("OLMoE-1B-7B-0924", 6_919_161_856),
+        ("Qwen3-30B-A3B", 30_532_122_624),
+        ("Qwen3-Next-80B-A3B", 79_674_391_296),
+        ("gpt-oss-20b", 20_914_757_184),
+        ("granite-4.0-h-tiny", 6_939_037_248),
     ] {
         let imported = published(name);
         let text = truth(&format!("configs/{name}.json")).replace("Infinity", "null");
         is_whole(&serde_json::from_str(&text).expect("JSON"), &imported);
         assert_eq!(imported.recipe.counts().all.total, parameters, "{name}");
-        assert_eq!(lost(&imported), not_carried, "{name}");
+        assert!(lost(&imported).is_empty(), "{name}");
         assert_eq!(imported.recipe.name, name);
         let again = Recipe::parse(&imported.recipe.to_toml()).unwrap_or_else(|f| panic!("{name}: {f:#?}"));
         assert_eq!(again, imported.recipe, "{name} does not read back");

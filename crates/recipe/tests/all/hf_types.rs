@@ -129,8 +129,6 @@ const LOST: &[&str] = &[
     "scale_attn_weights: gpt-sw3 gpt2 gpt_bigcode",
     "shared_expert_combination_strategy: cohere2_moe",
     "sinusoidal_positions: ctrl xglm",
-    "swiglu_alpha: gpt_oss",
-    "swiglu_limit: gpt_oss",
     "tie_word_embeddings: bailing_hybrid kimi_linear nemotron_h xlstm",
     "use_bidirectional_attention: gemma3_text",
     "use_l2warp: rwkv7",

@@ -64,7 +64,8 @@ fn case(row: &Value, pricing: Pricing, told: Option<&Told>, again: Option<Recomp
     request.recompute = again.or(request.recompute);
     let case = lay_out(recipe, &request, Some(cluster))?;
     let mut options = case.options;
-    options.format = Precision::of(row)?.format;
+    let precision = Precision::of(row)?;
+    (options.format, options.scaling) = (precision.format, precision.scaling);
     options::set_day(&mut options, row, family, &case);
     let mut as_run = options;
     options::set(&mut as_run, row, family, &case, told)?;

@@ -146,6 +146,10 @@ fn formats(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
             Scaling::Tensorwise => ("tensorwise", "hybrid"),
             Scaling::Blockwise => ("blockwise", "e4m3"),
             Scaling::Mxfp8 | Scaling::Nvfp4 => ("mxfp8", "e4m3"),
+            Scaling::Rowwise => {
+                findings.push(unsayable(from, "Transformer Engine has no recipe with a scale a row"));
+                return;
+            }
         };
         list.set(policy, "--fp8-format", format, from, "products in fp8");
         list.set(policy, "--fp8-recipe", name, from, "where scales come from; the default is delayed");

@@ -151,6 +151,8 @@ const PLACES: &[(&str, &str)] = &[
     ("position_embedding_type", "positions"),
     ("hidden_act", "activation"),
     ("mlp_hidden_act", "activation"),
+    ("swiglu_limit", "activation"),
+    ("swiglu_alpha", "activation"),
     ("mamba_hidden_act", "mamba"),
     ("intermediate_size", "mlp.ffn"),
     ("mlp_bias", "mlp.bias"),

@@ -176,10 +176,11 @@ pub fn gpt_oss(config: &mut Config) -> Option<Recipe> {
     let mut moe = bank(config, experts, ffn, 4)?;
     (moe.bias, moe.router.bias) = (true, true);
     balance(config, &mut moe, 0.001);
-    // `GptOssExperts`, whose factor under the sigmoid no key changes.
     moe.activation = Activation::SwiGluOai;
-    if config.share("swiglu_limit", 7.0) != 7.0 {
-        config.refuse("swiglu_limit", "the recipe's `swigluoai` clamps at 7".to_string());
+    for (key, usual) in [("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)] {
+        if config.share(key, usual) != usual {
+            config.refuse(key, format!("a recipe's `swigluoai` has {usual} here"));
+        }
     }
     let depth = config.count("num_hidden_layers", 36)?;
     let mut recipe = config.recipe(interleaved(depth, |_| true), hidden, 201_088, 150_000.0)?;

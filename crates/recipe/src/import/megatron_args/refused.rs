@@ -11,7 +11,6 @@ pub const MODEL: &[(&str, &str)] = &[
     ("--use-checkpoint-args", ELSEWHERE),
     ("--use-mp-args-from-checkpoint-args", ELSEWHERE),
     // Blocks that a recipe has no word for.
-    ("--quick-geglu", "quick GELU gates its own way"),
     ("--mla-down-proj-fusion", "it merges latent attention's down-projections and cuts them over tp"),
     ("--qk-l2-norm", "queries and keys are normalised without parameters"),
     ("--apply-residual-connection-post-layernorm", "the residual leaves behind the norm"),
