@@ -234,14 +234,14 @@ fn kernels_and_steps_of_emitted_launches_take_what_was_measured() {
 }
 
 /// A third of the launches that were measured for kernels was drawn before any of them ran, and nobody looked at it
-/// until the prices stood. The bounds are what was found then: they may only fall.
+/// until the prices stood. They were 4.7 and 19% off in kernels then, and 11.3 and 24% in steps on busy hosts; bounds may only fall.
 #[test]
 fn launches_that_were_kept_aside_take_what_was_measured() {
     let rows = values("emitted_kept_h200.jsonl");
     let judged: Vec<_> =
         rows.iter().map(|row| fidelity::judge_parts(row, &[fidelity::Part::Time], fidelity::Pricing::AsRun)).collect();
     let errors = |name: &'static str| judged.iter().filter_map(move |j| j.figure(name).map(|f| f.error().abs()));
-    for (name, mean, worst) in [("kernel_time", 0.048, 0.191), ("step_time", 0.113, 0.242)] {
+    for (name, mean, worst) in [("kernel_time", 0.035, 0.1), ("step_time", 0.039, 0.125)] {
         let (its_mean, its_worst) = mean_and_worst(errors(name));
         assert_eq!(errors(name).count(), 12, "{name}");
         assert!(its_mean <= mean && its_worst <= worst, "{name}: {its_mean:.4}, worst {its_worst:.4}");
