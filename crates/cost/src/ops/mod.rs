@@ -458,6 +458,56 @@ mod tests {
         assert_eq!(flops, 4.0 * 4096.0 * 4096.0 / 2.0 * 4096.0);
     }
 
+    /// Half of the layers see 128 keys, and their kernels walk 256 for blocks of 128 queries.
+    #[test]
+    fn windows_are_walked_in_blocks_and_sinks_wait_for_one_another() {
+        let mut recipe = recipe::builtin::find("llama3-8b").unwrap();
+        let odd = (0..32).filter(|layer| layer % 2 == 1).collect();
+        let heads = recipe.attention.as_mut().unwrap();
+        heads.window = Some(recipe::kinds::attention::Window::sliding(128, odd));
+        heads.sinks = true;
+        let ops = ops_of(&recipe, Mixer::Attention, |_| {}, |_| {});
+        let walked: Vec<(f64, f64)> = ops
+            .iter()
+            .filter_map(|op| match op.forward.first() {
+                Some(Work::Attention { flops, tokens, .. }) => Some((*flops, *tokens)),
+                _ => None,
+            })
+            .collect();
+        let scores = |keys: f64| 0.5 * 4.0 * 4096.0 * keys * 4096.0;
+        let seen = 128.0 - 128.0 * 128.0 / (2.0 * 4096.0);
+        assert_eq!(walked.len(), 2);
+        assert!((walked[0].0 / scores(2048.0) - 1.0).abs() < 1e-9 && walked[0].1 == 4096.0, "{walked:?}");
+        assert!((walked[1].0 / scores(seen + 128.0) - 1.0).abs() < 1e-9, "{walked:?}");
+        assert_eq!(walked[1].1, 2.0 * (seen + 128.0));
+        let adds = |op: &Op| op.input.iter().any(|work| matches!(work, Work::Atomic { adds } if *adds == 4096.0 * 32.0));
+        assert_eq!(ops.iter().filter(|op| adds(op)).count(), 1);
+    }
+
+    /// Scores in fp32, eight experts a rank: what biases read and write beside the products, and what the fused kernels
+    /// of mxfp8 leave of it.
+    #[test]
+    fn biases_and_clamps_of_experts_are_read_and_written_unless_they_are_fused() {
+        let mut recipe = recipe::builtin::find("mixtral-8x7b").unwrap();
+        let moe = recipe.moe.as_mut().unwrap();
+        moe.router.dtype = recipe::Dtype::Fp32;
+        let plain = recipe.clone();
+        let moe = recipe.moe.as_mut().unwrap();
+        (moe.bias, moe.activation) = (true, recipe::kinds::Activation::SwiGluOai);
+        let of = |recipe: &Recipe, is_fused| {
+            let precision = PrecisionChoice::Scaled(case::options::Scaling::Mxfp8);
+            ops_of(recipe, Mixer::Moe, |_| {}, |o| {
+                *o = if is_fused { o.in_precision(precision) } else { *o };
+                o.kernels.expert_fusion = is_fused;
+            })
+        };
+        let (rows, width, ffn) = (2.0 * 4096.0, 4096.0, 14336.0);
+        let biases = rows * width * (14.0 + 6.0 + 8.0 + 12.0 + 28.0) + 4.0 * rows * ffn;
+        let clamps = 2.0 * rows * ffn * (8.0 + 9.5 + 5.5);
+        assert_eq!(streamed(&of(&recipe, false)) - streamed(&of(&plain, false)), biases + clamps);
+        assert_eq!(streamed(&of(&recipe, true)), streamed(&of(&plain, true)));
+    }
+
     #[test]
     fn a_recurrence_walks_the_whole_sequence_whatever_the_degrees() {
         let ops = ops("nam56r", Mixer::Recurrent, |r| r.tp = Some(2));

@@ -99,3 +99,23 @@ pub(crate) fn backward<R: Real>(activation: Activation, packed: &Mat<R>, dy: &Ma
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// gpt-oss' unit at numbers worked out by hand, inside its borders and beyond each.
+    #[test]
+    fn the_unit_of_gpt_oss_clamps_both_halves_and_adds_one() {
+        let of = |gate: f64, up: f64| gated(Activation::SwiGluOai, gate, up);
+        let score = |x: f64| 1.0 / (1.0 + (-1.702 * x).exp());
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} {b}");
+        near(of(2.0, 3.0).0, 2.0 * score(2.0) * 4.0);
+        near(of(9.0, 20.0).0, 7.0 * score(7.0) * 8.0);
+        near(of(-9.0, -20.0).0, -9.0 * score(-9.0) * -6.0);
+        // What is clamped has no gradient: the gate above, the other half at both ends.
+        assert_eq!((of(9.0, 1.0).1, of(1.0, 8.0).2, of(1.0, -8.0).2), (0.0, 0.0, 0.0));
+        let (step, at) = (1e-6, (-1.3, 0.4));
+        near(((of(at.0 + step, at.1).0 - of(at.0 - step, at.1).0) / (2.0 * step) - of(at.0, at.1).1) * 1e-4, 0.0);
+    }
+}

@@ -79,6 +79,7 @@ fn experts_have_true_gradients() {
     error("E", &format!("{bank}[moe.router]\nscore = \"softmax\"\nbias = true\naux_loss = 0.3\n"));
     error("E", &format!("{bank}capacity_factor = 0.7\nactivation = \"relu2\"\n"));
     error("E", &format!("{bank}bias = true\nlatent = 4\nlatent_bias = true\n{shared}"));
+    error("E", &format!("{bank}bias = true\nactivation = \"swigluoai\"\n[moe.router]\nbias = true\n"));
 }
 
 #[test]
