@@ -89,6 +89,10 @@ fn libraries_are_listed_with_the_versions_that_are_known() {
     assert_eq!(names(&list(&qlora, |_| {})), all);
     let other = list(&["optimizer=soap", "loss=cce"], |_| {});
     assert!(other.contains("pytorch_optimizer==4.1.0") && other.contains("cut-cross-entropy==25.1.1"), "{other}");
+    for word in ["ao-adamw8bit", "ao-adamw4bit", "ao-adamwfp8"] {
+        let listed = names(&list(&[&format!("optimizer={word}")], |_| {}));
+        assert_eq!(listed[2], "torchao==0.18.0");
+    }
     // A policy's pins are what a run is held to.
     let pinned = list(&[], |case| drop(case.policy.pins.insert("torch".into(), "2.15.0".into())));
     assert_eq!(names(&pinned)[0], "torch==2.15.0");
