@@ -249,6 +249,8 @@ pub struct Kernels {
     pub permute_fusion: bool,
     /// Squared ReLU of experts and the weights of their tokens in one kernel.
     pub relu2_fusion: bool,
+    /// A sparse indexer's scores, choice and loss in TileLang's kernels.
+    pub indexer_fusion: bool,
     /// How routed tokens travel.
     pub dispatch: Dispatch,
     /// How gradients of weights are summed.
@@ -502,6 +504,7 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
         permute_fusion: matches!(engine, None | Some(Engine::Megatron))
             && recipe.moe.as_ref().is_some_and(|moe| moe.capacity_factor.is_none()),
         relu2_fusion: false,
+        indexer_fusion: false,
         dispatch: Dispatch::AllToAll,
         accumulate,
         names_cudnn: false,
