@@ -31,6 +31,7 @@ STEPS = 5
 LIBRARIES = {
     "bitsandbytes": "bitsandbytes", "peft": "peft", "liger_kernel": "liger-kernel",
     "cut_cross_entropy": "cut-cross-entropy", "pytorch_optimizer": "pytorch_optimizer",
+    "torchao": "torchao",
 }  # fmt: skip
 
 

@@ -254,6 +254,8 @@ pub struct Kernels {
     /// Both products of all local experts with what stands between them in two kernels each way, where products are mxfp8
     /// (Transformer Engine's op fuser over CuTe kernels, Blackwell).
     pub expert_fusion: bool,
+    /// A sparse indexer's scores, choice and loss in TileLang's kernels.
+    pub indexer_fusion: bool,
     /// How routed tokens travel.
     pub dispatch: Dispatch,
     /// How gradients of weights are summed.
@@ -511,6 +513,7 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
             && recipe.moe.as_ref().is_some_and(|moe| moe.capacity_factor.is_none()),
         relu2_fusion: false,
         expert_fusion: false,
+        indexer_fusion: false,
         dispatch: Dispatch::AllToAll,
         accumulate,
         names_cudnn: false,

@@ -26,10 +26,17 @@ named! {
         Sgd = "sgd",
         /// pytorch_optimizer's SOAP: AdamW in the eigenbases of Shampoo's preconditioners.
         Soap = "soap",
+        /// torchao's AdamW with moments of 8 bits, in blocks of 256.
+        AoAdamW8bit = "ao-adamw8bit",
+        /// The same with moments of 4 bits, in blocks of 128.
+        AoAdamW4bit = "ao-adamw4bit",
+        /// The same with moments in fp8, in blocks of 256.
+        AoAdamWFp8 = "ao-adamwfp8",
     }
 }
 
-/// Elements below which bitsandbytes keeps state in fp32 (`min_8bit_size`), and those that share a scale.
+/// Elements below which bitsandbytes keeps state in fp32 (`min_8bit_size`), and torchao in the weights' format
+/// (`_new_buffer`).
 pub const LEAST_8BIT: u64 = 4096;
 /// Elements of a shard from which its state is paged (`get_state_buffer`).
 pub const LEAST_PAGED: u64 = 100_000;
@@ -54,6 +61,18 @@ impl ElementStep {
             ElementStep::Adafactor => "Adafactor",
             ElementStep::Sgd => "SGD",
             ElementStep::Soap => "SOAP",
+            ElementStep::AoAdamW8bit => "torchao's AdamW in 8 bits",
+            ElementStep::AoAdamW4bit => "torchao's AdamW in 4 bits",
+            ElementStep::AoAdamWFp8 => "torchao's AdamW in fp8",
+        }
+    }
+
+    /// torchao's: elements under one fp32 scale, and the bits of each.
+    pub fn of_torchao(self) -> Option<(u64, u64)> {
+        match self {
+            ElementStep::AoAdamW8bit | ElementStep::AoAdamWFp8 => Some((256, 8)),
+            ElementStep::AoAdamW4bit => Some((128, 4)),
+            _ => None,
         }
     }
 
@@ -62,7 +81,8 @@ impl ElementStep {
     pub fn state_bytes(self, main: u64) -> u64 {
         match self {
             ElementStep::AdamW => 2 * main,
-            ElementStep::AdamW8bit => 2,
+            ElementStep::AdamW8bit | ElementStep::AoAdamW8bit | ElementStep::AoAdamWFp8 => 2,
+            ElementStep::AoAdamW4bit => 1,
             // Unified memory is the host's.
             ElementStep::PagedAdamW | ElementStep::PagedAdamW8bit => 0,
             ElementStep::Lion => 4,
@@ -82,9 +102,15 @@ impl ElementStep {
         }
     }
 
-    /// Bytes that a checkpoint of the emitted program holds of an element's state, at least.
+    /// Bytes that a checkpoint of the emitted program holds of an element's state, at least: what is quantised is saved
+    /// in fp32.
     pub fn saved_bytes(self, main: u64) -> u64 {
-        self.state_bytes(main) + self.paged_bytes()
+        match self {
+            ElementStep::AdamW8bit | ElementStep::PagedAdamW8bit => 8,
+            ElementStep::AoAdamW8bit | ElementStep::AoAdamW4bit | ElementStep::AoAdamWFp8 => 8,
+            ElementStep::Lion8bit => 4,
+            _ => self.state_bytes(main) + self.paged_bytes(),
+        }
     }
 }
 

@@ -35,6 +35,9 @@ fn step_bytes(prices: &Prices) -> [f64; 2] {
         ElementStep::Lion8bit => LION_8_BITS,
         ElementStep::Sgd => around + 2.0 * bytes(main),
         ElementStep::Adafactor => ADAFACTOR_BYTES,
+        ElementStep::AoAdamW8bit => around + bytes(gradients) + AO_8_BITS,
+        ElementStep::AoAdamW4bit => around + AO_4_BITS,
+        ElementStep::AoAdamWFp8 => around + bytes(gradients) + AO_FP8,
     };
     let quantised = if ways.momentum == MomentumFormat::Int8 { INT8_MOMENTUM_BYTES } else { 0.0 };
     // The average is read and written, the weight read.
@@ -47,6 +50,15 @@ fn step_bytes(prices: &Prices) -> [f64; 2] {
 /// at the 4.1 TB/s that plain copies reach there. How it scales to other devices nobody has measured.
 const ADAMW_8_BITS: f64 = 205.0;
 const LION_8_BITS: f64 = 95.0;
+
+/// What the kernels that inductor of torch 2.11 writes for torchao's step move for an element beside weight and gradient,
+/// which those of blocks of 256 read twice. 8 bits: both codes read, scaled moments written in fp32; codes and these
+/// read, codes written. 4 bits: codes read, moments written in fp32; each read for its largest and for its codes, which
+/// are written a byte each, read and packed. fp8: codes read twice, written, read and written into place. How long codes
+/// take to look up nobody has measured.
+const AO_8_BITS: f64 = 2.0 + 8.0 + 2.0 + 8.0 + 2.0;
+const AO_4_BITS: f64 = 1.0 + 8.0 + 8.0 + 8.0 + 2.0 + 2.0 + 1.0;
+const AO_FP8: f64 = 2.0 + 2.0 + 2.0 + 2.0 + 2.0;
 
 /// Bytes that torch's Adafactor moves for an element of a matrix, kernel by kernel in fp32 (`_adafactor.py`): norm of
 /// the weight 4, rows and columns 8, their product 4, its division 8, clamp 8, root 8, times the gradient 12, its norm 4,

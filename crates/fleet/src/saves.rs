@@ -19,7 +19,7 @@ pub struct Saves {
 }
 
 /// Bits of one element with all that is kept of it: the weight, the optimizer's own copy where it has one, and what it
-/// remembers. Scales of 8 and 4 bits are rounded up to a bit.
+/// remembers. Scales of a base in 4 bits are rounded up to a bit.
 fn kept(tensor: &Tensor, case: &Case) -> u64 {
     let (weight, state, ways) = (case.recipe.precision.of(tensor.role), &case.options.state, &case.options.ways);
     if tensor.is_frozen {

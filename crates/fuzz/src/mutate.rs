@@ -4,7 +4,7 @@
 pub struct Mutator(u64);
 
 /// What readers are least ready for.
-const WORDS: [&str; 30] = [
+const WORDS: [&str; 38] = [
     "0",
     "1",
     "-1",
@@ -23,6 +23,14 @@ const WORDS: [&str; 30] = [
     "-0.0",
     "nan",
     "inf",
+    "0.5",
+    "1.5",
+    "[0]",
+    "[1, 1]",
+    "[-1, 3, 65536]",
+    "9223372036854775807",
+    "2147483648",
+    "false",
     "null",
     "true",
     "\"\"",

@@ -95,8 +95,13 @@ fn refused(findings: &[Finding], source: &str) {
     }
 }
 
-/// What was read can be counted, and written so that it reads back the same.
+/// What was read can be counted, with no tensor that is empty or larger than all of them, and written so that it reads
+/// back the same.
 fn usable(recipe: &Recipe) {
+    let total = recipe.counts().all.total;
+    let held = recipe.tensors().iter().map(|tensor| tensor.elements()).try_fold(0u64, u64::checked_add);
+    assert!(recipe.tensors().iter().all(|tensor| tensor.elements() > 0), "an empty tensor");
+    assert!(total > 0 && held.is_some_and(|held| held <= total), "{held:?} of {total}");
     let written = recipe.to_toml();
     let again = Recipe::parse(&written).unwrap_or_else(|f| panic!("{f:#?}\n{written}"));
     assert_eq!(again.counts().all.total, recipe.counts().all.total, "{written}");
@@ -114,12 +119,14 @@ fn recipe_toml(bytes: &[u8]) {
 /// Built-in recipes, those of parity tests, and kinds that only imported ones have.
 fn recipes() -> Vec<Vec<u8>> {
     let types = ["bailing_hybrid", "kimi_linear", "olmo_hybrid", "rwkv7", "zamba", "zamba2"];
+    let all: Vec<Value> = configs().iter().filter_map(|config| serde_json::from_slice(config).ok()).collect();
     let import = |name: &str| {
-        let config = format!("{{\"model_type\": \"{name}\"}}");
-        Some(hf::import(&config, &hf::Asked::named(name)).ok()?.recipe.to_toml().into_bytes())
+        let config = all.iter().find(|config| config["model_type"] == name).expect("a config of every type is kept");
+        let imported = hf::import(&config.to_string(), &hf::Asked::named(name));
+        imported.unwrap_or_else(|f| panic!("{name}: {f:#?}")).recipe.to_toml().into_bytes()
     };
     let folders = ["data/recipes", "data/engines/parity"];
-    folders.iter().flat_map(|folder| text_files(folder, "toml")).chain(types.into_iter().filter_map(import)).collect()
+    folders.iter().flat_map(|folder| text_files(folder, "toml")).chain(types.into_iter().map(import)).collect()
 }
 
 /// Published configs, and one of every model type.

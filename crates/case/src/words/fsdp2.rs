@@ -98,9 +98,22 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
             "adamw",
             elements,
             ElementStep,
-            ["adamw", "adamw8bit", "paged-adamw", "paged-adamw8bit", "lion", "lion8bit", "adafactor", "sgd", "soap"],
+            [
+                "adamw",
+                "adamw8bit",
+                "paged-adamw",
+                "paged-adamw8bit",
+                "lion",
+                "lion8bit",
+                "adafactor",
+                "sgd",
+                "soap",
+                "ao-adamw8bit",
+                "ao-adamw4bit",
+                "ao-adamwfp8"
+            ],
             Effect::Changes,
-            "what steps every tensor that Muon does not; 8 bits, paging and Lion need bitsandbytes, soap pytorch_optimizer"
+            "what steps every tensor that Muon does not; 8 bits, paging and Lion need bitsandbytes, ao- torchao, soap pytorch_optimizer"
         ),
         way!(
             "base",

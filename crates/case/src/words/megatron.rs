@@ -118,6 +118,20 @@ const WORDS: &[Word] = &[
         "products of experts in mxfp8 with their activation in one kernel, on Blackwell"
     ),
     Word {
+        name: "--dsa-kernel-backend",
+        takes: Takes::OneOf(&["none", "tilelang"]),
+        place: Place::Argument,
+        own: "none",
+        get: |o| if o.kernels.indexer_fusion { "tilelang" } else { "none" }.to_string(),
+        set: |o, v| {
+            o.kernels.indexer_fusion = v == "tilelang";
+            Ok(())
+        },
+        memory: Changes,
+        time: Nothing("scores are one pass over pairs either way: what eager kernels move besides is not priced"),
+        what: "a sparse indexer's scores and choice in TileLang's kernels, which keep no head's scores; cudnn is not replayed",
+    },
+    Word {
         name: "--moe-token-dispatcher-type",
         takes: Takes::OneOf(&["allgather", "alltoall", "flex"]),
         place: Place::Argument,

@@ -1,5 +1,5 @@
 //! Features of the texts' companions: prediction depths that share a stack (FastMTP), sparse layers that read another
-//! layer's choice (the index cache), Mamba without a convolution, several residual streams (hyper-connections), layers
+//! layer's choice (the index cache), fused indexers, Mamba without a convolution, several residual streams (hyper-connections), layers
 //! that take some tokens only (mixture of depths), tables of n-grams inside the depth (engram). Counted, priced, placed, told to Megatron, refused where nobody runs them.
 
 use crate::common::{json, run, scratch};
@@ -72,6 +72,36 @@ fn prediction_depths_may_share_a_stack() {
     assert!(read("--mtp-use-repeated-layer").shared && !read("").shared);
     let ran = run(&format!("rehearse {file} --dp 2"));
     assert!(ran.code == 1 && ran.stderr.contains("features.mtp.shared"), "{}", ran.stderr);
+}
+
+#[test]
+fn indexers_may_be_fused() {
+    let own = with("nam56r", |recipe| {
+        recipe.features.mla.as_mut().unwrap().on = true;
+        recipe.features.dsa.as_mut().unwrap().on = true;
+    });
+    let mut even = own.clone();
+    even.attention.as_mut().unwrap().heads = 64;
+    let (own, even) = (written("dsa-heads", &own), written("dsa-even", &even));
+    let fused = "--engine-args --dsa-kernel-backend=tilelang";
+    let (before, after) = (fitted(&even), fitted(&format!("{even} {fused}")));
+    // Scores of 64 heads in fp32, twice at once, against one of all.
+    let pairs = 4 * 4096 * 4096;
+    assert!(peak(&before) - peak(&after) > 32 * pairs, "{} {}", peak(&before), peak(&after));
+    let said = |more: &str| told(&even, more).into_iter().find(|(flag, _)| flag == "--dsa-kernel-backend");
+    assert_eq!((said(""), said(fused).map(|(_, value)| value)), (None, Some("tilelang".to_string())));
+    // Kernels that decline leave it to eager ones without a word.
+    for (job, why) in [
+        (format!("{own} --tp 1"), "56 attention heads a rank"),
+        (format!("{even} --tp 8"), "8 attention heads a rank"),
+        ("llama3-8b".to_string(), "no layer has an indexer"),
+    ] {
+        let ran = run(&format!("fit {job} --on 8xH200 --engine megatron {fused}"));
+        assert!(ran.code == 1 && ran.stderr.contains("[megatron/dsa-kernels]"), "{}", ran.stderr);
+        assert!(ran.stderr.contains(why), "{}", ran.stderr);
+    }
+    let ran = run(&format!("fit llama3-8b --on 8xH200 --engine torchtitan {fused}"));
+    assert!(ran.code == 1 && ran.stderr.contains("is a word of megatron"), "{}", ran.stderr);
 }
 
 #[test]

@@ -47,6 +47,9 @@ fn optimizers_take_what_they_move() {
     assert!(lion < adamw && sgd < adamw, "{lion} {sgd} {adamw}");
     assert!(adamw < lion8 && lion8 < narrow, "{adamw} {lion8} {narrow}");
     assert!(adafactor > adamw, "{adafactor} {adamw}");
+    // Kernels of fp8 have no moments in fp32 between them.
+    let [wide, narrow, float] = [ElementStep::AoAdamW4bit, ElementStep::AoAdamW8bit, ElementStep::AoAdamWFp8].map(by);
+    assert!(float < adamw && adamw < narrow && narrow < wide, "{float} {adamw} {narrow} {wide}");
     let average = step(DENSE, "1xH200", |o| o.ways.average = true).seconds;
     assert!(average > adamw, "{average} {adamw}");
     let muon = format!("{DENSE}\n[optimizer]\nmatrix = \"muon\"\n");

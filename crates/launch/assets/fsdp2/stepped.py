@@ -1,6 +1,6 @@
 """Optimizers of other libraries, which know nothing of DTensors: each steps this rank's shards as plain tensors that
-share their memory. bitsandbytes keeps its 8-bit state in blocks of 256 elements of a shard; a checkpoint holds that
-state dequantised, so that other shards can be made of it."""
+share their memory. bitsandbytes and torchao keep narrow state in blocks of a shard; a checkpoint holds that state
+dequantised, so that other shards can be made of it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ def makers(options: dict) -> dict[str, Callable]:
 
         return make
 
+    def of_torchao(name: str) -> Callable:
+        def make(groups: list) -> torch.optim.Optimizer:
+            import torchao.optim
+
+            # Without an fp32 copy, small steps would be lost to rounding.
+            chosen = {"eps": options["eps"], "bf16_stochastic_round": True}
+            return getattr(torchao.optim, name)(groups, lr=rate, weight_decay=decay, betas=betas, **chosen)
+
+        return make
+
     def sgd(groups: list) -> torch.optim.Optimizer:
         is_fused = groups[0]["params"][0].is_cuda
         return torch.optim.SGD(groups, lr=rate, momentum=betas[0], weight_decay=decay, fused=is_fused)
@@ -50,6 +60,9 @@ def makers(options: dict) -> dict[str, Callable]:
         "adafactor": lambda groups: torch.optim.Adafactor(groups, lr=rate, weight_decay=decay, foreach=False),
         "sgd": sgd,
         "soap": soap,
+        "ao-adamw8bit": of_torchao("AdamW8bit"),
+        "ao-adamw4bit": of_torchao("AdamW4bit"),
+        "ao-adamwfp8": of_torchao("AdamWFp8"),
     }
 
 
@@ -98,6 +111,8 @@ class Stepped:
                 value = torch.tensor(float(value))
             elif value.dtype == torch.uint8:
                 value = dequantised(value, *(state[key] for key in BLOCKWISE[name]))
+            elif hasattr(value, "codes"):
+                value = value.dequantize()
             found[name] = value.detach().cpu()
         return found
 
@@ -125,6 +140,9 @@ class Stepped:
         if name == "step":
             # bitsandbytes counts in Python, torch in a tensor on the host.
             return int(value) if hasattr(self.inner, "name2qmap") else value
+        if hasattr(self.inner, "_new_buffer"):
+            # torchao's own, which it quantises or not.
+            return self.inner._new_buffer(leaf, name == "exp_avg").copy_(value.to(leaf.device))
         if name in BLOCKWISE and self.is_blockwise(leaf):
             qmap, absmax = BLOCKWISE[name]
             code = self.inner.name2qmap["dynamic" if name == "state1" else "udynamic"].to(leaf.device)

@@ -174,7 +174,7 @@ fn teacher(job: &Job) -> Option<Value> {
 }
 
 /// Packages that the program loads, each with the version it was measured with on an H200 or, where none was, ran with.
-const LIBRARIES: [(&str, &str, &str); 7] = [
+const LIBRARIES: [(&str, &str, &str); 8] = [
     ("torch", "2.11.0", "measured"),
     ("numpy", "2.5.4", "ran"),
     ("bitsandbytes", "0.50.2", "measured"),
@@ -182,6 +182,7 @@ const LIBRARIES: [(&str, &str, &str); 7] = [
     ("liger-kernel", "0.8.5", "measured"),
     ("cut-cross-entropy", "25.1.1", "ran on a CPU, not measured"),
     ("pytorch_optimizer", "4.1.0", "ran on a CPU, not measured"),
+    ("torchao", "0.18.0", "measured"),
 ];
 
 /// Names of the packages that this way to train loads.
@@ -198,6 +199,7 @@ fn needed(options: &Options) -> Vec<&'static str> {
         (loss == CrossEntropy::Liger, "liger-kernel"),
         (loss == CrossEntropy::Cce, "cut-cross-entropy"),
         (elements == ElementStep::Soap, "pytorch_optimizer"),
+        (elements.of_torchao().is_some(), "torchao"),
     ];
     all.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, name)| name).collect()
 }

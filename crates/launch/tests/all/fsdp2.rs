@@ -89,13 +89,18 @@ fn libraries_are_listed_with_the_versions_that_are_known() {
     assert_eq!(names(&list(&qlora, |_| {})), all);
     let other = list(&["optimizer=soap", "loss=cce"], |_| {});
     assert!(other.contains("pytorch_optimizer==4.1.0") && other.contains("cut-cross-entropy==25.1.1"), "{other}");
+    for word in ["ao-adamw8bit", "ao-adamw4bit", "ao-adamwfp8"] {
+        let listed = names(&list(&[&format!("optimizer={word}")], |_| {}));
+        assert_eq!(listed[2], "torchao==0.18.0");
+    }
     // A policy's pins are what a run is held to.
     let pinned = list(&[], |case| drop(case.policy.pins.insert("torch".into(), "2.15.0".into())));
     assert_eq!(names(&pinned)[0], "torch==2.15.0");
     // Versions that were measured are the measured rows'.
     let rows = include_str!("../../../../data/truth/ways_h200.jsonl");
-    for package in ["bitsandbytes", "peft", "liger-kernel"] {
-        let line = names(&list(&qlora, |_| {})).into_iter().find(|line| line.starts_with(package)).unwrap();
+    let ao = ["optimizer=ao-adamw4bit"];
+    for (package, way) in [("bitsandbytes", &qlora[..]), ("peft", &qlora), ("liger-kernel", &qlora), ("torchao", &ao)] {
+        let line = names(&list(way, |_| {})).into_iter().find(|line| line.starts_with(package)).unwrap();
         let version = line.split("==").nth(1).unwrap();
         assert!(rows.contains(&format!("\"{package}\": \"{version}\"")), "{line} was not measured");
     }

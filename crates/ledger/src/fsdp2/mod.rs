@@ -17,6 +17,7 @@ mod reference;
 mod schedule;
 mod soap;
 mod teacher;
+mod torchao;
 
 pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
 pub use plain::{Blocks, Chunks};
@@ -113,9 +114,10 @@ fn refuse_ways(config: &Config, options: &Fsdp2Options) -> Result<(), Unmodelled
         let what = format!("nf4 under microbatches of at most {MOST_OF_OWN_KERNELS} tokens");
         return Err(Unmodelled::new(what, "which of bitsandbytes' kernels multiplies them is not replayed"));
     }
-    let has_moments = [ElementStep::AdamW, ElementStep::Sgd].contains(&options.ways.elements);
+    let steps = options.ways.elements;
+    let has_moments = [ElementStep::AdamW, ElementStep::Sgd].contains(&steps) || steps.of_torchao().is_some();
     if options.main != Dtype::Fp32 && !(has_moments && !config.matrix_steps() && config.adapted.is_empty()) {
-        let why = "bf16 weights are replayed under AdamW and SGD, without adapters";
+        let why = "bf16 weights are replayed under AdamW, torchao's and SGD, without adapters";
         return Err(Unmodelled::new("bf16 weights under this optimizer", why));
     }
     if options.documents.is_some() && config.depths.is_some() {

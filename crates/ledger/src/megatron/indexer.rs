@@ -2,7 +2,8 @@
 //! dsa.py`): small queries and keys score every pair, attention reads the best, and a loss of its
 //! own, taken against the attention's true scores, trains it. The loss is Megatron's naive one,
 //! whose score tensors of every head are temporaries in forward and in backward; nothing of a
-//! pair's size is kept. Attention itself is taken as a fused kernel that keeps what the dense one
+//! pair's size is kept. TileLang's kernels (`ops/indexer.py`, `ops/tilelang_dsa.py`) write the summed scores of at most
+//! 8192 queries at once and take the loss over what was chosen, whose score gradient is kept until backward. Attention itself is taken as a fused kernel that keeps what the dense one
 //! keeps, and the choice. Layers that read another's choice (`dsa_indexer_topk_freq`) have no indexer and keep nothing
 //! more: the tensor is the same, and the config holds the last one until the next forward pass puts another in its
 //! place. No measured row shows it.
@@ -14,7 +15,7 @@ use super::params::{Param, Params};
 use super::rank::Rank;
 use recipe::Role;
 use replay::line::Origin;
-use replay::tape::{FP32, INT64, Tape, Tensor};
+use replay::tape::{FP32, INT32, INT64, Tape, Tensor};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -70,10 +71,17 @@ pub(super) fn forward(c: &Rank, params: &IndexerParams, inputs: [&Tensor; 2], ou
     saved.push(c.act(tokens * indexer.heads, "index weights"));
     c.te_product();
     c.torch_product();
-    scores(&c.tape, s, |t, elements, name| t.tensor(replay::line::Line::Activations, elements, FP32, name));
     // `topk_k = min(index_topk, seqlen)`.
     let chosen = indexer.top_k.min(c.config.sequence);
-    let choice = c.act_of(tokens * chosen, INT64, "chosen tokens");
+    let is_fused = c.config.told.indexer_fusion;
+    let choice = if is_fused {
+        saved.push(c.act_of(tokens * indexer.heads, FP32, "index weights in fp32"));
+        saved.extend(blocks(c, chosen));
+        c.act_of(tokens * chosen, INT32, "chosen tokens")
+    } else {
+        scores(&c.tape, s, |t, elements, name| t.tensor(replay::line::Line::Activations, elements, FP32, name));
+        c.act_of(tokens * chosen, INT64, "chosen tokens")
+    };
     if indexer.is_shared {
         params.held.replace(Some(choice.clone()));
     }
@@ -84,15 +92,44 @@ pub(super) fn forward(c: &Rank, params: &IndexerParams, inputs: [&Tensor; 2], ou
     c.tape.enter(before);
     let carrying = out.alias();
     c.tape.record(edges, &[&carrying], saved, move |t, grads, _saved| {
-        scores(t, s, |t, elements, name| grad_of(t, elements, FP32, name));
-        let relu = grad_of(t, s.by_index_head, FP32, "index score gradients");
-        let _scores = grad_of(t, s.by_index_head, FP32, "index score gradients");
-        let _inputs =
-            (grad_of(t, s.queries, FP32, "index query gradient"), grad_of(t, s.keys, FP32, "index key gradient"));
-        drop(relu);
+        let inputs =
+            || (grad_of(t, s.queries, FP32, "index query gradient"), grad_of(t, s.keys, FP32, "index key gradient"));
+        if is_fused {
+            let scaled = grad_of(t, tokens * chosen, FP32, "index score gradients");
+            drop((inputs(), scaled));
+        } else {
+            scores(t, s, |t, elements, name| grad_of(t, elements, FP32, name));
+            let relu = grad_of(t, s.by_index_head, FP32, "index score gradients");
+            let _scores = grad_of(t, s.by_index_head, FP32, "index score gradients");
+            let _inputs = inputs();
+            drop(relu);
+        }
         [grads[0].clone()].into_iter().chain(elements.iter().map(|&e| Some(weight_grad(t, e)))).collect()
     });
     carrying
+}
+
+/// Queries that TileLang's kernels score at once (`fused_indexer_block_size`).
+const BLOCK: u64 = 8192;
+
+/// What TileLang's kernels make, block by block of queries: scores of every pair, the best of them, and for backward the
+/// choice and the gradient of its scores.
+fn blocks(c: &Rank, chosen: u64) -> Vec<Tensor> {
+    let sequence = c.config.sequence;
+    let mut kept = Vec::new();
+    for _ in 0..c.config.tokens / sequence {
+        for at in (0..sequence).step_by(BLOCK as usize) {
+            let rows = BLOCK.min(sequence - at);
+            let scores = c.act_of(rows * sequence, FP32, "index scores");
+            let best = c.act_of(rows * chosen, FP32, "best scores");
+            let wide = c.act_of(rows * chosen, INT64, "chosen tokens");
+            kept.push(c.act_of(rows * chosen, INT32, "chosen tokens"));
+            drop((scores, wide));
+            kept.push(c.act_of(rows * chosen, FP32, "index score gradients"));
+            drop(best);
+        }
+    }
+    kept
 }
 
 /// Index scores of every head, their weighted sum, then attention's own scores and their softmax.

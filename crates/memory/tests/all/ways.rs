@@ -125,6 +125,34 @@ fn state_of_every_optimizer_is_what_its_library_keeps() {
 }
 
 #[test]
+fn torchao_keeps_codes_and_steps_a_whole_parameter_in_buffers() {
+    let (matrices, norms) = elements();
+    let steps = |step| stepped(DENSE, 1, |o| o.ways.elements = step);
+    is_near(steps(ElementStep::AoAdamW8bit), 6 * matrices + 2 * (matrices / 256 * 4) + 12 * norms);
+    is_near(steps(ElementStep::AoAdamW4bit), 5 * matrices + 2 * (matrices / 128 * 4) + 12 * norms);
+    is_near(steps(ElementStep::AoAdamWFp8), 6 * matrices + 2 * (matrices / 256 * 4) + 12 * norms);
+    // A table of words is the largest parameter: two of it in fp32, under 4 bits with their codes in int64, or codes of
+    // both under fp8.
+    let table = 32000 * 2048;
+    let beyond = |step| {
+        let replay = replayed(DENSE, 1, |o| o.ways.elements = step).unwrap();
+        replay.phase(PhaseKind::Update(2)).unwrap().peak.allocated
+            - replay.phase(PhaseKind::Passes(2)).unwrap().allocated
+    };
+    is_near(beyond(ElementStep::AoAdamW8bit), 8 * table + 2 * (table / 256 * 4));
+    is_near(beyond(ElementStep::AoAdamW4bit), 24 * table + 2 * (table / 128 * 4));
+    is_near(beyond(ElementStep::AoAdamWFp8), 2 * table + 2 * (table / 256 * 4));
+    // Blocks are of a shard, and moments of weights without an fp32 copy are as narrow as these.
+    let shared = stepped(DENSE, 8, |o| o.ways.elements = ElementStep::AoAdamW8bit);
+    is_near(shared, (6 * matrices + 2 * (matrices / 256 * 4) + 12 * norms) / 8);
+    let narrow = stepped(DENSE, 1, |o| {
+        o.ways.elements = ElementStep::AoAdamW8bit;
+        (o.state.main, o.state.exp_avg, o.state.exp_avg_sq) = (Dtype::Bf16, Dtype::Bf16, Dtype::Bf16);
+    });
+    is_near(narrow, 4 * matrices + 2 * (matrices / 256 * 4) + 6 * norms);
+}
+
+#[test]
 fn an_average_is_one_more_copy_in_fp32() {
     let (matrices, norms) = elements();
     let [without, with] = [false, true].map(|average| stepped(DENSE, 1, |o| o.ways.average = average));

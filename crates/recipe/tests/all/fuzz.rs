@@ -212,3 +212,20 @@ fn hostile_sizes_are_refused() {
     assert!(hf::import(config, &hf::Asked::named("x")).unwrap_err()[0].message.contains("more than"));
     assert!(Recipe::parse(&" ".repeat(9 << 20)).unwrap_err()[0].message.contains("bytes"));
 }
+
+/// Found by changing configs at random: a factor that no width holds, and keys of a text model that sort behind those of
+/// the model around it.
+#[test]
+fn factors_are_bounded_and_keys_that_are_not_carried_are_in_order() {
+    let asked = hf::Asked::named("fuzz");
+    for factor in ["1e308", "1e17", "16777217.0"] {
+        let config = format!("{{\"model_type\": \"xlstm\", \"ffn_proj_factor\": {factor}}}");
+        let findings = hf::import(&config, &asked).unwrap_err();
+        assert!(findings.iter().all(|finding| !finding.message.is_empty()), "{findings:?}");
+    }
+    let config = r#"{"model_type": "of_many", "audio_config": {}, "vision_config": {},
+        "text_config": {"model_type": "qwen3", "of_nobody": 1}}"#;
+    let recipe = hf::import(config, &asked).unwrap().recipe;
+    assert_eq!(recipe.not_carried.len(), 3, "{:?}", recipe.not_carried);
+    assert_eq!(Recipe::parse(&recipe.to_toml()).unwrap().to_toml(), recipe.to_toml());
+}

@@ -13,6 +13,7 @@ use crate::kinds::mlstm::Mlstm;
 use crate::kinds::moe::{Moe, ScoreFunction};
 use crate::kinds::rg_lru::RgLru;
 use crate::kinds::short_conv::ShortConv;
+use crate::limits;
 use crate::pattern::{Layer, Mixer};
 use crate::recipe::Recipe;
 
@@ -165,7 +166,8 @@ pub fn xlstm(config: &mut Config) -> Option<Recipe> {
     let heads = config.count("num_heads", 8)?;
     let wide = |config: &mut Config, key: &str, usual: f64, multiple: u64| {
         let factor = config.positive(key).unwrap_or(usual);
-        ((hidden as f64 * factor) as u64).max(1).next_multiple_of(multiple)
+        // What is beyond the limit stays beyond it, and is refused there.
+        ((hidden as f64 * factor) as u64).clamp(1, limits::WIDTH + 1).next_multiple_of(multiple)
     };
     let (qk_dim, v_dim) = (wide(config, "qk_dim_factor", 0.5, 64), wide(config, "v_dim_factor", 1.0, 64));
     let multiple = config.count("ffn_round_up_to_multiple_of", 64)?;

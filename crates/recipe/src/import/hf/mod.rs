@@ -198,6 +198,8 @@ fn text_model(
         }
         imported.keys.push(Key { name: name.clone(), value: said, fate });
     }
+    // As a recipe that is read has them.
+    imported.recipe.not_carried.sort();
     Ok(imported)
 }
 
