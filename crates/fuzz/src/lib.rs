@@ -1,5 +1,5 @@
 //! Everything that reads text or bytes of others, as a fuzzer calls it: bytes in, and a panic where
-//! the reader breaks a promise. `fuzz/` drives these with libFuzzer, `tests/seeded.rs` with a few
+//! the reader breaks a promise. `fuzz/` drives these with libFuzzer, `tests/all.rs` with a few
 //! thousand seeded changes of the corpus on every run of the tests.
 
 mod files;

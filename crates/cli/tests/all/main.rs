@@ -21,6 +21,7 @@ mod fuzzed;
 mod goldens;
 mod help;
 mod hostile;
+mod house;
 mod identities;
 mod launch;
 mod library;

@@ -19,10 +19,16 @@ pub(super) fn fits(comm: &Comm, prepared: &Prepared) -> Result<(), Finding> {
         .hint(format!("mpirun -n {wanted} shardwright rehearse …")))
 }
 
+/// What a build without MPI says; `./test` builds with it where it can.
+#[cfg(any(test, not(feature = "mpi")))]
+fn absent() -> Finding {
+    Finding::error("rehearse/processes", Blame::Environment, "mpi", "this build has no MPI")
+        .hint("build with `--features mpi`, or leave --ranks out: threads run the same collectives")
+}
+
 #[cfg(not(feature = "mpi"))]
 pub(super) fn run(_: &RehearseArgs, _: Result<Duration, Refusal>) -> Outcome {
-    let finding = Finding::error("rehearse/processes", Blame::Environment, "mpi", "this build has no MPI");
-    Err(finding.hint("build with `--features mpi`, or leave --ranks out: threads run the same collectives").into())
+    Err(absent().into())
 }
 
 #[cfg(feature = "mpi")]
@@ -83,5 +89,17 @@ mod with_mpi {
             true => finding,
             false => Finding { message: format!("rank {by}: {}", finding.message), ..finding },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_mpi_says_what_to_build() {
+        let finding = absent();
+        assert_eq!(finding.blame, Blame::Environment);
+        assert!(finding.hint.is_some_and(|hint| hint.contains("--features mpi")));
     }
 }
