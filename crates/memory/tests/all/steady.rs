@@ -68,7 +68,7 @@ fn request(engine: Engine, pp: u64, microbatches: u64, zero: ZeroStage) -> Layou
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn a_replay_that_leaves_microbatches_out_gives_what_a_whole_one_gives(
         (name, layers) in (0..NAMES.len(), 4..9usize),

@@ -1,8 +1,14 @@
 //! The recipes and layouts that tests of whole runs share.
 #![allow(dead_code, reason = "each test that includes this uses a part of it")]
 
-use layout::{Checked, Engine, LayoutRequest, Schedule, ZeroStage, check};
+use comm::{Call, Kind, Moved};
+use layout::{Checked, Engine, Layout, LayoutRequest, Schedule, ZeroStage, check};
 use recipe::Recipe;
+use runtime::optimizer::Settings;
+use runtime::report::StepHeld;
+use runtime::train::{Batch, Trainer};
+use std::sync::LazyLock;
+use std::time::Duration;
 
 pub const TABLES: &str = r#"
 source = "test"
@@ -301,6 +307,32 @@ pub fn cases() -> Vec<Case> {
         }
     }
     all
+}
+
+/// What every rank came out of one step of a case with, in f32.
+pub struct Stepped {
+    pub case: Case,
+    pub name: String,
+    pub recipe: Recipe,
+    pub layout: Layout,
+    pub held: Vec<StepHeld>,
+    pub moved: Vec<Vec<(Call, Kind, Moved)>>,
+}
+
+/// Every case, run once for all that look at what came of it.
+pub static STEPPED: LazyLock<Vec<Stepped>> = LazyLock::new(|| cases().into_iter().map(stepped).collect());
+
+fn stepped(case: Case) -> Stepped {
+    let recipe = recipe(case.pattern, case.more);
+    let layout = legal(&recipe, &case.request).layout.unwrap();
+    let results = comm::threads::run(layout.world as usize, Duration::from_secs(60), |comm| {
+        let mut trainer = Trainer::<f32>::new(&recipe, &layout, comm, 5, Settings::default())?;
+        trainer.step(&Batch::synthetic(&recipe, &layout, 1, 0))?;
+        Ok((trainer.last().clone(), comm.traffic().all()))
+    });
+    let (held, moved) = results.into_iter().map(|r| r.unwrap_or_else(|f| panic!("{f:#?}"))).unzip();
+    let name = format!("{} {:?}: {}", case.pattern, case.more, layout.all_flags());
+    Stepped { case, name, recipe, layout, held, moved }
 }
 
 /// Patterns with what of them is computed again, alone and together.

@@ -1,4 +1,4 @@
-//! A generated matrix of layouts: every axis alone, and combinations of up to sixteen ranks, five
+//! A generated matrix of layouts: every axis alone, and combinations of up to sixteen ranks, three
 //! steps each, against one rank: losses, gradients, weights, bytes moved and bytes held.
 
 mod rows;
