@@ -480,7 +480,8 @@ mod tests {
         assert!((walked[0].0 / scores(2048.0) - 1.0).abs() < 1e-9 && walked[0].1 == 4096.0, "{walked:?}");
         assert!((walked[1].0 / scores(seen + 128.0) - 1.0).abs() < 1e-9, "{walked:?}");
         assert_eq!(walked[1].1, 2.0 * (seen + 128.0));
-        let adds = |op: &Op| op.input.iter().any(|work| matches!(work, Work::Atomic { adds } if *adds == 4096.0 * 32.0));
+        let adds =
+            |op: &Op| op.input.iter().any(|work| matches!(work, Work::Atomic { adds } if *adds == 4096.0 * 32.0));
         assert_eq!(ops.iter().filter(|op| adds(op)).count(), 1);
     }
 
@@ -496,10 +497,15 @@ mod tests {
         (moe.bias, moe.activation) = (true, recipe::kinds::Activation::SwiGluOai);
         let of = |recipe: &Recipe, is_fused| {
             let precision = PrecisionChoice::Scaled(case::options::Scaling::Mxfp8);
-            ops_of(recipe, Mixer::Moe, |_| {}, |o| {
-                *o = if is_fused { o.in_precision(precision) } else { *o };
-                o.kernels.expert_fusion = is_fused;
-            })
+            ops_of(
+                recipe,
+                Mixer::Moe,
+                |_| {},
+                |o| {
+                    *o = if is_fused { o.in_precision(precision) } else { *o };
+                    o.kernels.expert_fusion = is_fused;
+                },
+            )
         };
         let (rows, width, ffn) = (2.0 * 4096.0, 4096.0, 14336.0);
         let biases = rows * width * (14.0 + 6.0 + 8.0 + 12.0 + 28.0) + 4.0 * rows * ffn;
