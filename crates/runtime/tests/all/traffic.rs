@@ -20,13 +20,13 @@ fn moved(stepped: &Stepped) -> Vec<[Bytes; 3]> {
         let by_axis = volume::of_rank(recipe, layout, &table, rank, routing).unwrap();
         by_axis.into_iter().map(|(axis, moved)| (axis.name(), moved.bytes(4))).filter(|(_, bytes)| *bytes > 0).collect()
     };
-    let each = |(rank, (moved, held)): (u64, (&Vec<(Call, Kind, Moved)>, &StepHeld))| {
+    let each = |rank: u64, moved: &[(Call, Kind, Moved)], held: &StepHeld| {
         let mut bytes = Bytes::new();
         moved.iter().for_each(|(call, _, moved)| *bytes.entry(call.axis).or_default() += moved.bytes);
         bytes.retain(|_, b| *b > 0);
         [bytes, predicted(rank, Routing::Real(&held.routing)), predicted(rank, Routing::Balanced)]
     };
-    (0..).zip(moved.iter().zip(held)).map(each).collect()
+    (0..).zip(moved.iter().zip(held)).map(|(rank, (moved, held))| each(rank, moved, held)).collect()
 }
 
 /// Axes on which routing decides what one rank puts in.
