@@ -107,9 +107,12 @@ fn one_run_has_many_spellings() {
     for spelled in ["fp8_mx", "FP8-MX", "mxfp8"] {
         assert_eq!(scaled(spelled), scaled("MXFP8"), "{spelled}");
     }
-    for spelled in ["fp8_cs", "FP8-CS", "fp8_ds", "fp8_sc", "FP8 tensorwise"] {
-        assert_eq!(scaled(spelled), scaled("FP8"), "{spelled}");
+    for (spelled, same) in
+        [("fp8_cs", "FP8 tensorwise"), ("FP8-CS", "fp8_cs"), ("fp8_ds", "FP8 delayed"), ("fp8_sc", "FP8-SC")]
+    {
+        assert_eq!(scaled(spelled), scaled(same), "{spelled}");
     }
+    assert_ne!(scaled("fp8_sc"), scaled("fp8_cs"));
     assert_ne!(scaled("nvfp4"), scaled("bf16"));
 }
 

@@ -41,6 +41,9 @@ pub fn arguments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         list.set(NATIVE, "--dsa-indexer-n-heads", dsa.heads, "features.dsa.heads", why);
         list.set(NATIVE, "--dsa-indexer-head-dim", dsa.head_dim, "features.dsa.head_dim", why);
         list.set(NATIVE, "--dsa-indexer-topk", dsa.top_k, "features.dsa.top_k", why);
+        // `dsa.py` trains no indexer without it; the figure is that of NAM56R's authors (cppmega, `recipes/megatron_args.py`).
+        let why = "what the indexer's own loss weighs; the default is none, which trains no indexer";
+        list.set(Kind::Policy, "--dsa-indexer-loss-coeff", "0.001", "features.dsa", why);
         shared_choices(recipe, dsa, list, findings);
     }
     vocabulary(job, list);
