@@ -198,9 +198,7 @@ fn megatron_overlap(case: &Case) -> String {
         off.push("--tp-comm-overlap (user buffers that no ledger prices)");
     }
     if layout.ep.splits() && overlap.ep == EpOverlap::None {
-        off.push(
-            "--overlap-moe-expert-parallel-comm (GPTModel only; two microbatches in one layer that no ledger prices)",
-        );
+        off.push("--overlap-moe-expert-parallel-comm (GPTModel only; two microbatches in one layer at once)");
     }
     if !off.is_empty() {
         text += &format!("; off unless asked for by --engine-args: {}", off.join(", "));
