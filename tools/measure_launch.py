@@ -9,7 +9,8 @@ rank, memory after every phase as in fsdp_h200.jsonl (`fwdbwd`, `opt`), and seco
 drawn block, because drawing billions of them on the host takes longer than the steps. With `--trace` the
 allocations alive at the highest point are written beside OUT by the line of the program that made them. With
 `--at-once N` so many ranks are measured beside one another, each of which has the card to itself from its second step
-on: what comes before, libraries and weights, is the host's work. A row of a program that trains another way (8-bit
+on: what comes before, libraries and weights, is the host's work. With `--profile` one step more is taken under torch's
+profiler: how many operations the device ran, seconds in which at least one did, and the heaviest by name. A row of a program that trains another way (8-bit
 state, nf4, Liger's loss) has its `ways`, and the versions of the `libraries` it loaded.
 """
 
@@ -67,7 +68,26 @@ def repeated(initial):
     return first
 
 
-def one_rank(directory, rank, is_traced):
+def profiled(step):
+    """Device operations of a step, as the rows of Megatron's launches have them."""
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step()
+        torch.cuda.synchronize()
+    events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    busy, until = 0.0, 0.0
+    for start, end in sorted((e.time_range.start, e.time_range.end) for e in events):
+        busy, until = busy + max(0.0, end - max(start, until)), max(until, end)
+    count, spent = collections.Counter(), collections.Counter()
+    for event in events:
+        count[event.name] += 1
+        spent[event.name] += event.time_range.elapsed_us()
+    top = [[name[:120], count[name], round(us)] for name, us in spent.most_common(60)]
+    return {"operations": len(events), "busy_s": busy / 1e6, "top": top}
+
+
+def one_rank(directory, rank, is_traced, is_profiled):
     os.chdir(directory)
     sys.path.insert(0, ".")
     import torch
@@ -118,6 +138,9 @@ def one_rank(directory, rank, is_traced):
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
         stat(f"opt{step}")
+    if is_profiled:
+        train.finish_gradients = finish
+        row["profile"] = profiled(lambda: trainer.step(STEPS))
     if turn:
         turn.close()
     row["libraries"] = {name: importlib.metadata.version(name) for module, name in LIBRARIES.items() if module in sys.modules}
@@ -165,15 +188,16 @@ def alive_at_peak(events, directory):
 
 
 def main():
-    arguments = [a for a in sys.argv[1:] if a != "--trace"]
-    is_traced = "--trace" in sys.argv
+    switches = ("--trace", "--profile")
+    arguments = [a for a in sys.argv[1:] if a not in switches]
+    is_traced, is_profiled = (switch in sys.argv for switch in switches)
     at_once = 1
     if "--at-once" in arguments:
         at = arguments.index("--at-once")
         at_once = int(arguments[at + 1])
         del arguments[at : at + 2]
     if arguments[0] == "--one":
-        print("ROW " + json.dumps(one_rank(pathlib.Path(arguments[1]), int(arguments[2]), is_traced)), flush=True)
+        print("ROW " + json.dumps(one_rank(pathlib.Path(arguments[1]), int(arguments[2]), is_traced, is_profiled)), flush=True)
         os._exit(0)
     environment = dict(os.environ)
     if at_once > 1:
@@ -184,7 +208,7 @@ def main():
         command = [sys.executable, __file__, "--one", str(pathlib.Path(directory).absolute()), rank or "0"]
         began = time.time()
         options = {"capture_output": True, "text": True, "timeout": 300, "env": environment}
-        run = subprocess.run(command + ["--trace"] * is_traced, **options)
+        run = subprocess.run(command + [a for a in sys.argv if a in switches], **options)
         row = next((json.loads(line[4:]) for line in run.stdout.splitlines() if line.startswith("ROW ")), None)
         name = pathlib.Path(directory).name
         if row is None:

@@ -102,7 +102,6 @@ impl Case {
         let kinds = LayerKinds::of(&recipe);
         if terms.purpose == Purpose::Run {
             findings.extend(not_priced(&recipe, layout.engine));
-            findings.extend(plain_scans(&recipe, layout.engine));
             findings.extend(conditions::widths(&recipe, &layout, &options));
         }
         Ok(Case {
@@ -214,21 +213,6 @@ fn not_priced(recipe: &Recipe, engine: Option<Engine>) -> Option<Finding> {
     let figures = if engine == Some(Engine::Fsdp2) { "seconds" } else { "bytes and seconds" };
     let message = format!("{figures} are as if without {}: they add elementwise work", fields.join(", "));
     (!fields.is_empty()).then(|| Finding::note("case/not-priced", Blame::Recipe, "recipe", message))
-}
-
-/// Blocks that the emitted FSDP2 program runs as plain operations of torch, a recurrence position by position. Probes of
-/// one rank on an H200: 0.84 s where 0.41 was priced (nemotron-h-8b), 8.8 s where 0.42 was (nam56r).
-fn plain_scans(recipe: &Recipe, engine: Option<Engine>) -> Option<Finding> {
-    let slower = match engine {
-        Some(Engine::Fsdp2) if recipe.uses(Mixer::Recurrent) => "some twenty times as long",
-        Some(Engine::Fsdp2) if recipe.uses(Mixer::Mamba) => "twice as long",
-        _ => return None,
-    };
-    let message = format!(
-        "seconds are as if scans ran in fused kernels: the emitted program runs them as plain operations of torch, and a step was measured to take {slower}"
-    );
-    let finding = Finding::warning("case/plain-scans", Blame::Engine, "recipe", message);
-    Some(finding.hint("--engine megatron runs fused kernels; bytes are the program's own"))
 }
 
 /// Says with the refusals of an engine that nobody typed it.

@@ -71,7 +71,7 @@ impl Case {
 type Get = fn(&Options) -> String;
 
 /// Options that no engine has a word for: flags of ours, and what only measured rows say.
-const UNWORDED: [(&str, Get); 10] = [
+const UNWORDED: [(&str, Get); 11] = [
     ("precision", |o| match o.scaling {
         Some(scaling) => scaling.name().to_string(),
         None if o.format.bytes() >= 2.0 => o.format.name().to_string(),
@@ -86,6 +86,7 @@ const UNWORDED: [(&str, Get); 10] = [
     ("shard-group", |o| o.shard_group.map_or_else(String::new, |size| size.to_string())),
     ("ring", |o| o.overlap.ring.to_string()),
     ("blocking", |o| o.kernels.blocking.to_string()),
+    ("gathered", |o| o.kernels.gathered.name().to_string()),
 ];
 
 fn push(part: Part, key: &str, old: String, new: String, list: &mut Vec<Difference>) {

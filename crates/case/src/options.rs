@@ -110,6 +110,18 @@ named! {
 }
 
 named! {
+    /// How torch's wrappers lay out weights that replicas share.
+    pub enum Gathered {
+        /// A tensor each, copied out of what was gathered (`fully_shard`).
+        CopiedOut = "copied-out",
+        /// The same, but for experts that no replica shares, which are not wrapped (NeMo Automodel, `ep_shard_enabled`).
+        WhereShared = "where-shared",
+        /// Views of one flat buffer that is gathered in place (`FullyShardedDataParallel`, and what other engines have).
+        Flat = "flat",
+    }
+}
+
+named! {
     /// How the loss over the vocabulary is taken.
     pub enum CrossEntropy {
         /// Over fp32 logits, operation by operation (Megatron's `tensor_parallel/cross_entropy.py`).
@@ -245,6 +257,8 @@ pub struct Kernels {
     pub graphs: Graphs,
     /// Whether the host waits for every kernel (`CUDA_LAUNCH_BLOCKING=1`).
     pub blocking: bool,
+    /// What weights are in between passes, where replicas share them out.
+    pub gathered: Gathered,
     /// Rotary embeddings in one kernel.
     pub rope_fusion: bool,
     /// Tokens gathered by expert, and scattered back, in one kernel each.
@@ -490,7 +504,9 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
         // `compile.enable` is off unless asked for, as torchtitan has it.
         Some(Engine::Torchtitan) => (Flash3, Elementwise::Eager, Eager),
         Some(Engine::Maxtext | Engine::XlaSpmd) => (Flash3, Elementwise::Compiled, Native),
-        Some(Engine::Fsdp2 | Engine::Deepspeed | Engine::Nanotron) => (Flash2, Elementwise::Eager, Eager),
+        // torch 2.11 takes cuDNN's kernels (profiles of the emitted program on an H200).
+        Some(Engine::Fsdp2) => (Flash3, Elementwise::Eager, Eager),
+        Some(Engine::Deepspeed | Engine::Nanotron) => (Flash2, Elementwise::Eager, Eager),
     };
     let accumulate = match engine {
         None | Some(Engine::Megatron | Engine::Shardwright) => Accumulate::Fused,
@@ -503,6 +519,10 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
         cross_entropy,
         graphs: Graphs::NONE,
         blocking: false,
+        gathered: match engine {
+            Some(Engine::Fsdp2 | Engine::Torchtitan) => Gathered::CopiedOut,
+            _ => Gathered::Flat,
+        },
         // The fused rotation of latent attention is for yarn only (`transformer_config.py`), and that of other heads
         // takes no factor on what it turns (`rope_utils.py`).
         rope_fusion: matches!(engine, None | Some(Engine::Megatron))

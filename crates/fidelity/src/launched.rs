@@ -6,6 +6,7 @@
 use crate::{Figure, Judged, Part, Why, check_work, kind, lay_out};
 use case::words;
 use case::{Case, Options};
+use cost::Numbers;
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest, Recompute, ZeroStage};
 use ledger::{Ledger, RankJob};
@@ -108,6 +109,10 @@ fn time(row: &Value, judged: &mut Judged) -> Result<(), Why> {
     let Some(measured) = seconds.min_by(f64::total_cmp) else { return Ok(()) };
     let case = case(row)?;
     judged.kind = kind(&case.source);
-    judged.figures.push(Figure::step_time(measured, cost::step(&case)?.seconds));
+    let alone = cost::alone(&case, 0, Numbers::Drawn)?;
+    judged.figures.push(Figure::step_time(measured, alone.step));
+    if let Some(busy) = row["profile"]["busy_s"].as_f64() {
+        judged.figures.push(Figure::kernel_time(busy, alone.kernels));
+    }
     Ok(())
 }

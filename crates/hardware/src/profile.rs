@@ -129,6 +129,13 @@ pub struct RecurrenceCurve {
     pub source: String,
 }
 
+impl RecurrenceCurve {
+    /// Seconds of a step, forward or backward.
+    pub fn step(&self, is_backward: bool) -> f64 {
+        self.step_seconds * if is_backward { self.backward } else { 1.0 }
+    }
+}
+
 /// How kernels that only move bytes run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -2,7 +2,7 @@
 
 use super::deepspeed::{self, DeepspeedOptions};
 use super::from_options;
-use super::fsdp2::{self, Blocks, Chunks, Fsdp2Options};
+use super::fsdp2::{self, Blocks, Fsdp2Options};
 use super::megatron::{self, MegatronOptions};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
 use super::shardwright::{self, ShardwrightOptions};
@@ -208,14 +208,6 @@ impl Ledger {
             Ledger::Deepspeed(options) => options.steps = count,
             Ledger::Nanotron(options) => options.steps = count,
             Ledger::Shardwright(_) => {}
-        }
-        self
-    }
-
-    /// The same ledger for sums: it does not walk over every chunk of a long sequence.
-    pub fn in_groups(mut self) -> Ledger {
-        if let Ledger::Fsdp2(options) = &mut self {
-            options.chunks = Chunks::Grouped;
         }
         self
     }

@@ -3,7 +3,6 @@
 //! any built-in recipe's come to, so that a prediction is above the walk by a small factor, never below.
 
 use super::choice::{Ledger, RankJob};
-use crate::fsdp2::{Blocks, scan_parts};
 use crate::megatron::microbatches_walked;
 use case::ways::ElementStep;
 use layout::{Recompute, Schedule};
@@ -169,7 +168,7 @@ impl Ledger {
         let each = self.each(job);
         let of = |mixer: Mixer| match mixer {
             Mixer::Moe => each.experts,
-            Mixer::Mamba | Mixer::Recurrent => each.block.saturating_add(SCANS * SCAN * self.scanned(job)),
+            Mixer::Mamba | Mixer::Recurrent => each.block.saturating_add(SCAN),
             _ => each.block,
         };
         let blocks = mixers(job).map(of).fold(0u64, u64::saturating_add);
@@ -196,16 +195,6 @@ impl Ledger {
         banks.saturating_mul(self.each(job).expert_tensors.saturating_sub(ROOM))
     }
 
-    /// Parts that a scan goes through one by one in torch instead of in one kernel.
-    fn scanned(&self, job: &RankJob) -> u64 {
-        match self {
-            Ledger::Fsdp2(options) if options.blocks == Blocks::Emitted => {
-                scan_parts(job.layout.sequence, options.chunks)
-            }
-            _ => 0,
-        }
-    }
-
     fn tensors(&self, job: &RankJob) -> u64 {
         let each = self.each(job);
         let of = |mixer: Mixer| BLOCK_TENSORS + if mixer == Mixer::Moe { each.expert_tensors } else { 0 };
@@ -218,9 +207,8 @@ impl Ledger {
 const ROOM: u64 = 64;
 /// Tensors of a block beside its experts.
 const BLOCK_TENSORS: u64 = 9;
-/// Allocations of a chunk of a scan, forward, again, and backward; and scans of a block.
-const SCAN: u64 = 12;
-const SCANS: u64 = 2;
+/// Allocations of a block's scans in plain torch, forward, again and backward, beyond those that a block's count has room for.
+const SCAN: u64 = 200;
 
 fn suffix(recipe: &Recipe) -> u64 {
     recipe.features.mtp().map_or(0, |mtp| mtp.depth)

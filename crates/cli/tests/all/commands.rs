@@ -225,16 +225,6 @@ fn fields_that_are_not_priced_are_noted() {
     );
 }
 
-/// Seconds of a program that runs no fused scans are not to be believed, and that is said with what was measured.
-#[test]
-fn scans_in_plain_torch_are_warned_of() {
-    for (model, words) in [("nam56r", "twenty times"), ("nemotron-h-8b", "twice as long")] {
-        let ran = run(&format!("fit {model} --engine fsdp2 --on 8xH200"));
-        assert!(ran.stderr.contains(words) && ran.stderr.contains("[case/plain-scans]"), "{}", ran.stderr);
-    }
-    assert!(!run("fit llama3-8b --engine fsdp2 --on 8xH200").stderr.contains("plain-scans"));
-}
-
 #[test]
 fn without_moe_e_becomes_what_was_chosen() {
     for (without, what) in [("moe", "MLP"), ("moe=mlp", "MLP"), ("moe=attention", "attention")] {

@@ -9,6 +9,7 @@ mod engram;
 mod experts;
 mod linear;
 mod mhc;
+mod plain;
 mod recurrence;
 mod scan;
 mod shared;
@@ -76,6 +77,29 @@ pub enum Work {
         /// Whether this is the backward kernel.
         pass: Direction,
     },
+    /// The same in the emitted program's own kernel, of which several share a multiprocessor.
+    Walk {
+        /// Steps.
+        steps: f64,
+        /// Heads that step side by side.
+        heads: f64,
+        /// Whether this is the backward kernel.
+        pass: Direction,
+    },
+    /// Batched products in fp32, outside the matrix units.
+    Fp32 {
+        /// Operations.
+        flops: f64,
+        /// Bytes.
+        bytes: f64,
+        /// Kernels they are spread over.
+        kernels: f64,
+    },
+    /// A sum along time of rows that lie apart, position by position.
+    Cumulative {
+        /// Positions.
+        steps: f64,
+    },
     /// Bytes read and written.
     Bytes {
         /// How many.
@@ -115,6 +139,8 @@ pub enum Stream {
     Gated,
     /// A convolution along time.
     Convolved,
+    /// Operations of torch in fp32 with a side that is broadcast or lies another way round.
+    Broadcast,
 }
 
 /// How the host starts kernels that only read and write.

@@ -1,7 +1,7 @@
 //! Chunked scans: Mamba of three kinds and gated delta nets. Within a chunk of Q tokens work is a
 //! masked product; between chunks a state is handed on (Dao and Gu, arXiv 2405.21060, section 6).
 
-use super::{Call, Direction, Op, Shape, Stream, Work};
+use super::{Call, Direction, Op, Shape, Stream, Work, plain};
 use crate::part::Part;
 use case::options::Elementwise;
 use layout::request::RecomputeModule;
@@ -111,6 +111,11 @@ pub(super) fn flops(shape: Shape, mixer: Mixer) -> f64 {
 
 /// The mixer of an M block.
 pub(super) fn mamba(shape: Shape, ops: &mut Vec<Op>) {
+    match &shape.recipe.mamba {
+        Some(Mamba::Two(m)) if plain::is_plain(shape) && m.conv > 0 => return plain::mamba2(shape, m, ops),
+        Some(Mamba::Three(m)) if plain::is_plain(shape) => return plain::mamba3(shape, m, ops),
+        _ => {}
+    }
     if let Some(chunked) = of_mamba(shape) {
         scan(shape, &chunked, ops);
     }

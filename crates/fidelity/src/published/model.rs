@@ -110,6 +110,7 @@ fn activation(model: &Value) -> Result<Activation, String> {
     match plain(said).as_str() {
         "swiglu" | "silu" => Ok(Activation::SwiGlu),
         "swigluoai" => Ok(Activation::SwiGluOai),
+        "geglu" => Ok(Activation::GeGlu),
         "gelu" => Ok(Activation::Gelu),
         "squaredrelu" | "relu2" | "relusquared" => Ok(Activation::Relu2),
         _ => Err(format!("activation `{said}` is not known")),

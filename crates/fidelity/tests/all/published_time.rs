@@ -128,6 +128,22 @@ fn sweeps_are_ordered() {
     }
 }
 
+/// Rows that nobody had seen when they were first priced; `docs/time.md` says what they came to then.
+#[test]
+fn rows_that_nobody_had_seen_stay_as_near() {
+    let path = format!("{}/../../data/truth/published_blind.jsonl", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let judged: Vec<Judged> = rows.filter(|row| row["ready"]["throughput"] == true).map(|row| judge(&row)).collect();
+    assert_eq!(judged.len(), 138);
+    assert!(coverage(&judged, Part::Time).share() >= 0.97);
+    let (dense, others): (Vec<Judged>, Vec<Judged>) = judged.into_iter().partition(|row| row.kind == "dense");
+    for (rows, most) in [(dense, [0.035, 0.05]), (others, [0.135, 0.145])] {
+        let [median, mean, _] = errors(&rows);
+        assert!(median <= most[0] && mean <= most[1], "{median} {mean}");
+    }
+}
+
 /// A row that is judged is refused once a part of it is taken out: of each engine the first that is.
 #[test]
 fn a_row_with_a_hole_is_refused_with_a_reason() {

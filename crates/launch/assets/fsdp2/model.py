@@ -4,7 +4,7 @@ scans (M), a matrix-state recurrence (R), a dense MLP (F) and transformer blocks
 Parameters carry the paths of the plan's tensors, so that the plan can be applied by name. Where a
 tensor-parallel region begins and ends stand `enter` and `leave`, which are the identity until somebody
 puts a collective there; widths inside a region are read off the local weights. It is a reference:
-scans are plain torch, chunk by chunk, and recurrences step by step; no token is dropped, and what it does
+scans are plain torch, products of chunks, and recurrences step by step, on a GPU in one kernel; no token is dropped, and what it does
 not have (latent or sparse attention, side embeddings, prediction heads, biases) is refused by name.
 Experts are in `moe.py`. What all of it allocates on a GPU is replayed by `shardwright fit --engine fsdp2`:
 an operation changed here is to be changed there.

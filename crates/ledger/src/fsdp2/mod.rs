@@ -20,7 +20,7 @@ mod teacher;
 mod torchao;
 
 pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
-pub use plain::{Blocks, Chunks};
+pub use plain::Blocks;
 pub use reference::missing;
 
 use adapters::Adapters;
@@ -37,8 +37,6 @@ use replay::record::Recorder;
 use replay::tape::{BF16, FP32, Tape, Watch};
 use replay::{Phase, PhaseKind, Replay};
 use std::rc::Rc;
-
-pub(crate) use plain::scan_parts;
 
 /// The rank a replay under FSDP2 is of.
 pub type Job<'a> = super::Job<'a, Fsdp2Options>;
@@ -96,7 +94,6 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     refuse_ways(&config, options)?;
     (config.ways, config.loss, config.documents) = (options.ways, options.loss, options.documents);
     config.is_compiled = options.compile;
-    config.chunks = options.chunks;
     config.edges_apart = options.edges == Edges::Apart && !config.is_tied;
     Ok(config)
 }

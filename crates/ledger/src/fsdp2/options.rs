@@ -1,6 +1,6 @@
 //! What FSDP2 is told besides recipe and layout.
 
-use super::plain::{Blocks, Chunks};
+use super::plain::Blocks;
 use super::reference::missing;
 use case::options::CrossEntropy;
 use case::{Documents, Ways};
@@ -72,8 +72,6 @@ pub struct Fsdp2Options {
     pub microbatches: Microbatches,
     /// Steps to replay; the second sees the optimizer's moments, later ones fragmentation.
     pub steps: u32,
-    /// How an emitted scan walks over its chunks.
-    pub chunks: Chunks,
     /// How weights are kept, stepped and followed.
     pub ways: Ways,
     /// Whose loss it is: eager, or one that multiplies the head.
@@ -97,7 +95,6 @@ impl Fsdp2Options {
             compile: false,
             microbatches: Microbatches::Steady,
             steps: 3,
-            chunks: Chunks::Each,
             ways: Ways::PLAIN,
             loss: CrossEntropy::Eager,
             documents: None,

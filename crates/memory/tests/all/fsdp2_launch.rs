@@ -9,14 +9,15 @@ use replay::Unmodelled;
 use serde_json::Value;
 
 /// Rows measured while the ledger was written, and checks, each taken after it was committed; three were
-/// followed by mending, the fourth (adapters, balanced routing) by none.
+/// followed by mending, the fourth (adapters, balanced routing) by none. The fifth are all ranks with scans again, under another
+/// scan, of which two were followed by mending; eight more were kept until that stood, and six whole models were taken last.
 const TRUTH: &str = "/../../data/truth/fsdp2_launch_h200.jsonl";
 
 fn rows() -> Vec<Value> {
     let text = std::fs::read_to_string(format!("{}{TRUTH}", env!("CARGO_MANIFEST_DIR"))).unwrap();
     let all = text.lines().map(|line| serde_json::from_str(line).unwrap());
     let rows: Vec<Value> = all.filter(|row: &Value| row["kind"] == "launch").collect();
-    assert_eq!(rows.len(), 68);
+    assert_eq!(rows.len(), 82);
     rows
 }
 
@@ -88,10 +89,10 @@ fn every_measured_rank_is_replayed_within_bounds() {
     let errors = errors_of(&eager);
     let [bwd, opt, allocated, reserved] = [0, 1, 2, 3].map(|i| mean_and_worst(&errors, i));
     println!("n={} allocated {allocated:.3?} reserved {reserved:.3?} (mean, worst, %)", errors.len());
-    assert_eq!(errors.len(), 66);
+    assert_eq!(errors.len(), 80);
     assert!(bwd.1 <= 0.5 && opt.1 <= 0.6, "{bwd:?} {opt:?}");
-    assert!(allocated.0 <= 0.15 && allocated.1 <= 2.3, "allocated {allocated:?}");
-    assert!(reserved.0 <= 1.6 && reserved.1 <= 11.0, "reserved {reserved:?}");
+    assert!(allocated.0 <= 0.05 && allocated.1 <= 0.6, "allocated {allocated:?}");
+    assert!(reserved.0 <= 1.6 && reserved.1 <= 12.5, "reserved {reserved:?}");
     let errors = errors_of(&compiled);
     assert_eq!(errors.len(), 2);
     assert!(errors.iter().all(|e| (-0.1..2.5).contains(&e[2])), "{errors:?}");

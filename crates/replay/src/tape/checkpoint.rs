@@ -23,11 +23,19 @@ pub fn checkpoint_stopping_early(
     checkpointed(tape, inputs, Output::Left, run)
 }
 
+/// The same inside another that stops early: what the inner one was given is the outer one's to hold, which lets it go once it
+/// has been asked for. `run` makes copies of what it needs later.
+pub fn checkpoint_within(tape: &Tape, inputs: &[&Tensor], run: impl Fn(&[Tensor]) -> Tensor + 'static) -> Tensor {
+    checkpointed(tape, inputs, Output::LeftWithin, run)
+}
+
 /// Whether running again gets as far as the output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Output {
     Made,
     Left,
+    /// And whether inputs are there no longer than it runs.
+    LeftWithin,
 }
 
 fn checkpointed(
@@ -49,8 +57,12 @@ fn checkpointed(
         let leaves: Vec<Tensor> = saved.iter().map(Tensor::detached).collect();
         tape.set_recording(true);
         let again = run(&leaves);
-        if let Some(storage) = again.storage().filter(|_| output_again == Output::Left) {
+        if let Some(storage) = again.storage().filter(|_| output_again != Output::Made) {
             storage.discard();
+        }
+        if output_again == Output::LeftWithin {
+            drop(saved);
+            leaves.iter().for_each(Tensor::let_go);
         }
         // The incoming gradient stays with the outer node while the nested backward runs.
         if let Some(grad) = grads[0].clone() {
@@ -145,5 +157,43 @@ impl WithoutOutput {
             }
         }
         self.state.borrow_mut().again = Some((leaves, again));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line::Line;
+    use crate::tape::BF16;
+    use std::cell::Cell;
+
+    /// Bytes of activations that live while what ran again is walked backward.
+    fn alive_inside(output_again: Output) -> u64 {
+        let tape = Tape::default();
+        let made = |tape: &Tape, name| tape.tensor(Line::Activations, 1 << 20, BF16, name);
+        let (x, given) = (made(&tape, "x").requiring_grad(), made(&tape, "given"));
+        let seen = Rc::new(Cell::new(0));
+        // A leaf is held by whoever adds up its gradient: what is given is none.
+        tape.record(vec![x.edge()], &[&given], Vec::new(), |_, _, _| vec![None]);
+        let (inner, live) = (tape.clone(), seen.clone());
+        let again = move |inputs: &[Tensor]| {
+            let (copy, out) = (made(&inner, "copy"), made(&inner, "out"));
+            let live = live.clone();
+            inner.record(vec![inputs[0].edge()], &[&out], vec![copy], move |t, _, _| {
+                live.set(t.live()[Line::Activations as usize]);
+                vec![Some(t.tensor(Line::ActivationGradients, 1 << 20, BF16, "to the input"))]
+            });
+            out
+        };
+        let out = checkpointed(&tape, &[&given], output_again, again);
+        drop(given);
+        let grad = tape.tensor(Line::ActivationGradients, 1 << 20, BF16, "grad");
+        backward(&tape, &out, grad);
+        seen.get()
+    }
+
+    #[test]
+    fn inside_another_what_was_given_is_let_go_once_it_has_run_again() {
+        assert_eq!(alive_inside(Output::Left) - alive_inside(Output::LeftWithin), 2 << 20);
     }
 }

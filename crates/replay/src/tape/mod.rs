@@ -13,7 +13,7 @@ mod script;
 mod storage;
 mod tensor;
 
-pub use checkpoint::{WithoutOutput, checkpoint, checkpoint_stopping_early};
+pub use checkpoint::{WithoutOutput, checkpoint, checkpoint_stopping_early, checkpoint_within};
 pub use deferred::Deferred;
 pub use engine::{backward, backward_all};
 pub use graph::{Edge, Grads, Node};

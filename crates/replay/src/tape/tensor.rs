@@ -99,6 +99,11 @@ impl Tensor {
         leaf
     }
 
+    /// Gives its hold on the storage back; its place in the graph and its gradient stay.
+    pub fn let_go(&self) {
+        self.0.storage.replace(None);
+    }
+
     /// Makes it a leaf that asks for a gradient.
     pub fn requiring_grad(self) -> Tensor {
         self.0.requires_grad.set(true);

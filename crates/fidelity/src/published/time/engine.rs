@@ -64,6 +64,13 @@ impl Family {
         }
     }
 
+    /// Whether its wrapper keeps weights in one flat buffer, as torch's first did: Composer's and fms-fsdp's, and `FSDP` where
+    /// nobody says that it is the second.
+    pub fn is_flat(self, row: &Value) -> bool {
+        let name = plain(row["framework"]["name"].as_str().unwrap_or_default());
+        matches!(self, Family::Composer | Family::Fms) || self == Family::Fsdp && !name.contains("fsdp2")
+    }
+
     /// The engine whose rules its layouts follow; none where ours names no such engine.
     pub fn engine(self) -> Option<Engine> {
         match self {

@@ -7,7 +7,8 @@ use super::engine::{Family, named};
 use super::features::Features;
 use super::recipes::Recipe;
 use case::options::{
-    Accumulate, AttentionKernel, CrossEntropy, Dispatch, Elementwise, EpOverlap, Graphs, GraphsBy, Overlap, TpOverlap,
+    Accumulate, AttentionKernel, CrossEntropy, Dispatch, Elementwise, EpOverlap, Gathered, Graphs, GraphsBy, Overlap,
+    TpOverlap,
 };
 use case::{Case, Options, words};
 use layout::Engine;
@@ -22,6 +23,15 @@ pub(super) fn set_day(options: &mut Options, row: &Value, family: Family, case: 
     let kernels = &mut options.kernels;
     kernels.attention = attention(family, is_hopper_or_newer(case));
     kernels.blocking = waits_for_launches(row, family);
+    if family == Family::Automodel {
+        // Transformer Engine's layers and mamba_ssm's scans, which no program of ours has.
+        kernels.elementwise = Elementwise::Fused;
+    }
+    kernels.gathered = match family {
+        Family::Automodel => Gathered::WhereShared,
+        _ if family.is_flat(row) => Gathered::Flat,
+        _ => kernels.gathered,
+    };
     if family == Family::MegatronDeepspeed {
         // DeepSpeed sums gradients itself, so Megatron's fusion is off.
         kernels.accumulate = Accumulate::Separate;
@@ -37,7 +47,8 @@ pub(super) fn set(
     recipe: Option<&Recipe>,
 ) -> Result<(), String> {
     set_kernels(options, family);
-    set_overlap(options, row, family, case.recipe.uses(Mixer::Moe));
+    let is_dense = ![Mixer::Moe, Mixer::Mamba].into_iter().any(|mixer| case.recipe.uses(mixer));
+    set_overlap(options, row, family, is_dense);
     if let Some(recipe) = recipe {
         options.overlap.tp = TpOverlap::Async;
         read(&recipe.args, options)?;
@@ -110,7 +121,7 @@ fn waits_for_launches(row: &Value, family: Family) -> bool {
     is_told && family == Family::MegatronDeepspeed && row["hardware"]["count"].as_u64().is_some_and(|n| n >= 320)
 }
 
-fn set_overlap(options: &mut Options, row: &Value, family: Family, has_experts: bool) {
+fn set_overlap(options: &mut Options, row: &Value, family: Family, is_dense: bool) {
     let overlaps_state = match family {
         // Megatron-LM's own default is off; every recipe of it, of NeMo and of Megatron-Bridge that was read here
         // turns it on.
@@ -125,9 +136,9 @@ fn set_overlap(options: &mut Options, row: &Value, family: Family, has_experts: 
     };
     let ships_buffers = named(row).say(&["nemo", "megatron bridge"]) == Some(true);
     let tp = match family {
-        // NeMo's and Megatron-Bridge's configurations of dense models turn on `tp_comm_overlap`; Megatron-LM's
-        // default is off, which leaves the backward's own.
-        Family::Megatron if ships_buffers && !has_experts => TpOverlap::Userbuffers,
+        // NeMo's and Megatron-Bridge's configurations of dense models turn on `tp_comm_overlap`, those of hybrids do so in
+        // their performance mode alone; Megatron-LM's default is off, which leaves the backward's own.
+        Family::Megatron if ships_buffers && is_dense => TpOverlap::Userbuffers,
         Family::Megatron | Family::MegatronOfOld => TpOverlap::Async,
         // The script of nanotron's sweep sets `tp_linear_async_communication`, but its rows do not show that it hides
         // anything: priced so, steps over 2, 4 and 8 ranks alike come out 5 % short.

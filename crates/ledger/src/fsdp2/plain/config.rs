@@ -31,16 +31,6 @@ pub enum Blocks {
     Emitted,
 }
 
-/// How a replay walks over the chunks of an emitted scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chunks {
-    /// One after the other, as the program does.
-    Each,
-    /// Most of them in groups, so that the walk does not grow with the sequence: for sums, which take what
-    /// tensors hold at a peak and not where the allocator put them.
-    Grouped,
-}
-
 /// A scan's sizes over all ranks.
 #[derive(Clone, Debug)]
 pub(crate) enum Scan {
@@ -178,8 +168,6 @@ pub(crate) struct Config {
     pub edges_apart: bool,
     /// Whether every layer is compiled.
     pub is_compiled: bool,
-    /// How an emitted scan walks over its chunks.
-    pub chunks: Chunks,
     /// Projections that have an adapter, by their path behind the layer, with its rank; all else is frozen
     /// where there are any.
     pub adapted: BTreeMap<String, u64>,
@@ -265,7 +253,6 @@ impl Config {
             loss: CrossEntropy::Eager,
             documents: None,
             is_compiled: false,
-            chunks: Chunks::Each,
             layers: layers.collect::<Result<_, Unmodelled>>()?,
             norm_places: chunk.layers.clone().map(|index| recipe.norm_place.of(&recipe.layers[index])).collect(),
             beside: chunk.layers.clone().map(|index| beside(&recipe.layers[index])).collect(),

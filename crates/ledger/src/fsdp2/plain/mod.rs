@@ -28,9 +28,8 @@ mod rank;
 mod rwkv7;
 mod shared;
 
-pub use config::{Blocks, Chunks};
+pub use config::Blocks;
 pub(crate) use config::{Config, Place};
-pub(crate) use emitted::scan_parts;
 pub(crate) use model::Model;
 pub(crate) use params::{Param, Step, Unit};
 pub(crate) use quantised::quantised;

@@ -26,7 +26,6 @@ pub(super) use engram::Branch;
 pub(super) use feed::activated;
 pub(super) use loss::{cross_entropy, cut_cross_entropy, distance, embed, fused_cross_entropy, share_of};
 pub(super) use mhc::{Weights as StreamWeights, spread};
-pub(crate) use scan::parts as scan_parts;
 pub(super) use steps::by;
 
 use super::params::{Adapter, BlockParams, Linear, Mixing, Step, Unit};

@@ -1,5 +1,5 @@
 //! The recurrent block: a short convolution, then a walk over the sequence that keeps the state of
-//! every position, in fp32 (`model.py` Recurrent, `scans.py` Recurrence). Not replayed under tensor
+//! every position, in fp32 (`model.py` Recurrent, `walk.py`). Not replayed under tensor
 //! parallelism, where its norm spans ranks.
 
 use super::super::Config;
@@ -79,13 +79,16 @@ impl Recurrent {
         let mut edges: Vec<_> = inputs.iter().map(|x| x.edge()).collect();
         edges.push(weight.edge());
         let mut saved: Vec<Tensor> = inputs.map(Tensor::clone).to_vec();
-        let sizes = [inputs.map(Tensor::elements).to_vec(), vec![weight.elements()]].concat();
+        let (sizes, weights, batch) = (inputs.map(Tensor::elements), weight.elements(), config.micro_batch);
         saved.extend([weight, states]);
         let rank = c.clone();
         c.tape.record(edges, &[&out], saved, move |t, _, _saved| {
             rank.product();
-            let made = sizes.iter().map(|&size| Some(grad_of(t, size, FP32, "recurrent gradient"))).collect();
-            let _step: Vec<_> = (0..8).map(|_| grad_of(t, state, FP32, "gradient of a state")).collect();
+            let made = |size| Some(grad_of(t, size, FP32, "recurrent gradient"));
+            let mut made: Vec<_> = sizes.iter().copied().map(made).collect();
+            let apart = grad_of(t, batch * weights, FP32, "weight gradients by sequence");
+            made.push(Some(grad_of(t, weights, FP32, "recurrent gradient")));
+            drop(apart);
             made
         });
         out

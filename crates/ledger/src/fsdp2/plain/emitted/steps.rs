@@ -77,7 +77,7 @@ pub(super) fn times(c: &Rank, x: &Tensor, y: &Tensor, name: &'static str) -> Ten
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Incoming {
     Dense,
-    /// By position rather than by head: each of the two products of backward copies it first.
+    /// By position rather than by head: it is copied before the two products of backward.
     Strided,
 }
 
@@ -85,26 +85,13 @@ pub(super) enum Incoming {
 pub(super) fn matmul(c: &Rc<Rank>, [x, y]: [&Tensor; 2], elements: u64, incoming: Incoming) -> Tensor {
     c.product();
     let out = c.act_of(elements, x.width(), "batched product");
-    recorded_product(c, [x, y], &out, (elements, incoming));
-    out
-}
-
-/// The same without running it: what it saves, and its backward.
-pub(super) fn recorded_product(
-    c: &Rc<Rank>,
-    [x, y]: [&Tensor; 2],
-    out: &Tensor,
-    (elements, incoming): (u64, Incoming),
-) {
     let (sizes, width, rank) = ([x.elements(), y.elements()], x.width(), c.clone());
-    c.tape.record(vec![x.edge(), y.edge()], &[out], vec![x.clone(), y.clone()], move |t, _, _saved| {
+    c.tape.record(vec![x.edge(), y.edge()], &[&out], vec![x.clone(), y.clone()], move |t, _, _saved| {
         rank.product();
-        let gradient = |size| {
-            let _copy = (incoming == Incoming::Strided).then(|| grad_of(t, elements, width, "gradient by head"));
-            Some(grad_of(t, size, width, "matrix gradient"))
-        };
-        sizes.map(gradient).to_vec()
+        let _copy = (incoming == Incoming::Strided).then(|| grad_of(t, elements, width, "gradient by head"));
+        sizes.map(|size| Some(grad_of(t, size, width, "matrix gradient"))).to_vec()
     });
+    out
 }
 
 /// Each element copied to several heads of a group; backward sums.
