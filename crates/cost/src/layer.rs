@@ -136,13 +136,13 @@ impl Pass {
     }
 
     /// The device waits where the host starts kernels more slowly than they run. The host runs ahead while
-    /// the device is busy, until it has to wait for it: then its lead is gone, and the layer takes what the
-    /// longer of the two takes. Returns what runs ahead.
+    /// the device computes or its links are busy, until it has to wait for it: then its lead is gone, and the layer takes
+    /// what the longer of the two takes. Returns what runs ahead.
     fn floor(&mut self, waits: Waiting) -> f64 {
         let late = match waits {
             Waiting::Ahead => return self.host,
             Waiting::ForEach => self.host,
-            Waiting::Once => self.host - self.times.compute(),
+            Waiting::Once => self.host - self.times.seconds(),
         };
         self.times.add(Part::Launch, late.max(0.0));
         0.0
@@ -227,13 +227,13 @@ impl Once {
             (false, false) => Waiting::Ahead,
         };
         let ahead_of = waiting(waits_once);
-        let host = [forward.floor(ahead_of), input.floor(waiting(false)) + weight.floor(waiting(false))];
         let occupied = meter.profile().collectives.occupied;
         let rules = Rules { overlap: shape.options.overlap, tp: shape.tp, occupied };
         let beside = cover(&forward.times, &Times::default());
         let ahead = rules.expose(Direction::Forward, waits.forward, 0.0, beside, &mut forward.times);
         let beside = cover(&input.times, &weight.times);
         let behind = rules.expose(Direction::Backward, waits.backward, waits.again, beside, &mut input.times);
+        let host = [forward.floor(ahead_of), input.floor(waiting(false)) + weight.floor(waiting(false))];
         Once {
             forward: forward.times,
             input: input.times,
@@ -260,7 +260,6 @@ impl Once {
             }
         }
         again.share_power(&self.power);
-        let again_ahead = again.floor(self.waiting);
         let waits = &self.waits;
         let repeated = match (recompute, self.again) {
             (_, Again::ByOperator) => Waits::default(),
@@ -273,6 +272,7 @@ impl Once {
         };
         let beside = cover(&again.times, &Times::default());
         let once_more = self.rules.expose(Direction::Forward, repeated, 0.0, beside, &mut again.times);
+        let again_ahead = again.floor(self.waiting);
         let [ahead, behind] = self.hidden;
         LayerPrice {
             forward: self.forward,

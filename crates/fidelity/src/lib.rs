@@ -20,6 +20,7 @@ mod types;
 mod why;
 
 pub use figure::{Figure, Quantity};
+pub use published::Priced;
 pub use regret::{LEAST_LAYOUTS, NEAR, Regret, regrets};
 pub use residuals::{LeftOut, leave_one_out, residuals};
 pub use summary::{Coverage, SummaryLine, TIME_TARGET, coverage, is_of_the_time_target, summarise};
@@ -184,6 +185,15 @@ pub fn judge_within(row: &Value, parts: &[Part], pricing: Pricing, allowed: u64)
         (Some(_), Some(_)) => steps::judge(row, parts),
         (Some(_), None) => megatron::judge(row, parts, allowed),
         (None, _) => published::judge(row, parts, pricing, allowed),
+    }
+}
+
+/// The step of a published run, priced, with where its seconds go. Rows of our own measuring are refused: their steps have
+/// one rank and no links.
+pub fn priced(row: &Value, pricing: Pricing) -> Result<Priced, Why> {
+    match row.get("measured") {
+        Some(_) => published::priced(row, pricing),
+        None => Err(Why::Format),
     }
 }
 

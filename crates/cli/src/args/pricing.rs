@@ -153,6 +153,9 @@ pub struct FidelityArgs {
     /// Show every row, not only the summary and the worst
     #[arg(long)]
     pub all: bool,
+    /// Show where the seconds of one published row go as we price it, and what it is read as
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["all", "leave_one_out", "residuals", "only"])]
+    pub row: Option<String>,
     /// Judge one part of the rows only
     #[arg(long, value_name = "PART", value_parser = part)]
     pub only: Option<Part>,

@@ -22,6 +22,8 @@ mod time;
 mod torchtitan;
 mod words;
 
+pub use time::Priced;
+
 use crate::{Figure, Judged, Part, Pricing, Refusal, Why, check_work, lay_out};
 use case::Case;
 use hardware::Device;
@@ -97,6 +99,14 @@ pub(super) fn judge(row: &Value, parts: &[Part], pricing: Pricing, allowed: u64)
         judged.refusals.push(Refusal { part: None, why });
     }
     judged
+}
+
+/// The step of a published row, with where its seconds go.
+pub(super) fn priced(row: &Value, pricing: Pricing) -> Result<Priced, Why> {
+    if row["ready"]["throughput"].as_bool() != Some(true) {
+        return Err(Why::NotReady);
+    }
+    time::priced(row, pricing)
 }
 
 /// What the rows of a sweep share.

@@ -20,14 +20,33 @@ use super::{lay_out, model, need};
 use crate::{Figure, Pricing, Why};
 use case::offers::offers;
 use case::{Case, Options};
+use cost::Step;
 use engine::Family;
 use layout::Recompute;
 use recipe::{Dtype, Recipe};
 use recipes::Recipe as Told;
 use serde_json::Value;
 
+/// A row's step as measured, and as priced with its breakdown.
+pub struct Priced {
+    /// Seconds, as measured.
+    pub measured: f64,
+    /// The job the row is read as.
+    pub case: Case,
+    /// Its step.
+    pub step: Step,
+}
+
 /// Judges the time of a row's step.
 pub(super) fn judge(row: &Value, pricing: Pricing) -> Result<Timed, Why> {
+    let Priced { measured, case, step } = priced(row, pricing)?;
+    let figure = Figure::step_time(measured, step.seconds);
+    let undecided = builds::undecided(row, Family::of(row)?, [measured, step.seconds])?;
+    Ok(Timed { figure, class: cost::Class::of(&case), undecided })
+}
+
+/// Prices a row's step.
+pub(super) fn priced(row: &Value, pricing: Pricing) -> Result<Priced, Why> {
     let measured = measured(row)?;
     let told = recipes::of(row);
     let case = case(row, pricing, told.as_ref(), None)?;
@@ -41,9 +60,7 @@ pub(super) fn judge(row: &Value, pricing: Pricing) -> Result<Timed, Why> {
     if step.model_flops / measured > most {
         return Err("the row contradicts itself: its step would take more than the devices' peak".into());
     }
-    let figure = Figure::step_time(measured, step.seconds);
-    let undecided = builds::undecided(row, Family::of(row)?, [measured, step.seconds])?;
-    Ok(Timed { figure, class: cost::Class::of(&case), undecided })
+    Ok(Priced { measured, case, step })
 }
 
 /// A step as measured and as priced, with what decides how far its price is to be trusted.
