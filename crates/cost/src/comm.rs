@@ -199,7 +199,9 @@ impl Carrier<'_> {
             Dispatch::DeepEp | Dispatch::HybridEp if spread.members > 1 => {
                 let width = moe.latent.unwrap_or(self.shape.recipe.hidden) as f64 * WIDTH;
                 let count = bytes / chosen / width;
-                self.fabric.tokens(Tokens { count, bytes: width, experts: moe.experts as f64, chosen }, spread)
+                let groups = (moe.router.groups.max(1) as f64, moe.router.group_top_k.max(1) as f64);
+                let tokens = Tokens { count, bytes: width, experts: moe.experts as f64, chosen, groups };
+                self.fabric.tokens(tokens, spread)
             }
             Dispatch::DeepEp | Dispatch::HybridEp => Moved::NOTHING,
         }

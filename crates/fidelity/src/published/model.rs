@@ -13,8 +13,9 @@ use recipe::kinds::moe::{Moe, Router, SharedExpert};
 use recipe::kinds::mtp::Mtp;
 use recipe::kinds::{Activation, Norm};
 use recipe::precision::OptimizerPolicy;
-use recipe::{Dtype, Layer, Mixer, Pattern, Positions, Recipe, Rope, limits};
+use recipe::{Dtype, Layer, Mixer, Pattern, Positions, Recipe, Rope, builtin, limits};
 use serde_json::Value;
+use std::sync::LazyLock;
 
 /// What rows never say of a model, and its engine therefore decides.
 pub(super) struct Unsaid {
@@ -237,13 +238,26 @@ fn moe(model: &Value) -> Result<Option<Moe>, String> {
     let Some(experts) = model["experts"].as_u64() else { return Ok(None) };
     let activation = activation(model)?;
     let shared = model["shared_expert_ffn"].as_u64().filter(|ffn| *ffn > 0);
+    let plain = Moe::plain(experts, need(model, "topk")?, need(model, "expert_ffn")?, activation);
+    let (groups, group_top_k) = groups(need(model, "hidden")?, &plain);
     Ok(Some(Moe {
         shared: shared.map(|ffn| SharedExpert { ffn, activation, gate: false, bias: false }),
         // A balancing loss is Megatron's default; its coefficient moves no memory.
-        router: Router { aux_loss: Some(1e-2), bias: is_oss(model), ..Router::default() },
+        router: Router { aux_loss: Some(1e-2), bias: is_oss(model), groups, group_top_k, ..Router::default() },
         bias: is_oss(model),
-        ..Moe::plain(experts, need(model, "topk")?, need(model, "expert_ffn")?, activation)
+        ..plain
     }))
+}
+
+/// Groups that a token's experts come from, which rows never say: those of the built-in recipe with the same experts.
+/// Engines keep them where routing is forced to balance (Megatron-Core `moe/router.py` draws the logits, and chooses
+/// among them as ever).
+fn groups(hidden: u64, like: &Moe) -> (u64, u64) {
+    static BUILT_IN: LazyLock<Vec<Recipe>> =
+        LazyLock::new(|| builtin::RECIPES.iter().filter_map(|(name, _)| builtin::find(name).ok()).collect());
+    let is_alike = |moe: &&Moe| (moe.experts, moe.top_k, moe.ffn) == (like.experts, like.top_k, like.ffn);
+    let same = BUILT_IN.iter().filter(|recipe| recipe.hidden == hidden).filter_map(|recipe| recipe.moe.as_ref());
+    same.into_iter().find(is_alike).map_or((1, 1), |moe| (moe.router.groups, moe.router.group_top_k))
 }
 
 /// Sizes of Mamba-2, or Megatron's defaults where a row gives none: twice the hidden width in
