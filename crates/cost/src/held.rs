@@ -42,7 +42,7 @@ pub(crate) struct Held {
     pub again: f64,
     /// Groups of tensors that are gathered together: layers, and each edge.
     pub units: f64,
-    /// Tensors that an optimizer's loops walk; every expert's matrix is one.
+    /// Tensors that an optimizer's loops walk; where experts are modules of their own, every expert's matrix is one.
     pub tensors: f64,
 }
 
@@ -64,13 +64,14 @@ impl Held {
             return held;
         }
         held.trained[mesh] = elements;
-        held.tensors = if row.tensor.role == Role::Expert { shape.first().map_or(1.0, |n| *n as f64) } else { 1.0 };
+        let matrices = if row.tensor.role == Role::Expert { shape.first().map_or(1.0, |n| *n as f64) } else { 1.0 };
+        held.tensors = if meter.is_loop() { matrices } else { 1.0 };
         if row.tensor.optimizer == Optimizer::AdamW && meter.preconditions() {
             held.preconditioned = preconditioned(&shape, meter);
         }
         if row.tensor.optimizer == Optimizer::Muon {
             held.muon[mesh] = elements;
-            held.matrices[mesh] = held.tensors;
+            held.matrices[mesh] = matrices;
             held.orthogonal[mesh] = match is_dealt_out(layout) {
                 true => newton_schulz(&shape, meter, FUSED),
                 false => newton_schulz(&whole_matrix(row, layout), meter, PLAIN),

@@ -282,6 +282,11 @@ impl Meter {
         }
     }
 
+    /// Whether experts are modules of their own, started one by one, rather than one bank.
+    pub fn is_loop(&self) -> bool {
+        self.is_loop
+    }
+
     /// Seconds the host takes to start it.
     pub fn host_seconds(&self, work: &Work, pass: Pass) -> f64 {
         let starts = &self.starts;
@@ -293,7 +298,8 @@ impl Meter {
         let node = |started: Started| if pass == Pass::Forward { started.0 } else { started.1 };
         let gradient = if pass == Pass::Weight { starts.gradient } else { 0.0 };
         match *work {
-            Work::Gemm { groups, .. } if groups > 1.0 => {
+            // Torch's own grouped product is one operation.
+            Work::Gemm { groups, .. } if groups > 1.0 && self.is_loop => {
                 of(starts.group.0) + groups * (of(starts.group.1) + gradient + starts.blocked)
             }
             Work::Gemm { .. } => of(starts.product) + gradient + 3.0 * starts.blocked,

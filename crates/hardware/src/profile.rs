@@ -36,6 +36,9 @@ pub struct Profile {
     /// Starting operations, wherever the device stands.
     #[serde(default = "HostCurve::shipped")]
     pub host: HostCurve,
+    /// The processor beside the device, where it is always the same one.
+    #[serde(default)]
+    pub processor: Option<Processor>,
     /// Collectives over the fast fabric and the network.
     pub collectives: CollectiveCurve,
 }
@@ -236,6 +239,18 @@ pub struct HostCurve {
     pub source: String,
 }
 
+/// A processor that is soldered beside its devices: their host is never another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Processor {
+    /// Its name.
+    pub name: String,
+    /// [`HostCurve::speed`] of it.
+    pub speed: (f64, f64, f64),
+    /// Where the figures come from.
+    pub source: String,
+}
+
 /// What collectives take on their links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -349,8 +364,12 @@ impl HostCurve {
 impl Profile {
     /// Reads a profile file.
     pub fn parse(name: &str, text: &str) -> Result<Profile, Finding> {
-        toml::from_str(text)
-            .map_err(|e| Finding::error("hardware/profile", Blame::Environment, name, e.message().to_string()))
+        let mut profile: Profile = toml::from_str(text)
+            .map_err(|e| Finding::error("hardware/profile", Blame::Environment, name, e.message().to_string()))?;
+        if let Some(processor) = &profile.processor {
+            profile.host.speed = processor.speed;
+        }
+        Ok(profile)
     }
 
     /// The curve of a format, if the device multiplies in it.
