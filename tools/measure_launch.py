@@ -11,7 +11,8 @@ allocations alive at the highest point are written beside OUT by the line of the
 `--at-once N` so many ranks are measured beside one another, each of which has the card to itself from its second step
 on: what comes before, libraries and weights, is the host's work. With `--profile` one step more is taken under torch's
 profiler: how many operations the device ran, seconds in which at least one did, and the heaviest by name. A row of a program that trains another way (8-bit
-state, nf4, Liger's loss) has its `ways`, and the versions of the `libraries` it loaded.
+state, nf4, Liger's loss) has its `ways`, and the versions of the `libraries` it loaded; its `teacher` and the lengths of its
+`documents`, where it has some.
 """
 
 import collections
@@ -109,6 +110,10 @@ def one_rank(directory, rank, is_traced, is_profiled):
     row["recipe"] = pathlib.Path("recipe.toml").read_text()
     row["layout"] = json.loads(pathlib.Path("plan.json").read_text())["layout"]
     row["ways"], row["precision"] = plan.ways, plan.precision
+    if plan.teacher:
+        row["teacher"] = plan.teacher["recipe"]
+    if plan.documents:
+        row["documents"] = ",".join(map(str, plan.documents["lengths"]))
 
     def stat(tag):
         torch.cuda.synchronize()

@@ -5,7 +5,7 @@
 
 use crate::{Figure, Judged, Part, Why, check_work, kind, lay_out};
 use case::words;
-use case::{Case, Options};
+use case::{Case, Documents, Options};
 use cost::Numbers;
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest, Recompute, ZeroStage};
@@ -33,7 +33,8 @@ fn said(row: &Value) -> Vec<String> {
         _ => None,
     };
     let main = row["precision"]["main"].as_str().map(|format| format!("main={format}"));
-    ways.filter_map(word).chain(main).collect()
+    let teacher = row["teacher"].as_str().map(|recipe| format!("teacher={recipe}"));
+    ways.filter_map(word).chain(main).chain(teacher).collect()
 }
 
 /// The job of a row.
@@ -59,6 +60,7 @@ fn case(row: &Value) -> Result<Case, Why> {
     let mut options = Options::of(Some(Engine::Fsdp2), &recipe);
     options.prefetch.forward = layout["forward_prefetch"].as_u64().unwrap_or(0);
     words::read(Some(Engine::Fsdp2), &said(row), &mut options).map_err(Why::refused)?;
+    options.documents = row["documents"].as_str().map(Documents::parse).transpose()?;
     let world = request.world.unwrap_or(1);
     let cluster = Cluster::parse(&format!("{world}xH200")).map_err(|finding| finding.message)?;
     Ok(lay_out(recipe, &request, Some(cluster))?.with_options(|own| *own = options))

@@ -94,7 +94,7 @@ const EMITTED: Fields = &[
 
 /// Ranks of the FSDP2 program that we wrote.
 const LAUNCHED: Fields = &[
-    ("", Type::Text, &["name", "torch", "recipe", "taken"]),
+    ("", Type::Text, &["name", "torch", "recipe", "taken", "teacher", "documents"]),
     ("", Type::Size, &["rank", "outside"]),
     (
         "",

@@ -77,7 +77,8 @@ pub(super) fn routing(shape: Shape, ops: &mut Vec<Op>) {
     }
     router.scope = Some(GraphModule::MoeRouter);
     ops.push(router);
-    if shape.options.kernels.graphs.by != GraphsBy::FullIteration {
+    // Under a fixed capacity nobody has to know counts (`token_dispatcher.py`: cuda_sync_point is no_sync).
+    if shape.options.kernels.graphs.by != GraphsBy::FullIteration && moe.capacity_factor.is_none() {
         let wait = Op {
             block: None,
             scope: None,

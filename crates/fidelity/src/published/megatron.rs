@@ -82,8 +82,6 @@ fn options(row: &Value, recipe: &Recipe) -> Result<Options, String> {
     for feature in features.iter().filter(|feature| !feature.is_empty()) {
         read_feature(feature, &mut options)?;
     }
-    // With padding to capacity only the unfused permutation is replayed, and it stands in.
-    options.kernels.permute_fusion &= capacity_factor(row)?.is_none();
     let is_grouped =
         features.iter().any(|feature| feature.to_ascii_lowercase().replace(' ', "-").contains("grouped-gemm"));
     if recipe.moe.is_some() && !is_grouped {

@@ -216,6 +216,32 @@ fn gpt_oss_holds_and_takes_what_was_measured() {
     }
 }
 
+/// Latent attention, wide and small experts, dropless and of a fixed capacity, taken when all prices stood. Changed behind
+/// them: nobody waits for counts under a capacity, casts of groups by recipe. A sequence of experts and rotations fused
+/// with YaRN are refused by name.
+#[test]
+fn experts_of_a_fixed_capacity_hold_and_take_what_was_measured() {
+    let rows = values("emitted_experts_h200.jsonl");
+    let judged: Vec<_> = rows.iter().map(fidelity::judge).collect();
+    let errors = |name: &'static str| judged.iter().filter_map(move |j| j.figure(name).map(|f| f.error().abs()));
+    let bounds = [
+        ("static", 11, 0.0001, 0.0001),
+        ("allocated", 11, 0.0008, 0.003),
+        ("reserved", 11, 0.05, 0.145),
+        ("kernel_time", 12, 0.045, 0.12),
+        ("step_time", 12, 0.055, 0.26),
+    ];
+    for (name, count, mean, worst) in bounds {
+        let (its_mean, its_worst) = mean_and_worst(errors(name));
+        assert_eq!(errors(name).count(), count, "{name}");
+        assert!(its_mean <= mean && its_worst <= worst, "{name}: {its_mean:.4}, worst {its_worst:.4}");
+    }
+    let refused: Vec<String> =
+        judged.iter().flat_map(|j| &j.refusals).map(|refusal| refusal.why.to_string()).collect();
+    assert_eq!(refused.len(), 3, "{refused:?}");
+    assert!(refused[0].contains("fused rotation of latent attention") && refused[1].contains("moe-grouped-gemm"));
+}
+
 /// Kernels and steps of one rank alone, all files: `data/truth/host_h200.jsonl` is what the host's pace was read off,
 /// and is not among them.
 #[test]

@@ -148,9 +148,11 @@ fn permute_in_one_kernel(c: &Rank, x: &Tensor, probs: &Tensor, spots: Spots) -> 
     (Rows { tokens, probs: permuted, count }, order)
 }
 
-/// What a sort by chunks keeps: nothing, or where each row went, when one kernel does it.
+/// What a sort by chunks keeps: nothing, or where each row went, when one kernel does it. Chunks of a fixed capacity are
+/// transposed (`token_dispatcher.py`, drop_and_pad).
 fn chunk_map(c: &Rank, rows: u64) -> Vec<Tensor> {
-    c.config.told.permute_fusion.then(|| c.scratch(rows, FP32, "chunk map")).into_iter().collect()
+    let is_mapped = c.config.told.permute_fusion && c.config.moe().capacity_factor.is_none();
+    is_mapped.then(|| c.scratch(rows, FP32, "chunk map")).into_iter().collect()
 }
 
 /// The permutation. Without a capacity the whole sort is kept too: what is used of it is a slice,

@@ -522,11 +522,6 @@ mod tests {
         };
         assert_eq!(refused(narrow), "bf16 main gradients");
         let padded = |told: &mut MegatronOptions| {
-            told.permute_fusion = true;
-            told.capacity_factor = Some(1.0);
-        };
-        assert_eq!(run(&experts(), padded).unwrap_err().what, "fused permutation");
-        let padded = |told: &mut MegatronOptions| {
             told.dispatcher = Dispatcher::DeepEp;
             told.capacity_factor = Some(1.0);
         };

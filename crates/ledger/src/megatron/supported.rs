@@ -140,7 +140,7 @@ pub(super) fn quantized_weights(
 }
 
 /// What `--use-precision-aware-optimizer` needs (`megatron/core/optimizer/optimizer_config.py`), and
-/// what is not replayed of attention's kernels and of fused permutation.
+/// what is not replayed of attention's kernels.
 pub(super) fn options(recipe: &Recipe, layout: &Layout, options: &MegatronOptions) -> Result<(), Unmodelled> {
     if let Some(formats) = options.precision_aware {
         let what = "a precision-aware optimizer";
@@ -161,9 +161,6 @@ pub(super) fn options(recipe: &Recipe, layout: &Layout, options: &MegatronOption
             let why = "Transformer Engine keeps main weights in fp32 or fp16";
             return refuse(format!("{} main weights", formats.main_weights.name()), why);
         }
-    }
-    if options.permute_fusion && options.capacity_factor.is_some() {
-        return refuse("fused permutation", "it is replayed without a capacity only");
     }
     if options.dispatcher == Dispatcher::DeepEp {
         deepep(layout, options)?;
