@@ -1,5 +1,6 @@
 //! Collectives inside a layer: volumes from the layout, times from the fabric.
 
+use crate::Unpriced;
 use crate::ops::Shape;
 use crate::traffic::{Collective, Fabric, Moved, Spread, Tokens};
 use case::options::Dispatch;
@@ -99,6 +100,33 @@ impl Carrier<'_> {
             }
         }
         waits
+    }
+
+    /// Refuses layers whose exchanges have no way over the network.
+    pub fn reaches(&self, layers: &[Layer]) -> Result<(), Unpriced> {
+        let (recipe, layout) = (self.shape.recipe, self.shape.layout);
+        let inside = layers.iter().flat_map(Layer::mixers).flat_map(|mixer| of_mixer(recipe, layout, mixer));
+        for exchange in inside.chain(of_edges(recipe, layout)) {
+            for named in [exchange.forward, exchange.backward] {
+                if let Some(collective) = self.collective(&exchange, named) {
+                    self.fabric.reaches(exchange.axis.name(), collective, self.groups.on(exchange.axis))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The collective that a name stands for; none where nothing moves, or where kernels of tokens keep to their rail.
+    fn collective(&self, exchange: &Exchange, named: Named) -> Option<Collective> {
+        match named {
+            Named::AllGather | Named::AllGatherCounts => Some(Collective::AllGather),
+            Named::ReduceScatter => Some(Collective::ReduceScatter),
+            Named::AllReduce => Some(Collective::AllReduce),
+            Named::AllToAll if exchange.axis == Over::Ep => dispatched(self.shape.options.kernels.dispatch),
+            Named::AllToAll => Some(Collective::AllToAll),
+            Named::Ring => Some(Collective::Send),
+            _ => None,
+        }
     }
 
     /// Collectives of the edges: `(embedding, head)`.
@@ -211,4 +239,13 @@ impl Carrier<'_> {
 fn whole(exchange: &Exchange, members: f64) -> f64 {
     let bytes = exchange.elements as f64 * WIDTH;
     if exchange.forward == Named::AllGather { bytes * members } else { bytes }
+}
+
+/// How tokens get to their experts; none by kernels that send to their own index of other nodes.
+pub(crate) fn dispatched(dispatch: Dispatch) -> Option<Collective> {
+    match dispatch {
+        Dispatch::AllToAll => Some(Collective::AllToAll),
+        Dispatch::AllGather => Some(Collective::AllGather),
+        Dispatch::DeepEp | Dispatch::HybridEp => None,
+    }
 }

@@ -6,7 +6,7 @@ use crate::nanotron;
 use crate::overlap::Rules;
 use crate::prices::{Counts, Prices};
 use crate::simulate::ChunkTimes;
-use crate::traffic::{Ring, Spread};
+use crate::traffic::{Fabric, Ring, Spread};
 use case::options::{Accumulate, Format, Gathered, StateDtypes};
 use case::ways::{ElementStep, MomentumFormat};
 use layout::{Engine, Layout, ZeroStage};
@@ -116,6 +116,16 @@ pub(crate) struct Replicas {
     pub copies: Spread,
 }
 
+impl Replicas {
+    /// Dense replicas that share out state, in a job of so many ranks.
+    pub fn ring(&self, fabric: &Fabric, world: u64) -> Ring {
+        match self.copies.members {
+            0 | 1 => fabric.ring_of_replicas(self.sharing, world / self.sharing.members),
+            _ => fabric.ring(self.sharing),
+        }
+    }
+}
+
 /// Replicas of dense and of expert tensors on the fabric.
 pub(crate) fn replicas(prices: &Prices, layout: &Layout) -> [Replicas; 2] {
     let setting = &prices.setting;
@@ -172,12 +182,14 @@ impl Placed {
     pub(crate) fn new(prices: &Prices, layout: &Layout) -> Placed {
         let fabric = &prices.setting.fabric;
         let rings = |of: Replicas| Rings { sharing: fabric.ring(of.sharing), copies: fabric.ring(of.copies) };
+        let [dense, expert] = replicas(prices, layout);
+        let sharing = dense.ring(fabric, layout.world);
         Placed {
             zero: layout.zero,
             is_nanotron: layout.engine == Some(Engine::Nanotron),
             is_dealt: is_dealt_out(layout),
             inside: inside(prices, layout),
-            rings: replicas(prices, layout).map(rings),
+            rings: [Rings { sharing, ..rings(dense) }, rings(expert)],
             summed: layout.sp.then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
             over_tp: layout.tp.splits().then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
         }

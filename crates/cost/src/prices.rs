@@ -141,6 +141,7 @@ impl Setting {
         let shape = Shape::new(&self.recipe, layout, &self.options);
         let groups = Groups::of(layout, &self.fabric);
         let carrier = Carrier { fabric: &self.fabric, groups, shape };
+        carrier.reaches(&self.short.layers)?;
         let rows_at = |place: Place| table.rows.iter().filter(|row| row.tensor.place == place).collect::<Vec<&Row>>();
         let priced = |mut ops: Vec<Op>, mut waits: LayerWaits| {
             if self.alone {

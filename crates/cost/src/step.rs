@@ -2,7 +2,7 @@
 //! breakdown that sums to the total.
 
 use crate::Unpriced;
-use crate::data::{OnceAStep, Placed, once_a_step, sharded_weights, widths};
+use crate::data::{OnceAStep, Placed, once_a_step, replicas, sharded_weights, widths};
 use crate::flops::{self, Convention};
 use crate::prices::{Counts, Load, Prices};
 use crate::report::{Slowest, StageTime, Step, bound};
@@ -21,8 +21,20 @@ pub struct Scratch {
 }
 
 impl Prices {
+    /// Refuses stages and replicas that have no way to one another over the network.
+    fn reaches(&self, layout: &Layout) -> Result<(), Unpriced> {
+        let fabric = &self.setting.fabric;
+        fabric.reaches("pp", Collective::Send, self.neighbours(layout))?;
+        for (axis, of) in ["dp", "edp"].into_iter().zip(replicas(self, layout)) {
+            fabric.reaches(axis, Collective::AllReduce, of.sharing)?;
+            fabric.reaches(axis, Collective::AllReduce, of.copies)?;
+        }
+        Ok(())
+    }
+
     /// The step of a layout whose degrees inside a layer are those of these prices.
     pub fn step(&self, layout: &Layout, plan: &StagePlan) -> Result<Step, Unpriced> {
+        self.reaches(layout)?;
         let counted = self.counted(plan);
         let placed = self.placed(layout);
         let chunks: Vec<ChunkTimes> = counted.chunks.iter().map(|c| self.chunk(&placed, c.counts())).collect();
@@ -41,6 +53,7 @@ impl Prices {
         (chunks, stages): (&[ChunkTimes], &[Counts]),
         wants: impl Fn(f64) -> bool,
     ) -> Result<Option<f64>, Unpriced> {
+        self.reaches(layout)?;
         let once = self.once(layout, stages).exposed();
         let least = self.least_makespan(scratch, layout, chunks)?;
         if !wants(self.with_reserve(least + once)) {
@@ -75,6 +88,7 @@ impl Prices {
         chunks: &[ChunkTimes],
         stages: &[Counts],
     ) -> Result<f64, Unpriced> {
+        self.reaches(layout)?;
         let makespan = self.least_makespan(scratch, layout, chunks)?;
         Ok(self.with_reserve(makespan + self.once(layout, stages).exposed()))
     }
