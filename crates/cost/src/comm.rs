@@ -39,6 +39,8 @@ pub(crate) struct LayerWaits {
     pub calls: (f64, f64),
     /// Bytes a rank sends over tp, cp and ep, in forward and in backward.
     pub moved: [[f64; 3]; 2],
+    /// Seconds in which this rank's port of the network is busy with them, in forward and in backward.
+    pub port: [f64; 2],
     /// Bytes of tensors that come out of gathers, in forward and in backward, and the parts they are made of.
     pub gathered: [(f64, f64); 2],
 }
@@ -46,7 +48,7 @@ pub(crate) struct LayerWaits {
 impl LayerWaits {
     /// The same where nobody else is there and every collective returns at once.
     pub fn stood_in(self) -> LayerWaits {
-        LayerWaits { forward: Waits::default(), backward: Waits::default(), again: 0.0, ..self }
+        LayerWaits { forward: Waits::default(), backward: Waits::default(), again: 0.0, port: [0.0; 2], ..self }
     }
 }
 
@@ -160,6 +162,8 @@ impl Carrier<'_> {
         into(&mut waits.backward, backward.seconds);
         waits.moved[0][axis] += forward.bytes;
         waits.moved[1][axis] += backward.bytes;
+        waits.port[0] += forward.port;
+        waits.port[1] += backward.port;
         let members = self.groups.on(exchange.axis).members as f64;
         let gather = |named: Named, into: &mut (f64, f64)| {
             if members > 1.0 && named == Named::AllGather {
@@ -176,6 +180,7 @@ impl Carrier<'_> {
         if exchange.axis == Over::Sp && exchange.forward == Named::AllGather {
             waits.again += forward.seconds;
             gather(Named::AllGather, &mut waits.gathered[1]);
+            waits.port[1] += forward.port;
             waits.moved[1][axis] += forward.bytes;
         }
     }
@@ -200,7 +205,7 @@ impl Carrier<'_> {
             Named::Ring => {
                 let steps = (members - 1.0).max(1.0);
                 let each = self.fabric.time(Collective::Send, bytes / steps, spread);
-                Moved { seconds: steps * each.seconds, bytes, algorithm: each.algorithm }
+                Moved { seconds: steps * each.seconds, bytes, port: steps * each.port, algorithm: each.algorithm }
             }
             // What only this project's own engine moves has no price, and what is free has none either.
             Named::AllGatherPositions | Named::HandOn | Named::HandBack | Named::Send | Named::SendGradient => {

@@ -113,7 +113,7 @@ impl PooledPrices {
         for (index, stage) in stages.iter().enumerate() {
             let (pool, prices) = (self.pool_of[index], self.of_stage(index));
             let load = prices.load(&placed[pool], *stage);
-            let here = once_a_step(prices, &placed[pool], &load.held, load.times, slack);
+            let here = once_a_step(prices, &placed[pool], &load, slack);
             if here.exposed() > once.exposed() {
                 (once, longest) = (here, index);
             }

@@ -7,7 +7,7 @@ use crate::flops::{self, Convention};
 use crate::prices::{Counts, Load, Prices};
 use crate::report::{Slowest, StageTime, Step, bound};
 use crate::simulate::{self, Bound, ChunkTimes, Simulator, StageTimeline, Timeline};
-use crate::traffic::{Collective, Spread};
+use crate::traffic::{Collective, Moved, Spread};
 use case::PerKind;
 use layout::order::Pipeline;
 use layout::{Layout, StagePlan};
@@ -111,7 +111,7 @@ impl Prices {
     /// `slack` is that of the stages before it ([`Prices::slack`]). The estimate is the largest over
     /// the stages; of stages that hold the same the first is enough, since a later one hides more.
     pub fn around(&self, placed: &Placed, makespan: f64, stage: &Load, slack: f64) -> f64 {
-        self.with_reserve(makespan + once_a_step(self, placed, &stage.held, stage.times, slack).exposed())
+        self.with_reserve(makespan + once_a_step(self, placed, stage, slack).exposed())
     }
 
     /// How much later the stage behind one that takes so long starts, at least, and ends sooner.
@@ -139,7 +139,12 @@ impl Prices {
     /// Seconds an activation takes to the next stage. Stages lie outermost, so neighbours are a
     /// whole replica's ranks apart.
     pub(crate) fn transfer(&self, layout: &Layout) -> f64 {
-        self.setting.fabric.time(Collective::Send, self.transfer_bytes(layout), self.neighbours(layout)).seconds
+        self.sent(layout).seconds
+    }
+
+    /// An activation on its way to the next stage.
+    pub(crate) fn sent(&self, layout: &Layout) -> Moved {
+        self.setting.fabric.time(Collective::Send, self.transfer_bytes(layout), self.neighbours(layout))
     }
 
     /// Two stages that follow each other.
@@ -163,7 +168,7 @@ impl Prices {
             if index == 0 || stages[index - 1] != *stage {
                 let load = self.load(&placed, *stage);
                 pass = self.slack(layout, load.times);
-                let here = once_a_step(self, &placed, &load.held, load.times, slack);
+                let here = once_a_step(self, &placed, &load, slack);
                 if here.exposed() > once.exposed() {
                     once = here;
                 }
@@ -193,11 +198,12 @@ impl Prices {
 
     /// What a chunk or stage takes and holds.
     pub fn load(&self, placed: &Placed, counts: Counts) -> Load {
-        let (mut times, held) = (self.stage(counts), self.held(counts));
-        let shown = sharded_weights(self, placed, &held, times);
-        times.forward += shown[0];
-        times.backward_input += shown[1];
-        Load { times, held }
+        let port = placed.with_sends(self.port(counts), counts);
+        let mut load = Load { times: self.stage(counts), held: self.held(counts), port };
+        let shown = sharded_weights(self, placed, &load);
+        load.times.forward += shown[0];
+        load.times.backward_input += shown[1];
+        load
     }
 
     pub(crate) fn counted(&self, plan: &StagePlan) -> CountedPlan {

@@ -81,13 +81,15 @@ pub struct Moved {
     pub seconds: f64,
     /// Bytes one rank sends.
     pub bytes: f64,
+    /// Of the seconds, those in which a port of the network carries it; the rest are steps, or the island's.
+    pub port: f64,
     /// The algorithm, by the name libraries have for it.
     pub algorithm: &'static str,
 }
 
 impl Moved {
     /// Nothing moves.
-    pub const NOTHING: Moved = Moved { seconds: 0.0, bytes: 0.0, algorithm: "none" };
+    pub const NOTHING: Moved = Moved { seconds: 0.0, bytes: 0.0, port: 0.0, algorithm: "none" };
 }
 
 /// The links of a cluster with what collectives take on them.
@@ -151,15 +153,23 @@ impl Fabric {
         match collective {
             Collective::AllGather | Collective::ReduceScatter => {
                 let (seconds, algorithm) = ring.gathered(whole);
-                Moved { seconds, bytes: ring.share(whole), algorithm }
+                let bytes = ring.share(whole);
+                Moved { seconds, bytes, port: self.around(bytes, spread), algorithm }
             }
             Collective::AllReduce => {
                 let (seconds, algorithm) = ring.all_reduce(whole);
-                Moved { seconds, bytes: 2.0 * ring.share(whole), algorithm }
+                let bytes = 2.0 * ring.share(whole);
+                Moved { seconds, bytes, port: self.around(bytes, spread), algorithm }
             }
             Collective::AllToAll => self.all_to_all(whole, spread),
             Collective::Send => self.send(whole, spread),
         }
+    }
+
+    /// Seconds in which a port carries what a member sends around a ring; members of an island share its ports.
+    fn around(&self, bytes: f64, spread: Spread) -> f64 {
+        let ports = self.network * self.tapered(spread) * spread.per_island as f64;
+        if spread.crosses() { bytes / ports } else { 0.0 }
     }
 
     /// Of a port's rate, what a group has of it between pods, and members of it that share a pod. One stream of a
@@ -207,7 +217,8 @@ impl Fabric {
             }
             false => 0.0,
         };
-        Moved { seconds: inside.max(outside), bytes: near + far, algorithm: "pairwise all-to-all" }
+        let port = if spread.crosses() { self.scattered(far, whole, spread) } else { 0.0 };
+        Moved { seconds: inside.max(outside), bytes: near + far, port, algorithm: "pairwise all-to-all" }
     }
 
     fn send(&self, bytes: f64, spread: Spread) -> Moved {
@@ -218,7 +229,8 @@ impl Fabric {
             }
             false => (self.island * self.curve.gather.large.share, self.island_latency),
         };
-        Moved { seconds: first + bytes / rate, bytes, algorithm: "send" }
+        let port = if spread.crosses() { bytes / rate } else { 0.0 };
+        Moved { seconds: first + bytes / rate, bytes, port, algorithm: "send" }
     }
 }
 
