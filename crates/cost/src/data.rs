@@ -30,6 +30,7 @@ fn step_bytes(prices: &Prices) -> [f64; 2] {
         ElementStep::AdamW8bit | ElementStep::PagedAdamW8bit => ADAMW_8_BITS,
         ElementStep::PagedAdamW => around + 16.0,
         ElementStep::Soap => SOAP_BYTES,
+        ElementStep::Shampoo => SHAMPOO_BYTES,
         ElementStep::Lion => around + 8.0,
         ElementStep::Lion8bit => LION_8_BITS,
         ElementStep::Sgd => around + 2.0 * bytes(main),
@@ -67,6 +68,11 @@ const ADAFACTOR_BYTES: f64 = 80.0;
 /// Bytes that SOAP's kernels move for an element beside its products (`optimizer/soap.py`): the gradient's norm 4, momentum
 /// 12, a square 8, second moments 12, root 8, epsilon 8, quotient 12, the step 12, weight decay 8.
 const SOAP_BYTES: f64 = 84.0;
+
+/// Bytes that Shampoo's kernels move for an element beside its blocks (`optimizer/shampoo.py`, grafted on RMSProp): the
+/// gradient's norm 4, second moments 20, root 8, epsilon 8, quotient 12, scale 8, a copy or the turned one's scale 8, two norms 8, the
+/// graft's length 8, weight decay 8, momentum 12, the graft's 20, look ahead 12, the step 12.
+const SHAMPOO_BYTES: f64 = 148.0;
 
 /// What Muon's kernels move for an element beyond `MUON_BYTES` where its momentum is int8: cleared 4, read narrow and
 /// written 5, decayed 8, its largest 4, codes 8, rounded 8, written narrow 5, less what a momentum in fp32 moves.
@@ -468,7 +474,8 @@ fn optimizer(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
 /// Seconds of the host's loops over tensors, and over the matrices that a rank orthogonalises one after the other.
 fn host(prices: &Prices, placed: &Placed, held: &Held) -> f64 {
     let matrices = (0..2).map(|mesh| held.matrices[mesh] / placed.hands(mesh)).sum();
-    prices.setting.meter.host_of_tensors(held.tensors, matrices)
+    let meter = &prices.setting.meter;
+    meter.host_of_tensors(held.tensors, matrices) + held.looped * meter.host_of_one()
 }
 
 /// Seconds of the optimizer's kernels, and of the host's link and step.
