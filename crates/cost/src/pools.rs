@@ -51,6 +51,7 @@ impl PooledPrices {
 
     /// Seconds of a step, simulated.
     pub fn seconds(&self, layout: &Layout, plan: &StagePlan) -> Result<f64, Unpriced> {
+        self.prices.iter().try_for_each(|prices| prices.reaches(layout))?;
         let counted = self.prices[0].counted(plan);
         let timed = self.timed(layout, plan, &counted.chunks);
         let stages: Vec<Counts> = counted.stages.iter().map(Counted::counts).collect();
@@ -61,6 +62,7 @@ impl PooledPrices {
 
     /// The step with its breakdown, on the stage that is busiest; `peak` is what all devices multiply together.
     pub fn step(&self, layout: &Layout, plan: &StagePlan, peak: f64) -> Result<Step, Unpriced> {
+        self.prices.iter().try_for_each(|prices| prices.reaches(layout))?;
         let counted = self.prices[0].counted(plan);
         let timed = self.timed(layout, plan, &counted.chunks);
         let stages: Vec<Counts> = counted.stages.iter().map(Counted::counts).collect();

@@ -137,6 +137,11 @@ impl Fabric {
         Some(Crossing { share, bytes: bytes * leaves * share, by: rails.by })
     }
 
+    /// Whether there are devices without a way between them.
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.rails.is_some_and(|rails| rails.by == ChangedBy::Nothing)
+    }
+
     /// Refuses a group that has no way between its members.
     pub(crate) fn reaches(&self, axis: &str, collective: Collective, spread: Spread) -> Result<(), Unpriced> {
         let Some(rails) = self.rails.filter(|rails| rails.by == ChangedBy::Nothing && spread.crosses()) else {
