@@ -21,6 +21,10 @@ import torch
 import bitsandbytes  # noqa: F401 - both take long to load: once here rather than in every fork
 import peft  # noqa: F401
 import parity
+import shampoo
+
+# Roots are taken, and directions turned by them, within the steps below.
+shampoo.EVERY = 2
 
 PLAIN = {"optimizer": "adamw", "base": None, "adapters": "ours", "loss": "eager", "average": None, "momentum": "fp32"}
 STEPS, TOLERANCE, NEAR = 4, 5e-3, 3e-2
@@ -105,6 +109,7 @@ def main() -> None:
         ("nf4-double", lora, {"base": "nf4-double"}), ("peft", lora, {"adapters": "peft"}),
         ("paged-adamw", dense, {"optimizer": "paged-adamw"}),
         ("paged-adamw8bit", dense, {"optimizer": "paged-adamw8bit"}), ("soap", dense, {"optimizer": "soap"}),
+        ("shampoo", dense, {"optimizer": "shampoo"}),
         ("ao-adamw8bit", dense, {"optimizer": "ao-adamw8bit"}), ("ao-adamw4bit", dense, {"optimizer": "ao-adamw4bit"}),
         ("ao-adamwfp8", dense, {"optimizer": "ao-adamwfp8"}),
         ("cce", dense, {"loss": "cce"}), ("documents", dense, {"documents": {"lengths": [5, 3], "end": None}}),
@@ -116,8 +121,8 @@ def main() -> None:
     for name, recipe, way in cases:
         prepare = by_muon if "momentum" in way else lambda raw: raw
         one = parity.run(prepare(with_way(read(recipe, "one"), way)), steps_and_restart)
-        # Adafactor's rows and columns, and SOAP's preconditioners, are of whole matrices: refused over shards.
-        many = None if name in ("adafactor", "soap") else parity.run(prepare(with_way(read(recipe, LAYOUT), way)), steps_and_restart)
+        # Adafactor's rows and columns, and preconditioners of SOAP and Shampoo, are of whole matrices: refused over shards.
+        many = None if name in ("adafactor", "soap", "shampoo") else parity.run(prepare(with_way(read(recipe, LAYOUT), way)), steps_and_restart)
         said = [outcome["error"] for outcome in (one, many) if outcome and "error" in outcome]
         if not said:
             said += [f"{o['again']!r} behind a checkpoint, {o['losses'][-1]!r} without" for o in (one, many) if o and o["again"] != o["losses"][-1]]

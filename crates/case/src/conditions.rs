@@ -87,6 +87,13 @@ fn ways(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
             "one rank, or --optimizer muon+adamw, whose matrices are gathered",
         ),
         (
+            ways.elements == ElementStep::Shampoo && layout.world > 1,
+            "fsdp2/shampoo",
+            "optimizer",
+            "blocks and their roots are of whole matrices, and shards hold a part of their rows",
+            "one rank, or --optimizer muon+adamw, whose matrices are gathered",
+        ),
+        (
             ways.momentum == MomentumFormat::Int8 && !is_adapted(Optimizer::Muon),
             "fsdp2/int8-momentum",
             "momentum",
@@ -590,6 +597,7 @@ mod tests {
         one(&taught("--engine-args loss=cce"), "fsdp2/teacher", "loss");
         one("llama3-8b --engine fsdp2 --engine-args teacher=mixtral-8x7b", "fsdp2/teacher", "vocab");
         one("llama3-8b --engine fsdp2 --engine-args optimizer=soap", "fsdp2/soap", "optimizer");
+        one("llama3-8b --engine fsdp2 --engine-args optimizer=shampoo", "fsdp2/shampoo", "optimizer");
     }
 
     #[test]

@@ -26,6 +26,8 @@ named! {
         Sgd = "sgd",
         /// pytorch_optimizer's SOAP: AdamW in the eigenbases of Shampoo's preconditioners.
         Soap = "soap",
+        /// pytorch_optimizer's ScalableShampoo: directions turned by roots of statistics, in blocks, with RMSProp's length.
+        Shampoo = "shampoo",
         /// torchao's AdamW with moments of 8 bits, in blocks of 256.
         AoAdamW8bit = "ao-adamw8bit",
         /// The same with moments of 4 bits, in blocks of 128.
@@ -45,10 +47,28 @@ pub const LEAST_PAGED: u64 = 100_000;
 pub const MOST_PRECONDITIONED: u64 = 10_000;
 /// See [`MOST_PRECONDITIONED`].
 pub const REFRESH_EVERY: u64 = 10;
+/// Rows or columns beyond which Shampoo turns nothing of a matrix (`no_preconditioning_for_layers_with_dim_gt`), and the
+/// sides of its blocks (`block_size`): pytorch_optimizer's defaults.
+pub const SHAMPOO_MOST: u64 = 8192;
+/// See [`SHAMPOO_MOST`].
+pub const SHAMPOO_BLOCK: u64 = 512;
+/// Steps between two roots of Shampoo's statistics (`launch/assets/fsdp2/shampoo.py`), set by us: the library's 1000 leave
+/// shorter runs without any.
+pub const ROOTS_EVERY: u64 = 100;
 /// Elements of 8-bit state, and of Muon's int8 momentum, under one fp32 scale.
 pub const BLOCK: u64 = 256;
 
+/// Whole blocks of Shampoo along a side, and what is left of it.
+pub fn blocks_of(side: u64) -> (u64, u64) {
+    (side / SHAMPOO_BLOCK, side % SHAMPOO_BLOCK)
+}
+
 impl ElementStep {
+    /// Whether it keeps preconditioners of whole matrices.
+    pub fn preconditions(self) -> bool {
+        matches!(self, ElementStep::Soap | ElementStep::Shampoo)
+    }
+
     /// What people call it.
     pub fn title(self) -> &'static str {
         match self {
@@ -61,6 +81,7 @@ impl ElementStep {
             ElementStep::Adafactor => "Adafactor",
             ElementStep::Sgd => "SGD",
             ElementStep::Soap => "SOAP",
+            ElementStep::Shampoo => "Shampoo",
             ElementStep::AoAdamW8bit => "torchao's AdamW in 8 bits",
             ElementStep::AoAdamW4bit => "torchao's AdamW in 4 bits",
             ElementStep::AoAdamWFp8 => "torchao's AdamW in fp8",
@@ -90,6 +111,7 @@ impl ElementStep {
             ElementStep::Adafactor => 0,
             ElementStep::Sgd => main,
             ElementStep::Soap => 8,
+            ElementStep::Shampoo => 12,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Collectives inside a layer: volumes from the layout, times from the fabric.
 
+use crate::Unpriced;
 use crate::ops::Shape;
 use crate::traffic::{Collective, Fabric, Moved, Spread, Tokens};
 use case::options::Dispatch;
@@ -38,6 +39,8 @@ pub(crate) struct LayerWaits {
     pub calls: (f64, f64),
     /// Bytes a rank sends over tp, cp and ep, in forward and in backward.
     pub moved: [[f64; 3]; 2],
+    /// Seconds in which this rank's port of the network is busy with them, in forward and in backward.
+    pub port: [f64; 2],
     /// Bytes of tensors that come out of gathers, in forward and in backward, and the parts they are made of.
     pub gathered: [(f64, f64); 2],
 }
@@ -45,7 +48,7 @@ pub(crate) struct LayerWaits {
 impl LayerWaits {
     /// The same where nobody else is there and every collective returns at once.
     pub fn stood_in(self) -> LayerWaits {
-        LayerWaits { forward: Waits::default(), backward: Waits::default(), again: 0.0, ..self }
+        LayerWaits { forward: Waits::default(), backward: Waits::default(), again: 0.0, port: [0.0; 2], ..self }
     }
 }
 
@@ -101,6 +104,36 @@ impl Carrier<'_> {
         waits
     }
 
+    /// Refuses layers whose exchanges have no way over the network.
+    pub fn reaches(&self, layers: &[Layer]) -> Result<(), Unpriced> {
+        if !self.fabric.has_gaps() {
+            return Ok(());
+        }
+        let (recipe, layout) = (self.shape.recipe, self.shape.layout);
+        let inside = layers.iter().flat_map(Layer::mixers).flat_map(|mixer| of_mixer(recipe, layout, mixer));
+        for exchange in inside.chain(of_edges(recipe, layout)) {
+            for named in [exchange.forward, exchange.backward] {
+                if let Some(collective) = self.collective(&exchange, named) {
+                    self.fabric.reaches(exchange.axis.name(), collective, self.groups.on(exchange.axis))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The collective that a name stands for; none where nothing moves, or where kernels of tokens keep to their rail.
+    fn collective(&self, exchange: &Exchange, named: Named) -> Option<Collective> {
+        match named {
+            Named::AllGather | Named::AllGatherCounts => Some(Collective::AllGather),
+            Named::ReduceScatter => Some(Collective::ReduceScatter),
+            Named::AllReduce => Some(Collective::AllReduce),
+            Named::AllToAll if exchange.axis == Over::Ep => dispatched(self.shape.options.kernels.dispatch),
+            Named::AllToAll => Some(Collective::AllToAll),
+            Named::Ring => Some(Collective::Send),
+            _ => None,
+        }
+    }
+
     /// Collectives of the edges: `(embedding, head)`.
     pub fn edges(&self) -> (LayerWaits, LayerWaits) {
         let (mut front, mut back) = (LayerWaits::default(), LayerWaits::default());
@@ -132,6 +165,8 @@ impl Carrier<'_> {
         into(&mut waits.backward, backward.seconds);
         waits.moved[0][axis] += forward.bytes;
         waits.moved[1][axis] += backward.bytes;
+        waits.port[0] += forward.port;
+        waits.port[1] += backward.port;
         let members = self.groups.on(exchange.axis).members as f64;
         let gather = |named: Named, into: &mut (f64, f64)| {
             if members > 1.0 && named == Named::AllGather {
@@ -148,6 +183,7 @@ impl Carrier<'_> {
         if exchange.axis == Over::Sp && exchange.forward == Named::AllGather {
             waits.again += forward.seconds;
             gather(Named::AllGather, &mut waits.gathered[1]);
+            waits.port[1] += forward.port;
             waits.moved[1][axis] += forward.bytes;
         }
     }
@@ -172,7 +208,7 @@ impl Carrier<'_> {
             Named::Ring => {
                 let steps = (members - 1.0).max(1.0);
                 let each = self.fabric.time(Collective::Send, bytes / steps, spread);
-                Moved { seconds: steps * each.seconds, bytes, algorithm: each.algorithm }
+                Moved { seconds: steps * each.seconds, bytes, port: steps * each.port, algorithm: each.algorithm }
             }
             // What only this project's own engine moves has no price, and what is free has none either.
             Named::AllGatherPositions | Named::HandOn | Named::HandBack | Named::Send | Named::SendGradient => {
@@ -213,4 +249,13 @@ impl Carrier<'_> {
 fn whole(exchange: &Exchange, members: f64) -> f64 {
     let bytes = exchange.elements as f64 * WIDTH;
     if exchange.forward == Named::AllGather { bytes * members } else { bytes }
+}
+
+/// How tokens get to their experts; none by kernels that send to their own index of other nodes.
+pub(crate) fn dispatched(dispatch: Dispatch) -> Option<Collective> {
+    match dispatch {
+        Dispatch::AllToAll => Some(Collective::AllToAll),
+        Dispatch::AllGather => Some(Collective::AllGather),
+        Dispatch::DeepEp | Dispatch::HybridEp => None,
+    }
 }

@@ -3,10 +3,9 @@
 
 use crate::held::{Held, is_dealt_out};
 use crate::nanotron;
-use crate::overlap::Rules;
-use crate::prices::{Counts, Prices};
-use crate::simulate::ChunkTimes;
-use crate::traffic::{Ring, Spread};
+use crate::overlap::{Over, Rules};
+use crate::prices::{Counts, Load, Prices};
+use crate::traffic::{Fabric, Ring, Spread};
 use case::options::{Accumulate, Format, Gathered, StateDtypes};
 use case::ways::{ElementStep, MomentumFormat};
 use layout::{Engine, Layout, ZeroStage};
@@ -31,6 +30,7 @@ fn step_bytes(prices: &Prices) -> [f64; 2] {
         ElementStep::AdamW8bit | ElementStep::PagedAdamW8bit => ADAMW_8_BITS,
         ElementStep::PagedAdamW => around + 16.0,
         ElementStep::Soap => SOAP_BYTES,
+        ElementStep::Shampoo => SHAMPOO_BYTES,
         ElementStep::Lion => around + 8.0,
         ElementStep::Lion8bit => LION_8_BITS,
         ElementStep::Sgd => around + 2.0 * bytes(main),
@@ -68,6 +68,11 @@ const ADAFACTOR_BYTES: f64 = 80.0;
 /// Bytes that SOAP's kernels move for an element beside its products (`optimizer/soap.py`): the gradient's norm 4, momentum
 /// 12, a square 8, second moments 12, root 8, epsilon 8, quotient 12, the step 12, weight decay 8.
 const SOAP_BYTES: f64 = 84.0;
+
+/// Bytes that Shampoo's kernels move for an element beside its blocks (`optimizer/shampoo.py`, grafted on RMSProp): the
+/// gradient's norm 4, second moments 20, root 8, epsilon 8, quotient 12, scale 8, a copy or the turned one's scale 8, two norms 8, the
+/// graft's length 8, weight decay 8, momentum 12, the graft's 20, look ahead 12, the step 12.
+const SHAMPOO_BYTES: f64 = 148.0;
 
 /// What Muon's kernels move for an element beyond `MUON_BYTES` where its momentum is int8: cleared 4, read narrow and
 /// written 5, decayed 8, its largest 4, codes 8, rounded 8, written narrow 5, less what a momentum in fp32 moves.
@@ -116,6 +121,16 @@ pub(crate) struct Replicas {
     pub copies: Spread,
 }
 
+impl Replicas {
+    /// Dense replicas that share out state, in a job of so many ranks.
+    pub fn ring(&self, fabric: &Fabric, world: u64) -> Ring {
+        match self.copies.members {
+            0 | 1 => fabric.ring_of_replicas(self.sharing, world / self.sharing.members),
+            _ => fabric.ring(self.sharing),
+        }
+    }
+}
+
 /// Replicas of dense and of expert tensors on the fabric.
 pub(crate) fn replicas(prices: &Prices, layout: &Layout) -> [Replicas; 2] {
     let setting = &prices.setting;
@@ -137,9 +152,21 @@ pub(crate) fn replicas(prices: &Prices, layout: &Layout) -> [Replicas; 2] {
 struct Rings {
     sharing: Ring,
     copies: Ring,
+    /// Whether any of it goes over the network.
+    crosses: bool,
 }
 
 impl Rings {
+    fn new(fabric: &Fabric, of: Replicas) -> Rings {
+        let crosses = of.sharing.crosses() || of.copies.crosses();
+        Rings { sharing: fabric.ring(of.sharing), copies: fabric.ring(of.copies), crosses }
+    }
+
+    /// Of seconds that these take, what a port carries.
+    fn on_port(&self, seconds: f64) -> f64 {
+        if self.crosses { seconds } else { 0.0 }
+    }
+
     /// Seconds to reduce gradients of `bytes` on the way to their shards, copies included.
     fn reduce(&self, zero: ZeroStage, bytes: f64) -> f64 {
         let shard = bytes / self.sharing.members;
@@ -162,6 +189,8 @@ pub struct Placed {
     inside: Inside,
     /// Of dense and of expert tensors.
     rings: [Rings; 2],
+    /// Seconds in which a port carries an activation to the next stage.
+    send: f64,
     /// Tensor-parallel ranks, where they hold whole copies whose gradients they sum.
     summed: Option<Ring>,
     /// Tensor-parallel ranks, where there are several.
@@ -171,16 +200,25 @@ pub struct Placed {
 impl Placed {
     pub(crate) fn new(prices: &Prices, layout: &Layout) -> Placed {
         let fabric = &prices.setting.fabric;
-        let rings = |of: Replicas| Rings { sharing: fabric.ring(of.sharing), copies: fabric.ring(of.copies) };
+        let [dense, expert] = replicas(prices, layout);
+        let sharing = dense.ring(fabric, layout.world);
         Placed {
             zero: layout.zero,
             is_nanotron: layout.engine == Some(Engine::Nanotron),
             is_dealt: is_dealt_out(layout),
             inside: inside(prices, layout),
-            rings: replicas(prices, layout).map(rings),
+            rings: [Rings { sharing, ..Rings::new(fabric, dense) }, Rings::new(fabric, expert)],
+            send: prices.sent(layout).port,
             summed: layout.sp.then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
             over_tp: layout.tp.splits().then(|| fabric.ring(fabric.spread(layout.tp.get(), 1))),
         }
+    }
+
+    /// Seconds in which a port is busy besides, with what a chunk or stage sends to others: forward to the next, backward
+    /// to the one before. Of several chunks a stage only the one that runs at the time is counted.
+    pub(crate) fn with_sends(&self, port: [f64; 2], counts: Counts) -> [f64; 2] {
+        let send = |is_end: bool| if is_end { 0.0 } else { self.send };
+        [port[0] + send(counts.is_last), port[1] + send(counts.is_first)]
     }
 
     /// Replicas that share out the state of a mesh.
@@ -238,49 +276,68 @@ pub(crate) fn inside(prices: &Prices, layout: &Layout) -> Inside {
 
 /// Gathers and reductions of one stage for one microbatch: seconds that show in forward and in
 /// backward. A layer's weights are gathered while the layer before it runs.
-pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, held: &Held, times: ChunkTimes) -> [f64; 2] {
+pub(crate) fn sharded_weights(prices: &Prices, placed: &Placed, load: &Load) -> [f64; 2] {
+    let (held, times) = (&load.held, load.times);
     let inside = placed.inside;
     let sums = adapter_sums(placed, held);
     if !placed.moves_inside() {
         return [0.0, sums];
     }
     let (gradient, weight) = widths(prices);
-    let (mut gather, mut reduced) = (0.0, 0.0);
+    // Seconds, and of them what goes over a port.
+    let (mut gather, mut reduced) = (Over::default(), Over::default());
     // Every layer is a collective of its own.
     let units = held.units.max(1.0);
     // A teacher's weights come in forward alone.
+    let dense = &placed.rings[0];
     let taught = prices.taught.as_ref().map_or(0.0, |taught| {
         let elements = taught.elements.iter().sum::<f64>();
         placed.dense().gather_in(taught.units.max(1.0), elements * weight)
     });
     for (mesh, rings) in placed.rings.iter().enumerate() {
         let elements = gathered(prices, held, mesh);
-        gather += rings.sharing.gather_in(units, elements * weight);
+        gather.add(rings, rings.sharing.gather_in(units, elements * weight));
         if prices.setting.options.offload_params {
             // A rank's own part comes from its host before others can have it.
             let part = elements * weight / rings.sharing.members;
-            gather += prices.setting.host_link.map_or(0.0, |rate| part / (rate * HOST_LINK));
+            gather.all += prices.setting.host_link.map_or(0.0, |rate| part / (rate * HOST_LINK));
         }
-        reduced += units * rings.reduce(placed.zero, held.trained[mesh] * gradient / units);
+        reduced.add(rings, units * rings.reduce(placed.zero, held.trained[mesh] * gradient / units));
     }
     // Every use of a block that layers share gathers and reduces it; ZeRO 2 keeps it through forward.
     let again = if held.again > 0.0 { placed.dense().gather(held.again * weight) } else { 0.0 };
     if held.again > 0.0 {
-        reduced += placed.rings[0].reduce(placed.zero, held.again * gradient);
+        reduced.add(dense, dense.reduce(placed.zero, held.again * gradient));
     }
     let occupied = prices.setting.meter.profile().collectives.occupied;
-    let [forward, backward] = inside.gathers.map(|count| gather * count as f64);
-    let forward = if placed.zero == ZeroStage::Three { forward + again } else { forward };
-    let backward = backward + again;
-    let forward = forward + taught;
-    let backward = if inside.reduces { backward + reduced } else { backward };
-    let shown = [Rules::beside(occupied, forward, times.forward), Rules::beside(occupied, backward, times.backward())];
+    let [mut forward, mut backward] = inside.gathers.map(|count| gather.times(count as f64));
+    forward.add(dense, if placed.zero == ZeroStage::Three { again + taught } else { taught });
+    backward.add(dense, again);
+    if inside.reduces {
+        backward.all += reduced.all;
+        backward.on_port += reduced.on_port;
+    }
+    let shown = [
+        Rules::beside(occupied, forward, times.forward, load.port[0]),
+        Rules::beside(occupied, backward, times.backward(), load.port[1]),
+    ];
     let copies = copied(prices, placed, held).map(|bytes| bytes / prices.setting.meter.rate());
     let shown = [shown[0] + copies[0], shown[1] + copies[1]];
     let read = swapped_in(prices, placed, held);
     // Weights are read ahead of the gathers that send them on.
     let late = |pass: usize, compute: f64| (read * inside.gathers[pass] as f64 - compute - shown[pass]).max(0.0);
     [shown[0] + late(0, times.forward), shown[1] + late(1, times.backward()) + sums]
+}
+
+impl Over {
+    fn add(&mut self, rings: &Rings, seconds: f64) {
+        self.all += seconds;
+        self.on_port += rings.on_port(seconds);
+    }
+
+    fn times(self, count: f64) -> Over {
+        Over { all: self.all * count, on_port: self.on_port * count }
+    }
 }
 
 /// Bytes that `fully_shard` moves around the collectives of one microbatch in forward and in backward, as bytes of plain copies. A
@@ -340,34 +397,39 @@ fn adapter_sums(placed: &Placed, held: &Held) -> f64 {
     over(0) + over(1) + over_tp
 }
 
-/// Gradients, weights and the optimizer of one stage. `times` are one microbatch's, under whose
+/// Gradients, weights and the optimizer of one stage. Its times are one microbatch's, under whose
 /// last backward gradients travel and under whose first forward weights do; `slack` is how long
 /// the stage waits for others before its first and behind its last pass.
-pub(crate) fn once_a_step(prices: &Prices, placed: &Placed, held: &Held, times: ChunkTimes, slack: f64) -> OnceAStep {
+pub(crate) fn once_a_step(prices: &Prices, placed: &Placed, load: &Load, slack: f64) -> OnceAStep {
+    let (held, times) = (&load.held, load.times);
     let (gradient, weight) = widths(prices);
     let overlap = prices.setting.options.overlap;
     let mut once = OnceAStep::default();
     let inside = placed.inside;
+    let (mut gradients, mut weights) = (Over::default(), Over::default());
     if placed.is_nanotron {
-        (once.gradients[0], once.weights[0]) = nanotron::moved(prices, placed.zero, placed.dense(), held);
+        let moved = nanotron::moved(prices, placed.zero, placed.dense(), held);
+        gradients.add(&placed.rings[0], moved.0);
+        weights.add(&placed.rings[0], moved.1);
     } else if placed.zero != ZeroStage::Three {
         for (mesh, rings) in placed.rings.iter().enumerate() {
             if !inside.reduces {
-                once.gradients[0] += rings.reduce(placed.zero, held.trained[mesh] * gradient);
+                gradients.add(rings, rings.reduce(placed.zero, held.trained[mesh] * gradient));
             }
             if placed.zero != ZeroStage::Zero && inside.gathers == [0, 0] {
-                once.weights[0] += rings.sharing.gather(held.elements[mesh] * weight);
+                weights.add(rings, rings.sharing.gather(held.elements[mesh] * weight));
             }
         }
     }
+    (once.gradients[0], once.weights[0]) = (gradients.all, weights.all);
     let occupied = prices.setting.meter.profile().collectives.occupied;
-    let shows = |moved: f64, cover: f64, hides: bool| match hides {
-        true => Rules::beside(occupied, moved, cover),
-        false => moved,
+    let shows = |moved: Over, cover: f64, busy: f64, hides: bool| match hides {
+        true => Rules::beside(occupied, moved, cover, busy),
+        false => moved.all,
     };
     let hides = overlap.gradients || placed.is_nanotron && nanotron::hides_gradients(placed.zero);
-    once.gradients[1] = shows(once.gradients[0], times.backward(), hides);
-    once.weights[1] = shows(once.weights[0], times.forward, overlap.weights);
+    once.gradients[1] = shows(gradients, times.backward(), load.port[1], hides);
+    once.weights[1] = shows(weights, times.forward, load.port[0], overlap.weights);
     // What a stage waits for others anyway, it need not show twice.
     once.gradients[1] = (once.gradients[1] - slack).max(0.0);
     once.weights[1] = (once.weights[1] - slack).max(0.0);
@@ -412,7 +474,8 @@ fn optimizer(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
 /// Seconds of the host's loops over tensors, and over the matrices that a rank orthogonalises one after the other.
 fn host(prices: &Prices, placed: &Placed, held: &Held) -> f64 {
     let matrices = (0..2).map(|mesh| held.matrices[mesh] / placed.hands(mesh)).sum();
-    prices.setting.meter.host_of_tensors(held.tensors, matrices)
+    let meter = &prices.setting.meter;
+    meter.host_of_tensors(held.tensors, matrices) + held.looped * meter.host_of_one()
 }
 
 /// Seconds of the optimizer's kernels, and of the host's link and step.

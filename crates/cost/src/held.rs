@@ -4,7 +4,9 @@
 use crate::ops::Work;
 use crate::roofline::Meter;
 use case::options::Format;
-use case::ways::{MOST_PRECONDITIONED, REFRESH_EVERY};
+use case::ways::{
+    ElementStep, MOST_PRECONDITIONED, REFRESH_EVERY, ROOTS_EVERY, SHAMPOO_BLOCK, SHAMPOO_MOST, blocks_of,
+};
 use layout::ownership::Row;
 use layout::{Axis, Engine, Layout};
 use recipe::{Optimizer, Place, Role, Surface};
@@ -31,8 +33,9 @@ pub(crate) struct Held {
     /// Matrices among them, and the seconds of orthogonalising those.
     pub matrices: [f64; 2],
     pub orthogonal: [f64; 2],
-    /// Seconds of SOAP's products, of whole matrices.
+    /// Seconds of SOAP's or Shampoo's products, of whole matrices, and operations that the host starts for them one by one.
     pub preconditioned: f64,
+    pub looped: f64,
     /// Of all elements, those of matrices that are multiplied in the products' format.
     pub multiplied: f64,
     /// Of the dense ones, whole on every tensor-parallel rank.
@@ -66,8 +69,10 @@ impl Held {
         held.trained[mesh] = elements;
         let matrices = if row.tensor.role == Role::Expert { shape.first().map_or(1.0, |n| *n as f64) } else { 1.0 };
         held.tensors = if meter.is_loop() { matrices } else { 1.0 };
-        if row.tensor.optimizer == Optimizer::AdamW && meter.preconditions() {
-            held.preconditioned = preconditioned(&shape, meter);
+        match meter.preconditions().filter(|_| row.tensor.optimizer == Optimizer::AdamW) {
+            Some(ElementStep::Shampoo) => (held.preconditioned, held.looped) = turned_in_blocks(&shape, meter),
+            Some(_) => held.preconditioned = preconditioned(&shape, meter),
+            None => {}
         }
         if row.tensor.optimizer == Optimizer::Muon {
             held.muon[mesh] = elements;
@@ -95,6 +100,7 @@ impl Held {
             self.orthogonal[i] *= count;
         }
         self.preconditioned *= count;
+        self.looped *= count;
         self.multiplied *= count;
         self.adapters_whole *= count;
         self.whole *= count;
@@ -117,6 +123,7 @@ impl AddAssign for Held {
             self.orthogonal[i] += other.orthogonal[i];
         }
         self.preconditioned += other.preconditioned;
+        self.looped += other.looped;
         self.multiplied += other.multiplied;
         self.adapters_whole += other.adapters_whole;
         self.whole += other.whole;
@@ -189,6 +196,54 @@ fn preconditioned(shape: &[u64], meter: &Meter) -> f64 {
         false => 0.0,
     };
     meter.slower_in_tf32() * (of(rows, columns) + of(columns, rows))
+}
+
+/// Coupled Newton iterations of one root: 15 to 18 on statistics of drawn matrices of 128 and 512 rows, flat or falling by the
+/// rank's square (`compute_power_schur_newton` on a CPU). The smallest eigenvalue is at least a millionth of the largest
+/// (`matrix_eps`) and grows by (1 + 1/4)^4 in each.
+const ROOT_ITERATIONS: f64 = 18.0;
+
+/// Products of one: the root's, two of a fourth power, and the iterate's. Operations that the host starts besides, and those of
+/// the power iteration before them: a hundred times a product, a copy, a norm and a division.
+const ROOT_PRODUCTS: f64 = 4.0;
+const ROOT_STARTS: f64 = ROOT_ITERATIONS * (ROOT_PRODUCTS + 5.0) + 400.0;
+
+/// Operations that the host starts to turn a block: two products, each with its views.
+const TURN_STARTS: f64 = 4.0;
+
+/// Bytes of an element that is stacked for the statistics and merged again from blocks: read and written, each twice.
+const BLOCK_COPIES: f64 = 32.0;
+
+/// Shampoo of a matrix (`pytorch_optimizer` 4.1, `utils/preconditioner.py`): seconds, and what the host starts. Of every block the
+/// product of each side for its statistics, all blocks together, and the gradient turned by both roots, block by
+/// block; every hundredth step the roots. Products are in tf32 as SOAP's are; those of roots, in fp32, count as if they were.
+fn turned_in_blocks(shape: &[u64], meter: &Meter) -> (f64, f64) {
+    let &[rows, columns] = shape else { return (0.0, 0.0) };
+    if rows.max(columns) > SHAMPOO_MOST {
+        return (0.0, 0.0);
+    }
+    let sides = |side: u64| {
+        let (whole, rest) = blocks_of(side);
+        [(SHAMPOO_BLOCK as f64, whole as f64), (rest as f64, f64::from(u8::from(rest > 0)))]
+    };
+    let (mut seconds, mut starts) = (0.0, 0.0);
+    for (r, along_rows) in sides(rows) {
+        for (c, along_columns) in sides(columns) {
+            let count = along_rows * along_columns;
+            if count == 0.0 {
+                continue;
+            }
+            let product =
+                |m, n, k, groups| meter.seconds(&Work::Gemm { format: Format::Bf16, m, n, k, groups, out_bytes: 4.0 });
+            let statistics = product(r, r, c, count) + product(c, c, r, count);
+            let turned = count * (product(c, r, r, 1.0) + product(r, c, c, 1.0));
+            let products = ROOT_ITERATIONS * ROOT_PRODUCTS * (product(r, r, r, 1.0) + product(c, c, c, 1.0));
+            seconds += statistics + turned + count * products / ROOTS_EVERY as f64;
+            starts += count * (TURN_STARTS + 2.0 * ROOT_STARTS / ROOTS_EVERY as f64);
+        }
+    }
+    let copies = meter.seconds(&Work::bytes(BLOCK_COPIES * (rows * columns) as f64, 2.0));
+    (meter.slower_in_tf32() * seconds + copies, starts)
 }
 
 #[cfg(test)]

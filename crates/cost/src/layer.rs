@@ -27,7 +27,9 @@ pub(crate) struct LayerPrice {
     pub hidden: Hidden,
     /// Bytes a rank sends over tp, cp and ep, all passes together.
     pub moved: [f64; 3],
-    /// Of these two, what belongs to forward.
+    /// Seconds in which this rank's port of the network is busy with them, forward and backward, recompute among it.
+    pub port: [f64; 2],
+    /// Of the two before, what belongs to forward.
     pub forward_hidden: Hidden,
     pub forward_moved: [f64; 3],
 }
@@ -57,6 +59,7 @@ impl LayerPrice {
             host: [self.host[0], 0.0],
             hidden: self.forward_hidden,
             moved: self.forward_moved,
+            port: [self.port[0], 0.0],
             forward_hidden: self.forward_hidden,
             forward_moved: self.forward_moved,
             ..LayerPrice::default()
@@ -73,6 +76,7 @@ impl LayerPrice {
             host: self.host.map(|seconds| seconds * count),
             hidden: self.hidden.map(|seconds| seconds * count),
             moved: self.moved.map(|bytes| bytes * count),
+            port: self.port.map(|seconds| seconds * count),
             forward_hidden: self.forward_hidden.map(|seconds| seconds * count),
             forward_moved: self.forward_moved.map(|bytes| bytes * count),
         }
@@ -86,6 +90,7 @@ impl LayerPrice {
         self.recompute += other.recompute;
         self.host.iter_mut().zip(other.host).for_each(|(a, b)| *a += b);
         self.hidden.iter_mut().zip(other.hidden).for_each(|(a, b)| *a += b);
+        self.port.iter_mut().zip(other.port).for_each(|(a, b)| *a += b);
         self.moved.iter_mut().zip(other.moved).for_each(|(a, b)| *a += b);
         self.forward_hidden.iter_mut().zip(other.forward_hidden).for_each(|(a, b)| *a += b);
         self.forward_moved.iter_mut().zip(other.forward_moved).for_each(|(a, b)| *a += b);
@@ -282,6 +287,7 @@ impl Once {
             host: [self.host[0], self.host[1] + again_ahead],
             hidden: std::array::from_fn(|axis| ahead[axis] + behind[axis] + once_more[axis]),
             moved: moved(waits, &repeated),
+            port: [waits.port[0], waits.port[1] + share(total(&repeated), total(&waits.forward)) * waits.port[0]],
             forward_hidden: ahead,
             forward_moved: waits.moved[0],
         }
@@ -307,9 +313,17 @@ impl Once {
     }
 }
 
+/// Of what happened once, what happens again.
+fn share(again: f64, once: f64) -> f64 {
+    if once > 0.0 { again / once } else { 0.0 }
+}
+
+fn total(waits: &Waits) -> f64 {
+    waits.tp + waits.cp + waits.ep
+}
+
 /// Bytes of both passes, and of what recompute repeats of the forward's.
 fn moved(waits: &LayerWaits, repeated: &Waits) -> [f64; 3] {
-    let share = |again: f64, once: f64| if once > 0.0 { again / once } else { 0.0 };
     let forward = waits.forward;
     let shares = [share(repeated.tp, forward.tp), share(repeated.cp, forward.cp), share(repeated.ep, forward.ep)];
     std::array::from_fn(|axis| waits.moved[0][axis] * (1.0 + shares[axis]) + waits.moved[1][axis])

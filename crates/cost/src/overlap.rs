@@ -65,10 +65,19 @@ impl Rules {
         hidden
     }
 
-    /// What shows of a collective of `moved` seconds that may run beside `cover` seconds of compute.
-    pub fn beside(occupied: f64, moved: f64, cover: f64) -> f64 {
-        (moved - cover).max(0.0) + occupied * moved.min(cover)
+    /// What shows of collectives that may run beside `cover` seconds of a pass, in `busy` of which the port of the network
+    /// carries what the pass itself sends: who waits for it has the port first, and what hides has the rest.
+    pub fn beside(occupied: f64, moved: Over, cover: f64, busy: f64) -> f64 {
+        let late = (moved.all - cover).max((moved.on_port - (cover - busy)).min(moved.on_port)).max(0.0);
+        late + occupied * (moved.all - late)
     }
+}
+
+/// Seconds of collectives, and of them those over a port of the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Over {
+    pub all: f64,
+    pub on_port: f64,
 }
 
 #[cfg(test)]
@@ -106,7 +115,18 @@ mod tests {
 
     #[test]
     fn nothing_hides_under_no_compute() {
-        assert_eq!(Rules::beside(0.1, 2.0, 0.0), 2.0);
-        assert_eq!(Rules::beside(0.1, 2.0, 5.0), 0.2);
+        let moved = Over { all: 2.0, on_port: 2.0 };
+        assert_eq!(Rules::beside(0.1, moved, 0.0, 0.0), 2.0);
+        assert_eq!(Rules::beside(0.1, moved, 5.0, 0.0), 0.2);
+    }
+
+    /// A port that is busy for four of five seconds leaves one for what hides; a fast fabric does not care.
+    #[test]
+    fn what_hides_has_what_is_left_of_the_port() {
+        let shown = |on_port: f64, busy: f64| Rules::beside(0.1, Over { all: 2.0, on_port }, 5.0, busy);
+        assert_eq!(shown(2.0, 3.0), 0.2);
+        assert!((shown(2.0, 4.0) - (1.0 + 0.1)).abs() < 1e-12);
+        assert_eq!(shown(0.0, 4.0), 0.2);
+        assert_eq!(shown(2.0, 9.0), 2.0);
     }
 }

@@ -51,6 +51,7 @@ impl PooledPrices {
 
     /// Seconds of a step, simulated.
     pub fn seconds(&self, layout: &Layout, plan: &StagePlan) -> Result<f64, Unpriced> {
+        self.prices.iter().try_for_each(|prices| prices.reaches(layout))?;
         let counted = self.prices[0].counted(plan);
         let timed = self.timed(layout, plan, &counted.chunks);
         let stages: Vec<Counts> = counted.stages.iter().map(Counted::counts).collect();
@@ -61,6 +62,7 @@ impl PooledPrices {
 
     /// The step with its breakdown, on the stage that is busiest; `peak` is what all devices multiply together.
     pub fn step(&self, layout: &Layout, plan: &StagePlan, peak: f64) -> Result<Step, Unpriced> {
+        self.prices.iter().try_for_each(|prices| prices.reaches(layout))?;
         let counted = self.prices[0].counted(plan);
         let timed = self.timed(layout, plan, &counted.chunks);
         let stages: Vec<Counts> = counted.stages.iter().map(Counted::counts).collect();
@@ -113,7 +115,7 @@ impl PooledPrices {
         for (index, stage) in stages.iter().enumerate() {
             let (pool, prices) = (self.pool_of[index], self.of_stage(index));
             let load = prices.load(&placed[pool], *stage);
-            let here = once_a_step(prices, &placed[pool], &load.held, load.times, slack);
+            let here = once_a_step(prices, &placed[pool], &load, slack);
             if here.exposed() > once.exposed() {
                 (once, longest) = (here, index);
             }

@@ -141,6 +141,7 @@ impl Setting {
         let shape = Shape::new(&self.recipe, layout, &self.options);
         let groups = Groups::of(layout, &self.fabric);
         let carrier = Carrier { fabric: &self.fabric, groups, shape };
+        carrier.reaches(&self.short.layers)?;
         let rows_at = |place: Place| table.rows.iter().filter(|row| row.tensor.place == place).collect::<Vec<&Row>>();
         let priced = |mut ops: Vec<Op>, mut waits: LayerWaits| {
             if self.alone {
@@ -251,8 +252,10 @@ impl Split {
             back.add(once.under(recompute).times(*depth));
             back.add(self.head.times(*depth));
         }
+        let uses_port = layers.iter().chain([&self.front, &back]).any(|price| price.port != [0.0; 2]);
         Prices {
             setting: self.setting.clone(),
+            uses_port,
             offload,
             groups: self.groups,
             passes: layers.map(|layer| layer.passes(self.setting.slowest)),
@@ -274,6 +277,8 @@ impl Split {
 #[derive(Clone, Debug)]
 pub struct Prices {
     pub(crate) setting: Arc<Setting>,
+    /// Whether anything inside a layer goes over the network.
+    uses_port: bool,
     /// Share of AdamW's state on the host.
     pub(crate) offload: f64,
     pub(crate) groups: Groups,
@@ -300,6 +305,8 @@ pub struct Load {
     /// Seconds, with the gathers of ZeRO-3 that show.
     pub times: ChunkTimes,
     pub(crate) held: Held,
+    /// Seconds in which its port is busy without what moves over replicas, in forward and in backward.
+    pub(crate) port: [f64; 2],
 }
 
 impl Prices {
@@ -369,6 +376,21 @@ impl Prices {
             add(&self.back_passes, 1.0);
         }
         sum
+    }
+
+    /// Seconds in which a rank's port of the network is busy inside the layers of a chunk or stage, in forward and in backward.
+    pub(crate) fn port(&self, counts: Counts) -> [f64; 2] {
+        let mut busy = [0.0; 2];
+        if !self.uses_port {
+            return busy;
+        }
+        let mut add = |price: &LayerPrice, count: f64| (0..2).for_each(|pass| busy[pass] += count * price.port[pass]);
+        for (price, &count) in self.layers.iter().zip(counts.layers.iter()) {
+            add(price, count as f64);
+        }
+        add(&self.front, f64::from(u8::from(counts.is_first)));
+        add(&self.back, f64::from(u8::from(counts.is_last)));
+        busy
     }
 
     /// What of a layout decides how state moves.

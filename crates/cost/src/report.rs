@@ -1,13 +1,14 @@
 //! What a step comes to, as a person argues with it: lines that sum to the total, traffic by axis,
 //! rates under a named convention, and what bounds it.
 
+use crate::comm::dispatched;
 use crate::data::{OnceAStep, inside, replicas, widths};
 use crate::flops::Convention;
 use crate::interval::Interval;
 use crate::layer::LayerPrice;
 use crate::part::Part;
 use crate::prices::{Counts, Prices};
-use crate::traffic::{Collective, Spread};
+use crate::traffic::{Collective, Crossing, Spread};
 use layout::{Engine, Layout, Schedule, ZeroStage};
 use serde::Serialize;
 use units::Basis;
@@ -74,6 +75,9 @@ pub struct Traffic {
     pub exposed: f64,
     /// Seconds it runs beside compute.
     pub hidden: f64,
+    /// What of it changes rails; none where the network has none, or the group stays on its island.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rails: Option<Crossing>,
 }
 
 /// What a step takes.
@@ -239,16 +243,18 @@ impl Prices {
         let groups = self.groups;
         let probe = |collective, spread| self.setting.fabric.time(collective, 1e9, spread).algorithm;
         let tp = if layout.sp { Collective::AllGather } else { Collective::AllReduce };
+        let dispatch = self.setting.options.kernels.dispatch;
         let rows = [
-            ("tp", 0, groups.tp, exposed.of(Part::Tp), probe(tp, groups.tp)),
-            ("cp", 1, groups.cp, exposed.of(Part::Cp), probe(Collective::Send, groups.cp)),
-            ("ep", 2, groups.ep, exposed.of(Part::Ep), self.setting.options.kernels.dispatch.name()),
+            ("tp", groups.tp, exposed.of(Part::Tp), probe(tp, groups.tp), Some(tp)),
+            ("cp", groups.cp, exposed.of(Part::Cp), probe(Collective::Send, groups.cp), Some(Collective::Send)),
+            ("ep", groups.ep, exposed.of(Part::Ep), dispatch.name(), dispatched(dispatch)),
         ];
         let mut traffic: Vec<Traffic> = Vec::new();
-        for (axis, index, spread, exposed, algorithm) in rows {
+        for (index, (axis, spread, exposed, algorithm, collective)) in rows.into_iter().enumerate() {
             let (bytes, hidden) = (inside.moved[index], inside.hidden[index]);
             let crosses_island = spread.crosses();
-            traffic.push(Traffic { axis, bytes, algorithm, spread, crosses_island, exposed, hidden });
+            let rails = self.crossing(collective, bytes, spread);
+            traffic.push(Traffic { axis, bytes, algorithm, spread, crosses_island, exposed, hidden, rails });
         }
         traffic.push(self.stage_traffic(layout, slow));
         traffic.extend(self.replica_traffic(layout, slow));
@@ -256,19 +262,27 @@ impl Prices {
         traffic
     }
 
+    /// What changes rails; kernels of tokens, which are no collective, keep to theirs.
+    fn crossing(&self, collective: Option<Collective>, bytes: f64, spread: Spread) -> Option<Crossing> {
+        let crossing = self.setting.fabric.crossing(collective.unwrap_or(Collective::Send), bytes, spread)?;
+        Some(if collective.is_some() { crossing } else { Crossing { share: 0.0, bytes: 0.0, ..crossing } })
+    }
+
     /// Activations onwards and their gradients back.
     fn stage_traffic(&self, layout: &Layout, slow: &Slowest) -> Traffic {
         let times = slow.sends as f64 * self.microbatches_a_chunk(layout);
         let spread = self.neighbours(layout);
         let exposed = slow.time.sending;
+        let bytes = times * self.transfer_bytes(layout);
         Traffic {
             axis: "pp",
-            bytes: times * self.transfer_bytes(layout),
+            bytes,
             algorithm: self.setting.fabric.time(Collective::Send, 1e9, spread).algorithm,
             spread,
             crosses_island: spread.crosses(),
             exposed,
             hidden: (times * self.transfer(layout) - exposed).max(0.0),
+            rails: self.crossing(Some(Collective::Send), bytes, spread),
         }
     }
 
@@ -300,14 +314,20 @@ impl Prices {
             let spread = replicas.sharing;
             let members = spread.members as f64;
             let share = held.elements[mesh] / elements.max(1.0);
+            let bytes = (members - 1.0) / members * (state(mesh) + adapters(mesh));
             Traffic {
                 axis: if mesh == 0 { "dp" } else { "edp" },
-                bytes: (members - 1.0) / members * (state(mesh) + adapters(mesh)),
-                algorithm: self.setting.fabric.time(Collective::AllGather, 1e9, spread).algorithm,
+                bytes,
+                algorithm: match (mesh, layout.zero) {
+                    (0, ZeroStage::Zero) => replicas.ring(&self.setting.fabric, layout.world).all_reduce(1e9).1,
+                    (0, _) => replicas.ring(&self.setting.fabric, layout.world).gathered(1e9).1,
+                    _ => self.setting.fabric.time(Collective::AllGather, 1e9, spread).algorithm,
+                },
                 spread,
                 crosses_island: spread.crosses(),
                 exposed: exposed * share,
                 hidden: (total - exposed).max(0.0) * share,
+                rails: self.crossing(Some(Collective::AllGather), bytes, spread),
             }
         };
         replicas(self, layout).into_iter().enumerate().map(row).collect()

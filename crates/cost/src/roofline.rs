@@ -19,8 +19,8 @@ const BLOCKED: f64 = 3e-5;
 pub(crate) struct Meter {
     profile: Profile,
     is_measured: bool,
-    /// Whether matrices have preconditioners.
-    preconditions: bool,
+    /// What has preconditioners of matrices, where anything does.
+    preconditions: Option<ElementStep>,
     /// How much longer a product takes in tf32 than in bf16.
     tf32: f64,
     gemm: [Option<(f64, GemmCurve)>; 4],
@@ -172,10 +172,11 @@ impl Meter {
         let is_loop = options.kernels.elementwise == Elementwise::Fused;
         let scaled = if options.scaling == Some(Scaling::Blockwise) { BLOCKWISE } else { (1.0, 1.0) };
         let numbers = Numbers::Drawn;
-        let preconditions = options.ways.elements == ElementStep::Soap;
+        let preconditions = Some(options.ways.elements).filter(|step| step.preconditions());
         let tf32 = device.peaks.iter().find(|peak| peak.format == "tf32").map(|peak| bf16 / peak.flops);
-        if preconditions && tf32.is_none() {
-            return Err(Unpriced::new(device.name.clone(), "no peak in tf32, which SOAP multiplies in"));
+        if let Some(step) = preconditions.filter(|_| tf32.is_none()) {
+            let why = format!("no peak in tf32, which {} multiplies in", step.title());
+            return Err(Unpriced::new(device.name.clone(), why));
         }
         let tf32 = tf32.unwrap_or(1.0);
         Ok(Meter {
@@ -194,8 +195,8 @@ impl Meter {
         })
     }
 
-    /// Whether what steps elements has preconditioners of matrices.
-    pub fn preconditions(&self) -> bool {
+    /// What steps elements, where it has preconditioners of matrices.
+    pub fn preconditions(&self) -> Option<ElementStep> {
         self.preconditions
     }
 

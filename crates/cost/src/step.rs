@@ -2,12 +2,12 @@
 //! breakdown that sums to the total.
 
 use crate::Unpriced;
-use crate::data::{OnceAStep, Placed, once_a_step, sharded_weights, widths};
+use crate::data::{OnceAStep, Placed, once_a_step, replicas, sharded_weights, widths};
 use crate::flops::{self, Convention};
 use crate::prices::{Counts, Load, Prices};
 use crate::report::{Slowest, StageTime, Step, bound};
 use crate::simulate::{self, Bound, ChunkTimes, Simulator, StageTimeline, Timeline};
-use crate::traffic::{Collective, Spread};
+use crate::traffic::{Collective, Moved, Spread};
 use case::PerKind;
 use layout::order::Pipeline;
 use layout::{Layout, StagePlan};
@@ -21,8 +21,23 @@ pub struct Scratch {
 }
 
 impl Prices {
+    /// Refuses stages and replicas that have no way to one another over the network.
+    pub(crate) fn reaches(&self, layout: &Layout) -> Result<(), Unpriced> {
+        let fabric = &self.setting.fabric;
+        if !fabric.has_gaps() {
+            return Ok(());
+        }
+        fabric.reaches("pp", Collective::Send, self.neighbours(layout))?;
+        for (axis, of) in ["dp", "edp"].into_iter().zip(replicas(self, layout)) {
+            fabric.reaches(axis, Collective::AllReduce, of.sharing)?;
+            fabric.reaches(axis, Collective::AllReduce, of.copies)?;
+        }
+        Ok(())
+    }
+
     /// The step of a layout whose degrees inside a layer are those of these prices.
     pub fn step(&self, layout: &Layout, plan: &StagePlan) -> Result<Step, Unpriced> {
+        self.reaches(layout)?;
         let counted = self.counted(plan);
         let placed = self.placed(layout);
         let chunks: Vec<ChunkTimes> = counted.chunks.iter().map(|c| self.chunk(&placed, c.counts())).collect();
@@ -41,6 +56,7 @@ impl Prices {
         (chunks, stages): (&[ChunkTimes], &[Counts]),
         wants: impl Fn(f64) -> bool,
     ) -> Result<Option<f64>, Unpriced> {
+        self.reaches(layout)?;
         let once = self.once(layout, stages).exposed();
         let least = self.least_makespan(scratch, layout, chunks)?;
         if !wants(self.with_reserve(least + once)) {
@@ -75,6 +91,7 @@ impl Prices {
         chunks: &[ChunkTimes],
         stages: &[Counts],
     ) -> Result<f64, Unpriced> {
+        self.reaches(layout)?;
         let makespan = self.least_makespan(scratch, layout, chunks)?;
         Ok(self.with_reserve(makespan + self.once(layout, stages).exposed()))
     }
@@ -97,7 +114,7 @@ impl Prices {
     /// `slack` is that of the stages before it ([`Prices::slack`]). The estimate is the largest over
     /// the stages; of stages that hold the same the first is enough, since a later one hides more.
     pub fn around(&self, placed: &Placed, makespan: f64, stage: &Load, slack: f64) -> f64 {
-        self.with_reserve(makespan + once_a_step(self, placed, &stage.held, stage.times, slack).exposed())
+        self.with_reserve(makespan + once_a_step(self, placed, stage, slack).exposed())
     }
 
     /// How much later the stage behind one that takes so long starts, at least, and ends sooner.
@@ -125,7 +142,12 @@ impl Prices {
     /// Seconds an activation takes to the next stage. Stages lie outermost, so neighbours are a
     /// whole replica's ranks apart.
     pub(crate) fn transfer(&self, layout: &Layout) -> f64 {
-        self.setting.fabric.time(Collective::Send, self.transfer_bytes(layout), self.neighbours(layout)).seconds
+        self.sent(layout).seconds
+    }
+
+    /// An activation on its way to the next stage.
+    pub(crate) fn sent(&self, layout: &Layout) -> Moved {
+        self.setting.fabric.time(Collective::Send, self.transfer_bytes(layout), self.neighbours(layout))
     }
 
     /// Two stages that follow each other.
@@ -149,7 +171,7 @@ impl Prices {
             if index == 0 || stages[index - 1] != *stage {
                 let load = self.load(&placed, *stage);
                 pass = self.slack(layout, load.times);
-                let here = once_a_step(self, &placed, &load.held, load.times, slack);
+                let here = once_a_step(self, &placed, &load, slack);
                 if here.exposed() > once.exposed() {
                     once = here;
                 }
@@ -179,11 +201,12 @@ impl Prices {
 
     /// What a chunk or stage takes and holds.
     pub fn load(&self, placed: &Placed, counts: Counts) -> Load {
-        let (mut times, held) = (self.stage(counts), self.held(counts));
-        let shown = sharded_weights(self, placed, &held, times);
-        times.forward += shown[0];
-        times.backward_input += shown[1];
-        Load { times, held }
+        let port = placed.with_sends(self.port(counts), counts);
+        let mut load = Load { times: self.stage(counts), held: self.held(counts), port };
+        let shown = sharded_weights(self, placed, &load);
+        load.times.forward += shown[0];
+        load.times.backward_input += shown[1];
+        load
     }
 
     pub(crate) fn counted(&self, plan: &StagePlan) -> CountedPlan {

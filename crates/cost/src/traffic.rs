@@ -6,14 +6,18 @@
 //! rate grows with members an island until the fast fabric bounds it; what it waits besides is NCCL's own model.
 
 mod lines;
+mod rails;
+mod sharp;
 mod tokens;
 
 pub(crate) use lines::Ring;
+pub use rails::{ChangedBy, Crossing};
 pub(crate) use tokens::Tokens;
 
 use crate::Unpriced;
-use hardware::{Cluster, CollectiveCurve, Tier, Way};
+use hardware::{Cluster, CollectiveCurve, Tier, Vendor, Way};
 use lines::simple_step;
+use rails::RailNetwork;
 use serde::Serialize;
 
 /// A way to move data between members.
@@ -77,13 +81,15 @@ pub struct Moved {
     pub seconds: f64,
     /// Bytes one rank sends.
     pub bytes: f64,
+    /// Of the seconds, those in which a port of the network carries it; the rest are steps, or the island's.
+    pub port: f64,
     /// The algorithm, by the name libraries have for it.
     pub algorithm: &'static str,
 }
 
 impl Moved {
     /// Nothing moves.
-    pub const NOTHING: Moved = Moved { seconds: 0.0, bytes: 0.0, algorithm: "none" };
+    pub const NOTHING: Moved = Moved { seconds: 0.0, bytes: 0.0, port: 0.0, algorithm: "none" };
 }
 
 /// The links of a cluster with what collectives take on them.
@@ -101,6 +107,9 @@ pub struct Fabric {
     network_latency: f64,
     /// How the network is built above its ports.
     tier: Option<Tier>,
+    rails: Option<RailNetwork>,
+    /// Groups whose sums the switches form at once.
+    sharp_groups: Option<u64>,
     /// Devices of an island of this cluster.
     pub island_devices: u64,
 }
@@ -122,6 +131,8 @@ impl Fabric {
             network_all_to_all: network.bytes_per_second * curve.network_all_to_all,
             network_latency: network.latency_seconds,
             tier: network.tier,
+            rails: RailNetwork::new(cluster, network),
+            sharp_groups: network.sharp_groups.filter(|_| device.vendor == Vendor::Nvidia),
             curve: curve.clone(),
             island_devices,
         })
@@ -142,15 +153,23 @@ impl Fabric {
         match collective {
             Collective::AllGather | Collective::ReduceScatter => {
                 let (seconds, algorithm) = ring.gathered(whole);
-                Moved { seconds, bytes: ring.share(whole), algorithm }
+                let bytes = ring.share(whole);
+                Moved { seconds, bytes, port: self.around(bytes, spread), algorithm }
             }
             Collective::AllReduce => {
                 let (seconds, algorithm) = ring.all_reduce(whole);
-                Moved { seconds, bytes: 2.0 * ring.share(whole), algorithm }
+                let bytes = 2.0 * ring.share(whole);
+                Moved { seconds, bytes, port: self.around(bytes, spread), algorithm }
             }
             Collective::AllToAll => self.all_to_all(whole, spread),
             Collective::Send => self.send(whole, spread),
         }
+    }
+
+    /// Seconds in which a port carries what a member sends around a ring; members of an island share its ports.
+    fn around(&self, bytes: f64, spread: Spread) -> f64 {
+        let ports = self.network * self.tapered(spread) * spread.per_island as f64;
+        if spread.crosses() { bytes / ports } else { 0.0 }
     }
 
     /// Of a port's rate, what a group has of it between pods, and members of it that share a pod. One stream of a
@@ -180,27 +199,38 @@ impl Fabric {
     }
 
     /// Parts for members of the own island over the fast fabric, the others over the network;
-    /// both run at once.
+    /// both run at once. What changes rails goes over the fast fabric first, or over the spine.
     fn all_to_all(&self, whole: f64, spread: Spread) -> Moved {
         let (members, here) = (spread.members as f64, spread.per_island as f64);
         let near = whole * (here - 1.0).max(0.0) / members;
         let far = whole * (members - here) / members;
         let curve = &self.curve.all_to_all;
         let protocols = [&curve.large, &curve.small].map(|protocol| self.inside(protocol, here.max(2.0), "pairwise"));
-        let inside = protocols.iter().map(|line| line.seconds(near)).fold(f64::INFINITY, f64::min);
+        let detour = self.detour(Collective::AllToAll, spread);
+        let over_island = near + far * detour.relayed;
+        let inside = protocols.iter().map(|line| line.seconds(over_island)).fold(f64::INFINITY, f64::min);
+        let over_spine = far * detour.over_spine / (self.network_all_to_all * detour.spine);
         let outside = match spread.crosses() {
-            true => simple_step(self.network_latency) + self.scattered(far, whole, spread),
+            true => {
+                let carried = self.scattered(far, whole, spread).max(over_spine);
+                simple_step(self.network_latency) + detour.step + carried
+            }
             false => 0.0,
         };
-        Moved { seconds: inside.max(outside), bytes: near + far, algorithm: "pairwise all-to-all" }
+        let port = if spread.crosses() { self.scattered(far, whole, spread) } else { 0.0 };
+        Moved { seconds: inside.max(outside), bytes: near + far, port, algorithm: "pairwise all-to-all" }
     }
 
     fn send(&self, bytes: f64, spread: Spread) -> Moved {
         let (rate, first) = match spread.crosses() {
-            true => (self.network * self.tapered(spread), self.network_latency),
+            true => {
+                let detour = self.detour(Collective::Send, spread);
+                (self.network * self.tapered(spread).min(detour.of_port()), self.network_latency + detour.step)
+            }
             false => (self.island * self.curve.gather.large.share, self.island_latency),
         };
-        Moved { seconds: first + bytes / rate, bytes, algorithm: "send" }
+        let port = if spread.crosses() { bytes / rate } else { 0.0 };
+        Moved { seconds: first + bytes / rate, bytes, port, algorithm: "send" }
     }
 }
 

@@ -25,6 +25,7 @@ pub use suggest::{describe_your_own, suggestion};
 use diag::{Blame, Finding};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
+use units::named;
 
 /// One accelerator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,8 +113,36 @@ pub struct Link {
     /// How a network is built above its ports; none where every device reaches every other at its full rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<Tier>,
+    /// How it joins ports of one number; none where a port's number makes no difference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rails: Option<Rails>,
+    /// Process groups whose sums its switches form at once (SHARP); none where devices add up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharp_groups: Option<u64>,
     /// Where the figures come from.
     pub source: String,
+}
+
+/// Port `i` of every node hangs on rail `i`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rails {
+    /// What joins one rail to another.
+    pub joined: RailsJoined,
+    /// Whether a device hands what goes to another rail to its neighbour there, over the island (NCCL's PXN,
+    /// `NCCL_PXN_DISABLE`).
+    pub pxn: bool,
+}
+
+named! {
+    /// What joins the rails of a network.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum RailsJoined {
+        /// Spine switches.
+        Optimised = "optimised",
+        /// Nothing (Wang et al., "Rail-only", arXiv 2307.12169).
+        Only = "only",
+    }
 }
 
 /// The levels of a network: pods inside which it does not block, and what it leaves between them.

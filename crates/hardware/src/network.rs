@@ -48,6 +48,7 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Rails, RailsJoined};
     use std::collections::BTreeSet;
 
     #[test]
@@ -71,6 +72,25 @@ mod tests {
         for (key, node_gigabits) in [("efa3200", 3200.0), ("efa400", 400.0), ("tcpx", 800.0), ("tcpxo", 1600.0)] {
             assert_eq!(Network::find(key).unwrap().link.bytes_per_second * 64.0, node_gigabits * 1e9, "{key}");
         }
+    }
+
+    #[test]
+    fn rails_are_read_and_sums_need_them() {
+        let rails = |key: &str| Network::find(key).unwrap().link.rails;
+        assert_eq!(rails("ndr400"), None);
+        assert_eq!(rails("ndr400-rails"), Some(Rails { joined: RailsJoined::Optimised, pxn: true }));
+        assert_eq!(Network::find("ndr400-sharp").unwrap().link.sharp_groups, Some(256));
+        let read = |besides: &str| {
+            let port =
+                "key = \"mine\"\nname = \"mine\"\nbytes_per_second = 5e10\nlatency_seconds = 5e-6\nsource = \"here\"";
+            read::networks(&format!("[[network]]\n{port}\n{besides}\n"))
+        };
+        let only = read("rails = \"only\"\npxn = false").unwrap();
+        assert_eq!(only[0].link.rails, Some(Rails { joined: RailsJoined::Only, pxn: false }));
+        let wrong = |besides: &str| read(besides).unwrap_err()[0].message.clone();
+        assert_eq!(wrong("sharp_groups = 8"), "`sharp_groups` needs `rails`: switches add up one flow a rail");
+        assert_eq!(wrong("pxn = false"), "`pxn` says how rails are changed, and `rails` is not said");
+        assert_eq!(wrong("rails = \"none\""), "`network.rails` cannot be `none`");
     }
 
     #[test]

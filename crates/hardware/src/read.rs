@@ -4,7 +4,9 @@
 use crate::calibration::{Calibration, Factor, Headroom, RANGE, Term};
 use crate::kind::chips_of;
 use crate::network::Network;
-use crate::{Device, Drives, Host, Kind, Link, Peak, Power, Rate, Reserve, SliceHost, Tier, Vendor};
+use crate::{
+    Device, Drives, Host, Kind, Link, Peak, Power, Rails, RailsJoined, Rate, Reserve, SliceHost, Tier, Vendor,
+};
 use diag::{Blame, Finding};
 use reading::{Dialect, Section, read_text};
 
@@ -264,7 +266,43 @@ fn link_facts(section: &mut Section) -> Option<Link> {
     let source = source(section, "source");
     let tier = optional(section.section("tier"), tier);
     let (bytes_per_second, latency_seconds) = (bytes_per_second?, latency_seconds?);
-    Some(Link { name: name?, bytes_per_second, latency_seconds, tier: tier?, source: source? })
+    let (rails, sharp_groups) = (None, None);
+    Some(Link { name: name?, bytes_per_second, latency_seconds, tier: tier?, rails, sharp_groups, source: source? })
+}
+
+/// A link between islands, which may have rails and switches that add up.
+fn network_facts(section: &mut Section) -> Option<Link> {
+    let link = link_facts(section);
+    let rails = rails(section);
+    let sharp =
+        if section.has("sharp_groups") { section.count("sharp_groups", MOST_DEVICES).map(Some) } else { Some(None) };
+    if section.has("sharp_groups") && rails.is_none() {
+        let message = "`sharp_groups` needs `rails`: switches add up one flow a rail".to_string();
+        let hint = "NCCL-RDMA-SHARP asks for leaf switches that join the same port of every node";
+        let finding = Finding::error("hardware/consistency", Blame::Environment, "sharp_groups", message);
+        section.report("sharp_groups", finding.hint(hint));
+        return None;
+    }
+    Some(Link { rails, sharp_groups: sharp?, ..link? })
+}
+
+fn rails(section: &mut Section) -> Option<Rails> {
+    if !section.has("rails") {
+        if section.has("pxn") {
+            let message = "`pxn` says how rails are changed, and `rails` is not said".to_string();
+            section.report("pxn", Finding::error("hardware/consistency", Blame::Environment, "pxn", message));
+            section.flag_or("pxn", true);
+        }
+        return None;
+    }
+    let joined = section.choice("rails", RailsJoined::ALL, RailsJoined::Optimised);
+    Some(Rails { joined, pxn: section.flag_or("pxn", true) })
+}
+
+fn network_link(mut section: Section) -> Option<Link> {
+    let link = network_facts(&mut section);
+    section.finish();
+    link
 }
 
 fn tier(mut section: Section) -> Option<Tier> {
@@ -284,7 +322,7 @@ fn tier(mut section: Section) -> Option<Tier> {
 /// `network = "ndr400"` names one of the built-in networks; `[network]` states one.
 fn device_network(root: &mut Section) -> Option<Option<Link>> {
     if !root.is_text("network") {
-        return optional(root.section("network"), link);
+        return optional(root.section("network"), network_link);
     }
     match Network::find(root.text("network")?) {
         Ok(network) => Some(Some(network.link)),
@@ -297,7 +335,7 @@ fn device_network(root: &mut Section) -> Option<Option<Link>> {
 
 fn network(mut section: Section) -> Option<Network> {
     let key = section.required_text("key").map(str::to_string);
-    let link = link_facts(&mut section);
+    let link = network_facts(&mut section);
     section.finish();
     Some(Network { key: key?, link: link? })
 }

@@ -12,6 +12,7 @@ pub mod header;
 pub mod identity;
 pub mod job;
 pub mod lanes;
+pub mod nccl;
 pub mod policy;
 pub mod preflight;
 pub mod probe;

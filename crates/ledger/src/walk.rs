@@ -4,7 +4,6 @@
 
 use super::choice::{Ledger, RankJob};
 use crate::megatron::microbatches_walked;
-use case::ways::ElementStep;
 use layout::{Recompute, Schedule};
 use recipe::{Mixer, Optimizer, Recipe, Role};
 use replay::Replay;
@@ -131,8 +130,8 @@ impl Ledger {
                 tensor: if orthogonalised { 8 } else { 3 },
                 expert_tensors: 2 * experts,
             },
-            // Preconditioners and bases are made, and four results and a refresh of both sides for each step.
-            Ledger::Fsdp2(options) if options.ways.elements == ElementStep::Soap => {
+            // Preconditioners and bases, or statistics and roots, are made; and results and a refresh for each step.
+            Ledger::Fsdp2(options) if options.ways.elements.preconditions() => {
                 Each { block: 64, experts: 190, tensor: 26, expert_tensors: 3 }
             }
             Ledger::Fsdp2(_) | Ledger::Deepspeed(_) => {

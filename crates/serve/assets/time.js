@@ -46,6 +46,13 @@ function bar(part, most) {
   );
 }
 
+function leaves({ crosses_island, rails }) {
+  if (!crosses_island) return "no";
+  if (!rails) return "yes";
+  if (rails.share === 0) return "yes, on its rails";
+  return `yes, ${percent(rails.share)} ${rails.by === "relay" ? "relayed" : "over the spine"}`;
+}
+
 function traffic(step) {
   if (!step.traffic?.length) return [];
   const right = (text) => ({ text, right: true });
@@ -54,7 +61,7 @@ function traffic(step) {
     bytes(one.bytes),
     one.algorithm,
     `${one.spread.members}, ${one.spread.per_island} to an island`,
-    one.crosses_island ? "yes" : "no",
+    leaves(one),
     seconds(one.exposed),
     seconds(one.hidden),
   ]);

@@ -108,12 +108,13 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
                 "adafactor",
                 "sgd",
                 "soap",
+                "shampoo",
                 "ao-adamw8bit",
                 "ao-adamw4bit",
                 "ao-adamwfp8"
             ],
             Effect::Changes,
-            "what steps every tensor that Muon does not; 8 bits, paging and Lion need bitsandbytes, ao- torchao, soap pytorch_optimizer"
+            "what steps every tensor that Muon does not; 8 bits, paging and Lion need bitsandbytes, ao- torchao, soap and shampoo pytorch_optimizer"
         ),
         way!(
             "base",

@@ -312,6 +312,7 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("fsdp2/base", 1, "fit llama3-8b --on 8xH200 --engine fsdp2 --engine-args base=nf4"),
     ("fsdp2/base", 1, "fit lora-all.toml --on 8xH200 --tp 2 --engine fsdp2 --engine-args base=nf4"),
     ("fsdp2/documents", 1, "fit llama3-8b --on 8xH200 --pp 2 --engine fsdp2 --documents 512"),
+    ("fsdp2/shampoo", 1, "fit llama3-8b --on 8xH200 --engine fsdp2 --engine-args optimizer=shampoo"),
     ("fsdp2/soap", 1, "fit llama3-8b --on 8xH200 --engine fsdp2 --engine-args optimizer=soap"),
     ("fsdp2/teacher", 1, "fit llama3-8b --on 8xH200 --tp 2 --engine fsdp2 --engine-args teacher=llama3-70b"),
     ("megatron/documents", 1, "fit llama3-8b --on 8xH200 --cp 2 --engine megatron --documents 512"),

@@ -51,7 +51,7 @@ impl Prices {
         let mut slack = 0.0;
         for (index, counts) in stages.iter().enumerate() {
             let load = self.load(&placed, *counts);
-            let once = once_a_step(self, &placed, &load.held, load.times, slack);
+            let once = once_a_step(self, &placed, &load, slack);
             slack += self.slack(layout, load.times);
             let moved = self.state_moved(layout, *counts).once;
             let mut drawn = Tail { stage: index as u32, clock: timeline.makespan, slices: &mut *slices };

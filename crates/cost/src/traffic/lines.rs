@@ -1,13 +1,16 @@
 //! Algorithms and protocols of one group, each a line over bytes: what it waits, and what it carries.
 
-use super::{Fabric, Spread};
+use super::{Collective, Fabric, Spread};
 use hardware::Protocol;
 
 // NCCL's own model of what algorithms wait besides bytes (NVIDIA/nccl 5067397, src/graph/tuning.cc:
 // `ncclTunerConstantsDefaults`, `ncclTopoTuneModel`, `ncclTopoGetAlgoTime`). Names are its own.
 
 /// Simple: before anything, a step over NVLink in a ring, and one in a tree.
-const SIMPLE: [f64; 3] = [8.4e-6, 3.4e-6, 4.0e-6];
+pub(super) const SIMPLE: [f64; 3] = [8.4e-6, 3.4e-6, 4.0e-6];
+
+/// A step over NVLink under Simple.
+pub(super) const NVLINK_STEP: f64 = SIMPLE[1];
 
 /// LL, which waits for no flush: the same. Posting to the network bounds a ring's steps.
 const LL: [f64; 3] = [6.6e-6, 2.0e-6, 0.6e-6];
@@ -28,6 +31,9 @@ const LL_STEP: [f64; 2] = [2.7e-6, 5e-6];
 /// which are a reduction and a gather around the same ring.
 const PLATEAU: f64 = 1.4;
 
+/// What a step between islands takes longer in a tree of switches: 20.9 µs against a ring's 14.
+const NVLS_TREE: f64 = 20.9e-6 - 14e-6;
+
 /// What trees and PAT reach of a ring's rate.
 const TREE_RATE: f64 = 0.92;
 const PAT_RATE: f64 = 0.75;
@@ -38,9 +44,9 @@ const TIMED: f64 = 8.0;
 /// Fixed seconds and bytes a second of one algorithm under one protocol.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Line {
-    fixed: f64,
-    rate: f64,
-    algorithm: &'static str,
+    pub fixed: f64,
+    pub rate: f64,
+    pub algorithm: &'static str,
 }
 
 impl Line {
@@ -86,9 +92,10 @@ impl Fabric {
     fn across(&self, spread: Spread) -> [[Line; 3]; 2] {
         let (members, here, islands) = (spread.members as f64, spread.per_island as f64, spread.islands());
         let island = self.inside(&self.curve.gather.large, here.max(2.0), "ring").rate;
-        let rate = island.min(self.network * self.tapered(spread) * here);
-        let simple = simple_step(self.network_latency);
-        let ll = LL_STEP.map(|step| self.network_latency.max(step));
+        let detour = self.detour(Collective::AllReduce, spread);
+        let rate = island.min(self.network * self.tapered(spread).min(detour.of_port()) * here);
+        let simple = simple_step(self.network_latency) + detour.step;
+        let ll = LL_STEP.map(|step| self.network_latency.max(step) + detour.step);
         // Nearly every part crosses between all islands (aws/aws-ofi-nccl 2daf7d3, src/tuner/nccl_ofi_model.cpp).
         let ring = PLATEAU * ((members - islands) * SIMPLE[1] + islands * simple);
         let ring_ll = (members - islands) * LL[1] + islands * ll[0];
@@ -105,8 +112,15 @@ impl Fabric {
         let line = |fixed: f64, rate: f64, algorithm| Line { fixed, rate, algorithm };
         let gather =
             [line(SIMPLE[0] + ring, rate, "ring"), line(LL[0] + ring_ll, (rate / 2.0).min(LL_RATE), "ring"), doubling];
+        let around = line(SIMPLE[0] + 2.0 * ring, rate, "ring");
+        // Whole islands add up in their own switch and go on as a tree (NVLSTree), from where that is no slower.
+        let switch = self.curve.switch.filter(|switch| spread.per_island >= switch.members);
+        let switched = switch.map(|switch| {
+            let rate = (self.island * switch.share).min(self.network * self.tapered(spread) * here);
+            line(switch.base + 2.0 * levels * (simple + NVLS_TREE), rate, "nvls-tree")
+        });
         let sum = [
-            line(SIMPLE[0] + 2.0 * ring, rate, "ring"),
+            switched.filter(|line| line.rate >= around.rate).unwrap_or(around),
             line(SIMPLE[0] + tree, rate * TREE_RATE, "tree"),
             line(LL[0] + tree_ll, (rate / 3.8).min(LL_RATE), "tree"),
         ];
@@ -118,8 +132,8 @@ impl Fabric {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     pub members: f64,
-    gather: [Line; 3],
-    sum: [Line; 3],
+    pub(super) gather: [Line; 3],
+    pub(super) sum: [Line; 3],
 }
 
 impl Ring {

@@ -67,7 +67,8 @@ impl Fabric {
         };
         let seconds = (way(&self.curve.dispatch, bases.0) + way(&self.curve.combine, bases.1)) / 2.0;
         let algorithm = if spread.crosses() { "two-level all-to-all" } else { "once a rank" };
-        Moved { seconds, bytes: (near + far) * one_copy, algorithm }
+        let port = if spread.crosses() { self.scattered(far * one_copy, far * one_copy, spread) } else { 0.0 };
+        Moved { seconds, bytes: (near + far) * one_copy, port, algorithm }
     }
 }
 

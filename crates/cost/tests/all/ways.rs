@@ -154,6 +154,7 @@ fn pages_travel_and_preconditioners_multiply() {
     assert!((travel / expected - 1.0).abs() < 0.15, "{travel} {expected}");
     assert!(by(ElementStep::PagedAdamW) > by(ElementStep::AdamW));
     assert!(by(ElementStep::Soap) > 1.2 * by(ElementStep::AdamW));
+    assert!(by(ElementStep::Shampoo) > 1.2 * by(ElementStep::AdamW));
 }
 
 #[test]

@@ -13,6 +13,7 @@ from torch import nn
 import collectives as c
 from parallelize import Parallel, own_rows
 from plan import Plan, PlanError, Row
+from shampoo import Shampoo
 from soap import Soap
 from stepped import Int8, Stepped
 
@@ -148,7 +149,7 @@ def of_elements(plan: Plan, groups: list) -> torch.optim.Optimizer | Stepped:
     word = plan.ways["optimizer"]
     if word == "adamw":
         return adamw(groups, options)
-    return (Soap if word == "soap" else Stepped)(word, groups, options)
+    return {"soap": Soap, "shampoo": Shampoo}.get(word, Stepped)(word, groups, options)
 
 
 def adamw(groups: list, options: dict) -> torch.optim.AdamW:

@@ -50,6 +50,11 @@ def makers(options: dict) -> dict[str, Callable]:
 
         return SOAP(groups, lr=rate, betas=betas, weight_decay=decay, eps=options["eps"])
 
+    def shampoo(groups: list) -> torch.optim.Optimizer:
+        import shampoo as of_matrices
+
+        return of_matrices.make(groups, options)
+
     return {
         "adamw8bit": of_bitsandbytes("AdamW8bit", eps=options["eps"]),
         "paged-adamw": of_bitsandbytes("PagedAdamW32bit", eps=options["eps"]),
@@ -60,6 +65,7 @@ def makers(options: dict) -> dict[str, Callable]:
         "adafactor": lambda groups: torch.optim.Adafactor(groups, lr=rate, weight_decay=decay, foreach=False),
         "sgd": sgd,
         "soap": soap,
+        "shampoo": shampoo,
         "ao-adamw8bit": of_torchao("AdamW8bit"),
         "ao-adamw4bit": of_torchao("AdamW4bit"),
         "ao-adamwfp8": of_torchao("AdamWFp8"),

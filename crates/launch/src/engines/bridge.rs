@@ -44,6 +44,7 @@ const PLACES: &[(&str, &str, &str)] = &[
     ("--ddp-bucket-size", "ddp", "bucket_size"),
     ("--ddp-num-buckets", "ddp", "num_buckets"),
     ("--ddp-pad-buckets-for-high-nccl-busbw", "ddp", "pad_buckets_for_high_nccl_busbw"),
+    ("--use-sharp", "dist", "use_sharp"),
     ("--lr", "optimizer", "max_lr"),
     ("--min-lr", "optimizer", "min_lr"),
     ("--lr-warmup-iters", "optimizer", "lr_warmup_iters"),

@@ -23,7 +23,7 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: [(&str, &str); 25] = [
+const ASSETS: [(&str, &str); 26] = [
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
@@ -37,6 +37,7 @@ const ASSETS: [(&str, &str); 25] = [
     ("parallelize.py", include_str!("../../assets/fsdp2/parallelize.py")),
     ("optim.py", include_str!("../../assets/fsdp2/optim.py")),
     ("stepped.py", include_str!("../../assets/fsdp2/stepped.py")),
+    ("shampoo.py", include_str!("../../assets/fsdp2/shampoo.py")),
     ("soap.py", include_str!("../../assets/fsdp2/soap.py")),
     ("documents.py", include_str!("../../assets/fsdp2/documents.py")),
     ("teacher.py", include_str!("../../assets/fsdp2/teacher.py")),
@@ -199,7 +200,7 @@ fn needed(options: &Options) -> Vec<&'static str> {
         (adapters == AdapterLayers::Peft, "peft"),
         (loss == CrossEntropy::Liger, "liger-kernel"),
         (loss == CrossEntropy::Cce, "cut-cross-entropy"),
-        (elements == ElementStep::Soap, "pytorch_optimizer"),
+        (elements.preconditions(), "pytorch_optimizer"),
         (elements.of_torchao().is_some(), "torchao"),
     ];
     all.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, name)| name).collect()

@@ -144,6 +144,7 @@ pub fn storage_environment(job: &Job) -> Vec<EnvVar> {
     let kept = places.iter().filter_map(|place| Some(EnvVar::new(place.variable?, &place.path, why(place))));
     let carried = job.policy.environment.set.iter();
     told.chain(kept)
+        .chain(crate::nccl::environment(job))
         .chain(crate::tpu::environment(job))
         .chain(carried.map(|(name, value)| EnvVar::new(name, value, "carried by the policy")))
         .collect()

@@ -87,6 +87,7 @@ fn libraries_are_listed_with_the_versions_that_are_known() {
     let qlora = ["base=nf4", "adapters=peft", "optimizer=paged-adamw8bit", "loss=liger"];
     let all = ["torch==2.11.0", "numpy==2.5.4", "bitsandbytes==0.50.2", "peft==0.21.2", "liger-kernel==0.8.5"];
     assert_eq!(names(&list(&qlora, |_| {})), all);
+    assert_eq!(names(&list(&["optimizer=shampoo"], |_| {}))[2], "pytorch_optimizer==4.1.0");
     let other = list(&["optimizer=soap", "loss=cce"], |_| {});
     assert!(other.contains("pytorch_optimizer==4.1.0") && other.contains("cut-cross-entropy==25.1.1"), "{other}");
     for word in ["ao-adamw8bit", "ao-adamw4bit", "ao-adamwfp8"] {

@@ -52,6 +52,30 @@ fn every_flag_of_every_layout_is_the_engines() {
     assert!(emitted > 300, "{emitted}");
 }
 
+/// Switches that form sums are asked for by a variable and by the engine's own flag, where replicas leave a node; rails that
+/// nothing joins by variables alone.
+#[test]
+fn a_network_is_told_to_nccl() {
+    let told = |on: &str, change: fn(&mut hardware::Link)| {
+        let mut cluster = hardware::Cluster::parse(on).unwrap();
+        cluster.device.network.as_mut().map(change);
+        let request = LayoutRequest { tp: Some(8), world: Some(cluster.devices()), ..LayoutRequest::default() };
+        let recipe = recipe::builtin::find("llama3-8b").unwrap();
+        let emission = common::Case::on(&recipe, &request, Seams::Refuse, cluster).unwrap().emit().unwrap();
+        let asks = emission.arguments.iter().any(|argument| argument.flag == "--use-sharp");
+        let variables = emission.environment.iter().filter(|one| one.name.starts_with("NCCL_"));
+        (asks, variables.map(|one| format!("{}={}", one.name, one.value)).collect::<Vec<_>>())
+    };
+    let sharp = vec!["NCCL_COLLNET_ENABLE=1".to_string()];
+    assert_eq!(told("4x8xH100@ndr400-sharp", |_| {}), (true, sharp));
+    assert_eq!(told("1x8xH100@ndr400-sharp", |_| {}), (false, vec![]));
+    assert_eq!(told("4x8xH100@ndr400-rails", |_| {}), (false, vec![]));
+    let only = told("4x8xH100@ndr400-rails", |link| {
+        link.rails = Some(hardware::Rails { joined: hardware::RailsJoined::Only, pxn: false });
+    });
+    assert_eq!(only, (false, vec!["NCCL_CROSS_NIC=0".to_string(), "NCCL_PXN_DISABLE=1".to_string()]));
+}
+
 /// A list that is read back describes the model it was written for.
 #[test]
 fn a_list_reads_back_as_its_model() {

@@ -6,7 +6,7 @@
 
 use super::group::Shard;
 use super::options::Fsdp2Options;
-use super::{soap, torchao};
+use super::{shampoo, soap, torchao};
 use case::ways::{BLOCK, ElementStep, LEAST_8BIT, LEAST_PAGED};
 use replay::line::Line;
 use replay::tape::{FP32, Storage, Tape};
@@ -39,6 +39,7 @@ pub(super) fn step(tape: &Tape, parts: &[Shard], options: &Fsdp2Options, is_firs
         ElementStep::Lion8bit if is_first => blockwise(parts, 1, true, options.ways.elements, &made, &mut kept),
         ElementStep::Lion if is_first => blockwise(parts, 1, false, options.ways.elements, &made, &mut kept),
         by if by.of_torchao().is_some() => kept.extend(torchao::step(parts, by, main, &made, is_first)),
+        ElementStep::Shampoo => kept.extend(shampoo::step(parts, &made, is_first)),
         ElementStep::Soap => kept.extend(soap::step(parts, &made, is_first)),
         ElementStep::Adafactor => {
             if is_first {

@@ -15,6 +15,7 @@ mod options;
 pub(crate) mod plain;
 mod reference;
 mod schedule;
+mod shampoo;
 mod soap;
 mod teacher;
 mod torchao;
@@ -101,7 +102,8 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
 /// What of the ways to train is not replayed.
 fn refuse_ways(config: &Config, options: &Fsdp2Options) -> Result<(), Unmodelled> {
     let is_plain = |(_, mixers): &(u32, Vec<Mixer>)| mixers.iter().all(|m| matches!(m, Mixer::Attention | Mixer::Mlp));
-    let by_matrix = [ElementStep::Adafactor, ElementStep::Soap].contains(&options.ways.elements);
+    let steps = options.ways.elements;
+    let by_matrix = steps == ElementStep::Adafactor || steps.preconditions();
     if by_matrix && !config.layers.iter().all(is_plain) {
         let what = format!("{} of experts and scans", options.ways.elements.title());
         return Err(Unmodelled::new(what, "it is replayed over matrices and vectors only"));
@@ -111,7 +113,6 @@ fn refuse_ways(config: &Config, options: &Fsdp2Options) -> Result<(), Unmodelled
         let what = format!("nf4 under microbatches of at most {MOST_OF_OWN_KERNELS} tokens");
         return Err(Unmodelled::new(what, "which of bitsandbytes' kernels multiplies them is not replayed"));
     }
-    let steps = options.ways.elements;
     let has_moments = [ElementStep::AdamW, ElementStep::Sgd].contains(&steps) || steps.of_torchao().is_some();
     if options.main != Dtype::Fp32 && !(has_moments && !config.matrix_steps() && config.adapted.is_empty()) {
         let why = "bf16 weights are replayed under AdamW, torchao's and SGD, without adapters";

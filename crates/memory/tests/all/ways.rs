@@ -249,6 +249,7 @@ fn what_is_not_replayed_is_refused_by_name() {
         [attention]\nheads = 8\nkv_heads = 8\nhead_dim = 128\n\n[moe]\nexperts = 8\ntop_k = 2\nffn = 512\n";
     assert!(refused(experts, |o| o.ways.elements = ElementStep::Adafactor).contains("Adafactor"));
     assert!(refused(experts, |o| o.ways.elements = ElementStep::Soap).contains("SOAP"));
+    assert!(refused(experts, |o| o.ways.elements = ElementStep::Shampoo).contains("Shampoo"));
 }
 
 #[test]
@@ -377,6 +378,22 @@ fn soap_keeps_a_preconditioner_and_a_basis_of_every_side() {
     let table = 32000 * 2048 * 4;
     let more = update(ElementStep::Soap) - update(ElementStep::AdamW) - 8 * squares;
     assert!((3 * table..9 * table).contains(&more), "{more} of {table}");
+}
+
+#[test]
+fn shampoo_keeps_squares_of_blocks_and_what_it_is_grafted_on() {
+    let (matrices, norms) = elements();
+    // In blocks of 512, squares are twice their matrix; gate and up in one have too many rows, and tables too many words.
+    let turned = 4 * (4096 * 2048 + 2048 * 2048 + 2048 * 8192);
+    let kept = 4 * (1 + 3) * (matrices + norms) + 2 * 4 * 2 * turned;
+    is_near(stepped(DENSE, 1, |o| o.ways.elements = ElementStep::Shampoo), kept);
+    // A step holds three results of a table beyond what AdamW's does, and two on the way to them.
+    let update = |step| {
+        replayed(DENSE, 1, |o| o.ways.elements = step).unwrap().phase(PhaseKind::Update(2)).unwrap().peak.allocated
+    };
+    let table = 32000 * 2048 * 4;
+    let more = update(ElementStep::Shampoo) - update(ElementStep::AdamW) - table - 2 * 4 * 2 * turned;
+    assert!((2 * table..9 * table).contains(&more), "{more} of {table}");
 }
 
 #[test]

@@ -127,9 +127,13 @@ fn traffic_text(step: Option<&Step>) -> String {
     let Some(step) = step.filter(|step| !step.traffic.is_empty()) else { return String::new() };
     let mut table = Table::new(&["axis", "ranks", "shows", "hidden", "crosses islands"]).right(&[1, 2, 3]);
     for axis in &step.traffic {
-        let crosses = if axis.crosses_island { "yes" } else { "no" };
+        let crosses = match &axis.rails {
+            Some(rails) => format!("yes, {}", rails.words()),
+            None if axis.crosses_island => "yes".to_string(),
+            None => "no".to_string(),
+        };
         let members = axis.spread.members.to_string();
-        table.row([axis.axis, &members, &seconds(axis.exposed), &seconds(axis.hidden), crosses]);
+        table.row([axis.axis, &members, &seconds(axis.exposed), &seconds(axis.hidden), &crosses]);
     }
     heading("Collectives") + &table.render()
 }

@@ -59,6 +59,8 @@ fn site(source: &str, device: &str) -> Option<Link> {
     };
     Some(Link {
         tier: None,
+        rails: None,
+        sharp_groups: None,
         name: name.to_string(),
         bytes_per_second: gigabits_a_node * 1e9 / 8.0 / 8.0,
         latency_seconds: microseconds * 1e-6,

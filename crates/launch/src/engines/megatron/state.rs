@@ -31,6 +31,10 @@ pub fn layout(job: &Job, list: &mut List) {
         let why = "activations between tensor regions are sharded along the sequence [sp/required]";
         list.switch(LAYOUT, "--sequence-parallel", "layout.sp", why);
     }
+    if crate::nccl::asks_for_sharp(job) {
+        // parallel_state.py keeps SHARP to the groups of replicas, and takes its variable back behind them.
+        list.switch(LAYOUT, "--use-sharp", "cluster.network", "replicas' sums by the network's switches");
+    }
     if layout.cp.splits() && job.recipe.features.dsa().is_some() {
         // transformer_config.py: "DSAttention context parallelism currently supports cp_comm_type=allgather only."
         list.set(LAYOUT, "--cp-comm-type", "allgather", "layout.cp", "sparse attention gathers [megatron/dsa-cp]");
