@@ -40,12 +40,10 @@ pub fn communicator_bytes(reserve: &Reserve, count: u64) -> u64 {
     }
 }
 
-/// Ranks of one node, as DeepEP counts them.
-const PEERS: u64 = 8;
-
 /// What DeepEP's kernels send from and receive into (deepseek-ai/DeepEP, `csrc/legacy/config.hpp`, with the settings of
 /// `deep_ep/buffers/legacy.py` and Megatron's 20 multiprocessors), and its workspace.
 pub fn deepep_bytes(recipe: &Recipe, layout: &Layout, options: &Options) -> u64 {
+    const PEERS: u64 = Dispatch::DEEPEP_PEERS;
     const CHANNELS: u64 = 10;
     const WORKSPACE: u64 = 32 << 20;
     let ranks = layout.ep.get() * layout.etp.get();
