@@ -77,7 +77,7 @@ fn hybridep(recipe: &Recipe, layout: &Layout, on: Option<&Cluster>) -> Vec<Findi
             "a smaller --ep, or --moe-token-dispatcher-type alltoall",
         ),
         (
-            members > MOST_RANKS,
+            members > MOST_RANKS && on.is_none_or(|cluster| members <= cluster.island_devices()),
             "ep",
             format!("{members} ranks of one domain are more than the {MOST_RANKS} that HybridEP has room for"),
             "#define MAX_NUM_OF_RANKS_PER_NODE 72",

@@ -446,7 +446,27 @@ fn times_probs(c: &Rank, x: &Tensor, probs: &Tensor, rows: u64) -> Tensor {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Job;
+    use super::super::options::MegatronOptions;
+    use super::super::options::tests::experts;
     use super::*;
+    use layout::StagePlan;
+
+    /// 16 experts of a rank: half of 16 rows each, of 32 in mxfp8 and of 256 where they are fused.
+    #[test]
+    fn rows_are_padded_for_the_product() {
+        let (recipe, layout) = experts();
+        let stages = StagePlan::new(&recipe, &layout, None).unwrap();
+        let rows = |fp8, expert_fusion| {
+            let options = MegatronOptions { fp8, expert_fusion, ..MegatronOptions::launched(&recipe) };
+            let job = Job { recipe: &recipe, layout: &layout, stages: &stages, rank: 0, options: &options };
+            padding(&Config::new(&job).unwrap())
+        };
+        assert_eq!(rows(None, false), 0);
+        assert_eq!(rows(Some(Fp8Recipe::Tensorwise), false), 16 * 8);
+        assert_eq!(rows(Some(Fp8Recipe::Mxfp8), false), 16 * 16);
+        assert_eq!(rows(Some(Fp8Recipe::Mxfp8), true), 16 * 128);
+    }
 
     #[test]
     fn draws_are_standard_and_repeatable() {

@@ -82,3 +82,39 @@ fn dispatch(c: &Rank, params: &MoeParams, x: &Tensor, scores: &Tensor) -> Receiv
     });
     Received { tokens: received, probs, handle, rows }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::Dispatcher;
+    use super::super::options::tests::{allocated, experts, run};
+    use replay::{Line, PhaseKind, Replay};
+
+    /// 48 layers of 128 experts, 16 of them on each of 8 ranks, which 2048 tokens of a rank choose 8 of.
+    fn sent(by: Dispatcher) -> Replay {
+        run(&experts(), |told| told.dispatcher = by).unwrap()
+    }
+
+    /// Between steps a dispatcher holds what its last forward left. Both hold map and scores in fp32. Besides, one holds
+    /// where 16,384 rows went in int64. The other holds as many scores that arrived, an int32 for each of
+    /// everyone's 16,384 tokens, a byte for each of its own in sixteens, a byte and an int32 for each of everyone's tokens
+    /// and local experts, an int32 for each of 32 chunks of 8 ranks, and two small tensors of a block each.
+    #[test]
+    fn between_steps_a_handle_stays() {
+        let after = |by| allocated(&sent(by), PhaseKind::Update(0));
+        let more = after(Dispatcher::HybridEp) - after(Dispatcher::AllToAll);
+        let rows = 2048 * 8;
+        let handle = 4 * rows + 2048 + rows * 16 + 4 * rows * 16 + 4 * 32 * 8 + 2 * 512;
+        assert_eq!(more, 48 * (4 * rows + handle - 8 * rows));
+    }
+
+    /// Nothing is sorted before or behind: rows arrive where experts read them, so that a layer saves them once, where the
+    /// all-to-all keeps them as they arrived and as they were sorted until the layer is done.
+    #[test]
+    fn rows_arrive_in_order() {
+        let routing = |by| {
+            let replay = sent(by);
+            replay.line(Line::RoutingScratch) + replay.line(Line::ExpertInputs)
+        };
+        assert!(routing(Dispatcher::HybridEp) < routing(Dispatcher::AllToAll));
+    }
+}

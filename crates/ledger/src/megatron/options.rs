@@ -288,14 +288,14 @@ impl MegatronOptions {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{Job, explain, replay};
     use super::*;
     use layout::{LayoutRequest, StagePlan, check};
     use replay::{Phase, PhaseKind, Replay, Unmodelled};
 
     /// A recipe on eight ranks.
-    fn on_eight(name: &str, request: LayoutRequest) -> (Recipe, layout::Layout) {
+    pub(in super::super) fn on_eight(name: &str, request: LayoutRequest) -> (Recipe, layout::Layout) {
         let recipe = recipe::builtin::find(name).unwrap();
         let checked = check(&recipe, &LayoutRequest { world: Some(8), sequence: Some(2048), ..request });
         let layout = checked.layout.unwrap_or_else(|| panic!("{:?}", checked.findings));
@@ -311,11 +311,11 @@ mod tests {
         on_eight("nam56r", LayoutRequest { mode, tp: Some(2), ..LayoutRequest::default() })
     }
 
-    fn experts() -> (Recipe, layout::Layout) {
+    pub(in super::super) fn experts() -> (Recipe, layout::Layout) {
         on_eight("qwen3-30b-a3b", LayoutRequest { ep: Some(8), ..LayoutRequest::default() })
     }
 
-    fn run(
+    pub(in super::super) fn run(
         (recipe, layout): &(Recipe, layout::Layout),
         change: impl FnOnce(&mut MegatronOptions),
     ) -> Result<Replay, Unmodelled> {
@@ -334,7 +334,7 @@ mod tests {
         replay.phase(kind).unwrap()
     }
 
-    fn allocated(replay: &Replay, kind: PhaseKind) -> u64 {
+    pub(in super::super) fn allocated(replay: &Replay, kind: PhaseKind) -> u64 {
         phase(replay, kind).allocated
     }
 
@@ -548,6 +548,15 @@ mod tests {
             told.capacity_factor = Some(1.0);
         };
         assert_eq!(run(&experts(), padded).unwrap_err().what, "experts of a fixed capacity over DeepEP");
+        let fused = |change: fn(&mut MegatronOptions)| {
+            let change = |told: &mut MegatronOptions| {
+                told.expert_fusion = true;
+                change(told);
+            };
+            run(&experts(), change).unwrap_err().what
+        };
+        assert_eq!(fused(|_| {}), "Transformer Engine's op fuser without mxfp8");
+        assert_eq!(refused(|told| told.expert_fusion = true), "Transformer Engine's op fuser in dense blocks");
     }
 
     #[test]

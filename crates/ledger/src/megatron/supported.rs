@@ -204,7 +204,7 @@ fn flex(backend: &str, layout: &Layout, options: &MegatronOptions) -> Result<(),
 /// same operations one by one (`case::unmet` says so in the engines' words).
 fn expert_fusion(recipe: &Recipe, layout: &Layout, options: &MegatronOptions) -> Result<(), Unmodelled> {
     let what = |place: &str| format!("Transformer Engine's op fuser {place}");
-    let Some(moe) = recipe.moe.as_ref().filter(|_| recipe.uses(Mixer::Moe)) else {
+    let Some(moe) = &recipe.moe else {
         return refuse(what("in dense blocks"), "what its fused dense blocks keep is not replayed");
     };
     let why = "its operations then run one by one, and what those keep is not replayed";
