@@ -411,7 +411,7 @@ const OURS: &[(&str, &str)] = &[
     ("--hidden-dropout", "the recipe's `dropout`"),
     ("--attention-dropout", "the recipe's `attention.dropout`"),
     ("--rotary-percent", "the recipe's `rope.fraction`"),
-    ("--moe-mlp-glu-interleave-size", "--engine-args --use-transformer-engine-op-fuser"),
+    ("--moe-mlp-glu-interleave-size", "--use-transformer-engine-op-fuser"),
     ("--moe-aux-loss-coeff", "the recipe's `moe.router.aux_loss`"),
     ("--moe-z-loss-coeff", "the recipe's `moe.router.z_loss`"),
     ("--moe-router-topk-scaling-factor", "the recipe's `moe.router.scaling`"),

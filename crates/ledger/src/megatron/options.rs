@@ -288,7 +288,7 @@ impl MegatronOptions {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub mod tests {
     use super::super::{Job, explain, replay};
     use super::*;
     use layout::{LayoutRequest, StagePlan, check};
