@@ -401,7 +401,7 @@ impl<'a> Pricer<'a> {
     /// What the engine asks of the job's options under a layout and does not get.
     fn unmet(&self, layout: &Layout) -> Option<String> {
         let unmet =
-            case::unmet(&self.mode.recipe, layout, &self.space.question.options, Some(&self.space.question.cluster));
+            case::unmet(&self.mode.recipe, layout, &self.space.question.options, Some(self.space.question.cluster));
         unmet.into_iter().next().map(|finding| format!("{}: {}", finding.rule, finding.message))
     }
 
