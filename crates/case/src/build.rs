@@ -103,6 +103,7 @@ impl Case {
         if terms.purpose == Purpose::Run {
             findings.extend(not_priced(&recipe, layout.engine));
             findings.extend(conditions::widths(&recipe, &layout, &options));
+            findings.extend(cluster.as_ref().and_then(|on| conditions::asks(&recipe, &layout, &options, on)));
         }
         Ok(Case {
             asked,
@@ -181,7 +182,7 @@ impl Settled {
         defaults.extend(checked.derived.iter().cloned());
         let seams = seams(&checked, terms.seams)?;
         let Some(layout) = checked.layout else { return Err(checked.findings) };
-        let unmet = conditions::unmet(&checked.recipe, &layout, &options);
+        let unmet = conditions::unmet(&checked.recipe, &layout, &options, cluster);
         if !unmet.is_empty() {
             return Err(checked.findings.into_iter().chain(unmet).collect());
         }

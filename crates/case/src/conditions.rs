@@ -1,24 +1,29 @@
 //! Conditions under which an engine takes an option at all, asked once layout and options are known.
 //! What only a layout decides stands in `layout::engines`. Each refusal quotes the engine.
 
+pub(crate) mod exchanges;
+mod expert_fusion;
+
 use crate::options::{Dispatch, Elementwise, EpOverlap, Format, GraphModule, GraphsBy, Options, TpOverlap};
 use crate::ways::{AdapterLayers, ElementStep, MomentumFormat};
 use diag::{Blame, Finding, RuleId};
+use hardware::Cluster;
 use layout::legality::UNALIGNED;
 use layout::widths::{Unaligned, unaligned};
 use layout::{Engine, Layout, Recompute, ZeroStage};
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::mamba::Mamba;
-use recipe::{Mixer, Optimizer, Recipe};
+use recipe::{Layer, Mixer, Optimizer, Recipe};
 
-/// Every condition that is not met.
-pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
+/// Every condition that is not met; those about devices where it is known on which the job runs.
+pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&Cluster>) -> Vec<Finding> {
     match layout.engine {
         Some(Engine::Megatron) => {
             let mut found = expert_overlap(recipe, layout, options);
             found.extend(overlap(layout, options));
             found.extend(documents(layout, options));
-            found.extend(deepep(recipe, layout, options));
+            found.extend(exchanges::unmet(recipe, layout, options, on));
+            found.extend(expert_fusion::unmet(recipe, layout, options, on));
             found.extend(indexer_fusion(recipe, layout, options));
             found.extend(scan_in_8_bits(recipe, options));
             found.extend(graphs(recipe, layout, options));
@@ -27,6 +32,14 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding
         Some(Engine::Deepspeed) => offload(layout, options),
         Some(Engine::Fsdp2) => ways(recipe, layout, options),
         _ => Vec::new(),
+    }
+}
+
+/// What somebody has to see to for the conditions to hold.
+pub fn asks(recipe: &Recipe, layout: &Layout, options: &Options, on: &Cluster) -> Option<Finding> {
+    match layout.engine {
+        Some(Engine::Megatron) => exchanges::placement(recipe, layout, options, on),
+        _ => None,
     }
 }
 
@@ -264,23 +277,6 @@ fn documents(layout: &Layout, options: &Options) -> Vec<Finding> {
     found
 }
 
-/// Groups that DeepEP has settings for (deepseek-ai/DeepEP, `deep_ep/buffers/legacy.py` get_dispatch_config).
-const DEEPEP: [u64; 12] = [2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160];
-
-/// Tokens by DeepEP (`transformer/moe/token_dispatcher.py` MoEFlexTokenDispatcher).
-fn deepep(recipe: &Recipe, layout: &Layout, options: &Options) -> Option<Finding> {
-    let members = layout.ep.get() * layout.etp.get();
-    if options.kernels.dispatch != Dispatch::DeepEp || !recipe.uses(Mixer::Moe) || DEEPEP.contains(&members) {
-        return None;
-    }
-    let (message, quote) = match members {
-        1 => ("no token leaves its rank: ep is 1".to_string(), "DeepEP dispatcher requires TPxEP > 1"),
-        _ => (format!("DeepEP has no setting for {members} ranks"), "Unsupported number of EP ranks"),
-    };
-    let hint = "--moe-token-dispatcher-type alltoall, or another --ep";
-    Some(refuse("megatron/deepep", "--moe-token-dispatcher-type", &message).quote(quote).hint(hint))
-}
-
 /// What TileLang's kernels of sparse attention take; Megatron runs eager ones where they do not, and says so in a debug
 /// log alone (`ops/tilelang_dsa.py`, `ops/tilelang_indexer_bwd.py`).
 fn indexer_fusion(recipe: &Recipe, layout: &Layout, options: &Options) -> Option<Finding> {
@@ -394,6 +390,14 @@ fn expert_overlap(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Fi
     };
     let asked = [
         (
+            !recipe.layers.iter().all(is_transformer),
+            "--overlap-moe-expert-parallel-comm",
+            "exchanges are overlapped in GPTModel alone, and blocks other than attention and feed-forward make a HybridModel",
+            // `models/gpt/gpt_model.py`, which `pipeline_parallel/combined_1f1b.py` calls.
+            "def build_schedule_plan",
+            "take the word out of --engine-args",
+        ),
+        (
             !layout.ep.splits(),
             "ep",
             "no exchange is there to overlap: ep is 1",
@@ -449,6 +453,12 @@ fn expert_overlap(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Fi
         .collect()
 }
 
+/// Softmax attention, then a dense or an expert block: GPTModel's layer.
+fn is_transformer(layer: &Layer) -> bool {
+    let mixers: Vec<Mixer> = layer.mixers().collect();
+    layer.blocks.len() == 2 && matches!(mixers[..], [Mixer::Attention, Mixer::Mlp | Mixer::Moe])
+}
+
 /// State and weights off the device (DeepSpeed 0.19.8, `runtime/zero/offload_config.py`).
 fn offload(layout: &Layout, options: &Options) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -489,9 +499,14 @@ mod tests {
 
     /// Rules and objects of what is refused of a job on 16 H200.
     fn refused(words: &str) -> Vec<(&'static str, String)> {
-        let asked = Asked::parse(&shell_words(&format!("{words} --on 2x8xH200"))).unwrap();
+        refused_on(words, "2x8xH200")
+    }
+
+    /// The same on another cluster.
+    pub(super) fn refused_on(words: &str, on: &str) -> Vec<(&'static str, String)> {
+        let asked = Asked::parse(&shell_words(&format!("{words} --on {on}"))).unwrap();
         let recipe = recipe::builtin::find(&asked.recipe.recipe).unwrap();
-        match Case::new(asked, recipe, Some(Cluster::parse("2x8xH200").unwrap()), Terms::RUN) {
+        match Case::new(asked, recipe, Some(Cluster::parse(on).unwrap()), Terms::RUN) {
             Ok(_) => Vec::new(),
             Err(findings) => {
                 let explains = |f: &diag::Finding| f.rule == "case/state" || f.quote.is_some() || f.hint.is_some();
@@ -499,6 +514,13 @@ mod tests {
                 findings.into_iter().filter(diag_error).map(|f| (f.rule, f.object)).collect()
             }
         }
+    }
+
+    /// What is said of a job that is not refused.
+    pub(super) fn warnings_on(words: &str, on: &str) -> Vec<diag::Finding> {
+        let asked = Asked::parse(&shell_words(&format!("{words} --on {on}"))).unwrap();
+        let recipe = recipe::builtin::find(&asked.recipe.recipe).unwrap();
+        Case::new(asked, recipe, Some(Cluster::parse(on).unwrap()), Terms::RUN).unwrap().findings
     }
 
     fn diag_error(finding: &diag::Finding) -> bool {
@@ -530,6 +552,8 @@ mod tests {
         assert_eq!(refused(&with("--ep 8")), []);
         assert_eq!(refused(&with("--ep 4 --pp 2 --vpp 2 --microbatches 4")), []);
         let rule = "megatron/ep-overlap";
+        let hybrid = "nemotron-3-nano-30b-a3b --ep 8 --engine-args --overlap-moe-expert-parallel-comm";
+        one(hybrid, rule, "--overlap-moe-expert-parallel-comm");
         one(&with("--ep 1"), rule, "ep");
         one(&with("--ep 4 --pp 2 --microbatches 4"), rule, "vpp");
         one(&with("--ep 8 --recompute full"), rule, "recompute");
@@ -537,14 +561,6 @@ mod tests {
         one(&with("--ep 8 --engine-args '--moe-token-dispatcher-type allgather'"), rule, "--moe-token-dispatcher-type");
         let graphs = "--ep 8 --engine-args '--cuda-graph-impl transformer_engine --cuda-graph-modules moe'";
         one(&with(graphs), rule, "--cuda-graph-modules");
-    }
-
-    #[test]
-    fn megatron_sends_tokens_by_deepep_where_it_can() {
-        let with = |words: &str| format!("qwen3-30b-a3b {words} --engine-args '--moe-token-dispatcher-type flex'");
-        assert_eq!(refused(&with("--ep 8")), []);
-        one(&with("--ep 1"), "megatron/deepep", "--moe-token-dispatcher-type");
-        assert_eq!(refused("llama3-8b --engine-args '--moe-token-dispatcher-type flex'"), []);
     }
 
     #[test]

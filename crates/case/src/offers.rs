@@ -1,8 +1,13 @@
 //! What an engine can do besides for a flag or a library. Whether it helps is for a price of the layout to say.
 
-use crate::options::{CrossEntropy, Dispatch, EpOverlap, GraphsBy, Options};
+use crate::conditions::exchanges::is_rack;
+use crate::options::{CrossEntropy, Dispatch, EpOverlap, Format, GraphsBy, Options};
+use hardware::Cluster;
 use layout::{Engine, Layout, Recompute};
 use recipe::{Mixer, Recipe};
+
+/// Of a step, less than this is not worth a flag.
+pub const WORTH: f64 = 0.01;
 
 /// One thing to turn on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +23,7 @@ pub struct Offer {
 }
 
 /// What is off in a job and could be on, in the order in which to try it. Its engine may refuse one beside another.
-pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Offer> {
+pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&Cluster>) -> Vec<Offer> {
     if layout.engine != Some(Engine::Megatron) {
         return Vec::new();
     }
@@ -26,7 +31,9 @@ pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Offer>
     let travels = has(Mixer::Moe) && layout.ep.splits();
     let kernels = &options.kernels;
     let loss = kernels.cross_entropy == CrossEntropy::Eager;
-    let deepep = travels && kernels.dispatch == Dispatch::AllToAll;
+    let flex = travels && kernels.dispatch == Dispatch::AllToAll;
+    let is_rack = on.is_some_and(is_rack);
+    let fused = has(Mixer::Moe) && options.format == Format::Mxfp8 && !kernels.expert_fusion;
     let overlap = travels && options.overlap.ep == EpOverlap::None;
     // What is computed again, or differs from sample to sample, is not recorded.
     let graphs =
@@ -50,10 +57,24 @@ pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Offer>
             true,
         ),
         (
-            deepep,
+            flex && !is_rack,
             "tokens by DeepEP",
             "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep".to_string(),
             Some("DeepEP"),
+            false,
+        ),
+        (
+            flex && is_rack,
+            "tokens by HybridEP",
+            "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep".to_string(),
+            Some("HybridEP"),
+            false,
+        ),
+        (
+            fused,
+            "experts in fused kernels",
+            "--use-transformer-engine-op-fuser".to_string(),
+            Some("Transformer Engine 2.16 and cuDNN's front end"),
             false,
         ),
         (
@@ -83,15 +104,37 @@ mod tests {
 
     /// What is offered for a job on 16 H200.
     fn offered(words: &str) -> Vec<(&'static str, String)> {
-        let asked = Asked::parse(&shell_words(&format!("{words} --on 2x8xH200"))).unwrap();
+        offered_on(words, "2x8xH200")
+    }
+
+    fn offered_on(words: &str, on: &str) -> Vec<(&'static str, String)> {
+        let asked = Asked::parse(&shell_words(&format!("{words} --on {on}"))).unwrap();
         let recipe = recipe::builtin::find(&asked.recipe.recipe).unwrap();
-        let case = Case::new(asked, recipe, Some(Cluster::parse("2x8xH200").unwrap()), Terms::RUN).unwrap();
-        let offers = super::offers(&case.recipe, &case.layout, &case.options).into_iter();
+        let case = Case::new(asked, recipe, Some(Cluster::parse(on).unwrap()), Terms::RUN).unwrap();
+        let offers = super::offers(&case.recipe, &case.layout, &case.options, case.cluster.as_ref()).into_iter();
         offers.map(|offer| (offer.what, offer.args)).collect()
     }
 
+    fn names_of(offers: Vec<(&'static str, String)>) -> Vec<&'static str> {
+        offers.into_iter().map(|(what, _)| what).collect()
+    }
+
     fn names(words: &str) -> Vec<&'static str> {
-        offered(words).into_iter().map(|(what, _)| what).collect()
+        names_of(offered(words))
+    }
+
+    /// Trays of a rack reach one another by HybridEP, and experts are fused in mxfp8.
+    #[test]
+    fn racks_are_offered_what_is_made_for_them() {
+        let on = |words: &str| names_of(offered_on(words, "16xGB200"));
+        let (loss, overlap, graphs) = ("the loss in one kernel", "exchanges under another microbatch", "graphs");
+        let (hybridep, fused) = ("tokens by HybridEP", "experts in fused kernels");
+        assert_eq!(on("qwen3-30b-a3b --ep 8"), [loss, hybridep, overlap, graphs]);
+        assert_eq!(on("qwen3-30b-a3b --ep 8 --precision mxfp8"), [loss, hybridep, fused, overlap, graphs]);
+        assert_eq!(on("llama3-8b --precision mxfp8"), [loss, graphs]);
+        for (what, args) in offered_on("qwen3-30b-a3b --ep 8 --precision mxfp8", "16xGB200") {
+            assert!(!on(&format!("qwen3-30b-a3b --ep 8 --precision mxfp8 --engine-args '{args}'")).contains(&what));
+        }
     }
 
     #[test]

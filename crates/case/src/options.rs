@@ -232,6 +232,12 @@ named! {
     }
 }
 
+impl Dispatch {
+    /// Ranks of one node, as DeepEP counts them (deepseek-ai/DeepEP, `LEGACY_NUM_MAX_NVL_PEERS`): more travel over the
+    /// network.
+    pub const DEEPEP_PEERS: u64 = 8;
+}
+
 named! {
     /// How gradients of weights are summed over microbatches.
     pub enum Accumulate {

@@ -176,8 +176,10 @@ fn dispatcher(case: &Case) -> String {
             "allgather: every rank gathers all tokens, which is less only for few experts a group"
         }
         (_, Dispatch::AllToAll) => "alltoall: a token travels once for each of its experts, and nothing else does",
-        (_, Dispatch::DeepEp) => "flex (DeepEP): fused kernels send a token once to each node",
-        (_, Dispatch::HybridEp) => "flex (HybridEP): fused kernels send a token once to each rack",
+        (_, Dispatch::DeepEp) => "flex (DeepEP, a package of its own): fused kernels send a token once to each node",
+        (_, Dispatch::HybridEp) => {
+            "flex (HybridEP, a package of its own): fused kernels put tokens in order where they arrive"
+        }
     };
     match case.engine() {
         Engine::Megatron => {

@@ -5,7 +5,7 @@
 //! its id is a hash of the job, the policy and the versions written for, so that the same words give
 //! the same id. What happened when (a date, an attempt) enters it only where somebody says so.
 
-use crate::engines::engine_of;
+use crate::engines::{engine_of, megatron};
 use crate::job::{Frontend, Job};
 use crate::record;
 use layout::{Engine, ZeroStage};
@@ -65,11 +65,16 @@ impl Identity {
         parts.push(engine.name().to_string());
         parts.extend(tied.to.clone());
         let seams: Vec<&str> = job.seams.iter().map(|seam| seam.name).collect();
-        let checkpoint = json!({
+        let mut checkpoint = json!({
             "schema": "shardwright/identity/1", "recipe": job.source.name,
             "recipe_sha256": record::hash(job.source.to_toml()), "mode": mode, "features": features,
             "engine": engine.name(), "seams": seams, "layout": tied.to,
         });
+        // Rows of the experts' first weights stand in another order then, which no shape shows.
+        if engine == Engine::Megatron && megatron::fuses_experts(job) {
+            parts.push(format!("glu{}", megatron::GLU_BLOCK));
+            checkpoint["glu_interleave"] = json!(megatron::GLU_BLOCK);
+        }
         Identity {
             job_name: job_name(&title, &launch_id),
             checkpoint_name: parts.join("-"),

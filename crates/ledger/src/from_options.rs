@@ -3,8 +3,8 @@
 use crate::deepspeed::{DeepspeedOptions, Offload};
 use crate::fsdp2::{Blocks, Fsdp2Options, Prefetch};
 use crate::megatron::{
-    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, GraphInputs, MegatronOptions, ParamGather, Reduction,
-    Routing, Segments, StateFormats,
+    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, GraphInputs, Handed, MegatronOptions, ParamGather,
+    Reduction, Routing, Segments, StateFormats,
 };
 use case::options::{
     self, Accumulate, Again, AttentionKernel, Dispatch, Elementwise, Format, GraphModule, GraphsBy, Scaling, TpOverlap,
@@ -48,8 +48,12 @@ fn graphs(recipe: &Recipe, asked: &Options) -> Result<GraphInputs, Unmodelled> {
         }
         GraphsBy::TransformerEngine => Ok(GraphInputs::OfLayers {
             has_mask: graphs.records(Some(GraphModule::Attention)),
-            permutes: graphs.modules().any(|module| module == GraphModule::MoePreprocess)
-                && asked.kernels.dispatch == Dispatch::AllToAll,
+            hands: match asked.kernels.dispatch {
+                _ if graphs.modules().all(|module| module != GraphModule::MoePreprocess) => Handed::Nothing,
+                Dispatch::AllToAll => Handed::Permuted,
+                Dispatch::HybridEp => Handed::Scores,
+                Dispatch::AllGather | Dispatch::DeepEp => Handed::Nothing,
+            },
         }),
     }
 }
@@ -61,11 +65,8 @@ impl MegatronOptions {
             Dispatch::AllToAll => Dispatcher::AllToAll,
             Dispatch::AllGather => Dispatcher::AllGather,
             Dispatch::DeepEp => Dispatcher::DeepEp,
-            Dispatch::HybridEp => return refuse("dispatcher hybridep", "its buffers are not replayed"),
+            Dispatch::HybridEp => Dispatcher::HybridEp,
         };
-        if asked.kernels.expert_fusion {
-            return refuse("--use-transformer-engine-op-fuser", "what its fused modules keep is not replayed");
-        }
         if asked.overlap.tp == TpOverlap::Userbuffers {
             return refuse("--tp-comm-overlap", "Transformer Engine's user buffers are not replayed");
         }
@@ -105,6 +106,7 @@ impl MegatronOptions {
             rope_fusion: asked.kernels.rope_fusion,
             permute_fusion: asked.kernels.permute_fusion,
             relu2_fusion: asked.kernels.relu2_fusion,
+            expert_fusion: asked.kernels.expert_fusion,
             indexer_fusion: asked.kernels.indexer_fusion,
             graphs: graphs(recipe, asked)?,
             attention: match asked.kernels.attention {

@@ -1,13 +1,10 @@
 //! What the engine of a layout can do besides: each offer on top of those before it, where it saves time and fits.
 
-use case::offers::{Offer, offers};
+use case::offers::{Offer, WORTH, offers};
 use memory::fit::{Fit, Verdict};
 
 use crate::answer::Choice;
 use units::Bytes;
-
-/// Of a step, less than this is not worth a flag.
-const WORTH: f64 = 0.01;
 
 /// One that helps.
 pub struct Besides {
@@ -22,7 +19,7 @@ pub struct Besides {
 /// Those that help a layout, in the order in which they were tried.
 pub fn besides(best: &Choice, headroom: Bytes) -> Vec<Besides> {
     let (mut case, mut least, mut found) = (best.case.clone(), best.step.seconds, Vec::new());
-    for offer in offers(&case.recipe, &case.layout, &case.options) {
+    for offer in offers(&case.recipe, &case.layout, &case.options, case.cluster.as_ref()) {
         let Ok(next) = case.with(|asked| asked.state.engine_args.push(offer.args.clone())) else { continue };
         let Some(seconds) = cost::step(&next).ok().map(|step| step.seconds).filter(|s| *s < least * (1.0 - WORTH))
         else {

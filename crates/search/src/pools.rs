@@ -14,7 +14,7 @@ use diag::{Blame, Finding};
 use hardware::Cluster;
 use layout::{Layout, Recompute, Schedule, StagePlan, ZeroStage};
 use memory::estimate::{Estimate, StageShape};
-use memory::fit::{PooledFit, Verdict, deepep_bytes, outside};
+use memory::fit::{PooledFit, Verdict, dispatch_bytes, outside};
 use rayon::prelude::*;
 use recipe::Mixer;
 use std::collections::HashMap;
@@ -347,7 +347,7 @@ impl Room<'_> {
         let pool = self.pools.pool_of(layout)[stage];
         let device = &self.pools.pools[pool].device;
         let space = &self.pools.space;
-        let dispatch = deepep_bytes(&self.mode.recipe, layout, &space.question.options);
+        let dispatch = dispatch_bytes(&self.mode.recipe, layout, &space.question.options);
         let besides: u64 = outside(device, layout, space.has_experts, dispatch).iter().map(|held| held.bytes).sum();
         let held = sum.reserved().saturating_add(besides).saturating_add(self.pools.headroom[pool].0);
         held.saturating_add(self.caution) <= device.visible_bytes()

@@ -10,7 +10,7 @@ use case::Options;
 use cost::{Prices, Setting, Split, Unpriced};
 use layout::{Layout, Schedule, ZeroStage};
 use memory::estimate::{Estimate, Estimator, Highest, KindWeights, Shards, StageTerms, Sum};
-use memory::fit::{communicator_bytes, communicators, deepep_bytes};
+use memory::fit::{communicator_bytes, communicators, dispatch_bytes};
 use recipe::Mixer;
 use replay::Unmodelled;
 use std::collections::BTreeMap;
@@ -400,7 +400,8 @@ impl<'a> Pricer<'a> {
 
     /// What the engine asks of the job's options under a layout and does not get.
     fn unmet(&self, layout: &Layout) -> Option<String> {
-        let unmet = case::unmet(&self.mode.recipe, layout, &self.space.question.options);
+        let unmet =
+            case::unmet(&self.mode.recipe, layout, &self.space.question.options, Some(self.space.question.cluster));
         unmet.into_iter().next().map(|finding| format!("{}: {}", finding.rule, finding.message))
     }
 
@@ -434,7 +435,7 @@ impl<'a> Pricer<'a> {
     /// Bytes a rank of a layout may hold in its allocator.
     fn budget(&self, layout: &Layout) -> i64 {
         let talking = communicators(layout, self.has_experts).len() as u64;
-        let dispatch = deepep_bytes(&self.mode.recipe, layout, &self.space.question.options);
+        let dispatch = dispatch_bytes(&self.mode.recipe, layout, &self.space.question.options);
         self.budget - (communicator_bytes(&self.reserve, talking) + dispatch) as i64
     }
 

@@ -115,7 +115,7 @@ const WORDS: &[Word] = &[
         "false",
         kernels.expert_fusion,
         [Changes, Changes],
-        "products of experts in mxfp8 with their activation in one kernel, on Blackwell"
+        "products of experts in mxfp8 with their activation in one kernel, on Blackwell (Transformer Engine 2.16, cuDNN's front end)"
     ),
     Word {
         name: "--dsa-kernel-backend",
@@ -173,7 +173,7 @@ const WORDS: &[Word] = &[
         },
         memory: Changes,
         time: Changes,
-        what: "the kernels behind dispatcher `flex`",
+        what: "the kernels behind dispatcher `flex`, each a package of its own",
     },
     Word {
         name: "--cross-entropy-loss-fusion",
@@ -411,6 +411,7 @@ const OURS: &[(&str, &str)] = &[
     ("--hidden-dropout", "the recipe's `dropout`"),
     ("--attention-dropout", "the recipe's `attention.dropout`"),
     ("--rotary-percent", "the recipe's `rope.fraction`"),
+    ("--moe-mlp-glu-interleave-size", "--use-transformer-engine-op-fuser"),
     ("--moe-aux-loss-coeff", "the recipe's `moe.router.aux_loss`"),
     ("--moe-z-loss-coeff", "the recipe's `moe.router.z_loss`"),
     ("--moe-router-topk-scaling-factor", "the recipe's `moe.router.scaling`"),

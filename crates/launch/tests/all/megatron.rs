@@ -174,3 +174,23 @@ fn nam56r_author_dp_names_its_patch_points() {
     assert!(emission.arguments.iter().any(|a| a.flag == "--tensor-model-parallel-size" && a.values == ["1"]));
     assert!(!emission.arguments.iter().any(|a| a.flag == "--sequence-parallel"));
 }
+
+/// Fused experts read gates and linear halves in turns, in blocks that a checkpoint shows in no shape: whoever loads it has
+/// to be told.
+#[test]
+fn fused_experts_are_told_what_their_kernels_read() {
+    let request =
+        LayoutRequest { world: Some(8), ep: Some(8), engine: Some(Engine::Megatron), ..LayoutRequest::default() };
+    let mut case = common::Case::new(&common::recipe("qwen3-30b-a3b"), &request, Seams::Refuse).unwrap();
+    let told = |case: &common::Case| {
+        let emission = case.emit().unwrap();
+        let name = "--moe-mlp-glu-interleave-size";
+        let block = emission.arguments.iter().find(|a| a.flag == name).map(|a| a.values.join(" "));
+        let variable = emission.environment.iter().find(|v| v.name == "NVTE_CUTEDSL_FUSED_GROUPED_MLP");
+        let folder = launch::identity::Identity::of(&case.job()).checkpoint_name;
+        (block, variable.map(|v| v.value.clone()), folder.ends_with("-glu32"))
+    };
+    assert_eq!(told(&case), (None, None, false));
+    case.case = case.case.with_options(|options| options.kernels.expert_fusion = true);
+    assert_eq!(told(&case), (Some("32".to_string()), Some("1".to_string()), true));
+}

@@ -50,13 +50,13 @@ fn refuse_parallel(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
     Some(rule.error("pattern", format!("{engine} runs one mixer behind a norm, and layer {layer} has several")))
 }
 
-/// Refuses norms, embeddings and heads that an engine's own model does not have.
-fn refuse_edges(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
+/// Refuses norms, embeddings, heads and activations that an engine's own model does not have. `has` names those of the
+/// rare activations that it has after all, each with the block that has it.
+fn refuse_edges(rule: &Rule, engine: &str, has: &[(Mixer, Activation)], case: &Case) -> Option<Finding> {
     let recipe = case.recipe;
-    let dense = recipe.mlp.as_ref().filter(|_| recipe.uses(Mixer::Mlp)).map(|m| m.activation);
-    let functions = [dense, recipe.moe.as_ref().map(|m| m.activation)];
-    // Megatron's grouped experts have it.
-    let clamped = if rule.id.starts_with("megatron/") { &functions[..1] } else { &functions[..] };
+    let dense = recipe.mlp.as_ref().filter(|_| recipe.uses(Mixer::Mlp)).map(|m| (Mixer::Mlp, m.activation));
+    let blocks = [dense, recipe.moe.as_ref().map(|m| (Mixer::Moe, m.activation))];
+    let lacks = |rare| blocks.iter().flatten().any(|block| block.1 == rare && !has.contains(block));
     let what = [
         (!recipe.norm.is_usual(), "norm", "norm without a scale or a shift"),
         (recipe.norm_place != NormPlace::Before, "norm_place", "norms behind blocks"),
@@ -67,8 +67,8 @@ fn refuse_edges(rule: &Rule, engine: &str, case: &Case) -> Option<Finding> {
         (recipe.features.engram().is_some(), "features.engram", "engram branches"),
         (recipe.gates_latent_heads(), "attention.head_gate", "gates of latent attention's heads"),
         (recipe.mlp.as_ref().is_some_and(|m| m.shift), "mlp.shift", "inputs mixed with the token before"),
-        (functions.contains(&Some(Activation::Relu)), "activation", "plain ReLU"),
-        (clamped.contains(&Some(Activation::SwiGluOai)), "activation", "gated unit of gpt-oss here"),
+        (lacks(Activation::Relu), "activation", "plain ReLU"),
+        (lacks(Activation::SwiGluOai), "activation", "gated unit of gpt-oss here"),
     ];
     let (_, field, what) = what.into_iter().find(|(is_there, ..)| *is_there)?;
     let finding = rule.error(field, format!("{engine} has no {what}"));

@@ -13,6 +13,9 @@ use replay::line::Line;
 use replay::tape::{BYTE, FP32, Storage, Tape, Tensor};
 use std::rc::Rc;
 
+/// Elements that share a scale of MXFP8.
+pub(super) const SCALED: u64 = 32;
+
 impl Fp8Recipe {
     /// Whether a gathered operand is gathered by rows and transposed afterwards
     /// (`transformer_engine/pytorch/tensor/float8_tensor.py` supports_only_rowwise_all_gather).
@@ -53,7 +56,7 @@ impl Fp8Recipe {
         match self {
             Fp8Recipe::Delayed | Fp8Recipe::Tensorwise => FP32,
             Fp8Recipe::Blockwise => elements / 128 * FP32,
-            Fp8Recipe::Mxfp8 => elements.div_ceil(32),
+            Fp8Recipe::Mxfp8 => elements.div_ceil(SCALED),
             Fp8Recipe::Nvfp4 => elements.div_ceil(16),
         }
     }

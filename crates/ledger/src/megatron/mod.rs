@@ -38,6 +38,8 @@ mod model;
 mod moe;
 mod moe_allgather;
 mod moe_deepep;
+mod moe_fused;
+mod moe_hybridep;
 mod mtp;
 mod muon;
 mod ops;
@@ -58,8 +60,8 @@ mod supported;
 /// Units whose weights Megatron-FSDP gathers ahead.
 pub use fsdp::AHEAD as UNITS_AHEAD;
 pub use options::{
-    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, GraphInputs, LayerWise, MegatronOptions, ParamGather,
-    Reduction, Routing, StateFormats, Trainer,
+    AttentionBackend, CrossEntropy, Dispatcher, Fp8Recipe, GraphInputs, Handed, LayerWise, MegatronOptions,
+    ParamGather, Reduction, Routing, StateFormats, Trainer,
 };
 pub use replay::allocator::Segments;
 pub use replay::tape::Microbatches;

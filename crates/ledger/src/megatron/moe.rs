@@ -2,13 +2,15 @@
 //! `token_dispatcher.py`, `moe_utils.py`, `experts.py`).
 
 use super::blocks::{MoeParams, rows_in};
-use super::config::Feed;
+use super::config::{Config, Feed};
 use super::linear::{Keeps, Mode, elements_of, grouped_linear, linear};
 use super::mlp::shared_expert;
 use super::moe_allgather;
 use super::moe_deepep;
+use super::moe_fused;
+use super::moe_hybridep;
 use super::ops::{activate, add, grad, grad_of, makes, weight_grad};
-use super::options::{Dispatcher, Routing};
+use super::options::{Dispatcher, Fp8Recipe, Routing};
 use super::params::Param;
 use super::rank::Rank;
 use super::recompute::again;
@@ -41,6 +43,7 @@ fn layer(c: &Rc<Rank>, params: &Rc<MoeParams>, x: &Tensor) -> Tensor {
         Dispatcher::AllGather => moe_allgather::forward(c, params, x, routed, shared),
         Dispatcher::AllToAll => all_to_all(c, params, x, routed, shared),
         Dispatcher::DeepEp => moe_deepep::forward(c, params, x, routed, shared),
+        Dispatcher::HybridEp => moe_hybridep::forward(c, params, x, routed, shared),
     }
 }
 
@@ -284,11 +287,27 @@ pub(super) fn reduce_scattered(c: &Rank, out: Tensor, rows: (u64, u64), width: u
     out
 }
 
-/// The experts themselves (`experts.py` TEGroupedMLP).
+/// The experts themselves (`experts.py` TEGroupedMLP). `count` rows are padded here unless HybridEP did.
 pub(super) fn expert_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, probs: &Tensor, count: u64) -> Tensor {
-    let (hidden, moe) = (c.config.expert_hidden(), c.config.moe());
-    let padded = c.config.fp8.map(|recipe| pad(c, tokens, probs, count, recipe.row_step()));
+    let (hidden, config) = (c.config.expert_hidden(), &c.config);
+    let pads = config.fp8.is_some() && config.moe().dispatcher != Dispatcher::HybridEp;
+    let padded = pads.then(|| pad(c, tokens, probs, count));
     let (tokens, probs, rows) = padded.as_ref().map_or((tokens, probs, count), |p| (&p.tokens, &p.probs, p.count));
+    let out = match config.told.expert_fusion {
+        true => moe_fused::forward(c, params, tokens, probs, rows),
+        false => one_by_one(c, params, tokens, probs, rows),
+    };
+    if padded.is_none() {
+        return out;
+    }
+    let unpadded = c.scratch(count * hidden, BF16, "unpadded outputs");
+    makes(c, &out, &unpadded, Vec::new(), rows * hidden, BF16);
+    unpadded
+}
+
+/// A product, the activation, a product.
+fn one_by_one(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, probs: &Tensor, rows: u64) -> Tensor {
+    let (hidden, moe) = (c.config.expert_hidden(), c.config.moe());
     let feed = Feed { ffn: moe.feed.ffn / c.config.etp, ..moe.feed };
     let (into, back) = ((&params.fc1[..], &params.fc1_biases[..]), (&params.fc2[..], &[][..]));
     let wide = grouped_linear(c, tokens, rows, (hidden, rows_in(feed)), into, Keeps::Quantized, Line::ExpertInputs);
@@ -305,20 +324,23 @@ pub(super) fn expert_mlp(c: &Rc<Rank>, params: &MoeParams, tokens: &Tensor, prob
     if let Some(kept) = kept {
         kept.discard_until(&product);
     }
-    let out = if feed.has_bias { with_biases(c, &product, probs, &params.fc2_biases) } else { product };
-    if padded.is_none() {
-        return out;
-    }
-    let unpadded = c.scratch(count * hidden, BF16, "unpadded outputs");
-    makes(c, &out, &unpadded, Vec::new(), rows * hidden, BF16);
-    unpadded
+    if feed.has_bias { with_biases(c, &product, probs, &params.fc2_biases) } else { product }
 }
 
-/// Under fp8 each expert's rows are padded to a multiple of a step, which is half of one an expert
-/// on average.
-fn pad(c: &Rank, tokens: &Tensor, probs: &Tensor, count: u64, step: u64) -> Rows {
+/// What an expert's rows are padded to under the op fuser (`moe_utils.py` get_align_size_for_quantization: "CUTLASS kernel
+/// for grouped GEMM assumes 256 alignment").
+const FUSED_ROW_STEP: u64 = 256;
+
+/// Rows that padding adds: under fp8 each expert's are padded to a multiple of a step, which is half of one an expert on
+/// average.
+pub(super) fn padding(config: &Config) -> u64 {
+    let step = |recipe: Fp8Recipe| if config.told.expert_fusion { FUSED_ROW_STEP } else { recipe.row_step() };
+    config.fp8.map_or(0, |recipe| config.moe().local_experts * (step(recipe) / 2))
+}
+
+fn pad(c: &Rank, tokens: &Tensor, probs: &Tensor, count: u64) -> Rows {
     let (hidden, width) = (c.config.expert_hidden(), probs.width());
-    let padded = count + c.config.moe().local_experts * (step / 2);
+    let padded = count + padding(&c.config);
     let wide = c.scratch(padded * hidden, BF16, "padded tokens");
     makes(c, tokens, &wide, Vec::new(), count * hidden, BF16);
     let wide_probs = c.scratch(padded, width, "padded probabilities");
@@ -426,7 +448,27 @@ fn times_probs(c: &Rank, x: &Tensor, probs: &Tensor, rows: u64) -> Tensor {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Job;
+    use super::super::options::MegatronOptions;
+    use super::super::options::tests::experts;
     use super::*;
+    use layout::StagePlan;
+
+    /// 16 experts of a rank: half of 16 rows each, of 32 in mxfp8 and of 256 where they are fused.
+    #[test]
+    fn rows_are_padded_for_the_product() {
+        let (recipe, layout) = experts();
+        let stages = StagePlan::new(&recipe, &layout, None).unwrap();
+        let rows = |fp8, expert_fusion| {
+            let options = MegatronOptions { fp8, expert_fusion, ..MegatronOptions::launched(&recipe) };
+            let job = Job { recipe: &recipe, layout: &layout, stages: &stages, rank: 0, options: &options };
+            padding(&Config::new(&job).unwrap())
+        };
+        assert_eq!(rows(None, false), 0);
+        assert_eq!(rows(Some(Fp8Recipe::Tensorwise), false), 16 * 8);
+        assert_eq!(rows(Some(Fp8Recipe::Mxfp8), false), 16 * 16);
+        assert_eq!(rows(Some(Fp8Recipe::Mxfp8), true), 16 * 128);
+    }
 
     #[test]
     fn draws_are_standard_and_repeatable() {

@@ -7,11 +7,11 @@ use super::moe::{Spots, expert_mlp, permute, received_tokens, with_shared};
 use super::ops::{grad_of, makes};
 use super::rank::Rank;
 use super::router::Routed;
+use case::options::Dispatch;
 use replay::tape::{BF16, BYTE, FP32, INT32, INT64, Tensor};
 use std::rc::Rc;
 
-/// Ranks of one node (`LEGACY_NUM_MAX_NVL_PEERS`).
-const PEERS: u64 = 8;
+const PEERS: u64 = Dispatch::DEEPEP_PEERS;
 
 pub(super) fn forward(c: &Rc<Rank>, params: &MoeParams, x: &Tensor, routed: Routed, shared: Option<Tensor>) -> Tensor {
     let hidden = c.config.expert_hidden();

@@ -25,6 +25,8 @@ pub enum Dispatcher {
     AllGather,
     /// `MoEFlexTokenDispatcher` over DeepEP.
     DeepEp,
+    /// `MoEFlexTokenDispatcher` over HybridEP, inside one NVLink domain.
+    HybridEp,
 }
 
 /// Transformer Engine's scaling recipes.
@@ -124,10 +126,20 @@ pub enum GraphInputs {
     OfLayers {
         /// And a mask of one byte a score, where attention is recorded, which its kernel does not read.
         has_mask: bool,
-        /// And, where tokens are sorted by expert inside of a graph, what it hands to the exchange: it stays in the
-        /// graph's pool.
-        permutes: bool,
+        /// And what a graph hands to the exchange: it stays in the graph's pool.
+        hands: Handed,
     },
+}
+
+/// What is recorded in front of an exchange and read by it (`token_dispatcher.py` cudagraph_attrs).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handed {
+    /// Nothing, or what is small: DeepEP reads the chosen alone.
+    Nothing,
+    /// Tokens that were sorted by expert inside of a graph.
+    Permuted,
+    /// Scores and map of all experts, which HybridEP reads.
+    Scores,
 }
 
 /// Formats of AdamW's state under `--use-precision-aware-optimizer`; without it all are fp32.
@@ -201,6 +213,9 @@ pub struct MegatronOptions {
     pub permute_fusion: bool,
     /// Whether one kernel squares the ReLU of experts and weighs it (`--use-fused-weighted-squared-relu`).
     pub relu2_fusion: bool,
+    /// Whether both products of experts and their activation run as Transformer Engine's fused operations
+    /// (`--use-transformer-engine-op-fuser`). Megatron's default is no.
+    pub expert_fusion: bool,
     /// Whether TileLang's kernels score and choose for a sparse indexer (`--dsa-kernel-backend`). Megatron's default is no.
     pub indexer_fusion: bool,
     /// Inputs that captured graphs hold.
@@ -244,6 +259,7 @@ impl MegatronOptions {
             rope_fusion: false,
             permute_fusion: false,
             relu2_fusion: false,
+            expert_fusion: false,
             indexer_fusion: false,
             graphs: GraphInputs::None,
             attention: AttentionBackend::Fused,
@@ -272,14 +288,14 @@ impl MegatronOptions {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::super::{Job, explain, replay};
     use super::*;
     use layout::{LayoutRequest, StagePlan, check};
     use replay::{Phase, PhaseKind, Replay, Unmodelled};
 
     /// A recipe on eight ranks.
-    fn on_eight(name: &str, request: LayoutRequest) -> (Recipe, layout::Layout) {
+    pub(in super::super) fn on_eight(name: &str, request: LayoutRequest) -> (Recipe, layout::Layout) {
         let recipe = recipe::builtin::find(name).unwrap();
         let checked = check(&recipe, &LayoutRequest { world: Some(8), sequence: Some(2048), ..request });
         let layout = checked.layout.unwrap_or_else(|| panic!("{:?}", checked.findings));
@@ -295,11 +311,11 @@ mod tests {
         on_eight("nam56r", LayoutRequest { mode, tp: Some(2), ..LayoutRequest::default() })
     }
 
-    fn experts() -> (Recipe, layout::Layout) {
+    pub(in super::super) fn experts() -> (Recipe, layout::Layout) {
         on_eight("qwen3-30b-a3b", LayoutRequest { ep: Some(8), ..LayoutRequest::default() })
     }
 
-    fn run(
+    pub(in super::super) fn run(
         (recipe, layout): &(Recipe, layout::Layout),
         change: impl FnOnce(&mut MegatronOptions),
     ) -> Result<Replay, Unmodelled> {
@@ -318,7 +334,7 @@ mod tests {
         replay.phase(kind).unwrap()
     }
 
-    fn allocated(replay: &Replay, kind: PhaseKind) -> u64 {
+    pub(in super::super) fn allocated(replay: &Replay, kind: PhaseKind) -> u64 {
         phase(replay, kind).allocated
     }
 
@@ -492,8 +508,9 @@ mod tests {
     fn graphs_of_layers_hold_inputs_for_every_microbatch_in_flight() {
         let request = LayoutRequest { tp: Some(2), pp: Some(2), microbatches: Some(4), ..LayoutRequest::default() };
         let model = on_eight("llama3-8b", request);
-        let with =
-            |has_mask| run(&model, |told| told.graphs = GraphInputs::OfLayers { has_mask, permutes: false }).unwrap();
+        let with = |has_mask| {
+            run(&model, |told| told.graphs = GraphInputs::OfLayers { has_mask, hands: Handed::Nothing }).unwrap()
+        };
         let (plain, masked) = (run(&model, |_| {}).unwrap(), with(true));
         let after = PhaseKind::Update(2);
         let (inputs, masks) = (16 * 2 * 1024 * 4096 * 2, 16 * 2 * 2048 * 2048);
@@ -526,6 +543,15 @@ mod tests {
             told.capacity_factor = Some(1.0);
         };
         assert_eq!(run(&experts(), padded).unwrap_err().what, "experts of a fixed capacity over DeepEP");
+        let fused = |change: fn(&mut MegatronOptions)| {
+            let change = |told: &mut MegatronOptions| {
+                told.expert_fusion = true;
+                change(told);
+            };
+            run(&experts(), change).unwrap_err().what
+        };
+        assert_eq!(fused(|_| {}), "Transformer Engine's op fuser without mxfp8");
+        assert_eq!(refused(|told| told.expert_fusion = true), "Transformer Engine's op fuser in dense blocks");
     }
 
     #[test]

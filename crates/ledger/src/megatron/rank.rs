@@ -2,10 +2,10 @@
 
 use super::config::Config;
 use super::ops::Dummies;
-use super::options::GraphInputs;
+use super::options::{GraphInputs, Handed};
 use recipe::Mixer;
 use replay::line::Line;
-use replay::tape::{BF16, INT32, Pace, Storage, Tape, Tensor};
+use replay::tape::{BF16, BYTE, INT32, Pace, Storage, Tape, Tensor};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -127,25 +127,37 @@ impl Rank {
 
     /// What captured graphs read, for every layer and microbatch in flight.
     pub fn graph_inputs(&self) -> Vec<Rc<Storage>> {
-        let GraphInputs::OfLayers { has_mask, permutes } = self.config.told.graphs else { return Vec::new() };
+        let GraphInputs::OfLayers { has_mask, hands } = self.config.told.graphs else { return Vec::new() };
         let config = &self.config;
         let in_flight = if config.pp == 1 { 1 } else { config.order.peak_in_flight(config.stage as u32) };
         let layers = || config.chunks.iter().flat_map(|chunk| &chunk.layers);
         // Passes in flight are over chunks, each of which has its share of the layers.
         let at_once = |layers: usize| (layers * in_flight as usize).div_ceil(config.chunks.len().max(1));
-        let routed = layers().filter(|(_, mixers)| permutes && mixers.contains(&Mixer::Moe)).count();
+        let routed = layers().filter(|(_, mixers)| mixers.contains(&Mixer::Moe)).count();
         // A context rank has the scores of its own queries.
         let mask = config.tokens * config.full_sequence;
         let of = |_| {
             let input = self.workspace(config.local_tokens * config.hidden * BF16, "graph input");
             [Some(input), has_mask.then(|| self.workspace(mask, "graph mask"))]
         };
-        let permuted = |_| {
-            let rows = config.local_tokens * config.moe().top_k;
-            self.workspace(rows * config.expert_hidden() * BF16, "permuted tokens of a graph")
+        let handed = || match hands {
+            Handed::Nothing => Vec::new(),
+            Handed::Permuted => {
+                let rows = config.local_tokens * config.moe().top_k;
+                let bytes = rows * config.expert_hidden() * BF16;
+                (0..at_once(routed)).map(|_| self.workspace(bytes, "permuted tokens of a graph")).collect()
+            }
+            // The dispatcher of each layer holds those of one pass anyway.
+            Handed::Scores => {
+                let bytes = config.local_tokens * config.moe().experts * (config.moe().score_width + BYTE);
+                (routed..at_once(routed)).map(|_| self.workspace(bytes, "scores and map of a graph")).collect()
+            }
         };
-        let inputs = (0..at_once(layers().count())).flat_map(of).flatten();
-        inputs.chain((0..at_once(routed)).map(permuted)).collect()
+        let mut inputs: Vec<_> = (0..at_once(layers().count())).flat_map(of).flatten().collect();
+        if routed > 0 {
+            inputs.extend(handed());
+        }
+        inputs
     }
 
     /// A Transformer Engine product runs.

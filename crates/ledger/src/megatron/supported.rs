@@ -162,8 +162,13 @@ pub(super) fn options(recipe: &Recipe, layout: &Layout, options: &MegatronOption
             return refuse(format!("{} main weights", formats.main_weights.name()), why);
         }
     }
-    if options.dispatcher == Dispatcher::DeepEp {
-        deepep(layout, options)?;
+    match options.dispatcher {
+        Dispatcher::DeepEp => flex("DeepEP", layout, options)?,
+        Dispatcher::HybridEp => flex("HybridEP", layout, options)?,
+        Dispatcher::AllToAll | Dispatcher::AllGather => {}
+    }
+    if options.expert_fusion {
+        expert_fusion(recipe, layout, options)?;
     }
     if options.graphs != GraphInputs::None && layout.recompute != Recompute::None {
         return refuse("captured graphs beside recompute", "what a graph computes again in its pool is not replayed");
@@ -181,13 +186,48 @@ pub(super) fn options(recipe: &Recipe, layout: &Layout, options: &MegatronOption
     }
 }
 
-fn deepep(layout: &Layout, options: &MegatronOptions) -> Result<(), Unmodelled> {
+/// What is not replayed of either backend of the flex dispatcher.
+fn flex(backend: &str, layout: &Layout, options: &MegatronOptions) -> Result<(), Unmodelled> {
     if options.capacity_factor.is_some() {
-        return refuse("experts of a fixed capacity over DeepEP", "it is replayed dropless");
+        return refuse(format!("experts of a fixed capacity over {backend}"), "it is replayed dropless");
     }
     match layout.etp.get() {
         1 => Ok(()),
-        _ => refuse("experts cut over etp with DeepEP", "what its repeated choices hold is not replayed"),
+        _ => refuse(format!("experts cut over etp with {backend}"), "what its repeated choices hold is not replayed"),
+    }
+}
+
+/// The op fuser is replayed where its fused kernels run: elsewhere Megatron refuses it, or Transformer Engine runs the
+/// same operations one by one (`case::unmet` says so in the engines' words).
+fn expert_fusion(recipe: &Recipe, layout: &Layout, options: &MegatronOptions) -> Result<(), Unmodelled> {
+    let what = |place: &str| format!("Transformer Engine's op fuser {place}");
+    let Some(moe) = &recipe.moe else {
+        return refuse(what("in dense blocks"), "what its fused dense blocks keep is not replayed");
+    };
+    let why = "its operations then run one by one, and what those keep is not replayed";
+    if options.fp8 != Some(Fp8Recipe::Mxfp8) {
+        return refuse(what("without mxfp8"), why);
+    }
+    if !matches!(moe.activation, Activation::SwiGlu | Activation::SwiGluOai) {
+        return refuse(
+            what(&format!("around {}", moe.activation.name())),
+            "Transformer Engine 2.16 has no such kernel",
+        );
+    }
+    if layout.etp.splits() {
+        return refuse(what("over etp"), "Megatron refuses it");
+    }
+    if matches!(&layout.recompute, Recompute::Selective(all) if all.contains(&RecomputeModule::MoeAct)) {
+        return refuse(
+            what("beside recompute of moe_act"),
+            "Transformer Engine 2.16 keeps the activation all the same",
+        );
+    }
+    match layout.zero {
+        ZeroStage::Zero | ZeroStage::One => Ok(()),
+        ZeroStage::Two | ZeroStage::Three => {
+            refuse(what("under Megatron-FSDP"), "its hooks are called in another order, which is not replayed")
+        }
     }
 }
 

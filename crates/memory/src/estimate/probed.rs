@@ -18,6 +18,8 @@ use layout::{Layout, ZeroStage};
 #[derive(Clone, Debug)]
 pub(super) struct Probed {
     pub saved: PerKind<u64>,
+    /// Of what a layer saves, what its first pass leaves for all later ones, such as copies of weights in 8 bits.
+    pub stays: PerKind<u64>,
     pub held: PerKind<Held>,
     pub front: Held,
     pub back: Held,
@@ -70,7 +72,8 @@ impl Probed {
     fn highest(&self, shape: &StageShape, saved: u64, beside: impl Fn(KindId) -> u64) -> u64 {
         let present = shape.from_last.entries().filter_map(|(kind, counts)| Some((kind, counts.as_ref()?)));
         let points = present.map(|(kind, counts)| {
-            let behind: u64 = counts.iter().zip(self.saved.iter()).map(|(n, bytes)| n * bytes).sum();
+            let goes = self.saved.iter().zip(self.stays.iter()).map(|(saved, stays)| saved - stays);
+            let behind: u64 = counts.iter().zip(goes).map(|(n, bytes)| n * bytes).sum();
             saved.saturating_sub(behind) + self.inside[kind] + beside(kind)
         });
         points.max().unwrap_or(0).max(saved)
@@ -81,11 +84,12 @@ impl Probed {
         let state = |held: Held| self.state(&held, shards).total();
         let mut back = self.back;
         back.add(self.tied, 1);
-        KindWeights {
-            state: self.held.map(|held| state(*held)),
-            saved: self.saved.clone(),
-            state_ends: [state(self.front), state(back)],
+        let (mut layers, mut saved) = (self.held.map(|held| state(*held)), self.saved.clone());
+        for (kind, stays) in self.stays.entries() {
+            layers[kind] += stays;
+            saved[kind] -= stays;
         }
+        KindWeights { state: layers, saved, state_ends: [state(self.front), state(back)] }
     }
 
     /// The `index`th stage of a layout.
@@ -99,10 +103,13 @@ impl Probed {
     /// What a stage holds, before shares and microbatches in flight.
     pub fn terms(&self, shape: &StageShape) -> Terms {
         let mut held = Held::default();
-        let mut saved = 0;
+        let (mut saved, mut stays) = (0, 0);
         for ((&count, each), bytes) in shape.layers.iter().zip(self.held.iter()).zip(self.saved.iter()) {
             held.add(*each, count);
             saved += bytes * count;
+        }
+        for (&count, bytes) in shape.layers.iter().zip(self.stays.iter()) {
+            stays += bytes * count;
         }
         let layers = held.elements();
         held.add(self.front, u64::from(shape.is_first));
@@ -110,7 +117,7 @@ impl Probed {
         held.add(self.tied, u64::from(shape.is_last && !shape.is_first));
         let inside = self.highest(shape, saved, |_| 0);
         let at_the_end = if shape.is_last { saved + self.loss[usize::from(!shape.is_first)] } else { 0 };
-        let at_the_start = if shape.is_first { self.embedding } else { 0 };
+        let at_the_start = if shape.is_first { self.embedding + stays } else { 0 };
         let sizes = shape.layers.iter().zip(self.held.iter()).filter(|(count, _)| **count > 0);
         let units = Units {
             largest: sizes.map(|(_, held)| held.elements()).max().unwrap_or(0),
@@ -120,7 +127,7 @@ impl Probed {
             inside: self.highest(shape, saved, |kind| self.grad_width * self.held[kind].elements()),
         };
         let points = [inside, at_the_end, at_the_start];
-        Terms { held, flying: saved + self.boundary, points, saved, units }
+        Terms { held, flying: saved - stays + self.boundary, points, saved, units }
     }
 
     /// What a stage comes to.

@@ -14,7 +14,7 @@ use ledger::megatron::{Job, MegatronOptions, replay, replay_passes};
 use recipe::{Layer, Mixer, Recipe};
 use replay::Unmodelled;
 use replay::line::Line;
-use replay::{PhaseKind, Replay};
+use replay::{Phase, PhaseKind, Replay};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -37,6 +37,8 @@ struct Probe {
     forward: u64,
     /// What the allocator kept besides.
     left: u64,
+    /// Of the highest point, what stays for all later passes: workspaces, copies of weights in 8 bits.
+    stays: u64,
 }
 
 /// What comes and goes grows evenly with the sequences of a microbatch, so that larger ones follow
@@ -51,6 +53,7 @@ impl Probe {
             bytes: line(self.bytes, other.bytes),
             forward: line(self.forward, other.forward),
             left: line(self.left, other.left),
+            stays: line(self.stays, other.stays),
         }
     }
 }
@@ -131,11 +134,12 @@ impl Probes {
     /// The sum for the degrees, batch, sequence and recompute of a layout, which must be legal.
     pub fn probed(&self, layout: &Layout) -> Result<Probed, Unmodelled> {
         let none = PerKind::new(&self.kinds, |_| 0);
-        let (mut saved, mut inside, mut left) = (none.clone(), none, 0);
+        let (mut saved, mut stays, mut inside, mut left) = (none.clone(), none.clone(), none, 0);
         for (kind, _) in self.kinds.all() {
             let one = self.probe(layout, kind, 1, Role::Middle, 1)?;
             let two = self.probe(layout, kind, 2, Role::Middle, 1)?;
             saved[kind] = two.forward.saturating_sub(one.forward);
+            stays[kind] = two.stays.saturating_sub(one.stays).min(saved[kind]);
             inside[kind] = one.bytes.max(two.bytes.saturating_sub(saved[kind]));
             left = left.max(two.left);
         }
@@ -146,6 +150,7 @@ impl Probes {
             embedding: ends.embedding,
             left: left + ends.left,
             saved,
+            stays,
             inside,
             ..self.counted(layout)?
         })
@@ -164,6 +169,7 @@ impl Probes {
             // Without formats of its own: main weight and two moments in fp32.
             adam_width: self.options.precision_aware.map_or(12, |formats| formats.bytes()),
             saved: none.clone(),
+            stays: none.clone(),
             inside: none,
             boundary: 0,
             loss: [0; 2],
@@ -179,13 +185,14 @@ impl Probes {
         let mut kinds = self.layers.entries();
         let light = kinds.find(|(_, layer)| !layer.has(Mixer::Moe)).or_else(|| self.layers.entries().next());
         let Some((light, _)) = light else { return Err(Unmodelled::new("this recipe", "it has no layers")) };
-        let one = self.probe(&plain, light, 1, Role::Middle, 1)?.forward;
-        let saved = self.probe(&plain, light, 2, Role::Middle, 1)?.forward.saturating_sub(one);
+        let (one, more) =
+            (self.probe(&plain, light, 1, Role::Middle, 1)?, self.probe(&plain, light, 2, Role::Middle, 1)?);
+        let (saved, stays) = (more.forward.saturating_sub(one.forward), more.stays.saturating_sub(one.stays));
         let two = self.probe(&plain, light, 1, Role::Middle, 2)?.forward;
         let first = self.probe(&plain, light, 1, Role::First, 1)?;
         let roles = [self.probe(&plain, light, 1, Role::Only, 1)?, self.probe(&plain, light, 1, Role::Last, 1)?];
         Ok(Ends {
-            boundary: two.saturating_sub(one + saved),
+            boundary: two.saturating_sub(one.forward + saved.saturating_sub(stays)),
             loss: roles.map(|end| end.bytes.saturating_sub(saved)),
             embedding: first.bytes.saturating_sub(saved),
             left: first.left + roles[0].left.max(roles[1].left),
@@ -304,8 +311,15 @@ impl Probes {
             bytes: running_bytes(&replay, self.options.gradients.bits() / 8),
             forward: forward_bytes(&replay),
             left: replay.reserved_peak() - replay.allocated_peak(),
+            stays: highest_running(&replay).map_or(0, |phase| phase.peak.by_line[Line::Workspaces as usize]),
         })
     }
+}
+
+/// The highest of a replay's passes.
+fn highest_running(replay: &Replay) -> Option<&Phase> {
+    let running = replay.phases.iter().filter(|phase| matches!(phase.kind, PhaseKind::Passes(_)));
+    running.max_by_key(|phase| phase.peak.allocated)
 }
 
 /// The mixer a recomputed module stands in; none when it stands in every layer.
@@ -327,8 +341,7 @@ fn mixer_of(module: RecomputeModule) -> Option<Mixer> {
 /// optimizer state, and of gradients what lies outside their buffers. Probes keep whole optimizer
 /// state, whose blocks and steps are not a real stage's, so both are left out.
 fn running_bytes(replay: &Replay, grad_width: u64) -> u64 {
-    let running = replay.phases.iter().filter(|phase| matches!(phase.kind, PhaseKind::Passes(_)));
-    let Some(highest) = running.max_by_key(|phase| phase.peak.allocated) else { return 0 };
+    let Some(highest) = highest_running(replay) else { return 0 };
     let of = |line: Line| highest.peak.by_line[line as usize];
     let fixed = [
         Line::ReplicatedParams,

@@ -1,7 +1,7 @@
 //! The production checklist: what must be true of an estimate before a launch trusts it, each
 //! item with its evidence. Every item can fail; what an item cannot find out it does not hold.
 
-use super::{Entry, Fit, RankClass, Verdict, deepep_bytes, outside};
+use super::{Entry, Fit, RankClass, Verdict, dispatch_bytes, outside};
 use crate::serving::{Item as Served, ServeRequest, Serving};
 use case::Case;
 use layout::Recompute;
@@ -131,7 +131,7 @@ fn serving(case: &Case) -> Item {
     let what = "key/value cache for serving, not assumed covered";
     let request = ServeRequest::usual(1, case.recipe.sequence);
     let device = &case.on().device;
-    let dispatch = deepep_bytes(&case.recipe, &case.layout, &case.options);
+    let dispatch = dispatch_bytes(&case.recipe, &case.layout, &case.options);
     let outside = outside(device, &case.layout, case.recipe.uses(Mixer::Moe), dispatch);
     let reserve: u64 = outside.iter().map(|held| held.bytes).sum();
     let mut worst: Option<(u64, u64)> = None;

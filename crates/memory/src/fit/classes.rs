@@ -3,7 +3,7 @@
 
 use super::lines::{Amount, Entry, basis_of, by_owner};
 use super::offload::Offload;
-use super::{Pricing, reserve, scaling};
+use super::{Pricing, dispatch_bytes, reserve, scaling};
 use case::Case;
 use case::options::Elementwise;
 use ledger::Ledger;
@@ -143,7 +143,7 @@ impl RankClass {
             },
             scaling: scaling::of(pricing, Entry::AllocatorOverhead),
         });
-        let dispatch = reserve::deepep_bytes(&case.recipe, &case.layout, &case.options);
+        let dispatch = dispatch_bytes(&case.recipe, &case.layout, &case.options);
         let outside: Vec<Amount> = match pricing.ledger {
             // Our own runtime has no device context and no communicators.
             Ledger::Shardwright(_) => Vec::new(),

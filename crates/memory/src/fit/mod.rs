@@ -3,6 +3,7 @@
 
 mod checklist;
 mod classes;
+mod dispatch;
 mod levers;
 mod lines;
 mod offload;
@@ -16,13 +17,14 @@ mod scaling;
 
 pub use checklist::{Item, checklist};
 pub use classes::{Compile, PhasePeak, RankClass};
+pub use dispatch::dispatch_bytes;
 pub use levers::{Lever, Levers, levers};
 pub use lines::{Amount, Entry};
 pub use offload::Offload;
 pub use overload::{AtOverload, Overload, at_overloads};
 pub use pools::PooledFit;
 pub use replays::{Recorded, record, work};
-pub use reserve::{Communicator, Outside, communicator_bytes, communicators, deepep_bytes, outside};
+pub use reserve::{Communicator, Outside, communicator_bytes, communicators, outside};
 pub use review::{Change, Review, review};
 pub use routing::{LayerRouting, routing};
 pub use scaling::{Knob, Scaling};

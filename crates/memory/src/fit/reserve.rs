@@ -1,11 +1,8 @@
 //! What lies outside the caching allocator: context, libraries, communicators.
 
 use super::lines::Entry;
-use case::Options;
-use case::options::Dispatch;
 use hardware::{Device, Reserve};
 use layout::{Axis, Layout};
-use recipe::Recipe;
 use units::Basis;
 
 /// A communicator the engine makes.
@@ -40,32 +37,6 @@ pub fn communicator_bytes(reserve: &Reserve, count: u64) -> u64 {
     }
 }
 
-/// Ranks of one node, as DeepEP counts them.
-const PEERS: u64 = 8;
-
-/// What DeepEP's kernels send from and receive into (deepseek-ai/DeepEP, `csrc/legacy/config.hpp`, with the settings of
-/// `deep_ep/buffers/legacy.py` and Megatron's 20 multiprocessors), and its workspace.
-pub fn deepep_bytes(recipe: &Recipe, layout: &Layout, options: &Options) -> u64 {
-    const CHANNELS: u64 = 10;
-    const WORKSPACE: u64 = 32 << 20;
-    let ranks = layout.ep.get() * layout.etp.get();
-    let Some(moe) = recipe.moe.as_ref().filter(|_| options.kernels.dispatch == Dispatch::DeepEp && ranks > 1) else {
-        return 0;
-    };
-    let received = match ranks {
-        ..=8 => 256,
-        96 => 480,
-        128 => 560,
-        144.. => 720,
-        _ => 288,
-    };
-    // A token with where it came from, and 128 experts, weights and scales at most.
-    let token = moe.latent.unwrap_or(recipe.hidden) * 2 + 8 + 128 * (8 + 4 + 4);
-    let near = CHANNELS * ranks.min(PEERS) * received * token;
-    let far = if ranks > PEERS { 2 * CHANNELS * (ranks / PEERS) * 128 * (token + 16) } else { 0 };
-    near + far + WORKSPACE
-}
-
 /// Something outside the allocator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outside {
@@ -95,7 +66,9 @@ pub fn outside(device: &Device, layout: &Layout, has_experts: bool, dispatch: u6
             _ => Outside {
                 entry: Entry::Communicators,
                 bytes: talking + dispatch,
-                basis: Basis::Modelled("communicators as measured, and DeepEP's buffers by its own sizes"),
+                basis: Basis::Modelled(
+                    "communicators as measured, and the exchange's buffers by its library's own sizes",
+                ),
             },
         },
     ]

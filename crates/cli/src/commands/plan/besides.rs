@@ -25,7 +25,7 @@ pub fn again(args: &PlanArgs, wanted: &Wanted, solved: &Solved, best: &Choice) -
         return None;
     }
     let plain = Layout { recompute: Recompute::None, ..best.case.layout.clone() };
-    let offers = offers(&best.case.recipe, &plain, &best.case.options).into_iter();
+    let offers = offers(&best.case.recipe, &plain, &best.case.options, best.case.cluster.as_ref()).into_iter();
     let words: Vec<String> = offers.filter(|offer| offer.of_any_layout).map(|offer| offer.args).collect();
     let words = words.join(" ");
     let mut asked = wanted.asked.clone();

@@ -18,11 +18,12 @@ mod request;
 use super::precision::Precision;
 use super::{lay_out, model, need};
 use crate::{Figure, Pricing, Why};
-use case::offers::offers;
+use case::offers::{WORTH, offers};
 use case::{Case, Options};
 use cost::Step;
 use engine::Family;
 use layout::Recompute;
+use ledger::Ledger;
 use recipe::{Dtype, Recipe};
 use recipes::Recipe as Told;
 use serde_json::Value;
@@ -91,24 +92,29 @@ fn case(row: &Value, pricing: Pricing, told: Option<&Told>, again: Option<Recomp
         // Whether DeepEP or HybridEP is installed is the site's affair, as its network is.
         Pricing::AsPlanned => {
             options.kernels.dispatch = as_run.kernels.dispatch;
-            options = offered(&case, options);
+            options = offered(&case, options, &as_run);
         }
     }
     Ok(case.with_options(|own| *own = options))
 }
 
-/// With what `plan` offers besides, each where it saves time; nothing is installed for it.
-fn offered(case: &Case, options: Options) -> Options {
-    let seconds = |options: &Options| cost::step(&case.with_options(|own| *own = *options)).map(|step| step.seconds);
+/// With what `plan` offers besides: each where it is worth it and somebody replays its memory. What needs something
+/// installed was installed where the row ran it. Whether it fits is not asked, since the row did.
+fn offered(case: &Case, options: Options, as_run: &Options) -> Options {
+    let with = |options: &Options| case.with_options(|own| *own = *options);
+    let seconds = |options: &Options| cost::step(&with(options)).map(|step| step.seconds);
+    let unmet = |options: &Options| case::unmet(&case.recipe, &case.layout, options, case.cluster.as_ref());
+    let is_replayed = |options: &Options| Ledger::of_case(&with(options)).is_ok();
+    let stands = (unmet(&options), is_replayed(&options));
     let mut best = (options, seconds(&options).unwrap_or(f64::INFINITY));
-    for offer in offers(&case.recipe, &case.layout, &options).iter().filter(|offer| offer.needs.is_none()) {
-        let mut next = best.0;
-        let is_read = options::read(&offer.args, &mut next).is_ok();
-        if !is_read || !case::unmet(&case.recipe, &case.layout, &next).is_empty() {
+    for offer in offers(&case.recipe, &case.layout, &options, case.cluster.as_ref()) {
+        let told = |mut options: Options| options::read(&offer.args, &mut options).ok().map(|()| options);
+        let is_there = offer.needs.is_none() || told(*as_run).is_some_and(|told| told == *as_run);
+        let Some(next) = told(best.0).filter(|next| is_there && (unmet(next), is_replayed(next)) == stands) else {
             continue;
-        }
+        };
         if let Ok(least) = seconds(&next)
-            && least < best.1
+            && least < best.1 * (1.0 - WORTH)
         {
             best = (next, least);
         }

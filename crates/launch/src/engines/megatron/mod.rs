@@ -19,6 +19,7 @@ use layout::ZeroStage;
 use recipe::Seam;
 
 pub use depth::Shape;
+pub use model::{GLU_BLOCK, fuses_experts};
 
 /// Writes a job down for Megatron-LM's own scripts.
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
@@ -82,6 +83,10 @@ pub fn environment(job: &Job) -> Vec<EnvVar> {
     } else if job.case.options.overlap.ep == EpOverlap::Microbatches {
         // training/arguments.py: "overlap_moe_expert_parallel_comm requires setting a larger CUDA_DEVICE_MAX_CONNECTIONS".
         all.push(EnvVar::new(name, 32, "expert exchanges and the compute they hide under need queues of their own"));
+    }
+    if fuses_experts(job) {
+        // core/transformer/moe/experts.py asserts it, and Transformer Engine registers its fused operations by it.
+        all.push(EnvVar::new("NVTE_CUTEDSL_FUSED_GROUPED_MLP", 1, "experts' products and activation in fused kernels"));
     }
     all.extend(storage_environment(job));
     all

@@ -311,6 +311,15 @@ fn biases(recipe: &Recipe, list: &mut List, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Columns of a block in which gates and linear halves of fused experts take turns (Transformer Engine,
+/// `ops/_common.py`: "Fused kernel requires 32-wide GLU interleaving").
+pub const GLU_BLOCK: u64 = 32;
+
+/// Whether Transformer Engine's op fuser runs the experts.
+pub fn fuses_experts(job: &Job) -> bool {
+    job.case.options.kernels.expert_fusion && job.recipe.uses(Mixer::Moe)
+}
+
 fn experts(job: &Job, moe: &Moe, list: &mut List, findings: &mut Vec<Finding>) {
     list.set(NATIVE, "--num-experts", moe.experts, "moe.experts", "routed experts a layer");
     list.set(NATIVE, "--moe-router-topk", moe.top_k, "moe.top_k", "the default is 2");
@@ -326,6 +335,10 @@ fn experts(job: &Job, moe: &Moe, list: &mut List, findings: &mut Vec<Finding>) {
     }
     if let Some(latent) = moe.latent {
         list.set(NATIVE, "--moe-latent-size", latent, "moe.latent", "width experts work in");
+    }
+    if fuses_experts(job) {
+        let why = "fused kernels read an expert's gate and linear half in blocks of so many columns";
+        list.set(Kind::Policy, "--moe-mlp-glu-interleave-size", GLU_BLOCK, "options", why);
     }
     router(moe, list, findings);
     if let Some(factor) = moe.capacity_factor {

@@ -15,7 +15,7 @@ pub const RULE: Rule = Rule {
 };
 
 fn check(case: &Case) -> Option<Finding> {
-    refuse_edges(&RULE, "MaxText", case)
+    refuse_edges(&RULE, "MaxText", &[], case)
 }
 
 #[cfg(test)]

@@ -3,6 +3,11 @@
 use crate::engines::refuse_edges;
 use crate::legality::{Case, Check, Reads, Rule};
 use diag::{Blame, Finding};
+use recipe::Mixer;
+use recipe::kinds::Activation;
+
+/// Grouped experts have gpt-oss' unit (`megatron/core/fusions/fused_bias_geglu.py`), dense blocks do not.
+const HAS: [(Mixer, Activation); 1] = [(Mixer::Moe, Activation::SwiGluOai)];
 
 pub const RULE: Rule = Rule {
     id: "megatron/norms",
@@ -15,14 +20,14 @@ pub const RULE: Rule = Rule {
 };
 
 fn check(case: &Case) -> Option<Finding> {
-    refuse_edges(&RULE, "Megatron-Core", case)
+    refuse_edges(&RULE, "Megatron-Core", &HAS, case)
 }
 
 #[cfg(test)]
 mod tests {
     use super::RULE;
     use crate::legality::example::{Example, found, four_streams, silent};
-    use recipe::kinds::{Norm, NormPlace};
+    use recipe::kinds::{Activation, Norm, NormPlace};
 
     pub const EXAMPLES: &[Example] = &[
         found("llama3-8b", "engine=megatron", "Megatron-Core has no norms behind blocks")
@@ -32,6 +37,9 @@ mod tests {
         found("llama3-8b", "engine=megatron", "Megatron-Core has no bias of the output head")
             .with(|r| r.head_bias = true),
         found("llama3-8b", "engine=megatron", "Megatron-Core has no hyper-connections").with(four_streams),
+        found("llama3-8b", "engine=megatron", "Megatron-Core has no gated unit of gpt-oss here")
+            .with(|r| r.mlp.as_mut().unwrap().activation = Activation::SwiGluOai),
+        silent("qwen3-30b-a3b", "engine=megatron").with(|r| r.moe.as_mut().unwrap().activation = Activation::SwiGluOai),
         silent("llama3-8b", "engine=megatron"),
     ];
 

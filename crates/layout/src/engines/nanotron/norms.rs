@@ -15,7 +15,7 @@ pub const RULE: Rule = Rule {
 };
 
 fn check(case: &Case) -> Option<Finding> {
-    refuse_edges(&RULE, "nanotron", case)
+    refuse_edges(&RULE, "nanotron", &[], case)
 }
 
 #[cfg(test)]
