@@ -8,7 +8,7 @@ use crate::prices::{Counts, Load, Prices};
 use crate::traffic::{Fabric, Ring, Spread};
 use case::options::{Accumulate, Format, Gathered, StateDtypes};
 use case::ways::{ElementStep, MomentumFormat};
-use layout::{Engine, Layout, ZeroStage};
+use layout::{Engine, Layout, Schedule, ZeroStage};
 use recipe::Dtype;
 
 /// Bytes that Muon's own kernels move for an element, all in fp32 but for the product's factors: weight decay 8,
@@ -186,6 +186,7 @@ pub struct Placed {
     is_nanotron: bool,
     /// Whether Muon's matrices are shared out.
     is_dealt: bool,
+    turns: Turns,
     inside: Inside,
     /// Of dense and of expert tensors.
     rings: [Rings; 2],
@@ -206,6 +207,7 @@ impl Placed {
             zero: layout.zero,
             is_nanotron: layout.engine == Some(Engine::Nanotron),
             is_dealt: is_dealt_out(layout),
+            turns: Turns::of(layout),
             inside: inside(prices, layout),
             rings: [Rings { sharing, ..Rings::new(fabric, dense) }, Rings::new(fabric, expert)],
             send: prices.sent(layout).port,
@@ -397,6 +399,37 @@ fn adapter_sums(placed: &Placed, held: &Held) -> f64 {
     over(0) + over(1) + over_tp
 }
 
+/// Chunks of a stage that take turns: how many there are, and for how many microbatches each runs before the next does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Turns {
+    chunks: f64,
+    microbatches: f64,
+}
+
+impl Turns {
+    /// Under the interleaved order a chunk's gradients are whole when its turn of the last microbatches ends, and travel
+    /// while the chunks before it have theirs; its weights come while those before it have their first (Megatron-Core
+    /// `pipeline_parallel/schedules.py`: grad_sync_func, param_sync_func, microbatch_group_size_per_vp_stage).
+    fn of(layout: &Layout) -> Turns {
+        match layout.schedule {
+            Schedule::Interleaved => Turns {
+                chunks: layout.vpp.get() as f64,
+                microbatches: layout.pp.get().min(layout.microbatches).max(1) as f64,
+            },
+            _ => Turns { chunks: 1.0, microbatches: 1.0 },
+        }
+    }
+
+    /// What shows of all that a stage moves once, where a microbatch's pass takes so long: of all chunks beside their
+    /// turns, and of the one at the end beside its own pass.
+    fn beside(self, occupied: f64, moved: Over, pass: f64, busy: f64) -> f64 {
+        let covers = ((self.chunks - 1.0) * self.microbatches + 1.0) / self.chunks;
+        let all = Rules::beside(occupied, moved, covers * pass, covers * busy);
+        let end = Rules::beside(occupied, moved.times(1.0 / self.chunks), pass / self.chunks, busy / self.chunks);
+        all.max(end)
+    }
+}
+
 /// Gradients, weights and the optimizer of one stage. Its times are one microbatch's, under whose
 /// last backward gradients travel and under whose first forward weights do; `slack` is how long
 /// the stage waits for others before its first and behind its last pass.
@@ -424,7 +457,7 @@ pub(crate) fn once_a_step(prices: &Prices, placed: &Placed, load: &Load, slack: 
     (once.gradients[0], once.weights[0]) = (gradients.all, weights.all);
     let occupied = prices.setting.meter.profile().collectives.occupied;
     let shows = |moved: Over, cover: f64, busy: f64, hides: bool| match hides {
-        true => Rules::beside(occupied, moved, cover, busy),
+        true => placed.turns.beside(occupied, moved, cover, busy),
         false => moved.all,
     };
     let hides = overlap.gradients || placed.is_nanotron && nanotron::hides_gradients(placed.zero);
