@@ -420,13 +420,25 @@ impl Turns {
         }
     }
 
-    /// What shows of all that a stage moves once, where a microbatch's pass takes so long: of all chunks beside their
-    /// turns, and of the one at the end beside its own pass.
-    fn beside(self, occupied: f64, moved: Over, pass: f64, busy: f64) -> f64 {
-        let covers = ((self.chunks - 1.0) * self.microbatches + 1.0) / self.chunks;
-        let all = Rules::beside(occupied, moved, covers * pass, covers * busy);
-        let end = Rules::beside(occupied, moved.times(1.0 / self.chunks), pass / self.chunks, busy / self.chunks);
-        all.max(end)
+    /// What shows of the weights a stage gathers once, where a microbatch's forward takes so long: of all chunks beside
+    /// their turns, and of the first beside its own pass.
+    fn weights(self, occupied: f64, moved: Over, pass: f64, busy: f64) -> f64 {
+        let all = self.beside(self.chunks - 1.0, occupied, moved, pass, busy);
+        let share = 1.0 / self.chunks;
+        all.max(Rules::beside(occupied, moved.times(share), share * pass, share * busy))
+    }
+
+    /// The same of gradients. All stages reduce a chunk's at the same time, as many passes late as there are stages before
+    /// them (`align_grad_reduce`), so that a turn is lost and the last chunk's are waited for.
+    fn gradients(self, occupied: f64, moved: Over, pass: f64, busy: f64) -> f64 {
+        let all = self.beside((self.chunks - 2.0).max(0.0), occupied, moved, pass, busy);
+        if self.chunks > 1.0 { all.max(moved.all / self.chunks) } else { all }
+    }
+
+    /// Beside so many turns and one pass more of a chunk.
+    fn beside(self, turns: f64, occupied: f64, moved: Over, pass: f64, busy: f64) -> f64 {
+        let covers = (turns * self.microbatches + 1.0) / self.chunks;
+        Rules::beside(occupied, moved, covers * pass, covers * busy)
     }
 }
 
@@ -456,13 +468,15 @@ pub(crate) fn once_a_step(prices: &Prices, placed: &Placed, load: &Load, slack: 
     }
     (once.gradients[0], once.weights[0]) = (gradients.all, weights.all);
     let occupied = prices.setting.meter.profile().collectives.occupied;
-    let shows = |moved: Over, cover: f64, busy: f64, hides: bool| match hides {
-        true => placed.turns.beside(occupied, moved, cover, busy),
-        false => moved.all,
-    };
     let hides = overlap.gradients || placed.is_nanotron && nanotron::hides_gradients(placed.zero);
-    once.gradients[1] = shows(gradients, times.backward(), load.port[1], hides);
-    once.weights[1] = shows(weights, times.forward, load.port[0], overlap.weights);
+    once.gradients[1] = match hides {
+        true => placed.turns.gradients(occupied, gradients, times.backward(), load.port[1]),
+        false => gradients.all,
+    };
+    once.weights[1] = match overlap.weights {
+        true => placed.turns.weights(occupied, weights, times.forward, load.port[0]),
+        false => weights.all,
+    };
     // What a stage waits for others anyway, it need not show twice.
     once.gradients[1] = (once.gradients[1] - slack).max(0.0);
     once.weights[1] = (once.weights[1] - slack).max(0.0);

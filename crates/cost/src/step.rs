@@ -135,7 +135,7 @@ impl Prices {
     ) -> simulate::Times<'a> {
         // Every chunk but the last of a stage leaves another one to run meanwhile.
         let is_hidden = self.setting.options.overlap.p2p && layout.vpp.splits();
-        let serial = if is_hidden { 0.0 } else { 1.0 };
+        let serial = if is_hidden { self.setting.meter.profile().collectives.occupied } else { 1.0 };
         simulate::Times { chunks, transfers, serial, overlapped: 1.0 }
     }
 
