@@ -448,6 +448,20 @@ fn fidelity_counts_every_row() {
 }
 
 #[test]
+fn fidelity_shows_where_a_rows_seconds_go() {
+    let answer = json("fidelity ../../data/truth/published.jsonl --row moe-zoo-0001");
+    let parts = answer["step"]["parts"].as_array().unwrap();
+    let sum: f64 = parts.iter().map(|part| part["seconds"].as_f64().unwrap()).sum();
+    let predicted = answer["predicted"].as_f64().unwrap();
+    assert!((sum / predicted - 1.0).abs() < 1e-6, "{sum} of {predicted}");
+    let error = predicted / answer["measured"].as_f64().unwrap() - 1.0;
+    assert!((error - answer["error"].as_f64().unwrap()).abs() < 1e-9);
+    let text = run_args(&["fidelity", "../../data/truth/published.jsonl", "--row", "moe-zoo-0001"]).stdout;
+    assert!(text.contains("read as --tp 2 --pp 8") && text.contains("ep exposed") && text.contains("deepep of 32"), "{text}");
+    assert!(text.lines().all(|line| line.len() <= 80 || line.contains("--boundaries")), "{text}");
+}
+
+#[test]
 fn fidelity_judges_step_times() {
     let answer = json("fidelity ../../data/truth/published.jsonl --only step_time");
     let summary = &answer["summary"];

@@ -64,11 +64,14 @@ fn hold(pricing: Pricing, bounds: Bounds) {
     }
 }
 
+/// Rows that were least touched were 3.0% off in the median until gradients of several chunks a stage were hidden under the turns of
+/// the others, which blind rows with few microbatches had shown (docs/time.md): what was too long there had made up for what is too
+/// short elsewhere.
 #[test]
 fn steps_take_what_others_measured() {
     let bounds = [
-        ("target", 254, [0.065, 0.095, 0.03]),
-        ("least touched", 38, [0.032, 0.05, 0.02]),
+        ("target", 254, [0.045, 0.07, 0.03]),
+        ("least touched", 38, [0.043, 0.053, 0.02]),
         ("others", 216, [0.08, 0.11, 0.04]),
     ];
     hold(Pricing::AsRun, bounds);
