@@ -182,8 +182,8 @@ const LIBRARIES: [(&str, &str, &str); 8] = [
     ("bitsandbytes", "0.50.2", "measured"),
     ("peft", "0.21.2", "measured"),
     ("liger-kernel", "0.8.5", "measured"),
-    ("cut-cross-entropy", "25.1.1", "ran on a CPU, not measured"),
-    ("pytorch_optimizer", "4.1.0", "ran on a CPU, not measured"),
+    ("cut-cross-entropy", "25.1.1", "measured"),
+    ("pytorch_optimizer", "4.1.0", "measured"),
     ("torchao", "0.18.0", "measured"),
 ];
 
