@@ -1,5 +1,6 @@
 //! What an engine can do besides for a flag or a library. Whether it helps is for a price of the layout to say.
 
+use crate::conditions::sparse_kernels_decline;
 use crate::options::{CrossEntropy, Dispatch, EpOverlap, GraphsBy, Options};
 use layout::{Engine, Layout, Recompute};
 use recipe::{Mixer, Recipe};
@@ -27,6 +28,7 @@ pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Offer>
     let kernels = &options.kernels;
     let loss = kernels.cross_entropy == CrossEntropy::Eager;
     let deepep = travels && kernels.dispatch == Dispatch::AllToAll;
+    let sparse = recipe.features.dsa().is_some() && !kernels.sparse_fusion;
     let overlap = travels && options.overlap.ep == EpOverlap::None;
     // What is computed again, or differs from sample to sample, is not recorded.
     let graphs =
@@ -48,6 +50,13 @@ pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Offer>
             "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te".to_string(),
             None,
             true,
+        ),
+        (
+            sparse && sparse_kernels_decline(recipe, layout).is_none(),
+            "sparse attention in fused kernels",
+            "--dsa-kernel-backend tilelang".to_string(),
+            Some("tilelang"),
+            false,
         ),
         (
             deepep,

@@ -13,6 +13,7 @@ mod plain;
 mod recurrence;
 mod scan;
 mod shared;
+mod sparse;
 
 use crate::flops::Convention;
 use crate::part::Part;
@@ -165,6 +166,23 @@ impl Work {
     /// Bytes that lie another way, every kernel started by itself.
     pub fn stream(stream: Stream, bytes: f64, kernels: f64) -> Work {
         Work::Bytes { bytes, kernels, stream, call: Call::Eager }
+    }
+
+    /// A share of the same, as over layers of which some have it.
+    #[must_use]
+    fn of(self, share: f64) -> Work {
+        match self {
+            Work::Attention { flops, bytes, tokens, rows, dim, pass } => {
+                Work::Attention { flops: share * flops, bytes: share * bytes, tokens, rows, dim, pass }
+            }
+            Work::Fp32 { flops, bytes, kernels } => {
+                Work::Fp32 { flops: share * flops, bytes: share * bytes, kernels: share * kernels }
+            }
+            Work::Bytes { bytes, kernels, stream, call } => {
+                Work::Bytes { bytes: share * bytes, kernels: share * kernels, stream, call }
+            }
+            other => other,
+        }
     }
 
     /// The same bytes, started another way.

@@ -121,7 +121,7 @@ fn attend(c: &Rank, params: &MlaParams, inputs: &[Tensor]) -> Tensor {
     let key = sparse::over_cp(c, key, params.latent.kv_rank + params.latent.rope_dim);
     let s = sparse::Sizes::of(c, &params.latent);
     let Chosen { tokens: _chosen, loss } = indexer::choose(c, params, s, [query, &key], [hidden, latent]);
-    let out = match c.config.told.indexer_fusion {
+    let out = match c.config.told.sparse_fusion {
         true => sparse::fused(c, s, [query, &key]),
         false => sparse::eager(c, s, [query, &key]),
     };

@@ -96,7 +96,7 @@ pub(super) fn choose(
     let before = c.tape.origin();
     c.tape.enter(Origin::Indexer { layer: params.layer });
     let scored = projected(c, params, indexer, inputs.map(Tensor::alias));
-    let chosen = match (c.config.told.indexer_fusion, c.tape.records()) {
+    let chosen = match (c.config.told.sparse_fusion, c.tape.records()) {
         (true, _) => in_kernels(c, sizes, scored),
         (false, true) => naive(c, sizes, scored, heads),
         (false, false) => {

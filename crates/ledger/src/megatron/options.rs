@@ -201,8 +201,8 @@ pub struct MegatronOptions {
     pub permute_fusion: bool,
     /// Whether one kernel squares the ReLU of experts and weighs it (`--use-fused-weighted-squared-relu`).
     pub relu2_fusion: bool,
-    /// Whether TileLang's kernels score and choose for a sparse indexer (`--dsa-kernel-backend`). Megatron's default is no.
-    pub indexer_fusion: bool,
+    /// Whether TileLang's kernels score, choose and attend in sparse layers (`--dsa-kernel-backend`). Megatron's default is no.
+    pub sparse_fusion: bool,
     /// Inputs that captured graphs hold.
     pub graphs: GraphInputs,
     /// Which kernel attention's core is. Megatron's default, `auto`, is cuDNN's on Hopper.
@@ -244,7 +244,7 @@ impl MegatronOptions {
             rope_fusion: false,
             permute_fusion: false,
             relu2_fusion: false,
-            indexer_fusion: false,
+            sparse_fusion: false,
             graphs: GraphInputs::None,
             attention: AttentionBackend::Fused,
             precision_aware: None,
