@@ -1,6 +1,10 @@
 //! Conditions under which an engine takes an option at all, asked once layout and options are known.
 //! What only a layout decides stands in `layout::engines`. Each refusal quotes the engine.
 
+mod sparse;
+
+pub(crate) use sparse::{kernels_decline as sparse_kernels_decline, seam as sparse_seam};
+
 use crate::options::{Dispatch, Elementwise, EpOverlap, Format, GraphModule, GraphsBy, Options, TpOverlap};
 use crate::ways::{AdapterLayers, ElementStep, MomentumFormat};
 use diag::{Blame, Finding, RuleId};
@@ -9,7 +13,7 @@ use layout::widths::{Unaligned, unaligned};
 use layout::{Engine, Layout, Recompute, ZeroStage};
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::mamba::Mamba;
-use recipe::{Mixer, Mode, Optimizer, Recipe, Scaling, Seam};
+use recipe::{Mixer, Optimizer, Recipe};
 
 /// Every condition that is not met.
 pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
@@ -19,8 +23,8 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding
             found.extend(overlap(layout, options));
             found.extend(documents(layout, options));
             found.extend(deepep(recipe, layout, options));
-            found.extend(sparse_fusion(recipe, layout, options));
-            found.extend(rope_fusion(recipe, options));
+            found.extend(sparse::fusion(recipe, layout, options));
+            found.extend(sparse::rope_fusion(recipe, options));
             found.extend(scan_in_8_bits(recipe, options));
             found.extend(graphs(recipe, layout, options));
             found
@@ -273,90 +277,6 @@ fn deepep(recipe: &Recipe, layout: &Layout, options: &Options) -> Option<Finding
     };
     let hint = "--moe-token-dispatcher-type alltoall, or another --ep";
     Some(refuse("megatron/deepep", "--moe-token-dispatcher-type", &message).quote(quote).hint(hint))
-}
-
-/// What TileLang's kernels of sparse attention take; Megatron runs eager ones where they do not, and says so in a debug
-/// log alone. In author_dp kernels of one's own stand where they decline ([`sparse_seam`]).
-fn sparse_fusion(recipe: &Recipe, layout: &Layout, options: &Options) -> Option<Finding> {
-    if !options.kernels.sparse_fusion {
-        return None;
-    }
-    let refused = |message: &str, hint: &'static str| {
-        Some(refuse("megatron/dsa-kernels", "--dsa-kernel-backend", message).hint(hint))
-    };
-    if recipe.features.dsa().is_none() {
-        return refused("no layer has an indexer", "leave --dsa-kernel-backend out, or say --with dsa");
-    }
-    let declined = sparse_kernels_decline(recipe, layout).filter(|_| layout.mode != Some(Mode::AuthorDp))?;
-    refused(&declined, "leave --dsa-kernel-backend out, or another --tp")
-}
-
-/// Columns of queries and keys, and of values, that TileLang's sparse attention is written for
-/// (`ops/tilelang_dsa.py` `fused_sparse_mla_absorbed`).
-const SPARSE_COLUMNS: (u64, u64) = (576, 512);
-
-/// Why TileLang's kernels leave a recipe's sparse layers to eager ones (`ops/tilelang_dsa.py`,
-/// `ops/tilelang_indexer_bwd.py`); nothing where they run.
-pub(crate) fn sparse_kernels_decline(recipe: &Recipe, layout: &Layout) -> Option<String> {
-    let (dsa, attention) = (recipe.features.dsa()?, recipe.attention()?);
-    let AttentionKind::Mla(latent) = &attention.kind else { return Some("heads are not latent".to_string()) };
-    let heads = attention.heads / layout.tp.get();
-    // Fewer are padded to 16.
-    if !heads.max(16).is_power_of_two() {
-        return Some(format!(
-            "{heads} attention heads a rank are no power of two from 16 on: eager kernels would run"
-        ));
-    }
-    let columns = (latent.kv_rank + latent.rope_dim, latent.kv_rank);
-    if columns != SPARSE_COLUMNS {
-        return Some(format!(
-            "latents are {} columns wide with {} that turn, and kernels are written for {} with {}: eager ones would run",
-            latent.kv_rank,
-            latent.rope_dim,
-            SPARSE_COLUMNS.1,
-            SPARSE_COLUMNS.0 - SPARSE_COLUMNS.1
-        ));
-    }
-    (dsa.heads > 64 || !dsa.heads.is_multiple_of(8) || !dsa.top_k.is_multiple_of(256)).then(|| {
-        format!(
-            "{} index heads that choose {} tokens: kernels take a multiple of 8 up to 64, and of 256 tokens",
-            dsa.heads, dsa.top_k
-        )
-    })
-}
-
-/// Fused sparse attention that Megatron-Core's kernels decline, where a mode keeps custom blocks: kernels of one's own.
-pub(crate) fn sparse_seam(recipe: &Recipe, layout: &Layout, options: &Options) -> Option<Seam> {
-    let is_custom = layout.engine == Some(Engine::Megatron) && layout.mode == Some(Mode::AuthorDp);
-    let wanted = sparse_kernels_decline(recipe, layout).filter(|_| is_custom && options.kernels.sparse_fusion)?;
-    let dsa = recipe.features.dsa()?;
-    let layers = recipe.layers_with(Mixer::Attention).into_iter().zip(0u64..);
-    Some(Seam {
-        name: "sparse-kernels",
-        layers: layers.filter(|(_, ordinal)| dsa.covers(*ordinal)).map(|(layer, _)| layer).collect(),
-        wanted: format!("fused sparse attention, which Megatron-Core's kernels decline: {wanted}"),
-        runs: "custom kernels".to_string(),
-        gives_up: false,
-    })
-}
-
-/// Rotation in one kernel of latent heads (`transformer/transformer_config.py`).
-fn rope_fusion(recipe: &Recipe, options: &Options) -> Option<Finding> {
-    if !options.kernels.rope_fusion || !recipe.is_latent() {
-        return None;
-    }
-    let is_yarn = matches!(recipe.positions.rope().and_then(|rope| rope.scaling), Some(Scaling::Yarn(_)));
-    let (message, quote) = match (recipe.features.dsa(), is_yarn) {
-        (Some(_), _) => {
-            ("sparse layers have no rotation in one kernel", "RoPE fusion is not supported for DSAttention")
-        }
-        (None, false) => (
-            "latent heads are turned in one kernel under YaRN alone",
-            "apply_rope_fusion for MLA only works with YARN RoPE.",
-        ),
-        (None, true) => return None,
-    };
-    Some(refuse("megatron/rope-fusion", "--rope-fusion", message).quote(quote).hint("--no-rope-fusion"))
 }
 
 /// What is recorded as graphs of layers (`transformer/transformer_config.py`).

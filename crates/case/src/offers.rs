@@ -122,6 +122,27 @@ mod tests {
         assert_eq!(names("llama3-8b --engine fsdp2"), [""; 0]);
     }
 
+    /// NAM56R's heads are none that TileLang's kernels take (`conditions/sparse.rs`); with DeepSeek's latents they are.
+    #[test]
+    fn fused_sparse_attention_is_offered_where_its_kernels_run() {
+        let words = "nam56r --mode nemo_native --tp 1 --ep 4 --with mla,dsa --on 2x8xH200";
+        let offered = |change: &dyn Fn(&mut recipe::Recipe)| {
+            let asked = Asked::parse(&shell_words(words)).unwrap();
+            let mut recipe = recipe::builtin::find("nam56r").unwrap();
+            change(&mut recipe);
+            let case = Case::new(asked, recipe, Some(Cluster::parse("2x8xH200").unwrap()), Terms::RUN).unwrap();
+            let offers = super::offers(&case.recipe, &case.layout, &case.options);
+            offers.into_iter().find(|offer| offer.needs == Some("tilelang"))
+        };
+        assert_eq!(offered(&|_| {}), None);
+        let found = offered(&|recipe| {
+            recipe.attention.as_mut().unwrap().heads = 64;
+            let latent = &mut recipe.features.mla.as_mut().unwrap().value;
+            (latent.kv_rank, latent.rope_dim) = (512, 64);
+        });
+        assert_eq!(found.unwrap().args, "--dsa-kernel-backend tilelang");
+    }
+
     #[test]
     fn graphs_are_of_the_blocks_that_are_there() {
         let modules = |words: &str| offered(words).pop().unwrap().1.split_once("modules ").unwrap().1.to_string();

@@ -154,8 +154,12 @@ impl Sizes {
         if let Some((heads, _)) = self.indexed {
             // Eager kernels keep scores of every head for backward, and make them again where they are computed again.
             let layers = self.layers_of_a_stage(layout).saturating_mul(flying).saturating_add(1);
-            let pairs =
-                vec![("queries", tokens), ("keys", layout.sequence.into()), ("heads", heads), ("layers in flight", layers)];
+            let pairs = vec![
+                ("queries", tokens),
+                ("keys", layout.sequence.into()),
+                ("heads", heads),
+                ("layers in flight", layers),
+            ];
             terms.push(Term::new("index scores", pairs));
         }
         if layout.pp.splits() {

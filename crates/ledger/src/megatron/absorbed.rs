@@ -119,7 +119,7 @@ fn core(c: &Rc<Rank>, params: &Rc<MlaParams>, inputs: [&Tensor; 4]) -> Tensor {
 fn attend(c: &Rank, params: &MlaParams, inputs: &[Tensor]) -> Tensor {
     let [query, key, hidden, latent] = inputs else { unreachable!("the core has four inputs") };
     let key = sparse::over_cp(c, key, params.latent.kv_rank + params.latent.rope_dim);
-    let s = sparse::Sizes::of(c, &params.latent);
+    let s = sparse::Sizes::of(&c.config, &params.latent);
     let Chosen { tokens: _chosen, loss } = indexer::choose(c, params, s, [query, &key], [hidden, latent]);
     let out = match c.config.told.sparse_fusion {
         true => sparse::fused(c, s, [query, &key]),

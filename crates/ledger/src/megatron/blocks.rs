@@ -170,7 +170,18 @@ fn mla(c: &Config, layer: u32, latent: &Mla, params: &mut Params) -> MlaParams {
     let q_up = up(query, latent.q_rank.unwrap_or(c.hidden), latent.q_rank.is_some(), params);
     let kv_down = params.whole_matrix(Role::Matrix, latent.kv_rank + latent.rope_dim, c.hidden);
     let kv_up = up(a.heads * (latent.qk_dim + latent.v_dim) / c.tp, latent.kv_rank, true, params);
-    MlaParams { norm, is_sparse, indexer, proj, q_down, q_up, kv_down, kv_up, latent: latent.clone(), rope: RefCell::default() }
+    MlaParams {
+        norm,
+        is_sparse,
+        indexer,
+        proj,
+        q_down,
+        q_up,
+        kv_down,
+        kv_up,
+        latent: latent.clone(),
+        rope: RefCell::default(),
+    }
 }
 
 /// Rows of the projection into a feed-forward block of this width.

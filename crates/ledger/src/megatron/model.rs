@@ -9,7 +9,9 @@ use super::mtp::Prediction;
 use super::params::{Norm, Param, Params};
 use super::rank::Rank;
 use super::side::SideParams;
-use super::{absorbed, attention, embedding, gated_delta, loss, m2rnn, mamba, mamba3, mla, mlp, moe, ops, recompute, rope};
+use super::{
+    absorbed, attention, embedding, gated_delta, loss, m2rnn, mamba, mamba3, mla, mlp, moe, ops, recompute, rope,
+};
 use recipe::{Mixer, Role};
 use replay::line::Origin;
 use replay::tape::{INT64, Storage, Tensor};
