@@ -7,9 +7,10 @@ use super::{Direction, Op, Shape, Stream, Work, sparse};
 use crate::flops::Convention;
 use crate::part::Part;
 use case::options::{AttentionKernel, Elementwise};
+use layout::ownership::Row;
 use layout::request::RecomputeModule;
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
-use recipe::{Mixer, Positions};
+use recipe::{Mixer, Place, Positions};
 
 /// Backward runs five products where forward runs two (Dao, FlashAttention-2, arXiv 2307.08691).
 const BACKWARD: f64 = 2.5;
@@ -49,17 +50,33 @@ impl Heads {
     }
 }
 
+/// Where a block of attention stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stack {
+    /// In the depth, whose layers may be sparse.
+    Layers,
+    /// In a prediction depth, where none is.
+    Predictions,
+}
+
+impl Stack {
+    pub fn of(rows: &[&Row]) -> Stack {
+        let predicts = rows.iter().any(|row| matches!(row.tensor.place, Place::Mtp(_)));
+        if predicts { Stack::Predictions } else { Stack::Layers }
+    }
+}
+
 /// The core and what stands around it.
-pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
+pub(super) fn core(shape: Shape, stack: Stack, ops: &mut Vec<Op>) {
     let Some(attention) = shape.recipe.attention() else { return };
     let heads = Heads::of(shape, &attention);
     let sequence = shape.layout.sequence as f64;
-    let seen = Seen::of(shape, &attention, sequence);
-    let (masked, all) = (flops(shape, Convention::MaskedScores), flops(shape, Convention::AllScores));
+    let seen = Seen::of(shape, &attention, stack);
+    let (masked, all) = (scores(shape, &heads, seen.all()), flops(shape, Convention::AllScores));
     match windowed(shape, &attention, sequence) {
         _ if sparse::is_eager(shape) => {
             let dense = 1.0 - seen.sparse_share;
-            let masked = 2.0 * shape.tokens * seen.dense * heads.heads * (heads.qk_dim + heads.v_dim);
+            let masked = scores(shape, &heads, seen.dense);
             if dense > 0.0 {
                 kernel(shape, &heads, Walk { masked, all: dense * all, share: dense, tokens: None }, ops);
             }
@@ -242,10 +259,15 @@ pub(super) fn flops(shape: Shape, convention: Convention) -> f64 {
     let heads = Heads::of(shape, &attention);
     let sequence = shape.layout.sequence as f64;
     let seen = match convention {
-        Convention::MaskedScores => Seen::of(shape, &attention, sequence).all(),
+        Convention::MaskedScores => Seen::of(shape, &attention, Stack::Layers).all(),
         Convention::AllScores => sequence,
     };
-    2.0 * shape.tokens * seen * heads.heads * (heads.qk_dim + heads.v_dim)
+    scores(shape, &heads, seen)
+}
+
+/// Operations over so many keys a query.
+fn scores(shape: Shape, heads: &Heads, keys: f64) -> f64 {
+    2.0 * shape.tokens * keys * heads.heads * (heads.qk_dim + heads.v_dim)
 }
 
 /// Keys a query sees, on average over all attention layers.
@@ -260,7 +282,8 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(shape: Shape, attention: &Attention, sequence: f64) -> Seen {
+    fn of(shape: Shape, attention: &Attention, stack: Stack) -> Seen {
+        let sequence = shape.layout.sequence as f64;
         let layers = shape.recipe.count(Mixer::Attention).max(1);
         // Of queries in a document this long; all of a sequence is one where nobody says otherwise.
         let over = |of: &dyn Fn(f64) -> f64| match shape.options.documents {
@@ -272,7 +295,7 @@ impl Seen {
             true => length / 2.0,
             false => limit - limit * limit / (2.0 * length),
         };
-        let dsa = shape.recipe.features.dsa();
+        let dsa = shape.recipe.features.dsa().filter(|_| stack == Stack::Layers);
         let mut all = Seen { dense: 0.0, sparse: 0.0, sparse_share: 0.0, indexed: 0.0 };
         for ordinal in 0..layers {
             let window = attention.window.as_ref().filter(|w| !w.full_layers.contains(&ordinal));

@@ -329,7 +329,7 @@ fn through(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<Op> {
         for mixer in &block.mixers {
             let first = ops.len();
             match mixer {
-                Mixer::Attention => attention::core(shape, &mut ops),
+                Mixer::Attention => attention::core(shape, attention::Stack::of(rows), &mut ops),
                 Mixer::Moe => experts::routing(shape, &mut ops),
                 Mixer::Mamba => scan::mamba(shape, &mut ops),
                 Mixer::Recurrent => recurrence::m2rnn(shape, &mut ops),
