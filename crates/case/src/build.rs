@@ -180,12 +180,13 @@ impl Settled {
             say_assumed(&mut checked.findings);
         }
         defaults.extend(checked.derived.iter().cloned());
-        let seams = seams(&checked, terms.seams)?;
+        let mut seams = seams(&checked, terms.seams)?;
         let Some(layout) = checked.layout else { return Err(checked.findings) };
         let unmet = conditions::unmet(&checked.recipe, &layout, &options, cluster);
         if !unmet.is_empty() {
             return Err(checked.findings.into_iter().chain(unmet).collect());
         }
+        seams.extend(conditions::sparse_seam(&checked.recipe, &layout, &options));
         let (recipe, findings) = (checked.recipe, checked.findings);
         Ok(Settled { recipe, layout, options, passed, defaults, seams, findings })
     }

@@ -3,6 +3,9 @@
 
 pub(crate) mod exchanges;
 mod expert_fusion;
+mod sparse;
+
+pub(crate) use sparse::{kernels_decline as sparse_kernels_decline, seam as sparse_seam};
 
 use crate::options::{Dispatch, Elementwise, EpOverlap, Format, GraphModule, GraphsBy, Options, TpOverlap};
 use crate::ways::{AdapterLayers, ElementStep, MomentumFormat};
@@ -24,7 +27,8 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&Cl
             found.extend(documents(layout, options));
             found.extend(exchanges::unmet(recipe, layout, options, on));
             found.extend(expert_fusion::unmet(recipe, layout, options, on));
-            found.extend(indexer_fusion(recipe, layout, options));
+            found.extend(sparse::fusion(recipe, layout, options));
+            found.extend(sparse::rope_fusion(recipe, options));
             found.extend(scan_in_8_bits(recipe, options));
             found.extend(graphs(recipe, layout, options));
             found
@@ -275,32 +279,6 @@ fn documents(layout: &Layout, options: &Options) -> Vec<Finding> {
         found.push(refuse(rule, "--cuda-graph-impl", message).hint("take --cuda-graph-impl out of --engine-args"));
     }
     found
-}
-
-/// What TileLang's kernels of sparse attention take; Megatron runs eager ones where they do not, and says so in a debug
-/// log alone (`ops/tilelang_dsa.py`, `ops/tilelang_indexer_bwd.py`).
-fn indexer_fusion(recipe: &Recipe, layout: &Layout, options: &Options) -> Option<Finding> {
-    if !options.kernels.indexer_fusion {
-        return None;
-    }
-    let name = "--dsa-kernel-backend";
-    let refused = |message: String, hint: &'static str| Some(refuse("megatron/dsa-kernels", name, &message).hint(hint));
-    let Some(dsa) = recipe.features.dsa() else {
-        return refused("no layer has an indexer".to_string(), "leave --dsa-kernel-backend out, or say --with dsa");
-    };
-    let heads = recipe.attention.as_ref().map_or(0, |attention| attention.heads) / layout.tp.get();
-    if heads < 16 || !heads.is_power_of_two() {
-        let message = format!("{heads} attention heads a rank are no power of two from 16 on: eager kernels would run");
-        return refused(message, "leave --dsa-kernel-backend out, or another --tp");
-    }
-    if dsa.heads > 64 || !dsa.heads.is_multiple_of(8) || !dsa.top_k.is_multiple_of(256) {
-        let message = format!(
-            "{} index heads that choose {} tokens: kernels take a multiple of 8 up to 64, and of 256 tokens",
-            dsa.heads, dsa.top_k
-        );
-        return refused(message, "leave --dsa-kernel-backend out");
-    }
-    None
 }
 
 /// What is recorded as graphs of layers (`transformer/transformer_config.py`).

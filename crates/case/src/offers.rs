@@ -1,6 +1,7 @@
 //! What an engine can do besides for a flag or a library. Whether it helps is for a price of the layout to say.
 
 use crate::conditions::exchanges::is_rack;
+use crate::conditions::sparse_kernels_decline;
 use crate::options::{CrossEntropy, Dispatch, EpOverlap, Format, GraphsBy, Options};
 use hardware::Cluster;
 use layout::{Engine, Layout, Recompute};
@@ -34,6 +35,7 @@ pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&C
     let flex = travels && kernels.dispatch == Dispatch::AllToAll;
     let is_rack = on.is_some_and(is_rack);
     let fused = has(Mixer::Moe) && options.format == Format::Mxfp8 && !kernels.expert_fusion;
+    let sparse = recipe.features.dsa().is_some() && !kernels.sparse_fusion;
     let overlap = travels && options.overlap.ep == EpOverlap::None;
     // What is computed again, or differs from sample to sample, is not recorded.
     let graphs =
@@ -55,6 +57,13 @@ pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&C
             "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te".to_string(),
             None,
             true,
+        ),
+        (
+            sparse && sparse_kernels_decline(recipe, layout).is_none(),
+            "sparse attention in fused kernels",
+            "--dsa-kernel-backend tilelang".to_string(),
+            Some("tilelang"),
+            false,
         ),
         (
             flex && !is_rack,
@@ -154,6 +163,27 @@ mod tests {
         );
         assert_eq!(names("qwen3-30b-a3b --ep 1"), [loss, graphs]);
         assert_eq!(names("llama3-8b --engine fsdp2"), [""; 0]);
+    }
+
+    /// NAM56R's heads are none that TileLang's kernels take (`conditions/sparse.rs`); with DeepSeek's latents they are.
+    #[test]
+    fn fused_sparse_attention_is_offered_where_its_kernels_run() {
+        let words = "nam56r --mode nemo_native --tp 1 --ep 4 --with mla,dsa --on 2x8xH200";
+        let offered = |change: &dyn Fn(&mut recipe::Recipe)| {
+            let asked = Asked::parse(&shell_words(words)).unwrap();
+            let mut recipe = recipe::builtin::find("nam56r").unwrap();
+            change(&mut recipe);
+            let case = Case::new(asked, recipe, Some(Cluster::parse("2x8xH200").unwrap()), Terms::RUN).unwrap();
+            let offers = super::offers(&case.recipe, &case.layout, &case.options);
+            offers.into_iter().find(|offer| offer.needs == Some("tilelang"))
+        };
+        assert_eq!(offered(&|_| {}), None);
+        let found = offered(&|recipe| {
+            recipe.attention.as_mut().unwrap().heads = 64;
+            let latent = &mut recipe.features.mla.as_mut().unwrap().value;
+            (latent.kv_rank, latent.rope_dim) = (512, 64);
+        });
+        assert_eq!(found.unwrap().args, "--dsa-kernel-backend tilelang");
     }
 
     #[test]

@@ -274,8 +274,9 @@ pub struct Kernels {
     /// Both products of all local experts with what stands between them in two kernels each way, where products are mxfp8
     /// (Transformer Engine's op fuser over CuTe kernels, Blackwell).
     pub expert_fusion: bool,
-    /// A sparse indexer's scores, choice and loss in TileLang's kernels.
-    pub indexer_fusion: bool,
+    /// Sparse attention, its indexer's scores and choice, and a loss over what was chosen in TileLang's kernels. Without them
+    /// Megatron-Core computes scores of every head over every key by single operations.
+    pub sparse_fusion: bool,
     /// How routed tokens travel.
     pub dispatch: Dispatch,
     /// How gradients of weights are summed.
@@ -539,7 +540,7 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
             && recipe.moe.as_ref().is_some_and(|moe| moe.capacity_factor.is_none()),
         relu2_fusion: false,
         expert_fusion: false,
-        indexer_fusion: false,
+        sparse_fusion: false,
         dispatch: Dispatch::AllToAll,
         accumulate,
         names_cudnn: false,

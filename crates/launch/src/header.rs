@@ -164,7 +164,29 @@ pub fn choices(case: &Case) -> Vec<(&'static str, String)> {
     if case.engine() == Engine::Megatron {
         all.push(("overlap", megatron_overlap(case)));
     }
+    let packages = packages(case);
+    if !packages.is_empty() {
+        let named: Vec<String> = packages.iter().map(|(name, why)| format!("{name} ({why})")).collect();
+        all.push(("packages", format!("besides the engine's own: {}", named.join("; "))));
+    }
     all
+}
+
+/// What has to be installed besides an engine and what it is installed with, and what asks for it.
+pub fn packages(case: &Case) -> Vec<(&'static str, &'static str)> {
+    if case.engine() != Engine::Megatron {
+        return Vec::new();
+    }
+    let (recipe, kernels) = (&case.recipe, &case.options.kernels);
+    let sparse = recipe.features.dsa().is_some();
+    let travels = recipe.uses(Mixer::Moe);
+    let all = [
+        (sparse, "fast_hadamard_transform", "sparse attention asserts it"),
+        (sparse && kernels.sparse_fusion, "tilelang", "--dsa-kernel-backend tilelang"),
+        (travels && kernels.dispatch == Dispatch::DeepEp, "deep_ep", "the dispatcher's DeepEP"),
+        (travels && kernels.dispatch == Dispatch::HybridEp, "deep_ep", "the dispatcher's HybridEP"),
+    ];
+    all.into_iter().filter_map(|(is_needed, name, why)| is_needed.then_some((name, why))).collect()
 }
 
 fn dispatcher(case: &Case) -> String {

@@ -70,6 +70,13 @@ impl<'a> Job<'a> {
         below(&self.policy.storage.logs, &Identity::of(self).job_name)
     }
 
+    /// Seams that a patch has to keep and the policy names none for: Megatron's program stops at start, in `custom_spec.py`.
+    pub fn unfilled_seams(&self) -> Vec<&'static str> {
+        let kept = self.seams.iter().filter(|seam| !seam.gives_up).map(|seam| seam.name);
+        let is_megatron = self.case.engine() == layout::Engine::Megatron;
+        kept.filter(|name| is_megatron && !self.policy.seams.contains_key(*name)).collect()
+    }
+
     /// Whether blocks an engine does not have may be left to a patch.
     pub fn allows_seams(&self) -> bool {
         self.case.terms().seams == Seams::Allow

@@ -152,7 +152,14 @@ impl Sizes {
             terms.push(Term::new("gathered sequences", whole));
         }
         if let Some((heads, _)) = self.indexed {
-            let pairs = vec![("queries", tokens), ("keys", layout.sequence.into()), ("heads", heads)];
+            // Eager kernels keep scores of every head for backward, and make them again where they are computed again.
+            let layers = self.layers_of_a_stage(layout).saturating_mul(flying).saturating_add(1);
+            let pairs = vec![
+                ("queries", tokens),
+                ("keys", layout.sequence.into()),
+                ("heads", heads),
+                ("layers in flight", layers),
+            ];
             terms.push(Term::new("index scores", pairs));
         }
         if layout.pp.splits() {

@@ -107,7 +107,7 @@ impl MegatronOptions {
             permute_fusion: asked.kernels.permute_fusion,
             relu2_fusion: asked.kernels.relu2_fusion,
             expert_fusion: asked.kernels.expert_fusion,
-            indexer_fusion: asked.kernels.indexer_fusion,
+            sparse_fusion: asked.kernels.sparse_fusion,
             graphs: graphs(recipe, asked)?,
             attention: match asked.kernels.attention {
                 AttentionKernel::Flash3 => AttentionBackend::Fused,

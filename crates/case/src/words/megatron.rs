@@ -122,14 +122,14 @@ const WORDS: &[Word] = &[
         takes: Takes::OneOf(&["none", "tilelang"]),
         place: Place::Argument,
         own: "none",
-        get: |o| if o.kernels.indexer_fusion { "tilelang" } else { "none" }.to_string(),
+        get: |o| if o.kernels.sparse_fusion { "tilelang" } else { "none" }.to_string(),
         set: |o, v| {
-            o.kernels.indexer_fusion = v == "tilelang";
+            o.kernels.sparse_fusion = v == "tilelang";
             Ok(())
         },
         memory: Changes,
-        time: Nothing("scores are one pass over pairs either way: what eager kernels move besides is not priced"),
-        what: "a sparse indexer's scores and choice in TileLang's kernels, which keep no head's scores; cudnn is not replayed",
+        time: Changes,
+        what: "sparse layers in TileLang's kernels (package tilelang) instead of scores of every head over every key; cudnn is not replayed",
     },
     Word {
         name: "--moe-token-dispatcher-type",

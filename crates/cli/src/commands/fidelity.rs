@@ -88,19 +88,17 @@ fn one_row(args: &FidelityArgs, name: &str, read: &[(usize, Value)], pricing: Pr
         let finding = Finding::error("fidelity/row", Blame::Usage, name, message);
         let names: Vec<String> = read.iter().map(|(_, row)| named(row)).collect();
         let meant = diag::did_you_mean_name(name, names.iter().map(String::as_str));
-        return Err(finding.hint(meant.map_or("--all lists the rows".into(), |m| format!("did you mean `{m}`?"))).into());
+        return Err(finding
+            .hint(meant.map_or("--all lists the rows".into(), |m| format!("did you mean `{m}`?")))
+            .into());
     };
     let Priced { measured, case, step } = priced(row, pricing).map_err(|why| {
         Finding::error("fidelity/row", Blame::Usage, name, format!("the step of `{name}` is not priced: {why}"))
             .hint("published runs that say enough have priced steps")
     })?;
     let figure = Figure::step_time(measured, step.seconds);
-    let mut text = format!(
-        "{name}: measured {}, priced {}, {}\n",
-        figure.measured,
-        figure.predicted,
-        signed(figure.error(), 1)
-    );
+    let mut text =
+        format!("{name}: measured {}, priced {}, {}\n", figure.measured, figure.predicted, signed(figure.error(), 1));
     let on = case.on();
     let words = case.layout.words(case.recipe.uses(Mixer::Moe)).join(" ");
     text += &wrap(&format!("read as {words} on {} x {}", on.devices(), on.device.name), "  ", WIDTH);

@@ -40,6 +40,7 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     let Attempt { case, policy, mut emission, mut findings } = attempt;
     let job = Job { attempt: args.attempt.as_deref(), ..Job::new(&case, &policy, args.frontend) };
     findings.extend(notes(args));
+    findings.extend(unfilled(&job));
     findings.extend(schedulers::unused(args.scheduler, &policy));
     allowed(&case, &args.work.of_an_answer(), 1)?;
     let (memory, step) = (price(&case, args), cost::step(&case));
@@ -160,6 +161,16 @@ fn notes(args: &LaunchArgs) -> Vec<Finding> {
     let message = "no --policy: storage is below /mnt/shardwright, the engine at /opt/engine, its test data, 100 steps";
     let note = Finding::note("launch/default-policy", Blame::Environment, "policy", message);
     vec![note.hint("`shardwright preflight --example > policy.toml` is one to start from")]
+}
+
+/// A launch that will not start as it is written.
+fn unfilled(job: &Job) -> Option<Finding> {
+    let names = job.unfilled_seams();
+    let message = format!(
+        "the program stops at start (NotImplementedError in custom_spec.py) until the policy's [seams] names a module:function for {}",
+        names.join(", ")
+    );
+    (!names.is_empty()).then(|| Finding::note("launch/seams", Blame::Missing, "seams", message))
 }
 
 /// The memory verdict of the plan.

@@ -3,13 +3,14 @@
 //! work is shared evenly.
 
 use super::elementwise::norm;
-use super::{Direction, Op, Shape, Stream, Work};
+use super::{Direction, Op, Shape, Stream, Work, sparse};
 use crate::flops::Convention;
 use crate::part::Part;
 use case::options::{AttentionKernel, Elementwise};
+use layout::ownership::Row;
 use layout::request::RecomputeModule;
 use recipe::kinds::attention::{Attention, AttentionKind, QkNorm};
-use recipe::{Mixer, Positions};
+use recipe::{Mixer, Place, Positions};
 
 /// Backward runs five products where forward runs two (Dao, FlashAttention-2, arXiv 2307.08691).
 const BACKWARD: f64 = 2.5;
@@ -49,14 +50,38 @@ impl Heads {
     }
 }
 
+/// Where a block of attention stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stack {
+    /// In the depth, whose layers may be sparse.
+    Layers,
+    /// In a prediction depth, where none is.
+    Predictions,
+}
+
+impl Stack {
+    pub fn of(rows: &[&Row]) -> Stack {
+        let predicts = rows.iter().any(|row| matches!(row.tensor.place, Place::Mtp(_)));
+        if predicts { Stack::Predictions } else { Stack::Layers }
+    }
+}
+
 /// The core and what stands around it.
-pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
+pub(super) fn core(shape: Shape, stack: Stack, ops: &mut Vec<Op>) {
     let Some(attention) = shape.recipe.attention() else { return };
     let heads = Heads::of(shape, &attention);
     let sequence = shape.layout.sequence as f64;
-    let (_, indexed) = keys_seen(shape, &attention, sequence);
-    let (masked, all) = (flops(shape, Convention::MaskedScores), flops(shape, Convention::AllScores));
+    let seen = Seen::of(shape, &attention, stack);
+    let (masked, all) = (scores(shape, &heads, seen.all()), flops(shape, Convention::AllScores));
     match windowed(shape, &attention, sequence) {
+        _ if sparse::is_eager(shape) => {
+            let dense = 1.0 - seen.sparse_share;
+            let masked = scores(shape, &heads, seen.dense);
+            if dense > 0.0 {
+                kernel(shape, &heads, Walk { masked, all: dense * all, share: dense, tokens: None }, ops);
+            }
+            sparse::eager(shape, (seen.sparse_share, seen.indexed), ops);
+        }
         Some(windows) if shape.options.kernels.attention != AttentionKernel::Unfused => {
             let of = |keys: f64| 2.0 * shape.tokens * keys * heads.heads * (heads.qk_dim + heads.v_dim);
             let Windows { share, seen, walked } = windows;
@@ -67,7 +92,7 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
                 .filter(|walk| walk.share > 0.0)
                 .for_each(|walk| kernel(shape, &heads, walk, ops));
         }
-        _ => kernel(shape, &heads, Walk::whole(masked, all), ops),
+        _ => kernel(shape, &heads, Walk::whole(masked + absorbed(shape, &attention, &seen), all), ops),
     }
     ring(shape, &heads, ops);
     packing(shape, &attention, &heads, ops);
@@ -77,7 +102,20 @@ pub(super) fn core(shape: Shape, ops: &mut Vec<Op>) {
     if attention.sinks {
         sinks(shape, &heads, ops);
     }
-    indexer(shape, indexed, ops);
+    if !sparse::is_eager(shape) {
+        indexer(shape, seen.indexed, ops);
+    }
+}
+
+/// What fused kernels compute more over keys of the latent's width than over those by head.
+fn absorbed(shape: Shape, attention: &Attention, seen: &Seen) -> f64 {
+    let AttentionKind::Mla(latent) = &attention.kind else { return 0.0 };
+    if !sparse::is_absorbed(shape) {
+        return 0.0;
+    }
+    let (own, heads) = (Heads::of(shape, attention), attention.heads as f64 / shape.tp);
+    let more = (2 * latent.kv_rank + latent.rope_dim) as f64 - own.qk_dim - own.v_dim;
+    2.0 * shape.tokens * seen.sparse * heads * more
 }
 
 /// Queries that a flash kernel takes at a time.
@@ -221,39 +259,67 @@ pub(super) fn flops(shape: Shape, convention: Convention) -> f64 {
     let heads = Heads::of(shape, &attention);
     let sequence = shape.layout.sequence as f64;
     let seen = match convention {
-        Convention::MaskedScores => keys_seen(shape, &attention, sequence).0,
+        Convention::MaskedScores => Seen::of(shape, &attention, Stack::Layers).all(),
         Convention::AllScores => sequence,
     };
-    2.0 * shape.tokens * seen * heads.heads * (heads.qk_dim + heads.v_dim)
+    scores(shape, &heads, seen)
 }
 
-/// Keys a query sees on average over layers, and the share of layers with an indexer.
-fn keys_seen(shape: Shape, attention: &Attention, sequence: f64) -> (f64, f64) {
-    let layers = shape.recipe.count(Mixer::Attention).max(1);
-    // Of queries in a document this long; all of a sequence is one where nobody says otherwise.
-    let over = |of: &dyn Fn(f64) -> f64| match shape.options.documents {
-        Some(documents) => documents.mean(shape.layout.sequence, of),
-        None => of(sequence),
-    };
-    let causal = over(&|length| length / 2.0);
-    let within = |limit: f64, length: f64| match limit >= length {
-        true => length / 2.0,
-        false => limit - limit * limit / (2.0 * length),
-    };
-    let dsa = shape.recipe.features.dsa();
-    let mut seen = 0.0;
-    let mut indexed = 0.0;
-    for ordinal in 0..layers {
-        let window = attention.window.as_ref().filter(|w| !w.full_layers.contains(&ordinal));
-        let sparse = dsa.filter(|d| d.covers(ordinal));
-        indexed += f64::from(u8::from(sparse.is_some_and(|d| d.indexes(ordinal))));
-        seen += match (window, sparse) {
-            (Some(window), _) => over(&|length| window.seen(length)),
-            (None, Some(sparse)) => over(&|length| within(sparse.top_k as f64, length)),
-            (None, None) => causal,
+/// Operations over so many keys a query.
+fn scores(shape: Shape, heads: &Heads, keys: f64) -> f64 {
+    2.0 * shape.tokens * keys * heads.heads * (heads.qk_dim + heads.v_dim)
+}
+
+/// Keys a query sees, on average over all attention layers.
+struct Seen {
+    /// Of those that are not sparse.
+    dense: f64,
+    /// Of those that are.
+    sparse: f64,
+    /// The share of layers that are sparse, and that have an indexer.
+    sparse_share: f64,
+    indexed: f64,
+}
+
+impl Seen {
+    fn of(shape: Shape, attention: &Attention, stack: Stack) -> Seen {
+        let sequence = shape.layout.sequence as f64;
+        let layers = shape.recipe.count(Mixer::Attention).max(1);
+        // Of queries in a document this long; all of a sequence is one where nobody says otherwise.
+        let over = |of: &dyn Fn(f64) -> f64| match shape.options.documents {
+            Some(documents) => documents.mean(shape.layout.sequence, of),
+            None => of(sequence),
         };
+        let causal = over(&|length| length / 2.0);
+        let within = |limit: f64, length: f64| match limit >= length {
+            true => length / 2.0,
+            false => limit - limit * limit / (2.0 * length),
+        };
+        let dsa = shape.recipe.features.dsa().filter(|_| stack == Stack::Layers);
+        let mut all = Seen { dense: 0.0, sparse: 0.0, sparse_share: 0.0, indexed: 0.0 };
+        for ordinal in 0..layers {
+            let window = attention.window.as_ref().filter(|w| !w.full_layers.contains(&ordinal));
+            let sparse = dsa.filter(|d| d.covers(ordinal));
+            all.indexed += f64::from(u8::from(sparse.is_some_and(|d| d.indexes(ordinal))));
+            all.sparse_share += f64::from(u8::from(sparse.is_some()));
+            match (window, sparse) {
+                (Some(window), _) => all.dense += over(&|length| window.seen(length)),
+                (None, Some(sparse)) => all.sparse += over(&|length| within(sparse.top_k as f64, length)),
+                (None, None) => all.dense += causal,
+            }
+        }
+        let mean = |sum: f64| sum / layers as f64;
+        Seen {
+            dense: mean(all.dense),
+            sparse: mean(all.sparse),
+            sparse_share: mean(all.sparse_share),
+            indexed: mean(all.indexed),
+        }
     }
-    (seen / layers as f64, indexed / layers as f64)
+
+    fn all(&self) -> f64 {
+        self.dense + self.sparse
+    }
 }
 
 /// Copies between projections and kernel: heads that lie group by group are taken apart and their gradients

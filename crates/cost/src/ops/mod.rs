@@ -13,6 +13,7 @@ mod plain;
 mod recurrence;
 mod scan;
 mod shared;
+mod sparse;
 
 use crate::flops::Convention;
 use crate::part::Part;
@@ -167,6 +168,23 @@ impl Work {
         Work::Bytes { bytes, kernels, stream, call: Call::Eager }
     }
 
+    /// A share of the same, as over layers of which some have it.
+    #[must_use]
+    fn of(self, share: f64) -> Work {
+        match self {
+            Work::Attention { flops, bytes, tokens, rows, dim, pass } => {
+                Work::Attention { flops: share * flops, bytes: share * bytes, tokens, rows, dim, pass }
+            }
+            Work::Fp32 { flops, bytes, kernels } => {
+                Work::Fp32 { flops: share * flops, bytes: share * bytes, kernels: share * kernels }
+            }
+            Work::Bytes { bytes, kernels, stream, call } => {
+                Work::Bytes { bytes: share * bytes, kernels: share * kernels, stream, call }
+            }
+            other => other,
+        }
+    }
+
     /// The same bytes, started another way.
     #[must_use]
     pub fn started(self, by: Call) -> Work {
@@ -311,7 +329,7 @@ fn through(shape: Shape, layer: &recipe::Layer, rows: &[&Row]) -> Vec<Op> {
         for mixer in &block.mixers {
             let first = ops.len();
             match mixer {
-                Mixer::Attention => attention::core(shape, &mut ops),
+                Mixer::Attention => attention::core(shape, attention::Stack::of(rows), &mut ops),
                 Mixer::Moe => experts::routing(shape, &mut ops),
                 Mixer::Mamba => scan::mamba(shape, &mut ops),
                 Mixer::Recurrent => recurrence::m2rnn(shape, &mut ops),

@@ -3,6 +3,9 @@
 //! after set-up, and peaks step by step.
 
 use case::Case;
+use ledger::{Ledger, RankJob};
+use replay::allocator::Action;
+use replay::record::Recorder;
 use replay::{PhaseKind, Replay};
 use serde_json::Value;
 
@@ -53,6 +56,30 @@ fn launches_taken_afterwards_are_replayed_within_the_bounds_we_state() {
 }
 
 impl Emitted {
+    /// What is allocated, what is asked for and what it is when a segment no longer fits the device.
+    fn stops(&self) -> (u64, u64, &'static str) {
+        let case = &self.case;
+        let ledger = Ledger::of_case(case).unwrap();
+        let job = RankJob { recipe: &case.recipe, layout: &case.layout, stages: &case.stages, rank: 0 };
+        let recorder = Recorder::new(1 << 24);
+        ledger.record(&job, recorder.clone()).unwrap();
+        let recording = recorder.read();
+        let visible = case.on().device.visible_bytes();
+        let (mut allocated, mut reserved) = (0, 0);
+        for event in &recording.events {
+            match event.action {
+                Action::Segment if reserved + event.bytes > visible => {
+                    return (allocated, event.bytes, recording.labels[event.label].name);
+                }
+                Action::Segment => reserved += event.bytes,
+                Action::Taken => allocated += event.bytes,
+                Action::Free => allocated -= event.bytes,
+                _ => {}
+            }
+        }
+        panic!("{} fits", self.name)
+    }
+
     fn read(row: Value) -> Emitted {
         let name = row["name"].as_str().unwrap().to_string();
         let case = fidelity::emitted::case(&row).unwrap_or_else(|why| panic!("{name}: {why}"));
@@ -271,5 +298,21 @@ fn launches_that_were_kept_aside_take_what_was_measured() {
         let (its_mean, its_worst) = mean_and_worst(errors(name));
         assert_eq!(errors(name).count(), 12, "{name}");
         assert!(its_mean <= mean && its_worst <= worst, "{name}: {its_mean:.4}, worst {its_worst:.4}");
+    }
+}
+
+/// Sparse attention without fused kernels, which no longer fits where we said that it would: the replay asks for the same
+/// bytes, with as many allocated, at the operation where the run stopped.
+#[test]
+fn sparse_attention_runs_out_where_it_did() {
+    let rows = read("emitted_sparse_h200.jsonl");
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let expected = [("nam-sparse-mbs4", 134.9, 14.0), ("dsv32-4l-ep32", 125.6, 8.0)];
+    assert_eq!(rows.len(), expected.len());
+    for (emitted, (name, allocated, wanted)) in rows.iter().zip(expected) {
+        assert_eq!(emitted.name, name);
+        let stopped = emitted.stops();
+        assert!((gib(stopped.0) - allocated).abs() < 0.1, "{name}: {} allocated", gib(stopped.0));
+        assert_eq!((gib(stopped.1), stopped.2), (wanted, "attention weights"), "{name}");
     }
 }

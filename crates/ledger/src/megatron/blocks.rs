@@ -31,6 +31,8 @@ pub(super) struct UpProjection {
 /// `transformer/multi_latent_attention.py`.
 pub(super) struct MlaParams {
     pub norm: Rc<Norm>,
+    /// Whether it attends to chosen tokens, by its own indexer or another layer's.
+    pub is_sparse: bool,
     pub indexer: Option<IndexerParams>,
     pub proj: Rc<Param>,
     /// The query latent's down-projection, when there is a latent.
@@ -155,6 +157,7 @@ fn mla(c: &Config, layer: u32, latent: &Mla, params: &mut Params) -> MlaParams {
     let a = c.attention();
     let query = a.heads * (latent.qk_dim + latent.rope_dim) / c.tp;
     let norm = Rc::new(params.block_norm(c.hidden));
+    let is_sparse = c.indexer.as_ref().is_some_and(|indexer| indexer.sparse.contains(&layer));
     let indexer = IndexerParams::build(c, layer, latent.q_rank.unwrap_or(c.hidden), params);
     // `Attention.__init__` builds a projection that the latent one then replaces.
     let replaced = a.heads * a.head_dim / c.tp * c.hidden;
@@ -167,7 +170,18 @@ fn mla(c: &Config, layer: u32, latent: &Mla, params: &mut Params) -> MlaParams {
     let q_up = up(query, latent.q_rank.unwrap_or(c.hidden), latent.q_rank.is_some(), params);
     let kv_down = params.whole_matrix(Role::Matrix, latent.kv_rank + latent.rope_dim, c.hidden);
     let kv_up = up(a.heads * (latent.qk_dim + latent.v_dim) / c.tp, latent.kv_rank, true, params);
-    MlaParams { norm, indexer, proj, q_down, q_up, kv_down, kv_up, latent: latent.clone(), rope: RefCell::default() }
+    MlaParams {
+        norm,
+        is_sparse,
+        indexer,
+        proj,
+        q_down,
+        q_up,
+        kv_down,
+        kv_up,
+        latent: latent.clone(),
+        rope: RefCell::default(),
+    }
 }
 
 /// Rows of the projection into a feed-forward block of this width.

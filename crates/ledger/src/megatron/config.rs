@@ -94,6 +94,9 @@ pub(super) struct Indexer {
     pub heads: u64,
     pub head_dim: u64,
     pub top_k: u64,
+    /// Layers that attend to chosen tokens.
+    pub sparse: Vec<u32>,
+    /// Those of them that choose.
     pub layers: Vec<u32>,
     /// Whether other layers read what these choose.
     pub is_shared: bool,

@@ -19,6 +19,8 @@ pub(super) enum Mode {
     Row,
     /// Every rank does all of its own tokens.
     Plain,
+    /// Every tensor-parallel rank does all tokens.
+    Whole,
 }
 
 /// What a projection keeps under fp8.
@@ -47,7 +49,7 @@ impl Shape {
         let config = &c.config;
         let (local_tokens, tokens) = match mode {
             Mode::Column => (config.local_tokens, config.tokens),
-            Mode::Row => (config.tokens, config.tokens),
+            Mode::Row | Mode::Whole => (config.tokens, config.tokens),
             Mode::Plain => (config.local_tokens, config.local_tokens),
         };
         Shape {
@@ -212,14 +214,17 @@ pub(super) fn linear(c: &Rank, x: &Tensor, mode: Mode, sizes: (u64, u64), weight
     drop(total);
     let out = scattered(c, out, shape);
     let product = WeightProduct::of(c, weight);
-    c.tape.record(vec![x.edge(), weight.edge()], &[&out], vec![x.clone()], move |t, grads, saved| {
+    let edge = x.edge();
+    // Of an input that was detached there is no gradient.
+    let reaches = edge.is_some();
+    c.tape.record(vec![edge, weight.edge()], &[&out], vec![x.clone()], move |t, grads, saved| {
         let output = shape.scatters.then(|| gathered(t, shape.tokens * shape.output));
         let input = shape.gathers.then(|| gathered(t, shape.tokens * shape.input));
-        let (whole, reduced) = shape.input_grads(t);
+        let inputs = reaches.then(|| shape.input_grads(t));
         let of_output = output.or_else(|| grads[0].clone());
         let operands = [input.unwrap_or_else(|| saved[0].clone())].into_iter().chain(of_output).collect();
         let dw = product.grad(t, operands);
-        vec![Some(reduced.unwrap_or(whole)), dw]
+        vec![inputs.map(|(whole, reduced)| reduced.unwrap_or(whole)), dw]
     });
     out
 }

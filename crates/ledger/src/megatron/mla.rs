@@ -2,7 +2,6 @@
 
 use super::attention::{Heads, fused, run_core};
 use super::blocks::{MlaParams, UpProjection};
-use super::indexer;
 use super::linear::{Fused, Keeps, Mode, linear, norm_linear_of};
 use super::ops::{copy, grad, makes};
 use super::rank::Rank;
@@ -34,10 +33,7 @@ pub(super) fn forward(c: &Rc<Rank>, params: &Rc<MlaParams>, y: &Tensor) -> Tenso
     let sizes = Heads { query: count, kv: count, qk_dim: width, v_dim: latent.v_dim };
     let rank = c.clone();
     let core = move |inputs: &[Tensor]| fused(&rank, [&inputs[0], &inputs[1], &inputs[2]], sizes);
-    let mut out = run_core(c, [&heads[0], &heads[1], &heads[2]], core);
-    if let Some(indexer) = &params.indexer {
-        out = indexer::forward(c, indexer, [&heads[0], &heads[1]], out, sizes);
-    }
+    let out = run_core(c, [&heads[0], &heads[1], &heads[2]], core);
     if let Some(kept) = kept {
         kept.discard_until(&out);
     }
@@ -46,7 +42,7 @@ pub(super) fn forward(c: &Rc<Rank>, params: &Rc<MlaParams>, y: &Tensor) -> Tenso
 
 /// The compressed keys and values, and the slice that carries position, gathered under sequence
 /// parallelism.
-fn kv_latent(c: &Rank, params: &MlaParams, y: &Tensor) -> (Tensor, Tensor) {
+pub(super) fn kv_latent(c: &Rank, params: &MlaParams, y: &Tensor) -> (Tensor, Tensor) {
     let config = &c.config;
     let (rank, rope) = (params.latent.kv_rank, params.latent.rope_dim);
     let latent = linear(c, y, Mode::Plain, (config.hidden, rank + rope), &params.kv_down, Keeps::Quantized);
@@ -107,7 +103,7 @@ fn up(c: &Rank, x: &Tensor, input: u64, output: u64, params: &UpProjection) -> T
 }
 
 /// Splits into two strided parts; backward concatenates.
-fn halves(c: &Rank, x: &Tensor, first: u64, second: u64) -> (Tensor, Tensor) {
+pub(super) fn halves(c: &Rank, x: &Tensor, first: u64, second: u64) -> (Tensor, Tensor) {
     let parts = (x.part(first), x.part(second));
     let elements = x.elements();
     c.tape.record(vec![x.edge()], &[&parts.0, &parts.1], Vec::new(), move |t, _, _| {

@@ -17,6 +17,7 @@
 //! Not replayed: what lies outside the caching allocator (context, NCCL, cuDNN plans), checkpoint
 //! saving, and whatever [`Unmodelled`] names.
 
+mod absorbed;
 mod attention;
 mod blocks;
 mod config;
@@ -55,6 +56,7 @@ mod schedule;
 mod schedule_split;
 mod setup;
 mod side;
+mod sparse;
 mod supported;
 
 /// Units whose weights Megatron-FSDP gathers ahead.

@@ -9,7 +9,9 @@ use super::mtp::Prediction;
 use super::params::{Norm, Param, Params};
 use super::rank::Rank;
 use super::side::SideParams;
-use super::{attention, embedding, gated_delta, loss, m2rnn, mamba, mamba3, mla, mlp, moe, ops, recompute, rope};
+use super::{
+    absorbed, attention, embedding, gated_delta, loss, m2rnn, mamba, mamba3, mla, mlp, moe, ops, recompute, rope,
+};
 use recipe::{Mixer, Role};
 use replay::line::Origin;
 use replay::tape::{INT64, Storage, Tensor};
@@ -196,7 +198,10 @@ impl Block {
             BlockParams::Attention(params) => attention::forward(c, params, x),
             BlockParams::Mla(params) => {
                 params.rope.borrow_mut().get_or_insert_with(|| rope::table(c, params.latent.rope_dim));
-                recompute::behind_norm(c, &params.norm, x, |y| mla::forward(c, params, y))
+                recompute::behind_norm(c, &params.norm, x, |y| match params.is_sparse {
+                    true => absorbed::forward(c, params, y),
+                    false => mla::forward(c, params, y),
+                })
             }
             BlockParams::Moe(params) => recompute::behind_norm(c, &params.norm, x, |y| moe::forward(c, params, y)),
             BlockParams::Mlp(params) => mlp::forward(c, params, x),

@@ -216,8 +216,8 @@ pub struct MegatronOptions {
     /// Whether both products of experts and their activation run as Transformer Engine's fused operations
     /// (`--use-transformer-engine-op-fuser`). Megatron's default is no.
     pub expert_fusion: bool,
-    /// Whether TileLang's kernels score and choose for a sparse indexer (`--dsa-kernel-backend`). Megatron's default is no.
-    pub indexer_fusion: bool,
+    /// Whether TileLang's kernels score, choose and attend in sparse layers (`--dsa-kernel-backend`). Megatron's default is no.
+    pub sparse_fusion: bool,
     /// Inputs that captured graphs hold.
     pub graphs: GraphInputs,
     /// Which kernel attention's core is. Megatron's default, `auto`, is cuDNN's on Hopper.
@@ -260,7 +260,7 @@ impl MegatronOptions {
             permute_fusion: false,
             relu2_fusion: false,
             expert_fusion: false,
-            indexer_fusion: false,
+            sparse_fusion: false,
             graphs: GraphInputs::None,
             attention: AttentionBackend::Fused,
             precision_aware: None,

@@ -382,14 +382,21 @@ pub(super) fn indexer(recipe: &Recipe, layout: &Layout) -> Result<Option<Indexer
     if !recipe.is_latent() {
         return refuse("sparse attention without latents", "Megatron-Core's indexer stands on latent attention only");
     }
-    if layout.cp.splits() {
-        return refuse("sparse attention over cp", "its gathered keys are not replayed yet");
-    }
     let holders = recipe.layers_with(Mixer::Attention);
-    let covered = holders.iter().enumerate().filter(|(ordinal, _)| dsa.indexes(*ordinal as u64));
-    let layers = covered.map(|(_, &layer)| layer as u32).collect();
+    let of = |is: &dyn Fn(u64) -> bool| -> Vec<u32> {
+        let held = holders.iter().zip(0u64..).filter(|(_, ordinal)| is(*ordinal));
+        held.map(|(&layer, _)| layer as u32).collect()
+    };
+    let sparse = of(&|ordinal| dsa.covers(ordinal));
+    // One way of context parallelism for all layers, and sparse ones gather.
+    let predicts = recipe.features.mtp().is_some_and(|mtp| mtp.layer.mixers().any(|mixer| mixer == Mixer::Attention));
+    let has_dense = sparse.len() < holders.len() || predicts;
+    if layout.cp.splits() && has_dense {
+        return refuse("dense attention beside sparse over cp", "keys that dense layers gather are not replayed yet");
+    }
+    let layers = of(&|ordinal| dsa.indexes(ordinal));
     let is_shared = !dsa.reuse.is_empty();
-    Ok(Some(Indexer { heads: dsa.heads, head_dim: dsa.head_dim, top_k: dsa.top_k, layers, is_shared }))
+    Ok(Some(Indexer { heads: dsa.heads, head_dim: dsa.head_dim, top_k: dsa.top_k, sparse, layers, is_shared }))
 }
 
 pub(super) fn recomputed(recompute: &Recompute) -> Result<Recomputed, Unmodelled> {
