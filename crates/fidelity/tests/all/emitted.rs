@@ -302,15 +302,27 @@ fn launches_that_were_kept_aside_take_what_was_measured() {
 }
 
 /// Sparse attention without fused kernels, which no longer fits where we said that it would: the replay asks for the same
-/// bytes, with as many allocated, at the operation where the run stopped.
+/// bytes, with as many allocated, at the operation where the run stopped. The last three were looked at when it stood; another
+/// process held some of the device beside one of them, which stopped a few tensors sooner.
 #[test]
 fn sparse_attention_runs_out_where_it_did() {
     let rows = read("emitted_sparse_h200.jsonl");
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-    let expected = [("nam-sparse-mbs4", 134.9, 14.0), ("dsv32-4l-ep32", 125.6, 8.0)];
-    assert_eq!(rows.len(), expected.len());
-    for (emitted, (name, allocated, wanted)) in rows.iter().zip(expected) {
-        assert_eq!(emitted.name, name);
+    let expected = [
+        ("nam-sparse-mbs4", 134.9, 14.0),
+        ("dsv32-4l-ep32", 125.6, 8.0),
+        ("nam-dsa-mbs2", 127.5, 7.0),
+    ];
+    let (ran_out, ran): (Vec<&Emitted>, Vec<&Emitted>) =
+        rows.iter().partition(|emitted| emitted.row.get("out_of_memory").is_some());
+    let judged = fidelity::judge(&ran[0].row);
+    for (name, most) in [("allocated", 0.0005), ("reserved", 0.02), ("kernel_time", 0.01), ("step_time", 0.01)] {
+        assert!(judged.figure(name).unwrap().error().abs() < most, "{name}: {judged:?}");
+    }
+    assert_eq!((ran_out.len(), ran.len()), (4, 1));
+    assert!(ran_out.iter().all(|emitted| fidelity::judge(&emitted.row).is_modelled()));
+    for (name, allocated, wanted) in expected {
+        let emitted = ran_out.iter().find(|emitted| emitted.name == name).unwrap();
         let stopped = emitted.stops();
         assert!((gib(stopped.0) - allocated).abs() < 0.1, "{name}: {} allocated", gib(stopped.0));
         assert_eq!((gib(stopped.1), stopped.2), (wanted, "attention weights"), "{name}");
