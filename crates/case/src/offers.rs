@@ -174,7 +174,7 @@ mod tests {
             let mut recipe = recipe::builtin::find("nam56r").unwrap();
             change(&mut recipe);
             let case = Case::new(asked, recipe, Some(Cluster::parse("2x8xH200").unwrap()), Terms::RUN).unwrap();
-            let offers = super::offers(&case.recipe, &case.layout, &case.options);
+            let offers = super::offers(&case.recipe, &case.layout, &case.options, case.cluster.as_ref());
             offers.into_iter().find(|offer| offer.needs == Some("tilelang"))
         };
         assert_eq!(offered(&|_| {}), None);

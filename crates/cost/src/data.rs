@@ -573,3 +573,26 @@ fn stepped(prices: &Prices, placed: &Placed, held: &Held) -> (f64, f64) {
     });
     (kernels + products, travel + host + drives)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moved(all: f64) -> Over {
+        Over { all, on_port: 0.0 }
+    }
+
+    /// Eight chunks that take turns of four microbatches: the other chunks' turns cover what one pass of all of them would not.
+    #[test]
+    fn turns_of_other_chunks_hide_what_a_stage_moves() {
+        let (one, eight) = (Turns { chunks: 1.0, microbatches: 1.0 }, Turns { chunks: 8.0, microbatches: 4.0 });
+        assert_eq!(one.gradients(0.0, moved(3.0), 1.0, 0.0), 2.0);
+        assert_eq!(one.weights(0.0, moved(3.0), 1.0, 0.0), 2.0);
+        // Seven turns of half a second less a late one, and the last chunk's gradients, for which nothing is left.
+        assert!((eight.gradients(0.0, moved(3.0), 1.0, 0.0) - 3.0 / 8.0).abs() < 1e-12);
+        assert!((eight.weights(0.0, moved(3.0), 1.0, 0.0) - 2.0 / 8.0).abs() < 1e-12);
+        assert!((eight.gradients(0.0, moved(10.0), 1.0, 0.0) - (10.0 - 25.0 / 8.0)).abs() < 1e-12);
+        // What hides takes its share of the multiprocessors.
+        assert!(eight.weights(0.1, moved(3.0), 1.0, 0.0) > 2.0 / 8.0);
+    }
+}

@@ -422,6 +422,14 @@ impl Device {
 mod tests {
     use super::*;
 
+    /// A processor that is soldered beside its devices decides what their host takes; others keep the usual host.
+    #[test]
+    fn a_soldered_processor_is_the_host() {
+        let speed = |name: &str| Device::find(name).unwrap().profile().unwrap().profile.host.speed;
+        assert_eq!((speed("GB200"), speed("GB300")), ((1.08, 0.7, 1.65), (1.08, 0.7, 1.65)));
+        assert_eq!((speed("B200"), speed("H200")), ((0.6, 0.4, 1.2), (0.6, 0.4, 1.2)));
+    }
+
     #[test]
     fn every_profile_reads_and_names_its_sources() {
         for (name, text) in PROFILES {

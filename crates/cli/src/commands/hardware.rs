@@ -80,6 +80,8 @@ fn every() -> Outcome {
 }
 
 fn device_text(device: &Device) -> String {
+    let curves = device.profile().ok();
+    let processor = curves.as_ref().filter(|curves| curves.is_own).and_then(|curves| curves.profile.processor.as_ref());
     let mut facts: Vec<(String, String, &str)> = Vec::new();
     facts.push(("memory".into(), Bytes(device.memory_bytes).to_string(), &device.memory_source));
     let near = format!("{} devices, {} a node", device.island_devices, device.devices_per_node);
@@ -95,6 +97,14 @@ fn device_text(device: &Device) -> String {
         if let Some(link) = link {
             facts.push((what.into(), link_words(link), &link.source));
         }
+    }
+    if let Some(processor) = processor {
+        let (usual, least, most) = processor.speed;
+        let what = format!(
+            "{}: starts operations in {usual} of the time of the host that was measured, {least} to {most}",
+            processor.name
+        );
+        facts.push(("processor".into(), what, &processor.source));
     }
     if let Some(drives) = &device.drives {
         let what = format!(

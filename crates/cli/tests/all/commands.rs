@@ -457,7 +457,10 @@ fn fidelity_shows_where_a_rows_seconds_go() {
     let error = predicted / answer["measured"].as_f64().unwrap() - 1.0;
     assert!((error - answer["error"].as_f64().unwrap()).abs() < 1e-9);
     let text = run_args(&["fidelity", "../../data/truth/published.jsonl", "--row", "moe-zoo-0001"]).stdout;
-    assert!(text.contains("read as --tp 2 --pp 8") && text.contains("ep exposed") && text.contains("deepep of 32"), "{text}");
+    assert!(
+        text.contains("read as --tp 2 --pp 8") && text.contains("ep exposed") && text.contains("deepep of 32"),
+        "{text}"
+    );
     assert!(text.lines().all(|line| line.len() <= 80 || line.contains("--boundaries")), "{text}");
 }
 

@@ -263,8 +263,7 @@ fn experts_of_a_fixed_capacity_hold_and_take_what_was_measured() {
         assert_eq!(errors(name).count(), count, "{name}");
         assert!(its_mean <= mean && its_worst <= worst, "{name}: {its_mean:.4}, worst {its_worst:.4}");
     }
-    let refused: Vec<String> =
-        judged.iter().flat_map(|j| &j.refusals).map(|refusal| refusal.why.to_string()).collect();
+    let refused: Vec<String> = judged.iter().flat_map(|j| &j.refusals).map(|refusal| refusal.why.to_string()).collect();
     assert_eq!(refused.len(), 3, "{refused:?}");
     assert!(refused[0].contains("fused rotation of latent attention") && refused[1].contains("moe-grouped-gemm"));
 }
@@ -308,11 +307,7 @@ fn launches_that_were_kept_aside_take_what_was_measured() {
 fn sparse_attention_runs_out_where_it_did() {
     let rows = read("emitted_sparse_h200.jsonl");
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-    let expected = [
-        ("nam-sparse-mbs4", 134.9, 14.0),
-        ("dsv32-4l-ep32", 125.6, 8.0),
-        ("nam-dsa-mbs2", 127.5, 7.0),
-    ];
+    let expected = [("nam-sparse-mbs4", 134.9, 14.0), ("dsv32-4l-ep32", 125.6, 8.0), ("nam-dsa-mbs2", 127.5, 7.0)];
     let (ran_out, ran): (Vec<&Emitted>, Vec<&Emitted>) =
         rows.iter().partition(|emitted| emitted.row.get("out_of_memory").is_some());
     let judged = fidelity::judge(&ran[0].row);
