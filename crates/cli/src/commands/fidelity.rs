@@ -1,20 +1,18 @@
 //! `fidelity`: our predictions against measured rows.
 
-use super::plan::text::seconds;
+mod row;
+
 use crate::args::FidelityArgs;
 use crate::files::read_rows;
 use crate::outcome::{Outcome, Report};
 use crate::table::{Table, heading, wrap};
-use case::words::emitted;
 use diag::{Blame, Finding, quote};
 use fidelity::{
-    Coverage, Figure, Judged, LeftOut, Mistyped, Part, Priced, Pricing, Regret, SummaryLine, Sweep, TIME_TARGET, Why,
-    coverage, judge_within, leave_one_out, mistyped, priced, regrets, residuals, summarise, sweeps,
+    Coverage, Figure, Judged, LeftOut, Mistyped, Part, Pricing, Regret, SummaryLine, Sweep, TIME_TARGET, Why, coverage,
+    judge_within, leave_one_out, mistyped, regrets, residuals, summarise, sweeps,
 };
-use recipe::Mixer;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use units::Bytes;
 
 pub fn run(args: &FidelityArgs) -> Outcome {
     let parts: Vec<Part> = match args.only {
@@ -28,7 +26,7 @@ pub fn run(args: &FidelityArgs) -> Outcome {
         return Err(wrong.into());
     }
     if let Some(name) = &args.row {
-        return one_row(args, name, &read, pricing);
+        return row::shown(args, name, &read, pricing);
     }
     let allowed = args.work.of_an_answer().operations;
     let rows: Vec<Judged> = read.iter().map(|(_, row)| judge_within(row, &parts, pricing, allowed)).collect();
@@ -76,51 +74,6 @@ pub fn run(args: &FidelityArgs) -> Outcome {
     let json = json!({
         "as_planned": args.as_planned, "summary": summary, "rows": rows.iter().map(row_json).collect::<Vec<_>>(),
         "param_mismatches": mismatches,
-    });
-    Ok(Report::new(text, json))
-}
-
-/// Where the seconds of one row go: what it is read as, every part of its step, every axis that moves something.
-fn one_row(args: &FidelityArgs, name: &str, read: &[(usize, Value)], pricing: Pricing) -> Outcome {
-    let named = |row: &Value| row["id"].as_str().or(row["name"].as_str()).unwrap_or_default().to_string();
-    let Some((_, row)) = read.iter().find(|(_, row)| named(row) == name) else {
-        let message = format!("`{}` has no row `{name}`", args.rows.display());
-        let finding = Finding::error("fidelity/row", Blame::Usage, name, message);
-        let names: Vec<String> = read.iter().map(|(_, row)| named(row)).collect();
-        let meant = diag::did_you_mean_name(name, names.iter().map(String::as_str));
-        return Err(finding
-            .hint(meant.map_or("--all lists the rows".into(), |m| format!("did you mean `{m}`?")))
-            .into());
-    };
-    let Priced { measured, case, step } = priced(row, pricing).map_err(|why| {
-        Finding::error("fidelity/row", Blame::Usage, name, format!("the step of `{name}` is not priced: {why}"))
-            .hint("published runs that say enough have priced steps")
-    })?;
-    let figure = Figure::step_time(measured, step.seconds);
-    let mut text =
-        format!("{name}: measured {}, priced {}, {}\n", figure.measured, figure.predicted, signed(figure.error(), 1));
-    let on = case.on();
-    let words = case.layout.words(case.recipe.uses(Mixer::Moe)).join(" ");
-    text += &wrap(&format!("read as {words} on {} x {}", on.devices(), on.device.name), "  ", WIDTH);
-    let options = emitted(case.layout.engine, &case.options).map(|(word, value)| format!("{}={value}", word.name));
-    text += &wrap(&format!("with {}", options.collect::<Vec<_>>().join(" ")), "  ", WIDTH);
-    let mut parts = Table::new(&["part", "seconds", "share", "basis"]).right(&[1, 2]);
-    for part in step.parts.iter().filter(|part| part.seconds != 0.0) {
-        let share = format!("{:.1}%", 100.0 * part.share);
-        parts.row([part.name, &seconds(part.seconds), &share, part.basis.word()]);
-    }
-    text += &(heading("The step, on the stage that bounds it") + &parts.render());
-    let mut moved = Table::new(&["axis", "bytes of a rank", "shows", "hidden", "by"]).right(&[1, 2, 3]);
-    for line in step.traffic.iter().filter(|line| line.bytes > 0.0) {
-        let [shows, hidden] = [line.exposed, line.hidden].map(seconds);
-        let place = if line.crosses_island { ", over islands" } else { "" };
-        let by = format!("{} of {}{place}", line.algorithm, line.spread.members);
-        moved.row([line.axis, &Bytes(line.bytes as u64).to_string(), &shows, &hidden, &by]);
-    }
-    text += &(heading("What moves") + &moved.render());
-    let json = json!({
-        "row": name, "as_planned": args.as_planned, "measured": measured, "predicted": step.seconds,
-        "error": figure.error(), "layout": words, "step": step,
     });
     Ok(Report::new(text, json))
 }
