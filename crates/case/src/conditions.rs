@@ -233,6 +233,17 @@ fn refuse(rule: &'static str, object: &str, message: &str) -> Finding {
     Finding::error(rule, Blame::Engine, object, message)
 }
 
+/// Those of a rule's conditions that are not met: whether it is one, its object, what is wrong, the engine's words and a hint.
+fn quoted<'a, M: AsRef<str>>(
+    rule: &'static str,
+    asked: impl IntoIterator<Item = (bool, &'a str, M, &'a str, &'a str)>,
+) -> Vec<Finding> {
+    let unmet = asked.into_iter().filter(|(is_unmet, ..)| *is_unmet);
+    unmet
+        .map(|(_, object, message, quote, hint)| refuse(rule, object, message.as_ref()).quote(quote).hint(hint))
+        .collect()
+}
+
 /// Overlap of tensor-parallel collectives and of state (Megatron-Core 0.19.2,
 /// `training/arguments.py`, `transformer/transformer_config.py`).
 fn overlap(layout: &Layout, options: &Options) -> Vec<Finding> {
@@ -335,10 +346,7 @@ fn graphs(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Finding> {
             "take --offload-activations out",
         ),
     ];
-    let refused = asked.into_iter().filter(|(is_unmet, ..)| *is_unmet);
-    refused
-        .map(|(_, object, message, quote, hint)| refuse("megatron/graphs", object, message).quote(quote).hint(hint))
-        .collect()
+    quoted("megatron/graphs", asked)
 }
 
 /// Products in 8 bits of the projection into a scan (`ssm/mamba_mixer.py`), whole before tp cuts it.
@@ -425,10 +433,7 @@ fn expert_overlap(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Fi
             "take moe and mlp out of --cuda-graph-modules",
         ),
     ];
-    let refused = asked.into_iter().filter(|(is_unmet, ..)| *is_unmet);
-    refused
-        .map(|(_, object, message, quote, hint)| refuse("megatron/ep-overlap", object, message).quote(quote).hint(hint))
-        .collect()
+    quoted("megatron/ep-overlap", asked)
 }
 
 /// Softmax attention, then a dense or an expert block: GPTModel's layer.

@@ -1,7 +1,7 @@
 //! Libraries that move tokens to their experts: what Megatron's flex dispatcher and each backend ask for
 //! (`transformer/moe/token_dispatcher.py` MoEFlexTokenDispatcher; deepseek-ai/DeepEP, and its branch `hybrid-ep`).
 
-use super::refuse;
+use super::{quoted, refuse};
 use crate::options::{Dispatch, Options};
 use diag::{Blame, Finding};
 use hardware::Cluster;
@@ -105,10 +105,7 @@ fn hybridep(recipe: &Recipe, layout: &Layout, on: Option<&Cluster>) -> Vec<Findi
             "a --seq and --mbs that make a multiple of 64 tokens",
         ),
     ];
-    let unmet = asked.into_iter().filter(|(is_unmet, ..)| *is_unmet);
-    let refused = unmet
-        .map(|(_, object, message, quote, hint)| refuse("megatron/hybridep", object, &message).quote(quote).hint(hint));
-    refused.collect()
+    quoted("megatron/hybridep", asked)
 }
 
 /// Groups of HybridEP that do not divide an NVLink domain: ranks have to be placed so that none lies in two, as prices

@@ -2,7 +2,7 @@
 //! (`transformer/moe/experts.py` TEGroupedMLP `_is_fused_impl_supported`), and where Transformer Engine runs the same
 //! operations one by one without a word (2.16, `transformer_engine/pytorch/ops/_common.py` fuse_grouped_mlp_ops).
 
-use super::refuse;
+use super::quoted;
 use crate::options::{Format, Options};
 use diag::Finding;
 use hardware::Cluster;
@@ -71,10 +71,7 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&Cl
             "take moe_act out of --recompute",
         ),
     ];
-    let unmet = asked.into_iter().filter(|(is_unmet, ..)| *is_unmet);
-    let refused = unmet
-        .map(|(_, object, message, quote, hint)| refuse("megatron/op-fuser", object, &message).quote(quote).hint(hint));
-    refused.collect()
+    quoted("megatron/op-fuser", asked)
 }
 
 #[cfg(test)]

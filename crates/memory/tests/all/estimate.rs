@@ -110,8 +110,6 @@ fn the_sum_is_near_the_replay_of_a_launch() {
     assert!(worst[0] <= 0.018 && worst[1] <= 0.13, "off by {worst:.4?}");
 }
 
-/// Schedules that split or fold backward keep more than a count of microbatches says; tied tables
-/// and Muon's state are counted.
 /// What is made for racks: HybridEP, and experts in Transformer Engine's fused operations, whose copies of weights are of
 /// passes in flight.
 const ON_RACKS: &[Case] = &[
@@ -141,6 +139,8 @@ fn the_sum_is_near_the_replay_on_racks() {
     assert!(worst[0] <= 0.025 && worst[1] <= 0.13, "off by {worst:.4?}");
 }
 
+/// Schedules that split or fold backward keep more than a count of microbatches says; tied tables
+/// and Muon's state are counted.
 #[test]
 fn other_schedules_and_states_are_near() {
     let cases = [
